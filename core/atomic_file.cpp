@@ -1,0 +1,100 @@
+// POSIX calls throughout: the standard library has neither fsync nor the reason why a write failed.
+//
+// Every message carries the path and the system's text, since these are what a user can act on ("No space left on
+// device", "Permission denied"). Interrupted calls are repeated.
+#include "core/atomic_file.h"
+
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace rg {
+namespace {
+
+/// Closes on scope exit; a descriptor whose close() matters is released first.
+class Descriptor {
+public:
+    explicit Descriptor(int fd) : fd_(fd) {}
+    ~Descriptor() {
+        if (fd_ >= 0) ::close(fd_);
+    }
+    Descriptor(const Descriptor&) = delete;
+    Descriptor& operator=(const Descriptor&) = delete;
+    int get() const { return fd_; }
+    int release() { return std::exchange(fd_, -1); }
+
+private:
+    int fd_;
+};
+
+int open_retrying(const char* path, int flags) {
+    int fd;
+    do fd = ::open(path, flags | O_CLOEXEC, 0666);
+    while (fd < 0 && errno == EINTR);
+    return fd;
+}
+
+bool write_all(int fd, std::string_view bytes) {
+    while (!bytes.empty()) {
+        const ssize_t n = ::write(fd, bytes.data(), bytes.size());
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return false;
+        bytes.remove_prefix(size_t(n));
+    }
+    return true;
+}
+
+/// The rename itself is durable only once the folder is. Some file systems cannot sync a folder and say EINVAL.
+bool sync_folder_of(const std::string& path) {
+    const size_t slash = path.rfind('/');
+    const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+    Descriptor fd(open_retrying(folder.c_str(), O_RDONLY | O_DIRECTORY));
+    return fd.get() >= 0 && (::fsync(fd.get()) == 0 || errno == EINVAL);
+}
+
+} // namespace
+
+std::string read_file(const std::string& path) {
+    Descriptor fd(open_retrying(path.c_str(), O_RDONLY | O_NONBLOCK)); // non-blocking: a FIFO must not hang us
+    RG_CHECK(fd.get() >= 0, "read ", path, ": ", std::strerror(errno));
+    struct stat info;
+    RG_CHECK(::fstat(fd.get(), &info) == 0, "read ", path, ": ", std::strerror(errno));
+    RG_CHECK(S_ISREG(info.st_mode), "read ", path, ": expected a regular file, got ",
+             S_ISDIR(info.st_mode) ? "a folder" : "a device or pipe");
+    std::string bytes(size_t(info.st_size), '\0');
+    size_t have = 0;
+    while (have < bytes.size()) {
+        const ssize_t n = ::read(fd.get(), bytes.data() + have, bytes.size() - have);
+        if (n < 0 && errno == EINTR) continue;
+        RG_CHECK(n >= 0, "read ", path, ": ", std::strerror(errno), " at offset ", have);
+        RG_CHECK(n > 0, "read ", path, ": expected ", bytes.size(), " bytes, got ", have, "; the file shrank");
+        have += size_t(n);
+    }
+    return bytes;
+}
+
+void write_file_atomic(const std::string& path, std::string_view bytes) {
+    const std::string temp = cat(path, kTempMark, ::getpid());
+    Descriptor fd(open_retrying(temp.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW));
+    RG_CHECK(fd.get() >= 0, "write ", path, ": cannot create ", temp, ": ", std::strerror(errno));
+    const char* stage = nullptr;
+    if (!write_all(fd.get(), bytes))
+        stage = "cannot write all bytes";
+    else if (::fsync(fd.get()) != 0)
+        stage = "cannot sync";
+    else if (::close(fd.release()) != 0)
+        stage = "cannot close";
+    else if (::rename(temp.c_str(), path.c_str()) != 0)
+        stage = "cannot rename the temporary file";
+    if (stage) {
+        const int reason = errno;
+        ::unlink(temp.c_str());
+        fail("write ", path, ": ", stage, " (", bytes.size(), " bytes): ", std::strerror(reason),
+             "; what was there before is untouched");
+    }
+    RG_CHECK(sync_folder_of(path), "write ", path, ": cannot sync its folder: ", std::strerror(errno));
+}
+
+} // namespace rg

@@ -1,0 +1,24 @@
+// Whole files in and out, such that a file that we write either has its new contents or keeps its old ones.
+//
+// Writing goes to a temporary file in the same folder, then fsync, rename, and fsync of the folder: after a crash, a
+// kill or a full disk at any point there is one complete file under the name. Everything that must survive
+// (checkpoints, models, configurations) is written this way. There is no streaming: what we write fits in memory.
+#pragma once
+
+#include "core/base.h"
+
+#include <string_view>
+
+namespace rg {
+
+/// Part of the name of every temporary file: NAME + kTempMark + process id. One that lies about is left from a kill.
+inline constexpr std::string_view kTempMark = ".tmp-";
+
+/// The bytes of a regular file. Error: not there, not readable, not a regular file.
+std::string read_file(const std::string& path);
+
+/// Replaces or creates `path`, durably. Error: path and the system's reason; the file is then as it was before, and
+/// the temporary file is gone.
+void write_file_atomic(const std::string& path, std::string_view bytes);
+
+} // namespace rg

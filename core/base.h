@@ -1,0 +1,42 @@
+// The one exception type, the check macro and text building that every other file relies on.
+//
+// Message order: operation, what was expected, what was got, context (tensor, file and offset, rank),
+// then a hint. Checks stay on in release builds: they run once per call, never per element.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace rg {
+
+/// Every failure that a user can cause or must hear about. `main` catches it once and prints one line.
+class Error : public std::runtime_error {
+public:
+    using std::runtime_error::runtime_error;
+};
+
+/// Concatenates anything that a stream can print.
+template <class... Parts>
+std::string cat(const Parts&... parts) {
+    std::ostringstream out;
+    (out << ... << parts);
+    return out.str();
+}
+
+template <class... Parts>
+[[noreturn]] void fail(const Parts&... parts) {
+    throw Error(cat(parts...));
+}
+
+} // namespace rg
+
+/// RG_CHECK(condition, parts...): throws rg::Error with the concatenated parts when the condition is false.
+#define RG_CHECK(condition, ...)                                                                                       \
+    do {                                                                                                               \
+        if (!(condition)) [[unlikely]]                                                                                 \
+            ::rg::fail(__VA_ARGS__);                                                                                   \
+    } while (0)

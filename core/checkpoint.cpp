@@ -1,0 +1,159 @@
+// A checkpoint is encoded with a blank checksum, summed, and patched; reading blanks the digits and sums again.
+//
+// The digits are found by position, not by parsing: the file must open with the exact text of kOpening after its
+// length word. So no byte escapes the check, not even those of the checksum's own key.
+#include "core/checkpoint.h"
+
+#include "core/atomic_file.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+
+namespace fs = std::filesystem;
+
+namespace rg {
+namespace {
+
+constexpr std::string_view kOpening = "{\"__metadata__\": {\"checksum\": \"";
+constexpr size_t kDigits = 16, kDigitsAt = 8 + kOpening.size();
+constexpr std::string_view kFormat = "ringgrad checkpoint 1";
+constexpr std::string_view kPrefix = "step-", kSuffix = ".safetensors";
+constexpr size_t kReserved = 3; // checksum, format, step: ours, before the caller's metadata
+
+/// Each round is a bijection of the state for a given word and of the word for a given state, so a change within one
+/// word is always found; several changed words go unnoticed with probability 2^-64.
+uint64_t checksum(std::string_view bytes) {
+    uint64_t h = bytes.size();
+    const auto mix = [&h](uint64_t word) {
+        h = (h ^ word) * 0x9FB21C651E98DF25u;
+        h ^= h >> 32;
+    };
+    for (; bytes.size() >= 8; bytes.remove_prefix(8)) {
+        uint64_t word;
+        std::memcpy(&word, bytes.data(), 8);
+        mix(word);
+    }
+    uint64_t last = 0;
+    std::memcpy(&last, bytes.data(), bytes.size());
+    mix(last);
+    mix(0); // spreads the last word over all digits
+    return h;
+}
+
+std::string hex(uint64_t value) {
+    char text[kDigits + 1];
+    std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(value));
+    return text;
+}
+
+std::string name_of_step(int64_t step) {
+    char text[48];
+    std::snprintf(text, sizeof text, "step-%08lld.safetensors", static_cast<long long>(step));
+    return text;
+}
+
+/// The step in a checkpoint's file name; nothing for any other name.
+std::optional<int64_t> step_of_name(const std::string& name) {
+    if (name.size() <= kPrefix.size() + kSuffix.size()) return {};
+    int64_t step = 0;
+    for (char c : name.substr(kPrefix.size(), std::min<size_t>(name.size() - kPrefix.size() - kSuffix.size(), 18))) {
+        if (c < '0' || c > '9') return {};
+        step = step * 10 + (c - '0');
+    }
+    // Comparing with the name that we would write rejects all other spellings at once.
+    return name == name_of_step(step) ? std::optional(step) : std::nullopt;
+}
+
+/// All checkpoints of a folder by name, the newest first.
+std::vector<int64_t> steps_in(const std::string& dir) {
+    std::error_code error;
+    const fs::directory_iterator entries(dir, error);
+    RG_CHECK(!error, "checkpoint: cannot read the folder ", dir, ": ", error.message());
+    std::vector<int64_t> steps;
+    for (const fs::directory_entry& entry : entries)
+        if (const auto step = step_of_name(entry.path().filename().string())) steps.push_back(*step);
+    std::sort(steps.rbegin(), steps.rend());
+    return steps;
+}
+
+/// Deleting is housekeeping: the new checkpoint is safe by now, so what cannot be deleted just stays.
+void delete_old(const std::string& dir, int64_t newest, int keep_last) {
+    std::error_code ignored;
+    int kept = 0;
+    for (int64_t step : steps_in(dir)) {
+        // Those after the newest belong to a future that a resume from an older checkpoint has discarded.
+        if (step > newest || ++kept > keep_last) fs::remove(fs::path(dir) / name_of_step(step), ignored);
+    }
+    std::vector<fs::path> leftovers;
+    for (const fs::directory_entry& entry : fs::directory_iterator(dir)) {
+        const std::string name = entry.path().filename().string();
+        const size_t mark = name.find(kTempMark);
+        if (mark != std::string::npos && step_of_name(name.substr(0, mark))) leftovers.push_back(entry.path());
+    }
+    for (const fs::path& path : leftovers) fs::remove(path, ignored);
+}
+
+} // namespace
+
+std::string save_checkpoint(const std::string& dir, int64_t step, const TensorFile& state, int keep_last) {
+    RG_CHECK(step >= 0, "checkpoint: expected a step of at least 0, got ", step);
+    RG_CHECK(keep_last >= 1, "checkpoint: expected to keep at least 1, got ", keep_last);
+    Metadata metadata = {
+        {"checksum", std::string(kDigits, '0')}, {"format", std::string(kFormat)}, {"step", std::to_string(step)}};
+    metadata.insert(metadata.end(), state.metadata.begin(), state.metadata.end());
+    std::string bytes = encode_tensors(state.tensors, metadata);
+    bytes.replace(kDigitsAt, kDigits, hex(checksum(bytes)));
+
+    std::error_code error;
+    fs::create_directories(dir, error);
+    RG_CHECK(!error, "checkpoint: cannot create the folder ", dir, ": ", error.message());
+    const std::string path = (fs::path(dir) / name_of_step(step)).string();
+    write_file_atomic(path, bytes);
+    delete_old(dir, step, keep_last);
+    return path;
+}
+
+LoadedCheckpoint load_checkpoint(const std::string& path) {
+    std::string bytes = read_file(path);
+    RG_CHECK(bytes.size() >= kDigitsAt + kDigits && std::string_view(bytes).substr(8, kOpening.size()) == kOpening,
+             "checkpoint ", path, ": expected a checksum at offset 8, got none; not a checkpoint, or damaged there");
+    const std::string stored = bytes.substr(kDigitsAt, kDigits);
+    bytes.replace(kDigitsAt, kDigits, kDigits, '0');
+    const std::string found = hex(checksum(bytes));
+    RG_CHECK(stored == found, "checkpoint ", path, ": expected checksum ", stored, ", got ", found,
+             "; the file is damaged (", bytes.size(), " bytes)");
+    LoadedCheckpoint result;
+    result.state = decode_tensors(bytes, path);
+    RG_CHECK(result.state.text("format") == kFormat, "checkpoint ", path, ": expected format \"", kFormat, "\", got \"",
+             result.state.text("format"), "\"");
+    result.step = result.state.number("step");
+    result.path = path;
+    result.state.metadata.erase(result.state.metadata.begin(), result.state.metadata.begin() + kReserved);
+    return result;
+}
+
+LoadedCheckpoint load_latest_checkpoint(const std::string& dir) {
+    std::error_code error;
+    RG_CHECK(fs::is_directory(dir, error), "checkpoint: no folder ", dir, "; nothing to resume from");
+    const std::vector<int64_t> steps = steps_in(dir);
+    RG_CHECK(!steps.empty(), "checkpoint: none in ", dir, "; nothing to resume from");
+    std::vector<std::string> reasons;
+    for (int64_t step : steps) {
+        try {
+            LoadedCheckpoint found = load_checkpoint((fs::path(dir) / name_of_step(step)).string());
+            for (const std::string& reason : reasons)
+                found.warnings.push_back(cat("warning: ", reason, "; using ", name_of_step(found.step), " instead"));
+            return found;
+        } catch (const Error& error) {
+            reasons.emplace_back(error.what());
+        }
+    }
+    std::string all;
+    for (const std::string& reason : reasons) all += (all.empty() ? "" : " | ") + reason;
+    fail("checkpoint: none of the ", steps.size(), " in ", dir, " can be loaded: ", all);
+}
+
+} // namespace rg

@@ -1,0 +1,116 @@
+// Direct convolution of one padded image: the loops around the register tiles. Nothing is unrolled into columns in
+// memory; what is blocked is what stays in cache.
+#include "core/cpu/tiles.h"
+
+namespace rg::cpu::RG_ISA {
+
+namespace {
+
+/// Filter rows [r0, r1), taps [j0, j1): the part of the filter that a pass over the image keeps in cache.
+struct Part {
+    int64_t r0, r1, j0, j1;
+};
+
+template <int MR, int NV>
+void conv_tile(const ConvImage& g, const Part& part, const float* image, const float* w, const float* bias, float* y,
+               int last) {
+    Vec acc[MR][NV];
+    RG_UNROLL
+    for (int i = 0; i < MR; ++i) {
+        RG_UNROLL
+        for (int v = 0; v < NV; ++v) {
+            const float* from = bias ? bias + v * kWidth : y + i * g.k + v * kWidth;
+            acc[i][v] = v == NV - 1 && last < kWidth ? load_first(from, last) : load(from);
+        }
+    }
+    for (int64_t r = part.r0; r < part.r1; ++r)
+        accumulate<MR, NV>(image + r * g.row + part.j0, g.step, part.j1 - part.j0,
+                           w + (r * g.taps + part.j0) * NV * kWidth, acc);
+    RG_UNROLL
+    for (int i = 0; i < MR; ++i) {
+        RG_UNROLL
+        for (int v = 0; v < NV; ++v) {
+            float* to = y + i * g.k + v * kWidth;
+            if (v == NV - 1 && last < kWidth)
+                store_first(to, acc[i][v], last);
+            else
+                store(to, acc[i][v]);
+        }
+    }
+}
+
+using ConvTile = void (*)(const ConvImage&, const Part&, const float*, const float*, const float*, float*, int);
+
+template <int NV>
+ConvTile conv_tile_of(int64_t pixels) {
+    static constexpr ConvTile kTiles[] = {conv_tile<1, NV>, conv_tile<2, NV>, conv_tile<3, NV>, conv_tile<4, NV>,
+                                          conv_tile<5, NV>, conv_tile<6, NV>, conv_tile<7, NV>, conv_tile<8, NV>};
+    return kTiles[pixels - 1];
+}
+
+template <int NV>
+void conv_part(const ConvImage& g, const Part& part, const float* padded, const float* w, const float* bias, float* y,
+               int last) {
+    for (int64_t p = 0; p < g.p; ++p)
+        for (int64_t q = 0; q < g.q; q += kPixels) {
+            const int64_t pixels = g.q - q < kPixels ? g.q - q : kPixels;
+            const float* image = padded + p * g.stride * g.row + q * g.step;
+            conv_tile_of<NV>(pixels)(g, part, image, w, bias, y + (p * g.q + q) * g.k, last);
+        }
+}
+
+/// Bytes of packed filter that stay in the first-level cache beside the image rows that stream through it.
+constexpr int64_t kFilterBytes = 36 << 10, kPartBytes = 20 << 10;
+
+void forward(const ConvImage& g, const float* padded, const float* packed, const float* bias, float* y) {
+    for (int64_t k = 0; k < g.k; k += 2 * kWidth) {
+        const int64_t channels = g.k - k < 2 * kWidth ? g.k - k : 2 * kWidth;
+        const int vectors = channels > kWidth ? 2 : 1;
+        const int last = int(channels - (vectors - 1) * kWidth);
+        const float* w = packed + k * g.r * g.taps;
+        const auto pass = [&](const Part& part, bool first) {
+            const float* start = first ? bias + k : nullptr;
+            if (vectors == 2)
+                conv_part<2>(g, part, padded, w, start, y + k, last);
+            else
+                conv_part<1>(g, part, padded, w, start, y + k, last);
+        };
+        const int64_t tap_bytes = vectors * kWidth * 4;
+        if (g.r * g.taps * tap_bytes <= kFilterBytes) {
+            pass({0, g.r, 0, g.taps}, true);
+            continue;
+        }
+        const int64_t parts = (g.taps * tap_bytes + kPartBytes - 1) / kPartBytes, length = (g.taps + parts - 1) / parts;
+        for (int64_t r = 0; r < g.r; ++r)
+            for (int64_t j = 0; j < g.taps; j += length)
+                pass({r, r + 1, j, j + length < g.taps ? j + length : g.taps}, r == 0 && j == 0);
+    }
+}
+
+/// Bytes of image and dy rows that one pass keeps near; dw is loaded and stored once per pass.
+constexpr int64_t kBandBytes = 64 << 10;
+
+void wgrad(const ConvImage& g, const float* padded, const float* dy, float* dw) {
+    const int64_t row_bytes = 4 * (g.row * g.stride + g.q * g.k);
+    int64_t band = kBandBytes / row_bytes;
+    band = band < 1 ? 1 : band;
+    for (int64_t p = 0; p < g.p; p += band) {
+        const int64_t rows = g.p - p < band ? g.p - p : band;
+        for (int64_t r = 0; r < g.r; ++r)
+            for (int64_t j = 0; j < g.taps; j += kTaps) {
+                const int64_t taps = g.taps - j < kTaps ? g.taps - j : kTaps;
+                for (int64_t k = 0; k < g.k; k += 2 * kWidth) {
+                    const WgradTile tile = g.k - k > kWidth ? wgrad_tile_of<2>(taps) : wgrad_tile_of<1>(taps);
+                    tile(g, rows, padded + (p * g.stride + r) * g.row + j, dy + p * g.q * g.k + k,
+                         dw + (r * g.taps + j) * g.k + k);
+                }
+            }
+    }
+}
+
+} // namespace
+
+extern const ConvKernels kConv;
+const ConvKernels kConv{forward, wgrad};
+
+} // namespace rg::cpu::RG_ISA

@@ -1,0 +1,73 @@
+// One vector type for kernels that are compiled once per instruction set.
+//
+// Each *_isa.cpp file is compiled several times with other flags and another RG_ISA (portable, avx2, avx512), which
+// names the namespace of what it defines. The width is what the flags allow; the text is the same for all. These files
+// include no other header with code in it: an inline function compiled here could replace, at link time, the one that
+// a processor without these instructions must run.
+#pragma once
+
+#include <stdint.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#ifndef RG_ISA
+#error "compile with -DRG_ISA=portable, avx2 or avx512"
+#endif
+
+#define RG_UNROLL _Pragma("GCC unroll 16")
+
+namespace rg::cpu::RG_ISA {
+
+#if defined(__AVX512F__)
+constexpr int kWidth = 16, kRegisters = 32;
+#elif defined(__AVX2__)
+constexpr int kWidth = 8, kRegisters = 16;
+#else
+constexpr int kWidth = 4, kRegisters = 16;
+#endif
+
+typedef float Vec __attribute__((vector_size(kWidth * 4)));
+typedef float VecU __attribute__((vector_size(kWidth * 4), aligned(4), may_alias));
+
+static inline Vec load(const float* p) { return *reinterpret_cast<const VecU*>(p); }
+static inline void store(float* p, Vec v) { *reinterpret_cast<VecU*>(p) = v; }
+static inline Vec splat(float x) { return x - Vec{}; }
+
+/// The first n lanes (0 <= n <= kWidth); the others read as zero and are not touched in memory.
+static inline Vec load_first(const float* p, int n) {
+    if (n == kWidth) return load(p);
+    Vec v{};
+    for (int i = 0; i < n; ++i) v[i] = p[i];
+    return v;
+}
+static inline void store_first(float* p, Vec v, int n) {
+    if (n == kWidth) return store(p, v);
+    for (int i = 0; i < n; ++i) p[i] = v[i];
+}
+
+/// Past the caches, for results that are too large to be found there again. p is aligned to the vector.
+static inline void stream(float* p, Vec v) {
+#if defined(__AVX512F__)
+    _mm512_stream_ps(p, v);
+#elif defined(__AVX2__)
+    _mm256_stream_ps(p, v);
+#elif defined(__SSE2__)
+    _mm_stream_ps(p, v);
+#else
+    store(p, v);
+#endif
+}
+
+/// max(0, v); a NaN stays.
+static inline Vec relu(Vec v) {
+    const Vec zero{};
+    return zero > v ? zero : v;
+}
+/// g where v > 0 or v is NaN, else 0.
+static inline Vec where_positive(Vec v, Vec g) {
+    const Vec zero{};
+    return v <= zero ? zero : g;
+}
+
+} // namespace rg::cpu::RG_ISA

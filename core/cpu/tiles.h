@@ -1,0 +1,82 @@
+// The two register tiles that all convolution time is spent in, shared by the direct and the Winograd kernels.
+//
+// Both are outer products held in registers: MR scalars times NV vectors, 2 * NV * MR * width operations for MR + NV
+// loads. Forward (and data gradient, as a convolution with turned filters): the scalars are one input value of MR
+// neighbouring pixels, the vectors one tap of the filters. Weight gradient: the scalars are MR taps of one pixel's
+// window, the vectors that pixel's dy.
+#pragma once
+
+#include "core/cpu/simd.h"
+
+#include "core/cpu/isa.h"
+
+namespace rg::cpu::RG_ISA {
+
+namespace {
+
+constexpr int kPixels = kRegisters == 32 ? 8 : 6; // of a forward tile; 2 vectors each
+constexpr int kTaps = kRegisters == 32 ? 12 : 6;  // of a weight-gradient tile; 2 vectors each
+
+/// acc[i][v] += sum over j of image[i * step + j] * w[j][v], for MR pixels and NV vectors of output channels.
+template <int MR, int NV>
+inline __attribute__((always_inline)) void accumulate(const float* image, int64_t step, int64_t taps, const float* w,
+                                                      Vec (&acc)[MR][NV]) {
+    const float* pixel[MR];
+    RG_UNROLL
+    for (int i = 0; i < MR; ++i) pixel[i] = image + i * step;
+#pragma GCC unroll 1
+    for (int64_t j = 0; j < taps; ++j, w += NV * kWidth) {
+        Vec filter[NV];
+        RG_UNROLL
+        for (int v = 0; v < NV; ++v) filter[v] = load(w + v * kWidth);
+        RG_UNROLL
+        for (int i = 0; i < MR; ++i) {
+            RG_UNROLL
+            for (int v = 0; v < NV; ++v) acc[i][v] += pixel[i][j] * filter[v];
+        }
+    }
+}
+
+/// dw[i][k] += sum over rows and pixels of image[pixel][i] * dy[pixel][k], for MR taps and NV vectors.
+template <int MR, int NV>
+void wgrad_tile(const ConvImage& g, int64_t rows, const float* image, const float* dy, float* dw) {
+    Vec acc[MR][NV];
+    RG_UNROLL
+    for (int i = 0; i < MR; ++i) {
+        RG_UNROLL
+        for (int v = 0; v < NV; ++v) acc[i][v] = load(dw + i * g.k + v * kWidth);
+    }
+    for (int64_t p = 0; p < rows; ++p, image += g.row * g.stride) {
+        const float* x = image;
+#pragma GCC unroll 1
+        for (int64_t q = 0; q < g.q; ++q, x += g.step, dy += g.k) {
+            Vec grad[NV];
+            RG_UNROLL
+            for (int v = 0; v < NV; ++v) grad[v] = load(dy + v * kWidth);
+            RG_UNROLL
+            for (int i = 0; i < MR; ++i) {
+                RG_UNROLL
+                for (int v = 0; v < NV; ++v) acc[i][v] += x[i] * grad[v];
+            }
+        }
+    }
+    RG_UNROLL
+    for (int i = 0; i < MR; ++i) {
+        RG_UNROLL
+        for (int v = 0; v < NV; ++v) store(dw + i * g.k + v * kWidth, acc[i][v]);
+    }
+}
+
+using WgradTile = void (*)(const ConvImage&, int64_t, const float*, const float*, float*);
+
+template <int NV>
+WgradTile wgrad_tile_of(int64_t taps) {
+    static constexpr WgradTile kTiles[] = {wgrad_tile<1, NV>, wgrad_tile<2, NV>,  wgrad_tile<3, NV>, wgrad_tile<4, NV>,
+                                           wgrad_tile<5, NV>, wgrad_tile<6, NV>,  wgrad_tile<7, NV>, wgrad_tile<8, NV>,
+                                           wgrad_tile<9, NV>, wgrad_tile<10, NV>, wgrad_tile<11, NV>, wgrad_tile<12, NV>};
+    return kTiles[taps - 1];
+}
+
+} // namespace
+
+} // namespace rg::cpu::RG_ISA

@@ -1,0 +1,82 @@
+// How images pass through: one or a few at a time, so that their transformed inputs (2.25 times an image) and, for two
+// vectors of output channels at a time, the products stay in the second-level cache of the core that works on them.
+#include "core/cpu/winograd.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace rg::cpu {
+
+namespace {
+
+/// Rows that make the products efficient. Forward, the filters are read once per batch; backward, the transformed
+/// gradient, which at 128 channels is larger than the cache, is read and written once per batch.
+constexpr int64_t kTilesForward = 32, kTilesBackward = 64;
+
+thread_local Scratch filter_scratch;
+
+} // namespace
+
+Winograd::Winograd(const Padding& padding, int64_t p, int64_t q, int64_t k, bool filters) : padding_(padding) {
+    const int64_t down = (p + 3) / 4, across = (q + 3) / 4;
+    padding_.rows = 4 * down + 2; // whole tiles; what lies beyond the image stays zero
+    padding_.columns = 4 * across + 2;
+    g_ = {p, q, across, down, padding.c, k, padding_.columns * padding.c};
+    tiles_ = down * across;
+    batch_ = std::max<int64_t>(1, (filters ? kTilesForward : kTilesBackward) / tiles_);
+    if (filters) u_ = filter_scratch.ensure(kComponents * padding.c * k);
+}
+
+float* Winograd::filter_block(int64_t k, int64_t& lanes) const {
+    const int64_t block = 2 * isa().width, first = k / block * block;
+    lanes = std::min(block, g_.k - first);
+    return u_ + first * kComponents * g_.c;
+}
+
+void Winograd::transform_inputs(const float* in, int64_t images, float* v) const {
+    const int64_t floats = padding_.h * padding_.w * padding_.c;
+    float* padded = padded_scratch(padding_);
+    for (int64_t i = 0; i < images; ++i) {
+        padding_.copy(in + i * floats, padded);
+        isa().winograd->input(g_, padded, v + i * tiles_ * g_.c, images * tiles_ * g_.c);
+    }
+}
+
+void Winograd::run(const float* in, int64_t images, const float* bias, float* out) const {
+    static thread_local Scratch v_scratch, m_scratch;
+    const int64_t tiles = images * tiles_;
+    float* v = v_scratch.ensure(kComponents * tiles * g_.c);
+    float* m = m_scratch.ensure(kComponents * tiles * 2 * isa().width);
+    transform_inputs(in, images, v);
+    for (int64_t k = 0; k < g_.k; k += 2 * isa().width) {
+        int64_t lanes;
+        const float* u = filter_block(k, lanes);
+        isa().winograd->multiply(v, tiles * g_.c, tiles, g_.c, u, int(lanes), m);
+        for (int64_t i = 0; i < images; ++i)
+            isa().winograd->output(g_, m + i * tiles_ * lanes, tiles * lanes, int(lanes), bias + k,
+                                   out + i * g_.p * g_.q * g_.k + k);
+    }
+}
+
+void Winograd::accumulate(const float* in, const float* dy, int64_t images, float* du) const {
+    static thread_local Scratch v_scratch, z_scratch;
+    const int64_t tiles = images * tiles_;
+    float* v = v_scratch.ensure(kComponents * tiles * g_.c);
+    float* z = z_scratch.ensure(kComponents * tiles * g_.k);
+    transform_inputs(in, images, v);
+    for (int64_t i = 0; i < images; ++i)
+        isa().winograd->gradient(g_, dy + i * g_.p * g_.q * g_.k, z + i * tiles_ * g_.k, tiles * g_.k);
+    isa().winograd->accumulate(v, z, tiles * g_.c, tiles * g_.k, tiles, g_.c, g_.k, du);
+}
+
+void Winograd::finish(const float* du, float* dw) const {
+    const int64_t width = isa().width;
+    alignas(64) float g[9 * 16];
+    for (int64_t c = 0; c < g_.c; ++c)
+        for (int64_t k = 0; k < g_.k; k += width) {
+            isa().winograd->filter_gradient(du + c * g_.k + k, g_.c * g_.k, g);
+            for (int64_t rs = 0; rs < 9; ++rs) std::copy_n(g + rs * width, width, dw + (rs * g_.c + c) * g_.k + k);
+        }
+}
+
+} // namespace rg::cpu

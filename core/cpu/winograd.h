@@ -1,0 +1,65 @@
+// 3x3 convolution at stride 1 by Winograd F(4x4, 3x3): forward, data gradient (as forward with turned filters) and
+// weight gradient. See winograd_isa.cpp for the mathematics and winograd.cpp for how images pass through the caches.
+#pragma once
+
+#include "core/cpu/isa.h"
+#include "core/cpu/padding.h"
+#include "core/context.h"
+
+#include <vector>
+
+namespace rg::cpu {
+
+class Winograd {
+public:
+    /// Whether it is worth it: enough channels, in whole vectors, for the products to outweigh the transforms.
+    static bool fits(int64_t k, int64_t r, int64_t s, int64_t c) {
+        const int64_t width = isa().width;
+        return !context().strict_fp32 && r == 3 && s == 3 && k % width == 0 && c % width == 0 && k >= kLeast && c >= kLeast;
+    }
+
+    /// filters(k, r, s, c); p, q: extents of the result.
+    template <class Filters>
+    Winograd(const Padding& padding, int64_t p, int64_t q, int64_t k, const Filters& filters)
+        : Winograd(padding, p, q, k, true) {
+        for (int64_t ik = 0; ik < k; ik += isa().width)
+            for (int64_t ic = 0; ic < g_.c; ++ic)
+                set_filters(ik, ic, [&](int64_t i, int64_t r, int64_t s) { return filters(ik + i, r, s, ic); });
+    }
+
+    /// For the weight gradient: no filters.
+    Winograd(const Padding& padding, int64_t p, int64_t q, int64_t k) : Winograd(padding, p, q, k, false) {}
+
+    /// So many images pass at a time that the products have enough rows, and no more than the cache holds.
+    int64_t images_at_once() const { return batch_; }
+    /// out [images p q k] = bias + filters * in [images h w c]; images <= images_at_once().
+    void run(const float* in, int64_t images, const float* bias, float* out) const;
+
+    /// Adds the images' part of the transformed weight gradient to du [36 c k].
+    void accumulate(const float* in, const float* dy, int64_t images, float* du) const;
+    /// dw [r taps k], taps = s * c, from du.
+    void finish(const float* du, float* dw) const;
+
+private:
+    static constexpr int64_t kLeast = 16;
+    Winograd(const Padding& padding, int64_t p, int64_t q, int64_t k, bool filters);
+    void transform_inputs(const float* in, int64_t images, float* v) const;
+    float* filter_block(int64_t k, int64_t& lanes) const;
+    template <class F>
+    void set_filters(int64_t k, int64_t c, F filter) {
+        const int64_t width = isa().width;
+        alignas(64) float g[9 * 16];
+        for (int64_t rs = 0; rs < 9; ++rs)
+            for (int64_t i = 0; i < width; ++i) g[rs * width + i] = filter(i, rs / 3, rs % 3);
+        int64_t lanes;
+        float* block = filter_block(k, lanes);
+        isa().winograd->filter(g, block + c * lanes + k % (2 * width), g_.c * lanes);
+    }
+
+    Padding padding_;
+    WinogradImage g_;
+    int64_t tiles_, batch_; // tiles of an image; images at once
+    float* u_ = nullptr;    // blocks of up to 2 vectors of output channels: [36][c][lanes]
+};
+
+} // namespace rg::cpu

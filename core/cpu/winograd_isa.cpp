@@ -1,0 +1,185 @@
+// Winograd convolution F(4x4, 3x3): 36 multiplications for 16 results of a 3x3 filter instead of 144
+// (Winograd, 1980; Lavin and Gray, "Fast algorithms for convolutional neural networks", CVPR 2016).
+//
+//   y = A^T [ (G g G^T) . (B^T d B) ] A       d: 6x6 inputs, g: 3x3 filter, y: 4x4 results, . element by element
+//
+// Summed over the input channels, the 36 products are 36 independent matrix products [tiles c] x [c k]. The gradient
+// with respect to the filter is the adjoint, through the same matrices: dg = G^T [ (A dy A^T) . (B^T d B) ] G.
+//
+// The interpolation points are 0, +-3/4, +-3/2 and infinity. With the usual 0, +-1, +-2 the transforms magnify
+// rounding twice as much (RMS error relative to RMS result, 64 channels: 1.3e-6 against 6.5e-7; direct: 2e-7). All
+// factors below are exact in binary, save the 1/N.
+#include "core/cpu/tiles.h"
+
+namespace rg::cpu::RG_ISA {
+
+namespace {
+
+constexpr float kB = 0.75f, kA = 1.5f, kB2 = kB * kB, kA2 = kA * kA;
+constexpr float kN0 = 1 / (kA2 * kB2), kNb = 1 / (2 * kB2 * (kB2 - kA2)), kNa = 1 / (2 * kA2 * (kA2 - kB2));
+
+// One-dimensional transforms of vectors: B^T (6 to 6), A^T (6 to 4), A (4 to 6), G (3 to 6), G^T (6 to 3).
+
+inline void input_1d(const Vec (&d)[6], Vec (&v)[6]) {
+    const Vec eb = d[4] - kA2 * d[2], ob = kB * (d[3] - kA2 * d[1]);
+    const Vec ea = d[4] - kB2 * d[2], oa = kA * (d[3] - kB2 * d[1]);
+    v[0] = kA2 * kB2 * d[0] + (d[4] - (kA2 + kB2) * d[2]);
+    v[1] = eb + ob;
+    v[2] = eb - ob;
+    v[3] = ea + oa;
+    v[4] = ea - oa;
+    v[5] = kA2 * kB2 * d[1] + (d[5] - (kA2 + kB2) * d[3]);
+}
+
+inline void output_1d(const Vec (&m)[6], Vec (&y)[4]) {
+    const Vec sb = m[1] + m[2], db = m[1] - m[2], sa = m[3] + m[4], da = m[3] - m[4];
+    y[0] = m[0] + sb + sa;
+    y[1] = kB * db + kA * da;
+    y[2] = kB2 * sb + kA2 * sa;
+    y[3] = kB2 * kB * db + (kA2 * kA * da + m[5]);
+}
+
+inline void gradient_1d(const Vec (&y)[4], Vec (&z)[6]) {
+    const Vec eb = y[0] + kB2 * y[2], ob = kB * (y[1] + kB2 * y[3]);
+    const Vec ea = y[0] + kA2 * y[2], oa = kA * (y[1] + kA2 * y[3]);
+    z[0] = y[0];
+    z[1] = eb + ob;
+    z[2] = eb - ob;
+    z[3] = ea + oa;
+    z[4] = ea - oa;
+    z[5] = y[3];
+}
+
+inline void filter_1d(const Vec (&g)[3], Vec (&u)[6]) {
+    const Vec eb = kNb * (g[0] + kB2 * g[2]), ob = kNb * kB * g[1];
+    const Vec ea = kNa * (g[0] + kA2 * g[2]), oa = kNa * kA * g[1];
+    u[0] = kN0 * g[0];
+    u[1] = eb + ob;
+    u[2] = eb - ob;
+    u[3] = ea + oa;
+    u[4] = ea - oa;
+    u[5] = g[2];
+}
+
+inline void filter_gradient_1d(const Vec (&u)[6], Vec (&g)[3]) {
+    const Vec sb = kNb * (u[1] + u[2]), sa = kNa * (u[3] + u[4]);
+    g[0] = kN0 * u[0] + sb + sa;
+    g[1] = kNb * kB * (u[1] - u[2]) + kNa * kA * (u[3] - u[4]);
+    g[2] = kB2 * sb + (kA2 * sa + u[5]);
+}
+
+/// The two-dimensional transform: `transform` down the columns of an N x N square of vectors, then along the rows.
+/// at(i, j) gives an input, put(i, j, v) takes a result of the M x M square.
+template <int N, int M, class At, class Put>
+inline __attribute__((always_inline)) void both_ways(void (*transform)(const Vec (&)[N], Vec (&)[M]), At at, Put put) {
+    Vec half[N][M];
+    RG_UNROLL
+    for (int j = 0; j < N; ++j) {
+        Vec column[N];
+        RG_UNROLL
+        for (int i = 0; i < N; ++i) column[i] = at(i, j);
+        transform(column, half[j]);
+    }
+    RG_UNROLL
+    for (int i = 0; i < M; ++i) {
+        Vec line[N], result[M];
+        RG_UNROLL
+        for (int j = 0; j < N; ++j) line[j] = half[j][i];
+        transform(line, result);
+        RG_UNROLL
+        for (int j = 0; j < M; ++j) put(i, j, result[j]);
+    }
+}
+
+void input(const WinogradImage& g, const float* padded, float* v, int64_t component) {
+    for (int64_t i = 0; i < g.down; ++i)
+        for (int64_t j = 0; j < g.across; ++j, v += g.c) {
+            const float* tile = padded + 4 * i * g.row + 4 * j * g.c;
+            for (int64_t c = 0; c < g.c; c += kWidth)
+                both_ways<6, 6>(
+                    input_1d, [&](int r, int s) { return load(tile + r * g.row + s * g.c + c); },
+                    [&](int r, int s, Vec x) { store(v + (r * 6 + s) * component + c, x); });
+        }
+}
+
+void gradient(const WinogradImage& g, const float* dy, float* z, int64_t component) {
+    for (int64_t i = 0; i < g.down; ++i)
+        for (int64_t j = 0; j < g.across; ++j, z += g.k)
+            for (int64_t k = 0; k < g.k; k += kWidth)
+                both_ways<4, 6>(
+                    gradient_1d,
+                    [&](int r, int s) {
+                        const int64_t p = 4 * i + r, q = 4 * j + s;
+                        return p < g.p && q < g.q ? load(dy + (p * g.q + q) * g.k + k) : Vec{};
+                    },
+                    [&](int r, int s, Vec x) { store(z + (r * 6 + s) * component + k, x); });
+}
+
+void output(const WinogradImage& g, const float* m, int64_t component, int lanes, const float* bias, float* y) {
+    for (int64_t i = 0; i < g.down; ++i)
+        for (int64_t j = 0; j < g.across; ++j, m += lanes)
+            for (int k = 0; k < lanes; k += kWidth) {
+                const Vec start = load(bias + k);
+                both_ways<6, 4>(
+                    output_1d, [&](int r, int s) { return load(m + (r * 6 + s) * component + k); },
+                    [&](int r, int s, Vec x) {
+                        const int64_t p = 4 * i + r, q = 4 * j + s;
+                        if (p < g.p && q < g.q) store(y + (p * g.q + q) * g.k + k, x + start);
+                    });
+            }
+}
+
+template <int MR, int NV>
+void product_tile(const float* v, int64_t c, const float* u, float* m) {
+    Vec acc[MR][NV] = {};
+    accumulate<MR, NV>(v, c, c, u, acc);
+    RG_UNROLL
+    for (int i = 0; i < MR; ++i) {
+        RG_UNROLL
+        for (int k = 0; k < NV; ++k) store(m + (i * NV + k) * kWidth, acc[i][k]);
+    }
+}
+
+template <int NV>
+void product(const float* v, int64_t tiles, int64_t c, const float* u, float* m) {
+    int64_t t = 0;
+    for (; t + kPixels <= tiles; t += kPixels) product_tile<kPixels, NV>(v + t * c, c, u, m + t * NV * kWidth);
+    for (; t < tiles; ++t) product_tile<1, NV>(v + t * c, c, u, m + t * NV * kWidth);
+}
+
+void multiply(const float* v, int64_t component, int64_t tiles, int64_t c, const float* u, int lanes, float* m) {
+    for (int64_t i = 0; i < kComponents; ++i, v += component, u += c * lanes, m += tiles * lanes)
+        (lanes == 2 * kWidth ? product<2> : product<1>)(v, tiles, c, u, m);
+}
+
+void accumulate_filters(const float* v, const float* z, int64_t v_component, int64_t z_component, int64_t tiles,
+                        int64_t c, int64_t k, float* du) {
+    const ConvImage g{1, tiles, k, 1, c, 0, 0, c};
+    for (int64_t i = 0; i < kComponents; ++i, v += v_component, z += z_component, du += c * k)
+        for (int64_t j = 0; j < c; j += kTaps) {
+            const int64_t taps = c - j < kTaps ? c - j : kTaps;
+            for (int64_t l = 0; l < k; l += 2 * kWidth) {
+                const WgradTile tile = k - l > kWidth ? wgrad_tile_of<2>(taps) : wgrad_tile_of<1>(taps);
+                tile(g, 1, v + j, z + l, du + j * k + l);
+            }
+        }
+}
+
+void filter(const float* g, float* u, int64_t component) {
+    both_ways<3, 6>(
+        filter_1d, [&](int r, int s) { return load(g + (r * 3 + s) * kWidth); },
+        [&](int r, int s, Vec x) { store(u + (r * 6 + s) * component, x); });
+}
+
+void filter_gradient(const float* u, int64_t component, float* g) {
+    both_ways<6, 3>(
+        filter_gradient_1d, [&](int r, int s) { return load(u + (r * 6 + s) * component); },
+        [&](int r, int s, Vec x) { store(g + (r * 3 + s) * kWidth, x); });
+}
+
+} // namespace
+
+extern const WinogradKernels kWinograd;
+const WinogradKernels kWinograd{input, gradient, multiply, output, accumulate_filters, filter, filter_gradient};
+
+} // namespace rg::cpu::RG_ISA

@@ -1,0 +1,350 @@
+// The JSON reader is one recursive descent over a string view; the writer one recursive walk.
+//
+// Limits: depth kMaxDepth; the size is bounded by the text itself (a value takes at least one byte of it). Errors
+// give the byte offset. Numbers go through from_chars and to_chars, which no locale changes.
+#include "core/json.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+namespace rg {
+namespace {
+
+class Parser {
+public:
+    Parser(std::string_view text, const std::string& what) : text_(text), what_(what) {}
+
+    Json document() {
+        Json value = any(0);
+        skip_space();
+        if (at_ != text_.size()) wrong("the end of the text");
+        return value;
+    }
+
+private:
+    [[noreturn]] void wrong(const char* expected) const {
+        if (at_ >= text_.size()) fail(what_, ": json: expected ", expected, ", got the end at offset ", at_);
+        const unsigned char c = static_cast<unsigned char>(text_[at_]);
+        if (c > 0x20 && c < 0x7f) fail(what_, ": json: expected ", expected, ", got '", char(c), "' at offset ", at_);
+        fail(what_, ": json: expected ", expected, ", got byte ", int(c), " at offset ", at_);
+    }
+
+    char peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }
+
+    void skip_space() {
+        while (at_ < text_.size() && std::string_view(" \t\r\n").find(text_[at_]) != std::string_view::npos) ++at_;
+    }
+
+    bool take(char c) {
+        if (peek() != c || at_ >= text_.size()) return false;
+        ++at_;
+        return true;
+    }
+
+    bool take_word(std::string_view word) {
+        if (text_.substr(at_, word.size()) != word) return false;
+        at_ += word.size();
+        return true;
+    }
+
+    Json any(int depth) {
+        RG_CHECK(depth < Json::kMaxDepth, what_, ": json: nesting deeper than ", Json::kMaxDepth, " at offset ", at_);
+        skip_space();
+        switch (peek()) {
+        case '{': return object(depth);
+        case '[': return array(depth);
+        case '"': return string();
+        case 't':
+            if (take_word("true")) return true;
+            break;
+        case 'f':
+            if (take_word("false")) return false;
+            break;
+        case 'n':
+            if (take_word("null")) return nullptr;
+            break;
+        default:
+            if (peek() == '-' || is_digit(peek())) return number();
+        }
+        wrong("a value");
+    }
+
+    Json array(int depth) {
+        ++at_;
+        Json::Array items;
+        skip_space();
+        if (take(']')) return items;
+        for (;;) {
+            items.push_back(any(depth + 1));
+            skip_space();
+            if (take(']')) return items;
+            if (!take(',')) wrong("',' or ']'");
+        }
+    }
+
+    Json object(int depth) {
+        ++at_;
+        Json::Object members;
+        skip_space();
+        if (take('}')) return members;
+        for (;;) {
+            skip_space();
+            if (peek() != '"') wrong("a key in quotes");
+            std::string key = string();
+            skip_space();
+            if (!take(':')) wrong("':'");
+            members.emplace_back(std::move(key), any(depth + 1));
+            skip_space();
+            if (take('}')) break;
+            if (!take(',')) wrong("',' or '}'");
+        }
+        check_unique(members);
+        return members;
+    }
+
+    void check_unique(const Json::Object& members) const {
+        std::vector<std::string_view> keys;
+        for (const Json::Member& m : members) keys.push_back(m.first);
+        std::sort(keys.begin(), keys.end());
+        const auto twice = std::adjacent_find(keys.begin(), keys.end());
+        RG_CHECK(twice == keys.end(), what_, ": json: key \"", *twice, "\" twice in the object that ends at offset ",
+                 at_);
+    }
+
+    static bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+    void digits() {
+        if (!is_digit(peek())) wrong("a digit");
+        while (is_digit(peek())) ++at_;
+    }
+
+    Json number() {
+        const size_t begin = at_;
+        bool whole = true;
+        take('-');
+        if (!take('0')) digits();
+        if (take('.')) whole = false, digits();
+        if (peek() == 'e' || peek() == 'E') {
+            ++at_;
+            whole = false;
+            if (!take('+')) take('-');
+            digits();
+        }
+        const std::string_view token = text_.substr(begin, at_ - begin);
+        int64_t integer = 0;
+        // "-0" stays a double: the integer would lose its sign. What does not fit in 64 bits is a double as well.
+        if (whole && token != "-0" &&
+            std::from_chars(token.data(), token.data() + token.size(), integer).ec == std::errc())
+            return integer;
+        double value = 0;
+        RG_CHECK(std::from_chars(token.data(), token.data() + token.size(), value).ec == std::errc(), what_,
+                 ": json: number outside the range of a double at offset ", begin);
+        return value;
+    }
+
+    std::string string() {
+        ++at_;
+        std::string out;
+        for (;;) {
+            if (at_ >= text_.size()) wrong("'\"' at the end of a string");
+            const unsigned char c = static_cast<unsigned char>(text_[at_]);
+            if (c < 0x20) wrong("no control character in a string");
+            if (c == '"') return ++at_, out;
+            if (c == '\\')
+                escape(out);
+            else
+                character(out);
+        }
+    }
+
+    void escape(std::string& out) {
+        ++at_;
+        static constexpr std::string_view kNames = "\"\\/bfnrt", kMeans = "\"\\/\b\f\n\r\t";
+        const size_t i = at_ < text_.size() ? kNames.find(text_[at_]) : std::string_view::npos;
+        if (i != std::string_view::npos) {
+            out += kMeans[i];
+            ++at_;
+            return;
+        }
+        if (!take('u')) wrong("an escape (one of \"\\/bfnrtu)");
+        uint32_t point = hex4();
+        if (point >= 0xDC00 && point < 0xE000) wrong("a high surrogate before the low one");
+        if (point >= 0xD800 && point < 0xDC00) {
+            if (!take_word("\\u")) wrong("\\u and the low surrogate");
+            const uint32_t low = hex4();
+            if (low < 0xDC00 || low >= 0xE000) wrong("a low surrogate before this");
+            point = 0x10000 + ((point - 0xD800) << 10) + (low - 0xDC00);
+        }
+        if (point < 0x80) {
+            out += char(point);
+        } else if (point < 0x800) {
+            out += {char(0xC0 | point >> 6), char(0x80 | (point & 63))};
+        } else if (point < 0x10000) {
+            out += {char(0xE0 | point >> 12), char(0x80 | (point >> 6 & 63)), char(0x80 | (point & 63))};
+        } else {
+            out += {char(0xF0 | point >> 18), char(0x80 | (point >> 12 & 63)), char(0x80 | (point >> 6 & 63)),
+                    char(0x80 | (point & 63))};
+        }
+    }
+
+    uint32_t hex4() {
+        uint32_t value = 0;
+        for (int i = 0; i < 4; ++i, ++at_) {
+            static constexpr std::string_view kDigits = "0123456789abcdef";
+            const char c = peek();
+            const size_t digit = kDigits.find(c >= 'A' && c <= 'F' ? char(c + 32) : c);
+            if (digit == std::string_view::npos) wrong("four hexadecimal digits");
+            value = value << 4 | uint32_t(digit);
+        }
+        return value;
+    }
+
+    /// One UTF-8 sequence: no overlong forms, no surrogates, nothing above U+10FFFF.
+    void character(std::string& out) {
+        const unsigned char c = static_cast<unsigned char>(text_[at_]);
+        const int more = c < 0x80                ? 0
+                         : c >= 0xC2 && c < 0xE0 ? 1
+                         : c >= 0xE0 && c < 0xF0 ? 2
+                         : c >= 0xF0 && c < 0xF5 ? 3
+                                                 : -1;
+        if (more < 0) wrong("valid UTF-8");
+        uint32_t point = more == 0 ? c : c & (0x3Fu >> more);
+        for (int i = 1; i <= more; ++i) {
+            const unsigned char next =
+                at_ + size_t(i) < text_.size() ? static_cast<unsigned char>(text_[at_ + size_t(i)]) : 0;
+            if ((next & 0xC0) != 0x80) wrong("valid UTF-8");
+            point = point << 6 | (next & 63u);
+        }
+        if ((more == 2 && (point < 0x800 || (point >= 0xD800 && point < 0xE000))) ||
+            (more == 3 && (point < 0x10000 || point > 0x10FFFF)))
+            wrong("valid UTF-8");
+        out += text_.substr(at_, size_t(more) + 1);
+        at_ += size_t(more) + 1;
+    }
+
+    std::string_view text_;
+    const std::string& what_;
+    size_t at_ = 0;
+};
+
+void write_string(std::string& out, const std::string& text) {
+    out += '"';
+    for (char c : text) {
+        const size_t i = std::string_view("\"\\\b\f\n\r\t").find(c);
+        if (i != std::string_view::npos) {
+            out += '\\';
+            out += "\"\\bfnrt"[i];
+        } else if (static_cast<unsigned char>(c) < 0x20) {
+            static constexpr char kDigits[] = "0123456789abcdef";
+            out += {'\\', 'u', '0', '0', kDigits[c >> 4 & 15], kDigits[c & 15]};
+        } else {
+            out += c;
+        }
+    }
+    out += '"';
+}
+
+} // namespace
+
+Json Json::parse(std::string_view text, const std::string& what) { return Parser(text, what).document(); }
+
+const char* Json::kind() const {
+    switch (value_.index()) {
+    case 0: return "null";
+    case 1: return "a bool";
+    case 2: return "an integer";
+    case 3: return "a number";
+    case 4: return "a string";
+    case 5: return "an array";
+    default: return "an object";
+    }
+}
+
+template <class T>
+const T& Json::as(const char* wanted) const {
+    RG_CHECK(is<T>(), "json: expected ", wanted, ", got ", kind());
+    return std::get<T>(value_);
+}
+
+bool Json::as_bool() const { return as<bool>("a bool"); }
+int64_t Json::as_int() const { return as<int64_t>("an integer"); }
+double Json::as_double() const { return is_int() ? double(std::get<int64_t>(value_)) : as<double>("a number"); }
+const std::string& Json::as_string() const { return as<std::string>("a string"); }
+const Json::Array& Json::as_array() const { return as<Array>("an array"); }
+const Json::Object& Json::as_object() const { return as<Object>("an object"); }
+
+const Json* Json::find(std::string_view key) const {
+    for (const Member& m : as_object())
+        if (m.first == key) return &m.second;
+    return nullptr;
+}
+
+const Json& Json::at(std::string_view key) const {
+    const Json* member = find(key);
+    RG_CHECK(member, "json: expected a member \"", key, "\" in the object, got none");
+    return *member;
+}
+
+Json& Json::set(std::string_view key, Json value) {
+    if (is_null()) value_ = Object{};
+    RG_CHECK(is_object(), "json: set \"", key, "\": expected an object, got ", kind());
+    Object& members = std::get<Object>(value_);
+    for (Member& m : members)
+        if (m.first == key) return m.second = std::move(value), *this;
+    members.emplace_back(std::string(key), std::move(value));
+    return *this;
+}
+
+Json& Json::push(Json value) {
+    if (is_null()) value_ = Array{};
+    RG_CHECK(is_array(), "json: push: expected an array, got ", kind());
+    std::get<Array>(value_).push_back(std::move(value));
+    return *this;
+}
+
+std::string Json::dump(int indent) const {
+    std::string out;
+    write(out, indent, 0);
+    return out;
+}
+
+void Json::write(std::string& out, int indent, int level) const {
+    const auto list = [&](const auto& items, char open, char close, auto write_item) {
+        out += open;
+        bool first = true;
+        for (const auto& item : items) {
+            if (!first) out += indent > 0 ? "," : ", ";
+            if (indent > 0) out.append(1, '\n').append(size_t(indent * (level + 1)), ' ');
+            first = false;
+            write_item(item);
+        }
+        if (indent > 0 && !first) out.append(1, '\n').append(size_t(indent * level), ' ');
+        out += close;
+    };
+    const auto number = [&](auto v) {
+        char digits[32];
+        const std::string_view text(digits, size_t(std::to_chars(digits, digits + sizeof digits, v).ptr - digits));
+        out += text;
+        // A double stays one when it is read again.
+        if (std::is_same_v<decltype(v), double> && text.find_first_of(".e") == std::string_view::npos) out += ".0";
+    };
+    switch (value_.index()) {
+    case 0: out += "null"; break;
+    case 1: out += as_bool() ? "true" : "false"; break;
+    case 2: number(as_int()); break;
+    case 3: std::isfinite(as_double()) ? number(as_double()) : void(out += "null"); break;
+    case 4: write_string(out, as_string()); break;
+    case 5: list(as_array(), '[', ']', [&](const Json& item) { item.write(out, indent, level + 1); }); break;
+    default:
+        list(as_object(), '{', '}', [&](const Member& m) {
+            write_string(out, m.first);
+            out += ": ";
+            m.second.write(out, indent, level + 1);
+        });
+    }
+}
+
+bool Json::operator==(const Json& other) const { return value_ == other.value_; }
+
+} // namespace rg

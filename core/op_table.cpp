@@ -1,0 +1,96 @@
+// run(): the one road that every op takes, and the context and profile that it consults on the way.
+#include "core/op_table.h"
+
+#include "core/context.h"
+#include "core/profile.h"
+#include "core/tape.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <vector>
+
+namespace rg {
+
+namespace {
+
+thread_local const Context* current = nullptr;
+
+void execute(Op op, const OpRow& row, const Call& call) {
+    const Context& c = context();
+    const Kernel kernel = c.backend == Backend::cpu ? row.cpu : row.reference;
+    if (!c.profile) return kernel(call);
+    const auto start = std::chrono::steady_clock::now();
+    kernel(call);
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+    double bytes = 0;
+    for (const auto& side : {call.in, call.out})
+        for (const Tensor& t : side) bytes += t.defined() ? double(t.bytes()) : 0;
+    c.profile->add(op, seconds.count(), row.flops ? row.flops(call) : double(call.out[0].numel()), bytes);
+}
+
+} // namespace
+
+const Context& context() {
+    static const Context kDefault;
+    return current ? *current : kDefault;
+}
+
+ContextScope::ContextScope(const Context& context) : before_(current) { current = &context; }
+ContextScope::~ContextScope() { current = before_; }
+
+std::array<Tensor, kMaxOutputs> run(Op op, std::initializer_list<Tensor> in, const Attrs& attrs,
+                                    std::initializer_list<Tensor> into) {
+    const OpRow& r = row(op);
+    RG_CHECK(int(in.size()) == r.inputs, r.name, ": takes ", r.inputs, " inputs, got ", in.size());
+    const std::span<const Tensor> inputs(in.begin(), in.size());
+    const OutputSpecs specs = r.infer(inputs, attrs);
+    std::array<Tensor, kMaxOutputs> out;
+    for (size_t i = 0; i < size_t(r.outputs); ++i) {
+        if (i < into.size() && into.begin()[i].defined()) {
+            out[i] = into.begin()[i];
+            RG_CHECK(out[i].shape() == specs[i].shape && out[i].dtype() == specs[i].dtype, r.name, ": output ", i,
+                     " has shape ", specs[i].shape.str(), ", the given one ", out[i].shape().str());
+        } else {
+            out[i] = Tensor::empty(specs[i].shape, specs[i].dtype);
+        }
+    }
+    const std::span<const Tensor> outputs(out.data(), size_t(r.outputs));
+    if (!DryRun::active()) execute(op, r, {attrs, inputs, outputs});
+    if (Tape* tape = Tape::active(); tape && r.backward) tape->record(op, attrs, inputs, outputs);
+    return out;
+}
+
+void Profile::add(Op op, double seconds, double flops, double bytes) {
+    Entry& e = entries_[size_t(op)];
+    ++e.calls;
+    e.seconds += seconds;
+    e.flops += flops;
+    e.bytes += bytes;
+}
+
+std::string Profile::table(double total_seconds) const {
+    std::vector<size_t> order;
+    double sum = 0;
+    for (size_t i = 0; i < entries_.size(); ++i)
+        if (entries_[i].calls) order.push_back(i), sum += entries_[i].seconds;
+    std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return entries_[a].seconds > entries_[b].seconds; });
+    const double total = std::max(total_seconds, sum);
+    char line[160];
+    std::snprintf(line, sizeof line, "%-20s %8s %12s %7s %10s %10s\n", "op", "calls", "ms", "share", "GFLOP/s", "GB/s");
+    std::string text = line;
+    for (size_t i : order) {
+        const Entry& e = entries_[i];
+        std::snprintf(line, sizeof line, "%-20s %8lld %12.3f %6.1f%% %10.1f %10.1f\n", row(Op(i)).name,
+                      static_cast<long long>(e.calls), e.seconds * 1e3, 100 * e.seconds / total,
+                      e.flops / e.seconds * 1e-9, e.bytes / e.seconds * 1e-9);
+        text += line;
+    }
+    if (total > sum) {
+        std::snprintf(line, sizeof line, "%-20s %8s %12.3f %6.1f%%\n", "(outside of ops)", "", (total - sum) * 1e3,
+                      100 * (total - sum) / total);
+        text += line;
+    }
+    return text;
+}
+
+} // namespace rg

@@ -1,0 +1,106 @@
+// THE op table: one row per op. Dispatch, tape, profile, tests and benchmarks iterate over it.
+//
+// A new op is a name in RG_OPS, a row in ops.cpp, a loop in reference.cpp, a kernel in cpu/, and a case in
+// tests/op_cases.h; nothing else names it. Backward rules are themselves written in ops.
+#pragma once
+
+#include "core/tensor.h"
+
+#include <array>
+#include <span>
+
+namespace rg {
+
+#define RG_OPS(X)                                                                                                      \
+    X(conv2d) X(conv2d_dgrad) X(conv2d_wgrad)                                                                          \
+    X(channel_stats) X(batch_norm) X(batch_norm_sums) X(batch_norm_grad) X(running_update)                             \
+    X(relu) X(relu_grad) X(add)                                                                                        \
+    X(max_pool2d) X(max_pool2d_grad) X(avg_pool2d) X(avg_pool2d_grad)                                                  \
+    X(softmax) X(softmax_grad) X(cross_entropy) X(cross_entropy_grad) X(mse_loss) X(mse_loss_grad) X(dropout)          \
+    X(sgdm_update)
+
+enum class Op : uint8_t {
+#define RG_OP_ENUM(name) name,
+    RG_OPS(RG_OP_ENUM)
+#undef RG_OP_ENUM
+        count
+};
+
+constexpr int kMaxInputs = 6, kMaxOutputs = 3;
+
+/// The plain values that an op takes beside tensors. One struct serves all rows; a row reads what it needs.
+struct Attrs {
+    int64_t stride = 1, pad = 0, window = 0; // convolution, pooling
+    int64_t height = 0, width = 0;           // what a gradient restores: of the input; of the filter (conv2d_wgrad)
+    bool stats = false;                      // conv2d: also give the batch statistics of the result
+    bool relu = false;                       // batch_norm and its gradients: with ReLU
+    bool frozen = false;                     // batch_norm: the statistics are constants
+    float epsilon = 0;                       // batch_norm
+    float rate = 0;                          // dropout probability, label smoothing, running-average momentum
+    uint64_t seed = 0;                       // dropout
+    // sgdm_update
+    float lr = 0, momentum = 0, weight_decay = 0;
+    bool nesterov = false;
+    bool operator==(const Attrs&) const = default;
+};
+
+/// One invocation. Undefined inputs are absent options (a bias).
+struct Call {
+    const Attrs& attrs;
+    std::span<const Tensor> in;
+    std::span<const Tensor> out;
+};
+
+struct OutputSpec {
+    Shape shape;
+    DType dtype = DType::f32;
+};
+using OutputSpecs = std::array<OutputSpec, kMaxOutputs>;
+
+/// What a backward rule sees of its op's invocation, and where it puts its results.
+class Backward {
+public:
+    virtual const Attrs& attrs() const = 0;
+    virtual const Tensor& in(int i) const = 0;
+    virtual const Tensor& out(int i) const = 0;
+    /// Gradient of the loss with respect to output 0.
+    virtual const Tensor& dy() const = 0;
+    /// Whether anybody needs the gradient of input i.
+    virtual bool wants(int i) const = 0;
+    /// Where the gradient of input i should be written, when it is the first contribution to a caller's buffer;
+    /// undefined otherwise. Pass it to run() as the output.
+    virtual Tensor into(int i) const = 0;
+    /// Contributes to the gradient of input i: the first contribution is taken as it is, later ones are added.
+    virtual void give(int i, const Tensor& gradient) = 0;
+
+protected:
+    ~Backward() = default;
+};
+
+using Kernel = void (*)(const Call&);
+
+/// Bits of OpRow::saves: what the backward rule reads.
+constexpr uint32_t saves_in(int i) { return 1u << i; }
+constexpr uint32_t saves_out(int i) { return 1u << (kMaxInputs + i); }
+
+struct OpRow {
+    const char* name;
+    int inputs, outputs;
+    Kernel reference, cpu;
+    /// Checks the inputs and says what the outputs are. An output with dtype only and no shape is a scalar.
+    OutputSpecs (*infer)(std::span<const Tensor> in, const Attrs&);
+    /// Null: not differentiable (gradients themselves, updates).
+    void (*backward)(Backward&) = nullptr;
+    uint32_t saves = 0;
+    /// Floating-point operations of a call; null: one per output element.
+    double (*flops)(const Call&) = nullptr;
+};
+
+const OpRow& row(Op op);
+
+/// Runs an op: checks, allocates the outputs (or takes those given in `into`), executes on the context's backend,
+/// records on the active tape. Every op of the framework goes through here.
+std::array<Tensor, kMaxOutputs> run(Op op, std::initializer_list<Tensor> in, const Attrs& attrs = {},
+                                    std::initializer_list<Tensor> into = {});
+
+} // namespace rg

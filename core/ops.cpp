@@ -1,0 +1,375 @@
+// The rows of the op table and the functions of ops.h. Everything that is to be known of an op, save its kernels,
+// stands here: shape rule, backward rule, what the backward rule reads, arithmetic.
+#include "core/ops.h"
+
+#include "core/context.h"
+#include "core/kernels.h" // ref:: and cpu:: kernels of every op, declared from RG_OPS
+
+namespace rg {
+
+namespace {
+
+using In = std::span<const Tensor>;
+
+// ---- shape rules ---------------------------------------------------------------------------------------------------
+
+void expect_rank(const char* op, const char* name, const Tensor& t, int rank) {
+    RG_CHECK(t.defined(), op, ": ", name, " is undefined");
+    RG_CHECK(t.shape().rank() == rank, op, ": ", name, " needs ", rank, " extents, got ", t.shape().str());
+}
+
+void expect_shape(const char* op, const char* name, const Tensor& t, const Shape& shape) {
+    RG_CHECK(t.defined(), op, ": ", name, " is undefined");
+    RG_CHECK(t.shape() == shape, op, ": ", name, " needs shape ", shape.str(), ", got ", t.shape().str());
+}
+
+void expect_float(const char* op, const char* name, const Tensor& t, DType as) {
+    RG_CHECK(t.dtype() == as && (as == DType::f32 || as == DType::f64), op, ": ", name, " is ", name_of(t.dtype()),
+             ", expected ", as == DType::f64 ? "f64" : "f32");
+}
+
+int64_t window_extent(const char* op, int64_t extent, int64_t window, int64_t stride, int64_t pad) {
+    RG_CHECK(stride >= 1 && pad >= 0 && window >= 1, op, ": window ", window, ", stride ", stride, ", padding ", pad,
+             " are not possible");
+    RG_CHECK(extent + 2 * pad >= window, op, ": the window (", window, ") exceeds the padded input (",
+             extent + 2 * pad, ")");
+    return (extent + 2 * pad - window) / stride + 1;
+}
+
+OutputSpecs like(const Tensor& t) { return {{{t.shape(), t.dtype()}}}; }
+
+OutputSpecs infer_conv2d(In in, const Attrs& a) {
+    const Tensor &x = in[0], &w = in[1], &b = in[2];
+    expect_rank("conv2d", "x", x, 4);
+    expect_rank("conv2d", "w", w, 4);
+    RG_CHECK(w.extent(3) == x.extent(3), "conv2d: w has c=", w.extent(3), ", x has c=", x.extent(3));
+    expect_float("conv2d", "x", x, x.dtype());
+    expect_float("conv2d", "w", w, x.dtype());
+    if (b.defined()) {
+        expect_shape("conv2d", "b", b, {w.extent(0)});
+        expect_float("conv2d", "b", b, x.dtype());
+    }
+    const Shape y{x.extent(0), window_extent("conv2d", x.extent(1), w.extent(1), a.stride, a.pad),
+                  window_extent("conv2d", x.extent(2), w.extent(2), a.stride, a.pad), w.extent(0)};
+    return {{{y, x.dtype()}, {a.stats ? Shape{2, w.extent(0)} : Shape{0}, x.dtype()}}};
+}
+
+OutputSpecs infer_conv2d_dgrad(In in, const Attrs& a) {
+    const Tensor &dy = in[0], &w = in[1];
+    expect_rank("conv2d_dgrad", "dy", dy, 4);
+    expect_rank("conv2d_dgrad", "w", w, 4);
+    expect_float("conv2d_dgrad", "w", w, dy.dtype());
+    expect_shape("conv2d_dgrad", "dy", dy,
+                 {dy.extent(0), window_extent("conv2d_dgrad", a.height, w.extent(1), a.stride, a.pad),
+                  window_extent("conv2d_dgrad", a.width, w.extent(2), a.stride, a.pad), w.extent(0)});
+    return {{{{dy.extent(0), a.height, a.width, w.extent(3)}, dy.dtype()}}};
+}
+
+OutputSpecs infer_conv2d_wgrad(In in, const Attrs& a) {
+    const Tensor &dy = in[0], &x = in[1];
+    expect_rank("conv2d_wgrad", "dy", dy, 4);
+    expect_rank("conv2d_wgrad", "x", x, 4);
+    expect_float("conv2d_wgrad", "x", x, dy.dtype());
+    expect_shape("conv2d_wgrad", "dy", dy,
+                 {x.extent(0), window_extent("conv2d_wgrad", x.extent(1), a.height, a.stride, a.pad),
+                  window_extent("conv2d_wgrad", x.extent(2), a.width, a.stride, a.pad), dy.extent(3)});
+    return {{{{dy.extent(3), a.height, a.width, x.extent(3)}, x.dtype()}, {{dy.extent(3)}, x.dtype()}}};
+}
+
+OutputSpecs infer_channel_stats(In in, const Attrs&) {
+    expect_rank("channel_stats", "x", in[0], 4);
+    return {{{{2, in[0].extent(3)}, in[0].dtype()}}};
+}
+
+/// Inputs of batch_norm from `first` on: x, stats, gamma, beta.
+void expect_batch_norm(const char* op, In in, size_t first) {
+    const Tensor& x = in[first];
+    expect_rank(op, "x", x, 4);
+    expect_shape(op, "stats", in[first + 1], {2, x.extent(3)});
+    expect_shape(op, "gamma", in[first + 2], {x.extent(3)});
+    expect_shape(op, "beta", in[first + 3], {x.extent(3)});
+    for (size_t i = first; i < first + 4; ++i) expect_float(op, "an input", in[i], x.dtype());
+}
+
+OutputSpecs infer_batch_norm(In in, const Attrs&) {
+    expect_batch_norm("batch_norm", in, 0);
+    return like(in[0]);
+}
+
+OutputSpecs infer_batch_norm_sums(In in, const Attrs&) {
+    expect_batch_norm("batch_norm_sums", in, 1);
+    expect_shape("batch_norm_sums", "dy", in[0], in[1].shape());
+    return {{{{in[1].extent(3)}, in[1].dtype()}, {{in[1].extent(3)}, in[1].dtype()}}};
+}
+
+OutputSpecs infer_batch_norm_grad(In in, const Attrs&) {
+    // dy, x, stats, gamma, beta, and the sums [2 c] of batch_norm_sums: dgamma (row 0), dbeta (row 1)
+    expect_batch_norm("batch_norm_grad", in, 1);
+    expect_shape("batch_norm_grad", "dy", in[0], in[1].shape());
+    expect_shape("batch_norm_grad", "sums", in[5], {2, in[1].extent(3)});
+    return like(in[1]);
+}
+
+OutputSpecs infer_running_update(In in, const Attrs& a) {
+    expect_rank("running_update", "stats", in[1], 2);
+    expect_shape("running_update", "running", in[0], in[1].shape());
+    RG_CHECK(a.height >= 0, "running_update: count ", a.height, " is negative");
+    return like(in[0]);
+}
+
+template <const char* const& kOp>
+OutputSpecs infer_same_shapes(In in, const Attrs&) {
+    for (const Tensor& t : in) {
+        expect_shape(kOp, "an input", t, in[0].shape());
+        expect_float(kOp, "an input", t, in[0].dtype());
+    }
+    return like(in[0]);
+}
+const char* const kRelu = "relu";
+const char* const kReluGrad = "relu_grad";
+const char* const kAdd = "add";
+const char* const kDropout = "dropout";
+const char* const kSgdm = "sgdm_update";
+const char* const kSoftmaxGrad = "softmax_grad";
+
+Shape pooled(const char* op, const Tensor& x, const Attrs& a) {
+    expect_rank(op, "x", x, 4);
+    expect_float(op, "x", x, x.dtype());
+    return {x.extent(0), window_extent(op, x.extent(1), a.window, a.stride, 0),
+            window_extent(op, x.extent(2), a.window, a.stride, 0), x.extent(3)};
+}
+
+OutputSpecs infer_max_pool2d(In in, const Attrs& a) {
+    const Shape y = pooled("max_pool2d", in[0], a);
+    RG_CHECK(a.window <= 15, "max_pool2d: window at most 15, got ", a.window);
+    return {{{y, in[0].dtype()}, {y, DType::u8}}}; // the second: position of the maximum in its window
+}
+
+OutputSpecs infer_avg_pool2d(In in, const Attrs& a) { return {{{pooled("avg_pool2d", in[0], a), in[0].dtype()}}}; }
+
+OutputSpecs infer_pool_grad(In in, const Attrs& a) {
+    expect_rank("pooling gradient", "dy", in[0], 4);
+    if (in.size() > 1) expect_shape("max_pool2d_grad", "positions", in[1], in[0].shape());
+    return {{{{in[0].extent(0), a.height, a.width, in[0].extent(3)}, in[0].dtype()}}};
+}
+
+OutputSpecs infer_softmax(In in, const Attrs&) {
+    expect_rank("softmax", "x", in[0], 2);
+    expect_float("softmax", "x", in[0], in[0].dtype());
+    return like(in[0]);
+}
+
+OutputSpecs infer_cross_entropy(In in, const Attrs& a) {
+    expect_rank("cross_entropy", "logits", in[0], 2);
+    expect_float("cross_entropy", "logits", in[0], in[0].dtype());
+    expect_shape("cross_entropy", "labels", in[1], {in[0].extent(0)});
+    RG_CHECK(in[1].dtype() == DType::i32, "cross_entropy: labels are i32, got ", name_of(in[1].dtype()));
+    RG_CHECK(a.rate >= 0 && a.rate < 1, "cross_entropy: label smoothing lies in [0, 1), got ", a.rate);
+    return {{{{}, in[0].dtype()}, {in[0].shape(), in[0].dtype()}}}; // loss, probabilities
+}
+
+OutputSpecs infer_cross_entropy_grad(In in, const Attrs&) { return like(in[0]); }
+
+OutputSpecs infer_mse_loss(In in, const Attrs&) {
+    expect_float("mse_loss", "prediction", in[0], in[0].dtype());
+    expect_shape("mse_loss", "target", in[1], in[0].shape());
+    return {{{{}, in[0].dtype()}}};
+}
+
+// ---- backward rules ------------------------------------------------------------------------------------------------
+
+void backward_conv2d(Backward& b) {
+    const Tensor &x = b.in(0), &w = b.in(1);
+    Attrs a{.stride = b.attrs().stride, .pad = b.attrs().pad};
+    if (b.wants(1) || b.wants(2)) {
+        a.height = w.extent(1), a.width = w.extent(2);
+        const auto [dw, db, unused] = run(Op::conv2d_wgrad, {b.dy(), x}, a, {b.into(1), b.into(2)});
+        if (b.wants(1)) b.give(1, dw);
+        if (b.wants(2)) b.give(2, db);
+    }
+    if (b.wants(0)) {
+        a.height = x.extent(1), a.width = x.extent(2);
+        b.give(0, run(Op::conv2d_dgrad, {b.dy(), w}, a, {b.into(0)})[0]);
+    }
+}
+
+/// The two sums over all ranks, each rank's weighted by its share; see batch_norm_grad for why that is what it needs.
+Tensor combine_sums(const Tensor& dgamma, const Tensor& dbeta) {
+    const int64_t c = dgamma.numel();
+    Tensor sums = Tensor::empty({2, c}, dgamma.dtype());
+    SyncGroup* group = context().sync;
+    if (DryRun::active()) return sums;
+    const Tensor gammas = dgamma.to(DType::f64), betas = dbeta.to(DType::f64), both = Tensor::empty({2, c}, DType::f64);
+    const double share = group ? group->share : 1;
+    for (int64_t i = 0; i < c; ++i) {
+        both.data<double>()[i] = share * gammas.data<double>()[i];
+        both.data<double>()[c + i] = share * betas.data<double>()[i];
+    }
+    if (group) group->sum(both.span<double>());
+    return both.to(sums.dtype());
+}
+
+void backward_batch_norm(Backward& b) {
+    const Tensor &x = b.in(0), &stats = b.in(1), &gamma = b.in(2), &beta = b.in(3);
+    const auto [dgamma, dbeta, unused] =
+        run(Op::batch_norm_sums, {b.dy(), x, stats, gamma, beta}, b.attrs(), {b.into(2), b.into(3)});
+    if (b.wants(2)) b.give(2, dgamma);
+    if (b.wants(3)) b.give(3, dbeta);
+    if (!b.wants(0)) return;
+    const Tensor sums = b.attrs().frozen ? Tensor::zeros({2, gamma.numel()}, gamma.dtype()) : combine_sums(dgamma, dbeta);
+    b.give(0, run(Op::batch_norm_grad, {b.dy(), x, stats, gamma, beta, sums}, b.attrs(), {b.into(0)})[0]);
+}
+
+void backward_relu(Backward& b) { b.give(0, run(Op::relu_grad, {b.dy(), b.out(0)}, {}, {b.into(0)})[0]); }
+
+void backward_add(Backward& b) {
+    for (int i : {0, 1})
+        if (b.wants(i)) b.give(i, b.dy());
+}
+
+Attrs pool_attrs(Backward& b) {
+    Attrs a = b.attrs();
+    a.height = b.in(0).extent(1), a.width = b.in(0).extent(2);
+    return a;
+}
+void backward_max_pool2d(Backward& b) {
+    b.give(0, run(Op::max_pool2d_grad, {b.dy(), b.out(1)}, pool_attrs(b), {b.into(0)})[0]);
+}
+void backward_avg_pool2d(Backward& b) {
+    b.give(0, run(Op::avg_pool2d_grad, {b.dy()}, pool_attrs(b), {b.into(0)})[0]);
+}
+void backward_softmax(Backward& b) { b.give(0, run(Op::softmax_grad, {b.dy(), b.out(0)}, {}, {b.into(0)})[0]); }
+void backward_cross_entropy(Backward& b) {
+    b.give(0, run(Op::cross_entropy_grad, {b.out(1), b.in(1), b.dy()}, b.attrs(), {b.into(0)})[0]);
+}
+void backward_mse_loss(Backward& b) {
+    b.give(0, run(Op::mse_loss_grad, {b.in(0), b.in(1), b.dy()}, {}, {b.into(0)})[0]);
+}
+void backward_dropout(Backward& b) { b.give(0, run(Op::dropout, {b.dy()}, b.attrs(), {b.into(0)})[0]); }
+
+// ---- arithmetic ----------------------------------------------------------------------------------------------------
+
+// 2 operations per multiply-add; y is the convolution's output side, w has the filter's extents.
+double conv_flops(const Tensor& y, double r, double s, double c) { return 2.0 * double(y.numel()) * r * s * c; }
+double flops_conv2d(const Call& call) {
+    const Tensor& w = call.in[1];
+    return conv_flops(call.out[0], double(w.extent(1)), double(w.extent(2)), double(w.extent(3)));
+}
+double flops_conv2d_dgrad(const Call& call) {
+    const Tensor& w = call.in[1];
+    return conv_flops(call.in[0], double(w.extent(1)), double(w.extent(2)), double(w.extent(3)));
+}
+double flops_conv2d_wgrad(const Call& call) {
+    const Tensor& dw = call.out[0];
+    return conv_flops(call.in[0], double(dw.extent(1)), double(dw.extent(2)), double(dw.extent(3)));
+}
+
+} // namespace
+
+// ---- the table -----------------------------------------------------------------------------------------------------
+
+#define RG_ROW(name, n_in, n_out, ...) {#name, n_in, n_out, ref::name, cpu::name, __VA_ARGS__}
+
+const OpRow& row(Op op) {
+    static const OpRow kRows[] = {
+        RG_ROW(conv2d, 3, 2, infer_conv2d, backward_conv2d, saves_in(0) | saves_in(1), flops_conv2d),
+        RG_ROW(conv2d_dgrad, 2, 1, infer_conv2d_dgrad, nullptr, 0, flops_conv2d_dgrad),
+        RG_ROW(conv2d_wgrad, 2, 2, infer_conv2d_wgrad, nullptr, 0, flops_conv2d_wgrad),
+        RG_ROW(channel_stats, 1, 1, infer_channel_stats),
+        RG_ROW(batch_norm, 4, 1, infer_batch_norm, backward_batch_norm,
+               saves_in(0) | saves_in(1) | saves_in(2) | saves_in(3)),
+        RG_ROW(batch_norm_sums, 5, 2, infer_batch_norm_sums),
+        RG_ROW(batch_norm_grad, 6, 1, infer_batch_norm_grad),
+        RG_ROW(running_update, 2, 1, infer_running_update),
+        RG_ROW(relu, 1, 1, infer_same_shapes<kRelu>, backward_relu, saves_out(0)),
+        RG_ROW(relu_grad, 2, 1, infer_same_shapes<kReluGrad>),
+        RG_ROW(add, 2, 1, infer_same_shapes<kAdd>, backward_add),
+        RG_ROW(max_pool2d, 1, 2, infer_max_pool2d, backward_max_pool2d, saves_out(1)),
+        RG_ROW(max_pool2d_grad, 2, 1, infer_pool_grad),
+        RG_ROW(avg_pool2d, 1, 1, infer_avg_pool2d, backward_avg_pool2d),
+        RG_ROW(avg_pool2d_grad, 1, 1, infer_pool_grad),
+        RG_ROW(softmax, 1, 1, infer_softmax, backward_softmax, saves_out(0)),
+        RG_ROW(softmax_grad, 2, 1, infer_same_shapes<kSoftmaxGrad>),
+        RG_ROW(cross_entropy, 2, 2, infer_cross_entropy, backward_cross_entropy, saves_in(1) | saves_out(1)),
+        RG_ROW(cross_entropy_grad, 3, 1, infer_cross_entropy_grad),
+        RG_ROW(mse_loss, 2, 1, infer_mse_loss, backward_mse_loss, saves_in(0) | saves_in(1)),
+        RG_ROW(mse_loss_grad, 3, 1, infer_cross_entropy_grad),
+        RG_ROW(dropout, 1, 1, infer_same_shapes<kDropout>, backward_dropout),
+        RG_ROW(sgdm_update, 3, 1, infer_same_shapes<kSgdm>),
+    };
+    static_assert(std::size(kRows) == size_t(Op::count), "one row per op, in the order of RG_OPS");
+    return kRows[size_t(op)];
+}
+
+// ---- the functions of ops.h ----------------------------------------------------------------------------------------
+
+Tensor conv2d(const Tensor& x, const Tensor& w, const Tensor& b, Conv conv) {
+    return run(Op::conv2d, {x, w, b}, {.stride = conv.stride, .pad = conv.pad})[0];
+}
+
+WithStats conv2d_stats(const Tensor& x, const Tensor& w, const Tensor& b, Conv conv) {
+    const auto out = run(Op::conv2d, {x, w, b}, {.stride = conv.stride, .pad = conv.pad, .stats = true});
+    return {out[0], out[1]};
+}
+
+Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b) {
+    // A 1x1 convolution over one image whose pixels are the samples.
+    expect_rank("linear", "x", x, 2);
+    expect_rank("linear", "w", w, 2);
+    RG_CHECK(w.extent(1) == x.extent(1), "linear: w has c=", w.extent(1), ", x has c=", x.extent(1));
+    const Tensor y = conv2d(x.reshape({1, 1, x.extent(0), x.extent(1)}), w.reshape({w.extent(0), 1, 1, w.extent(1)}), b);
+    return y.reshape({x.extent(0), w.extent(0)});
+}
+
+Tensor channel_stats(const Tensor& x) { return run(Op::channel_stats, {x})[0]; }
+
+Tensor combine_stats(const Tensor& stats) {
+    SyncGroup* group = context().sync;
+    if (!group || DryRun::active()) return stats;
+    // Sum over ranks of f (mean, var + mean^2), in double: exact enough that no second exchange is needed.
+    const int64_t c = stats.extent(1);
+    const Tensor moments = stats.to(DType::f64);
+    double *mean = moments.data<double>(), *var = mean + c;
+    for (int64_t i = 0; i < c; ++i) {
+        var[i] = group->share * (var[i] + mean[i] * mean[i]);
+        mean[i] *= group->share;
+    }
+    group->sum(moments.span<double>());
+    for (int64_t i = 0; i < c; ++i) var[i] = std::max(0.0, var[i] - mean[i] * mean[i]);
+    return moments.to(stats.dtype());
+}
+
+Tensor batch_norm(const Tensor& x, const Tensor& stats, const Tensor& gamma, const Tensor& beta, BatchNorm options) {
+    return run(Op::batch_norm, {x, stats, gamma, beta},
+               {.relu = options.relu, .frozen = options.frozen, .epsilon = options.epsilon})[0];
+}
+
+void update_running(const Tensor& running, const Tensor& stats, int64_t count, float momentum) {
+    run(Op::running_update, {running, stats}, {.height = count, .rate = momentum}, {running});
+}
+
+Tensor relu(const Tensor& x) { return run(Op::relu, {x})[0]; }
+Tensor add(const Tensor& a, const Tensor& b) { return run(Op::add, {a, b})[0]; }
+Tensor max_pool2d(const Tensor& x, int64_t window, int64_t stride) {
+    return run(Op::max_pool2d, {x}, {.stride = stride, .window = window})[0];
+}
+Tensor avg_pool2d(const Tensor& x, int64_t window, int64_t stride) {
+    return run(Op::avg_pool2d, {x}, {.stride = stride, .window = window})[0];
+}
+Tensor softmax(const Tensor& x) { return run(Op::softmax, {x})[0]; }
+Tensor cross_entropy(const Tensor& logits, const Tensor& labels, float smoothing) {
+    return run(Op::cross_entropy, {logits, labels}, {.rate = smoothing})[0];
+}
+Tensor mse_loss(const Tensor& prediction, const Tensor& target) { return run(Op::mse_loss, {prediction, target})[0]; }
+
+Tensor dropout(const Tensor& x, float probability, uint64_t seed) {
+    RG_CHECK(probability >= 0 && probability < 1, "dropout: the probability lies in [0, 1), got ", probability);
+    return run(Op::dropout, {x}, {.rate = probability, .seed = seed})[0];
+}
+
+void sgdm_update(const Tensor& parameters, const Tensor& velocity, const Tensor& gradients, const Sgdm& o) {
+    run(Op::sgdm_update, {parameters, velocity, gradients},
+        {.lr = o.lr, .momentum = o.momentum, .weight_decay = o.weight_decay, .nesterov = o.nesterov}, {parameters});
+}
+
+} // namespace rg

@@ -1,0 +1,78 @@
+// The functions that networks are written with. Each runs a row of the op table and records on the active tape.
+//
+// Shapes: images [n h w c], filters [k r s c], vectors [n c], labels i32 [n]. Values are f32 (the reference backend
+// also takes f64). Errors name the op, what it expected and what it got.
+#pragma once
+
+#include "core/op_table.h"
+
+namespace rg {
+
+struct Conv {
+    int64_t stride = 1;
+    int64_t pad = 0;
+};
+
+/// Zero padding that keeps the extent at stride 1, for an odd kernel.
+constexpr int64_t same(int64_t kernel) { return (kernel - 1) / 2; }
+
+/// Cross-correlation: x [n h w c], w [k r s c], b [k] or undefined -> [n h' w' k].
+Tensor conv2d(const Tensor& x, const Tensor& w, const Tensor& b = {}, Conv conv = {});
+
+/// conv2d, and with it the batch statistics of its result (see channel_stats), taken while it is in cache.
+struct WithStats {
+    Tensor y, stats;
+};
+WithStats conv2d_stats(const Tensor& x, const Tensor& w, const Tensor& b = {}, Conv conv = {});
+
+/// x [n c], w [k c], b [k] or undefined -> [n k].
+Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b = {});
+
+/// Mean (row 0) and biased variance (row 1) of each channel: x [n h w c] -> [2 c].
+Tensor channel_stats(const Tensor& x);
+
+/// Batch normalisation with given statistics [2 c], then ReLU if asked (Ioffe and Szegedy, 2015). In training the
+/// statistics are those of x itself (channel_stats), and the gradient takes their dependence on x into account; in
+/// evaluation they are the running ones (frozen). Under Context::sync, training statistics are those of all ranks.
+struct BatchNorm {
+    float epsilon = 1e-5f;
+    bool relu = false;
+    bool frozen = false; // the statistics are constants (evaluation), not those of x
+};
+Tensor batch_norm(const Tensor& x, const Tensor& stats, const Tensor& gamma, const Tensor& beta, BatchNorm options = {});
+
+/// running = (1 - momentum) * running + momentum * stats, with the variance unbiased for `count` values per channel
+/// (as PyTorch does). Both [2 c]; in place.
+void update_running(const Tensor& running, const Tensor& stats, int64_t count, float momentum);
+
+/// Statistics over all ranks of Context::sync, weighted by their shares; the same tensor when there is none.
+Tensor combine_stats(const Tensor& stats);
+
+Tensor relu(const Tensor& x);
+Tensor add(const Tensor& a, const Tensor& b);
+
+/// Windows without padding: [n h w c] -> [n h' w' c]. Max takes the first of equal values.
+Tensor max_pool2d(const Tensor& x, int64_t window, int64_t stride);
+Tensor avg_pool2d(const Tensor& x, int64_t window, int64_t stride);
+
+/// Over the last extent: [n k] -> [n k].
+Tensor softmax(const Tensor& x);
+
+/// Mean over the batch of -log softmax(logits)[label], with label smoothing (Szegedy et al., 2016); a scalar.
+Tensor cross_entropy(const Tensor& logits, const Tensor& labels, float smoothing = 0);
+
+/// Mean of the squared differences; a scalar.
+Tensor mse_loss(const Tensor& prediction, const Tensor& target);
+
+/// Inverted dropout (Srivastava et al., 2014). The mask is a function of the seed: use a fresh one each step.
+Tensor dropout(const Tensor& x, float probability, uint64_t seed);
+
+/// SGD with momentum over flat buffers, as PyTorch defines it: g += weight_decay * p; v = momentum * v + g;
+/// p -= lr * (nesterov ? g + momentum * v : v). In place.
+struct Sgdm {
+    float lr = 0.1f, momentum = 0.9f, weight_decay = 0;
+    bool nesterov = false;
+};
+void sgdm_update(const Tensor& parameters, const Tensor& velocity, const Tensor& gradients, const Sgdm& options);
+
+} // namespace rg

@@ -1,0 +1,321 @@
+// Parsing, checking and printing of options. The texts here are what a user meets first, so they say what to type.
+//
+// --help is laid out for 96 columns: names left, texts wrapped on the right, one group after the other.
+#include "core/options.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+namespace rg {
+namespace {
+
+constexpr size_t kHelpWidth = 96, kNameColumn = 30;
+
+std::string shortest(double value) {
+    char digits[32];
+    return {digits, std::to_chars(digits, digits + sizeof digits, value).ptr};
+}
+
+template <class T>
+bool read_number(const std::string& text, T& value) {
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    return error == std::errc() && end == text.data() + text.size();
+}
+
+std::string join(const std::vector<std::string>& names) {
+    std::string all;
+    for (size_t i = 0; i < names.size(); ++i) all += (i == 0 ? "" : i + 1 == names.size() ? " or " : ", ") + names[i];
+    return all;
+}
+
+/// Edits (insert, delete, replace, swap of neighbours) that lead from a to b.
+size_t distance(const std::string& a, const std::string& b) {
+    std::vector<std::vector<size_t>> d(a.size() + 1, std::vector<size_t>(b.size() + 1));
+    for (size_t i = 0; i <= a.size(); ++i)
+        for (size_t j = 0; j <= b.size(); ++j) {
+            if (i == 0 || j == 0) {
+                d[i][j] = i + j;
+                continue;
+            }
+            d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + (a[i - 1] != b[j - 1])});
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+                d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
+        }
+    return d[a.size()][b.size()];
+}
+
+/// Appends `label` and the words of `text` beside it, wrapped to the help's width.
+void print_item(std::string& out, const std::string& label, const std::string& text) {
+    std::string line = "  " + label;
+    if (line.size() + 2 > kNameColumn) {
+        out += line + "\n";
+        line.clear();
+    }
+    line.resize(kNameColumn, ' ');
+    size_t begin = 0;
+    while (begin < text.size()) {
+        const size_t end = std::min(text.find(' ', begin), text.size());
+        const bool first = line.size() == kNameColumn;
+        if (!first && line.size() + 1 + end - begin > kHelpWidth) {
+            out += line + "\n";
+            line.assign(kNameColumn, ' ');
+        } else if (!first) {
+            line += ' ';
+        }
+        line += text.substr(begin, end - begin);
+        begin = end + 1;
+    }
+    out += line + "\n";
+}
+
+} // namespace
+
+Options::Entry& Options::Entry::range(double lowest, double highest) {
+    lowest_ = lowest;
+    highest_ = highest;
+    return *this;
+}
+
+Options::Entry& Options::Entry::one_of(std::vector<std::string> names) {
+    choices_ = std::move(names);
+    return *this;
+}
+
+Options::Entry& Options::Entry::metavar(std::string name) {
+    metavar_ = std::move(name);
+    return *this;
+}
+
+std::string Options::Entry::get() const {
+    if (get_choice_) return get_choice_();
+    if (const auto* v = std::get_if<int64_t*>(&target_)) return std::to_string(**v);
+    if (const auto* v = std::get_if<double*>(&target_)) return shortest(**v);
+    if (const auto* v = std::get_if<bool*>(&target_)) return **v ? "true" : "false";
+    return *std::get<std::string*>(target_);
+}
+
+Json Options::Entry::get_json() const {
+    if (get_choice_) return get();
+    if (const auto* v = std::get_if<int64_t*>(&target_)) return **v;
+    if (const auto* v = std::get_if<double*>(&target_)) return **v;
+    if (const auto* v = std::get_if<bool*>(&target_)) return **v;
+    return get();
+}
+
+std::string Options::Entry::expected() const {
+    if (!choices_.empty()) return "one of " + join(choices_);
+    if (is_bool()) return "true or false";
+    if (std::holds_alternative<std::string*>(target_)) return "a text";
+    const bool whole = std::holds_alternative<int64_t*>(target_);
+    const auto print = [whole](double bound) { return whole ? std::to_string(int64_t(bound)) : shortest(bound); };
+    const std::string text = whole ? "an integer" : "a number";
+    if (std::isfinite(lowest_) && std::isfinite(highest_))
+        return text + " from " + print(lowest_) + " to " + print(highest_);
+    if (std::isfinite(lowest_)) return text + " of at least " + print(lowest_);
+    if (std::isfinite(highest_)) return text + " of at most " + print(highest_);
+    return text;
+}
+
+void Options::Entry::set(const std::string& value) {
+    const auto demand = [&](bool good) {
+        RG_CHECK(good, "option --", name_, ": expected ", expected(), ", got \"", value, "\"");
+    };
+    size_t choice = 0;
+    if (!choices_.empty()) {
+        choice = size_t(std::find(choices_.begin(), choices_.end(), value) - choices_.begin());
+        demand(choice < choices_.size());
+    }
+    if (set_choice_) {
+        set_choice_(choice);
+    } else if (auto* i = std::get_if<int64_t*>(&target_)) {
+        int64_t number = 0;
+        demand(read_number(value, number) && double(number) >= lowest_ && double(number) <= highest_);
+        **i = number;
+    } else if (auto* d = std::get_if<double*>(&target_)) {
+        double number = 0;
+        demand(read_number(value, number) && std::isfinite(number) && number >= lowest_ && number <= highest_);
+        **d = number;
+    } else if (auto* b = std::get_if<bool*>(&target_)) {
+        demand(value == "true" || value == "false");
+        **b = value == "true";
+    } else {
+        *std::get<std::string*>(target_) = value;
+    }
+}
+
+Options::Options(std::string program, std::string summary)
+    : program_(std::move(program)), summary_(std::move(summary)) {}
+
+Options::Entry& Options::declare(const std::string& name, const std::string& text) {
+    RG_CHECK(!find(name) && name != "help", "options: --", name, " is declared twice");
+    Entry& entry = entries_.emplace_back();
+    entry.name_ = name;
+    entry.text_ = text;
+    entry.group_ = group_;
+    return entry;
+}
+
+Options::Entry& Options::add(const std::string& name, int64_t* value, const std::string& text) {
+    Entry& entry = declare(name, text);
+    entry.target_ = value;
+    entry.default_ = entry.get();
+    return entry.metavar("N");
+}
+
+Options::Entry& Options::add(const std::string& name, double* value, const std::string& text) {
+    Entry& entry = declare(name, text);
+    entry.target_ = value;
+    entry.default_ = entry.get();
+    return entry.metavar("X");
+}
+
+Options::Entry& Options::add(const std::string& name, bool* value, const std::string& text) {
+    Entry& entry = declare(name, text);
+    entry.target_ = value;
+    entry.default_ = entry.get();
+    return entry;
+}
+
+Options::Entry& Options::add(const std::string& name, std::string* value, const std::string& text) {
+    Entry& entry = declare(name, text);
+    entry.target_ = value;
+    entry.default_ = entry.get();
+    return entry.metavar("TEXT");
+}
+
+void Options::positional(const std::string& metavar, std::vector<std::string>* values, const std::string& text,
+                         size_t least) {
+    positional_metavar_ = metavar;
+    positional_ = values;
+    positional_text_ = text;
+    positional_least_ = least;
+}
+
+Options::Entry* Options::find(const std::string& name) {
+    for (Entry& e : entries_)
+        if (e.name_ == name) return &e;
+    return nullptr;
+}
+
+void Options::unknown(const std::string& argument) const {
+    const std::string typed = argument.substr(0, argument.find('='));
+    std::string best = "--help";
+    size_t least = distance(typed, best);
+    const auto consider = [&](const std::string& name) {
+        const size_t d = distance(typed, name);
+        if (d < least) {
+            least = d;
+            best = name;
+        }
+    };
+    for (const Entry& e : entries_) {
+        consider("--" + e.name_);
+        if (e.is_bool()) consider("--no-" + e.name_);
+    }
+    if (least <= std::max<size_t>(2, typed.size() / 3)) fail("unknown option ", typed, "; did you mean ", best, "?");
+    fail("unknown option ", typed, "; ", program_, " --help lists all");
+}
+
+size_t Options::take(std::span<const std::string> args) {
+    const std::string& argument = args[0];
+    const size_t equals = argument.find('=');
+    const bool attached = equals != std::string::npos;
+    const std::string name = argument.substr(2, attached ? equals - 2 : std::string::npos);
+    Entry* entry = find(name);
+    Entry* negated = !entry && name.starts_with("no-") ? find(name.substr(3)) : nullptr;
+    if (negated && !negated->is_bool()) negated = nullptr;
+    if (!entry && !negated) unknown(argument);
+    Entry& e = entry ? *entry : *negated;
+    e.given_ = true;
+    if (e.is_bool()) {
+        RG_CHECK(!attached, "option --", e.name_, ": expected --", e.name_, " or --no-", e.name_, " alone, got ",
+                 argument);
+        e.set(entry ? "true" : "false");
+        return 1;
+    }
+    if (attached) {
+        e.set(argument.substr(equals + 1));
+        return 1;
+    }
+    // A negative number is a value; something that looks like the next option is not.
+    RG_CHECK(args.size() > 1 && !args[1].starts_with("--"), "option --", e.name_, ": expected ", e.expected(),
+             " after it, got ", args.size() > 1 ? args[1] : "the end of the command line");
+    e.set(args[1]);
+    return 2;
+}
+
+bool Options::parse(int argc, const char* const* argv) {
+    const std::vector<std::string> args(argv + std::min(argc, 1), argv + argc);
+    if (std::find(args.begin(), args.end(), "--help") != args.end()) return false;
+    for (size_t i = 0; i < args.size();) {
+        if (args[i].starts_with("--")) {
+            i += take(std::span(args).subspan(i));
+            continue;
+        }
+        if (args[i].size() > 1 && args[i][0] == '-') unknown(args[i]);
+        RG_CHECK(positional_, "unexpected argument \"", args[i], "\"; options begin with --, ", program_,
+                 " --help lists them");
+        positional_->push_back(args[i++]);
+    }
+    RG_CHECK(!positional_ || positional_->size() >= positional_least_, program_, ": expected ",
+             positional_least_ == 1 ? "at least one " : cat("at least ", positional_least_, " "), positional_metavar_,
+             ", got ", positional_ ? positional_->size() : 0, "; see ", program_, " --help");
+    return true;
+}
+
+std::string Options::help() const {
+    std::string out = cat(program_, ": ", summary_, "\n\nUsage: ", program_, " [options]");
+    if (positional_) out += cat(" ", positional_metavar_, positional_least_ > 1 ? " ..." : "...");
+    out += "\n";
+    if (positional_) {
+        out += "\n";
+        print_item(out, positional_metavar_, positional_text_);
+    }
+    std::string group;
+    for (const Entry& e : entries_) {
+        if (e.group_ != group) out += cat("\n", e.group_, "\n");
+        group = e.group_;
+        if (e.is_bool()) {
+            print_item(out, "--[no-]" + e.name_, cat(e.text_, " (default ", e.default_ == "true" ? "on" : "off", ")"));
+            continue;
+        }
+        std::string notes;
+        if (!e.choices_.empty())
+            notes = e.expected();
+        else if (std::isfinite(e.lowest_) || std::isfinite(e.highest_))
+            notes = e.expected();
+        if (!e.default_.empty()) notes += cat(notes.empty() ? "" : "; ", "default ", e.default_);
+        const std::string metavar = e.choices_.empty() ? e.metavar_ : "NAME";
+        print_item(out, cat("--", e.name_, " ", metavar), notes.empty() ? e.text_ : cat(e.text_, " (", notes, ")"));
+    }
+    out += "\n";
+    print_item(out, "--help", "print this and exit");
+    return out;
+}
+
+bool Options::given(const std::string& name) const {
+    const Entry* entry = find(name);
+    RG_CHECK(entry, "options: --", name, " is not declared");
+    return entry->given_;
+}
+
+void Options::set(const std::string& name, const std::string& value) {
+    Entry* entry = find(name);
+    RG_CHECK(entry, "option --", name, " (value \"", value, "\"): this program has no such option");
+    entry->set(value);
+}
+
+std::vector<std::pair<std::string, std::string>> Options::values() const {
+    std::vector<std::pair<std::string, std::string>> all;
+    for (const Entry& e : entries_) all.emplace_back(e.name_, e.get());
+    return all;
+}
+
+Json Options::to_json() const {
+    Json all = Json::object();
+    for (const Entry& e : entries_) all.set(e.name_, e.get_json());
+    return all;
+}
+
+} // namespace rg

@@ -1,0 +1,80 @@
+// Layout and initial values. Filters are K R S C and dense weights K C: fan_in is the product of all extents but the
+// first, fan_out the product of all but the last.
+#include "core/parameters.h"
+
+#include "core/rng.h"
+
+namespace rg {
+
+namespace {
+
+int64_t aligned(int64_t elements) { return (elements + 15) / 16 * 16; }
+
+void randomise(const Tensor& t, Init init, Rng random) {
+    const Shape& s = t.shape();
+    const double fan_in = double(t.numel() / s[0]), fan_out = double(t.numel() / s[s.rank() - 1]);
+    const double variance = init == Init::he       ? 2 / fan_in
+                            : init == Init::glorot ? 2 / (fan_in + fan_out)
+                                                   : 1e-4;
+    const Tensor values = Tensor::empty(s);
+    for (float& v : values.span<float>()) v = float(std::sqrt(variance)) * random.normal();
+    const Tensor converted = values.to(t.dtype());
+    std::copy_n(converted.bytes_data(), t.bytes(), t.bytes_data());
+}
+
+} // namespace
+
+const Tensor& Parameters::add(std::string name, const Shape& shape, Entry::Start start) {
+    RG_CHECK(!values_.defined(), "parameters: ", name, " is declared after allocate()");
+    for (const Entry& e : entries_) RG_CHECK(e.name != name, "parameters: ", name, " is declared twice");
+    entries_.push_back({std::move(name), shape, start, 0, {}, {}});
+    return entries_.back().value;
+}
+
+const Tensor& Parameters::add_state(std::string name, int64_t channels) {
+    RG_CHECK(!values_.defined(), "parameters: ", name, " is declared after allocate()");
+    states_.push_back({std::move(name), channels, 0, {}});
+    return states_.back().running;
+}
+
+void Parameters::allocate(uint64_t seed, Init init, DType type) {
+    RG_CHECK(!values_.defined(), "parameters: allocate() is called twice");
+    int64_t total = 0, state_total = 0;
+    for (auto e = entries_.rbegin(); e != entries_.rend(); ++e) e->offset = total, total += aligned(e->shape.numel());
+    for (State& s : states_) s.offset = state_total, state_total += aligned(2 * s.channels);
+    values_ = Tensor::zeros({total}, type);
+    gradients_ = Tensor::zeros({total}, type);
+    state_ = Tensor::zeros({state_total}, type);
+    for (size_t i = 0; i < entries_.size(); ++i) {
+        Entry& e = entries_[i];
+        e.value = values_.slice(e.offset, e.shape);
+        e.gradient = gradients_.slice(e.offset, e.shape);
+        if (DryRun::active()) continue;
+        if (e.start == Entry::Start::ones) e.value.fill(1);
+        if (e.start == Entry::Start::random) randomise(e.value, init, Rng(seed, Purpose::init, 0, i));
+    }
+    for (State& s : states_) {
+        s.running = state_.slice(s.offset, {2, s.channels});
+        if (!DryRun::active()) state_.slice(s.offset + s.channels, {s.channels}).fill(1);
+    }
+}
+
+int64_t Parameters::count() const {
+    int64_t n = 0;
+    for (const Entry& e : entries_) n += e.shape.numel();
+    return n;
+}
+
+std::vector<Tensor> Parameters::value_list() const {
+    std::vector<Tensor> list;
+    for (const Entry& e : entries_) list.push_back(e.value);
+    return list;
+}
+
+std::vector<Tensor> Parameters::gradient_list() const {
+    std::vector<Tensor> list;
+    for (const Entry& e : entries_) list.push_back(e.gradient);
+    return list;
+}
+
+} // namespace rg

@@ -1,0 +1,340 @@
+// The definition of every op: plain loops, every value and sum in double, f32 or f64 tensors.
+//
+// Written to be checked by eye against the formula, not to be fast. Tests compare each backend with these, and check
+// these against finite differences.
+#include "core/kernels.h"
+#include "core/rng.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+namespace rg::ref {
+
+namespace {
+
+using Values = std::vector<double>;
+
+Values read(const Tensor& t) {
+    const Tensor wide = t.to(DType::f64);
+    const auto span = wide.span<double>();
+    return {span.begin(), span.end()};
+}
+
+void write(const Tensor& t, const Values& values) {
+    const Tensor narrow = Tensor::of<double>(t.shape(), values).to(t.dtype());
+    if (t.bytes()) std::copy_n(narrow.bytes_data(), t.bytes(), t.bytes_data());
+}
+
+/// Index of (a, b, c, d) in a tensor of four extents.
+struct Index4 {
+    explicit Index4(const Shape& s) : b(s[1]), c(s[2]), d(s[3]) {}
+    size_t operator()(int64_t i, int64_t j, int64_t k, int64_t l) const { return size_t(((i * b + j) * c + k) * d + l); }
+    int64_t b, c, d;
+};
+
+/// Calls f(y index, x index, w index) for every product that a convolution sums: y[n p q k] += x[n h w c] * w[k r s c].
+template <class F>
+void for_each_product(const Shape& x, const Shape& w, const Shape& y, const Attrs& a, F f) {
+    const Index4 xi(x), wi(w), yi(y);
+    for (int64_t n = 0; n < y[0]; ++n)
+        for (int64_t p = 0; p < y[1]; ++p)
+            for (int64_t q = 0; q < y[2]; ++q)
+                for (int64_t k = 0; k < y[3]; ++k)
+                    for (int64_t r = 0; r < w[1]; ++r)
+                        for (int64_t s = 0; s < w[2]; ++s) {
+                            const int64_t h = p * a.stride - a.pad + r, v = q * a.stride - a.pad + s;
+                            if (h < 0 || h >= x[1] || v < 0 || v >= x[2]) continue;
+                            for (int64_t c = 0; c < x[3]; ++c) f(yi(n, p, q, k), xi(n, h, v, c), wi(k, r, s, c));
+                        }
+}
+
+/// Calls f(y index, x index, position in the window) for every element of every pooling window.
+template <class F>
+void for_each_window(const Shape& x, const Shape& y, const Attrs& a, F f) {
+    const Index4 xi(x), yi(y);
+    for (int64_t n = 0; n < y[0]; ++n)
+        for (int64_t p = 0; p < y[1]; ++p)
+            for (int64_t q = 0; q < y[2]; ++q)
+                for (int64_t c = 0; c < y[3]; ++c)
+                    for (int64_t r = 0; r < a.window; ++r)
+                        for (int64_t s = 0; s < a.window; ++s)
+                            f(yi(n, p, q, c), xi(n, p * a.stride + r, q * a.stride + s, c), r * a.window + s);
+}
+
+/// Mean and biased variance of each channel, by two passes: [2 c].
+Values moments(const Values& x, size_t channels) {
+    Values stats(2 * channels, 0.0);
+    const double count = double(x.size() / channels);
+    if (count == 0) return stats;
+    for (size_t i = 0; i < x.size(); ++i) stats[i % channels] += x[i] / count;
+    for (size_t i = 0; i < x.size(); ++i) {
+        const double d = x[i] - stats[i % channels];
+        stats[channels + i % channels] += d * d / count;
+    }
+    return stats;
+}
+
+/// x^ = (x - mean) / sqrt(variance + epsilon) and its affine image, element by element.
+struct Normalised {
+    Normalised(const Tensor& x, const Tensor& stats, const Tensor& gamma, const Tensor& beta, const Attrs& a)
+        : x_(read(x)), stats_(read(stats)), gamma_(read(gamma)), beta_(read(beta)), epsilon_(a.epsilon) {}
+    size_t size() const { return x_.size(); }
+    size_t channels() const { return gamma_.size(); }
+    double scale(size_t c) const { return 1 / std::sqrt(stats_[channels() + c] + epsilon_); }
+    double hat(size_t i) const { return (x_[i] - stats_[i % channels()]) * scale(i % channels()); }
+    double value(size_t i) const { return gamma_[i % channels()] * hat(i) + beta_[i % channels()]; }
+    double gamma(size_t c) const { return gamma_[c]; }
+
+private:
+    Values x_, stats_, gamma_, beta_;
+    double epsilon_;
+};
+
+} // namespace
+
+void conv2d(const Call& call) {
+    const Tensor &x = call.in[0], &w = call.in[1], &b = call.in[2], &y = call.out[0];
+    const Values xv = read(x), wv = read(w);
+    Values yv(size_t(y.numel()), 0.0);
+    if (b.defined()) {
+        const Values bv = read(b);
+        for (size_t i = 0; i < yv.size(); ++i) yv[i] = bv[i % bv.size()];
+    }
+    for_each_product(x.shape(), w.shape(), y.shape(), call.attrs,
+                     [&](size_t yi, size_t xi, size_t wi) { yv[yi] += xv[xi] * wv[wi]; });
+    write(y, yv);
+    if (call.attrs.stats) write(call.out[1], moments(yv, size_t(y.extent(3))));
+}
+
+void conv2d_dgrad(const Call& call) {
+    const Tensor &dy = call.in[0], &w = call.in[1], &dx = call.out[0];
+    const Values dyv = read(dy), wv = read(w);
+    Values dxv(size_t(dx.numel()), 0.0);
+    for_each_product(dx.shape(), w.shape(), dy.shape(), call.attrs,
+                     [&](size_t yi, size_t xi, size_t wi) { dxv[xi] += dyv[yi] * wv[wi]; });
+    write(dx, dxv);
+}
+
+void conv2d_wgrad(const Call& call) {
+    const Tensor &dy = call.in[0], &x = call.in[1], &dw = call.out[0], &db = call.out[1];
+    const Values dyv = read(dy), xv = read(x);
+    Values dwv(size_t(dw.numel()), 0.0), dbv(size_t(db.numel()), 0.0);
+    for_each_product(x.shape(), dw.shape(), dy.shape(), call.attrs,
+                     [&](size_t yi, size_t xi, size_t wi) { dwv[wi] += dyv[yi] * xv[xi]; });
+    for (size_t i = 0; i < dyv.size(); ++i) dbv[i % dbv.size()] += dyv[i];
+    write(dw, dwv);
+    write(db, dbv);
+}
+
+void channel_stats(const Call& call) { write(call.out[0], moments(read(call.in[0]), size_t(call.in[0].extent(3)))); }
+
+void batch_norm(const Call& call) {
+    const Normalised x(call.in[0], call.in[1], call.in[2], call.in[3], call.attrs);
+    Values y(x.size());
+    for (size_t i = 0; i < y.size(); ++i) y[i] = call.attrs.relu && x.value(i) <= 0 ? 0 : x.value(i); // a NaN stays
+    write(call.out[0], y);
+}
+
+void batch_norm_sums(const Call& call) {
+    const Values dy = read(call.in[0]);
+    const Normalised x(call.in[1], call.in[2], call.in[3], call.in[4], call.attrs);
+    Values dgamma(x.channels(), 0.0), dbeta(x.channels(), 0.0);
+    for (size_t i = 0; i < dy.size(); ++i) {
+        if (call.attrs.relu && x.value(i) <= 0) continue;
+        dgamma[i % x.channels()] += dy[i] * x.hat(i);
+        dbeta[i % x.channels()] += dy[i];
+    }
+    write(call.out[0], dgamma);
+    write(call.out[1], dbeta);
+}
+
+// Ioffe and Szegedy (2015), section 3, in closed form: with the sums of dy and dy * x^ over all values of a channel,
+// dx = gamma / sigma * (dy - sum(dy) / count - x^ * sum(dy x^) / count). With ranks that share statistics, the loss is
+// the sum of f_j times each rank's, and `count` is this rank's own: sums weighted by f_j then give dx for its loss.
+void batch_norm_grad(const Call& call) {
+    const Values dy = read(call.in[0]), sums = read(call.in[5]);
+    const Normalised x(call.in[1], call.in[2], call.in[3], call.in[4], call.attrs);
+    const size_t channels = x.channels();
+    const double count = double(x.size() / channels);
+    Values dx(x.size());
+    for (size_t i = 0; i < dx.size(); ++i) {
+        const size_t c = i % channels;
+        const double g = call.attrs.relu && x.value(i) <= 0 ? 0 : dy[i];
+        dx[i] = x.gamma(c) * x.scale(c) * (g - sums[channels + c] / count - x.hat(i) * sums[c] / count);
+    }
+    write(call.out[0], dx);
+}
+
+void running_update(const Call& call) {
+    Values running = read(call.in[0]);
+    const Values stats = read(call.in[1]);
+    const double count = double(call.attrs.height), momentum = call.attrs.rate;
+    for (size_t i = 0; i < running.size(); ++i) {
+        const bool is_variance = i >= running.size() / 2;
+        const double unbias = is_variance && count > 1 ? count / (count - 1) : 1;
+        running[i] = (1 - momentum) * running[i] + momentum * stats[i] * unbias;
+    }
+    write(call.out[0], running);
+}
+
+void relu(const Call& call) {
+    Values x = read(call.in[0]);
+    for (double& v : x) v = v <= 0 ? 0 : v; // a NaN stays
+    write(call.out[0], x);
+}
+
+void relu_grad(const Call& call) {
+    Values dy = read(call.in[0]);
+    const Values y = read(call.in[1]);
+    for (size_t i = 0; i < dy.size(); ++i)
+        if (y[i] <= 0) dy[i] = 0;
+    write(call.out[0], dy);
+}
+
+void add(const Call& call) {
+    Values a = read(call.in[0]);
+    const Values b = read(call.in[1]);
+    for (size_t i = 0; i < a.size(); ++i) a[i] += b[i];
+    write(call.out[0], a);
+}
+
+void max_pool2d(const Call& call) {
+    const Values x = read(call.in[0]);
+    Values y(size_t(call.out[0].numel()), -std::numeric_limits<double>::infinity()), position(y.size(), 0.0);
+    for_each_window(call.in[0].shape(), call.out[0].shape(), call.attrs, [&](size_t yi, size_t xi, int64_t at) {
+        // A NaN wins, and stays: what a diverged network computes must be seen, not hidden.
+        if (x[xi] > y[yi] || (std::isnan(x[xi]) && !std::isnan(y[yi]))) y[yi] = x[xi], position[yi] = double(at);
+    });
+    write(call.out[0], y);
+    write(call.out[1], position);
+}
+
+void max_pool2d_grad(const Call& call) {
+    const Values dy = read(call.in[0]), position = read(call.in[1]);
+    Values dx(size_t(call.out[0].numel()), 0.0);
+    for_each_window(call.out[0].shape(), call.in[0].shape(), call.attrs, [&](size_t yi, size_t xi, int64_t at) {
+        if (double(at) == position[yi]) dx[xi] += dy[yi];
+    });
+    write(call.out[0], dx);
+}
+
+void avg_pool2d(const Call& call) {
+    const Values x = read(call.in[0]);
+    Values y(size_t(call.out[0].numel()), 0.0);
+    const double share = 1 / double(call.attrs.window * call.attrs.window);
+    for_each_window(call.in[0].shape(), call.out[0].shape(), call.attrs,
+                    [&](size_t yi, size_t xi, int64_t) { y[yi] += share * x[xi]; });
+    write(call.out[0], y);
+}
+
+void avg_pool2d_grad(const Call& call) {
+    const Values dy = read(call.in[0]);
+    Values dx(size_t(call.out[0].numel()), 0.0);
+    const double share = 1 / double(call.attrs.window * call.attrs.window);
+    for_each_window(call.out[0].shape(), call.in[0].shape(), call.attrs,
+                    [&](size_t yi, size_t xi, int64_t) { dx[xi] += share * dy[yi]; });
+    write(call.out[0], dx);
+}
+
+namespace {
+
+/// Softmax of each row of k values, shifted by the maximum so that nothing overflows.
+Values softmax_rows(Values x, size_t k) {
+    for (size_t row = 0; row + k <= x.size() && k; row += k) {
+        const double top = *std::max_element(&x[row], &x[row] + k);
+        double sum = 0;
+        for (size_t j = row; j < row + k; ++j) sum += x[j] = std::exp(x[j] - top);
+        for (size_t j = row; j < row + k; ++j) x[j] /= sum;
+    }
+    return x;
+}
+
+/// The label's share of the target is 1 - smoothing, and smoothing is spread over all k classes.
+double target(size_t j, int32_t label, double smoothing, size_t k) {
+    return (int32_t(j) == label ? 1 - smoothing : 0) + smoothing / double(k);
+}
+
+} // namespace
+
+void softmax(const Call& call) { write(call.out[0], softmax_rows(read(call.in[0]), size_t(call.in[0].extent(1)))); }
+
+void softmax_grad(const Call& call) {
+    const Values dy = read(call.in[0]), y = read(call.in[1]);
+    const size_t k = size_t(call.in[1].extent(1));
+    Values dx(y.size());
+    for (size_t row = 0; row < y.size(); row += k) {
+        double dot = 0;
+        for (size_t j = row; j < row + k; ++j) dot += dy[j] * y[j];
+        for (size_t j = row; j < row + k; ++j) dx[j] = y[j] * (dy[j] - dot);
+    }
+    write(call.out[0], dx);
+}
+
+void cross_entropy(const Call& call) {
+    const Values x = read(call.in[0]);
+    const auto labels = call.in[1].span<int32_t>();
+    const size_t k = size_t(call.in[0].extent(1));
+    double loss = 0;
+    for (size_t n = 0; n < labels.size(); ++n) {
+        RG_CHECK(labels[n] >= 0 && labels[n] < int32_t(k), "cross_entropy: label ", labels[n], " of sample ", n,
+                 " lies outside [0, ", k, ")");
+        const double top = *std::max_element(&x[n * k], &x[n * k] + k);
+        double sum = 0;
+        for (size_t j = 0; j < k; ++j) sum += std::exp(x[n * k + j] - top);
+        for (size_t j = 0; j < k; ++j)
+            loss -= target(j, labels[n], call.attrs.rate, k) * (x[n * k + j] - top - std::log(sum));
+    }
+    write(call.out[0], {labels.empty() ? 0 : loss / double(labels.size())});
+    write(call.out[1], softmax_rows(x, k));
+}
+
+void cross_entropy_grad(const Call& call) {
+    Values p = read(call.in[0]);
+    const auto labels = call.in[1].span<int32_t>();
+    const size_t k = size_t(call.in[0].extent(1));
+    const double scale = read(call.in[2])[0] / double(labels.size());
+    for (size_t i = 0; i < p.size(); ++i) p[i] = scale * (p[i] - target(i % k, labels[i / k], call.attrs.rate, k));
+    write(call.out[0], p);
+}
+
+void mse_loss(const Call& call) {
+    const Values a = read(call.in[0]), b = read(call.in[1]);
+    double sum = 0;
+    for (size_t i = 0; i < a.size(); ++i) sum += (a[i] - b[i]) * (a[i] - b[i]);
+    write(call.out[0], {a.empty() ? 0 : sum / double(a.size())});
+}
+
+void mse_loss_grad(const Call& call) {
+    Values a = read(call.in[0]);
+    const Values b = read(call.in[1]);
+    const double scale = 2 * read(call.in[2])[0] / double(a.size());
+    for (size_t i = 0; i < a.size(); ++i) a[i] = scale * (a[i] - b[i]);
+    write(call.out[0], a);
+}
+
+void dropout(const Call& call) {
+    Values x = read(call.in[0]);
+    const double keep = 1 - double(call.attrs.rate);
+    for (size_t i = 0; i < x.size(); ++i) {
+        Rng random(call.attrs.seed, Purpose::dropout, 0, i);
+        x[i] = random.uniform() < call.attrs.rate ? 0 : x[i] / keep;
+    }
+    write(call.out[0], x);
+}
+
+void sgdm_update(const Call& call) {
+    Values p = read(call.in[0]), v = read(call.in[1]);
+    const Values gradient = read(call.in[2]);
+    const Attrs& a = call.attrs;
+    for (size_t i = 0; i < p.size(); ++i) {
+        const double g = gradient[i] + double(a.weight_decay) * p[i];
+        v[i] = double(a.momentum) * v[i] + g;
+        p[i] -= double(a.lr) * (a.nesterov ? g + double(a.momentum) * v[i] : v[i]);
+    }
+    write(call.out[0], p);
+    write(call.in[1], v);
+}
+
+} // namespace rg::ref

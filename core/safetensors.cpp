@@ -1,0 +1,247 @@
+// Writes and reads safetensors files through one buffer in memory.
+//
+// A buffer rather than a stream: a file is complete before it reaches the disk, the reader sees all sizes at once,
+// and tests need no file. It costs the size of the file for a moment. Element bytes are little-endian on disk and are
+// copied as they are.
+#include "core/safetensors.h"
+
+#include "core/atomic_file.h"
+#include "core/json.h"
+
+#include <bit>
+#include <charconv>
+#include <cstring>
+#include <numeric>
+
+namespace rg {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "element bytes are copied as they are");
+
+constexpr std::string_view kMetadataName = "__metadata__";
+constexpr size_t kLengthBytes = 8;
+
+struct TypeName {
+    DType type;
+    const char* name;
+};
+constexpr TypeName kTypeNames[] = {{DType::f32, "F32"}, {DType::bf16, "BF16"}, {DType::u8, "U8"},
+                                   {DType::i32, "I32"}, {DType::f64, "F64"},   {DType::i64, "I64"}};
+
+const char* file_name_of(DType type) {
+    for (const TypeName& t : kTypeNames)
+        if (t.type == type) return t.name;
+    fail("safetensors: type ", name_of(type), " has no name in the format");
+}
+
+/// One tensor as the header describes it: bytes [begin, end) of the data.
+struct Entry {
+    std::string name;
+    DType type = DType::f32;
+    Shape shape;
+    int64_t begin = 0, end = 0;
+};
+
+/// Reads the header's description of one tensor; `where` opens every message.
+Entry read_entry(const std::string& name, const Json& json, int64_t data_bytes, const std::string& where) {
+    RG_CHECK(json.is_object(), where, "expected an object, got ", json.kind());
+    for (const Json::Member& m : json.as_object())
+        RG_CHECK(m.first == "dtype" || m.first == "shape" || m.first == "data_offsets", where,
+                 "expected dtype, shape and data_offsets, got \"", m.first, "\"");
+    const Json* dtype = json.find("dtype");
+    const Json* shape = json.find("shape");
+    const Json* offsets = json.find("data_offsets");
+    Entry e;
+    e.name = name;
+
+    RG_CHECK(dtype && dtype->is_string(), where, "expected a dtype in quotes, got ", dtype ? dtype->kind() : "none");
+    const TypeName* type = nullptr;
+    for (const TypeName& t : kTypeNames)
+        if (dtype->as_string() == t.name) type = &t;
+    RG_CHECK(type, where, "expected dtype F32, BF16, U8, I32, F64 or I64, got ", dtype->as_string());
+    e.type = type->type;
+
+    RG_CHECK(shape && shape->is_array(), where, "expected a shape array, got ", shape ? shape->kind() : "none");
+    RG_CHECK(shape->as_array().size() <= 4, where, "expected at most 4 extents, got ", shape->as_array().size());
+    std::vector<int64_t> extents;
+    int64_t bytes = size_of(e.type);
+    for (const Json& extent : shape->as_array()) {
+        RG_CHECK(extent.is_int() && extent.as_int() >= 0, where,
+                 "expected extents that are non-negative integers, got ", extent.dump());
+        extents.push_back(extent.as_int());
+        RG_CHECK(!__builtin_mul_overflow(bytes, extent.as_int(), &bytes), where, "shape ", shape->dump(),
+                 " has more bytes than 64 bits can count");
+    }
+    e.shape = Shape(extents);
+
+    RG_CHECK(offsets && offsets->is_array() && offsets->as_array().size() == 2 && offsets->as_array()[0].is_int() &&
+                 offsets->as_array()[1].is_int(),
+             where, "expected data_offsets [begin, end], got ", offsets ? offsets->dump() : "none");
+    e.begin = offsets->as_array()[0].as_int();
+    e.end = offsets->as_array()[1].as_int();
+    RG_CHECK(e.begin >= 0 && e.begin <= e.end, where, "expected data_offsets with 0 <= begin <= end, got ",
+             offsets->dump());
+    RG_CHECK(e.end <= data_bytes, where, "data_offsets ", offsets->dump(), " lie outside the file's ", data_bytes,
+             " data bytes; the file is cut short or its header is damaged");
+    RG_CHECK(e.end - e.begin == bytes, where, "shape ", shape->dump(), " of ", type->name, " needs ", bytes,
+             " bytes, data_offsets ", offsets->dump(), " give ", e.end - e.begin);
+    return e;
+}
+
+/// Every data byte belongs to exactly one tensor.
+void check_cover(const std::vector<Entry>& entries, int64_t data_bytes, const std::string& file) {
+    std::vector<const Entry*> order;
+    for (const Entry& e : entries) order.push_back(&e);
+    std::sort(order.begin(), order.end(),
+              [](const Entry* a, const Entry* b) { return std::pair(a->begin, a->end) < std::pair(b->begin, b->end); });
+    int64_t covered = 0;
+    for (const Entry* e : order) {
+        RG_CHECK(e->begin >= covered, file, "tensor ", e->name, " begins at data offset ", e->begin,
+                 " and overlaps the one before, which ends at ", covered);
+        RG_CHECK(e->begin == covered, file, "hole in the data: bytes ", covered, " to ", e->begin, " before tensor ",
+                 e->name, " belong to no tensor");
+        covered = e->end;
+    }
+    RG_CHECK(covered == data_bytes, file, "expected ", covered, " data bytes as the tensors say, got ", data_bytes,
+             "; ", data_bytes - covered, " bytes at the end belong to no tensor");
+}
+
+} // namespace
+
+const Tensor* TensorFile::find(std::string_view name) const {
+    for (const NamedTensor& t : tensors)
+        if (t.name == name) return &t.value;
+    return nullptr;
+}
+
+const Tensor& TensorFile::tensor(std::string_view name, DType type, const Shape& shape) const {
+    const Tensor* t = find(name);
+    RG_CHECK(t, "load tensor ", name, ": expected ", name_of(type), " ", shape.str(), ", got none of that name (file ",
+             source, ")");
+    RG_CHECK(t->dtype() == type && t->shape() == shape, "load tensor ", name, ": expected ", name_of(type), " ",
+             shape.str(), ", got ", name_of(t->dtype()), " ", t->shape().str(), " (file ", source,
+             "); was it made by another network?");
+    return *t;
+}
+
+const std::string* TensorFile::find_text(std::string_view key) const {
+    for (const auto& [k, v] : metadata)
+        if (k == key) return &v;
+    return nullptr;
+}
+
+const std::string& TensorFile::text(std::string_view key) const {
+    const std::string* found = find_text(key);
+    RG_CHECK(found, "load metadata ", key, ": expected a text, got none of that name (file ", source, ")");
+    return *found;
+}
+
+int64_t TensorFile::number(std::string_view key) const {
+    const std::string& digits = text(key);
+    int64_t value = 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    RG_CHECK(error == std::errc() && end == digits.data() + digits.size(), "load metadata ", key,
+             ": expected an integer, got \"", digits, "\" (file ", source, ")");
+    return value;
+}
+
+std::string encode_tensors(const std::vector<NamedTensor>& tensors, const Metadata& metadata) {
+    std::vector<size_t> layout(tensors.size());
+    std::iota(layout.begin(), layout.end(), size_t{0});
+    for (const NamedTensor& t : tensors) {
+        RG_CHECK(!t.name.empty() && t.name != kMetadataName, "safetensors: write: \"", t.name,
+                 "\" cannot name a tensor");
+        RG_CHECK(t.value.defined(), "safetensors: write: tensor ", t.name, " is undefined");
+    }
+    const auto element = [&](size_t i) { return size_of(tensors[i].value.dtype()); };
+    std::stable_sort(layout.begin(), layout.end(), [&](size_t a, size_t b) { return element(a) > element(b); });
+    std::vector<int64_t> begins(tensors.size());
+    int64_t data_bytes = 0;
+    for (size_t i : layout) {
+        begins[i] = data_bytes;
+        data_bytes += tensors[i].value.bytes();
+    }
+
+    Json::Object header;
+    if (!metadata.empty()) {
+        Json texts = Json::object();
+        for (const auto& [key, text] : metadata) {
+            RG_CHECK(!texts.find(key), "safetensors: write: metadata \"", key, "\" is given twice");
+            texts.set(key, text);
+        }
+        header.emplace_back(kMetadataName, texts);
+    }
+    for (size_t i = 0; i < tensors.size(); ++i) {
+        const Tensor& t = tensors[i].value;
+        Json shape = Json::array();
+        for (int64_t extent : t.shape().extents()) shape.push(extent);
+        header.emplace_back(tensors[i].name,
+                            Json()
+                                .set("dtype", file_name_of(t.dtype()))
+                                .set("shape", shape)
+                                .set("data_offsets", Json().push(begins[i]).push(begins[i] + t.bytes())));
+    }
+    std::string text = Json(header).dump();
+    text.resize((text.size() + kLengthBytes - 1) / kLengthBytes * kLengthBytes, ' ');
+    RG_CHECK(int64_t(text.size()) <= kMaxTensorHeader, "safetensors: write: expected a header of at most ",
+             kMaxTensorHeader, " bytes, got ", text.size());
+    Json::parse(text, "safetensors: write: header"); // finds names that are used twice or are not UTF-8
+
+    std::string bytes(kLengthBytes + text.size() + size_t(data_bytes), '\0');
+    const uint64_t length = text.size();
+    std::memcpy(bytes.data(), &length, kLengthBytes);
+    std::memcpy(bytes.data() + kLengthBytes, text.data(), text.size());
+    char* data = bytes.data() + kLengthBytes + text.size();
+    for (size_t i : layout)
+        if (const Tensor& t = tensors[i].value; t.bytes() > 0)
+            std::memcpy(data + begins[i], t.bytes_data(), size_t(t.bytes()));
+    return bytes;
+}
+
+TensorFile decode_tensors(std::string_view bytes, const std::string& source) {
+    const std::string file = cat("safetensors ", source, ": ");
+    RG_CHECK(bytes.size() >= kLengthBytes, file, "expected at least 8 bytes of header length, got a file of ",
+             bytes.size());
+    uint64_t length = 0;
+    std::memcpy(&length, bytes.data(), kLengthBytes);
+    bytes.remove_prefix(kLengthBytes);
+    RG_CHECK(length <= uint64_t(kMaxTensorHeader), file, "expected a header of at most ", kMaxTensorHeader,
+             " bytes, got length ", length, " at offset 0; is this a safetensors file?");
+    RG_CHECK(length <= bytes.size(), file, "header length ", length, " exceeds the ", bytes.size(),
+             " bytes that follow; the file is cut short");
+    const std::string_view text = bytes.substr(0, size_t(length)), data = bytes.substr(size_t(length));
+    RG_CHECK(!text.empty() && text[0] == '{', file, "expected the header to begin with '{' at offset 8");
+    const Json header = Json::parse(text, file + "header");
+
+    TensorFile result;
+    result.source = source;
+    std::vector<Entry> entries;
+    for (const auto& [name, json] : header.as_object()) {
+        if (name == kMetadataName) {
+            RG_CHECK(json.is_object(), file, kMetadataName, ": expected an object, got ", json.kind());
+            for (const auto& [key, value] : json.as_object()) {
+                RG_CHECK(value.is_string(), file, kMetadataName, ": expected a string for \"", key, "\", got ",
+                         value.kind());
+                result.metadata.emplace_back(key, value.as_string());
+            }
+        } else {
+            RG_CHECK(!name.empty(), file, "a tensor has an empty name");
+            entries.push_back(read_entry(name, json, int64_t(data.size()), cat(file, "tensor ", name, ": ")));
+        }
+    }
+    check_cover(entries, int64_t(data.size()), file);
+    for (const Entry& e : entries) {
+        Tensor t = Tensor::empty(e.shape, e.type);
+        if (t.bytes() > 0) std::memcpy(t.bytes_data(), data.data() + e.begin, size_t(t.bytes()));
+        result.tensors.push_back({e.name, t});
+    }
+    return result;
+}
+
+void save_tensors(const std::string& path, const std::vector<NamedTensor>& tensors, const Metadata& metadata) {
+    write_file_atomic(path, encode_tensors(tensors, metadata));
+}
+
+TensorFile load_tensors(const std::string& path) { return decode_tensors(read_file(path), path); }
+
+} // namespace rg

@@ -1,0 +1,61 @@
+// See the header for the formulas; all of them are evaluated in double and rounded once, where the rate is used.
+#include "core/schedule.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <numbers>
+
+namespace rg {
+
+void Schedule::check() const {
+    RG_CHECK(std::isfinite(base) && base >= 0, "schedule: expected a learning rate of at least 0, got ", base);
+    RG_CHECK(epochs > 0, "schedule: expected more than 0 epochs, got ", epochs);
+    RG_CHECK(floor >= 0 && floor <= base, "schedule: expected a lowest rate from 0 to ", base, ", got ", floor);
+    RG_CHECK(factor > 0, "schedule: expected a drop factor above 0, got ", factor);
+    RG_CHECK(peak > 0 && peak < 1, "schedule: expected a peak between 0 and 1, got ", peak);
+    for (size_t i = 0; i < drops.size(); ++i)
+        RG_CHECK(drops[i] >= 0 && (i == 0 || drops[i] > drops[i - 1]), "schedule: expected rising drop epochs, got ",
+                 drops[i], i == 0 ? "" : cat(" after ", drops[i - 1]));
+}
+
+double Schedule::at(double progress) const {
+    const double done = std::min(progress / epochs, 1.0);
+    switch (kind) {
+    case ScheduleKind::constant: return base;
+    case ScheduleKind::piecewise: {
+        double rate = base;
+        for (double drop : drops)
+            if (progress >= drop) rate *= factor;
+        return rate;
+    }
+    case ScheduleKind::cosine: return floor + (base - floor) * 0.5 * (1 + std::cos(std::numbers::pi * done));
+    case ScheduleKind::triangular:
+        return floor + (base - floor) * (done < peak ? done / peak : (1 - done) / (1 - peak));
+    }
+    fail("schedule: kind ", int(kind), " does not exist");
+}
+
+std::vector<std::pair<std::string, ScheduleKind>> schedule_names() {
+    return {{"constant", ScheduleKind::constant},
+            {"piecewise", ScheduleKind::piecewise},
+            {"cosine", ScheduleKind::cosine},
+            {"triangular", ScheduleKind::triangular}};
+}
+
+std::vector<double> parse_drops(const std::string& text) {
+    std::vector<double> drops;
+    for (const char *at = text.data(), *end = at + text.size(); !text.empty();) {
+        double epoch = 0;
+        const auto [next, error] = std::from_chars(at, end, epoch);
+        RG_CHECK(error == std::errc() && std::isfinite(epoch) && (next == end || *next == ','),
+                 "schedule: expected epochs such as 30,45, got \"", text, "\" (wrong at offset ", at - text.data(),
+                 ")");
+        drops.push_back(epoch);
+        if (next == end) break;
+        at = next + 1;
+    }
+    return drops;
+}
+
+} // namespace rg

@@ -1,0 +1,246 @@
+// Tensor and its storage: a caching allocator with byte counts and a dry-run mode.
+//
+// Freed blocks are kept by exact size: training asks for the same sizes every step, so from the second step on no
+// block comes from the operating system. Large blocks are mapped with a request for huge pages, since the kernels
+// stream through tens of megabytes and would otherwise miss the TLB on every other line.
+#include "core/tensor.h"
+
+#include <atomic>
+#include <bit>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <new>
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
+namespace rg {
+
+namespace {
+
+thread_local int dry_runs = 0;
+std::atomic<int64_t> live{0}, peak{0};
+std::atomic<uint64_t> blocks_made{0};
+
+constexpr size_t kAlign = 64, kHugePage = size_t{2} << 20;
+
+/// Free blocks by size. Never destroyed, so that tensors with static lifetime may outlive it.
+struct BlockCache {
+    std::mutex mutex;
+    std::multimap<size_t, void*> free;
+};
+BlockCache& cache() {
+    static BlockCache* instance = new BlockCache;
+    return *instance;
+}
+
+#if defined(__SANITIZE_ADDRESS__)
+constexpr bool kReuse = false; // so that a use after free is seen
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+constexpr bool kReuse = false;
+#else
+constexpr bool kReuse = true;
+#endif
+#else
+constexpr bool kReuse = true;
+#endif
+
+void* take_block(size_t bytes) {
+    BlockCache& blocks = cache();
+    if (kReuse) {
+        std::lock_guard lock(blocks.mutex);
+        if (auto it = blocks.free.find(bytes); it != blocks.free.end()) {
+            void* block = it->second;
+            blocks.free.erase(it);
+            return block;
+        }
+    }
+    const size_t align = bytes >= kHugePage ? kHugePage : kAlign;
+    void* block = std::aligned_alloc(align, kReuse ? (bytes + align - 1) / align * align : bytes);
+    RG_CHECK(block, "memory: ", bytes, " bytes are not available");
+#if defined(__linux__)
+    if (align == kHugePage) madvise(block, bytes, MADV_HUGEPAGE);
+#endif
+    return block;
+}
+
+void return_block(void* block, size_t bytes) {
+    if (!kReuse) return std::free(block);
+    BlockCache& blocks = cache();
+    std::lock_guard lock(blocks.mutex);
+    blocks.free.emplace(bytes, block);
+}
+
+/// Calls f with a value of the C++ type that `type` names.
+template <class F>
+void with_type(DType type, F f) {
+    switch (type) {
+    case DType::f32: return f(float{});
+    case DType::bf16: return f(bf16{});
+    case DType::u8: return f(uint8_t{});
+    case DType::i32: return f(int32_t{});
+    case DType::f64: return f(double{});
+    case DType::i64: return f(int64_t{});
+    }
+}
+
+template <class To, class From>
+To convert(From value) {
+    if constexpr (std::is_same_v<From, bf16>)
+        return convert<To>(to_float(value));
+    else if constexpr (std::is_same_v<To, bf16>)
+        return to_bf16(float(value));
+    else
+        return To(value);
+}
+
+} // namespace
+
+bf16 to_bf16(float value) {
+    const uint32_t bits = std::bit_cast<uint32_t>(value);
+    if (std::isnan(value)) return {uint16_t(bits >> 16 | 0x40)};
+    return {uint16_t((bits + 0x7FFF + (bits >> 16 & 1)) >> 16)};
+}
+
+float to_float(bf16 value) { return std::bit_cast<float>(uint32_t{value.bits} << 16); }
+
+int64_t size_of(DType type) {
+    int64_t size = 0;
+    with_type(type, [&](auto v) { size = int64_t(sizeof v); });
+    return size;
+}
+
+const char* name_of(DType type) {
+    static constexpr const char* kNames[] = {"f32", "bf16", "u8", "i32", "f64", "i64"};
+    return kNames[size_t(type)];
+}
+
+Shape::Shape(std::initializer_list<int64_t> extents)
+    : Shape(std::span<const int64_t>(extents.begin(), extents.size())) {}
+
+Shape::Shape(std::span<const int64_t> extents) : rank_(int(extents.size())) {
+    RG_CHECK(extents.size() <= 4, "Shape: at most 4 extents, got ", extents.size());
+    std::copy(extents.begin(), extents.end(), extents_.begin());
+    for (int64_t e : extents) RG_CHECK(e >= 0, "Shape: extents must not be negative, got ", str());
+}
+
+int64_t Shape::numel() const {
+    int64_t n = 1;
+    for (int64_t e : extents()) n *= e;
+    return n;
+}
+
+std::string Shape::str() const {
+    std::string text = "[";
+    for (int i = 0; i < rank_; ++i) text += cat(i ? " " : "", extents_[size_t(i)]);
+    return text + "]";
+}
+
+struct Storage {
+    explicit Storage(size_t n) : bytes(n), block(dry_runs || n == 0 ? nullptr : take_block(n)) {
+        const int64_t now = live += int64_t(bytes);
+        int64_t seen = peak;
+        while (now > seen && !peak.compare_exchange_weak(seen, now)) {}
+    }
+    ~Storage() {
+        live -= int64_t(bytes);
+        if (block) return_block(block, bytes);
+    }
+    Storage(const Storage&) = delete;
+    Storage& operator=(const Storage&) = delete;
+
+    size_t bytes;
+    void* block;
+};
+
+int64_t live_bytes() { return live; }
+int64_t peak_bytes() { return peak; }
+void reset_peak_bytes() { peak = live.load(); }
+
+DryRun::DryRun() { ++dry_runs; }
+DryRun::~DryRun() { --dry_runs; }
+bool DryRun::active() { return dry_runs > 0; }
+
+Tensor Tensor::empty(const Shape& shape, DType type) {
+    Tensor t;
+    t.shape_ = shape;
+    t.dtype_ = type;
+    t.storage_ = std::make_shared<Storage>(size_t(t.bytes()));
+    t.id_ = ++blocks_made;
+    return t;
+}
+
+Tensor Tensor::zeros(const Shape& shape, DType type) {
+    Tensor t = empty(shape, type);
+    if (!DryRun::active() && t.bytes()) std::memset(t.bytes_data(), 0, size_t(t.bytes()));
+    return t;
+}
+
+Tensor Tensor::reshape(const Shape& shape) const {
+    RG_CHECK(shape.numel() == numel(), "reshape: ", shape_.str(), " has ", numel(), " elements, ", shape.str(), " has ",
+             shape.numel());
+    Tensor t = *this;
+    t.shape_ = shape;
+    return t;
+}
+
+Tensor Tensor::slice(int64_t begin, const Shape& shape) const {
+    RG_CHECK(begin >= 0 && begin + shape.numel() <= numel(), "slice: elements [", begin, ", ", begin + shape.numel(),
+             ") lie outside a tensor of ", numel());
+    Tensor t = *this;
+    t.shape_ = shape;
+    t.offset_ += begin * size_of(dtype_);
+    return t;
+}
+
+Tensor Tensor::without_memory() const {
+    Tensor t = *this;
+    t.storage_ = nullptr;
+    return t;
+}
+
+std::byte* Tensor::bytes_data() const {
+    RG_CHECK(defined(), "tensor: no value (undefined tensor)");
+    RG_CHECK(storage_, "tensor: its memory was given up; the op row's saved set lacks it");
+    RG_CHECK(storage_->block || numel() == 0, "tensor: values do not exist in a dry run; read them outside of it");
+    return static_cast<std::byte*>(storage_->block) + offset_;
+}
+
+void* Tensor::raw(DType wanted) const {
+    RG_CHECK(wanted == dtype_ || !defined(), "tensor: elements are ", name_of(dtype_), ", not ", name_of(wanted));
+    return bytes_data();
+}
+
+void Tensor::fill(double value) const {
+    with_type(dtype_, [&](auto v) {
+        using T = decltype(v);
+        std::fill_n(data<T>(), numel(), convert<T>(value));
+    });
+}
+
+Tensor Tensor::to(DType type) const {
+    Tensor result = empty(shape_, type);
+    with_type(dtype_, [&](auto from) {
+        with_type(type, [&](auto to) {
+            using From = decltype(from);
+            using To = decltype(to);
+            const From* in = data<From>();
+            To* out = result.data<To>();
+            for (int64_t i = 0; i < numel(); ++i) out[i] = convert<To>(in[i]);
+        });
+    });
+    return result;
+}
+
+Tensor Tensor::clone() const {
+    Tensor result = empty(shape_, dtype_);
+    if (bytes()) std::memcpy(result.bytes_data(), bytes_data(), size_t(bytes()));
+    return result;
+}
+
+} // namespace rg

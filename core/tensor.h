@@ -1,0 +1,146 @@
+// Tensor: a value that names contiguous memory with a shape and an element type.
+//
+// Images are N H W C, filters K R S C; always contiguous, so there are no strides, and reshape is the only view.
+// Copying a Tensor shares its storage. Storage comes from a caching allocator: a training step allocates the same
+// sizes again and again, and a returned block is handed out at once without touching the operating system. The
+// allocator counts live bytes, and under a DryRun scope it counts without providing memory: that is how a program
+// knows the memory that a step will take before it runs one.
+#pragma once
+
+#include "core/base.h"
+
+#include <algorithm>
+#include <array>
+#include <initializer_list>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace rg {
+
+/// f64 and i64 exist for the reference backend and for files; kernels compute on the others.
+enum class DType : uint8_t { f32, bf16, u8, i32, f64, i64 };
+
+struct bf16 {
+    uint16_t bits;
+};
+/// Round to nearest even; NaN stays NaN.
+bf16 to_bf16(float value);
+float to_float(bf16 value);
+
+int64_t size_of(DType type);
+const char* name_of(DType type);
+
+template <class T>
+constexpr DType dtype_of();
+template <> constexpr DType dtype_of<float>() { return DType::f32; }
+template <> constexpr DType dtype_of<bf16>() { return DType::bf16; }
+template <> constexpr DType dtype_of<uint8_t>() { return DType::u8; }
+template <> constexpr DType dtype_of<int32_t>() { return DType::i32; }
+template <> constexpr DType dtype_of<double>() { return DType::f64; }
+template <> constexpr DType dtype_of<int64_t>() { return DType::i64; }
+
+/// Up to four extents. A scalar has none.
+class Shape {
+public:
+    Shape() = default;
+    Shape(std::initializer_list<int64_t> extents);
+    explicit Shape(std::span<const int64_t> extents);
+    int rank() const { return rank_; }
+    int64_t operator[](int i) const { return extents_[size_t(i)]; }
+    int64_t numel() const;
+    std::span<const int64_t> extents() const { return {extents_.data(), size_t(rank_)}; }
+    bool operator==(const Shape&) const = default;
+    /// "[256 32 32 3]"
+    std::string str() const;
+
+private:
+    std::array<int64_t, 4> extents_{};
+    int rank_ = 0;
+};
+
+struct Storage; // a block of the allocator; freed with its last Tensor
+
+class Tensor {
+public:
+    Tensor() = default; // undefined: no storage, e.g. an absent bias
+
+    /// Uninitialised contents.
+    static Tensor empty(const Shape& shape, DType type = DType::f32);
+    static Tensor zeros(const Shape& shape, DType type = DType::f32);
+    template <class T>
+    static Tensor of(const Shape& shape, std::span<const T> values);
+
+    bool defined() const { return id_ != 0; }
+    const Shape& shape() const { return shape_; }
+    int64_t extent(int i) const { return shape_[i]; }
+    DType dtype() const { return dtype_; }
+    int64_t numel() const { return shape_.numel(); }
+    int64_t bytes() const { return numel() * size_of(dtype_); }
+
+    /// Same elements, another shape. The product of the extents must agree.
+    Tensor reshape(const Shape& shape) const;
+    /// Elements [begin, begin + shape.numel()) as a tensor of their own that shares the memory (flat buffers).
+    Tensor slice(int64_t begin, const Shape& shape) const;
+
+    /// Typed access; throws if T is not the element type, or when the tensor has no memory (a dry run).
+    template <class T>
+    T* data() const {
+        return static_cast<T*>(raw(dtype_of<T>()));
+    }
+    template <class T>
+    std::span<T> span() const {
+        return {data<T>(), size_t(numel())};
+    }
+    /// Untyped first byte.
+    std::byte* bytes_data() const;
+    void fill(double value) const;
+    /// Element-wise conversion into another type (host).
+    Tensor to(DType type) const;
+    /// Same bytes, memory of its own.
+    Tensor clone() const;
+
+    /// What makes a tensor the same value to the tape: its block, by a number that is never used again, and place.
+    struct Key {
+        uint64_t id;
+        int64_t offset;
+        auto operator<=>(const Key&) const = default;
+    };
+    Key key() const { return {id_, offset_}; }
+    /// The same value without a hold on its memory: shape, type and key remain.
+    Tensor without_memory() const;
+
+private:
+    void* raw(DType wanted) const;
+    std::shared_ptr<Storage> storage_;
+    uint64_t id_ = 0;    // of the storage; 0: undefined
+    int64_t offset_ = 0; // bytes
+    Shape shape_;
+    DType dtype_ = DType::f32;
+};
+
+template <class T>
+Tensor Tensor::of(const Shape& shape, std::span<const T> values) {
+    Tensor t = empty(shape, dtype_of<T>());
+    RG_CHECK(t.numel() == int64_t(values.size()), "Tensor::of: shape ", shape.str(), " needs ", t.numel(),
+             " values, got ", values.size());
+    std::copy(values.begin(), values.end(), t.template data<T>());
+    return t;
+}
+
+/// Bytes now held by all tensors of the process, and the most since reset_peak_bytes().
+int64_t live_bytes();
+int64_t peak_bytes();
+void reset_peak_bytes();
+
+/// While one exists on this thread, Tensor::empty() counts bytes but provides no memory, and ops do not execute.
+class DryRun {
+public:
+    DryRun();
+    ~DryRun();
+    DryRun(const DryRun&) = delete;
+    DryRun& operator=(const DryRun&) = delete;
+    static bool active();
+};
+
+} // namespace rg

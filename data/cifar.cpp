@@ -1,0 +1,124 @@
+// CIFAR binary files: sizes and labels are checked before anything is returned, since the format has no header that
+// would tell a wrong file from a right one.
+#include "data/cifar.h"
+
+#include "core/atomic_file.h"
+
+#include <filesystem>
+
+namespace rg::data {
+
+namespace {
+
+constexpr size_t kPlane = 32 * 32, kPixels = 3 * kPlane;
+
+size_t label_bytes(CifarKind kind) { return kind == CifarKind::cifar10 ? 1 : 2; }
+size_t record_bytes(CifarKind kind) { return label_bytes(kind) + kPixels; }
+
+std::vector<std::string> class_names(CifarKind kind) {
+    if (kind == CifarKind::cifar10)
+        return {"airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"};
+    std::vector<std::string> names;
+    for (int i = 0; i < 100; ++i) names.push_back(cat("class ", i));
+    return names;
+}
+
+/// The lines of a text file that are not empty; nothing if there is no such file.
+std::vector<std::string> read_names(const std::string& path) {
+    if (!std::filesystem::exists(path)) return {};
+    std::vector<std::string> names(1);
+    for (const char byte : read_file(path)) {
+        if (byte == '\n' && !names.back().empty()) names.emplace_back();
+        if (byte != '\n' && byte != '\r') names.back().push_back(byte);
+    }
+    if (names.back().empty()) names.pop_back();
+    return names;
+}
+
+std::string batch_name(int i) { return i == 6 ? "test_batch.bin" : cat("data_batch_", i, ".bin"); }
+
+std::string require_file(const std::string& folder, const std::string& name) {
+    const std::string path = folder + "/" + name;
+    RG_CHECK(std::filesystem::exists(path), "cifar: expected ", name, ", which is missing (", folder,
+             "); tools/get_cifar10.sh fetches the whole set");
+    return path;
+}
+
+/// Adds the records of one file to a set of the same kind.
+void append_records(ImageSet& set, Bytes bytes, CifarKind kind, const std::string& name) {
+    const size_t record = record_bytes(kind), classes = class_names(kind).size();
+    RG_CHECK(!bytes.empty() && bytes.size() % record == 0, "cifar: expected a multiple of ", record, " bytes, got ",
+             bytes.size(), " (", name, ", partial record at offset ", bytes.size() / record * record, ")");
+    const size_t records = bytes.size() / record, before = set.pixels.size();
+    set.count += int64_t(records);
+    set.pixels.resize(before + records * kPixels);
+    uint8_t* to = set.pixels.data() + before;
+    for (size_t i = 0; i < records; ++i, to += kPixels) {
+        const size_t at = i * record + label_bytes(kind) - 1;
+        RG_CHECK(bytes[at] < classes, "cifar: expected labels of 0 to ", classes - 1, ", got ", int(bytes[at]), " (",
+                 name, ", record ", i, ", offset ", at, ")");
+        set.labels.push_back(bytes[at]);
+        const uint8_t* from = bytes.data() + at + 1;
+        for (size_t p = 0; p < kPlane; ++p)
+            for (size_t c = 0; c < 3; ++c) to[3 * p + c] = from[c * kPlane + p];
+    }
+}
+
+ImageSet no_images(CifarKind kind) { return {0, 32, 32, 3, {}, {}, class_names(kind)}; }
+
+} // namespace
+
+ImageSet parse_cifar(Bytes bytes, CifarKind kind, const std::string& name) {
+    ImageSet set = no_images(kind);
+    append_records(set, bytes, kind, name);
+    return set;
+}
+
+ImageSet read_cifar_file(const std::string& path, CifarKind kind) {
+    return parse_cifar(as_bytes(read_file(path)), kind, path);
+}
+
+CifarKind cifar_kind(Bytes bytes, const std::string& name) {
+    for (const CifarKind kind : {CifarKind::cifar10, CifarKind::cifar100})
+        if (!bytes.empty() && bytes.size() % record_bytes(kind) == 0) return kind;
+    fail("cifar: expected a multiple of ", record_bytes(CifarKind::cifar10), " (CIFAR-10) or ",
+         record_bytes(CifarKind::cifar100), " bytes (CIFAR-100), got ", bytes.size(), " (", name, ")");
+}
+
+CifarFolder find_cifar(const std::string& folder) {
+    const auto has = [&](const std::string& name) { return std::filesystem::exists(folder + "/" + name); };
+    for (int i = 1; i <= 6; ++i)
+        if (has(batch_name(i))) return CifarFolder::cifar10;
+    return has("train.bin") || has("test.bin") ? CifarFolder::pair : CifarFolder::none;
+}
+
+TrainTest read_cifar(const std::string& folder) {
+    TrainTest sets;
+    CifarKind kind = CifarKind::cifar10;
+    if (find_cifar(folder) == CifarFolder::cifar10) {
+        for (int i = 1; i <= 6; ++i) require_file(folder, batch_name(i));
+        sets.train = no_images(kind);
+        sets.train.pixels.reserve(size_t{50000} * kPixels);
+        for (int i = 1; i <= 5; ++i) {
+            const std::string path = folder + "/" + batch_name(i);
+            append_records(sets.train, as_bytes(read_file(path)), kind, path);
+        }
+        sets.test = read_cifar_file(folder + "/" + batch_name(6), kind);
+    } else {
+        const std::string train = require_file(folder, "train.bin"), test = require_file(folder, "test.bin");
+        const std::string bytes = read_file(train);
+        kind = cifar_kind(as_bytes(bytes), train);
+        sets.train = parse_cifar(as_bytes(bytes), kind, train);
+        sets.test = read_cifar_file(test, kind);
+    }
+    const std::string names_file =
+        folder + (kind == CifarKind::cifar10 ? "/batches.meta.txt" : "/fine_label_names.txt");
+    if (std::vector<std::string> names = read_names(names_file); !names.empty()) {
+        RG_CHECK(names.size() == sets.train.classes.size(), "cifar: expected ", sets.train.classes.size(),
+                 " class names, got ", names.size(), " (", names_file, ")");
+        sets.train.classes = sets.test.classes = std::move(names);
+    }
+    return sets;
+}
+
+} // namespace rg::data

@@ -1,0 +1,157 @@
+// Dividing sets of images, and finding out what kind of data a path holds.
+#include "data/dataset.h"
+
+#include "core/rng.h"
+#include "data/cifar.h"
+#include "data/idx.h"
+#include "data/image_folder.h"
+#include "data/sample.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+namespace rg::data {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+void shuffle(std::span<int64_t> values, Rng rng) {
+    for (size_t i = values.size(); i > 1; --i) std::swap(values[i - 1], values[rng.below(uint32_t(i))]);
+}
+
+std::vector<std::vector<int64_t>> indices_per_label(const ImageSet& set) {
+    std::vector<std::vector<int64_t>> indices(set.classes.size());
+    for (int64_t i = 0; i < set.count; ++i) indices[size_t(set.labels[size_t(i)])].push_back(i);
+    return indices;
+}
+
+/// `first_count(label, images)`: how many of the images of a label go first.
+template <class Count>
+Split split(const ImageSet& set, uint64_t seed, Count first_count) {
+    Split result;
+    std::vector<std::vector<int64_t>> indices = indices_per_label(set);
+    for (size_t label = 0; label < indices.size(); ++label) {
+        std::vector<int64_t>& own = indices[label];
+        const int64_t first = first_count(label, int64_t(own.size()));
+        shuffle(own, Rng(seed, Purpose::split, 0, label));
+        result.first.insert(result.first.end(), own.begin(), own.begin() + first);
+        result.rest.insert(result.rest.end(), own.begin() + first, own.end());
+    }
+    std::sort(result.first.begin(), result.first.end());
+    std::sort(result.rest.begin(), result.rest.end());
+    return result;
+}
+
+TrainTest described(TrainTest sets, const std::string& what) {
+    const ImageSet& train = sets.train;
+    sets.source = cat(what, ": ", train.count, " + ", sets.test.count, " images ", train.height, "x", train.width, "x",
+                      train.channels, ", ", train.classes.size(), " classes");
+    return sets;
+}
+
+TrainTest load_image_folders(const std::string& path) {
+    if (fs::is_directory(path + "/train") && fs::is_directory(path + "/test")) {
+        TrainTest sets{read_image_folder(path + "/train", 3), {}, ""};
+        sets.test = read_image_folder(path + "/test", 3, sets.train.classes);
+        const ImageSet &a = sets.train, &b = sets.test;
+        RG_CHECK(a.height == b.height && a.width == b.width, "image folder: expected the size of the training images, ",
+                 a.width, " x ", a.height, ", got ", b.width, " x ", b.height, " (", path, "/test)");
+        return sets;
+    }
+    const ImageSet all = read_image_folder(path, 3);
+    const Split parts = split_fraction(all, 0.2, 0);
+    return {subset(all, parts.rest), subset(all, parts.first), ""};
+}
+
+} // namespace
+
+void ImageSet::check(const std::string& name) const {
+    RG_CHECK(count >= 0 && height > 0 && width > 0 && channels > 0 && !classes.empty(),
+             "images: expected extents of at least 1 and a class, got ", count, " x ", height, " x ", width, " x ",
+             channels, ", ", classes.size(), " classes (", name, ")");
+    RG_CHECK(int64_t(pixels.size()) == count * image_bytes(), "images: expected ", count * image_bytes(),
+             " bytes, got ", pixels.size(), " (", name, ")");
+    RG_CHECK(int64_t(labels.size()) == count, "images: expected ", count, " labels, got ", labels.size(), " (", name,
+             ")");
+    for (size_t i = 0; i < labels.size(); ++i)
+        RG_CHECK(labels[i] >= 0 && size_t(labels[i]) < classes.size(), "images: expected labels of 0 to ",
+                 classes.size() - 1, ", got ", labels[i], " (", name, ", image ", i, ")");
+}
+
+TrainTest load(const std::string& path) try {
+    if (path.empty()) return described(sample(), "embedded CIFAR-10 sample");
+    RG_CHECK(fs::is_directory(path), "data: expected a folder, got ", fs::exists(path) ? "a file" : "nothing", " (",
+             path, "); tools/get_cifar10.sh fetches CIFAR-10");
+    if (find_cifar(path) != CifarFolder::none) return described(read_cifar(path), "CIFAR files in " + path);
+    if (has_idx(path)) return described(read_idx_sets(path), "IDX files in " + path);
+    // The archive unpacks into a folder of its own, and naming the one around it is the usual slip.
+    if (const std::string inner = path + "/cifar-10-batches-bin"; find_cifar(inner) != CifarFolder::none)
+        return load(inner);
+    return described(load_image_folders(path), "PNG images in " + path);
+} catch (const fs::filesystem_error& error) {
+    fail("data: cannot read ", error.path1().string(), ": ", error.code().message());
+}
+
+std::vector<int64_t> count_per_label(const ImageSet& set) {
+    std::vector<int64_t> counts(set.classes.size());
+    for (const int32_t label : set.labels) ++counts[size_t(label)];
+    return counts;
+}
+
+Split split_fraction(const ImageSet& set, double fraction, uint64_t seed) {
+    RG_CHECK(fraction >= 0 && fraction <= 1, "split: expected a fraction of 0 to 1, got ", fraction);
+    return split(set, seed, [&](size_t, int64_t images) { return std::llround(fraction * double(images)); });
+}
+
+Split split_count(const ImageSet& set, int64_t count, uint64_t seed) {
+    return split(set, seed, [&](size_t label, int64_t images) {
+        RG_CHECK(count >= 0 && count <= images, "split: expected 0 to ", images, " images of class ",
+                 set.classes[label], ", got ", count);
+        return count;
+    });
+}
+
+ImageSet subset(const ImageSet& set, std::span<const int64_t> indices) {
+    ImageSet part{int64_t(indices.size()), set.height, set.width, set.channels, {}, {}, set.classes};
+    part.pixels.reserve(indices.size() * size_t(set.image_bytes()));
+    part.labels.reserve(indices.size());
+    for (const int64_t i : indices) {
+        RG_CHECK(i >= 0 && i < set.count, "subset: expected indices of 0 to ", set.count - 1, ", got ", i);
+        const std::span<const uint8_t> image = set.image(i);
+        part.pixels.insert(part.pixels.end(), image.begin(), image.end());
+        part.labels.push_back(set.labels[size_t(i)]);
+    }
+    return part;
+}
+
+Range share_of(int64_t n, int parts, int i) {
+    RG_CHECK(n >= 0 && parts >= 1 && i >= 0 && i < parts, "share_of: expected part 0 to ", parts - 1,
+             " of n >= 0, got part ", i, " of ", n);
+    const int64_t each = n / parts, remainder = n % parts;
+    const int64_t begin = i * each + std::min<int64_t>(i, remainder);
+    return {begin, begin + each + (i < remainder)};
+}
+
+ImageSet partition(const ImageSet& set, int parts, int i) {
+    const Range range = share_of(set.count, parts, i);
+    const int64_t bytes = set.image_bytes();
+    return {range.size(),
+            set.height,
+            set.width,
+            set.channels,
+            {set.pixels.begin() + range.begin * bytes, set.pixels.begin() + range.end * bytes},
+            {set.labels.begin() + range.begin, set.labels.begin() + range.end},
+            set.classes};
+}
+
+std::vector<int64_t> permutation(int64_t n, uint64_t seed, int64_t epoch) {
+    RG_CHECK(n >= 0 && n <= UINT32_MAX, "permutation: expected 0 to 2^32 - 1 samples, got ", n);
+    std::vector<int64_t> order(size_t(n), 0);
+    for (size_t i = 0; i < order.size(); ++i) order[i] = int64_t(i);
+    shuffle(order, Rng(seed, Purpose::shuffle, uint32_t(epoch)));
+    return order;
+}
+
+} // namespace rg::data

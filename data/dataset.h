@@ -1,0 +1,69 @@
+// ImageSet: labelled images in memory, what every reader gives and the loader takes; and how sets are divided.
+//
+// Pixels stay bytes until a mini-batch is made: CIFAR-10 is 184 MB in all instead of 740. Random choices are
+// functions of (seed, purpose, epoch), so that every rank makes the same ones without talking.
+#pragma once
+
+#include "core/base.h"
+
+#include <span>
+#include <vector>
+
+namespace rg::data {
+
+struct ImageSet {
+    int64_t count = 0, height = 0, width = 0, channels = 0;
+    std::vector<uint8_t> pixels; // [count height width channels]
+    std::vector<int32_t> labels; // [count], each an index into classes
+    std::vector<std::string> classes;
+
+    int64_t image_bytes() const { return height * width * channels; }
+    std::span<const uint8_t> image(int64_t i) const {
+        return std::span(pixels).subspan(size_t(i * image_bytes()), size_t(image_bytes()));
+    }
+    /// Throws unless the vectors have the sizes that the extents say and every label has a class. `name` is for that.
+    void check(const std::string& name) const;
+};
+
+struct TrainTest {
+    ImageSet train, test;
+    std::string source; // what it is and from where, for people
+};
+
+/// The data at `path`, whatever it is: the embedded sample if empty, else a folder of CIFAR-10 or CIFAR-100 binary
+/// files (or the folder around cifar-10-batches-bin), of MNIST-style IDX files, or of PNG class folders (in train/ and
+/// test/; without those, a fifth of each class becomes the test set, chosen by seed 0). PNGs become RGB. Errors: none
+/// of these, or what the reader says.
+TrainTest load(const std::string& path);
+
+/// Images of each class.
+std::vector<int64_t> count_per_label(const ImageSet& set);
+
+/// Indices into a set, each list ascending.
+struct Split {
+    std::vector<int64_t> first, rest;
+};
+/// Splits every label on its own, at random by seed: round(fraction * images of the label) go first. Requires a
+/// fraction in [0, 1].
+Split split_fraction(const ImageSet& set, double fraction, uint64_t seed);
+/// The same with `count` images of every label first. Errors: a label has fewer.
+Split split_count(const ImageSet& set, int64_t count, uint64_t seed);
+
+/// The images with these indices, in this order. Errors: an index outside of the set.
+ImageSet subset(const ImageSet& set, std::span<const int64_t> indices);
+
+struct Range {
+    int64_t begin = 0, end = 0;
+    int64_t size() const { return end - begin; }
+    bool operator==(const Range&) const = default;
+};
+/// Part i of n things in `parts` parts, in order: floor(n / parts) each, the remainder one each over the first ones.
+Range share_of(int64_t n, int parts, int i);
+
+/// Part i of a set in `parts` consecutive parts, as share_of() has it.
+ImageSet partition(const ImageSet& set, int parts, int i);
+
+/// The order in which an epoch visits n samples, n < 2^32 (Fisher and Yates, by Durstenfeld, 1964).
+std::vector<int64_t> permutation(int64_t n, uint64_t seed, int64_t epoch);
+
+} // namespace rg::data

@@ -1,0 +1,145 @@
+// IDX: header checks, byte order, and the four files that make up MNIST.
+#include "data/idx.h"
+
+#include "core/atomic_file.h"
+#include "data/inflate.h"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+
+namespace rg::data {
+
+namespace {
+
+/// Big-endian values of type From into elements of type To.
+template <class From, class To>
+Tensor values(const Shape& shape, Bytes bytes) {
+    Tensor t = Tensor::empty(shape, dtype_of<To>());
+    To* out = t.data<To>();
+    for (size_t i = 0; i < size_t(t.numel()); ++i) {
+        uint8_t swapped[sizeof(From)];
+        std::reverse_copy(&bytes[i * sizeof(From)], &bytes[i * sizeof(From)] + sizeof(From), swapped);
+        From value;
+        std::memcpy(&value, swapped, sizeof value);
+        out[i] = To(value);
+    }
+    return t;
+}
+
+size_t value_bytes(int type) {
+    switch (type) {
+    case 0x08:
+    case 0x09: return 1;
+    case 0x0B: return 2;
+    case 0x0C:
+    case 0x0D: return 4;
+    case 0x0E: return 8;
+    default: return 0;
+    }
+}
+
+/// The file with this name, or with .gz behind it; empty if neither exists.
+std::string find_file(const std::string& folder, const std::string& name) {
+    for (const char* ending : {"", ".gz"})
+        if (const std::string path = folder + "/" + name + ending; std::filesystem::exists(path)) return path;
+    return "";
+}
+
+ImageSet read_part(const std::string& folder, const std::string& part) {
+    std::string paths[2];
+    for (int i = 0; i < 2; ++i) {
+        const std::string name = part + (i ? "-labels-idx1-ubyte" : "-images-idx3-ubyte");
+        paths[i] = find_file(folder, name);
+        RG_CHECK(!paths[i].empty(), "idx: expected ", name, " or ", name, ".gz, which is missing (", folder, ")");
+    }
+    return read_idx_set(paths[0], paths[1]);
+}
+
+} // namespace
+
+bool is_idx(Bytes bytes) {
+    return bytes.size() >= 8 && bytes[0] == 0 && bytes[1] == 0 && value_bytes(bytes[2]) > 0 && bytes[3] >= 1 &&
+           bytes[3] <= 4;
+}
+
+bool is_gzip(Bytes bytes) { return bytes.size() >= 2 && bytes[0] == 0x1F && bytes[1] == 0x8B; }
+
+Tensor parse_idx(Bytes bytes, const std::string& name) {
+    if (is_gzip(bytes)) {
+        const std::vector<uint8_t> plain = inflate_gzip(bytes, kMaxIdxBytes, name);
+        RG_CHECK(!is_gzip(plain), "idx: expected an IDX file, got one gzipped twice (", name, ")");
+        return parse_idx(plain, name);
+    }
+    RG_CHECK(bytes.size() >= 4, "idx: expected a header of at least 4 bytes, got ", bytes.size(), " (", name, ")");
+    RG_CHECK(bytes[0] == 0 && bytes[1] == 0, "idx: expected two bytes of 0, got ", int(bytes[0]), " and ",
+             int(bytes[1]), " (", name, ", offset 0)");
+    const int type = bytes[2], rank = bytes[3];
+    const size_t size = value_bytes(type);
+    RG_CHECK(size > 0, "idx: expected type 8, 9, 11, 12, 13 or 14, got ", type, " (", name, ", offset 2)");
+    RG_CHECK(rank >= 1 && rank <= 4, "idx: expected 1 to 4 extents, got ", rank, " (", name, ", offset 3)");
+    const size_t header = 4 + 4 * size_t(rank);
+    RG_CHECK(bytes.size() >= header, "idx: expected a header of ", header, " bytes, got ", bytes.size(), " (", name,
+             ")");
+    int64_t extents[4], total = int64_t(size);
+    for (int i = 0; i < rank; ++i) {
+        const size_t offset = 4 + 4 * size_t(i);
+        extents[i] = load_be32(&bytes[offset]);
+        RG_CHECK(extents[i] > 0 && extents[i] <= int64_t(kMaxIdxBytes) / total, "idx: expected extents of 1 to ",
+                 kMaxIdxBytes, " bytes in all, got ", extents[i], " (", name, ", offset ", offset, ")");
+        total *= extents[i];
+    }
+    RG_CHECK(bytes.size() - header == size_t(total), "idx: expected ", total, " bytes of values, got ",
+             bytes.size() - header, " (", name, ", offset ", header, ")");
+    const Shape shape(std::span<const int64_t>(extents, size_t(rank)));
+    const Bytes body = bytes.subspan(header);
+    switch (type) {
+    case 0x08: return values<uint8_t, uint8_t>(shape, body);
+    case 0x09: return values<int8_t, int32_t>(shape, body);
+    case 0x0B: return values<int16_t, int32_t>(shape, body);
+    case 0x0C: return values<int32_t, int32_t>(shape, body);
+    case 0x0D: return values<float, float>(shape, body);
+    default: return values<double, double>(shape, body);
+    }
+}
+
+Tensor read_idx(const std::string& path) { return parse_idx(as_bytes(read_file(path)), path); }
+
+ImageSet read_idx_set(const std::string& images_path, const std::string& labels_path) {
+    const Tensor images = read_idx(images_path), labels = read_idx(labels_path);
+    RG_CHECK(images.dtype() == DType::u8 && images.shape().rank() == 3, "idx: expected images u8 [n h w], got ",
+             name_of(images.dtype()), " ", images.shape().str(), " (", images_path, ")");
+    RG_CHECK(labels.dtype() == DType::u8 && labels.shape().rank() == 1, "idx: expected labels u8 [n], got ",
+             name_of(labels.dtype()), " ", labels.shape().str(), " (", labels_path, ")");
+    RG_CHECK(images.extent(0) == labels.extent(0), "idx: expected as many labels as images, ", images.extent(0),
+             ", got ", labels.extent(0), " (", labels_path, ")");
+    const std::span<uint8_t> pixels = images.span<uint8_t>(), values = labels.span<uint8_t>();
+    ImageSet set{images.extent(0),
+                 images.extent(1),
+                 images.extent(2),
+                 1,
+                 {pixels.begin(), pixels.end()},
+                 {values.begin(), values.end()},
+                 {}};
+    const int largest = std::max<int>(9, *std::max_element(values.begin(), values.end()));
+    for (int i = 0; i <= largest; ++i) set.classes.push_back(std::to_string(i));
+    return set;
+}
+
+bool has_idx(const std::string& folder) {
+    for (const char* name :
+         {"train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"})
+        if (!find_file(folder, name).empty()) return true;
+    return false;
+}
+
+TrainTest read_idx_sets(const std::string& folder) {
+    TrainTest sets{read_part(folder, "train"), read_part(folder, "t10k"), ""};
+    ImageSet &a = sets.train, &b = sets.test;
+    RG_CHECK(a.height == b.height && a.width == b.width, "idx: expected the size of the training images, ", a.width,
+             " x ", a.height, ", got ", b.width, " x ", b.height, " (", folder, ")");
+    a.classes = b.classes = std::max(a.classes.size(), b.classes.size()) == a.classes.size() ? a.classes : b.classes;
+    return sets;
+}
+
+} // namespace rg::data

@@ -1,0 +1,17 @@
+// A folder of class folders of PNGs: the name of the class folder is the label.
+//
+// Classes are the sorted names of the sub-folders, images the PNGs anywhere below them in sorted order, so the set
+// does not depend on how a file system lists. Hidden files and other file types are passed over. No resizing: the
+// images must have one size.
+#pragma once
+
+#include "data/dataset.h"
+
+namespace rg::data {
+
+/// All images as 1 (grey) or 3 (RGB) channels of 8 bits. When `classes` are given, labels are indices into those:
+/// another class is an error, and one may lack images (a test set that goes with a training set). Errors: no class
+/// folders, a class without images, a bad PNG, an image of another size (with both files and sizes).
+ImageSet read_image_folder(const std::string& path, int channels, std::vector<std::string> classes = {});
+
+} // namespace rg::data

@@ -1,0 +1,480 @@
+// Inflate (RFC 1951): canonical Huffman codes through a primary table, and secondary tables for the long ones.
+//
+// A table entry says all there is to know of a symbol: how many bits its code has and whether it is a literal, the
+// base of a length or distance with so many extra bits, the end of the block, or a pointer to a secondary table. Bits
+// come from a 64-bit buffer, filled eight bytes at a time while the input lasts.
+//
+// Decoding has two loops over the same tables. The fast one runs while input and output both have room to spare and
+// so checks neither; whatever it does not like (end, error, edge) it leaves unconsumed to the careful one, which
+// takes one symbol and names what is wrong. There is one set of error texts, and speed does not depend on them.
+#include "data/inflate.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+
+namespace rg::data {
+
+static_assert(std::endian::native == std::endian::little, "the bit buffer is filled by little-endian loads");
+
+namespace {
+
+struct Entry {
+    uint16_t value = 0; // literal; base of a length or distance; start of a secondary table
+    uint8_t bits = 0;   // of the whole code
+    uint8_t kind = 0;   // below kLiteral: that many extra bits follow, and value is a base
+};
+constexpr uint8_t kLiteral = 0x10, kEnd = 0x20, kSecondary = 0x40 /* | index bits */, kInvalid = 0x80;
+
+constexpr int kMaxCodeBits = 15, kLiteralIndexBits = 10, kDistanceIndexBits = 8, kMaxMatch = 258;
+
+/// RFC 1951, section 3.2.5.
+Entry literal_symbol(int symbol) {
+    static constexpr uint16_t kBase[29] = {3,  4,  5,  6,  7,  8,  9,  10, 11,  13,  15,  17,  19,  23, 27,
+                                           31, 35, 43, 51, 59, 67, 83, 99, 115, 131, 163, 195, 227, 258};
+    if (symbol < 256) return {uint16_t(symbol), 0, kLiteral};
+    if (symbol == 256) return {0, 0, kEnd};
+    const int code = symbol - 257;
+    if (code > 28) return {0, 0, kInvalid};
+    return {kBase[code], 0, uint8_t(code < 8 || code == 28 ? 0 : code / 4 - 1)};
+}
+
+Entry distance_symbol(int symbol) {
+    if (symbol > 29) return {0, 0, kInvalid};
+    if (symbol < 4) return {uint16_t(symbol + 1), 0, 0};
+    const int extra = symbol / 2 - 1;
+    return {uint16_t(((2 + symbol % 2) << extra) + 1), 0, uint8_t(extra)};
+}
+
+Entry plain_symbol(int symbol) { return {uint16_t(symbol), 0, kLiteral}; }
+
+struct Table {
+    int index_bits = 0;
+    std::vector<Entry> entries;
+
+    const Entry& find(uint64_t buffer) const {
+        const Entry& entry = entries[buffer & ((1u << index_bits) - 1)];
+        if (!(entry.kind & kSecondary)) return entry;
+        return entries[entry.value + ((buffer >> index_bits) & ((1u << (entry.kind & 15)) - 1))];
+    }
+};
+
+/// `sparse`: unused bit patterns in the one way that RFC 1951 (3.2.7) needs, a single symbol of one bit or none.
+enum class CodeState { complete, sparse, too_many, too_few };
+
+/// Fills `table` for the canonical code with these lengths, unless they have too many codes or too few.
+CodeState build(Table& table, int index_bits, std::span<const uint8_t> lengths, Entry (*meaning)(int)) {
+    std::array<int, kMaxCodeBits + 2> count{}, next{};
+    for (const uint8_t length : lengths) ++count[length];
+    int left = 1, longest = 0;
+    for (int bits = 1; bits <= kMaxCodeBits; ++bits) {
+        left = 2 * left - count[size_t(bits)];
+        if (left < 0) return CodeState::too_many;
+        if (count[size_t(bits)]) longest = bits;
+        next[size_t(bits) + 1] = (next[size_t(bits)] + count[size_t(bits)]) << 1;
+    }
+    if (left > 0 && longest > 1) return CodeState::too_few;
+
+    // Codes are sent from their top bit on, and the buffer is read from the bottom: store them reversed.
+    std::array<uint16_t, 288> code;
+    std::array<uint8_t, 1 << kLiteralIndexBits> secondary_bits{};
+    const unsigned mask = (1u << index_bits) - 1;
+    for (size_t i = 0; i < lengths.size(); ++i) {
+        const int bits = lengths[i];
+        if (bits == 0) continue;
+        unsigned reversed = 0;
+        for (int b = 0, value = next[size_t(bits)]++; b < bits; ++b)
+            reversed = reversed << 1 | (unsigned(value >> b) & 1);
+        code[i] = uint16_t(reversed);
+        if (bits > index_bits)
+            secondary_bits[reversed & mask] = std::max(secondary_bits[reversed & mask], uint8_t(bits - index_bits));
+    }
+    table.index_bits = index_bits;
+    table.entries.assign(mask + 1, Entry{0, 1, kInvalid});
+    for (unsigned prefix = 0; longest > index_bits && prefix <= mask; ++prefix)
+        if (const int bits = secondary_bits[prefix]) {
+            table.entries[prefix] = {uint16_t(table.entries.size()), 0, uint8_t(kSecondary | bits)};
+            table.entries.resize(table.entries.size() + (size_t{1} << bits), Entry{0, 1, kInvalid});
+        }
+    for (size_t i = 0; i < lengths.size(); ++i) {
+        const int bits = lengths[i];
+        if (bits == 0) continue;
+        Entry entry = meaning(int(i));
+        entry.bits = uint8_t(bits);
+        size_t first = code[i], step = size_t{1} << bits, end = mask + 1;
+        if (bits > index_bits) {
+            const Entry& pointer = table.entries[code[i] & mask];
+            first = pointer.value + size_t(code[i] >> index_bits);
+            step = size_t{1} << (bits - index_bits);
+            end = pointer.value + (size_t{1} << (pointer.kind & 15));
+        }
+        for (size_t at = first; at < end; at += step) table.entries[at] = entry;
+    }
+    return left > 0 ? CodeState::sparse : CodeState::complete;
+}
+
+struct Codes {
+    Table literals, distances;
+};
+
+const Codes& fixed_codes() {
+    static const Codes codes = [] {
+        std::array<uint8_t, 288> literal;
+        for (size_t i = 0; i < literal.size(); ++i) literal[i] = i < 144 ? 8 : i < 256 ? 9 : i < 280 ? 7 : 8;
+        std::array<uint8_t, 32> distance;
+        distance.fill(5);
+        Codes c;
+        build(c.literals, kLiteralIndexBits, literal, literal_symbol);
+        build(c.distances, kDistanceIndexBits, distance, distance_symbol);
+        return c;
+    }();
+    return codes;
+}
+
+/// The next `count` bits of the input are the low bits of `buffer`; above them may lie more, already right.
+struct Bits {
+    Bytes in;
+    size_t pos = 0;
+    uint64_t buffer = 0;
+    int count = 0;
+
+    /// At least 56 bits. Requires 8 bytes of input behind pos.
+    void fill_fast() {
+        uint64_t word;
+        std::memcpy(&word, in.data() + pos, 8);
+        buffer |= word << count;
+        pos += size_t(63 - count) >> 3;
+        count |= 56;
+    }
+    /// As many as there are, up to 56 at least; never 64, which fill_fast() could not shift by.
+    void fill() {
+        for (; count < 56 && pos < in.size(); count += 8) buffer |= uint64_t{in[pos++]} << count;
+    }
+    void drop(int bits) {
+        buffer >>= bits;
+        count -= bits;
+    }
+    uint32_t take_unchecked(int bits) {
+        const uint32_t value = uint32_t(buffer & ((uint64_t{1} << bits) - 1));
+        drop(bits);
+        return value;
+    }
+};
+
+class Inflater {
+public:
+    Inflater(Bytes in, size_t limit, std::string_view name) : bits_{in}, limit_(limit), name_(name) {}
+
+    /// Decodes one DEFLATE stream that starts at byte `pos`, appends its contents, returns the byte after it.
+    size_t run(size_t pos) {
+        bits_ = {bits_.in, pos};
+        start_ = size_;
+        for (bool last = false; !last;) {
+            last = take(1) != 0;
+            const uint32_t type = take(2);
+            if (type == 0)
+                stored_block();
+            else if (type == 1)
+                coded_block(fixed_codes());
+            else if (type == 2)
+                coded_block(read_codes());
+            else
+                bad("expected block type 0, 1 or 2, got 3");
+        }
+        return offset();
+    }
+
+    Bytes contents(size_t from = 0) const { return Bytes(out_).subspan(from, size_ - from); }
+    size_t size() const { return size_; }
+
+    std::vector<uint8_t> finish() {
+        out_.resize(size_);
+        return std::move(out_);
+    }
+
+    template <class... Parts>
+    [[noreturn]] void bad(const Parts&... parts) const {
+        fail("inflate: ", parts..., " (", name_, ", offset ", offset(), ")");
+    }
+
+private:
+    size_t offset() const { return bits_.pos - size_t(bits_.count / 8); }
+
+    uint32_t take(int bits) {
+        bits_.fill();
+        if (bits > bits_.count) bad("expected more data, got the end of the input");
+        return bits_.take_unchecked(bits);
+    }
+
+    const Entry& take_symbol(const Table& table) {
+        bits_.fill();
+        const Entry& entry = table.find(bits_.buffer);
+        if (entry.bits > bits_.count) bad("expected more data, got the end of the input");
+        return entry;
+    }
+
+    /// Room for `more` bytes of output.
+    void reserve(size_t more) {
+        if (more > limit_ - size_) bad("expected at most ", limit_, " bytes of output, got more");
+        if (size_ + more <= out_.size()) return;
+        const size_t guess = std::max({2 * out_.size(), 4 * bits_.in.size(), size_ + more});
+        out_.resize(std::min(limit_, guess));
+    }
+
+    void stored_block() {
+        bits_.drop(bits_.count & 7);
+        bits_ = {bits_.in, offset()};
+        if (bits_.in.size() - bits_.pos < 4) bad("expected the length of a stored block, got the end of the input");
+        const uint8_t* head = bits_.in.data() + bits_.pos;
+        const size_t length = size_t(head[0] | head[1] << 8), check = size_t(head[2] | head[3] << 8);
+        if ((length ^ check) != 0xFFFF) bad("stored block: the length and its complement do not match");
+        bits_.pos += 4;
+        if (bits_.in.size() - bits_.pos < length)
+            bad("stored block: expected ", length, " bytes, got ", bits_.in.size() - bits_.pos);
+        reserve(length);
+        if (length) std::memcpy(out_.data() + size_, bits_.in.data() + bits_.pos, length);
+        bits_.pos += length;
+        size_ += length;
+    }
+
+    /// RFC 1951, section 3.2.7.
+    const Codes& read_codes() {
+        static constexpr uint8_t kOrder[19] = {16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15};
+        const uint32_t literals = take(5) + 257, distances = take(5) + 1, code_lengths = take(4) + 4;
+        if (literals > 286) bad("expected at most 286 literal and length codes, got ", literals);
+        if (distances > 30) bad("expected at most 30 distance codes, got ", distances);
+        std::array<uint8_t, 19> short_lengths{};
+        for (uint32_t i = 0; i < code_lengths; ++i) short_lengths[kOrder[i]] = uint8_t(take(3));
+        make_table(lengths_code_, 7, short_lengths, plain_symbol, "code lengths");
+
+        std::array<uint8_t, 286 + 30> lengths{};
+        const uint32_t total = literals + distances;
+        for (uint32_t i = 0; i < total;) {
+            const Entry& entry = take_symbol(lengths_code_);
+            if (entry.kind == kInvalid) bad("got a bit pattern that is no code length");
+            bits_.drop(entry.bits);
+            if (entry.value < 16) {
+                lengths[i++] = uint8_t(entry.value);
+                continue;
+            }
+            if (entry.value == 16 && i == 0) bad("got a repeated code length before the first one");
+            const uint8_t length = entry.value == 16 ? lengths[i - 1] : 0;
+            const uint32_t repeat = entry.value == 16 ? 3 + take(2) : entry.value == 17 ? 3 + take(3) : 11 + take(7);
+            if (repeat > total - i) bad("expected ", total, " code lengths, got more");
+            std::fill_n(lengths.begin() + i, repeat, length);
+            i += repeat;
+        }
+        if (lengths[256] == 0) bad("expected a code for the end of the block, got none");
+        const std::span<const uint8_t> all(lengths);
+        make_table(codes_.literals, kLiteralIndexBits, all.first(literals), literal_symbol, "literals and lengths");
+        make_table(codes_.distances, kDistanceIndexBits, all.subspan(literals, distances), distance_symbol,
+                   "distances");
+        return codes_;
+    }
+
+    void make_table(Table& table, int index_bits, std::span<const uint8_t> lengths, Entry (*meaning)(int),
+                    const char* what) {
+        const CodeState state = build(table, index_bits, lengths, meaning);
+        if (state == CodeState::too_many) bad("the code of the ", what, " has more codes than its lengths allow");
+        if (state == CodeState::too_few || (state == CodeState::sparse && meaning == plain_symbol))
+            bad("the code of the ", what, " is incomplete");
+    }
+
+    /// Symbols for which neither input nor output can run out; stops before anything unusual.
+    void fast_symbols(const Codes& codes) {
+        constexpr size_t kInputRoom = 24, kOutputRoom = kMaxMatch + 16;
+        if (bits_.in.size() < kInputRoom || out_.size() < kOutputRoom) return;
+        const size_t in_end = bits_.in.size() - kInputRoom, out_end = out_.size() - kOutputRoom;
+        Bits bits = bits_;
+        uint8_t* const out = out_.data();
+        size_t at = size_;
+        while (bits.pos <= in_end && at <= out_end) {
+            bits.fill_fast();
+            Entry entry = codes.literals.find(bits.buffer);
+            if (entry.kind == kLiteral) { // 56 bits are three codes of at most 15, and then some
+                bits.drop(entry.bits);
+                out[at++] = uint8_t(entry.value);
+                entry = codes.literals.find(bits.buffer);
+                if (entry.kind == kLiteral) {
+                    bits.drop(entry.bits);
+                    out[at++] = uint8_t(entry.value);
+                    continue;
+                }
+                bits.fill_fast();
+            }
+            if (entry.kind >= kLiteral) break;
+            Bits after = bits; // 15 + 5 + 15 + 13 = 48 bits at most
+            after.drop(entry.bits);
+            const size_t length = entry.value + after.take_unchecked(entry.kind);
+            const Entry far = codes.distances.find(after.buffer);
+            if (far.kind >= kLiteral) break;
+            after.drop(far.bits);
+            const size_t distance = far.value + after.take_unchecked(far.kind);
+            if (distance > at - start_) break;
+            bits = after;
+            copy_match(out + at, distance, length);
+            at += length;
+        }
+        bits_ = bits;
+        size_ = at;
+    }
+
+    /// May write up to 7 bytes beyond the match.
+    static void copy_match(uint8_t* to, size_t distance, size_t length) {
+        const uint8_t* from = to - distance;
+        if (distance >= 8) {
+            for (size_t i = 0; i < length; i += 8) std::memcpy(to + i, from + i, 8);
+        } else if (distance == 1) {
+            std::memset(to, *from, length);
+        } else {
+            for (size_t i = 0; i < length; ++i) to[i] = from[i];
+        }
+    }
+
+    void coded_block(const Codes& codes) {
+        for (;;) {
+            fast_symbols(codes);
+            const Entry& entry = take_symbol(codes.literals);
+            if (entry.kind == kInvalid) bad("got a bit pattern that is no literal or length code");
+            bits_.drop(entry.bits);
+            if (entry.kind == kEnd) return;
+            if (entry.kind == kLiteral) {
+                reserve(1);
+                out_[size_++] = uint8_t(entry.value);
+                continue;
+            }
+            const size_t length = entry.value + take(entry.kind);
+            const Entry& far = take_symbol(codes.distances);
+            if (far.kind == kInvalid) bad("got a bit pattern that is no distance code");
+            bits_.drop(far.bits);
+            const size_t distance = far.value + take(far.kind);
+            if (distance > size_ - start_) bad("expected a distance of at most ", size_ - start_, ", got ", distance);
+            reserve(length);
+            for (size_t i = 0; i < length; ++i, ++size_) out_[size_] = out_[size_ - distance];
+        }
+    }
+
+    Bits bits_;
+    size_t limit_;
+    std::string_view name_;
+    std::vector<uint8_t> out_; // larger than size_
+    size_t size_ = 0, start_ = 0;
+    Table lengths_code_;
+    Codes codes_;
+};
+
+uint32_t load_le32(const uint8_t* p) {
+    return uint32_t{p[3]} << 24 | uint32_t{p[2]} << 16 | uint32_t{p[1]} << 8 | p[0];
+}
+
+/// RFC 1952, section 2.3: the byte after the header of the member that starts at `begin`.
+size_t skip_gzip_header(Bytes in, size_t begin, std::string_view name) {
+    constexpr int kHeaderCrc = 2, kExtra = 4, kName = 8, kComment = 16;
+    const auto check = [&](bool good, const char* text, size_t offset) {
+        RG_CHECK(good, "inflate: gzip header: ", text, " (", name, ", offset ", offset, ")");
+    };
+    const char* const truncated = "expected more data, got the end of the input";
+    check(in.size() - begin >= 10, truncated, in.size());
+    check(in[begin] == 0x1F && in[begin + 1] == 0x8B, "expected the bytes 1f 8b", begin);
+    check(in[begin + 2] == 8, "expected compression method 8", begin + 2);
+    const int flags = in[begin + 3];
+    check((flags & 0xE0) == 0, "expected the reserved flags to be 0", begin + 3);
+    size_t pos = begin + 10;
+    if (flags & kExtra) {
+        check(in.size() - pos >= 2, truncated, in.size());
+        const size_t length = size_t(in[pos] | in[pos + 1] << 8) + 2;
+        check(in.size() - pos >= length, truncated, in.size());
+        pos += length;
+    }
+    for (const int text : {kName, kComment}) {
+        if (!(flags & text)) continue;
+        while (pos < in.size() && in[pos]) ++pos;
+        check(pos < in.size(), truncated, in.size());
+        ++pos;
+    }
+    if (flags & kHeaderCrc) {
+        check(in.size() - pos >= 2, truncated, in.size());
+        const uint32_t crc = crc32(in.subspan(begin, pos - begin)) & 0xFFFF;
+        check(crc == uint32_t(in[pos] | in[pos + 1] << 8), "its CRC-16 does not match", pos);
+        pos += 2;
+    }
+    return pos;
+}
+
+constexpr auto kCrcTables = [] {
+    std::array<std::array<uint32_t, 256>, 8> t{};
+    for (uint32_t i = 0; i < 256; ++i) {
+        uint32_t c = i;
+        for (int k = 0; k < 8; ++k) c = (c & 1 ? 0xEDB88320u : 0) ^ c >> 1;
+        t[0][i] = c;
+    }
+    for (size_t k = 1; k < 8; ++k)
+        for (size_t i = 0; i < 256; ++i) t[k][i] = t[k - 1][i] >> 8 ^ t[0][t[k - 1][i] & 255];
+    return t;
+}();
+
+} // namespace
+
+uint32_t crc32(Bytes bytes, uint32_t crc) {
+    const auto& t = kCrcTables; // eight bytes at a time: table k advances a byte past k others
+    crc = ~crc;
+    size_t i = 0;
+    for (; i + 8 <= bytes.size(); i += 8) {
+        uint64_t word;
+        std::memcpy(&word, bytes.data() + i, 8);
+        word ^= crc;
+        crc = 0;
+        for (size_t k = 0; k < 8; ++k) crc ^= t[7 - k][word >> 8 * k & 255];
+    }
+    for (; i < bytes.size(); ++i) crc = t[0][(crc ^ bytes[i]) & 255] ^ crc >> 8;
+    return ~crc;
+}
+
+uint32_t adler32(Bytes bytes, uint32_t adler) {
+    constexpr size_t kBlock = 5552; // the most that cannot overflow 32 bits before the remainder is taken
+    uint32_t a = adler & 0xFFFF, b = adler >> 16;
+    for (size_t i = 0; i < bytes.size();) {
+        for (const size_t end = std::min(bytes.size(), i + kBlock); i < end; ++i) {
+            a += bytes[i];
+            b += a;
+        }
+        a %= 65521;
+        b %= 65521;
+    }
+    return b << 16 | a;
+}
+
+std::vector<uint8_t> inflate_zlib(Bytes in, size_t limit, std::string_view name) {
+    Inflater inflater(in, limit, name);
+    if (in.size() < 2) inflater.bad("expected a zlib header, got the end of the input");
+    if ((in[0] & 15) != 8) inflater.bad("expected compression method 8, got ", in[0] & 15);
+    if (in[0] >> 4 > 7) inflater.bad("expected a window of at most 32 KiB, got 2^", (in[0] >> 4) + 8);
+    if ((in[0] << 8 | in[1]) % 31 != 0) inflater.bad("the check bits of the zlib header do not match");
+    if (in[1] & 32) inflater.bad("a preset dictionary is not supported");
+    const size_t end = inflater.run(2);
+    if (in.size() - end < 4) inflater.bad("expected an Adler-32, got the end of the input");
+    const uint32_t wanted = load_be32(in.data() + end), got = adler32(inflater.contents());
+    if (wanted != got) inflater.bad("expected Adler-32 ", wanted, ", got ", got);
+    if (in.size() - end > 4) inflater.bad("expected the end of the stream, got ", in.size() - end - 4, " bytes more");
+    return inflater.finish();
+}
+
+std::vector<uint8_t> inflate_gzip(Bytes in, size_t limit, std::string_view name) {
+    Inflater inflater(in, limit, name);
+    size_t pos = 0;
+    do {
+        const size_t from = inflater.size();
+        pos = inflater.run(skip_gzip_header(in, pos, name));
+        if (in.size() - pos < 8) inflater.bad("expected CRC-32 and length, got the end of the input");
+        const uint32_t wanted = load_le32(in.data() + pos), length = load_le32(in.data() + pos + 4);
+        const uint32_t got = crc32(inflater.contents(from));
+        if (wanted != got) inflater.bad("expected CRC-32 ", wanted, ", got ", got);
+        if (length != uint32_t(inflater.size() - from))
+            inflater.bad("expected a length of ", length, ", got ", inflater.size() - from);
+        pos += 8;
+    } while (pos < in.size());
+    return inflater.finish();
+}
+
+} // namespace rg::data

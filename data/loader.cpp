@@ -1,0 +1,119 @@
+// The mini-batch queue: workers claim batch numbers in order and put results into a ring of slots.
+//
+// A worker claims batch i only while i < next_ + depth, so the slot it will fill is free and memory is bounded. It
+// works without the lock, and puts its result only if no start() has come in between.
+#include "data/loader.h"
+
+#include <algorithm>
+#include <system_error>
+
+namespace rg::data {
+
+Loader::Loader(const ImageSet& set, const LoaderOptions& options)
+    : set_(set),
+      options_(options),
+      augmenter_(set.height, set.width, set.channels, options.augment, options.normalise) {
+    set.check("loader");
+    RG_CHECK(options.batch_size >= 1, "loader: expected a mini-batch of at least 1 sample, got ", options.batch_size);
+    RG_CHECK(options.ranks >= 1 && options.rank >= 0 && options.rank < options.ranks,
+             "loader: expected a rank of 0 to ", options.ranks - 1, ", got ", options.rank);
+    RG_CHECK(options.threads >= 0 && options.depth >= 1, "loader: expected threads >= 0 and a depth >= 1, got ",
+             options.threads, " and ", options.depth);
+    batches_ = (set.count + (options.keep_partial ? options.batch_size - 1 : 0)) / options.batch_size;
+    next_ = claimed_ = batches_; // nothing before start()
+    slots_.resize(size_t(options.depth));
+    try {
+        for (int i = 0; i < options.threads; ++i) workers_.emplace_back([this] { work(); });
+    } catch (const std::system_error& error) {
+        stop();
+        fail("loader: cannot start ", options.threads, " threads: ", error.what());
+    }
+}
+
+Loader::~Loader() { stop(); }
+
+void Loader::stop() {
+    {
+        std::lock_guard lock(mutex_);
+        stopping_ = true;
+    }
+    to_make_.notify_all();
+    for (std::thread& worker : workers_) worker.join();
+}
+
+void Loader::start(int64_t epoch, int64_t first_batch) {
+    RG_CHECK(first_batch >= 0 && first_batch <= batches_, "loader: expected a first batch of 0 to ", batches_, ", got ",
+             first_batch, " (epoch ", epoch, ")");
+    std::shared_ptr<const std::vector<int64_t>> order;
+    if (options_.shuffle)
+        order = std::make_shared<const std::vector<int64_t>>(permutation(set_.count, options_.seed, epoch));
+    {
+        std::lock_guard lock(mutex_);
+        ++generation_;
+        epoch_ = epoch;
+        next_ = claimed_ = first_batch;
+        order_ = std::move(order);
+        for (Slot& slot : slots_) slot = {};
+    }
+    to_make_.notify_all();
+}
+
+Batch Loader::next() {
+    RG_CHECK(has_next(), "loader: expected next() only while has_next(), got it after batch ", batches_);
+    if (options_.threads == 0) {
+        Batch batch = make(order_.get(), epoch_, next_);
+        ++next_;
+        return batch;
+    }
+    std::unique_lock lock(mutex_);
+    Slot& slot = slots_[size_t(next_ % options_.depth)];
+    made_.wait(lock, [&] { return slot.ready; });
+    if (slot.error) std::rethrow_exception(slot.error);
+    Batch batch = std::move(slot.batch);
+    slot = {};
+    ++next_;
+    lock.unlock();
+    to_make_.notify_one();
+    return batch;
+}
+
+void Loader::work() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+        to_make_.wait(lock, [&] { return stopping_ || (claimed_ < batches_ && claimed_ < next_ + options_.depth); });
+        if (stopping_) return;
+        const int64_t index = claimed_++, epoch = epoch_;
+        const uint64_t generation = generation_;
+        const std::shared_ptr<const std::vector<int64_t>> order = order_;
+        lock.unlock();
+        Slot made{true, {}, nullptr};
+        try {
+            made.batch = make(order.get(), epoch, index);
+        } catch (...) {
+            made.error = std::current_exception();
+        }
+        lock.lock();
+        if (generation != generation_) continue;
+        slots_[size_t(index % options_.depth)] = std::move(made);
+        made_.notify_one();
+    }
+}
+
+Batch Loader::make(const std::vector<int64_t>* order, int64_t epoch, int64_t index) const {
+    RG_CHECK(int64_t(set_.pixels.size()) == set_.count * set_.image_bytes(),
+             "loader: the set has changed under it (epoch ", epoch, ", batch ", index, ")");
+    const int64_t begin = index * options_.batch_size, size = std::min(options_.batch_size, set_.count - begin);
+    const Range share = share_of(size, options_.ranks, options_.rank);
+    const int64_t n = share.size(), h = augmenter_.height(), w = augmenter_.width(), c = set_.channels;
+    Batch batch{Tensor::empty({n, h, w, c}), Tensor::empty({n}, DType::i32), epoch, index, size};
+    float* x = batch.x.data<float>();
+    int32_t* label = batch.labels.data<int32_t>();
+    for (int64_t i = 0; i < n; ++i, x += h * w * c) {
+        const int64_t position = begin + share.begin + i, sample = order ? (*order)[size_t(position)] : position;
+        augmenter_.apply(set_.image(sample), options_.seed, epoch, sample, x);
+        label[i] = set_.labels[size_t(sample)];
+    }
+    return batch;
+}
+
+} // namespace rg::data

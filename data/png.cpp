@@ -1,0 +1,485 @@
+// PNG in three steps: chunks (order, CRC) -> inflated and unfiltered passes -> pixels; and the way back in two.
+//
+// A picture without interlacing is one pass over all pixels; Adam7 has seven, each a smaller picture of its own. Rows
+// are unfiltered in place, widened to whole samples, and put where the pass says. The encoder picks a filter per row
+// by the usual heuristic (least sum of absolute differences) and compresses with fixed Huffman codes: small code
+// first, files a little larger than those of other tools.
+#include "data/png.h"
+
+#include "core/atomic_file.h"
+#include "data/inflate.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdlib>
+#include <cstring>
+
+namespace rg::data {
+
+namespace {
+
+constexpr uint8_t kSignature[8] = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1A, '\n'};
+
+enum ColourType : uint8_t { kGrey = 0, kRgb = 2, kPalette = 3, kGreyAlpha = 4, kRgba = 6 };
+
+struct Header {
+    int64_t width = 0, height = 0;
+    int depth = 0, colour = 0;
+    bool interlaced = false;
+
+    int samples() const { return colour == kRgb ? 3 : colour == kGreyAlpha ? 2 : colour == kRgba ? 4 : 1; }
+    int bits_per_pixel() const { return samples() * depth; }
+    size_t row_bytes(int64_t pixels) const { return size_t((pixels * bits_per_pixel() + 7) / 8); }
+};
+
+/// All that the chunks say, still compressed.
+struct Contents {
+    Header header;
+    std::vector<uint8_t> palette;          // RGB triples
+    std::vector<uint8_t> alpha;            // of the first palette entries
+    std::array<uint16_t, 3> transparent{}; // the colour that tRNS names, else
+    bool has_transparency = false;         // grey and RGB only
+    std::vector<Bytes> data;               // of the IDAT chunks
+    int channels() const {
+        const int colours = header.colour == kPalette ? 3 : header.samples();
+        return colours + (has_transparency || !alpha.empty());
+    }
+};
+
+struct Pass {
+    int64_t x0, y0, dx, dy; // of its first pixel, and steps between pixels
+    int64_t columns(int64_t width) const { return width > x0 ? (width - x0 + dx - 1) / dx : 0; }
+    int64_t rows(int64_t height) const { return height > y0 ? (height - y0 + dy - 1) / dy : 0; }
+};
+constexpr Pass kWhole[] = {{0, 0, 1, 1}};
+constexpr Pass kAdam7[] = {{0, 0, 8, 8}, {4, 0, 8, 8}, {0, 4, 4, 8}, {2, 0, 4, 4},
+                           {0, 2, 2, 4}, {1, 0, 2, 2}, {0, 1, 1, 2}};
+
+std::span<const Pass> passes(const Header& header) {
+    return header.interlaced ? std::span<const Pass>(kAdam7) : std::span<const Pass>(kWhole);
+}
+
+constexpr uint32_t tag(const char (&name)[5]) {
+    return uint32_t(uint8_t(name[0])) << 24 | uint32_t(uint8_t(name[1])) << 16 | uint32_t(uint8_t(name[2])) << 8 |
+           uint8_t(name[3]);
+}
+
+/// Walks over the chunks of one file. Offsets in messages are those of the chunk.
+class ChunkReader {
+public:
+    ChunkReader(Bytes bytes, std::string_view name) : bytes_(bytes), name_(name) {}
+
+    Contents read() {
+        check(is_png(bytes_), "expected the PNG signature, got something else");
+        next(8);
+        check(type_ == tag("IHDR"), "expected IHDR first, got ", chunk_name());
+        read_header();
+        for (bool ended = false; !ended;) {
+            const bool after_data = type_ == tag("IDAT");
+            next(begin_ + 12 + body_.size());
+            switch (type_) {
+            case tag("IHDR"): bad("expected one IHDR, got another");
+            case tag("PLTE"): read_palette(); break;
+            case tag("tRNS"): read_transparency(); break;
+            case tag("IDAT"):
+                check(after_data || c_.data.empty(), "expected the IDAT chunks in a row, got others in between");
+                check(c_.header.colour != kPalette || !c_.palette.empty(), "expected PLTE before IDAT, got none");
+                c_.data.push_back(body_);
+                break;
+            case tag("IEND"):
+                check(body_.empty(), "IEND: expected no contents, got ", body_.size(), " bytes");
+                check(!c_.data.empty(), "expected IDAT before IEND, got none");
+                ended = true;
+                break;
+            default: check(type_ >> 24 & 0x20, "unknown critical chunk ", chunk_name());
+            }
+        }
+        return std::move(c_);
+    }
+
+private:
+    template <class... Parts>
+    [[noreturn]] void bad(const Parts&... parts) const {
+        fail("png: ", parts..., " (", name_, ", offset ", begin_, ")");
+    }
+    template <class... Parts>
+    void check(bool good, const Parts&... parts) const {
+        if (!good) bad(parts...);
+    }
+
+    std::string chunk_name() const {
+        return {char(type_ >> 24), char(type_ >> 16), char(type_ >> 8), char(type_)}; // letters: next() saw to it
+    }
+
+    void next(size_t begin) {
+        begin_ = begin;
+        const Bytes rest = bytes_.subspan(begin);
+        check(rest.size() >= 12, "expected a chunk, got the end of the file");
+        const size_t length = load_be32(rest.data());
+        type_ = load_be32(rest.data() + 4);
+        for (size_t i = 4; i < 8; ++i)
+            check((rest[i] | 32) >= 'a' && (rest[i] | 32) <= 'z', "expected four letters as the type of a chunk");
+        check(length <= rest.size() - 12, chunk_name(), ": expected ", length, " bytes, got ", rest.size() - 12);
+        body_ = rest.subspan(8, length);
+        const uint32_t wanted = load_be32(rest.data() + 8 + length), got = crc32(rest.subspan(4, length + 4));
+        check(wanted == got, chunk_name(), ": expected CRC ", wanted, ", got ", got);
+    }
+
+    void read_header() {
+        check(body_.size() == 13, "IHDR: expected 13 bytes, got ", body_.size());
+        const int64_t width = load_be32(&body_[0]), height = load_be32(&body_[4]);
+        const int depth = body_[8], colour = body_[9];
+        check(width > 0 && height > 0 && width <= INT32_MAX && height <= INT32_MAX,
+              "IHDR: expected a width and height of 1 to 2^31 - 1, got ", width, " x ", height);
+        check(width <= kMaxPixels / height, "IHDR: expected at most ", kMaxPixels, " pixels, got ", width, " x ",
+              height);
+        check(colour == kGrey || colour == kRgb || colour == kPalette || colour == kGreyAlpha || colour == kRgba,
+              "IHDR: expected colour type 0, 2, 3, 4 or 6, got ", colour);
+        const bool whole = depth == 8 || (depth == 16 && colour != kPalette);
+        const bool part = (depth == 1 || depth == 2 || depth == 4) && (colour == kGrey || colour == kPalette);
+        check(whole || part, "IHDR: bit depth ", depth, " is not one of colour type ", colour);
+        check(body_[10] == 0, "IHDR: expected compression method 0, got ", int(body_[10]));
+        check(body_[11] == 0, "IHDR: expected filter method 0, got ", int(body_[11]));
+        check(body_[12] <= 1, "IHDR: expected interlace method 0 or 1, got ", int(body_[12]));
+        c_.header = {width, height, depth, colour, body_[12] == 1};
+    }
+
+    void read_palette() {
+        const Header& h = c_.header;
+        check(c_.palette.empty(), "expected one PLTE, got another");
+        check(c_.data.empty(), "expected PLTE before IDAT");
+        check(!c_.has_transparency, "expected PLTE before tRNS");
+        check(h.colour & 2, "PLTE is not allowed in colour type ", h.colour);
+        const size_t most = h.colour == kPalette ? size_t{1} << h.depth : 256;
+        check(!body_.empty() && body_.size() % 3 == 0 && body_.size() / 3 <= most, "PLTE: expected 1 to ", most,
+              " entries of 3 bytes, got ", body_.size(), " bytes");
+        c_.palette.assign(body_.begin(), body_.end());
+    }
+
+    void read_transparency() {
+        const Header& h = c_.header;
+        check(!c_.has_transparency && c_.alpha.empty(), "expected one tRNS, got another");
+        check(c_.data.empty(), "expected tRNS before IDAT");
+        if (h.colour == kPalette) {
+            check(!c_.palette.empty(), "expected PLTE before tRNS");
+            check(!body_.empty() && body_.size() <= c_.palette.size() / 3, "tRNS: expected 1 to ",
+                  c_.palette.size() / 3, " bytes, got ", body_.size());
+            c_.alpha.assign(body_.begin(), body_.end());
+            return;
+        }
+        check(h.colour == kGrey || h.colour == kRgb, "tRNS is not allowed in colour type ", h.colour);
+        const size_t samples = size_t(h.samples());
+        check(body_.size() == 2 * samples, "tRNS: expected ", 2 * samples, " bytes, got ", body_.size());
+        for (size_t i = 0; i < samples; ++i) // above the depth the bits are to be 0, and mean nothing
+            c_.transparent[i] = uint16_t((body_[2 * i] << 8 | body_[2 * i + 1]) & ((1 << h.depth) - 1));
+        c_.has_transparency = true;
+    }
+
+    Bytes bytes_, body_;
+    std::string_view name_;
+    size_t begin_ = 0;
+    uint32_t type_ = 0;
+    Contents c_;
+};
+
+uint8_t paeth(int a, int b, int c) {
+    const int pa = std::abs(b - c), pb = std::abs(a - c), pc = std::abs(a + b - 2 * c);
+    return uint8_t(pa <= pb && pa <= pc ? a : pb <= pc ? b : c);
+}
+
+/// In place. `up` is the row above, all zeros for the first; `step` the bytes of a whole pixel, at least 1.
+void unfilter(int filter, uint8_t* row, const uint8_t* up, size_t bytes, size_t step) {
+    const size_t first = std::min(step, bytes); // these have no pixel to the left
+    switch (filter) {
+    case 0: return;
+    case 1:
+        for (size_t i = step; i < bytes; ++i) row[i] = uint8_t(row[i] + row[i - step]);
+        return;
+    case 2:
+        for (size_t i = 0; i < bytes; ++i) row[i] = uint8_t(row[i] + up[i]);
+        return;
+    case 3:
+        for (size_t i = 0; i < first; ++i) row[i] = uint8_t(row[i] + up[i] / 2);
+        for (size_t i = step; i < bytes; ++i) row[i] = uint8_t(row[i] + (row[i - step] + up[i]) / 2);
+        return;
+    case 4:
+        for (size_t i = 0; i < first; ++i) row[i] = uint8_t(row[i] + up[i]);
+        for (size_t i = step; i < bytes; ++i) row[i] = uint8_t(row[i] + paeth(row[i - step], up[i], up[i - step]));
+        return;
+    }
+}
+
+/// Sample i of an unfiltered row.
+int sample_at(const uint8_t* row, int64_t i, int depth) {
+    if (depth == 8) return row[i];
+    if (depth == 16) return row[2 * i] << 8 | row[2 * i + 1];
+    const int64_t bit = i * depth;
+    return row[bit / 8] >> (8 - depth - bit % 8) & ((1 << depth) - 1);
+}
+
+/// Widens a row to whole samples of the Image's channels. `y` is for the message.
+void widen(const Contents& c, const uint8_t* row, int64_t pixels, uint8_t* out, std::string_view name) {
+    const Header& h = c.header;
+    const int samples = h.samples();
+    if (h.colour == kPalette) {
+        const int entries = int(c.palette.size() / 3);
+        for (int64_t x = 0; x < pixels; ++x) {
+            const int index = sample_at(row, x, h.depth);
+            RG_CHECK(index < entries, "png: expected palette indices below ", entries, ", got ", index, " (", name,
+                     ")");
+            for (size_t k = 0; k < 3; ++k) *out++ = c.palette[size_t(index) * 3 + k];
+            if (!c.alpha.empty()) *out++ = size_t(index) < c.alpha.size() ? c.alpha[size_t(index)] : 255;
+        }
+        return;
+    }
+    if (h.depth >= 8 && !c.has_transparency) {
+        std::memcpy(out, row, h.row_bytes(pixels));
+        return;
+    }
+    const int scale = h.depth < 8 ? 255 / ((1 << h.depth) - 1) : 1;
+    for (int64_t x = 0; x < pixels; ++x) {
+        bool matches = c.has_transparency;
+        for (int k = 0; k < samples; ++k) {
+            const int value = sample_at(row, x * samples + k, h.depth);
+            matches &= value == c.transparent[size_t(k)];
+            if (h.depth == 16) *out++ = uint8_t(value >> 8);
+            *out++ = uint8_t(value * scale);
+        }
+        if (c.has_transparency) out = std::fill_n(out, h.depth == 16 ? 2 : 1, uint8_t(matches ? 0 : 255));
+    }
+}
+
+/// The inflated image data, of exactly the size that the header implies.
+std::vector<uint8_t> inflate_data(const Contents& c, std::string_view name) {
+    size_t expected = 0;
+    for (const Pass& pass : passes(c.header))
+        if (const int64_t columns = pass.columns(c.header.width))
+            expected += size_t(pass.rows(c.header.height)) * (1 + c.header.row_bytes(columns));
+    std::vector<uint8_t> joined; // only when there are several
+    if (c.data.size() > 1)
+        for (const Bytes part : c.data) joined.insert(joined.end(), part.begin(), part.end());
+    std::vector<uint8_t> raw =
+        inflate_zlib(c.data.size() > 1 ? Bytes(joined) : c.data[0], expected, cat("IDAT of ", name));
+    RG_CHECK(raw.size() == expected, "png: expected ", expected, " bytes of image data, got ", raw.size(), " (", name,
+             ")");
+    return raw;
+}
+
+} // namespace
+
+bool is_png(Bytes bytes) {
+    return bytes.size() >= sizeof kSignature && std::equal(std::begin(kSignature), std::end(kSignature), bytes.begin());
+}
+
+Image decode_png(Bytes bytes, std::string_view name) {
+    const Contents c = ChunkReader(bytes, name).read();
+    const Header& h = c.header;
+    std::vector<uint8_t> raw = inflate_data(c, name);
+
+    Image image{h.width, h.height, c.channels(), h.depth == 16 ? 16 : 8, {}};
+    const size_t pixel_bytes = size_t(image.channels * image.bit_depth / 8);
+    image.pixels.resize(size_t(h.width * h.height) * pixel_bytes);
+    const size_t step = size_t(std::max(1, h.bits_per_pixel() / 8));
+    const std::vector<uint8_t> zeros(h.row_bytes(h.width));
+    std::vector<uint8_t> wide(h.interlaced ? size_t(h.width) * pixel_bytes : 0);
+
+    uint8_t* row = raw.data();
+    for (const Pass& pass : passes(h)) {
+        const int64_t columns = pass.columns(h.width), rows = pass.rows(h.height);
+        const size_t row_bytes = h.row_bytes(columns);
+        const uint8_t* up = zeros.data();
+        for (int64_t r = 0; columns > 0 && r < rows; ++r) {
+            const int filter = *row++;
+            RG_CHECK(filter <= 4, "png: expected filter 0 to 4, got ", filter, " (", name, ", row ", r,
+                     " of the pass)");
+            unfilter(filter, row, up, row_bytes, step);
+            uint8_t* line = image.pixels.data() + size_t((pass.y0 + r * pass.dy) * h.width + pass.x0) * pixel_bytes;
+            if (!h.interlaced) {
+                widen(c, row, columns, line, name);
+            } else {
+                widen(c, row, columns, wide.data(), name);
+                for (size_t x = 0; x < size_t(columns); ++x)
+                    std::memcpy(line + x * size_t(pass.dx) * pixel_bytes, wide.data() + x * pixel_bytes, pixel_bytes);
+            }
+            up = row;
+            row += row_bytes;
+        }
+    }
+    return image;
+}
+
+Image read_png(const std::string& path) { return decode_png(as_bytes(read_file(path)), path); }
+
+Image to_rgba(const Image& image) {
+    Image out{image.width, image.height, 4, image.bit_depth, {}};
+    const size_t bytes = size_t(image.bit_depth / 8), pixels = size_t(image.width * image.height);
+    const bool grey = image.channels < 3, alpha = image.channels % 2 == 0;
+    out.pixels.assign(pixels * 4 * bytes, 0xFF);
+    const uint8_t* from = image.pixels.data();
+    uint8_t* to = out.pixels.data();
+    for (size_t i = 0; i < pixels; ++i, from += size_t(image.channels) * bytes, to += 4 * bytes) {
+        for (size_t k = 0; k < 3; ++k) std::memcpy(to + k * bytes, from + (grey ? 0 : k * bytes), bytes);
+        if (alpha) std::memcpy(to + 3 * bytes, from + size_t(image.channels - 1) * bytes, bytes);
+    }
+    return out;
+}
+
+Image to_u8(const Image& image, int channels) {
+    RG_CHECK(channels >= 1 && channels <= 4, "to_u8: expected 1 to 4 channels, got ", channels);
+    if (image.bit_depth == 16) {
+        Image narrow{image.width, image.height, image.channels, 8, std::vector<uint8_t>(image.pixels.size() / 2)};
+        for (size_t i = 0; i < narrow.pixels.size(); ++i) {
+            const unsigned value = unsigned(image.pixels[2 * i] << 8 | image.pixels[2 * i + 1]);
+            narrow.pixels[i] = uint8_t((value + 128) / 257); // 65535 = 255 * 257
+        }
+        return to_u8(narrow, channels);
+    }
+    if (image.channels == channels) return image;
+    const Image rgba = to_rgba(image);
+    Image out{image.width, image.height, channels, 8, {}};
+    out.pixels.resize(size_t(image.width * image.height * channels));
+    uint8_t* to = out.pixels.data();
+    for (size_t i = 0; i < rgba.pixels.size(); i += 4) {
+        const uint8_t* p = &rgba.pixels[i];
+        if (channels >= 3) {
+            to = std::copy_n(p, 3, to);
+        } else { // 0.299, 0.587 and 0.114 in 1/65536; equal samples stay what they are
+            *to++ = uint8_t((p[0] * 19595u + p[1] * 38470u + p[2] * 7471u + 32768u) >> 16);
+        }
+        if (channels % 2 == 0) *to++ = p[3];
+    }
+    return out;
+}
+
+namespace {
+
+/// DEFLATE with fixed Huffman codes (RFC 1951, section 3.2.6) and one earlier place per hash of three bytes.
+class Deflater {
+public:
+    std::vector<uint8_t> zlib(Bytes in) {
+        out_ = {0x78, 0x01};
+        put(3, 3); // the last block, fixed codes
+        std::vector<size_t> last_place(1 << 15, SIZE_MAX);
+        for (size_t i = 0; i < in.size();) {
+            size_t length = 0, distance = 0;
+            if (in.size() - i >= 3) {
+                size_t& place = last_place[(in[i] << 16 ^ in[i + 1] << 8 ^ in[i + 2]) * 0x9E3779B1u >> 17];
+                if (place != SIZE_MAX && i - place <= 32768) {
+                    distance = i - place;
+                    const size_t most = std::min<size_t>(258, in.size() - i);
+                    while (length < most && in[place + length] == in[i + length]) ++length;
+                }
+                place = i;
+            }
+            if (length < 3) {
+                put_literal(in[i++]);
+                continue;
+            }
+            put_match(uint32_t(length), uint32_t(distance));
+            i += length;
+        }
+        put_literal(256);
+        put(0, 7); // up to the byte boundary
+        const uint32_t adler = adler32(in);
+        for (int shift = 24; shift >= 0; shift -= 8) out_.push_back(uint8_t(adler >> shift));
+        return std::move(out_);
+    }
+
+private:
+    void put(uint32_t value, int bits) {
+        buffer_ |= uint64_t{value} << count_;
+        for (count_ += bits; count_ >= 8; count_ -= 8, buffer_ >>= 8) out_.push_back(uint8_t(buffer_));
+    }
+    void put_code(uint32_t code, int bits) {
+        uint32_t reversed = 0;
+        for (int b = 0; b < bits; ++b) reversed = reversed << 1 | (code >> b & 1);
+        put(reversed, bits);
+    }
+    void put_literal(uint32_t symbol) {
+        if (symbol < 144) return put_code(0x30 + symbol, 8);
+        if (symbol < 256) return put_code(0x190 + symbol - 144, 9);
+        if (symbol < 280) return put_code(symbol - 256, 7);
+        put_code(0xC0 + symbol - 280, 8);
+    }
+    void put_match(uint32_t length, uint32_t distance) {
+        // Beyond the first few, codes come in fours (lengths) or twos (distances) that share the extra bits.
+        const uint32_t l = length - 3, d = distance - 1;
+        const int l_extra = l < 8 || length == 258 ? 0 : std::bit_width(l) - 3;
+        put_literal(length == 258 ? 285 : uint32_t(257 + 4 * l_extra) + (l >> l_extra));
+        put(length == 258 ? 0 : l & ((1u << l_extra) - 1), l_extra);
+        const int d_extra = d < 4 ? 0 : std::bit_width(d) - 2;
+        put_code(uint32_t(2 * d_extra) + (d >> d_extra), 5);
+        put(d & ((1u << d_extra) - 1), d_extra);
+    }
+
+    std::vector<uint8_t> out_;
+    uint64_t buffer_ = 0;
+    int count_ = 0;
+};
+
+void put_be32(std::vector<uint8_t>& out, uint32_t value) {
+    for (int shift = 24; shift >= 0; shift -= 8) out.push_back(uint8_t(value >> shift));
+}
+
+void put_chunk(std::vector<uint8_t>& out, const char (&type)[5], Bytes body) {
+    put_be32(out, uint32_t(body.size()));
+    const size_t begin = out.size();
+    out.insert(out.end(), type, type + 4);
+    out.insert(out.end(), body.begin(), body.end());
+    put_be32(out, crc32(Bytes(out).subspan(begin)));
+}
+
+} // namespace
+
+std::vector<uint8_t> encode_png(int64_t width, int64_t height, int channels, Bytes pixels) {
+    RG_CHECK(width > 0 && height > 0 && width <= kMaxPixels / height && channels >= 1 && channels <= 4,
+             "encode_png: expected 1 to ", kMaxPixels, " pixels of 1 to 4 channels, got ", width, " x ", height, " x ",
+             channels);
+    const size_t step = size_t(channels), bytes = size_t(width) * step;
+    RG_CHECK(pixels.size() == bytes * size_t(height), "encode_png: expected ", bytes * size_t(height), " bytes, got ",
+             pixels.size());
+    const std::vector<uint8_t> zeros(bytes);
+    std::vector<uint8_t> raw, trial(bytes), best(bytes);
+    raw.reserve((bytes + 1) * size_t(height));
+    for (size_t y = 0; y < size_t(height); ++y) {
+        const uint8_t *row = pixels.data() + y * bytes, *up = y ? row - bytes : zeros.data();
+        uint64_t least = UINT64_MAX;
+        uint8_t chosen = 0;
+        for (uint8_t filter = 0; filter < 5; ++filter) {
+            uint64_t sum = 0;
+            for (size_t i = 0; i < bytes; ++i) {
+                const int a = i < step ? 0 : row[i - step], b = up[i], c = i < step ? 0 : up[i - step];
+                const int guess = filter == 0   ? 0
+                                  : filter == 1 ? a
+                                  : filter == 2 ? b
+                                  : filter == 3 ? (a + b) / 2
+                                                : paeth(a, b, c);
+                trial[i] = uint8_t(row[i] - guess);
+                sum += uint64_t(std::abs(int8_t(trial[i])));
+            }
+            if (sum >= least) continue;
+            least = sum;
+            chosen = filter;
+            best.swap(trial);
+        }
+        raw.push_back(chosen);
+        raw.insert(raw.end(), best.begin(), best.end());
+    }
+
+    static constexpr uint8_t kColour[] = {kGrey, kGreyAlpha, kRgb, kRgba};
+    std::vector<uint8_t> header, out(std::begin(kSignature), std::end(kSignature));
+    put_be32(header, uint32_t(width));
+    put_be32(header, uint32_t(height));
+    header.insert(header.end(), {8, kColour[channels - 1], 0, 0, 0});
+    put_chunk(out, "IHDR", header);
+    put_chunk(out, "IDAT", Deflater().zlib(raw));
+    put_chunk(out, "IEND", {});
+    return out;
+}
+
+void write_png(const std::string& path, int64_t width, int64_t height, int channels, Bytes pixels) {
+    write_file_atomic(path, as_text(encode_png(width, height, channels, pixels)));
+}
+
+} // namespace rg::data

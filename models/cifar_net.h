@@ -1,0 +1,42 @@
+// The CIFAR-10 network: three blocks of `depth` times [conv3x3 same - batch norm - relu], at width, 2 width and
+// 4 width channels, with max pooling by 2 after the first two; average pooling by 8, fully connected.
+//
+// 32 x 32 x 3 in, one score per class out. width 32 and depth 4 give 677,610 parameters at 10 classes.
+#pragma once
+
+#include "core/ops.h"
+#include "core/parameters.h"
+
+namespace rg {
+
+enum class Mode : uint8_t { train, evaluate };
+
+class CifarNet {
+public:
+    struct Options {
+        int64_t width = 32, depth = 4, classes = 10;
+        uint64_t seed = 0;
+        Init init = Init::he;
+        DType dtype = DType::f32; // f64 for checks on the reference backend
+    };
+    explicit CifarNet(const Options& options);
+
+    /// x [n 32 32 3] -> scores [n classes]. In training, batch statistics are used and the running ones updated.
+    Tensor forward(const Tensor& x, Mode mode);
+
+    Parameters parameters;
+    /// Momentum of the running statistics, as PyTorch's: the share of the newest batch.
+    static constexpr float kRunningMomentum = 0.1f;
+
+private:
+    struct Layer {
+        const Tensor &w, &b, &gamma, &beta, &running;
+    };
+    Tensor conv_bn_relu(const Layer& layer, const Tensor& x, Mode mode);
+
+    Options options_;
+    std::vector<Layer> layers_;
+    const Tensor *fc_w_, *fc_b_;
+};
+
+} // namespace rg

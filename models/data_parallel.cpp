@@ -1,0 +1,61 @@
+// See data_parallel.h.
+#include "models/data_parallel.h"
+
+#include "core/cpu/thread_pool.h"
+#include "core/ops.h"
+
+#include <algorithm>
+
+namespace rg {
+
+void aggregate_gradients(par::Group& group, const Parameters& parameters, double share, par::Algorithm algorithm) {
+    if (group.size() == 1) return;
+    const std::span<float> gradients = parameters.gradients().span<float>();
+    // No samples: whatever the gradients hold, a NaN too, counts nothing.
+    for (float& g : gradients) g = share == 0 ? 0 : g * float(share);
+    group.allreduce_sum(gradients, "gradients", algorithm);
+}
+
+void aggregate_state(par::Group& group, const Parameters& parameters, double share) {
+    if (group.size() == 1) return;
+    std::vector<par::StateBlock> blocks;
+    for (const auto& s : parameters.states()) {
+        float* mean = s.running.data<float>();
+        blocks.push_back({mean, mean + s.channels, s.channels});
+    }
+    par::aggregate_state(group, blocks, share);
+}
+
+int64_t count_correct(const Tensor& scores, const Tensor& labels) {
+    const int64_t classes = scores.extent(1);
+    int64_t correct = 0;
+    for (int64_t i = 0; i < scores.extent(0); ++i) {
+        const float* row = scores.data<float>() + i * classes;
+        correct += std::max_element(row, row + classes) - row == labels.data<int32_t>()[i];
+    }
+    return correct;
+}
+
+Score evaluate(par::Group& group, const data::ImageSet& set, const data::Normalise& normalise,
+               const std::function<Tensor(const Tensor&)>& network) {
+    constexpr int64_t kBatch = 250;
+    const data::Range mine = data::share_of(set.count, group.size(), group.rank());
+    const data::Augmenter view(set.height, set.width, set.channels, {}, normalise);
+    double sums[2] = {0, 0}; // loss, correct
+    for (int64_t begin = mine.begin; begin < mine.end; begin += kBatch) {
+        const int64_t n = std::min(kBatch, mine.end - begin);
+        const Tensor x = Tensor::empty({n, set.height, set.width, set.channels});
+        parallel(n, [&](int64_t i) {
+            view.apply(set.image(begin + i), 0, 0, begin + i, x.data<float>() + i * set.image_bytes());
+        });
+        const Tensor labels =
+            Tensor::of<int32_t>({n}, std::span<const int32_t>(set.labels).subspan(size_t(begin), size_t(n)));
+        const Tensor scores = network(x);
+        sums[0] += double(n) * double(cross_entropy(scores, labels).data<float>()[0]);
+        sums[1] += double(count_correct(scores, labels));
+    }
+    group.allreduce_sum(std::span<double>(sums), "evaluation");
+    return {sums[0] / double(set.count), sums[1] / double(set.count)};
+}
+
+} // namespace rg

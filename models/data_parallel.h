@@ -1,0 +1,40 @@
+// What a training loop on several ranks calls between its own lines: sums by share over the ranks, for a network's
+// Parameters. With a single rank each of them is the identity.
+#pragma once
+
+#include "core/context.h"
+#include "core/parameters.h"
+#include "data/augment.h"
+#include "par/aggregate.h"
+
+#include <functional>
+
+namespace rg {
+
+/// gradients = sum of share times each rank's gradients.
+void aggregate_gradients(par::Group& group, const Parameters& parameters, double share, par::Algorithm algorithm);
+
+/// Running mean and variance of all batch-norm layers over the ranks (par/aggregate.h has the formulas).
+void aggregate_state(par::Group& group, const Parameters& parameters, double share);
+
+/// Batch statistics over all ranks: install as Context::sync, and set share and samples before each step.
+class GroupSync final : public SyncGroup {
+public:
+    explicit GroupSync(par::Group& group) : group_(group) {}
+    void sum(std::span<double> values) override { group_.allreduce_sum(values, "batch statistics"); }
+
+private:
+    par::Group& group_;
+};
+
+/// How many rows of scores [n k] have their maximum at the label; the first of equal scores counts.
+int64_t count_correct(const Tensor& scores, const Tensor& labels);
+
+/// Mean loss and accuracy of a classifier on a whole set; each rank takes a part of it.
+struct Score {
+    double loss = 0, accuracy = 0;
+};
+Score evaluate(par::Group& group, const data::ImageSet& set, const data::Normalise& normalise,
+               const std::function<Tensor(const Tensor&)>& network);
+
+} // namespace rg

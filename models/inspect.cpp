@@ -1,0 +1,163 @@
+// inspect FILE...: what any file that we read holds. Kind, sizes, and per tensor its type, range, mean, and how many
+// values are not finite. Files are told apart by their contents, CIFAR records (.bin) by their name.
+//
+// A file is read as strictly as by the programs that use it: what inspect accepts, they accept. --raw OUT writes the
+// pixels of one PNG for comparison with other decoders: RGBA, 8 bits per sample, or 16 (big-endian) if the file has 16.
+#include "core/atomic_file.h"
+#include "core/checkpoint.h"
+#include "core/options.h"
+#include "data/cifar.h"
+#include "data/idx.h"
+#include "data/png.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+
+namespace {
+
+using namespace rg;
+using data::Bytes;
+
+/// "  NAME  TYPE [SHAPE]  min ..  max ..  mean .." from the n values that value(i) gives; of the finite ones.
+template <class Value>
+std::string line(const std::string& name, const char* type, const std::string& shape, int64_t n, Value value) {
+    double low = std::numeric_limits<double>::infinity(), high = -low, sum = 0;
+    int64_t finite = 0;
+    for (int64_t i = 0; i < n; ++i) {
+        const double v = double(value(size_t(i)));
+        if (!std::isfinite(v)) continue;
+        low = std::min(low, v);
+        high = std::max(high, v);
+        sum += v;
+        ++finite;
+    }
+    std::string text =
+        cat("  ", name, std::string(name.size() < 36 ? 36 - name.size() : 0, ' '), " ", type, " ", shape);
+    if (finite) text += cat("  min ", low, "  max ", high, "  mean ", sum / double(finite));
+    return text + cat("  non-finite ", n - finite, "\n");
+}
+
+std::string line(const std::string& name, const Tensor& t) {
+    const auto describe = [&](auto values, auto to_number) {
+        return line(name, name_of(t.dtype()), t.shape().str(), t.numel(),
+                    [&](size_t i) { return to_number(values[i]); });
+    };
+    const auto as_is = [](auto v) { return v; };
+    switch (t.dtype()) {
+    case DType::f32: return describe(t.span<float>(), as_is);
+    case DType::bf16: return describe(t.span<bf16>(), [](bf16 v) { return to_float(v); });
+    case DType::u8: return describe(t.span<uint8_t>(), as_is);
+    case DType::i32: return describe(t.span<int32_t>(), as_is);
+    case DType::f64: return describe(t.span<double>(), as_is);
+    case DType::i64: return describe(t.span<int64_t>(), as_is);
+    }
+    fail("inspect: unknown type of ", name);
+}
+
+std::string describe_png(Bytes bytes, const std::string& path) {
+    const data::Image image = data::decode_png(bytes, path);
+    // Valid by now, so IHDR is where it must be.
+    const int depth = bytes[24], colour = bytes[25], interlaced = bytes[28];
+    static constexpr const char* kColours[] = {"grey", "", "RGB", "palette", "grey and alpha", "", "RGBA"};
+    const bool wide = image.bit_depth == 16;
+    std::string text = cat(path, ": PNG, ", image.width, " x ", image.height, ", ", kColours[colour], ", ", depth,
+                           " bit", interlaced ? ", interlaced" : "", "\n");
+    return text + line("pixels", wide ? "u16" : "u8", Shape({image.height, image.width, image.channels}).str(),
+                       image.width * image.height * image.channels, [&](size_t i) {
+                           return wide ? image.pixels[2 * i] << 8 | image.pixels[2 * i + 1] : image.pixels[i];
+                       });
+}
+
+std::string describe_cifar(Bytes bytes, const std::string& path) {
+    const data::CifarKind kind = data::cifar_kind(bytes, path);
+    const data::ImageSet set = data::parse_cifar(bytes, kind, path);
+    const char* name = kind == data::CifarKind::cifar10 ? "CIFAR-10" : "CIFAR-100";
+    std::string text = cat(path, ": ", name, ", ", set.count, " records\n");
+    text += line("images", "u8", Shape({set.count, set.height, set.width, set.channels}).str(),
+                 int64_t(set.pixels.size()), [&](size_t i) { return set.pixels[i]; });
+    text += line("labels", "u8", Shape({set.count}).str(), set.count, [&](size_t i) { return set.labels[i]; });
+    text += "  per label";
+    for (const int64_t count : data::count_per_label(set)) text += cat(" ", count);
+    return text + "\n";
+}
+
+std::string describe_idx(Bytes bytes, const std::string& path) {
+    const Tensor values = data::parse_idx(bytes, path);
+    return cat(path, ": IDX", data::is_gzip(bytes) ? ", gzipped" : "", "\n", line("values", values));
+}
+
+std::string describe_tensors(Bytes bytes, const std::string& path) {
+    TensorFile file = decode_tensors(data::as_text(bytes), path);
+    std::string kind = "safetensors";
+    if (file.find_text("checksum") && file.find_text("step")) {
+        LoadedCheckpoint checkpoint = load_checkpoint(path); // sees to the checksum
+        kind = cat("checkpoint of step ", checkpoint.step, " (safetensors)");
+        file = std::move(checkpoint.state);
+    }
+    int64_t values = 0, size = 0;
+    for (const NamedTensor& t : file.tensors) {
+        values += t.value.numel();
+        size += t.value.bytes();
+    }
+    std::string text =
+        cat(path, ": ", kind, ", ", file.tensors.size(), " tensors, ", values, " values, ", size, " bytes\n");
+    for (const auto& [key, value] : file.metadata) {
+        constexpr size_t kShown = 80;
+        text += cat("  ", key, " = ", value.substr(0, kShown), value.size() > kShown ? "..." : "", "\n");
+    }
+    for (const NamedTensor& t : file.tensors) text += line(t.name, t.value);
+    return text;
+}
+
+bool is_tensor_file(Bytes bytes) {
+    uint64_t header = 0;
+    if (bytes.size() < 10) return false;
+    std::memcpy(&header, bytes.data(), sizeof header);
+    return header <= uint64_t(kMaxTensorHeader) && bytes[8] == '{';
+}
+
+std::string describe(Bytes bytes, const std::string& path) {
+    const auto named = [&](std::string_view ending) { return path.ends_with(ending); };
+    if (data::is_png(bytes)) return describe_png(bytes, path);
+    if (is_tensor_file(bytes)) return describe_tensors(bytes, path);
+    if (data::is_gzip(bytes) || data::is_idx(bytes)) return describe_idx(bytes, path);
+    // The contents show no kind: the name says whose complaint helps, and records of CIFAR have no mark at all.
+    if (named(".png")) return describe_png(bytes, path);
+    if (named(".safetensors")) return describe_tensors(bytes, path);
+    if (named(".gz") || named("-ubyte")) return describe_idx(bytes, path);
+    RG_CHECK(named(".bin"), "inspect: expected a PNG, CIFAR (.bin), IDX, safetensors or checkpoint file, got another (",
+             path, ")");
+    return describe_cifar(bytes, path);
+}
+
+int run(int argc, const char* const* argv) {
+    std::string raw;
+    std::vector<std::string> paths;
+    Options options("inspect", "shows what PNG, CIFAR, IDX, safetensors and checkpoint files hold");
+    options.positional("FILE", &paths, "the files to look at", 1);
+    options.add("raw", &raw, "write the pixels of one PNG: RGBA, 8 bit, or 16 bit big-endian if it has 16")
+        .metavar("OUT");
+    if (!options.parse(argc, argv)) {
+        std::fputs(options.help().c_str(), stdout);
+        return 0;
+    }
+    RG_CHECK(raw.empty() || paths.size() == 1, "--raw: expected one PNG, got ", paths.size(), " files");
+    for (const std::string& path : paths) {
+        const std::string file = read_file(path);
+        const Bytes bytes = data::as_bytes(file);
+        if (!raw.empty()) write_file_atomic(raw, data::as_text(data::to_rgba(data::decode_png(bytes, path)).pixels));
+        std::fputs(describe(bytes, path).c_str(), stdout);
+    }
+    return 0;
+}
+
+} // namespace
+
+int main(int argc, char** argv) try { return run(argc, argv); } catch (const std::exception& error) {
+    std::fflush(stdout);
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return 1;
+}

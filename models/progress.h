@@ -1,0 +1,60 @@
+// What a person sees while a training runs: one live line on a terminal, and one plain line per epoch everywhere.
+//
+// The live line is redrawn at most ten times a second, loses fields rather than wrap when the window is narrow, and
+// is gone when the run ends. Rate and time left come from the last ten seconds or so of steps; time between epochs
+// (validation, checkpoints) does not count. Under MPI only rank 0 has one of these.
+#pragma once
+
+#include "core/base.h"
+
+#include <functional>
+#include <ostream>
+
+namespace rg {
+
+/// One finished training step. Accuracies are fractions; epochs and steps count from 1, over the whole training.
+struct StepStatus {
+    int64_t epoch = 0, epochs = 0, step = 0, steps = 0;
+    double loss = 0, accuracy = 0;
+    int64_t images = 0; // in this step, over all ranks
+};
+
+/// One finished epoch. A value that is NaN was not measured and is left out.
+struct EpochStatus {
+    int64_t epoch = 0, epochs = 0;
+    double train_loss = 0, train_accuracy = 0, test_loss = 0, test_accuracy = 0;
+    double images_per_second = 0, seconds = 0;
+};
+
+class Progress {
+public:
+    /// To standard output; live when that is a terminal.
+    Progress();
+    /// For tests: a fixed width, and a clock in seconds.
+    Progress(std::ostream& out, bool live, int columns, std::function<double()> clock);
+    ~Progress(); // clears the live line
+    Progress(const Progress&) = delete;
+    Progress& operator=(const Progress&) = delete;
+
+    void step(const StepStatus& status);
+    void epoch(const EpochStatus& status);
+    /// Any other line (a warning, what was saved): above the live line, never through it.
+    void note(const std::string& line);
+
+private:
+    void clear();
+
+    std::ostream& out_;
+    bool live_;
+    int columns_; // 0: ask the terminal each time, it may be resized
+    std::function<double()> clock_;
+    double last_step_, last_draw_ = -1e9;
+    double seconds_ = 0, images_ = 0, steps_ = 0; // sums that fade with time
+    bool drawn_ = false;
+};
+
+/// The live line in at most `columns` characters; a rate or time left of 0 is not known yet and left out.
+std::string step_text(const StepStatus& status, double images_per_second, double seconds_left, int columns);
+std::string epoch_text(const EpochStatus& status);
+
+} // namespace rg

@@ -1,0 +1,52 @@
+// The folder of one training run: ROOT/NAME/ with config.json, metrics.jsonl, model.safetensors and checkpoint/.
+//
+// metrics.jsonl has one JSON object per line, written whole as soon as it is known, doubles in full precision: step
+// lines carry "step" and "epoch", epoch lines "epoch" alone. On resume the lines after the checkpoint are cut, so
+// that the file of a killed and resumed run has the same steps as that of one that ran through. A name belongs to one
+// run: nothing here overwrites another one's files. Under MPI only rank 0 has one of these.
+#pragma once
+
+#include "core/json.h"
+
+namespace rg {
+
+class RunFolder {
+public:
+    /// Makes ROOT/NAME. An empty name becomes PROGRAM-YYYYMMDD-HHMMSS, with -2, -3, ... if taken. Error: the name
+    /// exists or is no plain file name; the folder cannot be made.
+    static RunFolder create(const std::string& root, const std::string& program, const std::string& name);
+    /// Opens an existing run. An empty name means the run of `program` (by config.json) whose checkpoint is newest.
+    /// Error: no such run.
+    static RunFolder open(const std::string& root, const std::string& program, const std::string& name);
+
+    RunFolder(RunFolder&& other) noexcept;
+    RunFolder(const RunFolder&) = delete;
+    ~RunFolder();
+
+    const std::string& path() const { return path_; }
+    std::string config_path() const { return path_ + "/config.json"; }
+    std::string metrics_path() const { return path_ + "/metrics.jsonl"; }
+    std::string model_path() const { return path_ + "/model.safetensors"; }
+    std::string checkpoint_path() const { return path_ + "/checkpoint"; }
+
+    /// Writes config.json, indented. Convention: "program", "version", "ranks", "seed", "options".
+    void write_config(const Json& config);
+    /// The config.json of this run. Error: not there or no JSON.
+    Json config() const;
+
+    /// Appends one line to metrics.jsonl. Error: path and reason; a half-written line is taken back.
+    void log(const Json& line);
+    /// Returns when all logged lines are on the disk. Call it before a checkpoint that relies on them.
+    void sync();
+    /// Keeps step lines up to `step` and epoch lines up to `epochs`; drops later ones and damaged ends of killed runs.
+    void cut_metrics(int64_t step, int64_t epochs);
+
+private:
+    explicit RunFolder(std::string path) : path_(std::move(path)) {}
+    void open_metrics();
+
+    std::string path_;
+    int metrics_ = -1; // descriptor, opened by the first line
+};
+
+} // namespace rg

@@ -1,0 +1,76 @@
+// See state_dict.h.
+#include "models/state_dict.h"
+
+#include <set>
+
+namespace rg {
+
+namespace {
+
+Shape file_shape(const Shape& s) { return s.rank() == 4 ? Shape{s[0], s[3], s[1], s[2]} : s; }
+
+/// Copies between K R S C (ours) and O I H W (theirs).
+void permute(const Tensor& ours, const Tensor& theirs, bool to_file) {
+    const Shape& s = ours.shape();
+    float *a = ours.data<float>(), *b = theirs.data<float>();
+    if (s.rank() != 4) {
+        to_file ? std::copy_n(a, ours.numel(), b) : std::copy_n(b, ours.numel(), a);
+        return;
+    }
+    for (int64_t k = 0; k < s[0]; ++k)
+        for (int64_t r = 0; r < s[1]; ++r)
+            for (int64_t q = 0; q < s[2]; ++q)
+                for (int64_t c = 0; c < s[3]; ++c) {
+                    float& mine = a[((k * s[1] + r) * s[2] + q) * s[3] + c];
+                    float& file = b[((k * s[3] + c) * s[1] + r) * s[2] + q];
+                    to_file ? file = mine : mine = file;
+                }
+}
+
+Tensor running_row(const Parameters::State& state, int64_t row) {
+    return state.running.slice(row * state.channels, {state.channels});
+}
+
+} // namespace
+
+std::vector<NamedTensor> state_dict(const Parameters& parameters) {
+    std::vector<NamedTensor> tensors;
+    for (const auto& e : parameters.entries()) {
+        tensors.push_back({e.name, Tensor::empty(file_shape(e.shape))});
+        permute(e.value, tensors.back().value, true);
+    }
+    const int64_t tracked = parameters.batches_tracked;
+    for (const auto& s : parameters.states()) {
+        tensors.push_back({s.name + ".running_mean", running_row(s, 0).clone()});
+        tensors.push_back({s.name + ".running_var", running_row(s, 1).clone()});
+        tensors.push_back({s.name + ".num_batches_tracked", Tensor::of<int64_t>({}, {&tracked, 1})});
+    }
+    return tensors;
+}
+
+void load_state_dict(Parameters& parameters, const TensorFile& file) {
+    std::set<std::string> known;
+    const auto need = [&](const std::string& name, DType type, const Shape& shape) -> const Tensor& {
+        known.insert(name);
+        return file.tensor(name, type, shape);
+    };
+    for (const auto& e : parameters.entries()) need(e.name, DType::f32, file_shape(e.shape));
+    int64_t tracked = 0;
+    for (const auto& s : parameters.states()) {
+        need(s.name + ".running_mean", DType::f32, {s.channels});
+        need(s.name + ".running_var", DType::f32, {s.channels});
+        tracked = *need(s.name + ".num_batches_tracked", DType::i64, {}).data<int64_t>();
+    }
+    for (const NamedTensor& t : file.tensors)
+        RG_CHECK(known.contains(t.name), file.source, ": tensor ", t.name,
+                 " is not part of this network; are --width and --depth those of the file?");
+
+    for (const auto& e : parameters.entries()) permute(e.value, *file.find(e.name), false);
+    for (const auto& s : parameters.states()) {
+        permute(running_row(s, 0), *file.find(s.name + ".running_mean"), false);
+        permute(running_row(s, 1), *file.find(s.name + ".running_var"), false);
+    }
+    parameters.batches_tracked = tracked;
+}
+
+} // namespace rg

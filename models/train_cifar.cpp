@@ -1,0 +1,297 @@
+// train_cifar: trains cifar_net on CIFAR-10, on one process or on several MPI ranks.
+//
+// Read it from main() upwards or from train() downwards: the loop is all there is. Each rank holds the whole network
+// and takes its share of every mini-batch; gradients, loss and batch-norm state are summed over the ranks by share.
+// What the network sees, and in which order, does not depend on the number of ranks.
+#include "core/checkpoint.h"
+#include "core/context.h"
+#include "core/cpu/isa.h"
+#include "core/cpu/thread_pool.h"
+#include "core/options.h"
+#include "core/profile.h"
+#include "core/schedule.h"
+#include "core/tape.h"
+#include "data/loader.h"
+#include "models/cifar_net.h"
+#include "models/data_parallel.h"
+#include "models/progress.h"
+#include "models/run_folder.h"
+#include "models/signals.h"
+#include "models/state_dict.h"
+#include "models/training_state.h"
+#include "par/session.h"
+
+#include <iostream>
+#include <optional>
+
+using namespace rg;
+
+namespace {
+
+struct Settings {
+    std::string data, init_file, run_name, runs = "runs", drops = "45", device = "auto", precision = "auto";
+    std::string augment = "flip,translate", shuffle = "epoch", partial = "discard";
+    int64_t epochs = 50, batch_size = 256, width = 32, depth = 4, seed = 0, translate = 4, threads = 0, steps = -1;
+    int64_t checkpoint_every = 0, keep = 2;
+    double lr = 0, momentum = 0.9, l2 = 1e-10, drop_factor = 0.1, lr_floor = 0, lr_peak = 0.3, smoothing = 0;
+    bool nesterov = false, sync_bn = false, resume = false, profile = false;
+    ScheduleKind schedule = ScheduleKind::piecewise;
+    Init initializer = Init::he;
+    data::Fill fill = data::Fill::zero;
+    par::Algorithm allreduce = par::Algorithm::automatic;
+};
+
+void declare(Options& o, Settings& s) {
+    o.group("Data");
+    o.add("data", &s.data, "folder of CIFAR binary files, or of PNG class folders; none: the embedded sample").metavar("DIR");
+    o.add("batch-size", &s.batch_size, "images per step, over all ranks (the sample alone: 50 if not given)").at_least(1);
+    o.add("partial-batch", &s.partial, "a last batch that is smaller").one_of({"keep", "discard"});
+    o.add("shuffle", &s.shuffle, "a new order every epoch, or file order").one_of({"epoch", "never"});
+    o.add("augment", &s.augment, "random views").one_of({"flip,translate", "flip", "translate", "none"});
+    o.add("translate", &s.translate, "pixels of translation, at most").range(0, 16);
+    o.add("fill", &s.fill, {{"zero", data::Fill::zero}, {"reflect", data::Fill::reflect}}, "what translation uncovers");
+    o.group("Network");
+    o.add("width", &s.width, "channels of the first block").range(1, 4096);
+    o.add("depth", &s.depth, "convolutions per block").range(1, 64);
+    o.add("initializer", &s.initializer,
+          {{"he", Init::he}, {"glorot", Init::glorot}, {"narrow-normal", Init::narrow_normal}}, "initial weights");
+    o.add("init", &s.init_file, "start from these values instead (safetensors)").metavar("FILE");
+    o.add("seed", &s.seed, "of everything that is random").at_least(0);
+    o.group("Training");
+    o.add("epochs", &s.epochs, "passes over the data (the sample alone: 20 if not given)").at_least(1);
+    o.add("steps", &s.steps, "stop after so many steps in all; -1: after the epochs").at_least(-1);
+    o.add("lr", &s.lr, "learning rate; 0: 0.1 x batch-size / 256").at_least(0);
+    o.add("schedule", &s.schedule, schedule_names(), "learning rate over the training");
+    o.add("drops", &s.drops, "piecewise: epochs after which the rate drops").metavar("LIST");
+    o.add("drop-factor", &s.drop_factor, "piecewise: what it is multiplied by").at_least(1e-9);
+    o.add("lr-floor", &s.lr_floor, "cosine, triangular: the lowest rate").at_least(0);
+    o.add("lr-peak", &s.lr_peak, "triangular: where the peak is, as a part of the training").range(0, 1);
+    o.add("momentum", &s.momentum, "of SGD").range(0, 1);
+    o.add("nesterov", &s.nesterov, "Nesterov's momentum");
+    o.add("l2", &s.l2, "weight decay, on all parameters").at_least(0);
+    o.add("label-smoothing", &s.smoothing, "part of the target spread over all classes").range(0, 0.99);
+    o.group("Machine");
+    o.add("device", &s.device, "where to compute").one_of({"auto", "cpu"});
+    o.add("precision", &s.precision, "fp32-strict: plain multiply-adds, no Winograd").one_of({"auto", "fp32", "fp32-strict"});
+    o.add("threads", &s.threads, "per rank; 0: cores / ranks of this machine").at_least(0);
+    o.add("sync-bn", &s.sync_bn, "batch statistics over all ranks: the result does not depend on their number");
+    using par::Algorithm;
+    o.add("allreduce", &s.allreduce,
+          {{"auto", Algorithm::automatic}, {"ring", Algorithm::ring}, {"small", Algorithm::small}, {"mpi", Algorithm::mpi}},
+          "how gradients are summed over the ranks");
+    o.add("profile", &s.profile, "end with a table of time per op");
+    o.group("Run");
+    o.add("runs", &s.runs, "folder of all runs").metavar("DIR");
+    o.add("run-name", &s.run_name, "name of this run's folder; none: program and time").metavar("NAME");
+    o.add("resume", &s.resume, "go on from the last checkpoint of --run-name, or of the newest run");
+    o.add("checkpoint-every", &s.checkpoint_every, "also checkpoint every so many steps; 0: at the end of epochs").at_least(0);
+    o.add("keep", &s.keep, "checkpoints to keep").at_least(1);
+}
+
+/// Defaults that depend on other options.
+void complete(Settings& s, const Options& options) {
+    if (s.data.empty() && !options.given("batch-size")) s.batch_size = 50;
+    if (s.data.empty() && !options.given("epochs")) s.epochs = 20;
+    if (s.lr == 0) s.lr = 0.1 * double(s.batch_size) / 256;
+}
+
+data::LoaderOptions loader_options(const Settings& s, const par::Group& group) {
+    const bool flip = s.augment.find("flip") != std::string::npos;
+    const bool translate = s.augment.find("translate") != std::string::npos;
+    return {.batch_size = s.batch_size,
+            .shuffle = s.shuffle == "epoch",
+            .keep_partial = s.partial == "keep",
+            .seed = uint64_t(s.seed),
+            .augment = {.flip = flip, .translate = translate ? s.translate : 0, .fill = s.fill},
+            .normalise = data::kCifar10,
+            .rank = group.rank(),
+            .ranks = group.size()};
+}
+
+/// Bytes of tensors that a step on so many images holds at most: one is gone through without being executed.
+int64_t planned_bytes(CifarNet& net, int64_t images) {
+    const DryRun dry;
+    reset_peak_bytes();
+    Tape tape;
+    const Tensor x = Tensor::empty({images, 32, 32, 3}), labels = Tensor::empty({images}, DType::i32);
+    tape.gradients(cross_entropy(net.forward(x, Mode::train), labels), net.parameters.value_list(),
+                   net.parameters.gradient_list());
+    return peak_bytes();
+}
+
+int train(Settings& s, Options& options, par::Group& group) {
+    const bool root = group.rank() == 0;
+
+    // A run's folder, or an old one's, and what its last checkpoint holds. The other ranks read it, too.
+    std::optional<RunFolder> folder;
+    std::optional<LoadedCheckpoint> checkpoint;
+    if (s.resume) {
+        folder.emplace(RunFolder::open(s.runs, "train_cifar", s.run_name));
+        checkpoint = load_latest_checkpoint(folder->checkpoint_path());
+        restore_options(checkpoint->state, options);
+    }
+    if (!checkpoint) complete(s, options);
+    if (!options.given("threads") || s.threads == 0) s.threads = std::max(1, available_cores() / group.local_size());
+
+    const data::TrainTest data = data::load(s.data);
+    RG_CHECK(data.train.height == 32 && data.train.width == 32 && data.train.channels == 3,
+             "train_cifar: expected images of 32 x 32 x 3, got ", data.train.height, " x ", data.train.width, " x ",
+             data.train.channels, " in ", data.source);
+
+    CifarNet net({.width = s.width,
+                  .depth = s.depth,
+                  .classes = int64_t(data.train.classes.size()),
+                  .seed = uint64_t(s.seed),
+                  .init = s.initializer});
+    Parameters& parameters = net.parameters;
+    const Tensor velocity = Tensor::zeros(parameters.values().shape());
+    Position at;
+    if (checkpoint)
+        at = restore_training("train_cifar", checkpoint->state, parameters, velocity);
+    else if (!s.init_file.empty())
+        load_state_dict(parameters, load_tensors(s.init_file));
+
+    ThreadPool threads{int(s.threads)};
+    Profile profile;
+    GroupSync sync(group);
+    const Context context{.threads = &threads,
+                          .sync = s.sync_bn && group.size() > 1 ? &sync : nullptr,
+                          .strict_fp32 = s.precision == "fp32-strict",
+                          .profile = s.profile ? &profile : nullptr};
+    const ContextScope scope(context);
+
+    data::Loader loader(data.train, loader_options(s, group));
+    RG_CHECK(loader.batches() > 0, "train_cifar: ", data.train.count, " training images are less than a mini-batch of ",
+             s.batch_size, "; make --batch-size smaller or use --partial-batch keep");
+    const Schedule schedule{s.schedule,    s.lr,       double(s.epochs), parse_drops(s.drops),
+                            s.drop_factor, s.lr_floor, s.lr_peak};
+    schedule.check();
+    const int64_t last_step = s.steps >= 0 ? s.steps : s.epochs * loader.batches();
+
+    std::optional<Progress> progress;
+    if (root) {
+        if (!folder) folder.emplace(RunFolder::create(s.runs, "train_cifar", s.run_name));
+        folder->cut_metrics(at.step, at.epoch - 1);
+        folder->write_config(Json::object()
+                                 .set("program", "train_cifar")
+                                 .set("version", RG_VERSION)
+                                 .set("ranks", group.size())
+                                 .set("seed", s.seed)
+                                 .set("options", options.to_json()));
+        progress.emplace();
+        if (checkpoint)
+            for (const std::string& warning : checkpoint->warnings) progress->note(warning);
+        const int64_t share = data::share_of(s.batch_size, group.size(), 0).size();
+        progress->note(cat("cpu (", cpu::isa().name, "), ", s.threads, s.threads == 1 ? " thread" : " threads", " x ",
+                           group.size(), group.size() == 1 ? " rank" : " ranks", ", ",
+                           s.precision == "auto" ? "fp32" : s.precision, "; ", data.source, ": ", data.train.count,
+                           " + ", data.test.count, " images; ", parameters.count(), " parameters, ",
+                           planned_bytes(net, share) >> 20, " MiB planned; ", folder->path()));
+        if (checkpoint) progress->note(cat("resumed from ", checkpoint->path, " at step ", at.step));
+    }
+
+    const std::vector<Tensor> values = parameters.value_list(), gradients = parameters.gradient_list();
+    const auto save = [&] {
+        if (!root) return;
+        folder->sync();
+        save_checkpoint(folder->checkpoint_path(), at.step,
+                        training_state("train_cifar", parameters, velocity, at, options), int(s.keep));
+    };
+    using Clock = std::chrono::steady_clock;
+    const Clock::time_point begin = Clock::now();
+    install_stop_signals();
+
+    bool stop = false;
+    while (at.step < last_step && !stop) {
+        const Clock::time_point epoch_begin = Clock::now();
+        const double images_before = at.images;
+        loader.start(at.epoch, at.batch);
+        while (at.step < last_step && !stop && group.all(loader.has_next(), "has data")) {
+            const data::Batch batch = loader.next();
+            const int64_t samples = batch.x.extent(0);
+            group.set_step(at.step + 1);
+            sync.samples = batch.global_size;
+            sync.share = double(samples) / double(batch.global_size);
+
+            // Forward, backward, and the sum over the ranks.
+            Tape tape;
+            const Tensor scores = net.forward(batch.x, Mode::train);
+            const Tensor loss = cross_entropy(scores, batch.labels, float(s.smoothing));
+            tape.gradients(loss, values, gradients);
+            aggregate_gradients(group, parameters, sync.share, s.allreduce);
+
+            // Update.
+            const double lr = schedule.at(double(at.epoch - 1) + double(at.batch) / double(loader.batches()));
+            sgdm_update(parameters.values(), velocity, parameters.gradients(),
+                        {float(lr), float(s.momentum), float(s.l2), s.nesterov});
+            if (!s.sync_bn) aggregate_state(group, parameters, sync.share);
+
+            // Loss and accuracy over all ranks, and whether anyone was asked to stop.
+            double sums[] = {samples ? sync.share * double(loss.data<float>()[0]) : 0.0,
+                             double(count_correct(scores, batch.labels)), stop_requested() ? 1.0 : 0.0};
+            group.allreduce_sum(std::span<double>(sums), "loss");
+            stop = sums[2] > 0;
+            ++at.step, ++at.batch;
+            at.loss_sum += sums[0] * double(batch.global_size);
+            at.correct += sums[1];
+            at.images += double(batch.global_size);
+            if (root) {
+                folder->log(Json::object()
+                                .set("step", at.step)
+                                .set("epoch", at.epoch)
+                                .set("loss", sums[0])
+                                .set("accuracy", sums[1] / double(batch.global_size))
+                                .set("lr", lr));
+                progress->step({at.epoch, s.epochs, at.step, last_step, at.loss_sum / at.images, at.correct / at.images,
+                                batch.global_size});
+            }
+            if (s.checkpoint_every && at.step % s.checkpoint_every == 0 && at.batch < loader.batches()) save();
+        }
+
+        if (at.batch == loader.batches()) { // else stopped on the way: `at` is where to go on
+            const double seconds = std::chrono::duration<double>(Clock::now() - epoch_begin).count();
+            par::verify_identical(group, parameters.values().span<float>(), "parameters");
+            const Score test = evaluate(group, data.test, data::kCifar10,
+                                        [&](const Tensor& x) { return net.forward(x, Mode::evaluate); });
+            const EpochStatus status{at.epoch,          s.epochs,  at.loss_sum / at.images, at.correct / at.images,
+                                     test.loss,         test.accuracy,
+                                     (at.images - images_before) / seconds, seconds};
+            if (root) {
+                folder->log(Json::object()
+                                .set("epoch", status.epoch)
+                                .set("train_loss", status.train_loss)
+                                .set("train_accuracy", status.train_accuracy)
+                                .set("test_loss", status.test_loss)
+                                .set("test_accuracy", status.test_accuracy)
+                                .set("images_per_s", status.images_per_second)
+                                .set("seconds", status.seconds));
+                progress->epoch(status);
+            }
+            at = {at.epoch + 1, 0, at.step};
+        }
+        if (root) save_tensors(folder->model_path(), state_dict(parameters));
+        save();
+    }
+
+    if (root) {
+        if (last_step == 0) save_tensors(folder->model_path(), state_dict(parameters));
+        progress->note(cat(stop ? "stopped" : "done", " after step ", at.step, "; ", folder->path()));
+        if (s.profile) progress->note(profile.table(std::chrono::duration<double>(Clock::now() - begin).count()));
+    }
+    return 0;
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+    return par::run_ranks_main(argc, argv, [&](par::Group& group) {
+        Settings settings;
+        Options options("train_cifar", "trains a convolutional network on CIFAR-10, alone or under mpiexec");
+        declare(options, settings);
+        if (!options.parse(argc, argv)) {
+            if (group.rank() == 0) std::cout << options.help();
+            return 0;
+        }
+        return train(settings, options, group);
+    });
+}

@@ -1,0 +1,55 @@
+// See training_state.h. Tensors: those of state_dict() and the optimizer's flat buffer.
+#include "models/training_state.h"
+
+#include "models/state_dict.h"
+
+#include <algorithm>
+
+namespace rg {
+
+namespace {
+const char* const kVelocity = "optimizer.velocity";
+}
+
+TensorFile training_state(const std::string& program, const Parameters& parameters, const Tensor& velocity,
+                          const Position& at, const Options& options) {
+    TensorFile file{state_dict(parameters), {}, {}};
+    file.tensors.push_back({kVelocity, velocity});
+    Json values = Json::object();
+    for (const auto& [name, value] : options.values()) values.set(name, value);
+    file.metadata = {{"program", program},
+                     {"options", values.dump()},
+                     {"epoch", cat(at.epoch)},
+                     {"batch", cat(at.batch)},
+                     {"steps_done", cat(at.step)},
+                     {"epoch_sums", Json(Json::Array{at.loss_sum, at.correct, at.images}).dump()}};
+    return file;
+}
+
+Position restore_training(const std::string& program, TensorFile file, Parameters& parameters, const Tensor& velocity) {
+    RG_CHECK(file.text("program") == program, file.source, ": a checkpoint of ", file.text("program"), ", not of ",
+             program);
+    const Tensor saved = file.tensor(kVelocity, DType::f32, velocity.shape());
+    std::erase_if(file.tensors, [](const NamedTensor& t) { return t.name == kVelocity; });
+    const Json sums = Json::parse(file.text("epoch_sums"), file.source);
+    RG_CHECK(sums.is_array() && sums.as_array().size() == 3, file.source, ": epoch_sums: expected 3 numbers");
+    const Position at{file.number("epoch"),
+                      file.number("batch"),
+                      file.number("steps_done"),
+                      sums.as_array()[0].as_double(),
+                      sums.as_array()[1].as_double(),
+                      sums.as_array()[2].as_double()};
+    RG_CHECK(at.epoch >= 1 && at.batch >= 0 && at.step >= 0, file.source, ": position ", at.epoch, "/", at.batch, "/",
+             at.step, " is not possible");
+    load_state_dict(parameters, file);
+    std::copy_n(saved.data<float>(), saved.numel(), velocity.data<float>());
+    return at;
+}
+
+void restore_options(const TensorFile& file, Options& options) {
+    const Json saved = Json::parse(file.text("options"), file.source);
+    for (const auto& [name, value] : saved.as_object())
+        if (!options.given(name)) options.set(name, value.as_string());
+}
+
+} // namespace rg

@@ -1,0 +1,28 @@
+// Everything that a stopped training needs to go on with the same bits, as the contents of a checkpoint.
+//
+// There is no random state: what is random is a function of the seed and of these counters.
+#pragma once
+
+#include "core/options.h"
+#include "core/parameters.h"
+#include "core/safetensors.h"
+
+namespace rg {
+
+/// Where a training stands.
+struct Position {
+    int64_t epoch = 1, batch = 0; // of the next step; batches count from 0
+    int64_t step = 0;             // done, since the start
+    double loss_sum = 0, correct = 0, images = 0; // of this epoch so far, over all ranks
+};
+
+TensorFile training_state(const std::string& program, const Parameters& parameters, const Tensor& velocity,
+                          const Position& position, const Options& options);
+
+/// The inverse; parameters and velocity are overwritten. Error: the file is of another program or another network.
+Position restore_training(const std::string& program, TensorFile file, Parameters& parameters, const Tensor& velocity);
+
+/// Gives every option that the command line does not the value that the file's training had.
+void restore_options(const TensorFile& file, Options& options);
+
+} // namespace rg

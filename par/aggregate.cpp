@@ -1,0 +1,95 @@
+// Weighted sums over ranks. The variance is centred on the combined mean, which costs a second small allreduce and
+// avoids the cancellation of E[x^2] - E[x]^2 when means are large.
+
+#include "par/aggregate.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+namespace rg::par {
+
+namespace {
+
+template <class T>
+void weigh(std::span<T> values, double share) {
+    if (share == 0) // zero times NaN would be NaN
+        std::fill(values.begin(), values.end(), T(0));
+    else
+        for (T& v : values) v = T(v * T(share));
+}
+
+/// Four lanes of 64-bit words, each rotated and multiplied by an odd constant, so that a word counts by its place.
+uint64_t checksum(std::span<const float> values) {
+    constexpr uint64_t kOdd = 0x9E3779B97F4A7C15u;
+    uint64_t lanes[4] = {1, 2, 3, 4};
+    const auto mix = [](uint64_t h, uint64_t word) { return std::rotl(h ^ word, 29) * kOdd; };
+    size_t i = 0;
+    for (; i + 8 <= values.size(); i += 8)
+        for (size_t lane = 0; lane < 4; ++lane) {
+            uint64_t word;
+            std::memcpy(&word, &values[i + 2 * lane], sizeof word);
+            lanes[lane] = mix(lanes[lane], word);
+        }
+    for (; i < values.size(); ++i) lanes[0] = mix(lanes[0], std::bit_cast<uint32_t>(values[i]));
+    uint64_t h = values.size();
+    for (const uint64_t lane : lanes) h = mix(h, lane);
+    return h ^ h >> 32;
+}
+
+} // namespace
+
+double share_of(Group& group, int64_t samples) {
+    RG_CHECK(samples >= 0, "share_of: expected at least zero samples, got ", samples, " (rank ", group.rank(), ")");
+    double total = double(samples);
+    group.allreduce_sum({&total, 1}, "sample count");
+    RG_CHECK(total > 0, "share_of: expected samples on some rank, got none on all ", group.size());
+    return double(samples) / total;
+}
+
+void aggregate(Group& group, std::span<float> values, double share, std::string_view what) {
+    weigh(values, share);
+    group.allreduce_sum(values, what);
+}
+
+void aggregate(Group& group, std::span<double> values, double share, std::string_view what) {
+    weigh(values, share);
+    group.allreduce_sum(values, what);
+}
+
+void aggregate_state(Group& group, std::span<const StateBlock> blocks, double share) {
+    std::vector<double> mean, variance;
+    for (const StateBlock& b : blocks) {
+        mean.insert(mean.end(), b.mean, b.mean + b.channels);
+        variance.insert(variance.end(), b.variance, b.variance + b.channels);
+    }
+    const std::vector<double> local_mean = mean;
+    aggregate(group, mean, share, "running means");
+    for (size_t c = 0; c < mean.size(); ++c) {
+        const double difference = local_mean[c] - mean[c];
+        variance[c] += difference * difference;
+    }
+    aggregate(group, variance, share, "running variances");
+    size_t c = 0;
+    for (const StateBlock& b : blocks)
+        for (int64_t i = 0; i < b.channels; ++i, ++c) {
+            b.mean[i] = float(mean[c]);
+            b.variance[i] = float(variance[c]);
+        }
+}
+
+void verify_identical(Group& group, std::span<const float> values, std::string_view what) {
+    const uint64_t mine = checksum(values);
+    const std::string_view bytes(reinterpret_cast<const char*>(&mine), sizeof mine);
+    const std::vector<std::string> sums = group.allgather(bytes, what);
+    const std::string* usual = &sums[0];
+    for (const std::string& candidate : sums)
+        if (2 * std::count(sums.begin(), sums.end(), candidate) > std::ptrdiff_t(sums.size())) usual = &candidate;
+    std::string differ;
+    for (size_t r = 0; r < sums.size(); ++r)
+        if (sums[r] != *usual) differ += cat(differ.empty() ? "" : ", ", r);
+    RG_CHECK(differ.empty(), "verify_identical ", what, ": expected the same bits on all ", group.size(),
+             " ranks, got different ones on rank ", differ, " (", values.size(), " values on rank ", group.rank(), ")");
+}
+
+} // namespace rg::par

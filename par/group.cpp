@@ -1,0 +1,142 @@
+// The collectives on top of the ring and recursive doubling; the choice between them; the cache of plans.
+//
+// Broadcast and allgather serve start-up, checks and reports, so they are the simplest algorithms that are right,
+// not the fastest: a binomial tree in pieces, and a ring of blocks.
+
+#include "par/group.h"
+
+#include <algorithm>
+
+namespace rg::par {
+
+namespace {
+
+constexpr int kDataTag = 4;
+constexpr size_t kBroadcastPiece = 1 << 20; // bytes; so that a long message flows down the tree
+
+/// The plan for a vector, made if there is none; it becomes the first of the list, and the oldest goes.
+template <class Plan, class Make>
+Plan& find_plan(std::vector<std::unique_ptr<Plan>>& plans, const Vector& vector, const Make& make) {
+    auto found = std::find_if(plans.begin(), plans.end(), [&](const auto& plan) { return plan->serves(vector); });
+    if (found == plans.end()) {
+        if (plans.size() == Group::kPlans) plans.pop_back();
+        plans.push_back(make());
+        found = plans.end() - 1;
+    }
+    std::rotate(plans.begin(), found, found + 1);
+    return *plans.front();
+}
+
+} // namespace
+
+Group::Group(Link& link, const GroupOptions& options) : link_(link), options_(options), handshake_(link) {
+    RG_CHECK(options.segment_bytes >= 1, "Group: expected a segment of at least one byte, got none");
+}
+
+Operation Group::next_operation(const char* name, std::string_view what, size_t bytes, uint64_t detail) {
+    return {name, what, bytes, ++operations_, step_, detail};
+}
+
+void Group::allreduce(const char* name, const Vector& vector, std::string_view what, Algorithm algorithm) {
+    if (size() == 1) return;
+    if (algorithm == Algorithm::automatic) algorithm = vector.bytes() < kRingFrom ? Algorithm::small : Algorithm::ring;
+    if (algorithm == Algorithm::mpi) {
+        RG_CHECK(link_.native_allreduce(vector.data, vector.count, size_of(vector.type)), name, " ", what,
+                 ": expected an MPI link for algorithm mpi, got threads of one process");
+        return;
+    }
+    const bool ring = algorithm == Algorithm::ring;
+    // Ranks must agree on whatever decides the messages: length and number type, algorithm, segments.
+    const uint64_t detail = uint64_t(options_.segment_bytes) << 8 | size_of(vector.type) << 1 | uint64_t(ring);
+    const Operation op = next_operation(name, what, vector.bytes(), detail);
+    try {
+        handshake_.start(op);
+        if (ring) {
+            // Before any data: a peer may still be reading this vector when an error here frees it.
+            handshake_.finish(op);
+            find_plan(rings_, vector, [&] {
+                return std::make_unique<RingPlan>(link_, vector, options_.segment_bytes);
+            }).run(op);
+        } else {
+            find_plan(doublings_, vector, [&] {
+                return std::make_unique<DoublingPlan>(link_, vector.bytes());
+            }).run(vector, handshake_, op);
+        }
+    } catch (...) { // messages in flight point into the caller's memory, which may be gone before this group is
+        rings_.clear();
+        throw;
+    }
+}
+
+void Group::allreduce_sum(std::span<float> values, std::string_view what, Algorithm algorithm) {
+    const Vector vector{reinterpret_cast<std::byte*>(values.data()), values.size(), Element::f32};
+    allreduce("allreduce", vector, what, algorithm);
+}
+
+void Group::allreduce_sum(std::span<double> values, std::string_view what, Algorithm algorithm) {
+    const Vector vector{reinterpret_cast<std::byte*>(values.data()), values.size(), Element::f64};
+    allreduce("allreduce", vector, what, algorithm);
+}
+
+bool Group::all(bool mine, std::string_view what) {
+    double yes = mine ? 1.0 : 0.0;
+    allreduce("all", {reinterpret_cast<std::byte*>(&yes), 1, Element::f64}, what, Algorithm::small);
+    return yes == double(size());
+}
+
+void Group::barrier(std::string_view what) { allreduce("barrier", {}, what, Algorithm::small); }
+
+void Group::broadcast(std::span<std::byte> bytes, int root, std::string_view what) {
+    const int p = size();
+    RG_CHECK(root >= 0 && root < p, "broadcast ", what, ": expected a root in 0..", p - 1, ", got ", root);
+    if (p == 1) return;
+    const Operation op = next_operation("broadcast", what, bytes.size(), uint64_t(root));
+    handshake_.start(op);
+    handshake_.finish(op);
+    // Binomial tree, ranks counted from the root: the parent is the number without its lowest bit.
+    const int number = (rank() - root + p) % p;
+    const int lowest = number == 0 ? p : number & -number;
+    for (size_t begin = 0; begin < bytes.size(); begin += kBroadcastPiece) {
+        const std::span<std::byte> piece = bytes.subspan(begin, std::min(kBroadcastPiece, bytes.size() - begin));
+        if (number != 0) {
+            const int parent = (number - lowest + root) % p;
+            Channel in = link_.open_receive(piece.data(), piece.size(), parent, kDataTag);
+            link_.start(in);
+            link_.wait(in, op, int(begin / kBroadcastPiece));
+        }
+        for (int bit = 1; bit < lowest && number + bit < p; bit *= 2) {
+            Channel out = link_.open_send(piece.data(), piece.size(), (number + bit + root) % p, kDataTag);
+            link_.start(out);
+            link_.wait(out, op, int(begin / kBroadcastPiece));
+        }
+    }
+}
+
+std::vector<std::string> Group::allgather(std::string_view mine, std::string_view what) {
+    const int p = size();
+    std::vector<std::string> parts(static_cast<size_t>(p));
+    parts[size_t(rank())] = mine;
+    if (p == 1) return parts;
+    std::vector<double> lengths(size_t(p), 0.0); // exact up to 2^53
+    lengths[size_t(rank())] = double(mine.size());
+    allreduce_sum(lengths, what, Algorithm::small);
+    for (int r = 0; r < p; ++r) parts[size_t(r)].resize(size_t(lengths[size_t(r)]));
+
+    const Operation op = next_operation("allgather", what, 0, 0);
+    handshake_.start(op);
+    handshake_.finish(op);
+    const int next = (rank() + 1) % p, previous = (rank() + p - 1) % p;
+    for (int round = 0; round < p - 1; ++round) { // pass on what came last
+        const std::string& give = parts[size_t((rank() - round + p) % p)];
+        std::string& take = parts[size_t((rank() - round - 1 + p) % p)];
+        Channel in = link_.open_receive(take.data(), take.size(), previous, kDataTag);
+        Channel out = link_.open_send(give.data(), give.size(), next, kDataTag);
+        link_.start(in);
+        link_.start(out);
+        link_.wait(in, op, round);
+        link_.wait(out, op, round);
+    }
+    return parts;
+}
+
+} // namespace rg::par

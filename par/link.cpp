@@ -1,0 +1,192 @@
+// What both makes of Link share: the table of channels, the wait that gives the core away, and the handshake.
+//
+// Why not simply block in the library: MPI libraries poll without yielding, so with more ranks than cores each
+// hand-over waits for the scheduler's time slice (milliseconds instead of microseconds).
+
+#include "par/link.h"
+
+#include <algorithm>
+#include <chrono>
+#include <climits>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+
+#include <sched.h>
+#include <unistd.h>
+
+namespace rg::par {
+
+namespace {
+
+constexpr double kDeadline = 300.0; // seconds
+// Polls before the core is offered to others. With a core per rank there is little to offer it for, and a busy
+// neighbour would keep it for a time slice; with more ranks than cores 5 to 50 measured alike, and 500 three times
+// slower.
+constexpr int kSpins = 500, kSpinsWhenCrowded = 20;
+// Seconds of yielding before naps: a wait that long is for a peer that computes. Earlier naps made four ranks on two
+// cores ten times slower: a sleeper that wakes among ranks that yield waits for the end of a time slice.
+constexpr double kNapAfter = 0.05;
+constexpr long kNapNs = 50'000;
+constexpr int kHandshakeTag = 1;
+
+double seconds_now() {
+    using namespace std::chrono;
+    return duration<double>(steady_clock::now().time_since_epoch()).count();
+}
+
+double deadline_from_environment() {
+    const char* text = std::getenv("RG_DEADLINE_S");
+    if (!text || !*text) return kDeadline;
+    char* end = nullptr;
+    const double seconds = std::strtod(text, &end);
+    RG_CHECK(*end == '\0' && seconds > 0, "RG_DEADLINE_S: expected seconds above zero, got '", text, "'");
+    return seconds;
+}
+
+uint64_t hash_of(std::string_view text) { // FNV-1a (Fowler, Noll, Vo)
+    uint64_t h = 14695981039346656037u;
+    for (const char c : text) h = (h ^ uint8_t(c)) * 1099511628211u;
+    return h;
+}
+
+template <size_t N>
+void copy_text(std::array<char, N>& out, std::string_view text) {
+    text.copy(out.data(), N - 1); // the last byte stays zero
+}
+
+} // namespace
+
+Channel::Channel(Channel&& other) noexcept : link_(other.link_), slot_(other.slot_) { other.link_ = nullptr; }
+
+Channel& Channel::operator=(Channel&& other) noexcept {
+    std::swap(link_, other.link_);
+    std::swap(slot_, other.slot_);
+    return *this;
+}
+
+Channel::~Channel() {
+    if (link_) link_->close(slot_);
+}
+
+Link::Link(int rank, int size, int local_rank, int local_size)
+    : rank_(rank),
+      size_(size),
+      local_rank_(local_rank),
+      local_size_(local_size),
+      crowded_(local_size > sysconf(_SC_NPROCESSORS_ONLN)),
+      deadline_(deadline_from_environment()) {}
+
+void Link::set_deadline(double seconds) {
+    RG_CHECK(seconds > 0, "set_deadline: expected seconds above zero, got ", seconds);
+    deadline_ = seconds;
+}
+
+bool Link::native_allreduce(void*, size_t, size_t) { return false; }
+
+Channel Link::open_send(const void* data, size_t bytes, int to, int tag) {
+    return open(true, const_cast<void*>(data), bytes, to, tag);
+}
+
+Channel Link::open_receive(void* data, size_t capacity, int from, int tag) {
+    return open(false, data, capacity, from, tag);
+}
+
+Channel Link::open(bool send, void* data, size_t bytes, int peer, int tag) {
+    RG_CHECK(peer >= 0 && peer < size_ && peer != rank_, "open channel: expected a peer in 0..", size_ - 1,
+             " other than rank ", rank_, ", got ", peer);
+    RG_CHECK(bytes <= size_t(INT_MAX), "open channel: expected at most ", INT_MAX, " bytes, got ", bytes, " (rank ",
+             rank_, ", peer ", peer, ")");
+    if (free_slots_.empty()) {
+        slots_.emplace_back();
+        free_slots_.reserve(slots_.size()); // so that close() never allocates
+        free_slots_.push_back(int(slots_.size()) - 1);
+    }
+    const int i = free_slots_.back();
+    slots_[size_t(i)] = {peer, tag, bytes, send, false};
+    do_open(i, data);
+    free_slots_.pop_back();
+    return Channel(this, i);
+}
+
+void Link::close(int i) {
+    do_close(i);
+    slots_[size_t(i)].in_flight = false;
+    free_slots_.push_back(i);
+}
+
+void Link::start(Channel& channel) {
+    Slot& s = slots_[size_t(channel.slot_)];
+    RG_CHECK(!s.in_flight, "start channel: its last message is still in flight (rank ", rank_, ", peer ", s.peer, ")");
+    do_start(channel.slot_);
+    s.in_flight = true;
+}
+
+size_t Link::wait(Channel& channel, const Operation& op, int round) {
+    Slot& s = slots_[size_t(channel.slot_)];
+    size_t bytes = s.bytes;
+    if (!s.in_flight) return bytes;
+    const int spins = crowded_ ? kSpinsWhenCrowded : kSpins;
+    double begin = 0;
+    bool nap = false;
+    for (int64_t polls = 0; !do_test(channel.slot_, &bytes); ++polls) {
+        if (polls < spins) continue;
+        if (polls == spins) begin = seconds_now();
+        if (nap) {
+            const timespec length{0, kNapNs};
+            nanosleep(&length, nullptr);
+        } else {
+            sched_yield();
+            if (polls % 64 != 0) continue; // the clock is not free
+        }
+        const double waited = seconds_now() - begin;
+        nap = waited > kNapAfter;
+        if (waited > deadline_) fail_late(s, op, round, waited);
+    }
+    s.in_flight = false;
+    return bytes;
+}
+
+void Link::fail_late(const Slot& s, const Operation& op, int round, double seconds) const {
+    const std::string waiting = s.send ? cat("expected rank ", s.peer, " to take ", s.bytes, " bytes")
+                                       : cat("expected a message from rank ", s.peer, " (up to ", s.bytes, " bytes)");
+    fail(op.name, " ", op.what, ": ", waiting, ", got nothing in ", seconds, " s (rank ", rank_, ", round ", round,
+         ", ", op.bytes, " bytes in all, operation ", op.number, ", step ", op.step, "); rank ", s.peer,
+         " may have stopped, or be slow: RG_DEADLINE_S sets the limit");
+}
+
+Handshake::Handshake(Link& link) : link_(link) {
+    static_assert(sizeof(Message) == 96, "compared and sent as bytes: no padding");
+    if (link.size() == 1) return;
+    const int next = (link.rank() + 1) % link.size(), previous = (link.rank() + link.size() - 1) % link.size();
+    to_next_ = link.open_send(&mine_, sizeof mine_, next, kHandshakeTag);
+    from_previous_ = link.open_receive(&theirs_, sizeof theirs_, previous, kHandshakeTag);
+}
+
+Handshake::Message Handshake::message_of(const Operation& op) {
+    Message m{op.bytes, op.number, op.detail, hash_of(op.what), {}, {}};
+    copy_text(m.name, op.name);
+    copy_text(m.what, op.what);
+    return m;
+}
+
+void Handshake::start(const Operation& op) {
+    mine_ = message_of(op);
+    link_.start(from_previous_);
+    link_.start(to_next_);
+}
+
+void Handshake::finish(const Operation& op) {
+    const size_t bytes = link_.wait(from_previous_, op);
+    const int previous = (link_.rank() + link_.size() - 1) % link_.size();
+    if (bytes != sizeof theirs_ || theirs_ != mine_) {
+        const char* hint = theirs_.detail == mine_.detail ? "" : "; algorithm, number type, segment or root differ";
+        fail(op.name, " ", op.what, ": expected ", op.bytes, " bytes on every rank, got ", theirs_.name.data(), " ",
+             theirs_.what.data(), " of ", theirs_.bytes, " bytes on rank ", previous, " (rank ", link_.rank(),
+             ", operation ", op.number, " here and ", theirs_.number, " there, step ", op.step, hint,
+             "); all ranks must make the same calls in the same order");
+    }
+    link_.wait(to_next_, op);
+}
+
+} // namespace rg::par

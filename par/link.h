@@ -1,0 +1,145 @@
+// Link: what the parallel algorithms see of the machine, and nothing else.
+//
+// A Link is one rank's view of a fixed set of ranks: who I am, and channels. A channel is opened once over a fixed
+// buffer (send or receive, one peer, one tag), then started and waited for any number of times; a steady training
+// step opens nothing. There are two makes: MPI point-to-point (mpi_link.h) and ranks as threads of one process
+// (thread_link.h). Messages of one sender, receiver and tag arrive in the order in which they were started.
+// One thread at a time may use a Link. Collectives are not here: see group.h.
+#pragma once
+
+#include "core/base.h"
+
+#include <array>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+namespace rg::par {
+
+/// Another rank failed first, and this rank only heard of it. Programs report the first failure, not its echoes.
+class PeerFailed : public Error {
+public:
+    using Error::Error;
+};
+
+/// The collective that a message belongs to. It is compared between ranks (Handshake) and named in error texts.
+struct Operation {
+    const char* name = ""; // "allreduce"
+    std::string_view what; // the caller's word: "gradients, bucket 2"
+    uint64_t bytes = 0;    // of the whole operation, not of one message
+    uint64_t number = 0;   // counts the operations of a group
+    int64_t step = 0;      // training step, for texts only
+    uint64_t detail = 0;   // whatever else must agree: a root, a segment size
+};
+
+class Link;
+
+/// A channel: one buffer, one direction, one peer. Moves, does not copy. Closing one in flight withdraws it.
+class Channel {
+public:
+    Channel() = default;
+    Channel(Channel&& other) noexcept;
+    Channel& operator=(Channel&& other) noexcept;
+    ~Channel();
+
+private:
+    friend class Link;
+    Channel(Link* link, int slot) : link_(link), slot_(slot) {}
+    Link* link_ = nullptr;
+    int slot_ = -1;
+};
+
+class Link {
+public:
+    virtual ~Link() = default;
+    Link(const Link&) = delete;
+    Link& operator=(const Link&) = delete;
+
+    int rank() const { return rank_; }
+    int size() const { return size_; }
+    /// Place among the ranks that share this machine's memory, and how many they are.
+    int local_rank() const { return local_rank_; }
+    int local_size() const { return local_size_; }
+
+    /// A channel over memory that the caller keeps alive and in place. Sizes up to 2^31 - 1 bytes; zero is allowed.
+    Channel open_send(const void* data, size_t bytes, int to, int tag);
+    /// Takes messages of at most `capacity` bytes; a longer one is an error at wait().
+    Channel open_receive(void* data, size_t capacity, int from, int tag);
+
+    /// Sets the channel's one message going. It must not be in flight already.
+    void start(Channel& channel);
+    /// Gives the bytes that were received (or sent). Polls, then yields the core, then naps, so that more ranks than
+    /// cores do not starve each other. Error past the deadline: names both ranks, the operation, round and bytes.
+    size_t wait(Channel& channel, const Operation& op, int round = 0);
+
+    /// Seconds that one wait may take: RG_DEADLINE_S, else 300.
+    double deadline() const { return deadline_; }
+    void set_deadline(double seconds);
+
+    /// Ends the job with this exit code (MPI), or makes every other rank's next wait a PeerFailed (threads).
+    virtual void abort(int code) = 0;
+    /// The library's own blocking sum in place, as a yardstick; false where there is none. width: 4 float, 8 double.
+    virtual bool native_allreduce(void* data, size_t count, size_t width);
+
+protected:
+    struct Slot {
+        int peer = -1;
+        int tag = 0;
+        size_t bytes = 0; // length of a send, capacity of a receive
+        bool send = false;
+        bool in_flight = false;
+    };
+    Link(int rank, int size, int local_rank, int local_size);
+    const Slot& slot(int i) const { return slots_[size_t(i)]; }
+
+private:
+    friend class Channel;
+    virtual void do_open(int slot, void* data) = 0;
+    virtual void do_start(int slot) = 0;
+    /// True when the message has gone or come; then *bytes is its length. Errors of the transport are thrown.
+    virtual bool do_test(int slot, size_t* bytes) = 0;
+    virtual void do_close(int slot) = 0;
+
+    Channel open(bool send, void* data, size_t bytes, int peer, int tag);
+    void close(int slot);
+    [[noreturn]] void fail_late(const Slot& slot, const Operation& op, int round, double seconds) const;
+
+    int rank_, size_, local_rank_, local_size_;
+    bool crowded_; // more ranks than cores on this node
+    double deadline_;
+    std::vector<Slot> slots_;
+    std::vector<int> free_slots_;
+};
+
+/// Makes ranks that are in different operations an error at once, instead of a hang or silent garbage.
+///
+/// Every operation opens with one 96-byte message from each rank to the next around the ring, and no rank posts a
+/// receive for data before the message of the rank before it agrees with its own operation (name, what, bytes,
+/// number, detail). If the ranks do not all agree, some neighbours differ, so some rank sees it. It costs about a
+/// microsecond; the algorithm for small messages lets it travel beside the first data.
+class Handshake {
+public:
+    explicit Handshake(Link& link);
+    Handshake(const Handshake&) = delete;
+    Handshake& operator=(const Handshake&) = delete;
+
+    /// Sends this rank's operation to the next rank. `op` stays the caller's until finish().
+    void start(const Operation& op);
+    /// Waits for the rank before; Error naming both operations when they differ.
+    void finish(const Operation& op);
+
+private:
+    struct Message {
+        uint64_t bytes = 0, number = 0, detail = 0, what_hash = 0;
+        std::array<char, 24> name{};
+        std::array<char, 40> what{};
+        bool operator==(const Message&) const = default;
+    };
+    static Message message_of(const Operation& op);
+
+    Link& link_;
+    Message mine_, theirs_;
+    Channel to_next_, from_previous_;
+};
+
+} // namespace rg::par

@@ -1,0 +1,124 @@
+// Persistent point-to-point requests on a communicator of our own. The only blocking collectives are the two at
+// start-up (duplicate, split by node) and MPI_Finalize.
+//
+// Asks for MPI_THREAD_MULTIPLE, so that a communication thread may take over the link later; any level serves as long
+// as one thread at a time calls. Errors come back as codes and become rg::Error; whoever catches it aborts the job.
+
+#define MPICH_SKIP_MPICXX 1
+#define OMPI_SKIP_MPICXX 1
+
+#include "par/mpi_link.h"
+
+#include <cstdio>
+#include <exception>
+
+#include <mpi.h>
+
+namespace rg::par {
+
+namespace {
+
+void check(int code, const char* operation, int rank, int peer = -1, size_t bytes = 0) {
+    if (code == MPI_SUCCESS) [[likely]]
+        return;
+    char text[MPI_MAX_ERROR_STRING];
+    int length = 0, kind = 0;
+    MPI_Error_class(code, &kind);
+    MPI_Error_string(kind, text, &length);
+    fail(operation, ": expected success, got: ", std::string_view(text, size_t(length)), " (rank ", rank, ", peer ",
+         peer, ", ", bytes, " bytes", kind == MPI_ERR_TRUNCATE ? "; the peer sent a longer message)" : ")");
+}
+
+/// What is known of the ranks before the link exists.
+struct Place {
+    MPI_Comm comm = MPI_COMM_NULL;
+    int rank = 0, size = 1, local_rank = 0, local_size = 1;
+};
+
+Place start_mpi(int& argc, char**& argv) {
+    int level = MPI_THREAD_SINGLE;
+    check(MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level), "MPI_Init_thread", 0);
+    RG_CHECK(level >= MPI_THREAD_FUNNELED,
+             "MPI_Init_thread: expected an MPI that allows threads, got one that does not");
+    Place place;
+    check(MPI_Comm_dup(MPI_COMM_WORLD, &place.comm), "MPI_Comm_dup", 0);
+    MPI_Comm_set_errhandler(place.comm, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(place.comm, &place.rank);
+    MPI_Comm_size(place.comm, &place.size);
+    MPI_Comm node = MPI_COMM_NULL;
+    check(MPI_Comm_split_type(place.comm, MPI_COMM_TYPE_SHARED, place.rank, MPI_INFO_NULL, &node),
+          "MPI_Comm_split_type", place.rank);
+    MPI_Comm_rank(node, &place.local_rank);
+    MPI_Comm_size(node, &place.local_size);
+    MPI_Comm_free(&node);
+    return place;
+}
+
+class MpiLink final : public Link {
+public:
+    explicit MpiLink(const Place& place)
+        : Link(place.rank, place.size, place.local_rank, place.local_size),
+          comm_(place.comm),
+          exceptions_(std::uncaught_exceptions()) {}
+
+    ~MpiLink() override {
+        if (std::uncaught_exceptions() > exceptions_) MpiLink::abort(1); // finalising would wait for the others
+        MPI_Comm_free(&comm_);
+        MPI_Finalize();
+    }
+
+    void abort(int code) override {
+        // The one line that the user needs has been printed (run_ranks_main); the library would add its own.
+        if (!std::freopen("/dev/null", "w", stderr)) std::fclose(stderr);
+        MPI_Abort(MPI_COMM_WORLD, code);
+    }
+
+    bool native_allreduce(void* data, size_t count, size_t width) override {
+        check(MPI_Allreduce(MPI_IN_PLACE, data, int(count), width == 4 ? MPI_FLOAT : MPI_DOUBLE, MPI_SUM, comm_),
+              "MPI_Allreduce", rank());
+        return true;
+    }
+
+private:
+    void do_open(int i, void* data) override {
+        if (requests_.size() <= size_t(i)) requests_.resize(size_t(i) + 1, MPI_REQUEST_NULL);
+        const Slot& s = slot(i);
+        MPI_Request* request = &requests_[size_t(i)];
+        const int code = s.send ? MPI_Send_init(data, int(s.bytes), MPI_BYTE, s.peer, s.tag, comm_, request)
+                                : MPI_Recv_init(data, int(s.bytes), MPI_BYTE, s.peer, s.tag, comm_, request);
+        check(code, s.send ? "MPI_Send_init" : "MPI_Recv_init", rank(), s.peer, s.bytes);
+    }
+
+    void do_start(int i) override {
+        check(MPI_Start(&requests_[size_t(i)]), "MPI_Start", rank(), slot(i).peer, slot(i).bytes);
+    }
+
+    bool do_test(int i, size_t* bytes) override {
+        int done = 0;
+        MPI_Status status;
+        const Slot& s = slot(i);
+        check(MPI_Test(&requests_[size_t(i)], &done, &status), s.send ? "send" : "receive", rank(), s.peer, s.bytes);
+        if (!done) return false;
+        if (!s.send) {
+            int count = 0;
+            MPI_Get_count(&status, MPI_BYTE, &count);
+            *bytes = size_t(count);
+        }
+        return true;
+    }
+
+    void do_close(int i) override {
+        if (slot(i).in_flight) MPI_Cancel(&requests_[size_t(i)]); // after an error only; the job is about to end
+        MPI_Request_free(&requests_[size_t(i)]);
+    }
+
+    MPI_Comm comm_;
+    int exceptions_;
+    std::vector<MPI_Request> requests_; // by slot
+};
+
+} // namespace
+
+std::unique_ptr<Link> open_mpi(int& argc, char**& argv) { return std::make_unique<MpiLink>(start_mpi(argc, argv)); }
+
+} // namespace rg::par

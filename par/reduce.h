@@ -1,0 +1,37 @@
+// The numbers that an allreduce adds up, as the algorithms see them: bytes with an element type.
+//
+// Type-erased on purpose: the algorithms are written once, and only the innermost loop knows float from double.
+#pragma once
+
+#include "core/base.h"
+
+namespace rg::par {
+
+enum class Element : uint8_t { f32, f64 };
+
+inline size_t size_of(Element type) { return type == Element::f32 ? sizeof(float) : sizeof(double); }
+
+/// A contiguous vector to be summed in place over the ranks. Not owned.
+struct Vector {
+    std::byte* data = nullptr;
+    size_t count = 0;
+    Element type = Element::f32;
+    size_t bytes() const { return count * size_of(type); }
+    bool operator==(const Vector&) const = default;
+};
+
+namespace reduce {
+template <class T>
+void add(std::byte* sum, const std::byte* term, size_t count) {
+    T* __restrict s = reinterpret_cast<T*>(sum);
+    const T* __restrict t = reinterpret_cast<const T*>(term);
+    for (size_t i = 0; i < count; ++i) s[i] += t[i];
+}
+} // namespace reduce
+
+/// sum[i] += term[i] for count elements; the two do not overlap.
+inline void add_into(Element type, std::byte* sum, const std::byte* term, size_t count) {
+    type == Element::f32 ? reduce::add<float>(sum, term, count) : reduce::add<double>(sum, term, count);
+}
+
+} // namespace rg::par

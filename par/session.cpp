@@ -1,0 +1,74 @@
+// Start and end of a program with ranks. This is the one place that knows whether the build has MPI.
+//
+// The order of destruction matters: the group closes its channels before the link finalises MPI.
+
+#include "par/session.h"
+
+#include "par/thread_link.h"
+#if RG_HAVE_MPI
+#include "par/mpi_link.h"
+#endif
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <thread>
+
+namespace rg::par {
+
+#if RG_HAVE_MPI
+struct Session::State {
+    std::unique_ptr<Link> mpi;
+};
+
+Session::Session(int& argc, char**& argv) : state_(new State{open_mpi(argc, argv)}) {}
+Link& Session::link() { return *state_->mpi; }
+#else
+struct Session::State {
+    ThreadWorld world{1};
+};
+
+Session::Session(int&, char**&) : state_(new State) {}
+Link& Session::link() { return state_->world.link(0); }
+#endif
+
+Session::~Session() = default;
+
+namespace {
+
+/// A mistake that all ranks share, such as a missing file, is found by all at once. The others give rank 0 time to
+/// say it and to end the job, so that the user reads one line and not one per rank.
+void let_lower_ranks_speak(int rank) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(250 * std::min(rank, 4)));
+}
+
+int fail_job(Link* link, const char* text) {
+    if (link && link->size() > 1) {
+        let_lower_ranks_speak(link->rank());
+        std::fprintf(stderr, "rank %d: %s\n", link->rank(), text);
+    } else {
+        std::fprintf(stderr, "%s\n", text);
+    }
+    std::fflush(nullptr);
+    if (link) link->abort(1); // does not return under MPI
+    return 1;
+}
+
+} // namespace
+
+int run_ranks_main(int argc, char** argv, const std::function<int(Group&)>& body) {
+    try {
+        Session session(argc, argv);
+        std::unique_ptr<Group> group; // lives until the job has ended: peers may be reading from its buffers
+        try {
+            group = std::make_unique<Group>(session.link());
+            return body(*group);
+        } catch (const std::exception& error) {
+            return fail_job(&session.link(), error.what());
+        }
+    } catch (const std::exception& error) {
+        return fail_job(nullptr, error.what());
+    }
+}
+
+} // namespace rg::par

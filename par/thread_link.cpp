@@ -1,0 +1,175 @@
+// Matching of sends and receives between threads: one mailbox per receiving rank, one mutex per mailbox.
+//
+// The copy happens under the mailbox's mutex, and so does the withdrawal of a channel: once a channel is closed,
+// nobody touches its buffer, even when ranks unwind after an error in any order.
+
+#include "par/thread_link.h"
+
+#include <atomic>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <thread>
+
+namespace rg::par {
+
+namespace {
+
+/// One end of a message on its way. `done` is set under the mailbox's mutex and polled without it.
+struct End {
+    void* data = nullptr;
+    size_t bytes = 0;
+    int peer = -1; // the other rank
+    int tag = 0;
+    bool send = false;
+    size_t moved = 0;
+    bool too_long = false;
+    std::atomic<bool> done{false};
+};
+
+/// Messages to one rank: sends that wait for a receive, with their sources, and receives that wait for a send.
+struct Mailbox {
+    struct Waiting {
+        int source;
+        End* end;
+    };
+    std::mutex mutex;
+    std::vector<Waiting> sends, receives;
+};
+
+End* take(std::vector<Mailbox::Waiting>& list, int source, int tag) {
+    for (size_t i = 0; i < list.size(); ++i)
+        if (list[i].source == source && list[i].end->tag == tag) {
+            End* end = list[i].end;
+            list.erase(list.begin() + std::ptrdiff_t(i)); // first come, first matched
+            return end;
+        }
+    return nullptr;
+}
+
+void deliver(End& from, End& to) {
+    to.too_long = from.bytes > to.bytes;
+    to.moved = to.too_long ? 0 : from.bytes;
+    from.moved = from.bytes;
+    if (to.moved) std::memcpy(to.data, from.data, to.moved);
+    to.done.store(true, std::memory_order_release);
+    from.done.store(true, std::memory_order_release);
+}
+
+/// What the ranks share.
+struct Shared {
+    explicit Shared(int size) : mailboxes(size_t(size)) {}
+    std::vector<Mailbox> mailboxes;
+    std::atomic<int> failed_rank{-1}; // the first to fail
+};
+
+class ThreadLink final : public Link {
+public:
+    ThreadLink(Shared& shared, int rank, int size) : Link(rank, size, rank, size), shared_(shared) {}
+
+    void abort(int) override {
+        int none = -1;
+        shared_.failed_rank.compare_exchange_strong(none, rank());
+    }
+
+private:
+    void do_open(int i, void* data) override {
+        while (ends_.size() <= size_t(i)) ends_.push_back(std::make_unique<End>());
+        End& end = *ends_[size_t(i)];
+        end.data = data;
+        end.bytes = slot(i).bytes;
+        end.peer = slot(i).peer;
+        end.tag = slot(i).tag;
+        end.send = slot(i).send;
+    }
+
+    void do_start(int i) override {
+        check_alive();
+        End& mine = *ends_[size_t(i)];
+        mine.done.store(false, std::memory_order_relaxed);
+        Mailbox& box = mailbox(mine);
+        const int source = mine.send ? rank() : mine.peer;
+        const std::lock_guard lock(box.mutex);
+        if (End* other = take(mine.send ? box.receives : box.sends, source, mine.tag))
+            mine.send ? deliver(mine, *other) : deliver(*other, mine);
+        else
+            (mine.send ? box.sends : box.receives).push_back({source, &mine});
+    }
+
+    bool do_test(int i, size_t* bytes) override {
+        End& end = *ends_[size_t(i)];
+        if (!end.done.load(std::memory_order_acquire)) {
+            check_alive();
+            return false;
+        }
+        RG_CHECK(!end.too_long, "receive: expected at most ", end.bytes, " bytes from rank ", end.peer,
+                 ", got a longer message (rank ", rank(), ")");
+        *bytes = end.moved;
+        return true;
+    }
+
+    void do_close(int i) override {
+        if (!slot(i).in_flight) return;
+        End& mine = *ends_[size_t(i)];
+        Mailbox& box = mailbox(mine);
+        const std::lock_guard lock(box.mutex);
+        std::erase_if(mine.send ? box.sends : box.receives, [&](const auto& w) { return w.end == &mine; });
+    }
+
+    Mailbox& mailbox(const End& end) { return shared_.mailboxes[size_t(end.send ? end.peer : rank())]; }
+
+    void check_alive() const {
+        const int failed = shared_.failed_rank.load();
+        if (failed >= 0 && failed != rank())
+            throw PeerFailed(cat("rank ", failed, " failed (seen by rank ", rank(), ")"));
+    }
+
+    Shared& shared_;
+    std::vector<std::unique_ptr<End>> ends_; // by slot; stable addresses, as mailboxes point at them
+};
+
+} // namespace
+
+struct ThreadWorld::State {
+    explicit State(int size) : shared(size) {}
+    Shared shared;
+    std::vector<std::unique_ptr<Link>> links;
+};
+
+ThreadWorld::ThreadWorld(int size) {
+    RG_CHECK(size >= 1, "ThreadWorld: expected at least one rank, got ", size);
+    state_ = std::make_unique<State>(size);
+    for (int r = 0; r < size; ++r) state_->links.push_back(std::make_unique<ThreadLink>(state_->shared, r, size));
+}
+
+ThreadWorld::~ThreadWorld() = default;
+
+Link& ThreadWorld::link(int rank) { return *state_->links.at(size_t(rank)); }
+
+void run_threads(int size, const std::function<void(Link&)>& body) {
+    ThreadWorld world(size);
+    std::mutex mutex;
+    std::exception_ptr first, echo;
+    std::vector<std::thread> threads;
+    for (int r = 0; r < size; ++r)
+        threads.emplace_back([&, r] {
+            Link& link = world.link(r);
+            try {
+                body(link);
+            } catch (const PeerFailed&) {
+                const std::lock_guard lock(mutex);
+                if (!echo) echo = std::current_exception();
+            } catch (...) {
+                {
+                    const std::lock_guard lock(mutex);
+                    if (!first) first = std::current_exception();
+                }
+                link.abort(1);
+            }
+        });
+    for (std::thread& t : threads) t.join();
+    if (first) std::rethrow_exception(first);
+    if (echo) std::rethrow_exception(echo);
+}
+
+} // namespace rg::par

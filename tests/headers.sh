@@ -1,0 +1,14 @@
+#!/bin/sh
+# Compiles every header by itself: one that leans on what its includer happened to include does not pass.
+#
+# Arguments: the top folder, then the compiler command with its flags. Several headers are compiled at a time. Those
+# that are made once per instruction set are checked as the portable one.
+set -eu
+cd "$1"
+shift
+
+find core data par models tests -name '*.h' | sort | xargs -P "$(nproc)" -I '{}' sh -c '
+    header=$1
+    shift
+    echo "#include \"$header\"" | "$@" -std=c++20 -Wall -Wextra -Werror -fsyntax-only -DRG_ISA=portable -I. -x c++ - ||
+        { echo "$header does not compile by itself"; exit 1; }' sh '{}' "$@"

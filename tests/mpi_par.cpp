@@ -1,0 +1,134 @@
+// The par package over real MPI: mpiexec -n 1..4 ./mpi_par. Prints "mpi_par: N ranks: M checks passed" and exits 0, or
+// one line per failure and the job ends with 1. The thread tests are the thorough ones; this shows that the MPI link
+// keeps the same promises.
+//
+//   --throw RANK       that rank throws in the middle; the job must end at once with one line and a code other than 0
+//   --mismatch RANK    that rank calls with another length; the same
+//   --late RANK        that rank stops answering; the others' deadline (1 s) must end the job
+
+#include "core/rng.h"
+#include "par/aggregate.h"
+#include "par/session.h"
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+
+#include <unistd.h>
+
+using namespace rg;
+using par::Algorithm;
+using par::Group;
+
+namespace {
+
+struct Checks {
+    Group& group;
+    int passed = 0;
+
+    /// Every rank must find the condition true.
+    void expect(bool condition, const std::string& what) {
+        RG_CHECK(condition, "mpi_par: expected ", what, ", got otherwise (rank ", group.rank(), ")");
+        ++passed;
+    }
+};
+
+float value_of(size_t i, int rank) { return float((i * 31 + 7) % 1009 * size_t(rank + 1) + size_t(rank)); }
+
+void check_allreduce(Checks& checks, Algorithm algorithm) {
+    Group& group = checks.group;
+    const size_t n = size_t(group.size());
+    for (const size_t count : {size_t(0), size_t(1), n - 1, n, n + 1, size_t(1000), size_t(20'000), size_t(676'714)}) {
+        std::vector<float> values(count);
+        size_t wrong = 0;
+        for (int repeat = 0; repeat < 3; ++repeat) {
+            for (size_t i = 0; i < count; ++i) values[i] = value_of(i, group.rank());
+            group.allreduce_sum(values, "exact", algorithm);
+            for (size_t i = 0; i < count; ++i) {
+                float sum = 0;
+                for (int r = 0; r < group.size(); ++r) sum += value_of(i, r);
+                wrong += values[i] != sum;
+            }
+        }
+        checks.expect(wrong == 0, cat("exact sums of ", count, " values"));
+        Rng rng(5, Purpose::test, 0, uint64_t(group.rank()));
+        for (float& v : values) v = rng.normal();
+        group.allreduce_sum(values, "random", algorithm);
+        par::verify_identical(group, values, "random sums");
+        ++checks.passed;
+    }
+}
+
+void check_others(Checks& checks) {
+    Group& group = checks.group;
+    const int n = group.size(), rank = group.rank();
+    checks.expect(group.local_size() >= 1 && group.local_rank() < group.local_size(), "a place on the node");
+    for (int root = 0; root < n; ++root) {
+        std::vector<int> words(600'000, rank); // more than one piece
+        group.broadcast(std::as_writable_bytes(std::span(words)), root, "words");
+        checks.expect(words == std::vector<int>(600'000, root), cat("the words of root ", root));
+        checks.expect(!group.all(rank != root, "one says no") && group.all(true, "all say yes"), "the and of all");
+    }
+    const std::vector<std::string> names = group.allgather(std::string(size_t(rank * 3), char('a' + rank)), "names");
+    for (int r = 0; r < n; ++r)
+        checks.expect(names[size_t(r)] == std::string(size_t(r * 3), char('a' + r)), cat("the string of rank ", r));
+    for (int i = 0; i < 50; ++i) group.barrier();
+
+    float mean = float(rank), variance = 1;
+    const par::StateBlock block{&mean, &variance, 1};
+    par::aggregate_state(group, {&block, 1}, par::share_of(group, 10));
+    checks.expect(mean == float(n - 1) / 2, "the mean of 0 .. n - 1");
+    checks.expect(std::abs(variance - (1 + float(n * n - 1) / 12)) < 1e-6f,
+                  "the variance with the spread of the means");
+
+    std::vector<float> parameters(1000, 0.5f);
+    if (rank == n - 1 && n > 1) parameters[77] = 0.25f;
+    bool named = n == 1;
+    try {
+        par::verify_identical(group, parameters, "parameters");
+    } catch (const Error& error) {
+        const std::string rank_named = cat("on rank ", n - 1, " (");
+        named = std::string_view(error.what()).find(rank_named) != std::string_view::npos;
+    }
+    checks.expect(named, "the differing rank named");
+}
+
+/// One rank misbehaves; gives nothing back but the error or the abort that must follow.
+void misbehave(Group& group, std::string_view how, int odd) {
+    std::vector<float> values(100'000, 1.0f);
+    group.allreduce_sum(values, "before");
+    group.link().set_deadline(how == "--late" ? 1 : 60);
+    if (group.rank() == odd) {
+        if (how == "--throw") fail("mpi_par: this rank was told to throw");
+        if (how == "--late") sleep(60);
+        values.resize(99'999);
+    }
+    for (int i = 0; i < 3; ++i) group.allreduce_sum(values, "gradients");
+}
+
+int run(Group& group, int argc, char** argv) {
+    if (argc == 3) {
+        misbehave(group, argv[1], std::atoi(argv[2]));
+        return 0; // a failure went unnoticed: the caller expects another code
+    }
+    RG_CHECK(argc == 1, "mpi_par: expected no arguments, or --throw, --mismatch or --late and a rank");
+    Checks checks{group};
+    check_allreduce(checks, Algorithm::ring);
+    check_allreduce(checks, Algorithm::small);
+    check_allreduce(checks, Algorithm::automatic);
+    check_others(checks);
+    if (group.size() > 1) {
+        std::vector<float> values(1000, 1.0f);
+        group.allreduce_sum(values, "the library's own", Algorithm::mpi);
+        checks.expect(values == std::vector<float>(1000, float(group.size())), "the library's own sum");
+    }
+    group.barrier("end");
+    if (group.rank() == 0) std::printf("mpi_par: %d ranks: %d checks passed\n", group.size(), checks.passed);
+    return 0;
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+    return par::run_ranks_main(argc, argv, [&](Group& group) { return run(group, argc, argv); });
+}

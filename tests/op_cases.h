@@ -1,0 +1,246 @@
+// THE case table: what every op is tried with. The tests in test_core_ops.cpp and test_core_gradients.cpp iterate over
+// it: kernels against the reference, guards around every buffer, bits, gradients.
+//
+// A case is an op, its attributes, its inputs with the way they are drawn, and the error that is allowed against the
+// reference with the reason for it. Extents include 1, odd numbers, and numbers that are not multiples of any vector
+// (4, 8, 16) or tile (6, 8, 12); batches go from none to more than the groups that a kernel splits them into.
+#pragma once
+
+#include "core/op_table.h"
+
+#include <vector>
+
+namespace rg {
+
+/// How the values of an input are drawn.
+enum class Draw : uint8_t {
+    absent,         // an undefined tensor
+    normal,         // standard normal
+    offset,         // normal around 30: sums that cancel
+    away,           // 0.1 or more away from zero, of both signs: no kink, no vanishing gradient; not 1
+    distinct,       // no two values closer than 0.02
+    ties,           // small whole numbers: many equal values, zeros of both signs
+    special,        // normal with some NaN and infinities
+    constant,       // normal, but not differentiated
+    statistics,     // [2 c]: any mean, positive variance
+    own_statistics, // [2 c]: those of input 0, as batch_norm means them in training
+    labels,         // i32, classes of input 0
+    positions,      // u8, places in the window
+    probabilities   // rows that sum to 1
+};
+
+struct Input {
+    Shape shape;
+    Draw draw = Draw::normal;
+};
+
+/// Errors relative to the root mean square of the reference's result: their root mean square, and the largest.
+struct Tolerance {
+    double rms, max;
+};
+/// Copies, comparisons, selections: nothing is rounded.
+constexpr Tolerance kExact{0, 0};
+/// A few roundings of 6e-8 each.
+constexpr Tolerance kRounded{1e-6, 5e-6};
+/// Float sums of up to some thousand terms, and fast convolution algorithms, which trade accuracy for multiplications.
+constexpr Tolerance kSummed{4e-6, 4e-5};
+/// x * scale + shift where the two cancel: |mean| / sigma = 30 times the rounding.
+constexpr Tolerance kCancelled{1e-5, 1e-4};
+
+struct OpCase {
+    Op op;
+    std::vector<Input> in;
+    Attrs attrs = {};
+    Tolerance tolerance = kExact;
+    int in_place = -1;     // the input that output 0 is, for updates
+    uint32_t modifies = 0; // inputs that are written, as bits
+};
+
+/// One geometry of convolution: forward, data gradient and weight gradient.
+struct ConvCase {
+    int64_t n, h, w, c, k, r, s, stride, pad;
+    bool bias = true, stats = false;
+    Draw values = Draw::normal;
+};
+
+inline void add_conv(std::vector<OpCase>& cases, const ConvCase& g) {
+    const Attrs a{.stride = g.stride, .pad = g.pad, .stats = g.stats};
+    const Attrs restore{.stride = g.stride, .pad = g.pad, .height = g.h, .width = g.w};
+    const Attrs filter{.stride = g.stride, .pad = g.pad, .height = g.r, .width = g.s};
+    const Shape x{g.n, g.h, g.w, g.c}, w{g.k, g.r, g.s, g.c};
+    const Shape y{g.n, (g.h + 2 * g.pad - g.r) / g.stride + 1, (g.w + 2 * g.pad - g.s) / g.stride + 1, g.k};
+    cases.push_back({Op::conv2d, {{x, g.values}, {w}, {{g.k}, g.bias ? Draw::normal : Draw::absent}}, a, kSummed});
+    cases.push_back({Op::conv2d_dgrad, {{y, g.values}, {w}}, restore, kSummed});
+    cases.push_back({Op::conv2d_wgrad, {{y}, {x, g.values}}, filter, kSummed});
+}
+
+inline void add_convs(std::vector<OpCase>& cases) {
+    for (const ConvCase& g : std::initializer_list<ConvCase>{
+             // n h w c k  r s stride pad
+             {1, 1, 1, 1, 1, 1, 1, 1, 0},
+             {1, 5, 5, 3, 8, 3, 3, 1, 1, true, true},
+             {2, 7, 9, 3, 16, 3, 3, 1, 1, false},
+             {3, 8, 8, 16, 16, 3, 3, 1, 1, true, true},
+             {2, 6, 10, 5, 7, 3, 3, 1, 1, true, true},
+             {2, 9, 11, 8, 9, 3, 3, 2, 1},
+             {1, 10, 13, 9, 11, 5, 5, 1, 2},
+             {2, 7, 6, 11, 17, 1, 1, 1, 0, true, true},
+             {2, 7, 6, 17, 20, 1, 1, 2, 0, false},
+             {1, 12, 5, 20, 31, 3, 5, 1, 2},
+             {1, 5, 12, 7, 8, 5, 1, 1, 1},
+             {2, 11, 9, 31, 33, 3, 3, 3, 0},
+             {1, 9, 19, 32, 64, 3, 3, 1, 1, false, true},
+             {3, 6, 7, 33, 5, 5, 3, 2, 2},
+             {1, 6, 6, 4, 3, 2, 2, 2, 0},
+             {1, 6, 7, 4, 32, 4, 4, 3, 1},
+             {2, 4, 5, 4, 6, 1, 1, 1, 1},                    // padding of more than the window reaches
+             {2, 5, 4, 3, 4, 3, 3, 2, 4},                    // the same with a stride
+             {1, 3, 3, 5, 8, 3, 3, 1, 3, true, true},        //
+             {2, 5, 5, 4, 8, 5, 5, 1, 0},                    // the window is the image
+             {1, 7, 7, 2, 3, 1, 1, 4, 0},                    // a stride beyond the window
+             {0, 6, 6, 3, 8, 3, 3, 1, 1, true, true},        // no images
+             {0, 6, 6, 16, 32, 3, 3, 1, 1, true, true},      //
+             {19, 5, 5, 3, 16, 3, 3, 1, 1, true, true},      // more images than groups of the weight gradient
+             {35, 3, 3, 16, 20, 3, 3, 1, 1, true, true},     //
+             {150, 2, 2, 2, 3, 3, 3, 1, 1, true, true},      // several images per task
+             {70, 4, 4, 16, 16, 3, 3, 1, 1, true, true},     //
+             {2, 8, 8, 64, 64, 3, 3, 1, 1, true, true},      // filters that are cached in parts
+             {3, 9, 7, 64, 32, 3, 3, 1, 1, true, true},      // extents that no tile of 4 divides
+             {1, 8, 8, 128, 128, 3, 3, 1, 1},                //
+             {1, 6, 9, 128, 48, 3, 3, 1, 0},                 //
+             {1, 5, 6, 200, 24, 5, 5, 1, 2},                 //
+             {1, 20, 40, 32, 32, 3, 3, 1, 1, true, true},    // several bands of the weight gradient
+             {1, 3, 65, 3, 40, 3, 3, 1, 1},                  // a wide row
+             {1, 1, 37, 50, 10, 1, 1, 1, 0},                 // linear: the samples are the pixels of one image
+             {1, 1, 1, 70, 3, 1, 1, 1, 0},                   //
+             {1, 1, 256, 128, 10, 1, 1, 1, 0},               //
+             {2, 7, 8, 3, 5, 3, 3, 1, 1, true, false, Draw::special}}) // a NaN reaches what the definition says
+        add_conv(cases, g);
+}
+
+/// Inputs x, stats, gamma, beta.
+inline std::vector<Input> norm_inputs(const Shape& x, Draw values, Draw stats) {
+    return {{x, values}, {{2, x[3]}, stats}, {{x[3]}, Draw::away}, {{x[3]}, Draw::away}};
+}
+
+inline void add_norms(std::vector<OpCase>& cases) {
+    const auto add = [&](const Shape& x, bool relu, Draw values, Tolerance tolerance, Tolerance sums) {
+        const Attrs a{.relu = relu, .epsilon = 1e-3f};
+        const Attrs frozen{.relu = relu, .frozen = true, .epsilon = 1e-3f};
+        cases.push_back({Op::channel_stats, {{x, values}}, {}, kSummed});
+        cases.push_back({Op::batch_norm, norm_inputs(x, values, Draw::own_statistics), a, tolerance});
+        cases.push_back({Op::batch_norm, norm_inputs(x, values, Draw::statistics), frozen, tolerance});
+        std::vector<Input> grad = norm_inputs(x, values, Draw::statistics);
+        grad.insert(grad.begin(), {x});
+        cases.push_back({Op::batch_norm_sums, grad, a, sums});
+        grad.push_back({{2, x[3]}});
+        cases.push_back({Op::batch_norm_grad, grad, a, tolerance});
+    };
+    for (const Shape& x : std::initializer_list<Shape>{{2, 1, 1, 1},
+                                                       {2, 3, 5, 1},
+                                                       {1, 4, 4, 3},
+                                                       {3, 3, 3, 5},
+                                                       {2, 5, 3, 7},
+                                                       {2, 1, 9, 8},
+                                                       {2, 4, 3, 11},
+                                                       {5, 3, 2, 16},
+                                                       {2, 3, 3, 17},
+                                                       {3, 5, 5, 20},
+                                                       {70, 2, 3, 31},
+                                                       {2, 7, 5, 64}})
+        for (bool relu : {false, true}) add(x, relu, Draw::normal, kRounded, kSummed);
+    add({0, 4, 4, 6}, true, Draw::normal, kRounded, kSummed);
+    add({16, 64, 65, 16}, true, Draw::normal, kRounded, kSummed); // results that bypass the caches
+    add({3, 5, 7, 9}, false, Draw::offset, kCancelled, kCancelled);
+    const Shape x{2, 4, 5, 3};
+    cases.push_back({Op::batch_norm, norm_inputs(x, Draw::special, Draw::statistics), {.relu = true}, kRounded});
+    for (int64_t count : {0, 1, 2, 1000})
+        cases.push_back({Op::running_update,
+                         {{{2, 5}, Draw::statistics}, {{2, 5}, Draw::statistics}},
+                         {.height = count, .rate = 0.1f},
+                         kRounded,
+                         0,
+                         1});
+}
+
+inline void add_elementwise(std::vector<OpCase>& cases) {
+    for (const Shape& x : std::initializer_list<Shape>{
+             {1}, {3}, {4}, {15, 1}, {16}, {17}, {0, 5}, {33, 5}, {2, 7, 9, 11}, {1 << 15}, {5, 20011}, {3, 3, 5, 64}}) {
+        for (Draw values : {Draw::away, Draw::ties, Draw::special}) {
+            cases.push_back({Op::relu, {{x, values}}});
+            cases.push_back({Op::relu_grad, {{x, values == Draw::special ? Draw::normal : values}, {x, values}}});
+            cases.push_back({Op::add, {{x, values}, {x}}, {}, kRounded});
+        }
+        for (float rate : {0.0f, 0.5f, 0.3f})
+            cases.push_back({Op::dropout, {{x, Draw::away}}, {.rate = rate, .seed = 11}, kRounded});
+        for (bool nesterov : {false, true})
+            for (float decay : {0.0f, 0.03f})
+                cases.push_back({Op::sgdm_update,
+                                 {{x}, {x}, {x}},
+                                 {.lr = 0.3f, .momentum = 0.8f, .weight_decay = decay, .nesterov = nesterov},
+                                 kRounded,
+                                 0,
+                                 3});
+    }
+}
+
+inline void add_pools(std::vector<OpCase>& cases) {
+    struct Pool {
+        int64_t n, h, w, c, window, stride;
+    };
+    for (const Pool& p : std::initializer_list<Pool>{{1, 1, 1, 1, 1, 1},
+                                                     {2, 4, 4, 3, 2, 2},
+                                                     {1, 5, 7, 5, 2, 2},   // a last row and column in no window
+                                                     {2, 7, 8, 16, 3, 2},  // overlapping windows
+                                                     {2, 6, 5, 17, 3, 1},
+                                                     {1, 8, 8, 33, 8, 8},  // the window is the image
+                                                     {3, 9, 9, 7, 2, 3},   // pixels in no window
+                                                     {1, 15, 15, 9, 15, 1},
+                                                     {70, 2, 2, 20, 2, 2},
+                                                     {0, 4, 4, 8, 2, 2}}) {
+        const Attrs a{.stride = p.stride, .window = p.window};
+        const Attrs restore{.stride = p.stride, .window = p.window, .height = p.h, .width = p.w};
+        const Shape x{p.n, p.h, p.w, p.c};
+        const Shape y{p.n, (p.h - p.window) / p.stride + 1, (p.w - p.window) / p.stride + 1, p.c};
+        for (Draw values : {Draw::distinct, Draw::ties, Draw::special}) {
+            cases.push_back({Op::max_pool2d, {{x, values}}, a});
+            cases.push_back({Op::avg_pool2d, {{x, values}}, a, kSummed});
+        }
+        cases.push_back({Op::max_pool2d_grad, {{y}, {y, Draw::positions}}, restore, kRounded});
+        cases.push_back({Op::avg_pool2d_grad, {{y}}, restore, kSummed});
+    }
+}
+
+inline void add_losses(std::vector<OpCase>& cases) {
+    for (const Shape& x : std::initializer_list<Shape>{{1, 1}, {1, 2}, {3, 10}, {7, 5}, {64, 10}, {2, 100}, {0, 10}}) {
+        const Input labels{{x[0]}, Draw::labels};
+        for (Draw values : {Draw::normal, Draw::offset}) {
+            cases.push_back({Op::softmax, {{x, values}}, {}, kRounded});
+            for (float smoothing : {0.0f, 0.1f})
+                cases.push_back({Op::cross_entropy, {{x, values}, labels}, {.rate = smoothing}, kRounded});
+        }
+        cases.push_back({Op::softmax_grad, {{x}, {x, Draw::probabilities}}, {}, kRounded});
+        for (float smoothing : {0.0f, 0.1f})
+            cases.push_back({Op::cross_entropy_grad,
+                             {{x, Draw::probabilities}, labels, {{}, Draw::away}},
+                             {.rate = smoothing},
+                             kRounded});
+        cases.push_back({Op::mse_loss, {{x}, {x, Draw::constant}}, {}, kRounded});
+        cases.push_back({Op::mse_loss_grad, {{x}, {x}, {{}, Draw::away}}, {}, kRounded});
+    }
+}
+
+inline const std::vector<OpCase>& op_cases() {
+    static const std::vector<OpCase> kCases = [] {
+        std::vector<OpCase> cases;
+        add_convs(cases);
+        add_norms(cases);
+        add_elementwise(cases);
+        add_pools(cases);
+        add_losses(cases);
+        return cases;
+    }();
+    return kCases;
+}
+
+} // namespace rg

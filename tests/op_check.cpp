@@ -1,0 +1,297 @@
+// See op_check.h.
+#include "tests/op_check.h"
+
+#include "core/ops.h"
+#include "core/rng.h"
+#include "core/tape.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+
+namespace rg {
+
+namespace {
+
+const Context kReference{.backend = Backend::reference};
+
+bool differentiable(Draw draw) {
+    return draw == Draw::normal || draw == Draw::offset || draw == Draw::away || draw == Draw::distinct ||
+           draw == Draw::probabilities;
+}
+bool smooth(Draw draw) { return draw != Draw::special && draw != Draw::ties; }
+
+/// Value number i of n.
+double draw_value(Draw draw, int64_t i, int64_t n, Rng& random, std::span<const uint32_t> order) {
+    const double z = random.normal();
+    switch (draw) {
+    case Draw::offset: return 30 + z;
+    case Draw::away: return z < 0 ? z - 0.1 : z + 0.1;
+    case Draw::distinct: return 0.05 * (double(order[size_t(i)]) - double(n) / 2) + 0.01 * random.uniform();
+    case Draw::ties: {
+        const double whole = double(random.below(4)) - 2;
+        return whole == 0 && z < 0 ? -0.0 : whole;
+    }
+    case Draw::special: {
+        const uint32_t kind = random.below(24);
+        if (kind == 0) return std::numeric_limits<double>::quiet_NaN();
+        if (kind == 1) return z < 0 ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::infinity();
+        return z;
+    }
+    case Draw::statistics: return i < n / 2 ? z : 0.2 + z * z;
+    default: return z;
+    }
+}
+
+Tensor draw_floats(const Input& input, Rng random) {
+    const int64_t n = input.shape.numel();
+    std::vector<uint32_t> order(static_cast<size_t>(n));
+    std::iota(order.begin(), order.end(), 0u);
+    for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.below(uint32_t(i))]);
+    const Tensor t = Tensor::empty(input.shape, DType::f64);
+    for (int64_t i = 0; i < n; ++i) t.data<double>()[i] = draw_value(input.draw, i, n, random, order);
+    return t;
+}
+
+/// Whole numbers below `bound`.
+Tensor draw_whole(const Input& input, DType type, uint32_t bound, Rng random) {
+    const Tensor t = Tensor::empty(input.shape, DType::f64);
+    for (double& v : t.span<double>()) v = random.below(bound);
+    return t.to(type);
+}
+
+/// Inputs that follow from input 0.
+void derive(const OpCase& c, std::vector<Tensor>& in) {
+    for (size_t i = 0; i < c.in.size(); ++i)
+        if (c.in[i].draw == Draw::own_statistics) {
+            const ContextScope scope(kReference);
+            in[i] = channel_stats(in[0]);
+        }
+}
+
+Tensor margin_around(const Shape& shape, DType type, int64_t margin) {
+    const Tensor whole = Tensor::empty({shape.numel() + 2 * margin}, type);
+    std::memset(whole.bytes_data(), 0xEE, size_t(whole.bytes()));
+    return whole;
+}
+
+} // namespace
+
+std::string describe(const OpCase& c) {
+    std::string text = row(c.op).name;
+    for (const Input& input : c.in) text += cat(" ", input.shape.str(), "#", int(input.draw));
+    const Attrs& a = c.attrs;
+    return text + cat(" stride ", a.stride, " pad ", a.pad, " window ", a.window, " height ", a.height, " width ", a.width,
+                      a.relu ? " relu" : "", a.frozen ? " frozen" : "", a.stats ? " stats" : "",
+                      a.nesterov ? " nesterov" : "", " rate ", a.rate, " decay ", a.weight_decay);
+}
+
+std::vector<Tensor> draw_inputs(const OpCase& c, DType type, uint64_t seed) {
+    std::vector<Tensor> in(c.in.size());
+    for (size_t i = 0; i < in.size(); ++i) {
+        const Input& input = c.in[i];
+        const Rng random(seed, Purpose::test, uint32_t(c.op), i);
+        if (input.draw == Draw::absent || input.draw == Draw::own_statistics) continue;
+        if (input.draw == Draw::labels)
+            in[i] = draw_whole(input, DType::i32, uint32_t(c.in[0].shape[1]), random);
+        else if (input.draw == Draw::positions)
+            in[i] = draw_whole(input, DType::u8, uint32_t(c.attrs.window * c.attrs.window), random);
+        else
+            in[i] = draw_floats(input, random).to(type);
+        if (input.draw == Draw::probabilities) {
+            const ContextScope scope(kReference);
+            in[i] = softmax(in[i]);
+        }
+    }
+    derive(c, in);
+    return in;
+}
+
+std::array<Tensor, kMaxOutputs> run_op(Op op, std::span<const Tensor> in, const Attrs& a) {
+    switch (in.size()) {
+    case 1: return run(op, {in[0]}, a);
+    case 2: return run(op, {in[0], in[1]}, a);
+    case 3: return run(op, {in[0], in[1], in[2]}, a);
+    case 4: return run(op, {in[0], in[1], in[2], in[3]}, a);
+    case 5: return run(op, {in[0], in[1], in[2], in[3], in[4]}, a);
+    case 6: return run(op, {in[0], in[1], in[2], in[3], in[4], in[5]}, a);
+    default: fail("run_op: 1 to 6 inputs, got ", in.size());
+    }
+}
+
+// ---- guarded buffers -----------------------------------------------------------------------------------------------
+
+Guarded::Guarded(const Shape& shape, DType type, int64_t margin) : whole_(margin_around(shape, type, margin)) {
+    value = whole_.slice(margin, shape);
+    if (type == DType::f32 || type == DType::f64) value.fill(std::numeric_limits<double>::quiet_NaN());
+}
+
+Guarded::Guarded(const Tensor& source, int64_t margin, bool constant)
+    : whole_(margin_around(source.shape(), source.dtype(), margin)) {
+    value = whole_.slice(margin, source.shape());
+    if (source.bytes()) std::memcpy(value.bytes_data(), source.bytes_data(), size_t(source.bytes()));
+    if (constant) copy_ = source.clone();
+}
+
+bool Guarded::intact() const {
+    if (!whole_.defined()) return true;
+    if (copy_.defined() && !same_bits(copy_, value)) return false;
+    const int64_t margin = (whole_.bytes() - value.bytes()) / 2;
+    const std::byte* bytes = whole_.bytes_data();
+    for (int64_t i = 0; i < margin; ++i)
+        if (bytes[i] != std::byte{0xEE} || bytes[whole_.bytes() - 1 - i] != std::byte{0xEE}) return false;
+    return true;
+}
+
+KernelRun run_kernel(const OpCase& c, std::span<const Tensor> inputs, Backend backend, int64_t margin) {
+    const OpRow& r = row(c.op);
+    const OutputSpecs specs = r.infer(inputs, c.attrs);
+    std::vector<Guarded> guards;
+    std::vector<Tensor> in(inputs.size()), out(static_cast<size_t>(r.outputs));
+    for (size_t i = 0; i < in.size(); ++i) {
+        if (!inputs[i].defined()) continue;
+        guards.emplace_back(inputs[i], margin, !(c.modifies >> i & 1));
+        in[i] = guards.back().value;
+    }
+    for (size_t i = 0; i < out.size(); ++i) {
+        if (i == 0 && c.in_place >= 0) {
+            out[i] = in[size_t(c.in_place)];
+            continue;
+        }
+        guards.emplace_back(specs[i].shape, specs[i].dtype, margin);
+        out[i] = guards.back().value;
+    }
+    (backend == Backend::cpu ? r.cpu : r.reference)({c.attrs, in, out});
+    KernelRun run{out, {}};
+    for (size_t i = 0; i < in.size(); ++i)
+        if (c.modifies >> i & 1) run.results.push_back(in[i]);
+    for (size_t i = 0; i < guards.size(); ++i)
+        if (!guards[i].intact()) run.error += cat("the guards of buffer ", i, " (inputs first) are damaged. ");
+    return run;
+}
+
+// ---- comparison ----------------------------------------------------------------------------------------------------
+
+std::string differs(const Tensor& got, const Tensor& want, const Tolerance& tolerance) {
+    if (got.shape() != want.shape()) return cat("shape ", got.shape().str(), ", expected ", want.shape().str());
+    const Tensor a = got.to(DType::f64), b = want.to(DType::f64);
+    double squares = 0, error = 0, largest = 0;
+    int64_t finite = 0, worst = 0;
+    for (int64_t i = 0; i < a.numel(); ++i) {
+        const double x = a.data<double>()[i], y = b.data<double>()[i];
+        if (std::isnan(x) != std::isnan(y) || ((std::isinf(x) || std::isinf(y)) && x != y && !std::isnan(x)))
+            return cat("element ", i, " of ", a.numel(), " is ", x, ", expected ", y);
+        if (!std::isfinite(y)) continue;
+        ++finite;
+        squares += y * y;
+        error += (x - y) * (x - y);
+        if (std::abs(x - y) > largest) largest = std::abs(x - y), worst = i;
+    }
+    if (error == 0) return {};
+    const double scale = std::sqrt(squares / double(finite)), rms = std::sqrt(error / double(finite));
+    if (rms <= tolerance.rms * scale && largest <= tolerance.max * scale) return {};
+    return cat("error rms ", rms / scale, " (at most ", tolerance.rms, "), largest ", largest / scale, " (at most ",
+               tolerance.max, ") at element ", worst, " of ", a.numel(), ": ", a.data<double>()[worst], ", expected ",
+               b.data<double>()[worst]);
+}
+
+bool same_bits(const Tensor& a, const Tensor& b) {
+    return a.shape() == b.shape() && a.dtype() == b.dtype() &&
+           (a.bytes() == 0 || std::memcmp(a.bytes_data(), b.bytes_data(), size_t(a.bytes())) == 0);
+}
+
+// ---- gradients -----------------------------------------------------------------------------------------------------
+
+bool GradientCase::possible(const OpCase& c) {
+    if (!row(c.op).backward || c.in[0].shape.numel() == 0) return false;
+    for (const Input& input : c.in)
+        if (!smooth(input.draw)) return false;
+    return true;
+}
+
+double GradientCase::work(const OpCase& c) {
+    const bool filters = c.in.size() > 1 && c.in[1].shape.rank() == 4;
+    const double per_value = filters ? double(c.in[1].shape.numel()) / double(c.in[1].shape[3]) : 1;
+    return double(c.in[0].shape.numel()) * per_value;
+}
+
+GradientCase::GradientCase(const OpCase& c, DType type) : case_(c), inputs_(draw_inputs(c, type)) {
+    const Shape y = row(c.op).infer(inputs_, c.attrs)[0].shape;
+    weights_ = draw_floats({y, Draw::away}, Rng(2, Purpose::test));
+}
+
+Tensor GradientCase::forward(std::span<const Tensor> inputs) const {
+    const NoTape pause;
+    const ContextScope scope(kReference);
+    return run_op(case_.op, inputs, case_.attrs)[0];
+}
+
+std::vector<Tensor> GradientCase::backward() const {
+    std::vector<Tensor> gradients(inputs_.size()), of, into;
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+        if (!differentiable(case_.in[i].draw)) continue;
+        gradients[i] = Tensor::empty(inputs_[i].shape(), inputs_[i].dtype());
+        of.push_back(inputs_[i]);
+        into.push_back(gradients[i]);
+    }
+    Tape tape;
+    const Tensor y = run_op(case_.op, inputs_, case_.attrs)[0];
+    // The mean squared distance to y - r n / 2 has the gradient r in y.
+    const Tensor target = y.to(DType::f64);
+    for (int64_t i = 0; i < y.numel(); ++i)
+        target.data<double>()[i] -= 0.5 * double(y.numel()) * weights_.data<double>()[i];
+    tape.gradients(mse_loss(y, target.to(y.dtype())), of, into);
+    return gradients;
+}
+
+/// (<r, f(x + step v)> - <r, f(x - step v)>) / (2 step)
+double GradientCase::slope(size_t i, std::span<const double> direction, double step) const {
+    double change = 0;
+    for (double sign : {1.0, -1.0}) {
+        std::vector<Tensor> in = inputs_;
+        in[i] = inputs_[i].clone();
+        for (size_t j = 0; j < direction.size(); ++j) in[i].data<double>()[j] += sign * step * direction[j];
+        derive(case_, in);
+        const Tensor y = forward(in);
+        double dot = 0;
+        for (int64_t j = 0; j < y.numel(); ++j) dot += weights_.data<double>()[j] * y.data<double>()[j];
+        change += sign * dot;
+    }
+    return change / (2 * step);
+}
+
+std::string GradientCase::judge(size_t i, const Tensor& gradient, bool entries) const {
+    constexpr double kTolerance = 1e-6; // differences at these steps are good to 1e-8
+    const auto g = gradient.span<double>();
+    double norm = 1e-30, largest = 1e-3; // a gradient below the second is measured against it
+    for (double v : g) norm += v * v, largest = std::max(largest, std::abs(v));
+    norm = std::sqrt(norm);
+    Rng random(3, Purpose::test, 0, i);
+    std::vector<double> direction(g.size());
+    const auto compare = [&](double expected, double scale, const std::string& what) -> std::string {
+        for (double step : {1e-4, 1e-5})
+            if (const double found = slope(i, direction, step); !(std::abs(found - expected) <= kTolerance * scale))
+                return cat("input ", i, ", ", what, ", step ", step, ": gradient ", expected, ", differences ", found);
+        return {};
+    };
+    for (int trial = 0; trial < 2; ++trial) {
+        // Half of the direction along the gradient, so that the inner product does not vanish by chance.
+        double dot = 0;
+        for (size_t j = 0; j < g.size(); ++j) {
+            direction[j] = random.normal() / std::sqrt(double(g.size())) + g[j] / norm;
+            dot += direction[j] * g[j];
+        }
+        if (const std::string error = compare(dot, std::max(norm, 1e-3), "along a direction"); !error.empty()) return error;
+    }
+    std::fill(direction.begin(), direction.end(), 0.0);
+    for (int trial = 0; entries && trial < 12; ++trial) {
+        const size_t j = g.size() <= 12 ? size_t(trial) % g.size() : random.below(uint32_t(g.size()));
+        direction[j] = 1;
+        if (const std::string error = compare(g[j], largest, cat("entry ", j)); !error.empty()) return error;
+        direction[j] = 0;
+    }
+    return {};
+}
+
+} // namespace rg

@@ -1,0 +1,158 @@
+// Checkpoints: what is saved comes back, every damaged byte is found, the last K are kept, and a damaged newest one
+// falls back to the one before with a warning.
+#include "core/atomic_file.h"
+#include "core/checkpoint.h"
+#include "tests/temp_dir.h"
+
+#include <algorithm>
+#include <cstring>
+#include <doctest/doctest.h>
+#include <fstream>
+#include <set>
+
+namespace fs = std::filesystem;
+
+namespace rg {
+namespace {
+
+TensorFile state_of(int salt) {
+    Tensor w = Tensor::empty({3, 5});
+    for (int i = 0; i < 15; ++i) w.data<float>()[i] = float(i * 3 + salt) / 7;
+    Tensor n = Tensor::zeros({}, DType::i64);
+    n.data<int64_t>()[0] = salt;
+    TensorFile state;
+    state.tensors = {{"w", w}, {"count", n}};
+    state.metadata = {{"epoch", std::to_string(salt)}, {"options", "{\"lr\": 0.1}"}};
+    return state;
+}
+
+std::set<std::string> names_in(const std::string& dir) {
+    std::set<std::string> names;
+    for (const auto& entry : fs::directory_iterator(dir)) names.insert(entry.path().filename().string());
+    return names;
+}
+
+void overwrite(const std::string& path, const std::string& bytes) { std::ofstream(path, std::ios::binary) << bytes; }
+
+/// Flips one bit somewhere in the data.
+void damage(const std::string& path) {
+    std::string bytes = read_file(path);
+    bytes[bytes.size() - 3] = char(bytes[bytes.size() - 3] ^ 16);
+    overwrite(path, bytes);
+}
+
+} // namespace
+
+TEST_SUITE("core") {
+    TEST_CASE("checkpoint gives back what was saved") {
+        TempDir dir;
+        const TensorFile state = state_of(4);
+        const std::string path = save_checkpoint(dir / "a/checkpoint", 123, state, 2);
+        CHECK(path == dir / "a/checkpoint/step-00000123.safetensors");
+        const LoadedCheckpoint back = load_checkpoint(path);
+        CHECK(back.step == 123);
+        CHECK(back.path == path);
+        CHECK(back.warnings.empty());
+        CHECK(back.state.metadata == state.metadata);
+        REQUIRE(back.state.tensors.size() == 2);
+        const Tensor& w = back.state.tensor("w", DType::f32, {3, 5});
+        CHECK(std::memcmp(w.bytes_data(), state.tensors[0].value.bytes_data(), 60) == 0);
+        CHECK(back.state.tensor("count", DType::i64, {}).data<int64_t>()[0] == 4);
+        CHECK(load_tensors(path).text("step") == "123"); // it is an ordinary safetensors file
+    }
+
+    TEST_CASE("checkpoint: the same state makes the same bytes") {
+        TempDir dir;
+        const std::string a = save_checkpoint(dir / "a", 7, state_of(1), 1),
+                          b = save_checkpoint(dir / "b", 7, state_of(1), 1);
+        CHECK(read_file(a) == read_file(b));
+    }
+
+    TEST_CASE("checkpoint: every changed byte, every truncation and every extension is found") {
+        TempDir dir;
+        const std::string path = save_checkpoint(dir.path(), 5, state_of(2), 1), good = read_file(path);
+        const std::string other = dir / "bad";
+        for (size_t i = 0; i < good.size(); ++i) {
+            for (int bit = 0; bit < 8; ++bit) {
+                std::string bad = good;
+                bad[i] = char(bad[i] ^ (1 << bit));
+                overwrite(other, bad);
+                CAPTURE(i);
+                CAPTURE(bit);
+                const std::string error = error_of([&] { load_checkpoint(other); });
+                CHECK(error.starts_with("checkpoint " + other));
+            }
+            overwrite(other, good.substr(0, i));
+            CHECK(error_of([&] { load_checkpoint(other); }).starts_with("checkpoint " + other));
+        }
+        overwrite(other, good + '\0');
+        CHECK(contains(error_of([&] { load_checkpoint(other); }), "expected checksum"));
+        std::string swapped = good; // two whole words exchanged: a plain sum would not see it
+        std::swap_ranges(swapped.end() - 16, swapped.end() - 8, swapped.end() - 8);
+        REQUIRE(swapped != good);
+        overwrite(other, swapped);
+        CHECK(contains(error_of([&] { load_checkpoint(other); }), "expected checksum"));
+        overwrite(other, good);
+        CHECK(load_checkpoint(other).step == 5);
+    }
+
+    TEST_CASE("checkpoint keeps the last K and removes leftovers of killed writes only") {
+        TempDir dir;
+        overwrite(dir / "notes.txt", "mine");
+        overwrite(dir / "step-1.safetensors", "not our spelling");
+        overwrite(dir / "step-00000002.safetensors.tmp-99", "half");
+        for (int step : {10, 20, 30}) save_checkpoint(dir.path(), step, state_of(step), 2);
+        CHECK(names_in(dir.path()) == std::set<std::string>{"notes.txt", "step-1.safetensors",
+                                                            "step-00000020.safetensors", "step-00000030.safetensors"});
+        CHECK(load_latest_checkpoint(dir.path()).step == 30);
+        save_checkpoint(dir.path(), 25, state_of(25), 2); // resumed from 20: 30 is of a discarded future
+        CHECK(load_latest_checkpoint(dir.path()).step == 25);
+        CHECK(load_latest_checkpoint(dir.path()).state.text("epoch") == "25");
+        CHECK_FALSE(fs::exists(dir / "step-00000030.safetensors"));
+        save_checkpoint(dir.path(), 123456789012, state_of(1), 1);
+        CHECK(load_latest_checkpoint(dir.path()).step == 123456789012);
+    }
+
+    TEST_CASE("checkpoint: a failed write deletes nothing") {
+        TempDir dir;
+        const std::string first = save_checkpoint(dir.path(), 1, state_of(1), 1);
+        fs::create_directory(dir / "step-00000002.safetensors"); // in the way of the rename
+        overwrite(dir / "step-00000002.safetensors/x", "x");
+        CHECK(contains(error_of([&] { save_checkpoint(dir.path(), 2, state_of(2), 1); }), "cannot rename"));
+        CHECK(load_checkpoint(first).step == 1);
+        CHECK(load_latest_checkpoint(dir.path()).step == 1);
+    }
+
+    TEST_CASE("checkpoint: a damaged newest one falls back with a warning; none valid names each reason") {
+        TempDir dir;
+        const std::string a = save_checkpoint(dir.path(), 1, state_of(1), 3);
+        const std::string b = save_checkpoint(dir.path(), 2, state_of(2), 3);
+        const std::string c = save_checkpoint(dir.path(), 3, state_of(3), 3);
+        overwrite(c, read_file(c).substr(0, 100));
+        damage(b);
+        const LoadedCheckpoint found = load_latest_checkpoint(dir.path());
+        CHECK(found.step == 1);
+        REQUIRE(found.warnings.size() == 2);
+        CHECK(contains(found.warnings[0], c));
+        CHECK(contains(found.warnings[1], b));
+        CHECK(contains(found.warnings[1], "using step-00000001.safetensors instead"));
+        damage(a);
+        const std::string error = error_of([&] { load_latest_checkpoint(dir.path()); });
+        for (const std::string& path : {a, b, c}) CHECK(contains(error, path));
+        CHECK(contains(error, "none of the 3"));
+    }
+
+    TEST_CASE("checkpoint: nothing to load, nothing to save") {
+        TempDir dir;
+        CHECK(contains(error_of([&] { load_latest_checkpoint(dir / "none"); }), "no folder"));
+        CHECK(contains(error_of([&] { load_latest_checkpoint(dir.path()); }), "nothing to resume from"));
+        save_tensors(dir / "model.safetensors", state_of(1).tensors, {{"k", "v"}});
+        CHECK(contains(error_of([&] { load_checkpoint(dir / "model.safetensors"); }), "not a checkpoint"));
+        CHECK(contains(error_of([&] { save_checkpoint(dir.path(), -1, state_of(1), 1); }), "at least 0"));
+        CHECK(contains(error_of([&] { save_checkpoint(dir.path(), 1, state_of(1), 0); }), "keep at least 1"));
+        overwrite(dir / "file", "");
+        CHECK(contains(error_of([&] { save_checkpoint(dir / "file", 1, state_of(1), 1); }), dir / "file"));
+    }
+}
+
+} // namespace rg

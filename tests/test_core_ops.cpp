@@ -1,0 +1,202 @@
+// Every op on every case of op_cases.h: the CPU kernels of the instruction set in use against the reference, buffers
+// guarded on both sides, outputs that start as NaN, the same bits again and with any number of threads. And what the
+// reference itself must give at points where the answer is known.
+//
+// RG_ISA chooses the instruction set for a whole process; running the suite once for each tries them all.
+#include "core/context.h"
+#include "core/cpu/isa.h"
+#include "core/cpu/thread_pool.h"
+#include "core/ops.h"
+#include "core/profile.h"
+#include "tests/op_check.h"
+#include "tests/temp_dir.h"
+
+#include <cmath>
+#include <doctest/doctest.h>
+#include <set>
+
+namespace rg {
+namespace {
+
+template <class... Values>
+Tensor floats(const Shape& shape, Values... values) {
+    const float list[] = {float(values)...};
+    return Tensor::of<float>(shape, list);
+}
+
+std::vector<float> list(const Tensor& t) {
+    const auto span = t.span<float>();
+    return {span.begin(), span.end()};
+}
+
+} // namespace
+
+TEST_SUITE("core") {
+    TEST_CASE("ops: every op has cases") {
+        std::set<Op> seen;
+        for (const OpCase& c : op_cases()) {
+            CAPTURE(describe(c));
+            seen.insert(c.op);
+            CHECK(int(c.in.size()) == row(c.op).inputs);
+        }
+        for (size_t i = 0; i < size_t(Op::count); ++i) {
+            CAPTURE(row(Op(i)).name);
+            CHECK(seen.contains(Op(i)));
+        }
+    }
+
+    TEST_CASE("ops: the kernels agree with the reference, within their buffers, bit for bit on any number of threads") {
+        MESSAGE("instruction set: ", std::string(cpu::isa().name));
+        ThreadPool two(2), three(3);
+        for (const OpCase& c : op_cases()) {
+            CAPTURE(describe(c));
+            const std::vector<Tensor> in = draw_inputs(c, DType::f32);
+            const KernelRun want = run_kernel(c, in, Backend::reference, 16);
+            CHECK(want.error == "");
+            const KernelRun first = run_kernel(c, in, Backend::cpu, 16);
+            CHECK(first.error == "");
+            REQUIRE(first.results.size() == want.results.size());
+            for (size_t i = 0; i < want.results.size(); ++i) {
+                CAPTURE(i);
+                CHECK(differs(first.results[i], want.results[i], c.tolerance) == "");
+            }
+            // Once more the same way, then on more threads; an odd margin moves every buffer off its alignment.
+            int64_t margin = 16;
+            for (ThreadPool* pool : {static_cast<ThreadPool*>(nullptr), &two, &three}) {
+                const Context on{.threads = pool};
+                const ContextScope scope(on);
+                CAPTURE(pool ? pool->size() : 1);
+                const KernelRun again = run_kernel(c, in, Backend::cpu, margin);
+                CHECK(again.error == "");
+                for (size_t i = 0; i < want.results.size(); ++i) CHECK(same_bits(again.results[i], first.results[i]));
+                margin = 19;
+            }
+        }
+    }
+
+    TEST_CASE("ops: both backends give the answers that can be worked out by hand") {
+        for (Backend backend : {Backend::reference, Backend::cpu}) {
+            CAPTURE(int(backend));
+            const Context on{.backend = backend};
+            const ContextScope scope(on);
+            using List = std::vector<float>;
+            const Tensor x = floats({1, 3, 3, 1}, 1, 2, 3, 4, 5, 6, 7, 8, 9);
+            // Cross-correlation: the filter is not turned. Taps (0, 0) and (1, 2) of 2x3.
+            const Tensor w = floats({1, 2, 3, 1}, 10, 0, 0, 0, 0, 1);
+            CHECK(list(conv2d(x, w, floats({1}, 0.5))) == List{16.5, 49.5});
+            CHECK(conv2d(x, w).shape() == Shape{1, 2, 1, 1});
+            CHECK(list(conv2d(x, w, {}, {.stride = 2, .pad = 1})) == List{2, 0, 8 + 0, 50});
+            CHECK(list(linear(floats({2, 2}, 1, 2, 3, 4), floats({3, 2}, 1, 0, 0, 1, 1, 1), floats({3}, 0, 0, 10))) ==
+                  List{1, 2, 13, 3, 4, 17});
+            CHECK(list(channel_stats(floats({2, 1, 2, 2}, 1, 10, 3, 10, 5, 10, 7, 10))) == List{4, 10, 5, 0});
+            const auto [y, stats] = conv2d_stats(x, floats({1, 1, 1, 1}, 2), floats({1}, 1));
+            CHECK(list(stats)[0] == doctest::Approx(11));
+            CHECK(list(stats)[1] == doctest::Approx(4 * 60.0 / 9));
+            const Tensor norm = floats({2, 1}, 4, 8.99999);
+            CHECK(list(batch_norm(floats({1, 1, 2, 1}, 1, 10), norm, floats({1}, 3), floats({1}, 2)))[1] ==
+                  doctest::Approx(8));
+            CHECK(list(batch_norm(floats({1, 1, 2, 1}, 1, 10), norm, floats({1}, 3), floats({1}, 2), {.relu = true}))[0] ==
+                  0);
+            // First of equal values; a row and a column that no window holds.
+            const auto pooled = run(Op::max_pool2d, {floats({1, 3, 2, 1}, 5, 5, 5, 5, 9, 9)}, {.stride = 2, .window = 2});
+            CHECK(list(pooled[0]) == List{5});
+            CHECK(pooled[1].data<uint8_t>()[0] == 0);
+            CHECK(list(avg_pool2d(x, 2, 1)) == List{3, 4, 6, 7});
+            const int32_t label[] = {1};
+            const Tensor labels = Tensor::of<int32_t>({1}, label), even = floats({1, 4}, 7, 7, 7, 7);
+            CHECK(cross_entropy(even, labels).data<float>()[0] == doctest::Approx(std::log(4.0)));
+            CHECK(cross_entropy(floats({1, 2}, 0, 1000), labels).data<float>()[0] == 0);
+            CHECK(cross_entropy(floats({1, 2}, 0, 0), labels, 0.5f).data<float>()[0] == doctest::Approx(std::log(2.0)));
+            CHECK(cross_entropy(floats({1, 2}, 0, 10), labels, 0.2f).data<float>()[0] ==
+                  doctest::Approx(std::log(1 + std::exp(-10.0)) + 1));
+            CHECK(list(softmax(floats({1, 2}, 1000, 1000))) == List{0.5, 0.5});
+            CHECK(mse_loss(floats({2}, 1, 5), floats({2}, 2, 2)).data<float>()[0] == 5);
+        }
+    }
+
+    TEST_CASE("ops: updates as PyTorch defines them") {
+        for (Backend backend : {Backend::reference, Backend::cpu}) {
+            CAPTURE(int(backend));
+            const Context on{.backend = backend};
+            const ContextScope scope(on);
+            Tensor p = floats({1}, 2), v = floats({1}, 1);
+            const Tensor g = floats({1}, 0.5);
+            sgdm_update(p, v, g, {.lr = 0.1f, .momentum = 0.5f, .weight_decay = 0.25f});
+            CHECK(v.data<float>()[0] == doctest::Approx(1.5)); // 0.5 * 1 + (0.5 + 0.25 * 2)
+            CHECK(p.data<float>()[0] == doctest::Approx(1.85));
+            p = floats({1}, 2), v = floats({1}, 1);
+            sgdm_update(p, v, g, {.lr = 0.1f, .momentum = 0.5f, .weight_decay = 0.25f, .nesterov = true});
+            CHECK(p.data<float>()[0] == doctest::Approx(2 - 0.1 * (1 + 0.5 * 1.5)));
+            const Tensor running = floats({2, 1}, 1, 1);
+            update_running(running, floats({2, 1}, 3, 4), 5, 0.1f);
+            CHECK(running.data<float>()[0] == doctest::Approx(1.2));
+            CHECK(running.data<float>()[1] == doctest::Approx(0.9 + 0.1 * 4 * 5 / 4));
+            update_running(running, floats({2, 1}, 1.2, 1), 1, 1); // a single value has no unbiased variance
+            CHECK(running.data<float>()[1] == doctest::Approx(1));
+        }
+    }
+
+    TEST_CASE("ops: dropout keeps the share it should, is a function of its seed, and keeps the mean") {
+        const Tensor x = Tensor::empty({100, 100});
+        x.fill(1);
+        const Tensor y = dropout(x, 0.3f, 5);
+        double sum = 0, zeros = 0;
+        for (float v : y.span<float>()) {
+            CHECK_UNARY(v == 0 || v == 1 / (1 - 0.3f));
+            sum += v, zeros += v == 0;
+        }
+        CHECK(zeros / 1e4 == doctest::Approx(0.3).epsilon(0.05));
+        CHECK(sum / 1e4 == doctest::Approx(1).epsilon(0.03));
+        CHECK(same_bits(dropout(x, 0.3f, 5), y));
+        CHECK_FALSE(same_bits(dropout(x, 0.3f, 6), y));
+    }
+
+    TEST_CASE("ops: a wrong argument is named") {
+        const Tensor x = Tensor::zeros({2, 5, 5, 3}), w = Tensor::zeros({4, 3, 3, 3}), i = Tensor::zeros({2}, DType::i32);
+        const auto message = [](auto f) { return error_of(f); };
+        CHECK(message([&] { conv2d(x, Tensor::zeros({4, 3, 3, 32})); }) == "conv2d: w has c=32, x has c=3");
+        CHECK(message([&] { conv2d(x.reshape({2, 25, 3}), w); }) == "conv2d: x needs 4 extents, got [2 25 3]");
+        CHECK(message([&] { conv2d({}, w); }) == "conv2d: x is undefined");
+        CHECK(message([&] { conv2d(x, w, Tensor::zeros({3})); }) == "conv2d: b needs shape [4], got [3]");
+        CHECK(contains(message([&] { conv2d(x, Tensor::zeros({4, 9, 9, 3}), {}, {.pad = 1}); }),
+                       "the window (9) exceeds the padded input (7)"));
+        CHECK(contains(message([&] { conv2d(x, w, {}, {.stride = 0}); }), "stride 0"));
+        CHECK(contains(message([&] { conv2d(x, w, {}, {.pad = -1}); }), "padding -1"));
+        CHECK(message([&] { conv2d(x, w.to(DType::f64)); }) == "conv2d: w is f64, expected f32");
+        CHECK(contains(message([&] { relu(i); }), "relu: an input is i32"));
+        CHECK(contains(message([&] { relu(Tensor::zeros({3}, DType::f64)); }), "elements are f64, not f32"));
+        CHECK(message([&] { linear(Tensor::zeros({2, 5}), Tensor::zeros({3, 4})); }) == "linear: w has c=4, x has c=5");
+        CHECK(message([&] { add(x, w); }) == "add: an input needs shape [2 5 5 3], got [4 3 3 3]");
+        CHECK(contains(message([&] { batch_norm(x, Tensor::zeros({2, 4}), w, w); }), "stats needs shape [2 3], got [2 4]"));
+        CHECK(contains(message([&] { max_pool2d(x, 6, 1); }), "max_pool2d: the window (6) exceeds"));
+        CHECK(contains(message([&] { max_pool2d(Tensor::zeros({1, 16, 16, 1}), 16, 1); }), "window at most 15"));
+        CHECK(contains(message([&] { cross_entropy(Tensor::zeros({3, 4}), i); }), "labels needs shape [3], got [2]"));
+        CHECK(contains(message([&] { cross_entropy(Tensor::zeros({2, 4}), Tensor::zeros({2})); }), "labels are i32"));
+        CHECK(contains(message([&] { cross_entropy(Tensor::zeros({2, 4}), i, 1.0f); }), "label smoothing lies in [0, 1)"));
+        const int32_t wrong[] = {0, 4};
+        CHECK(message([&] { cross_entropy(Tensor::zeros({2, 4}), Tensor::of<int32_t>({2}, wrong)); }) ==
+              "cross_entropy: label 4 of sample 1 lies outside [0, 4)");
+        CHECK(contains(message([&] { dropout(x, 1.0f, 1); }), "the probability lies in [0, 1), got 1"));
+        CHECK(message([&] { run(Op::relu, {x, x}); }) == "relu: takes 1 inputs, got 2");
+        CHECK(contains(message([&] { run(Op::relu, {x}, {}, {w}); }), "relu: output 0 has shape [2 5 5 3], the given one"));
+        CHECK(contains(message([&] { run(Op::sgdm_update, {x, x, x}); }), "sgdm_update: works in place"));
+    }
+
+    TEST_CASE("profile counts calls and arithmetic") {
+        Profile profile;
+        const Context timed{.profile = &profile};
+        const ContextScope scope(timed);
+        const Tensor x = Tensor::zeros({2, 5, 5, 3}), w = Tensor::zeros({4, 3, 3, 3});
+        conv2d(x, w);
+        conv2d(x, w, {}, {.pad = 1});
+        relu(x);
+        CHECK(profile.flops(Op::conv2d) == 2 * (2 * 3 * 3 * 4 + 2 * 5 * 5 * 4) * 27);
+        CHECK(profile.flops(Op::relu) == 150);
+        const std::string table = profile.table(1.0);
+        CHECK(contains(table, "conv2d                      2"));
+        CHECK(contains(table, "(outside of ops)"));
+        CHECK_FALSE(contains(table, "batch_norm"));
+    }
+}
+
+} // namespace rg

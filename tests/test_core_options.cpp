@@ -1,0 +1,153 @@
+// Options: binding, both spellings, what is refused and with which words, help, and echo that can be read back.
+#include "core/options.h"
+#include "tests/temp_dir.h"
+
+#include <doctest/doctest.h>
+
+namespace rg {
+namespace {
+
+enum class Fill { zero, reflect };
+
+/// A program's options, as a program declares them.
+struct Program {
+    int64_t epochs = 50, seed = 1;
+    double lr = 0.1, decay = 1e-10;
+    bool shuffle = true, resume = false;
+    std::string data, device = "auto";
+    Fill fill = Fill::zero;
+    std::vector<std::string> files;
+    Options o{"train", "trains a network"};
+
+    Program() {
+        o.group("Training");
+        o.add("epochs", &epochs, "passes over the training set").range(0, 100000);
+        o.add("lr", &lr, "learning rate").at_least(0);
+        o.add("weight-decay", &decay,
+              "factor of the L2 penalty on all parameters, batch norm's included, as in the "
+              "update rule of SGD with momentum");
+        o.add("seed", &seed, "of everything random");
+        o.add("shuffle", &shuffle, "a new order of the samples in every epoch");
+        o.group("Files");
+        o.add("data", &data, "folder of the data set").metavar("DIR");
+        o.add("device", &device, "where to compute").one_of({"auto", "cpu"});
+        o.add("fill", &fill, {{"zero", Fill::zero}, {"reflect", Fill::reflect}}, "what shows at the border");
+        o.add("resume", &resume, "go on from the newest checkpoint");
+    }
+
+    bool parse(std::vector<const char*> args) {
+        args.insert(args.begin(), "train");
+        return o.parse(int(args.size()), args.data());
+    }
+};
+
+std::string error_with(const std::vector<const char*>& args) {
+    Program p;
+    return error_of([&] { p.parse(args); });
+}
+
+} // namespace
+
+TEST_SUITE("core") {
+    TEST_CASE("options: defaults stay, both spellings set") {
+        Program p;
+        CHECK(p.parse({}));
+        CHECK(p.epochs == 50);
+        CHECK_FALSE(p.o.given("epochs"));
+        CHECK(p.parse({"--epochs", "3", "--lr=0.25", "--no-shuffle", "--resume", "--fill", "reflect", "--data=a=b",
+                       "--device", "cpu", "--seed", "-9223372036854775808", "--weight-decay", "1e-4"}));
+        CHECK(p.epochs == 3);
+        CHECK(p.lr == 0.25);
+        CHECK(p.decay == 1e-4);
+        CHECK_FALSE(p.shuffle);
+        CHECK(p.resume);
+        CHECK(p.fill == Fill::reflect);
+        CHECK(p.data == "a=b");
+        CHECK(p.device == "cpu");
+        CHECK(p.seed == std::numeric_limits<int64_t>::min());
+        CHECK(p.o.given("epochs"));
+        CHECK(p.o.given("shuffle"));
+        CHECK(p.parse({"--epochs", "3", "--epochs=4", "--data="}));
+        CHECK(p.epochs == 4);
+        CHECK(p.data.empty());
+    }
+
+    TEST_CASE("options: an unknown name gives the nearest one") {
+        CHECK(error_with({"--epoch", "3"}) == "unknown option --epoch; did you mean --epochs?");
+        CHECK(error_with({"--epcohs=3"}) == "unknown option --epcohs; did you mean --epochs?");
+        CHECK(error_with({"--no-shufle"}) == "unknown option --no-shufle; did you mean --no-shuffle?");
+        CHECK(error_with({"--hepl"}) == "unknown option --hepl; did you mean --help?");
+        CHECK(error_with({"-h"}) == "unknown option -h; train --help lists all");
+        CHECK(error_with({"--quux"}) == "unknown option --quux; train --help lists all");
+        CHECK(error_with({"--no-epochs"}) == "unknown option --no-epochs; did you mean --epochs?");
+        CHECK(contains(error_with({"--"}), "unknown option --"));
+    }
+
+    TEST_CASE("options: a bad value says what was expected") {
+        CHECK(error_with({"--epochs", "x"}) == "option --epochs: expected an integer from 0 to 100000, got \"x\"");
+        CHECK(contains(error_with({"--epochs", "1.5"}), "expected an integer"));
+        CHECK(contains(error_with({"--epochs=-1"}), "from 0 to 100000, got \"-1\""));
+        CHECK(contains(error_with({"--epochs=100001"}), "from 0 to 100000"));
+        CHECK(contains(error_with({"--epochs="}), "got \"\""));
+        CHECK(contains(error_with({"--epochs= 1"}), "got \" 1\""));
+        CHECK(contains(error_with({"--seed", "9223372036854775808"}), "expected an integer, got"));
+        CHECK(error_with({"--lr", "-0.1"}) == "option --lr: expected a number of at least 0, got \"-0.1\"");
+        CHECK(contains(error_with({"--lr", "nan"}), "expected a number"));
+        CHECK(contains(error_with({"--lr", "inf"}), "expected a number"));
+        CHECK(contains(error_with({"--lr", "0.1x"}), "expected a number"));
+        CHECK(error_with({"--device", "gpu"}) == "option --device: expected one of auto or cpu, got \"gpu\"");
+        CHECK(error_with({"--fill", "edge"}) == "option --fill: expected one of zero or reflect, got \"edge\"");
+        CHECK(error_with({"--shuffle=no"}) ==
+              "option --shuffle: expected --shuffle or --no-shuffle alone, got --shuffle=no");
+        CHECK(contains(error_with({"--data"}), "option --data: expected a text after it, got the end"));
+        CHECK(contains(error_with({"--data", "--epochs", "3"}), "got --epochs"));
+        CHECK(contains(error_with({"stray"}), "unexpected argument \"stray\""));
+    }
+
+    TEST_CASE("options: arguments without a name, when declared") {
+        Program p;
+        p.o.positional("FILE", &p.files, "what to look at", 1);
+        CHECK(contains(error_of([&] { p.parse({"--epochs", "1"}); }), "train: expected at least one FILE, got 0"));
+        CHECK(p.parse({"a", "--epochs", "2", "b", "-"}));
+        CHECK(p.files == std::vector<std::string>{"a", "b", "-"});
+        CHECK(p.epochs == 2);
+        CHECK(contains(p.o.help(), "Usage: train [options] FILE..."));
+    }
+
+    TEST_CASE("options: help names all, in groups, within the width") {
+        Program p;
+        CHECK_FALSE(p.parse({"--help", "--nonsense"}));
+        const std::string help = p.o.help();
+        CHECK(help.starts_with("train: trains a network\n\nUsage: train [options]\n\nTraining\n"));
+        CHECK(contains(help,
+                       "\n  --epochs N                  passes over the training set (an integer from 0 to 100000; "
+                       "default\n                              50)\n"));
+        CHECK(contains(help, "--weight-decay X            factor of the L2"));
+        CHECK(contains(help, "default 1e-10)"));
+        CHECK(contains(help, "--[no-]shuffle              a new order of the samples in every epoch (default on)"));
+        CHECK(contains(help, "\nFiles\n  --data DIR                  folder of the data set\n"));
+        CHECK(contains(help, "--device NAME               where to compute (one of auto or cpu; default auto)"));
+        size_t begin = 0;
+        for (size_t end; (end = help.find('\n', begin)) != std::string::npos; begin = end + 1) CHECK(end - begin <= 96);
+        p.epochs = 7; // the default is the value at declaration, not at printing
+        CHECK(p.o.help() == help);
+    }
+
+    TEST_CASE("options: the echo can be read back") {
+        Program p, q;
+        p.parse({"--lr", "0.1234567890123456", "--no-shuffle", "--fill", "reflect", "--data", "x y", "--epochs", "9"});
+        for (const auto& [name, value] : p.o.values()) q.o.set(name, value);
+        CHECK(q.o.values() == p.o.values());
+        CHECK(q.lr == p.lr);
+        CHECK(q.fill == Fill::reflect);
+        CHECK_FALSE(q.o.given("lr"));
+        CHECK(p.o.to_json().dump() ==
+              "{\"epochs\": 9, \"lr\": 0.1234567890123456, \"weight-decay\": 1e-10, \"seed\": 1, \"shuffle\": false, "
+              "\"data\": \"x y\", \"device\": \"auto\", \"fill\": \"reflect\", \"resume\": false}");
+        CHECK(contains(error_of([&] { q.o.set("gone", "1"); }), "no such option"));
+        CHECK(contains(error_of([&] { q.o.set("epochs", "-3"); }), "from 0 to 100000"));
+        CHECK(contains(error_of([&] { q.o.add("lr", &q.lr, "again"); }), "declared twice"));
+    }
+}
+
+} // namespace rg

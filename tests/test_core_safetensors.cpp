@@ -1,0 +1,241 @@
+// safetensors files: exact bytes, round trips of every type and rank, and one message per violation of the format.
+// Also the atomic writing under them, with a disk that is full by way of a file size limit.
+#include "core/atomic_file.h"
+#include "core/safetensors.h"
+#include "tests/temp_dir.h"
+
+#include <bit>
+#include <csignal>
+#include <cstring>
+#include <doctest/doctest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace rg {
+namespace {
+
+/// A tensor whose bytes are all different from its neighbours' and depend on `salt`.
+Tensor patterned(const Shape& shape, DType type, int salt) {
+    Tensor t = Tensor::empty(shape, type);
+    for (int64_t i = 0; i < t.bytes(); ++i) t.bytes_data()[i] = std::byte(i * 7 + salt * 31 + 1);
+    return t;
+}
+
+bool same(const Tensor& a, const Tensor& b) {
+    return a.dtype() == b.dtype() && a.shape() == b.shape() &&
+           (a.bytes() == 0 || std::memcmp(a.bytes_data(), b.bytes_data(), size_t(a.bytes())) == 0);
+}
+
+/// A file by its header text and its number of data bytes.
+std::string raw(const std::string& header, size_t data_bytes) {
+    std::string bytes(8, '\0');
+    const uint64_t length = header.size();
+    std::memcpy(bytes.data(), &length, 8);
+    return bytes + header + std::string(data_bytes, 'd');
+}
+
+std::string error_of_file(const std::string& bytes) {
+    return error_of([&] { decode_tensors(bytes, "f"); });
+}
+
+} // namespace
+
+TEST_SUITE("core") {
+    TEST_CASE("safetensors writes the bytes that the format asks for") {
+        const float values[] = {1.0f, -2.0f};
+        const std::string bytes = encode_tensors({{"w", Tensor::of<float>({1, 2}, values)}}, {{"k", "v"}});
+        const std::string header = "{\"__metadata__\": {\"k\": \"v\"}, \"w\": {\"dtype\": \"F32\", \"shape\": [1, 2], "
+                                   "\"data_offsets\": [0, 8]}}";
+        const size_t padded = (header.size() + 7) / 8 * 8;
+        REQUIRE(bytes.size() == 8 + padded + 8);
+        CHECK(bytes.substr(0, 8) == std::string{char(padded), 0, 0, 0, 0, 0, 0, 0});
+        CHECK(bytes.substr(8, padded) == header + std::string(padded - header.size(), ' '));
+        CHECK(bytes.substr(8 + padded) == std::string("\0\0\x80\x3f\0\0\0\xc0", 8));
+    }
+
+    TEST_CASE("safetensors gives back every type, rank and empty shape, in order") {
+        std::vector<NamedTensor> tensors;
+        int salt = 0;
+        for (DType type : {DType::u8, DType::f32, DType::bf16, DType::i32, DType::f64, DType::i64})
+            for (const Shape& shape : {Shape{}, Shape{3}, Shape{2, 5}, Shape{1, 3, 1}, Shape{2, 1, 3, 5}, Shape{0, 4}})
+                tensors.push_back(
+                    {cat(name_of(type), ".", shape.str(), " \"\xc3\xa9\\"), patterned(shape, type, ++salt)});
+        const Metadata metadata = {{"b", "2"}, {"a", "line\n\"quoted\""}, {"", ""}};
+        TempDir dir;
+        save_tensors(dir / "all.safetensors", tensors, metadata);
+        const TensorFile back = load_tensors(dir / "all.safetensors");
+        CHECK(back.metadata == metadata);
+        CHECK(back.source == dir / "all.safetensors");
+        REQUIRE(back.tensors.size() == tensors.size());
+        for (size_t i = 0; i < tensors.size(); ++i) {
+            CAPTURE(tensors[i].name);
+            CHECK(back.tensors[i].name == tensors[i].name);
+            CHECK(same(back.tensors[i].value, tensors[i].value));
+        }
+        CHECK(decode_tensors(encode_tensors({}, {}), "none").tensors.empty());
+    }
+
+    TEST_CASE("safetensors aligns each tensor to its element size") {
+        const TensorFile back = decode_tensors(
+            encode_tensors({{"a", patterned({3}, DType::u8, 1)}, {"b", patterned({}, DType::i64, 2)}}, {}), "f");
+        CHECK(same(back.tensors[0].value, patterned({3}, DType::u8, 1)));
+        const std::string bytes =
+            encode_tensors({{"a", patterned({3}, DType::u8, 1)}, {"b", patterned({}, DType::i64, 2)}}, {});
+        CHECK(contains(bytes, "\"a\": {\"dtype\": \"U8\", \"shape\": [3], \"data_offsets\": [8, 11]}"));
+        CHECK(contains(bytes, "\"b\": {\"dtype\": \"I64\", \"shape\": [], \"data_offsets\": [0, 8]}"));
+    }
+
+    TEST_CASE("safetensors reads files of other writers: other spacing and order") {
+        const TensorFile f = decode_tensors(raw("{\"b\":{\"data_offsets\":[4,8],\"shape\":[],\"dtype\":\"F32\"},"
+                                                "\"a\":{\"dtype\":\"U8\",\"shape\":[2,2],\"data_offsets\":[0,4]}}   ",
+                                                8),
+                                            "f");
+        CHECK(f.tensors[0].name == "b");
+        CHECK(f.tensors[1].value.shape() == Shape{2, 2});
+    }
+
+    TEST_CASE("safetensors lookups say what was expected") {
+        const TensorFile f = decode_tensors(
+            encode_tensors({{"w", patterned({2}, DType::f32, 1)}}, {{"n", "-12"}, {"t", "12x"}}), "my.file");
+        CHECK(f.find("v") == nullptr);
+        CHECK(f.tensor("w", DType::f32, {2}).numel() == 2);
+        CHECK(f.number("n") == -12);
+        CHECK(contains(error_of([&] { f.tensor("w", DType::f32, {3}); }),
+                       "expected f32 [3], got f32 [2] (file my.file)"));
+        CHECK(contains(error_of([&] { f.tensor("w", DType::i32, {2}); }), "expected i32 [2], got f32 [2]"));
+        CHECK(contains(error_of([&] { f.tensor("v", DType::f32, {2}); }), "load tensor v"));
+        CHECK(contains(error_of([&] { f.number("t"); }), "expected an integer, got \"12x\""));
+        CHECK(contains(error_of([&] { f.text("u"); }), "load metadata u"));
+    }
+
+    TEST_CASE("safetensors refuses to write what it could not read") {
+        const Tensor t = patterned({2}, DType::f32, 1);
+        CHECK(contains(error_of([&] { encode_tensors({{"a", t}, {"a", t}}, {}); }), "\"a\" twice"));
+        CHECK(contains(error_of([&] { encode_tensors({{"__metadata__", t}}, {}); }), "cannot name a tensor"));
+        CHECK(contains(error_of([&] { encode_tensors({{"", t}}, {}); }), "cannot name a tensor"));
+        CHECK(contains(error_of([&] { encode_tensors({{"a", Tensor()}}, {}); }), "tensor a is undefined"));
+        CHECK(contains(error_of([&] {
+                           encode_tensors({{"a", t}}, {{"k", "1"}, {"k", "2"}});
+                       }),
+                       "\"k\" is given twice"));
+        CHECK(contains(error_of([&] { encode_tensors({{"\xff", t}}, {}); }), "valid UTF-8"));
+    }
+
+    TEST_CASE("safetensors: each violation has its message") {
+        const auto tensor = [](const std::string& body) { return "{\"a\": {" + body + "}}"; };
+        const std::string f32 = "\"dtype\": \"F32\", ";
+        struct Case {
+            std::string bytes;
+            const char* message;
+        };
+        const Case cases[] = {
+            {"1234567", "got a file of 7"},
+            {std::string(8, '\xff'), "at most 100000000 bytes, got length 18446744073709551615"},
+            {std::string("\x09\0\0\0\0\0\0\0{}", 10), "header length 9 exceeds the 2 bytes"},
+            {raw("", 0), "begin with '{'"},
+            {raw(" {}", 0), "begin with '{'"},
+            {raw("{}x", 0), "header: json: expected the end of the text"},
+            {raw("{\"__metadata__\": 1}", 0), "__metadata__: expected an object, got an integer"},
+            {raw("{\"__metadata__\": {\"k\": 1}}", 0), "expected a string for \"k\", got an integer"},
+            {raw("{\"a\": 3}", 0), "tensor a: expected an object"},
+            {raw(tensor("\"dtype\": \"F32\""), 0), "tensor a: expected a shape array, got none"},
+            {raw(tensor("\"shape\": [1], \"data_offsets\": [0, 4]"), 4), "expected a dtype in quotes, got none"},
+            {raw(tensor("\"dtype\": \"F16\", \"shape\": [1], \"data_offsets\": [0, 2]"), 2), "got F16"},
+            {raw(tensor(f32 + "\"shape\": [1]"), 4), "expected data_offsets [begin, end], got none"},
+            {raw(tensor(f32 + "\"shape\": [1], \"data_offsets\": [0]"), 4),
+             "expected data_offsets [begin, end], got [0]"},
+            {raw(tensor(f32 + "\"shape\": [1], \"data_offsets\": [0, 4.5]"), 4), "got [0, 4.5]"},
+            {raw(tensor(f32 + "\"shape\": [1], \"data_offsets\": [0, 4], \"x\": 1"), 4), "got \"x\""},
+            {raw(tensor(f32 + "\"shape\": [-1], \"data_offsets\": [0, 4]"), 4), "non-negative integers, got -1"},
+            {raw(tensor(f32 + "\"shape\": [1.5], \"data_offsets\": [0, 6]"), 6), "non-negative integers, got 1.5"},
+            {raw(tensor(f32 + "\"shape\": [1,1,1,1,1], \"data_offsets\": [0, 4]"), 4), "at most 4 extents, got 5"},
+            {raw(tensor(f32 + "\"shape\": [4294967296, 4294967296], \"data_offsets\": [0, 0]"), 0),
+             "64 bits can count"},
+            {raw(tensor(f32 + "\"shape\": [1], \"data_offsets\": [4, 0]"), 4), "0 <= begin <= end, got [4, 0]"},
+            {raw(tensor(f32 + "\"shape\": [1], \"data_offsets\": [-4, 0]"), 4), "0 <= begin <= end"},
+            {raw(tensor(f32 + "\"shape\": [250000000], \"data_offsets\": [0, 1000000000]"), 4), "outside the file's 4"},
+            {raw(tensor(f32 + "\"shape\": [2], \"data_offsets\": [0, 4]"), 4),
+             "needs 8 bytes, data_offsets [0, 4] give 4"},
+            {raw(tensor(f32 + "\"shape\": [1], \"data_offsets\": [4, 8]"), 8), "bytes 0 to 4 before tensor a"},
+            {raw(tensor(f32 + "\"shape\": [1], \"data_offsets\": [0, 4]"), 6),
+             "2 bytes at the end belong to no tensor"},
+            {raw("{}", 3), "3 bytes at the end"},
+            {raw("{\"a\": {\"dtype\": \"U8\", \"shape\": [4], \"data_offsets\": [0, 4]}, "
+                 "\"b\": {\"dtype\": \"U8\", \"shape\": [4], \"data_offsets\": [2, 6]}}",
+                 6),
+             "tensor b begins at data offset 2 and overlaps"},
+            {raw("{\"a\": {\"dtype\": \"U8\", \"shape\": [1], \"data_offsets\": [0, 1]}, "
+                 "\"a\": {\"dtype\": \"U8\", \"shape\": [1], \"data_offsets\": [1, 2]}}",
+                 2),
+             "\"a\" twice"},
+        };
+        for (const Case& c : cases) {
+            const std::string error = error_of_file(c.bytes);
+            CAPTURE(c.message);
+            CAPTURE(error);
+            CHECK(contains(error, c.message));
+            CHECK(error.starts_with("safetensors f: "));
+        }
+    }
+
+    TEST_CASE("safetensors: every truncation is refused, every changed header byte is an Error or another valid file") {
+        const std::string good = encode_tensors(
+            {{"a", patterned({2, 3}, DType::f32, 1)}, {"b", patterned({}, DType::i64, 2)}}, {{"k", "v"}});
+        for (size_t n = 0; n < good.size(); ++n) {
+            CAPTURE(n);
+            CHECK_FALSE(error_of_file(good.substr(0, n)).empty());
+        }
+        CHECK_FALSE(error_of_file(good + "x").empty());
+        const size_t data_bytes = 32;
+        for (size_t i = 0; i < good.size() - data_bytes; ++i)
+            for (int byte = 0; byte < 256; ++byte) {
+                std::string bad = good;
+                bad[i] = char(byte);
+                error_of_file(bad); // no crash, no large allocation: the sanitizers and the memory limit watch
+            }
+    }
+
+    TEST_CASE("atomic file: replaces, and names what is wrong") {
+        TempDir dir;
+        const std::string path = dir / "file";
+        write_file_atomic(path, "one");
+        CHECK(read_file(path) == "one");
+        const std::string two(100000, '2');
+        write_file_atomic(path, two);
+        CHECK(read_file(path) == two);
+        write_file_atomic(path, "");
+        CHECK(read_file(path).empty());
+        CHECK(std::distance(std::filesystem::directory_iterator(dir.path()), {}) == 1); // no temporary file is left
+
+        CHECK(contains(error_of([&] { read_file(dir / "none"); }), dir / "none: No such file"));
+        CHECK(contains(error_of([&] { read_file(dir.path()); }), "expected a regular file, got a folder"));
+        CHECK(contains(error_of([&] { read_file("/dev/zero"); }), "expected a regular file, got a device"));
+        REQUIRE(::mkfifo((dir / "fifo").c_str(), 0600) == 0);
+        CHECK(contains(error_of([&] { read_file(dir / "fifo"); }), "expected a regular file"));
+        CHECK(contains(error_of([&] { write_file_atomic(dir / "no/file", "x"); }), "No such file"));
+        std::filesystem::create_directory(dir / "folder");
+        CHECK(contains(error_of([&] { write_file_atomic(dir / "folder", "x"); }), "cannot rename"));
+        CHECK_FALSE(contains(std::filesystem::directory_iterator(dir.path())->path().string(), kTempMark.data()));
+    }
+
+    TEST_CASE("atomic file: a full disk leaves the old file and no temporary one") {
+        TempDir dir;
+        const std::string path = dir / "file";
+        write_file_atomic(path, "precious");
+        rlimit before{};
+        REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
+        rlimit small = before;
+        small.rlim_cur = 4096;
+        const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+        REQUIRE(::setrlimit(RLIMIT_FSIZE, &small) == 0);
+        const std::string error = error_of([&] { write_file_atomic(path, std::string(100000, 'x')); });
+        ::setrlimit(RLIMIT_FSIZE, &before);
+        std::signal(SIGXFSZ, handler);
+        CHECK(contains(error, "write " + path + ": cannot write all bytes (100000 bytes): File too large"));
+        CHECK(read_file(path) == "precious");
+        CHECK(std::distance(std::filesystem::directory_iterator(dir.path()), {}) == 1);
+    }
+}
+
+} // namespace rg

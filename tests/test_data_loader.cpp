@@ -1,0 +1,334 @@
+// Augmentation against a slow definition of it, and the loader: the same batches for any ranks, threads and depth.
+#include "core/rng.h"
+#include "data/loader.h"
+#include "tests/temp_dir.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <doctest/doctest.h>
+#include <set>
+
+namespace rg::data {
+namespace {
+
+ImageSet random_set(int64_t count, int64_t h, int64_t w, int64_t c) {
+    ImageSet set{count, h, w, c, {}, {}, {"a", "b", "c"}};
+    Rng rng(uint64_t(count), Purpose::test);
+    for (int64_t i = 0; i < count * h * w * c; ++i) set.pixels.push_back(uint8_t(rng.next()));
+    for (int64_t i = 0; i < count; ++i) set.labels.push_back(int32_t(rng.below(3)));
+    return set;
+}
+
+constexpr Normalise kPlain{{0.5f, 0.25f, 0.125f, 0.75f}, {0.5f, 2, 1, 0.3f}};
+
+/// What a window at (y0, x0) shows: flipped first or not, black or mirrored outside.
+std::vector<float> view(const ImageSet& set, int64_t i, bool flip, int64_t y0, int64_t x0, int64_t side_h,
+                        int64_t side_w, Fill fill) {
+    std::vector<float> out;
+    const auto mirror = [](int64_t at, int64_t extent) {
+        const int64_t period = std::max<int64_t>(1, 2 * extent - 2), m = ((at % period) + period) % period;
+        return m < extent ? m : period - m;
+    };
+    for (int64_t y = 0; y < side_h; ++y)
+        for (int64_t x = 0; x < side_w; ++x) {
+            int64_t sy = y0 + y, sx = x0 + (flip ? side_w - 1 - x : x);
+            const bool outside = sy < 0 || sy >= set.height || sx < 0 || sx >= set.width;
+            sy = mirror(sy, set.height), sx = mirror(sx, set.width);
+            for (int64_t c = 0; c < set.channels; ++c) {
+                const uint8_t byte =
+                    outside && fill == Fill::zero ? 0 : set.image(i)[size_t((sy * set.width + sx) * set.channels + c)];
+                out.push_back((float(byte) / 255.0f - kPlain.mean[size_t(c)]) / kPlain.deviation[size_t(c)]);
+            }
+        }
+    return out;
+}
+
+std::vector<float> augmented(const ImageSet& set, const Augment& augment, uint64_t seed, int64_t epoch, int64_t i) {
+    const Augmenter a(set.height, set.width, set.channels, augment, kPlain);
+    std::vector<float> out(size_t(a.height() * a.width() * set.channels) + 2, -99.0f);
+    a.apply(set.image(i), seed, epoch, i, out.data() + 1);
+    CHECK(out.front() == -99.0f); // nothing beside the image
+    CHECK(out.back() == -99.0f);
+    return {out.begin() + 1, out.end() - 1};
+}
+
+/// One rank's batches of an epoch, flattened, with labels behind.
+struct Taken {
+    std::vector<std::vector<float>> samples;
+    std::vector<int32_t> labels;
+    std::vector<int64_t> sizes, global_sizes;
+    bool operator==(const Taken&) const = default;
+};
+
+void take(Taken& taken, const Batch& batch) {
+    const int64_t n = batch.x.extent(0), size = batch.x.extent(1) * batch.x.extent(2) * batch.x.extent(3);
+    const float* x = batch.x.data<float>();
+    for (int64_t i = 0; i < n; ++i) {
+        taken.samples.emplace_back(x + i * size, x + (i + 1) * size);
+        taken.labels.push_back(batch.labels.data<int32_t>()[i]);
+    }
+    taken.sizes.push_back(n);
+    taken.global_sizes.push_back(batch.global_size);
+}
+
+Taken take_epoch(Loader& loader, int64_t epoch, int64_t first = 0) {
+    Taken taken;
+    loader.start(epoch, first);
+    for (int64_t expected = first; loader.has_next(); ++expected) {
+        const Batch batch = loader.next();
+        CHECK(batch.index == expected);
+        CHECK(batch.epoch == epoch);
+        CHECK(batch.labels.extent(0) == batch.x.extent(0));
+        take(taken, batch);
+    }
+    return taken;
+}
+
+LoaderOptions options_for(int64_t batch_size) {
+    LoaderOptions o;
+    o.batch_size = batch_size;
+    o.keep_partial = true;
+    o.seed = 11;
+    o.augment = {true, 2, Fill::reflect};
+    o.normalise = kPlain;
+    return o;
+}
+
+TEST_SUITE("data") {
+    TEST_CASE("augment: none is normalisation alone") {
+        for (int64_t channels = 1; channels <= 4; ++channels) {
+            const ImageSet set = random_set(3, 5, 4, channels);
+            for (int64_t i = 0; i < 3; ++i)
+                CHECK(augmented(set, Augment{}, 1, 2, i) == view(set, i, false, 0, 0, 5, 4, Fill::zero));
+        }
+        const Augmenter cifar(1, 1, 3, Augment{}, kCifar10);
+        std::array<float, 3> out;
+        cifar.apply(std::array<uint8_t, 3>{0, 128, 255}, 0, 0, 0, out.data());
+        CHECK(out[0] == (0.0f - 0.4914f) / 0.2470f);
+        CHECK(out[1] == (128.0f / 255.0f - 0.4822f) / 0.2435f);
+        CHECK(out[2] == doctest::Approx(2.1158f).epsilon(1e-4));
+    }
+
+    TEST_CASE("augment: every view is one of the allowed, each about as often") {
+        // The view is found by comparing with all of them, so that the test does not know how numbers are drawn.
+        const ImageSet set = random_set(1, 6, 7, 3);
+        for (const Fill fill : {Fill::zero, Fill::reflect})
+            for (const int64_t crop : {0, 5}) {
+                const Augment augment{true, 2, fill, crop};
+                const int64_t h = crop ? crop : 6, w = crop ? crop : 7;
+                std::array<int, 2> flips{};
+                std::set<std::array<int64_t, 3>> seen;
+                std::array<int, 12> rows{};
+                for (int64_t epoch = 0; epoch < 1500; ++epoch) {
+                    const std::vector<float> got = augmented(set, augment, 3, epoch, 0);
+                    int matches = 0, flipped = 0;
+                    for (int64_t y0 = -2; y0 <= 6 - h + 2; ++y0)
+                        for (int64_t x0 = -2; x0 <= 7 - w + 2; ++x0)
+                            for (const bool flip : {false, true})
+                                if (got == view(set, 0, flip, y0, x0, h, w, fill)) {
+                                    ++matches;
+                                    flipped += flip;
+                                    ++rows[size_t(y0 + 2)];
+                                    seen.insert({y0, x0, flip});
+                                }
+                    CHECK(matches >= 1);
+                    if (matches == 1) ++flips[size_t(flipped)]; // a mirrored window can be its own reflection
+                }
+                CHECK(seen.size() == size_t((5 + 6 - h) * (5 + 7 - w) * 2));
+                CHECK(std::abs(flips[0] - flips[1]) < 200); // 5 standard deviations
+                if (!crop)
+                    for (int y = 0; y < 5; ++y) CHECK(std::abs(rows[size_t(y)] - 300) < 80);
+            }
+    }
+
+    TEST_CASE("augment: keyed by seed, epoch and sample; evaluation takes the middle") {
+        const ImageSet set = random_set(2, 16, 16, 3);
+        const Augment augment{true, 4, Fill::zero};
+        CHECK(augmented(set, augment, 1, 1, 0) == augmented(set, augment, 1, 1, 0));
+        int equal_epoch = 0, equal_seed = 0;
+        for (int64_t epoch = 0; epoch < 50; ++epoch) {
+            equal_epoch += augmented(set, augment, 1, epoch, 0) == augmented(set, augment, 1, epoch + 1, 0);
+            equal_seed += augmented(set, augment, 1, epoch, 0) == augmented(set, augment, 2, epoch, 0);
+        }
+        CHECK(equal_epoch < 5);
+        CHECK(equal_seed < 5);
+        CHECK(augmented(set, Augment{true, 4, Fill::zero, 8}.evaluation(), 1, 1, 1) ==
+              view(set, 1, false, 4, 4, 8, 8, Fill::zero));
+        // Switching reflection off changes nothing else.
+        int same = 0;
+        for (int64_t epoch = 0; epoch < 40; ++epoch)
+            same += augmented(set, augment, 1, epoch, 0) == augmented(set, Augment{false, 4, Fill::zero}, 1, epoch, 0);
+        CHECK(same > 8);
+        CHECK(same < 32);
+    }
+
+    TEST_CASE("augment: what cannot be is refused") {
+        const auto error = [](int64_t channels, const Augment& augment, Normalise normalise = {}) {
+            return error_of([&] { Augmenter(8, 6, channels, augment, normalise); });
+        };
+        CHECK(error(3, {true, 5, Fill::reflect, 6}).empty());
+        CHECK(contains(error(5, {}), "1 to 4 channels"));
+        CHECK(contains(error(3, {false, 6}), "translation of 0 to 5 pixels, got 6"));
+        CHECK(contains(error(3, {false, 0, Fill::zero, 7}), "at most 6 pixels, got 7"));
+        CHECK(contains(error(2, {}, {{0, 0, 0, 0}, {1, 0, 1, 1}}), "got 0 (channel 1)"));
+        const Augmenter a(2, 2, 1, {}, {});
+        float out[4];
+        CHECK_THROWS_AS(a.apply(std::array<uint8_t, 3>{}, 0, 0, 0, out), Error);
+    }
+
+    TEST_CASE("loader: file order without shuffling, each sample once with it") {
+        const ImageSet set = random_set(23, 3, 3, 1);
+        LoaderOptions o = options_for(5);
+        o.augment = {};
+        o.shuffle = false;
+        const auto sample = [&](int64_t i) { return view(set, i, false, 0, 0, 3, 3, Fill::zero); };
+        {
+            Loader loader(set, o);
+            CHECK(loader.batches() == 5);
+            const Taken taken = take_epoch(loader, 1);
+            REQUIRE(taken.samples.size() == 23);
+            for (int64_t i = 0; i < 23; ++i) CHECK(taken.samples[size_t(i)] == sample(i));
+            CHECK(taken.labels == set.labels);
+            CHECK(taken.sizes == std::vector<int64_t>{5, 5, 5, 5, 3});
+        }
+        o.shuffle = true;
+        Loader loader(set, o);
+        const Taken first = take_epoch(loader, 1), second = take_epoch(loader, 2);
+        CHECK(first.samples != second.samples);
+        const std::vector<int64_t> order = permutation(23, o.seed, 1);
+        for (size_t i = 0; i < 23; ++i) {
+            CHECK(first.samples[i] == sample(order[i]));
+            CHECK(first.labels[i] == set.labels[size_t(order[i])]);
+        }
+        o.keep_partial = false;
+        Loader whole(set, o);
+        CHECK(whole.batches() == 4);
+        CHECK(take_epoch(whole, 1).samples.size() == 20);
+        o.batch_size = 24;
+        Loader none(set, o);
+        none.start(1);
+        CHECK(!none.has_next());
+    }
+
+    TEST_CASE("loader: the shares of 1 to 5 ranks are the same batches") {
+        const ImageSet set = random_set(33, 4, 4, 3);
+        LoaderOptions o = options_for(8); // the last batch has 1 sample: most ranks get none of it
+        o.threads = 0;
+        Loader single(set, o);
+        const Taken all = take_epoch(single, 3);
+        for (int ranks = 2; ranks <= 5; ++ranks) {
+            std::vector<Taken> parts;
+            o.ranks = ranks;
+            for (o.rank = 0; o.rank < ranks; ++o.rank) {
+                Loader loader(set, o);
+                CHECK(loader.batches() == 5);
+                parts.push_back(take_epoch(loader, 3));
+                CHECK(parts.back().global_sizes == all.global_sizes);
+            }
+            Taken joined;
+            std::vector<size_t> at(size_t(ranks), 0);
+            for (size_t b = 0; b < 5; ++b)
+                for (size_t r = 0; r < size_t(ranks); ++r) {
+                    CHECK(parts[r].sizes[b] == share_of(all.sizes[b], ranks, int(r)).size());
+                    for (int64_t i = 0; i < parts[r].sizes[b]; ++i, ++at[r]) {
+                        joined.samples.push_back(parts[r].samples[at[r]]);
+                        joined.labels.push_back(parts[r].labels[at[r]]);
+                    }
+                }
+            CAPTURE(ranks);
+            CHECK(joined.samples == all.samples);
+            CHECK(joined.labels == all.labels);
+            CHECK(parts.back().sizes[4] == 0);
+        }
+    }
+
+    TEST_CASE("loader: threads and depth change nothing") {
+        const ImageSet set = random_set(61, 4, 4, 3);
+        LoaderOptions o = options_for(4);
+        o.threads = 0;
+        Loader plain(set, o);
+        const Taken one = take_epoch(plain, 1), two = take_epoch(plain, 2);
+        for (const int threads : {1, 2, 5})
+            for (const int depth : {1, 2, 7, 40}) {
+                o.threads = threads;
+                o.depth = depth;
+                Loader loader(set, o);
+                CAPTURE(threads);
+                CAPTURE(depth);
+                CHECK(take_epoch(loader, 1) == one);
+                CHECK(take_epoch(loader, 2) == two);
+            }
+    }
+
+    TEST_CASE("loader: resume from a batch, restart in the middle, leave at any time") {
+        const ImageSet set = random_set(40, 4, 4, 3);
+        LoaderOptions o = options_for(3);
+        o.threads = 0;
+        Loader plain(set, o);
+        const Taken all = take_epoch(plain, 5);
+        for (const int threads : {0, 1, 3}) {
+            o.threads = threads;
+            o.depth = 3;
+            Loader loader(set, o);
+            for (const int64_t first : {0, 1, 7, 13, 14}) {
+                const Taken rest = take_epoch(loader, 5, first);
+                CHECK(rest.labels ==
+                      std::vector<int32_t>(all.labels.begin() + std::min<int64_t>(40, first * 3), all.labels.end()));
+                CHECK(rest.samples == decltype(rest.samples)(all.samples.begin() + std::min<int64_t>(40, first * 3),
+                                                             all.samples.end()));
+            }
+            for (int64_t stop = 0; stop < 14; ++stop) { // other epochs, given up after some batches
+                loader.start(stop);
+                for (int64_t b = 0; b < stop; ++b) loader.next();
+            }
+            CHECK(take_epoch(loader, 5) == all);
+            for (int64_t stop = 0; stop < 4; ++stop) {
+                Loader dropped(set, o);
+                if (stop) dropped.start(1);
+                for (int64_t b = 1; b < stop; ++b) dropped.next();
+            }
+        }
+    }
+
+    TEST_CASE("loader: what went wrong in a thread comes out of next()") {
+        for (const int threads : {0, 1, 3}) {
+            ImageSet set = random_set(20, 4, 4, 3);
+            LoaderOptions o = options_for(4);
+            o.threads = threads;
+            Loader loader(set, o);
+            CHECK(contains(error_of([&] { loader.next(); }), "only while has_next()"));
+            const uint8_t last = set.pixels.back(); // no batch is under way before start()
+            set.pixels.pop_back();
+            loader.start(1);
+            for (int again = 0; again < 3; ++again)
+                CHECK(contains(error_of([&] { loader.next(); }), "has changed under it (epoch 1, batch 0)"));
+            loader.start(1, loader.batches()); // nothing to do, and then it is whole again
+            set.pixels.push_back(last);
+            CHECK(take_epoch(loader, 1).samples.size() == 20);
+            CHECK(contains(error_of([&] { loader.next(); }), "only while has_next()"));
+            CHECK(contains(error_of([&] { loader.start(1, 6); }), "first batch of 0 to 5, got 6"));
+        }
+    }
+
+    TEST_CASE("loader: what cannot be is refused") {
+        ImageSet set = random_set(4, 2, 2, 1);
+        const auto error = [&](auto change) {
+            LoaderOptions o = options_for(2);
+            o.augment = {};
+            change(o);
+            return error_of([&] { Loader(set, o); });
+        };
+        CHECK(error([](LoaderOptions&) {}).empty());
+        CHECK(contains(error([](LoaderOptions& o) { o.batch_size = 0; }), "at least 1 sample, got 0"));
+        CHECK(contains(error([](LoaderOptions& o) { o.rank = 1; }), "rank of 0 to 0, got 1"));
+        CHECK(contains(error([](LoaderOptions& o) { o.depth = 0; }), "depth >= 1"));
+        CHECK(contains(error([](LoaderOptions& o) { o.augment.translate = 2; }), "translation"));
+        set.labels[3] = 3;
+        CHECK(contains(error([](LoaderOptions&) {}), "got 3 (loader, image 3)"));
+    }
+
+} // TEST_SUITE
+
+} // namespace
+} // namespace rg::data

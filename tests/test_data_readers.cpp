@@ -1,0 +1,339 @@
+// Readers and sets: CIFAR, IDX, folders of PNGs, the embedded sample, load(); counting, splitting, shares, shuffling.
+#include "core/atomic_file.h"
+#include "core/rng.h"
+#include "data/cifar.h"
+#include "data/idx.h"
+#include "data/image_folder.h"
+#include "data/png.h"
+#include "data/sample.h"
+#include "tests/temp_dir.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <doctest/doctest.h>
+#include <filesystem>
+#include <numeric>
+#include <set>
+
+namespace rg::data {
+namespace {
+
+namespace fs = std::filesystem;
+using Vec = std::vector<uint8_t>;
+
+/// Records with labels `first`, first + 1, ... and random pixels.
+Vec records(int count, size_t label_bytes, int first, int classes) {
+    Rng rng(uint64_t(count), Purpose::test);
+    Vec bytes(size_t(count) * (label_bytes + 3072));
+    for (uint8_t& b : bytes) b = uint8_t(rng.next());
+    for (int i = 0; i < count; ++i) {
+        bytes[size_t(i) * (label_bytes + 3072)] = 0; // coarse
+        bytes[size_t(i) * (label_bytes + 3072) + label_bytes - 1] = uint8_t((first + i) % classes);
+    }
+    return bytes;
+}
+
+void write_bytes(const std::string& path, const Vec& bytes) { write_file_atomic(path, as_text(bytes)); }
+
+std::string cifar_error(const Vec& bytes) {
+    return error_of([&] { parse_cifar(bytes, CifarKind::cifar10, "f.bin"); });
+}
+
+ImageSet numbered_set(int64_t count, int32_t classes) {
+    ImageSet set{count, 1, 2, 1, {}, {}, {}};
+    for (int64_t i = 0; i < count; ++i) {
+        set.pixels.insert(set.pixels.end(), {uint8_t(i), uint8_t(i >> 8)});
+        set.labels.push_back(int32_t(i * i % classes));
+    }
+    for (int32_t k = 0; k < classes; ++k) set.classes.push_back(cat("k", k));
+    return set;
+}
+
+Vec idx_file(int type, std::initializer_list<uint32_t> extents, const Vec& values) {
+    Vec out{0, 0, uint8_t(type), uint8_t(extents.size())};
+    for (const uint32_t e : extents)
+        for (int shift = 24; shift >= 0; shift -= 8) out.push_back(uint8_t(e >> shift));
+    out.insert(out.end(), values.begin(), values.end());
+    return out;
+}
+
+std::string idx_error(const Vec& bytes) {
+    return error_of([&] { parse_idx(bytes, "f-ubyte"); });
+}
+
+void write_grey(const std::string& path, int64_t w, int64_t h, uint8_t value) {
+    fs::create_directories(fs::path(path).parent_path());
+    write_png(path, w, h, 1, Vec(size_t(w * h), value));
+}
+
+TEST_SUITE("data") {
+    TEST_CASE("cifar: planes become interleaved pixels, labels stay") {
+        for (const CifarKind kind : {CifarKind::cifar10, CifarKind::cifar100}) {
+            const bool ten = kind == CifarKind::cifar10;
+            const size_t label_bytes = ten ? 1 : 2;
+            const Vec bytes = records(5, label_bytes, ten ? 7 : 97, ten ? 10 : 100);
+            const ImageSet set = parse_cifar(bytes, kind, "f.bin");
+            CHECK(cifar_kind(bytes, "f.bin") == kind);
+            CHECK(set.count == 5);
+            CHECK(set.classes.size() == (ten ? 10 : 100));
+            CHECK(set.labels == (ten ? std::vector<int32_t>{7, 8, 9, 0, 1} : std::vector<int32_t>{97, 98, 99, 0, 1}));
+            bool equal = true;
+            for (size_t n = 0; n < 5; ++n)
+                for (size_t y = 0; y < 32; ++y)
+                    for (size_t x = 0; x < 32; ++x)
+                        for (size_t c = 0; c < 3; ++c)
+                            equal &= set.pixels[((n * 32 + y) * 32 + x) * 3 + c] ==
+                                     bytes[n * (label_bytes + 3072) + label_bytes + c * 1024 + y * 32 + x];
+            CHECK(equal);
+        }
+    }
+
+    TEST_CASE("cifar: truncated, oversized, mislabelled") {
+        const Vec good = records(3, 1, 0, 10);
+        CHECK(cifar_error(good).empty());
+        for (const size_t size : {size_t{0}, size_t{1}, size_t{3072}, good.size() - 1, good.size() - 3072}) {
+            const std::string error = cifar_error({good.begin(), good.begin() + int64_t(size)});
+            CAPTURE(error);
+            CHECK(contains(error, "multiple of 3073"));
+            CHECK(contains(error, "f.bin"));
+        }
+        Vec longer = good;
+        longer.push_back(0);
+        CHECK(contains(cifar_error(longer), "offset 9219"));
+        Vec wrong = good;
+        wrong[2 * 3073] = 10;
+        CHECK(contains(cifar_error(wrong), "labels of 0 to 9, got 10 (f.bin, record 2, offset 6146)"));
+        CHECK(contains(error_of([&] { cifar_kind(longer, "f.bin"); }), "3074"));
+    }
+
+    TEST_CASE("cifar: folders, class names, missing files") {
+        const TempDir dir;
+        for (int i = 1; i <= 5; ++i) write_bytes(dir / cat("data_batch_", i, ".bin"), records(2, 1, i, 10));
+        CHECK(contains(error_of([&] { load(dir.path()); }), "test_batch.bin, which is missing"));
+        CHECK(contains(error_of([&] { load(dir.path()); }), "get_cifar10.sh"));
+        write_bytes(dir / "test_batch.bin", records(3, 1, 0, 10));
+        TrainTest sets = load(dir.path());
+        CHECK(sets.train.count == 10);
+        CHECK(sets.train.labels == std::vector<int32_t>{1, 2, 2, 3, 3, 4, 4, 5, 5, 6});
+        CHECK(sets.test.count == 3);
+        CHECK(sets.train.classes[9] == "truck");
+        CHECK(contains(sets.source, "10 + 3 images 32x32x3, 10 classes"));
+        write_file_atomic(dir / "batches.meta.txt", "a\nb\r\nc\nd\ne\nf\ng\nh\ni\nj\n\n");
+        CHECK(load(dir.path()).test.classes[1] == "b");
+        write_file_atomic(dir / "batches.meta.txt", "a\nb\n");
+        CHECK(contains(error_of([&] { load(dir.path()); }), "expected 10 class names, got 2"));
+        fs::remove(dir / "batches.meta.txt");
+        fs::remove(dir / "data_batch_3.bin");
+        CHECK(contains(error_of([&] { load(dir.path()); }), "data_batch_3.bin"));
+
+        const TempDir outer; // the folder around the archive's own, and CIFAR-100
+        fs::create_directory(outer / "cifar-10-batches-bin");
+        write_bytes(outer / "cifar-10-batches-bin/train.bin", records(4, 2, 60, 100));
+        CHECK(contains(error_of([&] { load(outer.path()); }), "test.bin, which is missing"));
+        write_bytes(outer / "cifar-10-batches-bin/test.bin", records(2, 2, 99, 100));
+        sets = load(outer.path());
+        CHECK(sets.train.labels == std::vector<int32_t>{60, 61, 62, 63});
+        CHECK(sets.test.labels == std::vector<int32_t>{99, 0});
+    }
+
+    TEST_CASE("sample: 100 training and 20 test images of each class") {
+        const TrainTest sets = load("");
+        CHECK(count_per_label(sets.train) == std::vector<int64_t>(10, 100));
+        CHECK(count_per_label(sets.test) == std::vector<int64_t>(10, 20));
+        const std::vector<int32_t> first(sets.train.labels.begin(), sets.train.labels.begin() + 6);
+        CHECK(first == std::vector<int32_t>{9, 0, 0, 6, 8, 3}); // the classes are mixed
+        CHECK(sets.test.labels[0] == 8);
+        CHECK(sets.train.image(0)[0] == 219);
+        int64_t equal = 0; // an image of both sets would be a test that was trained on
+        for (int64_t i = 0; i < sets.test.count; ++i)
+            for (int64_t k = 0; k < sets.train.count; ++k)
+                equal += std::ranges::equal(sets.test.image(i), sets.train.image(k));
+        CHECK(equal == 0);
+        CHECK(contains(sets.source, "1000 + 200 images"));
+    }
+
+    TEST_CASE("idx: types, byte order, gzip") {
+        const Tensor bytes = parse_idx(idx_file(8, {2, 1, 3}, {1, 2, 3, 4, 5, 255}), "f");
+        CHECK(bytes.shape() == Shape{2, 1, 3});
+        CHECK(bytes.span<uint8_t>()[5] == 255);
+        CHECK(parse_idx(idx_file(9, {2}, {0xFF, 3}), "f").span<int32_t>()[0] == -1);
+        CHECK(parse_idx(idx_file(11, {1}, {0xFF, 0xFE}), "f").span<int32_t>()[0] == -2);
+        CHECK(parse_idx(idx_file(12, {1}, {0, 1, 2, 3}), "f").span<int32_t>()[0] == 0x10203);
+        CHECK(parse_idx(idx_file(13, {1}, {0x3F, 0xC0, 0, 0}), "f").span<float>()[0] == 1.5f);
+        CHECK(parse_idx(idx_file(14, {1}, {0xC0, 4, 0, 0, 0, 0, 0, 0}), "f").span<double>()[0] == -2.5);
+        // {1, 2} of u8, gzipped by another program
+        const Vec zipped{0x1f, 0x8b, 8,    0,    0,    0,   0,   0,    2,    3,    0x63, 0x60, 0xe0, 0x60, 0x64,
+                         0x60, 0x60, 0x60, 0x62, 0x64, 0x2, 0x0, 0x74, 0xfc, 0x89, 0x62, 0xa,  0x0,  0x0,  0x0};
+        const Tensor unzipped = parse_idx(zipped, "f.gz");
+        CHECK(unzipped.shape() == Shape{2});
+        CHECK(unzipped.span<uint8_t>()[1] == 2);
+
+        CHECK(contains(idx_error({0, 0, 8}), "header of at least 4 bytes"));
+        CHECK(contains(idx_error({1, 0, 8, 1, 0, 0, 0, 1, 0}), "two bytes of 0"));
+        CHECK(contains(idx_error({0, 0, 10, 1, 0, 0, 0, 1, 0}), "got 10 (f-ubyte, offset 2)"));
+        CHECK(contains(idx_error({0, 0, 8, 5, 0, 0, 0, 1, 0}), "1 to 4 extents, got 5"));
+        CHECK(contains(idx_error({0, 0, 8, 2, 0, 0, 0, 1}), "header of 12 bytes"));
+        CHECK(contains(idx_error(idx_file(8, {2, 0}, {})), "got 0 (f-ubyte, offset 8)"));
+        CHECK(contains(idx_error(idx_file(14, {0xFFFFFFFF, 0xFFFFFFFF, 0xFFFFFFFF}, {1})), "bytes in all"));
+        CHECK(contains(idx_error(idx_file(8, {3}, {1, 2})), "expected 3 bytes of values, got 2"));
+        CHECK(contains(idx_error(idx_file(8, {1}, {1, 2})), "expected 1 bytes of values, got 2"));
+    }
+
+    TEST_CASE("idx: a folder of images and labels") {
+        const TempDir dir;
+        write_bytes(dir / "train-images-idx3-ubyte", idx_file(8, {2, 2, 1}, {1, 2, 3, 4}));
+        CHECK(contains(error_of([&] { load(dir.path()); }), "train-labels-idx1-ubyte"));
+        write_bytes(dir / "train-labels-idx1-ubyte", idx_file(8, {2}, {7, 1}));
+        write_bytes(dir / "t10k-images-idx3-ubyte", idx_file(8, {1, 2, 1}, {9, 8}));
+        write_bytes(dir / "t10k-labels-idx1-ubyte", idx_file(8, {1}, {11}));
+        TrainTest sets = load(dir.path());
+        CHECK(sets.train.pixels == Vec{1, 2, 3, 4});
+        CHECK(sets.train.labels == std::vector<int32_t>{7, 1});
+        CHECK(sets.train.channels == 1);
+        CHECK(sets.train.classes.size() == 12);
+        CHECK(sets.test.classes.size() == 12);
+        write_bytes(dir / "train-labels-idx1-ubyte", idx_file(8, {3}, {7, 1, 1}));
+        CHECK(contains(error_of([&] { load(dir.path()); }), "as many labels as images, 2, got 3"));
+        write_bytes(dir / "train-labels-idx1-ubyte", idx_file(8, {2, 1}, {7, 1}));
+        CHECK(contains(error_of([&] { load(dir.path()); }), "labels u8 [n], got u8 [2 1]"));
+    }
+
+    TEST_CASE("image folder: labels by sorted names, recursive, one size") {
+        const TempDir dir;
+        CHECK(contains(error_of([&] { load(dir.path()); }), "expected class folders"));
+        write_grey(dir / "b/deep/er/2.png", 3, 2, 20);
+        write_grey(dir / "b/1.PNG", 3, 2, 10);
+        write_grey(dir / "a/x.png", 3, 2, 30);
+        write_file_atomic(dir / "a/notes.txt", "no image");
+        write_file_atomic(dir / "a/.hidden.png", "no image");
+        write_png(dir / "a/y.png", 3, 2, 3, Vec{255, 0, 0, 0, 255, 0, 0, 0, 255, 1, 2, 3, 4, 5, 6, 7, 8, 9});
+        const ImageSet rgb = read_image_folder(dir.path(), 3), grey = read_image_folder(dir.path(), 1);
+        CHECK(rgb.classes == std::vector<std::string>{"a", "b"});
+        CHECK(rgb.labels == std::vector<int32_t>{0, 0, 1, 1});
+        CHECK(count_per_label(rgb) == std::vector<int64_t>{2, 2});
+        CHECK(rgb.width == 3);
+        CHECK(rgb.height == 2);
+        CHECK(rgb.image(1)[0] == 255);
+        CHECK(rgb.image(1)[17] == 9);
+        CHECK(rgb.image(2)[0] == 10);
+        CHECK(rgb.image(3)[5] == 20);
+        CHECK(grey.channels == 1);
+        CHECK(grey.image(1)[0] == 76);
+        CHECK(grey.image(0)[5] == 30);
+
+        fs::create_directory(dir / "c");
+        CHECK(contains(error_of([&] { read_image_folder(dir.path(), 3); }), dir / "c"));
+        write_grey(dir / "c/z.png", 2, 3, 1);
+        const std::string error = error_of([&] { read_image_folder(dir.path(), 3); });
+        CHECK(contains(error, "3 x 2 as in " + dir / "a/x.png"));
+        CHECK(contains(error, "2 x 3 (" + dir / "c/z.png"));
+        write_file_atomic(dir / "c/z.png", "garbage");
+        CHECK(contains(error_of([&] { read_image_folder(dir.path(), 3); }), dir / "c/z.png"));
+        CHECK(contains(error_of([&] { read_image_folder(dir / "nothing", 3); }), "got nothing"));
+    }
+
+    TEST_CASE("image folder: train and test, or a fifth of each class") {
+        const TempDir dir;
+        for (int i = 0; i < 10; ++i)
+            for (const char* name : {"cat", "dog"})
+                write_grey(dir / cat("all/", name, "/", i, ".png"), 2, 2, uint8_t(i));
+        const TrainTest split = load(dir / "all");
+        CHECK(count_per_label(split.train) == std::vector<int64_t>{8, 8});
+        CHECK(count_per_label(split.test) == std::vector<int64_t>{2, 2});
+
+        for (const char* name : {"cat", "dog"}) write_grey(dir / cat("two/train/", name, "/1.png"), 2, 2, 1);
+        write_grey(dir / "two/test/dog/1.png", 2, 2, 2);
+        const TrainTest two = load(dir / "two");
+        CHECK(two.test.labels == std::vector<int32_t>{1});
+        CHECK(two.test.classes == two.train.classes);
+        write_grey(dir / "two/test/emu/1.png", 2, 2, 2);
+        CHECK(contains(error_of([&] { load(dir / "two"); }), "got emu"));
+        fs::remove_all(dir / "two/test/emu");
+        write_grey(dir / "two/test/dog/1.png", 3, 2, 2);
+        CHECK(contains(error_of([&] { load(dir / "two"); }), "size of the training images, 2 x 2, got 3 x 2"));
+        CHECK(contains(error_of([&] { load(dir / "two/test/dog/1.png"); }), "expected a folder, got a file"));
+    }
+
+    TEST_CASE("split: per label, random by seed, nothing lost or doubled") {
+        const ImageSet set = numbered_set(200, 7);
+        const std::vector<int64_t> counts = count_per_label(set);
+        REQUIRE(std::accumulate(counts.begin(), counts.end(), int64_t{0}) == 200);
+        const Split a = split_fraction(set, 0.3, 1), again = split_fraction(set, 0.3, 1),
+                    other = split_fraction(set, 0.3, 2);
+        CHECK(a.first == again.first);
+        CHECK(a.first != other.first);
+        CHECK(std::is_sorted(a.first.begin(), a.first.end()));
+        std::set<int64_t> all(a.first.begin(), a.first.end());
+        all.insert(a.rest.begin(), a.rest.end());
+        CHECK(all.size() == 200);
+        CHECK(a.first.size() + a.rest.size() == 200);
+        const ImageSet part = subset(set, a.first);
+        const std::vector<int64_t> chosen = count_per_label(part);
+        for (size_t k = 0; k < counts.size(); ++k) CHECK(chosen[k] == std::llround(0.3 * double(counts[k])));
+        for (size_t i = 0; i < a.first.size(); ++i) {
+            CHECK(part.image(int64_t(i))[0] == uint8_t(a.first[i]));
+            CHECK(part.labels[i] == set.labels[size_t(a.first[i])]);
+        }
+        CHECK(contains(error_of([&] { split_count(set, 100, 1); }), "images of class k"));
+        const ImageSet halves = numbered_set(200, 2);
+        CHECK(count_per_label(subset(halves, split_count(halves, 10, 1).first)) == std::vector<int64_t>{10, 10});
+        CHECK_THROWS_AS(split_fraction(set, 1.5, 1), Error);
+        CHECK_THROWS_AS(subset(set, std::array<int64_t, 1>{200}), Error);
+    }
+
+    TEST_CASE("shares: floor, the remainder over the first, all of it in order") {
+        CHECK(share_of(10, 4, 0) == Range{0, 3});
+        CHECK(share_of(10, 4, 1) == Range{3, 6});
+        CHECK(share_of(10, 4, 2) == Range{6, 8});
+        CHECK(share_of(10, 4, 3) == Range{8, 10});
+        CHECK(share_of(2, 3, 2) == Range{2, 2});
+        for (int parts = 1; parts < 9; ++parts)
+            for (int64_t n = 0; n < 30; ++n) {
+                int64_t at = 0;
+                for (int i = 0; i < parts; ++i) {
+                    const Range range = share_of(n, parts, i);
+                    CHECK(range.begin == at);
+                    CHECK((range.size() == n / parts || range.size() == n / parts + 1));
+                    at = range.end;
+                }
+                CHECK(at == n);
+            }
+        CHECK_THROWS_AS(share_of(4, 2, 2), Error);
+        const ImageSet part = partition(numbered_set(10, 3), 4, 1);
+        CHECK(part.count == 3);
+        CHECK(part.pixels == Vec{3, 0, 4, 0, 5, 0});
+        CHECK(part.labels == std::vector<int32_t>{0, 1, 1});
+    }
+
+    TEST_CASE("permutation: each once, by seed and epoch, and uniform") {
+        const std::vector<int64_t> order = permutation(1000, 5, 3);
+        CHECK(std::set<int64_t>(order.begin(), order.end()).size() == 1000);
+        CHECK(*std::max_element(order.begin(), order.end()) == 999);
+        CHECK(order == permutation(1000, 5, 3));
+        CHECK(order != permutation(1000, 5, 4));
+        CHECK(order != permutation(1000, 6, 3));
+        CHECK(permutation(0, 1, 1).empty());
+        std::array<int, 6> seen{}; // orders of three things
+        for (int epoch = 0; epoch < 6000; ++epoch) {
+            const std::vector<int64_t> p = permutation(3, 9, epoch);
+            ++seen[size_t(p[0] * 2 + (p[1] > p[2]))];
+        }
+        for (const int n : seen) CHECK(std::abs(n - 1000) < 150); // 5 standard deviations
+    }
+
+    TEST_CASE("image set: check names what does not fit") {
+        ImageSet set = numbered_set(5, 3);
+        set.check("s");
+        set.labels[4] = 3;
+        CHECK(contains(error_of([&] { set.check("s"); }), "labels of 0 to 2, got 3 (s, image 4)"));
+        set.labels.pop_back();
+        CHECK(contains(error_of([&] { set.check("s"); }), "expected 5 labels, got 4"));
+        set.pixels.pop_back();
+        CHECK(contains(error_of([&] { set.check("s"); }), "expected 10 bytes, got 9"));
+    }
+
+} // TEST_SUITE
+
+} // namespace
+} // namespace rg::data

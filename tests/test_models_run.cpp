@@ -1,0 +1,208 @@
+// What a run leaves on the disk and shows on the screen, and how it is asked to stop.
+#include "core/atomic_file.h"
+#include "models/progress.h"
+#include "models/run_folder.h"
+#include "models/signals.h"
+#include "tests/temp_dir.h"
+
+#include <cmath>
+#include <csignal>
+#include <doctest/doctest.h>
+#include <fstream>
+#include <sstream>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace fs = std::filesystem;
+
+namespace rg {
+namespace {
+
+Json step_line(int64_t step, int64_t epoch) {
+    return Json().set("step", step).set("epoch", epoch).set("loss", 1.0 / double(step)).set("lr", 0.1);
+}
+
+Json epoch_line(int64_t epoch) { return Json().set("epoch", epoch).set("train_loss", 0.5 / double(epoch)); }
+
+/// Logs steps [from, to] of a training with 4 steps per epoch, and the epochs that end among them.
+void train(RunFolder& run, int64_t from, int64_t to) {
+    for (int64_t step = from; step <= to; ++step) {
+        run.log(step_line(step, (step - 1) / 4 + 1));
+        if (step % 4 == 0) run.log(epoch_line(step / 4));
+    }
+}
+
+/// A finished run with one checkpoint file of the given age in seconds.
+void add_run(const std::string& root, const std::string& program, const std::string& name, int age) {
+    RunFolder run = RunFolder::create(root, program, name);
+    run.write_config(Json().set("program", program));
+    fs::create_directory(run.checkpoint_path());
+    std::ofstream(run.checkpoint_path() + "/step-00000001.safetensors") << "x";
+    fs::last_write_time(run.checkpoint_path() + "/step-00000001.safetensors",
+                        fs::file_time_type::clock::now() - std::chrono::seconds(age));
+}
+
+} // namespace
+
+TEST_SUITE("models") {
+    TEST_CASE("run folder: metrics have one full-precision line per step and epoch, at once") {
+        TempDir dir;
+        RunFolder run = RunFolder::create(dir / "runs", "train", "first");
+        CHECK(run.path() == dir / "runs/first");
+        run.log(Json().set("step", 1).set("epoch", 1).set("loss", 1.0 / 3).set("lr", 0.1));
+        CHECK(read_file(run.metrics_path()) ==
+              "{\"step\": 1, \"epoch\": 1, \"loss\": 0.3333333333333333, \"lr\": 0.1}\n");
+        run.log(epoch_line(1));
+        run.sync();
+        CHECK(read_file(run.metrics_path()).ends_with("\n{\"epoch\": 1, \"train_loss\": 0.5}\n"));
+        run.write_config(Json().set("program", "train").set("seed", 7));
+        CHECK(run.config().at("seed").as_int() == 7);
+        CHECK(read_file(run.config_path()) == "{\n  \"program\": \"train\",\n  \"seed\": 7\n}\n");
+    }
+
+    TEST_CASE("run folder: a name belongs to one run") {
+        TempDir dir;
+        RunFolder::create(dir.path(), "train", "a");
+        CHECK(contains(error_of([&] { RunFolder::create(dir.path(), "train", "a"); }), "exists already"));
+        for (const char* name : {"../a", "a/b", ".", ".."})
+            CHECK(contains(error_of([&] { RunFolder::create(dir.path(), "train", name); }), "expected a plain name"));
+        const std::string first = RunFolder::create(dir.path(), "train", "").path();
+        const std::string second = RunFolder::create(dir.path(), "train", "").path();
+        CHECK(first != second);
+        CHECK(fs::path(first).filename().string().starts_with("train-20"));
+        CHECK(fs::path(first).filename().string().size() == std::string("train-YYYYMMDD-HHMMSS").size());
+        std::ofstream(dir / "file") << "x";
+        CHECK(contains(error_of([&] { RunFolder::create(dir / "file", "train", "a"); }), "cannot create"));
+        CHECK(contains(error_of([&] { RunFolder::open(dir.path(), "train", "none"); }), "no such folder"));
+    }
+
+    TEST_CASE("run folder: without a name the run with the newest checkpoint is opened") {
+        TempDir dir;
+        CHECK(contains(error_of([&] { RunFolder::open(dir / "none", "train", ""); }), "nothing to resume"));
+        add_run(dir.path(), "train", "z-old", 200);
+        add_run(dir.path(), "train", "a-new", 100);
+        add_run(dir.path(), "other", "b-newest", 10);
+        RunFolder::create(dir.path(), "train", "no-checkpoint").write_config(Json().set("program", "train"));
+        RunFolder::create(dir.path(), "train", "no-config");
+        CHECK(RunFolder::open(dir.path(), "train", "").path() == dir / "a-new");
+        CHECK(RunFolder::open(dir.path(), "other", "").path() == dir / "b-newest");
+        CHECK(RunFolder::open(dir.path(), "train", "z-old").path() == dir / "z-old");
+    }
+
+    TEST_CASE("run folder: the metrics of a killed and resumed run equal those of one that ran through") {
+        TempDir dir;
+        RunFolder through = RunFolder::create(dir.path(), "train", "through");
+        train(through, 1, 12);
+        const std::string expected = read_file(through.metrics_path());
+        // Checkpoints at every step; at the end of an epoch both before and after that epoch's line was written.
+        for (int64_t step = 0; step <= 11; ++step)
+            for (int64_t epochs : {step / 4, (step - 1) / 4}) {
+                CAPTURE(step);
+                CAPTURE(epochs);
+                RunFolder run = RunFolder::create(dir.path(), "train", "");
+                train(run, 1, 11);
+                std::ofstream(run.metrics_path(), std::ios::app) << "{\"step\": 12, \"epo"; // killed in the middle
+                run.cut_metrics(step, epochs);
+                if (epochs < step / 4) run.log(epoch_line(step / 4));
+                train(run, step + 1, 12);
+                CHECK(read_file(run.metrics_path()) == expected);
+            }
+        RunFolder fresh = RunFolder::create(dir.path(), "train", "fresh");
+        fresh.cut_metrics(3, 0); // nothing logged yet
+        CHECK_FALSE(fs::exists(fresh.metrics_path()));
+    }
+
+    TEST_CASE("run folder: a full disk is an error that names the file, and leaves whole lines only") {
+        TempDir dir;
+        RunFolder run = RunFolder::create(dir.path(), "train", "a");
+        train(run, 1, 3);
+        const std::string before = read_file(run.metrics_path());
+        rlimit limit{};
+        REQUIRE(::getrlimit(RLIMIT_FSIZE, &limit) == 0);
+        rlimit small = limit;
+        small.rlim_cur = before.size() + 10;
+        const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+        REQUIRE(::setrlimit(RLIMIT_FSIZE, &small) == 0);
+        const std::string error = error_of([&] { run.log(step_line(4, 1)); });
+        ::setrlimit(RLIMIT_FSIZE, &limit);
+        std::signal(SIGXFSZ, handler);
+        CHECK(contains(error, "cannot append to " + run.metrics_path()));
+        CHECK(read_file(run.metrics_path()) == before);
+    }
+
+    TEST_CASE("progress: the live line fits the width and drops whole fields") {
+        const StepStatus s{
+            .epoch = 2, .epochs = 50, .step = 300, .steps = 9800, .loss = 1.23456, .accuracy = 0.512, .images = 256};
+        CHECK(step_text(s, 2345.6, 3725, 200) ==
+              "epoch  2/50  loss 1.2346  acc  51.2 %  step  300/9800  2346 images/s  1:02:05 left");
+        CHECK(step_text(s, 0, 0, 200) == "epoch  2/50  loss 1.2346  acc  51.2 %  step  300/9800");
+        CHECK(step_text(s, 2345.6, 59.2, 40) == "epoch  2/50  loss 1.2346  acc  51.2 %");
+        CHECK(step_text(s, 2345.6, 59.2, 5).empty());
+        for (int columns = 0; columns < 100; ++columns) CHECK(int(step_text(s, 1e4, 100, columns).size()) <= columns);
+    }
+
+    TEST_CASE("progress: a terminal sees a line that is redrawn and cleared, a pipe sees epochs only") {
+        const EpochStatus epoch{.epoch = 1,
+                                .epochs = 2,
+                                .train_loss = 0.5,
+                                .train_accuracy = 0.75,
+                                .test_loss = std::nan(""),
+                                .test_accuracy = 0.625,
+                                .images_per_second = 2560,
+                                .seconds = 1.5};
+        const std::string text =
+            "epoch 1/2  train loss 0.5000  train acc 75.00 %  test acc 62.50 %  2560 images/s  1.5 s\n";
+        StepStatus step{.epoch = 1, .epochs = 2, .step = 0, .steps = 80, .loss = 1, .accuracy = 0.5, .images = 256};
+        double now = 0;
+        std::ostringstream pipe, terminal;
+        {
+            Progress plain(pipe, false, 80, [&] { return now; }), live(terminal, true, 100, [&] { return now; });
+            for (step.step = 1; step.step <= 40; ++step.step) {
+                now += 0.0625; // ten redraws a second at most: every second step of these
+                plain.step(step);
+                live.step(step);
+            }
+            // A steady 16 steps/s of 256 images, whatever the fading: 4096 images/s, and 41 steps left of step 39.
+            CHECK(contains(terminal.str(),
+                           "\repoch 1/2  loss 1.0000  acc  50.0 %  step 39/80  4096 images/s  0:03 left\x1b[K"));
+            CHECK_FALSE(contains(terminal.str(), "step 40/80"));
+            size_t drawn = 0;
+            for (char c : terminal.str()) drawn += c == '\r';
+            CHECK(drawn == 20);
+            now += 100; // a long validation
+            plain.epoch(epoch);
+            live.epoch(epoch);
+            now += 0.0625;
+            live.step(step);
+            CHECK(contains(terminal.str().substr(terminal.str().rfind('\r')), "4096 images/s")); // it does not count
+            live.note("saved");
+            live.step(step);
+        }
+        CHECK(pipe.str() == text);
+        CHECK(contains(terminal.str(), "\r\x1b[K" + text));
+        CHECK(contains(terminal.str(), "\r\x1b[Ksaved\n"));
+    }
+
+    TEST_CASE("signals: the first one is a wish, the second one ends the process") {
+        for (int signal : {SIGINT, SIGTERM}) {
+            CAPTURE(signal);
+            const pid_t child = ::fork();
+            REQUIRE(child >= 0);
+            if (child == 0) { // no doctest in here: the exit status tells
+                install_stop_signals();
+                if (stop_requested()) ::_exit(1);
+                std::raise(signal);
+                if (!stop_requested()) ::_exit(2);
+                std::raise(signal);
+                ::_exit(3);
+            }
+            int status = 0;
+            REQUIRE(::waitpid(child, &status, 0) == child);
+            CHECK(WIFSIGNALED(status));
+            CHECK(WTERMSIG(status) == signal);
+        }
+    }
+}
+
+} // namespace rg

@@ -1,0 +1,174 @@
+// Aggregation by shares: against the same statistics computed directly on all samples at once, in double.
+
+#include "core/rng.h"
+#include "par/aggregate.h"
+#include "par/thread_link.h"
+
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include <doctest/doctest.h>
+
+using namespace rg;
+using par::Group;
+using par::Link;
+
+namespace {
+
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+struct Moments {
+    double mean = 0, variance = 0;
+};
+
+Moments moments_of(const std::vector<double>& x) {
+    Moments m;
+    for (const double v : x) m.mean += v / double(x.size());
+    for (const double v : x) m.variance += (v - m.mean) * (v - m.mean) / double(x.size());
+    return m;
+}
+
+std::string verify_failure(int n, size_t count, const std::function<void(int, std::vector<float>&)>& change) {
+    std::vector<std::string> texts(static_cast<size_t>(n));
+    par::run_threads(n, [&](Link& link) {
+        Group group(link);
+        std::vector<float> values(count);
+        for (size_t i = 0; i < count; ++i) values[i] = float(i) * 0.37f - 5;
+        change(link.rank(), values);
+        try {
+            par::verify_identical(group, values, "parameters");
+        } catch (const Error& error) {
+            texts[size_t(link.rank())] = error.what();
+        }
+    });
+    for (const std::string& text : texts) // all ranks see the same ranks differ
+        CHECK(text.substr(0, text.find('(')) == texts[0].substr(0, texts[0].find('(')));
+    return texts[0];
+}
+
+} // namespace
+
+TEST_SUITE("par") {
+    TEST_CASE("share_of: samples over all samples") {
+        std::vector<double> shares(4);
+        par::run_threads(4, [&](Link& link) {
+            Group group(link);
+            const int64_t samples[] = {64, 64, 0, 63};
+            shares[size_t(link.rank())] = par::share_of(group, samples[link.rank()]);
+        });
+        CHECK(shares == std::vector<double>{64.0 / 191, 64.0 / 191, 0.0, 63.0 / 191});
+        CHECK_THROWS_WITH_AS(par::run_threads(2,
+                                              [](Link& link) {
+                                                  Group group(link);
+                                                  par::share_of(group, 0);
+                                              }),
+                             doctest::Contains("expected samples on some rank"), Error);
+    }
+
+    TEST_CASE("aggregate: weighted sums; a rank without samples adds nothing, not even its NaNs") {
+        const std::vector<double> shares = {0.5, 0.0, 0.375, 0.125};
+        std::vector<std::vector<float>> gradients(4);
+        std::vector<double> losses(4);
+        par::run_threads(4, [&](Link& link) {
+            Group group(link);
+            const size_t r = size_t(link.rank());
+            std::vector<float> g(20'000, r == 1 ? kNaN : 0.0f);
+            if (r != 1)
+                for (size_t i = 0; i < g.size(); ++i) g[i] = float(8 * (i % 1000) * (r + 1));
+            double loss = r == 1 ? std::numeric_limits<double>::infinity() : double(r + 1);
+            par::aggregate(group, g, shares[r], "gradients");
+            par::aggregate(group, std::span(&loss, 1), shares[r], "loss");
+            gradients[r] = g;
+            losses[r] = loss;
+        });
+        std::vector<float> expected(20'000);
+        for (size_t i = 0; i < expected.size(); ++i) // 8 * (0.5 + 0.375 * 3 + 0.125 * 4)
+            expected[i] = float(17 * (i % 1000));
+        for (size_t r = 0; r < 4; ++r) {
+            CHECK(gradients[r] == expected);
+            CHECK(losses[r] == 2.125);
+        }
+    }
+
+    TEST_CASE("aggregate_state: mean and variance of all samples, with large and unequal means") {
+        const int64_t widths[] = {3, 1, 8};
+        for (int n = 1; n <= 5; ++n) {
+            CAPTURE(n);
+            // Rank 1 of three or more has no samples, and garbage in its memory.
+            const auto samples_of = [&](int r) { return n >= 3 && r == 1 ? 0 : 20 + 7 * r; };
+            const size_t channels = 12;
+            std::vector<std::vector<double>> all(channels);
+            std::vector<std::vector<float>> means(static_cast<size_t>(n)), variances(static_cast<size_t>(n));
+            for (int r = 0; r < n; ++r)
+                for (size_t c = 0; c < channels; ++c) {
+                    Rng rng(3, Purpose::test, uint32_t(c), uint64_t(r));
+                    std::vector<double> local;
+                    for (int i = 0; i < samples_of(r); ++i) // means differ between ranks by about 10 deviations
+                        local.push_back(1000.0 * double(c) + 10.0 * r + rng.normal());
+                    all[c].insert(all[c].end(), local.begin(), local.end());
+                    const Moments m = moments_of(local);
+                    means[size_t(r)].push_back(local.empty() ? kNaN : float(m.mean));
+                    variances[size_t(r)].push_back(local.empty() ? -1e30f : float(m.variance));
+                }
+            par::run_threads(n, [&](Link& link) {
+                Group group(link);
+                std::vector<par::StateBlock> blocks;
+                float* mean = means[size_t(link.rank())].data();
+                float* variance = variances[size_t(link.rank())].data();
+                for (const int64_t width : widths) {
+                    blocks.push_back({mean, variance, width});
+                    mean += width;
+                    variance += width;
+                }
+                par::aggregate_state(group, blocks, par::share_of(group, samples_of(link.rank())));
+            });
+            for (size_t c = 0; c < channels; ++c) {
+                CAPTURE(c);
+                const Moments whole = moments_of(all[c]);
+                for (int r = 0; r < n; ++r) {
+                    CHECK(means[size_t(r)][c] == means[0][c]);
+                    CHECK(variances[size_t(r)][c] == variances[0][c]);
+                }
+                // Local means were rounded to float: half a unit of 1e4 is 5e-4, times differences of up to 40.
+                CHECK(means[0][c] == doctest::Approx(whole.mean).epsilon(1e-6));
+                CHECK(std::abs(variances[0][c] - whole.variance) < 1e-3 * whole.variance + 2e-2);
+            }
+        }
+    }
+
+    TEST_CASE("aggregate_state: the mean-difference term, by hand") {
+        std::vector<float> mean = {1, 5}, variance = {2, 6}; // by rank; shares 1/4 and 3/4
+        par::run_threads(2, [&](Link& link) {
+            Group group(link);
+            const size_t r = size_t(link.rank());
+            const par::StateBlock block{&mean[r], &variance[r], 1};
+            par::aggregate_state(group, {&block, 1}, r == 0 ? 0.25 : 0.75);
+        });
+        CHECK(mean == std::vector<float>{4, 4});
+        CHECK(variance == std::vector<float>{8, 8}); // (2 + 9) / 4 + 3 (6 + 1) / 4
+    }
+
+    TEST_CASE("verify_identical: silent when equal, names the ranks that differ") {
+        const auto nothing = [](int, std::vector<float>&) {};
+        for (const int n : {1, 2, 5}) CHECK(verify_failure(n, 1003, nothing).empty());
+
+        for (const size_t place : {size_t(0), size_t(13), size_t(1001), size_t(1002)}) { // in every lane and the tail
+            CAPTURE(place);
+            const std::string text = verify_failure(5, 1003, [&](int r, std::vector<float>& v) {
+                if (r == 1 || r == 3) v[place] = std::nextafter(v[place], 1e9f);
+            });
+            CHECK(text.find("on all 5 ranks, got different ones on rank 1, 3 (") != std::string::npos);
+        }
+        const std::string first = verify_failure(3, 1003, [](int r, std::vector<float>& v) { v[7] += float(r == 0); });
+        CHECK(first.find("different ones on rank 0 (") != std::string::npos); // the majority is right
+        const std::string pair = verify_failure(2, 1003, [](int r, std::vector<float>& v) { v[7] += float(r); });
+        CHECK(pair.find("different ones on rank 1 (") != std::string::npos); // no majority: rank 0 is
+        const std::string swapped = verify_failure(2, 64, [](int r, std::vector<float>& v) {
+            if (r == 1) std::swap(v[8], v[16]);
+        });
+        CHECK(!swapped.empty());
+        const std::string zero = verify_failure(2, 64, [](int r, std::vector<float>& v) { v[9] = r ? -0.0f : 0.0f; });
+        CHECK(!zero.empty());
+    }
+}

@@ -1,0 +1,144 @@
+// Allreduce over ranks that are threads: every rank count from 1 to 9, lengths around the rank count, and segments so
+// short that small vectors take the pipelined path. Data is unique per rank and index, so a permuted, doubled or
+// missing piece changes the result. Rank threads store; the main thread asserts.
+
+#include "core/rng.h"
+#include "par/group.h"
+#include "par/thread_link.h"
+
+#include <cmath>
+#include <cstring>
+
+#include <doctest/doctest.h>
+
+using namespace rg;
+using par::Algorithm;
+using par::Group;
+using par::Link;
+
+namespace {
+
+/// Whole numbers, so that a sum of nine is exact in float in any order.
+template <class T>
+T value_of(size_t i, int rank) {
+    return T((i * 31 + 7) % 1009 * size_t(rank + 1) + size_t(rank));
+}
+
+template <class T>
+std::vector<std::vector<T>> sum_over_threads(int n, size_t count, size_t segment, Algorithm algorithm) {
+    std::vector<std::vector<T>> results(static_cast<size_t>(n));
+    par::run_threads(n, [&](Link& link) {
+        Group group(link, {segment});
+        std::vector<T> values(count + 2, T(-5)); // one guard on each side
+        const std::span<T> inner(values.data() + 1, count);
+        for (int repeat = 0; repeat < 2; ++repeat) { // the second run uses the cached plan
+            for (size_t i = 0; i < count; ++i) inner[i] = value_of<T>(i, link.rank());
+            group.allreduce_sum(inner, "test", algorithm);
+        }
+        results[size_t(link.rank())] = values;
+    });
+    return results;
+}
+
+template <class T>
+void check_sums(Algorithm algorithm) {
+    for (int n = 1; n <= 9; ++n)
+        for (const size_t count : {size_t(0), size_t(1), size_t(n - 1), size_t(n), size_t(n + 1), size_t(1000)})
+            for (const size_t segment : {size_t(1), size_t(60), size_t(256), size_t(1) << 20}) {
+                if (segment == 1 && count > 100) continue; // one element at a time: short vectors only
+                if (algorithm == Algorithm::small && segment != 60) continue; // has no segments
+                CAPTURE(n);
+                CAPTURE(count);
+                CAPTURE(segment);
+                std::vector<T> expected(count + 2, T(-5));
+                for (size_t i = 0; i < count; ++i) {
+                    expected[i + 1] = 0;
+                    for (int r = 0; r < n; ++r) expected[i + 1] += value_of<T>(i, r);
+                }
+                for (const std::vector<T>& result : sum_over_threads<T>(n, count, segment, algorithm))
+                    CHECK(result == expected);
+            }
+}
+
+std::vector<std::vector<float>> random_sums(int n, size_t count, Algorithm algorithm) {
+    std::vector<std::vector<float>> results(static_cast<size_t>(n));
+    par::run_threads(n, [&](Link& link) {
+        Group group(link, {512});
+        Rng rng(11, Purpose::test, 0, uint64_t(link.rank()));
+        std::vector<float> values(count);
+        for (float& v : values) v = rng.normal() * std::exp(4 * rng.normal());
+        group.allreduce_sum(values, "random", algorithm);
+        results[size_t(link.rank())] = values;
+    });
+    return results;
+}
+
+} // namespace
+
+TEST_SUITE("par") {
+    TEST_CASE("ring: exact sums for 1 to 9 ranks") {
+        check_sums<float>(Algorithm::ring);
+        check_sums<double>(Algorithm::ring);
+    }
+
+    TEST_CASE("small: exact sums for 1 to 9 ranks") {
+        check_sums<float>(Algorithm::small);
+        check_sums<double>(Algorithm::small);
+    }
+
+    TEST_CASE("allreduce: all ranks hold the same bits, and a second run gives them again") {
+        for (int n = 2; n <= 9; ++n)
+            for (const Algorithm algorithm : {Algorithm::ring, Algorithm::small}) {
+                CAPTURE(n);
+                const size_t count = 1003;
+                const auto results = random_sums(n, count, algorithm), again = random_sums(n, count, algorithm);
+                for (const auto& result : results)
+                    CHECK(std::memcmp(result.data(), results[0].data(), count * sizeof(float)) == 0);
+                CHECK(std::memcmp(again[0].data(), results[0].data(), count * sizeof(float)) == 0);
+
+                double worst = 0;
+                std::vector<double> sum(count, 0.0), size(count, 0.0);
+                for (int r = 0; r < n; ++r) {
+                    Rng rng(11, Purpose::test, 0, uint64_t(r));
+                    for (size_t i = 0; i < count; ++i) {
+                        const float v = rng.normal() * std::exp(4 * rng.normal());
+                        sum[i] += v;
+                        size[i] += std::abs(v);
+                    }
+                }
+                for (size_t i = 0; i < count; ++i) worst = std::max(worst, std::abs(results[0][i] - sum[i]) / size[i]);
+                CHECK(worst < n * 0x1p-24); // n - 1 roundings, each half a unit of a partial sum
+            }
+    }
+
+    TEST_CASE("allreduce: automatic is right on both sides of its threshold, and over many buffers") {
+        const int n = 3;
+        std::vector<int> wrong(n, 0);
+        par::run_threads(n, [&](Link& link) {
+            Group group(link);
+            const size_t border = Group::kRingFrom / sizeof(float);
+            std::vector<std::vector<float>> buffers;
+            for (size_t i = 0; i < Group::kPlans + 5; ++i) buffers.emplace_back(i % 2 ? border + i : border - 1 - i);
+            for (int repeat = 0; repeat < 2; ++repeat) // more buffers than plans: plans are dropped and made again
+                for (std::vector<float>& buffer : buffers) {
+                    for (size_t i = 0; i < buffer.size(); ++i) buffer[i] = value_of<float>(i, link.rank());
+                    group.allreduce_sum(buffer, "buffer");
+                    for (size_t i = 0; i < buffer.size(); ++i) {
+                        const float sum = value_of<float>(i, 0) + value_of<float>(i, 1) + value_of<float>(i, 2);
+                        wrong[size_t(link.rank())] += buffer[i] != sum;
+                    }
+                }
+        });
+        CHECK(wrong == std::vector<int>(n, 0));
+    }
+
+    TEST_CASE("allreduce: the library's own needs MPI") {
+        CHECK_THROWS_WITH_AS(par::run_threads(2,
+                                              [](Link& link) {
+                                                  Group group(link);
+                                                  std::vector<float> values(4);
+                                                  group.allreduce_sum(values, "x", Algorithm::mpi);
+                                              }),
+                             doctest::Contains("expected an MPI link"), Error);
+    }
+}

@@ -1,0 +1,258 @@
+// The other collectives, and what happens when ranks do not do their part: late, gone, or in another operation.
+// Deadlines are short only where nobody will ever answer; no assertion depends on how long something takes.
+
+#include "par/group.h"
+#include "par/thread_link.h"
+
+#include <atomic>
+#include <functional>
+#include <mutex>
+
+#include <doctest/doctest.h>
+
+using namespace rg;
+using par::Algorithm;
+using par::Group;
+using par::Link;
+
+namespace {
+
+/// The error that ends the job, or "" when there is none.
+std::string failure(int n, const std::function<void(Link&)>& body) {
+    try {
+        par::run_threads(n, body);
+    } catch (const std::exception& error) {
+        return error.what();
+    }
+    return {};
+}
+
+bool contains(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
+
+} // namespace
+
+TEST_SUITE("par") {
+    TEST_CASE("broadcast: from every root, also in several pieces") {
+        for (int n = 1; n <= 9; ++n)
+            for (const size_t count : {size_t(0), size_t(1), size_t(1000), size_t(700'000)}) {
+                if (count > 1000 && n != 5) continue;
+                CAPTURE(n);
+                CAPTURE(count);
+                std::vector<size_t> wrong(static_cast<size_t>(n), 0);
+                par::run_threads(n, [&](Link& link) {
+                    Group group(link);
+                    for (int root = 0; root < n; ++root) {
+                        std::vector<uint32_t> words(count);
+                        for (size_t i = 0; i < count; ++i) words[i] = uint32_t(i * 7919 + size_t(link.rank()));
+                        group.broadcast(std::as_writable_bytes(std::span(words)), root, "words");
+                        for (size_t i = 0; i < count; ++i)
+                            wrong[size_t(link.rank())] += words[i] != uint32_t(i * 7919 + size_t(root));
+                    }
+                });
+                CHECK(wrong == std::vector<size_t>(size_t(n), 0));
+            }
+    }
+
+    TEST_CASE("allgather: strings of different lengths, empty ones too") {
+        for (int n = 1; n <= 9; ++n) {
+            CAPTURE(n);
+            std::vector<std::string> expected;
+            for (int r = 0; r < n; ++r) expected.push_back(std::string(size_t(r * 5 % 7), char('a' + r)));
+            std::vector<std::vector<std::string>> results(static_cast<size_t>(n));
+            par::run_threads(n, [&](Link& link) {
+                Group group(link);
+                results[size_t(link.rank())] = group.allgather(expected[size_t(link.rank())], "names");
+            });
+            for (const auto& result : results) CHECK(result == expected);
+        }
+    }
+
+    TEST_CASE("all: true only when every rank says so") {
+        for (int n = 1; n <= 9; ++n)
+            for (int no = -1; no < n; ++no) { // the rank that says no; -1: none
+                std::vector<int> results(size_t(n), -1);
+                par::run_threads(n, [&](Link& link) {
+                    Group group(link);
+                    results[size_t(link.rank())] = group.all(link.rank() != no, "has data");
+                });
+                CHECK(results == std::vector<int>(size_t(n), no == -1));
+            }
+    }
+
+    TEST_CASE("barrier: nobody leaves before the last has come") {
+        for (const int n : {1, 2, 3, 5, 8}) {
+            std::atomic<int> inside{0};
+            std::atomic<int> early{0};
+            par::run_threads(n, [&](Link& link) {
+                Group group(link);
+                for (int round = 1; round <= 20; ++round) {
+                    ++inside;
+                    group.barrier();
+                    if (inside < round * n) ++early;
+                }
+            });
+            CHECK(early == 0);
+        }
+    }
+
+    TEST_CASE("group: threads of one process are all on this node") {
+        int local = 0;
+        par::run_threads(3, [&](Link& link) {
+            Group group(link);
+            if (group.rank() == 2) local = 10 * group.local_rank() + group.local_size();
+        });
+        CHECK(local == 23);
+    }
+
+    TEST_CASE("link: a message that is longer than its receive is an error") {
+        const std::string text = failure(2, [](Link& link) {
+            const par::Operation op{"test", "long message"};
+            float values[4] = {};
+            par::Channel channel =
+                link.rank() == 0 ? link.open_send(values, 16, 1, 7) : link.open_receive(values, 12, 0, 7);
+            link.start(channel);
+            link.wait(channel, op);
+        });
+        CHECK(text == "receive: expected at most 12 bytes from rank 0, got a longer message (rank 1)");
+    }
+
+    TEST_CASE("link: messages of one tag keep their order, tags do not mix") {
+        std::vector<int> got(4, -1);
+        par::run_threads(2, [&](Link& link) {
+            const par::Operation op{"test", "order"};
+            int values[4] = {10, 11, 12, 13};
+            std::vector<par::Channel> channels;
+            for (const size_t i : {size_t(0), size_t(1), size_t(2), size_t(3)}) {
+                // The receiver starts tag 8 first, the sender tag 7.
+                const size_t k = link.rank() == 0 ? i : (i + 2) % 4;
+                const int tag = k < 2 ? 7 : 8;
+                void* where = link.rank() == 0 ? &values[k] : &got[k];
+                channels.push_back(link.rank() == 0 ? link.open_send(where, sizeof(int), 1, tag)
+                                                    : link.open_receive(where, sizeof(int), 0, tag));
+                link.start(channels.back());
+            }
+            for (par::Channel& channel : channels) link.wait(channel, op);
+        });
+        CHECK(got == std::vector<int>{10, 11, 12, 13});
+    }
+
+    TEST_CASE("link: bad peers and a second start are errors") {
+        par::ThreadWorld world(2);
+        Link& link = world.link(0);
+        int value = 0;
+        CHECK_THROWS_WITH_AS(link.open_send(&value, 4, 2, 7), doctest::Contains("expected a peer in 0..1"), Error);
+        CHECK_THROWS_AS(link.open_send(&value, 4, 0, 7), Error);
+        CHECK_THROWS_AS(link.open_send(&value, size_t(1) << 31, 1, 7), Error);
+        par::Channel channel = link.open_send(&value, 4, 1, 7);
+        link.start(channel);
+        CHECK_THROWS_WITH_AS(link.start(channel), doctest::Contains("still in flight"), Error);
+        CHECK_THROWS_AS(link.set_deadline(0), Error);
+    }
+
+    TEST_CASE("deadline: a rank that never comes is named, with the operation, step and bytes") {
+        const std::string text = failure(3, [](Link& link) {
+            if (link.rank() == 1) return;
+            link.set_deadline(link.rank() == 2 ? 0.1 : 100);
+            Group group(link);
+            group.set_step(42);
+            std::vector<float> values(1000);
+            group.allreduce_sum(values, "gradients, bucket 2", Algorithm::ring);
+        });
+        CAPTURE(text);
+        CHECK(contains(text, "allreduce gradients, bucket 2: expected a message from rank 1"));
+        CHECK(contains(text, "(rank 2, round 0, 4000 bytes in all, operation 1, step 42)"));
+        CHECK(contains(text, "RG_DEADLINE_S"));
+    }
+
+    TEST_CASE("deadline: a message lost in the middle of the ring names its round") {
+        const std::string text = failure(3, [](Link& link) {
+            link.set_deadline(link.rank() == 0 ? 0.1 : 100);
+            const par::Operation op{"allreduce", "x", 1200, 5, 6, 0};
+            par::Handshake handshake(link);
+            std::vector<float> values(300);
+            const par::Vector vector{reinterpret_cast<std::byte*>(values.data()), 300, par::Element::f32};
+            par::RingPlan plan(link, vector, 1 << 20);
+            handshake.start(op);
+            handshake.finish(op);
+            if (link.rank() != 2) return plan.run(op);
+            // Takes part in round 0 and stops.
+            par::Channel out = link.open_send(values.data() + 200, 400, 0, 2);
+            par::Channel in = link.open_receive(values.data() + 100, 400, 1, 2);
+            link.start(out);
+            link.start(in);
+            link.wait(in, op);
+            link.wait(out, op);
+        });
+        CAPTURE(text);
+        CHECK(contains(text, "allreduce x: expected"));
+        CHECK(contains(text, "rank 2"));
+        CHECK(contains(text, "(rank 0, round 1, 1200 bytes in all, operation 5, step 6)"));
+    }
+
+    TEST_CASE("failure: a rank that throws stops the others, and its error is the one reported") {
+        std::mutex mutex;
+        int echoes = 0;
+        const std::string text = failure(4, [&](Link& link) {
+            Group group(link);
+            std::vector<float> values(5000);
+            try {
+                group.allreduce_sum(values, "first");
+                if (link.rank() == 2) fail("disk full");
+                group.allreduce_sum(values, "second");
+            } catch (const par::PeerFailed& error) {
+                const std::lock_guard lock(mutex);
+                echoes += contains(error.what(), "rank 2 failed");
+                throw;
+            }
+        });
+        CHECK(text == "disk full");
+        CHECK(echoes == 3);
+    }
+
+    TEST_CASE("mismatch: ranks in different operations are an error, whoever differs and however") {
+        struct Case {
+            const char* what;
+            std::function<void(Group&, std::vector<float>&)> other; // what one rank does instead
+        };
+        const Case cases[] = {
+            {"count",
+             [](Group& g, auto& v) { g.allreduce_sum(std::span(v).first(999), "gradients", Algorithm::ring); }},
+            {"name", [](Group& g, auto& v) { g.allreduce_sum(v, "state", Algorithm::ring); }},
+            {"algorithm", [](Group& g, auto& v) { g.allreduce_sum(v, "gradients", Algorithm::small); }},
+            {"barrier", [](Group& g, auto&) { g.barrier("gradients"); }},
+            {"broadcast", [](Group& g, auto& v) { g.broadcast(std::as_writable_bytes(std::span(v)), 0, "gradients"); }},
+            {"type",
+             [](Group& g, auto&) {
+                 std::vector<double> half(500);
+                 g.allreduce_sum(half, "gradients", Algorithm::ring);
+             }},
+            {"one more",
+             [](Group& g, auto& v) {
+                 g.barrier();
+                 g.allreduce_sum(v, "gradients", Algorithm::ring);
+             }},
+            {"segment",
+             [](Group& g, auto& v) {
+                 Group other(g.link(), {64});
+                 other.allreduce_sum(v, "gradients", Algorithm::ring);
+             }},
+        };
+        for (const Case& c : cases)
+            for (int n = 2; n <= 5; ++n)
+                for (int odd = 0; odd < n; ++odd) {
+                    const std::string text = failure(n, [&](Link& link) {
+                        Group group(link);
+                        std::vector<float> values(1000);
+                        if (link.rank() == odd)
+                            c.other(group, values);
+                        else
+                            group.allreduce_sum(values, "gradients", Algorithm::ring);
+                    });
+                    CAPTURE(c.what);
+                    CAPTURE(n);
+                    CAPTURE(odd);
+                    CAPTURE(text);
+                    CHECK(contains(text, "all ranks must make the same calls in the same order"));
+                }
+    }
+}

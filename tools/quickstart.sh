@@ -1,0 +1,11 @@
+#!/bin/sh
+# From a fresh clone to a trained network: installs what is missing (see deps.sh), builds in release mode, and trains
+# on the CIFAR-10 sample in the repository with four MPI ranks. Arguments go to train_cifar, e.g. --epochs 3.
+set -eu
+cd "$(dirname "$0")/.."
+. tools/deps.sh
+
+configure build --buildtype=release
+ninja -C build
+cd build
+exec mpiexec -n 4 ./train_cifar "$@"

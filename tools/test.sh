@@ -1,0 +1,61 @@
+#!/bin/sh
+# All tests, in three builds: release (everything), address and undefined-behaviour sanitizers (all but the slow
+# ones), and, where clang++ is there, clang (it must compile without warnings, and its unit tests pass).
+#
+# The last line is "N passed, M failed, K skipped", counting Meson tests over all builds; the exit status is 0 if
+# nothing failed. Build folders are kept, so that a second run compiles only what has changed.
+set -eu
+cd "$(dirname "$0")/.."
+. tools/deps.sh
+
+passed=0
+failed=0
+skipped=0
+
+results() { # how many tests of the last run ended with one of these results
+    grep -cE "\"result\": \"($1)\"" "$log" || true
+}
+
+build() { # build folder, then Meson options; what does not build counts as one failure, and the rest goes on
+    if configure "$@" && ninja -C "$1"; then return 0; fi
+    failed=$((failed + 1))
+    return 1
+}
+
+run_tests() { # build folder, then arguments of `meson test`
+    folder=$1
+    shift
+    log=$folder/meson-logs/testlog.json
+    mkdir -p "$folder/meson-logs"
+    : >"$log" # so that what is counted is of this run, even if it has no test
+    status=0
+    meson test -C "$folder" --no-rebuild --print-errorlogs "$@" || status=$?
+    bad=$(results "FAIL|ERROR|TIMEOUT|INTERRUPT|UNEXPECTEDPASS")
+    if [ "$status" -ne 0 ] && [ "$bad" -eq 0 ]; then bad=1; fi
+    passed=$((passed + $(results "OK|EXPECTEDFAIL")))
+    failed=$((failed + bad))
+    skipped=$((skipped + $(results "SKIP")))
+}
+
+echo "== release"
+if build build --buildtype=release; then
+    run_tests build
+fi
+
+echo "== sanitizers"
+# MPICH itself leaks at exit, so the leak check is off for programs that call MPI_Init, and for those alone.
+export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
+if build build-asan -Doptimization=1 -Ddebug=true -Db_sanitize=address,undefined -Db_lundef=false; then
+    ASAN_OPTIONS=detect_leaks=1 run_tests build-asan --timeout-multiplier 4 --no-suite slow --no-suite mpi
+    ASAN_OPTIONS=detect_leaks=0 run_tests build-asan --timeout-multiplier 4 --no-suite slow --suite mpi
+fi
+
+if command -v clang++ >/dev/null 2>&1; then
+    echo "== clang"
+    if CXX=clang++ build build-clang -Doptimization=1 -Ddebug=false; then
+        run_tests build-clang --no-suite slow --no-suite mpi
+    fi
+fi
+
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ]
