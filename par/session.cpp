@@ -42,6 +42,9 @@ void let_lower_ranks_speak(int rank) {
     std::this_thread::sleep_for(std::chrono::milliseconds(250 * std::min(rank, 4)));
 }
 
+/// mpiexec ends as soon as it hears of an abort, and what a rank has written but it has not yet read is lost.
+constexpr std::chrono::milliseconds kForwarding{100};
+
 int fail_job(Link* link, const char* text) {
     if (link && link->size() > 1) {
         let_lower_ranks_speak(link->rank());
@@ -50,6 +53,7 @@ int fail_job(Link* link, const char* text) {
         std::fprintf(stderr, "%s\n", text);
     }
     std::fflush(nullptr);
+    if (link && link->size() > 1) std::this_thread::sleep_for(kForwarding);
     if (link) link->abort(1); // does not return under MPI
     return 1;
 }
