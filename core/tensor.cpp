@@ -61,8 +61,8 @@ void* take_block(size_t bytes) {
         }
     }
     const size_t align = bytes >= kHugePage ? kHugePage : kAlign;
-    void* block = std::aligned_alloc(align, kReuse ? (bytes + align - 1) / align * align : bytes);
-    RG_CHECK(block, "memory: ", bytes, " bytes are not available");
+    void* block = nullptr;
+    RG_CHECK(posix_memalign(&block, align, bytes) == 0, "memory: ", bytes, " bytes are not available");
 #if defined(__linux__)
     if (align == kHugePage) madvise(block, bytes, MADV_HUGEPAGE);
 #endif

@@ -29,15 +29,6 @@ std::vector<fs::path> class_folders(const std::string& path) {
     return folders;
 }
 
-std::vector<fs::path> png_files(const fs::path& folder) {
-    std::vector<fs::path> files;
-    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder))
-        if (entry.is_regular_file() && !hidden(entry.path()) && is_png_name(entry.path()))
-            files.push_back(entry.path());
-    std::sort(files.begin(), files.end());
-    return files;
-}
-
 struct Listed {
     std::string path;
     int32_t label;
@@ -61,6 +52,15 @@ std::vector<Listed> list(const std::string& path, std::vector<std::string>& clas
 }
 
 } // namespace
+
+std::vector<fs::path> png_files(const fs::path& folder) {
+    std::vector<fs::path> files;
+    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder))
+        if (entry.is_regular_file() && !hidden(entry.path()) && is_png_name(entry.path()))
+            files.push_back(entry.path());
+    std::sort(files.begin(), files.end());
+    return files;
+}
 
 ImageSet read_image_folder(const std::string& path, int channels, std::vector<std::string> classes) try {
     RG_CHECK(channels == 1 || channels == 3, "image folder: expected 1 or 3 channels, got ", channels);

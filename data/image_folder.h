@@ -7,11 +7,16 @@
 
 #include "data/dataset.h"
 
+#include <filesystem>
+
 namespace rg::data {
 
 /// All images as 1 (grey) or 3 (RGB) channels of 8 bits. When `classes` are given, labels are indices into those:
 /// another class is an error, and one may lack images (a test set that goes with a training set). Errors: no class
 /// folders, a class without images, a bad PNG, an image of another size (with both files and sizes).
 ImageSet read_image_folder(const std::string& path, int channels, std::vector<std::string> classes = {});
+
+/// The PNGs anywhere below a folder, by name, in sorted order.
+std::vector<std::filesystem::path> png_files(const std::filesystem::path& folder);
 
 } // namespace rg::data

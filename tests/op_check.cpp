@@ -36,7 +36,8 @@ double draw_value(Draw draw, int64_t i, int64_t n, Rng& random, std::span<const 
     case Draw::special: {
         const uint32_t kind = random.below(24);
         if (kind == 0) return std::numeric_limits<double>::quiet_NaN();
-        if (kind == 1) return z < 0 ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::infinity();
+        if (kind == 1)
+            return z < 0 ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::infinity();
         return z;
     }
     case Draw::statistics: return i < n / 2 ? z : 0.2 + z * z;
@@ -82,8 +83,8 @@ std::string describe(const OpCase& c) {
     std::string text = row(c.op).name;
     for (const Input& input : c.in) text += cat(" ", input.shape.str(), "#", int(input.draw));
     const Attrs& a = c.attrs;
-    return text + cat(" stride ", a.stride, " pad ", a.pad, " window ", a.window, " height ", a.height, " width ", a.width,
-                      a.relu ? " relu" : "", a.frozen ? " frozen" : "", a.stats ? " stats" : "",
+    return text + cat(" stride ", a.stride, " pad ", a.pad, " window ", a.window, " height ", a.height, " width ",
+                      a.width, a.relu ? " relu" : "", a.frozen ? " frozen" : "", a.stats ? " stats" : "",
                       a.nesterov ? " nesterov" : "", " rate ", a.rate, " decay ", a.weight_decay);
 }
 
@@ -282,7 +283,8 @@ std::string GradientCase::judge(size_t i, const Tensor& gradient, bool entries) 
             direction[j] = random.normal() / std::sqrt(double(g.size())) + g[j] / norm;
             dot += direction[j] * g[j];
         }
-        if (const std::string error = compare(dot, std::max(norm, 1e-3), "along a direction"); !error.empty()) return error;
+        if (const std::string error = compare(dot, std::max(norm, 1e-3), "along a direction"); !error.empty())
+            return error;
     }
     std::fill(direction.begin(), direction.end(), 0.0);
     for (int trial = 0; entries && trial < 12; ++trial) {

@@ -37,7 +37,8 @@ private:
     Tensor whole_, copy_;
 };
 
-/// Runs the kernel of a backend on guarded buffers. Gives outputs, then modified inputs; `error` says which guard broke.
+/// Runs the kernel of a backend on guarded buffers. Gives outputs, then modified inputs; `error` says which guard
+/// broke.
 struct KernelRun {
     std::vector<Tensor> results;
     std::string error;

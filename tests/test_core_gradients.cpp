@@ -115,7 +115,8 @@ NormStep norm_step(const Tensor& x, const Tensor& gamma, const Tensor& beta, con
     step.stats = combine_stats(channel_stats(x));
     step.loss = mse_loss(batch_norm(x, step.stats, gamma, beta, {.relu = relu}), target);
     const Tensor of[] = {x, gamma, beta};
-    for (Tensor* t : {&step.dx, &step.dgamma, &step.dbeta}) *t = Tensor::empty(t == &step.dx ? x.shape() : gamma.shape(), x.dtype());
+    for (Tensor* t : {&step.dx, &step.dgamma, &step.dbeta})
+        *t = Tensor::empty(t == &step.dx ? x.shape() : gamma.shape(), x.dtype());
     const Tensor into[] = {step.dx, step.dgamma, step.dbeta};
     tape.gradients(step.loss, of, into);
     return step;
@@ -136,10 +137,13 @@ struct NetworkCase {
     Tensor x, labels;
 
     NetworkCase(const CifarNet::Options& options, int64_t batch)
-        : net(options), x(random_tensor({batch, 32, 32, 3}, options.dtype, 5)), labels(random_labels(batch, options.classes, 6)) {
+        : net(options),
+          x(random_tensor({batch, 32, 32, 3}, options.dtype, 5)),
+          labels(random_labels(batch, options.classes, 6)) {
         const Tensor noise = random_tensor(net.parameters.values().shape(), DType::f64, 7);
         for (const Parameters::Entry& e : net.parameters.entries())
-            for (int64_t i = 0; i < e.value.numel(); ++i) e.value.data<double>()[i] += 0.2 * noise.data<double>()[e.offset + i];
+            for (int64_t i = 0; i < e.value.numel(); ++i)
+                e.value.data<double>()[i] += 0.2 * noise.data<double>()[e.offset + i];
     }
     Tensor loss() { return cross_entropy(net.forward(x, Mode::train), labels, 0.1f); }
     Tensor step() {
@@ -206,7 +210,8 @@ TEST_SUITE("core") {
                 compared.insert(c.op);
             }
         }
-        for (size_t i = 0; i < size_t(Op::count); ++i) CHECK(compared.contains(Op(i)) == (row(Op(i)).backward != nullptr));
+        for (size_t i = 0; i < size_t(Op::count); ++i)
+            CHECK(compared.contains(Op(i)) == (row(Op(i)).backward != nullptr));
     }
 
     TEST_CASE("gradients: a whole network agrees with central differences in every parameter tensor") {
@@ -257,7 +262,8 @@ TEST_SUITE("core") {
                     CAPTURE(int(backend));
                     CAPTURE(relu);
                     CAPTURE(split.size());
-                    const Tensor x = random_tensor({6, 3, 4, 5}, type, 1), target = random_tensor({6, 3, 4, 5}, type, 2);
+                    const Tensor x = random_tensor({6, 3, 4, 5}, type, 1),
+                                 target = random_tensor({6, 3, 4, 5}, type, 2);
                     const Tensor gamma = random_tensor({5}, type, 3), beta = random_tensor({5}, type, 4);
                     for (int64_t i = 0; i < 60; ++i) // the first image has another mean than the rest
                         if (type == DType::f64)

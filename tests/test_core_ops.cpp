@@ -60,6 +60,14 @@ TEST_SUITE("core") {
                 CAPTURE(i);
                 CHECK(differs(first.results[i], want.results[i], c.tolerance) == "");
             }
+            const Context strict{.strict_fp32 = true};
+            {
+                const ContextScope scope(strict);
+                const KernelRun plain = run_kernel(c, in, Backend::cpu, 16);
+                CHECK(plain.error == "");
+                for (size_t i = 0; i < want.results.size(); ++i)
+                    CHECK(differs(plain.results[i], want.results[i], c.tolerance) == "");
+            }
             // Once more the same way, then on more threads; an odd margin moves every buffer off its alignment.
             int64_t margin = 16;
             for (ThreadPool* pool : {static_cast<ThreadPool*>(nullptr), &two, &three}) {
@@ -95,10 +103,11 @@ TEST_SUITE("core") {
             const Tensor norm = floats({2, 1}, 4, 8.99999);
             CHECK(list(batch_norm(floats({1, 1, 2, 1}, 1, 10), norm, floats({1}, 3), floats({1}, 2)))[1] ==
                   doctest::Approx(8));
-            CHECK(list(batch_norm(floats({1, 1, 2, 1}, 1, 10), norm, floats({1}, 3), floats({1}, 2), {.relu = true}))[0] ==
-                  0);
+            CHECK(list(batch_norm(floats({1, 1, 2, 1}, 1, 10), norm, floats({1}, 3), floats({1}, 2),
+                                  {.relu = true}))[0] == 0);
             // First of equal values; a row and a column that no window holds.
-            const auto pooled = run(Op::max_pool2d, {floats({1, 3, 2, 1}, 5, 5, 5, 5, 9, 9)}, {.stride = 2, .window = 2});
+            const auto pooled =
+                run(Op::max_pool2d, {floats({1, 3, 2, 1}, 5, 5, 5, 5, 9, 9)}, {.stride = 2, .window = 2});
             CHECK(list(pooled[0]) == List{5});
             CHECK(pooled[1].data<uint8_t>()[0] == 0);
             CHECK(list(avg_pool2d(x, 2, 1)) == List{3, 4, 6, 7});
@@ -152,13 +161,16 @@ TEST_SUITE("core") {
     }
 
     TEST_CASE("ops: a wrong argument is named") {
-        const Tensor x = Tensor::zeros({2, 5, 5, 3}), w = Tensor::zeros({4, 3, 3, 3}), i = Tensor::zeros({2}, DType::i32);
+        const Tensor x = Tensor::zeros({2, 5, 5, 3}), w = Tensor::zeros({4, 3, 3, 3}),
+                     i = Tensor::zeros({2}, DType::i32);
         const auto message = [](auto f) { return error_of(f); };
         CHECK(message([&] { conv2d(x, Tensor::zeros({4, 3, 3, 32})); }) == "conv2d: w has c=32, x has c=3");
         CHECK(message([&] { conv2d(x.reshape({2, 25, 3}), w); }) == "conv2d: x needs 4 extents, got [2 25 3]");
         CHECK(message([&] { conv2d({}, w); }) == "conv2d: x is undefined");
         CHECK(message([&] { conv2d(x, w, Tensor::zeros({3})); }) == "conv2d: b needs shape [4], got [3]");
-        CHECK(contains(message([&] { conv2d(x, Tensor::zeros({4, 9, 9, 3}), {}, {.pad = 1}); }),
+        CHECK(contains(message([&] {
+                           conv2d(x, Tensor::zeros({4, 9, 9, 3}), {}, {.pad = 1});
+                       }),
                        "the window (9) exceeds the padded input (7)"));
         CHECK(contains(message([&] { conv2d(x, w, {}, {.stride = 0}); }), "stride 0"));
         CHECK(contains(message([&] { conv2d(x, w, {}, {.pad = -1}); }), "padding -1"));
@@ -167,18 +179,26 @@ TEST_SUITE("core") {
         CHECK(contains(message([&] { relu(Tensor::zeros({3}, DType::f64)); }), "elements are f64, not f32"));
         CHECK(message([&] { linear(Tensor::zeros({2, 5}), Tensor::zeros({3, 4})); }) == "linear: w has c=4, x has c=5");
         CHECK(message([&] { add(x, w); }) == "add: an input needs shape [2 5 5 3], got [4 3 3 3]");
-        CHECK(contains(message([&] { batch_norm(x, Tensor::zeros({2, 4}), w, w); }), "stats needs shape [2 3], got [2 4]"));
+        CHECK(contains(message([&] {
+                           batch_norm(x, Tensor::zeros({2, 4}), w, w);
+                       }),
+                       "stats needs shape [2 3], got [2 4]"));
         CHECK(contains(message([&] { max_pool2d(x, 6, 1); }), "max_pool2d: the window (6) exceeds"));
         CHECK(contains(message([&] { max_pool2d(Tensor::zeros({1, 16, 16, 1}), 16, 1); }), "window at most 15"));
         CHECK(contains(message([&] { cross_entropy(Tensor::zeros({3, 4}), i); }), "labels needs shape [3], got [2]"));
         CHECK(contains(message([&] { cross_entropy(Tensor::zeros({2, 4}), Tensor::zeros({2})); }), "labels are i32"));
-        CHECK(contains(message([&] { cross_entropy(Tensor::zeros({2, 4}), i, 1.0f); }), "label smoothing lies in [0, 1)"));
+        CHECK(contains(message([&] {
+                           cross_entropy(Tensor::zeros({2, 4}), i, 1.0f);
+                       }),
+                       "label smoothing lies in [0, 1)"));
         const int32_t wrong[] = {0, 4};
-        CHECK(message([&] { cross_entropy(Tensor::zeros({2, 4}), Tensor::of<int32_t>({2}, wrong)); }) ==
-              "cross_entropy: label 4 of sample 1 lies outside [0, 4)");
+        CHECK(message([&] {
+                  cross_entropy(Tensor::zeros({2, 4}), Tensor::of<int32_t>({2}, wrong));
+              }) == "cross_entropy: label 4 of sample 1 lies outside [0, 4)");
         CHECK(contains(message([&] { dropout(x, 1.0f, 1); }), "the probability lies in [0, 1), got 1"));
         CHECK(message([&] { run(Op::relu, {x, x}); }) == "relu: takes 1 inputs, got 2");
-        CHECK(contains(message([&] { run(Op::relu, {x}, {}, {w}); }), "relu: output 0 has shape [2 5 5 3], the given one"));
+        CHECK(contains(message([&] { run(Op::relu, {x}, {}, {w}); }),
+                       "relu: output 0 has shape [2 5 5 3], the given one"));
         CHECK(contains(message([&] { run(Op::sgdm_update, {x, x, x}); }), "sgdm_update: works in place"));
     }
 

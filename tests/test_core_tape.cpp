@@ -1,0 +1,225 @@
+// The tape: how gradients add up, where they are written, when memory goes, and what a dry run does.
+#include "core/context.h"
+#include "core/ops.h"
+#include "core/tape.h"
+#include "tests/op_check.h"
+#include "tests/temp_dir.h"
+
+#include <cmath>
+#include <doctest/doctest.h>
+#include <limits>
+#include <thread>
+
+namespace rg {
+namespace {
+
+using List = std::vector<float>;
+
+Tensor row_of(std::initializer_list<float> values) {
+    return Tensor::of<float>({int64_t(values.size())}, std::span<const float>(values.begin(), values.size()));
+}
+List list(const Tensor& t) {
+    const auto span = t.span<float>();
+    return {span.begin(), span.end()};
+}
+/// A buffer that a gradient has to overwrite.
+Tensor unset(const Shape& shape) {
+    const Tensor t = Tensor::empty(shape);
+    t.fill(std::numeric_limits<double>::quiet_NaN());
+    return t;
+}
+/// Half the sum of the squares of 2 or 8 values, whose gradient is the values.
+Tensor half_squares(const Tensor& y) {
+    const Tensor twice = y.numel() == 8 ? add(y, y) : y;
+    return mse_loss(twice, Tensor::zeros(y.shape()));
+}
+
+/// The mean of all values: a loss that takes no memory on the way, as the losses in double do.
+Tensor mean_of(const Tensor& square) { return avg_pool2d(square, square.extent(1), 1); }
+
+} // namespace
+
+TEST_SUITE("core") {
+    TEST_CASE("tape: contributions to a value add up, and the first is assigned") {
+        const Tensor x = row_of({1, -2}), dx = unset({2});
+        {
+            Tape tape;
+            tape.gradients(half_squares(add(add(x, x), x)), {{x}}, {{dx}}); // y = 3 x
+            CHECK(list(dx) == List{9, -18});
+        }
+        {
+            Tape tape; // y = relu(x) + x + relu(x)
+            const Tensor r = relu(x);
+            tape.gradients(half_squares(add(add(r, x), r)), {{x}}, {{dx}});
+            CHECK(list(dx) == List{9, -2});
+        }
+        {
+            Tape tape; // two users of an inner value, of which one is a long way off
+            const Tensor y = add(x, x), z = relu(relu(relu(y)));
+            tape.gradients(half_squares(add(y, z)), {{x}}, {{dx}});
+            CHECK(list(dx) == List{16, -8});
+        }
+    }
+
+    TEST_CASE("tape: a reshaped value is the same value") {
+        const Tensor x = row_of({1, -2, 3, 4, 5, 6, 7, 8}), dx = unset({8});
+        Tape tape;
+        const Tensor y = add(x, x);
+        const Tensor z = add(y.reshape({2, 4}), x.reshape({2, 4})); // 3 x
+        tape.gradients(half_squares(z), {{x}}, {{dx}});
+        CHECK(list(dx) == List{9, -18, 27, 36, 45, 54, 63, 72});
+    }
+
+    TEST_CASE("tape: gradients of inner values, of the loss itself, and of what the loss does not depend on") {
+        const Tensor x = row_of({1, -2}), unused = row_of({5, 5, 5}), dx = unset({2}), dy = unset({2});
+        const Tensor none = unset({3}), dl = unset({}), side = unset({2});
+        Tape tape;
+        const Tensor y = add(x, x), loss = half_squares(y), after = relu(x);
+        tape.gradients(loss, {{x, unused, y, loss, after}}, {{dx, none, dy, dl, side}});
+        CHECK(list(dy) == List{2, -4});
+        CHECK(list(dx) == List{4, -8});
+        CHECK(list(none) == List{0, 0, 0});
+        CHECK(list(dl) == List{1});
+        CHECK(list(side) == List{0, 0});
+    }
+
+    TEST_CASE("tape: what needs no gradient is not computed") {
+        const Tensor x = Tensor::zeros({1, 4, 4, 3}), w = Tensor::zeros({2, 3, 3, 3}), dw = unset({2, 3, 3, 3});
+        Tape tape;
+        const Tensor loss = mse_loss(conv2d(x, w), Tensor::zeros({1, 2, 2, 2}));
+        const int64_t before = live_bytes();
+        reset_peak_bytes();
+        tape.gradients(loss, {{w}}, {{dw}});
+        // One, dy, db, and no dx of 48 floats.
+        CHECK(peak_bytes() - before < 48 * 4);
+        CHECK(list(dw) == List(54, 0));
+    }
+
+    TEST_CASE("tape: NoTape pauses, tapes nest, and each thread has its own") {
+        CHECK(Tape::active() == nullptr);
+        const Tensor x = row_of({1, -2}), dx = unset({2});
+        Tape outer;
+        CHECK(Tape::active() == &outer);
+        const Tensor y = add(x, x);
+        {
+            const NoTape pause;
+            CHECK(Tape::active() == nullptr);
+            { const NoTape again; }
+            relu(y);
+        }
+        CHECK(Tape::active() == &outer);
+        {
+            Tape inner;
+            CHECK(Tape::active() == &inner);
+            inner.gradients(half_squares(relu(x)), {{x}}, {{dx}});
+            CHECK(list(dx) == List{1, 0});
+        }
+        CHECK(Tape::active() == &outer);
+        const Tape* elsewhere = &outer;
+        std::jthread([&] { elsewhere = Tape::active(); }).join();
+        CHECK(elsewhere == nullptr);
+        Tensor detached;
+        {
+            const NoTape pause;
+            detached = add(y, y); // a constant to the tape
+        }
+        outer.gradients(half_squares(add(y, detached)), {{x}}, {{dx}});
+        CHECK(list(dx) == List{12, -24});
+        // Consumed: nothing is left for a second walk.
+        outer.gradients(half_squares(y), {{x}}, {{dx}});
+        CHECK(list(dx) == List{0, 0});
+    }
+
+    TEST_CASE("tape: gradients are written where they are wanted, with no copy on the way") {
+        const Tensor x = Tensor::zeros({2, 6, 6, 3}), target = Tensor::zeros({2, 4, 4, 4});
+        const Tensor w = Tensor::zeros({4, 3, 3, 3}), b = row_of({1, 2, 3, 4});
+        const Tensor flat = unset({128}), dw = flat.slice(4, {4, 3, 3, 3}), db = flat.slice(116, {4});
+        for (int users : {1, 2}) { // the same filters twice: the second contribution is added in place
+            CAPTURE(users);
+            flat.fill(std::numeric_limits<double>::quiet_NaN());
+            Tape tape;
+            Tensor y = conv2d(x, w, b);
+            for (int i = 1; i < users; ++i) y = add(y, conv2d(x, w, b));
+            tape.gradients(mse_loss(y, target), {{w, b}}, {{dw, db}});
+            const float scale = users == 1 ? 1.0f : 4.0f; // y doubles, and so do its users
+            for (int64_t k = 0; k < 4; ++k)
+                CHECK(db.data<float>()[k] == doctest::Approx(scale * 2 * float(k + 1) * 32 / 128));
+            CHECK(list(dw) == List(108, 0));
+            for (int64_t i : {0, 3, 112, 115, 120, 127}) CHECK(std::isnan(flat.data<float>()[i]));
+        }
+    }
+
+    TEST_CASE("tape: memory goes as the walk does, and all of it at the end") {
+        constexpr int64_t kBytes = 4 * 4096;
+        const Tensor x = Tensor::zeros({1, 64, 64, 1}), dx = unset({1, 64, 64, 1});
+        const int64_t before = live_bytes();
+        {
+            Tape tape;
+            Tensor y = x;
+            for (int i = 0; i < 10; ++i) y = relu(y);
+            CHECK(live_bytes() == before + 10 * kBytes); // each saves its result
+            Tensor loss = mean_of(y);
+            y = {};
+            reset_peak_bytes();
+            const int64_t held = live_bytes();
+            tape.gradients(loss, {{x}}, {{dx}});
+            CHECK(peak_bytes() <= held + 2 * kBytes + 64); // never more than two gradients at a time
+            loss = {};
+            CHECK(live_bytes() == before);
+        }
+        {
+            const Tape tape;
+            Tensor y = add(x, x);
+            for (int i = 0; i < 10; ++i) y = add(y, x);
+            CHECK(live_bytes() == before + kBytes); // an addition saves nothing
+        }
+        CHECK(live_bytes() == before);
+    }
+
+    TEST_CASE("tape: a dry run executes nothing and takes the memory that a real one takes") {
+        const Tensor x = Tensor::zeros({1, 8, 8, 3}), w = Tensor::zeros({5, 3, 3, 3}), dw = unset({5, 3, 3, 3});
+        const Tensor gamma = unset({5});
+        const auto step = [&] {
+            const int64_t before = live_bytes();
+            reset_peak_bytes();
+            {
+                Tape tape;
+                const auto [y, stats] = conv2d_stats(x, w, {}, {.pad = 1});
+                const Tensor z = batch_norm(y, combine_stats(stats), gamma, gamma);
+                const Tensor one_filter = Tensor::zeros({1, 1, 1, 5});
+                tape.gradients(mean_of(conv2d(relu(add(z, y)), one_filter)), {{w}}, {{dw}});
+            }
+            CHECK(live_bytes() == before);
+            return peak_bytes() - before;
+        };
+        int64_t dry;
+        {
+            const DryRun scope;
+            dry = step();
+            CHECK(std::isnan(dw.data<float>()[0]));
+            const Tensor y = relu(x);
+            CHECK(y.shape() == x.shape());
+            CHECK(contains(error_of([&] { y.data<float>(); }), "dry run"));
+            CHECK(contains(error_of([&] {
+                               conv2d(x, Tensor::empty({1, 1, 1, 4}));
+                           }),
+                           "w has c=4")); // checks still hold
+        }
+        CHECK(dry == step());
+        CHECK(dry > 0);
+    }
+
+    TEST_CASE("tape: a wrong request is named") {
+        const Tensor x = row_of({1, -2});
+        Tape tape;
+        const Tensor y = add(x, x);
+        CHECK(contains(error_of([&] { tape.gradients(y, {{x}}, {{x}}); }), "the loss needs one element, got [2]"));
+        CHECK(contains(error_of([&] { tape.gradients({}, {{x}}, {{x}}); }), "gradients: the loss"));
+        const Tensor loss = half_squares(y);
+        CHECK(contains(error_of([&] { tape.gradients(loss, {{x}}, {}); }), "1 tensors, 0 destinations"));
+        CHECK(
+            contains(error_of([&] { tape.gradients(loss, {{x}}, {{unset({3})}}); }), "has shape [3], its tensor [2]"));
+    }
+}
+
+} // namespace rg

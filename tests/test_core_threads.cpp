@@ -1,0 +1,99 @@
+// The thread pool: every task once, exceptions, many short rounds, long waits.
+#include "core/cpu/thread_pool.h"
+#include "tests/temp_dir.h"
+
+#include <chrono>
+#include <doctest/doctest.h>
+#include <numeric>
+
+namespace rg {
+TEST_SUITE("core") {
+    TEST_CASE("thread pool: every task runs once, for any number of threads and tasks") {
+        for (int threads = 1; threads <= 4; ++threads) {
+            ThreadPool pool(threads);
+            CHECK(pool.size() == threads);
+            for (int64_t tasks : {0, 1, 2, 3, 4, 5, 64, 1000}) {
+                CAPTURE(threads);
+                CAPTURE(tasks);
+                std::vector<int> runs(size_t(tasks), 0); // not atomic: the end of a round must order the writes
+                pool.run(tasks, [&](int64_t task) { ++runs[size_t(task)]; });
+                CHECK(runs == std::vector<int>(size_t(tasks), 1));
+            }
+        }
+    }
+
+    TEST_CASE("thread pool: many short rounds, each seeing the last one's results") {
+        ThreadPool pool(3);
+        std::vector<int64_t> values(7, 0);
+        for (int64_t round = 0; round < 3000; ++round)
+            pool.run(7, [&](int64_t task) {
+                const size_t t = size_t(task);
+                values[t] = values[t] == round ? round + 1 : -1;
+            });
+        CHECK(values == std::vector<int64_t>(7, 3000));
+    }
+
+    TEST_CASE("thread pool: workers that went to sleep wake up") {
+        ThreadPool pool(4);
+        for (int round = 0; round < 3; ++round) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(5));
+            std::atomic<int> runs = 0;
+            pool.run(8, [&](int64_t) {
+                ++runs;
+                std::this_thread::sleep_for(std::chrono::milliseconds(1));
+            });
+            CHECK(runs == 8);
+        }
+    }
+
+    TEST_CASE("thread pool: an exception comes back once, and the pool goes on") {
+        for (int threads = 1; threads <= 4; ++threads) {
+            CAPTURE(threads);
+            ThreadPool pool(threads);
+            for (int64_t bad : {0, 5, 99}) {
+                const std::string error = error_of(
+                    [&] { pool.run(100, [&](int64_t task) { RG_CHECK(task != bad, "task ", task, " failed"); }); });
+                CHECK(error == cat("task ", bad, " failed"));
+                std::vector<int> runs(10, 0);
+                CHECK(error_of([&] { pool.run(10, [&](int64_t task) { ++runs[size_t(task)]; }); }).empty());
+                CHECK(runs == std::vector<int>(10, 1));
+            }
+            CHECK(contains(error_of([&] { pool.run(50, [](int64_t task) { fail("task ", task); }); }), "task "));
+        }
+    }
+
+    TEST_CASE("thread pool: pools come and go") {
+        for (int i = 0; i < 100; ++i) {
+            ThreadPool pool(1 + i % 4);
+            if (i % 3 == 0) continue; // never used
+            std::vector<int64_t> squares(20);
+            pool.run(20, [&](int64_t task) { squares[size_t(task)] = task * task; });
+            CHECK(std::accumulate(squares.begin(), squares.end(), int64_t{0}) == 2470);
+        }
+        CHECK(available_cores() >= 1);
+    }
+
+    TEST_CASE("thread pool: parallel() uses the context's pool, or the calling thread alone") {
+        const auto on_this_thread = [] {
+            const auto caller = std::this_thread::get_id();
+            std::atomic<int> here = 0;
+            parallel(6, [&](int64_t) { here += std::this_thread::get_id() == caller; });
+            return here.load();
+        };
+        CHECK(on_this_thread() == 6);
+        ThreadPool pool(2);
+        const Context with_pool{.threads = &pool};
+        const ContextScope scope(with_pool);
+        std::atomic<bool> other = false;
+        parallel(2, [&, caller = std::this_thread::get_id()](int64_t) {
+            // The first task to start waits for the other thread to take the second.
+            if (std::this_thread::get_id() == caller)
+                while (!other) std::this_thread::yield();
+            else
+                other = true;
+        });
+        CHECK(other);
+        CHECK(on_this_thread() <= 6);
+    }
+}
+} // namespace rg
