@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+"""Replays a run of train_cifar in PyTorch and compares: the loss of every step, and what the first step changes.
+
+usage: compare_pytorch.py TRAIN_CIFAR DATA [--steps 20] [--batch 256] [--option=...]
+
+Needs a Python with torch and numpy; DATA is the folder of CIFAR-10 binary files. train_cifar writes its initial model
+(--steps 0), starts from it without augmentation and in file order, and PyTorch does the same from the same file:
+torch.nn modules of the same names, SGD with the same settings, float32. Arguments it does not know go to train_cifar.
+
+Losses: exit status 1 if one differs by more than 3e-4, or the first by more than 1e-6, relative. First change of each
+tensor: one rounding decides on which side of zero a few activations fall, and then their whole gradient comes or goes,
+so in float32 PyTorch in another memory layout differs from itself. Ours and both layouts of PyTorch are therefore set
+beside PyTorch in float64; exit status 1 if ours is further from it than 1e-4 and than the worse of PyTorch's. The
+biases before batch norm, whose true gradient is zero, are left out.
+"""
+import argparse, json, os, struct, subprocess, sys, tempfile
+import numpy as np
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+def load_safetensors(path):
+    with open(path, "rb") as f:
+        header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+        data = f.read()
+    types = {"F32": np.float32, "I64": np.int64}
+    return {name: torch.from_numpy(np.frombuffer(data[t["data_offsets"][0]:t["data_offsets"][1]], types[t["dtype"]])
+                                   .reshape(t["shape"]).copy())
+            for name, t in header.items() if name != "__metadata__"}
+
+
+class Layer(nn.Module):
+    def __init__(self, c, k):
+        super().__init__()
+        self.conv, self.bn = nn.Conv2d(c, k, 3, padding=1), nn.BatchNorm2d(k)
+
+    def forward(self, x):
+        return F.relu(self.bn(self.conv(x)))
+
+
+class CifarNet(nn.Module):
+    def __init__(self, state):
+        super().__init__()
+        depth = sum(name.startswith("block1.") and name.endswith(".conv.bias") for name in state)
+        width, c = state["block1.0.conv.bias"].numel(), 3
+        for b in range(3):
+            layers = []
+            for _ in range(depth):
+                layers.append(Layer(c, width << b))
+                c = width << b
+            setattr(self, f"block{b + 1}", nn.Sequential(*layers))
+        self.fc = nn.Linear(c, state["fc.bias"].numel())
+
+    def forward(self, x):
+        x = F.max_pool2d(self.block1(x), 2)
+        x = F.max_pool2d(self.block2(x), 2)
+        return self.fc(F.avg_pool2d(self.block3(x), 8).flatten(1))
+
+
+def load_cifar(folder):
+    records = np.concatenate([np.fromfile(f"{folder}/data_batch_{i}.bin", np.uint8).reshape(-1, 3073)
+                              for i in range(1, 6)])
+    mean = torch.tensor([.4914, .4822, .4465]).view(1, 3, 1, 1)
+    std = torch.tensor([.2470, .2435, .2616]).view(1, 3, 1, 1)
+    labels = torch.from_numpy(records[:, 0].astype(np.int64))
+    return lambda a, b: ((torch.from_numpy(records[a:b, 1:].reshape(-1, 3, 32, 32).astype(np.float32)) / 255 - mean) / std,
+                         labels[a:b])
+
+
+def gradients(state, data, dtype, layout):
+    net = CifarNet(state)
+    net.load_state_dict(state)
+    net = net.to(dtype).to(memory_format=layout)
+    F.cross_entropy(net(data[0].to(dtype).contiguous(memory_format=layout)), data[1]).backward()
+    return {name: p.grad.double() for name, p in net.named_parameters()}
+
+
+def main():
+    p = argparse.ArgumentParser(usage=__doc__)
+    p.add_argument("train_cifar"), p.add_argument("data")
+    p.add_argument("--steps", type=int, default=20), p.add_argument("--batch", type=int, default=256)
+    a, options = p.parse_known_args()
+    runs = tempfile.mkdtemp()
+
+    def ours(name, *more):
+        subprocess.run([os.path.abspath(a.train_cifar), f"--data={a.data}", f"--runs={runs}", f"--run-name={name}",
+                        f"--batch-size={a.batch}", "--augment=none", "--shuffle=never", *options, *more],
+                       check=True, stdout=subprocess.DEVNULL)
+        return f"{runs}/{name}"
+
+    start = ours("start", "--steps=0") + "/model.safetensors"
+    initial = load_safetensors(start)
+    batch = load_cifar(a.data)
+
+    def theirs(lr, steps):
+        net = CifarNet(initial)
+        net.load_state_dict(initial)
+        sgd = torch.optim.SGD(net.parameters(), lr=lr, momentum=0.9, weight_decay=1e-10)
+        losses = []
+        for i in range(steps):
+            x, y = batch(i * a.batch, (i + 1) * a.batch)
+            loss = F.cross_entropy(net(x), y)
+            sgd.zero_grad(), loss.backward(), sgd.step()
+            losses.append(loss.item())
+        return losses
+
+    bad = False
+    run = ours("losses", f"--init={start}", "--lr=0.001", f"--steps={a.steps}")
+    ours_losses = [x["loss"] for x in map(json.loads, open(run + "/metrics.jsonl")) if "step" in x]
+    theirs_losses = theirs(0.001, a.steps)
+    relative = [abs(x - y) / y for x, y in zip(ours_losses, theirs_losses)]
+    bad |= len(ours_losses) != a.steps or relative[0] > 1e-6 or max(relative) > 3e-4
+    print(f"losses of {a.steps} steps: first {relative[0]:.1e}, largest difference {max(relative):.1e} (relative)")
+
+    one = load_safetensors(ours("one", f"--init={start}", "--lr=0.1", "--steps=1") + "/model.safetensors")
+    exact = gradients(initial, batch(0, a.batch), torch.float64, torch.contiguous_format)
+    peers = [gradients(initial, batch(0, a.batch), torch.float32, layout)
+             for layout in (torch.contiguous_format, torch.channels_last)]
+    print("change by the first step, difference from float64 (relative norm): ours, PyTorch NCHW, PyTorch NHWC")
+    for name, wanted in exact.items():
+        if name.endswith("conv.bias"):
+            continue
+        changes = [(initial[name].double() - one[name].double()) / 0.1] + [p[name] for p in peers]
+        errors = [((g - wanted).norm() / wanted.norm()).item() for g in changes]
+        fails = errors[0] > max(1e-4, *errors[1:])
+        bad |= fails
+        print(f"  {name:22s}", *(f"{e:.1e}" for e in errors), "  <--" if fails else "")
+    sys.exit(1 if bad else 0)
+
+
+main()
