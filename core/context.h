@@ -41,7 +41,8 @@ const Context& context();
 /// Makes a context current on this thread until the end of the scope.
 class ContextScope {
 public:
-    explicit ContextScope(const Context& context);
+    explicit ContextScope(const Context& context); // keeps a reference
+    explicit ContextScope(Context&&) = delete;
     ~ContextScope();
     ContextScope(const ContextScope&) = delete;
     ContextScope& operator=(const ContextScope&) = delete;

@@ -28,6 +28,13 @@ void expect_float(const char* op, const char* name, const Tensor& t, DType as) {
              ", expected ", as == DType::f64 ? "f64" : "f32");
 }
 
+/// Four extents, of which only the first, the number of images, may be zero.
+void expect_image(const char* op, const char* name, const Tensor& t) {
+    expect_rank(op, name, t, 4);
+    RG_CHECK(t.extent(1) >= 1 && t.extent(2) >= 1 && t.extent(3) >= 1, op, ": ", name, " has an empty extent: ",
+             t.shape().str());
+}
+
 int64_t window_extent(const char* op, int64_t extent, int64_t window, int64_t stride, int64_t pad) {
     RG_CHECK(stride >= 1 && pad >= 0 && window >= 1, op, ": window ", window, ", stride ", stride, ", padding ", pad,
              " are not possible");
@@ -40,8 +47,9 @@ OutputSpecs like(const Tensor& t) { return {{{t.shape(), t.dtype()}}}; }
 
 OutputSpecs infer_conv2d(In in, const Attrs& a) {
     const Tensor &x = in[0], &w = in[1], &b = in[2];
-    expect_rank("conv2d", "x", x, 4);
+    expect_image("conv2d", "x", x);
     expect_rank("conv2d", "w", w, 4);
+    RG_CHECK(w.extent(0) >= 1, "conv2d: w has k=0");
     RG_CHECK(w.extent(3) == x.extent(3), "conv2d: w has c=", w.extent(3), ", x has c=", x.extent(3));
     expect_float("conv2d", "x", x, x.dtype());
     expect_float("conv2d", "w", w, x.dtype());
@@ -77,14 +85,14 @@ OutputSpecs infer_conv2d_wgrad(In in, const Attrs& a) {
 }
 
 OutputSpecs infer_channel_stats(In in, const Attrs&) {
-    expect_rank("channel_stats", "x", in[0], 4);
+    expect_image("channel_stats", "x", in[0]);
     return {{{{2, in[0].extent(3)}, in[0].dtype()}}};
 }
 
 /// Inputs of batch_norm from `first` on: x, stats, gamma, beta.
 void expect_batch_norm(const char* op, In in, size_t first) {
     const Tensor& x = in[first];
-    expect_rank(op, "x", x, 4);
+    expect_image(op, "x", x);
     expect_shape(op, "stats", in[first + 1], {2, x.extent(3)});
     expect_shape(op, "gamma", in[first + 2], {x.extent(3)});
     expect_shape(op, "beta", in[first + 3], {x.extent(3)});
@@ -211,8 +219,9 @@ Tensor combine_sums(const Tensor& dgamma, const Tensor& dbeta) {
 
 void backward_batch_norm(Backward& b) {
     const Tensor &x = b.in(0), &stats = b.in(1), &gamma = b.in(2), &beta = b.in(3);
+    const Tensor dbeta_into = beta.key() == gamma.key() ? Tensor() : b.into(3); // one tensor as both: two buffers
     const auto [dgamma, dbeta, unused] =
-        run(Op::batch_norm_sums, {b.dy(), x, stats, gamma, beta}, b.attrs(), {b.into(2), b.into(3)});
+        run(Op::batch_norm_sums, {b.dy(), x, stats, gamma, beta}, b.attrs(), {b.into(2), dbeta_into});
     if (b.wants(2)) b.give(2, dgamma);
     if (b.wants(3)) b.give(3, dbeta);
     if (!b.wants(0)) return;
@@ -243,7 +252,8 @@ void backward_cross_entropy(Backward& b) {
     b.give(0, run(Op::cross_entropy_grad, {b.out(1), b.in(1), b.dy()}, b.attrs(), {b.into(0)})[0]);
 }
 void backward_mse_loss(Backward& b) {
-    b.give(0, run(Op::mse_loss_grad, {b.in(0), b.in(1), b.dy()}, {}, {b.into(0)})[0]);
+    for (int i : {0, 1})
+        if (b.wants(i)) b.give(i, run(Op::mse_loss_grad, {b.in(i), b.in(1 - i), b.dy()}, {}, {b.into(i)})[0]);
 }
 void backward_dropout(Backward& b) { b.give(0, run(Op::dropout, {b.dy()}, b.attrs(), {b.into(0)})[0]); }
 
@@ -317,8 +327,9 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b) {
     expect_rank("linear", "x", x, 2);
     expect_rank("linear", "w", w, 2);
     RG_CHECK(w.extent(1) == x.extent(1), "linear: w has c=", w.extent(1), ", x has c=", x.extent(1));
-    const Tensor y = conv2d(x.reshape({1, 1, x.extent(0), x.extent(1)}), w.reshape({w.extent(0), 1, 1, w.extent(1)}), b);
-    return y.reshape({x.extent(0), w.extent(0)});
+    const int64_t n = x.extent(0), c = x.extent(1), k = w.extent(0);
+    const Shape image = n ? Shape{1, 1, n, c} : Shape{0, 1, 1, c};
+    return conv2d(x.reshape(image), w.reshape({k, 1, 1, c}), b).reshape({n, k});
 }
 
 Tensor channel_stats(const Tensor& x) { return run(Op::channel_stats, {x})[0]; }

@@ -78,7 +78,7 @@ void Tape::gradients(const Tensor& loss, std::span<const Tensor> of, std::span<c
     for (size_t i = 0; i < of.size(); ++i) {
         RG_CHECK(of[i].shape() == into[i].shape(), "gradients: destination ", i, " has shape ", into[i].shape().str(),
                  ", its tensor ", of[i].shape().str());
-        slots.target.emplace(of[i].key(), into[i]);
+        RG_CHECK(slots.target.emplace(of[i].key(), into[i]).second, "gradients: tensor ", i, " is listed twice");
         slots.needed.insert(of[i].key());
     }
     for (const Node& node : nodes_)

@@ -21,7 +21,6 @@ enum class Draw : uint8_t {
     distinct,       // no two values closer than 0.02
     ties,           // small whole numbers: many equal values, zeros of both signs
     special,        // normal with some NaN and infinities
-    constant,       // normal, but not differentiated
     statistics,     // [2 c]: any mean, positive variance
     own_statistics, // [2 c]: those of input 0, as batch_norm means them in training
     labels,         // i32, classes of input 0
@@ -93,31 +92,31 @@ inline void add_convs(std::vector<OpCase>& cases) {
              {3, 6, 7, 33, 5, 5, 3, 2, 2},
              {1, 6, 6, 4, 3, 2, 2, 2, 0},
              {1, 6, 7, 4, 32, 4, 4, 3, 1},
-             {2, 4, 5, 4, 6, 1, 1, 1, 1},                 // padding of more than the window reaches
-             {2, 5, 4, 3, 4, 3, 3, 2, 4},                 // the same with a stride
-             {1, 3, 3, 5, 8, 3, 3, 1, 3, true, true},     //
-             {2, 5, 5, 4, 8, 5, 5, 1, 0},                 // the window is the image
-             {1, 7, 7, 2, 3, 1, 1, 4, 0},                 // a stride beyond the window
-             {0, 6, 6, 3, 8, 3, 3, 1, 1, true, true},     // no images
-             {0, 6, 6, 16, 32, 3, 3, 1, 1, true, true},   //
-             {19, 5, 5, 3, 16, 3, 3, 1, 1, true, true},   // more images than groups of the weight gradient
-             {35, 3, 3, 16, 20, 3, 3, 1, 1, true, true},  //
-             {150, 2, 2, 2, 3, 3, 3, 1, 1, true, true},   // several images per task
-             {70, 4, 4, 16, 16, 3, 3, 1, 1, true, true},  //
+             {2, 4, 5, 4, 6, 1, 1, 1, 1},                  // padding of more than the window reaches
+             {2, 5, 4, 3, 4, 3, 3, 2, 4},                  // the same with a stride
+             {1, 3, 3, 5, 8, 3, 3, 1, 3, true, true},      //
+             {2, 5, 5, 4, 8, 5, 5, 1, 0},                  // the window is the image
+             {1, 7, 7, 2, 3, 1, 1, 4, 0},                  // a stride beyond the window
+             {0, 6, 6, 3, 8, 3, 3, 1, 1, true, true},      // no images
+             {0, 6, 6, 16, 32, 3, 3, 1, 1, true, true},    //
+             {19, 5, 5, 3, 16, 3, 3, 1, 1, true, true},    // more images than groups of the weight gradient
+             {35, 3, 3, 16, 20, 3, 3, 1, 1, true, true},   //
+             {150, 2, 2, 2, 3, 3, 3, 1, 1, true, true},    // several images per task
+             {70, 4, 4, 16, 16, 3, 3, 1, 1, true, true},   //
              {17, 24, 24, 16, 16, 3, 3, 1, 1, true, true}, // large images
              {2, 5, 6, 16, 32, 3, 3, 1, 0, true, true},    //
              {3, 4, 6, 32, 16, 3, 3, 1, 2},                //
              {1, 3, 4, 16, 16, 3, 3, 1, 3, true, true},    //
-             {2, 8, 8, 64, 64, 3, 3, 1, 1, true, true},   // filters that are cached in parts
-             {3, 9, 7, 64, 32, 3, 3, 1, 1, true, true},   // extents that no tile of 4 divides
-             {1, 8, 8, 128, 128, 3, 3, 1, 1},             //
-             {1, 6, 9, 128, 48, 3, 3, 1, 0},              //
-             {1, 5, 6, 200, 24, 5, 5, 1, 2},              //
-             {1, 20, 40, 32, 32, 3, 3, 1, 1, true, true}, // several bands of the weight gradient
-             {1, 3, 65, 3, 40, 3, 3, 1, 1},               // a wide row
-             {1, 1, 37, 50, 10, 1, 1, 1, 0},              // linear: the samples are the pixels of one image
-             {1, 1, 1, 70, 3, 1, 1, 1, 0},                //
-             {1, 1, 256, 128, 10, 1, 1, 1, 0},            //
+             {2, 8, 8, 64, 64, 3, 3, 1, 1, true, true},    // filters that are cached in parts
+             {3, 9, 7, 64, 32, 3, 3, 1, 1, true, true},    // extents that no tile of 4 divides
+             {1, 8, 8, 128, 128, 3, 3, 1, 1},              //
+             {1, 6, 9, 128, 48, 3, 3, 1, 0},               //
+             {1, 5, 6, 200, 24, 5, 5, 1, 2},               //
+             {1, 20, 40, 32, 32, 3, 3, 1, 1, true, true},  // several bands of the weight gradient
+             {1, 3, 65, 3, 40, 3, 3, 1, 1},                // a wide row
+             {1, 1, 37, 50, 10, 1, 1, 1, 0},               // linear: the samples are the pixels of one image
+             {1, 1, 1, 70, 3, 1, 1, 1, 0},                 //
+             {1, 1, 256, 128, 10, 1, 1, 1, 0},             //
              {2, 7, 8, 3, 5, 3, 3, 1, 1, true, false, Draw::special}}) // a NaN reaches what the definition says
         add_conv(cases, g);
 }
@@ -169,7 +168,8 @@ inline void add_norms(std::vector<OpCase>& cases) {
 
 inline void add_elementwise(std::vector<OpCase>& cases) {
     for (const Shape& x : std::initializer_list<Shape>{
-             {1}, {3}, {4}, {15, 1}, {16}, {17}, {0, 5}, {33, 5}, {2, 7, 9, 11}, {1 << 15}, {5, 20011}, {3, 3, 5, 64}}) {
+             {1}, {3}, {4}, {15, 1}, {16}, {17}, {0, 5}, {33, 5}, {2, 7, 9, 11}, {1 << 15}, {5, 20011},
+             {3, 3, 5, 64}}) {
         for (Draw values : {Draw::away, Draw::ties, Draw::special}) {
             cases.push_back({Op::relu, {{x, values}}});
             cases.push_back({Op::relu_grad, {{x, values == Draw::special ? Draw::normal : values}, {x, values}}});
@@ -229,7 +229,7 @@ inline void add_losses(std::vector<OpCase>& cases) {
                              {{x, Draw::probabilities}, labels, {{}, Draw::away}},
                              {.rate = smoothing},
                              kRounded});
-        cases.push_back({Op::mse_loss, {{x}, {x, Draw::constant}}, {}, kRounded});
+        cases.push_back({Op::mse_loss, {{x}, {x}}, {}, kRounded});
         cases.push_back({Op::mse_loss_grad, {{x}, {x}, {{}, Draw::away}}, {}, kRounded});
     }
 }

@@ -40,6 +40,31 @@ Tensor mean_of(const Tensor& square) { return avg_pool2d(square, square.extent(1
 } // namespace
 
 TEST_SUITE("core") {
+    TEST_CASE("tape: one tensor in two roles gets both gradients; listed twice it is an error") {
+        const Tensor x = Tensor::of<float>({1, 2, 1, 1}, std::span<const float>(List{1, 3})), g = row_of({2});
+        const Tensor stats = Tensor::of<float>({2, 1}, std::span<const float>(List{2, 1})), dg = unset({1});
+        {
+            Tape tape; // y = g (x^ + 1), x^ = -1, 1: the mean is g, its derivative 1
+            const Tensor y = batch_norm(x, stats, g, g, {.epsilon = 0, .frozen = true});
+            tape.gradients(avg_pool2d(y.reshape({1, 1, 2, 1}).reshape({1, 2, 1, 1}), 1, 2), {{g}}, {{dg}});
+            CHECK(list(dg)[0] == doctest::Approx(0)); // only the first pixel is pooled: g (-1 + 1)
+        }
+        {
+            Tape tape;
+            const std::vector<Tensor> twice{g, g}, into{unset({1}), unset({1})};
+            CHECK(contains(error_of([&] { tape.gradients(relu(g), twice, into); }), "listed twice"));
+        }
+    }
+
+    TEST_CASE("ops: empty extents are errors, an empty batch is not") {
+        const Tensor none = Tensor::empty({0, 4, 4, 2});
+        CHECK(channel_stats(none).shape() == Shape{2, 2});
+        CHECK(linear(Tensor::empty({0, 3}), Tensor::zeros({5, 3})).shape() == Shape{0, 5});
+        CHECK(contains(error_of([] { channel_stats(Tensor::empty({2, 0, 4, 2})); }), "empty extent"));
+        CHECK(contains(error_of([] { channel_stats(Tensor::empty({2, 4, 4, 0})); }), "empty extent"));
+        CHECK(contains(error_of([] { conv2d(Tensor::empty({2, 4, 4, 1}), Tensor::empty({0, 1, 1, 1})); }), "k=0"));
+    }
+
     TEST_CASE("tape: contributions to a value add up, and the first is assigned") {
         const Tensor x = row_of({1, -2}), dx = unset({2});
         {
@@ -166,6 +191,18 @@ TEST_SUITE("core") {
             CHECK(peak_bytes() <= held + 2 * kBytes + 64); // never more than two gradients at a time
             loss = {};
             CHECK(live_bytes() == before);
+        }
+        {
+            Tape tape;
+            Tensor y = x;
+            for (int i = 0; i < 10; ++i) y = avg_pool2d(y, 1, 1); // saves nothing, but each has a gradient
+            const Tensor loss = mean_of(y);
+            y = {};
+            const int64_t held = live_bytes();
+            CHECK(held < before + 64);
+            reset_peak_bytes();
+            tape.gradients(loss, {{x}}, {{dx}});
+            CHECK(peak_bytes() <= held + 2 * kBytes + 64);
         }
         {
             const Tape tape;

@@ -1,7 +1,10 @@
-// Rounds: the caller publishes a body, bumps the round, works along, and waits until every worker has left it.
+// Rounds: the caller publishes a body, works along, and waits until all tasks are done, not until all workers have
+// come: one that sleeps, or whose core is taken by another rank, holds nothing up and finds nothing left to do.
 #include "core/cpu/thread_pool.h"
 
 #include <algorithm>
+#include <stdexcept>
+#include <utility>
 
 #if defined(__linux__)
 #include <sched.h>
@@ -42,35 +45,51 @@ ThreadPool::~ThreadPool() {
 }
 
 void ThreadPool::take_tasks() {
-    try {
-        for (int64_t task; (task = next_.fetch_add(1, std::memory_order_relaxed)) < tasks_;) body_(data_, task);
-    } catch (...) {
-        const std::lock_guard lock(error_mutex_);
-        if (!error_) error_ = std::current_exception();
-        next_.store(tasks_, std::memory_order_relaxed);
+    for (;;) {
+        uint64_t next = next_.load(std::memory_order_acquire);
+        const uint32_t tasks = tasks_.load(std::memory_order_acquire), task = uint32_t(next);
+        if (task >= tasks) return;
+        const Body body = body_.load(std::memory_order_relaxed);
+        void* const data = data_.load(std::memory_order_relaxed);
+        // Success means that the round is still the one that body and data were read in.
+        if (!next_.compare_exchange_weak(next, next + 1, std::memory_order_acq_rel)) continue;
+        try {
+            if (!failed_.load(std::memory_order_relaxed)) body(data, task);
+        } catch (...) {
+            const std::lock_guard lock(error_mutex_);
+            if (!error_) error_ = std::current_exception();
+            failed_.store(true, std::memory_order_relaxed);
+        }
+        if (done_.fetch_add(1, std::memory_order_acq_rel) + 1 == tasks) done_.notify_all();
     }
 }
 
 void ThreadPool::run_erased(int64_t tasks, Body body, void* data) {
-    body_ = body;
-    data_ = data;
-    tasks_ = tasks;
-    next_.store(0, std::memory_order_relaxed);
-    busy_.store(int(workers_.size()), std::memory_order_relaxed);
-    round_.fetch_add(1, std::memory_order_release);
+    if (tasks <= 0) return;
+    if (uint64_t(tasks) >= kClosed) throw std::length_error("ThreadPool: too many tasks");
+    const uint32_t round = round_.load(std::memory_order_relaxed) + 1;
+    // A worker that comes late to the last round must not take a task of this one with what it read there.
+    next_.store(uint64_t{round} << 32 | kClosed, std::memory_order_relaxed);
+    body_.store(body, std::memory_order_relaxed);
+    data_.store(data, std::memory_order_relaxed);
+    done_.store(0, std::memory_order_relaxed);
+    failed_.store(false, std::memory_order_relaxed);
+    tasks_.store(uint32_t(tasks), std::memory_order_release);
+    next_.store(uint64_t{round} << 32, std::memory_order_release);
+    round_.store(round, std::memory_order_release);
     round_.notify_all();
     take_tasks();
-    for (int busy; (busy = busy_.load(std::memory_order_acquire)) != 0;) wait_while_equal(busy_, busy);
+    for (uint32_t done; (done = done_.load(std::memory_order_acquire)) != uint32_t(tasks);)
+        wait_while_equal(done_, done);
     if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
 }
 
 void ThreadPool::work(std::stop_token stop) {
     for (uint32_t seen = 0;;) {
         wait_while_equal(round_, seen);
+        seen = round_.load(std::memory_order_acquire);
         if (stop.stop_requested()) return;
-        ++seen; // the caller starts no further round before every worker has left this one
         take_tasks();
-        if (busy_.fetch_sub(1, std::memory_order_acq_rel) == 1) busy_.notify_all();
     }
 }
 

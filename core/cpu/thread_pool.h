@@ -36,12 +36,15 @@ private:
     void take_tasks();
     void work(std::stop_token stop);
 
-    Body body_ = nullptr;
-    void* data_ = nullptr;
-    int64_t tasks_ = 0;
-    alignas(64) std::atomic<int64_t> next_{0};
-    alignas(64) std::atomic<uint32_t> round_{0};
-    alignas(64) std::atomic<int> busy_{0};
+    // Valid from the publication of a round until its last task is done.
+    std::atomic<Body> body_{nullptr};
+    std::atomic<void*> data_{nullptr};
+    std::atomic<uint32_t> tasks_{0};
+    alignas(64) std::atomic<uint64_t> next_{kClosed}; // round in the upper half, next task in the lower
+    alignas(64) std::atomic<uint32_t> round_{0};      // what sleeping workers wait on
+    alignas(64) std::atomic<uint32_t> done_{0};
+    std::atomic<bool> failed_{false};
+    static constexpr uint64_t kClosed = 0xFFFFFFFF;
     std::mutex error_mutex_;
     std::exception_ptr error_;
     std::vector<std::jthread> workers_;
