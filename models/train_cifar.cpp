@@ -44,7 +44,7 @@ struct Settings {
 void declare(Options& o, Settings& s) {
     o.group("Data");
     o.add("data", &s.data, "folder of CIFAR binary files, or of PNG class folders; none: the embedded sample").metavar("DIR");
-    o.add("batch-size", &s.batch_size, "images per step, over all ranks (the sample alone: 50 if not given)").at_least(1);
+    o.add("batch-size", &s.batch_size, "images per step, over all ranks (the sample: 50 if not given)").at_least(1);
     o.add("partial-batch", &s.partial, "a last batch that is smaller").one_of({"keep", "discard"});
     o.add("shuffle", &s.shuffle, "a new order every epoch, or file order").one_of({"epoch", "never"});
     o.add("augment", &s.augment, "random views").one_of({"flip,translate", "flip", "translate", "none"});
@@ -58,11 +58,11 @@ void declare(Options& o, Settings& s) {
     o.add("init", &s.init_file, "start from these values instead (safetensors)").metavar("FILE");
     o.add("seed", &s.seed, "of everything that is random").at_least(0);
     o.group("Training");
-    o.add("epochs", &s.epochs, "passes over the data (the sample alone: 20 if not given)").at_least(1);
+    o.add("epochs", &s.epochs, "passes over the data (the sample: 10 if not given)").at_least(1);
     o.add("steps", &s.steps, "stop after so many steps in all; -1: after the epochs").at_least(-1);
     o.add("lr", &s.lr, "learning rate; 0: 0.1 x batch-size / 256").at_least(0);
     o.add("schedule", &s.schedule, schedule_names(), "learning rate over the training");
-    o.add("drops", &s.drops, "piecewise: epochs after which the rate drops").metavar("LIST");
+    o.add("drops", &s.drops, "piecewise: epochs after which the rate drops (the sample: 8)").metavar("LIST");
     o.add("drop-factor", &s.drop_factor, "piecewise: what it is multiplied by").at_least(1e-9);
     o.add("lr-floor", &s.lr_floor, "cosine, triangular: the lowest rate").at_least(0);
     o.add("lr-peak", &s.lr_peak, "triangular: where the peak is, as a part of the training").range(0, 1);
@@ -91,7 +91,8 @@ void declare(Options& o, Settings& s) {
 /// Defaults that depend on other options.
 void complete(Settings& s, const Options& options) {
     if (s.data.empty() && !options.given("batch-size")) s.batch_size = 50;
-    if (s.data.empty() && !options.given("epochs")) s.epochs = 20;
+    if (s.data.empty() && !options.given("epochs")) s.epochs = 10;
+    if (s.data.empty() && !options.given("drops")) s.drops = "8";
     if (s.lr == 0) s.lr = 0.1 * double(s.batch_size) / 256;
 }
 
@@ -168,6 +169,9 @@ int train(Settings& s, Options& options, par::Group& group) {
     schedule.check();
     const int64_t last_step = s.steps >= 0 ? s.steps : s.epochs * loader.batches();
 
+    // A run begins when every rank has all it needs: one that fails before has ended the job, and left no folder.
+    const char* const isa = cpu::isa().name; // checks RG_ISA
+    group.barrier("start");
     std::optional<Progress> progress;
     if (root) {
         if (!folder) folder.emplace(RunFolder::create(s.runs, "train_cifar", s.run_name));
@@ -182,20 +186,25 @@ int train(Settings& s, Options& options, par::Group& group) {
         if (checkpoint)
             for (const std::string& warning : checkpoint->warnings) progress->note(warning);
         const int64_t share = data::share_of(s.batch_size, group.size(), 0).size();
-        progress->note(cat("cpu (", cpu::isa().name, "), ", s.threads, s.threads == 1 ? " thread" : " threads", " x ",
+        progress->note(cat("cpu (", isa, "), ", s.threads, s.threads == 1 ? " thread" : " threads", " x ",
                            group.size(), group.size() == 1 ? " rank" : " ranks", ", ",
-                           s.precision == "auto" ? "fp32" : s.precision, "; ", data.source, ": ", data.train.count,
-                           " + ", data.test.count, " images; ", parameters.count(), " parameters, ",
-                           planned_bytes(net, share) >> 20, " MiB planned; ", folder->path()));
+                           s.precision == "auto" ? "fp32" : s.precision, "; ", data.source, "; ", parameters.count(),
+                           " parameters, ", planned_bytes(net, share) >> 20, " MiB planned; ", folder->path()));
         if (checkpoint) progress->note(cat("resumed from ", checkpoint->path, " at step ", at.step));
     }
 
     const std::vector<Tensor> values = parameters.value_list(), gradients = parameters.gradient_list();
+    const std::pair<std::string, std::string> classes{
+        "classes", Json(Json::Array(data.train.classes.begin(), data.train.classes.end())).dump()};
+    const auto save_model = [&] {
+        if (root) save_tensors(folder->model_path(), state_dict(parameters), {classes});
+    };
     const auto save = [&] {
         if (!root) return;
         folder->sync();
-        save_checkpoint(folder->checkpoint_path(), at.step,
-                        training_state("train_cifar", parameters, velocity, at, options), int(s.keep));
+        TensorFile state = training_state("train_cifar", parameters, velocity, at, options);
+        state.metadata.push_back(classes);
+        save_checkpoint(folder->checkpoint_path(), at.step, state, int(s.keep));
     };
     using Clock = std::chrono::steady_clock;
     const Clock::time_point begin = Clock::now();
@@ -269,12 +278,12 @@ int train(Settings& s, Options& options, par::Group& group) {
             }
             at = {at.epoch + 1, 0, at.step};
         }
-        if (root) save_tensors(folder->model_path(), state_dict(parameters));
+        save_model();
         save();
     }
 
+    if (last_step == 0) save_model();
     if (root) {
-        if (last_step == 0) save_tensors(folder->model_path(), state_dict(parameters));
         progress->note(cat(stop ? "stopped" : "done", " after step ", at.step, "; ", folder->path()));
         if (s.profile) progress->note(profile.table(std::chrono::duration<double>(Clock::now() - begin).count()));
     }

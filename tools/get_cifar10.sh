@@ -53,7 +53,7 @@ else
     trap 'exit 1' HUP INT TERM
     case $from in
         *://*) archive=$temp/archive.tar.gz
-               download "$from" "$archive" || die "cannot download $from; download it elsewhere and pass it with --from" ;;
+               download "$from" "$archive" || die "cannot download $from; fetch it elsewhere and pass it with --from" ;;
         *) archive=$from; [ -f "$archive" ] || die "expected an archive, found no file $archive" ;;
     esac
     got=$(checksum "$archive")

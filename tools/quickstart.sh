@@ -6,6 +6,6 @@ cd "$(dirname "$0")/.."
 . tools/deps.sh
 
 configure build --buildtype=release
-ninja -C build
+ninja -C build train_cifar classify inspect
 cd build
 exec mpiexec -n 4 ./train_cifar "$@"

@@ -1,0 +1,277 @@
+// classify MODEL FILE...: what a trained cifar_net sees in images. One line per image, tab-separated: where it is from,
+// then label and score, once for each of the --top best labels.
+//
+// The size of the network is read from the names and shapes in MODEL, so nothing of the training has to be repeated
+// here. All images are read before the first is classified: a bad file is told before there is any output. Images are
+// not resized: the network was trained on 32 x 32.
+#include "core/atomic_file.h"
+#include "core/checkpoint.h"
+#include "core/context.h"
+#include "core/cpu/thread_pool.h"
+#include "core/json.h"
+#include "core/options.h"
+#include "data/augment.h"
+#include "data/cifar.h"
+#include "data/image_folder.h"
+#include "data/png.h"
+#include "data/sample.h"
+#include "models/cifar_net.h"
+#include "models/state_dict.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <numeric>
+
+namespace {
+
+using namespace rg;
+namespace fs = std::filesystem;
+
+constexpr int64_t kSide = 32, kChannels = 3, kImageBytes = kSide * kSide * kChannels;
+constexpr int32_t kUnknown = -1; // in place of a label
+
+/// MODEL as tensors: a safetensors file, a checkpoint, or the model of a run's folder.
+TensorFile load_model(std::string path) {
+    if (fs::is_directory(path)) {
+        RG_CHECK(fs::exists(path + "/model.safetensors"),
+                 "classify: expected a run's folder with model.safetensors, got one without it (", path,
+                 "); a file of its checkpoint folder serves as well");
+        path += "/model.safetensors";
+    }
+    TensorFile file = load_tensors(path);
+    if (!file.find_text("checksum")) return file;
+    file = load_checkpoint(path).state; // sees to the checksum
+    std::erase_if(file.tensors, [](const NamedTensor& t) { return t.name.starts_with("optimizer."); });
+    return file;
+}
+
+/// The options with which cifar_net has the tensors of the file.
+CifarNet::Options infer_network(const TensorFile& file) {
+    const auto conv = [](int64_t block, int64_t i) { return cat("block", block, ".", i, ".conv.weight"); };
+    CifarNet::Options o;
+    o.depth = 0;
+    while (file.find(conv(1, o.depth))) ++o.depth;
+    const Tensor *first = file.find(conv(1, 0)), *last = file.find("fc.weight");
+    RG_CHECK(first && first->shape().rank() == 4 && last && last->shape().rank() == 2, file.source,
+             ": expected a network of train_cifar (block1.0.conv.weight, ..., fc.weight), got a file without it");
+    o.width = first->extent(0);
+    o.classes = last->extent(0);
+    RG_CHECK(o.width >= 1 && o.classes >= 1, file.source, ": expected at least one channel and class, got ", o.width,
+             " and ", o.classes);
+    // The largest layers, before memory is taken for all: a wrong file must not ask for more than it has itself.
+    file.tensor(conv(1, 0), DType::f32, {o.width, kChannels, 3, 3});
+    file.tensor(conv(3, o.depth - 1), DType::f32, {4 * o.width, (o.depth > 1 ? 4 : 2) * o.width, 3, 3});
+    return o;
+}
+
+/// Class names: those in the model, else those of the data, else CIFAR-10's or plain numbers.
+std::vector<std::string> class_names(const TensorFile& file, const std::string& data, int64_t classes) {
+    std::vector<std::string> names;
+    if (const std::string* text = file.find_text("classes")) {
+        const Json list = Json::parse(*text, file.source + ": classes");
+        for (const Json& name : list.as_array()) names.push_back(name.as_string());
+    } else if (!data.empty()) {
+        names = data::load(data).train.classes;
+    } else if (classes == 10) {
+        names = data::sample().train.classes;
+    } else {
+        for (int64_t i = 0; i < classes; ++i) names.push_back(cat(i));
+    }
+    RG_CHECK(int64_t(names.size()) == classes, "classify: expected names of the ", classes, " classes of ", file.source,
+             ", got ", names.size(), data.empty() ? "" : cat(" (", data, ")"));
+    return names;
+}
+
+/// Everything that is to be classified.
+struct Images {
+    struct Item {
+        std::string name;
+        int32_t truth; // or kUnknown
+    };
+    std::vector<Item> items;
+    std::vector<uint8_t> pixels; // [items 32 32 3]
+};
+
+int32_t label_of(const fs::path& name, const std::vector<std::string>& classes) {
+    const auto found = std::find(classes.begin(), classes.end(), name.string());
+    return found == classes.end() ? kUnknown : int32_t(found - classes.begin());
+}
+
+void add_png(Images& images, const std::string& path, int32_t truth) {
+    const std::string file = read_file(path);
+    RG_CHECK(data::is_png(data::as_bytes(file)) || path.ends_with(".png"),
+             "classify: expected a PNG, a folder of PNGs, or CIFAR records (.bin), got another file (", path, ")");
+    const data::Image image = data::to_u8(data::decode_png(data::as_bytes(file), path), int(kChannels));
+    RG_CHECK(image.width == kSide && image.height == kSide, "classify: expected an image of ", kSide, " x ", kSide,
+             ", got ", image.width, " x ", image.height, " (", path, ")");
+    images.items.push_back({path, truth});
+    images.pixels.insert(images.pixels.end(), image.pixels.begin(), image.pixels.end());
+}
+
+/// Its labels count if there are as many classes as the network has: nothing else tells that they are the same ones.
+void add_cifar(Images& images, const std::string& path, size_t classes) {
+    const std::string file = read_file(path);
+    const data::CifarKind kind = data::cifar_kind(data::as_bytes(file), path);
+    const data::ImageSet set = data::parse_cifar(data::as_bytes(file), kind, path);
+    for (int64_t i = 0; i < set.count; ++i)
+        images.items.push_back({cat(path, "#", i), set.classes.size() == classes ? set.labels[size_t(i)] : kUnknown});
+    images.pixels.insert(images.pixels.end(), set.pixels.begin(), set.pixels.end());
+}
+
+/// The PNGs below a folder, in sorted order. The nearest folder with the name of a class is an image's label.
+void add_folder(Images& images, const fs::path& folder, const std::vector<std::string>& classes) {
+    const std::vector<fs::path> files = data::png_files(folder);
+    RG_CHECK(!files.empty(), "classify: expected PNG images, got none (", folder.string(), ")");
+    for (const fs::path& file : files) {
+        int32_t truth = label_of(folder.filename(), classes);
+        for (const fs::path& inner : file.lexically_relative(folder).parent_path())
+            if (const int32_t label = label_of(inner, classes); label != kUnknown) truth = label;
+        add_png(images, file.string(), truth);
+    }
+}
+
+Images read_images(const std::vector<std::string>& paths, const std::vector<std::string>& classes) {
+    Images images;
+    for (const std::string& path : paths) {
+        if (fs::is_directory(path))
+            add_folder(images, fs::path(path + "/").parent_path(), classes); // without a slash at its end
+        else if (path.ends_with(".bin"))
+            add_cifar(images, path, classes.size());
+        else
+            add_png(images, path, label_of(fs::path(path).parent_path().filename(), classes));
+    }
+    return images;
+}
+
+/// Rows are true labels, columns what was seen; only images with a known label.
+class Confusion {
+public:
+    explicit Confusion(const std::vector<std::string>& classes)
+        : classes_(classes), counts_(classes.size() * classes.size()) {}
+    void add(int32_t truth, size_t seen) { ++counts_[size_t(truth) * classes_.size() + seen]; }
+    bool empty() const {
+        return std::all_of(counts_.begin(), counts_.end(), [](int64_t n) { return n == 0; });
+    }
+
+    std::string text(size_t images) const {
+        const size_t n = classes_.size();
+        int64_t total = 0, right = 0;
+        for (size_t i = 0; i < n; ++i) {
+            total += row_sum(i);
+            right += counts_[i * n + i];
+        }
+        if (total == 0) return cat(images, " images, none with a known label\n");
+        std::string out = cat(images, " images");
+        if (size_t(total) != images) out += cat(", ", total, " with a known label");
+        out += cat("; accuracy ", percent(right, total), " (", right, " of ", total, ")\n");
+
+        size_t name_width = 0, cell = cat(n - 1).size();
+        for (const std::string& name : classes_) name_width = std::max(name_width, name.size());
+        for (const int64_t count : counts_) cell = std::max(cell, cat(count).size());
+        ++cell;
+        out += cat("\nconfusion: rows true, columns seen\n", std::string(5 + name_width, ' '));
+        for (size_t j = 0; j < n; ++j) out += right_aligned(cat(j), cell);
+        out += "   images   right\n";
+        for (size_t i = 0; i < n; ++i) {
+            out += right_aligned(cat(i), 4) + " " + classes_[i] + std::string(name_width - classes_[i].size(), ' ');
+            for (size_t j = 0; j < n; ++j) out += right_aligned(cat(counts_[i * n + j]), cell);
+            const int64_t row = row_sum(i);
+            out += right_aligned(cat(row), 9) + right_aligned(row ? percent(counts_[i * n + i], row) : "-", 8) + "\n";
+        }
+        return out;
+    }
+
+private:
+    int64_t row_sum(size_t i) const {
+        const auto row = counts_.begin() + std::ptrdiff_t(i * classes_.size());
+        return std::accumulate(row, row + std::ptrdiff_t(classes_.size()), int64_t{0});
+    }
+    static std::string percent(int64_t part, int64_t whole) {
+        char text[32];
+        std::snprintf(text, sizeof text, "%.1f%%", 100 * double(part) / double(whole));
+        return text;
+    }
+    static std::string right_aligned(const std::string& text, size_t width) {
+        return std::string(width > text.size() ? width - text.size() : 0, ' ') + text;
+    }
+
+    const std::vector<std::string>& classes_;
+    std::vector<int64_t> counts_;
+};
+
+/// "NAME \t LABEL \t SCORE ..." of one row of scores. Equal scores come in the order of their classes.
+std::string line(const std::string& name, std::span<const float> scores, const std::vector<std::string>& classes,
+                 size_t top) {
+    std::vector<size_t> order(scores.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return scores[a] > scores[b]; });
+    std::string out = name;
+    for (size_t k = 0; k < std::min(top, order.size()); ++k) {
+        char score[32];
+        std::snprintf(score, sizeof score, "%.6f", double(scores[order[k]]));
+        out += cat("\t", classes[order[k]], "\t", score);
+    }
+    return out + "\n";
+}
+
+int run(int argc, const char* const* argv) {
+    std::string data;
+    int64_t batch_size = 250, threads = 0, top = 1;
+    bool quiet = false;
+    std::vector<std::string> arguments;
+    Options options("classify", "says what a trained network sees in images");
+    options.positional("MODEL FILE", &arguments,
+                       "MODEL: a run's folder, model.safetensors, or a checkpoint. FILE: a PNG of 32 x 32, a folder of "
+                       "them, or CIFAR records (.bin)",
+                       2);
+    options.add("top", &top, "labels per image, the best first").at_least(1);
+    options.add("quiet", &quiet, "no line per image, only the summary");
+    options.add("data", &data, "take the class names from this data set, if the model has none").metavar("DIR");
+    options.add("batch-size", &batch_size, "images at a time").range(1, 65536);
+    options.add("threads", &threads, "0: all cores").range(0, 1024);
+    if (!options.parse(argc, argv)) {
+        std::fputs(options.help().c_str(), stdout);
+        return 0;
+    }
+
+    const TensorFile file = load_model(arguments[0]);
+    CifarNet net(infer_network(file));
+    load_state_dict(net.parameters, file);
+    const Tensor& fc = *file.find("fc.weight");
+    const std::vector<std::string> classes = class_names(file, data, fc.extent(0));
+    const Images images = read_images({arguments.begin() + 1, arguments.end()}, classes);
+
+    ThreadPool pool(threads ? int(threads) : available_cores());
+    const Context context{.threads = &pool};
+    const ContextScope scope(context);
+    const data::Augmenter view(kSide, kSide, kChannels, {}, data::kCifar10);
+    Confusion confusion(classes);
+    const int64_t count = int64_t(images.items.size());
+    for (int64_t begin = 0; begin < count; begin += batch_size) {
+        const int64_t n = std::min(batch_size, count - begin);
+        const Tensor x = Tensor::empty({n, kSide, kSide, kChannels});
+        parallel(n, [&](int64_t i) {
+            const std::span pixels(images.pixels.data() + (begin + i) * kImageBytes, size_t(kImageBytes));
+            view.apply(pixels, 0, 0, begin + i, x.data<float>() + i * kImageBytes);
+        });
+        const Tensor scores = softmax(net.forward(x, Mode::evaluate));
+        for (int64_t i = 0; i < n; ++i) {
+            const auto& [name, truth] = images.items[size_t(begin + i)];
+            const auto row = scores.span<float>().subspan(size_t(i) * classes.size(), classes.size());
+            if (!quiet) std::fputs(line(name, row, classes, size_t(top)).c_str(), stdout);
+            if (truth != kUnknown) confusion.add(truth, size_t(std::max_element(row.begin(), row.end()) - row.begin()));
+        }
+    }
+    if (!quiet && !confusion.empty()) std::fputs("\n", stdout);
+    if (quiet || !confusion.empty()) std::fputs(confusion.text(images.items.size()).c_str(), stdout);
+    return 0;
+}
+
+} // namespace
+
+int main(int argc, char** argv) try { return run(argc, argv); } catch (const std::exception& error) {
+    std::fflush(stdout);
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return 1;
+}

@@ -1,0 +1,80 @@
+# Wrong options and wrong data: one line that says what, a non-zero exit, and no folder of a run that never began.
+import unittest
+
+import job
+
+SHORT = [*job.TINY, "--steps", "2"]
+
+
+def records(count, label=0):
+    return b"".join(bytes([label]) + bytes([i % 251]) * 3072 for i in range(count))
+
+
+class BadInput(job.JobTest):
+    def data(self, name, train, test=records(10)):
+        """A folder of CIFAR files."""
+        folder = self.folder / name
+        folder.mkdir()
+        (folder / "train.bin").write_bytes(train)
+        (folder / "test.bin").write_bytes(test)
+        return str(folder)
+
+    def refuse_training(self, options, *words, **environment):
+        """On one rank and, with the same words, on three."""
+        for ranks in job.rank_counts(1, 3):
+            self.refuse(job.train(ranks, *SHORT, *options), *words, **environment)
+            self.assertFalse(self.runs.exists(), options)
+
+    def test_cifar_files(self):
+        whole = records(60)
+        truncated = self.data("truncated", whole[:-1])
+        self.refuse_training(["--data", truncated], "train.bin", str(len(whole) - 1), "3073")
+        oversized = self.data("oversized", whole, test=records(10) + b"x")
+        self.refuse_training(["--data", oversized], "test.bin", "30731", "3073")
+        mislabelled = self.data("mislabelled", records(5) + records(1, label=10) + records(54))
+        self.refuse_training(["--data", mislabelled], "train.bin", "got 10", "0 to 9", "record 5", f"offset {5 * 3073}")
+        self.refuse_training(["--data", self.data("empty", b"")], "train.bin", "got 0")
+        # The same folder with whole files trains: it is those bytes that were refused.
+        self.succeed(job.train(1, *SHORT, "--data", self.data("good", whole), "--batch-size", "30"))
+
+    def test_folders(self):
+        self.refuse_training(["--data", "nowhere"], "nowhere", "folder")
+        (self.folder / "void").mkdir()
+        self.refuse_training(["--data", "void"], "void", "got none")
+        (self.folder / "classes" / "cat").mkdir(parents=True)
+        self.refuse_training(["--data", "classes"], "PNG", "got none", "cat")
+        self.refuse_training(["--batch-size", "1001"], "1001", "1000", "--batch-size")
+
+    def test_options(self):
+        self.refuse_training(["--widht", "3"], "--widht", "did you mean --width?")
+        self.refuse_training(["--lr", "fast"], "--lr", "number", "fast")
+        self.refuse_training(["--width", "0"], "--width", "from 1 to 4096", "0")
+        self.refuse_training(["--schedule", "square"], "--schedule", "cosine", "square")
+        self.refuse_training(["--epochs"], "--epochs", "the end of the command line")
+        self.refuse_training(["here"], "here")
+        self.refuse_training(["--drops", "9,3"], "3 after 9")
+        self.refuse_training(["--run-name", "a/b"], "a/b")
+        self.refuse_training([], "RG_ISA", "portable", "nonsense", RG_ISA="nonsense")
+
+    def test_files_to_start_from(self):
+        self.refuse_training(["--resume"], "nothing to resume")
+        self.refuse_training(["--resume", "--run-name", "never"], "never")
+        self.refuse_training(["--init", "never.safetensors"], "never.safetensors")
+        run = self.train(1, "narrow", *SHORT)
+        before = sorted(self.runs.rglob("*"))
+        for options in (["--init", str(run / "model.safetensors"), "--width", "8"],
+                        ["--resume", "--run-name", "narrow", "--width", "8"],
+                        ["--init", str(run / "model.safetensors"), "--depth", "2"]):
+            self.refuse(job.train(1, *SHORT, *options), ".safetensors")
+            self.assertEqual(sorted(self.runs.rglob("*")), before, options)
+        self.refuse(job.train(1, *SHORT, "--run-name", "narrow"), "narrow", "exists already")
+
+    @unittest.skipUnless(job.MPIEXEC, "no mpiexec")
+    def test_one_rank_lacks_its_data(self):
+        fine, lost = job.train(1, *SHORT), job.train(1, *SHORT, "--data", "nowhere")
+        for first, second, rank in ((fine, lost, 1), (lost, fine, 0)):
+            self.refuse([job.MPIEXEC, "-n", "1", *first, ":", "-n", "1", *second], f"rank {rank}:", "nowhere")
+            self.assertFalse(self.runs.exists())
+
+
+job.main()

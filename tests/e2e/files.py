@@ -1,0 +1,202 @@
+# What a training has written, as inspect, classify and a foreign reader see it; and images and tensors that are not
+# of our own making.
+import gzip
+import json
+import pathlib
+import struct
+
+import job
+
+SAMPLE = pathlib.Path(__file__).resolve().parents[2] / "data" / "sample"
+
+
+def expected_tensors(width, depth, classes):
+    """Name -> (dtype, shape) as the state_dict of the same network in PyTorch has them."""
+    tensors, channels = {"fc.weight": ("F32", [classes, 4 * width]), "fc.bias": ("F32", [classes])}, 3
+    for block in (1, 2, 3):
+        out = width << (block - 1)
+        for i in range(depth):
+            layer = f"block{block}.{i}."
+            tensors[layer + "conv.weight"] = ("F32", [out, channels, 3, 3])
+            for name in ("conv.bias", "bn.weight", "bn.bias", "bn.running_mean", "bn.running_var"):
+                tensors[layer + name] = ("F32", [out])
+            tensors[layer + "bn.num_batches_tracked"] = ("I64", [])
+            channels = out
+    return tensors
+
+
+def program(name, *arguments):
+    return [str(job.BUILD / name), *map(str, arguments)]
+
+
+class Model(job.JobTest):
+    def test_names_and_shapes(self):
+        model = self.train(1, "run", "--width", "6", "--depth", "2", "--steps", "3") / "model.safetensors"
+        header, size = job.tensor_header(model)
+        self.assertEqual(json.loads(header.pop("__metadata__")["classes"]), job.CLASSES)
+        self.assertEqual({name: (t["dtype"], t["shape"]) for name, t in header.items()}, expected_tensors(6, 2, 10))
+        ranges = sorted(t["data_offsets"] for t in header.values())
+        self.assertEqual([end for _, end in ranges], [begin for begin, _ in ranges[1:]] + [size])
+        # Three steps were tracked by every batch-norm layer.
+        data = model.read_bytes()[-size:]
+        for name, t in header.items():
+            if name.endswith("tracked"):
+                self.assertEqual(struct.unpack("<q", data[slice(*t["data_offsets"])]), (3,))
+
+    def test_init_takes_every_value(self):
+        first = self.train(1, "first", *job.TINY, "--steps", "2") / "model.safetensors"
+        again = self.train(1, "again", *job.TINY, "--steps", "0", "--seed", "9", "--init", str(first))
+        self.assertEqual((again / "model.safetensors").read_bytes(), first.read_bytes())
+
+
+class Classify(job.JobTest):
+    def setUp(self):
+        super().setUp()
+        self.run_folder = self.train(1, "run", *job.TINY, "--epochs", "2")
+        self.test_set = SAMPLE / "test.bin"
+        self.records = job.cifar_records(self.test_set)
+
+    def lines(self, *arguments):
+        """What classify prints per image, split at the tabs; and the summary's lines."""
+        images, _, summary = self.succeed(program("classify", *arguments)).partition("\n\n")
+        return [line.split("\t") for line in images.splitlines()], summary.splitlines()
+
+    def test_records(self):
+        lines, summary = self.lines(self.run_folder, self.test_set)
+        self.assertEqual([line[0] for line in lines], [f"{self.test_set}#{i}" for i in range(len(self.records))])
+        counts = [[0] * 10 for _ in range(10)]
+        for (truth, _), (_, seen, score) in zip(self.records, lines):
+            counts[truth][job.CLASSES.index(seen)] += 1
+            self.assertTrue(0.1 <= float(score) <= 1)  # the best of ten
+        right = sum(counts[i][i] for i in range(10))
+        self.assertEqual(job.epoch_lines(self.run_folder)[-1]["test_accuracy"], right / len(self.records))
+        self.assertEqual(summary[0], f"200 images; accuracy {right / 2:.1f}% ({right} of 200)")
+        for i, (name, row) in enumerate(zip(job.CLASSES, counts)):
+            self.assertEqual(summary[4 + i].split(), [str(i), name, *map(str, row), "20", f"{5 * row[i]:.1f}%"])
+
+        # How it is computed and where the network comes from make no difference.
+        checkpoint = next((self.run_folder / "checkpoint").glob("*40.safetensors"))
+        for options in ([checkpoint], [self.run_folder / "model.safetensors", "--batch-size", "7", "--threads", "3"]):
+            self.assertEqual(self.lines(*options, self.test_set), (lines, summary))
+        self.assertEqual(self.succeed(program("classify", "--quiet", self.run_folder, self.test_set)).splitlines(),
+                         summary)
+        best, _ = self.lines("--top", "10", self.run_folder, self.test_set)
+        for line, top in zip(lines, best):
+            self.assertEqual(top[:3], line)
+            self.assertCountEqual(top[1::2], job.CLASSES)
+            scores = [float(score) for score in top[2::2]]
+            self.assertEqual(scores, sorted(scores, reverse=True))
+            self.assertAlmostEqual(sum(scores), 1, delta=1e-5)
+
+    def test_pngs(self):
+        by_record, _ = self.lines(self.run_folder, self.test_set)
+        images = self.folder / "images"
+        for i, (truth, planes) in enumerate(self.records[:12]):
+            folder = images / job.CLASSES[truth] / "inner"
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"{i}.png").write_bytes(job.png(job.SIDE, job.SIDE, job.interleaved(planes)))
+        lines, summary = self.lines(self.run_folder, images)
+        self.assertEqual(len(lines), 12)
+        for name, *seen in lines:
+            self.assertEqual(seen, by_record[int(pathlib.Path(name).stem)][1:])
+        right = sum(job.CLASSES[self.records[i][0]] == by_record[i][1] for i in range(12))
+        self.assertIn(f"({right} of 12)", summary[0])
+        # Without a class folder no label is known, and there is no summary.
+        loose = self.folder / "loose.png"
+        loose.write_bytes(job.png(job.SIDE, job.SIDE, job.interleaved(self.records[0][1])))
+        self.assertEqual(self.lines(self.run_folder, loose), ([[str(loose), *by_record[0][1:]]], []))
+
+    def test_other_classes(self):
+        # A network for three classes of one's own carries their names.
+        for c, name in enumerate(("blue", "green", "red")):
+            for i in range(5):
+                pixel = bytes(255 - i if channel == 2 - c else i for channel in range(3))
+                path = self.folder / "colours" / name / f"{i}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(job.png(job.SIDE, job.SIDE, pixel * job.SIDE ** 2))
+        run = self.train(1, "colours", *job.TINY, "--data", "colours", "--batch-size", "6", "--epochs", "30")
+        lines, summary = self.lines(run, self.folder / "colours")
+        self.assertIn("accuracy 100.0% (15 of 15)", summary[0])
+        self.assertEqual([line[1] for line in lines], ["blue"] * 5 + ["green"] * 5 + ["red"] * 5)
+        # CIFAR's labels are not those of this network.
+        self.assertEqual(self.succeed(program("classify", "--quiet", run, self.test_set)),
+                         "200 images, none with a known label\n")
+
+    def test_refusals(self):
+        small = self.folder / "small.png"
+        small.write_bytes(job.png(16, 8, bytes(3 * 16 * 8)))
+        (self.folder / "void").mkdir()
+        for arguments, words in (([self.run_folder, self.test_set, small], ["small.png", "32 x 32", "16 x 8"]),
+                                 ([self.run_folder, "void"], ["void", "none"]),
+                                 ([self.run_folder, "nothing.png"], ["nothing.png"]),
+                                 ([self.run_folder, self.run_folder / "config.json"], ["config.json", "PNG"]),
+                                 ([self.run_folder], ["MODEL"]),
+                                 (["void", small], ["void", "model.safetensors"]),
+                                 ([small, small], ["small.png", "safetensors"]),
+                                 (["--tpo", "3", self.run_folder, small], ["--tpo", "--top"])):
+            self.refuse(program("classify", *arguments), *words)
+
+
+class Inspect(job.JobTest):
+    def inspect(self, path):
+        return self.succeed(program("inspect", path)).splitlines()
+
+    def assert_line(self, lines, name, *words):
+        found = [line for line in lines if line.split()[0] == name]
+        self.assertEqual(len(found), 1, lines)
+        for word in words:
+            self.assertIn(word, found[0])
+
+    def test_training(self):
+        run = self.train(1, "run", *job.TINY, "--steps", "3")
+        lines = self.inspect(run / "model.safetensors")
+        self.assertIn("safetensors", lines[0])
+        for name, (dtype, shape) in expected_tensors(4, 1, 10).items():
+            self.assert_line(lines, name, f" {dtype.lower()} ", f" [{' '.join(map(str, shape))}]", "non-finite 0")
+        checkpoint = self.inspect(next((run / "checkpoint").iterdir()))
+        self.assertIn("checkpoint of step 3", checkpoint[0])
+        self.assert_line(checkpoint, "optimizer.velocity", " f32 ")
+
+    def test_not_finite(self):
+        header = b'{"t":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}}'
+        path = self.folder / "t.safetensors"
+        path.write_bytes(struct.pack("<Q", len(header)) + header + struct.pack("<4f", 1, float("nan"), 5, float("inf")))
+        self.assert_line(self.inspect(path), "t", "f32 [4]", "min 1  max 5  mean 3", "non-finite 2")
+
+    def test_png_and_raw(self):
+        samples = bytes(range(36))  # 3 x 2 pixels of 3 x 16 bits
+        path, raw = self.folder / "deep.png", self.folder / "raw"
+        path.write_bytes(job.png(3, 2, samples, depth=16))
+        lines = self.succeed(program("inspect", path, "--raw", raw)).splitlines()
+        self.assertIn("PNG, 3 x 2, RGB, 16 bit", lines[0])
+        self.assert_line(lines, "pixels", "u16 [2 3 3]", "min 1 ", f"max {34 * 256 + 35} ")
+        opaque = b"\xff\xff"
+        self.assertEqual(raw.read_bytes(), b"".join(samples[i:i + 6] + opaque for i in range(0, 36, 6)))
+        path.write_bytes(job.png(2, 1, b"\x10\x20", colour=0))
+        self.succeed(program("inspect", path, f"--raw={raw}"))
+        self.assertEqual(raw.read_bytes(), b"\x10\x10\x10\xff\x20\x20\x20\xff")
+
+    def test_cifar_and_idx(self):
+        path = self.folder / "three.bin"
+        path.write_bytes(b"".join(bytes([label]) + bytes([10 * label]) * 3072 for label in (1, 1, 4)))
+        lines = self.inspect(path)
+        self.assertIn("CIFAR-10, 3 records", lines[0])
+        self.assert_line(lines, "images", "u8 [3 32 32 3]", "min 10  max 40  mean 20")
+        self.assertEqual(lines[-1].split(), "per label 0 2 0 0 1 0 0 0 0 0".split())
+        idx = struct.pack(">4I", 0x803, 2, 3, 4) + bytes(range(24))
+        for name, content in (("plain-ubyte", idx), ("packed.gz", gzip.compress(idx))):
+            (self.folder / name).write_bytes(content)
+            lines = self.inspect(self.folder / name)
+            self.assertIn("IDX", lines[0])
+            self.assert_line(lines, "values", "u8 [2 3 4]", "min 0  max 23  mean 11.5")
+
+    def test_refusals(self):
+        short = self.folder / "short.png"
+        short.write_bytes(job.png(2, 2, bytes(12))[:-20])
+        self.refuse(program("inspect", short, "--raw", self.folder / "raw"), "short.png")
+        self.assertFalse((self.folder / "raw").exists())
+        self.refuse(program("inspect", "nothing"), "nothing")
+        self.refuse(program("inspect"), "FILE")
+
+
+job.main()

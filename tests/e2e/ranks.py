@@ -1,0 +1,39 @@
+# The same training on 1 to 4 ranks: what must agree closely, and what must agree to the bit.
+import sys
+
+import job
+
+SYNC = ["--sync-bn", "--lr", "0.001", "--augment", "none", "--shuffle", "never", "--steps", "20"]
+
+
+def largest_difference(a, b):
+    return max(abs(x - y) / abs(y) for x, y in zip(a, b, strict=True))
+
+
+class Ranks(job.JobTest):
+    def test_sync_bn_does_not_depend_on_ranks(self):
+        # 50 images are shared as 25+25, 17+17+16 and 13+13+12+12.
+        one = job.losses(self.train(1, "one", *job.TINY, *SYNC))
+        self.assertEqual(len(one), 20)
+        for ranks in (2, 3, 4):
+            several = job.losses(self.train(ranks, f"sync-{ranks}", *job.TINY, *SYNC))
+            self.assertLess(largest_difference(several, one), 3e-4, f"{ranks} ranks")
+        # The measure can tell: with batch statistics per rank it is another training.
+        local = job.losses(self.train(2, "local", *job.TINY, *SYNC, "--no-sync-bn"))
+        self.assertGreater(largest_difference(local, one), 3e-3)
+
+    def test_same_bits_again_and_for_any_threads(self):
+        options = ["--width", "8", "--depth", "2", "--steps", "12", "--seed", "3"]
+        for ranks in (1, 2, 3):
+            first = self.train(ranks, f"{ranks}-first", *options, "--threads", "1")
+            for name, threads in (("again", "1"), ("threads", "3")):
+                other = self.train(ranks, f"{ranks}-{name}", *options, "--threads", threads)
+                self.assertEqual(job.step_lines(other), job.step_lines(first), name)
+                self.assertEqual((other / "model.safetensors").read_bytes(),
+                                 (first / "model.safetensors").read_bytes(), name)
+
+
+if not job.MPIEXEC:
+    print("no mpiexec, or a build without MPI")
+    sys.exit(77)
+job.main()

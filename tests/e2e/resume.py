@@ -1,0 +1,99 @@
+# Runs that are killed or asked to stop go on with the same bits as one that ran through.
+import os
+import shutil
+import signal
+import unittest
+
+import job
+
+# 20 steps per epoch. Many small checkpoints, so that there is one in the middle of an epoch soon.
+OPTIONS = [*job.TINY, "--epochs", "5", "--checkpoint-every", "3", "--seed", "7"]
+LAST_STEP, STOP_FROM = 100, 24
+ATTEMPTS = 5  # a slow test process may find that a run has ended before it was killed
+
+
+def checkpoints(run):
+    """Steps of the whole checkpoints of a run, ascending."""
+    return sorted(int(path.stem[5:]) for path in (run / "checkpoint").glob("step-*.safetensors"))
+
+
+def newest_checkpoint(run):
+    return run / "checkpoint" / f"step-{checkpoints(run)[-1]:08}.safetensors"
+
+
+class Resume(job.JobTest):
+    def interrupt(self, ranks, name, end):
+        """Starts a run and calls end(process) in the middle of its second epoch; gives its folder and result."""
+        for attempt in range(ATTEMPTS):
+            run = self.runs / f"{name}-{attempt}"
+            process = self.start(job.train(ranks, *OPTIONS, "--run-name", run.name))
+            if not self.wait_for(process, lambda: max(checkpoints(run), default=0) >= STOP_FROM):
+                continue
+            end(process)
+            result = self.finish(process)
+            if checkpoints(run)[-1] < LAST_STEP:
+                return run, result
+        self.fail(f"{ATTEMPTS} runs ended before they could be interrupted")
+
+    def resume(self, ranks, run):
+        return self.succeed(job.train(ranks, "--resume", "--run-name", run.name))
+
+    def assert_same(self, run, whole):
+        self.assertEqual(job.step_lines(run), job.step_lines(whole))
+        self.assertEqual(job.epoch_lines(run), job.epoch_lines(whole))
+        self.assertEqual((run / "model.safetensors").read_bytes(), (whole / "model.safetensors").read_bytes())
+
+    def killed_and_resumed(self, ranks, whole):
+        self.assertEqual(len(job.step_lines(whole)), LAST_STEP)
+        run, result = self.interrupt(ranks, "killed", job.kill_job)
+        self.assertNotEqual(result.code, 0)
+        self.assertIn(f"at step {checkpoints(run)[-1]}\n", self.resume(ranks, run))
+        self.assert_same(run, whole)
+
+    def stopped_and_resumed(self, ranks, whole, number):
+        """The signal goes to the single process, or to mpiexec, which passes it on to the ranks."""
+        run, result = self.interrupt(ranks, "stopped", lambda process: os.kill(process.pid, number))
+        self.assertEqual(result.code, 0, result.err)
+        self.assertIn(f"stopped after step {checkpoints(run)[-1]};", result.out)
+        self.resume(ranks, run)
+        self.assert_same(run, whole)
+
+    def test_one_rank(self):
+        whole = self.train(1, "whole", *OPTIONS)
+        self.killed_and_resumed(1, whole)
+        self.stopped_and_resumed(1, whole, signal.SIGINT)
+        self.damaged_and_resumed(whole)
+
+    @unittest.skipUnless(job.MPIEXEC, "no mpiexec")
+    def test_two_ranks(self):
+        whole = self.train(2, "whole", *OPTIONS)
+        self.killed_and_resumed(2, whole)
+        self.stopped_and_resumed(2, whole, signal.SIGTERM)
+
+    def damaged_and_resumed(self, whole):
+        run, _ = self.interrupt(1, "damaged", job.kill_job)
+        hopeless = self.runs / "hopeless"
+        shutil.copytree(run, hopeless)
+
+        # What a kill during a write leaves, of this step or a later one, and a newest file that lost its end.
+        newest = newest_checkpoint(run)
+        content = newest.read_bytes()
+        leftover = newest.with_name("step-00000099.safetensors.tmp-123")
+        leftover.write_bytes(content[:1000])
+        newest.write_bytes(content[:-1])
+        out = self.resume(1, run)
+        warnings = [line for line in out.splitlines() if line.startswith("warning:")]
+        self.assertEqual(len(warnings), 1, out)
+        self.assertIn(newest.name, warnings[0])
+        self.assert_same(run, whole)
+        self.assertFalse(leftover.exists())
+
+        # None is whole: an error, and the run is left as it was.
+        for path in (hopeless / "checkpoint").iterdir():
+            path.write_bytes(path.read_bytes()[:-1])
+        before = {path: path.read_bytes() for path in hopeless.rglob("*") if path.is_file()}
+        self.refuse(job.train(1, "--resume", "--run-name", "hopeless"), "can be loaded", newest.name)
+        self.assertEqual({path: path.read_bytes() for path in hopeless.rglob("*") if path.is_file()}, before)
+
+
+job.main()
