@@ -184,13 +184,19 @@ void conv2d_wgrad(const Call& call) {
         }
     });
 
+    // Over the groups in order, and from [r taps k] to [k r taps]: some taps at a time, so that both sides of the
+    // transposition are touched in whole cache lines.
+    constexpr int64_t kTapsAtOnce = 16;
     float* out = dw.data<float>();
-    parallel(k, [&](int64_t i) {
-        for (int64_t tap = 0; tap < r * taps; ++tap) {
-            float sum = 0;
-            for (int64_t group = 0; group < groups; ++group) sum += parts[group * part_floats + tap * wide + i];
-            out[i * r * taps + tap] = sum;
-        }
+    parallel((r * taps + kTapsAtOnce - 1) / kTapsAtOnce, [&](int64_t task) {
+        const int64_t first = task * kTapsAtOnce, count = std::min(kTapsAtOnce, r * taps - first);
+        static thread_local Scratch scratch;
+        float* sum = scratch.ensure(kTapsAtOnce * wide);
+        std::fill_n(sum, count * wide, 0.0f);
+        for (int64_t group = 0; group < groups; ++group)
+            isa().elements->add(sum, parts + group * part_floats + first * wide, sum, count * wide);
+        for (int64_t i = 0; i < k; ++i)
+            for (int64_t tap = 0; tap < count; ++tap) out[i * r * taps + first + tap] = sum[tap * wide + i];
     });
     for (int64_t i = 0; i < k; ++i) {
         float sum = 0;

@@ -42,10 +42,4 @@ inline float* padded_scratch(const Padding& padding) {
     return padded;
 }
 
-/// Asks for the next image while this one is computed with; it comes from memory, not from cache.
-inline void prefetch(const float* image, int64_t floats) {
-    constexpr int64_t kLine = 16;
-    for (int64_t i = 0; i < floats; i += kLine) __builtin_prefetch(image + i, 0, 2);
-}
-
 } // namespace rg::cpu
