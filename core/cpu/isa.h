@@ -42,7 +42,8 @@ struct WinogradKernels {
     /// z = A dy A^T: what the output transform makes of the gradient of an image [p q k].
     void (*gradient)(const WinogradImage&, const float* dy, float* z, int64_t component);
     /// m = v * u per component, for `lanes` output channels (one or two vectors): m [36][tiles][lanes], u [36][c][lanes].
-    void (*multiply)(const float* v, int64_t component, int64_t tiles, int64_t c, const float* u, int lanes, float* m);
+    void (*multiply)(const float* v, int64_t v_component, int64_t tiles, int64_t c, const float* u, int lanes, float* m,
+                     int64_t m_component);
     /// y [p q k] = A^T m A + bias, for `lanes` output channels; y and bias point at the first of them.
     void (*output)(const WinogradImage&, const float* m, int64_t component, int lanes, const float* bias, float* y);
     /// du [36][c][k] += v^T z per component, each with its own component stride.

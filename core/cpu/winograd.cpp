@@ -15,6 +15,10 @@ constexpr int64_t kTilesForward = 32, kTilesBackward = 64;
 
 thread_local Scratch filter_scratch;
 
+/// Floats from one component to the next: a line more than it holds, since 36 stores at a distance of a power of two
+/// would all fall into the same set of the first-level cache.
+int64_t component(int64_t floats) { return floats + 16; }
+
 } // namespace
 
 Winograd::Winograd(const Padding& padding, int64_t p, int64_t q, int64_t k, bool filters) : padding_(padding) {
@@ -38,22 +42,23 @@ void Winograd::transform_inputs(const float* in, int64_t images, float* v) const
     float* padded = padded_scratch(padding_);
     for (int64_t i = 0; i < images; ++i) {
         padding_.copy(in + i * floats, padded);
-        isa().winograd->input(g_, padded, v + i * tiles_ * g_.c, images * tiles_ * g_.c);
+        isa().winograd->input(g_, padded, v + i * tiles_ * g_.c, component(images * tiles_ * g_.c));
     }
 }
 
 void Winograd::run(const float* in, int64_t images, const float* bias, float* out) const {
     static thread_local Scratch v_scratch, m_scratch;
     const int64_t tiles = images * tiles_;
-    float* v = v_scratch.ensure(kComponents * tiles * g_.c);
-    float* m = m_scratch.ensure(kComponents * tiles * 2 * isa().width);
+    const int64_t v_component = component(tiles * g_.c), m_component = component(tiles * 2 * isa().width);
+    float* v = v_scratch.ensure(kComponents * v_component);
+    float* m = m_scratch.ensure(kComponents * m_component);
     transform_inputs(in, images, v);
     for (int64_t k = 0; k < g_.k; k += 2 * isa().width) {
         int64_t lanes;
         const float* u = filter_block(k, lanes);
-        isa().winograd->multiply(v, tiles * g_.c, tiles, g_.c, u, int(lanes), m);
+        isa().winograd->multiply(v, v_component, tiles, g_.c, u, int(lanes), m, m_component);
         for (int64_t i = 0; i < images; ++i)
-            isa().winograd->output(g_, m + i * tiles_ * lanes, tiles * lanes, int(lanes), bias + k,
+            isa().winograd->output(g_, m + i * tiles_ * lanes, m_component, int(lanes), bias + k,
                                    out + i * g_.p * g_.q * g_.k + k);
     }
 }
@@ -61,12 +66,13 @@ void Winograd::run(const float* in, int64_t images, const float* bias, float* ou
 void Winograd::accumulate(const float* in, const float* dy, int64_t images, float* du) const {
     static thread_local Scratch v_scratch, z_scratch;
     const int64_t tiles = images * tiles_;
-    float* v = v_scratch.ensure(kComponents * tiles * g_.c);
-    float* z = z_scratch.ensure(kComponents * tiles * g_.k);
+    const int64_t v_component = component(tiles * g_.c), z_component = component(tiles * g_.k);
+    float* v = v_scratch.ensure(kComponents * v_component);
+    float* z = z_scratch.ensure(kComponents * z_component);
     transform_inputs(in, images, v);
     for (int64_t i = 0; i < images; ++i)
-        isa().winograd->gradient(g_, dy + i * g_.p * g_.q * g_.k, z + i * tiles_ * g_.k, tiles * g_.k);
-    isa().winograd->accumulate(v, z, tiles * g_.c, tiles * g_.k, tiles, g_.c, g_.k, du);
+        isa().winograd->gradient(g_, dy + i * g_.p * g_.q * g_.k, z + i * tiles_ * g_.k, z_component);
+    isa().winograd->accumulate(v, z, v_component, z_component, tiles, g_.c, g_.k, du);
 }
 
 void Winograd::finish(const float* du, float* dw) const {

@@ -147,8 +147,9 @@ void product(const float* v, int64_t tiles, int64_t c, const float* u, float* m)
     for (; t < tiles; ++t) product_tile<1, NV>(v + t * c, c, u, m + t * NV * kWidth);
 }
 
-void multiply(const float* v, int64_t component, int64_t tiles, int64_t c, const float* u, int lanes, float* m) {
-    for (int64_t i = 0; i < kComponents; ++i, v += component, u += c * lanes, m += tiles * lanes)
+void multiply(const float* v, int64_t v_component, int64_t tiles, int64_t c, const float* u, int lanes, float* m,
+              int64_t m_component) {
+    for (int64_t i = 0; i < kComponents; ++i, v += v_component, u += c * lanes, m += m_component)
         (lanes == 2 * kWidth ? product<2> : product<1>)(v, tiles, c, u, m);
 }
 
