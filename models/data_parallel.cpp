@@ -3,6 +3,7 @@
 
 #include "core/cpu/thread_pool.h"
 #include "core/ops.h"
+#include "data/inflate.h"
 
 #include <algorithm>
 
@@ -24,6 +25,18 @@ void aggregate_state(par::Group& group, const Parameters& parameters, double sha
         blocks.push_back({mean, mean + s.channels, s.channels});
     }
     par::aggregate_state(group, blocks, share);
+}
+
+void verify_same_data(par::Group& group, const data::ImageSet& set, const std::string& name) {
+    if (group.size() == 1) return;
+    const std::span<const int32_t> labels(set.labels);
+    const std::string mine =
+        cat(set.count, " images ", set.height, "x", set.width, "x", set.channels, ", checksum ",
+            data::crc32({reinterpret_cast<const uint8_t*>(labels.data()), labels.size_bytes()}, data::crc32(set.pixels)));
+    const std::vector<std::string> all = group.allgather(mine, "data");
+    for (size_t rank = 1; rank < all.size(); ++rank)
+        RG_CHECK(all[rank] == all[0], name, ": rank ", rank, " has other data than rank 0 (", all[rank], "; ", all[0],
+                 "): every rank needs the same --data");
 }
 
 int64_t count_correct(const Tensor& scores, const Tensor& labels) {

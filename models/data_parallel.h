@@ -27,6 +27,9 @@ private:
     par::Group& group_;
 };
 
+/// Error on all ranks unless all have the same images and labels: each reads for itself, perhaps on another machine.
+void verify_same_data(par::Group& group, const data::ImageSet& set, const std::string& name);
+
 /// How many rows of scores [n k] have their maximum at the label; the first of equal scores counts.
 int64_t count_correct(const Tensor& scores, const Tensor& labels);
 

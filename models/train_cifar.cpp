@@ -139,6 +139,9 @@ int train(Settings& s, Options& options, par::Group& group) {
              "train_cifar: expected images of 32 x 32 x 3, got ", data.train.height, " x ", data.train.width, " x ",
              data.train.channels, " in ", data.source);
 
+    verify_same_data(group, data.train, "training set");
+    verify_same_data(group, data.test, "test set");
+
     CifarNet net({.width = s.width,
                   .depth = s.depth,
                   .classes = int64_t(data.train.classes.size()),

@@ -76,5 +76,12 @@ class BadInput(job.JobTest):
             self.refuse([job.MPIEXEC, "-n", "1", *first, ":", "-n", "1", *second], f"rank {rank}:", "nowhere")
             self.assertFalse(self.runs.exists())
 
+    @unittest.skipUnless(job.MPIEXEC, "no mpiexec")
+    def test_one_rank_has_other_data(self):
+        one, other = self.data("one", records(60)), self.data("other", records(59) + records(1, label=1))
+        first, second = (job.train(1, *SHORT, "--batch-size", "30", "--data", d) for d in (one, other))
+        self.refuse([job.MPIEXEC, "-n", "1", *first, ":", "-n", "1", *second], "rank 1 has other data than rank 0")
+        self.assertFalse(self.runs.exists())
+
 
 job.main()
