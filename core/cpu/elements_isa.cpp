@@ -161,19 +161,21 @@ void max_window(const float* x, int64_t row, int64_t window, int64_t channels, f
                 best = larger ? v : best;
             }
         store_first(y + c, best, lanes);
-        for (int i = 0; i < lanes; ++i) at[c + i] = uint8_t(place[i]);
+        store_bytes(at + c, place, lanes);
     }
 }
 
-// The compiler vectorises the plain loop: bytes to lanes, compare, select, add.
-void max_window_grad(const float* __restrict dy, const uint8_t* __restrict at, int64_t row, int64_t window,
-                     int64_t channels, float* __restrict dx) {
-    for (int64_t r = 0; r < window; ++r)
-        for (int64_t s = 0; s < window; ++s) {
-            float* cell = dx + r * row + s * channels;
-            const int32_t position = int32_t(r * window + s);
-            for (int64_t c = 0; c < channels; ++c) cell[c] += int32_t{at[c]} == position ? dy[c] : 0.0f;
-        }
+void max_window_grad(const float* dy, const uint8_t* at, int64_t row, int64_t window, int64_t channels, float* dx) {
+    for (int64_t c = 0; c < channels; c += kWidth) {
+        const int lanes = int(channels - c < kWidth ? channels - c : kWidth);
+        const Vec g = load_first(dy + c, lanes), place = load_bytes(at + c, lanes);
+        for (int64_t r = 0; r < window; ++r)
+            for (int64_t s = 0; s < window; ++s) {
+                float* cell = dx + r * row + s * channels + c;
+                const Vec zero{}, position = splat(float(r * window + s));
+                store_first(cell, load_first(cell, lanes) + (place == position ? g : zero), lanes);
+            }
+    }
 }
 
 void sum_window_grad(const float* __restrict dy, int64_t row, int64_t window, int64_t channels, float scale,

@@ -35,6 +35,17 @@ static inline void store(float* p, Vec v) { *reinterpret_cast<VecU*>(p) = v; }
 static inline Vec splat(float x) { return x - Vec{}; }
 
 /// The first n lanes (0 <= n <= kWidth); the others read as zero and are not touched in memory.
+#if defined(__AVX512F__)
+static inline __mmask16 first(int n) { return __mmask16((1u << n) - 1); }
+static inline Vec load_first(const float* p, int n) { return _mm512_maskz_loadu_ps(first(n), p); }
+static inline void store_first(float* p, Vec v, int n) { _mm512_mask_storeu_ps(p, first(n), v); }
+#elif defined(__AVX2__)
+static inline __m256i first(int n) {
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+static inline Vec load_first(const float* p, int n) { return _mm256_maskload_ps(p, first(n)); }
+static inline void store_first(float* p, Vec v, int n) { _mm256_maskstore_ps(p, first(n), v); }
+#else
 static inline Vec load_first(const float* p, int n) {
     if (n == kWidth) return load(p);
     Vec v{};
@@ -45,6 +56,26 @@ static inline void store_first(float* p, Vec v, int n) {
     if (n == kWidth) return store(p, v);
     for (int i = 0; i < n; ++i) p[i] = v[i];
 }
+#endif
+
+/// The first n lanes as bytes, and back; whole numbers from 0 to 255.
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+static inline Vec load_bytes(const uint8_t* p, int n) {
+    return _mm512_maskz_cvtepi32_ps(first(n), _mm512_maskz_cvtepu8_epi32(first(n), _mm_maskz_loadu_epi8(first(n), p)));
+}
+static inline void store_bytes(uint8_t* p, Vec v, int n) {
+    _mm512_mask_cvtepi32_storeu_epi8(p, first(n), _mm512_maskz_cvttps_epi32(first(n), v));
+}
+#else
+static inline Vec load_bytes(const uint8_t* p, int n) {
+    Vec v{};
+    for (int i = 0; i < n; ++i) v[i] = p[i];
+    return v;
+}
+static inline void store_bytes(uint8_t* p, Vec v, int n) {
+    for (int i = 0; i < n; ++i) p[i] = uint8_t(v[i]);
+}
+#endif
 
 /// Past the caches, for results that are too large to be found there again. p is aligned to the vector.
 static inline void stream(float* p, Vec v) {
