@@ -146,7 +146,7 @@ void conv2d_wgrad(const Call& call) {
     const int64_t p = dy.extent(1), q = dy.extent(2), x_floats = x.extent(1) * x.extent(2) * c, dy_floats = p * q * k;
     const Padding padding{x.extent(1), x.extent(2), c, x.extent(1) + 2 * pad, x.extent(2) + 2 * pad, pad, pad, 1};
     const bool by_winograd = stride == 1 && Winograd::fits(k, r, s, c);
-    const Winograd winograd(padding, p, q, wide);
+    const Winograd winograd(padding, p, q, k);
     const ConvImage g{p, q, wide, r, taps, padding.columns * c, stride, stride * c};
 
     constexpr int64_t kGroups = 16; // of images, each with a sum of its own
@@ -162,8 +162,8 @@ void conv2d_wgrad(const Call& call) {
         const float *image = x.data<float>() + begin * x_floats, *gradient = dy.data<float>() + begin * dy_floats;
         if (by_winograd) {
             static thread_local Scratch transformed;
-            float* du = transformed.ensure(kComponents * c * k);
-            std::memset(du, 0, size_t(kComponents * c * k) * sizeof(float));
+            float* du = transformed.ensure(winograd.floats_of_gradient());
+            std::memset(du, 0, size_t(winograd.floats_of_gradient()) * sizeof(float));
             for (int64_t n = begin, count; n < end; n += count) {
                 count = std::min(winograd.images_at_once(), end - n);
                 winograd.accumulate(image + (n - begin) * x_floats, gradient + (n - begin) * dy_floats, count, du);

@@ -27,12 +27,13 @@ struct ConvKernels {
 };
 
 /// Winograd convolution F(4x4, 3x3), see winograd_isa.cpp. An image falls into tiles of 4 x 4 results; a tile has 36
-/// components, each [tiles c] or [tiles k] with `component` floats from one to the next.
+/// components, each [tiles c_step] or [tiles k_step] with `component` floats from one to the next.
 struct WinogradImage {
-    int64_t p, q;         // extents of the result
-    int64_t across, down; // tiles
-    int64_t c, k;         // channels in and out, multiples of the width
-    int64_t row;          // floats from one padded row to the next
+    int64_t p, q;           // extents of the result
+    int64_t across, down;   // tiles
+    int64_t c, k;           // channels in and out
+    int64_t c_step, k_step; // the same, rounded up to whole vectors
+    int64_t row;            // floats from one padded row to the next
 };
 constexpr int64_t kComponents = 36;
 
@@ -42,13 +43,14 @@ struct WinogradKernels {
     /// z = A dy A^T: what the output transform makes of the gradient of an image [p q k].
     void (*gradient)(const WinogradImage&, const float* dy, float* z, int64_t component);
     /// m = v * u per component, for `lanes` output channels (one or two vectors): m [36][tiles][lanes], u [36][c][lanes].
-    void (*multiply)(const float* v, int64_t v_component, int64_t tiles, int64_t c, const float* u, int lanes, float* m,
-                     int64_t m_component);
-    /// y [p q k] = A^T m A + bias, for `lanes` output channels; y and bias point at the first of them.
-    void (*output)(const WinogradImage&, const float* m, int64_t component, int lanes, const float* bias, float* y);
-    /// du [36][c][k] += v^T z per component, each with its own component stride.
-    void (*accumulate)(const float* v, const float* z, int64_t v_component, int64_t z_component, int64_t tiles,
-                       int64_t c, int64_t k, float* du);
+    void (*multiply)(const WinogradImage&, const float* v, int64_t v_component, int64_t tiles, const float* u, int lanes,
+                     float* m, int64_t m_component);
+    /// y [p q k] = A^T m A + bias, for the first `channels` of `lanes` output channels; y and bias point at them.
+    void (*output)(const WinogradImage&, const float* m, int64_t component, int lanes, int channels, const float* bias,
+                   float* y);
+    /// du [36][c][k_step] += v^T z per component, each with its own component stride.
+    void (*accumulate)(const WinogradImage&, const float* v, const float* z, int64_t v_component, int64_t z_component,
+                       int64_t tiles, float* du);
     /// u = G g G^T for one vector of filters: g[r * 3 + s][width] -> u, `component` floats from one to the next.
     void (*filter)(const float* g, float* u, int64_t component);
     /// g = G^T u G, the same backwards.

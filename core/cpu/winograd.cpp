@@ -25,15 +25,16 @@ Winograd::Winograd(const Padding& padding, int64_t p, int64_t q, int64_t k, bool
     const int64_t down = (p + 3) / 4, across = (q + 3) / 4;
     padding_.rows = 4 * down + 2; // whole tiles; what lies beyond the image stays zero
     padding_.columns = 4 * across + 2;
-    g_ = {p, q, across, down, padding.c, k, padding_.columns * padding.c};
+    const int64_t width = isa().width;
+    g_ = {p, q, across, down, padding.c, k, round_up(padding.c, width), round_up(k, width), padding_.columns * padding.c};
     tiles_ = down * across;
     batch_ = std::max<int64_t>(1, (filters ? kTilesForward : kTilesBackward) / tiles_);
-    if (filters) u_ = filter_scratch.ensure(kComponents * padding.c * k);
+    if (filters) u_ = filter_scratch.ensure(kComponents * g_.c * g_.k_step);
 }
 
 float* Winograd::filter_block(int64_t k, int64_t& lanes) const {
     const int64_t block = 2 * isa().width, first = k / block * block;
-    lanes = std::min(block, g_.k - first);
+    lanes = std::min(block, g_.k_step - first);
     return u_ + first * kComponents * g_.c;
 }
 
@@ -42,46 +43,46 @@ void Winograd::transform_inputs(const float* in, int64_t images, float* v) const
     float* padded = padded_scratch(padding_);
     for (int64_t i = 0; i < images; ++i) {
         padding_.copy(in + i * floats, padded);
-        isa().winograd->input(g_, padded, v + i * tiles_ * g_.c, component(images * tiles_ * g_.c));
+        isa().winograd->input(g_, padded, v + i * tiles_ * g_.c_step, component(images * tiles_ * g_.c_step));
     }
 }
 
 void Winograd::run(const float* in, int64_t images, const float* bias, float* out) const {
     static thread_local Scratch v_scratch, m_scratch;
     const int64_t tiles = images * tiles_;
-    const int64_t v_component = component(tiles * g_.c), m_component = component(tiles * 2 * isa().width);
+    const int64_t v_component = component(tiles * g_.c_step), m_component = component(tiles * 2 * isa().width);
     float* v = v_scratch.ensure(kComponents * v_component);
     float* m = m_scratch.ensure(kComponents * m_component);
     transform_inputs(in, images, v);
     for (int64_t k = 0; k < g_.k; k += 2 * isa().width) {
         int64_t lanes;
         const float* u = filter_block(k, lanes);
-        isa().winograd->multiply(v, v_component, tiles, g_.c, u, int(lanes), m, m_component);
+        isa().winograd->multiply(g_, v, v_component, tiles, u, int(lanes), m, m_component);
         for (int64_t i = 0; i < images; ++i)
-            isa().winograd->output(g_, m + i * tiles_ * lanes, m_component, int(lanes), bias + k,
-                                   out + i * g_.p * g_.q * g_.k + k);
+            isa().winograd->output(g_, m + i * tiles_ * lanes, m_component, int(lanes), int(std::min(lanes, g_.k - k)),
+                                   bias + k, out + i * g_.p * g_.q * g_.k + k);
     }
 }
 
 void Winograd::accumulate(const float* in, const float* dy, int64_t images, float* du) const {
     static thread_local Scratch v_scratch, z_scratch;
     const int64_t tiles = images * tiles_;
-    const int64_t v_component = component(tiles * g_.c), z_component = component(tiles * g_.k);
+    const int64_t v_component = component(tiles * g_.c_step), z_component = component(tiles * g_.k_step);
     float* v = v_scratch.ensure(kComponents * v_component);
     float* z = z_scratch.ensure(kComponents * z_component);
     transform_inputs(in, images, v);
     for (int64_t i = 0; i < images; ++i)
-        isa().winograd->gradient(g_, dy + i * g_.p * g_.q * g_.k, z + i * tiles_ * g_.k, z_component);
-    isa().winograd->accumulate(v, z, v_component, z_component, tiles, g_.c, g_.k, du);
+        isa().winograd->gradient(g_, dy + i * g_.p * g_.q * g_.k, z + i * tiles_ * g_.k_step, z_component);
+    isa().winograd->accumulate(g_, v, z, v_component, z_component, tiles, du);
 }
 
 void Winograd::finish(const float* du, float* dw) const {
     const int64_t width = isa().width;
     alignas(64) float g[9 * 16];
     for (int64_t c = 0; c < g_.c; ++c)
-        for (int64_t k = 0; k < g_.k; k += width) {
-            isa().winograd->filter_gradient(du + c * g_.k + k, g_.c * g_.k, g);
-            for (int64_t rs = 0; rs < 9; ++rs) std::copy_n(g + rs * width, width, dw + (rs * g_.c + c) * g_.k + k);
+        for (int64_t k = 0; k < g_.k_step; k += width) {
+            isa().winograd->filter_gradient(du + c * g_.k_step + k, g_.c * g_.k_step, g);
+            for (int64_t rs = 0; rs < 9; ++rs) std::copy_n(g + rs * width, width, dw + (rs * g_.c + c) * g_.k_step + k);
         }
 }
 

@@ -12,10 +12,9 @@ namespace rg::cpu {
 
 class Winograd {
 public:
-    /// Whether it is worth it: enough channels, in whole vectors, for the products to outweigh the transforms.
+    /// Whether it is worth it: enough channels for the products to outweigh the transforms.
     static bool fits(int64_t k, int64_t r, int64_t s, int64_t c) {
-        const int64_t width = isa().width;
-        return !context().strict_fp32 && r == 3 && s == 3 && k % width == 0 && c % width == 0 && k >= kLeast && c >= kLeast;
+        return !context().strict_fp32 && r == 3 && s == 3 && k >= kLeast && c >= kLeast;
     }
 
     /// filters(k, r, s, c); p, q: extents of the result.
@@ -24,7 +23,9 @@ public:
         : Winograd(padding, p, q, k, true) {
         for (int64_t ik = 0; ik < k; ik += isa().width)
             for (int64_t ic = 0; ic < g_.c; ++ic)
-                set_filters(ik, ic, [&](int64_t i, int64_t r, int64_t s) { return filters(ik + i, r, s, ic); });
+                set_filters(ik, ic, [&](int64_t i, int64_t r, int64_t s) {
+                    return ik + i < k ? filters(ik + i, r, s, ic) : 0.0f;
+                });
     }
 
     /// For the weight gradient: no filters.
@@ -35,13 +36,14 @@ public:
     /// out [images p q k] = bias + filters * in [images h w c]; images <= images_at_once().
     void run(const float* in, int64_t images, const float* bias, float* out) const;
 
-    /// Adds the images' part of the transformed weight gradient to du [36 c k].
+    /// Adds the images' part of the transformed weight gradient to du: floats_of_gradient() floats, [36 c k_step].
     void accumulate(const float* in, const float* dy, int64_t images, float* du) const;
-    /// dw [r taps k], taps = s * c, from du.
+    int64_t floats_of_gradient() const { return kComponents * g_.c * g_.k_step; }
+    /// dw [r taps k_step], taps = s * c, from du; k_step: k rounded up to whole vectors.
     void finish(const float* du, float* dw) const;
 
 private:
-    static constexpr int64_t kLeast = 16;
+    static constexpr int64_t kLeast = 8;
     Winograd(const Padding& padding, int64_t p, int64_t q, int64_t k, bool filters);
     void transform_inputs(const float* in, int64_t images, float* v) const;
     float* filter_block(int64_t k, int64_t& lanes) const;

@@ -91,48 +91,60 @@ inline __attribute__((always_inline)) void both_ways(void (*transform)(const Vec
     }
 }
 
+/// Lanes of the vector at channel i of n.
+inline int lanes_at(int64_t i, int64_t n) { return int(n - i < kWidth ? n - i : kWidth); }
+inline Vec load_lanes(const float* p, int lanes) { return lanes == kWidth ? load(p) : load_first(p, lanes); }
+
 void input(const WinogradImage& g, const float* padded, float* v, int64_t component) {
     for (int64_t i = 0; i < g.down; ++i)
-        for (int64_t j = 0; j < g.across; ++j, v += g.c) {
+        for (int64_t j = 0; j < g.across; ++j, v += g.c_step) {
             const float* tile = padded + 4 * i * g.row + 4 * j * g.c;
-            for (int64_t c = 0; c < g.c; c += kWidth)
+            for (int64_t c = 0; c < g.c; c += kWidth) {
+                const int lanes = lanes_at(c, g.c);
                 both_ways<6, 6>(
-                    input_1d, [&](int r, int s) { return load(tile + r * g.row + s * g.c + c); },
+                    input_1d, [&](int r, int s) { return load_lanes(tile + r * g.row + s * g.c + c, lanes); },
                     [&](int r, int s, Vec x) { store(v + (r * 6 + s) * component + c, x); });
+            }
         }
 }
 
 void gradient(const WinogradImage& g, const float* dy, float* z, int64_t component) {
     for (int64_t i = 0; i < g.down; ++i)
-        for (int64_t j = 0; j < g.across; ++j, z += g.k)
-            for (int64_t k = 0; k < g.k; k += kWidth)
+        for (int64_t j = 0; j < g.across; ++j, z += g.k_step)
+            for (int64_t k = 0; k < g.k; k += kWidth) {
+                const int lanes = lanes_at(k, g.k);
                 both_ways<4, 6>(
                     gradient_1d,
                     [&](int r, int s) {
                         const int64_t p = 4 * i + r, q = 4 * j + s;
-                        return p < g.p && q < g.q ? load(dy + (p * g.q + q) * g.k + k) : Vec{};
+                        return p < g.p && q < g.q ? load_lanes(dy + (p * g.q + q) * g.k + k, lanes) : Vec{};
                     },
                     [&](int r, int s, Vec x) { store(z + (r * 6 + s) * component + k, x); });
+            }
 }
 
-void output(const WinogradImage& g, const float* m, int64_t component, int lanes, const float* bias, float* y) {
+void output(const WinogradImage& g, const float* m, int64_t component, int lanes, int channels, const float* bias,
+            float* y) {
     for (int64_t i = 0; i < g.down; ++i)
         for (int64_t j = 0; j < g.across; ++j, m += lanes)
-            for (int k = 0; k < lanes; k += kWidth) {
+            for (int k = 0; k < channels; k += kWidth) {
                 const Vec start = load(bias + k);
+                const int valid = lanes_at(k, channels);
                 both_ways<6, 4>(
                     output_1d, [&](int r, int s) { return load(m + (r * 6 + s) * component + k); },
                     [&](int r, int s, Vec x) {
                         const int64_t p = 4 * i + r, q = 4 * j + s;
-                        if (p < g.p && q < g.q) store(y + (p * g.q + q) * g.k + k, x + start);
+                        if (p >= g.p || q >= g.q) return;
+                        float* const to = y + (p * g.q + q) * g.k + k;
+                        valid == kWidth ? store(to, x + start) : store_first(to, x + start, valid);
                     });
             }
 }
 
 template <int MR, int NV>
-void product_tile(const float* v, int64_t c, const float* u, float* m) {
+void product_tile(const WinogradImage& g, const float* v, const float* u, float* m) {
     Vec acc[MR][NV] = {};
-    accumulate<MR, NV>(v, c, c, u, acc);
+    accumulate<MR, NV>(v, g.c_step, g.c, u, acc);
     RG_UNROLL
     for (int i = 0; i < MR; ++i) {
         RG_UNROLL
@@ -141,27 +153,27 @@ void product_tile(const float* v, int64_t c, const float* u, float* m) {
 }
 
 template <int NV>
-void product(const float* v, int64_t tiles, int64_t c, const float* u, float* m) {
+void product(const WinogradImage& g, const float* v, int64_t tiles, const float* u, float* m) {
     int64_t t = 0;
-    for (; t + kPixels <= tiles; t += kPixels) product_tile<kPixels, NV>(v + t * c, c, u, m + t * NV * kWidth);
-    for (; t < tiles; ++t) product_tile<1, NV>(v + t * c, c, u, m + t * NV * kWidth);
+    for (; t + kPixels <= tiles; t += kPixels) product_tile<kPixels, NV>(g, v + t * g.c_step, u, m + t * NV * kWidth);
+    for (; t < tiles; ++t) product_tile<1, NV>(g, v + t * g.c_step, u, m + t * NV * kWidth);
 }
 
-void multiply(const float* v, int64_t v_component, int64_t tiles, int64_t c, const float* u, int lanes, float* m,
-              int64_t m_component) {
-    for (int64_t i = 0; i < kComponents; ++i, v += v_component, u += c * lanes, m += m_component)
-        (lanes == 2 * kWidth ? product<2> : product<1>)(v, tiles, c, u, m);
+void multiply(const WinogradImage& g, const float* v, int64_t v_component, int64_t tiles, const float* u, int lanes,
+              float* m, int64_t m_component) {
+    for (int64_t i = 0; i < kComponents; ++i, v += v_component, u += g.c * lanes, m += m_component)
+        (lanes == 2 * kWidth ? product<2> : product<1>)(g, v, tiles, u, m);
 }
 
-void accumulate_filters(const float* v, const float* z, int64_t v_component, int64_t z_component, int64_t tiles,
-                        int64_t c, int64_t k, float* du) {
-    const ConvImage g{1, tiles, k, 1, c, 0, 0, c};
-    for (int64_t i = 0; i < kComponents; ++i, v += v_component, z += z_component, du += c * k)
-        for (int64_t j = 0; j < c; j += kTaps) {
-            const int64_t taps = c - j < kTaps ? c - j : kTaps;
-            for (int64_t l = 0; l < k; l += 2 * kWidth) {
-                const WgradTile tile = k - l > kWidth ? wgrad_tile_of<2>(taps) : wgrad_tile_of<1>(taps);
-                tile(g, 1, v + j, z + l, du + j * k + l);
+void accumulate_filters(const WinogradImage& g, const float* v, const float* z, int64_t v_component,
+                        int64_t z_component, int64_t tiles, float* du) {
+    const ConvImage row{1, tiles, g.k_step, 1, g.c, 0, 0, g.c_step};
+    for (int64_t i = 0; i < kComponents; ++i, v += v_component, z += z_component, du += g.c * g.k_step)
+        for (int64_t j = 0; j < g.c; j += kTaps) {
+            const int64_t taps = g.c - j < kTaps ? g.c - j : kTaps;
+            for (int64_t k = 0; k < g.k_step; k += 2 * kWidth) {
+                const WgradTile tile = g.k_step - k > kWidth ? wgrad_tile_of<2>(taps) : wgrad_tile_of<1>(taps);
+                tile(row, 1, v + j, z + k, du + j * g.k_step + k);
             }
         }
 }
