@@ -73,7 +73,7 @@ void declare(Options& o, Settings& s) {
     o.group("Machine");
     o.add("device", &s.device, "where to compute").one_of({"auto", "cpu"});
     o.add("precision", &s.precision, "fp32-strict: plain multiply-adds, no Winograd").one_of({"auto", "fp32", "fp32-strict"});
-    o.add("threads", &s.threads, "per rank; 0: cores / ranks of this machine").at_least(0);
+    o.add("threads", &s.threads, "per rank; 0: cores / ranks of this machine").range(0, 1024);
     o.add("sync-bn", &s.sync_bn, "batch statistics over all ranks: the result does not depend on their number");
     using par::Algorithm;
     o.add("allreduce", &s.allreduce,

@@ -95,7 +95,7 @@ int main(int argc, char** argv) {
             .one_of({"cifar", "A", "D1", "D2", "D3", "D4"});
         options.add("mode", &s.mode, "a whole training step, or prediction").one_of({"train", "infer"});
         options.add("batch", &s.batch, "images per step").at_least(1);
-        options.add("threads", &s.threads, "threads; 0: one per core").at_least(0);
+        options.add("threads", &s.threads, "threads; 0: one per core").range(0, 1024);
         options.add("precision", &s.precision, "arithmetic").one_of({"fp32"});
         options.add("seconds", &s.seconds, "how long to measure, at least 5 steps").at_least(0);
         options.add("profile", &s.profile, "add a table: time, GFLOP/s and GB/s per op");
