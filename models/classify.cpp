@@ -62,6 +62,7 @@ CifarNet::Options infer_network(const TensorFile& file) {
     // The largest layers, before memory is taken for all: a wrong file must not ask for more than it has itself.
     file.tensor(conv(1, 0), DType::f32, {o.width, kChannels, 3, 3});
     file.tensor(conv(3, o.depth - 1), DType::f32, {4 * o.width, (o.depth > 1 ? 4 : 2) * o.width, 3, 3});
+    file.tensor("fc.weight", DType::f32, {o.classes, 4 * o.width});
     return o;
 }
 

@@ -21,6 +21,7 @@
 #include "models/training_state.h"
 #include "par/session.h"
 
+#include <cmath>
 #include <iostream>
 #include <optional>
 
@@ -44,7 +45,7 @@ struct Settings {
 void declare(Options& o, Settings& s) {
     o.group("Data");
     o.add("data", &s.data, "folder of CIFAR binary files, or of PNG class folders; none: the embedded sample").metavar("DIR");
-    o.add("batch-size", &s.batch_size, "images per step, over all ranks (the sample: 50 if not given)").at_least(1);
+    o.add("batch-size", &s.batch_size, "images per step, over all ranks (the sample: 50 if not given)").range(1, 1e6);
     o.add("partial-batch", &s.partial, "a last batch that is smaller").one_of({"keep", "discard"});
     o.add("shuffle", &s.shuffle, "a new order every epoch, or file order").one_of({"epoch", "never"});
     o.add("augment", &s.augment, "random views").one_of({"flip,translate", "flip", "translate", "none"});
@@ -58,7 +59,7 @@ void declare(Options& o, Settings& s) {
     o.add("init", &s.init_file, "start from these values instead (safetensors)").metavar("FILE");
     o.add("seed", &s.seed, "of everything that is random").at_least(0);
     o.group("Training");
-    o.add("epochs", &s.epochs, "passes over the data (the sample: 10 if not given)").at_least(1);
+    o.add("epochs", &s.epochs, "passes over the data (the sample: 10 if not given)").range(1, 1e6);
     o.add("steps", &s.steps, "stop after so many steps in all; -1: after the epochs").at_least(-1);
     o.add("lr", &s.lr, "learning rate; 0: 0.1 x batch-size / 256").at_least(0);
     o.add("schedule", &s.schedule, schedule_names(), "learning rate over the training");
@@ -85,14 +86,15 @@ void declare(Options& o, Settings& s) {
     o.add("run-name", &s.run_name, "name of this run's folder; none: program and time").metavar("NAME");
     o.add("resume", &s.resume, "go on from the last checkpoint of --run-name, or of the newest run");
     o.add("checkpoint-every", &s.checkpoint_every, "also checkpoint every so many steps; 0: at the end of epochs").at_least(0);
-    o.add("keep", &s.keep, "checkpoints to keep").at_least(1);
+    o.add("keep", &s.keep, "checkpoints to keep").range(1, 1e6);
 }
 
 /// Defaults that depend on other options.
 void complete(Settings& s, const Options& options) {
-    if (s.data.empty() && !options.given("batch-size")) s.batch_size = 50;
-    if (s.data.empty() && !options.given("epochs")) s.epochs = 10;
-    if (s.data.empty() && !options.given("drops")) s.drops = "8";
+    const bool small = s.data.empty() && !s.resume; // a resumed run has what it had
+    if (small && !options.given("batch-size")) s.batch_size = 50;
+    if (small && !options.given("epochs")) s.epochs = 10;
+    if (small && !options.given("drops")) s.drops = "8";
     if (s.lr == 0) s.lr = 0.1 * double(s.batch_size) / 256;
 }
 
@@ -129,9 +131,11 @@ int train(Settings& s, Options& options, par::Group& group) {
     if (s.resume) {
         folder.emplace(RunFolder::open(s.runs, "train_cifar", s.run_name));
         checkpoint = load_latest_checkpoint(folder->checkpoint_path());
-        restore_options(checkpoint->state, options);
+        restore_options(checkpoint->state, options,
+                        {"batch-size", "partial-batch", "shuffle", "seed", "augment", "translate", "fill", "width",
+                         "depth", "init", "initializer"});
     }
-    if (!checkpoint) complete(s, options);
+    complete(s, options);
     if (!options.given("threads") || s.threads == 0) s.threads = std::max(1, available_cores() / group.local_size());
 
     const data::TrainTest data = data::load(s.data);
@@ -243,6 +247,8 @@ int train(Settings& s, Options& options, par::Group& group) {
                              double(count_correct(scores, batch.labels)), stop_requested() ? 1.0 : 0.0};
             group.allreduce_sum(std::span<double>(sums), "loss");
             stop = sums[2] > 0;
+            if (root && !std::isfinite(sums[0]) && std::isfinite(at.loss_sum))
+                progress->note(cat("warning: the loss is not finite from step ", at.step + 1, " on; is --lr too large?"));
             ++at.step, ++at.batch;
             at.loss_sum += sums[0] * double(batch.global_size);
             at.correct += sums[1];

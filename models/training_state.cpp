@@ -46,10 +46,18 @@ Position restore_training(const std::string& program, TensorFile file, Parameter
     return at;
 }
 
-void restore_options(const TensorFile& file, Options& options) {
+void restore_options(const TensorFile& file, Options& options, std::initializer_list<std::string_view> fixed) {
     const Json saved = Json::parse(file.text("options"), file.source);
-    for (const auto& [name, value] : saved.as_object())
-        if (!options.given(name)) options.set(name, value.as_string());
+    for (const auto& [name, now] : options.values()) {
+        const Json* before = saved.find(name);
+        if (!before) continue;
+        if (!options.given(name))
+            options.set(name, before->as_string());
+        else
+            RG_CHECK(now == before->as_string() || std::find(fixed.begin(), fixed.end(), name) == fixed.end(),
+                     "--resume: --", name, " was ", before->as_string().empty() ? "none" : before->as_string(),
+                     " in the run of ", file.source, ", got ", now, "; leave it out, or begin a new run with --init");
+    }
 }
 
 } // namespace rg

@@ -22,7 +22,8 @@ TensorFile training_state(const std::string& program, const Parameters& paramete
 /// The inverse; parameters and velocity are overwritten. Error: the file is of another program or another network.
 Position restore_training(const std::string& program, TensorFile file, Parameters& parameters, const Tensor& velocity);
 
-/// Gives every option that the command line does not the value that the file's training had.
-void restore_options(const TensorFile& file, Options& options);
+/// Gives every option that the command line does not the value that the file's training had. Error: one of `fixed` is
+/// given with another value; the position in the data, or the network, would mean nothing then.
+void restore_options(const TensorFile& file, Options& options, std::initializer_list<std::string_view> fixed);
 
 } // namespace rg

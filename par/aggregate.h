@@ -26,7 +26,7 @@ struct StateBlock {
     float* variance = nullptr;
     int64_t channels = 0;
 };
-/// All layers' statistics by the formulas above, in double, in place. Allocates: meant for once per epoch.
+/// All layers' statistics by the formulas above, in double, in place: two small allreduces. Allocates.
 void aggregate_state(Group& group, std::span<const StateBlock> blocks, double share);
 
 /// Error on all ranks unless all hold the same bits (and count), by a 64-bit checksum. It names the ranks that differ

@@ -22,6 +22,8 @@ RG_ISA_TABLES(avx512)
 #endif
 #undef RG_ISA_TABLES
 
+namespace {
+
 std::vector<IsaKernels> supported_isas() {
     std::vector<IsaKernels> found{{"portable", 4, &portable::kConv, &portable::kWinograd, &portable::kElements}};
 #if defined(__x86_64__)
@@ -34,8 +36,6 @@ std::vector<IsaKernels> supported_isas() {
 #endif
     return found;
 }
-
-namespace {
 
 IsaKernels choose() {
     const std::vector<IsaKernels> found = supported_isas();
@@ -50,6 +50,12 @@ IsaKernels choose() {
 }
 
 } // namespace
+
+bool supports(const char* name) {
+    for (const IsaKernels& isa : supported_isas())
+        if (std::string_view(name) == isa.name) return true;
+    return false;
+}
 
 const IsaKernels& isa() {
     static const IsaKernels kChosen = choose();

@@ -94,6 +94,9 @@ struct IsaKernels {
     const ElementKernels* elements;
 };
 
+/// Whether this processor, operating system and build run the instruction set of that name.
+bool supports(const char* name);
+
 /// The table in use: the best that this processor runs, or what RG_ISA (portable, avx2, avx512) asks for.
 /// Throws when RG_ISA names something unknown or something that this processor lacks.
 const IsaKernels& isa();

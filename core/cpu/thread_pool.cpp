@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <system_error>
 #include <utility>
 
 #if defined(__linux__)
@@ -35,13 +36,22 @@ void wait_while_equal(const std::atomic<T>& value, T old) {
 } // namespace
 
 ThreadPool::ThreadPool(int threads) {
-    for (int i = 1; i < threads; ++i) workers_.emplace_back([this](std::stop_token stop) { work(stop); });
+    try {
+        for (int i = 1; i < threads; ++i) workers_.emplace_back([this](std::stop_token stop) { work(stop); });
+    } catch (const std::system_error& e) {
+        const size_t started = workers_.size();
+        dismiss(); // or they would be joined while they wait for work
+        fail("threads: ", threads - 1, " workers wanted, ", started, " could be started: ", e.what(), "; use --threads");
+    }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { dismiss(); }
+
+void ThreadPool::dismiss() {
     for (std::jthread& worker : workers_) worker.request_stop();
     round_.fetch_add(1, std::memory_order_release);
     round_.notify_all();
+    workers_.clear();
 }
 
 void ThreadPool::take_tasks() {

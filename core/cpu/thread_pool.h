@@ -35,6 +35,7 @@ private:
     void run_erased(int64_t tasks, Body body, void* data);
     void take_tasks();
     void work(std::stop_token stop);
+    void dismiss(); // ends all workers
 
     // Valid from the publication of a round until its last task is done.
     std::atomic<Body> body_{nullptr};

@@ -64,6 +64,7 @@ class BadInput(job.JobTest):
         before = sorted(self.runs.rglob("*"))
         for options in (["--init", str(run / "model.safetensors"), "--width", "8"],
                         ["--resume", "--run-name", "narrow", "--width", "8"],
+                        ["--resume", "--run-name", "narrow", "--batch-size", "25"],
                         ["--init", str(run / "model.safetensors"), "--depth", "2"]):
             self.refuse(job.train(1, *SHORT, *options), ".safetensors")
             self.assertEqual(sorted(self.runs.rglob("*")), before, options)
