@@ -1,4 +1,4 @@
-// The collectives on top of the ring and recursive doubling; the choice between them; the cache of plans.
+// The collectives on top of the allreduce algorithms; the choice between these; the cache of plans.
 //
 // Broadcast and allgather serve start-up, checks and reports, so they are the simplest algorithms that are right,
 // not the fastest: a binomial tree in pieces, and a ring of blocks.
@@ -39,19 +39,31 @@ Operation Group::next_operation(const char* name, std::string_view what, size_t 
 
 void Group::allreduce(const char* name, const Vector& vector, std::string_view what, Algorithm algorithm) {
     if (size() == 1) return;
-    if (algorithm == Algorithm::automatic) algorithm = vector.bytes() < kRingFrom ? Algorithm::small : Algorithm::ring;
+    const bool chosen = algorithm == Algorithm::automatic, one_node = local_size() == size();
+    if (chosen) algorithm = choose(vector.bytes(), size(), one_node);
+    if (algorithm == Algorithm::shared && !shared(name, what, vector.bytes())) {
+        RG_CHECK(chosen, name, " ", what, ": expected memory that all ", size(),
+                 " ranks share for algorithm shared, got ",
+                 one_node ? "none from the MPI library" : "ranks on several nodes", " (rank ", rank(), ")");
+        algorithm = choose(vector.bytes(), size(), false);
+    }
     if (algorithm == Algorithm::mpi) {
         RG_CHECK(link_.native_allreduce(vector.data, vector.count, size_of(vector.type)), name, " ", what,
                  ": expected an MPI link for algorithm mpi, got threads of one process");
         return;
     }
-    const bool ring = algorithm == Algorithm::ring;
-    // Ranks must agree on whatever decides the messages: length and number type, algorithm, segments.
-    const uint64_t detail = uint64_t(options_.segment_bytes) << 8 | size_of(vector.type) << 1 | uint64_t(ring);
+    // Ranks must agree on whatever decides the messages: length, number type, algorithm, segments, place in memory.
+    const uint64_t place = algorithm == Algorithm::shared ? shared_->place_of(vector) : 0;
+    const uint64_t detail =
+        (place ? place : options_.segment_bytes) << 8 | size_of(vector.type) << 4 | uint64_t(algorithm);
     const Operation op = next_operation(name, what, vector.bytes(), detail);
     try {
+        if (algorithm == Algorithm::shared) {
+            shared_->run(vector, handshake_, op);
+            return;
+        }
         handshake_.start(op);
-        if (ring) {
+        if (algorithm == Algorithm::ring) {
             // Before any data: a peer may still be reading this vector when an error here frees it.
             handshake_.finish(op);
             find_plan(rings_, vector, [&] {
@@ -68,6 +80,36 @@ void Group::allreduce(const char* name, const Vector& vector, std::string_view w
     }
 }
 
+std::unique_ptr<SharedWindow> Group::open_window(size_t bytes_per_rank, const Operation& op) {
+    handshake_.start(op);
+    handshake_.finish(op); // opening blocks without a deadline; if a rank is missing, the one after it waits here
+    return link_.open_shared(bytes_per_rank);
+}
+
+SharedReducer* Group::shared(const char* name, std::string_view what, size_t bytes) {
+    if (!asked_for_shared_ && local_size() == size()) {
+        const Operation op = next_operation(name, what, bytes, options_.segment_bytes << 8);
+        std::unique_ptr<SharedWindow> window = open_window(SharedReducer::window_bytes(options_.segment_bytes), op);
+        if (window) {
+            shared_ = std::make_unique<SharedReducer>(link_, std::move(window), options_.segment_bytes);
+            handshake_.post_in(shared_->window(), SharedReducer::kPostOffset);
+        }
+    }
+    asked_for_shared_ = true;
+    return shared_.get();
+}
+
+std::span<std::byte> Group::memory(size_t bytes, std::string_view what) {
+    if (size() > 1 && shared("memory", what, bytes)) {
+        if (std::unique_ptr<SharedWindow> window = open_window(bytes, next_operation("memory", what, bytes, 0))) {
+            std::byte* mine = window->part(rank());
+            shared_->adopt(std::move(window));
+            return {mine, bytes};
+        }
+    }
+    return memories_.emplace_back(bytes);
+}
+
 void Group::allreduce_sum(std::span<float> values, std::string_view what, Algorithm algorithm) {
     const Vector vector{reinterpret_cast<std::byte*>(values.data()), values.size(), Element::f32};
     allreduce("allreduce", vector, what, algorithm);
@@ -80,11 +122,11 @@ void Group::allreduce_sum(std::span<double> values, std::string_view what, Algor
 
 bool Group::all(bool mine, std::string_view what) {
     double yes = mine ? 1.0 : 0.0;
-    allreduce("all", {reinterpret_cast<std::byte*>(&yes), 1, Element::f64}, what, Algorithm::small);
+    allreduce("all", {reinterpret_cast<std::byte*>(&yes), 1, Element::f64}, what, quickest());
     return yes == double(size());
 }
 
-void Group::barrier(std::string_view what) { allreduce("barrier", {}, what, Algorithm::small); }
+void Group::barrier(std::string_view what) { allreduce("barrier", {}, what, quickest()); }
 
 void Group::broadcast(std::span<std::byte> bytes, int root, std::string_view what) {
     const int p = size();
@@ -119,7 +161,7 @@ std::vector<std::string> Group::allgather(std::string_view mine, std::string_vie
     if (p == 1) return parts;
     std::vector<double> lengths(size_t(p), 0.0); // exact up to 2^53
     lengths[size_t(rank())] = double(mine.size());
-    allreduce_sum(lengths, what, Algorithm::small);
+    allreduce_sum(lengths, what, quickest());
     for (int r = 0; r < p; ++r) parts[size_t(r)].resize(size_t(lengths[size_t(r)]));
 
     const Operation op = next_operation("allgather", what, 0, 0);

@@ -7,20 +7,19 @@
 // One thread at a time.
 #pragma once
 
+#include "par/algorithm.h"
 #include "par/doubling.h"
 #include "par/link.h"
 #include "par/ring.h"
+#include "par/shared.h"
 
 #include <span>
 #include <string>
 
 namespace rg::par {
 
-/// small: recursive doubling. mpi: the library's own MPI_Allreduce, as a yardstick (it polls without yielding).
-enum class Algorithm : uint8_t { automatic, ring, small, mpi };
-
 struct GroupOptions {
-    size_t segment_bytes = 256 * 1024; // what travels at a time in the ring; the same on all ranks
+    size_t segment_bytes = 256 * 1024; // what travels at a time (ring, shared); the same on all ranks
 };
 
 class Group {
@@ -38,9 +37,14 @@ public:
 
     /// Sums over all ranks, in place. All ranks end with the same bits, and a repeated run gives them again (same
     /// count, size, algorithm). The first call with a vector (address and count; the last kPlans are kept) plans and
-    /// allocates, later ones do not. Counts that differ between ranks are an Error.
+    /// allocates, later ones do not. Counts that differ between ranks are an Error. automatic: see choose().
     void allreduce_sum(std::span<float> values, std::string_view what, Algorithm algorithm = Algorithm::automatic);
     void allreduce_sum(std::span<double> values, std::string_view what, Algorithm algorithm = Algorithm::automatic);
+
+    /// Zeroed memory for vectors that are summed often, such as gradients; lives as long as the group. Where one node
+    /// holds all ranks they share it, so that a sum need not copy it; elsewhere it is ordinary memory. Sums take any
+    /// range of it, the same on all ranks. Collective; the same length everywhere.
+    std::span<std::byte> memory(size_t bytes, std::string_view what);
 
     /// True if every rank says true.
     bool all(bool mine, std::string_view what);
@@ -51,21 +55,25 @@ public:
     /// Returns when all ranks have called it.
     void barrier(std::string_view what = {});
 
-    /// From this many bytes automatic takes the ring. Measured on two cores, microseconds of ring and small: 4 KB 3.4
-    /// and 2.7 (two ranks), 75 and 55 (four); 64 KB 14 and 22 (two), 200 and 130 (four); 512 KB 70 and 180, 530 and
-    /// 810.
-    static constexpr size_t kRingFrom = 32 * 1024;
     static constexpr size_t kPlans = 32;
 
 private:
     Operation next_operation(const char* name, std::string_view what, size_t bytes, uint64_t detail);
     void allreduce(const char* name, const Vector& vector, std::string_view what, Algorithm algorithm);
+    /// The shared memory of all ranks, or null on all; collective when it is not open yet.
+    SharedReducer* shared(const char* name, std::string_view what, size_t bytes);
+    /// For a few bytes; opens no window for them.
+    Algorithm quickest() const { return shared_ ? Algorithm::shared : Algorithm::small; }
+    std::unique_ptr<SharedWindow> open_window(size_t bytes_per_rank, const Operation& op);
 
     Link& link_;
     GroupOptions options_;
     Handshake handshake_;
     std::vector<std::unique_ptr<RingPlan>> rings_;         // most recently used first
     std::vector<std::unique_ptr<DoublingPlan>> doublings_; // the same
+    std::unique_ptr<SharedReducer> shared_;
+    bool asked_for_shared_ = false;
+    std::vector<std::vector<std::byte>> memories_; // where the ranks share none
     uint64_t operations_ = 0;
     int64_t step_ = 0;
 };

@@ -44,10 +44,16 @@ double deadline_from_environment() {
     return seconds;
 }
 
-uint64_t hash_of(std::string_view text) { // FNV-1a (Fowler, Noll, Vo)
-    uint64_t h = 14695981039346656037u;
+uint64_t hash_of(std::string_view text, uint64_t h = 14695981039346656037u) { // FNV-1a (Fowler, Noll, Vo)
     for (const char c : text) h = (h ^ uint8_t(c)) * 1099511628211u;
     return h;
+}
+
+/// A poll of a word in memory takes a nanosecond, of a message fifty; with this both spin for about as long.
+void relax() {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#endif
 }
 
 template <size_t N>
@@ -83,6 +89,8 @@ void Link::set_deadline(double seconds) {
 }
 
 bool Link::native_allreduce(void*, size_t, size_t) { return false; }
+
+std::unique_ptr<SharedWindow> Link::open_shared(size_t) { return nullptr; }
 
 Channel Link::open_send(const void* data, size_t bytes, int to, int tag) {
     return open(true, const_cast<void*>(data), bytes, to, tag);
@@ -126,10 +134,33 @@ size_t Link::wait(Channel& channel, const Operation& op, int round) {
     Slot& s = slots_[size_t(channel.slot_)];
     size_t bytes = s.bytes;
     if (!s.in_flight) return bytes;
+    const double late = poll([&] { return do_test(channel.slot_, &bytes); });
+    if (late > 0)
+        fail_late(s.send ? cat("rank ", s.peer, " to take ", s.bytes, " bytes")
+                         : cat("a message from rank ", s.peer, " (up to ", s.bytes, " bytes)"),
+                  s.peer, op, round, late);
+    s.in_flight = false;
+    return bytes;
+}
+
+void Link::wait_for(std::atomic_ref<uint64_t> word, uint64_t value, int peer, const char* doing, const Operation& op,
+                    int round) {
+    const double late = poll([&] {
+        if (word.load(std::memory_order_acquire) >= value) return true;
+        check_peers();
+        relax();
+        return false;
+    });
+    if (late > 0) fail_late(cat("rank ", peer, " ", doing), peer, op, round, late);
+}
+
+/// Gives 0 when done, or the seconds waited once they are beyond the deadline.
+template <class Done>
+double Link::poll(const Done& done) const {
     const int spins = crowded_ ? kSpinsWhenCrowded : kSpins;
     double begin = 0;
     bool nap = false;
-    for (int64_t polls = 0; !do_test(channel.slot_, &bytes); ++polls) {
+    for (int64_t polls = 0; !done(); ++polls) {
         if (polls < spins) continue;
         if (polls == spins) begin = seconds_now();
         if (nap) {
@@ -141,17 +172,14 @@ size_t Link::wait(Channel& channel, const Operation& op, int round) {
         }
         const double waited = seconds_now() - begin;
         nap = waited > kNapAfter;
-        if (waited > deadline_) fail_late(s, op, round, waited);
+        if (waited > deadline_) return waited;
     }
-    s.in_flight = false;
-    return bytes;
+    return 0;
 }
 
-void Link::fail_late(const Slot& s, const Operation& op, int round, double seconds) const {
-    const std::string waiting = s.send ? cat("expected rank ", s.peer, " to take ", s.bytes, " bytes")
-                                       : cat("expected a message from rank ", s.peer, " (up to ", s.bytes, " bytes)");
-    fail(op.name, " ", op.what, ": ", waiting, ", got nothing in ", seconds, " s (rank ", rank_, ", round ", round,
-         ", ", op.bytes, " bytes in all, operation ", op.number, ", step ", op.step, "); rank ", s.peer,
+void Link::fail_late(std::string_view expected, int peer, const Operation& op, int round, double seconds) const {
+    fail(op.name, " ", op.what, ": expected ", expected, ", got nothing in ", seconds, " s (rank ", rank_, ", round ",
+         round, ", ", op.bytes, " bytes in all, operation ", op.number, ", step ", op.step, "); rank ", peer,
          " may have stopped, or be slow: RG_DEADLINE_S sets the limit");
 }
 
@@ -164,13 +192,14 @@ Handshake::Handshake(Link& link) : link_(link) {
 }
 
 Handshake::Message Handshake::message_of(const Operation& op) {
-    Message m{op.bytes, op.number, op.detail, hash_of(op.what), {}, {}};
+    Message m{op.bytes, op.number, op.detail, hash_of(op.what, hash_of(op.name)), {}, {}};
     copy_text(m.name, op.name);
     copy_text(m.what, op.what);
     return m;
 }
 
 void Handshake::start(const Operation& op) {
+    if (window_) post(op);
     mine_ = message_of(op);
     link_.start(from_previous_);
     link_.start(to_next_);
@@ -179,14 +208,40 @@ void Handshake::start(const Operation& op) {
 void Handshake::finish(const Operation& op) {
     const size_t bytes = link_.wait(from_previous_, op);
     const int previous = (link_.rank() + link_.size() - 1) % link_.size();
-    if (bytes != sizeof theirs_ || theirs_ != mine_) {
-        const char* hint = theirs_.detail == mine_.detail ? "" : "; algorithm, number type, segment or root differ";
-        fail(op.name, " ", op.what, ": expected ", op.bytes, " bytes on every rank, got ", theirs_.name.data(), " ",
-             theirs_.what.data(), " of ", theirs_.bytes, " bytes on rank ", previous, " (rank ", link_.rank(),
-             ", operation ", op.number, " here and ", theirs_.number, " there, step ", op.step, hint,
-             "); all ranks must make the same calls in the same order");
-    }
+    if (bytes != sizeof theirs_ || theirs_ != mine_) fail_different(theirs_, previous, op);
     link_.wait(to_next_, op);
+}
+
+void Handshake::post_in(const SharedWindow& window, size_t offset) {
+    window_ = &window;
+    offset_ = offset;
+}
+
+void Handshake::post(const Operation& op) {
+    Post& mine = post_of(link_.rank());
+    mine.message = message_of(op);
+    std::atomic_ref(mine.number).store(op.number, std::memory_order_release);
+}
+
+void Handshake::agree(const Operation& op) {
+    const Message& mine = post_of(link_.rank()).message;
+    for (int q = 0; q < link_.size(); ++q) {
+        if (q == link_.rank()) continue;
+        Post& theirs = post_of(q);
+        link_.wait_for(std::atomic_ref(theirs.number), op.number, q, "to begin the operation", op, 0);
+        // The rest of the text is behind the hash, on another cache line, and read only if something differs.
+        const bool same = theirs.message.bytes == mine.bytes && theirs.message.number == mine.number &&
+                          theirs.message.detail == mine.detail && theirs.message.text_hash == mine.text_hash;
+        if (!same) fail_different(theirs.message, q, op);
+    }
+}
+
+void Handshake::fail_different(const Message& theirs, int rank, const Operation& op) const {
+    const char* hint = theirs.detail == op.detail ? "" : "; algorithm, number type, segment, place or root differ";
+    fail(op.name, " ", op.what, ": expected ", op.bytes, " bytes on every rank, got ", theirs.name.data(), " ",
+         theirs.what.data(), " of ", theirs.bytes, " bytes on rank ", rank, " (rank ", link_.rank(), ", operation ",
+         op.number, " here and ", theirs.number, " there, step ", op.step, hint,
+         "); all ranks must make the same calls in the same order");
 }
 
 } // namespace rg::par

@@ -3,13 +3,15 @@
 // A Link is one rank's view of a fixed set of ranks: who I am, and channels. A channel is opened once over a fixed
 // buffer (send or receive, one peer, one tag), then started and waited for any number of times; a steady training
 // step opens nothing. There are two makes: MPI point-to-point (mpi_link.h) and ranks as threads of one process
-// (thread_link.h). Messages of one sender, receiver and tag arrive in the order in which they were started.
-// One thread at a time may use a Link. Collectives are not here: see group.h.
+// (thread_link.h). Messages of one sender, receiver and tag arrive in the order in which they were started. Where all
+// ranks are on one node, a Link also gives memory that they share. One thread at a time may use a Link. Collectives
+// are not here: see group.h.
 #pragma once
 
 #include "core/base.h"
 
 #include <array>
+#include <atomic>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -49,6 +51,25 @@ private:
     int slot_ = -1;
 };
 
+/// Memory that all ranks of a link share: one part per rank, all of one size. Its end is collective, as its beginning.
+class SharedWindow {
+public:
+    virtual ~SharedWindow() = default;
+    SharedWindow(const SharedWindow&) = delete;
+    SharedWindow& operator=(const SharedWindow&) = delete;
+    /// First byte of a rank's part, on a 64-byte border.
+    std::byte* part(int rank) const { return parts_[size_t(rank)]; }
+    /// Of one part.
+    size_t bytes() const { return bytes_; }
+
+protected:
+    SharedWindow(std::vector<std::byte*> parts, size_t bytes) : parts_(std::move(parts)), bytes_(bytes) {}
+
+private:
+    std::vector<std::byte*> parts_;
+    size_t bytes_;
+};
+
 class Link {
 public:
     virtual ~Link() = default;
@@ -71,6 +92,14 @@ public:
     /// Gives the bytes that were received (or sent). Polls, then yields the core, then naps, so that more ranks than
     /// cores do not starve each other. Error past the deadline: names both ranks, the operation, round and bytes.
     size_t wait(Channel& channel, const Operation& op, int round = 0);
+
+    /// Memory shared by all ranks, zero at first; null, on all of them, where they are not all on one node or it cannot
+    /// be had. Collective, and blocks until all have called it, so agree on it before (Handshake).
+    virtual std::unique_ptr<SharedWindow> open_shared(size_t bytes_per_rank);
+    /// Waits, as wait() does, until a word in shared memory is at least `value`; all that its writer stored before is
+    /// then visible. Error past the deadline: expected `peer` `doing`.
+    void wait_for(std::atomic_ref<uint64_t> word, uint64_t value, int peer, const char* doing, const Operation& op,
+                  int round);
 
     /// Seconds that one wait may take: RG_DEADLINE_S, else 300.
     double deadline() const { return deadline_; }
@@ -99,10 +128,15 @@ private:
     /// True when the message has gone or come; then *bytes is its length. Errors of the transport are thrown.
     virtual bool do_test(int slot, size_t* bytes) = 0;
     virtual void do_close(int slot) = 0;
+    /// Throws PeerFailed where that is known; called between the polls of wait_for().
+    virtual void check_peers() {}
 
     Channel open(bool send, void* data, size_t bytes, int peer, int tag);
     void close(int slot);
-    [[noreturn]] void fail_late(const Slot& slot, const Operation& op, int round, double seconds) const;
+    template <class Done>
+    double poll(const Done& done) const;
+    [[noreturn]] void fail_late(std::string_view expected, int peer, const Operation& op, int round,
+                                double seconds) const;
 
     int rank_, size_, local_rank_, local_size_;
     bool crowded_; // more ranks than cores on this node
@@ -117,6 +151,10 @@ private:
 /// receive for data before the message of the rank before it agrees with its own operation (name, what, bytes,
 /// number, detail). If the ranks do not all agree, some neighbours differ, so some rank sees it. It costs about a
 /// microsecond; the algorithm for small messages lets it travel beside the first data.
+///
+/// Where the ranks share memory, each also posts its operations there. Operations that run in that memory need no
+/// message: post() and agree() instead of start() and finish(), and each rank compares with all others. If some ranks
+/// are in such an operation and others in one with messages, the former see it.
 class Handshake {
 public:
     explicit Handshake(Link& link);
@@ -128,16 +166,32 @@ public:
     /// Waits for the rank before; Error naming both operations when they differ.
     void finish(const Operation& op);
 
+    /// From now on posts operations at byte `offset` of this rank's part, which is zero and kPostBytes long.
+    static constexpr size_t kPostBytes = 128;
+    void post_in(const SharedWindow& window, size_t offset);
+    void post(const Operation& op);
+    /// Waits until all have posted as many operations; Error naming both when this one differs.
+    void agree(const Operation& op);
+
 private:
     struct Message {
-        uint64_t bytes = 0, number = 0, detail = 0, what_hash = 0;
+        uint64_t bytes = 0, number = 0, detail = 0, text_hash = 0;
         std::array<char, 24> name{};
         std::array<char, 40> what{};
         bool operator==(const Message&) const = default;
     };
+    struct Post {
+        uint64_t number = 0; // of the last operation posted; stored after the message
+        Message message;
+    };
+    static_assert(sizeof(Post) <= kPostBytes);
     static Message message_of(const Operation& op);
+    Post& post_of(int rank) const { return *reinterpret_cast<Post*>(window_->part(rank) + offset_); }
+    [[noreturn]] void fail_different(const Message& theirs, int rank, const Operation& op) const;
 
     Link& link_;
+    const SharedWindow* window_ = nullptr;
+    size_t offset_ = 0;
     Message mine_, theirs_;
     Channel to_next_, from_previous_;
 };

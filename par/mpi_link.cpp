@@ -1,5 +1,5 @@
 // Persistent point-to-point requests on a communicator of our own. The only blocking collectives are the two at
-// start-up (duplicate, split by node) and MPI_Finalize.
+// start-up (duplicate, split by node), those that open and close a shared window, and MPI_Finalize.
 //
 // Asks for MPI_THREAD_MULTIPLE, so that a communication thread may take over the link later; any level serves as long
 // as one thread at a time calls. Errors come back as codes and become rg::Error; whoever catches it aborts the job.
@@ -9,14 +9,19 @@
 
 #include "par/mpi_link.h"
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 
 #include <mpi.h>
+#include <sys/mman.h>
 
 namespace rg::par {
 
 namespace {
+
+constexpr size_t kPage = 4096;
 
 void check(int code, const char* operation, int rank, int peer = -1, size_t bytes = 0) {
     if (code == MPI_SUCCESS) [[likely]]
@@ -54,6 +59,36 @@ Place start_mpi(int& argc, char**& argv) {
     return place;
 }
 
+/// Whether the memory is there, and behaves as the memory of one machine. Clears it.
+bool is_usable(MPI_Win window, void* memory, size_t bytes) {
+    int *model = nullptr, found = 0;
+    MPI_Win_get_attr(window, MPI_WIN_MODEL, &model, &found);
+    if (!found || *model != MPI_WIN_UNIFIED || reinterpret_cast<uintptr_t>(memory) % kPage != 0) return false;
+#ifdef MADV_POPULATE_WRITE
+    // A container's /dev/shm is often small (64 MB), and what goes beyond it is a SIGBUS at the first touch. A kernel
+    // that does not know this request says EINVAL.
+    if (madvise(memory, bytes, MADV_POPULATE_WRITE) != 0 && errno != EINVAL) return false;
+#endif
+    std::memset(memory, 0, bytes); // touched by its own rank first: it is near that rank's core
+    return true;
+}
+
+class MpiWindow final : public SharedWindow {
+public:
+    MpiWindow(MPI_Win window, std::vector<std::byte*> parts, size_t bytes)
+        : SharedWindow(std::move(parts), bytes), window_(window), exceptions_(std::uncaught_exceptions()) {}
+
+    ~MpiWindow() override {
+        if (std::uncaught_exceptions() > exceptions_) return; // freeing would wait for the others; the job ends anyway
+        MPI_Win_unlock_all(window_);
+        MPI_Win_free(&window_);
+    }
+
+private:
+    MPI_Win window_;
+    int exceptions_;
+};
+
 class MpiLink final : public Link {
 public:
     explicit MpiLink(const Place& place)
@@ -77,6 +112,37 @@ public:
         check(MPI_Allreduce(MPI_IN_PLACE, data, int(count), width == 4 ? MPI_FLOAT : MPI_DOUBLE, MPI_SUM, comm_),
               "MPI_Allreduce", rank());
         return true;
+    }
+
+    std::unique_ptr<SharedWindow> open_shared(size_t bytes) override {
+        if (local_size() != size()) return nullptr;
+        bytes = (bytes + kPage - 1) / kPage * kPage;
+        MPI_Info info = MPI_INFO_NULL;
+        MPI_Info_create(&info);
+        MPI_Info_set(info, "alloc_shared_noncontig", "true"); // a library may put each part near its rank
+        MPI_Win window = MPI_WIN_NULL;
+        void* mine = nullptr;
+        const int code = MPI_Win_allocate_shared(MPI_Aint(bytes), 1, info, comm_, &mine, &window);
+        MPI_Info_free(&info);
+        // All have it or none: a rank that gave up alone would leave the others with a window that nobody answers in.
+        enum { allocated, usable };
+        int ok[] = {code == MPI_SUCCESS, code == MPI_SUCCESS && is_usable(window, mine, bytes)};
+        check(MPI_Allreduce(MPI_IN_PLACE, ok, 2, MPI_INT, MPI_MIN, comm_), "open_shared", rank(), -1, bytes);
+        if (!ok[usable]) {
+            if (ok[allocated]) MPI_Win_free(&window);
+            return nullptr;
+        }
+        // One epoch for life: in the unified memory model, plain stores and loads with atomics between them suffice.
+        MPI_Win_lock_all(MPI_MODE_NOCHECK, window);
+        std::vector<std::byte*> parts;
+        for (int q = 0; q < size(); ++q) {
+            MPI_Aint length = 0;
+            int unit = 0;
+            void* part = nullptr;
+            check(MPI_Win_shared_query(window, q, &length, &unit, &part), "MPI_Win_shared_query", rank(), q, bytes);
+            parts.push_back(static_cast<std::byte*>(part));
+        }
+        return std::make_unique<MpiWindow>(window, std::move(parts), bytes);
     }
 
 private:

@@ -6,8 +6,10 @@
 #include "par/thread_link.h"
 
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <map>
 #include <mutex>
 #include <thread>
 
@@ -56,11 +58,45 @@ void deliver(End& from, End& to) {
     from.done.store(true, std::memory_order_release);
 }
 
+/// Pages that are zero until touched; lives until its last rank lets go.
+struct Memory {
+    static constexpr size_t kPage = 4096;
+    Memory(int size, size_t bytes) : stride((bytes + kPage - 1) / kPage * kPage) {
+        block.reset(std::calloc(size_t(size) * stride + kPage, 1));
+        RG_CHECK(block, "open_shared: expected ", size, " times ", bytes, " bytes, got none");
+        first = static_cast<std::byte*>(block.get());
+        first += kPage - reinterpret_cast<uintptr_t>(first) % kPage;
+    }
+    struct Free {
+        void operator()(void* p) const { std::free(p); }
+    };
+    size_t stride;
+    std::unique_ptr<void, Free> block;
+    std::byte* first = nullptr;
+};
+
+class ThreadWindow final : public SharedWindow {
+public:
+    ThreadWindow(std::shared_ptr<Memory> memory, std::vector<std::byte*> parts, size_t bytes)
+        : SharedWindow(std::move(parts), bytes), memory_(std::move(memory)) {}
+
+private:
+    std::shared_ptr<Memory> memory_;
+};
+
 /// What the ranks share.
 struct Shared {
     explicit Shared(int size) : mailboxes(size_t(size)) {}
     std::vector<Mailbox> mailboxes;
     std::atomic<int> failed_rank{-1}; // the first to fail
+
+    /// Windows that some ranks have opened and some have not, by how many each rank had opened before.
+    struct Opening {
+        std::shared_ptr<Memory> memory;
+        int ranks = 0;
+    };
+    std::mutex mutex;
+    std::map<int, Opening> openings;
 };
 
 class ThreadLink final : public Link {
@@ -70,6 +106,18 @@ public:
     void abort(int) override {
         int none = -1;
         shared_.failed_rank.compare_exchange_strong(none, rank());
+    }
+
+    /// Whoever comes first allocates; nobody waits.
+    std::unique_ptr<SharedWindow> open_shared(size_t bytes) override {
+        const std::lock_guard lock(shared_.mutex);
+        const auto opening = shared_.openings.try_emplace(windows_++).first;
+        if (!opening->second.memory) opening->second.memory = std::make_shared<Memory>(size(), bytes);
+        const std::shared_ptr<Memory> memory = opening->second.memory;
+        if (++opening->second.ranks == size()) shared_.openings.erase(opening);
+        std::vector<std::byte*> parts;
+        for (int q = 0; q < size(); ++q) parts.push_back(memory->first + size_t(q) * memory->stride);
+        return std::make_unique<ThreadWindow>(memory, std::move(parts), bytes);
     }
 
 private:
@@ -84,7 +132,7 @@ private:
     }
 
     void do_start(int i) override {
-        check_alive();
+        check_peers();
         End& mine = *ends_[size_t(i)];
         mine.done.store(false, std::memory_order_relaxed);
         Mailbox& box = mailbox(mine);
@@ -99,7 +147,7 @@ private:
     bool do_test(int i, size_t* bytes) override {
         End& end = *ends_[size_t(i)];
         if (!end.done.load(std::memory_order_acquire)) {
-            check_alive();
+            check_peers();
             return false;
         }
         RG_CHECK(!end.too_long, "receive: expected at most ", end.bytes, " bytes from rank ", end.peer,
@@ -118,13 +166,14 @@ private:
 
     Mailbox& mailbox(const End& end) { return shared_.mailboxes[size_t(end.send ? end.peer : rank())]; }
 
-    void check_alive() const {
+    void check_peers() override {
         const int failed = shared_.failed_rank.load();
         if (failed >= 0 && failed != rank())
             throw PeerFailed(cat("rank ", failed, " failed (seen by rank ", rank(), ")"));
     }
 
     Shared& shared_;
+    int windows_ = 0;                        // opened so far
     std::vector<std::unique_ptr<End>> ends_; // by slot; stable addresses, as mailboxes point at them
 };
 

@@ -10,6 +10,7 @@
 #include "par/aggregate.h"
 #include "par/session.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -56,6 +57,26 @@ void check_allreduce(Checks& checks, Algorithm algorithm) {
         group.allreduce_sum(values, "random", algorithm);
         par::verify_identical(group, values, "random sums");
         ++checks.passed;
+    }
+}
+
+/// Sums through the window, and of ranges of the group's own memory, where they lie.
+void check_shared(Checks& checks) {
+    check_allreduce(checks, Algorithm::shared);
+    Group& group = checks.group;
+    const std::span<std::byte> bytes = group.memory(100'003 * sizeof(float), "vectors");
+    const std::span<float> values(reinterpret_cast<float*>(bytes.data()), 100'003);
+    checks.expect(std::count(values.begin(), values.end(), 0.0f) == 100'003, "memory that is zero at first");
+    for (const size_t begin : {size_t(0), size_t(5), size_t(16), size_t(99'990)}) {
+        for (size_t i = 0; i < values.size(); ++i) values[i] = value_of(i, group.rank());
+        group.allreduce_sum(values.subspan(begin), "in place", Algorithm::shared);
+        size_t wrong = 0;
+        for (size_t i = 0; i < values.size(); ++i) {
+            float sum = i < begin ? value_of(i, group.rank()) : 0;
+            for (int r = 0; r < group.size() && i >= begin; ++r) sum += value_of(i, r);
+            wrong += values[i] != sum;
+        }
+        checks.expect(wrong == 0, cat("exact sums in place from ", begin));
     }
 }
 
@@ -116,6 +137,7 @@ int run(Group& group, int argc, char** argv) {
     check_allreduce(checks, Algorithm::ring);
     check_allreduce(checks, Algorithm::small);
     check_allreduce(checks, Algorithm::automatic);
+    if (group.local_size() == group.size()) check_shared(checks);
     check_others(checks);
     if (group.size() > 1) {
         std::vector<float> values(1000, 1.0f);

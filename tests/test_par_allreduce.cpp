@@ -86,9 +86,118 @@ TEST_SUITE("par") {
         check_sums<double>(Algorithm::small);
     }
 
+    TEST_CASE("shared: exact sums for 1 to 9 ranks, through the window") {
+        check_sums<float>(Algorithm::shared);
+        check_sums<double>(Algorithm::shared);
+    }
+
+    TEST_CASE("shared: exact sums of any range of the group's memory, where it lies") {
+        for (int n = 1; n <= 9; ++n) {
+            CAPTURE(n);
+            const size_t count = 1003;
+            std::vector<size_t> wrong(static_cast<size_t>(n), 0);
+            par::run_threads(n, [&](Link& link) {
+                Group group(link, {256});
+                std::span<double> memories[2]; // the second must not be taken for the first
+                for (std::span<double>& memory : memories) {
+                    const std::span<std::byte> bytes = group.memory(count * sizeof(double), "test");
+                    memory = {reinterpret_cast<double*>(bytes.data()), count};
+                    for (const double zero : memory) wrong[size_t(link.rank())] += zero != 0;
+                }
+                for (const std::span<double> memory : memories)
+                    for (const size_t begin : {size_t(0), size_t(1), size_t(8), size_t(13), size_t(1000)})
+                        for (const size_t length : {size_t(0), size_t(1), size_t(7), size_t(100), count}) {
+                            const size_t end = std::min(count, begin + length);
+                            for (size_t i = 0; i < count; ++i) memory[i] = value_of<double>(i, link.rank());
+                            group.allreduce_sum(memory.subspan(begin, end - begin), "in place");
+                            for (size_t i = 0; i < count; ++i) {
+                                double sum = value_of<double>(i, link.rank());
+                                if (i >= begin && i < end) {
+                                    sum = 0;
+                                    for (int r = 0; r < n; ++r) sum += value_of<double>(i, r);
+                                }
+                                wrong[size_t(link.rank())] += memory[i] != sum;
+                            }
+                        }
+            });
+            CHECK(wrong == std::vector<size_t>(size_t(n), 0));
+        }
+    }
+
+    TEST_CASE("shared: the sum is in rank order, whatever the pieces and the place") {
+        for (const int n : {2, 3, 4, 7}) {
+            CAPTURE(n);
+            const size_t count = 1003;
+            std::vector<float> expected(count);
+            for (int r = 0; r < n; ++r) {
+                Rng rng(3, Purpose::test, 0, uint64_t(r));
+                for (float& e : expected) e = r == 0 ? rng.normal() : e + rng.normal();
+            }
+            for (const size_t segment : {size_t(100), size_t(512), size_t(1) << 20})
+                for (const bool in_memory : {false, true}) {
+                    CAPTURE(segment);
+                    CAPTURE(in_memory);
+                    std::vector<int> same(size_t(n), 0);
+                    par::run_threads(n, [&](Link& link) {
+                        Group group(link, {segment});
+                        std::vector<float> ordinary(count);
+                        const std::span<std::byte> memory = group.memory(count * sizeof(float), "test");
+                        const std::span<float> values =
+                            in_memory ? std::span(reinterpret_cast<float*>(memory.data()), count) : std::span(ordinary);
+                        Rng rng(3, Purpose::test, 0, uint64_t(link.rank()));
+                        for (float& v : values) v = rng.normal();
+                        group.allreduce_sum(values, "random", Algorithm::shared);
+                        same[size_t(link.rank())] =
+                            std::memcmp(values.data(), expected.data(), count * sizeof(float)) == 0;
+                    });
+                    CHECK(same == std::vector<int>(size_t(n), 1));
+                }
+        }
+    }
+
+    TEST_CASE("shared: operations of all kinds may follow each other") {
+        const int n = 3;
+        std::vector<int> wrong(n, 0);
+        par::run_threads(n, [&](Link& link) {
+            Group group(link, {64});
+            const Algorithm algorithms[] = {Algorithm::shared, Algorithm::ring, Algorithm::small};
+            for (size_t i = 0; i < 300; ++i) {
+                std::vector<float> values(i % 37);
+                for (size_t k = 0; k < values.size(); ++k) values[k] = value_of<float>(k, link.rank());
+                group.allreduce_sum(values, "mixed", algorithms[i * i % 7 % 3]);
+                for (size_t k = 0; k < values.size(); ++k)
+                    wrong[size_t(link.rank())] +=
+                        values[k] != value_of<float>(k, 0) + value_of<float>(k, 1) + value_of<float>(k, 2);
+                if (i % 5 == 0) group.barrier("between");
+                if (i % 11 == 0) wrong[size_t(link.rank())] += group.all(link.rank() != 1, "one says no");
+            }
+        });
+        CHECK(wrong == std::vector<int>(n, 0));
+    }
+
+    TEST_CASE("choice: shared on one node; between nodes short vectors double and long ones go around the ring") {
+        for (const size_t bytes : {size_t(0), size_t(4096), size_t(1) << 24})
+            for (int n = 2; n <= 9; ++n) CHECK(par::choose(bytes, n, true) == Algorithm::shared);
+        for (const int n : {2, 3, 4, 8, 64, 1000}) {
+            CAPTURE(n);
+            CHECK(par::choose(64, n, false) == Algorithm::small);
+            CHECK(par::choose(size_t(1) << 28, n, false) == Algorithm::ring);
+            bool ring = false; // one border: what is longer than a ring's vector is a ring's
+            for (size_t bytes = 64; bytes <= size_t(1) << 28; bytes *= 2) {
+                const bool now = par::choose(bytes, n, false) == Algorithm::ring;
+                CHECK(now >= ring);
+                ring = now;
+            }
+        }
+        const par::CostModel cost{1, 0.1, 0.01}; // by hand: p = 4, 1000 bytes
+        CHECK(cost.ring(1000, 4) == doctest::Approx(6 + 150 + 7.5));
+        CHECK(cost.doubling(1000, 4) == doctest::Approx(2 * 111));
+        CHECK(cost.doubling(1000, 6) == doctest::Approx(4 * 111));
+    }
+
     TEST_CASE("allreduce: all ranks hold the same bits, and a second run gives them again") {
         for (int n = 2; n <= 9; ++n)
-            for (const Algorithm algorithm : {Algorithm::ring, Algorithm::small}) {
+            for (const Algorithm algorithm : {Algorithm::ring, Algorithm::small, Algorithm::shared}) {
                 CAPTURE(n);
                 const size_t count = 1003;
                 const auto results = random_sums(n, count, algorithm), again = random_sums(n, count, algorithm);
@@ -111,18 +220,18 @@ TEST_SUITE("par") {
             }
     }
 
-    TEST_CASE("allreduce: automatic is right on both sides of its threshold, and over many buffers") {
+    TEST_CASE("allreduce: more buffers than plans, and automatic") {
         const int n = 3;
         std::vector<int> wrong(n, 0);
         par::run_threads(n, [&](Link& link) {
             Group group(link);
-            const size_t border = Group::kRingFrom / sizeof(float);
             std::vector<std::vector<float>> buffers;
-            for (size_t i = 0; i < Group::kPlans + 5; ++i) buffers.emplace_back(i % 2 ? border + i : border - 1 - i);
-            for (int repeat = 0; repeat < 2; ++repeat) // more buffers than plans: plans are dropped and made again
+            for (size_t i = 0; i < Group::kPlans + 5; ++i) buffers.emplace_back(8000 + i);
+            // Plans are dropped and made again.
+            for (const Algorithm algorithm : {Algorithm::ring, Algorithm::ring, Algorithm::small, Algorithm::automatic})
                 for (std::vector<float>& buffer : buffers) {
                     for (size_t i = 0; i < buffer.size(); ++i) buffer[i] = value_of<float>(i, link.rank());
-                    group.allreduce_sum(buffer, "buffer");
+                    group.allreduce_sum(buffer, "buffer", algorithm);
                     for (size_t i = 0; i < buffer.size(); ++i) {
                         const float sum = value_of<float>(i, 0) + value_of<float>(i, 1) + value_of<float>(i, 2);
                         wrong[size_t(link.rank())] += buffer[i] != sum;

@@ -189,6 +189,58 @@ TEST_SUITE("par") {
         CHECK(contains(text, "(rank 0, round 1, 1200 bytes in all, operation 5, step 6)"));
     }
 
+    TEST_CASE("deadline: a rank that stops between sums in shared memory is named") {
+        const std::string text = failure(3, [](Link& link) {
+            Group group(link, {1000});
+            std::vector<float> values(1000);
+            group.allreduce_sum(values, "before", Algorithm::shared);
+            if (link.rank() == 1) return;
+            link.set_deadline(link.rank() == 2 ? 0.1 : 100);
+            group.set_step(42);
+            group.allreduce_sum(values, "gradients", Algorithm::shared);
+        });
+        CAPTURE(text);
+        CHECK(contains(text, "allreduce gradients: expected rank 1 to begin the operation, got nothing in 0.1"));
+        CHECK(contains(text, "(rank 2, round 0, 4000 bytes in all, operation 3, step 42)"));
+        CHECK(contains(text, "RG_DEADLINE_S"));
+    }
+
+    TEST_CASE("deadline: a rank that stops within a sum in shared memory is named, with the piece") {
+        const std::string text = failure(3, [](Link& link) {
+            link.set_deadline(link.rank() == 0 ? 0.1 : 100);
+            const par::Operation op{"allreduce", "x", 1200, 5, 6, 0};
+            par::Handshake handshake(link);
+            par::SharedReducer reducer(link, link.open_shared(par::SharedReducer::window_bytes(400)), 400);
+            handshake.post_in(reducer.window(), par::SharedReducer::kPostOffset);
+            std::vector<float> values(300);
+            const par::Vector vector{reinterpret_cast<std::byte*>(values.data()), 300, par::Element::f32};
+            if (link.rank() != 2) return reducer.run(vector, handshake, op);
+            // Brings its first piece, adds up its slice of it (nothing, as all is zero), and stops.
+            handshake.post(op);
+            std::byte* stage = reducer.window().part(2);
+            std::atomic_ref(*reinterpret_cast<uint64_t*>(stage)).store(2);
+        });
+        CAPTURE(text);
+        CHECK(contains(text, "allreduce x: expected rank 2 to bring its part"));
+        CHECK(contains(text, "(rank 0, round 1, 1200 bytes in all, operation 5, step 6)"));
+    }
+
+    TEST_CASE("failure: a rank that throws between sums in shared memory stops the others") {
+        for (const bool with_barrier : {false, true}) {
+            CAPTURE(with_barrier);
+            const std::string text = failure(4, [&](Link& link) {
+                Group group(link, {4096});
+                std::vector<float> values(50'000);
+                for (int i = 0; i < 10; ++i) {
+                    if (i == 7 && link.rank() == 2) fail("disk full");
+                    group.allreduce_sum(values, "gradients", Algorithm::shared);
+                    if (with_barrier) group.barrier();
+                }
+            });
+            CHECK(text == "disk full");
+        }
+    }
+
     TEST_CASE("failure: a rank that throws stops the others, and its error is the one reported") {
         std::mutex mutex;
         int echoes = 0;
@@ -254,5 +306,55 @@ TEST_SUITE("par") {
                     CAPTURE(text);
                     CHECK(contains(text, "all ranks must make the same calls in the same order"));
                 }
+    }
+
+    TEST_CASE("mismatch: also where the ranks share memory, at the first sum and later") {
+        struct Case {
+            const char* what;
+            std::function<void(Group&, std::span<float>)> other; // what one rank does instead
+        };
+        const Case cases[] = {
+            {"count", [](Group& g, auto v) { g.allreduce_sum(v.first(999), "gradients", Algorithm::shared); }},
+            {"name", [](Group& g, auto v) { g.allreduce_sum(v, "state", Algorithm::shared); }},
+            {"ring", [](Group& g, auto v) { g.allreduce_sum(v, "gradients", Algorithm::ring); }},
+            {"small", [](Group& g, auto v) { g.allreduce_sum(v, "gradients", Algorithm::small); }},
+            {"barrier", [](Group& g, auto) { g.barrier("gradients"); }},
+            {"broadcast", [](Group& g, auto v) { g.broadcast(std::as_writable_bytes(v), 0, "gradients"); }},
+            {"memory", [](Group& g, auto) { g.memory(4000, "gradients"); }},
+            {"type",
+             [](Group& g, auto) {
+                 std::vector<double> half(500);
+                 g.allreduce_sum(half, "gradients", Algorithm::shared);
+             }},
+            {"place",
+             [](Group& g, auto) {
+                 std::vector<float> elsewhere(1000);
+                 g.allreduce_sum(elsewhere, "gradients", Algorithm::shared);
+             }},
+        };
+        for (const Case& c : cases)
+            for (const bool first : {true, false})
+                for (int n = 2; n <= 5; ++n)
+                    for (int odd = 0; odd < n; ++odd) {
+                        const std::string text = failure(n, [&](Link& link) {
+                            Group group(link);
+                            std::vector<float> ordinary(1000);
+                            std::span<float> values(ordinary);
+                            if (!first || c.what == std::string_view("place")) {
+                                const std::span<std::byte> memory = group.memory(4000, "vectors");
+                                values = {reinterpret_cast<float*>(memory.data()), 1000};
+                            }
+                            if (link.rank() == odd)
+                                c.other(group, values);
+                            else
+                                group.allreduce_sum(values, "gradients", Algorithm::shared);
+                        });
+                        CAPTURE(c.what);
+                        CAPTURE(first);
+                        CAPTURE(n);
+                        CAPTURE(odd);
+                        CAPTURE(text);
+                        CHECK(contains(text, "all ranks must make the same calls in the same order"));
+                    }
     }
 }

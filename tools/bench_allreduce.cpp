@@ -4,9 +4,13 @@
 //
 // The algorithms take turns within a size, so that a busy neighbour disturbs all alike. A yielding barrier comes before
 // each call; the time of a call is that of its slowest rank; the table gives median and best over the calls.
+// Each rank writes its vector anew before each call, as a training step does, so that nobody finds in its cache what
+// only a repeated sum of the same numbers would leave there. "shared" sums an ordinary vector through the window;
+// "shared, no copy" one that lives in Group::memory(). Both need all ranks on one node.
 // Bus bandwidth = 2 (n-1)/n * bytes / median: what each link carries, comparable between numbers of ranks.
 // Each size is checked once, on data that is unique per rank and index. Without MPI there is nothing to measure.
 
+#include "par/reduce.h"
 #include "par/session.h"
 
 #include <algorithm>
@@ -21,9 +25,17 @@ using rg::par::Algorithm;
 using rg::par::Group;
 
 constexpr size_t kCounts[] = {256, 1024, 16384, 131072, 676714, 4194304}; // floats; 676,714: the default network
-constexpr Algorithm kAlgorithms[] = {Algorithm::mpi, Algorithm::ring, Algorithm::small};
-constexpr const char* kNames[] = {"MPI_Allreduce", "ring", "small-message"};
-constexpr size_t kKinds = std::size(kAlgorithms);
+struct Kind {
+    const char* name;
+    Algorithm algorithm;
+    bool in_memory; // of the group
+};
+constexpr Kind kKinds[] = {{"MPI_Allreduce", Algorithm::mpi, false},
+                           {"ring", Algorithm::ring, false},
+                           {"small-message", Algorithm::small, false},
+                           {"shared", Algorithm::shared, false},
+                           {"shared, no copy", Algorithm::shared, true}};
+constexpr size_t kKindsWithoutShared = 3;
 constexpr int kWarmUp = 6; // MPICH changes its algorithm after five calls
 constexpr double kSecondsPerSize = 2.5;
 constexpr const char* kUsage =
@@ -39,22 +51,22 @@ double now() {
 /// Whole numbers below 2^24 in sum, so that every order of addition gives the same float.
 float value_of(size_t i, int rank) { return float((i * 31 + 7) % 4093 * size_t(rank + 1) % 65521); }
 
-void check_sums(Group& group, std::vector<float>& values, size_t kind) {
+void check_sums(Group& group, std::span<float> values, const Kind& kind) {
     for (size_t i = 0; i < values.size(); ++i) values[i] = value_of(i, group.rank());
-    group.allreduce_sum(values, "check", kAlgorithms[kind]);
+    group.allreduce_sum(values, "check", kind.algorithm);
     for (size_t i = 0; i < values.size(); ++i) {
         float sum = 0;
         for (int r = 0; r < group.size(); ++r) sum += value_of(i, r);
         RG_CHECK(values[i] == sum, "bench_allreduce: expected ", sum, " at element ", i, " of ", values.size(),
-                 ", got ", values[i], " from ", kNames[kind]);
+                 ", got ", values[i], " from ", kind.name);
     }
-    std::fill(values.begin(), values.end(), 0.0f); // sums of zeros stay finite
 }
 
-double time_call(Group& group, std::vector<float>& values, size_t kind) {
+double time_call(Group& group, std::span<float> values, const Kind& kind) {
+    std::fill(values.begin(), values.end(), 1.0f);
     group.barrier("before a call");
     const double begin = now();
-    group.allreduce_sum(values, "timed", kAlgorithms[kind]);
+    group.allreduce_sum(values, "timed", kind.algorithm);
     return now() - begin;
 }
 
@@ -72,30 +84,73 @@ std::vector<double> slowest(Group& group, const std::vector<double>& times) {
     return worst;
 }
 
-void measure(Group& group, size_t count, int iterations) {
-    std::vector<float> values(count);
-    for (size_t kind = 0; kind < kKinds; ++kind) {
-        check_sums(group, values, kind);
-        for (int i = 0; i < kWarmUp; ++i) time_call(group, values, kind);
+void measure(Group& group, std::span<const Kind> kinds, std::span<float> memory, size_t count, int iterations) {
+    std::vector<float> ordinary(count);
+    const auto vector_for = [&](const Kind& kind) {
+        return kind.in_memory ? memory.first(count) : std::span(ordinary);
+    };
+    for (const Kind& kind : kinds) {
+        check_sums(group, vector_for(kind), kind);
+        for (int i = 0; i < kWarmUp; ++i) time_call(group, vector_for(kind), kind);
     }
-    std::vector<double> times[kKinds];
+    std::vector<std::vector<double>> times(kinds.size());
     const double begin = now();
     for (int i = 0; i < iterations; ++i) {
-        for (size_t kind = 0; kind < kKinds; ++kind) times[kind].push_back(time_call(group, values, kind));
+        for (size_t k = 0; k < kinds.size(); ++k) times[k].push_back(time_call(group, vector_for(kinds[k]), kinds[k]));
         if (!group.all(now() - begin < kSecondsPerSize, "time left")) break;
     }
     const double n = group.size(), bytes = double(count * sizeof(float));
     double yardstick = 0;
-    for (size_t kind = 0; kind < kKinds; ++kind) {
-        const std::vector<double> worst = slowest(group, times[kind]);
+    for (size_t k = 0; k < kinds.size(); ++k) {
+        const std::vector<double> worst = slowest(group, times[k]);
         const double median = worst[worst.size() / 2];
-        if (kind == 0) yardstick = median;
+        if (k == 0) yardstick = median;
         if (group.rank() == 0)
-            std::printf("%10zu  %-14s %12.1f %12.1f %10.3f %10.4f %7zu\n", count * sizeof(float), kNames[kind],
+            std::printf("%10zu  %-15s %12.1f %12.1f %10.3f %10.4f %7zu\n", count * sizeof(float), kinds[k].name,
                         median * 1e6, worst.front() * 1e6, 2 * (n - 1) / n * bytes / median * 1e-9, median / yardstick,
                         worst.size());
     }
     std::fflush(stdout);
+}
+
+/// Prints what this machine has for the constants of the cost model: messages between ranks 0 and 1, sums in memory.
+void measure_model(Group& group) {
+    constexpr size_t kBytes = 1 << 20;
+    constexpr int kRepeats = 50;
+    rg::par::Link& link = group.link();
+    std::vector<float> mine(kBytes / sizeof(float), 1.0f), theirs(mine);
+    const rg::par::Operation op{"bench_allreduce", "ping-pong"};
+    const auto half_round_trip = [&](size_t bytes) {
+        const int other = 1 - group.rank();
+        rg::par::Channel out = link.open_send(mine.data(), bytes, other, 9);
+        rg::par::Channel in = link.open_receive(theirs.data(), bytes, other, 9);
+        std::vector<double> times;
+        for (int i = 0; i < kRepeats; ++i) {
+            const double begin = now();
+            for (const bool sends : {group.rank() == 0, group.rank() == 1}) {
+                link.start(sends ? out : in);
+                link.wait(sends ? out : in, op);
+            }
+            times.push_back((now() - begin) / 2);
+        }
+        std::sort(times.begin(), times.end());
+        return times[times.size() / 2];
+    };
+    group.barrier("before the ping-pong");
+    if (group.rank() < 2) {
+        const double alpha = half_round_trip(8), beta = (half_round_trip(kBytes) - alpha) / double(kBytes);
+        const double begin = now();
+        for (int i = 0; i < kRepeats; ++i)
+            rg::par::add_into(rg::par::Element::f32, reinterpret_cast<std::byte*>(mine.data()),
+                              reinterpret_cast<const std::byte*>(theirs.data()), mine.size());
+        const double gamma = (now() - begin) / kRepeats / double(kBytes);
+        const rg::par::CostModel model;
+        if (group.rank() == 0)
+            std::printf("alpha %.2f us, 1/beta %.1f GB/s, 1/gamma %.1f GB/s here; %.2f, %.1f, %.1f in the model for "
+                        "several nodes\n", alpha * 1e6, 1e-9 / beta, 1e-9 / gamma, model.alpha * 1e6,
+                        1e-9 / model.beta, 1e-9 / model.gamma);
+    }
+    group.barrier("after the ping-pong");
 }
 
 int run(Group& group, int argc, char** argv) {
@@ -110,12 +165,18 @@ int run(Group& group, int argc, char** argv) {
         RG_CHECK(iterations >= 1, "bench_allreduce: --iterations expects a number above zero");
     }
     RG_CHECK(group.size() > 1, "bench_allreduce: expected at least two ranks, got one; start it with mpiexec -n 2");
-    if (group.rank() == 0) {
+    const bool one_node = group.local_size() == group.size();
+    const std::span<const Kind> kinds = std::span(kKinds).first(one_node ? std::size(kKinds) : kKindsWithoutShared);
+    const size_t longest = *std::max_element(std::begin(kCounts), std::end(kCounts)) * sizeof(float);
+    const std::span<std::byte> bytes = group.memory(longest, "benchmark");
+    const std::span<float> memory(reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float));
+    if (group.rank() == 0)
         std::printf("allreduce of float32 over %d ranks, %d on this node\n", group.size(), group.local_size());
-        std::printf("%10s  %-14s %12s %12s %10s %10s %7s\n", "bytes", "algorithm", "median us", "best us", "bus GB/s",
+    measure_model(group);
+    if (group.rank() == 0)
+        std::printf("%10s  %-15s %12s %12s %10s %10s %7s\n", "bytes", "algorithm", "median us", "best us", "bus GB/s",
                     "of MPI's", "calls");
-    }
-    for (const size_t count : kCounts) measure(group, count, iterations);
+    for (const size_t count : kCounts) measure(group, kinds, memory, count, iterations);
     return 0;
 }
 
