@@ -2,6 +2,7 @@
 #include "core/op_table.h"
 
 #include "core/context.h"
+#include "core/plan.h"
 #include "core/profile.h"
 #include "core/tape.h"
 
@@ -15,19 +16,6 @@ namespace {
 
 thread_local const Context* current = nullptr;
 
-void execute(Op op, const OpRow& row, const Call& call) {
-    const Context& c = context();
-    const Kernel kernel = c.backend == Backend::cpu ? row.cpu : row.reference;
-    if (!c.profile) return kernel(call);
-    const auto start = std::chrono::steady_clock::now();
-    kernel(call);
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-    double bytes = 0;
-    for (const auto& side : {call.in, call.out})
-        for (const Tensor& t : side) bytes += t.defined() ? double(t.bytes()) : 0;
-    c.profile->add(op, seconds.count(), row.flops ? row.flops(call) : double(call.out[0].numel()), bytes);
-}
-
 } // namespace
 
 const Context& context() {
@@ -37,6 +25,23 @@ const Context& context() {
 
 ContextScope::ContextScope(const Context& context) : before_(current) { current = &context; }
 ContextScope::~ContextScope() { current = before_; }
+
+double flops_of(Op op, const Call& call) {
+    return row(op).flops ? row(op).flops(call) : double(call.out[0].numel());
+}
+
+void execute(Op op, const Call& call) {
+    const Context& c = context();
+    const Kernel kernel = c.backend == Backend::cpu ? row(op).cpu : row(op).reference;
+    if (!c.profile) return kernel(call);
+    const auto start = std::chrono::steady_clock::now();
+    kernel(call);
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+    double bytes = 0;
+    for (const auto& side : {call.in, call.out})
+        for (const Tensor& t : side) bytes += t.defined() ? double(t.bytes()) : 0;
+    c.profile->add(op, seconds.count(), flops_of(op, call), bytes);
+}
 
 std::array<Tensor, kMaxOutputs> run(Op op, std::initializer_list<Tensor> in, const Attrs& attrs,
                                     std::initializer_list<Tensor> into) {
@@ -55,7 +60,10 @@ std::array<Tensor, kMaxOutputs> run(Op op, std::initializer_list<Tensor> in, con
         }
     }
     const std::span<const Tensor> outputs(out.data(), size_t(r.outputs));
-    if (!DryRun::active()) execute(op, r, {attrs, inputs, outputs});
+    if (Trace* trace = Trace::active())
+        trace->add(op, attrs, inputs, outputs);
+    else if (!DryRun::active())
+        execute(op, {attrs, inputs, outputs});
     if (Tape* tape = Tape::active(); tape && r.backward) tape->record(op, attrs, inputs, outputs);
     return out;
 }

@@ -13,11 +13,12 @@ namespace rg {
 
 #define RG_OPS(X)                                                                                                      \
     X(conv2d) X(conv2d_dgrad) X(conv2d_wgrad)                                                                          \
-    X(channel_stats) X(batch_norm) X(batch_norm_sums) X(batch_norm_grad) X(running_update)                             \
-    X(relu) X(relu_grad) X(add)                                                                                        \
+    X(channel_stats) X(rank_stats) X(batch_norm) X(batch_norm_sums) X(rank_sums) X(batch_norm_grad) X(running_update)  \
+    X(relu) X(relu_grad) X(add) X(cast)                                                                                \
     X(max_pool2d) X(max_pool2d_grad) X(avg_pool2d) X(avg_pool2d_grad)                                                  \
     X(softmax) X(softmax_grad) X(cross_entropy) X(cross_entropy_grad) X(mse_loss) X(mse_loss_grad) X(dropout)          \
-    X(sgdm_update)
+    X(sgdm_update)                                                                                                     \
+    X(norm_conv2d) X(conv2d_norm) X(conv2d_norm_grad) X(norm_max_pool2d) X(norm_max_pool2d_grad)
 
 enum class Op : uint8_t {
 #define RG_OP_ENUM(name) name,
@@ -26,18 +27,20 @@ enum class Op : uint8_t {
         count
 };
 
-constexpr int kMaxInputs = 6, kMaxOutputs = 3;
+constexpr int kMaxInputs = 11, kMaxOutputs = 5;
 
 /// The plain values that an op takes beside tensors. One struct serves all rows; a row reads what it needs.
 struct Attrs {
     int64_t stride = 1, pad = 0, window = 0; // convolution, pooling
     int64_t height = 0, width = 0;           // what a gradient restores: of the input; of the filter (conv2d_wgrad)
-    bool stats = false;                      // conv2d: also give the batch statistics of the result
+    bool stats = false;                      // conv2d: also the batch statistics of the result (gradients: sums)
     bool relu = false;                       // batch_norm and its gradients: with ReLU
     bool frozen = false;                     // batch_norm: the statistics are constants
+    bool input_relu = false;                 // conv2d_norm_grad: the input's normalisation has ReLU
     float epsilon = 0;                       // batch_norm
     float rate = 0;                          // dropout probability, label smoothing, running-average momentum
     uint64_t seed = 0;                       // dropout
+    DType dtype = DType::f32;                // cast
     // sgdm_update
     float lr = 0, momentum = 0, weight_decay = 0;
     bool nesterov = false;
@@ -102,5 +105,10 @@ const OpRow& row(Op op);
 /// records on the active tape. Every op of the framework goes through here.
 std::array<Tensor, kMaxOutputs> run(Op op, std::initializer_list<Tensor> in, const Attrs& attrs = {},
                                     std::initializer_list<Tensor> into = {});
+
+/// Executes an op whose outputs exist on the context's backend, and times it if a profile is kept.
+void execute(Op op, const Call& call);
+/// Floating-point operations of a call.
+double flops_of(Op op, const Call& call);
 
 } // namespace rg

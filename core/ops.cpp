@@ -28,6 +28,16 @@ void expect_float(const char* op, const char* name, const Tensor& t, DType as) {
              ", expected ", as == DType::f64 ? "f64" : "f32");
 }
 
+/// Values that flow through a network: f32, bf16 (stored so, computed in f32), or f64.
+void expect_activation(const char* op, const char* name, const Tensor& t, DType as) {
+    RG_CHECK(t.defined(), op, ": ", name, " is undefined");
+    RG_CHECK(t.dtype() == as && (as == DType::bf16 || as == DType::f32 || as == DType::f64), op, ": ", name, " is ",
+             name_of(t.dtype()), ", expected ", as == DType::bf16 || as == DType::f64 ? name_of(as) : "f32 or bf16");
+}
+
+/// The type of parameters, statistics and sums beside activations x: f32 beside bf16.
+DType precise(const Tensor& x) { return x.dtype() == DType::bf16 ? DType::f32 : x.dtype(); }
+
 /// Four extents, of which only the first, the number of images, may be zero.
 void expect_image(const char* op, const char* name, const Tensor& t) {
     expect_rank(op, name, t, 4);
@@ -51,22 +61,23 @@ OutputSpecs infer_conv2d(In in, const Attrs& a) {
     expect_rank("conv2d", "w", w, 4);
     RG_CHECK(w.extent(0) >= 1, "conv2d: w has k=0");
     RG_CHECK(w.extent(3) == x.extent(3), "conv2d: w has c=", w.extent(3), ", x has c=", x.extent(3));
-    expect_float("conv2d", "x", x, x.dtype());
-    expect_float("conv2d", "w", w, x.dtype());
+    expect_activation("conv2d", "x", x, x.dtype());
+    expect_float("conv2d", "w", w, precise(x));
     if (b.defined()) {
         expect_shape("conv2d", "b", b, {w.extent(0)});
-        expect_float("conv2d", "b", b, x.dtype());
+        expect_float("conv2d", "b", b, precise(x));
     }
     const Shape y{x.extent(0), window_extent("conv2d", x.extent(1), w.extent(1), a.stride, a.pad),
                   window_extent("conv2d", x.extent(2), w.extent(2), a.stride, a.pad), w.extent(0)};
-    return {{{y, x.dtype()}, {a.stats ? Shape{2, w.extent(0)} : Shape{0}, x.dtype()}}};
+    return {{{y, x.dtype()}, {a.stats ? Shape{2, w.extent(0)} : Shape{0}, precise(x)}}};
 }
 
 OutputSpecs infer_conv2d_dgrad(In in, const Attrs& a) {
     const Tensor &dy = in[0], &w = in[1];
     expect_rank("conv2d_dgrad", "dy", dy, 4);
     expect_rank("conv2d_dgrad", "w", w, 4);
-    expect_float("conv2d_dgrad", "w", w, dy.dtype());
+    expect_activation("conv2d_dgrad", "dy", dy, dy.dtype());
+    expect_float("conv2d_dgrad", "w", w, precise(dy));
     expect_shape("conv2d_dgrad", "dy", dy,
                  {dy.extent(0), window_extent("conv2d_dgrad", a.height, w.extent(1), a.stride, a.pad),
                   window_extent("conv2d_dgrad", a.width, w.extent(2), a.stride, a.pad), w.extent(0)});
@@ -77,16 +88,18 @@ OutputSpecs infer_conv2d_wgrad(In in, const Attrs& a) {
     const Tensor &dy = in[0], &x = in[1];
     expect_rank("conv2d_wgrad", "dy", dy, 4);
     expect_rank("conv2d_wgrad", "x", x, 4);
-    expect_float("conv2d_wgrad", "x", x, dy.dtype());
+    expect_activation("conv2d_wgrad", "x", x, x.dtype());
+    expect_activation("conv2d_wgrad", "dy", dy, x.dtype());
     expect_shape("conv2d_wgrad", "dy", dy,
                  {x.extent(0), window_extent("conv2d_wgrad", x.extent(1), a.height, a.stride, a.pad),
                   window_extent("conv2d_wgrad", x.extent(2), a.width, a.stride, a.pad), dy.extent(3)});
-    return {{{{dy.extent(3), a.height, a.width, x.extent(3)}, x.dtype()}, {{dy.extent(3)}, x.dtype()}}};
+    return {{{{dy.extent(3), a.height, a.width, x.extent(3)}, precise(x)}, {{dy.extent(3)}, precise(x)}}};
 }
 
 OutputSpecs infer_channel_stats(In in, const Attrs&) {
     expect_image("channel_stats", "x", in[0]);
-    return {{{{2, in[0].extent(3)}, in[0].dtype()}}};
+    expect_activation("channel_stats", "x", in[0], in[0].dtype());
+    return {{{{2, in[0].extent(3)}, precise(in[0])}}};
 }
 
 /// Inputs of batch_norm from `first` on: x, stats, gamma, beta.
@@ -96,7 +109,9 @@ void expect_batch_norm(const char* op, In in, size_t first) {
     expect_shape(op, "stats", in[first + 1], {2, x.extent(3)});
     expect_shape(op, "gamma", in[first + 2], {x.extent(3)});
     expect_shape(op, "beta", in[first + 3], {x.extent(3)});
-    for (size_t i = first; i < first + 4; ++i) expect_float(op, "an input", in[i], x.dtype());
+    expect_activation(op, "x", x, x.dtype());
+    for (size_t i = first + 1; i < first + 4; ++i)
+        expect_float(op, i == first + 1 ? "stats" : i == first + 2 ? "gamma" : "beta", in[i], precise(x));
 }
 
 OutputSpecs infer_batch_norm(In in, const Attrs&) {
@@ -107,29 +122,52 @@ OutputSpecs infer_batch_norm(In in, const Attrs&) {
 OutputSpecs infer_batch_norm_sums(In in, const Attrs&) {
     expect_batch_norm("batch_norm_sums", in, 1);
     expect_shape("batch_norm_sums", "dy", in[0], in[1].shape());
-    return {{{{in[1].extent(3)}, in[1].dtype()}, {{in[1].extent(3)}, in[1].dtype()}}};
+    expect_activation("batch_norm_sums", "dy", in[0], in[1].dtype());
+    return {{{{in[1].extent(3)}, precise(in[1])}, {{in[1].extent(3)}, precise(in[1])}}};
 }
 
 OutputSpecs infer_batch_norm_grad(In in, const Attrs&) {
     // dy, x, stats, gamma, beta, and the sums [2 c] of batch_norm_sums: dgamma (row 0), dbeta (row 1)
     expect_batch_norm("batch_norm_grad", in, 1);
     expect_shape("batch_norm_grad", "dy", in[0], in[1].shape());
+    expect_activation("batch_norm_grad", "dy", in[0], in[1].dtype());
     expect_shape("batch_norm_grad", "sums", in[5], {2, in[1].extent(3)});
+    expect_float("batch_norm_grad", "sums", in[5], precise(in[1]));
     return like(in[1]);
+}
+
+OutputSpecs infer_rank_stats(In in, const Attrs&) {
+    expect_rank("rank_stats", "stats", in[0], 2);
+    expect_float("rank_stats", "stats", in[0], in[0].dtype());
+    return like(in[0]);
+}
+
+OutputSpecs infer_rank_sums(In in, const Attrs&) {
+    expect_rank("rank_sums", "dgamma", in[0], 1);
+    expect_shape("rank_sums", "dbeta", in[1], in[0].shape());
+    for (const Tensor& t : in) expect_float("rank_sums", "an input", t, in[0].dtype());
+    return {{{{2, in[0].numel()}, in[0].dtype()}}};
 }
 
 OutputSpecs infer_running_update(In in, const Attrs& a) {
     expect_rank("running_update", "stats", in[1], 2);
     expect_shape("running_update", "running", in[0], in[1].shape());
-    RG_CHECK(a.height >= 0, "running_update: count ", a.height, " is negative");
+    RG_CHECK(a.height >= 0 && a.width >= 0, "running_update: ", a.height, " images of ", a.width, " values");
     return like(in[0]);
 }
 
-template <const char* const& kOp>
+OutputSpecs infer_cast(In in, const Attrs& a) {
+    expect_activation("cast", "x", in[0], in[0].dtype());
+    RG_CHECK(a.dtype == DType::f32 || a.dtype == DType::bf16 || a.dtype == DType::f64, "cast: to ", name_of(a.dtype),
+             " is not possible; f32, bf16 and f64 are");
+    return {{{in[0].shape(), a.dtype}}};
+}
+
+template <const char* const& kOp, bool kParameters = false>
 OutputSpecs infer_same_shapes(In in, const Attrs&) {
     for (const Tensor& t : in) {
         expect_shape(kOp, "an input", t, in[0].shape());
-        expect_float(kOp, "an input", t, in[0].dtype());
+        (kParameters ? expect_float : expect_activation)(kOp, "an input", t, in[0].dtype());
     }
     return like(in[0]);
 }
@@ -142,7 +180,7 @@ const char* const kSoftmaxGrad = "softmax_grad";
 
 Shape pooled(const char* op, const Tensor& x, const Attrs& a) {
     expect_rank(op, "x", x, 4);
-    expect_float(op, "x", x, x.dtype());
+    expect_activation(op, "x", x, x.dtype());
     return {x.extent(0), window_extent(op, x.extent(1), a.window, a.stride, 0),
             window_extent(op, x.extent(2), a.window, a.stride, 0), x.extent(3)};
 }
@@ -156,9 +194,18 @@ OutputSpecs infer_max_pool2d(In in, const Attrs& a) {
 OutputSpecs infer_avg_pool2d(In in, const Attrs& a) { return {{{pooled("avg_pool2d", in[0], a), in[0].dtype()}}}; }
 
 OutputSpecs infer_pool_grad(In in, const Attrs& a) {
-    expect_rank("pooling gradient", "dy", in[0], 4);
-    if (in.size() > 1) expect_shape("max_pool2d_grad", "positions", in[1], in[0].shape());
-    return {{{{in[0].extent(0), a.height, a.width, in[0].extent(3)}, in[0].dtype()}}};
+    const char* const op = in.size() > 1 ? "max_pool2d_grad" : "avg_pool2d_grad";
+    const Tensor& dy = in[0];
+    expect_rank(op, "dy", dy, 4);
+    expect_activation(op, "dy", dy, dy.dtype());
+    expect_shape(op, "dy", dy,
+                 {dy.extent(0), window_extent(op, a.height, a.window, a.stride, 0),
+                  window_extent(op, a.width, a.window, a.stride, 0), dy.extent(3)});
+    if (in.size() > 1) {
+        expect_shape(op, "positions", in[1], dy.shape());
+        RG_CHECK(in[1].dtype() == DType::u8, op, ": positions are u8, got ", name_of(in[1].dtype()));
+    }
+    return {{{{dy.extent(0), a.height, a.width, dy.extent(3)}, dy.dtype()}}};
 }
 
 OutputSpecs infer_softmax(In in, const Attrs&) {
@@ -176,12 +223,69 @@ OutputSpecs infer_cross_entropy(In in, const Attrs& a) {
     return {{{{}, in[0].dtype()}, {in[0].shape(), in[0].dtype()}}}; // loss, probabilities
 }
 
-OutputSpecs infer_cross_entropy_grad(In in, const Attrs&) { return like(in[0]); }
+OutputSpecs infer_cross_entropy_grad(In in, const Attrs& a) { // probabilities, labels, gradient of the loss
+    const DType type = infer_cross_entropy(in.first(2), a)[0].dtype;
+    RG_CHECK(in[2].defined() && in[2].numel() == 1, "cross_entropy_grad: the gradient of the loss needs one element");
+    expect_float("cross_entropy_grad", "the gradient of the loss", in[2], type);
+    return like(in[0]);
+}
 
 OutputSpecs infer_mse_loss(In in, const Attrs&) {
     expect_float("mse_loss", "prediction", in[0], in[0].dtype());
     expect_shape("mse_loss", "target", in[1], in[0].shape());
+    expect_float("mse_loss", "target", in[1], in[0].dtype());
     return {{{{}, in[0].dtype()}}};
+}
+
+OutputSpecs infer_mse_loss_grad(In in, const Attrs& a) { // prediction, target, gradient of the loss
+    const DType type = infer_mse_loss(in.first(2), a)[0].dtype;
+    RG_CHECK(in[2].defined() && in[2].numel() == 1, "mse_loss_grad: the gradient of the loss needs one element");
+    expect_float("mse_loss_grad", "the gradient of the loss", in[2], type);
+    return like(in[0]);
+}
+
+// Rows that only a plan uses (fuse.cpp): joined ops, whose inputs are those of their parts.
+
+OutputSpecs infer_norm_conv2d(In in, const Attrs& a) { // x, stats, gamma, beta of x; w, b
+    expect_batch_norm("norm_conv2d", in, 0);
+    return infer_conv2d(std::array{in[0], in[4], in[5]}, a);
+}
+
+OutputSpecs infer_conv2d_norm(In in, const Attrs& a) { // x, w, b; stats, gamma, beta of the convolution's result
+    const OutputSpec y = infer_conv2d(in.first(3), a)[0];
+    for (size_t i = 3; i < 6; ++i) expect_float("conv2d_norm", "an input", in[i], precise(in[0]));
+    expect_shape("conv2d_norm", "stats", in[3], {2, y.shape[3]});
+    expect_shape("conv2d_norm", "gamma", in[4], {y.shape[3]});
+    expect_shape("conv2d_norm", "beta", in[5], {y.shape[3]});
+    return {{y}};
+}
+
+OutputSpecs infer_conv2d_norm_grad(In in, const Attrs& a) {
+    // dz, y, stats, gamma, beta, sums as batch_norm_grad takes them; x [, stats, gamma, beta of x]; w
+    const OutputSpec dy = infer_batch_norm_grad(in.first(6), a)[0];
+    const Tensor &x = in[6], &w = in[10];
+    if (in[7].defined()) expect_batch_norm("conv2d_norm_grad", in, 6);
+    const OutputSpec y = infer_conv2d(std::array{x, w, Tensor()}, a)[0];
+    RG_CHECK(y.shape == dy.shape, "conv2d_norm_grad: y needs shape ", y.shape.str(), ", got ", dy.shape.str());
+    const Shape sums = a.stats ? Shape{x.extent(3)} : Shape{0};
+    expect_activation("conv2d_norm_grad", "x", x, in[1].dtype());
+    const DType type = precise(x);
+    return {{{w.shape(), type}, {{w.extent(0)}, type}, {x.shape(), x.dtype()}, {sums, type}, {sums, type}}};
+}
+
+OutputSpecs infer_norm_max_pool2d(In in, const Attrs& a) {
+    expect_batch_norm("norm_max_pool2d", in, 0);
+    return infer_max_pool2d(in.first(1), a);
+}
+
+OutputSpecs infer_norm_max_pool2d_grad(In in, const Attrs& a) { // dy, positions; x, stats, gamma, beta
+    expect_batch_norm("norm_max_pool2d_grad", in, 2);
+    const OutputSpec y = infer_max_pool2d(in.subspan(2, 1), a)[0];
+    expect_shape("norm_max_pool2d_grad", "dy", in[0], y.shape);
+    expect_shape("norm_max_pool2d_grad", "positions", in[1], y.shape);
+    expect_activation("norm_max_pool2d_grad", "dy", in[0], in[2].dtype());
+    const int64_t c = in[2].extent(3);
+    return {{{in[2].shape(), in[2].dtype()}, {{c}, precise(in[2])}, {{c}, precise(in[2])}}};
 }
 
 // ---- backward rules ------------------------------------------------------------------------------------------------
@@ -191,9 +295,9 @@ void backward_conv2d(Backward& b) {
     Attrs a{.stride = b.attrs().stride, .pad = b.attrs().pad};
     if (b.wants(1) || b.wants(2)) {
         a.height = w.extent(1), a.width = w.extent(2);
-        const auto [dw, db, unused] = run(Op::conv2d_wgrad, {b.dy(), x}, a, {b.into(1), b.into(2)});
-        if (b.wants(1)) b.give(1, dw);
-        if (b.wants(2)) b.give(2, db);
+        const auto out = run(Op::conv2d_wgrad, {b.dy(), x}, a, {b.into(1), b.into(2)});
+        for (int i : {1, 2})
+            if (b.wants(i)) b.give(i, out[size_t(i - 1)]);
     }
     if (b.wants(0)) {
         a.height = x.extent(1), a.width = x.extent(2);
@@ -201,31 +305,16 @@ void backward_conv2d(Backward& b) {
     }
 }
 
-/// The two sums over all ranks, each rank's weighted by its share; see batch_norm_grad for why that is what it needs.
-Tensor combine_sums(const Tensor& dgamma, const Tensor& dbeta) {
-    const int64_t c = dgamma.numel();
-    Tensor sums = Tensor::empty({2, c}, dgamma.dtype());
-    SyncGroup* group = context().sync;
-    if (DryRun::active()) return sums;
-    const Tensor gammas = dgamma.to(DType::f64), betas = dbeta.to(DType::f64), both = Tensor::empty({2, c}, DType::f64);
-    const double share = group ? group->share : 1;
-    for (int64_t i = 0; i < c; ++i) {
-        both.data<double>()[i] = share * gammas.data<double>()[i];
-        both.data<double>()[c + i] = share * betas.data<double>()[i];
-    }
-    if (group) group->sum(both.span<double>());
-    return both.to(sums.dtype());
-}
-
 void backward_batch_norm(Backward& b) {
     const Tensor &x = b.in(0), &stats = b.in(1), &gamma = b.in(2), &beta = b.in(3);
     const Tensor dbeta_into = beta.key() == gamma.key() ? Tensor() : b.into(3); // one tensor as both: two buffers
-    const auto [dgamma, dbeta, unused] =
-        run(Op::batch_norm_sums, {b.dy(), x, stats, gamma, beta}, b.attrs(), {b.into(2), dbeta_into});
+    const auto out = run(Op::batch_norm_sums, {b.dy(), x, stats, gamma, beta}, b.attrs(), {b.into(2), dbeta_into});
+    const Tensor &dgamma = out[0], &dbeta = out[1];
     if (b.wants(2)) b.give(2, dgamma);
     if (b.wants(3)) b.give(3, dbeta);
     if (!b.wants(0)) return;
-    const Tensor sums = b.attrs().frozen ? Tensor::zeros({2, gamma.numel()}, gamma.dtype()) : combine_sums(dgamma, dbeta);
+    const Tensor sums = b.attrs().frozen ? Tensor::constant({2, gamma.numel()}, 0, gamma.dtype())
+                                         : run(Op::rank_sums, {dgamma, dbeta})[0];
     b.give(0, run(Op::batch_norm_grad, {b.dy(), x, stats, gamma, beta, sums}, b.attrs(), {b.into(0)})[0]);
 }
 
@@ -255,6 +344,7 @@ void backward_mse_loss(Backward& b) {
     for (int i : {0, 1})
         if (b.wants(i)) b.give(i, run(Op::mse_loss_grad, {b.in(i), b.in(1 - i), b.dy()}, {}, {b.into(i)})[0]);
 }
+void backward_cast(Backward& b) { b.give(0, run(Op::cast, {b.dy()}, {.dtype = b.in(0).dtype()}, {b.into(0)})[0]); }
 void backward_dropout(Backward& b) { b.give(0, run(Op::dropout, {b.dy()}, b.attrs(), {b.into(0)})[0]); }
 
 // ---- arithmetic ----------------------------------------------------------------------------------------------------
@@ -268,6 +358,15 @@ double flops_conv2d(const Call& call) {
 double flops_conv2d_dgrad(const Call& call) {
     const Tensor& w = call.in[1];
     return conv_flops(call.in[0], double(w.extent(1)), double(w.extent(2)), double(w.extent(3)));
+}
+double flops_norm_conv2d(const Call& call) {
+    const Tensor& w = call.in[4];
+    return conv_flops(call.out[0], double(w.extent(1)), double(w.extent(2)), double(w.extent(3)));
+}
+double flops_conv2d_norm_grad(const Call& call) {
+    const Tensor& w = call.in[10];
+    const double one = conv_flops(call.in[1], double(w.extent(1)), double(w.extent(2)), double(w.extent(3)));
+    return call.out[2].defined() ? 2 * one : one;
 }
 double flops_conv2d_wgrad(const Call& call) {
     const Tensor& dw = call.out[0];
@@ -286,26 +385,34 @@ const OpRow& row(Op op) {
         RG_ROW(conv2d_dgrad, 2, 1, infer_conv2d_dgrad, nullptr, 0, flops_conv2d_dgrad),
         RG_ROW(conv2d_wgrad, 2, 2, infer_conv2d_wgrad, nullptr, 0, flops_conv2d_wgrad),
         RG_ROW(channel_stats, 1, 1, infer_channel_stats),
+        RG_ROW(rank_stats, 1, 1, infer_rank_stats),
         RG_ROW(batch_norm, 4, 1, infer_batch_norm, backward_batch_norm,
                saves_in(0) | saves_in(1) | saves_in(2) | saves_in(3)),
         RG_ROW(batch_norm_sums, 5, 2, infer_batch_norm_sums),
+        RG_ROW(rank_sums, 2, 1, infer_rank_sums),
         RG_ROW(batch_norm_grad, 6, 1, infer_batch_norm_grad),
         RG_ROW(running_update, 2, 1, infer_running_update),
         RG_ROW(relu, 1, 1, infer_same_shapes<kRelu>, backward_relu, saves_out(0)),
         RG_ROW(relu_grad, 2, 1, infer_same_shapes<kReluGrad>),
         RG_ROW(add, 2, 1, infer_same_shapes<kAdd>, backward_add),
+        RG_ROW(cast, 1, 1, infer_cast, backward_cast),
         RG_ROW(max_pool2d, 1, 2, infer_max_pool2d, backward_max_pool2d, saves_out(1)),
         RG_ROW(max_pool2d_grad, 2, 1, infer_pool_grad),
         RG_ROW(avg_pool2d, 1, 1, infer_avg_pool2d, backward_avg_pool2d),
         RG_ROW(avg_pool2d_grad, 1, 1, infer_pool_grad),
         RG_ROW(softmax, 1, 1, infer_softmax, backward_softmax, saves_out(0)),
-        RG_ROW(softmax_grad, 2, 1, infer_same_shapes<kSoftmaxGrad>),
+        RG_ROW(softmax_grad, 2, 1, infer_same_shapes<kSoftmaxGrad, true>),
         RG_ROW(cross_entropy, 2, 2, infer_cross_entropy, backward_cross_entropy, saves_in(1) | saves_out(1)),
         RG_ROW(cross_entropy_grad, 3, 1, infer_cross_entropy_grad),
         RG_ROW(mse_loss, 2, 1, infer_mse_loss, backward_mse_loss, saves_in(0) | saves_in(1)),
-        RG_ROW(mse_loss_grad, 3, 1, infer_cross_entropy_grad),
+        RG_ROW(mse_loss_grad, 3, 1, infer_mse_loss_grad),
         RG_ROW(dropout, 1, 1, infer_same_shapes<kDropout>, backward_dropout),
-        RG_ROW(sgdm_update, 3, 1, infer_same_shapes<kSgdm>),
+        RG_ROW(sgdm_update, 3, 1, infer_same_shapes<kSgdm, true>),
+        RG_ROW(norm_conv2d, 6, 2, infer_norm_conv2d, nullptr, 0, flops_norm_conv2d),
+        RG_ROW(conv2d_norm, 6, 1, infer_conv2d_norm, nullptr, 0, flops_conv2d),
+        RG_ROW(conv2d_norm_grad, 11, 5, infer_conv2d_norm_grad, nullptr, 0, flops_conv2d_norm_grad),
+        RG_ROW(norm_max_pool2d, 4, 2, infer_norm_max_pool2d),
+        RG_ROW(norm_max_pool2d_grad, 6, 3, infer_norm_max_pool2d_grad),
     };
     static_assert(std::size(kRows) == size_t(Op::count), "one row per op, in the order of RG_OPS");
     return kRows[size_t(op)];
@@ -335,19 +442,7 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b) {
 Tensor channel_stats(const Tensor& x) { return run(Op::channel_stats, {x})[0]; }
 
 Tensor combine_stats(const Tensor& stats) {
-    SyncGroup* group = context().sync;
-    if (!group || DryRun::active()) return stats;
-    // Sum over ranks of f (mean, var + mean^2), in double: exact enough that no second exchange is needed.
-    const int64_t c = stats.extent(1);
-    const Tensor moments = stats.to(DType::f64);
-    double *mean = moments.data<double>(), *var = mean + c;
-    for (int64_t i = 0; i < c; ++i) {
-        var[i] = group->share * (var[i] + mean[i] * mean[i]);
-        mean[i] *= group->share;
-    }
-    group->sum(moments.span<double>());
-    for (int64_t i = 0; i < c; ++i) var[i] = std::max(0.0, var[i] - mean[i] * mean[i]);
-    return moments.to(stats.dtype());
+    return context().sync ? run(Op::rank_stats, {stats})[0] : stats;
 }
 
 Tensor batch_norm(const Tensor& x, const Tensor& stats, const Tensor& gamma, const Tensor& beta, BatchNorm options) {
@@ -355,12 +450,13 @@ Tensor batch_norm(const Tensor& x, const Tensor& stats, const Tensor& gamma, con
                {.relu = options.relu, .frozen = options.frozen, .epsilon = options.epsilon})[0];
 }
 
-void update_running(const Tensor& running, const Tensor& stats, int64_t count, float momentum) {
-    run(Op::running_update, {running, stats}, {.height = count, .rate = momentum}, {running});
+void update_running(const Tensor& running, const Tensor& stats, int64_t images, int64_t pixels, float momentum) {
+    run(Op::running_update, {running, stats}, {.height = images, .width = pixels, .rate = momentum}, {running});
 }
 
 Tensor relu(const Tensor& x) { return run(Op::relu, {x})[0]; }
 Tensor add(const Tensor& a, const Tensor& b) { return run(Op::add, {a, b})[0]; }
+Tensor cast(const Tensor& x, DType to) { return x.dtype() == to ? x : run(Op::cast, {x}, {.dtype = to})[0]; }
 Tensor max_pool2d(const Tensor& x, int64_t window, int64_t stride) {
     return run(Op::max_pool2d, {x}, {.stride = stride, .window = window})[0];
 }

@@ -1,7 +1,9 @@
 // The functions that networks are written with. Each runs a row of the op table and records on the active tape.
 //
-// Shapes: images [n h w c], filters [k r s c], vectors [n c], labels i32 [n]. Values are f32 (the reference backend
-// also takes f64). Errors name the op, what it expected and what it got.
+// Shapes: images [n h w c], filters [k r s c], vectors [n c], labels i32 [n]. Images may be f32 or bf16; then what is
+// computed from them is bf16, too, while parameters, statistics, sums and losses stay f32, and so does the arithmetic
+// (filters are rounded to bf16 as operands). The reference backend also takes f64. Errors name the op, what it
+// expected and what it got.
 #pragma once
 
 #include "core/op_table.h"
@@ -41,15 +43,17 @@ struct BatchNorm {
 };
 Tensor batch_norm(const Tensor& x, const Tensor& stats, const Tensor& gamma, const Tensor& beta, BatchNorm options = {});
 
-/// running = (1 - momentum) * running + momentum * stats, with the variance unbiased for `count` values per channel
-/// (as PyTorch does). Both [2 c]; in place.
-void update_running(const Tensor& running, const Tensor& stats, int64_t count, float momentum);
+/// running = (1 - momentum) * running + momentum * stats, with the variance unbiased for images * pixels values per
+/// channel (as PyTorch does); under Context::sync, for the images of all ranks. Both [2 c]; in place.
+void update_running(const Tensor& running, const Tensor& stats, int64_t images, int64_t pixels, float momentum);
 
 /// Statistics over all ranks of Context::sync, weighted by their shares; the same tensor when there is none.
 Tensor combine_stats(const Tensor& stats);
 
 Tensor relu(const Tensor& x);
 Tensor add(const Tensor& a, const Tensor& b);
+/// Element-wise conversion; x itself when it has that type already.
+Tensor cast(const Tensor& x, DType to);
 
 /// Windows without padding: [n h w c] -> [n h' w' c]. Max takes the first of equal values.
 Tensor max_pool2d(const Tensor& x, int64_t window, int64_t stride);

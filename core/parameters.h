@@ -58,7 +58,7 @@ public:
     std::vector<Tensor> value_list() const;
     std::vector<Tensor> gradient_list() const;
 
-    /// Training steps that the running statistics have seen.
+    /// Training steps that the running statistics have seen; whoever trains counts them.
     int64_t batches_tracked = 0;
 
 private:

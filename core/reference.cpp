@@ -1,7 +1,9 @@
-// The definition of every op: plain loops, every value and sum in double, f32 or f64 tensors.
+// The definition of every op: plain loops, every value and sum in double, rounded once to
+// the type of the result (f32, bf16 or f64).
 //
 // Written to be checked by eye against the formula, not to be fast. Tests compare each backend with these, and check
 // these against finite differences.
+#include "core/context.h"
 #include "core/kernels.h"
 #include "core/rng.h"
 
@@ -21,6 +23,9 @@ Values read(const Tensor& t) {
     const auto span = wide.span<double>();
     return {span.begin(), span.end()};
 }
+
+/// Filters as operands beside activations x: rounded to bf16 where those are.
+Values read_filters(const Tensor& w, const Tensor& x) { return read(x.dtype() == DType::bf16 ? w.to(DType::bf16) : w); }
 
 void write(const Tensor& t, const Values& values) {
     const Tensor narrow = Tensor::of<double>(t.shape(), values).to(t.dtype());
@@ -96,7 +101,7 @@ private:
 
 void conv2d(const Call& call) {
     const Tensor &x = call.in[0], &w = call.in[1], &b = call.in[2], &y = call.out[0];
-    const Values xv = read(x), wv = read(w);
+    const Values xv = read(x), wv = read_filters(w, x);
     Values yv(size_t(y.numel()), 0.0);
     if (b.defined()) {
         const Values bv = read(b);
@@ -110,7 +115,7 @@ void conv2d(const Call& call) {
 
 void conv2d_dgrad(const Call& call) {
     const Tensor &dy = call.in[0], &w = call.in[1], &dx = call.out[0];
-    const Values dyv = read(dy), wv = read(w);
+    const Values dyv = read(dy), wv = read_filters(w, dy);
     Values dxv(size_t(dx.numel()), 0.0);
     for_each_product(dx.shape(), w.shape(), dy.shape(), call.attrs,
                      [&](size_t yi, size_t xi, size_t wi) { dxv[xi] += dyv[yi] * wv[wi]; });
@@ -167,10 +172,40 @@ void batch_norm_grad(const Call& call) {
     write(call.out[0], dx);
 }
 
+// Sums over ranks of f (mean, var + mean^2), in double: exact enough that no second exchange is needed.
+void rank_stats(const Call& call) {
+    Values moments = read(call.in[0]);
+    SyncGroup* group = context().sync;
+    const size_t c = moments.size() / 2;
+    if (group) {
+        for (size_t i = 0; i < c; ++i) {
+            moments[c + i] = group->share * (moments[c + i] + moments[i] * moments[i]);
+            moments[i] *= group->share;
+        }
+        group->sum(moments);
+        for (size_t i = 0; i < c; ++i) moments[c + i] = std::max(0.0, moments[c + i] - moments[i] * moments[i]);
+    }
+    write(call.out[0], moments);
+}
+
+// The two sums over all ranks, each rank's weighted by its share; batch_norm_grad says why that is what it needs.
+void rank_sums(const Call& call) {
+    const Values dgamma = read(call.in[0]), dbeta = read(call.in[1]);
+    SyncGroup* group = context().sync;
+    const double share = group ? group->share : 1;
+    Values sums;
+    for (const Values* values : {&dgamma, &dbeta})
+        for (const double v : *values) sums.push_back(share * v);
+    if (group) group->sum(sums);
+    write(call.out[0], sums);
+}
+
 void running_update(const Call& call) {
     Values running = read(call.in[0]);
     const Values stats = read(call.in[1]);
-    const double count = double(call.attrs.height), momentum = call.attrs.rate;
+    const SyncGroup* group = context().sync;
+    const int64_t images = group ? group->samples : call.attrs.height;
+    const double count = double(images * call.attrs.width), momentum = call.attrs.rate;
     for (size_t i = 0; i < running.size(); ++i) {
         const bool is_variance = i >= running.size() / 2;
         const double unbias = is_variance && count > 1 ? count / (count - 1) : 1;
@@ -183,6 +218,11 @@ void relu(const Call& call) {
     Values x = read(call.in[0]);
     for (double& v : x) v = v <= 0 ? 0 : v; // a NaN stays
     write(call.out[0], x);
+}
+
+void cast(const Call& call) {
+    const Tensor converted = call.in[0].to(call.attrs.dtype);
+    if (converted.bytes()) std::copy_n(converted.bytes_data(), converted.bytes(), call.out[0].bytes_data());
 }
 
 void relu_grad(const Call& call) {
@@ -335,6 +375,58 @@ void sgdm_update(const Call& call) {
     }
     write(call.out[0], p);
     write(call.in[1], v);
+}
+
+// ---- joined ops: their parts, one after the other ------------------------------------------------------------------
+
+namespace {
+
+using Tensors = std::vector<Tensor>;
+
+Tensor empty_like(const Tensor& t) { return Tensor::empty(t.shape(), t.dtype()); }
+
+/// relu(batch norm) of x with stats, gamma, beta; x itself if they are absent.
+Tensor normalised(std::span<const Tensor> in, float epsilon, bool relu) {
+    if (!in[1].defined()) return in[0];
+    const Tensors z{empty_like(in[0])};
+    batch_norm({{.relu = relu, .epsilon = epsilon}, in, z});
+    return z[0];
+}
+
+} // namespace
+
+void norm_conv2d(const Call& call) {
+    conv2d({call.attrs, Tensors{normalised(call.in.first(4), call.attrs.epsilon, call.attrs.relu), call.in[4], call.in[5]},
+            call.out});
+}
+
+void conv2d_norm(const Call& call) {
+    const Tensor y = Tensor::empty(call.out[0].shape(), call.out[0].dtype());
+    conv2d({{.stride = call.attrs.stride, .pad = call.attrs.pad}, call.in.first(3), Tensors{y, {}}});
+    batch_norm({call.attrs, Tensors{y, call.in[3], call.in[4], call.in[5]}, call.out});
+}
+
+void conv2d_norm_grad(const Call& call) {
+    const Attrs& a = call.attrs;
+    const Tensor &x = call.in[6], &w = call.in[10], dy = empty_like(call.in[1]);
+    batch_norm_grad({a, call.in.first(6), Tensors{dy}});
+    Attrs conv{.stride = a.stride, .pad = a.pad, .height = w.extent(1), .width = w.extent(2)};
+    conv2d_wgrad({conv, Tensors{dy, normalised(call.in.subspan(6, 4), a.epsilon, a.input_relu)}, call.out.first(2)});
+    if (!call.out[2].defined()) return;
+    conv.height = x.extent(1), conv.width = x.extent(2);
+    conv2d_dgrad({conv, Tensors{dy, w}, call.out.subspan(2, 1)});
+    if (a.stats)
+        batch_norm_sums({{.relu = a.input_relu, .epsilon = a.epsilon},
+                         Tensors{call.out[2], x, call.in[7], call.in[8], call.in[9]}, call.out.subspan(3, 2)});
+}
+
+void norm_max_pool2d(const Call& call) {
+    max_pool2d({call.attrs, Tensors{normalised(call.in, call.attrs.epsilon, call.attrs.relu)}, call.out});
+}
+
+void norm_max_pool2d_grad(const Call& call) {
+    max_pool2d_grad({call.attrs, call.in.first(2), call.out.first(1)});
+    batch_norm_sums({call.attrs, Tensors{call.out[0], call.in[2], call.in[3], call.in[4], call.in[5]}, call.out.subspan(1)});
 }
 
 } // namespace rg::ref

@@ -3,7 +3,6 @@
 
 #include "core/context.h"
 
-#include <cstring>
 #include <map>
 #include <set>
 
@@ -26,8 +25,7 @@ struct Slots {
             const Tensor sum = into.defined() ? into.reshape(contribution.shape()) : Tensor();
             slot->second = run(Op::add, {slot->second.reshape(contribution.shape()), contribution}, {}, {sum})[0];
         } else if (into.defined() && into.key() != contribution.key()) {
-            if (!DryRun::active()) std::memcpy(into.bytes_data(), contribution.bytes_data(), size_t(into.bytes()));
-            slot->second = into;
+            slot->second = run(Op::cast, {contribution.reshape(into.shape())}, {.dtype = into.dtype()}, {into})[0];
         }
     }
 };
@@ -87,9 +85,7 @@ void Tape::gradients(const Tensor& loss, std::span<const Tensor> of, std::span<c
                 slots.needed.insert(node.out[0].key());
                 break;
             }
-    const Tensor one = Tensor::empty(loss.shape(), loss.dtype());
-    if (!DryRun::active()) one.fill(1);
-    slots.give(loss, one);
+    slots.give(loss, Tensor::constant(loss.shape(), 1, loss.dtype()));
     for (; !nodes_.empty(); nodes_.pop_back()) {
         const Node& node = nodes_.back();
         const auto slot = slots.gradient.find(node.out[0].key());
@@ -101,7 +97,8 @@ void Tape::gradients(const Tensor& loss, std::span<const Tensor> of, std::span<c
         row(node.op).backward(backward);
     }
     for (size_t i = 0; i < of.size(); ++i)
-        if (!slots.gradient.contains(of[i].key()) && !DryRun::active()) into[i].fill(0);
+        if (!slots.gradient.contains(of[i].key()))
+            run(Op::cast, {Tensor::constant(of[i].shape(), 0, into[i].dtype())}, {.dtype = into[i].dtype()}, {into[i]});
 }
 
 } // namespace rg

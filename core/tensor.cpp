@@ -13,6 +13,7 @@
 #include <map>
 #include <mutex>
 #include <new>
+#include <utility>
 
 #if defined(__linux__)
 #include <sys/mman.h>
@@ -181,6 +182,20 @@ Tensor Tensor::zeros(const Shape& shape, DType type) {
     return t;
 }
 
+Tensor Tensor::constant(const Shape& shape, double value, DType type) {
+    const int before = std::exchange(dry_runs, 0);
+    Tensor t;
+    try {
+        t = empty(shape, type);
+    } catch (...) {
+        dry_runs = before;
+        throw;
+    }
+    dry_runs = before;
+    t.fill(value);
+    return t;
+}
+
 Tensor Tensor::reshape(const Shape& shape) const {
     RG_CHECK(shape.numel() == numel(), "reshape: ", shape_.str(), " has ", numel(), " elements, ", shape.str(), " has ",
              shape.numel());
@@ -198,6 +213,28 @@ Tensor Tensor::slice(int64_t begin, const Shape& shape) const {
     return t;
 }
 
+bool Tensor::has_memory() const { return storage_ && storage_->block; }
+
+int64_t Tensor::block_bytes() const {
+    RG_CHECK(storage_, "tensor: its memory was given up");
+    return int64_t(storage_->bytes);
+}
+
+Tensor Tensor::whole() const {
+    Tensor t = *this;
+    t.offset_ = 0;
+    t.shape_ = {block_bytes() / size_of(dtype_)};
+    return t;
+}
+
+Tensor Tensor::over(const Tensor& base) const {
+    Tensor t = *this;
+    t.storage_ = base.storage_;
+    t.id_ = base.id_;
+    t.offset_ += base.offset_;
+    return t;
+}
+
 Tensor Tensor::without_memory() const {
     Tensor t = *this;
     t.storage_ = nullptr;
@@ -207,7 +244,7 @@ Tensor Tensor::without_memory() const {
 std::byte* Tensor::bytes_data() const {
     RG_CHECK(defined(), "tensor: no value (undefined tensor)");
     RG_CHECK(storage_, "tensor: its memory was given up; the op row's saved set lacks it");
-    RG_CHECK(storage_->block || numel() == 0, "tensor: values do not exist in a dry run; read them outside of it");
+    RG_CHECK(storage_->block || numel() == 0, "tensor: values do not exist while a function is traced; return the tensor and read it afterwards");
     return static_cast<std::byte*>(storage_->block) + offset_;
 }
 

@@ -68,6 +68,8 @@ public:
     /// Uninitialised contents.
     static Tensor empty(const Shape& shape, DType type = DType::f32);
     static Tensor zeros(const Shape& shape, DType type = DType::f32);
+    /// Every element `value`, with memory even in a dry run: a constant that a traced function may use.
+    static Tensor constant(const Shape& shape, double value, DType type = DType::f32);
     template <class T>
     static Tensor of(const Shape& shape, std::span<const T> values);
 
@@ -107,8 +109,15 @@ public:
         auto operator<=>(const Key&) const = default;
     };
     Key key() const { return {id_, offset_}; }
+    /// Whether there are values to read: not during a dry run.
+    bool has_memory() const;
+    /// The block that this is a view of, as one run of elements, and its size.
+    Tensor whole() const;
+    int64_t block_bytes() const;
     /// The same value without a hold on its memory: shape, type and key remain.
     Tensor without_memory() const;
+    /// This view (type, shape, place in its block) of the memory of `base` instead.
+    Tensor over(const Tensor& base) const;
 
 private:
     void* raw(DType wanted) const;
@@ -133,7 +142,8 @@ int64_t live_bytes();
 int64_t peak_bytes();
 void reset_peak_bytes();
 
-/// While one exists on this thread, Tensor::empty() counts bytes but provides no memory, and ops do not execute.
+/// While one exists on this thread, Tensor::empty() counts bytes but provides no memory, and ops do not execute. A
+/// trace (plan.h) is a dry run that notes what the ops would have done.
 class DryRun {
 public:
     DryRun();

@@ -1,8 +1,6 @@
 // See cifar_net.h. Names are those of the PyTorch module with the same structure.
 #include "models/cifar_net.h"
 
-#include "core/context.h"
-
 namespace rg {
 
 CifarNet::CifarNet(const Options& options) : options_(options) {
@@ -33,8 +31,7 @@ Tensor CifarNet::conv_bn_relu(const Layer& layer, const Tensor& x, Mode mode) {
     // The batch statistics are taken by the convolution, while each image of its result is in cache.
     const auto [y, local_stats] = conv2d_stats(x, layer.w, layer.b, {.pad = same(3)});
     const Tensor stats = combine_stats(local_stats);
-    const int64_t samples = context().sync ? context().sync->samples : y.extent(0);
-    update_running(layer.running, stats, samples * y.extent(1) * y.extent(2), kRunningMomentum);
+    update_running(layer.running, stats, y.extent(0), y.extent(1) * y.extent(2), kRunningMomentum);
     return batch_norm(y, stats, layer.gamma, layer.beta, {.relu = true});
 }
 
@@ -47,8 +44,7 @@ Tensor CifarNet::forward(const Tensor& x, Mode mode) {
         for (int64_t i = 0; i < options_.depth; ++i) y = conv_bn_relu(layers_[layer++], y, mode);
         y = block < 2 ? max_pool2d(y, 2, 2) : avg_pool2d(y, 8, 8);
     }
-    if (mode == Mode::train && !DryRun::active()) ++parameters.batches_tracked;
-    return linear(y.reshape({y.extent(0), y.extent(3)}), *fc_w_, *fc_b_);
+    return linear(cast(y, fc_w_->dtype()).reshape({y.extent(0), y.extent(3)}), *fc_w_, *fc_b_);
 }
 
 } // namespace rg

@@ -21,7 +21,8 @@ public:
     };
     explicit CifarNet(const Options& options);
 
-    /// x [n 32 32 3] -> scores [n classes]. In training, batch statistics are used and the running ones updated.
+    /// x [n 32 32 3], f32 or bf16 -> scores [n classes], f32. In training, batch statistics are used and the running
+    /// ones updated.
     Tensor forward(const Tensor& x, Mode mode);
 
     Parameters parameters;

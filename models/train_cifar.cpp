@@ -3,6 +3,7 @@
 // Read it from main() upwards or from train() downwards: the loop is all there is. Each rank holds the whole network
 // and takes its share of every mini-batch; gradients, loss and batch-norm state are summed over the ranks by share.
 // What the network sees, and in which order, does not depend on the number of ranks.
+#include "core/accelerate.h"
 #include "core/checkpoint.h"
 #include "core/context.h"
 #include "core/cpu/isa.h"
@@ -35,7 +36,7 @@ struct Settings {
     int64_t epochs = 50, batch_size = 256, width = 32, depth = 4, seed = 0, translate = 4, threads = 0, steps = -1;
     int64_t checkpoint_every = 0, keep = 2;
     double lr = 0, momentum = 0.9, l2 = 1e-10, drop_factor = 0.1, lr_floor = 0, lr_peak = 0.3, smoothing = 0;
-    bool nesterov = false, sync_bn = false, resume = false, profile = false;
+    bool nesterov = false, sync_bn = false, resume = false, profile = false, plan_dump = false, accelerate = true;
     ScheduleKind schedule = ScheduleKind::piecewise;
     Init initializer = Init::he;
     data::Fill fill = data::Fill::zero;
@@ -73,13 +74,19 @@ void declare(Options& o, Settings& s) {
     o.add("label-smoothing", &s.smoothing, "part of the target spread over all classes").range(0, 0.99);
     o.group("Machine");
     o.add("device", &s.device, "where to compute").one_of({"auto", "cpu"});
-    o.add("precision", &s.precision, "fp32-strict: plain multiply-adds, no Winograd").one_of({"auto", "fp32", "fp32-strict"});
+    o.add("precision", &s.precision, "fp32-strict: plain multiply-adds, no Winograd").one_of({"auto", "fp32", "fp32-strict", "bf16"});
     o.add("threads", &s.threads, "per rank; 0: cores / ranks of this machine").range(0, 1024);
     o.add("sync-bn", &s.sync_bn, "batch statistics over all ranks: the result does not depend on their number");
     using par::Algorithm;
     o.add("allreduce", &s.allreduce,
-          {{"auto", Algorithm::automatic}, {"ring", Algorithm::ring}, {"small", Algorithm::small}, {"mpi", Algorithm::mpi}},
+          {{"auto", Algorithm::automatic},
+           {"ring", Algorithm::ring},
+           {"small", Algorithm::small},
+           {"shared", Algorithm::shared},
+           {"mpi", Algorithm::mpi}},
           "how gradients are summed over the ranks");
+    o.add("accelerate", &s.accelerate, "trace the step once, join what can be joined, replay; off: op by op");
+    o.add("plan-dump", &s.plan_dump, "print the steps that are replayed, and where their values lie");
     o.add("profile", &s.profile, "end with a table of time per op");
     o.group("Run");
     o.add("runs", &s.runs, "folder of all runs").metavar("DIR");
@@ -109,17 +116,6 @@ data::LoaderOptions loader_options(const Settings& s, const par::Group& group) {
             .normalise = data::kCifar10,
             .rank = group.rank(),
             .ranks = group.size()};
-}
-
-/// Bytes of tensors that a step on so many images holds at most: one is gone through without being executed.
-int64_t planned_bytes(CifarNet& net, int64_t images) {
-    const DryRun dry;
-    reset_peak_bytes();
-    Tape tape;
-    const Tensor x = Tensor::empty({images, 32, 32, 3}), labels = Tensor::empty({images}, DType::i32);
-    tape.gradients(cross_entropy(net.forward(x, Mode::train), labels), net.parameters.value_list(),
-                   net.parameters.gradient_list());
-    return peak_bytes();
 }
 
 int train(Settings& s, Options& options, par::Group& group) {
@@ -168,6 +164,21 @@ int train(Settings& s, Options& options, par::Group& group) {
                           .profile = s.profile ? &profile : nullptr};
     const ContextScope scope(context);
 
+    // What is computed: scores of images; in training also the loss and the gradients. Traced at the first call with
+    // a batch of some size, and replayed from then on.
+    const std::vector<Tensor> values = parameters.value_list(), gradients = parameters.gradient_list();
+    const DType activations = s.precision == "bf16" ? DType::bf16 : DType::f32;
+    Accelerated network([&](std::span<const Tensor> in, bool training) -> std::vector<Tensor> {
+        const Tensor x = cast(in[0], activations);
+        if (!training) return {net.forward(x, Mode::evaluate)};
+        Tape tape;
+        const Tensor scores = net.forward(x, Mode::train);
+        const Tensor loss = cross_entropy(scores, in[1], float(s.smoothing));
+        tape.gradients(loss, values, gradients);
+        return {scores, loss};
+    });
+    network.enabled = s.accelerate;
+
     data::Loader loader(data.train, loader_options(s, group));
     RG_CHECK(loader.batches() > 0, "train_cifar: ", data.train.count, " training images are less than a mini-batch of ",
              s.batch_size, "; make --batch-size smaller or use --partial-batch keep");
@@ -193,14 +204,15 @@ int train(Settings& s, Options& options, par::Group& group) {
         if (checkpoint)
             for (const std::string& warning : checkpoint->warnings) progress->note(warning);
         const int64_t share = data::share_of(s.batch_size, group.size(), 0).size();
+        const Plan& plan = network.plan({Tensor::empty({share, 32, 32, 3}), Tensor::empty({share}, DType::i32)}, true);
         progress->note(cat("cpu (", isa, "), ", s.threads, s.threads == 1 ? " thread" : " threads", " x ",
                            group.size(), group.size() == 1 ? " rank" : " ranks", ", ",
                            s.precision == "auto" ? "fp32" : s.precision, "; ", data.source, "; ", parameters.count(),
-                           " parameters, ", planned_bytes(net, share) >> 20, " MiB planned; ", folder->path()));
+                           " parameters, ", plan.bytes() >> 20, " MiB planned; ", folder->path()));
+        if (s.plan_dump) progress->note(plan.table());
         if (checkpoint) progress->note(cat("resumed from ", checkpoint->path, " at step ", at.step));
     }
 
-    const std::vector<Tensor> values = parameters.value_list(), gradients = parameters.gradient_list();
     const std::pair<std::string, std::string> classes{
         "classes", Json(Json::Array(data.train.classes.begin(), data.train.classes.end())).dump()};
     const auto save_model = [&] {
@@ -230,10 +242,9 @@ int train(Settings& s, Options& options, par::Group& group) {
             sync.share = double(samples) / double(batch.global_size);
 
             // Forward, backward, and the sum over the ranks.
-            Tape tape;
-            const Tensor scores = net.forward(batch.x, Mode::train);
-            const Tensor loss = cross_entropy(scores, batch.labels, float(s.smoothing));
-            tape.gradients(loss, values, gradients);
+            const std::span<const Tensor> result = network({batch.x, batch.labels}, true);
+            const Tensor &scores = result[0], &loss = result[1];
+            ++parameters.batches_tracked;
             aggregate_gradients(group, parameters, sync.share, s.allreduce);
 
             // Update.
@@ -270,7 +281,7 @@ int train(Settings& s, Options& options, par::Group& group) {
             const double seconds = std::chrono::duration<double>(Clock::now() - epoch_begin).count();
             par::verify_identical(group, parameters.values().span<float>(), "parameters");
             const Score test = evaluate(group, data.test, data::kCifar10,
-                                        [&](const Tensor& x) { return net.forward(x, Mode::evaluate); });
+                                        [&](const Tensor& x) { return network({x})[0]; });
             const EpochStatus status{at.epoch,          s.epochs,  at.loss_sum / at.images, at.correct / at.images,
                                      test.loss,         test.accuracy,
                                      (at.images - images_before) / seconds, seconds};

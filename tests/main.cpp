@@ -12,7 +12,7 @@
 
 int main(int argc, char** argv) {
     const char* const wanted = std::getenv("RG_ISA");
-    for (const char* known : {"avx2", "avx512"})
+    for (const char* known : {"avx2", "avx512", "amx"})
         if (wanted && std::strcmp(wanted, known) == 0 && !rg::cpu::supports(known)) return 77;
     return doctest::Context(argc, argv).run();
 }

@@ -43,6 +43,8 @@ constexpr Tolerance kExact{0, 0};
 constexpr Tolerance kRounded{1e-6, 5e-6};
 /// Float sums of up to some thousand terms, and fast convolution algorithms, which trade accuracy for multiplications.
 constexpr Tolerance kSummed{4e-6, 4e-5};
+/// Results that are rounded to bf16: half a unit in the eighth bit, and sometimes the neighbouring value.
+constexpr Tolerance kNarrow{6e-3, 8e-2};
 /// x * scale + shift where the two cancel: |mean| / sigma = 30 times the rounding.
 constexpr Tolerance kCancelled{1e-5, 1e-4};
 
@@ -53,6 +55,7 @@ struct OpCase {
     Tolerance tolerance = kExact;
     int in_place = -1;     // the input that output 0 is, for updates
     uint32_t modifies = 0; // inputs that are written, as bits
+    uint32_t narrow = 0;   // inputs that are bf16, as bits
 };
 
 /// One geometry of convolution: forward, data gradient and weight gradient.
@@ -130,7 +133,7 @@ inline void add_norms(std::vector<OpCase>& cases) {
     const auto add = [&](const Shape& x, bool relu, Draw values, Tolerance tolerance, Tolerance sums) {
         const Attrs a{.relu = relu, .epsilon = 1e-3f};
         const Attrs frozen{.relu = relu, .frozen = true, .epsilon = 1e-3f};
-        cases.push_back({Op::channel_stats, {{x, values}}, {}, kSummed});
+        cases.push_back({Op::channel_stats, {{x, values}}, {}, kCancelled});
         cases.push_back({Op::batch_norm, norm_inputs(x, values, Draw::own_statistics), a, tolerance});
         cases.push_back({Op::batch_norm, norm_inputs(x, values, Draw::statistics), frozen, tolerance});
         std::vector<Input> grad = norm_inputs(x, values, Draw::statistics);
@@ -160,7 +163,7 @@ inline void add_norms(std::vector<OpCase>& cases) {
     for (int64_t count : {0, 1, 2, 1000})
         cases.push_back({Op::running_update,
                          {{{2, 5}, Draw::statistics}, {{2, 5}, Draw::statistics}},
-                         {.height = count, .rate = 0.1f},
+                         {.height = count, .width = 1, .rate = 0.1f},
                          kRounded,
                          0,
                          1});
@@ -234,6 +237,86 @@ inline void add_losses(std::vector<OpCase>& cases) {
     }
 }
 
+/// Ops that a plan joins: batch norm before or after a convolution, or before max pooling.
+inline void add_joined(std::vector<OpCase>& cases) {
+    const auto joined = [](std::vector<Input> a, const std::vector<Input>& b) {
+        a.insert(a.end(), b.begin(), b.end());
+        return a;
+    };
+    for (const ConvCase& g : std::initializer_list<ConvCase>{{1, 5, 5, 3, 8, 3, 3, 1, 1},
+                                                             {3, 8, 8, 16, 16, 3, 3, 1, 1, true, true},
+                                                             {2, 6, 10, 5, 7, 3, 3, 1, 1, false, true},
+                                                             {35, 4, 3, 9, 20, 3, 3, 1, 1, true, true},
+                                                             {2, 9, 8, 20, 33, 3, 3, 2, 1},
+                                                             {2, 7, 6, 11, 17, 1, 1, 2, 0, true, true},
+                                                             {1, 10, 9, 3, 16, 5, 5, 1, 2, false},
+                                                             {18, 8, 8, 32, 48, 3, 3, 1, 1, true, true},
+                                                             {0, 4, 4, 8, 8, 3, 3, 1, 1}})
+        for (bool relu : {false, true}) {
+            const Shape x{g.n, g.h, g.w, g.c}, w{g.k, g.r, g.s, g.c};
+            const Shape y{g.n, (g.h + 2 * g.pad - g.r) / g.stride + 1, (g.w + 2 * g.pad - g.s) / g.stride + 1, g.k};
+            const std::vector<Input> x_norm = norm_inputs(x, Draw::normal, Draw::statistics),
+                                     y_norm = norm_inputs(y, Draw::normal, Draw::statistics);
+            const std::vector<Input> filter{{w}, {{g.k}, g.bias ? Draw::normal : Draw::absent}};
+            Attrs a{.stride = g.stride, .pad = g.pad, .stats = g.stats, .relu = relu, .epsilon = 1e-3f};
+            cases.push_back({Op::norm_conv2d, joined(x_norm, filter), a, kSummed});
+            a.stats = false;
+            cases.push_back({Op::conv2d_norm, joined(joined({{x}}, filter), {y_norm.begin() + 1, y_norm.end()}), a, kSummed});
+            const std::vector<Input> dy = joined(joined({{y}}, y_norm), {{{2, g.k}}});
+            const std::vector<Input> plain{{x}, {{0}, Draw::absent}, {{0}, Draw::absent}, {{0}, Draw::absent}};
+            cases.push_back({Op::conv2d_norm_grad, joined(joined(dy, plain), {{w}}), a, kSummed});
+            a.stats = true, a.input_relu = !relu;
+            cases.push_back({Op::conv2d_norm_grad, joined(joined(dy, x_norm), {{w}}), a, kSummed});
+        }
+    for (const Shape& x : std::initializer_list<Shape>{{2, 4, 4, 3}, {35, 6, 7, 9}, {1, 8, 8, 32}, {0, 4, 4, 8}}) {
+        const Attrs a{.stride = 2, .window = 2, .relu = true, .epsilon = 1e-3f};
+        const std::vector<Input> norm = norm_inputs(x, Draw::normal, Draw::statistics);
+        const Shape y{x[0], x[1] / 2, x[2] / 2, x[3]};
+        cases.push_back({Op::norm_max_pool2d, norm, a, kRounded});
+        cases.push_back({Op::norm_max_pool2d_grad, joined({{y}, {y, Draw::positions}}, norm), a, kSummed});
+    }
+}
+
+/// Inputs that are bf16 where activations are: none for what takes no activations.
+inline uint32_t activations(Op op) {
+    switch (op) {
+    case Op::conv2d: case Op::conv2d_dgrad: case Op::channel_stats: case Op::batch_norm: case Op::relu: case Op::dropout:
+    case Op::max_pool2d: case Op::max_pool2d_grad: case Op::avg_pool2d: case Op::avg_pool2d_grad: case Op::norm_conv2d:
+    case Op::conv2d_norm: case Op::norm_max_pool2d: return 1;
+    case Op::conv2d_wgrad: case Op::batch_norm_sums: case Op::batch_norm_grad: case Op::relu_grad: case Op::add: return 3;
+    case Op::norm_max_pool2d_grad: return 5;
+    case Op::conv2d_norm_grad: return 1 | 2 | 1 << 6;
+    default: return 0;
+    }
+}
+
+/// All cases once more with activations in bf16.
+inline void add_narrow(std::vector<OpCase>& cases) {
+    for (size_t i = 0, n = cases.size(); i < n; ++i) {
+        OpCase c = cases[i];
+        c.narrow = activations(c.op);
+        const bool convolves = c.op == Op::conv2d || c.op == Op::conv2d_dgrad || c.op == Op::conv2d_wgrad;
+        // Tiles are filled up with zeros, which carry a NaN to results that it has no part in.
+        if (!c.narrow || (convolves && (c.in[0].draw == Draw::special || c.in[1].draw == Draw::special))) continue;
+        const bool wide_result = c.op == Op::conv2d_wgrad || c.op == Op::batch_norm_sums || c.op == Op::channel_stats;
+        if (c.tolerance.rms > 0 && !wide_result) c.tolerance = kNarrow;
+        cases.push_back(c);
+    }
+}
+
+inline void add_casts(std::vector<OpCase>& cases) {
+    for (const Shape& x : std::initializer_list<Shape>{{1}, {17}, {5, 20011}, {2, 3, 5, 64}, {0, 3}})
+        for (Draw values : {Draw::normal, Draw::special})
+            for (DType to : {DType::f32, DType::bf16})
+                for (uint32_t narrow : {0u, 1u})
+                    cases.push_back({Op::cast, {{x, values}}, {.dtype = to}, kExact, -1, 0, narrow});
+}
+
+inline void add_ranks(std::vector<OpCase>& cases) { // of a single rank; tests of par/ have more
+    cases.push_back({Op::rank_stats, {{{2, 5}, Draw::statistics}}, {}, kRounded});
+    cases.push_back({Op::rank_sums, {{{7}}, {{7}}}, {}, kRounded});
+}
+
 inline const std::vector<OpCase>& op_cases() {
     static const std::vector<OpCase> kCases = [] {
         std::vector<OpCase> cases;
@@ -241,6 +324,10 @@ inline const std::vector<OpCase>& op_cases() {
         add_norms(cases);
         add_elementwise(cases);
         add_pools(cases);
+        add_joined(cases);
+        add_narrow(cases);
+        add_casts(cases);
+        add_ranks(cases);
         add_losses(cases);
         return cases;
     }();

@@ -85,7 +85,8 @@ std::string describe(const OpCase& c) {
     const Attrs& a = c.attrs;
     return text + cat(" stride ", a.stride, " pad ", a.pad, " window ", a.window, " height ", a.height, " width ",
                       a.width, a.relu ? " relu" : "", a.frozen ? " frozen" : "", a.stats ? " stats" : "",
-                      a.nesterov ? " nesterov" : "", " rate ", a.rate, " decay ", a.weight_decay);
+                      a.nesterov ? " nesterov" : "", " rate ", a.rate, " decay ", a.weight_decay,
+                      c.narrow ? " bf16" : "");
 }
 
 std::vector<Tensor> draw_inputs(const OpCase& c, DType type, uint64_t seed) {
@@ -99,7 +100,7 @@ std::vector<Tensor> draw_inputs(const OpCase& c, DType type, uint64_t seed) {
         else if (input.draw == Draw::positions)
             in[i] = draw_whole(input, DType::u8, uint32_t(c.attrs.window * c.attrs.window), random);
         else
-            in[i] = draw_floats(input, random).to(type);
+            in[i] = draw_floats(input, random).to(c.narrow >> i & 1 ? DType::bf16 : type);
         if (input.draw == Draw::probabilities) {
             const ContextScope scope(kReference);
             in[i] = softmax(in[i]);
@@ -125,7 +126,7 @@ std::array<Tensor, kMaxOutputs> run_op(Op op, std::span<const Tensor> in, const 
 
 Guarded::Guarded(const Shape& shape, DType type, int64_t margin) : whole_(margin_around(shape, type, margin)) {
     value = whole_.slice(margin, shape);
-    if (type == DType::f32 || type == DType::f64) value.fill(std::numeric_limits<double>::quiet_NaN());
+    if (type == DType::f32 || type == DType::bf16 || type == DType::f64) value.fill(std::numeric_limits<double>::quiet_NaN());
 }
 
 Guarded::Guarded(const Tensor& source, int64_t margin, bool constant)
@@ -205,7 +206,7 @@ bool same_bits(const Tensor& a, const Tensor& b) {
 // ---- gradients -----------------------------------------------------------------------------------------------------
 
 bool GradientCase::possible(const OpCase& c) {
-    if (!row(c.op).backward || c.in[0].shape.numel() == 0) return false;
+    if (!row(c.op).backward || c.in[0].shape.numel() == 0 || c.narrow || c.op == Op::cast) return false;
     for (const Input& input : c.in)
         if (!smooth(input.draw)) return false;
     return true;

@@ -189,7 +189,8 @@ TEST_SUITE("core") {
         }
         for (size_t i = 0; i < size_t(Op::count); ++i) {
             CAPTURE(row(Op(i)).name);
-            CHECK(judged.contains(Op(i)) == (row(Op(i)).backward != nullptr));
+            // A cast rounds on purpose, so differences say nothing about it; the tests of the tape have its gradient.
+            if (Op(i) != Op::cast) CHECK(judged.contains(Op(i)) == (row(Op(i)).backward != nullptr));
         }
     }
 
@@ -212,7 +213,7 @@ TEST_SUITE("core") {
             }
         }
         for (size_t i = 0; i < size_t(Op::count); ++i)
-            CHECK(compared.contains(Op(i)) == (row(Op(i)).backward != nullptr));
+            if (Op(i) != Op::cast) CHECK(compared.contains(Op(i)) == (row(Op(i)).backward != nullptr));
     }
 
     TEST_CASE("gradients: a whole network agrees with central differences in every parameter tensor") {

@@ -153,10 +153,10 @@ TEST_SUITE("core") {
             sgdm_update(p, v, g, {.lr = 0.1f, .momentum = 0.5f, .weight_decay = 0.25f, .nesterov = true});
             CHECK(p.data<float>()[0] == doctest::Approx(2 - 0.1 * (1 + 0.5 * 1.5)));
             const Tensor running = floats({2, 1}, 1, 1);
-            update_running(running, floats({2, 1}, 3, 4), 5, 0.1f);
+            update_running(running, floats({2, 1}, 3, 4), 5, 1, 0.1f);
             CHECK(running.data<float>()[0] == doctest::Approx(1.2));
             CHECK(running.data<float>()[1] == doctest::Approx(0.9 + 0.1 * 4 * 5 / 4));
-            update_running(running, floats({2, 1}, 1.2, 1), 1, 1); // a single value has no unbiased variance
+            update_running(running, floats({2, 1}, 1.2, 1), 1, 1, 1); // a single value has no unbiased variance
             CHECK(running.data<float>()[1] == doctest::Approx(1));
         }
     }

@@ -236,7 +236,7 @@ TEST_SUITE("core") {
             CHECK(std::isnan(dw.data<float>()[0]));
             const Tensor y = relu(x);
             CHECK(y.shape() == x.shape());
-            CHECK(contains(error_of([&] { y.data<float>(); }), "dry run"));
+            CHECK(contains(error_of([&] { y.data<float>(); }), "while a function is traced"));
             CHECK(contains(error_of([&] {
                                conv2d(x, Tensor::empty({1, 1, 1, 4}));
                            }),
@@ -244,6 +244,15 @@ TEST_SUITE("core") {
         }
         CHECK(dry == step());
         CHECK(dry > 0);
+    }
+
+    TEST_CASE("tape: a cast hands the gradient back in the type that came in") {
+        const Tensor x = row_of({1, -2.5}), dx = unset({2});
+        Tape tape;
+        const Tensor y = cast(cast(x, DType::bf16), DType::f32);
+        tape.gradients(half_squares(y), {{x}}, {{dx}});
+        CHECK(dx.data<float>()[0] == 1);
+        CHECK(dx.data<float>()[1] == -2.5f);
     }
 
     TEST_CASE("tape: a wrong request is named") {

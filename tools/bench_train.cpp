@@ -1,5 +1,6 @@
 // bench_train: images per second of a training step (forward, loss, backward, update) or of prediction, on random data
 // that is already in memory. One line of key=value pairs, made to stand beside the same line of other frameworks.
+#include "core/accelerate.h"
 #include "core/context.h"
 #include "core/cpu/isa.h"
 #include "core/cpu/thread_pool.h"
@@ -22,7 +23,7 @@ struct Settings {
     std::string net = "cifar", mode = "train", precision = "fp32";
     int64_t batch = 256, threads = 0;
     double seconds = 5;
-    bool profile = false;
+    bool profile = false, accelerate = true, plan = false;
 };
 
 /// "cifar" (or A) is the default network; D1 to D4 have that depth and width round(16 / sqrt(depth)).
@@ -39,7 +40,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 int bench(const Settings& s) {
     ThreadPool pool(s.threads ? int(s.threads) : available_cores());
     Profile profile;
-    Context context{.threads = &pool};
+    Context context{.threads = &pool, .strict_fp32 = s.precision == "fp32-strict"};
     const ContextScope scope(context);
 
     CifarNet net(network(s.net));
@@ -51,10 +52,18 @@ int bench(const Settings& s) {
     const Tensor velocity = Tensor::zeros(parameters.values().shape());
     const std::vector<Tensor> values = parameters.value_list(), gradients = parameters.gradient_list();
 
-    const auto step = [&] {
-        if (s.mode == "infer") return void(net.forward(x, Mode::evaluate));
+    Accelerated network([&](std::span<const Tensor> in, bool training) -> std::vector<Tensor> {
+        const Tensor images = cast(in[0], s.precision == "bf16" ? DType::bf16 : DType::f32);
+        if (!training) return {net.forward(images, Mode::evaluate)};
         Tape tape;
-        tape.gradients(cross_entropy(net.forward(x, Mode::train), labels), values, gradients);
+        const Tensor loss = cross_entropy(net.forward(images, Mode::train), in[1]);
+        tape.gradients(loss, values, gradients);
+        return {loss};
+    });
+    network.enabled = s.accelerate;
+    const auto step = [&] {
+        network({x, labels}, s.mode == "train");
+        if (s.mode == "infer") return;
         sgdm_update(parameters.values(), velocity, parameters.gradients(), {.lr = 0.01f});
     };
     for (int i = 0; i < 3; ++i) step();
@@ -82,6 +91,7 @@ int bench(const Settings& s) {
                 cpu::isa().name, double(s.batch) / median, double(s.batch) / best, median * 1e3, best * 1e3,
                 flops / median * 1e-9);
     if (s.profile) std::printf("\n%s", profile.table(total).c_str());
+    if (s.plan) std::printf("\n%s", network.plan({x, labels}, s.mode == "train").table().c_str());
     return 0;
 }
 
@@ -96,8 +106,10 @@ int main(int argc, char** argv) {
         options.add("mode", &s.mode, "a whole training step, or prediction").one_of({"train", "infer"});
         options.add("batch", &s.batch, "images per step").at_least(1);
         options.add("threads", &s.threads, "threads; 0: one per core").range(0, 1024);
-        options.add("precision", &s.precision, "arithmetic").one_of({"fp32"});
+        options.add("precision", &s.precision, "arithmetic").one_of({"fp32", "fp32-strict", "bf16"});
         options.add("seconds", &s.seconds, "how long to measure, at least 5 steps").at_least(0);
+        options.add("accelerate", &s.accelerate, "trace, fuse and replay; --no-accelerate: op by op");
+        options.add("plan-dump", &s.plan, "add the plan that is replayed");
         options.add("profile", &s.profile, "add a table: time, GFLOP/s and GB/s per op");
         if (!options.parse(argc, argv)) {
             std::cout << options.help();

@@ -9,6 +9,7 @@ namespace rg::cpu::RG_ISA {
 namespace {
 
 bool aligned(const float* p) { return reinterpret_cast<uintptr_t>(p) % (kWidth * 4) == 0; }
+bool aligned(const uint16_t* p) { return reinterpret_cast<uintptr_t>(p) % (kWidth * 2) == 0; }
 
 /// Calls body(i, j, first lanes) for every vector of a run, i its position, j that position modulo the period.
 /// All but the last call are for full vectors.
@@ -21,61 +22,75 @@ inline __attribute__((always_inline)) void each_vector(int64_t count, int64_t pe
 }
 
 /// y = f(i, j, lanes), the results at position i, for every vector; past the caches if asked and possible.
-template <class F>
-inline __attribute__((always_inline)) void map(float* y, int64_t count, int64_t period, bool past, F f) {
+template <class T, class F>
+inline __attribute__((always_inline)) void map(T* y, int64_t count, int64_t period, bool past, F f) {
     const bool past_cache = past && aligned(y);
     each_vector(count, period, [&](int64_t i, int64_t j, int lanes) {
-        if (lanes < kWidth)
+        if (lanes < kWidth || !past_cache)
             store_first(y + i, f(i, j, lanes), lanes);
-        else if (past_cache)
-            stream(y + i, f(i, j, kWidth));
         else
-            store(y + i, f(i, j, kWidth));
+            stream(y + i, f(i, j, kWidth));
     });
 }
 
-/// Sums of kColumns neighbouring vectors over all rows of `period` values, held in registers.
-template <int kColumns>
-void sum_columns(const float* x, int64_t rows, int64_t period, const float* shift, float* sum, float* squares) {
-    Vec s[kColumns], q[kColumns], at[kColumns];
+/// Two sums per channel over a run: add(i, j, lanes) gives what a vector contributes to each. The sums of kColumns
+/// neighbouring vectors stay in registers over all rows of `period` values.
+template <int kColumns, class Add>
+inline __attribute__((always_inline)) void sum_columns(int64_t first, int64_t rows, int64_t period, float* a, float* b,
+                                                       Add add) {
+    Vec sum_a[kColumns], sum_b[kColumns];
     RG_UNROLL
     for (int v = 0; v < kColumns; ++v) {
-        s[v] = load(sum + v * kWidth);
-        q[v] = load(squares + v * kWidth);
-        at[v] = load(shift + v * kWidth);
+        sum_a[v] = load(a + first + v * kWidth);
+        sum_b[v] = load(b + first + v * kWidth);
     }
-    for (int64_t row = 0; row < rows; ++row, x += period) {
+    for (int64_t row = 0; row < rows; ++row) {
         RG_UNROLL
-        for (int v = 0; v < kColumns; ++v) {
-            const Vec d = load(x + v * kWidth) - at[v];
-            s[v] += d;
-            q[v] += d * d;
-        }
+        for (int v = 0; v < kColumns; ++v)
+            add(row * period + first + v * kWidth, first + v * kWidth, kWidth, sum_a[v], sum_b[v]);
     }
     RG_UNROLL
     for (int v = 0; v < kColumns; ++v) {
-        store(sum + v * kWidth, s[v]);
-        store(squares + v * kWidth, q[v]);
+        store(a + first + v * kWidth, sum_a[v]);
+        store(b + first + v * kWidth, sum_b[v]);
     }
 }
 
-void channel_sums(const float* x, int64_t count, int64_t period, const float* shift, float* sum, float* squares) {
+template <class Add>
+inline __attribute__((always_inline)) void sum_all(int64_t count, int64_t period, float* a, float* b, Add add) {
     const int64_t rows = count / period;
     int64_t j = 0;
-    for (; j + 4 * kWidth <= period; j += 4 * kWidth)
-        sum_columns<4>(x + j, rows, period, shift + j, sum + j, squares + j);
-    for (; j + 2 * kWidth <= period; j += 2 * kWidth)
-        sum_columns<2>(x + j, rows, period, shift + j, sum + j, squares + j);
-    for (; j < period; j += kWidth) sum_columns<1>(x + j, rows, period, shift + j, sum + j, squares + j);
-    for (int64_t i = rows * period; i < count; ++i) {
-        const float d = x[i] - shift[i - rows * period];
-        sum[i - rows * period] += d;
-        squares[i - rows * period] += d * d;
+    for (; j + 4 * kWidth <= period; j += 4 * kWidth) sum_columns<4>(j, rows, period, a, b, add);
+    for (; j + 2 * kWidth <= period; j += 2 * kWidth) sum_columns<2>(j, rows, period, a, b, add);
+    for (; j < period; j += kWidth) sum_columns<1>(j, rows, period, a, b, add);
+    int64_t i = rows * period;
+    for (j = 0; i < count; j += kWidth, i += kWidth) { // the last row may end anywhere
+        Vec sum_a = load(a + j), sum_b = load(b + j);
+        add(i, j, int(count - i < kWidth ? count - i : kWidth), sum_a, sum_b);
+        store(a + j, sum_a);
+        store(b + j, sum_b);
     }
 }
 
-template <bool kRelu>
-void affine_as(const float* x, float* y, int64_t count, int64_t period, const float* scale, const float* shift,
+/// v in the first lanes, zero in the others.
+inline Vec only_first(Vec v, int lanes) {
+    if (lanes == kWidth) return v;
+    alignas(64) float values[kWidth];
+    store(values, v);
+    return load_first(values, lanes);
+}
+
+template <class T>
+void channel_sums(const T* x, int64_t count, int64_t period, const float* shift, float* sum, float* squares) {
+    sum_all(count, period, sum, squares, [=](int64_t i, int64_t j, int lanes, Vec& s, Vec& q) {
+        const Vec d = only_first(load_first(x + i, lanes) - load(shift + j), lanes);
+        s += d;
+        q += d * d;
+    });
+}
+
+template <bool kRelu, class T>
+void affine_as(const T* x, T* y, int64_t count, int64_t period, const float* scale, const float* shift,
                bool past_cache) {
     map(y, count, period, past_cache, [=](int64_t i, int64_t j, int lanes) {
         const Vec v = load_first(x + i, lanes) * load(scale + j) + load(shift + j);
@@ -83,36 +98,38 @@ void affine_as(const float* x, float* y, int64_t count, int64_t period, const fl
     });
 }
 
-void affine(const float* x, float* y, int64_t count, int64_t period, const float* scale, const float* shift, bool relu,
+template <class T>
+void affine(const T* x, T* y, int64_t count, int64_t period, const float* scale, const float* shift, bool relu,
             bool past_cache) {
-    (relu ? affine_as<true> : affine_as<false>)(x, y, count, period, scale, shift, past_cache);
+    (relu ? affine_as<true, T> : affine_as<false, T>)(x, y, count, period, scale, shift, past_cache);
 }
 
-template <bool kRelu>
-inline __attribute__((always_inline)) Vec masked(const float* dy, Vec x, Vec scale, Vec shift, int lanes) {
+template <bool kRelu, class T>
+inline __attribute__((always_inline)) Vec masked(const T* dy, Vec x, Vec scale, Vec shift, int lanes) {
     const Vec g = load_first(dy, lanes);
     return kRelu ? where_positive(x * scale + shift, g) : g;
 }
 
-template <bool kRelu>
-void norm_sums_as(const float* dy, const float* x, int64_t count, int64_t period, const float* scale,
-                  const float* shift, const float* mean, float* dbeta, float* dgamma) {
-    each_vector(count, period, [=](int64_t i, int64_t j, int lanes) {
+template <bool kRelu, class T>
+void norm_sums_as(const T* dy, const T* x, int64_t count, int64_t period, const float* scale, const float* shift,
+                  const float* mean, float* dbeta, float* dgamma) {
+    sum_all(count, period, dbeta, dgamma, [=](int64_t i, int64_t j, int lanes, Vec& beta, Vec& gamma) {
         const Vec value = load_first(x + i, lanes);
-        const Vec g = masked<kRelu>(dy + i, value, load(scale + j), load(shift + j), lanes);
-        store(dbeta + j, load(dbeta + j) + g);
-        store(dgamma + j, load(dgamma + j) + g * (value - load(mean + j)));
+        const Vec g = masked<kRelu>(dy + i, value, load(scale + j), load(shift + j), lanes); // 0 beyond the lanes
+        beta += g;
+        gamma += g * (value - load(mean + j));
     });
 }
 
-void norm_sums(const float* dy, const float* x, int64_t count, int64_t period, const float* scale, const float* shift,
+template <class T>
+void norm_sums(const T* dy, const T* x, int64_t count, int64_t period, const float* scale, const float* shift,
                const float* mean, bool relu, float* dbeta, float* dgamma) {
-    (relu ? norm_sums_as<true> : norm_sums_as<false>)(dy, x, count, period, scale, shift, mean, dbeta, dgamma);
+    (relu ? norm_sums_as<true, T> : norm_sums_as<false, T>)(dy, x, count, period, scale, shift, mean, dbeta, dgamma);
 }
 
-template <bool kRelu>
-void norm_grad_as(const float* dy, const float* x, float* dx, int64_t count, int64_t period, const float* scale,
-                  const float* shift, const float* a, const float* b, const float* d, bool past_cache) {
+template <bool kRelu, class T>
+void norm_grad_as(const T* dy, const T* x, T* dx, int64_t count, int64_t period, const float* scale, const float* shift,
+                  const float* a, const float* b, const float* d, bool past_cache) {
     map(dx, count, period, past_cache, [=](int64_t i, int64_t j, int lanes) {
         const Vec value = load_first(x + i, lanes);
         const Vec g = masked<kRelu>(dy + i, value, load(scale + j), load(shift + j), lanes);
@@ -120,22 +137,32 @@ void norm_grad_as(const float* dy, const float* x, float* dx, int64_t count, int
     });
 }
 
-void norm_grad(const float* dy, const float* x, float* dx, int64_t count, int64_t period, const float* scale,
-               const float* shift, const float* a, const float* b, const float* d, bool relu, bool past_cache) {
-    (relu ? norm_grad_as<true> : norm_grad_as<false>)(dy, x, dx, count, period, scale, shift, a, b, d, past_cache);
+template <class T>
+void norm_grad(const T* dy, const T* x, T* dx, int64_t count, int64_t period, const float* scale, const float* shift,
+               const float* a, const float* b, const float* d, bool relu, bool past_cache) {
+    (relu ? norm_grad_as<true, T> : norm_grad_as<false, T>)(dy, x, dx, count, period, scale, shift, a, b, d, past_cache);
 }
 
-void relu_of(const float* x, float* y, int64_t count) {
+template <class T>
+void relu_of(const T* x, T* y, int64_t count) {
     map(y, count, kWidth, false, [=](int64_t i, int64_t, int lanes) { return relu(load_first(x + i, lanes)); });
 }
 
-void relu_grad(const float* dy, const float* y, float* dx, int64_t count) {
+template <class T>
+void relu_grad(const T* dy, const T* y, T* dx, int64_t count) {
     map(dx, count, kWidth, false,
         [=](int64_t i, int64_t, int lanes) { return where_positive(load_first(y + i, lanes), load_first(dy + i, lanes)); });
 }
 
-void add(const float* a, const float* b, float* y, int64_t count) {
-    map(y, count, kWidth, false, [=](int64_t i, int64_t, int lanes) { return load_first(a + i, lanes) + load_first(b + i, lanes); });
+template <class T>
+void add(const T* a, const T* b, T* y, int64_t count) {
+    map(y, count, kWidth, false,
+        [=](int64_t i, int64_t, int lanes) { return load_first(a + i, lanes) + load_first(b + i, lanes); });
+}
+
+template <class From, class To>
+void convert(const From* x, To* y, int64_t count) {
+    map(y, count, kWidth, false, [=](int64_t i, int64_t, int lanes) { return load_first(x + i, lanes); });
 }
 
 void sgdm(float* p, float* v, const float* g, int64_t count, float lr, float momentum, float decay, bool nesterov) {
@@ -149,7 +176,8 @@ void sgdm(float* p, float* v, const float* g, int64_t count, float lr, float mom
     });
 }
 
-void max_window(const float* x, int64_t row, int64_t window, int64_t channels, float* y, uint8_t* at) {
+template <class T>
+void max_window(const T* x, int64_t row, int64_t window, int64_t channels, T* y, uint8_t* at) {
     for (int64_t c = 0; c < channels; c += kWidth) {
         const int lanes = int(channels - c < kWidth ? channels - c : kWidth);
         Vec best = load_first(x + c, lanes), place{};
@@ -165,29 +193,34 @@ void max_window(const float* x, int64_t row, int64_t window, int64_t channels, f
     }
 }
 
-void max_window_grad(const float* dy, const uint8_t* at, int64_t row, int64_t window, int64_t channels, float* dx) {
+template <class T>
+void max_window_grad(const T* dy, const uint8_t* at, int64_t row, int64_t window, int64_t channels, T* dx) {
     for (int64_t c = 0; c < channels; c += kWidth) {
         const int lanes = int(channels - c < kWidth ? channels - c : kWidth);
         const Vec g = load_first(dy + c, lanes), place = load_bytes(at + c, lanes);
         for (int64_t r = 0; r < window; ++r)
             for (int64_t s = 0; s < window; ++s) {
-                float* cell = dx + r * row + s * channels + c;
+                T* cell = dx + r * row + s * channels + c;
                 const Vec zero{}, position = splat(float(r * window + s));
                 store_first(cell, load_first(cell, lanes) + (place == position ? g : zero), lanes);
             }
     }
 }
 
-void sum_window_grad(const float* __restrict dy, int64_t row, int64_t window, int64_t channels, float scale,
-                     float* __restrict dx) {
+template <class T>
+void sum_window_grad(const T* dy, int64_t row, int64_t window, int64_t channels, float scale, T* dx) {
     for (int64_t r = 0; r < window; ++r)
         for (int64_t s = 0; s < window; ++s) {
-            float* cell = dx + r * row + s * channels;
-            for (int64_t c = 0; c < channels; ++c) cell[c] += scale * dy[c];
+            T* cell = dx + r * row + s * channels;
+            for (int64_t c = 0; c < channels; c += kWidth) {
+                const int lanes = int(channels - c < kWidth ? channels - c : kWidth);
+                store_first(cell + c, load_first(cell + c, lanes) + splat(scale) * load_first(dy + c, lanes), lanes);
+            }
         }
 }
 
-void sum_window(const float* x, int64_t row, int64_t window, int64_t channels, float scale, float* y) {
+template <class T>
+void sum_window(const T* x, int64_t row, int64_t window, int64_t channels, float scale, T* y) {
     for (int64_t c = 0; c < channels; c += kWidth) {
         const int lanes = int(channels - c < kWidth ? channels - c : kWidth);
         Vec sum{};
@@ -200,7 +233,11 @@ void sum_window(const float* x, int64_t row, int64_t window, int64_t channels, f
 } // namespace
 
 extern const ElementKernels kElements;
-const ElementKernels kElements{channel_sums, affine,     norm_sums,       norm_grad,  relu_of,        relu_grad, add,
-                               sgdm,         max_window, max_window_grad, sum_window, sum_window_grad};
+#define RG_STORED(T)                                                                                                   \
+    {channel_sums<T>, affine<T>,     norm_sums<T>,       norm_grad<T>,  relu_of<T>,        relu_grad<T>,               \
+     add<T>,          max_window<T>, max_window_grad<T>, sum_window<T>, sum_window_grad<T>}
+const ElementKernels kElements{RG_STORED(float), RG_STORED(uint16_t), sgdm, convert<uint16_t, float>,
+                               convert<float, uint16_t>};
+#undef RG_STORED
 
 } // namespace rg::cpu::RG_ISA

@@ -7,6 +7,14 @@
 #include <string_view>
 #include <vector>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 namespace rg::cpu {
 
 #define RG_ISA_TABLES(isa)                                                                                             \
@@ -19,10 +27,36 @@ RG_ISA_TABLES(portable)
 #if defined(__x86_64__)
 RG_ISA_TABLES(avx2)
 RG_ISA_TABLES(avx512)
+RG_ISA_TABLES(amx)
+namespace amx {
+extern const TileKernels kTiles;
+}
 #endif
 #undef RG_ISA_TABLES
 
 namespace {
+
+#if defined(__x86_64__)
+
+bool has_tiles() {
+    unsigned a, b, c, d, a1, b1, c1, d1;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !__get_cpuid_count(7, 1, &a1, &b1, &c1, &d1)) return false;
+    constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24, kAvx512Bf16 = 1u << 5;
+    return (d & kAmxBf16) && (d & kAmxTile) && (a1 & kAvx512Bf16);
+}
+
+/// The tile registers are large: Linux hands them to processes that ask (since 5.16).
+bool may_use_tiles() {
+#if defined(__linux__)
+    constexpr long kRequestPermission = 0x1023, kTileData = 18;
+    static const bool kGranted = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+    return kGranted;
+#else
+    return false;
+#endif
+}
+
+#endif
 
 std::vector<IsaKernels> supported_isas() {
     std::vector<IsaKernels> found{{"portable", 4, &portable::kConv, &portable::kWinograd, &portable::kElements}};
@@ -33,6 +67,8 @@ std::vector<IsaKernels> supported_isas() {
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vl"))
         found.push_back({"avx512", 16, &avx512::kConv, &avx512::kWinograd, &avx512::kElements});
+    if (found.size() == 3 && has_tiles() && may_use_tiles())
+        found.push_back({"amx", 16, &amx::kConv, &amx::kWinograd, &amx::kElements, &amx::kTiles});
 #endif
     return found;
 }
@@ -55,6 +91,13 @@ bool supports(const char* name) {
     for (const IsaKernels& isa : supported_isas())
         if (std::string_view(name) == isa.name) return true;
     return false;
+}
+
+const char* isa_note() {
+#if defined(__x86_64__)
+    if (has_tiles() && !may_use_tiles()) return "the operating system refuses this processor's AMX tiles";
+#endif
+    return "";
 }
 
 const IsaKernels& isa() {

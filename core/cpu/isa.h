@@ -59,31 +59,79 @@ struct WinogradKernels {
 
 /// Work on runs of values whose channel is their position modulo the number of channels. Per-channel arguments are
 /// expanded to `period` values, a common multiple of channels and width (see PerChannel), so that any number of
-/// channels runs at full width. Counts need not be multiples of anything; runs start at channel 0.
-struct ElementKernels {
+/// channels runs at full width. Counts need not be multiples of anything; runs start at channel 0. Values are stored
+/// as T: float, or uint16_t for the bits of bf16; arithmetic and per-channel arguments are f32.
+template <class T>
+struct StoredKernels {
     /// sum += x - shift, squares += (x - shift)^2, each [period].
-    void (*channel_sums)(const float* x, int64_t count, int64_t period, const float* shift, float* sum, float* squares);
+    void (*channel_sums)(const T* x, int64_t count, int64_t period, const float* shift, float* sum, float* squares);
     /// y = x * scale + shift, then ReLU if asked. past_cache: y is too large to be found in cache again.
-    void (*affine)(const float* x, float* y, int64_t count, int64_t period, const float* scale, const float* shift,
-                   bool relu, bool past_cache);
+    void (*affine)(const T* x, T* y, int64_t count, int64_t period, const float* scale, const float* shift, bool relu,
+                   bool past_cache);
     /// With g = dy, or 0 where x * scale + shift <= 0 if relu: dbeta += g, dgamma += g * (x - mean), each [period].
-    void (*norm_sums)(const float* dy, const float* x, int64_t count, int64_t period, const float* scale,
-                      const float* shift, const float* mean, bool relu, float* dbeta, float* dgamma);
+    void (*norm_sums)(const T* dy, const T* x, int64_t count, int64_t period, const float* scale, const float* shift,
+                      const float* mean, bool relu, float* dbeta, float* dgamma);
     /// dx = a * g + b * x + d, g as above.
-    void (*norm_grad)(const float* dy, const float* x, float* dx, int64_t count, int64_t period, const float* scale,
+    void (*norm_grad)(const T* dy, const T* x, T* dx, int64_t count, int64_t period, const float* scale,
                       const float* shift, const float* a, const float* b, const float* d, bool relu, bool past_cache);
 
-    void (*relu)(const float* x, float* y, int64_t count);
-    void (*relu_grad)(const float* dy, const float* y, float* dx, int64_t count);
-    void (*add)(const float* a, const float* b, float* y, int64_t count);
-    void (*sgdm)(float* p, float* v, const float* g, int64_t count, float lr, float momentum, float decay, bool nesterov);
+    void (*relu)(const T* x, T* y, int64_t count);
+    void (*relu_grad)(const T* dy, const T* y, T* dx, int64_t count);
+    void (*add)(const T* a, const T* b, T* y, int64_t count);
     /// One output pixel of max pooling: y = the largest of window x window vectors of channels, at = its position.
-    void (*max_window)(const float* x, int64_t row, int64_t window, int64_t channels, float* y, uint8_t* at);
+    void (*max_window)(const T* x, int64_t row, int64_t window, int64_t channels, T* y, uint8_t* at);
     /// Its gradient: dx += dy at the position.
-    void (*max_window_grad)(const float* dy, const uint8_t* at, int64_t row, int64_t window, int64_t channels, float* dx);
+    void (*max_window_grad)(const T* dy, const uint8_t* at, int64_t row, int64_t window, int64_t channels, T* dx);
     /// The same for averages: y = scale * sum, dx += scale * dy.
-    void (*sum_window)(const float* x, int64_t row, int64_t window, int64_t channels, float scale, float* y);
-    void (*sum_window_grad)(const float* dy, int64_t row, int64_t window, int64_t channels, float scale, float* dx);
+    void (*sum_window)(const T* x, int64_t row, int64_t window, int64_t channels, float scale, T* y);
+    void (*sum_window_grad)(const T* dy, int64_t row, int64_t window, int64_t channels, float scale, T* dx);
+};
+
+struct ElementKernels {
+    StoredKernels<float> f32;
+    StoredKernels<uint16_t> bf16;
+    void (*sgdm)(float* p, float* v, const float* g, int64_t count, float lr, float momentum, float decay, bool nesterov);
+    void (*widen)(const uint16_t* x, float* y, int64_t count);
+    void (*narrow)(const float* x, uint16_t* y, int64_t count); // to nearest even
+};
+
+/// A bf16 convolution by tiles of 16 pixels; see tiles_isa.cpp. Extents count values; rows and steps as in ConvImage.
+struct TileConv {
+    int64_t k, r;       // filters, filter rows
+    int64_t runs;       // of 32 taps in a filter row, the last filled up with zero filters
+    int64_t row, step;  // values from one padded row to the next, from one output pixel's window to the next
+    int64_t tiles;      // of an image
+    const int32_t* from; // [tiles]: where the window of a tile's first pixel begins
+    const int32_t* to;   // [tiles][16]: the output pixels; -1: none
+};
+struct TileResult {
+    uint16_t* y;       // [p q k]
+    const float* bias; // [k], in whole tiles
+    bool relu;
+    /// Null, or per channel, in whole tiles: the first pixel's value, and sums of deviations from it and their squares.
+    float *shift, *sum, *squares;
+};
+/// The filters' gradient of `images` images whose pixels are numbered in rows of `columns`, padding included.
+struct TileGradient {
+    int64_t images, r, s, columns;
+    int64_t c_step, k_step; // channels and filters in whole tiles
+    int64_t runs;           // of 32 pixels of an image
+    int64_t line;           // values of dy from one filter to the next
+    int64_t block, image;   // values of x from one tile of channels to the next, from one image to the next
+};
+
+struct TileKernels {
+    /// packed: [tiles of k in pairs][r][runs][1 or 2 tiles][16 pairs of taps][16 filters][2].
+    void (*forward)(const TileConv&, const uint16_t* padded, const uint16_t* packed, const TileResult&);
+    /// [count c] -> [c in whole tiles][line], zeros from count to a multiple of 32.
+    void (*transpose)(const uint16_t* pixels, int64_t count, int64_t c, uint16_t* out, int64_t line);
+    /// `count` pixels of c values, `step` apart -> [tiles of c][pairs][16][2], `block` values from one tile to the
+    /// next; zeros beyond the last pixel.
+    void (*interleave)(const uint16_t* pixels, int64_t count, int64_t step, int64_t c, int64_t pairs, uint16_t* out,
+                       int64_t block);
+    /// acc [r s k_step c_step] += over all pixels dy, transposed, times x, interleaved: the pairs that begin at even
+    /// pixels, then those at odd ones.
+    void (*accumulate)(const TileGradient&, const uint16_t* dy, const uint16_t* x, float* acc);
 };
 
 struct IsaKernels {
@@ -92,13 +140,17 @@ struct IsaKernels {
     const ConvKernels* conv;
     const WinogradKernels* winograd;
     const ElementKernels* elements;
+    const TileKernels* tiles = nullptr; // bf16 convolution; null: there are no tiles
 };
 
 /// Whether this processor, operating system and build run the instruction set of that name.
 bool supports(const char* name);
 
-/// The table in use: the best that this processor runs, or what RG_ISA (portable, avx2, avx512) asks for.
+/// The table in use: the best that this processor runs, or what RG_ISA (portable, avx2, avx512, amx) asks for.
 /// Throws when RG_ISA names something unknown or something that this processor lacks.
 const IsaKernels& isa();
+
+/// Why something better was not chosen, if the processor has it but the operating system refuses it; else empty.
+const char* isa_note();
 
 } // namespace rg::cpu

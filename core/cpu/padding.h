@@ -1,13 +1,44 @@
-// Images in zero-padded form, one per thread, so that convolution kernels know no borders.
+// Images in zero-padded form, so that convolution kernels know no borders, and what may happen to the values on the
+// way there: conversion to the type that the kernels compute with, and batch norm with ReLU.
 #pragma once
 
-#include "core/cpu/scratch.h"
-
-#include <cstring>
+#include "core/cpu/norm.h"
 
 namespace rg::cpu {
 
 inline int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+
+/// Images [n h w c] stored as T, to be normalised when they are read if `norm` is given.
+template <class T>
+struct Images {
+    const T* data;
+    int64_t h, w, c;
+    const Norm* norm = nullptr;
+
+    int64_t values() const { return h * w * c; }
+
+    /// `count` values of image n from `at` on, a multiple of c, as To.
+    template <class To>
+    void read(int64_t n, int64_t at, int64_t count, To* to) const {
+        const T* from = data + n * values() + at;
+        if constexpr (std::is_same_v<T, To>) {
+            if (norm)
+                norm->apply(from, to, count);
+            else
+                std::memcpy(to, from, size_t(count) * sizeof(T));
+        } else {
+            if (!norm) return isa().elements->widen(from, to, count);
+            const Scratch<T> normalised(count);
+            norm->apply(from, normalised.data(), count);
+            isa().elements->widen(normalised, to, count);
+        }
+    }
+};
+
+template <class T>
+Images<T> images_of(const Tensor& t, const Norm* norm = nullptr) {
+    return {stored<T>(t), t.extent(1), t.extent(2), t.extent(3), norm};
+}
 
 /// Where an image of h x w pixels of c channels goes in a zero-padded image of rows x columns pixels.
 struct Padding {
@@ -15,31 +46,36 @@ struct Padding {
     int64_t top, left; // of the first pixel; negative: pixels are cut off
     int64_t spread;    // distance between neighbouring pixels (the stride, when a gradient is spread out)
 
-    int64_t floats() const { return rows * columns * c; }
+    int64_t values() const { return rows * columns * c; }
 
-    void copy(const float* image, float* padded) const {
+    /// Image n into a padded image whose border is zero. Only the inside is written.
+    template <class T, class To>
+    void copy(const Images<T>& images, int64_t n, To* padded) const {
+        const bool whole = spread == 1 && left >= 0 && left + w <= columns;
+        const Scratch<To> line(whole ? 0 : w * c);
         for (int64_t i = 0; i < h; ++i) {
             const int64_t row = top + i * spread;
             if (row < 0 || row >= rows) continue;
-            float* to = padded + row * columns * c;
-            const float* from = image + i * w * c;
-            if (spread == 1 && left >= 0 && left + w <= columns) {
-                std::memcpy(to + left * c, from, size_t(w * c) * sizeof(float));
-                continue;
-            }
-            for (int64_t j = 0; j < w; ++j)
+            To* const to = padded + row * columns * c;
+            images.read(n, i * w * c, w * c, whole ? to + left * c : line.data());
+            for (int64_t j = 0; !whole && j < w; ++j)
                 if (const int64_t column = left + j * spread; column >= 0 && column < columns)
-                    std::memcpy(to + column * c, from + j * c, size_t(c) * sizeof(float));
+                    std::memcpy(to + column * c, line + j * c, size_t(c) * sizeof(To));
         }
     }
 };
 
-/// This thread's padded image. The border is zeroed when the geometry starts; copies only write the inside.
-inline float* padded_scratch(const Padding& padding) {
-    static thread_local Scratch scratch;
-    float* padded = scratch.ensure(padding.floats());
-    std::memset(padded, 0, size_t(padding.floats()) * sizeof(float));
-    return padded;
-}
+/// Fills a padded image: a reference to a callable (image, padded) that must outlive it.
+class FillPadded {
+public:
+    template <class F>
+    FillPadded(const F& fill)
+        : fill_(&fill), call_([](const void* f, int64_t n, float* padded) { (*static_cast<const F*>(f))(n, padded); }) {}
+    void operator()(int64_t n, float* padded) const { call_(fill_, n, padded); }
+
+private:
+    const void* fill_;
+    void (*call_)(const void*, int64_t, float*);
+};
 
 } // namespace rg::cpu

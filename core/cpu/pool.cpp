@@ -1,8 +1,8 @@
-// Max and average pooling, by output rows. Channels are contiguous, so each window is a few whole vectors.
-#include "core/cpu/channels.h"
+// Max and average pooling, image by image; max pooling also with batch norm on the way. Channels are contiguous, so
+// each window is a few whole vectors.
+#include "core/cpu/norm.h"
 #include "core/kernels.h"
 
-#include <cstring>
 
 namespace rg::cpu {
 
@@ -13,6 +13,7 @@ struct Windows {
     Windows(const Shape& x, const Shape& y, const Attrs& a)
         : images(x[0]), h(x[1]), w(x[2]), c(x[3]), p(y[1]), q(y[2]), window(a.window), stride(a.stride) {}
     int64_t images, h, w, c, p, q, window, stride;
+    int64_t image() const { return h * w * c; } // values of the input
     int64_t x_at(int64_t n, int64_t i, int64_t j) const { return ((n * h + i * stride) * w + j * stride) * c; }
     int64_t y_at(int64_t n, int64_t i, int64_t j) const { return ((n * p + i) * q + j) * c; }
 
@@ -24,54 +25,93 @@ struct Windows {
     }
 };
 
+/// Calls f(n, t) for every image, t of the stored type.
+template <class F>
+void pool(const Windows& win, const Tensor& x, F f) {
+    with_stored(x, [&](auto t) { each_image(win.images, [&](int64_t n) { f(n, t); }); });
+}
+
+/// Image n of the gradient: dx = 0, then dx += dy at the positions.
+template <class T>
+void unpool(const Windows& win, int64_t n, const T* dy, const uint8_t* at, T* dx) {
+    std::fill_n(dx + n * win.image(), win.image(), T{});
+    win.each(n, [&](int64_t to, int64_t from) {
+        kernels<T>().max_window_grad(dy + from, at + from, win.w * win.c, win.window, win.c, dx + to);
+    });
+}
+
 } // namespace
 
 void max_pool2d(const Call& call) {
     const Windows win(call.in[0].shape(), call.out[0].shape(), call.attrs);
-    const float* x = call.in[0].data<float>();
-    float* y = call.out[0].data<float>();
     uint8_t* at = call.out[1].data<uint8_t>();
-    each_image(win.images, [&](int64_t n) {
+    pool(win, call.in[0], [&](int64_t n, auto t) {
+        using T = decltype(t);
         win.each(n, [&](int64_t from, int64_t to) {
-            isa().elements->max_window(x + from, win.w * win.c, win.window, win.c, y + to, at + to);
+            kernels<T>().max_window(stored<T>(call.in[0]) + from, win.w * win.c, win.window, win.c,
+                                    stored<T>(call.out[0]) + to, at + to);
         });
     });
 }
 
 void max_pool2d_grad(const Call& call) {
     const Windows win(call.out[0].shape(), call.in[0].shape(), call.attrs);
-    const float* dy = call.in[0].data<float>();
-    const uint8_t* at = call.in[1].data<uint8_t>();
-    float* dx = call.out[0].data<float>();
-    each_image(win.images, [&](int64_t n) {
-        std::memset(dx + n * win.h * win.w * win.c, 0, size_t(win.h * win.w * win.c) * sizeof(float));
-        win.each(n, [&](int64_t to, int64_t from) {
-            isa().elements->max_window_grad(dy + from, at + from, win.w * win.c, win.window, win.c, dx + to);
+    pool(win, call.in[0], [&](int64_t n, auto t) {
+        using T = decltype(t);
+        unpool(win, n, stored<T>(call.in[0]), call.in[1].data<uint8_t>(), stored<T>(call.out[0]));
+    });
+}
+
+// Normalised image by image into scratch, which is pooled while it is in cache.
+void norm_max_pool2d(const Call& call) {
+    const Windows win(call.in[0].shape(), call.out[0].shape(), call.attrs);
+    const Norm norm(call.in[1], call.in[2], call.in[3], call.attrs.epsilon, call.attrs.relu);
+    uint8_t* at = call.out[1].data<uint8_t>();
+    pool(win, call.in[0], [&](int64_t n, auto t) {
+        using T = decltype(t);
+        const Scratch<T> image(win.image());
+        norm.apply(stored<T>(call.in[0]) + n * win.image(), image.data(), win.image());
+        win.each(n, [&](int64_t from, int64_t to) {
+            kernels<T>().max_window(image + (from - n * win.image()), win.w * win.c, win.window, win.c,
+                                    stored<T>(call.out[0]) + to, at + to);
         });
     });
 }
 
+void norm_max_pool2d_grad(const Call& call) {
+    const Tensor &dy = call.in[0], &x = call.in[2], &dx = call.out[0];
+    const Windows win(x.shape(), dy.shape(), call.attrs);
+    const Norm norm(call.in[3], call.in[4], call.in[5], call.attrs.epsilon, call.attrs.relu);
+    NormSums sums(norm, win.images);
+    pool(win, x, [&](int64_t n, auto t) {
+        using T = decltype(t);
+        unpool(win, n, stored<T>(dy), call.in[1].data<uint8_t>(), stored<T>(dx));
+        sums.add(n, stored<T>(dx) + n * win.image(), stored<T>(x) + n * win.image(), win.image());
+    });
+    sums.finish(call.out[1], call.out[2]);
+}
+
 void avg_pool2d(const Call& call) {
     const Windows win(call.in[0].shape(), call.out[0].shape(), call.attrs);
-    const float* x = call.in[0].data<float>();
-    float* y = call.out[0].data<float>();
     const float share = 1 / float(win.window * win.window);
-    each_image(win.images, [&](int64_t n) {
+    pool(win, call.in[0], [&](int64_t n, auto t) {
+        using T = decltype(t);
         win.each(n, [&](int64_t from, int64_t to) {
-            isa().elements->sum_window(x + from, win.w * win.c, win.window, win.c, share, y + to);
+            kernels<T>().sum_window(stored<T>(call.in[0]) + from, win.w * win.c, win.window, win.c, share,
+                                    stored<T>(call.out[0]) + to);
         });
     });
 }
 
 void avg_pool2d_grad(const Call& call) {
     const Windows win(call.out[0].shape(), call.in[0].shape(), call.attrs);
-    const float* dy = call.in[0].data<float>();
-    float* dx = call.out[0].data<float>();
     const float share = 1 / float(win.window * win.window);
-    each_image(win.images, [&](int64_t n) {
-        std::memset(dx + n * win.h * win.w * win.c, 0, size_t(win.h * win.w * win.c) * sizeof(float));
+    pool(win, call.in[0], [&](int64_t n, auto t) {
+        using T = decltype(t);
+        T* dx = stored<T>(call.out[0]);
+        std::fill_n(dx + n * win.image(), win.image(), T{});
         win.each(n, [&](int64_t to, int64_t from) {
-            isa().elements->sum_window_grad(dy + from, win.w * win.c, win.window, win.c, share, dx + to);
+            kernels<T>().sum_window_grad(stored<T>(call.in[0]) + from, win.w * win.c, win.window, win.c, share, dx + to);
         });
     });
 }

@@ -1,32 +1,40 @@
-// Memory that a kernel needs for the length of one call, kept by the thread and reused by the next call.
+// Memory that a kernel needs for the length of a call.
+//
+// Each thread has a stack of large chunks; a Scratch takes a piece and gives it back when it goes out of scope. From
+// the second training step on the chunks are there, so that nothing is allocated, and what a kernel takes first is
+// what the kernel before gave back last: still in cache.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <cstdlib>
-#include <memory>
-#include <new>
+#include <cstring>
 
 namespace rg::cpu {
 
-/// An aligned array of floats that only grows. Contents are undefined after ensure().
+namespace scratch_stack {
+/// A piece of at least `bytes`, aligned to 64. Pieces are given back in the opposite order.
+void* take(size_t bytes);
+void give_back(void* piece);
+} // namespace scratch_stack
+
+/// An array of `count` values, uninitialised, for the scope that it is declared in and the threads that work for it.
+template <class T>
 class Scratch {
 public:
-    float* ensure(int64_t count) {
-        if (count > capacity_) {
-            const size_t bytes = (size_t(count) * sizeof(float) + 63) / 64 * 64;
-            memory_.reset(static_cast<float*>(std::aligned_alloc(64, bytes)));
-            capacity_ = memory_ ? count : 0;
-            if (!memory_) throw std::bad_alloc();
-        }
-        return memory_.get();
+    explicit Scratch(int64_t count) : data_(static_cast<T*>(scratch_stack::take(size_t(count) * sizeof(T)))), count_(count) {}
+    ~Scratch() { scratch_stack::give_back(data_); }
+    Scratch(const Scratch&) = delete;
+    Scratch& operator=(const Scratch&) = delete;
+    T* data() const { return data_; }
+    operator T*() const { return data_; }
+    T* zeroed() const {
+        std::memset(static_cast<void*>(data_), 0, size_t(count_) * sizeof(T));
+        return data_;
     }
 
 private:
-    struct Free {
-        void operator()(float* p) const { std::free(p); }
-    };
-    std::unique_ptr<float, Free> memory_;
-    int64_t capacity_ = 0;
+    T* data_;
+    int64_t count_;
 };
 
 } // namespace rg::cpu

@@ -1,6 +1,6 @@
 // One vector type for kernels that are compiled once per instruction set.
 //
-// Each *_isa.cpp file is compiled several times with other flags and another RG_ISA (portable, avx2, avx512), which
+// Each *_isa.cpp file is compiled several times with other flags and another RG_ISA (portable, avx2, avx512, amx), which
 // names the namespace of what it defines. The width is what the flags allow; the text is the same for all. These files
 // include no other header with code in it: an inline function compiled here could replace, at link time, the one that
 // a processor without these instructions must run.
@@ -12,7 +12,7 @@
 #endif
 
 #ifndef RG_ISA
-#error "compile with -DRG_ISA=portable, avx2 or avx512"
+#error "compile with -DRG_ISA=portable, avx2, avx512 or amx"
 #endif
 
 #define RG_UNROLL _Pragma("GCC unroll 16")
@@ -58,6 +58,37 @@ static inline void store_first(float* p, Vec v, int n) {
 }
 #endif
 
+/// bf16 in memory (its bits), f32 in registers: the first n lanes. Stores round to nearest even; a NaN stays one.
+#if defined(__AVX512F__)
+static inline Vec load_first(const uint16_t* p, int n) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first(n), p)), 16));
+}
+static inline __m256i narrow(Vec v) {
+#if defined(__AVX512BF16__)
+    return (__m256i)_mm512_cvtneps_pbh(v);
+#else
+    const __m512i bits = _mm512_castps_si512(v), odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFF)));
+    const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
+    const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_mask_mov_epi32(rounded, nan, quiet), 16));
+#endif
+}
+static inline void store_first(uint16_t* p, Vec v, int n) { _mm256_mask_storeu_epi16(p, first(n), narrow(v)); }
+#else
+typedef uint32_t Bits __attribute__((vector_size(kWidth * 4)));
+static inline Vec load_first(const uint16_t* p, int n) {
+    Bits bits{};
+    for (int i = 0; i < n; ++i) bits[i] = uint32_t{p[i]} << 16;
+    return (Vec)bits;
+}
+static inline void store_first(uint16_t* p, Vec v, int n) {
+    const Bits bits = (Bits)v, rounded = bits + (0x7FFF + (bits >> 16 & 1)), quiet = bits | 0x400000;
+    const Bits out = v == v ? rounded : quiet;
+    for (int i = 0; i < n; ++i) p[i] = uint16_t(out[i] >> 16);
+}
+#endif
+
 /// The first n lanes as bytes, and back; whole numbers from 0 to 255.
 #if defined(__AVX512BW__) && defined(__AVX512VL__)
 static inline Vec load_bytes(const uint8_t* p, int n) {
@@ -87,6 +118,14 @@ static inline void stream(float* p, Vec v) {
     _mm_stream_ps(p, v);
 #else
     store(p, v);
+#endif
+}
+
+static inline void stream(uint16_t* p, Vec v) {
+#if defined(__AVX512F__)
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(p), narrow(v));
+#else
+    store_first(p, v, kWidth);
 #endif
 }
 

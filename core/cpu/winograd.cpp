@@ -13,15 +13,14 @@ namespace {
 /// gradient, which at 128 channels is larger than the cache, is read and written once per batch.
 constexpr int64_t kTilesForward = 32, kTilesBackward = 64;
 
-thread_local Scratch filter_scratch;
-
 /// Floats from one component to the next: a line more than it holds, since 36 stores at a distance of a power of two
 /// would all fall into the same set of the first-level cache.
 int64_t component(int64_t floats) { return floats + 16; }
 
 } // namespace
 
-Winograd::Winograd(const Padding& padding, int64_t p, int64_t q, int64_t k, bool filters) : padding_(padding) {
+Winograd::Winograd(const Padding& padding, int64_t p, int64_t q, int64_t k, bool filters)
+    : padding_(padding), u_(filters ? kComponents * padding.c * round_up(k, isa().width) : 0) {
     const int64_t down = (p + 3) / 4, across = (q + 3) / 4;
     padding_.rows = 4 * down + 2; // whole tiles; what lies beyond the image stays zero
     padding_.columns = 4 * across + 2;
@@ -29,7 +28,6 @@ Winograd::Winograd(const Padding& padding, int64_t p, int64_t q, int64_t k, bool
     g_ = {p, q, across, down, padding.c, k, round_up(padding.c, width), round_up(k, width), padding_.columns * padding.c};
     tiles_ = down * across;
     batch_ = std::max<int64_t>(1, (filters ? kTilesForward : kTilesBackward) / tiles_);
-    if (filters) u_ = filter_scratch.ensure(kComponents * g_.c * g_.k_step);
 }
 
 float* Winograd::filter_block(int64_t k, int64_t& lanes) const {
@@ -38,21 +36,19 @@ float* Winograd::filter_block(int64_t k, int64_t& lanes) const {
     return u_ + first * kComponents * g_.c;
 }
 
-void Winograd::transform_inputs(const float* in, int64_t images, float* v) const {
-    const int64_t floats = padding_.h * padding_.w * padding_.c;
-    float* padded = padded_scratch(padding_);
+void Winograd::transform_inputs(const FillPadded& in, int64_t images, float* v) const {
+    const Scratch<float> memory(padding_.values());
+    float* const padded = memory.zeroed();
     for (int64_t i = 0; i < images; ++i) {
-        padding_.copy(in + i * floats, padded);
+        in(i, padded);
         isa().winograd->input(g_, padded, v + i * tiles_ * g_.c_step, component(images * tiles_ * g_.c_step));
     }
 }
 
-void Winograd::run(const float* in, int64_t images, const float* bias, float* out) const {
-    static thread_local Scratch v_scratch, m_scratch;
+void Winograd::run(const FillPadded& in, int64_t images, const float* bias, float* out) const {
     const int64_t tiles = images * tiles_;
     const int64_t v_component = component(tiles * g_.c_step), m_component = component(tiles * 2 * isa().width);
-    float* v = v_scratch.ensure(kComponents * v_component);
-    float* m = m_scratch.ensure(kComponents * m_component);
+    const Scratch<float> v(kComponents * v_component), m(kComponents * m_component);
     transform_inputs(in, images, v);
     for (int64_t k = 0; k < g_.k; k += 2 * isa().width) {
         int64_t lanes;
@@ -64,12 +60,10 @@ void Winograd::run(const float* in, int64_t images, const float* bias, float* ou
     }
 }
 
-void Winograd::accumulate(const float* in, const float* dy, int64_t images, float* du) const {
-    static thread_local Scratch v_scratch, z_scratch;
+void Winograd::accumulate(const FillPadded& in, const float* dy, int64_t images, float* du) const {
     const int64_t tiles = images * tiles_;
     const int64_t v_component = component(tiles * g_.c_step), z_component = component(tiles * g_.k_step);
-    float* v = v_scratch.ensure(kComponents * v_component);
-    float* z = z_scratch.ensure(kComponents * z_component);
+    const Scratch<float> v(kComponents * v_component), z(kComponents * z_component);
     transform_inputs(in, images, v);
     for (int64_t i = 0; i < images; ++i)
         isa().winograd->gradient(g_, dy + i * g_.p * g_.q * g_.k, z + i * tiles_ * g_.k_step, z_component);

@@ -6,8 +6,6 @@
 #include "core/cpu/padding.h"
 #include "core/context.h"
 
-#include <vector>
-
 namespace rg::cpu {
 
 class Winograd {
@@ -21,23 +19,28 @@ public:
     template <class Filters>
     Winograd(const Padding& padding, int64_t p, int64_t q, int64_t k, const Filters& filters)
         : Winograd(padding, p, q, k, true) {
-        for (int64_t ik = 0; ik < k; ik += isa().width)
+        const int64_t width = isa().width;
+        parallel((k + width - 1) / width, [&](int64_t block) {
+            const int64_t ik = block * width;
             for (int64_t ic = 0; ic < g_.c; ++ic)
                 set_filters(ik, ic, [&](int64_t i, int64_t r, int64_t s) {
                     return ik + i < k ? filters(ik + i, r, s, ic) : 0.0f;
                 });
+        });
     }
 
     /// For the weight gradient: no filters.
     Winograd(const Padding& padding, int64_t p, int64_t q, int64_t k) : Winograd(padding, p, q, k, false) {}
 
+    /// What `in` fills: whole tiles of padded rows and columns.
+    const Padding& padding() const { return padding_; }
     /// So many images pass at a time that the products have enough rows, and no more than the cache holds.
     int64_t images_at_once() const { return batch_; }
     /// out [images p q k] = bias + filters * in [images h w c]; images <= images_at_once().
-    void run(const float* in, int64_t images, const float* bias, float* out) const;
+    void run(const FillPadded& in, int64_t images, const float* bias, float* out) const;
 
     /// Adds the images' part of the transformed weight gradient to du: floats_of_gradient() floats, [36 c k_step].
-    void accumulate(const float* in, const float* dy, int64_t images, float* du) const;
+    void accumulate(const FillPadded& in, const float* dy, int64_t images, float* du) const;
     int64_t floats_of_gradient() const { return kComponents * g_.c * g_.k_step; }
     /// dw [r taps k_step], taps = s * c, from du; k_step: k rounded up to whole vectors.
     void finish(const float* du, float* dw) const;
@@ -45,7 +48,7 @@ public:
 private:
     static constexpr int64_t kLeast = 8;
     Winograd(const Padding& padding, int64_t p, int64_t q, int64_t k, bool filters);
-    void transform_inputs(const float* in, int64_t images, float* v) const;
+    void transform_inputs(const FillPadded& in, int64_t images, float* v) const;
     float* filter_block(int64_t k, int64_t& lanes) const;
     template <class F>
     void set_filters(int64_t k, int64_t c, F filter) {
@@ -61,7 +64,7 @@ private:
     Padding padding_;
     WinogradImage g_;
     int64_t tiles_, batch_; // tiles of an image; images at once
-    float* u_ = nullptr;    // blocks of up to 2 vectors of output channels: [36][c][lanes]
+    Scratch<float> u_;      // blocks of up to 2 vectors of output channels: [36][c][lanes]
 };
 
 } // namespace rg::cpu

@@ -1,0 +1,111 @@
+// What convolution forward and backward share: filters in the kernels' order, and the engines that convolve images.
+//
+// An engine takes one image or a few at a time, zero-padded, and writes their results; so the kernels know no
+// borders, and reading an image is the place where other forms of input enter (padding.h).
+#pragma once
+
+#include "core/cpu/winograd.h"
+
+#include <bit>
+
+namespace rg::cpu {
+
+/// Filters by (output channel, row, column, input channel), wherever they stand in memory.
+struct Filters {
+    const float* at;
+    int64_t k, r, s, c;                     // extents as the convolution sees them
+    int64_t step_k, step_r, step_s, step_c; // may be negative: turned filters
+    const float* scale = nullptr;           // by output channel
+    bool to_bf16 = false;                   // operands are rounded to bf16
+    float operator()(int64_t ik, int64_t ir, int64_t is, int64_t ic) const {
+        float value = at[ik * step_k + ir * step_r + is * step_s + ic * step_c];
+        if (scale) value *= scale[ik];
+        return to_bf16 ? to_float(rg::to_bf16(value)) : value;
+    }
+};
+
+/// w [k r s c] as it is: for the convolution itself.
+inline Filters filters_of(const Tensor& w) {
+    const int64_t k = w.extent(0), r = w.extent(1), s = w.extent(2), c = w.extent(3);
+    return {w.data<float>(), k, r, s, c, r * s * c, s * c, c, 1};
+}
+
+/// Turned and transposed: for the data gradient. dx[h w c] = sum over r s k of dy[h + pad - r, w + pad - s, k] *
+/// w[k r s c], so the filters are read from their last element.
+inline Filters turned_filters_of(const Tensor& w) {
+    const int64_t k = w.extent(0), r = w.extent(1), s = w.extent(2), c = w.extent(3);
+    return {w.data<float>() + (r * s - 1) * c, c, r, s, k, 1, -s * c, -c, r * s * c};
+}
+
+/// Filters in the order in which the tiles read them: blocks of up to 2 vectors of output channels; in a block, for
+/// each filter row and tap, the channels of the block, with zeros beyond the last. Packed anew for each call: it is
+/// small beside the work.
+class FilterPack {
+public:
+    explicit FilterPack(const Filters& f) : packed_(round_up(f.k, isa().width) * f.r * f.s * f.c) {
+        const int64_t width = isa().width, block = 2 * width, taps = f.s * f.c;
+        parallel((f.k + block - 1) / block, [&](int64_t b) {
+            float* out = packed_ + b * block * f.r * taps;
+            const int64_t channels = std::min(block, round_up(f.k - b * block, width));
+            for (int64_t r = 0; r < f.r; ++r)
+                for (int64_t tap = 0; tap < taps; ++tap)
+                    for (int64_t i = 0; i < channels; ++i, ++out)
+                        *out = b * block + i < f.k ? f(b * block + i, r, tap / f.c, tap % f.c) : 0;
+        });
+    }
+    const float* data() const { return packed_; }
+
+private:
+    Scratch<float> packed_;
+};
+
+/// The register tiles alone.
+class Direct {
+public:
+    Direct(const Padding& padding, int64_t p, int64_t q, int64_t stride, const Filters& f)
+        : padding_(padding), g_{p, q, f.k, f.r, f.s * f.c, padding.columns * f.c, stride, stride * f.c}, filters_(f) {}
+    const Padding& padding() const { return padding_; }
+    int64_t images_at_once() const { return 1; }
+    /// out [p q k] = bias + filters * image; bias has whole pairs of vectors.
+    void run(const FillPadded& in, int64_t, const float* bias, float* out) const {
+        const Scratch<float> padded(padding_.values());
+        in(0, padded.zeroed());
+        isa().conv->forward(g_, padded, filters_.data(), bias, out);
+    }
+
+private:
+    Padding padding_;
+    ConvImage g_;
+    FilterPack filters_;
+};
+
+/// Bias in whole pairs of vectors; zeros if undefined.
+class PaddedBias {
+public:
+    PaddedBias(const Tensor& bias, int64_t k) : values_(round_up(k, 2 * isa().width)) {
+        values_.zeroed();
+        if (bias.defined()) std::copy_n(bias.data<float>(), k, values_.data());
+    }
+    float* data() const { return values_; }
+
+private:
+    Scratch<float> values_;
+};
+
+/// Convolves images first .. first + count of `in` with an engine, a few at a time, and hands each result over while
+/// it is in cache: done(image, its values as f32, which may be changed). out: where the results of an f32 tensor go;
+/// null: into scratch.
+template <class Engine, class T, class Done>
+void convolve_images(const Engine& engine, const Images<T>& in, int64_t first, int64_t count, const float* bias,
+                     int64_t out_values, float* out, Done done) {
+    const int64_t batch = engine.images_at_once();
+    const Scratch<float> scratch(out ? 0 : std::min(batch, count) * out_values);
+    for (int64_t at = first; at < first + count; at += batch) {
+        const int64_t n = std::min(batch, first + count - at);
+        float* const result = out ? out + at * out_values : scratch.data();
+        engine.run([&](int64_t i, float* padded) { engine.padding().copy(in, at + i, padded); }, n, bias, result);
+        for (int64_t i = 0; i < n; ++i) done(at + i, result + i * out_values);
+    }
+}
+
+} // namespace rg::cpu

@@ -1,0 +1,103 @@
+// Batch norm with given statistics as what it amounts to, an affine map per channel: shared by the ops that normalise
+// and those that do so on the way (conv.cpp, pool.cpp). The forward pass and the masks of the backward passes
+// evaluate the same expression, so that they agree on which values ReLU cut off.
+#pragma once
+
+#include "core/cpu/channels.h"
+
+#include <cmath>
+
+namespace rg::cpu {
+
+struct Norm {
+    /// stats [2 c], gamma, beta [c].
+    Norm(const Tensor& stats, const Tensor& gamma, const Tensor& beta, float epsilon, bool relu)
+        : c(gamma.numel()), period(period_of(c)), mean(stats.data<float>()), relu(relu), var_(mean + c),
+          gamma_(gamma.data<float>()), epsilon_(epsilon), scale(c, [&](int64_t i) { return float(slope(i)); }),
+          shift(c, [&](int64_t i) { return float(beta.data<float>()[i] - mean[i] * slope(i)); }) {}
+
+    double inv_std(int64_t i) const { return 1 / std::sqrt(double(var_[i]) + double(epsilon_)); }
+    double slope(int64_t i) const { return gamma_[i] * inv_std(i); }
+
+    /// y = x * scale + shift [, ReLU] for a run that starts at channel 0.
+    template <class T>
+    void apply(const T* x, T* y, int64_t count, bool past_cache = false) const {
+        kernels<T>().affine(x, y, count, period, scale, shift, relu, past_cache);
+    }
+
+    int64_t c, period;
+    const float* mean;
+    bool relu;
+
+private:
+    const float *var_, *gamma_;
+    float epsilon_;
+
+public:
+    PerChannel scale, shift;
+};
+
+/// The gradient through it: dx = gamma / sigma * (g - sum(g) / count - x^ * sum(g x^) / count), as
+/// g * scale + x * b + d, where g is dy past the ReLU; see batch_norm_grad in reference.cpp.
+struct NormGrad {
+    /// sums [2 c]: of g x^ and of g; count: values per channel.
+    NormGrad(const Norm& norm, const Tensor& sums, double count)
+        : norm(norm), b(norm.c, [&](int64_t i) { return float(factor(sums, count, i)); }),
+          d(norm.c, [&](int64_t i) {
+              return float(-norm.slope(i) * sums.data<float>()[norm.c + i] / count - factor(sums, count, i) * norm.mean[i]);
+          }) {}
+
+    template <class T>
+    void apply(const T* dy, const T* x, T* dx, int64_t values, bool past_cache = false) const {
+        kernels<T>().norm_grad(dy, x, dx, values, norm.period, norm.scale, norm.shift, norm.scale, b, d, norm.relu,
+                               past_cache);
+    }
+
+    const Norm& norm;
+    PerChannel b, d;
+
+private:
+    double factor(const Tensor& sums, double count, int64_t i) const {
+        return -norm.slope(i) * norm.inv_std(i) * sums.data<float>()[i] / count;
+    }
+};
+
+/// dgamma and dbeta, collected image by image; as StatsCollector.
+class NormSums {
+public:
+    NormSums(const Norm& norm, int64_t images)
+        : norm_(norm), images_(images), mean_(norm.c, [&](int64_t i) { return norm.mean[i]; }), parts_(images * 2 * norm.c) {}
+
+    template <class T>
+    void add(int64_t image, const T* dy, const T* x, int64_t values) {
+        const Scratch<float> sums(2 * norm_.period);
+        float *const dbeta = sums.zeroed(), *const dgamma = dbeta + norm_.period;
+        kernels<T>().norm_sums(dy, x, values, norm_.period, norm_.scale, norm_.shift, mean_, norm_.relu, dbeta, dgamma);
+        double *const part = parts_ + image * 2 * norm_.c, *const part_beta = part + norm_.c;
+        for (int64_t c = 0; c < norm_.c; ++c) part[c] = part_beta[c] = 0;
+        for (int64_t i = 0; i < norm_.period; i += norm_.c)
+            for (int64_t c = 0; c < norm_.c; ++c) part[c] += dgamma[i + c], part_beta[c] += dbeta[i + c];
+    }
+
+    void finish(const Tensor& dgamma, const Tensor& dbeta) const {
+        const Scratch<double> sums(2 * norm_.c);
+        sums.zeroed();
+        for (int64_t n = 0; n < images_; ++n)
+            for (int64_t i = 0; i < 2 * norm_.c; ++i) sums[i] += parts_[n * 2 * norm_.c + i];
+        for (int64_t c = 0; c < norm_.c; ++c) {
+            dgamma.data<float>()[c] = float(sums[c] * norm_.inv_std(c));
+            dbeta.data<float>()[c] = float(sums[norm_.c + c]);
+        }
+    }
+
+private:
+    const Norm& norm_;
+    int64_t images_;
+    PerChannel mean_;
+    Scratch<double> parts_; // per image: sum of g (x - mean), sum of g
+};
+
+/// Whether a result is larger than what the caches keep until it is read again.
+inline bool past_cache(const Tensor& t) { return t.bytes() >= int64_t{4} << 20; }
+
+} // namespace rg::cpu

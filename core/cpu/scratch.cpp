@@ -1,0 +1,70 @@
+// The stack of chunks. A chunk that is too small for what comes next is replaced by a larger one as soon as it is
+// empty, so the chunks settle at what the program needs.
+#include "core/cpu/scratch.h"
+
+#include "core/base.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <vector>
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
+namespace rg::cpu::scratch_stack {
+
+namespace {
+
+constexpr size_t kAlign = 64, kHugePage = size_t{2} << 20, kLeast = size_t{1} << 20;
+
+struct Chunk {
+    char* memory = nullptr;
+    size_t size = 0, used = 0;
+};
+
+struct Stack {
+    std::vector<Chunk> chunks;
+    size_t top = 0; // the chunk in use; those beyond are empty
+    ~Stack() {
+        for (const Chunk& c : chunks) std::free(c.memory);
+    }
+};
+thread_local Stack stack;
+
+Chunk make_chunk(size_t bytes) {
+    const size_t size = (bytes + kHugePage - 1) / kHugePage * kHugePage;
+    void* memory = nullptr;
+    RG_CHECK(posix_memalign(&memory, kHugePage, size) == 0, "memory: ", size, " bytes are not available");
+#if defined(__linux__)
+    madvise(memory, size, MADV_HUGEPAGE);
+#endif
+    return {static_cast<char*>(memory), size, 0};
+}
+
+} // namespace
+
+void* take(size_t bytes) {
+    bytes = (bytes + kAlign - 1) / kAlign * kAlign + kAlign; // a gap, so that equal arrays do not share cache sets
+    for (;; ++stack.top) {
+        if (stack.top == stack.chunks.size()) stack.chunks.push_back(make_chunk(std::max(bytes, kLeast)));
+        Chunk& chunk = stack.chunks[stack.top];
+        if (chunk.size - chunk.used < bytes && chunk.used == 0) {
+            std::free(chunk.memory);
+            chunk = {};
+            chunk = make_chunk(bytes);
+        }
+        if (chunk.size - chunk.used >= bytes) {
+            chunk.used += bytes;
+            return chunk.memory + (chunk.used - bytes);
+        }
+    }
+}
+
+void give_back(void* piece) {
+    Chunk& chunk = stack.chunks[stack.top];
+    chunk.used = size_t(static_cast<char*>(piece) - chunk.memory);
+    while (stack.top > 0 && stack.chunks[stack.top].used == 0) --stack.top;
+}
+
+} // namespace rg::cpu::scratch_stack

@@ -1,0 +1,135 @@
+// See tile_engine.h.
+#include "core/cpu/tile_engine.h"
+
+namespace rg::cpu {
+
+namespace {
+
+constexpr int64_t kSide = 16, kRun = 32, kTile = kSide * kRun; // rows of a tile, bf16 in a row, bf16 in a tile
+
+/// Pixels that make a pass over the filters' gradient worth its loads and stores.
+constexpr int64_t kPixelsAtOnce = 800;
+
+int64_t tiles_in(int64_t n) { return (n + kSide - 1) / kSide; }
+
+/// Tiles for q pixels of p rows when each row is covered for itself.
+int64_t tiles_by_row(int64_t p, int64_t q) { return p * tiles_in(q); }
+/// The same in one run through the padding.
+int64_t tiles_in_one_run(int64_t p, int64_t q, int64_t columns) { return tiles_in((p - 1) * columns + q); }
+int64_t tiles_of(int64_t p, int64_t q, int64_t columns, int64_t stride) {
+    return stride == 1 ? std::min(tiles_by_row(p, q), tiles_in_one_run(p, q, columns)) : tiles_by_row(p, q);
+}
+
+} // namespace
+
+TilePack::TilePack(const Filters& f) : packed_(tiles_in(f.k) * f.r * ((f.s * f.c + kRun - 1) / kRun) * kTile) {
+    const int64_t taps = f.s * f.c, runs = (taps + kRun - 1) / kRun, tiles = tiles_in(f.k);
+    parallel((tiles + 1) / 2, [&](int64_t pair) {
+        const int64_t here = std::min<int64_t>(2, tiles - 2 * pair);
+        uint16_t* out = packed_ + 2 * pair * f.r * runs * kTile;
+        for (int64_t r = 0; r < f.r; ++r)
+            for (int64_t run = 0; run < runs; ++run)
+                for (int64_t tile = 0; tile < here; ++tile)
+                    for (int64_t two = 0; two < kSide; ++two)
+                        for (int64_t i = 0; i < kSide; ++i)
+                            for (int64_t j = 0; j < 2; ++j) {
+                                const int64_t k = (2 * pair + tile) * kSide + i, tap = run * kRun + 2 * two + j;
+                                *out++ = k < f.k && tap < taps ? to_bf16(f(k, r, tap / f.c, tap % f.c)).bits : 0;
+                            }
+    });
+}
+
+TileEngine::TileEngine(const Padding& padding, int64_t p, int64_t q, int64_t stride, const Filters& f)
+    : padding_(padding), filters_(f), from_(tiles_of(p, q, padding.columns, stride)),
+      to_(tiles_of(p, q, padding.columns, stride) * kSide),
+      g_{f.k, f.r, (f.s * f.c + kRun - 1) / kRun, padding.columns * f.c, stride * f.c, 0, from_, to_} {
+    place_tiles(p, q, stride);
+}
+
+void TileEngine::place_tiles(int64_t p, int64_t q, int64_t stride) {
+    g_.tiles = tiles_of(p, q, padding_.columns, stride);
+    std::fill_n(to_.data(), g_.tiles * kSide, -1);
+    const int64_t c = padding_.c;
+    int64_t t = 0;
+    if (stride == 1 && tiles_in_one_run(p, q, padding_.columns) == g_.tiles) {
+        for (; t < g_.tiles; ++t) {
+            from_[t] = int32_t(t * kSide * c);
+            for (int64_t i = 0; i < kSide; ++i)
+                if (const int64_t pixel = t * kSide + i, row = pixel / padding_.columns, column = pixel % padding_.columns;
+                    row < p && column < q)
+                    to_[t * kSide + i] = int32_t(row * q + column);
+        }
+        return;
+    }
+    for (int64_t row = 0; row < p; ++row)
+        for (int64_t column = 0; column < q; column += kSide, ++t) {
+            from_[t] = int32_t((row * stride * padding_.columns + column * stride) * c);
+            for (int64_t i = 0; i < kSide && column + i < q; ++i) to_[t * kSide + i] = int32_t(row * q + column + i);
+        }
+}
+
+void TileEngine::run(const Images<uint16_t>& x, int64_t n, const float* bias, bool relu, uint16_t* y,
+                     StatsCollector* stats) const {
+    // Tiles may read beyond the last window, by a tile of pixels and a run of taps: into zeros.
+    const int64_t slack = kSide * g_.step + kRun;
+    const Scratch<uint16_t> padded(padding_.values() + slack);
+    padding_.copy(x, n, padded.zeroed());
+    const int64_t channels = tiles_in(g_.k) * kSide;
+    const Scratch<float> sums(stats ? 3 * channels : 0);
+    isa().tiles->forward(g_, padded, filters_.data(),
+                         {y, bias, relu, stats ? sums.data() : nullptr, stats ? sums + channels : nullptr,
+                          stats ? sums + 2 * channels : nullptr});
+    if (stats) stats->add_sums(n, sums, sums + channels, sums + 2 * channels);
+}
+
+TileFilterGradient::TileFilterGradient(const Padding& padding, int64_t p, int64_t q, int64_t k, int64_t r, int64_t s,
+                                       int64_t stride)
+    : padding_(padding), p_(p), q_(q), k_(k), r_(r), s_(s), stride_(stride) {
+    // Few channels: the taps of a filter row, which are contiguous, take their place.
+    const bool join = s * padding.c <= kSide;
+    c_ = join ? s * padding.c : padding.c;
+    const int64_t pixels = ((p - 1) * stride + 1) * padding.columns; // that have a place in dy
+    const int64_t runs = (pixels + kRun - 1) / kRun;
+    batch_ = std::max<int64_t>(1, kPixelsAtOnce / (runs * kRun));
+    pairs_ = (runs * kRun + (r - 1) * padding.columns + s) / 2 + 1;
+    g_ = {0,    r, join ? 1 : s, padding.columns, tiles_in(c_) * kSide, tiles_in(k) * kSide,
+          runs, batch_ * runs * kRun + kRun, batch_ * pairs_ * kRun, pairs_ * kRun};
+}
+
+void TileFilterGradient::add(const Images<uint16_t>& x, int64_t first, int64_t count, const uint16_t* dy,
+                             float* sums) const {
+    TileGradient g = g_;
+    g.images = count;
+    const int64_t pixels = g.runs * kRun, all = padding_.rows * padding_.columns, half = g.c_step / kSide * g.block;
+    // The last pixel's taps reach beyond the image where taps take the channels' place.
+    const Scratch<uint16_t> pairs(2 * half), dyt(g.k_step * g.line), spread(pixels * k_), padded(padding_.values() + kSide);
+    padded.zeroed();
+    spread.zeroed();
+    for (int64_t i = 0; i < count; ++i) {
+        padding_.copy(x, first + i, padded.data());
+        for (int64_t odd : {0, 1})
+            isa().tiles->interleave(padded + odd * padding_.c, all - odd, padding_.c, c_, pairs_,
+                                    pairs + odd * half + i * g.image, g.block);
+        const uint16_t* image = dy + i * p_ * q_ * k_;
+        for (int64_t row = 0; row < p_; ++row) {
+            uint16_t* to = spread + row * stride_ * padding_.columns * k_;
+            if (stride_ == 1)
+                std::memcpy(to, image + row * q_ * k_, size_t(q_ * k_) * sizeof(uint16_t));
+            else
+                for (int64_t column = 0; column < q_; ++column)
+                    std::memcpy(to + column * stride_ * k_, image + (row * q_ + column) * k_, size_t(k_) * sizeof(uint16_t));
+        }
+        isa().tiles->transpose(spread, pixels, k_, dyt + i * pixels, g.line);
+    }
+    isa().tiles->accumulate(g, dyt, pairs, sums);
+}
+
+void TileFilterGradient::finish(const float* sums, const Tensor& dw) const {
+    // [r s][k_step][c_step] -> [k][r][s c]
+    const int64_t c = c_, rows = r_ * g_.s;
+    float* out = dw.data<float>();
+    for (int64_t k = 0; k < k_; ++k)
+        for (int64_t rs = 0; rs < rows; ++rs) std::copy_n(sums + (rs * g_.k_step + k) * g_.c_step, c, out + (k * rows + rs) * c);
+}
+
+} // namespace rg::cpu

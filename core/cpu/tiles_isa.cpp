@@ -1,0 +1,259 @@
+// Convolution of bf16 images by tile products (AMX): 16 x 16 results from 16 x 32 and 32 x 16 operands at a time, with
+// f32 accumulators. Compiled for the instruction set `amx` alone.
+//
+// Forward, the rows of a tile are pixels and its columns are taps: neighbouring pixels' windows begin `step` values
+// apart in the padded image, so a tile is loaded straight from it, whatever the number of channels; the taps of a
+// filter row are contiguous, and what a last, partial run of 32 reads beyond them meets filters that are zero.
+//
+// For the filters' gradient the sum runs over pixels. dy is transposed to [filter][pixel], with zeros where a row's
+// padding is; x is laid out by pairs of pixels, [pixel / 2][channel][2], twice: pairs that begin at even and at odd
+// pixels. So the taps (r, s) of a run of pixels are whole tiles, r rows and s pixels further on, and every load is a
+// run of whole cache lines: a load that straddles lines takes twice as long, and loads are what bounds this.
+#include "core/cpu/simd.h"
+
+#include "core/cpu/isa.h"
+
+namespace rg::cpu::RG_ISA {
+
+namespace {
+
+constexpr int kSide = 16;        // rows of a tile, and its columns of f32 or of bf16 pairs
+constexpr int64_t kTile = 512;   // bf16 in a tile
+constexpr int64_t kRun = 32;     // bf16 in a row of a tile
+
+struct alignas(64) TileConfig {
+    uint8_t palette = 1, start_row = 0, reserved[14] = {};
+    uint16_t row_bytes[16] = {};
+    uint8_t rows[16] = {};
+};
+
+void configure() {
+    static thread_local bool done = false;
+    if (done) return;
+    TileConfig config;
+    for (int i = 0; i < 8; ++i) config.row_bytes[i] = 64, config.rows[i] = kSide;
+    _tile_loadconfig(&config);
+    done = true;
+}
+
+// Tiles: 0 to 3 results [pixels 2][filters 2], 4 and 5 pixels, 6 and 7 filters.
+
+/// results [NP * 16][2 * 16] = windows * filters.
+template <int NP, int NK>
+void products(const TileConv& g, const uint16_t* a, const uint16_t* b, const uint16_t* w, float* results) {
+    const int64_t step = g.step * 2;
+    _tile_zero(0);
+    if (NK > 1) _tile_zero(1);
+    if (NP > 1) _tile_zero(2);
+    if (NP > 1 && NK > 1) _tile_zero(3);
+    for (int64_t r = 0; r < g.r; ++r, a += g.row, b += g.row)
+        for (int64_t i = 0; i < g.runs; ++i, w += NK * kTile) {
+            _tile_loadd(4, a + i * kRun, step);
+            _tile_loadd(6, w, 64);
+            _tile_dpbf16ps(0, 4, 6);
+            if (NP > 1) {
+                _tile_loadd(5, b + i * kRun, step);
+                _tile_dpbf16ps(2, 5, 6);
+            }
+            if (NK > 1) {
+                _tile_loadd(7, w + kTile, 64);
+                _tile_dpbf16ps(1, 4, 7);
+                if (NP > 1) _tile_dpbf16ps(3, 5, 7);
+            }
+        }
+    constexpr int64_t kLine = 2 * kSide * 4;
+    _tile_stored(0, results, kLine);
+    if (NK > 1) _tile_stored(1, results + kSide, kLine);
+    if (NP > 1) _tile_stored(2, results + kSide * 2 * kSide, kLine);
+    if (NP > 1 && NK > 1) _tile_stored(3, results + kSide * 2 * kSide + kSide, kLine);
+}
+
+/// Sums of one vector of channels over the pixels of an image, of deviations from its first pixel.
+struct Sums {
+    Vec shift, sum, squares;
+    bool started = false;
+    void add(Vec v) {
+        if (!started) shift = v, sum = squares = Vec{}, started = true;
+        const Vec d = v - shift;
+        sum += d;
+        squares += d * d;
+    }
+};
+
+/// To y [.. k]: results + bias, ReLU; and the sums if asked.
+template <int NK, bool kStats>
+void finish(const TileConv& g, const TileResult& to, int64_t k, const int32_t* pixels, int rows, const float* results,
+            Sums (&all_sums)[2]) {
+    Sums sums[2] = {all_sums[0], all_sums[1]}; // in registers: y might, for all the compiler knows, be where they are
+    const Vec bias[2] = {load(to.bias + k), load(to.bias + k + (NK > 1 ? kSide : 0))};
+    const int last = int(g.k - k - (NK - 1) * kSide < kSide ? g.k - k - (NK - 1) * kSide : kSide);
+    for (int i = 0; i < rows; ++i, results += 2 * kSide) {
+        if (pixels[i] < 0) continue;
+        uint16_t* const y = to.y + pixels[i] * g.k + k;
+        RG_UNROLL
+        for (int n = 0; n < NK; ++n) {
+            Vec v = load(results + n * kSide) + bias[n];
+            if (kStats) sums[n].add(v);
+            if (to.relu) v = relu(v);
+            store_first(y + n * kSide, v, n == NK - 1 ? last : kSide);
+        }
+    }
+    all_sums[0] = sums[0], all_sums[1] = sums[1];
+}
+
+template <int NK, bool kStats>
+void forward_block(const TileConv& g, const uint16_t* padded, const uint16_t* w, int64_t k, const TileResult& to) {
+    alignas(64) float results[2 * kSide * 2 * kSide];
+    Sums sums[2];
+    for (int64_t t = 0; t < g.tiles; t += 2) {
+        const bool two = t + 1 < g.tiles;
+        const uint16_t *a = padded + g.from[t], *b = padded + g.from[two ? t + 1 : t];
+        two ? products<2, NK>(g, a, b, w, results) : products<1, NK>(g, a, b, w, results);
+        finish<NK, kStats>(g, to, k, g.to + t * kSide, two ? 2 * kSide : kSide, results, sums);
+    }
+    for (int n = 0; kStats && n < NK; ++n) {
+        store(to.shift + k + n * kSide, sums[n].shift);
+        store(to.sum + k + n * kSide, sums[n].sum);
+        store(to.squares + k + n * kSide, sums[n].squares);
+    }
+}
+
+void forward(const TileConv& g, const uint16_t* padded, const uint16_t* packed, const TileResult& to) {
+    configure();
+    const int64_t tiles_of_k = (g.k + kSide - 1) / kSide;
+    for (int64_t n = 0; n < tiles_of_k; n += 2) {
+        const uint16_t* w = packed + n * g.r * g.runs * kTile;
+        const bool two = n + 1 < tiles_of_k;
+        if (to.sum)
+            (two ? forward_block<2, true> : forward_block<1, true>)(g, padded, w, n * kSide, to);
+        else
+            (two ? forward_block<2, false> : forward_block<1, false>)(g, padded, w, n * kSide, to);
+    }
+}
+
+/// 16 bf16 of pixel p and of the next as 16 pairs.
+inline __m512i pairs_at(const uint16_t* p, const uint16_t* next, __mmask16 lanes, __mmask16 next_lanes) {
+    const __m512i low = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(lanes, p));
+    const __m512i high = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(next_lanes, next));
+    return _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
+}
+
+/// Transposes 16 x 16 values of 32 bits.
+inline void transpose_16(__m512i (&v)[16]) {
+    __m512i t[16];
+    RG_UNROLL
+    for (int i = 0; i < 16; i += 2) {
+        t[i] = _mm512_unpacklo_epi32(v[i], v[i + 1]);
+        t[i + 1] = _mm512_unpackhi_epi32(v[i], v[i + 1]);
+    }
+    RG_UNROLL
+    for (int i = 0; i < 16; i += 4) {
+        v[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
+        v[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
+        v[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
+        v[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
+    }
+    RG_UNROLL
+    for (int i = 0; i < 4; ++i) { // quarters of rows 4 j + i
+        t[i] = _mm512_shuffle_i32x4(v[i], v[4 + i], 0x88);
+        t[4 + i] = _mm512_shuffle_i32x4(v[i], v[4 + i], 0xDD);
+        t[8 + i] = _mm512_shuffle_i32x4(v[8 + i], v[12 + i], 0x88);
+        t[12 + i] = _mm512_shuffle_i32x4(v[8 + i], v[12 + i], 0xDD);
+    }
+    RG_UNROLL
+    for (int i = 0; i < 4; ++i) {
+        v[i] = _mm512_shuffle_i32x4(t[i], t[8 + i], 0x88);
+        v[8 + i] = _mm512_shuffle_i32x4(t[i], t[8 + i], 0xDD);
+        v[4 + i] = _mm512_shuffle_i32x4(t[4 + i], t[12 + i], 0x88);
+        v[12 + i] = _mm512_shuffle_i32x4(t[4 + i], t[12 + i], 0xDD);
+    }
+}
+
+void transpose(const uint16_t* pixels, int64_t count, int64_t c, uint16_t* out, int64_t line) {
+    for (int64_t c0 = 0; c0 < c; c0 += kSide, out += kSide * line) {
+        const __mmask16 lanes = first(int(c - c0 < kSide ? c - c0 : kSide));
+        for (int64_t p = 0; p < count; p += kRun) {
+            __m512i v[16];
+            RG_UNROLL
+            for (int i = 0; i < 16; ++i) {
+                const uint16_t* at = pixels + (p + 2 * i) * c + c0;
+                const int64_t left = count - p - 2 * i;
+                v[i] = pairs_at(at, at + c, left > 0 ? lanes : __mmask16(0), left > 1 ? lanes : __mmask16(0));
+            }
+            transpose_16(v);
+            RG_UNROLL
+            for (int i = 0; i < 16; ++i) _mm512_storeu_si512(out + i * line + p, v[i]);
+        }
+    }
+}
+
+void interleave(const uint16_t* pixels, int64_t count, int64_t step, int64_t c, int64_t pairs, uint16_t* out, int64_t block) {
+    for (int64_t c0 = 0; c0 < c; c0 += kSide, out += block) {
+        const __mmask16 lanes = first(int(c - c0 < kSide ? c - c0 : kSide));
+        const uint16_t* at = pixels + c0;
+        int64_t i = 0;
+        for (; 2 * i + 1 < count && i < pairs; ++i, at += 2 * step)
+            _mm512_storeu_si512(out + i * 2 * kSide, pairs_at(at, at + step, lanes, lanes));
+        for (; i < pairs; ++i, at += 2 * step)
+            _mm512_storeu_si512(out + i * 2 * kSide, pairs_at(at, at, 2 * i < count ? lanes : __mmask16(0), 0));
+    }
+}
+
+// Tiles: 0 to 3 results [filters 2][columns 2], 4 and 5 filters of dy, 6 and 7 columns of x.
+
+/// acc [NA * 16 filters][NB columns of 16] += sum over the pixels of dy[filter][pixel] * x[pixel][column].
+template <int NA, int NB>
+void gradient_block(const TileGradient& g, const uint16_t* dy, const uint16_t* x0, const uint16_t* x1, float* acc0,
+                    float* acc1) {
+    const int64_t line = g.line * 2, acc_line = g.c_step * 4, next = kSide * g.c_step;
+    _tile_loadd(0, acc0, acc_line);
+    if (NB > 1) _tile_loadd(1, acc1, acc_line);
+    if (NA > 1) _tile_loadd(2, acc0 + next, acc_line);
+    if (NA > 1 && NB > 1) _tile_loadd(3, acc1 + next, acc_line);
+    for (int64_t image = 0; image < g.images; ++image, x0 += g.image, x1 += g.image)
+        for (int64_t run = 0; run < g.runs; ++run, dy += kRun) {
+            _tile_loadd(4, dy, line);
+            _tile_loadd(6, x0 + run * kTile, 64);
+            _tile_dpbf16ps(0, 4, 6);
+            if (NA > 1) {
+                _tile_loadd(5, dy + kSide * g.line, line);
+                _tile_dpbf16ps(2, 5, 6);
+            }
+            if (NB > 1) {
+                _tile_loadd(7, x1 + run * kTile, 64);
+                _tile_dpbf16ps(1, 4, 7);
+                if (NA > 1) _tile_dpbf16ps(3, 5, 7);
+            }
+        }
+    _tile_stored(0, acc0, acc_line);
+    if (NB > 1) _tile_stored(1, acc1, acc_line);
+    if (NA > 1) _tile_stored(2, acc0 + next, acc_line);
+    if (NA > 1 && NB > 1) _tile_stored(3, acc1 + next, acc_line);
+}
+
+void accumulate(const TileGradient& g, const uint16_t* dy, const uint16_t* x, float* acc) {
+    configure();
+    const int64_t tiles = g.c_step / kSide, columns = g.r * g.s * tiles;
+    const auto x_at = [&](int64_t column) { // pixels (r, s) later; by an odd number: in the second set of pairs
+        const int64_t rs = column / tiles, later = rs / g.s * g.columns + rs % g.s;
+        return x + (later % 2 * tiles + column % tiles) * g.block + later / 2 * 2 * kSide;
+    };
+    const auto acc_at = [&](int64_t column, int64_t k) {
+        return acc + (column / tiles * g.k_step + k) * g.c_step + column % tiles * kSide;
+    };
+    for (int64_t k = 0; k < g.k_step; k += 2 * kSide)
+        for (int64_t j = 0; j < columns; j += 2) {
+            const bool two = j + 1 < columns;
+            const auto block = k + kSide < g.k_step ? (two ? gradient_block<2, 2> : gradient_block<2, 1>)
+                                                    : (two ? gradient_block<1, 2> : gradient_block<1, 1>);
+            const int64_t other = two ? j + 1 : j;
+            block(g, dy + k * g.line, x_at(j), x_at(other), acc_at(j, k), acc_at(other, k));
+        }
+}
+
+} // namespace
+
+extern const TileKernels kTiles;
+const TileKernels kTiles{forward, transpose, interleave, accumulate};
+
+} // namespace rg::cpu::RG_ISA

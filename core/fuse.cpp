@@ -1,0 +1,185 @@
+// Which steps are joined, and why that is allowed.
+//
+// Each rule looks at how a value is produced and by whom it is read; a value that nobody reads any more is then never
+// made. In a training step of convolution - batch norm - ReLU layers this leaves per layer: the convolution, which
+// normalises its input while it loads it and takes the statistics of its result (norm_conv2d); and one backward step,
+// which turns the gradient at the normalised result into that at the convolution's (batch_norm_grad) image by image,
+// while the image is in cache, feeds both gradients of the convolution with it, and sums up what the normalisation
+// before needs (conv2d_norm_grad). The normalised activations exist in no memory. Where a network is only evaluated,
+// normalisation with fixed statistics goes into the filters and the bias (conv2d_norm).
+#include "core/fuse.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+
+namespace rg {
+
+namespace {
+
+using Id = uint64_t; // of a value's block
+
+Id id(const Tensor& t) { return t.key().id; }
+
+class Fuser {
+public:
+    Fuser(std::vector<Step>& steps, std::span<const Tensor> results) : steps_(steps), dead_(steps.size(), false) {
+        for (const Tensor& t : results) results_.insert(id(t));
+        index();
+    }
+
+    void run() {
+        for (size_t s = 0; s < steps_.size(); ++s)
+            if (steps_[s].op == Op::batch_norm && steps_[s].attrs.frozen) fold_into_convolution(s);
+        for (size_t s = 0; s < steps_.size(); ++s)
+            if (steps_[s].op == Op::batch_norm_grad) join_backward(s);
+        for (size_t s = 0; s < steps_.size(); ++s)
+            if (!dead_[s] && steps_[s].op == Op::batch_norm && !steps_[s].attrs.frozen) normalise_on_load(s);
+        for (size_t s = 0; s < steps_.size(); ++s)
+            if (!dead_[s] && steps_[s].op == Op::batch_norm_sums) sum_where_made(s);
+        size_t kept = 0;
+        for (size_t s = 0; s < steps_.size(); ++s)
+            if (!dead_[s]) std::swap(steps_[kept++], steps_[s]);
+        steps_.resize(kept);
+    }
+
+private:
+    struct Reader {
+        size_t step;
+        int argument;
+    };
+
+    void index() {
+        maker_.clear();
+        readers_.clear();
+        for (size_t s = 0; s < steps_.size(); ++s) {
+            if (dead_[s]) continue;
+            for (size_t i = 0; i < kMaxInputs; ++i)
+                if (steps_[s].in[i].defined()) readers_[id(steps_[s].in[i])].push_back({s, int(i)});
+            for (const Tensor& t : steps_[s].out)
+                if (t.defined()) maker_[id(t)] = s;
+        }
+    }
+
+    void replace(size_t s, Step step, std::initializer_list<size_t> dead) {
+        for (const size_t d : dead) dead_[d] = true;
+        dead_[s] = false;
+        steps_[s] = std::move(step);
+        index();
+    }
+
+    /// The readers of a value that lies within the plan and is no result; none otherwise.
+    std::vector<Reader> inner_readers(const Tensor& t) const {
+        const auto found = readers_.find(id(t));
+        return t.has_memory() || results_.contains(id(t)) || found == readers_.end() ? std::vector<Reader>{}
+                                                                                     : found->second;
+    }
+
+    std::optional<size_t> maker(const Tensor& t) const {
+        const auto found = maker_.find(id(t));
+        return found == maker_.end() ? std::nullopt : std::optional(found->second);
+    }
+
+    /// conv2d -> batch_norm with constant statistics, nothing else reading the convolution: one convolution.
+    void fold_into_convolution(size_t norm) {
+        const Step& n = steps_[norm];
+        const auto conv = maker(n.in[0]);
+        if (!conv || steps_[*conv].op != Op::conv2d || steps_[*conv].attrs.stats || inner_readers(n.in[0]).size() != 1)
+            return;
+        const Step& c = steps_[*conv];
+        Attrs attrs = c.attrs;
+        attrs.relu = n.attrs.relu, attrs.epsilon = n.attrs.epsilon;
+        replace(norm, {Op::conv2d_norm, attrs, {c.in[0], c.in[1], c.in[2], n.in[1], n.in[2], n.in[3]}, {n.out[0]}}, {*conv});
+    }
+
+    /// batch_norm_grad -> conv2d_wgrad [and conv2d_dgrad] of one convolution: one step, image by image.
+    void join_backward(size_t norm) {
+        const Step& n = steps_[norm];
+        if (n.attrs.frozen) return;
+        const std::vector<Reader> readers = inner_readers(n.out[0]);
+        std::optional<size_t> wgrad, dgrad;
+        for (const Reader& r : readers) {
+            if (r.argument != 0) return;
+            if (steps_[r.step].op == Op::conv2d_wgrad && !wgrad)
+                wgrad = r.step;
+            else if (steps_[r.step].op == Op::conv2d_dgrad && !dgrad)
+                dgrad = r.step;
+            else
+                return;
+        }
+        // The filters are found through the convolution that made y.
+        const auto conv = maker(n.in[1]);
+        if (!wgrad || !conv || steps_[*conv].op != Op::conv2d) return;
+        const Step &w = steps_[*wgrad], &c = steps_[*conv];
+        if (id(c.in[0]) != id(w.in[1]) || c.attrs.stride != w.attrs.stride || c.attrs.pad != w.attrs.pad) return;
+        if (dgrad && steps_[*dgrad].in[1].key() != c.in[1].key()) return;
+        Step joined{Op::conv2d_norm_grad,
+                    {.stride = c.attrs.stride, .pad = c.attrs.pad, .relu = n.attrs.relu, .epsilon = n.attrs.epsilon},
+                    {n.in[0], n.in[1], n.in[2], n.in[3], n.in[4], n.in[5], w.in[1], {}, {}, {}, c.in[1]},
+                    {w.out[0], w.out[1]}};
+        if (dgrad) joined.out[2] = steps_[*dgrad].out[0];
+        replace(dgrad ? std::max(*wgrad, *dgrad) : *wgrad, std::move(joined), {norm, *wgrad, dgrad.value_or(*wgrad)});
+    }
+
+    /// batch_norm whose readers can all apply it themselves: it is never made.
+    void normalise_on_load(size_t norm) {
+        const Step n = steps_[norm];
+        const std::vector<Reader> readers = inner_readers(n.out[0]);
+        const auto can = [&](const Reader& r) {
+            const Step& s = steps_[r.step];
+            return ((s.op == Op::conv2d || s.op == Op::max_pool2d) && r.argument == 0) ||
+                   (s.op == Op::conv2d_norm_grad && r.argument == 6 && s.attrs.epsilon == n.attrs.epsilon);
+        };
+        if (readers.empty() || !std::all_of(readers.begin(), readers.end(), can)) return;
+        for (const Reader& r : readers) {
+            Step& s = steps_[r.step];
+            if (s.op == Op::conv2d_norm_grad) {
+                std::copy_n(n.in.begin(), 4, s.in.begin() + 6);
+                s.attrs.input_relu = n.attrs.relu;
+                continue;
+            }
+            s.attrs.relu = n.attrs.relu, s.attrs.epsilon = n.attrs.epsilon;
+            if (s.op == Op::conv2d)
+                s.op = Op::norm_conv2d, s.in = {n.in[0], n.in[1], n.in[2], n.in[3], s.in[1], s.in[2]};
+            else
+                s.op = Op::norm_max_pool2d, s.in = {n.in[0], n.in[1], n.in[2], n.in[3]};
+        }
+        dead_[norm] = true;
+        index();
+    }
+
+    /// batch_norm_sums of a gradient: taken by the step that makes the gradient.
+    void sum_where_made(size_t sums) {
+        const Step s = steps_[sums];
+        const auto made = maker(s.in[0]);
+        if (!made || results_.contains(id(s.in[0])) || s.in[0].has_memory()) return;
+        Step m = steps_[*made];
+        if (m.op == Op::conv2d_norm_grad && id(m.out[2]) == id(s.in[0]) && m.in[7].defined() &&
+            id(m.in[6]) == id(s.in[1]) && m.in[7].key() == s.in[2].key() && m.attrs.input_relu == s.attrs.relu) {
+            m.attrs.stats = true;
+            m.out[3] = s.out[0], m.out[4] = s.out[1];
+        } else if (m.op == Op::max_pool2d_grad && s.attrs.epsilon >= 0) {
+            Attrs attrs = s.attrs;
+            attrs.window = m.attrs.window, attrs.stride = m.attrs.stride;
+            attrs.height = m.attrs.height, attrs.width = m.attrs.width;
+            m = {Op::norm_max_pool2d_grad, attrs, {m.in[0], m.in[1], s.in[1], s.in[2], s.in[3], s.in[4]},
+                 {m.out[0], s.out[0], s.out[1]}};
+        } else {
+            return;
+        }
+        replace(*made, std::move(m), {sums});
+    }
+
+    std::vector<Step>& steps_;
+    std::vector<bool> dead_;
+    std::set<Id> results_;
+    std::map<Id, size_t> maker_;
+    std::map<Id, std::vector<Reader>> readers_;
+};
+
+} // namespace
+
+void fuse(std::vector<Step>& steps, std::span<const Tensor> results) { Fuser(steps, results).run(); }
+
+} // namespace rg

@@ -1,0 +1,178 @@
+// Tracing, placing and replaying. Values are told apart by the number of their block (Tensor::key().id): a view of a
+// value lies in its block, so what keeps a view alive keeps the block alive.
+#include "core/plan.h"
+
+#include "core/fuse.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <set>
+
+namespace rg {
+
+namespace {
+
+thread_local Trace* active_trace = nullptr;
+
+constexpr int64_t kAlign = 64;
+
+/// An inner value: the steps between which it lives, and its place in the arena.
+struct Life {
+    size_t first, last;
+    int64_t bytes = 0, offset = 0;
+};
+
+/// Gives every value an offset, the largest first, at the lowest place that is free during its life; returns the size
+/// of the whole ("greedy by size", Pisarchyk and Lee, 2020, section 5).
+int64_t place_all(std::vector<Life*> lives) {
+    std::sort(lives.begin(), lives.end(), [](const Life* a, const Life* b) {
+        return a->bytes != b->bytes ? a->bytes > b->bytes : a->first < b->first;
+    });
+    int64_t total = 0;
+    std::vector<const Life*> placed; // in order of their offsets
+    for (Life* life : lives) {
+        int64_t offset = 0;
+        for (const Life* other : placed) {
+            if (other->last < life->first || other->first > life->last) continue;
+            if (offset + life->bytes <= other->offset) break;
+            offset = std::max(offset, other->offset + other->bytes);
+        }
+        life->offset = offset;
+        placed.insert(std::upper_bound(placed.begin(), placed.end(), life,
+                                       [](const Life* a, const Life* b) { return a->offset < b->offset; }),
+                      life);
+        total = std::max(total, offset + life->bytes);
+    }
+    return total;
+}
+
+} // namespace
+
+Trace::Trace() : before_(active_trace) { active_trace = this; }
+Trace::~Trace() { active_trace = before_; }
+Trace* Trace::active() { return active_trace; }
+
+void Trace::add(Op op, const Attrs& attrs, std::span<const Tensor> in, std::span<const Tensor> out) {
+    Step step{op, attrs, {}, {}};
+    std::copy(in.begin(), in.end(), step.in.begin());
+    std::copy(out.begin(), out.end(), step.out.begin());
+    steps.push_back(std::move(step));
+}
+
+Plan::Plan(std::vector<Step> steps, std::span<const Tensor> placeholders, std::span<const Tensor> results)
+    : steps_(std::move(steps)), placeholders_(placeholders.begin(), placeholders.end()) {
+    fuse(steps_, results);
+    place(results);
+}
+
+void Plan::place(std::span<const Tensor> results) {
+    std::map<uint64_t, size_t> input_of;
+    for (size_t i = 0; i < placeholders_.size(); ++i) input_of.emplace(placeholders_[i].key().id, i);
+    std::set<uint64_t> kept; // results live on after the last step
+    for (const Tensor& t : results) kept.insert(t.key().id);
+
+    // The lives of the inner values; values with memory of their own (parameters, constants) are not the plan's.
+    std::map<uint64_t, Life> lives;
+    std::set<uint64_t> outside;
+    for (size_t s = 0; s < steps_.size(); ++s) {
+        const auto visit = [&](const Tensor& t, bool written) {
+            if (!t.defined() || input_of.contains(t.key().id)) return;
+            if (t.has_memory()) {
+                if (written && outside.insert(t.key().id).second) written_.push_back(t.whole());
+                return;
+            }
+            Life& life = lives.try_emplace(t.key().id, Life{s, s}).first->second;
+            life.last = s;
+            life.bytes = std::max(life.bytes, (t.block_bytes() + kAlign - 1) / kAlign * kAlign);
+        };
+        for (const Tensor& t : steps_[s].inputs()) visit(t, false);
+        for (const Tensor& t : steps_[s].outputs()) visit(t, true);
+    }
+    std::vector<Life*> shared;
+    std::map<uint64_t, Tensor> block; // the memory of each inner value
+    for (auto& [id, life] : lives) {
+        bytes_unshared_ += life.bytes;
+        if (kept.contains(id))
+            block.emplace(id, Tensor::constant({life.bytes}, 0, DType::u8));
+        else
+            shared.push_back(&life);
+    }
+    const int64_t arena_bytes = place_all(shared);
+    arena_ = Tensor::empty({arena_bytes}, DType::u8);
+    bytes_ = arena_bytes;
+    for (auto& [id, life] : lives) {
+        if (kept.contains(id))
+            bytes_ += life.bytes;
+        else
+            block.emplace(id, arena_.slice(life.offset, {life.bytes}));
+    }
+
+    for (size_t s = 0; s < steps_.size(); ++s) {
+        const auto settle = [&](Tensor& t, size_t argument) {
+            if (!t.defined()) return;
+            if (const auto input = input_of.find(t.key().id); input != input_of.end()) {
+                RG_CHECK(argument < kMaxInputs, row(steps_[s].op).name, ": a traced function may not write its inputs");
+                bindings_.push_back({s, argument, input->second, t});
+            } else if (const auto inner = block.find(t.key().id); inner != block.end()) {
+                t = t.over(inner->second);
+            }
+        };
+        for (size_t i = 0; i < kMaxInputs; ++i) settle(steps_[s].in[i], i);
+        for (size_t i = 0; i < kMaxOutputs; ++i) settle(steps_[s].out[i], kMaxInputs + i);
+    }
+    for (const Tensor& t : results) {
+        if (const auto inner = block.find(t.key().id); inner != block.end()) {
+            results_.push_back(t.over(inner->second));
+        } else {
+            RG_CHECK(t.defined() && t.has_memory(),
+                     "accelerate: a result must be computed by the function, not be one of its inputs");
+            results_.push_back(t);
+        }
+    }
+}
+
+std::span<const Tensor> Plan::replay(std::span<const Tensor> inputs) {
+    for (const Binding& b : bindings_) steps_[b.step].in[b.argument] = b.view.over(inputs[b.input]);
+    for (const Step& step : steps_) execute(step.op, {step.attrs, step.inputs(), step.outputs()});
+    // Hold nothing of the caller's.
+    for (const Binding& b : bindings_) steps_[b.step].in[b.argument] = b.view;
+    return results_;
+}
+
+std::string Plan::table() const {
+    char line[256];
+    std::string text;
+    const auto where = [&](const Tensor& t) -> std::string {
+        const std::string size = cat(name_of(t.dtype()), t.shape().str());
+        if (arena_.defined() && t.key().id == arena_.key().id) return cat(size, "@", t.key().offset);
+        for (size_t i = 0; i < placeholders_.size(); ++i)
+            if (t.key().id == placeholders_[i].key().id) return cat(size, "=input", i);
+        for (const Tensor& r : results_)
+            if (t.key() == r.key()) return cat(size, "=result", &r - results_.data());
+        return size;
+    };
+    std::snprintf(line, sizeof line, "%4s %-20s %10s %10s  %s\n", "step", "op", "MFLOP", "KiB", "written <- read (type[shape]@offset)");
+    text += line;
+    double all_flops = 0, all_bytes = 0;
+    for (size_t s = 0; s < steps_.size(); ++s) {
+        const Step& step = steps_[s];
+        double bytes = 0;
+        std::string reads, writes;
+        for (const Tensor& t : step.inputs())
+            if (t.defined()) bytes += double(t.bytes()), reads += cat(" ", where(t));
+        for (const Tensor& t : step.outputs())
+            if (t.defined() && t.numel()) bytes += double(t.bytes()), writes += cat(where(t), " ");
+        const double flops = flops_of(step.op, {step.attrs, step.inputs(), step.outputs()});
+        all_flops += flops, all_bytes += bytes;
+        std::snprintf(line, sizeof line, "%4zu %-20s %10.2f %10.1f  ", s, row(step.op).name, flops * 1e-6, bytes / 1024);
+        text += cat(line, writes, "<-", reads, "\n");
+    }
+    std::snprintf(line, sizeof line,
+                  "%zu steps, %.2f GFLOP, %.1f MiB read and written; %.1f MiB planned, %.1f MiB without sharing\n",
+                  steps_.size(), all_flops * 1e-9, all_bytes / 1048576, double(bytes_) / 1048576,
+                  double(bytes_unshared_) / 1048576);
+    return text + line;
+}
+
+} // namespace rg

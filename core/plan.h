@@ -1,0 +1,77 @@
+// A function of tensors as a list of steps with memory planned ahead: traced once, then replayed.
+//
+// While a Trace exists, ops do not execute; run() appends what they would have done, forward and backward alike. A
+// Plan takes the list, fuses what fuse.h knows, gives every inner value a place in one block of memory such that
+// values that live at the same time do not overlap, and replays the steps without allocating anything. What varies
+// from call to call is read from memory: the inputs are bound anew for each call, parameters and gradients are where
+// they always were.
+#pragma once
+
+#include "core/op_table.h"
+
+#include <string>
+#include <vector>
+
+namespace rg {
+
+/// One op of a plan.
+struct Step {
+    Op op;
+    Attrs attrs;
+    std::array<Tensor, kMaxInputs> in;
+    std::array<Tensor, kMaxOutputs> out;
+    std::span<const Tensor> inputs() const { return {in.data(), size_t(row(op).inputs)}; }
+    std::span<const Tensor> outputs() const { return {out.data(), size_t(row(op).outputs)}; }
+};
+
+/// While one exists on this thread, ops are noted instead of executed. Values cannot be read: Tensor says so.
+class Trace {
+public:
+    Trace();
+    ~Trace();
+    Trace(const Trace&) = delete;
+    Trace& operator=(const Trace&) = delete;
+    static Trace* active();
+
+    void add(Op op, const Attrs& attrs, std::span<const Tensor> in, std::span<const Tensor> out);
+    std::vector<Step> steps;
+
+private:
+    DryRun dry_;
+    Trace* before_;
+};
+
+class Plan {
+public:
+    /// Steps of a trace, the placeholders that stood for the inputs, and what the function returned.
+    Plan(std::vector<Step> steps, std::span<const Tensor> placeholders, std::span<const Tensor> results);
+    Plan(Plan&&) = default;
+
+    /// Executes all steps on the context's backend. Inputs must have the placeholders' shapes and types. The results
+    /// keep their memory, and are overwritten by the next replay. Allocates nothing.
+    std::span<const Tensor> replay(std::span<const Tensor> inputs);
+
+    /// Tensors outside of the plan that its steps write: gradients, running statistics.
+    const std::vector<Tensor>& written() const { return written_; }
+    /// Bytes of the block that holds all inner values, and what they would take without sharing.
+    int64_t bytes() const { return bytes_; }
+    int64_t bytes_unshared() const { return bytes_unshared_; }
+    const std::vector<Step>& steps() const { return steps_; }
+    /// A table: step by step what is read and written, where it lies, operations and bytes; then the totals.
+    std::string table() const;
+
+private:
+    struct Binding { // argument of a step that is a view of input `input`
+        size_t step, argument, input;
+        Tensor view;
+    };
+    void place(std::span<const Tensor> results);
+
+    std::vector<Step> steps_;
+    std::vector<Tensor> placeholders_, results_, written_;
+    std::vector<Binding> bindings_;
+    Tensor arena_;
+    int64_t bytes_ = 0, bytes_unshared_ = 0;
+};
+
+} // namespace rg

@@ -1,0 +1,276 @@
+// accelerate: what is replayed is what the plain function computes, from wherever its inputs lie; the cache; the
+// memory plan; no allocation in a steady step.
+#include "core/accelerate.h"
+#include "core/context.h"
+#include "core/cpu/thread_pool.h"
+#include "core/ops.h"
+#include "core/rng.h"
+#include "core/tape.h"
+#include "models/cifar_net.h"
+#include "tests/allocations.h"
+#include "tests/op_check.h"
+#include "tests/temp_dir.h"
+
+#include <doctest/doctest.h>
+#include <set>
+
+using namespace rg;
+
+namespace {
+
+Tensor random_images(int64_t n, uint64_t seed, DType type) {
+    const Tensor x = Tensor::empty({n, 32, 32, 3});
+    Rng random(seed, Purpose::test);
+    for (float& v : x.span<float>()) v = random.normal();
+    return cast(x, type);
+}
+
+Tensor random_labels(int64_t n, uint64_t seed) {
+    const Tensor labels = Tensor::empty({n}, DType::i32);
+    Rng random(seed, Purpose::test, 1);
+    for (int32_t& v : labels.span<int32_t>()) v = int32_t(random.below(10));
+    return labels;
+}
+
+/// A network and its training step and prediction as an accelerated function.
+struct Trainee {
+    explicit Trainee(const CifarNet::Options& options, bool enabled = true)
+        : net(options), velocity(Tensor::zeros(net.parameters.values().shape())),
+          values(net.parameters.value_list()), gradients(net.parameters.gradient_list()),
+          step([this](std::span<const Tensor> in, bool training) -> std::vector<Tensor> {
+              ++host_calls;
+              if (!training) return {net.forward(in[0], Mode::evaluate)};
+              Tape tape;
+              const Tensor scores = net.forward(in[0], Mode::train), loss = cross_entropy(scores, in[1], 0.1f);
+              tape.gradients(loss, values, gradients);
+              return {loss, scores};
+          }) {
+        step.enabled = enabled;
+    }
+    float train(int64_t n, uint64_t seed, DType type = DType::f32, float lr = 0.05f) {
+        const float loss = step({random_images(n, seed, type), random_labels(n, seed)}, true)[0].data<float>()[0];
+        sgdm_update(net.parameters.values(), velocity, net.parameters.gradients(), {.lr = lr});
+        return loss;
+    }
+    CifarNet net;
+    Tensor velocity;
+    std::vector<Tensor> values, gradients;
+    int host_calls = 0;
+    Accelerated step;
+};
+
+} // namespace
+
+TEST_SUITE("core") {
+    TEST_CASE("accelerate: a replayed training is the plain one") {
+        ThreadPool pool(2);
+        for (bool strict : {false, true})
+            for (DType type : {DType::f32, DType::bf16})
+                for (const CifarNet::Options& options :
+                     {CifarNet::Options{.width = 5, .depth = 1}, CifarNet::Options{.width = 16, .depth = 2}}) {
+                    CAPTURE(options.width);
+                    CAPTURE(name_of(type));
+                    const Context on{.threads = &pool, .strict_fp32 = strict};
+                    const ContextScope scope(on);
+                    Trainee plain(options, false), fast(options);
+                    // In f32 nothing is computed otherwise; in bf16 fewer values are rounded on the way.
+                    const Tolerance tolerance = type == DType::f32 ? kRounded : Tolerance{0.1, 0.5};
+                    for (uint64_t i = 0; i < 3; ++i) {
+                        const float a = plain.train(6, i, type), b = fast.train(6, i, type);
+                        CHECK(b == doctest::Approx(a).epsilon(type == DType::f32 ? 1e-6 : 2e-2));
+                        if (i == 0 || type == DType::f32)
+                            CHECK(differs(fast.net.parameters.gradients(), plain.net.parameters.gradients(), tolerance) == "");
+                        CHECK(differs(fast.net.parameters.state(), plain.net.parameters.state(),
+                                      type == DType::f32 ? kRounded : Tolerance{1e-2, 5e-2}) == "");
+                    }
+                    const Tensor x = random_images(4, 9, type);
+                    CHECK(differs(fast.step({x})[0], plain.step({x})[0],
+                                  type == DType::f32 ? Tolerance{1e-4, 1e-3} : Tolerance{5e-2, 0.2}) == "");
+                    CHECK(fast.host_calls == 2); // the two traces
+                }
+    }
+
+    TEST_CASE("accelerate: what a network's plan leaves out") {
+        Trainee trainee({.width = 8, .depth = 2});
+        const Tensor x = random_images(2, 1, DType::f32), labels = random_labels(2, 1);
+        std::multiset<Op> ops;
+        for (const Step& s : trainee.step.plan({x, labels}, true).steps()) ops.insert(s.op);
+        CHECK(ops.count(Op::conv2d_norm_grad) == 6);
+        CHECK(ops.count(Op::norm_conv2d) == 3); // each second convolution of a block
+        CHECK(ops.count(Op::norm_max_pool2d) == 2);
+        CHECK(ops.count(Op::batch_norm) == 1); // before the average pooling
+        CHECK(ops.count(Op::batch_norm_grad) == 0);
+        CHECK(ops.count(Op::batch_norm_sums) == 1);
+        const Plan& plan = trainee.step.plan({x, labels}, true);
+        CHECK(plan.bytes() < plan.bytes_unshared());
+        CHECK(contains(plan.table(), "conv2d_norm_grad"));
+        CHECK(contains(plan.table(), "MiB planned"));
+        ops.clear();
+        for (const Step& s : trainee.step.plan({x}, false).steps()) ops.insert(s.op);
+        CHECK(ops.count(Op::conv2d_norm) == 6);
+        CHECK(ops.count(Op::batch_norm) == 0);
+        CHECK(trainee.step.hit_rate() == 0); // making plans counts as nothing
+    }
+
+    TEST_CASE("accelerate: values that live at the same time do not share memory") {
+        Trainee trainee({.width = 4, .depth = 2});
+        const Plan& plan = trainee.step.plan({random_images(3, 1, DType::f32), random_labels(3, 1)}, true);
+        struct Use {
+            size_t first, last;
+            int64_t begin, end;
+        };
+        std::vector<Use> uses; // one per value: from the step that writes it to the last that reads it
+        const auto& steps = plan.steps();
+        for (size_t s = 0; s < steps.size(); ++s)
+            for (const Tensor& t : steps[s].outputs()) {
+                if (!t.defined() || t.bytes() == 0) continue;
+                const bool inner = t.key().id == steps[0].out[0].key().id; // the arena
+                if (inner) uses.push_back({s, s, t.key().offset, t.key().offset + t.bytes()});
+            }
+        for (Use& use : uses)
+            for (size_t s = use.first + 1; s < steps.size(); ++s) {
+                bool overwritten = false;
+                for (const Tensor& t : steps[s].inputs())
+                    if (t.defined() && t.key().id == steps[0].out[0].key().id && t.key().offset == use.begin) use.last = s;
+                for (const Tensor& t : steps[s].outputs())
+                    overwritten |= t.defined() && t.key().id == steps[0].out[0].key().id && t.key().offset == use.begin;
+                if (overwritten) break;
+            }
+        CHECK(uses.size() > 20);
+        for (size_t i = 0; i < uses.size(); ++i)
+            for (size_t j = i + 1; j < uses.size(); ++j) {
+                const bool together = uses[i].first <= uses[j].last && uses[j].first <= uses[i].last;
+                const bool overlap = uses[i].begin < uses[j].end && uses[j].begin < uses[i].end;
+                CHECK_FALSE((together && overlap));
+            }
+    }
+
+    TEST_CASE("accelerate: the cache") {
+        Trainee trainee({.width = 2, .depth = 1});
+        Accelerated& step = trainee.step;
+        CHECK(step.occupancy() == 0);
+        CHECK(step.hit_rate() == 0);
+        for (uint64_t i = 0; i < 4; ++i) trainee.train(3, i, DType::f32, 0.01f * float(i)); // a rate is no signature
+        CHECK(step.hit_rate() == 0.75);
+        CHECK(step.occupancy() == 1.0 / 50);
+        trainee.train(4, 1); // another batch size
+        CHECK(step.occupancy() == 2.0 / 50);
+        trainee.train(3, 1, DType::bf16); // another type
+        step({random_images(3, 1, DType::f32)}); // not training
+        {
+            const Context strict{.strict_fp32 = true};
+            const ContextScope scope(strict);
+            trainee.train(3, 1);
+        }
+        {
+            const Context reference{.backend = Backend::reference};
+            const ContextScope scope(reference);
+            trainee.train(3, 1);
+        }
+        CHECK(step.occupancy() == 6.0 / 50);
+        CHECK(step.hit_rate() == doctest::Approx(3.0 / 9));
+        const int traces = trainee.host_calls;
+        trainee.train(3, 5);
+        CHECK(trainee.host_calls == traces);
+        // The least recently used goes first: here the one for 4 images.
+        step.cache_size = 2;
+        trainee.train(7, 1);
+        CHECK(step.occupancy() == 1);
+        trainee.train(3, 1);
+        CHECK(trainee.host_calls == traces + 1);
+        trainee.train(4, 1);
+        CHECK(trainee.host_calls == traces + 2);
+        step.clear_cache();
+        CHECK(step.occupancy() == 0);
+        CHECK(step.hit_rate() == 0);
+        step.enabled = false;
+        trainee.train(3, 1);
+        CHECK(step.occupancy() == 0);
+        step.enabled = true;
+        step.cache_size = 0;
+        CHECK(contains(error_of([&] { trainee.train(3, 1); }), "cache_size"));
+    }
+
+    TEST_CASE("accelerate: a function that reads a value while it is traced is told so, and nothing is kept") {
+        const Tensor x = Tensor::zeros({4});
+        Accelerated peeking([](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
+            const Tensor y = relu(in[0]);
+            return {y.data<float>()[0] > 0 ? y : add(y, y)};
+        });
+        CHECK(contains(error_of([&] { peeking({x}); }), "values do not exist while a function is traced"));
+        CHECK(peeking.occupancy() == 0);
+        CHECK_FALSE(DryRun::active());
+        CHECK(relu(x).data<float>()[0] == 0); // ops execute again
+        Accelerated identity([](std::span<const Tensor> in, bool) -> std::vector<Tensor> { return {in[0]}; });
+        CHECK(contains(error_of([&] { identity({x}); }), "not be one of its inputs"));
+        CHECK(contains(error_of([&] { identity({Tensor()}); }), "input is undefined"));
+    }
+
+    TEST_CASE("accelerate: inputs may lie anywhere, also be views, and are not held") {
+        Accelerated twice([](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
+            return {add(in[0].reshape({2, 2}), in[0].reshape({2, 2})).reshape({4})};
+        });
+        const float many[] = {1, 2, 3, 4, 5, 6, 7, 8};
+        const Tensor all = Tensor::of<float>({8}, many);
+        CHECK(twice({all.slice(0, {4})})[0].data<float>()[3] == 8);
+        CHECK(twice({all.slice(3, {4})})[0].data<float>()[3] == 14);
+        CHECK(twice({Tensor::of<float>({4}, std::span(many).subspan(4))})[0].data<float>()[0] == 10);
+        const int64_t live = live_bytes();
+        {
+            const Tensor large = Tensor::zeros({1 << 20});
+            Accelerated sum([](std::span<const Tensor> in, bool) -> std::vector<Tensor> { return {mse_loss(in[0], in[0])}; });
+            sum({large});
+        }
+        CHECK(live_bytes() == live);
+    }
+
+    TEST_CASE("accelerate: under a tape the plain function is recorded") {
+        Accelerated square([](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
+            return {mse_loss(in[0], Tensor::constant(in[0].shape(), 0))};
+        });
+        const float values[] = {3};
+        const Tensor x = Tensor::of<float>({1}, values), dx = Tensor::zeros({1});
+        Tape tape;
+        tape.gradients(square({x})[0], {{x}}, {{dx}});
+        CHECK(dx.data<float>()[0] == 6);
+    }
+
+    TEST_CASE("accelerate: the check finds a function that is none") {
+        Trainee trainee({.width = 3, .depth = 1});
+        trainee.step.check = true;
+        Trainee plain({.width = 3, .depth = 1}, false);
+        for (uint64_t i = 0; i < 3; ++i) CHECK(trainee.train(5, i) == doctest::Approx(plain.train(5, i)));
+        CHECK(differs(trainee.net.parameters.state(), plain.net.parameters.state(), kRounded) == ""); // updated once
+        int calls = 0;
+        Accelerated drifting([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
+            return {add(in[0], Tensor::constant({1}, ++calls))};
+        });
+        drifting.check = true;
+        CHECK(contains(error_of([&] { drifting({Tensor::zeros({1})}); }), "differs from the plain function's"));
+    }
+
+    TEST_CASE("accelerate: a steady step allocates nothing") {
+        ThreadPool pool(2);
+        for (DType type : {DType::f32, DType::bf16})
+            for (bool training : {true, false}) {
+                const Context on{.threads = &pool};
+                const ContextScope scope(on);
+                Trainee trainee({.width = 9, .depth = 2});
+                const Tensor x = random_images(20, 1, type), labels = random_labels(20, 1);
+                const auto step = [&] {
+                    if (training)
+                        trainee.step({x, labels}, true);
+                    else
+                        trainee.step({x});
+                    sgdm_update(trainee.net.parameters.values(), trainee.velocity, trainee.net.parameters.gradients(), {});
+                };
+                for (int i = 0; i < 20; ++i) step(); // each worker has been through each kernel
+                const long before = allocations();
+                const int64_t live = live_bytes();
+                reset_peak_bytes();
+                for (int i = 0; i < 5; ++i) step();
+                CHECK(allocations() == before);
+                CHECK(peak_bytes() == live);
+            }
+    }
+}

@@ -1,0 +1,312 @@
+// bench_data: what the input pipeline delivers, in images per second, and what the PNG decoder does, in MB per second.
+//
+//     ./bench_data [--data DIR] [--threads N] [--seconds S]
+//
+// One line of key=value pairs per case. Pipeline cases have two stages. `decode`: stored bytes to an ImageSet, once per
+// run and on one thread, as the programs do it (for a folder with the reading of its files, which are cached by then).
+// `batches`: augment, normalise and lay out, in every epoch, by the Loader that the programs use. images_per_s is both
+// stages in a row: with threads=1 the rate per core. The PNG cases decode files from memory to 8-bit RGB; MB are 10^6
+// bytes of decoded pixels. When built with libpng (-Dbench_libpng=enabled), it takes turns with ours on the same files
+// and its pixels must be the same. Numbers are medians, those in *_max the best.
+#include "core/atomic_file.h"
+#include "core/cpu/thread_pool.h"
+#include "core/options.h"
+#include "core/rng.h"
+#include "data/cifar.h"
+#include "data/image_folder.h"
+#include "data/loader.h"
+#include "data/png.h"
+#include "data/sample.h"
+#ifdef RG_BENCH_LIBPNG
+#include "tools/bench/png_libpng.h"
+#endif
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+#include <numbers>
+
+using namespace rg;
+namespace fs = std::filesystem;
+
+namespace {
+
+struct Settings {
+    std::string data;
+    int64_t threads = 0, batch = 256;
+    double seconds = 2;
+};
+
+/// A fresh folder, gone at the end of the scope.
+class Folder {
+public:
+    Folder() : path_((fs::temp_directory_path() / "bench_data-XXXXXX").string()) {
+        RG_CHECK(::mkdtemp(path_.data()), "bench_data: cannot create ", path_);
+    }
+    ~Folder() {
+        std::error_code ignored;
+        fs::remove_all(path_, ignored);
+    }
+    Folder(const Folder&) = delete;
+    Folder& operator=(const Folder&) = delete;
+    const std::string& path() const { return path_; }
+
+private:
+    std::string path_;
+};
+
+template <class F>
+double seconds_of(F&& f) {
+    const auto begin = std::chrono::steady_clock::now();
+    f();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+struct Times {
+    std::vector<double> all;
+    double median() {
+        std::sort(all.begin(), all.end());
+        return all[all.size() / 2];
+    }
+    double best() const { return *std::min_element(all.begin(), all.end()); }
+};
+
+/// Runs each of `jobs` in turn, after one round that does not count, for about so many seconds and 5 rounds at least.
+std::vector<Times> time_in_turn(double seconds, const std::vector<std::function<void()>>& jobs) {
+    std::vector<Times> times(jobs.size());
+    for (const auto& job : jobs) job();
+    for (double used = 0; used < seconds || times[0].all.size() < 5;)
+        for (size_t i = 0; i < jobs.size(); ++i) used += times[i].all.emplace_back(seconds_of(jobs[i]));
+    return times;
+}
+
+// ---- pipeline ----
+
+void bench_pipeline(const Settings& s, const char* name, const std::string& source,
+                    const std::function<data::ImageSet()>& decode) {
+    data::ImageSet set;
+    Times decoding = time_in_turn(s.seconds, {[&] { set = decode(); }})[0];
+    const double images = double(set.count);
+    std::vector<int64_t> thread_counts{1};
+    if (s.threads > 1) thread_counts.push_back(s.threads);
+    for (const int64_t threads : thread_counts) {
+        data::Loader loader(set, {.batch_size = s.batch,
+                                  .keep_partial = true,
+                                  .augment = {.flip = true, .translate = 4},
+                                  .normalise = data::kCifar10,
+                                  .threads = int(threads),
+                                  .depth = 2 * int(threads)});
+        int64_t epoch = 0;
+        Times batches = time_in_turn(s.seconds, {[&] {
+                                         for (loader.start(epoch++); loader.has_next();) loader.next();
+                                     }})[0];
+        std::printf("case=%s source=%s size=%lldx%lldx%lld images=%.0f threads=%lld images_per_s=%.0f "
+                    "images_per_s_max=%.0f decode_per_s=%.0f decode_per_s_max=%.0f batches_per_s=%.0f "
+                    "batches_per_s_max=%.0f runs=%zu\n",
+                    name, source.c_str(), static_cast<long long>(set.height), static_cast<long long>(set.width),
+                    static_cast<long long>(set.channels), images, static_cast<long long>(threads),
+                    images / (decoding.median() + batches.median()), images / (decoding.best() + batches.best()),
+                    images / decoding.median(), images / decoding.best(), images / batches.median(),
+                    images / batches.best(), std::min(decoding.all.size(), batches.all.size()));
+        std::fflush(stdout);
+    }
+}
+
+/// CIFAR-10 records of a set: what its reader undoes.
+std::vector<uint8_t> cifar_records(const data::ImageSet& set, int repeats) {
+    std::vector<uint8_t> records;
+    for (int r = 0; r < repeats; ++r)
+        for (int64_t i = 0; i < set.count; ++i) {
+            records.push_back(uint8_t(set.labels[size_t(i)]));
+            const std::span<const uint8_t> image = set.image(i);
+            for (size_t c = 0; c < 3; ++c)
+                for (size_t p = c; p < image.size(); p += 3) records.push_back(image[p]);
+        }
+    return records;
+}
+
+void bench_cifar(const Settings& s, bool from_folder) {
+    if (from_folder) {
+        const auto read = [&] { return data::read_cifar(s.data).train; };
+        return bench_pipeline(s, "cifar", s.data, read);
+    }
+    const std::vector<uint8_t> records = cifar_records(data::sample().train, 10);
+    const auto parse = [&] { return data::parse_cifar(records, data::CifarKind::cifar10, "sample"); };
+    bench_pipeline(s, "cifar", "sample_x10", parse);
+}
+
+/// Class folders with the PNGs of a set.
+void write_folders(const data::ImageSet& set, const std::string& path) {
+    for (const std::string& name : set.classes) fs::create_directories(fs::path(path) / name);
+    for (int64_t i = 0; i < set.count; ++i) {
+        const fs::path file = fs::path(path) / set.classes[size_t(set.labels[size_t(i)])] / cat(i, ".png");
+        const std::vector<uint8_t> png = data::encode_png(set.width, set.height, int(set.channels), set.image(i));
+        std::ofstream out(file, std::ios::binary); // not synced to the disk: only this program reads them
+        out << data::as_text(png);
+        RG_CHECK(out.flush(), "bench_data: cannot write ", file.string());
+    }
+}
+
+// ---- PNG decoder ----
+
+struct Files {
+    std::string name;
+    std::vector<std::vector<uint8_t>> bytes;
+};
+
+/// 1920 x 1080 pixels that compress like a photo: slow gradients, shapes with sharp edges, and noise nearly everywhere
+/// (some shapes are saturated, without it), stronger towards the bottom and alike in neighbours, as cameras leave it.
+data::Image photo() {
+    data::Image image{1920, 1080, 3, 8, std::vector<uint8_t>(1920 * 1080 * 3)};
+    Rng random(1, Purpose::synthetic);
+    struct Wave {
+        double fx, fy, phase, height[3];
+    };
+    std::vector<Wave> waves(12);
+    for (Wave& wave : waves) {
+        wave = {random.uniform() * 12, random.uniform() * 12, random.uniform() * 6.28, {}};
+        for (double& h : wave.height) h = 14 * random.normal();
+    }
+    struct Disc {
+        double x, y, radius, colour[3];
+        bool flat;
+    };
+    std::vector<Disc> discs(120);
+    for (size_t i = 0; i < discs.size(); ++i) {
+        discs[i] = {random.uniform() * 1920, random.uniform() * 1080, 8 + 140 * std::pow(random.uniform(), 3.0), {},
+                    i % 16 == 0};
+        for (double& c : discs[i].colour) c = 40 * random.normal();
+    }
+    uint8_t* out = image.pixels.data();
+    std::vector<float> noise(size_t{1920} * 3);
+    for (int64_t y = 0; y < image.height; ++y) {
+        const float sigma = 0.3f + 3 * float(y * y) / (1080 * 1080);
+        for (size_t i = 0; i < noise.size(); ++i)
+            noise[i] = 0.6f * noise[i] + 0.3f * (i < 3 ? 0 : noise[i - 3]) + sigma * random.normal();
+        for (int64_t x = 0; x < image.width; ++x) {
+            double value[3] = {120, 125, 118};
+            for (const Wave& wave : waves) {
+                const double height = std::cos(wave.fx * double(x) / 1920 + wave.fy * double(y) / 1080 + wave.phase);
+                for (size_t c = 0; c < 3; ++c) value[c] += wave.height[c] * height;
+            }
+            bool flat = false;
+            for (const Disc& disc : discs) {
+                const double dx = double(x) - disc.x, dy = double(y) - disc.y;
+                if (dx * dx + dy * dy > disc.radius * disc.radius) continue;
+                flat = disc.flat;
+                for (size_t c = 0; c < 3; ++c) value[c] = flat ? 250 : value[c] + disc.colour[c];
+            }
+            for (size_t c = 0; c < 3; ++c)
+                *out++ = uint8_t(std::clamp(value[c] + (flat ? 0.0 : double(noise[size_t(3 * x) + c])), 0.0, 255.0));
+        }
+    }
+    return image;
+}
+
+void bench_png(const Settings& s, const Files& files) {
+    double pixel_bytes = 0, file_bytes = 0;
+    for (const auto& file : files.bytes) {
+        const data::Image image = data::to_u8(data::decode_png(file, files.name), 3);
+        pixel_bytes += double(image.pixels.size());
+        file_bytes += double(file.size());
+#ifdef RG_BENCH_LIBPNG
+        RG_CHECK(libpng_decode(file).pixels == image.pixels, "bench_data: expected the same pixels from libpng, ",
+                 "got others (", files.name, ")");
+#endif
+    }
+    size_t sink = 0; // uses the results
+    std::vector<std::function<void()>> jobs{[&] {
+        for (const auto& file : files.bytes)
+            sink += data::to_u8(data::decode_png(file, files.name), 3).pixels.back();
+    }};
+#ifdef RG_BENCH_LIBPNG
+    jobs.push_back([&] {
+        for (const auto& file : files.bytes) sink += libpng_decode(file).pixels.back();
+    });
+#endif
+    std::vector<Times> times = time_in_turn(s.seconds * double(jobs.size()), jobs);
+    const auto rate = [&](double seconds) { return pixel_bytes / seconds * 1e-6; };
+    std::printf("case=png_decode files=%s count=%zu pixel_mb=%.2f ratio_of_file=%.3f mb_per_s=%.1f mb_per_s_max=%.1f "
+                "us_per_file=%.2f",
+                files.name.c_str(), files.bytes.size(), pixel_bytes * 1e-6, file_bytes / pixel_bytes,
+                rate(times[0].median()), rate(times[0].best()),
+                times[0].median() * 1e6 / double(files.bytes.size()));
+#ifdef RG_BENCH_LIBPNG
+    std::printf(" libpng_mb_per_s=%.1f libpng_mb_per_s_max=%.1f ours_over_libpng=%.2f ours_over_libpng_best=%.2f",
+                rate(times[1].median()), rate(times[1].best()), times[1].median() / times[0].median(),
+                times[1].best() / times[0].best());
+#endif
+    std::printf(" runs=%zu check=%zu\n", times[0].all.size(), sink % 256);
+    std::fflush(stdout);
+}
+
+void bench_png_files(const Settings& s, bool from_folder) {
+    if (from_folder) {
+        Files files{s.data, {}};
+        for (const fs::path& path : data::png_files(s.data)) {
+            if (files.bytes.size() == 200) break;
+            const std::string bytes = read_file(path.string());
+            files.bytes.emplace_back(bytes.begin(), bytes.end());
+        }
+        return bench_png(s, files);
+    }
+    const data::ImageSet set = data::sample().test;
+    const data::Image large = photo();
+    Files small{"sample_32x32", {}};
+    for (int64_t i = 0; i < set.count; ++i)
+        small.bytes.push_back(data::encode_png(set.width, set.height, 3, set.image(i)));
+    bench_png(s, small);
+    bench_png(s, {"photo_1920x1080", {data::encode_png(large.width, large.height, 3, large.pixels)}});
+#ifdef RG_BENCH_LIBPNG
+    for (int64_t i = 0; i < set.count; ++i) {
+        const std::span<const uint8_t> pixels = set.image(i);
+        small.bytes[size_t(i)] =
+            libpng_encode({set.width, set.height, 3, 8, std::vector<uint8_t>(pixels.begin(), pixels.end())});
+    }
+    small.name = "sample_32x32_by_libpng";
+    bench_png(s, small);
+    bench_png(s, {"photo_1920x1080_by_libpng", {libpng_encode(large)}});
+#endif
+}
+
+void run(const Settings& s) {
+    const bool records = !s.data.empty() && data::find_cifar(s.data) != data::CifarFolder::none;
+    const bool folders = !s.data.empty() && !records;
+    if (!folders) bench_cifar(s, records);
+    if (folders) bench_pipeline(s, "png_folder", s.data, [&] { return data::read_image_folder(s.data, 3); });
+    if (!records && !folders) {
+        const Folder folder;
+        write_folders(data::sample().train, folder.path());
+        const auto read = [&] { return data::read_image_folder(folder.path(), 3); };
+        bench_pipeline(s, "png_folder", "sample", read);
+    }
+    if (!records) bench_png_files(s, folders);
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+    try {
+        Settings s;
+        Options options("bench_data", "measures reading, decoding, augmenting and laying out of images");
+        options.add("data", &s.data, "CIFAR binary files, or class folders of PNGs; empty: the embedded sample")
+            .metavar("DIR");
+        options.add("batch", &s.batch, "images per mini-batch").at_least(1);
+        options.add("threads", &s.threads, "the most threads of the loader; 0: one per core").range(0, 1024);
+        options.add("seconds", &s.seconds, "how long to measure each stage, at least 5 times").at_least(0);
+        if (!options.parse(argc, argv)) {
+            std::cout << options.help();
+            return 0;
+        }
+        if (s.threads == 0) s.threads = available_cores();
+        run(s);
+        return 0;
+    } catch (const std::exception& e) {
+        std::cerr << "bench_data: " << e.what() << "\n";
+        return 1;
+    }
+}
