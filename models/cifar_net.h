@@ -4,12 +4,11 @@
 // 32 x 32 x 3 in, one score per class out. width 32 and depth 4 give 677,610 parameters at 10 classes.
 #pragma once
 
-#include "core/ops.h"
-#include "core/parameters.h"
+#include "models/layers.h"
+
+#include <optional>
 
 namespace rg {
-
-enum class Mode : uint8_t { train, evaluate };
 
 class CifarNet {
 public:
@@ -23,21 +22,14 @@ public:
 
     /// x [n 32 32 3], f32 or bf16 -> scores [n classes], f32. In training, batch statistics are used and the running
     /// ones updated.
-    Tensor forward(const Tensor& x, Mode mode);
+    Tensor forward(const Tensor& x, Mode mode) const;
 
     Parameters parameters;
-    /// Momentum of the running statistics, as PyTorch's: the share of the newest batch.
-    static constexpr float kRunningMomentum = 0.1f;
 
 private:
-    struct Layer {
-        const Tensor &w, &b, &gamma, &beta, &running;
-    };
-    Tensor conv_bn_relu(const Layer& layer, const Tensor& x, Mode mode);
-
     Options options_;
-    std::vector<Layer> layers_;
-    const Tensor *fc_w_, *fc_b_;
+    std::vector<ConvNorm> layers_;
+    std::optional<Dense> fc_;
 };
 
 } // namespace rg

@@ -9,28 +9,70 @@
 #include "core/rng.h"
 #include "core/tape.h"
 #include "models/cifar_net.h"
+#include "models/digits_net.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <iostream>
+#include <memory>
 
 using namespace rg;
 
 namespace {
 
 struct Settings {
-    std::string net = "cifar", mode = "train", precision = "fp32";
+    std::string net = "A", mode = "train", precision = "fp32";
     int64_t batch = 256, threads = 0;
     double seconds = 5;
     bool profile = false, accelerate = true, plan = false;
 };
 
-/// "cifar" (or A) is the default network; D1 to D4 have that depth and width round(16 / sqrt(depth)).
-CifarNet::Options network(const std::string& name) {
-    if (name[0] != 'D') return {};
-    const int64_t depth = name[1] - '0';
-    return {.width = std::lround(16 / std::sqrt(double(depth))), .depth = depth};
+/// A network to measure: its own parameters, the images that it takes, and what it gives.
+struct Subject {
+    virtual ~Subject() = default;
+    virtual Parameters& parameters() = 0;
+    virtual Shape images(int64_t n) const = 0;
+    virtual std::vector<Tensor> predict(const Tensor& x) = 0;
+    virtual Tensor loss(const Tensor& x, const Tensor& labels, const Tensor& angles) = 0;
+};
+
+template <class Net>
+struct Classifier final : Subject {
+    Classifier(const typename Net::Options& options, Shape one) : net(options), image(one) {}
+    Parameters& parameters() override { return net.parameters; }
+    Shape images(int64_t n) const override { return {n, image[0], image[1], image[2]}; }
+    std::vector<Tensor> predict(const Tensor& x) override { return {net.forward(x, Mode::evaluate)}; }
+    Tensor loss(const Tensor& x, const Tensor& labels, const Tensor&) override {
+        return cross_entropy(net.forward(x, Mode::train), labels);
+    }
+    Net net;
+    Shape image;
+};
+
+struct TwoHeads final : Subject {
+    Parameters& parameters() override { return net.parameters; }
+    Shape images(int64_t n) const override { return {n, 28, 28, 1}; }
+    std::vector<Tensor> predict(const Tensor& x) override {
+        const auto [scores, angles] = net.forward(x, Mode::evaluate);
+        return {scores, angles};
+    }
+    Tensor loss(const Tensor& x, const Tensor& labels, const Tensor& target) override {
+        const auto [scores, angles] = net.forward(x, Mode::train);
+        const Tensor tenth = Tensor::constant({1, 1, 1, 1}, 0.1);
+        return add(cross_entropy(scores, labels), linear(mse_loss(angles, target).reshape({1, 1}), tenth.reshape({1, 1})).reshape({}));
+    }
+    DigitsAnglesNet net{{}};
+};
+
+/// A: the default network on CIFAR-10. B: two heads on digits. C: digits. D1 to D4: A's kind, of that depth and width
+/// round(16 / sqrt(depth)).
+std::unique_ptr<Subject> subject(const std::string& name) {
+    if (name == "B") return std::make_unique<TwoHeads>();
+    if (name == "C") return std::make_unique<Classifier<DigitsNet>>(DigitsNet::Options{}, Shape{28, 28, 1});
+    CifarNet::Options options;
+    if (name[0] == 'D') options.depth = name[1] - '0', options.width = std::lround(16 / std::sqrt(double(options.depth)));
+    return std::make_unique<Classifier<CifarNet>>(options, Shape{32, 32, 3});
 }
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
@@ -43,9 +85,10 @@ int bench(const Settings& s) {
     Context context{.threads = &pool, .strict_fp32 = s.precision == "fp32-strict"};
     const ContextScope scope(context);
 
-    CifarNet net(network(s.net));
-    Parameters& parameters = net.parameters;
-    const Tensor x = Tensor::empty({s.batch, 32, 32, 3}), labels = Tensor::empty({s.batch}, DType::i32);
+    const std::unique_ptr<Subject> net = subject(s.net);
+    Parameters& parameters = net->parameters();
+    const Tensor x = Tensor::empty(net->images(s.batch)), labels = Tensor::empty({s.batch}, DType::i32);
+    const Tensor angles = Tensor::zeros({s.batch, 1});
     Rng random(0, Purpose::synthetic);
     for (float& v : x.span<float>()) v = random.normal();
     for (int32_t& v : labels.span<int32_t>()) v = int32_t(random.below(10));
@@ -54,15 +97,15 @@ int bench(const Settings& s) {
 
     Accelerated network([&](std::span<const Tensor> in, bool training) -> std::vector<Tensor> {
         const Tensor images = cast(in[0], s.precision == "bf16" ? DType::bf16 : DType::f32);
-        if (!training) return {net.forward(images, Mode::evaluate)};
+        if (!training) return net->predict(images);
         Tape tape;
-        const Tensor loss = cross_entropy(net.forward(images, Mode::train), in[1]);
+        const Tensor loss = net->loss(images, in[1], in[2]);
         tape.gradients(loss, values, gradients);
         return {loss};
     });
     network.enabled = s.accelerate;
     const auto step = [&] {
-        network({x, labels}, s.mode == "train");
+        network({x, labels, angles}, s.mode == "train");
         if (s.mode == "infer") return;
         sgdm_update(parameters.values(), velocity, parameters.gradients(), {.lr = 0.01f});
     };
@@ -80,7 +123,7 @@ int bench(const Settings& s) {
     // Arithmetic of a step: 2 operations per multiply-add, the backward pass twice the forward pass.
     Profile one;
     context.profile = &one;
-    { const NoTape pause; net.forward(x, Mode::evaluate); }
+    net->predict(x);
     const double flops = one.flops(Op::conv2d) * (s.mode == "train" ? 3 : 1);
 
     std::sort(times.begin(), times.end());
@@ -91,7 +134,7 @@ int bench(const Settings& s) {
                 cpu::isa().name, double(s.batch) / median, double(s.batch) / best, median * 1e3, best * 1e3,
                 flops / median * 1e-9);
     if (s.profile) std::printf("\n%s", profile.table(total).c_str());
-    if (s.plan) std::printf("\n%s", network.plan({x, labels}, s.mode == "train").table().c_str());
+    if (s.plan) std::printf("\n%s", network.plan({x, labels, angles}, s.mode == "train").table().c_str());
     return 0;
 }
 
@@ -101,8 +144,8 @@ int main(int argc, char** argv) {
     try {
         Settings s;
         Options options("bench_train", "measures training or prediction, with random data in memory");
-        options.add("net", &s.net, "network: cifar (also A): width 32, depth 4; D1 to D4: narrow, of that depth")
-            .one_of({"cifar", "A", "D1", "D2", "D3", "D4"});
+        options.add("net", &s.net, "A: the default network; B: digits with two heads; C: digits; D1 to D4: narrow, that deep")
+            .one_of({"A", "B", "C", "D1", "D2", "D3", "D4"});
         options.add("mode", &s.mode, "a whole training step, or prediction").one_of({"train", "infer"});
         options.add("batch", &s.batch, "images per step").at_least(1);
         options.add("threads", &s.threads, "threads; 0: one per core").range(0, 1024);

@@ -26,16 +26,21 @@ TilePack::TilePack(const Filters& f) : packed_(tiles_in(f.k) * f.r * ((f.s * f.c
     const int64_t taps = f.s * f.c, runs = (taps + kRun - 1) / kRun, tiles = tiles_in(f.k);
     parallel((tiles + 1) / 2, [&](int64_t pair) {
         const int64_t here = std::min<int64_t>(2, tiles - 2 * pair);
+        const Scratch<float> run_values(here * kTile);
         uint16_t* out = packed_ + 2 * pair * f.r * runs * kTile;
         for (int64_t r = 0; r < f.r; ++r)
-            for (int64_t run = 0; run < runs; ++run)
-                for (int64_t tile = 0; tile < here; ++tile)
-                    for (int64_t two = 0; two < kSide; ++two)
-                        for (int64_t i = 0; i < kSide; ++i)
-                            for (int64_t j = 0; j < 2; ++j) {
-                                const int64_t k = (2 * pair + tile) * kSide + i, tap = run * kRun + 2 * two + j;
-                                *out++ = k < f.k && tap < taps ? to_bf16(f(k, r, tap / f.c, tap % f.c)).bits : 0;
-                            }
+            for (int64_t run = 0; run < runs; ++run, out += here * kTile) {
+                run_values.zeroed();
+                const int64_t count = std::min(kRun, taps - run * kRun);
+                int64_t s = run * kRun / f.c, c = run * kRun % f.c;
+                for (int64_t i = 0; i < count; ++i) {
+                    float* to = run_values + i / 2 * kRun + i % 2;
+                    for (int64_t k = 0; k < std::min(here * kSide, f.k - 2 * pair * kSide); ++k)
+                        to[k / kSide * kTile + k % kSide * 2] = f(2 * pair * kSide + k, r, s, c);
+                    if (++c == f.c) c = 0, ++s;
+                }
+                isa().elements->narrow(run_values, out, here * kTile);
+            }
     });
 }
 
@@ -84,7 +89,7 @@ void TileEngine::run(const Images<uint16_t>& x, int64_t n, const float* bias, bo
 
 TileFilterGradient::TileFilterGradient(const Padding& padding, int64_t p, int64_t q, int64_t k, int64_t r, int64_t s,
                                        int64_t stride)
-    : padding_(padding), p_(p), q_(q), k_(k), r_(r), s_(s), stride_(stride) {
+    : padding_(padding), p_(p), q_(q), k_(k), r_(r), stride_(stride) {
     // Few channels: the taps of a filter row, which are contiguous, take their place.
     const bool join = s * padding.c <= kSide;
     c_ = join ? s * padding.c : padding.c;

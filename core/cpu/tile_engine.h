@@ -50,7 +50,7 @@ public:
 
 private:
     Padding padding_;
-    int64_t p_, q_, k_, r_, s_, stride_;
+    int64_t p_, q_, k_, r_, stride_;
     int64_t c_, batch_, pairs_; // values of a pixel's pairs, images at once, pairs of an image
     TileGradient g_;
 };
