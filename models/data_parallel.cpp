@@ -17,14 +17,14 @@ void aggregate_gradients(par::Group& group, const Parameters& parameters, double
     group.allreduce_sum(gradients, "gradients", algorithm);
 }
 
-void aggregate_state(par::Group& group, const Parameters& parameters, double share) {
+void aggregate_state(par::Group& group, const Parameters& parameters, double share, std::span<double> riders) {
     if (group.size() == 1) return;
     std::vector<par::StateBlock> blocks;
     for (const auto& s : parameters.states()) {
         float* mean = s.running.data<float>();
         blocks.push_back({mean, mean + s.channels, s.channels});
     }
-    par::aggregate_state(group, blocks, share);
+    par::aggregate_state(group, blocks, share, riders);
 }
 
 void verify_same_data(par::Group& group, const data::ImageSet& set, const std::string& name) {

@@ -74,7 +74,7 @@ void declare(Options& o, Settings& s) {
     o.add("label-smoothing", &s.smoothing, "part of the target spread over all classes").range(0, 0.99);
     o.group("Machine");
     o.add("device", &s.device, "where to compute").one_of({"auto", "cpu"});
-    o.add("precision", &s.precision, "fp32-strict: plain multiply-adds, no Winograd").one_of({"auto", "fp32", "fp32-strict", "bf16"});
+    o.add("precision", &s.precision, "auto: bf16 where the processor has AMX, else fp32; fp32-strict: no Winograd").one_of({"auto", "fp32", "fp32-strict", "bf16"});
     o.add("threads", &s.threads, "per rank; 0: cores / ranks of this machine").range(0, 1024);
     o.add("sync-bn", &s.sync_bn, "batch statistics over all ranks: the result does not depend on their number");
     using par::Algorithm;
@@ -167,7 +167,9 @@ int train(Settings& s, Options& options, par::Group& group) {
     // What is computed: scores of images; in training also the loss and the gradients. Traced at the first call with
     // a batch of some size, and replayed from then on.
     const std::vector<Tensor> values = parameters.value_list(), gradients = parameters.gradient_list();
-    const DType activations = s.precision == "bf16" ? DType::bf16 : DType::f32;
+    const bool tiles = group.all(cpu::isa().tiles != nullptr, "precision"); // the ranks' machines may differ
+    const std::string precision = s.precision != "auto" ? s.precision : tiles ? "bf16" : "fp32";
+    const DType activations = precision == "bf16" ? DType::bf16 : DType::f32;
     Accelerated network([&](std::span<const Tensor> in, bool training) -> std::vector<Tensor> {
         const Tensor x = cast(in[0], activations);
         if (!training) return {net.forward(x, Mode::evaluate)};
@@ -207,7 +209,7 @@ int train(Settings& s, Options& options, par::Group& group) {
         const Plan& plan = network.plan({Tensor::empty({share, 32, 32, 3}), Tensor::empty({share}, DType::i32)}, true);
         progress->note(cat("cpu (", isa, "), ", s.threads, s.threads == 1 ? " thread" : " threads", " x ",
                            group.size(), group.size() == 1 ? " rank" : " ranks", ", ",
-                           s.precision == "auto" ? "fp32" : s.precision, "; ", data.source, "; ", parameters.count(),
+                           precision, "; ", data.source, "; ", parameters.count(),
                            " parameters, ", plan.bytes() >> 20, " MiB planned; ", folder->path()));
         if (s.plan_dump) progress->note(plan.table());
         if (checkpoint) progress->note(cat("resumed from ", checkpoint->path, " at step ", at.step));

@@ -120,6 +120,7 @@ inline void add_convs(std::vector<OpCase>& cases) {
              {1, 1, 37, 50, 10, 1, 1, 1, 0},               // linear: the samples are the pixels of one image
              {1, 1, 1, 70, 3, 1, 1, 1, 0},                 //
              {1, 1, 256, 128, 10, 1, 1, 1, 0},             //
+             {3, 1, 8, 700, 11, 1, 1, 1, 0},               // the same with many inputs
              {2, 7, 8, 3, 5, 3, 3, 1, 1, true, false, Draw::special}}) // a NaN reaches what the definition says
         add_conv(cases, g);
 }

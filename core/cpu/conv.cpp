@@ -104,7 +104,11 @@ void conv2d_dgrad(const Call& call) {
                           dx.extent(2) + s - 1, r - 1 - pad,  s - 1 - pad,  call.attrs.stride};
     const PaddedBias none({}, dx.extent(3));
     with_stored(dy, [&](auto t) {
-        convolve(images_of<decltype(t)>(dy), padding, turned_filters_of(w), 1, none.data(), After{dx});
+        using T = decltype(t);
+        if (call.attrs.stride == 2 && std::is_same_v<T, float>)
+            return run(EverySecond<Direct, float>(w, pad, dy.extent(1), dy.extent(2), dx.extent(1), dx.extent(2), false),
+                       images_of<T>(dy), none.data(), After{dx});
+        convolve(images_of<T>(dy), padding, turned_filters_of(w), 1, none.data(), After{dx});
     });
 }
 

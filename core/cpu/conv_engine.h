@@ -6,7 +6,8 @@
 
 #include "core/cpu/winograd.h"
 
-#include <bit>
+#include <array>
+#include <optional>
 
 namespace rg::cpu {
 
@@ -64,12 +65,12 @@ class Direct {
 public:
     Direct(const Padding& padding, int64_t p, int64_t q, int64_t stride, const Filters& f)
         : padding_(padding), g_{p, q, f.k, f.r, f.s * f.c, padding.columns * f.c, stride, stride * f.c}, filters_(f) {}
-    const Padding& padding() const { return padding_; }
     int64_t images_at_once() const { return 1; }
-    /// out [p q k] = bias + filters * image; bias has whole pairs of vectors.
-    void run(const FillPadded& in, int64_t, const float* bias, float* out) const {
+    /// out [p q k] = bias + filters * an image; bias has whole pairs of vectors.
+    template <class T>
+    void run(const Images<T>& in, int64_t image, int64_t, const float* bias, float* out) const {
         const Scratch<float> padded(padding_.values());
-        in(0, padded.zeroed());
+        padding_.copy(in, image, padded.zeroed());
         isa().conv->forward(g_, padded, filters_.data(), bias, out);
     }
 
@@ -92,6 +93,54 @@ private:
     Scratch<float> values_;
 };
 
+/// The data gradient of a convolution with stride 2. The rows 2 i + a and columns 2 j + b of the result meet only every
+/// second row and column of the filters: four convolutions of dy with stride 1, with a quarter of the filters each,
+/// where dy spread out by the stride would be multiplied by zeros three times out of four.
+template <class Engine, class V>
+class EverySecond {
+public:
+    /// w [k r s c]; dy [p q k] -> dx [h w c].
+    EverySecond(const Tensor& filters, int64_t pad, int64_t p, int64_t q, int64_t h, int64_t w, bool to_bf16)
+        : h_(h), w_(w), c_(filters.extent(3)) {
+        const int64_t k = filters.extent(0), r = filters.extent(1), s = filters.extent(2);
+        for (int64_t a : {0, 1})
+            for (int64_t b : {0, 1}) {
+                // Row 2 i + a of dx meets row i + off - t of dy in filter row first + 2 t.
+                const int64_t first_r = (a + pad) % 2, first_s = (b + pad) % 2;
+                const int64_t rows = (r - first_r + 1) / 2, columns = (s - first_s + 1) / 2;
+                const int64_t height = (h - a + 1) / 2, width = (w - b + 1) / 2;
+                if (rows <= 0 || columns <= 0 || height <= 0 || width <= 0) continue;
+                const int64_t top = rows - 1 - (a + pad - first_r) / 2, left = columns - 1 - (b + pad - first_s) / 2;
+                const float* last =
+                    filters.data<float>() + ((first_r + 2 * (rows - 1)) * s + first_s + 2 * (columns - 1)) * c_;
+                const Filters part{last,        c_,      rows, columns,   k, 1, -2 * s * c_, -2 * c_, r * s * c_, nullptr,
+                                   to_bf16};
+                const Padding padding{p, q, k, height + rows - 1, width + columns - 1, top, left, 1};
+                parts_[size_t(2 * a + b)].emplace(padding, height, width, 1, part);
+            }
+    }
+    int64_t images_at_once() const { return 1; }
+    template <class T>
+    void run(const Images<T>& dy, int64_t image, int64_t, const float* bias, V* dx) const {
+        std::fill_n(dx, h_ * w_ * c_, V{});
+        const Scratch<V> result((h_ + 1) / 2 * ((w_ + 1) / 2) * c_);
+        for (int64_t a : {0, 1})
+            for (int64_t b : {0, 1}) {
+                const auto& part = parts_[size_t(2 * a + b)];
+                if (!part) continue;
+                part->run(dy, image, 1, bias, result.data());
+                const V* from = result;
+                for (int64_t i = a; i < h_; i += 2)
+                    for (int64_t j = b; j < w_; j += 2, from += c_)
+                        std::memcpy(dx + (i * w_ + j) * c_, from, size_t(c_) * sizeof(V));
+            }
+    }
+
+private:
+    int64_t h_, w_, c_;
+    std::array<std::optional<Engine>, 4> parts_;
+};
+
 /// Convolves images first .. first + count of `in` with an engine, a few at a time, and hands each result over while
 /// it is in cache: done(image, its values as f32, which may be changed). out: where the results of an f32 tensor go;
 /// null: into scratch.
@@ -103,7 +152,7 @@ void convolve_images(const Engine& engine, const Images<T>& in, int64_t first, i
     for (int64_t at = first; at < first + count; at += batch) {
         const int64_t n = std::min(batch, first + count - at);
         float* const result = out ? out + at * out_values : scratch.data();
-        engine.run([&](int64_t i, float* padded) { engine.padding().copy(in, at + i, padded); }, n, bias, result);
+        engine.run(in, at, n, bias, result);
         for (int64_t i = 0; i < n; ++i) done(at + i, result + i * out_values);
     }
 }

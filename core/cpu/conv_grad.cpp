@@ -146,12 +146,13 @@ struct DataGradient {
 };
 
 /// The same by tiles.
+template <class Engine>
 struct TileDataGradient {
-    const TileEngine& engine;
+    const Engine& engine;
     const float* zeros;
     int64_t values;
     void operator()(const Images<uint16_t>& dy, int64_t count, uint16_t* dx) const {
-        for (int64_t i = 0; i < count; ++i) engine.run(dy, i, zeros, false, dx + i * values, nullptr);
+        for (int64_t i = 0; i < count; ++i) engine.run(dy, i, 1, zeros, dx + i * values);
     }
 };
 
@@ -225,10 +226,14 @@ void all_gradients(const Geometry& g, const GradientInputs<T>& in, const Tensor&
         if (isa().tiles) {
             const TileFilterSums filters(g);
             if (!dx.defined())
-                return gradients<T, T, TileFilterSums, TileDataGradient>(g, in, filters, nullptr, dx_out, sums, dw, db);
-            const TileEngine engine(g.dy_padding(), g.h, g.w, 1, turned_filters_of(w));
-            const TileDataGradient by_tiles{engine, none.data(), g.x_values()};
-            return gradients<T>(g, in, filters, &by_tiles, dx_out, sums, dw, db);
+                return gradients<T, T, TileFilterSums, TileDataGradient<TileEngine>>(g, in, filters, nullptr, dx_out, sums,
+                                                                                     dw, db);
+            const auto with = [&](const auto& engine) {
+                const TileDataGradient<std::remove_cvref_t<decltype(engine)>> by_tiles{engine, none.data(), g.x_values()};
+                gradients<T>(g, in, filters, &by_tiles, dx_out, sums, dw, db);
+            };
+            if (g.stride == 2) return with(EverySecond<TileEngine, uint16_t>(w, g.pad, g.p, g.q, g.h, g.w, true));
+            return with(TileEngine(g.dy_padding(), g.h, g.w, 1, turned_filters_of(w)));
         }
     }
     const FilterGradient filters(g);
@@ -242,8 +247,32 @@ void all_gradients(const Geometry& g, const GradientInputs<T>& in, const Tensor&
     };
     if (g.winograd)
         with(Winograd(g.dy_padding(), g.h, g.w, g.c, turned));
+    else if (g.stride == 2)
+        with(EverySecond<Direct, float>(w, g.pad, g.p, g.q, g.h, g.w, turned.to_bf16));
     else
         with(Direct(g.dy_padding(), g.h, g.w, 1, turned));
+}
+
+/// A fully connected layer with many inputs: there are fewer samples than weights, so threads share the weights.
+void linear_wgrad(const Tensor& dy, const Tensor& x, const Tensor& dw, const Tensor& db) {
+    const int64_t n = dy.numel() / dy.extent(3), c = x.extent(3), k = dy.extent(3), wide = round_up(k, isa().width);
+    const Scratch<float> gradient(n * wide);
+    gradient.zeroed();
+    for (int64_t i = 0; i < n; ++i) std::copy_n(dy.data<float>() + i * k, k, gradient + i * wide);
+    constexpr int64_t kTapsAtOnce = 192;
+    parallel((c + kTapsAtOnce - 1) / kTapsAtOnce, [&](int64_t task) {
+        const int64_t first = task * kTapsAtOnce, count = std::min(kTapsAtOnce, c - first);
+        const Scratch<float> sums(count * wide), inputs(n * count); // gathered: rows of x are pages apart
+        for (int64_t i = 0; i < n; ++i) std::copy_n(x.data<float>() + i * c + first, count, inputs + i * count);
+        isa().conv->wgrad({1, n, wide, 1, count, n * count, 1, count}, inputs, gradient, sums.zeroed());
+        for (int64_t i = 0; i < k; ++i)
+            for (int64_t tap = 0; tap < count; ++tap) dw.data<float>()[i * c + first + tap] = sums[tap * wide + i];
+    });
+    for (int64_t i = 0; i < k; ++i) {
+        float sum = 0;
+        for (int64_t j = 0; j < n; ++j) sum += gradient[j * wide + i];
+        db.data<float>()[i] = sum;
+    }
 }
 
 } // namespace
@@ -251,6 +280,8 @@ void all_gradients(const Geometry& g, const GradientInputs<T>& in, const Tensor&
 void conv2d_wgrad(const Call& call) {
     const Tensor &dy = call.in[0], &x = call.in[1], &dw = call.out[0];
     const Geometry g(x, dy, dw, call.attrs);
+    if (g.r == 1 && g.s == 1 && g.stride == 1 && g.pad == 0 && g.c >= 512 && x.dtype() == DType::f32)
+        return linear_wgrad(dy, x, dw, call.out[1]);
     with_stored(x, [&](auto t) {
         using T = decltype(t);
         all_gradients<T>(g, {images_of<T>(x), stored<T>(dy), nullptr, nullptr}, {}, {}, nullptr, dw, call.out[1]);

@@ -39,6 +39,11 @@ public:
     /// out [images p q k] = bias + filters * in [images h w c]; images <= images_at_once().
     void run(const FillPadded& in, int64_t images, const float* bias, float* out) const;
 
+    template <class T>
+    void run(const Images<T>& in, int64_t first, int64_t images, const float* bias, float* out) const {
+        run([&](int64_t i, float* padded) { padding_.copy(in, first + i, padded); }, images, bias, out);
+    }
+
     /// Adds the images' part of the transformed weight gradient to du: floats_of_gradient() floats, [36 c k_step].
     void accumulate(const FillPadded& in, const float* dy, int64_t images, float* du) const;
     int64_t floats_of_gradient() const { return kComponents * g_.c * g_.k_step; }
