@@ -2,6 +2,7 @@
 //
 // Each thread takes an image or a few through all that is to be done with them while they stay in its second-level
 // cache: padding (with normalisation on the way), convolution, statistics of the result, ReLU, rounding.
+#include "core/cpu/dense.h"
 #include "core/cpu/tile_engine.h"
 #include "core/kernels.h"
 
@@ -79,6 +80,8 @@ void forward(const Call& call, const Tensor& x, const Tensor& w, const PaddedBia
 
 void conv2d(const Call& call) {
     const Tensor &x = call.in[0], &w = call.in[1];
+    if (dense::fits(x, w.extent(1), w.extent(2), call.attrs) && !call.attrs.stats)
+        return dense::forward(x, w, call.in[2], call.out[0]);
     forward(call, x, w, PaddedBias(call.in[2], w.extent(0)), nullptr, nullptr);
 }
 
@@ -99,6 +102,7 @@ void conv2d_norm(const Call& call) {
 
 void conv2d_dgrad(const Call& call) {
     const Tensor &dy = call.in[0], &w = call.in[1], &dx = call.out[0];
+    if (dense::fits(dx, w.extent(1), w.extent(2), call.attrs)) return dense::data(dy, w, dx);
     const int64_t r = w.extent(1), s = w.extent(2), pad = call.attrs.pad;
     const Padding padding{dy.extent(1),         dy.extent(2), dy.extent(3), dx.extent(1) + r - 1,
                           dx.extent(2) + s - 1, r - 1 - pad,  s - 1 - pad,  call.attrs.stride};

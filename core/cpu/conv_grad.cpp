@@ -5,6 +5,7 @@
 // products with the input go to the filters' gradient, the data gradient is convolved from it, and summed up together
 // with the input while both are in cache. Filters' gradients are summed per fixed group of images and then over the
 // groups in order: the bits depend on neither the number of threads nor their timing.
+#include "core/cpu/dense.h"
 #include "core/cpu/tile_engine.h"
 #include "core/kernels.h"
 
@@ -120,7 +121,9 @@ private:
     TileFilterGradient tiles_;
 };
 
-constexpr int64_t kGroups = 16; // of images, each with a sum of its own
+/// Groups of images, each with a sum of its own: enough for the threads, few enough that adding up the groups' sums
+/// costs little beside making them. A function of the images alone, so that the bits are.
+int64_t groups_of(int64_t images) { return std::min(images, std::clamp<int64_t>(images / 8, 4, 16)); }
 
 /// What the gradients are computed from. T: how the images are stored.
 template <class T>
@@ -178,7 +181,7 @@ const To* make_gradient(const GradientInputs<T>& in, int64_t first, int64_t coun
 template <class To, class T, class Filters, class Dx>
 void gradients(const Geometry& g, const GradientInputs<T>& in, const Filters& filters, const Dx* dx, T* dx_out,
                NormSums* sums, const Tensor& dw, const Tensor& db) {
-    const int64_t groups = std::min(g.images, kGroups), period = period_of(g.k);
+    const int64_t groups = groups_of(g.images), period = period_of(g.k);
     const int64_t dw_floats = filters.sums(), part_floats = dw_floats + period;
     const Scratch<float> parts(groups * part_floats); // of each group: of the filters, then db [period]
     const PerChannel zero(g.k, [](int64_t) { return 0.0f; });
@@ -253,35 +256,12 @@ void all_gradients(const Geometry& g, const GradientInputs<T>& in, const Tensor&
         with(Direct(g.dy_padding(), g.h, g.w, 1, turned));
 }
 
-/// A fully connected layer with many inputs: there are fewer samples than weights, so threads share the weights.
-void linear_wgrad(const Tensor& dy, const Tensor& x, const Tensor& dw, const Tensor& db) {
-    const int64_t n = dy.numel() / dy.extent(3), c = x.extent(3), k = dy.extent(3), wide = round_up(k, isa().width);
-    const Scratch<float> gradient(n * wide);
-    gradient.zeroed();
-    for (int64_t i = 0; i < n; ++i) std::copy_n(dy.data<float>() + i * k, k, gradient + i * wide);
-    constexpr int64_t kTapsAtOnce = 192;
-    parallel((c + kTapsAtOnce - 1) / kTapsAtOnce, [&](int64_t task) {
-        const int64_t first = task * kTapsAtOnce, count = std::min(kTapsAtOnce, c - first);
-        const Scratch<float> sums(count * wide), inputs(n * count); // gathered: rows of x are pages apart
-        for (int64_t i = 0; i < n; ++i) std::copy_n(x.data<float>() + i * c + first, count, inputs + i * count);
-        isa().conv->wgrad({1, n, wide, 1, count, n * count, 1, count}, inputs, gradient, sums.zeroed());
-        for (int64_t i = 0; i < k; ++i)
-            for (int64_t tap = 0; tap < count; ++tap) dw.data<float>()[i * c + first + tap] = sums[tap * wide + i];
-    });
-    for (int64_t i = 0; i < k; ++i) {
-        float sum = 0;
-        for (int64_t j = 0; j < n; ++j) sum += gradient[j * wide + i];
-        db.data<float>()[i] = sum;
-    }
-}
-
 } // namespace
 
 void conv2d_wgrad(const Call& call) {
     const Tensor &dy = call.in[0], &x = call.in[1], &dw = call.out[0];
     const Geometry g(x, dy, dw, call.attrs);
-    if (g.r == 1 && g.s == 1 && g.stride == 1 && g.pad == 0 && g.c >= 512 && x.dtype() == DType::f32)
-        return linear_wgrad(dy, x, dw, call.out[1]);
+    if (dense::fits(x, g.r, g.s, call.attrs)) return dense::filters(dy, x, dw, call.out[1]);
     with_stored(x, [&](auto t) {
         using T = decltype(t);
         all_gradients<T>(g, {images_of<T>(x), stored<T>(dy), nullptr, nullptr}, {}, {}, nullptr, dw, call.out[1]);

@@ -22,6 +22,7 @@ namespace rg::cpu {
     extern const ConvKernels kConv;                                                                                    \
     extern const WinogradKernels kWinograd;                                                                            \
     extern const ElementKernels kElements;                                                                             \
+    extern const DenseKernels kDense;                                                                                  \
     }
 RG_ISA_TABLES(portable)
 #if defined(__x86_64__)
@@ -59,16 +60,16 @@ bool may_use_tiles() {
 #endif
 
 std::vector<IsaKernels> supported_isas() {
-    std::vector<IsaKernels> found{{"portable", 4, &portable::kConv, &portable::kWinograd, &portable::kElements}};
+    std::vector<IsaKernels> found{{"portable", 4, &portable::kConv, &portable::kWinograd, &portable::kElements, &portable::kDense}};
 #if defined(__x86_64__)
     // The built-in asks CPUID and, through XCR0, whether the operating system saves the registers.
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        found.push_back({"avx2", 8, &avx2::kConv, &avx2::kWinograd, &avx2::kElements});
+        found.push_back({"avx2", 8, &avx2::kConv, &avx2::kWinograd, &avx2::kElements, &avx2::kDense});
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vl"))
-        found.push_back({"avx512", 16, &avx512::kConv, &avx512::kWinograd, &avx512::kElements});
+        found.push_back({"avx512", 16, &avx512::kConv, &avx512::kWinograd, &avx512::kElements, &avx512::kDense});
     if (found.size() == 3 && has_tiles() && may_use_tiles())
-        found.push_back({"amx", 16, &amx::kConv, &amx::kWinograd, &amx::kElements, &amx::kTiles});
+        found.push_back({"amx", 16, &amx::kConv, &amx::kWinograd, &amx::kElements, &amx::kDense, &amx::kTiles});
 #endif
     return found;
 }

@@ -134,12 +134,22 @@ struct TileKernels {
     void (*accumulate)(const TileGradient&, const uint16_t* dy, const uint16_t* x, float* acc);
 };
 
+/// A fully connected layer, y [n k] = x [n c] w [k c]^T; see dense_isa.cpp.
+struct DenseKernels {
+    void (*forward)(int64_t n, int64_t c, int64_t k, const float* x, const float* w, const float* bias, float* y);
+    /// Inputs [first, end) of dx [n c] and of dw [k c].
+    void (*data)(int64_t n, int64_t c, int64_t k, int64_t first, int64_t end, const float* dy, const float* w, float* dx);
+    void (*filters)(int64_t n, int64_t c, int64_t k, int64_t first, int64_t end, const float* dy, const float* x,
+                    float* dw);
+};
+
 struct IsaKernels {
     const char* name;
     int width; // floats in a vector
     const ConvKernels* conv;
     const WinogradKernels* winograd;
     const ElementKernels* elements;
+    const DenseKernels* dense;
     const TileKernels* tiles = nullptr; // bf16 convolution; null: there are no tiles
 };
 

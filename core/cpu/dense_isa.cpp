@@ -1,0 +1,111 @@
+// Fully connected layers with many inputs c and few samples n and outputs k: y [n k] = x [n c] w [k c]^T and its
+// gradients. Everything is contiguous along c, so all three run along it, and nothing is packed.
+#include "core/cpu/simd.h"
+
+#include "core/cpu/isa.h"
+
+namespace rg::cpu::RG_ISA {
+
+namespace {
+
+constexpr int kRows = kRegisters == 32 ? 4 : 2; // samples and outputs of a tile of dot products
+constexpr int kSums = kRegisters == 32 ? 5 : 2; // rows that are summed at a time along c, and how many vectors
+constexpr int kAcross = 4;
+
+int lanes_at(int64_t i, int64_t n) { return int(n - i < kWidth ? n - i : kWidth); }
+
+float total(Vec v) {
+    float sum = 0;
+    for (int i = 0; i < kWidth; ++i) sum += v[i];
+    return sum;
+}
+
+/// y[i][j] = bias[j] + <x[i], w[j]> for MR samples and NR outputs.
+template <int MR, int NR>
+void dots(int64_t c, int64_t k, const float* x, const float* w, const float* bias, float* y) {
+    Vec acc[MR][NR] = {};
+    for (int64_t i = 0; i < c; i += kWidth) {
+        const int lanes = lanes_at(i, c);
+        Vec b[NR];
+        RG_UNROLL
+        for (int n = 0; n < NR; ++n) b[n] = load_first(w + n * c + i, lanes);
+        RG_UNROLL
+        for (int m = 0; m < MR; ++m) {
+            const Vec a = load_first(x + m * c + i, lanes);
+            RG_UNROLL
+            for (int n = 0; n < NR; ++n) acc[m][n] += a * b[n];
+        }
+    }
+    for (int m = 0; m < MR; ++m)
+        for (int n = 0; n < NR; ++n) y[m * k + n] = bias[n] + total(acc[m][n]);
+}
+
+template <int MR>
+void dots_of_rows(int64_t c, int64_t k, const float* x, const float* w, const float* bias, float* y) {
+    int64_t j = 0;
+    for (; j + kRows <= k; j += kRows) dots<MR, kRows>(c, k, x, w + j * c, bias + j, y + j);
+    for (; j < k; ++j) dots<MR, 1>(c, k, x, w + j * c, bias + j, y + j);
+}
+
+void forward(int64_t n, int64_t c, int64_t k, const float* x, const float* w, const float* bias, float* y) {
+    int64_t i = 0;
+    for (; i + kRows <= n; i += kRows) dots_of_rows<kRows>(c, k, x + i * c, w, bias, y + i * k);
+    for (; i < n; ++i) dots_of_rows<1>(c, k, x + i * c, w, bias, y + i * k);
+}
+
+/// out[i] = sum over j < terms of factors[j * step + i * next] * rows[j], for R rows of results and V vectors along c.
+template <int R, int V>
+void combine(int64_t c, int lanes, int64_t terms, const float* factors, int64_t step, int64_t next, const float* rows,
+             float* out) {
+    Vec acc[R][V] = {};
+    for (int64_t j = 0; j < terms; ++j) {
+        Vec row[V];
+        RG_UNROLL
+        for (int v = 0; v < V; ++v) row[v] = load_first(rows + j * c + v * kWidth, lanes);
+        RG_UNROLL
+        for (int i = 0; i < R; ++i) {
+            const Vec factor = splat(factors[j * step + i * next]);
+            RG_UNROLL
+            for (int v = 0; v < V; ++v) acc[i][v] += factor * row[v];
+        }
+    }
+    RG_UNROLL
+    for (int i = 0; i < R; ++i) {
+        RG_UNROLL
+        for (int v = 0; v < V; ++v) store_first(out + i * c + v * kWidth, acc[i][v], lanes);
+    }
+}
+
+/// The same along [first, end): rows are far apart, so of each some lines at a time.
+template <int R>
+void combine_rows(int64_t first, int64_t end, int64_t c, int64_t terms, const float* factors, int64_t step,
+                  int64_t next, const float* rows, float* out) {
+    int64_t at = first;
+    for (; at + kAcross * kWidth <= end; at += kAcross * kWidth)
+        combine<R, kAcross>(c, kWidth, terms, factors, step, next, rows + at, out + at);
+    for (; at < end; at += kWidth) combine<R, 1>(c, lanes_at(at, end), terms, factors, step, next, rows + at, out + at);
+}
+
+void combine_all(int64_t first, int64_t end, int64_t c, int64_t results, int64_t terms, const float* factors,
+                 int64_t step, int64_t next, const float* rows, float* out) {
+    int64_t i = 0;
+    for (; i + kSums <= results; i += kSums)
+        combine_rows<kSums>(first, end, c, terms, factors + i * next, step, next, rows, out + i * c);
+    for (; i < results; ++i)
+        combine_rows<1>(first, end, c, terms, factors + i * next, step, next, rows, out + i * c);
+}
+
+void data(int64_t n, int64_t c, int64_t k, int64_t first, int64_t end, const float* dy, const float* w, float* dx) {
+    combine_all(first, end, c, n, k, dy, 1, k, w, dx);
+}
+
+void filters(int64_t n, int64_t c, int64_t k, int64_t first, int64_t end, const float* dy, const float* x, float* dw) {
+    combine_all(first, end, c, k, n, dy, k, 1, x, dw);
+}
+
+} // namespace
+
+extern const DenseKernels kDense;
+const DenseKernels kDense{forward, data, filters};
+
+} // namespace rg::cpu::RG_ISA
