@@ -45,6 +45,8 @@ struct Contents {
         const int colours = header.colour == kPalette ? 3 : header.samples();
         return colours + (has_transparency || !alpha.empty());
     }
+    /// Whether unfiltered rows are what an Image holds.
+    bool wide() const { return header.colour != kPalette && header.depth >= 8 && !has_transparency; }
 };
 
 struct Pass {
@@ -183,30 +185,74 @@ private:
     Contents c_;
 };
 
-uint8_t paeth(int a, int b, int c) {
-    const int pa = std::abs(b - c), pb = std::abs(a - c), pc = std::abs(a + b - 2 * c);
-    return uint8_t(pa <= pb && pa <= pc ? a : pb <= pc ? b : c);
+/// The samples of one pixel, each in a lane of its own: those before it are waited for, the lanes of a pixel are not.
+typedef int16_t Lanes __attribute__((vector_size(16)));
+typedef uint8_t ByteLanes __attribute__((vector_size(8)));
+
+template <size_t kStep>
+Lanes load_pixel(const uint8_t* p) {
+    uint64_t word = 0;
+    for (size_t k = 0; k < kStep; ++k) word |= uint64_t{p[k]} << 8 * k;
+    return __builtin_convertvector(std::bit_cast<ByteLanes>(word), Lanes);
 }
 
-/// In place. `up` is the row above, all zeros for the first; `step` the bytes of a whole pixel, at least 1.
-void unfilter(int filter, uint8_t* row, const uint8_t* up, size_t bytes, size_t step) {
-    const size_t first = std::min(step, bytes); // these have no pixel to the left
+/// Requires lanes of 0 to 255.
+template <size_t kStep>
+void store_pixel(uint8_t* p, Lanes lanes) {
+    const uint64_t word = std::bit_cast<uint64_t>(__builtin_convertvector(lanes, ByteLanes));
+    std::memcpy(p, &word, kStep);
+}
+
+/// The one of a, b and c that is nearest to p = a + b - c; of equals the first. With lower <= upper of a and b, and c in
+/// between, |p - upper| <= |p - c| means 3c - a - b <= lower, and so on; that this holds outside, too, leaves nothing
+/// to branch on.
+template <class T>
+T paeth(T a, T b, T c) {
+    const T lower = a < b ? a : b, upper = a < b ? b : a, d = 3 * c - a - b;
+    const T not_upper = d >= upper ? lower : c;
+    return d <= lower ? upper : not_upper;
+}
+
+/// In place. `up` is the row above, all zeros for the first; kStep the bytes of a whole pixel, at least 1.
+template <size_t kStep>
+void unfilter(int filter, uint8_t* row, const uint8_t* up, size_t bytes) {
+    Lanes left{}, corner{}; // the pixel before, in this row and above; zeros before the first
     switch (filter) {
-    case 0: return;
     case 1:
-        for (size_t i = step; i < bytes; ++i) row[i] = uint8_t(row[i] + row[i - step]);
+        for (size_t i = 0; i < bytes; i += kStep) {
+            left = (load_pixel<kStep>(row + i) + left) & 255;
+            store_pixel<kStep>(row + i, left);
+        }
         return;
     case 2:
         for (size_t i = 0; i < bytes; ++i) row[i] = uint8_t(row[i] + up[i]);
         return;
     case 3:
-        for (size_t i = 0; i < first; ++i) row[i] = uint8_t(row[i] + up[i] / 2);
-        for (size_t i = step; i < bytes; ++i) row[i] = uint8_t(row[i] + (row[i - step] + up[i]) / 2);
+        for (size_t i = 0; i < bytes; i += kStep) {
+            left = (load_pixel<kStep>(row + i) + ((left + load_pixel<kStep>(up + i)) >> 1)) & 255;
+            store_pixel<kStep>(row + i, left);
+        }
         return;
     case 4:
-        for (size_t i = 0; i < first; ++i) row[i] = uint8_t(row[i] + up[i]);
-        for (size_t i = step; i < bytes; ++i) row[i] = uint8_t(row[i] + paeth(row[i - step], up[i], up[i - step]));
+        for (size_t i = 0; i < bytes; i += kStep) {
+            const Lanes above = load_pixel<kStep>(up + i);
+            left = (load_pixel<kStep>(row + i) + paeth(left, above, corner)) & 255;
+            corner = above;
+            store_pixel<kStep>(row + i, left);
+        }
         return;
+    }
+}
+
+/// The unfilter() for pixels of so many bits.
+auto unfilter_for(int bits_per_pixel) {
+    switch (bits_per_pixel) {
+    case 16: return unfilter<2>;
+    case 24: return unfilter<3>;
+    case 32: return unfilter<4>;
+    case 48: return unfilter<6>;
+    case 64: return unfilter<8>;
+    default: return unfilter<1>;
     }
 }
 
@@ -233,7 +279,7 @@ void widen(const Contents& c, const uint8_t* row, int64_t pixels, uint8_t* out, 
         }
         return;
     }
-    if (h.depth >= 8 && !c.has_transparency) {
+    if (c.wide()) {
         std::memcpy(out, row, h.row_bytes(pixels));
         return;
     }
@@ -260,7 +306,7 @@ std::vector<uint8_t> inflate_data(const Contents& c, std::string_view name) {
     if (c.data.size() > 1)
         for (const Bytes part : c.data) joined.insert(joined.end(), part.begin(), part.end());
     std::vector<uint8_t> raw =
-        inflate_zlib(c.data.size() > 1 ? Bytes(joined) : c.data[0], expected, cat("IDAT of ", name));
+        inflate_zlib(c.data.size() > 1 ? Bytes(joined) : c.data[0], expected, "IDAT of " + std::string(name));
     RG_CHECK(raw.size() == expected, "png: expected ", expected, " bytes of image data, got ", raw.size(), " (", name,
              ")");
     return raw;
@@ -278,11 +324,13 @@ Image decode_png(Bytes bytes, std::string_view name) {
     std::vector<uint8_t> raw = inflate_data(c, name);
 
     Image image{h.width, h.height, c.channels(), h.depth == 16 ? 16 : 8, {}};
-    const size_t pixel_bytes = size_t(image.channels * image.bit_depth / 8);
-    image.pixels.resize(size_t(h.width * h.height) * pixel_bytes);
-    const size_t step = size_t(std::max(1, h.bits_per_pixel() / 8));
+    const size_t pixel_bytes = size_t(image.channels * image.bit_depth / 8), pixels = size_t(h.width * h.height);
+    // If nothing but the filter bytes is to go, the rows move together where they are.
+    const bool in_place = c.wide() && !h.interlaced;
+    if (!in_place) image.pixels.resize(pixels * pixel_bytes);
+    const auto unfilter_row = unfilter_for(h.bits_per_pixel());
     const std::vector<uint8_t> zeros(h.row_bytes(h.width));
-    std::vector<uint8_t> wide(h.interlaced ? size_t(h.width) * pixel_bytes : 0);
+    std::vector<uint8_t> widened(h.interlaced ? size_t(h.width) * pixel_bytes : 0);
 
     uint8_t* row = raw.data();
     for (const Pass& pass : passes(h)) {
@@ -293,18 +341,26 @@ Image decode_png(Bytes bytes, std::string_view name) {
             const int filter = *row++;
             RG_CHECK(filter <= 4, "png: expected filter 0 to 4, got ", filter, " (", name, ", row ", r,
                      " of the pass)");
-            unfilter(filter, row, up, row_bytes, step);
-            uint8_t* line = image.pixels.data() + size_t((pass.y0 + r * pass.dy) * h.width + pass.x0) * pixel_bytes;
-            if (!h.interlaced) {
-                widen(c, row, columns, line, name);
-            } else {
-                widen(c, row, columns, wide.data(), name);
-                for (size_t x = 0; x < size_t(columns); ++x)
-                    std::memcpy(line + x * size_t(pass.dx) * pixel_bytes, wide.data() + x * pixel_bytes, pixel_bytes);
-            }
+            unfilter_row(filter, row, up, row_bytes);
             up = row;
+            const size_t place = size_t((pass.y0 + r * pass.dy) * h.width + pass.x0) * pixel_bytes;
+            if (in_place) {
+                std::memmove(raw.data() + place, row, row_bytes);
+                up = raw.data() + place;
+            } else if (!h.interlaced) {
+                widen(c, row, columns, image.pixels.data() + place, name);
+            } else {
+                widen(c, row, columns, widened.data(), name);
+                uint8_t* const line = image.pixels.data() + place;
+                for (size_t x = 0; x < size_t(columns); ++x)
+                    std::memcpy(line + x * size_t(pass.dx) * pixel_bytes, &widened[x * pixel_bytes], pixel_bytes);
+            }
             row += row_bytes;
         }
+    }
+    if (in_place) {
+        raw.resize(pixels * pixel_bytes);
+        image.pixels = std::move(raw);
     }
     return image;
 }
