@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+"""PyTorch's side of vs_pytorch.sh: images per second of a training step or of prediction, in one line of key=value.
+
+usage: torch_train.py [--mode train|infer] [--layout nhwc|nchw] [--frozen] [--batch 256] [--threads N] [--seconds 5]
+                      [--precision fp32|bf16]
+
+The network is cifar_net(width 32, depth 4) as in models/cifar_net.h. Like bench_train it takes random data that is in
+memory already, and a training step is forward, cross-entropy, backward and SGD with momentum. nhwc is PyTorch's
+channels_last, nchw its contiguous layout; --frozen traces the network and lets PyTorch optimise it for prediction
+(batch norm folded); bf16 is PyTorch's autocast. After a warm-up, each step is timed: images_per_s is from the median,
+images_per_s_max from the fastest.
+"""
+import argparse
+import statistics
+import time
+
+import torch
+from torch import nn
+
+
+def cifar_net(width, depth):
+    layers, c = [], 3
+    for block in range(3):
+        for _ in range(depth):
+            k = width << block
+            layers += [nn.Conv2d(c, k, 3, padding=1), nn.BatchNorm2d(k), nn.ReLU(inplace=True)]
+            c = k
+        layers.append(nn.MaxPool2d(2) if block < 2 else nn.AvgPool2d(8))
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(c, 10))
+
+
+def main():
+    p = argparse.ArgumentParser(usage=__doc__)
+    p.add_argument("--mode", choices=["train", "infer"], default="train")
+    p.add_argument("--layout", choices=["nhwc", "nchw"], default="nhwc")
+    p.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
+    p.add_argument("--frozen", action="store_true")
+    p.add_argument("--batch", type=int, default=256)
+    p.add_argument("--threads", type=int, default=0)
+    p.add_argument("--seconds", type=float, default=5)
+    a = p.parse_args()
+    if a.frozen and a.mode == "train":
+        p.error("--frozen is for prediction")
+    torch.manual_seed(0)
+    if a.threads:
+        torch.set_num_threads(a.threads)
+
+    layout = torch.channels_last if a.layout == "nhwc" else torch.contiguous_format
+    net = cifar_net(32, 4).to(memory_format=layout).train(a.mode == "train")
+    x = torch.randn(a.batch, 3, 32, 32).contiguous(memory_format=layout)
+    labels = torch.randint(0, 10, (a.batch,))
+    sgd = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
+    loss_of = nn.CrossEntropyLoss()
+    autocast = torch.autocast("cpu", dtype=torch.bfloat16, enabled=a.precision == "bf16")
+
+    def train():
+        sgd.zero_grad(set_to_none=True)
+        with autocast:
+            loss = loss_of(net(x), labels)
+        loss.backward()
+        sgd.step()
+
+    def infer():
+        with torch.no_grad(), autocast:
+            return net(x)
+
+    if a.frozen:
+        with torch.no_grad(), autocast:
+            net = torch.jit.optimize_for_inference(torch.jit.freeze(torch.jit.trace(net, x, check_trace=False)))
+    step = train if a.mode == "train" else infer
+    begin = time.perf_counter()
+    while time.perf_counter() - begin < 1:  # memory, and the kernels that are compiled at their first use
+        for _ in range(3):
+            step()
+    times, begin = [], time.perf_counter()
+    while len(times) < 5 or time.perf_counter() - begin < a.seconds:
+        start = time.perf_counter()
+        step()
+        times.append(time.perf_counter() - start)
+    median, best = statistics.median(times), min(times)
+    print(f"net=cifar mode={a.mode} batch={a.batch} threads={torch.get_num_threads()} precision={a.precision}"
+          f" layout={a.layout} frozen={int(a.frozen)} torch={torch.__version__}"
+          f" images_per_s={a.batch / median:.1f} images_per_s_max={a.batch / best:.1f}"
+          f" ms_per_iter={median * 1e3:.3f} ms_per_iter_min={best * 1e3:.3f}")
+
+
+main()
