@@ -25,7 +25,7 @@ void expect_shape(const char* op, const char* name, const Tensor& t, const Shape
 
 void expect_float(const char* op, const char* name, const Tensor& t, DType as) {
     RG_CHECK(t.dtype() == as && (as == DType::f32 || as == DType::f64), op, ": ", name, " is ", name_of(t.dtype()),
-             ", expected ", as == DType::f64 ? "f64" : "f32");
+             ", expected ", as == DType::f64 ? "f64" : "f32", t.dtype() == DType::bf16 ? "; cast() it" : "");
 }
 
 /// Values that flow through a network: f32, bf16 (stored so, computed in f32), or f64.

@@ -211,6 +211,30 @@ TEST_SUITE("core") {
         CHECK(message([&] {
                   cross_entropy(Tensor::zeros({2, 4}), Tensor::of<int32_t>({2}, wrong));
               }) == "cross_entropy: label 4 of sample 1 lies outside [0, 4)");
+        // bf16 is for activations; a gradient has the type and extents of what it is the gradient of.
+        const Tensor half = cast(x, DType::bf16), three = Tensor::zeros({3});
+        CHECK(message([&] { conv2d(half, w.to(DType::f64)); }) == "conv2d: w is f64, expected f32");
+        CHECK(contains(message([&] { conv2d(half, cast(w, DType::bf16)); }), "conv2d: w is bf16, expected f32"));
+        CHECK(contains(message([&] {
+                           batch_norm(half, Tensor::zeros({2, 3}), cast(three, DType::bf16), three);
+                       }),
+                       "batch_norm: gamma is bf16, expected f32"));
+        CHECK(contains(message([&] { softmax(cast(Tensor::zeros({2, 4}), DType::bf16)); }), "expected f32; cast() it"));
+        CHECK(contains(message([&] { cast(i, DType::f32); }), "cast: x is i32"));
+        CHECK(contains(message([&] { cast(x, DType::u8); }), "cast: to u8 is not possible"));
+        const Attrs filter{.height = 3, .width = 3}, pooling{.stride = 2, .window = 2, .height = 5, .width = 5};
+        CHECK(contains(message([&] {
+                           run(Op::conv2d_wgrad, {Tensor::zeros({2, 3, 3, 4}), half}, filter);
+                       }),
+                       "conv2d_wgrad: dy is f32, expected bf16"));
+        CHECK(contains(message([&] { run(Op::avg_pool2d_grad, {x}, pooling); }),
+                       "avg_pool2d_grad: dy needs shape [2 2 2 3], got [2 5 5 3]"));
+        const Tensor dy = Tensor::zeros({2, 2, 2, 3});
+        CHECK(contains(message([&] { run(Op::max_pool2d_grad, {dy, dy}, pooling); }), "positions are u8, got f32"));
+        const Tensor scores = Tensor::zeros({2, 4});
+        CHECK(contains(message([&] { run(Op::cross_entropy_grad, {scores, i, scores}); }), "needs one element"));
+        CHECK(contains(message([&] { run(Op::mse_loss_grad, {scores, scores, scores}); }), "needs one element"));
+        CHECK(contains(message([&] { mse_loss(scores, scores.to(DType::f64)); }), "target is f64, expected f32"));
         CHECK(contains(message([&] { dropout(x, 1.0f, 1); }), "the probability lies in [0, 1), got 1"));
         CHECK(message([&] { run(Op::relu, {x, x}); }) == "relu: takes 1 inputs, got 2");
         CHECK(contains(message([&] { run(Op::relu, {x}, {}, {w}); }),

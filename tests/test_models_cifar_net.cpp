@@ -189,6 +189,26 @@ TEST_SUITE("models") {
         CHECK(differs(gradients[1], gradients[0], {1e-4, 1e-3}) == "");
     }
 
+    TEST_CASE("cifar_net: in bf16 the loss is that of f32 to a hundredth, and learning goes on") {
+        const Batch batch(32);
+        CifarNet wide({.width = 8, .depth = 2, .seed = 4}), narrow({.width = 8, .depth = 2, .seed = 4});
+        Batch rounded = batch;
+        rounded.images = cast(batch.images, DType::bf16);
+        const Tensor velocities[] = {Tensor::zeros(wide.parameters.values().shape()),
+                                     Tensor::zeros(wide.parameters.values().shape())};
+        double first = 0, loss = 0;
+        for (int step = 0; step < 30; ++step) {
+            const double exact = train_step(wide, batch, velocities[0], 0.05f);
+            loss = train_step(narrow, rounded, velocities[1], 0.05f);
+            if (step == 0) {
+                CHECK(loss == doctest::Approx(exact).epsilon(0.01));
+                first = loss;
+            }
+            if (step == 10) CHECK(loss == doctest::Approx(exact).epsilon(0.1));
+        }
+        CHECK(loss < 0.5 * first);
+    }
+
     TEST_CASE("cifar_net: a small one learns 64 images by heart, and repeats itself bit for bit") {
         const Batch batch(64);
         Tensor first;

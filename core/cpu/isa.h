@@ -1,7 +1,7 @@
 // The kernels that are compiled once per instruction set, behind one table that is chosen at start.
 //
 // They work on one image or one run of elements, in one thread, on plain pointers; threading, packing and shapes are
-// the callers' (conv.cpp, norm.cpp, ...). All tensors f32.
+// the callers' (conv.cpp, norm.cpp, ...).
 #pragma once
 
 #include <stdint.h>

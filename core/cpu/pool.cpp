@@ -3,7 +3,6 @@
 #include "core/cpu/norm.h"
 #include "core/kernels.h"
 
-
 namespace rg::cpu {
 
 namespace {

@@ -3,7 +3,6 @@
 #include "core/cpu/winograd.h"
 
 #include <algorithm>
-#include <vector>
 
 namespace rg::cpu {
 
