@@ -59,6 +59,13 @@ void Parameters::allocate(uint64_t seed, Init init, DType type) {
     }
 }
 
+void Parameters::place_gradients(std::byte* memory) {
+    RG_CHECK(gradients_.defined(), "parameters: place_gradients() comes after allocate()");
+    gradients_ = Tensor::borrow(memory, gradients_.shape(), gradients_.dtype());
+    gradients_.fill(0);
+    for (Entry& e : entries_) e.gradient = gradients_.slice(e.offset, e.shape);
+}
+
 int64_t Parameters::count() const {
     int64_t n = 0;
     for (const Entry& e : entries_) n += e.shape.numel();

@@ -46,6 +46,11 @@ public:
     /// Makes the buffers and the initial values. Once, after the last add(). f64 for checks on the reference backend.
     void allocate(uint64_t seed, Init init, DType type = DType::f32);
 
+    /// Bytes of the gradients' buffer; and puts it elsewhere, into memory of the caller's that must outlive this (where
+    /// the ranks of a node share it, they sum without copying). Before any use of the gradients.
+    int64_t gradient_bytes() const { return gradients_.bytes(); }
+    void place_gradients(std::byte* memory);
+
     const std::deque<Entry>& entries() const { return entries_; }
     const std::deque<State>& states() const { return states_; }
     /// Number of trainable values, without the gaps.

@@ -148,7 +148,9 @@ struct Storage {
         int64_t seen = peak;
         while (now > seen && !peak.compare_exchange_weak(seen, now)) {}
     }
+    Storage(size_t n, void* borrowed) : bytes(n), block(borrowed), owned(false) {}
     ~Storage() {
+        if (!owned) return;
         live -= int64_t(bytes);
         if (block) return_block(block, bytes);
     }
@@ -157,6 +159,7 @@ struct Storage {
 
     size_t bytes;
     void* block;
+    bool owned = true;
 };
 
 int64_t live_bytes() { return live; }
@@ -179,6 +182,16 @@ Tensor Tensor::empty(const Shape& shape, DType type) {
 Tensor Tensor::zeros(const Shape& shape, DType type) {
     Tensor t = empty(shape, type);
     if (!DryRun::active() && t.bytes()) std::memset(t.bytes_data(), 0, size_t(t.bytes()));
+    return t;
+}
+
+Tensor Tensor::borrow(std::byte* memory, const Shape& shape, DType type) {
+    RG_CHECK(memory && reinterpret_cast<uintptr_t>(memory) % kAlign == 0, "Tensor::borrow: memory must be aligned to 64");
+    Tensor t;
+    t.shape_ = shape;
+    t.dtype_ = type;
+    t.storage_ = std::make_shared<Storage>(size_t(t.bytes()), memory);
+    t.id_ = ++blocks_made;
     return t;
 }
 

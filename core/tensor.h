@@ -68,6 +68,8 @@ public:
     /// Uninitialised contents.
     static Tensor empty(const Shape& shape, DType type = DType::f32);
     static Tensor zeros(const Shape& shape, DType type = DType::f32);
+    /// Over memory of the caller's, aligned to 64 bytes, that must outlive the tensor and all its views.
+    static Tensor borrow(std::byte* memory, const Shape& shape, DType type = DType::f32);
     /// Every element `value`, with memory even in a dry run: a constant that a traced function may use.
     static Tensor constant(const Shape& shape, double value, DType type = DType::f32);
     template <class T>

@@ -148,6 +148,8 @@ int train(Settings& s, Options& options, par::Group& group) {
                   .seed = uint64_t(s.seed),
                   .init = s.initializer});
     Parameters& parameters = net.parameters;
+    if (group.size() > 1)
+        parameters.place_gradients(group.memory(size_t(parameters.gradient_bytes()), "gradients").data());
     const Tensor velocity = Tensor::zeros(parameters.values().shape());
     Position at;
     if (checkpoint)
@@ -236,7 +238,8 @@ int train(Settings& s, Options& options, par::Group& group) {
         const Clock::time_point epoch_begin = Clock::now();
         const double images_before = at.images;
         loader.start(at.epoch, at.batch);
-        while (at.step < last_step && !stop && group.all(loader.has_next(), "has data")) {
+        bool all_have_data = group.all(loader.has_next(), "has data");
+        while (at.step < last_step && !stop && all_have_data) {
             const data::Batch batch = loader.next();
             const int64_t samples = batch.x.extent(0);
             group.set_step(at.step + 1);
@@ -253,13 +256,17 @@ int train(Settings& s, Options& options, par::Group& group) {
             const double lr = schedule.at(double(at.epoch - 1) + double(at.batch) / double(loader.batches()));
             sgdm_update(parameters.values(), velocity, parameters.gradients(),
                         {float(lr), float(s.momentum), float(s.l2), s.nesterov});
-            if (!s.sync_bn) aggregate_state(group, parameters, sync.share);
 
-            // Loss and accuracy over all ranks, and whether anyone was asked to stop.
+            // Over all ranks: loss and accuracy, whether anyone was asked to stop, or has no more data; and the running
+            // statistics, in the same message.
             double sums[] = {samples ? sync.share * double(loss.data<float>()[0]) : 0.0,
-                             double(count_correct(scores, batch.labels)), stop_requested() ? 1.0 : 0.0};
-            group.allreduce_sum(std::span<double>(sums), "loss");
-            stop = sums[2] > 0;
+                             double(count_correct(scores, batch.labels)), stop_requested() ? 1.0 : 0.0,
+                             loader.has_next() ? 0.0 : 1.0};
+            if (s.sync_bn)
+                group.allreduce_sum(std::span<double>(sums), "loss");
+            else
+                aggregate_state(group, parameters, sync.share, sums);
+            stop = sums[2] > 0, all_have_data = sums[3] == 0;
             if (root && !std::isfinite(sums[0]) && std::isfinite(at.loss_sum))
                 progress->note(cat("warning: the loss is not finite from step ", at.step + 1, " on; is --lr too large?"));
             ++at.step, ++at.batch;

@@ -57,15 +57,18 @@ void aggregate(Group& group, std::span<double> values, double share, std::string
     group.allreduce_sum(values, what);
 }
 
-void aggregate_state(Group& group, std::span<const StateBlock> blocks, double share) {
+void aggregate_state(Group& group, std::span<const StateBlock> blocks, double share, std::span<double> riders) {
     std::vector<double> mean, variance;
     for (const StateBlock& b : blocks) {
         mean.insert(mean.end(), b.mean, b.mean + b.channels);
         variance.insert(variance.end(), b.variance, b.variance + b.channels);
     }
     const std::vector<double> local_mean = mean;
-    aggregate(group, mean, share, "running means");
-    for (size_t c = 0; c < mean.size(); ++c) {
+    weigh(std::span(mean), share);
+    mean.insert(mean.end(), riders.begin(), riders.end());
+    group.allreduce_sum(mean, "running means");
+    std::copy(mean.end() - std::ptrdiff_t(riders.size()), mean.end(), riders.begin());
+    for (size_t c = 0; c < variance.size(); ++c) {
         const double difference = local_mean[c] - mean[c];
         variance[c] += difference * difference;
     }

@@ -27,7 +27,9 @@ struct StateBlock {
     int64_t channels = 0;
 };
 /// All layers' statistics by the formulas above, in double, in place: two small allreduces. Allocates.
-void aggregate_state(Group& group, std::span<const StateBlock> blocks, double share);
+/// `riders` are summed over the ranks in the same message, unweighted: a step's loss, counts and flags. Where ranks
+/// outnumber cores, or are on several nodes, each message that a step does not send is a wait that it does not have.
+void aggregate_state(Group& group, std::span<const StateBlock> blocks, double share, std::span<double> riders = {});
 
 /// Error on all ranks unless all hold the same bits (and count), by a 64-bit checksum. It names the ranks that differ
 /// from the majority; where there is none, those that differ from rank 0.

@@ -107,7 +107,9 @@ std::span<std::byte> Group::memory(size_t bytes, std::string_view what) {
             return {mine, bytes};
         }
     }
-    return memories_.emplace_back(bytes);
+    constexpr size_t kLine = 64;
+    std::byte* block = memories_.emplace_back(bytes + kLine - 1).data();
+    return {block + (kLine - reinterpret_cast<uintptr_t>(block) % kLine) % kLine, bytes};
 }
 
 void Group::allreduce_sum(std::span<float> values, std::string_view what, Algorithm algorithm) {

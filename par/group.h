@@ -43,7 +43,7 @@ public:
 
     /// Zeroed memory for vectors that are summed often, such as gradients; lives as long as the group. Where one node
     /// holds all ranks they share it, so that a sum need not copy it; elsewhere it is ordinary memory. Sums take any
-    /// range of it, the same on all ranks. Collective; the same length everywhere.
+    /// range of it, the same on all ranks. Aligned to a cache line. Collective; the same length everywhere.
     std::span<std::byte> memory(size_t bytes, std::string_view what);
 
     /// True if every rank says true.
