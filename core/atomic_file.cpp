@@ -7,8 +7,10 @@
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
+#include <filesystem>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <vector>
 
 namespace rg {
 namespace {
@@ -95,6 +97,16 @@ void write_file_atomic(const std::string& path, std::string_view bytes) {
              "; what was there before is untouched");
     }
     RG_CHECK(sync_folder_of(path), "write ", path, ": cannot sync its folder: ", std::strerror(errno));
+}
+
+void remove_leftovers(const std::string& path) {
+    namespace fs = std::filesystem;
+    const std::string start = cat(fs::path(path).filename().string(), kTempMark);
+    std::vector<fs::path> found;
+    std::error_code ignored;
+    for (const fs::directory_entry& entry : fs::directory_iterator(fs::path(path).parent_path(), ignored))
+        if (entry.path().filename().string().starts_with(start)) found.push_back(entry.path());
+    for (const fs::path& left : found) fs::remove(left, ignored); // housekeeping: what cannot be removed stays
 }
 
 } // namespace rg

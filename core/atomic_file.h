@@ -21,4 +21,7 @@ std::string read_file(const std::string& path);
 /// the temporary file is gone.
 void write_file_atomic(const std::string& path, std::string_view bytes);
 
+/// Removes what kills have left of earlier writes of `path`. Nobody may be writing it.
+void remove_leftovers(const std::string& path);
+
 } // namespace rg

@@ -4,6 +4,7 @@
 #include "core/options.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <charconv>
 #include <cmath>
 
@@ -316,6 +317,14 @@ Json Options::to_json() const {
     Json all = Json::object();
     for (const Entry& e : entries_) all.set(e.name_, e.get_json());
     return all;
+}
+
+int run_main(int argc, char** argv, int (*body)(int, const char* const*)) try {
+    return body(argc, argv);
+} catch (const std::exception& error) {
+    std::fflush(stdout);
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return 1;
 }
 
 } // namespace rg

@@ -111,4 +111,8 @@ Options::Entry& Options::add(const std::string& name, E* value, const std::vecto
     return entry;
 }
 
+/// The body of a program's main() where there are no ranks: runs `body`; an exception becomes one line on standard
+/// error ("error: ...") and exit code 1.
+int run_main(int argc, char** argv, int (*body)(int argc, const char* const* argv));
+
 } // namespace rg

@@ -30,7 +30,6 @@ struct Augment {
     int64_t crop = 0;        // side of a square window; 0: the whole image
     bool random_crop = true; // else from the middle
     /// The same extents without anything random: what to evaluate with.
-    Augment evaluation() const { return {false, 0, fill, crop, false}; }
 };
 
 class Augmenter {

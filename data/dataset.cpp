@@ -62,6 +62,8 @@ TrainTest load_image_folders(const std::string& path) {
     }
     const ImageSet all = read_image_folder(path, 3);
     const Split parts = split_fraction(all, 0.2, 0);
+    RG_CHECK(!parts.first.empty() && !parts.rest.empty(), "image folder: expected 2 images of some class, one of them "
+             "for testing, got ", all.count, " in ", all.classes.size(), " classes (", path, ")");
     return {subset(all, parts.rest), subset(all, parts.first), ""};
 }
 
@@ -102,7 +104,11 @@ std::vector<int64_t> count_per_label(const ImageSet& set) {
 
 Split split_fraction(const ImageSet& set, double fraction, uint64_t seed) {
     RG_CHECK(fraction >= 0 && fraction <= 1, "split: expected a fraction of 0 to 1, got ", fraction);
-    return split(set, seed, [&](size_t, int64_t images) { return std::llround(fraction * double(images)); });
+    return split(set, seed, [&](size_t, int64_t images) -> int64_t {
+        // Of two images or more, neither part goes without.
+        const int64_t part = std::llround(fraction * double(images));
+        return images < 2 || fraction == 0 || fraction == 1 ? part : std::clamp<int64_t>(part, 1, images - 1);
+    });
 }
 
 Split split_count(const ImageSet& set, int64_t count, uint64_t seed) {

@@ -4,6 +4,7 @@
 // need a generator; this needs neither. ELF targets only.
 #include "data/sample.h"
 
+#include "sample_stamp.h" // checksums of the files, so that this is compiled again when they change
 #include "data/cifar.h"
 
 #ifndef RG_SAMPLE_DIR

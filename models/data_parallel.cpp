@@ -11,10 +11,7 @@ namespace rg {
 
 void aggregate_gradients(par::Group& group, const Parameters& parameters, double share, par::Algorithm algorithm) {
     if (group.size() == 1) return;
-    const std::span<float> gradients = parameters.gradients().span<float>();
-    // No samples: whatever the gradients hold, a NaN too, counts nothing.
-    for (float& g : gradients) g = share == 0 ? 0 : g * float(share);
-    group.allreduce_sum(gradients, "gradients", algorithm);
+    par::aggregate(group, parameters.gradients().span<float>(), share, "gradients", algorithm);
 }
 
 void aggregate_state(par::Group& group, const Parameters& parameters, double share, std::span<double> riders) {

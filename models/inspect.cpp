@@ -156,8 +156,4 @@ int run(int argc, const char* const* argv) {
 
 } // namespace
 
-int main(int argc, char** argv) try { return run(argc, argv); } catch (const std::exception& error) {
-    std::fflush(stdout);
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return 1;
-}
+int main(int argc, char** argv) { return rg::run_main(argc, argv, run); }

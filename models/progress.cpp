@@ -72,9 +72,7 @@ std::string step_text(const StepStatus& status, double images_per_second, double
 
 std::string epoch_text(const EpochStatus& status) {
     std::string line = "epoch " + of(status.epoch, status.epochs);
-    const auto field = [&line](const char* format, double value) {
-        if (!std::isnan(value)) line += "  " + print(format, value);
-    };
+    const auto field = [&line](const char* format, double value) { line += "  " + print(format, value); };
     field("train loss %.4f", status.train_loss);
     field("train acc %.2f %%", 100 * status.train_accuracy);
     field("test loss %.4f", status.test_loss);

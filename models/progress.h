@@ -19,7 +19,7 @@ struct StepStatus {
     int64_t images = 0; // in this step, over all ranks
 };
 
-/// One finished epoch. A value that is NaN was not measured and is left out.
+/// One finished epoch.
 struct EpochStatus {
     int64_t epoch = 0, epochs = 0;
     double train_loss = 0, train_accuracy = 0, test_loss = 0, test_accuracy = 0;

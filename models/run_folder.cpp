@@ -94,7 +94,9 @@ RunFolder RunFolder::open(const std::string& root, const std::string& program, c
     const std::string path = cat(root, "/", name.empty() ? newest_run(root, program) : name);
     std::error_code error;
     RG_CHECK(fs::is_directory(path, error), "run folder: expected the run ", path, ", got no such folder");
-    return RunFolder(path);
+    RunFolder run(path);
+    for (const std::string& file : {run.config_path(), run.metrics_path(), run.model_path()}) remove_leftovers(file);
+    return run;
 }
 
 RunFolder::RunFolder(RunFolder&& other) noexcept
@@ -105,8 +107,6 @@ RunFolder::~RunFolder() {
 }
 
 void RunFolder::write_config(const Json& config) { write_file_atomic(config_path(), config.dump(2) + "\n"); }
-
-Json RunFolder::config() const { return Json::parse(read_file(config_path()), config_path()); }
 
 void RunFolder::open_metrics() {
     if (metrics_ >= 0) return;

@@ -31,8 +31,6 @@ public:
 
     /// Writes config.json, indented. Convention: "program", "version", "ranks", "seed", "options".
     void write_config(const Json& config);
-    /// The config.json of this run. Error: not there or no JSON.
-    Json config() const;
 
     /// Appends one line to metrics.jsonl. Error: path and reason; a half-written line is taken back.
     void log(const Json& line);

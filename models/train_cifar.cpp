@@ -125,6 +125,8 @@ int train(Settings& s, Options& options, par::Group& group) {
     std::optional<RunFolder> folder;
     std::optional<LoadedCheckpoint> checkpoint;
     if (s.resume) {
+        RG_CHECK(!options.given("init"), "train_cifar: --init starts a new run and --resume goes on with an old one; "
+                 "give one of the two");
         folder.emplace(RunFolder::open(s.runs, "train_cifar", s.run_name));
         checkpoint = load_latest_checkpoint(folder->checkpoint_path());
         restore_options(checkpoint->state, options,
@@ -190,6 +192,7 @@ int train(Settings& s, Options& options, par::Group& group) {
                             s.drop_factor, s.lr_floor, s.lr_peak};
     schedule.check();
     const int64_t last_step = s.steps >= 0 ? s.steps : s.epochs * loader.batches();
+    const int64_t last_epoch = std::max<int64_t>(1, (last_step + loader.batches() - 1) / loader.batches());
 
     // A run begins when every rank has all it needs: one that fails before has ended the job, and left no folder.
     const char* const isa = cpu::isa().name; // checks RG_ISA
@@ -209,7 +212,8 @@ int train(Settings& s, Options& options, par::Group& group) {
             for (const std::string& warning : checkpoint->warnings) progress->note(warning);
         const int64_t share = data::share_of(s.batch_size, group.size(), 0).size();
         const Plan& plan = network.plan({Tensor::empty({share, 32, 32, 3}), Tensor::empty({share}, DType::i32)}, true);
-        progress->note(cat("cpu (", isa, "), ", s.threads, s.threads == 1 ? " thread" : " threads", " x ",
+         const std::string why = s.device == "auto" ? ", since this build has no other backend" : "";
+        progress->note(cat("cpu (", isa, ")", *cpu::isa_note() ? "; " : "", cpu::isa_note(), why, ", ", s.threads, s.threads == 1 ? " thread" : " threads", " x ",
                            group.size(), group.size() == 1 ? " rank" : " ranks", ", ",
                            precision, "; ", data.source, "; ", parameters.count(),
                            " parameters, ", plan.bytes() >> 20, " MiB planned; ", folder->path()));
@@ -280,7 +284,7 @@ int train(Settings& s, Options& options, par::Group& group) {
                                 .set("loss", sums[0])
                                 .set("accuracy", sums[1] / double(batch.global_size))
                                 .set("lr", lr));
-                progress->step({at.epoch, s.epochs, at.step, last_step, at.loss_sum / at.images, at.correct / at.images,
+                progress->step({at.epoch, last_epoch, at.step, last_step, at.loss_sum / at.images, at.correct / at.images,
                                 batch.global_size});
             }
             if (s.checkpoint_every && at.step % s.checkpoint_every == 0 && at.batch < loader.batches()) save();
@@ -291,7 +295,7 @@ int train(Settings& s, Options& options, par::Group& group) {
             par::verify_identical(group, parameters.values().span<float>(), "parameters");
             const Score test = evaluate(group, data.test, data::kCifar10,
                                         [&](const Tensor& x) { return network({x})[0]; });
-            const EpochStatus status{at.epoch,          s.epochs,  at.loss_sum / at.images, at.correct / at.images,
+            const EpochStatus status{at.epoch,          last_epoch, at.loss_sum / at.images, at.correct / at.images,
                                      test.loss,         test.accuracy,
                                      (at.images - images_before) / seconds, seconds};
             if (root) {

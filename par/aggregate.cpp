@@ -47,9 +47,9 @@ double share_of(Group& group, int64_t samples) {
     return double(samples) / total;
 }
 
-void aggregate(Group& group, std::span<float> values, double share, std::string_view what) {
+void aggregate(Group& group, std::span<float> values, double share, std::string_view what, Algorithm algorithm) {
     weigh(values, share);
-    group.allreduce_sum(values, what);
+    group.allreduce_sum(values, what, algorithm);
 }
 
 void aggregate(Group& group, std::span<double> values, double share, std::string_view what) {

@@ -17,7 +17,8 @@ namespace rg::par {
 double share_of(Group& group, int64_t samples);
 
 /// values = sum f_j values_j, in place: gradients (float), losses (double).
-void aggregate(Group& group, std::span<float> values, double share, std::string_view what);
+void aggregate(Group& group, std::span<float> values, double share, std::string_view what,
+               Algorithm algorithm = Algorithm::automatic);
 void aggregate(Group& group, std::span<double> values, double share, std::string_view what);
 
 /// One layer's running statistics. Not owned.

@@ -81,7 +81,9 @@ Link::Link(int rank, int size, int local_rank, int local_size)
       local_rank_(local_rank),
       local_size_(local_size),
       crowded_(local_size > sysconf(_SC_NPROCESSORS_ONLN)),
-      deadline_(deadline_from_environment()) {}
+      deadline_(kDeadline) {}
+
+void Link::read_environment() { deadline_ = deadline_from_environment(); }
 
 void Link::set_deadline(double seconds) {
     RG_CHECK(seconds > 0, "set_deadline: expected seconds above zero, got ", seconds);

@@ -101,8 +101,10 @@ public:
     void wait_for(std::atomic_ref<uint64_t> word, uint64_t value, int peer, const char* doing, const Operation& op,
                   int round);
 
-    /// Seconds that one wait may take: RG_DEADLINE_S, else 300.
+    /// Seconds that one wait may take: 300, or what RG_DEADLINE_S says once that was read. Error if it says no number;
+    /// it is read after the start, so that rank 0 can say it for all.
     double deadline() const { return deadline_; }
+    void read_environment();
     void set_deadline(double seconds);
 
     /// Ends the job with this exit code (MPI), or makes every other rank's next wait a PeerFailed (threads).

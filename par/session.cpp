@@ -48,9 +48,9 @@ constexpr std::chrono::milliseconds kForwarding{100};
 int fail_job(Link* link, const char* text) {
     if (link && link->size() > 1) {
         let_lower_ranks_speak(link->rank());
-        std::fprintf(stderr, "rank %d: %s\n", link->rank(), text);
+        std::fprintf(stderr, "error: %s (rank %d)\n", text, link->rank());
     } else {
-        std::fprintf(stderr, "%s\n", text);
+        std::fprintf(stderr, "error: %s\n", text);
     }
     std::fflush(nullptr);
     if (link && link->size() > 1) std::this_thread::sleep_for(kForwarding);
@@ -65,6 +65,7 @@ int run_ranks_main(int argc, char** argv, const std::function<int(Group&)>& body
         Session session(argc, argv);
         std::unique_ptr<Group> group; // lives until the job has ended: peers may be reading from its buffers
         try {
+            session.link().read_environment();
             group = std::make_unique<Group>(session.link());
             return body(*group);
         } catch (const std::exception& error) {

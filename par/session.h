@@ -27,7 +27,7 @@ private:
 };
 
 /// The body of a program's main(): runs `body` with the group of all ranks and gives its exit code. If it throws, one
-/// line goes to standard error ("rank 2: ..."; no prefix with a single rank) and the whole job ends with 1.
+/// line goes to standard error ("error: ... (rank 2)"; no rank where there is one) and the whole job ends with 1.
 int run_ranks_main(int argc, char** argv, const std::function<int(Group&)>& body);
 
 } // namespace rg::par

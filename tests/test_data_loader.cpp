@@ -153,8 +153,6 @@ TEST_SUITE("data") {
         }
         CHECK(equal_epoch < 5);
         CHECK(equal_seed < 5);
-        CHECK(augmented(set, Augment{true, 4, Fill::zero, 8}.evaluation(), 1, 1, 1) ==
-              view(set, 1, false, 4, 4, 8, 8, Fill::zero));
         // Switching reflection off changes nothing else.
         int same = 0;
         for (int64_t epoch = 0; epoch < 40; ++epoch)

@@ -69,12 +69,33 @@ class BadInput(job.JobTest):
             self.refuse(job.train(1, *SHORT, *options), ".safetensors")
             self.assertEqual(sorted(self.runs.rglob("*")), before, options)
         self.refuse(job.train(1, *SHORT, "--run-name", "narrow"), "narrow", "exists already")
+        both = ["--resume", "--run-name", "narrow", "--init", str(run / "model.safetensors")]
+        self.refuse(job.train(1, *SHORT, *both), "--init", "--resume", "one of the two")
+
+    def test_leftovers_of_kills_go(self):
+        run = self.train(1, "killed", *SHORT)
+        for name in ("model.safetensors.tmp-12345", "config.json.tmp-1"):
+            (run / name).write_bytes(b"half")
+        (run / "notes.tmp-1").write_text("not ours")
+        self.succeed(job.train(1, "--resume", "--run-name", "killed", "--steps", "3"))
+        self.assertEqual([p.name for p in run.glob("*.tmp-*")], ["notes.tmp-1"])
+
+    def test_deadline(self):
+        self.refuse_training([], "RG_DEADLINE_S", "nonsense", RG_DEADLINE_S="nonsense")
+
+    def test_few_images(self):
+        folder = self.folder / "few" / "cat"
+        folder.mkdir(parents=True)
+        (folder / "one.png").write_bytes(job.png(32, 32, bytes(3072)))
+        self.refuse_training(["--data", "few"], "few", "2 images", "got 1")
+        (folder / "two.png").write_bytes(job.png(32, 32, bytes(3072)))
+        self.succeed(job.train(1, *SHORT, "--data", "few", "--batch-size", "1"))
 
     @unittest.skipUnless(job.MPIEXEC, "no mpiexec")
     def test_one_rank_lacks_its_data(self):
         fine, lost = job.train(1, *SHORT), job.train(1, *SHORT, "--data", "nowhere")
         for first, second, rank in ((fine, lost, 1), (lost, fine, 0)):
-            self.refuse([job.MPIEXEC, "-n", "1", *first, ":", "-n", "1", *second], f"rank {rank}:", "nowhere")
+            self.refuse([job.MPIEXEC, "-n", "1", *first, ":", "-n", "1", *second], f"(rank {rank})", "nowhere")
             self.assertFalse(self.runs.exists())
 
     @unittest.skipUnless(job.MPIEXEC, "no mpiexec")
