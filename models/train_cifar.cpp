@@ -31,7 +31,7 @@ using namespace rg;
 namespace {
 
 struct Settings {
-    std::string data, init_file, run_name, runs = "runs", drops = "45", device = "auto", precision = "auto";
+    std::string data, init_file, run_name, runs = "runs", drops = "45", device = "auto", precision = "fp32";
     std::string augment = "flip,translate", shuffle = "epoch", partial = "discard";
     int64_t epochs = 50, batch_size = 256, width = 32, depth = 4, seed = 0, translate = 4, threads = 0, steps = -1;
     int64_t checkpoint_every = 0, keep = 2;

@@ -22,7 +22,7 @@ using namespace rg;
 namespace {
 
 struct Settings {
-    std::string net = "A", mode = "train", precision = "fp32";
+    std::string net = "cifar", mode = "train", precision = "fp32";
     int64_t batch = 256, threads = 0;
     double seconds = 5;
     bool profile = false, accelerate = true, plan = false;
@@ -65,7 +65,7 @@ struct TwoHeads final : Subject {
     DigitsAnglesNet net{{}};
 };
 
-/// A: the default network on CIFAR-10. B: two heads on digits. C: digits. D1 to D4: A's kind, of that depth and width
+/// cifar, or A: the default network on CIFAR-10. B: two heads on digits. C: digits. D1 to D4: A's kind, of that depth and width
 /// round(16 / sqrt(depth)).
 std::unique_ptr<Subject> subject(const std::string& name) {
     if (name == "B") return std::make_unique<TwoHeads>();
@@ -144,8 +144,8 @@ int main(int argc, char** argv) {
     try {
         Settings s;
         Options options("bench_train", "measures training or prediction, with random data in memory");
-        options.add("net", &s.net, "A: the default network; B: digits with two heads; C: digits; D1 to D4: narrow, that deep")
-            .one_of({"A", "B", "C", "D1", "D2", "D3", "D4"});
+        options.add("net", &s.net, "cifar, or A: the default network; B: digits with two heads; C: digits; D1 to D4: narrow")
+            .one_of({"cifar", "A", "B", "C", "D1", "D2", "D3", "D4"});
         options.add("mode", &s.mode, "a whole training step, or prediction").one_of({"train", "infer"});
         options.add("batch", &s.batch, "images per step").at_least(1);
         options.add("threads", &s.threads, "threads; 0: one per core").range(0, 1024);
