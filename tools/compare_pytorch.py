@@ -81,7 +81,8 @@ def main():
     p.add_argument("train_cifar"), p.add_argument("data")
     p.add_argument("--steps", type=int, default=20), p.add_argument("--batch", type=int, default=256)
     a, options = p.parse_known_args()
-    runs = tempfile.mkdtemp()
+    temporary = tempfile.TemporaryDirectory(prefix="ringgrad-")  # gone at the end
+    runs = temporary.name
 
     def ours(name, *more):
         subprocess.run([os.path.abspath(a.train_cifar), f"--data={a.data}", f"--runs={runs}", f"--run-name={name}",
