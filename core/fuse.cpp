@@ -90,7 +90,8 @@ private:
         const Step& c = steps_[*conv];
         Attrs attrs = c.attrs;
         attrs.relu = n.attrs.relu, attrs.epsilon = n.attrs.epsilon;
-        replace(norm, {Op::conv2d_norm, attrs, {c.in[0], c.in[1], c.in[2], n.in[1], n.in[2], n.in[3]}, {n.out[0]}}, {*conv});
+        replace(norm, {Op::conv2d_norm, attrs, {c.in[0], c.in[1], c.in[2], n.in[1], n.in[2], n.in[3]}, {n.out[0]}},
+                {*conv});
     }
 
     /// batch_norm_grad -> conv2d_wgrad [and conv2d_dgrad] of one convolution: one step, image by image.
@@ -163,7 +164,9 @@ private:
             Attrs attrs = s.attrs;
             attrs.window = m.attrs.window, attrs.stride = m.attrs.stride;
             attrs.height = m.attrs.height, attrs.width = m.attrs.width;
-            m = {Op::norm_max_pool2d_grad, attrs, {m.in[0], m.in[1], s.in[1], s.in[2], s.in[3], s.in[4]},
+            m = {Op::norm_max_pool2d_grad,
+                 attrs,
+                 {m.in[0], m.in[1], s.in[1], s.in[2], s.in[3], s.in[4]},
                  {m.out[0], s.out[0], s.out[1]}};
         } else {
             return;

@@ -26,9 +26,7 @@ const Context& context() {
 ContextScope::ContextScope(const Context& context) : before_(current) { current = &context; }
 ContextScope::~ContextScope() { current = before_; }
 
-double flops_of(Op op, const Call& call) {
-    return row(op).flops ? row(op).flops(call) : double(call.out[0].numel());
-}
+double flops_of(Op op, const Call& call) { return row(op).flops ? row(op).flops(call) : double(call.out[0].numel()); }
 
 void execute(Op op, const Call& call) {
     const Context& c = context();
@@ -81,7 +79,8 @@ std::string Profile::table(double total_seconds) const {
     double sum = 0;
     for (size_t i = 0; i < entries_.size(); ++i)
         if (entries_[i].calls) order.push_back(i), sum += entries_[i].seconds;
-    std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return entries_[a].seconds > entries_[b].seconds; });
+    std::sort(order.begin(), order.end(),
+              [&](size_t a, size_t b) { return entries_[a].seconds > entries_[b].seconds; });
     const double total = std::max(total_seconds, sum);
     char line[160];
     std::snprintf(line, sizeof line, "%-20s %8s %12s %7s %10s %10s\n", "op", "calls", "ms", "share", "GFLOP/s", "GB/s");

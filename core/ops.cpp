@@ -41,15 +41,15 @@ DType precise(const Tensor& x) { return x.dtype() == DType::bf16 ? DType::f32 : 
 /// Four extents, of which only the first, the number of images, may be zero.
 void expect_image(const char* op, const char* name, const Tensor& t) {
     expect_rank(op, name, t, 4);
-    RG_CHECK(t.extent(1) >= 1 && t.extent(2) >= 1 && t.extent(3) >= 1, op, ": ", name, " has an empty extent: ",
-             t.shape().str());
+    RG_CHECK(t.extent(1) >= 1 && t.extent(2) >= 1 && t.extent(3) >= 1, op, ": ", name,
+             " has an empty extent: ", t.shape().str());
 }
 
 int64_t window_extent(const char* op, int64_t extent, int64_t window, int64_t stride, int64_t pad) {
     RG_CHECK(stride >= 1 && pad >= 0 && window >= 1, op, ": window ", window, ", stride ", stride, ", padding ", pad,
              " are not possible");
-    RG_CHECK(extent + 2 * pad >= window, op, ": the window (", window, ") exceeds the padded input (",
-             extent + 2 * pad, ")");
+    RG_CHECK(extent + 2 * pad >= window, op, ": the window (", window, ") exceeds the padded input (", extent + 2 * pad,
+             ")");
     return (extent + 2 * pad - window) / stride + 1;
 }
 
@@ -333,9 +333,7 @@ Attrs pool_attrs(Backward& b) {
 void backward_max_pool2d(Backward& b) {
     b.give(0, run(Op::max_pool2d_grad, {b.dy(), b.out(1)}, pool_attrs(b), {b.into(0)})[0]);
 }
-void backward_avg_pool2d(Backward& b) {
-    b.give(0, run(Op::avg_pool2d_grad, {b.dy()}, pool_attrs(b), {b.into(0)})[0]);
-}
+void backward_avg_pool2d(Backward& b) { b.give(0, run(Op::avg_pool2d_grad, {b.dy()}, pool_attrs(b), {b.into(0)})[0]); }
 void backward_softmax(Backward& b) { b.give(0, run(Op::softmax_grad, {b.dy(), b.out(0)}, {}, {b.into(0)})[0]); }
 void backward_cross_entropy(Backward& b) {
     b.give(0, run(Op::cross_entropy_grad, {b.out(1), b.in(1), b.dy()}, b.attrs(), {b.into(0)})[0]);
@@ -377,7 +375,8 @@ double flops_conv2d_wgrad(const Call& call) {
 
 // ---- the table -----------------------------------------------------------------------------------------------------
 
-#define RG_ROW(name, n_in, n_out, ...) {#name, n_in, n_out, ref::name, cpu::name, __VA_ARGS__}
+#define RG_ROW(name, n_in, n_out, ...)                                                                                 \
+    { #name, n_in, n_out, ref::name, cpu::name, __VA_ARGS__ }
 
 const OpRow& row(Op op) {
     static const OpRow kRows[] = {
@@ -444,9 +443,7 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b) {
 
 Tensor channel_stats(const Tensor& x) { return run(Op::channel_stats, {x})[0]; }
 
-Tensor combine_stats(const Tensor& stats) {
-    return context().sync ? run(Op::rank_stats, {stats})[0] : stats;
-}
+Tensor combine_stats(const Tensor& stats) { return context().sync ? run(Op::rank_stats, {stats})[0] : stats; }
 
 Tensor batch_norm(const Tensor& x, const Tensor& stats, const Tensor& gamma, const Tensor& beta, BatchNorm options) {
     return run(Op::batch_norm, {x, stats, gamma, beta},

@@ -41,7 +41,8 @@ struct BatchNorm {
     bool relu = false;
     bool frozen = false; // the statistics are constants (evaluation), not those of x
 };
-Tensor batch_norm(const Tensor& x, const Tensor& stats, const Tensor& gamma, const Tensor& beta, BatchNorm options = {});
+Tensor batch_norm(const Tensor& x, const Tensor& stats, const Tensor& gamma, const Tensor& beta,
+                  BatchNorm options = {});
 
 /// running = (1 - momentum) * running + momentum * stats, with the variance unbiased for images * pixels values per
 /// channel (as PyTorch does); under Context::sync, for the images of all ranks. Both [2 c]; in place.

@@ -4,9 +4,9 @@
 #include "core/options.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <charconv>
 #include <cmath>
+#include <cstdio>
 
 namespace rg {
 namespace {

@@ -152,7 +152,8 @@ std::string Plan::table() const {
             if (t.key() == r.key()) return cat(size, "=result", &r - results_.data());
         return size;
     };
-    std::snprintf(line, sizeof line, "%4s %-20s %10s %10s  %s\n", "step", "op", "MFLOP", "KiB", "written <- read (type[shape]@offset)");
+    std::snprintf(line, sizeof line, "%4s %-20s %10s %10s  %s\n", "step", "op", "MFLOP", "KiB",
+                  "written <- read (type[shape]@offset)");
     text += line;
     double all_flops = 0, all_bytes = 0;
     for (size_t s = 0; s < steps_.size(); ++s) {
@@ -165,7 +166,8 @@ std::string Plan::table() const {
             if (t.defined() && t.numel()) bytes += double(t.bytes()), writes += cat(where(t), " ");
         const double flops = flops_of(step.op, {step.attrs, step.inputs(), step.outputs()});
         all_flops += flops, all_bytes += bytes;
-        std::snprintf(line, sizeof line, "%4zu %-20s %10.2f %10.1f  ", s, row(step.op).name, flops * 1e-6, bytes / 1024);
+        std::snprintf(line, sizeof line, "%4zu %-20s %10.2f %10.1f  ", s, row(step.op).name, flops * 1e-6,
+                      bytes / 1024);
         text += cat(line, writes, "<-", reads, "\n");
     }
     std::snprintf(line, sizeof line,

@@ -35,7 +35,9 @@ void write(const Tensor& t, const Values& values) {
 /// Index of (a, b, c, d) in a tensor of four extents.
 struct Index4 {
     explicit Index4(const Shape& s) : b(s[1]), c(s[2]), d(s[3]) {}
-    size_t operator()(int64_t i, int64_t j, int64_t k, int64_t l) const { return size_t(((i * b + j) * c + k) * d + l); }
+    size_t operator()(int64_t i, int64_t j, int64_t k, int64_t l) const {
+        return size_t(((i * b + j) * c + k) * d + l);
+    }
     int64_t b, c, d;
 };
 
@@ -396,7 +398,8 @@ Tensor normalised(std::span<const Tensor> in, float epsilon, bool relu) {
 } // namespace
 
 void norm_conv2d(const Call& call) {
-    conv2d({call.attrs, Tensors{normalised(call.in.first(4), call.attrs.epsilon, call.attrs.relu), call.in[4], call.in[5]},
+    conv2d({call.attrs,
+            Tensors{normalised(call.in.first(4), call.attrs.epsilon, call.attrs.relu), call.in[4], call.in[5]},
             call.out});
 }
 
@@ -417,7 +420,8 @@ void conv2d_norm_grad(const Call& call) {
     conv2d_dgrad({conv, Tensors{dy, w}, call.out.subspan(2, 1)});
     if (a.stats)
         batch_norm_sums({{.relu = a.input_relu, .epsilon = a.epsilon},
-                         Tensors{call.out[2], x, call.in[7], call.in[8], call.in[9]}, call.out.subspan(3, 2)});
+                         Tensors{call.out[2], x, call.in[7], call.in[8], call.in[9]},
+                         call.out.subspan(3, 2)});
 }
 
 void norm_max_pool2d(const Call& call) {
@@ -426,7 +430,8 @@ void norm_max_pool2d(const Call& call) {
 
 void norm_max_pool2d_grad(const Call& call) {
     max_pool2d_grad({call.attrs, call.in.first(2), call.out.first(1)});
-    batch_norm_sums({call.attrs, Tensors{call.out[0], call.in[2], call.in[3], call.in[4], call.in[5]}, call.out.subspan(1)});
+    batch_norm_sums(
+        {call.attrs, Tensors{call.out[0], call.in[2], call.in[3], call.in[4], call.in[5]}, call.out.subspan(1)});
 }
 
 } // namespace rg::ref

@@ -186,7 +186,8 @@ Tensor Tensor::zeros(const Shape& shape, DType type) {
 }
 
 Tensor Tensor::borrow(std::byte* memory, const Shape& shape, DType type) {
-    RG_CHECK(memory && reinterpret_cast<uintptr_t>(memory) % kAlign == 0, "Tensor::borrow: memory must be aligned to 64");
+    RG_CHECK(memory && reinterpret_cast<uintptr_t>(memory) % kAlign == 0,
+             "Tensor::borrow: memory must be aligned to 64");
     Tensor t;
     t.shape_ = shape;
     t.dtype_ = type;
@@ -257,7 +258,8 @@ Tensor Tensor::without_memory() const {
 std::byte* Tensor::bytes_data() const {
     RG_CHECK(defined(), "tensor: no value (undefined tensor)");
     RG_CHECK(storage_, "tensor: its memory was given up; the op row's saved set lacks it");
-    RG_CHECK(storage_->block || numel() == 0, "tensor: values do not exist while a function is traced; return the tensor and read it afterwards");
+    RG_CHECK(storage_->block || numel() == 0,
+             "tensor: values do not exist while a function is traced; return the tensor and read it afterwards");
     return static_cast<std::byte*>(storage_->block) + offset_;
 }
 

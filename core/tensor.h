@@ -33,12 +33,30 @@ const char* name_of(DType type);
 
 template <class T>
 constexpr DType dtype_of();
-template <> constexpr DType dtype_of<float>() { return DType::f32; }
-template <> constexpr DType dtype_of<bf16>() { return DType::bf16; }
-template <> constexpr DType dtype_of<uint8_t>() { return DType::u8; }
-template <> constexpr DType dtype_of<int32_t>() { return DType::i32; }
-template <> constexpr DType dtype_of<double>() { return DType::f64; }
-template <> constexpr DType dtype_of<int64_t>() { return DType::i64; }
+template <>
+constexpr DType dtype_of<float>() {
+    return DType::f32;
+}
+template <>
+constexpr DType dtype_of<bf16>() {
+    return DType::bf16;
+}
+template <>
+constexpr DType dtype_of<uint8_t>() {
+    return DType::u8;
+}
+template <>
+constexpr DType dtype_of<int32_t>() {
+    return DType::i32;
+}
+template <>
+constexpr DType dtype_of<double>() {
+    return DType::f64;
+}
+template <>
+constexpr DType dtype_of<int64_t>() {
+    return DType::i64;
+}
 
 /// Up to four extents. A scalar has none.
 class Shape {

@@ -62,8 +62,10 @@ TrainTest load_image_folders(const std::string& path) {
     }
     const ImageSet all = read_image_folder(path, 3);
     const Split parts = split_fraction(all, 0.2, 0);
-    RG_CHECK(!parts.first.empty() && !parts.rest.empty(), "image folder: expected 2 images of some class, one of them "
-             "for testing, got ", all.count, " in ", all.classes.size(), " classes (", path, ")");
+    RG_CHECK(!parts.first.empty() && !parts.rest.empty(),
+             "image folder: expected 2 images of some class, one of them "
+             "for testing, got ",
+             all.count, " in ", all.classes.size(), " classes (", path, ")");
     return {subset(all, parts.rest), subset(all, parts.first), ""};
 }
 

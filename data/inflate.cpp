@@ -45,8 +45,7 @@ constexpr auto kLiteralSymbols = [] {
 constexpr auto kDistanceSymbols = [] {
     std::array<Entry, 32> symbols{};
     for (unsigned i = 0; i < 4; ++i) symbols[i] = {uint16_t(i + 1), 0, 0};
-    for (unsigned i = 4; i < 30; ++i)
-        symbols[i] = {uint16_t(((2 + i % 2) << (i / 2 - 1)) + 1), 0, uint8_t(i / 2 - 1)};
+    for (unsigned i = 4; i < 30; ++i) symbols[i] = {uint16_t(((2 + i % 2) << (i / 2 - 1)) + 1), 0, uint8_t(i / 2 - 1)};
     symbols[30] = symbols[31] = {0, 0, kInvalid};
     return symbols;
 }();
@@ -288,8 +287,8 @@ private:
         return codes_;
     }
 
-    void make_table(Table& table, int index_bits, std::span<const uint8_t> lengths,
-                    std::span<const Entry> meaning, const char* what) {
+    void make_table(Table& table, int index_bits, std::span<const uint8_t> lengths, std::span<const Entry> meaning,
+                    const char* what) {
         const CodeState state = build(table, index_bits, lengths, meaning);
         if (state == CodeState::too_many) bad("the code of the ", what, " has more codes than its lengths allow");
         if (state == CodeState::too_few || (state == CodeState::sparse && &table == &lengths_code_))

@@ -203,9 +203,9 @@ void store_pixel(uint8_t* p, Lanes lanes) {
     std::memcpy(p, &word, kStep);
 }
 
-/// The one of a, b and c that is nearest to p = a + b - c; of equals the first. With lower <= upper of a and b, and c in
-/// between, |p - upper| <= |p - c| means 3c - a - b <= lower, and so on; that this holds outside, too, leaves nothing
-/// to branch on.
+/// The one of a, b and c that is nearest to p = a + b - c; of equals the first. With lower <= upper of a and b, and c
+/// in between, |p - upper| <= |p - c| means 3c - a - b <= lower, and so on; that this holds outside, too, leaves
+/// nothing to branch on.
 template <class T>
 T paeth(T a, T b, T c) {
     const T lower = a < b ? a : b, upper = a < b ? b : a, d = 3 * c - a - b;

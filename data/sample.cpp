@@ -4,8 +4,8 @@
 // need a generator; this needs neither. ELF targets only.
 #include "data/sample.h"
 
-#include "sample_stamp.h" // checksums of the files, so that this is compiled again when they change
 #include "data/cifar.h"
+#include "sample_stamp.h" // checksums of the files, so that this is compiled again when they change
 
 #ifndef RG_SAMPLE_DIR
 #error "RG_SAMPLE_DIR must name the folder data/sample"

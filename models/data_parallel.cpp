@@ -27,9 +27,9 @@ void aggregate_state(par::Group& group, const Parameters& parameters, double sha
 void verify_same_data(par::Group& group, const data::ImageSet& set, const std::string& name) {
     if (group.size() == 1) return;
     const std::span<const int32_t> labels(set.labels);
-    const std::string mine =
-        cat(set.count, " images ", set.height, "x", set.width, "x", set.channels, ", checksum ",
-            data::crc32({reinterpret_cast<const uint8_t*>(labels.data()), labels.size_bytes()}, data::crc32(set.pixels)));
+    const std::string mine = cat(
+        set.count, " images ", set.height, "x", set.width, "x", set.channels, ", checksum ",
+        data::crc32({reinterpret_cast<const uint8_t*>(labels.data()), labels.size_bytes()}, data::crc32(set.pixels)));
     const std::vector<std::string> all = group.allgather(mine, "data");
     for (size_t rank = 1; rank < all.size(); ++rank)
         RG_CHECK(all[rank] == all[0], name, ": rank ", rank, " has other data than rank 0 (", all[rank], "; ", all[0],
@@ -48,12 +48,11 @@ int64_t count_correct(const Tensor& scores, const Tensor& labels) {
 
 Score evaluate(par::Group& group, const data::ImageSet& set, const data::Normalise& normalise,
                const std::function<Tensor(const Tensor&)>& network) {
-    constexpr int64_t kBatch = 250;
     const data::Range mine = data::share_of(set.count, group.size(), group.rank());
     const data::Augmenter view(set.height, set.width, set.channels, {}, normalise);
     double sums[2] = {0, 0}; // loss, correct
-    for (int64_t begin = mine.begin; begin < mine.end; begin += kBatch) {
-        const int64_t n = std::min(kBatch, mine.end - begin);
+    for (int64_t begin = mine.begin; begin < mine.end; begin += kEvaluationBatch) {
+        const int64_t n = std::min(kEvaluationBatch, mine.end - begin);
         const Tensor x = Tensor::empty({n, set.height, set.width, set.channels});
         parallel(n, [&](int64_t i) {
             view.apply(set.image(begin + i), 0, 0, begin + i, x.data<float>() + i * set.image_bytes());

@@ -38,7 +38,9 @@ int64_t count_correct(const Tensor& scores, const Tensor& labels);
 struct Score {
     double loss = 0, accuracy = 0;
 };
+/// `network` gives the scores of kEvaluationBatch images, or of fewer at the end.
+constexpr int64_t kEvaluationBatch = 250;
 Score evaluate(par::Group& group, const data::ImageSet& set, const data::Normalise& normalise,
-               const std::function<Tensor(const Tensor&)>& network);
+               const std::function<Tensor(const Tensor& images)>& network);
 
 } // namespace rg

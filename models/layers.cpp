@@ -12,7 +12,9 @@ ConvNorm::ConvNorm(Parameters& parameters, const std::string& name, const Spec& 
       b_(parameters.add(name + ".conv.bias", {s.out}, Start::zeros)),
       gamma_(parameters.add(name + ".bn.weight", {s.out}, Start::ones)),
       beta_(parameters.add(name + ".bn.bias", {s.out}, Start::zeros)),
-      running_(parameters.add_state(name + ".bn", s.out)), conv_(s.conv), relu_(s.relu) {}
+      running_(parameters.add_state(name + ".bn", s.out)),
+      conv_(s.conv),
+      relu_(s.relu) {}
 
 Tensor ConvNorm::operator()(const Tensor& x, Mode mode) const {
     if (mode == Mode::evaluate)

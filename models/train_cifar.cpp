@@ -45,7 +45,8 @@ struct Settings {
 
 void declare(Options& o, Settings& s) {
     o.group("Data");
-    o.add("data", &s.data, "folder of CIFAR binary files, or of PNG class folders; none: the embedded sample").metavar("DIR");
+    o.add("data", &s.data, "folder of CIFAR binary files, or of PNG class folders; none: the embedded sample")
+        .metavar("DIR");
     o.add("batch-size", &s.batch_size, "images per step, over all ranks (the sample: 50 if not given)").range(1, 1e6);
     o.add("partial-batch", &s.partial, "a last batch that is smaller").one_of({"keep", "discard"});
     o.add("shuffle", &s.shuffle, "a new order every epoch, or file order").one_of({"epoch", "never"});
@@ -74,7 +75,8 @@ void declare(Options& o, Settings& s) {
     o.add("label-smoothing", &s.smoothing, "part of the target spread over all classes").range(0, 0.99);
     o.group("Machine");
     o.add("device", &s.device, "where to compute").one_of({"auto", "cpu"});
-    o.add("precision", &s.precision, "auto: bf16 where the processor has AMX, else fp32; fp32-strict: no Winograd").one_of({"auto", "fp32", "fp32-strict", "bf16"});
+    o.add("precision", &s.precision, "auto: bf16 where the processor has AMX, else fp32; fp32-strict: no Winograd")
+        .one_of({"auto", "fp32", "fp32-strict", "bf16"});
     o.add("threads", &s.threads, "per rank; 0: cores / ranks of this machine").range(0, 1024);
     o.add("sync-bn", &s.sync_bn, "batch statistics over all ranks: the result does not depend on their number");
     using par::Algorithm;
@@ -92,7 +94,8 @@ void declare(Options& o, Settings& s) {
     o.add("runs", &s.runs, "folder of all runs").metavar("DIR");
     o.add("run-name", &s.run_name, "name of this run's folder; none: program and time").metavar("NAME");
     o.add("resume", &s.resume, "go on from the last checkpoint of --run-name, or of the newest run");
-    o.add("checkpoint-every", &s.checkpoint_every, "also checkpoint every so many steps; 0: at the end of epochs").at_least(0);
+    o.add("checkpoint-every", &s.checkpoint_every, "also checkpoint every so many steps; 0: at the end of epochs")
+        .at_least(0);
     o.add("keep", &s.keep, "checkpoints to keep").range(1, 1e6);
 }
 
@@ -126,7 +129,7 @@ int train(Settings& s, Options& options, par::Group& group) {
     std::optional<LoadedCheckpoint> checkpoint;
     if (s.resume) {
         RG_CHECK(!options.given("init"), "train_cifar: --init starts a new run and --resume goes on with an old one; "
-                 "give one of the two");
+                                         "give one of the two");
         folder.emplace(RunFolder::open(s.runs, "train_cifar", s.run_name));
         checkpoint = load_latest_checkpoint(folder->checkpoint_path());
         restore_options(checkpoint->state, options,
@@ -194,6 +197,11 @@ int train(Settings& s, Options& options, par::Group& group) {
     const int64_t last_step = s.steps >= 0 ? s.steps : s.epochs * loader.batches();
     const int64_t last_epoch = std::max<int64_t>(1, (last_step + loader.batches() - 1) / loader.batches());
 
+    // Plans for the batches to come, so that the memory they take is known, and had, before the first step.
+    if (s.accelerate) network.plan({Tensor::empty({kEvaluationBatch, 32, 32, 3})}, false);
+    const int64_t share = data::share_of(s.batch_size, group.size(), group.rank()).size();
+    const Plan& plan = network.plan({Tensor::empty({share, 32, 32, 3}), Tensor::empty({share}, DType::i32)}, true);
+
     // A run begins when every rank has all it needs: one that fails before has ended the job, and left no folder.
     const char* const isa = cpu::isa().name; // checks RG_ISA
     group.barrier("start");
@@ -210,13 +218,11 @@ int train(Settings& s, Options& options, par::Group& group) {
         progress.emplace();
         if (checkpoint)
             for (const std::string& warning : checkpoint->warnings) progress->note(warning);
-        const int64_t share = data::share_of(s.batch_size, group.size(), 0).size();
-        const Plan& plan = network.plan({Tensor::empty({share, 32, 32, 3}), Tensor::empty({share}, DType::i32)}, true);
-         const std::string why = s.device == "auto" ? ", since this build has no other backend" : "";
-        progress->note(cat("cpu (", isa, ")", *cpu::isa_note() ? "; " : "", cpu::isa_note(), why, ", ", s.threads, s.threads == 1 ? " thread" : " threads", " x ",
-                           group.size(), group.size() == 1 ? " rank" : " ranks", ", ",
-                           precision, "; ", data.source, "; ", parameters.count(),
-                           " parameters, ", plan.bytes() >> 20, " MiB planned; ", folder->path()));
+        const std::string why = s.device == "auto" ? ", since this build has no other backend" : "";
+        progress->note(cat("cpu (", isa, ")", *cpu::isa_note() ? "; " : "", cpu::isa_note(), why, ", ", s.threads,
+                           s.threads == 1 ? " thread" : " threads", " x ", group.size(),
+                           group.size() == 1 ? " rank" : " ranks", ", ", precision, "; ", data.source, "; ",
+                           parameters.count(), " parameters, ", plan.bytes() >> 20, " MiB planned; ", folder->path()));
         if (s.plan_dump) progress->note(plan.table());
         if (checkpoint) progress->note(cat("resumed from ", checkpoint->path, " at step ", at.step));
     }
@@ -272,7 +278,8 @@ int train(Settings& s, Options& options, par::Group& group) {
                 aggregate_state(group, parameters, sync.share, sums);
             stop = sums[2] > 0, all_have_data = sums[3] == 0;
             if (root && !std::isfinite(sums[0]) && std::isfinite(at.loss_sum))
-                progress->note(cat("warning: the loss is not finite from step ", at.step + 1, " on; is --lr too large?"));
+                progress->note(
+                    cat("warning: the loss is not finite from step ", at.step + 1, " on; is --lr too large?"));
             ++at.step, ++at.batch;
             at.loss_sum += sums[0] * double(batch.global_size);
             at.correct += sums[1];
@@ -284,8 +291,8 @@ int train(Settings& s, Options& options, par::Group& group) {
                                 .set("loss", sums[0])
                                 .set("accuracy", sums[1] / double(batch.global_size))
                                 .set("lr", lr));
-                progress->step({at.epoch, last_epoch, at.step, last_step, at.loss_sum / at.images, at.correct / at.images,
-                                batch.global_size});
+                progress->step({at.epoch, last_epoch, at.step, last_step, at.loss_sum / at.images,
+                                at.correct / at.images, batch.global_size});
             }
             if (s.checkpoint_every && at.step % s.checkpoint_every == 0 && at.batch < loader.batches()) save();
         }
@@ -293,11 +300,16 @@ int train(Settings& s, Options& options, par::Group& group) {
         if (at.batch == loader.batches()) { // else stopped on the way: `at` is where to go on
             const double seconds = std::chrono::duration<double>(Clock::now() - epoch_begin).count();
             par::verify_identical(group, parameters.values().span<float>(), "parameters");
-            const Score test = evaluate(group, data.test, data::kCifar10,
-                                        [&](const Tensor& x) { return network({x})[0]; });
-            const EpochStatus status{at.epoch,          last_epoch, at.loss_sum / at.images, at.correct / at.images,
-                                     test.loss,         test.accuracy,
-                                     (at.images - images_before) / seconds, seconds};
+            const Score test =
+                evaluate(group, data.test, data::kCifar10, [&](const Tensor& x) { return network({x})[0]; });
+            const EpochStatus status{at.epoch,
+                                     last_epoch,
+                                     at.loss_sum / at.images,
+                                     at.correct / at.images,
+                                     test.loss,
+                                     test.accuracy,
+                                     (at.images - images_before) / seconds,
+                                     seconds};
             if (root) {
                 folder->log(Json::object()
                                 .set("epoch", status.epoch)
@@ -318,6 +330,9 @@ int train(Settings& s, Options& options, par::Group& group) {
     if (last_step == 0) save_model();
     if (root) {
         progress->note(cat(stop ? "stopped" : "done", " after step ", at.step, "; ", folder->path()));
+        if (s.plan_dump)
+            progress->note(cat("accelerate: ", network.occupancy() * double(network.cache_size), " plans, hit rate ",
+                               100 * network.hit_rate(), " %"));
         if (s.profile) progress->note(profile.table(std::chrono::duration<double>(Clock::now() - begin).count()));
     }
     return 0;

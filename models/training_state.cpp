@@ -17,12 +17,10 @@ TensorFile training_state(const std::string& program, const Parameters& paramete
     file.tensors.push_back({kVelocity, velocity});
     Json values = Json::object();
     for (const auto& [name, value] : options.values()) values.set(name, value);
-    file.metadata = {{"program", program},
-                     {"options", values.dump()},
-                     {"epoch", cat(at.epoch)},
-                     {"batch", cat(at.batch)},
-                     {"steps_done", cat(at.step)},
-                     {"epoch_sums", Json(Json::Array{at.loss_sum, at.correct, at.images}).dump()}};
+    file.metadata = {
+        {"program", program},         {"options", values.dump()},
+        {"epoch", cat(at.epoch)},     {"batch", cat(at.batch)},
+        {"steps_done", cat(at.step)}, {"epoch_sums", Json(Json::Array{at.loss_sum, at.correct, at.images}).dump()}};
     return file;
 }
 
@@ -33,12 +31,8 @@ Position restore_training(const std::string& program, TensorFile file, Parameter
     std::erase_if(file.tensors, [](const NamedTensor& t) { return t.name == kVelocity; });
     const Json sums = Json::parse(file.text("epoch_sums"), file.source);
     RG_CHECK(sums.is_array() && sums.as_array().size() == 3, file.source, ": epoch_sums: expected 3 numbers");
-    const Position at{file.number("epoch"),
-                      file.number("batch"),
-                      file.number("steps_done"),
-                      sums.as_array()[0].as_double(),
-                      sums.as_array()[1].as_double(),
-                      sums.as_array()[2].as_double()};
+    const Position at{file.number("epoch"),           file.number("batch"),           file.number("steps_done"),
+                      sums.as_array()[0].as_double(), sums.as_array()[1].as_double(), sums.as_array()[2].as_double()};
     RG_CHECK(at.epoch >= 1 && at.batch >= 0 && at.step >= 0, file.source, ": position ", at.epoch, "/", at.batch, "/",
              at.step, " is not possible");
     load_state_dict(parameters, file);

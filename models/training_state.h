@@ -11,8 +11,8 @@ namespace rg {
 
 /// Where a training stands.
 struct Position {
-    int64_t epoch = 1, batch = 0; // of the next step; batches count from 0
-    int64_t step = 0;             // done, since the start
+    int64_t epoch = 1, batch = 0;                 // of the next step; batches count from 0
+    int64_t step = 0;                             // done, since the start
     double loss_sum = 0, correct = 0, images = 0; // of this epoch so far, over all ranks
 };
 

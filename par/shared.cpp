@@ -37,8 +37,8 @@ namespace rg::par {
 namespace {
 
 constexpr size_t kLine = 64;
-constexpr size_t kAhead = 32; // lines fetched ahead; matters where the vector is longer than the cache (16 MB: 20 %)
-constexpr size_t kHead = 4096;  // of each part: the stage word and the handshake's post, on a page of their own
+constexpr size_t kAhead = 32;  // lines fetched ahead; matters where the vector is longer than the cache (16 MB: 20 %)
+constexpr size_t kHead = 4096; // of each part: the stage word and the handshake's post, on a page of their own
 
 size_t round_up(size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 

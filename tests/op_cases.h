@@ -171,9 +171,18 @@ inline void add_norms(std::vector<OpCase>& cases) {
 }
 
 inline void add_elementwise(std::vector<OpCase>& cases) {
-    for (const Shape& x : std::initializer_list<Shape>{
-             {1}, {3}, {4}, {15, 1}, {16}, {17}, {0, 5}, {33, 5}, {2, 7, 9, 11}, {1 << 15}, {5, 20011},
-             {3, 3, 5, 64}}) {
+    for (const Shape& x : std::initializer_list<Shape>{{1},
+                                                       {3},
+                                                       {4},
+                                                       {15, 1},
+                                                       {16},
+                                                       {17},
+                                                       {0, 5},
+                                                       {33, 5},
+                                                       {2, 7, 9, 11},
+                                                       {1 << 15},
+                                                       {5, 20011},
+                                                       {3, 3, 5, 64}}) {
         for (Draw values : {Draw::away, Draw::ties, Draw::special}) {
             cases.push_back({Op::relu, {{x, values}}});
             cases.push_back({Op::relu_grad, {{x, values == Draw::special ? Draw::normal : values}, {x, values}}});
@@ -262,7 +271,8 @@ inline void add_joined(std::vector<OpCase>& cases) {
             Attrs a{.stride = g.stride, .pad = g.pad, .stats = g.stats, .relu = relu, .epsilon = 1e-3f};
             cases.push_back({Op::norm_conv2d, joined(x_norm, filter), a, kSummed});
             a.stats = false;
-            cases.push_back({Op::conv2d_norm, joined(joined({{x}}, filter), {y_norm.begin() + 1, y_norm.end()}), a, kSummed});
+            cases.push_back(
+                {Op::conv2d_norm, joined(joined({{x}}, filter), {y_norm.begin() + 1, y_norm.end()}), a, kSummed});
             const std::vector<Input> dy = joined(joined({{y}}, y_norm), {{{2, g.k}}});
             const std::vector<Input> plain{{x}, {{0}, Draw::absent}, {{0}, Draw::absent}, {{0}, Draw::absent}};
             cases.push_back({Op::conv2d_norm_grad, joined(joined(dy, plain), {{w}}), a, kSummed});
@@ -281,10 +291,24 @@ inline void add_joined(std::vector<OpCase>& cases) {
 /// Inputs that are bf16 where activations are: none for what takes no activations.
 inline uint32_t activations(Op op) {
     switch (op) {
-    case Op::conv2d: case Op::conv2d_dgrad: case Op::channel_stats: case Op::batch_norm: case Op::relu: case Op::dropout:
-    case Op::max_pool2d: case Op::max_pool2d_grad: case Op::avg_pool2d: case Op::avg_pool2d_grad: case Op::norm_conv2d:
-    case Op::conv2d_norm: case Op::norm_max_pool2d: return 1;
-    case Op::conv2d_wgrad: case Op::batch_norm_sums: case Op::batch_norm_grad: case Op::relu_grad: case Op::add: return 3;
+    case Op::conv2d:
+    case Op::conv2d_dgrad:
+    case Op::channel_stats:
+    case Op::batch_norm:
+    case Op::relu:
+    case Op::dropout:
+    case Op::max_pool2d:
+    case Op::max_pool2d_grad:
+    case Op::avg_pool2d:
+    case Op::avg_pool2d_grad:
+    case Op::norm_conv2d:
+    case Op::conv2d_norm:
+    case Op::norm_max_pool2d: return 1;
+    case Op::conv2d_wgrad:
+    case Op::batch_norm_sums:
+    case Op::batch_norm_grad:
+    case Op::relu_grad:
+    case Op::add: return 3;
     case Op::norm_max_pool2d_grad: return 5;
     case Op::conv2d_norm_grad: return 1 | 2 | 1 << 6;
     default: return 0;

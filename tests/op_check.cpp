@@ -126,7 +126,8 @@ std::array<Tensor, kMaxOutputs> run_op(Op op, std::span<const Tensor> in, const 
 
 Guarded::Guarded(const Shape& shape, DType type, int64_t margin) : whole_(margin_around(shape, type, margin)) {
     value = whole_.slice(margin, shape);
-    if (type == DType::f32 || type == DType::bf16 || type == DType::f64) value.fill(std::numeric_limits<double>::quiet_NaN());
+    if (type == DType::f32 || type == DType::bf16 || type == DType::f64)
+        value.fill(std::numeric_limits<double>::quiet_NaN());
 }
 
 Guarded::Guarded(const Tensor& source, int64_t margin, bool constant)

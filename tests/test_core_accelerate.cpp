@@ -35,8 +35,10 @@ Tensor random_labels(int64_t n, uint64_t seed) {
 /// A network and its training step and prediction as an accelerated function.
 struct Trainee {
     explicit Trainee(const CifarNet::Options& options, bool enabled = true)
-        : net(options), velocity(Tensor::zeros(net.parameters.values().shape())),
-          values(net.parameters.value_list()), gradients(net.parameters.gradient_list()),
+        : net(options),
+          velocity(Tensor::zeros(net.parameters.values().shape())),
+          values(net.parameters.value_list()),
+          gradients(net.parameters.gradient_list()),
           step([this](std::span<const Tensor> in, bool training) -> std::vector<Tensor> {
               ++host_calls;
               if (!training) return {net.forward(in[0], Mode::evaluate)};
@@ -79,7 +81,8 @@ TEST_SUITE("core") {
                         const float a = plain.train(6, i, type), b = fast.train(6, i, type);
                         CHECK(b == doctest::Approx(a).epsilon(type == DType::f32 ? 1e-6 : 2e-2));
                         if (i == 0 || type == DType::f32)
-                            CHECK(differs(fast.net.parameters.gradients(), plain.net.parameters.gradients(), tolerance) == "");
+                            CHECK(differs(fast.net.parameters.gradients(), plain.net.parameters.gradients(),
+                                          tolerance) == "");
                         CHECK(differs(fast.net.parameters.state(), plain.net.parameters.state(),
                                       type == DType::f32 ? kRounded : Tolerance{1e-2, 5e-2}) == "");
                     }
@@ -131,7 +134,8 @@ TEST_SUITE("core") {
             for (size_t s = use.first + 1; s < steps.size(); ++s) {
                 bool overwritten = false;
                 for (const Tensor& t : steps[s].inputs())
-                    if (t.defined() && t.key().id == steps[0].out[0].key().id && t.key().offset == use.begin) use.last = s;
+                    if (t.defined() && t.key().id == steps[0].out[0].key().id && t.key().offset == use.begin)
+                        use.last = s;
                 for (const Tensor& t : steps[s].outputs())
                     overwritten |= t.defined() && t.key().id == steps[0].out[0].key().id && t.key().offset == use.begin;
                 if (overwritten) break;
@@ -155,7 +159,7 @@ TEST_SUITE("core") {
         CHECK(step.occupancy() == 1.0 / 50);
         trainee.train(4, 1); // another batch size
         CHECK(step.occupancy() == 2.0 / 50);
-        trainee.train(3, 1, DType::bf16); // another type
+        trainee.train(3, 1, DType::bf16);        // another type
         step({random_images(3, 1, DType::f32)}); // not training
         {
             const Context strict{.strict_fp32 = true};
@@ -218,7 +222,8 @@ TEST_SUITE("core") {
         const int64_t live = live_bytes();
         {
             const Tensor large = Tensor::zeros({1 << 20});
-            Accelerated sum([](std::span<const Tensor> in, bool) -> std::vector<Tensor> { return {mse_loss(in[0], in[0])}; });
+            Accelerated sum(
+                [](std::span<const Tensor> in, bool) -> std::vector<Tensor> { return {mse_loss(in[0], in[0])}; });
             sum({large});
         }
         CHECK(live_bytes() == live);
@@ -262,7 +267,8 @@ TEST_SUITE("core") {
                         trainee.step({x, labels}, true);
                     else
                         trainee.step({x});
-                    sgdm_update(trainee.net.parameters.values(), trainee.velocity, trainee.net.parameters.gradients(), {});
+                    sgdm_update(trainee.net.parameters.values(), trainee.velocity, trainee.net.parameters.gradients(),
+                                {});
                 };
                 for (int i = 0; i < 20; ++i) step(); // each worker has been through each kernel
                 const long before = allocations();

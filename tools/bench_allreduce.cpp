@@ -147,8 +147,9 @@ void measure_model(Group& group) {
         const rg::par::CostModel model;
         if (group.rank() == 0)
             std::printf("alpha %.2f us, 1/beta %.1f GB/s, 1/gamma %.1f GB/s here; %.2f, %.1f, %.1f in the model for "
-                        "several nodes\n", alpha * 1e6, 1e-9 / beta, 1e-9 / gamma, model.alpha * 1e6,
-                        1e-9 / model.beta, 1e-9 / model.gamma);
+                        "several nodes\n",
+                        alpha * 1e6, 1e-9 / beta, 1e-9 / gamma, model.alpha * 1e6, 1e-9 / model.beta,
+                        1e-9 / model.gamma);
     }
     group.barrier("after the ping-pong");
 }

@@ -177,7 +177,10 @@ data::Image photo() {
     };
     std::vector<Disc> discs(120);
     for (size_t i = 0; i < discs.size(); ++i) {
-        discs[i] = {random.uniform() * 1920, random.uniform() * 1080, 8 + 140 * std::pow(random.uniform(), 3.0), {},
+        discs[i] = {random.uniform() * 1920,
+                    random.uniform() * 1080,
+                    8 + 140 * std::pow(random.uniform(), 3.0),
+                    {},
                     i % 16 == 0};
         for (double& c : discs[i].colour) c = 40 * random.normal();
     }
@@ -220,8 +223,7 @@ void bench_png(const Settings& s, const Files& files) {
     }
     size_t sink = 0; // uses the results
     std::vector<std::function<void()>> jobs{[&] {
-        for (const auto& file : files.bytes)
-            sink += data::to_u8(data::decode_png(file, files.name), 3).pixels.back();
+        for (const auto& file : files.bytes) sink += data::to_u8(data::decode_png(file, files.name), 3).pixels.back();
     }};
 #ifdef RG_BENCH_LIBPNG
     jobs.push_back([&] {
@@ -233,8 +235,7 @@ void bench_png(const Settings& s, const Files& files) {
     std::printf("case=png_decode files=%s count=%zu pixel_mb=%.2f ratio_of_file=%.3f mb_per_s=%.1f mb_per_s_max=%.1f "
                 "us_per_file=%.2f",
                 files.name.c_str(), files.bytes.size(), pixel_bytes * 1e-6, file_bytes / pixel_bytes,
-                rate(times[0].median()), rate(times[0].best()),
-                times[0].median() * 1e6 / double(files.bytes.size()));
+                rate(times[0].median()), rate(times[0].best()), times[0].median() * 1e6 / double(files.bytes.size()));
 #ifdef RG_BENCH_LIBPNG
     std::printf(" libpng_mb_per_s=%.1f libpng_mb_per_s_max=%.1f ours_over_libpng=%.2f ours_over_libpng_best=%.2f",
                 rate(times[1].median()), rate(times[1].best()), times[1].median() / times[0].median(),

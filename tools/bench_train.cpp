@@ -60,18 +60,20 @@ struct TwoHeads final : Subject {
     Tensor loss(const Tensor& x, const Tensor& labels, const Tensor& target) override {
         const auto [scores, angles] = net.forward(x, Mode::train);
         const Tensor tenth = Tensor::constant({1, 1, 1, 1}, 0.1);
-        return add(cross_entropy(scores, labels), linear(mse_loss(angles, target).reshape({1, 1}), tenth.reshape({1, 1})).reshape({}));
+        return add(cross_entropy(scores, labels),
+                   linear(mse_loss(angles, target).reshape({1, 1}), tenth.reshape({1, 1})).reshape({}));
     }
     DigitsAnglesNet net{{}};
 };
 
-/// cifar, or A: the default network on CIFAR-10. B: two heads on digits. C: digits. D1 to D4: A's kind, of that depth and width
-/// round(16 / sqrt(depth)).
+/// cifar, or A: the default network on CIFAR-10. B: two heads on digits. C: digits. D1 to D4: A's kind, of that depth
+/// and width round(16 / sqrt(depth)).
 std::unique_ptr<Subject> subject(const std::string& name) {
     if (name == "B") return std::make_unique<TwoHeads>();
     if (name == "C") return std::make_unique<Classifier<DigitsNet>>(DigitsNet::Options{}, Shape{28, 28, 1});
     CifarNet::Options options;
-    if (name[0] == 'D') options.depth = name[1] - '0', options.width = std::lround(16 / std::sqrt(double(options.depth)));
+    if (name[0] == 'D')
+        options.depth = name[1] - '0', options.width = std::lround(16 / std::sqrt(double(options.depth)));
     return std::make_unique<Classifier<CifarNet>>(options, Shape{32, 32, 3});
 }
 
@@ -144,7 +146,9 @@ int main(int argc, char** argv) {
     try {
         Settings s;
         Options options("bench_train", "measures training or prediction, with random data in memory");
-        options.add("net", &s.net, "cifar, or A: the default network; B: digits with two heads; C: digits; D1 to D4: narrow")
+        options
+            .add("net", &s.net,
+                 "cifar, or A: the default network; B: digits with two heads; C: digits; D1 to D4: narrow")
             .one_of({"cifar", "A", "B", "C", "D1", "D2", "D3", "D4"});
         options.add("mode", &s.mode, "a whole training step, or prediction").one_of({"train", "infer"});
         options.add("batch", &s.batch, "images per step").at_least(1);

@@ -30,7 +30,8 @@ struct After {
 template <class Engine, class T>
 void run(const Engine& engine, const Images<T>& x, const float* bias, const After& after) {
     const Tensor& y = after.y;
-    const int64_t images = y.extent(0), values = y.extent(1) * y.extent(2) * y.extent(3), group = engine.images_at_once();
+    const int64_t images = y.extent(0), values = y.extent(1) * y.extent(2) * y.extent(3),
+                  group = engine.images_at_once();
     T* const out = stored<T>(y);
     float* const direct = std::is_same_v<T, float> ? reinterpret_cast<float*>(out) : nullptr;
     parallel((images + group - 1) / group, [&](int64_t task) {
@@ -63,7 +64,8 @@ void convolve(const Images<T>& x, const Padding& padding, Filters filters, int64
 void forward(const Call& call, const Tensor& x, const Tensor& w, const PaddedBias& bias, const Norm* norm,
              const float* scale) {
     const int64_t pad = call.attrs.pad;
-    const Padding padding{x.extent(1), x.extent(2), x.extent(3), x.extent(1) + 2 * pad, x.extent(2) + 2 * pad, pad, pad, 1};
+    const Padding padding{x.extent(1),           x.extent(2), x.extent(3), x.extent(1) + 2 * pad,
+                          x.extent(2) + 2 * pad, pad,         pad,         1};
     Filters filters = filters_of(w);
     filters.scale = scale;
     const Tensor& y = call.out[0];
@@ -110,8 +112,9 @@ void conv2d_dgrad(const Call& call) {
     with_stored(dy, [&](auto t) {
         using T = decltype(t);
         if (call.attrs.stride == 2 && std::is_same_v<T, float>)
-            return run(EverySecond<Direct, float>(w, pad, dy.extent(1), dy.extent(2), dx.extent(1), dx.extent(2), false),
-                       images_of<T>(dy), none.data(), After{dx});
+            return run(
+                EverySecond<Direct, float>(w, pad, dy.extent(1), dy.extent(2), dx.extent(1), dx.extent(2), false),
+                images_of<T>(dy), none.data(), After{dx});
         convolve(images_of<T>(dy), padding, turned_filters_of(w), 1, none.data(), After{dx});
     });
 }

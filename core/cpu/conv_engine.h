@@ -113,8 +113,7 @@ public:
                 const int64_t top = rows - 1 - (a + pad - first_r) / 2, left = columns - 1 - (b + pad - first_s) / 2;
                 const float* last =
                     filters.data<float>() + ((first_r + 2 * (rows - 1)) * s + first_s + 2 * (columns - 1)) * c_;
-                const Filters part{last,        c_,      rows, columns,   k, 1, -2 * s * c_, -2 * c_, r * s * c_, nullptr,
-                                   to_bf16};
+                const Filters part{last, c_, rows, columns, k, 1, -2 * s * c_, -2 * c_, r * s * c_, nullptr, to_bf16};
                 const Padding padding{p, q, k, height + rows - 1, width + columns - 1, top, left, 1};
                 parts_[size_t(2 * a + b)].emplace(padding, height, width, 1, part);
             }

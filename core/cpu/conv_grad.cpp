@@ -17,9 +17,20 @@ namespace {
 
 struct Geometry {
     Geometry(const Tensor& x, const Tensor& dy, const Tensor& dw, const Attrs& a)
-        : images(x.extent(0)), c(x.extent(3)), k(dy.extent(3)), r(dw.extent(1)), s(dw.extent(2)), p(dy.extent(1)),
-          q(dy.extent(2)), h(x.extent(1)), w(x.extent(2)), pad(a.pad), stride(a.stride), taps(s * c),
-          wide(round_up(k, isa().width)), winograd(stride == 1 && Winograd::fits(k, r, s, c)) {}
+        : images(x.extent(0)),
+          c(x.extent(3)),
+          k(dy.extent(3)),
+          r(dw.extent(1)),
+          s(dw.extent(2)),
+          p(dy.extent(1)),
+          q(dy.extent(2)),
+          h(x.extent(1)),
+          w(x.extent(2)),
+          pad(a.pad),
+          stride(a.stride),
+          taps(s * c),
+          wide(round_up(k, isa().width)),
+          winograd(stride == 1 && Winograd::fits(k, r, s, c)) {}
     int64_t x_values() const { return h * w * c; }
     int64_t dy_values() const { return p * q * k; }
     Padding x_padding() const { return {h, w, c, h + 2 * pad, w + 2 * pad, pad, pad, 1}; }
@@ -34,8 +45,10 @@ struct Geometry {
 class FilterGradient {
 public:
     explicit FilterGradient(const Geometry& g)
-        : g_(g), padding_(g.x_padding()), winograd_(padding_, g.p, g.q, g.k),
-          direct_{g.p, g.q, g.wide, g.r, g.taps, padding_.columns * g.c, g.stride, g.stride * g.c} {}
+        : g_(g), padding_(g.x_padding()), winograd_(padding_, g.p, g.q, g.k), direct_{g.p,      g.q,
+                                                                                      g.wide,   g.r,
+                                                                                      g.taps,   padding_.columns * g.c,
+                                                                                      g.stride, g.stride * g.c} {}
 
     int64_t images_at_once() const { return g_.winograd ? winograd_.images_at_once() : 1; }
     /// Values of a group's sums: dw [r taps wide].
@@ -229,10 +242,11 @@ void all_gradients(const Geometry& g, const GradientInputs<T>& in, const Tensor&
         if (isa().tiles) {
             const TileFilterSums filters(g);
             if (!dx.defined())
-                return gradients<T, T, TileFilterSums, TileDataGradient<TileEngine>>(g, in, filters, nullptr, dx_out, sums,
-                                                                                     dw, db);
+                return gradients<T, T, TileFilterSums, TileDataGradient<TileEngine>>(g, in, filters, nullptr, dx_out,
+                                                                                     sums, dw, db);
             const auto with = [&](const auto& engine) {
-                const TileDataGradient<std::remove_cvref_t<decltype(engine)>> by_tiles{engine, none.data(), g.x_values()};
+                const TileDataGradient<std::remove_cvref_t<decltype(engine)>> by_tiles{engine, none.data(),
+                                                                                       g.x_values()};
                 gradients<T>(g, in, filters, &by_tiles, dx_out, sums, dw, db);
             };
             if (g.stride == 2) return with(EverySecond<TileEngine, uint16_t>(w, g.pad, g.p, g.q, g.h, g.w, true));
@@ -241,7 +255,8 @@ void all_gradients(const Geometry& g, const GradientInputs<T>& in, const Tensor&
     }
     const FilterGradient filters(g);
     if (!dx.defined())
-        return gradients<float, T, FilterGradient, DataGradient<Direct, T>>(g, in, filters, nullptr, dx_out, sums, dw, db);
+        return gradients<float, T, FilterGradient, DataGradient<Direct, T>>(g, in, filters, nullptr, dx_out, sums, dw,
+                                                                            db);
     Filters turned = turned_filters_of(w);
     turned.to_bf16 = !std::is_same_v<T, float>;
     const auto with = [&](const auto& engine) {

@@ -30,7 +30,8 @@ void forward(const Tensor& x, const Tensor& w, const Tensor& b, const Tensor& y)
     if (b.defined()) std::copy_n(b.data<float>(), k, bias.data());
     parallel((n + kSamplesAtOnce - 1) / kSamplesAtOnce, [&](int64_t task) {
         const int64_t first = task * kSamplesAtOnce, count = std::min(kSamplesAtOnce, n - first);
-        isa().dense->forward(count, c, k, x.data<float>() + first * c, w.data<float>(), bias, y.data<float>() + first * k);
+        isa().dense->forward(count, c, k, x.data<float>() + first * c, w.data<float>(), bias,
+                             y.data<float>() + first * k);
     });
 }
 

@@ -91,8 +91,7 @@ void combine_all(int64_t first, int64_t end, int64_t c, int64_t results, int64_t
     int64_t i = 0;
     for (; i + kSums <= results; i += kSums)
         combine_rows<kSums>(first, end, c, terms, factors + i * next, step, next, rows, out + i * c);
-    for (; i < results; ++i)
-        combine_rows<1>(first, end, c, terms, factors + i * next, step, next, rows, out + i * c);
+    for (; i < results; ++i) combine_rows<1>(first, end, c, terms, factors + i * next, step, next, rows, out + i * c);
 }
 
 void data(int64_t n, int64_t c, int64_t k, int64_t first, int64_t end, const float* dy, const float* w, float* dx) {

@@ -140,7 +140,8 @@ void norm_grad_as(const T* dy, const T* x, T* dx, int64_t count, int64_t period,
 template <class T>
 void norm_grad(const T* dy, const T* x, T* dx, int64_t count, int64_t period, const float* scale, const float* shift,
                const float* a, const float* b, const float* d, bool relu, bool past_cache) {
-    (relu ? norm_grad_as<true, T> : norm_grad_as<false, T>)(dy, x, dx, count, period, scale, shift, a, b, d, past_cache);
+    (relu ? norm_grad_as<true, T> : norm_grad_as<false, T>)(dy, x, dx, count, period, scale, shift, a, b, d,
+                                                            past_cache);
 }
 
 template <class T>
@@ -150,8 +151,9 @@ void relu_of(const T* x, T* y, int64_t count) {
 
 template <class T>
 void relu_grad(const T* dy, const T* y, T* dx, int64_t count) {
-    map(dx, count, kWidth, false,
-        [=](int64_t i, int64_t, int lanes) { return where_positive(load_first(y + i, lanes), load_first(dy + i, lanes)); });
+    map(dx, count, kWidth, false, [=](int64_t i, int64_t, int lanes) {
+        return where_positive(load_first(y + i, lanes), load_first(dy + i, lanes));
+    });
 }
 
 template <class T>
@@ -234,8 +236,10 @@ void sum_window(const T* x, int64_t row, int64_t window, int64_t channels, float
 
 extern const ElementKernels kElements;
 #define RG_STORED(T)                                                                                                   \
-    {channel_sums<T>, affine<T>,     norm_sums<T>,       norm_grad<T>,  relu_of<T>,        relu_grad<T>,               \
-     add<T>,          max_window<T>, max_window_grad<T>, sum_window<T>, sum_window_grad<T>}
+    {                                                                                                                  \
+        channel_sums<T>, affine<T>, norm_sums<T>, norm_grad<T>, relu_of<T>, relu_grad<T>, add<T>, max_window<T>,       \
+            max_window_grad<T>, sum_window<T>, sum_window_grad<T>                                                      \
+    }
 const ElementKernels kElements{RG_STORED(float), RG_STORED(uint16_t), sgdm, convert<uint16_t, float>,
                                convert<float, uint16_t>};
 #undef RG_STORED

@@ -60,7 +60,8 @@ bool may_use_tiles() {
 #endif
 
 std::vector<IsaKernels> supported_isas() {
-    std::vector<IsaKernels> found{{"portable", 4, &portable::kConv, &portable::kWinograd, &portable::kElements, &portable::kDense}};
+    std::vector<IsaKernels> found{
+        {"portable", 4, &portable::kConv, &portable::kWinograd, &portable::kElements, &portable::kDense}};
 #if defined(__x86_64__)
     // The built-in asks CPUID and, through XCR0, whether the operating system saves the registers.
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))

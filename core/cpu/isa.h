@@ -42,9 +42,10 @@ struct WinogradKernels {
     void (*input)(const WinogradImage&, const float* padded, float* v, int64_t component);
     /// z = A dy A^T: what the output transform makes of the gradient of an image [p q k].
     void (*gradient)(const WinogradImage&, const float* dy, float* z, int64_t component);
-    /// m = v * u per component, for `lanes` output channels (one or two vectors): m [36][tiles][lanes], u [36][c][lanes].
-    void (*multiply)(const WinogradImage&, const float* v, int64_t v_component, int64_t tiles, const float* u, int lanes,
-                     float* m, int64_t m_component);
+    /// m = v * u per component, for `lanes` output channels (one or two vectors): m [36][tiles][lanes], u
+    /// [36][c][lanes].
+    void (*multiply)(const WinogradImage&, const float* v, int64_t v_component, int64_t tiles, const float* u,
+                     int lanes, float* m, int64_t m_component);
     /// y [p q k] = A^T m A + bias, for the first `channels` of `lanes` output channels; y and bias point at them.
     void (*output)(const WinogradImage&, const float* m, int64_t component, int lanes, int channels, const float* bias,
                    float* y);
@@ -90,17 +91,18 @@ struct StoredKernels {
 struct ElementKernels {
     StoredKernels<float> f32;
     StoredKernels<uint16_t> bf16;
-    void (*sgdm)(float* p, float* v, const float* g, int64_t count, float lr, float momentum, float decay, bool nesterov);
+    void (*sgdm)(float* p, float* v, const float* g, int64_t count, float lr, float momentum, float decay,
+                 bool nesterov);
     void (*widen)(const uint16_t* x, float* y, int64_t count);
     void (*narrow)(const float* x, uint16_t* y, int64_t count); // to nearest even
 };
 
 /// A bf16 convolution by tiles of 16 pixels; see tiles_isa.cpp. Extents count values; rows and steps as in ConvImage.
 struct TileConv {
-    int64_t k, r;       // filters, filter rows
-    int64_t runs;       // of 32 taps in a filter row, the last filled up with zero filters
-    int64_t row, step;  // values from one padded row to the next, from one output pixel's window to the next
-    int64_t tiles;      // of an image
+    int64_t k, r;        // filters, filter rows
+    int64_t runs;        // of 32 taps in a filter row, the last filled up with zero filters
+    int64_t row, step;   // values from one padded row to the next, from one output pixel's window to the next
+    int64_t tiles;       // of an image
     const int32_t* from; // [tiles]: where the window of a tile's first pixel begins
     const int32_t* to;   // [tiles][16]: the output pixels; -1: none
 };
@@ -138,7 +140,8 @@ struct TileKernels {
 struct DenseKernels {
     void (*forward)(int64_t n, int64_t c, int64_t k, const float* x, const float* w, const float* bias, float* y);
     /// Inputs [first, end) of dx [n c] and of dw [k c].
-    void (*data)(int64_t n, int64_t c, int64_t k, int64_t first, int64_t end, const float* dy, const float* w, float* dx);
+    void (*data)(int64_t n, int64_t c, int64_t k, int64_t first, int64_t end, const float* dy, const float* w,
+                 float* dx);
     void (*filters)(int64_t n, int64_t c, int64_t k, int64_t first, int64_t end, const float* dy, const float* x,
                     float* dw);
 };

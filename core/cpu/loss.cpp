@@ -29,8 +29,7 @@ double target(int64_t j, int32_t label, float smoothing, int64_t k) {
 
 void softmax(const Call& call) {
     const int64_t n = call.in[0].extent(0), k = call.in[0].extent(1);
-    for (int64_t i = 0; i < n; ++i)
-        softmax_row(call.in[0].data<float>() + i * k, k, call.out[0].data<float>() + i * k);
+    for (int64_t i = 0; i < n; ++i) softmax_row(call.in[0].data<float>() + i * k, k, call.out[0].data<float>() + i * k);
 }
 
 void softmax_grad(const Call& call) {
@@ -78,7 +77,8 @@ void mse_loss_grad(const Call& call) {
     const int64_t n = call.in[0].numel();
     const double scale = 2 * double(call.in[2].data<float>()[0]) / double(n);
     for (int64_t i = 0; i < n; ++i)
-        call.out[0].data<float>()[i] = float(scale * (double(call.in[0].data<float>()[i]) - call.in[1].data<float>()[i]));
+        call.out[0].data<float>()[i] =
+            float(scale * (double(call.in[0].data<float>()[i]) - call.in[1].data<float>()[i]));
 }
 
 } // namespace rg::cpu

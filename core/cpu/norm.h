@@ -12,8 +12,14 @@ namespace rg::cpu {
 struct Norm {
     /// stats [2 c], gamma, beta [c].
     Norm(const Tensor& stats, const Tensor& gamma, const Tensor& beta, float epsilon, bool relu)
-        : c(gamma.numel()), period(period_of(c)), mean(stats.data<float>()), relu(relu), var_(mean + c),
-          gamma_(gamma.data<float>()), epsilon_(epsilon), scale(c, [&](int64_t i) { return float(slope(i)); }),
+        : c(gamma.numel()),
+          period(period_of(c)),
+          mean(stats.data<float>()),
+          relu(relu),
+          var_(mean + c),
+          gamma_(gamma.data<float>()),
+          epsilon_(epsilon),
+          scale(c, [&](int64_t i) { return float(slope(i)); }),
           shift(c, [&](int64_t i) { return float(beta.data<float>()[i] - mean[i] * slope(i)); }) {}
 
     double inv_std(int64_t i) const { return 1 / std::sqrt(double(var_[i]) + double(epsilon_)); }
@@ -42,9 +48,9 @@ public:
 struct NormGrad {
     /// sums [2 c]: of g x^ and of g; count: values per channel.
     NormGrad(const Norm& norm, const Tensor& sums, double count)
-        : norm(norm), b(norm.c, [&](int64_t i) { return float(factor(sums, count, i)); }),
-          d(norm.c, [&](int64_t i) {
-              return float(-norm.slope(i) * sums.data<float>()[norm.c + i] / count - factor(sums, count, i) * norm.mean[i]);
+        : norm(norm), b(norm.c, [&](int64_t i) { return float(factor(sums, count, i)); }), d(norm.c, [&](int64_t i) {
+              return float(-norm.slope(i) * sums.data<float>()[norm.c + i] / count -
+                           factor(sums, count, i) * norm.mean[i]);
           }) {}
 
     template <class T>
@@ -66,7 +72,10 @@ private:
 class NormSums {
 public:
     NormSums(const Norm& norm, int64_t images)
-        : norm_(norm), images_(images), mean_(norm.c, [&](int64_t i) { return norm.mean[i]; }), parts_(images * 2 * norm.c) {}
+        : norm_(norm),
+          images_(images),
+          mean_(norm.c, [&](int64_t i) { return norm.mean[i]; }),
+          parts_(images * 2 * norm.c) {}
 
     template <class T>
     void add(int64_t image, const T* dy, const T* x, int64_t values) {

@@ -70,7 +70,8 @@ class FillPadded {
 public:
     template <class F>
     FillPadded(const F& fill)
-        : fill_(&fill), call_([](const void* f, int64_t n, float* padded) { (*static_cast<const F*>(f))(n, padded); }) {}
+        : fill_(&fill),
+          call_([](const void* f, int64_t n, float* padded) { (*static_cast<const F*>(f))(n, padded); }) {}
     void operator()(int64_t n, float* padded) const { call_(fill_, n, padded); }
 
 private:

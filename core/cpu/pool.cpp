@@ -110,7 +110,8 @@ void avg_pool2d_grad(const Call& call) {
         T* dx = stored<T>(call.out[0]);
         std::fill_n(dx + n * win.image(), win.image(), T{});
         win.each(n, [&](int64_t to, int64_t from) {
-            kernels<T>().sum_window_grad(stored<T>(call.in[0]) + from, win.w * win.c, win.window, win.c, share, dx + to);
+            kernels<T>().sum_window_grad(stored<T>(call.in[0]) + from, win.w * win.c, win.window, win.c, share,
+                                         dx + to);
         });
     });
 }

@@ -21,7 +21,8 @@ void give_back(void* piece);
 template <class T>
 class Scratch {
 public:
-    explicit Scratch(int64_t count) : data_(static_cast<T*>(scratch_stack::take(size_t(count) * sizeof(T)))), count_(count) {}
+    explicit Scratch(int64_t count)
+        : data_(static_cast<T*>(scratch_stack::take(size_t(count) * sizeof(T)))), count_(count) {}
     ~Scratch() { scratch_stack::give_back(data_); }
     Scratch(const Scratch&) = delete;
     Scratch& operator=(const Scratch&) = delete;

@@ -1,9 +1,9 @@
 // One vector type for kernels that are compiled once per instruction set.
 //
-// Each *_isa.cpp file is compiled several times with other flags and another RG_ISA (portable, avx2, avx512, amx), which
-// names the namespace of what it defines. The width is what the flags allow; the text is the same for all. These files
-// include no other header with code in it: an inline function compiled here could replace, at link time, the one that
-// a processor without these instructions must run.
+// Each *_isa.cpp file is compiled several times with other flags and another RG_ISA (portable, avx2, avx512, amx),
+// which names the namespace of what it defines. The width is what the flags allow; the text is the same for all. These
+// files include no other header with code in it: an inline function compiled here could replace, at link time, the one
+// that a processor without these instructions must run.
 #pragma once
 
 #include <stdint.h>
@@ -67,7 +67,8 @@ static inline __m256i narrow(Vec v) {
 #if defined(__AVX512BF16__)
     return (__m256i)_mm512_cvtneps_pbh(v);
 #else
-    const __m512i bits = _mm512_castps_si512(v), odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i bits = _mm512_castps_si512(v),
+                  odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
     const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFF)));
     const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
     const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);

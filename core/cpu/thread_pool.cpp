@@ -41,7 +41,8 @@ ThreadPool::ThreadPool(int threads) {
     } catch (const std::system_error& e) {
         const size_t started = workers_.size();
         dismiss(); // or they would be joined while they wait for work
-        fail("threads: ", threads - 1, " workers wanted, ", started, " could be started: ", e.what(), "; use --threads");
+        fail("threads: ", threads - 1, " workers wanted, ", started, " could be started: ", e.what(),
+             "; use --threads");
     }
 }
 

@@ -27,7 +27,8 @@ public:
     /// Calls f(task) for every task in [0, tasks) and returns when all are done. The first exception is thrown again.
     template <class F>
     void run(int64_t tasks, F&& f) {
-        run_erased(tasks, [](void* body, int64_t task) { (*static_cast<std::remove_reference_t<F>*>(body))(task); }, &f);
+        run_erased(
+            tasks, [](void* body, int64_t task) { (*static_cast<std::remove_reference_t<F>*>(body))(task); }, &f);
     }
 
 private:

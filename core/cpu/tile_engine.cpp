@@ -45,7 +45,9 @@ TilePack::TilePack(const Filters& f) : packed_(tiles_in(f.k) * f.r * ((f.s * f.c
 }
 
 TileEngine::TileEngine(const Padding& padding, int64_t p, int64_t q, int64_t stride, const Filters& f)
-    : padding_(padding), filters_(f), from_(tiles_of(p, q, padding.columns, stride)),
+    : padding_(padding),
+      filters_(f),
+      from_(tiles_of(p, q, padding.columns, stride)),
       to_(tiles_of(p, q, padding.columns, stride) * kSide),
       g_{f.k, f.r, (f.s * f.c + kRun - 1) / kRun, padding.columns * f.c, stride * f.c, 0, from_, to_} {
     place_tiles(p, q, stride);
@@ -60,7 +62,8 @@ void TileEngine::place_tiles(int64_t p, int64_t q, int64_t stride) {
         for (; t < g_.tiles; ++t) {
             from_[t] = int32_t(t * kSide * c);
             for (int64_t i = 0; i < kSide; ++i)
-                if (const int64_t pixel = t * kSide + i, row = pixel / padding_.columns, column = pixel % padding_.columns;
+                if (const int64_t pixel = t * kSide + i, row = pixel / padding_.columns,
+                    column = pixel % padding_.columns;
                     row < p && column < q)
                     to_[t * kSide + i] = int32_t(row * q + column);
         }
@@ -97,8 +100,16 @@ TileFilterGradient::TileFilterGradient(const Padding& padding, int64_t p, int64_
     const int64_t runs = (pixels + kRun - 1) / kRun;
     batch_ = std::max<int64_t>(1, kPixelsAtOnce / (runs * kRun));
     pairs_ = (runs * kRun + (r - 1) * padding.columns + s) / 2 + 1;
-    g_ = {0,    r, join ? 1 : s, padding.columns, tiles_in(c_) * kSide, tiles_in(k) * kSide,
-          runs, batch_ * runs * kRun + kRun, batch_ * pairs_ * kRun, pairs_ * kRun};
+    g_ = {0,
+          r,
+          join ? 1 : s,
+          padding.columns,
+          tiles_in(c_) * kSide,
+          tiles_in(k) * kSide,
+          runs,
+          batch_ * runs * kRun + kRun,
+          batch_ * pairs_ * kRun,
+          pairs_ * kRun};
 }
 
 void TileFilterGradient::add(const Images<uint16_t>& x, int64_t first, int64_t count, const uint16_t* dy,
@@ -107,7 +118,8 @@ void TileFilterGradient::add(const Images<uint16_t>& x, int64_t first, int64_t c
     g.images = count;
     const int64_t pixels = g.runs * kRun, all = padding_.rows * padding_.columns, half = g.c_step / kSide * g.block;
     // The last pixel's taps reach beyond the image where taps take the channels' place.
-    const Scratch<uint16_t> pairs(2 * half), dyt(g.k_step * g.line), spread(pixels * k_), padded(padding_.values() + kSide);
+    const Scratch<uint16_t> pairs(2 * half), dyt(g.k_step * g.line), spread(pixels * k_),
+        padded(padding_.values() + kSide);
     padded.zeroed();
     spread.zeroed();
     for (int64_t i = 0; i < count; ++i) {
@@ -122,7 +134,8 @@ void TileFilterGradient::add(const Images<uint16_t>& x, int64_t first, int64_t c
                 std::memcpy(to, image + row * q_ * k_, size_t(q_ * k_) * sizeof(uint16_t));
             else
                 for (int64_t column = 0; column < q_; ++column)
-                    std::memcpy(to + column * stride_ * k_, image + (row * q_ + column) * k_, size_t(k_) * sizeof(uint16_t));
+                    std::memcpy(to + column * stride_ * k_, image + (row * q_ + column) * k_,
+                                size_t(k_) * sizeof(uint16_t));
         }
         isa().tiles->transpose(spread, pixels, k_, dyt + i * pixels, g.line);
     }
@@ -134,7 +147,8 @@ void TileFilterGradient::finish(const float* sums, const Tensor& dw) const {
     const int64_t c = c_, rows = r_ * g_.s;
     float* out = dw.data<float>();
     for (int64_t k = 0; k < k_; ++k)
-        for (int64_t rs = 0; rs < rows; ++rs) std::copy_n(sums + (rs * g_.k_step + k) * g_.c_step, c, out + (k * rows + rs) * c);
+        for (int64_t rs = 0; rs < rows; ++rs)
+            std::copy_n(sums + (rs * g_.k_step + k) * g_.c_step, c, out + (k * rows + rs) * c);
 }
 
 } // namespace rg::cpu

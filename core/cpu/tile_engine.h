@@ -22,7 +22,8 @@ public:
     TileEngine(const Padding& padding, int64_t p, int64_t q, int64_t stride, const Filters& filters);
 
     /// y [p q k] of image n; bias in whole tiles. stats: null, or where the sums of the result go.
-    void run(const Images<uint16_t>& x, int64_t n, const float* bias, bool relu, uint16_t* y, StatsCollector* stats) const;
+    void run(const Images<uint16_t>& x, int64_t n, const float* bias, bool relu, uint16_t* y,
+             StatsCollector* stats) const;
     void run(const Images<uint16_t>& x, int64_t n, int64_t, const float* bias, uint16_t* y) const {
         run(x, n, bias, false, y, nullptr);
     }

@@ -71,9 +71,10 @@ using WgradTile = void (*)(const ConvImage&, int64_t, const float*, const float*
 
 template <int NV>
 WgradTile wgrad_tile_of(int64_t taps) {
-    static constexpr WgradTile kTiles[] = {wgrad_tile<1, NV>, wgrad_tile<2, NV>,  wgrad_tile<3, NV>, wgrad_tile<4, NV>,
-                                           wgrad_tile<5, NV>, wgrad_tile<6, NV>,  wgrad_tile<7, NV>, wgrad_tile<8, NV>,
-                                           wgrad_tile<9, NV>, wgrad_tile<10, NV>, wgrad_tile<11, NV>, wgrad_tile<12, NV>};
+    static constexpr WgradTile kTiles[] = {wgrad_tile<1, NV>,  wgrad_tile<2, NV>,  wgrad_tile<3, NV>,
+                                           wgrad_tile<4, NV>,  wgrad_tile<5, NV>,  wgrad_tile<6, NV>,
+                                           wgrad_tile<7, NV>,  wgrad_tile<8, NV>,  wgrad_tile<9, NV>,
+                                           wgrad_tile<10, NV>, wgrad_tile<11, NV>, wgrad_tile<12, NV>};
     return kTiles[taps - 1];
 }
 

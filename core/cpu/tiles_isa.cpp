@@ -17,9 +17,9 @@ namespace rg::cpu::RG_ISA {
 
 namespace {
 
-constexpr int kSide = 16;        // rows of a tile, and its columns of f32 or of bf16 pairs
-constexpr int64_t kTile = 512;   // bf16 in a tile
-constexpr int64_t kRun = 32;     // bf16 in a row of a tile
+constexpr int kSide = 16;      // rows of a tile, and its columns of f32 or of bf16 pairs
+constexpr int64_t kTile = 512; // bf16 in a tile
+constexpr int64_t kRun = 32;   // bf16 in a row of a tile
 
 struct alignas(64) TileConfig {
     uint8_t palette = 1, start_row = 0, reserved[14] = {};
@@ -187,7 +187,8 @@ void transpose(const uint16_t* pixels, int64_t count, int64_t c, uint16_t* out, 
     }
 }
 
-void interleave(const uint16_t* pixels, int64_t count, int64_t step, int64_t c, int64_t pairs, uint16_t* out, int64_t block) {
+void interleave(const uint16_t* pixels, int64_t count, int64_t step, int64_t c, int64_t pairs, uint16_t* out,
+                int64_t block) {
     for (int64_t c0 = 0; c0 < c; c0 += kSide, out += block) {
         const __mmask16 lanes = first(int(c - c0 < kSide ? c - c0 : kSide));
         const uint16_t* at = pixels + c0;

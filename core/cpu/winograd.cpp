@@ -24,7 +24,8 @@ Winograd::Winograd(const Padding& padding, int64_t p, int64_t q, int64_t k, bool
     padding_.rows = 4 * down + 2; // whole tiles; what lies beyond the image stays zero
     padding_.columns = 4 * across + 2;
     const int64_t width = isa().width;
-    g_ = {p, q, across, down, padding.c, k, round_up(padding.c, width), round_up(k, width), padding_.columns * padding.c};
+    g_ = {
+        p, q, across, down, padding.c, k, round_up(padding.c, width), round_up(k, width), padding_.columns * padding.c};
     tiles_ = down * across;
     batch_ = std::max<int64_t>(1, (filters ? kTilesForward : kTilesBackward) / tiles_);
 }

@@ -2,9 +2,9 @@
 // weight gradient. See winograd_isa.cpp for the mathematics and winograd.cpp for how images pass through the caches.
 #pragma once
 
+#include "core/context.h"
 #include "core/cpu/isa.h"
 #include "core/cpu/padding.h"
-#include "core/context.h"
 
 namespace rg::cpu {
 
