@@ -70,7 +70,7 @@ public:
     template <class T>
     void run(const Images<T>& in, int64_t image, int64_t, const float* bias, float* out) const {
         const Scratch<float> padded(padding_.values());
-        padding_.copy(in, image, padded.zeroed());
+        padding_.copy(in, image, padded.data());
         isa().conv->forward(g_, padded, filters_.data(), bias, out);
     }
 

@@ -62,7 +62,6 @@ public:
             return winograd_.accumulate([&](int64_t i, float* to) { winograd_.padding().copy(x, first + i, to); }, dy,
                                         count, transformed);
         const Scratch<float> padded(padding_.values()), widened(g_.wide == g_.k ? 0 : g_.p * g_.q * g_.wide);
-        padded.zeroed();
         for (int64_t i = 0; i < count; ++i) {
             padding_.copy(x, first + i, padded.data());
             isa().conv->wgrad(direct_, padded, in_whole_vectors(dy + i * g_.dy_values(), widened), dw);

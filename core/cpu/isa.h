@@ -113,13 +113,16 @@ struct TileResult {
     /// Null, or per channel, in whole tiles: the first pixel's value, and sums of deviations from it and their squares.
     float *shift, *sum, *squares;
 };
-/// The filters' gradient of `images` images whose pixels are numbered in rows of `columns`, padding included.
+/// The filters' gradient of `images` images. x lies there once for each (row of taps modulo stride, column of taps):
+/// the pixels that this tap meets, by result pixel.
 struct TileGradient {
-    int64_t images, r, s, columns;
+    int64_t images, r, s, stride;
     int64_t c_step, k_step; // channels and filters in whole tiles
-    int64_t runs;           // of 32 pixels of an image
+    int64_t runs;           // of 32 result pixels of an image
     int64_t line;           // values of dy from one filter to the next
-    int64_t block, image;   // values of x from one tile of channels to the next, from one image to the next
+    int64_t row;            // values of x from one row of pixels to the next
+    int64_t copy;           // from one copy to the next
+    int64_t block, image;   // from one tile of channels to the next, from one image to the next
 };
 
 struct TileKernels {
@@ -131,8 +134,7 @@ struct TileKernels {
     /// next; zeros beyond the last pixel.
     void (*interleave)(const uint16_t* pixels, int64_t count, int64_t step, int64_t c, int64_t pairs, uint16_t* out,
                        int64_t block);
-    /// acc [r s k_step c_step] += over all pixels dy, transposed, times x, interleaved: the pairs that begin at even
-    /// pixels, then those at odd ones.
+    /// acc [r s k_step c_step] += over all pixels dy, transposed, times x, interleaved.
     void (*accumulate)(const TileGradient&, const uint16_t* dy, const uint16_t* x, float* acc);
 };
 

@@ -48,19 +48,34 @@ struct Padding {
 
     int64_t values() const { return rows * columns * c; }
 
-    /// Image n into a padded image whose border is zero. Only the inside is written.
+    /// Image n and the zeros around it.
     template <class T, class To>
     void copy(const Images<T>& images, int64_t n, To* padded) const {
-        const bool whole = spread == 1 && left >= 0 && left + w <= columns;
-        const Scratch<To> line(whole ? 0 : w * c);
+        if (spread != 1 || left < 0 || left + w > columns) return copy_by_pixel(images, n, padded);
+        for (int64_t row = 0; row < rows; ++row, padded += columns * c) {
+            const int64_t i = row - top;
+            if (i < 0 || i >= h) {
+                std::fill_n(padded, columns * c, To{});
+                continue;
+            }
+            std::fill_n(padded, left * c, To{});
+            images.read(n, i * w * c, w * c, padded + left * c);
+            std::fill_n(padded + (left + w) * c, (columns - left - w) * c, To{});
+        }
+    }
+
+private:
+    template <class T, class To>
+    void copy_by_pixel(const Images<T>& images, int64_t n, To* padded) const {
+        std::fill_n(padded, values(), To{});
+        const Scratch<To> line(w * c);
         for (int64_t i = 0; i < h; ++i) {
             const int64_t row = top + i * spread;
             if (row < 0 || row >= rows) continue;
-            To* const to = padded + row * columns * c;
-            images.read(n, i * w * c, w * c, whole ? to + left * c : line.data());
-            for (int64_t j = 0; !whole && j < w; ++j)
+            images.read(n, i * w * c, w * c, line.data());
+            for (int64_t j = 0; j < w; ++j)
                 if (const int64_t column = left + j * spread; column >= 0 && column < columns)
-                    std::memcpy(to + column * c, line + j * c, size_t(c) * sizeof(To));
+                    std::memcpy(padded + (row * columns + column) * c, line + j * c, size_t(c) * sizeof(To));
         }
     }
 };

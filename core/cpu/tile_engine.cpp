@@ -20,26 +20,31 @@ int64_t tiles_of(int64_t p, int64_t q, int64_t columns, int64_t stride) {
     return stride == 1 ? std::min(tiles_by_row(p, q), tiles_in_one_run(p, q, columns)) : tiles_by_row(p, q);
 }
 
+
 } // namespace
 
 TilePack::TilePack(const Filters& f) : packed_(tiles_in(f.k) * f.r * ((f.s * f.c + kRun - 1) / kRun) * kTile) {
     const int64_t taps = f.s * f.c, runs = (taps + kRun - 1) / kRun, tiles = tiles_in(f.k);
-    parallel((tiles + 1) / 2, [&](int64_t pair) {
-        const int64_t here = std::min<int64_t>(2, tiles - 2 * pair);
-        const Scratch<float> run_values(here * kTile);
-        uint16_t* out = packed_ + 2 * pair * f.r * runs * kTile;
-        for (int64_t r = 0; r < f.r; ++r)
-            for (int64_t run = 0; run < runs; ++run, out += here * kTile) {
-                run_values.zeroed();
-                const int64_t count = std::min(kRun, taps - run * kRun);
-                int64_t s = run * kRun / f.c, c = run * kRun % f.c;
-                for (int64_t i = 0; i < count; ++i) {
-                    float* to = run_values + i / 2 * kRun + i % 2;
-                    for (int64_t k = 0; k < std::min(here * kSide, f.k - 2 * pair * kSide); ++k)
-                        to[k / kSide * kTile + k % kSide * 2] = f(2 * pair * kSide + k, r, s, c);
-                    if (++c == f.c) c = 0, ++s;
+    parallel((tiles + 1) / 2 * f.r, [&](int64_t task) {
+        const int64_t tile = task / f.r * 2, r = task % f.r, here = std::min<int64_t>(2, tiles - tile);
+        uint16_t* out = packed_ + (tile * f.r + r * here) * runs * kTile;
+        for (int64_t run = 0; run < runs; ++run)
+            for (int64_t k = tile * kSide; k < (tile + here) * kSide; k += kSide, out += kTile) {
+                float values[kTile] = {}; // [32 taps][16 filters]
+                uint16_t rounded[kTile];
+                const int64_t filters = std::min(kSide, f.k - k), first = run * kRun;
+                for (int64_t i = 0; i < std::min(kRun, taps - first); ++i) {
+                    const float* at = f.at + k * f.step_k + r * f.step_r + (first + i) / f.c * f.step_s +
+                                      (first + i) % f.c * f.step_c;
+                    for (int64_t j = 0; j < filters; ++j)
+                        values[i * kSide + j] = at[j * f.step_k] * (f.scale ? f.scale[k + j] : 1.0f);
                 }
-                isa().elements->narrow(run_values, out, here * kTile);
+                isa().elements->narrow(values, rounded, kTile);
+                for (int64_t i = 0; i < kSide; ++i)
+                    for (int64_t j = 0; j < kSide; ++j) {
+                        out[i * kRun + 2 * j] = rounded[2 * i * kSide + j];
+                        out[i * kRun + 2 * j + 1] = rounded[(2 * i + 1) * kSide + j];
+                    }
             }
     });
 }
@@ -81,7 +86,8 @@ void TileEngine::run(const Images<uint16_t>& x, int64_t n, const float* bias, bo
     // Tiles may read beyond the last window, by a tile of pixels and a run of taps: into zeros.
     const int64_t slack = kSide * g_.step + kRun;
     const Scratch<uint16_t> padded(padding_.values() + slack);
-    padding_.copy(x, n, padded.zeroed());
+    padding_.copy(x, n, padded.data());
+    std::fill_n(padded + padding_.values(), slack, uint16_t{0});
     const int64_t channels = tiles_in(g_.k) * kSide;
     const Scratch<float> sums(stats ? 3 * channels : 0);
     isa().tiles->forward(g_, padded, filters_.data(),
@@ -96,48 +102,59 @@ TileFilterGradient::TileFilterGradient(const Padding& padding, int64_t p, int64_
     // Few channels: the taps of a filter row, which are contiguous, take their place.
     const bool join = s * padding.c <= kSide;
     c_ = join ? s * padding.c : padding.c;
-    const int64_t pixels = ((p - 1) * stride + 1) * padding.columns; // that have a place in dy
-    const int64_t runs = (pixels + kRun - 1) / kRun;
+    columns_ = q + q % 2;
+    const int64_t runs = (p * columns_ + kRun - 1) / kRun, copies = join ? stride : stride * s;
     batch_ = std::max<int64_t>(1, kPixelsAtOnce / (runs * kRun));
-    pairs_ = (runs * kRun + (r - 1) * padding.columns + s) / 2 + 1;
+    // A copy has as many rows as the taps reach, and what the last run reads beyond, which meets zeros of dy.
+    const int64_t rows = p + (r - 1) / stride, row = columns_ * kSide;
+    const int64_t copy = rows * row + (runs * kRun - p * columns_) * kSide;
     g_ = {0,
           r,
           join ? 1 : s,
-          padding.columns,
+          stride,
           tiles_in(c_) * kSide,
           tiles_in(k) * kSide,
           runs,
           batch_ * runs * kRun + kRun,
-          batch_ * pairs_ * kRun,
-          pairs_ * kRun};
+          row,
+          copy,
+          batch_ * copies * copy,
+          copies * copy};
 }
 
 void TileFilterGradient::add(const Images<uint16_t>& x, int64_t first, int64_t count, const uint16_t* dy,
                              float* sums) const {
     TileGradient g = g_;
     g.images = count;
-    const int64_t pixels = g.runs * kRun, all = padding_.rows * padding_.columns, half = g.c_step / kSide * g.block;
+    const int64_t pixels = g.runs * kRun, rows = p_ + (r_ - 1) / stride_;
     // The last pixel's taps reach beyond the image where taps take the channels' place.
-    const Scratch<uint16_t> pairs(2 * half), dyt(g.k_step * g.line), spread(pixels * k_),
-        padded(padding_.values() + kSide);
-    padded.zeroed();
-    spread.zeroed();
+    const Scratch<uint16_t> pairs(g.c_step / kSide * g.block), dyt(g.k_step * g.line),
+        widened(columns_ == q_ ? 0 : p_ * columns_ * k_), padded(padding_.values() + kSide);
+    std::fill_n(padded + padding_.values(), kSide, uint16_t{0});
     for (int64_t i = 0; i < count; ++i) {
         padding_.copy(x, first + i, padded.data());
-        for (int64_t odd : {0, 1})
-            isa().tiles->interleave(padded + odd * padding_.c, all - odd, padding_.c, c_, pairs_,
-                                    pairs + odd * half + i * g.image, g.block);
+        for (int64_t a = 0; a < stride_; ++a)
+            for (int64_t s = 0; s < g.s; ++s) {
+                uint16_t* const copy = pairs + i * g.image + (a * g.s + s) * g.copy;
+                for (int64_t row = 0; row < rows; ++row) {
+                    const int64_t from = row * stride_ + a;
+                    const bool inside = from < padding_.rows;
+                    isa().tiles->interleave(padded + (inside ? from * padding_.columns + s : 0) * padding_.c,
+                                            inside ? q_ : 0, stride_ * padding_.c, c_, columns_ / 2, copy + row * g.row,
+                                            g.block);
+                }
+                for (int64_t c = 0; c < g.c_step / kSide; ++c)
+                    std::fill_n(copy + c * g.block + rows * g.row, g.copy - rows * g.row, uint16_t{0});
+            }
         const uint16_t* image = dy + i * p_ * q_ * k_;
-        for (int64_t row = 0; row < p_; ++row) {
-            uint16_t* to = spread + row * stride_ * padding_.columns * k_;
-            if (stride_ == 1)
-                std::memcpy(to, image + row * q_ * k_, size_t(q_ * k_) * sizeof(uint16_t));
-            else
-                for (int64_t column = 0; column < q_; ++column)
-                    std::memcpy(to + column * stride_ * k_, image + (row * q_ + column) * k_,
-                                size_t(k_) * sizeof(uint16_t));
+        if (columns_ != q_) {
+            for (int64_t row = 0; row < p_; ++row) {
+                uint16_t* const to = widened + row * columns_ * k_;
+                std::fill_n(std::copy_n(image + row * q_ * k_, q_ * k_, to), k_, uint16_t{0});
+            }
+            image = widened;
         }
-        isa().tiles->transpose(spread, pixels, k_, dyt + i * pixels, g.line);
+        isa().tiles->transpose(image, p_ * columns_, k_, dyt + i * pixels, g.line);
     }
     isa().tiles->accumulate(g, dyt, pairs, sums);
 }

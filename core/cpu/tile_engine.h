@@ -54,7 +54,7 @@ public:
 private:
     Padding padding_;
     int64_t p_, q_, k_, r_, stride_;
-    int64_t c_, batch_, pairs_; // values of a pixel's pairs, images at once, pairs of an image
+    int64_t c_, batch_, columns_; // values of a pixel, images at once, pixels of a row: an even number
     TileGradient g_;
 };
 

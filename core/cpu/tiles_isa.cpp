@@ -5,10 +5,11 @@
 // apart in the padded image, so a tile is loaded straight from it, whatever the number of channels; the taps of a
 // filter row are contiguous, and what a last, partial run of 32 reads beyond them meets filters that are zero.
 //
-// For the filters' gradient the sum runs over pixels. dy is transposed to [filter][pixel], with zeros where a row's
-// padding is; x is laid out by pairs of pixels, [pixel / 2][channel][2], twice: pairs that begin at even and at odd
-// pixels. So the taps (r, s) of a run of pixels are whole tiles, r rows and s pixels further on, and every load is a
-// run of whole cache lines: a load that straddles lines takes twice as long, and loads are what bounds this.
+// For the filters' gradient the sum runs over result pixels. dy is transposed to [filter][pixel]; x is laid out by
+// pairs of pixels, [pixel / 2][channel][2], once for each column of taps: without the padding's columns, so that result
+// pixels and the pixels that a tap meets have the same numbers but for whole rows. Every pixel that is multiplied
+// counts, and every load is a run of whole cache lines: one that straddles lines takes twice as long, and loads are
+// what bounds this.
 #include "core/cpu/simd.h"
 
 #include "core/cpu/isa.h"
@@ -200,56 +201,68 @@ void interleave(const uint16_t* pixels, int64_t count, int64_t step, int64_t c, 
     }
 }
 
-// Tiles: 0 to 3 results [filters 2][columns 2], 4 and 5 filters of dy, 6 and 7 columns of x.
+// Tiles: 0 to 5 results, one for each column; 6 filters of dy, 7 a column of x.
+constexpr int kColumns = 6;
 
-/// acc [NA * 16 filters][NB columns of 16] += sum over the pixels of dy[filter][pixel] * x[pixel][column].
-template <int NA, int NB>
-void gradient_block(const TileGradient& g, const uint16_t* dy, const uint16_t* x0, const uint16_t* x1, float* acc0,
-                    float* acc1) {
-    const int64_t line = g.line * 2, acc_line = g.c_step * 4, next = kSide * g.c_step;
-    _tile_loadd(0, acc0, acc_line);
-    if (NB > 1) _tile_loadd(1, acc1, acc_line);
-    if (NA > 1) _tile_loadd(2, acc0 + next, acc_line);
-    if (NA > 1 && NB > 1) _tile_loadd(3, acc1 + next, acc_line);
-    for (int64_t image = 0; image < g.images; ++image, x0 += g.image, x1 += g.image)
+/// A tile of columns of the filters' gradient: 16 channels of x at one tap.
+struct Column {
+    const uint16_t* x; // of the first run
+    float* acc;        // [16 filters][c_step]
+};
+
+/// acc of N columns [16 filters][16] += sum over the pixels of dy[filter][pixel] * x[pixel][column].
+template <int N>
+void gradient_block(const TileGradient& g, const uint16_t* dy, const Column* columns) {
+    const int64_t line = g.line * 2, acc_line = g.c_step * 4;
+#define RG_EACH_COLUMN(X) X(0) X(1) X(2) X(3) X(4) X(5)
+#define RG_LOAD(n)                                                                                                     \
+    if constexpr (n < N) _tile_loadd(n, columns[n].acc, acc_line);
+    RG_EACH_COLUMN(RG_LOAD)
+    for (int64_t image = 0; image < g.images; ++image)
         for (int64_t run = 0; run < g.runs; ++run, dy += kRun) {
-            _tile_loadd(4, dy, line);
-            _tile_loadd(6, x0 + run * kTile, 64);
-            _tile_dpbf16ps(0, 4, 6);
-            if (NA > 1) {
-                _tile_loadd(5, dy + kSide * g.line, line);
-                _tile_dpbf16ps(2, 5, 6);
-            }
-            if (NB > 1) {
-                _tile_loadd(7, x1 + run * kTile, 64);
-                _tile_dpbf16ps(1, 4, 7);
-                if (NA > 1) _tile_dpbf16ps(3, 5, 7);
-            }
+            const int64_t at = image * g.image + run * kTile;
+            _tile_loadd(6, dy, line);
+#define RG_MULTIPLY(n)                                                                                                 \
+    if constexpr (n < N) {                                                                                             \
+        _tile_loadd(7, columns[n].x + at, 64);                                                                         \
+        _tile_dpbf16ps(n, 6, 7);                                                                                       \
+    }
+            RG_EACH_COLUMN(RG_MULTIPLY)
         }
-    _tile_stored(0, acc0, acc_line);
-    if (NB > 1) _tile_stored(1, acc1, acc_line);
-    if (NA > 1) _tile_stored(2, acc0 + next, acc_line);
-    if (NA > 1 && NB > 1) _tile_stored(3, acc1 + next, acc_line);
+#define RG_STORE(n)                                                                                                    \
+    if constexpr (n < N) _tile_stored(n, columns[n].acc, acc_line);
+    RG_EACH_COLUMN(RG_STORE)
+#undef RG_EACH_COLUMN
+#undef RG_LOAD
+#undef RG_MULTIPLY
+#undef RG_STORE
 }
 
 void accumulate(const TileGradient& g, const uint16_t* dy, const uint16_t* x, float* acc) {
     configure();
-    const int64_t tiles = g.c_step / kSide, columns = g.r * g.s * tiles;
-    const auto x_at = [&](int64_t column) { // pixels (r, s) later; by an odd number: in the second set of pairs
-        const int64_t rs = column / tiles, later = rs / g.s * g.columns + rs % g.s;
-        return x + (later % 2 * tiles + column % tiles) * g.block + later / 2 * 2 * kSide;
-    };
-    const auto acc_at = [&](int64_t column, int64_t k) {
-        return acc + (column / tiles * g.k_step + k) * g.c_step + column % tiles * kSide;
-    };
-    for (int64_t k = 0; k < g.k_step; k += 2 * kSide)
-        for (int64_t j = 0; j < columns; j += 2) {
-            const bool two = j + 1 < columns;
-            const auto block = k + kSide < g.k_step ? (two ? gradient_block<2, 2> : gradient_block<2, 1>)
-                                                    : (two ? gradient_block<1, 2> : gradient_block<1, 1>);
-            const int64_t other = two ? j + 1 : j;
-            block(g, dy + k * g.line, x_at(j), x_at(other), acc_at(j, k), acc_at(other, k));
+    // The taps of one column read the same copy of x, some rows apart: those of a tile of channels follow each other,
+    // so that a block reads little more of x than one tap alone, and what it reads again is in the first cache.
+    const int64_t tiles = g.c_step / kSide;
+    Column block[kColumns];
+    int count = 0;
+    const auto run = [&] {
+        constexpr void (*kBlocks[])(const TileGradient&, const uint16_t*, const Column*) = {
+            nullptr,           gradient_block<1>, gradient_block<2>, gradient_block<3>,
+            gradient_block<4>, gradient_block<5>, gradient_block<6>};
+        for (int64_t k = 0; k < g.k_step; k += kSide) {
+            kBlocks[count](g, dy + k * g.line, block);
+            for (int i = 0; i < count; ++i) block[i].acc += kSide * g.c_step;
         }
+        count = 0;
+    };
+    for (int64_t tile = 0; tile < tiles; ++tile)
+        for (int64_t s = 0; s < g.s; ++s)
+            for (int64_t r = 0; r < g.r; ++r) {
+                block[count++] = {x + tile * g.block + (r % g.stride * g.s + s) * g.copy + r / g.stride * g.row,
+                                  acc + (r * g.s + s) * g.k_step * g.c_step + tile * kSide};
+                if (count == kColumns) run();
+            }
+    if (count > 0) run();
 }
 
 } // namespace

@@ -37,8 +37,7 @@ float* Winograd::filter_block(int64_t k, int64_t& lanes) const {
 }
 
 void Winograd::transform_inputs(const FillPadded& in, int64_t images, float* v) const {
-    const Scratch<float> memory(padding_.values());
-    float* const padded = memory.zeroed();
+    const Scratch<float> padded(padding_.values());
     for (int64_t i = 0; i < images; ++i) {
         in(i, padded);
         isa().winograd->input(g_, padded, v + i * tiles_ * g_.c_step, component(images * tiles_ * g_.c_step));
