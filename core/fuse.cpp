@@ -6,7 +6,8 @@
 // which turns the gradient at the normalised result into that at the convolution's (batch_norm_grad) image by image,
 // while the image is in cache, feeds both gradients of the convolution with it, and sums up what the normalisation
 // before needs (conv2d_norm_grad). The normalised activations exist in no memory. Where a network is only evaluated,
-// normalisation with fixed statistics goes into the filters and the bias (conv2d_norm).
+// normalisation with fixed statistics goes into the filters and the bias, and max pooling to where the convolution's
+// image is still in cache (conv2d_norm).
 #include "core/fuse.h"
 
 #include <algorithm>
@@ -32,6 +33,8 @@ public:
     void run() {
         for (size_t s = 0; s < steps_.size(); ++s)
             if (steps_[s].op == Op::batch_norm && steps_[s].attrs.frozen) fold_into_convolution(s);
+        for (size_t s = 0; s < steps_.size(); ++s)
+            if (steps_[s].op == Op::max_pool2d) pool_where_made(s);
         for (size_t s = 0; s < steps_.size(); ++s)
             if (steps_[s].op == Op::batch_norm_grad) join_backward(s);
         for (size_t s = 0; s < steps_.size(); ++s)
@@ -92,6 +95,20 @@ private:
         attrs.relu = n.attrs.relu, attrs.epsilon = n.attrs.epsilon;
         replace(norm, {Op::conv2d_norm, attrs, {c.in[0], c.in[1], c.in[2], n.in[1], n.in[2], n.in[3]}, {n.out[0]}},
                 {*conv});
+    }
+
+    /// conv2d_norm -> max_pool2d by windows side by side, nothing else reading the convolution: one step.
+    void pool_where_made(size_t pool) {
+        const Step& p = steps_[pool];
+        const auto conv = maker(p.in[0]);
+        if (!conv || steps_[*conv].op != Op::conv2d_norm || steps_[*conv].attrs.window > 1 ||
+            inner_readers(p.in[0]).size() != 1 || p.attrs.stride != p.attrs.window)
+            return;
+        if (readers_.contains(id(p.out[1])) || results_.contains(id(p.out[1]))) return; // the positions
+        Step joined = steps_[*conv];
+        joined.attrs.window = p.attrs.window;
+        joined.out[0] = p.out[0];
+        replace(pool, std::move(joined), {*conv});
     }
 
     /// batch_norm_grad -> conv2d_wgrad [and conv2d_dgrad] of one convolution: one step, image by image.

@@ -13,11 +13,12 @@ namespace rg {
 
 #define RG_OPS(X)                                                                                                      \
     X(conv2d)                                                                                                          \
-    X(conv2d_dgrad) X(conv2d_wgrad) X(channel_stats) X(rank_stats) X(batch_norm) X(batch_norm_sums) X(rank_sums)       \
-        X(batch_norm_grad) X(running_update) X(relu) X(relu_grad) X(add) X(cast) X(max_pool2d) X(max_pool2d_grad)      \
-            X(avg_pool2d) X(avg_pool2d_grad) X(softmax) X(softmax_grad) X(cross_entropy) X(cross_entropy_grad)         \
-                X(mse_loss) X(mse_loss_grad) X(dropout) X(sgdm_update) X(norm_conv2d) X(conv2d_norm)                   \
-                    X(conv2d_norm_grad) X(norm_max_pool2d) X(norm_max_pool2d_grad)
+    X(conv2d_dgrad)                                                                                                    \
+    X(conv2d_wgrad) X(channel_stats) X(rank_stats) X(batch_norm) X(batch_norm_sums) X(rank_sums) X(batch_norm_grad)    \
+        X(running_update) X(relu) X(relu_grad) X(add) X(cast) X(max_pool2d) X(max_pool2d_grad) X(avg_pool2d)           \
+            X(avg_pool2d_grad) X(softmax) X(softmax_grad) X(cross_entropy) X(cross_entropy_grad) X(mse_loss)           \
+                X(mse_loss_grad) X(dropout) X(sgdm_update) X(norm_conv2d) X(conv2d_norm) X(conv2d_norm_grad)           \
+                    X(norm_max_pool2d) X(norm_max_pool2d_grad)
 
 enum class Op : uint8_t {
 #define RG_OP_ENUM(name) name,
@@ -30,7 +31,7 @@ constexpr int kMaxInputs = 11, kMaxOutputs = 5;
 
 /// The plain values that an op takes beside tensors. One struct serves all rows; a row reads what it needs.
 struct Attrs {
-    int64_t stride = 1, pad = 0, window = 0; // convolution, pooling
+    int64_t stride = 1, pad = 0, window = 0; // convolution, pooling (conv2d_norm: max pooling of its result)
     int64_t height = 0, width = 0;           // what a gradient restores: of the input; of the filter (conv2d_wgrad)
     bool stats = false;                      // conv2d: also the batch statistics of the result (gradients: sums)
     bool relu = false;                       // batch_norm and its gradients: with ReLU

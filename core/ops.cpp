@@ -257,6 +257,10 @@ OutputSpecs infer_conv2d_norm(In in, const Attrs& a) { // x, w, b; stats, gamma,
     expect_shape("conv2d_norm", "stats", in[3], {2, y.shape[3]});
     expect_shape("conv2d_norm", "gamma", in[4], {y.shape[3]});
     expect_shape("conv2d_norm", "beta", in[5], {y.shape[3]});
+    if (a.window > 1) // pooled by windows side by side
+        return {{{{y.shape[0], window_extent("conv2d_norm", y.shape[1], a.window, a.window, 0),
+                   window_extent("conv2d_norm", y.shape[2], a.window, a.window, 0), y.shape[3]},
+                  y.dtype}}};
     return {{y}};
 }
 
@@ -361,6 +365,10 @@ double flops_norm_conv2d(const Call& call) {
     const Tensor& w = call.in[4];
     return conv_flops(call.out[0], double(w.extent(1)), double(w.extent(2)), double(w.extent(3)));
 }
+double flops_conv2d_norm(const Call& call) { // of all pixels, whether they are pooled or not
+    const int64_t window = std::max<int64_t>(1, call.attrs.window);
+    return double(window * window) * flops_conv2d(call);
+}
 double flops_conv2d_norm_grad(const Call& call) {
     const Tensor& w = call.in[10];
     const double one = conv_flops(call.in[1], double(w.extent(1)), double(w.extent(2)), double(w.extent(3)));
@@ -408,7 +416,7 @@ const OpRow& row(Op op) {
         RG_ROW(dropout, 1, 1, infer_same_shapes<kDropout>, backward_dropout),
         RG_ROW(sgdm_update, 3, 1, infer_same_shapes<kSgdm, true>),
         RG_ROW(norm_conv2d, 6, 2, infer_norm_conv2d, nullptr, 0, flops_norm_conv2d),
-        RG_ROW(conv2d_norm, 6, 1, infer_conv2d_norm, nullptr, 0, flops_conv2d),
+        RG_ROW(conv2d_norm, 6, 1, infer_conv2d_norm, nullptr, 0, flops_conv2d_norm),
         RG_ROW(conv2d_norm_grad, 11, 5, infer_conv2d_norm_grad, nullptr, 0, flops_conv2d_norm_grad),
         RG_ROW(norm_max_pool2d, 4, 2, infer_norm_max_pool2d),
         RG_ROW(norm_max_pool2d_grad, 6, 3, infer_norm_max_pool2d_grad),

@@ -404,9 +404,15 @@ void norm_conv2d(const Call& call) {
 }
 
 void conv2d_norm(const Call& call) {
-    const Tensor y = Tensor::empty(call.out[0].shape(), call.out[0].dtype());
-    conv2d({{.stride = call.attrs.stride, .pad = call.attrs.pad}, call.in.first(3), Tensors{y, {}}});
-    batch_norm({call.attrs, Tensors{y, call.in[3], call.in[4], call.in[5]}, call.out});
+    const Attrs &a = call.attrs, conv{.stride = a.stride, .pad = a.pad};
+    const OutputSpec spec = row(Op::conv2d).infer(call.in.first(3), conv)[0];
+    const Tensor y = Tensor::empty(spec.shape, spec.dtype);
+    conv2d({conv, call.in.first(3), Tensors{y, {}}});
+    const Tensors norm{y, call.in[3], call.in[4], call.in[5]};
+    if (a.window <= 1) return batch_norm({a, norm, call.out});
+    const Tensor z = empty_like(y), positions = Tensor::empty(call.out[0].shape(), DType::u8);
+    batch_norm({a, norm, Tensors{z}});
+    max_pool2d({{.stride = a.window, .window = a.window}, Tensors{z}, Tensors{call.out[0], positions}});
 }
 
 void conv2d_norm_grad(const Call& call) {

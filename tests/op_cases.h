@@ -273,6 +273,13 @@ inline void add_joined(std::vector<OpCase>& cases) {
             a.stats = false;
             cases.push_back(
                 {Op::conv2d_norm, joined(joined({{x}}, filter), {y_norm.begin() + 1, y_norm.end()}), a, kSummed});
+            for (int64_t window : {2, 3}) {
+                if (y[1] < window || y[2] < window) continue;
+                Attrs pooled = a;
+                pooled.window = window;
+                cases.push_back({Op::conv2d_norm, joined(joined({{x}}, filter), {y_norm.begin() + 1, y_norm.end()}),
+                                 pooled, kSummed});
+            }
             const std::vector<Input> dy = joined(joined({{y}}, y_norm), {{{2, g.k}}});
             const std::vector<Input> plain{{x}, {{0}, Draw::absent}, {{0}, Draw::absent}, {{0}, Draw::absent}};
             cases.push_back({Op::conv2d_norm_grad, joined(joined(dy, plain), {{w}}), a, kSummed});

@@ -112,6 +112,7 @@ TEST_SUITE("core") {
         for (const Step& s : trainee.step.plan({x}, false).steps()) ops.insert(s.op);
         CHECK(ops.count(Op::conv2d_norm) == 6);
         CHECK(ops.count(Op::batch_norm) == 0);
+        CHECK(ops.count(Op::max_pool2d) == 0);
         CHECK(trainee.step.hit_rate() == 0); // making plans counts as nothing
     }
 

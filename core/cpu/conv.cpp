@@ -1,8 +1,9 @@
 // Convolution, alone and with normalisation before or after it: threads around the engines of conv_engine.h.
 //
 // Each thread takes an image or a few through all that is to be done with them while they stay in its second-level
-// cache: padding (with normalisation on the way), convolution, statistics of the result, ReLU, rounding.
+// cache: padding (with normalisation on the way), convolution, statistics of the result, ReLU, rounding, max pooling.
 #include "core/cpu/dense.h"
+#include "core/cpu/pool.h"
 #include "core/cpu/tile_engine.h"
 #include "core/kernels.h"
 
@@ -12,32 +13,51 @@ namespace rg::cpu {
 
 namespace {
 
-/// What happens to each image of the result.
+/// What happens to each image [p q k] of the convolution's result on its way to y.
 struct After {
     const Tensor& y;
+    int64_t p, q, k;
     StatsCollector* stats = nullptr;
     bool relu = false;
+    int64_t window = 1; // of max pooling
+    int64_t values() const { return p * q * k; }
 
     template <class T>
-    void operator()(int64_t n, float* values, T* out) const {
-        const int64_t count = y.extent(1) * y.extent(2) * y.extent(3);
-        if (relu) isa().elements->f32.relu(values, values, count);
-        if (stats) stats->add(n, values);
-        if constexpr (!std::is_same_v<T, float>) isa().elements->narrow(values, out + n * count, count);
+    T* image(int64_t n) const {
+        return stored<T>(y) + n * (p / window) * (q / window) * k;
+    }
+    /// From values that are finished and rounded.
+    template <class T>
+    void pool(int64_t n, const T* rounded) const {
+        max_pool_image(rounded, p, q, k, window, image<T>(n));
+    }
+    /// From the convolution's f32; they may be where y is.
+    template <class T>
+    void finish(int64_t n, float* convolved) const {
+        if (relu) isa().elements->f32.relu(convolved, convolved, values());
+        if (stats) stats->add(n, convolved);
+        if constexpr (std::is_same_v<T, float>) {
+            if (window > 1) pool(n, convolved);
+        } else if (window > 1) {
+            const Scratch<T> rounded(values());
+            isa().elements->narrow(convolved, rounded, values());
+            pool(n, rounded.data());
+        } else {
+            isa().elements->narrow(convolved, image<T>(n), values());
+        }
     }
 };
 
 template <class Engine, class T>
 void run(const Engine& engine, const Images<T>& x, const float* bias, const After& after) {
-    const Tensor& y = after.y;
-    const int64_t images = y.extent(0), values = y.extent(1) * y.extent(2) * y.extent(3),
-                  group = engine.images_at_once();
-    T* const out = stored<T>(y);
-    float* const direct = std::is_same_v<T, float> ? reinterpret_cast<float*>(out) : nullptr;
+    const int64_t images = after.y.extent(0), group = engine.images_at_once();
+    float* direct = nullptr;
+    if constexpr (std::is_same_v<T, float>)
+        if (after.window == 1) direct = after.image<float>(0);
     parallel((images + group - 1) / group, [&](int64_t task) {
         const int64_t first = task * group, count = std::min(group, images - first);
-        convolve_images(engine, x, first, count, bias, values, direct,
-                        [&](int64_t n, float* result) { after(n, result, out); });
+        convolve_images(engine, x, first, count, bias, after.values(), direct,
+                        [&](int64_t n, float* result) { after.finish<T>(n, result); });
     });
 }
 
@@ -45,19 +65,21 @@ void run(const Engine& engine, const Images<T>& x, const float* bias, const Afte
 template <class T>
 void convolve(const Images<T>& x, const Padding& padding, Filters filters, int64_t stride, const float* bias,
               const After& after) {
-    const int64_t p = after.y.extent(1), q = after.y.extent(2);
     if constexpr (!std::is_same_v<T, float>)
         if (isa().tiles) {
-            const TileEngine engine(padding, p, q, stride, filters);
+            const TileEngine engine(padding, after.p, after.q, stride, filters);
             return parallel(after.y.extent(0), [&](int64_t n) {
-                engine.run(x, n, bias, after.relu, stored<T>(after.y) + n * p * q * filters.k, after.stats);
+                if (after.window == 1) return engine.run(x, n, bias, after.relu, after.image<T>(n), after.stats);
+                const Scratch<T> result(after.values());
+                engine.run(x, n, bias, after.relu, result.data(), after.stats);
+                after.pool(n, result.data());
             });
         }
     filters.to_bf16 = !std::is_same_v<T, float>;
     if (stride == 1 && Winograd::fits(filters.k, filters.r, filters.s, filters.c))
-        run(Winograd(padding, p, q, filters.k, filters), x, bias, after);
+        run(Winograd(padding, after.p, after.q, filters.k, filters), x, bias, after);
     else
-        run(Direct(padding, p, q, stride, filters), x, bias, after);
+        run(Direct(padding, after.p, after.q, stride, filters), x, bias, after);
 }
 
 /// x and w by their places among the inputs; norm: of x on the way in; out[0], and out[1] if statistics are wanted.
@@ -69,12 +91,19 @@ void forward(const Call& call, const Tensor& x, const Tensor& w, const PaddedBia
     Filters filters = filters_of(w);
     filters.scale = scale;
     const Tensor& y = call.out[0];
+    const int64_t stride = call.attrs.stride, p = (padding.rows - w.extent(1)) / stride + 1,
+                  q = (padding.columns - w.extent(2)) / stride + 1;
     std::optional<StatsCollector> stats;
-    if (call.attrs.stats) stats.emplace(y.extent(0), y.extent(1) * y.extent(2), y.extent(3));
-    const After after{y, stats ? &*stats : nullptr, scale && call.attrs.relu};
-    with_stored(x, [&](auto t) {
-        convolve(images_of<decltype(t)>(x, norm), padding, filters, call.attrs.stride, bias.data(), after);
-    });
+    if (call.attrs.stats) stats.emplace(y.extent(0), p * q, y.extent(3));
+    const After after{y,
+                      p,
+                      q,
+                      y.extent(3),
+                      stats ? &*stats : nullptr,
+                      scale && call.attrs.relu,
+                      std::max<int64_t>(1, call.attrs.window)};
+    with_stored(
+        x, [&](auto t) { convolve(images_of<decltype(t)>(x, norm), padding, filters, stride, bias.data(), after); });
     if (stats) stats->finish(call.out[1]);
 }
 
@@ -109,13 +138,14 @@ void conv2d_dgrad(const Call& call) {
     const Padding padding{dy.extent(1),         dy.extent(2), dy.extent(3), dx.extent(1) + r - 1,
                           dx.extent(2) + s - 1, r - 1 - pad,  s - 1 - pad,  call.attrs.stride};
     const PaddedBias none({}, dx.extent(3));
+    const After after{.y = dx, .p = dx.extent(1), .q = dx.extent(2), .k = dx.extent(3)};
     with_stored(dy, [&](auto t) {
         using T = decltype(t);
         if (call.attrs.stride == 2 && std::is_same_v<T, float>)
             return run(
                 EverySecond<Direct, float>(w, pad, dy.extent(1), dy.extent(2), dx.extent(1), dx.extent(2), false),
-                images_of<T>(dy), none.data(), After{dx});
-        convolve(images_of<T>(dy), padding, turned_filters_of(w), 1, none.data(), After{dx});
+                images_of<T>(dy), none.data(), after);
+        convolve(images_of<T>(dy), padding, turned_filters_of(w), 1, none.data(), after);
     });
 }
 
