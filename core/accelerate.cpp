@@ -54,7 +54,7 @@ std::span<const Tensor> Accelerated::operator()(std::initializer_list<Tensor> in
     Plan& plan = find_or_trace(in, training, found);
     ++calls_;
     hits_ += found;
-    return check ? replay_and_check(plan, in, training) : plan.replay(in);
+    return check ? replay_and_check(plan, in, training) : plan.replay(in, after_step);
 }
 
 const Plan& Accelerated::plan(std::initializer_list<Tensor> inputs, bool training) {

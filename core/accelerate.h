@@ -36,6 +36,9 @@ public:
     bool check = false;
     double check_tolerance = 1e-4;
 
+    /// Called after each step of a replay: what the step has written may be used, beside the steps that follow.
+    Plan::AfterStep after_step;
+
     /// Kept plans as a part of cache_size; calls that found their plan as a part of all (0 before the first).
     double occupancy() const { return double(cache_.size()) / double(cache_size); }
     double hit_rate() const { return calls_ ? double(hits_) / double(calls_) : 0; }

@@ -132,9 +132,13 @@ void Plan::place(std::span<const Tensor> results) {
     }
 }
 
-std::span<const Tensor> Plan::replay(std::span<const Tensor> inputs) {
+std::span<const Tensor> Plan::replay(std::span<const Tensor> inputs, const AfterStep& after_step) {
     for (const Binding& b : bindings_) steps_[b.step].in[b.argument] = b.view.over(inputs[b.input]);
-    for (const Step& step : steps_) execute(step.op, {step.attrs, step.inputs(), step.outputs()});
+    for (size_t s = 0; s < steps_.size(); ++s) {
+        const Step& step = steps_[s];
+        execute(step.op, {step.attrs, step.inputs(), step.outputs()});
+        if (after_step) after_step(*this, s);
+    }
     // Hold nothing of the caller's.
     for (const Binding& b : bindings_) steps_[b.step].in[b.argument] = b.view;
     return results_;

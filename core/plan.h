@@ -9,6 +9,7 @@
 
 #include "core/op_table.h"
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -48,8 +49,10 @@ public:
     Plan(Plan&&) = default;
 
     /// Executes all steps on the context's backend. Inputs must have the placeholders' shapes and types. The results
-    /// keep their memory, and are overwritten by the next replay. Allocates nothing.
-    std::span<const Tensor> replay(std::span<const Tensor> inputs);
+    /// keep their memory, and are overwritten by the next replay. Allocates nothing. after_step, if any, is called
+    /// after each step.
+    using AfterStep = std::function<void(const Plan&, size_t step)>;
+    std::span<const Tensor> replay(std::span<const Tensor> inputs, const AfterStep& after_step = {});
 
     /// Tensors outside of the plan that its steps write: gradients, running statistics.
     const std::vector<Tensor>& written() const { return written_; }

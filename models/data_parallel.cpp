@@ -9,11 +9,6 @@
 
 namespace rg {
 
-void aggregate_gradients(par::Group& group, const Parameters& parameters, double share, par::Algorithm algorithm) {
-    if (group.size() == 1) return;
-    par::aggregate(group, parameters.gradients().span<float>(), share, "gradients", algorithm);
-}
-
 void aggregate_state(par::Group& group, const Parameters& parameters, double share, std::span<double> riders) {
     if (group.size() == 1) return;
     std::vector<par::StateBlock> blocks;

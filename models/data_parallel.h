@@ -11,9 +11,6 @@
 
 namespace rg {
 
-/// gradients = sum of share times each rank's gradients.
-void aggregate_gradients(par::Group& group, const Parameters& parameters, double share, par::Algorithm algorithm);
-
 /// Running mean and variance of all batch-norm layers over the ranks (par/aggregate.h has the formulas); `riders` are
 /// summed over the ranks in the same message, unweighted.
 void aggregate_state(par::Group& group, const Parameters& parameters, double share, std::span<double> riders = {});

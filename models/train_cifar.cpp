@@ -15,6 +15,7 @@
 #include "data/loader.h"
 #include "models/cifar_net.h"
 #include "models/data_parallel.h"
+#include "models/gradient_sum.h"
 #include "models/progress.h"
 #include "models/run_folder.h"
 #include "models/signals.h"
@@ -187,6 +188,10 @@ int train(Settings& s, Options& options, par::Group& group) {
         return {scores, loss};
     });
     network.enabled = s.accelerate;
+    // On one machine the sum is over before a thread that waits for it pays; between machines there is time to hide.
+    const bool overlap = group.local_size() < group.size() && !s.sync_bn;
+    GradientSum gradient_sum(group, parameters, s.allreduce, overlap);
+    network.after_step = [&](const Plan& plan, size_t step) { gradient_sum.after_step(plan, step); };
 
     data::Loader loader(data.train, loader_options(s, group));
     RG_CHECK(loader.batches() > 0, "train_cifar: ", data.train.count, " training images are less than a mini-batch of ",
@@ -223,7 +228,7 @@ int train(Settings& s, Options& options, par::Group& group) {
                            s.threads == 1 ? " thread" : " threads", " x ", group.size(),
                            group.size() == 1 ? " rank" : " ranks", ", ", precision, "; ", data.source, "; ",
                            parameters.count(), " parameters, ", plan.bytes() >> 20, " MiB planned; ", folder->path()));
-        if (s.plan_dump) progress->note(plan.table());
+        if (s.plan_dump) progress->note(plan.table() + gradient_sum.table(plan));
         if (checkpoint) progress->note(cat("resumed from ", checkpoint->path, " at step ", at.step));
     }
 
@@ -257,10 +262,11 @@ int train(Settings& s, Options& options, par::Group& group) {
             sync.share = double(samples) / double(batch.global_size);
 
             // Forward, backward, and the sum over the ranks.
+            gradient_sum.begin(sync.share);
             const std::span<const Tensor> result = network({batch.x, batch.labels}, true);
             const Tensor &scores = result[0], &loss = result[1];
             ++parameters.batches_tracked;
-            aggregate_gradients(group, parameters, sync.share, s.allreduce);
+            gradient_sum.finish();
 
             // Update.
             const double lr = schedule.at(double(at.epoch - 1) + double(at.batch) / double(loader.batches()));

@@ -106,6 +106,8 @@ public:
     double deadline() const { return deadline_; }
     void read_environment();
     void set_deadline(double seconds);
+    /// Waits fail at once from now on. For a thread that leaves with an error while another one waits.
+    void give_up() { deadline_ = 0; }
 
     /// Ends the job with this exit code (MPI), or makes every other rank's next wait a PeerFailed (threads).
     virtual void abort(int code) = 0;
@@ -142,7 +144,7 @@ private:
 
     int rank_, size_, local_rank_, local_size_;
     bool crowded_; // more ranks than cores on this node
-    double deadline_;
+    std::atomic<double> deadline_;
     std::vector<Slot> slots_;
     std::vector<int> free_slots_;
 };

@@ -1,0 +1,71 @@
+// Gradients summed in buckets while backward goes on: the same as summed afterwards, and errors end it.
+#include "core/accelerate.h"
+#include "core/ops.h"
+#include "core/rng.h"
+#include "core/tape.h"
+#include "models/cifar_net.h"
+#include "models/gradient_sum.h"
+#include "par/thread_link.h"
+
+#include <doctest/doctest.h>
+
+using namespace rg;
+
+namespace {
+
+/// One step on this rank's images; gradients of the whole mini-batch.
+std::vector<float> gradients_of(par::Group& group, bool overlap, bool fail, std::string* table = nullptr) {
+    CifarNet net({.width = 32, .depth = 2}); // filters of several buckets
+    Parameters& parameters = net.parameters;
+    const std::vector<Tensor> values = parameters.value_list(), gradients = parameters.gradient_list();
+    Accelerated step([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
+        Tape tape;
+        const Tensor loss = cross_entropy(net.forward(in[0], Mode::train), in[1]);
+        tape.gradients(loss, values, gradients);
+        return {loss};
+    });
+    GradientSum sum(group, parameters, par::Algorithm::automatic, overlap);
+    step.after_step = [&](const Plan& plan, size_t s) {
+        sum.after_step(plan, s);
+        RG_CHECK(!fail || s + 2 < plan.steps().size(), "a rank that fails");
+    };
+    const Tensor x = Tensor::empty({1, 32, 32, 3}), label = Tensor::zeros({1}, DType::i32);
+    Rng random(uint64_t(group.rank()), Purpose::test);
+    for (float& v : x.span<float>()) v = random.normal();
+    for (int i = 0; i < 3; ++i) {
+        sum.begin(group.rank() == 0 ? 0.25 : 0.75);
+        step({x, label}, true);
+        sum.finish();
+    }
+    if (table) *table = sum.table(step.plan({x, label}, true));
+    const std::span<const float> all = parameters.gradients().span<float>();
+    return {all.begin(), all.end()};
+}
+
+} // namespace
+
+TEST_SUITE("models") {
+    TEST_CASE("gradient sum: overlapped with backward or after it, the same bits on every rank") {
+        std::vector<float> results[2][2];
+        std::string table;
+        for (const bool overlap : {false, true})
+            par::run_threads(2, [&](par::Link& link) {
+                par::Group group(link);
+                results[overlap][link.rank()] =
+                    gradients_of(group, overlap, false, overlap && link.rank() == 0 ? &table : nullptr);
+            });
+        CHECK(results[0][0] == results[0][1]);
+        CHECK(results[1][0] == results[0][0]); // two summands: in whatever order
+        CHECK(results[1][1] == results[0][0]);
+        CHECK(std::count(table.begin(), table.end(), '\n') >= 4); // a title and several buckets
+    }
+
+    TEST_CASE("gradient sum: a rank that fails during backward ends the others, and itself") {
+        CHECK_THROWS_WITH_AS(par::run_threads(2,
+                                              [](par::Link& link) {
+                                                  par::Group group(link);
+                                                  gradients_of(group, true, link.rank() == 1);
+                                              }),
+                             doctest::Contains("a rank that fails"), Error);
+    }
+}
