@@ -203,7 +203,9 @@ int train(Settings& s, Options& options, par::Group& group) {
     const int64_t last_epoch = std::max<int64_t>(1, (last_step + loader.batches() - 1) / loader.batches());
 
     // Plans for the batches to come, so that the memory they take is known, and had, before the first step.
-    if (s.accelerate) network.plan({Tensor::empty({kEvaluationBatch, 32, 32, 3})}, false);
+    const int64_t tested = data::share_of(data.test.count, group.size(), group.rank()).size();
+    for (const int64_t n : {std::min(kEvaluationBatch, tested), tested % kEvaluationBatch})
+        if (s.accelerate && n > 0) network.plan({Tensor::empty({n, 32, 32, 3})}, false);
     const int64_t share = data::share_of(s.batch_size, group.size(), group.rank()).size();
     const Plan& plan = network.plan({Tensor::empty({share, 32, 32, 3}), Tensor::empty({share}, DType::i32)}, true);
 
