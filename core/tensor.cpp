@@ -6,8 +6,6 @@
 #include "core/tensor.h"
 
 #include <atomic>
-#include <bit>
-#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -101,14 +99,6 @@ To convert(From value) {
 }
 
 } // namespace
-
-bf16 to_bf16(float value) {
-    const uint32_t bits = std::bit_cast<uint32_t>(value);
-    if (std::isnan(value)) return {uint16_t(bits >> 16 | 0x40)};
-    return {uint16_t((bits + 0x7FFF + (bits >> 16 & 1)) >> 16)};
-}
-
-float to_float(bf16 value) { return std::bit_cast<float>(uint32_t{value.bits} << 16); }
 
 int64_t size_of(DType type) {
     int64_t size = 0;

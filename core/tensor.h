@@ -8,6 +8,7 @@
 #pragma once
 
 #include "core/base.h"
+#include "core/bf16.h"
 
 #include <algorithm>
 #include <array>
@@ -20,13 +21,6 @@ namespace rg {
 
 /// f64 and i64 exist for the reference backend and for files; kernels compute on the others.
 enum class DType : uint8_t { f32, bf16, u8, i32, f64, i64 };
-
-struct bf16 {
-    uint16_t bits;
-};
-/// Round to nearest even; NaN stays NaN.
-bf16 to_bf16(float value);
-float to_float(bf16 value);
 
 int64_t size_of(DType type);
 const char* name_of(DType type);
