@@ -1,0 +1,30 @@
+// bf16 in kernels: conversions of one and of two values, the pair packed in 32 bits as tensor cores take it.
+//
+// The type and the conversion of one value are those of the host (core/bf16.h), so bits agree on both sides.
+#pragma once
+
+#include "core/bf16.h"
+#include "gpu/cuda.cuh"
+
+namespace rg::gpu {
+
+using rg::bf16;
+using rg::to_bf16;
+using rg::to_float;
+
+/// Two values in one register, `low` in the lower half: the order of memory.
+__device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
+#ifdef __CUDA_ARCH__
+    uint32_t pair; // one instruction; NaNs become 0x7fff, which is all that differs
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+#else
+    return uint32_t{to_bf16(low).bits} | uint32_t{to_bf16(high).bits} << 16;
+#endif
+}
+
+__device__ __forceinline__ float2 unpack_bf16(uint32_t pair) {
+    return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
+}
+
+} // namespace rg::gpu

@@ -1,0 +1,86 @@
+// Tensor cores: products of small matrices whose elements lie across the lanes of a warp.
+//
+// All 32 lanes call together, with the same instruction. For lane l, g = l / 4 and t = l % 4 (PTX ISA manual, section
+// "Matrix Fragments"); an element is (row, column), two bf16 share a register with the lower column (for B: row) in
+// the lower half:
+//
+//   m16n8k16 bf16   A 16 x 16   a[0] (g, 2t..2t+1)   a[1] (g+8, 2t..)   a[2] (g, 2t+8..)   a[3] (g+8, 2t+8..)
+//                   B 16 x 8    b[0] (2t..2t+1, g)   b[1] (2t+8..2t+9, g)
+//   m16n8k8  tf32   A 16 x 8    a[0] (g, t)          a[1] (g+8, t)      a[2] (g, t+4)      a[3] (g+8, t+4)
+//                   B 8 x 8     b[0] (t, g)          b[1] (t+4, g)
+//   both            D 16 x 8    d[0] (g, 2t)         d[1] (g, 2t+1)     d[2] (g+8, 2t)     d[3] (g+8, 2t+1)
+//
+// ldmatrix loads 8 x 8 matrices of 16-bit elements: lanes 8i to 8i+7 name the rows of matrix i (16 bytes, aligned),
+// and r[i] of lane l gets its elements (g, 2t) and (g, 2t+1); _trans: (2t, g) and (2t+1, g). So A is an ldmatrix_x4
+// from row-major memory, and B an ldmatrix_x2_trans of row-major memory or an ldmatrix_x2 of its transpose.
+//
+// Sums are in f32. On a GPU their order within one instruction is not specified; the host model adds in double and
+// rounds once.
+#pragma once
+
+#include "gpu/cuda.cuh"
+#ifndef __CUDACC__
+#include "gpu/simt/tensor_core.h"
+#endif
+
+namespace rg::gpu {
+
+#ifdef __CUDACC__
+
+/// d += a b
+__device__ __forceinline__ void mma_bf16_16x8x16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+                 "{%0,%1,%2,%3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+/// d += a b. Operands are the bits of floats, of which the lower 13 are ignored: round with to_tf32() first.
+__device__ __forceinline__ void mma_tf32_16x8x8(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+                 "{%0,%1,%2,%3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+/// The bits of a float rounded to 10 bits of mantissa: to nearest, ties away from zero.
+__device__ __forceinline__ uint32_t to_tf32(float value) {
+    uint32_t bits;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
+    return bits;
+}
+
+#define RG_LDMATRIX_4(name, suffix)                                                                                    \
+    __device__ __forceinline__ void name(uint32_t(&r)[4], const void* shared_row) {                                    \
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4" suffix ".shared.b16 {%0,%1,%2,%3}, [%4];"                         \
+                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])                                                  \
+                     : "r"(uint32_t(__cvta_generic_to_shared(shared_row)))                                             \
+                     : "memory");                                                                                      \
+    }
+#define RG_LDMATRIX_2(name, suffix)                                                                                    \
+    __device__ __forceinline__ void name(uint32_t(&r)[2], const void* shared_row) {                                    \
+        asm volatile("ldmatrix.sync.aligned.m8n8.x2" suffix ".shared.b16 {%0,%1}, [%2];"                               \
+                     : "=r"(r[0]), "=r"(r[1])                                                                          \
+                     : "r"(uint32_t(__cvta_generic_to_shared(shared_row)))                                             \
+                     : "memory");                                                                                      \
+    }
+RG_LDMATRIX_4(ldmatrix_x4, "")
+RG_LDMATRIX_4(ldmatrix_x4_trans, ".trans")
+RG_LDMATRIX_2(ldmatrix_x2, "") // lanes 16 to 31 name no rows
+RG_LDMATRIX_2(ldmatrix_x2_trans, ".trans")
+#undef RG_LDMATRIX_4
+#undef RG_LDMATRIX_2
+
+#else
+
+using simt::ldmatrix_x2;
+using simt::ldmatrix_x2_trans;
+using simt::ldmatrix_x4;
+using simt::ldmatrix_x4_trans;
+using simt::mma_bf16_16x8x16;
+using simt::mma_tf32_16x8x8;
+using simt::to_tf32;
+
+#endif
+
+} // namespace rg::gpu
