@@ -7,7 +7,7 @@ set -eu
 cd "$1"
 shift
 
-find core data par models tests -name '*.h' | sort | xargs -P "$(nproc)" -I '{}' sh -c '
+find core gpu data par models tests -name '*.h' -o -name '*.cuh' | sort | xargs -P "$(nproc)" -I '{}' sh -c '
     header=$1
     shift
     echo "#include \"$header\"" | "$@" -std=c++20 -Wall -Wextra -Werror -fsyntax-only -DRG_ISA=portable -I. -x c++ - ||

@@ -1,6 +1,6 @@
 // The main function of the unit tests: all test_*.cpp are linked with it into one executable.
 //
-// Suites: core, cpu, par, data, models (-ts=core runs one). Everything random in them has a fixed seed, so a failure
+// Suites: core, cpu, simt, par, data, models (-ts=core runs one). Everything random in them has a fixed seed, so a failure
 // repeats as it is; -tc="*part of a name*" runs a single case. Where RG_ISA asks for an instruction set that this
 // processor lacks, there is nothing to test: exit status 77, which the build reports as skipped.
 #define DOCTEST_CONFIG_IMPLEMENT

@@ -1,0 +1,525 @@
+// The executor that runs CUDA kernels on the host: results of correct kernels, and what it says of faulty ones.
+//
+// The kernels stand here; each fault is one that a GPU may run without a word. A fault is found if the error names the
+// kernel and the line: a constant after each faulty kernel counts back to it.
+#include "gpu/async_copy.cuh"
+#include "gpu/bf16.cuh"
+#include "gpu/mma.cuh"
+#include "gpu/reduce.cuh"
+#include "gpu/simt/sanitizers.h"
+#include "tests/temp_dir.h"
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace rg::gpu {
+namespace {
+
+constexpr unsigned kAll = 0xffffffffu;
+
+// ---- correct kernels ----
+
+__global__ void indices_kernel(int* out) {
+    const unsigned block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
+    const unsigned thread = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+    out[block * blockDim.x * blockDim.y * blockDim.z + thread] += int(block * 1000 + thread);
+}
+
+template <class T>
+__global__ void __launch_bounds__(1024) sum_kernel(const T* __restrict__ in, T* __restrict__ out, int n) {
+    T sum = 0;
+    for (int i = int(threadIdx.x); i < n; i += int(blockDim.x)) sum += in[blockIdx.x * unsigned(n) + unsigned(i)];
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) out[blockIdx.x] = sum;
+}
+
+__global__ void transpose_kernel(const float* in, float* out, int n) {
+    using Row = float[33];
+    SHARED(Row, tile, 32);
+    static_assert(sizeof tile == 32 * 33 * 4);
+    for (int i = int(threadIdx.y); i < n; i += int(blockDim.y)) tile[i][threadIdx.x] = in[i * n + int(threadIdx.x)];
+    __syncthreads();
+    for (int i = int(threadIdx.y); i < n; i += int(blockDim.y)) out[i * n + int(threadIdx.x)] = tile[threadIdx.x][i];
+}
+
+template <class T>
+__global__ void shuffle_kernel(T* out) {
+    const int lane = int(threadIdx.x);
+    const T value = T(lane * 10);
+    T* mine = out + lane * 6;
+    mine[0] = __shfl_sync(kAll, value, 5);
+    mine[1] = __shfl_sync(kAll, value, 1, 8);
+    mine[2] = __shfl_up_sync(kAll, value, 3u, 16);
+    mine[3] = __shfl_down_sync(kAll, value, 2u, 8);
+    mine[4] = __shfl_xor_sync(kAll, value, 12, 16);
+    mine[5] = lane < 8 ? __shfl_xor_sync(0xffu, value, 4) : T(-1);
+}
+
+__global__ void vote_kernel(unsigned* out) {
+    const int lane = int(threadIdx.x);
+    out[lane * 4] = __ballot_sync(kAll, lane % 3 == 0);
+    out[lane * 4 + 1] = unsigned(__any_sync(kAll, lane == 7)) + 2 * unsigned(__any_sync(kAll, lane > 31));
+    out[lane * 4 + 2] = unsigned(__all_sync(kAll, lane < 32)) + 2 * unsigned(__all_sync(kAll, lane < 31));
+    // The two halves of the warp go different ways, and vote among themselves.
+    out[lane * 4 + 3] = lane < 16 ? __ballot_sync(0xffffu, lane & 1) : __ballot_sync(0xffff0000u, lane & 2);
+}
+
+/// d [16 x 8] = a [16 x 16] b [16 x 8], row-major bf16 through shared memory and ldmatrix.
+__global__ void mma_bf16_kernel(const bf16* a, const bf16* b, float* d) {
+    SHARED(bf16, a_tile, 16 * 16);
+    SHARED(bf16, b_tile, 16 * 8);
+    const int lane = int(threadIdx.x), g = lane / 4, t = lane % 4;
+    for (int i = lane; i < 16 * 16; i += 32) a_tile[i] = a[i];
+    for (int i = lane; i < 16 * 8; i += 32) b_tile[i] = b[i];
+    __syncwarp();
+    uint32_t a_regs[4], b_regs[2];
+    float sums[4] = {};
+    ldmatrix_x4(a_regs, a_tile + lane % 16 * 16 + lane / 16 * 8);
+    ldmatrix_x2_trans(b_regs, b_tile + lane % 16 * 8);
+    mma_bf16_16x8x16(sums, a_regs, b_regs);
+    for (int i = 0; i < 4; ++i) d[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = sums[i];
+}
+
+__global__ void mma_tf32_kernel(const float* a, const float* b, float* d) {
+    const int lane = int(threadIdx.x), g = lane / 4, t = lane % 4;
+    const uint32_t a_regs[4] = {to_tf32(a[g * 8 + t]), to_tf32(a[(g + 8) * 8 + t]), to_tf32(a[g * 8 + t + 4]),
+                                to_tf32(a[(g + 8) * 8 + t + 4])};
+    const uint32_t b_regs[2] = {to_tf32(b[t * 8 + g]), to_tf32(b[(t + 4) * 8 + g])};
+    float sums[4] = {1, 1, 1, 1};
+    mma_tf32_16x8x8(sums, a_regs, b_regs);
+    for (int i = 0; i < 4; ++i) d[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = sums[i];
+}
+
+/// Four 8 x 8 matrices of the numbers 0 to 255; each lane's registers go out.
+__global__ void ldmatrix_kernel(uint32_t* out) {
+    SHARED(uint16_t, tile, 256);
+    const int lane = int(threadIdx.x);
+    for (int i = lane; i < 256; i += 32) tile[i] = uint16_t(i);
+    __syncwarp();
+    uint32_t r[4], r2[2];
+    ldmatrix_x4(r, tile + lane * 8);
+    for (int i = 0; i < 4; ++i) out[lane * 12 + i] = r[i];
+    ldmatrix_x4_trans(r, tile + lane * 8);
+    for (int i = 0; i < 4; ++i) out[lane * 12 + 4 + i] = r[i];
+    ldmatrix_x2(r2, lane < 16 ? tile + lane * 8 : nullptr);
+    out[lane * 12 + 8] = r2[0], out[lane * 12 + 9] = r2[1];
+    ldmatrix_x2_trans(r2, lane < 16 ? tile + lane * 8 : nullptr);
+    out[lane * 12 + 10] = r2[0], out[lane * 12 + 11] = r2[1];
+}
+
+/// Sums of neighbours, over tiles that are fetched one ahead; the last tile is cut off at n.
+__global__ void pipeline_kernel(const float* in, float* out, int n, bool with_wait) {
+    DYNAMIC_SHARED(float, tiles); // two of 4 blockDim.x
+    const int thread = int(threadIdx.x), tile = 4 * int(blockDim.x), count = (n + tile - 1) / tile;
+    const auto fetch = [&](int i) {
+        const int begin = i * tile + 4 * thread, left = max(0, min(4, n - begin));
+        if (i < count) cp_async_16(tiles + i % 2 * tile + 4 * thread, in + (left ? begin : 0), 4 * left);
+        cp_async_commit();
+    };
+    fetch(0);
+    for (int i = 0; i < count; ++i) {
+        fetch(i + 1);
+        if (with_wait) cp_async_wait<1>();
+        __syncthreads();
+        const float* const now = tiles + i % 2 * tile;
+        for (int j = thread; j < tile && i * tile + j < n; j += int(blockDim.x))
+            out[i * tile + j] = now[j] + (j + 1 < tile ? now[j + 1] : 0);
+        __syncthreads();
+    }
+    cp_async_wait<0>();
+}
+
+// ---- faults ----
+
+__global__ void missing_barrier_kernel(float* out) {
+    SHARED(float, values, 64);
+    const int thread = int(threadIdx.x);
+    values[thread] = float(thread);
+    out[thread] = values[(thread + 1) % 64];
+}
+constexpr int kMissingBarrier = __LINE__ - 3;
+
+__global__ void write_beyond_kernel(float* out, int index) {
+    SHARED(float, first, 10);
+    SHARED(float, second, 64);
+    float* const pointer = first;
+    second[threadIdx.x] = 1;
+    if (threadIdx.x == 3) pointer[index] = 1;
+    __syncthreads();
+    out[threadIdx.x] = second[threadIdx.x];
+}
+constexpr int kWriteBeyond = __LINE__ - 4;
+
+__global__ void read_beyond_kernel(float* out) {
+    SHARED(float, values, 64);
+    const float* const pointer = values;
+    values[threadIdx.x] = 1;
+    __syncthreads();
+    out[threadIdx.x] = pointer[threadIdx.x + 1];
+}
+constexpr int kReadBeyond = __LINE__ - 2;
+
+__global__ void early_return_kernel(int n) {
+    if (int(threadIdx.x) >= n) return;
+    __syncthreads();
+}
+constexpr int kEarlyReturn = __LINE__ - 2;
+
+__global__ void divergent_kernel() {
+    if (threadIdx.x % 64 < 32)
+        __syncthreads();
+    else
+        __syncthreads();
+}
+constexpr int kDivergent = __LINE__ - 4;
+
+__global__ void width_kernel(int* out, int width) { out[threadIdx.x] = __shfl_xor_sync(kAll, 1, 1, width); }
+constexpr int kWidth = __LINE__ - 1;
+
+__global__ void mask_kernel(int* out, unsigned mask, int source) {
+    out[threadIdx.x] = __shfl_sync(mask, int(threadIdx.x), source);
+}
+constexpr int kMask = __LINE__ - 2;
+
+__global__ void lane_left_kernel(int* out) {
+    if (threadIdx.x == 9) return;
+    out[threadIdx.x] = __any_sync(kAll, 1);
+}
+constexpr int kLaneLeft = __LINE__ - 2;
+
+__global__ void lane_elsewhere_kernel(int* out) {
+    if (threadIdx.x == 9) __syncthreads();
+    out[threadIdx.x] = __any_sync(kAll, 1);
+}
+constexpr int kLaneElsewhere = __LINE__ - 2;
+
+__global__ void different_collectives_kernel(int* out) {
+    out[threadIdx.x] = threadIdx.x < 16 ? __any_sync(kAll, 1) : __all_sync(kAll, 1);
+}
+constexpr int kDifferent = __LINE__ - 2;
+
+__global__ void copy_kernel(const float* in, int mode) {
+    SHARED(float, tile, 64);
+    if (mode == 0) cp_async_16(tile + 1, in);
+    if (mode == 1) cp_async_16(tile + 64, in);
+    if (mode == 2) cp_async_16(tile, in, 17);
+    if (mode == 3) cp_async_4(tile, in);
+}
+constexpr int kCopy = __LINE__ - 5;
+
+__global__ void large_kernel() {
+    SHARED(float, tile, 12 * 1024 + 1);
+    tile[0] = 0;
+}
+
+struct Counted {
+    explicit Counted(int* count) : count(count) { ++*count; }
+    ~Counted() { --*count; }
+    int* count;
+};
+__global__ void unwound_kernel(int* alive) {
+    const Counted counted(alive + threadIdx.x);
+    __syncthreads();
+    if (threadIdx.x == 40) __shfl_sync(kAll, 1, 1, 3);
+    __syncthreads();
+}
+
+// ---- what the tests share ----
+
+/// A line of this file, as errors give it.
+std::string line(int number) { return cat("test_simt.cpp:", number); }
+
+/// The text of the error, which must have all these parts.
+template <class F>
+void check_fault(F&& f, std::initializer_list<std::string> parts) {
+    const std::string error = error_of(f);
+    for (const std::string& part : parts) {
+        CAPTURE(error);
+        CAPTURE(part);
+        CHECK(contains(error, part));
+    }
+}
+
+/// A sanitizer ends the process: so f runs in one of its own, and what that says must have all these parts.
+template <class F>
+void check_sanitizer(F&& f, std::initializer_list<std::string> parts) {
+    int ends[2];
+    REQUIRE(::pipe(ends) == 0);
+    std::fflush(nullptr); // or the child would write it again
+    const pid_t child = ::fork();
+    if (child == 0) {
+        ::dup2(ends[1], 2);
+        error_of(f);
+        std::exit(0); // not _exit(): ThreadSanitizer's exit status
+    }
+    ::close(ends[1]);
+    std::string report;
+    char part[4096];
+    for (ssize_t got; (got = ::read(ends[0], part, sizeof part)) > 0;) report.append(part, size_t(got));
+    ::close(ends[0]);
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    CHECK(status != 0);
+    for (const std::string& wanted : parts) {
+        CAPTURE(report);
+        CAPTURE(wanted);
+        CHECK(contains(report, wanted));
+    }
+}
+
+} // namespace
+
+TEST_SUITE("simt") {
+    TEST_CASE("simt: every thread of every block runs once and knows where it is") {
+        std::vector<int> out(size_t(2 * 3 * 2) * (4 * 3 * 5), 7);
+        simt::run_in_every_order(
+            [&] { RG_LAUNCH(indices_kernel, dim3(2, 3, 2), dim3(4, 3, 5), 0, nullptr, out.data()); }, out);
+        for (int i = 0; i < int(out.size()); ++i) CHECK(out[size_t(i)] == 7 + i / 60 * 1000 + i % 60);
+    }
+
+    TEST_CASE_TEMPLATE("simt: sums over a block", T, float, double) {
+        for (int threads : {32, 64, 256, 1024}) {
+            CAPTURE(threads);
+            const int n = 1000, blocks = 3;
+            std::vector<T> in(size_t(n * blocks)), out(blocks, T(-1));
+            for (size_t i = 0; i < in.size(); ++i) in[i] = T(i % 17);
+            simt::run_in_every_order(
+                [&] { RG_LAUNCH(sum_kernel<T>, blocks, unsigned(threads), 0, nullptr, in.data(), out.data(), n); },
+                out);
+            for (int b = 0; b < blocks; ++b) {
+                T expected = 0;
+                for (int i = 0; i < n; ++i) expected += in[size_t(b * n + i)];
+                CHECK(out[size_t(b)] == expected);
+            }
+        }
+    }
+
+    TEST_CASE("simt: a transposition through two-dimensional shared memory") {
+        std::vector<float> in(32 * 32), out(32 * 32);
+        for (size_t i = 0; i < in.size(); ++i) in[i] = float(i);
+        simt::run_in_every_order(
+            [&] { RG_LAUNCH(transpose_kernel, 1, dim3(32, 8), 0, nullptr, in.data(), out.data(), 32); }, out);
+        for (size_t i = 0; i < in.size(); ++i) CHECK(out[i] == in[i % 32 * 32 + i / 32]);
+    }
+
+    TEST_CASE_TEMPLATE("simt: shuffles", T, int, unsigned, float, double) {
+        std::vector<T> out(32 * 6);
+        simt::run_in_every_order([&] { RG_LAUNCH(shuffle_kernel<T>, 1, 32, 0, nullptr, out.data()); }, out);
+        for (int lane = 0; lane < 32; ++lane) {
+            CAPTURE(lane);
+            const T* const mine = out.data() + lane * 6;
+            CHECK(mine[0] == T(50));
+            CHECK(mine[1] == T((lane / 8 * 8 + 1) * 10));
+            CHECK(mine[2] == T((lane % 16 < 3 ? lane : lane - 3) * 10));
+            CHECK(mine[3] == T((lane % 8 > 5 ? lane : lane + 2) * 10));
+            CHECK(mine[4] == T((lane ^ 12) * 10));
+            CHECK(mine[5] == (lane < 8 ? T((lane ^ 4) * 10) : T(-1)));
+        }
+    }
+
+    TEST_CASE("simt: votes, also of part of a warp") {
+        std::vector<unsigned> out(32 * 4);
+        simt::run_in_every_order([&] { RG_LAUNCH(vote_kernel, 1, 32, 0, nullptr, out.data()); }, out);
+        for (size_t lane = 0; lane < 32; ++lane) {
+            CHECK(out[lane * 4] == 0x49249249u);
+            CHECK(out[lane * 4 + 1] == 1);
+            CHECK(out[lane * 4 + 2] == 1);
+            CHECK(out[lane * 4 + 3] == (lane < 16 ? 0xaaaau : 0xcccc0000u));
+        }
+    }
+
+    TEST_CASE("simt: bf16 on tensor cores against plain loops") {
+        std::vector<bf16> a(16 * 16), b(16 * 8);
+        for (size_t i = 0; i < a.size(); ++i)
+            a[i] = to_bf16(float(int(i * 37 % 251) - 125)); // distinct up to rounding, exact in bf16
+        for (size_t i = 0; i < b.size(); ++i) b[i] = to_bf16(float(int(i) - 60));
+        std::vector<float> d(16 * 8);
+        simt::run_in_every_order([&] { RG_LAUNCH(mma_bf16_kernel, 1, 32, 0, nullptr, a.data(), b.data(), d.data()); },
+                                 d);
+        for (size_t row = 0; row < 16; ++row)
+            for (size_t column = 0; column < 8; ++column) {
+                float sum = 0;
+                for (size_t k = 0; k < 16; ++k) sum += to_float(a[row * 16 + k]) * to_float(b[k * 8 + column]);
+                CHECK(d[row * 8 + column] == sum);
+            }
+    }
+
+    TEST_CASE("simt: tf32 on tensor cores against plain loops") {
+        std::vector<float> a(16 * 8), b(8 * 8), d(16 * 8);
+        for (size_t i = 0; i < a.size(); ++i) a[i] = float(int(i) - 60);
+        for (size_t i = 0; i < b.size(); ++i) b[i] = float(int(i * 11 % 67) - 30);
+        simt::run_in_every_order([&] { RG_LAUNCH(mma_tf32_kernel, 1, 32, 0, nullptr, a.data(), b.data(), d.data()); },
+                                 d);
+        for (size_t row = 0; row < 16; ++row)
+            for (size_t column = 0; column < 8; ++column) {
+                float sum = 1;
+                for (size_t k = 0; k < 8; ++k) sum += a[row * 8 + k] * b[k * 8 + column];
+                CHECK(d[row * 8 + column] == sum);
+            }
+    }
+
+    TEST_CASE("simt: rounding to tf32 and packing of bf16") {
+        const auto rounded = [](float x) { return __uint_as_float(to_tf32(x)); };
+        CHECK(rounded(1.0f) == 1.0f);
+        CHECK(rounded(1 + 0x1p-11f) == 1 + 0x1p-10f); // a tie: away from zero
+        CHECK(rounded(-1 - 0x1p-11f) == -1 - 0x1p-10f);
+        CHECK(rounded(1 + 0x1p-12f) == 1.0f);
+        CHECK(std::isinf(rounded(3.4028235e38f)));
+        CHECK(std::isnan(rounded(NAN)));
+        CHECK(std::isinf(rounded(-INFINITY)));
+        const uint32_t pair = pack_bf16(1.5f, -2.0f);
+        CHECK(pair == 0xc0003fc0u);
+        CHECK(unpack_bf16(pair).x == 1.5f);
+        CHECK(unpack_bf16(pair).y == -2.0f);
+    }
+
+    TEST_CASE("simt: ldmatrix deals rows and columns to the lanes") {
+        std::vector<uint32_t> out(32 * 12);
+        simt::run_in_every_order([&] { RG_LAUNCH(ldmatrix_kernel, 1, 32, 0, nullptr, out.data()); }, out);
+        for (uint32_t lane = 0; lane < 32; ++lane)
+            for (uint32_t m = 0; m < 4; ++m) {
+                const uint32_t g = lane / 4, t = lane % 4;
+                const uint32_t straight = (64 * m + 8 * g + 2 * t) | (64 * m + 8 * g + 2 * t + 1) << 16;
+                const uint32_t transposed = (64 * m + 16 * t + g) | (64 * m + 16 * t + 8 + g) << 16;
+                CHECK(out[lane * 12 + m] == straight);
+                CHECK(out[lane * 12 + 4 + m] == transposed);
+                if (m >= 2) continue;
+                CHECK(out[lane * 12 + 8 + m] == straight);
+                CHECK(out[lane * 12 + 10 + m] == transposed);
+            }
+    }
+
+    TEST_CASE("simt: a pipeline of asynchronous copies") {
+        for (int n : {1, 128, 300, 515}) {
+            CAPTURE(n);
+            const int tile = 128;
+            std::vector<float> in(size_t(n) + 3), out(static_cast<size_t>(n)); // whole copies of 16 bytes
+            for (int i = 0; i < n; ++i) in[size_t(i)] = float(i + 1);
+            simt::run_in_every_order(
+                [&] { RG_LAUNCH(pipeline_kernel, 1, tile / 4, 2 * tile * 4, nullptr, in.data(), out.data(), n, true); },
+                out);
+            for (int i = 0; i < n; ++i)
+                CHECK(out[size_t(i)] == float(i + 1) + (i % tile + 1 < tile && i + 1 < n ? float(i + 2) : 0));
+        }
+    }
+
+    TEST_CASE("simt: a missing barrier shows between the orders of threads") {
+        std::vector<float> out(64);
+        const auto run = [&] {
+            simt::run_in_every_order([&] { RG_LAUNCH(missing_barrier_kernel, 1, 64, 0, nullptr, out.data()); }, out);
+        };
+        if (simt::kTsan) return check_sanitizer(run, {"data race", line(kMissingBarrier), line(kMissingBarrier + 1)});
+        check_fault(run,
+                    {"missing_barrier_kernel: output 0 differs at byte ", "reverse instead of forward", "a barrier"});
+    }
+
+    TEST_CASE("simt: writes beyond the ends of shared arrays") {
+        std::vector<float> out(64);
+        for (int index : {10, 12, -1}) {
+            CAPTURE(index);
+            const auto run = [&] { RG_LAUNCH(write_beyond_kernel, 2, 64, 0, nullptr, out.data(), index); };
+            if (simt::kAsan)
+                check_sanitizer(run, {"use-after-poison", line(kWriteBeyond)});
+            else
+                check_fault(run,
+                            {"write_beyond_kernel: block (0,0,0): shared array first of 40 bytes was written up to ",
+                             index < 0 ? " 4 bytes before its beginning" : cat(4 * (index - 9), " bytes past"),
+                             line(kWriteBeyond + 1)});
+        }
+    }
+
+    TEST_CASE("simt: reads beyond the end of a shared array are NaN, or end the program") {
+        std::vector<float> out(64);
+        const auto run = [&] { RG_LAUNCH(read_beyond_kernel, 1, 64, 0, nullptr, out.data()); };
+        if (simt::kAsan) return check_sanitizer(run, {"use-after-poison", line(kReadBeyond)});
+        run();
+        CHECK(out[62] == 1);
+        CHECK(std::isnan(out[63]));
+    }
+
+    TEST_CASE("simt: threads that return before a barrier, and barriers in branches") {
+        check_fault([] { RG_LAUNCH(early_return_kernel, 3, 64, 0, nullptr, 40); },
+                    {"early_return_kernel: block (0,0,0): ", "threads 0-39 wait in __syncthreads at ",
+                     line(kEarlyReturn), "threads 40-63 returned"});
+        check_fault([] { RG_LAUNCH(divergent_kernel, 1, 128, 0, nullptr); },
+                    {"divergent_kernel: block (0,0,0): ", "threads 0-31,64-95 wait in __syncthreads at ",
+                     line(kDivergent), "threads 32-63,96-127 wait", line(kDivergent + 2)});
+    }
+
+    TEST_CASE("simt: shuffles of a wrong width, with a wrong mask, from a wrong lane") {
+        std::vector<int> out(64);
+        for (int width : {0, 3, 33, 64, -1})
+            check_fault([&] { RG_LAUNCH(width_kernel, 1, 32, 0, nullptr, out.data(), width); },
+                        {"width_kernel: block (0,0,0): thread 0: ", cat("width ", width, " is not"), line(kWidth)});
+        check_fault([&] { RG_LAUNCH(mask_kernel, 1, 32, 0, nullptr, out.data(), 0xfffffeffu, 0); },
+                    {"thread 8: __shfl_sync: mask 0xfffffeff lacks the calling lane", line(kMask)});
+        check_fault([&] { RG_LAUNCH(mask_kernel, 1, 16, 0, nullptr, out.data(), 0xffffu, 20); },
+                    {"thread 0: __shfl_sync: reads lane 20, which is not in mask 0xffff", line(kMask)});
+        check_fault([&] { RG_LAUNCH(mask_kernel, 1, 40, 0, nullptr, out.data(), kAll, 0); },
+                    {"thread 32: __shfl_sync: lane 8 of mask 0xffffffff is beyond the end", line(kMask)});
+    }
+
+    TEST_CASE("simt: lanes that do not come to a meeting") {
+        std::vector<int> out(64);
+        check_fault(
+            [&] { RG_LAUNCH(lane_left_kernel, 1, 32, 0, nullptr, out.data()); },
+            {"lane_left_kernel: ", "thread 9: returned, while thread 0 waits for it in __any_sync", line(kLaneLeft)});
+        simt::settings().order = simt::Order::reverse;
+        check_fault([&] { RG_LAUNCH(lane_left_kernel, 1, 32, 0, nullptr, out.data()); },
+                    {"thread 9: returned, while thread 10 waits for it", line(kLaneLeft)});
+        simt::settings().order = simt::Order::forward;
+        check_fault([&] { RG_LAUNCH(lane_elsewhere_kernel, 1, 32, 0, nullptr, out.data()); },
+                    {"threads 0-8,10-31 wait in __any_sync", line(kLaneElsewhere), "threads 9 wait in __syncthreads"});
+        check_fault([&] { RG_LAUNCH(different_collectives_kernel, 1, 32, 0, nullptr, out.data()); },
+                    {"thread 16: __all_sync meets __any_sync of thread 0 at ", line(kDifferent)});
+    }
+
+    TEST_CASE("simt: a missing wait for an asynchronous copy") {
+        std::vector<float> in(300, 1.0f), out(300);
+        RG_LAUNCH(pipeline_kernel, 1, 32, 1024, nullptr, in.data(), out.data(), 300, true);
+        CHECK(out[0] == 2);
+        RG_LAUNCH(pipeline_kernel, 1, 32, 1024, nullptr, in.data(), out.data(), 300, false);
+        CHECK(std::isnan(out[0]));
+        check_fault(
+            [&] {
+                simt::run_in_every_order(
+                    [&] { RG_LAUNCH(pipeline_kernel, 1, 32, 1024, nullptr, in.data(), out.data(), 300, false); }, out);
+            },
+            {"pipeline_kernel: output 0 differs at byte 0", "eager copies", "a wait is missing"});
+    }
+
+    TEST_CASE("simt: asynchronous copies that cannot be") {
+        alignas(16) const float in[8] = {};
+        const char* const messages[] = {"misaligned destination", "destination is not in shared memory",
+                                        "copy of 17 out of 16 bytes", "returned without waiting"};
+        for (int mode = 0; mode < 4; ++mode)
+            check_fault([&] { RG_LAUNCH(copy_kernel, 1, 1, 0, nullptr, in, mode); },
+                        {"copy_kernel: block (0,0,0): thread 0: ", messages[mode], line(kCopy + mode)});
+    }
+
+    TEST_CASE("simt: launches that no GPU takes") {
+        std::vector<int> out(64);
+        check_fault([&] { RG_LAUNCH(indices_kernel, 1, 1025, 0, nullptr, out.data()); },
+                    {"indices_kernel: ", "block of 1025"});
+        check_fault([&] { RG_LAUNCH(indices_kernel, 0, 32, 0, nullptr, out.data()); },
+                    {"indices_kernel: ", "grid of 0"});
+        check_fault([&] { RG_LAUNCH(indices_kernel, 1, 32, 300 << 10, nullptr, out.data()); },
+                    {"shared memory: 307200 bytes"});
+        check_fault([&] { RG_LAUNCH(large_kernel, 1, 32, 0, nullptr); },
+                    {"static shared memory with tile", "at most 49152"});
+    }
+
+    TEST_CASE("simt: after a fault the stacks are unwound, and the next launch is as ever") {
+        std::vector<int> alive(96);
+        check_fault([&] { RG_LAUNCH(unwound_kernel, 2, 96, 0, nullptr, alive.data()); }, {"thread 40: "});
+        CHECK(alive == std::vector<int>(96, 0));
+        std::vector<float> in(256, 1.0f), out(1);
+        RG_LAUNCH(sum_kernel<float>, 1, 64, 0, nullptr, in.data(), out.data(), 256);
+        CHECK(out[0] == 256);
+    }
+}
+} // namespace rg::gpu
