@@ -55,8 +55,8 @@ void launch(void (*kernel)(P...), const char* name, dim3 grid, dim3 block, size_
     const auto check = [&](cudaError_t status, const char* what) {
         check_launch(status, name, what, grid, block, shared_bytes);
     };
-    // 48 KiB is what a kernel may have without asking.
-    if (shared_bytes > 48 << 10)
+    // Beyond 48 KiB, static and dynamic together, a kernel has to ask.
+    if (shared_bytes)
         check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared_bytes)),
               "shared memory");
     kernel<<<grid, block, shared_bytes, stream>>>(args...);

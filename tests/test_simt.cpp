@@ -1,20 +1,11 @@
-// The executor that runs CUDA kernels on the host: results of correct kernels, and what it says of faulty ones.
-//
-// The kernels stand here; each fault is one that a GPU may run without a word. A fault is found if the error names the
-// kernel and the line: a constant after each faulty kernel counts back to it.
-#include "gpu/async_copy.cuh"
+// The executor that runs CUDA kernels on the host: correct kernels, in every order of threads.
 #include "gpu/bf16.cuh"
 #include "gpu/mma.cuh"
 #include "gpu/reduce.cuh"
-#include "gpu/simt/sanitizers.h"
-#include "tests/temp_dir.h"
+#include "tests/simt_pipeline.cuh"
 
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
 #include <doctest/doctest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 namespace rg::gpu {
 namespace {
@@ -109,166 +100,6 @@ __global__ void ldmatrix_kernel(uint32_t* out) {
     out[lane * 12 + 8] = r2[0], out[lane * 12 + 9] = r2[1];
     ldmatrix_x2_trans(r2, lane < 16 ? tile + lane * 8 : nullptr);
     out[lane * 12 + 10] = r2[0], out[lane * 12 + 11] = r2[1];
-}
-
-/// Sums of neighbours, over tiles that are fetched one ahead; the last tile is cut off at n.
-__global__ void pipeline_kernel(const float* in, float* out, int n, bool with_wait) {
-    DYNAMIC_SHARED(float, tiles); // two of 4 blockDim.x
-    const int thread = int(threadIdx.x), tile = 4 * int(blockDim.x), count = (n + tile - 1) / tile;
-    const auto fetch = [&](int i) {
-        const int begin = i * tile + 4 * thread, left = max(0, min(4, n - begin));
-        if (i < count) cp_async_16(tiles + i % 2 * tile + 4 * thread, in + (left ? begin : 0), 4 * left);
-        cp_async_commit();
-    };
-    fetch(0);
-    for (int i = 0; i < count; ++i) {
-        fetch(i + 1);
-        if (with_wait) cp_async_wait<1>();
-        __syncthreads();
-        const float* const now = tiles + i % 2 * tile;
-        for (int j = thread; j < tile && i * tile + j < n; j += int(blockDim.x))
-            out[i * tile + j] = now[j] + (j + 1 < tile ? now[j + 1] : 0);
-        __syncthreads();
-    }
-    cp_async_wait<0>();
-}
-
-// ---- faults ----
-
-__global__ void missing_barrier_kernel(float* out) {
-    SHARED(float, values, 64);
-    const int thread = int(threadIdx.x);
-    values[thread] = float(thread);
-    out[thread] = values[(thread + 1) % 64];
-}
-constexpr int kMissingBarrier = __LINE__ - 3;
-
-__global__ void write_beyond_kernel(float* out, int index) {
-    SHARED(float, first, 10);
-    SHARED(float, second, 64);
-    float* const pointer = first;
-    second[threadIdx.x] = 1;
-    if (threadIdx.x == 3) pointer[index] = 1;
-    __syncthreads();
-    out[threadIdx.x] = second[threadIdx.x];
-}
-constexpr int kWriteBeyond = __LINE__ - 4;
-
-__global__ void read_beyond_kernel(float* out) {
-    SHARED(float, values, 64);
-    const float* const pointer = values;
-    values[threadIdx.x] = 1;
-    __syncthreads();
-    out[threadIdx.x] = pointer[threadIdx.x + 1];
-}
-constexpr int kReadBeyond = __LINE__ - 2;
-
-__global__ void early_return_kernel(int n) {
-    if (int(threadIdx.x) >= n) return;
-    __syncthreads();
-}
-constexpr int kEarlyReturn = __LINE__ - 2;
-
-__global__ void divergent_kernel() {
-    if (threadIdx.x % 64 < 32)
-        __syncthreads();
-    else
-        __syncthreads();
-}
-constexpr int kDivergent = __LINE__ - 4;
-
-__global__ void width_kernel(int* out, int width) { out[threadIdx.x] = __shfl_xor_sync(kAll, 1, 1, width); }
-constexpr int kWidth = __LINE__ - 1;
-
-__global__ void mask_kernel(int* out, unsigned mask, int source) {
-    out[threadIdx.x] = __shfl_sync(mask, int(threadIdx.x), source);
-}
-constexpr int kMask = __LINE__ - 2;
-
-__global__ void lane_left_kernel(int* out) {
-    if (threadIdx.x == 9) return;
-    out[threadIdx.x] = __any_sync(kAll, 1);
-}
-constexpr int kLaneLeft = __LINE__ - 2;
-
-__global__ void lane_elsewhere_kernel(int* out) {
-    if (threadIdx.x == 9) __syncthreads();
-    out[threadIdx.x] = __any_sync(kAll, 1);
-}
-constexpr int kLaneElsewhere = __LINE__ - 2;
-
-__global__ void different_collectives_kernel(int* out) {
-    out[threadIdx.x] = threadIdx.x < 16 ? __any_sync(kAll, 1) : __all_sync(kAll, 1);
-}
-constexpr int kDifferent = __LINE__ - 2;
-
-__global__ void copy_kernel(const float* in, int mode) {
-    SHARED(float, tile, 64);
-    if (mode == 0) cp_async_16(tile + 1, in);
-    if (mode == 1) cp_async_16(tile + 64, in);
-    if (mode == 2) cp_async_16(tile, in, 17);
-    if (mode == 3) cp_async_4(tile, in);
-}
-constexpr int kCopy = __LINE__ - 5;
-
-__global__ void large_kernel() {
-    SHARED(float, tile, 12 * 1024 + 1);
-    tile[0] = 0;
-}
-
-struct Counted {
-    explicit Counted(int* count) : count(count) { ++*count; }
-    ~Counted() { --*count; }
-    int* count;
-};
-__global__ void unwound_kernel(int* alive) {
-    const Counted counted(alive + threadIdx.x);
-    __syncthreads();
-    if (threadIdx.x == 40) __shfl_sync(kAll, 1, 1, 3);
-    __syncthreads();
-}
-
-// ---- what the tests share ----
-
-/// A line of this file, as errors give it.
-std::string line(int number) { return cat("test_simt.cpp:", number); }
-
-/// The text of the error, which must have all these parts.
-template <class F>
-void check_fault(F&& f, std::initializer_list<std::string> parts) {
-    const std::string error = error_of(f);
-    for (const std::string& part : parts) {
-        CAPTURE(error);
-        CAPTURE(part);
-        CHECK(contains(error, part));
-    }
-}
-
-/// A sanitizer ends the process: so f runs in one of its own, and what that says must have all these parts.
-template <class F>
-void check_sanitizer(F&& f, std::initializer_list<std::string> parts) {
-    int ends[2];
-    REQUIRE(::pipe(ends) == 0);
-    std::fflush(nullptr); // or the child would write it again
-    const pid_t child = ::fork();
-    if (child == 0) {
-        ::dup2(ends[1], 2);
-        error_of(f);
-        std::exit(0); // not _exit(): ThreadSanitizer's exit status
-    }
-    ::close(ends[1]);
-    std::string report;
-    char part[4096];
-    for (ssize_t got; (got = ::read(ends[0], part, sizeof part)) > 0;) report.append(part, size_t(got));
-    ::close(ends[0]);
-    int status = 0;
-    ::waitpid(child, &status, 0);
-    CHECK(status != 0);
-    for (const std::string& wanted : parts) {
-        CAPTURE(report);
-        CAPTURE(wanted);
-        CHECK(contains(report, wanted));
-    }
 }
 
 } // namespace
@@ -400,126 +231,14 @@ TEST_SUITE("simt") {
             std::vector<float> in(size_t(n) + 3), out(static_cast<size_t>(n)); // whole copies of 16 bytes
             for (int i = 0; i < n; ++i) in[size_t(i)] = float(i + 1);
             simt::run_in_every_order(
-                [&] { RG_LAUNCH(pipeline_kernel, 1, tile / 4, 2 * tile * 4, nullptr, in.data(), out.data(), n, true); },
+                [&] {
+                    RG_LAUNCH(pipeline_kernel, 1, tile / 4, 2 * tile * 4, nullptr, in.data(), out.data(), n,
+                              Pipeline{});
+                },
                 out);
             for (int i = 0; i < n; ++i)
                 CHECK(out[size_t(i)] == float(i + 1) + (i % tile + 1 < tile && i + 1 < n ? float(i + 2) : 0));
         }
-    }
-
-    TEST_CASE("simt: a missing barrier shows between the orders of threads") {
-        std::vector<float> out(64);
-        const auto run = [&] {
-            simt::run_in_every_order([&] { RG_LAUNCH(missing_barrier_kernel, 1, 64, 0, nullptr, out.data()); }, out);
-        };
-        if (simt::kTsan) return check_sanitizer(run, {"data race", line(kMissingBarrier), line(kMissingBarrier + 1)});
-        check_fault(run,
-                    {"missing_barrier_kernel: output 0 differs at byte ", "reverse instead of forward", "a barrier"});
-    }
-
-    TEST_CASE("simt: writes beyond the ends of shared arrays") {
-        std::vector<float> out(64);
-        for (int index : {10, 12, -1}) {
-            CAPTURE(index);
-            const auto run = [&] { RG_LAUNCH(write_beyond_kernel, 2, 64, 0, nullptr, out.data(), index); };
-            if (simt::kAsan)
-                check_sanitizer(run, {"use-after-poison", line(kWriteBeyond)});
-            else
-                check_fault(run,
-                            {"write_beyond_kernel: block (0,0,0): shared array first of 40 bytes was written up to ",
-                             index < 0 ? " 4 bytes before its beginning" : cat(4 * (index - 9), " bytes past"),
-                             line(kWriteBeyond + 1)});
-        }
-    }
-
-    TEST_CASE("simt: reads beyond the end of a shared array are NaN, or end the program") {
-        std::vector<float> out(64);
-        const auto run = [&] { RG_LAUNCH(read_beyond_kernel, 1, 64, 0, nullptr, out.data()); };
-        if (simt::kAsan) return check_sanitizer(run, {"use-after-poison", line(kReadBeyond)});
-        run();
-        CHECK(out[62] == 1);
-        CHECK(std::isnan(out[63]));
-    }
-
-    TEST_CASE("simt: threads that return before a barrier, and barriers in branches") {
-        check_fault([] { RG_LAUNCH(early_return_kernel, 3, 64, 0, nullptr, 40); },
-                    {"early_return_kernel: block (0,0,0): ", "threads 0-39 wait in __syncthreads at ",
-                     line(kEarlyReturn), "threads 40-63 returned"});
-        check_fault([] { RG_LAUNCH(divergent_kernel, 1, 128, 0, nullptr); },
-                    {"divergent_kernel: block (0,0,0): ", "threads 0-31,64-95 wait in __syncthreads at ",
-                     line(kDivergent), "threads 32-63,96-127 wait", line(kDivergent + 2)});
-    }
-
-    TEST_CASE("simt: shuffles of a wrong width, with a wrong mask, from a wrong lane") {
-        std::vector<int> out(64);
-        for (int width : {0, 3, 33, 64, -1})
-            check_fault([&] { RG_LAUNCH(width_kernel, 1, 32, 0, nullptr, out.data(), width); },
-                        {"width_kernel: block (0,0,0): thread 0: ", cat("width ", width, " is not"), line(kWidth)});
-        check_fault([&] { RG_LAUNCH(mask_kernel, 1, 32, 0, nullptr, out.data(), 0xfffffeffu, 0); },
-                    {"thread 8: __shfl_sync: mask 0xfffffeff lacks the calling lane", line(kMask)});
-        check_fault([&] { RG_LAUNCH(mask_kernel, 1, 16, 0, nullptr, out.data(), 0xffffu, 20); },
-                    {"thread 0: __shfl_sync: reads lane 20, which is not in mask 0xffff", line(kMask)});
-        check_fault([&] { RG_LAUNCH(mask_kernel, 1, 40, 0, nullptr, out.data(), kAll, 0); },
-                    {"thread 32: __shfl_sync: lane 8 of mask 0xffffffff is beyond the end", line(kMask)});
-    }
-
-    TEST_CASE("simt: lanes that do not come to a meeting") {
-        std::vector<int> out(64);
-        check_fault(
-            [&] { RG_LAUNCH(lane_left_kernel, 1, 32, 0, nullptr, out.data()); },
-            {"lane_left_kernel: ", "thread 9: returned, while thread 0 waits for it in __any_sync", line(kLaneLeft)});
-        simt::settings().order = simt::Order::reverse;
-        check_fault([&] { RG_LAUNCH(lane_left_kernel, 1, 32, 0, nullptr, out.data()); },
-                    {"thread 9: returned, while thread 10 waits for it", line(kLaneLeft)});
-        simt::settings().order = simt::Order::forward;
-        check_fault([&] { RG_LAUNCH(lane_elsewhere_kernel, 1, 32, 0, nullptr, out.data()); },
-                    {"threads 0-8,10-31 wait in __any_sync", line(kLaneElsewhere), "threads 9 wait in __syncthreads"});
-        check_fault([&] { RG_LAUNCH(different_collectives_kernel, 1, 32, 0, nullptr, out.data()); },
-                    {"thread 16: __all_sync meets __any_sync of thread 0 at ", line(kDifferent)});
-    }
-
-    TEST_CASE("simt: a missing wait for an asynchronous copy") {
-        std::vector<float> in(300, 1.0f), out(300);
-        RG_LAUNCH(pipeline_kernel, 1, 32, 1024, nullptr, in.data(), out.data(), 300, true);
-        CHECK(out[0] == 2);
-        RG_LAUNCH(pipeline_kernel, 1, 32, 1024, nullptr, in.data(), out.data(), 300, false);
-        CHECK(std::isnan(out[0]));
-        check_fault(
-            [&] {
-                simt::run_in_every_order(
-                    [&] { RG_LAUNCH(pipeline_kernel, 1, 32, 1024, nullptr, in.data(), out.data(), 300, false); }, out);
-            },
-            {"pipeline_kernel: output 0 differs at byte 0", "eager copies", "a wait is missing"});
-    }
-
-    TEST_CASE("simt: asynchronous copies that cannot be") {
-        alignas(16) const float in[8] = {};
-        const char* const messages[] = {"misaligned destination", "destination is not in shared memory",
-                                        "copy of 17 out of 16 bytes", "returned without waiting"};
-        for (int mode = 0; mode < 4; ++mode)
-            check_fault([&] { RG_LAUNCH(copy_kernel, 1, 1, 0, nullptr, in, mode); },
-                        {"copy_kernel: block (0,0,0): thread 0: ", messages[mode], line(kCopy + mode)});
-    }
-
-    TEST_CASE("simt: launches that no GPU takes") {
-        std::vector<int> out(64);
-        check_fault([&] { RG_LAUNCH(indices_kernel, 1, 1025, 0, nullptr, out.data()); },
-                    {"indices_kernel: ", "block of 1025"});
-        check_fault([&] { RG_LAUNCH(indices_kernel, 0, 32, 0, nullptr, out.data()); },
-                    {"indices_kernel: ", "grid of 0"});
-        check_fault([&] { RG_LAUNCH(indices_kernel, 1, 32, 300 << 10, nullptr, out.data()); },
-                    {"shared memory: 307200 bytes"});
-        check_fault([&] { RG_LAUNCH(large_kernel, 1, 32, 0, nullptr); },
-                    {"static shared memory with tile", "at most 49152"});
-    }
-
-    TEST_CASE("simt: after a fault the stacks are unwound, and the next launch is as ever") {
-        std::vector<int> alive(96);
-        check_fault([&] { RG_LAUNCH(unwound_kernel, 2, 96, 0, nullptr, alive.data()); }, {"thread 40: "});
-        CHECK(alive == std::vector<int>(96, 0));
-        std::vector<float> in(256, 1.0f), out(1);
-        RG_LAUNCH(sum_kernel<float>, 1, 64, 0, nullptr, in.data(), out.data(), 256);
-        CHECK(out[0] == 256);
     }
 }
 } // namespace rg::gpu

@@ -27,6 +27,10 @@ namespace {
 // Sanitizers give every local variable a surrounding, so frames are several times as large.
 constexpr size_t kStackBytes = kAsan || kTsan ? 256 << 10 : 64 << 10;
 constexpr size_t kGuardBytes = 4 << 10;
+// Stacks begin at different places within their pages: else all would have their ends in the same few sets of the
+// first-level cache.
+constexpr size_t kOffsets = 32;
+constexpr size_t kOffsetStep = 128;
 
 thread_local constinit Fiber* running = nullptr; // set by resume(); enter() has no argument
 
@@ -61,7 +65,7 @@ rg_simt_switch:
 )");
 
 void Fiber::prepare() {
-    void** top = reinterpret_cast<void**>(memory_ + kGuardBytes + kStackBytes);
+    void** top = reinterpret_cast<void**>(memory_ + kGuardBytes + kStackBytes - offset_);
     *--top = nullptr;
     *--top = reinterpret_cast<void*>(&Fiber::enter);
     for (int i = 0; i < 6; ++i) *--top = nullptr;
@@ -95,6 +99,8 @@ Fiber::Fiber() {
     RG_CHECK(memory != MAP_FAILED, "simt: no memory for the stack of a fiber");
     memory_ = static_cast<std::byte*>(memory);
     mprotect(memory_, kGuardBytes, PROT_NONE);
+    static thread_local size_t count = 0;
+    offset_ = count++ % kOffsets * kOffsetStep;
 #ifdef RG_SIMT_TSAN
     tsan_ = __tsan_create_fiber(0);
 #endif

@@ -31,6 +31,7 @@ private:
     void prepare();
 
     std::byte* memory_;
+    size_t offset_;
     void* context_ = nullptr; // saved stack pointer, or ucontext_t
     void* caller_ = nullptr;  // the same for who called resume()
     void (*function_)(void*) = nullptr;

@@ -38,9 +38,6 @@ void SharedArena::start_block(size_t dynamic_bytes) {
 }
 
 SharedArena::Array& SharedArena::add(const void* key, const char* name, size_t bytes) {
-    size_t total = bytes;
-    for (const Array& array : arrays_) total += array.bytes;
-    RG_CHECK(total <= kTotalLimit, "shared memory: ", total, " bytes with ", name, ", a block has ", kTotalLimit);
     const size_t begin = round_up(used_ + kRedzone, kAlign);
     const size_t end = begin + bytes + kRedzone;
     RG_CHECK(end <= kCapacity, "shared memory: more than 64 arrays");
@@ -52,9 +49,13 @@ SharedArena::Array& SharedArena::add(const void* key, const char* name, size_t b
 std::byte* SharedArena::array(const void* key, const char* name, size_t bytes, Site site) {
     for (const Array& array : arrays_)
         if (array.key == key) return memory_ + array.begin;
+    size_t total = bytes; // with the dynamic ones
+    for (const Array& array : arrays_) total += array.bytes;
     static_bytes_ += bytes;
     if (static_bytes_ > kStaticLimit)
         fail_here(site, cat(static_bytes_, " bytes of static shared memory with ", name, ", at most ", kStaticLimit));
+    if (total > kTotalLimit)
+        fail_here(site, cat(total, " bytes of shared memory with ", name, ", at most ", kTotalLimit));
     return memory_ + add(key, name, bytes).begin;
 }
 
