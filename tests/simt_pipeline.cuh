@@ -11,7 +11,7 @@ struct Pipeline {
 };
 
 /// Sums of neighbours, over tiles that are fetched one ahead; the last tile is cut off at n.
-inline __global__ void pipeline_kernel(const float* in, float* out, int n, Pipeline parts) {
+static __global__ void pipeline_kernel(const float* in, float* out, int n, Pipeline parts) {
     DYNAMIC_SHARED(float, tiles); // two of 4 blockDim.x
     const int thread = int(threadIdx.x), tile = 4 * int(blockDim.x), count = (n + tile - 1) / tile;
     const auto fetch = [&](int i) {

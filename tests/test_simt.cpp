@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <doctest/doctest.h>
+#include <thread>
 
 namespace rg::gpu {
 namespace {
@@ -239,6 +240,19 @@ TEST_SUITE("simt") {
             for (int i = 0; i < n; ++i)
                 CHECK(out[size_t(i)] == float(i + 1) + (i % tile + 1 < tile && i + 1 < n ? float(i + 2) : 0));
         }
+    }
+
+    TEST_CASE("simt: launches from several threads at once") {
+        std::vector<float> in(512, 1.0f), out(4);
+        std::vector<std::thread> threads;
+        for (size_t i = 0; i < out.size(); ++i)
+            threads.emplace_back([&, i] {
+                const int n = 128 * int(i + 1);
+                for (int round = 0; round < 20; ++round)
+                    RG_LAUNCH(sum_kernel<float>, 1, 64, 0, nullptr, in.data(), out.data() + i, n);
+            });
+        for (std::thread& thread : threads) thread.join();
+        CHECK(out == std::vector<float>{128, 256, 384, 512});
     }
 }
 } // namespace rg::gpu

@@ -115,6 +115,13 @@ __global__ void large_kernel() {
     SHARED(float, tile, 12 * 1024 + 1);
     tile[0] = 0;
 }
+constexpr int kLarge = __LINE__ - 3;
+
+__global__ void never_written_kernel(float* out) {
+    SHARED(float, values, 32);
+    out[blockIdx.x * 32 + threadIdx.x] = values[threadIdx.x];
+    values[threadIdx.x] = 1; // for the next block to find, if memory were left as it is
+}
 
 struct Counted {
     explicit Counted(int* count) : count(count) { ++*count; }
@@ -222,6 +229,12 @@ TEST_SUITE("simt") {
         CHECK(std::isnan(out[63]));
     }
 
+    TEST_CASE("simt: shared memory that was never written is NaN in every block") {
+        std::vector<float> out(96);
+        RG_LAUNCH(never_written_kernel, 3, 32, 0, nullptr, out.data());
+        for (float value : out) CHECK(std::isnan(value));
+    }
+
     TEST_CASE("simt: threads that return before a barrier, and barriers in branches") {
         check_fault([] { RG_LAUNCH(early_return_kernel, 3, 64, 0, nullptr, 40); },
                     {"early_return_kernel: block (0,0,0): ", "threads 0-39 wait in __syncthreads at ",
@@ -295,7 +308,7 @@ TEST_SUITE("simt") {
         check_fault([&] { RG_LAUNCH(count_kernel, 1, 32, 300 << 10, nullptr, &count); },
                     {"count_kernel: 307200 bytes of dynamic"});
         check_fault([&] { RG_LAUNCH(large_kernel, 1, 32, 0, nullptr); },
-                    {"static shared memory with tile", "at most 49152"});
+                    {"static shared memory with tile", "at most 49152", line(kLarge)});
     }
 
     TEST_CASE("simt: after a fault the stacks are unwound, and the next launch is as ever") {

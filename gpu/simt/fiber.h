@@ -17,13 +17,13 @@ public:
     Fiber(const Fiber&) = delete;
     Fiber& operator=(const Fiber&) = delete;
 
-    /// The next resume() enters `function` at its beginning. It must not throw. Only while the fiber is not suspended.
+    /// The next resume() enters `function` at its beginning. It must not throw, and all that follows must happen on
+    /// one thread of the process. Not while the fiber is suspended.
     void start(void (*function)(void*), void* argument);
     /// Runs the fiber until it suspends or ends. Not from within a fiber.
     void resume();
     /// Back to the caller of resume(). Within the fiber only.
     void suspend();
-    /// Fibers are for one thread of the process at a time, which must be the same from start() to the end.
 
 private:
     static void enter();

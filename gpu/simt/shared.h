@@ -3,7 +3,8 @@
 // Arrays are laid out one after the other with a redzone on either side. At the start of each block everything is
 // filled with 0xFF bytes, which are NaN as float, double and bf16: a value that was never written, left by another
 // block or read from beyond an array's end spoils the result. AddressSanitizer is told of the redzones; without it,
-// their contents are compared at every barrier and at the end of the block.
+// their contents are compared at every barrier and at the end of the block, and an access that leaps over a redzone
+// is not seen. Nor is one, with or without it, from one part of the dynamic memory into the next.
 #pragma once
 
 #include "gpu/simt/executor.h"
