@@ -4,15 +4,11 @@
 // back to it.
 #include "gpu/reduce.cuh"
 #include "gpu/simt/sanitizers.h"
+#include "tests/simt_check.h"
 #include "tests/simt_pipeline.cuh"
-#include "tests/temp_dir.h"
 
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
 #include <doctest/doctest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 namespace rg::gpu {
 namespace {
@@ -145,44 +141,6 @@ __global__ void count_kernel(float* out) {
 /// A line of this file, as errors give it.
 std::string line(int number) { return cat("test_simt_faults.cpp:", number); }
 
-/// The text of the error, which must have all these parts.
-template <class F>
-void check_fault(F&& f, std::initializer_list<std::string> parts) {
-    const std::string error = error_of(f);
-    for (const std::string& part : parts) {
-        CAPTURE(error);
-        CAPTURE(part);
-        CHECK(contains(error, part));
-    }
-}
-
-/// A sanitizer ends the process: so f runs in one of its own, and what that says must have all these parts.
-template <class F>
-void check_sanitizer(F&& f, std::initializer_list<std::string> parts) {
-    int ends[2];
-    REQUIRE(::pipe(ends) == 0);
-    std::fflush(nullptr); // or the child would write it again
-    const pid_t child = ::fork();
-    if (child == 0) {
-        ::dup2(ends[1], 2);
-        error_of(f);
-        std::exit(0); // not _exit(): ThreadSanitizer's exit status
-    }
-    ::close(ends[1]);
-    std::string report;
-    char part[4096];
-    for (ssize_t got; (got = ::read(ends[0], part, sizeof part)) > 0;) report.append(part, size_t(got));
-    ::close(ends[0]);
-    int status = 0;
-    ::waitpid(child, &status, 0);
-    CHECK(status != 0);
-    for (const std::string& wanted : parts) {
-        CAPTURE(report);
-        CAPTURE(wanted);
-        CHECK(contains(report, wanted));
-    }
-}
-
 } // namespace
 
 TEST_SUITE("simt") {
@@ -268,6 +226,9 @@ TEST_SUITE("simt") {
         simt::settings().order = simt::Order::forward;
         check_fault([&] { RG_LAUNCH(lane_elsewhere_kernel, 1, 32, 0, nullptr, out.data()); },
                     {"threads 0-8,10-31 wait in __any_sync", line(kLaneElsewhere), "threads 9 wait in __syncthreads"});
+        check_fault(
+            [&] { simt::run_in_every_order([&] { RG_LAUNCH(lane_left_kernel, 1, 32, 0, nullptr, out.data()); }, out); },
+            {"lane_left_kernel: ", "(threads ran forward)"});
         check_fault([&] { RG_LAUNCH(different_collectives_kernel, 1, 32, 0, nullptr, out.data()); },
                     {"thread 31: __all_sync meets __any_sync of thread 0 at ", line(kDifferent)});
     }

@@ -45,7 +45,11 @@ void run_in_every_order(const std::function<void()>& f, std::initializer_list<st
             std::copy(before[i].begin(), before[i].end(), outputs.begin()[i].begin());
         settings() = run.settings;
         take_launched();
-        f();
+        try {
+            f();
+        } catch (const Error& error) {
+            fail(error.what(), " (threads ran ", run.name, ")");
+        }
         if (expected.empty()) {
             expected = contents();
             continue;

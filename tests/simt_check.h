@@ -1,0 +1,52 @@
+// Whether a fault is found: by the executor, as an Error, or by a sanitizer, which ends the process.
+#pragma once
+
+#include "tests/temp_dir.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace rg {
+
+/// The text of the error, which must have all these parts.
+template <class F>
+void check_fault(F&& f, std::initializer_list<std::string> parts) {
+    const std::string error = error_of(f);
+    for (const std::string& part : parts) {
+        CAPTURE(error);
+        CAPTURE(part);
+        CHECK(contains(error, part));
+    }
+}
+
+/// A sanitizer ends the process: so f runs in one of its own, and what that says must have all these parts.
+template <class F>
+void check_sanitizer(F&& f, std::initializer_list<std::string> parts) {
+    int ends[2];
+    REQUIRE(::pipe(ends) == 0);
+    std::fflush(nullptr); // or the child would write it again
+    const pid_t child = ::fork();
+    if (child == 0) {
+        ::dup2(ends[1], 2);
+        error_of(f);
+        std::exit(0); // not _exit(): ThreadSanitizer's exit status
+    }
+    ::close(ends[1]);
+    std::string report;
+    char part[4096];
+    for (ssize_t got; (got = ::read(ends[0], part, sizeof part)) > 0;) report.append(part, size_t(got));
+    ::close(ends[0]);
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    CHECK(status != 0);
+    for (const std::string& wanted : parts) {
+        CAPTURE(report);
+        CAPTURE(wanted);
+        CHECK(contains(report, wanted));
+    }
+}
+
+} // namespace rg
