@@ -12,8 +12,8 @@ namespace rg {
 
 enum class Purpose : uint32_t { init = 1, shuffle, split, augment, dropout, synthetic, test };
 
-/// One Philox4x32-10 block: 128 bits of counter and 64 bits of key to 128 random bits.
-inline std::array<uint32_t, 4> philox(std::array<uint32_t, 4> ctr, std::array<uint32_t, 2> key) {
+/// One Philox4x32-10 block: 128 bits of counter and 64 bits of key to 128 random bits. constexpr: kernels call it, too.
+constexpr std::array<uint32_t, 4> philox(std::array<uint32_t, 4> ctr, std::array<uint32_t, 2> key) {
     for (int round = 0; round < 10; ++round) {
         const uint64_t a = uint64_t{0xD2511F53} * ctr[0], b = uint64_t{0xCD9E8D57} * ctr[2];
         ctr = {uint32_t(b >> 32) ^ ctr[1] ^ key[0], uint32_t(b), uint32_t(a >> 32) ^ ctr[3] ^ key[1], uint32_t(a)};

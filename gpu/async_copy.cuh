@@ -9,7 +9,7 @@
 
 #include "gpu/cuda.cuh"
 
-namespace rg::gpu {
+namespace rg::RG_GPU {
 
 #ifdef __CUDACC__
 
@@ -55,4 +55,4 @@ void cp_async_wait() {
 
 #endif
 
-} // namespace rg::gpu
+} // namespace rg::RG_GPU

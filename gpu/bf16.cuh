@@ -6,7 +6,7 @@
 #include "core/bf16.h"
 #include "gpu/cuda.cuh"
 
-namespace rg::gpu {
+namespace rg::RG_GPU {
 
 using rg::bf16;
 using rg::to_bf16;
@@ -27,4 +27,4 @@ __device__ __forceinline__ float2 unpack_bf16(uint32_t pair) {
     return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
 }
 
-} // namespace rg::gpu
+} // namespace rg::RG_GPU

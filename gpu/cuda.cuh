@@ -13,10 +13,24 @@
 
 #include "core/base.h"
 
+// Both makes of the kernels may be in one program (tests), so each has a namespace of its own.
+#ifdef __CUDACC__
+#define RG_GPU gpu
+#else
+#define RG_GPU gpu_on_host
+#endif
+
 // Launches, and throws Error with the kernel's name if that fails. With RG_SYNC=1 in the environment it also waits for
 // the kernel, so that a fault within it is reported by its own launch. A template's commas need parentheses:
 // RG_LAUNCH((kernel<float, 4>), ...).
-#define RG_LAUNCH(kernel, ...) ::rg::gpu::launch(kernel, #kernel, __VA_ARGS__)
+#define RG_LAUNCH(kernel, ...) ::rg::RG_GPU::launch(kernel, #kernel, __VA_ARGS__)
+
+// Before a loop over an array that is to live in registers: they have no addresses, so each index must be a constant.
+#ifdef __CUDACC__
+#define RG_UNROLL _Pragma("unroll")
+#else
+#define RG_UNROLL
+#endif
 
 #ifndef __CUDACC__
 #include "gpu/simt/simt.h"
@@ -33,7 +47,7 @@
     extern __shared__ __align__(128) unsigned char rg_dynamic_shared[];                                                \
     type* const name = reinterpret_cast<type*>(rg_dynamic_shared)
 
-namespace rg::gpu {
+namespace rg::RG_GPU {
 
 inline void check_launch(cudaError_t status, const char* name, const char* what, dim3 grid, dim3 block,
                          size_t shared_bytes) {
@@ -65,5 +79,5 @@ void launch(void (*kernel)(P...), const char* name, dim3 grid, dim3 block, size_
     if (synchronous_launches()) check(cudaStreamSynchronize(stream), "run");
 }
 
-} // namespace rg::gpu
+} // namespace rg::RG_GPU
 #endif

@@ -23,7 +23,7 @@
 #include "gpu/simt/tensor_core.h"
 #endif
 
-namespace rg::gpu {
+namespace rg::RG_GPU {
 
 #ifdef __CUDACC__
 
@@ -83,4 +83,4 @@ using simt::to_tf32;
 
 #endif
 
-} // namespace rg::gpu
+} // namespace rg::RG_GPU

@@ -7,7 +7,7 @@
 
 #include "gpu/cuda.cuh"
 
-namespace rg::gpu {
+namespace rg::RG_GPU {
 
 /// Sum over the 32 lanes, in every lane.
 template <class T>
@@ -36,4 +36,4 @@ __device__ __forceinline__ T block_sum(T value) {
     return value;
 }
 
-} // namespace rg::gpu
+} // namespace rg::RG_GPU

@@ -148,6 +148,10 @@ bool Guarded::intact() const {
 }
 
 KernelRun run_kernel(const OpCase& c, std::span<const Tensor> inputs, Backend backend, int64_t margin) {
+    return run_kernel(c, inputs, backend == Backend::cpu ? row(c.op).cpu : row(c.op).reference, margin);
+}
+
+KernelRun run_kernel(const OpCase& c, std::span<const Tensor> inputs, Kernel kernel, int64_t margin) {
     const OpRow& r = row(c.op);
     const OutputSpecs specs = r.infer(inputs, c.attrs);
     std::vector<Guarded> guards;
@@ -165,7 +169,7 @@ KernelRun run_kernel(const OpCase& c, std::span<const Tensor> inputs, Backend ba
         guards.emplace_back(specs[i].shape, specs[i].dtype, margin);
         out[i] = guards.back().value;
     }
-    (backend == Backend::cpu ? r.cpu : r.reference)({c.attrs, in, out});
+    kernel({c.attrs, in, out});
     KernelRun run{out, {}};
     for (size_t i = 0; i < in.size(); ++i)
         if (c.modifies >> i & 1) run.results.push_back(in[i]);

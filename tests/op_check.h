@@ -37,12 +37,13 @@ private:
     Tensor whole_, copy_;
 };
 
-/// Runs the kernel of a backend on guarded buffers. Gives outputs, then modified inputs; `error` says which guard
+/// Runs a kernel, or that of a backend, on guarded buffers. Gives outputs, then modified inputs; `error` says which guard
 /// broke.
 struct KernelRun {
     std::vector<Tensor> results;
     std::string error;
 };
+KernelRun run_kernel(const OpCase& c, std::span<const Tensor> inputs, Kernel kernel, int64_t margin);
 KernelRun run_kernel(const OpCase& c, std::span<const Tensor> inputs, Backend backend, int64_t margin);
 
 /// Empty when `got` has the values of `want` within the tolerance, and NaN and infinities in the same places.

@@ -3,7 +3,7 @@
 
 #include "gpu/async_copy.cuh"
 
-namespace rg::gpu {
+namespace rg::RG_GPU {
 
 /// What a test may leave out, to see whether the executor finds it.
 struct Pipeline {
@@ -32,4 +32,4 @@ static __global__ void pipeline_kernel(const float* in, float* out, int n, Pipel
     cp_async_wait<0>();
 }
 
-} // namespace rg::gpu
+} // namespace rg::RG_GPU

@@ -8,7 +8,7 @@
 #include <doctest/doctest.h>
 #include <thread>
 
-namespace rg::gpu {
+namespace rg::RG_GPU {
 namespace {
 
 constexpr unsigned kAll = 0xffffffffu;
@@ -255,4 +255,4 @@ TEST_SUITE("simt") {
         CHECK(out == std::vector<float>{128, 256, 384, 512});
     }
 }
-} // namespace rg::gpu
+} // namespace rg::RG_GPU

@@ -10,7 +10,7 @@
 #include <cmath>
 #include <doctest/doctest.h>
 
-namespace rg::gpu {
+namespace rg::RG_GPU {
 namespace {
 
 constexpr unsigned kAll = 0xffffffffu;
@@ -281,4 +281,4 @@ TEST_SUITE("simt") {
         CHECK(count == 96);
     }
 }
-} // namespace rg::gpu
+} // namespace rg::RG_GPU

@@ -14,7 +14,7 @@
     type(&name)[count] = ::rg::simt::shared_array<type[count]>(&name##_key, #name)
 #define DYNAMIC_SHARED(type, name) type* const name = reinterpret_cast<type*>(::rg::simt::dynamic_shared_bytes(#name))
 
-namespace rg::gpu {
+namespace rg::RG_GPU {
 
 template <class... P>
 void launch(void (*kernel)(P...), const char* name, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t,
@@ -22,4 +22,4 @@ void launch(void (*kernel)(P...), const char* name, dim3 grid, dim3 block, size_
     simt::run_grid(name, grid, block, shared_bytes, [&] { kernel(args...); });
 }
 
-} // namespace rg::gpu
+} // namespace rg::RG_GPU

@@ -1,0 +1,332 @@
+// Convolution and its data gradient as products of matrices, on tensor cores: rows are pixels of the result, columns
+// its channels, and the sum runs over taps. Nothing is unrolled in memory: a block gathers the pixels that it needs.
+//
+// A block of 4 warps makes 64 pixels x 64 channels, 32 taps at a time: while one set of tiles is multiplied, the next
+// is on its way in registers, where batch norm, ReLU or the gradient past them are applied (values.cuh). bf16 operands
+// are multiplied as they are; f32 ones as three products of tf32 parts (products.cuh). The tile of results goes through
+// shared memory, for whole lines of y and for the statistics: per block and channel a mean and a sum of squared
+// deviations, merged in fixed order (Chan, Golub and LeVeque, 1979).
+#include "gpu/kernels.h"
+#include "gpu/norm.cuh"
+#include "gpu/products.cuh"
+
+namespace rg::RG_GPU {
+
+namespace {
+
+constexpr int kPixels = 64, kChannels = 64, kTaps = 32, kThreads = 128;
+
+/// The extents as the product sees them: `in` is read, `out` is made.
+struct Geometry {
+    int images, in_h, in_w, in_c, out_h, out_w, out_c, r, s, stride, pad;
+    __host__ __device__ int64_t pixels() const { return int64_t(images) * out_h * out_w; }
+    __host__ __device__ int taps() const { return r * s * in_c; }
+};
+
+struct Epilogue {
+    const float* bias;   // null: none
+    const float* factor; // of the filters, by output channel; null: none
+    bool relu;
+    float* moments; // [blocks of pixels][2][out_c]: mean, squared deviations; null: not wanted
+};
+
+/// A result pixel of a thread, and which input pixel one of its taps meets.
+struct Place {
+    int image, i, j; // image -1: beyond the last pixel
+    template <bool kGradient>
+    __device__ __forceinline__ bool tap(const Geometry& g, int r, int s, size_t* at) const {
+        int row, column;
+        if (kGradient) { // dx[i j] meets dy[(i + pad - r) / stride], if that is whole
+            const int y = i + g.pad - r, x = j + g.pad - s;
+            if (y < 0 || x < 0 || y % g.stride || x % g.stride) return false;
+            row = y / g.stride, column = x / g.stride;
+        } else {
+            row = i * g.stride - g.pad + r, column = j * g.stride - g.pad + s;
+        }
+        if (image < 0 || row < 0 || row >= g.in_h || column < 0 || column >= g.in_w) return false;
+        *at = ((size_t(image) * g.in_h + row) * g.in_w + column) * g.in_c;
+        return true;
+    }
+};
+
+/// 8 consecutive taps of a pixel, from tap `first` on. kWhole: in_c is a multiple of 8, so that they are 8 channels.
+template <bool kGradient, bool kWhole, class Read>
+__device__ __forceinline__ void gather(const Geometry& g, const Read& read, const Place& place, int first,
+                                       float (&v)[8]) {
+    if constexpr (kWhole) {
+        const int tap = first / g.in_c, c = first % g.in_c;
+        size_t at;
+        if (first < g.taps() && place.tap<kGradient>(g, tap / g.s, tap % g.s, &at))
+            read.values(at + c, c, v);
+        else
+            clear(v);
+    } else {
+        RG_UNROLL
+        for (int i = 0; i < 8; ++i) {
+            const int tap = (first + i) / g.in_c, c = (first + i) % g.in_c;
+            size_t at;
+            const bool inside = first + i < g.taps() && place.tap<kGradient>(g, tap / g.s, tap % g.s, &at);
+            v[i] = inside ? read.value(at + c, c) : 0;
+        }
+    }
+}
+
+/// The filter value of result channel o and tap t. w [k r s c]: forward k is made, in the gradient c.
+template <bool kGradient>
+__device__ __forceinline__ float filter(const Geometry& g, const float* w, int o, int t) {
+    if (o >= g.out_c || t >= g.taps()) return 0;
+    if (!kGradient) return w[size_t(o) * g.taps() + t];
+    return w[(size_t(t % g.in_c) * (g.r * g.s) + t / g.in_c) * g.out_c + o];
+}
+
+/// Values from one row of a tile to the next: 16 bytes more than the row, so that rows begin in different banks.
+template <class T>
+constexpr int kPitch = kTaps + 16 / int(sizeof(T));
+
+// ---- a warp's products: 32 x 32 results of 32 taps -----------------------------------------------------------------
+
+__device__ __forceinline__ void multiply(const bf16* a, const bf16* b, float (&sum)[2][4][4]) {
+    constexpr int kLine = kPitch<bf16>;
+    const int lane = int(threadIdx.x) % 32;
+    for (int t = 0; t < kTaps; t += 16) {
+        uint32_t rows[2][4], columns[2];
+        RG_UNROLL
+        for (int m = 0; m < 2; ++m) ldmatrix_x4(rows[m], a + (16 * m + lane % 16) * kLine + t + lane / 16 * 8);
+        RG_UNROLL
+        for (int n = 0; n < 4; ++n) {
+            ldmatrix_x2(columns, b + (8 * n + lane % 8) * kLine + t + lane / 8 % 2 * 8);
+            RG_UNROLL
+            for (int m = 0; m < 2; ++m) mma_bf16_16x8x16(sum[m][n], rows[m], columns);
+        }
+    }
+}
+
+__device__ __forceinline__ void multiply(const float* a, const float* b, float (&sum)[2][4][4]) {
+    constexpr int kLine = kPitch<float>;
+    const int group = int(threadIdx.x) % 32 / 4, t0 = int(threadIdx.x) % 4;
+    for (int t = 0; t < kTaps; t += 8) {
+        float rows[2][4], columns[2];
+        RG_UNROLL
+        for (int m = 0; m < 2; ++m) RG_UNROLL
+        for (int i = 0; i < 4; ++i) rows[m][i] = a[(16 * m + group + i % 2 * 8) * kLine + t + t0 + i / 2 * 4];
+        RG_UNROLL
+        for (int n = 0; n < 4; ++n) {
+            RG_UNROLL
+            for (int i = 0; i < 2; ++i) columns[i] = b[(8 * n + group) * kLine + t + t0 + 4 * i];
+            RG_UNROLL
+            for (int m = 0; m < 2; ++m) mma_f32_16x8x8(sum[m][n], rows[m], columns);
+        }
+    }
+}
+
+// ---- the kernel ----------------------------------------------------------------------------------------------------
+
+template <class T, bool kGradient, bool kWhole, class Read>
+__global__ void __launch_bounds__(kThreads)
+    convolve(Geometry g, Read read, const float* __restrict__ w, Epilogue e, T* __restrict__ out) {
+    constexpr int kLine = kPitch<T>;
+    SHARED(T, pixels, kPixels * kLine);
+    SHARED(T, filters, kChannels * kLine);
+    SHARED(float, results, kPixels*(kChannels + 1));
+    const int thread = int(threadIdx.x), warp = thread / 32, lane = thread % 32;
+    const int64_t first_pixel = int64_t(blockIdx.x) * kPixels;
+    const int first_channel = int(blockIdx.y) * kChannels;
+
+    // This thread brings the taps 8 * (thread % 4) .. + 8 of the pixels thread / 4 and thread / 4 + 32, and of as many
+    // filters.
+    Place places[2];
+    RG_UNROLL
+    for (int i = 0; i < 2; ++i) {
+        const int64_t pixel = first_pixel + thread / 4 + 32 * i;
+        const int in_image = int(pixel % (g.out_h * g.out_w));
+        places[i] = {pixel < g.pixels() ? int(pixel / (g.out_h * g.out_w)) : -1, in_image / g.out_w,
+                     in_image % g.out_w};
+    }
+    float coming[2][8], coming_filters[2][8];
+    const auto fetch = [&](int tap) {
+        RG_UNROLL
+        for (int i = 0; i < 2; ++i) {
+            gather<kGradient, kWhole>(g, read, places[i], tap + thread % 4 * 8, coming[i]);
+            const int o = kGradient ? thread % 64 : thread / 4 + 32 * i; // neighbours read neighbouring values
+            const int t = tap + (kGradient ? (thread / 64 + 2 * i) * 8 : thread % 4 * 8);
+            const float factor = e.factor && first_channel + o < g.out_c ? e.factor[first_channel + o] : 1;
+            RG_UNROLL
+            for (int j = 0; j < 8; ++j)
+                coming_filters[i][j] = factor * filter<kGradient>(g, w, first_channel + o, t + j);
+        }
+    };
+
+    float sum[2][4][4] = {};
+    const int row = warp / 2 * 32, column = warp % 2 * 32; // of this warp's results
+    fetch(0);
+    for (int tap = 0; tap < g.taps(); tap += kTaps) {
+        __syncthreads(); // the tiles have been read
+        RG_UNROLL
+        for (int i = 0; i < 2; ++i) {
+            const int o = kGradient ? thread % 64 : thread / 4 + 32 * i;
+            const int t = kGradient ? (thread / 64 + 2 * i) * 8 : thread % 4 * 8;
+            RG_UNROLL
+            for (int j = 0; j < 8; j += 2) {
+                put(pixels + (thread / 4 + 32 * i) * kLine + thread % 4 * 8 + j, coming[i][j], coming[i][j + 1]);
+                put(filters + o * kLine + t + j, coming_filters[i][j], coming_filters[i][j + 1]);
+            }
+        }
+        __syncthreads();
+        if (tap + kTaps < g.taps()) fetch(tap + kTaps);
+        multiply(pixels + row * kLine, filters + column * kLine, sum);
+    }
+
+    RG_UNROLL
+    for (int m = 0; m < 2; ++m) RG_UNROLL
+    for (int n = 0; n < 4; ++n) RG_UNROLL
+    for (int i = 0; i < 4; ++i) {
+        const int o = column + 8 * n + lane % 4 * 2 + i % 2;
+        const float bias = e.bias && first_channel + o < g.out_c ? e.bias[first_channel + o] : 0;
+        results[(row + 16 * m + lane / 4 + i / 2 * 8) * (kChannels + 1) + o] = sum[m][n][i] + bias;
+    }
+    __syncthreads();
+    const int channel = first_channel + thread % 64;
+    const int count = int(min(long(kPixels), long(g.pixels() - first_pixel)));
+    if (channel < g.out_c)
+        for (int i = thread / 64; i < count; i += 2) {
+            const float v = results[i * (kChannels + 1) + thread % 64];
+            store(out + (first_pixel + i) * g.out_c + channel, e.relu ? relu_of(v) : v);
+        }
+    if (e.moments && thread < 64 && channel < g.out_c) {
+        float mean = 0, squares = 0;
+        for (int i = 0; i < count; ++i) mean += results[i * (kChannels + 1) + thread];
+        mean /= float(count);
+        for (int i = 0; i < count; ++i) {
+            const float d = results[i * (kChannels + 1) + thread] - mean;
+            squares += d * d;
+        }
+        float* const to = e.moments + size_t(blockIdx.x) * 2 * g.out_c;
+        to[channel] = mean;
+        to[g.out_c + channel] = squares;
+    }
+}
+
+/// stats [2 c] from the blocks' moments: each thread merges every 32nd block, in order, then pairs of threads.
+__global__ void merge_moments(const float* moments, int blocks, int64_t pixels, int c, float* stats) {
+    const int channel = int(blockIdx.x), lane = int(threadIdx.x);
+    double count = 0, mean = 0, squares = 0;
+    const auto merge = [&](double n, double m, double q) {
+        if (n == 0) return;
+        const double all = count + n, d = m - mean;
+        mean += d * n / all;
+        squares += q + d * d * count * n / all;
+        count = all;
+    };
+    for (int b = lane; b < blocks; b += 32) {
+        const float* const at = moments + size_t(b) * 2 * c;
+        merge(double(min(long(kPixels), long(pixels - int64_t(b) * kPixels))), double(at[channel]),
+              double(at[c + channel]));
+    }
+    for (int step = 16; step > 0; step /= 2) {
+        const double n = __shfl_down_sync(0xffffffffu, count, step), m = __shfl_down_sync(0xffffffffu, mean, step),
+                     q = __shfl_down_sync(0xffffffffu, squares, step);
+        if (lane < step) merge(n, m, q);
+    }
+    if (lane == 0) {
+        stats[channel] = float(mean);
+        stats[c + channel] = count > 0 ? float(squares / count) : 0;
+    }
+}
+
+/// stats: where the batch statistics of the result go, or undefined.
+template <bool kGradient, class T, class Read>
+void run(const Geometry& g, const Read& read, const float* w, Epilogue e, T* out, const Tensor& stats) {
+    const unsigned blocks = blocks_for(g.pixels(), kPixels);
+    const Scratch<float> moments(stats.defined() ? size_t(blocks) * 2 * size_t(g.out_c) : 0);
+    if (stats.defined()) e.moments = moments;
+    const dim3 grid(blocks, blocks_for(g.out_c, kChannels));
+    if (blocks > 0) {
+        if (g.in_c % 8 == 0)
+            RG_LAUNCH((convolve<T, kGradient, true, Read>), grid, kThreads, 0, stream(), g, read, w, e, out);
+        else
+            RG_LAUNCH((convolve<T, kGradient, false, Read>), grid, kThreads, 0, stream(), g, read, w, e, out);
+    }
+    if (stats.defined())
+        RG_LAUNCH(merge_moments, unsigned(g.out_c), 32, 0, stream(), moments, int(blocks), g.pixels(), g.out_c,
+                  pointer<float>(stats));
+}
+
+Geometry geometry(const Tensor& in, const Shape& out, int64_t r, int64_t s, const Attrs& a) {
+    return {int(in.extent(0)),
+            int(in.extent(1)),
+            int(in.extent(2)),
+            int(in.extent(3)),
+            int(out[1]),
+            int(out[2]),
+            int(out[3]),
+            int(r),
+            int(s),
+            int(a.stride),
+            int(a.pad)};
+}
+
+} // namespace
+
+void conv2d(const Call& call) {
+    const Tensor &x = call.in[0], &w = call.in[1], &y = call.out[0];
+    const Geometry g = geometry(x, y.shape(), w.extent(1), w.extent(2), call.attrs);
+    with_stored(x, [&](auto t) {
+        using T = decltype(t);
+        run<false>(g, Plain<T>{pointer<T>(x)}, pointer<float>(w), {pointer<float>(call.in[2]), nullptr, false, nullptr},
+                   pointer<T>(y), call.attrs.stats ? call.out[1] : Tensor());
+    });
+}
+
+void norm_conv2d(const Call& call) {
+    const Tensor &x = call.in[0], &w = call.in[4], &y = call.out[0];
+    const Geometry g = geometry(x, y.shape(), w.extent(1), w.extent(2), call.attrs);
+    const Norm norm(call.in[1], call.in[2], call.in[3], call.attrs.epsilon);
+    with_stored(x, [&](auto t) {
+        using T = decltype(t);
+        run<false>(g, norm.read<T>(x, call.attrs.relu), pointer<float>(w),
+                   {pointer<float>(call.in[5]), nullptr, false, nullptr}, pointer<T>(y),
+                   call.attrs.stats ? call.out[1] : Tensor());
+    });
+}
+
+// The normalisation of the result goes into the filters and the bias.
+void conv2d_norm(const Call& call) {
+    const Attrs& a = call.attrs;
+    const Tensor &x = call.in[0], &w = call.in[1], &y = call.out[0];
+    const Attrs conv{.stride = a.stride, .pad = a.pad};
+    const OutputSpec whole = row(Op::conv2d).infer(call.in.first(3), conv)[0];
+    const Geometry g = geometry(x, whole.shape, w.extent(1), w.extent(2), a);
+    const Norm norm(call.in[3], call.in[4], call.in[5], a.epsilon);
+    const Scratch<float> bias(size_t(g.out_c));
+    norm.fold_bias(pointer<float>(call.in[2]), bias);
+    with_stored(x, [&](auto t) {
+        using T = decltype(t);
+        const bool pooled = a.window > 1;
+        const Scratch<T> image(pooled ? size_t(whole.shape.numel()) : 0);
+        run<false>(g, Plain<T>{pointer<T>(x)}, pointer<float>(w), {bias, norm.scale(), a.relu, nullptr},
+                   pooled ? image.data() : pointer<T>(y), {});
+        if (pooled) max_pool(image.data(), whole.shape, int(a.window), pointer<T>(y));
+    });
+}
+
+void conv2d_dgrad(const Call& call) {
+    const Tensor &dy = call.in[0], &w = call.in[1], &dx = call.out[0];
+    const Geometry g = geometry(dy, dx.shape(), w.extent(1), w.extent(2), call.attrs);
+    with_stored(dy, [&](auto t) {
+        using T = decltype(t);
+        run<true>(g, Plain<T>{pointer<T>(dy)}, pointer<float>(w), {}, pointer<T>(dx), {});
+    });
+}
+
+template <class T>
+void data_gradient(const NormGradient<T>& dy, const Shape& dy_shape, const Tensor& w, const Attrs& a,
+                   const Tensor& dx) {
+    const Geometry g{int(dy_shape[0]),  int(dy_shape[1]),  int(dy_shape[2]),  int(dy_shape[3]),
+                     int(dx.extent(1)), int(dx.extent(2)), int(dx.extent(3)), int(w.extent(1)),
+                     int(w.extent(2)),  int(a.stride),     int(a.pad)};
+    run<true>(g, dy, pointer<float>(w), {}, pointer<T>(dx), {});
+}
+template void data_gradient(const NormGradient<float>&, const Shape&, const Tensor&, const Attrs&, const Tensor&);
+template void data_gradient(const NormGradient<bf16>&, const Shape&, const Tensor&, const Attrs&, const Tensor&);
+
+} // namespace rg::RG_GPU

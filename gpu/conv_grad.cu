@@ -1,0 +1,223 @@
+// The gradient of the filters as a product of matrices: rows are filters, columns are taps, and the sum runs over
+// pixels. Pixels are split over blocks, whose sums are added in a fixed order afterwards: the same bits in every run.
+//
+// A block of 4 warps makes 64 filters x 64 taps, 32 pixels at a time. Both operands lie in shared memory as they come,
+// by pixels; ldmatrix turns them on the way to the tensor cores. Precision and what is applied on the way in are as in
+// conv.cu.
+#include "gpu/columns.cuh"
+#include "gpu/kernels.h"
+#include "gpu/mma.cuh"
+#include "gpu/norm.cuh"
+#include "gpu/products.cuh"
+
+namespace rg::RG_GPU {
+
+namespace {
+
+constexpr int kFilters = 64, kTaps = 64, kPixels = 32, kThreads = 128, kPitch = kTaps + 8;
+/// Blocks that fill a large GPU twice; and pixels that are worth a block's partial sum.
+constexpr int64_t kBlocks = 264, kPixelsPerBlock = 512;
+
+struct Geometry {
+    int images, h, w, c, p, q, k, r, s, stride, pad;
+    __host__ __device__ int64_t pixels() const { return int64_t(images) * p * q; }
+    __host__ __device__ int taps() const { return r * s * c; }
+};
+
+/// 8 filters of dy at a pixel.
+template <bool kWhole, class Read>
+__device__ __forceinline__ void gather_dy(const Geometry& g, const Read& read, int64_t pixel, int first,
+                                          float (&v)[8]) {
+    if (kWhole && pixel < g.pixels() && first < g.k) return read.values(size_t(pixel) * g.k + first, first, v);
+    RG_UNROLL
+    for (int i = 0; i < 8; ++i)
+        v[i] = pixel < g.pixels() && first + i < g.k ? read.value(size_t(pixel) * g.k + first + i, first + i) : 0;
+}
+
+/// 8 taps of x for a pixel of the result.
+template <bool kWhole, class Read>
+__device__ __forceinline__ void gather_x(const Geometry& g, const Read& read, int64_t pixel, int first, float (&v)[8]) {
+    const int in_image = int(pixel % (g.p * g.q)), i = in_image / g.q, j = in_image % g.q;
+    const auto at = [&](int tap, size_t* from) {
+        const int row = i * g.stride - g.pad + tap / g.c / g.s, column = j * g.stride - g.pad + tap / g.c % g.s;
+        *from = ((size_t(pixel / (g.p * g.q)) * g.h + row) * g.w + column) * g.c + size_t(tap % g.c);
+        return pixel < g.pixels() && tap < g.taps() && row >= 0 && row < g.h && column >= 0 && column < g.w;
+    };
+    size_t from;
+    if constexpr (kWhole) {
+        if (at(first, &from))
+            read.values(from, first % g.c, v);
+        else
+            clear(v);
+    } else {
+        RG_UNROLL
+        for (int t = 0; t < 8; ++t) v[t] = at(first + t, &from) ? read.value(from, (first + t) % g.c) : 0;
+    }
+}
+
+__device__ __forceinline__ void multiply(const bf16* dy, const bf16* x, float (&sum)[2][4][4]) {
+    const int lane = int(threadIdx.x) % 32;
+    for (int t = 0; t < kPixels; t += 16) {
+        uint32_t rows[2][4], columns[2];
+        RG_UNROLL
+        for (int m = 0; m < 2; ++m)
+            ldmatrix_x4_trans(rows[m], dy + (t + lane % 8 + lane / 16 * 8) * kPitch + 16 * m + lane / 8 % 2 * 8);
+        RG_UNROLL
+        for (int n = 0; n < 4; ++n) {
+            ldmatrix_x2_trans(columns, x + (t + lane % 16) * kPitch + 8 * n);
+            RG_UNROLL
+            for (int m = 0; m < 2; ++m) mma_bf16_16x8x16(sum[m][n], rows[m], columns);
+        }
+    }
+}
+
+__device__ __forceinline__ void multiply(const float* dy, const float* x, float (&sum)[2][4][4]) {
+    const int group = int(threadIdx.x) % 32 / 4, t0 = int(threadIdx.x) % 4;
+    for (int t = 0; t < kPixels; t += 8) {
+        float rows[2][4], columns[2];
+        RG_UNROLL
+        for (int m = 0; m < 2; ++m) RG_UNROLL
+        for (int i = 0; i < 4; ++i) rows[m][i] = dy[(t + t0 + i / 2 * 4) * kPitch + 16 * m + group + i % 2 * 8];
+        RG_UNROLL
+        for (int n = 0; n < 4; ++n) {
+            RG_UNROLL
+            for (int i = 0; i < 2; ++i) columns[i] = x[(t + t0 + 4 * i) * kPitch + 8 * n + group];
+            RG_UNROLL
+            for (int m = 0; m < 2; ++m) mma_f32_16x8x8(sum[m][n], rows[m], columns);
+        }
+    }
+}
+
+/// parts [splits][k][taps]: each block's sum over its pixels.
+template <class T, bool kWhole, class ReadDy, class ReadX>
+__global__ void __launch_bounds__(kThreads)
+    filter_gradient(Geometry g, ReadDy read_dy, ReadX read_x, int64_t pixels_per_split, float* __restrict__ parts) {
+    SHARED(T, dy, kPixels * kPitch);
+    SHARED(T, x, kPixels * kPitch);
+    const int thread = int(threadIdx.x), warp = thread / 32, lane = thread % 32;
+    const int first_filter = int(blockIdx.y) * kFilters, first_tap = int(blockIdx.x) * kTaps;
+    const int64_t begin = int64_t(blockIdx.z) * pixels_per_split;
+    const int64_t end = begin + pixels_per_split < g.pixels() ? begin + pixels_per_split : g.pixels();
+
+    // This thread brings 16 filters of dy and 16 taps of x of one pixel.
+    const int pixel = thread / 4, part = thread % 4 * 16;
+    float coming_dy[2][8], coming_x[2][8];
+    const auto fetch = [&](int64_t from) {
+        const int64_t at = from + pixel < end ? from + pixel : g.pixels();
+        RG_UNROLL
+        for (int i = 0; i < 2; ++i) {
+            gather_dy<kWhole>(g, read_dy, at, first_filter + part + 8 * i, coming_dy[i]);
+            gather_x<kWhole>(g, read_x, at, first_tap + part + 8 * i, coming_x[i]);
+        }
+    };
+
+    float sum[2][4][4] = {};
+    const int row = warp / 2 * 32, column = warp % 2 * 32; // of this warp's results
+    fetch(begin);
+    for (int64_t from = begin; from < end; from += kPixels) {
+        __syncthreads(); // the tiles have been read
+        RG_UNROLL
+        for (int i = 0; i < 2; ++i) RG_UNROLL
+        for (int j = 0; j < 8; j += 2) {
+            put(dy + pixel * kPitch + part + 8 * i + j, coming_dy[i][j], coming_dy[i][j + 1]);
+            put(x + pixel * kPitch + part + 8 * i + j, coming_x[i][j], coming_x[i][j + 1]);
+        }
+        __syncthreads();
+        if (from + kPixels < end) fetch(from + kPixels);
+        multiply(dy + row, x + column, sum);
+    }
+
+    float* const to = parts + size_t(blockIdx.z) * g.k * g.taps();
+    RG_UNROLL
+    for (int m = 0; m < 2; ++m) RG_UNROLL
+    for (int n = 0; n < 4; ++n) RG_UNROLL
+    for (int i = 0; i < 4; ++i) {
+        const int filter = first_filter + row + 16 * m + lane / 4 + i / 2 * 8;
+        const int tap = first_tap + column + 8 * n + lane % 4 * 2 + i % 2;
+        if (filter < g.k && tap < g.taps()) to[size_t(filter) * g.taps() + tap] = sum[m][n][i];
+    }
+}
+
+__global__ void add_parts(int splits, int64_t count, const float* parts, float* dw) {
+    const int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (i >= count) return;
+    double sum = 0;
+    for (int split = 0; split < splits; ++split) sum += double(parts[split * count + i]);
+    dw[i] = float(sum);
+}
+
+template <class Read>
+struct Value {
+    Read read;
+    int k;
+    __device__ void operator()(int64_t row, int column, TwoSums& sum) const {
+        sum.first += read.value(size_t(row * k + column), column);
+    }
+};
+struct FinishFirst {
+    float* out;
+    __device__ void operator()(int column, double sum, double) const { out[column] = float(sum); }
+};
+
+/// dw [k r s c] and db [k].
+template <class T, class ReadDy, class ReadX>
+void gradients(const Geometry& g, const ReadDy& dy, const ReadX& x, const Tensor& dw, const Tensor& db) {
+    const int64_t tiles = int64_t(blocks_for(g.taps(), kTaps)) * blocks_for(g.k, kFilters);
+    const int64_t wanted =
+        std::min((kBlocks + tiles - 1) / tiles, (g.pixels() + kPixelsPerBlock - 1) / kPixelsPerBlock);
+    const int64_t per_split = (g.pixels() / std::max<int64_t>(1, wanted) + kPixels) / kPixels * kPixels;
+    const unsigned splits = blocks_for(g.pixels(), per_split);
+    const Scratch<float> parts(splits * size_t(dw.numel()));
+    const dim3 grid(blocks_for(g.taps(), kTaps), blocks_for(g.k, kFilters), splits);
+    if (splits > 0) {
+        if (g.c % 8 == 0 && g.k % 8 == 0)
+            RG_LAUNCH((filter_gradient<T, true, ReadDy, ReadX>), grid, kThreads, 0, stream(), g, dy, x, per_split,
+                      parts);
+        else
+            RG_LAUNCH((filter_gradient<T, false, ReadDy, ReadX>), grid, kThreads, 0, stream(), g, dy, x, per_split,
+                      parts);
+    }
+    RG_LAUNCH(add_parts, blocks_for(dw.numel(), 256), 256, 0, stream(), int(splits), dw.numel(), parts,
+              pointer<float>(dw));
+    sum_columns(g.pixels(), g.k, Value<ReadDy>{dy, g.k}, FinishFirst{pointer<float>(db)});
+}
+
+Geometry geometry(const Tensor& x, const Tensor& dy, const Tensor& dw, const Attrs& a) {
+    return {int(x.extent(0)),  int(x.extent(1)),  int(x.extent(2)),  int(x.extent(3)),
+            int(dy.extent(1)), int(dy.extent(2)), int(dy.extent(3)), int(dw.extent(1)),
+            int(dw.extent(2)), int(a.stride),     int(a.pad)};
+}
+
+} // namespace
+
+void conv2d_wgrad(const Call& call) {
+    const Tensor &dy = call.in[0], &x = call.in[1], &dw = call.out[0];
+    const Geometry g = geometry(x, dy, dw, call.attrs);
+    with_stored(x, [&](auto t) {
+        using T = decltype(t);
+        gradients<T>(g, Plain<T>{pointer<T>(dy)}, Plain<T>{pointer<T>(x)}, dw, call.out[1]);
+    });
+}
+
+// dy is never in memory: each of the three that need it makes it from dz and y on the way in.
+void conv2d_norm_grad(const Call& call) {
+    const Attrs& a = call.attrs;
+    const Tensor &dz = call.in[0], &y = call.in[1], &x = call.in[6], &w = call.in[10], &dx = call.out[2];
+    const Geometry g = geometry(x, y, w, a);
+    const NormGrad grad(call.in[2], call.in[3], call.in[4], call.in[5], double(g.pixels()), a.epsilon);
+    with_stored(x, [&](auto t) {
+        using T = decltype(t);
+        const NormGradient<T> dy = grad.read<T>(dz, y, a.relu);
+        if (call.in[7].defined()) {
+            const Norm norm(call.in[7], call.in[8], call.in[9], a.epsilon);
+            gradients<T>(g, dy, norm.read<T>(x, a.input_relu), call.out[0], call.out[1]);
+        } else {
+            gradients<T>(g, dy, Plain<T>{pointer<T>(x)}, call.out[0], call.out[1]);
+        }
+        if (dx.defined()) data_gradient<T>(dy, y.shape(), w, a, dx);
+    });
+    if (a.stats)
+        norm_sums(dx, x, call.in[7], call.in[8], call.in[9], a.input_relu, a.epsilon, call.out[3], call.out[4]);
+}
+
+} // namespace rg::RG_GPU

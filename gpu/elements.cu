@@ -1,0 +1,128 @@
+// Ops that take their values one by one: ReLU, sums, conversions, dropout, and the update of the parameters.
+#include "core/rng.h"
+#include "gpu/kernels.h"
+#include "gpu/scratch.cuh"
+#include "gpu/values.cuh"
+
+namespace rg::RG_GPU {
+
+namespace {
+
+constexpr int kThreads = 256;
+
+/// f(i) for every i below count.
+template <class F>
+__global__ void __launch_bounds__(kThreads) for_each(int64_t count, F f) {
+    const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
+    if (i < count) f(i);
+}
+
+template <class F>
+void each(int64_t count, const F& f) {
+    if (count > 0) RG_LAUNCH(for_each<F>, blocks_for(count, kThreads), kThreads, 0, stream(), count, f);
+}
+
+template <class T>
+struct Relu {
+    const T* x;
+    T* y;
+    __device__ void operator()(int64_t i) const { store(y + i, relu_of(load(x + i))); }
+};
+
+template <class T>
+struct ReluGrad {
+    const T *dy, *y;
+    T* dx;
+    __device__ void operator()(int64_t i) const { store(dx + i, load(y + i) <= 0 ? 0 : load(dy + i)); }
+};
+
+template <class T>
+struct Add {
+    const T *a, *b;
+    T* y;
+    __device__ void operator()(int64_t i) const { store(y + i, load(a + i) + load(b + i)); }
+};
+
+template <class From, class To>
+struct Cast {
+    const From* x;
+    To* y;
+    __device__ void operator()(int64_t i) const { store(y + i, load(x + i)); }
+};
+
+/// Each value has a stream of its own (rng.h), of which it takes the first number.
+template <class T>
+struct Dropout {
+    const T* x;
+    T* y;
+    float rate;
+    uint64_t seed;
+    __device__ void operator()(int64_t i) const {
+        const std::array<uint32_t, 4> bits =
+            philox({0, uint32_t(Purpose::dropout) << 24, uint32_t(i), uint32_t(uint64_t(i) >> 32)},
+                   {uint32_t(seed), uint32_t(seed >> 32)});
+        const float uniform = float(bits[0] >> 8) * 0x1p-24f;
+        store(y + i, uniform < rate ? 0 : load(x + i) / (1 - rate));
+    }
+};
+
+struct Sgdm {
+    float *p, *v;
+    const float* gradient;
+    float lr, momentum, decay;
+    bool nesterov;
+    __device__ void operator()(int64_t i) const {
+        const float g = gradient[i] + decay * p[i];
+        v[i] = momentum * v[i] + g;
+        p[i] -= lr * (nesterov ? g + momentum * v[i] : v[i]);
+    }
+};
+
+} // namespace
+
+void relu(const Call& call) {
+    with_stored(call.in[0], [&](auto t) {
+        using T = decltype(t);
+        each(call.out[0].numel(), Relu<T>{pointer<T>(call.in[0]), pointer<T>(call.out[0])});
+    });
+}
+
+void relu_grad(const Call& call) {
+    with_stored(call.in[0], [&](auto t) {
+        using T = decltype(t);
+        each(call.out[0].numel(), ReluGrad<T>{pointer<T>(call.in[0]), pointer<T>(call.in[1]), pointer<T>(call.out[0])});
+    });
+}
+
+void add(const Call& call) {
+    with_stored(call.in[0], [&](auto t) {
+        using T = decltype(t);
+        each(call.out[0].numel(), Add<T>{pointer<T>(call.in[0]), pointer<T>(call.in[1]), pointer<T>(call.out[0])});
+    });
+}
+
+void cast(const Call& call) {
+    with_stored(call.in[0], [&](auto from) {
+        with_stored(call.out[0], [&](auto to) {
+            using From = decltype(from);
+            using To = decltype(to);
+            each(call.out[0].numel(), Cast<From, To>{pointer<From>(call.in[0]), pointer<To>(call.out[0])});
+        });
+    });
+}
+
+void dropout(const Call& call) {
+    with_stored(call.in[0], [&](auto t) {
+        using T = decltype(t);
+        each(call.out[0].numel(),
+             Dropout<T>{pointer<T>(call.in[0]), pointer<T>(call.out[0]), call.attrs.rate, call.attrs.seed});
+    });
+}
+
+void sgdm_update(const Call& call) {
+    const Attrs& a = call.attrs;
+    each(call.out[0].numel(), Sgdm{pointer<float>(call.in[0]), pointer<float>(call.in[1]), pointer<float>(call.in[2]),
+                                   a.lr, a.momentum, a.weight_decay, a.nesterov});
+}
+
+} // namespace rg::RG_GPU

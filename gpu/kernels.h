@@ -1,0 +1,20 @@
+// Declares every op's CUDA implementation, from the list of ops, as core/kernels.h does for the CPU.
+//
+// The .cu files are compiled twice: by nvcc, into namespace gpu, and as C++ for the executor of simt/, into namespace
+// gpu_on_host. RG_GPU is whichever it is.
+#pragma once
+
+#include "core/op_table.h"
+
+namespace rg {
+#define RG_DECLARE(name) void name(const Call&);
+namespace gpu {
+RG_OPS(RG_DECLARE)
+}
+namespace gpu_on_host {
+RG_OPS(RG_DECLARE)
+/// By op. Tensors are in the host's memory.
+Kernel kernel(Op op);
+} // namespace gpu_on_host
+#undef RG_DECLARE
+} // namespace rg

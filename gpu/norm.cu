@@ -1,0 +1,192 @@
+// Batch norm: statistics, the normalisation itself where nothing else applies it, its gradient, running averages.
+#include "core/context.h"
+#include "gpu/columns.cuh"
+#include "gpu/kernels.h"
+#include "gpu/norm.cuh"
+#include "gpu/transfer.h"
+
+namespace rg::RG_GPU {
+
+namespace {
+
+constexpr int kThreads = 256;
+
+__global__ void make_coefficients(const float* stats, const float* gamma, const float* beta, int c, float epsilon,
+                                  float* out) {
+    const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
+    if (i >= c) return;
+    const float scale = float(double(gamma[i]) / sqrt(double(stats[c + i]) + double(epsilon)));
+    out[i] = scale;
+    out[c + i] = float(double(beta[i]) - double(stats[i]) * double(scale));
+}
+
+__global__ void make_gradient_coefficients(const float* stats, const float* gamma, const float* sums, int c,
+                                           double count, float epsilon, float* out) {
+    const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
+    if (i >= c) return;
+    const double inverse = 1 / sqrt(double(stats[c + i]) + double(epsilon));
+    const double a = double(gamma[i]) * inverse, b = -a * inverse * double(sums[i]) / count;
+    out[i] = float(a);
+    out[c + i] = float(b);
+    out[2 * c + i] = float(-a * double(sums[c + i]) / count - b * double(stats[i]));
+}
+
+__global__ void fold(const float* bias, const float* scale, const float* shift, int c, float* out) {
+    const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
+    if (i < c) out[i] = (bias ? bias[i] * scale[i] : 0) + shift[i];
+}
+
+/// y[i] = read.value(i, channel), for whatever reads activations.
+template <class T, class Read>
+__global__ void __launch_bounds__(kThreads) apply(int64_t count, int c, Read read, T* y) {
+    const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
+    if (i < count) store(y + i, read.value(size_t(i), int(i % c)));
+}
+
+template <class T, class Read>
+void apply_all(const Read& read, const Tensor& y) {
+    const int64_t count = y.numel();
+    if (count > 0)
+        RG_LAUNCH((apply<T, Read>), blocks_for(count, kThreads), kThreads, 0, stream(), count,
+                  int(y.extent(y.shape().rank() - 1)), read, pointer<T>(y));
+}
+
+/// Deviations from the first row, and their squares: a sum of values far from 0 would lose its last digits.
+template <class T>
+struct Deviations {
+    const T* x;
+    int c;
+    __device__ void operator()(int64_t row, int column, TwoSums& sum) const {
+        const float d = load(x + row * c + column) - load(x + column);
+        sum.first += d;
+        sum.second += d * d;
+    }
+};
+template <class T>
+struct FinishMoments {
+    const T* x;
+    int64_t rows;
+    int c;
+    float* stats;
+    __device__ void operator()(int column, double sum, double squares) const {
+        const double mean = rows > 0 ? sum / double(rows) : 0;
+        const double variance = rows > 0 ? squares / double(rows) - mean * mean : 0;
+        stats[column] = rows > 0 ? float(mean + double(load(x + column))) : 0;
+        stats[c + column] = variance < 0 ? 0 : float(variance); // a NaN stays
+    }
+};
+
+/// dgamma = sum of g x^, dbeta = sum of g, with g = dy, or 0 where ReLU had cut off.
+template <class T>
+struct NormTerms {
+    const T *dy, *x;
+    const float *scale, *shift, *stats;
+    int c;
+    bool relu;
+    __device__ void operator()(int64_t row, int column, TwoSums& sum) const {
+        const float value = load(x + row * c + column);
+        if (relu && value * scale[column] + shift[column] <= 0) return;
+        const float g = load(dy + row * c + column);
+        sum.first += g * (value - stats[column]);
+        sum.second += g;
+    }
+};
+struct FinishNormSums {
+    const float* stats;
+    int c;
+    float epsilon;
+    float *dgamma, *dbeta;
+    __device__ void operator()(int column, double dot, double sum) const {
+        dgamma[column] = float(dot / sqrt(double(stats[c + column]) + double(epsilon)));
+        dbeta[column] = float(sum);
+    }
+};
+
+__global__ void update_running(const float* running, const float* stats, int c, double momentum, double unbias,
+                               float* out) {
+    const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
+    if (i >= 2 * c) return;
+    const double target = double(stats[i]) * (i >= c ? unbias : 1);
+    out[i] = float((1 - momentum) * double(running[i]) + momentum * target);
+}
+
+} // namespace
+
+Norm::Norm(const Tensor& stats, const Tensor& gamma, const Tensor& beta, float epsilon)
+    : c_(int(gamma.numel())), coefficients_(2 * size_t(c_)) {
+    RG_LAUNCH(make_coefficients, blocks_for(c_, 64), 64, 0, stream(), pointer<float>(stats), pointer<float>(gamma),
+              pointer<float>(beta), c_, epsilon, coefficients_);
+}
+
+void Norm::fold_bias(const float* bias, float* out) const {
+    RG_LAUNCH(fold, blocks_for(c_, 64), 64, 0, stream(), bias, scale(), shift(), c_, out);
+}
+
+NormGrad::NormGrad(const Tensor& stats, const Tensor& gamma, const Tensor& beta, const Tensor& sums, double count,
+                   float epsilon)
+    : norm_(stats, gamma, beta, epsilon), coefficients_(3 * size_t(norm_.channels())) {
+    RG_LAUNCH(make_gradient_coefficients, blocks_for(norm_.channels(), 64), 64, 0, stream(), pointer<float>(stats),
+              pointer<float>(gamma), pointer<float>(sums), norm_.channels(), count, epsilon, coefficients_);
+}
+
+void norm_sums(const Tensor& dy, const Tensor& x, const Tensor& stats, const Tensor& gamma, const Tensor& beta,
+               bool relu, float epsilon, const Tensor& dgamma, const Tensor& dbeta) {
+    const int c = int(gamma.numel());
+    const Norm norm(stats, gamma, beta, epsilon);
+    with_stored(x, [&](auto t) {
+        using T = decltype(t);
+        sum_columns(
+            x.numel() / c, c,
+            NormTerms<T>{pointer<T>(dy), pointer<T>(x), norm.scale(), norm.shift(), pointer<float>(stats), c, relu},
+            FinishNormSums{pointer<float>(stats), c, epsilon, pointer<float>(dgamma), pointer<float>(dbeta)});
+    });
+}
+
+void channel_stats(const Call& call) {
+    const Tensor& x = call.in[0];
+    const int c = int(x.extent(3));
+    with_stored(x, [&](auto t) {
+        using T = decltype(t);
+        const int64_t rows = x.numel() / c;
+        sum_columns(rows, c, Deviations<T>{pointer<T>(x), c},
+                    FinishMoments<T>{pointer<T>(x), rows, c, pointer<float>(call.out[0])});
+    });
+}
+
+void batch_norm(const Call& call) {
+    const Norm norm(call.in[1], call.in[2], call.in[3], call.attrs.epsilon);
+    with_stored(call.in[0], [&](auto t) {
+        using T = decltype(t);
+        apply_all<T>(norm.read<T>(call.in[0], call.attrs.relu), call.out[0]);
+    });
+}
+
+void batch_norm_sums(const Call& call) {
+    norm_sums(call.in[0], call.in[1], call.in[2], call.in[3], call.in[4], call.attrs.relu, call.attrs.epsilon,
+              call.out[0], call.out[1]);
+}
+
+void batch_norm_grad(const Call& call) {
+    const Tensor &dy = call.in[0], &x = call.in[1];
+    const NormGrad grad(call.in[2], call.in[3], call.in[4], call.in[5], double(x.numel() / call.in[3].numel()),
+                        call.attrs.epsilon);
+    with_stored(x, [&](auto t) {
+        using T = decltype(t);
+        apply_all<T>(grad.read<T>(dy, x, call.attrs.relu), call.out[0]);
+    });
+}
+
+// Ranks that share statistics meet on the host: a few hundred values.
+void rank_stats(const Call& call) { on_host(Op::rank_stats, call); }
+void rank_sums(const Call& call) { on_host(Op::rank_sums, call); }
+
+void running_update(const Call& call) {
+    const SyncGroup* group = context().sync;
+    const double count = double((group ? group->samples : call.attrs.height) * call.attrs.width);
+    const int c = int(call.in[0].extent(1));
+    RG_LAUNCH(update_running, blocks_for(2 * c, 64), 64, 0, stream(), pointer<float>(call.in[0]),
+              pointer<float>(call.in[1]), c, double(call.attrs.rate), count > 1 ? count / (count - 1) : 1.0,
+              pointer<float>(call.out[0]));
+}
+
+} // namespace rg::RG_GPU

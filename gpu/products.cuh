@@ -1,0 +1,33 @@
+// What the two products of matrices (conv.cu, conv_grad.cu) share: operands in shared memory, and products of f32 on
+// tensor cores.
+#pragma once
+
+#include "gpu/mma.cuh"
+#include "gpu/values.cuh"
+
+namespace rg::RG_GPU {
+
+/// Two neighbouring values of an operand; `at` is even.
+__device__ __forceinline__ void put(bf16* at, float a, float b) { *reinterpret_cast<uint32_t*>(at) = pack_bf16(a, b); }
+__device__ __forceinline__ void put(float* at, float a, float b) { *reinterpret_cast<float2*>(at) = make_float2(a, b); }
+
+__device__ __forceinline__ void split(float value, uint32_t& high, uint32_t& low) {
+    high = to_tf32(value);
+    const float rest = value - __uint_as_float(high);
+    low = rest == rest ? to_tf32(rest) : 0; // infinity less infinity
+}
+
+/// d += a b to about 1e-6: three products of the operands' upper and lower 11 bits (Ootomo and Yokota, 2022).
+/// Fragments as mma_tf32_16x8x8 takes them.
+__device__ __forceinline__ void mma_f32_16x8x8(float (&d)[4], const float (&a)[4], const float (&b)[2]) {
+    uint32_t a_high[4], a_low[4], b_high[2], b_low[2];
+    RG_UNROLL
+    for (int i = 0; i < 4; ++i) split(a[i], a_high[i], a_low[i]);
+    RG_UNROLL
+    for (int i = 0; i < 2; ++i) split(b[i], b_high[i], b_low[i]);
+    mma_tf32_16x8x8(d, a_low, b_high);
+    mma_tf32_16x8x8(d, a_high, b_low);
+    mma_tf32_16x8x8(d, a_high, b_high);
+}
+
+} // namespace rg::RG_GPU
