@@ -5,14 +5,13 @@
 #include "core/tape.h"
 
 #include <cmath>
-#include <cstring>
 
 namespace rg {
 
 bool Accelerated::matches(const Signature& s, std::span<const Tensor> in, bool training) const {
     const Context& c = context();
     if (s.training != training || s.strict != c.strict_fp32 || s.sync != (c.sync != nullptr) ||
-        s.backend != uint8_t(c.backend) || s.inputs.size() != in.size())
+        s.backend != c.backend || s.device != c.device || s.inputs.size() != in.size())
         return false;
     for (size_t i = 0; i < in.size(); ++i)
         if (s.inputs[i].first != in[i].shape() || s.inputs[i].second != in[i].dtype()) return false;
@@ -28,7 +27,8 @@ Plan& Accelerated::find_or_trace(std::span<const Tensor> in, bool training, bool
         }
     found = false;
     RG_CHECK(cache_size >= 1, "accelerate: cache_size needs to be at least 1");
-    Signature signature{{}, training, context().strict_fp32, context().sync != nullptr, uint8_t(context().backend)};
+    Signature signature{
+        {}, training, context().strict_fp32, context().sync != nullptr, context().backend, context().device};
     std::vector<Tensor> placeholders, results;
     std::vector<Step> steps;
     {
@@ -47,9 +47,25 @@ Plan& Accelerated::find_or_trace(std::span<const Tensor> in, bool training, bool
     return cache_.front().plan;
 }
 
+namespace {
+
+/// The inputs in the memory of the context's device.
+std::vector<Tensor> on_device(std::span<const Tensor> in) {
+    std::vector<Tensor> there(in.begin(), in.end());
+    for (Tensor& t : there)
+        if (context().device && t.device() != context().device) {
+            const Tensor host = t;
+            t = Tensor::empty(host.shape(), host.dtype());
+            t.copy_from(host);
+        }
+    return there;
+}
+
+} // namespace
+
 std::span<const Tensor> Accelerated::operator()(std::initializer_list<Tensor> inputs, bool training) {
     const std::span<const Tensor> in(inputs.begin(), inputs.size());
-    if (!enabled || Tape::active()) return plain_results_ = function_(in, training);
+    if (!enabled || Tape::active()) return plain_results_ = function_(on_device(in), training);
     bool found;
     Plan& plan = find_or_trace(in, training, found);
     ++calls_;
@@ -71,7 +87,7 @@ namespace {
 
 /// The largest difference relative to the largest magnitude; infinite when one has a NaN where the other has none.
 double difference(const Tensor& a, const Tensor& b) {
-    const Tensor x = a.to(DType::f64), y = b.to(DType::f64);
+    const Tensor x = a.to_host().to(DType::f64), y = b.to_host().to(DType::f64);
     double largest = 0, scale = 0;
     for (int64_t i = 0; i < x.numel(); ++i) {
         const double p = x.data<double>()[i], q = y.data<double>()[i];
@@ -85,18 +101,16 @@ double difference(const Tensor& a, const Tensor& b) {
     return largest == 0 ? 0 : largest / scale;
 }
 
-void copy(const Tensor& from, const Tensor& to) { std::memcpy(to.bytes_data(), from.bytes_data(), size_t(to.bytes())); }
-
 } // namespace
 
 std::span<const Tensor> Accelerated::replay_and_check(Plan& plan, std::span<const Tensor> in, bool training) {
     // The plain function first, from the same state; then everything that it wrote is put back.
     std::vector<Tensor> before, expected;
     for (const Tensor& t : plan.written()) before.push_back(t.clone());
-    const std::vector<Tensor> plain = function_(in, training);
+    const std::vector<Tensor> plain = function_(on_device(in), training);
     for (size_t i = 0; i < before.size(); ++i) {
         expected.push_back(plan.written()[i].clone());
-        copy(before[i], plan.written()[i]);
+        plan.written()[i].copy_from(before[i]);
     }
     const std::span<const Tensor> results = plan.replay(in);
     const auto compare = [&](const char* what, size_t i, const Tensor& replayed, const Tensor& reference) {

@@ -4,10 +4,12 @@
 //     const Tensor loss = step({x, labels}, true)[0];
 //
 // The signature of a call is the shapes and types of its inputs, the training flag, and what of the Context changes
-// the computation (backend, strict arithmetic, ranks that share statistics). The function must be a function: it may
+// the computation (backend, device, strict arithmetic, ranks that share statistics). Inputs may lie in this machine's
+// memory even if the context has a device; results are in the device's. The function must be a function: it may
 // read and write tensors through ops only, and what it does on the host while it is traced happens once.
 #pragma once
 
+#include "core/context.h"
 #include "core/plan.h"
 
 #include <functional>
@@ -48,7 +50,8 @@ private:
     struct Signature {
         std::vector<std::pair<Shape, DType>> inputs;
         bool training, strict, sync;
-        uint8_t backend;
+        Backend backend;
+        Device* device;
     };
     struct Entry {
         Signature signature;

@@ -11,6 +11,7 @@
 
 namespace rg {
 
+class Device;
 class ThreadPool;
 class Profile;
 
@@ -29,6 +30,7 @@ public:
 
 struct Context {
     Backend backend = Backend::cpu;
+    Device* device = nullptr;      // runs the ops and holds new tensors; null: the backend, in this machine's memory
     ThreadPool* threads = nullptr; // null: the calling thread alone
     SyncGroup* sync = nullptr;     // null: batch statistics of this rank's samples
     bool strict_fp32 = false;      // plain multiply-adds only, no algorithm that rounds differently (Winograd)

@@ -2,6 +2,7 @@
 #include "core/op_table.h"
 
 #include "core/context.h"
+#include "core/device.h"
 #include "core/plan.h"
 #include "core/profile.h"
 #include "core/tape.h"
@@ -30,10 +31,17 @@ double flops_of(Op op, const Call& call) { return row(op).flops ? row(op).flops(
 
 void execute(Op op, const Call& call) {
     const Context& c = context();
-    const Kernel kernel = c.backend == Backend::cpu ? row(op).cpu : row(op).reference;
+    if (c.device)
+        for (const auto& side : {call.in, call.out})
+            for (const Tensor& t : side)
+                RG_CHECK(!t.defined() || t.numel() == 0 || t.device() == c.device, row(op).name,
+                         ": expected tensors on ", c.device->name(), ", got one of shape ", t.shape().str(),
+                         " elsewhere; see Tensor::copy_from()");
+    const Kernel kernel = c.device ? c.device->kernel(op) : c.backend == Backend::cpu ? row(op).cpu : row(op).reference;
     if (!c.profile) return kernel(call);
     const auto start = std::chrono::steady_clock::now();
     kernel(call);
+    if (c.device) c.device->synchronize();
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
     double bytes = 0;
     for (const auto& side : {call.in, call.out})

@@ -14,10 +14,9 @@ void randomise(const Tensor& t, Init init, Rng random) {
     const Shape& s = t.shape();
     const double fan_in = double(t.numel() / s[0]), fan_out = double(t.numel() / s[s.rank() - 1]);
     const double variance = init == Init::he ? 2 / fan_in : init == Init::glorot ? 2 / (fan_in + fan_out) : 1e-4;
-    const Tensor values = Tensor::empty(s);
+    const Tensor values = Tensor::on_host(s);
     for (float& v : values.span<float>()) v = float(std::sqrt(variance)) * random.normal();
-    const Tensor converted = values.to(t.dtype());
-    std::copy_n(converted.bytes_data(), t.bytes(), t.bytes_data());
+    t.copy_from(values.to(t.dtype()));
 }
 
 } // namespace

@@ -7,7 +7,7 @@
 // they always were.
 #pragma once
 
-#include "core/op_table.h"
+#include "core/device.h"
 
 #include <functional>
 #include <string>
@@ -69,11 +69,16 @@ private:
         Tensor view;
     };
     void place(std::span<const Tensor> results);
+    void run(const AfterStep& after_step);
 
     std::vector<Step> steps_;
     std::vector<Tensor> placeholders_, results_, written_;
     std::vector<Binding> bindings_;
     Tensor arena_;
+    // On a device: copies of the inputs, which have one place, so that the steps can become a graph.
+    std::vector<Tensor> device_inputs_;
+    std::unique_ptr<Device::Graph> graph_;
+    int64_t replays_ = 0;
     int64_t bytes_ = 0, bytes_unshared_ = 0;
 };
 

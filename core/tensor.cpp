@@ -5,6 +5,9 @@
 // stream through tens of megabytes and would otherwise miss the TLB on every other line.
 #include "core/tensor.h"
 
+#include "core/context.h"
+#include "core/device.h"
+
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -133,22 +136,24 @@ std::string Shape::str() const {
 }
 
 struct Storage {
-    explicit Storage(size_t n) : bytes(n), block(dry_runs || n == 0 ? nullptr : take_block(n)) {
+    Storage(size_t n, Device* where) : bytes(n), device(where) {
+        if (!dry_runs && n > 0) block = device ? device->allocate(n) : take_block(n);
         const int64_t now = live += int64_t(bytes);
         int64_t seen = peak;
         while (now > seen && !peak.compare_exchange_weak(seen, now)) {}
     }
-    Storage(size_t n, void* borrowed) : bytes(n), block(borrowed), owned(false) {}
+    Storage(size_t n, void* borrowed) : bytes(n), block(borrowed), device(nullptr), owned(false) {}
     ~Storage() {
         if (!owned) return;
         live -= int64_t(bytes);
-        if (block) return_block(block, bytes);
+        if (block) device ? device->release(block) : return_block(block, bytes);
     }
     Storage(const Storage&) = delete;
     Storage& operator=(const Storage&) = delete;
 
     size_t bytes;
-    void* block;
+    void* block = nullptr;
+    Device* device;
     bool owned = true;
 };
 
@@ -160,18 +165,22 @@ DryRun::DryRun() { ++dry_runs; }
 DryRun::~DryRun() { --dry_runs; }
 bool DryRun::active() { return dry_runs > 0; }
 
-Tensor Tensor::empty(const Shape& shape, DType type) {
+Tensor Tensor::make(const Shape& shape, DType type, Device* device) {
     Tensor t;
     t.shape_ = shape;
     t.dtype_ = type;
-    t.storage_ = std::make_shared<Storage>(size_t(t.bytes()));
+    t.storage_ = std::make_shared<Storage>(size_t(t.bytes()), device);
     t.id_ = ++blocks_made;
     return t;
 }
 
+Tensor Tensor::empty(const Shape& shape, DType type) { return make(shape, type, context().device); }
+
+Tensor Tensor::on_host(const Shape& shape, DType type) { return make(shape, type, nullptr); }
+
 Tensor Tensor::zeros(const Shape& shape, DType type) {
     Tensor t = empty(shape, type);
-    if (!DryRun::active() && t.bytes()) std::memset(t.bytes_data(), 0, size_t(t.bytes()));
+    if (!DryRun::active()) t.fill(0);
     return t;
 }
 
@@ -187,15 +196,11 @@ Tensor Tensor::borrow(std::byte* memory, const Shape& shape, DType type) {
 }
 
 Tensor Tensor::constant(const Shape& shape, double value, DType type) {
-    const int before = std::exchange(dry_runs, 0);
-    Tensor t;
-    try {
-        t = empty(shape, type);
-    } catch (...) {
-        dry_runs = before;
-        throw;
-    }
-    dry_runs = before;
+    struct Pause {
+        int before = std::exchange(dry_runs, 0);
+        ~Pause() { dry_runs = before; }
+    } pause;
+    const Tensor t = empty(shape, type);
     t.fill(value);
     return t;
 }
@@ -255,10 +260,43 @@ std::byte* Tensor::bytes_data() const {
 
 void* Tensor::raw(DType wanted) const {
     RG_CHECK(wanted == dtype_ || !defined(), "tensor: elements are ", name_of(dtype_), ", not ", name_of(wanted));
+    RG_CHECK(!device() || numel() == 0, "tensor: its values are in the memory of ", device()->name(),
+             "; read them through to_host(), write them with copy_from()");
     return bytes_data();
 }
 
+Device* Tensor::device() const { return storage_ ? storage_->device : nullptr; }
+
+Tensor Tensor::to_host() const {
+    if (!device()) return *this;
+    const Tensor host = on_host(shape_, dtype_);
+    host.copy_from(*this);
+    return host;
+}
+
+void Tensor::copy_from(const Tensor& source) const {
+    RG_CHECK(source.shape() == shape_ && source.dtype() == dtype_, "copy_from: expected ", name_of(dtype_), " ",
+             shape_.str(), ", got ", name_of(source.dtype()), " ", source.shape().str());
+    const size_t n = size_t(bytes());
+    if (n == 0) return;
+    std::byte *const to = bytes_data(), *const from = source.bytes_data();
+    Device *const here = device(), *const there = source.device();
+    if (!here && !there)
+        std::memcpy(to, from, n);
+    else if (!there)
+        here->upload(to, from, n);
+    else if (!here)
+        there->download(to, from, n);
+    else
+        here->copy(to, from, n);
+}
+
 void Tensor::fill(double value) const {
+    if (device()) {
+        const Tensor host = on_host(shape_, dtype_);
+        host.fill(value);
+        return copy_from(host);
+    }
     with_type(dtype_, [&](auto v) {
         using T = decltype(v);
         std::fill_n(data<T>(), numel(), convert<T>(value));
@@ -266,7 +304,7 @@ void Tensor::fill(double value) const {
 }
 
 Tensor Tensor::to(DType type) const {
-    Tensor result = empty(shape_, type);
+    Tensor result = on_host(shape_, type);
     with_type(dtype_, [&](auto from) {
         with_type(type, [&](auto to) {
             using From = decltype(from);
@@ -280,8 +318,8 @@ Tensor Tensor::to(DType type) const {
 }
 
 Tensor Tensor::clone() const {
-    Tensor result = empty(shape_, dtype_);
-    if (bytes()) std::memcpy(result.bytes_data(), bytes_data(), size_t(bytes()));
+    Tensor result = make(shape_, dtype_, device());
+    result.copy_from(*this);
     return result;
 }
 

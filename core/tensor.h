@@ -71,14 +71,17 @@ private:
     int rank_ = 0;
 };
 
+class Device;
 struct Storage; // a block of the allocator; freed with its last Tensor
 
 class Tensor {
 public:
     Tensor() = default; // undefined: no storage, e.g. an absent bias
 
-    /// Uninitialised contents.
+    /// Uninitialised contents, in the memory of the context's device if it has one.
     static Tensor empty(const Shape& shape, DType type = DType::f32);
+    /// The same in this machine's memory, whatever the context: for values that the program reads and writes itself.
+    static Tensor on_host(const Shape& shape, DType type = DType::f32);
     static Tensor zeros(const Shape& shape, DType type = DType::f32);
     /// Over memory of the caller's, aligned to 64 bytes, that must outlive the tensor and all its views.
     static Tensor borrow(std::byte* memory, const Shape& shape, DType type = DType::f32);
@@ -99,7 +102,15 @@ public:
     /// Elements [begin, begin + shape.numel()) as a tensor of their own that shares the memory (flat buffers).
     Tensor slice(int64_t begin, const Shape& shape) const;
 
-    /// Typed access; throws if T is not the element type, or when the tensor has no memory (a dry run).
+    /// Where the values are; null: this machine's memory.
+    Device* device() const;
+    /// The same values in this machine's memory: the tensor itself if they are there.
+    Tensor to_host() const;
+    /// Takes the values of a tensor of the same shape and type, wherever both are.
+    void copy_from(const Tensor& source) const;
+
+    /// Typed access; throws if T is not the element type, when the tensor has no memory (a dry run), or when that is a
+    /// device's.
     template <class T>
     T* data() const {
         return static_cast<T*>(raw(dtype_of<T>()));
@@ -108,12 +119,12 @@ public:
     std::span<T> span() const {
         return {data<T>(), size_t(numel())};
     }
-    /// Untyped first byte.
+    /// Untyped first byte, in the memory that the tensor is in.
     std::byte* bytes_data() const;
     void fill(double value) const;
-    /// Element-wise conversion into another type (host).
+    /// Element-wise conversion into another type, in this machine's memory.
     Tensor to(DType type) const;
-    /// Same bytes, memory of its own.
+    /// Same bytes, memory of its own in the same place.
     Tensor clone() const;
 
     /// What makes a tensor the same value to the tape: its block, by a number that is never used again, and place.
@@ -134,6 +145,7 @@ public:
     Tensor over(const Tensor& base) const;
 
 private:
+    static Tensor make(const Shape& shape, DType type, Device* device);
     void* raw(DType wanted) const;
     std::shared_ptr<Storage> storage_;
     uint64_t id_ = 0;    // of the storage; 0: undefined
@@ -144,7 +156,7 @@ private:
 
 template <class T>
 Tensor Tensor::of(const Shape& shape, std::span<const T> values) {
-    Tensor t = empty(shape, dtype_of<T>());
+    Tensor t = on_host(shape, dtype_of<T>());
     RG_CHECK(t.numel() == int64_t(values.size()), "Tensor::of: shape ", shape.str(), " needs ", t.numel(),
              " values, got ", values.size());
     std::copy(values.begin(), values.end(), t.template data<T>());

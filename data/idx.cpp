@@ -15,7 +15,7 @@ namespace {
 /// Big-endian values of type From into elements of type To.
 template <class From, class To>
 Tensor values(const Shape& shape, Bytes bytes) {
-    Tensor t = Tensor::empty(shape, dtype_of<To>());
+    Tensor t = Tensor::on_host(shape, dtype_of<To>());
     To* out = t.data<To>();
     for (size_t i = 0; i < size_t(t.numel()); ++i) {
         uint8_t swapped[sizeof(From)];

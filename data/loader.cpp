@@ -105,7 +105,7 @@ Batch Loader::make(const std::vector<int64_t>* order, int64_t epoch, int64_t ind
     const int64_t begin = index * options_.batch_size, size = std::min(options_.batch_size, set_.count - begin);
     const Range share = share_of(size, options_.ranks, options_.rank);
     const int64_t n = share.size(), h = augmenter_.height(), w = augmenter_.width(), c = set_.channels;
-    Batch batch{Tensor::empty({n, h, w, c}), Tensor::empty({n}, DType::i32), epoch, index, size};
+    Batch batch{Tensor::on_host({n, h, w, c}), Tensor::on_host({n}, DType::i32), epoch, index, size};
     float* x = batch.x.data<float>();
     int32_t* label = batch.labels.data<int32_t>();
     for (int64_t i = 0; i < n; ++i, x += h * w * c) {

@@ -2,11 +2,18 @@
 #pragma once
 
 #include "core/op_table.h"
-#include "gpu/cuda.cuh"
 
-namespace rg::RG_GPU {
+#include <vector>
+
+namespace rg {
 
 /// Runs the reference of an op on copies of its tensors in the host's memory.
-void on_host(Op op, const Call& call);
+inline void on_host(Op op, const Call& call) {
+    std::vector<Tensor> in, out;
+    for (const Tensor& t : call.in) in.push_back(t.to_host());
+    for (const Tensor& t : call.out) out.push_back(Tensor::on_host(t.shape(), t.dtype()));
+    row(op).reference({call.attrs, in, out});
+    for (size_t i = 0; i < out.size(); ++i) call.out[i].copy_from(out[i]);
+}
 
-} // namespace rg::RG_GPU
+} // namespace rg

@@ -251,7 +251,7 @@ int run(int argc, const char* const* argv) {
     const int64_t count = int64_t(images.items.size());
     for (int64_t begin = 0; begin < count; begin += batch_size) {
         const int64_t n = std::min(batch_size, count - begin);
-        const Tensor x = Tensor::empty({n, kSide, kSide, kChannels});
+        const Tensor x = Tensor::on_host({n, kSide, kSide, kChannels});
         parallel(n, [&](int64_t i) {
             const std::span pixels(images.pixels.data() + (begin + i) * kImageBytes, size_t(kImageBytes));
             view.apply(pixels, 0, 0, begin + i, x.data<float>() + i * kImageBytes);

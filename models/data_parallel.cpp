@@ -11,12 +11,14 @@ namespace rg {
 
 void aggregate_state(par::Group& group, const Parameters& parameters, double share, std::span<double> riders) {
     if (group.size() == 1) return;
+    const Tensor state = parameters.state().to_host();
     std::vector<par::StateBlock> blocks;
     for (const auto& s : parameters.states()) {
-        float* mean = s.running.data<float>();
+        float* mean = state.data<float>() + s.offset;
         blocks.push_back({mean, mean + s.channels, s.channels});
     }
     par::aggregate_state(group, blocks, share, riders);
+    if (parameters.state().device()) parameters.state().copy_from(state);
 }
 
 void verify_same_data(par::Group& group, const data::ImageSet& set, const std::string& name) {
@@ -48,13 +50,16 @@ Score evaluate(par::Group& group, const data::ImageSet& set, const data::Normali
     double sums[2] = {0, 0}; // loss, correct
     for (int64_t begin = mine.begin; begin < mine.end; begin += kEvaluationBatch) {
         const int64_t n = std::min(kEvaluationBatch, mine.end - begin);
-        const Tensor x = Tensor::empty({n, set.height, set.width, set.channels});
+        const Tensor x = Tensor::on_host({n, set.height, set.width, set.channels});
         parallel(n, [&](int64_t i) {
             view.apply(set.image(begin + i), 0, 0, begin + i, x.data<float>() + i * set.image_bytes());
         });
         const Tensor labels =
             Tensor::of<int32_t>({n}, std::span<const int32_t>(set.labels).subspan(size_t(begin), size_t(n)));
-        const Tensor scores = network(x);
+        const Tensor scores = network(x).to_host();
+        Context host = context();
+        host.device = nullptr;
+        const ContextScope scope(host);
         sums[0] += double(n) * double(cross_entropy(scores, labels).data<float>()[0]);
         sums[1] += double(count_correct(scores, labels));
     }

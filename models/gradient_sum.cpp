@@ -15,6 +15,9 @@ constexpr int64_t kBucketBytes = 512 * 1024;
 
 GradientSum::GradientSum(par::Group& group, const Parameters& parameters, par::Algorithm algorithm, bool overlap)
     : group_(group), parameters_(parameters), algorithm_(algorithm), overlap_(overlap && group.size() > 1) {
+    const Tensor& gradients = parameters.gradients();
+    if (group.size() > 1 && gradients.device())
+        staging_ = Tensor::borrow(group.memory(size_t(gradients.bytes()), "gradients").data(), gradients.shape());
     if (overlap_) thread_ = std::jthread([this](const std::stop_token& stop) { work(stop); });
 }
 
@@ -73,8 +76,11 @@ void GradientSum::work(const std::stop_token& stop) {
 }
 
 void GradientSum::sum(const Bucket& b) const {
-    par::aggregate(group_, parameters_.gradients().span<float>().subspan(size_t(b.begin), size_t(b.end - b.begin)),
-                   share_, "gradients", algorithm_);
+    const Tensor bucket = parameters_.gradients().slice(b.begin, {b.end - b.begin});
+    const Tensor host = bucket.device() ? staging_.slice(b.begin, {b.end - b.begin}) : bucket;
+    if (bucket.device()) host.copy_from(bucket);
+    par::aggregate(group_, host.span<float>(), share_, "gradients", algorithm_);
+    if (bucket.device()) bucket.copy_from(host);
 }
 
 void GradientSum::cut(const Plan& plan, std::vector<Bucket>& buckets) const {

@@ -52,6 +52,7 @@ private:
     const Parameters& parameters_;
     par::Algorithm algorithm_;
     bool overlap_;
+    Tensor staging_;      // where gradients that are on a device meet the other ranks'
     bool active_ = false; // between begin() and finish()
     double share_ = 1;
     bool planned_ = false; // buckets_ are those of this step's plan

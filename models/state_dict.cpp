@@ -9,7 +9,7 @@ namespace {
 
 Shape file_shape(const Shape& s) { return s.rank() == 4 ? Shape{s[0], s[3], s[1], s[2]} : s; }
 
-/// Copies between K R S C (ours) and O I H W (theirs).
+/// Copies between K R S C (ours, in this machine's memory) and O I H W (theirs).
 void permute(const Tensor& ours, const Tensor& theirs, bool to_file) {
     const Shape& s = ours.shape();
     float *a = ours.data<float>(), *b = theirs.data<float>();
@@ -36,13 +36,13 @@ Tensor running_row(const Parameters::State& state, int64_t row) {
 std::vector<NamedTensor> state_dict(const Parameters& parameters) {
     std::vector<NamedTensor> tensors;
     for (const auto& e : parameters.entries()) {
-        tensors.push_back({e.name, Tensor::empty(file_shape(e.shape))});
-        permute(e.value, tensors.back().value, true);
+        tensors.push_back({e.name, Tensor::on_host(file_shape(e.shape))});
+        permute(e.value.to_host(), tensors.back().value, true);
     }
     const int64_t tracked = parameters.batches_tracked;
     for (const auto& s : parameters.states()) {
-        tensors.push_back({s.name + ".running_mean", running_row(s, 0).clone()});
-        tensors.push_back({s.name + ".running_var", running_row(s, 1).clone()});
+        tensors.push_back({s.name + ".running_mean", running_row(s, 0).clone().to_host()});
+        tensors.push_back({s.name + ".running_var", running_row(s, 1).clone().to_host()});
         tensors.push_back({s.name + ".num_batches_tracked", Tensor::of<int64_t>({}, {&tracked, 1})});
     }
     return tensors;
@@ -65,10 +65,14 @@ void load_state_dict(Parameters& parameters, const TensorFile& file) {
         RG_CHECK(known.contains(t.name), file.source, ": tensor ", t.name,
                  " is not part of this network; are --width and --depth those of the file?");
 
-    for (const auto& e : parameters.entries()) permute(e.value, *file.find(e.name), false);
+    for (const auto& e : parameters.entries()) {
+        const Tensor value = Tensor::on_host(e.shape);
+        permute(value, *file.find(e.name), false);
+        e.value.copy_from(value);
+    }
     for (const auto& s : parameters.states()) {
-        permute(running_row(s, 0), *file.find(s.name + ".running_mean"), false);
-        permute(running_row(s, 1), *file.find(s.name + ".running_var"), false);
+        running_row(s, 0).copy_from(*file.find(s.name + ".running_mean"));
+        running_row(s, 1).copy_from(*file.find(s.name + ".running_var"));
     }
     parameters.batches_tracked = tracked;
 }

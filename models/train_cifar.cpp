@@ -205,9 +205,9 @@ int train(Settings& s, Options& options, par::Group& group) {
     // Plans for the batches to come, so that the memory they take is known, and had, before the first step.
     const int64_t tested = data::share_of(data.test.count, group.size(), group.rank()).size();
     for (const int64_t n : {std::min(kEvaluationBatch, tested), tested % kEvaluationBatch})
-        if (s.accelerate && n > 0) network.plan({Tensor::empty({n, 32, 32, 3})}, false);
+        if (s.accelerate && n > 0) network.plan({Tensor::on_host({n, 32, 32, 3})}, false);
     const int64_t share = data::share_of(s.batch_size, group.size(), group.rank()).size();
-    const Plan& plan = network.plan({Tensor::empty({share, 32, 32, 3}), Tensor::empty({share}, DType::i32)}, true);
+    const Plan& plan = network.plan({Tensor::on_host({share, 32, 32, 3}), Tensor::on_host({share}, DType::i32)}, true);
 
     // A run begins when every rank has all it needs: one that fails before has ended the job, and left no folder.
     const char* const isa = cpu::isa().name; // checks RG_ISA
@@ -266,7 +266,7 @@ int train(Settings& s, Options& options, par::Group& group) {
             // Forward, backward, and the sum over the ranks.
             gradient_sum.begin(sync.share);
             const std::span<const Tensor> result = network({batch.x, batch.labels}, true);
-            const Tensor &scores = result[0], &loss = result[1];
+            const Tensor scores = result[0].to_host(), loss = result[1].to_host();
             ++parameters.batches_tracked;
             gradient_sum.finish();
 
@@ -307,7 +307,7 @@ int train(Settings& s, Options& options, par::Group& group) {
 
         if (at.batch == loader.batches()) { // else stopped on the way: `at` is where to go on
             const double seconds = std::chrono::duration<double>(Clock::now() - epoch_begin).count();
-            par::verify_identical(group, parameters.values().span<float>(), "parameters");
+            par::verify_identical(group, parameters.values().to_host().span<float>(), "parameters");
             const Score test =
                 evaluate(group, data.test, data::kCifar10, [&](const Tensor& x) { return network({x})[0]; });
             const EpochStatus status{at.epoch,

@@ -14,7 +14,7 @@ const char* const kVelocity = "optimizer.velocity";
 TensorFile training_state(const std::string& program, const Parameters& parameters, const Tensor& velocity,
                           const Position& at, const Options& options) {
     TensorFile file{state_dict(parameters), {}, {}};
-    file.tensors.push_back({kVelocity, velocity});
+    file.tensors.push_back({kVelocity, velocity.to_host()});
     Json values = Json::object();
     for (const auto& [name, value] : options.values()) values.set(name, value);
     file.metadata = {
@@ -36,7 +36,7 @@ Position restore_training(const std::string& program, TensorFile file, Parameter
     RG_CHECK(at.epoch >= 1 && at.batch >= 0 && at.step >= 0, file.source, ": position ", at.epoch, "/", at.batch, "/",
              at.step, " is not possible");
     load_state_dict(parameters, file);
-    std::copy_n(saved.data<float>(), saved.numel(), velocity.data<float>());
+    velocity.copy_from(saved);
     return at;
 }
 

@@ -1,8 +1,6 @@
 // What the kernels need of their surroundings when they run on the executor: memory, and a way by their op.
-#include "core/kernels.h"
 #include "gpu/kernels.h"
 #include "gpu/scratch.cuh"
-#include "gpu/transfer.h"
 
 #include <cstdlib>
 #include <cstring>
@@ -19,8 +17,6 @@ void* take_scratch(size_t bytes) {
 void give_back_scratch(void* piece) { std::free(piece); }
 
 cudaStream_t stream() { return nullptr; }
-
-void on_host(Op op, const Call& call) { row(op).reference(call); }
 
 Kernel kernel(Op op) {
     static constexpr Kernel kKernels[] = {

@@ -1,0 +1,147 @@
+// Tensors, plans and training on a device: values stay there until they are fetched, and are what the CPU computes.
+#include "core/accelerate.h"
+#include "core/context.h"
+#include "core/ops.h"
+#include "core/rng.h"
+#include "core/tape.h"
+#include "models/cifar_net.h"
+#include "models/data_parallel.h"
+#include "models/gradient_sum.h"
+#include "models/state_dict.h"
+#include "par/thread_link.h"
+#include "tests/executor_device.h"
+#include "tests/op_check.h"
+
+#include <doctest/doctest.h>
+
+using namespace rg;
+
+namespace {
+
+struct Trained {
+    std::vector<double> losses;
+    Tensor parameters, state, scores; // in the host's memory
+};
+
+/// Some steps of a tiny network on `images` images, of which this rank takes its share; then a prediction.
+Trained train(par::Group& group, Device* device, DType type, bool sync_bn, bool accelerate = true) {
+    GroupSync sync(group);
+    const Context on{.device = device, .sync = sync_bn && group.size() > 1 ? &sync : nullptr};
+    const ContextScope scope(on);
+    CifarNet net({.width = 4, .depth = 1});
+    Parameters& parameters = net.parameters;
+    const Tensor velocity = Tensor::zeros(parameters.values().shape());
+    const std::vector<Tensor> values = parameters.value_list(), gradients = parameters.gradient_list();
+    Accelerated network([&](std::span<const Tensor> in, bool training) -> std::vector<Tensor> {
+        const Tensor x = cast(in[0], type);
+        if (!training) return {net.forward(x, Mode::evaluate)};
+        Tape tape;
+        const Tensor scores = net.forward(x, Mode::train), loss = cross_entropy(scores, in[1]);
+        tape.gradients(loss, values, gradients);
+        return {loss};
+    });
+    network.enabled = accelerate;
+    GradientSum gradient_sum(group, parameters, par::Algorithm::automatic, false);
+    constexpr int64_t kImages = 6;
+    const int64_t mine = kImages / group.size(), first = mine * group.rank();
+    Trained result;
+    Tensor x = Tensor::on_host({mine, 32, 32, 3}), labels = Tensor::on_host({mine}, DType::i32);
+    for (uint64_t step = 0; step < 4; ++step) {
+        for (int64_t i = 0; i < mine; ++i) {
+            Rng random(step, Purpose::test, 0, uint64_t(first + i));
+            for (float& v : x.span<float>().subspan(size_t(i) * 3072, 3072)) v = random.normal();
+            labels.data<int32_t>()[i] = int32_t(random.below(10));
+        }
+        sync.share = 1.0 / group.size();
+        sync.samples = kImages;
+        gradient_sum.begin(sync.share);
+        double loss = sync.share * double(network({x, labels}, true)[0].to_host().data<float>()[0]);
+        gradient_sum.finish();
+        sgdm_update(parameters.values(), velocity, parameters.gradients(), {.lr = 0.05f, .momentum = 0.9f});
+        if (!sync_bn) aggregate_state(group, parameters, sync.share);
+        group.allreduce_sum(std::span<double>(&loss, 1), "loss");
+        result.losses.push_back(loss);
+    }
+    result.parameters = parameters.values().to_host().clone();
+    result.state = parameters.state().to_host().clone();
+    result.scores = network({x})[0].to_host().clone();
+    // A checkpoint of it is read on the host, and restored onto the device.
+    const std::vector<NamedTensor> saved = state_dict(parameters);
+    parameters.values().fill(0);
+    load_state_dict(parameters, {saved, {}, "memory"});
+    CHECK(same_bits(parameters.values().to_host(), result.parameters));
+    return result;
+}
+
+Trained train_alone(Device* device, DType type, bool accelerate = true) {
+    Trained result;
+    par::run_threads(1, [&](par::Link& link) {
+        par::Group group(link);
+        result = train(group, device, type, false, accelerate);
+    });
+    return result;
+}
+
+} // namespace
+
+TEST_SUITE("simt") {
+    TEST_CASE("device: values are out of the program's reach until they are fetched") {
+        ExecutorDevice device;
+        const Context on{.device = &device};
+        const ContextScope scope(on);
+        const Tensor a = Tensor::empty({3}), host = Tensor::on_host({3});
+        CHECK(a.device() == &device);
+        CHECK(host.device() == nullptr);
+        CHECK_THROWS_WITH_AS(a.data<float>(), doctest::Contains("in the memory of the executor"), Error);
+        a.fill(2);
+        host.fill(5);
+        CHECK(a.to_host().data<float>()[2] == 2);
+        CHECK_THROWS_WITH_AS(relu(host), doctest::Contains("relu: expected tensors on the executor"), Error);
+        const Tensor sum = add(a, a), copy = sum.clone();
+        CHECK(copy.device() == &device);
+        CHECK(copy.to_host().data<float>()[0] == 4);
+        copy.copy_from(host);
+        CHECK(copy.to_host().data<float>()[0] == 5);
+        CHECK_THROWS_WITH_AS(copy.copy_from(Tensor::on_host({4})), doctest::Contains("copy_from: expected f32 [3]"),
+                             Error);
+        CHECK(&host.to_host().data<float>()[0] == host.data<float>());
+    }
+
+    TEST_CASE("device: a training there is that of the CPU, op by op, replayed, and as a graph") {
+        for (const DType type : {DType::f32, DType::bf16}) {
+            CAPTURE(name_of(type));
+            ExecutorDevice device;
+            const Trained cpu = train_alone(nullptr, type), plain = train_alone(&device, type, false);
+            CHECK(device.launches == 0);
+            const Trained replayed = train_alone(&device, type);
+            CHECK(device.launches == 3); // each step but the first
+            const double loose = type == DType::f32 ? 1e-4 : 3e-2;
+            for (size_t i = 0; i < cpu.losses.size(); ++i) {
+                CHECK(plain.losses[i] == doctest::Approx(cpu.losses[i]).epsilon(loose));
+                CHECK(replayed.losses[i] == doctest::Approx(cpu.losses[i]).epsilon(loose));
+            }
+            if (type == DType::bf16) continue; // rounding differs, and training spreads it
+            CHECK(differs(replayed.parameters, cpu.parameters, {1e-4, 1e-3}) == "");
+            CHECK(differs(replayed.state, cpu.state, {1e-4, 1e-3}) == "");
+            CHECK(differs(replayed.scores, cpu.scores, {1e-3, 1e-2}) == "");
+        }
+    }
+
+    TEST_CASE("device: ranks that share batch statistics train as one") {
+        ExecutorDevice device;
+        const Trained one = train_alone(&device, DType::f32);
+        for (const int ranks : {2, 3}) {
+            std::vector<Trained> all(static_cast<size_t>(ranks));
+            par::run_threads(ranks, [&](par::Link& link) {
+                par::Group group(link);
+                ExecutorDevice mine;
+                all[size_t(link.rank())] = train(group, &mine, DType::f32, true);
+            });
+            for (const Trained& t : all) {
+                CHECK(same_bits(t.parameters, all[0].parameters));
+                for (size_t i = 0; i < one.losses.size(); ++i)
+                    CHECK(t.losses[i] == doctest::Approx(one.losses[i]).epsilon(3e-4));
+            }
+        }
+    }
+}
