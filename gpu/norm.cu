@@ -102,6 +102,11 @@ struct FinishNormSums {
     }
 };
 
+__global__ void join(const float* first, const float* second, int c, float* out) {
+    const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
+    if (i < c) out[i] = first[i], out[c + i] = second[i];
+}
+
 __global__ void update_running(const float* running, const float* stats, int c, double momentum, double unbias,
                                float* out) {
     const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
@@ -176,9 +181,19 @@ void batch_norm_grad(const Call& call) {
     });
 }
 
-// Ranks that share statistics meet on the host: a few hundred values.
-void rank_stats(const Call& call) { on_host(Op::rank_stats, call); }
-void rank_sums(const Call& call) { on_host(Op::rank_sums, call); }
+// Ranks that share statistics meet on the host: a few hundred values. Alone, a rank keeps what it has.
+void rank_stats(const Call& call) {
+    if (context().sync) return on_host(Op::rank_stats, call);
+    const float* const stats = pointer<float>(call.in[0]);
+    const int c = int(call.in[0].extent(1));
+    RG_LAUNCH(join, blocks_for(c, 64), 64, 0, stream(), stats, stats + c, c, pointer<float>(call.out[0]));
+}
+void rank_sums(const Call& call) {
+    if (context().sync) return on_host(Op::rank_sums, call);
+    const int c = int(call.in[0].numel());
+    RG_LAUNCH(join, blocks_for(c, 64), 64, 0, stream(), pointer<float>(call.in[0]), pointer<float>(call.in[1]), c,
+              pointer<float>(call.out[0]));
+}
 
 void running_update(const Call& call) {
     const SyncGroup* group = context().sync;

@@ -13,6 +13,7 @@
 #include "core/schedule.h"
 #include "core/tape.h"
 #include "data/loader.h"
+#include "gpu/device.h"
 #include "models/cifar_net.h"
 #include "models/data_parallel.h"
 #include "models/gradient_sum.h"
@@ -75,8 +76,10 @@ void declare(Options& o, Settings& s) {
     o.add("l2", &s.l2, "weight decay, on all parameters").at_least(0);
     o.add("label-smoothing", &s.smoothing, "part of the target spread over all classes").range(0, 0.99);
     o.group("Machine");
-    o.add("device", &s.device, "where to compute").one_of({"auto", "cpu"});
-    o.add("precision", &s.precision, "auto: bf16 where the processor has AMX, else fp32; fp32-strict: no Winograd")
+    o.add("device", &s.device, "where to compute; auto: on a GPU if all ranks have one")
+        .one_of({"auto", "cpu", "cuda"});
+    o.add("precision", &s.precision,
+          "auto: bf16 on a GPU and where the processor has AMX, else fp32; fp32-strict: no Winograd")
         .one_of({"auto", "fp32", "fp32-strict", "bf16"});
     o.add("threads", &s.threads, "per rank; 0: cores / ranks of this machine").range(0, 1024);
     o.add("sync-bn", &s.sync_bn, "batch statistics over all ranks: the result does not depend on their number");
@@ -137,6 +140,17 @@ int train(Settings& s, Options& options, par::Group& group) {
                         {"batch-size", "partial-batch", "shuffle", "seed", "augment", "translate", "fill", "width",
                          "depth", "init", "initializer"});
     }
+    const gpu::Found gpus = s.device == "cpu" ? gpu::Found{} : gpu::find_devices();
+    if (s.device == "cuda") RG_CHECK(gpus.count > 0, "train_cifar: --device cuda: ", gpus.why_none);
+    std::unique_ptr<Device> device;
+    if (group.all(gpus.count > 0, "device") && s.device != "cpu")
+        device = gpu::open_device(group.local_rank() % gpus.count);
+    // A mini-batch grows with the GPUs that work on it, and the learning rate with the mini-batch.
+    if (device && !options.given("batch-size") && !s.data.empty() && !s.resume) {
+        double own = group.local_rank() < gpus.count ? 1 : 0; // the other ranks share theirs
+        group.allreduce_sum(std::span<double>(&own, 1), "GPUs");
+        s.batch_size *= int64_t(own);
+    }
     complete(s, options);
     if (!options.given("threads") || s.threads == 0) s.threads = std::max(1, available_cores() / group.local_size());
 
@@ -148,13 +162,23 @@ int train(Settings& s, Options& options, par::Group& group) {
     verify_same_data(group, data.train, "training set");
     verify_same_data(group, data.test, "test set");
 
+    ThreadPool threads{int(s.threads)};
+    Profile profile;
+    GroupSync sync(group);
+    const Context context{.device = device.get(),
+                          .threads = &threads,
+                          .sync = s.sync_bn && group.size() > 1 ? &sync : nullptr,
+                          .strict_fp32 = s.precision == "fp32-strict",
+                          .profile = s.profile ? &profile : nullptr};
+    const ContextScope scope(context);
+
     CifarNet net({.width = s.width,
                   .depth = s.depth,
                   .classes = int64_t(data.train.classes.size()),
                   .seed = uint64_t(s.seed),
                   .init = s.initializer});
     Parameters& parameters = net.parameters;
-    if (group.size() > 1)
+    if (group.size() > 1 && !device)
         parameters.place_gradients(group.memory(size_t(parameters.gradient_bytes()), "gradients").data());
     const Tensor velocity = Tensor::zeros(parameters.values().shape());
     Position at;
@@ -163,20 +187,11 @@ int train(Settings& s, Options& options, par::Group& group) {
     else if (!s.init_file.empty())
         load_state_dict(parameters, load_tensors(s.init_file));
 
-    ThreadPool threads{int(s.threads)};
-    Profile profile;
-    GroupSync sync(group);
-    const Context context{.threads = &threads,
-                          .sync = s.sync_bn && group.size() > 1 ? &sync : nullptr,
-                          .strict_fp32 = s.precision == "fp32-strict",
-                          .profile = s.profile ? &profile : nullptr};
-    const ContextScope scope(context);
-
     // What is computed: scores of images; in training also the loss and the gradients. Traced at the first call with
     // a batch of some size, and replayed from then on.
     const std::vector<Tensor> values = parameters.value_list(), gradients = parameters.gradient_list();
     const bool tiles = group.all(cpu::isa().tiles != nullptr, "precision"); // the ranks' machines may differ
-    const std::string precision = s.precision != "auto" ? s.precision : tiles ? "bf16" : "fp32";
+    const std::string precision = s.precision != "auto" ? s.precision : tiles || device ? "bf16" : "fp32";
     const DType activations = precision == "bf16" ? DType::bf16 : DType::f32;
     Accelerated network([&](std::span<const Tensor> in, bool training) -> std::vector<Tensor> {
         const Tensor x = cast(in[0], activations);
@@ -225,9 +240,11 @@ int train(Settings& s, Options& options, par::Group& group) {
         progress.emplace();
         if (checkpoint)
             for (const std::string& warning : checkpoint->warnings) progress->note(warning);
-        const std::string why = s.device == "auto" ? ", since this build has no other backend" : "";
-        progress->note(cat("cpu (", isa, ")", *cpu::isa_note() ? "; " : "", cpu::isa_note(), why, ", ", s.threads,
-                           s.threads == 1 ? " thread" : " threads", " x ", group.size(),
+        const std::string note = *cpu::isa_note() ? cat("; ", cpu::isa_note()) : "";
+        const std::string where =
+            device ? device->name()
+                   : cat("cpu (", isa, ")", note, s.device == "auto" ? ", since " + gpus.why_none : "");
+        progress->note(cat(where, ", ", s.threads, s.threads == 1 ? " thread" : " threads", " x ", group.size(),
                            group.size() == 1 ? " rank" : " ranks", ", ", precision, "; ", data.source, "; ",
                            parameters.count(), " parameters, ", plan.bytes() >> 20, " MiB planned; ", folder->path()));
         if (s.plan_dump) progress->note(plan.table() + gradient_sum.table(plan));

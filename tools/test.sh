@@ -45,14 +45,14 @@ fi
 echo "== sanitizers"
 # MPICH itself leaks at exit, so the leak check is off for programs that call MPI_Init, and for those alone.
 export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
-if build build-asan -Doptimization=1 -Ddebug=true -Db_sanitize=address,undefined -Db_lundef=false; then
+if build build-asan -Dcuda=disabled -Doptimization=1 -Ddebug=true -Db_sanitize=address,undefined -Db_lundef=false; then
     ASAN_OPTIONS=detect_leaks=1 run_tests build-asan --timeout-multiplier 4 --no-suite slow --no-suite mpi
     ASAN_OPTIONS=detect_leaks=0 run_tests build-asan --timeout-multiplier 4 --no-suite slow --suite mpi
 fi
 
 if command -v clang++ >/dev/null 2>&1; then
     echo "== clang"
-    if CXX=clang++ build build-clang -Doptimization=1 -Ddebug=false; then
+    if CXX=clang++ build build-clang -Dcuda=disabled -Doptimization=1 -Ddebug=false; then
         run_tests build-clang --no-suite slow --no-suite mpi
     fi
 fi

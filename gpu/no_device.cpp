@@ -1,0 +1,12 @@
+// What stands in for the GPUs in a build without CUDA.
+#include "gpu/device.h"
+
+namespace rg::gpu {
+
+Found find_devices() { return {0, "this build has no CUDA"}; }
+
+std::unique_ptr<Device> open_device(int) {
+    fail("device cuda: this build has no CUDA; install its toolkit and build again");
+}
+
+} // namespace rg::gpu
