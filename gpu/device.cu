@@ -197,7 +197,8 @@ Found find_devices() {
     const cudaError_t status = cudaGetDeviceCount(&count);
     if (status == cudaSuccess && count > 0) return {count, {}};
     (void)cudaGetLastError();
-    return {0, status == cudaSuccess ? "this machine has no GPU" : cudaGetErrorString(status)};
+    if (status == cudaErrorInsufficientDriver) return {0, "there is no NVIDIA driver, or one too old for this build"};
+    return {0, status == cudaSuccess || status == cudaErrorNoDevice ? "there is no GPU" : cudaGetErrorString(status)};
 }
 
 std::unique_ptr<Device> open_device(int index) { return std::make_unique<CudaDevice>(index); }
