@@ -8,6 +8,7 @@
 #include "core/profile.h"
 #include "core/rng.h"
 #include "core/tape.h"
+#include "gpu/device.h"
 #include "models/cifar_net.h"
 #include "models/digits_net.h"
 
@@ -22,7 +23,7 @@ using namespace rg;
 namespace {
 
 struct Settings {
-    std::string net = "cifar", mode = "train", precision = "fp32";
+    std::string net = "cifar", mode = "train", precision = "fp32", device = "cpu";
     int64_t batch = 256, threads = 0;
     double seconds = 5;
     bool profile = false, accelerate = true, plan = false;
@@ -84,16 +85,20 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 int bench(const Settings& s) {
     ThreadPool pool(s.threads ? int(s.threads) : available_cores());
     Profile profile;
-    Context context{.threads = &pool, .strict_fp32 = s.precision == "fp32-strict"};
+    const std::unique_ptr<Device> device = s.device == "cuda" ? gpu::open_device(0) : nullptr;
+    Context context{.device = device.get(), .threads = &pool, .strict_fp32 = s.precision == "fp32-strict"};
     const ContextScope scope(context);
 
     const std::unique_ptr<Subject> net = subject(s.net);
     Parameters& parameters = net->parameters();
     const Tensor x = Tensor::empty(net->images(s.batch)), labels = Tensor::empty({s.batch}, DType::i32);
     const Tensor angles = Tensor::zeros({s.batch, 1});
+    const Tensor images = Tensor::on_host(x.shape()), classes = Tensor::on_host(labels.shape(), DType::i32);
     Rng random(0, Purpose::synthetic);
-    for (float& v : x.span<float>()) v = random.normal();
-    for (int32_t& v : labels.span<int32_t>()) v = int32_t(random.below(10));
+    for (float& v : images.span<float>()) v = random.normal();
+    for (int32_t& v : classes.span<int32_t>()) v = int32_t(random.below(10));
+    x.copy_from(images);
+    labels.copy_from(classes);
     const Tensor velocity = Tensor::zeros(parameters.values().shape());
     const std::vector<Tensor> values = parameters.value_list(), gradients = parameters.gradient_list();
 
@@ -108,8 +113,9 @@ int bench(const Settings& s) {
     network.enabled = s.accelerate;
     const auto step = [&] {
         network({x, labels, angles}, s.mode == "train");
-        if (s.mode == "infer") return;
-        sgdm_update(parameters.values(), velocity, parameters.gradients(), {.lr = 0.01f});
+        if (s.mode == "train")
+            sgdm_update(parameters.values(), velocity, parameters.gradients(), {.lr = 0.01f});
+        if (device) device->synchronize();
     };
     for (int i = 0; i < 3; ++i) step();
     if (s.profile) context.profile = &profile;
@@ -130,10 +136,10 @@ int bench(const Settings& s) {
 
     std::sort(times.begin(), times.end());
     const double median = times[times.size() / 2], best = times.front();
-    std::printf("net=%s mode=%s batch=%lld threads=%d precision=%s isa=%s images_per_s=%.1f images_per_s_max=%.1f "
+    std::printf("net=%s mode=%s batch=%lld threads=%d precision=%s %s=%s images_per_s=%.1f images_per_s_max=%.1f "
                 "ms_per_iter=%.3f ms_per_iter_min=%.3f gflops=%.1f\n",
                 s.net.c_str(), s.mode.c_str(), static_cast<long long>(s.batch), pool.size(), s.precision.c_str(),
-                cpu::isa().name, double(s.batch) / median, double(s.batch) / best, median * 1e3, best * 1e3,
+                device ? "device" : "isa", device ? "cuda" : cpu::isa().name, double(s.batch) / median, double(s.batch) / best, median * 1e3, best * 1e3,
                 flops / median * 1e-9);
     if (s.profile) std::printf("\n%s", profile.table(total).c_str());
     if (s.plan) std::printf("\n%s", network.plan({x, labels, angles}, s.mode == "train").table().c_str());
@@ -151,6 +157,7 @@ int main(int argc, char** argv) {
                  "cifar, or A: the default network; B: digits with two heads; C: digits; D1 to D4: narrow")
             .one_of({"cifar", "A", "B", "C", "D1", "D2", "D3", "D4"});
         options.add("mode", &s.mode, "a whole training step, or prediction").one_of({"train", "infer"});
+        options.add("device", &s.device, "where to compute").one_of({"cpu", "cuda"});
         options.add("batch", &s.batch, "images per step").at_least(1);
         options.add("threads", &s.threads, "threads; 0: one per core").range(0, 1024);
         options.add("precision", &s.precision, "arithmetic").one_of({"fp32", "fp32-strict", "bf16"});

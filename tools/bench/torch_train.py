@@ -2,12 +2,12 @@
 """PyTorch's side of vs_pytorch.sh: images per second of a training step or of prediction, in one line of key=value.
 
 usage: torch_train.py [--mode train|infer] [--layout nhwc|nchw] [--frozen] [--batch 256] [--threads N] [--seconds 5]
-                      [--precision fp32|bf16]
+                      [--precision fp32|bf16] [--device cpu|cuda] [--compile]
 
 The network is cifar_net(width 32, depth 4) as in models/cifar_net.h. Like bench_train it takes random data that is in
 memory already, and a training step is forward, cross-entropy, backward and SGD with momentum. nhwc is PyTorch's
 channels_last, nchw its contiguous layout; --frozen traces the network and lets PyTorch optimise it for prediction
-(batch norm folded); bf16 is PyTorch's autocast. After a warm-up, each step is timed: images_per_s is from the median,
+(batch norm folded); --compile is torch.compile with CUDA graphs; bf16 is PyTorch's autocast. After a warm-up, each step is timed: images_per_s is from the median,
 images_per_s_max from the fastest.
 """
 import argparse
@@ -35,6 +35,8 @@ def main():
     p.add_argument("--layout", choices=["nhwc", "nchw"], default="nhwc")
     p.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
     p.add_argument("--frozen", action="store_true")
+    p.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    p.add_argument("--compile", action="store_true")
     p.add_argument("--batch", type=int, default=256)
     p.add_argument("--threads", type=int, default=0)
     p.add_argument("--seconds", type=float, default=5)
@@ -46,12 +48,12 @@ def main():
         torch.set_num_threads(a.threads)
 
     layout = torch.channels_last if a.layout == "nhwc" else torch.contiguous_format
-    net = cifar_net(32, 4).to(memory_format=layout).train(a.mode == "train")
-    x = torch.randn(a.batch, 3, 32, 32).contiguous(memory_format=layout)
-    labels = torch.randint(0, 10, (a.batch,))
+    net = cifar_net(32, 4).to(a.device, memory_format=layout).train(a.mode == "train")
+    x = torch.randn(a.batch, 3, 32, 32, device=a.device).contiguous(memory_format=layout)
+    labels = torch.randint(0, 10, (a.batch,), device=a.device)
     sgd = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
     loss_of = nn.CrossEntropyLoss()
-    autocast = torch.autocast("cpu", dtype=torch.bfloat16, enabled=a.precision == "bf16")
+    autocast = torch.autocast(a.device, dtype=torch.bfloat16, enabled=a.precision == "bf16")
 
     def train():
         sgd.zero_grad(set_to_none=True)
@@ -67,19 +69,24 @@ def main():
     if a.frozen:
         with torch.no_grad(), autocast:
             net = torch.jit.optimize_for_inference(torch.jit.freeze(torch.jit.trace(net, x, check_trace=False)))
+    if a.compile:
+        net = torch.compile(net, mode="max-autotune")
     step = train if a.mode == "train" else infer
+    wait = torch.cuda.synchronize if a.device == "cuda" else lambda: None
     begin = time.perf_counter()
     while time.perf_counter() - begin < 1:  # memory, and the kernels that are compiled at their first use
         for _ in range(3):
             step()
+        wait()
     times, begin = [], time.perf_counter()
     while len(times) < 5 or time.perf_counter() - begin < a.seconds:
         start = time.perf_counter()
         step()
+        wait()
         times.append(time.perf_counter() - start)
     median, best = statistics.median(times), min(times)
     print(f"net=cifar mode={a.mode} batch={a.batch} threads={torch.get_num_threads()} precision={a.precision}"
-          f" layout={a.layout} frozen={int(a.frozen)} torch={torch.__version__}"
+          f" layout={a.layout} frozen={int(a.frozen)} compile={int(a.compile)} device={a.device} torch={torch.__version__}"
           f" images_per_s={a.batch / median:.1f} images_per_s_max={a.batch / best:.1f}"
           f" ms_per_iter={median * 1e3:.3f} ms_per_iter_min={best * 1e3:.3f}")
 

@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""Breaks the CUDA kernels on purpose, one fault at a time, and sees whether the tests on the executor notice.
+
+usage: tools/plant_faults.py BUILD_FOLDER [NAME...]
+
+A fault is an edit of one file, made in a copy: the kernel file that it concerns is compiled once more, from the copy,
+and linked in front of the library's own to the unit tests of an existing build. Prints a line per fault with the first
+complaint, and exits with 1 if one goes unnoticed. Takes about a minute per fault.
+"""
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+# name, file that is edited, kernel file that is compiled, what stands there, what is put in its place
+FAULTS = [
+    ("no barrier before the tiles are overwritten", "conv.cu", "conv", "__syncthreads(); // the tiles have been read", ""),
+    ("no barrier before the tiles are read", "conv.cu", "conv",
+     "        __syncthreads();\n        if (tap + kTaps < g.taps())", "        if (tap + kTaps < g.taps())"),
+    ("no barrier before the results are read", "conv.cu", "conv",
+     "    __syncthreads();\n    const int channel", "    const int channel"),
+    ("one column too many", "conv.cu", "conv", "column >= g.in_w", "column > g.in_w"),
+    ("wrong lanes for the rows of a matrix", "conv.cu", "conv", "+ t + lane / 16 * 8)", "+ t + lane % 2 * 8)"),
+    ("wrong lanes for a transposed matrix", "conv_grad.cu", "conv_grad", "lane % 8 + lane / 16 * 8", "lane % 16"),
+    ("a part of the sum left out", "conv_grad.cu", "conv_grad", "split < splits", "split + 1 < splits"),
+    ("the lower half of a product left out", "products.cuh", "conv_grad", "mma_tf32_16x8x8(d, a_low, b_high);", ""),
+    ("no barrier in the sums of columns", "columns.cuh", "norm",
+     "    __syncthreads();\n    if (y > 1", "    if (y > 1"),
+    ("one window too many", "pool.cu", "pool", "top / g.stride >= g.p", "top / g.stride > g.p"),
+    ("one value too many", "elements.cu", "elements", "if (i < count) f(i);", "if (i <= count) f(i);"),
+    ("a sum over half of a warp", "reduce.cuh", "loss", "step = 16; step > 0; step /= 2) value +=",
+     "step = 8; step > 0; step /= 2) value +="),
+]
+
+
+def run(command):
+    return subprocess.run(command, capture_output=True, text=True, errors="replace")
+
+
+def complaint(build, folder, file, kernel, old, new):
+    text = (ROOT / "gpu" / file).read_text()
+    if text.count(old) != 1:
+        sys.exit(f"plant_faults.py: expected once in gpu/{file}, found {text.count(old)} times: {old!r}")
+    copy = folder / "gpu"
+    copy.mkdir(exist_ok=True)
+    (copy / file).write_text(text.replace(old, new))
+    source = folder / "kernel.cpp"
+    source.write_text(f'#include "gpu/{kernel}.cu"\n')
+    made = run(["c++", "-std=c++20", "-O1", f"-I{folder}", f"-I{ROOT}", "-c", str(source), "-o", str(folder / "kernel.o")])
+    (copy / file).unlink()
+    if made.returncode:
+        sys.exit(f"plant_faults.py: {kernel}.cu with the fault does not compile:\n{made.stderr[:2000]}")
+    objects = sorted(str(p) for p in (build / "tests" / "rg_tests.p").glob("*.o"))
+    archives = [str(p) for p in [build / "libringgrad.a", *sorted(build.glob("libisa_*.a")),
+                                 *sorted((build / "gpu").glob("*.a"))]]
+    libraries = run(["pkg-config", "--libs", "mpich"]).stdout.split() + ["-lpthread"]
+    linked = run(["c++", *objects, str(folder / "kernel.o"), "-Wl,--start-group", *archives, "-Wl,--end-group",
+                  *libraries, "-o", str(folder / "tests")])
+    if linked.returncode:
+        sys.exit(f"plant_faults.py: cannot link the tests (a build with -Dcuda=disabled?):\n{linked.stderr[:2000]}")
+    result = run([str(folder / "tests"), "-tc=simt ops*", "--abort-after=1", "-nc"])
+    if result.returncode == 0:
+        return None
+    lines = [line.strip() for line in result.stdout.splitlines()]
+    return next((line for line in lines if line.startswith(("values:", "Error", "conv", "logged")) or "block" in line),
+                f"exit status {result.returncode}")
+
+
+def main():
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    build = pathlib.Path(sys.argv[1]).resolve()
+    unnoticed = 0
+    for name, *fault in FAULTS:
+        if sys.argv[2:] and not any(word in name for word in sys.argv[2:]):
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            found = complaint(build, pathlib.Path(folder), *fault)
+        print(f"{'found' if found else 'NOT FOUND'}: {name} (gpu/{fault[0]}): {found or ''}"[:230], flush=True)
+        unnoticed += not found
+    return unnoticed > 0
+
+
+sys.exit(main())
