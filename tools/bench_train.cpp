@@ -113,8 +113,7 @@ int bench(const Settings& s) {
     network.enabled = s.accelerate;
     const auto step = [&] {
         network({x, labels, angles}, s.mode == "train");
-        if (s.mode == "train")
-            sgdm_update(parameters.values(), velocity, parameters.gradients(), {.lr = 0.01f});
+        if (s.mode == "train") sgdm_update(parameters.values(), velocity, parameters.gradients(), {.lr = 0.01f});
         if (device) device->synchronize();
     };
     for (int i = 0; i < 3; ++i) step();
@@ -139,8 +138,8 @@ int bench(const Settings& s) {
     std::printf("net=%s mode=%s batch=%lld threads=%d precision=%s %s=%s images_per_s=%.1f images_per_s_max=%.1f "
                 "ms_per_iter=%.3f ms_per_iter_min=%.3f gflops=%.1f\n",
                 s.net.c_str(), s.mode.c_str(), static_cast<long long>(s.batch), pool.size(), s.precision.c_str(),
-                device ? "device" : "isa", device ? "cuda" : cpu::isa().name, double(s.batch) / median, double(s.batch) / best, median * 1e3, best * 1e3,
-                flops / median * 1e-9);
+                device ? "device" : "isa", device ? "cuda" : cpu::isa().name, double(s.batch) / median,
+                double(s.batch) / best, median * 1e3, best * 1e3, flops / median * 1e-9);
     if (s.profile) std::printf("\n%s", profile.table(total).c_str());
     if (s.plan) std::printf("\n%s", network.plan({x, labels, angles}, s.mode == "train").table().c_str());
     return 0;
