@@ -27,6 +27,8 @@ TEST_SUITE("simt") {
             const KernelRun want = run_kernel(c, in, Backend::reference, 64);
             std::vector<Tensor> first;
             for (const simt::Order order : {simt::Order::forward, simt::Order::reverse, simt::Order::shuffled}) {
+                // Blocks of a large case run the text that those of a small one run: once will do.
+                if (order != simt::Order::forward && GradientCase::work(c) > 3e4) continue;
                 CAPTURE(int(order));
                 simt::settings().order = order;
                 const KernelRun got = run_kernel(c, in, gpu_on_host::kernel(c.op), 64);
