@@ -27,9 +27,27 @@ std::string cat(const Parts&... parts) {
     return out.str();
 }
 
+/// While one exists, errors on this thread end with "(layer NAME)". The name outlives it.
+class LayerScope {
+public:
+    explicit LayerScope(const std::string& name) : before_(std::exchange(current(), &name)) {}
+    ~LayerScope() { current() = before_; }
+    LayerScope(const LayerScope&) = delete;
+    LayerScope& operator=(const LayerScope&) = delete;
+    /// " (layer NAME)", or nothing.
+    static std::string note() { return current() ? cat(" (layer ", *current(), ")") : ""; }
+
+private:
+    static const std::string*& current() {
+        static thread_local const std::string* name = nullptr;
+        return name;
+    }
+    const std::string* before_;
+};
+
 template <class... Parts>
 [[noreturn]] void fail(const Parts&... parts) {
-    throw Error(cat(parts...));
+    throw Error(cat(parts..., LayerScope::note()));
 }
 
 } // namespace rg

@@ -8,7 +8,8 @@ using Start = Parameters::Entry::Start;
 }
 
 ConvNorm::ConvNorm(Parameters& parameters, const std::string& name, const Spec& s)
-    : w_(parameters.add(name + ".conv.weight", {s.out, s.kernel, s.kernel, s.in}, Start::random)),
+    : name_(name),
+      w_(parameters.add(name + ".conv.weight", {s.out, s.kernel, s.kernel, s.in}, Start::random)),
       b_(parameters.add(name + ".conv.bias", {s.out}, Start::zeros)),
       gamma_(parameters.add(name + ".bn.weight", {s.out}, Start::ones)),
       beta_(parameters.add(name + ".bn.bias", {s.out}, Start::zeros)),
@@ -17,6 +18,7 @@ ConvNorm::ConvNorm(Parameters& parameters, const std::string& name, const Spec& 
       relu_(s.relu) {}
 
 Tensor ConvNorm::operator()(const Tensor& x, Mode mode) const {
+    const LayerScope layer(name_);
     if (mode == Mode::evaluate)
         return batch_norm(conv2d(x, w_, b_, conv_), running_, gamma_, beta_, {.relu = relu_, .frozen = true});
     // The batch statistics are taken by the convolution, while each image of its result is in cache.
@@ -27,10 +29,12 @@ Tensor ConvNorm::operator()(const Tensor& x, Mode mode) const {
 }
 
 Dense::Dense(Parameters& parameters, const std::string& name, int64_t out, int64_t in)
-    : w_(parameters.add(name + ".weight", {out, in}, Start::random)),
+    : name_(name),
+      w_(parameters.add(name + ".weight", {out, in}, Start::random)),
       b_(parameters.add(name + ".bias", {out}, Start::zeros)) {}
 
 Tensor Dense::operator()(const Tensor& x) const {
+    const LayerScope layer(name_);
     return linear(cast(x, w_.dtype()).reshape({x.extent(0), w_.extent(1)}), w_, b_);
 }
 

@@ -25,6 +25,7 @@ public:
     static constexpr float kRunningMomentum = 0.1f;
 
 private:
+    std::string name_;
     const Tensor &w_, &b_, &gamma_, &beta_, &running_;
     Conv conv_;
     bool relu_;
@@ -37,6 +38,7 @@ public:
     Tensor operator()(const Tensor& x) const;
 
 private:
+    std::string name_;
     const Tensor &w_, &b_;
 };
 

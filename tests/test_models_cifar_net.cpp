@@ -209,6 +209,15 @@ TEST_SUITE("models") {
         CHECK(loss < 0.5 * first);
     }
 
+    TEST_CASE("layers: an error names the layer") {
+        Parameters parameters;
+        const ConvNorm layer(parameters, "block2.0", {.out = 8, .kernel = 3, .in = 3, .conv = {.pad = 1}});
+        parameters.allocate(0, Init::he);
+        CHECK_THROWS_WITH_AS(layer(Tensor::zeros({1, 8, 8, 4}), Mode::train),
+                             "conv2d: w has c=3, x has c=4 (layer block2.0)", Error);
+        CHECK(LayerScope::note() == ""); // it ends with the layer, also by an error
+    }
+
     TEST_CASE("cifar_net: a small one learns 64 images by heart, and repeats itself bit for bit") {
         const Batch batch(64);
         Tensor first;
