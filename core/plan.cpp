@@ -142,9 +142,8 @@ std::span<const Tensor> Plan::replay(std::span<const Tensor> inputs, const After
         inputs = device_inputs_;
     }
     for (const Binding& b : bindings_) steps_[b.step].in[b.argument] = b.view.over(inputs[b.input]);
-    const bool whole = c.device && !c.profile && !c.sync && !after_step; // nobody looks in between
-    ++replays_;
-    if (whole && replays_ == 2) graph_ = c.device->capture([&] { run({}); }); // the first has made scratch memory
+    const bool whole = c.device && !c.profile && !c.sync && !after_step;        // nobody looks in between
+    if (whole && ++replays_ == 2) graph_ = c.device->capture([&] { run({}); }); // the first has made scratch memory
     if (whole && graph_)
         graph_->launch();
     else

@@ -78,7 +78,7 @@ private:
     // On a device: copies of the inputs, which have one place, so that the steps can become a graph.
     std::vector<Tensor> device_inputs_;
     std::unique_ptr<Device::Graph> graph_;
-    int64_t replays_ = 0;
+    int64_t replays_ = 0; // of all steps at once
     int64_t bytes_ = 0, bytes_unshared_ = 0;
 };
 

@@ -206,7 +206,7 @@ int train(Settings& s, Options& options, par::Group& group) {
     // On one machine the sum is over before a thread that waits for it pays; between machines there is time to hide.
     const bool overlap = group.local_size() < group.size() && !s.sync_bn;
     GradientSum gradient_sum(group, parameters, s.allreduce, overlap);
-    network.after_step = [&](const Plan& plan, size_t step) { gradient_sum.after_step(plan, step); };
+    if (overlap) network.after_step = [&](const Plan& plan, size_t step) { gradient_sum.after_step(plan, step); };
 
     data::Loader loader(data.train, loader_options(s, group));
     RG_CHECK(loader.batches() > 0, "train_cifar: ", data.train.count, " training images are less than a mini-batch of ",
