@@ -60,19 +60,33 @@ private:
     Scratch<float> packed_;
 };
 
+/// Where an engine puts its results: pixels from one row to the next, and from one pixel to the next.
+struct Spread {
+    int64_t row, pixel;
+};
+
 /// The register tiles alone.
 class Direct {
 public:
     Direct(const Padding& padding, int64_t p, int64_t q, int64_t stride, const Filters& f)
-        : padding_(padding), g_{p, q, f.k, f.r, f.s * f.c, padding.columns * f.c, stride, stride * f.c}, filters_(f) {}
+        : Direct(padding, p, q, stride, f, {q, 1}) {}
+    Direct(const Padding& padding, int64_t p, int64_t q, int64_t stride, const Filters& f, Spread out)
+        : padding_(padding),
+          g_{p, q, f.k, f.r, f.s * f.c, padding.columns * f.c, stride, stride * f.c, out.row * f.k, out.pixel * f.k},
+          filters_(f) {}
     int64_t images_at_once() const { return 1; }
     /// out [p q k] = bias + filters * an image; bias has whole pairs of vectors.
     template <class T>
     void run(const Images<T>& in, int64_t image, int64_t, const float* bias, float* out) const {
         const Scratch<float> padded(padding_.values());
         padding_.copy(in, image, padded.data());
+        convolve(padded, bias, out);
+    }
+    void convolve(const float* padded, const float* bias, float* out) const {
         isa().conv->forward(g_, padded, filters_.data(), bias, out);
     }
+    /// Values beyond a padded image that may be read.
+    int64_t slack() const { return 0; }
 
 private:
     Padding padding_;
@@ -95,49 +109,67 @@ private:
 
 /// The data gradient of a convolution with stride 2. The rows 2 i + a and columns 2 j + b of the result meet only every
 /// second row and column of the filters: four convolutions of dy with stride 1, with a quarter of the filters each,
-/// where dy spread out by the stride would be multiplied by zeros three times out of four.
+/// where dy spread out by the stride would be multiplied by zeros three times out of four. All read one padded image,
+/// and write every second pixel.
 template <class Engine, class V>
 class EverySecond {
 public:
     /// w [k r s c]; dy [p q k] -> dx [h w c].
     EverySecond(const Tensor& filters, int64_t pad, int64_t p, int64_t q, int64_t h, int64_t w, bool to_bf16)
-        : h_(h), w_(w), c_(filters.extent(3)) {
-        const int64_t k = filters.extent(0), r = filters.extent(1), s = filters.extent(2);
-        for (int64_t a : {0, 1})
-            for (int64_t b : {0, 1}) {
-                // Row 2 i + a of dx meets row i + off - t of dy in filter row first + 2 t.
-                const int64_t first_r = (a + pad) % 2, first_s = (b + pad) % 2;
-                const int64_t rows = (r - first_r + 1) / 2, columns = (s - first_s + 1) / 2;
-                const int64_t height = (h - a + 1) / 2, width = (w - b + 1) / 2;
-                if (rows <= 0 || columns <= 0 || height <= 0 || width <= 0) continue;
-                const int64_t top = rows - 1 - (a + pad - first_r) / 2, left = columns - 1 - (b + pad - first_s) / 2;
-                const float* last =
-                    filters.data<float>() + ((first_r + 2 * (rows - 1)) * s + first_s + 2 * (columns - 1)) * c_;
-                const Filters part{last, c_, rows, columns, k, 1, -2 * s * c_, -2 * c_, r * s * c_, nullptr, to_bf16};
-                const Padding padding{p, q, k, height + rows - 1, width + columns - 1, top, left, 1};
-                parts_[size_t(2 * a + b)].emplace(padding, height, width, 1, part);
+        : padding_{p, q, filters.extent(0), 0, 0, 0, 0, 1}, values_(h * w * filters.extent(3)) {
+        const int64_t r = filters.extent(1), s = filters.extent(2), c = filters.extent(3), k = padding_.c;
+        const Half rows[2] = {{r, pad, h, 0}, {r, pad, h, 1}}, columns[2] = {{s, pad, w, 0}, {s, pad, w, 1}};
+        for (const Half& half : rows) padding_.top = std::max(padding_.top, half.before);
+        for (const Half& half : columns) padding_.left = std::max(padding_.left, half.before);
+        padding_.rows = padding_.top + p, padding_.columns = padding_.left + q;
+        for (const Half& half : rows) padding_.rows = std::max(padding_.rows, half.end(padding_.top));
+        for (const Half& half : columns) padding_.columns = std::max(padding_.columns, half.end(padding_.left));
+        for (const Half& a : rows)
+            for (const Half& b : columns) {
+                if (a.empty() || b.empty()) continue;
+                const float* last = filters.data<float>() + (a.last() * s + b.last()) * c;
+                const Filters part{last, c, a.taps, b.taps, k, 1, -2 * s * c, -2 * c, r * s * c, nullptr, to_bf16};
+                Part& made = parts_[size_t(2 * a.odd + b.odd)];
+                made.engine.emplace(padding_, a.results, b.results, 1, part, Spread{2 * w, 2});
+                made.from = ((padding_.top - a.before) * padding_.columns + padding_.left - b.before) * k;
+                made.to = (a.odd * w + b.odd) * c;
+                slack_ = std::max(slack_, made.engine->slack());
+                written_ += a.results * b.results * c;
             }
     }
     int64_t images_at_once() const { return 1; }
     template <class T>
     void run(const Images<T>& dy, int64_t image, int64_t, const float* bias, V* dx) const {
-        std::fill_n(dx, h_ * w_ * c_, V{});
-        const Scratch<V> result((h_ + 1) / 2 * ((w_ + 1) / 2) * c_);
-        for (int64_t a : {0, 1})
-            for (int64_t b : {0, 1}) {
-                const auto& part = parts_[size_t(2 * a + b)];
-                if (!part) continue;
-                part->run(dy, image, 1, bias, result.data());
-                const V* from = result;
-                for (int64_t i = a; i < h_; i += 2)
-                    for (int64_t j = b; j < w_; j += 2, from += c_)
-                        std::memcpy(dx + (i * w_ + j) * c_, from, size_t(c_) * sizeof(V));
-            }
+        const Scratch<V> padded(padding_.values() + slack_);
+        padding_.copy(dy, image, padded.data());
+        std::fill_n(padded + padding_.values(), slack_, V{});
+        if (written_ < values_) std::fill_n(dx, values_, V{});
+        for (const Part& part : parts_)
+            if (part.engine) part.engine->convolve(padded + part.from, bias, dx + part.to);
     }
 
 private:
-    int64_t h_, w_, c_;
-    std::array<std::optional<Engine>, 4> parts_;
+    /// Along one axis, the results 2 i + odd: 2 i + odd meets i + before of the padded image's pixels, less t, in
+    /// filter tap first + 2 t.
+    struct Half {
+        Half(int64_t kernel, int64_t pad, int64_t extent, int64_t odd_)
+            : odd(odd_),
+              first((odd + pad) % 2),
+              taps((kernel - first + 1) / 2),
+              results((extent - odd + 1) / 2),
+              before(taps - 1 - (odd + pad - first) / 2) {}
+        bool empty() const { return taps <= 0 || results <= 0; }
+        int64_t last() const { return first + 2 * (taps - 1); }
+        int64_t end(int64_t padded_before) const { return empty() ? 0 : padded_before - before + results + taps - 1; }
+        int64_t odd, first, taps, results, before;
+    };
+    struct Part {
+        std::optional<Engine> engine;
+        int64_t from = 0, to = 0;
+    };
+    Padding padding_;
+    int64_t values_, written_ = 0, slack_ = 0;
+    std::array<Part, 4> parts_;
 };
 
 /// Convolves images first .. first + count of `in` with an engine, a few at a time, and hands each result over while

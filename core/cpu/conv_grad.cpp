@@ -48,7 +48,8 @@ public:
         : g_(g), padding_(g.x_padding()), winograd_(padding_, g.p, g.q, g.k), direct_{g.p,      g.q,
                                                                                       g.wide,   g.r,
                                                                                       g.taps,   padding_.columns * g.c,
-                                                                                      g.stride, g.stride * g.c} {}
+                                                                                      g.stride, g.stride * g.c,
+                                                                                      0,        0} {}
 
     int64_t images_at_once() const { return g_.winograd ? winograd_.images_at_once() : 1; }
     /// Values of a group's sums: dw [r taps wide].

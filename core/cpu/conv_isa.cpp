@@ -19,7 +19,7 @@ void conv_tile(const ConvImage& g, const Part& part, const float* image, const f
     for (int i = 0; i < MR; ++i) {
         RG_UNROLL
         for (int v = 0; v < NV; ++v) {
-            const float* from = bias ? bias + v * kWidth : y + i * g.k + v * kWidth;
+            const float* from = bias ? bias + v * kWidth : y + i * g.y_step + v * kWidth;
             acc[i][v] = v == NV - 1 && last < kWidth ? load_first(from, last) : load(from);
         }
     }
@@ -30,7 +30,7 @@ void conv_tile(const ConvImage& g, const Part& part, const float* image, const f
     for (int i = 0; i < MR; ++i) {
         RG_UNROLL
         for (int v = 0; v < NV; ++v) {
-            float* to = y + i * g.k + v * kWidth;
+            float* to = y + i * g.y_step + v * kWidth;
             if (v == NV - 1 && last < kWidth)
                 store_first(to, acc[i][v], last);
             else
@@ -41,22 +41,32 @@ void conv_tile(const ConvImage& g, const Part& part, const float* image, const f
 
 using ConvTile = void (*)(const ConvImage&, const Part&, const float*, const float*, const float*, float*, int);
 
+/// Pixels of the longest tile.
 template <int NV>
+constexpr int kLongest = NV == 1 ? 2 * kPixels : kPixels;
+
+template <int NV, int MR = kLongest<NV>>
 ConvTile conv_tile_of(int64_t pixels) {
-    static constexpr ConvTile kTiles[] = {conv_tile<1, NV>, conv_tile<2, NV>, conv_tile<3, NV>, conv_tile<4, NV>,
-                                          conv_tile<5, NV>, conv_tile<6, NV>, conv_tile<7, NV>, conv_tile<8, NV>};
-    return kTiles[pixels - 1];
+    if constexpr (MR > 1)
+        if (pixels < MR) return conv_tile_of<NV, MR - 1>(pixels);
+    return conv_tile<MR, NV>;
 }
 
 template <int NV>
 void conv_part(const ConvImage& g, const Part& part, const float* padded, const float* w, const float* bias, float* y,
                int last) {
-    for (int64_t p = 0; p < g.p; ++p)
-        for (int64_t q = 0; q < g.q; q += kPixels) {
-            const int64_t pixels = g.q - q < kPixels ? g.q - q : kPixels;
-            const float* image = padded + p * g.stride * g.row + q * g.step;
-            conv_tile_of<NV>(pixels)(g, part, image, w, bias, y + (p * g.q + q) * g.k, last);
+    // A row in tiles that differ in length by one pixel at most: short ones wait for their own results.
+    const int64_t tiles = (g.q + kLongest<NV> - 1) / kLongest<NV>, longer = g.q % tiles;
+    const ConvTile tile = conv_tile_of<NV>(g.q / tiles), long_tile = conv_tile_of<NV>(g.q / tiles + (longer > 0));
+    for (int64_t p = 0; p < g.p; ++p) {
+        const float* image = padded + p * g.stride * g.row;
+        float* to = y + p * g.y_row;
+        for (int64_t t = 0; t < tiles; ++t) {
+            (t < longer ? long_tile : tile)(g, part, image, w, bias, to, last);
+            const int64_t pixels = g.q / tiles + (t < longer);
+            image += pixels * g.step, to += pixels * g.y_step;
         }
+    }
 }
 
 /// Bytes of packed filter that stay in the first-level cache beside the image rows that stream through it.

@@ -12,11 +12,12 @@ namespace rg::cpu {
 
 /// A convolution of one zero-padded image. Taps are the s*c values of one filter row: contiguous in the image, too.
 struct ConvImage {
-    int64_t p, q, k; // extents of the result
-    int64_t r, taps; // filter rows; filter columns times channels
-    int64_t row;     // floats from one padded row to the next
-    int64_t stride;  // padded rows from one result row to the next
-    int64_t step;    // floats from one output pixel's window to the next
+    int64_t p, q, k;       // extents of the result
+    int64_t r, taps;       // filter rows; filter columns times channels
+    int64_t row;           // floats from one padded row to the next
+    int64_t stride;        // padded rows from one result row to the next
+    int64_t step;          // floats from one output pixel's window to the next
+    int64_t y_row, y_step; // forward: floats from one row of the result, and from one pixel, to the next
 };
 
 struct ConvKernels {

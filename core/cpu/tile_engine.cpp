@@ -49,16 +49,16 @@ TilePack::TilePack(const Filters& f) : packed_(tiles_in(f.k) * f.r * ((f.s * f.c
     });
 }
 
-TileEngine::TileEngine(const Padding& padding, int64_t p, int64_t q, int64_t stride, const Filters& f)
+TileEngine::TileEngine(const Padding& padding, int64_t p, int64_t q, int64_t stride, const Filters& f, Spread out)
     : padding_(padding),
       filters_(f),
       from_(tiles_of(p, q, padding.columns, stride)),
       to_(tiles_of(p, q, padding.columns, stride) * kSide),
       g_{f.k, f.r, (f.s * f.c + kRun - 1) / kRun, padding.columns * f.c, stride * f.c, 0, from_, to_} {
-    place_tiles(p, q, stride);
+    place_tiles(p, q, stride, out);
 }
 
-void TileEngine::place_tiles(int64_t p, int64_t q, int64_t stride) {
+void TileEngine::place_tiles(int64_t p, int64_t q, int64_t stride, Spread out) {
     g_.tiles = tiles_of(p, q, padding_.columns, stride);
     std::fill_n(to_.data(), g_.tiles * kSide, -1);
     const int64_t c = padding_.c;
@@ -70,24 +70,23 @@ void TileEngine::place_tiles(int64_t p, int64_t q, int64_t stride) {
                 if (const int64_t pixel = t * kSide + i, row = pixel / padding_.columns,
                     column = pixel % padding_.columns;
                     row < p && column < q)
-                    to_[t * kSide + i] = int32_t(row * q + column);
+                    to_[t * kSide + i] = int32_t(row * out.row + column * out.pixel);
         }
         return;
     }
     for (int64_t row = 0; row < p; ++row)
         for (int64_t column = 0; column < q; column += kSide, ++t) {
             from_[t] = int32_t((row * stride * padding_.columns + column * stride) * c);
-            for (int64_t i = 0; i < kSide && column + i < q; ++i) to_[t * kSide + i] = int32_t(row * q + column + i);
+            for (int64_t i = 0; i < kSide && column + i < q; ++i)
+                to_[t * kSide + i] = int32_t(row * out.row + (column + i) * out.pixel);
         }
 }
 
 void TileEngine::run(const Images<uint16_t>& x, int64_t n, const float* bias, bool relu, uint16_t* y,
                      StatsCollector* stats) const {
-    // Tiles may read beyond the last window, by a tile of pixels and a run of taps: into zeros.
-    const int64_t slack = kSide * g_.step + kRun;
-    const Scratch<uint16_t> padded(padding_.values() + slack);
+    const Scratch<uint16_t> padded(padding_.values() + slack());
     padding_.copy(x, n, padded.data());
-    std::fill_n(padded + padding_.values(), slack, uint16_t{0});
+    std::fill_n(padded + padding_.values(), slack(), uint16_t{0});
     const int64_t channels = tiles_in(g_.k) * kSide;
     const Scratch<float> sums(stats ? 3 * channels : 0);
     isa().tiles->forward(g_, padded, filters_.data(),
@@ -95,6 +94,12 @@ void TileEngine::run(const Images<uint16_t>& x, int64_t n, const float* bias, bo
                           stats ? sums + 2 * channels : nullptr});
     if (stats) stats->add_sums(n, sums, sums + channels, sums + 2 * channels);
 }
+
+void TileEngine::convolve(const uint16_t* padded, const float* bias, uint16_t* y) const {
+    isa().tiles->forward(g_, padded, filters_.data(), {y, bias, false, nullptr, nullptr, nullptr});
+}
+
+int64_t TileEngine::slack() const { return kSide * g_.step + kRun; }
 
 TileFilterGradient::TileFilterGradient(const Padding& padding, int64_t p, int64_t q, int64_t k, int64_t r, int64_t s,
                                        int64_t stride)

@@ -19,7 +19,9 @@ private:
 /// Convolves images [h w c] into [p q k].
 class TileEngine {
 public:
-    TileEngine(const Padding& padding, int64_t p, int64_t q, int64_t stride, const Filters& filters);
+    TileEngine(const Padding& padding, int64_t p, int64_t q, int64_t stride, const Filters& filters)
+        : TileEngine(padding, p, q, stride, filters, {q, 1}) {}
+    TileEngine(const Padding& padding, int64_t p, int64_t q, int64_t stride, const Filters& filters, Spread out);
 
     /// y [p q k] of image n; bias in whole tiles. stats: null, or where the sums of the result go.
     void run(const Images<uint16_t>& x, int64_t n, const float* bias, bool relu, uint16_t* y,
@@ -27,10 +29,13 @@ public:
     void run(const Images<uint16_t>& x, int64_t n, int64_t, const float* bias, uint16_t* y) const {
         run(x, n, bias, false, y, nullptr);
     }
+    void convolve(const uint16_t* padded, const float* bias, uint16_t* y) const;
+    /// Values beyond a padded image that may be read, by a tile of pixels and a run of taps: they must be finite.
+    int64_t slack() const;
 
 private:
     /// Row by row, or all pixels of the padded image in one run, whichever takes fewer tiles.
-    void place_tiles(int64_t p, int64_t q, int64_t stride);
+    void place_tiles(int64_t p, int64_t q, int64_t stride, Spread out);
 
     Padding padding_;
     TilePack filters_;

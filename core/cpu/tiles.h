@@ -14,16 +14,20 @@ namespace rg::cpu::RG_ISA {
 
 namespace {
 
-constexpr int kPixels = kRegisters == 32 ? 8 : 6; // of a forward tile; 2 vectors each
+constexpr int kPixels = kRegisters == 32 ? 8 : 6; // of a forward tile; 2 vectors each, or 1 of twice as many pixels
 constexpr int kTaps = kRegisters == 32 ? 12 : 6;  // of a weight-gradient tile; 2 vectors each
 
 /// acc[i][v] += sum over j of image[i * step + j] * w[j][v], for MR pixels and NV vectors of output channels.
 template <int MR, int NV>
 inline __attribute__((always_inline)) void accumulate(const float* image, int64_t step, int64_t taps, const float* w,
                                                       Vec (&acc)[MR][NV]) {
-    const float* pixel[MR];
+    // Addresses of the second half of a long tile are a fixed distance from the first half's: there are not enough
+    // registers for all.
+    constexpr int kBases = MR < kPixels ? MR : kPixels;
+    const float* pixel[kBases];
     RG_UNROLL
-    for (int i = 0; i < MR; ++i) pixel[i] = image + i * step;
+    for (int i = 0; i < kBases; ++i) pixel[i] = image + i * step;
+    const int64_t far = kPixels * step;
 #pragma GCC unroll 1
     for (int64_t j = 0; j < taps; ++j, w += NV * kWidth) {
         Vec filter[NV];
@@ -32,7 +36,8 @@ inline __attribute__((always_inline)) void accumulate(const float* image, int64_
         RG_UNROLL
         for (int i = 0; i < MR; ++i) {
             RG_UNROLL
-            for (int v = 0; v < NV; ++v) acc[i][v] += pixel[i][j] * filter[v];
+            for (int v = 0; v < NV; ++v)
+                acc[i][v] += (i < kPixels ? pixel[i % kPixels][j] : pixel[i % kPixels][far + j]) * filter[v];
         }
     }
 }
