@@ -137,7 +137,8 @@ private:
                     {n.in[0], n.in[1], n.in[2], n.in[3], n.in[4], n.in[5], w.in[1], {}, {}, {}, c.in[1]},
                     {w.out[0], w.out[1]}};
         if (dgrad) joined.out[2] = steps_[*dgrad].out[0];
-        replace(dgrad ? std::max(*wgrad, *dgrad) : *wgrad, std::move(joined), {norm, *wgrad, dgrad.value_or(*wgrad)});
+        // Where the first of them was: what they make may be read before the last (filters that are used twice).
+        replace(norm, std::move(joined), {*wgrad, dgrad.value_or(*wgrad)});
     }
 
     /// batch_norm whose readers can all apply it themselves: it is never made.

@@ -103,6 +103,13 @@ void check_digits(Loss loss, Scores scores) {
     }
 }
 
+Tensor random(const Shape& shape, uint64_t seed) {
+    const Tensor t = Tensor::empty(shape);
+    Rng random(seed, Purpose::test);
+    for (float& v : t.span<float>()) v = random.normal();
+    return t;
+}
+
 } // namespace
 
 TEST_SUITE("core") {
@@ -145,6 +152,26 @@ TEST_SUITE("core") {
                                   type == DType::f32 ? Tolerance{1e-4, 1e-3} : Tolerance{5e-2, 0.2}) == "");
                     CHECK(fast.host_calls == 2); // the two traces
                 }
+    }
+
+    TEST_CASE("accelerate: parameters that are used several times get the sum of their gradients") {
+        const std::vector<Tensor> of{random({8, 3, 3, 8}, 1), random({8}, 2), random({8}, 3)};
+        const std::vector<Tensor> into{Tensor::zeros({8, 3, 3, 8}), Tensor::zeros({8}), Tensor::zeros({8})};
+        Accelerated step([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
+            Tape tape;
+            Tensor x = in[0];
+            for (int i = 0; i < 3; ++i) {
+                const WithStats y = conv2d_stats(x, of[0], {}, {.pad = 1});
+                x = batch_norm(y.y, y.stats, of[1], of[2], {.relu = true});
+            }
+            const Tensor loss = mse_loss(x, in[1]);
+            tape.gradients(loss, of, into);
+            return {loss};
+        });
+        step.check = true;
+        CHECK_NOTHROW(step({random({4, 6, 6, 8}, 4), random({4, 6, 6, 8}, 5)}, true));
+        CHECK(step.plan({random({4, 6, 6, 8}, 4), random({4, 6, 6, 8}, 5)}, true).table().find("conv2d_wgrad") ==
+              std::string::npos); // they have been joined
     }
 
     TEST_CASE("accelerate: what a network's plan leaves out") {
