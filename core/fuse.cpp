@@ -23,6 +23,10 @@ using Id = uint64_t; // of a value's block
 
 Id id(const Tensor& t) { return t.key().id; }
 
+/// The same elements in the same shape. Rules join what reads all of a value as it was made, no view of it: a joined
+/// step takes its extents from the value.
+bool same(const Tensor& a, const Tensor& b) { return a.key() == b.key() && a.shape() == b.shape(); }
+
 class Fuser {
 public:
     Fuser(std::vector<Step>& steps, std::span<const Tensor> results) : steps_(steps), dead_(steps.size(), false) {
@@ -72,16 +76,22 @@ private:
         index();
     }
 
-    /// The readers of a value that lies within the plan and is no result; none otherwise.
+    /// The readers of a value that lies within the plan, is no result, and is read as it is by all; none otherwise.
     std::vector<Reader> inner_readers(const Tensor& t) const {
         const auto found = readers_.find(id(t));
-        return t.has_memory() || results_.contains(id(t)) || found == readers_.end() ? std::vector<Reader>{}
-                                                                                     : found->second;
+        if (t.has_memory() || results_.contains(id(t)) || found == readers_.end()) return {};
+        for (const Reader& r : found->second)
+            if (!same(steps_[r.step].in[size_t(r.argument)], t)) return {};
+        return found->second;
     }
 
+    /// The step that makes t, as it is.
     std::optional<size_t> maker(const Tensor& t) const {
         const auto found = maker_.find(id(t));
-        return found == maker_.end() ? std::nullopt : std::optional(found->second);
+        if (found == maker_.end()) return std::nullopt;
+        for (const Tensor& made : steps_[found->second].out)
+            if (made.defined() && same(made, t)) return found->second;
+        return std::nullopt;
     }
 
     /// conv2d -> batch_norm with constant statistics, nothing else reading the convolution: one convolution.
@@ -130,8 +140,8 @@ private:
         const auto conv = maker(n.in[1]);
         if (!wgrad || !conv || steps_[*conv].op != Op::conv2d) return;
         const Step &w = steps_[*wgrad], &c = steps_[*conv];
-        if (id(c.in[0]) != id(w.in[1]) || c.attrs.stride != w.attrs.stride || c.attrs.pad != w.attrs.pad) return;
-        if (dgrad && steps_[*dgrad].in[1].key() != c.in[1].key()) return;
+        if (!same(c.in[0], w.in[1]) || c.attrs.stride != w.attrs.stride || c.attrs.pad != w.attrs.pad) return;
+        if (dgrad && !same(steps_[*dgrad].in[1], c.in[1])) return;
         Step joined{Op::conv2d_norm_grad,
                     {.stride = c.attrs.stride, .pad = c.attrs.pad, .relu = n.attrs.relu, .epsilon = n.attrs.epsilon},
                     {n.in[0], n.in[1], n.in[2], n.in[3], n.in[4], n.in[5], w.in[1], {}, {}, {}, c.in[1]},
@@ -175,7 +185,7 @@ private:
         if (!made || results_.contains(id(s.in[0])) || s.in[0].has_memory()) return;
         Step m = steps_[*made];
         if (m.op == Op::conv2d_norm_grad && id(m.out[2]) == id(s.in[0]) && m.in[7].defined() &&
-            id(m.in[6]) == id(s.in[1]) && m.in[7].key() == s.in[2].key() && m.attrs.input_relu == s.attrs.relu) {
+            same(m.in[6], s.in[1]) && m.in[7].key() == s.in[2].key() && m.attrs.input_relu == s.attrs.relu) {
             m.attrs.stats = true;
             m.out[3] = s.out[0], m.out[4] = s.out[1];
         } else if (m.op == Op::max_pool2d_grad && s.attrs.epsilon >= 0) {

@@ -174,6 +174,36 @@ TEST_SUITE("core") {
               std::string::npos); // they have been joined
     }
 
+    TEST_CASE("accelerate: a view of a value is not taken for the value") {
+        const Tensor gamma = random({5}, 1), beta = random({5}, 2), stats = Tensor::zeros({2, 5});
+        stats.fill(0.5);
+        const Tensor w = random({5, 3, 3, 5}, 3), dense = random({4, 6 * 6 * 5}, 4);
+        const auto normalised = [&](const Tensor& x) { return batch_norm(x, channel_stats(x), gamma, beta); };
+        const auto convolved = [&](const Tensor& x) { return conv2d(x, w, {}, {.pad = 1}); };
+        const auto fixed = [&](const Tensor& x) { return batch_norm(x, stats, gamma, beta, {.frozen = true}); };
+        const std::function<Tensor(const Tensor&)> functions[] = {
+            [&](const Tensor& x) {
+                return linear(normalised(x).reshape({4, 6 * 6 * 5}), dense);
+            },
+            [&](const Tensor& x) {
+                return convolved(normalised(x).slice(6 * 6 * 5, {2, 6, 6, 5}));
+            },
+            [&](const Tensor& x) {
+                return max_pool2d(normalised(x).reshape({4, 4, 9, 5}), 2, 2);
+            },
+            [&](const Tensor& x) {
+                return fixed(convolved(x).slice(6 * 6 * 5, {2, 6, 6, 5}));
+            },
+            [&](const Tensor& x) {
+                return max_pool2d(fixed(convolved(x)).reshape({4, 4, 9, 5}), 2, 2);
+            }};
+        const Tensor x = random({4, 6, 6, 5}, 5);
+        for (const auto& f : functions) {
+            Accelerated step([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> { return {f(in[0])}; });
+            CHECK(differs(step({x})[0], f(x), kSummed) == "");
+        }
+    }
+
     TEST_CASE("accelerate: what a network's plan leaves out") {
         Trainee trainee({.width = 8, .depth = 2});
         const Tensor x = random_images(2, 1, DType::f32), labels = random_labels(2, 1);
