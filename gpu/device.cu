@@ -1,12 +1,13 @@
 // A GPU through the CUDA runtime: one stream, on which everything happens in order.
 //
 // Freed memory is kept by size and given out again, since cudaMalloc waits for the device; in one stream a block may be
-// written again as soon as the work that reads it is queued. Scratch memory of kernels is a stack over large chunks:
-// it grows while ops run for the first time and never after, so that what a graph was captured with stays in place.
+// written again as soon as the work that reads it is queued. Scratch memory of kernels grows while ops run for the
+// first time and never after, so that what a graph was captured with stays in place.
 #include "gpu/device.h"
 
 #include "gpu/kernels.h"
 #include "gpu/scratch.cuh"
+#include "gpu/scratch_stack.h"
 
 #include <map>
 #include <vector>
@@ -22,45 +23,12 @@ void check(cudaError_t status, const char* what, size_t bytes = 0) {
     fail("device cuda: ", what, ": ", cudaGetErrorString(status), "; RG_SYNC=1 in the environment names the kernel");
 }
 
-/// What take_scratch() gives out: pieces of chunks, given back in the opposite order.
-class ScratchStack {
-public:
-    ~ScratchStack() {
-        for (const Chunk& c : chunks_) cudaFree(c.memory);
-    }
-    void* take(size_t bytes) {
-        bytes = (bytes + kAlign - 1) / kAlign * kAlign;
-        while (at_ < chunks_.size() && chunks_[at_].used + bytes > chunks_[at_].size) ++at_;
-        if (at_ == chunks_.size()) {
-            Chunk chunk{nullptr, std::max(bytes, kChunk), 0};
-            check(cudaMalloc(&chunk.memory, chunk.size), "scratch memory", chunk.size);
-            chunks_.push_back(chunk);
-        }
-        Chunk& c = chunks_[at_];
-        pieces_.push_back({at_, c.used});
-        c.used += bytes;
-        return static_cast<std::byte*>(c.memory) + pieces_.back().offset;
-    }
-    void give_back() {
-        const Piece piece = pieces_.back();
-        pieces_.pop_back();
-        chunks_[piece.chunk].used = piece.offset;
-        at_ = piece.chunk;
-    }
-
-private:
-    static constexpr size_t kAlign = 256, kChunk = size_t{32} << 20;
-    struct Chunk {
-        void* memory;
-        size_t size, used;
-    };
-    struct Piece {
-        size_t chunk, offset;
-    };
-    std::vector<Chunk> chunks_;
-    std::vector<Piece> pieces_;
-    size_t at_ = 0;
-};
+void* new_memory(size_t bytes) {
+    void* memory = nullptr;
+    check(cudaMalloc(&memory, bytes), "cudaMalloc", bytes);
+    return memory;
+}
+void free_memory(void* memory) { cudaFree(memory); }
 
 class CudaDevice;
 thread_local CudaDevice* current = nullptr; // of the kernel that is being launched
@@ -79,14 +47,13 @@ public:
         if (cudaFuncGetAttributes(&attributes, do_nothing) != cudaSuccess) {
             (void)cudaGetLastError();
             fail("device cuda: ", name_, " needs code that this build does not have: it was made for ", RG_CUDA_ARCH,
-                 "; set the option gpu_arch (meson configure -Dgpu_arch=sm_", properties.major, properties.minor,
-                 ")");
+                 "; set the option gpu_arch (meson configure -Dgpu_arch=sm_", properties.major, properties.minor, ")");
         }
         check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
     }
     ~CudaDevice() override {
         cudaStreamSynchronize(stream_);
-        for (const auto& [bytes, memory] : free_) cudaFree(memory);
+        for (const auto& [bytes, memory] : free_) free_memory(memory);
         cudaStreamDestroy(stream_);
     }
 
@@ -98,7 +65,7 @@ public:
             memory = found->second;
             free_.erase(found);
         } else {
-            check(cudaMalloc(&memory, bytes), "cudaMalloc", bytes);
+            memory = new_memory(bytes);
         }
         sizes_[memory] = bytes;
         return memory;
@@ -145,7 +112,7 @@ private:
     cudaStream_t stream_ = nullptr;
     std::multimap<size_t, void*> free_;
     std::map<void*, size_t> sizes_; // of what is in use
-    ScratchStack scratch_;
+    ScratchStack scratch_{new_memory, free_memory};
 };
 
 class CudaGraph final : public Device::Graph {

@@ -4,6 +4,7 @@
 #include "core/ops.h"
 #include "core/rng.h"
 #include "core/tape.h"
+#include "gpu/scratch_stack.h"
 #include "models/cifar_net.h"
 #include "models/data_parallel.h"
 #include "models/gradient_sum.h"
@@ -12,6 +13,7 @@
 #include "tests/executor_device.h"
 #include "tests/op_check.h"
 
+#include <cstdlib>
 #include <doctest/doctest.h>
 
 using namespace rg;
@@ -105,6 +107,23 @@ TEST_SUITE("simt") {
         CHECK_THROWS_WITH_AS(copy.copy_from(Tensor::on_host({4})), doctest::Contains("copy_from: expected f32 [3]"),
                              Error);
         CHECK(&host.to_host().data<float>()[0] == host.data<float>());
+    }
+
+    TEST_CASE("device: ops that have run find their scratch memory again") {
+        static int made;
+        made = 0;
+        gpu::ScratchStack stack([](size_t bytes) { return ++made, std::malloc(bytes); }, std::free);
+        constexpr size_t kMiB = size_t{1} << 20;
+        const std::vector<size_t> ops[] = {{60 * kMiB, 60 * kMiB}, {70 * kMiB}, {100}};
+        std::vector<void*> places[2];
+        for (std::vector<void*>& run : places) {
+            for (const auto& op : ops) {
+                for (const size_t bytes : op) run.push_back(stack.take(bytes));
+                for (size_t i = 0; i < op.size(); ++i) stack.give_back();
+            }
+            CHECK(made == 3);
+        }
+        CHECK(places[0] == places[1]);
     }
 
     TEST_CASE("device: a training there is that of the CPU, op by op, replayed, and as a graph") {
