@@ -141,6 +141,7 @@ struct Capture {
 };
 
 std::unique_ptr<Device::Graph> CudaDevice::capture(const std::function<void()>& work) {
+    if (synchronous_launches()) return nullptr; // there is no waiting for a kernel that is captured
     Capture capture(stream_);
     work();
     capture.ended = true;
