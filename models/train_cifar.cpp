@@ -241,9 +241,9 @@ int train(Settings& s, Options& options, par::Group& group) {
         if (checkpoint)
             for (const std::string& warning : checkpoint->warnings) progress->note(warning);
         const std::string note = *cpu::isa_note() ? cat("; ", cpu::isa_note()) : "";
+        const std::string why = gpus.count > 0 ? "not every rank has a GPU" : gpus.why_none;
         const std::string where =
-            device ? device->name()
-                   : cat("cpu (", isa, ")", note, s.device == "auto" ? ", since " + gpus.why_none : "");
+            device ? device->name() : cat("cpu (", isa, ")", note, s.device == "auto" ? ", since " + why : "");
         progress->note(cat(where, ", ", s.threads, s.threads == 1 ? " thread" : " threads", " x ", group.size(),
                            group.size() == 1 ? " rank" : " ranks", ", ", precision, "; ", data.source, "; ",
                            parameters.count(), " parameters, ", plan.bytes() >> 20, " MiB planned; ", folder->path()));
