@@ -25,6 +25,9 @@ if ! command -v nvidia-smi >/dev/null || ! nvidia-smi >/dev/null 2>&1; then
     exit 1
 fi
 export PATH="$PATH:/usr/local/cuda/bin"
+for tool in nvcc meson ninja; do
+    if ! command -v $tool >/dev/null; then echo "gpu_check.sh: expected $tool in PATH, got none" >&2; exit 1; fi
+done
 
 # Only this machine's GPU: a third of the time to compile.
 capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d .)
@@ -33,9 +36,9 @@ mkdir -p tools/bench/results
 report=tools/bench/results/$(date +%Y-%m-%d)-gpu.md
 build=build-gpu
 if [ -f $build/build.ninja ]; then
-    meson configure $build -Dcuda=enabled -Dgpu_arch="sm_$capability"
+    meson configure $build -Dcuda=enabled -Dtests=enabled -Dgpu_arch="sm_$capability"
 else
-    meson setup $build --buildtype=release -Dcuda=enabled -Dgpu_arch="sm_$capability"
+    meson setup $build --buildtype=release -Dcuda=enabled -Dtests=enabled -Dgpu_arch="sm_$capability"
 fi
 ninja -C $build
 
