@@ -56,7 +56,10 @@ TEST_SUITE("core") {
             const KernelRun first = run_kernel(c, in, Backend::cpu, 16);
             CHECK(first.error == "");
             REQUIRE(first.results.size() == want.results.size());
-            for (size_t i = 0; i < want.results.size(); ++i) {
+            // Algorithms that transform their inputs carry a NaN to results that it has no part in; strict ones do not.
+            const bool special =
+                c.tolerance == kConvolved && (c.in[0].draw == Draw::special || c.in[1].draw == Draw::special);
+            for (size_t i = 0; i < want.results.size() && !special; ++i) {
                 CAPTURE(i);
                 CHECK(differs(first.results[i], want.results[i], c.tolerance) == "");
             }
@@ -66,7 +69,8 @@ TEST_SUITE("core") {
                 const KernelRun plain = run_kernel(c, in, Backend::cpu, 16);
                 CHECK(plain.error == "");
                 for (size_t i = 0; i < want.results.size(); ++i)
-                    CHECK(differs(plain.results[i], want.results[i], c.tolerance) == "");
+                    CHECK(differs(plain.results[i], want.results[i],
+                                  c.tolerance == kConvolved ? kSummed : c.tolerance) == "");
             }
             // Once more the same way, then on more threads; an odd margin moves every buffer off its alignment.
             int64_t margin = 16;

@@ -65,18 +65,18 @@ void run(const Engine& engine, const Images<T>& x, const float* bias, const Afte
 template <class T>
 void convolve(const Images<T>& x, const Padding& padding, Filters filters, int64_t stride, const float* bias,
               const After& after) {
-    if constexpr (!std::is_same_v<T, float>)
-        if (isa().tiles) {
-            const TileEngine engine(padding, after.p, after.q, stride, filters);
-            return parallel(after.y.extent(0), [&](int64_t n) {
-                if (after.window == 1) return engine.run(x, n, bias, after.relu, after.image<T>(n), after.stats);
-                const Scratch<T> result(after.values());
-                engine.run(x, n, bias, after.relu, result.data(), after.stats);
-                after.pool(n, result.data());
-            });
-        }
+    const Method method = method_for<T>(padding, after.p, after.q, stride, filters);
+    if (method == Method::tiles) {
+        const TileEngine<T> engine(padding, after.p, after.q, stride, filters);
+        return parallel(after.y.extent(0), [&](int64_t n) {
+            if (after.window == 1) return engine.run(x, n, bias, after.relu, after.image<T>(n), after.stats);
+            const Scratch<T> result(after.values());
+            engine.run(x, n, bias, after.relu, result.data(), after.stats);
+            after.pool(n, result.data());
+        });
+    }
     filters.to_bf16 = !std::is_same_v<T, float>;
-    if (stride == 1 && Winograd::fits(filters.k, filters.r, filters.s, filters.c))
+    if (method == Method::winograd)
         run(Winograd(padding, after.p, after.q, filters.k, filters), x, bias, after);
     else
         run(Direct(padding, after.p, after.q, stride, filters), x, bias, after);
@@ -134,18 +134,20 @@ void conv2d_norm(const Call& call) {
 void conv2d_dgrad(const Call& call) {
     const Tensor &dy = call.in[0], &w = call.in[1], &dx = call.out[0];
     if (dense::fits(dx, w.extent(1), w.extent(2), call.attrs)) return dense::data(dy, w, dx);
-    const int64_t r = w.extent(1), s = w.extent(2), pad = call.attrs.pad;
-    const Padding padding{dy.extent(1),         dy.extent(2), dy.extent(3), dx.extent(1) + r - 1,
-                          dx.extent(2) + s - 1, r - 1 - pad,  s - 1 - pad,  call.attrs.stride};
     const PaddedBias none({}, dx.extent(3));
-    const After after{.y = dx, .p = dx.extent(1), .q = dx.extent(2), .k = dx.extent(3)};
+    const int64_t images = dx.extent(0), values = dx.extent(1) * dx.extent(2) * dx.extent(3);
     with_stored(dy, [&](auto t) {
         using T = decltype(t);
-        if (call.attrs.stride == 2 && std::is_same_v<T, float>)
-            return run(
-                EverySecond<Direct, float>(w, pad, dy.extent(1), dy.extent(2), dx.extent(1), dx.extent(2), false),
-                images_of<T>(dy), none.data(), after);
-        convolve(images_of<T>(dy), padding, turned_filters_of(w), 1, none.data(), after);
+        with_gradient_engine<T>(
+            w, !std::is_same_v<T, float>, call.attrs.stride, call.attrs.pad, dy.shape(), dx.shape(),
+            [&](const auto& engine) {
+                const DataGradient<std::remove_cvref_t<decltype(engine)>, T> gradient{engine, none.data(), values};
+                const int64_t group = engine.images_at_once();
+                parallel((images + group - 1) / group, [&](int64_t task) {
+                    const int64_t first = task * group;
+                    gradient(images_of<T>(dy), first, std::min(group, images - first), stored<T>(dx) + first * values);
+                });
+            });
     });
 }
 

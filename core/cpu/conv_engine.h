@@ -65,9 +65,26 @@ struct Spread {
     int64_t row, pixel;
 };
 
+/// A padded image as the register tiles read it.
+class DirectImage {
+public:
+    DirectImage(const Padding& padding, int64_t) : padding_(padding), values_(padding.values()) {}
+    template <class T>
+    void copy(const Images<T>& images, int64_t n) {
+        padding_.copy(images, n, values_.data());
+    }
+    const float* data() const { return values_; }
+
+private:
+    const Padding& padding_;
+    Scratch<float> values_;
+};
+
 /// The register tiles alone.
 class Direct {
 public:
+    using Image = DirectImage;
+    using Result = float;
     Direct(const Padding& padding, int64_t p, int64_t q, int64_t stride, const Filters& f)
         : Direct(padding, p, q, stride, f, {q, 1}) {}
     Direct(const Padding& padding, int64_t p, int64_t q, int64_t stride, const Filters& f, Spread out)
@@ -78,12 +95,13 @@ public:
     /// out [p q k] = bias + filters * an image; bias has whole pairs of vectors.
     template <class T>
     void run(const Images<T>& in, int64_t image, int64_t, const float* bias, float* out) const {
-        const Scratch<float> padded(padding_.values());
-        padding_.copy(in, image, padded.data());
-        convolve(padded, bias, out);
+        Image padded(padding_, slack());
+        padded.copy(in, image);
+        convolve(padded, 0, bias, out);
     }
-    void convolve(const float* padded, const float* bias, float* out) const {
-        isa().conv->forward(g_, padded, filters_.data(), bias, out);
+    /// The same from a padded image, from some value of it on.
+    void convolve(const Image& padded, int64_t from, const float* bias, float* out) const {
+        isa().conv->forward(g_, padded.data() + from, filters_.data(), bias, out);
     }
     /// Values beyond a padded image that may be read.
     int64_t slack() const { return 0; }
@@ -111,9 +129,10 @@ private:
 /// second row and column of the filters: four convolutions of dy with stride 1, with a quarter of the filters each,
 /// where dy spread out by the stride would be multiplied by zeros three times out of four. All read one padded image,
 /// and write every second pixel.
-template <class Engine, class V>
+template <class Engine>
 class EverySecond {
 public:
+    using Result = typename Engine::Result;
     /// w [k r s c]; dy [p q k] -> dx [h w c].
     EverySecond(const Tensor& filters, int64_t pad, int64_t p, int64_t q, int64_t h, int64_t w, bool to_bf16)
         : padding_{p, q, filters.extent(0), 0, 0, 0, 0, 1}, values_(h * w * filters.extent(3)) {
@@ -133,19 +152,18 @@ public:
                 made.engine.emplace(padding_, a.results, b.results, 1, part, Spread{2 * w, 2});
                 made.from = ((padding_.top - a.before) * padding_.columns + padding_.left - b.before) * k;
                 made.to = (a.odd * w + b.odd) * c;
-                slack_ = std::max(slack_, made.engine->slack());
+                slack_ = made.engine->slack(); // the same for all
                 written_ += a.results * b.results * c;
             }
     }
     int64_t images_at_once() const { return 1; }
     template <class T>
-    void run(const Images<T>& dy, int64_t image, int64_t, const float* bias, V* dx) const {
-        const Scratch<V> padded(padding_.values() + slack_);
-        padding_.copy(dy, image, padded.data());
-        std::fill_n(padded + padding_.values(), slack_, V{});
-        if (written_ < values_) std::fill_n(dx, values_, V{});
+    void run(const Images<T>& dy, int64_t image, int64_t, const float* bias, Result* dx) const {
+        typename Engine::Image padded(padding_, slack_);
+        padded.copy(dy, image);
+        if (written_ < values_) std::fill_n(dx, values_, Result{});
         for (const Part& part : parts_)
-            if (part.engine) part.engine->convolve(padded + part.from, bias, dx + part.to);
+            if (part.engine) part.engine->convolve(padded, part.from, bias, dx + part.to);
     }
 
 private:
@@ -187,5 +205,25 @@ void convolve_images(const Engine& engine, const Images<T>& in, int64_t first, i
         for (int64_t i = 0; i < n; ++i) done(at + i, result + i * out_values);
     }
 }
+
+/// The data gradient by an engine: dx [count h w c] from images first .. first + count of dy.
+template <class Engine, class T>
+struct DataGradient {
+    const Engine& engine;
+    const float* zeros; // its bias
+    int64_t values;     // of an image
+    template <class In>
+    void operator()(const Images<In>& dy, int64_t first, int64_t count, T* dx) const {
+        if constexpr (std::is_same_v<typename Engine::Result, T>)
+            for (int64_t i = 0, n; i < count; i += n) {
+                n = std::min(engine.images_at_once(), count - i);
+                engine.run(dy, first + i, n, zeros, dx + i * values);
+            }
+        else
+            convolve_images(engine, dy, first, count, zeros, values, nullptr, [&](int64_t i, float* result) {
+                isa().elements->narrow(result, dx + (i - first) * values, values);
+            });
+    }
+};
 
 } // namespace rg::cpu

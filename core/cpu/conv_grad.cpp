@@ -34,7 +34,6 @@ struct Geometry {
     int64_t x_values() const { return h * w * c; }
     int64_t dy_values() const { return p * q * k; }
     Padding x_padding() const { return {h, w, c, h + 2 * pad, w + 2 * pad, pad, pad, 1}; }
-    Padding dy_padding() const { return {p, q, k, h + r - 1, w + s - 1, r - 1 - pad, s - 1 - pad, stride}; }
 
     int64_t images, c, k, r, s, p, q, h, w, pad, stride, taps;
     int64_t wide; // k rounded up to whole vectors
@@ -147,31 +146,6 @@ struct GradientInputs {
     const T* y;           // with `norm`: the convolution's result
 };
 
-/// The data gradient by an f32 engine: dx [count h w c] from dy.
-template <class Engine, class T>
-struct DataGradient {
-    const Engine& engine;
-    const float* zeros; // its bias
-    int64_t values;     // of an image
-    void operator()(const Images<float>& dy, int64_t count, T* dx) const {
-        float* const direct = std::is_same_v<T, float> ? reinterpret_cast<float*>(dx) : nullptr;
-        convolve_images(engine, dy, 0, count, zeros, values, direct, [&](int64_t i, float* result) {
-            if constexpr (!std::is_same_v<T, float>) isa().elements->narrow(result, dx + i * values, values);
-        });
-    }
-};
-
-/// The same by tiles.
-template <class Engine>
-struct TileDataGradient {
-    const Engine& engine;
-    const float* zeros;
-    int64_t values;
-    void operator()(const Images<uint16_t>& dy, int64_t count, uint16_t* dx) const {
-        for (int64_t i = 0; i < count; ++i) engine.run(dy, i, 1, zeros, dx + i * values);
-    }
-};
-
 /// The gradient at the results of images first .. first + count, as To: where it lies, or made in `scratch`.
 template <class T, class To>
 const To* make_gradient(const GradientInputs<T>& in, int64_t first, int64_t count, int64_t values, To* scratch) {
@@ -217,7 +191,7 @@ void gradients(const Geometry& g, const GradientInputs<T>& in, const Filters& fi
             }
             if (!dx) continue;
             T* const out = dx_out + first * g.x_values();
-            (*dx)(Images<To>{dy, g.p, g.q, g.k}, count, out);
+            (*dx)(Images<To>{dy, g.p, g.q, g.k}, 0, count, out);
             for (int64_t i = 0; sums && i < count; ++i)
                 sums->add(first + i, out + i * g.x_values(), in.x.data + (first + i) * g.x_values(), g.x_values());
         }
@@ -238,37 +212,20 @@ void all_gradients(const Geometry& g, const GradientInputs<T>& in, const Tensor&
                    const Tensor& dw, const Tensor& db) {
     const PaddedBias none({}, g.c);
     T* const dx_out = dx.defined() ? stored<T>(dx) : nullptr;
-    if constexpr (!std::is_same_v<T, float>) {
-        if (isa().tiles) {
-            const TileFilterSums filters(g);
-            if (!dx.defined())
-                return gradients<T, T, TileFilterSums, TileDataGradient<TileEngine>>(g, in, filters, nullptr, dx_out,
-                                                                                     sums, dw, db);
-            const auto with = [&](const auto& engine) {
-                const TileDataGradient<std::remove_cvref_t<decltype(engine)>> by_tiles{engine, none.data(),
-                                                                                       g.x_values()};
-                gradients<T>(g, in, filters, &by_tiles, dx_out, sums, dw, db);
-            };
-            if (g.stride == 2) return with(EverySecond<TileEngine, uint16_t>(w, g.pad, g.p, g.q, g.h, g.w, true));
-            return with(TileEngine(g.dy_padding(), g.h, g.w, 1, turned_filters_of(w)));
-        }
-    }
-    const FilterGradient filters(g);
-    if (!dx.defined())
-        return gradients<float, T, FilterGradient, DataGradient<Direct, T>>(g, in, filters, nullptr, dx_out, sums, dw,
-                                                                            db);
-    Filters turned = turned_filters_of(w);
-    turned.to_bf16 = !std::is_same_v<T, float>;
-    const auto with = [&](const auto& engine) {
-        const DataGradient<std::remove_cvref_t<decltype(engine)>, T> by_engine{engine, none.data(), g.x_values()};
-        gradients<float>(g, in, filters, &by_engine, dx_out, sums, dw, db);
+    const auto by = [&]<class To>(To, const auto& filters) {
+        if (!dx.defined())
+            return gradients<To, T, std::remove_cvref_t<decltype(filters)>, DataGradient<Direct, T>>(
+                g, in, filters, nullptr, dx_out, sums, dw, db);
+        constexpr bool kRounded = !std::is_same_v<T, float>;
+        with_gradient_engine<
+            To>(w, kRounded, g.stride, g.pad, {g.images, g.p, g.q, g.k}, dx.shape(), [&](const auto& engine) {
+            const DataGradient<std::remove_cvref_t<decltype(engine)>, T> gradient{engine, none.data(), g.x_values()};
+            gradients<To>(g, in, filters, &gradient, dx_out, sums, dw, db);
+        });
     };
-    if (g.winograd)
-        with(Winograd(g.dy_padding(), g.h, g.w, g.c, turned));
-    else if (g.stride == 2)
-        with(EverySecond<Direct, float>(w, g.pad, g.p, g.q, g.h, g.w, turned.to_bf16));
-    else
-        with(Direct(g.dy_padding(), g.h, g.w, 1, turned));
+    if constexpr (!std::is_same_v<T, float>)
+        if (isa().tiles) return by(T{}, TileFilterSums(g));
+    by(float{}, FilterGradient(g));
 }
 
 } // namespace

@@ -98,7 +98,9 @@ struct ElementKernels {
     void (*narrow)(const float* x, uint16_t* y, int64_t count); // to nearest even
 };
 
-/// A bf16 convolution by tiles of 16 pixels; see tiles_isa.cpp. Extents count values; rows and steps as in ConvImage.
+/// A convolution by tiles of 16 pixels; see tiles_isa.cpp. Extents count values; rows and steps as in ConvImage.
+/// Values are bf16, or f32 as the sum of two bf16: then images and filters have two planes, and of the four products
+/// those with a high part are added up.
 struct TileConv {
     int64_t k, r;        // filters, filter rows
     int64_t runs;        // of 32 taps in a filter row, the last filled up with zero filters
@@ -106,9 +108,11 @@ struct TileConv {
     int64_t tiles;       // of an image
     const int32_t* from; // [tiles]: where the window of a tile's first pixel begins
     const int32_t* to;   // [tiles][16]: the output pixels; -1: none
+    int64_t low, low_w;  // from the plane of high parts to that of low parts: of the image, of the filters
 };
+template <class T> // float, or uint16_t for the bits of bf16
 struct TileResult {
-    uint16_t* y;       // [p q k]
+    T* y;              // [p q k]
     const float* bias; // [k], in whole tiles
     bool relu;
     /// Null, or per channel, in whole tiles: the first pixel's value, and sums of deviations from it and their squares.
@@ -128,7 +132,10 @@ struct TileGradient {
 
 struct TileKernels {
     /// packed: [tiles of k in pairs][r][runs][1 or 2 tiles][16 pairs of taps][16 filters][2].
-    void (*forward)(const TileConv&, const uint16_t* padded, const uint16_t* packed, const TileResult&);
+    void (*forward)(const TileConv&, const uint16_t* padded, const uint16_t* packed, const TileResult<uint16_t>&);
+    void (*forward_f32)(const TileConv&, const uint16_t* padded, const uint16_t* packed, const TileResult<float>&);
+    /// x = high + low, but for 2^-17 of it.
+    void (*split)(const float* x, int64_t count, uint16_t* high, uint16_t* low);
     /// [count c] -> [c in whole tiles][line], zeros from count to a multiple of 32.
     void (*transpose)(const uint16_t* pixels, int64_t count, int64_t c, uint16_t* out, int64_t line);
     /// `count` pixels of c values, `step` apart -> [tiles of c][pairs][16][2], `block` values from one tile to the

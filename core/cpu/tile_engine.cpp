@@ -20,10 +20,34 @@ int64_t tiles_of(int64_t p, int64_t q, int64_t columns, int64_t stride) {
     return stride == 1 ? std::min(tiles_by_row(p, q), tiles_in_one_run(p, q, columns)) : tiles_by_row(p, q);
 }
 
-
 } // namespace
 
-TilePack::TilePack(const Filters& f) : packed_(tiles_in(f.k) * f.r * ((f.s * f.c + kRun - 1) / kRun) * kTile) {
+template <>
+Method method_for<uint16_t>(const Padding&, int64_t, int64_t, int64_t stride, const Filters& f) {
+    if (isa().tiles) return Method::tiles;
+    return stride == 1 && Winograd::fits(f.k, f.r, f.s, f.c) ? Method::winograd : Method::direct;
+}
+
+// Cycles per image, fitted to measurements: 3 x 3 and 5 x 5 filters on 8 x 8 to 32 x 32 pixels of 1 to 128 channels.
+// The tile unit is shared with whoever runs on the core's other thread, so tiles have to promise a gain.
+template <>
+Method method_for<float>(const Padding& padding, int64_t p, int64_t q, int64_t stride, const Filters& f) {
+    const bool winograd = stride == 1 && Winograd::fits(f.k, f.r, f.s, f.c);
+    const Method others = winograd ? Method::winograd : Method::direct;
+    if (!isa().tiles || context().strict_fp32) return others;
+    const int64_t runs = (f.s * f.c + kRun - 1) / kRun;
+    const double products = double(3 * tiles_of(p, q, padding.columns, stride) * tiles_in(f.k) * f.r * runs);
+    const double by_tiles = 24 * products + double(padding.values()) / 4;
+    const double c = double(round_up(f.c, kSide)), k = double(round_up(f.k, kSide));
+    const double tiles = double((p + 3) / 4 * ((q + 3) / 4));
+    const double by_others =
+        winograd ? tiles * (36 * double(f.c) * k / 32 + 9 * (c + k)) : 1.3 * double(p * q * f.r * f.s * f.c) * k / 32;
+    return by_tiles < 0.8 * by_others ? Method::tiles : others;
+}
+
+template <class T>
+TilePack<T>::TilePack(const Filters& f)
+    : plane_(tiles_in(f.k) * f.r * ((f.s * f.c + kRun - 1) / kRun) * kTile), packed_(kPlanes<T> * plane_) {
     const int64_t taps = f.s * f.c, runs = (taps + kRun - 1) / kRun, tiles = tiles_in(f.k);
     parallel((tiles + 1) / 2 * f.r, [&](int64_t task) {
         const int64_t tile = task / f.r * 2, r = task % f.r, here = std::min<int64_t>(2, tiles - tile);
@@ -31,7 +55,7 @@ TilePack::TilePack(const Filters& f) : packed_(tiles_in(f.k) * f.r * ((f.s * f.c
         for (int64_t run = 0; run < runs; ++run)
             for (int64_t k = tile * kSide; k < (tile + here) * kSide; k += kSide, out += kTile) {
                 float values[kTile] = {}; // [32 taps][16 filters]
-                uint16_t rounded[kTile];
+                uint16_t rounded[2][kTile];
                 const int64_t filters = std::min(kSide, f.k - k), first = run * kRun;
                 for (int64_t i = 0; i < std::min(kRun, taps - first); ++i) {
                     const float* at = f.at + k * f.step_k + r * f.step_r + (first + i) / f.c * f.step_s +
@@ -39,26 +63,60 @@ TilePack::TilePack(const Filters& f) : packed_(tiles_in(f.k) * f.r * ((f.s * f.c
                     for (int64_t j = 0; j < filters; ++j)
                         values[i * kSide + j] = at[j * f.step_k] * (f.scale ? f.scale[k + j] : 1.0f);
                 }
-                isa().elements->narrow(values, rounded, kTile);
-                for (int64_t i = 0; i < kSide; ++i)
-                    for (int64_t j = 0; j < kSide; ++j) {
-                        out[i * kRun + 2 * j] = rounded[2 * i * kSide + j];
-                        out[i * kRun + 2 * j + 1] = rounded[(2 * i + 1) * kSide + j];
-                    }
+                isa().tiles->split(values, kTile, rounded[0], rounded[1]);
+                for (int64_t plane = 0; plane < kPlanes<T>; ++plane)
+                    for (int64_t i = 0; i < kSide; ++i)
+                        for (int64_t j = 0; j < kSide; ++j) {
+                            uint16_t* const pair = out + plane * plane_ + i * kRun + 2 * j;
+                            pair[0] = rounded[plane][2 * i * kSide + j];
+                            pair[1] = rounded[plane][(2 * i + 1) * kSide + j];
+                        }
             }
     });
 }
 
-TileEngine::TileEngine(const Padding& padding, int64_t p, int64_t q, int64_t stride, const Filters& f, Spread out)
+template <class T>
+TileImage<T>::TileImage(const Padding& padding, int64_t slack)
+    : padding_(padding),
+      slack_(slack),
+      values_(kPlanes<T> * plane(padding, slack)),
+      whole_(kPlanes<T> == 2 ? padding.values() : 0) {}
+
+template <class T>
+void TileImage<T>::copy(const Images<T>& images, int64_t n) {
+    const int64_t values = padding_.values(), next = plane(padding_, slack_);
+    if constexpr (kPlanes<T> == 2) {
+        padding_.copy(images, n, whole_.data());
+        isa().tiles->split(whole_, values, values_, values_ + next);
+    } else {
+        padding_.copy(images, n, values_.data());
+    }
+    for (int64_t plane = 0; plane < kPlanes<T>; ++plane)
+        std::fill_n(values_ + plane * next + values, slack_, uint16_t{0});
+}
+
+template <class T>
+TileEngine<T>::TileEngine(const Padding& padding, int64_t p, int64_t q, int64_t stride, const Filters& f, Spread out)
     : padding_(padding),
       filters_(f),
       from_(tiles_of(p, q, padding.columns, stride)),
       to_(tiles_of(p, q, padding.columns, stride) * kSide),
-      g_{f.k, f.r, (f.s * f.c + kRun - 1) / kRun, padding.columns * f.c, stride * f.c, 0, from_, to_} {
+      g_{f.k,
+         f.r,
+         (f.s * f.c + kRun - 1) / kRun,
+         padding.columns * f.c,
+         stride * f.c,
+         0,
+         from_,
+         to_.data(),
+         0,
+         filters_.plane()} {
+    g_.low = Image::plane(padding, slack());
     place_tiles(p, q, stride, out);
 }
 
-void TileEngine::place_tiles(int64_t p, int64_t q, int64_t stride, Spread out) {
+template <class T>
+void TileEngine<T>::place_tiles(int64_t p, int64_t q, int64_t stride, Spread out) {
     g_.tiles = tiles_of(p, q, padding_.columns, stride);
     std::fill_n(to_.data(), g_.tiles * kSide, -1);
     const int64_t c = padding_.c;
@@ -82,24 +140,43 @@ void TileEngine::place_tiles(int64_t p, int64_t q, int64_t stride, Spread out) {
         }
 }
 
-void TileEngine::run(const Images<uint16_t>& x, int64_t n, const float* bias, bool relu, uint16_t* y,
-                     StatsCollector* stats) const {
-    const Scratch<uint16_t> padded(padding_.values() + slack());
-    padding_.copy(x, n, padded.data());
-    std::fill_n(padded + padding_.values(), slack(), uint16_t{0});
+template <class T>
+void TileEngine<T>::forward(const uint16_t* padded, const TileResult<T>& to) const {
+    if constexpr (kPlanes<T> == 2)
+        isa().tiles->forward_f32(g_, padded, filters_.data(), to);
+    else
+        isa().tiles->forward(g_, padded, filters_.data(), to);
+}
+
+template <class T>
+void TileEngine<T>::run(const Images<T>& x, int64_t n, const float* bias, bool relu, T* y,
+                        StatsCollector* stats) const {
+    Image padded(padding_, slack());
+    padded.copy(x, n);
     const int64_t channels = tiles_in(g_.k) * kSide;
     const Scratch<float> sums(stats ? 3 * channels : 0);
-    isa().tiles->forward(g_, padded, filters_.data(),
-                         {y, bias, relu, stats ? sums.data() : nullptr, stats ? sums + channels : nullptr,
-                          stats ? sums + 2 * channels : nullptr});
+    forward(padded.data(), {y, bias, relu, stats ? sums.data() : nullptr, stats ? sums + channels : nullptr,
+                            stats ? sums + 2 * channels : nullptr});
     if (stats) stats->add_sums(n, sums, sums + channels, sums + 2 * channels);
 }
 
-void TileEngine::convolve(const uint16_t* padded, const float* bias, uint16_t* y) const {
-    isa().tiles->forward(g_, padded, filters_.data(), {y, bias, false, nullptr, nullptr, nullptr});
+template <class T>
+void TileEngine<T>::convolve(const Image& padded, int64_t from, const float* bias, T* y) const {
+    forward(padded.data() + from, {y, bias, false, nullptr, nullptr, nullptr});
 }
 
-int64_t TileEngine::slack() const { return kSide * g_.step + kRun; }
+template <class T>
+int64_t TileEngine<T>::slack() const {
+    return kSide * g_.step + kRun;
+}
+
+#define RG_TILES(T)                                                                                                    \
+    template class TilePack<T>;                                                                                        \
+    template class TileImage<T>;                                                                                       \
+    template class TileEngine<T>;
+RG_TILES(uint16_t)
+RG_TILES(float)
+#undef RG_TILES
 
 TileFilterGradient::TileFilterGradient(const Padding& padding, int64_t p, int64_t q, int64_t k, int64_t r, int64_t s,
                                        int64_t stride)

@@ -10,6 +10,7 @@ namespace rg::cpu {
 
 class Winograd {
 public:
+    using Result = float;
     /// Whether it is worth it: enough channels for the products to outweigh the transforms.
     static bool fits(int64_t k, int64_t r, int64_t s, int64_t c) {
         return !context().strict_fp32 && r == 3 && s == 3 && k >= kLeast && c >= kLeast;
