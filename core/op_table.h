@@ -17,8 +17,8 @@ namespace rg {
     X(conv2d_wgrad) X(channel_stats) X(rank_stats) X(batch_norm) X(batch_norm_sums) X(rank_sums) X(batch_norm_grad)    \
         X(running_update) X(relu) X(relu_grad) X(add) X(cast) X(max_pool2d) X(max_pool2d_grad) X(avg_pool2d)           \
             X(avg_pool2d_grad) X(softmax) X(softmax_grad) X(cross_entropy) X(cross_entropy_grad) X(mse_loss)           \
-                X(mse_loss_grad) X(dropout) X(sgdm_update) X(norm_conv2d) X(conv2d_norm) X(conv2d_norm_grad)           \
-                    X(norm_max_pool2d) X(norm_max_pool2d_grad)
+                X(mse_loss_grad) X(dropout) X(sgdm_update) X(adam_update) X(norm_conv2d) X(conv2d_norm)                \
+                    X(conv2d_norm_grad) X(norm_max_pool2d) X(norm_max_pool2d_grad)
 
 enum class Op : uint8_t {
 #define RG_OP_ENUM(name) name,
@@ -29,7 +29,8 @@ enum class Op : uint8_t {
 
 constexpr int kMaxInputs = 11, kMaxOutputs = 5;
 
-/// The plain values that an op takes beside tensors. One struct serves all rows; a row reads what it needs.
+/// The plain values that an op takes beside tensors. One struct serves all rows; a row reads what it needs. A plan
+/// keeps them: what varies from call to call (learning rate, seed) is a small tensor instead.
 struct Attrs {
     int64_t stride = 1, pad = 0, window = 0; // convolution, pooling (conv2d_norm: max pooling of its result)
     int64_t height = 0, width = 0;           // what a gradient restores: of the input; of the filter (conv2d_wgrad)
@@ -37,13 +38,13 @@ struct Attrs {
     bool relu = false;                       // batch_norm and its gradients: with ReLU
     bool frozen = false;                     // batch_norm: the statistics are constants
     bool input_relu = false;                 // conv2d_norm_grad: the input's normalisation has ReLU
-    float epsilon = 0;                       // batch_norm
+    float epsilon = 0;                       // batch_norm, adam_update
     float rate = 0;                          // dropout probability, label smoothing, running-average momentum
-    uint64_t seed = 0;                       // dropout
+    uint32_t stream = 0;                     // dropout: which of the masks of its seed
     DType dtype = DType::f32;                // cast
-    // sgdm_update
-    float lr = 0, momentum = 0, weight_decay = 0;
+    float momentum = 0, weight_decay = 0;    // updates of the parameters
     bool nesterov = false;
+    double beta1 = 0, beta2 = 0; // adam_update; 1 - beta has to be exact
     bool operator==(const Attrs&) const = default;
 };
 

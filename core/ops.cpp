@@ -4,6 +4,7 @@
 
 #include "core/context.h"
 #include "core/kernels.h" // ref:: and cpu:: kernels of every op, declared from RG_OPS
+#include "core/plan.h"
 
 namespace rg {
 
@@ -174,9 +175,37 @@ OutputSpecs infer_same_shapes(In in, const Attrs&) {
 const char* const kRelu = "relu";
 const char* const kReluGrad = "relu_grad";
 const char* const kAdd = "add";
-const char* const kDropout = "dropout";
-const char* const kSgdm = "sgdm_update";
 const char* const kSoftmaxGrad = "softmax_grad";
+
+OutputSpecs infer_dropout(In in, const Attrs& a) {
+    expect_activation("dropout", "x", in[0], in[0].dtype());
+    expect_shape("dropout", "seed", in[1], {2});
+    RG_CHECK(in[1].dtype() == DType::i32, "dropout: the seed is i32, got ", name_of(in[1].dtype()));
+    RG_CHECK(a.rate >= 0 && a.rate < 1, "dropout: the probability lies in [0, 1), got ", a.rate);
+    RG_CHECK(a.stream < 1u << 24, "dropout: the stream lies below 2^24, got ", a.stream);
+    return like(in[0]);
+}
+
+/// Flat buffers of one shape, of which all but the last, the gradients, are updated; then what varies, f32.
+OutputSpecs infer_update(const char* op, In in, int64_t varying) {
+    OutputSpecs out;
+    for (size_t i = 0; i + 1 < in.size(); ++i) {
+        expect_shape(op, "a buffer", in[i], in[0].shape());
+        expect_float(op, "a buffer", in[i], in[0].dtype());
+        if (i + 2 < in.size()) out[i] = {in[0].shape(), in[0].dtype()};
+    }
+    expect_shape(op, varying == 1 ? "lr" : "lr_and_step", in.back(), {varying});
+    expect_float(op, varying == 1 ? "lr" : "lr_and_step", in.back(), DType::f32);
+    return out;
+}
+
+OutputSpecs infer_sgdm_update(In in, const Attrs&) { return infer_update("sgdm_update", in, 1); }
+
+OutputSpecs infer_adam_update(In in, const Attrs& a) {
+    RG_CHECK(a.beta1 >= 0 && a.beta1 < 1 && a.beta2 >= 0 && a.beta2 < 1,
+             "adam_update: beta1 and beta2 lie in [0, 1), got ", a.beta1, " and ", a.beta2);
+    return infer_update("adam_update", in, 2);
+}
 
 Shape pooled(const char* op, const Tensor& x, const Attrs& a) {
     expect_rank(op, "x", x, 4);
@@ -347,7 +376,7 @@ void backward_mse_loss(Backward& b) {
         if (b.wants(i)) b.give(i, run(Op::mse_loss_grad, {b.in(i), b.in(1 - i), b.dy()}, {}, {b.into(i)})[0]);
 }
 void backward_cast(Backward& b) { b.give(0, run(Op::cast, {b.dy()}, {.dtype = b.in(0).dtype()}, {b.into(0)})[0]); }
-void backward_dropout(Backward& b) { b.give(0, run(Op::dropout, {b.dy()}, b.attrs(), {b.into(0)})[0]); }
+void backward_dropout(Backward& b) { b.give(0, run(Op::dropout, {b.dy(), b.in(1)}, b.attrs(), {b.into(0)})[0]); }
 
 // ---- arithmetic ----------------------------------------------------------------------------------------------------
 
@@ -413,8 +442,9 @@ const OpRow& row(Op op) {
         RG_ROW(cross_entropy_grad, 3, 1, infer_cross_entropy_grad),
         RG_ROW(mse_loss, 2, 1, infer_mse_loss, backward_mse_loss, saves_in(0) | saves_in(1)),
         RG_ROW(mse_loss_grad, 3, 1, infer_mse_loss_grad),
-        RG_ROW(dropout, 1, 1, infer_same_shapes<kDropout>, backward_dropout),
-        RG_ROW(sgdm_update, 3, 1, infer_same_shapes<kSgdm, true>),
+        RG_ROW(dropout, 2, 1, infer_dropout, backward_dropout, saves_in(1)),
+        RG_ROW(sgdm_update, 4, 2, infer_sgdm_update),
+        RG_ROW(adam_update, 5, 3, infer_adam_update),
         RG_ROW(norm_conv2d, 6, 2, infer_norm_conv2d, nullptr, 0, flops_norm_conv2d),
         RG_ROW(conv2d_norm, 6, 1, infer_conv2d_norm, nullptr, 0, flops_conv2d_norm),
         RG_ROW(conv2d_norm_grad, 11, 5, infer_conv2d_norm_grad, nullptr, 0, flops_conv2d_norm_grad),
@@ -477,14 +507,60 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& labels, float smoothing
 }
 Tensor mse_loss(const Tensor& prediction, const Tensor& target) { return run(Op::mse_loss, {prediction, target})[0]; }
 
-Tensor dropout(const Tensor& x, float probability, uint64_t seed) {
-    RG_CHECK(probability >= 0 && probability < 1, "dropout: the probability lies in [0, 1), got ", probability);
-    return run(Op::dropout, {x}, {.rate = probability, .seed = seed})[0];
+namespace {
+
+void expect_no_trace(const char* op, const char* what) {
+    RG_CHECK(!Trace::active(), op, ": ", what, " of a traced function has to be a tensor, or each replay has the same");
 }
 
+/// The numbers as an op reads them, until the next call on this thread; in memory that is there already.
+Tensor varying(const char* op, const char* what, std::initializer_list<float> values) {
+    expect_no_trace(op, what);
+    alignas(64) thread_local std::byte memory[64];
+    thread_local const Tensor kHost = Tensor::borrow(memory, {2});
+    std::copy(values.begin(), values.end(), kHost.data<float>());
+    const Tensor host = kHost.slice(0, {int64_t(values.size())});
+    if (!context().device) return host;
+    const Tensor there = Tensor::empty(host.shape());
+    if (!DryRun::active()) there.copy_from(host);
+    return there;
+}
+
+} // namespace
+
+Tensor dropout(const Tensor& x, float probability, const Tensor& seed, uint32_t stream) {
+    return run(Op::dropout, {x, seed}, {.rate = probability, .stream = stream})[0];
+}
+Tensor dropout(const Tensor& x, float probability, uint64_t seed, uint32_t stream) {
+    expect_no_trace("dropout", "the seed");
+    const Tensor there = Tensor::empty({2}, DType::i32);
+    if (!DryRun::active()) there.copy_from(seed_tensor(seed));
+    return dropout(x, probability, there, stream);
+}
+
+Tensor seed_tensor(uint64_t seed) {
+    const int32_t halves[] = {int32_t(uint32_t(seed)), int32_t(uint32_t(seed >> 32))};
+    return Tensor::of<int32_t>({2}, halves);
+}
+
+void sgdm_update(const Tensor& parameters, const Tensor& velocity, const Tensor& gradients, const Sgdm& o,
+                 const Tensor& lr) {
+    run(Op::sgdm_update, {parameters, velocity, gradients, lr},
+        {.momentum = o.momentum, .weight_decay = o.weight_decay, .nesterov = o.nesterov}, {parameters, velocity});
+}
 void sgdm_update(const Tensor& parameters, const Tensor& velocity, const Tensor& gradients, const Sgdm& o) {
-    run(Op::sgdm_update, {parameters, velocity, gradients},
-        {.lr = o.lr, .momentum = o.momentum, .weight_decay = o.weight_decay, .nesterov = o.nesterov}, {parameters});
+    sgdm_update(parameters, velocity, gradients, o, varying("sgdm_update", "the learning rate", {o.lr}));
+}
+
+void adam_update(const Tensor& parameters, const Tensor& m, const Tensor& v, const Tensor& gradients, const Adam& o,
+                 const Tensor& lr_and_step) {
+    run(Op::adam_update, {parameters, m, v, gradients, lr_and_step},
+        {.epsilon = o.epsilon, .weight_decay = o.weight_decay, .beta1 = o.beta1, .beta2 = o.beta2}, {parameters, m, v});
+}
+void adam_update(const Tensor& parameters, const Tensor& m, const Tensor& v, const Tensor& gradients, const Adam& o,
+                 int64_t step) {
+    RG_CHECK(step >= 1, "adam_update: steps are counted from 1, got ", step);
+    adam_update(parameters, m, v, gradients, o, varying("adam_update", "learning rate and step", {o.lr, float(step)}));
 }
 
 } // namespace rg

@@ -69,15 +69,39 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& labels, float smoothing
 /// Mean of the squared differences; a scalar.
 Tensor mse_loss(const Tensor& prediction, const Tensor& target);
 
-/// Inverted dropout (Srivastava et al., 2014). The mask is a function of the seed: use a fresh one each step.
-Tensor dropout(const Tensor& x, float probability, uint64_t seed);
+// What differs from step to step - seed, learning rate, number of the step - the following read from memory, so that a
+// traced function can be replayed with other values: it takes them as tensors, inputs of its own or tensors that are
+// written between the steps. Outside of a trace they may be plain numbers.
+
+/// Inverted dropout (Srivastava et al., 2014). The mask is a function of the seed, use a fresh one each step, and of
+/// `stream`, below 2^24, which tells the layers that share a seed apart.
+Tensor dropout(const Tensor& x, float probability, const Tensor& seed, uint32_t stream = 0);
+Tensor dropout(const Tensor& x, float probability, uint64_t seed, uint32_t stream = 0);
+/// A seed as dropout reads it: i32 [2], in this machine's memory.
+Tensor seed_tensor(uint64_t seed);
 
 /// SGD with momentum over flat buffers, as PyTorch defines it: g += weight_decay * p; v = momentum * v + g;
-/// p -= lr * (nesterov ? g + momentum * v : v). In place.
+/// p -= lr * (nesterov ? g + momentum * v : v). In place. With a tensor, f32 [1], lr is what it holds.
 struct Sgdm {
     float lr = 0.1f, momentum = 0.9f, weight_decay = 0;
     bool nesterov = false;
 };
 void sgdm_update(const Tensor& parameters, const Tensor& velocity, const Tensor& gradients, const Sgdm& options);
+void sgdm_update(const Tensor& parameters, const Tensor& velocity, const Tensor& gradients, const Sgdm& options,
+                 const Tensor& lr);
+
+/// Adam (Kingma and Ba, 2015) over flat buffers, as PyTorch defines it, with t the number of the step, from 1:
+/// g += weight_decay * p; m = beta1 * m + (1 - beta1) * g; v = beta2 * v + (1 - beta2) * g^2;
+/// p -= lr * m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + epsilon). In place; m and v begin as zeros. With a tensor,
+/// f32 [2], lr and t are what it holds.
+struct Adam {
+    float lr = 1e-3f;
+    double beta1 = 0.9, beta2 = 0.999;
+    float epsilon = 1e-8f, weight_decay = 0;
+};
+void adam_update(const Tensor& parameters, const Tensor& m, const Tensor& v, const Tensor& gradients,
+                 const Adam& options, int64_t step);
+void adam_update(const Tensor& parameters, const Tensor& m, const Tensor& v, const Tensor& gradients,
+                 const Adam& options, const Tensor& lr_and_step);
 
 } // namespace rg

@@ -360,7 +360,7 @@ void dropout(const Call& call) {
     Values x = read(call.in[0]);
     const double keep = 1 - double(call.attrs.rate);
     for (size_t i = 0; i < x.size(); ++i) {
-        Rng random(call.attrs.seed, Purpose::dropout, 0, i);
+        Rng random(seed_of(call.in[1].data<int32_t>()), Purpose::dropout, call.attrs.stream, i);
         x[i] = random.uniform() < call.attrs.rate ? 0 : x[i] / keep;
     }
     write(call.out[0], x);
@@ -369,14 +369,32 @@ void dropout(const Call& call) {
 void sgdm_update(const Call& call) {
     Values p = read(call.in[0]), v = read(call.in[1]);
     const Values gradient = read(call.in[2]);
+    const double lr = read(call.in[3])[0];
     const Attrs& a = call.attrs;
     for (size_t i = 0; i < p.size(); ++i) {
         const double g = gradient[i] + double(a.weight_decay) * p[i];
         v[i] = double(a.momentum) * v[i] + g;
-        p[i] -= double(a.lr) * (a.nesterov ? g + double(a.momentum) * v[i] : v[i]);
+        p[i] -= lr * (a.nesterov ? g + double(a.momentum) * v[i] : v[i]);
     }
     write(call.out[0], p);
-    write(call.in[1], v);
+    write(call.out[1], v);
+}
+
+void adam_update(const Call& call) {
+    Values p = read(call.in[0]), m = read(call.in[1]), v = read(call.in[2]);
+    const Values gradient = read(call.in[3]), varying = read(call.in[4]);
+    const double lr = varying[0], step = varying[1];
+    const Attrs& a = call.attrs;
+    for (size_t i = 0; i < p.size(); ++i) {
+        const double g = gradient[i] + double(a.weight_decay) * p[i];
+        m[i] = a.beta1 * m[i] + (1 - a.beta1) * g;
+        v[i] = a.beta2 * v[i] + (1 - a.beta2) * g * g;
+        const double mean = m[i] / (1 - std::pow(a.beta1, step)), square = v[i] / (1 - std::pow(a.beta2, step));
+        p[i] -= lr * mean / (std::sqrt(square) + double(a.epsilon));
+    }
+    write(call.out[0], p);
+    write(call.out[1], m);
+    write(call.out[2], v);
 }
 
 // ---- joined ops: their parts, one after the other ------------------------------------------------------------------

@@ -23,6 +23,9 @@ constexpr std::array<uint32_t, 4> philox(std::array<uint32_t, 4> ctr, std::array
     return ctr;
 }
 
+/// A seed from its two halves as tensors hold it, the low one first.
+constexpr uint64_t seed_of(const int32_t* halves) { return uint64_t(uint32_t(halves[1])) << 32 | uint32_t(halves[0]); }
+
 /// A stream of random numbers. Copying it copies the position.
 class Rng {
 public:

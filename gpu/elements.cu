@@ -1,4 +1,4 @@
-// Ops that take their values one by one: ReLU, sums, conversions, dropout, and the update of the parameters.
+// Ops that take their values one by one: ReLU, sums, conversions, dropout, and the updates of the parameters.
 #include "core/rng.h"
 #include "gpu/kernels.h"
 #include "gpu/scratch.cuh"
@@ -56,11 +56,12 @@ struct Dropout {
     const T* x;
     T* y;
     float rate;
-    uint64_t seed;
+    const int32_t* seed;
+    uint32_t stream;
     __device__ void operator()(int64_t i) const {
         const std::array<uint32_t, 4> bits =
-            philox({0, uint32_t(Purpose::dropout) << 24, uint32_t(i), uint32_t(uint64_t(i) >> 32)},
-                   {uint32_t(seed), uint32_t(seed >> 32)});
+            philox({0, uint32_t(Purpose::dropout) << 24 ^ stream, uint32_t(i), uint32_t(uint64_t(i) >> 32)},
+                   {uint32_t(seed[0]), uint32_t(seed[1])});
         const float uniform = float(bits[0] >> 8) * 0x1p-24f;
         store(y + i, uniform < rate ? 0 : load(x + i) / (1 - rate));
     }
@@ -68,13 +69,27 @@ struct Dropout {
 
 struct Sgdm {
     float *p, *v;
-    const float* gradient;
-    float lr, momentum, decay;
+    const float *gradient, *lr;
+    float momentum, decay;
     bool nesterov;
     __device__ void operator()(int64_t i) const {
         const float g = gradient[i] + decay * p[i];
         v[i] = momentum * v[i] + g;
-        p[i] -= lr * (nesterov ? g + momentum * v[i] : v[i]);
+        p[i] -= *lr * (nesterov ? g + momentum * v[i] : v[i]);
+    }
+};
+
+/// 1 - beta^t as -expm1(t log(beta)), which loses nothing where beta is close to 1.
+struct Adam {
+    float *p, *m, *v;
+    const float *gradient, *lr_and_step;
+    float decay, m_part, v_keep, v_part, log_beta1, log_beta2, epsilon;
+    __device__ void operator()(int64_t i) const {
+        const float g = gradient[i] + decay * p[i], t = lr_and_step[1];
+        const float mean = m[i] + m_part * (g - m[i]), square = v_keep * v[i] + v_part * g * g;
+        const float m_bias = -expm1f(t * log_beta1), v_bias = -expm1f(t * log_beta2);
+        p[i] -= lr_and_step[0] / m_bias * mean / (sqrtf(square / v_bias) + epsilon);
+        m[i] = mean, v[i] = square;
     }
 };
 
@@ -114,15 +129,23 @@ void cast(const Call& call) {
 void dropout(const Call& call) {
     with_stored(call.in[0], [&](auto t) {
         using T = decltype(t);
-        each(call.out[0].numel(),
-             Dropout<T>{pointer<T>(call.in[0]), pointer<T>(call.out[0]), call.attrs.rate, call.attrs.seed});
+        each(call.out[0].numel(), Dropout<T>{pointer<T>(call.in[0]), pointer<T>(call.out[0]), call.attrs.rate,
+                                             pointer<int32_t>(call.in[1]), call.attrs.stream});
     });
 }
 
 void sgdm_update(const Call& call) {
     const Attrs& a = call.attrs;
     each(call.out[0].numel(), Sgdm{pointer<float>(call.in[0]), pointer<float>(call.in[1]), pointer<float>(call.in[2]),
-                                   a.lr, a.momentum, a.weight_decay, a.nesterov});
+                                   pointer<float>(call.in[3]), a.momentum, a.weight_decay, a.nesterov});
+}
+
+void adam_update(const Call& call) {
+    const Attrs& a = call.attrs;
+    each(call.out[0].numel(),
+         Adam{pointer<float>(call.in[0]), pointer<float>(call.in[1]), pointer<float>(call.in[2]),
+              pointer<float>(call.in[3]), pointer<float>(call.in[4]), a.weight_decay, float(1 - a.beta1),
+              float(a.beta2), float(1 - a.beta2), float(log(a.beta1)), float(log(a.beta2)), a.epsilon});
 }
 
 } // namespace rg::RG_GPU

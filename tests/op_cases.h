@@ -25,6 +25,10 @@ enum class Draw : uint8_t {
     own_statistics, // [2 c]: those of input 0, as batch_norm means them in training
     labels,         // i32, classes of input 0
     positions,      // u8, places in the window
+    seed,           // i32, any bits
+    squares,        // not negative
+    lr,             // f32, 0.3
+    lr_and_step,    // f32, 0.02 and the 7th
     probabilities   // rows that sum to 1
 };
 
@@ -58,9 +62,8 @@ struct OpCase {
     std::vector<Input> in;
     Attrs attrs = {};
     Tolerance tolerance = kExact;
-    int in_place = -1;     // the input that output 0 is, for updates
-    uint32_t modifies = 0; // inputs that are written, as bits
-    uint32_t narrow = 0;   // inputs that are bf16, as bits
+    int in_place = 0;    // so many outputs are the inputs of the same number, for updates
+    uint32_t narrow = 0; // inputs that are bf16, as bits
 };
 
 /// One geometry of convolution: forward, data gradient and weight gradient.
@@ -171,7 +174,6 @@ inline void add_norms(std::vector<OpCase>& cases) {
                          {{{2, 5}, Draw::statistics}, {{2, 5}, Draw::statistics}},
                          {.height = count, .width = 1, .rate = 0.1f},
                          kRounded,
-                         0,
                          1});
 }
 
@@ -194,14 +196,22 @@ inline void add_elementwise(std::vector<OpCase>& cases) {
             cases.push_back({Op::add, {{x, values}, {x}}, {}, kRounded});
         }
         for (float rate : {0.0f, 0.5f, 0.3f})
-            cases.push_back({Op::dropout, {{x, Draw::away}}, {.rate = rate, .seed = 11}, kRounded});
+            for (uint32_t stream : {0u, 0xABCDEFu})
+                cases.push_back(
+                    {Op::dropout, {{x, Draw::away}, {{2}, Draw::seed}}, {.rate = rate, .stream = stream}, kRounded});
         for (bool nesterov : {false, true})
             for (float decay : {0.0f, 0.03f})
                 cases.push_back({Op::sgdm_update,
-                                 {{x}, {x}, {x}},
-                                 {.lr = 0.3f, .momentum = 0.8f, .weight_decay = decay, .nesterov = nesterov},
+                                 {{x}, {x}, {x}, {{1}, Draw::lr}},
+                                 {.momentum = 0.8f, .weight_decay = decay, .nesterov = nesterov},
                                  kRounded,
-                                 0,
+                                 2});
+        for (double beta2 : {0.999, 0.5})
+            for (float decay : {0.0f, 0.03f})
+                cases.push_back({Op::adam_update,
+                                 {{x}, {x}, {x, Draw::squares}, {x}, {{2}, Draw::lr_and_step}},
+                                 {.epsilon = 0.1f, .weight_decay = decay, .beta1 = 0.9, .beta2 = beta2},
+                                 kRounded,
                                  3});
     }
 }
@@ -346,7 +356,7 @@ inline void add_casts(std::vector<OpCase>& cases) {
         for (Draw values : {Draw::normal, Draw::special})
             for (DType to : {DType::f32, DType::bf16})
                 for (uint32_t narrow : {0u, 1u})
-                    cases.push_back({Op::cast, {{x, values}}, {.dtype = to}, kExact, -1, 0, narrow});
+                    cases.push_back({Op::cast, {{x, values}}, {.dtype = to}, kExact, 0, narrow});
 }
 
 inline void add_ranks(std::vector<OpCase>& cases) { // of a single rank; tests of par/ have more

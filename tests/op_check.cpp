@@ -41,6 +41,9 @@ double draw_value(Draw draw, int64_t i, int64_t n, Rng& random, std::span<const 
         return z;
     }
     case Draw::statistics: return i < n / 2 ? z : 0.2 + z * z;
+    case Draw::squares: return z * z;
+    case Draw::lr: return 0.3;
+    case Draw::lr_and_step: return i == 0 ? 0.02 : 7;
     default: return z;
     }
 }
@@ -78,6 +81,11 @@ uint32_t number_of(Op op) {
     return hash >> 8;
 }
 
+Tensor draw_seed(Rng random) {
+    const int32_t halves[] = {int32_t(random.next()), int32_t(random.next() | 0x80000000)};
+    return Tensor::of<int32_t>({2}, halves);
+}
+
 Tensor margin_around(const Shape& shape, DType type, int64_t margin) {
     const Tensor whole = Tensor::empty({shape.numel() + 2 * margin}, type);
     std::memset(whole.bytes_data(), 0xEE, size_t(whole.bytes()));
@@ -92,8 +100,8 @@ std::string describe(const OpCase& c) {
     const Attrs& a = c.attrs;
     return text + cat(" stride ", a.stride, " pad ", a.pad, " window ", a.window, " height ", a.height, " width ",
                       a.width, a.relu ? " relu" : "", a.frozen ? " frozen" : "", a.stats ? " stats" : "",
-                      a.nesterov ? " nesterov" : "", " rate ", a.rate, " decay ", a.weight_decay,
-                      c.narrow ? " bf16" : "");
+                      a.nesterov ? " nesterov" : "", " rate ", a.rate, " decay ", a.weight_decay, " beta2 ", a.beta2,
+                      " stream ", a.stream, c.narrow ? " bf16" : "");
 }
 
 std::vector<Tensor> draw_inputs(const OpCase& c, DType type, uint64_t seed) {
@@ -104,6 +112,10 @@ std::vector<Tensor> draw_inputs(const OpCase& c, DType type, uint64_t seed) {
         if (input.draw == Draw::absent || input.draw == Draw::own_statistics) continue;
         if (input.draw == Draw::labels)
             in[i] = draw_whole(input, DType::i32, uint32_t(c.in[0].shape[1]), random);
+        else if (input.draw == Draw::seed)
+            in[i] = draw_seed(random);
+        else if (input.draw == Draw::lr || input.draw == Draw::lr_and_step)
+            in[i] = draw_floats(input, random).to(DType::f32);
         else if (input.draw == Draw::positions)
             in[i] = draw_whole(input, DType::u8, uint32_t(c.attrs.window * c.attrs.window), random);
         else
@@ -165,12 +177,12 @@ KernelRun run_kernel(const OpCase& c, std::span<const Tensor> inputs, Kernel ker
     std::vector<Tensor> in(inputs.size()), out(static_cast<size_t>(r.outputs));
     for (size_t i = 0; i < in.size(); ++i) {
         if (!inputs[i].defined()) continue;
-        guards.emplace_back(inputs[i], margin, !(c.modifies >> i & 1));
+        guards.emplace_back(inputs[i], margin, int(i) >= c.in_place);
         in[i] = guards.back().value;
     }
     for (size_t i = 0; i < out.size(); ++i) {
-        if (i == 0 && c.in_place >= 0) {
-            out[i] = in[size_t(c.in_place)];
+        if (int(i) < c.in_place) {
+            out[i] = in[i];
             continue;
         }
         guards.emplace_back(specs[i].shape, specs[i].dtype, margin);
@@ -178,8 +190,6 @@ KernelRun run_kernel(const OpCase& c, std::span<const Tensor> inputs, Kernel ker
     }
     kernel({c.attrs, in, out});
     KernelRun run{out, {}};
-    for (size_t i = 0; i < in.size(); ++i)
-        if (c.modifies >> i & 1) run.results.push_back(in[i]);
     for (size_t i = 0; i < guards.size(); ++i)
         if (!guards[i].intact()) run.error += cat("the guards of buffer ", i, " (inputs first) are damaged. ");
     return run;

@@ -37,8 +37,7 @@ private:
     Tensor whole_, copy_;
 };
 
-/// Runs a kernel, or that of a backend, on guarded buffers. Gives outputs, then modified inputs; `error` says which guard
-/// broke.
+/// Runs a kernel, or that of a backend, on guarded buffers. Gives the outputs; `error` says which guard broke.
 struct KernelRun {
     std::vector<Tensor> results;
     std::string error;

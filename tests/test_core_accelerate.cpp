@@ -366,6 +366,18 @@ TEST_SUITE("core") {
         CHECK(contains(error_of([&] { drifting({Tensor::zeros({1})}); }), "differs from the plain function's"));
     }
 
+    TEST_CASE("accelerate: a number that varies is refused while a function is traced") {
+        const Tensor p = Tensor::zeros({4});
+        Accelerated updating([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
+            sgdm_update(p, p, in[0], {});
+            return {relu(in[0])};
+        });
+        CHECK(contains(error_of([&] { updating({p}); }), "sgdm_update: the learning rate of a traced function has to"));
+        Accelerated dropping(
+            [](std::span<const Tensor> in, bool) -> std::vector<Tensor> { return {dropout(in[0], 0.5f, 1)}; });
+        CHECK(contains(error_of([&] { dropping({p}); }), "dropout: the seed of a traced function has to be a tensor"));
+    }
+
     TEST_CASE("accelerate: a steady step allocates nothing") {
         ThreadPool pool(2);
         for (DType type : {DType::f32, DType::bf16})

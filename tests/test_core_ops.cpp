@@ -165,6 +165,52 @@ TEST_SUITE("core") {
         }
     }
 
+    TEST_CASE("ops: Adam is the formula in double, and what torch.optim.Adam makes of the same gradients") {
+        struct Run {
+            Adam options;
+            std::array<double, 4> p, m, v; // after 4 steps of torch.optim.Adam (PyTorch 1.13)
+        };
+        const Run runs[] = {{{},
+                             {1.9530863761901855, -0.9275769591331482, 0.23741646111011505, -0.165355384349823},
+                             {-0.0095500024035573, 0.1962750107049942, 7.84900039434433e-05, 0.203000009059906},
+                             {0.001325314398854971, 0.004870313219726086, 1.2996402842802013e-09, 0.01023100782185793}},
+                            {{.beta1 = 0.8, .beta2 = 0.99, .epsilon = 1e-3f, .weight_decay = 0.25f},
+                             {1.731774091720581, -0.8983315229415894, 0.07590977847576141, -0.1607142984867096},
+                             {0.26824429631233215, 0.25319236516952515, 0.050746094435453415, 0.316177636384964},
+                             {0.021009089425206184, 0.04263460263609886, 0.00034929081448353827, 0.10077159851789474}}};
+        const float gradients[4][4] = {
+            {0.5f, -0.25f, 1e-4f, 0}, {-1, -0.5f, 2e-4f, 3}, {0.25f, 2, -5e-4f, -1}, {0.125f, 0.75f, 1e-3f, 0.5f}};
+        const float lr[] = {0.1f, 0.1f, 0.05f, 0.2f};
+        for (Backend backend : {Backend::reference, Backend::cpu})
+            for (const Run& r : runs) {
+                CAPTURE(int(backend));
+                CAPTURE(r.options.weight_decay);
+                const Context on{.backend = backend};
+                const ContextScope scope(on);
+                const Tensor p = floats({4}, 2, -1, 0.5, 0), m = Tensor::zeros({4}), v = Tensor::zeros({4});
+                double power1 = 1, power2 = 1, p_i[] = {2, -1, 0.5, 0}, m_i[4] = {}, v_i[4] = {};
+                for (size_t t = 0; t < 4; ++t) {
+                    Adam options = r.options;
+                    options.lr = lr[t];
+                    adam_update(p, m, v, Tensor::of<float>({4}, gradients[t]), options, int64_t(t) + 1);
+                    power1 *= options.beta1, power2 *= options.beta2;
+                    for (size_t i = 0; i < 4; ++i) {
+                        const double g = gradients[t][i] + options.weight_decay * p_i[i];
+                        m_i[i] = options.beta1 * m_i[i] + (1 - options.beta1) * g;
+                        v_i[i] = options.beta2 * v_i[i] + (1 - options.beta2) * g * g;
+                        p_i[i] -= lr[t] * (m_i[i] / (1 - power1)) /
+                                  (std::sqrt(v_i[i] / (1 - power2)) + double(options.epsilon));
+                        CHECK(p.data<float>()[i] == doctest::Approx(p_i[i]).epsilon(2e-6));
+                    }
+                }
+                for (size_t i = 0; i < 4; ++i) {
+                    CHECK(p.data<float>()[i] == doctest::Approx(r.p[i]).epsilon(2e-6));
+                    CHECK(m.data<float>()[i] == doctest::Approx(r.m[i]).epsilon(2e-6).scale(0));
+                    CHECK(v.data<float>()[i] == doctest::Approx(r.v[i]).epsilon(2e-6).scale(0));
+                }
+            }
+    }
+
     TEST_CASE("ops: dropout keeps the share it should, is a function of its seed, and keeps the mean") {
         const Tensor x = Tensor::empty({100, 100});
         x.fill(1);
@@ -178,6 +224,13 @@ TEST_SUITE("core") {
         CHECK(sum / 1e4 == doctest::Approx(1).epsilon(0.03));
         CHECK(same_bits(dropout(x, 0.3f, 5), y));
         CHECK_FALSE(same_bits(dropout(x, 0.3f, 6), y));
+        CHECK_FALSE(same_bits(dropout(x, 0.3f, 5 + (uint64_t(1) << 40)), y));
+        CHECK(same_bits(dropout(x, 0.3f, seed_tensor(5)), y));
+        // Layers that share a seed: masks of their own, which agree where chance has it.
+        const Tensor other = dropout(x, 0.3f, 5, 1);
+        double both = 0;
+        for (size_t i = 0; i < 10000; ++i) both += y.span<float>()[i] == 0 && other.span<float>()[i] == 0;
+        CHECK(both / 1e4 == doctest::Approx(0.09).epsilon(0.1));
     }
 
     TEST_CASE("ops: a wrong argument is named") {
@@ -243,7 +296,16 @@ TEST_SUITE("core") {
         CHECK(message([&] { run(Op::relu, {x, x}); }) == "relu: takes 1 inputs, got 2");
         CHECK(contains(message([&] { run(Op::relu, {x}, {}, {w}); }),
                        "relu: output 0 has shape [2 5 5 3], the given one"));
-        CHECK(contains(message([&] { run(Op::sgdm_update, {x, x, x}); }), "sgdm_update: works in place"));
+        const Tensor lr = Tensor::zeros({1});
+        CHECK(contains(message([&] { run(Op::sgdm_update, {x, x, x, lr}); }), "sgdm_update: works in place"));
+        CHECK(message([&] { run(Op::sgdm_update, {x, x, x, i}); }) == "sgdm_update: lr needs shape [1], got [2]");
+        CHECK(contains(message([&] { sgdm_update(x, x, w, {}); }), "sgdm_update: a buffer needs shape"));
+        CHECK(message([&] { adam_update(x, x, x, x, {}, i); }) == "adam_update: lr_and_step is i32, expected f32");
+        CHECK(message([&] { adam_update(x, x, x, x, {}, 0); }) == "adam_update: steps are counted from 1, got 0");
+        CHECK(contains(message([&] { adam_update(x, x, x, x, {.beta2 = 1}, 1); }),
+                       "beta1 and beta2 lie in [0, 1), got 0.9 and 1"));
+        CHECK(message([&] { dropout(x, 0.5f, Tensor::zeros({2})); }) == "dropout: the seed is i32, got f32");
+        CHECK(message([&] { dropout(x, 0.5f, 1, 1 << 24); }) == "dropout: the stream lies below 2^24, got 16777216");
     }
 
     TEST_CASE("profile counts calls and arithmetic") {

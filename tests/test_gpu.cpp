@@ -22,12 +22,10 @@ std::vector<Tensor> run_there(const OpCase& c, std::span<const Tensor> host_inpu
             t.copy_from(host);
         }
     for (size_t i = 0; i < out.size(); ++i)
-        out[i] = i == 0 && c.in_place >= 0 ? in[size_t(c.in_place)] : Tensor::empty(specs[i].shape, specs[i].dtype);
+        out[i] = int(i) < c.in_place ? in[i] : Tensor::empty(specs[i].shape, specs[i].dtype);
     execute(c.op, {c.attrs, in, out});
     std::vector<Tensor> results;
     for (const Tensor& t : out) results.push_back(t.to_host().clone());
-    for (size_t i = 0; i < in.size(); ++i)
-        if (c.modifies >> i & 1) results.push_back(in[i].to_host().clone());
     return results;
 }
 

@@ -178,6 +178,20 @@ void sgdm(float* p, float* v, const float* g, int64_t count, float lr, float mom
     });
 }
 
+void adam(float* p, float* m, float* v, const float* g, int64_t count, const AdamStep& step) {
+    const Vec shrink = splat(step.decay), m_part = splat(step.m_part), v_keep = splat(step.v_keep),
+              v_part = splat(step.v_part), rate = splat(step.rate), unbias = splat(step.unbias),
+              epsilon = splat(step.epsilon);
+    each_vector(count, kWidth, [=](int64_t i, int64_t, int lanes) {
+        const Vec parameter = load_first(p + i, lanes), gradient = load_first(g + i, lanes) + shrink * parameter;
+        const Vec before = load_first(m + i, lanes), mean = before + m_part * (gradient - before);
+        const Vec square = v_keep * load_first(v + i, lanes) + v_part * gradient * gradient;
+        store_first(m + i, mean, lanes);
+        store_first(v + i, square, lanes);
+        store_first(p + i, parameter - rate * mean / (square_root(square) * unbias + epsilon), lanes);
+    });
+}
+
 template <class T>
 void max_window(const T* x, int64_t row, int64_t window, int64_t channels, T* y, uint8_t* at) {
     for (int64_t c = 0; c < channels; c += kWidth) {
@@ -240,8 +254,8 @@ extern const ElementKernels kElements;
         channel_sums<T>, affine<T>, norm_sums<T>, norm_grad<T>, relu_of<T>, relu_grad<T>, add<T>, max_window<T>,       \
             max_window_grad<T>, sum_window<T>, sum_window_grad<T>                                                      \
     }
-const ElementKernels kElements{RG_STORED(float), RG_STORED(uint16_t), sgdm, convert<uint16_t, float>,
-                               convert<float, uint16_t>};
+const ElementKernels kElements{RG_STORED(float),         RG_STORED(uint16_t),     sgdm, adam,
+                               convert<uint16_t, float>, convert<float, uint16_t>};
 #undef RG_STORED
 
 } // namespace rg::cpu::RG_ISA

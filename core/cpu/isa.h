@@ -89,11 +89,18 @@ struct StoredKernels {
     void (*sum_window_grad)(const T* dy, int64_t row, int64_t window, int64_t channels, float scale, T* dx);
 };
 
+/// A step of Adam, ready for use: the moments move by their parts of the gradient and its square, and
+/// p -= rate * m / (sqrt(v) * unbias + epsilon).
+struct AdamStep {
+    float decay, m_part, v_keep, v_part, rate, unbias, epsilon;
+};
+
 struct ElementKernels {
     StoredKernels<float> f32;
     StoredKernels<uint16_t> bf16;
     void (*sgdm)(float* p, float* v, const float* g, int64_t count, float lr, float momentum, float decay,
                  bool nesterov);
+    void (*adam)(float* p, float* m, float* v, const float* g, int64_t count, const AdamStep& step);
     void (*widen)(const uint16_t* x, float* y, int64_t count);
     void (*narrow)(const float* x, uint16_t* y, int64_t count); // to nearest even
 };

@@ -188,9 +188,10 @@ void cast(const Call& call) {
 void dropout(const Call& call) {
     const float rate = call.attrs.rate, scale = 1 / (1 - rate);
     const bool narrow = call.in[0].dtype() == DType::bf16;
+    const uint64_t seed = seed_of(call.in[1].data<int32_t>());
     each_piece(call.in[0].numel(), [&](int64_t at, int64_t count) {
         for (int64_t i = at; i < at + count; ++i) {
-            const bool dropped = Rng(call.attrs.seed, Purpose::dropout, 0, uint64_t(i)).uniform() < rate;
+            const bool dropped = Rng(seed, Purpose::dropout, call.attrs.stream, uint64_t(i)).uniform() < rate;
             if (narrow)
                 call.out[0].data<bf16>()[i] = to_bf16(dropped ? 0 : to_float(call.in[0].data<bf16>()[i]) * scale);
             else
@@ -199,12 +200,40 @@ void dropout(const Call& call) {
     });
 }
 
+namespace {
+
+void expect_in_place(const char* op, const Call& call) {
+    for (size_t i = 0; i < call.out.size(); ++i)
+        RG_CHECK(call.out[i].key() == call.in[i].key(), op, ": works in place, give the first ", call.out.size(),
+                 " inputs as outputs");
+}
+
+} // namespace
+
 void sgdm_update(const Call& call) {
-    RG_CHECK(call.out[0].key() == call.in[0].key(), "sgdm_update: works in place");
+    expect_in_place("sgdm_update", call);
     const Attrs& a = call.attrs;
+    const float lr = *call.in[3].data<float>();
     each_piece(call.in[0].numel(), [&](int64_t at, int64_t count) {
         isa().elements->sgdm(call.in[0].data<float>() + at, call.in[1].data<float>() + at,
-                             call.in[2].data<float>() + at, count, a.lr, a.momentum, a.weight_decay, a.nesterov);
+                             call.in[2].data<float>() + at, count, lr, a.momentum, a.weight_decay, a.nesterov);
+    });
+}
+
+void adam_update(const Call& call) {
+    expect_in_place("adam_update", call);
+    const Attrs& a = call.attrs;
+    const double lr = call.in[4].data<float>()[0], t = call.in[4].data<float>()[1];
+    const AdamStep step{.decay = a.weight_decay,
+                        .m_part = float(1 - a.beta1),
+                        .v_keep = float(a.beta2),
+                        .v_part = float(1 - a.beta2),
+                        .rate = float(lr / (1 - std::pow(a.beta1, t))),
+                        .unbias = float(1 / std::sqrt(1 - std::pow(a.beta2, t))),
+                        .epsilon = a.epsilon};
+    each_piece(call.in[0].numel(), [&](int64_t at, int64_t count) {
+        isa().elements->adam(call.in[0].data<float>() + at, call.in[1].data<float>() + at,
+                             call.in[2].data<float>() + at, call.in[3].data<float>() + at, count, step);
     });
 }
 

@@ -130,6 +130,17 @@ static inline void stream(uint16_t* p, Vec v) {
 #endif
 }
 
+static inline Vec square_root(Vec v) {
+#if defined(__AVX512F__)
+    return _mm512_sqrt_ps(v);
+#elif defined(__AVX2__)
+    return _mm256_sqrt_ps(v);
+#else
+    for (int i = 0; i < kWidth; ++i) v[i] = __builtin_sqrtf(v[i]);
+    return v;
+#endif
+}
+
 /// max(0, v); a NaN stays.
 static inline Vec relu(Vec v) {
     const Vec zero{};
