@@ -17,8 +17,8 @@ namespace rg {
     X(conv2d_wgrad) X(channel_stats) X(rank_stats) X(batch_norm) X(batch_norm_sums) X(rank_sums) X(batch_norm_grad)    \
         X(running_update) X(relu) X(relu_grad) X(add) X(cast) X(max_pool2d) X(max_pool2d_grad) X(avg_pool2d)           \
             X(avg_pool2d_grad) X(softmax) X(softmax_grad) X(cross_entropy) X(cross_entropy_grad) X(mse_loss)           \
-                X(mse_loss_grad) X(dropout) X(sgdm_update) X(adam_update) X(norm_conv2d) X(conv2d_norm)                \
-                    X(conv2d_norm_grad) X(norm_max_pool2d) X(norm_max_pool2d_grad)
+                X(mse_loss_grad) X(dropout) X(sgdm_update) X(adam_update) X(first_non_finite) X(norm_conv2d)           \
+                    X(conv2d_norm) X(conv2d_norm_grad) X(norm_max_pool2d) X(norm_max_pool2d_grad)
 
 enum class Op : uint8_t {
 #define RG_OP_ENUM(name) name,

@@ -207,6 +207,13 @@ OutputSpecs infer_adam_update(In in, const Attrs& a) {
     return infer_update("adam_update", in, 2);
 }
 
+OutputSpecs infer_first_non_finite(In in, const Attrs&) {
+    RG_CHECK(in[0].defined(), "first_non_finite: values is undefined");
+    expect_float("first_non_finite", "values", in[0], in[0].dtype());
+    RG_CHECK(in[0].numel() <= INT32_MAX, "first_non_finite: at most 2^31 - 1 values, got ", in[0].numel());
+    return {{{{}, DType::i32}}};
+}
+
 Shape pooled(const char* op, const Tensor& x, const Attrs& a) {
     expect_rank(op, "x", x, 4);
     expect_activation(op, "x", x, x.dtype());
@@ -390,6 +397,7 @@ double flops_conv2d_dgrad(const Call& call) {
     const Tensor& w = call.in[1];
     return conv_flops(call.in[0], double(w.extent(1)), double(w.extent(2)), double(w.extent(3)));
 }
+double flops_first_non_finite(const Call& call) { return double(call.in[0].numel()); }
 double flops_norm_conv2d(const Call& call) {
     const Tensor& w = call.in[4];
     return conv_flops(call.out[0], double(w.extent(1)), double(w.extent(2)), double(w.extent(3)));
@@ -445,6 +453,7 @@ const OpRow& row(Op op) {
         RG_ROW(dropout, 2, 1, infer_dropout, backward_dropout, saves_in(1)),
         RG_ROW(sgdm_update, 4, 2, infer_sgdm_update),
         RG_ROW(adam_update, 5, 3, infer_adam_update),
+        RG_ROW(first_non_finite, 1, 1, infer_first_non_finite, nullptr, 0, flops_first_non_finite),
         RG_ROW(norm_conv2d, 6, 2, infer_norm_conv2d, nullptr, 0, flops_norm_conv2d),
         RG_ROW(conv2d_norm, 6, 1, infer_conv2d_norm, nullptr, 0, flops_conv2d_norm),
         RG_ROW(conv2d_norm_grad, 11, 5, infer_conv2d_norm_grad, nullptr, 0, flops_conv2d_norm_grad),
@@ -562,5 +571,7 @@ void adam_update(const Tensor& parameters, const Tensor& m, const Tensor& v, con
     RG_CHECK(step >= 1, "adam_update: steps are counted from 1, got ", step);
     adam_update(parameters, m, v, gradients, o, varying("adam_update", "learning rate and step", {o.lr, float(step)}));
 }
+
+Tensor first_non_finite(const Tensor& values) { return run(Op::first_non_finite, {values})[0]; }
 
 } // namespace rg

@@ -104,4 +104,7 @@ void adam_update(const Tensor& parameters, const Tensor& m, const Tensor& v, con
 void adam_update(const Tensor& parameters, const Tensor& m, const Tensor& v, const Tensor& gradients,
                  const Adam& options, const Tensor& lr_and_step);
 
+/// The place of the first NaN or infinity in a flat buffer, -1 if there is none; i32, a scalar. One pass over memory.
+Tensor first_non_finite(const Tensor& values);
+
 } // namespace rg

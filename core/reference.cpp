@@ -397,6 +397,13 @@ void adam_update(const Call& call) {
     write(call.out[2], v);
 }
 
+void first_non_finite(const Call& call) {
+    const Values x = read(call.in[0]);
+    size_t i = 0;
+    while (i < x.size() && std::isfinite(x[i])) ++i;
+    write(call.out[0], {i < x.size() ? double(i) : -1});
+}
+
 // ---- joined ops: their parts, one after the other ------------------------------------------------------------------
 
 namespace {

@@ -93,6 +93,19 @@ struct Adam {
     }
 };
 
+struct Set {
+    unsigned *to, value;
+    __device__ void operator()(int64_t) const { *to = value; }
+};
+
+struct FirstNonFinite {
+    const float* x;
+    unsigned* first;
+    __device__ void operator()(int64_t i) const {
+        if (x[i] - x[i] != 0) atomicMin(first, unsigned(i)); // NaN, which is not 0
+    }
+};
+
 } // namespace
 
 void relu(const Call& call) {
@@ -146,6 +159,12 @@ void adam_update(const Call& call) {
          Adam{pointer<float>(call.in[0]), pointer<float>(call.in[1]), pointer<float>(call.in[2]),
               pointer<float>(call.in[3]), pointer<float>(call.in[4]), a.weight_decay, float(1 - a.beta1),
               float(a.beta2), float(1 - a.beta2), float(log(a.beta1)), float(log(a.beta2)), a.epsilon});
+}
+
+void first_non_finite(const Call& call) {
+    unsigned* const first = pointer<unsigned>(call.out[0]);
+    each(1, Set{first, 0xFFFFFFFFu}); // none: the largest of all places, and -1 to whom it is signed
+    each(call.in[0].numel(), FirstNonFinite{pointer<float>(call.in[0]), first});
 }
 
 } // namespace rg::RG_GPU

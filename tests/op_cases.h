@@ -25,6 +25,7 @@ enum class Draw : uint8_t {
     own_statistics, // [2 c]: those of input 0, as batch_norm means them in training
     labels,         // i32, classes of input 0
     positions,      // u8, places in the window
+    damaged,        // huge values, and in the last quarter some NaN and infinities
     seed,           // i32, any bits
     squares,        // not negative
     lr,             // f32, 0.3
@@ -206,6 +207,8 @@ inline void add_elementwise(std::vector<OpCase>& cases) {
                                  {.momentum = 0.8f, .weight_decay = decay, .nesterov = nesterov},
                                  kRounded,
                                  2});
+        for (Draw values : {Draw::offset, Draw::special, Draw::damaged})
+            cases.push_back({Op::first_non_finite, {{x, values}}});
         for (double beta2 : {0.999, 0.5})
             for (float decay : {0.0f, 0.03f})
                 cases.push_back({Op::adam_update,

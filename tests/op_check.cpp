@@ -40,6 +40,11 @@ double draw_value(Draw draw, int64_t i, int64_t n, Rng& random, std::span<const 
             return z < 0 ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::infinity();
         return z;
     }
+    case Draw::damaged: {
+        const double huge = std::numeric_limits<float>::max();
+        if (i < n - n / 4 || random.below(24) < 22) return z < 0 ? -huge : huge;
+        return random.below(2) ? std::numeric_limits<double>::quiet_NaN() : z * std::numeric_limits<double>::infinity();
+    }
     case Draw::statistics: return i < n / 2 ? z : 0.2 + z * z;
     case Draw::squares: return z * z;
     case Draw::lr: return 0.3;

@@ -211,6 +211,22 @@ TEST_SUITE("core") {
             }
     }
 
+    TEST_CASE("ops: the first value that is not finite, wherever it is, on any number of threads") {
+        ThreadPool pool(3);
+        const Context on{.threads = &pool};
+        const ContextScope scope(on);
+        const Tensor x = Tensor::zeros({3, 40001});
+        const auto first = [&] { return first_non_finite(x).data<int32_t>()[0]; };
+        x.fill(-3e38);
+        CHECK(first() == -1);
+        const float bad[] = {NAN, INFINITY, -INFINITY};
+        for (const int32_t at : {120002, 120001, 90000, 65536, 65535, 32767, 130, 17, 15, 1, 0}) { // the others stay
+            x.data<float>()[at] = bad[at % 3];
+            CHECK(first() == at);
+        }
+        CHECK(first_non_finite(Tensor::zeros({0})).data<int32_t>()[0] == -1);
+    }
+
     TEST_CASE("ops: dropout keeps the share it should, is a function of its seed, and keeps the mean") {
         const Tensor x = Tensor::empty({100, 100});
         x.fill(1);

@@ -1,4 +1,4 @@
-// Channel-wise and element-wise loops: batch norm, ReLU, pooling, the optimizer. All are bound by memory, so each
+// Channel-wise and element-wise loops: batch norm, ReLU, pooling, the optimizers. All are bound by memory, so each
 // touches every value once, and results that are too large to be found in cache again bypass it.
 #include "core/cpu/simd.h"
 
@@ -192,6 +192,24 @@ void adam(float* p, float* m, float* v, const float* g, int64_t count, const Ada
     });
 }
 
+int64_t first_non_finite(const float* x, int64_t count) {
+    constexpr int kVectors = 8;
+    int64_t i = 0;
+    for (; i + kVectors * kWidth <= count; i += kVectors * kWidth) { // runs without any are left at once
+        Vec bad{};
+        RG_UNROLL
+        for (int v = 0; v < kVectors; ++v) {
+            const Vec value = load(x + i + v * kWidth);
+            bad += value - value; // NaN for what is not finite, else 0
+        }
+        float sum = 0;
+        for (int j = 0; j < kWidth; ++j) sum += bad[j];
+        if (sum != 0) break;
+    }
+    while (i < count && x[i] - x[i] == 0) ++i;
+    return i;
+}
+
 template <class T>
 void max_window(const T* x, int64_t row, int64_t window, int64_t channels, T* y, uint8_t* at) {
     for (int64_t c = 0; c < channels; c += kWidth) {
@@ -254,7 +272,7 @@ extern const ElementKernels kElements;
         channel_sums<T>, affine<T>, norm_sums<T>, norm_grad<T>, relu_of<T>, relu_grad<T>, add<T>, max_window<T>,       \
             max_window_grad<T>, sum_window<T>, sum_window_grad<T>                                                      \
     }
-const ElementKernels kElements{RG_STORED(float),         RG_STORED(uint16_t),     sgdm, adam,
+const ElementKernels kElements{RG_STORED(float),         RG_STORED(uint16_t),     sgdm, adam, first_non_finite,
                                convert<uint16_t, float>, convert<float, uint16_t>};
 #undef RG_STORED
 

@@ -101,6 +101,8 @@ struct ElementKernels {
     void (*sgdm)(float* p, float* v, const float* g, int64_t count, float lr, float momentum, float decay,
                  bool nesterov);
     void (*adam)(float* p, float* m, float* v, const float* g, int64_t count, const AdamStep& step);
+    /// Where the first NaN or infinity is; count: there is none.
+    int64_t (*first_non_finite)(const float* x, int64_t count);
     void (*widen)(const uint16_t* x, float* y, int64_t count);
     void (*narrow)(const float* x, uint16_t* y, int64_t count); // to nearest even
 };

@@ -5,6 +5,8 @@
 #include "core/kernels.h"
 #include "core/rng.h"
 
+#include <atomic>
+
 namespace rg::cpu {
 
 StatsCollector::StatsCollector(int64_t images, int64_t pixels, int64_t channels)
@@ -235,6 +237,20 @@ void adam_update(const Call& call) {
         isa().elements->adam(call.in[0].data<float>() + at, call.in[1].data<float>() + at,
                              call.in[2].data<float>() + at, call.in[3].data<float>() + at, count, step);
     });
+}
+
+void first_non_finite(const Call& call) {
+    const int64_t size = call.in[0].numel();
+    const float* x = call.in[0].data<float>();
+    std::atomic<int64_t> first{size};
+    each_piece(size, [&](int64_t at, int64_t count) {
+        if (at > first) return;
+        const int64_t found = at + isa().elements->first_non_finite(x + at, count);
+        if (found == at + count) return;
+        int64_t seen = first;
+        while (found < seen && !first.compare_exchange_weak(seen, found)) {}
+    });
+    *call.out[0].data<int32_t>() = first < size ? int32_t(first) : -1;
 }
 
 } // namespace rg::cpu

@@ -118,6 +118,12 @@ void __stcs(T* to, T value) {
 /// Returns what was there before. Integers only: a sum of floats would depend on the order of arrival.
 inline int atomicAdd(int* to, int value) { return __atomic_fetch_add(to, value, __ATOMIC_RELAXED); }
 inline unsigned atomicAdd(unsigned* to, unsigned value) { return __atomic_fetch_add(to, value, __ATOMIC_RELAXED); }
+inline unsigned atomicMin(unsigned* to, unsigned value) {
+    unsigned before = __atomic_load_n(to, __ATOMIC_RELAXED);
+    while (value < before &&
+           !__atomic_compare_exchange_n(to, &before, value, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
+    return before;
+}
 inline void __threadfence() {}
 
 // ---- threads of a block, lanes of a warp ----
