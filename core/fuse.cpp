@@ -42,6 +42,10 @@ public:
         for (size_t s = 0; s < steps_.size(); ++s)
             if (steps_[s].op == Op::batch_norm_grad) join_backward(s);
         for (size_t s = 0; s < steps_.size(); ++s)
+            if (!dead_[s] && steps_[s].op == Op::add && !add_where_made(s)) add_normalised(s);
+        for (size_t s = 0; s < steps_.size(); ++s)
+            if (!dead_[s] && steps_[s].op == Op::relu_grad) sum_past_relu(s);
+        for (size_t s = 0; s < steps_.size(); ++s)
             if (!dead_[s] && steps_[s].op == Op::batch_norm && !steps_[s].attrs.frozen) normalise_on_load(s);
         for (size_t s = 0; s < steps_.size(); ++s)
             if (!dead_[s] && steps_[s].op == Op::batch_norm_sums) sum_where_made(s);
@@ -149,6 +153,74 @@ private:
         if (dgrad) joined.out[2] = steps_[*dgrad].out[0];
         // Where the first of them was: what they make may be read before the last (filters that are used twice).
         replace(norm, std::move(joined), {*wgrad, dgrad.value_or(*wgrad)});
+    }
+
+    /// The sum of two gradients, one of which a convolution makes for it alone: that is added to the other there.
+    bool add_where_made(size_t sum) {
+        const Step a = steps_[sum];
+        if (a.out[0].has_memory()) return false;
+        const auto first = maker(a.in[0]), second = maker(a.in[1]);
+        if (!first || !second || first == second) return false;
+        const size_t other = *first < *second ? 0 : 1;
+        const size_t last = std::max(*first, *second);
+        Step m = steps_[last];
+        if (inner_readers(a.in[1 - other]).size() != 1) return false;
+        if (m.op == Op::conv2d_dgrad && !m.in[2].defined())
+            m.in[2] = a.in[other], m.out[0] = a.out[0];
+        else if (m.op == Op::conv2d_norm_grad && !m.in[11].defined() && same(m.out[2], a.in[1 - other]))
+            m.in[11] = a.in[other], m.out[2] = a.out[0];
+        else
+            return false;
+        replace(last, std::move(m), {sum});
+        return true;
+    }
+
+    /// add of what batch_norm makes for it alone, and ReLU after it: one pass.
+    void add_normalised(size_t sum) {
+        const Step& a = steps_[sum];
+        Step joined{Op::norm_add, {}, {a.in[0], {}, {}, {}, a.in[1]}, {a.out[0]}};
+        std::vector<size_t> parts;
+        for (size_t b : {size_t(0), size_t(1)}) {
+            const auto norm = maker(a.in[b]);
+            if (!norm || steps_[*norm].op != Op::batch_norm || steps_[*norm].attrs.relu ||
+                inner_readers(a.in[b]).size() != 1)
+                continue;
+            const Step& n = steps_[*norm];
+            if (!parts.empty() && n.attrs.epsilon != joined.attrs.epsilon) continue;
+            joined.attrs.epsilon = n.attrs.epsilon;
+            std::copy_n(n.in.begin(), 4, joined.in.begin() + std::ptrdiff_t(4 * b));
+            parts.push_back(*norm);
+        }
+        size_t at = sum;
+        const std::vector<Reader> readers = inner_readers(a.out[0]);
+        if (readers.size() == 1 && steps_[readers[0].step].op == Op::relu) {
+            at = readers[0].step;
+            joined.attrs.relu = true;
+            joined.out[0] = steps_[at].out[0];
+        }
+        if ((parts.empty() && !joined.attrs.relu) || joined.in[0].shape().rank() != 4) return;
+        for (const size_t part : parts) dead_[part] = true;
+        replace(at, std::move(joined), {sum});
+    }
+
+    /// batch_norm_sums of what ReLU's gradient lets through, for one or two normalisations that were added up.
+    void sum_past_relu(size_t mask) {
+        const Step r = steps_[mask];
+        Step joined{Op::norm_add_grad, {}, {r.in[0], r.in[1]}, {r.out[0]}};
+        std::vector<size_t> sums;
+        for (const Reader& reader : readers_[id(r.out[0])]) {
+            const Step& s = steps_[reader.step];
+            if (s.op != Op::batch_norm_sums || reader.argument != 0 || s.attrs.relu || !same(s.in[0], r.out[0]) ||
+                sums.size() == 2 || (!sums.empty() && s.attrs.epsilon != joined.attrs.epsilon))
+                continue;
+            joined.attrs.epsilon = s.attrs.epsilon;
+            std::copy_n(s.in.begin() + 1, 4, joined.in.begin() + std::ptrdiff_t(2 + 4 * sums.size()));
+            joined.out[1 + 2 * sums.size()] = s.out[0], joined.out[2 + 2 * sums.size()] = s.out[1];
+            sums.push_back(reader.step);
+        }
+        if (sums.empty()) return;
+        for (const size_t s : sums) dead_[s] = true;
+        replace(mask, std::move(joined), {});
     }
 
     /// batch_norm whose readers can all apply it themselves: it is never made.

@@ -18,7 +18,8 @@ namespace rg {
         X(running_update) X(relu) X(relu_grad) X(add) X(cast) X(max_pool2d) X(max_pool2d_grad) X(avg_pool2d)           \
             X(avg_pool2d_grad) X(softmax) X(softmax_grad) X(cross_entropy) X(cross_entropy_grad) X(mse_loss)           \
                 X(mse_loss_grad) X(dropout) X(sgdm_update) X(adam_update) X(first_non_finite) X(norm_conv2d)           \
-                    X(conv2d_norm) X(conv2d_norm_grad) X(norm_max_pool2d) X(norm_max_pool2d_grad)
+                    X(conv2d_norm) X(conv2d_norm_grad) X(norm_max_pool2d) X(norm_max_pool2d_grad)         \
+                        X(norm_add) X(norm_add_grad)
 
 enum class Op : uint8_t {
 #define RG_OP_ENUM(name) name,
@@ -27,7 +28,7 @@ enum class Op : uint8_t {
         count
 };
 
-constexpr int kMaxInputs = 11, kMaxOutputs = 5;
+constexpr int kMaxInputs = 12, kMaxOutputs = 5;
 
 /// The plain values that an op takes beside tensors. One struct serves all rows; a row reads what it needs. A plan
 /// keeps them: what varies from call to call (learning rate, seed) is a small tensor instead.
@@ -35,7 +36,7 @@ struct Attrs {
     int64_t stride = 1, pad = 0, window = 0; // convolution, pooling (conv2d_norm: max pooling of its result)
     int64_t height = 0, width = 0;           // what a gradient restores: of the input; of the filter (conv2d_wgrad)
     bool stats = false;                      // conv2d: also the batch statistics of the result (gradients: sums)
-    bool relu = false;                       // batch_norm and its gradients: with ReLU
+    bool relu = false;                       // batch_norm and its gradients, norm_add: with ReLU
     bool frozen = false;                     // batch_norm: the statistics are constants
     bool input_relu = false;                 // conv2d_norm_grad: the input's normalisation has ReLU
     float epsilon = 0;                       // batch_norm, adam_update

@@ -73,7 +73,7 @@ OutputSpecs infer_conv2d(In in, const Attrs& a) {
     return {{{y, x.dtype()}, {a.stats ? Shape{2, w.extent(0)} : Shape{0}, precise(x)}}};
 }
 
-OutputSpecs infer_conv2d_dgrad(In in, const Attrs& a) {
+OutputSpecs infer_conv2d_dgrad(In in, const Attrs& a) { // dy, w [, what the result is added to]
     const Tensor &dy = in[0], &w = in[1];
     expect_rank("conv2d_dgrad", "dy", dy, 4);
     expect_rank("conv2d_dgrad", "w", w, 4);
@@ -82,7 +82,12 @@ OutputSpecs infer_conv2d_dgrad(In in, const Attrs& a) {
     expect_shape("conv2d_dgrad", "dy", dy,
                  {dy.extent(0), window_extent("conv2d_dgrad", a.height, w.extent(1), a.stride, a.pad),
                   window_extent("conv2d_dgrad", a.width, w.extent(2), a.stride, a.pad), w.extent(0)});
-    return {{{{dy.extent(0), a.height, a.width, w.extent(3)}, dy.dtype()}}};
+    const Shape dx{dy.extent(0), a.height, a.width, w.extent(3)};
+    if (in[2].defined()) {
+        expect_shape("conv2d_dgrad", "the other part", in[2], dx);
+        expect_activation("conv2d_dgrad", "the other part", in[2], dy.dtype());
+    }
+    return {{{dx, dy.dtype()}}};
 }
 
 OutputSpecs infer_conv2d_wgrad(In in, const Attrs& a) {
@@ -301,7 +306,8 @@ OutputSpecs infer_conv2d_norm(In in, const Attrs& a) { // x, w, b; stats, gamma,
 }
 
 OutputSpecs infer_conv2d_norm_grad(In in, const Attrs& a) {
-    // dz, y, stats, gamma, beta, sums as batch_norm_grad takes them; x [, stats, gamma, beta of x]; w
+    // dz, y, stats, gamma, beta, sums as batch_norm_grad takes them; x [, stats, gamma, beta of x]; w [, what the data
+    // gradient is added to]
     const OutputSpec dy = infer_batch_norm_grad(in.first(6), a)[0];
     const Tensor &x = in[6], &w = in[10];
     if (in[7].defined()) expect_batch_norm("conv2d_norm_grad", in, 6);
@@ -309,6 +315,10 @@ OutputSpecs infer_conv2d_norm_grad(In in, const Attrs& a) {
     RG_CHECK(y.shape == dy.shape, "conv2d_norm_grad: y needs shape ", y.shape.str(), ", got ", dy.shape.str());
     const Shape sums = a.stats ? Shape{x.extent(3)} : Shape{0};
     expect_activation("conv2d_norm_grad", "x", x, in[1].dtype());
+    if (in[11].defined()) {
+        expect_shape("conv2d_norm_grad", "the other part", in[11], x.shape());
+        expect_activation("conv2d_norm_grad", "the other part", in[11], x.dtype());
+    }
     const DType type = precise(x);
     return {{{w.shape(), type}, {{w.extent(0)}, type}, {x.shape(), x.dtype()}, {sums, type}, {sums, type}}};
 }
@@ -328,6 +338,32 @@ OutputSpecs infer_norm_max_pool2d_grad(In in, const Attrs& a) { // dy, positions
     return {{{in[2].shape(), in[2].dtype()}, {{c}, precise(in[2])}, {{c}, precise(in[2])}}};
 }
 
+OutputSpecs infer_norm_add(In in, const Attrs&) { // a [, stats, gamma, beta of a]; b [, stats, gamma, beta of b]
+    for (size_t first : {size_t(0), size_t(4)}) {
+        if (in[first + 1].defined()) expect_batch_norm("norm_add", in, first);
+        expect_image("norm_add", "an input", in[first]);
+        expect_activation("norm_add", "an input", in[first], in[0].dtype());
+    }
+    expect_shape("norm_add", "b", in[4], in[0].shape());
+    return like(in[0]);
+}
+
+OutputSpecs infer_norm_add_grad(In in, const Attrs&) { // dy, y; a, stats, gamma, beta of a [; the same of b]
+    const DType type = precise(in[0]);
+    std::array<OutputSpec, kMaxOutputs> out{{{in[0].shape(), in[0].dtype()}}};
+    expect_shape("norm_add_grad", "y", in[1], in[0].shape());
+    expect_activation("norm_add_grad", "y", in[1], in[0].dtype());
+    for (size_t b : {size_t(0), size_t(1)}) {
+        const Tensor& x = in[2 + 4 * b];
+        out[1 + 2 * b] = out[2 + 2 * b] = {Shape{x.defined() ? x.extent(3) : 0}, type};
+        if (b && !x.defined()) continue;
+        expect_batch_norm("norm_add_grad", in, 2 + 4 * b);
+        expect_shape("norm_add_grad", "an input", x, in[0].shape());
+        expect_activation("norm_add_grad", "an input", x, in[0].dtype());
+    }
+    return out;
+}
+
 // ---- backward rules ------------------------------------------------------------------------------------------------
 
 void backward_conv2d(Backward& b) {
@@ -341,7 +377,7 @@ void backward_conv2d(Backward& b) {
     }
     if (b.wants(0)) {
         a.height = x.extent(1), a.width = x.extent(2);
-        b.give(0, run(Op::conv2d_dgrad, {b.dy(), w}, a, {b.into(0)})[0]);
+        b.give(0, run(Op::conv2d_dgrad, {b.dy(), w, {}}, a, {b.into(0)})[0]);
     }
 }
 
@@ -426,7 +462,7 @@ double flops_conv2d_wgrad(const Call& call) {
 const OpRow& row(Op op) {
     static const OpRow kRows[] = {
         RG_ROW(conv2d, 3, 2, infer_conv2d, backward_conv2d, saves_in(0) | saves_in(1), flops_conv2d),
-        RG_ROW(conv2d_dgrad, 2, 1, infer_conv2d_dgrad, nullptr, 0, flops_conv2d_dgrad),
+        RG_ROW(conv2d_dgrad, 3, 1, infer_conv2d_dgrad, nullptr, 0, flops_conv2d_dgrad),
         RG_ROW(conv2d_wgrad, 2, 2, infer_conv2d_wgrad, nullptr, 0, flops_conv2d_wgrad),
         RG_ROW(channel_stats, 1, 1, infer_channel_stats),
         RG_ROW(rank_stats, 1, 1, infer_rank_stats),
@@ -456,9 +492,11 @@ const OpRow& row(Op op) {
         RG_ROW(first_non_finite, 1, 1, infer_first_non_finite, nullptr, 0, flops_first_non_finite),
         RG_ROW(norm_conv2d, 6, 2, infer_norm_conv2d, nullptr, 0, flops_norm_conv2d),
         RG_ROW(conv2d_norm, 6, 1, infer_conv2d_norm, nullptr, 0, flops_conv2d_norm),
-        RG_ROW(conv2d_norm_grad, 11, 5, infer_conv2d_norm_grad, nullptr, 0, flops_conv2d_norm_grad),
+        RG_ROW(conv2d_norm_grad, 12, 5, infer_conv2d_norm_grad, nullptr, 0, flops_conv2d_norm_grad),
         RG_ROW(norm_max_pool2d, 4, 2, infer_norm_max_pool2d),
         RG_ROW(norm_max_pool2d_grad, 6, 3, infer_norm_max_pool2d_grad),
+        RG_ROW(norm_add, 8, 1, infer_norm_add),
+        RG_ROW(norm_add_grad, 10, 5, infer_norm_add_grad),
     };
     static_assert(std::size(kRows) == size_t(Op::count), "one row per op, in the order of RG_OPS");
     return kRows[size_t(op)];

@@ -121,6 +121,10 @@ void conv2d_dgrad(const Call& call) {
     Values dxv(size_t(dx.numel()), 0.0);
     for_each_product(dx.shape(), w.shape(), dy.shape(), call.attrs,
                      [&](size_t yi, size_t xi, size_t wi) { dxv[xi] += dyv[yi] * wv[wi]; });
+    if (call.in[2].defined()) {
+        const Values other = read(call.in[2]);
+        for (size_t i = 0; i < dxv.size(); ++i) dxv[i] += other[i];
+    }
     write(dx, dxv);
 }
 
@@ -448,7 +452,7 @@ void conv2d_norm_grad(const Call& call) {
     conv2d_wgrad({conv, Tensors{dy, normalised(call.in.subspan(6, 4), a.epsilon, a.input_relu)}, call.out.first(2)});
     if (!call.out[2].defined()) return;
     conv.height = x.extent(1), conv.width = x.extent(2);
-    conv2d_dgrad({conv, Tensors{dy, w}, call.out.subspan(2, 1)});
+    conv2d_dgrad({conv, Tensors{dy, w, call.in[11]}, call.out.subspan(2, 1)});
     if (a.stats)
         batch_norm_sums({{.relu = a.input_relu, .epsilon = a.epsilon},
                          Tensors{call.out[2], x, call.in[7], call.in[8], call.in[9]},
@@ -463,6 +467,27 @@ void norm_max_pool2d_grad(const Call& call) {
     max_pool2d_grad({call.attrs, call.in.first(2), call.out.first(1)});
     batch_norm_sums(
         {call.attrs, Tensors{call.out[0], call.in[2], call.in[3], call.in[4], call.in[5]}, call.out.subspan(1)});
+}
+
+void norm_add(const Call& call) {
+    const float epsilon = call.attrs.epsilon;
+    const Tensors parts{normalised(call.in.first(4), epsilon, false), normalised(call.in.subspan(4), epsilon, false)};
+    const Tensors sum{empty_like(call.out[0])};
+    add({call.attrs, parts, sum});
+    if (call.attrs.relu)
+        relu({call.attrs, sum, call.out});
+    else
+        add({call.attrs, parts, call.out});
+}
+
+void norm_add_grad(const Call& call) {
+    const Attrs norm{.epsilon = call.attrs.epsilon};
+    relu_grad({norm, call.in.first(2), call.out.first(1)});
+    for (size_t b : {size_t(0), size_t(1)}) {
+        const auto x = call.in.subspan(2 + 4 * b, 4);
+        if (x[0].defined())
+            batch_norm_sums({norm, Tensors{call.out[0], x[0], x[1], x[2], x[3]}, call.out.subspan(1 + 2 * b, 2)});
+    }
 }
 
 } // namespace rg::ref

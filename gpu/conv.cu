@@ -316,6 +316,7 @@ void conv2d_dgrad(const Call& call) {
         using T = decltype(t);
         run<true>(g, Plain<T>{pointer<T>(dy)}, pointer<float>(w), {}, pointer<T>(dx), {});
     });
+    if (call.in[2].defined()) add_to(dx, call.in[2]);
 }
 
 template <class T>

@@ -216,6 +216,7 @@ void conv2d_norm_grad(const Call& call) {
         }
         if (dx.defined()) data_gradient<T>(dy, y.shape(), w, a, dx);
     });
+    if (dx.defined() && call.in[11].defined()) add_to(dx, call.in[11]);
     if (a.stats)
         norm_sums(dx, x, call.in[7], call.in[8], call.in[9], a.input_relu, a.epsilon, call.out[3], call.out[4]);
 }

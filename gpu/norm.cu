@@ -51,6 +51,26 @@ void apply_all(const Read& read, const Tensor& y) {
                   int(y.extent(y.shape().rank() - 1)), read, pointer<T>(y));
 }
 
+/// The sum of two that read activations, then ReLU if asked.
+template <class ReadA, class ReadB>
+struct Sum {
+    ReadA a;
+    ReadB b;
+    bool relu;
+    __device__ float value(size_t i, int channel) const {
+        const float sum = a.value(i, channel) + b.value(i, channel);
+        return relu ? relu_of(sum) : sum;
+    }
+};
+
+/// Calls f with what reads in[0], normalised by in[1], in[2], in[3] if they are defined.
+template <class T, class F>
+void with_reader(std::span<const Tensor> in, float epsilon, F f) {
+    if (!in[1].defined()) return f(Plain<T>{pointer<T>(in[0])});
+    const Norm norm(in[1], in[2], in[3], epsilon);
+    f(norm.read<T>(in[0], false));
+}
+
 /// Deviations from the first row, and their squares: a sum of values far from 0 would lose its last digits.
 template <class T>
 struct Deviations {
@@ -179,6 +199,28 @@ void batch_norm_grad(const Call& call) {
         using T = decltype(t);
         apply_all<T>(grad.read<T>(dy, x, call.attrs.relu), call.out[0]);
     });
+}
+
+void norm_add(const Call& call) {
+    with_stored(call.in[0], [&](auto t) {
+        using T = decltype(t);
+        with_reader<T>(call.in.first(4), call.attrs.epsilon, [&](const auto& a) {
+            with_reader<T>(call.in.subspan(4), call.attrs.epsilon, [&](const auto& b) {
+                using Both = Sum<std::decay_t<decltype(a)>, std::decay_t<decltype(b)>>;
+                apply_all<T>(Both{a, b, call.attrs.relu}, call.out[0]);
+            });
+        });
+    });
+}
+
+void norm_add_grad(const Call& call) {
+    relu_grad({call.attrs, call.in.first(2), call.out.first(1)});
+    for (size_t i : {size_t(0), size_t(1)}) {
+        const auto x = call.in.subspan(2 + 4 * i, 4);
+        if (x[0].defined())
+            norm_sums(call.out[0], x[0], x[1], x[2], x[3], false, call.attrs.epsilon, call.out[1 + 2 * i],
+                      call.out[2 + 2 * i]);
+    }
 }
 
 // Ranks that share statistics meet on the host: a few hundred values. Alone, a rank keeps what it has.

@@ -54,6 +54,9 @@ private:
 template <class T>
 void data_gradient(const NormGradient<T>& dy, const Shape& dy_shape, const Tensor& w, const Attrs& a, const Tensor& dx);
 
+/// Of elements.cu, for conv.cu and conv_grad.cu: y += x.
+void add_to(const Tensor& y, const Tensor& x);
+
 /// Of pool.cu, for conv.cu: the largest of each window x window pixels of x [n h w c], windows side by side.
 template <class T>
 void max_pool(const T* x, const Shape& x_shape, int window, T* y);

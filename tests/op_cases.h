@@ -81,7 +81,8 @@ inline void add_conv(std::vector<OpCase>& cases, const ConvCase& g) {
     const Shape x{g.n, g.h, g.w, g.c}, w{g.k, g.r, g.s, g.c};
     const Shape y{g.n, (g.h + 2 * g.pad - g.r) / g.stride + 1, (g.w + 2 * g.pad - g.s) / g.stride + 1, g.k};
     cases.push_back({Op::conv2d, {{x, g.values}, {w}, {{g.k}, g.bias ? Draw::normal : Draw::absent}}, a, kConvolved});
-    cases.push_back({Op::conv2d_dgrad, {{y, g.values}, {w}}, restore, kConvolved});
+    cases.push_back({Op::conv2d_dgrad, {{y, g.values}, {w}, {{0}, Draw::absent}}, restore, kConvolved});
+    cases.push_back({Op::conv2d_dgrad, {{y, g.values}, {w}, {x}}, restore, kConvolved});
     cases.push_back({Op::conv2d_wgrad, {{y}, {x, g.values}}, filter, kConvolved});
 }
 
@@ -299,16 +300,28 @@ inline void add_joined(std::vector<OpCase>& cases) {
                                  pooled, kConvolved});
             }
             const std::vector<Input> dy = joined(joined({{y}}, y_norm), {{{2, g.k}}});
-            const std::vector<Input> plain{{x}, {{0}, Draw::absent}, {{0}, Draw::absent}, {{0}, Draw::absent}};
-            cases.push_back({Op::conv2d_norm_grad, joined(joined(dy, plain), {{w}}), a, kConvolved});
+            const Input absent{{0}, Draw::absent};
+            const std::vector<Input> plain{{x}, absent, absent, absent};
+            cases.push_back(
+                {Op::conv2d_norm_grad, joined(joined(dy, plain), {{w}, relu ? Input{x} : absent}), a, kConvolved});
             a.stats = true, a.input_relu = !relu;
-            cases.push_back({Op::conv2d_norm_grad, joined(joined(dy, x_norm), {{w}}), a, kConvolvedSums});
+            cases.push_back(
+                {Op::conv2d_norm_grad, joined(joined(dy, x_norm), {{w}, relu ? absent : Input{x}}), a, kConvolvedSums});
         }
     for (const Shape& x : std::initializer_list<Shape>{{2, 4, 4, 3}, {35, 6, 7, 9}, {1, 8, 8, 32}, {0, 4, 4, 8}}) {
         const Attrs a{.stride = 2, .window = 2, .relu = true, .epsilon = 1e-3f};
         const std::vector<Input> norm = norm_inputs(x, Draw::normal, Draw::statistics);
         const Shape y{x[0], x[1] / 2, x[2] / 2, x[3]};
         cases.push_back({Op::norm_max_pool2d, norm, a, kRounded});
+        const Input absent{{0}, Draw::absent};
+        const std::vector<Input> plain{{x}, absent, absent, absent}, none(4, absent);
+        for (bool relu : {false, true}) {
+            const Attrs sum{.relu = relu, .epsilon = 1e-3f};
+            for (const auto& [first, second] : {std::pair{norm, norm}, {norm, plain}, {plain, norm}, {plain, plain}})
+                cases.push_back({Op::norm_add, joined(first, second), sum, kSummed});
+        }
+        for (const std::vector<Input>& second : {norm, none})
+            cases.push_back({Op::norm_add_grad, joined(joined({{x}, {x}}, norm), second), {.epsilon = 1e-3f}, kSummed});
         cases.push_back({Op::norm_max_pool2d_grad, joined({{y}, {y, Draw::positions}}, norm), a, kConvolved});
     }
 }
@@ -317,7 +330,6 @@ inline void add_joined(std::vector<OpCase>& cases) {
 inline uint32_t activations(Op op) {
     switch (op) {
     case Op::conv2d:
-    case Op::conv2d_dgrad:
     case Op::channel_stats:
     case Op::batch_norm:
     case Op::relu:
@@ -334,8 +346,11 @@ inline uint32_t activations(Op op) {
     case Op::batch_norm_grad:
     case Op::relu_grad:
     case Op::add: return 3;
+    case Op::norm_add: return 1 | 1 << 4;
+    case Op::norm_add_grad: return 1 | 2 | 1 << 2 | 1 << 6;
     case Op::norm_max_pool2d_grad: return 5;
-    case Op::conv2d_norm_grad: return 1 | 2 | 1 << 6;
+    case Op::conv2d_dgrad: return 1 | 1 << 2;
+    case Op::conv2d_norm_grad: return 1 | 2 | 1 << 6 | 1 << 11;
     default: return 0;
     }
 }

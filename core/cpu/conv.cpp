@@ -132,8 +132,8 @@ void conv2d_norm(const Call& call) {
 }
 
 void conv2d_dgrad(const Call& call) {
-    const Tensor &dy = call.in[0], &w = call.in[1], &dx = call.out[0];
-    if (dense::fits(dx, w.extent(1), w.extent(2), call.attrs)) return dense::data(dy, w, dx);
+    const Tensor &dy = call.in[0], &w = call.in[1], &other = call.in[2], &dx = call.out[0];
+    if (dense::fits(dx, w.extent(1), w.extent(2), call.attrs)) return dense::data(dy, w, other, dx);
     const PaddedBias none({}, dx.extent(3));
     const int64_t images = dx.extent(0), values = dx.extent(1) * dx.extent(2) * dx.extent(3);
     with_stored(dy, [&](auto t) {
@@ -144,8 +144,10 @@ void conv2d_dgrad(const Call& call) {
                 const DataGradient<std::remove_cvref_t<decltype(engine)>, T> gradient{engine, none.data(), values};
                 const int64_t group = engine.images_at_once();
                 parallel((images + group - 1) / group, [&](int64_t task) {
-                    const int64_t first = task * group;
-                    gradient(images_of<T>(dy), first, std::min(group, images - first), stored<T>(dx) + first * values);
+                    const int64_t first = task * group, count = std::min(group, images - first);
+                    T* const out = stored<T>(dx) + first * values;
+                    gradient(images_of<T>(dy), first, count, out);
+                    if (other.defined()) kernels<T>().add(out, stored<T>(other) + first * values, out, count * values);
                 });
             });
     });

@@ -144,6 +144,7 @@ struct GradientInputs {
     const T* dy;          // gradient at the convolution's result, or with `norm` past its normalisation
     const NormGrad* norm; // null: none
     const T* y;           // with `norm`: the convolution's result
+    const T* other;       // what the data gradient is added to; null: nothing
 };
 
 /// The gradient at the results of images first .. first + count, as To: where it lies, or made in `scratch`.
@@ -192,6 +193,7 @@ void gradients(const Geometry& g, const GradientInputs<T>& in, const Filters& fi
             if (!dx) continue;
             T* const out = dx_out + first * g.x_values();
             (*dx)(Images<To>{dy, g.p, g.q, g.k}, 0, count, out);
+            if (in.other) kernels<T>().add(out, in.other + first * g.x_values(), out, count * g.x_values());
             for (int64_t i = 0; sums && i < count; ++i)
                 sums->add(first + i, out + i * g.x_values(), in.x.data + (first + i) * g.x_values(), g.x_values());
         }
@@ -236,7 +238,8 @@ void conv2d_wgrad(const Call& call) {
     if (dense::fits(x, g.r, g.s, call.attrs)) return dense::filters(dy, x, dw, call.out[1]);
     with_stored(x, [&](auto t) {
         using T = decltype(t);
-        all_gradients<T>(g, {images_of<T>(x), stored<T>(dy), nullptr, nullptr}, {}, {}, nullptr, dw, call.out[1]);
+        all_gradients<T>(g, {images_of<T>(x), stored<T>(dy), nullptr, nullptr, nullptr}, {}, {}, nullptr, dw,
+                         call.out[1]);
     });
 }
 
@@ -250,10 +253,13 @@ void conv2d_norm_grad(const Call& call) {
     if (call.in[7].defined()) input.emplace(call.in[7], call.in[8], call.in[9], a.epsilon, a.input_relu);
     std::optional<NormSums> sums;
     if (a.stats) sums.emplace(*input, g.images);
+    const Tensor& other = call.in[11];
     with_stored(x, [&](auto t) {
         using T = decltype(t);
-        all_gradients<T>(g, {images_of<T>(x, input ? &*input : nullptr), stored<T>(dz), &grad, stored<T>(y)}, w,
-                         call.out[2], sums ? &*sums : nullptr, call.out[0], call.out[1]);
+        all_gradients<T>(g,
+                         {images_of<T>(x, input ? &*input : nullptr), stored<T>(dz), &grad, stored<T>(y),
+                          other.defined() ? stored<T>(other) : nullptr},
+                         w, call.out[2], sums ? &*sums : nullptr, call.out[0], call.out[1]);
     });
     if (sums) sums->finish(call.out[3], call.out[4]);
 }

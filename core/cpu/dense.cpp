@@ -35,10 +35,14 @@ void forward(const Tensor& x, const Tensor& w, const Tensor& b, const Tensor& y)
     });
 }
 
-void data(const Tensor& dy, const Tensor& w, const Tensor& dx) {
+void data(const Tensor& dy, const Tensor& w, const Tensor& other, const Tensor& dx) {
     const int64_t c = dx.extent(3), k = dy.extent(3), n = dy.numel() / k;
     each_piece(c, [&](int64_t first, int64_t end) {
         isa().dense->data(n, c, k, first, end, dy.data<float>(), w.data<float>(), dx.data<float>());
+        if (!other.defined()) return;
+        for (int64_t at = first; at < n * c; at += c)
+            isa().elements->f32.add(dx.data<float>() + at, other.data<float>() + at, dx.data<float>() + at,
+                                    end - first);
     });
 }
 

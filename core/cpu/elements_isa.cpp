@@ -105,6 +105,23 @@ void affine(const T* x, T* y, int64_t count, int64_t period, const float* scale,
 }
 
 template <bool kRelu, class T>
+void affine_sum_as(const T* a, const T* b, T* y, int64_t count, int64_t period, const float* scale_a,
+                   const float* scale_b, const float* shift, bool past_cache) {
+    map(y, count, period, past_cache, [=](int64_t i, int64_t j, int lanes) {
+        const Vec v = load_first(a + i, lanes) * load(scale_a + j) +
+                      (load_first(b + i, lanes) * load(scale_b + j) + load(shift + j));
+        return kRelu ? relu(v) : v;
+    });
+}
+
+template <class T>
+void affine_sum(const T* a, const T* b, T* y, int64_t count, int64_t period, const float* scale_a, const float* scale_b,
+                const float* shift, bool relu, bool past_cache) {
+    (relu ? affine_sum_as<true, T> : affine_sum_as<false, T>)(a, b, y, count, period, scale_a, scale_b, shift,
+                                                              past_cache);
+}
+
+template <bool kRelu, class T>
 inline __attribute__((always_inline)) Vec masked(const T* dy, Vec x, Vec scale, Vec shift, int lanes) {
     const Vec g = load_first(dy, lanes);
     return kRelu ? where_positive(x * scale + shift, g) : g;
@@ -269,8 +286,8 @@ void sum_window(const T* x, int64_t row, int64_t window, int64_t channels, float
 extern const ElementKernels kElements;
 #define RG_STORED(T)                                                                                                   \
     {                                                                                                                  \
-        channel_sums<T>, affine<T>, norm_sums<T>, norm_grad<T>, relu_of<T>, relu_grad<T>, add<T>, max_window<T>,       \
-            max_window_grad<T>, sum_window<T>, sum_window_grad<T>                                                      \
+        channel_sums<T>, affine<T>, affine_sum<T>, norm_sums<T>, norm_grad<T>, relu_of<T>, relu_grad<T>, add<T>,       \
+            max_window<T>, max_window_grad<T>, sum_window<T>, sum_window_grad<T>                                       \
     }
 const ElementKernels kElements{RG_STORED(float),         RG_STORED(uint16_t),     sgdm, adam, first_non_finite,
                                convert<uint16_t, float>, convert<float, uint16_t>};

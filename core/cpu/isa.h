@@ -70,6 +70,9 @@ struct StoredKernels {
     /// y = x * scale + shift, then ReLU if asked. past_cache: y is too large to be found in cache again.
     void (*affine)(const T* x, T* y, int64_t count, int64_t period, const float* scale, const float* shift, bool relu,
                    bool past_cache);
+    /// y = a * scale_a + b * scale_b + shift, then ReLU if asked.
+    void (*affine_sum)(const T* a, const T* b, T* y, int64_t count, int64_t period, const float* scale_a,
+                       const float* scale_b, const float* shift, bool relu, bool past_cache);
     /// With g = dy, or 0 where x * scale + shift <= 0 if relu: dbeta += g, dgamma += g * (x - mean), each [period].
     void (*norm_sums)(const T* dy, const T* x, int64_t count, int64_t period, const float* scale, const float* shift,
                       const float* mean, bool relu, float* dbeta, float* dgamma);

@@ -6,6 +6,7 @@
 #include "core/rng.h"
 
 #include <atomic>
+#include <optional>
 
 namespace rg::cpu {
 
@@ -114,6 +115,53 @@ void batch_norm_grad(const Call& call) {
             grad.apply(stored<T>(dy) + at, stored<T>(x) + at, stored<T>(dx) + at, values, past_cache(dx));
         });
     });
+}
+
+void norm_add(const Call& call) {
+    const Tensor &a = call.in[0], &b = call.in[4], &y = call.out[0];
+    const int64_t c = a.extent(3), values = image_values(a);
+    std::optional<Norm> norms[2];
+    for (size_t i : {size_t(0), size_t(1)})
+        if (call.in[4 * i + 1].defined())
+            norms[i].emplace(call.in[4 * i + 1], call.in[4 * i + 2], call.in[4 * i + 3], call.attrs.epsilon, false);
+    const auto scale_of = [&](int i) {
+        return PerChannel(c, [&](int64_t k) { return norms[i] ? norms[i]->scale[k] : 1.0f; });
+    };
+    const PerChannel scale_a = scale_of(0), scale_b = scale_of(1), shift(c, [&](int64_t k) {
+        return (norms[0] ? norms[0]->shift[k] : 0.0f) + (norms[1] ? norms[1]->shift[k] : 0.0f);
+    });
+    with_stored(a, [&](auto t) {
+        using T = decltype(t);
+        each_image(a.extent(0), [&](int64_t n) {
+            const int64_t at = n * values;
+            kernels<T>().affine_sum(stored<T>(a) + at, stored<T>(b) + at, stored<T>(y) + at, values, period_of(c),
+                                    scale_a, scale_b, shift, call.attrs.relu, past_cache(y));
+        });
+    });
+}
+
+void norm_add_grad(const Call& call) {
+    const Tensor &dy = call.in[0], &y = call.in[1], &dx = call.out[0];
+    const int64_t values = image_values(dy);
+    std::optional<Norm> norms[2];
+    std::optional<NormSums> sums[2];
+    for (size_t i : {size_t(0), size_t(1)}) {
+        const auto x = call.in.subspan(2 + 4 * i, 4);
+        if (!x[0].defined()) continue;
+        norms[i].emplace(x[1], x[2], x[3], call.attrs.epsilon, false);
+        sums[i].emplace(*norms[i], dy.extent(0));
+    }
+    with_stored(dy, [&](auto t) {
+        using T = decltype(t);
+        each_image(dy.extent(0), [&](int64_t n) {
+            const int64_t at = n * values;
+            kernels<T>().relu_grad(stored<T>(dy) + at, stored<T>(y) + at, stored<T>(dx) + at, values);
+            for (size_t i : {size_t(0), size_t(1)})
+                if (sums[i]) sums[i]->add(n, stored<T>(dx) + at, stored<T>(call.in[2 + 4 * i]) + at, values);
+        });
+    });
+    for (size_t i : {size_t(0), size_t(1)})
+        if (sums[i]) sums[i]->finish(call.out[1 + 2 * i], call.out[2 + 2 * i]);
 }
 
 // A few hundred values each, once per layer.
