@@ -12,14 +12,12 @@
 namespace rg {
 
 #define RG_OPS(X)                                                                                                      \
-    X(conv2d)                                                                                                          \
-    X(conv2d_dgrad)                                                                                                    \
-    X(conv2d_wgrad) X(channel_stats) X(rank_stats) X(batch_norm) X(batch_norm_sums) X(rank_sums) X(batch_norm_grad)    \
-        X(running_update) X(relu) X(relu_grad) X(add) X(cast) X(max_pool2d) X(max_pool2d_grad) X(avg_pool2d)           \
-            X(avg_pool2d_grad) X(softmax) X(softmax_grad) X(cross_entropy) X(cross_entropy_grad) X(mse_loss)           \
-                X(mse_loss_grad) X(dropout) X(sgdm_update) X(adam_update) X(first_non_finite) X(norm_conv2d)           \
-                    X(conv2d_norm) X(conv2d_norm_grad) X(norm_max_pool2d) X(norm_max_pool2d_grad)         \
-                        X(norm_add) X(norm_add_grad)
+    X(conv2d) X(conv2d_dgrad) X(conv2d_wgrad) X(channel_stats) X(rank_stats) X(batch_norm) X(batch_norm_sums)          \
+    X(rank_sums) X(batch_norm_grad) X(running_update) X(relu) X(relu_grad) X(add) X(cast) X(max_pool2d)                \
+    X(max_pool2d_grad) X(avg_pool2d) X(avg_pool2d_grad) X(softmax) X(softmax_grad) X(cross_entropy)                    \
+    X(cross_entropy_grad) X(mse_loss) X(mse_loss_grad) X(dropout) X(sgdm_update) X(adam_update) X(first_non_finite)    \
+    X(augment) X(norm_conv2d) X(conv2d_norm) X(conv2d_norm_grad) X(norm_max_pool2d) X(norm_max_pool2d_grad)            \
+    X(norm_add) X(norm_add_grad)
 
 enum class Op : uint8_t {
 #define RG_OP_ENUM(name) name,
@@ -34,7 +32,8 @@ constexpr int kMaxInputs = 12, kMaxOutputs = 5;
 /// keeps them: what varies from call to call (learning rate, seed) is a small tensor instead.
 struct Attrs {
     int64_t stride = 1, pad = 0, window = 0; // convolution, pooling (conv2d_norm: max pooling of its result)
-    int64_t height = 0, width = 0;           // what a gradient restores: of the input; of the filter (conv2d_wgrad)
+    // What a gradient restores: of the input; of the filter (conv2d_wgrad). augment: of the result.
+    int64_t height = 0, width = 0;
     bool stats = false;                      // conv2d: also the batch statistics of the result (gradients: sums)
     bool relu = false;                       // batch_norm and its gradients, norm_add: with ReLU
     bool frozen = false;                     // batch_norm: the statistics are constants
@@ -42,7 +41,8 @@ struct Attrs {
     float epsilon = 0;                       // batch_norm, adam_update
     float rate = 0;                          // dropout probability, label smoothing, running-average momentum
     uint32_t stream = 0;                     // dropout: which of the masks of its seed
-    DType dtype = DType::f32;                // cast
+    DType dtype = DType::f32;                // cast, augment
+    bool reflect = false;                    // augment: mirrored outside of the image, not black
     float momentum = 0, weight_decay = 0;    // updates of the parameters
     bool nesterov = false;
     double beta1 = 0, beta2 = 0; // adam_update; 1 - beta has to be exact

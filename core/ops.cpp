@@ -219,6 +219,24 @@ OutputSpecs infer_first_non_finite(In in, const Attrs&) {
     return {{{{}, DType::i32}}};
 }
 
+OutputSpecs infer_augment(In in, const Attrs& a) {
+    expect_image("augment", "images", in[0]);
+    const int64_t n = in[1].defined() && in[1].shape().rank() == 1 ? in[1].extent(0) : 0, c = in[0].extent(3);
+    RG_CHECK(in[0].dtype() == DType::u8 && c <= 4, "augment: images are u8 of 1 to 4 channels, got ",
+             name_of(in[0].dtype()), " ", in[0].shape().str());
+    expect_shape("augment", "indices", in[1], {n});
+    expect_shape("augment", "views", in[2], {n, 3});
+    RG_CHECK(in[1].dtype() == DType::i32 && in[2].dtype() == DType::i32, "augment: indices and views are i32, got ",
+             name_of(in[1].dtype()), " and ", name_of(in[2].dtype()));
+    expect_shape("augment", "statistics", in[3], {2, c});
+    expect_float("augment", "statistics", in[3], DType::f32);
+    RG_CHECK(a.height >= 1 && a.height <= in[0].extent(1) && a.width >= 1 && a.width <= in[0].extent(2),
+             "augment: a window of ", a.height, " x ", a.width, " in images of ", in[0].extent(1), " x ",
+             in[0].extent(2));
+    RG_CHECK(a.dtype == DType::f32 || a.dtype == DType::bf16, "augment: gives f32 or bf16, not ", name_of(a.dtype));
+    return {{{{n, a.height, a.width, c}, a.dtype}}};
+}
+
 Shape pooled(const char* op, const Tensor& x, const Attrs& a) {
     expect_rank(op, "x", x, 4);
     expect_activation(op, "x", x, x.dtype());
@@ -490,6 +508,7 @@ const OpRow& row(Op op) {
         RG_ROW(sgdm_update, 4, 2, infer_sgdm_update),
         RG_ROW(adam_update, 5, 3, infer_adam_update),
         RG_ROW(first_non_finite, 1, 1, infer_first_non_finite, nullptr, 0, flops_first_non_finite),
+        RG_ROW(augment, 4, 1, infer_augment),
         RG_ROW(norm_conv2d, 6, 2, infer_norm_conv2d, nullptr, 0, flops_norm_conv2d),
         RG_ROW(conv2d_norm, 6, 1, infer_conv2d_norm, nullptr, 0, flops_conv2d_norm),
         RG_ROW(conv2d_norm_grad, 12, 5, infer_conv2d_norm_grad, nullptr, 0, flops_conv2d_norm_grad),
@@ -608,6 +627,12 @@ void adam_update(const Tensor& parameters, const Tensor& m, const Tensor& v, con
                  int64_t step) {
     RG_CHECK(step >= 1, "adam_update: steps are counted from 1, got ", step);
     adam_update(parameters, m, v, gradients, o, varying("adam_update", "learning rate and step", {o.lr, float(step)}));
+}
+
+Tensor augment(const Tensor& images, const Tensor& indices, const Tensor& views, const Tensor& statistics,
+               const Window& window) {
+    return run(Op::augment, {images, indices, views, statistics},
+               {.height = window.height, .width = window.width, .dtype = window.dtype, .reflect = window.reflect})[0];
 }
 
 Tensor first_non_finite(const Tensor& values) { return run(Op::first_non_finite, {values})[0]; }

@@ -104,6 +104,17 @@ void adam_update(const Tensor& parameters, const Tensor& m, const Tensor& v, con
 void adam_update(const Tensor& parameters, const Tensor& m, const Tensor& v, const Tensor& gradients,
                  const Adam& options, const Tensor& lr_and_step);
 
+/// Views of images that are all in memory, normalised: images u8 [N h w c], up to 4 channels; which of them, i32 [n];
+/// for each where its window begins, perhaps outside, and whether it is flipped left to right, i32 [n 3] (flip, y0,
+/// x0); mean and standard deviation [2 c] -> [n height width c]. The bits are those of data/augment.h.
+struct Window {
+    int64_t height, width;
+    bool reflect = false; // outside of the image: mirrored at the edge pixel; else black, byte 0
+    DType dtype = DType::f32;
+};
+Tensor augment(const Tensor& images, const Tensor& indices, const Tensor& views, const Tensor& statistics,
+               const Window& window);
+
 /// The place of the first NaN or infinity in a flat buffer, -1 if there is none; i32, a scalar. One pass over memory.
 Tensor first_non_finite(const Tensor& values);
 

@@ -408,6 +408,28 @@ void first_non_finite(const Call& call) {
     write(call.out[0], {i < x.size() ? double(i) : -1});
 }
 
+void augment(const Call& call) {
+    const Tensor &images = call.in[0], &y = call.out[0];
+    const Values pixels = read(images), index = read(call.in[1]), view = read(call.in[2]), stats = read(call.in[3]);
+    const Index4 at(images.shape()), to(y.shape());
+    const int64_t height = images.extent(1), width = images.extent(2), channels = images.extent(3);
+    Values out(size_t(y.numel()));
+    for (int64_t n = 0; n < y.extent(0); ++n)
+        for (int64_t h = 0; h < y.extent(1); ++h)
+            for (int64_t w = 0; w < y.extent(2); ++w)
+                for (int64_t c = 0; c < channels; ++c) {
+                    const double* const v = &view[size_t(3 * n)];
+                    int64_t row = int64_t(v[1]) + h, column = int64_t(v[2]) + (v[0] != 0 ? y.extent(2) - 1 - w : w);
+                    const bool outside = row < 0 || row >= height || column < 0 || column >= width;
+                    row = height - 1 - std::abs(height - 1 - std::abs(row)); // mirrored, once
+                    column = width - 1 - std::abs(width - 1 - std::abs(column));
+                    const double byte =
+                        outside && !call.attrs.reflect ? 0 : pixels[at(int64_t(index[size_t(n)]), row, column, c)];
+                    out[to(n, h, w, c)] = (byte / 255 - stats[size_t(c)]) / stats[size_t(channels + c)];
+                }
+    write(y, out);
+}
+
 // ---- joined ops: their parts, one after the other ------------------------------------------------------------------
 
 namespace {

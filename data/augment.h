@@ -5,14 +5,16 @@
 // the image in its set) alone, never on the mini-batch, rank or thread that asks.
 #pragma once
 
+#include "core/cpu/augment.h"
 #include "core/rng.h"
+#include "core/tensor.h"
 #include "data/dataset.h"
 
 #include <array>
 
 namespace rg::data {
 
-/// (x / 255 - mean) / deviation per channel, in float, in this order: the bits that PyTorch's transforms give.
+/// (x / 255 - mean) / deviation per channel; see core/cpu/augment.h.
 struct Normalise {
     std::array<float, 4> mean{0, 0, 0, 0};
     std::array<float, 4> deviation{1, 1, 1, 1};
@@ -44,18 +46,17 @@ public:
     /// The view of image `index` in `epoch`: [height() width() channels] floats to `out`.
     void apply(std::span<const uint8_t> image, uint64_t seed, int64_t epoch, int64_t index, float* out) const;
 
-private:
-    struct View {
-        bool flip = false;
-        int64_t y0 = 0, x0 = 0; // of the window in the image; may lie outside
-    };
-    View choose(uint64_t seed, int64_t epoch, int64_t index) const;
-    template <int kChannels>
-    void write(const uint8_t* image, const View& view, float* out) const;
+    // What the augment op (core/ops.h) needs to do the same: the view alone; mean and deviation [2 channels], where the
+    // context's ops run; and whether views are mirrored outside.
+    cpu::View view(uint64_t seed, int64_t epoch, int64_t index) const;
+    Tensor statistics() const;
+    bool reflect() const { return augment_.fill == Fill::reflect; }
 
+private:
     int64_t height_, width_, channels_;
     Augment augment_;
-    std::array<std::array<float, 256>, 4> table_{};
+    Normalise normalise_;
+    cpu::ByteTable<float> table_{};
 };
 
 } // namespace rg::data

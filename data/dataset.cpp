@@ -98,6 +98,12 @@ TrainTest load(const std::string& path) try {
     fail("data: cannot read ", error.path1().string(), ": ", error.code().message());
 }
 
+Tensor resident(const ImageSet& set) {
+    const Tensor pixels = Tensor::empty({set.count, set.height, set.width, set.channels}, DType::u8);
+    pixels.copy_from(Tensor::of<uint8_t>(pixels.shape(), set.pixels));
+    return pixels;
+}
+
 std::vector<int64_t> count_per_label(const ImageSet& set) {
     std::vector<int64_t> counts(set.classes.size());
     for (const int32_t label : set.labels) ++counts[size_t(label)];

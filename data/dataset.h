@@ -4,7 +4,7 @@
 // functions of (seed, purpose, epoch), so that every rank makes the same ones without talking.
 #pragma once
 
-#include "core/base.h"
+#include "core/tensor.h"
 
 #include <span>
 #include <vector>
@@ -35,6 +35,9 @@ struct TrainTest {
 /// test/; without those, a fifth of each class becomes the test set, chosen by seed 0). PNGs become RGB. Errors: none
 /// of these, or what the reader says.
 TrainTest load(const std::string& path);
+
+/// All pixels as a tensor u8 [count height width channels] where the context's ops run, for the augment op.
+Tensor resident(const ImageSet& set);
 
 /// Images of each class.
 std::vector<int64_t> count_per_label(const ImageSet& set);

@@ -105,13 +105,24 @@ Batch Loader::make(const std::vector<int64_t>* order, int64_t epoch, int64_t ind
     const int64_t begin = index * options_.batch_size, size = std::min(options_.batch_size, set_.count - begin);
     const Range share = share_of(size, options_.ranks, options_.rank);
     const int64_t n = share.size(), h = augmenter_.height(), w = augmenter_.width(), c = set_.channels;
-    Batch batch{Tensor::on_host({n, h, w, c}), Tensor::on_host({n}, DType::i32), epoch, index, size};
-    float* x = batch.x.data<float>();
-    int32_t* label = batch.labels.data<int32_t>();
-    for (int64_t i = 0; i < n; ++i, x += h * w * c) {
+    Batch batch;
+    batch.labels = Tensor::on_host({n}, DType::i32);
+    batch.epoch = epoch, batch.index = index, batch.global_size = size;
+    if (options_.views)
+        batch.indices = Tensor::on_host({n}, DType::i32), batch.views = Tensor::on_host({n, 3}, DType::i32);
+    else
+        batch.x = Tensor::on_host({n, h, w, c});
+    for (int64_t i = 0; i < n; ++i) {
         const int64_t position = begin + share.begin + i, sample = order ? (*order)[size_t(position)] : position;
-        augmenter_.apply(set_.image(sample), options_.seed, epoch, sample, x);
-        label[i] = set_.labels[size_t(sample)];
+        batch.labels.data<int32_t>()[i] = set_.labels[size_t(sample)];
+        if (!options_.views) {
+            augmenter_.apply(set_.image(sample), options_.seed, epoch, sample, batch.x.data<float>() + i * h * w * c);
+            continue;
+        }
+        const cpu::View view = augmenter_.view(options_.seed, epoch, sample);
+        batch.indices.data<int32_t>()[i] = int32_t(sample);
+        const std::array<int32_t, 3> numbers{view.flip, int32_t(view.y0), int32_t(view.x0)};
+        std::copy_n(numbers.begin(), 3, batch.views.data<int32_t>() + 3 * i);
     }
     return batch;
 }

@@ -19,8 +19,9 @@ namespace rg::data {
 
 /// One rank's share of a mini-batch. Empty shares have 0 samples.
 struct Batch {
-    Tensor x;      // f32 [n h w c]
-    Tensor labels; // i32 [n]
+    Tensor x;              // f32 [n h w c]; not with LoaderOptions::views
+    Tensor indices, views; // only with it: i32 [n], i32 [n 3], as the augment op (core/ops.h) takes them
+    Tensor labels;         // i32 [n]
     int64_t epoch = 0, index = 0;
     int64_t global_size = 0; // samples of all ranks
 };
@@ -33,8 +34,9 @@ struct LoaderOptions {
     Augment augment;
     Normalise normalise;
     int rank = 0, ranks = 1;
-    int threads = 1; // 0: next() does the work
-    int depth = 2;   // batches ahead
+    int threads = 1;    // 0: next() does the work
+    int depth = 2;      // batches ahead
+    bool views = false; // say which images and how they are seen, for the augment op, instead of making them
 };
 
 class Loader {
@@ -44,6 +46,8 @@ public:
     ~Loader();
     Loader(const Loader&) = delete;
     Loader& operator=(const Loader&) = delete;
+
+    const Augmenter& augmenter() const { return augmenter_; }
 
     /// Begins an epoch at one of its batches; what was prepared before is dropped. Allowed at any time.
     void start(int64_t epoch, int64_t first_batch = 0);

@@ -1,4 +1,5 @@
-// Ops that take their values one by one: ReLU, sums, conversions, dropout, and the updates of the parameters.
+// Ops that take their values one by one: ReLU, sums, conversions, dropout, views of images, and the
+// updates of the parameters.
 #include "core/rng.h"
 #include "gpu/kernels.h"
 #include "gpu/norm.cuh"
@@ -94,6 +95,37 @@ struct Adam {
     }
 };
 
+/// An index outside of the set, or a window beyond the mirrored image, gives NaN.
+template <class T>
+struct Augment {
+    const uint8_t* images;
+    const int *indices, *views;
+    const float* statistics;
+    T* y;
+    int64_t count;
+    int height, width, channels, window_height, window_width;
+    bool reflect;
+
+    static __device__ int mirrored(int i, int extent) { return i < 0 ? -i : i >= extent ? 2 * (extent - 1) - i : i; }
+    __device__ float normalised(int64_t i) const {
+        const int64_t n = i / (window_height * window_width * channels);
+        const int within = int(i - n * (window_height * window_width * channels)), c = within % channels,
+                  pixel = within / channels, column = pixel % window_width;
+        int row = views[3 * n + 1] + pixel / window_width;
+        int from = views[3 * n + 2] + (views[3 * n] ? window_width - 1 - column : column);
+        const bool outside = row < 0 || row >= height || from < 0 || from >= width;
+        int byte = 0;
+        if (!outside || reflect) {
+            row = mirrored(row, height), from = mirrored(from, width);
+            if (row < 0 || row >= height || from < 0 || from >= width || indices[n] < 0 || indices[n] >= count)
+                return NAN;
+            byte = images[((int64_t(indices[n]) * height + row) * width + from) * channels + c];
+        }
+        return (float(byte) / 255.0f - statistics[c]) / statistics[channels + c];
+    }
+    __device__ void operator()(int64_t i) const { store(y + i, normalised(i)); }
+};
+
 struct Set {
     unsigned *to, value;
     __device__ void operator()(int64_t) const { *to = value; }
@@ -167,6 +199,17 @@ void adam_update(const Call& call) {
          Adam{pointer<float>(call.in[0]), pointer<float>(call.in[1]), pointer<float>(call.in[2]),
               pointer<float>(call.in[3]), pointer<float>(call.in[4]), a.weight_decay, float(1 - a.beta1),
               float(a.beta2), float(1 - a.beta2), float(log(a.beta1)), float(log(a.beta2)), a.epsilon});
+}
+
+void augment(const Call& call) {
+    with_stored(call.out[0], [&](auto t) {
+        using T = decltype(t);
+        const Tensor &images = call.in[0], &y = call.out[0];
+        each(y.numel(), Augment<T>{pointer<uint8_t>(images), pointer<int>(call.in[1]), pointer<int>(call.in[2]),
+                                   pointer<float>(call.in[3]), pointer<T>(y), images.extent(0), int(images.extent(1)),
+                                   int(images.extent(2)), int(images.extent(3)), int(y.extent(1)), int(y.extent(2)),
+                                   call.attrs.reflect});
+    });
 }
 
 void first_non_finite(const Call& call) {

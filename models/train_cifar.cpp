@@ -112,7 +112,7 @@ void complete(Settings& s, const Options& options) {
     if (s.lr == 0) s.lr = 0.1 * double(s.batch_size) / 256;
 }
 
-data::LoaderOptions loader_options(const Settings& s, const par::Group& group) {
+data::LoaderOptions loader_options(const Settings& s, const par::Group& group, bool views) {
     const bool flip = s.augment.find("flip") != std::string::npos;
     const bool translate = s.augment.find("translate") != std::string::npos;
     return {.batch_size = s.batch_size,
@@ -122,7 +122,8 @@ data::LoaderOptions loader_options(const Settings& s, const par::Group& group) {
             .augment = {.flip = flip, .translate = translate ? s.translate : 0, .fill = s.fill},
             .normalise = data::kCifar10,
             .rank = group.rank(),
-            .ranks = group.size()};
+            .ranks = group.size(),
+            .views = views};
 }
 
 int train(Settings& s, Options& options, par::Group& group) {
@@ -187,6 +188,12 @@ int train(Settings& s, Options& options, par::Group& group) {
     else if (!s.init_file.empty())
         load_state_dict(parameters, load_tensors(s.init_file));
 
+    // A device has all training images, and makes the views of them; the loader only says which.
+    const bool on_device = device != nullptr;
+    data::Loader loader(data.train, loader_options(s, group, on_device));
+    const Tensor images = on_device ? data::resident(data.train) : Tensor();
+    const Tensor statistics = loader.augmenter().statistics();
+
     // What is computed: scores of images; in training also the loss and the gradients. Traced at the first call with
     // a batch of some size, and replayed from then on.
     const std::vector<Tensor> values = parameters.value_list(), gradients = parameters.gradient_list();
@@ -194,11 +201,13 @@ int train(Settings& s, Options& options, par::Group& group) {
     const std::string precision = s.precision != "auto" ? s.precision : tiles || device ? "bf16" : "fp32";
     const DType activations = precision == "bf16" ? DType::bf16 : DType::f32;
     Accelerated network([&](std::span<const Tensor> in, bool training) -> std::vector<Tensor> {
-        const Tensor x = cast(in[0], activations);
+        const Tensor x = training && on_device ? augment(images, in[0], in[1], statistics,
+                                                         {32, 32, s.fill == data::Fill::reflect, activations})
+                                               : cast(in[0], activations);
         if (!training) return {net.forward(x, Mode::evaluate)};
         Tape tape;
         const Tensor scores = net.forward(x, Mode::train);
-        const Tensor loss = cross_entropy(scores, in[1], float(s.smoothing));
+        const Tensor loss = cross_entropy(scores, in.back(), float(s.smoothing));
         tape.gradients(loss, values, gradients);
         return {scores, loss};
     });
@@ -208,7 +217,6 @@ int train(Settings& s, Options& options, par::Group& group) {
     GradientSum gradient_sum(group, parameters, s.allreduce, overlap);
     if (overlap) network.after_step = [&](const Plan& plan, size_t step) { gradient_sum.after_step(plan, step); };
 
-    data::Loader loader(data.train, loader_options(s, group));
     RG_CHECK(loader.batches() > 0, "train_cifar: ", data.train.count, " training images are less than a mini-batch of ",
              s.batch_size, "; make --batch-size smaller or use --partial-batch keep");
     const Schedule schedule{s.schedule,    s.lr,       double(s.epochs), parse_drops(s.drops),
@@ -222,7 +230,11 @@ int train(Settings& s, Options& options, par::Group& group) {
     for (const int64_t n : {std::min(kEvaluationBatch, tested), tested % kEvaluationBatch})
         if (s.accelerate && n > 0) network.plan({Tensor::on_host({n, 32, 32, 3})}, false);
     const int64_t share = data::share_of(s.batch_size, group.size(), group.rank()).size();
-    const Plan& plan = network.plan({Tensor::on_host({share, 32, 32, 3}), Tensor::on_host({share}, DType::i32)}, true);
+    const Tensor labels = Tensor::on_host({share}, DType::i32);
+    const Plan& plan =
+        on_device ? network.plan(
+                        {Tensor::on_host({share}, DType::i32), Tensor::on_host({share, 3}, DType::i32), labels}, true)
+                  : network.plan({Tensor::on_host({share, 32, 32, 3}), labels}, true);
 
     // A run begins when every rank has all it needs: one that fails before has ended the job, and left no folder.
     const char* const isa = cpu::isa().name; // checks RG_ISA
@@ -275,14 +287,15 @@ int train(Settings& s, Options& options, par::Group& group) {
         bool all_have_data = group.all(loader.has_next(), "has data");
         while (at.step < last_step && !stop && all_have_data) {
             const data::Batch batch = loader.next();
-            const int64_t samples = batch.x.extent(0);
+            const int64_t samples = batch.labels.extent(0);
             group.set_step(at.step + 1);
             sync.samples = batch.global_size;
             sync.share = double(samples) / double(batch.global_size);
 
             // Forward, backward, and the sum over the ranks.
             gradient_sum.begin(sync.share);
-            const std::span<const Tensor> result = network({batch.x, batch.labels}, true);
+            const std::span<const Tensor> result = on_device ? network({batch.indices, batch.views, batch.labels}, true)
+                                                             : network({batch.x, batch.labels}, true);
             const Tensor scores = result[0].to_host(), loss = result[1].to_host();
             ++parameters.batches_tracked;
             gradient_sum.finish();

@@ -25,6 +25,9 @@ enum class Draw : uint8_t {
     own_statistics, // [2 c]: those of input 0, as batch_norm means them in training
     labels,         // i32, classes of input 0
     positions,      // u8, places in the window
+    bytes,          // u8
+    indices,        // i32, of samples of input 0
+    views,          // i32 [n 3]: flipped or not, and where a window of the case begins, up to 2 outside of input 0
     damaged,        // huge values, and in the last quarter some NaN and infinities
     seed,           // i32, any bits
     squares,        // not negative
@@ -369,6 +372,27 @@ inline void add_narrow(std::vector<OpCase>& cases) {
     }
 }
 
+inline void add_views(std::vector<OpCase>& cases) {
+    struct Case {
+        int64_t of, h, w, c, n, height, width;
+    };
+    for (const Case& v : std::initializer_list<Case>{{1, 3, 3, 1, 1, 3, 3},
+                                                     {5, 7, 9, 3, 11, 7, 9},
+                                                     {40, 32, 32, 3, 6, 32, 32},
+                                                     {3, 8, 6, 2, 5, 5, 4},
+                                                     {2, 4, 5, 4, 33, 4, 2},
+                                                     {2, 4, 5, 3, 0, 4, 5}})
+        for (bool reflect : {false, true})
+            for (DType to : {DType::f32, DType::bf16})
+                cases.push_back({Op::augment,
+                                 {{{v.of, v.h, v.w, v.c}, Draw::bytes},
+                                  {{v.n}, Draw::indices},
+                                  {{v.n, 3}, Draw::views},
+                                  {{2, v.c}, Draw::statistics}},
+                                 {.height = v.height, .width = v.width, .dtype = to, .reflect = reflect},
+                                 to == DType::f32 ? kRounded : kNarrow});
+}
+
 inline void add_casts(std::vector<OpCase>& cases) {
     for (const Shape& x : std::initializer_list<Shape>{{1}, {17}, {5, 20011}, {2, 3, 5, 64}, {0, 3}})
         for (Draw values : {Draw::normal, Draw::special})
@@ -394,6 +418,7 @@ inline const std::vector<OpCase>& op_cases() {
         add_casts(cases);
         add_ranks(cases);
         add_losses(cases);
+        add_views(cases);
         return cases;
     }();
     return kCases;

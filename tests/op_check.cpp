@@ -86,6 +86,17 @@ uint32_t number_of(Op op) {
     return hash >> 8;
 }
 
+Tensor draw_views(const OpCase& c, const Input& input, Rng random) {
+    const Tensor t = Tensor::empty(input.shape, DType::i32);
+    for (int64_t i = 0; i < input.shape[0]; ++i) {
+        int32_t* const view = t.data<int32_t>() + 3 * i;
+        view[0] = int32_t(random.below(2));
+        view[1] = int32_t(random.below(uint32_t(c.in[0].shape[1] - c.attrs.height + 5))) - 2;
+        view[2] = int32_t(random.below(uint32_t(c.in[0].shape[2] - c.attrs.width + 5))) - 2;
+    }
+    return t;
+}
+
 Tensor draw_seed(Rng random) {
     const int32_t halves[] = {int32_t(random.next()), int32_t(random.next() | 0x80000000)};
     return Tensor::of<int32_t>({2}, halves);
@@ -106,7 +117,8 @@ std::string describe(const OpCase& c) {
     return text + cat(" stride ", a.stride, " pad ", a.pad, " window ", a.window, " height ", a.height, " width ",
                       a.width, a.relu ? " relu" : "", a.frozen ? " frozen" : "", a.stats ? " stats" : "",
                       a.nesterov ? " nesterov" : "", " rate ", a.rate, " decay ", a.weight_decay, " beta2 ", a.beta2,
-                      " stream ", a.stream, c.narrow ? " bf16" : "");
+                      " stream ", a.stream, a.reflect ? " reflect" : "", " to ", name_of(a.dtype),
+                      c.narrow ? " bf16" : "");
 }
 
 std::vector<Tensor> draw_inputs(const OpCase& c, DType type, uint64_t seed) {
@@ -117,6 +129,12 @@ std::vector<Tensor> draw_inputs(const OpCase& c, DType type, uint64_t seed) {
         if (input.draw == Draw::absent || input.draw == Draw::own_statistics) continue;
         if (input.draw == Draw::labels)
             in[i] = draw_whole(input, DType::i32, uint32_t(c.in[0].shape[1]), random);
+        else if (input.draw == Draw::bytes)
+            in[i] = draw_whole(input, DType::u8, 256, random);
+        else if (input.draw == Draw::indices)
+            in[i] = draw_whole(input, DType::i32, uint32_t(c.in[0].shape[0]), random);
+        else if (input.draw == Draw::views)
+            in[i] = draw_views(c, input, random);
         else if (input.draw == Draw::seed)
             in[i] = draw_seed(random);
         else if (input.draw == Draw::lr || input.draw == Draw::lr_and_step)

@@ -309,6 +309,24 @@ TEST_SUITE("core") {
         CHECK(contains(message([&] { run(Op::mse_loss_grad, {scores, scores, scores}); }), "needs one element"));
         CHECK(contains(message([&] { mse_loss(scores, scores.to(DType::f64)); }), "target is f64, expected f32"));
         CHECK(contains(message([&] { dropout(x, 1.0f, 1); }), "the probability lies in [0, 1), got 1"));
+        const Tensor images = Tensor::zeros({4, 5, 5, 3}, DType::u8), views = Tensor::zeros({2, 3}, DType::i32),
+                     stats = Tensor::zeros({2, 3});
+        CHECK(contains(message([&] { augment(x, i, views, stats, {5, 5}); }), "augment: images are u8 of 1 to 4"));
+        CHECK(contains(message([&] {
+                           augment(images, i, stats, stats, {5, 5});
+                       }),
+                       "indices and views are i32, got i32"));
+        CHECK(contains(message([&] { augment(images, i, views, stats, {5, 6}); }), "a window of 5 x 6 in images of 5"));
+        i.data<int32_t>()[1] = 4;
+        CHECK(message([&] {
+                  augment(images, i, views, stats, {5, 5});
+              }) == "augment: index 4 of sample 1 lies outside [0, 4)");
+        i.data<int32_t>()[1] = 0;
+        views.data<int32_t>()[4] = 5;
+        CHECK(contains(message([&] {
+                           augment(images, i, views, stats, {5, 5, true});
+                       }),
+                       "the view of sample 1 at 5, 0 reaches beyond"));
         CHECK(message([&] { run(Op::relu, {x, x}); }) == "relu: takes 1 inputs, got 2");
         CHECK(contains(message([&] { run(Op::relu, {x}, {}, {w}); }),
                        "relu: output 0 has shape [2 5 5 3], the given one"));

@@ -4,6 +4,7 @@
 #include "core/ops.h"
 #include "core/rng.h"
 #include "core/tape.h"
+#include "data/loader.h"
 #include "gpu/scratch_stack.h"
 #include "models/cifar_net.h"
 #include "models/data_parallel.h"
@@ -13,6 +14,7 @@
 #include "tests/executor_device.h"
 #include "tests/op_check.h"
 
+#include <cmath>
 #include <cstdlib>
 #include <doctest/doctest.h>
 
@@ -136,6 +138,62 @@ TEST_SUITE("simt") {
             CHECK(device.launches == 4); // each step but the first
             CHECK(differs(plain_there, plain, {1e-5, 1e-4}) == "");
         }
+    }
+
+    TEST_CASE("device: views of resident images have the bits of those that the loader makes") {
+        data::ImageSet set{50, 9, 7, 3, {}, {}, {"a", "b"}};
+        Rng random(4, Purpose::test);
+        for (int64_t i = 0; i < set.count * set.image_bytes(); ++i) set.pixels.push_back(uint8_t(random.next()));
+        for (int64_t i = 0; i < set.count; ++i) set.labels.push_back(int32_t(random.below(2)));
+        ExecutorDevice device;
+        for (Device* const there : {static_cast<Device*>(nullptr), static_cast<Device*>(&device)})
+            for (const data::Fill fill : {data::Fill::zero, data::Fill::reflect})
+                for (const int64_t crop : {0, 6}) {
+                    const Context on{.device = there};
+                    const ContextScope scope(on);
+                    data::LoaderOptions options{.batch_size = 8,
+                                                .keep_partial = true,
+                                                .seed = 3,
+                                                .augment = {.flip = true, .translate = 4, .fill = fill, .crop = crop},
+                                                .normalise = data::kCifar10,
+                                                .rank = 1,
+                                                .ranks = 2};
+                    data::Loader made(set, options);
+                    options.views = true;
+                    data::Loader chosen(set, options);
+                    const Tensor images = data::resident(set), statistics = chosen.augmenter().statistics();
+                    const bool reflect = chosen.augmenter().reflect();
+                    const int64_t h = crop ? crop : 9, w = crop ? crop : 7;
+                    // Replayed, as a training does it.
+                    Accelerated view([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
+                        return {augment(images, in[0], in[1], statistics, {h, w, reflect}),
+                                augment(images, in[0], in[1], statistics, {h, w, reflect, DType::bf16})};
+                    });
+                    made.start(5), chosen.start(5);
+                    while (made.has_next()) {
+                        const data::Batch batch = made.next(), choice = chosen.next();
+                        CHECK(same_bits(choice.labels, batch.labels));
+                        CHECK_FALSE(choice.x.defined());
+                        const auto views = view({choice.indices, choice.views});
+                        CHECK(same_bits(views[0].to_host(), batch.x));
+                        CHECK(same_bits(views[1].to_host(), batch.x.to(DType::bf16)));
+                    }
+                    CHECK_FALSE(chosen.has_next());
+                }
+    }
+
+    TEST_CASE("device: an index outside of the set is seen, as a NaN") {
+        ExecutorDevice device;
+        const Context on{.device = &device};
+        const ContextScope scope(on);
+        const Tensor images = Tensor::zeros({2, 3, 3, 1}, DType::u8), statistics = Tensor::zeros({2, 1}),
+                     views = Tensor::zeros({3, 3}, DType::i32), indices = Tensor::empty({3}, DType::i32);
+        statistics.fill(1);
+        const int32_t some[] = {1, 2, -1};
+        indices.copy_from(Tensor::of<int32_t>({3}, some));
+        const Tensor y = augment(images, indices, views, statistics, {3, 3});
+        CHECK(first_non_finite(y).to_host().data<int32_t>()[0] == 9);
+        CHECK(std::isnan(y.to_host().data<float>()[26]));
     }
 
     TEST_CASE("device: values are out of the program's reach until they are fetched") {
