@@ -52,8 +52,10 @@ void Executor::run_grid(const char* kernel, Index3 grid, Index3 block, size_t sh
     for (const int64_t b : block_order_) {
         block_index = {unsigned(b % grid.x), unsigned(b / grid.x % grid.y), unsigned(b / grid.x / grid.y)};
         arena.start_block(shared_bytes);
+        proxy.start_block();
         run_block();
         if (error_) std::rethrow_exception(error_);
+        proxy.end_block(prefix());
         check_shared({});
     }
 }
@@ -140,6 +142,8 @@ void Executor::enter(void* argument) {
 void Executor::lane_returned(Lane& lane) {
     if (lane.copies.pending())
         fail_here(lane.copies.first_site(), "returned without waiting for this asynchronous copy");
+    if (const Site site = proxy.pending_product(lane.number / kWarp); site.file)
+        fail_here(site, "returned without waiting for this product");
     Warp& warp = warp_of(lane);
     const unsigned bit = 1u << lane.number % kWarp;
     warp.returned |= bit;

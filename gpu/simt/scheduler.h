@@ -14,6 +14,7 @@
 #pragma once
 
 #include "gpu/simt/async_copies.h"
+#include "gpu/simt/async_proxy.h"
 #include "gpu/simt/executor.h"
 #include "gpu/simt/fiber.h"
 #include "gpu/simt/shared.h"
@@ -55,6 +56,8 @@ public:
                   const std::function<void()>& body);
     void block_barrier(Site site);
     void meet(const Collective& collective, unsigned mask, void* data, Site site);
+    /// The running thread, whose collective and site are set, has no turn until its state is ready again.
+    void wait(Lane& lane);
     [[noreturn]] void fail_here(Site site, const std::string& what) const;
     Warp& warp_of(const Lane& lane) { return warps_[size_t(lane.number / kWarp)]; }
     Lane& current() {
@@ -62,8 +65,11 @@ public:
         return *current_;
     }
 
+    int threads() const { return size_; } // of a block
+
     Settings settings;
     SharedArena arena;
+    AsyncProxy proxy;
     std::vector<std::string> launched;
 
 private:
@@ -72,7 +78,6 @@ private:
     void run_lane(Lane& lane);
     void lane_returned(Lane& lane);
     static void enter(void* lane);
-    void wait(Lane& lane);
     void check_same_call(const Lane& lane, const Lane& other) const;
     void wake(std::span<Lane* const> lanes, Lane& last);
     void cancel_all();

@@ -28,6 +28,8 @@ public:
     std::byte* array(const void* key, const char* name, size_t bytes, Site site);
     std::byte* dynamic(const char* name);
     bool contains(const void* memory, size_t bytes) const;
+    /// All of it, to number its bytes from.
+    std::byte* begin() const { return memory_; }
     /// Text of what was written outside the arrays; empty if nothing was.
     std::string damage() const;
 
