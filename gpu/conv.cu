@@ -6,6 +6,7 @@
 // are multiplied as they are; f32 ones as three products of tf32 parts (products.cuh). The tile of results goes through
 // shared memory, for whole lines of y and for the statistics: per block and channel a mean and a sum of squared
 // deviations, merged in fixed order (Chan, Golub and LeVeque, 1979).
+#include "gpu/conv.cuh"
 #include "gpu/kernels.h"
 #include "gpu/norm.cuh"
 #include "gpu/products.cuh"
@@ -15,20 +16,6 @@ namespace rg::RG_GPU {
 namespace {
 
 constexpr int kPixels = 64, kChannels = 64, kTaps = 32, kThreads = 128;
-
-/// The extents as the product sees them: `in` is read, `out` is made.
-struct Geometry {
-    int images, in_h, in_w, in_c, out_h, out_w, out_c, r, s, stride, pad;
-    __host__ __device__ int64_t pixels() const { return int64_t(images) * out_h * out_w; }
-    __host__ __device__ int taps() const { return r * s * in_c; }
-};
-
-struct Epilogue {
-    const float* bias;   // null: none
-    const float* factor; // of the filters, by output channel; null: none
-    bool relu;
-    float* moments; // [blocks of pixels][2][out_c]: mean, squared deviations; null: not wanted
-};
 
 /// A result pixel of a thread, and which input pixel one of its taps meets.
 struct Place {
@@ -206,36 +193,19 @@ __global__ void __launch_bounds__(kThreads)
     }
 }
 
-/// stats [2 c] from the blocks' moments: each thread merges every 32nd block, in order, then pairs of threads.
-__global__ void merge_moments(const float* moments, int blocks, int64_t pixels, int c, float* stats) {
-    const int channel = int(blockIdx.x), lane = int(threadIdx.x);
-    double count = 0, mean = 0, squares = 0;
-    const auto merge = [&](double n, double m, double q) {
-        if (n == 0) return;
-        const double all = count + n, d = m - mean;
-        mean += d * n / all;
-        squares += q + d * d * count * n / all;
-        count = all;
-    };
-    for (int b = lane; b < blocks; b += 32) {
-        const float* const at = moments + size_t(b) * 2 * c;
-        merge(double(min(long(kPixels), long(pixels - int64_t(b) * kPixels))), double(at[channel]),
-              double(at[c + channel]));
+/// Pixels of a block.
+struct BlockPixels {
+    int64_t all;
+    __device__ double operator()(int block) const {
+        return double(min(long(kPixels), long(all - int64_t(block) * kPixels)));
     }
-    for (int step = 16; step > 0; step /= 2) {
-        const double n = __shfl_down_sync(0xffffffffu, count, step), m = __shfl_down_sync(0xffffffffu, mean, step),
-                     q = __shfl_down_sync(0xffffffffu, squares, step);
-        if (lane < step) merge(n, m, q);
-    }
-    if (lane == 0) {
-        stats[channel] = float(mean);
-        stats[c + channel] = count > 0 ? float(squares / count) : 0;
-    }
-}
+};
 
 /// stats: where the batch statistics of the result go, or undefined.
 template <bool kGradient, class T, class Read>
 void run(const Geometry& g, const Read& read, const float* w, Epilogue e, T* out, const Tensor& stats) {
+    if constexpr (std::is_same_v<T, bf16>)
+        if (convolve_on_hopper(g, kGradient, read, w, e, out, stats)) return;
     const unsigned blocks = blocks_for(g.pixels(), kPixels);
     const Scratch<float> moments(stats.defined() ? size_t(blocks) * 2 * size_t(g.out_c) : 0);
     if (stats.defined()) e.moments = moments;
@@ -247,8 +217,8 @@ void run(const Geometry& g, const Read& read, const float* w, Epilogue e, T* out
             RG_LAUNCH((convolve<T, kGradient, false, Read>), grid, kThreads, 0, stream(), g, read, w, e, out);
     }
     if (stats.defined())
-        RG_LAUNCH(merge_moments, unsigned(g.out_c), 32, 0, stream(), moments, int(blocks), g.pixels(), g.out_c,
-                  pointer<float>(stats));
+        RG_LAUNCH(merge_moments<BlockPixels>, unsigned(g.out_c), 32, 0, stream(), moments, int(blocks),
+                  BlockPixels{g.pixels()}, g.out_c, pointer<float>(stats));
 }
 
 Geometry geometry(const Tensor& in, const Shape& out, int64_t r, int64_t s, const Attrs& a) {

@@ -9,7 +9,9 @@
 #include "gpu/scratch.cuh"
 #include "gpu/scratch_stack.h"
 
+#include <cstdlib>
 #include <map>
+#include <string_view>
 #include <vector>
 
 namespace rg::gpu {
@@ -35,14 +37,29 @@ thread_local CudaDevice* current = nullptr; // of the kernel that is being launc
 
 __global__ void do_nothing() {}
 
+/// With the kernels that RG_GPU_KERNELS asks for: portable, hopper.
+Machine machine_of(const cudaDeviceProp& properties) {
+    Machine machine{.processors = properties.multiProcessorCount};
+    const char* const variable = std::getenv("RG_GPU_KERNELS");
+    const std::string_view wanted = variable ? variable : "", built = RG_CUDA_ARCH;
+    if (wanted.empty() || wanted == "portable") return machine;
+    RG_CHECK(wanted == "hopper", "RG_GPU_KERNELS: expected portable or hopper, got ", wanted);
+    RG_CHECK(properties.major == 9 && properties.minor == 0 && built.find("sm_90a") != built.npos,
+             "RG_GPU_KERNELS: hopper takes a GPU of sm_90 and a build for sm_90a, got sm_", properties.major,
+             properties.minor, " and a build for ", built);
+    machine.hopper = true;
+    return machine;
+}
+
 class CudaDevice final : public Device {
 public:
     explicit CudaDevice(int index) : index_(index) {
         check(cudaSetDevice(index), "cudaSetDevice");
         cudaDeviceProp properties;
         check(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties");
+        machine_ = machine_of(properties);
         name_ = cat(properties.name, " (sm_", properties.major, properties.minor, ", ", properties.totalGlobalMem >> 30,
-                    " GiB)");
+                    machine_.hopper ? " GiB, hopper kernels)" : " GiB)");
         cudaFuncAttributes attributes;
         if (cudaFuncGetAttributes(&attributes, do_nothing) != cudaSuccess) {
             (void)cudaGetLastError();
@@ -99,6 +116,7 @@ public:
     std::unique_ptr<Graph> capture(const std::function<void()>& work) override;
 
     cudaStream_t stream() const { return stream_; }
+    const Machine& machine() const { return machine_; }
     ScratchStack& scratch() { return scratch_; }
 
 private:
@@ -109,6 +127,7 @@ private:
 
     int index_;
     std::string name_;
+    Machine machine_;
     cudaStream_t stream_ = nullptr;
     std::multimap<size_t, void*> free_;
     std::map<void*, size_t> sizes_; // of what is in use
@@ -159,6 +178,7 @@ std::unique_ptr<Device::Graph> CudaDevice::capture(const std::function<void()>& 
 void* take_scratch(size_t bytes) { return current->scratch().take(bytes); }
 void give_back_scratch(void*) { current->scratch().give_back(); }
 cudaStream_t stream() { return current->stream(); }
+const Machine& machine() { return current->machine(); }
 
 Found find_devices() {
     int count = 0;

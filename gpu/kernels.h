@@ -5,6 +5,7 @@
 #pragma once
 
 #include "core/op_table.h"
+#include "gpu/machine.h"
 
 namespace rg {
 #define RG_DECLARE(name) void name(const Call&);
@@ -15,6 +16,8 @@ namespace gpu_on_host {
 RG_OPS(RG_DECLARE)
 /// By op. Tensors are in the host's memory.
 Kernel kernel(Op op);
+/// What the ops take the executor for.
+Machine& settable_machine();
 } // namespace gpu_on_host
 #undef RG_DECLARE
 } // namespace rg

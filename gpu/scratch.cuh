@@ -1,7 +1,8 @@
-// Memory that the kernels of one op need between them.
+// What the host's side of an op has around it: memory that its kernels need between them, the stream, the GPU.
 #pragma once
 
 #include "gpu/cuda.cuh"
+#include "gpu/machine.h"
 
 namespace rg::RG_GPU {
 
@@ -11,6 +12,7 @@ void* take_scratch(size_t bytes);
 void give_back_scratch(void* piece);
 /// Where the ops of this thread run.
 cudaStream_t stream();
+const Machine& machine();
 
 template <class T>
 class Scratch {

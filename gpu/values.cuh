@@ -21,14 +21,16 @@ __device__ __forceinline__ void load_8(const float* at, float (&v)[8]) {
     v[0] = low.x, v[1] = low.y, v[2] = low.z, v[3] = low.w;
     v[4] = high.x, v[5] = high.y, v[6] = high.z, v[7] = high.w;
 }
-__device__ __forceinline__ void load_8(const bf16* at, float (&v)[8]) {
-    const uint4 bits = *reinterpret_cast<const uint4*>(at);
+__device__ __forceinline__ void unpack_8(uint4 bits, float (&v)[8]) {
     const uint32_t pairs[4] = {bits.x, bits.y, bits.z, bits.w};
     RG_UNROLL
     for (int i = 0; i < 4; ++i) {
         const float2 pair = unpack_bf16(pairs[i]);
         v[2 * i] = pair.x, v[2 * i + 1] = pair.y;
     }
+}
+__device__ __forceinline__ void load_8(const bf16* at, float (&v)[8]) {
+    unpack_8(*reinterpret_cast<const uint4*>(at), v);
 }
 
 __device__ __forceinline__ void clear(float (&v)[8]) {

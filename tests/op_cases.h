@@ -124,6 +124,9 @@ inline void add_convs(std::vector<OpCase>& cases) {
              {3, 4, 6, 32, 16, 3, 3, 1, 2},                //
              {1, 3, 4, 16, 16, 3, 3, 1, 3, true, true},    //
              {2, 8, 8, 64, 64, 3, 3, 1, 1, true, true},    // filters that are cached in parts
+             {9, 8, 8, 32, 32, 3, 3, 1, 1, true, true},    // whole tiles on Hopper GPUs, of each width
+             {2, 16, 16, 32, 64, 3, 3, 1, 1, true, true},  //
+             {1, 24, 32, 64, 32, 3, 3, 1, 1},              //
              {3, 9, 7, 64, 32, 3, 3, 1, 1, true, true},    // extents that no tile of 4 divides
              {1, 8, 8, 128, 128, 3, 3, 1, 1},              //
              {1, 6, 9, 128, 48, 3, 3, 1, 0},               //
@@ -283,6 +286,9 @@ inline void add_joined(std::vector<OpCase>& cases) {
                                                              {2, 7, 6, 11, 17, 1, 1, 2, 0, true, true},
                                                              {1, 10, 9, 3, 16, 5, 5, 1, 2, false},
                                                              {18, 8, 8, 32, 48, 3, 3, 1, 1, true, true},
+                                                             {2, 8, 32, 32, 32, 3, 3, 1, 1, true, true},
+                                                             {1, 16, 16, 64, 32, 3, 3, 1, 1, true, true},
+                                                             {3, 8, 8, 64, 64, 3, 3, 1, 1, false, true},
                                                              {0, 4, 4, 8, 8, 3, 3, 1, 1}})
         for (bool relu : {false, true}) {
             const Shape x{g.n, g.h, g.w, g.c}, w{g.k, g.r, g.s, g.c};

@@ -3,7 +3,9 @@
 #include "gpu/kernels.h"
 #include "gpu/simt/executor.h"
 #include "tests/op_check.h"
+#include "tests/temp_dir.h"
 
+#include <algorithm>
 #include <doctest/doctest.h>
 
 using namespace rg;
@@ -14,6 +16,12 @@ namespace {
 bool infinite_products(const OpCase& c) {
     const bool convolves = c.op == Op::conv2d || c.op == Op::conv2d_dgrad || c.op == Op::conv2d_wgrad;
     return convolves && (c.in[0].draw == Draw::special || c.in[1].draw == Draw::special);
+}
+
+/// Whether conv_hopper.cu does the case, or a part of it.
+bool launched_on_hopper() {
+    const std::vector<std::string> names = simt::take_launched();
+    return std::any_of(names.begin(), names.end(), [](const auto& name) { return contains(name, "convolve_tiles"); });
 }
 
 } // namespace
@@ -45,6 +53,45 @@ TEST_SUITE("simt") {
                 }
             }
         }
+        simt::settings() = {};
+    }
+
+    // Few tiles for many blocks, and many for one, that goes round its stages.
+    TEST_CASE("simt ops: the kernels for Hopper GPUs agree with the reference in every order of threads") {
+        using gpu_on_host::settable_machine;
+        const Machine before = settable_machine();
+        int tried = 0;
+        for (const OpCase& c : op_cases()) {
+            settable_machine() = {.processors = tried % 2 ? 1 : 3, .hopper = true};
+            const bool convolves =
+                activations(c.op) && c.in.size() > 1 && std::any_of(c.in.begin() + 1, c.in.end(), [](const Input& i) {
+                    return i.shape.rank() == 4 && i.shape[0] % 32 == 0 && i.shape[1] == 3;
+                });
+            if (!c.narrow || !convolves || infinite_products(c)) continue;
+            CAPTURE(describe(c));
+            const std::vector<Tensor> in = draw_inputs(c, DType::f32);
+            simt::take_launched();
+            std::vector<Tensor> first;
+            for (const simt::Settings& settings :
+                 std::initializer_list<simt::Settings>{{}, {simt::Order::reverse, 1, true}, {simt::Order::shuffled}}) {
+                simt::settings() = settings;
+                const KernelRun got = run_kernel(c, in, gpu_on_host::kernel(c.op), 64);
+                if (!launched_on_hopper()) break;
+                CHECK(got.error == "");
+                CAPTURE(int(settings.order));
+                const KernelRun want = first.empty() ? run_kernel(c, in, Backend::reference, 64) : KernelRun{first, ""};
+                for (size_t i = 0; i < want.results.size(); ++i) {
+                    CAPTURE(i);
+                    if (first.empty())
+                        CHECK(differs(got.results[i], want.results[i], c.tolerance) == "");
+                    else
+                        CHECK(same_bits(got.results[i], want.results[i]));
+                }
+                if (first.empty()) ++tried, first = got.results;
+            }
+        }
+        CHECK(tried >= 30);
+        settable_machine() = before;
         simt::settings() = {};
     }
 }
