@@ -54,8 +54,14 @@ say() { tee -a "$report"; }
 
 status=0
 echo "== tests" | say
-if $build/tests/rg_tests -ts=gpu >$build/gpu-tests.txt 2>&1; then :; else status=1; fi
-{ grep -m 20 -E "ERROR|values:|describe" $build/gpu-tests.txt || true; tail -n 3 $build/gpu-tests.txt; } | say
+kinds=portable
+if [ "$capability" = 90a ]; then kinds='portable hopper'; fi
+for kernels in $kinds; do
+    export RG_GPU_KERNELS=$kernels
+    if $build/tests/rg_tests -ts=gpu >$build/gpu-tests.txt 2>&1; then :; else status=1; fi
+    { grep -m 20 -E "ERROR|values:|describe" $build/gpu-tests.txt || true; tail -n 3 $build/gpu-tests.txt; } | say
+done
+export RG_GPU_KERNELS=portable
 
 if command -v compute-sanitizer >/dev/null; then
     echo "== compute-sanitizer: a training step and a prediction" | say
@@ -77,8 +83,15 @@ for precision in bf16 fp32; do
 done
 ours --net B --precision bf16 --batch 32
 ours --net C --precision bf16 --batch 128
-echo "== kernel by kernel, launched one at a time" | say
-$build/bench_train --device cuda --precision bf16 --batch 1024 --seconds 1 --profile 2>&1 | tail -n +3 | say
+for kernels in $kinds; do
+    echo "== $kernels kernels one by one, launched one at a time" | say
+    RG_GPU_KERNELS=$kernels $build/bench_train --device cuda --precision bf16 --batch 1024 --seconds 1 --profile 2>&1 |
+        tail -n +3 | say
+done
+if [ "$capability" = 90a ]; then
+    echo "== training with the kernels for Hopper GPUs, images/s" | say
+    for batch in 256 1024; do RG_GPU_KERNELS=hopper ours --precision bf16 --batch $batch --mode train; done
+fi
 
 for candidate in ${python:-python3 /usr/bin/python3}; do
     if ! "$candidate" -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then continue; fi
