@@ -2,6 +2,7 @@
 // and what it says when one part of that pipeline is wrong.
 #include "core/bf16.h"
 #include "gpu/hopper.cuh"
+#include "gpu/simt/sanitizers.h"
 #include "tests/simt_check.h"
 
 #include <doctest/doctest.h>
@@ -73,7 +74,7 @@ __global__ void __launch_bounds__(kThreads) products_kernel(const uint4* a, cons
                     store_operand(to, values);
             }
             if (!is(Fault::no_proxy_fence)) fence_proxy_async();
-            if (is(Fault::store_after_fence) && thread == 9)
+            if (is(Fault::store_after_fence) && thread == 0)
                 *reinterpret_cast<unsigned*>(stages + stage * kTileBytes) += 1;
             __syncwarp();
             if (lane == 0) mbarrier_arrive(full + stage);
@@ -146,7 +147,10 @@ constexpr const char* kHere = "test_simt_hopper.cpp:";
 void check(Fault fault, std::initializer_list<std::string> parts) {
     CAPTURE(int(fault));
     Products<32> products;
-    check_fault([&] { products.run(fault); }, parts);
+    const auto run = [&] { products.run(fault); };
+    if (simt::kTsan && (fault == Fault::full_parity || fault == Fault::early_release))
+        return check_sanitizer(run, {"data race", kHere});
+    check_fault(run, parts);
 }
 
 } // namespace
@@ -196,6 +200,7 @@ TEST_SUITE("simt") {
     }
 
     TEST_CASE("simt: operands that are not where the descriptor says") {
+        if (simt::kTsan) return; // wrong results, and by chance races: they may be the next tile's
         for (Fault fault : {Fault::strides_swapped, Fault::next_values, Fault::next_rows}) {
             CAPTURE(int(fault));
             Products<64> products;

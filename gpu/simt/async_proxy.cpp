@@ -22,8 +22,11 @@ Barrier& known(const void* barrier, Site site) {
 }
 
 void carry_out(Barrier& barrier, const Barrier::Copy& copy) {
-    note_read(copy.from, size_t(copy.bytes));
-    note_write(copy.to, size_t(copy.bytes));
+    {
+        const FiberAccesses it_is_one;
+        note_read(copy.from, size_t(copy.bytes));
+        note_write(copy.to, size_t(copy.bytes));
+    }
     std::memcpy(copy.to, copy.from, size_t(copy.bytes));
     executor().proxy.operands.copy_done(copy.to, copy.bytes);
     barrier.bytes -= copy.bytes;
@@ -42,6 +45,7 @@ void settle(Barrier& barrier) {
 }
 
 void arrive(uint64_t* at, int bytes, Site site) {
+    const OwnAccesses own;
     Barrier& barrier = known(at, site);
     if (barrier.missing == 0) fail_here(site, cat("more arrivals than the ", barrier.arrivals, " of this barrier"));
     release(&barrier.order);
@@ -120,12 +124,14 @@ uint32_t shared_address(const void* shared, Site site) {
 }
 
 void operand_stored(const void* shared, Site site) {
+    const OwnAccesses own;
     if (reinterpret_cast<uintptr_t>(shared) % 16 != 0) fail_here(site, "store_operand: misaligned");
     if (!in_shared(shared, 16)) fail_here(site, "store_operand: not within a shared array");
     executor().proxy.operands.stored(bytes_of(shared), executor().current().number, site);
 }
 
 void fence_proxy_async() {
+    const OwnAccesses own;
     const int thread = executor().current().number;
     executor().proxy.operands.fence(thread);
     for (auto& [at, barrier] : executor().proxy.barriers) barrier.fenced |= barrier.initialiser == thread;
@@ -134,6 +140,7 @@ void fence_proxy_async() {
 // ---- barriers ------------------------------------------------------------------------------------------------------
 
 void mbarrier_init(uint64_t* at, int arrivals, Site site) {
+    const OwnAccesses own;
     if (!in_shared(at, 8)) fail_here(site, "mbarrier_init: the barrier is not in shared memory");
     if (arrivals < 1) fail_here(site, cat("mbarrier_init: ", arrivals, " arrivals"));
     const auto [barrier, fresh] = executor().proxy.barriers.try_emplace(at);
@@ -149,18 +156,22 @@ void mbarrier_wait(uint64_t* at, int parity, Site site) {
     Barrier& barrier = known(at, site);
     Lane& lane = executor().current();
     while (barrier.phase % 2 == parity) {
-        barrier.waiting.push_back(&lane);
         lane.collective = &kWaiting;
         lane.mask = 0;
         lane.site = site;
         lane.state = State::waiting;
-        settle(barrier);
+        {
+            const OwnAccesses own;
+            barrier.waiting.push_back(&lane);
+            settle(barrier);
+        }
         if (lane.state == State::waiting) executor().wait(lane);
     }
     acquire(&barrier.order);
 }
 
 void bulk_copy(void* to, const void* from, int bytes, uint64_t* at, Site site) {
+    const OwnAccesses own;
     Barrier& barrier = known(at, site);
     const auto misaligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 != 0; };
     if (bytes <= 0 || bytes % 16 != 0 || misaligned(to) || misaligned(from))

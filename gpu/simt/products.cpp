@@ -49,7 +49,10 @@ void read(uint64_t descriptor, int first, int pieces, float* to) {
     for (int i = 0; i < pieces; ++i)
         for (int v = 0; v < kSum / kRun; ++v) {
             const std::byte* const piece = Operand(descriptor).piece(first + i, v);
-            note_read(piece, kRun * kRun * 2);
+            {
+                const FiberAccesses it_is_one;
+                note_read(piece, kRun * kRun * 2);
+            }
             uint16_t bits[kRun][kRun];
             std::memcpy(bits, piece, sizeof bits);
             for (int row = 0; row < kRun; ++row)
@@ -89,6 +92,7 @@ struct Arguments {
 };
 
 void issue(void* const (&data)[kWarp], unsigned, int values) {
+    const OwnAccesses own;
     const auto of = [&](int lane) { return *static_cast<const Arguments*>(data[lane]); };
     Product p{{}, values, of(0).a, of(0).b, of(0).site};
     for (int lane = 0; lane < kWarp; ++lane) {
@@ -139,6 +143,7 @@ void finish(WarpProducts& warp, const Product& p) {
 }
 
 void finish_all(void* const (&)[kWarp], unsigned, int) {
+    const OwnAccesses own;
     WarpProducts& warp = executor().proxy.warps[warp_index()];
     for (const auto& group : std::exchange(warp.groups, {}))
         for (const Product& p : group) finish(warp, p);
@@ -146,11 +151,15 @@ void finish_all(void* const (&)[kWarp], unsigned, int) {
 }
 
 void commit(void* const (&)[kWarp], unsigned, int) {
+    const OwnAccesses own;
     WarpProducts& warp = executor().proxy.warps[warp_index()];
     warp.groups.push_back(std::exchange(warp.open, {}));
 }
 
-void fence(void* const (&)[kWarp], unsigned, int) { executor().proxy.warps[warp_index()].fenced = true; }
+void fence(void* const (&)[kWarp], unsigned, int) {
+    const OwnAccesses own;
+    executor().proxy.warps[warp_index()].fenced = true;
+}
 
 } // namespace
 

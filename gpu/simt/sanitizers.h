@@ -23,6 +23,8 @@
 extern "C" {
 void __tsan_read_range(void* address, unsigned long bytes);
 void __tsan_write_range(void* address, unsigned long bytes);
+void __tsan_ignore_thread_begin();
+void __tsan_ignore_thread_end();
 }
 #endif
 
@@ -45,12 +47,28 @@ inline void release(void* address) { __tsan_release(address); }
 inline void acquire(void* address) { __tsan_acquire(address); }
 inline void note_read(const void* memory, size_t bytes) { __tsan_read_range(const_cast<void*>(memory), bytes); }
 inline void note_write(void* memory, size_t bytes) { __tsan_write_range(memory, bytes); }
+/// Within its scope, what the C library does for the executor (memory, copies) is no access of the fiber's either.
+struct OwnAccesses {
+    OwnAccesses() { __tsan_ignore_thread_begin(); }
+    ~OwnAccesses() { __tsan_ignore_thread_end(); }
+};
+/// Within that of one of those: accesses of the fiber's after all.
+struct FiberAccesses {
+    FiberAccesses() { __tsan_ignore_thread_end(); }
+    ~FiberAccesses() { __tsan_ignore_thread_begin(); }
+};
 #else
 inline constexpr bool kTsan = false;
 inline void release(void*) {}
 inline void acquire(void*) {}
 inline void note_read(const void*, size_t) {}
 inline void note_write(void*, size_t) {}
+struct OwnAccesses {
+    OwnAccesses() {}
+};
+struct FiberAccesses {
+    FiberAccesses() {}
+};
 #endif
 
 } // namespace rg::simt
