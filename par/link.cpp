@@ -145,6 +145,13 @@ size_t Link::wait(Channel& channel, const Operation& op, int round) {
     return bytes;
 }
 
+bool Link::test(Channel& channel, size_t* bytes) {
+    Slot& s = slots_[size_t(channel.slot_)];
+    *bytes = s.bytes;
+    if (s.in_flight && do_test(channel.slot_, bytes)) s.in_flight = false;
+    return !s.in_flight;
+}
+
 void Link::wait_for(std::atomic_ref<uint64_t> word, uint64_t value, int peer, const char* doing, const Operation& op,
                     int round) {
     const double late = poll([&] {

@@ -3,7 +3,7 @@
 // A Link is one rank's view of a fixed set of ranks: who I am, and channels. A channel is opened once over a fixed
 // buffer (send or receive, one peer, one tag), then started and waited for any number of times; a steady training
 // step opens nothing. There are two makes: MPI point-to-point (mpi_link.h) and ranks as threads of one process
-// (thread_link.h). Messages of one sender, receiver and tag arrive in the order in which they were started. Where all
+// (thread_link.h); and the link of some of the ranks, over either (sub_link.h). Messages of one sender, receiver and tag arrive in the order in which they were started. Where all
 // ranks are on one node, a Link also gives memory that they share. One thread at a time may use a Link. Collectives
 // are not here: see group.h.
 #pragma once
@@ -78,7 +78,7 @@ public:
 
     int rank() const { return rank_; }
     int size() const { return size_; }
-    /// Place among the ranks that share this machine's memory, and how many they are.
+    /// Place among the program's ranks that share this machine's memory, and how many they are.
     int local_rank() const { return local_rank_; }
     int local_size() const { return local_size_; }
 
@@ -92,6 +92,8 @@ public:
     /// Gives the bytes that were received (or sent). Polls, then yields the core, then naps, so that more ranks than
     /// cores do not starve each other. Error past the deadline: names both ranks, the operation, round and bytes.
     size_t wait(Channel& channel, const Operation& op, int round = 0);
+    /// Whether it has gone or come; then *bytes is its length. For those who have something else to do meanwhile.
+    bool test(Channel& channel, size_t* bytes);
 
     /// Memory shared by all ranks, zero at first; null, on all of them, where they are not all on one node or it cannot
     /// be had. Collective, and blocks until all have called it, so agree on it before (Handshake).
@@ -127,11 +129,14 @@ protected:
 
 private:
     friend class Channel;
+    friend class SubLink; // asks the link below for its peers
     virtual void do_open(int slot, void* data) = 0;
     virtual void do_start(int slot) = 0;
     /// True when the message has gone or come; then *bytes is its length. Errors of the transport are thrown.
     virtual bool do_test(int slot, size_t* bytes) = 0;
     virtual void do_close(int slot) = 0;
+    /// Takes short messages of this peer and tag that nobody will ever receive, where a transport would keep them.
+    virtual void discard(int /*peer*/, int /*tag*/) {}
     /// Throws PeerFailed where that is known; called between the polls of wait_for().
     virtual void check_peers() {}
 

@@ -22,6 +22,8 @@ namespace rg::par {
 namespace {
 
 constexpr size_t kPage = 4096;
+constexpr double kWithdrawSeconds = 0.02;
+constexpr int kShort = 4096; // bytes; MPI libraries send so few without asking the receiver
 
 void check(int code, const char* operation, int rank, int peer = -1, size_t bytes = 0) {
     if (code == MPI_SUCCESS) [[likely]]
@@ -173,9 +175,32 @@ private:
         return true;
     }
 
+    /// In flight: after an error of a task, which the program survives, or at the end. A receive is taken back unless
+    /// its message is on the way already; then, and for a send, the memory must stay until it has come or gone. A send
+    /// that nobody takes would wait forever, so the time is bounded.
     void do_close(int i) override {
-        if (slot(i).in_flight) MPI_Cancel(&requests_[size_t(i)]); // after an error only; the job is about to end
-        MPI_Request_free(&requests_[size_t(i)]);
+        MPI_Request* request = &requests_[size_t(i)];
+        if (slot(i).in_flight) {
+            if (!slot(i).send) MPI_Cancel(request);
+            int done = 0;
+            for (const double begin = MPI_Wtime(); !done && MPI_Wtime() < begin + kWithdrawSeconds;)
+                MPI_Test(request, &done, MPI_STATUS_IGNORE);
+        }
+        MPI_Request_free(request);
+    }
+
+    /// A long message is still in the memory of its sender, who may have freed it: it is never asked for.
+    void discard(int peer, int tag) override {
+        std::vector<char> scratch(kShort);
+        for (;;) {
+            int there = 0, count = 0;
+            MPI_Status status;
+            check(MPI_Iprobe(peer, tag, comm_, &there, &status), "MPI_Iprobe", rank(), peer);
+            if (there) MPI_Get_count(&status, MPI_BYTE, &count);
+            if (!there || count > kShort) return;
+            check(MPI_Recv(scratch.data(), count, MPI_BYTE, peer, tag, comm_, MPI_STATUS_IGNORE), "MPI_Recv", rank(),
+                  peer);
+        }
     }
 
     MPI_Comm comm_;

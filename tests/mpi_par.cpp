@@ -9,6 +9,7 @@
 #include "core/rng.h"
 #include "par/aggregate.h"
 #include "par/session.h"
+#include "par/task_pool.h"
 
 #include <algorithm>
 #include <cmath>
@@ -114,6 +115,65 @@ void check_others(Checks& checks) {
     checks.expect(named, "the differing rank named");
 }
 
+/// Tasks on one rank and on groups; failures in groups, also of everybody, who share memory; a cancel; reports.
+void check_task_pool(Checks& checks) {
+    const int n = checks.group.size();
+    const par::TaskTable table = {
+        {"sum",
+         [](par::TaskContext& task, const Json& odd) -> Json {
+             Group& group = task.group();
+             std::vector<float> values(odd.as_int() < group.size() ? 900 : 50'000);
+             for (const auto algorithm :
+                  {Algorithm::automatic, Algorithm::ring, Algorithm::small, Algorithm::automatic}) {
+                 for (size_t i = 0; i < values.size(); ++i) values[i] = value_of(i, group.rank());
+                 group.allreduce_sum(values, "values", algorithm);
+                 if (algorithm == Algorithm::ring && group.rank() == odd.as_int()) fail("planted");
+                 task.report(group.size());
+             }
+             return double(values.back());
+         }},
+        {"endless",
+         [](par::TaskContext& task, const Json&) {
+             int64_t times = 0;
+             for (; !task.cancelled(); ++times) task.report(times), usleep(100);
+             return Json(times);
+         }},
+    };
+    par::run_task_pool(checks.group.link(), table, [&](par::TaskPool& pool) {
+        int reports = 0;
+        pool.after_each([&](const par::TaskRecord& task, const Json& data) {
+            if (task.function == "endless" && data.as_int() == 5) pool.cancel(task.id);
+            reports += task.function == "sum" && data.as_int() == task.size;
+        });
+        int wrong = 0, expected_reports = 0;
+        for (int round = 0; round < 3; ++round)
+            for (int size = 1; size <= n; ++size)
+                for (int odd = 0; odd <= size; ++odd) { // odd == size: none fails
+                    pool.submit("sum", odd, size);
+                    pool.submit("endless", {});
+                }
+        for (const par::TaskRecord* task : pool.fetch_outputs()) {
+            if (task->function == "endless") {
+                wrong += task->state != par::TaskState::cancelled || task->output.as_int() < 5;
+                continue;
+            }
+            const int odd = int(task->args.as_int());
+            float sum = 0;
+            for (int r = 0; r < task->size; ++r) sum += value_of(49'999, r);
+            if (odd < task->size) {
+                const std::string at = task->size > 1 ? cat(" (rank ", task->ranks[size_t(odd)], ")") : "";
+                wrong += task->state != par::TaskState::failed || task->error != "planted" + at;
+            } else {
+                wrong += task->state != par::TaskState::finished || task->output.as_double() != double(sum);
+                expected_reports += 4;
+            }
+        }
+        checks.expect(wrong == 0, "tasks that end as they should");
+        checks.expect(reports >= expected_reports, "all reports");
+    });
+    checks.group.barrier("after the pool");
+}
+
 /// One rank misbehaves; gives nothing back but the error or the abort that must follow.
 void misbehave(Group& group, std::string_view how, int odd) {
     std::vector<float> values(100'000, 1.0f);
@@ -139,6 +199,7 @@ int run(Group& group, int argc, char** argv) {
     check_allreduce(checks, Algorithm::automatic);
     if (group.local_size() == group.size()) check_shared(checks);
     check_others(checks);
+    check_task_pool(checks);
     if (group.size() > 1) {
         std::vector<float> values(1000, 1.0f);
         group.allreduce_sum(values, "the library's own", Algorithm::mpi);

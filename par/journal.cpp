@@ -1,0 +1,55 @@
+// One write() per line, then fsync(): a line is whole or it is the last one.
+#include "par/journal.h"
+
+#include "core/atomic_file.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <filesystem>
+#include <unistd.h>
+
+namespace rg::par {
+
+Journal::Journal(const std::string& path) : path_(path) {
+    if (path_.empty()) return;
+    size_t whole = 0; // bytes of whole lines
+    if (std::filesystem::exists(path_)) {
+        const std::string text = read_file(path_);
+        for (size_t end; (end = text.find('\n', whole)) != std::string::npos; whole = end + 1) {
+            const Json entry = Json::parse(std::string_view(text).substr(whole, end - whole), path_);
+            const std::string& state = entry.at("state").as_string();
+            if (state == "finished" || state == "cancelled") entries_.push_back(entry);
+        }
+    }
+    file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    RG_CHECK(file_ >= 0 && ::ftruncate(file_, off_t(whole)) == 0, "journal: cannot open ", path_, ": ",
+             std::strerror(errno));
+}
+
+Journal::~Journal() {
+    if (file_ >= 0) ::close(file_);
+}
+
+std::optional<Json> Journal::take(const std::string& function, const Json& args) {
+    const auto found = std::find_if(entries_.begin(), entries_.end(), [&](const Json& entry) {
+        return entry.at("function").as_string() == function && entry.at("args") == args;
+    });
+    if (found == entries_.end()) return {};
+    Json entry = std::move(*found);
+    entries_.erase(found);
+    return entry;
+}
+
+void Journal::write(const Json& entry) {
+    if (file_ < 0) return;
+    const std::string line = entry.dump() + "\n";
+    ssize_t n;
+    do n = ::write(file_, line.data(), line.size());
+    while (n < 0 && errno == EINTR);
+    RG_CHECK(n == ssize_t(line.size()) && ::fsync(file_) == 0, "journal: cannot append to ", path_, ": ",
+             std::strerror(n >= 0 && n < ssize_t(line.size()) ? ENOSPC : errno));
+}
+
+} // namespace rg::par

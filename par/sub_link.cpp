@@ -1,0 +1,128 @@
+// Translation of ranks and tags, and the notices by which the ranks of a group learn how each other ended.
+#include "par/sub_link.h"
+
+#include <algorithm>
+
+namespace rg::par {
+
+namespace {
+
+// Tags of sub-links lie above all others; MPI promises 32767 at least.
+constexpr int kFirstTag = 64, kTagsEach = 16, kNoticeTag = kTagsEach - 1, kLinks = 2000;
+// Notices are looked for at some polls only: a poll costs as much as the message that it waits for.
+constexpr uint64_t kPollsPerCheck = 64;
+// The first byte of a notice.
+constexpr char kWell = '.', kFailed = '!', kEcho = '~';
+
+/// Freeing a window is collective, and a rank that failed may have let go of its part: then nobody frees it.
+class SubWindow final : public SharedWindow {
+public:
+    SubWindow(std::unique_ptr<SharedWindow> window, std::vector<std::byte*> parts, const bool& failed)
+        : SharedWindow(std::move(parts), window->bytes()), window_(std::move(window)), failed_(failed) {}
+    ~SubWindow() override {
+        if (failed_) (void)window_.release();
+    }
+
+private:
+    std::unique_ptr<SharedWindow> window_;
+    const bool& failed_; // the link's
+};
+
+int place_of(const std::vector<int>& members, int rank) {
+    const auto found = std::find(members.begin(), members.end(), rank);
+    RG_CHECK(found != members.end(), "sub-link: expected rank ", rank, " among its members");
+    return int(found - members.begin());
+}
+
+} // namespace
+
+SubLink::SubLink(Link& whole, std::vector<int> members, int64_t number)
+    : Link(place_of(members, whole.rank()), int(members.size()), whole.local_rank(), whole.local_size()),
+      whole_(whole),
+      members_(std::move(members)),
+      first_tag_(kFirstTag + int(number % kLinks) * kTagsEach),
+      notices_(members_.size()) {
+    set_deadline(whole.deadline());
+    for (int q = 0; q < size(); ++q) {
+        if (q == rank()) continue;
+        Notice& notice = notices_[size_t(q)];
+        notice.in =
+            whole_.open_receive(notice.theirs.data(), kNoticeBytes, members_[size_t(q)], first_tag_ + kNoticeTag);
+        whole_.start(notice.in);
+    }
+}
+
+std::string SubLink::finish(const std::string& error, bool echo) {
+    const Operation op{"task", "end on all ranks of its group", kNoticeBytes};
+    const char kind = error.empty() ? kWell : echo ? kEcho : kFailed;
+    for (int q = 0; q < size(); ++q) {
+        if (q == rank()) continue;
+        Notice& notice = notices_[size_t(q)];
+        notice.mine[0] = kind;
+        error.copy(notice.mine.data() + 1, kNoticeBytes - 2);
+        notice.out = whole_.open_send(notice.mine.data(), kNoticeBytes, members_[size_t(q)], first_tag_ + kNoticeTag);
+        whole_.start(notice.out);
+    }
+    const auto on_rank = [&](std::string_view text, int q) {
+        return size() == 1 ? std::string(text) : cat(text, " (rank ", members_[size_t(q)], ")");
+    };
+    std::string first = kind == kFailed ? on_rank(error, rank()) : "", heard = kind == kEcho ? error : "";
+    for (int q = 0; q < size(); ++q) {
+        if (q == rank()) continue;
+        Notice& notice = notices_[size_t(q)];
+        whole_.wait(notice.in, op);
+        const char theirs = notice.theirs[0];
+        if (theirs == kFailed && (first.empty() || q < rank())) first = on_rank(notice.theirs.data() + 1, q);
+        if (theirs == kEcho && heard.empty()) heard = notice.theirs.data() + 1;
+    }
+    for (int q = 0; q < size(); ++q)
+        if (q != rank()) whole_.wait(notices_[size_t(q)].out, op);
+    if (first.empty()) first = heard;
+    failed_ = !first.empty();
+    // All that was sent before the notices is here by now.
+    for (int q = 0; q < size() && failed_; ++q)
+        for (int tag = 0; tag < kNoticeTag && q != rank(); ++tag) whole_.discard(members_[size_t(q)], first_tag_ + tag);
+    return first;
+}
+
+std::unique_ptr<SharedWindow> SubLink::open_shared(size_t bytes_per_rank) {
+    if (size() < whole_.size()) return nullptr;
+    std::unique_ptr<SharedWindow> window = whole_.open_shared(bytes_per_rank);
+    if (!window) return nullptr;
+    std::vector<std::byte*> parts;
+    for (int q = 0; q < size(); ++q) parts.push_back(window->part(q));
+    return std::make_unique<SubWindow>(std::move(window), std::move(parts), failed_);
+}
+
+void SubLink::do_open(int i, void* data) {
+    const Slot& s = slot(i);
+    RG_CHECK(s.tag >= 0 && s.tag < kNoticeTag, "sub-link: expected a tag in 0..", kNoticeTag - 1, ", got ", s.tag);
+    if (channels_.size() <= size_t(i)) channels_.resize(size_t(i) + 1);
+    const int peer = members_[size_t(s.peer)], tag = first_tag_ + s.tag;
+    channels_[size_t(i)] =
+        s.send ? whole_.open_send(data, s.bytes, peer, tag) : whole_.open_receive(data, s.bytes, peer, tag);
+}
+
+void SubLink::do_start(int i) { whole_.start(channels_[size_t(i)]); }
+
+bool SubLink::do_test(int i, size_t* bytes) {
+    if (whole_.test(channels_[size_t(i)], bytes)) return true;
+    if (++polls_ % kPollsPerCheck == 0) check_peers();
+    return false;
+}
+
+void SubLink::do_close(int i) { Channel closed = std::move(channels_[size_t(i)]); }
+
+void SubLink::check_peers() {
+    whole_.check_peers();
+    for (int q = 0; q < size(); ++q) {
+        if (q == rank()) continue;
+        Notice& notice = notices_[size_t(q)];
+        size_t bytes = 0;
+        if (!notice.come && whole_.test(notice.in, &bytes)) notice.come = true;
+        // A rank that ended well is no reason to stop: its last message may still be on the way.
+        if (notice.come && notice.theirs[0] != kWell) throw PeerFailed(notice.theirs.data() + 1);
+    }
+}
+
+} // namespace rg::par

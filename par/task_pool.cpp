@@ -1,0 +1,462 @@
+// The controller keeps a line of mail to every other rank, and which task each rank is on. All it does happens in
+// serve(): take what has come, give free ranks their next task, see who has been silent for too long.
+//
+// Letters to a rank: run (a task, with function, arguments and the ranks of its group), cancel, here (the controller
+// lives), end. From the first rank of a group: report, here (the task lives), done, failed. The others of the group
+// send nothing; they are free when the first says so.
+#include "par/task_pool.h"
+
+#include "par/journal.h"
+#include "par/mail.h"
+#include "par/sub_link.h"
+
+#include <algorithm>
+#include <chrono>
+#include <deque>
+#include <thread>
+
+namespace rg::par {
+
+namespace {
+
+enum Kind : char { run = 'r', cancel = 'c', here = 'h', end = 'e', report = 'p', done = 'd', failed = 'f' };
+
+double seconds_now() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// Between two looks at the mail of a rank that has nothing to do. The cores belong to those that compute.
+class Rest {
+public:
+    void take() {
+        if (++times_ <= kYields)
+            std::this_thread::yield();
+        else
+            std::this_thread::sleep_for(std::chrono::microseconds(std::min(kLongest, 50 * (times_ - kYields))));
+    }
+    void reset() { times_ = 0; }
+
+private:
+    static constexpr int kYields = 100, kLongest = 1000;
+    int times_ = 0;
+};
+
+/// How a function ended on the ranks of its group.
+struct Outcome {
+    Json output;
+    std::string error; // empty: well
+};
+
+/// Runs a task on this rank; all ranks of the group do. `make_context` gives the function's view of the pool.
+template <class MakeContext>
+Outcome run_task(Link& link, const TaskTable& functions, int64_t id, const Json& task,
+                 const MakeContext& make_context) {
+    std::vector<int> members;
+    for (const Json& rank : task.at("ranks").as_array()) members.push_back(int(rank.as_int()));
+    SubLink sub_link(link, std::move(members), id);
+    Outcome outcome;
+    bool echo = false;
+    Group group(sub_link); // lives until all have ended: peers may be reading from its buffers
+    try {
+        auto context = make_context(group);
+        const std::string& function = task.at("function").as_string();
+        const auto found = functions.find(function);
+        RG_CHECK(found != functions.end(), "task pool: rank ", link.rank(), " has no function ", function);
+        outcome.output = found->second(context, task.at("args"));
+    } catch (const PeerFailed& error) {
+        echo = true;
+        outcome.error = error.what();
+    } catch (const std::bad_alloc&) {
+        outcome.error = "out of memory";
+    } catch (const std::exception& error) {
+        outcome.error = error.what();
+        if (outcome.error.empty()) outcome.error = "an error without a text";
+    } catch (...) {
+        outcome.error = "an exception that is no std::exception";
+    }
+    outcome.error = sub_link.finish(outcome.error, echo);
+    return outcome;
+}
+
+/// Everything that a worker rank does.
+class Worker {
+public:
+    Worker(Link& link, const TaskTable& functions) : link_(link), functions_(functions), mail_(link, 0) {}
+
+    void work() {
+        for (;;)
+            for (const Letter& letter : next()) {
+                if (letter.kind == Kind::end) return;
+                if (letter.kind == Kind::run) execute(letter);
+                // else a word that the controller lives, or a cancel that came too late
+            }
+    }
+
+private:
+    struct Context final : TaskContext {
+        Context(Worker& w, Group& g) : TaskContext(g), worker(w) {}
+        void report(const Json& data) override { worker.tell(Kind::report, group(), data.dump()); }
+        bool cancelled() override {
+            worker.tell(Kind::here, group(), {});
+            return worker.seen_ = worker.cancelled_;
+        }
+        Worker& worker;
+    };
+
+    std::vector<Letter> next() {
+        Rest rest;
+        for (double since = seconds_now();;) {
+            std::vector<Letter> letters = mail_.poll();
+            if (!letters.empty()) return letters;
+            RG_CHECK(seconds_now() - since < link_.deadline(), "task pool: expected a word from rank 0, got none in ",
+                     link_.deadline(), " s (rank ", link_.rank(),
+                     "); its task may have stopped, or make too few calls "
+                     "of report(); RG_DEADLINE_S sets the limit");
+            rest.take();
+        }
+    }
+
+    void execute(const Letter& letter) {
+        task_ = letter.task;
+        cancelled_ = seen_ = false;
+        said_ = 0;
+        const Json task = Json::parse(letter.text, "task");
+        const Outcome outcome =
+            run_task(link_, functions_, letter.task, task, [&](Group& group) { return Context(*this, group); });
+        if (task.at("ranks").as_array().front().as_int() != link_.rank()) return;
+        if (!outcome.error.empty())
+            mail_.post({Kind::failed, task_, outcome.error});
+        else
+            mail_.post(
+                {Kind::done, task_, Json::object().set("cancelled", seen_).set("output", outcome.output).dump()});
+    }
+
+    /// From within a task: says something, or now and then that it lives, and hears whether it should end.
+    void tell(Kind kind, const Group& group, const std::string& text) {
+        if (group.rank() != 0) return;
+        const double now = seconds_now();
+        if (kind == Kind::report || now - said_ > link_.deadline() / 4) {
+            mail_.post({kind, task_, text});
+            said_ = now;
+        }
+        for (const Letter& letter : mail_.poll())
+            if (letter.kind == Kind::cancel && letter.task == task_) cancelled_ = true;
+    }
+
+    Link& link_;
+    const TaskTable& functions_;
+    Mail mail_;
+    int64_t task_ = 0;
+    bool cancelled_ = false, seen_ = false; // asked to end; and its function knows
+    double said_ = 0;
+};
+
+} // namespace
+
+const char* name_of(TaskState state) {
+    constexpr const char* kNames[] = {"queued", "running", "finished", "failed", "cancelled"};
+    return kNames[size_t(state)];
+}
+
+struct TaskPool::State {
+    State(Link& l, const TaskTable& f, const std::string& path) : link(l), functions(f), journal(path) {
+        for (int r = 1; r < link.size(); ++r) peers.push_back(std::make_unique<Peer>(link, r));
+    }
+
+    /// What is known of another rank.
+    struct Peer {
+        Peer(Link& link, int rank) : mail(link, rank) {}
+        Mail mail;
+        int64_t task = 0; // 0: free
+        double heard = 0, told = 0;
+    };
+    Peer& peer(int rank) { return *peers[size_t(rank) - 1]; }
+
+    /// The view of the pool of a task that runs on the controller.
+    struct Context final : TaskContext {
+        Context(State& s, Group& g) : TaskContext(g), state(s) {}
+        void report(const Json& data) override {
+            state.guarded([&] {
+                if (state.on_report) state.on_report(state.record(state.own), data);
+                state.serve();
+            });
+        }
+        bool cancelled() override {
+            state.guarded([&] { state.serve(); });
+            return state.own_seen = state.own_cancelled;
+        }
+        State& state;
+    };
+
+    TaskRecord& record(int64_t id) { return tasks.at(size_t(id) - 1); }
+    int64_t& task_of(int rank) { return rank == 0 ? own : peer(rank).task; }
+    bool all_ended() const { return queue.empty() && running == 0; }
+
+    void tell(int rank, Kind kind, int64_t id, const std::string& text = {}) {
+        peer(rank).mail.post({kind, id, text});
+        peer(rank).told = seconds_now();
+    }
+
+    /// Errors of the pool itself, within a task of the controller's, must not pass for errors of the task.
+    template <class F>
+    void guarded(const F& f) {
+        try {
+            f();
+        } catch (...) {
+            fatal = std::current_exception();
+            throw;
+        }
+    }
+
+    void serve() {
+        const double now = seconds_now();
+        if (now - served > link.deadline() / 2) // the silence was this rank's own
+            for (auto& p : peers) p->heard = now;
+        served = now;
+        for (int r = 1; r < link.size(); ++r)
+            for (const Letter& letter : peer(r).mail.poll()) take(r, letter);
+        assign();
+        for (int r = 1; r < link.size(); ++r) watch(r, now);
+    }
+
+    void take(int rank, const Letter& letter) {
+        peer(rank).heard = seconds_now();
+        TaskRecord& task = record(letter.task);
+        if (letter.kind == Kind::report && on_report) on_report(task, Json::parse(letter.text, "report"));
+        if (letter.kind == Kind::failed) finish(task, TaskState::failed, {}, letter.text);
+        if (letter.kind == Kind::done) {
+            const Json end = Json::parse(letter.text, "output");
+            finish(task, end.at("cancelled").as_bool() ? TaskState::cancelled : TaskState::finished, end.at("output"),
+                   {});
+        }
+    }
+
+    void watch(int rank, double now) {
+        Peer& p = peer(rank);
+        if (p.task == 0) {
+            if (now - p.told > link.deadline() / 4 && p.mail.sent()) tell(rank, Kind::here, 0);
+            return;
+        }
+        const TaskRecord& task = record(p.task);
+        if (task.ranks.front() != rank) return; // the first one speaks for all
+        RG_CHECK(now - p.heard < link.deadline(), "task pool: expected a word from rank ", rank, ", got none in ",
+                 link.deadline(), " s (task ", task.id, ", ", task.function, "); it may have stopped, or make too few ",
+                 "calls of report(); RG_DEADLINE_S sets the limit");
+    }
+
+    /// Gives free ranks their tasks, in the order of the queue: a task that asks for many ranks is not overtaken.
+    void assign() {
+        while (!queue.empty()) {
+            TaskRecord& task = record(queue.front());
+            std::vector<int> free;
+            for (int r = 0; r < link.size() && int(free.size()) < task.size; ++r)
+                if (task_of(r) == 0) free.push_back(r);
+            if (int(free.size()) < task.size) return;
+            queue.pop_front();
+            ++running;
+            task.state = TaskState::running;
+            task.ranks = free;
+            const std::string text = description(task).dump();
+            for (const int r : free) {
+                task_of(r) = task.id;
+                if (r == 0) {
+                    own_begun = own_cancelled = own_seen = false;
+                } else {
+                    peer(r).heard = seconds_now();
+                    tell(r, Kind::run, task.id, text);
+                }
+            }
+            began[task.id] = seconds_now();
+            if (on_change) on_change(task);
+        }
+    }
+
+    static Json description(const TaskRecord& task) {
+        return Json::object()
+            .set("function", task.function)
+            .set("args", task.args)
+            .set("ranks", Json(Json::Array(task.ranks.begin(), task.ranks.end())));
+    }
+
+    void finish(TaskRecord& task, TaskState state, Json output, const std::string& error) {
+        if (task.state == TaskState::running) {
+            --running;
+            task.seconds = seconds_now() - began[task.id];
+            for (const int r : task.ranks) task_of(r) = 0;
+        }
+        task.state = state;
+        task.output = std::move(output);
+        task.error = error;
+        // What an interruption cut short is left for the next run.
+        if (!task.from_journal && !(interrupted && state == TaskState::cancelled))
+            journal.write(description(task)
+                              .set("state", name_of(state))
+                              .set("output", task.output)
+                              .set("error", error)
+                              .set("seconds", task.seconds));
+        unfetched.push_back(task.id);
+        if (on_change) on_change(task);
+    }
+
+    void cancel_one(int64_t id) {
+        TaskRecord& task = record(id);
+        if (task.state == TaskState::queued) {
+            std::erase(queue, id);
+            finish(task, TaskState::cancelled, {}, {});
+        } else if (task.state == TaskState::running) {
+            if (task.ranks.front() == 0)
+                own_cancelled = true;
+            else
+                tell(task.ranks.front(), Kind::cancel, id);
+        }
+    }
+
+    void cancel_all() {
+        for (const TaskRecord& task : tasks) cancel_one(task.id);
+    }
+
+    void run_own() {
+        TaskRecord& task = record(own);
+        own_begun = true;
+        const Outcome outcome =
+            run_task(link, functions, own, description(task), [&](Group& group) { return Context(*this, group); });
+        if (fatal) std::rethrow_exception(fatal);
+        if (!outcome.error.empty())
+            finish(task, TaskState::failed, {}, outcome.error);
+        else
+            finish(task, own_seen ? TaskState::cancelled : TaskState::finished, outcome.output, {});
+    }
+
+    /// Whether the ranks that share this rank's task know of it. Within the task nobody would send the letter.
+    bool all_told() {
+        const std::vector<int>& ranks = record(own).ranks;
+        return std::all_of(ranks.begin() + 1, ranks.end(), [&](int r) { return peer(r).mail.sent(); });
+    }
+
+    /// Serves, and runs what falls to this rank, until the condition holds.
+    template <class Condition>
+    void work_until(const Condition& condition) {
+        for (Rest rest;;) {
+            serve();
+            if (condition()) return;
+            if (own && !own_begun && all_told()) {
+                run_own();
+                rest.reset();
+            } else {
+                rest.take();
+            }
+        }
+    }
+
+    void end_all() {
+        interrupted = true;
+        cancel_all();
+        work_until([&] { return all_ended(); });
+        for (int r = 1; r < link.size(); ++r) tell(r, Kind::end, 0);
+        const double since = seconds_now();
+        Rest rest;
+        for (int r = 1; r < link.size(); ++r)
+            while (!peer(r).mail.sent()) {
+                peer(r).mail.poll();
+                RG_CHECK(seconds_now() - since < link.deadline(), "task pool: expected rank ", r,
+                         " to take the end of the pool, got nothing in ", link.deadline(), " s");
+                rest.take();
+            }
+    }
+
+    Link& link;
+    const TaskTable& functions;
+    Journal journal;
+    std::vector<std::unique_ptr<Peer>> peers; // ranks from 1 on
+    std::deque<TaskRecord> tasks;             // by id, from 1; a deque: records stay where they are
+    std::deque<int64_t> queue, unfetched;     // ids: to start; ended and not given to the caller
+    std::map<int64_t, double> began;          // when, by id
+    int running = 0;
+    int64_t own = 0; // the task of rank 0; 0: free
+    bool own_begun = false, own_cancelled = false, own_seen = false, interrupted = false;
+    double served = seconds_now();
+    std::exception_ptr fatal;
+    std::function<void(const TaskRecord&, const Json&)> on_report;
+    std::function<void(const TaskRecord&)> on_change;
+};
+
+TaskPool::TaskPool(Link& link, const TaskTable& functions, const std::string& journal)
+    : state_(new State(link, functions, journal)) {}
+TaskPool::~TaskPool() = default;
+
+Link& TaskPool::link() { return state_->link; }
+
+Future TaskPool::submit(const std::string& function, Json args, int ranks) {
+    RG_CHECK(state_->functions.contains(function), "submit: the pool has no function ", function);
+    RG_CHECK(ranks >= 1 && ranks <= state_->link.size(), "submit ", function, ": expected 1 to ", state_->link.size(),
+             " ranks, got ", ranks);
+    TaskRecord& task = state_->tasks.emplace_back();
+    task.id = int64_t(state_->tasks.size());
+    task.function = function;
+    task.args = std::move(args);
+    task.size = ranks;
+    if (const std::optional<Json> entry = state_->journal.take(function, task.args)) {
+        task.from_journal = true;
+        for (const Json& rank : entry->at("ranks").as_array()) task.ranks.push_back(int(rank.as_int()));
+        task.seconds = entry->at("seconds").as_double();
+        const bool finished = entry->at("state").as_string() == "finished";
+        state_->finish(task, finished ? TaskState::finished : TaskState::cancelled, entry->at("output"), {});
+    } else {
+        state_->queue.push_back(task.id);
+        state_->assign();
+    }
+    return Future(*this, task);
+}
+
+std::vector<const TaskRecord*> TaskPool::fetch_outputs() {
+    state_->work_until([&] { return state_->all_ended(); });
+    state_->unfetched.clear();
+    std::vector<const TaskRecord*> all;
+    for (const TaskRecord& task : state_->tasks) all.push_back(&task);
+    return all;
+}
+
+const TaskRecord* TaskPool::fetch_next() {
+    state_->work_until([&] { return !state_->unfetched.empty() || state_->all_ended(); });
+    if (state_->unfetched.empty()) return nullptr;
+    const TaskRecord* task = &state_->record(state_->unfetched.front());
+    state_->unfetched.pop_front();
+    return task;
+}
+
+void TaskPool::cancel(int64_t id) { state_->cancel_one(id); }
+
+void TaskPool::interrupt() {
+    state_->interrupted = true;
+    state_->cancel_all();
+}
+
+void TaskPool::after_each(std::function<void(const TaskRecord&, const Json&)> callback) {
+    state_->on_report = std::move(callback);
+}
+
+void TaskPool::after_change(std::function<void(const TaskRecord&)> callback) {
+    state_->on_change = std::move(callback);
+}
+
+bool Future::ended() const { return record_->state != TaskState::queued && record_->state != TaskState::running; }
+
+const TaskRecord& Future::wait() {
+    pool_->state_->work_until([&] { return ended(); });
+    return *record_;
+}
+
+void Future::cancel() { pool_->cancel(record_->id); }
+
+void run_task_pool(Link& link, const TaskTable& functions, const std::function<void(TaskPool&)>& control,
+                   const std::string& journal) {
+    if (link.rank() != 0) {
+        Worker(link, functions).work();
+        return;
+    }
+    TaskPool pool(link, functions, journal);
+    control(pool);
+    pool.state_->end_all();
+}
+
+} // namespace rg::par

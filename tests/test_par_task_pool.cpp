@@ -1,0 +1,471 @@
+// The task pool over threads: who runs what and when, and what becomes of tasks that fail, are cancelled or are cut
+// off. Nothing depends on how long something takes: tasks wait for each other's signs, not for the clock.
+
+#include "core/atomic_file.h"
+#include "par/journal.h"
+#include "par/sub_link.h"
+#include "par/task_pool.h"
+#include "par/thread_link.h"
+#include "temp_dir.h"
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <thread>
+
+#include <doctest/doctest.h>
+
+using namespace rg;
+using par::Group;
+using par::Link;
+using par::TaskContext;
+using par::TaskPool;
+using par::TaskRecord;
+using par::TaskState;
+
+namespace {
+
+/// Runs a pool on n ranks of threads.
+void pool_on(int n, const par::TaskTable& table, const std::function<void(TaskPool&)>& control,
+             const std::string& journal = {}) {
+    par::run_threads(n, [&](Link& link) {
+        link.set_deadline(20); // a hang is a failure
+        par::run_task_pool(link, table, control, journal);
+    });
+}
+
+Json square(TaskContext&, const Json& x) { return x.as_int() * x.as_int(); }
+
+/// Reports until it is cancelled; gives how often it did.
+Json until_cancelled(TaskContext& context, const Json&) {
+    int64_t times = 0;
+    for (; !context.cancelled(); ++times) {
+        context.report(times);
+        std::this_thread::sleep_for(std::chrono::microseconds(100)); // a task that computed something would take longer
+    }
+    return times;
+}
+
+std::vector<TaskState> states_of(const std::vector<const TaskRecord*>& tasks) {
+    std::vector<TaskState> states;
+    for (const TaskRecord* task : tasks) states.push_back(task->state);
+    return states;
+}
+
+} // namespace
+
+TEST_SUITE("par") {
+    TEST_CASE("task pool: outputs in the order of submission, on any number of ranks") {
+        for (int n = 1; n <= 4; ++n) {
+            CAPTURE(n);
+            std::vector<int64_t> outputs, ids;
+            pool_on(n, {{"square", square}}, [&](TaskPool& pool) {
+                for (int i = 0; i < 40; ++i) pool.submit("square", i);
+                for (const TaskRecord* task : pool.fetch_outputs()) {
+                    outputs.push_back(task->output.as_int());
+                    ids.push_back(task->id);
+                }
+                if (pool.fetch_next()) outputs.push_back(-1); // all were given
+            });
+            REQUIRE(outputs.size() == 40);
+            for (int i = 0; i < 40; ++i) {
+                CHECK(outputs[size_t(i)] == i * i);
+                CHECK(ids[size_t(i)] == i + 1);
+            }
+        }
+    }
+
+    TEST_CASE("task pool: no tasks at all, and more from a callback") {
+        for (const int n : {1, 3}) {
+            int64_t sum = 0;
+            pool_on(n, {{"square", square}}, [](TaskPool&) {});
+            pool_on(n, {{"square", square}}, [&](TaskPool& pool) {
+                pool.after_change([&](const TaskRecord& task) {
+                    if (task.state == TaskState::finished && task.id < 5) pool.submit("square", task.id);
+                });
+                pool.submit("square", 10);
+                for (const TaskRecord* task : pool.fetch_outputs()) sum += task->output.as_int();
+            });
+            CHECK(sum == 100 + 1 + 4 + 9 + 16);
+        }
+    }
+
+    TEST_CASE("task pool: a free rank takes the next task while another is busy") {
+        // The first task ends only when all others have: whoever has it, the rest do not wait in its line.
+        for (const int n : {2, 4})
+            for (const bool controller_is_busy : {true, false}) {
+                std::atomic<int> ended{0};
+                std::vector<int> ranks;
+                std::vector<int64_t> order;
+                const par::TaskTable table = {{"long",
+                                               [&](TaskContext& context, const Json&) {
+                                                   while (ended < 20) (void)context.cancelled();
+                                                   return Json("long");
+                                               }},
+                                              {"short", [&](TaskContext&, const Json&) { return Json(++ended); }},
+                                              {"first", [&](TaskContext&, const Json&) { return Json(); }}};
+                pool_on(n, table, [&](TaskPool& pool) {
+                    if (!controller_is_busy) pool.submit("first", {}); // rank 0 has this one
+                    const par::Future one = pool.submit("long", {});
+                    for (int i = 0; i < 20; ++i) pool.submit("short", i);
+                    while (const TaskRecord* task = pool.fetch_next()) order.push_back(task->id);
+                    ranks = one.record().ranks;
+                });
+                CHECK(ended == 20);
+                CHECK((ranks == std::vector<int>{0}) == controller_is_busy);
+                REQUIRE(order.size() == (controller_is_busy ? 21 : 22));
+                // Nearly the last to end: its own end may be heard before that of the last short ones.
+                const auto at = std::find(order.begin(), order.end(), controller_is_busy ? 1 : 2);
+                CHECK(order.end() - at <= n);
+            }
+    }
+
+    TEST_CASE("task pool: cancel ends a queued task at once and a running one when it looks; the next one starts") {
+        for (int n = 1; n <= 4; ++n) {
+            CAPTURE(n);
+            std::vector<TaskState> states;
+            std::vector<std::vector<int>> ranks;
+            int64_t reports = 0;
+            bool at_once = false;
+            pool_on(n, {{"until cancelled", until_cancelled}, {"square", square}}, [&](TaskPool& pool) {
+                std::vector<par::Future> endless;
+                for (int i = 0; i < n; ++i) endless.push_back(pool.submit("until cancelled", {}));
+                par::Future queued = pool.submit("square", 3), next = pool.submit("square", 4);
+                queued.cancel();
+                at_once = queued.ended() && next.record().state == TaskState::queued;
+                // Every rank is busy. Cancel one of them: the next in the queue follows it there; then the others.
+                pool.after_each([&](const TaskRecord& task, const Json& times) {
+                    if (times.as_int() == 3 && task.id == n) endless[size_t(n) - 1].cancel();
+                });
+                pool.after_change([&](const TaskRecord& task) {
+                    if (task.id == next.record().id && task.state == TaskState::finished)
+                        for (par::Future& one : endless) one.cancel();
+                });
+                const auto all = pool.fetch_outputs();
+                states = states_of(all);
+                for (const TaskRecord* task : all) ranks.push_back(task->ranks);
+                reports = endless[size_t(n) - 1].record().output.as_int();
+            });
+            std::vector<TaskState> expected(size_t(n) + 1, TaskState::cancelled);
+            expected.push_back(TaskState::finished);
+            CHECK(states == expected);
+            CHECK(at_once);
+            CHECK(ranks[size_t(n)].empty());
+            CHECK(ranks[size_t(n) + 1] == std::vector<int>{n - 1});
+            CHECK(reports >= 3);
+        }
+    }
+
+    TEST_CASE("task pool: what a task throws is its result, and its rank goes on") {
+        const par::TaskTable table = {{"square", square},
+                                      {"fail", [](TaskContext&, const Json&) -> Json { fail("planted: 7 is odd"); }},
+                                      {"memory", [](TaskContext&, const Json&) -> Json { throw std::bad_alloc(); }},
+                                      {"number", [](TaskContext&, const Json&) -> Json { throw 7; }}};
+        for (int n = 1; n <= 4; ++n) {
+            std::vector<std::string> errors;
+            std::vector<TaskState> states;
+            pool_on(n, table, [&](TaskPool& pool) {
+                for (int round = 0; round < 2; ++round)
+                    for (const char* name : {"fail", "square", "memory", "number"}) pool.submit(name, 5);
+                const auto all = pool.fetch_outputs();
+                states = states_of(all);
+                for (const TaskRecord* task : all) errors.push_back(task->error);
+            });
+            for (size_t round = 0; round < 2; ++round) {
+                CHECK(errors[4 * round] == "planted: 7 is odd");
+                CHECK(errors[4 * round + 1].empty());
+                CHECK(errors[4 * round + 2] == "out of memory");
+                CHECK(errors[4 * round + 3] == "an exception that is no std::exception");
+                CHECK(states[4 * round] == TaskState::failed);
+                CHECK(states[4 * round + 1] == TaskState::finished);
+            }
+        }
+    }
+
+    TEST_CASE("task pool: reports come in order, none is lost, also long ones and in the dozens") {
+        for (const int n : {1, 2, 4}) {
+            std::map<int64_t, int64_t> seen;
+            int64_t wrong = 0;
+            const par::TaskTable table = {{"talk", [](TaskContext& context, const Json& times) {
+                                               for (int64_t i = 0; i < times.as_int(); ++i)
+                                                   context.report(Json::object().set("i", i).set(
+                                                       "text", std::string(i % 50 == 0 ? 9000 : 3, 'x')));
+                                               return Json(std::string(20'000, 'y'));
+                                           }}};
+            pool_on(n, table, [&](TaskPool& pool) {
+                pool.after_each([&](const TaskRecord& task, const Json& data) {
+                    wrong += task.state != TaskState::running || data.at("i").as_int() != seen[task.id]++;
+                });
+                for (int i = 0; i < 6; ++i) pool.submit("talk", 200);
+                for (const TaskRecord* task : pool.fetch_outputs())
+                    wrong += task->output.as_string() != std::string(20'000, 'y') || seen[task->id] != 200;
+            });
+            CHECK(wrong == 0);
+            CHECK(seen.size() == 6);
+        }
+    }
+
+    TEST_CASE("task pool: groups of ranks sum among themselves, side by side") {
+        const par::TaskTable table = {
+            {"sum", [](TaskContext& context, const Json& x) {
+                 Group& group = context.group();
+                 std::vector<float> values(1000, float(x.as_int() * (group.rank() + 1)));
+                 for (const auto algorithm : {par::Algorithm::automatic, par::Algorithm::ring, par::Algorithm::small})
+                     group.allreduce_sum(values, "values", algorithm);
+                 context.report(group.size());
+                 return Json(double(values[999]));
+             }}};
+        for (int n = 1; n <= 4; ++n)
+            for (int size = 1; size <= n; ++size) {
+                CAPTURE(n);
+                CAPTURE(size);
+                std::vector<double> sums;
+                int reports = 0, sizes_wrong = 0;
+                pool_on(n, table, [&](TaskPool& pool) {
+                    pool.after_each([&](const TaskRecord&, const Json& at) { reports += at.as_int() == size; });
+                    for (int i = 1; i <= 9; ++i) pool.submit("sum", i, size);
+                    for (const TaskRecord* task : pool.fetch_outputs()) {
+                        sums.push_back(task->output.as_double());
+                        sizes_wrong +=
+                            int(task->ranks.size()) != size || !std::is_sorted(task->ranks.begin(), task->ranks.end());
+                    }
+                });
+                CHECK(reports == 9);
+                CHECK(sizes_wrong == 0);
+                for (int i = 1; i <= 9; ++i)
+                    CHECK(sums[size_t(i) - 1] == double(i * size * (size + 1) / 2 * size * size));
+            }
+    }
+
+    TEST_CASE("task pool: a task for many ranks is not overtaken by later small ones") {
+        std::vector<int64_t> begun;
+        pool_on(3, {{"square", square}}, [&](TaskPool& pool) {
+            pool.after_change([&](const TaskRecord& task) {
+                if (task.state == TaskState::running) begun.push_back(task.id);
+            });
+            for (int i = 0; i < 12; ++i) pool.submit("square", i, i % 3 == 1 ? 3 : 1);
+            pool.fetch_outputs();
+        });
+        CHECK(std::is_sorted(begun.begin(), begun.end()));
+        CHECK(begun.size() == 12);
+    }
+
+    TEST_CASE("task pool: one rank of a group fails, the others hear of it and go on with other tasks") {
+        const par::TaskTable table = {
+            {"square", square}, {"half", [](TaskContext& context, const Json& odd) -> Json {
+                                     Group& group = context.group();
+                                     std::vector<float> values(5000, 1);
+                                     for (int i = 0; i < 5; ++i) {
+                                         if (i == 2 && group.rank() == odd.as_int()) fail("planted failure");
+                                         group.allreduce_sum(values, "values",
+                                                             i % 2 ? par::Algorithm::ring : par::Algorithm::automatic);
+                                     }
+                                     return Json("well");
+                                 }}};
+        for (int n = 2; n <= 4; ++n)
+            for (int odd = 0; odd < n; ++odd) {
+                CAPTURE(n);
+                CAPTURE(odd);
+                std::vector<std::string> ends;
+                pool_on(n, table, [&](TaskPool& pool) {
+                    for (int round = 0; round < 3; ++round) {
+                        pool.submit("half", odd, n);
+                        pool.submit("half", n, n); // nobody fails
+                        pool.submit("square", 3);
+                    }
+                    for (const TaskRecord* task : pool.fetch_outputs())
+                        ends.push_back(task->error + task->output.dump());
+                });
+                REQUIRE(ends.size() == 9);
+                for (size_t round = 0; round < 3; ++round) {
+                    CHECK(ends[3 * round] == cat("planted failure (rank ", odd, ")null"));
+                    CHECK(ends[3 * round + 1] == "\"well\"");
+                    CHECK(ends[3 * round + 2] == "9");
+                }
+            }
+    }
+
+    TEST_CASE("task pool: mistakes of the caller, and of a callback, end the job with their text") {
+        const auto failure = [](int n, const std::function<void(TaskPool&)>& control) {
+            return error_of([&] { pool_on(n, {{"square", square}, {"until cancelled", until_cancelled}}, control); });
+        };
+        for (const int n : {1, 3}) {
+            CHECK(failure(n, [](TaskPool& pool) { pool.submit("cube", 1); }) ==
+                  "submit: the pool has no function cube");
+            CHECK(contains(failure(n, [](TaskPool& pool) { pool.submit("square", 1, 4); }), "got 4"));
+            CHECK(failure(n, [](TaskPool& pool) {
+                      pool.after_each([](const TaskRecord&, const Json&) { fail("callback failed"); });
+                      pool.submit("until cancelled", {});
+                      pool.fetch_outputs();
+                  }) == "callback failed");
+        }
+    }
+
+    TEST_CASE("task pool: a rank that is silent for longer than the deadline ends the job") {
+        std::atomic<bool> leave{false};
+        const par::TaskTable table = {{"silent",
+                                       [&](TaskContext& context, const Json&) {
+                                           while (!leave && context.group().link().rank() >= 0)
+                                               std::this_thread::yield();
+                                           return Json();
+                                       }},
+                                      {"nothing", [](TaskContext&, const Json&) { return Json(); }}};
+        const std::string text = error_of([&] {
+            par::run_threads(2, [&](Link& link) {
+                link.set_deadline(0.3);
+                try {
+                    par::run_task_pool(link, table, [&](TaskPool& pool) {
+                        pool.submit("nothing", {});
+                        pool.submit("silent", {});
+                        pool.fetch_outputs();
+                    });
+                } catch (...) {
+                    leave = true;
+                    throw;
+                }
+            });
+        });
+        CHECK(contains(text, "expected a word from rank 1, got none in 0.3 s (task 2, silent)"));
+    }
+
+    TEST_CASE("task pool: long tasks and ranks without work outlive the deadline, as they say that they live") {
+        std::vector<TaskState> states;
+        const par::TaskTable table = {{"short", [](TaskContext&, const Json&) { return Json(); }},
+                                      {"long", [](TaskContext& context, const Json&) {
+                                           using Clock = std::chrono::steady_clock;
+                                           const auto end = Clock::now() + std::chrono::milliseconds(700);
+                                           while (Clock::now() < end) (void)context.cancelled();
+                                           return Json();
+                                       }}};
+        par::run_threads(3, [&](Link& link) {
+            link.set_deadline(0.3);
+            par::run_task_pool(link, table, [&](TaskPool& pool) {
+                pool.submit("long", {}).wait(); // on rank 0
+                pool.submit("short", {});       // on rank 0
+                pool.submit("long", {});        // on rank 1
+                states = states_of(pool.fetch_outputs());
+            });
+        });
+        CHECK(states == std::vector<TaskState>(3, TaskState::finished));
+    }
+
+    TEST_CASE("task pool: what the controller leaves running is cancelled") {
+        for (int n = 1; n <= 3; ++n)
+            pool_on(n, {{"until cancelled", until_cancelled}}, [&](TaskPool& pool) {
+                for (int i = 0; i < 5; ++i) pool.submit("until cancelled", {});
+            });
+    }
+
+    TEST_CASE("task pool: with a journal, only what had not ended is done again") {
+        for (int n = 1; n <= 3; ++n) {
+            const TempDir folder;
+            const std::string path = folder / "journal.jsonl";
+            std::mutex mutex;
+            std::vector<int64_t> done;
+            bool healthy = false;
+            const par::TaskTable table = {{"work", [&](TaskContext&, const Json& x) {
+                                               const std::lock_guard lock(mutex);
+                                               done.push_back(x.as_int());
+                                               if (x.as_int() == 3 && !healthy) fail("planted");
+                                               return Json(x.as_int() * 1.1);
+                                           }}};
+            pool_on(
+                n, table,
+                [&](TaskPool& pool) {
+                    for (const int x : {1, 2, 2, 3, 4}) pool.submit("work", x);
+                    pool.fetch_outputs();
+                },
+                path);
+            CHECK(std::count(done.begin(), done.end(), 2) == 2);
+
+            // The kill came while a line was written.
+            const std::string whole = read_file(path);
+            write_file_atomic(path, whole + "{\"function\":\"work\",\"ar");
+            done.clear();
+            healthy = true;
+            std::vector<double> outputs;
+            std::vector<bool> kept;
+            pool_on(
+                n, table,
+                [&](TaskPool& pool) {
+                    for (const int x : {1, 2, 2, 2, 3, 4}) pool.submit("work", x);
+                    for (const TaskRecord* task : pool.fetch_outputs()) {
+                        outputs.push_back(task->output.as_double());
+                        kept.push_back(task->from_journal);
+                    }
+                },
+                path);
+            std::sort(done.begin(), done.end());
+            CHECK(done == std::vector<int64_t>{2, 3}); // the third 2 is new, 3 had failed
+            CHECK(outputs == std::vector<double>{1 * 1.1, 2 * 1.1, 2 * 1.1, 2 * 1.1, 3 * 1.1, 4 * 1.1});
+            CHECK(kept == std::vector<bool>{true, true, true, false, false, true});
+            CHECK(read_file(path).starts_with(whole));
+
+            done.clear();
+            pool_on(
+                n, table,
+                [&](TaskPool& pool) {
+                    for (const int x : {1, 2, 2, 2, 3, 4}) pool.submit("work", x);
+                    pool.fetch_outputs();
+                },
+                path);
+            CHECK(done.empty());
+        }
+    }
+
+    TEST_CASE("task pool: an interruption leaves no trace in the journal, a cancel does") {
+        for (const int n : {1, 2}) {
+            const TempDir folder;
+            const std::string path = folder / "journal.jsonl";
+            std::vector<bool> kept;
+            const par::TaskTable table = {{"until cancelled", until_cancelled}};
+            pool_on(
+                n, table,
+                [&](TaskPool& pool) {
+                    pool.submit("until cancelled", 1);
+                    for (int i = 2; i <= 5; ++i) pool.submit("until cancelled", i);
+                    pool.cancel(5);
+                    pool.after_each([&](const TaskRecord&, const Json& times) {
+                        if (times.as_int() == 2) pool.interrupt();
+                    });
+                    pool.fetch_outputs();
+                },
+                path);
+            pool_on(
+                n, table,
+                [&](TaskPool& pool) {
+                    for (int i = 1; i <= 5; ++i)
+                        kept.push_back(pool.submit("until cancelled", i).record().from_journal);
+                },
+                path);
+            CHECK(kept == std::vector<bool>{false, false, false, false, true});
+        }
+    }
+
+    TEST_CASE("journal: a damaged line in the middle is an error that names the file") {
+        const TempDir folder;
+        const std::string path = folder / "journal.jsonl";
+        write_file_atomic(path, "{\"function\":\"f\",\"args\":1,\"state\":\"finished\"}\n{\"function\"\n");
+        CHECK(contains(error_of([&] { par::Journal journal(path); }), path));
+        CHECK(contains(error_of([&] { par::Journal journal(folder / "none/journal.jsonl"); }), "cannot open"));
+    }
+
+    TEST_CASE("sub-link: the same tags in two groups do not mix") {
+        std::vector<int> got(4, -1);
+        par::run_threads(4, [&](Link& link) {
+            const int group = link.rank() % 2; // 0 and 2, 1 and 3
+            par::SubLink sub(link, {group, group + 2}, 10 + group);
+            const par::Operation op{"test", "pairs"};
+            int mine = link.rank() * 11, theirs = -1;
+            par::Channel in = sub.open_receive(&theirs, sizeof theirs, 1 - sub.rank(), 4);
+            par::Channel out = sub.open_send(&mine, sizeof mine, 1 - sub.rank(), 4);
+            sub.start(in);
+            sub.start(out);
+            sub.wait(in, op);
+            sub.wait(out, op);
+            got[size_t(link.rank())] = theirs;
+            if (!sub.finish("", false).empty()) got[size_t(link.rank())] = -2;
+        });
+        CHECK(got == std::vector<int>{22, 33, 0, 11});
+    }
+}
