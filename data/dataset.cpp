@@ -51,22 +51,17 @@ TrainTest described(TrainTest sets, const std::string& what) {
     return sets;
 }
 
-TrainTest load_image_folders(const std::string& path) {
+TrainTest load_image_folders(const std::string& path, const LoadOptions& options) {
+    const std::string what = "PNG images in " + path;
     if (fs::is_directory(path + "/train") && fs::is_directory(path + "/test")) {
-        TrainTest sets{read_image_folder(path + "/train", 3), {}, ""};
-        sets.test = read_image_folder(path + "/test", 3, sets.train.classes);
+        TrainTest sets{read_image_folder(path + "/train", options.channels), {}, ""};
+        sets.test = read_image_folder(path + "/test", options.channels, sets.train.classes);
         const ImageSet &a = sets.train, &b = sets.test;
         RG_CHECK(a.height == b.height && a.width == b.width, "image folder: expected the size of the training images, ",
                  a.width, " x ", a.height, ", got ", b.width, " x ", b.height, " (", path, "/test)");
-        return sets;
+        return described(std::move(sets), what);
     }
-    const ImageSet all = read_image_folder(path, 3);
-    const Split parts = split_fraction(all, 0.2, 0);
-    RG_CHECK(!parts.first.empty() && !parts.rest.empty(),
-             "image folder: expected 2 images of some class, one of them "
-             "for testing, got ",
-             all.count, " in ", all.classes.size(), " classes (", path, ")");
-    return {subset(all, parts.rest), subset(all, parts.first), ""};
+    return split_sets(read_image_folder(path, options.channels), options.test_part, options.seed, what);
 }
 
 } // namespace
@@ -82,9 +77,14 @@ void ImageSet::check(const std::string& name) const {
     for (size_t i = 0; i < labels.size(); ++i)
         RG_CHECK(labels[i] >= 0 && size_t(labels[i]) < classes.size(), "images: expected labels of 0 to ",
                  classes.size() - 1, ", got ", labels[i], " (", name, ", image ", i, ")");
+    RG_CHECK(targets.empty() || int64_t(targets.size()) == count, "images: expected no targets or ", count, ", got ",
+             targets.size(), " (", name, ")");
+    for (size_t i = 0; i < targets.size(); ++i)
+        RG_CHECK(std::isfinite(targets[i]), "images: expected a finite target, got ", targets[i], " (", name,
+                 ", image ", i, ")");
 }
 
-TrainTest load(const std::string& path) try {
+TrainTest load(const std::string& path, const LoadOptions& options) try {
     if (path.empty()) return described(sample(), "embedded CIFAR-10 sample");
     RG_CHECK(fs::is_directory(path), "data: expected a folder, got ", fs::exists(path) ? "a file" : "nothing", " (",
              path, "); tools/get_cifar10.sh fetches CIFAR-10");
@@ -92,8 +92,8 @@ TrainTest load(const std::string& path) try {
     if (has_idx(path)) return described(read_idx_sets(path), "IDX files in " + path);
     // The archive unpacks into a folder of its own, and naming the one around it is the usual slip.
     if (const std::string inner = path + "/cifar-10-batches-bin"; find_cifar(inner) != CifarFolder::none)
-        return load(inner);
-    return described(load_image_folders(path), "PNG images in " + path);
+        return load(inner, options);
+    return load_image_folders(path, options);
 } catch (const fs::filesystem_error& error) {
     fail("data: cannot read ", error.path1().string(), ": ", error.code().message());
 }
@@ -136,8 +136,17 @@ ImageSet subset(const ImageSet& set, std::span<const int64_t> indices) {
         const std::span<const uint8_t> image = set.image(i);
         part.pixels.insert(part.pixels.end(), image.begin(), image.end());
         part.labels.push_back(set.labels[size_t(i)]);
+        if (!set.targets.empty()) part.targets.push_back(set.targets[size_t(i)]);
     }
     return part;
+}
+
+TrainTest split_sets(const ImageSet& set, double test_part, uint64_t seed, const std::string& what) {
+    const Split parts = split_fraction(set, test_part, seed);
+    RG_CHECK(!parts.first.empty() && !parts.rest.empty(),
+             "split: expected 2 images of some class, one of them for testing, got ", set.count, " in ",
+             set.classes.size(), " classes (", what, ")");
+    return described({subset(set, parts.rest), subset(set, parts.first), ""}, what);
 }
 
 Range share_of(int64_t n, int parts, int i) {
@@ -151,13 +160,15 @@ Range share_of(int64_t n, int parts, int i) {
 ImageSet partition(const ImageSet& set, int parts, int i) {
     const Range range = share_of(set.count, parts, i);
     const int64_t bytes = set.image_bytes();
-    return {range.size(),
-            set.height,
-            set.width,
-            set.channels,
-            {set.pixels.begin() + range.begin * bytes, set.pixels.begin() + range.end * bytes},
-            {set.labels.begin() + range.begin, set.labels.begin() + range.end},
-            set.classes};
+    ImageSet part{range.size(),
+                  set.height,
+                  set.width,
+                  set.channels,
+                  {set.pixels.begin() + range.begin * bytes, set.pixels.begin() + range.end * bytes},
+                  {set.labels.begin() + range.begin, set.labels.begin() + range.end},
+                  set.classes};
+    if (!set.targets.empty()) part.targets = {set.targets.begin() + range.begin, set.targets.begin() + range.end};
+    return part;
 }
 
 std::vector<int64_t> permutation(int64_t n, uint64_t seed, int64_t epoch) {

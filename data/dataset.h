@@ -16,12 +16,14 @@ struct ImageSet {
     std::vector<uint8_t> pixels; // [count height width channels]
     std::vector<int32_t> labels; // [count], each an index into classes
     std::vector<std::string> classes;
+    std::vector<float> targets = {}; // [count], or none: a number that goes with each image, such as an angle
 
     int64_t image_bytes() const { return height * width * channels; }
     std::span<const uint8_t> image(int64_t i) const {
         return std::span(pixels).subspan(size_t(i * image_bytes()), size_t(image_bytes()));
     }
-    /// Throws unless the vectors have the sizes that the extents say and every label has a class. `name` is for that.
+    /// Throws unless the vectors have the sizes that the extents say, every label has a class, and every target is a
+    /// number. `name` is for that.
     void check(const std::string& name) const;
 };
 
@@ -30,11 +32,17 @@ struct TrainTest {
     std::string source; // what it is and from where, for people
 };
 
+/// How PNGs in class folders are read: as grey (1 channel) or RGB, and, where there are no folders train/ and test/,
+/// with a part of each class for testing, chosen at random by seed.
+struct LoadOptions {
+    int channels = 3;
+    double test_part = 0.2;
+    uint64_t seed = 0;
+};
 /// The data at `path`, whatever it is: the embedded sample if empty, else a folder of CIFAR-10 or CIFAR-100 binary
-/// files (or the folder around cifar-10-batches-bin), of MNIST-style IDX files, or of PNG class folders (in train/ and
-/// test/; without those, a fifth of each class becomes the test set, chosen by seed 0). PNGs become RGB. Errors: none
+/// files (or the folder around cifar-10-batches-bin), of MNIST-style IDX files, or of PNG class folders. Errors: none
 /// of these, or what the reader says.
-TrainTest load(const std::string& path);
+TrainTest load(const std::string& path, const LoadOptions& options = {});
 
 /// All pixels as a tensor u8 [count height width channels] where the context's ops run, for the augment op.
 Tensor resident(const ImageSet& set);
@@ -54,6 +62,9 @@ Split split_count(const ImageSet& set, int64_t count, uint64_t seed);
 
 /// The images with these indices, in this order. Errors: an index outside of the set.
 ImageSet subset(const ImageSet& set, std::span<const int64_t> indices);
+/// The two parts of split_fraction() as sets, test_part of each label for testing, and what they are in words. Error:
+/// no label has images for both.
+TrainTest split_sets(const ImageSet& set, double test_part, uint64_t seed, const std::string& what);
 
 struct Range {
     int64_t begin = 0, end = 0;

@@ -1,10 +1,13 @@
 // Class folders of PNGs: list everything first, so that missing images are told before minutes of decoding.
 #include "data/image_folder.h"
 
+#include "core/atomic_file.h"
 #include "data/png.h"
 
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
+#include <map>
 
 namespace rg::data {
 
@@ -51,6 +54,42 @@ std::vector<Listed> list(const std::string& path, std::vector<std::string>& clas
     return files;
 }
 
+/// The number of each file, from lines "file,number" below a heading.
+std::map<std::string, float, std::less<>> read_table(const std::string& path) {
+    std::map<std::string, float, std::less<>> numbers;
+    const std::string text = read_file(path);
+    int64_t line_number = 0;
+    for (size_t begin = 0, end; begin < text.size(); begin = end + 1) {
+        end = std::min(text.find('\n', begin), text.size());
+        std::string_view line = std::string_view(text).substr(begin, end - begin);
+        if (line.ends_with('\r')) line.remove_suffix(1);
+        const size_t comma = std::min(line.rfind(','), line.size());
+        if (++line_number == 1) continue;
+        float number = 0;
+        const auto [stop, error] =
+            std::from_chars(line.data() + std::min(comma + 1, line.size()), line.data() + line.size(), number);
+        RG_CHECK(comma > 0 && comma < line.size() && error == std::errc() && stop == line.data() + line.size(),
+                 "image folder: expected file,angle, got ", line, " (", path, ", line ", line_number, ")");
+        RG_CHECK(numbers.emplace(line.substr(0, comma), number).second, "image folder: expected one line for ",
+                 line.substr(0, comma), ", got a second one (", path, ", line ", line_number, ")");
+    }
+    return numbers;
+}
+
+std::vector<float> targets_of(const std::vector<Listed>& files, const std::string& folder) {
+    const std::string table = folder + "/" + kAnglesFile;
+    std::vector<float> targets;
+    if (!fs::exists(table)) return targets;
+    const auto numbers = read_table(table);
+    for (const Listed& file : files) {
+        const std::string name = fs::path(file.path).lexically_relative(folder).generic_string();
+        const auto found = numbers.find(name);
+        RG_CHECK(found != numbers.end(), "image folder: expected a line for ", name, ", got none (", table, ")");
+        targets.push_back(found->second);
+    }
+    return targets;
+}
+
 } // namespace
 
 std::vector<fs::path> png_files(const fs::path& folder) {
@@ -67,7 +106,7 @@ ImageSet read_image_folder(const std::string& path, int channels, std::vector<st
     RG_CHECK(fs::is_directory(path), "image folder: expected a folder, got ", fs::exists(path) ? "a file" : "nothing",
              " (", path, ")");
     const std::vector<Listed> files = list(path, classes);
-    ImageSet set{int64_t(files.size()), 0, 0, channels, {}, {}, std::move(classes)};
+    ImageSet set{int64_t(files.size()), 0, 0, channels, {}, {}, std::move(classes), targets_of(files, path)};
     set.labels.reserve(files.size());
     for (const Listed& file : files) {
         const Image image = to_u8(read_png(file.path), channels);

@@ -13,7 +13,10 @@ namespace rg::data {
 
 /// All images as 1 (grey) or 3 (RGB) channels of 8 bits. When `classes` are given, labels are indices into those:
 /// another class is an error, and one may lack images (a test set that goes with a training set). Errors: no class
-/// folders, a class without images, a bad PNG, an image of another size (with both files and sizes).
+/// folders, a class without images, a bad PNG, an image of another size (with both files and sizes). If the folder has
+/// a file kAnglesFile, its numbers become the targets: a line "file,angle", then one such line per image, with the path
+/// below the folder. Errors: another line, or an image that has none; with the line or the image.
+constexpr const char* kAnglesFile = "angles.csv";
 ImageSet read_image_folder(const std::string& path, int channels, std::vector<std::string> classes = {});
 
 /// The PNGs anywhere below a folder, by name, in sorted order.

@@ -107,6 +107,7 @@ Batch Loader::make(const std::vector<int64_t>* order, int64_t epoch, int64_t ind
     const int64_t n = share.size(), h = augmenter_.height(), w = augmenter_.width(), c = set_.channels;
     Batch batch;
     batch.labels = Tensor::on_host({n}, DType::i32);
+    if (!set_.targets.empty()) batch.targets = Tensor::on_host({n, 1});
     batch.epoch = epoch, batch.index = index, batch.global_size = size;
     if (options_.views)
         batch.indices = Tensor::on_host({n}, DType::i32), batch.views = Tensor::on_host({n, 3}, DType::i32);
@@ -115,6 +116,7 @@ Batch Loader::make(const std::vector<int64_t>* order, int64_t epoch, int64_t ind
     for (int64_t i = 0; i < n; ++i) {
         const int64_t position = begin + share.begin + i, sample = order ? (*order)[size_t(position)] : position;
         batch.labels.data<int32_t>()[i] = set_.labels[size_t(sample)];
+        if (!set_.targets.empty()) batch.targets.data<float>()[i] = set_.targets[size_t(sample)];
         if (!options_.views) {
             augmenter_.apply(set_.image(sample), options_.seed, epoch, sample, batch.x.data<float>() + i * h * w * c);
             continue;

@@ -24,6 +24,7 @@ struct Batch {
     Tensor labels;         // i32 [n]
     int64_t epoch = 0, index = 0;
     int64_t global_size = 0; // samples of all ranks
+    Tensor targets = {};     // f32 [n 1], if the set has any
 };
 
 struct LoaderOptions {

@@ -23,10 +23,14 @@ void aggregate_state(par::Group& group, const Parameters& parameters, double sha
 
 void verify_same_data(par::Group& group, const data::ImageSet& set, const std::string& name) {
     if (group.size() == 1) return;
-    const std::span<const int32_t> labels(set.labels);
-    const std::string mine = cat(
-        set.count, " images ", set.height, "x", set.width, "x", set.channels, ", checksum ",
-        data::crc32({reinterpret_cast<const uint8_t*>(labels.data()), labels.size_bytes()}, data::crc32(set.pixels)));
+    uint32_t checksum = data::crc32(set.pixels);
+    const auto add = [&]<class T>(const std::vector<T>& values) {
+        checksum = data::crc32({reinterpret_cast<const uint8_t*>(values.data()), values.size() * sizeof(T)}, checksum);
+    };
+    add(set.labels);
+    add(set.targets);
+    const std::string mine =
+        cat(set.count, " images ", set.height, "x", set.width, "x", set.channels, ", checksum ", checksum);
     const std::vector<std::string> all = group.allgather(mine, "data");
     for (size_t rank = 1; rank < all.size(); ++rank)
         RG_CHECK(all[rank] == all[0], name, ": rank ", rank, " has other data than rank 0 (", all[rank], "; ", all[0],
@@ -43,6 +47,13 @@ int64_t count_correct(const Tensor& scores, const Tensor& labels) {
     return correct;
 }
 
+double host_cross_entropy(const Tensor& scores, const Tensor& labels) {
+    Context host = context();
+    host.device = nullptr;
+    const ContextScope scope(host);
+    return double(cross_entropy(scores, labels).data<float>()[0]);
+}
+
 Score evaluate(par::Group& group, const data::ImageSet& set, const data::Normalise& normalise,
                const std::function<Tensor(const Tensor&)>& network) {
     const data::Range mine = data::share_of(set.count, group.size(), group.rank());
@@ -57,10 +68,7 @@ Score evaluate(par::Group& group, const data::ImageSet& set, const data::Normali
         const Tensor labels =
             Tensor::of<int32_t>({n}, std::span<const int32_t>(set.labels).subspan(size_t(begin), size_t(n)));
         const Tensor scores = network(x).to_host();
-        Context host = context();
-        host.device = nullptr;
-        const ContextScope scope(host);
-        sums[0] += double(n) * double(cross_entropy(scores, labels).data<float>()[0]);
+        sums[0] += double(n) * host_cross_entropy(scores, labels);
         sums[1] += double(count_correct(scores, labels));
     }
     group.allreduce_sum(std::span<double>(sums), "evaluation");

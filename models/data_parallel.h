@@ -25,11 +25,14 @@ private:
     par::Group& group_;
 };
 
-/// Error on all ranks unless all have the same images and labels: each reads for itself, perhaps on another machine.
+/// Error on all ranks unless all have the same images, labels and targets: each reads for itself, perhaps on another
+/// machine.
 void verify_same_data(par::Group& group, const data::ImageSet& set, const std::string& name);
 
 /// How many rows of scores [n k] have their maximum at the label; the first of equal scores counts.
 int64_t count_correct(const Tensor& scores, const Tensor& labels);
+/// cross_entropy() of tensors in this machine's memory, whatever the context computes on.
+double host_cross_entropy(const Tensor& scores, const Tensor& labels);
 
 /// Mean loss and accuracy of a classifier on a whole set; each rank takes a part of it.
 struct Score {

@@ -1,0 +1,176 @@
+// Drawn digits: angles that are true, files that give the set back, and targets that stay with their images.
+#include "core/atomic_file.h"
+#include "data/digits.h"
+#include "data/image_folder.h"
+#include "data/loader.h"
+#include "data/png.h"
+#include "tests/temp_dir.h"
+
+#include <algorithm>
+#include <cmath>
+#include <doctest/doctest.h>
+#include <filesystem>
+#include <set>
+
+namespace rg::data {
+namespace {
+
+/// Degrees from upright, counter-clockwise, of the long axis of the ink.
+double axis(std::span<const uint8_t> image) {
+    double n = 0, mx = 0, my = 0, xx = 0, yy = 0, xy = 0;
+    for (int pass = 0; pass < 2; ++pass)
+        for (int y = 0; y < kDigitSide; ++y)
+            for (int x = 0; x < kDigitSide; ++x) {
+                const double ink = image[size_t(y * kDigitSide + x)];
+                if (pass == 0) {
+                    n += ink, mx += ink * x, my += ink * y;
+                } else {
+                    const double dx = x - mx / n, dy = y - my / n;
+                    xx += ink * dx * dx, yy += ink * dy * dy, xy += ink * dx * dy;
+                }
+            }
+    return 0.5 * std::atan2(2 * xy, yy - xx) * 180 / 3.14159265358979323846;
+}
+
+/// Grey images whose only pixel is their number, as are their targets.
+ImageSet numbered(int64_t count) {
+    ImageSet set{count, 1, 1, 1, {}, {}, {"even", "odd"}};
+    for (int64_t i = 0; i < count; ++i) {
+        set.pixels.push_back(uint8_t(i));
+        set.labels.push_back(int32_t(i % 2));
+        set.targets.push_back(float(i));
+    }
+    return set;
+}
+
+bool targets_fit(const ImageSet& set) {
+    bool fit = int64_t(set.targets.size()) == set.count;
+    for (size_t i = 0; fit && i < set.pixels.size(); ++i) fit = float(set.pixels[i]) == set.targets[i];
+    return fit;
+}
+
+TEST_SUITE("data") {
+    TEST_CASE("digits: an image depends on seed, class and number alone") {
+        const ImageSet few = draw_digits(3, 5), more = draw_digits(7, 5), other = draw_digits(3, 6);
+        few.check("digits");
+        CHECK(few.count == 30);
+        CHECK(few.classes == std::vector<std::string>{"0", "1", "2", "3", "4", "5", "6", "7", "8", "9"});
+        for (int64_t i = 0; i < few.count; ++i) {
+            const int64_t j = i / 3 * 7 + i % 3;
+            CHECK(few.labels[size_t(i)] == i / 3);
+            CHECK(std::ranges::equal(few.image(i), more.image(j)));
+            CHECK(few.targets[size_t(i)] == more.targets[size_t(j)]);
+            CHECK_FALSE(std::ranges::equal(few.image(i), other.image(i)));
+        }
+    }
+
+    TEST_CASE("digits: the angles are those that the images are turned by") {
+        const ImageSet set = draw_digits(300, 1);
+        const auto [low, high] = std::minmax_element(set.targets.begin(), set.targets.end());
+        CHECK(*low >= -kMaxDigitAngle);
+        CHECK(*high <= kMaxDigitAngle);
+        CHECK(*high - *low > 85);
+        // A one and a zero are long: their axis tells the angle, but for slant and serif.
+        for (const int64_t digit : {0, 1}) {
+            double sum = 0, squares = 0;
+            for (int64_t i = digit * 300; i < digit * 300 + 300; ++i) {
+                const double error = axis(set.image(i)) - double(set.targets[size_t(i)]);
+                sum += error, squares += error * error;
+            }
+            CAPTURE(digit);
+            CHECK(std::abs(sum / 300) < 4);
+            CHECK(std::sqrt(squares / 300) < 8);
+        }
+        // Each image has a digit's worth of ink.
+        for (int64_t i = 0; i < set.count; ++i) {
+            const auto lit = std::ranges::count_if(set.image(i), [](uint8_t v) { return v > 90; });
+            CHECK(lit >= 12);
+            CHECK(lit <= 260);
+        }
+    }
+
+    TEST_CASE("digits: a folder gives the set back, angles included") {
+        const TempDir dir;
+        const ImageSet set = draw_digits(12, 2);
+        write_digits(dir / "set", set);
+        const ImageSet back = read_image_folder(dir / "set", 1);
+        CHECK(back.classes == set.classes);
+        CHECK(back.labels == set.labels);
+        CHECK(back.pixels == set.pixels);
+        CHECK(back.targets == set.targets);
+        CHECK(contains(error_of([&] { write_digits(dir / "set", set); }), "new or empty"));
+
+        // The part for testing: a tenth of each class (of 12: 1), another one for another seed.
+        const TrainTest a = load_digits(dir / "set", 3), again = load_digits(dir / "set", 3);
+        CHECK(count_per_label(a.test) == std::vector<int64_t>(10, 1));
+        CHECK(count_per_label(a.train) == std::vector<int64_t>(10, 11));
+        CHECK(a.test.pixels == again.test.pixels);
+        CHECK(a.train.targets == again.train.targets);
+        CHECK(load_digits(dir / "set", 4).test.pixels != a.test.pixels);
+        CHECK(contains(a.source, "110 + 10 images 28x28x1"));
+        std::filesystem::create_directories(dir / "wide/0");
+        write_png(dir / "wide/0/a.png", 29, 28, 1, std::vector<uint8_t>(29 * 28));
+        write_png(dir / "wide/0/b.png", 29, 28, 1, std::vector<uint8_t>(29 * 28));
+        CHECK(contains(error_of([&] { load_digits(dir / "wide", 0); }), "28 x 28, got 28 x 29"));
+    }
+
+    TEST_CASE("image folder: every violation of angles.csv") {
+        const TempDir dir;
+        for (const char* name : {"a/1.png", "a/2.png", "b/x,y.png"}) {
+            std::filesystem::create_directories(std::filesystem::path(dir / name).parent_path());
+            write_png(dir / name, 1, 1, 1, std::vector<uint8_t>(1));
+        }
+        const auto read = [&](const std::string& table) {
+            write_file_atomic(dir / "angles.csv", table);
+            return read_image_folder(dir.path(), 1).targets;
+        };
+        CHECK(read_image_folder(dir.path(), 1).targets.empty());
+        // In any order, with any line ends, and lines to spare; a name may have a comma.
+        CHECK(read("file,angle\r\nb/x,y.png,3\r\na/2.png,-2.5\r\na/1.png,1e1\r\nc/1.png,7") ==
+              std::vector<float>{10, -2.5f, 3});
+        const auto error = [&](const std::string& table) { return error_of([&] { read(table); }); };
+        CHECK(contains(error("file,angle\na/1.png,1\na/2.png,2\n"), "line for b/x,y.png, got none"));
+        for (const char* line : {"a/1.png,", "a/1.png", ",5", "a/1.png,5 ", "a/1.png,five", ""})
+            CHECK(contains(error(cat("file,angle\na/2.png,1\n", line, "\nb/x,y.png,1\n")), "angles.csv, line 3"));
+        CHECK(contains(error("file,angle\na/1.png,1\na/1.png,1\n"), "second one"));
+        CHECK(contains(error(""), "got none"));
+    }
+
+    TEST_CASE("targets stay with their images") {
+        const ImageSet set = numbered(40);
+        CHECK(targets_fit(set));
+        CHECK(targets_fit(subset(set, std::vector<int64_t>{7, 3, 39})));
+        CHECK(targets_fit(partition(set, 3, 1)));
+        const TrainTest sets = split_sets(set, 0.25, 1, "numbers");
+        CHECK(sets.test.count == 10);
+        CHECK(targets_fit(sets.train));
+        CHECK(targets_fit(sets.test));
+
+        LoaderOptions options;
+        options.batch_size = 16;
+        options.keep_partial = true;
+        options.ranks = 3;
+        std::multiset<float> seen;
+        for (options.rank = 0; options.rank < 3; ++options.rank) {
+            Loader loader(set, options);
+            for (loader.start(1); loader.has_next();) {
+                const Batch batch = loader.next();
+                CHECK(batch.targets.shape() == Shape{batch.x.extent(0), 1});
+                for (int64_t i = 0; i < batch.x.extent(0); ++i) {
+                    CHECK(std::lround(255 * batch.x.data<float>()[i]) == std::lround(batch.targets.data<float>()[i]));
+                    seen.insert(batch.targets.data<float>()[i]);
+                }
+            }
+        }
+        CHECK(seen == std::multiset<float>(set.targets.begin(), set.targets.end()));
+
+        ImageSet bad = set;
+        bad.targets.pop_back();
+        CHECK(contains(error_of([&] { bad.check("bad"); }), "expected no targets or 40, got 39 (bad)"));
+        bad.targets.push_back(NAN);
+        CHECK(contains(error_of([&] { bad.check("bad"); }), "finite target, got nan (bad, image 39)"));
+    }
+}
+
+} // namespace
+} // namespace rg::data
