@@ -77,6 +77,7 @@ std::string epoch_text(const EpochStatus& status) {
     field("train acc %.2f %%", 100 * status.train_accuracy);
     field("test loss %.4f", status.test_loss);
     field("test acc %.2f %%", 100 * status.test_accuracy);
+    for (const EpochStatus::Extra& extra : status.extras) field(extra.format, extra.value);
     field("%.0f images/s", status.images_per_second);
     field("%.1f s", status.seconds);
     return line;

@@ -9,6 +9,7 @@
 
 #include <functional>
 #include <ostream>
+#include <vector>
 
 namespace rg {
 
@@ -24,6 +25,12 @@ struct EpochStatus {
     int64_t epoch = 0, epochs = 0;
     double train_loss = 0, train_accuracy = 0, test_loss = 0, test_accuracy = 0;
     double images_per_second = 0, seconds = 0;
+    /// What only some programs know: its name in the metrics, and a format for people with a unit.
+    struct Extra {
+        const char *name, *format;
+        double value;
+    };
+    std::vector<Extra> extras = {};
 };
 
 class Progress {

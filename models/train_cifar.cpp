@@ -4,45 +4,34 @@
 // and takes its share of every mini-batch; gradients, loss and batch-norm state are summed over the ranks by share.
 // What the network sees, and in which order, does not depend on the number of ranks.
 #include "core/accelerate.h"
-#include "core/checkpoint.h"
-#include "core/context.h"
-#include "core/cpu/isa.h"
-#include "core/cpu/thread_pool.h"
-#include "core/options.h"
 #include "core/profile.h"
 #include "core/schedule.h"
 #include "core/tape.h"
 #include "data/loader.h"
-#include "gpu/device.h"
 #include "models/cifar_net.h"
 #include "models/data_parallel.h"
 #include "models/gradient_sum.h"
-#include "models/progress.h"
-#include "models/run_folder.h"
+#include "models/machine.h"
 #include "models/signals.h"
-#include "models/state_dict.h"
-#include "models/training_state.h"
+#include "models/training_run.h"
 #include "par/session.h"
 
-#include <cmath>
 #include <iostream>
-#include <optional>
 
 using namespace rg;
 
 namespace {
 
 struct Settings {
-    std::string data, init_file, run_name, runs = "runs", drops = "45", device = "auto", precision = "fp32";
-    std::string augment = "flip,translate", shuffle = "epoch", partial = "discard";
-    int64_t epochs = 50, batch_size = 256, width = 32, depth = 4, seed = 0, translate = 4, threads = 0, steps = -1;
-    int64_t checkpoint_every = 0, keep = 2;
+    std::string data, drops = "45", augment = "flip,translate", shuffle = "epoch", partial = "discard";
+    int64_t epochs = 50, batch_size = 256, width = 32, depth = 4, seed = 0, translate = 4, steps = -1;
     double lr = 0, momentum = 0.9, l2 = 1e-10, drop_factor = 0.1, lr_floor = 0, lr_peak = 0.3, smoothing = 0;
-    bool nesterov = false, sync_bn = false, resume = false, profile = false, plan_dump = false, accelerate = true;
+    bool nesterov = false, sync_bn = false, profile = false, plan_dump = false;
     ScheduleKind schedule = ScheduleKind::piecewise;
     Init initializer = Init::he;
     data::Fill fill = data::Fill::zero;
-    par::Algorithm allreduce = par::Algorithm::automatic;
+    MachineOptions machine;
+    RunOptions run;
 };
 
 void declare(Options& o, Settings& s) {
@@ -60,7 +49,6 @@ void declare(Options& o, Settings& s) {
     o.add("depth", &s.depth, "convolutions per block").range(1, 64);
     o.add("initializer", &s.initializer,
           {{"he", Init::he}, {"glorot", Init::glorot}, {"narrow-normal", Init::narrow_normal}}, "initial weights");
-    o.add("init", &s.init_file, "start from these values instead (safetensors)").metavar("FILE");
     o.add("seed", &s.seed, "of everything that is random").at_least(0);
     o.group("Training");
     o.add("epochs", &s.epochs, "passes over the data (the sample: 10 if not given)").range(1, 1e6);
@@ -75,37 +63,16 @@ void declare(Options& o, Settings& s) {
     o.add("nesterov", &s.nesterov, "Nesterov's momentum");
     o.add("l2", &s.l2, "weight decay, on all parameters").at_least(0);
     o.add("label-smoothing", &s.smoothing, "part of the target spread over all classes").range(0, 0.99);
-    o.group("Machine");
-    o.add("device", &s.device, "where to compute; auto: on a GPU if all ranks have one")
-        .one_of({"auto", "cpu", "cuda"});
-    o.add("precision", &s.precision,
-          "auto: bf16 on a GPU and where the processor has AMX, else fp32; fp32-strict: no Winograd")
-        .one_of({"auto", "fp32", "fp32-strict", "bf16"});
-    o.add("threads", &s.threads, "per rank; 0: cores / ranks of this machine").range(0, 1024);
+    s.machine.declare(o);
     o.add("sync-bn", &s.sync_bn, "batch statistics over all ranks: the result does not depend on their number");
-    using par::Algorithm;
-    o.add("allreduce", &s.allreduce,
-          {{"auto", Algorithm::automatic},
-           {"ring", Algorithm::ring},
-           {"small", Algorithm::small},
-           {"shared", Algorithm::shared},
-           {"mpi", Algorithm::mpi}},
-          "how gradients are summed over the ranks");
-    o.add("accelerate", &s.accelerate, "trace the step once, join what can be joined, replay; off: op by op");
     o.add("plan-dump", &s.plan_dump, "print the steps that are replayed, and where their values lie");
     o.add("profile", &s.profile, "end with a table of time per op");
-    o.group("Run");
-    o.add("runs", &s.runs, "folder of all runs").metavar("DIR");
-    o.add("run-name", &s.run_name, "name of this run's folder; none: program and time").metavar("NAME");
-    o.add("resume", &s.resume, "go on from the last checkpoint of --run-name, or of the newest run");
-    o.add("checkpoint-every", &s.checkpoint_every, "also checkpoint every so many steps; 0: at the end of epochs")
-        .at_least(0);
-    o.add("keep", &s.keep, "checkpoints to keep").range(1, 1e6);
+    s.run.declare(o);
 }
 
 /// Defaults that depend on other options.
 void complete(Settings& s, const Options& options) {
-    const bool small = s.data.empty() && !s.resume; // a resumed run has what it had
+    const bool small = s.data.empty() && !s.run.resume; // a resumed run has what it had
     if (small && !options.given("batch-size")) s.batch_size = 50;
     if (small && !options.given("epochs")) s.epochs = 10;
     if (small && !options.given("drops")) s.drops = "8";
@@ -127,33 +94,14 @@ data::LoaderOptions loader_options(const Settings& s, const par::Group& group, b
 }
 
 int train(Settings& s, Options& options, par::Group& group) {
-    const bool root = group.rank() == 0;
-
-    // A run's folder, or an old one's, and what its last checkpoint holds. The other ranks read it, too.
-    std::optional<RunFolder> folder;
-    std::optional<LoadedCheckpoint> checkpoint;
-    if (s.resume) {
-        RG_CHECK(!options.given("init"), "train_cifar: --init starts a new run and --resume goes on with an old one; "
-                                         "give one of the two");
-        folder.emplace(RunFolder::open(s.runs, "train_cifar", s.run_name));
-        checkpoint = load_latest_checkpoint(folder->checkpoint_path());
-        restore_options(checkpoint->state, options,
-                        {"batch-size", "partial-batch", "shuffle", "seed", "augment", "translate", "fill", "width",
-                         "depth", "init", "initializer"});
-    }
-    const gpu::Found gpus = s.device == "cpu" ? gpu::Found{} : gpu::find_devices();
-    if (s.device == "cuda") RG_CHECK(gpus.count > 0, "train_cifar: --device cuda: ", gpus.why_none);
-    std::unique_ptr<Device> device;
-    if (group.all(gpus.count > 0, "device") && s.device != "cpu")
-        device = gpu::open_device(group.local_rank() % gpus.count);
+    TrainingRun run("train_cifar", s.run, options, group,
+                    {"batch-size", "partial-batch", "shuffle", "seed", "augment", "translate", "fill", "width", "depth",
+                     "init", "initializer"});
+    Machine machine(s.machine, options, group);
     // A mini-batch grows with the GPUs that work on it, and the learning rate with the mini-batch.
-    if (device && !options.given("batch-size") && !s.data.empty() && !s.resume) {
-        double own = group.local_rank() < gpus.count ? 1 : 0; // the other ranks share theirs
-        group.allreduce_sum(std::span<double>(&own, 1), "GPUs");
-        s.batch_size *= int64_t(own);
-    }
+    if (machine.gpus() && !options.given("batch-size") && !s.data.empty() && !run.resumed())
+        s.batch_size *= machine.gpus();
     complete(s, options);
-    if (!options.given("threads") || s.threads == 0) s.threads = std::max(1, available_cores() / group.local_size());
 
     const data::TrainTest data = data::load(s.data);
     RG_CHECK(data.train.height == 32 && data.train.width == 32 && data.train.channels == 3,
@@ -163,14 +111,11 @@ int train(Settings& s, Options& options, par::Group& group) {
     verify_same_data(group, data.train, "training set");
     verify_same_data(group, data.test, "test set");
 
-    ThreadPool threads{int(s.threads)};
     Profile profile;
     GroupSync sync(group);
-    const Context context{.device = device.get(),
-                          .threads = &threads,
-                          .sync = s.sync_bn && group.size() > 1 ? &sync : nullptr,
-                          .strict_fp32 = s.precision == "fp32-strict",
-                          .profile = s.profile ? &profile : nullptr};
+    Context context = machine.context();
+    if (s.sync_bn && group.size() > 1) context.sync = &sync;
+    if (s.profile) context.profile = &profile;
     const ContextScope scope(context);
 
     CifarNet net({.width = s.width,
@@ -179,17 +124,13 @@ int train(Settings& s, Options& options, par::Group& group) {
                   .seed = uint64_t(s.seed),
                   .init = s.initializer});
     Parameters& parameters = net.parameters;
-    if (group.size() > 1 && !device)
+    if (group.size() > 1 && !machine.device())
         parameters.place_gradients(group.memory(size_t(parameters.gradient_bytes()), "gradients").data());
-    const Tensor velocity = Tensor::zeros(parameters.values().shape());
-    Position at;
-    if (checkpoint)
-        at = restore_training("train_cifar", checkpoint->state, parameters, velocity);
-    else if (!s.init_file.empty())
-        load_state_dict(parameters, load_tensors(s.init_file));
+    const OptimizerState optimizer{{"optimizer.velocity", Tensor::zeros(parameters.values().shape())}};
+    Position at = run.restore(parameters, optimizer);
 
     // A device has all training images, and makes the views of them; the loader only says which.
-    const bool on_device = device != nullptr;
+    const bool on_device = machine.device() != nullptr;
     data::Loader loader(data.train, loader_options(s, group, on_device));
     const Tensor images = on_device ? data::resident(data.train) : Tensor();
     const Tensor statistics = loader.augmenter().statistics();
@@ -197,13 +138,10 @@ int train(Settings& s, Options& options, par::Group& group) {
     // What is computed: scores of images; in training also the loss and the gradients. Traced at the first call with
     // a batch of some size, and replayed from then on.
     const std::vector<Tensor> values = parameters.value_list(), gradients = parameters.gradient_list();
-    const bool tiles = group.all(cpu::isa().tiles != nullptr, "precision"); // the ranks' machines may differ
-    const std::string precision = s.precision != "auto" ? s.precision : tiles || device ? "bf16" : "fp32";
-    const DType activations = precision == "bf16" ? DType::bf16 : DType::f32;
     Accelerated network([&](std::span<const Tensor> in, bool training) -> std::vector<Tensor> {
         const Tensor x = training && on_device ? augment(images, in[0], in[1], statistics,
-                                                         {32, 32, s.fill == data::Fill::reflect, activations})
-                                               : cast(in[0], activations);
+                                                         {32, 32, s.fill == data::Fill::reflect, machine.activations()})
+                                               : cast(in[0], machine.activations());
         if (!training) return {net.forward(x, Mode::evaluate)};
         Tape tape;
         const Tensor scores = net.forward(x, Mode::train);
@@ -211,10 +149,10 @@ int train(Settings& s, Options& options, par::Group& group) {
         tape.gradients(loss, values, gradients);
         return {scores, loss};
     });
-    network.enabled = s.accelerate;
+    network.enabled = s.machine.accelerate;
     // On one machine the sum is over before a thread that waits for it pays; between machines there is time to hide.
     const bool overlap = group.local_size() < group.size() && !s.sync_bn;
-    GradientSum gradient_sum(group, parameters, s.allreduce, overlap);
+    GradientSum gradient_sum(group, parameters, s.machine.allreduce, overlap);
     if (overlap) network.after_step = [&](const Plan& plan, size_t step) { gradient_sum.after_step(plan, step); };
 
     RG_CHECK(loader.batches() > 0, "train_cifar: ", data.train.count, " training images are less than a mini-batch of ",
@@ -222,13 +160,12 @@ int train(Settings& s, Options& options, par::Group& group) {
     const Schedule schedule{s.schedule,    s.lr,       double(s.epochs), parse_drops(s.drops),
                             s.drop_factor, s.lr_floor, s.lr_peak};
     schedule.check();
-    const int64_t last_step = s.steps >= 0 ? s.steps : s.epochs * loader.batches();
-    const int64_t last_epoch = std::max<int64_t>(1, (last_step + loader.batches() - 1) / loader.batches());
+    const TrainingRun::Length length{s.steps >= 0 ? s.steps : s.epochs * loader.batches(), loader.batches()};
 
     // Plans for the batches to come, so that the memory they take is known, and had, before the first step.
     const int64_t tested = data::share_of(data.test.count, group.size(), group.rank()).size();
     for (const int64_t n : {std::min(kEvaluationBatch, tested), tested % kEvaluationBatch})
-        if (s.accelerate && n > 0) network.plan({Tensor::on_host({n, 32, 32, 3})}, false);
+        if (s.machine.accelerate && n > 0) network.plan({Tensor::on_host({n, 32, 32, 3})}, false);
     const int64_t share = data::share_of(s.batch_size, group.size(), group.rank()).size();
     const Tensor labels = Tensor::on_host({share}, DType::i32);
     const Plan& plan =
@@ -236,56 +173,20 @@ int train(Settings& s, Options& options, par::Group& group) {
                         {Tensor::on_host({share}, DType::i32), Tensor::on_host({share, 3}, DType::i32), labels}, true)
                   : network.plan({Tensor::on_host({share, 32, 32, 3}), labels}, true);
 
-    // A run begins when every rank has all it needs: one that fails before has ended the job, and left no folder.
-    const char* const isa = cpu::isa().name; // checks RG_ISA
-    group.barrier("start");
-    std::optional<Progress> progress;
-    if (root) {
-        if (!folder) folder.emplace(RunFolder::create(s.runs, "train_cifar", s.run_name));
-        folder->cut_metrics(at.step, at.epoch - 1);
-        folder->write_config(Json::object()
-                                 .set("program", "train_cifar")
-                                 .set("version", RG_VERSION)
-                                 .set("ranks", group.size())
-                                 .set("seed", s.seed)
-                                 .set("options", options.to_json()));
-        progress.emplace();
-        if (checkpoint)
-            for (const std::string& warning : checkpoint->warnings) progress->note(warning);
-        const std::string note = *cpu::isa_note() ? cat("; ", cpu::isa_note()) : "";
-        const std::string why = gpus.count > 0 ? "not every rank has a GPU" : gpus.why_none;
-        const std::string where =
-            device ? device->name() : cat("cpu (", isa, ")", note, s.device == "auto" ? ", since " + why : "");
-        progress->note(cat(where, ", ", s.threads, s.threads == 1 ? " thread" : " threads", " x ", group.size(),
-                           group.size() == 1 ? " rank" : " ranks", ", ", precision, "; ", data.source, "; ",
-                           parameters.count(), " parameters, ", plan.bytes() >> 20, " MiB planned; ", folder->path()));
-        if (s.plan_dump) progress->note(plan.table() + gradient_sum.table(plan));
-        if (checkpoint) progress->note(cat("resumed from ", checkpoint->path, " at step ", at.step));
-    }
-
-    const std::pair<std::string, std::string> classes{
-        "classes", Json(Json::Array(data.train.classes.begin(), data.train.classes.end())).dump()};
-    const auto save_model = [&] {
-        if (root) save_tensors(folder->model_path(), state_dict(parameters), {classes});
-    };
-    const auto save = [&] {
-        if (!root) return;
-        folder->sync();
-        TensorFile state = training_state("train_cifar", parameters, velocity, at, options);
-        state.metadata.push_back(classes);
-        save_checkpoint(folder->checkpoint_path(), at.step, state, int(s.keep));
-    };
+    run.begin(at, length, data.train.classes,
+              cat(machine.text(), "; ", data.source, "; ", parameters.count(), " parameters, ", plan.bytes() >> 20,
+                  " MiB planned"));
+    if (s.plan_dump) run.note(plan.table() + gradient_sum.table(plan));
     using Clock = std::chrono::steady_clock;
     const Clock::time_point begin = Clock::now();
     install_stop_signals();
 
     bool stop = false;
-    while (at.step < last_step && !stop) {
-        const Clock::time_point epoch_begin = Clock::now();
-        const double images_before = at.images;
+    while (at.step < length.steps && !stop) {
+        run.begin_epoch(at);
         loader.start(at.epoch, at.batch);
         bool all_have_data = group.all(loader.has_next(), "has data");
-        while (at.step < last_step && !stop && all_have_data) {
+        while (at.step < length.steps && !stop && all_have_data) {
             const data::Batch batch = loader.next();
             const int64_t samples = batch.labels.extent(0);
             group.set_step(at.step + 1);
@@ -302,7 +203,7 @@ int train(Settings& s, Options& options, par::Group& group) {
 
             // Update.
             const double lr = schedule.at(double(at.epoch - 1) + double(at.batch) / double(loader.batches()));
-            sgdm_update(parameters.values(), velocity, parameters.gradients(),
+            sgdm_update(parameters.values(), optimizer[0].value, parameters.gradients(),
                         {float(lr), float(s.momentum), float(s.l2), s.nesterov});
 
             // Over all ranks: loss and accuracy, whether anyone was asked to stop, or has no more data; and the running
@@ -315,64 +216,25 @@ int train(Settings& s, Options& options, par::Group& group) {
             else
                 aggregate_state(group, parameters, sync.share, sums);
             stop = sums[2] > 0, all_have_data = sums[3] == 0;
-            if (root && !std::isfinite(sums[0]) && std::isfinite(at.loss_sum))
-                progress->note(
-                    cat("warning: the loss is not finite from step ", at.step + 1, " on; is --lr too large?"));
-            ++at.step, ++at.batch;
-            at.loss_sum += sums[0] * double(batch.global_size);
-            at.correct += sums[1];
-            at.images += double(batch.global_size);
-            if (root) {
-                folder->log(Json::object()
-                                .set("step", at.step)
-                                .set("epoch", at.epoch)
-                                .set("loss", sums[0])
-                                .set("accuracy", sums[1] / double(batch.global_size))
-                                .set("lr", lr));
-                progress->step({at.epoch, last_epoch, at.step, last_step, at.loss_sum / at.images,
-                                at.correct / at.images, batch.global_size});
-            }
-            if (s.checkpoint_every && at.step % s.checkpoint_every == 0 && at.batch < loader.batches()) save();
+            run.step(at, {batch.global_size, sums[0], sums[1], lr});
+            if (run.due(at)) run.save_checkpoint(at, parameters, optimizer);
         }
 
         if (at.batch == loader.batches()) { // else stopped on the way: `at` is where to go on
-            const double seconds = std::chrono::duration<double>(Clock::now() - epoch_begin).count();
             par::verify_identical(group, parameters.values().to_host().span<float>(), "parameters");
-            const Score test =
-                evaluate(group, data.test, data::kCifar10, [&](const Tensor& x) { return network({x})[0]; });
-            const EpochStatus status{at.epoch,
-                                     last_epoch,
-                                     at.loss_sum / at.images,
-                                     at.correct / at.images,
-                                     test.loss,
-                                     test.accuracy,
-                                     (at.images - images_before) / seconds,
-                                     seconds};
-            if (root) {
-                folder->log(Json::object()
-                                .set("epoch", status.epoch)
-                                .set("train_loss", status.train_loss)
-                                .set("train_accuracy", status.train_accuracy)
-                                .set("test_loss", status.test_loss)
-                                .set("test_accuracy", status.test_accuracy)
-                                .set("images_per_s", status.images_per_second)
-                                .set("seconds", status.seconds));
-                progress->epoch(status);
-            }
-            at = {at.epoch + 1, 0, at.step};
+            run.end_epoch(at,
+                          evaluate(group, data.test, data::kCifar10, [&](const Tensor& x) { return network({x})[0]; }));
         }
-        save_model();
-        save();
+        run.save_model(parameters);
+        run.save_checkpoint(at, parameters, optimizer);
     }
 
-    if (last_step == 0) save_model();
-    if (root) {
-        progress->note(cat(stop ? "stopped" : "done", " after step ", at.step, "; ", folder->path()));
-        if (s.plan_dump)
-            progress->note(cat("accelerate: ", network.occupancy() * double(network.cache_size), " plans, hit rate ",
-                               100 * network.hit_rate(), " %"));
-        if (s.profile) progress->note(profile.table(std::chrono::duration<double>(Clock::now() - begin).count()));
-    }
+    if (length.steps == 0) run.save_model(parameters);
+    run.end(at, stop);
+    if (s.plan_dump)
+        run.note(cat("accelerate: ", network.occupancy() * double(network.cache_size), " plans, hit rate ",
+                     100 * network.hit_rate(), " %"));
+    if (s.profile) run.note(profile.table(std::chrono::duration<double>(Clock::now() - begin).count()));
     return 0;
 }
 

@@ -1,4 +1,4 @@
-// See training_state.h. Tensors: those of state_dict() and the optimizer's flat buffer.
+// See training_state.h. Tensors: those of state_dict() and the optimizer's flat buffers.
 #include "models/training_state.h"
 
 #include "models/state_dict.h"
@@ -7,14 +7,10 @@
 
 namespace rg {
 
-namespace {
-const char* const kVelocity = "optimizer.velocity";
-}
-
-TensorFile training_state(const std::string& program, const Parameters& parameters, const Tensor& velocity,
+TensorFile training_state(const std::string& program, const Parameters& parameters, const OptimizerState& optimizer,
                           const Position& at, const Options& options) {
     TensorFile file{state_dict(parameters), {}, {}};
-    file.tensors.push_back({kVelocity, velocity.to_host()});
+    for (const auto& [name, value] : optimizer) file.tensors.push_back({name, value.to_host()});
     Json values = Json::object();
     for (const auto& [name, value] : options.values()) values.set(name, value);
     file.metadata = {
@@ -24,11 +20,14 @@ TensorFile training_state(const std::string& program, const Parameters& paramete
     return file;
 }
 
-Position restore_training(const std::string& program, TensorFile file, Parameters& parameters, const Tensor& velocity) {
+Position restore_training(const std::string& program, TensorFile file, Parameters& parameters,
+                          const OptimizerState& optimizer) {
     RG_CHECK(file.text("program") == program, file.source, ": a checkpoint of ", file.text("program"), ", not of ",
              program);
-    const Tensor saved = file.tensor(kVelocity, DType::f32, velocity.shape());
-    std::erase_if(file.tensors, [](const NamedTensor& t) { return t.name == kVelocity; });
+    OptimizerState saved;
+    for (const auto& [name, value] : optimizer)
+        saved.push_back({name, file.tensor(name, value.dtype(), value.shape())});
+    std::erase_if(file.tensors, [](const NamedTensor& t) { return t.name.starts_with("optimizer."); });
     const Json sums = Json::parse(file.text("epoch_sums"), file.source);
     RG_CHECK(sums.is_array() && sums.as_array().size() == 3, file.source, ": epoch_sums: expected 3 numbers");
     const Position at{file.number("epoch"),           file.number("batch"),           file.number("steps_done"),
@@ -36,7 +35,7 @@ Position restore_training(const std::string& program, TensorFile file, Parameter
     RG_CHECK(at.epoch >= 1 && at.batch >= 0 && at.step >= 0, file.source, ": position ", at.epoch, "/", at.batch, "/",
              at.step, " is not possible");
     load_state_dict(parameters, file);
-    velocity.copy_from(saved);
+    for (size_t i = 0; i < saved.size(); ++i) optimizer[i].value.copy_from(saved[i].value);
     return at;
 }
 

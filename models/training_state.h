@@ -16,11 +16,15 @@ struct Position {
     double loss_sum = 0, correct = 0, images = 0; // of this epoch so far, over all ranks
 };
 
-TensorFile training_state(const std::string& program, const Parameters& parameters, const Tensor& velocity,
+/// The optimizer's flat buffers by name; the names begin with "optimizer.".
+using OptimizerState = std::vector<NamedTensor>;
+
+TensorFile training_state(const std::string& program, const Parameters& parameters, const OptimizerState& optimizer,
                           const Position& position, const Options& options);
 
-/// The inverse; parameters and velocity are overwritten. Error: the file is of another program or another network.
-Position restore_training(const std::string& program, TensorFile file, Parameters& parameters, const Tensor& velocity);
+/// The inverse; parameters and optimizer are overwritten. Error: the file is of another program or another network.
+Position restore_training(const std::string& program, TensorFile file, Parameters& parameters,
+                          const OptimizerState& optimizer);
 
 /// Gives every option that the command line does not the value that the file's training had. Error: one of `fixed` is
 /// given with another value; the position in the data, or the network, would mean nothing then.

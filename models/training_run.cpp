@@ -1,0 +1,141 @@
+// See training_run.h.
+#include "models/training_run.h"
+
+#include "core/checkpoint.h"
+#include "models/state_dict.h"
+
+#include <cmath>
+
+namespace rg {
+
+void RunOptions::declare(Options& o) {
+    o.group("Run");
+    o.add("runs", &runs, "folder of all runs").metavar("DIR");
+    o.add("run-name", &name, "name of this run's folder; none: program and time").metavar("NAME");
+    o.add("init", &init, "start from the values in this file (safetensors)").metavar("FILE");
+    o.add("resume", &resume, "go on from the last checkpoint of --run-name, or of the newest run");
+    o.add("checkpoint-every", &checkpoint_every, "also checkpoint every so many steps; 0: at the end of epochs")
+        .at_least(0);
+    o.add("keep", &keep, "checkpoints to keep").range(1, 1e6);
+}
+
+TrainingRun::TrainingRun(std::string program, const RunOptions& settings, Options& options, par::Group& group,
+                         std::initializer_list<std::string_view> fixed)
+    : program_(std::move(program)), settings_(settings), options_(options), group_(group) {
+    if (!settings.resume) return;
+    RG_CHECK(!options.given("init"), program_,
+             ": --init starts a new run and --resume goes on with an old one; give one of the two");
+    folder_.emplace(RunFolder::open(settings.runs, program_, settings.name));
+    checkpoint_ = std::make_unique<LoadedCheckpoint>(load_latest_checkpoint(folder_->checkpoint_path()));
+    restore_options(checkpoint_->state, options, fixed);
+}
+
+TrainingRun::~TrainingRun() = default;
+
+Position TrainingRun::restore(Parameters& parameters, const OptimizerState& optimizer) {
+    if (checkpoint_) return restore_training(program_, checkpoint_->state, parameters, optimizer);
+    if (!settings_.init.empty()) load_state_dict(parameters, load_tensors(settings_.init));
+    return {};
+}
+
+void TrainingRun::begin(const Position& at, const Length& length, const std::vector<std::string>& classes,
+                        const std::string& what) {
+    length_ = length;
+    classes_ = {{"classes", Json(Json::Array(classes.begin(), classes.end())).dump()}};
+    group_.barrier("start");
+    if (group_.rank() != 0) return folder_.reset();
+    if (!folder_) folder_.emplace(RunFolder::create(settings_.runs, program_, settings_.name));
+    folder_->cut_metrics(at.step, at.epoch - 1);
+    const Json options = options_.to_json();
+    const Json* seed = options.find("seed");
+    folder_->write_config(Json::object()
+                              .set("program", program_)
+                              .set("version", RG_VERSION)
+                              .set("ranks", group_.size())
+                              .set("seed", seed ? *seed : Json())
+                              .set("options", options));
+    progress_.emplace();
+    if (checkpoint_)
+        for (const std::string& warning : checkpoint_->warnings) note(warning);
+    note(cat(what, "; ", folder_->path()));
+    if (checkpoint_) note(cat("resumed from ", checkpoint_->path, " at step ", at.step));
+}
+
+void TrainingRun::begin_epoch(const Position& at) {
+    epoch_begin_ = Clock::now();
+    images_before_ = at.images;
+}
+
+void TrainingRun::step(Position& at, const Step& step) {
+    if (!std::isfinite(step.loss) && std::isfinite(at.loss_sum))
+        note(cat("warning: the loss is not finite from step ", at.step + 1, " on; is --lr too large?"));
+    const double images = double(step.images);
+    ++at.step, ++at.batch;
+    at.loss_sum += step.loss * images;
+    at.correct += step.correct;
+    at.images += images;
+    last_step_ = Clock::now();
+    if (!folder_) return;
+    folder_->log(Json::object()
+                     .set("step", at.step)
+                     .set("epoch", at.epoch)
+                     .set("loss", step.loss)
+                     .set("accuracy", step.correct / images)
+                     .set("lr", step.lr));
+    progress_->step({at.epoch, length_.epochs(), at.step, length_.steps, at.loss_sum / at.images,
+                     at.correct / at.images, step.images});
+}
+
+void TrainingRun::end_epoch(Position& at, const Score& test, std::vector<EpochStatus::Extra> extras) {
+    const double seconds = std::chrono::duration<double>(last_step_ - epoch_begin_).count();
+    const EpochStatus status{at.epoch,
+                             length_.epochs(),
+                             at.loss_sum / at.images,
+                             at.correct / at.images,
+                             test.loss,
+                             test.accuracy,
+                             (at.images - images_before_) / seconds,
+                             seconds,
+                             std::move(extras)};
+    at = {at.epoch + 1, 0, at.step};
+    if (!folder_) return;
+    Json line = Json::object()
+                    .set("epoch", status.epoch)
+                    .set("train_loss", status.train_loss)
+                    .set("train_accuracy", status.train_accuracy)
+                    .set("test_loss", status.test_loss)
+                    .set("test_accuracy", status.test_accuracy);
+    for (const EpochStatus::Extra& extra : status.extras) line.set(extra.name, extra.value);
+    folder_->log(line.set("images_per_s", status.images_per_second).set("seconds", status.seconds));
+    progress_->epoch(status);
+}
+
+bool TrainingRun::due(const Position& at) const {
+    return settings_.checkpoint_every && at.step % settings_.checkpoint_every == 0 && at.batch < length_.batches;
+}
+
+void TrainingRun::save_model(const Parameters& parameters) {
+    if (folder_) save_tensors(folder_->model_path(), state_dict(parameters), classes_);
+}
+
+void TrainingRun::save_checkpoint(const Position& at, const Parameters& parameters, const OptimizerState& optimizer) {
+    if (!folder_) return;
+    folder_->sync();
+    TensorFile state = training_state(program_, parameters, optimizer, at, options_);
+    state.metadata.insert(state.metadata.end(), classes_.begin(), classes_.end());
+    rg::save_checkpoint(folder_->checkpoint_path(), at.step, state, int(settings_.keep));
+}
+
+void TrainingRun::note(const std::string& line) {
+    if (progress_) progress_->note(line);
+}
+
+void TrainingRun::log(const Json& line) {
+    if (folder_) folder_->log(line);
+}
+
+void TrainingRun::end(const Position& at, bool stopped) {
+    if (folder_) note(cat(stopped ? "stopped" : "done", " after step ", at.step, "; ", folder_->path()));
+}
+
+} // namespace rg

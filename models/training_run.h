@@ -1,0 +1,90 @@
+// The run of a training program, from the side of its loop: where it begins, what it leaves on the disk and shows.
+//
+//     TrainingRun run("train_x", settings.run, options, group, {"seed"}); // finds the run to resume, and its options
+//     Position at = run.restore(parameters, optimizer);                   // where the training stands
+//     run.begin(...);                                                     // when every rank has all that it needs
+//     ... begin_epoch(at), step(at, ...) after each step, end_epoch(at, ...), save(at, ...), end(at)
+//
+// Every rank makes the same calls; rank 0 alone has a folder and a screen. Nothing is computed here, and no parameter
+// changes but by restore(): how a network is trained is written in the programs.
+#pragma once
+
+#include "models/data_parallel.h"
+#include "models/progress.h"
+#include "models/run_folder.h"
+#include "models/training_state.h"
+
+#include <chrono>
+#include <optional>
+
+namespace rg {
+
+struct LoadedCheckpoint;
+
+struct RunOptions {
+    std::string runs = "runs", name, init;
+    bool resume = false;
+    int64_t checkpoint_every = 0, keep = 2;
+    void declare(Options& options);
+};
+
+class TrainingRun {
+public:
+    /// With --resume: opens the run, loads its last checkpoint, and gives `options` what the command line does not.
+    /// `fixed`: see restore_options(). All arguments outlive this.
+    TrainingRun(std::string program, const RunOptions& settings, Options& options, par::Group& group,
+                std::initializer_list<std::string_view> fixed);
+    ~TrainingRun();
+    TrainingRun(const TrainingRun&) = delete;
+    TrainingRun& operator=(const TrainingRun&) = delete;
+
+    bool resumed() const { return checkpoint_ != nullptr; }
+
+    /// Values from the checkpoint or from --init, else as they are.
+    Position restore(Parameters& parameters, const OptimizerState& optimizer);
+
+    /// How long the training is; a stop may end it before.
+    struct Length {
+        int64_t steps = 0, batches = 0; // in all; in an epoch
+        int64_t epochs() const { return std::max<int64_t>(1, (steps + batches - 1) / batches); }
+    };
+    /// Collective: a rank that has failed before has ended the job, and left no folder. `what` is for people: the
+    /// machine, the data, the network.
+    void begin(const Position& at, const Length& length, const std::vector<std::string>& classes,
+               const std::string& what);
+
+    void begin_epoch(const Position& at);
+    /// A step over all ranks: of how many images, with which mean loss, and how many of them right. Moves `at` on.
+    struct Step {
+        int64_t images;
+        double loss, correct, lr;
+    };
+    void step(Position& at, const Step& step);
+    /// Moves `at` to the next epoch.
+    void end_epoch(Position& at, const Score& test, std::vector<EpochStatus::Extra> extras = {});
+    /// Whether a checkpoint is due between the ends of epochs.
+    bool due(const Position& at) const;
+
+    void save_model(const Parameters& parameters);
+    void save_checkpoint(const Position& at, const Parameters& parameters, const OptimizerState& optimizer);
+    /// A line for people; one for the metrics.
+    void note(const std::string& line);
+    void log(const Json& line);
+    void end(const Position& at, bool stopped);
+
+private:
+    using Clock = std::chrono::steady_clock;
+    const std::string program_;
+    const RunOptions& settings_;
+    Options& options_;
+    par::Group& group_;
+    std::unique_ptr<LoadedCheckpoint> checkpoint_;
+    std::optional<RunFolder> folder_;
+    std::optional<Progress> progress_;
+    Length length_;
+    Metadata classes_;
+    Clock::time_point epoch_begin_, last_step_; // testing and saving are no part of the time of an epoch
+    double images_before_ = 0;                  // of the epoch, when it was begun or resumed
+};
+
+} // namespace rg
