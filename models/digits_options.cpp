@@ -1,0 +1,49 @@
+// See digits_options.h.
+#include "models/digits_options.h"
+
+#include "data/digits.h"
+
+namespace rg {
+
+void DigitsOptions::declare_data(Options& o, const std::string& kinds) {
+    o.group("Data");
+    o.add("data", &data, "folder of " + kinds + ", 28 x 28; none: drawn digits").metavar("DIR");
+    o.add("batch-size", &batch_size, "images per step, over all ranks; on GPUs, if not given, times their number")
+        .range(1, 1e6);
+    o.add("shuffle", &shuffle, "a new order every epoch, or file order").one_of({"epoch", "never"});
+    o.add("augment", &augment, "translate: by up to 2 pixels, at random").one_of({"translate", "none"});
+    o.add("seed", &seed, "of everything that is random: initial values, the part for testing, order, augmentation")
+        .at_least(0);
+}
+
+void DigitsOptions::declare_training(Options& o) {
+    o.group("Training");
+    o.add("epochs", &epochs, "passes over the data").range(1, 1e6);
+    o.add("steps", &steps, "stop after so many steps in all; -1: after the epochs").at_least(-1);
+    o.add("lr", &lr, "the highest learning rate; 0: what goes with the batch size").at_least(0);
+    o.add("schedule", &schedule, schedule_names(), "learning rate over the training");
+    o.add("l2", &l2, "weight decay, on all parameters").at_least(0);
+}
+
+data::LoaderOptions DigitsOptions::loader(const par::Group& group) const {
+    return {.batch_size = batch_size,
+            .shuffle = shuffle == "epoch",
+            .seed = uint64_t(seed),
+            .augment = {.translate = augment == "translate" ? 2 : 0},
+            .normalise = data::kDigits,
+            .rank = group.rank(),
+            .ranks = group.size()};
+}
+
+TrainingRun::Length DigitsOptions::length(const data::Loader& loader) const {
+    RG_CHECK(loader.batches() > 0, "training: expected at least a mini-batch of ", batch_size,
+             " images, got fewer; make --batch-size smaller");
+    return {steps >= 0 ? steps : epochs * loader.batches(), loader.batches()};
+}
+
+double DigitsOptions::lr_at(const Position& at, const data::Loader& loader) const {
+    const Schedule rates{.kind = schedule, .base = lr, .epochs = double(epochs)};
+    return rates.at(double(at.epoch - 1) + double(at.batch) / double(loader.batches()));
+}
+
+} // namespace rg

@@ -1,0 +1,30 @@
+// The options that the digit programs share, and what follows from them.
+#pragma once
+
+#include "core/schedule.h"
+#include "data/loader.h"
+#include "models/machine.h"
+#include "models/training_run.h"
+
+namespace rg {
+
+struct DigitsOptions {
+    std::string data, augment = "translate", shuffle = "epoch";
+    int64_t batch_size = 128, epochs = 20, steps = -1, seed = 0;
+    double lr = 0, l2 = 0;
+    ScheduleKind schedule = ScheduleKind::cosine;
+    MachineOptions machine;
+    RunOptions run;
+
+    void declare_data(Options& options, const std::string& kinds);
+    void declare_training(Options& options);
+
+    /// Of training; the seed, and what the images are normalised with, for all else.
+    data::LoaderOptions loader(const par::Group& group) const;
+    /// Error: less than a mini-batch.
+    TrainingRun::Length length(const data::Loader& loader) const;
+    /// The learning rate of the next step.
+    double lr_at(const Position& at, const data::Loader& loader) const;
+};
+
+} // namespace rg

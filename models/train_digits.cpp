@@ -1,0 +1,135 @@
+// train_digits: a training loop of one's own, on one process or on several MPI ranks, with nothing between the loop and
+// the ops: what each rank computes, what is summed over the ranks and how, and the update, in the order in which they
+// happen. The network is digits_net, the data drawn digits or MNIST.
+//
+// Each rank holds the whole network and takes its share f = m / M of the M images of a mini-batch. The gradient and
+// the loss of the mini-batch are the sums of f times those of the ranks; so is the running mean of batch norm, and its
+// running variance counts how far apart the ranks' means are, too (par/aggregate.h).
+#include "core/accelerate.h"
+#include "core/tape.h"
+#include "data/digits.h"
+#include "models/data_parallel.h"
+#include "models/digits_net.h"
+#include "models/digits_options.h"
+#include "models/gradient_sum.h"
+#include "models/signals.h"
+#include "par/session.h"
+
+#include <iostream>
+
+using namespace rg;
+
+namespace {
+
+struct Settings : DigitsOptions {
+    double momentum = 0.9;
+    Settings() { l2 = 1e-4; }
+
+    void declare(Options& o) {
+        declare_data(o, "MNIST's files, or of class folders of PNGs");
+        declare_training(o);
+        o.add("momentum", &momentum, "of SGD").range(0, 1);
+        machine.declare(o);
+        run.declare(o);
+    }
+};
+
+int train(Settings& s, Options& options, par::Group& group) {
+    TrainingRun run("train_digits", s.run, options, group, {"batch-size", "shuffle", "augment", "seed", "init"});
+    Machine machine(s.machine, options, group);
+    if (machine.gpus() && !options.given("batch-size") && !run.resumed()) s.batch_size *= machine.gpus();
+    if (s.lr == 0) s.lr = 0.01 * double(s.batch_size) / 128;
+
+    const data::TrainTest data = data::load_digits(s.data, uint64_t(s.seed));
+    verify_same_data(group, data.train, "training set");
+    verify_same_data(group, data.test, "test set");
+    data::Loader loader(data.train, s.loader(group));
+    const TrainingRun::Length length = s.length(loader);
+
+    const Context context = machine.context();
+    const ContextScope scope(context);
+    DigitsNet net({.classes = int64_t(data.train.classes.size()), .seed = uint64_t(s.seed)});
+    Parameters& parameters = net.parameters;
+    if (group.size() > 1 && !machine.device()) // where ranks share memory, gradients are summed where they are
+        parameters.place_gradients(group.memory(size_t(parameters.gradient_bytes()), "gradients").data());
+    const OptimizerState optimizer{{"optimizer.velocity", Tensor::zeros(parameters.values().shape())}};
+    Position at = run.restore(parameters, optimizer);
+
+    // Scores of images; in training also the loss, and the gradients into their buffer.
+    const std::vector<Tensor> values = parameters.value_list(), gradients = parameters.gradient_list();
+    Accelerated network([&](std::span<const Tensor> in, bool training) -> std::vector<Tensor> {
+        const Tensor x = cast(in[0], machine.activations());
+        if (!training) return {net.forward(x, Mode::evaluate)};
+        Tape tape;
+        const Tensor scores = net.forward(x, Mode::train);
+        const Tensor loss = cross_entropy(scores, in[1]);
+        tape.gradients(loss, values, gradients);
+        return {scores, loss};
+    });
+    network.enabled = s.machine.accelerate;
+    GradientSum gradient_sum(group, parameters, s.machine.allreduce, false);
+
+    run.begin(at, length, data.train.classes,
+              cat(machine.text(), "; ", data.source, "; ", parameters.count(), " parameters"));
+    install_stop_signals();
+
+    bool stop = false;
+    while (at.step < length.steps && !stop) {
+        run.begin_epoch(at);
+        loader.start(at.epoch, at.batch);
+        bool all_have_data = group.all(loader.has_next(), "has data");
+        while (at.step < length.steps && !stop && all_have_data) {
+            const data::Batch batch = loader.next();
+            const double share = double(batch.x.extent(0)) / double(batch.global_size);
+            group.set_step(at.step + 1);
+
+            // Forward and backward on this rank's images; then the gradients of the whole mini-batch.
+            gradient_sum.begin(share);
+            const std::span<const Tensor> result = network({batch.x, batch.labels}, true);
+            const Tensor scores = result[0].to_host(), loss = result[1].to_host();
+            gradient_sum.finish();
+
+            // The same update on every rank.
+            const double lr = s.lr_at(at, loader);
+            sgdm_update(parameters.values(), optimizer[0].value, parameters.gradients(),
+                        {.lr = float(lr), .momentum = float(s.momentum), .weight_decay = float(s.l2)});
+
+            // The state of batch norm; and, in the same message, sums over the ranks of the loss and of what was right,
+            // whether anyone was asked to stop, and whether anyone has no more data.
+            double sums[] = {share > 0 ? share * double(loss.data<float>()[0]) : 0,
+                             double(count_correct(scores, batch.labels)), double(stop_requested()),
+                             double(!loader.has_next())};
+            aggregate_state(group, parameters, share, sums);
+            ++parameters.batches_tracked;
+            stop = sums[2] > 0, all_have_data = sums[3] == 0;
+
+            run.step(at, {batch.global_size, sums[0], sums[1], lr});
+            if (run.due(at)) run.save_checkpoint(at, parameters, optimizer);
+        }
+        if (at.batch == loader.batches()) { // else stopped on the way: `at` is where to go on
+            par::verify_identical(group, parameters.values().to_host().span<float>(), "parameters");
+            run.end_epoch(at,
+                          evaluate(group, data.test, data::kDigits, [&](const Tensor& x) { return network({x})[0]; }));
+        }
+        run.save_model(parameters);
+        run.save_checkpoint(at, parameters, optimizer);
+    }
+    if (length.steps == 0) run.save_model(parameters);
+    run.end(at, stop);
+    return 0;
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+    return par::run_ranks_main(argc, argv, [&](par::Group& group) {
+        Settings settings;
+        Options options("train_digits", "trains a small network on digits by a loop in plain view, alone or on ranks");
+        settings.declare(options);
+        if (!options.parse(argc, argv)) {
+            if (group.rank() == 0) std::cout << options.help();
+            return 0;
+        }
+        return train(settings, options, group);
+    });
+}

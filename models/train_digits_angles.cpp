@@ -1,0 +1,243 @@
+// train_digits_angles: one network with two heads, the class of a digit and the angle that it is turned by, trained on
+// both at once; and what `accelerate` is worth for it (--compare).
+//
+// The loss is cross-entropy + 0.1 x the mean squared error of the angles in degrees. Ranks share
+// each mini-batch as in train_digits; a last batch that is smaller is dropped in training, and kept in testing.
+#include "core/accelerate.h"
+#include "core/tape.h"
+#include "data/digits.h"
+#include "models/data_parallel.h"
+#include "models/digits_net.h"
+#include "models/digits_options.h"
+#include "models/gradient_sum.h"
+#include "models/signals.h"
+#include "par/session.h"
+
+#include <cmath>
+#include <cstdio>
+#include <iostream>
+
+using namespace rg;
+
+namespace {
+
+/// The loss weighs squared errors in degrees by 0.1: they are those in this unit.
+const double kUnit = std::sqrt(1 / 0.1);
+
+struct Settings : DigitsOptions {
+    bool compare = false;
+    Settings() { batch_size = 32; }
+
+    void declare(Options& o) {
+        declare_data(o, "class folders of PNGs, with angles.csv");
+        declare_training(o);
+        machine.declare(o);
+        o.add("compare", &compare, "train and test op by op, then once more accelerated, and compare the times");
+        run.declare(o);
+    }
+};
+
+/// What a training has taken and reached.
+struct Result {
+    double train_seconds = 0, test_seconds = 0;
+    double train_hits = 0, test_hits = 0; // calls of the network that found their plan, as a part of all
+    double accuracy = 0, rmse = 0;        // on the test set, at the end; degrees
+    bool stopped = false;
+};
+
+class Stopwatch {
+public:
+    explicit Stopwatch(double& seconds) : seconds_(seconds) {}
+    ~Stopwatch() { seconds_ += std::chrono::duration<double>(Clock::now() - begin_).count(); }
+
+private:
+    using Clock = std::chrono::steady_clock;
+    double& seconds_;
+    Clock::time_point begin_ = Clock::now();
+};
+
+double squared_errors(const Tensor& angles, const Tensor& targets) {
+    double sum = 0;
+    for (int64_t i = 0; i < angles.numel(); ++i) {
+        const double error = double(angles.data<float>()[i]) - double(targets.data<float>()[i]);
+        sum += error * error;
+    }
+    return sum;
+}
+
+Result train(Settings& s, Options& options, par::Group& group) {
+    TrainingRun run("train_digits_angles", s.run, options, group, {"batch-size", "shuffle", "augment", "seed", "init"});
+    Machine machine(s.machine, options, group);
+    if (machine.gpus() && !options.given("batch-size") && !run.resumed()) s.batch_size *= machine.gpus();
+    if (s.lr == 0) s.lr = 0.002 * std::sqrt(double(s.batch_size) / 32);
+
+    data::TrainTest data = data::load_digits(s.data, uint64_t(s.seed));
+    for (data::ImageSet* set : {&data.train, &data.test}) {
+        RG_CHECK(!set->targets.empty(), "train_digits_angles: expected images with angles (angles.csv), got ",
+                 data.source);
+        for (float& angle : set->targets) angle = float(double(angle) / kUnit);
+    }
+    verify_same_data(group, data.train, "training set");
+    verify_same_data(group, data.test, "test set");
+    data::Loader loader(data.train, s.loader(group));
+    const TrainingRun::Length length = s.length(loader);
+    data::LoaderOptions in_order = s.loader(group);
+    in_order.shuffle = false, in_order.keep_partial = true, in_order.augment = {};
+    data::Loader test_loader(data.test, in_order);
+
+    const Context context = machine.context();
+    const ContextScope scope(context);
+    DigitsAnglesNet net({.classes = int64_t(data.train.classes.size()), .seed = uint64_t(s.seed)});
+    Parameters& parameters = net.parameters;
+    if (group.size() > 1 && !machine.device())
+        parameters.place_gradients(group.memory(size_t(parameters.gradient_bytes()), "gradients").data());
+    const OptimizerState adam{{"optimizer.m", Tensor::zeros(parameters.values().shape())},
+                              {"optimizer.v", Tensor::zeros(parameters.values().shape())}};
+    Position at = run.restore(parameters, adam);
+
+    // Two functions with a cache of plans each, so that each has its own hit rate.
+    const std::vector<Tensor> values = parameters.value_list(), gradients = parameters.gradient_list();
+    Accelerated learn([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
+        Tape tape;
+        const auto [scores, angles] = net.forward(cast(in[0], machine.activations()), Mode::train);
+        const Tensor loss = add(cross_entropy(scores, in[1]), mse_loss(angles, in[2]));
+        tape.gradients(loss, values, gradients);
+        return {scores, loss};
+    });
+    Accelerated predict([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
+        const auto [scores, angles] = net.forward(cast(in[0], machine.activations()), Mode::evaluate);
+        return {scores, angles};
+    });
+    learn.enabled = predict.enabled = s.machine.accelerate;
+    GradientSum gradient_sum(group, parameters, s.machine.allreduce, false);
+
+    run.begin(at, length, data.train.classes,
+              cat(machine.text(), s.machine.accelerate ? ", accelerated; " : ", op by op; ", data.source, "; ",
+                  parameters.count(), " parameters"));
+    install_stop_signals();
+
+    Result result;
+    const auto train_epoch = [&] {
+        const Stopwatch stopwatch(result.train_seconds);
+        loader.start(at.epoch, at.batch);
+        bool all_have_data = group.all(loader.has_next(), "has data");
+        while (at.step < length.steps && !result.stopped && all_have_data) {
+            const data::Batch batch = loader.next();
+            const double share = double(batch.x.extent(0)) / double(batch.global_size);
+            group.set_step(at.step + 1);
+
+            gradient_sum.begin(share);
+            const std::span<const Tensor> out = learn({batch.x, batch.labels, batch.targets}, true);
+            const Tensor scores = out[0].to_host(), loss = out[1].to_host();
+            gradient_sum.finish();
+
+            const double lr = s.lr_at(at, loader);
+            adam_update(parameters.values(), adam[0].value, adam[1].value, parameters.gradients(),
+                        {.lr = float(lr), .weight_decay = float(s.l2)}, at.step + 1);
+
+            double sums[] = {share > 0 ? share * double(loss.data<float>()[0]) : 0,
+                             double(count_correct(scores, batch.labels)), double(stop_requested()),
+                             double(!loader.has_next())};
+            aggregate_state(group, parameters, share, sums);
+            ++parameters.batches_tracked;
+            result.stopped = sums[2] > 0, all_have_data = sums[3] == 0;
+
+            run.step(at, {batch.global_size, sums[0], sums[1], lr});
+            if (run.due(at)) run.save_checkpoint(at, parameters, adam);
+        }
+    };
+    const auto test = [&] {
+        const Stopwatch stopwatch(result.test_seconds);
+        double sums[3] = {0, 0, 0}; // loss, correct, squared errors of the angles
+        for (test_loader.start(1); test_loader.has_next();) {
+            const data::Batch batch = test_loader.next();
+            const int64_t n = batch.x.extent(0);
+            if (n == 0) continue;
+            const std::span<const Tensor> out = predict({batch.x});
+            const Tensor scores = out[0].to_host(), angles = out[1].to_host();
+            const double squares = squared_errors(angles, batch.targets);
+            sums[0] += double(n) * host_cross_entropy(scores, batch.labels) + squares;
+            sums[1] += double(count_correct(scores, batch.labels));
+            sums[2] += squares;
+        }
+        group.allreduce_sum(std::span<double>(sums), "test");
+        const double count = double(data.test.count);
+        result.accuracy = sums[1] / count;
+        result.rmse = kUnit * std::sqrt(sums[2] / count);
+        return Score{sums[0] / count, result.accuracy};
+    };
+
+    while (at.step < length.steps && !result.stopped) {
+        run.begin_epoch(at);
+        train_epoch();
+        if (at.batch == loader.batches()) { // else stopped on the way: `at` is where to go on
+            par::verify_identical(group, parameters.values().to_host().span<float>(), "parameters");
+            const Score score = test();
+            run.end_epoch(at, score, {{"test_angle_rmse", "test angle rmse %.2f deg", result.rmse}});
+        }
+        run.save_model(parameters);
+        run.save_checkpoint(at, parameters, adam);
+    }
+    if (length.steps == 0) run.save_model(parameters);
+    result.train_hits = learn.hit_rate(), result.test_hits = predict.hit_rate();
+    run.log(Json::object()
+                .set("accelerate", s.machine.accelerate)
+                .set("train_seconds", result.train_seconds)
+                .set("test_seconds", result.test_seconds)
+                .set("train_hit_rate", result.train_hits)
+                .set("test_hit_rate", result.test_hits));
+    run.end(at, result.stopped);
+    return result;
+}
+
+/// Times as bars.
+std::string chart(const Result& plain, const Result& accelerated) {
+    std::string text;
+    const auto bars = [&](const char* what, double before, double after, double hits) {
+        char line[128];
+        for (const auto& [name, seconds] : {std::pair("op by op", before), std::pair("accelerated", after)}) {
+            std::snprintf(line, sizeof line, "%-10s %-11s %8.2f s  ", what, name, seconds);
+            text += line + std::string(size_t(std::lround(40 * seconds / std::max(before, after))), '#') + "\n";
+        }
+        std::snprintf(line, sizeof line, "%-10s %.2f times as fast, hit rate %.2f %%\n", "", before / after,
+                      100 * hits);
+        text += line;
+    };
+    bars("training", plain.train_seconds, accelerated.train_seconds, accelerated.train_hits);
+    bars("prediction", plain.test_seconds, accelerated.test_seconds, accelerated.test_hits);
+    return text;
+}
+
+int compare(Settings& s, Options& options, par::Group& group) {
+    RG_CHECK(!s.run.resume, "train_digits_angles: --compare trains from the start and --resume goes on; give one");
+    const std::string name = s.run.name;
+    const int64_t batch_size = s.batch_size; // train() may change it
+    if (!name.empty()) s.run.name = name + "-plain";
+    s.machine.accelerate = false;
+    const Result plain = train(s, options, group);
+    if (plain.stopped) return 0;
+    s.run.name = name;
+    s.batch_size = batch_size;
+    s.machine.accelerate = true;
+    const Result accelerated = train(s, options, group);
+    if (group.rank() == 0 && !accelerated.stopped) std::cout << chart(plain, accelerated);
+    return 0;
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+    return par::run_ranks_main(argc, argv, [&](par::Group& group) {
+        Settings settings;
+        Options options("train_digits_angles",
+                        "trains a network to tell digits and the angles that they are turned by");
+        settings.declare(options);
+        if (!options.parse(argc, argv)) {
+            if (group.rank() == 0) std::cout << options.help();
+            return 0;
+        }
+        if (settings.compare) return compare(settings, options, group);
+        train(settings, options, group);
+        return 0;
+    });
+}

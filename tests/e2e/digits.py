@@ -1,0 +1,115 @@
+# make_digits, train_digits and train_digits_angles on tiny sets: what they reach, leave, resume and refuse.
+import gzip
+import json
+import os
+import signal
+import struct
+
+import job
+
+TINY = ["--epochs", "2", "--batch-size", "16"]
+
+
+def program(name, ranks, *options):
+    command = [str(job.BUILD / name), *map(str, options)]
+    return command if ranks == 1 else [job.MPIEXEC, "-n", str(ranks), *command]
+
+
+def idx(path, kind, shape, values):
+    with gzip.open(path, "wb") as file:
+        file.write(struct.pack(f">BBBB{len(shape)}I", 0, 0, kind, len(shape), *shape) + values)
+
+
+class Digits(job.JobTest):
+    def setUp(self):
+        super().setUp()
+        self.set = self.folder / "set"
+        self.succeed(program("make_digits", 1, self.set, "--per-class", 20, "--seed", 1))
+
+    def run_program(self, name, ranks, run, *options):
+        self.succeed(program(name, ranks, "--data", self.set, "--run-name", run, *TINY, *options))
+        return self.runs / run
+
+    def test_make_digits(self):
+        lines = (self.set / "angles.csv").read_text().splitlines()
+        self.assertEqual(lines[0], "file,angle")
+        self.assertEqual(sorted(line.split(",")[0] for line in lines[1:]),
+                         sorted(str(path.relative_to(self.set)) for path in self.set.rglob("*.png")))
+        self.assertEqual(len(lines), 201)
+        self.assertTrue(all(-45 <= float(line.split(",")[1]) <= 45 for line in lines[1:]))
+        again = self.folder / "again"
+        self.succeed(program("make_digits", 1, again, "--per-class", 20, "--seed", 1))
+        for path in self.set.rglob("*.*"):
+            self.assertEqual((again / path.relative_to(self.set)).read_bytes(), path.read_bytes(), path)
+        self.refuse(program("make_digits", 1, again), "new or empty", "again")
+
+    def test_train_digits(self):
+        for ranks in job.rank_counts(1, 3):
+            run = self.run_program("train_digits", ranks, f"digits-{ranks}")
+            epochs = job.epoch_lines(run)
+            self.assertEqual(len(job.step_lines(run)), 2 * (180 // 16))
+            self.assertLess(epochs[1]["train_loss"], epochs[0]["train_loss"])
+            self.assertGreater(epochs[1]["train_accuracy"], 0.5)
+            self.assertEqual(json.loads((run / "config.json").read_text())["options"]["lr"], 0.01 * 16 / 128)
+            header, _ = job.tensor_header(run / "model.safetensors")
+            self.assertEqual(header["layer1.conv.weight"]["shape"], [20, 1, 5, 5])
+            self.assertEqual(header["fc.weight"]["shape"], [10, 20 * 24 * 24])
+        # The same again is the same to the bit; and what the options say changes it.
+        options = ["--augment", "none", "--shuffle", "never", "--steps", "5"]
+        first = self.run_program("train_digits", 1, "first", *options)
+        again = self.run_program("train_digits", 1, "again", *options)
+        self.assertEqual(job.step_lines(first), job.step_lines(again))
+        self.assertEqual(len(job.step_lines(first)), 5)
+        for name, change in (("seed", ["--seed", "1"]), ("init", ["--init", first / "model.safetensors"]),
+                             ("view", ["--augment", "translate"]), ("order", ["--shuffle", "epoch"])):
+            self.assertNotEqual(job.losses(self.run_program("train_digits", 1, name, *options, *change))[0],
+                                job.losses(first)[0], name)
+
+    def test_mnist(self):
+        self.set = self.folder / "mnist"
+        self.set.mkdir()
+        for part, count in (("train", 32), ("t10k", 8)):
+            idx(self.set / f"{part}-images-idx3-ubyte.gz", 8, (count, 28, 28), os.urandom(count * 784))
+            idx(self.set / f"{part}-labels-idx1-ubyte.gz", 8, (count,), bytes(i % 10 for i in range(count)))
+        self.assertEqual(len(job.step_lines(self.run_program("train_digits", 1, "mnist"))), 4)
+        self.refuse(program("train_digits_angles", 1, "--data", self.set), "angles.csv")
+
+    def test_resume(self):
+        for name in ("train_digits", "train_digits_angles"):
+            for ranks in job.rank_counts(1, 2):
+                long = ["--epochs", "30", "--checkpoint-every", "2"]
+                whole = self.run_program(name, ranks, f"whole-{name}-{ranks}", *long)
+                run = self.runs / f"stopped-{name}-{ranks}"
+                process = self.start(
+                    program(name, ranks, "--data", self.set, *TINY, *long, "--run-name", run.name))
+                self.wait_for(process, lambda: (run / "checkpoint").exists())
+                os.kill(process.pid, signal.SIGTERM)
+                self.assertEqual(self.finish(process).code, 0)
+                self.assertLess(len(job.step_lines(run)), len(job.step_lines(whole)), "it ended before the signal")
+                self.succeed(program(name, ranks, "--resume", "--run-name", run.name))
+                self.assertEqual(job.step_lines(run), job.step_lines(whole))
+                self.assertEqual((run / "model.safetensors").read_bytes(), (whole / "model.safetensors").read_bytes())
+
+    def test_compare(self):
+        for ranks in job.rank_counts(1, 2):
+            name = f"compare-{ranks}"
+            out = self.succeed(
+                program("train_digits_angles", ranks, "--data", self.set, "--compare", "--run-name", name, *TINY))
+            for what in ("training", "prediction"):
+                self.assertRegex(out, rf"{what} +op by op +[\d.]+ s  #+\n{what} +accelerated +[\d.]+ s  #+\n +[\d.]+ times")
+            for run, hits in ((f"{name}-plain", 0), (name, 1)):
+                epochs = job.epoch_lines(self.runs / run)
+                self.assertLess(epochs[1]["test_angle_rmse"], 30)  # that of no idea is 26, of a wrong unit far more
+                last = json.loads((self.runs / run / "metrics.jsonl").read_text().splitlines()[-1])
+                self.assertEqual(last["accelerate"], bool(hits))
+                # All but the first call of each shape: 22 of training, and 2 x 2 of testing with 16 and 4 images.
+                self.assertAlmostEqual(last["train_hit_rate"], hits * 21 / 22)
+                self.assertAlmostEqual(last["test_hit_rate"], hits * 2 / 4)
+            # Both ways are the same training: the first losses agree closely.
+            plain, fast = (job.losses(self.runs / run)[:3] for run in (f"{name}-plain", name))
+            for a, b in zip(plain, fast):
+                self.assertLess(abs(a - b), 1e-3 * abs(a))
+        self.refuse(program("train_digits_angles", 1, "--compare", "--resume"), "--compare", "--resume")
+
+
+job.main()
