@@ -20,7 +20,7 @@ void MachineOptions::declare(Options& o) {
     o.group("Machine");
     o.add("device", &device, "where to compute; auto: on a GPU if all ranks have one").one_of({"auto", "cpu", "cuda"});
     o.add("precision", &precision,
-          "auto: bf16 on a GPU and where the processor has AMX, else fp32; fp32-strict: no Winograd")
+          "auto: bf16 on a GPU and where the processor has AMX, else fp32; fp32-strict: plain multiply-adds")
         .one_of({"auto", "fp32", "fp32-strict", "bf16"});
     o.add("threads", &threads, "per rank; 0: cores / ranks of this machine").range(0, 1024);
     using par::Algorithm;
@@ -51,9 +51,10 @@ Machine::Machine(MachineOptions& settings, const Options& options, par::Group& g
                                                                : "fp32";
     if (precision == "bf16") activations_ = DType::bf16;
     const std::string note = *cpu::isa_note() ? cat("; ", cpu::isa_note()) : "";
-    const std::string where = device_ ? device_->name()
-                                      : cat("cpu (", cpu::isa().name, ")", note,
-                                            settings.device == "auto" ? ", since " + found.why_none : "");
+    const std::string why = found.count > 0 ? "not every rank has a GPU" : found.why_none;
+    const std::string where =
+        device_ ? device_->name()
+                : cat("cpu (", cpu::isa().name, ")", note, settings.device == "auto" ? ", since " + why : "");
     text_ = cat(where, ", ", settings.threads, settings.threads == 1 ? " thread" : " threads", " x ", group.size(),
                 group.size() == 1 ? " rank" : " ranks", ", ", precision);
 }
