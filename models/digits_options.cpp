@@ -21,7 +21,8 @@ void DigitsOptions::declare_training(Options& o) {
     o.add("epochs", &epochs, "passes over the data").range(1, 1e6);
     o.add("steps", &steps, "stop after so many steps in all; -1: after the epochs").at_least(-1);
     o.add("lr", &lr, "the highest learning rate; 0: what goes with the batch size").at_least(0);
-    o.add("schedule", &schedule, schedule_names(), "learning rate over the training");
+    o.add("schedule", &schedule, {{"constant", ScheduleKind::constant}, {"cosine", ScheduleKind::cosine}},
+          "learning rate over the training");
     o.add("l2", &l2, "weight decay, on all parameters").at_least(0);
 }
 

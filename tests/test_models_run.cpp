@@ -152,6 +152,9 @@ TEST_SUITE("models") {
                                 .seconds = 1.5};
         const std::string text =
             "epoch 1/2  train loss 0.5000  train acc 75.00 %  test loss nan  test acc 62.50 %  2560 images/s  1.5 s\n";
+        EpochStatus with_extra = epoch;
+        with_extra.extras = {{"rmse", "rmse %.1f deg", 3.5}};
+        CHECK(contains(epoch_text(with_extra), "test acc 62.50 %  rmse 3.5 deg  2560 images/s"));
         StepStatus step{.epoch = 1, .epochs = 2, .step = 0, .steps = 80, .loss = 1, .accuracy = 0.5, .images = 256};
         double now = 0;
         std::ostringstream pipe, terminal;

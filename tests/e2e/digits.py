@@ -45,11 +45,11 @@ class Digits(job.JobTest):
 
     def test_train_digits(self):
         for ranks in job.rank_counts(1, 3):
-            run = self.run_program("train_digits", ranks, f"digits-{ranks}")
+            run = self.run_program("train_digits", ranks, f"digits-{ranks}", "--epochs", 8)
             epochs = job.epoch_lines(run)
-            self.assertEqual(len(job.step_lines(run)), 2 * (180 // 16))
-            self.assertLess(epochs[1]["train_loss"], epochs[0]["train_loss"])
-            self.assertGreater(epochs[1]["train_accuracy"], 0.5)
+            self.assertEqual(len(job.step_lines(run)), 8 * (180 // 16))
+            self.assertGreater(epochs[7]["train_accuracy"], 0.6, epochs)
+            self.assertGreater(epochs[7]["test_accuracy"], 0.5, epochs)
             self.assertEqual(json.loads((run / "config.json").read_text())["options"]["lr"], 0.01 * 16 / 128)
             header, _ = job.tensor_header(run / "model.safetensors")
             self.assertEqual(header["layer1.conv.weight"]["shape"], [20, 1, 5, 5])
