@@ -93,6 +93,11 @@ std::string Options::Entry::get() const {
     if (const auto* v = std::get_if<int64_t*>(&target_)) return std::to_string(**v);
     if (const auto* v = std::get_if<double*>(&target_)) return shortest(**v);
     if (const auto* v = std::get_if<bool*>(&target_)) return **v ? "true" : "false";
+    if (const auto* v = std::get_if<std::vector<std::string>*>(&target_)) {
+        std::string all;
+        for (const std::string& one : **v) all += (all.empty() ? "" : " ") + one;
+        return all;
+    }
     return *std::get<std::string*>(target_);
 }
 
@@ -107,7 +112,7 @@ Json Options::Entry::get_json() const {
 std::string Options::Entry::expected() const {
     if (!choices_.empty()) return "one of " + join(choices_);
     if (is_bool()) return "true or false";
-    if (std::holds_alternative<std::string*>(target_)) return "a text";
+    if (std::holds_alternative<std::string*>(target_) || is_list()) return "a text";
     const bool whole = std::holds_alternative<int64_t*>(target_);
     const auto print = [whole](double bound) { return whole ? std::to_string(int64_t(bound)) : shortest(bound); };
     const std::string text = whole ? "an integer" : "a number";
@@ -140,6 +145,8 @@ void Options::Entry::set(const std::string& value) {
     } else if (auto* b = std::get_if<bool*>(&target_)) {
         demand(value == "true" || value == "false");
         **b = value == "true";
+    } else if (is_list()) {
+        std::get<std::vector<std::string>*>(target_)->push_back(value);
     } else {
         *std::get<std::string*>(target_) = value;
     }
@@ -185,6 +192,12 @@ Options::Entry& Options::add(const std::string& name, std::string* value, const 
     return entry.metavar("TEXT");
 }
 
+Options::Entry& Options::add(const std::string& name, std::vector<std::string>* values, const std::string& text) {
+    Entry& entry = declare(name, text);
+    entry.target_ = values;
+    return entry.metavar("TEXT");
+}
+
 void Options::positional(const std::string& metavar, std::vector<std::string>* values, const std::string& text,
                          size_t least) {
     positional_metavar_ = metavar;
@@ -226,7 +239,14 @@ size_t Options::take(std::span<const std::string> args) {
     Entry* entry = find(name);
     Entry* negated = !entry && name.starts_with("no-") ? find(name.substr(3)) : nullptr;
     if (negated && !negated->is_bool()) negated = nullptr;
-    if (!entry && !negated) unknown(argument);
+    if (!entry && !negated) {
+        if (!passed_on_) unknown(argument);
+        size_t used = 1;
+        if (!attached)
+            while (used < args.size() && !args[used].starts_with("--")) ++used;
+        passed_on_->insert(passed_on_->end(), args.begin(), args.begin() + std::ptrdiff_t(used));
+        return used;
+    }
     Entry& e = entry ? *entry : *negated;
     e.given_ = true;
     if (e.is_bool()) {
@@ -247,7 +267,10 @@ size_t Options::take(std::span<const std::string> args) {
 }
 
 bool Options::parse(int argc, const char* const* argv) {
-    const std::vector<std::string> args(argv + std::min(argc, 1), argv + argc);
+    return parse(std::vector<std::string>(argv + std::min(argc, 1), argv + argc));
+}
+
+bool Options::parse(const std::vector<std::string>& args) {
     if (std::find(args.begin(), args.end(), "--help") != args.end()) return false;
     for (size_t i = 0; i < args.size();) {
         if (args[i].starts_with("--")) {
@@ -291,6 +314,7 @@ std::string Options::help() const {
         print_item(out, cat("--", e.name_, " ", metavar), notes.empty() ? e.text_ : cat(e.text_, " (", notes, ")"));
     }
     out += "\n";
+    if (passed_on_) print_item(out, "any other option", passed_on_text_);
     print_item(out, "--help", "print this and exit");
     return out;
 }

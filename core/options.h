@@ -2,7 +2,8 @@
 //
 // An option is bound to the program's own variable, whose value at declaration is the default, so ordinary code reads
 // `epochs` and nothing is looked up by name. Long names only: `--name value`, `--name=value`, and for a bool `--name`
-// or `--no-name`. When an option comes twice the last one counts. No short names, no abbreviations, no option files.
+// or `--no-name`. When an option comes twice the last one counts, except where it is a list. No short names, no
+// abbreviations, no option files.
 #pragma once
 
 #include "core/json.h"
@@ -30,7 +31,7 @@ public:
     private:
         friend class Options;
         std::string name_, text_, group_, metavar_, default_;
-        std::variant<int64_t*, double*, bool*, std::string*> target_;
+        std::variant<int64_t*, double*, bool*, std::string*, std::vector<std::string>*> target_;
         // For an enum: its value as text and from text (one of choices_). Then target_ is unused.
         std::function<std::string()> get_choice_;
         std::function<void(size_t)> set_choice_;
@@ -38,6 +39,7 @@ public:
         double lowest_ = -std::numeric_limits<double>::infinity(), highest_ = std::numeric_limits<double>::infinity();
         bool given_ = false;
 
+        bool is_list() const { return std::holds_alternative<std::vector<std::string>*>(target_); }
         bool is_bool() const { return !set_choice_ && std::holds_alternative<bool*>(target_); }
         std::string get() const;
         Json get_json() const;
@@ -58,6 +60,8 @@ public:
     Entry& add(const std::string& name, double* value, const std::string& text);
     Entry& add(const std::string& name, bool* value, const std::string& text);
     Entry& add(const std::string& name, std::string* value, const std::string& text);
+    /// May be given several times, and collects the values.
+    Entry& add(const std::string& name, std::vector<std::string>* values, const std::string& text);
     /// An enum by names, e.g. {{"zero", Fill::zero}, {"reflect", Fill::reflect}}.
     template <class E>
     Entry& add(const std::string& name, E* value, const std::vector<std::pair<std::string, E>>& names,
@@ -67,9 +71,18 @@ public:
     void positional(const std::string& metavar, std::vector<std::string>* values, const std::string& text,
                     size_t least = 0);
 
+    /// Unknown options, with the values after them, are not errors but collected here, as they are: for another
+    /// program. `text` says so in --help.
+    void pass_on(std::vector<std::string>* arguments, const std::string& text) {
+        passed_on_ = arguments;
+        passed_on_text_ = text;
+    }
+
     /// Reads argv[1...]. False when --help was asked for: the caller prints help() and exits 0. Error: an unknown name
     /// (with the nearest known one), a missing or bad value (with what was expected), a surplus argument.
     bool parse(int argc, const char* const* argv);
+    /// The same for arguments without the program's name.
+    bool parse(const std::vector<std::string>& args);
     std::string help() const;
 
     /// Whether the command line set it: for defaults that depend on other options.
@@ -91,8 +104,9 @@ private:
 
     std::string program_, summary_, group_ = "Options";
     std::deque<Entry> entries_; // a deque: references to entries stay valid
-    std::string positional_metavar_, positional_text_;
+    std::string positional_metavar_, positional_text_, passed_on_text_;
     std::vector<std::string>* positional_ = nullptr;
+    std::vector<std::string>* passed_on_ = nullptr;
     size_t positional_least_ = 0;
 };
 

@@ -30,4 +30,23 @@ Tensor CifarNet::forward(const Tensor& x, Mode mode) const {
     return (*fc_)(y);
 }
 
+CifarNet::Options infer_network(const TensorFile& file) {
+    const auto conv = [](int64_t block, int64_t i) { return cat("block", block, ".", i, ".conv.weight"); };
+    CifarNet::Options o;
+    o.depth = 0;
+    while (file.find(conv(1, o.depth))) ++o.depth;
+    const Tensor *first = file.find(conv(1, 0)), *last = file.find("fc.weight");
+    RG_CHECK(first && first->shape().rank() == 4 && last && last->shape().rank() == 2, file.source,
+             ": expected a network of train_cifar (block1.0.conv.weight, ..., fc.weight), got a file without it");
+    o.width = first->extent(0);
+    o.classes = last->extent(0);
+    RG_CHECK(o.width >= 1 && o.classes >= 1, file.source, ": expected at least one channel and class, got ", o.width,
+             " and ", o.classes);
+    // The largest layers, before memory is taken for all: a wrong file must not ask for more than it has itself.
+    file.tensor(conv(1, 0), DType::f32, {o.width, 3, 3, 3});
+    file.tensor(conv(3, o.depth - 1), DType::f32, {4 * o.width, (o.depth > 1 ? 4 : 2) * o.width, 3, 3});
+    file.tensor("fc.weight", DType::f32, {o.classes, 4 * o.width});
+    return o;
+}
+
 } // namespace rg

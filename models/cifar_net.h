@@ -4,6 +4,7 @@
 // 32 x 32 x 3 in, one score per class out. width 32 and depth 4 give 677,610 parameters at 10 classes.
 #pragma once
 
+#include "core/safetensors.h"
 #include "models/layers.h"
 
 #include <optional>
@@ -31,5 +32,8 @@ private:
     std::vector<ConvNorm> layers_;
     std::optional<Dense> fc_;
 };
+
+/// The options with which cifar_net has the tensors of the file. Error: it is of another network.
+CifarNet::Options infer_network(const TensorFile& file);
 
 } // namespace rg

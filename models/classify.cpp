@@ -16,6 +16,7 @@
 #include "data/png.h"
 #include "data/sample.h"
 #include "models/cifar_net.h"
+#include "models/confusion.h"
 #include "models/state_dict.h"
 
 #include <algorithm>
@@ -44,26 +45,6 @@ TensorFile load_model(std::string path) {
     file = load_checkpoint(path).state; // sees to the checksum
     std::erase_if(file.tensors, [](const NamedTensor& t) { return t.name.starts_with("optimizer."); });
     return file;
-}
-
-/// The options with which cifar_net has the tensors of the file.
-CifarNet::Options infer_network(const TensorFile& file) {
-    const auto conv = [](int64_t block, int64_t i) { return cat("block", block, ".", i, ".conv.weight"); };
-    CifarNet::Options o;
-    o.depth = 0;
-    while (file.find(conv(1, o.depth))) ++o.depth;
-    const Tensor *first = file.find(conv(1, 0)), *last = file.find("fc.weight");
-    RG_CHECK(first && first->shape().rank() == 4 && last && last->shape().rank() == 2, file.source,
-             ": expected a network of train_cifar (block1.0.conv.weight, ..., fc.weight), got a file without it");
-    o.width = first->extent(0);
-    o.classes = last->extent(0);
-    RG_CHECK(o.width >= 1 && o.classes >= 1, file.source, ": expected at least one channel and class, got ", o.width,
-             " and ", o.classes);
-    // The largest layers, before memory is taken for all: a wrong file must not ask for more than it has itself.
-    file.tensor(conv(1, 0), DType::f32, {o.width, kChannels, 3, 3});
-    file.tensor(conv(3, o.depth - 1), DType::f32, {4 * o.width, (o.depth > 1 ? 4 : 2) * o.width, 3, 3});
-    file.tensor("fc.weight", DType::f32, {o.classes, 4 * o.width});
-    return o;
 }
 
 /// Class names: those in the model, else those of the data, else CIFAR-10's or plain numbers.
@@ -144,62 +125,6 @@ Images read_images(const std::vector<std::string>& paths, const std::vector<std:
     }
     return images;
 }
-
-/// Rows are true labels, columns what was seen; only images with a known label.
-class Confusion {
-public:
-    explicit Confusion(const std::vector<std::string>& classes)
-        : classes_(classes), counts_(classes.size() * classes.size()) {}
-    void add(int32_t truth, size_t seen) { ++counts_[size_t(truth) * classes_.size() + seen]; }
-    bool empty() const {
-        return std::all_of(counts_.begin(), counts_.end(), [](int64_t n) { return n == 0; });
-    }
-
-    std::string text(size_t images) const {
-        const size_t n = classes_.size();
-        int64_t total = 0, right = 0;
-        for (size_t i = 0; i < n; ++i) {
-            total += row_sum(i);
-            right += counts_[i * n + i];
-        }
-        if (total == 0) return cat(images, " images, none with a known label\n");
-        std::string out = cat(images, " images");
-        if (size_t(total) != images) out += cat(", ", total, " with a known label");
-        out += cat("; accuracy ", percent(right, total), " (", right, " of ", total, ")\n");
-
-        size_t name_width = 0, cell = cat(n - 1).size();
-        for (const std::string& name : classes_) name_width = std::max(name_width, name.size());
-        for (const int64_t count : counts_) cell = std::max(cell, cat(count).size());
-        ++cell;
-        out += cat("\nconfusion: rows true, columns seen\n", std::string(5 + name_width, ' '));
-        for (size_t j = 0; j < n; ++j) out += right_aligned(cat(j), cell);
-        out += "   images   right\n";
-        for (size_t i = 0; i < n; ++i) {
-            out += right_aligned(cat(i), 4) + " " + classes_[i] + std::string(name_width - classes_[i].size(), ' ');
-            for (size_t j = 0; j < n; ++j) out += right_aligned(cat(counts_[i * n + j]), cell);
-            const int64_t row = row_sum(i);
-            out += right_aligned(cat(row), 9) + right_aligned(row ? percent(counts_[i * n + i], row) : "-", 8) + "\n";
-        }
-        return out;
-    }
-
-private:
-    int64_t row_sum(size_t i) const {
-        const auto row = counts_.begin() + std::ptrdiff_t(i * classes_.size());
-        return std::accumulate(row, row + std::ptrdiff_t(classes_.size()), int64_t{0});
-    }
-    static std::string percent(int64_t part, int64_t whole) {
-        char text[32];
-        std::snprintf(text, sizeof text, "%.1f%%", 100 * double(part) / double(whole));
-        return text;
-    }
-    static std::string right_aligned(const std::string& text, size_t width) {
-        return std::string(width > text.size() ? width - text.size() : 0, ' ') + text;
-    }
-
-    const std::vector<std::string>& classes_;
-    std::vector<int64_t> counts_;
-};
 
 /// "NAME \t LABEL \t SCORE ..." of one row of scores. Equal scores come in the order of their classes.
 std::string line(const std::string& name, std::span<const float> scores, const std::vector<std::string>& classes,

@@ -72,11 +72,13 @@ std::string step_text(const StepStatus& status, double images_per_second, double
 
 std::string epoch_text(const EpochStatus& status) {
     std::string line = "epoch " + of(status.epoch, status.epochs);
-    const auto field = [&line](const char* format, double value) { line += "  " + print(format, value); };
+    const auto field = [&line](const std::string& format, double value) {
+        line += "  " + print(format.c_str(), value);
+    };
     field("train loss %.4f", status.train_loss);
     field("train acc %.2f %%", 100 * status.train_accuracy);
-    field("test loss %.4f", status.test_loss);
-    field("test acc %.2f %%", 100 * status.test_accuracy);
+    field(status.tested + " loss %.4f", status.test_loss);
+    field(status.tested + " acc %.2f %%", 100 * status.test_accuracy);
     for (const EpochStatus::Extra& extra : status.extras) field(extra.format, extra.value);
     field("%.0f images/s", status.images_per_second);
     field("%.1f s", status.seconds);

@@ -25,6 +25,7 @@ struct EpochStatus {
     int64_t epoch = 0, epochs = 0;
     double train_loss = 0, train_accuracy = 0, test_loss = 0, test_accuracy = 0;
     double images_per_second = 0, seconds = 0;
+    std::string tested = "test"; // the set that test_loss and test_accuracy are of
     /// What only some programs know: its name in the metrics, and a format for people with a unit.
     struct Extra {
         const char *name, *format;

@@ -12,6 +12,7 @@
 #include "models/data_parallel.h"
 #include "models/gradient_sum.h"
 #include "models/machine.h"
+#include "models/programs.h"
 #include "models/signals.h"
 #include "models/training_run.h"
 #include "par/session.h"
@@ -25,7 +26,8 @@ namespace {
 struct Settings {
     std::string data, drops = "45", augment = "flip,translate", shuffle = "epoch", partial = "discard";
     int64_t epochs = 50, batch_size = 256, width = 32, depth = 4, seed = 0, translate = 4, steps = -1;
-    double lr = 0, momentum = 0.9, l2 = 1e-10, drop_factor = 0.1, lr_floor = 0, lr_peak = 0.3, smoothing = 0;
+    double validation = 0, lr = 0, momentum = 0.9, l2 = 1e-10, drop_factor = 0.1, lr_floor = 0, lr_peak = 0.3,
+           smoothing = 0;
     bool nesterov = false, sync_bn = false, profile = false, plan_dump = false;
     ScheduleKind schedule = ScheduleKind::piecewise;
     Init initializer = Init::he;
@@ -39,6 +41,8 @@ void declare(Options& o, Settings& s) {
     o.add("data", &s.data, "folder of CIFAR binary files, or of PNG class folders; none: the embedded sample")
         .metavar("DIR");
     o.add("batch-size", &s.batch_size, "images per step, over all ranks (the sample: 50 if not given)").range(1, 1e6);
+    o.add("validation", &s.validation, "part of the training images to test on instead, of each class by --seed")
+        .range(0, 0.9);
     o.add("partial-batch", &s.partial, "a last batch that is smaller").one_of({"keep", "discard"});
     o.add("shuffle", &s.shuffle, "a new order every epoch, or file order").one_of({"epoch", "never"});
     o.add("augment", &s.augment, "random views").one_of({"flip,translate", "flip", "translate", "none"});
@@ -93,23 +97,30 @@ data::LoaderOptions loader_options(const Settings& s, const par::Group& group, b
             .views = views};
 }
 
-int train(Settings& s, Options& options, par::Group& group) {
-    TrainingRun run("train_cifar", s.run, options, group,
-                    {"batch-size", "partial-batch", "shuffle", "seed", "augment", "translate", "fill", "width", "depth",
-                     "init", "initializer"});
+int train(Settings& s, Options& options, par::Group& group, Trial& trial) {
+    TrainingRun run("train_cifar", s.run, options, group, trial,
+                    {"batch-size", "validation", "partial-batch", "shuffle", "seed", "augment", "translate", "fill",
+                     "width", "depth", "init", "initializer"});
     Machine machine(s.machine, options, group);
     // A mini-batch grows with the GPUs that work on it, and the learning rate with the mini-batch.
     if (machine.gpus() && !options.given("batch-size") && !s.data.empty() && !run.resumed())
         s.batch_size *= machine.gpus();
     complete(s, options);
 
-    const data::TrainTest data = data::load(s.data);
+    data::TrainTest data = data::load(s.data);
     RG_CHECK(data.train.height == 32 && data.train.width == 32 && data.train.channels == 3,
              "train_cifar: expected images of 32 x 32 x 3, got ", data.train.height, " x ", data.train.width, " x ",
              data.train.channels, " in ", data.source);
 
+    // With a validation set, the test set is not looked at: it is for the network that is chosen in the end.
+    const std::string test_set = s.validation > 0 ? "validation" : "test";
+    if (s.validation > 0) {
+        const data::Split parts = data::split_fraction(data.train, s.validation, uint64_t(s.seed));
+        data.test = data::subset(data.train, parts.first);
+        data.train = data::subset(data.train, parts.rest);
+    }
     verify_same_data(group, data.train, "training set");
-    verify_same_data(group, data.test, "test set");
+    verify_same_data(group, data.test, test_set + " set");
 
     Profile profile;
     GroupSync sync(group);
@@ -173,13 +184,14 @@ int train(Settings& s, Options& options, par::Group& group) {
                         {Tensor::on_host({share}, DType::i32), Tensor::on_host({share, 3}, DType::i32), labels}, true)
                   : network.plan({Tensor::on_host({share, 32, 32, 3}), labels}, true);
 
+    run.tested = test_set;
     run.begin(at, length, data.train.classes,
               cat(machine.text(), "; ", data.source, "; ", parameters.count(), " parameters, ", plan.bytes() >> 20,
                   " MiB planned"));
     if (s.plan_dump) run.note(plan.table() + gradient_sum.table(plan));
     using Clock = std::chrono::steady_clock;
     const Clock::time_point begin = Clock::now();
-    install_stop_signals();
+    if (trial.alone()) install_stop_signals();
 
     bool stop = false;
     while (at.step < length.steps && !stop) {
@@ -209,7 +221,7 @@ int train(Settings& s, Options& options, par::Group& group) {
             // Over all ranks: loss and accuracy, whether anyone was asked to stop, or has no more data; and the running
             // statistics, in the same message.
             double sums[] = {samples ? sync.share * double(loss.data<float>()[0]) : 0.0,
-                             double(count_correct(scores, batch.labels)), stop_requested() ? 1.0 : 0.0,
+                             double(count_correct(scores, batch.labels)), double(run.asked_to_stop()),
                              loader.has_next() ? 0.0 : 1.0};
             if (s.sync_bn)
                 group.allreduce_sum(std::span<double>(sums), "loss");
@@ -222,8 +234,11 @@ int train(Settings& s, Options& options, par::Group& group) {
 
         if (at.batch == loader.batches()) { // else stopped on the way: `at` is where to go on
             par::verify_identical(group, parameters.values().to_host().span<float>(), "parameters");
-            run.end_epoch(at,
-                          evaluate(group, data.test, data::kCifar10, [&](const Tensor& x) { return network({x})[0]; }));
+            run.end_epoch(at, evaluate(group, data.test, data::kCifar10, [&](const Tensor& x) {
+                              trial.pulse();
+                              return network({x})[0];
+                          }));
+            stop = !group.all(!run.asked_to_stop(), "go on");
         }
         run.save_model(parameters);
         run.save_checkpoint(at, parameters, optimizer);
@@ -240,15 +255,30 @@ int train(Settings& s, Options& options, par::Group& group) {
 
 } // namespace
 
+Json rg::check_train_cifar(const std::vector<std::string>& args) {
+    Settings settings;
+    Options options("train_cifar", "");
+    declare(options, settings);
+    options.parse(args);
+    return options.to_json();
+}
+
+int rg::train_cifar(par::Group& group, const std::vector<std::string>& args, Trial& trial) {
+    Settings settings;
+    Options options("train_cifar", "trains a convolutional network on CIFAR-10, alone or under mpiexec");
+    declare(options, settings);
+    if (!options.parse(args)) {
+        if (group.rank() == 0) std::cout << options.help();
+        return 0;
+    }
+    return train(settings, options, group, trial);
+}
+
+#ifndef RG_NO_MAIN // the programs that run this one's trainings have one of their own
 int main(int argc, char** argv) {
     return par::run_ranks_main(argc, argv, [&](par::Group& group) {
-        Settings settings;
-        Options options("train_cifar", "trains a convolutional network on CIFAR-10, alone or under mpiexec");
-        declare(options, settings);
-        if (!options.parse(argc, argv)) {
-            if (group.rank() == 0) std::cout << options.help();
-            return 0;
-        }
-        return train(settings, options, group);
+        Trial trial;
+        return train_cifar(group, {argv + 1, argv + argc}, trial);
     });
 }
+#endif

@@ -12,6 +12,7 @@
 #include "models/digits_net.h"
 #include "models/digits_options.h"
 #include "models/gradient_sum.h"
+#include "models/programs.h"
 #include "models/signals.h"
 #include "par/session.h"
 
@@ -34,8 +35,8 @@ struct Settings : DigitsOptions {
     }
 };
 
-int train(Settings& s, Options& options, par::Group& group) {
-    TrainingRun run("train_digits", s.run, options, group, {"batch-size", "shuffle", "augment", "seed", "init"});
+int train(Settings& s, Options& options, par::Group& group, Trial& trial) {
+    TrainingRun run("train_digits", s.run, options, group, trial, {"batch-size", "shuffle", "augment", "seed", "init"});
     Machine machine(s.machine, options, group);
     if (machine.gpus() && !options.given("batch-size") && !run.resumed()) s.batch_size *= machine.gpus();
     if (s.lr == 0) s.lr = 0.01 * double(s.batch_size) / 128;
@@ -71,7 +72,7 @@ int train(Settings& s, Options& options, par::Group& group) {
 
     run.begin(at, length, data.train.classes,
               cat(machine.text(), "; ", data.source, "; ", parameters.count(), " parameters"));
-    install_stop_signals();
+    if (trial.alone()) install_stop_signals();
 
     bool stop = false;
     while (at.step < length.steps && !stop) {
@@ -97,7 +98,7 @@ int train(Settings& s, Options& options, par::Group& group) {
             // The state of batch norm; and, in the same message, sums over the ranks of the loss and of what was right,
             // whether anyone was asked to stop, and whether anyone has no more data.
             double sums[] = {share > 0 ? share * double(loss.data<float>()[0]) : 0,
-                             double(count_correct(scores, batch.labels)), double(stop_requested()),
+                             double(count_correct(scores, batch.labels)), double(run.asked_to_stop()),
                              double(!loader.has_next())};
             aggregate_state(group, parameters, share, sums);
             ++parameters.batches_tracked;
@@ -121,15 +122,30 @@ int train(Settings& s, Options& options, par::Group& group) {
 
 } // namespace
 
+Json rg::check_train_digits(const std::vector<std::string>& args) {
+    Settings settings;
+    Options options("train_digits", "");
+    settings.declare(options);
+    options.parse(args);
+    return options.to_json();
+}
+
+int rg::train_digits(par::Group& group, const std::vector<std::string>& args, Trial& trial) {
+    Settings settings;
+    Options options("train_digits", "trains a small network on digits by a loop in plain view, alone or on ranks");
+    settings.declare(options);
+    if (!options.parse(args)) {
+        if (group.rank() == 0) std::cout << options.help();
+        return 0;
+    }
+    return train(settings, options, group, trial);
+}
+
+#ifndef RG_NO_MAIN // the programs that run this one's trainings have one of their own
 int main(int argc, char** argv) {
     return par::run_ranks_main(argc, argv, [&](par::Group& group) {
-        Settings settings;
-        Options options("train_digits", "trains a small network on digits by a loop in plain view, alone or on ranks");
-        settings.declare(options);
-        if (!options.parse(argc, argv)) {
-            if (group.rank() == 0) std::cout << options.help();
-            return 0;
-        }
-        return train(settings, options, group);
+        Trial trial;
+        return train_digits(group, {argv + 1, argv + argc}, trial);
     });
 }
+#endif

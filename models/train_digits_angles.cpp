@@ -10,6 +10,7 @@
 #include "models/digits_net.h"
 #include "models/digits_options.h"
 #include "models/gradient_sum.h"
+#include "models/programs.h"
 #include "models/signals.h"
 #include "par/session.h"
 
@@ -65,8 +66,9 @@ double squared_errors(const Tensor& angles, const Tensor& targets) {
     return sum;
 }
 
-Result train(Settings& s, Options& options, par::Group& group) {
-    TrainingRun run("train_digits_angles", s.run, options, group, {"batch-size", "shuffle", "augment", "seed", "init"});
+Result train(Settings& s, Options& options, par::Group& group, Trial& trial) {
+    TrainingRun run("train_digits_angles", s.run, options, group, trial,
+                    {"batch-size", "shuffle", "augment", "seed", "init"});
     Machine machine(s.machine, options, group);
     if (machine.gpus() && !options.given("batch-size") && !run.resumed()) s.batch_size *= machine.gpus();
     if (s.lr == 0) s.lr = 0.002 * std::sqrt(double(s.batch_size) / 32);
@@ -114,7 +116,7 @@ Result train(Settings& s, Options& options, par::Group& group) {
     run.begin(at, length, data.train.classes,
               cat(machine.text(), s.machine.accelerate ? ", accelerated; " : ", op by op; ", data.source, "; ",
                   parameters.count(), " parameters"));
-    install_stop_signals();
+    if (trial.alone()) install_stop_signals();
 
     Result result;
     const auto train_epoch = [&] {
@@ -136,7 +138,7 @@ Result train(Settings& s, Options& options, par::Group& group) {
                         {.lr = float(lr), .weight_decay = float(s.l2)}, at.step + 1);
 
             double sums[] = {share > 0 ? share * double(loss.data<float>()[0]) : 0,
-                             double(count_correct(scores, batch.labels)), double(stop_requested()),
+                             double(count_correct(scores, batch.labels)), double(run.asked_to_stop()),
                              double(!loader.has_next())};
             aggregate_state(group, parameters, share, sums);
             ++parameters.batches_tracked;
@@ -208,36 +210,50 @@ std::string chart(const Result& plain, const Result& accelerated) {
     return text;
 }
 
-int compare(Settings& s, Options& options, par::Group& group) {
+int compare(Settings& s, Options& options, par::Group& group, Trial& trial) {
     RG_CHECK(!s.run.resume, "train_digits_angles: --compare trains from the start and --resume goes on; give one");
     const std::string name = s.run.name;
     const int64_t batch_size = s.batch_size; // train() may change it
     if (!name.empty()) s.run.name = name + "-plain";
     s.machine.accelerate = false;
-    const Result plain = train(s, options, group);
+    const Result plain = train(s, options, group, trial);
     if (plain.stopped) return 0;
     s.run.name = name;
     s.batch_size = batch_size;
     s.machine.accelerate = true;
-    const Result accelerated = train(s, options, group);
+    const Result accelerated = train(s, options, group, trial);
     if (group.rank() == 0 && !accelerated.stopped) std::cout << chart(plain, accelerated);
     return 0;
 }
 
 } // namespace
 
+Json rg::check_train_digits_angles(const std::vector<std::string>& args) {
+    Settings settings;
+    Options options("train_digits_angles", "");
+    settings.declare(options);
+    options.parse(args);
+    return options.to_json();
+}
+
+int rg::train_digits_angles(par::Group& group, const std::vector<std::string>& args, Trial& trial) {
+    Settings settings;
+    Options options("train_digits_angles", "trains a network to tell digits and the angles that they are turned by");
+    settings.declare(options);
+    if (!options.parse(args)) {
+        if (group.rank() == 0) std::cout << options.help();
+        return 0;
+    }
+    if (settings.compare) return compare(settings, options, group, trial);
+    train(settings, options, group, trial);
+    return 0;
+}
+
+#ifndef RG_NO_MAIN // the programs that run this one's trainings have one of their own
 int main(int argc, char** argv) {
     return par::run_ranks_main(argc, argv, [&](par::Group& group) {
-        Settings settings;
-        Options options("train_digits_angles",
-                        "trains a network to tell digits and the angles that they are turned by");
-        settings.declare(options);
-        if (!options.parse(argc, argv)) {
-            if (group.rank() == 0) std::cout << options.help();
-            return 0;
-        }
-        if (settings.compare) return compare(settings, options, group);
-        train(settings, options, group);
-        return 0;
+        Trial trial;
+        return train_digits_angles(group, {argv + 1, argv + argc}, trial);
     });
 }
+#endif

@@ -2,6 +2,7 @@
 #include "models/training_run.h"
 
 #include "core/checkpoint.h"
+#include "models/signals.h"
 #include "models/state_dict.h"
 
 #include <cmath>
@@ -20,8 +21,8 @@ void RunOptions::declare(Options& o) {
 }
 
 TrainingRun::TrainingRun(std::string program, const RunOptions& settings, Options& options, par::Group& group,
-                         std::initializer_list<std::string_view> fixed)
-    : program_(std::move(program)), settings_(settings), options_(options), group_(group) {
+                         Trial& trial, std::initializer_list<std::string_view> fixed)
+    : program_(std::move(program)), settings_(settings), options_(options), group_(group), trial_(trial) {
     if (!settings.resume) return;
     RG_CHECK(!options.given("init"), program_,
              ": --init starts a new run and --resume goes on with an old one; give one of the two");
@@ -54,7 +55,7 @@ void TrainingRun::begin(const Position& at, const Length& length, const std::vec
                               .set("ranks", group_.size())
                               .set("seed", seed ? *seed : Json())
                               .set("options", options));
-    progress_.emplace();
+    if (trial_.alone()) progress_.emplace();
     if (checkpoint_)
         for (const std::string& warning : checkpoint_->warnings) note(warning);
     note(cat(what, "; ", folder_->path()));
@@ -67,6 +68,8 @@ void TrainingRun::begin_epoch(const Position& at) {
 }
 
 void TrainingRun::step(Position& at, const Step& step) {
+    RG_CHECK(trial_.alone() || std::isfinite(step.loss), program_, ": expected a finite loss, got ", step.loss,
+             " at step ", at.step + 1, "; is --lr too large?");
     if (!std::isfinite(step.loss) && std::isfinite(at.loss_sum))
         note(cat("warning: the loss is not finite from step ", at.step + 1, " on; is --lr too large?"));
     const double images = double(step.images);
@@ -76,14 +79,15 @@ void TrainingRun::step(Position& at, const Step& step) {
     at.images += images;
     last_step_ = Clock::now();
     if (!folder_) return;
-    folder_->log(Json::object()
-                     .set("step", at.step)
-                     .set("epoch", at.epoch)
-                     .set("loss", step.loss)
-                     .set("accuracy", step.correct / images)
-                     .set("lr", step.lr));
-    progress_->step({at.epoch, length_.epochs(), at.step, length_.steps, at.loss_sum / at.images,
-                     at.correct / at.images, step.images});
+    log(Json::object()
+            .set("step", at.step)
+            .set("epoch", at.epoch)
+            .set("loss", step.loss)
+            .set("accuracy", step.correct / images)
+            .set("lr", step.lr));
+    if (progress_)
+        progress_->step({at.epoch, length_.epochs(), at.step, length_.steps, at.loss_sum / at.images,
+                         at.correct / at.images, step.images});
 }
 
 void TrainingRun::end_epoch(Position& at, const Score& test, std::vector<EpochStatus::Extra> extras) {
@@ -96,6 +100,7 @@ void TrainingRun::end_epoch(Position& at, const Score& test, std::vector<EpochSt
                              test.accuracy,
                              (at.images - images_before_) / seconds,
                              seconds,
+                             tested,
                              std::move(extras)};
     at = {at.epoch + 1, 0, at.step};
     if (!folder_) return;
@@ -103,12 +108,14 @@ void TrainingRun::end_epoch(Position& at, const Score& test, std::vector<EpochSt
                     .set("epoch", status.epoch)
                     .set("train_loss", status.train_loss)
                     .set("train_accuracy", status.train_accuracy)
-                    .set("test_loss", status.test_loss)
-                    .set("test_accuracy", status.test_accuracy);
+                    .set(tested + "_loss", status.test_loss)
+                    .set(tested + "_accuracy", status.test_accuracy);
     for (const EpochStatus::Extra& extra : status.extras) line.set(extra.name, extra.value);
-    folder_->log(line.set("images_per_s", status.images_per_second).set("seconds", status.seconds));
-    progress_->epoch(status);
+    log(line.set("images_per_s", status.images_per_second).set("seconds", status.seconds));
+    if (progress_) progress_->epoch(status);
 }
+
+bool TrainingRun::asked_to_stop() const { return trial_.alone() ? stop_requested() : asked_; }
 
 bool TrainingRun::due(const Position& at) const {
     return settings_.checkpoint_every && at.step % settings_.checkpoint_every == 0 && at.batch < length_.batches;
@@ -131,7 +138,9 @@ void TrainingRun::note(const std::string& line) {
 }
 
 void TrainingRun::log(const Json& line) {
-    if (folder_) folder_->log(line);
+    if (!folder_) return;
+    folder_->log(line);
+    if (trial_.report(line)) asked_ = true;
 }
 
 void TrainingRun::end(const Position& at, bool stopped) {

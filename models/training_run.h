@@ -13,6 +13,7 @@
 #include "models/progress.h"
 #include "models/run_folder.h"
 #include "models/training_state.h"
+#include "models/trial.h"
 
 #include <chrono>
 #include <optional>
@@ -32,11 +33,14 @@ class TrainingRun {
 public:
     /// With --resume: opens the run, loads its last checkpoint, and gives `options` what the command line does not.
     /// `fixed`: see restore_options(). All arguments outlive this.
-    TrainingRun(std::string program, const RunOptions& settings, Options& options, par::Group& group,
+    TrainingRun(std::string program, const RunOptions& settings, Options& options, par::Group& group, Trial& trial,
                 std::initializer_list<std::string_view> fixed);
     ~TrainingRun();
     TrainingRun(const TrainingRun&) = delete;
     TrainingRun& operator=(const TrainingRun&) = delete;
+
+    /// The set that the network is tested on after each epoch.
+    std::string tested = "test";
 
     bool resumed() const { return checkpoint_ != nullptr; }
 
@@ -62,12 +66,14 @@ public:
     void step(Position& at, const Step& step);
     /// Moves `at` to the next epoch.
     void end_epoch(Position& at, const Score& test, std::vector<EpochStatus::Extra> extras = {});
+    /// Whether this rank knows of a wish to end: a signal, or an answer to what the trial was told. Ranks may differ.
+    bool asked_to_stop() const;
     /// Whether a checkpoint is due between the ends of epochs.
     bool due(const Position& at) const;
 
     void save_model(const Parameters& parameters);
     void save_checkpoint(const Position& at, const Parameters& parameters, const OptimizerState& optimizer);
-    /// A line for people; one for the metrics.
+    /// A line for people; one for the metrics, and the trial.
     void note(const std::string& line);
     void log(const Json& line);
     void end(const Position& at, bool stopped);
@@ -78,9 +84,11 @@ private:
     const RunOptions& settings_;
     Options& options_;
     par::Group& group_;
+    Trial& trial_;
     std::unique_ptr<LoadedCheckpoint> checkpoint_;
     std::optional<RunFolder> folder_;
     std::optional<Progress> progress_;
+    bool asked_ = false; // by the trial
     Length length_;
     Metadata classes_;
     Clock::time_point epoch_begin_, last_step_; // testing and saving are no part of the time of an epoch

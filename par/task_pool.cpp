@@ -84,12 +84,12 @@ public:
     Worker(Link& link, const TaskTable& functions) : link_(link), functions_(functions), mail_(link, 0) {}
 
     void work() {
-        for (;;)
-            for (const Letter& letter : next()) {
-                if (letter.kind == Kind::end) return;
-                if (letter.kind == Kind::run) execute(letter);
-                // else a word that the controller lives, or a cancel that came too late
-            }
+        for (;;) {
+            const Letter letter = next();
+            if (letter.kind == Kind::end) return;
+            if (letter.kind == Kind::run) execute(letter);
+            // else a word that the controller lives, or a cancel that came too late
+        }
     }
 
 private:
@@ -103,11 +103,19 @@ private:
         Worker& worker;
     };
 
-    std::vector<Letter> next() {
+    void look() {
+        for (Letter& letter : mail_.poll()) arrived_.push_back(std::move(letter));
+    }
+
+    Letter next() {
         Rest rest;
         for (double since = seconds_now();;) {
-            std::vector<Letter> letters = mail_.poll();
-            if (!letters.empty()) return letters;
+            look();
+            if (!arrived_.empty()) {
+                const Letter letter = std::move(arrived_.front());
+                arrived_.pop_front();
+                return letter;
+            }
             RG_CHECK(seconds_now() - since < link_.deadline(), "task pool: expected a word from rank 0, got none in ",
                      link_.deadline(), " s (rank ", link_.rank(),
                      "); its task may have stopped, or make too few calls "
@@ -139,13 +147,15 @@ private:
             mail_.post({kind, task_, text});
             said_ = now;
         }
-        for (const Letter& letter : mail_.poll())
+        look();
+        for (const Letter& letter : arrived_) // perhaps since the task itself arrived
             if (letter.kind == Kind::cancel && letter.task == task_) cancelled_ = true;
     }
 
     Link& link_;
     const TaskTable& functions_;
     Mail mail_;
+    std::deque<Letter> arrived_; // and not acted upon
     int64_t task_ = 0;
     bool cancelled_ = false, seen_ = false; // asked to end; and its function knows
     double said_ = 0;

@@ -1,0 +1,164 @@
+// sweep_cifar: trains cifar_net at several depths, or with any other options, at the same time over the ranks; then
+// tests the best.
+//
+// By default depths 1 to 4, each as wide as makes their costs alike: width round(16 / sqrt(depth)). A part of the
+// training images is for choosing between them, and the test set for the chosen one alone. Read it from control()
+// downwards; a trial is train_cifar itself, with other arguments (models/trials.h).
+#include "core/atomic_file.h"
+#include "core/context.h"
+#include "core/cpu/thread_pool.h"
+#include "core/ops.h"
+#include "models/cifar_net.h"
+#include "models/confusion.h"
+#include "models/data_parallel.h"
+#include "models/programs.h"
+#include "models/run_folder.h"
+#include "models/signals.h"
+#include "models/state_dict.h"
+#include "models/trials.h"
+#include "par/session.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iostream>
+
+using namespace rg;
+
+namespace {
+
+struct SweepSettings {
+    std::vector<std::string> sweep;
+    std::string runs = "runs", run_name;
+    int64_t ranks_per_trial = 1;
+    bool resume = false;
+    StopRules rules;
+};
+
+/// What trials start from, before the options that are given.
+const std::vector<std::string> kDefaults = {"--batch-size=128", "--lr=0.05", "--epochs=30", "--validation=0.1"};
+
+void declare(Options& o, SweepSettings& s) {
+    o.group("Trials");
+    o.add("sweep", &s.sweep,
+          "an option of train_cifar and its values, such as depth=1:4 or lr=0.01,0.05; several make "
+          "all combinations (none: depth=1:4)")
+        .metavar("NAME=VALUES");
+    o.add("ranks-per-trial", &s.ranks_per_trial, "each trial runs on so many ranks").range(1, 1e6);
+    o.add("stop-below", &s.rules.below, "stop trials whose validation accuracy is below, in percent").range(0, 100);
+    o.add("stop-below-after", &s.rules.below_after, "... from the end of this epoch on").at_least(1);
+    o.add("target", &s.rules.target, "stop a trial that has reached this validation accuracy, in percent; 0: none")
+        .range(0, 100);
+    o.group("Run");
+    o.add("runs", &s.runs, "folder of all runs").metavar("DIR");
+    o.add("run-name", &s.run_name, "name of this run's folder; none: program and time").metavar("NAME");
+    o.add("resume", &s.resume, "go on with --run-name, with its options: what has ended is not done again");
+}
+
+/// The width of a depth, unless the user says otherwise: about the same cost per image for all.
+void choose_width(const Trials& trials, Settings& settings) {
+    Json given = find_program("train_cifar").check(trials.base);
+    for (const auto& [name, value] : settings)
+        if (name == "width") return;
+    for (const std::string& arg : trials.base)
+        if (arg == "--width" || arg.starts_with("--width=")) return;
+    std::string depth = given.at("depth").dump();
+    for (const auto& [name, value] : settings)
+        if (name == "depth") depth = value;
+    settings.emplace_back("width", cat(std::lround(16 / std::sqrt(std::max(1.0, std::atof(depth.c_str()))))));
+}
+
+/// The whole test set, on this rank.
+Confusion test(const std::string& model, const data::ImageSet& set) {
+    const TensorFile file = load_tensors(model);
+    CifarNet net(infer_network(file));
+    load_state_dict(net.parameters, file);
+    ThreadPool pool(available_cores());
+    const Context context{.threads = &pool};
+    const ContextScope scope(context);
+    Confusion confusion(set.classes);
+    const data::Augmenter view(set.height, set.width, set.channels, {}, data::kCifar10);
+    for (int64_t begin = 0; begin < set.count; begin += kEvaluationBatch) {
+        const int64_t n = std::min(kEvaluationBatch, set.count - begin);
+        const Tensor x = Tensor::on_host({n, set.height, set.width, set.channels});
+        parallel(n, [&](int64_t i) {
+            view.apply(set.image(begin + i), 0, 0, begin + i, x.data<float>() + i * set.image_bytes());
+        });
+        const Tensor scores = net.forward(x, Mode::evaluate);
+        for (int64_t i = 0; i < n; ++i) {
+            const auto row = scores.span<float>().subspan(size_t(i) * set.classes.size(), set.classes.size());
+            confusion.add(set.labels[size_t(begin + i)],
+                          size_t(std::max_element(row.begin(), row.end()) - row.begin()));
+        }
+    }
+    return confusion;
+}
+
+/// What rank 0 does, while it and the others train.
+void control(par::TaskPool& pool, const std::string& folder, const Trials& trials) {
+    const std::vector<TrialRow> rows = run_trials(pool, folder, trials);
+    if (stop_requested()) {
+        std::cout << "stopped; --resume goes on; " << folder << std::endl;
+        return;
+    }
+    const TrialRow* best = nullptr;
+    for (const TrialRow& row : rows)
+        if (row.state != "failed" && row.accuracy() >= 0 && (!best || row.accuracy() > best->accuracy())) best = &row;
+    RG_CHECK(best, "sweep_cifar: expected a trial with a validation accuracy, got none of ", rows.size(), "; ", folder,
+             "/results.csv says why");
+    const std::string path = folder + "/" + best->folder;
+    const Json data = find_program(trials.program).check(trials.base).at("data");
+    const data::ImageSet set = data::load(data.as_string()).test;
+    const Confusion confusion = test(path + "/model.safetensors", set);
+    write_file_atomic(folder + "/confusion.csv", confusion.csv());
+    write_file_atomic(folder + "/best.json", Json::object()
+                                                     .set("trial", best->number)
+                                                     .set("validation_accuracy", best->accuracy())
+                                                     .set("test_accuracy", confusion.accuracy())
+                                                     .set("folder", path)
+                                                     .dump(2) +
+                                                 "\n");
+    std::cout << "\nbest: trial " << best->number << " (" << text_of(best->settings) << "), on the test set:\n"
+              << confusion.text(size_t(set.count)) << "\n"
+              << folder << std::endl;
+}
+
+int sweep(par::Group& group, const std::vector<std::string>& typed, bool resumed = false) {
+    SweepSettings s;
+    Trials trials{"train_cifar", kDefaults, {}, 1, {}};
+    Options options("sweep_cifar", "trains networks for CIFAR-10 at the same time over the ranks, and tests the best");
+    declare(options, s);
+    options.pass_on(&trials.base,
+                    "one of train_cifar, for all trials; here the defaults are --batch-size 128 --lr 0.05 "
+                    "--epochs 30 --validation 0.1, and width is round(16 / sqrt(depth))");
+    if (!options.parse(typed)) {
+        if (group.rank() == 0) std::cout << options.help();
+        return 0;
+    }
+    if (s.resume && !resumed) { // as it was begun, and whatever is given anew
+        std::vector<std::string> all = arguments_of_run(s.runs, s.run_name, "sweep_cifar");
+        all.insert(all.end(), typed.begin(), typed.end());
+        return sweep(group, all, true);
+    }
+    RG_CHECK(s.ranks_per_trial <= group.size(), "sweep_cifar: --ranks-per-trial ", s.ranks_per_trial,
+             " is more than the ", group.size(), group.size() == 1 ? " rank" : " ranks", " of this job");
+    trials.ranks_each = int(s.ranks_per_trial);
+    trials.rules = s.rules;
+    trials.table = trial_grid(s.sweep.empty() ? std::vector<std::string>{"depth=1:4"} : s.sweep);
+    for (Settings& settings : trials.table) choose_width(trials, settings);
+    check_trials(trials);
+    install_stop_signals();
+
+    std::string folder;
+    if (group.rank() == 0)
+        folder = open_trials_folder(s.runs, s.run_name, "sweep_cifar", s.resume, typed, group.size(), options);
+    par::run_task_pool(
+        group.link(), trial_functions(), [&](par::TaskPool& pool) { control(pool, folder, trials); },
+        folder + "/journal.jsonl");
+    return 0;
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+    return par::run_ranks_main(argc, argv, [&](par::Group& group) { return sweep(group, {argv + 1, argv + argc}); });
+}

@@ -1,0 +1,21 @@
+// A training as one of many: what its run tells whoever started it, and asks.
+#pragma once
+
+#include "core/json.h"
+
+namespace rg {
+
+/// Whoever started a training. Every rank has one.
+class Trial {
+public:
+    virtual ~Trial() = default;
+    /// Whether it is a program by itself: it may print, and SIGINT and SIGTERM are its own to take. If not, a loss that
+    /// is not finite is an error.
+    virtual bool alone() const { return true; }
+    /// On the group's first rank: a line of metrics.jsonl, of a step or of an epoch. True: end now, as after a signal.
+    virtual bool report(const Json& /*line*/) { return false; }
+    /// Called now and then where there is nothing to report.
+    virtual void pulse() {}
+};
+
+} // namespace rg

@@ -1,0 +1,181 @@
+// CSV as RFC 4180 has it, as far as one line per row goes: fields with commas or quotes are quoted.
+#include "models/trial_table.h"
+
+#include "core/atomic_file.h"
+
+#include <algorithm>
+#include <charconv>
+
+namespace rg {
+namespace {
+
+std::vector<std::string> split(std::string_view text, char separator) {
+    std::vector<std::string> parts;
+    for (size_t begin = 0;;) {
+        const size_t end = text.find(separator, begin);
+        parts.emplace_back(text.substr(begin, end - begin));
+        if (end == std::string_view::npos) return parts;
+        begin = end + 1;
+    }
+}
+
+bool read_integer(const std::string& text, int64_t& value) {
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    return error == std::errc() && end == text.data() + text.size();
+}
+
+std::vector<std::string> values_of(const std::string& text, const std::string& option) {
+    const std::vector<std::string> parts = split(text, ':');
+    if (parts.size() == 1) return split(text, ',');
+    int64_t from = 0, step = 1, to = 0;
+    RG_CHECK(parts.size() <= 3 && read_integer(parts[0], from) && read_integer(parts.back(), to) &&
+                 (parts.size() == 2 || read_integer(parts[1], step)) && step > 0 && from <= to,
+             "trials: expected FROM:TO or FROM:STEP:TO of ascending whole numbers, got ", option);
+    std::vector<std::string> values;
+    for (int64_t v = from; v <= to; v += step) values.push_back(std::to_string(v));
+    return values;
+}
+
+std::vector<std::string> csv_fields(const std::string& line, const std::string& where) {
+    std::vector<std::string> fields(1);
+    bool quoted = false;
+    for (size_t i = 0; i < line.size(); ++i) {
+        if (line[i] == '"') {
+            if (quoted && i + 1 < line.size() && line[i + 1] == '"')
+                fields.back() += line[i++];
+            else
+                quoted = !quoted;
+        } else if (line[i] == ',' && !quoted) {
+            fields.emplace_back();
+        } else if (line[i] != '\r') {
+            fields.back() += line[i];
+        }
+    }
+    RG_CHECK(!quoted, "trials: expected a closing quote (", where, ")");
+    return fields;
+}
+
+std::string csv_field(const std::string& text) {
+    if (text.find_first_of(",\"\n") == std::string::npos) return text;
+    std::string out(1, '"');
+    for (const char c : text) {
+        if (c == '"') out += c;
+        out += c == '\n' ? ' ' : c;
+    }
+    out += '"';
+    return out;
+}
+
+std::string plain(const Json* value) {
+    if (!value || value->is_null()) return "";
+    return value->is_string() ? value->as_string() : value->dump();
+}
+
+} // namespace
+
+std::vector<Settings> trial_grid(const std::vector<std::string>& options) {
+    std::vector<Settings> trials(1);
+    for (const std::string& option : options) {
+        const size_t equals = option.find('=');
+        RG_CHECK(equals != std::string::npos && equals > 0 && equals + 1 < option.size(),
+                 "trials: expected NAME=VALUES, such as depth=1:4 or lr=0.01,0.05, got ", option);
+        const std::string name = option.substr(0, equals);
+        std::vector<Settings> longer;
+        for (const Settings& trial : trials)
+            for (const std::string& value : values_of(option.substr(equals + 1), option)) {
+                for (const auto& setting : trial) RG_CHECK(setting.first != name, "trials: ", name, " is swept twice");
+                longer.push_back(trial);
+                longer.back().emplace_back(name, value);
+            }
+        trials = std::move(longer);
+    }
+    return trials;
+}
+
+std::vector<Settings> read_trials(const std::string& path) {
+    std::vector<Settings> trials;
+    std::vector<std::string> names;
+    int64_t number = 0;
+    for (const std::string& line : split(read_file(path), '\n')) {
+        ++number;
+        if (line.empty() || line == "\r") continue;
+        const std::string where = cat(path, ", line ", number);
+        const std::vector<std::string> fields = csv_fields(line, where);
+        if (names.empty()) {
+            names = fields;
+            continue;
+        }
+        RG_CHECK(fields.size() == names.size(), "trials: expected ", names.size(), " fields, got ", fields.size(), " (",
+                 where, ")");
+        Settings& trial = trials.emplace_back();
+        for (size_t i = 0; i < names.size(); ++i)
+            if (!fields[i].empty()) trial.emplace_back(names[i], fields[i]);
+    }
+    RG_CHECK(!trials.empty(), "trials: expected a line of option names and at least one of values, got none (", path,
+             ")");
+    return trials;
+}
+
+std::string text_of(const Settings& settings) {
+    std::string text;
+    for (const auto& [name, value] : settings) text += cat(text.empty() ? "" : ", ", name, " ", value);
+    return text;
+}
+
+std::vector<std::string> arguments_of(const Settings& settings) {
+    std::vector<std::string> args;
+    for (const auto& [name, value] : settings)
+        if (value == "true" || value == "false") // a switch
+            args.push_back(cat("--", value == "true" ? "" : "no-", name));
+        else
+            args.push_back(cat("--", name, "=", value));
+    return args;
+}
+
+double TrialRow::accuracy() const {
+    if (!last.is_object()) return -1;
+    for (const char* name : {"validation_accuracy", "test_accuracy"})
+        if (const Json* value = last.find(name); value && value->is_number()) return value->as_double();
+    return -1;
+}
+
+void write_results(const std::string& folder, const std::vector<TrialRow>& rows) {
+    // A column for every setting and metric of any trial.
+    std::vector<std::string> settings, metrics;
+    const auto add = [](std::vector<std::string>& names, const std::string& name) {
+        if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+    };
+    for (const TrialRow& row : rows) {
+        for (const auto& setting : row.settings) add(settings, setting.first);
+        if (row.last.is_object())
+            for (const auto& member : row.last.as_object()) add(metrics, member.first);
+    }
+    std::string csv = "trial", jsonl;
+    for (const std::string& name : settings) csv += cat(",", csv_field(name));
+    csv += ",state";
+    for (const std::string& name : metrics) csv += cat(",", csv_field(name == "seconds" ? "epoch_seconds" : name));
+    csv += ",seconds,note,folder\n";
+    for (const TrialRow& row : rows) {
+        csv += cat(row.number);
+        Json values = Json::object();
+        for (const auto& [name, value] : row.settings) values.set(name, value);
+        for (const std::string& name : settings) csv += cat(",", csv_field(plain(values.find(name))));
+        csv += cat(",", row.state);
+        for (const std::string& name : metrics) csv += cat(",", row.last.is_object() ? plain(row.last.find(name)) : "");
+        csv += cat(",", row.seconds, ",", csv_field(row.note), ",", csv_field(row.folder), "\n");
+        jsonl += Json::object()
+                     .set("trial", row.number)
+                     .set("settings", values)
+                     .set("state", row.state)
+                     .set("note", row.note)
+                     .set("last_epoch", row.last)
+                     .set("seconds", row.seconds)
+                     .set("folder", row.folder)
+                     .dump() +
+                 "\n";
+    }
+    write_file_atomic(folder + "/results.csv", csv);
+    write_file_atomic(folder + "/results.jsonl", jsonl);
+}
+
+} // namespace rg

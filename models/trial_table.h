@@ -1,0 +1,40 @@
+// A table of trials: one row per training, its settings in columns; where it comes from, and what becomes of it.
+#pragma once
+
+#include "core/json.h"
+
+namespace rg {
+
+/// Option names without the dashes, and values, in order.
+using Settings = std::vector<std::pair<std::string, std::string>>;
+
+/// All combinations of values, the first option changing slowest. Each text is "NAME=1:4" (whole numbers from, to; or
+/// FROM:STEP:TO) or "NAME=a,b,c". Error: another form, a name twice.
+std::vector<Settings> trial_grid(const std::vector<std::string>& options);
+/// From a CSV file: names in its first line, one trial per line; an empty field leaves that option alone.
+std::vector<Settings> read_trials(const std::string& path);
+/// "depth 2, width 11".
+std::string text_of(const Settings& settings);
+/// "--depth=2", "--width=11".
+std::vector<std::string> arguments_of(const Settings& settings);
+
+/// One trial, and what is known of it.
+struct TrialRow {
+    int64_t number = 0; // from 1
+    Settings settings;
+    std::string state = "queued"; // running, finished, stopped, failed
+    std::string note;             // why it was stopped or failed
+    std::string folder;
+    Json live; // its newest line of metrics
+    Json last; // its last epoch's line; null before there is one
+    std::vector<int> ranks;
+    double seconds = 0;
+
+    /// The last epoch's accuracy on the set that it was tested on; below 0: none.
+    double accuracy() const;
+};
+
+/// results.csv and results.jsonl in the folder, both whole: number, settings, state, metrics of the last epoch, time.
+void write_results(const std::string& folder, const std::vector<TrialRow>& rows);
+
+} // namespace rg

@@ -1,0 +1,263 @@
+// A trial on the ranks that run it, and the board on which the controller shows all of them.
+#include "models/trials.h"
+
+#include "core/atomic_file.h"
+#include "models/programs.h"
+#include "models/run_folder.h"
+#include "models/signals.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <iostream>
+#include <unistd.h>
+
+namespace fs = std::filesystem;
+
+namespace rg {
+namespace {
+
+constexpr double kRedrawSeconds = 0.1, kControlSeconds = 0.25;
+
+double seconds_now() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+std::string percent(double fraction) {
+    char text[16];
+    std::snprintf(text, sizeof text, "%.2f %%", 100 * fraction);
+    return text;
+}
+
+/// A training that is a task of the pool.
+class PooledTrial final : public Trial {
+public:
+    PooledTrial(par::TaskContext& task, const Json& rules) : task_(task), rules_(rules) {}
+    bool alone() const override { return false; }
+    bool report(const Json& line) override {
+        task_.report(line);
+        if (!line.find("step")) {
+            row_.last = line;
+            judge();
+        }
+        if (stopped_.empty() && task_.cancelled()) stopped_ = "on request";
+        return !stopped_.empty();
+    }
+    void pulse() override { (void)task_.cancelled(); }
+    Json output() const { return Json::object().set("last", row_.last).set("stopped", stopped_); }
+
+private:
+    void judge() {
+        const double reached = 100 * row_.accuracy(), below = rules_.at("below").as_double(),
+                     target = rules_.at("target").as_double();
+        if (row_.accuracy() < 0) return;
+        if (target > 0 && reached >= target)
+            stopped_ = cat("reached ", target, " %");
+        else if (row_.last.at("epoch").as_int() >= rules_.at("below_after").as_int() && reached < below)
+            stopped_ = cat("below ", below, " %");
+    }
+
+    par::TaskContext& task_;
+    const Json& rules_;
+    TrialRow row_;
+    std::string stopped_;
+};
+
+/// The task. A trial that an earlier run has begun goes on from its last checkpoint, or begins anew.
+Json run_trial(par::TaskContext& task, const Json& args) {
+    par::Group& group = task.group();
+    std::vector<std::string> arguments;
+    for (const Json& argument : args.at("arguments").as_array()) arguments.push_back(argument.as_string());
+    const std::string folder = args.at("runs").as_string() + "/" + args.at("name").as_string();
+    std::error_code none;
+    const bool begun = fs::is_directory(folder + "/checkpoint", none) && !fs::is_empty(folder + "/checkpoint", none);
+    const bool goes_on = group.all(begun, "checkpoint");
+    if (goes_on) arguments.push_back("--resume");
+    if (!goes_on && group.rank() == 0) fs::remove_all(folder, none);
+    group.barrier("folder");
+    arguments.push_back("--runs=" + args.at("runs").as_string());
+    arguments.push_back("--run-name=" + args.at("name").as_string());
+    PooledTrial trial(task, args.at("rules"));
+    const int code = find_program(args.at("program").as_string()).run(group, arguments, trial);
+    RG_CHECK(code == 0, "trial: expected exit code 0, got ", code);
+    RG_CHECK(!stop_requested(), "interrupted"); // not finished: the next run goes on with it
+    return trial.output();
+}
+
+/// Every trial's state on one line of a terminal, or as lines in a pipe: where one begins, ends an epoch, and ends.
+class Board {
+public:
+    explicit Board(std::vector<TrialRow>& rows) : rows_(rows) {
+        const char* kind = std::getenv("TERM");
+        live_ = ::isatty(STDOUT_FILENO) && kind && std::string_view(kind) != "dumb";
+    }
+
+    void update(const TrialRow& row, bool event) {
+        if (!live_) {
+            if (event) std::cout << text(row) << std::endl;
+            return;
+        }
+        const double now = seconds_now();
+        if (!event && now - drawn_at_ < kRedrawSeconds) return;
+        drawn_at_ = now;
+        if (drawn_) std::cout << "\x1b[" << rows_.size() << "A";
+        for (const TrialRow& one : rows_) std::cout << "\r" << text(one) << "\x1b[K\n";
+        std::cout << std::flush;
+        drawn_ = true;
+    }
+
+private:
+    static std::string text(const TrialRow& row) {
+        std::string line = cat("trial ", row.number, "  ", text_of(row.settings), "  ", row.state);
+        if (row.state == "running" && !row.ranks.empty()) {
+            line += row.ranks.size() == 1 ? " on rank " : " on ranks ";
+            for (size_t i = 0; i < row.ranks.size(); ++i) line += cat(i ? "," : "", row.ranks[i]);
+        }
+        if (row.state == "running" && row.live.is_object()) {
+            line += cat("  epoch ", row.live.at("epoch").as_int());
+            if (const Json* step = row.live.find("step")) line += cat("  step ", step->as_int());
+            for (const char* name : {"accuracy", "train_accuracy"})
+                if (const Json* value = row.live.find(name); value && value->is_number())
+                    line += "  train acc " + percent(value->as_double());
+        }
+        if (row.accuracy() >= 0) line += "  acc " + percent(row.accuracy());
+        if (!row.note.empty()) line += "  (" + row.note + ")";
+        return line;
+    }
+
+    std::vector<TrialRow>& rows_;
+    bool live_ = false, drawn_ = false;
+    double drawn_at_ = 0;
+};
+
+/// The numbers in the lines "stop N" of a control file that were not there before.
+class Control {
+public:
+    explicit Control(std::string path) : path_(std::move(path)) {}
+    std::vector<int64_t> read() {
+        std::vector<int64_t> numbers;
+        std::error_code none;
+        if (!fs::exists(path_, none)) return numbers;
+        const std::string text = read_file(path_);
+        for (size_t end; (end = text.find('\n', done_)) != std::string::npos; done_ = end + 1)
+            if (text.compare(done_, 5, "stop ") == 0) numbers.push_back(std::atoll(text.c_str() + done_ + 5));
+        return numbers;
+    }
+
+private:
+    std::string path_;
+    size_t done_ = 0; // bytes
+};
+
+std::vector<std::string> arguments_of(const Trials& trials, const Settings& settings) {
+    std::vector<std::string> args = trials.base;
+    for (const std::string& arg : rg::arguments_of(settings)) args.push_back(arg);
+    return args;
+}
+
+} // namespace
+
+std::string open_trials_folder(const std::string& runs, const std::string& name, const std::string& program,
+                               bool resume, const std::vector<std::string>& arguments, int ranks,
+                               const Options& options) {
+    if (resume) return runs + "/" + name;
+    RunFolder folder = RunFolder::create(runs, program, name);
+    folder.write_config(Json::object()
+                            .set("program", program)
+                            .set("version", RG_VERSION)
+                            .set("ranks", ranks)
+                            .set("arguments", Json(Json::Array(arguments.begin(), arguments.end())))
+                            .set("options", options.to_json()));
+    return folder.path();
+}
+
+std::vector<std::string> arguments_of_run(const std::string& runs, const std::string& name,
+                                          const std::string& program) {
+    RG_CHECK(!name.empty(), program, ": --resume needs the --run-name of the run to go on with");
+    const std::string path = RunFolder::open(runs, program, name).config_path();
+    const Json config = Json::parse(read_file(path), path);
+    RG_CHECK(config.at("program").as_string() == program, path, ": a run of ", config.at("program").as_string(),
+             ", not of ", program);
+    std::vector<std::string> arguments;
+    for (const Json& argument : config.at("arguments").as_array()) arguments.push_back(argument.as_string());
+    return arguments;
+}
+
+par::TaskTable trial_functions() { return {{"trial", run_trial}}; }
+
+void check_trials(const Trials& trials) {
+    for (const Settings& settings : trials.table) find_program(trials.program).check(arguments_of(trials, settings));
+}
+
+std::vector<TrialRow> run_trials(par::TaskPool& pool, const std::string& folder, const Trials& trials) {
+    std::vector<TrialRow> rows(trials.table.size());
+    Board board(rows);
+    Control control(folder + "/control");
+    double looked = 0;
+    bool interrupted = false;
+    const auto heed_signals = [&] {
+        if (stop_requested() && !std::exchange(interrupted, true)) pool.interrupt();
+    };
+    // Trials are the pool's first tasks, so a task's id is its trial's number.
+    const auto row_of = [&](const par::TaskRecord& task) -> TrialRow& { return rows[size_t(task.id) - 1]; };
+    for (size_t i = 0; i < rows.size(); ++i) {
+        rows[i].number = int64_t(i) + 1;
+        rows[i].settings = trials.table[i];
+        rows[i].folder = cat("trials/", i + 1);
+    }
+    pool.after_each([&](const par::TaskRecord& task, const Json& line) {
+        TrialRow& row = row_of(task);
+        row.live = line;
+        const bool epoch = !line.find("step");
+        if (epoch) row.last = line;
+        board.update(row, epoch);
+        heed_signals();
+        if (const double now = seconds_now(); now - looked > kControlSeconds) {
+            looked = now;
+            for (const int64_t number : control.read())
+                if (number >= 1 && number <= int64_t(rows.size())) pool.cancel(number);
+        }
+    });
+    pool.after_change([&](const par::TaskRecord& task) {
+        TrialRow& row = row_of(task);
+        row.ranks = task.ranks;
+        row.seconds = task.seconds;
+        row.state = par::name_of(task.state);
+        row.note = task.error;
+        if (task.state == par::TaskState::cancelled) row.note = "on request";
+        if (task.output.is_object()) {
+            row.last = task.output.at("last");
+            row.note = task.output.at("stopped").as_string();
+        }
+        if (task.state == par::TaskState::cancelled || (task.state == par::TaskState::finished && !row.note.empty()))
+            row.state = "stopped";
+        if (stop_requested() && task.state != par::TaskState::running && row.state != "finished") row.state = "queued";
+        if (task.from_journal) row.note += row.note.empty() ? "done before" : "; done before";
+        board.update(row, true);
+        write_results(folder, rows);
+        heed_signals();
+    });
+    for (const TrialRow& row : rows) {
+        const std::vector<std::string> args = arguments_of(trials, row.settings);
+        pool.submit("trial",
+                    Json::object()
+                        .set("program", trials.program)
+                        .set("arguments", Json(Json::Array(args.begin(), args.end())))
+                        .set("runs", folder + "/trials")
+                        .set("name", cat(row.number))
+                        .set("rules", Json::object()
+                                          .set("below", trials.rules.below)
+                                          .set("below_after", trials.rules.below_after)
+                                          .set("target", trials.rules.target)),
+                    trials.ranks_each);
+    }
+    pool.fetch_outputs();
+    pool.after_each({});
+    pool.after_change({});
+    write_results(folder, rows);
+    return rows;
+}
+
+} // namespace rg
