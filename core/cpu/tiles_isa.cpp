@@ -28,16 +28,17 @@ constexpr int64_t kRun = 32;   // bf16 in a row of a tile
 
 struct alignas(64) TileConfig {
     uint8_t palette = 1, start_row = 0, reserved[14] = {};
-    uint16_t row_bytes[16] = {};
-    uint8_t rows[16] = {};
+    uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+    uint8_t rows[16] = {kSide, kSide, kSide, kSide, kSide, kSide, kSide, kSide};
 };
+// A constant, and so in memory as a whole: g++ believes that _tile_loadconfig reads no more than the first 8 bytes, and
+// need not store the others of a variable.
+constexpr TileConfig kConfig;
 
 void configure() {
     static thread_local bool done = false;
     if (done) return;
-    TileConfig config;
-    for (int i = 0; i < 8; ++i) config.row_bytes[i] = 64, config.rows[i] = kSide;
-    _tile_loadconfig(&config);
+    _tile_loadconfig(&kConfig);
     done = true;
 }
 
