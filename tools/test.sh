@@ -1,6 +1,7 @@
 #!/bin/sh
 # All tests, in three builds: release (everything), address and undefined-behaviour sanitizers (all but the slow
-# ones), and, where clang++ is there, clang (it must compile without warnings, and its unit tests pass).
+# ones), and, where clang++ is there, clang with ThreadSanitizer (it must compile without warnings, and pass the unit
+# tests that have threads).
 #
 # The last line is "N passed, M failed, K skipped", counting Meson tests over all builds; the exit status is 0 if
 # nothing failed. Build folders are kept, so that a second run compiles only what has changed.
@@ -51,9 +52,9 @@ if build build-asan -Dcuda=disabled -Doptimization=1 -Ddebug=true -Db_sanitize=a
 fi
 
 if command -v clang++ >/dev/null 2>&1; then
-    echo "== clang"
-    if CXX=clang++ build build-clang -Dcuda=disabled -Doptimization=1 -Ddebug=false; then
-        run_tests build-clang --no-suite slow --no-suite mpi
+    echo "== clang, threads"
+    if CXX=clang++ build build-clang -Dcuda=disabled -Doptimization=1 -Ddebug=false -Db_sanitize=thread -Db_lundef=false; then
+        TSAN_OPTIONS=halt_on_error=1 run_tests build-clang --timeout-multiplier 4 core data models par simt-small
     fi
 fi
 
