@@ -2,6 +2,7 @@
 #include "par/sub_link.h"
 
 #include <algorithm>
+#include <mutex>
 
 namespace rg::par {
 
@@ -14,13 +15,21 @@ constexpr uint64_t kPollsPerCheck = 64;
 // The first byte of a notice.
 constexpr char kWell = '.', kFailed = '!', kEcho = '~';
 
+/// Windows that stay until the process ends.
+void keep(std::unique_ptr<SharedWindow> window) {
+    static std::mutex mutex;
+    static auto* const kept = new std::vector<std::unique_ptr<SharedWindow>>;
+    const std::lock_guard lock(mutex);
+    kept->push_back(std::move(window));
+}
+
 /// Freeing a window is collective, and a rank that failed may have let go of its part: then nobody frees it.
 class SubWindow final : public SharedWindow {
 public:
     SubWindow(std::unique_ptr<SharedWindow> window, std::vector<std::byte*> parts, const bool& failed)
         : SharedWindow(std::move(parts), window->bytes()), window_(std::move(window)), failed_(failed) {}
     ~SubWindow() override {
-        if (failed_) (void)window_.release();
+        if (failed_) keep(std::move(window_));
     }
 
 private:
