@@ -156,6 +156,19 @@ TEST_SUITE("par") {
         }
     }
 
+    TEST_CASE("task pool: a cancel right behind its task, perhaps in the same piece of mail, is heeded") {
+        for (const int n : {1, 2, 3}) {
+            std::vector<TaskState> states;
+            pool_on(n, {{"until cancelled", until_cancelled}}, [&](TaskPool& pool) {
+                for (int round = 0; round < 100; ++round) {
+                    for (int i = 0; i < n; ++i) pool.submit("until cancelled", {}).cancel();
+                    states = states_of(pool.fetch_outputs());
+                }
+            });
+            CHECK(states == std::vector<TaskState>(size_t(n) * 100, TaskState::cancelled));
+        }
+    }
+
     TEST_CASE("task pool: what a task throws is its result, and its rank goes on") {
         const par::TaskTable table = {{"square", square},
                                       {"fail", [](TaskContext&, const Json&) -> Json { fail("planted: 7 is odd"); }},
