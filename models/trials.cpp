@@ -96,37 +96,19 @@ public:
 
     void update(const TrialRow& row, bool event) {
         if (!live_) {
-            if (event) std::cout << text(row) << std::endl;
+            if (event) std::cout << line_of(row) << std::endl;
             return;
         }
         const double now = seconds_now();
         if (!event && now - drawn_at_ < kRedrawSeconds) return;
         drawn_at_ = now;
         if (drawn_) std::cout << "\x1b[" << rows_.size() << "A";
-        for (const TrialRow& one : rows_) std::cout << "\r" << text(one) << "\x1b[K\n";
+        for (const TrialRow& one : rows_) std::cout << "\r" << line_of(one) << "\x1b[K\n";
         std::cout << std::flush;
         drawn_ = true;
     }
 
 private:
-    static std::string text(const TrialRow& row) {
-        std::string line = cat("trial ", row.number, "  ", text_of(row.settings), "  ", row.state);
-        if (row.state == "running" && !row.ranks.empty()) {
-            line += row.ranks.size() == 1 ? " on rank " : " on ranks ";
-            for (size_t i = 0; i < row.ranks.size(); ++i) line += cat(i ? "," : "", row.ranks[i]);
-        }
-        if (row.state == "running" && row.live.is_object()) {
-            line += cat("  epoch ", row.live.at("epoch").as_int());
-            if (const Json* step = row.live.find("step")) line += cat("  step ", step->as_int());
-            for (const char* name : {"accuracy", "train_accuracy"})
-                if (const Json* value = row.live.find(name); value && value->is_number())
-                    line += "  train acc " + percent(value->as_double());
-        }
-        if (row.accuracy() >= 0) line += "  acc " + percent(row.accuracy());
-        if (!row.note.empty()) line += "  (" + row.note + ")";
-        return line;
-    }
-
     std::vector<TrialRow>& rows_;
     bool live_ = false, drawn_ = false;
     double drawn_at_ = 0;
@@ -158,6 +140,24 @@ std::vector<std::string> arguments_of(const Trials& trials, const Settings& sett
 }
 
 } // namespace
+
+std::string line_of(const TrialRow& row) {
+    std::string line = cat("trial ", row.number, "  ", text_of(row.settings), "  ", row.state);
+    if (row.state == "running" && !row.ranks.empty()) {
+        line += row.ranks.size() == 1 ? " on rank " : " on ranks ";
+        for (size_t i = 0; i < row.ranks.size(); ++i) line += cat(i ? "," : "", row.ranks[i]);
+    }
+    if (row.state == "running" && row.live.is_object()) {
+        line += cat("  epoch ", row.live.at("epoch").as_int());
+        if (const Json* step = row.live.find("step")) line += cat("  step ", step->as_int());
+        for (const char* name : {"accuracy", "train_accuracy"})
+            if (const Json* value = row.live.find(name); value && value->is_number())
+                line += "  train acc " + percent(value->as_double());
+    }
+    if (row.accuracy() >= 0) line += "  acc " + percent(row.accuracy());
+    if (!row.note.empty()) line += "  (" + row.note + ")";
+    return line;
+}
 
 std::string open_trials_folder(const std::string& runs, const std::string& name, const std::string& program,
                                bool resume, const std::vector<std::string>& arguments, int ranks,

@@ -34,6 +34,9 @@ std::string open_trials_folder(const std::string& runs, const std::string& name,
 /// The arguments with which a run was begun. Error: no name, or no such run.
 std::vector<std::string> arguments_of_run(const std::string& runs, const std::string& name, const std::string& program);
 
+/// A trial as it stands, for people.
+std::string line_of(const TrialRow& row);
+
 /// The functions of the pool; the same on all ranks.
 par::TaskTable trial_functions();
 

@@ -148,6 +148,23 @@ TEST_SUITE("core") {
         CHECK(contains(error_of([&] { q.o.set("epochs", "-3"); }), "from 0 to 100000"));
         CHECK(contains(error_of([&] { q.o.add("lr", &q.lr, "again"); }), "declared twice"));
     }
+
+    TEST_CASE("options: a list collects what is given, and what is unknown is passed on as it is") {
+        std::vector<std::string> list, others;
+        int64_t own = 1;
+        Options options("sweep", "test");
+        options.add("sweep", &list, "values");
+        options.add("own", &own, "a number");
+        options.pass_on(&others, "for another program");
+        CHECK(options.parse(
+            {"--sweep", "a=1", "--lr", "-0.5", "--own=3", "--no-other", "--sweep=b=2", "--x=y", "--own", "4"}));
+        CHECK(list == std::vector<std::string>{"a=1", "b=2"});
+        CHECK(others == std::vector<std::string>{"--lr", "-0.5", "--no-other", "--x=y"});
+        CHECK(own == 4);
+        CHECK(options.values()[0].second == "a=1 b=2");
+        CHECK(contains(options.help(), "for another program"));
+        CHECK(error_of([&] { options.parse(std::vector<std::string>{"--own", "x"}); }).starts_with("option --own"));
+    }
 }
 
 } // namespace rg

@@ -1,0 +1,140 @@
+# Many trainings in one job: a sweep and an experiment, with trials that fail, that are stopped, and jobs that are killed.
+import csv
+import json
+import os
+import pathlib
+import signal
+import unittest
+
+import job
+
+TINY = ["--width", "4", "--batch-size", "50"]
+ENDLESS = ["--epochs", "100000", "--checkpoint-every", "5"]
+
+
+def program(ranks, name, *options):
+    command = [str(job.BUILD / name), *options]
+    return command if ranks == 1 else [job.MPIEXEC, "-n", str(ranks), *command]
+
+
+def results(run):
+    with open(run / "results.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def states(run):
+    return [row["state"] for row in results(run)]
+
+
+class Sweep(job.JobTest):
+    def test_failed_trial_is_a_row(self):
+        # Trials 2 and 3 fail on purpose: a loss that is not finite; more images per step than there are.
+        for ranks in job.rank_counts(1, 2, 3):
+            run = self.runs / f"fail-{ranks}"
+            out = self.succeed(program(ranks, "sweep_cifar", "--run-name", run.name, "--width", "4", "--epochs", "2",
+                                       "--sweep", "lr=0.05,1e30", "--sweep", "batch-size=50,5000", "--depth", "1"))
+            self.assertEqual(states(run), ["finished", "failed", "failed", "failed"])
+            self.assertIn("are less than a mini-batch", results(run)[1]["note"])
+            self.assertIn("expected a finite loss", results(run)[2]["note"])
+            best = json.loads((run / "best.json").read_text())
+            self.assertEqual(best["trial"], 1)
+            self.assertEqual(best["validation_accuracy"], float(results(run)[0]["validation_accuracy"]))
+            self.assertIn("best: trial 1", out)
+
+            # The trial is train_cifar with these options, to the bit.
+            alone = self.train(1, f"alone-{ranks}", "--width", "4", "--epochs", "2", "--lr", "0.05", "--batch-size",
+                               "50", "--depth", "1", "--validation", "0.1")
+            self.assertEqual(job.step_lines(run / "trials" / "1"), job.step_lines(alone))
+            self.assertEqual(len(job.step_lines(alone)), 2 * 18)  # 900 of the 1000 images
+
+            # The confusion matrix is of all test images, and agrees with classify.
+            rows = list(csv.reader((run / "confusion.csv").read_text().splitlines()))
+            self.assertEqual([int(row[11]) for row in rows[1:]], [20] * 10)
+            right = sum(int(rows[i][i]) for i in range(1, 11))
+            self.assertAlmostEqual(best["test_accuracy"], right / 200)
+            sample = str(pathlib.Path(__file__).parents[2] / "data" / "sample" / "test.bin")
+            seen = self.succeed([str(job.BUILD / "classify"), str(run / "trials" / "1"), sample, "--quiet"])
+            self.assertIn(f"({right} of 200)", seen)
+
+    def test_stop_rules(self):
+        run = self.runs / "rules"
+        self.succeed(program(1, "sweep_cifar", "--run-name", run.name, *TINY, "--epochs", "3", "--depth", "1",
+                             "--sweep", "lr=0.05,1e-9", "--stop-below", "12", "--stop-below-after", "2"))
+        self.assertEqual(states(run), ["finished", "stopped"])
+        self.assertEqual([results(run)[i]["epoch"] for i in (0, 1)], ["3", "2"])
+        run = self.runs / "target"
+        self.succeed(program(1, "sweep_cifar", "--run-name", run.name, *TINY, "--epochs", "50", "--depth", "1",
+                             "--sweep", "lr=0.05", "--target", "12"))
+        self.assertEqual(states(run), ["stopped"])
+        self.assertIn("reached 12 %", results(run)[0]["note"])
+        self.assertGreaterEqual(float(results(run)[0]["validation_accuracy"]), 0.12)
+
+    @unittest.skipUnless(job.MPIEXEC, "no mpiexec")
+    def test_stopped_trial_makes_room_and_killed_job_resumes(self):
+        run = self.runs / "control"
+        process = self.start(program(2, "sweep_cifar", "--run-name", run.name, *TINY, *ENDLESS, "--sweep",
+                                     "depth=1,1,1,2"))
+
+        def begun(trial):
+            return lambda: (run / "trials" / str(trial) / "checkpoint").is_dir()
+
+        self.assertTrue(self.wait_for(process, lambda: begun(1)() and begun(2)()))
+        self.assertFalse((run / "trials" / "3").exists())  # two ranks, two trials
+        (run / "control").write_text("stop 2\n")
+        self.assertTrue(self.wait_for(process, begun(3)))  # in its place
+        with (run / "control").open("a") as control:
+            control.write("stop 1\n")
+        self.assertTrue(self.wait_for(process, begun(4)))
+        self.assertEqual(states(run), ["stopped", "stopped", "running", "running"])
+        job.kill_job(process)
+        process.communicate()  # closes its pipes
+
+        # What had been stopped stays so; the others go on from where they were. Trials 3 and 4 are stopped, too.
+        steps = {i: len(job.step_lines(run / "trials" / str(i))) for i in (1, 2)}
+        (run / "control").write_text("stop 3\nstop 4\n")
+        out = self.succeed(program(2, "sweep_cifar", "--run-name", run.name, "--resume"))
+        self.assertEqual(states(run), ["stopped"] * 4)
+        self.assertEqual(out.count("done before"), 2, out)
+        self.assertEqual(steps, {i: len(job.step_lines(run / "trials" / str(i))) for i in (1, 2)})
+
+    @unittest.skipUnless(job.MPIEXEC, "no mpiexec")
+    def test_asked_to_stop(self):
+        run = self.runs / "asked"
+        process = self.start(program(2, "sweep_cifar", "--run-name", run.name, *TINY, *ENDLESS))
+        self.assertTrue(self.wait_for(process, lambda: (run / "trials" / "2" / "checkpoint").is_dir()))
+        os.kill(process.pid, signal.SIGTERM)
+        result = self.finish(process)
+        self.assertEqual(result.code, 0, result.err)
+        self.assertIn("--resume goes on", result.out)
+        self.assertNotIn("finished", (run / "journal.jsonl").read_text() if (run / "journal.jsonl").exists() else "")
+
+    def test_experiment(self):
+        table = self.folder / "table.csv"
+        table.write_text('lr,augment\n0.05,"flip,translate"\n0.01,\n1e30,none\n')
+        for ranks, mode in ((1, []), (2, []), (2, ["--no-at-once"]), (4, ["--ranks-per-trial", "2"])):
+            if ranks not in job.rank_counts(1, 2, 4):
+                continue
+            run = self.runs / f"experiment-{ranks}-{len(mode)}-{'-'.join(mode)}"
+            out = self.succeed(program(ranks, "experiment", "--run-name", run.name, "--table", str(table), "--grid",
+                                       "depth=1:2", *mode, *TINY, "--epochs", "1"))
+            self.assertEqual(states(run), ["finished"] * 4 + ["failed"] * 2, out)
+            self.assertEqual([row["depth"] for row in results(run)], ["1", "2"] * 3)
+            self.assertEqual(results(run)[0]["augment"], "flip,translate")
+            self.assertEqual(json.loads((run / "trials" / "1" / "config.json").read_text())["ranks"],
+                             2 if mode else 1)
+            # Again: the failed ones alone.
+            again = self.succeed(program(ranks, "experiment", "--run-name", run.name, "--resume"))
+            self.assertEqual(again.count("done before"), 4 * 2, again)  # as it goes, and in the end
+
+    def test_mistakes(self):
+        self.refuse(program(1, "sweep_cifar", "--sweep", "dept=1:4"), "unknown option --dept", "--depth")
+        self.refuse(program(1, "sweep_cifar", "--sweep", "depth=4:1"), "ascending", "depth=4:1")
+        self.refuse(program(1, "sweep_cifar", "--epoch", "3"), "did you mean --epochs")
+        self.refuse(program(1, "sweep_cifar", "--ranks-per-trial", "2"), "more than the 1 rank")
+        self.refuse(program(1, "sweep_cifar", "--resume", "--run-name", "none"), "got no such folder")
+        self.refuse(program(1, "experiment"), "expected --table or --grid")
+        self.refuse(program(1, "experiment", "--program", "train", "--grid", "depth=1:2"), "train_cifar", '"train"')
+        self.assertFalse(self.runs.exists())
+
+
+job.main()
