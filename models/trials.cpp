@@ -31,6 +31,17 @@ std::string percent(double fraction) {
     return text;
 }
 
+/// Whether a line of metrics is of an epoch: step lines have a step as well, and there are others.
+bool is_epoch(const Json& line) { return line.find("epoch") && !line.find("step"); }
+
+/// Whether a run has a checkpoint that was finished; a kill may leave one that was not.
+bool has_checkpoint(const std::string& run) {
+    std::error_code none;
+    for (const fs::directory_entry& file : fs::directory_iterator(run + "/checkpoint", none))
+        if (file.path().extension() == ".safetensors") return true;
+    return false;
+}
+
 /// A training that is a task of the pool.
 class PooledTrial final : public Trial {
 public:
@@ -38,7 +49,7 @@ public:
     bool alone() const override { return false; }
     bool report(const Json& line) override {
         task_.report(line);
-        if (!line.find("step")) {
+        if (is_epoch(line)) {
             row_.last = line;
             judge();
         }
@@ -72,8 +83,10 @@ Json run_trial(par::TaskContext& task, const Json& args) {
     for (const Json& argument : args.at("arguments").as_array()) arguments.push_back(argument.as_string());
     const std::string folder = args.at("runs").as_string() + "/" + args.at("name").as_string();
     std::error_code none;
-    const bool begun = fs::is_directory(folder + "/checkpoint", none) && !fs::is_empty(folder + "/checkpoint", none);
-    const bool goes_on = group.all(begun, "checkpoint");
+    const bool given_start = std::any_of(arguments.begin(), arguments.end(), [](const std::string& argument) {
+        return argument == "--init" || argument.starts_with("--init="); // which programs refuse beside --resume
+    });
+    const bool goes_on = group.all(has_checkpoint(folder) && !given_start, "checkpoint");
     if (goes_on) arguments.push_back("--resume");
     if (!goes_on && group.rank() == 0) fs::remove_all(folder, none);
     group.barrier("folder");
@@ -148,7 +161,7 @@ std::string line_of(const TrialRow& row) {
         for (size_t i = 0; i < row.ranks.size(); ++i) line += cat(i ? "," : "", row.ranks[i]);
     }
     if (row.state == "running" && row.live.is_object()) {
-        line += cat("  epoch ", row.live.at("epoch").as_int());
+        if (const Json* epoch = row.live.find("epoch")) line += cat("  epoch ", epoch->as_int());
         if (const Json* step = row.live.find("step")) line += cat("  step ", step->as_int());
         for (const char* name : {"accuracy", "train_accuracy"})
             if (const Json* value = row.live.find(name); value && value->is_number())
@@ -210,7 +223,7 @@ std::vector<TrialRow> run_trials(par::TaskPool& pool, const std::string& folder,
     pool.after_each([&](const par::TaskRecord& task, const Json& line) {
         TrialRow& row = row_of(task);
         row.live = line;
-        const bool epoch = !line.find("step");
+        const bool epoch = is_epoch(line);
         if (epoch) row.last = line;
         board.update(row, epoch);
         heed_signals();

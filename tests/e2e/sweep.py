@@ -93,7 +93,7 @@ class Sweep(job.JobTest):
         steps = {i: len(job.step_lines(run / "trials" / str(i))) for i in (1, 2)}
         (run / "control").write_text("stop 3\nstop 4\n")
         out = self.succeed(program(2, "sweep_cifar", "--run-name", run.name, "--resume"))
-        self.assertEqual(states(run), ["stopped"] * 4)
+        self.assertEqual(states(run), ["stopped"] * 4, out)
         self.assertEqual(out.count("done before"), 2, out)
         self.assertEqual(steps, {i: len(job.step_lines(run / "trials" / str(i))) for i in (1, 2)})
 
