@@ -23,18 +23,6 @@ std::vector<std::string> class_names(CifarKind kind) {
     return names;
 }
 
-/// The lines of a text file that are not empty; nothing if there is no such file.
-std::vector<std::string> read_names(const std::string& path) {
-    if (!std::filesystem::exists(path)) return {};
-    std::vector<std::string> names(1);
-    for (const char byte : read_file(path)) {
-        if (byte == '\n' && !names.back().empty()) names.emplace_back();
-        if (byte != '\n' && byte != '\r') names.back().push_back(byte);
-    }
-    if (names.back().empty()) names.pop_back();
-    return names;
-}
-
 std::string batch_name(int i) { return i == 6 ? "test_batch.bin" : cat("data_batch_", i, ".bin"); }
 
 std::string require_file(const std::string& folder, const std::string& name) {
@@ -67,6 +55,16 @@ void append_records(ImageSet& set, Bytes bytes, CifarKind kind, const std::strin
 ImageSet no_images(CifarKind kind) { return {0, 32, 32, 3, {}, {}, class_names(kind)}; }
 
 } // namespace
+
+std::vector<std::string> parse_class_names(std::string_view text) {
+    std::vector<std::string> names(1);
+    for (const char byte : text) {
+        if (byte == '\n' && !names.back().empty()) names.emplace_back();
+        if (byte != '\n' && byte != '\r') names.back().push_back(byte);
+    }
+    if (names.back().empty()) names.pop_back();
+    return names;
+}
 
 ImageSet parse_cifar(Bytes bytes, CifarKind kind, const std::string& name) {
     ImageSet set = no_images(kind);
@@ -113,7 +111,9 @@ TrainTest read_cifar(const std::string& folder) {
     }
     const std::string names_file =
         folder + (kind == CifarKind::cifar10 ? "/batches.meta.txt" : "/fine_label_names.txt");
-    if (std::vector<std::string> names = read_names(names_file); !names.empty()) {
+    std::vector<std::string> names;
+    if (std::filesystem::exists(names_file)) names = parse_class_names(read_file(names_file));
+    if (!names.empty()) {
         RG_CHECK(names.size() == sets.train.classes.size(), "cifar: expected ", sets.train.classes.size(),
                  " class names, got ", names.size(), " (", names_file, ")");
         sets.train.classes = sets.test.classes = std::move(names);

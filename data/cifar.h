@@ -18,6 +18,9 @@ ImageSet read_cifar_file(const std::string& path, CifarKind kind);
 /// The kind that the size says. Errors: no multiple of either record.
 CifarKind cifar_kind(Bytes bytes, const std::string& name);
 
+/// The lines of batches.meta.txt or fine_label_names.txt that are not empty.
+std::vector<std::string> parse_class_names(std::string_view text);
+
 /// What a folder seems to hold: data_batch_1.bin to _5 and test_batch.bin, or a pair train.bin and test.bin (of either
 /// kind: CIFAR-100, or a selection such as our sample). One of the files is enough to seem so.
 enum class CifarFolder : uint8_t { none, cifar10, pair };

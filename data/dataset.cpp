@@ -6,6 +6,7 @@
 #include "data/idx.h"
 #include "data/image_folder.h"
 #include "data/sample.h"
+#include "data/shards.h"
 
 #include <algorithm>
 #include <cmath>
@@ -44,13 +45,6 @@ Split split(const ImageSet& set, uint64_t seed, Count first_count) {
     return result;
 }
 
-TrainTest described(TrainTest sets, const std::string& what) {
-    const ImageSet& train = sets.train;
-    sets.source = cat(what, ": ", train.count, " + ", sets.test.count, " images ", train.height, "x", train.width, "x",
-                      train.channels, ", ", train.classes.size(), " classes");
-    return sets;
-}
-
 TrainTest load_image_folders(const std::string& path, const LoadOptions& options) {
     const std::string what = "PNG images in " + path;
     if (fs::is_directory(path + "/train") && fs::is_directory(path + "/test")) {
@@ -84,8 +78,21 @@ void ImageSet::check(const std::string& name) const {
                  ", image ", i, ")");
 }
 
+TrainTest described(TrainTest sets, const std::string& what) {
+    const ImageSet& train = sets.train;
+    sets.source = cat(what, ": ", train.count, " + ", sets.test.count, " images ", train.height, "x", train.width, "x",
+                      train.channels, ", ", train.classes.size(), " classes");
+    return sets;
+}
+
 TrainTest load(const std::string& path, const LoadOptions& options) try {
     if (path.empty()) return described(sample(), "embedded CIFAR-10 sample");
+    if (is_remote(path)) {
+        const std::vector<Shard> shards = find_shards(path, options.fetch);
+        ShardSet set(path, shards, options);
+        for (const Shard& shard : shards) set.add(as_bytes(fetch_shard(shard, options.fetch)));
+        return set.finish();
+    }
     RG_CHECK(fs::is_directory(path), "data: expected a folder, got ", fs::exists(path) ? "a file" : "nothing", " (",
              path, "); tools/get_cifar10.sh fetches CIFAR-10");
     if (find_cifar(path) != CifarFolder::none) return described(read_cifar(path), "CIFAR files in " + path);

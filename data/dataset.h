@@ -5,6 +5,7 @@
 #pragma once
 
 #include "core/tensor.h"
+#include "data/fetch.h"
 
 #include <span>
 #include <vector>
@@ -38,11 +39,15 @@ struct LoadOptions {
     int channels = 3;
     double test_part = 0.2;
     uint64_t seed = 0;
+    FetchOptions fetch = {}; // of what is no folder
 };
 /// The data at `path`, whatever it is: the embedded sample if empty, else a folder of CIFAR-10 or CIFAR-100 binary
-/// files (or the folder around cifar-10-batches-bin), of MNIST-style IDX files, or of PNG class folders. Errors: none
-/// of these, or what the reader says.
+/// files (or the folder around cifar-10-batches-bin), of MNIST-style IDX files, or of PNG class folders; or
+/// s3://bucket/prefix or pipe:COMMAND (data/shards.h). Errors: none of these, or what the reader says.
 TrainTest load(const std::string& path, const LoadOptions& options = {});
+
+/// With `what` and the sizes as its source.
+TrainTest described(TrainTest sets, const std::string& what);
 
 /// All pixels as a tensor u8 [count height width channels] where the context's ops run, for the augment op.
 Tensor resident(const ImageSet& set);

@@ -1,0 +1,84 @@
+// See fetch.h. A failed attempt is any Error: of the command, or of the check of what it wrote.
+#include "data/fetch.h"
+
+#include "core/atomic_file.h"
+#include "core/json.h"
+#include "data/inflate.h"
+#include "data/pipe.h"
+
+#include <chrono>
+#include <filesystem>
+#include <iomanip>
+#include <optional>
+#include <thread>
+
+namespace rg::data {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kNoSuchProgram = 127; // what the shell says then
+constexpr size_t kMaxPlainName = 80;
+
+/// FOLDER/READABLE-CHECKSUMS: the end of the URL for people, two checksums of all of it against accidents. The first
+/// line of the file has the URL itself.
+std::string cache_path(const std::string& folder, const std::string& url) {
+    std::string name = url.substr(url.size() - std::min(url.size(), kMaxPlainName));
+    for (char& c : name)
+        if (!std::isalnum(uint8_t(c)) && c != '.' && c != '-') c = '_';
+    return cat(folder, "/", name, "-", std::hex, std::setfill('0'), std::setw(8), crc32(as_bytes(url)), std::setw(8),
+               adler32(as_bytes(url)));
+}
+
+std::string first_line(const std::string& url, const std::string& bytes) {
+    return Json::object()
+               .set("url", url)
+               .set("bytes", int64_t(bytes.size()))
+               .set("crc32", int64_t(crc32(as_bytes(bytes))))
+               .dump() +
+           "\n";
+}
+
+std::optional<std::string> from_cache(const std::string& path, const std::string& url) {
+    if (!fs::exists(path)) return {};
+    std::string file = read_file(path);
+    const size_t end = file.find('\n');
+    if (end == std::string::npos) return {};
+    std::string line = file.substr(0, end + 1);
+    file.erase(0, end + 1);
+    if (line != first_line(url, file)) return {};
+    return file;
+}
+
+} // namespace
+
+std::string fetch(const std::string& url, const std::string& command, const std::function<void(std::string&)>& check,
+                  const FetchOptions& options) {
+    std::string path;
+    if (!options.cache.empty()) {
+        std::error_code error;
+        fs::create_directories(options.cache, error);
+        RG_CHECK(!error, "cache: cannot make the folder ", options.cache, ": ", error.message());
+        path = cache_path(options.cache, url);
+        if (std::optional<std::string> bytes = from_cache(path, url)) return std::move(*bytes);
+    }
+    std::string bytes;
+    double wait = options.first_wait_s;
+    for (int64_t attempt = 1;; ++attempt, wait *= 2) {
+        try {
+            bytes = read_pipe(command, kMaxShard, options.silence_s);
+            check(bytes);
+            break;
+        } catch (const Error& error) {
+            const PipeError* const ended = dynamic_cast<const PipeError*>(&error);
+            if (attempt > options.retries || (ended && ended->status == kNoSuchProgram))
+                fail("data: ", url, ": failed ", attempt, attempt == 1 ? " time: " : " times, at last: ", error.what());
+        }
+        std::this_thread::sleep_for(std::chrono::duration<double>(wait));
+    }
+    if (!path.empty()) write_file_atomic(path, first_line(url, bytes) + bytes);
+    return bytes;
+}
+
+} // namespace rg::data

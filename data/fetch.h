@@ -1,0 +1,31 @@
+// What a URL holds, by way of a command that writes it: tried again when it fails, and kept in a folder if there is
+// one.
+//
+// The cache is a folder of files, one per URL, each with a first line that says of which URL it is, how many bytes
+// follow and their CRC-32. A file that does not hold what it says is fetched anew; one that does is used without
+// asking the network, so it is for data that do not change. Ranks and jobs may share the folder: files appear whole.
+#pragma once
+
+#include "data/bytes.h"
+
+#include <functional>
+
+namespace rg::data {
+
+struct FetchOptions {
+    std::string cache;         // folder; none: nothing is kept
+    int64_t retries = 4;       // after the first attempt
+    double first_wait_s = 0.5; // before the first of them; doubled for each one after
+    double silence_s = 300;    // a command that neither writes nor ends for so long has failed
+};
+
+/// A shard larger than this is refused: shards are held in memory, one at a time.
+constexpr size_t kMaxShard = size_t{1} << 32;
+
+/// The bytes of `url` from the cache, else from the command. `check` throws unless they are whole, and may unpack
+/// them; what it leaves is returned and cached. Errors, after all attempts (a program that is not there is not tried
+/// again): the URL, how many, and what the last one said.
+std::string fetch(const std::string& url, const std::string& command, const std::function<void(std::string&)>& check,
+                  const FetchOptions& options);
+
+} // namespace rg::data

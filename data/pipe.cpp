@@ -1,0 +1,163 @@
+// posix_spawn and not fork: the parent may be large, have threads, and hold MPI's connections, none of which the child
+// is to see; of our descriptors it gets three. Both of its outputs are read as they come, so that neither can fill up
+// and stop it.
+#include "data/pipe.h"
+
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <fcntl.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace rg::data {
+
+namespace {
+
+constexpr size_t kStepBytes = 1 << 16; // read at a time
+constexpr size_t kErrorBytes = 4096;   // kept of standard error: only its last line is quoted
+constexpr size_t kLineBytes = 300;     // of which so much
+constexpr int kPollMs = 20;            // how soon an end without a word is seen
+constexpr int kLowestOther = 3;        // the first descriptor that is not one of the standard three
+
+/// One output of the child.
+class Output {
+public:
+    Output() {
+        int ends[2];
+        RG_CHECK(::pipe2(ends, O_CLOEXEC) == 0, "pipe: cannot open: ", std::strerror(errno));
+        read_ = ends[0], write_ = ends[1];
+        ::fcntl(read_, F_SETFL, O_NONBLOCK);
+    }
+    ~Output() { close_write(), close_read(); }
+    Output(const Output&) = delete;
+    Output& operator=(const Output&) = delete;
+
+    int write_end() const { return write_; }
+    pollfd for_poll() const { return {read_, POLLIN, 0}; } // poll passes over -1
+    bool open() const { return read_ >= 0; }
+    void close_write() { close(write_); }
+    void close_read() { close(read_); }
+
+    /// Appends what is there, at most kStepBytes; closes at the end. False if nothing came.
+    bool read(std::string& to) {
+        if (!open()) return false;
+        const size_t before = to.size();
+        to.resize(before + kStepBytes);
+        ssize_t n;
+        do n = ::read(read_, to.data() + before, kStepBytes);
+        while (n < 0 && errno == EINTR);
+        to.resize(before + size_t(std::max<ssize_t>(n, 0)));
+        if (n == 0 || (n < 0 && errno != EAGAIN)) close_read();
+        return n > 0;
+    }
+
+private:
+    static void close(int& fd) {
+        if (fd >= 0) ::close(std::exchange(fd, -1));
+    }
+    int read_ = -1, write_ = -1;
+};
+
+class Child {
+public:
+    Child(const std::string& command, Output& out, Output& err) {
+        posix_spawn_file_actions_t files;
+        posix_spawn_file_actions_init(&files);
+        posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
+        posix_spawn_file_actions_adddup2(&files, out.write_end(), 1);
+        posix_spawn_file_actions_adddup2(&files, err.write_end(), 2);
+        posix_spawn_file_actions_addclosefrom_np(&files, kLowestOther);
+        // A process that ignores SIGPIPE would hand that down, and nothing would end a writer that we have left.
+        posix_spawnattr_t attributes;
+        posix_spawnattr_init(&attributes);
+        sigset_t to_default;
+        sigemptyset(&to_default);
+        sigaddset(&to_default, SIGPIPE);
+        posix_spawnattr_setsigdefault(&attributes, &to_default);
+        posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF);
+        const char* const arguments[] = {"sh", "-c", command.c_str(), nullptr};
+        const int error =
+            posix_spawn(&pid_, "/bin/sh", &files, &attributes, const_cast<char* const*>(arguments), environ);
+        posix_spawnattr_destroy(&attributes);
+        posix_spawn_file_actions_destroy(&files);
+        RG_CHECK(error == 0, "pipe: cannot start /bin/sh: ", std::strerror(error));
+        out.close_write();
+        err.close_write();
+    }
+    ~Child() {
+        if (ended_) return;
+        ::kill(pid_, SIGKILL);
+        while (::waitpid(pid_, &status_, 0) < 0 && errno == EINTR) {}
+    }
+    Child(const Child&) = delete;
+    Child& operator=(const Child&) = delete;
+
+    bool ended() {
+        if (ended_) return true;
+        const pid_t pid = ::waitpid(pid_, &status_, WNOHANG);
+        ended_ = pid == pid_ || (pid < 0 && errno != EINTR);
+        // Where SIGCHLD is ignored nobody can know how a child ended.
+        RG_CHECK(pid >= 0 || errno == EINTR, "pipe: cannot learn how the command ended: ", std::strerror(errno));
+        return ended_;
+    }
+    int status() const { return WIFEXITED(status_) ? WEXITSTATUS(status_) : 128 + WTERMSIG(status_); }
+    std::string how() const {
+        return WIFEXITED(status_) ? cat("exit status ", WEXITSTATUS(status_))
+                                  : cat("ended by signal ", WTERMSIG(status_), " (", strsignal(WTERMSIG(status_)), ")");
+    }
+
+private:
+    pid_t pid_ = -1;
+    int status_ = 0;
+    bool ended_ = false;
+};
+
+/// ": LINE" with the last line that is not empty, made fit for a terminal; or nothing.
+std::string last_line(const std::string& text) {
+    const size_t last = text.find_last_not_of(" \t\r\n");
+    if (last == std::string::npos) return "";
+    const size_t before = text.find_last_of("\r\n", last), begin = before == std::string::npos ? 0 : before + 1;
+    std::string line = text.substr(begin, last + 1 - begin);
+    if (line.size() > kLineBytes) line = line.substr(0, kLineBytes) + "...";
+    for (char& c : line)
+        if (uint8_t(c) < ' ' || c == 127) c = ' ';
+    return ": " + line;
+}
+
+} // namespace
+
+std::string read_pipe(const std::string& command, size_t limit, double silence_s) {
+    RG_CHECK(command.find('\0') == std::string::npos, "pipe: the command has a zero byte in it");
+    using Clock = std::chrono::steady_clock;
+    Output out, err;
+    Child child(command, out, err);
+    std::string bytes, words;
+    Clock::time_point heard = Clock::now();
+    // Something in the background may hold standard error open for as long as it likes; standard output is data.
+    while (out.open() || !child.ended()) {
+        pollfd both[] = {out.for_poll(), err.for_poll()};
+        ::poll(both, 2, kPollMs);
+        const bool more = out.read(bytes), said = err.read(words);
+        if (words.size() > kErrorBytes) words.erase(0, words.size() - kErrorBytes);
+        RG_CHECK(bytes.size() <= limit, "pipe: expected at most ", limit, " bytes, got more");
+        if (more || said) heard = Clock::now();
+        RG_CHECK(std::chrono::duration<double>(Clock::now() - heard).count() < silence_s, "pipe: silent for ",
+                 silence_s, " s after ", bytes.size(), " bytes", last_line(words));
+    }
+    while (err.read(words)) {}
+    if (child.status() != 0)
+        throw PipeError(cat(child.how(), " after ", bytes.size(), " bytes", last_line(words)), child.status());
+    return bytes;
+}
+
+std::string shell_word(const std::string& text) {
+    std::string word = "'";
+    for (const char c : text) word += c == '\'' ? std::string("'\\''") : std::string(1, c);
+    return word + "'";
+}
+
+} // namespace rg::data

@@ -1,0 +1,27 @@
+// What another program writes: `sh -c COMMAND` with its standard output read to the end.
+//
+// This is how data come from anywhere without a line of network code here: curl, aws, s5cmd, ssh know protocols,
+// certificates and credentials better than we could. What a program has written counts only if it ended with status 0,
+// since a connection that broke looks like a short file. The exit status of `a | b` is that of b alone, as in any
+// shell: that is one of the reasons why the readers check that what they get is whole.
+#pragma once
+
+#include "core/base.h"
+
+namespace rg::data {
+
+/// The command ended, but not as it should.
+struct PipeError : Error {
+    PipeError(const std::string& text, int status_) : Error(text), status(status_) {}
+    int status; // of the shell; 127: it found no such program
+};
+
+/// All that the command writes to standard output; its standard input is empty. Errors: it cannot be started, ends
+/// with another status than 0 or by a signal (PipeError, with the last line of its standard error), writes more than
+/// `limit` bytes, or neither writes nor ends for `silence_s` seconds. After an error nothing of it is waited for.
+std::string read_pipe(const std::string& command, size_t limit, double silence_s);
+
+/// The text as one word of a shell command.
+std::string shell_word(const std::string& text);
+
+} // namespace rg::data

@@ -1,0 +1,378 @@
+// See shards.h. Images are decoded as they come; where they belong is decided at the end, when all names are known.
+#include "data/shards.h"
+
+#include "data/cifar.h"
+#include "data/inflate.h"
+#include "data/png.h"
+#include "data/s3.h"
+#include "data/tar.h"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <map>
+#include <set>
+
+namespace rg::data {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kS3 = "s3://", kPipe = "pipe:";
+constexpr size_t kMaxShards = 1000000, kMaxDigits = 9;
+constexpr int32_t kMaxClass = 99999;
+
+// ---- braces ----
+
+/// The alternatives that the inside of a pair of braces says: a..b as numbers, else what commas divide. None if
+/// neither.
+std::vector<std::string> alternatives(const std::string& inside) {
+    const size_t dots = inside.find("..");
+    if (dots != inside.npos) {
+        const std::string from = inside.substr(0, dots), to = inside.substr(dots + 2);
+        const auto is_number = [](const std::string& s) {
+            return !s.empty() && s.size() <= kMaxDigits &&
+                   std::all_of(s.begin(), s.end(), [](char c) { return c >= '0' && c <= '9'; });
+        };
+        if (is_number(from) && is_number(to)) {
+            const bool padded = (from.size() > 1 && from[0] == '0') || (to.size() > 1 && to[0] == '0');
+            const size_t width = padded ? std::max(from.size(), to.size()) : 0;
+            const int64_t first = std::stoll(from), last = std::stoll(to), step = first <= last ? 1 : -1;
+            RG_CHECK(size_t(std::abs(last - first)) < kMaxShards, "data: expected at most ", kMaxShards,
+                     " shards, got {", inside, "}");
+            std::vector<std::string> numbers;
+            for (int64_t i = first; i != last + step; i += step) {
+                const std::string digits = cat(i);
+                numbers.push_back(std::string(width - std::min(width, digits.size()), '0') + digits);
+            }
+            return numbers;
+        }
+    }
+    std::vector<std::string> parts(1);
+    int depth = 0;
+    for (const char c : inside) {
+        depth += (c == '{') - (c == '}');
+        if (c == ',' && depth == 0)
+            parts.emplace_back();
+        else
+            parts.back() += c;
+    }
+    return parts.size() > 1 ? parts : std::vector<std::string>{};
+}
+
+// ---- names ----
+
+std::string lower(std::string text) {
+    for (char& c : text)
+        if (c >= 'A' && c <= 'Z') c = char(c | 32);
+    return text;
+}
+
+/// What a stream is, by the name of its file; a tar when the name does not say.
+enum class Stream : uint8_t { tar, cifar, class_names, other };
+Stream stream_of(std::string name) {
+    name = lower(name);
+    if (name.ends_with(".gz")) name.resize(name.size() - 3);
+    if (name.ends_with(".bin")) return Stream::cifar;
+    const std::string file = name.substr(name.rfind('/') + 1);
+    if (file == "batches.meta.txt" || file == "fine_label_names.txt") return Stream::class_names;
+    return name.ends_with(".tar") || name.ends_with(".tgz") ? Stream::tar : Stream::other;
+}
+
+/// The file that a shard comes from: the key in a bucket; of a command the last word that looks like one, or nothing.
+std::string file_of(const std::string& url) {
+    if (url.starts_with(kS3)) return url.substr(kS3.size());
+    std::string found, word;
+    for (const char c : url.substr(kPipe.size()) + " ") {
+        if (std::string_view(" \t'\"|<>;=()").find(c) == std::string_view::npos) {
+            word += c;
+            continue;
+        }
+        if (stream_of(word) != Stream::other) found = word;
+        word.clear();
+    }
+    return found;
+}
+
+/// The words "train" and "test" in "imagenet-train-{000..003}.tar", "test_batch.bin", "val/cat".
+std::vector<std::string> words_of(const std::string& text) {
+    std::vector<std::string> words(1);
+    for (const char c : lower(text))
+        if (std::isalnum(uint8_t(c)))
+            words.back() += c;
+        else if (!words.back().empty())
+            words.emplace_back();
+    return words;
+}
+
+bool is_train(const std::string& word) { return word == "train" || word == "training"; }
+bool is_test(const std::string& word) {
+    return word == "test" || word == "testing" || word == "val" || word == "valid" || word == "validation";
+}
+
+/// How long the folders are that all names begin with.
+size_t common_folders(const std::vector<std::string>& names) {
+    std::string common = names[0].substr(0, names[0].rfind('/') + 1);
+    for (const std::string& name : names)
+        while (!name.starts_with(common)) {
+            common.pop_back();
+            common.resize(common.rfind('/') + 1);
+        }
+    return common.size();
+}
+
+/// The file type in lower case, and what is before the first point of the file's name (WebDataset's key).
+std::pair<std::string, std::string> type_and_key(const std::string& path) {
+    const size_t point = path.find('.', path.rfind('/') + 1);
+    if (point == path.npos) return {"", path};
+    return {lower(path.substr(path.rfind('.') + 1)), path.substr(0, point)};
+}
+
+} // namespace
+
+bool is_remote(const std::string& path) { return path.starts_with(kS3) || path.starts_with(kPipe); }
+
+std::vector<std::string> expand_braces(const std::string& text) {
+    for (size_t begin = text.find('{'); begin != text.npos; begin = text.find('{', begin + 1)) {
+        if (begin > 0 && text[begin - 1] == '$') continue;
+        size_t end = begin;
+        int depth = 0;
+        for (; end < text.size(); ++end) {
+            depth += (text[end] == '{') - (text[end] == '}');
+            if (depth == 0) break;
+        }
+        if (end == text.size()) continue;
+        const std::vector<std::string> inside = alternatives(text.substr(begin + 1, end - begin - 1));
+        if (inside.empty()) continue;
+        std::vector<std::string> all;
+        const std::vector<std::string> rests = expand_braces(text.substr(end + 1));
+        for (const std::string& one : inside)
+            for (const std::string& middle : expand_braces(one))
+                for (const std::string& rest : rests) {
+                    RG_CHECK(all.size() < kMaxShards, "data: expected at most ", kMaxShards, " shards, got more (",
+                             text, ")");
+                    all.push_back(text.substr(0, begin) + middle + rest);
+                }
+        return all;
+    }
+    return {text};
+}
+
+std::vector<Shard> find_shards(const std::string& path, const FetchOptions& options) {
+    RG_CHECK(path.find('\n') == path.npos, "data: expected a path of one line, got more");
+    const std::vector<std::string> urls = expand_braces(path);
+    std::vector<Shard> shards;
+    if (path.starts_with(kPipe) || urls.size() > 1) {
+        for (const std::string& url : urls) shards.push_back({url});
+        return shards;
+    }
+    const std::vector<S3Object> objects = list_s3(find_s3_client(), path, options);
+    bool images = false;
+    for (const S3Object& object : objects) {
+        const Stream stream = stream_of(object.url);
+        if (stream != Stream::other) shards.push_back({object.url, object.bytes});
+        images = images || stream == Stream::tar || stream == Stream::cifar;
+    }
+    RG_CHECK(images, "data: expected .tar, .tar.gz or .bin objects, got none among ", objects.size(), " (",
+             s3_name(path), objects.empty() ? "" : cat(", the first is ", objects[0].url), ")");
+    return shards;
+}
+
+std::string fetch_shard(const Shard& shard, const FetchOptions& options) {
+    const bool s3 = shard.url.starts_with(kS3);
+    const std::string name = s3 ? s3_name(shard.url) : shard.url;
+    const auto check = [&](std::string& bytes) {
+        RG_CHECK(shard.bytes < 0 || int64_t(bytes.size()) == shard.bytes, "expected ", shard.bytes, " bytes, got ",
+                 bytes.size(), "; the stream was cut");
+        if (bytes.starts_with("\x1f\x8b")) bytes = as_text(inflate_gzip(as_bytes(bytes), kMaxShard, "stream"));
+        switch (stream_of(file_of(shard.url))) {
+        case Stream::cifar: cifar_kind(as_bytes(bytes), "stream"); break;
+        case Stream::class_names: break;
+        default: read_tar(as_bytes(bytes), "stream", [](const std::string&, Bytes) {});
+        }
+    };
+    return fetch(name, s3 ? s3_get_command(find_s3_client(), shard.url) : shard.url.substr(kPipe.size()), check,
+                 options);
+}
+
+ShardSet::ShardSet(std::string path, std::vector<Shard> shards, const LoadOptions& options)
+    : path_(std::move(path)), options_(options), shards_(std::move(shards)) {
+    RG_CHECK(!shards_.empty(), "data: expected shards, got none (", path_, ")");
+    for (const Shard& shard : shards_) names_.push_back(file_of(shard.url));
+    const size_t common = common_folders(names_);
+    for (std::string& name : names_) name.erase(0, common);
+}
+
+ShardSet::Part ShardSet::part_of(const std::string& path) {
+    const std::vector<std::string> words = words_of(path);
+    for (auto word = words.rbegin(); word != words.rend(); ++word) { // the nearest to the file decides
+        if (is_train(*word)) return Part::train;
+        if (is_test(*word)) return Part::test;
+    }
+    return Part::unknown;
+}
+
+void ShardSet::add(Bytes bytes) {
+    RG_CHECK(next_ < shards_.size(), "data: expected ", shards_.size(), " shards, got more (", path_, ")");
+    const std::string &url = shards_[next_].url, &name = names_[next_];
+    switch (stream_of(name)) {
+    case Stream::cifar: add_cifar(name, part_of(name), bytes, url); break;
+    case Stream::class_names: class_names_ = parse_class_names(as_text(bytes)); break;
+    default: add_tar(bytes);
+    }
+    ++next_;
+}
+
+void ShardSet::add_tar(Bytes archive) {
+    const std::string& url = shards_[next_].url;
+    const Part part = part_of(names_[next_]);
+    struct Png {
+        std::string path;
+        Bytes bytes;
+    };
+    std::vector<Png> pngs;
+    std::map<std::string, std::string> numbers; // by key
+    read_tar(archive, url, [&](const std::string& path, Bytes content) {
+        const auto [type, key] = type_and_key(path);
+        if (path.substr(path.rfind('/') + 1).starts_with('.')) return; // as in a folder
+        if (type == "png") pngs.push_back({path, content});
+        if (type == "cls") numbers[key] = as_text(content);
+        if (type == "bin") {
+            const Part own = part_of(path.substr(path.rfind('/') + 1));
+            add_cifar(names_[next_] + "/" + path, own == Part::unknown ? part : own, content, url + ", " + path);
+        }
+        if (stream_of(path) == Stream::class_names) class_names_ = parse_class_names(as_text(content));
+    });
+    const bool pairs = !numbers.empty();
+    for (const Png& png : pngs) {
+        const std::string name = url + ", " + png.path;
+        if (!pairs) {
+            expect(Labels::folders, name);
+            // Below the folder train or test, if there is one, is the class folder.
+            Part own = part;
+            std::string path = png.path;
+            for (size_t begin = 0, slash; (slash = png.path.find('/', begin)) != png.path.npos; begin = slash + 1) {
+                const std::string folder = lower(png.path.substr(begin, slash - begin));
+                if (!is_train(folder) && !is_test(folder)) continue;
+                own = is_train(folder) ? Part::train : Part::test;
+                path = png.path.substr(slash + 1);
+                break;
+            }
+            add_png(path, own, png.bytes, name);
+            images_.labels.push_back(0); // label_by_folder() says
+            continue;
+        }
+        expect(Labels::pairs, name);
+        const std::string key = type_and_key(png.path).second;
+        const auto number = numbers.find(key);
+        RG_CHECK(number != numbers.end(), "data: expected ", key, ".cls beside it, which is missing (", name, ")");
+        const std::string_view text =
+            std::string_view(number->second).substr(0, number->second.find_last_not_of(" \r\n") + 1);
+        int32_t label = -1;
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), label);
+        RG_CHECK(error == std::errc() && end == text.data() + text.size() && label >= 0 && label <= kMaxClass,
+                 "data: expected a number of 0 to ", kMaxClass, " in ", key, ".cls, got something else (", name, ")");
+        add_png(png.path, part, png.bytes, name);
+        images_.labels.push_back(label);
+        numbers.erase(number);
+    }
+    if (!numbers.empty())
+        fail("data: expected ", numbers.begin()->first, ".png beside ", numbers.begin()->first,
+             ".cls, which is missing (", url, "); only PNG is read");
+}
+
+void ShardSet::expect(Labels labels, const std::string& name) {
+    static constexpr const char* kSays[] = {"", "class folders of PNGs", "PNGs with a .cls", "CIFAR-10 records",
+                                            "CIFAR-100 records"};
+    if (labels_ == Labels::none_yet) labels_ = labels, first_ = name;
+    RG_CHECK(labels_ == labels, "data: expected ", kSays[int(labels_)], " as in ", first_, ", got ", kSays[int(labels)],
+             " (", name, ")");
+}
+
+void ShardSet::add_cifar(const std::string& path, Part part, Bytes bytes, const std::string& name) {
+    const CifarKind kind = cifar_kind(bytes, name);
+    expect(kind == CifarKind::cifar10 ? Labels::cifar10 : Labels::cifar100, name);
+    ImageSet set = parse_cifar(bytes, kind, name);
+    pieces_.push_back({part, path, images_.count, set.count});
+    if (images_.count == 0) {
+        images_ = std::move(set);
+        return;
+    }
+    images_.count += set.count;
+    images_.pixels.insert(images_.pixels.end(), set.pixels.begin(), set.pixels.end());
+    images_.labels.insert(images_.labels.end(), set.labels.begin(), set.labels.end());
+}
+
+void ShardSet::add_png(const std::string& path, Part part, Bytes bytes, const std::string& name) {
+    const Image image = to_u8(decode_png(bytes, name), options_.channels);
+    if (images_.count == 0)
+        images_.height = image.height, images_.width = image.width, images_.channels = options_.channels;
+    RG_CHECK(image.height == images_.height && image.width == images_.width, "data: expected images of one size, ",
+             images_.width, " x ", images_.height, " as in ", first_, ", got ", image.width, " x ", image.height, " (",
+             name, ")");
+    pieces_.push_back({part, path, images_.count, 1});
+    images_.pixels.insert(images_.pixels.end(), image.pixels.begin(), image.pixels.end());
+    ++images_.count;
+}
+
+/// Names and orders images as the reader of folders does. A folder around all class folders is passed over.
+void ShardSet::label_by_folder() {
+    const auto folder = [](const Piece& piece) { return piece.path.substr(0, piece.path.find('/')); };
+    for (const Piece& piece : pieces_)
+        RG_CHECK(piece.path.find('/') != piece.path.npos, "data: expected images in class folders or with a .cls, got ",
+                 piece.path, " (", path_, ")");
+    const auto nested = [&](const Piece& piece) {
+        return std::count(piece.path.begin(), piece.path.end(), '/') > 1 && folder(piece) == folder(pieces_[0]);
+    };
+    while (std::all_of(pieces_.begin(), pieces_.end(), nested))
+        for (Piece& piece : pieces_) piece.path.erase(0, piece.path.find('/') + 1);
+
+    std::set<std::string> trained;
+    for (const Piece& piece : pieces_)
+        if (piece.part != Part::test) trained.insert(folder(piece));
+    images_.classes.assign(trained.begin(), trained.end());
+    for (const Piece& piece : pieces_) {
+        const auto found = std::find(images_.classes.begin(), images_.classes.end(), folder(piece));
+        RG_CHECK(found != images_.classes.end(), "data: expected the ", images_.classes.size(),
+                 " classes of the training set, got ", folder(piece), " (", path_, ")");
+        images_.labels[size_t(piece.first)] = int32_t(found - images_.classes.begin());
+    }
+}
+
+TrainTest ShardSet::finish() {
+    RG_CHECK(next_ == shards_.size(), "data: expected ", shards_.size(), " shards, got ", next_, " (", path_, ")");
+    RG_CHECK(images_.count > 0, "data: expected PNGs or CIFAR files, got none in ", shards_.size(),
+             shards_.size() == 1 ? " shard (" : " shards (", path_, ")");
+    RG_CHECK(std::any_of(pieces_.begin(), pieces_.end(), [](const Piece& p) { return p.part != Part::test; }),
+             "data: expected images for training, got ", images_.count, " for testing alone (", path_, ")");
+    std::string what = "CIFAR files";
+    if (labels_ == Labels::pairs) {
+        what = "PNG and class files";
+        for (int32_t i = 0; i <= *std::max_element(images_.labels.begin(), images_.labels.end()); ++i)
+            images_.classes.push_back(cat("class ", i));
+    } else if (labels_ == Labels::folders) {
+        what = "PNG images";
+        label_by_folder();
+        std::stable_sort(pieces_.begin(), pieces_.end(), [&](const Piece& a, const Piece& b) {
+            const int32_t of_a = images_.labels[size_t(a.first)], of_b = images_.labels[size_t(b.first)];
+            return of_a != of_b ? of_a < of_b : fs::path(a.path) < fs::path(b.path);
+        });
+    } else {
+        std::stable_sort(pieces_.begin(), pieces_.end(),
+                         [](const Piece& a, const Piece& b) { return a.path < b.path; });
+        if (!class_names_.empty()) {
+            RG_CHECK(class_names_.size() == images_.classes.size(), "data: expected ", images_.classes.size(),
+                     " class names, got ", class_names_.size(), " (", path_, ")");
+            images_.classes = class_names_;
+        }
+    }
+    std::vector<int64_t> train, test;
+    for (const Piece& piece : pieces_)
+        for (int64_t i = 0; i < piece.count; ++i) (piece.part == Part::test ? test : train).push_back(piece.first + i);
+    what += cat(" in ", path_, " (", shards_.size(), shards_.size() == 1 ? " shard)" : " shards)");
+    if (test.empty()) return split_sets(subset(images_, train), options_.test_part, options_.seed, what);
+    return described({subset(images_, train), subset(images_, test), ""}, what);
+}
+
+} // namespace rg::data

@@ -1,0 +1,79 @@
+// See load_data.h.
+#include "models/load_data.h"
+
+#include "data/shards.h"
+
+#include <chrono>
+#include <functional>
+#include <future>
+
+namespace rg {
+
+namespace {
+
+constexpr std::chrono::milliseconds kMeeting{20};
+
+/// Every rank's work on a thread of its own, while the ranks meet: a download may take longer than the deadline for a
+/// rank that is not heard of, and a rank that has failed is to be heard by all, not to be missed by some.
+std::string at_the_same_time(par::Group& group, const std::function<std::string()>& work) {
+    std::future<std::string> result = std::async(std::launch::async, work);
+    while (!group.all(result.wait_for(kMeeting) == std::future_status::ready, "data")) {}
+    std::string bytes, error;
+    try {
+        bytes = result.get();
+    } catch (const std::exception& e) {
+        error = e.what();
+    }
+    const std::vector<std::string> errors = group.allgather(error, "data");
+    for (size_t rank = 0; rank < errors.size(); ++rank)
+        RG_CHECK(errors[rank].empty(), size_t(group.rank()) == rank ? "" : cat("rank ", rank, ": "), errors[rank]);
+    return bytes;
+}
+
+void broadcast(par::Group& group, std::string& bytes, int root) {
+    uint64_t size = bytes.size();
+    group.broadcast(std::as_writable_bytes(std::span(&size, 1)), root, "data");
+    bytes.resize(size);
+    group.broadcast(std::as_writable_bytes(std::span(bytes)), root, "data");
+}
+
+/// As rank 0 finds them, in lines "BYTES URL".
+std::vector<data::Shard> find_shards(par::Group& group, const std::string& path, const data::FetchOptions& options) {
+    std::string text = at_the_same_time(group, [&] {
+        std::string lines;
+        if (group.rank() == 0)
+            for (const data::Shard& shard : data::find_shards(path, options))
+                lines += cat(shard.bytes, " ", shard.url, "\n");
+        return lines;
+    });
+    broadcast(group, text, 0);
+    std::vector<data::Shard> shards;
+    std::istringstream lines(text);
+    for (data::Shard shard; lines >> shard.bytes && lines.get() && std::getline(lines, shard.url);)
+        shards.push_back(shard);
+    return shards;
+}
+
+} // namespace
+
+data::TrainTest load_data(par::Group& group, const std::string& path, const data::LoadOptions& options) {
+    if (group.size() == 1 || !data::is_remote(path)) return data::load(path, options);
+    const std::vector<data::Shard> shards = find_shards(group, path, options.fetch);
+    data::ShardSet set(path, shards, options);
+    const size_t n = size_t(group.size());
+    for (size_t begin = 0; begin < shards.size(); begin += n) {
+        const size_t mine = begin + size_t(group.rank());
+        std::string own = at_the_same_time(group, [&] {
+            return mine < shards.size() ? data::fetch_shard(shards[mine], options.fetch) : std::string();
+        });
+        for (size_t i = begin; i < std::min(begin + n, shards.size()); ++i) {
+            std::string other;
+            std::string& bytes = i == mine ? own : other;
+            broadcast(group, bytes, int(i - begin));
+            set.add(data::as_bytes(bytes));
+        }
+    }
+    return set.finish();
+}
+
+} // namespace rg

@@ -1,0 +1,165 @@
+// Data through commands: pipes, retries and cache, and S3's lists and commands.
+#include "core/atomic_file.h"
+#include "data/fetch.h"
+#include "data/pipe.h"
+#include "data/s3.h"
+#include "tests/temp_dir.h"
+
+#include <chrono>
+#include <cstdlib>
+#include <doctest/doctest.h>
+#include <filesystem>
+
+namespace rg::data {
+namespace {
+
+namespace fs = std::filesystem;
+using Names = std::vector<std::string>;
+
+constexpr FetchOptions kQuick{.cache = {}, .retries = 2, .first_wait_s = 0.01, .silence_s = 20};
+
+} // namespace
+
+TEST_SUITE_BEGIN("data");
+
+TEST_CASE("pipe: all that a command writes, and how it ended") {
+    CHECK(read_pipe("printf 'a\\0b\\n'; echo c >&2", 10, 10) == std::string("a\0b\n", 4));
+    CHECK(read_pipe("true", 10, 10).empty());
+    CHECK(read_pipe("cat", 10, 10).empty()); // nothing to read
+    // More than a pipe holds, on both outputs at the same time.
+    CHECK(read_pipe("head -c 3000000 /dev/zero; head -c 300000 /dev/zero >&2", 3000000, 10).size() == 3000000);
+    CHECK(read_pipe("head -c 300000 /dev/zero >&2; echo x", 10, 10) == "x\n");
+    CHECK(read_pipe("echo " + shell_word("it's $HOME \"x\" \\ `y`"), 99, 10) == "it's $HOME \"x\" \\ `y`\n");
+
+    const auto error = [](const std::string& command) { return error_of([&] { read_pipe(command, 100, 0.3); }); };
+    CHECK(error("printf abc; printf 'one\\nt\\033o\\n\\n' >&2; exit 3") == "exit status 3 after 3 bytes: t o");
+    CHECK(error("printf 'progress 1\\rprogress 2' >&2; false") == "exit status 1 after 0 bytes: progress 2");
+    CHECK(error("kill -9 $$") == "ended by signal 9 (Killed) after 0 bytes");
+    CHECK(contains(error("yes"), "at most 100 bytes"));
+    CHECK(contains(error("echo x; echo waiting >&2; sleep 20"), "silent for 0.3 s after 2 bytes: waiting"));
+    CHECK(contains(error("exec >&- 2>&-; sleep 20"), "silent for 0.3 s after 0 bytes"));
+    try {
+        read_pipe("no-such-program-anywhere", 100, 10);
+        FAIL("no error");
+    } catch (const PipeError& e) {
+        CHECK(e.status == 127);
+        CHECK(contains(e.what(), "no-such-program-anywhere"));
+    }
+}
+
+TEST_CASE("pipe: the child has none of our descriptors and ends when it is left") {
+    const TempDir dir;
+    const std::string descriptors = read_pipe("ls /proc/self/fd | wc -l", 100, 10);
+    CHECK(std::stoi(descriptors) <= 4); // the three, and the one that ls reads the folder with
+    CHECK(contains(error_of([&] { read_pipe("yes; touch " + shell_word(dir / "lived"), 100, 10); }), "at most 100"));
+    CHECK_FALSE(fs::exists(dir / "lived"));
+}
+
+TEST_CASE("fetch: tries again, waits longer each time, and says what happened") {
+    const TempDir dir;
+    const std::string count = shell_word(dir / "count");
+    const auto whole = [](std::string& bytes) { RG_CHECK(bytes == "data\n", "expected data; the stream was cut"); };
+    const auto attempts = [&] { return read_file(dir / "count").size(); };
+    const auto succeeding_at = [&](int n) {
+        return cat("printf x >> ", count, "; [ $(wc -c < ", count, ") -ge ", n,
+                   " ] || { echo busy >&2; exit 7; }; echo data");
+    };
+    const auto begin = std::chrono::steady_clock::now();
+    CHECK(fetch("u", succeeding_at(3), whole, {.cache = {}, .retries = 2, .first_wait_s = 0.1}) == "data\n");
+    CHECK(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() >= 0.3); // 0.1 + 0.2
+    CHECK(attempts() == 3);
+    CHECK(error_of([&] { fetch("s3://b/k", succeeding_at(99), whole, kQuick); }) ==
+          "data: s3://b/k: failed 3 times, at last: exit status 7 after 0 bytes: busy");
+    CHECK(attempts() == 6);
+    // What came with status 0 and is not whole is a failure like any other.
+    CHECK(error_of([&] { fetch("u", cat("printf x >> ", count, "; echo dat"), whole, kQuick); }) ==
+          "data: u: failed 3 times, at last: expected data; the stream was cut");
+    CHECK(attempts() == 9);
+    CHECK(contains(error_of([&] { fetch("u", "no-such-program-anywhere", whole, kQuick); }),
+                   "failed 1 time: exit status 127"));
+}
+
+TEST_CASE("fetch: the cache is used instead of the command, and never when it is damaged") {
+    const TempDir dir;
+    const std::string folder = dir / "deep/cache";
+    FetchOptions options = kQuick;
+    options.cache = folder;
+    const auto any = [](std::string&) {};
+    const auto get = [&](const std::string& url, const std::string& text) {
+        return fetch(url, "printf '%s' " + shell_word(text), any, options);
+    };
+    CHECK(get("s3://b/k", "first\nsecond") == "first\nsecond");
+    CHECK(get("s3://b/k", "other") == "first\nsecond");
+    CHECK(fetch("s3://b/k", "false", any, options) == "first\nsecond");
+    CHECK(get("s3://b/K", "other") == "other");
+
+    const auto file = [&] {
+        for (const fs::directory_entry& entry : fs::directory_iterator(folder))
+            if (contains(read_file(entry.path()), "s3://b/k\"")) return entry.path().string();
+        return std::string();
+    };
+    const std::string path = file(), content = read_file(path);
+    for (size_t size = 0; size < content.size(); ++size) {
+        write_file_atomic(path, content.substr(0, size));
+        REQUIRE(get("s3://b/k", "first\nsecond") == "first\nsecond");
+        REQUIRE(read_file(path) == content);
+    }
+    for (size_t at = 0; at < content.size(); ++at) {
+        std::string damaged = content;
+        damaged[at] ^= 1;
+        write_file_atomic(path, damaged);
+        REQUIRE(get("s3://b/k", "anew") == "anew");
+        write_file_atomic(path, content);
+    }
+    // A failure leaves nothing behind.
+    const auto entries = [&] { return std::distance(fs::directory_iterator(folder), fs::directory_iterator()); };
+    const auto before = entries();
+    CHECK_THROWS_AS(fetch("s3://b/bad", "printf half; false", any, options), Error);
+    CHECK(entries() == before);
+}
+
+TEST_CASE("s3: lists and commands of each client") {
+    std::string next = "x";
+    const auto keys = [](const std::vector<S3Object>& objects) {
+        Names names;
+        for (const S3Object& o : objects) names.push_back(cat(o.url, " ", o.bytes));
+        return names;
+    };
+    CHECK(keys(parse_s3_list(S3Client::aws, "b", R"([["p/a.tar", 10], ["p/\u00e9.tar", 0]])", next)) ==
+          Names{"s3://b/p/a.tar 10", "s3://b/p/\u00e9.tar 0"});
+    CHECK(next.empty());
+    CHECK(parse_s3_list(S3Client::aws, "b", "null\n", next).empty());
+    CHECK(keys(parse_s3_list(S3Client::s5cmd, "b",
+                             "{\"key\":\"s3://b/p/a.tar\",\"etag\":\"e\",\"type\":\"file\",\"size\":10}\n"
+                             "{\"key\":\"s3://b/p/d/\",\"type\":\"directory\"}\n",
+                             next)) == Names{"s3://b/p/a.tar 10"});
+    const std::string xml = "<?xml version=\"1.0\"?><ListBucketResult xmlns=\"x\"><Contents><Key>p/a&amp;lt;.tar</Key>"
+                            "<ETag>&quot;e&quot;</ETag><Size>10</Size></Contents><Contents><Size>7</Size><Key>q</Key>"
+                            "</Contents><NextContinuationToken>t&amp;1=</NextContinuationToken></ListBucketResult>";
+    CHECK(keys(parse_s3_list(S3Client::curl, "b", xml, next)) == Names{"s3://b/p/a&lt;.tar 10", "s3://b/q 7"});
+    CHECK(next == "t&1=");
+    for (const std::string& cut : {xml.substr(0, xml.size() - 3), std::string(), std::string("<Error>no</Error>")})
+        CHECK_THROWS_AS(parse_s3_list(S3Client::curl, "b", cut, next), Error);
+    CHECK_THROWS_AS(parse_s3_list(S3Client::aws, "b", "[[\"a\"", next), Error);
+
+    setenv("AWS_ACCESS_KEY_ID", "KEY-ID", 1);
+    setenv("AWS_SECRET_ACCESS_KEY", "very-secret", 1);
+    setenv("S3_ENDPOINT", "http://127.0.0.1:9/", 1);
+    for (const S3Client client : {S3Client::aws, S3Client::s5cmd, S3Client::curl}) {
+        const std::string command = s3_get_command(client, "s3://b/it's + one.tar");
+        CHECK(contains(command, "http://127.0.0.1:9/"));
+        CHECK_FALSE(contains(command, "very-secret"));
+        CHECK(
+            contains(command, client == S3Client::curl ? "/b/it%27s%20%2B%20one.tar'" : "'s3://b/it'\\''s + one.tar'"));
+    }
+    unsetenv("AWS_ACCESS_KEY_ID");
+    CHECK_FALSE(contains(s3_get_command(S3Client::curl, "s3://b/k"), "sigv4")); // as anyone may
+    unsetenv("AWS_SECRET_ACCESS_KEY");
+    unsetenv("S3_ENDPOINT");
+    CHECK(contains(s3_get_command(S3Client::curl, "s3://b/k"), "https://s3."));
+    CHECK(contains(error_of([] { s3_get_command(S3Client::curl, "s3:///k"); }), "no bucket"));
+}
+
+TEST_SUITE_END();
+
+} // namespace rg::data

@@ -1,0 +1,362 @@
+// Tar archives, and sets made of shards: alone and on several ranks.
+#include "core/atomic_file.h"
+#include "core/rng.h"
+#include "data/cifar.h"
+#include "data/pipe.h"
+#include "data/png.h"
+#include "data/shards.h"
+#include "data/tar.h"
+#include "models/load_data.h"
+#include "par/thread_link.h"
+#include "tests/temp_dir.h"
+
+#include <algorithm>
+#include <doctest/doctest.h>
+#include <filesystem>
+
+namespace rg::data {
+namespace {
+
+namespace fs = std::filesystem;
+using Names = std::vector<std::string>;
+
+// ---- archives ----
+
+void put_checksum(std::string& header) {
+    header.replace(148, 8, 8, ' ');
+    unsigned sum = 0;
+    for (const char c : header) sum += uint8_t(c);
+    char digits[8];
+    std::snprintf(digits, sizeof digits, "%06o", sum);
+    header.replace(148, 7, digits, 7);
+}
+
+std::string octal(size_t value) {
+    char digits[12];
+    std::snprintf(digits, sizeof digits, "%011zo", value);
+    return std::string(digits, 12);
+}
+
+/// A member with a ustar header.
+std::string member(const std::string& name, const std::string& content, char type = '0',
+                   const std::string& prefix = "") {
+    std::string header(512, '\0');
+    header.replace(0, name.size(), name);
+    header.replace(124, 12, octal(content.size()));
+    header[156] = type;
+    header.replace(257, 8, std::string("ustar\00000", 8));
+    header.replace(345, prefix.size(), prefix);
+    put_checksum(header);
+    return header + content + std::string((512 - content.size() % 512) % 512, '\0');
+}
+
+const std::string kEnd(1024, '\0');
+
+std::string pax_record(const std::string& key, const std::string& value) {
+    for (size_t length = key.size() + value.size() + 3;; ++length)
+        if (const std::string record = cat(length, " ", key, "=", value, "\n"); record.size() == length) return record;
+}
+
+using Files = std::vector<std::pair<std::string, std::string>>;
+
+Files files_of(const std::string& archive) {
+    Files files;
+    read_tar(as_bytes(archive), "t.tar",
+             [&](const std::string& path, Bytes content) { files.emplace_back(path, as_text(content)); });
+    return files;
+}
+
+std::string tar_error(const std::string& archive) {
+    return error_of([&] { files_of(archive); });
+}
+
+// ---- images ----
+
+std::string png(uint8_t shade, int64_t side = 2) {
+    const std::vector<uint8_t> pixels(size_t(side * side * 3), shade);
+    return std::string(as_text(encode_png(side, side, 3, pixels)));
+}
+
+std::string records(int count, int first) {
+    std::string bytes;
+    for (int i = 0; i < count; ++i) {
+        bytes += char((first + i) % 10);
+        for (int p = 0; p < 3072; ++p) bytes += char((first + i) * 7 + p);
+    }
+    return bytes;
+}
+
+TrainTest set_of(const std::vector<std::pair<std::string, std::string>>& shards) {
+    std::vector<Shard> all;
+    for (const auto& shard : shards) all.push_back({"s3://bucket/data/" + shard.first});
+    ShardSet set("s3://bucket/data/", all);
+    for (const auto& shard : shards) set.add(as_bytes(shard.second));
+    return set.finish();
+}
+
+std::string set_error(const std::vector<std::pair<std::string, std::string>>& shards) {
+    return error_of([&] { set_of(shards); });
+}
+
+/// The first sample of every image.
+std::vector<int> shades(const ImageSet& set) {
+    std::vector<int> first;
+    for (int64_t i = 0; i < set.count; ++i) first.push_back(set.image(i)[0]);
+    return first;
+}
+
+bool same(const ImageSet& a, const ImageSet& b) {
+    return a.count == b.count && a.pixels == b.pixels && a.labels == b.labels && a.classes == b.classes;
+}
+
+constexpr FetchOptions kQuick{.cache = {}, .retries = 2, .first_wait_s = 0.01, .silence_s = 20};
+
+} // namespace
+
+TEST_SUITE_BEGIN("data");
+
+TEST_CASE("tar: ustar, pax and GNU headers") {
+    const std::string deep = std::string(90, 'd') + "/" + std::string(60, 'e'), longest(300, 'n');
+    CHECK(files_of(kEnd).empty());
+    CHECK(files_of(member("./a", "x") + member("dir/", "", '5') + member("b", "") + member("c", std::string(512, 'c')) +
+                   kEnd) == Files{{"a", "x"}, {"b", ""}, {"c", std::string(512, 'c')}});
+    CHECK(files_of(member("f", "x", '0', deep) + kEnd) == Files{{deep + "/f", "x"}});
+    CHECK(files_of(member("PaxHeaders/a", pax_record("mtime", "1.5") + pax_record("path", longest), 'x') +
+                   member("short", "x") + member("next", "y") + kEnd) == Files{{longest, "x"}, {"next", "y"}});
+    CHECK(files_of(member("././@LongLink", longest + '\0', 'L') + member("short", "x") + member("next", "y") + kEnd) ==
+          Files{{longest, "x"}, {"next", "y"}});
+    CHECK(files_of(member("pax_global_header", pax_record("comment", "abc"), 'g') + member("a", "x") + kEnd) ==
+          Files{{"a", "x"}});
+    CHECK(files_of(member("a", "x", '\0') + kEnd) == Files{{"a", "x"}});
+    // One archive behind another.
+    CHECK(files_of(member("a", "x") + kEnd + kEnd + member("b", "y") + kEnd) == Files{{"a", "x"}, {"b", "y"}});
+    // Sizes as numbers to the base 256, and from a pax header.
+    std::string large = member("a", "x");
+    large.replace(124, 12, std::string("\x80\0\0\0\0\0\0\0\0\0\0\1", 12));
+    std::string header = large.substr(0, 512);
+    put_checksum(header);
+    CHECK(files_of(header + large.substr(512) + kEnd) == Files{{"a", "x"}});
+    std::string zero = member("a", "");
+    CHECK(files_of(member("h", pax_record("size", "3"), 'x') + zero + "xyz" + std::string(509, '\0') + kEnd) ==
+          Files{{"a", "xyz"}});
+}
+
+TEST_CASE("tar: what GNU tar writes, in each of its formats") {
+    if (read_pipe("command -v tar || true", 1000, 10).empty()) return;
+    const TempDir dir;
+    const std::string name(120, 'n'), folder = "some/folder/" + std::string(95, 'd');
+    for (const std::string format : {"v7", "ustar", "gnu", "oldgnu", "pax"}) {
+        CAPTURE(format);
+        const bool any_length = format != "v7" && format != "ustar";
+        fs::create_directories(dir / format + "/" + folder);
+        write_file_atomic(dir / format + "/some/one", std::string(1000, '1'));
+        if (format != "v7") write_file_atomic(dir / format + "/" + folder + "/two", "");
+        if (any_length) write_file_atomic(dir / format + "/" + folder + "/" + name, "3");
+        Files files = files_of(read_pipe(cat("tar -C ", shell_word(dir / format), " --format=", format,
+                                             " -cf - . "
+                                             "2>/dev/null || true"),
+                                         1 << 20, 10));
+        std::sort(files.begin(), files.end());
+        Files expected{{"some/one", std::string(1000, '1')}};
+        if (format != "v7") expected.insert(expected.begin(), {folder + "/two", ""});
+        if (any_length) expected.insert(expected.begin(), {folder + "/" + name, "3"});
+        CHECK(files == expected);
+    }
+}
+
+TEST_CASE("tar: damage and cuts are errors with the offset") {
+    const std::string two = member("a", "x") + member("b", std::string(600, 'y'));
+    for (size_t size = 0; size < two.size() + 1024; ++size) {
+        CAPTURE(size);
+        const std::string error = tar_error((two + kEnd).substr(0, size));
+        REQUIRE(contains(error, "t.tar, offset "));
+        REQUIRE(contains(error, "cut"));
+    }
+    CHECK(contains(tar_error(two.substr(0, 1600)), "offset 1536: expected 600 bytes of b, got 64"));
+    CHECK(contains(tar_error(records(2, 0)), "no tar, or a damaged one"));
+
+    // Any changed byte of a header that counts is found by its checksum.
+    Rng rng(1, Purpose::test);
+    for (int i = 0; i < 2000; ++i) {
+        std::string damaged = two + kEnd;
+        const size_t at = rng.below(2) * 1024 + rng.below(512);
+        const char old = damaged[at];
+        damaged[at] = char(rng.next());
+        CAPTURE(at);
+        // In the checksum's own field a space may stand for a zero byte.
+        if (damaged[at] != old && (at % 1024 < 148 || at % 1024 > 155))
+            REQUIRE(contains(tar_error(damaged), "offset "));
+    }
+
+    CHECK(contains(tar_error(member("a", "", '2') + kEnd), "got a link (a)"));
+    CHECK(contains(tar_error(member("a", "", '1') + kEnd), "got a link (a)"));
+    CHECK(contains(tar_error(member("a", "", 'S') + kEnd), "type 'S'"));
+    CHECK(contains(tar_error(member("h", pax_record("path", "p"), 'x') + kEnd), "expected a member after"));
+    CHECK(contains(tar_error(member("h", std::string((1 << 20) + 1, 'p'), 'L') + kEnd),
+                   "at most 1048576 bytes, got 1048577"));
+    CHECK(contains(tar_error(member("h", std::string(5000, 'p'), 'L') + member("a", "") + kEnd), "at most 4096 bytes"));
+    CHECK(contains(tar_error(member("h", pax_record("size", "99999999999999999999"), 'x') + member("a", "") + kEnd),
+                   "digits"));
+    CHECK(contains(tar_error(member("h", pax_record("size", "1000000000000"), 'x') + member("a", "") + kEnd), "cut"));
+    CHECK(
+        contains(tar_error(member("h", pax_record("GNU.sparse.major", "1"), 'x') + member("a", "") + kEnd), "sparse"));
+    for (const char* const bad :
+         {"", "x", "5 a=b\n", "7 a=b\n", "99 a=b\n", "6 a=b.", "6  =b\n\n", "3 =", "-6 a=b\n"}) {
+        CAPTURE(bad);
+        CHECK((*bad == 0 || contains(tar_error(member("h", bad, 'x') + member("a", "") + kEnd), "LENGTH KEY=VALUE")));
+    }
+    std::string huge = member("a", "x");
+    huge.replace(124, 12, std::string("\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", 12));
+    std::string header = huge.substr(0, 512);
+    put_checksum(header);
+    CHECK(contains(tar_error(header + huge.substr(512) + kEnd), "less than 2^63"));
+}
+
+TEST_CASE("shards: braces") {
+    CHECK(expand_braces("a{000..002}b") == Names{"a000b", "a001b", "a002b"});
+    CHECK(expand_braces("{8..11}") == Names{"8", "9", "10", "11"});
+    CHECK(expand_braces("{08..10}") == Names{"08", "09", "10"});
+    CHECK(expand_braces("{2..0}") == Names{"2", "1", "0"});
+    CHECK(expand_braces("x{a,b}{1..2}") == Names{"xa1", "xa2", "xb1", "xb2"});
+    CHECK(expand_braces("{data_{1..2},test}.bin") == Names{"data_1.bin", "data_2.bin", "test.bin"});
+    for (const char* const plain : {"", "a", "{}", "{a}", "{a", "a}", "{a..b}", "${A,B}", "${X}", "awk '{print $1}'"})
+        CHECK(expand_braces(plain) == Names{plain});
+    CHECK(contains(error_of([] { expand_braces("{0..99999999}"); }), "at most 1000000 shards"));
+    CHECK(contains(error_of([] { expand_braces("{0..99999}{0..99999}"); }), "at most 1000000 shards"));
+}
+
+TEST_CASE("shards: CIFAR files and class folders become the set that a disk gives, however they are divided") {
+    const TempDir dir;
+    fs::create_directories(dir / "cifar");
+    for (int i = 1; i <= 5; ++i) write_file_atomic(cat(dir / "cifar/data_batch_", i, ".bin"), records(2 + i, i));
+    write_file_atomic(dir / "cifar/test_batch.bin", records(3, 6));
+    write_file_atomic(dir / "cifar/batches.meta.txt", "A\nB\nC\nD\nE\nF\nG\nH\nI\nJ\n\n");
+    const TrainTest disk = load(dir / "cifar");
+    CHECK(disk.train.count == 25);
+    const auto file = [&](const std::string& name) { return read_file(dir / "cifar/" + name); };
+    std::vector<std::pair<std::string, std::string>> plain, members;
+    std::string archive;
+    for (const char* const name : {"test_batch.bin", "data_batch_4.bin", "data_batch_2.bin", "batches.meta.txt",
+                                   "data_batch_1.bin", "data_batch_3.bin", "data_batch_5.bin"}) {
+        plain.emplace_back(name, file(name));
+        archive += member(cat("cifar-10-batches-bin/", name), file(name));
+    }
+    archive += member("cifar-10-batches-bin/readme.html", "<html>") + kEnd;
+    for (const auto& shards : {plain, {{"cifar.tar", archive}}}) {
+        const TrainTest set = set_of(shards);
+        CHECK(same(set.train, disk.train));
+        CHECK(same(set.test, disk.test));
+    }
+    const TrainTest piped =
+        load(cat("pipe:cat ", dir / "cifar/", "{data_batch_{1..5},test_batch}.bin"), {.fetch = kQuick});
+    CHECK(piped.train.pixels == disk.train.pixels);
+    CHECK(piped.test.labels == disk.test.labels);
+
+    // Class folders, with and without a test set of their own, and with folders around them.
+    const Files images{{"bird/2.png", png(2)},
+                       {"ant/x/9.png", png(3)},
+                       {"bird/10.png", png(1)},
+                       {"ant/x-1.png", png(4)},
+                       {"ant/3.png", png(5)}};
+    std::vector<std::string> parts(2, member("junk.txt", "?") + member("bird/.hidden.png", "?"));
+    std::string both;
+    for (size_t i = 0; i < images.size(); ++i) {
+        const auto& [path, content] = images[i];
+        for (const std::string root : {"one/", "two/train/", "two/test/"}) {
+            fs::create_directories(fs::path(dir / root + path).parent_path());
+            write_file_atomic(dir / root + path, content);
+        }
+        parts[i % 2] += member("./around/" + path, content);
+        both += member("around/train/" + path, content) + member("around/test/" + path, content);
+    }
+    const TrainTest one = load(dir / "one"), two = load(dir / "two");
+    CHECK(one.train.classes == Names{"ant", "bird"});
+    const TrainTest from_parts = set_of({{"x-0.tar", parts[0] + kEnd}, {"x-1.tar", parts[1] + kEnd}});
+    CHECK(same(from_parts.train, one.train));
+    CHECK(same(from_parts.test, one.test));
+    CHECK(shades(two.train) == std::vector<int>{5, 3, 4, 1, 2});
+    const TrainTest from_one = set_of({{"x.tar", both + kEnd}});
+    CHECK(same(from_one.train, two.train));
+    CHECK(same(from_one.test, two.test));
+    const TrainTest named = set_of({{"x-test-0.tar", parts[0] + parts[1] + kEnd},
+                                    {"x-train-0.tar", parts[0] + kEnd},
+                                    {"x-train-1.tar", parts[1] + kEnd}});
+    CHECK(same(named.train, two.train));
+    CHECK(same(named.test, two.test));
+}
+
+TEST_CASE("shards: pairs of KEY.png and KEY.cls keep the order of the shards") {
+    const auto pair = [](const std::string& key, int label, uint8_t shade) {
+        return member(key + ".cls", cat(label, "\n")) + member(key + ".json", "{}") + member(key + ".png", png(shade));
+    };
+    const TrainTest set = set_of({{"train/1.tar", pair("b", 2, 10) + pair("a", 0, 20) + kEnd},
+                                  {"train/0.tar", pair("c", 2, 30) + kEnd},
+                                  {"val/0.tar", pair("a", 1, 40) + kEnd}});
+    CHECK(shades(set.train) == std::vector<int>{10, 20, 30});
+    CHECK(set.train.labels == std::vector<int32_t>{2, 0, 2});
+    CHECK(shades(set.test) == std::vector<int>{40});
+    CHECK(set.test.labels == std::vector<int32_t>{1});
+    CHECK(set.train.classes == Names{"class 0", "class 1", "class 2"});
+    set.train.check("train");
+    set.test.check("test");
+
+    CHECK(contains(set_error({{"0.tar", pair("a", 0, 1) + member("b.cls", "0") + kEnd}}), "b.png beside b.cls"));
+    CHECK(contains(set_error({{"0.tar", pair("a", 0, 1) + member("b.png", png(1)) + kEnd}}), "b.cls beside it"));
+    for (const char* const text : {"", "cat", "-1", "1.5", "100000", "1 2", "99999999999999"}) {
+        CAPTURE(text);
+        CHECK(contains(set_error({{"0.tar", member("a.png", png(1)) + member("a.cls", text) + kEnd}}),
+                       "0 to 99999 in a.cls"));
+    }
+}
+
+TEST_CASE("shards: what does not fit together is an error that names it") {
+    const std::string folders = member("cat/1.png", png(1)) + member("cat/2.png", png(2)) + kEnd;
+    CHECK(contains(set_error({{"0.tar", kEnd}}), "got none in 1 shard (s3://bucket/data/)"));
+    CHECK(contains(set_error({{"0.tar", member("1.png", png(1)) + kEnd}}), "class folders or with a .cls, got 1.png"));
+    CHECK(contains(set_error({{"0.tar", folders}, {"a.bin", records(2, 0)}}), "s3://bucket/data/0.tar, cat/1.png"));
+    CHECK(contains(set_error({{"0.tar", folders}, {"1.tar", member("cat/3.png", png(1, 3)) + kEnd}}), "got 3 x 3"));
+    CHECK(contains(set_error({{"0.tar", member("cat/1.png", png(1).substr(0, 40)) + kEnd}}), "data/0.tar, cat/1.png"));
+    CHECK(contains(set_error({{"train.tar", folders}, {"test.tar", member("dog/1.png", png(1)) + kEnd}}), "got dog"));
+    CHECK(contains(set_error({{"x-test.tar", folders}}), "for testing alone"));
+    CHECK(contains(set_error({{"a.bin", records(2, 0) + "x"}}), "data/a.bin"));
+    CHECK(contains(error_of([] { load("pipe:echo no tar", {.fetch = kQuick}); }), "pipe:echo no tar: failed 3 times"));
+}
+
+TEST_CASE("load_data: every shard is fetched once, and all ranks have the same set; an error is heard by all") {
+    const TempDir dir;
+    Names files;
+    for (int i = 0; i < 7; ++i) {
+        write_file_atomic(dir / cat("train-", i, ".bin"), records(3 + i, i));
+        write_file_atomic(dir / cat("test-", i, ".bin"), records(2, i));
+    }
+    const std::string log = shell_word(dir / "log"), name = dir.path() + "/{train-{0..6},test-{0..2}}.bin";
+    const std::string path = cat("pipe:echo x >> ", log, "; cat ", name);
+    const TrainTest alone = load(path, {.fetch = kQuick});
+    for (const int n : {1, 2, 3, 4, 11}) {
+        CAPTURE(n);
+        fs::remove(dir / "log");
+        std::vector<TrainTest> sets(static_cast<size_t>(n));
+        par::run_threads(n, [&](par::Link& link) {
+            par::Group group(link);
+            sets[size_t(link.rank())] = load_data(group, path, {.fetch = kQuick});
+        });
+        for (const TrainTest& set : sets) {
+            CHECK(same(set.train, alone.train));
+            CHECK(same(set.test, alone.test));
+            CHECK(set.source == alone.source);
+        }
+        CHECK(read_file(dir / "log").size() == 20); // ten lines
+    }
+    fs::remove(dir / "train-4.bin"); // of rank 1 of 3
+    const std::string error = error_of([&] {
+        par::run_threads(3, [&](par::Link& link) {
+            par::Group group(link);
+            load_data(group, path, {.fetch = kQuick});
+        });
+    });
+    CHECK(contains(error, "train-4.bin: failed 3 times, at last: exit status 1 after 0 bytes: cat: "));
+}
+
+TEST_SUITE_END();
+
+} // namespace rg::data
