@@ -106,8 +106,9 @@ void control(par::TaskPool& pool, const std::string& folder, const Trials& trial
     RG_CHECK(best, "sweep_cifar: expected a trial with a validation accuracy, got none of ", rows.size(), "; ", folder,
              "/results.csv says why");
     const std::string path = folder + "/" + best->folder;
-    const Json data = find_program(trials.program).check(trials.base).at("data");
-    const data::ImageSet set = data::load(data.as_string()).test;
+    const Json base = find_program(trials.program).check(trials.base);
+    const data::FetchOptions fetch{.cache = base.at("cache").as_string(), .retries = base.at("retries").as_int()};
+    const data::ImageSet set = data::load(base.at("data").as_string(), {.fetch = fetch}).test;
     const Confusion confusion = test(path + "/model.safetensors", set);
     write_file_atomic(folder + "/confusion.csv", confusion.csv());
     write_file_atomic(folder + "/best.json", Json::object()

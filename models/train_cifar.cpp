@@ -11,6 +11,7 @@
 #include "models/cifar_net.h"
 #include "models/data_parallel.h"
 #include "models/gradient_sum.h"
+#include "models/load_data.h"
 #include "models/machine.h"
 #include "models/programs.h"
 #include "models/signals.h"
@@ -24,8 +25,8 @@ using namespace rg;
 namespace {
 
 struct Settings {
-    std::string data, drops = "45", augment = "flip,translate", shuffle = "epoch", partial = "discard";
-    int64_t epochs = 50, batch_size = 256, width = 32, depth = 4, seed = 0, translate = 4, steps = -1;
+    std::string data, cache, drops = "45", augment = "flip,translate", shuffle = "epoch", partial = "discard";
+    int64_t epochs = 50, batch_size = 256, width = 32, depth = 4, seed = 0, translate = 4, steps = -1, retries = 4;
     double validation = 0, lr = 0, momentum = 0.9, l2 = 1e-10, drop_factor = 0.1, lr_floor = 0, lr_peak = 0.3,
            smoothing = 0;
     bool nesterov = false, sync_bn = false, profile = false, plan_dump = false;
@@ -38,8 +39,12 @@ struct Settings {
 
 void declare(Options& o, Settings& s) {
     o.group("Data");
-    o.add("data", &s.data, "folder of CIFAR binary files, or of PNG class folders; none: the embedded sample")
+    o.add("data", &s.data,
+          "folder of CIFAR binary files, or of PNG class folders; s3://bucket/prefix or pipe:COMMAND for shards of "
+          "them; none: the embedded sample")
         .metavar("DIR");
+    o.add("cache", &s.cache, "keep what s3: and pipe: bring here, and take it from here").metavar("DIR");
+    o.add("retries", &s.retries, "of a command of s3: or pipe: that fails; after 0.5 s, 1 s, 2 s, ...").range(0, 20);
     o.add("batch-size", &s.batch_size, "images per step, over all ranks (the sample: 50 if not given)").range(1, 1e6);
     o.add("validation", &s.validation, "part of the training images to test on instead, of each class by --seed")
         .range(0, 0.9);
@@ -107,7 +112,7 @@ int train(Settings& s, Options& options, par::Group& group, Trial& trial) {
         s.batch_size *= machine.gpus();
     complete(s, options);
 
-    data::TrainTest data = data::load(s.data);
+    data::TrainTest data = load_data(group, s.data, {.fetch = {.cache = s.cache, .retries = s.retries}});
     RG_CHECK(data.train.height == 32 && data.train.width == 32 && data.train.channels == 3,
              "train_cifar: expected images of 32 x 32 x 3, got ", data.train.height, " x ", data.train.width, " x ",
              data.train.channels, " in ", data.source);

@@ -1,0 +1,308 @@
+# Training on data from S3-compatible servers on loopback and from pipes: the same bits as from files; a server that
+# dies is one clear error; a resume goes on once it is back.
+#
+# There is always a server: a small one of this file, with just the two requests that a reader makes. It computes the
+# signature of every request anew and refuses what does not have it. Where Python has moto, an S3 server that is not of
+# our making, the same is done with that, by curl, and by aws if that is installed; else that part is skipped.
+import hashlib
+import hmac
+import http.server
+import importlib.util
+import io
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+import unittest
+import urllib.parse
+import urllib.request
+import xml.sax.saxutils
+
+import job
+
+SAMPLE = pathlib.Path(__file__).resolve().parents[2] / "data" / "sample"
+OPTIONS = [*job.TINY, "--batch-size", "20", "--steps", "12", "--seed", "5"]
+KEY, SECRET, TOKEN, REGION = "AKIDEXAMPLE", "secret/+=key", "session+token==", "eu-west-1"
+PAGE = 3  # objects per part of a list
+
+
+def digest(key, text):
+    return hmac.new(key, text.encode(), hashlib.sha256).digest()
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """ListObjectsV2 and GetObject on the dictionary `objects`, signatures checked."""
+    daemon_threads = True
+
+    def __init__(self, objects, port=0):
+        super().__init__(("127.0.0.1", port), Handler)
+        self.objects, self.requests = objects, []
+        self.cut, self.busy = False, 0  # only halves of objects; how many requests to refuse
+        self.dies_after = 1 << 30       # objects
+        threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def stop(self):
+        self.shutdown()
+        self.server_close()
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def signature(self, path, query):
+        """As the documentation of AWS Signature Version 4 has it; query in canonical order."""
+        fields = dict(f.strip().split("=", 1) for f in self.headers["Authorization"].split(" ", 1)[1].split(","))
+        names = fields["SignedHeaders"].split(";")
+        assert {"host", "x-amz-content-sha256", "x-amz-date", "x-amz-security-token"} <= set(names), names
+        assert self.headers["x-amz-security-token"] == TOKEN
+        canonical = "\n".join(["GET", path, "&".join(sorted(query.split("&"))) if query else "",
+                               *(f"{name}:{self.headers[name].strip()}" for name in names), "", ";".join(names),
+                               self.headers["x-amz-content-sha256"]])
+        access, *scope = fields["Credential"].split("/")
+        assert access == KEY and scope[1:] == [REGION, "s3", "aws4_request"], fields
+        to_sign = "\n".join(["AWS4-HMAC-SHA256", self.headers["x-amz-date"], "/".join(scope),
+                             hashlib.sha256(canonical.encode()).hexdigest()])
+        key = ("AWS4" + SECRET).encode()
+        for part in scope:
+            key = digest(key, part)
+        return fields["Signature"], digest(key, to_sign).hex()
+
+    def do_GET(self):
+        path, _, query = self.path.partition("?")
+        try:
+            given, right = self.signature(path, query)
+        except (AssertionError, AttributeError, KeyError, TypeError, ValueError) as error:
+            return self.answer(403, f"{error!r}".encode())
+        if given != right:
+            return self.answer(403, b"SignatureDoesNotMatch")
+        self.server.requests.append(self.path)
+        if self.server.busy > 0:
+            self.server.busy -= 1
+            return self.answer(503, b"SlowDown")
+        bucket, _, key = urllib.parse.unquote(path)[1:].partition("/")
+        if query:
+            return self.list(urllib.parse.parse_qs(query))
+        if key not in self.server.objects:
+            return self.answer(404, b"NoSuchKey")
+        self.server.dies_after -= 1
+        dies = self.server.dies_after == -1
+        self.answer(200, self.server.objects[key], cut=self.server.cut or dies)
+        if dies:
+            self.server.stop()
+
+    def list(self, query):
+        prefix, after = query["prefix"][0], query.get("continuation-token", [""])[0]
+        assert query["list-type"] == ["2"]
+        keys = sorted(key for key in self.server.objects if key.startswith(prefix) and key > after)
+        more = len(keys) > PAGE
+        objects = "".join(f"<Contents><Key>{xml.sax.saxutils.escape(key)}</Key><ETag>&quot;e&quot;</ETag>"
+                          f"<Size>{len(self.server.objects[key])}</Size></Contents>" for key in keys[:PAGE])
+        if more:
+            objects += f"<NextContinuationToken>{xml.sax.saxutils.escape(keys[PAGE - 1])}</NextContinuationToken>"
+        self.answer(200, f'<?xml version="1.0"?><ListBucketResult>{objects}</ListBucketResult>'.encode())
+
+    def answer(self, status, body, cut=False):
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body[:len(body) // 2] if cut else body)
+
+    def log_message(self, *_):
+        pass
+
+
+def tar_of(files):
+    """A pax archive of {path: content}."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for path, content in files.items():
+            info = tarfile.TarInfo(path)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return out.getvalue()
+
+
+def answers(url):
+    try:
+        urllib.request.urlopen(url, timeout=5).close()
+    except OSError:
+        return False
+    return True
+
+
+class Cloud(job.JobTest):
+    def setUp(self):
+        super().setUp()
+        # Part of the sample as the real data set is divided, and as PNGs in class folders.
+        records = job.cifar_records(SAMPLE / "train.bin")[:120]
+        self.files = self.folder / "files"
+        self.files.mkdir()
+        raw = [bytes([label]) + pixels for label, pixels in records]
+        for i in range(5):
+            (self.files / f"data_batch_{i + 1}.bin").write_bytes(b"".join(raw[20 * i:20 * i + 20]))
+        (self.files / "test_batch.bin").write_bytes(b"".join(raw[100:]))
+        self.images = self.folder / "images"
+        for i, (label, planes) in enumerate(records[:60]):
+            path = self.images / ("test" if i % 3 == 2 else "train") / job.CLASSES[label] / f"{i:03}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(job.png(job.SIDE, job.SIDE, job.interleaved(planes)))
+
+    def cifar_objects(self):
+        """With a name that must be escaped in addresses and in XML, and one that is no data."""
+        return {f"set & é+1/{path.name}": path.read_bytes() for path in self.files.iterdir()} | {
+            "set & é+1/readme.html": b"<html>", "set & é+2/data_batch_1.bin": b"another set"}
+
+    def environment(self, endpoint, *programs):
+        """`programs` alone are found along PATH, beside what the shell and the launcher need themselves."""
+        folder = self.folder / "-".join(("bin", *programs))
+        folder.mkdir(exist_ok=True)
+        for program in programs:
+            if not (folder / program).exists():
+                (folder / program).symlink_to(shutil.which(program))
+        return {"PATH": str(folder), "S3_ENDPOINT": endpoint, "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET,
+                "AWS_SESSION_TOKEN": TOKEN, "AWS_REGION": REGION, "AWS_DEFAULT_REGION": REGION, "no_proxy": "127.0.0.1"}
+
+    def trained(self, ranks, name, data, *options, **environment):
+        self.succeed(job.train(ranks, *OPTIONS, "--run-name", name, "--data", data, *options), **environment)
+        run = self.runs / name
+        return job.step_lines(run), job.epoch_lines(run), (run / "model.safetensors").read_bytes()
+
+    @unittest.skipUnless(shutil.which("curl"), "no curl")
+    def test_s3_is_the_same_as_files(self):
+        server = Server(self.cifar_objects())
+        self.addCleanup(server.stop)
+        curl = self.environment(server.url, "curl", "cat")
+        data = "s3://bucket/set & é+1/"
+        for ranks in job.rank_counts(1, 4):
+            disk = self.trained(ranks, f"disk-{ranks}", str(self.files))
+            self.assertEqual(len(disk[0]), 12)
+            server.requests.clear()
+            self.assertEqual(self.trained(ranks, f"s3-{ranks}", data, **curl), disk)
+            # Every object once, whatever the number of ranks, and three parts of a list.
+            gets = [path for path in server.requests if "?" not in path]
+            self.assertEqual((len(gets), len(set(gets)), len(server.requests)), (6, 6, 9))
+        # A server that is busy at first is asked again; one that cuts its answers has failed.
+        server.busy = 2
+        self.assertEqual(self.trained(1, "busy", data, **curl), self.trained(1, "files", str(self.files)))
+        server.cut = True
+        self.refuse(job.train(1, *OPTIONS, "--data", data, "--retries", "1"), "s3://bucket/set & é+1/data_batch_1.bin",
+                    server.url, "failed 2 times", "exit status 18", **curl)
+        server.cut = False
+
+        # Another secret is not let in; nor is it shown.
+        wrong = curl | {"AWS_SECRET_ACCESS_KEY": "not-this-one"}
+        self.refuse(job.train(1, *OPTIONS, "--data", data, "--retries", "0"), "403", "failed 1 time:", **wrong)
+        self.refuse(job.train(1, *OPTIONS, "--data", "s3://bucket/none", "--retries", "0"), "none among 0", **curl)
+        self.refuse(job.train(1, *OPTIONS, "--data", data), "aws, s5cmd or curl", **self.environment(server.url, "cat"))
+
+    @unittest.skipUnless(shutil.which("curl"), "no curl")
+    def test_server_dies_and_comes_back(self):
+        ranks = job.rank_counts(1, 4)[-1]
+        server = Server(self.cifar_objects())
+        curl = self.environment(server.url, "curl")
+        data, longer = "s3://bucket/set & é+1/", ["--epochs", "200", "--steps", "-1", "--checkpoint-every", "5"]
+        command = job.train(ranks, *OPTIONS, *longer, "--data", data, "--retries", "2", "--run-name", "run")
+        run, metrics = self.runs / "run", self.runs / "run" / "metrics.jsonl"
+        process = self.start(command, **curl)
+        self.assertTrue(self.wait_for(process, lambda: metrics.exists() and len(job.step_lines(run)) > 20))
+        # In the middle of a training nobody needs the server any more. After a stop a resume does.
+        server.stop()
+        before = len(job.step_lines(run))
+        self.assertTrue(self.wait_for(process, lambda: len(job.step_lines(run)) > before + 20))
+        os.kill(process.pid, signal.SIGTERM)
+        self.assertEqual(self.finish(process).code, 0)
+        steps = len(job.step_lines(run))
+        resume = job.train(ranks, "--resume", "--run-name", "run", "--steps", str(steps + 7))
+        content = metrics.read_bytes()
+        begin = time.monotonic()
+        self.refuse(resume, data, server.url, "failed 3 times", "exit status 7", **curl)
+        self.assertGreaterEqual(time.monotonic() - begin, 1.5)  # 0.5 + 1 s
+        self.assertEqual(metrics.read_bytes(), content)
+
+        server = Server(server.objects, server.server_port)
+        self.addCleanup(server.stop)
+        self.assertIn(f"at step {steps}\n", self.succeed(resume, **curl))
+        self.trained(ranks, "whole", str(self.files), *longer, "--steps", str(steps + 7))
+        self.assertEqual(job.step_lines(run), job.step_lines(self.runs / "whole"))
+
+    @unittest.skipUnless(shutil.which("curl"), "no curl")
+    def test_server_dies_while_it_is_read(self):
+        ranks = job.rank_counts(1, 4)[-1]
+        server = Server(self.cifar_objects())
+        curl, cache = self.environment(server.url, "curl"), ["--cache", "cache", "--retries", "1"]
+        data = "s3://bucket/set & é+1/"
+        server.dies_after = 3
+        self.refuse(job.train(ranks, *OPTIONS, "--data", data, *cache), data, server.url, "failed 2 times",
+                    "exit status 7", **curl)
+        self.assertFalse(self.runs.exists())
+        # What had come is in the cache: the rest is enough, and then nothing.
+        server = Server(server.objects, server.server_port)
+        disk = self.trained(ranks, "disk", str(self.files))
+        self.assertEqual(self.trained(ranks, "back", data, *cache, **curl), disk)
+        self.assertEqual(len(server.requests), 3)
+        server.stop()
+        self.assertEqual(self.trained(ranks, "cached", data, *cache, **curl), disk)
+
+    def test_pipe_tars_and_cache(self):
+        ranks = job.rank_counts(1, 3)[-1]
+        disk = self.trained(ranks, "disk", str(self.images))
+        paths = sorted(path.relative_to(self.images) for path in self.images.rglob("*.png"))
+        for i in range(3):
+            (self.folder / f"shard-{i:03}.tar").write_bytes(
+                tar_of({f"set/{path}": (self.images / path).read_bytes() for path in paths[::-1][i::3]}))
+        data, cache = "pipe:cat shard-{000..002}.tar", ["--cache", "cache"]
+        self.assertEqual(self.trained(ranks, "pipe", data, *cache), disk)
+        # The shards are no longer needed; where the cache is damaged they are.
+        (self.folder / "shard-001.tar").rename(self.folder / "away")
+        self.assertEqual(self.trained(ranks, "cached", data, *cache), disk)
+        self.refuse(job.train(ranks, *OPTIONS, "--data", data, "--retries", "0"), "pipe:cat shard-001.tar",
+                    "failed 1 time:", "exit status 1", "No such file")
+        for path in (self.folder / "cache").iterdir():
+            content = bytearray(path.read_bytes())
+            content[-1] ^= 1
+            path.write_bytes(content)
+        self.refuse(job.train(ranks, *OPTIONS, "--data", data, *cache, "--retries", "0"), "pipe:cat shard-001.tar")
+        (self.folder / "away").rename(self.folder / "shard-001.tar")
+        self.assertEqual(self.trained(ranks, "mended", data, *cache), disk)
+        whole = (self.folder / "shard-002.tar").read_bytes()
+        (self.folder / "shard-002.tar").write_bytes(whole[:5000])
+        self.refuse(job.train(ranks, *OPTIONS, "--data", data, "--retries", "1"), "shard-002.tar", "failed 2 times",
+                    "offset", "cut")
+
+    @unittest.skipUnless(importlib.util.find_spec("moto") and importlib.util.find_spec("flask"),
+                         "no moto (a foreign S3 server)")
+    def test_foreign_server(self):
+        with socket.create_server(("127.0.0.1", 0)) as reserved:
+            port = reserved.getsockname()[1]
+        server = subprocess.Popen([sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+                                  stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.addCleanup(lambda: (server.kill(), server.wait()))
+        url = f"http://127.0.0.1:{port}"
+
+        def put(path, content=b""):
+            request = urllib.request.Request(url + urllib.parse.quote(path), content,
+                                             {"Content-Type": "application/octet-stream"}, method="PUT")
+            urllib.request.urlopen(request, timeout=10).close()
+
+        self.wait_for(server, lambda: answers(url))
+        put("/bucket")
+        for key, content in self.cifar_objects().items():
+            put(f"/bucket/{key}", content)
+        ranks = job.rank_counts(1, 4)[-1]
+        disk = self.trained(ranks, "disk", str(self.files))
+        for client in filter(shutil.which, ("curl", "aws")):
+            environment = self.environment(url, client)
+            if client == "aws":  # a script, which needs more than itself
+                environment["PATH"] = os.environ["PATH"]
+            self.assertEqual(self.trained(ranks, client, "s3://bucket/set & é+1/", **environment), disk, client)
+
+
+job.main()
