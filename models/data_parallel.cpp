@@ -59,6 +59,8 @@ Score evaluate(par::Group& group, const data::ImageSet& set, const data::Normali
     const data::Range mine = data::share_of(set.count, group.size(), group.rank());
     const data::Augmenter view(set.height, set.width, set.channels, {}, normalise);
     double sums[2] = {0, 0}; // loss, correct
+    // Label and score of each image: a rank leaves those of the others zero, so that the sum has them all.
+    std::vector<double> seen(size_t(2 * set.count));
     for (int64_t begin = mine.begin; begin < mine.end; begin += kEvaluationBatch) {
         const int64_t n = std::min(kEvaluationBatch, mine.end - begin);
         const Tensor x = Tensor::on_host({n, set.height, set.width, set.channels});
@@ -70,9 +72,19 @@ Score evaluate(par::Group& group, const data::ImageSet& set, const data::Normali
         const Tensor scores = network(x).to_host();
         sums[0] += double(n) * host_cross_entropy(scores, labels);
         sums[1] += double(count_correct(scores, labels));
+        const Tensor likely = softmax(scores);
+        for (int64_t i = 0; i < n; ++i) {
+            const auto row = likely.span<float>().subspan(size_t(i * likely.extent(1)), size_t(likely.extent(1)));
+            const auto best = std::max_element(row.begin(), row.end());
+            seen[size_t(2 * (begin + i))] = double(best - row.begin());
+            seen[size_t(2 * (begin + i) + 1)] = double(*best);
+        }
     }
     group.allreduce_sum(std::span<double>(sums), "evaluation");
-    return {sums[0] / double(set.count), sums[1] / double(set.count)};
+    group.allreduce_sum(std::span<double>(seen), "predictions");
+    Score score{sums[0] / double(set.count), sums[1] / double(set.count), {}};
+    for (size_t i = 0; i < seen.size(); i += 2) score.predictions.push_back({int32_t(seen[i]), float(seen[i + 1])});
+    return score;
 }
 
 } // namespace rg

@@ -34,9 +34,15 @@ int64_t count_correct(const Tensor& scores, const Tensor& labels);
 /// cross_entropy() of tensors in this machine's memory, whatever the context computes on.
 double host_cross_entropy(const Tensor& scores, const Tensor& labels);
 
-/// Mean loss and accuracy of a classifier on a whole set; each rank takes a part of it.
+/// Mean loss and accuracy of a classifier on a whole set, and what it sees in each image; each rank takes a part of it,
+/// and every rank has the result.
+struct Prediction {
+    int32_t label; // of the highest score
+    float score;   // after the softmax
+};
 struct Score {
     double loss = 0, accuracy = 0;
+    std::vector<Prediction> predictions = {};
 };
 /// `network` gives the scores of kEvaluationBatch images, or of fewer at the end.
 constexpr int64_t kEvaluationBatch = 250;

@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <filesystem>
 #include <optional>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -95,15 +96,32 @@ RunFolder RunFolder::open(const std::string& root, const std::string& program, c
     std::error_code error;
     RG_CHECK(fs::is_directory(path, error), "run folder: expected the run ", path, ", got no such folder");
     RunFolder run(path);
-    for (const std::string& file : {run.config_path(), run.metrics_path(), run.model_path()}) remove_leftovers(file);
+    for (const std::string& file : {run.config_path(), run.metrics_path(), run.report_path(), run.model_path()})
+        remove_leftovers(file);
     return run;
 }
 
 RunFolder::RunFolder(RunFolder&& other) noexcept
-    : path_(std::move(other.path_)), metrics_(std::exchange(other.metrics_, -1)) {}
+    : path_(std::move(other.path_)),
+      folder_(std::exchange(other.folder_, -1)),
+      metrics_(std::exchange(other.metrics_, -1)),
+      looked_(other.looked_) {}
 
 RunFolder::~RunFolder() {
     if (metrics_ >= 0) ::close(metrics_);
+    if (folder_ >= 0) ::close(folder_);
+}
+
+void RunFolder::lock() {
+    if (folder_ >= 0) return;
+    folder_ = ::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    // The one before may be about to end, and a monitor holds the lock for a moment when it looks: both are waited for.
+    for (int attempt = 0; folder_ >= 0 && ::flock(folder_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK; ++attempt) {
+        RG_CHECK(attempt < 100, "run folder: expected a run that has ended, got one that another process trains (",
+                 path_, ")");
+        ::usleep(20'000);
+    }
+    ::unlink((path_ + "/stop").c_str()); // it was meant for the one before
 }
 
 void RunFolder::write_config(const Json& config) { write_file_atomic(config_path(), config.dump(2) + "\n"); }
@@ -143,6 +161,13 @@ void RunFolder::cut_metrics(int64_t step, int64_t epochs) {
             kept.append(text, begin, end - begin + 1);
     if (metrics_ >= 0) ::close(std::exchange(metrics_, -1)); // the file is replaced: later lines go to the new one
     write_file_atomic(metrics_path(), kept);
+}
+
+bool RunFolder::take_stop_request() {
+    const auto now = std::chrono::steady_clock::now();
+    if (now - looked_ < std::chrono::milliseconds(100)) return false;
+    looked_ = now;
+    return ::unlink((path_ + "/stop").c_str()) == 0; // one call looks and takes
 }
 
 } // namespace rg

@@ -1,12 +1,19 @@
-// The folder of one training run: ROOT/NAME/ with config.json, metrics.jsonl, model.safetensors and checkpoint/.
+// The folder of one training run: ROOT/NAME/ with config.json, metrics.jsonl, report.html, model.safetensors and
+// checkpoint/.
 //
 // metrics.jsonl has one JSON object per line, written whole as soon as it is known, doubles in full precision: step
 // lines carry "step" and "epoch", epoch lines "epoch" alone. On resume the lines after the checkpoint are cut, so
 // that the file of a killed and resumed run has the same steps as that of one that ran through. A name belongs to one
 // run: nothing here overwrites another one's files. Under MPI only rank 0 has one of these.
+//
+// A lock on the folder (flock) keeps others from training the same run, and tells those who watch (tools/monitor) that
+// it lives. A file named "stop" in it asks it to stop. On file systems without locks a run passes for one that has
+// ended.
 #pragma once
 
 #include "core/json.h"
+
+#include <chrono>
 
 namespace rg {
 
@@ -26,8 +33,12 @@ public:
     const std::string& path() const { return path_; }
     std::string config_path() const { return path_ + "/config.json"; }
     std::string metrics_path() const { return path_ + "/metrics.jsonl"; }
+    std::string report_path() const { return path_ + "/report.html"; }
     std::string model_path() const { return path_ + "/model.safetensors"; }
     std::string checkpoint_path() const { return path_ + "/checkpoint"; }
+
+    /// From here on until the end of this object the run is taken, and seen to live. Error: another process has it.
+    void lock();
 
     /// Writes config.json, indented. Convention: "program", "version", "ranks", "seed", "options".
     void write_config(const Json& config);
@@ -39,12 +50,17 @@ public:
     /// Keeps step lines up to `step` and epoch lines up to `epochs`; drops later ones and damaged ends of killed runs.
     void cut_metrics(int64_t step, int64_t epochs);
 
+    /// Whether someone has asked the run to stop; says so once. It looks ten times a second at most, so call it often.
+    bool take_stop_request();
+
 private:
     explicit RunFolder(std::string path) : path_(std::move(path)) {}
     void open_metrics();
 
     std::string path_;
-    int metrics_ = -1; // descriptor, opened by the first line
+    int folder_ = -1;                              // descriptor that holds the lock
+    int metrics_ = -1;                             // descriptor, opened by the first line
+    std::chrono::steady_clock::time_point looked_; // for a stop request
 };
 
 } // namespace rg

@@ -13,7 +13,9 @@
 #include "models/gradient_sum.h"
 #include "models/load_data.h"
 #include "models/machine.h"
+#include "models/phase_clock.h"
 #include "models/programs.h"
+#include "models/report.h"
 #include "models/signals.h"
 #include "models/training_run.h"
 #include "par/session.h"
@@ -194,7 +196,9 @@ int train(Settings& s, Options& options, par::Group& group, Trial& trial) {
               cat(machine.text(), "; ", data.source, "; ", parameters.count(), " parameters, ", plan.bytes() >> 20,
                   " MiB planned"));
     if (s.plan_dump) run.note(plan.table() + gradient_sum.table(plan));
+    run.report("network", report_network(parameters, plan));
     using Clock = std::chrono::steady_clock;
+    PhaseClock phases;
     const Clock::time_point begin = Clock::now();
     if (trial.alone()) install_stop_signals();
 
@@ -203,9 +207,13 @@ int train(Settings& s, Options& options, par::Group& group, Trial& trial) {
         run.begin_epoch(at);
         loader.start(at.epoch, at.batch);
         bool all_have_data = group.all(loader.has_next(), "has data");
+        int64_t own_images = 0, own_steps = 0;
+        phases.start();
         while (at.step < length.steps && !stop && all_have_data) {
             const data::Batch batch = loader.next();
             const int64_t samples = batch.labels.extent(0);
+            own_images += samples, ++own_steps;
+            phases.lap(PhaseClock::data);
             group.set_step(at.step + 1);
             sync.samples = batch.global_size;
             sync.share = double(samples) / double(batch.global_size);
@@ -216,12 +224,15 @@ int train(Settings& s, Options& options, par::Group& group, Trial& trial) {
                                                              : network({batch.x, batch.labels}, true);
             const Tensor scores = result[0].to_host(), loss = result[1].to_host();
             ++parameters.batches_tracked;
+            phases.lap(PhaseClock::compute);
             gradient_sum.finish();
+            phases.lap(PhaseClock::sum);
 
             // Update.
             const double lr = schedule.at(double(at.epoch - 1) + double(at.batch) / double(loader.batches()));
             sgdm_update(parameters.values(), optimizer[0].value, parameters.gradients(),
                         {float(lr), float(s.momentum), float(s.l2), s.nesterov});
+            phases.lap(PhaseClock::update);
 
             // Over all ranks: loss and accuracy, whether anyone was asked to stop, or has no more data; and the running
             // statistics, in the same message.
@@ -232,17 +243,23 @@ int train(Settings& s, Options& options, par::Group& group, Trial& trial) {
                 group.allreduce_sum(std::span<double>(sums), "loss");
             else
                 aggregate_state(group, parameters, sync.share, sums);
+            phases.lap(PhaseClock::sum);
             stop = sums[2] > 0, all_have_data = sums[3] == 0;
             run.step(at, {batch.global_size, sums[0], sums[1], lr});
             if (run.due(at)) run.save_checkpoint(at, parameters, optimizer);
+            phases.lap(PhaseClock::other);
         }
 
         if (at.batch == loader.batches()) { // else stopped on the way: `at` is where to go on
             par::verify_identical(group, parameters.values().to_host().span<float>(), "parameters");
-            run.end_epoch(at, evaluate(group, data.test, data::kCifar10, [&](const Tensor& x) {
-                              trial.pulse();
-                              return network({x})[0];
-                          }));
+            const Score test = evaluate(group, data.test, data::kCifar10, [&](const Tensor& x) {
+                trial.pulse();
+                return network({x})[0];
+            });
+            phases.lap(PhaseClock::evaluate);
+            run.report("ranks", phases.gather(group, own_steps, own_images));
+            run.report("confusion", report_confusion(data.test, test.predictions));
+            run.end_epoch(at, test);
             stop = !group.all(!run.asked_to_stop(), "go on");
         }
         run.save_model(parameters);

@@ -46,15 +46,21 @@ void TrainingRun::begin(const Position& at, const Length& length, const std::vec
     group_.barrier("start");
     if (group_.rank() != 0) return folder_.reset();
     if (!folder_) folder_.emplace(RunFolder::create(settings_.runs, program_, settings_.name));
+    folder_->lock();
     folder_->cut_metrics(at.step, at.epoch - 1);
     const Json options = options_.to_json();
     const Json* seed = options.find("seed");
-    folder_->write_config(Json::object()
-                              .set("program", program_)
-                              .set("version", RG_VERSION)
-                              .set("ranks", group_.size())
-                              .set("seed", seed ? *seed : Json())
-                              .set("options", options));
+    const Json config = Json::object()
+                            .set("program", program_)
+                            .set("version", RG_VERSION)
+                            .set("ranks", group_.size())
+                            .set("seed", seed ? *seed : Json())
+                            .set("options", options);
+    folder_->write_config(config);
+    report_.emplace(*folder_, config);
+    report("summary", what);
+    report("epochs", length.epochs());
+    report("steps_per_epoch", length.batches);
     if (trial_.alone()) progress_.emplace();
     if (checkpoint_)
         for (const std::string& warning : checkpoint_->warnings) note(warning);
@@ -63,6 +69,7 @@ void TrainingRun::begin(const Position& at, const Length& length, const std::vec
 }
 
 void TrainingRun::begin_epoch(const Position& at) {
+    if (report_) report_->write("running");
     epoch_begin_ = Clock::now();
     images_before_ = at.images;
 }
@@ -115,7 +122,14 @@ void TrainingRun::end_epoch(Position& at, const Score& test, std::vector<EpochSt
     if (progress_) progress_->epoch(status);
 }
 
-bool TrainingRun::asked_to_stop() const { return trial_.alone() ? stop_requested() : asked_; }
+bool TrainingRun::asked_to_stop() {
+    if (folder_ && folder_->take_stop_request()) asked_ = true;
+    return asked_ || (trial_.alone() && stop_requested());
+}
+
+void TrainingRun::report(const std::string& name, Json value) {
+    if (report_) report_->set(name, std::move(value));
+}
 
 bool TrainingRun::due(const Position& at) const {
     return settings_.checkpoint_every && at.step % settings_.checkpoint_every == 0 && at.batch < length_.batches;
@@ -140,11 +154,14 @@ void TrainingRun::note(const std::string& line) {
 void TrainingRun::log(const Json& line) {
     if (!folder_) return;
     folder_->log(line);
+    report_->add(line);
     if (trial_.report(line)) asked_ = true;
 }
 
 void TrainingRun::end(const Position& at, bool stopped) {
-    if (folder_) note(cat(stopped ? "stopped" : "done", " after step ", at.step, "; ", folder_->path()));
+    if (!folder_) return;
+    report_->write(stopped ? "stopped" : "done");
+    note(cat(stopped ? "stopped" : "done", " after step ", at.step, "; ", folder_->path()));
 }
 
 } // namespace rg

@@ -11,6 +11,7 @@
 
 #include "models/data_parallel.h"
 #include "models/progress.h"
+#include "models/report.h"
 #include "models/run_folder.h"
 #include "models/training_state.h"
 #include "models/trial.h"
@@ -66,13 +67,16 @@ public:
     void step(Position& at, const Step& step);
     /// Moves `at` to the next epoch.
     void end_epoch(Position& at, const Score& test, std::vector<EpochStatus::Extra> extras = {});
-    /// Whether this rank knows of a wish to end: a signal, or an answer to what the trial was told. Ranks may differ.
-    bool asked_to_stop() const;
+    /// Whether this rank knows of a wish to end: a signal, a stop request in the folder, or an answer to what the trial
+    /// was told. Ranks may differ.
+    bool asked_to_stop();
     /// Whether a checkpoint is due between the ends of epochs.
     bool due(const Position& at) const;
 
     void save_model(const Parameters& parameters);
     void save_checkpoint(const Position& at, const Parameters& parameters, const OptimizerState& optimizer);
+    /// What the page of the run (report.html) shows beside the metrics; see report.h. After begin().
+    void report(const std::string& name, Json value);
     /// A line for people; one for the metrics, and the trial.
     void note(const std::string& line);
     void log(const Json& line);
@@ -87,8 +91,9 @@ private:
     Trial& trial_;
     std::unique_ptr<LoadedCheckpoint> checkpoint_;
     std::optional<RunFolder> folder_;
+    std::optional<Report> report_;
     std::optional<Progress> progress_;
-    bool asked_ = false; // by the trial
+    bool asked_ = false; // to stop, by the trial or by a file in the folder
     Length length_;
     Metadata classes_;
     Clock::time_point epoch_begin_, last_step_; // testing and saving are no part of the time of an epoch

@@ -1,0 +1,179 @@
+// Numbers of steps are rounded to six digits: nobody sees more in a curve, and a report of 50 epochs stays small.
+#include "models/report.h"
+
+#include "core/atomic_file.h"
+#include "core/plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <numeric>
+
+namespace rg {
+namespace {
+
+constexpr std::string_view kTemplate =
+#include "report_template.h" // models/report.html as a string literal
+    ;
+constexpr std::string_view kNoData = ">null</script>"; // where the template has its data
+
+Json rounded(double value) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%.6g", value);
+    return std::strtod(text, nullptr);
+}
+
+/// A number of a line; one that was not finite has been read back as null.
+double number(const Json& line, std::string_view key) {
+    const Json* value = line.find(key);
+    return value && value->is_number() ? value->as_double() : std::nan("");
+}
+
+std::string base64(std::span<const uint8_t> bytes) {
+    constexpr std::string_view digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    std::string out;
+    for (size_t i = 0; i < bytes.size(); i += 3) {
+        const size_t n = std::min<size_t>(3, bytes.size() - i);
+        uint32_t group = 0;
+        for (size_t k = 0; k < 3; ++k) group = group << 8 | (k < n ? bytes[i + k] : 0u);
+        for (size_t k = 0; k < 4; ++k) out += k <= n ? digits[group >> (18 - 6 * k) & 63] : '=';
+    }
+    return out;
+}
+
+} // namespace
+
+std::string report_page(const Json& data) {
+    const size_t at = kTemplate.find(kNoData);
+    RG_CHECK(at != std::string_view::npos, "report: expected a template with ", kNoData, ", got one without");
+    std::string page(kTemplate.substr(0, at + 1));
+    // No text in the data can end the script element, or begin a comment: JSON has another way to write this letter.
+    for (const char c : data.dump()) {
+        if (c == '<')
+            page += "\\u003c";
+        else
+            page += c;
+    }
+    page += kTemplate.substr(at + kNoData.find('<'));
+    return page;
+}
+
+Report::Report(const RunFolder& folder, Json config) : path_(folder.report_path()) {
+    run_.set("name", std::filesystem::path(folder.path()).filename().string()).set("config", std::move(config));
+    std::error_code error;
+    if (!std::filesystem::exists(folder.metrics_path(), error)) return;
+    const std::string text = read_file(folder.metrics_path());
+    for (size_t begin = 0, end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1)
+        add(Json::parse(std::string_view(text).substr(begin, end - begin), folder.metrics_path()));
+}
+
+void Report::add(const Json& line) {
+    const Json *step = line.find("step"), *epoch = line.find("epoch");
+    if (!step) {
+        epochs_.push_back(line);
+        return;
+    }
+    if (steps_.empty() || steps_.back().count == steps_per_point_) {
+        if (steps_.size() == kReportSteps) join_neighbours();
+        steps_.push_back({});
+    }
+    Steps& last = steps_.back();
+    last.step = step->as_int();
+    last.epoch = epoch ? epoch->as_int() : 0;
+    last.lr = number(line, "lr");
+    last.loss += number(line, "loss");
+    last.accuracy += number(line, "accuracy");
+    ++last.count;
+}
+
+void Report::join_neighbours() {
+    for (size_t i = 0; i < steps_.size() / 2; ++i) {
+        const Steps &a = steps_[2 * i], &b = steps_[2 * i + 1];
+        steps_[i] = {b.step, b.epoch, a.count + b.count, a.loss + b.loss, a.accuracy + b.accuracy, b.lr};
+    }
+    steps_.resize(steps_.size() / 2);
+    steps_per_point_ *= 2;
+}
+
+Json Report::Steps::line() const {
+    return Json::object()
+        .set("step", step)
+        .set("epoch", epoch)
+        .set("loss", rounded(loss / double(count)))
+        .set("accuracy", rounded(accuracy / double(count)))
+        .set("lr", rounded(lr));
+}
+
+Json Report::run() const {
+    Json::Array metrics;
+    size_t epoch = 0;
+    for (const Steps& steps : steps_) { // in the order of metrics.jsonl: an epoch after its last step
+        while (epoch < epochs_.size() && number(epochs_[epoch], "epoch") < double(steps.epoch))
+            metrics.push_back(epochs_[epoch++]);
+        metrics.push_back(steps.line());
+    }
+    metrics.insert(metrics.end(), epochs_.begin() + std::ptrdiff_t(epoch), epochs_.end());
+    return Json(run_).set("metrics", std::move(metrics));
+}
+
+void Report::write(const std::string& state) {
+    run_.set("state", state);
+    write_file_atomic(path_, report_page(Json::object().set("runs", Json::array().push(run()))));
+}
+
+Json report_network(const Parameters& parameters, const Plan& plan) {
+    Json tensors = Json::array();
+    for (const Parameters::Entry& entry : parameters.entries()) {
+        const std::span<const int64_t> extents = entry.shape.extents();
+        tensors.push(Json::array().push(entry.name).push(Json::Array(extents.begin(), extents.end())));
+    }
+    return Json::object()
+        .set("parameters", parameters.count())
+        .set("parameter_bytes", parameters.values().bytes())
+        .set("planned_bytes", plan.bytes())
+        .set("unshared_bytes", plan.bytes_unshared())
+        .set("tensors", std::move(tensors));
+}
+
+Json report_confusion(const data::ImageSet& set, std::span<const Prediction> predictions, size_t examples) {
+    RG_CHECK(int64_t(predictions.size()) == set.count, "report_confusion: expected a prediction for each of ",
+             set.count, " images, got ", predictions.size());
+    const size_t classes = set.classes.size();
+    std::vector<int64_t> counts(classes * classes);
+    std::vector<size_t> wrong;
+    for (size_t i = 0; i < predictions.size(); ++i) {
+        const size_t truth = size_t(set.labels[i]), seen = size_t(predictions[i].label);
+        RG_CHECK(seen < classes, "report_confusion: expected a label below ", classes, ", got ", predictions[i].label,
+                 " (image ", i, ")");
+        ++counts[truth * classes + seen];
+        if (truth != seen) wrong.push_back(i);
+    }
+    // A network gone bad scores NaN, which is above and below nothing; it sorts last.
+    const auto score = [&](size_t i) { return std::isnan(predictions[i].score) ? -1.0f : predictions[i].score; };
+    std::stable_sort(wrong.begin(), wrong.end(), [&](size_t a, size_t b) { return score(a) > score(b); });
+    wrong.resize(std::min(wrong.size(), examples));
+
+    Json rows = Json::array(), mistakes = Json::array();
+    for (size_t i = 0; i < classes; ++i) {
+        const auto row = counts.begin() + std::ptrdiff_t(i * classes);
+        rows.push(Json::Array(row, row + std::ptrdiff_t(classes)));
+    }
+    for (const size_t i : wrong)
+        mistakes.push(Json::object()
+                          .set("image", int64_t(i))
+                          .set("truth", int64_t(set.labels[i]))
+                          .set("seen", int64_t(predictions[i].label))
+                          .set("score", rounded(double(predictions[i].score)))
+                          .set("pixels", base64(set.image(int64_t(i)))));
+    return Json::object()
+        .set("classes", Json::Array(set.classes.begin(), set.classes.end()))
+        .set("counts", std::move(rows))
+        .set("height", set.height)
+        .set("width", set.width)
+        .set("channels", set.channels)
+        .set("mistakes", std::move(mistakes));
+}
+
+} // namespace rg

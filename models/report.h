@@ -1,0 +1,72 @@
+// report.html: everything that is known of a run, as one page that needs neither network nor program to be read.
+//
+// The page is a template (models/report.html, compiled in) with one JSON value inside, {"runs": [RUN, ...]}; the
+// monitor (tools/monitor) serves the same template live. Each member of a RUN but "name" may be missing, and its part
+// of the page with it:
+//
+//     name, state       text; the state is "running", "done" or "stopped"
+//     config            as in config.json
+//     summary           one line of text: machine and data
+//     epochs            how many there are to be
+//     steps_per_epoch   number of steps; without it, the lines tell
+//     metrics           lines as in metrics.jsonl; steps may be thinned
+//     network, ranks, confusion   see the functions below
+//
+// With several runs, e.g. the trials of a sweep, the page overlays their curves and compares them in a sortable table,
+// which has a column for every option in "config" that differs.
+#pragma once
+
+#include "data/dataset.h"
+#include "models/data_parallel.h"
+#include "models/run_folder.h"
+
+namespace rg {
+
+class Plan;
+
+/// Steps that a report has at most; beyond, neighbours are joined two by two, to their means.
+constexpr size_t kReportSteps = 2000;
+
+/// The report of one run: it is told each line that is logged, and writes the page when asked.
+class Report {
+public:
+    /// `name` and `config` as above. The lines that metrics.jsonl has already are taken over: a resumed run goes on.
+    Report(const RunFolder& folder, Json config);
+
+    /// A line of metrics.jsonl, as it is logged.
+    void add(const Json& line);
+    /// Any other member of the run.
+    void set(std::string_view member, Json value) { run_.set(member, std::move(value)); }
+
+    /// The run as the page takes it.
+    Json run() const;
+    /// Writes the page, atomically.
+    void write(const std::string& state);
+
+private:
+    /// Some steps in a row: the last one, and sums over all.
+    struct Steps {
+        int64_t step, epoch, count;
+        double loss, accuracy, lr;
+        Json line() const;
+    };
+    void join_neighbours();
+
+    std::string path_;
+    Json run_;
+    std::vector<Steps> steps_;
+    int64_t steps_per_point_ = 1;
+    Json::Array epochs_;
+};
+
+/// The page with this data in it.
+std::string report_page(const Json& data);
+
+/// {"parameters", "parameter_bytes", "planned_bytes", "unshared_bytes", "tensors": [[name, [extents]], ...]}
+Json report_network(const Parameters& parameters, const Plan& plan);
+
+/// {"classes", "counts": a row per true class, "height", "width", "channels", "mistakes": [{"image", "truth", "seen",
+/// "score", "pixels": base64}, ...]}: the mistakes made with the highest scores come first, and `examples` at most.
+Json report_confusion(const data::ImageSet& set, std::span<const Prediction> predictions, size_t examples = 24);
+
+} // namespace rg

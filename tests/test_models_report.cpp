@@ -1,0 +1,187 @@
+// The page of a run: whatever is in the data, it is a page, and the data in it reads back.
+#include "core/atomic_file.h"
+#include "core/plan.h"
+#include "models/report.h"
+#include "tests/temp_dir.h"
+
+#include <cmath>
+#include <doctest/doctest.h>
+
+namespace rg {
+namespace {
+
+/// The text of the data element: up to the first end tag, as a browser takes it.
+std::string data_text(const std::string& page) {
+    const std::string begin = "<script id=\"data\" type=\"application/json\">";
+    const size_t from = page.find(begin);
+    REQUIRE(from != std::string::npos);
+    return page.substr(from + begin.size(), page.find("</script", from) - from - begin.size());
+}
+
+Json data_of(const std::string& page) { return Json::parse(data_text(page), "page"); }
+
+Json step_line(int64_t step, int64_t epoch, double loss) {
+    return Json::object().set("step", step).set("epoch", epoch).set("loss", loss).set("accuracy", 0.5).set("lr", 0.1);
+}
+
+Json epoch_line(int64_t epoch) { return Json::object().set("epoch", epoch).set("test_loss", 1.0 / double(epoch)); }
+
+data::ImageSet images(std::vector<int32_t> labels) {
+    std::vector<uint8_t> pixels;
+    for (size_t i = 0; i < labels.size(); ++i)
+        for (const size_t channel : {1, 2, 3}) pixels.push_back(uint8_t(60 * i + channel));
+    return {int64_t(labels.size()), 1, 1, 3, std::move(pixels), std::move(labels), {"a", "<b>", "c"}};
+}
+
+} // namespace
+
+TEST_SUITE("models") {
+    TEST_CASE("report: no text in the data can leave it") {
+        const std::string bad = "</script><script>alert(1)</script><!-- \" \\ ' & \n \xe2\x80\xa8 null</script>";
+        const Json data = Json::object().set(bad, bad);
+        const std::string page = report_page(data), empty = report_page(Json::object());
+        CHECK(data_of(page) == data);
+        CHECK(data_text(page).find_first_of("<\n") == std::string::npos);
+        // Around the data the page is the same whatever they are.
+        const size_t at = page.find(data_text(page));
+        CHECK(page.substr(0, at) == empty.substr(0, at));
+        CHECK(page.substr(at + data_text(page).size()) == empty.substr(at + data_text(empty).size()));
+    }
+
+    TEST_CASE("report: the page asks nothing of a network") {
+        const std::string page = report_page(Json::object());
+        CHECK(contains(page, "default-src 'none'"));
+        for (const char* outside : {"src=\"", "@import", "url(", "//cdn"}) CHECK_FALSE(contains(page, outside));
+    }
+
+    TEST_CASE("report: an empty run, and one whose numbers went bad") {
+        TempDir dir;
+        RunFolder folder = RunFolder::create(dir / "runs", "train", "odd <name>");
+        Report report(folder, Json::object().set("seed", 3));
+        report.write("running");
+        Json run = data_of(read_file(folder.report_path())).at("runs").as_array().at(0);
+        CHECK(run.at("name").as_string() == "odd <name>");
+        CHECK(run.at("config").at("seed").as_int() == 3);
+        CHECK(run.at("state").as_string() == "running");
+        CHECK(run.at("metrics").as_array().empty());
+
+        report.add(step_line(1, 1, 2.5));
+        report.add(step_line(2, 1, std::nan("")));
+        report.add(step_line(3, 1, INFINITY));
+        report.add(epoch_line(1));
+        report.set("summary", "told");
+        report.write("done");
+        run = data_of(read_file(folder.report_path())).at("runs").as_array().at(0);
+        CHECK(run.at("state").as_string() == "done");
+        CHECK(run.at("summary").as_string() == "told");
+        const Json::Array& lines = run.at("metrics").as_array();
+        REQUIRE(lines.size() == 4);
+        CHECK(lines[0].at("loss").as_double() == 2.5);
+        CHECK(lines[1].at("loss").is_null());
+        CHECK(lines[2].at("loss").is_null());
+        CHECK(lines[3] == epoch_line(1));
+    }
+
+    TEST_CASE("report: of a resumed run it has the lines of before") {
+        TempDir dir;
+        {
+            RunFolder folder = RunFolder::create(dir / "runs", "train", "run");
+            for (const int64_t step : {1, 2}) folder.log(step_line(step, 1, 1.0 / 3));
+            folder.log(epoch_line(1));
+            folder.log(step_line(3, 2, std::nan("")));
+        }
+        Report report(RunFolder::open(dir / "runs", "train", "run"), Json::object());
+        report.add(step_line(4, 2, 0.25));
+        const Json run = Json::parse(report.run().dump(), "run");
+        const Json::Array& lines = run.at("metrics").as_array();
+        REQUIRE(lines.size() == 5);
+        CHECK(lines[0].at("loss").as_double() == 0.333333); // rounded
+        CHECK(lines[2] == epoch_line(1));
+        CHECK(lines[3].at("loss").is_null());
+        CHECK(lines[4] == step_line(4, 2, 0.25));
+    }
+
+    TEST_CASE("report: a long run keeps its means in a bounded number of points") {
+        TempDir dir;
+        const RunFolder folder = RunFolder::create(dir / "runs", "train", "long");
+        Report report(folder, Json::object());
+        const int64_t steps = 9 * int64_t(kReportSteps) + 3;
+        for (int64_t step = 1; step <= steps; ++step) {
+            report.add(step_line(step, (step - 1) / 1000 + 1, double(step)));
+            if (step % 1000 == 0) report.add(epoch_line(step / 1000));
+        }
+        const Json run = report.run();
+        int64_t at = 0, points = 0, epochs = 0;
+        for (const Json& line : run.at("metrics").as_array()) {
+            const Json* step = line.find("step");
+            if (!step) {
+                CHECK(line.at("epoch").as_int() == ++epochs);
+                CHECK(std::abs(at - 1000 * epochs) < 16); // near its last step
+                continue;
+            }
+            // The mean of step numbers at+1 ... step, which is how they were logged.
+            CHECK(line.at("loss").as_double() == doctest::Approx(double(at + 1 + step->as_int()) / 2).epsilon(1e-5));
+            at = step->as_int(), ++points;
+        }
+        CHECK(at == steps);
+        CHECK(epochs == steps / 1000);
+        CHECK(points <= int64_t(kReportSteps));
+        CHECK(points > int64_t(kReportSteps) / 2);
+        report.write("done");
+        CHECK(std::filesystem::file_size(folder.report_path()) < 300'000);
+    }
+
+    TEST_CASE("report: confusion counts rows by truth, and shows the surest mistakes") {
+        const data::ImageSet set = images({0, 0, 1, 2});
+        const std::vector<Prediction> seen = {{0, 0.9f}, {2, 0.5f}, {0, 0.75f}, {1, std::nanf("")}};
+        const Json json = report_confusion(set, seen);
+        CHECK(json.at("counts").dump() == "[[1, 0, 1], [1, 0, 0], [0, 1, 0]]");
+        CHECK(json.at("classes").as_array()[1].as_string() == "<b>");
+        const Json::Array& mistakes = json.at("mistakes").as_array();
+        REQUIRE(mistakes.size() == 3);
+        CHECK(mistakes[0].dump() ==
+              "{\"image\": 2, \"truth\": 1, \"seen\": 0, \"score\": 0.75, \"pixels\": \"eXp7\"}"); // 121 122 123
+        CHECK(mistakes[1].at("image").as_int() == 1);
+        CHECK(mistakes[2].at("image").as_int() == 3);
+        CHECK(Json::parse(json.dump(), "json").at("mistakes").as_array()[2].at("score").is_null());
+        CHECK(report_confusion(set, seen, 1).at("mistakes").as_array().size() == 1);
+        CHECK(contains(error_of([&] { report_confusion(set, std::span(seen).first(3)); }), "each of 4 images, got 3"));
+        CHECK(contains(error_of([&] {
+                           report_confusion(set, std::vector<Prediction>{{0, 1}, {3, 1}, {0, 1}, {0, 1}});
+                       }),
+                       "below 3, got 3 (image 1)"));
+    }
+
+    TEST_CASE("report: pixels of any number are base64 as in RFC 4648") {
+        data::ImageSet set{1, 1, 1, 1, {}, {0}, {"a", "b"}};
+        for (const auto& [text, coded] :
+             {std::pair("f", "Zg=="), {"fo", "Zm8="}, {"foo", "Zm9v"}, {"foob", "Zm9vYg=="}}) {
+            set.pixels.assign(text, text + std::string_view(text).size());
+            set.width = int64_t(set.pixels.size());
+            const Prediction wrong{1, 1};
+            CHECK(report_confusion(set, {&wrong, 1}).at("mistakes").as_array()[0].at("pixels").as_string() == coded);
+        }
+    }
+
+    TEST_CASE("run folder: a request to stop is taken once, and does not outlive its run") {
+        TempDir dir;
+        const auto ask = [&] { write_file_atomic(dir / "runs/run/stop", ""); };
+        {
+            RunFolder folder = RunFolder::create(dir / "runs", "train", "run");
+            folder.lock();
+            ask();
+            CHECK(folder.take_stop_request());
+            CHECK_FALSE(std::filesystem::exists(dir / "runs/run/stop"));
+            ask();
+            CHECK_FALSE(folder.take_stop_request()); // it has looked just now
+            CHECK(contains(error_of([&] { RunFolder::open(dir / "runs", "train", "run").lock(); }),
+                           "another process trains"));
+        }
+        RunFolder again = RunFolder::open(dir / "runs", "train", "run");
+        CHECK(std::filesystem::exists(dir / "runs/run/stop"));
+        again.lock();
+        CHECK_FALSE(std::filesystem::exists(dir / "runs/run/stop"));
+    }
+}
+
+} // namespace rg
