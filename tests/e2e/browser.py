@@ -1,0 +1,167 @@
+# The page of a run, frozen and live, in a real browser.
+import json
+import pathlib
+import signal
+import sys
+import urllib.parse
+
+import chromium
+import job
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TEMPLATE = ROOT / "models" / "report.html"
+CURVE = "[...document.querySelectorAll('#charts section')].find(s => s.textContent.startsWith('Loss')).querySelector('path')"
+
+
+class BrowserTest(job.JobTest):
+    def setUp(self):
+        super().setUp()
+        self.browser = chromium.Browser(self.folder / "profile", job.LIMIT)
+        self.addCleanup(self.browser.close)
+
+    def tearDown(self):
+        self.assertEqual(self.browser.complaints, [])
+
+    def page_of(self, data):
+        """The template with this data, as a file."""
+        path = self.folder / "page.html"
+        text = json.dumps(data).replace("<", "\\u003c")
+        path.write_text(TEMPLATE.read_text().replace(">null</script>", f">{text}</script>", 1))
+        return path.as_uri()
+
+    def assert_fits(self, page, width):
+        self.assertLessEqual(page.value("document.documentElement.scrollWidth"), width)
+
+
+class Frozen(BrowserTest):
+    def test_of_a_training(self):
+        run = self.train(1, "run", *job.TINY, "--epochs", "3")
+        self.assertLess((run / "report.html").stat().st_size, 300_000)
+        epochs = job.epoch_lines(run)
+        backgrounds = set()
+        for width in (1280, 400):
+            for dark in (False, True):
+                page = self.browser.open((run / "report.html").as_uri(), width, dark)
+                page.wait("document.querySelectorAll('#charts path').length >= 9")
+                self.assertEqual(page.value("document.querySelector('h1').textContent.trim()"), "run done")
+                cells = page.value("[...document.querySelectorAll('.confusion tbody tr')]"
+                                   ".map(r => [...r.querySelectorAll('td')].map(d => d.textContent))")
+                self.assertEqual([row[10] for row in cells], 10 * ["20"])
+                right = sum(int(cells[i][i] or 0) for i in range(10))
+                self.assertAlmostEqual(right / 200, epochs[-1]["test_accuracy"])
+                self.assertEqual(page.value("document.querySelectorAll('canvas').length"), 24)
+                # The first image of the page is the first mistake of the data, pixel by pixel.
+                self.assertTrue(page.value(
+                    "(() => { const m = data.runs[0].confusion.mistakes[0], b = atob(m.pixels);"
+                    "const c = document.querySelector('canvas').getContext('2d').getImageData(0, 0, 32, 32).data;"
+                    "return [...Array(3072).keys()].every(i => c[4 * Math.floor(i / 3) + i % 3] === b.charCodeAt(i)); })()"))
+                self.assertIn("rank", page.value("document.getElementById('parts').textContent"))
+                self.assert_fits(page, width)
+                backgrounds.add((dark, page.value("getComputedStyle(document.body).backgroundColor")))
+        self.assertEqual(len({colour for _, colour in backgrounds}), 2)
+
+    def test_by_keyboard(self):
+        run = self.train(1, "run", *job.TINY, "--epochs", "3")
+        page = self.browser.open((run / "report.html").as_uri())
+        page.wait(CURVE)
+        page.value("document.querySelector('svg').focus()")
+        page.press("End")
+        text = page.wait("document.querySelector('output').textContent")
+        self.assertIn("epoch 3", text)
+        self.assertIn(f"test {job.epoch_lines(run)[-1]['test_loss']:.4g}".rstrip("0"), text)
+        page.press("ArrowLeft")
+        self.assertIn("epoch 2", page.value("document.querySelector('output').textContent"))
+
+    def test_names_are_text(self):
+        evil = "</script><img src=x onerror='window.hacked=1'><script>window.hacked=1</script>"
+        confusion = {"classes": [evil, "b"], "counts": [[1, 1], [0, 1]], "height": 1, "width": 1, "channels": 1, "mistakes": [
+            {"image": 0, "truth": 0, "seen": 1, "score": None, "pixels": "/w=="}]}
+        ranks = [{"rank": 0, "host": evil, "images": 1, "steps": 1, "seconds": {evil: 1, "compute": 1}}]
+        page = self.browser.open(self.page_of({"runs": [
+            {"name": evil, "state": evil, "summary": evil, "config": {evil: evil, "options": {evil: i}}, "confusion": confusion,
+             "ranks": ranks, "network": {"parameters": 1, "tensors": [[evil, [1]]]}, "metrics": [{evil: 1}]} for i in (1,)]}))
+        page.wait("document.querySelectorAll('canvas').length")
+        self.assertEqual(page.value("document.querySelectorAll('img').length"), 0)
+        self.assertIsNone(page.value("window.hacked"))
+        self.assertIn(evil, page.value("document.querySelector('h1').textContent"))
+
+    def test_nothing_and_not_finite(self):
+        self.browser.open(TEMPLATE.as_uri()).wait("document.querySelector('h1').textContent.includes('no data')")
+        page = self.browser.open(self.page_of({"runs": [{"name": "empty"}]}))
+        page.wait("document.body.textContent.includes('nothing yet')")
+        steps = [{"step": i, "epoch": 1, "loss": 1.0 if i < 3 else None, "accuracy": 0.1, "lr": 0.1} for i in range(1, 5)]
+        page = self.browser.open(self.page_of({"runs": [{"name": "bad", "steps_per_epoch": 4, "metrics": [
+            *steps, {"epoch": 1, "train_loss": None, "train_accuracy": 0.1, "test_loss": None, "test_accuracy": 0.1}]}]}))
+        self.assertIn("not finite", page.value("document.getElementById('tiles').textContent"))
+        self.assertNotIn("NaN", page.value("document.body.innerHTML.replace(/<script[^]*?<\\/script>/g, '')"))
+
+    def test_trials(self):
+        trials = [{"name": f"trial {i}", "config": {"options": {"lr": lr, "same": 1}}, "metrics": [
+            {"epoch": e, "train_loss": 1 / e, "test_loss": 2 / e, "train_accuracy": 0.5, "test_accuracy": accuracy} for e in (1, 2)]}
+                  for i, (lr, accuracy) in enumerate([(0.1, 0.5), (0.01, 0.9), (1.0, 0.1)], 1)]
+        page = self.browser.open(self.page_of({"runs": trials}))
+        names = "[...document.querySelectorAll('#runs tbody tr')].map(r => r.querySelector('button').textContent)"
+        head = page.wait("[...document.querySelectorAll('#runs th')].map(h => h.textContent)")
+        self.assertIn("lr", head)
+        self.assertNotIn("same", head)
+        self.assertEqual(page.value(CURVE + ".parentNode.querySelectorAll('path').length"), 6)
+        for column, order in (("best", [2, 1, 3]), ("best", [3, 1, 2]), ("lr", [3, 1, 2]), ("run", [1, 2, 3])):
+            page.value(f"document.querySelector('[data-key=\"sort {column}\"]').click()")
+            self.assertEqual(page.value(names), [f"trial {i}" for i in order], column)
+        page.value("document.querySelector('#runs input').click()")
+        self.assertEqual(page.value(CURVE + ".parentNode.querySelectorAll('path').length"), 4)
+
+
+class Live(BrowserTest):
+    def test_watch_and_stop(self):
+        ranks = job.rank_counts(1, 2)[-1]
+        options = ["--width", "8", "--depth", "1", "--epochs", "10000", "--seed", "7"]
+        monitor = self.start([sys.executable, str(ROOT / "tools" / "monitor"), "--port", "0"])
+        url = monitor.stdout.readline().strip()
+        page = self.browser.open(url)
+        page.wait("document.body.textContent.includes('There is no run yet')")
+        training = self.start(job.train(ranks, *options, "--run-name", "live <b>"))
+        run = self.runs / "live <b>"
+        before = page.wait(CURVE + "?.getAttribute('d')")
+        page.wait(f"{CURVE}.getAttribute('d') !== {json.dumps(before)}")
+        page.wait("document.querySelectorAll('#parts canvas').length")
+        self.assertEqual(page.value("document.querySelector('.state').textContent"), "running")
+
+        # A second run beside it.
+        other = self.start(job.train(1, *options, "--run-name", "other"))
+        page.wait("document.querySelector('[data-key=\"show other\"]')")
+        page.value("document.querySelector('[data-key=\"show other\"]').click()")
+        page.wait("shownRuns().length === 2 && shownRuns().every(r => r.epochs.length)")
+
+        seen = len(job.step_lines(run))
+        page.value("document.querySelector('#runs [data-key=\"stop live <b>\"]').click()")
+        result = self.finish(training)
+        self.assertEqual(result.code, 0, result.err)
+        steps = len(job.step_lines(run))
+        self.assertIn(f"stopped after step {steps};", result.out)
+        self.assertGreaterEqual(steps, seen)
+        self.assertFalse((run / "stop").exists())
+        page.wait("runs.get('live <b>').state === 'stopped' && !runs.get('live <b>').alive")
+        self.assertIsNone(other.poll())
+        page.value("document.querySelector('#runs [data-key=\"stop other\"]').click()")
+        self.assertEqual(self.finish(other).code, 0)
+        # It shows all steps, each once.
+        page.wait(f"runs.get('live <b>').steps.length === {steps}")
+        self.assertEqual(page.value("document.getElementById('message').textContent"), "")
+        frozen = page.value("document.querySelector('#runs a').getAttribute('href')")
+        self.browser.open(urllib.parse.urljoin(url, frozen)).wait("document.querySelectorAll('#charts path').length > 3")
+
+        # The stop has cost nothing: going on gives the bits of a run that was not stopped.
+        self.succeed(job.train(ranks, "--resume", "--run-name", "live <b>", "--steps", str(steps + 10)))
+        page.wait(f"runs.get('live <b>').steps.length === {steps + 10}")
+        whole = self.train(ranks, "whole", *options, "--steps", str(steps + 10))
+        self.assertEqual(job.step_lines(run), job.step_lines(whole))
+        self.assertEqual((run / "model.safetensors").read_bytes(), (whole / "model.safetensors").read_bytes())
+        monitor.send_signal(signal.SIGINT)
+        self.assertEqual(self.finish(monitor), (0, "", ""))
+
+
+if not chromium.find():
+    print("skipped: there is no chromium, chromium-browser or google-chrome")
+    sys.exit(77)
+job.main()

@@ -1,0 +1,112 @@
+# A headless Chromium, driven over its DevTools protocol through a pair of pipes: messages are JSON, each ends with a
+# zero byte. Nothing beyond Python is needed; where there is no Chromium, `find` says None.
+import json
+import os
+import select
+import shutil
+import subprocess
+import time
+
+
+def find():
+    for name in ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"):
+        if shutil.which(name):
+            return name
+    return None
+
+
+class Browser:
+    def __init__(self, folder, limit):
+        """`folder`: for the profile. `limit`: seconds for any one thing."""
+        self.limit, self.number, self.buffer, self.complaints = limit, 0, b"", []
+        commands, self.commands = os.pipe()
+        self.answers, answers = os.pipe()
+        flags = ["--headless=new", "--remote-debugging-pipe", f"--user-data-dir={folder}", "--disable-gpu",
+                 "--no-first-run", "--disable-dev-shm-usage"] + (["--no-sandbox"] if os.geteuid() == 0 else [])
+        # It reads from descriptor 3 and writes to 4, whatever their numbers are here.
+        self.process = subprocess.Popen(["sh", "-c", f'exec "$@" 3<&{commands} 4>&{answers}', "sh", find(), *flags],
+                                        pass_fds=(commands, answers), stdin=subprocess.DEVNULL,
+                                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        os.close(commands)
+        os.close(answers)
+
+    def close(self):
+        try:
+            self.call("Browser.close")
+            self.process.wait(self.limit)
+        finally:
+            self.process.kill()
+            self.process.wait()
+        os.close(self.commands)
+        os.close(self.answers)
+
+    def receive(self):
+        end = time.monotonic() + self.limit
+        while b"\0" not in self.buffer:
+            ready, _, _ = select.select([self.answers], [], [], max(0, end - time.monotonic()))
+            piece = os.read(self.answers, 1 << 20) if ready else b""
+            if not piece:
+                raise RuntimeError(f"chromium: nothing came within {self.limit} s")
+            self.buffer += piece
+        message, _, self.buffer = self.buffer.partition(b"\0")
+        return json.loads(message)
+
+    def call(self, method, session=None, **parameters):
+        self.number += 1
+        message = {"id": self.number, "method": method, "params": parameters} | ({"sessionId": session} if session else {})
+        os.write(self.commands, json.dumps(message).encode() + b"\0")
+        while True:
+            answer = self.receive()
+            if answer.get("id") == self.number:
+                if "error" in answer:
+                    raise RuntimeError(f"chromium: {method}: {answer['error']}")
+                return answer["result"]
+            self.note(answer)
+
+    def note(self, event):
+        """What a person would see in red in the console."""
+        kind, about = event.get("method"), event.get("params", {})
+        if kind == "Runtime.exceptionThrown":
+            self.complaints.append(about["exceptionDetails"].get("exception", {}).get("description", str(about)))
+        elif kind == "Runtime.consoleAPICalled" and about["type"] in ("error", "warning", "assert"):
+            self.complaints.append(str(about["args"]))
+        elif kind == "Log.entryAdded" and about["entry"]["level"] in ("error", "warning"):
+            self.complaints.append(about["entry"]["text"])
+
+    def open(self, url, width=1280, dark=False):
+        return Page(self, url, width, dark)
+
+
+class Page:
+    def __init__(self, browser, url, width, dark):
+        self.browser = browser
+        target = browser.call("Target.createTarget", url="about:blank")["targetId"]
+        self.session = browser.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for part in ("Runtime", "Log", "Page"):
+            self.call(part + ".enable")
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600)
+        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}])
+        self.call("Page.navigate", url=url)
+        self.wait(f"location.href === {json.dumps(url)} && document.readyState === 'complete'")
+
+    def call(self, method, **parameters):
+        return self.browser.call(method, self.session, **parameters)
+
+    def value(self, expression):
+        result = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        if "exceptionDetails" in result:
+            raise RuntimeError(f"chromium: {expression}: {result['exceptionDetails']}")
+        return result["result"].get("value")
+
+    def wait(self, expression):
+        """Until the expression is true, or an element; gives its value."""
+        end = time.monotonic() + self.browser.limit
+        while not (value := self.value(f"(v => v instanceof Node || v)({expression})")):
+            if time.monotonic() > end:
+                raise RuntimeError(f"chromium: not so within {self.browser.limit} s: {expression}")
+            time.sleep(0.02)
+        return value
+
+    def press(self, key):
+        for kind in ("rawKeyDown", "keyUp"):
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key)

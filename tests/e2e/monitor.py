@@ -1,0 +1,178 @@
+# What the monitor gives to whom, and what it refuses; with requests made by hand, since a browser would not send these.
+import http.client
+import json
+import os
+import pathlib
+import shutil
+import socket
+import sys
+import time
+import urllib.parse
+
+import job
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+MONITOR = [sys.executable, str(ROOT / "tools" / "monitor")]
+
+
+class MonitorTest(job.JobTest):
+    def setUp(self):
+        super().setUp()
+        self.monitor = self.start([*MONITOR, "--port", "0"])
+        self.addCleanup(lambda: (job.kill_job(self.monitor), self.monitor.communicate()))
+        self.url = urllib.parse.urlsplit(self.monitor.stdout.readline().strip())
+        self.token = urllib.parse.parse_qs(self.url.query)["token"][0]
+
+    def ask(self, target, method="GET", token=True, body=None, **headers):
+        """Status and text of an answer."""
+        connection = http.client.HTTPConnection(self.url.hostname, self.url.port, timeout=job.LIMIT)
+        connection.request(method, target, body, {k.replace("_", "-"): v for k, v in headers.items()} |
+                           ({"X-Token": self.token} if token is True else {}))
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        connection.close()
+        return answer.status, text
+
+    def news(self, name, at=""):
+        status, text = self.ask("/data?" + urllib.parse.urlencode({name: at}))
+        self.assertEqual(status, 200, text)
+        return {run["name"]: run for run in json.loads(text)["runs"]}[name]
+
+    def add_run(self, name, **config):
+        run = self.runs / name
+        run.mkdir(parents=True)
+        (run / "config.json").write_text(json.dumps({"options": config}))
+        return run
+
+    def test_pieces(self):
+        run = self.train(1, "first run+", *job.TINY, "--epochs", "2")
+        first = self.news(run.name)
+        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        self.assertEqual(first["metrics"], lines)
+        self.assertEqual((first["state"], first["alive"], first["whole"]), ("done", False, True))
+        self.assertEqual(first["report"]["epochs"], 2)
+        self.assertEqual(sum(map(sum, first["report"]["confusion"]["counts"])), 200)
+        again = self.news(run.name, first["at"])
+        self.assertEqual((again["metrics"], again["at"]), ([], first["at"]))
+        self.assertFalse({"report", "whole"} & set(again))
+        with (run / "metrics.jsonl").open("a") as file:
+            file.write('{"step": 1}\n{"step": 2')
+        third = self.news(run.name, first["at"])
+        self.assertEqual(third["metrics"], [{"step": 1}])
+        with (run / "metrics.jsonl").open("a") as file:
+            file.write('1}\nno JSON\n[3]\n')
+        self.assertEqual(self.news(run.name, third["at"])["metrics"], [{"step": 21}])
+        # Another file under the name: all of it again. And whatever a client says that it has, it is no harm.
+        text = (run / "metrics.jsonl").read_text()
+        (run / "new").write_text(text)
+        os.replace(run / "new", run / "metrics.jsonl")
+        for at in (third["at"], "-", "x-y-z", f"{os.stat(run / 'metrics.jsonl').st_ino}-{10 ** 30}-", "-²-", "--------"):
+            self.assertEqual(len(self.news(run.name, at)["metrics"]), len(lines) + 2, at)
+
+    def test_large(self):
+        run = self.add_run("large")
+        steps = 200_000
+        (run / "metrics.jsonl").write_text("".join(f'{{"step": {i}, "loss": 0.12345678, "lr": 0.1}}\n' for i in range(steps)))
+        at, got, pieces = "", [], 0
+        while True:
+            news = self.news("large", at)
+            got += [line["step"] for line in news["metrics"]]
+            at, pieces = news["at"], pieces + 1
+            if not news["more"]:
+                break
+        self.assertEqual(got, list(range(steps)))
+        self.assertGreater(pieces, 1)
+
+    def test_who_may_ask(self):
+        self.add_run("run")
+        for target in ("/", "/data", "/report?run=run"):
+            for headers in ({"token": False}, {"token": False, "X_Token": ""}, {"token": False, "X_Token": self.token[:-1]},
+                            {"Host": "evil.example"}, {"Host": f"evil.example:{self.url.port}"}, {"Host": "127.0.0.1.evil.example"},
+                            {"Host": ""}, {"Origin": "http://evil.example"}, {"Origin": "null"},
+                            {"Origin": "http://127.0.0.1:1"}, {"Origin": f"https://127.0.0.1:{self.url.port}"}):
+                status, text = self.ask(target, **headers)
+                self.assertEqual(status, 403, (target, headers, text))
+                self.assertNotIn("run", text.replace("the address with", ""))
+                self.assertNotIn(self.token, text)
+            for host in (f"localhost:{self.url.port}", "127.0.0.1:9000"):  # the other end of ssh -L
+                self.assertNotEqual(self.ask(target, Host=host, Origin=f"http://{host}")[0], 403)
+        self.assertEqual(self.ask(f"/?token={self.token}", token=False)[0], 200)
+        # It listens on this machine's own address alone.
+        with socket.socket() as probe:
+            probe.settimeout(2)
+            self.assertNotEqual(probe.connect_ex(("127.0.0.2", self.url.port)), 0)
+
+    def test_no_way_out(self):
+        secret = self.folder / "secret"
+        secret.mkdir()
+        for name in ("config.json", "metrics.jsonl", "report.html"):
+            (secret / name).write_text('{"secret": 1}')
+        run = self.add_run("run")
+        (run / "report.html").symlink_to(secret / "report.html")
+        (run / "metrics.jsonl").symlink_to(secret / "metrics.jsonl")
+        (self.runs / "link").symlink_to(secret)
+        pipe = self.add_run("pipe")
+        os.mkfifo(pipe / "report.html")
+        os.mkfifo(pipe / "metrics.jsonl")
+        texts = [self.ask(target)[1] for target in ("/data?run=&link=&pipe=&../secret=", "/report?run=run", "/report?run=pipe")]
+        for target in ("/report?run=link", "/report?run=../secret", "/report?run=..%2Fsecret", "/report?run=run/../../secret",
+                       f"/report?run={urllib.parse.quote(str(secret))}", "/report?run=", "/report?run=.", "/report",
+                       "/../secret/report.html", "/runs/run/config.json", "//secret/report.html", "/report.html", "/stop?run=run"):
+            status, text = self.ask(target)
+            self.assertEqual(status, 404, target)
+            texts.append(text)
+        self.assertNotIn("secret", "".join(texts).replace(str(self.folder), ""))
+
+    def test_too_much(self):
+        self.assertEqual(self.ask("/data?" + 20_000 * "a")[0], 431)
+        self.assertEqual(self.ask("/data?" + 70_000 * "a")[0], 414)
+        self.assertEqual(self.ask("/data", X_Long=20_000 * "a")[0], 431)
+        self.assertEqual(self.ask("/data", "POST", body=b"x")[0], 413)
+        self.assertEqual(self.ask("/data", "PUT")[0], 501)
+        self.assertEqual(self.ask("/data")[0], 200)  # it is still there
+
+    def test_stop(self):
+        self.add_run("over")
+        status, text = self.ask("/stop?run=over", "POST")
+        self.assertEqual((status, text), (409, "over is not running"))
+        self.assertFalse((self.runs / "over" / "stop").exists())
+        training = self.start(job.train(1, *job.TINY, "--epochs", "100000", "--run-name", "live"))
+        run = self.runs / "live"
+        self.assertTrue(self.wait_for(training, (run / "metrics.jsonl").exists))
+        self.assertEqual(self.news("live")["state"], "running")
+        self.refuse(job.train(1, "--resume", "--run-name", "none"), "none")
+        for target, method, headers in (("/stop?run=live", "GET", {}), ("/stop?run=live", "POST", {"token": False}),
+                                        ("/stop?run=live", "POST", {"Origin": "http://evil.example"}),
+                                        ("/stop?run=../live", "POST", {}), ("/stop", "POST", {})):
+            self.assertIn(self.ask(target, method, **headers)[0], (403, 404), target)
+        time.sleep(0.5)
+        self.assertIsNone(training.poll())
+        self.assertEqual(self.ask("/stop?run=live", "POST")[0], 200)
+        result = self.finish(training)
+        self.assertEqual((result.code, result.err), (0, ""))
+        steps = len(job.step_lines(run))
+        self.assertIn(f"stopped after step {steps};", result.out)
+        self.assertEqual(max(int(path.stem[5:]) for path in (run / "checkpoint").iterdir()), steps)
+        self.assertEqual(self.news("live")["state"], "stopped")
+
+        # A kill leaves no word; the lock is gone all the same.
+        training = self.start(job.train(1, *job.TINY, "--epochs", "100000", "--run-name", "killed"))
+        self.assertTrue(self.wait_for(training, (self.runs / "killed" / "metrics.jsonl").exists))
+        job.kill_job(training)
+        training.communicate()
+        self.assertEqual(self.news("killed")["state"], "ended early")
+
+    def test_text(self):
+        self.assertIn("run", self.succeed([*MONITOR, "--text"]))
+        run = self.train(1, "first", *job.TINY, "--epochs", "2")
+        shutil.copytree(run, self.runs / "bad\x1b[2Jname")
+        _, *lines = self.succeed([*MONITOR, "--text"]).splitlines()
+        self.assertEqual(len(lines), 2)
+        self.assertNotIn("\x1b", "".join(lines))
+        words = [line for line in lines if line.startswith("first")][0].split()
+        epoch = job.epoch_lines(run)[-1]
+        self.assertEqual(words[1:4] + words[5:6], ["done", "2/2", "40", f"{epoch['test_accuracy']:.4f}"])
+        self.refuse([*MONITOR, "--stop", "first"], "first is not running")
+
+
+job.main()
