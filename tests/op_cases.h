@@ -123,6 +123,14 @@ inline void add_convs(std::vector<OpCase>& cases) {
              {2, 5, 6, 16, 32, 3, 3, 1, 0, true, true},    //
              {3, 4, 6, 32, 16, 3, 3, 1, 2},                //
              {1, 3, 4, 16, 16, 3, 3, 1, 3, true, true},    //
+             {2, 6, 8, 8, 8, 3, 3, 1, 1, true, true},      // few filters: neighbours share vectors
+             {3, 32, 32, 3, 8, 3, 3, 1, 1, true, true},    //
+             {5, 8, 24, 24, 8, 3, 3, 1, 1, true, true},    //
+             {2, 9, 16, 7, 4, 5, 5, 1, 2, true, true},     //
+             {1, 5, 34, 20, 1, 3, 3, 1, 0, true, true},    //
+             {2, 7, 31, 5, 2, 3, 3, 2, 1, true, true},     //
+             {2, 6, 20, 16, 8, 1, 1, 1, 0, true, true},    //
+             {1, 8, 17, 8, 4, 3, 2, 2, 1, false, true},    //
              {2, 8, 8, 64, 64, 3, 3, 1, 1, true, true},    // filters that are cached in parts
              {9, 8, 8, 32, 32, 3, 3, 1, 1, true, true},    // whole tiles on Hopper GPUs, of each width
              {2, 16, 16, 32, 64, 3, 3, 1, 1, true, true},  //
@@ -287,6 +295,8 @@ inline void add_joined(std::vector<OpCase>& cases) {
                                                              {1, 10, 9, 3, 16, 5, 5, 1, 2, false},
                                                              {18, 8, 8, 32, 48, 3, 3, 1, 1, true, true},
                                                              {2, 8, 32, 32, 32, 3, 3, 1, 1, true, true},
+                                                             {18, 8, 16, 8, 8, 3, 3, 1, 1, true, true},
+                                                             {3, 16, 16, 4, 8, 5, 5, 1, 2, true, true},
                                                              {1, 16, 16, 64, 32, 3, 3, 1, 1, true, true},
                                                              {3, 8, 8, 64, 64, 3, 3, 1, 1, false, true},
                                                              {0, 4, 4, 8, 8, 3, 3, 1, 1}})

@@ -77,12 +77,16 @@ public:
     /// `values`: the [pixels channels] values of the image.
     template <class T>
     void add(int64_t image, const T* values);
-    /// The same from sums over the image of (value - shift) and (value - shift)^2, each [channels].
-    void add_sums(int64_t image, const float* shift, const float* sum, const float* squares);
+    /// The same from sums over the image of (value - shift) and (value - shift)^2, each [lanes]: a multiple of the
+    /// channels, each lane with as many of the pixels as any other.
+    void add_sums(int64_t image, int64_t lanes, const float* shift, const float* sum, const float* squares);
     /// stats [2 channels]: mean, biased variance.
     void finish(const Tensor& stats) const;
 
 private:
+    /// Adds a part of the values, of `pixels` with this mean, to those of `before`.
+    static void join(double before, double pixels, double mean, double squares, double& all_mean, double& all_squares);
+
     int64_t images_, pixels_, channels_;
     Scratch<double> moments_; // per image: mean, sum of squared deviations
 };

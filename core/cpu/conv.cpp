@@ -126,8 +126,9 @@ void norm_conv2d(const Call& call) {
 void conv2d_norm(const Call& call) {
     const Tensor& w = call.in[1];
     const Norm norm(call.in[3], call.in[4], call.in[5], call.attrs.epsilon, call.attrs.relu);
-    const PaddedBias bias(call.in[2], w.extent(0));
-    for (int64_t k = 0; k < norm.c; ++k) bias.data()[k] = bias.data()[k] * norm.scale[k] + norm.shift[k];
+    const Tensor& b = call.in[2];
+    const PaddedBias bias(
+        [&](int64_t k) { return (b.defined() ? b.data<float>()[k] : 0) * norm.scale[k] + norm.shift[k]; }, norm.c);
     forward(call, call.in[0], w, bias, nullptr, norm.scale);
 }
 

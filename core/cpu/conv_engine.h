@@ -38,6 +38,37 @@ inline Filters turned_filters_of(const Tensor& w) {
     return {w.data<float>() + (r * s - 1) * c, c, r, s, k, 1, -s * c, -c, r * s * c};
 }
 
+/// How many neighbouring results of a row are computed in one vector of `lanes`: with few filters the other lanes would
+/// be idle. 1: each for itself, as in strict_fp32, since the zeros in joined filters carry a NaN to neighbours.
+inline int64_t joined_pixels(const Filters& f, int64_t q, int64_t stride, int64_t lanes) {
+    const int64_t pixels = lanes / f.k;
+    const bool fits = pixels > 1 && lanes % f.k == 0 && q % pixels == 0 && stride <= f.s;
+    return fits && !context().strict_fp32 ? pixels : 1;
+}
+
+/// The filters that make so many results at once: filter i * k + j is filter j, moved to the window of result i in the
+/// window of them all, with zeros around it. The results lie as before.
+class JoinedFilters {
+public:
+    JoinedFilters(const Filters& f, int64_t pixels, int64_t stride)
+        : values_(pixels == 1 ? 0 : pixels * f.k * f.r * width(f, pixels, stride) * f.c), filters_(f) {
+        if (pixels == 1) return;
+        values_.zeroed();
+        const int64_t s = width(f, pixels, stride);
+        for (int64_t i = 0; i < pixels * f.k; ++i)
+            for (int64_t r = 0; r < f.r; ++r)
+                for (int64_t tap = 0; tap < f.s * f.c; ++tap)
+                    values_[((i * f.r + r) * s + i / f.k * stride) * f.c + tap] = f(i % f.k, r, tap / f.c, tap % f.c);
+        filters_ = {values_, pixels * f.k, f.r, s, f.c, f.r * s * f.c, s * f.c, f.c, 1, nullptr, f.to_bf16};
+    }
+    const Filters& filters() const { return filters_; }
+    static int64_t width(const Filters& f, int64_t pixels, int64_t stride) { return f.s + (pixels - 1) * stride; }
+
+private:
+    Scratch<float> values_;
+    Filters filters_;
+};
+
 /// Filters in the order in which the tiles read them: blocks of up to 2 vectors of output channels; in a block, for
 /// each filter row and tap, the channels of the block, with zeros beyond the last. Packed anew for each call: it is
 /// small beside the work.
@@ -86,11 +117,23 @@ public:
     using Image = DirectImage;
     using Result = float;
     Direct(const Padding& padding, int64_t p, int64_t q, int64_t stride, const Filters& f)
-        : Direct(padding, p, q, stride, f, {q, 1}) {}
-    Direct(const Padding& padding, int64_t p, int64_t q, int64_t stride, const Filters& f, Spread out)
-        : padding_(padding),
-          g_{p, q, f.k, f.r, f.s * f.c, padding.columns * f.c, stride, stride * f.c, out.row * f.k, out.pixel * f.k},
-          filters_(f) {}
+        : Direct(padding, p, q, stride, f, {q, 1}, joined_pixels(f, q, stride, isa().width)) {}
+    /// pixels: joined, of results that lie side by side.
+    Direct(const Padding& padding, int64_t p, int64_t q, int64_t stride, const Filters& f, Spread out,
+           int64_t pixels = 1)
+        : joined_(f, pixels, stride),
+          padding_(padding),
+          g_{p,
+             q / pixels,
+             pixels * f.k,
+             f.r,
+             joined_.filters().s * f.c,
+             padding.columns * f.c,
+             stride,
+             pixels * stride * f.c,
+             out.row * f.k,
+             out.pixel * pixels * f.k},
+          filters_(joined_.filters()) {}
     int64_t images_at_once() const { return 1; }
     /// out [p q k] = bias + filters * an image; bias has whole pairs of vectors.
     template <class T>
@@ -107,19 +150,22 @@ public:
     int64_t slack() const { return 0; }
 
 private:
+    JoinedFilters joined_;
     Padding padding_;
     ConvImage g_;
     FilterPack filters_;
 };
 
-/// Bias in whole pairs of vectors; zeros if undefined.
+/// Bias in whole pairs of vectors, repeated to their end for joined results; zeros if undefined.
 class PaddedBias {
 public:
-    PaddedBias(const Tensor& bias, int64_t k) : values_(round_up(k, 2 * isa().width)) {
-        values_.zeroed();
-        if (bias.defined()) std::copy_n(bias.data<float>(), k, values_.data());
+    PaddedBias(const Tensor& bias, int64_t k)
+        : PaddedBias([&](int64_t i) { return bias.defined() ? bias.data<float>()[i] : 0.0f; }, k) {}
+    template <class F>
+    PaddedBias(F value, int64_t k) : values_(round_up(k, 2 * isa().width)) {
+        for (int64_t i = 0; i < round_up(k, 2 * isa().width); ++i) values_[i] = i < k ? value(i) : values_[i - k];
     }
-    float* data() const { return values_; }
+    const float* data() const { return values_; }
 
 private:
     Scratch<float> values_;

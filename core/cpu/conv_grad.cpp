@@ -29,30 +29,38 @@ struct Geometry {
           pad(a.pad),
           stride(a.stride),
           taps(s * c),
-          wide(round_up(k, isa().width)),
-          winograd(stride == 1 && Winograd::fits(k, r, s, c)) {}
+          pixels(joined_pixels({nullptr, k, r, s, c, 0, 0, 0, 0}, q, stride, isa().width)),
+          wide(round_up(pixels * k, isa().width)),
+          row_taps((s + (pixels - 1) * stride) * c),
+          winograd(pixels == 1 && stride == 1 && Winograd::fits(k, r, s, c)) {}
     int64_t x_values() const { return h * w * c; }
     int64_t dy_values() const { return p * q * k; }
     Padding x_padding() const { return {h, w, c, h + 2 * pad, w + 2 * pad, pad, pad, 1}; }
 
     int64_t images, c, k, r, s, p, q, h, w, pad, stride, taps;
-    int64_t wide; // k rounded up to whole vectors
-    bool winograd;
+    int64_t pixels;         // neighbours in one vector, see JoinedFilters
+    int64_t wide, row_taps; // their filters in whole vectors, taps of a row of their common window
+    bool winograd;          // not where pixels are joined: their transforms would take longer than they save
 };
 
 /// Sums a group's part of dw [r taps wide] and db [period].
 class FilterGradient {
 public:
     explicit FilterGradient(const Geometry& g)
-        : g_(g), padding_(g.x_padding()), winograd_(padding_, g.p, g.q, g.k), direct_{g.p,      g.q,
-                                                                                      g.wide,   g.r,
-                                                                                      g.taps,   padding_.columns * g.c,
-                                                                                      g.stride, g.stride * g.c,
-                                                                                      0,        0} {}
+        : g_(g), padding_(g.x_padding()), winograd_(padding_, g.p, g.q, g.k), direct_{g.p,
+                                                                                      g.q / g.pixels,
+                                                                                      g.wide,
+                                                                                      g.r,
+                                                                                      g.row_taps,
+                                                                                      padding_.columns * g.c,
+                                                                                      g.stride,
+                                                                                      g.pixels * g.stride * g.c,
+                                                                                      0,
+                                                                                      0} {}
 
     int64_t images_at_once() const { return g_.winograd ? winograd_.images_at_once() : 1; }
-    /// Values of a group's sums: dw [r taps wide].
-    int64_t sums() const { return g_.r * g_.taps * g_.wide; }
+    /// Values of a group's sums: [r row_taps wide].
+    int64_t sums() const { return g_.r * g_.row_taps * g_.wide; }
     /// Values that are summed beside them, zero at first, until end().
     int64_t transformed() const { return g_.winograd ? winograd_.floats_of_gradient() : 0; }
 
@@ -61,7 +69,7 @@ public:
         if (g_.winograd)
             return winograd_.accumulate([&](int64_t i, float* to) { winograd_.padding().copy(x, first + i, to); }, dy,
                                         count, transformed);
-        const Scratch<float> padded(padding_.values()), widened(g_.wide == g_.k ? 0 : g_.p * g_.q * g_.wide);
+        const Scratch<float> padded(padding_.values()), widened(in_whole_vectors() ? 0 : g_.p * g_.q * g_.wide);
         for (int64_t i = 0; i < count; ++i) {
             padding_.copy(x, first + i, padded.data());
             isa().conv->wgrad(direct_, padded, in_whole_vectors(dy + i * g_.dy_values(), widened), dw);
@@ -73,25 +81,34 @@ public:
 
     /// dw [k r taps] from the groups' sums, in order of the groups.
     void combine(int64_t groups, const float* parts, int64_t part, const Tensor& dw) const {
-        // From [r taps k] to [k r taps] some taps at a time, so that both sides are touched in whole cache lines.
+        // From [r row_taps wide] to [k r taps] some taps at a time, so that both sides are touched in whole cache
+        // lines; of joined pixels, each has its own part of the taps and of the lanes.
         constexpr int64_t kTapsAtOnce = 16;
         float* out = dw.data<float>();
-        const int64_t all = g_.r * g_.taps;
-        parallel((all + kTapsAtOnce - 1) / kTapsAtOnce, [&](int64_t task) {
-            const int64_t first = task * kTapsAtOnce, count = std::min(kTapsAtOnce, all - first);
+        const int64_t all = g_.r * g_.taps, pieces = (g_.taps + kTapsAtOnce - 1) / kTapsAtOnce;
+        parallel(g_.r * pieces, [&](int64_t task) {
+            const int64_t row = task / pieces, first = task % pieces * kTapsAtOnce;
+            const int64_t count = std::min(kTapsAtOnce, g_.taps - first);
             const Scratch<float> sum(kTapsAtOnce * g_.wide);
-            sum.zeroed();
-            for (int64_t group = 0; group < groups; ++group)
-                isa().elements->f32.add(sum, parts + group * part + first * g_.wide, sum, count * g_.wide);
-            for (int64_t i = 0; i < g_.k; ++i)
-                for (int64_t tap = 0; tap < count; ++tap) out[i * all + first + tap] = sum[tap * g_.wide + i];
+            for (int64_t pixel = 0; pixel < g_.pixels; ++pixel) {
+                const int64_t from = (row * g_.row_taps + first + pixel * g_.stride * g_.c) * g_.wide;
+                sum.zeroed();
+                for (int64_t group = 0; group < groups; ++group)
+                    isa().elements->f32.add(sum, parts + group * part + from, sum, count * g_.wide);
+                for (int64_t i = 0; i < g_.k; ++i)
+                    for (int64_t tap = 0; tap < count; ++tap) {
+                        float& to = out[i * all + row * g_.taps + first + tap];
+                        to = (pixel ? to : 0.0f) + sum[tap * g_.wide + pixel * g_.k + i];
+                    }
+            }
         });
     }
 
 private:
-    /// dy as the tiles read it: whole vectors of channels.
+    /// dy as the tiles read it: whole vectors of channels, or of those of joined pixels.
+    bool in_whole_vectors() const { return g_.wide == g_.pixels * g_.k; }
     const float* in_whole_vectors(const float* dy, float* widened) const {
-        if (g_.wide == g_.k) return dy;
+        if (in_whole_vectors()) return dy;
         for (int64_t i = 0; i < g_.p * g_.q; ++i) {
             std::memcpy(widened + i * g_.wide, dy + i * g_.k, size_t(g_.k) * sizeof(float));
             std::fill_n(widened + i * g_.wide + g_.k, g_.wide - g_.k, 0.0f);

@@ -29,17 +29,27 @@ void StatsCollector::add(int64_t image, const T* values) {
         sum[i % channels_] += sum[i];
         squares[i % channels_] += squares[i];
     }
-    add_sums(image, first, sum, squares);
+    add_sums(image, channels_, first, sum, squares);
 }
 template void StatsCollector::add<float>(int64_t, const float*);
 template void StatsCollector::add<uint16_t>(int64_t, const uint16_t*);
 
-void StatsCollector::add_sums(int64_t image, const float* shift, const float* sum, const float* squares) {
+void StatsCollector::join(double before, double pixels, double mean, double squares, double& all_mean,
+                          double& all_squares) {
+    const double delta = mean - all_mean, part = pixels / (before + pixels);
+    all_mean += delta * part;
+    all_squares += squares + delta * delta * before * part;
+}
+
+void StatsCollector::add_sums(int64_t image, int64_t lanes, const float* shift, const float* sum,
+                              const float* squares) {
     double *const mean = moments_ + image * 2 * channels_, *const deviations = mean + channels_;
-    for (int64_t c = 0; c < channels_; ++c) {
-        mean[c] = shift[c] + double(sum[c]) / double(pixels_);
-        deviations[c] = std::max(0.0, squares[c] - double(sum[c]) * sum[c] / double(pixels_));
-    }
+    std::fill_n(mean, 2 * channels_, 0.0);
+    const double pixels = double(pixels_ * channels_ / lanes);
+    for (int64_t i = 0; i < lanes; ++i)
+        join(double(i / channels_) * pixels, pixels, shift[i] + double(sum[i]) / pixels,
+             std::max(0.0, squares[i] - double(sum[i]) * sum[i] / pixels), mean[i % channels_],
+             deviations[i % channels_]);
 }
 
 void StatsCollector::finish(const Tensor& stats) const {
@@ -47,12 +57,8 @@ void StatsCollector::finish(const Tensor& stats) const {
     double *const mean = both.zeroed(), *const deviations = mean + channels_;
     for (int64_t n = 0; n < images_; ++n) {
         const double* m = moments_ + n * 2 * channels_;
-        const double before = double(n), part = 1 / (before + 1), spread = double(pixels_) * before * part;
-        for (int64_t c = 0; c < channels_; ++c) {
-            const double delta = m[c] - mean[c];
-            mean[c] += delta * part;
-            deviations[c] += m[channels_ + c] + delta * delta * spread;
-        }
+        for (int64_t c = 0; c < channels_; ++c)
+            join(double(n * pixels_), double(pixels_), m[c], m[channels_ + c], mean[c], deviations[c]);
     }
     for (int64_t c = 0; c < channels_; ++c) {
         stats.data<float>()[c] = float(mean[c]);

@@ -5,19 +5,23 @@ namespace rg::cpu {
 
 namespace {
 
-constexpr int64_t kSide = 16, kRun = 32, kTile = kSide * kRun; // rows of a tile, bf16 in a row, bf16 in a tile
+constexpr int64_t kSide = kTileSide, kRun = 32, kTile = kSide * kRun; // rows; bf16 in a row, in a tile
 
 /// Pixels that make a pass over the filters' gradient worth its loads and stores.
 constexpr int64_t kPixelsAtOnce = 800;
 
 int64_t tiles_in(int64_t n) { return (n + kSide - 1) / kSide; }
 
-/// Tiles for q pixels of p rows when each row is covered for itself.
-int64_t tiles_by_row(int64_t p, int64_t q) { return p * tiles_in(q); }
-/// The same in one run through the padding.
-int64_t tiles_in_one_run(int64_t p, int64_t q, int64_t columns) { return tiles_in((p - 1) * columns + q); }
-int64_t tiles_of(int64_t p, int64_t q, int64_t columns, int64_t stride) {
-    return stride == 1 ? std::min(tiles_by_row(p, q), tiles_in_one_run(p, q, columns)) : tiles_by_row(p, q);
+/// Windows from one row to the next when tiles run on through the padding; 0: they cannot.
+int64_t run_row_of(const Padding& padding, int64_t stride, int64_t pixels) {
+    return stride == 1 && padding.columns % pixels == 0 ? padding.columns / pixels : 0;
+}
+/// Tiles for q windows of p rows in such a run.
+int64_t tiles_in_one_run(int64_t p, int64_t q, int64_t run_row) { return tiles_in((p - 1) * run_row + q); }
+/// The fewest: in a run, or when each row is covered for itself.
+int64_t tiles_of(int64_t p, int64_t q, int64_t run_row) {
+    const int64_t by_row = p * tiles_in(q);
+    return run_row ? std::min(by_row, tiles_in_one_run(p, q, run_row)) : by_row;
 }
 
 } // namespace
@@ -35,13 +39,15 @@ Method method_for<float>(const Padding& padding, int64_t p, int64_t q, int64_t s
     const bool winograd = stride == 1 && Winograd::fits(f.k, f.r, f.s, f.c);
     const Method others = winograd ? Method::winograd : Method::direct;
     if (!isa().tiles || context().strict_fp32) return others;
-    const int64_t runs = (f.s * f.c + kRun - 1) / kRun;
-    const double products = double(3 * tiles_of(p, q, padding.columns, stride) * tiles_in(f.k) * f.r * runs);
+    const int64_t pixels = joined_pixels(f, q, stride, kSide), windows = q / pixels, k_joined = f.k * pixels;
+    const int64_t taps = JoinedFilters::width(f, pixels, stride) * f.c, runs = (taps + kRun - 1) / kRun;
+    const int64_t tiles = tiles_of(p, windows, run_row_of(padding, stride, pixels));
+    const double products = double(3 * tiles * tiles_in(k_joined) * f.r * runs);
     const double by_tiles = 24 * products + double(padding.values()) / 4;
-    const double c = double(round_up(f.c, kSide)), k = double(round_up(f.k, kSide));
-    const double tiles = double((p + 3) / 4 * ((q + 3) / 4));
-    const double by_others =
-        winograd ? tiles * (36 * double(f.c) * k / 32 + 9 * (c + k)) : 1.3 * double(p * q * f.r * f.s * f.c) * k / 32;
+    const double c = double(round_up(f.c, kSide)), k = double(round_up(k_joined, kSide));
+    const double squares = double((p + 3) / 4 * ((q + 3) / 4));
+    const double by_others = winograd ? squares * (36 * double(f.c) * k / 32 + 9 * (c + k))
+                                      : 1.3 * double(p * windows * f.r * taps) * k / 32;
     return by_tiles < 0.8 * by_others ? Method::tiles : others;
 }
 
@@ -96,37 +102,36 @@ void TileImage<T>::copy(const Images<T>& images, int64_t n) {
 }
 
 template <class T>
-TileEngine<T>::TileEngine(const Padding& padding, int64_t p, int64_t q, int64_t stride, const Filters& f, Spread out)
-    : padding_(padding),
-      filters_(f),
-      from_(tiles_of(p, q, padding.columns, stride)),
-      to_(tiles_of(p, q, padding.columns, stride) * kSide),
-      g_{f.k,
+TileEngine<T>::TileEngine(const Padding& padding, int64_t p, int64_t q, int64_t stride, const Filters& f, Spread out,
+                          int64_t pixels)
+    : joined_(f, pixels, stride),
+      padding_(padding),
+      filters_(joined_.filters()),
+      from_(tiles_of(p, q / pixels, run_row_of(padding, stride, pixels))),
+      to_(tiles_of(p, q / pixels, run_row_of(padding, stride, pixels)) * kSide),
+      g_{pixels * f.k,
          f.r,
-         (f.s * f.c + kRun - 1) / kRun,
+         (joined_.filters().s * f.c + kRun - 1) / kRun,
          padding.columns * f.c,
-         stride * f.c,
-         0,
+         pixels * stride * f.c,
+         tiles_of(p, q / pixels, run_row_of(padding, stride, pixels)),
          from_,
          to_.data(),
          0,
          filters_.plane()} {
     g_.low = Image::plane(padding, slack());
-    place_tiles(p, q, stride, out);
+    place_tiles(p, q / pixels, stride, run_row_of(padding, stride, pixels), {out.row / pixels, out.pixel});
 }
 
 template <class T>
-void TileEngine<T>::place_tiles(int64_t p, int64_t q, int64_t stride, Spread out) {
-    g_.tiles = tiles_of(p, q, padding_.columns, stride);
+void TileEngine<T>::place_tiles(int64_t p, int64_t q, int64_t stride, int64_t run_row, Spread out) {
     std::fill_n(to_.data(), g_.tiles * kSide, -1);
-    const int64_t c = padding_.c;
     int64_t t = 0;
-    if (stride == 1 && tiles_in_one_run(p, q, padding_.columns) == g_.tiles) {
+    if (run_row && tiles_in_one_run(p, q, run_row) == g_.tiles) {
         for (; t < g_.tiles; ++t) {
-            from_[t] = int32_t(t * kSide * c);
+            from_[t] = int32_t(t * kSide * g_.step);
             for (int64_t i = 0; i < kSide; ++i)
-                if (const int64_t pixel = t * kSide + i, row = pixel / padding_.columns,
-                    column = pixel % padding_.columns;
+                if (const int64_t window = t * kSide + i, row = window / run_row, column = window % run_row;
                     row < p && column < q)
                     to_[t * kSide + i] = int32_t(row * out.row + column * out.pixel);
         }
@@ -134,7 +139,7 @@ void TileEngine<T>::place_tiles(int64_t p, int64_t q, int64_t stride, Spread out
     }
     for (int64_t row = 0; row < p; ++row)
         for (int64_t column = 0; column < q; column += kSide, ++t) {
-            from_[t] = int32_t((row * stride * padding_.columns + column * stride) * c);
+            from_[t] = int32_t(row * stride * g_.row + column * g_.step);
             for (int64_t i = 0; i < kSide && column + i < q; ++i)
                 to_[t * kSide + i] = int32_t(row * out.row + (column + i) * out.pixel);
         }
@@ -157,7 +162,7 @@ void TileEngine<T>::run(const Images<T>& x, int64_t n, const float* bias, bool r
     const Scratch<float> sums(stats ? 3 * channels : 0);
     forward(padded.data(), {y, bias, relu, stats ? sums.data() : nullptr, stats ? sums + channels : nullptr,
                             stats ? sums + 2 * channels : nullptr});
-    if (stats) stats->add_sums(n, sums, sums + channels, sums + 2 * channels);
+    if (stats) stats->add_sums(n, g_.k, sums, sums + channels, sums + 2 * channels);
 }
 
 template <class T>

@@ -9,6 +9,9 @@
 
 namespace rg::cpu {
 
+/// Rows of a tile, and its columns of f32.
+constexpr int64_t kTileSide = 16;
+
 /// Planes of bf16 that a T takes.
 template <class T>
 constexpr int64_t kPlanes = std::is_same_v<T, float> ? 2 : 1;
@@ -56,8 +59,10 @@ public:
     using Image = TileImage<T>;
     using Result = T;
     TileEngine(const Padding& padding, int64_t p, int64_t q, int64_t stride, const Filters& filters)
-        : TileEngine(padding, p, q, stride, filters, {q, 1}) {}
-    TileEngine(const Padding& padding, int64_t p, int64_t q, int64_t stride, const Filters& filters, Spread out);
+        : TileEngine(padding, p, q, stride, filters, {q, 1}, joined_pixels(filters, q, stride, kTileSide)) {}
+    /// pixels: joined, of results that lie side by side.
+    TileEngine(const Padding& padding, int64_t p, int64_t q, int64_t stride, const Filters& filters, Spread out,
+               int64_t pixels = 1);
 
     /// y [p q k] of image n; bias in whole tiles. stats: null, or where the sums of the result go.
     void run(const Images<T>& x, int64_t n, const float* bias, bool relu, T* y, StatsCollector* stats) const;
@@ -71,10 +76,11 @@ public:
     int64_t slack() const;
 
 private:
-    /// Row by row, or all pixels of the padded image in one run, whichever takes fewer tiles.
-    void place_tiles(int64_t p, int64_t q, int64_t stride, Spread out);
+    /// Row by row, or all windows of the padded image in one run, whichever takes fewer tiles.
+    void place_tiles(int64_t p, int64_t q, int64_t stride, int64_t run_row, Spread out);
     void forward(const uint16_t* padded, const TileResult<T>& to) const;
 
+    JoinedFilters joined_;
     Padding padding_;
     TilePack<T> filters_;
     Scratch<int32_t> from_, to_;
