@@ -1,7 +1,8 @@
-// A checkpoint is encoded with a blank checksum, summed, and patched; reading blanks the digits and sums again.
+// The header is encoded with a blank checksum, summed, and patched; reading blanks the digits and sums again.
 //
 // The digits are found by position, not by parsing: the file must open with the exact text of kOpening after its
-// length word. So no byte escapes the check, not even those of the checksum's own key.
+// length word. So no byte escapes the check, not even those of the checksum's own key. A header that is right says
+// where each tensor lies and what its bytes must sum to; and no byte of the data belongs to none (safetensors.h).
 #include "core/checkpoint.h"
 
 #include "core/atomic_file.h"
@@ -17,11 +18,11 @@ namespace fs = std::filesystem;
 namespace rg {
 namespace {
 
-constexpr std::string_view kOpening = "{\"__metadata__\": {\"checksum\": \"";
-constexpr size_t kDigits = 16, kDigitsAt = 8 + kOpening.size();
-constexpr std::string_view kFormat = "ringgrad checkpoint 1";
+constexpr std::string_view kFormat = "ringgrad checkpoint 2";
+constexpr std::string_view kOpening = "{\"__metadata__\": {\"format\": \"ringgrad checkpoint 2\", \"checksum\": \"";
+constexpr size_t kLengthBytes = 8, kDigits = 16, kDigitsAt = kLengthBytes + kOpening.size();
 constexpr std::string_view kPrefix = "step-", kSuffix = ".safetensors";
-constexpr size_t kReserved = 3; // checksum, format, step: ours, before the caller's metadata
+constexpr size_t kReserved = 4; // our metadata, before the caller's
 
 /// Each round is a bijection of the state for a given word and of the word for a given state, so a change within one
 /// word is always found; several changed words go unnoticed with probability 2^-64.
@@ -47,6 +48,24 @@ std::string hex(uint64_t value) {
     char text[kDigits + 1];
     std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(value));
     return text;
+}
+
+/// Of a file's length word and header text.
+std::string header_checksum(std::string_view bytes) {
+    std::string header(bytes);
+    header.replace(kDigitsAt, kDigits, kDigits, '0');
+    return hex(checksum(header));
+}
+
+std::string tensor_checksum(const Tensor& t) {
+    return hex(t.bytes() ? checksum({reinterpret_cast<const char*>(t.bytes_data()), size_t(t.bytes())}) : 0);
+}
+
+/// Length word and header text of a file, if the file has that much.
+size_t header_size(std::string_view bytes) {
+    uint64_t length = 0;
+    if (bytes.size() >= kLengthBytes) std::memcpy(&length, bytes.data(), kLengthBytes);
+    return length <= bytes.size() ? std::min(kLengthBytes + size_t(length), bytes.size()) : bytes.size();
 }
 
 std::string name_of_step(int64_t step) {
@@ -101,11 +120,15 @@ void delete_old(const std::string& dir, int64_t newest, int keep_last) {
 std::string save_checkpoint(const std::string& dir, int64_t step, const TensorFile& state, int keep_last) {
     RG_CHECK(step >= 0, "checkpoint: expected a step of at least 0, got ", step);
     RG_CHECK(keep_last >= 1, "checkpoint: expected to keep at least 1, got ", keep_last);
-    Metadata metadata = {
-        {"checksum", std::string(kDigits, '0')}, {"format", std::string(kFormat)}, {"step", std::to_string(step)}};
+    std::string sums;
+    for (const NamedTensor& t : state.tensors) sums += tensor_checksum(t.value);
+    Metadata metadata = {{"format", std::string(kFormat)},
+                         {"checksum", std::string(kDigits, '0')},
+                         {"tensor_checksums", sums},
+                         {"step", std::to_string(step)}};
     metadata.insert(metadata.end(), state.metadata.begin(), state.metadata.end());
     std::string bytes = encode_tensors(state.tensors, metadata);
-    bytes.replace(kDigitsAt, kDigits, hex(checksum(bytes)));
+    bytes.replace(kDigitsAt, kDigits, header_checksum(std::string_view(bytes).substr(0, header_size(bytes))));
 
     std::error_code error;
     fs::create_directories(dir, error);
@@ -117,18 +140,21 @@ std::string save_checkpoint(const std::string& dir, int64_t step, const TensorFi
 }
 
 LoadedCheckpoint load_checkpoint(const std::string& path) {
-    std::string bytes = read_file(path);
-    RG_CHECK(bytes.size() >= kDigitsAt + kDigits && std::string_view(bytes).substr(8, kOpening.size()) == kOpening,
-             "checkpoint ", path, ": expected a checksum at offset 8, got none; not a checkpoint, or damaged there");
-    const std::string stored = bytes.substr(kDigitsAt, kDigits);
-    bytes.replace(kDigitsAt, kDigits, kDigits, '0');
-    const std::string found = hex(checksum(bytes));
-    RG_CHECK(stored == found, "checkpoint ", path, ": expected checksum ", stored, ", got ", found,
-             "; the file is damaged (", bytes.size(), " bytes)");
+    const std::string bytes = read_file(path);
+    const std::string_view header = std::string_view(bytes).substr(0, header_size(bytes));
+    const auto compare = [&](const std::string& where, const std::string& expected, const std::string& found) {
+        RG_CHECK(expected == found, "checkpoint ", path, ": expected checksum ", expected, " of ", where, ", got ",
+                 found, "; the file is damaged there (", bytes.size(), " bytes)");
+    };
+    RG_CHECK(header.size() >= kDigitsAt + kDigits && header.substr(kLengthBytes, kOpening.size()) == kOpening,
+             "checkpoint ", path, ": expected a header that begins with format \"", kFormat,
+             "\", got none; not a checkpoint, of another version, or damaged there");
+    compare("the header", std::string(header.substr(kDigitsAt, kDigits)), header_checksum(header));
     LoadedCheckpoint result;
     result.state = decode_tensors(bytes, path);
-    RG_CHECK(result.state.text("format") == kFormat, "checkpoint ", path, ": expected format \"", kFormat, "\", got \"",
-             result.state.text("format"), "\"");
+    const std::string& sums = result.state.text("tensor_checksums");
+    for (size_t i = 0; const auto& [name, value] : result.state.tensors)
+        compare("tensor " + name, sums.substr(kDigits * i++, kDigits), tensor_checksum(value));
     result.step = result.state.number("step");
     result.path = path;
     result.state.metadata.erase(result.state.metadata.begin(), result.state.metadata.begin() + kReserved);

@@ -72,6 +72,11 @@ TEST_SUITE("core") {
         TempDir dir;
         const std::string path = save_checkpoint(dir.path(), 5, state_of(2), 1), good = read_file(path);
         const std::string other = dir / "bad";
+        // Data come behind the header, the i64 count before the f32 w.
+        const size_t data = good.size() - 8 - 15 * 4;
+        const auto damaged_part = [&](size_t i) {
+            return i < data ? "header" : i < data + 8 ? "of tensor count" : "of tensor w";
+        };
         for (size_t i = 0; i < good.size(); ++i) {
             for (int bit = 0; bit < 8; ++bit) {
                 std::string bad = good;
@@ -81,17 +86,19 @@ TEST_SUITE("core") {
                 CAPTURE(bit);
                 const std::string error = error_of([&] { load_checkpoint(other); });
                 CHECK(error.starts_with("checkpoint " + other));
+                CHECK(contains(error, damaged_part(i)));
             }
             overwrite(other, good.substr(0, i));
-            CHECK(error_of([&] { load_checkpoint(other); }).starts_with("checkpoint " + other));
+            CHECK(contains(error_of([&] { load_checkpoint(other); }), i < data ? "header" : "tensor "));
+            CHECK(contains(error_of([&] { load_checkpoint(other); }), other));
         }
         overwrite(other, good + '\0');
-        CHECK(contains(error_of([&] { load_checkpoint(other); }), "expected checksum"));
+        CHECK(contains(error_of([&] { load_checkpoint(other); }), "belong to no tensor"));
         std::string swapped = good; // two whole words exchanged: a plain sum would not see it
         std::swap_ranges(swapped.end() - 16, swapped.end() - 8, swapped.end() - 8);
         REQUIRE(swapped != good);
         overwrite(other, swapped);
-        CHECK(contains(error_of([&] { load_checkpoint(other); }), "expected checksum"));
+        CHECK(contains(error_of([&] { load_checkpoint(other); }), "of tensor w"));
         overwrite(other, good);
         CHECK(load_checkpoint(other).step == 5);
     }
