@@ -97,7 +97,7 @@ int experiment(par::Group& group, const std::vector<std::string>& typed, bool re
     par::run_task_pool(
         group.link(), trial_functions(), [&](par::TaskPool& pool) { control(pool, folder, trials); },
         folder + "/journal.jsonl");
-    return 0;
+    return stopped_exit_code(group);
 }
 
 } // namespace

@@ -267,12 +267,12 @@ int train(Settings& s, Options& options, par::Group& group, Trial& trial) {
     }
 
     if (length.steps == 0) run.save_model(parameters);
-    run.end(at, stop);
+    const int code = run.end(at, stop);
     if (s.plan_dump)
         run.note(cat("accelerate: ", network.occupancy() * double(network.cache_size), " plans, hit rate ",
                      100 * network.hit_rate(), " %"));
     if (s.profile) run.note(profile.table(std::chrono::duration<double>(Clock::now() - begin).count()));
-    return 0;
+    return code;
 }
 
 } // namespace

@@ -116,8 +116,7 @@ int train(Settings& s, Options& options, par::Group& group, Trial& trial) {
         run.save_checkpoint(at, parameters, optimizer);
     }
     if (length.steps == 0) run.save_model(parameters);
-    run.end(at, stop);
-    return 0;
+    return run.end(at, stop);
 }
 
 } // namespace

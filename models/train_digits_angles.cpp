@@ -44,6 +44,7 @@ struct Result {
     double train_hits = 0, test_hits = 0; // calls of the network that found their plan, as a part of all
     double accuracy = 0, rmse = 0;        // on the test set, at the end; degrees
     bool stopped = false;
+    int code = 0; // of the program's exit
 };
 
 class Stopwatch {
@@ -188,7 +189,7 @@ Result train(Settings& s, Options& options, par::Group& group, Trial& trial) {
                 .set("test_seconds", result.test_seconds)
                 .set("train_hit_rate", result.train_hits)
                 .set("test_hit_rate", result.test_hits));
-    run.end(at, result.stopped);
+    result.code = run.end(at, result.stopped);
     return result;
 }
 
@@ -217,13 +218,13 @@ int compare(Settings& s, Options& options, par::Group& group, Trial& trial) {
     if (!name.empty()) s.run.name = name + "-plain";
     s.machine.accelerate = false;
     const Result plain = train(s, options, group, trial);
-    if (plain.stopped) return 0;
+    if (plain.stopped) return plain.code;
     s.run.name = name;
     s.batch_size = batch_size;
     s.machine.accelerate = true;
     const Result accelerated = train(s, options, group, trial);
     if (group.rank() == 0 && !accelerated.stopped) std::cout << chart(plain, accelerated);
-    return 0;
+    return accelerated.code;
 }
 
 } // namespace
@@ -245,8 +246,7 @@ int rg::train_digits_angles(par::Group& group, const std::vector<std::string>& a
         return 0;
     }
     if (settings.compare) return compare(settings, options, group, trial);
-    train(settings, options, group, trial);
-    return 0;
+    return train(settings, options, group, trial).code;
 }
 
 #ifndef RG_NO_MAIN // the programs that run this one's trainings have one of their own

@@ -10,7 +10,8 @@
 namespace rg {
 
 void RunOptions::declare(Options& o) {
-    o.group("Run");
+    o.group(cat("Run (exit status: 0 done or stopped by Ctrl-C, ", kExitInterrupted,
+                " stopped by SIGTERM or SIGUSR1 with a checkpoint, 1 error)"));
     o.add("runs", &runs, "folder of all runs").metavar("DIR");
     o.add("run-name", &name, "name of this run's folder; none: program and time").metavar("NAME");
     o.add("init", &init, "start from the values in this file (safetensors)").metavar("FILE");
@@ -158,10 +159,13 @@ void TrainingRun::log(const Json& line) {
     if (trial_.report(line)) asked_ = true;
 }
 
-void TrainingRun::end(const Position& at, bool stopped) {
-    if (!folder_) return;
-    report_->write(stopped ? "stopped" : "done");
-    note(cat(stopped ? "stopped" : "done", " after step ", at.step, "; ", folder_->path()));
+int TrainingRun::end(const Position& at, bool stopped) {
+    stopped = stopped && at.step < length_.steps;
+    if (folder_) {
+        report_->write(stopped ? "stopped" : "done");
+        note(cat(stopped ? "stopped" : "done", " after step ", at.step, "; ", folder_->path()));
+    }
+    return stopped && trial_.alone() ? stopped_exit_code(group_) : 0;
 }
 
 } // namespace rg

@@ -3,7 +3,8 @@
 //     TrainingRun run("train_x", settings.run, options, group, {"seed"}); // finds the run to resume, and its options
 //     Position at = run.restore(parameters, optimizer);                   // where the training stands
 //     run.begin(...);                                                     // when every rank has all that it needs
-//     ... begin_epoch(at), step(at, ...) after each step, end_epoch(at, ...), save(at, ...), end(at)
+//     ... begin_epoch(at), judge(at, loss) before each update, step(at, ...) after it, end_epoch(at, ...), save_...
+//     return run.end(at, stopped);
 //
 // Every rank makes the same calls; rank 0 alone has a folder and a screen. Nothing is computed here, and no parameter
 // changes but by restore(): how a network is trained is written in the programs.
@@ -80,7 +81,8 @@ public:
     /// A line for people; one for the metrics, and the trial.
     void note(const std::string& line);
     void log(const Json& line);
-    void end(const Position& at, bool stopped);
+    /// Collective; gives the exit code: see signals.h.
+    [[nodiscard]] int end(const Position& at, bool stopped);
 
 private:
     using Clock = std::chrono::steady_clock;

@@ -9,8 +9,7 @@ namespace rg {
 class Trial {
 public:
     virtual ~Trial() = default;
-    /// Whether it is a program by itself: it may print, and SIGINT and SIGTERM are its own to take. If not, a loss that
-    /// is not finite is an error.
+    /// Whether it is a program by itself: it may print, and signals that stop it are its own to take.
     virtual bool alone() const { return true; }
     /// On the group's first rank: a line of metrics.jsonl, of a step or of an epoch. True: end now, as after a signal.
     virtual bool report(const Json& /*line*/) { return false; }
