@@ -62,6 +62,12 @@ std::string report_page(const Json& data) {
 
 Report::Report(const RunFolder& folder, Json config) : path_(folder.report_path()) {
     run_.set("name", std::filesystem::path(folder.path()).filename().string()).set("config", std::move(config));
+    reread(folder);
+}
+
+void Report::reread(const RunFolder& folder) {
+    steps_.clear(), epochs_.clear();
+    steps_per_point_ = 1;
     std::error_code error;
     if (!std::filesystem::exists(folder.metrics_path(), error)) return;
     const std::string text = read_file(folder.metrics_path());

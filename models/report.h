@@ -35,6 +35,8 @@ public:
 
     /// A line of metrics.jsonl, as it is logged.
     void add(const Json& line);
+    /// Takes the lines of metrics.jsonl instead of those that it was told: the run has gone back.
+    void reread(const RunFolder& folder);
     /// Any other member of the run.
     void set(std::string_view member, Json value) { run_.set(member, std::move(value)); }
 

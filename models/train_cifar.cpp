@@ -226,13 +226,6 @@ int train(Settings& s, Options& options, par::Group& group, Trial& trial) {
             ++parameters.batches_tracked;
             phases.lap(PhaseClock::compute);
             gradient_sum.finish();
-            phases.lap(PhaseClock::sum);
-
-            // Update.
-            const double lr = schedule.at(double(at.epoch - 1) + double(at.batch) / double(loader.batches()));
-            sgdm_update(parameters.values(), optimizer[0].value, parameters.gradients(),
-                        {float(lr), float(s.momentum), float(s.l2), s.nesterov});
-            phases.lap(PhaseClock::update);
 
             // Over all ranks: loss and accuracy, whether anyone was asked to stop, or has no more data; and the running
             // statistics, in the same message.
@@ -245,6 +238,16 @@ int train(Settings& s, Options& options, par::Group& group, Trial& trial) {
                 aggregate_state(group, parameters, sync.share, sums);
             phases.lap(PhaseClock::sum);
             stop = sums[2] > 0, all_have_data = sums[3] == 0;
+
+            // Update, unless loss or gradients are not finite.
+            const double lr = schedule.at(double(at.epoch - 1) + double(at.batch) / double(loader.batches()));
+            const Verdict verdict = run.judge(at, sums[0]);
+            if (verdict == Verdict::rolled_back) break;
+            if (verdict == Verdict::update)
+                sgdm_update(parameters.values(), optimizer[0].value, parameters.gradients(),
+                            {float(lr), float(s.momentum), float(s.l2), s.nesterov});
+            phases.lap(PhaseClock::update);
+
             run.step(at, {batch.global_size, sums[0], sums[1], lr});
             if (run.due(at)) run.save_checkpoint(at, parameters, optimizer);
             phases.lap(PhaseClock::other);

@@ -90,11 +90,6 @@ int train(Settings& s, Options& options, par::Group& group, Trial& trial) {
             const Tensor scores = result[0].to_host(), loss = result[1].to_host();
             gradient_sum.finish();
 
-            // The same update on every rank.
-            const double lr = s.lr_at(at, loader);
-            sgdm_update(parameters.values(), optimizer[0].value, parameters.gradients(),
-                        {.lr = float(lr), .momentum = float(s.momentum), .weight_decay = float(s.l2)});
-
             // The state of batch norm; and, in the same message, sums over the ranks of the loss and of what was right,
             // whether anyone was asked to stop, and whether anyone has no more data.
             double sums[] = {share > 0 ? share * double(loss.data<float>()[0]) : 0,
@@ -103,6 +98,14 @@ int train(Settings& s, Options& options, par::Group& group, Trial& trial) {
             aggregate_state(group, parameters, share, sums);
             ++parameters.batches_tracked;
             stop = sums[2] > 0, all_have_data = sums[3] == 0;
+
+            // The same update on every rank, unless loss or gradients are not finite.
+            const double lr = s.lr_at(at, loader);
+            const Verdict verdict = run.judge(at, sums[0]);
+            if (verdict == Verdict::rolled_back) break;
+            if (verdict == Verdict::update)
+                sgdm_update(parameters.values(), optimizer[0].value, parameters.gradients(),
+                            {.lr = float(lr), .momentum = float(s.momentum), .weight_decay = float(s.l2)});
 
             run.step(at, {batch.global_size, sums[0], sums[1], lr});
             if (run.due(at)) run.save_checkpoint(at, parameters, optimizer);

@@ -134,16 +134,19 @@ Result train(Settings& s, Options& options, par::Group& group, Trial& trial) {
             const Tensor scores = out[0].to_host(), loss = out[1].to_host();
             gradient_sum.finish();
 
-            const double lr = s.lr_at(at, loader);
-            adam_update(parameters.values(), adam[0].value, adam[1].value, parameters.gradients(),
-                        {.lr = float(lr), .weight_decay = float(s.l2)}, at.step + 1);
-
             double sums[] = {share > 0 ? share * double(loss.data<float>()[0]) : 0,
                              double(count_correct(scores, batch.labels)), double(run.asked_to_stop()),
                              double(!loader.has_next())};
             aggregate_state(group, parameters, share, sums);
             ++parameters.batches_tracked;
             result.stopped = sums[2] > 0, all_have_data = sums[3] == 0;
+
+            const double lr = s.lr_at(at, loader);
+            const Verdict verdict = run.judge(at, sums[0]);
+            if (verdict == Verdict::rolled_back) break;
+            if (verdict == Verdict::update)
+                adam_update(parameters.values(), adam[0].value, adam[1].value, parameters.gradients(),
+                            {.lr = float(lr), .weight_decay = float(s.l2)}, at.step + 1);
 
             run.step(at, {batch.global_size, sums[0], sums[1], lr});
             if (run.due(at)) run.save_checkpoint(at, parameters, adam);

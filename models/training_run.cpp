@@ -5,8 +5,6 @@
 #include "models/signals.h"
 #include "models/state_dict.h"
 
-#include <cmath>
-
 namespace rg {
 
 void RunOptions::declare(Options& o) {
@@ -19,6 +17,9 @@ void RunOptions::declare(Options& o) {
     o.add("checkpoint-every", &checkpoint_every, "also checkpoint every so many steps; 0: at the end of epochs")
         .at_least(0);
     o.add("keep", &keep, "checkpoints to keep").range(1, 1e6);
+    o.add("on-nan", &on_nan, {{"stop", OnNan::stop}, {"skip", OnNan::skip}, {"rollback", OnNan::rollback}},
+          "a loss or gradient that is not finite: end with an error, leave the step out, or go back to the last "
+          "checkpoint; nothing bad is ever saved");
 }
 
 TrainingRun::TrainingRun(std::string program, const RunOptions& settings, Options& options, par::Group& group,
@@ -35,9 +36,13 @@ TrainingRun::TrainingRun(std::string program, const RunOptions& settings, Option
 TrainingRun::~TrainingRun() = default;
 
 Position TrainingRun::restore(Parameters& parameters, const OptimizerState& optimizer) {
-    if (checkpoint_) return restore_training(program_, checkpoint_->state, parameters, optimizer);
-    if (!settings_.init.empty()) load_state_dict(parameters, load_tensors(settings_.init));
-    return {};
+    Position at;
+    if (checkpoint_)
+        at = restore_training(program_, checkpoint_->state, parameters, optimizer);
+    else if (!settings_.init.empty())
+        load_state_dict(parameters, load_tensors(settings_.init));
+    guard_.emplace(settings_.on_nan, parameters, optimizer, at);
+    return at;
 }
 
 void TrainingRun::begin(const Position& at, const Length& length, const std::vector<std::string>& classes,
@@ -75,24 +80,36 @@ void TrainingRun::begin_epoch(const Position& at) {
     images_before_ = at.images;
 }
 
+Verdict TrainingRun::judge(Position& at, double loss) {
+    std::string warning;
+    const Verdict verdict = guard_->judge(at, loss, warning);
+    skipped_ = verdict == Verdict::skip;
+    if (!warning.empty()) note(warning);
+    if (verdict == Verdict::rolled_back && folder_) {
+        folder_->cut_metrics(at.step, at.epoch - 1);
+        report_->reread(*folder_);
+    }
+    return verdict;
+}
+
 void TrainingRun::step(Position& at, const Step& step) {
-    RG_CHECK(trial_.alone() || std::isfinite(step.loss), program_, ": expected a finite loss, got ", step.loss,
-             " at step ", at.step + 1, "; is --lr too large?");
-    if (!std::isfinite(step.loss) && std::isfinite(at.loss_sum))
-        note(cat("warning: the loss is not finite from step ", at.step + 1, " on; is --lr too large?"));
     const double images = double(step.images);
     ++at.step, ++at.batch;
-    at.loss_sum += step.loss * images;
-    at.correct += step.correct;
-    at.images += images;
+    if (!skipped_) {
+        at.loss_sum += step.loss * images;
+        at.correct += step.correct;
+        at.images += images;
+    }
     last_step_ = Clock::now();
     if (!folder_) return;
-    log(Json::object()
-            .set("step", at.step)
-            .set("epoch", at.epoch)
-            .set("loss", step.loss)
-            .set("accuracy", step.correct / images)
-            .set("lr", step.lr));
+    Json line = Json::object()
+                    .set("step", at.step)
+                    .set("epoch", at.epoch)
+                    .set("loss", step.loss)
+                    .set("accuracy", step.correct / images)
+                    .set("lr", step.lr);
+    if (skipped_) line.set("skipped", true);
+    log(line);
     if (progress_)
         progress_->step({at.epoch, length_.epochs(), at.step, length_.steps, at.loss_sum / at.images,
                          at.correct / at.images, step.images});
@@ -137,10 +154,13 @@ bool TrainingRun::due(const Position& at) const {
 }
 
 void TrainingRun::save_model(const Parameters& parameters) {
+    guard_->check_values();
     if (folder_) save_tensors(folder_->model_path(), state_dict(parameters), classes_);
 }
 
 void TrainingRun::save_checkpoint(const Position& at, const Parameters& parameters, const OptimizerState& optimizer) {
+    guard_->check_values();
+    guard_->checkpoint(at);
     if (!folder_) return;
     folder_->sync();
     TensorFile state = training_state(program_, parameters, optimizer, at, options_);

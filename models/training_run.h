@@ -7,10 +7,11 @@
 //     return run.end(at, stopped);
 //
 // Every rank makes the same calls; rank 0 alone has a folder and a screen. Nothing is computed here, and no parameter
-// changes but by restore(): how a network is trained is written in the programs.
+// changes but by restore() and judge(): how a network is trained is written in the programs.
 #pragma once
 
 #include "models/data_parallel.h"
+#include "models/nan_guard.h"
 #include "models/progress.h"
 #include "models/report.h"
 #include "models/run_folder.h"
@@ -28,6 +29,7 @@ struct RunOptions {
     std::string runs = "runs", name, init;
     bool resume = false;
     int64_t checkpoint_every = 0, keep = 2;
+    OnNan on_nan = OnNan::stop;
     void declare(Options& options);
 };
 
@@ -46,7 +48,7 @@ public:
 
     bool resumed() const { return checkpoint_ != nullptr; }
 
-    /// Values from the checkpoint or from --init, else as they are.
+    /// Values from the checkpoint or from --init, else as they are. `parameters` outlives this.
     Position restore(Parameters& parameters, const OptimizerState& optimizer);
 
     /// How long the training is; a stop may end it before.
@@ -60,6 +62,9 @@ public:
                const std::string& what);
 
     void begin_epoch(const Position& at);
+    /// Before the update of the step after `at`, with its loss over all ranks: whether to make it, by --on-nan. After a
+    /// rollback the epoch begins anew at `at`.
+    Verdict judge(Position& at, double loss);
     /// A step over all ranks: of how many images, with which mean loss, and how many of them right. Moves `at` on.
     struct Step {
         int64_t images;
@@ -74,6 +79,7 @@ public:
     /// Whether a checkpoint is due between the ends of epochs.
     bool due(const Position& at) const;
 
+    /// Error, before anything is written, if a value is not finite.
     void save_model(const Parameters& parameters);
     void save_checkpoint(const Position& at, const Parameters& parameters, const OptimizerState& optimizer);
     /// What the page of the run (report.html) shows beside the metrics; see report.h. After begin().
@@ -95,7 +101,9 @@ private:
     std::optional<RunFolder> folder_;
     std::optional<Report> report_;
     std::optional<Progress> progress_;
-    bool asked_ = false; // to stop, by the trial or by a file in the folder
+    std::optional<NanGuard> guard_;
+    bool skipped_ = false; // the step that is judged last
+    bool asked_ = false;   // to stop, by the trial or by a file in the folder
     Length length_;
     Metadata classes_;
     Clock::time_point epoch_begin_, last_step_; // testing and saving are no part of the time of an epoch

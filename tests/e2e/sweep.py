@@ -35,7 +35,7 @@ class Sweep(job.JobTest):
                                        "--sweep", "lr=0.05,1e30", "--sweep", "batch-size=50,5000", "--depth", "1"))
             self.assertEqual(states(run), ["finished", "failed", "failed", "failed"])
             self.assertIn("are less than a mini-batch", results(run)[1]["note"])
-            self.assertIn("expected a finite loss", results(run)[2]["note"])
+            self.assertIn("expected finite values", results(run)[2]["note"])
             best = json.loads((run / "best.json").read_text())
             self.assertEqual(best["trial"], 1)
             self.assertEqual(best["validation_accuracy"], float(results(run)[0]["validation_accuracy"]))

@@ -1,0 +1,103 @@
+# Losses and gradients that are not finite, in whole trainings: what is said, what goes on, and that no file ever holds
+# a value that is not finite.
+import json
+import math
+import struct
+
+import job
+
+
+def program(name, ranks, *options):
+    command = [str(job.BUILD / name), *map(str, options)]
+    return command if ranks == 1 else [job.MPIEXEC, "-n", str(ranks), *command]
+
+
+def floats(path):
+    """The data of a safetensors file of ours as f32; those of another type are at the front, and few."""
+    _, size = job.tensor_header(path)
+    data = path.read_bytes()[-size:]
+    return struct.unpack(f"<{size // 4}f", data)
+
+
+class NotFinite(job.JobTest):
+    def assert_finite_files(self, run):
+        files = list(run.rglob("*.safetensors"))
+        for path in files:
+            self.assertTrue(all(map(math.isfinite, floats(path))), path)
+        return files
+
+    def fail_training(self, command, *words):
+        """It begins, and ends with one error."""
+        result = self.run_command(command)
+        errors = [line for line in result.err.splitlines() if line.startswith("error:")]
+        self.assertNotEqual(result.code, 0, command)
+        self.assertEqual(len(errors), 1, result.err)
+        for word in words:
+            self.assertIn(word, errors[0])
+        return result.out
+
+    def test_stop(self):
+        for ranks in job.rank_counts(1, 3):
+            run = self.runs / f"stop-{ranks}"
+            self.fail_training(job.train(ranks, *job.TINY, "--lr", "1e30", "--checkpoint-every", "1", "--run-name",
+                                         run.name), "expected finite values", "is --lr too large?", "--on-nan")
+            self.assertEqual(len(self.assert_finite_files(run)), len(job.losses(run)[-2:]))
+            self.assertTrue(all(map(math.isfinite, job.losses(run))))
+
+    def test_parameter_is_named(self):
+        model = self.train(1, "good", *job.TINY, "--steps", "0") / "model.safetensors"
+        header, size = job.tensor_header(model)
+        content = bytearray(model.read_bytes())
+        at = len(content) - size + header["block2.0.bn.bias"]["data_offsets"][0] + 4 * 5
+        content[at:at + 4] = struct.pack("<f", math.nan)
+        bad = self.folder / "bad.safetensors"
+        bad.write_bytes(content)
+        for ranks in job.rank_counts(1, 2):
+            run = self.runs / f"bad-{ranks}"
+            self.fail_training(job.train(ranks, *job.TINY, "--init", str(bad), "--run-name", run.name),
+                               "step 1:", "nan in parameter block2.0.bn.bias (value 5 of 8)")
+            self.assertEqual(self.assert_finite_files(run), [])
+
+    def angles(self, ranks, name, *options):
+        """Digits of which one has an angle so large that its squared error is no number."""
+        data = self.folder / "set"
+        if not data.exists():
+            self.succeed(program("make_digits", 1, data, "--per-class", 20, "--seed", 1))
+            table = (data / "angles.csv").read_text().splitlines()
+            table[77] = table[77].split(",")[0] + ",1e25"
+            (data / "angles.csv").write_text("\n".join(table) + "\n")
+        return program("train_digits_angles", ranks, "--data", data, "--epochs", 3, "--batch-size", 20, "--run-name",
+                       name, *options)
+
+    def test_skip(self):
+        skipped = {}
+        for ranks in job.rank_counts(1, 3):
+            run = self.runs / f"skip-{ranks}"
+            out = self.succeed(self.angles(ranks, run.name, "--on-nan", "skip"))
+            lines = [json.loads(line) for line in job.step_lines(run)]
+            self.assertEqual([line["step"] for line in lines], list(range(1, 28)))
+            skipped[ranks] = [line["step"] for line in lines if "skipped" in line]
+            self.assertEqual(len(skipped[ranks]), 3)  # once an epoch
+            self.assertEqual(out.count("the step is left out"), 3)
+            for line in lines:
+                self.assertEqual(line["loss"] is None, "skipped" in line)
+            self.assertEqual(len(self.assert_finite_files(run)), 3)
+            losses = [line["loss"] for line in lines if "skipped" not in line]
+            self.assertLess(losses[-1], 0.9 * losses[0])
+            self.assertTrue(all(math.isfinite(epoch["train_loss"]) for epoch in job.epoch_lines(run)[:3]))
+        self.assertEqual(len(set(map(str, skipped.values()))), 1)  # whatever the number of ranks
+
+    def test_rollback(self):
+        for ranks in job.rank_counts(1, 2):
+            run = self.runs / f"back-{ranks}"
+            out = self.fail_training(self.angles(ranks, run.name, "--on-nan", "rollback", "--checkpoint-every", "2"),
+                                     "expected finite values", "after 3 rollbacks in a row")
+            self.assertIn("attempt 3 of 3", out)
+            self.assertEqual(out.count("back to step"), 3)
+            steps = [json.loads(line)["step"] for line in job.step_lines(run)]
+            self.assertEqual(steps, list(range(1, len(steps) + 1)))
+            self.assertTrue(all(map(math.isfinite, job.losses(run))))
+            self.assert_finite_files(run)
+
+
+job.main()

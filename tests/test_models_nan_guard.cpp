@@ -1,0 +1,273 @@
+// A loss or gradients that are not finite: what is named, what is brought back, and when it is given up.
+#include "core/atomic_file.h"
+#include "core/checkpoint.h"
+#include "core/ops.h"
+#include "models/training_run.h"
+#include "par/thread_link.h"
+#include "tests/allocations.h"
+#include "tests/temp_dir.h"
+
+#include <cstring>
+#include <doctest/doctest.h>
+#include <fstream>
+#include <limits>
+
+namespace rg {
+namespace {
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN(), kInf = std::numeric_limits<float>::infinity();
+
+/// A network of two layers without a computation: gradients and statistics are functions of the step.
+struct Toy {
+    Parameters parameters;
+    OptimizerState optimizer;
+    Toy() {
+        parameters.add("conv.weight", {4, 3, 3, 5}, Parameters::Entry::Start::random);
+        parameters.add_state("bn", 3);
+        parameters.add("fc.bias", {7}, Parameters::Entry::Start::zeros);
+        parameters.allocate(1, Init::he);
+        optimizer = {{"optimizer.velocity", Tensor::zeros(parameters.values().shape())}};
+    }
+    const Parameters::Entry& conv() const { return parameters.entries()[0]; }
+    const Parameters::Entry& fc() const { return parameters.entries()[1]; }
+    /// What a step's forward and backward pass leave.
+    void compute(int64_t step) {
+        for (const auto& e : parameters.entries())
+            for (int64_t i = 0; i < e.gradient.numel(); ++i)
+                e.gradient.data<float>()[i] = float((i * 7 + step * 3) % 11) / 11;
+        for (const auto& s : parameters.states())
+            for (float& v : s.running.span<float>()) v = v * 0.5f + float(step);
+        ++parameters.batches_tracked;
+    }
+    void update() {
+        sgdm_update(parameters.values(), optimizer[0].value, parameters.gradients(), {.lr = 0.1f, .momentum = 0.9f});
+    }
+    /// Everything that a training changes, as bytes.
+    std::string bytes() const {
+        std::string all = cat(parameters.batches_tracked, " ");
+        for (const Tensor& t : {parameters.values(), parameters.state(), optimizer[0].value})
+            all.append(reinterpret_cast<const char*>(t.bytes_data()), size_t(t.bytes()));
+        return all;
+    }
+};
+
+/// One of many: it prints nothing.
+struct Quiet final : Trial {
+    bool alone() const override { return false; }
+};
+
+/// A run of 12 steps, 4 per epoch, with a checkpoint every 3. before(step, attempt) is where a step goes wrong.
+std::string train(const std::string& folder, OnNan policy, const std::function<void(Toy&, int64_t, int)>& before) {
+    RunOptions settings;
+    settings.runs = folder, settings.name = "run";
+    settings.checkpoint_every = 3, settings.keep = 100;
+    settings.on_nan = policy;
+    Options options("toy", "");
+    par::ThreadWorld world(1);
+    par::Group group(world.link(0));
+    Quiet trial;
+    Toy toy;
+    TrainingRun run("toy", settings, options, group, trial, {});
+    Position at = run.restore(toy.parameters, toy.optimizer);
+    run.begin(at, {12, 4}, {"a", "b"}, "toy");
+    std::array<int, 13> attempts{};
+    while (at.step < 12) {
+        run.begin_epoch(at);
+        while (at.batch < 4) {
+            const int64_t step = at.step + 1;
+            toy.compute(step);
+            if (before) before(toy, step, attempts[size_t(step)]++);
+            const Verdict verdict = run.judge(at, 1.0 / double(step));
+            if (verdict == Verdict::rolled_back) break;
+            if (verdict == Verdict::update) toy.update();
+            run.step(at, {10, 1.0 / double(step), 5, 0.1});
+            if (run.due(at)) run.save_checkpoint(at, toy.parameters, toy.optimizer);
+        }
+        if (at.batch == 4) run.end_epoch(at, {});
+        run.save_model(toy.parameters);
+        run.save_checkpoint(at, toy.parameters, toy.optimizer);
+    }
+    CHECK(run.end(at, false) == 0);
+    return toy.bytes();
+}
+
+/// Step lines of the metrics, which have no times.
+std::string steps_of(const std::string& folder) {
+    std::istringstream lines(read_file(folder + "/run/metrics.jsonl"));
+    std::string steps;
+    for (std::string line; std::getline(lines, line);)
+        if (line.starts_with("{\"step\"")) steps += line + "\n";
+    return steps;
+}
+
+} // namespace
+
+TEST_SUITE("models") {
+    TEST_CASE("on-nan stop: the tensor that went bad first is named, wherever in it the value is") {
+        Toy toy;
+        std::string warning;
+        Position at{.step = 11};
+        NanGuard guard(OnNan::stop, toy.parameters, toy.optimizer, at);
+        toy.compute(1);
+        for (const auto& e : toy.parameters.entries())
+            for (const int64_t i : {int64_t{0}, e.gradient.numel() / 2, e.gradient.numel() - 1})
+                for (const float bad : {kNan, kInf, -kInf})
+                    for (const bool gradient : {true, false}) {
+                        float& value = (gradient ? e.gradient : e.value).data<float>()[i];
+                        const float before = std::exchange(value, bad);
+                        const std::string error =
+                            error_of([&] { guard.judge(at, gradient ? 0.5 : double(kNan), warning); });
+                        CAPTURE(error);
+                        CHECK(contains(error, "step 12: "));
+                        CHECK(contains(error, cat("got ", bad, gradient ? " in gradient of " : " in parameter ", e.name,
+                                                  " (value ", i, " of ", e.shape.numel(), ")")));
+                        value = before;
+                        CHECK(guard.judge(at, 0.5, warning) == Verdict::update);
+                    }
+        for (const double loss : {double(kNan), double(kInf)})
+            CHECK(contains(error_of([&] { guard.judge(at, loss, warning); }), "as the loss, of finite gradients"));
+        // Backward comes to the last layer first; and a parameter was there before any gradient.
+        toy.conv().gradient.data<float>()[0] = toy.fc().gradient.data<float>()[6] = kNan;
+        CHECK(contains(error_of([&] { guard.judge(at, kNan, warning); }), "gradient of fc.bias (value 6"));
+        toy.conv().value.data<float>()[1] = kInf;
+        CHECK(contains(error_of([&] { guard.judge(at, kNan, warning); }), "inf in parameter conv.weight (value 1"));
+        CHECK(warning.empty());
+    }
+
+    TEST_CASE("on-nan: what is saved is finite, to the last running statistic") {
+        Toy toy;
+        const NanGuard guard(OnNan::stop, toy.parameters, toy.optimizer, {});
+        CHECK_NOTHROW(guard.check_values());
+        const Tensor running = toy.parameters.states()[0].running;
+        const std::tuple<float*, const char*> places[] = {
+            {toy.conv().value.data<float>() + 8, "parameter conv.weight (value 8"},
+            {toy.optimizer[0].value.data<float>() + toy.fc().offset, "optimizer.velocity of fc.bias (value 0"},
+            {running.data<float>(), "bn.running_mean"},
+            {running.data<float>() + 5, "bn.running_var"}};
+        for (const auto& [place, name] : places) {
+            const float before = std::exchange(*place, kInf);
+            CHECK(contains(error_of([&] { guard.check_values(); }), std::string("inf in ") + name));
+            *place = before;
+        }
+    }
+
+    TEST_CASE("on-nan skip: the step leaves nothing, and three in a row are the most") {
+        Toy toy;
+        std::string warning;
+        Position at{.step = 4};
+        NanGuard guard(OnNan::skip, toy.parameters, toy.optimizer, at);
+        toy.compute(5);
+        REQUIRE(guard.judge(at, 0.5, warning) == Verdict::update);
+        toy.update();
+        ++at.step;
+        for (int round = 0; round < 4; ++round) {
+            const std::string before = toy.bytes();
+            for (int bad = 0; bad < 3; ++bad, ++at.step) {
+                toy.compute(at.step + 1);
+                CHECK(toy.bytes() != before);
+                CHECK(guard.judge(at, kNan, warning) == Verdict::skip);
+                CHECK(contains(warning, cat("step ", at.step + 1, ": expected finite values, got nan as the loss")));
+                CHECK(toy.bytes() == before);
+            }
+            if (round == 3) break;
+            toy.compute(at.step + 1); // a good one between
+            CHECK(guard.judge(at, 0.5, warning) == Verdict::update);
+            toy.update();
+            ++at.step;
+        }
+        CHECK(contains(error_of([&] { guard.judge(at, kNan, warning); }), "after 3 steps in a row"));
+    }
+
+    TEST_CASE("on-nan rollback: everything is as at the checkpoint, three times without progress") {
+        Toy toy;
+        std::string warning;
+        Position at{.epoch = 2, .batch = 3, .step = 8, .loss_sum = 2, .correct = 3, .images = 4};
+        NanGuard guard(OnNan::rollback, toy.parameters, toy.optimizer, {});
+        const std::string start = toy.bytes();
+        toy.compute(8), toy.update();
+        guard.checkpoint(at);
+        const std::string kept = toy.bytes();
+        CHECK(kept != start);
+        const auto go = [&](int64_t steps) { // good steps, then a bad one
+            for (int64_t i = 0; i < steps; ++i, ++at.step, ++at.batch) {
+                toy.compute(at.step + 1);
+                REQUIRE(guard.judge(at, 0.5, warning) == Verdict::update);
+                toy.update();
+            }
+            toy.compute(at.step + 1);
+            toy.fc().gradient.data<float>()[2] = -kInf;
+            return guard.judge(at, 0.5, warning);
+        };
+        for (const int64_t steps : {4, 4, 2, 5, 5, 5}) { // bad at 13, 13, 11; then 13 is good
+            CAPTURE(steps);
+            CHECK(go(steps) == Verdict::rolled_back);
+            CHECK(toy.bytes() == kept);
+            CHECK(at.step == 8);
+            CHECK(at.epoch == 2);
+            CHECK(at.batch == 3);
+            CHECK(at.images == 4);
+        }
+        CHECK(contains(warning, "back to step 8, attempt 3 of 3"));
+        CHECK(contains(error_of([&] { go(5); }), "step 14: expected finite values, got -inf in gradient of fc.bias"));
+    }
+
+    TEST_CASE("on-nan: looking at a step allocates nothing") {
+        for (const OnNan policy : {OnNan::stop, OnNan::skip, OnNan::rollback}) {
+            Toy toy;
+            std::string warning;
+            Position at;
+            NanGuard guard(policy, toy.parameters, toy.optimizer, at);
+            toy.compute(1);
+            guard.judge(at, 0.5, warning);
+            const long before = allocations();
+            for (int i = 0; i < 3; ++i) guard.judge(at, 0.5, warning);
+            CHECK(allocations() == before);
+        }
+    }
+
+    TEST_CASE("on-nan: a run that is rolled back for a fault that passes is like one without the fault") {
+        TempDir whole, other;
+        const std::string expected = train(whole.path(), OnNan::stop, {});
+        // Before the first checkpoint, between two, and right after one; at the third attempt, too.
+        const std::string found = train(other.path(), OnNan::rollback, [](Toy& toy, int64_t step, int attempt) {
+            if ((step == 2 && attempt < 1) || (step == 8 && attempt < 3) || (step == 10 && attempt < 1))
+                toy.conv().gradient.data<float>()[step] = kNan;
+        });
+        CHECK(found == expected);
+        CHECK(steps_of(other.path()) == steps_of(whole.path()));
+        CHECK(read_file(other / "run/model.safetensors") == read_file(whole / "run/model.safetensors"));
+    }
+
+    TEST_CASE("on-nan: the last good checkpoint and model stay when a run is given up") {
+        for (const OnNan policy : {OnNan::stop, OnNan::skip, OnNan::rollback}) {
+            TempDir whole, dir;
+            train(whole.path(), OnNan::stop, {});
+            const std::string error = error_of([&] {
+                train(dir.path(), policy, [](Toy& toy, int64_t step, int) {
+                    if (step >= 8) toy.fc().gradient.data<float>()[0] = kNan;
+                });
+            });
+            CAPTURE(error);
+            CHECK(contains(error, "got nan in gradient of fc.bias (value 0 of 7)"));
+            const LoadedCheckpoint last = load_latest_checkpoint(dir / "run/checkpoint");
+            CHECK(last.warnings.empty());
+            CHECK(last.step == (policy == OnNan::skip ? 9 : 6)); // it leaves out steps 8, 9 and 10
+            const LoadedCheckpoint good = load_checkpoint(whole / "run/checkpoint/step-00000006.safetensors");
+            const Tensor &a = *last.state.find("conv.weight"), &b = *good.state.find("conv.weight");
+            if (policy != OnNan::skip) CHECK(std::memcmp(a.bytes_data(), b.bytes_data(), size_t(a.bytes())) == 0);
+        }
+    }
+
+    TEST_CASE("on-nan: an update that overflows is not saved") {
+        TempDir dir;
+        const auto overflow = [](Toy& toy, int64_t step, int) {
+            if (step == 9) toy.conv().value.data<float>()[4] = 3.3e38f, toy.conv().gradient.data<float>()[4] = -3e38f;
+        };
+        const std::string error = error_of([&] { train(dir.path(), OnNan::stop, overflow); });
+        CAPTURE(error);
+        CHECK(contains(error, "save: expected finite values, got inf in parameter conv.weight (value 4 of 180)"));
+        CHECK(load_latest_checkpoint(dir / "run/checkpoint").step == 8);
+    }
+}
+
+} // namespace rg
