@@ -53,6 +53,24 @@ def job_pids(pid):
     return found
 
 
+def interrupted(ranks):
+    """The exit codes after SIGTERM or SIGUSR1. MPICH's mpiexec makes a 0 of it now and then when it has passed the signal
+    on (seen with 4.0.2, also of programs that are not ours)."""
+    return [75] if ranks == 1 else [75, 0]
+
+
+def trainings(process):
+    """The ranks of train_cifar among what a process has started."""
+    found = []
+    for pid in job_pids(process.pid):
+        try:
+            if pathlib.Path(f"/proc/{pid}/comm").read_text() == "train_cifar\n":
+                found.append(pid)
+        except OSError:
+            pass  # it has ended meanwhile
+    return found
+
+
 def kill_job(process):
     """SIGKILL to a job: mpiexec, its helpers and all ranks at once."""
     for pid in job_pids(process.pid):

@@ -1,4 +1,5 @@
 # Runs that are killed or asked to stop go on with the same bits as one that ran through.
+import json
 import os
 import shutil
 import signal
@@ -19,6 +20,15 @@ def checkpoints(run):
 
 def newest_checkpoint(run):
     return run / "checkpoint" / f"step-{checkpoints(run)[-1]:08}.safetensors"
+
+
+def values(run, name):
+    return [json.loads(line)[name] for line in job.step_lines(run)]
+
+
+def largest(run, other, name):
+    """The largest relative difference of a step."""
+    return max(abs(a - b) / abs(b) for a, b in zip(values(run, name), values(other, name), strict=True))
 
 
 class Resume(job.JobTest):
@@ -50,10 +60,14 @@ class Resume(job.JobTest):
         self.assertIn(f"at step {checkpoints(run)[-1]}\n", self.resume(ranks, run))
         self.assert_same(run, whole)
 
-    def stopped_and_resumed(self, ranks, whole, number):
-        """The signal goes to the single process, or to mpiexec, which passes it on to the ranks."""
-        run, result = self.interrupt(ranks, "stopped", lambda process: os.kill(process.pid, number))
-        self.assertEqual(result.code, 0, result.err)
+    def stopped_and_resumed(self, ranks, whole, number, to_rank=None):
+        """The signal goes to the single process, or to mpiexec, which passes it on to the ranks; or to one rank."""
+        def send(process):
+            os.kill(process.pid if to_rank is None else job.trainings(process)[to_rank], number)
+
+        run, result = self.interrupt(ranks, f"stopped-{number}-{to_rank}", send)
+        codes = [0] if number == signal.SIGINT else job.interrupted(ranks if to_rank is None else 1)
+        self.assertIn(result.code, codes, result.err)
         self.assertIn(f"stopped after step {checkpoints(run)[-1]};", result.out)
         self.resume(ranks, run)
         self.assert_same(run, whole)
@@ -61,14 +75,41 @@ class Resume(job.JobTest):
     def test_one_rank(self):
         whole = self.train(1, "whole", *OPTIONS)
         self.killed_and_resumed(1, whole)
-        self.stopped_and_resumed(1, whole, signal.SIGINT)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+            self.stopped_and_resumed(1, whole, number)
         self.damaged_and_resumed(whole)
 
     @unittest.skipUnless(job.MPIEXEC, "no mpiexec")
     def test_two_ranks(self):
         whole = self.train(2, "whole", *OPTIONS)
         self.killed_and_resumed(2, whole)
-        self.stopped_and_resumed(2, whole, signal.SIGTERM)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+            self.stopped_and_resumed(2, whole, number)
+        self.stopped_and_resumed(2, whole, signal.SIGUSR1, to_rank=1)
+
+    @unittest.skipUnless(job.MPIEXEC, "no mpiexec")
+    def test_other_number_of_ranks(self):
+        # Batch statistics over all ranks: the same training up to rounding. It is stopped in the middle of an epoch.
+        options = [*job.TINY, "--sync-bn", "--schedule", "cosine", "--seed", "7", "--epochs", "3"]
+        straight = self.train(3, "straight", *options, "--lr", "0.001")
+        run = self.train(2, "two-three", *options, "--lr", "0.001", "--steps", "27")
+        self.succeed(job.train(3, "--resume", "--run-name", run.name, "--steps", "-1"))
+        self.assertLess(largest(run, straight, "loss"), 3e-4)
+        self.assertEqual(values(run, "lr"), values(straight, "lr"))
+        self.assertEqual(len(values(run, "loss")), 60)
+
+        # With a rate at which no weight changes, a step's loss and how many it had right tell which images it saw.
+        options += ["--lr", "1e-30", "--l2", "0"]
+        straight = self.train(3, "order-straight", *options)
+        run = self.train(2, "order", *options, "--steps", "27")
+        self.succeed(job.train(3, "--resume", "--run-name", run.name, "--steps", "-1"))
+        self.assertLess(largest(run, straight, "loss"), 1e-5)
+        self.assertEqual(values(run, "accuracy"), values(straight, "accuracy"))
+        steps = values(straight, "loss")
+        gaps = [abs(a - b) / a for i, a in enumerate(steps) for b in steps[:i]]
+        self.assertGreater(sorted(gaps)[len(gaps) // 100], 1e-4)  # the measure can tell
+        other = self.train(3, "order-other", *options, "--seed", "8", "--init", str(run / "model.safetensors"))
+        self.assertNotEqual(values(other, "accuracy"), values(straight, "accuracy"))
 
     def damaged_and_resumed(self, whole):
         run, _ = self.interrupt(1, "damaged", job.kill_job)
