@@ -1,0 +1,144 @@
+# tools/run.sh: trainings whose ranks are killed at random, between steps and while they write, end with the bits of one
+# that ran through; what must not be started again is not.
+#
+# KILLS sets the number of kills, SEED when they come.
+import os
+import pathlib
+import random
+import signal
+import time
+
+import job
+
+RUN_SH = pathlib.Path(__file__).resolve().parents[2] / "tools" / "run.sh"
+KILLS, SEED = int(os.environ.get("KILLS", "3")), int(os.environ.get("SEED", "1"))
+RANKS = 2 if job.MPIEXEC else 1
+OPTIONS = ["--width", "8", "--depth", "1", "--epochs", "4", "--checkpoint-every", "2", "--seed", "7"]
+STEPS = 80
+
+
+def run_sh(restarts, *command):
+    return ["sh", str(RUN_SH), "--max-restarts", str(restarts), "--", *command]
+
+
+def steps_done(run):
+    try:
+        return (run / "metrics.jsonl").read_text().count('"step"')
+    except FileNotFoundError:
+        return 0
+
+
+def is_writing(run):
+    try:
+        return any(".tmp-" in name for name in os.listdir(run / "checkpoint"))
+    except FileNotFoundError:
+        return False
+
+
+def kill(pids):
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+
+class Restart(job.JobTest):
+    def kill_once(self, kind, name, chance):
+        """A training under run.sh that is killed once. Its folder, and whether the kill has cut a write; None if it
+        ended before."""
+        run = self.runs / name
+        process = self.start(run_sh(2, *job.train(RANKS, *OPTIONS, "--run-name", name)))
+        after = chance.randrange(STEPS - 10)
+        if not self.wait_for(process, lambda: steps_done(run) >= after):
+            return None
+        children = job.job_pids(process.pid)[1:]
+        ranks = job.trainings(process)
+        if kind == "write" and not self.wait_for(process, lambda: is_writing(run)):
+            return None
+        if kind != "write":
+            time.sleep(chance.random() * 0.03)
+        kill([chance.choice(ranks)] if kind == "rank" else children)
+        cut = is_writing(run)
+        result = self.finish(process)
+        self.assertEqual(result.code, 0, result.err)
+        return (run, cut) if "restart 1 of 2" in result.err else None
+
+    def test_kills(self):
+        chance = random.Random(SEED)
+        whole = self.train(RANKS, "whole", *OPTIONS)
+        self.assertEqual(len(job.step_lines(whole)), STEPS)
+        done, cuts = {"rank": 0, "all": 0, "write": 0}, 0
+        begin = time.monotonic()
+        for i in range(KILLS):
+            kind = list(done)[i % 3]
+            for attempt in range(5):
+                killed = self.kill_once(kind, f"{kind}-{i}-{attempt}", chance)
+                if killed:
+                    break
+            self.assertTrue(killed, "5 trainings ended before they could be killed")
+            run, cut = killed
+            self.assertEqual((run / "model.safetensors").read_bytes(), (whole / "model.safetensors").read_bytes(), run)
+            self.assertEqual(job.step_lines(run), job.step_lines(whole), run)
+            self.assertEqual(job.epoch_lines(run), job.epoch_lines(whole), run)
+            done[kind] += 1
+            cuts += cut
+        print(f"{KILLS} of {KILLS} killed trainings on {RANKS} ranks ended with the same bits: {done}, of which {cuts} "
+              f"left a checkpoint half written; {time.monotonic() - begin:.0f} s", flush=True)
+
+    def test_killed_before_its_first_checkpoint(self):
+        start = self.train(1, "start", *job.TINY, "--steps", "0", "--seed", "3")
+        # 100 steps per epoch, so that there is time to kill it before the first one ends.
+        options = [*job.TINY, "--batch-size", "10", "--epochs", "2", "--init", str(start / "model.safetensors")]
+        whole = self.train(1, "whole", *options)
+        for name, steps in (("early", 3), ("late", 103)):  # the second begins with --init, and goes on without
+            process = self.start(run_sh(1, *job.train(1, *options, "--run-name", name)))
+            self.assertTrue(self.wait_for(process, lambda: steps_done(self.runs / name) >= steps))
+            kill(job.job_pids(process.pid)[1:])
+            result = self.finish(process)
+            self.assertEqual(result.code, 0, result.err)
+            self.assertIn("from its beginning" if steps == 3 else "from its last checkpoint", result.err)
+            self.assertEqual((self.runs / name / "model.safetensors").read_bytes(),
+                             (whole / "model.safetensors").read_bytes())
+
+    def test_gives_up(self):
+        run = self.runs / "again"
+        process = self.start(run_sh(1, *job.train(RANKS, *OPTIONS, "--epochs", "1000", "--run-name", run.name)))
+        for steps in (10, 20):
+            self.assertTrue(self.wait_for(process, lambda: steps_done(run) >= steps))
+            ranks = job.trainings(process)
+            kill(ranks)
+            self.assertTrue(self.wait_for(process, lambda: not set(ranks) & set(job.job_pids(process.pid))) or
+                            steps == 20)
+        result = self.finish(process)
+        self.assertNotIn(result.code, (0, 75))
+        self.assertIn("after 1 restarts", result.err)
+
+    def test_not_started_again(self):
+        # Options and files that cannot be; what a person or a batch system has stopped.
+        for wrong in (["--width", "0"], ["--data", "nowhere"], ["--resume", "--run-name", "never"]):
+            result = self.run_command(run_sh(5, *job.train(RANKS, *OPTIONS, *wrong)))
+            self.assertEqual((result.code, "restart 1" in result.err), (1, False), result.err)
+        for number, code in ((signal.SIGTERM, 75), (signal.SIGUSR1, 75)):
+            run = self.runs / f"signal-{number}"
+            process = self.start(run_sh(5, *job.train(RANKS, *OPTIONS, "--epochs", "1000", "--run-name", run.name)))
+            self.assertTrue(self.wait_for(process, lambda: steps_done(run) >= 5))
+            os.kill(process.pid, number)
+            result = self.finish(process)
+            self.assertEqual((result.code, result.err), (code, ""))
+            self.assertIn("stopped after step", result.out)
+        run = self.runs / "asked"
+        process = self.start(run_sh(5, *job.train(RANKS, *OPTIONS, "--epochs", "1000", "--run-name", run.name)))
+        self.assertTrue(self.wait_for(process, lambda: steps_done(run) >= 5))
+        (run / "stop").touch()
+        self.assertEqual(self.finish(process).code, 0)
+
+    def test_usage(self):
+        for wrong in (["--max-restarts", "many", "--", "true"], ["true"], ["--"], ["--", "true", "--resume"]):
+            result = self.run_command(["sh", str(RUN_SH), *wrong])
+            self.assertEqual(result.code, 2, wrong)
+            self.assertTrue(result.err.startswith("usage: "), result.err)
+        self.assertEqual(self.run_command(["sh", str(RUN_SH), "--", "true"]), (0, "", ""))
+
+
+job.main()

@@ -1,0 +1,108 @@
+#!/bin/sh
+# Runs a training to its end: when it crashes, it is started again, and goes on from its last checkpoint.
+#
+#   tools/run.sh --max-restarts 5 -- mpiexec -n 4 ./train_cifar --epochs 50
+#
+# The command is a training program, with or without mpiexec; the options that a restart needs are added (--run-name,
+# --resume) or left out (--init). The exit status is that of the last attempt. These are not started again:
+#
+#   0   done, or stopped by a person (Ctrl-C, a stop request)
+#   75  interrupted by SIGTERM or SIGUSR1, with a checkpoint; both are passed on when this script gets them
+#   1   if it failed before its first step: a wrong option, no data
+#
+# So a job of a batch system can end in: tools/run.sh ... || [ $? -ne 75 ] || scontrol requeue "$SLURM_JOB_ID"
+set -u
+
+usage() {
+    echo "usage: run.sh [--max-restarts N] -- COMMAND...; $1" >&2
+    exit 2
+}
+
+max_restarts=3
+if [ "${1-}" = --max-restarts ]; then
+    [ $# -gt 1 ] || usage "a number is missing"
+    max_restarts=$2
+    shift 2
+fi
+case $max_restarts in *[!0-9]* | '') usage "expected a number of restarts, got \"$max_restarts\"" ;; esac
+[ "${1-}" = -- ] || usage "expected -- before the command, got \"${1-}\""
+shift
+[ $# -gt 0 ] || usage "expected a command"
+
+runs=runs name='' resume='' last=''
+for word do
+    case $last in
+    --runs) runs=$word ;;
+    --run-name) name=$word ;;
+    esac
+    case $word in
+    --runs=*) runs=${word#*=} ;;
+    --run-name=*) name=${word#*=} ;;
+    --resume) resume=1 ;;
+    esac
+    last=$word
+done
+if [ -z "$name" ]; then
+    [ -z "$resume" ] || usage "--resume needs the --run-name of the run"
+    name=run-$(date +%Y%m%d-%H%M%S)-$$
+    set -- "$@" --run-name "$name"
+fi
+run=$runs/$name
+existed=''
+[ ! -e "$run" ] || existed=1
+
+# Every attempt that comes to its first step replaces this file.
+began() { ls -i "$run/config.json" 2>/dev/null; }
+has_checkpoint() { ls "$run"/checkpoint/step-*.safetensors >/dev/null 2>&1; }
+
+child='' stopped=''
+pass_on() {
+    stopped=interrupted
+    [ -z "$child" ] || kill -TERM "$child" 2>/dev/null
+}
+trap pass_on TERM USR1
+trap 'stopped=asked' INT # a terminal sends it to the training, too
+
+restarts=0
+while :; do
+    before=$(began)
+    "$@" &
+    child=$!
+    wait "$child"
+    code=$?
+    while kill -0 "$child" 2>/dev/null; do # a signal has ended the wait, not the training
+        wait "$child"
+        code=$?
+    done
+    child=''
+    # Signals that it passes on make MPICH's mpiexec forget exit codes now and then: the run itself knows better.
+    if [ "$code" -eq 0 ] && [ "$stopped" = interrupted ] && grep -q '"state": "stopped"' "$run/report.html"; then
+        code=75
+    fi
+    case $code in 0 | 75) exit "$code" ;; esac
+    if [ -n "$stopped" ] || { [ "$code" -eq 1 ] && [ "$(began)" = "$before" ]; }; then exit "$code"; fi
+    if [ "$restarts" -ge "$max_restarts" ]; then
+        echo "run.sh: exit status $code, after $restarts restarts; $run" >&2
+        exit "$code"
+    fi
+    restarts=$((restarts + 1))
+    if has_checkpoint; then
+        last=''
+        for word do # the same words, but for what begins a run
+            shift
+            case $word in
+            --init | --init=* | --resume) ;;
+            *) [ "$last" = --init ] || set -- "$@" "$word" ;;
+            esac
+            last=$word
+        done
+        set -- "$@" --resume
+        from="from its last checkpoint"
+    else
+        [ -n "$existed" ] || rm -rf "$run"
+        from="from its beginning"
+    fi
+    echo "run.sh: exit status $code; restart $restarts of $max_restarts, $from; $run" >&2
+    sleep 1 # what is left of it may be about to end
+    [ -z "$stopped" ] || exit "$code"
+done
