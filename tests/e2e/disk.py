@@ -1,0 +1,99 @@
+# Disks that are full, files that may not grow, folders that cannot be written: an error that says so, and the last
+# good checkpoint is there, is whole, and leads to the same bits when there is room again.
+import os
+import resource
+import shutil
+import subprocess
+import unittest
+
+import job
+
+# So wide that a checkpoint is the largest file.
+OPTIONS = ["--width", "16", "--depth", "1", "--seed", "5", "--checkpoint-every", "5"]
+MORE = ["--resume", "--steps", "40"]
+NOBODY = 65534
+
+
+def can_mount():
+    return shutil.which("unshare") and subprocess.run(
+        ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", "mount -t tmpfs none /mnt"],
+        capture_output=True).returncode == 0
+
+
+class Disk(job.JobTest):
+    def setUp(self):
+        super().setUp()
+        self.run_folder = self.train(1, "run", *OPTIONS, "--steps", "20")
+
+    def fails(self, command, *words, **how):
+        result = subprocess.run(command, cwd=self.folder, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                                timeout=job.LIMIT, **how)
+        errors = [line for line in result.stderr.splitlines() if line.startswith("error:")]
+        self.assertEqual((result.returncode, len(errors)), (1, 1), result)
+        for word in words:
+            self.assertIn(word, errors[0])
+
+    def goes_on(self, steps=40):
+        """What is there resumes, with the bits of a run that nothing has happened to."""
+        whole = self.train(1, "whole", *OPTIONS, "--steps", str(steps))
+        out = self.succeed(job.train(1, "--run-name", "run", "--resume", "--steps", str(steps)))
+        self.assertNotIn("warning", out)
+        self.assertEqual((self.run_folder / "model.safetensors").read_bytes(),
+                         (whole / "model.safetensors").read_bytes())
+        self.assertEqual(job.step_lines(self.run_folder), job.step_lines(whole))
+        self.assertEqual(list(self.run_folder.rglob("*.tmp-*")), [])
+
+    def test_a_file_may_not_grow(self):
+        # Every file fits but the checkpoints. Left alone, SIGXFSZ ends the process without a word.
+        limit = min(path.stat().st_size for path in (self.run_folder / "checkpoint").iterdir()) - 100
+        self.assertLess(max(path.stat().st_size for path in self.run_folder.iterdir() if path.is_file()), limit - 20000)
+        # The limit comes while it trains: MPI's own files are large, too.
+        process = self.start(job.train(1, "--run-name", "run", "--resume", "--steps", "100000"))
+        metrics = self.run_folder / "metrics.jsonl"
+        self.assertTrue(self.wait_for(process, lambda: metrics.read_text().count('"step"') > 30))
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (limit, limit))
+        result = self.finish(process)
+        self.assertEqual((result.code, len(result.err.splitlines())), (1, 1), result)
+        for word in ("File too large", "checkpoint/step-", "untouched"):
+            self.assertIn(word, result.err)
+        last = max(int(path.stem[5:]) for path in (self.run_folder / "checkpoint").glob("step-*.safetensors"))
+        self.assertGreaterEqual(last, 30)
+        self.goes_on(last + 10)
+
+    @unittest.skipUnless(can_mount(), "may not mount a tmpfs")
+    def test_a_full_disk(self):
+        # The run moves to a small disk, on which a third checkpoint does not fit, and back.
+        size = sum(path.stat().st_size for path in self.run_folder.rglob("*") if path.is_file())
+        script = f"""
+            mkdir small && mount -t tmpfs -o size={size // 1024 + 78}k none small && cp -r runs/run small/ || exit 99
+            "$@" --runs small; code=$?
+            cp -r small/run runs/back && exit $code"""
+        self.fails(["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script, "sh",
+                    *job.train(1, "--run-name", "run", *MORE)], "No space left on device")
+        shutil.rmtree(self.run_folder)
+        (self.runs / "back").rename(self.run_folder)
+        self.goes_on()
+
+    def test_a_folder_that_cannot_be_written(self):
+        # Root may write anything: then it is someone else who trains.
+        root = os.geteuid() == 0
+        how = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if root else {}
+        if root:
+            self.folder.chmod(0o755)
+            try:
+                subprocess.run([str(job.BUILD / "inspect"), "--help"], stdout=subprocess.DEVNULL, check=True, **how)
+            except (OSError, subprocess.CalledProcessError):
+                self.skipTest("nobody but root can run the programs")
+        folders = [self.run_folder, self.run_folder / "checkpoint"]
+        for folder in folders:
+            folder.chmod(0o555)
+        self.addCleanup(lambda: [folder.chmod(0o755) for folder in folders])
+        before = {path: path.read_bytes() for path in self.run_folder.rglob("*") if path.is_file()}
+        self.fails(job.train(1, "--run-name", "run", *MORE), "Permission denied", str(self.run_folder.name), **how)
+        self.assertEqual({path: path.read_bytes() for path in self.run_folder.rglob("*") if path.is_file()}, before)
+        for folder in folders:
+            folder.chmod(0o755)
+        self.goes_on()
+
+
+job.main()
