@@ -20,13 +20,23 @@ std::string right_aligned(const std::string& text, size_t width) {
 
 } // namespace
 
+Confusion::Confusion(const data::ImageSet& set, std::span<const Prediction> predictions) : Confusion(set.classes) {
+    RG_CHECK(int64_t(predictions.size()) == set.count, "confusion: expected a prediction for each of ", set.count,
+             " images, got ", predictions.size());
+    for (size_t i = 0; i < predictions.size(); ++i) {
+        RG_CHECK(size_t(predictions[i].label) < classes_.size(), "confusion: expected a label below ", classes_.size(),
+                 ", got ", predictions[i].label, " (image ", i, ")");
+        add(set.labels[i], size_t(predictions[i].label));
+    }
+}
+
 bool Confusion::empty() const {
     return std::all_of(counts_.begin(), counts_.end(), [](int64_t n) { return n == 0; });
 }
 
 int64_t Confusion::row_sum(size_t i) const {
-    const auto row = counts_.begin() + std::ptrdiff_t(i * classes_.size());
-    return std::accumulate(row, row + std::ptrdiff_t(classes_.size()), int64_t{0});
+    const auto counts = row(i);
+    return std::accumulate(counts.begin(), counts.end(), int64_t{0});
 }
 
 std::pair<int64_t, int64_t> Confusion::sums() const {

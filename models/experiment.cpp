@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <iostream>
+#include <optional>
 
 using namespace rg;
 
@@ -53,17 +54,19 @@ std::vector<Settings> table_of(const ExperimentSettings& s) {
 }
 
 /// What rank 0 does, while it and the others train.
-void control(par::TaskPool& pool, const std::string& folder, const Trials& trials) {
-    std::vector<TrialRow> rows = run_trials(pool, folder, trials);
+void control(par::TaskPool& pool, RunFolder& folder, const Trials& trials) {
+    TrialsRun run(folder, trials);
+    run_trials(pool, run);
     if (stop_requested()) {
-        std::cout << "stopped; --resume goes on; " << folder << std::endl;
+        std::cout << "stopped; --resume goes on; " << folder.path() << std::endl;
         return;
     }
+    std::vector<TrialRow> rows = run.rows;
     std::stable_sort(rows.begin(), rows.end(),
                      [](const TrialRow& a, const TrialRow& b) { return a.accuracy() > b.accuracy(); });
     std::cout << "\nbest first:\n";
     for (const TrialRow& row : rows) std::cout << line_of(row) << "\n";
-    std::cout << folder << "/results.csv" << std::endl;
+    std::cout << folder.path() << "/results.csv" << std::endl;
 }
 
 int experiment(par::Group& group, const std::vector<std::string>& typed, bool resumed = false) {
@@ -91,12 +94,12 @@ int experiment(par::Group& group, const std::vector<std::string>& typed, bool re
     check_trials(trials);
     install_stop_signals();
 
-    std::string folder;
+    std::optional<RunFolder> folder; // rank 0 alone has one
     if (group.rank() == 0)
-        folder = open_trials_folder(s.runs, s.run_name, "experiment", s.resume, typed, group.size(), options);
+        folder.emplace(open_trials_folder(s.runs, s.run_name, "experiment", s.resume, typed, group.size(), options));
     par::run_task_pool(
-        group.link(), trial_functions(), [&](par::TaskPool& pool) { control(pool, folder, trials); },
-        folder + "/journal.jsonl");
+        group.link(), trial_functions(), [&](par::TaskPool& pool) { control(pool, *folder, trials); },
+        folder ? folder->path() + "/journal.jsonl" : "");
     return stopped_exit_code(group);
 }
 

@@ -3,21 +3,22 @@
 
 #include "core/atomic_file.h"
 #include "core/plan.h"
+#include "models/confusion.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <numeric>
 
 namespace rg {
 namespace {
 
 constexpr std::string_view kTemplate =
-#include "report_template.h" // models/report.html as a string literal
+#include "report_template.h" // models/report/ as a string literal
     ;
-constexpr std::string_view kNoData = ">null</script>"; // where the template has its data
+// Where the template has its data, which are null.
+constexpr std::string_view kBeforeData = "type=\"application/json\">", kAfterData = "</script>";
 
 Json rounded(double value) {
     char text[32];
@@ -46,9 +47,9 @@ std::string base64(std::span<const uint8_t> bytes) {
 } // namespace
 
 std::string report_page(const Json& data) {
-    const size_t at = kTemplate.find(kNoData);
-    RG_CHECK(at != std::string_view::npos, "report: expected a template with ", kNoData, ", got one without");
-    std::string page(kTemplate.substr(0, at + 1));
+    const size_t at = kTemplate.find(kBeforeData);
+    RG_CHECK(at != std::string_view::npos, "report: expected a template with ", kBeforeData, ", got one without");
+    std::string page(kTemplate.substr(0, at + kBeforeData.size()));
     // No text in the data can end the script element, or begin a comment: JSON has another way to write this letter.
     for (const char c : data.dump()) {
         if (c == '<')
@@ -56,33 +57,26 @@ std::string report_page(const Json& data) {
         else
             page += c;
     }
-    page += kTemplate.substr(at + kNoData.find('<'));
+    page += kTemplate.substr(kTemplate.find(kAfterData, at));
     return page;
 }
 
-Report::Report(const RunFolder& folder, Json config) : path_(folder.report_path()) {
-    run_.set("name", std::filesystem::path(folder.path()).filename().string()).set("config", std::move(config));
-    reread(folder);
+Json read_report(const std::string& path) {
+    const std::string page = read_file(path);
+    const size_t begin = page.find(kBeforeData), end = page.find(kAfterData, begin);
+    RG_CHECK(end != std::string::npos, "report: expected a page with data, got one without (", path, ")");
+    const size_t from = begin + kBeforeData.size();
+    return Json::parse(std::string_view(page).substr(from, end - from), path);
 }
 
-void Report::reread(const RunFolder& folder) {
-    steps_.clear(), epochs_.clear();
-    steps_per_point_ = 1;
-    std::error_code error;
-    if (!std::filesystem::exists(folder.metrics_path(), error)) return;
-    const std::string text = read_file(folder.metrics_path());
-    for (size_t begin = 0, end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1)
-        add(Json::parse(std::string_view(text).substr(begin, end - begin), folder.metrics_path()));
-}
-
-void Report::add(const Json& line) {
+void Metrics::add(const Json& line) {
     const Json *step = line.find("step"), *epoch = line.find("epoch");
     if (!step) {
         epochs_.push_back(line);
         return;
     }
     if (steps_.empty() || steps_.back().count == steps_per_point_) {
-        if (steps_.size() == kReportSteps) join_neighbours();
+        if (steps_.size() == points_) join_neighbours();
         steps_.push_back({});
     }
     Steps& last = steps_.back();
@@ -94,7 +88,15 @@ void Report::add(const Json& line) {
     ++last.count;
 }
 
-void Report::join_neighbours() {
+void Metrics::add_file(const std::string& path) {
+    std::error_code error;
+    if (!std::filesystem::exists(path, error)) return;
+    const std::string text = read_file(path);
+    for (size_t begin = 0, end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1)
+        add(Json::parse(std::string_view(text).substr(begin, end - begin), path));
+}
+
+void Metrics::join_neighbours() {
     for (size_t i = 0; i < steps_.size() / 2; ++i) {
         const Steps &a = steps_[2 * i], &b = steps_[2 * i + 1];
         steps_[i] = {b.step, b.epoch, a.count + b.count, a.loss + b.loss, a.accuracy + b.accuracy, b.lr};
@@ -103,7 +105,7 @@ void Report::join_neighbours() {
     steps_per_point_ *= 2;
 }
 
-Json Report::Steps::line() const {
+Json Metrics::Steps::line() const {
     return Json::object()
         .set("step", step)
         .set("epoch", epoch)
@@ -112,16 +114,26 @@ Json Report::Steps::line() const {
         .set("lr", rounded(lr));
 }
 
-Json Report::run() const {
-    Json::Array metrics;
+Json::Array Metrics::lines() const {
+    Json::Array lines;
     size_t epoch = 0;
     for (const Steps& steps : steps_) { // in the order of metrics.jsonl: an epoch after its last step
         while (epoch < epochs_.size() && number(epochs_[epoch], "epoch") < double(steps.epoch))
-            metrics.push_back(epochs_[epoch++]);
-        metrics.push_back(steps.line());
+            lines.push_back(epochs_[epoch++]);
+        lines.push_back(steps.line());
     }
-    metrics.insert(metrics.end(), epochs_.begin() + std::ptrdiff_t(epoch), epochs_.end());
-    return Json(run_).set("metrics", std::move(metrics));
+    lines.insert(lines.end(), epochs_.begin() + std::ptrdiff_t(epoch), epochs_.end());
+    return lines;
+}
+
+Report::Report(const RunFolder& folder, Json config) : path_(folder.report_path()) {
+    run_.set("name", std::filesystem::path(folder.path()).filename().string()).set("config", std::move(config));
+    metrics_.add_file(folder.metrics_path());
+}
+
+void Report::reread(const RunFolder& folder) {
+    metrics_ = Metrics(kSteps);
+    metrics_.add_file(folder.metrics_path());
 }
 
 void Report::write(const std::string& state) {
@@ -129,42 +141,34 @@ void Report::write(const std::string& state) {
     write_file_atomic(path_, report_page(Json::object().set("runs", Json::array().push(run()))));
 }
 
-Json report_network(const Parameters& parameters, const Plan& plan) {
+Json report_network(const Parameters& parameters, const Plan* plan) {
     Json tensors = Json::array();
     for (const Parameters::Entry& entry : parameters.entries()) {
         const std::span<const int64_t> extents = entry.shape.extents();
         tensors.push(Json::array().push(entry.name).push(Json::Array(extents.begin(), extents.end())));
     }
-    return Json::object()
-        .set("parameters", parameters.count())
-        .set("parameter_bytes", parameters.values().bytes())
-        .set("planned_bytes", plan.bytes())
-        .set("unshared_bytes", plan.bytes_unshared())
-        .set("tensors", std::move(tensors));
+    Json network = Json::object()
+                       .set("parameters", parameters.count())
+                       .set("parameter_bytes", parameters.values().bytes())
+                       .set("tensors", std::move(tensors));
+    if (plan) network.set("planned_bytes", plan->bytes()).set("unshared_bytes", plan->bytes_unshared());
+    return network;
 }
 
 Json report_confusion(const data::ImageSet& set, std::span<const Prediction> predictions, size_t examples) {
-    RG_CHECK(int64_t(predictions.size()) == set.count, "report_confusion: expected a prediction for each of ",
-             set.count, " images, got ", predictions.size());
-    const size_t classes = set.classes.size();
-    std::vector<int64_t> counts(classes * classes);
+    const Confusion confusion(set, predictions);
     std::vector<size_t> wrong;
-    for (size_t i = 0; i < predictions.size(); ++i) {
-        const size_t truth = size_t(set.labels[i]), seen = size_t(predictions[i].label);
-        RG_CHECK(seen < classes, "report_confusion: expected a label below ", classes, ", got ", predictions[i].label,
-                 " (image ", i, ")");
-        ++counts[truth * classes + seen];
-        if (truth != seen) wrong.push_back(i);
-    }
+    for (size_t i = 0; i < predictions.size(); ++i)
+        if (set.labels[i] != predictions[i].label) wrong.push_back(i);
     // A network gone bad scores NaN, which is above and below nothing; it sorts last.
     const auto score = [&](size_t i) { return std::isnan(predictions[i].score) ? -1.0f : predictions[i].score; };
     std::stable_sort(wrong.begin(), wrong.end(), [&](size_t a, size_t b) { return score(a) > score(b); });
     wrong.resize(std::min(wrong.size(), examples));
 
     Json rows = Json::array(), mistakes = Json::array();
-    for (size_t i = 0; i < classes; ++i) {
-        const auto row = counts.begin() + std::ptrdiff_t(i * classes);
-        rows.push(Json::Array(row, row + std::ptrdiff_t(classes)));
+    for (size_t i = 0; i < set.classes.size(); ++i) {
+        const auto row = confusion.row(i);
+        rows.push(Json::Array(row.begin(), row.end()));
     }
     for (const size_t i : wrong)
         mistakes.push(Json::object()

@@ -7,20 +7,19 @@
 #include "core/atomic_file.h"
 #include "core/context.h"
 #include "core/cpu/thread_pool.h"
-#include "core/ops.h"
 #include "models/cifar_net.h"
 #include "models/confusion.h"
-#include "models/data_parallel.h"
 #include "models/programs.h"
-#include "models/run_folder.h"
 #include "models/signals.h"
 #include "models/state_dict.h"
 #include "models/trials.h"
 #include "par/session.h"
+#include "par/thread_link.h"
 
 #include <algorithm>
 #include <cmath>
 #include <iostream>
+#include <optional>
 
 using namespace rg;
 
@@ -67,60 +66,49 @@ void choose_width(const Trials& trials, Settings& settings) {
     settings.emplace_back("width", cat(std::lround(16 / std::sqrt(std::max(1.0, std::atof(depth.c_str()))))));
 }
 
-/// The whole test set, on this rank.
-Confusion test(const std::string& model, const data::ImageSet& set) {
+/// What a model sees in the whole test set, on this rank alone.
+Score test(const std::string& model, const data::ImageSet& set) {
     const TensorFile file = load_tensors(model);
     CifarNet net(infer_network(file));
     load_state_dict(net.parameters, file);
     ThreadPool pool(available_cores());
     const Context context{.threads = &pool};
     const ContextScope scope(context);
-    Confusion confusion(set.classes);
-    const data::Augmenter view(set.height, set.width, set.channels, {}, data::kCifar10);
-    for (int64_t begin = 0; begin < set.count; begin += kEvaluationBatch) {
-        const int64_t n = std::min(kEvaluationBatch, set.count - begin);
-        const Tensor x = Tensor::on_host({n, set.height, set.width, set.channels});
-        parallel(n, [&](int64_t i) {
-            view.apply(set.image(begin + i), 0, 0, begin + i, x.data<float>() + i * set.image_bytes());
-        });
-        const Tensor scores = net.forward(x, Mode::evaluate);
-        for (int64_t i = 0; i < n; ++i) {
-            const auto row = scores.span<float>().subspan(size_t(i) * set.classes.size(), set.classes.size());
-            confusion.add(set.labels[size_t(begin + i)],
-                          size_t(std::max_element(row.begin(), row.end()) - row.begin()));
-        }
-    }
-    return confusion;
+    par::ThreadWorld world(1);
+    par::Group alone(world.link(0));
+    return evaluate(alone, set, data::kCifar10, [&](const Tensor& x) { return net.forward(x, Mode::evaluate); });
 }
 
 /// What rank 0 does, while it and the others train.
-void control(par::TaskPool& pool, const std::string& folder, const Trials& trials) {
-    const std::vector<TrialRow> rows = run_trials(pool, folder, trials);
+void control(par::TaskPool& pool, RunFolder& folder, const Trials& trials) {
+    TrialsRun run(folder, trials);
+    run_trials(pool, run);
     if (stop_requested()) {
-        std::cout << "stopped; --resume goes on; " << folder << std::endl;
+        std::cout << "stopped; --resume goes on; " << folder.path() << std::endl;
         return;
     }
-    const TrialRow* best = nullptr;
-    for (const TrialRow& row : rows)
-        if (row.state != "failed" && row.accuracy() >= 0 && (!best || row.accuracy() > best->accuracy())) best = &row;
-    RG_CHECK(best, "sweep_cifar: expected a trial with a validation accuracy, got none of ", rows.size(), "; ", folder,
-             "/results.csv says why");
-    const std::string path = folder + "/" + best->folder;
+    const TrialRow* best = best_of(run.rows);
+    RG_CHECK(best, "sweep_cifar: expected a trial with a validation accuracy, got none of ", run.rows.size(), "; ",
+             folder.path(), "/results.csv says why");
+    const std::string path = folder.path() + "/" + best->folder;
     const Json base = find_program(trials.program).check(trials.base);
     const data::FetchOptions fetch{.cache = base.at("cache").as_string(), .retries = base.at("retries").as_int()};
     const data::ImageSet set = data::load(base.at("data").as_string(), {.fetch = fetch}).test;
-    const Confusion confusion = test(path + "/model.safetensors", set);
-    write_file_atomic(folder + "/confusion.csv", confusion.csv());
-    write_file_atomic(folder + "/best.json", Json::object()
-                                                     .set("trial", best->number)
-                                                     .set("validation_accuracy", best->accuracy())
-                                                     .set("test_accuracy", confusion.accuracy())
-                                                     .set("folder", path)
-                                                     .dump(2) +
-                                                 "\n");
+    const Score score = test(path + "/model.safetensors", set);
+    const Confusion confusion(set, score.predictions);
+    write_file_atomic(folder.path() + "/confusion.csv", confusion.csv());
+    write_file_atomic(folder.path() + "/best.json", Json::object()
+                                                            .set("trial", best->number)
+                                                            .set("validation_accuracy", best->accuracy())
+                                                            .set("test_accuracy", confusion.accuracy())
+                                                            .set("folder", path)
+                                                            .dump(2) +
+                                                        "\n");
+    run.report.set("confusion", report_confusion(set, score.predictions));
+    run.report.write("done");
     std::cout << "\nbest: trial " << best->number << " (" << text_of(best->settings) << "), on the test set:\n"
               << confusion.text(size_t(set.count)) << "\n"
-              << folder << std::endl;
+              << folder.path() << std::endl;
 }
 
 int sweep(par::Group& group, const std::vector<std::string>& typed, bool resumed = false) {
@@ -149,12 +137,12 @@ int sweep(par::Group& group, const std::vector<std::string>& typed, bool resumed
     check_trials(trials);
     install_stop_signals();
 
-    std::string folder;
+    std::optional<RunFolder> folder; // rank 0 alone has one
     if (group.rank() == 0)
-        folder = open_trials_folder(s.runs, s.run_name, "sweep_cifar", s.resume, typed, group.size(), options);
+        folder.emplace(open_trials_folder(s.runs, s.run_name, "sweep_cifar", s.resume, typed, group.size(), options));
     par::run_task_pool(
-        group.link(), trial_functions(), [&](par::TaskPool& pool) { control(pool, folder, trials); },
-        folder + "/journal.jsonl");
+        group.link(), trial_functions(), [&](par::TaskPool& pool) { control(pool, *folder, trials); },
+        folder ? folder->path() + "/journal.jsonl" : "");
     return stopped_exit_code(group);
 }
 

@@ -196,7 +196,7 @@ int train(Settings& s, Options& options, par::Group& group, Trial& trial) {
               cat(machine.text(), "; ", data.source, "; ", parameters.count(), " parameters, ", plan.bytes() >> 20,
                   " MiB planned"));
     if (s.plan_dump) run.note(plan.table() + gradient_sum.table(plan));
-    run.report("network", report_network(parameters, plan));
+    run.report("network", report_network(parameters, &plan));
     using Clock = std::chrono::steady_clock;
     PhaseClock phases;
     const Clock::time_point begin = Clock::now();

@@ -65,6 +65,7 @@ void TrainingRun::begin(const Position& at, const Length& length, const std::vec
     folder_->write_config(config);
     report_.emplace(*folder_, config);
     report("summary", what);
+    report("tested", tested);
     report("epochs", length.epochs());
     report("steps_per_epoch", length.batches);
     if (trial_.alone()) progress_.emplace();
@@ -183,6 +184,7 @@ int TrainingRun::end(const Position& at, bool stopped) {
     stopped = stopped && at.step < length_.steps;
     if (folder_) {
         report_->write(stopped ? "stopped" : "done");
+        trial_.end(stopped);
         note(cat(stopped ? "stopped" : "done", " after step ", at.step, "; ", folder_->path()));
     }
     return stopped && trial_.alone() ? stopped_exit_code(group_) : 0;

@@ -13,6 +13,8 @@ public:
     virtual bool alone() const { return true; }
     /// On the group's first rank: a line of metrics.jsonl, of a step or of an epoch. True: end now, as after a signal.
     virtual bool report(const Json& /*line*/) { return false; }
+    /// There too: the training is over, or has been stopped before its time, by this or by a file in its folder.
+    virtual void end(bool /*stopped*/) {}
     /// Called now and then where there is nothing to report.
     virtual void pulse() {}
 };

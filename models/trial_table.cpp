@@ -139,6 +139,13 @@ double TrialRow::accuracy() const {
     return -1;
 }
 
+const TrialRow* best_of(const std::vector<TrialRow>& rows) {
+    const TrialRow* best = nullptr;
+    for (const TrialRow& row : rows)
+        if (row.state != "failed" && row.accuracy() >= 0 && (!best || row.accuracy() > best->accuracy())) best = &row;
+    return best;
+}
+
 void write_results(const std::string& folder, const std::vector<TrialRow>& rows) {
     // A column for every setting and metric of any trial.
     std::vector<std::string> settings, metrics;

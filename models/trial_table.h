@@ -34,6 +34,9 @@ struct TrialRow {
     double accuracy() const;
 };
 
+/// The one of the highest accuracy, the first of equals; null if none has any.
+const TrialRow* best_of(const std::vector<TrialRow>& rows);
+
 /// results.csv and results.jsonl in the folder, both whole: number, settings, state, metrics of the last epoch, time.
 void write_results(const std::string& folder, const std::vector<TrialRow>& rows);
 

@@ -3,11 +3,11 @@
 
 #include "core/atomic_file.h"
 #include "models/programs.h"
-#include "models/run_folder.h"
 #include "models/signals.h"
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -55,6 +55,9 @@ public:
         }
         if (stopped_.empty() && task_.cancelled()) stopped_ = "on request";
         return !stopped_.empty();
+    }
+    void end(bool stopped) override {
+        if (stopped && stopped_.empty()) stopped_ = "on request";
     }
     void pulse() override { (void)task_.cancelled(); }
     Json output() const { return Json::object().set("last", row_.last).set("stopped", stopped_); }
@@ -152,6 +155,23 @@ std::vector<std::string> arguments_of(const Trials& trials, const Settings& sett
     return args;
 }
 
+std::vector<TrialRow> rows_of(const Trials& trials) {
+    std::vector<TrialRow> rows(trials.table.size());
+    for (size_t i = 0; i < rows.size(); ++i) {
+        rows[i].number = int64_t(i) + 1;
+        rows[i].settings = trials.table[i];
+        rows[i].folder = cat("trials/", i + 1);
+    }
+    return rows;
+}
+
+std::vector<Json> options_of(const Trials& trials) {
+    std::vector<Json> all;
+    for (const Settings& settings : trials.table)
+        all.push_back(find_program(trials.program).check(arguments_of(trials, settings)));
+    return all;
+}
+
 } // namespace
 
 std::string line_of(const TrialRow& row) {
@@ -172,18 +192,18 @@ std::string line_of(const TrialRow& row) {
     return line;
 }
 
-std::string open_trials_folder(const std::string& runs, const std::string& name, const std::string& program,
-                               bool resume, const std::vector<std::string>& arguments, int ranks,
-                               const Options& options) {
-    if (resume) return runs + "/" + name;
-    RunFolder folder = RunFolder::create(runs, program, name);
-    folder.write_config(Json::object()
-                            .set("program", program)
-                            .set("version", RG_VERSION)
-                            .set("ranks", ranks)
-                            .set("arguments", Json(Json::Array(arguments.begin(), arguments.end())))
-                            .set("options", options.to_json()));
-    return folder.path();
+RunFolder open_trials_folder(const std::string& runs, const std::string& name, const std::string& program, bool resume,
+                             const std::vector<std::string>& arguments, int ranks, const Options& options) {
+    RunFolder folder = resume ? RunFolder::open(runs, program, name) : RunFolder::create(runs, program, name);
+    folder.lock();
+    if (!resume)
+        folder.write_config(Json::object()
+                                .set("program", program)
+                                .set("version", RG_VERSION)
+                                .set("ranks", ranks)
+                                .set("arguments", Json(Json::Array(arguments.begin(), arguments.end())))
+                                .set("options", options.to_json()));
+    return folder;
 }
 
 std::vector<std::string> arguments_of_run(const std::string& runs, const std::string& name,
@@ -200,26 +220,32 @@ std::vector<std::string> arguments_of_run(const std::string& runs, const std::st
 
 par::TaskTable trial_functions() { return {{"trial", run_trial}}; }
 
-void check_trials(const Trials& trials) {
-    for (const Settings& settings : trials.table) find_program(trials.program).check(arguments_of(trials, settings));
+void check_trials(const Trials& trials) { options_of(trials); }
+
+TrialsRun::TrialsRun(RunFolder& in, const Trials& of)
+    : folder(in), trials(of), rows(rows_of(of)), report(in.path(), rows, options_of(of)) {
+    report.set("summary", cat(of.table.size(), " trials of ", of.program, ", each on ", of.ranks_each,
+                              of.ranks_each == 1 ? " rank" : " ranks"));
 }
 
-std::vector<TrialRow> run_trials(par::TaskPool& pool, const std::string& folder, const Trials& trials) {
-    std::vector<TrialRow> rows(trials.table.size());
+void run_trials(par::TaskPool& pool, TrialsRun& run) {
+    const Trials& trials = run.trials;
+    std::vector<TrialRow>& rows = run.rows;
     Board board(rows);
-    Control control(folder + "/control");
+    Control control(run.folder.path() + "/control");
     double looked = 0;
     bool interrupted = false;
     const auto heed_signals = [&] {
+        if (run.folder.take_stop_request()) std::raise(SIGINT); // it means the same
         if (stop_requested() && !std::exchange(interrupted, true)) pool.interrupt();
     };
+    const auto write = [&](const std::string& state) {
+        write_results(run.folder.path(), rows);
+        run.report.write(state);
+    };
+    write("running");
     // Trials are the pool's first tasks, so a task's id is its trial's number.
     const auto row_of = [&](const par::TaskRecord& task) -> TrialRow& { return rows[size_t(task.id) - 1]; };
-    for (size_t i = 0; i < rows.size(); ++i) {
-        rows[i].number = int64_t(i) + 1;
-        rows[i].settings = trials.table[i];
-        rows[i].folder = cat("trials/", i + 1);
-    }
     pool.after_each([&](const par::TaskRecord& task, const Json& line) {
         TrialRow& row = row_of(task);
         row.live = line;
@@ -249,7 +275,8 @@ std::vector<TrialRow> run_trials(par::TaskPool& pool, const std::string& folder,
         if (stop_requested() && task.state != par::TaskState::running && row.state != "finished") row.state = "queued";
         if (task.from_journal) row.note += row.note.empty() ? "done before" : "; done before";
         board.update(row, true);
-        write_results(folder, rows);
+        run.report.read(row);
+        write("running");
         heed_signals();
     });
     for (const TrialRow& row : rows) {
@@ -258,7 +285,7 @@ std::vector<TrialRow> run_trials(par::TaskPool& pool, const std::string& folder,
                     Json::object()
                         .set("program", trials.program)
                         .set("arguments", Json(Json::Array(args.begin(), args.end())))
-                        .set("runs", folder + "/trials")
+                        .set("runs", run.folder.path() + "/trials")
                         .set("name", cat(row.number))
                         .set("rules", Json::object()
                                           .set("below", trials.rules.below)
@@ -269,8 +296,7 @@ std::vector<TrialRow> run_trials(par::TaskPool& pool, const std::string& folder,
     pool.fetch_outputs();
     pool.after_each({});
     pool.after_change({});
-    write_results(folder, rows);
-    return rows;
+    write(stop_requested() ? "stopped" : "done");
 }
 
 } // namespace rg

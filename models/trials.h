@@ -5,7 +5,9 @@
 #pragma once
 
 #include "core/options.h"
+#include "models/run_folder.h"
 #include "models/trial_table.h"
+#include "models/trials_report.h"
 #include "par/task_pool.h"
 
 namespace rg {
@@ -26,11 +28,10 @@ struct Trials {
     StopRules rules;
 };
 
-/// The folder of a run of many trials: a new one, with a config.json that has the arguments; or, to resume, the old
-/// one.
-std::string open_trials_folder(const std::string& runs, const std::string& name, const std::string& program,
-                               bool resume, const std::vector<std::string>& arguments, int ranks,
-                               const Options& options);
+/// The folder of a run of many trials, locked: a new one, with a config.json that has the arguments; or, to resume, the
+/// old one.
+RunFolder open_trials_folder(const std::string& runs, const std::string& name, const std::string& program, bool resume,
+                             const std::vector<std::string>& arguments, int ranks, const Options& options);
 /// The arguments with which a run was begun. Error: no name, or no such run.
 std::vector<std::string> arguments_of_run(const std::string& runs, const std::string& name, const std::string& program);
 
@@ -43,9 +44,19 @@ par::TaskTable trial_functions();
 /// Checks all arguments as the program itself would.
 void check_trials(const Trials& trials);
 
+/// The trials of a run, and its page, in `folder`.
+struct TrialsRun {
+    TrialsRun(RunFolder& folder, const Trials& trials);
+    RunFolder& folder;
+    const Trials& trials;
+    std::vector<TrialRow> rows;
+    TrialsReport report;
+};
+
 /// On the controller. Runs all, or those that the pool's journal does not have; shows them on standard output, and
-/// keeps results.csv and results.jsonl in `folder` up to date. A line "stop N" in folder/control stops trial N.
-/// SIGINT and SIGTERM, where install_stop_signals() was called, end it early: then some are still "queued".
-std::vector<TrialRow> run_trials(par::TaskPool& pool, const std::string& folder, const Trials& trials);
+/// keeps results.csv, results.jsonl and report.html up to date. A line "stop N" in the file `control` stops trial N.
+/// SIGINT and SIGTERM, where install_stop_signals() was called, and a stop request in the folder end it early: then
+/// some are still "queued".
+void run_trials(par::TaskPool& pool, TrialsRun& run);
 
 } // namespace rg

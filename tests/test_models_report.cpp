@@ -105,7 +105,7 @@ TEST_SUITE("models") {
         TempDir dir;
         const RunFolder folder = RunFolder::create(dir / "runs", "train", "long");
         Report report(folder, Json::object());
-        const int64_t steps = 9 * int64_t(kReportSteps) + 3;
+        const int64_t steps = 9 * int64_t(Report::kSteps) + 3;
         for (int64_t step = 1; step <= steps; ++step) {
             report.add(step_line(step, (step - 1) / 1000 + 1, double(step)));
             if (step % 1000 == 0) report.add(epoch_line(step / 1000));
@@ -125,8 +125,8 @@ TEST_SUITE("models") {
         }
         CHECK(at == steps);
         CHECK(epochs == steps / 1000);
-        CHECK(points <= int64_t(kReportSteps));
-        CHECK(points > int64_t(kReportSteps) / 2);
+        CHECK(points <= int64_t(Report::kSteps));
+        CHECK(points > int64_t(Report::kSteps) / 2);
         report.write("done");
         CHECK(std::filesystem::file_size(folder.report_path()) < 300'000);
     }

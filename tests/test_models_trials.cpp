@@ -2,6 +2,7 @@
 
 #include "core/atomic_file.h"
 #include "models/trial_table.h"
+#include "models/trials_report.h"
 #include "temp_dir.h"
 
 #include <doctest/doctest.h>
@@ -52,5 +53,60 @@ TEST_SUITE("models") {
               "2,,2,finished,3,0.5,0.25,2,,trials/2\n");
         const std::string lines = read_file(folder / "results.jsonl");
         CHECK(Json::parse(lines.substr(0, lines.find('\n')), "first").at("note").as_string() == rows[0].note);
+    }
+
+    TEST_CASE("trials: the best is the first of the highest accuracy that has not failed") {
+        std::vector<TrialRow> rows(4);
+        CHECK(best_of(rows) == nullptr);
+        for (size_t i = 0; i < 4; ++i) rows[i].last = Json::object().set("validation_accuracy", i == 1 ? 0.25 : 0.5);
+        rows[0].state = "failed";
+        CHECK(best_of(rows) == &rows[2]);
+    }
+
+    TEST_CASE("trials: their page has the metrics of each as far as it came, its state and why, but no images") {
+        const TempDir folder;
+        std::vector<TrialRow> rows(2);
+        for (size_t i = 0; i < 2; ++i) rows[i].number = int64_t(i) + 1, rows[i].folder = cat("trials/", i + 1);
+        TrialsReport all(folder.path(), rows, {Json::object().set("lr", 1), Json::object().set("lr", 2)});
+
+        const data::ImageSet set{2, 1, 1, 1, {1, 2}, {0, 1}, {"a", "b"}};
+        RunFolder run = RunFolder::create(folder / "trials", "train", "1");
+        Report own(run, Json::object().set("options", Json::object().set("lr", 1.5)));
+        own.set("tested", "validation");
+        own.set("confusion", report_confusion(set, std::vector<Prediction>{{1, 1}, {1, 1}}));
+        own.write("running");
+        const Json step =
+            Json::object().set("step", 1).set("epoch", 1).set("loss", 2.5).set("accuracy", 0.5).set("lr", 0.1);
+        run.log(step); // after its page was written
+        rows[0].state = "failed", rows[0].note = "no memory";
+        all.read(rows[0]);
+        all.set("summary", "two trials");
+        all.write("running");
+
+        const Json page = read_report(folder / "report.html");
+        CHECK(page.at("sweep").at("state").as_string() == "running");
+        CHECK(page.at("sweep").at("summary").as_string() == "two trials");
+        CHECK(page.at("sweep").find("best") == nullptr);
+        const Json::Array& runs = page.at("runs").as_array();
+        REQUIRE(runs.size() == 2);
+        CHECK(runs[0].at("name").as_string() == "1");
+        CHECK(runs[0].at("state").as_string() == "failed");
+        CHECK(runs[0].at("note").as_string() == "no memory");
+        CHECK(runs[0].at("tested").as_string() == "validation");
+        CHECK(runs[0].at("config").at("options").at("lr").as_double() ==
+              1.5); // as the program made it of what it was given
+        CHECK(runs[0].at("metrics").as_array() == Json::Array{step});
+        CHECK(runs[0].at("confusion").at("counts").dump() == "[[0, 1], [0, 1]]");
+        CHECK(runs[0].at("confusion").at("mistakes").as_array().empty());
+        CHECK(runs[1].at("state").as_string() == "queued");
+        CHECK(runs[1].find("note") == nullptr);
+        CHECK(runs[1].at("config").at("options").at("lr").as_int() == 2);
+        CHECK(runs[1].at("metrics").as_array().empty());
+
+        rows[1].last = Json::object().set("epoch", 1).set("test_accuracy", 0.5);
+        all.write("done");
+        CHECK(read_report(folder / "report.html").at("sweep").at("best").as_string() == "2");
+        write_file_atomic(folder / "other.html", "<html>");
+        CHECK(contains(error_of([&] { read_report(folder / "other.html"); }), "other.html"));
     }
 }

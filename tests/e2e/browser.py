@@ -1,6 +1,7 @@
 # The page of a run, frozen and live, in a real browser.
 import json
 import pathlib
+import runpy
 import signal
 import sys
 import urllib.parse
@@ -9,7 +10,12 @@ import chromium
 import job
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-TEMPLATE = ROOT / "models" / "report.html"
+TEMPLATE = runpy.run_path(str(ROOT / "models" / "report" / "join.py"))["template"]()
+# The table of runs, a row an object by the headings.
+TABLE = ("(() => { const head = [...document.querySelectorAll('#runs th')]"
+         "    .map(h => h.textContent.replace(/[^a-z0-9/ ]/g, '').trim());"
+         "return [...document.querySelectorAll('#runs tbody tr')]"
+         "    .map(r => Object.fromEntries([...r.children].map((d, i) => [head[i], d.textContent.trim()]))); })()")
 CURVE = "[...document.querySelectorAll('#charts section')].find(s => s.textContent.startsWith('Loss')).querySelector('path')"
 
 
@@ -26,7 +32,7 @@ class BrowserTest(job.JobTest):
         """The template with this data, as a file."""
         path = self.folder / "page.html"
         text = json.dumps(data).replace("<", "\\u003c")
-        path.write_text(TEMPLATE.read_text().replace(">null</script>", f">{text}</script>", 1))
+        path.write_text(TEMPLATE.replace(">null</script>", f">{text}</script>", 1))
         return path.as_uri()
 
     def assert_fits(self, page, width):
@@ -86,7 +92,7 @@ class Frozen(BrowserTest):
         self.assertIn(evil, page.value("document.querySelector('h1').textContent"))
 
     def test_nothing_and_not_finite(self):
-        self.browser.open(TEMPLATE.as_uri()).wait("document.querySelector('h1').textContent.includes('no data')")
+        self.browser.open(self.page_of(None)).wait("document.querySelector('h1').textContent.includes('no data')")
         page = self.browser.open(self.page_of({"runs": [{"name": "empty"}]}))
         page.wait("document.body.textContent.includes('nothing yet')")
         steps = [{"step": i, "epoch": 1, "loss": 1.0 if i < 3 else None, "accuracy": 0.1, "lr": 0.1} for i in range(1, 5)]
@@ -110,6 +116,66 @@ class Frozen(BrowserTest):
             self.assertEqual(page.value(names), [f"trial {i}" for i in order], column)
         page.value("document.querySelector('#runs input').click()")
         self.assertEqual(page.value(CURVE + ".parentNode.querySelectorAll('path').length"), 4)
+
+
+    def test_of_a_sweep(self):
+        # Trial 2 fails on purpose: its loss is not finite at once; trial 3 is stopped, being no good.
+        self.succeed([str(job.BUILD / "sweep_cifar"), "--run-name", "sweep", *job.TINY, "--epochs", "3",
+                      "--batch-size", "50", "--sweep", "lr=0.05,1e30,1e-9", "--stop-below", "12",
+                      "--stop-below-after", "2"])
+        run = self.runs / "sweep"
+        trials = [job.epoch_lines(run / "trials" / str(i)) for i in (1, 2, 3)]
+        self.assertEqual([len(epochs) for epochs in trials], [3, 0, 2])
+        for width in (1280, 400):
+            page = self.browser.open((run / "report.html").as_uri(), width)
+            page.wait(CURVE)
+            self.assertEqual(page.value("document.querySelector('h1').textContent.trim()"), "sweep done")
+            summary = page.value("document.getElementById('summary').textContent")
+            self.assertIn("1 finished, 1 failed, 1 stopped", summary)
+            # A row per trial, the failed one marked, with why.
+            cells = page.value(TABLE)
+            self.assertEqual([row["trial"] for row in cells], ["1 (best)", "2", "3"])
+            self.assertEqual([row["state"] for row in cells], ["finished", "failed", "stopped"])
+            self.assertEqual([row["lr"] for row in cells], ["0.05", "1.00e+30", "1.00e-9"])
+            self.assertIn("expected a finite loss", cells[1]["why"])
+            self.assertEqual([cells[0]["why"], cells[2]["why"]], ["", "below 12 %"])
+            colours = page.value("[...document.querySelectorAll('#runs .state')].map(s => getComputedStyle(s).color)")
+            self.assertNotEqual(colours[0], colours[1])
+            self.assertEqual(cells[0]["validation loss"], page.value(f"digits({trials[0][-1]['validation_loss']})"))
+            # The curves of both trials that have any, in training and validation; sorted by one's choice.
+            self.assertEqual(page.value(CURVE + ".parentNode.querySelectorAll('path').length"), 4)
+            page.value("document.querySelector('[data-key=\"sort validation loss\"]').click()")
+            worse = trials[0][-1]["validation_loss"] > trials[2][-1]["validation_loss"]
+            self.assertEqual([row["trial"][0] for row in page.value(TABLE)], ["3", "1", "2"] if worse else ["1", "3", "2"])
+            page.value("document.querySelector('[data-key=\"sort state\"]').click()")
+            self.assertEqual([row["state"] for row in page.value(TABLE)], ["failed", "finished", "stopped"])
+            # What the best sees in the test set, and then what the chosen one saw in the validation set.
+            rows = [line.split(",") for line in (run / "confusion.csv").read_text().splitlines()[1:]]
+            right = sum(int(row[1 + i]) for i, row in enumerate(rows))
+            headings = "[...document.querySelectorAll('#parts h2')].map(h => h.textContent)"
+            self.assertEqual(page.value(headings)[0], f"Best: trial 1, on the test set: {right} of 200 right")
+            page.value("document.querySelector('[data-key=\"choose 3\"]').click()")
+            self.assertIn("trial 3, confusion on the validation set", " ".join(page.value(headings)))
+            self.assertIn("below 12 %", page.value("document.getElementById('chosen').textContent"))
+            self.assert_fits(page, width)
+
+    def test_failed_curve_ends_in_a_cross(self):
+        runs = [{"name": str(i), "state": state, "tested": "validation", "note": state * i, "metrics": [
+            {"epoch": e, "train_loss": 1 / e, "validation_loss": 2 / e} for e in range(1, 6 - i)]}
+                for i, state in enumerate(["finished", "failed", "queued"])]
+        page = self.browser.open(self.page_of({"sweep": {"name": "s", "state": "done", "best": "0"}, "runs": runs}))
+        page.wait(CURVE)
+        self.assertEqual(page.value("document.querySelectorAll('svg .failed').length"), 1)
+        self.assertEqual(page.value(TABLE)[1]["validation loss"], "0.5")
+
+    def test_bars(self):
+        groups = [{"name": "training", "bars": [["a", 2.0], ["b", 1.0]], "note": "2 times"}, {"name": "x", "bars": [["a", 0]]}]
+        bars = {"title": "Before <b>", "unit": "s", "groups": groups}
+        page = self.browser.open(self.page_of({"runs": [{"name": "run", "bars": bars}]}))
+        page.wait("document.querySelectorAll('.bar i').length === 3")
+        widths = "[...document.querySelectorAll('.bar i')].map(i => i.getBoundingClientRect().width)"
+        long, short, _ = page.value(widths)
+        self.assertAlmostEqual(long / short, 2, delta=0.05)
 
 
 class Live(BrowserTest):

@@ -1,0 +1,174 @@
+'use strict';
+// The page as a whole: the table of runs, which of them are shown, and where the data come from.
+
+// ---- the table of runs ----
+let order = {column: null, down: false};
+const stateOf = run => make('span', {class: 'state ' + (/^(running|failed)$/.exec(run.state)?.[0] ?? '')}, run.state);
+function columnsOf(list, live) {
+  // A column for every option that differs.
+  const names = new Set(list.flatMap(run => Object.keys(run.config?.options ?? {})));
+  const varied = [...names].filter(name => !/^(run-name|runs)$/.test(name) &&
+    new Set(list.map(run => JSON.stringify(option(run, name))).filter(Boolean)).size > 1);
+  const set = tested(...list);
+  return [ // heading, value, its text or element
+    [sweep ? 'trial' : 'run', run => run.name, String],
+    ...(live || sweep ? [['state', run => run.state, (_, run) => run.state ? stateOf(run) : '']] : []),
+    ...varied.map(name => [name, run => option(run, name), x => isNumber(x) ? digits(x) : String(x ?? '\u2013')]),
+    ['epoch', run => lastEpoch(run)?.epoch, count],
+    ['train loss', run => lastEpoch(run)?.train_loss, digits],
+    [set + ' loss', run => lastEpoch(run)?.test_loss, digits],
+    [set + ' accuracy', run => lastEpoch(run)?.test_accuracy, percent],
+    ['best', run => best(run, 'test_accuracy'), percent],
+    ['images/s', run => lastEpoch(run)?.images_per_s, count],
+    ...(list.some(run => run.note) ? [['why', run => run.note, x => make('div', {class: 'note'}, x ?? '')]] : [])];
+}
+function sorted(list, column) {
+  if (!column) return list;
+  const none = v => v == null || v !== v || v === -Infinity; // comes last
+  return [...list].sort((a, b) => {
+    const [x, y] = [column[1](a), column[1](b)];
+    if (none(x) || none(y)) return none(x) - none(y);
+    const ascending = isNumber(x) && isNumber(y) ? x - y : String(x).localeCompare(String(y), 'en', {numeric: true});
+    return order.down ? -ascending : ascending;
+  });
+}
+function runCell(run, shown) {
+  const show = () => (run.shown = true, chosen = run.name, update(), poll?.());
+  return [make('input', {type: 'checkbox', 'aria-label': 'show ' + label(run), 'data-key': 'show ' + run.name,
+    checked: run.shown, change: e => e.target.checked ? show() : (run.shown = false, update())}), ' ',
+  run.shown ? swatch(shown.indexOf(run)) : null,
+  make('button', {class: 'plain', 'data-key': 'choose ' + run.name, click: show}, run.name),
+  run.name === sweep?.best ? ' (best)' : null];
+}
+/** Of a page of the monitor. */
+const address = (path, run) => `${path}token=${token}`.replace('NAME', () => encodeURIComponent(run.name));
+function runTable(list, live) {
+  const columns = columnsOf(list, live), shown = shownRuns();
+  const head = columns.map(([name]) => {
+    const here = name === order.column;
+    return make('th', {class: name === 'why' && 'why', 'aria-sort': here && (order.down ? 'descending' : 'ascending')},
+      make('button', {'data-key': 'sort ' + name, click: () => {
+        order = {column: name, down: here ? !order.down : !/loss|run|trial|state|why/.test(name)};
+        update();
+      }}, name, here ? order.down ? ' \u25be' : ' \u25b4' : ''));
+  });
+  const link = (run, text, path) => make('a', {href: address(path, run), 'data-key': `${text} ${run.name}`}, text);
+  const does = run => [stopButton(run), ' ', run.page ? link(run, 'report', 'report?run=NAME&') : null, ' ',
+    run.trials ? link(run, 'trials', 'trials/NAME/?') : null];
+  const rows = sorted(list, columns.find(c => c[0] === order.column)).map(run => {
+    const [name, ...cells] = columns.map(([, value, text], i) =>
+      make('td', {}, i ? text(value(run), run) : runCell(run, shown)));
+    return make('tr', {class: run.name === chosen && 'chosen'}, name, live ? make('td', {}, does(run)) : null, cells);
+  });
+  return make('table', {}, make('thead', {}, make('tr', {}, head[0], live ? make('th') : null, head.slice(1))),
+    make('tbody', {}, rows));
+}
+
+// ---- all of it ----
+let poll = null, drawn = null;
+function update() {
+  const all = [...runs.values()], shown = shownRuns(), live = poll !== null;
+  const focus = document.activeElement?.dataset?.key;
+  const run = shown.find(r => r.name === chosen) ?? shown[0];
+  chosen = run?.name ?? null;
+  $('runs').hidden = all.length < 2 && !live && !sweep;
+  $('runs').firstChild.textContent = sweep ? 'Trials' : 'Runs';
+  if (!$('runs').hidden) $('runs').lastChild.replaceChildren(runTable(all, live));
+  for (const chart of charts) chart.update(shown);
+  const of = sweep ?? run, title = of?.name ?? (live ? 'runs' : 'no data');
+  document.title = title + ' \u2013 ringgrad';
+  $('title').replaceChildren(title, ' ', of?.state ? stateOf(of) : '', ' ', (run && !sweep && stopButton(run)) || '');
+  const states = all.map(r => r.state);
+  const counts = [...new Set(states)].map(state => `${states.filter(s => s === state).length} ${state}`);
+  $('summary').textContent = sweep ? [sweep.summary, counts.join(', ')].filter(Boolean).join('; ') :
+    run?.summary ?? (live && !all.length ? 'There is no run yet.' : '');
+  if (sweep && live) $('summary').append(' ', make('a', {href: '../../?token=' + token}, 'all runs'));
+  $('chosen').replaceChildren(...(sweep && run ? [make('h2', {}, label(run), ' ', stateOf(run))] : []),
+    ...(run?.note ? [make('p', {class: run.state === 'failed' ? 'bad' : 'dim'}, run.note)] : []));
+  // A sweep in the list of runs has no curves of its own.
+  $('tiles').hidden = $('charts').hidden = shown.length > 0 && shown.every(r => r.trials);
+  if ($('charts').hidden) $('chosen').append(make('a', {href: address('trials/NAME/?', run), 'data-key': 'its trials'},
+    'its trials'));
+  $('tiles').replaceChildren(...(run ? tiles(run) : []));
+  // Parts change once per epoch; between, what is open or focused in them stays.
+  const now = [run?.name, run?.epochs.length, run?.state, sweep?.state, sweep?.best].join(' ');
+  if (now !== drawn) {
+    const open = [...document.querySelectorAll('#parts details')].map(d => d.open);
+    $('parts').replaceChildren(...partsOf(run, sweep));
+    document.querySelectorAll('#parts details').forEach((d, i) => d.open = open[i] ?? false);
+    drawn = now;
+  }
+  if (focus) document.querySelector(`[data-key=${CSS.escape(focus)}]`)?.focus({preventScroll: true});
+}
+addEventListener('beforeprint', () => document.querySelectorAll('details').forEach(d => d.open = true));
+
+// ---- live: the monitor is asked for what is new, once per second ----
+const token = new URLSearchParams(location.search).get('token');
+const ask = (path, options) => fetch(path, {...options, headers: {'X-Token': token}});
+function stopButton(run) {
+  if (!run.alive) return null;
+  const stop = async () => {
+    run.stopping = true;
+    update();
+    const answer = await ask('stop?run=' + encodeURIComponent(run.name), {method: 'POST'}).catch(() => null);
+    if (answer?.ok) return;
+    run.stopping = false;
+    $('message').textContent = 'Stop was refused: ' + (answer ? await answer.text() : 'no connection');
+  };
+  return make('button', {class: 'stop', disabled: run.stopping, 'aria-label': 'stop ' + label(run),
+    'data-key': 'stop ' + run.name, click: stop}, run.stopping ? 'stopping' : 'Stop');
+}
+/** What the monitor has answered. Whether there is more of it already. */
+function takeNews({runs: news, sweep: ofAll}) {
+  const first = !runs.size;
+  if (ofAll) sweep = {...sweep, ...ofAll};
+  for (const {name, report, metrics, whole, ...rest} of news) {
+    const run = runOf(name);
+    if (whole) run.steps = [], run.epochs = [];
+    if (report) take(run, report);
+    if (metrics) addLines(run, metrics);
+    Object.assign(run, rest); // also the state, which the monitor knows better than the report
+    if (!run.alive) run.stopping = false;
+  }
+  const names = new Set(news.map(run => run.name));
+  for (const name of runs.keys()) if (!names.has(name)) runs.delete(name);
+  if (shownRuns().length || !first) return news.some(run => run.more);
+  [...runs.values()].forEach((run, i) => run.shown = run.alive || (sweep !== null && i < 64));
+  if (!shownRuns().length && news.length) runOf(news[0].name).shown = true; // the newest
+  chosen ??= sweep?.best ?? shownRuns().find(run => run.alive)?.name ?? null;
+  return shownRuns().length > 0;
+}
+function watch() {
+  let timer, busy = false;
+  poll = async () => {
+    if (busy) return;
+    busy = true;
+    clearTimeout(timer);
+    let more = false;
+    try {
+      const at = shownRuns().map(run => `${encodeURIComponent(run.name)}=${encodeURIComponent(run.at ?? '')}`);
+      if (sweep) at.push('sweep=' + encodeURIComponent(sweep.version));
+      const answer = await ask(`data?${at.join('&')}`);
+      if (!answer.ok) throw new Error(await answer.text());
+      more = takeNews(await answer.json());
+      $('message').textContent = '';
+    } catch (error) {
+      $('message').textContent = 'No answer from the monitor (' + error.message + '); trying again.';
+    }
+    update();
+    busy = false;
+    timer = setTimeout(poll, more ? 0 : 1000);
+  };
+  poll();
+}
+
+const data = JSON.parse($('data').textContent);
+if (data?.live) watch();
+else {
+  sweep = data?.sweep ?? null;
+  (data?.runs ?? []).forEach((report, i) =>
+    take(Object.assign(runOf(report.name ?? 'run ' + (i + 1)), {shown: true}), report));
+  if (!sweep) for (const run of runs.values()) if (run.state === 'running') run.state = ''; // when it was written
+  chosen = sweep?.best ?? null;
+  update();
+}

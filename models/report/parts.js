@@ -1,0 +1,128 @@
+'use strict';
+// What is known of one run: each function makes a part of the page from one member of the data.
+
+const part = (title, ...content) => make('section', {}, make('h2', {}, title), content);
+const scroll = (label, ...content) =>
+  make('div', {class: 'scroll', tabindex: 0, role: 'region', 'aria-label': label}, content);
+const folded = (title, ...content) => make('details', {}, make('summary', {}, title), content);
+function table(head, rows, kind = '') {
+  return make('table', {class: kind}, make('thead', {}, make('tr', {}, head.map(h => make('th', {}, h)))),
+    make('tbody', {}, rows.map(row => make('tr', {}, row.map(cell => make('td', {}, cell))))));
+}
+/** Lengths as parts of a whole, beside each other. */
+const bar = (lengths, whole, first = 0) => make('div', {class: 'bar'}, lengths.map((n, i) =>
+  make('i', {style: `--of: ${color(first + i)}; width: ${(100 * n / whole).toFixed(2)}%`})));
+
+function tiles(run) {
+  const epoch = last(run.epochs) ?? {}, step = last(run.steps), set = tested(run);
+  const left = (run.epochs_planned - (step ? step.step / perEpoch(run) : 0)) * epoch.seconds;
+  return [
+    ['epochs done', `${run.epochs.length ? epoch.epoch : 0}${run.epochs_planned ? ' / ' + run.epochs_planned : ''}`],
+    ['step', step ? count(step.step) : '\u2013'],
+    ['training loss', step && !isNumber(step.loss) ? 'not finite' : digits(epoch.train_loss ?? step?.loss)],
+    [set + ' loss', digits(epoch.test_loss)],
+    [set + ' accuracy', percent(epoch.test_accuracy)],
+    [`best ${set} accuracy`, percent(best(run, 'test_accuracy'))],
+    ['images/s', count(epoch.images_per_s)],
+    run.state === 'running' && left > 0 ? ['left, about', seconds(left)] :
+      ['time in training', seconds(sum(run.epochs.map(e => e.seconds)))],
+  ].map(([name, value]) => make('div', {class: 'tile'}, make('b', {}, value), make('span', {}, name)));
+}
+
+function confusionPart(what, {classes, counts, mistakes, ...image}) {
+  const seen = classes.map((_, j) => sum(counts.map(row => row[j])));
+  const heat = (n, whole) => n ? `background: rgb(var(--heat) / ${(.08 + .62 * n / whole).toFixed(2)})` : null;
+  const cell = (n, whole, right) => make('td', {class: right && 'right', style: heat(n, whole)}, n ? String(n) : '');
+  const head = make('tr', {}, make('th', {}, 'true \\ seen'),
+    classes.map(name => make('th', {class: 'up', scope: 'col'}, name)),
+    make('th', {class: 'sum'}, 'images'), make('th', {}, 'recall'));
+  const rows = counts.map((row, i) => make('tr', {}, make('th', {scope: 'row'}, classes[i]),
+    row.map((n, j) => cell(n, sum(row), i === j)),
+    make('td', {class: 'sum'}, count(sum(row))), make('td', {}, percent(row[i] / sum(row)))));
+  const right = sum(counts.map((row, i) => row[i])), total = sum(seen);
+  const precision = seen.map((n, j) => percent(counts[j][j] / n).replace(/\s/, ''));
+  const foot = [['seen', seen.map(count), count(total), ''], ['precision', precision, '', percent(right / total)]]
+    .map(([name, cells, all, share]) => make('tr', {}, make('th', {scope: 'row'}, name),
+      cells.map(text => make('td', {}, text)), make('td', {class: 'sum'}, all), make('td', {}, share)));
+  const pairs = counts.flatMap((row, i) => row.map((n, j) => [n, i, j])).filter(([n, i, j]) => n && i !== j)
+    .sort((a, b) => b[0] - a[0]).slice(0, 8).map(([n, i, j]) => `${classes[i]} as ${classes[j]} ${n}`);
+  return [part(`${what}: ${count(right)} of ${count(total)} right`, scroll('confusion matrix',
+    make('table', {class: 'confusion'}, make('thead', {}, head), make('tbody', {}, rows), make('tfoot', {}, foot))),
+    pairs.length ? make('p', {class: 'dim'}, 'Most confused: ' + pairs.join(', ')) : null),
+  mistakes.length ? part('Mistakes made with the highest scores', make('div', {class: 'images'},
+    mistakes.map(m => mistakeFigure(m, classes, image)))) : null];
+}
+function mistakeFigure(mistake, classes, {height, width, channels}) {
+  const words = `${classes[mistake.truth]} seen as ${classes[mistake.seen]}, ${percent(mistake.score)}`;
+  const canvas = make('canvas', {width, height, role: 'img', 'aria-label': words});
+  const bytes = Uint8Array.from(atob(mistake.pixels), c => c.charCodeAt(0)), context = canvas.getContext('2d');
+  const image = context.createImageData(width, height);
+  for (let i = 0; i < width * height; i++)
+    for (let c = 0; c < 4; c++)
+      image.data[4 * i + c] = c === 3 ? 255 : bytes[i * channels + Math.min(c, channels - 1)];
+  context.putImageData(image, 0, 0);
+  return make('figure', {title: `image ${mistake.image}`}, canvas, make('figcaption', {}, words));
+}
+
+function barsPart({title, unit, groups}) {
+  return part(title, groups.flatMap(({name, bars, note}) => [
+    make('p', {}, make('b', {}, name), make('span', {class: 'dim'}, note ? ', ' + note : '')),
+    scroll(name, table(['', unit, ''], bars.map(([what, value], i) =>
+      [what, digits(value), bar([value], Math.max(...bars.map(b => b[1])), i)]), 'bars'))]));
+}
+
+function ranksPart(ranks) {
+  const names = [...new Set(ranks.flatMap(r => Object.keys(r.seconds)))];
+  const working = r => r.seconds.data + r.seconds.compute + r.seconds.update;
+  const slowest = Math.max(...ranks.map(working)), whole = Math.max(...ranks.map(r => sum(Object.values(r.seconds))));
+  return part('Ranks: where the time of the last epoch went',
+    make('p', {}, names.map((name, i) => make('span', {class: 'key'}, swatch(i), name))),
+    scroll('ranks', table(['rank', 'host', 'images', 'images/s alone', 'ms per step', ...names.map(n => n + ' s'), ''],
+      ranks.map(r => [String(r.rank) + (ranks.length > 1 && working(r) === slowest ? ' (slowest)' : ''), r.host,
+        count(r.images), count(r.images / working(r)), digits(1000 * (working(r) + r.seconds.sum) / r.steps),
+        ...names.map(n => digits(r.seconds[n])), bar(names.map(n => r.seconds[n]), whole)]))));
+}
+
+function networkPart(network) {
+  const layers = new Map(); // by name without its last part
+  for (const [name, extents] of network.tensors) {
+    const layer = name.replace(/\.[^.]*$/, '');
+    if (!layers.has(layer)) layers.set(layer, {shapes: [], n: 0});
+    layers.get(layer).shapes.push(`${name.slice(layer.length + 1)} ${extents.join(' \u00d7 ')}`);
+    layers.get(layer).n += extents.reduce((a, b) => a * b, 1);
+  }
+  const {parameters, parameter_bytes, planned_bytes, unshared_bytes} = network;
+  return part('Network',
+    make('p', {}, `${count(parameters)} parameters in ${memory(parameter_bytes)}, as many for their gradients` +
+      (planned_bytes ? `; a training step plans ${memory(planned_bytes)} on rank 0, ` +
+        `${memory(unshared_bytes)} if nothing shared its place` : '')),
+    folded(`${layers.size} layers`, scroll('layers', table(['layer', 'tensors', 'parameters'],
+      [...layers].map(([name, {shapes, n}]) => [name, shapes.join(', '), count(n)])))));
+}
+
+function epochsPart(epochs, set) {
+  const columns = [['epoch', count], ['train_loss', digits], ['train_accuracy', percent], ['test_loss', digits],
+    ['test_accuracy', percent], ['images_per_s', count], ['seconds', digits]];
+  return part('Epochs', folded('all numbers', scroll('epochs', table(
+    columns.map(([key]) => key.replace('test', set).replace(/_/g, ' ')),
+    epochs.map(line => columns.map(([key, text]) => text(line[key])))))));
+}
+
+function settingsPart({options = {}, ...rest}) {
+  const all = [...Object.entries(rest).filter(([name]) => !(name in options)), ...Object.entries(options)];
+  return part('Settings', folded('all options', table(['', ''], all.map(([name, value]) =>
+    [name, typeof value === 'string' ? value : JSON.stringify(value)]), 'text')));
+}
+
+/** All parts of a run that there are; with a run that is many, what is known of them together comes first. */
+function partsOf(run, whole) {
+  return [
+    whole?.confusion && confusionPart(`Best: trial ${whole.best}, on the test set`, whole.confusion),
+    run?.bars && barsPart(run.bars),
+    run?.confusion && confusionPart(`${sweep ? label(run) + ', c' : 'C'}onfusion on the ${tested(run)} set`,
+      run.confusion),
+    run?.ranks && ranksPart(run.ranks),
+    run?.network && networkPart(run.network),
+    run?.epochs.length && epochsPart(run.epochs, tested(run)),
+    run && Object.keys(run.config).length && settingsPart(run.config)].flat().filter(Boolean);
+}

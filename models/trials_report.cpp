@@ -1,0 +1,52 @@
+// A trial has fewer points here than on its own page, and none of the images: a page of 100 trials is some megabytes.
+#include "models/trials_report.h"
+
+#include "core/atomic_file.h"
+
+#include <algorithm>
+#include <filesystem>
+
+namespace rg {
+
+TrialsReport::TrialsReport(std::string folder, const std::vector<TrialRow>& rows, std::vector<Json> options)
+    : folder_(std::move(folder)),
+      rows_(rows),
+      options_(std::move(options)),
+      steps_(std::clamp<size_t>(20'000 / std::max<size_t>(1, rows.size()), 50, 400)),
+      trials_(rows.size(), Json::object()) {
+    for (const TrialRow& row : rows_) read(row);
+}
+
+void TrialsReport::read(const TrialRow& row) {
+    const size_t i = size_t(row.number) - 1;
+    Json trial = Json::object().set("name", cat(row.number)).set("config", Json::object().set("options", options_[i]));
+    Metrics metrics(steps_);
+    try {
+        const Json page = read_report(cat(folder_, "/", row.folder, "/report.html"));
+        const Json& own = page.at("runs").as_array().at(0);
+        for (const char* name :
+             {"config", "summary", "tested", "epochs", "steps_per_epoch", "bars", "network", "ranks"})
+            if (const Json* value = own.find(name)) trial.set(name, *value);
+        if (const Json* confusion = own.find("confusion"))
+            trial.set("confusion", Json(*confusion).set("mistakes", Json::array()));
+        metrics.add_file(cat(folder_, "/", row.folder, "/metrics.jsonl"));
+    } catch (const std::exception&) {
+        // It has not begun, or its disk cannot be seen from here: the page is a view, and no reason to end a sweep.
+    }
+    trials_[i] = trial.set("metrics", metrics.lines());
+}
+
+void TrialsReport::write(const std::string& state) {
+    Json runs = Json::array();
+    for (const TrialRow& row : rows_) {
+        Json trial = trials_[size_t(row.number) - 1];
+        trial.set("state", row.state);
+        if (!row.note.empty()) trial.set("note", row.note);
+        runs.push(std::move(trial));
+    }
+    sweep_.set("name", std::filesystem::path(folder_).filename().string()).set("state", state);
+    if (const TrialRow* best = best_of(rows_)) sweep_.set("best", cat(best->number));
+    write_file_atomic(folder_ + "/report.html", report_page(Json::object().set("sweep", sweep_).set("runs", runs)));
+}
+
+} // namespace rg
