@@ -179,6 +179,36 @@ class Frozen(BrowserTest):
 
 
 class Live(BrowserTest):
+    def test_sweep(self):
+        monitor = self.start([sys.executable, str(ROOT / "tools" / "monitor"), "--port", "0"])
+        url = monitor.stdout.readline().strip()
+        sweep = self.start([str(job.BUILD / "sweep_cifar"), "--run-name", "a sweep", *job.TINY, "--epochs", "100000",
+                            "--batch-size", "50", "--sweep", "lr=1e30,0.05,0.01"])
+        # In the list of runs it is one, with a page of its trials.
+        page = self.browser.open(url)
+        page.wait("document.querySelector('#runs a[href^=trials]')")
+        self.assertFalse(page.value("document.getElementById('charts').checkVisibility()"))  # it has no curves of its own
+        trials = page.value("document.querySelector('#runs a[href^=trials]').getAttribute('href')")
+        page = self.browser.open(urllib.parse.urljoin(url, trials))
+        page.wait("runs.get('2')?.state === 'running' && runs.get('2').epochs.length")
+        cells = page.value(TABLE)
+        self.assertEqual([row["state"] for row in cells], ["failed", "running", "queued"])
+        self.assertIn("expected a finite loss", cells[0]["why"])
+        self.assertEqual([row["lr"] for row in cells], ["1.00e+30", "0.05", "0.01"])
+        self.assertNotIn(cells[1]["validation loss"], ("", "\u2013"))
+        self.assertEqual(page.value("document.querySelector('h1').textContent.trim()"), "a sweep running")
+        # A trial is stopped there, and the next begins; then all, in the list.
+        page.value("document.querySelector('[data-key=\"stop 2\"]').click()")
+        page.wait("runs.get('3').state === 'running' && runs.get('3').epochs.length")
+        self.assertEqual(page.value("runs.get('2').state + ', ' + runs.get('2').note"), "stopped, on request")
+        page = self.browser.open(url)
+        page.wait("document.querySelector('#runs button.stop')")
+        page.value("document.querySelector('#runs button.stop').click()")
+        result = self.finish(sweep)
+        self.assertEqual(result.code, 0, result.err)
+        self.assertIn("stopped; --resume goes on", result.out)
+        page.wait("runs.get('a sweep').state === 'stopped'")
+
     def test_watch_and_stop(self):
         ranks = job.rank_counts(1, 2)[-1]
         options = ["--width", "8", "--depth", "1", "--epochs", "10000", "--seed", "7"]

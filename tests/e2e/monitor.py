@@ -38,6 +38,11 @@ class MonitorTest(job.JobTest):
         self.assertEqual(status, 200, text)
         return {run["name"]: run for run in json.loads(text)["runs"]}[name]
 
+    def trials(self, name):
+        status, text = self.ask(f"/trials/{urllib.parse.quote(name)}/data")
+        self.assertEqual(status, 200, text)
+        return json.loads(text)
+
     def add_run(self, name, **config):
         run = self.runs / name
         run.mkdir(parents=True)
@@ -68,6 +73,24 @@ class MonitorTest(job.JobTest):
         os.replace(run / "new", run / "metrics.jsonl")
         for at in (third["at"], "-", "x-y-z", f"{os.stat(run / 'metrics.jsonl').st_ino}-{10 ** 30}-", "-²-", "--------"):
             self.assertEqual(len(self.news(run.name, at)["metrics"]), len(lines) + 2, at)
+
+    def test_trials(self):
+        sweep = self.add_run("a sweep")
+        rows = [{"trial": 1, "state": "failed", "note": "no memory", "settings": {"lr": "0.1", "augment": "none"}},
+                {"trial": 2, "state": "running", "note": "", "settings": {"lr": "1"}}, {"trial": 3, "state": "queued"}]
+        (sweep / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (sweep / "trials" / "1").mkdir(parents=True)
+        (sweep / "trials" / "1" / "metrics.jsonl").write_text('{"step": 1}\n')
+        self.assertTrue(self.news("a sweep")["trials"])
+        found = self.trials("a sweep")
+        self.assertEqual([(run["name"], run["state"], run["note"]) for run in found["runs"]],
+                         [("1", "failed", "no memory"), ("2", "ended early", ""), ("3", "queued", "")])
+        self.assertEqual((found["sweep"]["name"], found["sweep"]["alive"]), ("a sweep", False))
+        status, text = self.ask("/trials/a%20sweep/data?1=")
+        first = json.loads(text)["runs"][0]
+        self.assertEqual(first["metrics"], [{"step": 1}])
+        self.assertEqual(first["report"]["config"], {"options": {"lr": 0.1, "augment": "none"}})
+        self.assertEqual(self.ask("/trials/a%20sweep/stop?run=1", "POST")[0], 409)
 
     def test_large(self):
         run = self.add_run("large")
@@ -114,10 +137,18 @@ class MonitorTest(job.JobTest):
         pipe = self.add_run("pipe")
         os.mkfifo(pipe / "report.html")
         os.mkfifo(pipe / "metrics.jsonl")
+        # A sweep whose trials are a link, and one whose results name what is no trial.
+        (self.add_run("elsewhere") / "trials").symlink_to(self.folder)
+        (self.add_run("odd") / "trials" / "1").mkdir(parents=True)
+        (self.runs / "odd" / "results.jsonl").write_text('{"trial": "../../../secret"}\n{"trial": 1}\n[1]\n')
+        self.assertEqual(self.trials("odd")["runs"], [self.trials("odd")["runs"][0] | {"name": "1", "alive": False}])
         texts = [self.ask(target)[1] for target in ("/data?run=&link=&pipe=&../secret=", "/report?run=run", "/report?run=pipe")]
         for target in ("/report?run=link", "/report?run=../secret", "/report?run=..%2Fsecret", "/report?run=run/../../secret",
                        f"/report?run={urllib.parse.quote(str(secret))}", "/report?run=", "/report?run=.", "/report",
-                       "/../secret/report.html", "/runs/run/config.json", "//secret/report.html", "/report.html", "/stop?run=run"):
+                       "/../secret/report.html", "/runs/run/config.json", "//secret/report.html", "/report.html", "/stop?run=run",
+                       "/trials/elsewhere/data", "/trials/run/data", "/trials/..%2F/data", "/trials/../data", "/trials//data",
+                       "/trials/link/", "/trials/odd/report?run=../../../secret", "/trials/odd/report?run=2",
+                       "/trials/odd/trials/odd/data"):
             status, text = self.ask(target)
             self.assertEqual(status, 404, target)
             texts.append(text)
