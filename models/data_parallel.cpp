@@ -8,6 +8,16 @@
 #include <algorithm>
 
 namespace rg {
+namespace {
+
+/// The context, but on this machine's own processor.
+Context on_host() {
+    Context host = context();
+    host.device = nullptr;
+    return host;
+}
+
+} // namespace
 
 void aggregate_state(par::Group& group, const Parameters& parameters, double share, std::span<double> riders) {
     if (group.size() == 1) return;
@@ -48,10 +58,29 @@ int64_t count_correct(const Tensor& scores, const Tensor& labels) {
 }
 
 double host_cross_entropy(const Tensor& scores, const Tensor& labels) {
-    Context host = context();
-    host.device = nullptr;
+    const Context host = on_host();
     const ContextScope scope(host);
     return double(cross_entropy(scores, labels).data<float>()[0]);
+}
+
+void Predictions::add(int64_t first, const Tensor& scores) {
+    const Context host = on_host();
+    const ContextScope scope(host);
+    const Tensor likely = softmax(scores);
+    const int64_t classes = likely.extent(1);
+    for (int64_t i = 0; i < likely.extent(0); ++i) {
+        const auto row = likely.span<float>().subspan(size_t(i * classes), size_t(classes));
+        const auto best = std::max_element(row.begin(), row.end());
+        seen_[size_t(2 * (first + i))] = double(best - row.begin());
+        seen_[size_t(2 * (first + i) + 1)] = double(*best);
+    }
+}
+
+std::vector<Prediction> Predictions::gather(par::Group& group) {
+    group.allreduce_sum(std::span<double>(seen_), "predictions");
+    std::vector<Prediction> all;
+    for (size_t i = 0; i < seen_.size(); i += 2) all.push_back({int32_t(seen_[i]), float(seen_[i + 1])});
+    return all;
 }
 
 Score evaluate(par::Group& group, const data::ImageSet& set, const data::Normalise& normalise,
@@ -59,8 +88,7 @@ Score evaluate(par::Group& group, const data::ImageSet& set, const data::Normali
     const data::Range mine = data::share_of(set.count, group.size(), group.rank());
     const data::Augmenter view(set.height, set.width, set.channels, {}, normalise);
     double sums[2] = {0, 0}; // loss, correct
-    // Label and score of each image: a rank leaves those of the others zero, so that the sum has them all.
-    std::vector<double> seen(size_t(2 * set.count));
+    Predictions predictions(set.count);
     for (int64_t begin = mine.begin; begin < mine.end; begin += kEvaluationBatch) {
         const int64_t n = std::min(kEvaluationBatch, mine.end - begin);
         const Tensor x = Tensor::on_host({n, set.height, set.width, set.channels});
@@ -72,19 +100,10 @@ Score evaluate(par::Group& group, const data::ImageSet& set, const data::Normali
         const Tensor scores = network(x).to_host();
         sums[0] += double(n) * host_cross_entropy(scores, labels);
         sums[1] += double(count_correct(scores, labels));
-        const Tensor likely = softmax(scores);
-        for (int64_t i = 0; i < n; ++i) {
-            const auto row = likely.span<float>().subspan(size_t(i * likely.extent(1)), size_t(likely.extent(1)));
-            const auto best = std::max_element(row.begin(), row.end());
-            seen[size_t(2 * (begin + i))] = double(best - row.begin());
-            seen[size_t(2 * (begin + i) + 1)] = double(*best);
-        }
+        predictions.add(begin, scores);
     }
     group.allreduce_sum(std::span<double>(sums), "evaluation");
-    group.allreduce_sum(std::span<double>(seen), "predictions");
-    Score score{sums[0] / double(set.count), sums[1] / double(set.count), {}};
-    for (size_t i = 0; i < seen.size(); i += 2) score.predictions.push_back({int32_t(seen[i]), float(seen[i + 1])});
-    return score;
+    return {sums[0] / double(set.count), sums[1] / double(set.count), predictions.gather(group)};
 }
 
 } // namespace rg

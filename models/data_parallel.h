@@ -34,12 +34,27 @@ int64_t count_correct(const Tensor& scores, const Tensor& labels);
 /// cross_entropy() of tensors in this machine's memory, whatever the context computes on.
 double host_cross_entropy(const Tensor& scores, const Tensor& labels);
 
-/// Mean loss and accuracy of a classifier on a whole set, and what it sees in each image; each rank takes a part of it,
-/// and every rank has the result.
+/// What a classifier sees in an image.
 struct Prediction {
     int32_t label; // of the highest score
     float score;   // after the softmax
 };
+/// Those of a set, of which each rank sees a part.
+class Predictions {
+public:
+    explicit Predictions(int64_t images) : seen_(size_t(2 * images)) {}
+    /// From the scores [n k], in this machine's memory, of images first, first + 1, ...
+    void add(int64_t first, const Tensor& scores);
+    /// Of all images, on every rank. Collective.
+    std::vector<Prediction> gather(par::Group& group);
+
+private:
+    // Label and score of each; a rank leaves those of the others zero, so that the sum over the ranks has them all.
+    std::vector<double> seen_;
+};
+
+/// Mean loss and accuracy of a classifier on a whole set, and what it sees in each image; each rank takes a part of it,
+/// and every rank has the result.
 struct Score {
     double loss = 0, accuracy = 0;
     std::vector<Prediction> predictions = {};

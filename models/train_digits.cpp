@@ -13,6 +13,7 @@
 #include "models/digits_options.h"
 #include "models/gradient_sum.h"
 #include "models/programs.h"
+#include "models/report.h"
 #include "models/signals.h"
 #include "par/session.h"
 
@@ -72,6 +73,7 @@ int train(Settings& s, Options& options, par::Group& group, Trial& trial) {
 
     run.begin(at, length, data.train.classes,
               cat(machine.text(), "; ", data.source, "; ", parameters.count(), " parameters"));
+    run.report("network", report_network(parameters));
     if (trial.alone()) install_stop_signals();
 
     bool stop = false;
@@ -112,8 +114,10 @@ int train(Settings& s, Options& options, par::Group& group, Trial& trial) {
         }
         if (at.batch == loader.batches()) { // else stopped on the way: `at` is where to go on
             par::verify_identical(group, parameters.values().to_host().span<float>(), "parameters");
-            run.end_epoch(at,
-                          evaluate(group, data.test, data::kDigits, [&](const Tensor& x) { return network({x})[0]; }));
+            const Score score =
+                evaluate(group, data.test, data::kDigits, [&](const Tensor& x) { return network({x})[0]; });
+            run.report("confusion", report_confusion(data.test, score.predictions));
+            run.end_epoch(at, score);
         }
         run.save_model(parameters);
         run.save_checkpoint(at, parameters, optimizer);

@@ -11,6 +11,7 @@
 #include "models/digits_options.h"
 #include "models/gradient_sum.h"
 #include "models/programs.h"
+#include "models/report.h"
 #include "models/signals.h"
 #include "par/session.h"
 
@@ -67,7 +68,26 @@ double squared_errors(const Tensor& angles, const Tensor& targets) {
     return sum;
 }
 
-Result train(Settings& s, Options& options, par::Group& group, Trial& trial) {
+/// Times as bars: training and testing, before and after.
+Json bars_of(const Result& plain, const Result& accelerated) {
+    Json groups = Json::array();
+    const auto add = [&](const char* what, double before, double after, double hits) {
+        char note[96];
+        std::snprintf(note, sizeof note, "%.2f times as fast, hit rate %.2f %%", before / after, 100 * hits);
+        groups.push(Json::object()
+                        .set("name", what)
+                        .set("bars", Json::array()
+                                         .push(Json::array().push("op by op").push(before))
+                                         .push(Json::array().push("accelerated").push(after)))
+                        .set("note", note));
+    };
+    add("training", plain.train_seconds, accelerated.train_seconds, accelerated.train_hits);
+    add("prediction", plain.test_seconds, accelerated.test_seconds, accelerated.test_hits);
+    return Json::object().set("title", "Op by op and accelerated").set("unit", "seconds").set("groups", groups);
+}
+
+/// `plain`: the training that this one is compared with, if any.
+Result train(Settings& s, Options& options, par::Group& group, Trial& trial, const Result* plain = nullptr) {
     TrainingRun run("train_digits_angles", s.run, options, group, trial,
                     {"batch-size", "shuffle", "augment", "seed", "init"});
     Machine machine(s.machine, options, group);
@@ -117,6 +137,7 @@ Result train(Settings& s, Options& options, par::Group& group, Trial& trial) {
     run.begin(at, length, data.train.classes,
               cat(machine.text(), s.machine.accelerate ? ", accelerated; " : ", op by op; ", data.source, "; ",
                   parameters.count(), " parameters"));
+    run.report("network", report_network(parameters));
     if (trial.alone()) install_stop_signals();
 
     Result result;
@@ -155,6 +176,7 @@ Result train(Settings& s, Options& options, par::Group& group, Trial& trial) {
     const auto test = [&] {
         const Stopwatch stopwatch(result.test_seconds);
         double sums[3] = {0, 0, 0}; // loss, correct, squared errors of the angles
+        Predictions predictions(data.test.count);
         for (test_loader.start(1); test_loader.has_next();) {
             const data::Batch batch = test_loader.next();
             const int64_t n = batch.x.extent(0);
@@ -165,12 +187,14 @@ Result train(Settings& s, Options& options, par::Group& group, Trial& trial) {
             sums[0] += double(n) * host_cross_entropy(scores, batch.labels) + squares;
             sums[1] += double(count_correct(scores, batch.labels));
             sums[2] += squares;
+            const data::Range mine = data::share_of(batch.global_size, group.size(), group.rank());
+            predictions.add(batch.index * s.batch_size + mine.begin, scores);
         }
         group.allreduce_sum(std::span<double>(sums), "test");
         const double count = double(data.test.count);
         result.accuracy = sums[1] / count;
         result.rmse = kUnit * std::sqrt(sums[2] / count);
-        return Score{sums[0] / count, result.accuracy};
+        return Score{sums[0] / count, result.accuracy, predictions.gather(group)};
     };
 
     while (at.step < length.steps && !result.stopped) {
@@ -179,6 +203,7 @@ Result train(Settings& s, Options& options, par::Group& group, Trial& trial) {
         if (at.batch == loader.batches()) { // else stopped on the way: `at` is where to go on
             par::verify_identical(group, parameters.values().to_host().span<float>(), "parameters");
             const Score score = test();
+            run.report("confusion", report_confusion(data.test, score.predictions));
             run.end_epoch(at, score, {{"test_angle_rmse", "test angle rmse %.2f deg", result.rmse}});
         }
         run.save_model(parameters);
@@ -192,25 +217,26 @@ Result train(Settings& s, Options& options, par::Group& group, Trial& trial) {
                 .set("test_seconds", result.test_seconds)
                 .set("train_hit_rate", result.train_hits)
                 .set("test_hit_rate", result.test_hits));
+    if (plain) run.report("bars", bars_of(*plain, result));
     result.code = run.end(at, result.stopped);
     return result;
 }
 
-/// Times as bars.
-std::string chart(const Result& plain, const Result& accelerated) {
+/// The same bars as text.
+std::string chart(const Json& bars) {
     std::string text;
-    const auto bars = [&](const char* what, double before, double after, double hits) {
-        char line[128];
-        for (const auto& [name, seconds] : {std::pair("op by op", before), std::pair("accelerated", after)}) {
-            std::snprintf(line, sizeof line, "%-10s %-11s %8.2f s  ", what, name, seconds);
-            text += line + std::string(size_t(std::lround(40 * seconds / std::max(before, after))), '#') + "\n";
+    char line[128];
+    for (const Json& group : bars.at("groups").as_array()) {
+        double longest = 0;
+        for (const Json& bar : group.at("bars").as_array()) longest = std::max(longest, bar.as_array()[1].as_double());
+        for (const Json& bar : group.at("bars").as_array()) {
+            const double seconds = bar.as_array()[1].as_double();
+            std::snprintf(line, sizeof line, "%-10s %-11s %8.2f s  ", group.at("name").as_string().c_str(),
+                          bar.as_array()[0].as_string().c_str(), seconds);
+            text += line + std::string(size_t(std::lround(40 * seconds / longest)), '#') + "\n";
         }
-        std::snprintf(line, sizeof line, "%-10s %.2f times as fast, hit rate %.2f %%\n", "", before / after,
-                      100 * hits);
-        text += line;
-    };
-    bars("training", plain.train_seconds, accelerated.train_seconds, accelerated.train_hits);
-    bars("prediction", plain.test_seconds, accelerated.test_seconds, accelerated.test_hits);
+        text += std::string(11, ' ') + group.at("note").as_string() + "\n";
+    }
     return text;
 }
 
@@ -225,8 +251,8 @@ int compare(Settings& s, Options& options, par::Group& group, Trial& trial) {
     s.run.name = name;
     s.batch_size = batch_size;
     s.machine.accelerate = true;
-    const Result accelerated = train(s, options, group, trial);
-    if (group.rank() == 0 && !accelerated.stopped) std::cout << chart(plain, accelerated);
+    const Result accelerated = train(s, options, group, trial, &plain);
+    if (group.rank() == 0 && !accelerated.stopped) std::cout << chart(bars_of(plain, accelerated));
     return accelerated.code;
 }
 

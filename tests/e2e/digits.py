@@ -51,6 +51,11 @@ class Digits(job.JobTest):
             self.assertGreater(epochs[7]["train_accuracy"], 0.6, epochs)
             self.assertGreater(epochs[7]["test_accuracy"], 0.5, epochs)
             self.assertEqual(json.loads((run / "config.json").read_text())["options"]["lr"], 0.01 * 16 / 128)
+            of = job.report(run)["runs"][0]
+            counts = of["confusion"]["counts"]
+            self.assertEqual([sum(row) for row in counts], 10 * [2])
+            self.assertAlmostEqual(sum(counts[i][i] for i in range(10)) / 20, epochs[7]["test_accuracy"])
+            self.assertEqual(of["network"]["tensors"][0], ["layer1.conv.weight", [20, 5, 5, 1]])
             header, _ = job.tensor_header(run / "model.safetensors")
             self.assertEqual(header["layer1.conv.weight"]["shape"], [20, 1, 5, 5])
             self.assertEqual(header["fc.weight"]["shape"], [10, 20 * 24 * 24])
@@ -97,6 +102,7 @@ class Digits(job.JobTest):
                 program("train_digits_angles", ranks, "--data", self.set, "--compare", "--run-name", name, *TINY))
             for what in ("training", "prediction"):
                 self.assertRegex(out, rf"{what} +op by op +[\d.]+ s  #+\n{what} +accelerated +[\d.]+ s  #+\n +[\d.]+ times")
+            times = []
             for run, hits in ((f"{name}-plain", 0), (name, 1)):
                 epochs = job.epoch_lines(self.runs / run)
                 self.assertLess(epochs[1]["test_angle_rmse"], 30)  # that of no idea is 26, of a wrong unit far more
@@ -105,6 +111,16 @@ class Digits(job.JobTest):
                 # All but the first call of each shape: 22 of training, and 2 x 2 of testing with 16 and 4 images.
                 self.assertAlmostEqual(last["train_hit_rate"], hits * 21 / 22)
                 self.assertAlmostEqual(last["test_hit_rate"], hits * 2 / 4)
+                of = job.report(self.runs / run)["runs"][0]
+                counts = of["confusion"]["counts"]
+                self.assertEqual([sum(row) for row in counts], 10 * [2])
+                self.assertAlmostEqual(sum(counts[i][i] for i in range(10)) / 20, epochs[1]["test_accuracy"])
+                self.assertEqual("bars" in of, bool(hits))
+                times.append([last["train_seconds"], last["test_seconds"]])
+            # The page of the second has the times of both, as bars.
+            groups = of["bars"]["groups"]
+            self.assertEqual([[bar for _, bar in group["bars"]] for group in groups], list(map(list, zip(*times))))
+            self.assertIn("hit rate 95.45 %", groups[0]["note"])
             # Both ways are the same training: the first losses agree closely.
             plain, fast = (job.losses(self.runs / run)[:3] for run in (f"{name}-plain", name))
             for a, b in zip(plain, fast):

@@ -98,6 +98,12 @@ def epoch_lines(run):
     return [{k: v for k, v in line.items() if k not in timing} for line in lines if "step" not in line]
 
 
+def report(run):
+    """The data in report.html."""
+    page = (run / "report.html").read_text()
+    return json.loads(page.partition('<script id="data" type="application/json">')[2].partition("</script>")[0])
+
+
 def tensor_header(path):
     """The JSON header of a safetensors file, and the number of bytes of data behind it."""
     content = path.read_bytes()
