@@ -16,6 +16,7 @@ void RunOptions::declare(Options& o) {
     o.add("resume", &resume, "go on from the last checkpoint of --run-name, or of the newest run");
     o.add("checkpoint-every", &checkpoint_every, "also checkpoint every so many steps; 0: at the end of epochs")
         .at_least(0);
+    o.add("tensorboard", &tensorboard, "also write the metrics for TensorBoard, into the run's folder");
     o.add("keep", &keep, "checkpoints to keep").range(1, 1e6);
     o.add("on-nan", &on_nan, {{"stop", OnNan::stop}, {"skip", OnNan::skip}, {"rollback", OnNan::rollback}},
           "a loss or gradient that is not finite: end with an error, leave the step out, or go back to the last "
@@ -64,6 +65,7 @@ void TrainingRun::begin(const Position& at, const Length& length, const std::vec
                             .set("options", options);
     folder_->write_config(config);
     report_.emplace(*folder_, config);
+    if (settings_.tensorboard) events_.emplace(folder_->path(), at.step);
     report("summary", what);
     report("tested", tested);
     report("epochs", length.epochs());
@@ -89,6 +91,7 @@ Verdict TrainingRun::judge(Position& at, double loss) {
     if (verdict == Verdict::rolled_back && folder_) {
         folder_->cut_metrics(at.step, at.epoch - 1);
         report_->reread(*folder_);
+        if (events_) events_.emplace(folder_->path(), at.step);
     }
     return verdict;
 }
@@ -177,6 +180,7 @@ void TrainingRun::log(const Json& line) {
     if (!folder_) return;
     folder_->log(line);
     report_->add(line);
+    if (events_) events_->add(line);
     if (trial_.report(line)) asked_ = true;
 }
 

@@ -15,6 +15,7 @@
 #include "models/progress.h"
 #include "models/report.h"
 #include "models/run_folder.h"
+#include "models/tensorboard.h"
 #include "models/training_state.h"
 #include "models/trial.h"
 
@@ -27,7 +28,7 @@ struct LoadedCheckpoint;
 
 struct RunOptions {
     std::string runs = "runs", name, init;
-    bool resume = false;
+    bool resume = false, tensorboard = false;
     int64_t checkpoint_every = 0, keep = 2;
     OnNan on_nan = OnNan::stop;
     void declare(Options& options);
@@ -100,6 +101,7 @@ private:
     std::unique_ptr<LoadedCheckpoint> checkpoint_;
     std::optional<RunFolder> folder_;
     std::optional<Report> report_;
+    std::optional<EventFile> events_;
     std::optional<Progress> progress_;
     std::optional<NanGuard> guard_;
     bool skipped_ = false; // the step that is judged last

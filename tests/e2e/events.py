@@ -1,0 +1,164 @@
+# Event files for TensorBoard, read back by a reader that shares nothing with the writer: TFRecord frames with a CRC by
+# the bit, protobuf by its wire format; and by TensorBoard itself where it is installed.
+import json
+import math
+import struct
+import time
+
+import job
+
+try:
+    from tensorboard.backend.event_processing import event_accumulator
+except ImportError:
+    event_accumulator = None
+
+
+def masked_crc32c(content):
+    crc = 0xffffffff
+    for byte in content:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82f63b78 if crc & 1 else 0)
+    crc ^= 0xffffffff
+    return ((crc >> 15 | crc << 17) + 0xa282ead8) & 0xffffffff
+
+
+def records(content):
+    """The contents of TFRecords, whose checksums must be right."""
+    while content:
+        length, crc = struct.unpack("<QI", content[:12])
+        record, (record_crc,) = content[12:12 + length], struct.unpack("<I", content[12 + length:16 + length])
+        assert crc == masked_crc32c(content[:8]) and record_crc == masked_crc32c(record)
+        yield record
+        content = content[16 + length:]
+
+
+def varint(content, at):
+    value = shift = 0
+    while True:
+        value |= (content[at] & 0x7f) << shift
+        shift, at = shift + 7, at + 1
+        if content[at - 1] < 0x80:
+            return value, at
+
+
+def fields(message):
+    """(number, wire type, value) of each field of a protobuf message."""
+    at = 0
+    while at < len(message):
+        key, at = varint(message, at)
+        kind = key & 7
+        if kind == 0:
+            value, at = varint(message, at)
+        elif kind == 2:
+            size, at = varint(message, at)
+            value, at = message[at:at + size], at + size
+        else:
+            size, form = {1: (8, "<d"), 5: (4, "<f")}[kind]
+            (value,), at = struct.unpack(form, message[at:at + size]), at + size
+        assert at <= len(message)
+        yield key >> 3, kind, value
+
+
+def event(record):
+    found = {number: (kind, value) for number, kind, value in fields(record)}
+    assert found[1][0] == 1 and found[2][0] == 0 and set(found) <= {1, 2, 3, 5, 7}, found
+    values = []
+    for number, kind, value in fields(found.get(5, (2, b""))[1]):
+        assert (number, kind) == (1, 2)
+        (tag_number, _, tag), (value_number, value_kind, number) = fields(value)
+        assert (tag_number, value_number, value_kind) == (1, 2, 5)
+        values.append((tag.decode(), number))
+    start = 7 in found and list(fields(found[7][1])) == [(1, 0, 1)]
+    version = found.get(3, (2, None))[1]
+    return {"time": found[1][1], "step": found[2][1], "version": version, "start": start, "values": values}
+
+
+def files(run):
+    return sorted(run.glob("events.out.tfevents.*"))
+
+
+def scalars(run):
+    """(tag, step) -> value over all files in order, by TensorBoard's rule: from where a session starts again, what was
+    there before is gone. A value that would come twice is an error."""
+    seen, started = {}, False
+    for path in files(run):
+        events = [event(record) for record in records(path.read_bytes())]
+        assert events[0]["version"] == b"brain.Event:2", events[0]
+        assert [one["time"] for one in events] == sorted(one["time"] for one in events)
+        assert abs(events[-1]["time"] - time.time()) < 600
+        for one in events:
+            if one["start"] and started:
+                seen = {(tag, step): value for (tag, step), value in seen.items() if step < one["step"]}
+            started |= one["start"]
+            for tag, value in one["values"]:
+                assert (tag, one["step"]) not in seen, (tag, one["step"], path)
+                seen[tag, one["step"]] = value
+    return seen
+
+
+def expected(run):
+    """The same from metrics.jsonl, in the precision of the events."""
+    found, step = {}, 0
+    for text in (run / "metrics.jsonl").read_text().splitlines():
+        line = json.loads(text)
+        kind = "step" if "step" in line else "epoch"
+        step = line.get("step", step)
+        for name in set(line) - {"step", "epoch", "skipped"}:  # which is no number
+            value = math.nan if line[name] is None else line[name]
+            found[f"{kind}/{name}", step] = struct.unpack("<f", struct.pack("<f", value))[0]
+    return found
+
+
+class Events(job.JobTest):
+    def check(self, run):
+        seen, wanted = scalars(run), expected(run)
+        self.assertEqual(set(seen), set(wanted))
+        for key, value in wanted.items():
+            self.assertTrue(seen[key] == value or math.isnan(value) and math.isnan(seen[key]), (key, seen[key], value))
+        if event_accumulator:
+            reader = event_accumulator.EventAccumulator(str(run), {event_accumulator.SCALARS: 0}).Reload()
+            got = {(tag, one.step): one.value for tag in reader.Tags()["scalars"] for one in reader.Scalars(tag)}
+            self.assertEqual(set(got), set(wanted))
+        return seen
+
+    def test_all_metrics_once(self):
+        for ranks in job.rank_counts(1, 2):
+            run = self.train(ranks, f"run-{ranks}", *job.TINY, "--epochs", "2", "--tensorboard")
+            seen = self.check(run)
+            self.assertEqual({step for tag, step in seen if tag == "step/loss"}, set(range(1, 41)))
+            for tag in ("train_loss", "train_accuracy", "test_loss", "test_accuracy", "images_per_s"):
+                self.assertEqual({step for name, step in seen if name == "epoch/" + tag}, {20, 40})
+            self.assertEqual(len(files(run)), 1)
+        run = self.train(1, "without", *job.TINY, "--steps", "1")
+        self.assertEqual(files(run), [])
+        run = self.train(1, "bad", *job.TINY, "--steps", "3", "--lr", "1e30", "--on-nan", "skip", "--tensorboard")
+        self.assertTrue(math.isnan(self.check(run)["step/loss", 3]))
+
+    def test_resumed(self):
+        options = [*job.TINY, "--checkpoint-every", "5", "--keep", "9", "--tensorboard"]
+        run = self.train(1, "run", *options, "--steps", "28")
+        for path in (run / "checkpoint").iterdir():  # as if it had been killed before the later ones
+            if int(path.stem[5:]) > 15:
+                path.unlink()
+        self.succeed(job.train(1, "--resume", "--run-name", "run", "--steps", "45"))
+        self.assertEqual(len(files(run)), 2)
+        steps = [one["step"] for path in files(run) for one in map(event, records(path.read_bytes()))
+                 if "step/loss" in dict(one["values"])]
+        self.assertEqual(len(steps) - len(set(steps)), 28 - 15)  # which the rule takes out
+        self.check(run)
+        # A record that a kill has cut short is the end of its file, and no harm.
+        last = files(run)[-1]
+        last.write_bytes(last.read_bytes() + b"\x30\0\0")
+        self.succeed(job.train(1, "--resume", "--run-name", "run", "--steps", "50"))
+        self.assertEqual(files(run)[1], last)
+        self.assertEqual([event(record)["step"] for record in records(files(run)[2].read_bytes())][:2], [0, 46])
+
+    def test_trials(self):
+        self.succeed([str(job.BUILD / "sweep_cifar"), "--run-name", "sweep", "--sweep", "seed=1,2", *job.TINY,
+                      "--epochs", "1", "--batch-size", "100", "--tensorboard"])
+        for trial in ("1", "2"):
+            self.assertIn(("epoch/validation_accuracy", 9), self.check(self.runs / "sweep" / "trials" / trial))
+
+
+job.main()
