@@ -48,7 +48,7 @@ void GradientSum::after_step(const Plan& plan, size_t step) {
 void GradientSum::finish() {
     active_ = false;
     if (group_.size() == 1) return;
-    if (!planned_) return sum({0, parameters_.gradients().numel(), 0}); // nothing was started
+    if (!planned_) return sum({0, parameters_.gradients().numel(), 0, "gradients"}); // nothing was started
     std::unique_lock lock(mutex_);
     ready_ = buckets_.size();
     changed_.notify_all();
@@ -79,7 +79,7 @@ void GradientSum::sum(const Bucket& b) const {
     const Tensor bucket = parameters_.gradients().slice(b.begin, {b.end - b.begin});
     const Tensor host = bucket.device() ? staging_.slice(b.begin, {b.end - b.begin}) : bucket;
     if (bucket.device()) host.copy_from(bucket);
-    par::aggregate(group_, host.span<float>(), share_, "gradients", algorithm_);
+    par::aggregate(group_, host.span<float>(), share_, b.name, algorithm_);
     if (bucket.device()) bucket.copy_from(host);
 }
 
@@ -93,13 +93,13 @@ void GradientSum::cut(const Plan& plan, std::vector<Bucket>& buckets) const {
     };
     const auto& entries = parameters_.entries();
     buckets.clear();
-    Bucket bucket{0, 0, 0};
+    Bucket bucket{0, 0, 0, "bucket 0"};
     for (size_t i = entries.size(); i-- > 0;) { // in order of the flat buffer
         bucket.end = i == 0 ? parameters_.gradients().numel() : entries[i - 1].offset;
         bucket.step = std::max(bucket.step, made_by(entries[i].gradient));
         if ((bucket.end - bucket.begin) * 4 < kBucketBytes && i > 0) continue;
         buckets.push_back(bucket);
-        bucket = {bucket.end, bucket.end, 0};
+        bucket = {bucket.end, bucket.end, 0, "bucket " + std::to_string(buckets.size())};
     }
 }
 

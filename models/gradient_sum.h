@@ -43,6 +43,7 @@ private:
     struct Bucket {
         int64_t begin, end; // values in the flat buffer
         size_t step;        // of the plan, after which all of it is made
+        std::string name;   // for error texts; short, so that it is not allocated
     };
     void cut(const Plan& plan, std::vector<Bucket>& buckets) const;
     void sum(const Bucket& bucket) const;

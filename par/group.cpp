@@ -29,7 +29,8 @@ Plan& find_plan(std::vector<std::unique_ptr<Plan>>& plans, const Vector& vector,
 
 } // namespace
 
-Group::Group(Link& link, const GroupOptions& options) : link_(link), options_(options), handshake_(link) {
+Group::Group(Link& link, const GroupOptions& options)
+    : link_(link), options_(options), handshake_(link), roll_call_(link, handshake_) {
     RG_CHECK(options.segment_bytes >= 1, "Group: expected a segment of at least one byte, got none");
 }
 

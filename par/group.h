@@ -11,6 +11,7 @@
 #include "par/doubling.h"
 #include "par/link.h"
 #include "par/ring.h"
+#include "par/roll_call.h"
 #include "par/shared.h"
 
 #include <span>
@@ -69,6 +70,7 @@ private:
     Link& link_;
     GroupOptions options_;
     Handshake handshake_;
+    RollCall roll_call_;
     std::vector<std::unique_ptr<RingPlan>> rings_;         // most recently used first
     std::vector<std::unique_ptr<DoublingPlan>> doublings_; // the same
     std::unique_ptr<SharedReducer> shared_;

@@ -5,6 +5,8 @@
 
 #include "par/link.h"
 
+#include "par/roll_call.h"
+
 #include <algorithm>
 #include <chrono>
 #include <climits>
@@ -28,6 +30,7 @@ constexpr int kSpins = 500, kSpinsWhenCrowded = 20;
 // cores ten times slower: a sleeper that wakes among ranks that yield waits for the end of a time slice.
 constexpr double kNapAfter = 0.05;
 constexpr long kNapNs = 50'000;
+constexpr double kRollCallAfter = 0.25; // seconds
 constexpr int kHandshakeTag = 1;
 
 double seconds_now() {
@@ -90,6 +93,8 @@ void Link::set_deadline(double seconds) {
     deadline_ = seconds;
 }
 
+std::string Link::name_of(int rank) const { return cat("rank ", rank); }
+
 bool Link::native_allreduce(void*, size_t, size_t) { return false; }
 
 std::unique_ptr<SharedWindow> Link::open_shared(size_t) { return nullptr; }
@@ -136,7 +141,7 @@ size_t Link::wait(Channel& channel, const Operation& op, int round) {
     Slot& s = slots_[size_t(channel.slot_)];
     size_t bytes = s.bytes;
     if (!s.in_flight) return bytes;
-    const double late = poll([&] { return do_test(channel.slot_, &bytes); });
+    const double late = poll(op, [&] { return do_test(channel.slot_, &bytes); });
     if (late > 0)
         fail_late(s.send ? cat("rank ", s.peer, " to take ", s.bytes, " bytes")
                          : cat("a message from rank ", s.peer, " (up to ", s.bytes, " bytes)"),
@@ -154,7 +159,7 @@ bool Link::test(Channel& channel, size_t* bytes) {
 
 void Link::wait_for(std::atomic_ref<uint64_t> word, uint64_t value, int peer, const char* doing, const Operation& op,
                     int round) {
-    const double late = poll([&] {
+    const double late = poll(op, [&] {
         if (word.load(std::memory_order_acquire) >= value) return true;
         check_peers();
         relax();
@@ -163,9 +168,9 @@ void Link::wait_for(std::atomic_ref<uint64_t> word, uint64_t value, int peer, co
     if (late > 0) fail_late(cat("rank ", peer, " ", doing), peer, op, round, late);
 }
 
-/// Gives 0 when done, or the seconds waited once they are beyond the deadline.
+/// Gives 0 when done, or the seconds waited once they are beyond the limit, here or on another rank.
 template <class Done>
-double Link::poll(const Done& done) const {
+double Link::poll(const Operation& op, const Done& done) const {
     const int spins = crowded_ ? kSpinsWhenCrowded : kSpins;
     double begin = 0;
     bool nap = false;
@@ -181,15 +186,21 @@ double Link::poll(const Done& done) const {
         }
         const double waited = seconds_now() - begin;
         nap = waited > kNapAfter;
-        if (waited > deadline_) return waited;
+        const double limit = deadline_;
+        if (waited > limit) return waited;
+        if (roll_call_ && op.number && waited > kRollCallAfter && roll_call_->look(op, begin, waited, limit))
+            return waited;
     }
     return 0;
 }
 
 void Link::fail_late(std::string_view expected, int peer, const Operation& op, int round, double seconds) const {
-    fail(op.name, " ", op.what, ": expected ", expected, ", got nothing in ", seconds, " s (rank ", rank_, ", round ",
-         round, ", ", op.bytes, " bytes in all, operation ", op.number, ", step ", op.step, "); rank ", peer,
-         " may have stopped, or be slow: RG_DEADLINE_S sets the limit");
+    const bool leaving = deadline_ == 0; // with an error that will be told
+    const std::string missing = roll_call_ && op.number && !leaving ? roll_call_->close() : "";
+    throw RankMissing(cat(op.name, " ", op.what, ": expected ", expected, ", got nothing in ", seconds, " s (rank ",
+                          rank_, ", round ", round, ", ", op.bytes, " bytes in all, operation ", op.number, ", step ",
+                          op.step, "); no word from ", missing.empty() ? name_of(peer) : missing,
+                          ": stopped, or slow; RG_DEADLINE_S sets the limit"));
 }
 
 Handshake::Handshake(Link& link) : link_(link) {
@@ -229,6 +240,7 @@ void Handshake::post_in(const SharedWindow& window, size_t offset) {
 void Handshake::post(const Operation& op) {
     Post& mine = post_of(link_.rank());
     mine.message = message_of(op);
+    std::atomic_ref(mine.step).store(op.step, std::memory_order_relaxed);
     std::atomic_ref(mine.number).store(op.number, std::memory_order_release);
 }
 
@@ -243,6 +255,14 @@ void Handshake::agree(const Operation& op) {
                           theirs.message.detail == mine.detail && theirs.message.text_hash == mine.text_hash;
         if (!same) fail_different(theirs.message, q, op);
     }
+}
+
+std::string Handshake::last_seen(int rank) const {
+    if (!window_) return {};
+    Post& theirs = post_of(rank);
+    const uint64_t number = std::atomic_ref(theirs.number).load(std::memory_order_acquire);
+    return cat(" (last in operation ", number, ", step ", std::atomic_ref(theirs.step).load(std::memory_order_relaxed),
+               ")");
 }
 
 void Handshake::fail_different(const Message& theirs, int rank, const Operation& op) const {

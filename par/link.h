@@ -3,15 +3,16 @@
 // A Link is one rank's view of a fixed set of ranks: who I am, and channels. A channel is opened once over a fixed
 // buffer (send or receive, one peer, one tag), then started and waited for any number of times; a steady training
 // step opens nothing. There are two makes: MPI point-to-point (mpi_link.h) and ranks as threads of one process
-// (thread_link.h); and the link of some of the ranks, over either (sub_link.h). Messages of one sender, receiver and tag arrive in the order in which they were started. Where all
-// ranks are on one node, a Link also gives memory that they share. One thread at a time may use a Link. Collectives
-// are not here: see group.h.
+// (thread_link.h); and the link of some of the ranks, over either (sub_link.h). Messages of one sender, receiver and
+// tag arrive in the order in which they were started. Where all ranks are on one node, a Link also gives memory that
+// they share. One thread at a time may use a Link. Collectives are not here: see group.h.
 #pragma once
 
 #include "core/base.h"
 
 #include <array>
 #include <atomic>
+#include <deque>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -24,17 +25,24 @@ public:
     using Error::Error;
 };
 
+/// A rank did not come within the deadline. It may be gone for good, so this ends the job, whoever could go on.
+class RankMissing : public Error {
+public:
+    using Error::Error;
+};
+
 /// The collective that a message belongs to. It is compared between ranks (Handshake) and named in error texts.
 struct Operation {
     const char* name = ""; // "allreduce"
     std::string_view what; // the caller's word: "gradients, bucket 2"
     uint64_t bytes = 0;    // of the whole operation, not of one message
-    uint64_t number = 0;   // counts the operations of a group
+    uint64_t number = 0;   // counts the operations of a group; 0: not one of all ranks of the link
     int64_t step = 0;      // training step, for texts only
     uint64_t detail = 0;   // whatever else must agree: a root, a segment size
 };
 
 class Link;
+class RollCall;
 
 /// A channel: one buffer, one direction, one peer. Moves, does not copy. Closing one in flight withdraws it.
 class Channel {
@@ -81,6 +89,8 @@ public:
     /// Place among the program's ranks that share this machine's memory, and how many they are.
     int local_rank() const { return local_rank_; }
     int local_size() const { return local_size_; }
+    /// "rank 2", and its machine where there may be several: for texts.
+    virtual std::string name_of(int rank) const;
 
     /// A channel over memory that the caller keeps alive and in place. Sizes up to 2^31 - 1 bytes; zero is allowed.
     Channel open_send(const void* data, size_t bytes, int to, int tag);
@@ -130,6 +140,7 @@ protected:
 private:
     friend class Channel;
     friend class SubLink; // asks the link below for its peers
+    friend class RollCall;
     virtual void do_open(int slot, void* data) = 0;
     virtual void do_start(int slot) = 0;
     /// True when the message has gone or come; then *bytes is its length. Errors of the transport are thrown.
@@ -142,15 +153,17 @@ private:
 
     Channel open(bool send, void* data, size_t bytes, int peer, int tag);
     void close(int slot);
+    void set_roll_call(RollCall* roll_call) { roll_call_ = roll_call; }
     template <class Done>
-    double poll(const Done& done) const;
+    double poll(const Operation& op, const Done& done) const;
     [[noreturn]] void fail_late(std::string_view expected, int peer, const Operation& op, int round,
                                 double seconds) const;
 
     int rank_, size_, local_rank_, local_size_;
     bool crowded_; // more ranks than cores on this node
     std::atomic<double> deadline_;
-    std::vector<Slot> slots_;
+    RollCall* roll_call_ = nullptr; // of the group, if there is one
+    std::deque<Slot> slots_;        // they stay where they are: during a wait for one, the roll call opens others
     std::vector<int> free_slots_;
 };
 
@@ -181,6 +194,8 @@ public:
     void post(const Operation& op);
     /// Waits until all have posted as many operations; Error naming both when this one differs.
     void agree(const Operation& op);
+    /// " (last in operation 411, step 41)" of a rank that posts in shared memory; else nothing. For texts.
+    std::string last_seen(int rank) const;
 
 private:
     struct Message {
@@ -191,6 +206,7 @@ private:
     };
     struct Post {
         uint64_t number = 0; // of the last operation posted; stored after the message
+        int64_t step = 0;
         Message message;
     };
     static_assert(sizeof(Post) <= kPostBytes);

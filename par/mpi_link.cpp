@@ -1,5 +1,5 @@
-// Persistent point-to-point requests on a communicator of our own. The only blocking collectives are the two at
-// start-up (duplicate, split by node), those that open and close a shared window, and MPI_Finalize.
+// Persistent point-to-point requests on a communicator of our own. The only blocking collectives are the three at
+// start-up (duplicate, split by node, names of hosts), those that open and close a shared window, and MPI_Finalize.
 //
 // Asks for MPI_THREAD_MULTIPLE, so that a communication thread may take over the link later; any level serves as long
 // as one thread at a time calls. Errors come back as codes and become rg::Error; whoever catches it aborts the job.
@@ -10,19 +10,22 @@
 #include "par/mpi_link.h"
 
 #include <cerrno>
+#include <cmath>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <exception>
 
 #include <mpi.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 namespace rg::par {
 
 namespace {
 
 constexpr size_t kPage = 4096;
-constexpr double kWithdrawSeconds = 0.02;
+constexpr double kWithdrawSeconds = 0.02, kAbortSeconds = 10;
 constexpr int kShort = 4096; // bytes; MPI libraries send so few without asking the receiver
 
 void check(int code, const char* operation, int rank, int peer = -1, size_t bytes = 0) {
@@ -36,10 +39,36 @@ void check(int code, const char* operation, int rank, int peer = -1, size_t byte
          peer, ", ", bytes, " bytes", kind == MPI_ERR_TRUNCATE ? "; the peer sent a longer message)" : ")");
 }
 
+/// While one exists, a call of the library that waits for other ranks without a deadline has one: it ends the job.
+class Alarm {
+public:
+    Alarm(const char* call, int rank, double seconds) {
+        text_length = std::snprintf(text, sizeof text,
+                                    "error: %s: expected all ranks, got nothing in %g s; some rank has stopped, or is "
+                                    "slow; RG_DEADLINE_S sets the limit (rank %d)\n",
+                                    call, seconds, rank);
+        std::signal(SIGALRM, [](int) {
+            if (write(STDERR_FILENO, text, size_t(text_length)) >= 0) _exit(1);
+            _exit(2);
+        });
+        alarm(unsigned(std::ceil(seconds)));
+    }
+    ~Alarm() { alarm(0); }
+    Alarm(const Alarm&) = delete;
+    Alarm& operator=(const Alarm&) = delete;
+
+private:
+    static inline char text[256]; // nothing can be put together in a signal handler
+    static inline int text_length = 0;
+};
+
+using Host = std::array<char, MPI_MAX_PROCESSOR_NAME>; // ends with a zero
+
 /// What is known of the ranks before the link exists.
 struct Place {
     MPI_Comm comm = MPI_COMM_NULL;
     int rank = 0, size = 1, local_rank = 0, local_size = 1;
+    std::vector<Host> hosts; // by rank
 };
 
 Place start_mpi(int& argc, char**& argv) {
@@ -58,6 +87,13 @@ Place start_mpi(int& argc, char**& argv) {
     MPI_Comm_rank(node, &place.local_rank);
     MPI_Comm_size(node, &place.local_size);
     MPI_Comm_free(&node);
+    Host host{};
+    int length = 0;
+    MPI_Get_processor_name(host.data(), &length);
+    place.hosts.resize(size_t(place.size));
+    check(MPI_Allgather(host.data(), int(host.size()), MPI_CHAR, place.hosts.data(), int(host.size()), MPI_CHAR,
+                        place.comm),
+          "MPI_Allgather", place.rank);
     return place;
 }
 
@@ -93,13 +129,15 @@ private:
 
 class MpiLink final : public Link {
 public:
-    explicit MpiLink(const Place& place)
+    explicit MpiLink(Place place)
         : Link(place.rank, place.size, place.local_rank, place.local_size),
           comm_(place.comm),
+          hosts_(std::move(place.hosts)),
           exceptions_(std::uncaught_exceptions()) {}
 
     ~MpiLink() override {
         if (std::uncaught_exceptions() > exceptions_) MpiLink::abort(1); // finalising would wait for the others
+        const Alarm limit("MPI_Finalize", rank(), deadline());
         MPI_Comm_free(&comm_);
         MPI_Finalize();
     }
@@ -107,8 +145,11 @@ public:
     void abort(int code) override {
         // The one line that the user needs has been printed (run_ranks_main); the library would add its own.
         if (!std::freopen("/dev/null", "w", stderr)) std::fclose(stderr);
+        const Alarm limit("MPI_Abort", rank(), kAbortSeconds);
         MPI_Abort(MPI_COMM_WORLD, code);
     }
+
+    std::string name_of(int rank) const override { return cat("rank ", rank, " on ", hosts_[size_t(rank)].data()); }
 
     bool native_allreduce(void* data, size_t count, size_t width) override {
         check(MPI_Allreduce(MPI_IN_PLACE, data, int(count), width == 4 ? MPI_FLOAT : MPI_DOUBLE, MPI_SUM, comm_),
@@ -118,6 +159,7 @@ public:
 
     std::unique_ptr<SharedWindow> open_shared(size_t bytes) override {
         if (local_size() != size()) return nullptr;
+        const Alarm limit("open_shared", rank(), deadline());
         bytes = (bytes + kPage - 1) / kPage * kPage;
         MPI_Info info = MPI_INFO_NULL;
         MPI_Info_create(&info);
@@ -204,6 +246,7 @@ private:
     }
 
     MPI_Comm comm_;
+    std::vector<Host> hosts_; // by rank
     int exceptions_;
     std::vector<MPI_Request> requests_; // by slot
 };

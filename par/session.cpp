@@ -45,15 +45,20 @@ void let_lower_ranks_speak(int rank) {
 /// mpiexec ends as soon as it hears of an abort, and what a rank has written but it has not yet read is lost.
 constexpr std::chrono::milliseconds kForwarding{100};
 
-int fail_job(Link* link, const char* text) {
+/// A rank that is missing is named by every other one: time for those that hear it from the first.
+constexpr std::chrono::milliseconds kHearing{500};
+
+int fail_job(Link* link, const std::exception& error) {
+    const char* text = error.what();
+    const bool missing = dynamic_cast<const RankMissing*>(&error);
     if (link && link->size() > 1) {
-        let_lower_ranks_speak(link->rank());
+        if (!missing) let_lower_ranks_speak(link->rank());
         std::fprintf(stderr, "error: %s (rank %d)\n", text, link->rank());
     } else {
         std::fprintf(stderr, "error: %s\n", text);
     }
     std::fflush(nullptr);
-    if (link && link->size() > 1) std::this_thread::sleep_for(kForwarding);
+    if (link && link->size() > 1) std::this_thread::sleep_for(missing ? kHearing : kForwarding);
     if (link) link->abort(1); // does not return under MPI
     return 1;
 }
@@ -67,12 +72,14 @@ int run_ranks_main(int argc, char** argv, const std::function<int(Group&)>& body
         try {
             session.link().read_environment();
             group = std::make_unique<Group>(session.link());
-            return body(*group);
+            const int code = body(*group);
+            group->barrier("end"); // MPI's own end has no deadline
+            return code;
         } catch (const std::exception& error) {
-            return fail_job(&session.link(), error.what());
+            return fail_job(&session.link(), error);
         }
     } catch (const std::exception& error) {
-        return fail_job(nullptr, error.what());
+        return fail_job(nullptr, error);
     }
 }
 

@@ -25,6 +25,7 @@ public:
     std::string finish(const std::string& error, bool echo);
 
     void abort(int code) override { whole_.abort(code); }
+    std::string name_of(int rank) const override { return whole_.name_of(members_[size_t(rank)]); }
     std::unique_ptr<SharedWindow> open_shared(size_t bytes_per_rank) override;
 
 private:

@@ -2,9 +2,10 @@
 // one line per failure and the job ends with 1. The thread tests are the thorough ones; this shows that the MPI link
 // keeps the same promises.
 //
-//   --throw RANK       that rank throws in the middle; the job must end at once with one line and a code other than 0
-//   --mismatch RANK    that rank calls with another length; the same
-//   --late RANK        that rank stops answering; the others' deadline (1 s) must end the job
+//   --throw RANK STEP       that rank throws at that step; the job must end at once with a code other than 0
+//   --mismatch RANK STEP    that rank calls with another length; the same
+//   --late RANK STEP        that rank stops answering; the others' deadline (2 s) must end the job
+//   --alone RANK STEP       the same while the others are in a call of the MPI library, which has no deadline
 
 #include "core/rng.h"
 #include "par/aggregate.h"
@@ -175,24 +176,27 @@ void check_task_pool(Checks& checks) {
 }
 
 /// One rank misbehaves; gives nothing back but the error or the abort that must follow.
-void misbehave(Group& group, std::string_view how, int odd) {
+void misbehave(Group& group, std::string_view how, int odd, int64_t at) {
     std::vector<float> values(100'000, 1.0f);
-    group.allreduce_sum(values, "before");
-    group.link().set_deadline(how == "--late" ? 1 : 60);
-    if (group.rank() == odd) {
-        if (how == "--throw") fail("mpi_par: this rank was told to throw");
-        if (how == "--late") sleep(60);
-        values.resize(99'999);
+    group.link().set_deadline(how == "--late" || how == "--alone" ? 2 : 60);
+    for (int64_t step = 1; step < at + 3; ++step) {
+        group.set_step(step);
+        if (group.rank() == odd && step == at) {
+            if (how == "--throw") fail("mpi_par: this rank was told to throw");
+            if (how == "--late" || how == "--alone") sleep(60);
+            values.resize(99'999);
+        }
+        if (how == "--alone" && step == at) group.link().open_shared(1000);
+        group.allreduce_sum(values, "gradients");
     }
-    for (int i = 0; i < 3; ++i) group.allreduce_sum(values, "gradients");
 }
 
 int run(Group& group, int argc, char** argv) {
-    if (argc == 3) {
-        misbehave(group, argv[1], std::atoi(argv[2]));
+    if (argc == 4) {
+        misbehave(group, argv[1], std::atoi(argv[2]), std::atoi(argv[3]));
         return 0; // a failure went unnoticed: the caller expects another code
     }
-    RG_CHECK(argc == 1, "mpi_par: expected no arguments, or --throw, --mismatch or --late and a rank");
+    RG_CHECK(argc == 1, "mpi_par: expected no arguments, or a fault, a rank and a step");
     Checks checks{group};
     check_allreduce(checks, Algorithm::ring);
     check_allreduce(checks, Algorithm::small);

@@ -1,0 +1,128 @@
+// Who is missing, when all others wait: for the missing rank itself, or for one that waits for it. Deadlines are short,
+// and no assertion depends on how long something takes.
+
+#include "par/group.h"
+#include "par/task_pool.h"
+#include "par/thread_link.h"
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <thread>
+
+using namespace rg;
+using par::Algorithm;
+using par::Group;
+using par::Link;
+
+namespace {
+
+/// What each rank says when one of them leaves: every rank calls `sums` with a group; the one that is gone returns from
+/// it, the others are to fail. Groups stay until all have failed, as in a program.
+std::vector<std::string> said(int n, const std::function<void(Group&)>& sums) {
+    std::vector<std::string> texts(static_cast<size_t>(n));
+    std::atomic<int> ended{0};
+    par::run_threads(n, [&](Link& link) {
+        link.set_deadline(1);
+        Group group(link, {1000});
+        try {
+            sums(group);
+        } catch (const par::RankMissing& error) {
+            texts[size_t(link.rank())] = error.what();
+        }
+        for (++ended; ended < n;) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    });
+    return texts;
+}
+
+} // namespace
+
+TEST_SUITE("par") {
+    TEST_CASE("roll call: every rank names the one that is missing, and no other") {
+        for (const auto algorithm : {Algorithm::shared, Algorithm::ring, Algorithm::small})
+            for (const int n : {2, 4, 5}) {
+                const int missing = n / 2;
+                const std::vector<std::string> texts = said(n, [&](Group& group) {
+                    std::vector<float> values(5000);
+                    for (int step = 1; step <= 3; ++step) {
+                        group.set_step(step);
+                        if (step == 3 && group.rank() == missing) return;
+                        group.allreduce_sum(values, "gradients", algorithm);
+                    }
+                });
+                for (int r = 0; r < n; ++r) {
+                    CAPTURE(int(algorithm));
+                    CAPTURE(r);
+                    const std::string& text = texts[size_t(r)];
+                    CAPTURE(text);
+                    if (r == missing) {
+                        CHECK(text.empty());
+                        continue;
+                    }
+                    CHECK(text.starts_with("allreduce gradients: expected "));
+                    CHECK(text.find(cat("(rank ", r, ", ")) != std::string::npos);
+                    CHECK(text.find(", step 3); no word from ") != std::string::npos);
+                    const std::string seen = algorithm == Algorithm::shared ? " (last in operation 3, step 2)" : "";
+                    const std::string name =
+                        cat("no word from rank ", missing, seen, ": stopped, or slow; RG_DEADLINE_S");
+                    CHECK(text.find(name) != std::string::npos);
+                }
+            }
+    }
+
+    TEST_CASE("roll call: two that are missing are both named") {
+        const std::vector<std::string> texts = said(5, [&](Group& group) {
+            if (group.rank() == 1 || group.rank() == 4) return;
+            group.barrier();
+        });
+        for (const int r : {0, 2, 3}) {
+            CAPTURE(texts[size_t(r)]);
+            CHECK(texts[size_t(r)].find("no word from rank 1, rank 4: stopped") != std::string::npos);
+        }
+    }
+
+    TEST_CASE("roll call: ranks that are late in turn are waited for, and old messages do no harm") {
+        for (const auto algorithm : {Algorithm::shared, Algorithm::ring}) {
+            std::vector<float> sums(3);
+            par::run_threads(3, [&](Link& link) {
+                link.set_deadline(4); // calls after 1 s
+                Group group(link, {1000});
+                for (int round = 0; round < 3; ++round) {
+                    if (round == link.rank()) std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+                    std::vector<float> values(5000, 1.0f);
+                    group.allreduce_sum(values, "gradients", algorithm);
+                    sums[size_t(link.rank())] += values[4999];
+                }
+            });
+            CHECK(sums == std::vector<float>(3, 9.0f));
+        }
+    }
+
+    TEST_CASE("roll call: a rank that is missing in a task of a pool ends the job, not the task, under its own name") {
+        std::atomic<bool> leave{false};
+        std::atomic<int> ended{0};
+        std::string text;
+        const auto stuck = [&](par::TaskContext& task, const Json&) -> Json {
+            while (task.group().rank() == 1 && !leave) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+            task.group().barrier("to the end");
+            return {};
+        };
+        par::run_threads(4, [&](Link& link) {
+            link.set_deadline(0.5);
+            try {
+                par::run_task_pool(link, {{"stuck", stuck}}, [&](par::TaskPool& pool) {
+                    pool.submit("stuck", {}, 1); // on rank 0
+                    pool.submit("stuck", {}, 2); // on ranks 1 and 2
+                    pool.fetch_outputs();
+                });
+            } catch (const par::RankMissing& error) {
+                if (link.rank() == 1) text = error.what();
+            } catch (const Error&) { // the controller, or an idle rank, misses what it waits for
+            }
+            if (++ended == 3) leave = true;
+        });
+        CAPTURE(text);
+        CHECK(text.find("barrier to the end: expected ") == 0);
+        CHECK(text.find("no word from rank 2") != std::string::npos);
+    }
+}
