@@ -6,6 +6,8 @@
 #include "data/inflate.h"
 
 #include <algorithm>
+#include <chrono>
+#include <future>
 
 namespace rg {
 namespace {
@@ -18,6 +20,14 @@ Context on_host() {
 }
 
 } // namespace
+
+void while_meeting(par::Group& group, std::string_view what, const std::function<void()>& work) {
+    constexpr std::chrono::milliseconds kMeeting{20};
+    if (group.size() == 1) return work();
+    std::future<void> result = std::async(std::launch::async, work);
+    while (!group.all(result.wait_for(kMeeting) == std::future_status::ready, what)) {}
+    result.get();
+}
 
 void aggregate_state(par::Group& group, const Parameters& parameters, double share, std::span<double> riders) {
     if (group.size() == 1) return;

@@ -2,28 +2,25 @@
 #include "models/load_data.h"
 
 #include "data/shards.h"
+#include "models/data_parallel.h"
 
-#include <chrono>
 #include <functional>
-#include <future>
+#include <sstream>
 
 namespace rg {
 
 namespace {
 
-constexpr std::chrono::milliseconds kMeeting{20};
-
-/// Every rank's work on a thread of its own, while the ranks meet: a download may take longer than the deadline for a
-/// rank that is not heard of, and a rank that has failed is to be heard by all, not to be missed by some.
+/// Every rank's work while the ranks meet: one that has failed is to be heard by all, not to be missed by some.
 std::string at_the_same_time(par::Group& group, const std::function<std::string()>& work) {
-    std::future<std::string> result = std::async(std::launch::async, work);
-    while (!group.all(result.wait_for(kMeeting) == std::future_status::ready, "data")) {}
     std::string bytes, error;
-    try {
-        bytes = result.get();
-    } catch (const std::exception& e) {
-        error = e.what();
-    }
+    while_meeting(group, "data", [&] {
+        try {
+            bytes = work();
+        } catch (const std::exception& e) {
+            error = e.what();
+        }
+    });
     const std::vector<std::string> errors = group.allgather(error, "data");
     for (size_t rank = 0; rank < errors.size(); ++rank)
         RG_CHECK(errors[rank].empty(), size_t(group.rank()) == rank ? "" : cat("rank ", rank, ": "), errors[rank]);

@@ -159,17 +159,25 @@ bool TrainingRun::due(const Position& at) const {
 
 void TrainingRun::save_model(const Parameters& parameters) {
     guard_->check_values();
-    if (folder_) save_tensors(folder_->model_path(), state_dict(parameters), classes_);
+    std::vector<NamedTensor> tensors;
+    if (folder_) tensors = state_dict(parameters);
+    while_meeting(group_, "model", [&] {
+        if (folder_) save_tensors(folder_->model_path(), tensors, classes_);
+    });
 }
 
 void TrainingRun::save_checkpoint(const Position& at, const Parameters& parameters, const OptimizerState& optimizer) {
     guard_->check_values();
     guard_->checkpoint(at);
-    if (!folder_) return;
-    folder_->sync();
-    TensorFile state = training_state(program_, parameters, optimizer, at, options_);
-    state.metadata.insert(state.metadata.end(), classes_.begin(), classes_.end());
-    rg::save_checkpoint(folder_->checkpoint_path(), at.step, state, int(settings_.keep));
+    TensorFile state;
+    if (folder_) {
+        folder_->sync();
+        state = training_state(program_, parameters, optimizer, at, options_);
+        state.metadata.insert(state.metadata.end(), classes_.begin(), classes_.end());
+    }
+    while_meeting(group_, "checkpoint", [&] {
+        if (folder_) rg::save_checkpoint(folder_->checkpoint_path(), at.step, state, int(settings_.keep));
+    });
 }
 
 void TrainingRun::note(const std::string& line) {

@@ -1,0 +1,74 @@
+// What a training loop on several ranks calls between its own lines, where the ranks differ in what they have to do.
+#include "models/data_parallel.h"
+#include "par/thread_link.h"
+
+#include <chrono>
+#include <doctest/doctest.h>
+#include <thread>
+
+using namespace rg;
+
+namespace {
+
+void rest(int milliseconds) { std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds)); }
+
+} // namespace
+
+TEST_SUITE("models") {
+    TEST_CASE("while meeting: work may take longer than the deadline, and all wait for it") {
+        std::atomic<int> done{0}, early{0};
+        par::run_threads(3, [&](par::Link& link) {
+            link.set_deadline(0.5);
+            par::Group group(link);
+            for (int worker = 0; worker < 3; ++worker) {
+                while_meeting(group, "checkpoint", [&] {
+                    if (group.rank() == worker) rest(800), ++done;
+                });
+                early += done <= worker;
+            }
+        });
+        CHECK(done == 3);
+        CHECK(early == 0);
+    }
+
+    TEST_CASE("while meeting: what the work throws comes out on its rank") {
+        const auto meet = [](par::Link& link) {
+            par::Group group(link);
+            while_meeting(group, "checkpoint", [&] { RG_CHECK(group.rank() != 1, "disk full"); });
+            group.barrier();
+        };
+        CHECK_THROWS_WITH_AS(par::run_threads(3, meet), "disk full", Error);
+        CHECK_THROWS_WITH_AS(par::run_threads(1,
+                                              [](par::Link& link) {
+                                                  par::Group group(link);
+                                                  while_meeting(group, "checkpoint", [] { fail("disk full"); });
+                                              }),
+                             "disk full", Error);
+    }
+
+    TEST_CASE("while meeting: a rank that does not meet is named, although another one works") {
+        std::atomic<bool> leave{false};
+        std::atomic<int> ended{0};
+        std::string text;
+        par::run_threads(3, [&](par::Link& link) {
+            link.set_deadline(link.rank() == 2 ? 0.5 : 100);
+            par::Group group(link);
+            if (link.rank() == 1) {
+                while (!leave) rest(1);
+                return;
+            }
+            try {
+                while_meeting(group, "checkpoint", [&] {
+                    while (group.rank() == 0 && !leave) rest(1);
+                });
+            } catch (const par::RankMissing& error) {
+                if (group.rank() == 2) text = error.what();
+            }
+            leave = true;
+            for (++ended; ended < 2;) rest(1); // the group stays until both have heard
+        });
+        CAPTURE(text);
+        CHECK(text.find("no word from rank 1") != std::string::npos);
+        CHECK(text.find("rank 0:") == std::string::npos);
+    }
+}
