@@ -37,6 +37,8 @@ void execute(Op op, const Call& call) {
                 RG_CHECK(!t.defined() || t.numel() == 0 || t.device() == c.device, row(op).name,
                          ": expected tensors on ", c.device->name(), ", got one of shape ", t.shape().str(),
                          " elsewhere; see Tensor::copy_from()");
+    else if (row(op).check)
+        row(op).check(call);
     const Kernel kernel = c.device ? c.device->kernel(op) : c.backend == Backend::cpu ? row(op).cpu : row(op).reference;
     if (!c.profile) return kernel(call);
     const auto start = std::chrono::steady_clock::now();

@@ -99,6 +99,9 @@ struct OpRow {
     uint32_t saves = 0;
     /// Floating-point operations of a call; null: one per output element.
     double (*flops)(const Call&) = nullptr;
+    /// Error when one of several things is asked for (a label, an index) that are fewer. Of inputs in this machine's
+    /// memory: a device's kernels do not say it, and make NaN. Null: nothing is asked for.
+    void (*check)(const Call&) = nullptr;
 };
 
 const OpRow& row(Op op);

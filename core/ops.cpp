@@ -470,6 +470,18 @@ double flops_conv2d_wgrad(const Call& call) {
     return conv_flops(call.in[0], double(dw.extent(1)), double(dw.extent(2)), double(dw.extent(3)));
 }
 
+// ---- what integers may be ------------------------------------------------------------------------------------------
+
+void check_below(int64_t end, const Tensor& values, const char* what) {
+    if (values.device()) return;
+    const auto all = values.span<int32_t>();
+    for (size_t i = 0; i < all.size(); ++i)
+        RG_CHECK(all[i] >= 0 && all[i] < end, what, " ", all[i], " of sample ", i, " lies outside [0, ", end, ")");
+}
+
+void check_labels(const Call& c) { check_below(c.in[0].extent(1), c.in[1], "cross_entropy: label"); }
+void check_indices(const Call& c) { check_below(c.in[0].extent(0), c.in[1], "augment: index"); }
+
 } // namespace
 
 // ---- the table -----------------------------------------------------------------------------------------------------
@@ -500,7 +512,8 @@ const OpRow& row(Op op) {
         RG_ROW(avg_pool2d_grad, 1, 1, infer_pool_grad),
         RG_ROW(softmax, 1, 1, infer_softmax, backward_softmax, saves_out(0)),
         RG_ROW(softmax_grad, 2, 1, infer_same_shapes<kSoftmaxGrad, true>),
-        RG_ROW(cross_entropy, 2, 2, infer_cross_entropy, backward_cross_entropy, saves_in(1) | saves_out(1)),
+        RG_ROW(cross_entropy, 2, 2, infer_cross_entropy, backward_cross_entropy, saves_in(1) | saves_out(1), nullptr,
+               check_labels),
         RG_ROW(cross_entropy_grad, 3, 1, infer_cross_entropy_grad),
         RG_ROW(mse_loss, 2, 1, infer_mse_loss, backward_mse_loss, saves_in(0) | saves_in(1)),
         RG_ROW(mse_loss_grad, 3, 1, infer_mse_loss_grad),
@@ -508,7 +521,7 @@ const OpRow& row(Op op) {
         RG_ROW(sgdm_update, 4, 2, infer_sgdm_update),
         RG_ROW(adam_update, 5, 3, infer_adam_update),
         RG_ROW(first_non_finite, 1, 1, infer_first_non_finite, nullptr, 0, flops_first_non_finite),
-        RG_ROW(augment, 4, 1, infer_augment),
+        RG_ROW(augment, 4, 1, infer_augment, nullptr, 0, nullptr, check_indices),
         RG_ROW(norm_conv2d, 6, 2, infer_norm_conv2d, nullptr, 0, flops_norm_conv2d),
         RG_ROW(conv2d_norm, 6, 1, infer_conv2d_norm, nullptr, 0, flops_conv2d_norm),
         RG_ROW(conv2d_norm_grad, 12, 5, infer_conv2d_norm_grad, nullptr, 0, flops_conv2d_norm_grad),

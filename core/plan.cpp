@@ -135,13 +135,19 @@ void Plan::place(std::span<const Tensor> results) {
 
 std::span<const Tensor> Plan::replay(std::span<const Tensor> inputs, const AfterStep& after_step) {
     const Context& c = context();
+    const auto bind = [&](std::span<const Tensor> to) {
+        for (const Binding& b : bindings_) steps_[b.step].in[b.argument] = b.view.over(to[b.input]);
+    };
+    bind(inputs);
     if (c.device) {
+        for (const Binding& b : bindings_) // while they are where they can be read
+            if (const Step& step = steps_[b.step]; row(step.op).check)
+                row(step.op).check({step.attrs, step.inputs(), step.outputs()});
         for (size_t i = device_inputs_.size(); i < inputs.size(); ++i)
             device_inputs_.push_back(Tensor::empty(inputs[i].shape(), inputs[i].dtype()));
         for (size_t i = 0; i < inputs.size(); ++i) device_inputs_[i].copy_from(inputs[i]);
-        inputs = device_inputs_;
+        bind(device_inputs_);
     }
-    for (const Binding& b : bindings_) steps_[b.step].in[b.argument] = b.view.over(inputs[b.input]);
     const bool whole = c.device && !c.profile && !c.sync && !after_step;        // nobody looks in between
     if (whole && ++replays_ == 2) graph_ = c.device->capture([&] { run({}); }); // the first has made scratch memory
     if (whole && graph_)

@@ -196,6 +196,25 @@ TEST_SUITE("simt") {
         CHECK(std::isnan(y.to_host().data<float>()[26]));
     }
 
+    TEST_CASE("device: a label that is no class is refused before it gets there, in the CPU's words") {
+        ExecutorDevice device;
+        const int32_t some[] = {3, 1, 4}, good[] = {3, 1, 2};
+        const Tensor scores = Tensor::on_host({3, 4}), labels = Tensor::of<int32_t>({3}, some);
+        scores.fill(1);
+        for (Device* const there : {static_cast<Device*>(nullptr), static_cast<Device*>(&device)}) {
+            const Context on{.device = there};
+            const ContextScope scope(on);
+            Accelerated loss(
+                [&](std::span<const Tensor> in, bool) -> std::vector<Tensor> { return {cross_entropy(in[0], in[1])}; });
+            for (int i = 0; i < 3; ++i) { // the first replay, the one that makes the graph, and that of the graph
+                CHECK_THROWS_WITH_AS(loss({scores, labels}), "cross_entropy: label 4 of sample 2 lies outside [0, 4)",
+                                     Error);
+                const Tensor value = loss({scores, Tensor::of<int32_t>({3}, good)})[0].to_host();
+                CHECK(value.data<float>()[0] == doctest::Approx(std::log(4)));
+            }
+        }
+    }
+
     TEST_CASE("device: values are out of the program's reach until they are fetched") {
         ExecutorDevice device;
         const Context on{.device = &device};

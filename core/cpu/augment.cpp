@@ -53,8 +53,6 @@ void augment_as(const Call& call) {
     const ByteTable<T> table = byte_table<T>(mean, mean + shape.channels, shape.channels);
     parallel(y.extent(0), [&](int64_t n) {
         const View view{views[3 * n] != 0, views[3 * n + 1], views[3 * n + 2]};
-        RG_CHECK(indices[n] >= 0 && indices[n] < images.extent(0), "augment: index ", indices[n], " of sample ", n,
-                 " lies outside [0, ", images.extent(0), ")");
         RG_CHECK(!shape.reflect || within_reach(shape, view), "augment: the view of sample ", n, " at ", view.y0, ", ",
                  view.x0, " reaches beyond the mirrored image");
         write_view<T>(shape, view, table, images.data<uint8_t>() + indices[n] * (images.numel() / images.extent(0)),
