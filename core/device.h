@@ -9,6 +9,7 @@
 
 #include <functional>
 #include <memory>
+#include <vector>
 
 namespace rg {
 
@@ -21,10 +22,30 @@ public:
     /// Memory aligned to 256 bytes. Error when there is none left.
     virtual void* allocate(size_t bytes) = 0;
     virtual void release(void* memory) noexcept = 0;
-    /// Copies that have taken place on return.
+    /// Ops that are started later find the values. `from` may be changed on return.
     virtual void upload(void* to, const void* from, size_t bytes) = 0;
-    virtual void download(void* to, const void* from, size_t bytes) = 0;
     virtual void copy(void* to, const void* from, size_t bytes) = 0;
+    /// The values, after the ops that were started before, are there on return.
+    virtual void download(void* to, const void* from, size_t bytes) = 0;
+
+    /// Pieces of the device's memory that come to this machine's, are changed there and go back, each while others are
+    /// on their way:
+    ///
+    ///     trip->fetch();
+    ///     for (size_t i = 0; i < pieces; ++i) trip->wait(i), change(i), trip->put_back(i);
+    ///
+    /// The pieces are what the ops that were started before fetch() have made of them, and ops that are started after
+    /// put_back() find what it has put back. Here, a piece is the program's between wait() and put_back() alone.
+    class RoundTrip {
+    public:
+        virtual ~RoundTrip() = default;
+        virtual void fetch() = 0;
+        virtual void wait(size_t piece) = 0;
+        virtual void put_back(size_t piece) = 0;
+    };
+    /// Piece i ends at byte ends[i] of both memories, which outlive the result, and begins where the one before it
+    /// ends. What the trips need is had once, here.
+    virtual std::unique_ptr<RoundTrip> round_trip(void* here, void* there, std::vector<size_t> ends) = 0;
 
     /// Takes tensors in the device's memory and returns before the work is done.
     virtual Kernel kernel(Op op) const = 0;

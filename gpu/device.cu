@@ -1,16 +1,19 @@
-// A GPU through the CUDA runtime: one stream, on which everything happens in order.
+// A GPU through the CUDA runtime: one stream, on which everything happens in order; only pieces of gradients come and
+// go beside it.
 //
-// Freed memory is kept by size and given out again, since cudaMalloc waits for the device; in one stream a block may be
-// written again as soon as the work that reads it is queued. Scratch memory of kernels grows while ops run for the
-// first time and never after, so that what a graph was captured with stays in place.
+// Freed memory is kept and given out again (block_cache.h): in one stream a block may be written again as soon as the
+// work that reads it is queued. Scratch memory of kernels grows while ops run for the first time and never after, so
+// that what a graph was captured with stays in place. What is uploaded goes through page-locked memory, since the GPU
+// can fetch it from there while the program goes on.
 #include "gpu/device.h"
 
+#include "gpu/block_cache.h"
 #include "gpu/kernels.h"
 #include "gpu/scratch.cuh"
 #include "gpu/scratch_stack.h"
 
+#include <array>
 #include <cstdlib>
-#include <map>
 #include <string_view>
 #include <vector>
 
@@ -18,19 +21,102 @@ namespace rg::gpu {
 
 namespace {
 
-void check(cudaError_t status, const char* what, size_t bytes = 0) {
+void check(cudaError_t status, const char* what) {
     if (status == cudaSuccess) return;
-    if (status == cudaErrorMemoryAllocation)
-        fail("device cuda: ", bytes >> 20, " MiB are not available; make --batch-size smaller");
     fail("device cuda: ", what, ": ", cudaGetErrorString(status), "; RG_SYNC=1 in the environment names the kernel");
 }
 
+/// Null: there is none left.
 void* new_memory(size_t bytes) {
     void* memory = nullptr;
-    check(cudaMalloc(&memory, bytes), "cudaMalloc", bytes);
+    const cudaError_t status = cudaMalloc(&memory, bytes);
+    if (status == cudaErrorMemoryAllocation) return (void)cudaGetLastError(), nullptr;
+    check(status, "cudaMalloc");
     return memory;
 }
-void free_memory(void* memory) { cudaFree(memory); }
+void free_memory(void* memory) { (void)cudaFree(memory); } // what fails here has failed before
+
+struct Stream {
+    Stream() { check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate"); }
+    ~Stream() { (void)cudaStreamDestroy(stream); }
+    Stream(const Stream&) = delete;
+    Stream& operator=(const Stream&) = delete;
+    operator cudaStream_t() const { return stream; }
+    /// What is put into this stream from now on comes after the event.
+    void after(cudaEvent_t event) { check(cudaStreamWaitEvent(stream, event, 0), "cudaStreamWaitEvent"); }
+    void wait() { check(cudaStreamSynchronize(stream), "a kernel or a copy"); }
+    cudaStream_t stream = nullptr;
+};
+
+/// A point in a stream.
+struct Event {
+    Event() { check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate"); }
+    ~Event() { (void)cudaEventDestroy(event); }
+    Event(const Event&) = delete;
+    Event& operator=(const Event&) = delete;
+    operator cudaEvent_t() const { return event; }
+    void record(cudaStream_t stream) { check(cudaEventRecord(event, stream), "cudaEventRecord"); }
+    void wait() { check(cudaEventSynchronize(event), "a kernel or a copy"); } // at once if it was never recorded
+    cudaEvent_t event = nullptr;
+};
+
+/// Page-locked memory, and the copy that was made from it last.
+struct Slot {
+    static constexpr size_t kBytes = size_t{1} << 20;
+    Slot() { check(cudaMallocHost(&memory, kBytes), "cudaMallocHost"); }
+    ~Slot() { (void)cudaFreeHost(memory); }
+    Slot(const Slot&) = delete;
+    Slot& operator=(const Slot&) = delete;
+    void* memory = nullptr;
+    Event left;
+};
+
+/// Copies in both directions at once, in a stream each.
+class CudaRoundTrip final : public Device::RoundTrip {
+public:
+    CudaRoundTrip(Stream& ops, void* here, void* there, std::vector<size_t> ends)
+        : ops_(ops),
+          here_(static_cast<std::byte*>(here)),
+          there_(static_cast<std::byte*>(there)),
+          ends_(std::move(ends)),
+          at_(ends_.size()) {
+        // Copies to and from memory that cannot be locked are slower, and wait.
+        locked_ = !ends_.empty() && cudaHostRegister(here, ends_.back(), cudaHostRegisterDefault) == cudaSuccess;
+        if (!locked_) (void)cudaGetLastError();
+    }
+    ~CudaRoundTrip() override {
+        (void)cudaStreamSynchronize(down_);
+        (void)cudaStreamSynchronize(up_);
+        if (locked_) (void)cudaHostUnregister(here_);
+    }
+    void fetch() override {
+        made_.record(ops_);
+        down_.after(made_);
+        for (size_t i = 0; i < ends_.size(); ++i) {
+            copy(i, here_, there_, cudaMemcpyDeviceToHost, down_);
+            at_[i].record(down_);
+        }
+    }
+    void wait(size_t piece) override { at_[piece].wait(); }
+    void put_back(size_t piece) override {
+        copy(piece, there_, here_, cudaMemcpyHostToDevice, up_);
+        at_[piece].record(up_);
+        ops_.after(at_[piece]); // and with them the next fetch
+    }
+
+private:
+    void copy(size_t piece, std::byte* to, const std::byte* from, cudaMemcpyKind kind, cudaStream_t stream) {
+        const size_t begin = piece == 0 ? 0 : ends_[piece - 1];
+        check(cudaMemcpyAsync(to + begin, from + begin, ends_[piece] - begin, kind, stream), "cudaMemcpyAsync");
+    }
+    Stream& ops_;
+    std::byte *const here_, *const there_;
+    const std::vector<size_t> ends_;
+    Stream down_, up_;
+    Event made_;
+    std::vector<Event> at_; // the last copy of each piece
+    bool locked_;
+};
 
 class CudaDevice;
 thread_local CudaDevice* current = nullptr; // of the kernel that is being launched
@@ -53,8 +139,7 @@ Machine machine_of(const cudaDeviceProp& properties) {
 
 class CudaDevice final : public Device {
 public:
-    explicit CudaDevice(int index) : index_(index) {
-        check(cudaSetDevice(index), "cudaSetDevice");
+    explicit CudaDevice(int index) : chosen_(index) {
         cudaDeviceProp properties;
         check(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties");
         machine_ = machine_of(properties);
@@ -66,40 +151,41 @@ public:
             fail("device cuda: ", name_, " needs code that this build does not have: it was made for ", RG_CUDA_ARCH,
                  "; set the option gpu_arch (meson configure -Dgpu_arch=sm_", properties.major, properties.minor, ")");
         }
-        check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
     }
-    ~CudaDevice() override {
-        cudaStreamSynchronize(stream_);
-        for (const auto& [bytes, memory] : free_) free_memory(memory);
-        cudaStreamDestroy(stream_);
-    }
+    ~CudaDevice() override { (void)cudaStreamSynchronize(stream_); }
 
     std::string name() const override { return name_; }
 
     void* allocate(size_t bytes) override {
-        void* memory = nullptr;
-        if (const auto found = free_.find(bytes); found != free_.end()) {
-            memory = found->second;
-            free_.erase(found);
-        } else {
-            memory = new_memory(bytes);
-        }
-        sizes_[memory] = bytes;
-        return memory;
+        if (void* const memory = blocks_.take(bytes)) return memory;
+        size_t left = 0, all = 0;
+        check(cudaMemGetInfo(&left, &all), "cudaMemGetInfo");
+        fail("device cuda: expected ", bytes >> 20, " MiB of memory, got none: of ", all >> 20, " MiB ",
+             blocks_.bytes_taken() >> 20, " are in use here and ", left >> 20, " are free; make --batch-size smaller, ",
+             "or end other programs on this GPU");
     }
-    void release(void* memory) noexcept override {
-        const auto found = sizes_.find(memory);
-        free_.emplace(found->second, memory);
-        sizes_.erase(found);
-    }
+    void release(void* memory) noexcept override { blocks_.give_back(memory); }
     void upload(void* to, const void* from, size_t bytes) override {
-        transfer(to, from, bytes, cudaMemcpyHostToDevice);
-    }
-    void download(void* to, const void* from, size_t bytes) override {
-        transfer(to, from, bytes, cudaMemcpyDeviceToHost);
+        for (size_t done = 0; done < bytes; done += Slot::kBytes) {
+            Slot& slot = slots_[next_slot_++ % slots_.size()];
+            slot.left.wait();
+            const size_t part = std::min(bytes - done, Slot::kBytes);
+            std::memcpy(slot.memory, static_cast<const std::byte*>(from) + done, part);
+            check(
+                cudaMemcpyAsync(static_cast<std::byte*>(to) + done, slot.memory, part, cudaMemcpyHostToDevice, stream_),
+                "cudaMemcpyAsync");
+            slot.left.record(stream_);
+        }
     }
     void copy(void* to, const void* from, size_t bytes) override {
         check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_), "cudaMemcpyAsync");
+    }
+    void download(void* to, const void* from, size_t bytes) override {
+        check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_), "cudaMemcpyAsync");
+        stream_.wait();
+    }
+    std::unique_ptr<RoundTrip> round_trip(void* here, void* there, std::vector<size_t> ends) override {
+        return std::make_unique<CudaRoundTrip>(stream_, here, there, std::move(ends));
     }
 
     Kernel kernel(Op op) const override {
@@ -111,7 +197,7 @@ public:
         current = const_cast<CudaDevice*>(this);
         return kKernels[size_t(op)];
     }
-    void synchronize() override { check(cudaStreamSynchronize(stream_), "a kernel"); }
+    void synchronize() override { stream_.wait(); }
 
     std::unique_ptr<Graph> capture(const std::function<void()>& work) override;
 
@@ -120,24 +206,24 @@ public:
     ScratchStack& scratch() { return scratch_; }
 
 private:
-    void transfer(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
-        check(cudaMemcpyAsync(to, from, bytes, kind, stream_), "cudaMemcpyAsync");
-        check(cudaStreamSynchronize(stream_), "a kernel or a copy");
-    }
-
-    int index_;
+    /// Makes the GPU the one of this process before there is a stream or memory on it.
+    struct Chosen {
+        explicit Chosen(int index) { check(cudaSetDevice(index), "cudaSetDevice"); }
+    };
+    Chosen chosen_;
     std::string name_;
     Machine machine_;
-    cudaStream_t stream_ = nullptr;
-    std::multimap<size_t, void*> free_;
-    std::map<void*, size_t> sizes_; // of what is in use
-    ScratchStack scratch_{new_memory, free_memory};
+    Stream stream_;
+    BlockCache blocks_{new_memory, free_memory};
+    ScratchStack scratch_{[this](size_t bytes) { return allocate(bytes); }, [this](void* memory) { release(memory); }};
+    std::array<Slot, 4> slots_; // as many uploads are under way at most
+    size_t next_slot_ = 0;
 };
 
 class CudaGraph final : public Device::Graph {
 public:
     CudaGraph(cudaGraphExec_t graph, cudaStream_t stream) : graph_(graph), stream_(stream) {}
-    ~CudaGraph() override { cudaGraphExecDestroy(graph_); }
+    ~CudaGraph() override { (void)cudaGraphExecDestroy(graph_); }
     void launch() override { check(cudaGraphLaunch(graph_, stream_), "cudaGraphLaunch"); }
 
 private:
@@ -151,8 +237,8 @@ struct Capture {
         check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
     }
     ~Capture() {
-        if (!ended) cudaStreamEndCapture(stream, &graph);
-        if (graph) cudaGraphDestroy(graph);
+        if (!ended) (void)cudaStreamEndCapture(stream, &graph);
+        if (graph) (void)cudaGraphDestroy(graph);
     }
     cudaStream_t stream;
     cudaGraph_t graph = nullptr;

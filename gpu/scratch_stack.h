@@ -6,14 +6,16 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <functional>
 #include <vector>
 
 namespace rg::gpu {
 
 class ScratchStack {
 public:
-    /// make: memory of that many bytes, aligned to 256; drop: returns it.
-    ScratchStack(void* (*make)(size_t), void (*drop)(void*)) : make_(make), drop_(drop) {}
+    using Make = std::function<void*(size_t)>; // memory of that many bytes, aligned to 256
+    using Drop = std::function<void(void*)>;   // returns it
+    ScratchStack(Make make, Drop drop) : make_(std::move(make)), drop_(std::move(drop)) {}
     ~ScratchStack() {
         for (const Chunk& c : chunks_) drop_(c.memory);
     }
@@ -47,8 +49,8 @@ private:
     struct Piece {
         size_t chunk, offset;
     };
-    void* (*make_)(size_t);
-    void (*drop_)(void*);
+    Make make_;
+    Drop drop_;
     std::vector<Chunk> chunks_;
     std::vector<Piece> pieces_;
 };

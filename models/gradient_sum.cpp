@@ -10,14 +10,30 @@ namespace {
 
 /// Large enough that a message's latency is small beside its transfer, small enough that the first leave early.
 constexpr int64_t kBucketBytes = 512 * 1024;
+/// On a device: as many vectors as a group keeps plans for, half of them for others.
+constexpr int64_t kMostBuckets = par::Group::kPlans / 2;
 
 } // namespace
 
 GradientSum::GradientSum(par::Group& group, const Parameters& parameters, par::Algorithm algorithm, bool overlap)
-    : group_(group), parameters_(parameters), algorithm_(algorithm), overlap_(overlap && group.size() > 1) {
-    const Tensor& gradients = parameters.gradients();
-    if (group.size() > 1 && gradients.device())
-        staging_ = Tensor::borrow(group.memory(size_t(gradients.bytes()), "gradients").data(), gradients.shape());
+    : group_(group),
+      parameters_(parameters),
+      algorithm_(algorithm),
+      overlap_(overlap && group.size() > 1 && !parameters.gradients().device()) {
+    if (const Tensor& all = parameters.gradients(); all.device() && group.size() > 1) {
+        const size_t bytes = size_t(all.bytes()), count = size_t(all.numel());
+        std::byte* const memory = group.memory(bytes, "gradients").data();
+        here_ = {reinterpret_cast<float*>(memory), count};
+        const size_t least = size_t(std::max(kBucketBytes / 4, (all.numel() + kMostBuckets - 1) / kMostBuckets));
+        const size_t bucket = (least + 15) / 16 * 16; // whole cache lines
+        std::vector<size_t> byte_ends;
+        for (size_t end = 0; end < count;) {
+            end = std::min(count, end + bucket);
+            ends_.push_back(end);
+            byte_ends.push_back(4 * end);
+        }
+        trip_ = all.device()->round_trip(memory, all.bytes_data(), byte_ends);
+    }
     if (overlap_) thread_ = std::jthread([this](const std::stop_token& stop) { work(stop); });
 }
 
@@ -48,7 +64,17 @@ void GradientSum::after_step(const Plan& plan, size_t step) {
 void GradientSum::finish() {
     active_ = false;
     if (group_.size() == 1) return;
-    if (!planned_) return sum({0, parameters_.gradients().numel(), 0, "gradients"}); // nothing was started
+    if (trip_) {
+        trip_->fetch();
+        for (size_t i = 0, begin = 0; i < ends_.size(); begin = ends_[i++]) {
+            trip_->wait(i);
+            sum(here_.subspan(begin, ends_[i] - begin), "gradients");
+            trip_->put_back(i);
+        }
+        return;
+    }
+    const std::span<float> all = parameters_.gradients().span<float>();
+    if (!planned_) return sum(all, "gradients"); // nothing was started
     std::unique_lock lock(mutex_);
     ready_ = buckets_.size();
     changed_.notify_all();
@@ -63,7 +89,8 @@ void GradientSum::work(const std::stop_token& stop) {
         lock.unlock();
         std::exception_ptr error;
         try {
-            sum(bucket);
+            const std::span<float> all = parameters_.gradients().span<float>();
+            sum(all.subspan(size_t(bucket.begin), size_t(bucket.end - bucket.begin)), bucket.name);
         } catch (...) {
             error = std::current_exception();
         }
@@ -75,12 +102,8 @@ void GradientSum::work(const std::stop_token& stop) {
     }
 }
 
-void GradientSum::sum(const Bucket& b) const {
-    const Tensor bucket = parameters_.gradients().slice(b.begin, {b.end - b.begin});
-    const Tensor host = bucket.device() ? staging_.slice(b.begin, {b.end - b.begin}) : bucket;
-    if (bucket.device()) host.copy_from(bucket);
-    par::aggregate(group_, host.span<float>(), share_, b.name, algorithm_);
-    if (bucket.device()) bucket.copy_from(host);
+void GradientSum::sum(std::span<float> values, std::string_view what) const {
+    par::aggregate(group_, values, share_, what, algorithm_);
 }
 
 void GradientSum::cut(const Plan& plan, std::vector<Bucket>& buckets) const {
@@ -105,6 +128,9 @@ void GradientSum::cut(const Plan& plan, std::vector<Bucket>& buckets) const {
 
 std::string GradientSum::table(const Plan& plan) const {
     if (group_.size() == 1) return "";
+    if (trip_)
+        return cat("gradients are summed over the ranks in ", ends_.size(), ends_.size() == 1 ? " bucket" : " buckets",
+                   ", after the last step\n");
     if (!overlap_) return "gradients are summed over the ranks in one piece, after the last step\n";
     std::string text = "gradients are summed over the ranks in buckets, each after a step of the plan:\n";
     char line[96];

@@ -1,4 +1,4 @@
-// Gradients summed over the ranks while backward goes on: in buckets, the first ready first.
+// Gradients summed over the ranks, in buckets: on a CPU while backward goes on, the first ready first.
 //
 //     network.after_step = [&](const Plan& plan, size_t step) { sum.after_step(plan, step); };
 //     sum.begin(share);      // this rank's share of the mini-batch
@@ -7,8 +7,12 @@
 //
 // The flat buffer is laid out in the order in which backward finishes it, so that a bucket is a range. Buckets are
 // summed one after the other, in order, by a thread of their own, which owns the group between begin() and finish().
+//
+// A device's backward pass is started as a whole, and nobody sees its steps. Buckets are summed in finish() then, each
+// while those after it are on their way to this machine's memory, and those before it on their way back.
 #pragma once
 
+#include "core/device.h"
 #include "core/parameters.h"
 #include "core/plan.h"
 #include "par/aggregate.h"
@@ -24,12 +28,15 @@ class GradientSum {
 public:
     /// overlap: false: all in one piece in finish(), on the caller's thread. It must be so where the ranks exchange
     /// anything else during backward (batch statistics), and is faster where they share memory: with 4 ranks on 2 cores
-    /// the thread costs a tenth of the step, and the sum a three-hundredth. All arguments outlive this.
+    /// the thread costs a tenth of the step, and the sum a three-hundredth. All arguments outlive this, and so does the
+    /// device that the gradients are on.
     GradientSum(par::Group& group, const Parameters& parameters, par::Algorithm algorithm, bool overlap);
     ~GradientSum();
     GradientSum(const GradientSum&) = delete;
     GradientSum& operator=(const GradientSum&) = delete;
 
+    /// Whether after_step() is to be called: it is of no use otherwise, and in the way of a device's graphs.
+    bool overlaps() const { return overlap_; }
     void begin(double share);
     /// Starts the buckets whose last gradient this step of the plan has made.
     void after_step(const Plan& plan, size_t step);
@@ -46,14 +53,17 @@ private:
         std::string name;   // for error texts; short, so that it is not allocated
     };
     void cut(const Plan& plan, std::vector<Bucket>& buckets) const;
-    void sum(const Bucket& bucket) const;
+    void sum(std::span<float> values, std::string_view what) const;
     void work(const std::stop_token& stop);
 
     par::Group& group_;
     const Parameters& parameters_;
     par::Algorithm algorithm_;
     bool overlap_;
-    Tensor staging_;      // where gradients that are on a device meet the other ranks'
+    // Of gradients that are on a device: where they meet the other ranks', and how they come there and back.
+    std::span<float> here_;
+    std::vector<size_t> ends_; // of the buckets, in values
+    std::unique_ptr<Device::RoundTrip> trip_;
     bool active_ = false; // between begin() and finish()
     double share_ = 1;
     bool planned_ = false; // buckets_ are those of this step's plan

@@ -22,6 +22,9 @@ public:
     void upload(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
     void download(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
     void copy(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
+    std::unique_ptr<RoundTrip> round_trip(void* here, void* there, std::vector<size_t> ends) override {
+        return std::make_unique<Trip>(static_cast<std::byte*>(here), static_cast<std::byte*>(there), std::move(ends));
+    }
     Kernel kernel(Op op) const override { return gpu_on_host::kernel(op); }
     void synchronize() override {}
 
@@ -35,6 +38,29 @@ public:
         return std::make_unique<Replay>(*this, work);
     }
     int launches = 0; // of graphs
+
+private:
+    /// Comes as late and goes as early as it may: a piece that is on its way is NaN here.
+    struct Trip final : RoundTrip {
+        Trip(std::byte* here_, std::byte* there_, std::vector<size_t> ends_)
+            : here(here_), there(there_), ends(std::move(ends_)), is_here(ends.size()) {}
+        void fetch() override { std::memset(here, 0xFF, ends.back()); }
+        void wait(size_t piece) override {
+            RG_CHECK(!is_here[piece], "the executor: piece ", piece, " is here already");
+            std::memcpy(here + begin(piece), there + begin(piece), ends[piece] - begin(piece));
+            is_here[piece] = true;
+        }
+        void put_back(size_t piece) override {
+            RG_CHECK(is_here[piece], "the executor: piece ", piece, " is not here");
+            std::memcpy(there + begin(piece), here + begin(piece), ends[piece] - begin(piece));
+            std::memset(here + begin(piece), 0xFF, ends[piece] - begin(piece));
+            is_here[piece] = false;
+        }
+        size_t begin(size_t piece) const { return piece == 0 ? 0 : ends[piece - 1]; }
+        std::byte *here, *there;
+        std::vector<size_t> ends;
+        std::vector<bool> is_here;
+    };
 };
 
 } // namespace rg
