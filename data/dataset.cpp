@@ -157,11 +157,11 @@ TrainTest split_sets(const ImageSet& set, double test_part, uint64_t seed, const
 }
 
 Range share_of(int64_t n, int parts, int i) {
-    RG_CHECK(n >= 0 && parts >= 1 && i >= 0 && i < parts, "share_of: expected part 0 to ", parts - 1,
+    RG_CHECK(n >= 0 && parts >= 1 && i >= 0 && i <= parts, "share_of: expected part 0 to ", parts,
              " of n >= 0, got part ", i, " of ", n);
     const int64_t each = n / parts, remainder = n % parts;
     const int64_t begin = i * each + std::min<int64_t>(i, remainder);
-    return {begin, begin + each + (i < remainder)};
+    return {begin, i == parts ? n : begin + each + (i < remainder)};
 }
 
 ImageSet partition(const ImageSet& set, int parts, int i) {

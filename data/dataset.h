@@ -77,6 +77,7 @@ struct Range {
     bool operator==(const Range&) const = default;
 };
 /// Part i of n things in `parts` parts, in order: floor(n / parts) each, the remainder one each over the first ones.
+/// i = parts: nothing, for who takes no part.
 Range share_of(int64_t n, int parts, int i);
 
 /// Part i of a set in `parts` consecutive parts, as share_of() has it.

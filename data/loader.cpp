@@ -15,8 +15,8 @@ Loader::Loader(const ImageSet& set, const LoaderOptions& options)
       augmenter_(set.height, set.width, set.channels, options.augment, options.normalise) {
     set.check("loader");
     RG_CHECK(options.batch_size >= 1, "loader: expected a mini-batch of at least 1 sample, got ", options.batch_size);
-    RG_CHECK(options.ranks >= 1 && options.rank >= 0 && options.rank < options.ranks,
-             "loader: expected a rank of 0 to ", options.ranks - 1, ", got ", options.rank);
+    RG_CHECK(options.ranks >= 1 && options.rank >= 0 && options.rank <= options.ranks,
+             "loader: expected a rank of 0 to ", options.ranks, ", got ", options.rank);
     RG_CHECK(options.threads >= 0 && options.depth >= 1, "loader: expected threads >= 0 and a depth >= 1, got ",
              options.threads, " and ", options.depth);
     batches_ = (set.count + (options.keep_partial ? options.batch_size - 1 : 0)) / options.batch_size;

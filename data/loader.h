@@ -34,10 +34,10 @@ struct LoaderOptions {
     uint64_t seed = 0;
     Augment augment;
     Normalise normalise;
-    int rank = 0, ranks = 1;
-    int threads = 1;    // 0: next() does the work
-    int depth = 2;      // batches ahead
-    bool views = false; // say which images and how they are seen, for the augment op, instead of making them
+    int rank = 0, ranks = 1; // of the batches' parts, as share_of() has them
+    int threads = 1;         // 0: next() does the work
+    int depth = 2;           // batches ahead
+    bool views = false;      // say which images and how they are seen, for the augment op, instead of making them
 };
 
 class Loader {

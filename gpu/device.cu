@@ -269,10 +269,18 @@ const Machine& machine() { return current->machine(); }
 Found find_devices() {
     int count = 0;
     const cudaError_t status = cudaGetDeviceCount(&count);
-    if (status == cudaSuccess && count > 0) return {count, {}};
+    if (status == cudaSuccess && count > 0) {
+        Found found;
+        for (int i = 0; i < count; ++i) {
+            cudaDeviceProp properties;
+            check(cudaGetDeviceProperties(&properties, i), "cudaGetDeviceProperties");
+            found.ids.emplace_back(properties.uuid.bytes, sizeof properties.uuid.bytes);
+        }
+        return found;
+    }
     (void)cudaGetLastError();
-    if (status == cudaErrorInsufficientDriver) return {0, "there is no NVIDIA driver, or one too old for this build"};
-    return {0, status == cudaSuccess || status == cudaErrorNoDevice ? "there is no GPU" : cudaGetErrorString(status)};
+    if (status == cudaErrorInsufficientDriver) return {{}, "there is no NVIDIA driver, or one too old for this build"};
+    return {{}, status == cudaSuccess || status == cudaErrorNoDevice ? "there is no GPU" : cudaGetErrorString(status)};
 }
 
 std::unique_ptr<Device> open_device(int index) { return std::make_unique<CudaDevice>(index); }

@@ -5,9 +5,9 @@
 
 namespace rg::gpu {
 
-/// How many GPUs this build could use, and why none: no CUDA in the build, no driver, no GPU.
+/// The GPUs that this build could use, and why there are none: no CUDA in the build, no driver, no GPU.
 struct Found {
-    int count = 0;
+    std::vector<std::string> ids; // no two GPUs have the same, on whatever machines
     std::string why_none;
 };
 Found find_devices();

@@ -3,7 +3,7 @@
 
 namespace rg::gpu {
 
-Found find_devices() { return {0, "this build has no CUDA"}; }
+Found find_devices() { return {{}, "this build has no CUDA"}; }
 
 std::unique_ptr<Device> open_device(int) {
     fail("device cuda: this build has no CUDA; install its toolkit and build again");

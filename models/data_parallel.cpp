@@ -93,9 +93,8 @@ std::vector<Prediction> Predictions::gather(par::Group& group) {
     return all;
 }
 
-Score evaluate(par::Group& group, const data::ImageSet& set, const data::Normalise& normalise,
+Score evaluate(par::Group& group, data::Range mine, const data::ImageSet& set, const data::Normalise& normalise,
                const std::function<Tensor(const Tensor&)>& network) {
-    const data::Range mine = data::share_of(set.count, group.size(), group.rank());
     const data::Augmenter view(set.height, set.width, set.channels, {}, normalise);
     double sums[2] = {0, 0}; // loss, correct
     Predictions predictions(set.count);

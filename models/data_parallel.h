@@ -58,15 +58,15 @@ private:
     std::vector<double> seen_;
 };
 
-/// Mean loss and accuracy of a classifier on a whole set, and what it sees in each image; each rank takes a part of it,
-/// and every rank has the result.
+/// Mean loss and accuracy of a classifier on a whole set, and what it sees in each image; this rank takes the part
+/// `mine` of it, and every rank has the result.
 struct Score {
     double loss = 0, accuracy = 0;
     std::vector<Prediction> predictions = {};
 };
 /// `network` gives the scores of kEvaluationBatch images, or of fewer at the end.
 constexpr int64_t kEvaluationBatch = 250;
-Score evaluate(par::Group& group, const data::ImageSet& set, const data::Normalise& normalise,
+Score evaluate(par::Group& group, data::Range mine, const data::ImageSet& set, const data::Normalise& normalise,
                const std::function<Tensor(const Tensor& images)>& network);
 
 } // namespace rg

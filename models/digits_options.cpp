@@ -26,14 +26,14 @@ void DigitsOptions::declare_training(Options& o) {
     o.add("l2", &l2, "weight decay, on all parameters").at_least(0);
 }
 
-data::LoaderOptions DigitsOptions::loader(const par::Group& group) const {
+data::LoaderOptions DigitsOptions::loader(const Workers& workers) const {
     return {.batch_size = batch_size,
             .shuffle = shuffle == "epoch",
             .seed = uint64_t(seed),
             .augment = {.translate = augment == "translate" ? 2 : 0},
             .normalise = data::kDigits,
-            .rank = group.rank(),
-            .ranks = group.size()};
+            .rank = workers.place,
+            .ranks = workers.count};
 }
 
 TrainingRun::Length DigitsOptions::length(const data::Loader& loader) const {

@@ -20,7 +20,7 @@ struct DigitsOptions {
     void declare_training(Options& options);
 
     /// Of training; the seed, and what the images are normalised with, for all else.
-    data::LoaderOptions loader(const par::Group& group) const;
+    data::LoaderOptions loader(const Workers& workers) const;
     /// Error: less than a mini-batch.
     TrainingRun::Length length(const data::Loader& loader) const;
     /// The learning rate of the next step.

@@ -4,6 +4,8 @@
 #include "core/cpu/isa.h"
 #include "gpu/device.h"
 
+#include <algorithm>
+
 namespace rg {
 
 namespace {
@@ -19,6 +21,8 @@ int64_t threads_of(MachineOptions& settings, const Options& options, const par::
 void MachineOptions::declare(Options& o) {
     o.group("Machine");
     o.add("device", &device, "where to compute; auto: on a GPU if all ranks have one").one_of({"auto", "cpu", "cuda"});
+    o.add("spare-ranks", &idle, {{"share", false}, {"idle", true}},
+          "ranks beyond the number of GPUs: share them, or take no images");
     o.add("precision", &precision,
           "auto: bf16 on a GPU and where the processor has AMX, else fp32; fp32-strict: plain multiply-adds")
         .one_of({"auto", "fp32", "fp32-strict", "bf16"});
@@ -34,16 +38,30 @@ void MachineOptions::declare(Options& o) {
     o.add("accelerate", &accelerate, "trace the step once, join what can be joined, replay; off: op by op");
 }
 
+Workers workers_of(std::span<const std::string> gpu_of_rank, int rank, bool idle) {
+    Workers workers{0, int(gpu_of_rank.size()), rank};
+    int before = 0; // this rank, those that are the first of their GPU
+    bool first = false;
+    for (int r = 0; r < int(gpu_of_rank.size()); ++r) {
+        const auto end = gpu_of_rank.begin() + r;
+        if (std::find(gpu_of_rank.begin(), end, *end) != end) continue;
+        ++workers.gpus;
+        before += r < rank;
+        first |= r == rank;
+    }
+    if (idle) workers.count = workers.gpus, workers.place = first ? before : workers.gpus;
+    return workers;
+}
+
 Machine::Machine(MachineOptions& settings, const Options& options, par::Group& group)
     : threads_(int(threads_of(settings, options, group))), strict_(settings.precision == "fp32-strict") {
     const gpu::Found found = settings.device == "cpu" ? gpu::Found{} : gpu::find_devices();
-    if (settings.device == "cuda") RG_CHECK(found.count > 0, "--device cuda: ", found.why_none);
-    if (group.all(found.count > 0, "device") && settings.device != "cpu")
-        device_ = gpu::open_device(group.local_rank() % found.count);
-    if (device_) {
-        double own = group.local_rank() < found.count ? 1 : 0; // the other ranks share theirs
-        group.allreduce_sum(std::span<double>(&own, 1), "GPUs");
-        gpus_ = int64_t(own);
+    workers_ = {0, group.size(), group.rank()};
+    if (settings.device == "cuda") RG_CHECK(!found.ids.empty(), "--device cuda: ", found.why_none);
+    if (group.all(!found.ids.empty(), "device") && settings.device != "cpu") {
+        const size_t mine = size_t(group.local_rank()) % found.ids.size();
+        device_ = gpu::open_device(int(mine));
+        workers_ = workers_of(group.allgather(found.ids[mine], "GPUs"), group.rank(), settings.idle);
     }
     const bool tiles = group.all(cpu::isa().tiles != nullptr, "precision"); // the ranks' machines may differ
     const std::string precision = settings.precision != "auto" ? settings.precision
@@ -51,12 +69,16 @@ Machine::Machine(MachineOptions& settings, const Options& options, par::Group& g
                                                                : "fp32";
     if (precision == "bf16") activations_ = DType::bf16;
     const std::string note = *cpu::isa_note() ? cat("; ", cpu::isa_note()) : "";
-    const std::string why = found.count > 0 ? "not every rank has a GPU" : found.why_none;
+    const std::string why = !found.ids.empty() ? "not every rank has a GPU" : found.why_none;
     const std::string where =
         device_ ? device_->name()
                 : cat("cpu (", cpu::isa().name, ")", note, settings.device == "auto" ? ", since " + why : "");
     text_ = cat(where, ", ", settings.threads, settings.threads == 1 ? " thread" : " threads", " x ", group.size(),
-                group.size() == 1 ? " rank" : " ranks", ", ", precision);
+                group.size() == 1 ? " rank" : " ranks");
+    if (const int spare = group.size() - workers_.gpus; device_ && group.size() > 1)
+        text_ += cat(" on ", workers_.gpus, workers_.gpus == 1 ? " GPU" : " GPUs",
+                     spare == 0 ? "" : cat(" (", spare, settings.idle ? " idle)" : " share)"));
+    text_ += ", " + precision;
 }
 
 Context Machine::context() {

@@ -8,6 +8,7 @@
 #include "core/device.h"
 #include "core/options.h"
 #include "core/tensor.h"
+#include "data/dataset.h"
 #include "par/group.h"
 
 namespace rg {
@@ -16,9 +17,18 @@ struct MachineOptions {
     std::string device = "auto", precision = "fp32";
     int64_t threads = 0;
     par::Algorithm allreduce = par::Algorithm::automatic;
-    bool accelerate = true;
+    bool accelerate = true, idle = false;
     void declare(Options& options);
 };
+
+/// Which ranks take images: all, or one for each GPU.
+struct Workers {
+    int gpus = 0, count = 1; // of all ranks together
+    int place = 0;           // of this rank among the workers; count: it is none of them
+    data::Range share_of(int64_t n) const { return data::share_of(n, count, place); }
+};
+/// From what each rank's GPU is called. idle: the first rank of each GPU works alone.
+Workers workers_of(std::span<const std::string> gpu_of_rank, int rank, bool idle);
 
 class Machine {
 public:
@@ -33,14 +43,14 @@ public:
     Device* device() const { return device_.get(); } // null: the CPU
     /// The type of images and activations.
     DType activations() const { return activations_; }
-    /// GPUs that all ranks together work on.
-    int64_t gpus() const { return gpus_; }
+    /// A rank that takes no images has its copy of the network on the GPU that it would share, and comes to all sums.
+    const Workers& workers() const { return workers_; }
     /// "cpu (avx512), 1 thread x 4 ranks, fp32"
     const std::string& text() const { return text_; }
 
 private:
     std::unique_ptr<Device> device_;
-    int64_t gpus_ = 0;
+    Workers workers_;
     ThreadPool threads_;
     DType activations_ = DType::f32;
     bool strict_ = false;

@@ -76,7 +76,8 @@ Score test(const std::string& model, const data::ImageSet& set) {
     const ContextScope scope(context);
     par::ThreadWorld world(1);
     par::Group alone(world.link(0));
-    return evaluate(alone, set, data::kCifar10, [&](const Tensor& x) { return net.forward(x, Mode::evaluate); });
+    return evaluate(alone, {0, set.count}, set, data::kCifar10,
+                    [&](const Tensor& x) { return net.forward(x, Mode::evaluate); });
 }
 
 /// What rank 0 does, while it and the others train.

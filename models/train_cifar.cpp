@@ -90,7 +90,7 @@ void complete(Settings& s, const Options& options) {
     if (s.lr == 0) s.lr = 0.1 * double(s.batch_size) / 256;
 }
 
-data::LoaderOptions loader_options(const Settings& s, const par::Group& group, bool views) {
+data::LoaderOptions loader_options(const Settings& s, const Workers& workers, bool views) {
     const bool flip = s.augment.find("flip") != std::string::npos;
     const bool translate = s.augment.find("translate") != std::string::npos;
     return {.batch_size = s.batch_size,
@@ -99,8 +99,8 @@ data::LoaderOptions loader_options(const Settings& s, const par::Group& group, b
             .seed = uint64_t(s.seed),
             .augment = {.flip = flip, .translate = translate ? s.translate : 0, .fill = s.fill},
             .normalise = data::kCifar10,
-            .rank = group.rank(),
-            .ranks = group.size(),
+            .rank = workers.place,
+            .ranks = workers.count,
             .views = views};
 }
 
@@ -110,8 +110,8 @@ int train(Settings& s, Options& options, par::Group& group, Trial& trial) {
                      "width", "depth", "init", "initializer"});
     Machine machine(s.machine, options, group);
     // A mini-batch grows with the GPUs that work on it, and the learning rate with the mini-batch.
-    if (machine.gpus() && !options.given("batch-size") && !s.data.empty() && !run.resumed())
-        s.batch_size *= machine.gpus();
+    const Workers& workers = machine.workers();
+    if (workers.gpus && !options.given("batch-size") && !s.data.empty() && !run.resumed()) s.batch_size *= workers.gpus;
     complete(s, options);
 
     data::TrainTest data = load_data(group, s.data, {.fetch = {.cache = s.cache, .retries = s.retries}});
@@ -149,7 +149,7 @@ int train(Settings& s, Options& options, par::Group& group, Trial& trial) {
 
     // A device has all training images, and makes the views of them; the loader only says which.
     const bool on_device = machine.device() != nullptr;
-    data::Loader loader(data.train, loader_options(s, group, on_device));
+    data::Loader loader(data.train, loader_options(s, workers, on_device));
     const Tensor images = on_device ? data::resident(data.train) : Tensor();
     const Tensor statistics = loader.augmenter().statistics();
 
@@ -171,7 +171,8 @@ int train(Settings& s, Options& options, par::Group& group, Trial& trial) {
     // On one machine the sum is over before a thread that waits for it pays; between machines there is time to hide.
     const bool overlap = group.local_size() < group.size() && !s.sync_bn;
     GradientSum gradient_sum(group, parameters, s.machine.allreduce, overlap);
-    if (overlap) network.after_step = [&](const Plan& plan, size_t step) { gradient_sum.after_step(plan, step); };
+    if (gradient_sum.overlaps())
+        network.after_step = [&](const Plan& plan, size_t step) { gradient_sum.after_step(plan, step); };
 
     RG_CHECK(loader.batches() > 0, "train_cifar: ", data.train.count, " training images are less than a mini-batch of ",
              s.batch_size, "; make --batch-size smaller or use --partial-batch keep");
@@ -181,10 +182,10 @@ int train(Settings& s, Options& options, par::Group& group, Trial& trial) {
     const TrainingRun::Length length{s.steps >= 0 ? s.steps : s.epochs * loader.batches(), loader.batches()};
 
     // Plans for the batches to come, so that the memory they take is known, and had, before the first step.
-    const int64_t tested = data::share_of(data.test.count, group.size(), group.rank()).size();
-    for (const int64_t n : {std::min(kEvaluationBatch, tested), tested % kEvaluationBatch})
+    const data::Range tested = workers.share_of(data.test.count);
+    for (const int64_t n : {std::min(kEvaluationBatch, tested.size()), tested.size() % kEvaluationBatch})
         if (s.machine.accelerate && n > 0) network.plan({Tensor::on_host({n, 32, 32, 3})}, false);
-    const int64_t share = data::share_of(s.batch_size, group.size(), group.rank()).size();
+    const int64_t share = workers.share_of(s.batch_size).size();
     const Tensor labels = Tensor::on_host({share}, DType::i32);
     const Plan& plan =
         on_device ? network.plan(
@@ -255,7 +256,7 @@ int train(Settings& s, Options& options, par::Group& group, Trial& trial) {
 
         if (at.batch == loader.batches()) { // else stopped on the way: `at` is where to go on
             par::verify_identical(group, parameters.values().to_host().span<float>(), "parameters");
-            const Score test = evaluate(group, data.test, data::kCifar10, [&](const Tensor& x) {
+            const Score test = evaluate(group, tested, data.test, data::kCifar10, [&](const Tensor& x) {
                 trial.pulse();
                 return network({x})[0];
             });

@@ -39,13 +39,14 @@ struct Settings : DigitsOptions {
 int train(Settings& s, Options& options, par::Group& group, Trial& trial) {
     TrainingRun run("train_digits", s.run, options, group, trial, {"batch-size", "shuffle", "augment", "seed", "init"});
     Machine machine(s.machine, options, group);
-    if (machine.gpus() && !options.given("batch-size") && !run.resumed()) s.batch_size *= machine.gpus();
+    const Workers& workers = machine.workers();
+    if (workers.gpus && !options.given("batch-size") && !run.resumed()) s.batch_size *= workers.gpus;
     if (s.lr == 0) s.lr = 0.01 * double(s.batch_size) / 128;
 
     const data::TrainTest data = data::load_digits(s.data, uint64_t(s.seed));
     verify_same_data(group, data.train, "training set");
     verify_same_data(group, data.test, "test set");
-    data::Loader loader(data.train, s.loader(group));
+    data::Loader loader(data.train, s.loader(workers));
     const TrainingRun::Length length = s.length(loader);
 
     const Context context = machine.context();
@@ -114,8 +115,8 @@ int train(Settings& s, Options& options, par::Group& group, Trial& trial) {
         }
         if (at.batch == loader.batches()) { // else stopped on the way: `at` is where to go on
             par::verify_identical(group, parameters.values().to_host().span<float>(), "parameters");
-            const Score score =
-                evaluate(group, data.test, data::kDigits, [&](const Tensor& x) { return network({x})[0]; });
+            const Score score = evaluate(group, workers.share_of(data.test.count), data.test, data::kDigits,
+                                         [&](const Tensor& x) { return network({x})[0]; });
             run.report("confusion", report_confusion(data.test, score.predictions));
             run.end_epoch(at, score);
         }

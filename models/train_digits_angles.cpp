@@ -91,7 +91,8 @@ Result train(Settings& s, Options& options, par::Group& group, Trial& trial, con
     TrainingRun run("train_digits_angles", s.run, options, group, trial,
                     {"batch-size", "shuffle", "augment", "seed", "init"});
     Machine machine(s.machine, options, group);
-    if (machine.gpus() && !options.given("batch-size") && !run.resumed()) s.batch_size *= machine.gpus();
+    const Workers& workers = machine.workers();
+    if (workers.gpus && !options.given("batch-size") && !run.resumed()) s.batch_size *= workers.gpus;
     if (s.lr == 0) s.lr = 0.002 * std::sqrt(double(s.batch_size) / 32);
 
     data::TrainTest data = data::load_digits(s.data, uint64_t(s.seed));
@@ -102,9 +103,9 @@ Result train(Settings& s, Options& options, par::Group& group, Trial& trial, con
     }
     verify_same_data(group, data.train, "training set");
     verify_same_data(group, data.test, "test set");
-    data::Loader loader(data.train, s.loader(group));
+    data::Loader loader(data.train, s.loader(workers));
     const TrainingRun::Length length = s.length(loader);
-    data::LoaderOptions in_order = s.loader(group);
+    data::LoaderOptions in_order = s.loader(workers);
     in_order.shuffle = false, in_order.keep_partial = true, in_order.augment = {};
     data::Loader test_loader(data.test, in_order);
 

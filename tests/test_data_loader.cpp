@@ -218,7 +218,7 @@ TEST_SUITE("data") {
         for (int ranks = 2; ranks <= 5; ++ranks) {
             std::vector<Taken> parts;
             o.ranks = ranks;
-            for (o.rank = 0; o.rank < ranks; ++o.rank) {
+            for (o.rank = 0; o.rank <= ranks; ++o.rank) { // the last: one that takes no part
                 Loader loader(set, o);
                 CHECK(loader.batches() == 5);
                 parts.push_back(take_epoch(loader, 3));
@@ -237,7 +237,9 @@ TEST_SUITE("data") {
             CAPTURE(ranks);
             CHECK(joined.samples == all.samples);
             CHECK(joined.labels == all.labels);
-            CHECK(parts.back().sizes[4] == 0);
+            CHECK(parts[size_t(ranks) - 1].sizes[4] == 0);
+            CHECK(parts.back().samples.empty());
+            CHECK(parts.back().sizes.size() == 5);
         }
     }
 
@@ -319,7 +321,7 @@ TEST_SUITE("data") {
         };
         CHECK(error([](LoaderOptions&) {}).empty());
         CHECK(contains(error([](LoaderOptions& o) { o.batch_size = 0; }), "at least 1 sample, got 0"));
-        CHECK(contains(error([](LoaderOptions& o) { o.rank = 1; }), "rank of 0 to 0, got 1"));
+        CHECK(contains(error([](LoaderOptions& o) { o.rank = 2; }), "rank of 0 to 1, got 2"));
         CHECK(contains(error([](LoaderOptions& o) { o.depth = 0; }), "depth >= 1"));
         CHECK(contains(error([](LoaderOptions& o) { o.augment.translate = 2; }), "translation"));
         set.labels[3] = 3;

@@ -299,7 +299,8 @@ TEST_SUITE("data") {
                 }
                 CHECK(at == n);
             }
-        CHECK_THROWS_AS(share_of(4, 2, 2), Error);
+        CHECK(share_of(5, 2, 2) == Range{5, 5});
+        CHECK_THROWS_AS(share_of(4, 2, 3), Error);
         const ImageSet part = partition(numbered_set(10, 3), 4, 1);
         CHECK(part.count == 3);
         CHECK(part.pixels == Vec{3, 0, 4, 0, 5, 0});

@@ -29,8 +29,9 @@ struct Trained {
     Tensor parameters, state, scores; // in the host's memory
 };
 
-/// Some steps of a tiny network on `images` images, of which this rank takes its share; then a prediction.
-Trained train(par::Group& group, Device* device, DType type, bool sync_bn, bool accelerate = true) {
+/// Some steps of a tiny network on a few images, of which this rank takes its share, if it is one of the first
+/// `workers`; then a prediction.
+Trained train(par::Group& group, Device* device, DType type, bool sync_bn, int workers, bool accelerate = true) {
     GroupSync sync(group);
     const Context on{.device = device, .sync = sync_bn && group.size() > 1 ? &sync : nullptr};
     const ContextScope scope(on);
@@ -49,19 +50,20 @@ Trained train(par::Group& group, Device* device, DType type, bool sync_bn, bool 
     network.enabled = accelerate;
     GradientSum gradient_sum(group, parameters, par::Algorithm::automatic, false);
     constexpr int64_t kImages = 6;
-    const int64_t mine = kImages / group.size(), first = mine * group.rank();
+    const data::Range mine = data::share_of(kImages, workers, std::min(group.rank(), workers));
     Trained result;
-    Tensor x = Tensor::on_host({mine, 32, 32, 3}), labels = Tensor::on_host({mine}, DType::i32);
+    Tensor x = Tensor::on_host({mine.size(), 32, 32, 3}), labels = Tensor::on_host({mine.size()}, DType::i32);
     for (uint64_t step = 0; step < 4; ++step) {
-        for (int64_t i = 0; i < mine; ++i) {
-            Rng random(step, Purpose::test, 0, uint64_t(first + i));
+        for (int64_t i = 0; i < mine.size(); ++i) {
+            Rng random(step, Purpose::test, 0, uint64_t(mine.begin + i));
             for (float& v : x.span<float>().subspan(size_t(i) * 3072, 3072)) v = random.normal();
             labels.data<int32_t>()[i] = int32_t(random.below(10));
         }
-        sync.share = 1.0 / group.size();
+        sync.share = double(mine.size()) / double(kImages);
         sync.samples = kImages;
         gradient_sum.begin(sync.share);
-        double loss = sync.share * double(network({x, labels}, true)[0].to_host().data<float>()[0]);
+        double loss = double(network({x, labels}, true)[0].to_host().data<float>()[0]);
+        loss = sync.share > 0 ? sync.share * loss : 0;
         gradient_sum.finish();
         sgdm_update(parameters.values(), velocity, parameters.gradients(), {.lr = 0.05f, .momentum = 0.9f});
         if (!sync_bn) aggregate_state(group, parameters, sync.share);
@@ -83,7 +85,7 @@ Trained train_alone(Device* device, DType type, bool accelerate = true) {
     Trained result;
     par::run_threads(1, [&](par::Link& link) {
         par::Group group(link);
-        result = train(group, device, type, false, accelerate);
+        result = train(group, device, type, false, 1, accelerate);
     });
     return result;
 }
@@ -334,6 +336,25 @@ TEST_SUITE("simt") {
         }
     }
 
+    TEST_CASE("device: ranks that take no images have the same network, and change nothing") {
+        for (const bool sync_bn : {false, true}) {
+            CAPTURE(sync_bn);
+            std::vector<Trained> two(2), four(4);
+            for (std::vector<Trained>* all : {&two, &four})
+                par::run_threads(int(all->size()), [&](par::Link& link) {
+                    par::Group group(link);
+                    ExecutorDevice mine;
+                    (*all)[size_t(link.rank())] = train(group, &mine, DType::f32, sync_bn, 2);
+                });
+            for (const Trained& t : four) {
+                CHECK(t.losses == two[0].losses);
+                CHECK(same_bits(t.parameters, two[0].parameters));
+                CHECK(same_bits(t.state, two[0].state));
+            }
+            CHECK(same_bits(four[1].scores, two[1].scores));
+        }
+    }
+
     TEST_CASE("device: a training there is that of the CPU, op by op, replayed, and as a graph") {
         for (const DType type : {DType::f32, DType::bf16}) {
             CAPTURE(name_of(type));
@@ -362,7 +383,7 @@ TEST_SUITE("simt") {
             par::run_threads(ranks, [&](par::Link& link) {
                 par::Group group(link);
                 ExecutorDevice mine;
-                all[size_t(link.rank())] = train(group, &mine, DType::f32, true);
+                all[size_t(link.rank())] = train(group, &mine, DType::f32, true, ranks);
             });
             for (const Trained& t : all) {
                 CHECK(same_bits(t.parameters, all[0].parameters));
