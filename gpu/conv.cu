@@ -17,19 +17,47 @@ namespace {
 
 constexpr int kPixels = 64, kChannels = 64, kTaps = 32, kThreads = 128;
 
+/// In the gradient, dx[i j] meets dy[(i + pad - r) / stride] where that is whole: pixels that are a stride apart meet
+/// the same taps, and these are a stride apart, too. So blocks take the pixels of one phase of stride x stride, and
+/// nothing that the stride passes over is multiplied. Pixels and taps of a phase are counted on their own.
+struct Phase {
+    int stride = 1, i = 0, j = 0; // its first pixel
+    int r = 0, s = 0;             // its first tap
+    int row = 0, column = 0;      // what they meet in dy
+
+    /// `g` becomes that of the phase.
+    __device__ __forceinline__ Phase(Geometry& g, int number)
+        : stride(g.stride),
+          i(number / stride),
+          j(number % stride),
+          r((i + g.pad) % stride),
+          s((j + g.pad) % stride),
+          row((i + g.pad) / stride),
+          column((j + g.pad) / stride) {
+        g.out_h = every(g.out_h - i), g.out_w = every(g.out_w - j);
+        g.r = every(g.r - r), g.s = every(g.s - s);
+    }
+    Phase() = default; // the forward pass has one
+    __device__ __forceinline__ int every(int count) const { return count > 0 ? (count + stride - 1) / stride : 0; }
+    /// Of all taps, the phase's tap t; of all pixels, its `pixel`.
+    __device__ __forceinline__ int tap(const Geometry& all, const Geometry& g, int t) const {
+        return stride == 1 ? t : (r + t / g.s * stride) * all.s + s + t % g.s * stride;
+    }
+    __device__ __forceinline__ int64_t pixel(const Geometry& all, const Geometry& g, int64_t pixel) const {
+        if (stride == 1) return pixel;
+        const int in_image = int(pixel % (g.out_h * g.out_w));
+        return (pixel / (g.out_h * g.out_w) * all.out_h + i + in_image / g.out_w * stride) * all.out_w + j +
+               in_image % g.out_w * stride;
+    }
+};
+
 /// A result pixel of a thread, and which input pixel one of its taps meets.
 struct Place {
     int image, i, j; // image -1: beyond the last pixel
     template <bool kGradient>
-    __device__ __forceinline__ bool tap(const Geometry& g, int r, int s, size_t* at) const {
-        int row, column;
-        if (kGradient) { // dx[i j] meets dy[(i + pad - r) / stride], if that is whole
-            const int y = i + g.pad - r, x = j + g.pad - s;
-            if (y < 0 || x < 0 || y % g.stride || x % g.stride) return false;
-            row = y / g.stride, column = x / g.stride;
-        } else {
-            row = i * g.stride - g.pad + r, column = j * g.stride - g.pad + s;
-        }
+    __device__ __forceinline__ bool tap(const Geometry& g, const Phase& phase, int r, int s, size_t* at) const {
+        const int row = kGradient ? i + phase.row - r : i * g.stride - g.pad + r;
+        const int column = kGradient ? j + phase.column - s : j * g.stride - g.pad + s;
         if (image < 0 || row < 0 || row >= g.in_h || column < 0 || column >= g.in_w) return false;
         *at = ((size_t(image) * g.in_h + row) * g.in_w + column) * g.in_c;
         return true;
@@ -38,12 +66,12 @@ struct Place {
 
 /// 8 consecutive taps of a pixel, from tap `first` on. kWhole: in_c is a multiple of 8, so that they are 8 channels.
 template <bool kGradient, bool kWhole, class Read>
-__device__ __forceinline__ void gather(const Geometry& g, const Read& read, const Place& place, int first,
-                                       float (&v)[8]) {
+__device__ __forceinline__ void gather(const Geometry& g, const Phase& phase, const Read& read, const Place& place,
+                                       int first, float (&v)[8]) {
     if constexpr (kWhole) {
         const int tap = first / g.in_c, c = first % g.in_c;
         size_t at;
-        if (first < g.taps() && place.tap<kGradient>(g, tap / g.s, tap % g.s, &at))
+        if (first < g.taps() && place.tap<kGradient>(g, phase, tap / g.s, tap % g.s, &at))
             read.values(at + c, c, v);
         else
             clear(v);
@@ -52,7 +80,7 @@ __device__ __forceinline__ void gather(const Geometry& g, const Read& read, cons
         for (int i = 0; i < 8; ++i) {
             const int tap = (first + i) / g.in_c, c = (first + i) % g.in_c;
             size_t at;
-            const bool inside = first + i < g.taps() && place.tap<kGradient>(g, tap / g.s, tap % g.s, &at);
+            const bool inside = first + i < g.taps() && place.tap<kGradient>(g, phase, tap / g.s, tap % g.s, &at);
             v[i] = inside ? read.value(at + c, c) : 0;
         }
     }
@@ -60,10 +88,11 @@ __device__ __forceinline__ void gather(const Geometry& g, const Read& read, cons
 
 /// The filter value of result channel o and tap t. w [k r s c]: forward k is made, in the gradient c.
 template <bool kGradient>
-__device__ __forceinline__ float filter(const Geometry& g, const float* w, int o, int t) {
+__device__ __forceinline__ float filter(const Geometry& all, const Geometry& g, const Phase& phase, const float* w,
+                                        int o, int t) {
     if (o >= g.out_c || t >= g.taps()) return 0;
     if (!kGradient) return w[size_t(o) * g.taps() + t];
-    return w[(size_t(t % g.in_c) * (g.r * g.s) + t / g.in_c) * g.out_c + o];
+    return w[(size_t(t % g.in_c) * (all.r * all.s) + phase.tap(all, g, t / g.in_c)) * g.out_c + o];
 }
 
 /// Values from one row of a tile to the next: 16 bytes more than the row, so that rows begin in different banks.
@@ -110,13 +139,16 @@ __device__ __forceinline__ void multiply(const float* a, const float* b, float (
 
 template <class T, bool kGradient, bool kWhole, class Read>
 __global__ void __launch_bounds__(kThreads)
-    convolve(Geometry g, Read read, const float* __restrict__ w, Epilogue e, T* __restrict__ out) {
+    convolve(Geometry all, Read read, const float* __restrict__ w, Epilogue e, T* __restrict__ out) {
     constexpr int kLine = kPitch<T>;
     SHARED(T, pixels, kPixels * kLine);
     SHARED(T, filters, kChannels * kLine);
     SHARED(float, results, kPixels*(kChannels + 1));
     const int thread = int(threadIdx.x), warp = thread / 32, lane = thread % 32;
+    Geometry g = all;
+    const Phase phase = kGradient ? Phase(g, int(blockIdx.z)) : Phase();
     const int64_t first_pixel = int64_t(blockIdx.x) * kPixels;
+    if (first_pixel >= g.pixels()) return; // the phases differ by a row and a column
     const int first_channel = int(blockIdx.y) * kChannels;
 
     // This thread brings the taps 8 * (thread % 4) .. + 8 of the pixels thread / 4 and thread / 4 + 32, and of as many
@@ -133,13 +165,13 @@ __global__ void __launch_bounds__(kThreads)
     const auto fetch = [&](int tap) {
         RG_UNROLL
         for (int i = 0; i < 2; ++i) {
-            gather<kGradient, kWhole>(g, read, places[i], tap + thread % 4 * 8, coming[i]);
+            gather<kGradient, kWhole>(g, phase, read, places[i], tap + thread % 4 * 8, coming[i]);
             const int o = kGradient ? thread % 64 : thread / 4 + 32 * i; // neighbours read neighbouring values
             const int t = tap + (kGradient ? (thread / 64 + 2 * i) * 8 : thread % 4 * 8);
             const float factor = e.factor && first_channel + o < g.out_c ? e.factor[first_channel + o] : 1;
             RG_UNROLL
             for (int j = 0; j < 8; ++j)
-                coming_filters[i][j] = factor * filter<kGradient>(g, w, first_channel + o, t + j);
+                coming_filters[i][j] = factor * filter<kGradient>(all, g, phase, w, first_channel + o, t + j);
         }
     };
 
@@ -177,7 +209,7 @@ __global__ void __launch_bounds__(kThreads)
     if (channel < g.out_c)
         for (int i = thread / 64; i < count; i += 2) {
             const float v = results[i * (kChannels + 1) + thread % 64];
-            store(out + (first_pixel + i) * g.out_c + channel, e.relu ? relu_of(v) : v);
+            store(out + phase.pixel(all, g, first_pixel + i) * g.out_c + channel, e.relu ? relu_of(v) : v);
         }
     if (e.moments && thread < 64 && channel < g.out_c) {
         float mean = 0, squares = 0;
@@ -206,10 +238,12 @@ template <bool kGradient, class T, class Read>
 void run(const Geometry& g, const Read& read, const float* w, Epilogue e, T* out, const Tensor& stats) {
     if constexpr (std::is_same_v<T, bf16>)
         if (convolve_on_hopper(g, kGradient, read, w, e, out, stats)) return;
-    const unsigned blocks = blocks_for(g.pixels(), kPixels);
+    const int step = kGradient ? g.stride : 1; // of a phase, the first of which is the largest
+    const int64_t pixels = int64_t(g.images) * ((g.out_h + step - 1) / step) * ((g.out_w + step - 1) / step);
+    const unsigned blocks = blocks_for(pixels, kPixels);
     const Scratch<float> moments(stats.defined() ? size_t(blocks) * 2 * size_t(g.out_c) : 0);
     if (stats.defined()) e.moments = moments;
-    const dim3 grid(blocks, blocks_for(g.out_c, kChannels));
+    const dim3 grid(blocks, blocks_for(g.out_c, kChannels), unsigned(step * step));
     if (blocks > 0) {
         if (g.in_c % 8 == 0)
             RG_LAUNCH((convolve<T, kGradient, true, Read>), grid, kThreads, 0, stream(), g, read, w, e, out);

@@ -22,6 +22,7 @@ FAULTS = [
     ("no barrier before the results are read", "conv.cu", "conv",
      "    __syncthreads();\n    const int channel", "    const int channel"),
     ("one column too many", "conv.cu", "conv", "column >= g.in_w", "column > g.in_w"),
+    ("the taps that a stride leaves taken for the first", "conv.cu", "conv", "s((j + g.pad) % stride)", "s(j % stride)"),
     ("wrong lanes for the rows of a matrix", "conv.cu", "conv", "+ t + lane / 16 * 8)", "+ t + lane % 2 * 8)"),
     ("wrong lanes for a transposed matrix", "conv_grad.cu", "conv_grad", "lane % 8 + lane / 16 * 8", "lane % 16"),
     ("a part of the sum left out", "conv_grad.cu", "conv_grad", "split < splits", "split + 1 < splits"),
