@@ -1,7 +1,13 @@
-// Every op on a real GPU against the reference, and a plan's graph against plain launches. Without a GPU there is
-// nothing to test: the executor has run the same kernels (suite simt).
+// Every op on a real GPU against the reference, a plan's graph against plain launches, and what else the device's side
+// of core/device.h promises. Without a GPU there is nothing to test: the executor has run the same kernels (suite
+// simt).
+#include "core/accelerate.h"
 #include "core/context.h"
+#include "core/ops.h"
+#include "core/rng.h"
+#include "core/tape.h"
 #include "gpu/device.h"
+#include "models/cifar_net.h"
 #include "tests/op_check.h"
 
 #include <cstdlib>
@@ -29,17 +35,127 @@ std::vector<Tensor> run_there(const OpCase& c, std::span<const Tensor> host_inpu
     return results;
 }
 
+/// The first GPU; null, and why, where there is none.
+std::unique_ptr<Device> first_gpu() {
+    const gpu::Found found = gpu::find_devices();
+    if (found.ids.empty()) {
+        MESSAGE("skipped: ", found.why_none);
+        return nullptr;
+    }
+    std::unique_ptr<Device> device = gpu::open_device(0);
+    MESSAGE(device->name());
+    return device;
+}
+
+Tensor numbers(int64_t count, uint64_t seed) {
+    const Tensor t = Tensor::on_host({count});
+    Rng random(seed, Purpose::test);
+    for (float& v : t.span<float>()) v = random.normal();
+    return t;
+}
+
+/// Parameters after some steps of a small network, each with its update: as a graph from the second step on, or op by
+/// op as the plan has them.
+Tensor train_there(DType type, bool graph) {
+    CifarNet net({.width = 32, .depth = 2});
+    Parameters& parameters = net.parameters;
+    const std::vector<Tensor> values = parameters.value_list(), gradients = parameters.gradient_list();
+    const Tensor velocity = Tensor::zeros(parameters.values().shape()), rate = Tensor::zeros({1});
+    Accelerated step([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
+        Tape tape;
+        const Tensor loss = cross_entropy(net.forward(cast(in[0], type), Mode::train), in[1]);
+        tape.gradients(loss, values, gradients);
+        sgdm_update(parameters.values(), velocity, parameters.gradients(), {}, rate);
+        return {loss};
+    });
+    if (!graph) step.after_step = [](const Plan&, size_t) {};
+    constexpr int64_t kImages = 20;
+    for (int i = 0; i < 6; ++i) {
+        const Tensor labels = Tensor::on_host({kImages}, DType::i32);
+        for (int64_t j = 0; j < kImages; ++j) labels.data<int32_t>()[j] = int32_t((j * 7 + i) % 10);
+        rate.fill(0.1 / (i + 1));
+        step({numbers(kImages * 3072, uint64_t(i)).reshape({kImages, 32, 32, 3}), labels}, true);
+    }
+    return parameters.values().to_host();
+}
+
 } // namespace
 
 TEST_SUITE("gpu") {
-    TEST_CASE("gpu ops: the kernels agree with the reference, and with themselves to the bit") {
-        const gpu::Found found = gpu::find_devices();
-        if (found.ids.empty()) {
-            MESSAGE("skipped: ", found.why_none);
+    TEST_CASE("gpu: a plan's graph and its plain launches give the same bits") {
+        const std::unique_ptr<Device> device = first_gpu();
+        if (!device) return;
+        const Context on{.device = device.get()};
+        const ContextScope scope(on);
+        const Tensor x = Tensor::empty({1000}), y = Tensor::empty({1000});
+        x.copy_from(numbers(1000, 1));
+        const auto work = [&] { run(Op::add, {x, x}, {}, {y}); };
+        work();
+        const std::unique_ptr<Device::Graph> graph = device->capture(work);
+        if (!graph) {
+            MESSAGE("skipped: launches are plain (RG_SYNC)");
             return;
         }
-        const std::unique_ptr<Device> device = gpu::open_device(0);
-        MESSAGE(device->name());
+        x.copy_from(numbers(1000, 2));
+        graph->launch(); // it reads the values of the time
+        CHECK(y.to_host().data<float>()[999] == 2 * numbers(1000, 2).data<float>()[999]);
+        for (const DType type : {DType::f32, DType::bf16}) {
+            CAPTURE(name_of(type));
+            CHECK(same_bits(train_there(type, true), train_there(type, false)));
+        }
+    }
+
+    TEST_CASE("gpu: uploads of any size, and pieces that come and go between ops") {
+        const std::unique_ptr<Device> device = first_gpu();
+        if (!device) return;
+        const Context on{.device = device.get()};
+        const ContextScope scope(on);
+        constexpr int64_t kCount = (int64_t{5} << 20) + 3; // 20 MiB: more than is under way at a time
+        const Tensor host = numbers(kCount, 3), x = Tensor::empty({kCount});
+        Tensor passing = host.clone();
+        x.copy_from(passing);
+        passing.fill(0); // on its way or not
+        CHECK(same_bits(x.to_host(), host));
+
+        const Tensor here = Tensor::on_host({kCount});
+        std::vector<size_t> ends; // in values
+        for (size_t end = 0; end < size_t(kCount); ends.push_back(end))
+            end = std::min(size_t(kCount), end + (size_t{1} << 18) + 5);
+        std::vector<size_t> byte_ends;
+        for (const size_t end : ends) byte_ends.push_back(4 * end);
+        const auto trip = device->round_trip(here.bytes_data(), x.bytes_data(), byte_ends);
+        for (int step = 0; step < 3; ++step) {
+            run(Op::add, {x, x}, {}, {x}); // 2 x
+            trip->fetch();
+            for (size_t i = 0, begin = 0; i < ends.size(); begin = ends[i++]) {
+                trip->wait(i);
+                for (float& v : here.span<float>().subspan(begin, ends[i] - begin)) v += 1;
+                trip->put_back(i);
+            }
+        }
+        run(Op::add, {x, x}, {}, {x});
+        const Tensor got = x.to_host();
+        int64_t wrong = 0;
+        for (int64_t i = 0; i < kCount; ++i) {
+            float want = host.data<float>()[i];
+            for (int step = 0; step < 3; ++step) want = want + want + 1;
+            wrong += got.data<float>()[i] != want + want;
+        }
+        CHECK(wrong == 0);
+    }
+
+    TEST_CASE("gpu: more memory than there is: what was asked for, and what there is") {
+        const std::unique_ptr<Device> device = first_gpu();
+        if (!device) return;
+        CHECK_THROWS_WITH_AS(device->allocate(size_t{1} << 50), doctest::Contains("expected 1073741824 MiB"), Error);
+        void* const memory = device->allocate(1 << 20); // it goes on
+        device->release(memory);
+        device->synchronize();
+    }
+
+    TEST_CASE("gpu ops: the kernels agree with the reference, and with themselves to the bit") {
+        const std::unique_ptr<Device> device = first_gpu();
+        if (!device) return;
         const Context on{.device = device.get()};
         for (const OpCase& c : op_cases()) {
             const bool convolves = c.op == Op::conv2d || c.op == Op::conv2d_dgrad || c.op == Op::conv2d_wgrad;

@@ -2,21 +2,23 @@
 # Everything that only a machine with an NVIDIA GPU can tell: builds for it, tests every op on it against the reference,
 # looks for faults with compute-sanitizer if that is there, trains, and measures beside PyTorch if a Python has it.
 #
-#     sh tools/gpu_check.sh [--data DIR] [--seconds S] [--python PYTHON]
+#     sh tools/gpu_check.sh [--data DIR] [--seconds S] [--python PYTHON] [--tools DIR]
 #
-# --data: CIFAR-10's binary files, for a real training at the end (2 epochs; the sample otherwise). Prints what it does
-# and writes it to tools/bench/results/DATE-gpu.md. The exit status is that of the tests.
+# --data: CIFAR-10's binary files, for a real training at the end (2 epochs; the sample otherwise). --tools: where what
+# is not installed was brought to: meson/meson.py (of Meson's source), bin/ninja, doctest/doctest.h. Prints what it does
+# and writes it to tools/bench/results/DATE-gpu.md, and to the folder $OUT if that is set. The exit status is that of
+# the tests.
 set -eu
 cd "$(dirname "$0")/.."
 
-data='' seconds=3 python=''
+data='' seconds=3 python='' tools=''
 while [ $# -gt 0 ]; do
     case $1 in
-    --data | --seconds | --python)
+    --data | --seconds | --python | --tools)
         if [ $# -lt 2 ]; then echo "gpu_check.sh: expected a value after $1" >&2; exit 1; fi
         eval "${1#--}=\$2"
         shift 2 ;;
-    --help) sed -n '2,8s/^# \{0,1\}//p' tools/gpu_check.sh; exit 0 ;;
+    --help) sed -n '2,10s/^# \{0,1\}//p' tools/gpu_check.sh; exit 0 ;;
     *) echo "gpu_check.sh: unknown option $1; --help lists them" >&2; exit 1 ;;
     esac
 done
@@ -25,8 +27,19 @@ if ! command -v nvidia-smi >/dev/null || ! nvidia-smi >/dev/null 2>&1; then
     exit 1
 fi
 export PATH="$PATH:/usr/local/cuda/bin"
+if [ -n "$tools" ]; then
+    tools=$(cd "$tools" && pwd)
+    export PATH="$PATH:$tools/bin"
+    export CPLUS_INCLUDE_PATH="$tools${CPLUS_INCLUDE_PATH:+:$CPLUS_INCLUDE_PATH}"
+    if ! command -v meson >/dev/null && [ -f "$tools/meson/meson.py" ]; then
+        meson() { python3 "$tools/meson/meson.py" "$@"; }
+    fi
+fi
 for tool in nvcc meson ninja; do
-    if ! command -v $tool >/dev/null; then echo "gpu_check.sh: expected $tool in PATH, got none" >&2; exit 1; fi
+    if ! command -v $tool >/dev/null; then
+        echo "gpu_check.sh: expected $tool in PATH, got none${tools:+, nor in $tools}; see --help for --tools" >&2
+        exit 1
+    fi
 done
 
 # Only this machine's GPU: a third of the time to compile.
@@ -42,6 +55,8 @@ else
 fi
 ninja -C $build
 
+say() { tee -a "$report" ${OUT:+"$OUT/$(basename "$report")"}; } # at once: it is there even if this is stopped
+rm -f "$report" ${OUT:+"$OUT/$(basename "$report")"}
 {
     echo "# GPU, $(date +%Y-%m-%d)"
     echo
@@ -49,8 +64,7 @@ ninja -C $build
     echo "commit $(git rev-parse --short HEAD 2>/dev/null || echo unknown), sm_$capability, $seconds s per figure"
     echo
     echo '```'
-} >"$report"
-say() { tee -a "$report"; }
+} | say
 
 status=0
 echo "== tests" | say
@@ -108,14 +122,22 @@ done
 echo "== train_cifar" | say
 $build/train_cifar --device cuda --precision bf16 --epochs 2 --runs $build/runs ${data:+--data "$data"} 2>&1 | say
 if command -v mpiexec >/dev/null; then
-    # Ranks that share batch statistics, on one GPU, are to train as one.
-    for ranks in 1 4; do
-        rm -rf "$build/runs/check-$ranks"
-        mpiexec -n $ranks $build/train_cifar --device cuda --precision fp32 --sync-bn --lr 0.001 --augment none \
-            --shuffle never --steps 20 --runs $build/runs --run-name check-$ranks 2>&1 | tail -n 2 | say
-        grep -o '"loss": *[0-9.e-]*' $build/runs/check-$ranks/metrics.jsonl | sed -n 20p | say
+    # Ranks that share batch statistics, on however many GPUs, are to train as one; those that idle change nothing.
+    for how in '1 share' '4 share' '4 idle'; do
+        ranks=${how% *} name=check-${how% *}-${how#* }
+        rm -rf "$build/runs/$name"
+        mpiexec -n "$ranks" $build/train_cifar --device cuda --spare-ranks "${how#* }" --precision fp32 --sync-bn \
+            --lr 0.001 --augment none --shuffle never --steps 20 --runs $build/runs --run-name "$name" 2>&1 |
+            grep -v '^epoch' | say
+        grep -o '"loss": *[0-9.e-]*' "$build/runs/$name/metrics.jsonl" | sed -n 20p | say
     done
+    gpus=$(nvidia-smi -L | wc -l)
+    if [ "$gpus" -gt 1 ]; then
+        echo "== train_cifar on $gpus GPUs, a rank each" | say
+        mpiexec -n "$gpus" $build/train_cifar --device cuda --precision bf16 --epochs 2 --runs $build/runs \
+            ${data:+--data "$data"} 2>&1 | say
+    fi
 fi
-echo '```' >>"$report"
+echo '```' | say
 echo "written to $report"
 exit $status
