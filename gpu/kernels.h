@@ -17,7 +17,7 @@ RG_OPS(RG_DECLARE)
 /// By op. Tensors are in the host's memory.
 Kernel kernel(Op op);
 /// What the ops take the executor for.
-Machine& settable_machine();
+gpu::Machine& settable_machine();
 } // namespace gpu_on_host
 #undef RG_DECLARE
 } // namespace rg

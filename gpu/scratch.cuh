@@ -12,7 +12,7 @@ void* take_scratch(size_t bytes);
 void give_back_scratch(void* piece);
 /// Where the ops of this thread run.
 cudaStream_t stream();
-const Machine& machine();
+const gpu::Machine& machine();
 
 template <class T>
 class Scratch {

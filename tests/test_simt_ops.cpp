@@ -59,7 +59,7 @@ TEST_SUITE("simt") {
     // Few tiles for many blocks, and many for one, that goes round its stages.
     TEST_CASE("simt ops: the kernels for Hopper GPUs agree with the reference in every order of threads") {
         using gpu_on_host::settable_machine;
-        const Machine before = settable_machine();
+        const gpu::Machine before = settable_machine();
         int tried = 0;
         for (const OpCase& c : op_cases()) {
             settable_machine() = {.processors = tried % 2 ? 1 : 3, .hopper = true};

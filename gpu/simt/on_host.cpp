@@ -18,11 +18,11 @@ void give_back_scratch(void* piece) { std::free(piece); }
 
 cudaStream_t stream() { return nullptr; }
 
-Machine& settable_machine() {
-    static Machine machine{.processors = 2}; // fewer than there are tiles, so that a block takes several
+gpu::Machine& settable_machine() {
+    static gpu::Machine machine{.processors = 2}; // fewer than there are tiles, so that a block takes several
     return machine;
 }
-const Machine& machine() { return settable_machine(); }
+const gpu::Machine& machine() { return settable_machine(); }
 
 Kernel kernel(Op op) {
     static constexpr Kernel kKernels[] = {
