@@ -1,4 +1,4 @@
-// run(): the one road that every op takes, and the context and profile that it consults on the way.
+// run(): the one road that every op takes, and the profile that it keeps on the way.
 #include "core/op_table.h"
 
 #include "core/context.h"
@@ -12,20 +12,6 @@
 #include <vector>
 
 namespace rg {
-
-namespace {
-
-thread_local const Context* current = nullptr;
-
-} // namespace
-
-const Context& context() {
-    static const Context kDefault;
-    return current ? *current : kDefault;
-}
-
-ContextScope::ContextScope(const Context& context) : before_(current) { current = &context; }
-ContextScope::~ContextScope() { current = before_; }
 
 double flops_of(Op op, const Call& call) { return row(op).flops ? row(op).flops(call) : double(call.out[0].numel()); }
 
