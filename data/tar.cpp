@@ -135,9 +135,9 @@ private:
         if (const std::string prefix = text(header, kPrefix); ustar && !prefix.empty()) path = prefix + "/" + path;
         if (long_name_) path = *long_name_;
         if (pax_path_) path = *pax_path_;
-        while (path.starts_with("./")) path.erase(0, 2);
         RG_CHECK(path.size() <= kMaxTarName, where(offset), "expected names of at most ", kMaxTarName, " bytes, got ",
                  path.size());
+        while (path.starts_with("./")) path.erase(0, 2);
         return path.empty() ? "./" : path;
     }
 

@@ -14,7 +14,8 @@
 
 namespace rg::data {
 
-/// Longer names, and longer extended headers, are taken for damage.
+/// Longer names, and longer extended headers, are taken for damage. So the reader takes at most 4 MiB of memory,
+/// whatever the archive says.
 constexpr size_t kMaxTarName = 4096, kMaxTarHeader = 1 << 20;
 
 /// Calls `each` for every file in the archive, in order, with its path (without ./ in front) and contents. Errors,
