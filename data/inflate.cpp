@@ -233,7 +233,9 @@ private:
         if (more > limit_ - size_) bad_size();
         if (size_ + more <= out_.size()) return;
         const size_t guess = std::max({2 * out_.size(), 4 * bits_.in.size(), size_ + more});
-        out_.resize(std::min(limit_, guess) + kOutputRoom); // so that the fast loop comes up to the limit
+        const size_t room = std::min(limit_, guess) + kOutputRoom; // so that the fast loop comes up to the limit
+        out_.reserve(room);                                        // resize() alone may take twice as much
+        out_.resize(room);
     }
 
     void stored_block() {

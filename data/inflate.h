@@ -1,8 +1,9 @@
 // Inflate: the decompressor behind PNG (zlib streams) and .gz files, and their two checksums.
 //
-// Output never grows beyond the caller's limit, and never ahead of what the input has really produced, so a small
-// file cannot ask for much memory. Every violation of the format is an Error with its own text and the offset in the
-// input; nothing partial is returned. Sources: RFC 1950 (zlib), RFC 1951 (DEFLATE), RFC 1952 (gzip).
+// Output never grows beyond the caller's limit, and never ahead of what the input has really produced: no more memory
+// is taken than 2 x limit + 64 KiB, nor than 4 x the input + 3 x its contents (which are at most 1032 x the input), +
+// 64 KiB. Every violation of the format is an Error with its own text and the offset in the input; nothing partial is
+// returned. Sources: RFC 1950 (zlib), RFC 1951 (DEFLATE), RFC 1952 (gzip).
 #pragma once
 
 #include "data/bytes.h"

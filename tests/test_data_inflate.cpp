@@ -250,6 +250,10 @@ TEST_SUITE("data") {
         CHECK(contains(zlib_error(w.bytes, 1 << 16), "at most 65536 bytes"));
         w.code(0, 7);
         CHECK(contains(zlib_error(w.bytes, 0), "at most 0 bytes"));
+        const Vec zeros(1 + 258 * size_t{200000}); // and what is within it takes no more memory than that
+        const Vec whole = inflate_zlib(w.finish(zeros), zeros.size());
+        CHECK(whole.size() == zeros.size());
+        CHECK(whole.capacity() <= zeros.size() + 1024);
     }
 
     TEST_CASE("inflate: every truncation and every changed byte of a stream") {
