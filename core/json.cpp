@@ -11,6 +11,23 @@
 namespace rg {
 namespace {
 
+/// The length of the UTF-8 sequence that the text begins with, 0 if it is none: no overlong forms, no surrogates,
+/// nothing above U+10FFFF. Requires a text that is not empty.
+size_t utf8_sequence(std::string_view text) {
+    const unsigned char c = static_cast<unsigned char>(text[0]);
+    if (c < 0x80) return 1;
+    const size_t more = c >= 0xC2 && c < 0xE0 ? 1 : c >= 0xE0 && c < 0xF0 ? 2 : c >= 0xF0 && c < 0xF5 ? 3 : 0;
+    if (more == 0 || more >= text.size()) return 0;
+    uint32_t point = c & (0x3Fu >> more);
+    for (const char next : text.substr(1, more)) {
+        if ((next & 0xC0) != 0x80) return 0;
+        point = point << 6 | (uint32_t(next) & 63u);
+    }
+    if (more == 2 && (point < 0x800 || (point >= 0xD800 && point < 0xE000))) return 0;
+    if (more == 3 && (point < 0x10000 || point > 0x10FFFF)) return 0;
+    return more + 1;
+}
+
 class Parser {
 public:
     Parser(std::string_view text, const std::string& what) : text_(text), what_(what) {}
@@ -200,27 +217,11 @@ private:
         return value;
     }
 
-    /// One UTF-8 sequence: no overlong forms, no surrogates, nothing above U+10FFFF.
     void character(std::string& out) {
-        const unsigned char c = static_cast<unsigned char>(text_[at_]);
-        const int more = c < 0x80                ? 0
-                         : c >= 0xC2 && c < 0xE0 ? 1
-                         : c >= 0xE0 && c < 0xF0 ? 2
-                         : c >= 0xF0 && c < 0xF5 ? 3
-                                                 : -1;
-        if (more < 0) wrong("valid UTF-8");
-        uint32_t point = more == 0 ? c : c & (0x3Fu >> more);
-        for (int i = 1; i <= more; ++i) {
-            const unsigned char next =
-                at_ + size_t(i) < text_.size() ? static_cast<unsigned char>(text_[at_ + size_t(i)]) : 0;
-            if ((next & 0xC0) != 0x80) wrong("valid UTF-8");
-            point = point << 6 | (next & 63u);
-        }
-        if ((more == 2 && (point < 0x800 || (point >= 0xD800 && point < 0xE000))) ||
-            (more == 3 && (point < 0x10000 || point > 0x10FFFF)))
-            wrong("valid UTF-8");
-        out += text_.substr(at_, size_t(more) + 1);
-        at_ += size_t(more) + 1;
+        const size_t bytes = utf8_sequence(text_.substr(at_));
+        if (bytes == 0) wrong("valid UTF-8");
+        out += text_.substr(at_, bytes);
+        at_ += bytes;
     }
 
     std::string_view text_;
@@ -228,9 +229,17 @@ private:
     size_t at_ = 0;
 };
 
-void write_string(std::string& out, const std::string& text) {
+void write_string(std::string& out, std::string_view text) {
     out += '"';
-    for (char c : text) {
+    while (!text.empty()) {
+        const size_t bytes = utf8_sequence(text);
+        if (bytes != 1) {
+            out += bytes == 0 ? "\xef\xbf\xbd" : text.substr(0, bytes);
+            text.remove_prefix(std::max<size_t>(bytes, 1));
+            continue;
+        }
+        const char c = text[0];
+        text.remove_prefix(1);
         const size_t i = std::string_view("\"\\\b\f\n\r\t").find(c);
         if (i != std::string_view::npos) {
             out += '\\';

@@ -3,7 +3,8 @@
 // Objects keep the order in which members were added, so that files read like the program that wrote them. Integers
 // that fit in 64 bits stay exact and are a kind of their own; every other number is a double. Doubles are written with
 // the fewest digits that read back as the same bits, and always with a point or an exponent. Reading takes RFC 8259
-// and nothing more: no comments, no trailing commas, no duplicate keys, valid UTF-8, bounded depth.
+// and nothing more: no comments, no trailing commas, no duplicate keys, valid UTF-8, bounded depth. What it reads takes
+// at most 64 bytes of memory per byte of the text (an array of numbers of one digit does).
 #pragma once
 
 #include "core/base.h"
@@ -67,7 +68,8 @@ public:
     /// Appends an element. A null becomes an array first.
     Json& push(Json value);
 
-    /// One line, or with `indent` > 0 one member per line. NaN and infinities are written as null: JSON has none.
+    /// One line, or with `indent` > 0 one member per line. NaN and infinities are written as null, and a byte that is
+    /// not of a valid UTF-8 sequence (from a file's name) as U+FFFD: JSON has none.
     std::string dump(int indent = 0) const;
 
     bool operator==(const Json& other) const;

@@ -185,7 +185,8 @@ std::string encode_tensors(const std::vector<NamedTensor>& tensors, const Metada
     text.resize((text.size() + kLengthBytes - 1) / kLengthBytes * kLengthBytes, ' ');
     RG_CHECK(int64_t(text.size()) <= kMaxTensorHeader, "safetensors: write: expected a header of at most ",
              kMaxTensorHeader, " bytes, got ", text.size());
-    Json::parse(text, "safetensors: write: header"); // finds names that are used twice or are not UTF-8
+    RG_CHECK(Json::parse(text, "safetensors: write: header") == Json(header), // which finds names that are used twice
+             "safetensors: write: header: expected names and metadata in valid UTF-8, got others");
 
     std::string bytes(kLengthBytes + text.size() + size_t(data_bytes), '\0');
     const uint64_t length = text.size();

@@ -151,6 +151,22 @@ TEST_SUITE("core") {
         CHECK_FALSE(error_of([&] { parse(std::string(1000000, '[')); }).empty());
     }
 
+    TEST_CASE("json writes any text so that it can be read") {
+        const std::string mark = "\xef\xbf\xbd"; // U+FFFD
+        CHECK(Json("a\xff"
+                   "b")
+                  .dump() == "\"a" + mark + "b\"");
+        CHECK(Json("\xe2\x82").dump() == "\"" + mark + mark + "\"");
+        CHECK(Json("\xe2\x82\xac").dump() == "\"\xe2\x82\xac\"");
+        for (const char* bad :
+             {"\xc0\x80", "\xe0\x9f\xbf", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xf0\x9f\x98", "\x80"}) {
+            const Json object = Json::object().set(bad, std::string(bad) + "x");
+            const Json read = parse(object.dump());
+            CHECK(read.as_object()[0].second.as_string() == read.as_object()[0].first + "x");
+            CHECK(contains(read.as_object()[0].first, mark));
+        }
+    }
+
     TEST_CASE("json: every truncation and every changed byte is a value or an Error, never worse") {
         const std::string good = "{\"a\": [1, -2.5e3, \"\\u00e9\xc3\xa9\", true, null], \"b\": {\"c\": \"\\\\\"}}";
         for (size_t n = 0; n < good.size(); ++n) {

@@ -120,6 +120,7 @@ TEST_SUITE("core") {
                        }),
                        "\"k\" is given twice"));
         CHECK(contains(error_of([&] { encode_tensors({{"\xff", t}}, {}); }), "valid UTF-8"));
+        CHECK(contains(error_of([&] { encode_tensors({{"a", t}}, {{"k", "\xff"}}); }), "valid UTF-8"));
     }
 
     TEST_CASE("safetensors: each violation has its message") {
