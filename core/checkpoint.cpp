@@ -22,7 +22,8 @@ constexpr std::string_view kFormat = "ringgrad checkpoint 2";
 constexpr std::string_view kOpening = "{\"__metadata__\": {\"format\": \"ringgrad checkpoint 2\", \"checksum\": \"";
 constexpr size_t kLengthBytes = 8, kDigits = 16, kDigitsAt = kLengthBytes + kOpening.size();
 constexpr std::string_view kPrefix = "step-", kSuffix = ".safetensors";
-constexpr size_t kReserved = 4; // our metadata, before the caller's
+constexpr std::string_view kReserved[] = {"format", "checksum", "tensor_checksums",
+                                          "step"}; // ours, beside the caller's metadata
 
 /// Each round is a bijection of the state for a given word and of the word for a given state, so a change within one
 /// word is always found; several changed words go unnoticed with probability 2^-64.
@@ -117,9 +118,8 @@ void delete_old(const std::string& dir, int64_t newest, int keep_last) {
 
 } // namespace
 
-std::string save_checkpoint(const std::string& dir, int64_t step, const TensorFile& state, int keep_last) {
+std::string encode_checkpoint(int64_t step, const TensorFile& state) {
     RG_CHECK(step >= 0, "checkpoint: expected a step of at least 0, got ", step);
-    RG_CHECK(keep_last >= 1, "checkpoint: expected to keep at least 1, got ", keep_last);
     std::string sums;
     for (const NamedTensor& t : state.tensors) sums += tensor_checksum(t.value);
     Metadata metadata = {{"format", std::string(kFormat)},
@@ -129,7 +129,13 @@ std::string save_checkpoint(const std::string& dir, int64_t step, const TensorFi
     metadata.insert(metadata.end(), state.metadata.begin(), state.metadata.end());
     std::string bytes = encode_tensors(state.tensors, metadata);
     bytes.replace(kDigitsAt, kDigits, header_checksum(std::string_view(bytes).substr(0, header_size(bytes))));
+    return bytes;
+}
 
+
+std::string save_checkpoint(const std::string& dir, int64_t step, const TensorFile& state, int keep_last) {
+    RG_CHECK(keep_last >= 1, "checkpoint: expected to keep at least 1, got ", keep_last);
+    const std::string bytes = encode_checkpoint(step, state);
     std::error_code error;
     fs::create_directories(dir, error);
     RG_CHECK(!error, "checkpoint: cannot create the folder ", dir, ": ", error.message());
@@ -139,8 +145,7 @@ std::string save_checkpoint(const std::string& dir, int64_t step, const TensorFi
     return path;
 }
 
-LoadedCheckpoint load_checkpoint(const std::string& path) {
-    const std::string bytes = read_file(path);
+LoadedCheckpoint decode_checkpoint(const std::string& bytes, const std::string& path) {
     const std::string_view header = std::string_view(bytes).substr(0, header_size(bytes));
     const auto compare = [&](const std::string& where, const std::string& expected, const std::string& found) {
         RG_CHECK(expected == found, "checkpoint ", path, ": expected checksum ", expected, " of ", where, ", got ",
@@ -153,13 +158,21 @@ LoadedCheckpoint load_checkpoint(const std::string& path) {
     LoadedCheckpoint result;
     result.state = decode_tensors(bytes, path);
     const std::string& sums = result.state.text("tensor_checksums");
+    RG_CHECK(sums.size() == kDigits * result.state.tensors.size(), "checkpoint ", path,
+             ": expected a checksum of each of ", result.state.tensors.size(), " tensors, got ", sums.size(),
+             " digits");
     for (size_t i = 0; const auto& [name, value] : result.state.tensors)
         compare("tensor " + name, sums.substr(kDigits * i++, kDigits), tensor_checksum(value));
     result.step = result.state.number("step");
+    RG_CHECK(result.step >= 0, "checkpoint ", path, ": expected a step of at least 0, got ", result.step);
     result.path = path;
-    result.state.metadata.erase(result.state.metadata.begin(), result.state.metadata.begin() + kReserved);
+    std::erase_if(result.state.metadata, [](const auto& entry) {
+        return std::find(std::begin(kReserved), std::end(kReserved), entry.first) != std::end(kReserved);
+    });
     return result;
 }
+
+LoadedCheckpoint load_checkpoint(const std::string& path) { return decode_checkpoint(read_file(path), path); }
 
 LoadedCheckpoint load_latest_checkpoint(const std::string& dir) {
     std::error_code error;

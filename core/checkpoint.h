@@ -11,10 +11,13 @@
 
 namespace rg {
 
+/// `state` as the bytes of the checkpoint of `step` (>= 0). The metadata keys format, checksum,
+/// tensor_checksums and step are taken.
+std::string encode_checkpoint(int64_t step, const TensorFile& state);
+
 /// Writes `state` as the checkpoint of `step` (>= 0) into `dir`, which is made when missing. Then deletes all but the
 /// newest `keep_last` (>= 1), those of later steps (a resume went back before them) and leftovers of killed writes.
-/// The metadata keys format, checksum, tensor_checksums and step are taken. Returns the path. Error: as of
-/// write_file_atomic.
+/// Returns the path. Error: as of encode_checkpoint and write_file_atomic.
 std::string save_checkpoint(const std::string& dir, int64_t step, const TensorFile& state, int keep_last);
 
 struct LoadedCheckpoint {
@@ -24,7 +27,9 @@ struct LoadedCheckpoint {
     std::vector<std::string> warnings; // one line per newer checkpoint that was damaged and passed over
 };
 
-/// One file. Error: not a checkpoint, or damaged in any byte; it names the tensor, or the header.
+/// One file, or its bytes. Error: not a checkpoint, or damaged in any byte; it names the tensor, or the header. Memory:
+/// as of decode_tensors().
+LoadedCheckpoint decode_checkpoint(const std::string& bytes, const std::string& path);
 LoadedCheckpoint load_checkpoint(const std::string& path);
 
 /// The newest valid checkpoint of a folder. Error when there is none, with the reason for each that was tried.

@@ -103,6 +103,29 @@ TEST_SUITE("core") {
         CHECK(load_checkpoint(other).step == 5);
     }
 
+    TEST_CASE("checkpoint: one that another program wrote is a checkpoint, or an Error") {
+        // With the checksum that the message wants.
+        const auto decode = [](const std::string& metadata) {
+            const std::string header =
+                "{\"__metadata__\": {\"format\": \"ringgrad checkpoint 2\", \"checksum\": \"0000000000000000\"" +
+                metadata + "}}";
+            std::string bytes = std::string(8, '\0') + header;
+            bytes[0] = char(header.size());
+            const std::string error = error_of([&] { decode_checkpoint(bytes, "t"); });
+            bytes.replace(bytes.find("0000000000000000"), 16, error, error.find(", got ") + 6, 16);
+            return decode_checkpoint(bytes, "t");
+        };
+        const std::string sums = ", \"tensor_checksums\": \"\"";
+        const LoadedCheckpoint mixed = decode(", \"k\": \"v\", \"step\": \"4\"" + sums + ", \"z\": \"w\"");
+        CHECK(mixed.step == 4);
+        CHECK(mixed.state.metadata == Metadata{{"k", "v"}, {"z", "w"}});
+        CHECK(decode_checkpoint(encode_checkpoint(4, mixed.state), "t").state.metadata == mixed.state.metadata);
+        CHECK(contains(error_of([&] { decode(sums + ", \"step\": \"-1\""); }), "step of at least 0, got -1"));
+        CHECK(contains(error_of([&] { decode(sums); }), "metadata step"));
+        CHECK(contains(error_of([&] { decode(", \"step\": \"1\", \"tensor_checksums\": \"00\""); }),
+                       "a checksum of each of 0 tensors, got 2 digits"));
+    }
+
     TEST_CASE("checkpoint keeps the last K and removes leftovers of killed writes only") {
         TempDir dir;
         overwrite(dir / "notes.txt", "mine");
