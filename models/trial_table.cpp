@@ -24,6 +24,16 @@ bool read_integer(const std::string& text, int64_t& value) {
     return error == std::errc() && end == text.data() + text.size();
 }
 
+/// Requires that there is room for one more trial than `count`.
+void check_count(uint64_t count, const std::string& where) {
+    RG_CHECK(count < kMaxTrials, "trials: expected at most ", kMaxTrials, ", got more (", where, ")");
+}
+
+void check_name(const std::string& option, const std::string& where) {
+    RG_CHECK(option.size() <= kMaxOptionName, "trials: expected names of options of at most ", kMaxOptionName,
+             " bytes, got ", option.size(), " (", where, ")");
+}
+
 std::vector<std::string> values_of(const std::string& text, const std::string& option) {
     const std::vector<std::string> parts = split(text, ':');
     if (parts.size() == 1) return split(text, ',');
@@ -32,7 +42,10 @@ std::vector<std::string> values_of(const std::string& text, const std::string& o
                  (parts.size() == 2 || read_integer(parts[1], step)) && step > 0 && from <= to,
              "trials: expected FROM:TO or FROM:STEP:TO of ascending whole numbers, got ", option);
     std::vector<std::string> values;
-    for (int64_t v = from; v <= to; v += step) values.push_back(std::to_string(v));
+    const uint64_t steps = (uint64_t(to) - uint64_t(from)) / uint64_t(step); // as unsigned: never beyond 64 bits
+    check_count(steps, option);
+    for (uint64_t i = 0; i <= steps; ++i)
+        values.push_back(std::to_string(int64_t(uint64_t(from) + i * uint64_t(step))));
     return values;
 }
 
@@ -80,10 +93,12 @@ std::vector<Settings> trial_grid(const std::vector<std::string>& options) {
         RG_CHECK(equals != std::string::npos && equals > 0 && equals + 1 < option.size(),
                  "trials: expected NAME=VALUES, such as depth=1:4 or lr=0.01,0.05, got ", option);
         const std::string name = option.substr(0, equals);
+        check_name(name, option);
         std::vector<Settings> longer;
         for (const Settings& trial : trials)
             for (const std::string& value : values_of(option.substr(equals + 1), option)) {
                 for (const auto& setting : trial) RG_CHECK(setting.first != name, "trials: ", name, " is swept twice");
+                check_count(longer.size(), option);
                 longer.push_back(trial);
                 longer.back().emplace_back(name, value);
             }
@@ -92,29 +107,33 @@ std::vector<Settings> trial_grid(const std::vector<std::string>& options) {
     return trials;
 }
 
-std::vector<Settings> read_trials(const std::string& path) {
+std::vector<Settings> parse_trials(std::string_view csv, const std::string& name) {
     std::vector<Settings> trials;
     std::vector<std::string> names;
     int64_t number = 0;
-    for (const std::string& line : split(read_file(path), '\n')) {
+    for (const std::string& line : split(csv, '\n')) {
         ++number;
         if (line.empty() || line == "\r") continue;
-        const std::string where = cat(path, ", line ", number);
+        const std::string where = cat(name, ", line ", number);
         const std::vector<std::string> fields = csv_fields(line, where);
         if (names.empty()) {
             names = fields;
+            for (const std::string& option : names) check_name(option, where);
             continue;
         }
+        check_count(trials.size(), where);
         RG_CHECK(fields.size() == names.size(), "trials: expected ", names.size(), " fields, got ", fields.size(), " (",
                  where, ")");
         Settings& trial = trials.emplace_back();
         for (size_t i = 0; i < names.size(); ++i)
             if (!fields[i].empty()) trial.emplace_back(names[i], fields[i]);
     }
-    RG_CHECK(!trials.empty(), "trials: expected a line of option names and at least one of values, got none (", path,
+    RG_CHECK(!trials.empty(), "trials: expected a line of option names and at least one of values, got none (", name,
              ")");
     return trials;
 }
+
+std::vector<Settings> read_trials(const std::string& path) { return parse_trials(read_file(path), path); }
 
 std::string text_of(const Settings& settings) {
     std::string text;

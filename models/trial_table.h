@@ -8,10 +8,16 @@ namespace rg {
 /// Option names without the dashes, and values, in order.
 using Settings = std::vector<std::pair<std::string, std::string>>;
 
+/// More trials, and longer names of options, are taken for a mistake. So a table takes at most 500 bytes of memory per
+/// byte of its text, and a grid kMaxTrials settings of each of its options.
+inline constexpr size_t kMaxTrials = 100'000, kMaxOptionName = 100;
+
 /// All combinations of values, the first option changing slowest. Each text is "NAME=1:4" (whole numbers from, to; or
-/// FROM:STEP:TO) or "NAME=a,b,c". Error: another form, a name twice.
+/// FROM:STEP:TO) or "NAME=a,b,c". Error: another form, a name twice, more than kMaxTrials.
 std::vector<Settings> trial_grid(const std::vector<std::string>& options);
-/// From a CSV file: names in its first line, one trial per line; an empty field leaves that option alone.
+/// From CSV: names in its first line, one trial per line; an empty field leaves that option alone. `name` is for
+/// messages. Error: no trials, more than kMaxTrials, a name that is too long, a line that has not one field per name.
+std::vector<Settings> parse_trials(std::string_view csv, const std::string& name);
 std::vector<Settings> read_trials(const std::string& path);
 /// "depth 2, width 11".
 std::string text_of(const Settings& settings);

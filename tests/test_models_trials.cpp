@@ -38,6 +38,30 @@ TEST_SUITE("models") {
         }
     }
 
+    TEST_CASE("trials: no text asks for more than there may be") {
+        const std::string largest = std::to_string(INT64_MAX), smallest = std::to_string(INT64_MIN);
+        const std::vector<Settings> last = trial_grid({"a=9223372036854775805:2:" + largest});
+        REQUIRE(last.size() == 2);
+        CHECK(last[1] == Settings{{"a", largest}});
+        CHECK(trial_grid({"a=" + smallest + ":9000000000000000000:" + largest}).size() == 3);
+        CHECK(trial_grid({"a=1:100000"}).size() == kMaxTrials);
+        for (const std::string& many : {std::string("a=0:100000"), "a=1:" + largest, "a=" + smallest + ":" + largest})
+            CHECK(contains(error_of([&] { trial_grid({many}); }), "at most 100000, got more (" + many));
+        CHECK(contains(error_of([] { trial_grid({"a=1:317", "b=1:317"}); }), "at most 100000, got more (b=1:317"));
+
+        // A long name in the first line would be copied into every trial.
+        const std::string name(kMaxOptionName, 'n');
+        CHECK(parse_trials(name + "\n1\n2", "t")[1] == Settings{{name, "2"}});
+        CHECK(error_of([&] { parse_trials("a,n" + name + "\n1,2\n", "t"); }) ==
+              "trials: expected names of options of at most 100 bytes, got 101 (t, line 1)");
+        CHECK(contains(error_of([&] { trial_grid({"n" + name + "=1"}); }), "got 101"));
+        std::string table = "a\n";
+        for (size_t i = 0; i < kMaxTrials; ++i) table += "1\n";
+        CHECK(parse_trials(table, "t").size() == kMaxTrials);
+        CHECK(
+            contains(error_of([&] { parse_trials(table + "1\n", "t"); }), "at most 100000, got more (t, line 100002)"));
+    }
+
     TEST_CASE("trials: results have a column for every setting and metric of any trial") {
         const TempDir folder;
         std::vector<TrialRow> rows(2);
