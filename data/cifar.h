@@ -11,7 +11,8 @@ namespace rg::data {
 
 enum class CifarKind : uint8_t { cifar10, cifar100 };
 
-/// All records of one file's bytes. Errors, with the offset: empty, a partial record, a label out of range.
+/// All records of one file's bytes, in less memory than twice as much. Errors, with the offset: empty, a partial
+/// record, a label out of range.
 ImageSet parse_cifar(Bytes bytes, CifarKind kind, const std::string& name);
 ImageSet read_cifar_file(const std::string& path, CifarKind kind);
 
