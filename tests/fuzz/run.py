@@ -1,0 +1,139 @@
+"""Runs fuzzers from seeds that it makes: for some seconds as a test, or for as long as wanted.
+
+    sh tools/test.sh    # builds them, in build-clang
+    python3 tests/fuzz/run.py --corpus ~/corpus build-clang/tests/fuzz/fuzz_*
+
+Each fuzzer starts from the seeds below alone, always the same way; with --corpus, also from what earlier runs have
+found, which is kept there. A finding ends the run: the report goes to standard error, the input to crash-* in the
+current folder (run the fuzzer with that file as its argument to see it again). One allocation of more than 16 MiB, or
+512 MiB in all, is a finding: inputs have at most 4.5 KiB, and every reader states what it may take for them.
+"""
+
+import argparse
+import gzip
+import io
+import pathlib
+import re
+import struct
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zlib
+
+OPTIONS = ["-seed=1", "-malloc_limit_mb=16", "-rss_limit_mb=512", "-timeout=60"]
+MOST_BYTES = {"cifar": 64, "options": 256, "trials": 512}  # longer inputs are slower, and say no more
+WORDS = b"the cat sat on the mat; the rat sat on the cat; that mat sat flat. " * 3
+
+
+def png(depth=8, colour=2, interlace=0, extra=b""):
+    def chunk(kind, body):
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    rows = bytes(range(200))[: 4 * (1 + 4 * {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[colour] * depth // 8)]
+    rows = bytes(b if i % (len(rows) // 4) else b % 5 for i, b in enumerate(rows))
+    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 4, 4, depth, colour, 0, 0, interlace)) + extra
+            + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+
+
+def tar(form):
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w", format=form) as archive:
+        for name in ["train/cat/1.png", "d" * 60 + "/" + "x" * 60]:
+            member = tarfile.TarInfo(name)
+            member.size = 5
+            archive.addfile(member, io.BytesIO(b"bytes"))
+    return packed.getvalue()[:4096]
+
+
+def deflated(wbits, level=9, strategy=zlib.Z_DEFAULT_STRATEGY):
+    packer = zlib.compressobj(level, zlib.DEFLATED, wbits, 9, strategy)
+    return packer.compress(WORDS) + packer.flush()
+
+
+def idx(kind, *values):
+    return struct.pack(">HBBII", 0, kind, 2, 2, len(values) // 2) + bytes(values)
+
+
+def tensor_header(kind, shape, begin, end):
+    return b'{"dtype":"%s","shape":%s,"data_offsets":[%d,%d]}' % (kind, shape, begin, end)
+
+
+def seeds(name):
+    """Inputs of a fuzzer; the first byte is what it takes for the kind of input."""
+    if name == "inflate":
+        return ([bytes([2]) + deflated(-15, 9, s) for s in (zlib.Z_DEFAULT_STRATEGY, zlib.Z_FIXED, zlib.Z_HUFFMAN_ONLY)]
+                + [bytes([0]) + deflated(15), bytes([0]) + deflated(15, 0), bytes([2]) + deflated(-15, 0)]
+                + [bytes([1]) + gzip.compress(WORDS), bytes([1]) + 2 * deflated(31),
+                   bytes([1]) + bytes.fromhex("1f8b081887d6120002ff6e00630003000000000000000000")])
+    if name == "png":
+        palette = bytes.fromhex("00000006504c5445000000ffffffa5d99fdd")
+        return ([bytes([0]) + png(), bytes([1]) + png(16, 6), bytes([1]) + png(8, 4, 0), bytes([1]) + png(8, 0)]
+                + [bytes([1]) + png(8, 3, 0, palette)]
+                + [bytes([2, form, 6, 5, flags]) + WORDS[:60] for form in range(15) for flags in (4, 3)])
+    if name == "cifar":
+        return [bytes([0, 0, 1, 0, 1, 7]), bytes([1, 0, 1, 0, 2, 1, 99, 0, 5]), b"\0\0\0\0\0cat\ndog\r\n\n"]
+    if name == "idx":
+        whole = idx(8, 1, 2, 3, 4, 5, 6)
+        return [b"\1" + whole, b"\1" + gzip.compress(whole), bytes([0, 4, 1, 1, 2]) + WORDS[:12],
+                bytes([0, 5, 3, 0, 1, 0, 1]) + WORDS[:32]]
+    if name == "safetensors":
+        two = (b'{"__metadata__":{"k":"v"},"a":' + tensor_header(b"F32", b"[2]", 0, 8) + b',"b":'
+               + tensor_header(b"U8", b"[1,3]", 8, 11) + b"}  ")
+        return [b"\0\0\x0b" + two, b"\0\0\0{}", b"\1" + struct.pack("<Q", len(two)) + two + bytes(11),
+                b"\0\0\0" + b'{"e":' + tensor_header(b"I64", b"[0,4]", 0, 0) + b"}"]
+    if name == "checkpoint":
+        return [b"\0\1\0\2\1" + b', "step": "12", "epoch": "3"}, "a": ' + tensor_header(b"U8", b"[2]", 0, 2) + b"}",
+                b"\0\1\0\0\0" + b', "step": "-1"}}',
+                b"\0\0\0\0\0" + b', "step": "1", "x": "y", "tensor_checksums": ""}}']
+    if name == "json":
+        return [b'\0{"a": [1, -2.5e-3, true, null], "b\\n\\u00e9": "\xc3\xa9\\ud83d\\ude00"}', b"\2[[[[]]]]",
+                b"\1[12345678901234567890, -0, 1e300, 0.1]"]
+    if name == "options":
+        return [b"\0--epochs\n5\n--lr=0.25\n--no-nesterov\n--data\nd\nfile",
+                b"\1--other\n3\n--fill=reflect\n--device=cpu\nf",
+                b"\0--epoch=3\nf", b"\0--seed=-9223372036854775808\n--decay=-1e-300\nf\ng"]
+    if name == "tar":
+        return ([bytes([mode]) + tar(form) for mode in (0, 1) for form in range(3)]
+                + [bytes([2, 0, 3]) + b"a.b" + b"\2xy" + bytes([128, 3]) + b"dirtrain" + b"\3xyz",
+                   bytes([2, 5, 1]) + b"h" + b"\x0c12 path=abc\nx" + bytes([0, 1]) + b"a\0"])
+    if name == "trials":
+        return [b'\1lr,augment\r\n0.1,"flip,translate"\n\n,"a ""b"""\n', b"\1a\n1\n2", b"\0depth=1:2:9\nlr=a,b"]
+    sys.exit(f"no seeds for a fuzzer called {name}")
+
+
+def run(fuzzer, runs, seconds, corpus):
+    """Whether it ended without a finding; one line about it on standard output."""
+    name = fuzzer.name.removeprefix("fuzz_")
+    with tempfile.TemporaryDirectory() as folder:
+        files = []
+        for i, seed in enumerate(seeds(name)):
+            files.append(pathlib.Path(folder, str(i)))
+            files[-1].write_bytes(seed)
+        command = [str(fuzzer.resolve()), f"-runs={runs}", f"-max_total_time={seconds}",
+                   f"-max_len={MOST_BYTES.get(name, 4608)}", *OPTIONS, "-seed_inputs=" + ",".join(map(str, files))]
+        if corpus:
+            kept = pathlib.Path(corpus, name)
+            kept.mkdir(parents=True, exist_ok=True)
+            command.append(str(kept))
+        done = subprocess.run(command, stderr=subprocess.PIPE, text=True, errors="replace")
+    if done.returncode:
+        sys.stderr.write(done.stderr[-8000:])
+        print(f"{name}: a finding, status {done.returncode}")
+        return False
+    last = re.findall(r"cov: (\d+) ft: (\d+) corp: (\d+)/(\S+)", done.stderr)[-1]
+    seconds = re.search(r"Done (\d+) runs in (\d+) second", done.stderr)
+    print(f"{name}: {seconds[1]} executions in {seconds[2]} s; cov {last[0]}, features {last[1]}, "
+          f"corpus {last[2]} inputs of {last[3]}", flush=True)
+    return True
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=10_000_000, help="executions of each")
+    parser.add_argument("--seconds", type=int, default=3600, help="at most, of each")
+    parser.add_argument("--corpus", help="folder to keep what is found in")
+    parser.add_argument("fuzzers", nargs="+", type=pathlib.Path)
+    arguments = parser.parse_args()
+    fuzzers = [f for f in arguments.fuzzers if f.is_file()]
+    sys.exit(not all([run(f, arguments.runs, arguments.seconds, arguments.corpus) for f in fuzzers]))
