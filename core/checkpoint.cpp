@@ -132,7 +132,6 @@ std::string encode_checkpoint(int64_t step, const TensorFile& state) {
     return bytes;
 }
 
-
 std::string save_checkpoint(const std::string& dir, int64_t step, const TensorFile& state, int keep_last) {
     RG_CHECK(keep_last >= 1, "checkpoint: expected to keep at least 1, got ", keep_last);
     const std::string bytes = encode_checkpoint(step, state);

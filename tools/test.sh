@@ -1,7 +1,7 @@
 #!/bin/sh
 # All tests, in three builds: release (everything), address and undefined-behaviour sanitizers (all but the slow
 # ones), and, where clang++ is there, clang with ThreadSanitizer (it must compile without warnings, and pass the unit
-# tests that have threads).
+# tests that have threads), where the fuzzers are built, too, and run for a few seconds.
 #
 # The last line is "N passed, M failed, K skipped", counting Meson tests over all builds; the exit status is 0 if
 # nothing failed. Build folders are kept, so that a second run compiles only what has changed.
@@ -55,6 +55,7 @@ if command -v clang++ >/dev/null 2>&1; then
     echo "== clang, threads"
     if CXX=clang++ build build-clang -Dcuda=disabled -Doptimization=1 -Ddebug=false -Db_sanitize=thread -Db_lundef=false; then
         TSAN_OPTIONS=halt_on_error=1 run_tests build-clang --timeout-multiplier 4 core data models par simt-small
+        run_tests build-clang --suite fuzz
     fi
 fi
 
