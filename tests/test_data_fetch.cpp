@@ -16,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 using Names = std::vector<std::string>;
 
-constexpr FetchOptions kQuick{.cache = {}, .retries = 2, .first_wait_s = 0.01, .silence_s = 20};
+const FetchOptions kQuick{.cache = {}, .retries = 2, .first_wait_s = 0.01, .silence_s = 20};
 
 } // namespace
 

@@ -109,7 +109,7 @@ bool same(const ImageSet& a, const ImageSet& b) {
     return a.count == b.count && a.pixels == b.pixels && a.labels == b.labels && a.classes == b.classes;
 }
 
-constexpr FetchOptions kQuick{.cache = {}, .retries = 2, .first_wait_s = 0.01, .silence_s = 20};
+const FetchOptions kQuick{.cache = {}, .retries = 2, .first_wait_s = 0.01, .silence_s = 20};
 
 } // namespace
 
