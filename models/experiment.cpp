@@ -2,25 +2,21 @@
 //
 // The table is a CSV file with option names in its first line, or all combinations of some values, or both: then every
 // line of the file with every combination. What a trial is, and what is shown and written, is in models/trials.h.
-#include "models/programs.h"
-#include "models/signals.h"
 #include "models/trials.h"
 #include "par/session.h"
 
 #include <algorithm>
 #include <iostream>
-#include <optional>
 
 using namespace rg;
 
 namespace {
 
 struct ExperimentSettings {
-    std::string program = "train_cifar", table, runs = "runs", run_name;
+    std::string program = "train_cifar", table;
     std::vector<std::string> grid;
-    int64_t ranks_per_trial = 1;
-    bool at_once = true, resume = false;
-    StopRules rules;
+    bool at_once = true;
+    TrialsOptions trials;
 };
 
 void declare(Options& o, ExperimentSettings& s) {
@@ -32,15 +28,7 @@ void declare(Options& o, ExperimentSettings& s) {
     o.add("at-once", &s.at_once,
           "as many trials at a time as there are ranks for; off: one after the other, each on "
           "all ranks");
-    o.add("ranks-per-trial", &s.ranks_per_trial, "at once: each trial runs on so many ranks").range(1, 1e6);
-    o.add("stop-below", &s.rules.below, "stop trials whose accuracy on the set they are tested on is below, in percent")
-        .range(0, 100);
-    o.add("stop-below-after", &s.rules.below_after, "... from the end of this epoch on").at_least(1);
-    o.add("target", &s.rules.target, "stop a trial that has reached this accuracy, in percent; 0: none").range(0, 100);
-    o.group("Run");
-    o.add("runs", &s.runs, "folder of all runs").metavar("DIR");
-    o.add("run-name", &s.run_name, "name of this run's folder; none: program and time").metavar("NAME");
-    o.add("resume", &s.resume, "go on with --run-name, with its options: what has ended is not done again");
+    s.trials.declare(o);
 }
 
 std::vector<Settings> table_of(const ExperimentSettings& s) {
@@ -53,20 +41,13 @@ std::vector<Settings> table_of(const ExperimentSettings& s) {
     return all;
 }
 
-/// What rank 0 does, while it and the others train.
-void control(par::TaskPool& pool, RunFolder& folder, const Trials& trials) {
-    TrialsRun run(folder, trials);
-    run_trials(pool, run);
-    if (stop_requested()) {
-        std::cout << "stopped; --resume goes on; " << folder.path() << std::endl;
-        return;
-    }
+void print_best_first(const TrialsRun& run) {
     std::vector<TrialRow> rows = run.rows;
     std::stable_sort(rows.begin(), rows.end(),
                      [](const TrialRow& a, const TrialRow& b) { return a.accuracy() > b.accuracy(); });
     std::cout << "\nbest first:\n";
     for (const TrialRow& row : rows) std::cout << line_of(row) << "\n";
-    std::cout << folder.path() << "/results.csv" << std::endl;
+    std::cout << run.folder.path() << "/results.csv" << std::endl;
 }
 
 int experiment(par::Group& group, const std::vector<std::string>& typed, bool resumed = false) {
@@ -79,28 +60,13 @@ int experiment(par::Group& group, const std::vector<std::string>& typed, bool re
         if (group.rank() == 0) std::cout << options.help();
         return 0;
     }
-    if (s.resume && !resumed) { // as it was begun, and whatever is given anew
-        std::vector<std::string> all = arguments_of_run(s.runs, s.run_name, "experiment");
-        all.insert(all.end(), typed.begin(), typed.end());
-        return experiment(group, all, true);
-    }
+    if (s.trials.resume && !resumed) return experiment(group, s.trials.resumed("experiment", typed), true);
     RG_CHECK(!s.table.empty() || !s.grid.empty(), "experiment: expected --table or --grid, got neither");
-    RG_CHECK(s.ranks_per_trial <= group.size(), "experiment: --ranks-per-trial ", s.ranks_per_trial,
-             " is more than the ", group.size(), group.size() == 1 ? " rank" : " ranks", " of this job");
     trials.program = s.program;
-    trials.ranks_each = s.at_once ? int(s.ranks_per_trial) : group.size();
-    trials.rules = s.rules;
+    trials.ranks_each = s.at_once ? int(s.trials.ranks_per_trial) : group.size();
+    trials.rules = s.trials.rules;
     trials.table = table_of(s);
-    check_trials(trials);
-    install_stop_signals();
-
-    std::optional<RunFolder> folder; // rank 0 alone has one
-    if (group.rank() == 0)
-        folder.emplace(open_trials_folder(s.runs, s.run_name, "experiment", s.resume, typed, group.size(), options));
-    par::run_task_pool(
-        group.link(), trial_functions(), [&](par::TaskPool& pool) { control(pool, *folder, trials); },
-        folder ? folder->path() + "/journal.jsonl" : "");
-    return stopped_exit_code(group);
+    return run_trials(group, "experiment", s.trials, options, typed, trials, print_best_first);
 }
 
 } // namespace

@@ -2,7 +2,7 @@
 // tests the best.
 //
 // By default depths 1 to 4, each as wide as makes their costs alike: width round(16 / sqrt(depth)). A part of the
-// training images is for choosing between them, and the test set for the chosen one alone. Read it from control()
+// training images is for choosing between them, and the test set for the chosen one alone. Read it from test_best()
 // downwards; a trial is train_cifar itself, with other arguments (models/trials.h).
 #include "core/atomic_file.h"
 #include "core/context.h"
@@ -10,7 +10,6 @@
 #include "models/cifar_net.h"
 #include "models/confusion.h"
 #include "models/programs.h"
-#include "models/signals.h"
 #include "models/state_dict.h"
 #include "models/trials.h"
 #include "par/session.h"
@@ -19,7 +18,6 @@
 #include <algorithm>
 #include <cmath>
 #include <iostream>
-#include <optional>
 
 using namespace rg;
 
@@ -27,10 +25,7 @@ namespace {
 
 struct SweepSettings {
     std::vector<std::string> sweep;
-    std::string runs = "runs", run_name;
-    int64_t ranks_per_trial = 1;
-    bool resume = false;
-    StopRules rules;
+    TrialsOptions trials;
 };
 
 /// What trials start from, before the options that are given.
@@ -42,15 +37,7 @@ void declare(Options& o, SweepSettings& s) {
           "an option of train_cifar and its values, such as depth=1:4 or lr=0.01,0.05; several make "
           "all combinations (none: depth=1:4)")
         .metavar("NAME=VALUES");
-    o.add("ranks-per-trial", &s.ranks_per_trial, "each trial runs on so many ranks").range(1, 1e6);
-    o.add("stop-below", &s.rules.below, "stop trials whose validation accuracy is below, in percent").range(0, 100);
-    o.add("stop-below-after", &s.rules.below_after, "... from the end of this epoch on").at_least(1);
-    o.add("target", &s.rules.target, "stop a trial that has reached this validation accuracy, in percent; 0: none")
-        .range(0, 100);
-    o.group("Run");
-    o.add("runs", &s.runs, "folder of all runs").metavar("DIR");
-    o.add("run-name", &s.run_name, "name of this run's folder; none: program and time").metavar("NAME");
-    o.add("resume", &s.resume, "go on with --run-name, with its options: what has ended is not done again");
+    s.trials.declare(o);
 }
 
 /// The width of a depth, unless the user says otherwise: about the same cost per image for all.
@@ -80,19 +67,13 @@ Score test(const std::string& model, const data::ImageSet& set) {
                     [&](const Tensor& x) { return net.forward(x, Mode::evaluate); });
 }
 
-/// What rank 0 does, while it and the others train.
-void control(par::TaskPool& pool, RunFolder& folder, const Trials& trials) {
-    TrialsRun run(folder, trials);
-    run_trials(pool, run);
-    if (stop_requested()) {
-        std::cout << "stopped; --resume goes on; " << folder.path() << std::endl;
-        return;
-    }
+void test_best(TrialsRun& run) {
+    const RunFolder& folder = run.folder;
     const TrialRow* best = best_of(run.rows);
     RG_CHECK(best, "sweep_cifar: expected a trial with a validation accuracy, got none of ", run.rows.size(), "; ",
              folder.path(), "/results.csv says why");
     const std::string path = folder.path() + "/" + best->folder;
-    const Json base = find_program(trials.program).check(trials.base);
+    const Json base = find_program(run.trials.program).check(run.trials.base);
     const data::FetchOptions fetch{.cache = base.at("cache").as_string(), .retries = base.at("retries").as_int()};
     const data::ImageSet set = data::load(base.at("data").as_string(), {.fetch = fetch}).test;
     const Score score = test(path + "/model.safetensors", set);
@@ -124,27 +105,12 @@ int sweep(par::Group& group, const std::vector<std::string>& typed, bool resumed
         if (group.rank() == 0) std::cout << options.help();
         return 0;
     }
-    if (s.resume && !resumed) { // as it was begun, and whatever is given anew
-        std::vector<std::string> all = arguments_of_run(s.runs, s.run_name, "sweep_cifar");
-        all.insert(all.end(), typed.begin(), typed.end());
-        return sweep(group, all, true);
-    }
-    RG_CHECK(s.ranks_per_trial <= group.size(), "sweep_cifar: --ranks-per-trial ", s.ranks_per_trial,
-             " is more than the ", group.size(), group.size() == 1 ? " rank" : " ranks", " of this job");
-    trials.ranks_each = int(s.ranks_per_trial);
-    trials.rules = s.rules;
+    if (s.trials.resume && !resumed) return sweep(group, s.trials.resumed("sweep_cifar", typed), true);
+    trials.ranks_each = int(s.trials.ranks_per_trial);
+    trials.rules = s.trials.rules;
     trials.table = trial_grid(s.sweep.empty() ? std::vector<std::string>{"depth=1:4"} : s.sweep);
     for (Settings& settings : trials.table) choose_width(trials, settings);
-    check_trials(trials);
-    install_stop_signals();
-
-    std::optional<RunFolder> folder; // rank 0 alone has one
-    if (group.rank() == 0)
-        folder.emplace(open_trials_folder(s.runs, s.run_name, "sweep_cifar", s.resume, typed, group.size(), options));
-    par::run_task_pool(
-        group.link(), trial_functions(), [&](par::TaskPool& pool) { control(pool, *folder, trials); },
-        folder ? folder->path() + "/journal.jsonl" : "");
-    return stopped_exit_code(group);
+    return run_trials(group, "sweep_cifar", s.trials, options, typed, trials, test_best);
 }
 
 } // namespace

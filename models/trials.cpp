@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
+#include <optional>
 #include <unistd.h>
 
 namespace fs = std::filesystem;
@@ -192,35 +193,30 @@ std::string line_of(const TrialRow& row) {
     return line;
 }
 
-RunFolder open_trials_folder(const std::string& runs, const std::string& name, const std::string& program, bool resume,
-                             const std::vector<std::string>& arguments, int ranks, const Options& options) {
-    RunFolder folder = resume ? RunFolder::open(runs, program, name) : RunFolder::create(runs, program, name);
-    folder.lock();
-    if (!resume)
-        folder.write_config(Json::object()
-                                .set("program", program)
-                                .set("version", RG_VERSION)
-                                .set("ranks", ranks)
-                                .set("arguments", Json(Json::Array(arguments.begin(), arguments.end())))
-                                .set("options", options.to_json()));
-    return folder;
+void TrialsOptions::declare(Options& o) {
+    o.add("ranks-per-trial", &ranks_per_trial, "each trial runs on so many ranks").range(1, 1e6);
+    o.add("stop-below", &rules.below, "stop trials whose accuracy on the set they are tested on is below, in percent")
+        .range(0, 100);
+    o.add("stop-below-after", &rules.below_after, "... from the end of this epoch on").at_least(1);
+    o.add("target", &rules.target, "stop a trial that has reached this accuracy, in percent; 0: none").range(0, 100);
+    o.group("Run");
+    o.add("runs", &runs, "folder of all runs").metavar("DIR");
+    o.add("run-name", &run_name, "name of this run's folder; none: program and time").metavar("NAME");
+    o.add("resume", &resume, "go on with --run-name, with its options: what has ended is not done again");
 }
 
-std::vector<std::string> arguments_of_run(const std::string& runs, const std::string& name,
-                                          const std::string& program) {
-    RG_CHECK(!name.empty(), program, ": --resume needs the --run-name of the run to go on with");
-    const std::string path = RunFolder::open(runs, program, name).config_path();
+std::vector<std::string> TrialsOptions::resumed(const std::string& program,
+                                                const std::vector<std::string>& typed) const {
+    RG_CHECK(!run_name.empty(), program, ": --resume needs the --run-name of the run to go on with");
+    const std::string path = RunFolder::open(runs, program, run_name).config_path();
     const Json config = Json::parse(read_file(path), path);
     RG_CHECK(config.at("program").as_string() == program, path, ": a run of ", config.at("program").as_string(),
              ", not of ", program);
     std::vector<std::string> arguments;
     for (const Json& argument : config.at("arguments").as_array()) arguments.push_back(argument.as_string());
+    arguments.insert(arguments.end(), typed.begin(), typed.end());
     return arguments;
 }
-
-par::TaskTable trial_functions() { return {{"trial", run_trial}}; }
-
-void check_trials(const Trials& trials) { options_of(trials); }
 
 TrialsRun::TrialsRun(RunFolder& in, const Trials& of)
     : folder(in), trials(of), rows(rows_of(of)), report(in.path(), rows, options_of(of)) {
@@ -228,7 +224,10 @@ TrialsRun::TrialsRun(RunFolder& in, const Trials& of)
                               of.ranks_each == 1 ? " rank" : " ranks"));
 }
 
-void run_trials(par::TaskPool& pool, TrialsRun& run) {
+namespace {
+
+/// What rank 0 does, while it and the others train.
+void control_trials(par::TaskPool& pool, TrialsRun& run) {
     const Trials& trials = run.trials;
     std::vector<TrialRow>& rows = run.rows;
     Board board(rows);
@@ -297,6 +296,45 @@ void run_trials(par::TaskPool& pool, TrialsRun& run) {
     pool.after_each({});
     pool.after_change({});
     write(stop_requested() ? "stopped" : "done");
+}
+
+RunFolder open_folder(const std::string& program, const TrialsOptions& s, const std::vector<std::string>& typed,
+                      int ranks, const Options& options) {
+    RunFolder folder =
+        s.resume ? RunFolder::open(s.runs, program, s.run_name) : RunFolder::create(s.runs, program, s.run_name);
+    folder.lock();
+    if (!s.resume)
+        folder.write_config(Json::object()
+                                .set("program", program)
+                                .set("version", RG_VERSION)
+                                .set("ranks", ranks)
+                                .set("arguments", Json(Json::Array(typed.begin(), typed.end())))
+                                .set("options", options.to_json()));
+    return folder;
+}
+
+} // namespace
+
+int run_trials(par::Group& group, const std::string& program, const TrialsOptions& settings, const Options& options,
+               const std::vector<std::string>& typed, const Trials& trials,
+               const std::function<void(TrialsRun&)>& finish) {
+    RG_CHECK(trials.ranks_each <= group.size(), program, ": --ranks-per-trial ", trials.ranks_each,
+             " is more than the ", group.size(), group.size() == 1 ? " rank" : " ranks", " of this job");
+    options_of(trials); // which checks all
+    install_stop_signals();
+
+    std::optional<RunFolder> folder; // rank 0 alone has one
+    if (group.rank() == 0) folder.emplace(open_folder(program, settings, typed, group.size(), options));
+    const auto control = [&](par::TaskPool& pool) {
+        TrialsRun run(*folder, trials);
+        control_trials(pool, run);
+        if (stop_requested())
+            std::cout << "stopped; --resume goes on; " << folder->path() << std::endl;
+        else
+            finish(run);
+    };
+    par::run_task_pool(group.link(), {{"trial", run_trial}}, control, folder ? folder->path() + "/journal.jsonl" : "");
+    return stopped_exit_code(group);
 }
 
 } // namespace rg

@@ -10,6 +10,8 @@
 #include "models/trials_report.h"
 #include "par/task_pool.h"
 
+#include <functional>
+
 namespace rg {
 
 /// When a trial ends before its time; accuracies in percent, judged at the end of an epoch, on the set that the trial
@@ -28,21 +30,21 @@ struct Trials {
     StopRules rules;
 };
 
-/// The folder of a run of many trials, locked: a new one, with a config.json that has the arguments; or, to resume, the
-/// old one.
-RunFolder open_trials_folder(const std::string& runs, const std::string& name, const std::string& program, bool resume,
-                             const std::vector<std::string>& arguments, int ranks, const Options& options);
-/// The arguments with which a run was begun. Error: no name, or no such run.
-std::vector<std::string> arguments_of_run(const std::string& runs, const std::string& name, const std::string& program);
+/// What programs of many trials have in common on their command lines.
+struct TrialsOptions {
+    std::string runs = "runs", run_name;
+    int64_t ranks_per_trial = 1;
+    bool resume = false;
+    StopRules rules;
+    /// Its options go to the group that was begun last, and to one of their own.
+    void declare(Options& o);
+    /// The arguments with which the run to go on with was begun, and behind them what is given anew. Error: no name, or
+    /// no such run.
+    std::vector<std::string> resumed(const std::string& program, const std::vector<std::string>& typed) const;
+};
 
 /// A trial as it stands, for people.
 std::string line_of(const TrialRow& row);
-
-/// The functions of the pool; the same on all ranks.
-par::TaskTable trial_functions();
-
-/// Checks all arguments as the program itself would.
-void check_trials(const Trials& trials);
 
 /// The trials of a run, and its page, in `folder`.
 struct TrialsRun {
@@ -53,10 +55,13 @@ struct TrialsRun {
     TrialsReport report;
 };
 
-/// On the controller. Runs all, or those that the pool's journal does not have; shows them on standard output, and
-/// keeps results.csv, results.jsonl and report.html up to date. A line "stop N" in the file `control` stops trial N.
-/// SIGINT and SIGTERM, where install_stop_signals() was called, and a stop request in the folder end it early: then
-/// some are still "queued".
-void run_trials(par::TaskPool& pool, TrialsRun& run);
+/// Runs the trials over all ranks, and then finish() on rank 0, with the folder of the run: a new one, whose
+/// config.json has `typed`, or to resume the old one. Trials that its journal has are not run again. Shows them on
+/// standard output, and keeps results.csv, results.jsonl and report.html up to date. A line "stop N" in the file
+/// `control` stops trial N. SIGINT, SIGTERM and a stop request in the folder end it early, without finish(). All
+/// arguments are checked first, as the trials' program would. Gives the exit code. Collective.
+int run_trials(par::Group& group, const std::string& program, const TrialsOptions& settings, const Options& options,
+               const std::vector<std::string>& typed, const Trials& trials,
+               const std::function<void(TrialsRun&)>& finish);
 
 } // namespace rg
