@@ -1,0 +1,186 @@
+// bench_conv: convolutions alone (forward, data gradient, filters' gradient) beside what the processor can multiply.
+//
+// Two probes run before and after every round, on the same threads, since a shared machine changes its clock from one
+// second to the next: `peak` multiplies and adds in registers only, which no convolution can; `tile` is the register
+// tile of the direct convolution with all its operands in the first-level cache, which is the most that plain
+// multiply-adds can reach there. The ratios are medians over the rounds.
+#include "core/context.h"
+#include "core/cpu/isa.h"
+#include "core/cpu/thread_pool.h"
+#include "core/op_table.h"
+#include "core/options.h"
+#include "core/rng.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <iostream>
+#include <vector>
+
+using namespace rg;
+
+namespace {
+
+struct Settings {
+    int64_t batch = 256, threads = 0, rounds = 15;
+    std::string precision = "fp32-strict";
+};
+
+/// One convolution, stride 1, padded so that the result is as large as the image.
+struct Case {
+    int64_t size, c, k, r;
+};
+constexpr Case kCases[] = {{32, 3, 32, 3},  {32, 32, 32, 3},  {16, 32, 64, 3}, {16, 64, 64, 3},
+                           {8, 64, 128, 3}, {8, 128, 128, 3}, {16, 32, 32, 5}, {16, 64, 64, 1},
+                           {32, 8, 8, 3},   {16, 11, 22, 3},  {28, 20, 20, 3}};
+
+/// Sixteen independent chains of multiply-adds, which keep two units of four cycles' latency busy with some to spare.
+constexpr int64_t kSteps = 400000, kChains = 16;
+typedef float Vector4 __attribute__((vector_size(16)));
+typedef float Vector8 __attribute__((vector_size(32)));
+typedef float Vector16 __attribute__((vector_size(64)));
+template <class Vector>
+inline __attribute__((always_inline)) float chains() {
+    Vector sums[kChains];
+#pragma GCC unroll 16
+    for (int i = 0; i < kChains; ++i) sums[i] = float(i) - Vector{};
+    const Vector factor = 0.9999f - Vector{}, term = 0.1f - Vector{};
+    for (int64_t step = 0; step < kSteps; ++step) {
+#pragma GCC unroll 16
+        for (int i = 0; i < kChains; ++i) sums[i] = sums[i] * factor + term;
+    }
+    float total = 0;
+#pragma GCC unroll 16
+    for (int i = 0; i < kChains; ++i) total += sums[i][i % 4];
+    return total;
+}
+#if defined(__x86_64__)
+__attribute__((target("avx512f"))) float chains_avx512() { return chains<Vector16>(); }
+__attribute__((target("avx2,fma"))) float chains_avx2() { return chains<Vector8>(); }
+#endif
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// GFLOP/s of `flops` operations in each thread of the pool.
+template <class F>
+double rate(ThreadPool& pool, double flops, F&& f) {
+    const auto start = std::chrono::steady_clock::now();
+    pool.run(pool.size(), f);
+    return flops * pool.size() / seconds_since(start) * 1e-9;
+}
+
+double peak(ThreadPool& pool) {
+    float (*probe)() = chains<Vector4>;
+    int64_t width = 4;
+#if defined(__x86_64__)
+    if (cpu::isa().width == 16) probe = chains_avx512, width = 16;
+    if (cpu::isa().width == 8) probe = chains_avx2, width = 8;
+#endif
+    std::vector<float> results(static_cast<size_t>(pool.size())); // used, so that they are computed
+    const double gflops =
+        rate(pool, 2.0 * kSteps * kChains * double(width), [&](int64_t thread) { results[size_t(thread)] = probe(); });
+    volatile float sink = 0;
+    for (float result : results) sink = sink + result;
+    return gflops;
+}
+
+double tile(ThreadPool& pool) {
+    constexpr int64_t kTaps = 256, kPixels = 8, kCalls = 3000;
+    const int64_t k = 2 * cpu::isa().width;
+    const cpu::ConvImage image{1, kPixels, k, 1, kTaps, kPixels * kTaps, 1, kTaps, kPixels * k, k};
+    return rate(pool, 2.0 * kCalls * kPixels * kTaps * double(k), [&](int64_t) {
+        const std::vector<float> x(kPixels * kTaps, 0.5f), bias(size_t(k), 0.0f), filters(size_t(kTaps * k), 0.25f);
+        std::vector<float> y(size_t(kPixels * k));
+        for (int64_t call = 0; call < kCalls; ++call)
+            cpu::isa().conv->forward(image, x.data(), filters.data(), bias.data(), y.data());
+    });
+}
+
+Tensor random_tensor(const Shape& shape, DType type) {
+    const Tensor values = Tensor::empty(shape);
+    Rng random(0, Purpose::synthetic);
+    for (float& v : values.span<float>()) v = random.normal();
+    if (type == DType::f32) return values;
+    const Tensor rounded = Tensor::empty(shape, type);
+    run(Op::cast, {values}, {.dtype = type}, {rounded});
+    return rounded;
+}
+
+double median(std::vector<double> values) {
+    std::sort(values.begin(), values.end());
+    return values[values.size() / 2];
+}
+
+void bench(const Settings& s, ThreadPool& pool, const Case& c) {
+    const DType type = s.precision == "bf16" ? DType::bf16 : DType::f32;
+    const Tensor x = random_tensor({s.batch, c.size, c.size, c.c}, type),
+                 w = random_tensor({c.k, c.r, c.r, c.c}, DType::f32);
+    const Tensor bias = random_tensor({c.k}, DType::f32), dy = random_tensor({s.batch, c.size, c.size, c.k}, type);
+    const Attrs forward{.stride = 1, .pad = int(c.r / 2)};
+    Attrs dgrad = forward, wgrad = forward;
+    dgrad.height = dgrad.width = c.size;
+    wgrad.height = wgrad.width = c.r;
+    const double flops = 2.0 * double(dy.numel() * c.r * c.r * c.c);
+
+    std::array<std::vector<double>, 3> gflops, of_peak, of_tile;
+    const auto measure = [&](std::array<double, 3>& seconds) {
+        const auto timed = [&](auto&& f) {
+            const auto start = std::chrono::steady_clock::now();
+            f();
+            return seconds_since(start);
+        };
+        seconds[0] = timed([&] { run(Op::conv2d, {x, w, bias}, forward); });
+        seconds[1] = timed([&] { run(Op::conv2d_dgrad, {dy, w, Tensor()}, dgrad); });
+        seconds[2] = timed([&] { run(Op::conv2d_wgrad, {dy, x}, wgrad); });
+    };
+    std::array<double, 3> seconds;
+    measure(seconds); // memory and threads are there after this one
+    for (int64_t round = 0; round < s.rounds; ++round) {
+        const double peak_before = peak(pool), tile_before = tile(pool);
+        measure(seconds);
+        const double most = (peak_before + peak(pool)) / 2, tiles = (tile_before + tile(pool)) / 2;
+        for (size_t i = 0; i < 3; ++i) {
+            gflops[i].push_back(flops / seconds[i] * 1e-9);
+            of_peak[i].push_back(gflops[i].back() / most);
+            of_tile[i].push_back(gflops[i].back() / tiles);
+        }
+    }
+    std::printf("image=%lldx%lld channels=%lld filters=%lld size=%lldx%lld precision=%s isa=%s threads=%d",
+                static_cast<long long>(c.size), static_cast<long long>(c.size), static_cast<long long>(c.c),
+                static_cast<long long>(c.k), static_cast<long long>(c.r), static_cast<long long>(c.r),
+                s.precision.c_str(), cpu::isa().name, pool.size());
+    constexpr const char* kNames[] = {"forward", "dgrad", "wgrad"};
+    for (size_t i = 0; i < 3; ++i)
+        std::printf(" %s_gflops=%.0f %s_of_peak=%.2f %s_of_tile=%.2f", kNames[i], median(gflops[i]), kNames[i],
+                    median(of_peak[i]), kNames[i], median(of_tile[i]));
+    std::printf("\n");
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+    try {
+        Settings s;
+        Options options("bench_conv", "measures convolutions beside the processor's rate of multiply-adds");
+        options.add("batch", &s.batch, "images").at_least(1);
+        options.add("threads", &s.threads, "threads; 0: one per core").range(0, 1024);
+        options.add("rounds", &s.rounds, "measurements, of which the median is told").at_least(1);
+        options.add("precision", &s.precision, "arithmetic").one_of({"fp32", "fp32-strict", "bf16"});
+        if (!options.parse(argc, argv)) {
+            std::cout << options.help();
+            return 0;
+        }
+        ThreadPool pool(s.threads ? int(s.threads) : available_cores());
+        Context context{.threads = &pool, .strict_fp32 = s.precision == "fp32-strict"};
+        const ContextScope scope(context);
+        std::printf("peak_gflops=%.0f tile_gflops=%.0f\n", peak(pool), tile(pool));
+        for (const Case& c : kCases) bench(s, pool, c);
+        return 0;
+    } catch (const std::exception& e) {
+        std::cerr << "bench_conv: " << e.what() << "\n";
+        return 1;
+    }
+}
