@@ -97,13 +97,14 @@ void forward(const ConvImage& g, const float* padded, const float* packed, const
     }
 }
 
-/// Bytes of image and dy rows that one pass keeps near; dw is loaded and stored once per pass.
-constexpr int64_t kBandBytes = 64 << 10;
+/// Bytes of image and dy rows that one pass keeps in the first-level cache, where all taps read them again; but with as
+/// many pixels as make it worth loading and storing dw, which every pass does.
+constexpr int64_t kBandBytes = 24 << 10, kBandPixels = 64;
 
 void wgrad(const ConvImage& g, const float* padded, const float* dy, float* dw) {
     const int64_t row_bytes = 4 * (g.row * g.stride + g.q * g.k);
-    int64_t band = kBandBytes / row_bytes;
-    band = band < 1 ? 1 : band;
+    const int64_t most = kBandBytes / row_bytes, least = (kBandPixels + g.q - 1) / g.q;
+    const int64_t band = most > least ? most : least;
     for (int64_t p = 0; p < g.p; p += band) {
         const int64_t rows = g.p - p < band ? g.p - p : band;
         for (int64_t r = 0; r < g.r; ++r)
