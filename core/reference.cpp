@@ -53,7 +53,8 @@ void for_each_product(const Shape& x, const Shape& w, const Shape& y, const Attr
                         for (int64_t s = 0; s < w[2]; ++s) {
                             const int64_t h = p * a.stride - a.pad + r, v = q * a.stride - a.pad + s;
                             if (h < 0 || h >= x[1] || v < 0 || v >= x[2]) continue;
-                            for (int64_t c = 0; c < x[3]; ++c) f(yi(n, p, q, k), xi(n, h, v, c), wi(k, r, s, c));
+                            const size_t to = yi(n, p, q, k), from = xi(n, h, v, 0), by = wi(k, r, s, 0);
+                            for (size_t c = 0; c < size_t(x[3]); ++c) f(to, from + c, by + c);
                         }
 }
 

@@ -311,7 +311,8 @@ Tensor Tensor::to(DType type) const {
             using To = decltype(to);
             const From* in = data<From>();
             To* out = result.data<To>();
-            for (int64_t i = 0; i < numel(); ++i) out[i] = convert<To>(in[i]);
+            const int64_t n = numel();
+            for (int64_t i = 0; i < n; ++i) out[i] = convert<To>(in[i]);
         });
     });
     return result;

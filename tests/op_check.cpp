@@ -59,7 +59,8 @@ Tensor draw_floats(const Input& input, Rng random) {
     std::iota(order.begin(), order.end(), 0u);
     for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.below(uint32_t(i))]);
     const Tensor t = Tensor::empty(input.shape, DType::f64);
-    for (int64_t i = 0; i < n; ++i) t.data<double>()[i] = draw_value(input.draw, i, n, random, order);
+    double* const values = t.data<double>();
+    for (int64_t i = 0; i < n; ++i) values[i] = draw_value(input.draw, i, n, random, order);
     return t;
 }
 
@@ -222,13 +223,14 @@ KernelRun run_kernel(const OpCase& c, std::span<const Tensor> inputs, Kernel ker
 
 std::string differs(const Tensor& got, const Tensor& want, const Tolerance& tolerance) {
     if (got.shape() != want.shape()) return cat("shape ", got.shape().str(), ", expected ", want.shape().str());
-    const Tensor a = got.to(DType::f64), b = want.to(DType::f64);
+    const Tensor wide_got = got.to(DType::f64), wide_want = want.to(DType::f64);
+    const std::span<const double> a = wide_got.span<double>(), b = wide_want.span<double>();
     double squares = 0, error = 0, largest = 0;
-    int64_t finite = 0, worst = 0;
-    for (int64_t i = 0; i < a.numel(); ++i) {
-        const double x = a.data<double>()[i], y = b.data<double>()[i];
+    size_t finite = 0, worst = 0;
+    for (size_t i = 0; i < a.size(); ++i) {
+        const double x = a[i], y = b[i];
         if (std::isnan(x) != std::isnan(y) || ((std::isinf(x) || std::isinf(y)) && x != y && !std::isnan(x)))
-            return cat("element ", i, " of ", a.numel(), " is ", x, ", expected ", y);
+            return cat("element ", i, " of ", a.size(), " is ", x, ", expected ", y);
         if (!std::isfinite(y)) continue;
         ++finite;
         squares += y * y;
@@ -239,8 +241,7 @@ std::string differs(const Tensor& got, const Tensor& want, const Tolerance& tole
     const double scale = std::sqrt(squares / double(finite)), rms = std::sqrt(error / double(finite));
     if (rms <= tolerance.rms * scale && largest <= tolerance.max * scale) return {};
     return cat("error rms ", rms / scale, " (at most ", tolerance.rms, "), largest ", largest / scale, " (at most ",
-               tolerance.max, ") at element ", worst, " of ", a.numel(), ": ", a.data<double>()[worst], ", expected ",
-               b.data<double>()[worst]);
+               tolerance.max, ") at element ", worst, " of ", a.size(), ": ", a[worst], ", expected ", b[worst]);
 }
 
 bool same_bits(const Tensor& a, const Tensor& b) {
