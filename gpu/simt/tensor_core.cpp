@@ -16,24 +16,39 @@ struct Fragments {
     const uint32_t *a, *b;
 };
 
-/// The product of 16 x k by k x 8 is added; a[row][i], b[i][column].
+/// The 8 columns of a row in one go: most of the executor's time goes into these products.
+typedef double Row __attribute__((vector_size(8 * sizeof(double))));
+
+/// d += a b, of 16 x k and k x 8. Sanitizers have nothing to find in loops over whole arrays, and take long.
 template <int K>
-void multiply_add(void* const (&data)[kWarp], const float (&a)[16][K], const float (&b)[K][8]) {
-    for (int lane = 0; lane < kWarp; ++lane)
-        for (int i = 0; i < 4; ++i) {
-            const int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
-            float& d = static_cast<const Fragments*>(data[lane])->d[i];
-            double sum = d;
-            for (int k = 0; k < K; ++k)
-                sum += double(a[row][k]) * double(b[k][column]); // exact: at most 22 bits of mantissa
-            d = float(sum);
-        }
+__attribute__((no_sanitize("address", "undefined"))) void multiply_add(Row (&d)[16], const double (&a)[16][K],
+                                                                       const Row (&b)[K]) {
+    for (int row = 0; row < 16; ++row)
+        for (int k = 0; k < K; ++k) d[row] += a[row][k] * b[k]; // exact products: at most 22 bits of mantissa
+}
+
+/// Gathers d from the lanes, or deals it out.
+template <class F>
+void for_each_sum(void* const (&data)[kWarp], F f) {
+    for (int lane = 0; lane < kWarp; ++lane) {
+        float* const d = static_cast<const Fragments*>(data[lane])->d;
+        for (int i = 0; i < 4; ++i) f(d[i], lane / 4 + i / 2 * 8, lane % 4 * 2 + i % 2);
+    }
+}
+
+template <int K>
+void add_product(void* const (&data)[kWarp], const double (&a)[16][K], const Row (&b)[K]) {
+    Row d[16];
+    for_each_sum(data, [&](float value, int row, int column) { d[row][column] = value; });
+    multiply_add<K>(d, a, b);
+    for_each_sum(data, [&](float& value, int row, int column) { value = float(d[row][column]); });
 }
 
 float bf16_of(uint32_t pair, int half) { return to_float(bf16{uint16_t(pair >> 16 * half)}); }
 
 void mma_bf16(void* const (&data)[kWarp], unsigned, int) {
-    float a[16][16], b[16][8];
+    double a[16][16];
+    Row b[16];
     for (int lane = 0; lane < kWarp; ++lane) {
         const Fragments& f = *static_cast<const Fragments*>(data[lane]);
         const int g = lane / 4, t = lane % 4;
@@ -42,20 +57,21 @@ void mma_bf16(void* const (&data)[kWarp], unsigned, int) {
             for (int i = 0; i < 2; ++i) b[2 * t + i * 8 + half][g] = bf16_of(f.b[i], half);
         }
     }
-    multiply_add<16>(data, a, b);
+    add_product<16>(data, a, b);
 }
 
 float tf32_of(uint32_t bits) { return std::bit_cast<float>(bits & 0xffffe000u); }
 
 void mma_tf32(void* const (&data)[kWarp], unsigned, int) {
-    float a[16][8], b[8][8];
+    double a[16][8];
+    Row b[8];
     for (int lane = 0; lane < kWarp; ++lane) {
         const Fragments& f = *static_cast<const Fragments*>(data[lane]);
         const int g = lane / 4, t = lane % 4;
         for (int i = 0; i < 4; ++i) a[g + i % 2 * 8][t + i / 2 * 4] = tf32_of(f.a[i]);
         for (int i = 0; i < 2; ++i) b[t + i * 4][g] = tf32_of(f.b[i]);
     }
-    multiply_add<8>(data, a, b);
+    add_product<8>(data, a, b);
 }
 
 struct Rows {
