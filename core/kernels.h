@@ -1,4 +1,4 @@
-// Declares every op's kernels, from the list of ops: ref:: in reference.cpp, cpu:: in cpu/.
+// Declares every op's kernels, from the list of ops: ref:: in reference.cpp, cpu:: in cpu/. And what both sides ask.
 #pragma once
 
 #include "core/op_table.h"
@@ -11,3 +11,8 @@ namespace rg::cpu {
 RG_OPS(RG_DECLARE)
 }
 #undef RG_DECLARE
+
+namespace rg {
+/// Whether first_non_finite() has found something; it need not have been asked.
+inline bool found(const Tensor& place) { return place.defined() && *place.data<int32_t>() >= 0; }
+} // namespace rg

@@ -191,16 +191,22 @@ OutputSpecs infer_dropout(In in, const Attrs& a) {
     return like(in[0]);
 }
 
-/// Flat buffers of one shape, of which all but the last, the gradients, are updated; then what varies, f32.
+/// Flat buffers of one shape, of which all but the last, the gradients, are updated; then what varies, f32, and perhaps
+/// what first_non_finite has found.
 OutputSpecs infer_update(const char* op, In in, int64_t varying) {
     OutputSpecs out;
-    for (size_t i = 0; i + 1 < in.size(); ++i) {
+    for (size_t i = 0; i + 2 < in.size(); ++i) {
         expect_shape(op, "a buffer", in[i], in[0].shape());
         expect_float(op, "a buffer", in[i], in[0].dtype());
-        if (i + 2 < in.size()) out[i] = {in[0].shape(), in[0].dtype()};
+        if (i + 3 < in.size()) out[i] = {in[0].shape(), in[0].dtype()};
     }
-    expect_shape(op, varying == 1 ? "lr" : "lr_and_step", in.back(), {varying});
-    expect_float(op, varying == 1 ? "lr" : "lr_and_step", in.back(), DType::f32);
+    const Tensor &now = in[in.size() - 2], &found = in.back();
+    expect_shape(op, varying == 1 ? "lr" : "lr_and_step", now, {varying});
+    expect_float(op, varying == 1 ? "lr" : "lr_and_step", now, DType::f32);
+    if (found.defined()) {
+        expect_shape(op, "unless_found", found, {});
+        RG_CHECK(found.dtype() == DType::i32, op, ": unless_found is i32, got ", name_of(found.dtype()));
+    }
     return out;
 }
 
@@ -216,6 +222,10 @@ OutputSpecs infer_first_non_finite(In in, const Attrs&) {
     RG_CHECK(in[0].defined(), "first_non_finite: values is undefined");
     expect_float("first_non_finite", "values", in[0], in[0].dtype());
     RG_CHECK(in[0].numel() <= INT32_MAX, "first_non_finite: at most 2^31 - 1 values, got ", in[0].numel());
+    if (in[1].defined()) {
+        expect_shape("first_non_finite", "loss", in[1], {});
+        expect_float("first_non_finite", "loss", in[1], in[0].dtype());
+    }
     return {{{{}, DType::i32}}};
 }
 
@@ -518,9 +528,9 @@ const OpRow& row(Op op) {
         RG_ROW(mse_loss, 2, 1, infer_mse_loss, backward_mse_loss, saves_in(0) | saves_in(1)),
         RG_ROW(mse_loss_grad, 3, 1, infer_mse_loss_grad),
         RG_ROW(dropout, 2, 1, infer_dropout, backward_dropout, saves_in(1)),
-        RG_ROW(sgdm_update, 4, 2, infer_sgdm_update),
-        RG_ROW(adam_update, 5, 3, infer_adam_update),
-        RG_ROW(first_non_finite, 1, 1, infer_first_non_finite, nullptr, 0, flops_first_non_finite),
+        RG_ROW(sgdm_update, 5, 2, infer_sgdm_update),
+        RG_ROW(adam_update, 6, 3, infer_adam_update),
+        RG_ROW(first_non_finite, 2, 1, infer_first_non_finite, nullptr, 0, flops_first_non_finite),
         RG_ROW(augment, 4, 1, infer_augment, nullptr, 0, nullptr, check_indices),
         RG_ROW(norm_conv2d, 6, 2, infer_norm_conv2d, nullptr, 0, flops_norm_conv2d),
         RG_ROW(conv2d_norm, 6, 1, infer_conv2d_norm, nullptr, 0, flops_conv2d_norm),
@@ -623,8 +633,8 @@ Tensor seed_tensor(uint64_t seed) {
 }
 
 void sgdm_update(const Tensor& parameters, const Tensor& velocity, const Tensor& gradients, const Sgdm& o,
-                 const Tensor& lr) {
-    run(Op::sgdm_update, {parameters, velocity, gradients, lr},
+                 const Tensor& lr, const Tensor& unless_found) {
+    run(Op::sgdm_update, {parameters, velocity, gradients, lr, unless_found},
         {.momentum = o.momentum, .weight_decay = o.weight_decay, .nesterov = o.nesterov}, {parameters, velocity});
 }
 void sgdm_update(const Tensor& parameters, const Tensor& velocity, const Tensor& gradients, const Sgdm& o) {
@@ -632,8 +642,8 @@ void sgdm_update(const Tensor& parameters, const Tensor& velocity, const Tensor&
 }
 
 void adam_update(const Tensor& parameters, const Tensor& m, const Tensor& v, const Tensor& gradients, const Adam& o,
-                 const Tensor& lr_and_step) {
-    run(Op::adam_update, {parameters, m, v, gradients, lr_and_step},
+                 const Tensor& lr_and_step, const Tensor& unless_found) {
+    run(Op::adam_update, {parameters, m, v, gradients, lr_and_step, unless_found},
         {.epsilon = o.epsilon, .weight_decay = o.weight_decay, .beta1 = o.beta1, .beta2 = o.beta2}, {parameters, m, v});
 }
 void adam_update(const Tensor& parameters, const Tensor& m, const Tensor& v, const Tensor& gradients, const Adam& o,
@@ -648,6 +658,8 @@ Tensor augment(const Tensor& images, const Tensor& indices, const Tensor& views,
                {.height = window.height, .width = window.width, .dtype = window.dtype, .reflect = window.reflect})[0];
 }
 
-Tensor first_non_finite(const Tensor& values) { return run(Op::first_non_finite, {values})[0]; }
+Tensor first_non_finite(const Tensor& values, const Tensor& loss, const Tensor& found) {
+    return run(Op::first_non_finite, {values, loss}, {}, {found})[0];
+}
 
 } // namespace rg

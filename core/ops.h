@@ -81,19 +81,20 @@ Tensor dropout(const Tensor& x, float probability, uint64_t seed, uint32_t strea
 Tensor seed_tensor(uint64_t seed);
 
 /// SGD with momentum over flat buffers, as PyTorch defines it: g += weight_decay * p; v = momentum * v + g;
-/// p -= lr * (nesterov ? g + momentum * v : v). In place. With a tensor, f32 [1], lr is what it holds.
+/// p -= lr * (nesterov ? g + momentum * v : v). In place. With a tensor, f32 [1], lr is what it holds. With a place
+/// that first_non_finite() has found, in a tensor as well, everything stays as it is.
 struct Sgdm {
     float lr = 0.1f, momentum = 0.9f, weight_decay = 0;
     bool nesterov = false;
 };
 void sgdm_update(const Tensor& parameters, const Tensor& velocity, const Tensor& gradients, const Sgdm& options);
 void sgdm_update(const Tensor& parameters, const Tensor& velocity, const Tensor& gradients, const Sgdm& options,
-                 const Tensor& lr);
+                 const Tensor& lr, const Tensor& unless_found = {});
 
 /// Adam (Kingma and Ba, 2015) over flat buffers, as PyTorch defines it, with t the number of the step, from 1:
 /// g += weight_decay * p; m = beta1 * m + (1 - beta1) * g; v = beta2 * v + (1 - beta2) * g^2;
 /// p -= lr * m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + epsilon). In place; m and v begin as zeros. With a tensor,
-/// f32 [2], lr and t are what it holds.
+/// f32 [2], lr and t are what it holds. With a place that first_non_finite() has found everything stays as it is.
 struct Adam {
     float lr = 1e-3f;
     double beta1 = 0.9, beta2 = 0.999;
@@ -102,7 +103,7 @@ struct Adam {
 void adam_update(const Tensor& parameters, const Tensor& m, const Tensor& v, const Tensor& gradients,
                  const Adam& options, int64_t step);
 void adam_update(const Tensor& parameters, const Tensor& m, const Tensor& v, const Tensor& gradients,
-                 const Adam& options, const Tensor& lr_and_step);
+                 const Adam& options, const Tensor& lr_and_step, const Tensor& unless_found = {});
 
 /// Views of images that are all in memory, normalised: images u8 [N h w c], up to 4 channels; which of them, i32 [n];
 /// for each where its window begins, perhaps outside, and whether it is flipped left to right, i32 [n 3] (flip, y0,
@@ -115,7 +116,8 @@ struct Window {
 Tensor augment(const Tensor& images, const Tensor& indices, const Tensor& views, const Tensor& statistics,
                const Window& window);
 
-/// The place of the first NaN or infinity in a flat buffer, -1 if there is none; i32, a scalar. One pass over memory.
-Tensor first_non_finite(const Tensor& values);
+/// The place of the first NaN or infinity in a flat buffer, behind which a loss may stand; -1 if there is none; i32, a
+/// scalar, written into `found` if that is given. One pass over memory.
+Tensor first_non_finite(const Tensor& values, const Tensor& loss = {}, const Tensor& found = {});
 
 } // namespace rg

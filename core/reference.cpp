@@ -374,7 +374,7 @@ void sgdm_update(const Call& call) {
     const Values gradient = read(call.in[2]);
     const double lr = read(call.in[3])[0];
     const Attrs& a = call.attrs;
-    for (size_t i = 0; i < p.size(); ++i) {
+    for (size_t i = 0; i < p.size() && !found(call.in[4]); ++i) {
         const double g = gradient[i] + double(a.weight_decay) * p[i];
         v[i] = double(a.momentum) * v[i] + g;
         p[i] -= lr * (a.nesterov ? g + double(a.momentum) * v[i] : v[i]);
@@ -388,7 +388,7 @@ void adam_update(const Call& call) {
     const Values gradient = read(call.in[3]), varying = read(call.in[4]);
     const double lr = varying[0], step = varying[1];
     const Attrs& a = call.attrs;
-    for (size_t i = 0; i < p.size(); ++i) {
+    for (size_t i = 0; i < p.size() && !found(call.in[5]); ++i) {
         const double g = gradient[i] + double(a.weight_decay) * p[i];
         m[i] = a.beta1 * m[i] + (1 - a.beta1) * g;
         v[i] = a.beta2 * v[i] + (1 - a.beta2) * g * g;
@@ -401,7 +401,8 @@ void adam_update(const Call& call) {
 }
 
 void first_non_finite(const Call& call) {
-    const Values x = read(call.in[0]);
+    Values x = read(call.in[0]);
+    if (call.in[1].defined()) x.push_back(read(call.in[1])[0]);
     size_t i = 0;
     while (i < x.size() && std::isfinite(x[i])) ++i;
     write(call.out[0], {i < x.size() ? double(i) : -1});

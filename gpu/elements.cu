@@ -69,12 +69,17 @@ struct Dropout {
     }
 };
 
+/// Whether first_non_finite() has found something; it need not have been asked.
+__device__ bool found(const int* place) { return place && *place >= 0; }
+
 struct Sgdm {
     float *p, *v;
     const float *gradient, *lr;
+    const int* unless_found;
     float momentum, decay;
     bool nesterov;
     __device__ void operator()(int64_t i) const {
+        if (found(unless_found)) return;
         const float g = gradient[i] + decay * p[i];
         v[i] = momentum * v[i] + g;
         p[i] -= *lr * (nesterov ? g + momentum * v[i] : v[i]);
@@ -85,8 +90,10 @@ struct Sgdm {
 struct Adam {
     float *p, *m, *v;
     const float *gradient, *lr_and_step;
+    const int* unless_found;
     float decay, m_part, v_keep, v_part, log_beta1, log_beta2, epsilon;
     __device__ void operator()(int64_t i) const {
+        if (found(unless_found)) return;
         const float g = gradient[i] + decay * p[i], t = lr_and_step[1];
         const float mean = m[i] + m_part * (g - m[i]), square = v_keep * v[i] + v_part * g * g;
         const float m_bias = -expm1f(t * log_beta1), v_bias = -expm1f(t * log_beta2);
@@ -132,10 +139,12 @@ struct Set {
 };
 
 struct FirstNonFinite {
-    const float* x;
+    const float *x, *behind;
+    int64_t count;
     unsigned* first;
     __device__ void operator()(int64_t i) const {
-        if (x[i] - x[i] != 0) atomicMin(first, unsigned(i)); // NaN, which is not 0
+        const float value = i < count ? x[i] : *behind;
+        if (value - value != 0) atomicMin(first, unsigned(i)); // NaN, which is not 0
     }
 };
 
@@ -189,16 +198,17 @@ void dropout(const Call& call) {
 
 void sgdm_update(const Call& call) {
     const Attrs& a = call.attrs;
-    each(call.out[0].numel(), Sgdm{pointer<float>(call.in[0]), pointer<float>(call.in[1]), pointer<float>(call.in[2]),
-                                   pointer<float>(call.in[3]), a.momentum, a.weight_decay, a.nesterov});
+    each(call.out[0].numel(),
+         Sgdm{pointer<float>(call.in[0]), pointer<float>(call.in[1]), pointer<float>(call.in[2]),
+              pointer<float>(call.in[3]), pointer<int>(call.in[4]), a.momentum, a.weight_decay, a.nesterov});
 }
 
 void adam_update(const Call& call) {
     const Attrs& a = call.attrs;
-    each(call.out[0].numel(),
-         Adam{pointer<float>(call.in[0]), pointer<float>(call.in[1]), pointer<float>(call.in[2]),
-              pointer<float>(call.in[3]), pointer<float>(call.in[4]), a.weight_decay, float(1 - a.beta1),
-              float(a.beta2), float(1 - a.beta2), float(log(a.beta1)), float(log(a.beta2)), a.epsilon});
+    each(call.out[0].numel(), Adam{pointer<float>(call.in[0]), pointer<float>(call.in[1]), pointer<float>(call.in[2]),
+                                   pointer<float>(call.in[3]), pointer<float>(call.in[4]), pointer<int>(call.in[5]),
+                                   a.weight_decay, float(1 - a.beta1), float(a.beta2), float(1 - a.beta2),
+                                   float(log(a.beta1)), float(log(a.beta2)), a.epsilon});
 }
 
 void augment(const Call& call) {
@@ -215,7 +225,9 @@ void augment(const Call& call) {
 void first_non_finite(const Call& call) {
     unsigned* const first = pointer<unsigned>(call.out[0]);
     each(1, Set{first, 0xFFFFFFFFu}); // none: the largest of all places, and -1 to whom it is signed
-    each(call.in[0].numel(), FirstNonFinite{pointer<float>(call.in[0]), first});
+    const int64_t count = call.in[0].numel();
+    const float* const loss = pointer<float>(call.in[1]);
+    each(count + (loss ? 1 : 0), FirstNonFinite{pointer<float>(call.in[0]), loss, count, first});
 }
 
 } // namespace rg::RG_GPU

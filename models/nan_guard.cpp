@@ -2,7 +2,7 @@
 // in it is of the tensor that went bad first.
 #include "models/nan_guard.h"
 
-#include "core/op_table.h"
+#include "core/ops.h"
 
 #include <cmath>
 
@@ -25,13 +25,12 @@ NanGuard::NanGuard(OnNan policy, Parameters& parameters, const OptimizerState& o
     keep(at);
 }
 
-Verdict NanGuard::judge(Position& at, double loss, std::string& warning) {
+Verdict NanGuard::judge(Position& at, double loss, const Tensor& found, std::string& warning) {
     const int64_t step = at.step + 1;
-    run(Op::first_non_finite, {parameters_.gradients()}, {}, {found_});
-    if (std::isfinite(loss) && found_.to_host().data<int32_t>()[0] < 0) [[likely]] {
+    if (found.to_host().data<int32_t>()[0] < 0) [[likely]] {
         if (step >= worst_) attempts_ = 0;
         if (policy_ == OnNan::skip) keep(at);
-        return Verdict::update;
+        return Verdict::good;
     }
     const std::string what = cat("step ", step, ": expected finite values, got ", first_bad(loss));
     RG_CHECK(policy_ != OnNan::stop, what, "; is --lr too large? What was saved before is untouched; see --on-nan");
@@ -95,7 +94,7 @@ std::string NanGuard::bad_values() const {
 
 /// "nan in gradient of fc.weight (value 3 of 640)", or nothing.
 std::string NanGuard::bad_in(const Tensor& flat, const std::string& of) const {
-    run(Op::first_non_finite, {flat}, {}, {found_});
+    first_non_finite(flat, {}, found_);
     const int64_t at = found_.to_host().data<int32_t>()[0];
     if (at < 0) return "";
     const float found = flat.slice(at, {1}).clone().to_host().data<float>()[0];

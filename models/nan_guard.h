@@ -8,8 +8,11 @@
 // was not, does. So after three bad steps in a row the next is an Error, unless the furthest of them has come out
 // well since.
 //
-// All ranks decide alike without asking each other, for they have summed loss and gradients before. It costs a pass
-// over the gradients per step. Values that are not finite are never kept, and check_values() comes before any file.
+// The update itself leaves everything as it is where gradients or loss are not finite, so that it can be a part of what
+// is replayed: a program calls first_non_finite() and the update with its result, then judge(), which says what
+// follows. All ranks decide alike without asking each other, for they have summed loss and gradients before. It costs a
+// pass over the gradients per step. Values that are not finite are never kept, and check_values() comes before any
+// file.
 #pragma once
 
 #include "models/training_state.h"
@@ -18,17 +21,18 @@ namespace rg {
 
 enum class OnNan : uint8_t { stop, skip, rollback };
 
-/// What is to be done with a step.
-enum class Verdict : uint8_t { update, skip, rolled_back };
+/// What has become of a step.
+enum class Verdict : uint8_t { good, skip, rolled_back };
 
 class NanGuard {
 public:
     /// Keeps a copy of what the policy needs: the state now, where `at` stands. `parameters` outlives this.
     NanGuard(OnNan policy, Parameters& parameters, const OptimizerState& optimizer, const Position& at);
 
-    /// The step after `at`, before its update, by the loss and the gradients over all ranks. Other than `update`:
-    /// `warning` says why; rolled_back has moved `at`. Error: stop, or nothing helps.
-    Verdict judge(Position& at, double loss, std::string& warning);
+    /// The step after `at`, by what first_non_finite() has found in the gradients and the loss over all ranks; if that
+    /// is something, its update has changed nothing. Other than `good`: `warning` says why; rolled_back has moved `at`.
+    /// Error: stop, or nothing helps.
+    Verdict judge(Position& at, double loss, const Tensor& found, std::string& warning);
 
     /// `at` is where a rollback goes from here on.
     void checkpoint(const Position& at);
@@ -46,7 +50,7 @@ private:
     const OnNan policy_;
     Parameters& parameters_;
     const OptimizerState optimizer_;
-    const Tensor found_;              // result of first_non_finite, so that a step allocates nothing
+    const Tensor found_;              // where bad_in() looks, so that nothing is allocated
     std::vector<Tensor> live_, kept_; // the buffers that the policy brings back, and their copies
     Position kept_at_;
     int64_t kept_tracked_ = 0;

@@ -1,6 +1,7 @@
 // Where the time of an epoch goes, on each rank: what tells a slow disk from a slow network from a slow machine.
 //
-// On a GPU, work is waited for where its results are read: an update counts as part of the next step's computing.
+// On a GPU, work is waited for where its results are read: an update counts as part of the next step's computing. Where
+// there is one rank, it is a part of the step's computing anywhere.
 #pragma once
 
 #include "core/json.h"

@@ -153,8 +153,16 @@ int train(Settings& s, Options& options, par::Group& group, Trial& trial) {
     const Tensor images = on_device ? data::resident(data.train) : Tensor();
     const Tensor statistics = loader.augmenter().statistics();
 
-    // What is computed: scores of images; in training also the loss and the gradients. Traced at the first call with
-    // a batch of some size, and replayed from then on.
+    // The update: of no effect if gradients or loss are not finite, of which run.judge() hears afterwards.
+    const Tensor rate = Tensor::zeros({1}), loss_of_all = Tensor::zeros({}), found = Tensor::zeros({}, DType::i32);
+    const auto update = [&](const Tensor& loss) {
+        first_non_finite(parameters.gradients(), loss, found);
+        sgdm_update(parameters.values(), optimizer[0].value, parameters.gradients(),
+                    {.momentum = float(s.momentum), .weight_decay = float(s.l2), .nesterov = s.nesterov}, rate, found);
+    };
+
+    // What is computed: scores of images; in training also the loss and the gradients, and the update unless it has to
+    // wait for the gradients of others. Traced at the first call with a batch of some size, and replayed from then on.
     const std::vector<Tensor> values = parameters.value_list(), gradients = parameters.gradient_list();
     Accelerated network([&](std::span<const Tensor> in, bool training) -> std::vector<Tensor> {
         const Tensor x = training && on_device ? augment(images, in[0], in[1], statistics,
@@ -165,6 +173,7 @@ int train(Settings& s, Options& options, par::Group& group, Trial& trial) {
         const Tensor scores = net.forward(x, Mode::train);
         const Tensor loss = cross_entropy(scores, in.back(), float(s.smoothing));
         tape.gradients(loss, values, gradients);
+        if (group.size() == 1) update(loss);
         return {scores, loss};
     });
     network.enabled = s.machine.accelerate;
@@ -220,6 +229,8 @@ int train(Settings& s, Options& options, par::Group& group, Trial& trial) {
             sync.share = double(samples) / double(batch.global_size);
 
             // Forward, backward, and the sum over the ranks.
+            const double lr = schedule.at(double(at.epoch - 1) + double(at.batch) / double(loader.batches()));
+            rate.fill(lr);
             gradient_sum.begin(sync.share);
             const std::span<const Tensor> result = on_device ? network({batch.indices, batch.views, batch.labels}, true)
                                                              : network({batch.x, batch.labels}, true);
@@ -240,13 +251,8 @@ int train(Settings& s, Options& options, par::Group& group, Trial& trial) {
             phases.lap(PhaseClock::sum);
             stop = sums[2] > 0, all_have_data = sums[3] == 0;
 
-            // Update, unless loss or gradients are not finite.
-            const double lr = schedule.at(double(at.epoch - 1) + double(at.batch) / double(loader.batches()));
-            const Verdict verdict = run.judge(at, sums[0]);
-            if (verdict == Verdict::rolled_back) break;
-            if (verdict == Verdict::update)
-                sgdm_update(parameters.values(), optimizer[0].value, parameters.gradients(),
-                            {float(lr), float(s.momentum), float(s.l2), s.nesterov});
+            if (group.size() > 1) loss_of_all.fill(sums[0]), update(loss_of_all);
+            if (run.judge(at, sums[0], found) == Verdict::rolled_back) break;
             phases.lap(PhaseClock::update);
 
             run.step(at, {batch.global_size, sums[0], sums[1], lr});

@@ -58,7 +58,16 @@ int train(Settings& s, Options& options, par::Group& group, Trial& trial) {
     const OptimizerState optimizer{{"optimizer.velocity", Tensor::zeros(parameters.values().shape())}};
     Position at = run.restore(parameters, optimizer);
 
-    // Scores of images; in training also the loss, and the gradients into their buffer.
+    // The update: of no effect if gradients or loss are not finite, of which run.judge() hears afterwards.
+    const Tensor rate = Tensor::zeros({1}), loss_of_all = Tensor::zeros({}), found = Tensor::zeros({}, DType::i32);
+    const auto update = [&](const Tensor& loss) {
+        first_non_finite(parameters.gradients(), loss, found);
+        sgdm_update(parameters.values(), optimizer[0].value, parameters.gradients(),
+                    {.momentum = float(s.momentum), .weight_decay = float(s.l2)}, rate, found);
+    };
+
+    // Scores of images; in training also the loss, the gradients into their buffer, and where nobody else has
+    // gradients the update.
     const std::vector<Tensor> values = parameters.value_list(), gradients = parameters.gradient_list();
     Accelerated network([&](std::span<const Tensor> in, bool training) -> std::vector<Tensor> {
         const Tensor x = cast(in[0], machine.activations());
@@ -67,6 +76,7 @@ int train(Settings& s, Options& options, par::Group& group, Trial& trial) {
         const Tensor scores = net.forward(x, Mode::train);
         const Tensor loss = cross_entropy(scores, in[1]);
         tape.gradients(loss, values, gradients);
+        if (group.size() == 1) update(loss);
         return {scores, loss};
     });
     network.enabled = s.machine.accelerate;
@@ -88,6 +98,8 @@ int train(Settings& s, Options& options, par::Group& group, Trial& trial) {
             group.set_step(at.step + 1);
 
             // Forward and backward on this rank's images; then the gradients of the whole mini-batch.
+            const double lr = s.lr_at(at, loader);
+            rate.fill(lr);
             gradient_sum.begin(share);
             const std::span<const Tensor> result = network({batch.x, batch.labels}, true);
             const Tensor scores = result[0].to_host(), loss = result[1].to_host();
@@ -102,13 +114,9 @@ int train(Settings& s, Options& options, par::Group& group, Trial& trial) {
             ++parameters.batches_tracked;
             stop = sums[2] > 0, all_have_data = sums[3] == 0;
 
-            // The same update on every rank, unless loss or gradients are not finite.
-            const double lr = s.lr_at(at, loader);
-            const Verdict verdict = run.judge(at, sums[0]);
-            if (verdict == Verdict::rolled_back) break;
-            if (verdict == Verdict::update)
-                sgdm_update(parameters.values(), optimizer[0].value, parameters.gradients(),
-                            {.lr = float(lr), .momentum = float(s.momentum), .weight_decay = float(s.l2)});
+            // The same update on every rank.
+            if (group.size() > 1) loss_of_all.fill(sums[0]), update(loss_of_all);
+            if (run.judge(at, sums[0], found) == Verdict::rolled_back) break;
 
             run.step(at, {batch.global_size, sums[0], sums[1], lr});
             if (run.due(at)) run.save_checkpoint(at, parameters, optimizer);

@@ -119,6 +119,15 @@ Result train(Settings& s, Options& options, par::Group& group, Trial& trial, con
                               {"optimizer.v", Tensor::zeros(parameters.values().shape())}};
     Position at = run.restore(parameters, adam);
 
+    // The update: of no effect if gradients or loss are not finite, of which run.judge() hears afterwards.
+    const Tensor now = Tensor::on_host({2}), rate_and_step = Tensor::zeros({2});
+    const Tensor loss_of_all = Tensor::zeros({}), found = Tensor::zeros({}, DType::i32);
+    const auto update = [&](const Tensor& loss) {
+        first_non_finite(parameters.gradients(), loss, found);
+        adam_update(parameters.values(), adam[0].value, adam[1].value, parameters.gradients(),
+                    {.weight_decay = float(s.l2)}, rate_and_step, found);
+    };
+
     // Two functions with a cache of plans each, so that each has its own hit rate.
     const std::vector<Tensor> values = parameters.value_list(), gradients = parameters.gradient_list();
     Accelerated learn([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
@@ -126,6 +135,7 @@ Result train(Settings& s, Options& options, par::Group& group, Trial& trial, con
         const auto [scores, angles] = net.forward(cast(in[0], machine.activations()), Mode::train);
         const Tensor loss = add(cross_entropy(scores, in[1]), mse_loss(angles, in[2]));
         tape.gradients(loss, values, gradients);
+        if (group.size() == 1) update(loss);
         return {scores, loss};
     });
     Accelerated predict([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
@@ -151,6 +161,9 @@ Result train(Settings& s, Options& options, par::Group& group, Trial& trial, con
             const double share = double(batch.x.extent(0)) / double(batch.global_size);
             group.set_step(at.step + 1);
 
+            const double lr = s.lr_at(at, loader);
+            now.data<float>()[0] = float(lr), now.data<float>()[1] = float(at.step + 1);
+            rate_and_step.copy_from(now);
             gradient_sum.begin(share);
             const std::span<const Tensor> out = learn({batch.x, batch.labels, batch.targets}, true);
             const Tensor scores = out[0].to_host(), loss = out[1].to_host();
@@ -163,12 +176,8 @@ Result train(Settings& s, Options& options, par::Group& group, Trial& trial, con
             ++parameters.batches_tracked;
             result.stopped = sums[2] > 0, all_have_data = sums[3] == 0;
 
-            const double lr = s.lr_at(at, loader);
-            const Verdict verdict = run.judge(at, sums[0]);
-            if (verdict == Verdict::rolled_back) break;
-            if (verdict == Verdict::update)
-                adam_update(parameters.values(), adam[0].value, adam[1].value, parameters.gradients(),
-                            {.lr = float(lr), .weight_decay = float(s.l2)}, at.step + 1);
+            if (group.size() > 1) loss_of_all.fill(sums[0]), update(loss_of_all);
+            if (run.judge(at, sums[0], found) == Verdict::rolled_back) break;
 
             run.step(at, {batch.global_size, sums[0], sums[1], lr});
             if (run.due(at)) run.save_checkpoint(at, parameters, adam);

@@ -83,9 +83,9 @@ void TrainingRun::begin_epoch(const Position& at) {
     images_before_ = at.images;
 }
 
-Verdict TrainingRun::judge(Position& at, double loss) {
+Verdict TrainingRun::judge(Position& at, double loss, const Tensor& found) {
     std::string warning;
-    const Verdict verdict = guard_->judge(at, loss, warning);
+    const Verdict verdict = guard_->judge(at, loss, found, warning);
     skipped_ = verdict == Verdict::skip;
     if (!warning.empty()) note(warning);
     if (verdict == Verdict::rolled_back && folder_) {

@@ -3,7 +3,7 @@
 //     TrainingRun run("train_x", settings.run, options, group, {"seed"}); // finds the run to resume, and its options
 //     Position at = run.restore(parameters, optimizer);                   // where the training stands
 //     run.begin(...);                                                     // when every rank has all that it needs
-//     ... begin_epoch(at), judge(at, loss) before each update, step(at, ...) after it, end_epoch(at, ...), save_...
+//     ... begin_epoch(at), judge(at, loss, found) and step(at, ...) after each update, end_epoch(at, ...), save_...
 //     return run.end(at, stopped);
 //
 // Every rank makes the same calls; rank 0 alone has a folder and a screen. Nothing is computed here, and no parameter
@@ -63,9 +63,10 @@ public:
                const std::string& what);
 
     void begin_epoch(const Position& at);
-    /// Before the update of the step after `at`, with its loss over all ranks: whether to make it, by --on-nan. After a
-    /// rollback the epoch begins anew at `at`.
-    Verdict judge(Position& at, double loss);
+    /// After the update of the step after `at`: whether it was one, by what first_non_finite() has found in its
+    /// gradients and its loss over all ranks, and what follows if not, by --on-nan. After a rollback the epoch begins
+    /// anew at `at`.
+    Verdict judge(Position& at, double loss, const Tensor& found);
     /// A step over all ranks: of how many images, with which mean loss, and how many of them right. Moves `at` on.
     struct Step {
         int64_t images;

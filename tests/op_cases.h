@@ -33,6 +33,9 @@ enum class Draw : uint8_t {
     squares,        // not negative
     lr,             // f32, 0.3
     lr_and_step,    // f32, 0.02 and the 7th
+    not_a_number,   // nothing else
+    none_found,     // i32, -1
+    found,          // i32, 0
     probabilities   // rows that sum to 1
 };
 
@@ -215,22 +218,24 @@ inline void add_elementwise(std::vector<OpCase>& cases) {
             for (uint32_t stream : {0u, 0xABCDEFu})
                 cases.push_back(
                     {Op::dropout, {{x, Draw::away}, {{2}, Draw::seed}}, {.rate = rate, .stream = stream}, kRounded});
-        for (bool nesterov : {false, true})
-            for (float decay : {0.0f, 0.03f})
-                cases.push_back({Op::sgdm_update,
-                                 {{x}, {x}, {x}, {{1}, Draw::lr}},
-                                 {.momentum = 0.8f, .weight_decay = decay, .nesterov = nesterov},
-                                 kRounded,
-                                 2});
+        for (Draw found : {Draw::absent, Draw::none_found, Draw::found})
+            for (float decay : {0.0f, 0.03f}) {
+                for (bool nesterov : {false, true})
+                    cases.push_back({Op::sgdm_update,
+                                     {{x}, {x}, {x}, {{1}, Draw::lr}, {{}, found}},
+                                     {.momentum = 0.8f, .weight_decay = decay, .nesterov = nesterov},
+                                     kRounded,
+                                     2});
+                for (double beta2 : {0.999, 0.5})
+                    cases.push_back({Op::adam_update,
+                                     {{x}, {x}, {x, Draw::squares}, {x}, {{2}, Draw::lr_and_step}, {{}, found}},
+                                     {.epsilon = 0.1f, .weight_decay = decay, .beta1 = 0.9, .beta2 = beta2},
+                                     kRounded,
+                                     3});
+            }
         for (Draw values : {Draw::offset, Draw::special, Draw::damaged})
-            cases.push_back({Op::first_non_finite, {{x, values}}});
-        for (double beta2 : {0.999, 0.5})
-            for (float decay : {0.0f, 0.03f})
-                cases.push_back({Op::adam_update,
-                                 {{x}, {x}, {x, Draw::squares}, {x}, {{2}, Draw::lr_and_step}},
-                                 {.epsilon = 0.1f, .weight_decay = decay, .beta1 = 0.9, .beta2 = beta2},
-                                 kRounded,
-                                 3});
+            for (Draw loss : {Draw::absent, Draw::normal, Draw::not_a_number})
+                cases.push_back({Op::first_non_finite, {{x, values}, {{}, loss}}});
     }
 }
 

@@ -49,6 +49,9 @@ double draw_value(Draw draw, int64_t i, int64_t n, Rng& random, std::span<const 
     case Draw::squares: return z * z;
     case Draw::lr: return 0.3;
     case Draw::lr_and_step: return i == 0 ? 0.02 : 7;
+    case Draw::not_a_number: return std::numeric_limits<double>::quiet_NaN();
+    case Draw::none_found: return -1;
+    case Draw::found: return 0;
     default: return z;
     }
 }
@@ -140,6 +143,8 @@ std::vector<Tensor> draw_inputs(const OpCase& c, DType type, uint64_t seed) {
             in[i] = draw_seed(random);
         else if (input.draw == Draw::lr || input.draw == Draw::lr_and_step)
             in[i] = draw_floats(input, random).to(DType::f32);
+        else if (input.draw == Draw::none_found || input.draw == Draw::found)
+            in[i] = draw_floats(input, random).to(DType::i32);
         else if (input.draw == Draw::positions)
             in[i] = draw_whole(input, DType::u8, uint32_t(c.attrs.window * c.attrs.window), random);
         else

@@ -219,10 +219,17 @@ TEST_SUITE("core") {
         const auto first = [&] { return first_non_finite(x).data<int32_t>()[0]; };
         x.fill(-3e38);
         CHECK(first() == -1);
+        const Tensor loss = Tensor::zeros({});
+        for (const float value : {-INFINITY, NAN, 3e38f}) { // it stands behind the others
+            loss.fill(value);
+            CHECK(first_non_finite(x, loss).data<int32_t>()[0] == (value == 3e38f ? -1 : 120003));
+        }
+        loss.fill(NAN);
         const float bad[] = {NAN, INFINITY, -INFINITY};
         for (const int32_t at : {120002, 120001, 90000, 65536, 65535, 32767, 130, 17, 15, 1, 0}) { // the others stay
             x.data<float>()[at] = bad[at % 3];
             CHECK(first() == at);
+            CHECK(first_non_finite(x, loss).data<int32_t>()[0] == at);
         }
         CHECK(first_non_finite(Tensor::zeros({0})).data<int32_t>()[0] == -1);
     }
@@ -331,9 +338,14 @@ TEST_SUITE("core") {
         CHECK(contains(message([&] { run(Op::relu, {x}, {}, {w}); }),
                        "relu: output 0 has shape [2 5 5 3], the given one"));
         const Tensor lr = Tensor::zeros({1});
-        CHECK(contains(message([&] { run(Op::sgdm_update, {x, x, x, lr}); }), "sgdm_update: works in place"));
-        CHECK(message([&] { run(Op::sgdm_update, {x, x, x, i}); }) == "sgdm_update: lr needs shape [1], got [2]");
+        CHECK(contains(message([&] { run(Op::sgdm_update, {x, x, x, lr, {}}); }), "sgdm_update: works in place"));
+        CHECK(message([&] { run(Op::sgdm_update, {x, x, x, i, {}}); }) == "sgdm_update: lr needs shape [1], got [2]");
         CHECK(contains(message([&] { sgdm_update(x, x, w, {}); }), "sgdm_update: a buffer needs shape"));
+        CHECK(message([&] { sgdm_update(x, x, x, {}, lr, lr); }) ==
+              "sgdm_update: unless_found needs shape [], got [1]");
+        CHECK(message([&] { sgdm_update(x, x, x, {}, lr, Tensor::zeros({})); }) ==
+              "sgdm_update: unless_found is i32, got f32");
+        CHECK(message([&] { first_non_finite(x, lr); }) == "first_non_finite: loss needs shape [], got [1]");
         CHECK(message([&] { adam_update(x, x, x, x, {}, i); }) == "adam_update: lr_and_step is i32, expected f32");
         CHECK(message([&] { adam_update(x, x, x, x, {}, 0); }) == "adam_update: steps are counted from 1, got 0");
         CHECK(contains(message([&] { adam_update(x, x, x, x, {.beta2 = 1}, 1); }),

@@ -60,12 +60,14 @@ Tensor train_there(DType type, bool graph) {
     CifarNet net({.width = 32, .depth = 2});
     Parameters& parameters = net.parameters;
     const std::vector<Tensor> values = parameters.value_list(), gradients = parameters.gradient_list();
-    const Tensor velocity = Tensor::zeros(parameters.values().shape()), rate = Tensor::zeros({1});
+    const Tensor velocity = Tensor::zeros(parameters.values().shape()), rate = Tensor::zeros({1}),
+                 found = Tensor::zeros({}, DType::i32);
     Accelerated step([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
         Tape tape;
         const Tensor loss = cross_entropy(net.forward(cast(in[0], type), Mode::train), in[1]);
         tape.gradients(loss, values, gradients);
-        sgdm_update(parameters.values(), velocity, parameters.gradients(), {}, rate);
+        first_non_finite(parameters.gradients(), loss, found);
+        sgdm_update(parameters.values(), velocity, parameters.gradients(), {}, rate, found);
         return {loss};
     });
     if (!graph) step.after_step = [](const Plan&, size_t) {};

@@ -21,6 +21,7 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN(), kInf = std::nume
 struct Toy {
     Parameters parameters;
     OptimizerState optimizer;
+    const Tensor rate = Tensor::constant({1}, 0.1), loss = Tensor::zeros({}), found = Tensor::zeros({}, DType::i32);
     Toy() {
         parameters.add("conv.weight", {4, 3, 3, 5}, Parameters::Entry::Start::random);
         parameters.add_state("bn", 3);
@@ -39,8 +40,12 @@ struct Toy {
             for (float& v : s.running.span<float>()) v = v * 0.5f + float(step);
         ++parameters.batches_tracked;
     }
-    void update() {
-        sgdm_update(parameters.values(), optimizer[0].value, parameters.gradients(), {.lr = 0.1f, .momentum = 0.9f});
+    /// What the guard has to judge.
+    const Tensor& update(double mean_loss) {
+        loss.fill(mean_loss);
+        first_non_finite(parameters.gradients(), loss, found);
+        sgdm_update(parameters.values(), optimizer[0].value, parameters.gradients(), {.momentum = 0.9f}, rate, found);
+        return found;
     }
     /// Everything that a training changes, as bytes.
     std::string bytes() const {
@@ -77,10 +82,9 @@ std::string train(const std::string& folder, OnNan policy, const std::function<v
             const int64_t step = at.step + 1;
             toy.compute(step);
             if (before) before(toy, step, attempts[size_t(step)]++);
-            const Verdict verdict = run.judge(at, 1.0 / double(step));
-            if (verdict == Verdict::rolled_back) break;
-            if (verdict == Verdict::update) toy.update();
-            run.step(at, {10, 1.0 / double(step), 5, 0.1});
+            const double loss = 1.0 / double(step);
+            if (run.judge(at, loss, toy.update(loss)) == Verdict::rolled_back) break;
+            run.step(at, {10, loss, 5, 0.1});
             if (run.due(at)) run.save_checkpoint(at, toy.parameters, toy.optimizer);
         }
         if (at.batch == 4) run.end_epoch(at, {});
@@ -108,6 +112,7 @@ TEST_SUITE("models") {
         std::string warning;
         Position at{.step = 11};
         NanGuard guard(OnNan::stop, toy.parameters, toy.optimizer, at);
+        const auto judge = [&](double loss) { return guard.judge(at, loss, toy.update(loss), warning); };
         toy.compute(1);
         for (const auto& e : toy.parameters.entries())
             for (const int64_t i : {int64_t{0}, e.gradient.numel() / 2, e.gradient.numel() - 1})
@@ -115,22 +120,21 @@ TEST_SUITE("models") {
                     for (const bool gradient : {true, false}) {
                         float& value = (gradient ? e.gradient : e.value).data<float>()[i];
                         const float before = std::exchange(value, bad);
-                        const std::string error =
-                            error_of([&] { guard.judge(at, gradient ? 0.5 : double(kNan), warning); });
+                        const std::string error = error_of([&] { judge(gradient ? 0.5 : double(kNan)); });
                         CAPTURE(error);
                         CHECK(contains(error, "step 12: "));
                         CHECK(contains(error, cat("got ", bad, gradient ? " in gradient of " : " in parameter ", e.name,
                                                   " (value ", i, " of ", e.shape.numel(), ")")));
                         value = before;
-                        CHECK(guard.judge(at, 0.5, warning) == Verdict::update);
+                        CHECK(judge(0.5) == Verdict::good);
                     }
         for (const double loss : {double(kNan), double(kInf)})
-            CHECK(contains(error_of([&] { guard.judge(at, loss, warning); }), "as the loss, of finite gradients"));
+            CHECK(contains(error_of([&] { judge(loss); }), "as the loss, of finite gradients"));
         // Backward comes to the last layer first; and a parameter was there before any gradient.
         toy.conv().gradient.data<float>()[0] = toy.fc().gradient.data<float>()[6] = kNan;
-        CHECK(contains(error_of([&] { guard.judge(at, kNan, warning); }), "gradient of fc.bias (value 6"));
+        CHECK(contains(error_of([&] { judge(kNan); }), "gradient of fc.bias (value 6"));
         toy.conv().value.data<float>()[1] = kInf;
-        CHECK(contains(error_of([&] { guard.judge(at, kNan, warning); }), "inf in parameter conv.weight (value 1"));
+        CHECK(contains(error_of([&] { judge(kNan); }), "inf in parameter conv.weight (value 1"));
         CHECK(warning.empty());
     }
 
@@ -156,26 +160,25 @@ TEST_SUITE("models") {
         std::string warning;
         Position at{.step = 4};
         NanGuard guard(OnNan::skip, toy.parameters, toy.optimizer, at);
+        const auto judge = [&](double loss) { return guard.judge(at, loss, toy.update(loss), warning); };
         toy.compute(5);
-        REQUIRE(guard.judge(at, 0.5, warning) == Verdict::update);
-        toy.update();
+        REQUIRE(judge(0.5) == Verdict::good);
         ++at.step;
         for (int round = 0; round < 4; ++round) {
             const std::string before = toy.bytes();
             for (int bad = 0; bad < 3; ++bad, ++at.step) {
                 toy.compute(at.step + 1);
                 CHECK(toy.bytes() != before);
-                CHECK(guard.judge(at, kNan, warning) == Verdict::skip);
+                CHECK(judge(kNan) == Verdict::skip);
                 CHECK(contains(warning, cat("step ", at.step + 1, ": expected finite values, got nan as the loss")));
                 CHECK(toy.bytes() == before);
             }
             if (round == 3) break;
             toy.compute(at.step + 1); // a good one between
-            CHECK(guard.judge(at, 0.5, warning) == Verdict::update);
-            toy.update();
+            CHECK(judge(0.5) == Verdict::good);
             ++at.step;
         }
-        CHECK(contains(error_of([&] { guard.judge(at, kNan, warning); }), "after 3 steps in a row"));
+        CHECK(contains(error_of([&] { judge(kNan); }), "after 3 steps in a row"));
     }
 
     TEST_CASE("on-nan rollback: everything is as at the checkpoint, three times without progress") {
@@ -183,20 +186,20 @@ TEST_SUITE("models") {
         std::string warning;
         Position at{.epoch = 2, .batch = 3, .step = 8, .loss_sum = 2, .correct = 3, .images = 4};
         NanGuard guard(OnNan::rollback, toy.parameters, toy.optimizer, {});
+        const auto judge = [&](double loss) { return guard.judge(at, loss, toy.update(loss), warning); };
         const std::string start = toy.bytes();
-        toy.compute(8), toy.update();
+        toy.compute(8), toy.update(0.5);
         guard.checkpoint(at);
         const std::string kept = toy.bytes();
         CHECK(kept != start);
         const auto go = [&](int64_t steps) { // good steps, then a bad one
             for (int64_t i = 0; i < steps; ++i, ++at.step, ++at.batch) {
                 toy.compute(at.step + 1);
-                REQUIRE(guard.judge(at, 0.5, warning) == Verdict::update);
-                toy.update();
+                REQUIRE(judge(0.5) == Verdict::good);
             }
             toy.compute(at.step + 1);
             toy.fc().gradient.data<float>()[2] = -kInf;
-            return guard.judge(at, 0.5, warning);
+            return judge(0.5);
         };
         for (const int64_t steps : {4, 4, 2, 5, 5, 5}) { // bad at 13, 13, 11; then 13 is good
             CAPTURE(steps);
@@ -217,10 +220,11 @@ TEST_SUITE("models") {
             std::string warning;
             Position at;
             NanGuard guard(policy, toy.parameters, toy.optimizer, at);
+            const auto judge = [&](double loss) { return guard.judge(at, loss, toy.update(loss), warning); };
             toy.compute(1);
-            guard.judge(at, 0.5, warning);
+            judge(0.5);
             const long before = allocations();
-            for (int i = 0; i < 3; ++i) guard.judge(at, 0.5, warning);
+            for (int i = 0; i < 3; ++i) judge(0.5);
             CHECK(allocations() == before);
         }
     }

@@ -90,60 +90,9 @@ Trained train_alone(Device* device, DType type, bool accelerate = true) {
     return result;
 }
 
-/// Parameters after some steps of a layer with dropout, each with its own seed, rate and number; the updates are part
-/// of what is replayed. Rates and seeds are inputs (Adam) or tensors that are written between the steps (SGDM).
-Tensor train_inside(Device* device, bool adam, bool accelerate) {
-    const Context on{.device = device};
-    const ContextScope scope(on);
-    Rng random(1, Purpose::test);
-    const Tensor x = Tensor::on_host({8, 6}), start = Tensor::on_host({5, 6});
-    for (const Tensor& t : {x, start})
-        for (float& v : t.span<float>()) v = random.normal();
-    const Tensor w = Tensor::empty({5, 6}), dw = Tensor::zeros({5, 6}), m = Tensor::zeros({5, 6}),
-                 v = Tensor::zeros({5, 6}), lr = Tensor::zeros({1}), seed = Tensor::zeros({2}, DType::i32);
-    w.copy_from(start);
-    Accelerated step([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
-        Tape tape;
-        const Tensor h = dropout(linear(in[0], w), 0.4f, adam ? in[1] : seed, 3);
-        const Tensor loss = mse_loss(h, Tensor::constant({8, 5}, 1));
-        tape.gradients(loss, {{w}}, {{dw}});
-        if (adam)
-            adam_update(w, m, v, dw, {.weight_decay = 0.01f}, in[2]);
-        else
-            sgdm_update(w, v, dw, {.weight_decay = 0.01f}, lr);
-        return {loss};
-    });
-    step.enabled = accelerate;
-    step.check = accelerate && !device; // which undoes the plain function's updates
-    for (int i = 0; i < 5; ++i) {
-        const float varying[] = {0.1f / float(i + 1), float(i + 1)};
-        const Tensor now = seed_tensor(uint64_t(i) << 32 | 7);
-        lr.fill(varying[0]);
-        seed.copy_from(now);
-        if (adam)
-            step({x, now, Tensor::of<float>({2}, varying)}, true);
-        else
-            step({x}, true);
-    }
-    return w.to_host().clone();
-}
-
 } // namespace
 
 TEST_SUITE("simt") {
-    TEST_CASE("device: replays and graphs read the learning rate, the step and the seed of the time") {
-        for (const bool adam : {false, true}) {
-            CAPTURE(adam);
-            ExecutorDevice device;
-            const Tensor plain = train_inside(nullptr, adam, false), plain_there = train_inside(&device, adam, false);
-            CHECK(same_bits(train_inside(nullptr, adam, true), plain));
-            CHECK(device.launches == 0);
-            CHECK(same_bits(train_inside(&device, adam, true), plain_there));
-            CHECK(device.launches == 4); // each step but the first
-            CHECK(differs(plain_there, plain, {1e-5, 1e-4}) == "");
-        }
-    }
-
     TEST_CASE("device: views of resident images have the bits of those that the loader makes") {
         data::ImageSet set{50, 9, 7, 3, {}, {}, {"a", "b"}};
         Rng random(4, Purpose::test);

@@ -99,7 +99,9 @@ int bench(const Settings& s) {
     for (int32_t& v : classes.span<int32_t>()) v = int32_t(random.below(10));
     x.copy_from(images);
     labels.copy_from(classes);
-    const Tensor velocity = Tensor::zeros(parameters.values().shape());
+    const Tensor velocity = Tensor::zeros(parameters.values().shape()), rate = Tensor::zeros({1});
+    const Tensor found = Tensor::zeros({}, DType::i32);
+    rate.fill(0.01);
     const std::vector<Tensor> values = parameters.value_list(), gradients = parameters.gradient_list();
 
     Accelerated network([&](std::span<const Tensor> in, bool training) -> std::vector<Tensor> {
@@ -108,12 +110,13 @@ int bench(const Settings& s) {
         Tape tape;
         const Tensor loss = net->loss(images, in[1], in[2]);
         tape.gradients(loss, values, gradients);
+        first_non_finite(parameters.gradients(), loss, found);
+        sgdm_update(parameters.values(), velocity, parameters.gradients(), {}, rate, found);
         return {loss};
     });
     network.enabled = s.accelerate;
     const auto step = [&] {
         network({x, labels, angles}, s.mode == "train");
-        if (s.mode == "train") sgdm_update(parameters.values(), velocity, parameters.gradients(), {.lr = 0.01f});
         if (device) device->synchronize();
     };
     for (int i = 0; i < 3; ++i) step();

@@ -268,6 +268,7 @@ void expect_in_place(const char* op, const Call& call) {
 
 void sgdm_update(const Call& call) {
     expect_in_place("sgdm_update", call);
+    if (found(call.in[4])) return;
     const Attrs& a = call.attrs;
     const float lr = *call.in[3].data<float>();
     each_piece(call.in[0].numel(), [&](int64_t at, int64_t count) {
@@ -278,6 +279,7 @@ void sgdm_update(const Call& call) {
 
 void adam_update(const Call& call) {
     expect_in_place("adam_update", call);
+    if (found(call.in[5])) return;
     const Attrs& a = call.attrs;
     const double lr = call.in[4].data<float>()[0], t = call.in[4].data<float>()[1];
     const AdamStep step{.decay = a.weight_decay,
@@ -304,7 +306,8 @@ void first_non_finite(const Call& call) {
         int64_t seen = first;
         while (found < seen && !first.compare_exchange_weak(seen, found)) {}
     });
-    *call.out[0].data<int32_t>() = first < size ? int32_t(first) : -1;
+    const bool bad_loss = call.in[1].defined() && !std::isfinite(*call.in[1].data<float>());
+    *call.out[0].data<int32_t>() = first < size || bad_loss ? int32_t(first) : -1;
 }
 
 } // namespace rg::cpu

@@ -1,0 +1,145 @@
+// Updates that are a part of what is replayed, on a device as a part of its graph: what varies is read each time, and
+// nothing changes where a value is not finite.
+#include "core/accelerate.h"
+#include "core/context.h"
+#include "core/ops.h"
+#include "core/rng.h"
+#include "core/tape.h"
+#include "models/cifar_net.h"
+#include "models/nan_guard.h"
+#include "tests/executor_device.h"
+#include "tests/op_check.h"
+#include "tests/temp_dir.h"
+
+#include <cmath>
+#include <doctest/doctest.h>
+
+using namespace rg;
+
+namespace {
+
+/// Parameters after some steps of a layer with dropout, each with its own seed, rate and number; the updates are part
+/// of what is replayed. Rates and seeds are inputs (Adam) or tensors that are written between the steps (SGDM).
+Tensor train_inside(Device* device, bool adam, bool accelerate) {
+    const Context on{.device = device};
+    const ContextScope scope(on);
+    Rng random(1, Purpose::test);
+    const Tensor x = Tensor::on_host({8, 6}), start = Tensor::on_host({5, 6});
+    for (const Tensor& t : {x, start})
+        for (float& v : t.span<float>()) v = random.normal();
+    const Tensor w = Tensor::empty({5, 6}), dw = Tensor::zeros({5, 6}), m = Tensor::zeros({5, 6}),
+                 v = Tensor::zeros({5, 6}), lr = Tensor::zeros({1}), seed = Tensor::zeros({2}, DType::i32);
+    w.copy_from(start);
+    Accelerated step([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
+        Tape tape;
+        const Tensor h = dropout(linear(in[0], w), 0.4f, adam ? in[1] : seed, 3);
+        const Tensor loss = mse_loss(h, Tensor::constant({8, 5}, 1));
+        tape.gradients(loss, {{w}}, {{dw}});
+        if (adam)
+            adam_update(w, m, v, dw, {.weight_decay = 0.01f}, in[2]);
+        else
+            sgdm_update(w, v, dw, {.weight_decay = 0.01f}, lr);
+        return {loss};
+    });
+    step.enabled = accelerate;
+    step.check = accelerate && !device; // which undoes the plain function's updates
+    for (int i = 0; i < 5; ++i) {
+        const float varying[] = {0.1f / float(i + 1), float(i + 1)};
+        const Tensor now = seed_tensor(uint64_t(i) << 32 | 7);
+        lr.fill(varying[0]);
+        seed.copy_from(now);
+        if (adam)
+            step({x, now, Tensor::of<float>({2}, varying)}, true);
+        else
+            step({x}, true);
+    }
+    return w.to_host().clone();
+}
+
+struct Trained {
+    std::vector<double> losses;
+    Tensor parameters, state;
+};
+
+/// Steps of a tiny network, each with its rate, of which the third has a NaN in one gradient, as --on-nan skip takes
+/// them. With `inside`, the update is a part of what is replayed.
+Trained train_skipping(Device* device, bool inside) {
+    const Context on{.device = device};
+    const ContextScope scope(on);
+    CifarNet net({.width = 4, .depth = 1});
+    Parameters& parameters = net.parameters;
+    const OptimizerState optimizer{{"velocity", Tensor::zeros(parameters.values().shape())}};
+    const std::vector<Tensor> values = parameters.value_list(), gradients = parameters.gradient_list();
+    const Tensor all = parameters.gradients(), damage = Tensor::zeros(all.shape()), rate = Tensor::zeros({1}),
+                 found = Tensor::zeros({}, DType::i32);
+    const auto update = [&](const Tensor& loss) {
+        run(Op::add, {all, damage}, {}, {all});
+        first_non_finite(all, loss, found);
+        sgdm_update(parameters.values(), optimizer[0].value, all, {.momentum = 0.9f}, rate, found);
+    };
+    Accelerated network([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
+        Tape tape;
+        const Tensor loss = cross_entropy(net.forward(in[0], Mode::train), in[1]);
+        tape.gradients(loss, values, gradients);
+        if (inside) update(loss);
+        return {loss};
+    });
+    Position at;
+    NanGuard guard(OnNan::skip, parameters, optimizer, at);
+    const Tensor x = Tensor::on_host({3, 32, 32, 3}), labels = Tensor::on_host({3}, DType::i32);
+    labels.fill(1);
+    Trained result;
+    std::string warning;
+    for (; at.step < 6; ++at.step) {
+        Rng random(uint64_t(at.step), Purpose::test);
+        for (float& v : x.span<float>()) v = random.normal();
+        const bool bad = at.step == 2;
+        damage.slice(100, {1}).fill(bad ? NAN : 0);
+        rate.fill(0.1 / double(at.step + 1));
+        const Tensor values_before = parameters.values().to_host().clone(),
+                     velocity_before = optimizer[0].value.to_host().clone(),
+                     state_before = parameters.state().to_host().clone();
+        const Tensor loss = network({x, labels}, true)[0];
+        if (!inside) update(loss);
+        result.losses.push_back(double(loss.to_host().data<float>()[0]));
+        CHECK(found.to_host().data<int32_t>()[0] == (bad ? 100 : -1));
+        CHECK(guard.judge(at, result.losses.back(), found, warning) == (bad ? Verdict::skip : Verdict::good));
+        CHECK(same_bits(parameters.values().to_host(), values_before) == bad);
+        CHECK(same_bits(optimizer[0].value.to_host(), velocity_before) == bad);
+        CHECK(same_bits(parameters.state().to_host(), state_before) == bad);
+    }
+    CHECK(contains(warning, "step 3: expected finite values, got nan in gradient of"));
+    CHECK(network.hit_rate() == doctest::Approx(5.0 / 6)); // one plan, whatever the rate
+    result.parameters = parameters.values().to_host().clone();
+    result.state = parameters.state().to_host().clone();
+    return result;
+}
+
+} // namespace
+
+TEST_SUITE("simt") {
+    TEST_CASE("device: replays and graphs read the learning rate, the step and the seed of the time") {
+        for (const bool adam : {false, true}) {
+            CAPTURE(adam);
+            ExecutorDevice device;
+            const Tensor plain = train_inside(nullptr, adam, false), plain_there = train_inside(&device, adam, false);
+            CHECK(same_bits(train_inside(nullptr, adam, true), plain));
+            CHECK(device.launches == 0);
+            CHECK(same_bits(train_inside(&device, adam, true), plain_there));
+            CHECK(device.launches == 4); // each step but the first
+            CHECK(differs(plain_there, plain, {1e-5, 1e-4}) == "");
+        }
+    }
+
+    TEST_CASE("device: an update in a graph and one after it give the same bits, and none where a gradient is NaN") {
+        for (const bool there : {false, true}) {
+            CAPTURE(there);
+            ExecutorDevice device;
+            Device* const on = there ? &device : nullptr;
+            const Trained inside = train_skipping(on, true), outside = train_skipping(on, false);
+            CHECK(inside.losses == outside.losses);
+            CHECK(same_bits(inside.parameters, outside.parameters));
+            CHECK(same_bits(inside.state, outside.state));
+        }
+    }
+}
