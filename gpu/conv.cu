@@ -21,78 +21,75 @@ constexpr int kPixels = 64, kChannels = 64, kTaps = 32, kThreads = 128;
 /// the same taps, and these are a stride apart, too. So blocks take the pixels of one phase of stride x stride, and
 /// nothing that the stride passes over is multiplied. Pixels and taps of a phase are counted on their own.
 struct Phase {
-    int stride = 1, i = 0, j = 0; // its first pixel
-    int r = 0, s = 0;             // its first tap
-    int row = 0, column = 0;      // what they meet in dy
+    int stride = 1;
+    int r = 0, s = 0;        // its first tap
+    int row = 0, column = 0; // where its first pixel meets that in dy
 
     /// `g` becomes that of the phase.
-    __device__ __forceinline__ Phase(Geometry& g, int number)
-        : stride(g.stride),
-          i(number / stride),
-          j(number % stride),
-          r((i + g.pad) % stride),
-          s((j + g.pad) % stride),
-          row((i + g.pad) / stride),
-          column((j + g.pad) / stride) {
+    __device__ __forceinline__ Phase(Geometry& g, int number) : stride(g.stride) {
+        const int i = number / stride, j = number % stride; // its first pixel
+        r = (i + g.pad) % stride, s = (j + g.pad) % stride;
+        row = (i + g.pad) / stride, column = (j + g.pad) / stride;
         g.out_h = every(g.out_h - i), g.out_w = every(g.out_w - j);
         g.r = every(g.r - r), g.s = every(g.s - s);
     }
     Phase() = default; // the forward pass has one
     __device__ __forceinline__ int every(int count) const { return count > 0 ? (count + stride - 1) / stride : 0; }
-    /// Of all taps, the phase's tap t; of all pixels, its `pixel`.
-    __device__ __forceinline__ int tap(const Geometry& all, const Geometry& g, int t) const {
-        return stride == 1 ? t : (r + t / g.s * stride) * all.s + s + t % g.s * stride;
-    }
+    /// Of all pixels, the phase's `pixel`.
     __device__ __forceinline__ int64_t pixel(const Geometry& all, const Geometry& g, int64_t pixel) const {
         if (stride == 1) return pixel;
         const int in_image = int(pixel % (g.out_h * g.out_w));
-        return (pixel / (g.out_h * g.out_w) * all.out_h + i + in_image / g.out_w * stride) * all.out_w + j +
-               in_image % g.out_w * stride;
+        const int i = (row + in_image / g.out_w) * stride + r - g.pad;
+        const int j = (column + in_image % g.out_w) * stride + s - g.pad;
+        return (pixel / (g.out_h * g.out_w) * all.out_h + i) * all.out_w + j;
     }
 };
 
-/// A result pixel of a thread, and which input pixel one of its taps meets.
+/// The input pixel that the first tap of a result pixel meets, and from there those of the others.
 struct Place {
-    int image, i, j; // image -1: beyond the last pixel
+    int image, first_row, first_column; // image -1: beyond the last pixel
     template <bool kGradient>
-    __device__ __forceinline__ bool tap(const Geometry& g, const Phase& phase, int r, int s, size_t* at) const {
-        const int row = kGradient ? i + phase.row - r : i * g.stride - g.pad + r;
-        const int column = kGradient ? j + phase.column - s : j * g.stride - g.pad + s;
+    __device__ __forceinline__ bool meets(const Geometry& g, const Tap& tap, size_t* at) const {
+        const int row = kGradient ? first_row - tap.r : first_row + tap.r;
+        const int column = kGradient ? first_column - tap.s : first_column + tap.s;
         if (image < 0 || row < 0 || row >= g.in_h || column < 0 || column >= g.in_w) return false;
-        *at = ((size_t(image) * g.in_h + row) * g.in_w + column) * g.in_c;
+        *at = ((size_t(image) * g.in_h + row) * g.in_w + column) * g.in_c + tap.c;
         return true;
     }
 };
 
 /// 8 consecutive taps of a pixel, from tap `first` on. kWhole: in_c is a multiple of 8, so that they are 8 channels.
 template <bool kGradient, bool kWhole, class Read>
-__device__ __forceinline__ void gather(const Geometry& g, const Phase& phase, const Read& read, const Place& place,
-                                       int first, float (&v)[8]) {
+__device__ __forceinline__ void gather(const Geometry& g, const Read& read, const Place& place, int first,
+                                       float (&v)[8]) {
+    Tap tap(g.in_c, g.s, first);
+    size_t at;
     if constexpr (kWhole) {
-        const int tap = first / g.in_c, c = first % g.in_c;
-        size_t at;
-        if (first < g.taps() && place.tap<kGradient>(g, phase, tap / g.s, tap % g.s, &at))
-            read.values(at + c, c, v);
+        if (first < g.taps() && place.meets<kGradient>(g, tap, &at))
+            read.values(at, tap.c, v);
         else
             clear(v);
     } else {
         RG_UNROLL
         for (int i = 0; i < 8; ++i) {
-            const int tap = (first + i) / g.in_c, c = (first + i) % g.in_c;
-            size_t at;
-            const bool inside = first + i < g.taps() && place.tap<kGradient>(g, phase, tap / g.s, tap % g.s, &at);
-            v[i] = inside ? read.value(at + c, c) : 0;
+            v[i] = first + i < g.taps() && place.meets<kGradient>(g, tap, &at) ? read.value(at, tap.c) : 0;
+            tap.next<false>(g.in_c, g.s);
         }
     }
 }
 
-/// The filter value of result channel o and tap t. w [k r s c]: forward k is made, in the gradient c.
-template <bool kGradient>
-__device__ __forceinline__ float filter(const Geometry& all, const Geometry& g, const Phase& phase, const float* w,
-                                        int o, int t) {
-    if (o >= g.out_c || t >= g.taps()) return 0;
-    if (!kGradient) return w[size_t(o) * g.taps() + t];
-    return w[(size_t(t % g.in_c) * (all.r * all.s) + phase.tap(all, g, t / g.in_c)) * g.out_c + o];
+/// The filter values of result channel o and 8 taps from t on. w [k r s c]: forward k is made, in the gradient c.
+template <bool kGradient, bool kWhole>
+__device__ __forceinline__ void filter(const Geometry& all, const Geometry& g, const Phase& phase, const float* w,
+                                       int o, int t, float (&v)[8]) {
+    Tap tap(g.in_c, g.s, t);
+    RG_UNROLL
+    for (int i = 0; i < 8; ++i) {
+        const int r = phase.r + tap.r * phase.stride, s = phase.s + tap.s * phase.stride;
+        const int at = kGradient ? ((tap.c * all.r + r) * all.s + s) * g.out_c + o : o * g.taps() + t + i;
+        v[i] = o < g.out_c && t + i < g.taps() ? w[at] : 0;
+        tap.next<kWhole>(g.in_c, g.s);
+    }
 }
 
 /// Values from one row of a tile to the next: 16 bytes more than the row, so that rows begin in different banks.
@@ -158,26 +155,30 @@ __global__ void __launch_bounds__(kThreads)
     for (int i = 0; i < 2; ++i) {
         const int64_t pixel = first_pixel + thread / 4 + 32 * i;
         const int in_image = int(pixel % (g.out_h * g.out_w));
-        places[i] = {pixel < g.pixels() ? int(pixel / (g.out_h * g.out_w)) : -1, in_image / g.out_w,
-                     in_image % g.out_w};
+        const int row = in_image / g.out_w, column = in_image % g.out_w;
+        places[i] = {pixel < g.pixels() ? int(pixel / (g.out_h * g.out_w)) : -1,
+                     kGradient ? row + phase.row : row * g.stride - g.pad,
+                     kGradient ? column + phase.column : column * g.stride - g.pad};
     }
     float coming[2][8], coming_filters[2][8];
     const auto fetch = [&](int tap) {
         RG_UNROLL
         for (int i = 0; i < 2; ++i) {
-            gather<kGradient, kWhole>(g, phase, read, places[i], tap + thread % 4 * 8, coming[i]);
+            gather<kGradient, kWhole>(g, read, places[i], tap + thread % 4 * 8, coming[i]);
             const int o = kGradient ? thread % 64 : thread / 4 + 32 * i; // neighbours read neighbouring values
             const int t = tap + (kGradient ? (thread / 64 + 2 * i) * 8 : thread % 4 * 8);
-            const float factor = e.factor && first_channel + o < g.out_c ? e.factor[first_channel + o] : 1;
-            RG_UNROLL
-            for (int j = 0; j < 8; ++j)
-                coming_filters[i][j] = factor * filter<kGradient>(all, g, phase, w, first_channel + o, t + j);
+            filter<kGradient, kWhole>(all, g, phase, w, first_channel + o, t, coming_filters[i]);
+            if constexpr (!kGradient) {
+                if (!e.factor || first_channel + o >= g.out_c) continue;
+                RG_UNROLL
+                for (float& value : coming_filters[i]) value *= e.factor[first_channel + o];
+            }
         }
     };
 
     float sum[2][4][4] = {};
     const int row = warp / 2 * 32, column = warp % 2 * 32; // of this warp's results
-    fetch(0);
+    if (g.taps() > 0) fetch(0);                            // a phase may have none
     for (int tap = 0; tap < g.taps(); tap += kTaps) {
         __syncthreads(); // the tiles have been read
         RG_UNROLL

@@ -24,34 +24,39 @@ struct Geometry {
     __host__ __device__ int taps() const { return r * s * c; }
 };
 
-/// 8 filters of dy at a pixel.
+/// 8 filters of dy at a pixel; -1: beyond the last.
 template <bool kWhole, class Read>
 __device__ __forceinline__ void gather_dy(const Geometry& g, const Read& read, int64_t pixel, int first,
                                           float (&v)[8]) {
-    if (kWhole && pixel < g.pixels() && first < g.k) return read.values(size_t(pixel) * g.k + first, first, v);
+    if (kWhole && pixel >= 0 && first < g.k) return read.values(size_t(pixel) * g.k + first, first, v);
     RG_UNROLL
     for (int i = 0; i < 8; ++i)
-        v[i] = pixel < g.pixels() && first + i < g.k ? read.value(size_t(pixel) * g.k + first + i, first + i) : 0;
+        v[i] = pixel >= 0 && first + i < g.k ? read.value(size_t(pixel) * g.k + first + i, first + i) : 0;
 }
 
 /// 8 taps of x for a pixel of the result.
 template <bool kWhole, class Read>
 __device__ __forceinline__ void gather_x(const Geometry& g, const Read& read, int64_t pixel, int first, float (&v)[8]) {
-    const int in_image = int(pixel % (g.p * g.q)), i = in_image / g.q, j = in_image % g.q;
-    const auto at = [&](int tap, size_t* from) {
-        const int row = i * g.stride - g.pad + tap / g.c / g.s, column = j * g.stride - g.pad + tap / g.c % g.s;
-        *from = ((size_t(pixel / (g.p * g.q)) * g.h + row) * g.w + column) * g.c + size_t(tap % g.c);
-        return pixel < g.pixels() && tap < g.taps() && row >= 0 && row < g.h && column >= 0 && column < g.w;
+    const int in_image = int(pixel % (g.p * g.q)), image = pixel < 0 ? -1 : int(pixel / (g.p * g.q));
+    const int first_row = in_image / g.q * g.stride - g.pad, first_column = in_image % g.q * g.stride - g.pad;
+    const auto at = [&](const Tap& tap, size_t* from) {
+        const int row = first_row + tap.r, column = first_column + tap.s;
+        *from = (size_t(image * g.h + row) * g.w + column) * g.c + tap.c;
+        return image >= 0 && row >= 0 && row < g.h && column >= 0 && column < g.w;
     };
     size_t from;
     if constexpr (kWhole) {
-        if (at(first, &from))
-            read.values(from, first % g.c, v);
+        const Tap tap(g.c, g.s, first);
+        if (first < g.taps() && at(tap, &from))
+            read.values(from, tap.c, v);
         else
             clear(v);
     } else {
         RG_UNROLL
-        for (int t = 0; t < 8; ++t) v[t] = at(first + t, &from) ? read.value(from, (first + t) % g.c) : 0;
+        for (int t = 0; t < 8; ++t) {
+            const Tap tap(g.c, g.s, first + t);
+            v[t] = first + t < g.taps() && at(tap, &from) ? read.value(from, tap.c) : 0;
+        }
     }
 }
 
@@ -103,7 +108,7 @@ __global__ void __launch_bounds__(kThreads)
     const int pixel = thread / 4, part = thread % 4 * 16;
     float coming_dy[2][8], coming_x[2][8];
     const auto fetch = [&](int64_t from) {
-        const int64_t at = from + pixel < end ? from + pixel : g.pixels();
+        const int64_t at = from + pixel < end ? from + pixel : -1;
         RG_UNROLL
         for (int i = 0; i < 2; ++i) {
             gather_dy<kWhole>(g, read_dy, at, first_filter + part + 8 * i, coming_dy[i]);

@@ -7,6 +7,21 @@
 
 namespace rg::RG_GPU {
 
+/// A tap: a place in filters that are `width` wide, and one of `channels`. The next one takes no division.
+struct Tap {
+    int r, s, c;
+    __device__ __forceinline__ Tap(int channels, int width, int number)
+        : r(number / channels / width), s(number / channels % width), c(number % channels) {}
+    /// kWhole: of the same place in the filters.
+    template <bool kWhole>
+    __device__ __forceinline__ void next(int channels, int width) {
+        ++c;
+        if (kWhole || c < channels) return;
+        c = 0;
+        if (++s == width) s = 0, ++r;
+    }
+};
+
 /// Two neighbouring values of an operand; `at` is even.
 __device__ __forceinline__ void put(bf16* at, float a, float b) { *reinterpret_cast<uint32_t*>(at) = pack_bf16(a, b); }
 __device__ __forceinline__ void put(float* at, float a, float b) { *reinterpret_cast<float2*>(at) = make_float2(a, b); }
