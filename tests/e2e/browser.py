@@ -256,6 +256,19 @@ class Live(BrowserTest):
         monitor.send_signal(signal.SIGINT)
         self.assertEqual(self.finish(monitor), (0, "", ""))
 
+    def test_stop_ends_within_two_steps(self):
+        monitor = self.start([sys.executable, str(ROOT / "tools" / "monitor"), "--port", "0"])
+        page = self.browser.open(monitor.stdout.readline().strip())
+        # Steps that take longer than a click.
+        training = self.start(job.train(job.rank_counts(1, 2)[-1], "--run-name", "slow", "--epochs", "1000", "--width", "32",
+                                        "--depth", "4", "--batch-size", "200", "--threads", "1", "--precision", "fp32"))
+        page.wait("runs.get('slow')?.steps.length && document.querySelector('#runs button.stop')")
+        seen = len(job.step_lines(self.runs / "slow"))
+        page.value("document.querySelector('#runs button.stop').click()")
+        result = self.finish(training)
+        self.assertEqual(result.code, 0, result.err)
+        self.assertLessEqual(len(job.step_lines(self.runs / "slow")), seen + 2)
+
 
 if not chromium.find():
     print("skipped: there is no chromium, chromium-browser or google-chrome")
