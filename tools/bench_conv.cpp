@@ -2,8 +2,8 @@
 //
 // Two probes run before and after every round, on the same threads, since a shared machine changes its clock from one
 // second to the next: `peak` multiplies and adds in registers only, which no convolution can; `tile` is the register
-// tile of the direct convolution with all its operands in the first-level cache, which is the most that plain
-// multiply-adds can reach there. The ratios are medians over the rounds.
+// tile of the direct convolution with all its operands in the first-level cache, which tells what its loads cost from
+// what the loops around it do. The ratios are medians over the rounds; above 1 they are noise.
 #include "core/context.h"
 #include "core/cpu/isa.h"
 #include "core/cpu/thread_pool.h"
@@ -36,7 +36,7 @@ constexpr Case kCases[] = {{32, 3, 32, 3},  {32, 32, 32, 3},  {16, 32, 64, 3}, {
                            {32, 8, 8, 3},   {16, 11, 22, 3},  {28, 20, 20, 3}};
 
 /// Sixteen independent chains of multiply-adds, which keep two units of four cycles' latency busy with some to spare.
-constexpr int64_t kSteps = 400000, kChains = 16;
+constexpr int64_t kSteps = 2000000, kChains = 16;
 typedef float Vector4 __attribute__((vector_size(16)));
 typedef float Vector8 __attribute__((vector_size(32)));
 typedef float Vector16 __attribute__((vector_size(64)));
@@ -88,14 +88,16 @@ double peak(ThreadPool& pool) {
 }
 
 double tile(ThreadPool& pool) {
-    constexpr int64_t kTaps = 256, kPixels = 8, kCalls = 3000;
+    constexpr int64_t kTaps = 256, kPixels = 8, kCalls = 15000;
     const int64_t k = 2 * cpu::isa().width;
     const cpu::ConvImage image{1, kPixels, k, 1, kTaps, kPixels * kTaps, 1, kTaps, kPixels * k, k};
-    return rate(pool, 2.0 * kCalls * kPixels * kTaps * double(k), [&](int64_t) {
-        const std::vector<float> x(kPixels * kTaps, 0.5f), bias(size_t(k), 0.0f), filters(size_t(kTaps * k), 0.25f);
-        std::vector<float> y(size_t(kPixels * k));
+    // As in a convolution, vectors begin on cache lines.
+    const Tensor x = Tensor::constant({kPixels, kTaps}, 0.5), filters = Tensor::constant({kTaps, k}, 0.25);
+    const Tensor bias = Tensor::zeros({k}), y = Tensor::zeros({pool.size(), kPixels, k});
+    return rate(pool, 2.0 * kCalls * kPixels * kTaps * double(k), [&](int64_t thread) {
         for (int64_t call = 0; call < kCalls; ++call)
-            cpu::isa().conv->forward(image, x.data(), filters.data(), bias.data(), y.data());
+            cpu::isa().conv->forward(image, x.data<float>(), filters.data<float>(), bias.data<float>(),
+                                     y.data<float>() + thread * kPixels * k);
     });
 }
 
