@@ -95,10 +95,7 @@ RunFolder RunFolder::open(const std::string& root, const std::string& program, c
     const std::string path = cat(root, "/", name.empty() ? newest_run(root, program) : name);
     std::error_code error;
     RG_CHECK(fs::is_directory(path, error), "run folder: expected the run ", path, ", got no such folder");
-    RunFolder run(path);
-    for (const std::string& file : {run.config_path(), run.metrics_path(), run.report_path(), run.model_path()})
-        remove_leftovers(file);
-    return run;
+    return RunFolder(path);
 }
 
 RunFolder::RunFolder(RunFolder&& other) noexcept
@@ -122,6 +119,7 @@ void RunFolder::lock() {
         ::usleep(20'000);
     }
     ::unlink((path_ + "/stop").c_str()); // it was meant for the one before
+    for (const std::string& file : {config_path(), metrics_path(), report_path(), model_path()}) remove_leftovers(file);
 }
 
 void RunFolder::write_config(const Json& config) { write_file_atomic(config_path(), config.dump(2) + "\n"); }

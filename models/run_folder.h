@@ -22,8 +22,8 @@ public:
     /// Makes ROOT/NAME. An empty name becomes PROGRAM-YYYYMMDD-HHMMSS, with -2, -3, ... if taken. Error: the name
     /// exists or is no plain file name; the folder cannot be made.
     static RunFolder create(const std::string& root, const std::string& program, const std::string& name);
-    /// Opens an existing run. An empty name means the run of `program` (by config.json) whose checkpoint is newest.
-    /// Error: no such run.
+    /// Opens an existing run, and changes nothing in it. An empty name means the run of `program` (by config.json)
+    /// whose checkpoint is newest. Error: no such run.
     static RunFolder open(const std::string& root, const std::string& program, const std::string& name);
 
     RunFolder(RunFolder&& other) noexcept;
@@ -37,7 +37,8 @@ public:
     std::string model_path() const { return path_ + "/model.safetensors"; }
     std::string checkpoint_path() const { return path_ + "/checkpoint"; }
 
-    /// From here on until the end of this object the run is taken, and seen to live. Error: another process has it.
+    /// From here on until the end of this object the run is taken, and seen to live; what kills have left of its files
+    /// goes. Error: another process has it.
     void lock();
 
     /// Writes config.json, indented. Convention: "program", "version", "ranks", "seed", "options".

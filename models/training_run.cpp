@@ -29,8 +29,13 @@ TrainingRun::TrainingRun(std::string program, const RunOptions& settings, Option
     if (!settings.resume) return;
     RG_CHECK(!options.given("init"), program_,
              ": --init starts a new run and --resume goes on with an old one; give one of the two");
-    folder_.emplace(RunFolder::open(settings.runs, program_, settings.name));
-    checkpoint_ = std::make_unique<LoadedCheckpoint>(load_latest_checkpoint(folder_->checkpoint_path()));
+    if (group.rank() == 0) {
+        folder_.emplace(RunFolder::open(settings.runs, program_, settings.name));
+        folder_->lock();
+    }
+    // Which run it is, and that nobody else writes to it any more: so all ranks load the same.
+    const std::string from = group.allgather(folder_ ? folder_->checkpoint_path() : "", "run to resume")[0];
+    checkpoint_ = std::make_unique<LoadedCheckpoint>(load_latest_checkpoint(from));
     restore_options(checkpoint_->state, options, fixed);
 }
 
@@ -51,7 +56,7 @@ void TrainingRun::begin(const Position& at, const Length& length, const std::vec
     length_ = length;
     classes_ = {{"classes", Json(Json::Array(classes.begin(), classes.end())).dump()}};
     group_.barrier("start");
-    if (group_.rank() != 0) return folder_.reset();
+    if (group_.rank() != 0) return;
     if (!folder_) folder_.emplace(RunFolder::create(settings_.runs, program_, settings_.name));
     folder_->lock();
     folder_->cut_metrics(at.step, at.epoch - 1);

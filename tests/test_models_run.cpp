@@ -5,6 +5,7 @@
 #include "models/signals.h"
 #include "tests/temp_dir.h"
 
+#include <algorithm>
 #include <cmath>
 #include <csignal>
 #include <doctest/doctest.h>
@@ -74,6 +75,30 @@ TEST_SUITE("models") {
         std::ofstream(dir / "file") << "x";
         CHECK(contains(error_of([&] { RunFolder::create(dir / "file", "train", "a"); }), "cannot create"));
         CHECK(contains(error_of([&] { RunFolder::open(dir.path(), "train", "none"); }), "no such folder"));
+    }
+
+    TEST_CASE("run folder: temporary files of a run that lives stay, those that a kill has left go") {
+        TempDir dir;
+        const char* const names[] = {"config.json.tmp-1", "metrics.jsonl.tmp-1", "report.html.tmp-1",
+                                     "model.safetensors.tmp-1"};
+        const auto left = [&] {
+            return std::count_if(std::begin(names), std::end(names),
+                                 [&](const char* name) { return fs::exists(dir / (std::string("a/") + name)); });
+        };
+        {
+            RunFolder live = RunFolder::create(dir.path(), "train", "a");
+            live.lock();
+            for (const char* name : names) std::ofstream(dir / (std::string("a/") + name)) << "half";
+            RunFolder second = RunFolder::open(dir.path(), "train", "a");
+            CHECK(contains(error_of([&] { second.lock(); }), "another process trains"));
+            CHECK(left() == 4);
+        }
+        std::ofstream(dir / "a/notes.tmp-1") << "not ours";
+        RunFolder again = RunFolder::open(dir.path(), "train", "a");
+        CHECK(left() == 4);
+        again.lock();
+        CHECK(left() == 0);
+        CHECK(fs::exists(dir / "a/notes.tmp-1"));
     }
 
     TEST_CASE("run folder: without a name the run with the newest checkpoint is opened") {

@@ -111,6 +111,18 @@ class Resume(job.JobTest):
         other = self.train(3, "order-other", *options, "--seed", "8", "--init", str(run / "model.safetensors"))
         self.assertNotEqual(values(other, "accuracy"), values(straight, "accuracy"))
 
+    def test_a_run_that_lives_is_left_alone(self):
+        run = self.runs / "live"
+        process = self.start(job.train(1, *OPTIONS, "--epochs", "100000", "--run-name", run.name))
+        self.assertTrue(self.wait_for(process, lambda: checkpoints(run)))
+        temporary = run / "report.html.tmp-1"
+        temporary.touch()
+        for ranks in job.rank_counts(1, 2):
+            self.refuse(job.train(ranks, "--resume", "--run-name", run.name), "another process trains")
+        self.assertTrue(temporary.exists())
+        (run / "stop").touch()
+        self.assertEqual(self.finish(process)[::2], (0, ""))
+
     def damaged_and_resumed(self, whole):
         run, _ = self.interrupt(1, "damaged", job.kill_job)
         hopeless = self.runs / "hopeless"
