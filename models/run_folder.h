@@ -13,8 +13,6 @@
 
 #include "core/json.h"
 
-#include <chrono>
-
 namespace rg {
 
 class RunFolder {
@@ -51,7 +49,7 @@ public:
     /// Keeps step lines up to `step` and epoch lines up to `epochs`; drops later ones and damaged ends of killed runs.
     void cut_metrics(int64_t step, int64_t epochs);
 
-    /// Whether someone has asked the run to stop; says so once. It looks ten times a second at most, so call it often.
+    /// Whether someone has asked the run to stop; says so once.
     bool take_stop_request();
 
 private:
@@ -59,9 +57,8 @@ private:
     void open_metrics();
 
     std::string path_;
-    int folder_ = -1;                              // descriptor that holds the lock
-    int metrics_ = -1;                             // descriptor, opened by the first line
-    std::chrono::steady_clock::time_point looked_; // for a stop request
+    int folder_ = -1;  // descriptor that holds the lock
+    int metrics_ = -1; // descriptor, opened by the first line
 };
 
 } // namespace rg

@@ -123,6 +123,16 @@ class Resume(job.JobTest):
         (run / "stop").touch()
         self.assertEqual(self.finish(process)[::2], (0, ""))
 
+    def test_a_stop_ends_within_two_steps(self):
+        for ranks in job.rank_counts(1, 2):
+            run = self.runs / f"asked-{ranks}"
+            process = self.start(job.train(ranks, *job.TINY, "--epochs", "100000", "--run-name", run.name))
+            self.assertTrue(self.wait_for(process, lambda: checkpoints(run)))
+            (run / "stop").touch()
+            seen = len(job.step_lines(run))  # by now: the step after may have looked before
+            self.assertEqual(self.finish(process)[::2], (0, ""))
+            self.assertLessEqual(len(job.step_lines(run)), seen + 2)
+
     def damaged_and_resumed(self, whole):
         run, _ = self.interrupt(1, "damaged", job.kill_job)
         hopeless = self.runs / "hopeless"
