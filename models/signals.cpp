@@ -18,13 +18,12 @@ void on_signal(int number) {
 } // namespace
 
 void install_stop_signals() {
-    requested = interrupted = false;
     struct sigaction action {};
     action.sa_handler = on_signal;
     // RESETHAND: the next one is not ours. RESTART: a write to a checkpoint goes on as if nothing had come.
     action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
     sigemptyset(&action.sa_mask);
-    for (const int number : {SIGINT, SIGTERM, SIGUSR1}) sigaction(number, &action, nullptr);
+    for (const int number : {SIGINT, SIGUSR1, SIGTERM}) sigaction(number, &action, nullptr);
     std::signal(SIGXFSZ, SIG_IGN);
 }
 

@@ -1,4 +1,5 @@
-// SIGINT, SIGTERM and SIGUSR1 as a wish to stop, not as an end: the training loop asks between two steps.
+// SIGINT, SIGTERM and SIGUSR1 as a wish to stop, not as an end: the training loop asks before its first step, and
+// between two.
 //
 // The first signal sets a flag and puts the system's own handling back, so the second one of the same kind kills as
 // usual. Under MPI a signal may reach one rank only: the ranks must agree on the flag before they act on it.
@@ -16,7 +17,7 @@ namespace rg {
 constexpr int kExitInterrupted = 75; // EX_TEMPFAIL of sysexits.h: "try again later"
 
 /// From here on the first signal of each kind only sets the flag, and a file that may not grow further (SIGXFSZ) is an
-/// error where it is written. Clears the flag.
+/// error where it is written. MPI takes SIGUSR1 for itself when it starts: call this after.
 void install_stop_signals();
 
 /// Whether such a signal has come since. May be called from any thread.

@@ -16,7 +16,6 @@
 #include "models/phase_clock.h"
 #include "models/programs.h"
 #include "models/report.h"
-#include "models/signals.h"
 #include "models/training_run.h"
 #include "par/session.h"
 
@@ -210,11 +209,11 @@ int train(Settings& s, Options& options, par::Group& group, Trial& trial) {
     using Clock = std::chrono::steady_clock;
     PhaseClock phases;
     const Clock::time_point begin = Clock::now();
-    if (trial.alone()) install_stop_signals();
 
     bool stop = false;
     while (at.step < length.steps && !stop) {
         run.begin_epoch(at);
+        stop = !group.all(!run.asked_to_stop(), "go on");
         loader.start(at.epoch, at.batch);
         bool all_have_data = group.all(loader.has_next(), "has data");
         int64_t own_images = 0, own_steps = 0;
@@ -270,7 +269,6 @@ int train(Settings& s, Options& options, par::Group& group, Trial& trial) {
             run.report("ranks", phases.gather(group, own_steps, own_images));
             run.report("confusion", report_confusion(data.test, test.predictions));
             run.end_epoch(at, test);
-            stop = !group.all(!run.asked_to_stop(), "go on");
         }
         run.save_model(parameters);
         run.save_checkpoint(at, parameters, optimizer);

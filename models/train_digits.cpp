@@ -14,7 +14,6 @@
 #include "models/gradient_sum.h"
 #include "models/programs.h"
 #include "models/report.h"
-#include "models/signals.h"
 #include "par/session.h"
 
 #include <iostream>
@@ -85,11 +84,11 @@ int train(Settings& s, Options& options, par::Group& group, Trial& trial) {
     run.begin(at, length, data.train.classes,
               cat(machine.text(), "; ", data.source, "; ", parameters.count(), " parameters"));
     run.report("network", report_network(parameters));
-    if (trial.alone()) install_stop_signals();
 
     bool stop = false;
     while (at.step < length.steps && !stop) {
         run.begin_epoch(at);
+        stop = !group.all(!run.asked_to_stop(), "go on");
         loader.start(at.epoch, at.batch);
         bool all_have_data = group.all(loader.has_next(), "has data");
         while (at.step < length.steps && !stop && all_have_data) {

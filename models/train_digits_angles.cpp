@@ -12,7 +12,6 @@
 #include "models/gradient_sum.h"
 #include "models/programs.h"
 #include "models/report.h"
-#include "models/signals.h"
 #include "par/session.h"
 
 #include <cmath>
@@ -149,7 +148,6 @@ Result train(Settings& s, Options& options, par::Group& group, Trial& trial, con
               cat(machine.text(), s.machine.accelerate ? ", accelerated; " : ", op by op; ", data.source, "; ",
                   parameters.count(), " parameters"));
     run.report("network", report_network(parameters));
-    if (trial.alone()) install_stop_signals();
 
     Result result;
     const auto train_epoch = [&] {
@@ -209,6 +207,7 @@ Result train(Settings& s, Options& options, par::Group& group, Trial& trial, con
 
     while (at.step < length.steps && !result.stopped) {
         run.begin_epoch(at);
+        result.stopped = !group.all(!run.asked_to_stop(), "go on");
         train_epoch();
         if (at.batch == loader.batches()) { // else stopped on the way: `at` is where to go on
             par::verify_identical(group, parameters.values().to_host().span<float>(), "parameters");

@@ -36,7 +36,7 @@ struct RunOptions {
 
 class TrainingRun {
 public:
-    /// With --resume: takes the run, loads its last checkpoint, and gives `options` what the command line does not.
+    /// From here on a signal is a wish to stop. With --resume: takes the run, loads its last checkpoint, and gives `options` what the command line does not.
     /// `fixed`: see restore_options(). All arguments outlive this.
     TrainingRun(std::string program, const RunOptions& settings, Options& options, par::Group& group, Trial& trial,
                 std::initializer_list<std::string_view> fixed);

@@ -1,6 +1,7 @@
 # Runs that are killed or asked to stop go on with the same bits as one that ran through.
 import json
 import os
+import pathlib
 import shutil
 import signal
 import unittest
@@ -29,6 +30,15 @@ def values(run, name):
 def largest(run, other, name):
     """The largest relative difference of a step."""
     return max(abs(a - b) / abs(b) for a, b in zip(values(run, name), values(other, name), strict=True))
+
+
+def catches_sigterm(pid):
+    """Whether a process has a handler for it: the last that a training installs. MPI has one for SIGUSR1 before."""
+    try:
+        caught = pathlib.Path(f"/proc/{pid}/status").read_text().partition("SigCgt:")[2].split()[0]
+    except (OSError, IndexError):
+        return False  # it has ended meanwhile
+    return bool(int(caught, 16) >> signal.SIGTERM - 1 & 1)
 
 
 class Resume(job.JobTest):
@@ -110,6 +120,39 @@ class Resume(job.JobTest):
         self.assertGreater(sorted(gaps)[len(gaps) // 100], 1e-4)  # the measure can tell
         other = self.train(3, "order-other", *options, "--seed", "8", "--init", str(run / "model.safetensors"))
         self.assertNotEqual(values(other, "accuracy"), values(straight, "accuracy"))
+
+    def test_signal_before_the_first_step(self):
+        # While it waits for its data: a wish to stop as later, with a checkpoint to go on from.
+        sample = pathlib.Path(__file__).resolve().parents[2] / "data" / "sample"
+        data = f"pipe:until [ -e data-are-there ]; do sleep 0.05; done; cat {sample}/{{train,test}}.bin"
+        there = self.folder / "data-are-there"
+        slow = [*job.TINY, "--steps", "3", "--data", data]
+        for ranks, number in [(1, signal.SIGTERM), (1, signal.SIGUSR1), (2, signal.SIGUSR1)][:3 if job.MPIEXEC else 2]:
+            run = self.runs / f"early-{ranks}-{number}"
+            process = self.start(job.train(ranks, *slow, "--run-name", run.name))
+            self.assertTrue(self.wait_for(process, lambda: len(job.trainings(process)) == ranks and
+                                          all(map(catches_sigterm, job.trainings(process)))))
+            os.kill(job.trainings(process)[-1], number)
+            there.touch()
+            result = self.finish(process)
+            self.assertEqual((result.code, result.err), (75, ""))
+            self.assertIn("stopped after step 0;", result.out)
+            self.assertEqual(job.report(run)["runs"][0]["state"], "stopped")
+            self.resume(ranks, run)
+            self.assert_same(run, self.train(ranks, f"whole-{ranks}-{number}", *slow))
+            there.unlink()
+        for program in ("train_digits", "train_digits_angles"):
+            for attempt in range(ATTEMPTS):
+                process = self.start([str(job.BUILD / program), "--epochs", "1000", "--run-name",
+                                      f"{program}-{attempt}"])
+                self.assertTrue(self.wait_for(process, lambda: catches_sigterm(process.pid)))
+                process.send_signal(signal.SIGTERM)
+                result = self.finish(process)
+                self.assertEqual((result.code, result.err), (75, ""))
+                if "stopped after step 0;" in result.out:
+                    break
+            else:
+                self.fail(f"{ATTEMPTS} runs of {program} began before they heard the signal")
 
     def test_a_run_that_lives_is_left_alone(self):
         run = self.runs / "live"
