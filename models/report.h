@@ -4,7 +4,7 @@
 // (tools/monitor) serves the same template live. Each member of a RUN but "name" may be missing, and its part of the
 // page with it:
 //
-//     name, state       text; the state is "running", "done" or "stopped", of a trial as in results.csv
+//     name, state       text; the state is "running", "done", "stopped" or "failed", of a trial as in results.csv
 //     note              one line of text: why it was stopped or failed
 //     config            as in config.json
 //     summary           one line of text: machine and data

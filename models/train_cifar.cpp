@@ -103,10 +103,7 @@ data::LoaderOptions loader_options(const Settings& s, const Workers& workers, bo
             .views = views};
 }
 
-int train(Settings& s, Options& options, par::Group& group, Trial& trial) {
-    TrainingRun run("train_cifar", s.run, options, group, trial,
-                    {"batch-size", "validation", "partial-batch", "shuffle", "seed", "augment", "translate", "fill",
-                     "width", "depth", "init", "initializer"});
+int train(TrainingRun& run, Settings& s, Options& options, par::Group& group, Trial& trial) {
     Machine machine(s.machine, options, group);
     // A mini-batch grows with the GPUs that work on it, and the learning rate with the mini-batch.
     const Workers& workers = machine.workers();
@@ -301,7 +298,10 @@ int rg::train_cifar(par::Group& group, const std::vector<std::string>& args, Tri
         if (group.rank() == 0) std::cout << options.help();
         return 0;
     }
-    return train(settings, options, group, trial);
+    TrainingRun run("train_cifar", settings.run, options, group, trial,
+                    {"batch-size", "validation", "partial-batch", "shuffle", "seed", "augment", "translate", "fill",
+                     "width", "depth", "init", "initializer"});
+    return run.attempt([&] { return train(run, settings, options, group, trial); });
 }
 
 #ifndef RG_NO_MAIN // the programs that run this one's trainings have one of their own

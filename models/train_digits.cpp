@@ -35,8 +35,7 @@ struct Settings : DigitsOptions {
     }
 };
 
-int train(Settings& s, Options& options, par::Group& group, Trial& trial) {
-    TrainingRun run("train_digits", s.run, options, group, trial, {"batch-size", "shuffle", "augment", "seed", "init"});
+int train(TrainingRun& run, Settings& s, Options& options, par::Group& group) {
     Machine machine(s.machine, options, group);
     const Workers& workers = machine.workers();
     if (workers.gpus && !options.given("batch-size") && !run.resumed()) s.batch_size *= workers.gpus;
@@ -152,7 +151,9 @@ int rg::train_digits(par::Group& group, const std::vector<std::string>& args, Tr
         if (group.rank() == 0) std::cout << options.help();
         return 0;
     }
-    return train(settings, options, group, trial);
+    TrainingRun run("train_digits", settings.run, options, group, trial,
+                    {"batch-size", "shuffle", "augment", "seed", "init"});
+    return run.attempt([&] { return train(run, settings, options, group); });
 }
 
 #ifndef RG_NO_MAIN // the programs that run this one's trainings have one of their own

@@ -86,9 +86,7 @@ Json bars_of(const Result& plain, const Result& accelerated) {
 }
 
 /// `plain`: the training that this one is compared with, if any.
-Result train(Settings& s, Options& options, par::Group& group, Trial& trial, const Result* plain = nullptr) {
-    TrainingRun run("train_digits_angles", s.run, options, group, trial,
-                    {"batch-size", "shuffle", "augment", "seed", "init"});
+Result train(TrainingRun& run, Settings& s, Options& options, par::Group& group, const Result* plain) {
     Machine machine(s.machine, options, group);
     const Workers& workers = machine.workers();
     if (workers.gpus && !options.given("batch-size") && !run.resumed()) s.batch_size *= workers.gpus;
@@ -229,6 +227,12 @@ Result train(Settings& s, Options& options, par::Group& group, Trial& trial, con
     if (plain) run.report("bars", bars_of(*plain, result));
     result.code = run.end(at, result.stopped);
     return result;
+}
+
+Result train(Settings& s, Options& options, par::Group& group, Trial& trial, const Result* plain = nullptr) {
+    TrainingRun run("train_digits_angles", s.run, options, group, trial,
+                    {"batch-size", "shuffle", "augment", "seed", "init"});
+    return run.attempt([&] { return train(run, s, options, group, plain); });
 }
 
 /// The same bars as text.

@@ -186,6 +186,14 @@ void TrainingRun::save_checkpoint(const Position& at, const Parameters& paramete
     });
 }
 
+void TrainingRun::fail(const std::string& why) {
+    if (!report_) return;
+    report("note", why);
+    try {
+        report_->write("failed");
+    } catch (const std::exception&) {} // the disk may be full: the error to tell is the first
+}
+
 void TrainingRun::note(const std::string& line) {
     if (progress_) progress_->note(line);
 }

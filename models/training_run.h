@@ -1,10 +1,12 @@
 // The run of a training program, from the side of its loop: where it begins, what it leaves on the disk and shows.
 //
 //     TrainingRun run("train_x", settings.run, options, group, {"seed"}); // finds the run to resume, and its options
-//     Position at = run.restore(parameters, optimizer);                   // where the training stands
-//     run.begin(...);                                                     // when every rank has all that it needs
-//     ... begin_epoch(at), judge(at, loss, found) and step(at, ...) after each update, end_epoch(at, ...), save_...
-//     return run.end(at, stopped);
+//     return run.attempt([&] {
+//         Position at = run.restore(parameters, optimizer);               // where the training stands
+//         run.begin(...);                                                 // when every rank has all that it needs
+//         ... begin_epoch(at), judge(at, loss, found) and step(at, ...) after each update, end_epoch(at, ...), save_...
+//         return run.end(at, stopped);
+//     });
 //
 // Every rank makes the same calls; rank 0 alone has a folder and a screen. Nothing is computed here, and no parameter
 // changes but by restore() and judge(): how a network is trained is written in the programs.
@@ -36,13 +38,24 @@ struct RunOptions {
 
 class TrainingRun {
 public:
-    /// From here on a signal is a wish to stop. With --resume: takes the run, loads its last checkpoint, and gives `options` what the command line does not.
-    /// `fixed`: see restore_options(). All arguments outlive this.
+    /// From here on a signal is a wish to stop. With --resume: takes the run, loads its last checkpoint, and gives
+    /// `options` what the command line does not. `fixed`: see restore_options(). All arguments outlive this.
     TrainingRun(std::string program, const RunOptions& settings, Options& options, par::Group& group, Trial& trial,
                 std::initializer_list<std::string_view> fixed);
     ~TrainingRun();
     TrainingRun(const TrainingRun&) = delete;
     TrainingRun& operator=(const TrainingRun&) = delete;
+
+    /// Gives what `training`, all that follows, gives. If it throws, report.html says that the run has failed, and why.
+    template <class Training>
+    auto attempt(const Training& training) {
+        try {
+            return training();
+        } catch (const std::exception& error) {
+            fail(error.what());
+            throw;
+        }
+    }
 
     /// The set that the network is tested on after each epoch.
     std::string tested = "test";
@@ -93,6 +106,8 @@ public:
     [[nodiscard]] int end(const Position& at, bool stopped);
 
 private:
+    void fail(const std::string& why);
+
     using Clock = std::chrono::steady_clock;
     const std::string program_;
     const RunOptions& settings_;

@@ -73,25 +73,27 @@ std::string train(const std::string& folder, OnNan policy, const std::function<v
     Quiet trial;
     Toy toy;
     TrainingRun run("toy", settings, options, group, trial, {});
-    Position at = run.restore(toy.parameters, toy.optimizer);
-    run.begin(at, {12, 4}, {"a", "b"}, "toy");
-    std::array<int, 13> attempts{};
-    while (at.step < 12) {
-        run.begin_epoch(at);
-        while (at.batch < 4) {
-            const int64_t step = at.step + 1;
-            toy.compute(step);
-            if (before) before(toy, step, attempts[size_t(step)]++);
-            const double loss = 1.0 / double(step);
-            if (run.judge(at, loss, toy.update(loss)) == Verdict::rolled_back) break;
-            run.step(at, {10, loss, 5, 0.1});
-            if (run.due(at)) run.save_checkpoint(at, toy.parameters, toy.optimizer);
+    run.attempt([&] {
+        Position at = run.restore(toy.parameters, toy.optimizer);
+        run.begin(at, {12, 4}, {"a", "b"}, "toy");
+        std::array<int, 13> attempts{};
+        while (at.step < 12) {
+            run.begin_epoch(at);
+            while (at.batch < 4) {
+                const int64_t step = at.step + 1;
+                toy.compute(step);
+                if (before) before(toy, step, attempts[size_t(step)]++);
+                const double loss = 1.0 / double(step);
+                if (run.judge(at, loss, toy.update(loss)) == Verdict::rolled_back) break;
+                run.step(at, {10, loss, 5, 0.1});
+                if (run.due(at)) run.save_checkpoint(at, toy.parameters, toy.optimizer);
+            }
+            if (at.batch == 4) run.end_epoch(at, {});
+            run.save_model(toy.parameters);
+            run.save_checkpoint(at, toy.parameters, toy.optimizer);
         }
-        if (at.batch == 4) run.end_epoch(at, {});
-        run.save_model(toy.parameters);
-        run.save_checkpoint(at, toy.parameters, toy.optimizer);
-    }
-    CHECK(run.end(at, false) == 0);
+        CHECK(run.end(at, false) == 0);
+    });
     return toy.bytes();
 }
 
@@ -253,6 +255,12 @@ TEST_SUITE("models") {
             });
             CAPTURE(error);
             CHECK(contains(error, "got nan in gradient of fc.bias (value 0 of 7)"));
+            const Json page = read_report(dir / "run/report.html");
+            const Json& run = page.at("runs").as_array().at(0);
+            CHECK(run.at("state").as_string() == "failed");
+            CHECK(run.at("note").as_string() == error);
+            const size_t good_steps = policy == OnNan::skip ? 10 : 7;
+            CHECK(run.at("metrics").as_array().size() == good_steps + good_steps / 4); // and an epoch every four
             const LoadedCheckpoint last = load_latest_checkpoint(dir / "run/checkpoint");
             CHECK(last.warnings.empty());
             CHECK(last.step == (policy == OnNan::skip ? 9 : 6)); // it leaves out steps 8, 9 and 10

@@ -131,6 +131,10 @@ class Faults(job.JobTest):
             run, process = self.begin(f"stopped-{repetition}", chance.randrange(4, 100), way)
             os.kill(self.pids[missing], signal.SIGSTOP)
             self.assert_named(missing, self.end(process).err)
+            if missing != 0:
+                page = job.report(run)["runs"][0]
+                self.assertEqual(page["state"], "failed")
+                self.assertIn(f"no word from rank {missing} ", page["note"])
             self.resume(run, way)
 
     def test_slow(self):

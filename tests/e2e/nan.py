@@ -43,6 +43,9 @@ class NotFinite(job.JobTest):
                                          run.name), "expected finite values", "is --lr too large?", "--on-nan")
             self.assertEqual(len(self.assert_finite_files(run)), len(job.losses(run)[-2:]))
             self.assertTrue(all(map(math.isfinite, job.losses(run))))
+            page = job.report(run)["runs"][0]
+            self.assertEqual((page["state"], len(page["metrics"])), ("failed", len(job.losses(run))))
+            self.assertIn("expected finite values", page["note"])
 
     def test_parameter_is_named(self):
         model = self.train(1, "good", *job.TINY, "--steps", "0") / "model.safetensors"
