@@ -1,5 +1,7 @@
-// See nan_guard.h. The flat buffer of gradients is in the order in which backward finishes them, so the first bad value
-// in it is of the tensor that went bad first.
+// See nan_guard.h. What went bad first is found by looking at the parameters, which were there before the step; then,
+// if the loss is bad, at the running statistics, in the order of the forward pass; then at the gradients, in the flat
+// buffer and so in the order in which the backward pass finishes them. Where the forward pass went bad all gradients
+// are, and the first of them is but the last layer's.
 #include "models/nan_guard.h"
 
 #include "core/ops.h"
@@ -11,6 +13,8 @@ namespace rg {
 namespace {
 
 constexpr int kAttempts = 3;
+
+std::string text_of(float value) { return std::isnan(value) ? "nan" : cat(value); } // whose sign means nothing
 
 } // namespace
 
@@ -71,23 +75,29 @@ void NanGuard::restore() const {
 }
 
 std::string NanGuard::first_bad(double loss) const {
-    // Values first: they were there before the step. The step's own running statistics tell nothing.
-    for (const std::string& bad :
-         {bad_in(parameters_.values(), "parameter"), bad_in(parameters_.gradients(), "gradient of")})
-        if (!bad.empty()) return bad;
-    return cat(loss, " as the loss, of finite gradients");
+    std::string bad = bad_in(parameters_.values(), "parameter");
+    if (bad.empty() && !std::isfinite(loss)) {
+        bad = bad_statistic(); // summed over the ranks, as all that is looked at here
+        if (!bad.empty()) bad += ", from the activations before it";
+    }
+    if (bad.empty()) bad = bad_in(parameters_.gradients(), "gradient of");
+    return bad.empty() ? cat(loss, " as the loss, of finite gradients") : bad;
 }
 
 std::string NanGuard::bad_values() const {
     std::string bad = bad_in(parameters_.values(), "parameter");
     for (const auto& [name, value] : optimizer_)
         if (bad.empty()) bad = bad_in(value, name + " of");
-    if (!bad.empty()) return bad;
+    return bad.empty() ? bad_statistic() : bad;
+}
+
+/// "nan in block1.0.bn.running_mean", or nothing; the first in the order of the forward pass.
+std::string NanGuard::bad_statistic() const {
     for (const Parameters::State& s : parameters_.states()) {
         const Tensor running = s.running.to_host();
         for (int64_t i = 0; i < running.numel(); ++i)
             if (const float value = running.data<float>()[i]; !std::isfinite(value))
-                return cat(value, " in ", s.name, i < s.channels ? ".running_mean" : ".running_var");
+                return cat(text_of(value), " in ", s.name, i < s.channels ? ".running_mean" : ".running_var");
     }
     return "";
 }
@@ -98,11 +108,11 @@ std::string NanGuard::bad_in(const Tensor& flat, const std::string& of) const {
     const int64_t at = found_.to_host().data<int32_t>()[0];
     if (at < 0) return "";
     const float found = flat.slice(at, {1}).clone().to_host().data<float>()[0];
-    const std::string value = std::isnan(found) ? "nan" : cat(found); // whose sign means nothing
     for (const Parameters::Entry& e : parameters_.entries())
         if (at >= e.offset && at < e.offset + e.shape.numel())
-            return cat(value, " in ", of, " ", e.name, " (value ", at - e.offset, " of ", e.shape.numel(), ")");
-    return cat(value, " in ", of, " no tensor (value ", at, " of ", flat.numel(), ")");
+            return cat(text_of(found), " in ", of, " ", e.name, " (value ", at - e.offset, " of ", e.shape.numel(),
+                       ")");
+    return cat(text_of(found), " in ", of, " no tensor (value ", at, " of ", flat.numel(), ")");
 }
 
 } // namespace rg

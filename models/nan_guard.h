@@ -45,6 +45,7 @@ private:
     void restore() const;
     std::string first_bad(double loss) const;
     std::string bad_values() const;
+    std::string bad_statistic() const;
     std::string bad_in(const Tensor& flat, const std::string& of) const;
 
     const OnNan policy_;

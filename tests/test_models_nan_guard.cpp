@@ -25,6 +25,7 @@ struct Toy {
     Toy() {
         parameters.add("conv.weight", {4, 3, 3, 5}, Parameters::Entry::Start::random);
         parameters.add_state("bn", 3);
+        parameters.add_state("bn2", 2);
         parameters.add("fc.bias", {7}, Parameters::Entry::Start::zeros);
         parameters.allocate(1, Init::he);
         optimizer = {{"optimizer.velocity", Tensor::zeros(parameters.values().shape())}};
@@ -132,6 +133,17 @@ TEST_SUITE("models") {
                     }
         for (const double loss : {double(kNan), double(kInf)})
             CHECK(contains(error_of([&] { judge(loss); }), "as the loss, of finite gradients"));
+        // A forward pass that goes bad takes all gradients with it: the first layer that saw it is named.
+        for (const auto& e : toy.parameters.entries()) e.gradient.fill(double(kNan));
+        const auto statistics = [&](size_t i) { return toy.parameters.states()[i].running.data<float>(); };
+        CHECK(contains(error_of([&] { judge(kNan); }), "got nan in gradient of fc.bias")); // it was after all of them
+        statistics(1)[0] = kNan;
+        CHECK(contains(error_of([&] { judge(kNan); }), "got nan in bn2.running_mean, from the activations before it"));
+        statistics(0)[5] = kInf;
+        CHECK(contains(error_of([&] { judge(kInf); }), "got inf in bn.running_var, from the activations before it"));
+        CHECK(contains(error_of([&] { judge(0.5); }), "got nan in gradient of fc.bias")); // which the loss did not see
+        statistics(0)[5] = statistics(1)[0] = 1;
+        toy.compute(1);
         // Backward comes to the last layer first; and a parameter was there before any gradient.
         toy.conv().gradient.data<float>()[0] = toy.fc().gradient.data<float>()[6] = kNan;
         CHECK(contains(error_of([&] { judge(kNan); }), "gradient of fc.bias (value 6"));

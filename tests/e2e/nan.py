@@ -39,8 +39,11 @@ class NotFinite(job.JobTest):
     def test_stop(self):
         for ranks in job.rank_counts(1, 3):
             run = self.runs / f"stop-{ranks}"
+            # The second step's forward pass overflows, from its first layer on.
             self.fail_training(job.train(ranks, *job.TINY, "--lr", "1e30", "--checkpoint-every", "1", "--run-name",
-                                         run.name), "expected finite values", "is --lr too large?", "--on-nan")
+                                         run.name),
+                               "step 2: expected finite values, got inf in block1.0.bn.running_var, from the "
+                               "activations before it", "is --lr too large?", "--on-nan")
             self.assertEqual(len(self.assert_finite_files(run)), len(job.losses(run)[-2:]))
             self.assertTrue(all(map(math.isfinite, job.losses(run))))
             page = job.report(run)["runs"][0]
