@@ -8,6 +8,7 @@
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>
+#include <new>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <vector>
@@ -58,14 +59,21 @@ bool sync_folder_of(const std::string& path) {
 
 } // namespace
 
-std::string read_file(const std::string& path) {
+std::string read_file(const std::string& path, uint64_t most) {
     Descriptor fd(open_retrying(path.c_str(), O_RDONLY | O_NONBLOCK)); // non-blocking: a FIFO must not hang us
     RG_CHECK(fd.get() >= 0, "read ", path, ": ", std::strerror(errno));
     struct stat info;
     RG_CHECK(::fstat(fd.get(), &info) == 0, "read ", path, ": ", std::strerror(errno));
     RG_CHECK(S_ISREG(info.st_mode), "read ", path, ": expected a regular file, got ",
              S_ISDIR(info.st_mode) ? "a folder" : "a device or pipe");
-    std::string bytes(size_t(info.st_size), '\0');
+    RG_CHECK(uint64_t(info.st_size) <= most, "read ", path, ": expected at most ", most, " bytes, got ", info.st_size,
+             "; is this the right file?");
+    std::string bytes;
+    try {
+        bytes.resize(size_t(info.st_size));
+    } catch (const std::bad_alloc&) {
+        fail("read ", path, ": expected memory for its ", info.st_size, " bytes, got none; is this the right file?");
+    }
     size_t have = 0;
     while (have < bytes.size()) {
         const ssize_t n = ::read(fd.get(), bytes.data() + have, bytes.size() - have);

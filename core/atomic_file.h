@@ -14,8 +14,12 @@ namespace rg {
 /// Part of the name of every temporary file: NAME + kTempMark + process id. One that lies about is left from a kill.
 inline constexpr std::string_view kTempMark = ".tmp-";
 
-/// The bytes of a regular file. Error: not there, not readable, not a regular file.
-std::string read_file(const std::string& path);
+/// What is read of one file at most, if not said otherwise.
+inline constexpr uint64_t kMaxFile = uint64_t{1} << 33;
+
+/// The bytes of a regular file. Error: not there, not readable, not a regular file, longer than `most` (before any
+/// memory is taken for it) or than there is memory.
+std::string read_file(const std::string& path, uint64_t most = kMaxFile);
 
 /// Replaces or creates `path`, durably. Error: path and the system's reason; the file is then as it was before, and
 /// the temporary file is gone.

@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <new>
 #include <optional>
 
 namespace fs = std::filesystem;
@@ -171,7 +172,14 @@ LoadedCheckpoint decode_checkpoint(const std::string& bytes, const std::string& 
     return result;
 }
 
-LoadedCheckpoint load_checkpoint(const std::string& path) { return decode_checkpoint(read_file(path), path); }
+LoadedCheckpoint load_checkpoint(const std::string& path) {
+    const std::string bytes = read_file(path, kMaxTensorFile);
+    try {
+        return decode_checkpoint(bytes, path);
+    } catch (const std::bad_alloc&) {
+        fail("checkpoint ", path, ": expected memory for its ", bytes.size(), " bytes twice, got less");
+    }
+}
 
 LoadedCheckpoint load_latest_checkpoint(const std::string& dir) {
     std::error_code error;

@@ -243,6 +243,6 @@ void save_tensors(const std::string& path, const std::vector<NamedTensor>& tenso
     write_file_atomic(path, encode_tensors(tensors, metadata));
 }
 
-TensorFile load_tensors(const std::string& path) { return decode_tensors(read_file(path), path); }
+TensorFile load_tensors(const std::string& path) { return decode_tensors(read_file(path, kMaxTensorFile), path); }
 
 } // namespace rg

@@ -37,6 +37,8 @@ struct TensorFile {
     int64_t number(std::string_view key) const;
 };
 
+/// The largest file that is read.
+inline constexpr uint64_t kMaxTensorFile = uint64_t{1} << 36;
 /// The largest header that is read or written; the format's own limit.
 inline constexpr int64_t kMaxTensorHeader = 100'000'000;
 

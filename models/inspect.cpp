@@ -146,7 +146,7 @@ int run(int argc, const char* const* argv) {
     }
     RG_CHECK(raw.empty() || paths.size() == 1, "--raw: expected one PNG, got ", paths.size(), " files");
     for (const std::string& path : paths) {
-        const std::string file = read_file(path);
+        const std::string file = read_file(path, kMaxTensorFile);
         const Bytes bytes = data::as_bytes(file);
         if (!raw.empty()) write_file_atomic(raw, data::as_text(data::to_rgba(data::decode_png(bytes, path)).pixels));
         std::fputs(describe(bytes, path).c_str(), stdout);

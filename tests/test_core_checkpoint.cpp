@@ -172,6 +172,17 @@ TEST_SUITE("core") {
         CHECK(contains(error, "none of the 3"));
     }
 
+    TEST_CASE("checkpoint: one that is longer than any file that is read is passed over, too") {
+        TempDir dir;
+        save_checkpoint(dir.path(), 1, state_of(1), 3);
+        const std::string huge = save_checkpoint(dir.path(), 2, state_of(2), 3);
+        fs::resize_file(huge, uintmax_t{1} << 40); // on the disk it takes nothing more
+        const LoadedCheckpoint found = load_latest_checkpoint(dir.path());
+        CHECK(found.step == 1);
+        REQUIRE(found.warnings.size() == 1);
+        CHECK(contains(found.warnings[0], huge + ": expected at most 68719476736 bytes, got 1099511627776"));
+    }
+
     TEST_CASE("checkpoint: nothing to load, nothing to save") {
         TempDir dir;
         CHECK(contains(error_of([&] { load_latest_checkpoint(dir / "none"); }), "no folder"));

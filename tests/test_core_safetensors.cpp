@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstring>
 #include <doctest/doctest.h>
+#include <fstream>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -214,6 +215,12 @@ TEST_SUITE("core") {
         CHECK(contains(error_of([&] { read_file("/dev/zero"); }), "expected a regular file, got a device"));
         REQUIRE(::mkfifo((dir / "fifo").c_str(), 0600) == 0);
         CHECK(contains(error_of([&] { read_file(dir / "fifo"); }), "expected a regular file"));
+        std::ofstream(dir / "long") << "12345";
+        CHECK(read_file(dir / "long", 5) == "12345");
+        CHECK(contains(error_of([&] { read_file(dir / "long", 4); }), dir / "long: expected at most 4 bytes, got 5"));
+        std::filesystem::resize_file(dir / "long", uintmax_t{1} << 40);
+        CHECK(contains(error_of([&] { read_file(dir / "long"); }), "expected at most 8589934592 bytes"));
+        CHECK(contains(error_of([&] { load_tensors(dir / "long"); }), "expected at most 68719476736 bytes"));
         CHECK(contains(error_of([&] { write_file_atomic(dir / "no/file", "x"); }), "No such file"));
         std::filesystem::create_directory(dir / "folder");
         CHECK(contains(error_of([&] { write_file_atomic(dir / "folder", "x"); }), "cannot rename"));

@@ -198,5 +198,17 @@ class Inspect(job.JobTest):
         self.refuse(program("inspect", "nothing"), "nothing")
         self.refuse(program("inspect"), "FILE")
 
+    def test_huge_files(self):
+        # With holes, so that they are long but take no room.
+        for size, said in ((1 << 40, "expected at most"), (1 << 34, "expected memory for its")):
+            limited = lambda *arguments: ["sh", "-c", 'ulimit -v 8000000 && exec "$@"', "sh",
+                                          *program("inspect", *arguments)]
+            if self.run_command(limited("--help")).code != 0:
+                self.skipTest("the programs of this build need more memory than may be left to them")
+            for name in ("huge.png", "huge.safetensors"):
+                with open(self.folder / name, "wb") as file:
+                    file.truncate(size)
+                self.refuse(limited(name), name, said, str(size))
+
 
 job.main()
