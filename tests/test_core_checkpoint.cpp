@@ -2,6 +2,7 @@
 // falls back to the one before with a warning.
 #include "core/atomic_file.h"
 #include "core/checkpoint.h"
+#include "core/rng.h"
 #include "tests/temp_dir.h"
 
 #include <algorithm>
@@ -101,6 +102,33 @@ TEST_SUITE("core") {
         CHECK(contains(error_of([&] { load_checkpoint(other); }), "of tensor w"));
         overwrite(other, good);
         CHECK(load_checkpoint(other).step == 5);
+    }
+
+    TEST_CASE("checkpoint: any byte of a large file that changes is found, and the error says where") {
+        TensorFile state;
+        const std::pair<const char*, int64_t> sizes[] = {{"block1.weight", 100'003}, {"a", 1}, {"velocity", 150'001}};
+        for (const auto& [name, count] : sizes) {
+            state.tensors.push_back({name, Tensor::empty({count})});
+            for (int64_t i = 0; i < count; ++i) state.tensors.back().value.data<float>()[i] = float(i % 977) / 977;
+        }
+        std::string bytes = encode_checkpoint(7, state);
+        const size_t header = bytes.size() - 4 * (100'003 + 1 + 150'001);
+        REQUIRE(bytes.size() > 1'000'000);
+        Rng random(1, Purpose::test);
+        for (int i = 0; i < 10'000; ++i) {
+            // One in ten in the header, which is less than a thousandth of the file.
+            const size_t at = random.below(uint32_t(i % 10 ? bytes.size() : header));
+            const size_t word = at < header ? 0 : (at - header) / 4;
+            const std::string part = at < header       ? "header"
+                                     : word < 100'003  ? "of tensor block1.weight, "
+                                     : word == 100'003 ? "of tensor a, "
+                                                       : "of tensor velocity, ";
+            const char before = std::exchange(bytes[at], char(bytes[at] ^ (1 + random.below(255))));
+            const std::string error = error_of([&] { decode_checkpoint(bytes, "t"); });
+            bytes[at] = before;
+            if (!contains(error, part)) FAIL_CHECK("byte ", at, " (", part, "): ", error);
+        }
+        CHECK(decode_checkpoint(bytes, "t").step == 7);
     }
 
     TEST_CASE("checkpoint: one that another program wrote is a checkpoint, or an Error") {
