@@ -135,5 +135,8 @@ if __name__ == "__main__":
     parser.add_argument("--corpus", help="folder to keep what is found in")
     parser.add_argument("fuzzers", nargs="+", type=pathlib.Path)
     arguments = parser.parse_args()
-    fuzzers = [f for f in arguments.fuzzers if f.is_file()]
+    fuzzers = [f for f in arguments.fuzzers if f.is_file()]  # not the folders that Meson has beside them
+    missing = [str(f) for f in arguments.fuzzers if not f.exists()]
+    if missing or not fuzzers:
+        parser.error(f"expected fuzzers that are built, got {', '.join(missing) or 'folders alone'}")
     sys.exit(not all([run(f, arguments.runs, arguments.seconds, arguments.corpus) for f in fuzzers]))
