@@ -229,6 +229,7 @@ void Handshake::finish(const Operation& op) {
     const size_t bytes = link_.wait(from_previous_, op);
     const int previous = (link_.rank() + link_.size() - 1) % link_.size();
     if (bytes != sizeof theirs_ || theirs_ != mine_) fail_different(theirs_, previous, op);
+    heard_ = op.number, heard_step_ = op.step;
     link_.wait(to_next_, op);
 }
 
@@ -258,11 +259,16 @@ void Handshake::agree(const Operation& op) {
 }
 
 std::string Handshake::last_seen(int rank) const {
-    if (!window_) return {};
-    Post& theirs = post_of(rank);
-    const uint64_t number = std::atomic_ref(theirs.number).load(std::memory_order_acquire);
-    return cat(" (last in operation ", number, ", step ", std::atomic_ref(theirs.step).load(std::memory_order_relaxed),
-               ")");
+    uint64_t number = heard_;
+    int64_t step = heard_step_;
+    if (window_) {
+        Post& theirs = post_of(rank);
+        number = std::atomic_ref(theirs.number).load(std::memory_order_acquire);
+        step = std::atomic_ref(theirs.step).load(std::memory_order_relaxed);
+    } else if (number == 0 || rank != (link_.rank() + link_.size() - 1) % link_.size()) {
+        return {};
+    }
+    return cat(" (last in operation ", number, ", step ", step, ")");
 }
 
 void Handshake::fail_different(const Message& theirs, int rank, const Operation& op) const {

@@ -194,7 +194,8 @@ public:
     void post(const Operation& op);
     /// Waits until all have posted as many operations; Error naming both when this one differs.
     void agree(const Operation& op);
-    /// " (last in operation 411, step 41)" of a rank that posts in shared memory; else nothing. For texts.
+    /// " (last in operation 411, step 41)" of a rank that posts in shared memory, or is the one before; else nothing.
+    /// For texts.
     std::string last_seen(int rank) const;
 
 private:
@@ -218,6 +219,8 @@ private:
     const SharedWindow* window_ = nullptr;
     size_t offset_ = 0;
     Message mine_, theirs_;
+    uint64_t heard_ = 0; // the last operation that the rank before was in, too
+    int64_t heard_step_ = 0;
     Channel to_next_, from_previous_;
 };
 

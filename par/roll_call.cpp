@@ -54,18 +54,18 @@ std::string RollCall::close() {
     return verdict_;
 }
 
-void RollCall::send(int rank, Kind kind, uint64_t number, std::string_view missing) {
+void RollCall::send(int rank, Kind kind, uint64_t number, std::string_view text) {
     auto& out = peers_[size_t(rank)].out[kind];
     out.channel = {}; // an older message that was not taken is withdrawn
     out.message = {number, kind, {}};
-    missing.copy(out.message.missing.data(), out.message.missing.size() - 1);
+    text.copy(out.message.text.data(), out.message.text.size() - 1);
     out.channel = link_.open_send(&out.message, sizeof out.message, rank, kRollCallTag);
     link_.start(out.channel);
 }
 
-void RollCall::send_all(Kind kind, std::string_view missing) {
+void RollCall::send_all(Kind kind, std::string_view text) {
     for (int q = 0; q < link_.size(); ++q)
-        if (q != link_.rank()) send(q, kind, calls_, missing);
+        if (q != link_.rank()) send(q, kind, calls_, text);
 }
 
 void RollCall::listen() {
@@ -79,24 +79,33 @@ void RollCall::listen() {
         }
     }
     size_t bytes = 0;
+    const std::string before = handshake_.last_seen((link_.rank() + link_.size() - 1) % link_.size());
     for (int q = 0; q < link_.size(); ++q) {
         if (q == link_.rank()) continue;
         Peer& peer = peers_[size_t(q)];
         while (link_.test(peer.in, &bytes)) {
             const Message& message = peer.message;
-            if (message.kind == call) send(q, answer, message.number);
-            if (message.kind == answer && message.number == calls_) peer.present = true;
-            if (message.kind == verdict) over_ = true, verdict_ = message.missing.data();
+            if (message.kind == call) send(q, answer, message.number, before);
+            if (message.kind == answer && message.number == calls_)
+                peer.present = true, peer.heard = message.text.data();
+            if (message.kind == verdict) over_ = true, verdict_ = message.text.data();
             link_.start(peer.in);
         }
     }
+}
+
+/// As this rank knows it, or the one after that rank.
+std::string RollCall::last_seen(int rank) const {
+    const Peer& after = peers_[size_t((rank + 1) % link_.size())];
+    const std::string seen = handshake_.last_seen(rank);
+    return seen.empty() && after.present ? after.heard : seen;
 }
 
 std::string RollCall::missing() const {
     std::string names;
     for (int q = 0; q < link_.size(); ++q)
         if (q != link_.rank() && !peers_[size_t(q)].present)
-            names += cat(names.empty() ? "" : ", ", link_.name_of(q), handshake_.last_seen(q));
+            names += cat(names.empty() ? "" : ", ", link_.name_of(q), last_seen(q));
     return names;
 }
 

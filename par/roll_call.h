@@ -6,6 +6,9 @@
 // the first rank whose wait is over tells all others whom it misses. Each then fails with that name, and not with its
 // neighbour's.
 //
+// An answer also says when the rank before the one that answers was heard last (Handshake): where the ranks share no
+// memory nobody else knows how far a missing rank has come.
+//
 // Nothing is sent while waits are short. Messages that nobody was there to take are old ones when they are read at
 // last, so an answer carries the number of its call.
 #pragma once
@@ -35,7 +38,8 @@ private:
     struct Message {
         uint64_t number = 0; // of the sender's call
         Kind kind = call;
-        std::array<char, 503> missing{}; // of a verdict; ends with a zero
+        // Of a verdict: who is missing. Of an answer: when the rank before the sender was heard last. Ends with a zero.
+        std::array<char, 503> text{};
     };
     struct Peer {
         struct {
@@ -45,10 +49,12 @@ private:
         Message message;
         Channel in;
         bool present = false; // has answered
+        std::string heard;    // what its answer says
     };
-    void send(int rank, Kind kind, uint64_t number, std::string_view missing = {});
-    void send_all(Kind kind, std::string_view missing = {});
+    void send(int rank, Kind kind, uint64_t number, std::string_view text = {});
+    void send_all(Kind kind, std::string_view text = {});
     void listen();
+    std::string last_seen(int rank) const;
     std::string missing() const;
     bool first_present() const;
 
