@@ -84,7 +84,7 @@ RunFolder RunFolder::create(const std::string& root, const std::string& program,
     const std::string first = name.empty() ? default_name(program) : name;
     for (int attempt = 1;; ++attempt) {
         const std::string path = cat(root, "/", first, attempt == 1 ? "" : cat("-", attempt));
-        if (::mkdir(path.c_str(), 0777) == 0) return RunFolder(path);
+        if (::mkdir(path.c_str(), 0700) == 0) return RunFolder(path);
         RG_CHECK(errno == EEXIST, "run folder: cannot create ", path, ": ", std::strerror(errno));
         RG_CHECK(name.empty(), "run folder: ", path, " exists already; give another --run-name, or --resume");
     }

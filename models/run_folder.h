@@ -17,8 +17,8 @@ namespace rg {
 
 class RunFolder {
 public:
-    /// Makes ROOT/NAME. An empty name becomes PROGRAM-YYYYMMDD-HHMMSS, with -2, -3, ... if taken. Error: the name
-    /// exists or is no plain file name; the folder cannot be made.
+    /// Makes ROOT/NAME, for this user alone: options may hold a token. An empty name becomes PROGRAM-YYYYMMDD-HHMMSS,
+    /// with -2, -3, ... if taken. Error: the name exists or is no plain file name; the folder cannot be made.
     static RunFolder create(const std::string& root, const std::string& program, const std::string& name);
     /// Opens an existing run, and changes nothing in it. An empty name means the run of `program` (by config.json)
     /// whose checkpoint is newest. Error: no such run.

@@ -51,6 +51,7 @@ TEST_SUITE("models") {
         TempDir dir;
         RunFolder run = RunFolder::create(dir / "runs", "train", "first");
         CHECK(run.path() == dir / "runs/first");
+        CHECK(fs::status(run.path()).permissions() == fs::perms::owner_all);
         run.log(Json().set("step", 1).set("epoch", 1).set("loss", 1.0 / 3).set("lr", 0.1));
         CHECK(read_file(run.metrics_path()) ==
               "{\"step\": 1, \"epoch\": 1, \"loss\": 0.3333333333333333, \"lr\": 0.1}\n");
