@@ -151,10 +151,10 @@ std::vector<std::string> arguments_of(const Settings& settings) {
     return args;
 }
 
-double TrialRow::accuracy() const {
-    if (!last.is_object()) return -1;
+double accuracy_of(const Json& epoch) {
+    if (!epoch.is_object()) return -1;
     for (const char* name : {"validation_accuracy", "test_accuracy"})
-        if (const Json* value = last.find(name); value && value->is_number()) return value->as_double();
+        if (const Json* value = epoch.find(name); value && value->is_number()) return value->as_double();
     return -1;
 }
 

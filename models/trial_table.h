@@ -24,6 +24,9 @@ std::string text_of(const Settings& settings);
 /// "--depth=2", "--width=11".
 std::vector<std::string> arguments_of(const Settings& settings);
 
+/// Of an epoch's line of metrics: the accuracy on the set that the network was tested on; below 0: none.
+double accuracy_of(const Json& epoch);
+
 /// One trial, and what is known of it.
 struct TrialRow {
     int64_t number = 0; // from 1
@@ -36,8 +39,7 @@ struct TrialRow {
     std::vector<int> ranks;
     double seconds = 0;
 
-    /// The last epoch's accuracy on the set that it was tested on; below 0: none.
-    double accuracy() const;
+    double accuracy() const { return accuracy_of(last); }
 };
 
 /// The one of the highest accuracy, the first of equals; null if none has any.

@@ -43,64 +43,93 @@ bool has_checkpoint(const std::string& run) {
     return false;
 }
 
+/// The last epoch's line in the metrics of a run; null if there is none. Not those of this job alone: a trial that goes
+/// on at its end, or is stopped before the end of an epoch, has no others.
+Json last_epoch(const std::string& run) try {
+    const std::string path = run + "/metrics.jsonl", text = fs::exists(path) ? read_file(path) : "";
+    for (size_t end = text.rfind('\n'); end != std::string::npos && end > 0;) {
+        const size_t before = text.rfind('\n', end - 1), begin = before + 1; // of none: 0
+        const Json line = Json::parse(std::string_view(text).substr(begin, end - begin), path);
+        if (is_epoch(line)) return line;
+        end = before;
+    }
+    return {};
+} catch (const std::exception&) { // cut by a crash of the machine, or not to be seen from here: nothing to rely on
+    return {};
+}
+
+/// The arguments of a run that goes on: programs refuse --init beside --resume, as its values are those of the start.
+std::vector<std::string> without_init(const std::vector<std::string>& arguments) {
+    std::vector<std::string> kept;
+    for (size_t i = 0; i < arguments.size(); ++i) {
+        if (arguments[i] == "--init")
+            ++i; // with its value
+        else if (!arguments[i].starts_with("--init="))
+            kept.push_back(arguments[i]);
+    }
+    return kept;
+}
+
 /// A training that is a task of the pool.
 class PooledTrial final : public Trial {
 public:
-    PooledTrial(par::TaskContext& task, const Json& rules) : task_(task), rules_(rules) {}
+    PooledTrial(par::TaskContext& task, const StopRules& rules) : task_(task), rules_(rules) {}
     bool alone() const override { return false; }
     bool report(const Json& line) override {
         task_.report(line);
-        if (is_epoch(line)) {
-            row_.last = line;
-            judge();
-        }
+        if (is_epoch(line)) judge(line);
         if (stopped_.empty() && task_.cancelled()) stopped_ = "on request";
         return !stopped_.empty();
     }
     void end(bool stopped) override {
+        complete_ = !stopped;
         if (stopped && stopped_.empty()) stopped_ = "on request";
     }
     void pulse() override { (void)task_.cancelled(); }
-    Json output() const { return Json::object().set("last", row_.last).set("stopped", stopped_); }
+    bool complete() const { return complete_; }
+    const std::string& stopped() const { return stopped_; }
 
 private:
-    void judge() {
-        const double reached = 100 * row_.accuracy(), below = rules_.at("below").as_double(),
-                     target = rules_.at("target").as_double();
-        if (row_.accuracy() < 0) return;
-        if (target > 0 && reached >= target)
-            stopped_ = cat("reached ", target, " %");
-        else if (row_.last.at("epoch").as_int() >= rules_.at("below_after").as_int() && reached < below)
-            stopped_ = cat("below ", below, " %");
+    void judge(const Json& epoch) {
+        const double reached = 100 * accuracy_of(epoch);
+        if (reached < 0) return;
+        if (rules_.target > 0 && reached >= rules_.target)
+            stopped_ = cat("reached ", rules_.target, " %");
+        else if (epoch.at("epoch").as_int() >= rules_.below_after && reached < rules_.below)
+            stopped_ = cat("below ", rules_.below, " %");
     }
 
     par::TaskContext& task_;
-    const Json& rules_;
-    TrialRow row_;
+    const StopRules& rules_;
+    bool complete_ = false; // known on the group's first rank
     std::string stopped_;
 };
 
-/// The task. A trial that an earlier run has begun goes on from its last checkpoint, or begins anew.
-Json run_trial(par::TaskContext& task, const Json& args) {
+/// The task. A trial that an earlier run has begun in the folder `runs` goes on from its last checkpoint, or begins
+/// anew. `args` are what it is known by in the journal: they say what is trained, not where, nor until when.
+Json run_trial(par::TaskContext& task, const Json& args, const std::string& runs, const StopRules& rules) {
     par::Group& group = task.group();
+    const std::string& name = args.at("name").as_string();
+    const std::string folder = runs + "/" + name;
+    const bool goes_on = group.all(has_checkpoint(folder), "checkpoint");
     std::vector<std::string> arguments;
     for (const Json& argument : args.at("arguments").as_array()) arguments.push_back(argument.as_string());
-    const std::string folder = args.at("runs").as_string() + "/" + args.at("name").as_string();
-    std::error_code none;
-    const bool given_start = std::any_of(arguments.begin(), arguments.end(), [](const std::string& argument) {
-        return argument == "--init" || argument.starts_with("--init="); // which programs refuse beside --resume
-    });
-    const bool goes_on = group.all(has_checkpoint(folder) && !given_start, "checkpoint");
-    if (goes_on) arguments.push_back("--resume");
-    if (!goes_on && group.rank() == 0) fs::remove_all(folder, none);
+    if (goes_on) {
+        arguments = without_init(arguments);
+        arguments.push_back("--resume");
+    } else if (group.rank() == 0) {
+        std::error_code none;
+        fs::remove_all(folder, none);
+    }
     group.barrier("folder");
-    arguments.push_back("--runs=" + args.at("runs").as_string());
-    arguments.push_back("--run-name=" + args.at("name").as_string());
-    PooledTrial trial(task, args.at("rules"));
+    arguments.push_back("--runs=" + runs);
+    arguments.push_back("--run-name=" + name);
+    PooledTrial trial(task, rules);
     const int code = find_program(args.at("program").as_string()).run(group, arguments, trial);
     RG_CHECK(code == 0, "trial: expected exit code 0, got ", code);
-    RG_CHECK(!stop_requested(), "interrupted"); // not finished: the next run goes on with it
-    return trial.output();
+    if (group.rank() != 0) return {};
+    RG_CHECK(trial.complete() || !stop_requested(), "interrupted"); // the next run goes on with it
+    return Json::object().set("last", last_epoch(folder)).set("stopped", trial.stopped());
 }
 
 /// Every trial's state on one line of a terminal, or as lines in a pipe: where one begins, ends an epoch, and ends.
@@ -156,12 +185,14 @@ std::vector<std::string> arguments_of(const Trials& trials, const Settings& sett
     return args;
 }
 
-std::vector<TrialRow> rows_of(const Trials& trials) {
+/// As an earlier run in the folder has left them, if one has.
+std::vector<TrialRow> rows_of(const Trials& trials, const std::string& folder) {
     std::vector<TrialRow> rows(trials.table.size());
     for (size_t i = 0; i < rows.size(); ++i) {
         rows[i].number = int64_t(i) + 1;
         rows[i].settings = trials.table[i];
         rows[i].folder = cat("trials/", i + 1);
+        rows[i].last = last_epoch(folder + "/" + rows[i].folder);
     }
     return rows;
 }
@@ -208,6 +239,8 @@ void TrialsOptions::declare(Options& o) {
 std::vector<std::string> TrialsOptions::resumed(const std::string& program,
                                                 const std::vector<std::string>& typed) const {
     RG_CHECK(!run_name.empty(), program, ": --resume needs the --run-name of the run to go on with");
+    RG_CHECK(without_init(typed) == typed, program,
+             ": --init starts a new run and --resume goes on with an old one; give one of the two");
     const std::string path = RunFolder::open(runs, program, run_name).config_path();
     const Json config = Json::parse(read_file(path), path);
     RG_CHECK(config.at("program").as_string() == program, path, ": a run of ", config.at("program").as_string(),
@@ -219,7 +252,7 @@ std::vector<std::string> TrialsOptions::resumed(const std::string& program,
 }
 
 TrialsRun::TrialsRun(RunFolder& in, const Trials& of)
-    : folder(in), trials(of), rows(rows_of(of)), report(in.path(), rows, options_of(of)) {
+    : folder(in), trials(of), rows(rows_of(of, in.path())), report(in.path(), rows, options_of(of)) {
     report.set("summary", cat(of.table.size(), " trials of ", of.program, ", each on ", of.ranks_each,
                               of.ranks_each == 1 ? " rank" : " ranks"));
 }
@@ -271,7 +304,9 @@ void control_trials(par::TaskPool& pool, TrialsRun& run) {
         }
         if (task.state == par::TaskState::cancelled || (task.state == par::TaskState::finished && !row.note.empty()))
             row.state = "stopped";
-        if (stop_requested() && task.state != par::TaskState::running && row.state != "finished") row.state = "queued";
+        const bool cut_short = task.state == par::TaskState::cancelled || task.state == par::TaskState::failed;
+        if (stop_requested() && cut_short && !task.from_journal)
+            row.state = "queued", row.note.clear(); // for the run that goes on
         if (task.from_journal) row.note += row.note.empty() ? "done before" : "; done before";
         board.update(row, true);
         run.report.read(row);
@@ -284,12 +319,7 @@ void control_trials(par::TaskPool& pool, TrialsRun& run) {
                     Json::object()
                         .set("program", trials.program)
                         .set("arguments", Json(Json::Array(args.begin(), args.end())))
-                        .set("runs", run.folder.path() + "/trials")
-                        .set("name", cat(row.number))
-                        .set("rules", Json::object()
-                                          .set("below", trials.rules.below)
-                                          .set("below_after", trials.rules.below_after)
-                                          .set("target", trials.rules.target)),
+                        .set("name", cat(row.number)),
                     trials.ranks_each);
     }
     pool.fetch_outputs();
@@ -325,6 +355,9 @@ int run_trials(par::Group& group, const std::string& program, const TrialsOption
 
     std::optional<RunFolder> folder; // rank 0 alone has one
     if (group.rank() == 0) folder.emplace(open_folder(program, settings, typed, group.size(), options));
+    const std::string runs = group.allgather(folder ? folder->path() + "/trials" : "", "folder").front();
+    const par::TaskTable tasks{
+        {"trial", [&](par::TaskContext& task, const Json& args) { return run_trial(task, args, runs, trials.rules); }}};
     const auto control = [&](par::TaskPool& pool) {
         TrialsRun run(*folder, trials);
         control_trials(pool, run);
@@ -333,7 +366,7 @@ int run_trials(par::Group& group, const std::string& program, const TrialsOption
         else
             finish(run);
     };
-    par::run_task_pool(group.link(), {{"trial", run_trial}}, control, folder ? folder->path() + "/journal.jsonl" : "");
+    par::run_task_pool(group.link(), tasks, control, folder ? folder->path() + "/journal.jsonl" : "");
     return stopped_exit_code(group);
 }
 

@@ -26,6 +26,11 @@ def states(run):
     return [row["state"] for row in results(run)]
 
 
+def metrics(run):
+    """Of the last epoch of each trial, and its state: what no resume may change."""
+    return [{k: row[k] for k in ("state", "epoch", "train_loss", "validation_accuracy")} for row in results(run)]
+
+
 class Sweep(job.JobTest):
     def test_failed_trial_is_a_row(self):
         # Trials 2 and 3 fail on purpose: a loss that is not finite; more images per step than there are.
@@ -107,6 +112,61 @@ class Sweep(job.JobTest):
         self.assertIn(result.code, job.interrupted(2), result.err)
         self.assertIn("--resume goes on", result.out)
         self.assertNotIn("finished", (run / "journal.jsonl").read_text() if (run / "journal.jsonl").exists() else "")
+
+    def test_resumed_where_it_had_ended(self):
+        start = self.train(1, "start", *job.TINY, "--steps", "0") / "model.safetensors"
+        run = self.runs / "ended"
+        self.succeed(program(1, "sweep_cifar", "--run-name", run.name, *TINY, "--epochs", "2", "--depth", "1", "--sweep",
+                             "lr=0.05,0.01", "--init", str(start)))
+        ended, best = metrics(run), (run / "best.json").read_bytes()
+        self.assertEqual([row["epoch"] for row in ended], ["2", "2"])
+
+        def resume(*options):
+            """In another folder."""
+            (self.folder / "elsewhere").mkdir(exist_ok=True)
+            command = program(1, "sweep_cifar", "--resume", "--runs", "../runs", "--run-name", run.name, *options)
+            out = self.succeed(["sh", "-c", 'cd elsewhere && exec "$@"', "sh", *command])
+            self.assertEqual(metrics(run), ended, out)
+            self.assertEqual(json.loads((run / "best.json").read_text())["trial"], json.loads(best)["trial"])
+            return out
+
+        checkpoints = {path: path.stat().st_mtime_ns for path in run.glob("trials/*/checkpoint/*")}
+        self.assertEqual(resume().count("done before"), 2)
+        # Rules are for what is yet to be trained.
+        self.assertEqual(resume("--target", "1", "--stop-below", "99").count("done before"), 2)
+        self.refuse(program(1, "sweep_cifar", "--resume", "--run-name", run.name, "--init", "x"), "--init", "--resume")
+        # Without the journal the trials tell themselves that they had ended.
+        (run / "journal.jsonl").unlink()
+        self.assertEqual(resume().count("done before"), 0)
+        self.assertEqual(checkpoints, {path: path.stat().st_mtime_ns for path in run.glob("trials/*/checkpoint/*")})
+
+    def test_signal_behind_the_last_step(self):
+        run = self.runs / "last"
+        process = self.start(program(1, "sweep_cifar", "--run-name", run.name, "--width", "16", "--batch-size", "450",
+                                     "--epochs", "1", "--sweep", "depth=1"))
+        log = run / "trials" / "1" / "metrics.jsonl"
+        self.assertTrue(self.wait_for(process, lambda: log.exists() and len(job.step_lines(log.parent)) == 2))
+        os.kill(process.pid, signal.SIGTERM)
+        self.finish(process)
+        self.assertEqual(results(run)[0]["epoch"], "1")  # it is complete, whether that was noted or not
+        self.succeed(program(1, "sweep_cifar", "--run-name", run.name, "--resume"))
+        self.assertEqual([(row["state"], row["epoch"]) for row in metrics(run)], [("finished", "1")])
+        self.assertEqual(json.loads((run / "best.json").read_text())["validation_accuracy"],
+                         float(results(run)[0]["validation_accuracy"]))
+
+    def test_stopped_before_it_ends_another_epoch(self):
+        run = self.runs / "resumed"
+        process = self.start(program(1, "sweep_cifar", "--run-name", run.name, *TINY, *ENDLESS, "--sweep", "depth=1,1"))
+        log = run / "trials" / "1" / "metrics.jsonl"
+        self.assertTrue(self.wait_for(process, lambda: log.exists() and '{"epoch": 2' in log.read_text()))
+        os.kill(process.pid, signal.SIGTERM)
+        self.assertEqual(self.finish(process).code, 75)
+        rows = results(run)
+        self.assertEqual([(row["state"], row["note"]) for row in rows], [("queued", "")] * 2)
+        (run / "control").write_text("stop 1\nstop 2\n")
+        self.succeed(program(1, "sweep_cifar", "--run-name", run.name, "--resume"))
+        self.assertEqual([(row["state"], row["note"]) for row in results(run)], [("stopped", "on request")] * 2)
+        self.assertGreaterEqual(int(results(run)[0]["epoch"]), int(rows[0]["epoch"]))
 
     def test_experiment(self):
         table = self.folder / "table.csv"
