@@ -21,11 +21,13 @@ Context on_host() {
 
 } // namespace
 
-void while_meeting(par::Group& group, std::string_view what, const std::function<void()>& work) {
+void while_meeting(par::Group& group, std::string_view what, const std::function<void()>& work,
+                   const std::function<void()>& pulse) {
     constexpr std::chrono::milliseconds kMeeting{20};
-    if (group.size() == 1) return work();
+    if (group.size() == 1 && !pulse) return work();
     std::future<void> result = std::async(std::launch::async, work);
-    while (!group.all(result.wait_for(kMeeting) == std::future_status::ready, what)) {}
+    while (!group.all(result.wait_for(kMeeting) == std::future_status::ready, what))
+        if (pulse) pulse();
     result.get();
 }
 

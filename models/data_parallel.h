@@ -17,8 +17,10 @@ void aggregate_state(par::Group& group, const Parameters& parameters, double sha
 
 /// Does this rank's work on a thread of its own while the ranks meet, until all are done: work on files or a network
 /// may take longer than the deadline for a rank that is not heard of. Then throws what the work has thrown. It may not
-/// use the group.
-void while_meeting(par::Group& group, std::string_view what, const std::function<void()>& work);
+/// use the group. `pulse`, if there is one, is called on this thread meanwhile, some fifty times a second: for those
+/// outside of the group (Trial::pulse).
+void while_meeting(par::Group& group, std::string_view what, const std::function<void()>& work,
+                   const std::function<void()>& pulse = {});
 
 /// Batch statistics over all ranks: install as Context::sync, and set share and samples before each step.
 class GroupSync final : public SyncGroup {

@@ -4,7 +4,6 @@
 #include "data/shards.h"
 #include "models/data_parallel.h"
 
-#include <functional>
 #include <sstream>
 
 namespace rg {
@@ -12,15 +11,17 @@ namespace rg {
 namespace {
 
 /// Every rank's work while the ranks meet: one that has failed is to be heard by all, not to be missed by some.
-std::string at_the_same_time(par::Group& group, const std::function<std::string()>& work) {
+std::string at_the_same_time(par::Group& group, const std::function<std::string()>& work,
+                             const std::function<void()>& pulse) {
     std::string bytes, error;
-    while_meeting(group, "data", [&] {
+    const auto guarded = [&] {
         try {
             bytes = work();
         } catch (const std::exception& e) {
             error = e.what();
         }
-    });
+    };
+    while_meeting(group, "data", guarded, pulse);
     const std::vector<std::string> errors = group.allgather(error, "data");
     for (size_t rank = 0; rank < errors.size(); ++rank)
         RG_CHECK(errors[rank].empty(), size_t(group.rank()) == rank ? "" : cat("rank ", rank, ": "), errors[rank]);
@@ -35,14 +36,16 @@ void broadcast(par::Group& group, std::string& bytes, int root) {
 }
 
 /// As rank 0 finds them, in lines "BYTES URL".
-std::vector<data::Shard> find_shards(par::Group& group, const std::string& path, const data::FetchOptions& options) {
-    std::string text = at_the_same_time(group, [&] {
+std::vector<data::Shard> find_shards(par::Group& group, const std::string& path, const data::FetchOptions& options,
+                                     const std::function<void()>& pulse) {
+    const auto list = [&] {
         std::string lines;
         if (group.rank() == 0)
             for (const data::Shard& shard : data::find_shards(path, options))
                 lines += cat(shard.bytes, " ", shard.url, "\n");
         return lines;
-    });
+    };
+    std::string text = at_the_same_time(group, list, pulse);
     broadcast(group, text, 0);
     std::vector<data::Shard> shards;
     std::istringstream lines(text);
@@ -53,16 +56,23 @@ std::vector<data::Shard> find_shards(par::Group& group, const std::string& path,
 
 } // namespace
 
-data::TrainTest load_data(par::Group& group, const std::string& path, const data::LoadOptions& options) {
-    if (group.size() == 1 || !data::is_remote(path)) return data::load(path, options);
-    const std::vector<data::Shard> shards = find_shards(group, path, options.fetch);
+data::TrainTest load_data(par::Group& group, const std::string& path, const data::LoadOptions& options,
+                          const std::function<void()>& pulse) {
+    if (group.size() == 1 || !data::is_remote(path)) {
+        data::TrainTest sets;
+        const auto load = [&] { sets = data::load(path, options); };
+        while_meeting(group, "data", load, pulse);
+        return sets;
+    }
+    const std::vector<data::Shard> shards = find_shards(group, path, options.fetch, pulse);
     data::ShardSet set(path, shards, options);
     const size_t n = size_t(group.size());
     for (size_t begin = 0; begin < shards.size(); begin += n) {
         const size_t mine = begin + size_t(group.rank());
-        std::string own = at_the_same_time(group, [&] {
+        const auto fetch = [&] {
             return mine < shards.size() ? data::fetch_shard(shards[mine], options.fetch) : std::string();
-        });
+        };
+        std::string own = at_the_same_time(group, fetch, pulse);
         for (size_t i = begin; i < std::min(begin + n, shards.size()); ++i) {
             std::string other;
             std::string& bytes = i == mine ? own : other;

@@ -9,9 +9,13 @@
 #include "data/dataset.h"
 #include "par/group.h"
 
+#include <functional>
+
 namespace rg {
 
-/// data::load() on all ranks of a group. Collective. A failure of one rank is an Error on all.
-data::TrainTest load_data(par::Group& group, const std::string& path, const data::LoadOptions& options = {});
+/// data::load() on all ranks of a group. Collective. A failure of one rank is an Error on all. `pulse`: called while it
+/// takes, as in while_meeting().
+data::TrainTest load_data(par::Group& group, const std::string& path, const data::LoadOptions& options = {},
+                          const std::function<void()>& pulse = {});
 
 } // namespace rg

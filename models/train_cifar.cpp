@@ -110,7 +110,8 @@ int train(TrainingRun& run, Settings& s, Options& options, par::Group& group, Tr
     if (workers.gpus && !options.given("batch-size") && !s.data.empty() && !run.resumed()) s.batch_size *= workers.gpus;
     complete(s, options);
 
-    data::TrainTest data = load_data(group, s.data, {.fetch = {.cache = s.cache, .retries = s.retries}});
+    data::TrainTest data =
+        load_data(group, s.data, {.fetch = {.cache = s.cache, .retries = s.retries}}, [&] { trial.pulse(); });
     RG_CHECK(data.train.height == 32 && data.train.width == 32 && data.train.channels == 3,
              "train_cifar: expected images of 32 x 32 x 3, got ", data.train.height, " x ", data.train.width, " x ",
              data.train.channels, " in ", data.source);

@@ -35,13 +35,15 @@ struct Settings : DigitsOptions {
     }
 };
 
-int train(TrainingRun& run, Settings& s, Options& options, par::Group& group) {
+int train(TrainingRun& run, Settings& s, Options& options, par::Group& group, Trial& trial) {
     Machine machine(s.machine, options, group);
     const Workers& workers = machine.workers();
     if (workers.gpus && !options.given("batch-size") && !run.resumed()) s.batch_size *= workers.gpus;
     if (s.lr == 0) s.lr = 0.01 * double(s.batch_size) / 128;
 
-    const data::TrainTest data = data::load_digits(s.data, uint64_t(s.seed));
+    data::TrainTest data;
+    const auto load = [&] { data = data::load_digits(s.data, uint64_t(s.seed)); };
+    while_meeting(group, "data", load, [&] { trial.pulse(); });
     verify_same_data(group, data.train, "training set");
     verify_same_data(group, data.test, "test set");
     data::Loader loader(data.train, s.loader(workers));
@@ -121,8 +123,11 @@ int train(TrainingRun& run, Settings& s, Options& options, par::Group& group) {
         }
         if (at.batch == loader.batches()) { // else stopped on the way: `at` is where to go on
             par::verify_identical(group, parameters.values().to_host().span<float>(), "parameters");
-            const Score score = evaluate(group, workers.share_of(data.test.count), data.test, data::kDigits,
-                                         [&](const Tensor& x) { return network({x})[0]; });
+            const data::Range tested = workers.share_of(data.test.count);
+            const Score score = evaluate(group, tested, data.test, data::kDigits, [&](const Tensor& x) {
+                trial.pulse();
+                return network({x})[0];
+            });
             run.report("confusion", report_confusion(data.test, score.predictions));
             run.end_epoch(at, score);
         }
@@ -153,7 +158,7 @@ int rg::train_digits(par::Group& group, const std::vector<std::string>& args, Tr
     }
     TrainingRun run("train_digits", settings.run, options, group, trial,
                     {"batch-size", "shuffle", "augment", "seed", "init"});
-    return run.attempt([&] { return train(run, settings, options, group); });
+    return run.attempt([&] { return train(run, settings, options, group, trial); });
 }
 
 #ifndef RG_NO_MAIN // the programs that run this one's trainings have one of their own

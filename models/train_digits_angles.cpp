@@ -86,13 +86,15 @@ Json bars_of(const Result& plain, const Result& accelerated) {
 }
 
 /// `plain`: the training that this one is compared with, if any.
-Result train(TrainingRun& run, Settings& s, Options& options, par::Group& group, const Result* plain) {
+Result train(TrainingRun& run, Settings& s, Options& options, par::Group& group, Trial& trial, const Result* plain) {
     Machine machine(s.machine, options, group);
     const Workers& workers = machine.workers();
     if (workers.gpus && !options.given("batch-size") && !run.resumed()) s.batch_size *= workers.gpus;
     if (s.lr == 0) s.lr = 0.002 * std::sqrt(double(s.batch_size) / 32);
 
-    data::TrainTest data = data::load_digits(s.data, uint64_t(s.seed));
+    data::TrainTest data;
+    const auto load = [&] { data = data::load_digits(s.data, uint64_t(s.seed)); };
+    while_meeting(group, "data", load, [&] { trial.pulse(); });
     for (data::ImageSet* set : {&data.train, &data.test}) {
         RG_CHECK(!set->targets.empty(), "train_digits_angles: expected images with angles (angles.csv), got ",
                  data.source);
@@ -184,6 +186,7 @@ Result train(TrainingRun& run, Settings& s, Options& options, par::Group& group,
         double sums[3] = {0, 0, 0}; // loss, correct, squared errors of the angles
         Predictions predictions(data.test.count);
         for (test_loader.start(1); test_loader.has_next();) {
+            trial.pulse();
             const data::Batch batch = test_loader.next();
             const int64_t n = batch.x.extent(0);
             if (n == 0) continue;
@@ -232,7 +235,7 @@ Result train(TrainingRun& run, Settings& s, Options& options, par::Group& group,
 Result train(Settings& s, Options& options, par::Group& group, Trial& trial, const Result* plain = nullptr) {
     TrainingRun run("train_digits_angles", s.run, options, group, trial,
                     {"batch-size", "shuffle", "augment", "seed", "init"});
-    return run.attempt([&] { return train(run, s, options, group, plain); });
+    return run.attempt([&] { return train(run, s, options, group, trial, plain); });
 }
 
 /// The same bars as text.

@@ -2,6 +2,7 @@
 #include "models/trials.h"
 
 #include "core/atomic_file.h"
+#include "models/data_parallel.h"
 #include "models/programs.h"
 #include "models/signals.h"
 
@@ -358,15 +359,16 @@ int run_trials(par::Group& group, const std::string& program, const TrialsOption
     const std::string runs = group.allgather(folder ? folder->path() + "/trials" : "", "folder").front();
     const par::TaskTable tasks{
         {"trial", [&](par::TaskContext& task, const Json& args) { return run_trial(task, args, runs, trials.rules); }}};
-    const auto control = [&](par::TaskPool& pool) {
-        TrialsRun run(*folder, trials);
-        control_trials(pool, run);
-        if (stop_requested())
-            std::cout << "stopped; --resume goes on; " << folder->path() << std::endl;
-        else
-            finish(run);
-    };
+    std::optional<TrialsRun> run; // on rank 0, too
+    const auto control = [&](par::TaskPool& pool) { control_trials(pool, run.emplace(*folder, trials)); };
     par::run_task_pool(group.link(), tasks, control, folder ? folder->path() + "/journal.jsonl" : "");
+    // The others meet it: who waited for a word of the pool would not wait for long.
+    while_meeting(group, program, [&] {
+        if (run && stop_requested())
+            std::cout << "stopped; --resume goes on; " << folder->path() << std::endl;
+        else if (run)
+            finish(*run);
+    });
     return stopped_exit_code(group);
 }
 

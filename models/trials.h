@@ -55,12 +55,12 @@ struct TrialsRun {
     TrialsReport report;
 };
 
-/// Runs the trials over all ranks, and then finish() on rank 0, with the folder of the run: a new one, whose
-/// config.json has `typed`, or to resume the old one. Trials that its journal has are not run again, wherever the
-/// folder is now and whatever the rules. Shows them on standard output, and keeps results.csv, results.jsonl and
-/// report.html up to date. A line "stop N" in the file `control` stops trial N. SIGINT, SIGTERM and a stop request in
-/// the folder end it early, without finish(). All arguments are checked first, as the trials' program would. Gives the
-/// exit code. Collective.
+/// Runs the trials over all ranks, and then finish() on rank 0, which may take its time but not use the group, with the
+/// folder of the run: a new one, whose config.json has `typed`, or to resume the old one. Trials that its journal has
+/// are not run again, wherever the folder is now and whatever the rules. Shows them on standard output, and keeps
+/// results.csv, results.jsonl and report.html up to date. A line "stop N" in the file `control` stops trial N. SIGINT,
+/// SIGTERM and a stop request in the folder end it early, without finish(). All arguments are checked first, as the
+/// trials' program would. Gives the exit code. Collective.
 int run_trials(par::Group& group, const std::string& program, const TrialsOptions& settings, const Options& options,
                const std::vector<std::string>& typed, const Trials& trials,
                const std::function<void(TrialsRun&)>& finish);

@@ -31,6 +31,20 @@ TEST_SUITE("models") {
         CHECK(early == 0);
     }
 
+    TEST_CASE("while meeting: whoever is outside of the group hears of it, on the thread that called") {
+        for (const int ranks : {1, 2})
+            par::run_threads(ranks, [](par::Link& link) {
+                par::Group group(link);
+                std::atomic<int> pulses{0};
+                const std::thread::id caller = std::this_thread::get_id();
+                const auto load = [&] {
+                    while (pulses < 3) rest(1);
+                };
+                while_meeting(group, "data", load, [&] { pulses += std::this_thread::get_id() == caller; });
+                CHECK(pulses >= 3);
+            });
+    }
+
     TEST_CASE("while meeting: what the work throws comes out on its rank") {
         const auto meet = [](par::Link& link) {
             par::Group group(link);

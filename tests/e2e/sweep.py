@@ -8,6 +8,7 @@ import unittest
 
 import job
 
+SAMPLE = pathlib.Path(__file__).resolve().parents[2] / "data" / "sample"
 TINY = ["--width", "4", "--batch-size", "50"]
 ENDLESS = ["--epochs", "100000", "--checkpoint-every", "5"]
 
@@ -29,6 +30,11 @@ def states(run):
 def metrics(run):
     """Of the last epoch of each trial, and its state: what no resume may change."""
     return [{k: row[k] for k in ("state", "epoch", "train_loss", "validation_accuracy")} for row in results(run)]
+
+
+def tested(run):
+    """How many images the best has been tested on."""
+    return sum(int(row["images"]) for row in csv.DictReader((run / "confusion.csv").read_text().splitlines()))
 
 
 class Sweep(job.JobTest):
@@ -57,8 +63,8 @@ class Sweep(job.JobTest):
             self.assertEqual([int(row[11]) for row in rows[1:]], [20] * 10)
             right = sum(int(rows[i][i]) for i in range(1, 11))
             self.assertAlmostEqual(best["test_accuracy"], right / 200)
-            sample = str(pathlib.Path(__file__).parents[2] / "data" / "sample" / "test.bin")
-            seen = self.succeed([str(job.BUILD / "classify"), str(run / "trials" / "1"), sample, "--quiet"])
+            seen = self.succeed([str(job.BUILD / "classify"), str(run / "trials" / "1"), str(SAMPLE / "test.bin"),
+                                 "--quiet"])
             self.assertIn(f"({right} of 200)", seen)
 
     def test_stop_rules(self):
@@ -167,6 +173,15 @@ class Sweep(job.JobTest):
         self.succeed(program(1, "sweep_cifar", "--run-name", run.name, "--resume"))
         self.assertEqual([(row["state"], row["note"]) for row in results(run)], [("stopped", "on request")] * 2)
         self.assertGreaterEqual(int(results(run)[0]["epoch"]), int(rows[0]["epoch"]))
+
+    @unittest.skipUnless(job.MPIEXEC, "no mpiexec")
+    def test_data_that_take_longer_than_the_deadline(self):
+        run = self.runs / "slow"
+        data = f"pipe:sleep 4; tar -cC {SAMPLE} ."
+        self.succeed(program(2, "sweep_cifar", "--run-name", run.name, *TINY, "--steps", "18", "--sweep", "depth=1,1",
+                             "--data", data), RG_DEADLINE_S="3")
+        self.assertEqual(states(run), ["finished"] * 2)
+        self.assertEqual(tested(run), 200)
 
     def test_experiment(self):
         table = self.folder / "table.csv"
