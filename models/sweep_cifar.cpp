@@ -73,9 +73,9 @@ void test_best(TrialsRun& run) {
     RG_CHECK(best, "sweep_cifar: expected a trial with a validation accuracy, got none of ", run.rows.size(), "; ",
              folder.path(), "/results.csv says why");
     const std::string path = folder.path() + "/" + best->folder;
-    const Json base = find_program(run.trials.program).check(run.trials.base);
-    const data::FetchOptions fetch{.cache = base.at("cache").as_string(), .retries = base.at("retries").as_int()};
-    const data::ImageSet set = data::load(base.at("data").as_string(), {.fetch = fetch}).test;
+    const Json options = find_program(run.trials.program).check(arguments_of(run.trials, best->settings));
+    const data::FetchOptions fetch{.cache = options.at("cache").as_string(), .retries = options.at("retries").as_int()};
+    const data::ImageSet set = data::load(options.at("data").as_string(), {.fetch = fetch}).test;
     const Score score = test(path + "/model.safetensors", set);
     const Confusion confusion(set, score.predictions);
     write_file_atomic(folder.path() + "/confusion.csv", confusion.csv());

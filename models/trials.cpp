@@ -180,12 +180,6 @@ private:
     size_t done_ = 0; // bytes
 };
 
-std::vector<std::string> arguments_of(const Trials& trials, const Settings& settings) {
-    std::vector<std::string> args = trials.base;
-    for (const std::string& arg : rg::arguments_of(settings)) args.push_back(arg);
-    return args;
-}
-
 /// As an earlier run in the folder has left them, if one has.
 std::vector<TrialRow> rows_of(const Trials& trials, const std::string& folder) {
     std::vector<TrialRow> rows(trials.table.size());
@@ -206,6 +200,12 @@ std::vector<Json> options_of(const Trials& trials) {
 }
 
 } // namespace
+
+std::vector<std::string> arguments_of(const Trials& trials, const Settings& settings) {
+    std::vector<std::string> args = trials.base;
+    for (const std::string& arg : arguments_of(settings)) args.push_back(arg);
+    return args;
+}
 
 std::string line_of(const TrialRow& row) {
     std::string line = cat("trial ", row.number, "  ", text_of(row.settings), "  ", row.state);

@@ -43,6 +43,9 @@ struct TrialsOptions {
     std::vector<std::string> resumed(const std::string& program, const std::vector<std::string>& typed) const;
 };
 
+/// Of the program, for the trial of these settings.
+std::vector<std::string> arguments_of(const Trials& trials, const Settings& settings);
+
 /// A trial as it stands, for people.
 std::string line_of(const TrialRow& row);
 

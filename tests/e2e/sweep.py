@@ -183,6 +183,20 @@ class Sweep(job.JobTest):
         self.assertEqual(states(run), ["finished"] * 2)
         self.assertEqual(tested(run), 200)
 
+    def test_data_of_the_best(self):
+        # The second alone ends an epoch in so many steps: it is the best.
+        images, image = (SAMPLE / "train.bin").read_bytes(), 3073
+        ship = [images[i:i + image] for i in range(0, len(images), image) if images[i] == 8]
+        for name, train, test in (("all", images, images[:30 * image]), ("ships", b"".join(ship), b"".join(ship[:7]))):
+            (self.folder / name).mkdir()
+            (self.folder / name / "train.bin").write_bytes(train)
+            (self.folder / name / "test.bin").write_bytes(test)
+        run = self.runs / "data"
+        self.succeed(program(1, "sweep_cifar", "--run-name", run.name, "--width", "4", "--depth", "1", "--batch-size",
+                             "10", "--steps", "18", "--sweep", "data=all,ships"))
+        self.assertEqual([row["state"] for row in results(run)], ["finished"] * 2)
+        self.assertEqual((json.loads((run / "best.json").read_text())["trial"], tested(run)), (2, 7))
+
     def test_experiment(self):
         table = self.folder / "table.csv"
         table.write_text('lr,augment\n0.05,"flip,translate"\n0.01,\n1e30,none\n')
