@@ -23,7 +23,9 @@ void declare(Options& o, ExperimentSettings& s) {
     o.group("Trials");
     o.add("program", &s.program, "the training program").metavar("NAME");
     o.add("table", &s.table, "CSV file: option names in the first line, a trial on each other one").metavar("FILE");
-    o.add("grid", &s.grid, "an option and its values, such as depth=1:4 or lr=0.01,0.05; several make all combinations")
+    o.add("grid", &s.grid,
+          "an option and its values, such as depth=1:4, lr=0.01,0.05 or 'drops=\"20,40\",30'; several make all "
+          "combinations")
         .metavar("NAME=VALUES");
     o.add("at-once", &s.at_once,
           "as many trials at a time as there are ranks for; off: one after the other, each on "

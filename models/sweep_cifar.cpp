@@ -34,8 +34,8 @@ const std::vector<std::string> kDefaults = {"--batch-size=128", "--lr=0.05", "--
 void declare(Options& o, SweepSettings& s) {
     o.group("Trials");
     o.add("sweep", &s.sweep,
-          "an option of train_cifar and its values, such as depth=1:4 or lr=0.01,0.05; several make "
-          "all combinations (none: depth=1:4)")
+          "an option of train_cifar and its values, such as depth=1:4, lr=0.01,0.05 or 'drops=\"20,40\",30'; several "
+          "make all combinations (none: depth=1:4)")
         .metavar("NAME=VALUES");
     s.trials.declare(o);
 }

@@ -34,26 +34,11 @@ void check_name(const std::string& option, const std::string& where) {
              " bytes, got ", option.size(), " (", where, ")");
 }
 
-std::vector<std::string> values_of(const std::string& text, const std::string& option) {
-    const std::vector<std::string> parts = split(text, ':');
-    if (parts.size() == 1) return split(text, ',');
-    int64_t from = 0, step = 1, to = 0;
-    RG_CHECK(parts.size() <= 3 && read_integer(parts[0], from) && read_integer(parts.back(), to) &&
-                 (parts.size() == 2 || read_integer(parts[1], step)) && step > 0 && from <= to,
-             "trials: expected FROM:TO or FROM:STEP:TO of ascending whole numbers, got ", option);
-    std::vector<std::string> values;
-    const uint64_t steps = (uint64_t(to) - uint64_t(from)) / uint64_t(step); // as unsigned: never beyond 64 bits
-    check_count(steps, option);
-    for (uint64_t i = 0; i <= steps; ++i)
-        values.push_back(std::to_string(int64_t(uint64_t(from) + i * uint64_t(step))));
-    return values;
-}
-
 std::vector<std::string> csv_fields(const std::string& line, const std::string& where) {
     std::vector<std::string> fields(1);
     bool quoted = false;
     for (size_t i = 0; i < line.size(); ++i) {
-        if (line[i] == '"') {
+        if (line[i] == '"' && (quoted || fields.back().empty())) { // one within a field is a letter like any other
             if (quoted && i + 1 < line.size() && line[i + 1] == '"')
                 fields.back() += line[i++];
             else
@@ -66,6 +51,25 @@ std::vector<std::string> csv_fields(const std::string& line, const std::string& 
     }
     RG_CHECK(!quoted, "trials: expected a closing quote (", where, ")");
     return fields;
+}
+
+/// Whole numbers from, to, or from, by, to; anything else with a colon in it is an address, a command, or a mistake
+/// that the option's own check tells.
+std::vector<std::string> values_of(const std::string& text, const std::string& option) {
+    std::vector<int64_t> numbers;
+    const std::vector<std::string> parts = split(text, ':');
+    for (const std::string& part : parts)
+        if (int64_t number; read_integer(part, number)) numbers.push_back(number);
+    if (parts.size() == 1 || numbers.size() < parts.size()) return csv_fields(text, option);
+    const int64_t from = numbers.front(), step = numbers.size() == 3 ? numbers[1] : 1, to = numbers.back();
+    RG_CHECK(numbers.size() <= 3 && step > 0 && from <= to,
+             "trials: expected FROM:TO or FROM:STEP:TO of ascending whole numbers, got ", option);
+    std::vector<std::string> values;
+    const uint64_t steps = (uint64_t(to) - uint64_t(from)) / uint64_t(step); // as unsigned: never beyond 64 bits
+    check_count(steps, option);
+    for (uint64_t i = 0; i <= steps; ++i)
+        values.push_back(std::to_string(int64_t(uint64_t(from) + i * uint64_t(step))));
+    return values;
 }
 
 std::string csv_field(const std::string& text) {

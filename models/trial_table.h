@@ -13,7 +13,8 @@ using Settings = std::vector<std::pair<std::string, std::string>>;
 inline constexpr size_t kMaxTrials = 100'000, kMaxOptionName = 100;
 
 /// All combinations of values, the first option changing slowest. Each text is "NAME=1:4" (whole numbers from, to; or
-/// FROM:STEP:TO) or "NAME=a,b,c". Error: another form, a name twice, more than kMaxTrials.
+/// FROM:STEP:TO) or "NAME=a,b,c", where a value with a comma is in quotes, as in CSV. Error: another form, a name
+/// twice, more than kMaxTrials.
 std::vector<Settings> trial_grid(const std::vector<std::string>& options);
 /// From CSV: names in its first line, one trial per line; an empty field leaves that option alone. `name` is for
 /// messages. Error: no trials, more than kMaxTrials, a name that is too long, a line that has not one field per name.

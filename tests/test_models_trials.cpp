@@ -17,8 +17,18 @@ TEST_SUITE("models") {
         CHECK(grid[1] == Settings{{"depth", "1"}, {"lr", "x"}});
         CHECK(grid[4] == Settings{{"depth", "5"}, {"lr", "0.01"}});
         CHECK(text_of(grid[4]) == "depth 5, lr 0.01");
-        for (const char* bad :
-             {"depth", "=1", "depth=", "depth=1:", "depth=3:1", "depth=1:0:3", "depth=1:2:3:4", "d=0.1:2"})
+        const auto values = [](const std::string& text) {
+            std::vector<std::string> all;
+            for (const Settings& trial : trial_grid({"x=" + text})) all.push_back(trial.at(0).second);
+            return all;
+        };
+        using List = std::vector<std::string>;
+        CHECK(values("-1:1") == List{"-1", "0", "1"});
+        CHECK(values("pipe:ssh host \"cat a\",s3://bucket/b") == List{"pipe:ssh host \"cat a\"", "s3://bucket/b"});
+        CHECK(values("\"flip,translate\",none") == List{"flip,translate", "none"});
+        CHECK(values("1:2,3") == List{"1:2", "3"}); // which no number is: its option says so
+        CHECK(values("0.1:2") == List{"0.1:2"});
+        for (const char* bad : {"depth", "=1", "depth=", "depth=3:1", "depth=1:0:3", "depth=1:2:3:4", "x=\"1,2"})
             CHECK(contains(error_of([&] { trial_grid({bad}); }), bad));
         CHECK(error_of([&] { trial_grid({"a=1", "a=2"}); }) == "trials: a is swept twice");
     }

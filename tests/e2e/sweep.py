@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import signal
+import tarfile
 import unittest
 
 import job
@@ -191,9 +192,11 @@ class Sweep(job.JobTest):
             (self.folder / name).mkdir()
             (self.folder / name / "train.bin").write_bytes(train)
             (self.folder / name / "test.bin").write_bytes(test)
+        with tarfile.open(self.folder / "ships.tar", "w") as tar:
+            tar.add(self.folder / "ships", "ships")
         run = self.runs / "data"
         self.succeed(program(1, "sweep_cifar", "--run-name", run.name, "--width", "4", "--depth", "1", "--batch-size",
-                             "10", "--steps", "18", "--sweep", "data=all,ships"))
+                             "10", "--steps", "18", "--sweep", "data=all,pipe:cat ships.tar"))
         self.assertEqual([row["state"] for row in results(run)], ["finished"] * 2)
         self.assertEqual((json.loads((run / "best.json").read_text())["trial"], tested(run)), (2, 7))
 
@@ -218,6 +221,7 @@ class Sweep(job.JobTest):
     def test_mistakes(self):
         self.refuse(program(1, "sweep_cifar", "--sweep", "dept=1:4"), "unknown option --dept", "--depth")
         self.refuse(program(1, "sweep_cifar", "--sweep", "depth=4:1"), "ascending", "depth=4:1")
+        self.refuse(program(1, "sweep_cifar", "--sweep", "depth=1:x"), "--depth", "an integer", '"1:x"')
         self.refuse(program(1, "sweep_cifar", "--epoch", "3"), "did you mean --epochs")
         self.refuse(program(1, "sweep_cifar", "--ranks-per-trial", "2"), "more than the 1 rank")
         self.refuse(program(1, "sweep_cifar", "--resume", "--run-name", "none"), "got no such folder")
