@@ -3,6 +3,7 @@
 // The table is a CSV file with option names in its first line, or all combinations of some values, or both: then every
 // line of the file with every combination. What a trial is, and what is shown and written, is in models/trials.h.
 #include "models/trials.h"
+#include "models/trials_board.h"
 #include "par/session.h"
 
 #include <algorithm>

@@ -34,21 +34,22 @@ std::string of(int64_t i, int64_t n) {
     return std::string(last.size() - std::min(last.size(), now.size()), ' ') + now + "/" + last;
 }
 
+} // namespace
+
 bool standard_output_is_terminal() {
     const char* kind = std::getenv("TERM");
     return ::isatty(STDOUT_FILENO) && kind && std::string_view(kind) != "dumb";
 }
 
-int terminal_columns() {
+ScreenSize screen_size() {
     winsize size{};
-    return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+    const bool known = ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 && size.ws_row > 0;
+    return known ? ScreenSize{size.ws_col, size.ws_row} : ScreenSize{80, 24};
 }
 
 double steady_seconds() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
-
-} // namespace
 
 std::string step_text(const StepStatus& status, double images_per_second, double seconds_left, int columns) {
     // In the order in which they matter: a narrow window shows the first few.
@@ -108,7 +109,7 @@ void Progress::step(const StepStatus& status) {
     const double rate = seconds_ > 0 ? images_ / seconds_ : 0;
     const double left = seconds_ / steps_ * double(status.steps - status.step);
     // One column stays free: a full line makes some terminals wrap.
-    out_ << '\r' << step_text(status, rate, left, (columns_ > 0 ? columns_ : terminal_columns()) - 1) << "\x1b[K"
+    out_ << '\r' << step_text(status, rate, left, (columns_ > 0 ? columns_ : screen_size().columns) - 1) << "\x1b[K"
          << std::flush;
     drawn_ = true;
 }

@@ -34,6 +34,15 @@ struct EpochStatus {
     std::vector<Extra> extras = {};
 };
 
+/// Whether standard output is one that can be redrawn, and how large it is now.
+bool standard_output_is_terminal();
+struct ScreenSize {
+    int columns = 0, lines = 0;
+};
+ScreenSize screen_size();
+/// Of a clock that is never set.
+double steady_seconds();
+
 class Progress {
 public:
     /// To standard output; live when that is a terminal.

@@ -1,37 +1,25 @@
-// A trial on the ranks that run it, and the board on which the controller shows all of them.
+// A trial on the ranks that run it, and the controller, which shows and records what becomes of all of them.
 #include "models/trials.h"
 
 #include "core/atomic_file.h"
 #include "models/data_parallel.h"
 #include "models/programs.h"
 #include "models/signals.h"
+#include "models/trials_board.h"
 
 #include <algorithm>
-#include <chrono>
 #include <csignal>
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <optional>
-#include <unistd.h>
 
 namespace fs = std::filesystem;
 
 namespace rg {
 namespace {
 
-constexpr double kRedrawSeconds = 0.1, kControlSeconds = 0.25;
-
-double seconds_now() {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-std::string percent(double fraction) {
-    char text[16];
-    std::snprintf(text, sizeof text, "%.2f %%", 100 * fraction);
-    return text;
-}
+constexpr double kControlSeconds = 0.25;
 
 /// Whether a line of metrics is of an epoch: step lines have a step as well, and there are others.
 bool is_epoch(const Json& line) { return line.find("epoch") && !line.find("step"); }
@@ -133,34 +121,6 @@ Json run_trial(par::TaskContext& task, const Json& args, const std::string& runs
     return Json::object().set("last", last_epoch(folder)).set("stopped", trial.stopped());
 }
 
-/// Every trial's state on one line of a terminal, or as lines in a pipe: where one begins, ends an epoch, and ends.
-class Board {
-public:
-    explicit Board(std::vector<TrialRow>& rows) : rows_(rows) {
-        const char* kind = std::getenv("TERM");
-        live_ = ::isatty(STDOUT_FILENO) && kind && std::string_view(kind) != "dumb";
-    }
-
-    void update(const TrialRow& row, bool event) {
-        if (!live_) {
-            if (event) std::cout << line_of(row) << std::endl;
-            return;
-        }
-        const double now = seconds_now();
-        if (!event && now - drawn_at_ < kRedrawSeconds) return;
-        drawn_at_ = now;
-        if (drawn_) std::cout << "\x1b[" << rows_.size() << "A";
-        for (const TrialRow& one : rows_) std::cout << "\r" << line_of(one) << "\x1b[K\n";
-        std::cout << std::flush;
-        drawn_ = true;
-    }
-
-private:
-    std::vector<TrialRow>& rows_;
-    bool live_ = false, drawn_ = false;
-    double drawn_at_ = 0;
-};
-
 /// The numbers in the lines "stop N" of a control file that were not there before.
 class Control {
 public:
@@ -207,24 +167,6 @@ std::vector<std::string> arguments_of(const Trials& trials, const Settings& sett
     return args;
 }
 
-std::string line_of(const TrialRow& row) {
-    std::string line = cat("trial ", row.number, "  ", text_of(row.settings), "  ", row.state);
-    if (row.state == "running" && !row.ranks.empty()) {
-        line += row.ranks.size() == 1 ? " on rank " : " on ranks ";
-        for (size_t i = 0; i < row.ranks.size(); ++i) line += cat(i ? "," : "", row.ranks[i]);
-    }
-    if (row.state == "running" && row.live.is_object()) {
-        if (const Json* epoch = row.live.find("epoch")) line += cat("  epoch ", epoch->as_int());
-        if (const Json* step = row.live.find("step")) line += cat("  step ", step->as_int());
-        for (const char* name : {"accuracy", "train_accuracy"})
-            if (const Json* value = row.live.find(name); value && value->is_number())
-                line += "  train acc " + percent(value->as_double());
-    }
-    if (row.accuracy() >= 0) line += "  acc " + percent(row.accuracy());
-    if (!row.note.empty()) line += "  (" + row.note + ")";
-    return line;
-}
-
 void TrialsOptions::declare(Options& o) {
     o.add("ranks-per-trial", &ranks_per_trial, "each trial runs on so many ranks").range(1, 1e6);
     o.add("stop-below", &rules.below, "stop trials whose accuracy on the set they are tested on is below, in percent")
@@ -264,7 +206,7 @@ namespace {
 void control_trials(par::TaskPool& pool, TrialsRun& run) {
     const Trials& trials = run.trials;
     std::vector<TrialRow>& rows = run.rows;
-    Board board(rows);
+    TrialsBoard board(rows);
     Control control(run.folder.path() + "/control");
     double looked = 0;
     bool interrupted = false;
@@ -286,7 +228,7 @@ void control_trials(par::TaskPool& pool, TrialsRun& run) {
         if (epoch) row.last = line;
         board.update(row, epoch);
         heed_signals();
-        if (const double now = seconds_now(); now - looked > kControlSeconds) {
+        if (const double now = steady_seconds(); now - looked > kControlSeconds) {
             looked = now;
             for (const int64_t number : control.read())
                 if (number >= 1 && number <= int64_t(rows.size())) pool.cancel(number);

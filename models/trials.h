@@ -46,9 +46,6 @@ struct TrialsOptions {
 /// Of the program, for the trial of these settings.
 std::vector<std::string> arguments_of(const Trials& trials, const Settings& settings);
 
-/// A trial as it stands, for people.
-std::string line_of(const TrialRow& row);
-
 /// The trials of a run, and its page, in `folder`.
 struct TrialsRun {
     TrialsRun(RunFolder& folder, const Trials& trials);

@@ -2,10 +2,12 @@
 
 #include "core/atomic_file.h"
 #include "models/trial_table.h"
+#include "models/trials_board.h"
 #include "models/trials_report.h"
 #include "temp_dir.h"
 
 #include <doctest/doctest.h>
+#include <sstream>
 
 using namespace rg;
 
@@ -87,6 +89,58 @@ TEST_SUITE("models") {
               "2,,2,finished,3,0.5,0.25,2,,trials/2\n");
         const std::string lines = read_file(folder / "results.jsonl");
         CHECK(Json::parse(lines.substr(0, lines.find('\n')), "first").at("note").as_string() == rows[0].note);
+    }
+
+    TEST_CASE("trials: in a pipe, a trial has a line when something happens, and every ten seconds within an epoch") {
+        std::vector<TrialRow> rows(2);
+        for (size_t i = 0; i < 2; ++i) rows[i].number = int64_t(i) + 1;
+        double now = 100;
+        std::ostringstream pipe;
+        TrialsBoard board(rows, pipe, false, {}, [&] { return now; });
+        const auto step = [&](size_t i, double seconds) {
+            pipe.str("");
+            now += seconds;
+            rows[i].live = Json::object().set("step", 7).set("epoch", 1).set("accuracy", 0.25);
+            board.update(rows[i], false);
+            return pipe.str();
+        };
+        rows[0].state = "running", rows[0].ranks = {1}, rows[0].settings = {{"lr", "0.1"}};
+        board.update(rows[0], true);
+        CHECK(pipe.str() == "trial 1  lr 0.1  running on rank 1\n");
+        CHECK(step(0, 9.9) == "");
+        CHECK(step(0, 0.2) == "trial 1  lr 0.1  running on rank 1  epoch 1  step 7  train acc 25.00 %\n");
+        CHECK(step(0, 9.9) == "");
+        CHECK(contains(step(1, 0), "trial 2"));
+        CHECK(step(1, 9.9) == "");
+    }
+
+    TEST_CASE("trials: on a terminal no line wraps, and what is drawn is drawn over") {
+        std::vector<TrialRow> rows(2);
+        for (size_t i = 0; i < 2; ++i) rows[i].number = int64_t(i) + 1;
+        rows[1].note = "two\nlines";
+        double now = 100;
+        std::ostringstream terminal;
+        const auto draw = [&](TrialsBoard& board, double seconds) {
+            terminal.str("");
+            now += seconds;
+            board.update(rows[0], false);
+            return terminal.str();
+        };
+        TrialsBoard board(rows, terminal, true, {25, 3}, [&] { return now; });
+        CHECK(draw(board, 0) == "\rtrial 1    queued\x1b[K\n\rtrial 2    queued  (two \x1b[K\n\x1b[J");
+        CHECK(draw(board, 0.05) == "");
+        rows[1].note = "caf\u00e9 au lait"; // the cut would fall into a character
+        CHECK(draw(board, 0.1) == "\x1b[2A\rtrial 1    queued\x1b[K\n\rtrial 2    queued  (caf\x1b[K\n\x1b[J");
+
+        rows.resize(6);
+        for (size_t i = 0; i < 6; ++i) rows[i].number = int64_t(i) + 1, rows[i].state = i < 2 ? "failed" : "running";
+        rows[5].state = "queued";
+        TrialsBoard full(rows, terminal, true, {60, 4}, [&] { return now; });
+        CHECK(draw(full, 1) == "\rtrial 3    running\x1b[K\n\rtrial 4    running\x1b[K\n"
+                               "\r6 trials: 3 running, 1 queued, 2 ended\x1b[K\n\x1b[J");
+        rows[2].state = rows[3].state = "finished";
+        CHECK(draw(full, 1) == "\x1b[3A\rtrial 5    running\x1b[K\n"
+                               "\r6 trials: 1 running, 1 queued, 4 ended\x1b[K\n\x1b[J");
     }
 
     TEST_CASE("trials: the best is the first of the highest accuracy that has not failed") {
