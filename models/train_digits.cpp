@@ -130,6 +130,7 @@ int train(TrainingRun& run, Settings& s, Options& options, par::Group& group, Tr
             });
             run.report("confusion", report_confusion(data.test, score.predictions));
             run.end_epoch(at, score);
+            stop = !group.all(!run.asked_to_stop(), "go on");
         }
         run.save_model(parameters);
         run.save_checkpoint(at, parameters, optimizer);

@@ -215,6 +215,7 @@ Result train(TrainingRun& run, Settings& s, Options& options, par::Group& group,
             const Score score = test();
             run.report("confusion", report_confusion(data.test, score.predictions));
             run.end_epoch(at, score, {{"test_angle_rmse", "test angle rmse %.2f deg", result.rmse}});
+            result.stopped = !group.all(!run.asked_to_stop(), "go on");
         }
         run.save_model(parameters);
         run.save_checkpoint(at, parameters, adam);
@@ -257,6 +258,8 @@ std::string chart(const Json& bars) {
 }
 
 int compare(Settings& s, Options& options, par::Group& group, Trial& trial) {
+    RG_CHECK(trial.alone(), "train_digits_angles: expected one training in a trial, got --compare, which is two; ",
+             "make trials of --accelerate true and false");
     RG_CHECK(!s.run.resume, "train_digits_angles: --compare trains from the start and --resume goes on; give one");
     const std::string name = s.run.name;
     const int64_t batch_size = s.batch_size; // train() may change it

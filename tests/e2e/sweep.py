@@ -218,6 +218,30 @@ class Sweep(job.JobTest):
             again = self.succeed(program(ranks, "experiment", "--run-name", run.name, "--resume"))
             self.assertEqual(again.count("done before"), 4 * 2, again)  # as it goes, and in the end
 
+    def test_experiment_of_digits(self):
+        for name, angles in (("train_digits", []), ("train_digits_angles", ["test_angle_rmse"])):
+            digits = ["--program", name, "--data", "digits", "--epochs", "2", "--batch-size", "16"]
+            if not angles:
+                self.succeed([str(job.BUILD / "make_digits"), "digits", "--per-class", "20"])
+            for ranks in job.rank_counts(1, 2):
+                run = self.runs / f"{name}-{ranks}"
+                self.succeed(program(ranks, "experiment", "--run-name", run.name, *digits, "--grid",
+                                     "accelerate=true,false", "--grid", "lr=0.01,1e30"))
+                self.assertEqual(states(run), ["finished", "failed"] * 2)
+                for row in results(run)[::2]:
+                    for metric in ("test_accuracy", "train_loss", *angles):
+                        self.assertGreaterEqual(float(row[metric]), 0)
+                self.assertEqual(len(job.step_lines(run / "trials" / "1")), 2 * (180 // 16))
+            # A rule is heeded at the end of the epoch, before another step.
+            run = self.runs / f"{name}-target"
+            self.succeed(program(1, "experiment", "--run-name", run.name, *digits, "--epochs", "50", "--grid", "lr=0.01",
+                                 "--stop-below", "100", "--stop-below-after", "2"))
+            self.assertEqual(states(run), ["stopped"])
+            self.assertEqual(len(job.step_lines(run / "trials" / "1")), 2 * (180 // 16))
+        run = self.runs / "compare"
+        self.succeed(program(1, "experiment", "--run-name", run.name, *digits, "--compare", "--grid", "seed=1"))
+        self.assertIn("got --compare", results(run)[0]["note"])
+
     def test_mistakes(self):
         self.refuse(program(1, "sweep_cifar", "--sweep", "dept=1:4"), "unknown option --dept", "--depth")
         self.refuse(program(1, "sweep_cifar", "--sweep", "depth=4:1"), "ascending", "depth=4:1")
