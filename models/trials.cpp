@@ -271,18 +271,29 @@ void control_trials(par::TaskPool& pool, TrialsRun& run) {
     write(stop_requested() ? "stopped" : "done");
 }
 
+/// A new run, or the one to go on with. That has the same trials, or more behind them: a table may have been edited,
+/// but a trial that has begun with other settings does not go on with these.
 RunFolder open_folder(const std::string& program, const TrialsOptions& s, const std::vector<std::string>& typed,
-                      int ranks, const Options& options) {
+                      int ranks, const Options& options, const std::vector<Settings>& table) {
     RunFolder folder =
         s.resume ? RunFolder::open(s.runs, program, s.run_name) : RunFolder::create(s.runs, program, s.run_name);
     folder.lock();
-    if (!s.resume)
-        folder.write_config(Json::object()
-                                .set("program", program)
-                                .set("version", RG_VERSION)
-                                .set("ranks", ranks)
-                                .set("arguments", Json(Json::Array(typed.begin(), typed.end())))
-                                .set("options", options.to_json()));
+    Json config = s.resume ? Json::parse(read_file(folder.config_path()), folder.config_path())
+                           : Json::object()
+                                 .set("program", program)
+                                 .set("version", RG_VERSION)
+                                 .set("ranks", ranks)
+                                 .set("arguments", Json(Json::Array(typed.begin(), typed.end())))
+                                 .set("options", options.to_json())
+                                 .set("trials", Json::array());
+    Json trials = Json::array();
+    for (const Settings& settings : table) trials.push(text_of(settings));
+    const Json::Array &before = config.at("trials").as_array(), &now = trials.as_array();
+    for (size_t i = 0; i < before.size(); ++i)
+        RG_CHECK(i < now.size() && now[i] == before[i], program, ": --resume: expected trial ", i + 1, " as it was in ",
+                 folder.path(), ", ", before[i].as_string(), "; got ", i < now.size() ? now[i].as_string() : "none",
+                 "; others may follow the old ones, or begin a new run");
+    folder.write_config(config.set("trials", trials));
     return folder;
 }
 
@@ -296,8 +307,10 @@ int run_trials(par::Group& group, const std::string& program, const TrialsOption
     options_of(trials); // which checks all
     install_stop_signals();
 
+    // Whoever still opens a folder to resume would take the file that is written there for a leftover.
+    group.barrier("start");
     std::optional<RunFolder> folder; // rank 0 alone has one
-    if (group.rank() == 0) folder.emplace(open_folder(program, settings, typed, group.size(), options));
+    if (group.rank() == 0) folder.emplace(open_folder(program, settings, typed, group.size(), options, trials.table));
     const std::string runs = group.allgather(folder ? folder->path() + "/trials" : "", "folder").front();
     const par::TaskTable tasks{
         {"trial", [&](par::TaskContext& task, const Json& args) { return run_trial(task, args, runs, trials.rules); }}};

@@ -217,6 +217,16 @@ class Sweep(job.JobTest):
             # Again: the failed ones alone.
             again = self.succeed(program(ranks, "experiment", "--run-name", run.name, "--resume"))
             self.assertEqual(again.count("done before"), 4 * 2, again)  # as it goes, and in the end
+        # A table may grow. One that was edited is another experiment.
+        run = ["--run-name", "table", "--table", str(table)]
+        table.write_text("lr\n0.05\n")
+        self.succeed(program(1, "experiment", *run, *TINY, "--steps", "1"))
+        table.write_text("lr\n0.05\n0.01\n")
+        self.succeed(program(1, "experiment", *run, "--resume"))
+        self.assertEqual(states(self.runs / "table"), ["finished"] * 2)
+        for rows, got in (("0.05\n0.02\n", "lr 0.02"), ("0.05\n", "got none")):
+            table.write_text("lr\n" + rows)
+            self.refuse(program(1, "experiment", *run, "--resume"), "trial 2", "lr 0.01", got)
 
     def test_experiment_of_digits(self):
         for name, angles in (("train_digits", []), ("train_digits_angles", ["test_angle_rmse"])):
