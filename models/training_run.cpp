@@ -105,6 +105,7 @@ Verdict TrainingRun::judge(Position& at, double loss, const Tensor& found) {
 void TrainingRun::step(Position& at, const Step& step) {
     const double images = double(step.images);
     ++at.step, ++at.batch;
+    untested_ = at.epoch > 1;
     if (!skipped_) {
         at.loss_sum += step.loss * images;
         at.correct += step.correct;
@@ -138,6 +139,7 @@ void TrainingRun::end_epoch(Position& at, const Score& test, std::vector<EpochSt
                              tested,
                              std::move(extras)};
     at = {at.epoch + 1, 0, at.step};
+    untested_ = false;
     if (!folder_) return;
     Json line = Json::object()
                     .set("epoch", status.epoch)
@@ -164,6 +166,7 @@ bool TrainingRun::due(const Position& at) const {
 }
 
 void TrainingRun::save_model(const Parameters& parameters) {
+    if (untested_ && !trial_.alone()) return;
     guard_->check_values();
     std::vector<NamedTensor> tensors;
     if (folder_) tensors = state_dict(parameters);

@@ -94,7 +94,8 @@ public:
     /// Whether a checkpoint is due between the ends of epochs.
     bool due(const Position& at) const;
 
-    /// Error, before anything is written, if a value is not finite.
+    /// Error, before anything is written, if a value is not finite. Trials are compared by the accuracy of their last
+    /// epoch: the model of one that is stopped on the way to the next stays that of the epoch.
     void save_model(const Parameters& parameters);
     void save_checkpoint(const Position& at, const Parameters& parameters, const OptimizerState& optimizer);
     /// What the page of the run (report.html) shows beside the metrics; see report.h. After begin().
@@ -120,8 +121,9 @@ private:
     std::optional<EventFile> events_;
     std::optional<Progress> progress_;
     std::optional<NanGuard> guard_;
-    bool skipped_ = false; // the step that is judged last
-    bool asked_ = false;   // to stop, by the trial or by a file in the folder
+    bool skipped_ = false;  // the step that is judged last
+    bool untested_ = false; // the network has had steps since it was tested last
+    bool asked_ = false;    // to stop, by the trial or by a file in the folder
     Length length_;
     Metadata classes_;
     Clock::time_point epoch_begin_, last_step_; // testing and saving are no part of the time of an epoch

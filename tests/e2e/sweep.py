@@ -200,6 +200,15 @@ class Sweep(job.JobTest):
         self.assertEqual([row["state"] for row in results(run)], ["finished"] * 2)
         self.assertEqual((json.loads((run / "best.json").read_text())["trial"], tested(run)), (2, 7))
 
+    def test_model_goes_with_the_accuracy(self):
+        # 18 steps are an epoch. Whatever a trial does behind it, the model is the one whose accuracy is known.
+        run = self.runs / "model"
+        self.succeed(program(1, "sweep_cifar", "--run-name", run.name, *TINY, "--sweep", "steps=17:20", "--depth", "1"))
+        short, whole, *longer = [(run / "trials" / str(i) / "model.safetensors").read_bytes() for i in (1, 2, 3, 4)]
+        self.assertEqual(longer, [whole] * 2)
+        self.assertNotEqual(short, whole)
+        self.assertEqual([row["epoch"] for row in results(run)], ["", "1", "1", "1"])
+
     def test_experiment(self):
         table = self.folder / "table.csv"
         table.write_text('lr,augment\n0.05,"flip,translate"\n0.01,\n1e30,none\n')
