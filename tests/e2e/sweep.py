@@ -68,6 +68,16 @@ class Sweep(job.JobTest):
                                  "--quiet"])
             self.assertIn(f"({right} of 200)", seen)
 
+    @unittest.skipIf(any(sign in (job.BUILD / "sweep_cifar").read_bytes() for sign in (b"__asan_init", b"__tsan_init")),
+                     "sanitizers need all addresses")
+    def test_trial_without_memory_is_a_row(self):
+        run = self.runs / "memory"
+        self.succeed(["sh", "-c", 'ulimit -v 3000000 && exec "$@"', "sh", *program(
+            1, "sweep_cifar", "--run-name", run.name, "--depth", "1", "--threads", "1", "--batch-size", "50", "--steps",
+            "18", "--sweep", "width=4,3000,5")])
+        self.assertEqual(states(run), ["finished", "failed", "finished"])
+        self.assertRegex(results(run)[1]["note"], "memory: [0-9]+ bytes are not available")
+
     def test_stop_rules(self):
         run = self.runs / "rules"
         self.succeed(program(1, "sweep_cifar", "--run-name", run.name, *TINY, "--epochs", "3", "--depth", "1",
@@ -123,8 +133,8 @@ class Sweep(job.JobTest):
     def test_resumed_where_it_had_ended(self):
         start = self.train(1, "start", *job.TINY, "--steps", "0") / "model.safetensors"
         run = self.runs / "ended"
-        self.succeed(program(1, "sweep_cifar", "--run-name", run.name, *TINY, "--epochs", "2", "--depth", "1", "--sweep",
-                             "lr=0.05,0.01", "--init", str(start)))
+        self.succeed(program(1, "sweep_cifar", "--run-name", run.name, *TINY, "--epochs", "2", "--depth", "1",
+                             "--sweep", "lr=0.05,0.01", "--init", str(start)))
         ended, best = metrics(run), (run / "best.json").read_bytes()
         self.assertEqual([row["epoch"] for row in ended], ["2", "2"])
 
@@ -253,8 +263,8 @@ class Sweep(job.JobTest):
                 self.assertEqual(len(job.step_lines(run / "trials" / "1")), 2 * (180 // 16))
             # A rule is heeded at the end of the epoch, before another step.
             run = self.runs / f"{name}-target"
-            self.succeed(program(1, "experiment", "--run-name", run.name, *digits, "--epochs", "50", "--grid", "lr=0.01",
-                                 "--stop-below", "100", "--stop-below-after", "2"))
+            self.succeed(program(1, "experiment", "--run-name", run.name, *digits, "--epochs", "50", "--grid",
+                                 "lr=0.01", "--stop-below", "100", "--stop-below-after", "2"))
             self.assertEqual(states(run), ["stopped"])
             self.assertEqual(len(job.step_lines(run / "trials" / "1")), 2 * (180 // 16))
         run = self.runs / "compare"
