@@ -199,11 +199,12 @@ Options::Entry& Options::add(const std::string& name, std::vector<std::string>* 
 }
 
 void Options::positional(const std::string& metavar, std::vector<std::string>* values, const std::string& text,
-                         size_t least) {
+                         size_t least, size_t most) {
     positional_metavar_ = metavar;
     positional_ = values;
     positional_text_ = text;
     positional_least_ = least;
+    positional_most_ = most;
 }
 
 Options::Entry* Options::find(const std::string& name) {
@@ -282,15 +283,18 @@ bool Options::parse(const std::vector<std::string>& args) {
                  " --help lists them");
         positional_->push_back(args[i++]);
     }
-    RG_CHECK(!positional_ || positional_->size() >= positional_least_, program_, ": expected ",
-             positional_least_ == 1 ? "at least one " : cat("at least ", positional_least_, " "), positional_metavar_,
-             ", got ", positional_ ? positional_->size() : 0, "; see ", program_, " --help");
+    const size_t count = positional_ ? positional_->size() : 0;
+    const bool few = count < positional_least_;
+    RG_CHECK(!few && count <= positional_most_, program_, ": expected at ", few ? "least " : "most ",
+             few ? positional_least_ : positional_most_, " ", positional_metavar_, ", got ", count, "; see ", program_,
+             " --help");
     return true;
 }
 
 std::string Options::help() const {
     std::string out = cat(program_, ": ", summary_, "\n\nUsage: ", program_, " [options]");
-    if (positional_) out += cat(" ", positional_metavar_, positional_least_ > 1 ? " ..." : "...");
+    if (positional_)
+        out += cat(" ", positional_metavar_, positional_least_ > 1 ? " ..." : positional_most_ > 1 ? "..." : "");
     out += "\n";
     if (positional_) {
         out += "\n";

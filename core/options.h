@@ -67,9 +67,9 @@ public:
     Entry& add(const std::string& name, E* value, const std::vector<std::pair<std::string, E>>& names,
                const std::string& text);
 
-    /// Arguments without a name, in order; at least `least` of them. Without this any such argument is an error.
+    /// Arguments without a name, in order, `least` to `most` of them. Without this any such argument is an error.
     void positional(const std::string& metavar, std::vector<std::string>* values, const std::string& text,
-                    size_t least = 0);
+                    size_t least = 0, size_t most = std::numeric_limits<size_t>::max());
 
     /// Unknown options, with the values after them, are not errors but collected here, as they are: for another
     /// program. `text` says so in --help.
@@ -107,7 +107,7 @@ private:
     std::string positional_metavar_, positional_text_, passed_on_text_;
     std::vector<std::string>* positional_ = nullptr;
     std::vector<std::string>* passed_on_ = nullptr;
-    size_t positional_least_ = 0;
+    size_t positional_least_ = 0, positional_most_ = 0;
 };
 
 template <class E>

@@ -107,11 +107,15 @@ TEST_SUITE("core") {
     TEST_CASE("options: arguments without a name, when declared") {
         Program p;
         p.o.positional("FILE", &p.files, "what to look at", 1);
-        CHECK(contains(error_of([&] { p.parse({"--epochs", "1"}); }), "train: expected at least one FILE, got 0"));
+        CHECK(contains(error_of([&] { p.parse({"--epochs", "1"}); }), "train: expected at least 1 FILE, got 0"));
         CHECK(p.parse({"a", "--epochs", "2", "b", "-"}));
         CHECK(p.files == std::vector<std::string>{"a", "b", "-"});
         CHECK(p.epochs == 2);
         CHECK(contains(p.o.help(), "Usage: train [options] FILE..."));
+        Program one;
+        one.o.positional("DIR", &one.files, "where to", 1, 1);
+        CHECK(contains(one.o.help(), "Usage: train [options] DIR\n"));
+        CHECK(contains(error_of([&] { one.parse({"a", "b"}); }), "train: expected at most 1 DIR, got 2"));
     }
 
     TEST_CASE("options: help names all, in groups, within the width") {

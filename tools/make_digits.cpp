@@ -10,14 +10,14 @@ int main(int argc, char** argv) {
         std::vector<std::string> dir;
         int64_t per_class = 1000, seed = 0;
         rg::Options options("make_digits", "draws grey digits of 28 x 28, each turned by a known angle");
-        options.positional("DIR", &dir, "folder to make: 0/ to 9/ with PNGs, and angles.csv (file,angle in degrees)");
+        options.positional("DIR", &dir, "folder to make: 0/ to 9/ with PNGs, and angles.csv (file,angle in degrees)", 1,
+                           1);
         options.add("per-class", &per_class, "images of each digit").range(1, 100000);
         options.add("seed", &seed, "of everything that is random").at_least(0);
         if (!options.parse(count, arguments)) {
             std::cout << options.help();
             return 0;
         }
-        RG_CHECK(dir.size() == 1, "make_digits: expected one folder, got ", dir.size(), "; --help tells more");
         const rg::data::ImageSet set = rg::data::draw_digits(per_class, uint64_t(seed));
         rg::data::write_digits(dir[0], set);
         std::cout << set.count << " images in " << dir[0] << "\n";
