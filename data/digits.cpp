@@ -178,15 +178,4 @@ void write_digits(const std::string& dir, const ImageSet& set) try {
     fail("digits: cannot write ", error.path1().string(), ": ", error.code().message());
 }
 
-TrainTest load_digits(const std::string& path, uint64_t seed) {
-    constexpr double kTestPart = 0.1;
-    TrainTest sets = path.empty() ? split_sets(draw_digits(1000, 0), kTestPart, seed, "drawn digits")
-                                  : load(path, {.channels = 1, .test_part = kTestPart, .seed = seed});
-    const ImageSet& train = sets.train;
-    RG_CHECK(train.height == kDigitSide && train.width == kDigitSide && train.channels == 1,
-             "digits: expected grey images of 28 x 28, got ", train.height, " x ", train.width, " x ", train.channels,
-             " in ", sets.source);
-    return sets;
-}
-
 } // namespace rg::data

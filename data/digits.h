@@ -22,10 +22,6 @@ ImageSet draw_digits(int64_t per_class, uint64_t seed);
 /// reads back is the set. Error: DIR exists and is not empty; a file cannot be written.
 void write_digits(const std::string& dir, const ImageSet& set);
 
-/// What the digit programs train on: the data at `path` in grey, or the drawn set of 10,000 if it is empty. Folders
-/// without train/ and test/, and the drawn set, give a tenth of each class for testing, chosen at random by seed.
-/// Error: images of another size than 28 x 28, or what load() says.
-TrainTest load_digits(const std::string& path, uint64_t seed);
 /// Of the images that MNIST trains on; the drawn ones are close to it.
 constexpr Normalise kDigits{{0.1307f, 0, 0, 0}, {0.3081f, 1, 1, 1}};
 

@@ -5,9 +5,8 @@
 
 namespace rg {
 
-void DigitsOptions::declare_data(Options& o, const std::string& kinds) {
-    o.group("Data");
-    o.add("data", &data, "folder of " + kinds + ", 28 x 28; none: drawn digits").metavar("DIR");
+void DigitsOptions::declare_data(Options& o, const std::string& folder, const std::string& shards) {
+    data.declare(o, folder + ", 28 x 28", shards, "drawn digits");
     o.add("batch-size", &batch_size, "images per step, over all ranks; on GPUs, if not given, times their number")
         .range(1, 1e6);
     o.add("shuffle", &shuffle, "a new order every epoch, or file order").one_of({"epoch", "never"});
@@ -24,6 +23,21 @@ void DigitsOptions::declare_training(Options& o) {
     o.add("schedule", &schedule, {{"constant", ScheduleKind::constant}, {"cosine", ScheduleKind::cosine}},
           "learning rate over the training");
     o.add("l2", &l2, "weight decay, on all parameters").at_least(0);
+}
+
+data::TrainTest DigitsOptions::load(par::Group& group, const std::function<void()>& pulse) const {
+    constexpr double kTestPart = 0.1;
+    const uint64_t split = uint64_t(seed);
+    data::TrainTest sets =
+        data.path.empty()
+            ? data::split_sets(data::draw_digits(1000, 0), kTestPart, split, "drawn digits")
+            : load_data(group, data.path, {.channels = 1, .test_part = kTestPart, .seed = split, .fetch = data.fetch()},
+                        pulse);
+    const data::ImageSet& train = sets.train;
+    RG_CHECK(train.height == data::kDigitSide && train.width == data::kDigitSide && train.channels == 1,
+             "digits: expected grey images of 28 x 28, got ", train.height, " x ", train.width, " x ", train.channels,
+             " in ", sets.source);
+    return sets;
 }
 
 data::LoaderOptions DigitsOptions::loader(const Workers& workers) const {

@@ -3,22 +3,28 @@
 
 #include "core/schedule.h"
 #include "data/loader.h"
+#include "models/load_data.h"
 #include "models/machine.h"
 #include "models/training_run.h"
 
 namespace rg {
 
 struct DigitsOptions {
-    std::string data, augment = "translate", shuffle = "epoch";
+    DataOptions data;
+    std::string augment = "translate", shuffle = "epoch";
     int64_t batch_size = 128, epochs = 20, steps = -1, seed = 0;
     double lr = 0, l2 = 0;
     ScheduleKind schedule = ScheduleKind::cosine;
     MachineOptions machine;
     RunOptions run;
 
-    void declare_data(Options& options, const std::string& kinds);
+    void declare_data(Options& options, const std::string& folder, const std::string& shards);
     void declare_training(Options& options);
 
+    /// Grey images of --data, or 10,000 drawn ones. Where there is no test set, it is a tenth of each class, chosen at
+    /// random by --seed. Collective; `pulse` as in load_data(). Errors: images of another size than 28 x 28, or what
+    /// load_data() says.
+    data::TrainTest load(par::Group& group, const std::function<void()>& pulse = {}) const;
     /// Of training; the seed, and what the images are normalised with, for all else.
     data::LoaderOptions loader(const Workers& workers) const;
     /// Error: less than a mini-batch.

@@ -56,6 +56,15 @@ std::vector<data::Shard> find_shards(par::Group& group, const std::string& path,
 
 } // namespace
 
+void DataOptions::declare(Options& o, const std::string& folder, const std::string& shards, const std::string& none) {
+    o.group("Data");
+    o.add("data", &path,
+          cat("folder of ", folder, "; s3://bucket/prefix or pipe:COMMAND for shards of ", shards, "; none: ", none))
+        .metavar("DIR");
+    o.add("cache", &cache, "keep what s3: and pipe: bring here, and take it from here").metavar("DIR");
+    o.add("retries", &retries, "of a command of s3: or pipe: that fails; after 0.5 s, 1 s, 2 s, ...").range(0, 20);
+}
+
 data::TrainTest load_data(par::Group& group, const std::string& path, const data::LoadOptions& options,
                           const std::function<void()>& pulse) {
     if (group.size() == 1 || !data::is_remote(path)) {

@@ -6,12 +6,22 @@
 // most n shards.
 #pragma once
 
+#include "core/options.h"
 #include "data/dataset.h"
 #include "par/group.h"
 
 #include <functional>
 
 namespace rg {
+
+/// The options of every training program that say where its images come from.
+struct DataOptions {
+    std::string path, cache;
+    int64_t retries = 4;
+    /// `folder`: what one may hold; `shards`: what s3: and pipe: may bring; `none`: what there is without a path.
+    void declare(Options& options, const std::string& folder, const std::string& shards, const std::string& none);
+    data::FetchOptions fetch() const { return {.cache = cache, .retries = retries}; }
+};
 
 /// data::load() on all ranks of a group. Collective. A failure of one rank is an Error on all. `pulse`: called while it
 /// takes, as in while_meeting().

@@ -26,8 +26,9 @@ using namespace rg;
 namespace {
 
 struct Settings {
-    std::string data, cache, drops = "45", augment = "flip,translate", shuffle = "epoch", partial = "discard";
-    int64_t epochs = 50, batch_size = 256, width = 32, depth = 4, seed = 0, translate = 4, steps = -1, retries = 4;
+    DataOptions data;
+    std::string drops = "45", augment = "flip,translate", shuffle = "epoch", partial = "discard";
+    int64_t epochs = 50, batch_size = 256, width = 32, depth = 4, seed = 0, translate = 4, steps = -1;
     double validation = 0, lr = 0, momentum = 0.9, l2 = 1e-10, drop_factor = 0.1, lr_floor = 0, lr_peak = 0.3,
            smoothing = 0;
     bool nesterov = false, sync_bn = false, profile = false, plan_dump = false;
@@ -39,13 +40,7 @@ struct Settings {
 };
 
 void declare(Options& o, Settings& s) {
-    o.group("Data");
-    o.add("data", &s.data,
-          "folder of CIFAR binary files, or of PNG class folders; s3://bucket/prefix or pipe:COMMAND for shards of "
-          "them; none: the embedded sample")
-        .metavar("DIR");
-    o.add("cache", &s.cache, "keep what s3: and pipe: bring here, and take it from here").metavar("DIR");
-    o.add("retries", &s.retries, "of a command of s3: or pipe: that fails; after 0.5 s, 1 s, 2 s, ...").range(0, 20);
+    s.data.declare(o, "CIFAR binary files, or of PNG class folders", "them", "the embedded sample");
     o.add("batch-size", &s.batch_size, "images per step, over all ranks (the sample: 50 if not given)").range(1, 1e6);
     o.add("validation", &s.validation, "part of the training images to test on instead, of each class by --seed")
         .range(0, 0.9);
@@ -82,7 +77,7 @@ void declare(Options& o, Settings& s) {
 
 /// Defaults that depend on other options.
 void complete(Settings& s, const Options& options) {
-    const bool small = s.data.empty() && !s.run.resume; // a resumed run has what it had
+    const bool small = s.data.path.empty() && !s.run.resume; // a resumed run has what it had
     if (small && !options.given("batch-size")) s.batch_size = 50;
     if (small && !options.given("epochs")) s.epochs = 10;
     if (small && !options.given("drops")) s.drops = "8";
@@ -107,11 +102,11 @@ int train(TrainingRun& run, Settings& s, Options& options, par::Group& group, Tr
     Machine machine(s.machine, options, group);
     // A mini-batch grows with the GPUs that work on it, and the learning rate with the mini-batch.
     const Workers& workers = machine.workers();
-    if (workers.gpus && !options.given("batch-size") && !s.data.empty() && !run.resumed()) s.batch_size *= workers.gpus;
+    if (workers.gpus && !options.given("batch-size") && !s.data.path.empty() && !run.resumed())
+        s.batch_size *= workers.gpus;
     complete(s, options);
 
-    data::TrainTest data =
-        load_data(group, s.data, {.fetch = {.cache = s.cache, .retries = s.retries}}, [&] { trial.pulse(); });
+    data::TrainTest data = load_data(group, s.data.path, {.fetch = s.data.fetch()}, [&] { trial.pulse(); });
     RG_CHECK(data.train.height == 32 && data.train.width == 32 && data.train.channels == 3,
              "train_cifar: expected images of 32 x 32 x 3, got ", data.train.height, " x ", data.train.width, " x ",
              data.train.channels, " in ", data.source);

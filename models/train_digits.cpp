@@ -27,7 +27,7 @@ struct Settings : DigitsOptions {
     Settings() { l2 = 1e-4; }
 
     void declare(Options& o) {
-        declare_data(o, "MNIST's files, or of class folders of PNGs");
+        declare_data(o, "MNIST's files, or of class folders of PNGs", "the latter");
         declare_training(o);
         o.add("momentum", &momentum, "of SGD").range(0, 1);
         machine.declare(o);
@@ -41,9 +41,7 @@ int train(TrainingRun& run, Settings& s, Options& options, par::Group& group, Tr
     if (workers.gpus && !options.given("batch-size") && !run.resumed()) s.batch_size *= workers.gpus;
     if (s.lr == 0) s.lr = 0.01 * double(s.batch_size) / 128;
 
-    data::TrainTest data;
-    const auto load = [&] { data = data::load_digits(s.data, uint64_t(s.seed)); };
-    while_meeting(group, "data", load, [&] { trial.pulse(); });
+    const data::TrainTest data = s.load(group, [&] { trial.pulse(); });
     verify_same_data(group, data.train, "training set");
     verify_same_data(group, data.test, "test set");
     data::Loader loader(data.train, s.loader(workers));

@@ -30,7 +30,7 @@ struct Settings : DigitsOptions {
     Settings() { batch_size = 32; }
 
     void declare(Options& o) {
-        declare_data(o, "class folders of PNGs, with angles.csv");
+        declare_data(o, "class folders of PNGs, with angles.csv", "such folders");
         declare_training(o);
         machine.declare(o);
         o.add("compare", &compare, "train and test op by op, then once more accelerated, and compare the times");
@@ -92,9 +92,7 @@ Result train(TrainingRun& run, Settings& s, Options& options, par::Group& group,
     if (workers.gpus && !options.given("batch-size") && !run.resumed()) s.batch_size *= workers.gpus;
     if (s.lr == 0) s.lr = 0.002 * std::sqrt(double(s.batch_size) / 32);
 
-    data::TrainTest data;
-    const auto load = [&] { data = data::load_digits(s.data, uint64_t(s.seed)); };
-    while_meeting(group, "data", load, [&] { trial.pulse(); });
+    data::TrainTest data = s.load(group, [&] { trial.pulse(); });
     for (data::ImageSet* set : {&data.train, &data.test}) {
         RG_CHECK(!set->targets.empty(), "train_digits_angles: expected images with angles (angles.csv), got ",
                  data.source);

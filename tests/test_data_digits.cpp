@@ -4,6 +4,8 @@
 #include "data/image_folder.h"
 #include "data/loader.h"
 #include "data/png.h"
+#include "models/digits_options.h"
+#include "par/thread_link.h"
 #include "tests/temp_dir.h"
 
 #include <algorithm>
@@ -14,6 +16,18 @@
 
 namespace rg::data {
 namespace {
+
+/// What the digit programs train on.
+TrainTest digits_at(const std::string& path, int64_t seed) {
+    DigitsOptions options;
+    options.data.path = path, options.seed = seed;
+    TrainTest sets;
+    par::run_threads(1, [&](par::Link& link) {
+        par::Group group(link);
+        sets = options.load(group);
+    });
+    return sets;
+}
 
 /// Degrees from upright, counter-clockwise, of the long axis of the ink.
 double axis(std::span<const uint8_t> image) {
@@ -101,17 +115,17 @@ TEST_SUITE("data") {
         CHECK(contains(error_of([&] { write_digits(dir / "set", set); }), "new or empty"));
 
         // The part for testing: a tenth of each class (of 12: 1), another one for another seed.
-        const TrainTest a = load_digits(dir / "set", 3), again = load_digits(dir / "set", 3);
+        const TrainTest a = digits_at(dir / "set", 3), again = digits_at(dir / "set", 3);
         CHECK(count_per_label(a.test) == std::vector<int64_t>(10, 1));
         CHECK(count_per_label(a.train) == std::vector<int64_t>(10, 11));
         CHECK(a.test.pixels == again.test.pixels);
         CHECK(a.train.targets == again.train.targets);
-        CHECK(load_digits(dir / "set", 4).test.pixels != a.test.pixels);
+        CHECK(digits_at(dir / "set", 4).test.pixels != a.test.pixels);
         CHECK(contains(a.source, "110 + 10 images 28x28x1"));
         std::filesystem::create_directories(dir / "wide/0");
         write_png(dir / "wide/0/a.png", 29, 28, 1, std::vector<uint8_t>(29 * 28));
         write_png(dir / "wide/0/b.png", 29, 28, 1, std::vector<uint8_t>(29 * 28));
-        CHECK(contains(error_of([&] { load_digits(dir / "wide", 0); }), "28 x 28, got 28 x 29"));
+        CHECK(contains(error_of([&] { digits_at(dir / "wide", 0); }), "28 x 28, got 28 x 29"));
     }
 
     TEST_CASE("image folder: every violation of angles.csv") {

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import struct
+import tarfile
 
 import job
 
@@ -78,6 +79,26 @@ class Digits(job.JobTest):
             idx(self.set / f"{part}-labels-idx1-ubyte.gz", 8, (count,), bytes(i % 10 for i in range(count)))
         self.assertEqual(len(job.step_lines(self.run_program("train_digits", 1, "mnist"))), 4)
         self.refuse(program("train_digits_angles", 1, "--data", self.set), "angles.csv")
+
+    def test_shards(self):
+        # What a command brings is the folder, bit for bit; every shard is fetched once, whatever the number of ranks.
+        for i in range(3):
+            with tarfile.open(self.folder / f"{i}.tar", "w") as archive:
+                for path in sorted(self.set.rglob("*.png"))[i::3]:
+                    archive.add(path, path.relative_to(self.set))
+        disk, log = self.set, self.folder / "log"
+        for name in ("train_digits",):
+            for ranks in job.rank_counts(1, 2):
+                self.set = disk
+                folder = self.run_program(name, ranks, f"{name}-{ranks}-folder")
+                self.set = "pipe:echo x >> log; cat {0..2}.tar"
+                log.write_text("")
+                cache = ["--cache", f"cache-{name}-{ranks}"]
+                for run in ("fetched", "cached"):
+                    shards = self.run_program(name, ranks, f"{name}-{ranks}-{run}", *cache)
+                    self.assertEqual(log.read_text(), 3 * "x\n", (name, ranks, run))
+                    self.assertEqual(job.step_lines(shards), job.step_lines(folder))
+        self.refuse(program("train_digits", 1, "--data", "pipe:false", "--retries", 1), "failed 2 times")
 
     def test_resume(self):
         for name in ("train_digits", "train_digits_angles"):
