@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
-#include <map>
 
 namespace rg::data {
 
@@ -54,33 +53,11 @@ std::vector<Listed> list(const std::string& path, std::vector<std::string>& clas
     return files;
 }
 
-/// The number of each file, from lines "file,number" below a heading.
-std::map<std::string, float, std::less<>> read_table(const std::string& path) {
-    std::map<std::string, float, std::less<>> numbers;
-    const std::string text = read_file(path);
-    int64_t line_number = 0;
-    for (size_t begin = 0, end; begin < text.size(); begin = end + 1) {
-        end = std::min(text.find('\n', begin), text.size());
-        std::string_view line = std::string_view(text).substr(begin, end - begin);
-        if (line.ends_with('\r')) line.remove_suffix(1);
-        const size_t comma = std::min(line.rfind(','), line.size());
-        if (++line_number == 1) continue;
-        float number = 0;
-        const auto [stop, error] =
-            std::from_chars(line.data() + std::min(comma + 1, line.size()), line.data() + line.size(), number);
-        RG_CHECK(comma > 0 && comma < line.size() && error == std::errc() && stop == line.data() + line.size(),
-                 "image folder: expected file,angle, got ", line, " (", path, ", line ", line_number, ")");
-        RG_CHECK(numbers.emplace(line.substr(0, comma), number).second, "image folder: expected one line for ",
-                 line.substr(0, comma), ", got a second one (", path, ", line ", line_number, ")");
-    }
-    return numbers;
-}
-
 std::vector<float> targets_of(const std::vector<Listed>& files, const std::string& folder) {
     const std::string table = folder + "/" + kAnglesFile;
     std::vector<float> targets;
     if (!fs::exists(table)) return targets;
-    const auto numbers = read_table(table);
+    const Angles numbers = parse_angles(read_file(table), table);
     for (const Listed& file : files) {
         const std::string name = fs::path(file.path).lexically_relative(folder).generic_string();
         const auto found = numbers.find(name);
@@ -99,6 +76,26 @@ std::vector<fs::path> png_files(const fs::path& folder) {
             files.push_back(entry.path());
     std::sort(files.begin(), files.end());
     return files;
+}
+
+Angles parse_angles(const std::string& text, const std::string& name) {
+    Angles numbers;
+    int64_t line_number = 0;
+    for (size_t begin = 0, end; begin < text.size(); begin = end + 1) {
+        end = std::min(text.find('\n', begin), text.size());
+        std::string_view line = std::string_view(text).substr(begin, end - begin);
+        if (line.ends_with('\r')) line.remove_suffix(1);
+        const size_t comma = std::min(line.rfind(','), line.size());
+        if (++line_number == 1) continue;
+        float number = 0;
+        const auto [stop, error] =
+            std::from_chars(line.data() + std::min(comma + 1, line.size()), line.data() + line.size(), number);
+        RG_CHECK(comma > 0 && comma < line.size() && error == std::errc() && stop == line.data() + line.size(),
+                 "image folder: expected file,angle, got ", line, " (", name, ", line ", line_number, ")");
+        RG_CHECK(numbers.emplace(line.substr(0, comma), number).second, "image folder: expected one line for ",
+                 line.substr(0, comma), ", got a second one (", name, ", line ", line_number, ")");
+    }
+    return numbers;
 }
 
 ImageSet read_image_folder(const std::string& path, int channels, std::vector<std::string> classes) try {

@@ -8,6 +8,7 @@
 #include "data/dataset.h"
 
 #include <filesystem>
+#include <map>
 
 namespace rg::data {
 
@@ -18,6 +19,10 @@ namespace rg::data {
 /// below the folder. Errors: another line, or an image that has none; with the line or the image.
 constexpr const char* kAnglesFile = "angles.csv";
 ImageSet read_image_folder(const std::string& path, int channels, std::vector<std::string> classes = {});
+
+/// The numbers in the text of such a file, by image. `name` is for errors.
+using Angles = std::map<std::string, float, std::less<>>;
+Angles parse_angles(const std::string& text, const std::string& name);
 
 /// The PNGs anywhere below a folder, by name, in sorted order.
 std::vector<std::filesystem::path> png_files(const std::filesystem::path& folder);

@@ -199,6 +199,7 @@ std::string fetch_shard(const Shard& shard, const FetchOptions& options) {
 ShardSet::ShardSet(std::string path, std::vector<Shard> shards, const LoadOptions& options)
     : path_(std::move(path)), options_(options), shards_(std::move(shards)) {
     RG_CHECK(!shards_.empty(), "data: expected shards, got none (", path_, ")");
+    angles_.resize(shards_.size());
     for (const Shard& shard : shards_) names_.push_back(file_of(shard.url));
     const size_t common = common_folders(names_);
     for (std::string& name : names_) name.erase(0, common);
@@ -235,11 +236,15 @@ void ShardSet::add_tar(Bytes archive) {
     std::map<std::string, std::string> numbers; // by key
     read_tar(archive, url, [&](const std::string& path, Bytes content) {
         const auto [type, key] = type_and_key(path);
-        if (path.substr(path.rfind('/') + 1).starts_with('.')) return; // as in a folder
+        const std::string file = path.substr(path.rfind('/') + 1);
+        if (file.starts_with('.')) return; // as in a folder
+        if (file == kAnglesFile)
+            for (const auto& [image, angle] : parse_angles(std::string(as_text(content)), url + ", " + path))
+                angles_[next_][path.substr(0, path.size() - file.size()) + image] = angle;
         if (type == "png") pngs.push_back({path, content});
         if (type == "cls") numbers[key] = as_text(content);
         if (type == "bin") {
-            const Part own = part_of(path.substr(path.rfind('/') + 1));
+            const Part own = part_of(file);
             add_cifar(names_[next_] + "/" + path, own == Part::unknown ? part : own, content, url + ", " + path);
         }
         if (stream_of(path) == Stream::class_names) class_names_ = parse_class_names(as_text(content));
@@ -259,7 +264,7 @@ void ShardSet::add_tar(Bytes archive) {
                 path = png.path.substr(slash + 1);
                 break;
             }
-            add_png(path, own, png.bytes, name);
+            add_png(path, own, png.bytes, png.path);
             images_.labels.push_back(0); // label_by_folder() says
             continue;
         }
@@ -273,7 +278,7 @@ void ShardSet::add_tar(Bytes archive) {
         const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), label);
         RG_CHECK(error == std::errc() && end == text.data() + text.size() && label >= 0 && label <= kMaxClass,
                  "data: expected a number of 0 to ", kMaxClass, " in ", key, ".cls, got something else (", name, ")");
-        add_png(png.path, part, png.bytes, name);
+        add_png(png.path, part, png.bytes, png.path);
         images_.labels.push_back(label);
         numbers.erase(number);
     }
@@ -294,7 +299,7 @@ void ShardSet::add_cifar(const std::string& path, Part part, Bytes bytes, const 
     const CifarKind kind = cifar_kind(bytes, name);
     expect(kind == CifarKind::cifar10 ? Labels::cifar10 : Labels::cifar100, name);
     ImageSet set = parse_cifar(bytes, kind, name);
-    pieces_.push_back({part, path, images_.count, set.count});
+    pieces_.push_back({part, path, images_.count, set.count, next_, ""});
     if (images_.count == 0) {
         images_ = std::move(set);
         return;
@@ -304,14 +309,15 @@ void ShardSet::add_cifar(const std::string& path, Part part, Bytes bytes, const 
     images_.labels.insert(images_.labels.end(), set.labels.begin(), set.labels.end());
 }
 
-void ShardSet::add_png(const std::string& path, Part part, Bytes bytes, const std::string& name) {
+void ShardSet::add_png(const std::string& path, Part part, Bytes bytes, const std::string& member) {
+    const std::string name = shards_[next_].url + ", " + member;
     const Image image = to_u8(decode_png(bytes, name), options_.channels);
     if (images_.count == 0)
         images_.height = image.height, images_.width = image.width, images_.channels = options_.channels;
     RG_CHECK(image.height == images_.height && image.width == images_.width, "data: expected images of one size, ",
              images_.width, " x ", images_.height, " as in ", first_, ", got ", image.width, " x ", image.height, " (",
              name, ")");
-    pieces_.push_back({part, path, images_.count, 1});
+    pieces_.push_back({part, path, images_.count, 1, next_, member});
     images_.pixels.insert(images_.pixels.end(), image.pixels.begin(), image.pixels.end());
     ++images_.count;
 }
@@ -340,6 +346,20 @@ void ShardSet::label_by_folder() {
     }
 }
 
+/// Each image's angle is in its own shard's table, or in that of another: it may have come with any.
+void ShardSet::take_angles() {
+    if (std::all_of(angles_.begin(), angles_.end(), [](const Angles& table) { return table.empty(); })) return;
+    images_.targets.resize(size_t(images_.count));
+    for (const Piece& piece : pieces_) {
+        const auto has = [&](const Angles& table) { return table.contains(piece.member); };
+        auto table = angles_.begin() + std::ptrdiff_t(piece.shard);
+        if (!has(*table)) table = std::find_if(angles_.begin(), angles_.end(), has);
+        RG_CHECK(table != angles_.end(), "data: expected a line for ", piece.member, " in ", kAnglesFile,
+                 ", got none (", path_, ")");
+        images_.targets[size_t(piece.first)] = table->at(piece.member);
+    }
+}
+
 TrainTest ShardSet::finish() {
     RG_CHECK(next_ == shards_.size(), "data: expected ", shards_.size(), " shards, got ", next_, " (", path_, ")");
     RG_CHECK(images_.count > 0, "data: expected PNGs or CIFAR files, got none in ", shards_.size(),
@@ -354,6 +374,7 @@ TrainTest ShardSet::finish() {
     } else if (labels_ == Labels::folders) {
         what = "PNG images";
         label_by_folder();
+        take_angles();
         std::stable_sort(pieces_.begin(), pieces_.end(), [&](const Piece& a, const Piece& b) {
             const int32_t of_a = images_.labels[size_t(a.first)], of_b = images_.labels[size_t(b.first)];
             return of_a != of_b ? of_a < of_b : fs::path(a.path) < fs::path(b.path);

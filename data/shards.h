@@ -1,10 +1,11 @@
 // Data sets that come through a command: s3://bucket/prefix and pipe:COMMAND.
 //
-// A data set is a list of shards, each one stream: a tar of PNGs in class folders, of KEY.png with KEY.cls (a number)
-// as WebDataset has it, or of CIFAR binary files; or a CIFAR binary file by itself. Each may be gzipped. Which shards
-// there are is known before any of them is read, so that ranks can share the reading; ShardSet puts them together, and
-// the result does not depend on who has read what. CIFAR files and class folders become the set that the same files
-// make on a disk, bit for bit, however they were divided; pairs stay in the order of the shards.
+// A data set is a list of shards, each one stream: a tar of PNGs in class folders, with or without angles.csv beside
+// these, of KEY.png with KEY.cls (a number) as WebDataset has it, or of CIFAR binary files; or a CIFAR binary file by
+// itself. Each may be gzipped. Which shards there are is known before any of them is read, so that ranks can share the
+// reading; ShardSet puts them together, and the result does not depend on who has read what. CIFAR files and class
+// folders become the set that the same files make on a disk, bit for bit, however they were divided; pairs stay in the
+// order of the shards.
 //
 // Images whose folder, shard or CIFAR file is called test or val are the test set; without any, a fifth of each class
 // is, as of a folder of images.
@@ -12,6 +13,7 @@
 
 #include "data/dataset.h"
 #include "data/fetch.h"
+#include "data/image_folder.h"
 
 namespace rg::data {
 
@@ -50,14 +52,17 @@ private:
         Part part;
         std::string path; // of the file; of a class folder's: below train/ or test/, where there is one
         int64_t first, count;
+        size_t shard;
+        std::string member; // its name in the shard
     };
 
     static Part part_of(const std::string& path);
     void add_tar(Bytes archive);
     void add_cifar(const std::string& path, Part part, Bytes bytes, const std::string& name);
-    void add_png(const std::string& path, Part part, Bytes bytes, const std::string& name);
+    void add_png(const std::string& path, Part part, Bytes bytes, const std::string& member);
     void expect(Labels labels, const std::string& name);
     void label_by_folder();
+    void take_angles();
 
     std::string path_;
     LoadOptions options_;
@@ -69,6 +74,7 @@ private:
     ImageSet images_;   // in order of arrival
     std::vector<Piece> pieces_;
     std::vector<std::string> class_names_; // from a file of names, if one came
+    std::vector<Angles> angles_;           // of each shard, by member
 };
 
 } // namespace rg::data

@@ -2,6 +2,7 @@
 #include "core/atomic_file.h"
 #include "core/rng.h"
 #include "data/cifar.h"
+#include "data/digits.h"
 #include "data/pipe.h"
 #include "data/png.h"
 #include "data/shards.h"
@@ -286,6 +287,55 @@ TEST_CASE("shards: CIFAR files and class folders become the set that a disk give
                                     {"x-train-1.tar", parts[1] + kEnd}});
     CHECK(same(named.train, two.train));
     CHECK(same(named.test, two.test));
+}
+
+TEST_CASE("shards: angles.csv goes with the class folders, in whichever shard it comes") {
+    const TempDir dir;
+    const ImageSet drawn = draw_digits(3, 1);
+    const auto archive = [&](const std::string& root, const std::string& around, int part, int parts, bool table) {
+        std::string bytes;
+        int i = 0;
+        for (const fs::path& path : png_files(dir / root))
+            if (i++ % parts == part)
+                bytes += member(around + path.lexically_relative(dir / root).generic_string(), read_file(path));
+        if (table) bytes += member(around + "angles.csv", read_file(dir / root + "/angles.csv"));
+        return bytes;
+    };
+    write_digits(dir / "one", drawn);
+    const LoadOptions grey{.channels = 1};
+    const auto set_of = [&](const Names& shards) {
+        std::vector<Shard> urls;
+        for (size_t i = 0; i < shards.size(); ++i) urls.push_back({cat("pipe:cat ", i, ".tar")});
+        ShardSet set("pipe:", urls, grey);
+        for (const std::string& bytes : shards) set.add(as_bytes(bytes + kEnd));
+        return set.finish();
+    };
+    const TrainTest disk = load(dir / "one", grey);
+    REQUIRE(disk.train.targets.size() == 20);
+    for (const auto& shards : {Names{archive("one", "./", 0, 1, true)}, Names{archive("one", "a/b/", 0, 1, true)},
+                               Names{archive("one", "", 0, 2, false), archive("one", "", 1, 2, true)}}) {
+        const TrainTest set = set_of(shards);
+        CHECK(same(set.train, disk.train));
+        CHECK(same(set.test, disk.test));
+        CHECK(set.train.targets == disk.train.targets);
+        CHECK(set.test.targets == disk.test.targets);
+    }
+    // The same names with other angles: each shard's table is for its own images, each folder's for that folder.
+    write_digits(dir / "two/train", drawn);
+    write_digits(dir / "two/test", draw_digits(2, 7));
+    const TrainTest two = load(dir / "two", grey);
+    std::vector<Shard> named{{"pipe:cat train.tar"}, {"pipe:cat test.tar"}};
+    ShardSet apart("pipe:", named, grey);
+    for (const char* const part : {"two/train", "two/test"}) apart.add(as_bytes(archive(part, "", 0, 1, true) + kEnd));
+    for (const TrainTest& set : {apart.finish(), set_of({archive("two/train", "train/", 0, 1, true) +
+                                                         archive("two/test", "test/", 0, 1, true)})}) {
+        CHECK(same(set.test, two.test));
+        CHECK(set.train.targets == two.train.targets);
+        CHECK(set.test.targets == two.test.targets);
+    }
+    const std::string table = member("angles.csv", "file,angle\n0/00.png,1\n");
+    CHECK(contains(error_of([&] { set_of({archive("one", "", 0, 1, false) + table}); }), "a line for 0/01.png"));
+    CHECK(contains(error_of([&] { set_of({member("angles.csv", "file,angle\nx\n")}); }), "0.tar, angles.csv, line 2"));
 }
 
 TEST_CASE("shards: pairs of KEY.png and KEY.cls keep the order of the shards") {
