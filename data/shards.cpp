@@ -163,7 +163,7 @@ std::vector<Shard> find_shards(const std::string& path, const FetchOptions& opti
     RG_CHECK(path.find('\n') == path.npos, "data: expected a path of one line, got more");
     const std::vector<std::string> urls = expand_braces(path);
     std::vector<Shard> shards;
-    if (path.starts_with(kPipe) || urls.size() > 1) {
+    if (path.starts_with(kPipe) || urls[0] != path) { // braces name objects, if only one
         for (const std::string& url : urls) shards.push_back({url});
         return shards;
     }

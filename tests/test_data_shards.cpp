@@ -225,6 +225,10 @@ TEST_CASE("shards: braces") {
     CHECK(expand_braces("{data_{1..2},test}.bin") == Names{"data_1.bin", "data_2.bin", "test.bin"});
     for (const char* const plain : {"", "a", "{}", "{a}", "{a", "a}", "{a..b}", "${A,B}", "${X}", "awk '{print $1}'"})
         CHECK(expand_braces(plain) == Names{plain});
+    // Braces that expand to one name are that object, not the beginning of names.
+    const std::vector<Shard> one = find_shards("s3://b/x-{000..000}.tar", kQuick);
+    CHECK(one.size() == 1);
+    CHECK(one[0].url == "s3://b/x-000.tar");
     CHECK(contains(error_of([] { expand_braces("{0..99999999}"); }), "at most 1000000 shards"));
     CHECK(contains(error_of([] { expand_braces("{0..99999}{0..99999}"); }), "at most 1000000 shards"));
 }
