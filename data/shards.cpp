@@ -81,6 +81,7 @@ Stream stream_of(std::string name) {
 }
 
 /// The file that a shard comes from: the key in a bucket; of a command the last word that looks like one, or nothing.
+/// Of an address the query is no part of the name: that of a signed one says all kinds of things.
 std::string file_of(const std::string& url) {
     if (url.starts_with(kS3)) return url.substr(kS3.size());
     std::string found, word;
@@ -89,6 +90,7 @@ std::string file_of(const std::string& url) {
             word += c;
             continue;
         }
+        word = word.substr(0, word.find_first_of("?#"));
         if (stream_of(word) != Stream::other) found = word;
         word.clear();
     }

@@ -260,6 +260,16 @@ TEST_CASE("shards: CIFAR files and class folders become the set that a disk give
     CHECK(piped.train.pixels == disk.train.pixels);
     CHECK(piped.test.labels == disk.test.labels);
 
+    // A signed address is the file that it names, whatever it says behind that.
+    std::vector<Shard> signed_urls;
+    for (const auto& [name, bytes] : plain)
+        signed_urls.push_back({cat("pipe:curl -sSf 'https://h/c/", name, "?X-Amz-Credential=AK/test/x&X-Amz-Date=1'")});
+    ShardSet signed_set("pipe:", signed_urls);
+    for (const auto& [name, bytes] : plain) signed_set.add(as_bytes(bytes));
+    const TrainTest from_signed = signed_set.finish();
+    CHECK(same(from_signed.train, disk.train));
+    CHECK(same(from_signed.test, disk.test));
+
     // Class folders, with and without a test set of their own, and with folders around them.
     const Files images{{"bird/2.png", png(2)},
                        {"ant/x/9.png", png(3)},
