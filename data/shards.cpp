@@ -25,6 +25,22 @@ constexpr int32_t kMaxClass = 99999;
 
 // ---- braces ----
 
+/// The text with blanks in place of what the shell takes as it is: what is in quotes, or behind a backslash. A quote
+/// without an end is a character like others, as it may be in the name of an object.
+std::string unquoted(std::string text) {
+    for (size_t i = 0; i < text.size(); ++i) {
+        const char quote = text[i];
+        if (quote != '\'' && quote != '"' && quote != '\\') continue;
+        size_t end = i + 1;
+        if (quote != '\\')
+            for (; end < text.size() && text[end] != quote; ++end) end += quote == '"' && text[end] == '\\';
+        if (end >= text.size()) continue;
+        text.replace(i, end + 1 - i, end + 1 - i, ' ');
+        i = end;
+    }
+    return text;
+}
+
 /// The alternatives that the inside of a pair of braces says: a..b as numbers, else what commas divide. None if
 /// neither.
 std::vector<std::string> alternatives(const std::string& inside) {
@@ -50,13 +66,14 @@ std::vector<std::string> alternatives(const std::string& inside) {
         }
     }
     std::vector<std::string> parts(1);
+    const std::string bare = unquoted(inside);
     int depth = 0;
-    for (const char c : inside) {
-        depth += (c == '{') - (c == '}');
-        if (c == ',' && depth == 0)
+    for (size_t i = 0; i < bare.size(); ++i) {
+        depth += (bare[i] == '{') - (bare[i] == '}');
+        if (bare[i] == ',' && depth == 0)
             parts.emplace_back();
         else
-            parts.back() += c;
+            parts.back() += inside[i];
     }
     return parts.size() > 1 ? parts : std::vector<std::string>{};
 }
@@ -136,12 +153,13 @@ std::pair<std::string, std::string> type_and_key(const std::string& path) {
 bool is_remote(const std::string& path) { return path.starts_with(kS3) || path.starts_with(kPipe); }
 
 std::vector<std::string> expand_braces(const std::string& text) {
-    for (size_t begin = text.find('{'); begin != text.npos; begin = text.find('{', begin + 1)) {
-        if (begin > 0 && text[begin - 1] == '$') continue;
+    const std::string bare = unquoted(text);
+    for (size_t begin = bare.find('{'); begin != bare.npos; begin = bare.find('{', begin + 1)) {
+        if (begin > 0 && bare[begin - 1] == '$') continue;
         size_t end = begin;
         int depth = 0;
-        for (; end < text.size(); ++end) {
-            depth += (text[end] == '{') - (text[end] == '}');
+        for (; end < bare.size(); ++end) {
+            depth += (bare[end] == '{') - (bare[end] == '}');
             if (depth == 0) break;
         }
         if (end == text.size()) continue;

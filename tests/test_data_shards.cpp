@@ -222,8 +222,11 @@ TEST_CASE("shards: braces") {
     CHECK(expand_braces("{08..10}") == Names{"08", "09", "10"});
     CHECK(expand_braces("{2..0}") == Names{"2", "1", "0"});
     CHECK(expand_braces("x{a,b}{1..2}") == Names{"xa1", "xa2", "xb1", "xb2"});
+    CHECK(expand_braces("cat 'a {1,2}'{b,\"c,d\"}") == Names{"cat 'a {1,2}'b", "cat 'a {1,2}'\"c,d\""});
+    CHECK(expand_braces("it's-{0..1}") == Names{"it's-0", "it's-1"}); // no quote without an end
     CHECK(expand_braces("{data_{1..2},test}.bin") == Names{"data_1.bin", "data_2.bin", "test.bin"});
-    for (const char* const plain : {"", "a", "{}", "{a}", "{a", "a}", "{a..b}", "${A,B}", "${X}", "awk '{print $1}'"})
+    for (const char* const plain : {"", "a", "{}", "{a}", "{a", "a}", "{a..b}", "${A,B}", "${X}", "awk '{print $1,$2}'",
+                                    "echo \"{a,b}\"", "echo \\{a,b}", "echo \"\\\"{a,b}\""})
         CHECK(expand_braces(plain) == Names{plain});
     // Braces that expand to one name are that object, not the beginning of names.
     const std::vector<Shard> one = find_shards("s3://b/x-{000..000}.tar", kQuick);
