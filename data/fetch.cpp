@@ -6,6 +6,7 @@
 #include "data/inflate.h"
 #include "data/pipe.h"
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <iomanip>
@@ -20,6 +21,7 @@ namespace fs = std::filesystem;
 
 constexpr int kNoSuchProgram = 127; // what the shell says then
 constexpr size_t kMaxPlainName = 80;
+constexpr size_t kMaxAnswer = 4096; // bytes in which a server says that it has no data
 
 /// FOLDER/READABLE-CHECKSUMS: the end of the URL for people, two checksums of all of it against accidents. The first
 /// line of the file has the URL itself.
@@ -51,6 +53,28 @@ std::optional<std::string> from_cache(const std::string& path, const std::string
     return file;
 }
 
+/// What S3 and its like say in place of data, ": CODE: MESSAGE", or nothing.
+std::string said_in(std::string_view answer) {
+    const auto element = [&](const std::string& tag) {
+        const size_t begin = answer.find(cat("<", tag, ">")), end = answer.find(cat("</", tag, ">"));
+        if (begin > end || end == answer.npos) return std::string();
+        return quoted(std::string(answer.substr(begin + tag.size() + 2, end - begin - tag.size() - 2)));
+    };
+    const std::string code = element("Code");
+    if (answer.find("<Error>") == answer.npos || code.empty()) return "";
+    const bool elsewhere = code == "PermanentRedirect" || code == "AuthorizationHeaderMalformed";
+    return cat(": ", code, ": ", element("Message"), elsewhere ? "; set AWS_REGION to the region of the bucket" : "");
+}
+
+/// Whether somebody has understood what was asked for, and said no, as curl, aws and s5cmd tell it: they would again.
+bool is_refusal(const std::string& text) {
+    static constexpr const char* kNo[] = {"returned error: 403", "returned error: 404", "occurred (403)",
+                                          "occurred (404)",      "AccessDenied",        "AuthorizationHeaderMalformed",
+                                          "ExpiredToken",        "InvalidAccessKeyId",  "NoSuchBucket",
+                                          "NoSuchKey",           "PermanentRedirect",   "SignatureDoesNotMatch"};
+    return std::any_of(std::begin(kNo), std::end(kNo), [&](const char* no) { return text.find(no) != text.npos; });
+}
+
 } // namespace
 
 std::string fetch(const std::string& url, const std::string& command, const std::function<void(std::string&)>& check,
@@ -67,13 +91,15 @@ std::string fetch(const std::string& url, const std::string& command, const std:
     double wait = options.first_wait_s;
     for (int64_t attempt = 1;; ++attempt, wait *= 2) {
         try {
+            bytes.clear();
             bytes = read_pipe(command, kMaxShard, options.silence_s);
             check(bytes);
             break;
         } catch (const Error& error) {
             const PipeError* const ended = dynamic_cast<const PipeError*>(&error);
-            if (attempt > options.retries || (ended && ended->status == kNoSuchProgram))
-                fail("data: ", url, ": failed ", attempt, attempt == 1 ? " time: " : " times, at last: ", error.what());
+            const std::string text = error.what() + said_in(ended ? ended->output : bytes.substr(0, kMaxAnswer));
+            if (attempt > options.retries || (ended && ended->status == kNoSuchProgram) || is_refusal(text))
+                fail("data: ", url, ": failed ", attempt, attempt == 1 ? " time: " : " times, at last: ", text);
         }
         std::this_thread::sleep_for(std::chrono::duration<double>(wait));
     }

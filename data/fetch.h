@@ -23,8 +23,8 @@ struct FetchOptions {
 constexpr size_t kMaxShard = size_t{1} << 32;
 
 /// The bytes of `url` from the cache, else from the command. `check` throws unless they are whole, and may unpack
-/// them; what it leaves is returned and cached. Errors, after all attempts (a program that is not there is not tried
-/// again): the URL, how many, and what the last one said.
+/// them; what it leaves is returned and cached. Errors, after all attempts (a program that is not there, or a server
+/// that has refused, is not tried again): the URL, how many, and what the last one said.
 std::string fetch(const std::string& url, const std::string& command, const std::function<void(std::string&)>& check,
                   const FetchOptions& options);
 

@@ -18,8 +18,8 @@ namespace rg::data {
 namespace {
 
 constexpr size_t kStepBytes = 1 << 16; // read at a time
-constexpr size_t kErrorBytes = 4096;   // kept of standard error: only its last line is quoted
-constexpr size_t kLineBytes = 300;     // of which so much
+constexpr size_t kErrorBytes = 4096;   // kept of standard error, of which the last line is quoted, and of the output
+constexpr size_t kLineBytes = 300;     // quoted at most
 constexpr int kPollMs = 20;            // how soon an end without a word is seen
 constexpr int kLowestOther = 3;        // the first descriptor that is not one of the standard three
 
@@ -116,16 +116,12 @@ private:
     bool ended_ = false;
 };
 
-/// ": LINE" with the last line that is not empty, made fit for a terminal; or nothing.
+/// ": LINE" with the last line that is not empty, or nothing.
 std::string last_line(const std::string& text) {
     const size_t last = text.find_last_not_of(" \t\r\n");
     if (last == std::string::npos) return "";
     const size_t before = text.find_last_of("\r\n", last), begin = before == std::string::npos ? 0 : before + 1;
-    std::string line = text.substr(begin, last + 1 - begin);
-    if (line.size() > kLineBytes) line = line.substr(0, kLineBytes) + "...";
-    for (char& c : line)
-        if (uint8_t(c) < ' ' || c == 127) c = ' ';
-    return ": " + line;
+    return ": " + quoted(text.substr(begin, last + 1 - begin));
 }
 
 } // namespace
@@ -150,8 +146,16 @@ std::string read_pipe(const std::string& command, size_t limit, double silence_s
     }
     while (err.read(words)) {}
     if (child.status() != 0)
-        throw PipeError(cat(child.how(), " after ", bytes.size(), " bytes", last_line(words)), child.status());
+        throw PipeError(cat(child.how(), " after ", bytes.size(), " bytes", last_line(words)), child.status(),
+                        bytes.substr(0, kErrorBytes));
     return bytes;
+}
+
+std::string quoted(std::string text) {
+    if (text.size() > kLineBytes) text = text.substr(0, kLineBytes) + "...";
+    for (char& c : text)
+        if (uint8_t(c) < ' ' || c == 127) c = ' ';
+    return text;
 }
 
 std::string shell_word(const std::string& text) {

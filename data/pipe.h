@@ -12,14 +12,19 @@ namespace rg::data {
 
 /// The command ended, but not as it should.
 struct PipeError : Error {
-    PipeError(const std::string& text, int status_) : Error(text), status(status_) {}
-    int status; // of the shell; 127: it found no such program
+    PipeError(const std::string& text, int status_, std::string output_)
+        : Error(text), status(status_), output(std::move(output_)) {}
+    int status;         // of the shell; 127: it found no such program
+    std::string output; // how what it has written begins: servers say there why they refuse
 };
 
 /// All that the command writes to standard output; its standard input is empty. Errors: it cannot be started, ends
 /// with another status than 0 or by a signal (PipeError, with the last line of its standard error), writes more than
 /// `limit` bytes, or neither writes nor ends for `silence_s` seconds. After an error nothing of it is waited for.
 std::string read_pipe(const std::string& command, size_t limit, double silence_s);
+
+/// Text of others in a message of ours: a line that is fit for a terminal, and not too long.
+std::string quoted(std::string text);
 
 /// The text as one word of a shell command.
 std::string shell_word(const std::string& text);

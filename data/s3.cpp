@@ -72,7 +72,8 @@ std::string curl(const Place& place, const std::string& object, const std::strin
     const std::string target = cat(at, at.ends_with('/') ? "" : "/", encoded(place.bucket, ""), "/",
                                    encoded(object, "/"), query.empty() ? "" : "?", query);
     std::string command =
-        cat("curl -sSf --path-as-is --connect-timeout 20 --speed-limit 1 --speed-time 60 ", shell_word(target));
+        cat("curl -sS --fail-with-body --path-as-is --connect-timeout 20 --speed-limit 1 --speed-time 60 ",
+            shell_word(target));
     if (variable("AWS_ACCESS_KEY_ID").empty()) return command;
     const bool token = !variable("AWS_SESSION_TOKEN").empty();
     // printf is part of the shell: no process has the key in its arguments.

@@ -1,4 +1,4 @@
-// Objects in S3 and compatible stores, by whichever client is installed: aws, s5cmd, or curl (known to work: 7.88).
+// Objects in S3 and compatible stores, by whichever client is installed: aws, s5cmd, or curl (7.76 or newer).
 //
 // aws and s5cmd find credentials as they always do. curl signs with AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and
 // AWS_SESSION_TOKEN if there is a key, and asks as anyone may if there is none. AWS_REGION, else AWS_DEFAULT_REGION,

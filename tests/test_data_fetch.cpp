@@ -79,6 +79,34 @@ TEST_CASE("fetch: tries again, waits longer each time, and says what happened") 
                    "failed 1 time: exit status 127"));
 }
 
+TEST_CASE("fetch: what a server says is quoted, and a refusal is not tried again") {
+    const TempDir dir;
+    const auto list = [](std::string&) { fail("expected a list, got another answer"); };
+    const auto error = [&](const std::string& code, const std::string& end) {
+        fs::remove(dir / "count");
+        const std::string answer = cat("<?xml?>\n<Error><Code>", code, "</Code><Message>So\nit is</Message></Error>");
+        return error_of([&] {
+            fetch("u", cat("printf x >> ", shell_word(dir / "count"), "; printf %s ", shell_word(answer), "; ", end),
+                  list, kQuick);
+        });
+    };
+    const auto attempts = [&] { return read_file(dir / "count").size(); };
+    const std::string curl = "echo 'curl: (22) The requested URL returned error: ";
+    CHECK(contains(error("AnyCode", curl + "403' >&2; exit 22"), "u: failed 1 time: exit status 22 after "));
+    CHECK(contains(error("AnyCode", curl + "403' >&2; exit 22"), "returned error: 403: AnyCode: So it is"));
+    CHECK(attempts() == 1);
+    CHECK(contains(error("SlowDown", curl + "503' >&2; exit 22"), "failed 3 times"));
+    CHECK(attempts() == 3);
+    // curl takes a 301 for an answer like any other.
+    CHECK(error("PermanentRedirect", "true") ==
+          "data: u: failed 1 time: expected a list, got another answer: "
+          "PermanentRedirect: So it is; set AWS_REGION to the region of the bucket");
+    CHECK(attempts() == 1);
+    error("", "echo 'An error occurred (AccessDenied) when calling the ListObjectsV2 operation: No' >&2; exit 254");
+    CHECK(attempts() == 1);
+    CHECK(contains(error("", "exit 7"), "failed 3 times, at last: exit status 7 after "));
+}
+
 TEST_CASE("fetch: the cache is used instead of the command, and never when it is damaged") {
     const TempDir dir;
     const std::string folder = dir / "deep/cache";

@@ -43,7 +43,8 @@ class Server(http.server.ThreadingHTTPServer):
     def __init__(self, objects, port=0):
         super().__init__(("127.0.0.1", port), Handler)
         self.objects, self.requests = objects, []
-        self.cut, self.busy = False, 0  # only halves of objects; how many requests to refuse
+        self.cut, self.busy = False, 0  # only halves of objects; how many requests to put off
+        self.elsewhere = False          # whether the bucket is in another region
         self.dies_after = 1 << 30       # objects
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
 
@@ -82,16 +83,18 @@ class Handler(http.server.BaseHTTPRequestHandler):
         except (AssertionError, AttributeError, KeyError, TypeError, ValueError) as error:
             return self.answer(403, f"{error!r}".encode())
         if given != right:
-            return self.answer(403, b"SignatureDoesNotMatch")
+            return self.say(403, "SignatureDoesNotMatch")
         self.server.requests.append(self.path)
         if self.server.busy > 0:
             self.server.busy -= 1
-            return self.answer(503, b"SlowDown")
+            return self.say(503, "SlowDown")
+        if self.server.elsewhere:
+            return self.say(301, "PermanentRedirect")
         bucket, _, key = urllib.parse.unquote(path)[1:].partition("/")
         if query:
             return self.list(urllib.parse.parse_qs(query))
         if key not in self.server.objects:
-            return self.answer(404, b"NoSuchKey")
+            return self.say(404, "NoSuchKey")
         self.server.dies_after -= 1
         dies = self.server.dies_after == -1
         self.answer(200, self.server.objects[key], cut=self.server.cut or dies)
@@ -108,6 +111,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if more:
             objects += f"<NextContinuationToken>{xml.sax.saxutils.escape(keys[PAGE - 1])}</NextContinuationToken>"
         self.answer(200, f'<?xml version="1.0"?><ListBucketResult>{objects}</ListBucketResult>'.encode())
+
+    def say(self, status, code):
+        self.answer(status, f'<?xml version="1.0"?>\n<Error><Code>{code}</Code><Message>No</Message></Error>'.encode())
 
     def answer(self, status, body, cut=False):
         self.send_response(status)
@@ -197,9 +203,16 @@ class Cloud(job.JobTest):
                     server.url, "failed 2 times", "exit status 18", **curl)
         server.cut = False
 
-        # Another secret is not let in; nor is it shown.
+        # A server that refuses is not asked again, and its reason is told. Another secret is not let in.
         wrong = curl | {"AWS_SECRET_ACCESS_KEY": "not-this-one"}
-        self.refuse(job.train(1, *OPTIONS, "--data", data, "--retries", "0"), "403", "failed 1 time:", **wrong)
+        self.refuse(job.train(1, *OPTIONS, "--data", data), "403: SignatureDoesNotMatch: No", "failed 1 time:", **wrong)
+        self.refuse(job.train(1, *OPTIONS, "--data", "s3://bucket/none-{0..0}.tar"), "bucket/none-0.tar at",
+                    "failed 1 time:", "404: NoSuchKey: No", **curl)
+        server.elsewhere = True
+        for path in (data, "s3://bucket/none-{0..0}.tar"):
+            self.refuse(job.train(1, *OPTIONS, "--data", path), "failed 1 time:", "PermanentRedirect: No; set AWS_REGION",
+                        **curl)
+        server.elsewhere = False
         self.refuse(job.train(1, *OPTIONS, "--data", "s3://bucket/none", "--retries", "0"), "none among 0", **curl)
         self.refuse(job.train(1, *OPTIONS, "--data", data), "aws, s5cmd or curl", **self.environment(server.url, "cat"))
 
