@@ -7,7 +7,9 @@
 #include "data/pipe.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <filesystem>
 #include <iomanip>
 #include <optional>
@@ -51,6 +53,15 @@ std::optional<std::string> from_cache(const std::string& path, const std::string
     file.erase(0, end + 1);
     if (line != first_line(url, file)) return {};
     return file;
+}
+
+/// A cache that cannot be written is slow, not wrong: one line says so, and the data are used.
+void keep(const std::string& path, const std::string& file) try {
+    write_file_atomic(path, file);
+} catch (const Error& error) {
+    static std::atomic<bool> told = false;
+    if (!told.exchange(true))
+        std::fprintf(stderr, "warning: cache: %s; the data are used, but not kept\n", error.what());
 }
 
 /// What S3 and its like say in place of data, ": CODE: MESSAGE", or nothing.
@@ -103,7 +114,7 @@ std::string fetch(const std::string& url, const std::string& command, const std:
         }
         std::this_thread::sleep_for(std::chrono::duration<double>(wait));
     }
-    if (!path.empty()) write_file_atomic(path, first_line(url, bytes) + bytes);
+    if (!path.empty()) keep(path, first_line(url, bytes) + bytes);
     return bytes;
 }
 

@@ -3,7 +3,8 @@
 //
 // The cache is a folder of files, one per URL, each with a first line that says of which URL it is, how many bytes
 // follow and their CRC-32. A file that does not hold what it says is fetched anew; one that does is used without
-// asking the network, so it is for data that do not change. Ranks and jobs may share the folder: files appear whole.
+// asking the network, so it is for data that do not change. Ranks and jobs may share the folder: files appear whole. A
+// file that cannot be written is a warning.
 #pragma once
 
 #include "data/bytes.h"

@@ -6,9 +6,11 @@
 #include "tests/temp_dir.h"
 
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <doctest/doctest.h>
 #include <filesystem>
+#include <sys/resource.h>
 
 namespace rg::data {
 namespace {
@@ -17,6 +19,26 @@ namespace fs = std::filesystem;
 using Names = std::vector<std::string>;
 
 const FetchOptions kQuick{.cache = {}, .retries = 2, .first_wait_s = 0.01, .silence_s = 20};
+
+/// For as long as it lives files may not grow beyond `bytes`. By default a signal would end who tries.
+class SmallFiles {
+public:
+    explicit SmallFiles(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+        getrlimit(RLIMIT_FSIZE, &before_);
+        const rlimit limit{bytes, before_.rlim_max};
+        setrlimit(RLIMIT_FSIZE, &limit);
+    }
+    ~SmallFiles() {
+        setrlimit(RLIMIT_FSIZE, &before_);
+        std::signal(SIGXFSZ, handler_);
+    }
+    SmallFiles(const SmallFiles&) = delete;
+    SmallFiles& operator=(const SmallFiles&) = delete;
+
+private:
+    rlimit before_{};
+    void (*handler_)(int);
+};
 
 } // namespace
 
@@ -144,6 +166,27 @@ TEST_CASE("fetch: the cache is used instead of the command, and never when it is
     const auto before = entries();
     CHECK_THROWS_AS(fetch("s3://b/bad", "printf half; false", any, options), Error);
     CHECK(entries() == before);
+}
+
+TEST_CASE("fetch: a cache that cannot be written costs a warning, and no data") {
+    const TempDir dir;
+    FetchOptions options = kQuick;
+    options.cache = dir / "cache";
+    const auto get = [&] {
+        return fetch(
+                   "u", "head -c 20000 /dev/zero", [](std::string&) {}, options)
+            .size();
+    };
+    size_t bytes = 0, again = 0;
+    {
+        const SmallFiles limit(10000);
+        bytes = get(), again = get();
+    }
+    CHECK(bytes == 20000);
+    CHECK(again == 20000);
+    CHECK(fs::is_empty(dir / "cache"));
+    CHECK(get() == 20000);
+    CHECK_FALSE(fs::is_empty(dir / "cache"));
 }
 
 TEST_CASE("s3: lists and commands of each client") {
