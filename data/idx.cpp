@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <set>
 
 namespace rg::data {
 
@@ -39,21 +40,38 @@ size_t value_bytes(int type) {
     }
 }
 
-/// The file with this name, or with .gz behind it; empty if neither exists.
-std::string find_file(const std::string& folder, const std::string& name) {
-    for (const char* ending : {"", ".gz"})
-        if (const std::string path = folder + "/" + name + ending; std::filesystem::exists(path)) return path;
-    return "";
+/// One of the four files of a set.
+struct Kind {
+    bool train;
+    const char *what, *type;
+    std::string in_mnist() const { return cat(train ? "train-" : "t10k-", what, "-", type, "-ubyte"); }
+};
+constexpr Kind kKinds[] = {
+    {true, "images", "idx3"}, {true, "labels", "idx1"}, {false, "images", "idx3"}, {false, "labels", "idx1"}};
+
+/// The names of the folder's files of this kind, in order. MNIST's relatives put other words around those of MNIST
+/// (emnist-letters-test-labels-idx1-ubyte), or a point between them. A .gz beside the same file unpacked is passed
+/// over.
+std::vector<std::string> files_of(const std::string& folder, const Kind& kind) {
+    std::set<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+        const std::string name = entry.path().filename().string();
+        const auto has = [&](const char* word) { return name.find(word) != name.npos; };
+        const bool part = kind.train ? has("train") : !has("train") && (has("t10k") || has("test"));
+        if (part && has(kind.what) && has(kind.type) && entry.is_regular_file()) names.insert(name);
+    }
+    std::vector<std::string> files;
+    for (const std::string& name : names)
+        if (!name.ends_with(".gz") || !names.contains(name.substr(0, name.size() - 3))) files.push_back(name);
+    return files;
 }
 
-ImageSet read_part(const std::string& folder, const std::string& part) {
-    std::string paths[2];
-    for (int i = 0; i < 2; ++i) {
-        const std::string name = part + (i ? "-labels-idx1-ubyte" : "-images-idx3-ubyte");
-        paths[i] = find_file(folder, name);
-        RG_CHECK(!paths[i].empty(), "idx: expected ", name, " or ", name, ".gz, which is missing (", folder, ")");
-    }
-    return read_idx_set(paths[0], paths[1]);
+std::string find_file(const std::string& folder, const Kind& kind) {
+    const std::vector<std::string> files = files_of(folder, kind);
+    RG_CHECK(!files.empty(), "idx: expected ", kind.in_mnist(), " or a file like it, which is missing (", folder, ")");
+    RG_CHECK(files.size() == 1, "idx: expected one file like ", kind.in_mnist(), ", got ", files[0], " and ", files[1],
+             " (", folder, "); each set needs a folder of its own");
+    return folder + "/" + files[0];
 }
 
 } // namespace
@@ -127,14 +145,13 @@ ImageSet read_idx_set(const std::string& images_path, const std::string& labels_
 }
 
 bool has_idx(const std::string& folder) {
-    for (const char* name :
-         {"train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"})
-        if (!find_file(folder, name).empty()) return true;
-    return false;
+    return std::ranges::any_of(kKinds, [&](const Kind& kind) { return !files_of(folder, kind).empty(); });
 }
 
 TrainTest read_idx_sets(const std::string& folder) {
-    TrainTest sets{read_part(folder, "train"), read_part(folder, "t10k"), ""};
+    std::string paths[4];
+    for (int i = 0; i < 4; ++i) paths[i] = find_file(folder, kKinds[i]);
+    TrainTest sets{read_idx_set(paths[0], paths[1]), read_idx_set(paths[2], paths[3]), ""};
     ImageSet &a = sets.train, &b = sets.test;
     RG_CHECK(a.height == b.height && a.width == b.width, "idx: expected the size of the training images, ", a.width,
              " x ", a.height, ", got ", b.width, " x ", b.height, " (", folder, ")");

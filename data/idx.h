@@ -26,7 +26,8 @@ Tensor read_idx(const std::string& path);
 /// other types or ranks, different counts.
 ImageSet read_idx_set(const std::string& images_path, const std::string& labels_path);
 
-/// A folder with train-images-idx3-ubyte, train-labels-idx1-ubyte and the same of t10k, each with .gz or without.
+/// A folder with train-images-idx3-ubyte, train-labels-idx1-ubyte and the same of t10k, or with names that have these
+/// words in them, test for t10k, each with .gz or without. Errors: one is missing, or there are two.
 bool has_idx(const std::string& folder);
 TrainTest read_idx_sets(const std::string& folder);
 

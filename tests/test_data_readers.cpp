@@ -199,6 +199,40 @@ TEST_SUITE("data") {
         CHECK(contains(error_of([&] { load(dir.path()); }), "labels u8 [n], got u8 [2 1]"));
     }
 
+    TEST_CASE("idx: the names of MNIST's relatives; which file is meant is never a guess") {
+        using Names = std::vector<std::string>;
+        const auto write = [](const TempDir& dir, const Names& names) {
+            for (size_t i = 0; i < 4; ++i)
+                write_bytes(dir / names[i],
+                            i % 2 ? idx_file(8, {1}, {uint8_t(i)}) : idx_file(8, {1, 1, 2}, {uint8_t(i), uint8_t(i)}));
+        };
+        for (const Names& names :
+             {Names{"emnist-letters-train-images-idx3-ubyte.gz", "emnist-letters-train-labels-idx1-ubyte.gz",
+                    "emnist-letters-test-images-idx3-ubyte.gz", "emnist-letters-test-labels-idx1-ubyte.gz"},
+              Names{"train-images.idx3-ubyte", "train-labels.idx1-ubyte", "t10k-images.idx3-ubyte",
+                    "t10k-labels.idx1-ubyte"},
+              Names{"latest-train-images-idx3-ubyte", "latest-train-labels-idx1-ubyte", "latest-t10k-images-idx3-ubyte",
+                    "latest-t10k-labels-idx1-ubyte"}}) {
+            const TempDir dir;
+            write(dir, names);
+            std::filesystem::create_directories(dir / "train-images-idx3-ubyte"); // as some archives unpack
+            const TrainTest sets = load(dir.path());
+            CHECK(sets.train.pixels == Vec{0, 0});
+            CHECK(sets.train.labels == std::vector<int32_t>{1});
+            CHECK(sets.test.pixels == Vec{2, 2});
+            CHECK(sets.test.labels == std::vector<int32_t>{3});
+        }
+        const TempDir dir;
+        write(dir, {"emnist-digits-train-images-idx3-ubyte", "emnist-digits-train-labels-idx1-ubyte",
+                    "emnist-digits-test-images-idx3-ubyte", "emnist-digits-test-labels-idx1-ubyte"});
+        write_bytes(dir / "emnist-digits-train-images-idx3-ubyte.gz", {1, 2, 3}); // the same, unpacked
+        CHECK(load(dir.path()).train.pixels == Vec{0, 0});
+        write_bytes(dir / "emnist-letters-train-images-idx3-ubyte.gz", {1, 2, 3});
+        CHECK(contains(error_of([&] { load(dir.path()); }),
+                       "idx: expected one file like train-images-idx3-ubyte, got emnist-digits-train-images-idx3-ubyte "
+                       "and emnist-letters-train-images-idx3-ubyte.gz ("));
+    }
+
     TEST_CASE("image folder: labels by sorted names, recursive, one size") {
         const TempDir dir;
         CHECK(contains(error_of([&] { load(dir.path()); }), "expected class folders"));
