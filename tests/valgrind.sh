@@ -5,7 +5,7 @@
 # Argument: train_cifar. With the instruction set that valgrind knows best.
 set -eu
 if ! command -v valgrind >/dev/null 2>&1; then
-    echo "no valgrind"
+    echo "skipped: no valgrind"
     exit 77
 fi
 program=$(realpath "$1")

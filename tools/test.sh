@@ -3,8 +3,9 @@
 # ones), and, where clang++ is there, clang with ThreadSanitizer (it must compile without warnings, and pass the unit
 # tests that have threads), where the fuzzers are built, too, and run for a few seconds.
 #
-# The last line is "N passed, M failed, K skipped", counting Meson tests over all builds; the exit status is 0 if
-# nothing failed. Build folders are kept, so that a second run compiles only what has changed.
+# The last line is "N passed, M failed, K skipped", counting Meson tests over all builds; those before it say what was
+# skipped and why, parts of tests included. The exit status is 0 if nothing failed. Build folders are kept, so that a
+# second run compiles only what has changed.
 set -eu
 cd "$(dirname "$0")/.."
 . tools/deps.sh
@@ -12,6 +13,7 @@ cd "$(dirname "$0")/.."
 passed=0
 failed=0
 skipped=0
+reasons=''
 
 results() { # how many tests of the last run ended with one of these results
     grep -cE "\"result\": \"($1)\"" "$log" || true
@@ -36,6 +38,10 @@ run_tests() { # build folder, then arguments of `meson test`
     passed=$((passed + $(results "OK|EXPECTEDFAIL")))
     failed=$((failed + bad))
     skipped=$((skipped + $(results "SKIP")))
+    reasons="$reasons
+$(python3 -c 'import json, re, sys
+for test in map(json.loads, open(sys.argv[1])):
+    for reason in re.findall("(?m)^skipped: .*", test.get("stdout", "")): print(test["name"], reason)' "$log")"
 }
 
 echo "== release"
@@ -62,5 +68,6 @@ else
     echo "== no clang++ (Debian: clang): nothing looks at threads, and nothing is fuzzed"
 fi
 
+echo "$reasons" | sort -u | sed '/^$/d'
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]

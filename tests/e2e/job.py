@@ -194,4 +194,10 @@ class JobTest(unittest.TestCase):
 
 
 def main():
-    unittest.main(argv=sys.argv[:1], verbosity=2)
+    """Runs the tests of a script, and says why some were skipped: if all were, so is the script."""
+    result = unittest.main(argv=sys.argv[:1], verbosity=2, exit=False).result
+    for test, reason in result.skipped:
+        print(f"skipped: {reason} ({test})")
+    if result.skipped and len(result.skipped) == result.testsRun:
+        sys.exit(77)
+    sys.exit(not result.wasSuccessful())

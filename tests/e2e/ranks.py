@@ -34,6 +34,6 @@ class Ranks(job.JobTest):
 
 
 if not job.MPIEXEC:
-    print("no mpiexec, or a build without MPI")
+    print("skipped: no mpiexec, or a build without MPI")
     sys.exit(77)
 job.main()
