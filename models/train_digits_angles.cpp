@@ -1,5 +1,6 @@
 // train_digits_angles: one network with two heads, the class of a digit and the angle that it is turned by, trained on
-// both at once; and what `accelerate` is worth for it (--compare).
+// both at once; and what `accelerate` is worth for it, by the same training once more without. That one comes second,
+// as a run of its own, so that the run of the given name is resumed like any other.
 //
 // The loss is cross-entropy + 0.1 x the mean squared error of the angles in degrees. Ranks share
 // each mini-batch as in train_digits; a last batch that is smaller is dropped in training, and kept in testing.
@@ -26,14 +27,15 @@ namespace {
 const double kUnit = std::sqrt(1 / 0.1);
 
 struct Settings : DigitsOptions {
-    bool compare = false;
+    bool compare = true;
     Settings() { batch_size = 32; }
 
     void declare(Options& o) {
         declare_data(o, "class folders of PNGs, with angles.csv", "such folders");
         declare_training(o);
         machine.declare(o);
-        o.add("compare", &compare, "train and test op by op, then once more accelerated, and compare the times");
+        o.add("compare", &compare,
+              "train and test once more op by op, as run NAME-plain, and compare the times; not after --resume");
         run.declare(o);
     }
 };
@@ -85,18 +87,21 @@ Json bars_of(const Result& plain, const Result& accelerated) {
     return Json::object().set("title", "Op by op and accelerated").set("unit", "seconds").set("groups", groups);
 }
 
-/// `plain`: the training that this one is compared with, if any.
-Result train(TrainingRun& run, Settings& s, Options& options, par::Group& group, Trial& trial, const Result* plain) {
+/// `data` is read if there is none yet. `accelerated`: the training that this one is compared with, if any.
+Result train(TrainingRun& run, Settings& s, Options& options, par::Group& group, Trial& trial, data::TrainTest& data,
+             const Result* accelerated) {
     Machine machine(s.machine, options, group);
     const Workers& workers = machine.workers();
     if (workers.gpus && !options.given("batch-size") && !run.resumed()) s.batch_size *= workers.gpus;
     if (s.lr == 0) s.lr = 0.002 * std::sqrt(double(s.batch_size) / 32);
 
-    data::TrainTest data = s.load(group, [&] { trial.pulse(); });
-    for (data::ImageSet* set : {&data.train, &data.test}) {
-        RG_CHECK(!set->targets.empty(), "train_digits_angles: expected images with angles (angles.csv), got ",
-                 data.source);
-        for (float& angle : set->targets) angle = float(double(angle) / kUnit);
+    if (data.source.empty()) {
+        data = s.load(group, [&] { trial.pulse(); });
+        for (data::ImageSet* set : {&data.train, &data.test}) {
+            RG_CHECK(!set->targets.empty(), "train_digits_angles: expected images with angles (angles.csv), got ",
+                     data.source);
+            for (float& angle : set->targets) angle = float(double(angle) / kUnit);
+        }
     }
     verify_same_data(group, data.train, "training set");
     verify_same_data(group, data.test, "test set");
@@ -226,15 +231,20 @@ Result train(TrainingRun& run, Settings& s, Options& options, par::Group& group,
                 .set("test_seconds", result.test_seconds)
                 .set("train_hit_rate", result.train_hits)
                 .set("test_hit_rate", result.test_hits));
-    if (plain) run.report("bars", bars_of(*plain, result));
+    char text[128];
+    std::snprintf(text, sizeof text, "training %.2f s, hit rate %.2f %%; prediction %.2f s, hit rate %.2f %%",
+                  result.train_seconds, 100 * result.train_hits, result.test_seconds, 100 * result.test_hits);
+    run.note(text);
+    if (accelerated) run.report("bars", bars_of(result, *accelerated));
     result.code = run.end(at, result.stopped);
     return result;
 }
 
-Result train(Settings& s, Options& options, par::Group& group, Trial& trial, const Result* plain = nullptr) {
+Result train(Settings& s, Options& options, par::Group& group, Trial& trial, data::TrainTest& data,
+             const Result* accelerated = nullptr) {
     TrainingRun run("train_digits_angles", s.run, options, group, trial,
                     {"batch-size", "shuffle", "augment", "seed", "init"});
-    return run.attempt([&] { return train(run, s, options, group, trial, plain); });
+    return run.attempt([&] { return train(run, s, options, group, trial, data, accelerated); });
 }
 
 /// The same bars as text.
@@ -255,22 +265,21 @@ std::string chart(const Json& bars) {
     return text;
 }
 
-int compare(Settings& s, Options& options, par::Group& group, Trial& trial) {
-    RG_CHECK(trial.alone(), "train_digits_angles: expected one training in a trial, got --compare, which is two; ",
-             "make trials of --accelerate true and false");
-    RG_CHECK(!s.run.resume, "train_digits_angles: --compare trains from the start and --resume goes on; give one");
-    const std::string name = s.run.name;
+int train_and_compare(Settings& s, Options& options, par::Group& group, Trial& trial) {
+    const bool can_compare = trial.alone() && !s.run.resume && s.machine.accelerate;
+    RG_CHECK(can_compare || !s.compare || !options.given("compare"),
+             "train_digits_angles: --compare trains from the start, accelerated and op by op; it goes with neither "
+             "--resume nor --no-accelerate, nor in a trial");
     const int64_t batch_size = s.batch_size; // train() may change it
-    if (!name.empty()) s.run.name = name + "-plain";
-    s.machine.accelerate = false;
-    const Result plain = train(s, options, group, trial);
-    if (plain.stopped) return plain.code;
-    s.run.name = name;
+    data::TrainTest data;
+    const Result accelerated = train(s, options, group, trial, data);
+    if (!s.compare || !can_compare || accelerated.stopped) return accelerated.code;
+    if (!s.run.name.empty()) s.run.name += "-plain";
     s.batch_size = batch_size;
-    s.machine.accelerate = true;
-    const Result accelerated = train(s, options, group, trial, &plain);
-    if (group.rank() == 0 && !accelerated.stopped) std::cout << chart(bars_of(plain, accelerated));
-    return accelerated.code;
+    s.machine.accelerate = false;
+    const Result plain = train(s, options, group, trial, data, &accelerated);
+    if (group.rank() == 0 && !plain.stopped) std::cout << chart(bars_of(plain, accelerated));
+    return plain.code;
 }
 
 } // namespace
@@ -291,8 +300,7 @@ int rg::train_digits_angles(par::Group& group, const std::vector<std::string>& a
         if (group.rank() == 0) std::cout << options.help();
         return 0;
     }
-    if (settings.compare) return compare(settings, options, group, trial);
-    return train(settings, options, group, trial).code;
+    return train_and_compare(settings, options, group, trial);
 }
 
 #ifndef RG_NO_MAIN // the programs that run this one's trainings have one of their own

@@ -269,7 +269,7 @@ class Sweep(job.JobTest):
             self.assertEqual(len(job.step_lines(run / "trials" / "1")), 2 * (180 // 16))
         run = self.runs / "compare"
         self.succeed(program(1, "experiment", "--run-name", run.name, *digits, "--compare", "--grid", "seed=1"))
-        self.assertIn("got --compare", results(run)[0]["note"])
+        self.assertIn("--compare", results(run)[0]["note"])
 
     def test_mistakes(self):
         self.refuse(program(1, "sweep_cifar", "--sweep", "dept=1:4"), "unknown option --dept", "--depth")
