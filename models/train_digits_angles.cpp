@@ -199,7 +199,7 @@ Result train(TrainingRun& run, Settings& s, Options& options, par::Group& group,
             sums[0] += double(n) * host_cross_entropy(scores, batch.labels) + squares;
             sums[1] += double(count_correct(scores, batch.labels));
             sums[2] += squares;
-            const data::Range mine = data::share_of(batch.global_size, group.size(), group.rank());
+            const data::Range mine = workers.share_of(batch.global_size);
             predictions.add(batch.index * s.batch_size + mine.begin, scores);
         }
         group.allreduce_sum(std::span<double>(sums), "test");
