@@ -40,14 +40,15 @@ data::TrainTest DigitsOptions::load(par::Group& group, const std::function<void(
     return sets;
 }
 
-data::LoaderOptions DigitsOptions::loader(const Workers& workers) const {
+data::LoaderOptions DigitsOptions::loader(const Workers& workers, bool views) const {
     return {.batch_size = batch_size,
             .shuffle = shuffle == "epoch",
             .seed = uint64_t(seed),
             .augment = {.translate = augment == "translate" ? 2 : 0},
             .normalise = data::kDigits,
             .rank = workers.place,
-            .ranks = workers.count};
+            .ranks = workers.count,
+            .views = views};
 }
 
 TrainingRun::Length DigitsOptions::length(const data::Loader& loader) const {

@@ -25,8 +25,8 @@ struct DigitsOptions {
     /// random by --seed. Collective; `pulse` as in load_data(). Errors: images of another size than 28 x 28, or what
     /// load_data() says.
     data::TrainTest load(par::Group& group, const std::function<void()>& pulse = {}) const;
-    /// Of training; the seed, and what the images are normalised with, for all else.
-    data::LoaderOptions loader(const Workers& workers) const;
+    /// Of training; the seed, and what the images are normalised with, for all else. `views`: as of the options.
+    data::LoaderOptions loader(const Workers& workers, bool views) const;
     /// Error: less than a mini-batch.
     TrainingRun::Length length(const data::Loader& loader) const;
     /// The learning rate of the next step.

@@ -44,11 +44,16 @@ int train(TrainingRun& run, Settings& s, Options& options, par::Group& group, Tr
     const data::TrainTest data = s.load(group, [&] { trial.pulse(); });
     verify_same_data(group, data.train, "training set");
     verify_same_data(group, data.test, "test set");
-    data::Loader loader(data.train, s.loader(workers));
-    const TrainingRun::Length length = s.length(loader);
-
     const Context context = machine.context();
     const ContextScope scope(context);
+
+    // A device has all training images, and makes the views of them; the loader only says which.
+    const bool on_device = machine.device() != nullptr;
+    data::Loader loader(data.train, s.loader(workers, on_device));
+    const Tensor images = on_device ? data::resident(data.train) : Tensor();
+    const Tensor statistics = loader.augmenter().statistics();
+    const TrainingRun::Length length = s.length(loader);
+
     DigitsNet net({.classes = int64_t(data.train.classes.size()), .seed = uint64_t(s.seed)});
     Parameters& parameters = net.parameters;
     if (group.size() > 1 && !machine.device()) // where ranks share memory, gradients are summed where they are
@@ -68,11 +73,14 @@ int train(TrainingRun& run, Settings& s, Options& options, par::Group& group, Tr
     // gradients the update.
     const std::vector<Tensor> values = parameters.value_list(), gradients = parameters.gradient_list();
     Accelerated network([&](std::span<const Tensor> in, bool training) -> std::vector<Tensor> {
-        const Tensor x = cast(in[0], machine.activations());
+        const Tensor x = training && on_device
+                             ? augment(images, in[0], in[1], statistics,
+                                       {data::kDigitSide, data::kDigitSide, false, machine.activations()})
+                             : cast(in[0], machine.activations());
         if (!training) return {net.forward(x, Mode::evaluate)};
         Tape tape;
         const Tensor scores = net.forward(x, Mode::train);
-        const Tensor loss = cross_entropy(scores, in[1]);
+        const Tensor loss = cross_entropy(scores, in.back());
         tape.gradients(loss, values, gradients);
         if (group.size() == 1) update(loss);
         return {scores, loss};
@@ -92,14 +100,15 @@ int train(TrainingRun& run, Settings& s, Options& options, par::Group& group, Tr
         bool all_have_data = group.all(loader.has_next(), "has data");
         while (at.step < length.steps && !stop && all_have_data) {
             const data::Batch batch = loader.next();
-            const double share = double(batch.x.extent(0)) / double(batch.global_size);
+            const double share = double(batch.labels.extent(0)) / double(batch.global_size);
             group.set_step(at.step + 1);
 
             // Forward and backward on this rank's images; then the gradients of the whole mini-batch.
             const double lr = s.lr_at(at, loader);
             rate.fill(lr);
             gradient_sum.begin(share);
-            const std::span<const Tensor> result = network({batch.x, batch.labels}, true);
+            const std::span<const Tensor> result = on_device ? network({batch.indices, batch.views, batch.labels}, true)
+                                                             : network({batch.x, batch.labels}, true);
             const Tensor scores = result[0].to_host(), loss = result[1].to_host();
             gradient_sum.finish();
 

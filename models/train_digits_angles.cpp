@@ -105,14 +105,25 @@ Result train(TrainingRun& run, Settings& s, Options& options, par::Group& group,
     }
     verify_same_data(group, data.train, "training set");
     verify_same_data(group, data.test, "test set");
-    data::Loader loader(data.train, s.loader(workers));
-    const TrainingRun::Length length = s.length(loader);
-    data::LoaderOptions in_order = s.loader(workers);
-    in_order.shuffle = false, in_order.keep_partial = true, in_order.augment = {};
-    data::Loader test_loader(data.test, in_order);
-
     const Context context = machine.context();
     const ContextScope scope(context);
+
+    // A device has all images, and makes the views of them; the loaders only say which.
+    const bool on_device = machine.device() != nullptr;
+    const data::LoaderOptions shuffled = s.loader(workers, on_device);
+    data::LoaderOptions in_order = shuffled;
+    in_order.shuffle = false, in_order.keep_partial = true, in_order.augment = {};
+    data::Loader loader(data.train, shuffled), test_loader(data.test, in_order);
+    const Tensor train_images = on_device ? data::resident(data.train) : Tensor();
+    const Tensor test_images = on_device ? data::resident(data.test) : Tensor();
+    const Tensor statistics = loader.augmenter().statistics();
+    const auto views = [&](const Tensor& images, std::span<const Tensor> in) {
+        if (!on_device) return cast(in[0], machine.activations());
+        constexpr int64_t kSide = data::kDigitSide;
+        return augment(images, in[0], in[1], statistics, {kSide, kSide, false, machine.activations()});
+    };
+    const TrainingRun::Length length = s.length(loader);
+
     DigitsAnglesNet net({.classes = int64_t(data.train.classes.size()), .seed = uint64_t(s.seed)});
     Parameters& parameters = net.parameters;
     if (group.size() > 1 && !machine.device())
@@ -134,14 +145,15 @@ Result train(TrainingRun& run, Settings& s, Options& options, par::Group& group,
     const std::vector<Tensor> values = parameters.value_list(), gradients = parameters.gradient_list();
     Accelerated learn([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
         Tape tape;
-        const auto [scores, angles] = net.forward(cast(in[0], machine.activations()), Mode::train);
-        const Tensor loss = add(cross_entropy(scores, in[1]), mse_loss(angles, in[2]));
+        const auto [scores, angles] = net.forward(views(train_images, in), Mode::train);
+        const Tensor &labels = in[in.size() - 2], &targets = in[in.size() - 1];
+        const Tensor loss = add(cross_entropy(scores, labels), mse_loss(angles, targets));
         tape.gradients(loss, values, gradients);
         if (group.size() == 1) update(loss);
         return {scores, loss};
     });
     Accelerated predict([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
-        const auto [scores, angles] = net.forward(cast(in[0], machine.activations()), Mode::evaluate);
+        const auto [scores, angles] = net.forward(views(test_images, in), Mode::evaluate);
         return {scores, angles};
     });
     learn.enabled = predict.enabled = s.machine.accelerate;
@@ -159,14 +171,16 @@ Result train(TrainingRun& run, Settings& s, Options& options, par::Group& group,
         bool all_have_data = group.all(loader.has_next(), "has data");
         while (at.step < length.steps && !result.stopped && all_have_data) {
             const data::Batch batch = loader.next();
-            const double share = double(batch.x.extent(0)) / double(batch.global_size);
+            const double share = double(batch.labels.extent(0)) / double(batch.global_size);
             group.set_step(at.step + 1);
 
             const double lr = s.lr_at(at, loader);
             now.data<float>()[0] = float(lr), now.data<float>()[1] = float(at.step + 1);
             rate_and_step.copy_from(now);
             gradient_sum.begin(share);
-            const std::span<const Tensor> out = learn({batch.x, batch.labels, batch.targets}, true);
+            const std::span<const Tensor> out =
+                on_device ? learn({batch.indices, batch.views, batch.labels, batch.targets}, true)
+                          : learn({batch.x, batch.labels, batch.targets}, true);
             const Tensor scores = out[0].to_host(), loss = out[1].to_host();
             gradient_sum.finish();
 
@@ -191,9 +205,9 @@ Result train(TrainingRun& run, Settings& s, Options& options, par::Group& group,
         for (test_loader.start(1); test_loader.has_next();) {
             trial.pulse();
             const data::Batch batch = test_loader.next();
-            const int64_t n = batch.x.extent(0);
+            const int64_t n = batch.labels.extent(0);
             if (n == 0) continue;
-            const std::span<const Tensor> out = predict({batch.x});
+            const std::span<const Tensor> out = on_device ? predict({batch.indices, batch.views}) : predict({batch.x});
             const Tensor scores = out[0].to_host(), angles = out[1].to_host();
             const double squares = squared_errors(angles, batch.targets);
             sums[0] += double(n) * host_cross_entropy(scores, batch.labels) + squares;
