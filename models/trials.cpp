@@ -190,7 +190,13 @@ std::vector<std::string> TrialsOptions::resumed(const std::string& program,
              ", not of ", program);
     std::vector<std::string> arguments;
     for (const Json& argument : config.at("arguments").as_array()) arguments.push_back(argument.as_string());
-    arguments.insert(arguments.end(), typed.begin(), typed.end());
+    // The same command once more, with --resume, gives nothing anew: twice the same values would be other trials.
+    std::vector<std::string> anew = typed;
+    std::erase(anew, "--resume");
+    const bool same =
+        std::mismatch(arguments.begin(), arguments.end(), anew.begin(), anew.end()).first == arguments.end();
+    arguments.insert(arguments.end(), anew.begin() + (same ? ptrdiff_t(arguments.size()) : 0), anew.end());
+    arguments.push_back("--resume");
     return arguments;
 }
 

@@ -38,8 +38,8 @@ struct TrialsOptions {
     StopRules rules;
     /// Its options go to the group that was begun last, and to one of their own.
     void declare(Options& o);
-    /// The arguments with which the run to go on with was begun, and behind them what is given anew. Error: no name, or
-    /// no such run.
+    /// The arguments with which the run to go on with was begun, and behind them what is given anew, which is nothing
+    /// if `typed` begins with the same. Error: no name, or no such run.
     std::vector<std::string> resumed(const std::string& program, const std::vector<std::string>& typed) const;
 };
 

@@ -3,8 +3,9 @@
 #
 #   tools/run.sh --max-restarts 5 -- mpiexec -n 4 ./train_cifar --epochs 50
 #
-# The command is a training program, with or without mpiexec; the options that a restart needs are added (--run-name,
-# --resume) or left out (--init). The exit status is that of the last attempt. These are not started again:
+# The command is a training program or a sweep of them, with or without mpiexec; the options that a restart needs are
+# added (--run-name, --resume) or left out (--init, but of a sweep, whose trials go on by themselves). The exit status is
+# that of the last attempt. These are not started again:
 #
 #   0   done, or stopped by a person (Ctrl-C, a stop request)
 #   75  interrupted by SIGTERM or SIGUSR1, with a checkpoint; both are passed on when this script gets them
@@ -51,9 +52,10 @@ run=$runs/$name
 existed=''
 [ ! -e "$run" ] || existed=1
 
-# Every attempt that comes to its first step replaces this file.
-began() { ls -i "$run/config.json" 2>/dev/null; }
-has_checkpoint() { ls "$run"/checkpoint/step-*.safetensors >/dev/null 2>&1; }
+# Every attempt that comes to its first step replaces one of these files; the second is a sweep's.
+began() { stat -c '%i %y' "$run/config.json" "$run/results.jsonl" 2>/dev/null; }
+is_sweep() { [ -e "$run/journal.jsonl" ] || [ -d "$run/trials" ]; }
+has_checkpoint() { [ -n "$(find "$run/" -name 'step-*.safetensors' 2>/dev/null)" ]; }
 
 child='' stopped=''
 pass_on() {
@@ -86,7 +88,10 @@ while :; do
         exit "$code"
     fi
     restarts=$((restarts + 1))
-    if has_checkpoint; then
+    if is_sweep; then
+        [ -n "$resume" ] || set -- "$@" --resume
+        resume=1 from="with what had not ended"
+    elif has_checkpoint; then
         last=''
         for word do # the same words, but for what begins a run
             shift

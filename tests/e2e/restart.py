@@ -2,6 +2,7 @@
 # that ran through; what must not be started again is not.
 #
 # KILLS sets the number of kills, SEED when they come.
+import csv
 import os
 import pathlib
 import random
@@ -100,6 +101,40 @@ class Restart(job.JobTest):
             self.assertIn("from its beginning" if steps == 3 else "from its last checkpoint", result.err)
             self.assertEqual((self.runs / name / "model.safetensors").read_bytes(),
                              (whole / "model.safetensors").read_bytes())
+
+    def test_sweep(self):
+        # A trial that has ended and one that is killed: the first is not done again, the second goes on.
+        command = [str(job.BUILD / "sweep_cifar"), *job.TINY, "--batch-size", "50", "--sweep", "epochs=1,30"]
+        self.succeed([*command, "--run-name", "whole"])
+        process = self.start(run_sh(1, *command, "--run-name", "killed"))
+        whole, run = self.runs / "whole", self.runs / "killed"
+        self.assertTrue(self.wait_for(process, lambda: (run / "journal.jsonl").exists() and
+                                      list(run.glob("trials/2/checkpoint/step-*.safetensors"))))
+        first = (run / "trials" / "1").stat().st_ino
+        kill(job.job_pids(process.pid)[1:])
+        result = self.finish(process)
+        self.assertEqual(result.code, 0, result.err)
+        self.assertIn("restart 1 of 1, with what had not ended", result.err)
+        self.assertIn("done before", result.out)
+        self.assertEqual((run / "trials" / "1").stat().st_ino, first)
+        with open(run / "results.csv", newline="") as file:
+            self.assertEqual([row["state"] for row in csv.DictReader(file)], ["finished", "finished"])
+        for trial in ("1", "2"):
+            self.assertEqual(job.step_lines(run / "trials" / trial), job.step_lines(whole / "trials" / trial))
+            self.assertEqual((run / "trials" / trial / "model.safetensors").read_bytes(),
+                             (whole / "trials" / trial / "model.safetensors").read_bytes())
+
+    def test_what_an_attempt_leaves(self):
+        def attempts(run, script):
+            return self.run_command(run_sh(1, "sh", "-c", f"cd runs; {script}", "sh", "--run-name", run))
+
+        # A resumed sweep has begun when it writes its results: config.json stays. It may be started again.
+        (self.runs / "sweep" / "trials").mkdir(parents=True)
+        result = attempts("sweep", "echo > new; mv new sweep/results.jsonl; exit 1")
+        self.assertIn("after 1 restarts", result.err)
+        # Checkpoints are never deleted, wherever they lie.
+        result = attempts("odd", "[ ! -e odd ] || exit 0; mkdir -p odd/a/b; > odd/a/b/step-1.safetensors; exit 3")
+        self.assertEqual(result.code, 0, result.err)
 
     def test_gives_up(self):
         run = self.runs / "again"
