@@ -24,6 +24,15 @@
 #SBATCH --output=%x-%j.out
 set -eu
 
+for word do
+    case $word in
+    --runs | --runs=* | --run-name | --run-name=* | --resume)
+        echo "slurm.sh: expected options of a training, got $word: the run is build/runs/slurm-JOB, where the job" \
+            "looks for it when it comes back; for another disk, make build/runs a link" >&2
+        exit 2
+        ;;
+    esac
+done
 cd "$SLURM_SUBMIT_DIR/build"
 export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK" # srun does not take it from the job by itself
 name=slurm-$SLURM_JOB_ID # which a job keeps when it comes back

@@ -60,10 +60,18 @@ class Slurm(job.JobTest):
         self.assertEqual(self.finish(self.submit()).code, 1)
         self.assertEqual((len(self.read("calls")), self.read("requeued")), (1, []))
 
+    def test_another_name(self):
+        # Under which it would not be found when the job comes back.
+        for wrong in (["--runs", "elsewhere"], ["--run-name=mine"], ["--epochs", "5", "--resume"]):
+            result = self.finish(self.submit(*wrong))
+            self.assertEqual((result.code, self.read("calls")), (2, []), wrong)
+            self.assertIn(f"got {wrong[-1] if len(wrong) > 2 else wrong[0]}:", result.err)
+
     def test_checked(self):
         if not shutil.which("shellcheck"):
             self.skipTest("there is no shellcheck")
-        result = subprocess.run(["shellcheck", ROOT / "tools" / "slurm.sh"], capture_output=True, text=True)
+        result = subprocess.run(["shellcheck", *(ROOT / "tools" / name for name in ("slurm.sh", "run.sh"))],
+                                capture_output=True, text=True)
         self.assertEqual(result.returncode, 0, result.stdout)
 
 
