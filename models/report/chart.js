@@ -31,9 +31,10 @@ class Chart {
     this.keys.replaceChildren(...keys.map(key => make('span', {class: several ? 'key dim' : 'key'}, key)));
     this.draw();
   }
-  draw() {
-    const width = this.svg.clientWidth, height = this.svg.clientHeight, left = 54, top = 8, bottom = 20;
+  draw(width = this.svg.clientWidth, height = this.svg.clientHeight) {
+    const left = 54, top = 8, bottom = 20;
     if (!width) return;
+    this.svg.setAttribute('viewBox', `0 0 ${width} ${height}`);
     const all = this.lines.flatMap(line => line.points).filter(p => isNumber(p[1]));
     this.svg.replaceChildren();
     if (!all.length) {
@@ -81,6 +82,7 @@ class Chart {
     this.show();
   }
   key(event) {
+    if (!this.map) return;
     const all = this.lines.filter(l => !l.thin).flatMap(l => l.points.map(p => p[0]));
     const xs = [...new Set(all)].sort((a, b) => a - b);
     const moves = {ArrowRight: xs.find(x => x > this.at), ArrowLeft: xs.findLast(x => x < (this.at ?? Infinity)),

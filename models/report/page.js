@@ -100,7 +100,12 @@ function update() {
   }
   if (focus) document.querySelector(`[data-key=${CSS.escape(focus)}]`)?.focus({preventScroll: true});
 }
-addEventListener('beforeprint', () => document.querySelectorAll('details').forEach(d => d.open = true));
+// Paper is narrower than the window, and how wide it is nobody says: curves are drawn for half a page, and scaled.
+addEventListener('beforeprint', () => {
+  document.querySelectorAll('details').forEach(d => d.open = true);
+  charts.forEach(chart => chart.draw(350, 240));
+});
+addEventListener('afterprint', () => charts.forEach(chart => chart.draw()));
 
 // ---- live: the monitor is asked for what is new, once per second ----
 const token = new URLSearchParams(location.search).get('token');

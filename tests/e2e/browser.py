@@ -66,6 +66,27 @@ class Frozen(BrowserTest):
                 backgrounds.add((dark, page.value("getComputedStyle(document.body).backgroundColor")))
         self.assertEqual(len({colour for _, colour in backgrounds}), 2)
 
+    def test_printed(self):
+        epochs = [{"epoch": e, "train_loss": 1 / e, "train_accuracy": 0.5, "images_per_s": 9, "seconds": 9} for e in range(1, 6)]
+        page = self.browser.open(self.page_of({"runs": [{"name": "run", "metrics": epochs}]}))
+        page.wait(CURVE)
+        # Paper has another width than the window, and scripts do not run again for it.
+        charts = page.value(
+            "(() => { dispatchEvent(new Event('beforeprint')); document.body.style.width = '700px';"
+            "const right = e => e.getBoundingClientRect().right;"
+            "return charts.map(c => [c.svg.viewBox.baseVal.width, c.svg.clientWidth, right(c.svg),"
+            "    ...[...c.svg.children].map(right)]); })()")
+        self.assertEqual(len(charts), 5)
+        for drawn, width, edge, *parts in charts:
+            self.assertEqual(drawn, 350)
+            self.assertLess(width, 350)
+            self.assertLessEqual(max(parts), edge + 1)
+        # After it, it is as before.
+        self.assertEqual(page.value(
+            "(() => { document.body.style.width = ''; dispatchEvent(new Event('afterprint'));"
+            "return charts.filter(c => c.svg.viewBox.baseVal.width !== c.svg.clientWidth).length; })()"), 0)
+        self.assertGreater(len(page.call("Page.printToPDF")["data"]), 10_000)
+
     def test_by_keyboard(self):
         run = self.train(1, "run", *job.TINY, "--epochs", "3")
         page = self.browser.open((run / "report.html").as_uri())
@@ -95,6 +116,8 @@ class Frozen(BrowserTest):
         self.browser.open(self.page_of(None)).wait("document.querySelector('h1').textContent.includes('no data')")
         page = self.browser.open(self.page_of({"runs": [{"name": "empty"}]}))
         page.wait("document.body.textContent.includes('nothing yet')")
+        page.value("document.querySelector('svg').focus()")
+        page.press("End")
         steps = [{"step": i, "epoch": 1, "loss": 1.0 if i < 3 else None, "accuracy": 0.1, "lr": 0.1} for i in range(1, 5)]
         page = self.browser.open(self.page_of({"runs": [{"name": "bad", "steps_per_epoch": 4, "metrics": [
             *steps, {"epoch": 1, "train_loss": None, "train_accuracy": 0.1, "test_loss": None, "test_accuracy": 0.1}]}]}))
