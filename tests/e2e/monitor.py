@@ -204,6 +204,17 @@ class MonitorTest(job.JobTest):
         epoch = job.epoch_lines(run)[-1]
         self.assertEqual(words[1:4] + words[5:6], ["done", "2/2", "40", f"{epoch['test_accuracy']:.4f}"])
         self.refuse([*MONITOR, "--stop", "first"], "first is not running")
+        # Of a sweep, how many trials are in which state, and the best.
+        shutil.rmtree(self.runs)
+        (self.add_run("sweep") / "trials").mkdir()
+        rows = [{"trial": i + 1, "state": state, "last_epoch": {"validation_accuracy": i / 8}}
+                for i, state in enumerate(("finished", "failed", "finished", "running"))]
+        (self.runs / "sweep" / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        data = {"sweep": {"state": "done", "best": "3"}}
+        (self.runs / "sweep" / "report.html").write_text(
+            f'<script id="data" type="application/json">{json.dumps(data)}</script>')
+        self.assertRegex(self.succeed([*MONITOR, "--text"], COLUMNS="100"),
+                         "sweep +done +best: trial 3, 0.2500; 2 finished, 1 failed, 1 ended early\n$")
 
 
 job.main()
