@@ -3,8 +3,10 @@ import http.client
 import json
 import os
 import pathlib
+import runpy
 import shutil
 import socket
+import struct
 import sys
 import time
 import urllib.parse
@@ -19,9 +21,12 @@ class MonitorTest(job.JobTest):
     def setUp(self):
         super().setUp()
         self.monitor = self.start([*MONITOR, "--port", "0"])
-        self.addCleanup(lambda: (job.kill_job(self.monitor), self.monitor.communicate()))
         self.url = urllib.parse.urlsplit(self.monitor.stdout.readline().strip())
         self.token = urllib.parse.parse_qs(self.url.query)["token"][0]
+
+    def tearDown(self):
+        job.kill_job(self.monitor)
+        self.assertEqual(self.monitor.communicate(), ("", ""))  # whatever was asked
 
     def ask(self, target, method="GET", token=True, body=None, **headers):
         """Status and text of an answer."""
@@ -36,7 +41,7 @@ class MonitorTest(job.JobTest):
     def news(self, name, at=""):
         status, text = self.ask("/data?" + urllib.parse.urlencode({name: at}))
         self.assertEqual(status, 200, text)
-        return {run["name"]: run for run in json.loads(text)["runs"]}[name]
+        return {run["name"]: run for run in json.loads(text, parse_constant=self.fail)["runs"]}[name]
 
     def trials(self, name):
         status, text = self.ask(f"/trials/{urllib.parse.quote(name)}/data")
@@ -71,7 +76,8 @@ class MonitorTest(job.JobTest):
         text = (run / "metrics.jsonl").read_text()
         (run / "new").write_text(text)
         os.replace(run / "new", run / "metrics.jsonl")
-        for at in (third["at"], "-", "x-y-z", f"{os.stat(run / 'metrics.jsonl').st_ino}-{10 ** 30}-", "-²-", "--------"):
+        inode = os.stat(run / "metrics.jsonl").st_ino
+        for at in (third["at"], "-", "x-y-z", f"{inode}-{10 ** 30}-", f"{inode}-{5000 * '9'}-", "-²-", "--------"):
             self.assertEqual(len(self.news(run.name, at)["metrics"]), len(lines) + 2, at)
 
     def test_trials(self):
@@ -91,6 +97,35 @@ class MonitorTest(job.JobTest):
         self.assertEqual(first["metrics"], [{"step": 1}])
         self.assertEqual(first["report"]["config"], {"options": {"lr": 0.1, "augment": "none"}})
         self.assertEqual(self.ask("/trials/a%20sweep/stop?run=1", "POST")[0], 409)
+
+    def test_damaged(self):
+        # One bad run hides no other: nested without end, numbers that browsers cannot read, a folder that is closed.
+        good = self.add_run("good", lr=0.1)
+        for name, text in (("deep", 100_000 * "["), ("odd", '{"options": {"lr": NaN, "seed": 1e999}}')):
+            run = self.add_run(name)
+            (run / "config.json").write_text(text)
+            (run / "metrics.jsonl").write_text(f'{text}\n{{"step": 1, "loss": -Infinity}}\n{{"step": 2, "loss": "x"}}\n')
+            (run / "report.html").write_text(f'<script id="data" type="application/json">{text}</script>')
+        self.assertEqual(self.news("good")["report"], {"config": {"options": {"lr": 0.1}}})
+        self.assertEqual(self.news("deep")["metrics"], [{"step": 1, "loss": None}, {"step": 2, "loss": "x"}])
+        self.assertEqual(self.news("odd")["report"], {"config": {"options": {"lr": None, "seed": None}}})
+        self.assertIn("good", self.succeed([*MONITOR, "--text"]))
+        closed = self.add_run("closed")
+        closed.chmod(0)
+        self.folder.chmod(0o755)
+        names = runpy.run_path(MONITOR[1])["Runs"](self.runs).names
+        try:
+            if os.getuid() == 0:  # who may read all
+                os.seteuid(65534)
+            self.assertEqual(sorted(names()), ["deep", "good", "odd"])
+        finally:
+            os.seteuid(os.getuid())
+            closed.chmod(0o755)
+
+    def test_no_folder(self):
+        (self.folder / "file").touch()
+        for what in (["--text"], ["--stop", "run"], ["--port", "0"]):
+            self.refuse([*MONITOR, "--runs", "file", *what], "monitor: file: Not a directory")
 
     def test_large(self):
         run = self.add_run("large")
@@ -155,6 +190,12 @@ class MonitorTest(job.JobTest):
         self.assertNotIn("secret", "".join(texts).replace(str(self.folder), ""))
 
     def test_too_much(self):
+        with socket.create_connection((self.url.hostname, self.url.port), job.LIMIT) as client:
+            client.sendall(f"GET http://[ HTTP/1.1\r\nHost: {self.url.netloc}\r\n\r\n".encode())
+            self.assertEqual(client.recv(12), b"HTTP/1.0 400")
+        with socket.create_connection((self.url.hostname, self.url.port), job.LIMIT) as client:  # which leaves at once
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.sendall(b"GET /data")
         self.assertEqual(self.ask("/data?" + 20_000 * "a")[0], 431)
         self.assertEqual(self.ask("/data?" + 70_000 * "a")[0], 414)
         self.assertEqual(self.ask("/data", X_Long=20_000 * "a")[0], 431)
