@@ -268,7 +268,9 @@ class Live(BrowserTest):
         page.wait(f"runs.get('live <b>').steps.length === {steps}")
         self.assertEqual(page.value("document.getElementById('message').textContent"), "")
         frozen = page.value("document.querySelector('#runs a').getAttribute('href')")
-        self.browser.open(urllib.parse.urljoin(url, frozen)).wait("document.querySelectorAll('#charts path').length > 3")
+        frozen = self.browser.open(urllib.parse.urljoin(url, frozen))
+        frozen.wait("document.querySelectorAll('#charts path').length > 3")
+        self.assertEqual(frozen.value("origin"), "null")  # its scripts cannot ask the monitor
 
         # The stop has cost nothing: going on gives the bits of a run that was not stopped.
         self.succeed(job.train(ranks, "--resume", "--run-name", "live <b>", "--steps", str(steps + 10)))
