@@ -1,6 +1,9 @@
-# The page of a run, frozen and live, in a real browser.
+# The page of a run, frozen and live, in a real browser. SHOTS=DIR keeps pictures, in all widths and colours.
+import base64
 import json
+import os
 import pathlib
+import random
 import runpy
 import signal
 import sys
@@ -35,8 +38,11 @@ class BrowserTest(job.JobTest):
         path.write_text(TEMPLATE.replace(">null</script>", f">{text}</script>", 1))
         return path.as_uri()
 
-    def assert_fits(self, page, width):
-        self.assertLessEqual(page.value("document.documentElement.scrollWidth"), width)
+    def assert_fits(self, page):
+        if "SHOTS" in os.environ:
+            name = f"{self._testMethodName}-{page.width}{'-dark' if page.dark else ''}.png"
+            pathlib.Path(os.environ["SHOTS"], name).write_bytes(page.picture())
+        self.assertLessEqual(page.value("document.documentElement.scrollWidth"), page.width)
 
 
 class Frozen(BrowserTest):
@@ -62,12 +68,48 @@ class Frozen(BrowserTest):
                     "const c = document.querySelector('canvas').getContext('2d').getImageData(0, 0, 32, 32).data;"
                     "return [...Array(3072).keys()].every(i => c[4 * Math.floor(i / 3) + i % 3] === b.charCodeAt(i)); })()"))
                 self.assertIn("rank", page.value("document.getElementById('parts').textContent"))
-                self.assert_fits(page, width)
+                self.assert_fits(page)
                 backgrounds.add((dark, page.value("getComputedStyle(document.body).backgroundColor")))
         self.assertEqual(len({colour for _, colour in backgrounds}), 2)
 
+    def test_of_a_long_training(self):
+        # As much as a report of 50 epochs has: the curves in 2000 points, and 24 images.
+        chance = random.Random(1)
+        steps = [{"step": 5 * i, "epoch": 1 + (i - 1) // 40, "loss": 2.3 - i / 1000 + chance.gauss(0, 0.1),
+                  "accuracy": i / 2200, "lr": 0.1 * (1 - i / 2000)} for i in range(1, 2001)]
+        epochs = [{"epoch": e, "train_loss": 2.3 / e ** 0.5, "train_accuracy": 1 - 0.9 / e ** 0.5,
+                   "test_loss": 2.4 / e ** 0.4, "test_accuracy": 1 - 0.9 / e ** 0.4,
+                   "images_per_s": 1000 + chance.gauss(0, 9), "seconds": 50.0} for e in range(1, 51)]
+        metrics = [line for e in range(50) for line in (*steps[40 * e:40 * e + 40], epochs[e])]
+        mistakes = [{"image": i, "truth": i % 10, "seen": (i + 1) % 10, "score": 0.99 - i / 100,
+                     "pixels": base64.b64encode(chance.randbytes(3072)).decode()} for i in range(24)]
+        counts = [[850 if i == j else 10 + i + j for j in range(10)] for i in range(10)]
+        confusion = {"classes": job.CLASSES, "counts": counts, "height": 32, "width": 32, "channels": 3,
+                     "mistakes": mistakes}
+        ranks = [{"rank": i, "host": "host", "images": 12500, "steps": 200, "seconds":
+                  {"data": 1.5, "compute": 40.0 + i, "sum": 5.0 - i, "update": 2.0}} for i in range(4)]
+        tensors = [[f"block{b}.{i}.{name}", [64]] for b in (1, 2, 3) for i in range(4)
+                   for name in ("conv.weight", "conv.bias", "bn.weight", "bn.bias")]
+        network = {"parameters": 677610, "parameter_bytes": 2710440, "planned_bytes": 30 << 20,
+                   "unshared_bytes": 90 << 20, "tensors": tensors}
+        url = self.page_of({"runs": [{
+            "name": "long", "state": "done", "summary": "a training of 50 epochs", "epochs": 50, "steps_per_epoch": 200,
+            "config": {"options": {f"option-{i}": i for i in range(40)}}, "metrics": metrics, "confusion": confusion,
+            "ranks": ranks, "network": network}]})
+        size = (self.folder / "page.html").stat().st_size
+        self.assertLess(size, 1_000_000)
+        for width in (1280, 400):
+            for dark in (False, True):
+                page = self.browser.open(url, width, dark)
+                page.wait("document.querySelectorAll('canvas').length === 24")
+                self.assertEqual(page.wait(f"{CURVE}?.getAttribute('d').split('L').length"), 400)  # means of 5 steps
+                self.assert_fits(page)
+                loaded = page.value("performance.getEntriesByType('navigation')[0].loadEventEnd")
+                print(f"a report of 50 epochs, {size} bytes, {width} px: loaded after {loaded:.0f} ms", flush=True)
+
     def test_printed(self):
-        epochs = [{"epoch": e, "train_loss": 1 / e, "train_accuracy": 0.5, "images_per_s": 9, "seconds": 9} for e in range(1, 6)]
+        epochs = [{"epoch": e, "train_loss": 1 / e, "train_accuracy": 0.5, "images_per_s": 9, "seconds": 9}
+                  for e in range(1, 6)]
         page = self.browser.open(self.page_of({"runs": [{"name": "run", "metrics": epochs}]}))
         page.wait(CURVE)
         # Paper has another width than the window, and scripts do not run again for it.
@@ -180,7 +222,7 @@ class Frozen(BrowserTest):
             page.value("document.querySelector('[data-key=\"choose 3\"]').click()")
             self.assertIn("trial 3, confusion on the validation set", " ".join(page.value(headings)))
             self.assertIn("below 12 %", page.value("document.getElementById('chosen').textContent"))
-            self.assert_fits(page, width)
+            self.assert_fits(page)
 
     def test_failed_curve_ends_in_a_cross(self):
         runs = [{"name": str(i), "state": state, "tested": "validation", "note": state * i, "metrics": [
@@ -233,7 +275,7 @@ class Live(BrowserTest):
         page.wait("runs.get('a sweep').state === 'stopped'")
 
     def test_watch_and_stop(self):
-        ranks = job.rank_counts(1, 2)[-1]
+        ranks = job.rank_counts(1, 4)[-1]
         options = ["--width", "8", "--depth", "1", "--epochs", "10000", "--seed", "7"]
         monitor = self.start([sys.executable, str(ROOT / "tools" / "monitor"), "--port", "0"])
         url = monitor.stdout.readline().strip()
@@ -285,7 +327,7 @@ class Live(BrowserTest):
         monitor = self.start([sys.executable, str(ROOT / "tools" / "monitor"), "--port", "0"])
         page = self.browser.open(monitor.stdout.readline().strip())
         # Steps that take longer than a click.
-        training = self.start(job.train(job.rank_counts(1, 2)[-1], "--run-name", "slow", "--epochs", "1000", "--width", "32",
+        training = self.start(job.train(job.rank_counts(1, 4)[-1], "--run-name", "slow", "--epochs", "1000", "--width", "32",
                                         "--depth", "4", "--batch-size", "200", "--threads", "1", "--precision", "fp32"))
         page.wait("runs.get('slow')?.steps.length && document.querySelector('#runs button.stop')")
         seen = len(job.step_lines(self.runs / "slow"))

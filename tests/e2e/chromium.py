@@ -1,5 +1,6 @@
 # A headless Chromium, driven over its DevTools protocol through a pair of pipes: messages are JSON, each ends with a
 # zero byte. Nothing beyond Python is needed; where there is no Chromium, `find` says None.
+import base64
 import json
 import os
 import select
@@ -22,7 +23,8 @@ class Browser:
         commands, self.commands = os.pipe()
         self.answers, answers = os.pipe()
         flags = ["--headless=new", "--remote-debugging-pipe", f"--user-data-dir={folder}", "--disable-gpu",
-                 "--no-first-run", "--disable-dev-shm-usage"] + (["--no-sandbox"] if os.geteuid() == 0 else [])
+                 "--no-first-run", "--disable-dev-shm-usage", "--hide-scrollbars"]
+        flags += ["--no-sandbox"] if os.geteuid() == 0 else []
         # It reads from descriptor 3 and writes to 4, whatever their numbers are here.
         self.process = subprocess.Popen(["sh", "-c", f'exec "$@" 3<&{commands} 4>&{answers}', "sh", find(), *flags],
                                         pass_fds=(commands, answers), stdin=subprocess.DEVNULL,
@@ -79,7 +81,7 @@ class Browser:
 
 class Page:
     def __init__(self, browser, url, width, dark):
-        self.browser = browser
+        self.browser, self.width, self.dark = browser, width, dark
         target = browser.call("Target.createTarget", url="about:blank")["targetId"]
         self.session = browser.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for part in ("Runtime", "Log", "Page"):
@@ -110,3 +112,7 @@ class Page:
     def press(self, key):
         for kind in ("rawKeyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key)
+
+    def picture(self):
+        """All of it, as PNG."""
+        return base64.b64decode(self.call("Page.captureScreenshot", captureBeyondViewport=True)["data"])
