@@ -14,7 +14,6 @@
 
 #include <array>
 #include <cstdlib>
-#include <string_view>
 #include <vector>
 
 namespace rg::gpu {
@@ -23,7 +22,9 @@ namespace {
 
 void check(cudaError_t status, const char* what) {
     if (status == cudaSuccess) return;
-    fail("device cuda: ", what, ": ", cudaGetErrorString(status), "; RG_SYNC=1 in the environment names the kernel");
+    const bool of_kernel = status >= cudaErrorIllegalAddress && status <= cudaErrorLaunchFailure;
+    fail("device cuda: ", what, ": ", cudaGetErrorString(status),
+         of_kernel ? "; RG_SYNC=1 in the environment names the kernel" : "");
 }
 
 /// Null: there is none left.
@@ -123,34 +124,24 @@ thread_local CudaDevice* current = nullptr; // of the kernel that is being launc
 
 __global__ void do_nothing() {}
 
-/// With the kernels that RG_GPU_KERNELS asks for: portable, hopper.
-Machine machine_of(const cudaDeviceProp& properties) {
-    Machine machine{.processors = properties.multiProcessorCount};
-    const char* const variable = std::getenv("RG_GPU_KERNELS");
-    const std::string_view wanted = variable ? variable : "", built = RG_CUDA_ARCH;
-    if (wanted.empty() || wanted == "portable") return machine;
-    RG_CHECK(wanted == "hopper", "RG_GPU_KERNELS: expected portable or hopper, got ", wanted);
-    RG_CHECK(properties.major == 9 && properties.minor == 0 && built.find("sm_90a") != built.npos,
-             "RG_GPU_KERNELS: hopper takes a GPU of sm_90 and a build for sm_90a, got sm_", properties.major,
-             properties.minor, " and a build for ", built);
-    machine.hopper = true;
-    return machine;
+cudaDeviceProp properties_of(int index) {
+    cudaDeviceProp properties;
+    check(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties");
+    return properties;
 }
+Capability capability_of(const cudaDeviceProp& properties) { return {properties.major, properties.minor}; }
 
 class CudaDevice final : public Device {
 public:
     explicit CudaDevice(int index) : chosen_(index) {
-        cudaDeviceProp properties;
-        check(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties");
-        machine_ = machine_of(properties);
-        name_ = cat(properties.name, " (sm_", properties.major, properties.minor, ", ", properties.totalGlobalMem >> 30,
+        const cudaDeviceProp properties = properties_of(index);
+        const char* const kernels = std::getenv("RG_GPU_KERNELS");
+        machine_ =
+            machine_of(properties.multiProcessorCount, capability_of(properties), kernels ? kernels : "", RG_CUDA_ARCH);
+        name_ = cat(properties.name, " (", capability_of(properties).str(), ", ", properties.totalGlobalMem >> 30,
                     machine_.hopper ? " GiB, hopper kernels)" : " GiB)");
-        cudaFuncAttributes attributes;
-        if (cudaFuncGetAttributes(&attributes, do_nothing) != cudaSuccess) {
-            (void)cudaGetLastError();
-            fail("device cuda: ", name_, " needs code that this build does not have: it was made for ", RG_CUDA_ARCH,
-                 "; set the option gpu_arch (meson configure -Dgpu_arch=sm_", properties.major, properties.minor, ")");
-        }
+        cudaFuncAttributes attributes; // of code that the driver translates, it may be too old for
+        check(cudaFuncGetAttributes(&attributes, do_nothing), "the kernels of this build, for " RG_CUDA_ARCH);
     }
     ~CudaDevice() override { (void)cudaStreamSynchronize(stream_); }
 
@@ -266,23 +257,41 @@ void give_back_scratch(void*) { current->scratch().give_back(); }
 cudaStream_t stream() { return current->stream(); }
 const Machine& machine() { return current->machine(); }
 
-Found find_devices() {
+namespace {
+
+/// Those that run this build, by their numbers in CUDA, of which `found` has the rest.
+std::vector<int> usable(Found& found) {
     int count = 0;
     const cudaError_t status = cudaGetDeviceCount(&count);
-    if (status == cudaSuccess && count > 0) {
-        Found found;
-        for (int i = 0; i < count; ++i) {
-            cudaDeviceProp properties;
-            check(cudaGetDeviceProperties(&properties, i), "cudaGetDeviceProperties");
-            found.ids.emplace_back(properties.uuid.bytes, sizeof properties.uuid.bytes);
-        }
-        return found;
+    if (status != cudaSuccess) (void)cudaGetLastError();
+    found.why_none = status == cudaSuccess || status == cudaErrorNoDevice ? "there is no GPU"
+                     : status == cudaErrorInsufficientDriver
+                         ? "there is no NVIDIA driver, or one too old for this build"
+                         : cudaGetErrorString(status);
+    std::vector<int> indices;
+    for (int i = 0; status == cudaSuccess && i < count; ++i) {
+        const cudaDeviceProp properties = properties_of(i);
+        found.why_none = why_not(properties.name, capability_of(properties), RG_CUDA_ARCH);
+        if (!found.why_none.empty()) continue;
+        indices.push_back(i);
+        found.ids.emplace_back(properties.uuid.bytes, sizeof properties.uuid.bytes);
     }
-    (void)cudaGetLastError();
-    if (status == cudaErrorInsufficientDriver) return {{}, "there is no NVIDIA driver, or one too old for this build"};
-    return {{}, status == cudaSuccess || status == cudaErrorNoDevice ? "there is no GPU" : cudaGetErrorString(status)};
+    return indices;
 }
 
-std::unique_ptr<Device> open_device(int index) { return std::make_unique<CudaDevice>(index); }
+} // namespace
+
+Found find_devices() {
+    Found found;
+    usable(found);
+    return found;
+}
+
+std::unique_ptr<Device> open_device(int place) {
+    Found found;
+    const std::vector<int> indices = usable(found);
+    RG_CHECK(!indices.empty(), "device cuda: ", found.why_none);
+    return std::make_unique<CudaDevice>(indices.at(size_t(place)));
+}
 
 } // namespace rg::gpu

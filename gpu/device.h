@@ -5,14 +5,22 @@
 
 namespace rg::gpu {
 
-/// The GPUs that this build could use, and why there are none: no CUDA in the build, no driver, no GPU.
+/// The GPUs that this build could use, and why there are none: no CUDA in the build, no driver, no GPU, or none that
+/// the build has code for.
 struct Found {
     std::vector<std::string> ids; // no two GPUs have the same, on whatever machines
     std::string why_none;
 };
 Found find_devices();
 
-/// Takes a GPU for this process, or shares it with others. Error: the build has no code for it (names what it has).
-std::unique_ptr<Device> open_device(int index);
+/// Takes the GPU of that place in `ids` for this process, or shares it with others. Error: there is none.
+std::unique_ptr<Device> open_device(int place);
+
+/// Where programs find and open GPUs: the two functions above. A test puts devices of its own there.
+struct Gpus {
+    Found (*find)();
+    std::unique_ptr<Device> (*open)(int place);
+};
+Gpus& gpus();
 
 } // namespace rg::gpu

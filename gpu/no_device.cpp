@@ -6,7 +6,7 @@ namespace rg::gpu {
 Found find_devices() { return {{}, "this build has no CUDA"}; }
 
 std::unique_ptr<Device> open_device(int) {
-    fail("device cuda: this build has no CUDA; install its toolkit and build again");
+    fail("device cuda: this build has no CUDA; install its toolkit and build again, with -Dcuda=enabled");
 }
 
 } // namespace rg::gpu

@@ -24,7 +24,8 @@ void MachineOptions::declare(Options& o) {
     o.add("spare-ranks", &idle, {{"share", false}, {"idle", true}},
           "ranks beyond the number of GPUs: share them, or take no images");
     o.add("precision", &precision,
-          "auto: bf16 on a GPU and where the processor has AMX, else fp32; fp32-strict: plain multiply-adds")
+          "auto: bf16 on a GPU and where the processor has AMX, else fp32; fp32-strict: plain multiply-adds, on the "
+          "CPU alone")
         .one_of({"auto", "fp32", "fp32-strict", "bf16"});
     o.add("threads", &threads, "per rank; 0: cores / ranks of this machine").range(0, 1024);
     using par::Algorithm;
@@ -55,12 +56,14 @@ Workers workers_of(std::span<const std::string> gpu_of_rank, int rank, bool idle
 
 Machine::Machine(MachineOptions& settings, const Options& options, par::Group& group)
     : threads_(int(threads_of(settings, options, group))), strict_(settings.precision == "fp32-strict") {
-    const gpu::Found found = settings.device == "cpu" ? gpu::Found{} : gpu::find_devices();
+    const gpu::Found found = settings.device == "cpu" ? gpu::Found{} : gpu::gpus().find();
     workers_ = {0, group.size(), group.rank()};
-    if (settings.device == "cuda") RG_CHECK(!found.ids.empty(), "--device cuda: ", found.why_none);
+    if (settings.device == "cuda" && found.ids.empty()) gpu::gpus().open(0); // says why not
     if (group.all(!found.ids.empty(), "device") && settings.device != "cpu") {
+        RG_CHECK(!strict_, "--precision fp32-strict: there are no plain multiply-adds on a GPU, whose convolutions add "
+                           "three products of tf32; choose --precision fp32 for those, or --device cpu");
         const size_t mine = size_t(group.local_rank()) % found.ids.size();
-        device_ = gpu::open_device(int(mine));
+        device_ = gpu::gpus().open(int(mine));
         workers_ = workers_of(group.allgather(found.ids[mine], "GPUs"), group.rank(), settings.idle);
     }
     const bool tiles = group.all(cpu::isa().tiles != nullptr, "precision"); // the ranks' machines may differ

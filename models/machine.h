@@ -33,7 +33,7 @@ Workers workers_of(std::span<const std::string> gpu_of_rank, int rank, bool idle
 class Machine {
 public:
     /// Collective. Puts the number of threads into `settings`, unless the command line has one. Error: --device cuda
-    /// where there is none.
+    /// where there is none, or fp32-strict on one.
     Machine(MachineOptions& settings, const Options& options, par::Group& group);
     Machine(const Machine&) = delete;
     Machine& operator=(const Machine&) = delete;

@@ -3,10 +3,12 @@
 #pragma once
 
 #include "core/device.h"
+#include "gpu/device.h"
 #include "gpu/kernels.h"
 
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 namespace rg {
 
@@ -62,5 +64,24 @@ private:
         std::vector<bool> is_here;
     };
 };
+
+/// In its scope, programs find these GPUs.
+class GpusInPlace {
+public:
+    explicit GpusInPlace(gpu::Gpus others) : before_(std::exchange(gpu::gpus(), others)) {}
+    ~GpusInPlace() { gpu::gpus() = before_; }
+    GpusInPlace(const GpusInPlace&) = delete;
+    GpusInPlace& operator=(const GpusInPlace&) = delete;
+
+private:
+    gpu::Gpus before_;
+};
+
+/// One, for all ranks to share.
+inline constexpr gpu::Gpus kExecutorGpus{
+    [] {
+        return gpu::Found{{"executor"}, {}};
+    },
+    [](int) -> std::unique_ptr<Device> { return std::make_unique<ExecutorDevice>(); }};
 
 } // namespace rg

@@ -85,6 +85,8 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 int bench(const Settings& s) {
     ThreadPool pool(s.threads ? int(s.threads) : available_cores());
     Profile profile;
+    RG_CHECK(s.device == "cpu" || s.precision != "fp32-strict",
+             "--precision fp32-strict: there are no plain multiply-adds on a GPU; choose --precision fp32");
     const std::unique_ptr<Device> device = s.device == "cuda" ? gpu::open_device(0) : nullptr;
     Context context{.device = device.get(), .threads = &pool, .strict_fp32 = s.precision == "fp32-strict"};
     const ContextScope scope(context);
