@@ -58,7 +58,8 @@ public:
         virtual ~Graph() = default;
         virtual void launch() = 0;
     };
-    /// What f would do, not done; null where the device has no such thing. f must have been run before.
+    /// What f would do, not done; null where the device has no such thing. f must have been run before. Error: f's own,
+    /// or of what a graph cannot have in it; ops run as before then.
     virtual std::unique_ptr<Graph> capture(const std::function<void()>&) { return nullptr; }
 };
 

@@ -148,8 +148,8 @@ std::span<const Tensor> Plan::replay(std::span<const Tensor> inputs, const After
         for (size_t i = 0; i < inputs.size(); ++i) device_inputs_[i].copy_from(inputs[i]);
         bind(device_inputs_);
     }
-    const bool whole = c.device && !c.profile && !c.sync && !after_step;        // nobody looks in between
-    if (whole && ++replays_ == 2) graph_ = c.device->capture([&] { run({}); }); // the first has made scratch memory
+    const bool whole = c.device && !c.profile && !c.sync && !after_step; // nobody looks in between
+    if (whole && ++replays_ == 2) capture(*c.device);                    // the first has made scratch memory
     if (whole && graph_)
         graph_->launch();
     else
@@ -157,6 +157,14 @@ std::span<const Tensor> Plan::replay(std::span<const Tensor> inputs, const After
     // Hold nothing of the caller's.
     for (const Binding& b : bindings_) steps_[b.step].in[b.argument] = b.view;
     return results_;
+}
+
+void Plan::capture(Device& device) {
+    try {
+        graph_ = device.capture([&] { run({}); });
+    } catch (const Error&) {
+        // Plain launches do the same, more slowly, or say themselves what is wrong.
+    }
 }
 
 void Plan::run(const AfterStep& after_step) {

@@ -70,6 +70,7 @@ private:
     };
     void place(std::span<const Tensor> results);
     void run(const AfterStep& after_step);
+    void capture(Device& device);
 
     std::vector<Step> steps_;
     std::vector<Tensor> placeholders_, results_, written_;

@@ -228,7 +228,7 @@ struct Capture {
         check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
     }
     ~Capture() {
-        if (!ended) (void)cudaStreamEndCapture(stream, &graph);
+        if (!ended) (void)cudaStreamEndCapture(stream, &graph), (void)cudaGetLastError(); // nor is it the next one's
         if (graph) (void)cudaGraphDestroy(graph);
     }
     cudaStream_t stream;

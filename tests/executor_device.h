@@ -37,8 +37,10 @@ public:
             ExecutorDevice& owner;
             std::function<void()> f;
         };
-        return std::make_unique<Replay>(*this, work);
+        if (captures == Captures::fail) fail("the executor: a launch was refused");
+        return captures == Captures::none ? nullptr : std::make_unique<Replay>(*this, work);
     }
+    enum class Captures { work, none, fail } captures = Captures::work;
     int launches = 0; // of graphs
 
 private:

@@ -101,6 +101,10 @@ TEST_SUITE("gpu") {
         x.copy_from(numbers(1000, 2));
         graph->launch(); // it reads the values of the time
         CHECK(y.to_host().data<float>()[999] == 2 * numbers(1000, 2).data<float>()[999]);
+        CHECK_THROWS_WITH_AS(device->capture([&] { work(), fail("half way"); }), "half way", Error);
+        CHECK_THROWS_AS(device->capture([&] { work(), device->synchronize(); }), Error); // no graph has that in it
+        work();                                                                          // it goes on
+        CHECK(y.to_host().data<float>()[999] == 2 * numbers(1000, 2).data<float>()[999]);
         for (const DType type : {DType::f32, DType::bf16}) {
             CAPTURE(name_of(type));
             CHECK(same_bits(train_there(type, true), train_there(type, false)));

@@ -341,4 +341,23 @@ TEST_SUITE("simt") {
             }
         }
     }
+
+    TEST_CASE("device: steps that cannot become a graph are launched one by one") {
+        using Captures = ExecutorDevice::Captures;
+        for (const Captures captures : {Captures::work, Captures::none, Captures::fail}) {
+            CAPTURE(int(captures));
+            ExecutorDevice device;
+            device.captures = captures;
+            const Context on{.device = &device};
+            const ContextScope scope(on);
+            Accelerated twice(
+                [](std::span<const Tensor> in, bool) -> std::vector<Tensor> { return {add(in[0], in[0])}; });
+            for (int i = 1; i <= 4; ++i) {
+                const Tensor x = Tensor::on_host({3});
+                x.fill(i);
+                CHECK(twice({x})[0].to_host().data<float>()[2] == float(2 * i));
+            }
+            CHECK(device.launches == (captures == Captures::work ? 3 : 0));
+        }
+    }
 }
