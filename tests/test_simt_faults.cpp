@@ -4,6 +4,7 @@
 // back to it.
 #include "gpu/reduce.cuh"
 #include "gpu/simt/sanitizers.h"
+#include "tests/op_check.h"
 #include "tests/simt_check.h"
 #include "tests/simt_pipeline.cuh"
 
@@ -58,6 +59,11 @@ __global__ void read_beyond_kernel(float* out) {
     out[threadIdx.x] = pointer[threadIdx.x + 1];
 }
 constexpr int kReadBeyond = __LINE__ - 2;
+
+__global__ void global_kernel(const float* in, float* out, int read_at, int write_at) {
+    out[int(threadIdx.x) + write_at] = in[int(threadIdx.x) + read_at];
+}
+constexpr int kGlobal = __LINE__ - 2;
 
 __global__ void early_return_kernel(int n) {
     if (int(threadIdx.x) >= n) return;
@@ -185,6 +191,29 @@ TEST_SUITE("simt") {
         run();
         CHECK(out[62] == 1);
         CHECK(std::isnan(out[63]));
+    }
+
+    // Without AddressSanitizer, what the op tests would see: a guard that is damaged, or its bytes in a result.
+    TEST_CASE("simt: reads and writes beyond the ends of buffers in global memory") {
+        for (const auto& at : {std::pair{0, 0}, {1, 0}, {-1, 0}, {0, 1}, {0, -1}}) {
+            const int read_at = at.first, write_at = at.second;
+            CAPTURE(read_at);
+            CAPTURE(write_at);
+            if (simt::kAsan && (read_at || write_at)) {
+                std::vector<float> in(64), out(64);
+                check_sanitizer(
+                    [&] { RG_LAUNCH(global_kernel, 1, 64, 0, nullptr, in.data(), out.data(), read_at, write_at); },
+                    {"heap-buffer-overflow", read_at ? "READ of size 4" : "WRITE of size 4", line(kGlobal)});
+                continue;
+            }
+            const Tensor zeros = Tensor::zeros({64});
+            const Guarded in(zeros, 64, true), out({64}, DType::f32, 64);
+            RG_LAUNCH(global_kernel, 1, 64, 0, nullptr, in.value.data<float>(), out.value.data<float>(), read_at,
+                      write_at);
+            CHECK(in.intact());
+            CHECK(out.intact() == (write_at == 0));
+            if (write_at == 0) CHECK(same_bits(out.value, zeros) == (read_at == 0));
+        }
     }
 
     TEST_CASE("simt: shared memory that was never written is NaN in every block") {
