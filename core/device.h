@@ -6,6 +6,7 @@
 #pragma once
 
 #include "core/op_table.h"
+#include "core/profile.h"
 
 #include <functional>
 #include <memory>
@@ -51,6 +52,13 @@ public:
     virtual Kernel kernel(Op op) const = 0;
     /// Waits for all work; errors of kernels come out here, at the latest.
     virtual void synchronize() = 0;
+
+    /// How long the work that f starts takes, by itself.
+    virtual double seconds(const std::function<void()>& f) {
+        return seconds_of([&] { f(), synchronize(); });
+    }
+    /// What it does at most: measured now. 0: not known.
+    virtual Rates rates() { return {}; }
 
     /// Work that is started as a whole.
     class Graph {

@@ -27,14 +27,12 @@ void execute(Op op, const Call& call) {
         row(op).check(call);
     const Kernel kernel = c.device ? c.device->kernel(op) : c.backend == Backend::cpu ? row(op).cpu : row(op).reference;
     if (!c.profile) return kernel(call);
-    const auto start = std::chrono::steady_clock::now();
-    kernel(call);
-    if (c.device) c.device->synchronize();
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+    const auto work = [&] { kernel(call); };
+    const double seconds = c.device ? c.device->seconds(work) : seconds_of(work);
     double bytes = 0;
     for (const auto& side : {call.in, call.out})
         for (const Tensor& t : side) bytes += t.defined() ? double(t.bytes()) : 0;
-    c.profile->add(op, seconds.count(), flops_of(op, call), bytes);
+    c.profile->add(op, seconds, flops_of(op, call), bytes);
 }
 
 std::array<Tensor, kMaxOutputs> run(Op op, std::initializer_list<Tensor> in, const Attrs& attrs,
@@ -70,7 +68,7 @@ void Profile::add(Op op, double seconds, double flops, double bytes) {
     e.bytes += bytes;
 }
 
-std::string Profile::table(double total_seconds) const {
+std::string Profile::table(double total_seconds, Rates most) const {
     std::vector<size_t> order;
     double sum = 0;
     for (size_t i = 0; i < entries_.size(); ++i)
@@ -79,20 +77,25 @@ std::string Profile::table(double total_seconds) const {
               [&](size_t a, size_t b) { return entries_[a].seconds > entries_[b].seconds; });
     const double total = std::max(total_seconds, sum);
     char line[160];
-    std::snprintf(line, sizeof line, "%-20s %8s %12s %7s %10s %10s\n", "op", "calls", "ms", "share", "GFLOP/s", "GB/s");
-    std::string text = line;
+    std::string text;
+    const auto print = [&](const char* format, auto... values) {
+        std::snprintf(line, sizeof line, format, values...);
+        text += line;
+    };
+    print("%-20s %8s %12s %7s %10s %10s", "op", "calls", "ms", "share", "GFLOP/s", "GB/s");
+    text += most.bytes > 0 ? "   of most    of most\n" : "\n";
     for (size_t i : order) {
         const Entry& e = entries_[i];
-        std::snprintf(line, sizeof line, "%-20s %8lld %12.3f %6.1f%% %10.1f %10.1f\n", row(Op(i)).name,
-                      static_cast<long long>(e.calls), e.seconds * 1e3, 100 * e.seconds / total,
-                      e.flops / e.seconds * 1e-9, e.bytes / e.seconds * 1e-9);
-        text += line;
+        const double flops = e.flops / e.seconds, bytes = e.bytes / e.seconds;
+        print("%-20s %8lld %12.3f %6.1f%% %10.1f %10.1f", row(Op(i)).name, static_cast<long long>(e.calls),
+              e.seconds * 1e3, 100 * e.seconds / total, flops * 1e-9, bytes * 1e-9);
+        if (most.bytes > 0) print(" %7.1f %% %8.1f %%", 100 * flops / most.flops, 100 * bytes / most.bytes);
+        text += "\n";
     }
-    if (total > sum) {
-        std::snprintf(line, sizeof line, "%-20s %8s %12.3f %6.1f%%\n", "(outside of ops)", "", (total - sum) * 1e3,
-                      100 * (total - sum) / total);
-        text += line;
-    }
+    if (total > sum)
+        print("%-20s %8s %12.3f %6.1f%%\n", "(outside of ops)", "", (total - sum) * 1e3, 100 * (total - sum) / total);
+    if (most.bytes > 0)
+        print("%-20s %8s %12s %7s %10.1f %10.1f\n", "(most)", "", "", "", most.flops * 1e-9, most.bytes * 1e-9);
     return text;
 }
 

@@ -11,11 +11,25 @@
 
 namespace rg {
 
+/// What f takes on this machine's clock.
+template <class F>
+double seconds_of(F&& f) {
+    const auto start = std::chrono::steady_clock::now();
+    f();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// Operations, and bytes read or written, per second.
+struct Rates {
+    double flops = 0, bytes = 0;
+};
+
 class Profile {
 public:
     void add(Op op, double seconds, double flops, double bytes);
-    /// Time that no op accounts for goes to "other" when the total is given.
-    std::string table(double total_seconds = 0) const;
+    /// Time that no op accounts for goes to "other" when the total is given. most: what the device does at most, to
+    /// give each op's part of it.
+    std::string table(double total_seconds = 0, Rates most = {}) const;
     double flops(Op op) const { return entries_[size_t(op)].flops; }
 
 private:

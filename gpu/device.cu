@@ -51,7 +51,9 @@ struct Stream {
 
 /// A point in a stream.
 struct Event {
-    Event() { check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate"); }
+    explicit Event(unsigned flags = cudaEventDisableTiming) {
+        check(cudaEventCreateWithFlags(&event, flags), "cudaEventCreate");
+    }
     ~Event() { (void)cudaEventDestroy(event); }
     Event(const Event&) = delete;
     Event& operator=(const Event&) = delete;
@@ -122,7 +124,10 @@ private:
 class CudaDevice;
 thread_local CudaDevice* current = nullptr; // of the kernel that is being launched
 
-__global__ void do_nothing() {}
+/// Some 20 us.
+__global__ void wait_a_little() {
+    for (const long long start = clock64(); clock64() - start < 40000;) {}
+}
 
 cudaDeviceProp properties_of(int index) {
     cudaDeviceProp properties;
@@ -141,7 +146,7 @@ public:
         name_ = cat(properties.name, " (", capability_of(properties).str(), ", ", properties.totalGlobalMem >> 30,
                     machine_.hopper ? " GiB, hopper kernels)" : " GiB)");
         cudaFuncAttributes attributes; // of code that the driver translates, it may be too old for
-        check(cudaFuncGetAttributes(&attributes, do_nothing), "the kernels of this build, for " RG_CUDA_ARCH);
+        check(cudaFuncGetAttributes(&attributes, wait_a_little), "the kernels of this build, for " RG_CUDA_ARCH);
     }
     ~CudaDevice() override { (void)cudaStreamSynchronize(stream_); }
 
@@ -190,6 +195,36 @@ public:
     }
     void synchronize() override { stream_.wait(); }
 
+    double seconds(const std::function<void()>& f) override {
+        synchronize();
+        wait_a_little<<<1, 1, 0, stream_>>>(); // until f is queued: it is not the launches that are measured
+        began_.record(stream_);
+        f();
+        ended_.record(stream_);
+        ended_.wait();
+        float ms = 0;
+        check(cudaEventElapsedTime(&ms, began_, ended_), "cudaEventElapsedTime");
+        return double(ms) * 1e-3;
+    }
+    /// Of copies of 1 GiB within its memory, and of products (rates.cu): the quickest of five.
+    Rates rates() override {
+        constexpr size_t kBytes = size_t{1} << 30;
+        constexpr int kRounds = 1 << 14;
+        current = this;
+        const gpu::Scratch<std::byte> from(kBytes), to(kBytes);
+        const int blocks = 4 * machine_.processors;
+        const gpu::Scratch<float> sums(size_t(blocks) * kMultiplyThreads);
+        Rates most;
+        for (int i = 0; i < 5; ++i) {
+            const double copying = seconds([&] { copy(to, from, kBytes); });
+            most.bytes = std::max(most.bytes, 2 * double(kBytes) / copying);
+            double flops = 0;
+            const double multiplying = seconds([&] { flops = multiply(sums, blocks, kRounds); });
+            most.flops = std::max(most.flops, flops / multiplying);
+        }
+        return most;
+    }
+
     std::unique_ptr<Graph> capture(const std::function<void()>& work) override;
 
     cudaStream_t stream() const { return stream_; }
@@ -209,6 +244,7 @@ private:
     ScratchStack scratch_{[this](size_t bytes) { return allocate(bytes); }, [this](void* memory) { release(memory); }};
     std::array<Slot, 4> slots_; // as many uploads are under way at most
     size_t next_slot_ = 0;
+    Event began_{cudaEventDefault}, ended_{cudaEventDefault};
 };
 
 class CudaGraph final : public Device::Graph {

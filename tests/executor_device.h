@@ -12,7 +12,7 @@
 
 namespace rg {
 
-class ExecutorDevice final : public Device {
+class ExecutorDevice : public Device {
 public:
     std::string name() const override { return "the executor"; }
     void* allocate(size_t bytes) override {

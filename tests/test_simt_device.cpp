@@ -2,6 +2,7 @@
 #include "core/accelerate.h"
 #include "core/context.h"
 #include "core/ops.h"
+#include "core/profile.h"
 #include "core/rng.h"
 #include "core/tape.h"
 #include "data/loader.h"
@@ -15,6 +16,7 @@
 #include "tests/allocations.h"
 #include "tests/executor_device.h"
 #include "tests/op_check.h"
+#include "tests/temp_dir.h"
 
 #include <cmath>
 #include <cstdlib>
@@ -188,6 +190,22 @@ TEST_SUITE("simt") {
         CHECK_THROWS_WITH_AS(copy.copy_from(Tensor::on_host({4})), doctest::Contains("copy_from: expected f32 [3]"),
                              Error);
         CHECK(&host.to_host().data<float>()[0] == host.data<float>());
+    }
+
+    TEST_CASE("device: a profile has what the device says of time, and parts of what it does at most") {
+        struct Slow final : ExecutorDevice {
+            double seconds(const std::function<void()>& f) override { return f(), 0.5; }
+        } device;
+        Profile profile;
+        const Context on{.device = &device, .profile = &profile};
+        const ContextScope scope(on);
+        const Tensor x = Tensor::zeros({1000}), y = add(x, x); // 12,000 bytes, 1000 operations
+        CHECK(y.to_host().data<float>()[999] == 0);
+        const std::string table = profile.table(0, {.flops = 8e3, .bytes = 48e3});
+        CAPTURE(table);
+        CHECK(contains(table, "add                         1      500.000  100.0%"));
+        CHECK(contains(table, " 25.0 %     50.0 %\n"));
+        CHECK_FALSE(contains(profile.table(), "most"));
     }
 
     TEST_CASE("device: ops that have run find their scratch memory again") {

@@ -84,6 +84,12 @@ TEST_SUITE("simt") {
         simt::settings() = {};
     }
 
+    TEST_CASE("simt: the products that a GPU is measured by are all made, and counted") {
+        std::vector<float> out(2 * kMultiplyThreads);
+        CHECK(gpu_on_host::multiply(out.data(), 2, 3) == 2.0 * kMultiplyThreads / 32 * 3 * 8 * 4096);
+        CHECK(out == std::vector<float>(out.size(), 3 * 8 * 4 * 16));
+    }
+
     // Few tiles for many blocks, and many for one, that goes round its stages.
     TEST_CASE("simt ops: the kernels for Hopper GPUs agree with the reference in every order of threads") {
         using gpu_on_host::settable_machine;

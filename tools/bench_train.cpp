@@ -145,7 +145,7 @@ int bench(const Settings& s) {
                 s.net.c_str(), s.mode.c_str(), static_cast<long long>(s.batch), pool.size(), s.precision.c_str(),
                 device ? "device" : "isa", device ? "cuda" : cpu::isa().name, double(s.batch) / median,
                 double(s.batch) / best, median * 1e3, best * 1e3, flops / median * 1e-9);
-    if (s.profile) std::printf("\n%s", profile.table(total).c_str());
+    if (s.profile) std::printf("\n%s", profile.table(total, device ? device->rates() : Rates{}).c_str());
     if (s.plan) std::printf("\n%s", network.plan({x, labels, angles}, s.mode == "train").table().c_str());
     return 0;
 }
@@ -168,7 +168,7 @@ int main(int argc, char** argv) {
         options.add("seconds", &s.seconds, "how long to measure, at least 5 steps").at_least(0);
         options.add("accelerate", &s.accelerate, "trace, fuse and replay; --no-accelerate: op by op");
         options.add("plan-dump", &s.plan, "add the plan that is replayed");
-        options.add("profile", &s.profile, "add a table: time, GFLOP/s and GB/s per op");
+        options.add("profile", &s.profile, "add a table: time, GFLOP/s and GB/s per op; on a GPU, also its most");
         if (!options.parse(argc, argv)) {
             std::cout << options.help();
             return 0;
