@@ -14,7 +14,8 @@
 
 namespace rg {
 
-class Device {
+/// Tensors keep a device that a shared_ptr has, so they may outlive whoever opened it.
+class Device : public std::enable_shared_from_this<Device> {
 public:
     virtual ~Device() = default;
     /// "NVIDIA H200 (sm_90, 139.8 GiB)"

@@ -137,6 +137,7 @@ std::string Shape::str() const {
 
 struct Storage {
     Storage(size_t n, Device* where) : bytes(n), device(where) {
+        if (device) kept = device->weak_from_this().lock();
         if (!dry_runs && n > 0) block = device ? device->allocate(n) : take_block(n);
         const int64_t now = live += int64_t(bytes);
         int64_t seen = peak;
@@ -154,6 +155,7 @@ struct Storage {
     size_t bytes;
     void* block = nullptr;
     Device* device;
+    std::shared_ptr<Device> kept; // null: whoever made the device keeps it
     bool owned = true;
 };
 

@@ -49,7 +49,7 @@ public:
     const std::string& text() const { return text_; }
 
 private:
-    std::unique_ptr<Device> device_;
+    std::shared_ptr<Device> device_; // shared with the tensors on it: those of a run are gone after this
     Workers workers_;
     ThreadPool threads_;
     DType activations_ = DType::f32;

@@ -208,6 +208,25 @@ TEST_SUITE("simt") {
         CHECK_FALSE(contains(profile.table(), "most"));
     }
 
+    TEST_CASE("device: tensors keep it, whoever has opened it") {
+        static bool open;
+        struct Counted final : ExecutorDevice {
+            Counted() { open = true; }
+            ~Counted() override { open = false; }
+        };
+        Tensor x;
+        {
+            const std::shared_ptr<Device> device = std::make_shared<Counted>();
+            const Context on{.device = device.get()};
+            const ContextScope scope(on);
+            x = Tensor::zeros({3});
+        }
+        CHECK(open);
+        CHECK(x.to_host().data<float>()[2] == 0);
+        x = Tensor();
+        CHECK_FALSE(open);
+    }
+
     TEST_CASE("device: ops that have run find their scratch memory again") {
         static int made;
         made = 0;
