@@ -1,0 +1,51 @@
+// The training program itself, on GPUs whose kernels the executor runs: its losses are those of the CPU, on one rank,
+// on two that share a GPU, and on two of which one idles.
+#include "models/programs.h"
+#include "par/thread_link.h"
+#include "tests/executor_device.h"
+#include "tests/temp_dir.h"
+
+#include <doctest/doctest.h>
+
+using namespace rg;
+
+namespace {
+
+struct Losses final : Trial {
+    bool alone() const override { return false; }
+    bool report(const Json& line) override {
+        if (line.find("step")) of_steps.push_back(line.at("loss").as_double());
+        return false;
+    }
+    std::vector<double> of_steps;
+};
+
+std::vector<double> train(int ranks, std::vector<std::string> more) {
+    TempDir folder;
+    std::vector<std::string> args = {"--width", "4",    "--depth",   "1", "--steps",   "3",      "--batch-size", "6",
+                                     "--lr",    "0.01", "--threads", "1", "--sync-bn", "--runs", folder / "runs"};
+    args.insert(args.end(), more.begin(), more.end());
+    std::vector<Losses> trials(static_cast<size_t>(ranks));
+    par::run_threads(ranks, [&](par::Link& link) {
+        par::Group group(link);
+        CHECK(train_cifar(group, args, trials[size_t(link.rank())]) == 0);
+    });
+    return trials[0].of_steps;
+}
+
+} // namespace
+
+TEST_SUITE("simt") {
+    TEST_CASE("train_cifar: on a GPU it trains as on the CPU, on one rank and on two") {
+        const GpusInPlace one(kExecutorGpus);
+        const std::vector<double> cpu = train(1, {"--device", "cpu"});
+        REQUIRE(cpu.size() == 3);
+        for (const auto& ranks : {std::pair{1, "share"}, {2, "share"}, {2, "idle"}}) {
+            CAPTURE(ranks.first);
+            CAPTURE(ranks.second);
+            const std::vector<double> gpu = train(ranks.first, {"--device", "cuda", "--spare-ranks", ranks.second});
+            REQUIRE(gpu.size() == 3);
+            for (size_t i = 0; i < 3; ++i) CHECK(gpu[i] == doctest::Approx(cpu[i]).epsilon(3e-4));
+        }
+    }
+}
