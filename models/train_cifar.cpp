@@ -102,8 +102,8 @@ int train(TrainingRun& run, Settings& s, Options& options, par::Group& group, Tr
     Machine machine(s.machine, options, group);
     // A mini-batch grows with the GPUs that work on it, and the learning rate with the mini-batch.
     const Workers& workers = machine.workers();
-    if (workers.gpus && !options.given("batch-size") && !s.data.path.empty() && !run.resumed())
-        s.batch_size *= workers.gpus;
+    if (!options.given("batch-size") && !s.data.path.empty() && !run.resumed())
+        s.batch_size = workers.scaled(s.batch_size);
     complete(s, options);
 
     data::TrainTest data = load_data(group, s.data.path, {.fetch = s.data.fetch()}, [&] { trial.pulse(); });

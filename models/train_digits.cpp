@@ -38,7 +38,7 @@ struct Settings : DigitsOptions {
 int train(TrainingRun& run, Settings& s, Options& options, par::Group& group, Trial& trial) {
     Machine machine(s.machine, options, group);
     const Workers& workers = machine.workers();
-    if (workers.gpus && !options.given("batch-size") && !run.resumed()) s.batch_size *= workers.gpus;
+    if (!options.given("batch-size") && !run.resumed()) s.batch_size = workers.scaled(s.batch_size);
     if (s.lr == 0) s.lr = 0.01 * double(s.batch_size) / 128;
 
     const data::TrainTest data = s.load(group, [&] { trial.pulse(); });

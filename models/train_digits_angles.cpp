@@ -92,7 +92,7 @@ Result train(TrainingRun& run, Settings& s, Options& options, par::Group& group,
              const Result* accelerated) {
     Machine machine(s.machine, options, group);
     const Workers& workers = machine.workers();
-    if (workers.gpus && !options.given("batch-size") && !run.resumed()) s.batch_size *= workers.gpus;
+    if (!options.given("batch-size") && !run.resumed()) s.batch_size = workers.scaled(s.batch_size);
     if (s.lr == 0) s.lr = 0.002 * std::sqrt(double(s.batch_size) / 32);
 
     if (data.source.empty()) {

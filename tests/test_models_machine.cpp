@@ -126,6 +126,13 @@ TEST_SUITE("models") {
             CHECK(all.gpus == 3);
             CHECK(all.count == 3);
             CHECK(all.place == rank);
+            CHECK(all.scaled(256) == 768);
         }
+    }
+
+    TEST_CASE("machine: a mini-batch grows with the GPUs, not with the ranks") {
+        const std::vector<std::string> gpus = {"a", "b", "a", "b", "a"};
+        for (const bool idle : {false, true}) CHECK(workers_of(gpus, 4, idle).scaled(50) == 100);
+        CHECK(Workers{0, 4, 1}.scaled(50) == 50); // ranks of the CPU
     }
 }
