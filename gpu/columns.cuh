@@ -1,7 +1,9 @@
 // Sums over the rows of a matrix [rows][columns], two per column, in a fixed order: of channels over pixels.
 //
 // A block adds up a slab of rows for 32 columns, each thread every 8th row; the 8 threads of a column meet in shared
-// memory. A second kernel adds the slabs in order, in double, and hands each column's two sums to `finish`.
+// memory. A second kernel adds what the slabs have left, in double, and hands each column's two sums to `finish`. Of a
+// large batch there are thousands of slabs and 32 columns: so a block has 128 threads for each of 8 columns, which fill
+// the 32 bytes that memory gives at a time, and their sums meet in a tree.
 #pragma once
 
 #include "gpu/scratch.cuh"
@@ -34,16 +36,42 @@ __global__ void __launch_bounds__(kColumns* kRows) sum_slabs(int64_t rows, int c
     sums[(size_t(blockIdx.x) * 2 + y) * columns + column] = all;
 }
 
-template <class Finish>
-__global__ void add_slabs(int slabs, int columns, const float* sums, Finish finish) {
-    const int column = int(blockIdx.x * blockDim.x + threadIdx.x);
-    if (column >= columns) return;
+constexpr int kAddColumns = 8, kAddRows = 128;
+
+/// term(slab, column, first, second) adds to a column's sums what a slab has of them.
+template <class Term, class Finish>
+__global__ void __launch_bounds__(kAddColumns* kAddRows) add_slabs(int slabs, int columns, Term term, Finish finish) {
+    SHARED(double, partial, 2 * kAddRows * kAddColumns);
+    const int x = int(threadIdx.x) % kAddColumns, y = int(threadIdx.x) / kAddColumns;
+    const int column = int(blockIdx.x) * kAddColumns + x;
     double first = 0, second = 0;
-    for (int i = 0; i < slabs; ++i) {
-        first += double(sums[size_t(i) * 2 * columns + column]);
-        second += double(sums[(size_t(i) * 2 + 1) * columns + column]);
+    if (column < columns)
+        for (int slab = y; slab < slabs; slab += kAddRows) term(slab, column, first, second);
+    double *const firsts = partial + threadIdx.x, *const seconds = firsts + kAddRows * kAddColumns;
+    *firsts = first, *seconds = second;
+    for (int step = kAddRows / 2; step > 0; step /= 2) {
+        __syncthreads();
+        if (y >= step) continue;
+        *firsts += firsts[step * kAddColumns];
+        *seconds += seconds[step * kAddColumns];
     }
-    finish(column, first, second);
+    if (y == 0 && column < columns) finish(column, *firsts, *seconds);
+}
+
+/// sums [slabs][2][columns], as sum_slabs leaves them.
+struct SlabSums {
+    const float* sums;
+    int columns;
+    __device__ void operator()(int slab, int column, double& first, double& second) const {
+        first += double(sums[size_t(slab) * 2 * columns + column]);
+        second += double(sums[(size_t(slab) * 2 + 1) * columns + column]);
+    }
+};
+
+template <class Term, class Finish>
+void add_up(unsigned slabs, int64_t columns, const Term& term, const Finish& finish) {
+    RG_LAUNCH((add_slabs<Term, Finish>), blocks_for(columns, kAddColumns), kAddColumns * kAddRows, 0, stream(),
+              int(slabs), int(columns), term, finish);
 }
 
 template <class Term, class Finish>
@@ -53,7 +81,7 @@ void sum_columns(int64_t rows, int64_t columns, const Term& term, const Finish& 
     if (slabs > 0)
         RG_LAUNCH(sum_slabs<Term>, dim3(slabs, blocks_for(columns, kColumns)), kColumns * kRows, 0, stream(), rows,
                   int(columns), term, sums);
-    RG_LAUNCH(add_slabs<Finish>, blocks_for(columns, 64), 64, 0, stream(), int(slabs), int(columns), sums, finish);
+    add_up(slabs, columns, SlabSums{sums, int(columns)}, finish);
 }
 
 } // namespace rg::RG_GPU

@@ -5,7 +5,7 @@
 // is on its way in registers, where batch norm, ReLU or the gradient past them are applied (values.cuh). bf16 operands
 // are multiplied as they are; f32 ones as three products of tf32 parts (products.cuh). The tile of results goes through
 // shared memory, for whole lines of y and for the statistics: per block and channel a mean and a sum of squared
-// deviations, merged in fixed order (Chan, Golub and LeVeque, 1979).
+// deviations, which conv.cuh merges in a fixed order.
 #include "gpu/conv.cuh"
 #include "gpu/kernels.h"
 #include "gpu/norm.cuh"
@@ -251,9 +251,7 @@ void run(const Geometry& g, const Read& read, const float* w, Epilogue e, T* out
         else
             RG_LAUNCH((convolve<T, kGradient, false, Read>), grid, kThreads, 0, stream(), g, read, w, e, out);
     }
-    if (stats.defined())
-        RG_LAUNCH(merge_moments<BlockPixels>, unsigned(g.out_c), 32, 0, stream(), moments, int(blocks),
-                  BlockPixels{g.pixels()}, g.out_c, pointer<float>(stats));
+    if (stats.defined()) merge_moments(moments, blocks, BlockPixels{g.pixels()}, g, stats);
 }
 
 Geometry geometry(const Tensor& in, const Shape& out, int64_t r, int64_t s, const Attrs& a) {

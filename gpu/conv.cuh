@@ -1,7 +1,7 @@
 // What the kernels of conv.cu and conv_hopper.cu share: extents, what is done with a result, statistics from parts.
 #pragma once
 
-#include "gpu/scratch.cuh"
+#include "gpu/columns.cuh"
 #include "gpu/values.cuh"
 
 namespace rg::RG_GPU {
@@ -20,32 +20,37 @@ struct Epilogue {
     float* moments; // [parts of the pixels][2][out_c]: mean, squared deviations; null: not wanted
 };
 
-/// stats [2 c] from moments [parts][2][c]: each thread merges every 32nd part, in order, then pairs of threads.
-/// pixels(part): how many values of a channel it has.
+/// A part's values of a channel as a sum of deviations from the first part's mean, and of their squares. Their mean is
+/// so close to that of all that doubles lose nothing. pixels(part): how many values of a channel it has.
 template <class Pixels>
-__global__ void merge_moments(const float* moments, int parts, Pixels pixels, int c, float* stats) {
-    const int channel = int(blockIdx.x), lane = int(threadIdx.x);
-    double count = 0, mean = 0, squares = 0;
-    const auto merge = [&](double n, double m, double q) {
-        if (n == 0) return;
-        const double all = count + n, d = m - mean;
-        mean += d * n / all;
-        squares += q + d * d * count * n / all;
-        count = all;
-    };
-    for (int part = lane; part < parts; part += 32) {
-        const float* const at = moments + size_t(part) * 2 * c;
-        merge(pixels(part), double(at[channel]), double(at[c + channel]));
+struct PartMoments {
+    const float* moments;
+    Pixels pixels;
+    int c;
+    __device__ void operator()(int part, int channel, double& sum, double& squares) const {
+        const float* const at = moments + size_t(part) * 2 * c + channel;
+        const double n = pixels(part), d = double(at[0]) - double(moments[channel]);
+        sum += n * d;
+        squares += double(at[c]) + n * d * d;
     }
-    for (int step = 16; step > 0; step /= 2) {
-        const double n = __shfl_down_sync(0xffffffffu, count, step), m = __shfl_down_sync(0xffffffffu, mean, step),
-                     q = __shfl_down_sync(0xffffffffu, squares, step);
-        if (lane < step) merge(n, m, q);
+};
+struct FinishStats {
+    const float* moments;
+    int64_t pixels;
+    int c;
+    float* stats;
+    __device__ void operator()(int channel, double sum, double squares) const {
+        const double n = pixels > 0 ? double(pixels) : 1, d = sum / n, variance = squares / n - d * d;
+        stats[channel] = pixels > 0 ? float(double(moments[channel]) + d) : 0;
+        stats[c + channel] = variance < 0 ? 0 : float(variance); // a NaN stays
     }
-    if (lane == 0) {
-        stats[channel] = float(mean);
-        stats[c + channel] = count > 0 ? float(squares / count) : 0;
-    }
+};
+
+/// stats [2 c] of all pixels from moments [parts][2][c].
+template <class Pixels>
+void merge_moments(const float* moments, unsigned parts, const Pixels& pixels, const Geometry& g, const Tensor& stats) {
+    add_up(parts, g.out_c, PartMoments<Pixels>{moments, pixels, g.out_c},
+           FinishStats{moments, g.pixels(), g.out_c, pointer<float>(stats)});
 }
 
 /// Of conv_hopper.cu: whether it has done this, which else is for the portable kernel. stats: where the batch

@@ -372,8 +372,7 @@ void convolve(const Geometry& g, bool gradient, const Read& read, const float* w
     RG_LAUNCH((convolve_tiles<C, N, W, Read>), unsigned(blocks), kThreads, T::kSharedBytes, stream(), images, read,
               packed, e, out);
     if (stats.defined())
-        RG_LAUNCH(merge_moments<WarpPixels>, unsigned(N), 32, 0, stream(), moments, parts,
-                  WarpPixels{images.tiles, blocks, T::kPatches}, N, pointer<float>(stats));
+        merge_moments(moments, unsigned(parts), WarpPixels{images.tiles, blocks, T::kPatches}, g, stats);
 }
 
 template <int I>
