@@ -1,10 +1,10 @@
 // The gradient of the filters as a product of matrices: rows are filters, columns are taps, and the sum runs over
 // pixels. Pixels are split over blocks, whose sums are added in a fixed order afterwards: the same bits in every run.
+// The bias is the filter of one more tap, behind the others, whose x is 1 everywhere.
 //
 // A block of 4 warps makes 64 filters x 64 taps, 32 pixels at a time. Both operands lie in shared memory as they come,
 // by pixels; ldmatrix turns them on the way to the tensor cores. Precision and what is applied on the way in are as in
 // conv.cu.
-#include "gpu/columns.cuh"
 #include "gpu/kernels.h"
 #include "gpu/mma.cuh"
 #include "gpu/norm.cuh"
@@ -21,7 +21,7 @@ constexpr int64_t kBlocks = 264, kPixelsPerBlock = 512;
 struct Geometry {
     int images, h, w, c, p, q, k, r, s, stride, pad;
     __host__ __device__ int64_t pixels() const { return int64_t(images) * p * q; }
-    __host__ __device__ int taps() const { return r * s * c; }
+    __host__ __device__ int taps() const { return r * s * c; } // without that of the bias
 };
 
 /// 8 filters of dy at a pixel; -1: beyond the last.
@@ -34,28 +34,29 @@ __device__ __forceinline__ void gather_dy(const Geometry& g, const Read& read, i
         v[i] = pixel >= 0 && first + i < g.k ? read.value(size_t(pixel) * g.k + first + i, first + i) : 0;
 }
 
-/// 8 taps of x for a pixel of the result.
+/// 8 taps of x for a pixel of the result; 1 for those behind the last, of which the first is that of the bias, and for
+/// pixels beyond the last, too, where dy is 0.
 template <bool kWhole, class Read>
 __device__ __forceinline__ void gather_x(const Geometry& g, const Read& read, int64_t pixel, int first, float (&v)[8]) {
-    const int in_image = int(pixel % (g.p * g.q)), image = pixel < 0 ? -1 : int(pixel / (g.p * g.q));
-    const int first_row = in_image / g.q * g.stride - g.pad, first_column = in_image % g.q * g.stride - g.pad;
+    const int in_image = int(pixel % (g.p * g.q)), image = int(pixel / (g.p * g.q));
+    const int first_row = pixel < 0 ? -g.r : in_image / g.q * g.stride - g.pad; // none: all taps above the image
+    const int first_column = in_image % g.q * g.stride - g.pad;
     const auto at = [&](const Tap& tap, size_t* from) {
         const int row = first_row + tap.r, column = first_column + tap.s;
         *from = (size_t(image * g.h + row) * g.w + column) * g.c + tap.c;
-        return image >= 0 && row >= 0 && row < g.h && column >= 0 && column < g.w;
+        return row >= 0 && row < g.h && column >= 0 && column < g.w;
     };
     size_t from;
+    Tap tap(g.c, g.s, first);
     if constexpr (kWhole) {
-        const Tap tap(g.c, g.s, first);
-        if (first < g.taps() && at(tap, &from))
-            read.values(from, tap.c, v);
-        else
-            clear(v);
+        if (tap.r < g.r && at(tap, &from)) return read.values(from, tap.c, v);
+        RG_UNROLL
+        for (float& value : v) value = float(tap.r >= g.r);
     } else {
         RG_UNROLL
         for (int t = 0; t < 8; ++t) {
-            const Tap tap(g.c, g.s, first + t);
-            v[t] = first + t < g.taps() && at(tap, &from) ? read.value(from, tap.c) : 0;
+            v[t] = tap.r < g.r && at(tap, &from) ? read.value(from, tap.c) : float(tap.r >= g.r);
+            tap.next<false>(g.c, g.s);
         }
     }
 }
@@ -93,9 +94,10 @@ __device__ __forceinline__ void multiply(const float* dy, const float* x, float 
     }
 }
 
-/// parts [splits][k][taps]: each block's sum over its pixels.
+/// parts [splits][k][taps + 1]: each block's sum over its pixels. No more blocks than kBlocks are to run at once: for a
+/// third one on a multiprocessor the compiler would spill registers.
 template <class T, bool kWhole, class ReadDy, class ReadX>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 2)
     filter_gradient(Geometry g, ReadDy read_dy, ReadX read_x, int64_t pixels_per_split, float* __restrict__ parts) {
     SHARED(T, dy, kPixels * kPitch);
     SHARED(T, x, kPixels * kPitch);
@@ -132,48 +134,38 @@ __global__ void __launch_bounds__(kThreads)
         multiply(dy + row, x + column, sum);
     }
 
-    float* const to = parts + size_t(blockIdx.z) * g.k * g.taps();
+    const int taps = g.taps() + 1;
+    float* const to = parts + size_t(blockIdx.z) * g.k * taps;
     RG_UNROLL
     for (int m = 0; m < 2; ++m) RG_UNROLL
     for (int n = 0; n < 4; ++n) RG_UNROLL
     for (int i = 0; i < 4; ++i) {
         const int filter = first_filter + row + 16 * m + lane / 4 + i / 2 * 8;
         const int tap = first_tap + column + 8 * n + lane % 4 * 2 + i % 2;
-        if (filter < g.k && tap < g.taps()) to[size_t(filter) * g.taps() + tap] = sum[m][n][i];
+        if (filter < g.k && tap < taps) to[size_t(filter) * taps + tap] = sum[m][n][i];
     }
 }
 
-__global__ void add_parts(int splits, int64_t count, const float* parts, float* dw) {
-    const int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
+__global__ void add_parts(int splits, int k, int taps, const float* parts, float* dw, float* db) {
+    const int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x, count = int64_t(k) * (taps + 1);
     if (i >= count) return;
     double sum = 0;
     for (int split = 0; split < splits; ++split) sum += double(parts[split * count + i]);
-    dw[i] = float(sum);
+    const int64_t filter = i / (taps + 1), tap = i % (taps + 1);
+    (tap < taps ? dw[filter * taps + tap] : db[filter]) = float(sum);
 }
-
-template <class Read>
-struct Value {
-    Read read;
-    int k;
-    __device__ void operator()(int64_t row, int column, TwoSums& sum) const {
-        sum.first += read.value(size_t(row * k + column), column);
-    }
-};
-struct FinishFirst {
-    float* out;
-    __device__ void operator()(int column, double sum, double) const { out[column] = float(sum); }
-};
 
 /// dw [k r s c] and db [k].
 template <class T, class ReadDy, class ReadX>
 void gradients(const Geometry& g, const ReadDy& dy, const ReadX& x, const Tensor& dw, const Tensor& db) {
-    const int64_t tiles = int64_t(blocks_for(g.taps(), kTaps)) * blocks_for(g.k, kFilters);
+    const dim3 tiles(blocks_for(g.taps() + 1, kTaps), blocks_for(g.k, kFilters));
+    const int64_t count = int64_t(g.k) * (g.taps() + 1), blocks = int64_t(tiles.x) * tiles.y;
     const int64_t wanted =
-        std::min((kBlocks + tiles - 1) / tiles, (g.pixels() + kPixelsPerBlock - 1) / kPixelsPerBlock);
+        std::min((kBlocks + blocks - 1) / blocks, (g.pixels() + kPixelsPerBlock - 1) / kPixelsPerBlock);
     const int64_t per_split = (g.pixels() / std::max<int64_t>(1, wanted) + kPixels) / kPixels * kPixels;
     const unsigned splits = blocks_for(g.pixels(), per_split);
-    const Scratch<float> parts(splits * size_t(dw.numel()));
-    const dim3 grid(blocks_for(g.taps(), kTaps), blocks_for(g.k, kFilters), splits);
+    const Scratch<float> parts(splits * size_t(count));
+    const dim3 grid(tiles.x, tiles.y, splits);
     if (splits > 0) {
         if (g.c % 8 == 0 && g.k % 8 == 0)
             RG_LAUNCH((filter_gradient<T, true, ReadDy, ReadX>), grid, kThreads, 0, stream(), g, dy, x, per_split,
@@ -182,9 +174,8 @@ void gradients(const Geometry& g, const ReadDy& dy, const ReadX& x, const Tensor
             RG_LAUNCH((filter_gradient<T, false, ReadDy, ReadX>), grid, kThreads, 0, stream(), g, dy, x, per_split,
                       parts);
     }
-    RG_LAUNCH(add_parts, blocks_for(dw.numel(), 256), 256, 0, stream(), int(splits), dw.numel(), parts,
-              pointer<float>(dw));
-    sum_columns(g.pixels(), g.k, Value<ReadDy>{dy, g.k}, FinishFirst{pointer<float>(db)});
+    RG_LAUNCH(add_parts, blocks_for(count, 256), 256, 0, stream(), int(splits), g.k, g.taps(), parts,
+              pointer<float>(dw), pointer<float>(db));
 }
 
 Geometry geometry(const Tensor& x, const Tensor& dy, const Tensor& dw, const Attrs& a) {
