@@ -136,7 +136,7 @@ __device__ __forceinline__ void multiply(const float* a, const float* b, float (
 
 template <class T, bool kGradient, bool kWhole, class Read>
 __global__ void __launch_bounds__(kThreads)
-    convolve(Geometry all, Read read, const float* __restrict__ w, Epilogue e, T* __restrict__ out) {
+    convolve(Geometry all, Read read, const float* __restrict__ w, Epilogue<T> e, T* __restrict__ out) {
     constexpr int kLine = kPitch<T>;
     SHARED(T, pixels, kPixels * kLine);
     SHARED(T, filters, kChannels * kLine);
@@ -209,8 +209,11 @@ __global__ void __launch_bounds__(kThreads)
     const int count = int(min(long(kPixels), long(g.pixels() - first_pixel)));
     if (channel < g.out_c)
         for (int i = thread / 64; i < count; i += 2) {
-            const float v = results[i * (kChannels + 1) + thread % 64];
-            store(out + phase.pixel(all, g, first_pixel + i) * g.out_c + channel, e.relu ? relu_of(v) : v);
+            const size_t at = size_t(phase.pixel(all, g, first_pixel + i) * g.out_c + channel);
+            float v = results[i * (kChannels + 1) + thread % 64];
+            if constexpr (kGradient)
+                if (e.residual) v += load(e.residual + at);
+            store(out + at, e.relu ? relu_of(v) : v);
         }
     if (e.moments && thread < 64 && channel < g.out_c) {
         float mean = 0, squares = 0;
@@ -236,7 +239,7 @@ struct BlockPixels {
 
 /// stats: where the batch statistics of the result go, or undefined.
 template <bool kGradient, class T, class Read>
-void run(const Geometry& g, const Read& read, const float* w, Epilogue e, T* out, const Tensor& stats) {
+void run(const Geometry& g, const Read& read, const float* w, Epilogue<T> e, T* out, const Tensor& stats) {
     if constexpr (std::is_same_v<T, bf16>)
         if (convolve_on_hopper(g, kGradient, read, w, e, out, stats)) return;
     const int step = kGradient ? g.stride : 1; // of a phase, the first of which is the largest
@@ -275,8 +278,8 @@ void conv2d(const Call& call) {
     const Geometry g = geometry(x, y.shape(), w.extent(1), w.extent(2), call.attrs);
     with_stored(x, [&](auto t) {
         using T = decltype(t);
-        run<false>(g, Plain<T>{pointer<T>(x)}, pointer<float>(w), {pointer<float>(call.in[2]), nullptr, false, nullptr},
-                   pointer<T>(y), call.attrs.stats ? call.out[1] : Tensor());
+        run<false>(g, Plain<T>{pointer<T>(x)}, pointer<float>(w), {.bias = pointer<float>(call.in[2])}, pointer<T>(y),
+                   call.attrs.stats ? call.out[1] : Tensor());
     });
 }
 
@@ -286,9 +289,8 @@ void norm_conv2d(const Call& call) {
     const Norm norm(call.in[1], call.in[2], call.in[3], call.attrs.epsilon);
     with_stored(x, [&](auto t) {
         using T = decltype(t);
-        run<false>(g, norm.read<T>(x, call.attrs.relu), pointer<float>(w),
-                   {pointer<float>(call.in[5]), nullptr, false, nullptr}, pointer<T>(y),
-                   call.attrs.stats ? call.out[1] : Tensor());
+        run<false>(g, norm.read<T>(x, call.attrs.relu), pointer<float>(w), {.bias = pointer<float>(call.in[5])},
+                   pointer<T>(y), call.attrs.stats ? call.out[1] : Tensor());
     });
 }
 
@@ -306,8 +308,8 @@ void conv2d_norm(const Call& call) {
         using T = decltype(t);
         const bool pooled = a.window > 1;
         const Scratch<T> image(pooled ? size_t(whole.shape.numel()) : 0);
-        run<false>(g, Plain<T>{pointer<T>(x)}, pointer<float>(w), {bias, norm.scale(), a.relu, nullptr},
-                   pooled ? image.data() : pointer<T>(y), {});
+        run<false>(g, Plain<T>{pointer<T>(x)}, pointer<float>(w),
+                   {.bias = bias, .factor = norm.scale(), .relu = a.relu}, pooled ? image.data() : pointer<T>(y), {});
         if (pooled) max_pool(image.data(), whole.shape, int(a.window), pointer<T>(y));
     });
 }
@@ -317,20 +319,22 @@ void conv2d_dgrad(const Call& call) {
     const Geometry g = geometry(dy, dx.shape(), w.extent(1), w.extent(2), call.attrs);
     with_stored(dy, [&](auto t) {
         using T = decltype(t);
-        run<true>(g, Plain<T>{pointer<T>(dy)}, pointer<float>(w), {}, pointer<T>(dx), {});
+        run<true>(g, Plain<T>{pointer<T>(dy)}, pointer<float>(w), {.residual = pointer<T>(call.in[2])}, pointer<T>(dx),
+                  {});
     });
-    if (call.in[2].defined()) add_to(dx, call.in[2]);
 }
 
 template <class T>
 void data_gradient(const NormGradient<T>& dy, const Shape& dy_shape, const Tensor& w, const Attrs& a,
-                   const Tensor& dx) {
+                   const Tensor& residual, const Tensor& dx) {
     const Geometry g{int(dy_shape[0]),  int(dy_shape[1]),  int(dy_shape[2]),  int(dy_shape[3]),
                      int(dx.extent(1)), int(dx.extent(2)), int(dx.extent(3)), int(w.extent(1)),
                      int(w.extent(2)),  int(a.stride),     int(a.pad)};
-    run<true>(g, dy, pointer<float>(w), {}, pointer<T>(dx), {});
+    run<true>(g, dy, pointer<float>(w), {.residual = pointer<T>(residual)}, pointer<T>(dx), {});
 }
-template void data_gradient(const NormGradient<float>&, const Shape&, const Tensor&, const Attrs&, const Tensor&);
-template void data_gradient(const NormGradient<bf16>&, const Shape&, const Tensor&, const Attrs&, const Tensor&);
+template void data_gradient(const NormGradient<float>&, const Shape&, const Tensor&, const Attrs&, const Tensor&,
+                            const Tensor&);
+template void data_gradient(const NormGradient<bf16>&, const Shape&, const Tensor&, const Attrs&, const Tensor&,
+                            const Tensor&);
 
 } // namespace rg::RG_GPU

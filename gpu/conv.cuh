@@ -13,11 +13,13 @@ struct Geometry {
     __host__ __device__ int taps() const { return r * s * in_c; }
 };
 
+template <class T>
 struct Epilogue {
-    const float* bias;   // null: none
-    const float* factor; // of the filters, by output channel; null: none
-    bool relu;
-    float* moments; // [parts of the pixels][2][out_c]: mean, squared deviations; null: not wanted
+    const float* bias = nullptr;   // null: none
+    const float* factor = nullptr; // of the filters, by output channel; null: none
+    bool relu = false;
+    float* moments = nullptr;    // [parts of the pixels][2][out_c]: mean, squared deviations; null: not wanted
+    const T* residual = nullptr; // what is added to a gradient; null: nothing
 };
 
 /// A part's values of a channel as a sum of deviations from the first part's mean, and of their squares. Their mean is
@@ -56,7 +58,7 @@ void merge_moments(const float* moments, unsigned parts, const Pixels& pixels, c
 /// Of conv_hopper.cu: whether it has done this, which else is for the portable kernel. stats: where the batch
 /// statistics of the result go, or undefined.
 template <class Read>
-bool convolve_on_hopper(const Geometry& g, bool gradient, const Read& read, const float* w, Epilogue e, bf16* out,
+bool convolve_on_hopper(const Geometry& g, bool gradient, const Read& read, const float* w, Epilogue<bf16> e, bf16* out,
                         const Tensor& stats);
 
 } // namespace rg::RG_GPU

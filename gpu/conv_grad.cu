@@ -210,9 +210,8 @@ void conv2d_norm_grad(const Call& call) {
         } else {
             gradients<T>(g, dy, Plain<T>{pointer<T>(x)}, call.out[0], call.out[1]);
         }
-        if (dx.defined()) data_gradient<T>(dy, y.shape(), w, a, dx);
+        if (dx.defined()) data_gradient<T>(dy, y.shape(), w, a, call.in[11], dx);
     });
-    if (dx.defined() && call.in[11].defined()) add_to(dx, call.in[11]);
     if (a.stats)
         norm_sums(dx, x, call.in[7], call.in[8], call.in[9], a.input_relu, a.epsilon, call.out[3], call.out[4]);
 }

@@ -75,6 +75,14 @@ __device__ __forceinline__ uint4 load_16(const bf16* at) { return *reinterpret_c
 __device__ __forceinline__ uint4 pack_8(const float (&v)[8]) {
     return make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
 }
+__device__ __forceinline__ uint4 add_8(uint4 a, uint4 b) {
+    float v[8], other[8];
+    unpack_8(a, v);
+    unpack_8(b, other);
+    RG_UNROLL
+    for (int i = 0; i < 8; ++i) v[i] += other[i];
+    return pack_8(v);
+}
 __device__ __forceinline__ void keep_8(float (&to)[8], const float* from) {
     RG_UNROLL
     for (int i = 0; i < 8; ++i) to[i] = from[i];
@@ -240,7 +248,7 @@ __device__ __forceinline__ void transpose_quads(uint32_t (&words)[4]) {
 
 template <class T, int N, int W>
 __device__ __forceinline__ void consume(const Images& images, const std::byte* stages, const std::byte* filters,
-                                        const Barriers& barriers, const Epilogue& e, bf16* out) {
+                                        const Barriers& barriers, const Epilogue<bf16>& e, bf16* out) {
     const int group = int(threadIdx.x) / kGroup - 1, warp = int(threadIdx.x) % kGroup / 32;
     const int lane = int(threadIdx.x) % 32, pixel = lane / 4, quarter = lane % 4;
     float bias[N / 4]; // of this lane's channels, 8 (c / 2) + 2 quarter + c % 2
@@ -280,7 +288,7 @@ __device__ __forceinline__ void consume(const Images& images, const std::byte* s
                 for (int c = 0; c < N / 4; ++c) values[c] = sum[c / 2 * 4 + 2 * half + c % 2];
                 if (e.moments) moments.add(values);
                 const int row = tile % tiles_of_image * T::kRows + down + 2 * warp + half;
-                bf16* const to = out + ((size_t(tile / tiles_of_image) * images.height + row) * W + right + pixel) * N;
+                const size_t at = ((size_t(tile / tiles_of_image) * images.height + row) * W + right + pixel) * N;
                 RG_UNROLL
                 for (int c = 0; c < N / 4; c += 8) { // each lane has 2 channels of each of 4 octets; then 8 of one
                     uint32_t words[4];
@@ -290,8 +298,10 @@ __device__ __forceinline__ void consume(const Images& images, const std::byte* s
                         words[j] = e.relu ? pack_bf16(relu_of(low), relu_of(high)) : pack_bf16(low, high);
                     }
                     transpose_quads(words);
-                    *reinterpret_cast<uint4*>(to + 4 * c + 8 * quarter) =
-                        make_uint4(words[0], words[1], words[2], words[3]);
+                    auto eight = make_uint4(words[0], words[1], words[2], words[3]);
+                    const size_t place = at + 4 * c + 8 * quarter;
+                    if (e.residual) eight = add_8(eight, load_16(e.residual + place));
+                    *reinterpret_cast<uint4*>(out + place) = eight;
                 }
             }
         }
@@ -315,8 +325,8 @@ __device__ __forceinline__ void consume(const Images& images, const std::byte* s
 /// A grid of as many blocks as run at once, or fewer; dynamic shared memory: kSharedBytes. Precondition: the GPU is a
 /// Hopper, or it traps.
 template <int C, int N, int W, class Read>
-__global__ void __launch_bounds__(kThreads, 1)
-    convolve_tiles(Images images, Read read, const bf16* __restrict__ packed, Epilogue e, bf16* __restrict__ out) {
+__global__ void __launch_bounds__(kThreads, 1) convolve_tiles(Images images, Read read, const bf16* __restrict__ packed,
+                                                              Epilogue<bf16> e, bf16* __restrict__ out) {
 #ifdef RG_HOPPER
     using T = Tile<C, N, W>;
     DYNAMIC_SHARED(std::byte, memory); // filters, stages
@@ -360,7 +370,7 @@ __global__ void pack_filters(Geometry g, bool gradient, const float* w, const fl
 }
 
 template <int C, int N, int W, class Read>
-void convolve(const Geometry& g, bool gradient, const Read& read, const float* w, Epilogue e, bf16* out,
+void convolve(const Geometry& g, bool gradient, const Read& read, const float* w, Epilogue<bf16> e, bf16* out,
               const Tensor& stats) {
     using T = Tile<C, N, W>;
     const Images images{g.images, g.in_h, g.images * (g.in_h / T::kRows)};
@@ -381,7 +391,7 @@ using Constant = std::integral_constant<int, I>;
 } // namespace
 
 template <class Read>
-bool convolve_on_hopper(const Geometry& g, bool gradient, const Read& read, const float* w, Epilogue e, bf16* out,
+bool convolve_on_hopper(const Geometry& g, bool gradient, const Read& read, const float* w, Epilogue<bf16> e, bf16* out,
                         const Tensor& stats) {
     const auto covered = [](int channels) { return channels == 32 || channels == 64; };
     if (!machine().hopper || g.images == 0 || g.r != 3 || g.s != 3 || g.stride != 1 || g.pad != 1 || !covered(g.in_c) ||
@@ -403,11 +413,11 @@ bool convolve_on_hopper(const Geometry& g, bool gradient, const Read& read, cons
     });
     return true;
 }
-template bool convolve_on_hopper(const Geometry&, bool, const Plain<bf16>&, const float*, Epilogue, bf16*,
+template bool convolve_on_hopper(const Geometry&, bool, const Plain<bf16>&, const float*, Epilogue<bf16>, bf16*,
                                  const Tensor&);
-template bool convolve_on_hopper(const Geometry&, bool, const Normalised<bf16>&, const float*, Epilogue, bf16*,
+template bool convolve_on_hopper(const Geometry&, bool, const Normalised<bf16>&, const float*, Epilogue<bf16>, bf16*,
                                  const Tensor&);
-template bool convolve_on_hopper(const Geometry&, bool, const NormGradient<bf16>&, const float*, Epilogue, bf16*,
+template bool convolve_on_hopper(const Geometry&, bool, const NormGradient<bf16>&, const float*, Epilogue<bf16>, bf16*,
                                  const Tensor&);
 
 } // namespace rg::RG_GPU

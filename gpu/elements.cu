@@ -2,7 +2,6 @@
 // updates of the parameters.
 #include "core/rng.h"
 #include "gpu/kernels.h"
-#include "gpu/norm.cuh"
 #include "gpu/scratch.cuh"
 #include "gpu/values.cuh"
 
@@ -161,13 +160,6 @@ void relu_grad(const Call& call) {
     with_stored(call.in[0], [&](auto t) {
         using T = decltype(t);
         each(call.out[0].numel(), ReluGrad<T>{pointer<T>(call.in[0]), pointer<T>(call.in[1]), pointer<T>(call.out[0])});
-    });
-}
-
-void add_to(const Tensor& y, const Tensor& x) {
-    with_stored(y, [&](auto t) {
-        using T = decltype(t);
-        each(y.numel(), Add<T>{pointer<T>(y), pointer<T>(x), pointer<T>(y)});
     });
 }
 

@@ -50,12 +50,10 @@ private:
     Scratch<float> coefficients_; // [3 c]
 };
 
-/// Of conv.cu, for conv_grad.cu: dx from a dy that is made on the way in. a: stride and pad.
+/// Of conv.cu, for conv_grad.cu: dx from a dy that is made on the way in, plus residual if defined. a: stride and pad.
 template <class T>
-void data_gradient(const NormGradient<T>& dy, const Shape& dy_shape, const Tensor& w, const Attrs& a, const Tensor& dx);
-
-/// Of elements.cu, for conv.cu and conv_grad.cu: y += x.
-void add_to(const Tensor& y, const Tensor& x);
+void data_gradient(const NormGradient<T>& dy, const Shape& dy_shape, const Tensor& w, const Attrs& a,
+                   const Tensor& residual, const Tensor& dx);
 
 /// Of pool.cu, for conv.cu: the largest of each window x window pixels of x [n h w c], windows side by side.
 template <class T>
