@@ -134,8 +134,12 @@ __device__ __forceinline__ void multiply(const float* a, const float* b, float (
 
 // ---- the kernel ----------------------------------------------------------------------------------------------------
 
+/// Blocks that a multiprocessor is to hold; 0: as the compiler likes. For a fourth one it would spill registers.
+template <class T, bool kGradient>
+constexpr int kBlocks = std::is_same_v<T, bf16> || !kGradient ? 0 : 3;
+
 template <class T, bool kGradient, bool kWhole, class Read>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kBlocks<T, kGradient>)
     convolve(Geometry all, Read read, const float* __restrict__ w, Epilogue<T> e, T* __restrict__ out) {
     constexpr int kLine = kPitch<T>;
     SHARED(T, pixels, kPixels * kLine);
@@ -207,15 +211,29 @@ __global__ void __launch_bounds__(kThreads)
     __syncthreads();
     const int channel = first_channel + thread % 64;
     const int count = int(min(long(kPixels), long(g.pixels() - first_pixel)));
+    TwoSums terms;
     if (channel < g.out_c)
         for (int i = thread / 64; i < count; i += 2) {
             const size_t at = size_t(phase.pixel(all, g, first_pixel + i) * g.out_c + channel);
             float v = results[i * (kChannels + 1) + thread % 64];
-            if constexpr (kGradient)
+            if constexpr (kGradient) {
                 if (e.residual) v += load(e.residual + at);
+                if (e.parts) e.terms.add(v, at, channel, terms);
+            }
             store(out + at, e.relu ? relu_of(v) : v);
         }
-    if (e.moments && thread < 64 && channel < g.out_c) {
+    if (!e.parts) return;
+    if constexpr (kGradient) {
+        __syncthreads(); // the results have been read
+        if (thread >= 64) results[thread] = terms.first, results[thread + 64] = terms.second;
+        __syncthreads();
+    }
+    if (thread >= 64 || channel >= g.out_c) return;
+    float* const to = e.parts + size_t(blockIdx.x) * 2 * g.out_c + channel;
+    if constexpr (kGradient) {
+        to[0] = terms.first + results[thread + 64];
+        to[g.out_c] = terms.second + results[thread + 128];
+    } else {
         float mean = 0, squares = 0;
         for (int i = 0; i < count; ++i) mean += results[i * (kChannels + 1) + thread];
         mean /= float(count);
@@ -223,9 +241,7 @@ __global__ void __launch_bounds__(kThreads)
             const float d = results[i * (kChannels + 1) + thread] - mean;
             squares += d * d;
         }
-        float* const to = e.moments + size_t(blockIdx.x) * 2 * g.out_c;
-        to[channel] = mean;
-        to[g.out_c + channel] = squares;
+        to[0] = mean, to[g.out_c] = squares;
     }
 }
 
@@ -237,16 +253,23 @@ struct BlockPixels {
     }
 };
 
-/// stats: where the batch statistics of the result go, or undefined.
+/// stats: where the batch statistics of the result go, or undefined; sums: those that are wanted of a gradient, or
+/// null.
 template <bool kGradient, class T, class Read>
-void run(const Geometry& g, const Read& read, const float* w, Epilogue<T> e, T* out, const Tensor& stats) {
+void run(const Geometry& g, const Read& read, const float* w, Epilogue<T> e, T* out, const Tensor& stats,
+         const NormSums* sums = nullptr) {
     if constexpr (std::is_same_v<T, bf16>)
-        if (convolve_on_hopper(g, kGradient, read, w, e, out, stats)) return;
+        if (convolve_on_hopper(g, kGradient, read, w, e, out, stats)) {
+            if (sums) sums->pass();
+            return;
+        }
     const int step = kGradient ? g.stride : 1; // of a phase, the first of which is the largest
     const int64_t pixels = int64_t(g.images) * ((g.out_h + step - 1) / step) * ((g.out_w + step - 1) / step);
     const unsigned blocks = blocks_for(pixels, kPixels);
-    const Scratch<float> moments(stats.defined() ? size_t(blocks) * 2 * size_t(g.out_c) : 0);
-    if (stats.defined()) e.moments = moments;
+    const bool sums_here = sums && step == 1; // a block of every 64 pixels, that is
+    const Scratch<float> parts(stats.defined() || sums_here ? size_t(blocks) * 2 * size_t(g.out_c) : 0);
+    if (stats.defined() || sums_here) e.parts = parts;
+    if (sums_here) e.terms = sums->terms<T>();
     const dim3 grid(blocks, blocks_for(g.out_c, kChannels), unsigned(step * step));
     if (blocks > 0) {
         if (g.in_c % 8 == 0)
@@ -254,7 +277,11 @@ void run(const Geometry& g, const Read& read, const float* w, Epilogue<T> e, T* 
         else
             RG_LAUNCH((convolve<T, kGradient, false, Read>), grid, kThreads, 0, stream(), g, read, w, e, out);
     }
-    if (stats.defined()) merge_moments(moments, blocks, BlockPixels{g.pixels()}, g, stats);
+    if (stats.defined()) merge_moments(parts, blocks, BlockPixels{g.pixels()}, g, stats);
+    if (sums_here)
+        add_up(blocks, g.out_c, SlabSums{parts, g.out_c}, sums->finish());
+    else if (sums)
+        sums->pass();
 }
 
 Geometry geometry(const Tensor& in, const Shape& out, int64_t r, int64_t s, const Attrs& a) {
@@ -326,15 +353,15 @@ void conv2d_dgrad(const Call& call) {
 
 template <class T>
 void data_gradient(const NormGradient<T>& dy, const Shape& dy_shape, const Tensor& w, const Attrs& a,
-                   const Tensor& residual, const Tensor& dx) {
+                   const Tensor& residual, const Tensor& dx, const NormSums* sums) {
     const Geometry g{int(dy_shape[0]),  int(dy_shape[1]),  int(dy_shape[2]),  int(dy_shape[3]),
                      int(dx.extent(1)), int(dx.extent(2)), int(dx.extent(3)), int(w.extent(1)),
                      int(w.extent(2)),  int(a.stride),     int(a.pad)};
-    run<true>(g, dy, pointer<float>(w), {.residual = pointer<T>(residual)}, pointer<T>(dx), {});
+    run<true>(g, dy, pointer<float>(w), {.residual = pointer<T>(residual)}, pointer<T>(dx), {}, sums);
 }
 template void data_gradient(const NormGradient<float>&, const Shape&, const Tensor&, const Attrs&, const Tensor&,
-                            const Tensor&);
+                            const Tensor&, const NormSums*);
 template void data_gradient(const NormGradient<bf16>&, const Shape&, const Tensor&, const Attrs&, const Tensor&,
-                            const Tensor&);
+                            const Tensor&, const NormSums*);
 
 } // namespace rg::RG_GPU

@@ -1,8 +1,7 @@
 // What the kernels of conv.cu and conv_hopper.cu share: extents, what is done with a result, statistics from parts.
 #pragma once
 
-#include "gpu/columns.cuh"
-#include "gpu/values.cuh"
+#include "gpu/norm.cuh"
 
 namespace rg::RG_GPU {
 
@@ -18,8 +17,11 @@ struct Epilogue {
     const float* bias = nullptr;   // null: none
     const float* factor = nullptr; // of the filters, by output channel; null: none
     bool relu = false;
-    float* moments = nullptr;    // [parts of the pixels][2][out_c]: mean, squared deviations; null: not wanted
     const T* residual = nullptr; // what is added to a gradient; null: nothing
+    /// [parts of the pixels][2][out_c]: mean and squared deviations, of a gradient the sums of its terms; null: not
+    /// wanted
+    float* parts = nullptr;
+    NormTerms<T> terms = {};
 };
 
 /// A part's values of a channel as a sum of deviations from the first part's mean, and of their squares. Their mean is
@@ -56,7 +58,7 @@ void merge_moments(const float* moments, unsigned parts, const Pixels& pixels, c
 }
 
 /// Of conv_hopper.cu: whether it has done this, which else is for the portable kernel. stats: where the batch
-/// statistics of the result go, or undefined.
+/// statistics of the result go, or undefined. Terms of a gradient are not summed.
 template <class Read>
 bool convolve_on_hopper(const Geometry& g, bool gradient, const Read& read, const float* w, Epilogue<bf16> e, bf16* out,
                         const Tensor& stats);

@@ -10,6 +10,8 @@
 #include "gpu/norm.cuh"
 #include "gpu/products.cuh"
 
+#include <optional>
+
 namespace rg::RG_GPU {
 
 namespace {
@@ -210,10 +212,11 @@ void conv2d_norm_grad(const Call& call) {
         } else {
             gradients<T>(g, dy, Plain<T>{pointer<T>(x)}, call.out[0], call.out[1]);
         }
-        if (dx.defined()) data_gradient<T>(dy, y.shape(), w, a, call.in[11], dx);
+        std::optional<NormSums> sums;
+        if (a.stats)
+            sums.emplace(dx, x, call.in[7], call.in[8], call.in[9], a.input_relu, a.epsilon, call.out[3], call.out[4]);
+        if (dx.defined()) data_gradient<T>(dy, y.shape(), w, a, call.in[11], dx, sums ? &*sums : nullptr);
     });
-    if (a.stats)
-        norm_sums(dx, x, call.in[7], call.in[8], call.in[9], a.input_relu, a.epsilon, call.out[3], call.out[4]);
 }
 
 } // namespace rg::RG_GPU

@@ -286,7 +286,7 @@ __device__ __forceinline__ void consume(const Images& images, const std::byte* s
                 float values[N / 4];
                 RG_UNROLL
                 for (int c = 0; c < N / 4; ++c) values[c] = sum[c / 2 * 4 + 2 * half + c % 2];
-                if (e.moments) moments.add(values);
+                if (e.parts) moments.add(values);
                 const int row = tile % tiles_of_image * T::kRows + down + 2 * warp + half;
                 const size_t at = ((size_t(tile / tiles_of_image) * images.height + row) * W + right + pixel) * N;
                 RG_UNROLL
@@ -307,11 +307,11 @@ __device__ __forceinline__ void consume(const Images& images, const std::byte* s
         }
     }
 
-    if (!e.moments) return;
+    if (!e.parts) return;
     moments.merge(4);
     moments.merge(8);
     moments.merge(16);
-    float* const to = e.moments + size_t((int(blockIdx.x) * 2 + group) * 4 + warp) * 2 * N;
+    float* const to = e.parts + size_t((int(blockIdx.x) * 2 + group) * 4 + warp) * 2 * N;
     if (lane >= 4) return;
     RG_UNROLL
     for (int c = 0; c < N / 4; ++c) {
@@ -377,7 +377,7 @@ void convolve(const Geometry& g, bool gradient, const Read& read, const float* w
     const int blocks = std::min(images.tiles, machine().processors), parts = blocks * 8;
     const Scratch<bf16> packed(9 * C * N);
     const Scratch<float> moments(stats.defined() ? size_t(parts) * 2 * N : 0);
-    if (stats.defined()) e.moments = moments;
+    if (stats.defined()) e.parts = moments;
     RG_LAUNCH(pack_filters, blocks_for(9 * C * N, 256), 256, 0, stream(), g, gradient, w, e.factor, packed);
     RG_LAUNCH((convolve_tiles<C, N, W, Read>), unsigned(blocks), kThreads, T::kSharedBytes, stream(), images, read,
               packed, e, out);

@@ -1,6 +1,5 @@
 // Batch norm: statistics, the normalisation itself where nothing else applies it, its gradient, running averages.
 #include "core/context.h"
-#include "gpu/columns.cuh"
 #include "gpu/kernels.h"
 #include "gpu/norm.cuh"
 #include "gpu/transfer.h"
@@ -96,29 +95,14 @@ struct FinishMoments {
     }
 };
 
-/// dgamma = sum of g x^, dbeta = sum of g, with g = dy, or 0 where ReLU had cut off.
 template <class T>
-struct NormTerms {
-    const T *dy, *x;
-    const float *scale, *shift, *stats;
+struct NormTermsOf {
+    const T* dy;
+    NormTerms<T> terms;
     int c;
-    bool relu;
     __device__ void operator()(int64_t row, int column, TwoSums& sum) const {
-        const float value = load(x + row * c + column);
-        if (relu && value * scale[column] + shift[column] <= 0) return;
-        const float g = load(dy + row * c + column);
-        sum.first += g * (value - stats[column]);
-        sum.second += g;
-    }
-};
-struct FinishNormSums {
-    const float* stats;
-    int c;
-    float epsilon;
-    float *dgamma, *dbeta;
-    __device__ void operator()(int column, double dot, double sum) const {
-        dgamma[column] = float(dot / sqrt(double(stats[c + column]) + double(epsilon)));
-        dbeta[column] = float(sum);
+        const size_t at = size_t(row) * c + column;
+        terms.add(load(dy + at), at, column, sum);
     }
 };
 
@@ -154,16 +138,11 @@ NormGrad::NormGrad(const Tensor& stats, const Tensor& gamma, const Tensor& beta,
               pointer<float>(gamma), pointer<float>(sums), norm_.channels(), count, epsilon, coefficients_);
 }
 
-void norm_sums(const Tensor& dy, const Tensor& x, const Tensor& stats, const Tensor& gamma, const Tensor& beta,
-               bool relu, float epsilon, const Tensor& dgamma, const Tensor& dbeta) {
-    const int c = int(gamma.numel());
-    const Norm norm(stats, gamma, beta, epsilon);
-    with_stored(x, [&](auto t) {
+void NormSums::pass() const {
+    const int c = norm_.channels();
+    with_stored(dy_, [&](auto t) {
         using T = decltype(t);
-        sum_columns(
-            x.numel() / c, c,
-            NormTerms<T>{pointer<T>(dy), pointer<T>(x), norm.scale(), norm.shift(), pointer<float>(stats), c, relu},
-            FinishNormSums{pointer<float>(stats), c, epsilon, pointer<float>(dgamma), pointer<float>(dbeta)});
+        sum_columns(dy_.numel() / c, c, NormTermsOf<T>{pointer<T>(dy_), terms<T>(), c}, finish_);
     });
 }
 
@@ -187,8 +166,9 @@ void batch_norm(const Call& call) {
 }
 
 void batch_norm_sums(const Call& call) {
-    norm_sums(call.in[0], call.in[1], call.in[2], call.in[3], call.in[4], call.attrs.relu, call.attrs.epsilon,
-              call.out[0], call.out[1]);
+    NormSums(call.in[0], call.in[1], call.in[2], call.in[3], call.in[4], call.attrs.relu, call.attrs.epsilon,
+             call.out[0], call.out[1])
+        .pass();
 }
 
 void batch_norm_grad(const Call& call) {
@@ -218,8 +198,9 @@ void norm_add_grad(const Call& call) {
     for (size_t i : {size_t(0), size_t(1)}) {
         const auto x = call.in.subspan(2 + 4 * i, 4);
         if (x[0].defined())
-            norm_sums(call.out[0], x[0], x[1], x[2], x[3], false, call.attrs.epsilon, call.out[1 + 2 * i],
-                      call.out[2 + 2 * i]);
+            NormSums(call.out[0], x[0], x[1], x[2], x[3], false, call.attrs.epsilon, call.out[1 + 2 * i],
+                     call.out[2 + 2 * i])
+                .pass();
     }
 }
 

@@ -1,8 +1,8 @@
-// Batch norm's coefficients by channel, as the kernels that read activations take them (values.cuh).
+// Batch norm's coefficients by channel, as the kernels that read activations take them (values.cuh), and the sums that
+// its gradient needs, as those that make one take them.
 #pragma once
 
-#include "gpu/scratch.cuh"
-#include "gpu/values.cuh"
+#include "gpu/columns.cuh"
 
 namespace rg::RG_GPU {
 
@@ -50,17 +50,65 @@ private:
     Scratch<float> coefficients_; // [3 c]
 };
 
-/// Of conv.cu, for conv_grad.cu: dx from a dy that is made on the way in, plus residual if defined. a: stride and pad.
+/// What a value of a gradient adds to its channel's sums: g (x - mean) and g, where g is dy, or 0 where ReLU had cut
+/// off.
+template <class T>
+struct NormTerms {
+    const T* x;
+    const float *scale, *shift, *mean;
+    bool relu;
+    __device__ __forceinline__ void add(float dy, size_t at, int c, TwoSums& sum) const {
+        const float value = load(x + at);
+        if (relu && value * scale[c] + shift[c] <= 0) return;
+        sum.first += dy * (value - mean[c]);
+        sum.second += dy;
+    }
+};
+struct FinishNormSums {
+    const float* stats;
+    int c;
+    float epsilon;
+    float *dgamma, *dbeta;
+    __device__ void operator()(int column, double dot, double sum) const {
+        dgamma[column] = float(dot / sqrt(double(stats[c + column]) + double(epsilon)));
+        dbeta[column] = float(sum);
+    }
+};
+
+/// dgamma = sum of g x^ and dbeta = sum of g: the terms are added up by who makes dy, or by pass() from memory.
+class NormSums {
+public:
+    NormSums(const Tensor& dy, const Tensor& x, const Tensor& stats, const Tensor& gamma, const Tensor& beta, bool relu,
+             float epsilon, const Tensor& dgamma, const Tensor& dbeta)
+        : dy_(dy),
+          x_(x),
+          norm_(stats, gamma, beta, epsilon),
+          mean_(pointer<float>(stats)),
+          relu_(relu),
+          finish_{mean_, norm_.channels(), epsilon, pointer<float>(dgamma), pointer<float>(dbeta)} {}
+    template <class T>
+    NormTerms<T> terms() const {
+        return {pointer<T>(x_), norm_.scale(), norm_.shift(), mean_, relu_};
+    }
+    const FinishNormSums& finish() const { return finish_; }
+    void pass() const; // of norm.cu
+
+private:
+    Tensor dy_, x_;
+    Norm norm_;
+    const float* mean_;
+    bool relu_;
+    FinishNormSums finish_;
+};
+
+/// Of conv.cu, for conv_grad.cu: dx from a dy that is made on the way in, plus residual if defined; sums: those of
+/// dx that are wanted, or null. a: stride and pad.
 template <class T>
 void data_gradient(const NormGradient<T>& dy, const Shape& dy_shape, const Tensor& w, const Attrs& a,
-                   const Tensor& residual, const Tensor& dx);
+                   const Tensor& residual, const Tensor& dx, const NormSums* sums);
 
 /// Of pool.cu, for conv.cu: the largest of each window x window pixels of x [n h w c], windows side by side.
 template <class T>
 void max_pool(const T* x, const Shape& x_shape, int window, T* y);
-
-/// Of norm.cu, for pool.cu and conv_grad.cu: the sums that batch norm's gradient needs; see batch_norm_sums.
-void norm_sums(const Tensor& dy, const Tensor& x, const Tensor& stats, const Tensor& gamma, const Tensor& beta,
-               bool relu, float epsilon, const Tensor& dgamma, const Tensor& dbeta);
 
 } // namespace rg::RG_GPU
