@@ -6,7 +6,7 @@
 //   SHARED(type, name, count)        instead of `__shared__ type name[count]`
 //   DYNAMIC_SHARED(type, name)       instead of `extern __shared__ type name[]`
 //   RG_LAUNCH(kernel, grid, block, shared_bytes, stream, arguments...)   instead of triple brackets
-//   inline PTX only in async_copy.cuh, bf16.cuh, hopper.cuh and mma.cuh, where each function has a model for the host
+//   inline PTX only in bf16.cuh, hopper.cuh and mma.cuh, where each function has a model for the host
 // Masks of warp functions are always written out, and nothing may rely on lanes that run in lock-step. All threads of a
 // block stay until its last barrier. A test launches within simt::run_in_every_order(), which see.
 #pragma once

@@ -2,7 +2,6 @@
 #include "gpu/bf16.cuh"
 #include "gpu/mma.cuh"
 #include "gpu/reduce.cuh"
-#include "tests/simt_pipeline.cuh"
 
 #include <cmath>
 #include <doctest/doctest.h>
@@ -223,23 +222,6 @@ TEST_SUITE("simt") {
                 CHECK(out[lane * 12 + 8 + m] == straight);
                 CHECK(out[lane * 12 + 10 + m] == transposed);
             }
-    }
-
-    TEST_CASE("simt: a pipeline of asynchronous copies") {
-        for (int n : {1, 128, 300, 515}) {
-            CAPTURE(n);
-            const int tile = 128;
-            std::vector<float> in(size_t(n) + 3), out(static_cast<size_t>(n)); // whole copies of 16 bytes
-            for (int i = 0; i < n; ++i) in[size_t(i)] = float(i + 1);
-            simt::run_in_every_order(
-                [&] {
-                    RG_LAUNCH(pipeline_kernel, 1, tile / 4, 2 * tile * 4, nullptr, in.data(), out.data(), n,
-                              Pipeline{});
-                },
-                out);
-            for (int i = 0; i < n; ++i)
-                CHECK(out[size_t(i)] == float(i + 1) + (i % tile + 1 < tile && i + 1 < n ? float(i + 2) : 0));
-        }
     }
 
     TEST_CASE("simt: launches from several threads at once") {

@@ -6,7 +6,6 @@
 #include "gpu/simt/sanitizers.h"
 #include "tests/op_check.h"
 #include "tests/simt_check.h"
-#include "tests/simt_pipeline.cuh"
 
 #include <cmath>
 #include <doctest/doctest.h>
@@ -103,15 +102,6 @@ __global__ void different_collectives_kernel(int* out) {
     out[threadIdx.x] = threadIdx.x < 16 ? __any_sync(kAll, 1) : __all_sync(kAll, 1);
 }
 constexpr int kDifferent = __LINE__ - 2;
-
-__global__ void copy_kernel(const float* in, int mode) {
-    SHARED(float, tile, 64);
-    if (mode == 0) cp_async_16(tile + 1, in);
-    if (mode == 1) cp_async_16(tile + 64, in);
-    if (mode == 2) cp_async_16(tile, in, 17);
-    if (mode == 3) cp_async_4(tile, in);
-}
-constexpr int kCopy = __LINE__ - 5;
 
 __global__ void large_kernel() {
     SHARED(float, tile, 12 * 1024 + 1);
@@ -260,35 +250,6 @@ TEST_SUITE("simt") {
             {"lane_left_kernel: ", "(threads ran forward)"});
         check_fault([&] { RG_LAUNCH(different_collectives_kernel, 1, 32, 0, nullptr, out.data()); },
                     {"thread 31: __all_sync meets __any_sync of thread 0 at ", line(kDifferent)});
-    }
-
-    TEST_CASE("simt: a pipeline of asynchronous copies without a wait, or without one of its barriers") {
-        std::vector<float> in(300), out(300);
-        for (size_t i = 0; i < in.size(); ++i) in[i] = float(i);
-        const auto launch_without = [&](Pipeline parts) {
-            RG_LAUNCH(pipeline_kernel, 1, 32, 1024, nullptr, in.data(), out.data(), 300, parts);
-        };
-        launch_without({});
-        CHECK(out[0] == 1);
-        for (Pipeline parts : {Pipeline{.wait = false}, Pipeline{.barrier_after_wait = false},
-                               Pipeline{.barrier_before_fetch = false}}) {
-            CAPTURE(parts.wait);
-            CAPTURE(parts.barrier_after_wait);
-            const auto run = [&] { simt::run_in_every_order([&] { launch_without(parts); }, out); };
-            if (simt::kTsan && parts.wait)
-                check_sanitizer(run, {"data race", "pipeline_kernel"});
-            else
-                check_fault(run, {"pipeline_kernel: output 0 differs at byte ", "a wait is missing"});
-        }
-    }
-
-    TEST_CASE("simt: asynchronous copies that cannot be") {
-        alignas(16) const float in[8] = {};
-        const char* const messages[] = {"misaligned destination", "destination is not in shared memory",
-                                        "copy of 17 out of 16 bytes", "returned without waiting"};
-        for (int mode = 0; mode < 4; ++mode)
-            check_fault([&] { RG_LAUNCH(copy_kernel, 1, 1, 0, nullptr, in, mode); },
-                        {"copy_kernel: block (0,0,0): thread 0: ", messages[mode], line(kCopy + mode)});
     }
 
     TEST_CASE("simt: launches that no GPU takes") {

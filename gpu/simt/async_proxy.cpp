@@ -2,6 +2,7 @@
 #include "gpu/simt/async_proxy.h"
 
 #include "gpu/simt/hopper.h"
+#include "gpu/simt/sanitizers.h"
 #include "gpu/simt/scheduler.h"
 
 #include <cstring>

@@ -1,4 +1,5 @@
 // Launches: blocks one after the other, the threads of each in turns.
+#include "gpu/simt/sanitizers.h"
 #include "gpu/simt/scheduler.h"
 
 #include <algorithm>
@@ -74,7 +75,6 @@ void Executor::run_block() {
     for (Lane* lane : block_) {
         lane->state = State::ready;
         lane->entered = false;
-        lane->copies.clear();
     }
     warps_.assign(size_t(size_ + kWarp - 1) / kWarp, Warp{});
     if (size_ % kWarp) warps_.back().returned = ~0u << size_ % kWarp;
@@ -138,10 +138,8 @@ void Executor::enter(void* argument) {
     release(&lane.arrived);
 }
 
-/// A lane that others are waiting for, or whose copies are under way, must not return.
+/// A lane that others are waiting for, or whose products are under way, must not return.
 void Executor::lane_returned(Lane& lane) {
-    if (lane.copies.pending())
-        fail_here(lane.copies.first_site(), "returned without waiting for this asynchronous copy");
     if (const Site site = proxy.pending_product(lane.number / kWarp); site.file)
         fail_here(site, "returned without waiting for this product");
     Warp& warp = warp_of(lane);
@@ -193,18 +191,5 @@ std::byte* shared_bytes(const void* key, const char* name, size_t bytes, Site si
 }
 std::byte* dynamic_shared_bytes(const char* name) { return executor().arena.dynamic(name); }
 bool in_shared(const void* memory, size_t bytes) { return executor().arena.contains(memory, bytes); }
-
-void async_copy(void* to, const void* from, int bytes, int source_bytes, Site site) {
-    const auto misaligned = [&](const void* p) { return reinterpret_cast<uintptr_t>(p) % unsigned(bytes) != 0; };
-    if (source_bytes < 0 || source_bytes > bytes)
-        fail_here(site, cat("asynchronous copy of ", source_bytes, " out of ", bytes, " bytes"));
-    if (misaligned(to) || misaligned(from))
-        fail_here(site, cat("asynchronous copy of ", bytes, " bytes: misaligned ",
-                            misaligned(to) ? "destination" : "source"));
-    if (!in_shared(to, size_t(bytes))) fail_here(site, "asynchronous copy: the destination is not in shared memory");
-    executor().current().copies.issue({to, from, bytes, source_bytes, site}, executor().settings.eager_copies);
-}
-void async_commit() { executor().current().copies.commit(); }
-void async_wait(int pending) { executor().current().copies.wait(pending); }
 
 } // namespace rg::simt

@@ -37,7 +37,7 @@ enum class Order { forward, reverse, shuffled };
 struct Settings {
     Order order = Order::forward;
     uint64_t seed = 1;
-    /// Asynchronous copies take place when they are issued, instead of as late as a wait allows.
+    /// Bulk copies and products take place when they are issued, instead of as late as a wait allows.
     bool eager_copies = false;
 };
 /// For all launches of this thread from here on.
@@ -80,10 +80,5 @@ struct Collective {
 void warp_collective(const Collective& collective, unsigned mask, void* data, Site site);
 /// Lane of the running thread within its warp.
 int lane_index();
-
-/// Asynchronous copies of the running thread: issued, closed into a group, waited for until `pending` groups are left.
-void async_copy(void* to, const void* from, int bytes, int source_bytes, Site site);
-void async_commit();
-void async_wait(int pending);
 
 } // namespace rg::simt

@@ -1,5 +1,6 @@
 // Where threads wait for each other: the barrier of the block, collectives of lanes, and the account of who waits
 // where.
+#include "gpu/simt/sanitizers.h"
 #include "gpu/simt/scheduler.h"
 
 #include <algorithm>

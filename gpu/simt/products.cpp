@@ -1,6 +1,7 @@
 // Products of warpgroups: descriptors are decoded, operands checked and read, sums dealt out as gpu/hopper.cuh says.
 #include "gpu/simt/async_proxy.h"
 #include "gpu/simt/hopper.h"
+#include "gpu/simt/sanitizers.h"
 #include "gpu/simt/scheduler.h"
 
 #include <algorithm>

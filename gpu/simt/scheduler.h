@@ -13,7 +13,6 @@
 // are not seen.
 #pragma once
 
-#include "gpu/simt/async_copies.h"
 #include "gpu/simt/async_proxy.h"
 #include "gpu/simt/executor.h"
 #include "gpu/simt/fiber.h"
@@ -40,7 +39,6 @@ struct Lane {
     unsigned mask = 0;
     void* data = nullptr;
     Site site{};
-    AsyncCopies copies;
     char arrived = 0, woken = 0; // addresses only
 };
 
