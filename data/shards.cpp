@@ -25,9 +25,31 @@ constexpr int32_t kMaxClass = 99999;
 
 // ---- braces ----
 
-/// The text with blanks in place of what the shell takes as it is: what is in quotes, or behind a backslash. A quote
-/// without an end is a character like others, as it may be in the name of an object.
-std::string unquoted(std::string text) {
+/// What expansion is about, and what stands for it where the shell takes it as it is.
+constexpr std::string_view kBraces = "{},", kHidden = "\1\2\3";
+
+std::string translated(std::string text, std::string_view from, std::string_view to) {
+    for (char& c : text)
+        if (const size_t i = from.find(c); i != from.npos) c = to[i];
+    return text;
+}
+
+/// How long the {FROM..TO} of numbers is that begins here; 0 if none does.
+size_t range_length(std::string_view text) {
+    size_t i = 1;
+    const auto digits = [&] {
+        const size_t begin = i;
+        while (i < text.size() && text[i] >= '0' && text[i] <= '9') ++i;
+        return i > begin;
+    };
+    if (text[0] != '{' || !digits() || text.substr(i, 2) != "..") return 0;
+    i += 2;
+    return digits() && i < text.size() && text[i] == '}' ? i + 1 : 0;
+}
+
+/// The text with nothing to expand in quotes or behind a backslash, but ranges of numbers, which are shards there, too:
+/// WebDataset expands them before any shell. A quote without an end is a character like others.
+std::string hidden(std::string text) {
     for (size_t i = 0; i < text.size(); ++i) {
         const char quote = text[i];
         if (quote != '\'' && quote != '"' && quote != '\\') continue;
@@ -35,7 +57,10 @@ std::string unquoted(std::string text) {
         if (quote != '\\')
             for (; end < text.size() && text[end] != quote; ++end) end += quote == '"' && text[end] == '\\';
         if (end >= text.size()) continue;
-        text.replace(i, end + 1 - i, end + 1 - i, ' ');
+        for (++i; i <= end; ++i) {
+            if (quote != '\\' && text[i] == '{') i += range_length(std::string_view(text).substr(i));
+            text[i] = translated({text[i]}, kBraces, kHidden)[0];
+        }
         i = end;
     }
     return text;
@@ -66,16 +91,40 @@ std::vector<std::string> alternatives(const std::string& inside) {
         }
     }
     std::vector<std::string> parts(1);
-    const std::string bare = unquoted(inside);
     int depth = 0;
-    for (size_t i = 0; i < bare.size(); ++i) {
-        depth += (bare[i] == '{') - (bare[i] == '}');
-        if (bare[i] == ',' && depth == 0)
+    for (const char c : inside) {
+        depth += (c == '{') - (c == '}');
+        if (c == ',' && depth == 0)
             parts.emplace_back();
         else
-            parts.back() += inside[i];
+            parts.back() += c;
     }
     return parts.size() > 1 ? parts : std::vector<std::string>{};
+}
+
+std::vector<std::string> expand(const std::string& text) {
+    for (size_t begin = text.find('{'); begin != text.npos; begin = text.find('{', begin + 1)) {
+        if (begin > 0 && text[begin - 1] == '$') continue;
+        size_t end = begin;
+        int depth = 0;
+        for (; end < text.size(); ++end) {
+            depth += (text[end] == '{') - (text[end] == '}');
+            if (depth == 0) break;
+        }
+        if (end == text.size()) continue;
+        const std::vector<std::string> inside = alternatives(text.substr(begin + 1, end - begin - 1));
+        if (inside.empty()) continue;
+        std::vector<std::string> all;
+        const std::vector<std::string> rests = expand(text.substr(end + 1));
+        for (const std::string& one : inside)
+            for (const std::string& middle : expand(one))
+                for (const std::string& rest : rests) {
+                    RG_CHECK(all.size() < kMaxShards, "data: expected at most ", kMaxShards, " shards, got more");
+                    all.push_back(text.substr(0, begin) + middle + rest);
+                }
+        return all;
+    }
+    return {text};
 }
 
 // ---- names ----
@@ -153,34 +202,15 @@ std::pair<std::string, std::string> type_and_key(const std::string& path) {
 bool is_remote(const std::string& path) { return path.starts_with(kS3) || path.starts_with(kPipe); }
 
 std::vector<std::string> expand_braces(const std::string& text) {
-    const std::string bare = unquoted(text);
-    for (size_t begin = bare.find('{'); begin != bare.npos; begin = bare.find('{', begin + 1)) {
-        if (begin > 0 && bare[begin - 1] == '$') continue;
-        size_t end = begin;
-        int depth = 0;
-        for (; end < bare.size(); ++end) {
-            depth += (bare[end] == '{') - (bare[end] == '}');
-            if (depth == 0) break;
-        }
-        if (end == text.size()) continue;
-        const std::vector<std::string> inside = alternatives(text.substr(begin + 1, end - begin - 1));
-        if (inside.empty()) continue;
-        std::vector<std::string> all;
-        const std::vector<std::string> rests = expand_braces(text.substr(end + 1));
-        for (const std::string& one : inside)
-            for (const std::string& middle : expand_braces(one))
-                for (const std::string& rest : rests) {
-                    RG_CHECK(all.size() < kMaxShards, "data: expected at most ", kMaxShards, " shards, got more (",
-                             text, ")");
-                    all.push_back(text.substr(0, begin) + middle + rest);
-                }
-        return all;
-    }
-    return {text};
+    std::vector<std::string> all = expand(hidden(text));
+    for (std::string& one : all) one = translated(std::move(one), kHidden, kBraces);
+    return all;
 }
 
 std::vector<Shard> find_shards(const std::string& path, const FetchOptions& options) {
-    RG_CHECK(path.find('\n') == path.npos, "data: expected a path of one line, got more");
+    RG_CHECK(
+        std::none_of(path.begin(), path.end(), [](char c) { return c == '\n' || kHidden.find(c) != kHidden.npos; }),
+        "data: expected a path of one line and no control characters, got some");
     const std::vector<std::string> urls = expand_braces(path);
     std::vector<Shard> shards;
     if (path.starts_with(kPipe) || urls[0] != path) { // braces name objects, if only one

@@ -25,7 +25,8 @@ struct Shard {
     int64_t bytes = -1; // if they are known before
 };
 
-/// {000..007}, {a,b} and nests of them, as the shell expands them; ${...}, and what is in quotes, is left to it.
+/// {000..007}, {a,b} and nests of them, as the shell expands them; ${...}, and what is in quotes, is left to it, but for
+/// {000..007} there, which are shards as well.
 std::vector<std::string> expand_braces(const std::string& text);
 
 /// The shards of a path with braces, or of what S3 lists below a prefix. Errors: no shards; as of fetch().

@@ -223,10 +223,14 @@ TEST_CASE("shards: braces") {
     CHECK(expand_braces("{2..0}") == Names{"2", "1", "0"});
     CHECK(expand_braces("x{a,b}{1..2}") == Names{"xa1", "xa2", "xb1", "xb2"});
     CHECK(expand_braces("cat 'a {1,2}'{b,\"c,d\"}") == Names{"cat 'a {1,2}'b", "cat 'a {1,2}'\"c,d\""});
+    CHECK(expand_braces("curl 'h/{0..1}-{a,b}' '{c,d}' {e,f}") ==
+          Names{"curl 'h/0-{a,b}' '{c,d}' e", "curl 'h/0-{a,b}' '{c,d}' f", "curl 'h/1-{a,b}' '{c,d}' e",
+                "curl 'h/1-{a,b}' '{c,d}' f"});
     CHECK(expand_braces("it's-{0..1}") == Names{"it's-0", "it's-1"}); // no quote without an end
     CHECK(expand_braces("{data_{1..2},test}.bin") == Names{"data_1.bin", "data_2.bin", "test.bin"});
-    for (const char* const plain : {"", "a", "{}", "{a}", "{a", "a}", "{a..b}", "${A,B}", "${X}", "awk '{print $1,$2}'",
-                                    "echo \"{a,b}\"", "echo \\{a,b}", "echo \"\\\"{a,b}\""})
+    for (const char* const plain :
+         {"", "a", "{}", "{a}", "{a", "a}", "{a..b}", "${A,B}", "${X}", "awk '{print $1,$2}'", "echo \"{a,b}\"",
+          "echo \\{a,b}", "'{a..b}{1..}{..2}{1..2'", "echo \\{1..2}", "echo \"\\\"{a,b}\""})
         CHECK(expand_braces(plain) == Names{plain});
     // Braces that expand to one name are that object, not the beginning of names.
     const std::vector<Shard> one = find_shards("s3://b/x-{000..000}.tar", kQuick);
