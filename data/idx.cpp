@@ -49,17 +49,21 @@ struct Kind {
 constexpr Kind kKinds[] = {
     {true, "images", "idx3"}, {true, "labels", "idx1"}, {false, "images", "idx3"}, {false, "labels", "idx1"}};
 
-/// The names of the folder's files of this kind, in order. MNIST's relatives put other words around those of MNIST
-/// (emnist-letters-test-labels-idx1-ubyte), or a point between them. A .gz beside the same file unpacked is passed
-/// over.
+/// The names of the folder's files of this kind, in order: that of MNIST, else those of its relatives, who put other
+/// words around (emnist-letters-test-labels-idx1-ubyte), or a point between. A .gz beside the same file unpacked is
+/// passed over.
 std::vector<std::string> files_of(const std::string& folder, const Kind& kind) {
     std::set<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator(folder)) {
         const std::string name = entry.path().filename().string();
         const auto has = [&](const char* word) { return name.find(word) != name.npos; };
         const bool part = kind.train ? has("train") : !has("train") && (has("t10k") || has("test"));
-        if (part && has(kind.what) && has(kind.type) && entry.is_regular_file()) names.insert(name);
+        const bool ends = name.ends_with("ubyte") || name.ends_with("ubyte.gz"); // not those half fetched
+        if (part && has(kind.what) && has(kind.type) && ends && !name.starts_with('.') && entry.is_regular_file())
+            names.insert(name);
     }
+    for (const char* const ending : {"", ".gz"})
+        if (const std::string name = kind.in_mnist() + ending; names.contains(name)) return {name};
     std::vector<std::string> files;
     for (const std::string& name : names)
         if (!name.ends_with(".gz") || !names.contains(name.substr(0, name.size() - 3))) files.push_back(name);

@@ -58,7 +58,8 @@ std::string hidden(std::string text) {
             for (; end < text.size() && text[end] != quote; ++end) end += quote == '"' && text[end] == '\\';
         if (end >= text.size()) continue;
         for (++i; i <= end; ++i) {
-            if (quote != '\\' && text[i] == '{') i += range_length(std::string_view(text).substr(i));
+            for (size_t n = 1; n > 0 && quote != '\\' && text[i] == '{'; i += n)
+                n = range_length(std::string_view(text).substr(i));
             text[i] = translated({text[i]}, kBraces, kHidden)[0];
         }
         i = end;
@@ -156,7 +157,7 @@ std::string file_of(const std::string& url) {
             word += c;
             continue;
         }
-        word = word.substr(0, word.find_first_of("?#"));
+        if (word.find("://") != word.npos) word.resize(std::min(word.find_first_of("?#"), word.size()));
         if (stream_of(word) != Stream::other) found = word;
         word.clear();
     }

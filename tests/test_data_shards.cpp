@@ -226,6 +226,7 @@ TEST_CASE("shards: braces") {
     CHECK(expand_braces("curl 'h/{0..1}-{a,b}' '{c,d}' {e,f}") ==
           Names{"curl 'h/0-{a,b}' '{c,d}' e", "curl 'h/0-{a,b}' '{c,d}' f", "curl 'h/1-{a,b}' '{c,d}' e",
                 "curl 'h/1-{a,b}' '{c,d}' f"});
+    CHECK(expand_braces("'{0..1}{2..2}{a,b}'") == Names{"'02{a,b}'", "'12{a,b}'"});
     CHECK(expand_braces("it's-{0..1}") == Names{"it's-0", "it's-1"}); // no quote without an end
     CHECK(expand_braces("{data_{1..2},test}.bin") == Names{"data_1.bin", "data_2.bin", "test.bin"});
     for (const char* const plain :
@@ -266,6 +267,10 @@ TEST_CASE("shards: CIFAR files and class folders become the set that a disk give
         load(cat("pipe:cat ", dir / "cifar/", "{data_batch_{1..5},test_batch}.bin"), {.fetch = kQuick});
     CHECK(piped.train.pixels == disk.train.pixels);
     CHECK(piped.test.labels == disk.test.labels);
+    // Of a command that is no address, ? is the shell's.
+    const TrainTest any =
+        load(cat("pipe:cat ", dir / "cifar/", "{data_batch_{1..5},test_batc?}.bin"), {.fetch = kQuick});
+    CHECK(any.test.labels == disk.test.labels);
 
     // A signed address is the file that it names, whatever it says behind that.
     std::vector<Shard> signed_urls;
