@@ -109,7 +109,15 @@ class MonitorTest(job.JobTest):
         self.assertEqual(self.news("good")["report"], {"config": {"options": {"lr": 0.1}}})
         self.assertEqual(self.news("deep")["metrics"], [{"step": 1, "loss": None}, {"step": 2, "loss": "x"}])
         self.assertEqual(self.news("odd")["report"], {"config": {"options": {"lr": None, "seed": None}}})
-        self.assertIn("good", self.succeed([*MONITOR, "--text"]))
+        for name, rows, best in (("sweep-1", '{"trial": 1, "state": "failed"}', '"1"'), ("sweep-2", "[1]", "[1]"),
+                                 ("sweep-3", '{"trial": 1, "state": "finished", "last_epoch": [1]}', '"1"')):
+            run = self.add_run(name)  # whose trials have no folders
+            (run / "journal.jsonl").touch()
+            (run / "results.jsonl").write_text(rows + "\n")
+            (run / "report.html").write_text(f'<script id="data" type="application/json">{{"sweep": {{"best": {best}}}}}</script>')
+        text = self.succeed([*MONITOR, "--text"])
+        for shown in ("good", "best: trial 1, -; 1 failed", "best: trial 1, -; 1 finished"):
+            self.assertIn(shown, text)
         closed = self.add_run("closed")
         closed.chmod(0)
         self.folder.chmod(0o755)
@@ -117,7 +125,7 @@ class MonitorTest(job.JobTest):
         try:
             if os.getuid() == 0:  # who may read all
                 os.seteuid(65534)
-            self.assertEqual(sorted(names()), ["deep", "good", "odd"])
+            self.assertEqual(sorted(names()), ["deep", "good", "odd", "sweep-1", "sweep-2", "sweep-3"])
         finally:
             os.seteuid(os.getuid())
             closed.chmod(0o755)
