@@ -182,8 +182,6 @@ void TrialsOptions::declare(Options& o) {
 std::vector<std::string> TrialsOptions::resumed(const std::string& program,
                                                 const std::vector<std::string>& typed) const {
     RG_CHECK(!run_name.empty(), program, ": --resume needs the --run-name of the run to go on with");
-    RG_CHECK(without_init(typed) == typed, program,
-             ": --init starts a new run and --resume goes on with an old one; give one of the two");
     const std::string path = RunFolder::open(runs, program, run_name).config_path();
     const Json config = Json::parse(read_file(path), path);
     RG_CHECK(config.at("program").as_string() == program, path, ": a run of ", config.at("program").as_string(),
@@ -195,7 +193,10 @@ std::vector<std::string> TrialsOptions::resumed(const std::string& program,
     std::erase(anew, "--resume");
     const bool same =
         std::mismatch(arguments.begin(), arguments.end(), anew.begin(), anew.end()).first == arguments.end();
-    arguments.insert(arguments.end(), anew.begin() + (same ? ptrdiff_t(arguments.size()) : 0), anew.end());
+    if (same) anew.erase(anew.begin(), anew.begin() + ptrdiff_t(arguments.size()));
+    RG_CHECK(without_init(anew) == anew, program,
+             ": --init starts a new run and --resume goes on with an old one; give one of the two");
+    arguments.insert(arguments.end(), anew.begin(), anew.end());
     arguments.push_back("--resume");
     return arguments;
 }
@@ -294,7 +295,10 @@ RunFolder open_folder(const std::string& program, const TrialsOptions& s, const 
                                  .set("trials", Json::array());
     Json trials = Json::array();
     for (const Settings& settings : table) trials.push(text_of(settings));
-    const Json::Array &before = config.at("trials").as_array(), &now = trials.as_array();
+    const Json* const stored = config.find("trials");
+    RG_CHECK(stored, program, ": --resume: expected the trials in ", folder.config_path(),
+             ", got none; another version has begun this run");
+    const Json::Array &before = stored->as_array(), &now = trials.as_array();
     for (size_t i = 0; i < before.size(); ++i)
         RG_CHECK(i < now.size() && now[i] == before[i], program, ": --resume: expected trial ", i + 1, " as it was in ",
                  folder.path(), ", ", before[i].as_string(), "; got ", i < now.size() ? now[i].as_string() : "none",
@@ -313,8 +317,6 @@ int run_trials(par::Group& group, const std::string& program, const TrialsOption
     options_of(trials); // which checks all
     install_stop_signals();
 
-    // Whoever still opens a folder to resume would take the file that is written there for a leftover.
-    group.barrier("start");
     std::optional<RunFolder> folder; // rank 0 alone has one
     if (group.rank() == 0) folder.emplace(open_folder(program, settings, typed, group.size(), options, trials.table));
     const std::string runs = group.allgather(folder ? folder->path() + "/trials" : "", "folder").front();

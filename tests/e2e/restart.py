@@ -104,7 +104,9 @@ class Restart(job.JobTest):
 
     def test_sweep(self):
         # A trial that has ended and one that is killed: the first is not done again, the second goes on.
-        command = [str(job.BUILD / "sweep_cifar"), *job.TINY, "--batch-size", "50", "--sweep", "epochs=1,30"]
+        start = self.train(1, "start", *job.TINY, "--steps", "0") / "model.safetensors"
+        command = [str(job.BUILD / "sweep_cifar"), *job.TINY, "--batch-size", "50", "--sweep", "epochs=1,30",
+                   "--init", str(start)]
         self.succeed([*command, "--run-name", "whole"])
         process = self.start(run_sh(1, *command, "--run-name", "killed"))
         whole, run = self.runs / "whole", self.runs / "killed"
