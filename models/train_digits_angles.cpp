@@ -17,6 +17,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <iostream>
 
 using namespace rg;
@@ -280,15 +281,22 @@ std::string chart(const Json& bars) {
 }
 
 int train_and_compare(Settings& s, Options& options, par::Group& group, Trial& trial) {
-    const bool can_compare = trial.alone() && !s.run.resume && s.machine.accelerate;
-    RG_CHECK(can_compare || !s.compare || !options.given("compare"),
-             "train_digits_angles: --compare trains from the start, accelerated and op by op; it goes with neither "
-             "--resume nor --no-accelerate, nor in a trial");
+    const bool can_compare = trial.alone() && s.machine.accelerate;
+    RG_CHECK(
+        can_compare || !s.compare || !options.given("compare"),
+        "train_digits_angles: --compare trains accelerated and op by op: not with --no-accelerate, nor in a trial");
+    const bool compare = s.compare && can_compare && !s.run.resume;
+    const std::string plain_name = s.run.name.empty() ? "" : s.run.name + "-plain";
+    RG_CHECK(!compare || plain_name.empty() || !std::filesystem::exists(s.run.runs + "/" + plain_name),
+             "train_digits_angles: the run ", s.run.runs, "/", plain_name,
+             " exists already; give another --run-name, or --no-compare");
     const int64_t batch_size = s.batch_size; // train() may change it
     data::TrainTest data;
     const Result accelerated = train(s, options, group, trial, data);
-    if (!s.compare || !can_compare || accelerated.stopped) return accelerated.code;
-    if (!s.run.name.empty()) s.run.name += "-plain";
+    if (s.compare && can_compare && s.run.resume && group.rank() == 0)
+        std::cout << "not compared with a training op by op: --resume has gone on with this one alone" << std::endl;
+    if (!compare || accelerated.stopped) return accelerated.code;
+    s.run.name = plain_name;
     s.batch_size = batch_size;
     s.machine.accelerate = false;
     const Result plain = train(s, options, group, trial, data, &accelerated);

@@ -152,8 +152,14 @@ class Digits(job.JobTest):
             out = self.succeed(program("train_digits_angles", 1, "--data", self.set, "--run-name", name, *TINY, *options))
             self.assertRegex(out, r"\ntraining [\d.]+ s, hit rate [\d.]+ %; prediction [\d.]+ s, hit rate [\d.]+ %\ndone")
             self.assertFalse((self.runs / f"{name}-plain").exists())
-        for other in ("--resume", "--no-accelerate"):
-            self.refuse(program("train_digits_angles", 1, "--compare", other), "--compare", other)
+        self.refuse(program("train_digits_angles", 1, "--compare", "--no-accelerate"), "--compare", "--no-accelerate")
+        # What is missing is said, and what is in the way, before any training.
+        out = self.succeed(program("train_digits_angles", 1, "--resume", "--run-name", "compare-1", "--compare"))
+        self.assertIn("not compared", out)
+        (self.runs / "compare-1").rename(self.runs / "moved")
+        self.refuse(program("train_digits_angles", 1, "--data", self.set, "--run-name", "compare-1", *TINY),
+                    "compare-1-plain exists already")
+        self.assertFalse((self.runs / "compare-1").exists())
 
 
 job.main()
