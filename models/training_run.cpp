@@ -45,7 +45,8 @@ TrainingRun::~TrainingRun() = default;
 Position TrainingRun::restore(Parameters& parameters, const OptimizerState& optimizer) {
     Position at;
     if (checkpoint_)
-        at = restore_training(program_, checkpoint_->state, parameters, optimizer);
+        at = restore_training(program_, checkpoint_->state, parameters, optimizer),
+        untested_ = at.epoch > 1 && at.batch;
     else if (!settings_.init.empty())
         load_state_dict(parameters, load_tensors(settings_.init));
     guard_.emplace(settings_.on_nan, parameters, optimizer, at);

@@ -145,7 +145,7 @@ int bench(const Settings& s) {
                 s.net.c_str(), s.mode.c_str(), static_cast<long long>(s.batch), pool.size(), s.precision.c_str(),
                 device ? "device" : "isa", device ? "cuda" : cpu::isa().name, double(s.batch) / median,
                 double(s.batch) / best, median * 1e3, best * 1e3, flops / median * 1e-9);
-    if (s.profile) std::printf("\n%s", profile.table(total, device ? device->rates() : Rates{}).c_str());
+    if (s.profile) std::printf("\n%s", profile.table(device ? 0 : total, device ? device->rates() : Rates{}).c_str());
     if (s.plan) std::printf("\n%s", network.plan({x, labels, angles}, s.mode == "train").table().c_str());
     return 0;
 }
