@@ -304,6 +304,8 @@ inline void add_joined(std::vector<OpCase>& cases) {
                                                              {3, 16, 16, 4, 8, 5, 5, 1, 2, true, true},
                                                              {1, 16, 16, 64, 32, 3, 3, 1, 1, true, true},
                                                              {3, 8, 8, 64, 64, 3, 3, 1, 1, false, true},
+                                                             {2, 4, 4, 72, 16, 3, 3, 1, 1, true, true},
+                                                             {2, 4, 4, 16, 72, 3, 3, 1, 1, true, true},
                                                              {0, 4, 4, 8, 8, 3, 3, 1, 1}})
         for (bool relu : {false, true}) {
             const Shape x{g.n, g.h, g.w, g.c}, w{g.k, g.r, g.s, g.c};

@@ -104,6 +104,8 @@ if command -v compute-sanitizer >/dev/null; then
             --seconds 0 --mode $mode >$build/sanitizer.txt
         tail -n 2 $build/sanitizer.txt | say
     done
+else
+    echo "== not run: compute-sanitizer, which is not there" | say
 fi
 
 echo "== training and prediction" | say
@@ -172,6 +174,8 @@ if command -v mpiexec >/dev/null; then
             END { printf "%s%s: %d losses, the last %s, off by %.1e\n", n == 20 && most <= 3e-4 ? "" : "FAILED, ",
                          name, n, $2, most }' | say
     done
+else
+    echo "== not run: several ranks, since there is no mpiexec" | say
 fi
 
 echo "== all in one table; an epoch is 50,000 images" | say
