@@ -41,7 +41,7 @@ run_tests() { # build folder, then arguments of `meson test`
     reasons="$reasons
 $(python3 -c 'import json, re, sys
 for test in map(json.loads, open(sys.argv[1])):
-    for reason in re.findall("(?m)^skipped: .*", test.get("stdout", "")): print(test["name"], reason)' "$log")"
+    for reason in re.findall("(?m)^(?:.*MESSAGE: )?(skipped: .*)", test.get("stdout", "")): print(test["name"], reason)' "$log")"
 }
 
 echo "== release"
