@@ -73,8 +73,7 @@ def complaint(build, folder, file, kernel, old, new):
     if made.returncode:
         sys.exit(f"plant_faults.py: {kernel}.cu with the fault does not compile:\n{made.stderr[:2000]}")
     objects = sorted(str(p) for p in (build / "tests" / "rg_tests.p").glob("*.o"))
-    archives = [str(p) for p in [build / "libringgrad.a", *sorted(build.glob("libisa_*.a")),
-                                 *sorted((build / "gpu").glob("*.a"))]]
+    archives = [str(p) for place in (build, build / "gpu") for p in sorted(place.glob("*.a"))]
     libraries = run(["pkg-config", "--libs", "mpich"]).stdout.split() + ["-lpthread"]
     linked = run(["c++", *objects, str(folder / "kernel.o"), "-Wl,--start-group", *archives, "-Wl,--end-group",
                   *libraries, "-o", str(folder / "tests")])
