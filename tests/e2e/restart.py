@@ -55,6 +55,9 @@ class Restart(job.JobTest):
             return None
         children = job.job_pids(process.pid)[1:]
         ranks = job.trainings(process)
+        if not ranks:  # it has just ended
+            self.finish(process)
+            return None
         if kind == "write" and not self.wait_for(process, lambda: is_writing(run)):
             return None
         if kind != "write":
