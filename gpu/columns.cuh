@@ -58,6 +58,16 @@ __global__ void __launch_bounds__(kAddColumns* kAddRows) add_slabs(int slabs, in
     if (y == 0 && column < columns) finish(column, *firsts, *seconds);
 }
 
+/// stats [2 columns]: mean and variance of `count` values of a column, from the sums of their distances from `shift`
+/// and of the squares of these. Zeros, of none.
+inline __device__ void store_moments(float* stats, int columns, int column, int64_t count, double shift, double sum,
+                                     double squares) {
+    const double n = double(count), mean = count > 0 ? sum / n : 0,
+                 variance = count > 0 ? squares / n - mean * mean : 0;
+    stats[column] = count > 0 ? float(shift + mean) : 0;
+    stats[columns + column] = variance < 0 ? 0 : float(variance); // a NaN stays
+}
+
 /// sums [slabs][2][columns], as sum_slabs leaves them.
 struct SlabSums {
     const float* sums;

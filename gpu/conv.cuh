@@ -44,9 +44,7 @@ struct FinishStats {
     int c;
     float* stats;
     __device__ void operator()(int channel, double sum, double squares) const {
-        const double n = pixels > 0 ? double(pixels) : 1, d = sum / n, variance = squares / n - d * d;
-        stats[channel] = pixels > 0 ? float(double(moments[channel]) + d) : 0;
-        stats[c + channel] = variance < 0 ? 0 : float(variance); // a NaN stays
+        store_moments(stats, c, channel, pixels, pixels > 0 ? double(moments[channel]) : 0, sum, squares);
     }
 };
 

@@ -88,10 +88,7 @@ struct FinishMoments {
     int c;
     float* stats;
     __device__ void operator()(int column, double sum, double squares) const {
-        const double mean = rows > 0 ? sum / double(rows) : 0;
-        const double variance = rows > 0 ? squares / double(rows) - mean * mean : 0;
-        stats[column] = rows > 0 ? float(mean + double(load(x + column))) : 0;
-        stats[c + column] = variance < 0 ? 0 : float(variance); // a NaN stays
+        store_moments(stats, c, column, rows, rows > 0 ? double(load(x + column)) : 0, sum, squares);
     }
 };
 
