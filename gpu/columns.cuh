@@ -2,7 +2,7 @@
 //
 // A block adds up a slab of rows for 32 columns, each thread every 8th row; the 8 threads of a column meet in shared
 // memory. A second kernel adds what the slabs have left, in double, and hands each column's two sums to `finish`. Of a
-// large batch there are thousands of slabs and 32 columns: so a block has 128 threads for each of 8 columns, which fill
+// large batch there are thousands of slabs and 32 columns: so a block has 64 threads for each of 8 columns, which fill
 // the 32 bytes that memory gives at a time, and their sums meet in a tree.
 #pragma once
 
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kColumns* kRows) sum_slabs(int64_t rows, int c
     sums[(size_t(blockIdx.x) * 2 + y) * columns + column] = all;
 }
 
-constexpr int kAddColumns = 8, kAddRows = 128;
+constexpr int kAddColumns = 8, kAddRows = 64; // of 1024 threads each has 64 registers: a division in double spills
 
 /// term(slab, column, first, second) adds to a column's sums what a slab has of them.
 template <class Term, class Finish>

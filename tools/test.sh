@@ -1,7 +1,8 @@
 #!/bin/sh
 # All tests, in three builds: release (everything), address and undefined-behaviour sanitizers (all but the slow
 # ones), and, where clang++ is there, clang with ThreadSanitizer (it must compile without warnings, and pass the unit
-# tests that have threads), where the fuzzers are built, too, and run for a few seconds.
+# tests that have threads), where the fuzzers are built, too, and run for a few seconds. Warnings are errors in all
+# three; elsewhere they are not, since other compilers than these warn of other things.
 #
 # The last line is "N passed, M failed, K skipped", counting Meson tests over all builds, and as one skipped a build
 # that cannot be; those before it say what was skipped and why, parts of tests included. The exit status is 0 if
@@ -20,7 +21,7 @@ results() { # how many tests of the last run ended with one of these results
 }
 
 build() { # build folder, then Meson options; what does not build counts as one failure, and the rest goes on
-    if configure "$@" && ninja -C "$1"; then return 0; fi
+    if configure "$@" -Dwerror=true && ninja -C "$1"; then return 0; fi
     failed=$((failed + 1))
     return 1
 }
