@@ -94,7 +94,8 @@ RunFolder RunFolder::open(const std::string& root, const std::string& program, c
     check_name(name);
     const std::string path = cat(root, "/", name.empty() ? newest_run(root, program) : name);
     std::error_code error;
-    RG_CHECK(fs::is_directory(path, error), "run folder: expected the run ", path, ", got no such folder");
+    RG_CHECK(fs::is_directory(path, error), "run folder: expected the run ", path,
+             ", got no such folder; give the --runs that it is in, or begin it without --resume");
     return RunFolder(path);
 }
 
