@@ -31,17 +31,18 @@ public:
     virtual void download(void* to, const void* from, size_t bytes) = 0;
 
     /// Pieces of the device's memory that come to this machine's, are changed there and go back, each while others are
-    /// on their way:
+    /// on their way, and while ops run:
     ///
-    ///     trip->fetch();
-    ///     for (size_t i = 0; i < pieces; ++i) trip->wait(i), change(i), trip->put_back(i);
+    ///     start_ops(), trip->fetch(0), start_more(), trip->fetch(1);
+    ///     for (size_t i = 0; i < 2; ++i) trip->wait(i), change(i), trip->put_back(i);
     ///
-    /// The pieces are what the ops that were started before fetch() have made of them, and ops that are started after
-    /// put_back() find what it has put back. Here, a piece is the program's between wait() and put_back() alone.
+    /// A piece is what the ops that were started before its fetch() have made of it, and ops that are started after its
+    /// put_back() find what it has put back; those in between may not use it. Here, it is the program's between wait()
+    /// and put_back() alone.
     class RoundTrip {
     public:
         virtual ~RoundTrip() = default;
-        virtual void fetch() = 0;
+        virtual void fetch(size_t piece) = 0;
         virtual void wait(size_t piece) = 0;
         virtual void put_back(size_t piece) = 0;
     };

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
-#include <set>
 
 namespace rg {
 
@@ -148,30 +147,39 @@ std::span<const Tensor> Plan::replay(std::span<const Tensor> inputs, const After
         for (size_t i = 0; i < inputs.size(); ++i) device_inputs_[i].copy_from(inputs[i]);
         bind(device_inputs_);
     }
-    const bool whole = c.device && !c.profile && !c.sync && !after_step; // nobody looks in between
-    if (whole && ++replays_ == 2) capture(*c.device);                    // the first has made scratch memory
-    if (whole && graph_)
-        graph_->launch();
+    const bool graphs = c.device && !c.profile && !c.sync; // those look at every op
+    if (graphs && ++replays_ == 2) capture(*c.device);     // the first has made scratch memory
+    if (graphs && !graphs_.empty())
+        for (const auto& [end, graph] : graphs_) {
+            graph->launch();
+            if (after_step) after_step(*this, end - 1);
+        }
     else
-        run(after_step);
+        run(0, steps_.size(), after_step);
     // Hold nothing of the caller's.
     for (const Binding& b : bindings_) steps_[b.step].in[b.argument] = b.view;
     return results_;
 }
 
 void Plan::capture(Device& device) {
+    ends_.insert(steps_.size());
+    size_t begin = 0;
     try {
-        graph_ = device.capture([&] { run({}); });
+        for (const size_t end : ends_) {
+            graphs_.emplace_back(end, device.capture([this, begin, end] { run(begin, end); }));
+            if (!graphs_.back().second) return graphs_.clear();
+            begin = end;
+        }
     } catch (const Error&) {
-        // Plain launches do the same, more slowly, or say themselves what is wrong.
+        graphs_.clear(); // plain launches do the same, more slowly, or say themselves what is wrong
     }
 }
 
-void Plan::run(const AfterStep& after_step) {
-    for (size_t s = 0; s < steps_.size(); ++s) {
+void Plan::run(size_t begin, size_t end, const AfterStep& after_step) {
+    for (size_t s = begin; s < end; ++s) {
         const Step& step = steps_[s];
         execute(step.op, {step.attrs, step.inputs(), step.outputs()});
-        if (after_step) after_step(*this, s);
+        if (after_step && after_step(*this, s)) ends_.insert(s + 1);
     }
 }
 

@@ -10,6 +10,7 @@
 #include "core/device.h"
 
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -50,8 +51,10 @@ public:
 
     /// Executes all steps on the context's backend. Inputs must have the placeholders' shapes and types. The results
     /// keep their memory, and are overwritten by the next replay. Allocates nothing. after_step, if any, is called
-    /// after each step.
-    using AfterStep = std::function<void(const Plan&, size_t step)>;
+    /// after each step, and says whether it has waited for that one. On a device a step has only been started by then,
+    /// and from the second replay on steps are started as graphs: one ends where after_step has waited in the first
+    /// replay, and after_step is called after each.
+    using AfterStep = std::function<bool(const Plan&, size_t step)>;
     std::span<const Tensor> replay(std::span<const Tensor> inputs, const AfterStep& after_step = {});
 
     /// Tensors outside of the plan that its steps write: gradients, running statistics.
@@ -69,17 +72,18 @@ private:
         Tensor view;
     };
     void place(std::span<const Tensor> results);
-    void run(const AfterStep& after_step);
+    void run(size_t begin, size_t end, const AfterStep& after_step = {});
     void capture(Device& device);
 
     std::vector<Step> steps_;
     std::vector<Tensor> placeholders_, results_, written_;
     std::vector<Binding> bindings_;
     Tensor arena_;
-    // On a device: copies of the inputs, which have one place, so that the steps can become a graph.
+    // On a device: copies of the inputs, which have one place, so that the steps can become graphs.
     std::vector<Tensor> device_inputs_;
-    std::unique_ptr<Device::Graph> graph_;
-    int64_t replays_ = 0; // of all steps at once
+    std::set<size_t> ends_;                                                 // of graphs: the steps that follow
+    std::vector<std::pair<size_t, std::unique_ptr<Device::Graph>>> graphs_; // after their ends
+    int64_t replays_ = 0;                                                   // that may be of graphs
     int64_t bytes_ = 0, bytes_unshared_ = 0;
 };
 

@@ -92,19 +92,17 @@ public:
         (void)cudaStreamSynchronize(up_);
         if (locked_) (void)cudaHostUnregister(here_);
     }
-    void fetch() override {
+    void fetch(size_t piece) override {
         made_.record(ops_);
-        down_.after(made_);
-        for (size_t i = 0; i < ends_.size(); ++i) {
-            copy(i, here_, there_, cudaMemcpyDeviceToHost, down_);
-            at_[i].record(down_);
-        }
+        down_.after(made_); // as it is now: it may be recorded anew at once
+        copy(piece, here_, there_, cudaMemcpyDeviceToHost, down_);
+        at_[piece].record(down_);
     }
     void wait(size_t piece) override { at_[piece].wait(); }
     void put_back(size_t piece) override {
         copy(piece, there_, here_, cudaMemcpyHostToDevice, up_);
         at_[piece].record(up_);
-        ops_.after(at_[piece]); // and with them the next fetch
+        ops_.after(at_[piece]); // and with them the next fetches
     }
 
 private:

@@ -10,7 +10,7 @@ namespace {
 
 /// Large enough that a message's latency is small beside its transfer, small enough that the first leave early.
 constexpr int64_t kBucketBytes = 512 * 1024;
-/// On a device: as many vectors as a group keeps plans for, half of them for others.
+/// As many vectors as a group keeps plans for, half of them for others.
 constexpr int64_t kMostBuckets = par::Group::kPlans / 2;
 
 } // namespace
@@ -20,19 +20,19 @@ GradientSum::GradientSum(par::Group& group, const Parameters& parameters, par::A
       parameters_(parameters),
       algorithm_(algorithm),
       overlap_(overlap && group.size() > 1 && !parameters.gradients().device()) {
-    if (const Tensor& all = parameters.gradients(); all.device() && group.size() > 1) {
-        const size_t bytes = size_t(all.bytes()), count = size_t(all.numel());
-        std::byte* const memory = group.memory(bytes, "gradients").data();
-        here_ = {reinterpret_cast<float*>(memory), count};
-        const size_t least = size_t(std::max(kBucketBytes / 4, (all.numel() + kMostBuckets - 1) / kMostBuckets));
-        const size_t bucket = (least + 15) / 16 * 16; // whole cache lines
-        std::vector<size_t> byte_ends;
-        for (size_t end = 0; end < count;) {
-            end = std::min(count, end + bucket);
-            ends_.push_back(end);
-            byte_ends.push_back(4 * end);
-        }
-        trip_ = all.device()->round_trip(memory, all.bytes_data(), byte_ends);
+    const Tensor& all = parameters.gradients();
+    const bool on_device = all.device() && group.size() > 1;
+    if (!overlap_ && !on_device) return;
+    const int64_t least = std::max(kBucketBytes / 4, (all.numel() + kMostBuckets - 1) / kMostBuckets);
+    const int64_t size = (least + 15) / 16 * 16; // whole cache lines
+    for (int64_t begin = 0; begin < all.numel(); begin += size)
+        buckets_.push_back({begin, std::min(begin + size, all.numel()), 0, cat("bucket ", buckets_.size())});
+    if (on_device) {
+        std::byte* const memory = group.memory(size_t(all.bytes()), "gradients").data();
+        here_ = {reinterpret_cast<float*>(memory), size_t(all.numel())};
+        std::vector<size_t> ends;
+        for (const Bucket& b : buckets_) ends.push_back(4 * size_t(b.end));
+        trip_ = all.device()->round_trip(memory, all.bytes_data(), ends);
     }
     if (overlap_) thread_ = std::jthread([this](const std::stop_token& stop) { work(stop); });
 }
@@ -50,31 +50,31 @@ void GradientSum::begin(double share) {
     active_ = true;
 }
 
-void GradientSum::after_step(const Plan& plan, size_t step) {
-    if (!active_ || !overlap_) return;
-    bool more = false;
-    {
-        const std::lock_guard lock(mutex_);
-        if (!planned_) cut(plan, buckets_), planned_ = true;
-        while (ready_ < buckets_.size() && buckets_[ready_].step <= step) ++ready_, more = true;
-    }
-    if (more) changed_.notify_all();
+bool GradientSum::after_step(const Plan& plan, size_t step) {
+    if (!active_ || buckets_.empty()) return false;
+    const std::lock_guard lock(mutex_);
+    if (!planned_) find_steps(plan, buckets_), planned_ = true;
+    const size_t before = ready_;
+    for (; ready_ < buckets_.size() && buckets_[ready_].step <= step; ++ready_)
+        if (trip_) trip_->fetch(ready_);
+    if (ready_ > before) changed_.notify_all();
+    return ready_ > before;
 }
 
 void GradientSum::finish() {
     active_ = false;
     if (group_.size() == 1) return;
     if (trip_) {
-        trip_->fetch();
-        for (size_t i = 0, begin = 0; i < ends_.size(); begin = ends_[i++]) {
+        for (; ready_ < buckets_.size(); ++ready_) trip_->fetch(ready_);
+        for (size_t i = 0; i < buckets_.size(); ++i) {
             trip_->wait(i);
-            sum(here_.subspan(begin, ends_[i] - begin), "gradients");
+            sum(here_, buckets_[i]);
             trip_->put_back(i);
         }
         return;
     }
     const std::span<float> all = parameters_.gradients().span<float>();
-    if (!planned_) return sum(all, "gradients"); // nothing was started
+    if (!planned_) return sum(all, {0, int64_t(all.size()), 0, "gradients"}); // nothing was started
     std::unique_lock lock(mutex_);
     ready_ = buckets_.size();
     changed_.notify_all();
@@ -85,12 +85,11 @@ void GradientSum::finish() {
 void GradientSum::work(const std::stop_token& stop) {
     std::unique_lock lock(mutex_);
     while (changed_.wait(lock, stop, [&] { return done_ < ready_; })) {
-        const Bucket bucket = buckets_[done_];
+        const Bucket& bucket = buckets_[done_];
         lock.unlock();
         std::exception_ptr error;
         try {
-            const std::span<float> all = parameters_.gradients().span<float>();
-            sum(all.subspan(size_t(bucket.begin), size_t(bucket.end - bucket.begin)), bucket.name);
+            sum(parameters_.gradients().span<float>(), bucket);
         } catch (...) {
             error = std::current_exception();
         }
@@ -102,40 +101,31 @@ void GradientSum::work(const std::stop_token& stop) {
     }
 }
 
-void GradientSum::sum(std::span<float> values, std::string_view what) const {
-    par::aggregate(group_, values, share_, what, algorithm_);
+void GradientSum::sum(std::span<float> all, const Bucket& bucket) const {
+    const std::span<float> values = all.subspan(size_t(bucket.begin), size_t(bucket.end - bucket.begin));
+    par::aggregate(group_, values, share_, bucket.name, algorithm_);
 }
 
-void GradientSum::cut(const Plan& plan, std::vector<Bucket>& buckets) const {
-    const auto made_by = [&](const Tensor& gradient) { // the last step that writes it
-        size_t last = 0;
-        for (size_t s = 0; s < plan.steps().size(); ++s)
-            for (const Tensor& out : plan.steps()[s].outputs())
-                if (out.defined() && out.key() == gradient.key()) last = s;
-        return last;
-    };
-    const auto& entries = parameters_.entries();
-    buckets.clear();
-    Bucket bucket{0, 0, 0, "bucket 0"};
-    for (size_t i = entries.size(); i-- > 0;) { // in order of the flat buffer
-        bucket.end = i == 0 ? parameters_.gradients().numel() : entries[i - 1].offset;
-        bucket.step = std::max(bucket.step, made_by(entries[i].gradient));
-        if ((bucket.end - bucket.begin) * 4 < kBucketBytes && i > 0) continue;
-        buckets.push_back(bucket);
-        bucket = {bucket.end, bucket.end, 0, "bucket " + std::to_string(buckets.size())};
-    }
+void GradientSum::find_steps(const Plan& plan, std::vector<Bucket>& buckets) const {
+    const Tensor::Key flat = parameters_.gradients().key();
+    for (Bucket& b : buckets) b.step = 0;
+    for (size_t s = 0; s < plan.steps().size(); ++s)
+        for (const std::span<const Tensor> tensors : {plan.steps()[s].inputs(), plan.steps()[s].outputs()})
+            for (const Tensor& t : tensors) {
+                if (!t.defined() || t.key().id != flat.id) continue;
+                const int64_t begin = (t.key().offset - flat.offset) / 4, end = begin + t.numel();
+                for (Bucket& b : buckets)
+                    if (begin < b.end && end > b.begin) b.step = s;
+            }
 }
 
 std::string GradientSum::table(const Plan& plan) const {
     if (group_.size() == 1) return "";
-    if (trip_)
-        return cat("gradients are summed over the ranks in ", ends_.size(), ends_.size() == 1 ? " bucket" : " buckets",
-                   ", after the last step\n");
-    if (!overlap_) return "gradients are summed over the ranks in one piece, after the last step\n";
+    if (buckets_.empty()) return "gradients are summed over the ranks in one piece, after the last step\n";
     std::string text = "gradients are summed over the ranks in buckets, each after a step of the plan:\n";
     char line[96];
-    std::vector<Bucket> buckets;
-    cut(plan, buckets);
+    std::vector<Bucket> buckets = buckets_;
+    find_steps(plan, buckets);
     for (const Bucket& b : buckets) {
         std::snprintf(line, sizeof line, "%4zu values %lld to %lld, %.1f KiB\n", b.step,
                       static_cast<long long>(b.begin), static_cast<long long>(b.end),

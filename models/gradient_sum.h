@@ -1,15 +1,15 @@
-// Gradients summed over the ranks, in buckets: on a CPU while backward goes on, the first ready first.
+// Gradients summed over the ranks, in buckets, while backward goes on: the first ready first.
 //
-//     network.after_step = [&](const Plan& plan, size_t step) { sum.after_step(plan, step); };
+//     network.after_step = [&](const Plan& plan, size_t step) { return sum.after_step(plan, step); };
 //     sum.begin(share);      // this rank's share of the mini-batch
 //     network(inputs, true); // a replay: whatever is finished on the way is summed meanwhile
 //     sum.finish();          // the rest; the gradients are those of the whole mini-batch
 //
 // The flat buffer is laid out in the order in which backward finishes it, so that a bucket is a range. Buckets are
-// summed one after the other, in order, by a thread of their own, which owns the group between begin() and finish().
-//
-// A device's backward pass is started as a whole, and nobody sees its steps. Buckets are summed in finish() then, each
-// while those after it are on their way to this machine's memory, and those before it on their way back.
+// summed one after the other, in order: on a CPU by a thread of their own, which owns the group between begin() and
+// finish(). A device works by itself: after the step that ends a bucket it is told to send it to this machine's memory,
+// and finish() sums each as it comes, while those after it are being made or on their way, and those before it on their
+// way back.
 #pragma once
 
 #include "core/device.h"
@@ -26,20 +26,18 @@ namespace rg {
 
 class GradientSum {
 public:
-    /// overlap: false: all in one piece in finish(), on the caller's thread. It must be so where the ranks exchange
-    /// anything else during backward (batch statistics), and is faster where they share memory: with 4 ranks on 2 cores
-    /// the thread costs a tenth of the step, and the sum a three-hundredth. All arguments outlive this, and so does the
-    /// device that the gradients are on.
+    /// overlap: false: on a CPU all in one piece in finish(), on the caller's thread. It must be so where the ranks
+    /// exchange anything else during backward (batch statistics), and is faster where they share memory: with 4 ranks
+    /// on 2 cores the thread costs a tenth of the step, and the sum a three-hundredth. All arguments outlive this, and
+    /// so does the device that the gradients are on.
     GradientSum(par::Group& group, const Parameters& parameters, par::Algorithm algorithm, bool overlap);
     ~GradientSum();
     GradientSum(const GradientSum&) = delete;
     GradientSum& operator=(const GradientSum&) = delete;
 
-    /// Whether after_step() is to be called: it is of no use otherwise, and in the way of a device's graphs.
-    bool overlaps() const { return overlap_; }
     void begin(double share);
-    /// Starts the buckets whose last gradient this step of the plan has made.
-    void after_step(const Plan& plan, size_t step);
+    /// Starts the buckets that this step of the plan has ended, and says whether there are any.
+    bool after_step(const Plan& plan, size_t step);
     /// Sums the rest and waits for all. Errors of the sums, on whichever thread, come out here.
     void finish();
 
@@ -49,11 +47,11 @@ public:
 private:
     struct Bucket {
         int64_t begin, end; // values in the flat buffer
-        size_t step;        // of the plan, after which all of it is made
-        std::string name;   // for error texts; short, so that it is not allocated
+        size_t step;        // of the plan: the last that uses any of it
+        std::string name;   // for error texts
     };
-    void cut(const Plan& plan, std::vector<Bucket>& buckets) const;
-    void sum(std::span<float> values, std::string_view what) const;
+    void find_steps(const Plan& plan, std::vector<Bucket>& buckets) const;
+    void sum(std::span<float> all, const Bucket& bucket) const;
     void work(const std::stop_token& stop);
 
     par::Group& group_;
@@ -62,16 +60,15 @@ private:
     bool overlap_;
     // Of gradients that are on a device: where they meet the other ranks', and how they come there and back.
     std::span<float> here_;
-    std::vector<size_t> ends_; // of the buckets, in values
     std::unique_ptr<Device::RoundTrip> trip_;
     bool active_ = false; // between begin() and finish()
     double share_ = 1;
-    bool planned_ = false; // buckets_ are those of this step's plan
-    std::vector<Bucket> buckets_;
+    std::vector<Bucket> buckets_; // none: in one piece
+    bool planned_ = false;        // they know their steps in this step's plan
 
     std::mutex mutex_;
     std::condition_variable_any changed_;
-    size_t ready_ = 0, done_ = 0; // buckets that may be summed; that are
+    size_t ready_ = 0, done_ = 0; // buckets that may be summed, or have been sent for; that are summed
     std::exception_ptr error_;
     std::jthread thread_;
 };

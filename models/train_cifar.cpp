@@ -172,8 +172,7 @@ int train(TrainingRun& run, Settings& s, Options& options, par::Group& group, Tr
     // On one machine the sum is over before a thread that waits for it pays; between machines there is time to hide.
     const bool overlap = group.local_size() < group.size() && !s.sync_bn;
     GradientSum gradient_sum(group, parameters, s.machine.allreduce, overlap);
-    if (gradient_sum.overlaps())
-        network.after_step = [&](const Plan& plan, size_t step) { gradient_sum.after_step(plan, step); };
+    network.after_step = [&](const Plan& plan, size_t step) { return gradient_sum.after_step(plan, step); };
 
     RG_CHECK(loader.batches() > 0, "train_cifar: ", data.train.count, " training images are less than a mini-batch of ",
              s.batch_size, "; make --batch-size smaller or use --partial-batch keep");

@@ -87,6 +87,7 @@ int train(TrainingRun& run, Settings& s, Options& options, par::Group& group, Tr
     });
     network.enabled = s.machine.accelerate;
     GradientSum gradient_sum(group, parameters, s.machine.allreduce, false);
+    network.after_step = [&](const Plan& plan, size_t step) { return gradient_sum.after_step(plan, step); };
 
     run.begin(at, length, data.train.classes,
               cat(machine.text(), "; ", data.source, "; ", parameters.count(), " parameters"));

@@ -159,6 +159,7 @@ Result train(TrainingRun& run, Settings& s, Options& options, par::Group& group,
     });
     learn.enabled = predict.enabled = s.machine.accelerate;
     GradientSum gradient_sum(group, parameters, s.machine.allreduce, false);
+    learn.after_step = [&](const Plan& plan, size_t step) { return gradient_sum.after_step(plan, step); };
 
     run.begin(at, length, data.train.classes,
               cat(machine.text(), s.machine.accelerate ? ", accelerated; " : ", op by op; ", data.source, "; ",

@@ -25,9 +25,10 @@ public:
     void download(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
     void copy(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
     std::unique_ptr<RoundTrip> round_trip(void* here, void* there, std::vector<size_t> ends) override {
-        return std::make_unique<Trip>(static_cast<std::byte*>(here), static_cast<std::byte*>(there), std::move(ends));
+        return std::make_unique<Trip>(*this, static_cast<std::byte*>(here), static_cast<std::byte*>(there),
+                                      std::move(ends));
     }
-    Kernel kernel(Op op) const override { return gpu_on_host::kernel(op); }
+    Kernel kernel(Op op) const override { return ++ops, gpu_on_host::kernel(op); }
     void synchronize() override {}
 
     std::unique_ptr<Graph> capture(const std::function<void()>& work) override {
@@ -41,29 +42,32 @@ public:
         return captures == Captures::none ? nullptr : std::make_unique<Replay>(*this, work);
     }
     enum class Captures { work, none, fail } captures = Captures::work;
-    int launches = 0; // of graphs
+    int launches = 0;     // of graphs
+    mutable long ops = 0; // that were started
+    std::function<void(size_t piece)> leaves = [](size_t) {};
 
 private:
-    /// Comes as late and goes as early as it may: a piece that is on its way is NaN here.
+    /// Leaves as early and comes as late as it may, and goes back at once: a piece is NaN wherever it may not be used.
     struct Trip final : RoundTrip {
-        Trip(std::byte* here_, std::byte* there_, std::vector<size_t> ends_)
-            : here(here_), there(there_), ends(std::move(ends_)), is_here(ends.size()) {}
-        void fetch() override { std::memset(here, 0xFF, ends.back()); }
-        void wait(size_t piece) override {
-            RG_CHECK(!is_here[piece], "the executor: piece ", piece, " is here already");
-            std::memcpy(here + begin(piece), there + begin(piece), ends[piece] - begin(piece));
-            is_here[piece] = true;
+        enum class Piece : uint8_t { there, on_its_way, here };
+        Trip(ExecutorDevice& owner_, std::byte* here_, std::byte* there_, std::vector<size_t> ends_)
+            : owner(owner_), here(here_), there(there_), ends(std::move(ends_)), way(ends.back()), at(ends.size()) {}
+        void fetch(size_t piece) override { move(piece, Piece::there, there, way.data()), owner.leaves(piece); }
+        void wait(size_t piece) override { move(piece, Piece::on_its_way, way.data(), here); }
+        void put_back(size_t piece) override { move(piece, Piece::here, here, there); }
+        void move(size_t piece, Piece from_place, std::byte* from, std::byte* to) {
+            RG_CHECK(at[piece] == from_place, "the executor: expected piece ", piece, " at place ", int(from_place),
+                     " of its trip, got ", int(at[piece]));
+            const size_t begin = piece == 0 ? 0 : ends[piece - 1], bytes = ends[piece] - begin;
+            std::memcpy(to + begin, from + begin, bytes);
+            std::memset(from + begin, 0xFF, bytes);
+            at[piece] = Piece((int(from_place) + 1) % 3);
         }
-        void put_back(size_t piece) override {
-            RG_CHECK(is_here[piece], "the executor: piece ", piece, " is not here");
-            std::memcpy(there + begin(piece), here + begin(piece), ends[piece] - begin(piece));
-            std::memset(here + begin(piece), 0xFF, ends[piece] - begin(piece));
-            is_here[piece] = false;
-        }
-        size_t begin(size_t piece) const { return piece == 0 ? 0 : ends[piece - 1]; }
+        ExecutorDevice& owner;
         std::byte *here, *there;
         std::vector<size_t> ends;
-        std::vector<bool> is_here;
+        std::vector<std::byte> way;
+        std::vector<Piece> at;
     };
 };
 

@@ -8,6 +8,8 @@
 #include "core/tape.h"
 #include "gpu/device.h"
 #include "models/cifar_net.h"
+#include "models/gradient_sum.h"
+#include "par/thread_link.h"
 #include "tests/op_check.h"
 
 #include <cstdlib>
@@ -54,9 +56,10 @@ Tensor numbers(int64_t count, uint64_t seed) {
     return t;
 }
 
-/// Parameters after some steps of a small network, each with its update: as a graph from the second step on, or op by
-/// op as the plan has them.
-Tensor train_there(DType type, bool graph) {
+/// Parameters after some steps of a small network, each with its update: op by op as the plan has them, or, from the
+/// second step on, as a graph, or as several.
+enum class Launches : uint8_t { ops, graph, graphs };
+Tensor train_there(DType type, Launches launches) {
     CifarNet net({.width = 32, .depth = 2});
     Parameters& parameters = net.parameters;
     const std::vector<Tensor> values = parameters.value_list(), gradients = parameters.gradient_list();
@@ -70,15 +73,45 @@ Tensor train_there(DType type, bool graph) {
         sgdm_update(parameters.values(), velocity, parameters.gradients(), {}, rate, found);
         return {loss};
     });
-    if (!graph) step.after_step = [](const Plan&, size_t) {};
+    if (launches == Launches::graphs) step.after_step = [](const Plan&, size_t s) { return s % 5 == 2; };
     constexpr int64_t kImages = 20;
     for (int i = 0; i < 6; ++i) {
+        if (launches == Launches::ops) step.clear_cache(); // no plan is replayed twice
         const Tensor labels = Tensor::on_host({kImages}, DType::i32);
         for (int64_t j = 0; j < kImages; ++j) labels.data<int32_t>()[j] = int32_t((j * 7 + i) % 10);
         rate.fill(0.1 / (i + 1));
         step({numbers(kImages * 3072, uint64_t(i)).reshape({kImages, 32, 32, 3}), labels}, true);
     }
     return parameters.values().to_host();
+}
+
+/// Gradients of this rank's part after each of some steps, summed over all. With `early`, they leave as they are made.
+std::vector<Tensor> sum_there(par::Group& group, bool early) {
+    const std::unique_ptr<Device> device = gpu::open_device(0);
+    const Context on{.device = device.get()};
+    const ContextScope scope(on);
+    CifarNet net({.width = 32, .depth = 2}); // of several buckets
+    const std::vector<Tensor> values = net.parameters.value_list(), gradients = net.parameters.gradient_list();
+    Accelerated network([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
+        Tape tape;
+        const Tensor loss = cross_entropy(net.forward(in[0], Mode::train), in[1]);
+        tape.gradients(loss, values, gradients);
+        return {loss};
+    });
+    GradientSum sum(group, net.parameters, par::Algorithm::automatic, false);
+    if (early) network.after_step = [&](const Plan& plan, size_t step) { return sum.after_step(plan, step); };
+    constexpr int64_t kImages = 20;
+    const Tensor labels = Tensor::on_host({kImages}, DType::i32);
+    labels.fill(3);
+    std::vector<Tensor> sums;
+    for (int i = 0; i < 8; ++i) {
+        const Tensor x = numbers(kImages * 3072, uint64_t(2 * i + group.rank())).reshape({kImages, 32, 32, 3});
+        sum.begin(group.rank() == 0 ? 0.25 : 0.75);
+        network({x, labels}, true);
+        sum.finish();
+        sums.push_back(net.parameters.gradients().to_host());
+    }
+    return sums;
 }
 
 } // namespace
@@ -107,7 +140,9 @@ TEST_SUITE("gpu") {
         CHECK(y.to_host().data<float>()[999] == 2 * numbers(1000, 2).data<float>()[999]);
         for (const DType type : {DType::f32, DType::bf16}) {
             CAPTURE(name_of(type));
-            CHECK(same_bits(train_there(type, true), train_there(type, false)));
+            const Tensor ops = train_there(type, Launches::ops);
+            CHECK(same_bits(train_there(type, Launches::graph), ops));
+            CHECK(same_bits(train_there(type, Launches::graphs), ops));
         }
     }
 
@@ -131,8 +166,11 @@ TEST_SUITE("gpu") {
         for (const size_t end : ends) byte_ends.push_back(4 * end);
         const auto trip = device->round_trip(here.bytes_data(), x.bytes_data(), byte_ends);
         for (int step = 0; step < 3; ++step) {
-            run(Op::add, {x, x}, {}, {x}); // 2 x
-            trip->fetch();
+            for (size_t i = 0, begin = 0; i < ends.size(); begin = ends[i++]) {
+                const Tensor piece = x.slice(int64_t(begin), {int64_t(ends[i] - begin)});
+                run(Op::add, {piece, piece}, {}, {piece}); // 2 x, while those before it leave
+                trip->fetch(i);
+            }
             for (size_t i = 0, begin = 0; i < ends.size(); begin = ends[i++]) {
                 trip->wait(i);
                 for (float& v : here.span<float>().subspan(begin, ends[i] - begin)) v += 1;
@@ -148,6 +186,15 @@ TEST_SUITE("gpu") {
             wrong += got.data<float>()[i] != want + want;
         }
         CHECK(wrong == 0);
+    }
+
+    TEST_CASE("gpu: gradients that leave while backward goes on, and those that leave after it: the same bits") {
+        if (!first_gpu()) return;
+        par::run_threads(2, [](par::Link& link) {
+            par::Group group(link);
+            const std::vector<Tensor> late = sum_there(group, false), early = sum_there(group, true);
+            for (size_t step = 0; step < late.size(); ++step) CHECK(same_bits(early[step], late[step]));
+        });
     }
 
     TEST_CASE("gpu: more memory than there is: what was asked for, and what there is") {

@@ -26,8 +26,8 @@ std::vector<float> gradients_of(par::Group& group, bool overlap, bool fail, std:
     });
     GradientSum sum(group, parameters, par::Algorithm::automatic, overlap);
     step.after_step = [&](const Plan& plan, size_t s) {
-        sum.after_step(plan, s);
         RG_CHECK(!fail || s + 2 < plan.steps().size(), "a rank that fails");
+        return sum.after_step(plan, s);
     };
     const Tensor x = Tensor::empty({1, 32, 32, 3}), label = Tensor::zeros({1}, DType::i32);
     Rng random(uint64_t(group.rank()), Purpose::test);

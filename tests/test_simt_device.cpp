@@ -13,7 +13,6 @@
 #include "models/gradient_sum.h"
 #include "models/state_dict.h"
 #include "par/thread_link.h"
-#include "tests/allocations.h"
 #include "tests/executor_device.h"
 #include "tests/op_check.h"
 #include "tests/temp_dir.h"
@@ -276,50 +275,6 @@ TEST_SUITE("simt") {
             blocks.give_back(d);
         }
         CHECK(made == 0);
-    }
-
-    TEST_CASE("device: gradients are summed over the ranks in pieces, on their way there and back") {
-        constexpr int kRanks = 3;
-        std::vector<Tensor> first(kRanks), second(kRanks);
-        long allocated = 1000; // in the step with the fewest: a link between threads now and then makes room for mail
-        par::run_threads(kRanks, [&](par::Link& link) {
-            par::Group group(link);
-            ExecutorDevice device;
-            const Context on{.device = &device};
-            const ContextScope scope(on);
-            CifarNet net({.width = 32, .depth = 2});
-            const Tensor& gradients = net.parameters.gradients();
-            GradientSum sum(group, net.parameters, par::Algorithm::ring, true);
-            CHECK_FALSE(sum.overlaps()); // a graph has no steps to be seen
-            const auto step = [&](float scale) {
-                const Tensor host = Tensor::on_host(gradients.shape());
-                for (int64_t i = 0; i < host.numel(); ++i) // small integers: sums are exact
-                    host.data<float>()[i] = scale * float((link.rank() + 1) * (i % 1021 + 1));
-                gradients.copy_from(host);
-                group.barrier();
-                const long before = allocations();
-                group.barrier();
-                sum.begin(link.rank() == 2 ? 0 : 0.5);
-                sum.finish();
-                group.barrier();
-                if (link.rank() == 0) allocated = std::min(allocated, allocations() - before);
-                group.barrier();
-                return gradients.to_host().clone();
-            };
-            first[size_t(link.rank())] = step(1);
-            for (int i = 0; i < 6; ++i) step(2);
-            second[size_t(link.rank())] = step(4);
-            if (link.rank() == 0) CHECK(gradients.bytes() > 1 << 20); // of several pieces
-        });
-        CHECK(allocated == 0);
-        for (size_t rank = 0; rank < kRanks; ++rank) {
-            int64_t wrong = 0;
-            for (int64_t i = 0; i < first[rank].numel(); ++i) {
-                const float want = 0.5f * float(1 + 2) * float(i % 1021 + 1);
-                wrong += first[rank].data<float>()[i] != want || second[rank].data<float>()[i] != 4 * want;
-            }
-            CHECK(wrong == 0);
-        }
     }
 
     TEST_CASE("device: ranks that take no images have the same network, and change nothing") {

@@ -1,0 +1,149 @@
+// Gradients on a device, summed over the ranks: in pieces, which leave while backward goes on.
+#include "core/accelerate.h"
+#include "core/context.h"
+#include "core/ops.h"
+#include "core/rng.h"
+#include "core/tape.h"
+#include "models/cifar_net.h"
+#include "models/gradient_sum.h"
+#include "par/thread_link.h"
+#include "tests/allocations.h"
+#include "tests/executor_device.h"
+#include "tests/op_check.h"
+
+#include <doctest/doctest.h>
+
+using namespace rg;
+
+namespace {
+
+struct Sent {
+    std::vector<Tensor> gradients;       // over all ranks, by step
+    std::vector<std::vector<long>> left; // by step and piece: after how many ops
+    long ops = 0;                        // of a step
+    int launches = 0;                    // of graphs
+};
+
+/// Some steps whose gradients are in four pieces. Without `early`, nobody says when those may leave.
+Sent send(par::Group& group, ExecutorDevice& device, bool early) {
+    const Context on{.device = &device};
+    const ContextScope scope(on);
+    constexpr int64_t kValues = 100'000; // three quarters of a bucket: most have values of two parameters
+    Parameters parameters;
+    for (const char* const name : {"a", "b", "c", "d"})
+        parameters.add(name, {1, kValues}, Parameters::Entry::Start::random);
+    parameters.allocate(uint64_t(7), Init::narrow_normal);
+    const Tensor velocity = Tensor::zeros(parameters.values().shape());
+    const std::vector<Tensor> values = parameters.value_list(), gradients = parameters.gradient_list();
+    Accelerated network([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
+        Tape tape;
+        Tensor h = in[0];
+        for (const size_t layer : {0, 1, 1, 2, 3}) h = relu(add(h, values[layer])); // b's gradient is made in two steps
+        const Tensor loss = mse_loss(h, in[1]);
+        tape.gradients(loss, values, gradients);
+        return {loss};
+    });
+    GradientSum sum(group, parameters, par::Algorithm::automatic, false);
+    if (early) network.after_step = [&](const Plan& plan, size_t step) { return sum.after_step(plan, step); };
+    long before = 0;
+    Sent sent;
+    device.leaves = [&](size_t) { sent.left.back().push_back(device.ops - before); };
+    const Tensor x = Tensor::on_host({1, kValues}), wanted = Tensor::on_host({1, kValues});
+    for (uint64_t step = 0; step < 3; ++step) {
+        Rng random(step, Purpose::test, 0, uint64_t(group.rank()));
+        for (const Tensor& t : {x, wanted})
+            for (float& v : t.span<float>()) v = random.normal();
+        sum.begin(group.rank() == 0 ? 0.25 : 0.75);
+        before = device.ops;
+        sent.left.emplace_back();
+        network({x, wanted}, true);
+        sent.ops = device.ops - before;
+        sum.finish();
+        sent.gradients.push_back(parameters.gradients().to_host().clone());
+        sgdm_update(parameters.values(), velocity, parameters.gradients(), {.lr = 1000, .momentum = 0.9f});
+    }
+    sent.launches = device.launches;
+    return sent;
+}
+
+} // namespace
+
+TEST_SUITE("simt") {
+    TEST_CASE("device: gradients are summed over the ranks in pieces, on their way there and back") {
+        constexpr int kRanks = 3;
+        std::vector<Tensor> first(kRanks), second(kRanks);
+        long allocated = 1000; // in the step with the fewest: a link between threads now and then makes room for mail
+        par::run_threads(kRanks, [&](par::Link& link) {
+            par::Group group(link);
+            ExecutorDevice device;
+            const Context on{.device = &device};
+            const ContextScope scope(on);
+            CifarNet net({.width = 32, .depth = 2});
+            const Tensor& gradients = net.parameters.gradients();
+            GradientSum sum(group, net.parameters, par::Algorithm::ring, true);
+            const auto step = [&](float scale) {
+                const Tensor host = Tensor::on_host(gradients.shape());
+                for (int64_t i = 0; i < host.numel(); ++i) // small integers: sums are exact
+                    host.data<float>()[i] = scale * float((link.rank() + 1) * (i % 1021 + 1));
+                gradients.copy_from(host);
+                group.barrier();
+                const long before = allocations();
+                group.barrier();
+                sum.begin(link.rank() == 2 ? 0 : 0.5);
+                sum.finish();
+                group.barrier();
+                if (link.rank() == 0) allocated = std::min(allocated, allocations() - before);
+                group.barrier();
+                return gradients.to_host().clone();
+            };
+            first[size_t(link.rank())] = step(1);
+            for (int i = 0; i < 6; ++i) step(2);
+            second[size_t(link.rank())] = step(4);
+            if (link.rank() == 0) CHECK(gradients.bytes() > 1 << 20); // of several pieces
+        });
+        CHECK(allocated == 0);
+        for (size_t rank = 0; rank < kRanks; ++rank) {
+            int64_t wrong = 0;
+            for (int64_t i = 0; i < first[rank].numel(); ++i) {
+                const float want = 0.5f * float(1 + 2) * float(i % 1021 + 1);
+                wrong += first[rank].data<float>()[i] != want || second[rank].data<float>()[i] != 4 * want;
+            }
+            CHECK(wrong == 0);
+        }
+    }
+
+    TEST_CASE("device: gradients leave while backward goes on, op by op and between graphs, and are the same") {
+        using Captures = ExecutorDevice::Captures;
+        const std::pair<Captures, bool> ways[] = {
+            {Captures::none, false}, {Captures::none, true}, {Captures::work, true}};
+        for (const int ranks : {1, 2}) {
+            CAPTURE(ranks);
+            std::vector<Tensor> late;
+            for (const auto& [captures, early] : ways) {
+                CAPTURE(int(captures));
+                CAPTURE(early);
+                std::vector<Sent> all(static_cast<size_t>(ranks));
+                par::run_threads(ranks, [&, captures = captures, early = early](par::Link& link) {
+                    par::Group group(link);
+                    ExecutorDevice device;
+                    device.captures = captures;
+                    all[size_t(link.rank())] = send(group, device, early);
+                });
+                if (late.empty()) late = all[0].gradients;
+                const bool graphs = captures == Captures::work;
+                for (const Sent& sent : all) {
+                    CHECK(sent.launches == (!graphs ? 0 : ranks == 1 ? 2 : 2 * 3)); // the first step has none
+                    for (size_t step = 0; step < late.size(); ++step) {
+                        CAPTURE(step);
+                        CHECK(same_bits(sent.gradients[step], late[step]));
+                        const std::vector<long>& left = sent.left[step];
+                        REQUIRE(left.size() == (ranks == 1 ? 0 : 4));
+                        CHECK(left == sent.left[0]);
+                        for (size_t piece = 0; piece < left.size(); ++piece) // the last two have values of "a"
+                            CHECK((left[piece] < sent.ops) == (early && piece < 2));
+                    }
+                }
+            }
+        }
+    }
+}
