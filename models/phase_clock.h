@@ -1,7 +1,8 @@
 // Where the time of an epoch goes, on each rank: what tells a slow disk from a slow network from a slow machine.
 //
-// On a GPU, work is waited for where its results are read: an update counts as part of the next step's computing. Where
-// there is one rank, it is a part of the step's computing anywhere.
+// On a GPU, work is waited for where its results are read: an update counts as part of the next step's computing, and a
+// sum of gradients, which goes on meanwhile, as part of its own step's. Where there is one rank, an update is a part of
+// the step's computing anywhere.
 #pragma once
 
 #include "core/json.h"

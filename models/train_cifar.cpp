@@ -225,10 +225,11 @@ int train(TrainingRun& run, Settings& s, Options& options, par::Group& group, Tr
             gradient_sum.begin(sync.share);
             const std::span<const Tensor> result = on_device ? network({batch.indices, batch.views, batch.labels}, true)
                                                              : network({batch.x, batch.labels}, true);
-            const Tensor scores = result[0].to_host(), loss = result[1].to_host();
             ++parameters.batches_tracked;
             phases.lap(PhaseClock::compute);
-            gradient_sum.finish();
+            gradient_sum.finish(); // first: what is read next, a device has to be done for
+            const Tensor scores = result[0].to_host(), loss = result[1].to_host();
+            phases.lap(on_device ? PhaseClock::compute : PhaseClock::sum);
 
             // Over all ranks: loss and accuracy, whether anyone was asked to stop, or has no more data; and the running
             // statistics, in the same message.

@@ -110,8 +110,8 @@ int train(TrainingRun& run, Settings& s, Options& options, par::Group& group, Tr
             gradient_sum.begin(share);
             const std::span<const Tensor> result = on_device ? network({batch.indices, batch.views, batch.labels}, true)
                                                              : network({batch.x, batch.labels}, true);
+            gradient_sum.finish(); // first: what is read next, a device has to be done for
             const Tensor scores = result[0].to_host(), loss = result[1].to_host();
-            gradient_sum.finish();
 
             // The state of batch norm; and, in the same message, sums over the ranks of the loss and of what was right,
             // whether anyone was asked to stop, and whether anyone has no more data.

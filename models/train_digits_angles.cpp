@@ -183,8 +183,8 @@ Result train(TrainingRun& run, Settings& s, Options& options, par::Group& group,
             const std::span<const Tensor> out =
                 on_device ? learn({batch.indices, batch.views, batch.labels, batch.targets}, true)
                           : learn({batch.x, batch.labels, batch.targets}, true);
+            gradient_sum.finish(); // first: what is read next, a device has to be done for
             const Tensor scores = out[0].to_host(), loss = out[1].to_host();
-            gradient_sum.finish();
 
             double sums[] = {share > 0 ? share * double(loss.data<float>()[0]) : 0,
                              double(count_correct(scores, batch.labels)), double(run.asked_to_stop()),
