@@ -3,9 +3,10 @@
 //
 // A block of 4 warps makes 64 pixels x 64 channels, 32 taps at a time: while one set of tiles is multiplied, the next
 // is on its way in registers, where batch norm, ReLU or the gradient past them are applied (values.cuh). bf16 operands
-// are multiplied as they are; f32 ones as three products of tf32 parts (products.cuh). The tile of results goes through
-// shared memory, for whole lines of y and for the statistics: per block and channel a mean and a sum of squared
-// deviations, which conv.cuh merges in a fixed order.
+// are multiplied as they are; f32 ones as three products of tf32 parts (products.cuh). Filters come in the type of the
+// activations, so that their rounding is not every block's work. The tile of results goes through shared memory, for
+// whole lines of y and for the statistics: per block and channel a mean and a sum of squared deviations, which conv.cuh
+// merges in a fixed order.
 #include "gpu/conv.cuh"
 #include "gpu/kernels.h"
 #include "gpu/norm.cuh"
@@ -79,16 +80,26 @@ __device__ __forceinline__ void gather(const Geometry& g, const Read& read, cons
 }
 
 /// The filter values of result channel o and 8 taps from t on. w [k r s c]: forward k is made, in the gradient c.
-template <bool kGradient, bool kWhole>
-__device__ __forceinline__ void filter(const Geometry& all, const Geometry& g, const Phase& phase, const float* w,
-                                       int o, int t, float (&v)[8]) {
+template <bool kGradient, bool kWhole, class T>
+__device__ __forceinline__ void filter(const Geometry& all, const Geometry& g, const Phase& phase, const T* w, int o,
+                                       int t, Pair<T> (&v)[4]) {
+    if constexpr (std::is_same_v<T, bf16> && kWhole && !kGradient) {
+        auto eight = make_uint4(0, 0, 0, 0);
+        if (o < g.out_c && t < g.taps()) eight = *reinterpret_cast<const uint4*>(w + o * g.taps() + t);
+        v[0] = eight.x, v[1] = eight.y, v[2] = eight.z, v[3] = eight.w;
+        return;
+    }
     Tap tap(g.in_c, g.s, t);
-    RG_UNROLL
-    for (int i = 0; i < 8; ++i) {
+    const auto next = [&](int i) {
         const int r = phase.r + tap.r * phase.stride, s = phase.s + tap.s * phase.stride;
         const int at = kGradient ? ((tap.c * all.r + r) * all.s + s) * g.out_c + o : o * g.taps() + t + i;
-        v[i] = o < g.out_c && t + i < g.taps() ? w[at] : 0;
         tap.next<kWhole>(g.in_c, g.s);
+        return o < g.out_c && t + i < g.taps() ? w[at] : T{};
+    };
+    RG_UNROLL
+    for (int i = 0; i < 4; ++i) {
+        const T first = next(2 * i);
+        v[i] = pair_of(first, next(2 * i + 1));
     }
 }
 
@@ -134,13 +145,16 @@ __device__ __forceinline__ void multiply(const float* a, const float* b, float (
 
 // ---- the kernel ----------------------------------------------------------------------------------------------------
 
-/// Blocks that a multiprocessor is to hold; 0: as the compiler likes. For a fourth one it would spill registers.
-template <class T, bool kGradient>
-constexpr int kBlocks = std::is_same_v<T, bf16> || !kGradient ? 0 : 3;
+/// Blocks that a multiprocessor is to hold; 0: as the compiler likes. For one more it would spill registers.
+template <class T, bool kGradient, bool kWhole>
+constexpr int kBlocks = !kGradient                 ? 0
+                        : std::is_same_v<T, float> ? 3
+                        : kWhole                   ? 0
+                                                   : 4;
 
 template <class T, bool kGradient, bool kWhole, class Read>
-__global__ void __launch_bounds__(kThreads, kBlocks<T, kGradient>)
-    convolve(Geometry all, Read read, const float* __restrict__ w, Epilogue<T> e, T* __restrict__ out) {
+__global__ void __launch_bounds__(kThreads, kBlocks<T, kGradient, kWhole>)
+    convolve(Geometry all, Read read, const T* __restrict__ w, Epilogue<T> e, T* __restrict__ out) {
     constexpr int kLine = kPitch<T>;
     SHARED(T, pixels, kPixels * kLine);
     SHARED(T, filters, kChannels * kLine);
@@ -164,7 +178,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks<T, kGradient>)
                      kGradient ? row + phase.row : row * g.stride - g.pad,
                      kGradient ? column + phase.column : column * g.stride - g.pad};
     }
-    float coming[2][8], coming_filters[2][8];
+    float coming[2][8];
+    Pair<T> coming_filters[2][4];
     const auto fetch = [&](int tap) {
         RG_UNROLL
         for (int i = 0; i < 2; ++i) {
@@ -172,11 +187,6 @@ __global__ void __launch_bounds__(kThreads, kBlocks<T, kGradient>)
             const int o = kGradient ? thread % 64 : thread / 4 + 32 * i; // neighbours read neighbouring values
             const int t = tap + (kGradient ? (thread / 64 + 2 * i) * 8 : thread % 4 * 8);
             filter<kGradient, kWhole>(all, g, phase, w, first_channel + o, t, coming_filters[i]);
-            if constexpr (!kGradient) {
-                if (!e.factor || first_channel + o >= g.out_c) continue;
-                RG_UNROLL
-                for (float& value : coming_filters[i]) value *= e.factor[first_channel + o];
-            }
         }
     };
 
@@ -192,7 +202,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<T, kGradient>)
             RG_UNROLL
             for (int j = 0; j < 8; j += 2) {
                 put(pixels + (thread / 4 + 32 * i) * kLine + thread % 4 * 8 + j, coming[i][j], coming[i][j + 1]);
-                put(filters + o * kLine + t + j, coming_filters[i][j], coming_filters[i][j + 1]);
+                put(filters + o * kLine + t + j, coming_filters[i][j / 2]);
             }
         }
         __syncthreads();
@@ -253,11 +263,45 @@ struct BlockPixels {
     }
 };
 
+/// filters = w, rounded.
+template <class T>
+__global__ void copy_filters(int count, const float* w, T* filters) {
+    const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
+    if (i < count) store(filters + i, w[i]);
+}
+
+/// Filters and bias of a convolution and the normalisation after it; a filter has `size` values.
+template <class T>
+__global__ void fold(int count, int size, const float* w, const float* bias, const float* scale, const float* shift,
+                     T* filters, float* biases) {
+    const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
+    if (i < count) store(filters + i, w[i] * scale[i / size]);
+    if (i < count / size) biases[i] = (bias ? bias[i] * scale[i] : 0) + shift[i];
+}
+
+/// Filters as the kernels take them, aligned to 16 bytes: w itself, if it is so, or a copy that is made here.
+template <class T>
+class Filters {
+public:
+    explicit Filters(const Tensor& w)
+        : made_(differs(w) ? size_t(w.numel()) : 0), data_(differs(w) ? made_.data() : pointer<T>(w)) {
+        const int count = int(w.numel());
+        if (differs(w))
+            RG_LAUNCH(copy_filters<T>, blocks_for(count, 256), 256, 0, stream(), count, pointer<float>(w), made_);
+    }
+    operator const T*() const { return data_; }
+
+private:
+    static bool differs(const Tensor& w) { return std::is_same_v<T, bf16> && w.dtype() != DType::bf16; }
+    Scratch<T> made_;
+    const T* data_;
+};
+
 /// stats: where the batch statistics of the result go, or undefined; sums: those that are wanted of a gradient, or
 /// null.
 template <bool kGradient, class T, class Read>
-void run(const Geometry& g, const Read& read, const float* w, Epilogue<T> e, T* out, const Tensor& stats,
-         const NormSums* sums = nullptr) {
+void run(const Geometry& g, const Read& read, std::type_identity_t<const T*> w, Epilogue<T> e, T* out,
+         const Tensor& stats, const NormSums* sums = nullptr) {
     if constexpr (std::is_same_v<T, bf16>)
         if (convolve_on_hopper(g, kGradient, read, w, e, out, stats)) {
             if (sums) sums->pass();
@@ -305,7 +349,7 @@ void conv2d(const Call& call) {
     const Geometry g = geometry(x, y.shape(), w.extent(1), w.extent(2), call.attrs);
     with_stored(x, [&](auto t) {
         using T = decltype(t);
-        run<false>(g, Plain<T>{pointer<T>(x)}, pointer<float>(w), {.bias = pointer<float>(call.in[2])}, pointer<T>(y),
+        run<false>(g, Plain<T>{pointer<T>(x)}, Filters<T>(w), {.bias = pointer<float>(call.in[2])}, pointer<T>(y),
                    call.attrs.stats ? call.out[1] : Tensor());
     });
 }
@@ -316,7 +360,7 @@ void norm_conv2d(const Call& call) {
     const Norm norm(call.in[1], call.in[2], call.in[3], call.attrs.epsilon);
     with_stored(x, [&](auto t) {
         using T = decltype(t);
-        run<false>(g, norm.read<T>(x, call.attrs.relu), pointer<float>(w), {.bias = pointer<float>(call.in[5])},
+        run<false>(g, norm.read<T>(x, call.attrs.relu), Filters<T>(w), {.bias = pointer<float>(call.in[5])},
                    pointer<T>(y), call.attrs.stats ? call.out[1] : Tensor());
     });
 }
@@ -330,13 +374,16 @@ void conv2d_norm(const Call& call) {
     const Geometry g = geometry(x, whole.shape, w.extent(1), w.extent(2), a);
     const Norm norm(call.in[3], call.in[4], call.in[5], a.epsilon);
     const Scratch<float> bias(size_t(g.out_c));
-    norm.fold_bias(pointer<float>(call.in[2]), bias);
     with_stored(x, [&](auto t) {
         using T = decltype(t);
         const bool pooled = a.window > 1;
         const Scratch<T> image(pooled ? size_t(whole.shape.numel()) : 0);
-        run<false>(g, Plain<T>{pointer<T>(x)}, pointer<float>(w),
-                   {.bias = bias, .factor = norm.scale(), .relu = a.relu}, pooled ? image.data() : pointer<T>(y), {});
+        const int count = int(w.numel());
+        const Scratch<T> filters(static_cast<size_t>(count));
+        RG_LAUNCH(fold<T>, blocks_for(count, 256), 256, 0, stream(), count, count / g.out_c, pointer<float>(w),
+                  pointer<float>(call.in[2]), norm.scale(), norm.shift(), filters, bias);
+        run<false>(g, Plain<T>{pointer<T>(x)}, filters, {.bias = bias, .relu = a.relu},
+                   pooled ? image.data() : pointer<T>(y), {});
         if (pooled) max_pool(image.data(), whole.shape, int(a.window), pointer<T>(y));
     });
 }
@@ -346,8 +393,7 @@ void conv2d_dgrad(const Call& call) {
     const Geometry g = geometry(dy, dx.shape(), w.extent(1), w.extent(2), call.attrs);
     with_stored(dy, [&](auto t) {
         using T = decltype(t);
-        run<true>(g, Plain<T>{pointer<T>(dy)}, pointer<float>(w), {.residual = pointer<T>(call.in[2])}, pointer<T>(dx),
-                  {});
+        run<true>(g, Plain<T>{pointer<T>(dy)}, Filters<T>(w), {.residual = pointer<T>(call.in[2])}, pointer<T>(dx), {});
     });
 }
 
@@ -357,7 +403,7 @@ void data_gradient(const NormGradient<T>& dy, const Shape& dy_shape, const Tenso
     const Geometry g{int(dy_shape[0]),  int(dy_shape[1]),  int(dy_shape[2]),  int(dy_shape[3]),
                      int(dx.extent(1)), int(dx.extent(2)), int(dx.extent(3)), int(w.extent(1)),
                      int(w.extent(2)),  int(a.stride),     int(a.pad)};
-    run<true>(g, dy, pointer<float>(w), {.residual = pointer<T>(residual)}, pointer<T>(dx), {}, sums);
+    run<true>(g, dy, Filters<T>(w), {.residual = pointer<T>(residual)}, pointer<T>(dx), {}, sums);
 }
 template void data_gradient(const NormGradient<float>&, const Shape&, const Tensor&, const Attrs&, const Tensor&,
                             const Tensor&, const NormSums*);

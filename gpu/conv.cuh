@@ -14,8 +14,7 @@ struct Geometry {
 
 template <class T>
 struct Epilogue {
-    const float* bias = nullptr;   // null: none
-    const float* factor = nullptr; // of the filters, by output channel; null: none
+    const float* bias = nullptr; // null: none
     bool relu = false;
     const T* residual = nullptr; // what is added to a gradient; null: nothing
     /// [parts of the pixels][2][out_c]: mean and squared deviations, of a gradient the sums of its terms; null: not
@@ -58,7 +57,7 @@ void merge_moments(const float* moments, unsigned parts, const Pixels& pixels, c
 /// Of conv_hopper.cu: whether it has done this, which else is for the portable kernel. stats: where the batch
 /// statistics of the result go, or undefined. Terms of a gradient are not summed.
 template <class Read>
-bool convolve_on_hopper(const Geometry& g, bool gradient, const Read& read, const float* w, Epilogue<bf16> e, bf16* out,
+bool convolve_on_hopper(const Geometry& g, bool gradient, const Read& read, const bf16* w, Epilogue<bf16> e, bf16* out,
                         const Tensor& stats);
 
 } // namespace rg::RG_GPU

@@ -359,18 +359,17 @@ __global__ void __launch_bounds__(kThreads, 1) convolve_tiles(Images images, Rea
 }
 
 /// packed [s][r][in_c / 8][out_c][8 of in_c] from w [k r s c], for the gradient turned round.
-__global__ void pack_filters(Geometry g, bool gradient, const float* w, const float* factor, bf16* packed) {
+__global__ void pack_filters(Geometry g, bool gradient, const bf16* w, bf16* packed) {
     const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
     if (i >= 9 * g.in_c * g.out_c) return;
     const int out = i / 8 % g.out_c, in = i / 8 / g.out_c % (g.in_c / 8) * 8 + i % 8;
     const int s = i / (3 * g.in_c * g.out_c), r = i / (g.in_c * g.out_c) % 3;
     const int tap = gradient ? 8 - (3 * r + s) : 3 * r + s;
-    const float value = gradient ? w[(size_t(in) * 9 + tap) * g.out_c + out] : w[(size_t(out) * 9 + tap) * g.in_c + in];
-    store(packed + i, factor ? factor[out] * value : value);
+    packed[i] = gradient ? w[(size_t(in) * 9 + tap) * g.out_c + out] : w[(size_t(out) * 9 + tap) * g.in_c + in];
 }
 
 template <int C, int N, int W, class Read>
-void convolve(const Geometry& g, bool gradient, const Read& read, const float* w, Epilogue<bf16> e, bf16* out,
+void convolve(const Geometry& g, bool gradient, const Read& read, const bf16* w, Epilogue<bf16> e, bf16* out,
               const Tensor& stats) {
     using T = Tile<C, N, W>;
     const Images images{g.images, g.in_h, g.images * (g.in_h / T::kRows)};
@@ -378,7 +377,7 @@ void convolve(const Geometry& g, bool gradient, const Read& read, const float* w
     const Scratch<bf16> packed(9 * C * N);
     const Scratch<float> moments(stats.defined() ? size_t(parts) * 2 * N : 0);
     if (stats.defined()) e.parts = moments;
-    RG_LAUNCH(pack_filters, blocks_for(9 * C * N, 256), 256, 0, stream(), g, gradient, w, e.factor, packed);
+    RG_LAUNCH(pack_filters, blocks_for(9 * C * N, 256), 256, 0, stream(), g, gradient, w, packed);
     RG_LAUNCH((convolve_tiles<C, N, W, Read>), unsigned(blocks), kThreads, T::kSharedBytes, stream(), images, read,
               packed, e, out);
     if (stats.defined())
@@ -391,7 +390,7 @@ using Constant = std::integral_constant<int, I>;
 } // namespace
 
 template <class Read>
-bool convolve_on_hopper(const Geometry& g, bool gradient, const Read& read, const float* w, Epilogue<bf16> e, bf16* out,
+bool convolve_on_hopper(const Geometry& g, bool gradient, const Read& read, const bf16* w, Epilogue<bf16> e, bf16* out,
                         const Tensor& stats) {
     const auto covered = [](int channels) { return channels == 32 || channels == 64; };
     if (!machine().hopper || g.images == 0 || g.r != 3 || g.s != 3 || g.stride != 1 || g.pad != 1 || !covered(g.in_c) ||
@@ -413,11 +412,11 @@ bool convolve_on_hopper(const Geometry& g, bool gradient, const Read& read, cons
     });
     return true;
 }
-template bool convolve_on_hopper(const Geometry&, bool, const Plain<bf16>&, const float*, Epilogue<bf16>, bf16*,
+template bool convolve_on_hopper(const Geometry&, bool, const Plain<bf16>&, const bf16*, Epilogue<bf16>, bf16*,
                                  const Tensor&);
-template bool convolve_on_hopper(const Geometry&, bool, const Normalised<bf16>&, const float*, Epilogue<bf16>, bf16*,
+template bool convolve_on_hopper(const Geometry&, bool, const Normalised<bf16>&, const bf16*, Epilogue<bf16>, bf16*,
                                  const Tensor&);
-template bool convolve_on_hopper(const Geometry&, bool, const NormGradient<bf16>&, const float*, Epilogue<bf16>, bf16*,
+template bool convolve_on_hopper(const Geometry&, bool, const NormGradient<bf16>&, const bf16*, Epilogue<bf16>, bf16*,
                                  const Tensor&);
 
 } // namespace rg::RG_GPU

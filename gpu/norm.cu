@@ -30,11 +30,6 @@ __global__ void make_gradient_coefficients(const float* stats, const float* gamm
     out[2 * c + i] = float(-a * double(sums[c + i]) / count - b * double(stats[i]));
 }
 
-__global__ void fold(const float* bias, const float* scale, const float* shift, int c, float* out) {
-    const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
-    if (i < c) out[i] = (bias ? bias[i] * scale[i] : 0) + shift[i];
-}
-
 /// y[i] = read.value(i, channel), for whatever reads activations.
 template <class T, class Read>
 __global__ void __launch_bounds__(kThreads) apply(int64_t count, int c, Read read, T* y) {
@@ -122,10 +117,6 @@ Norm::Norm(const Tensor& stats, const Tensor& gamma, const Tensor& beta, float e
     : c_(int(gamma.numel())), coefficients_(2 * size_t(c_)) {
     RG_LAUNCH(make_coefficients, blocks_for(c_, 64), 64, 0, stream(), pointer<float>(stats), pointer<float>(gamma),
               pointer<float>(beta), c_, epsilon, coefficients_);
-}
-
-void Norm::fold_bias(const float* bias, float* out) const {
-    RG_LAUNCH(fold, blocks_for(c_, 64), 64, 0, stream(), bias, scale(), shift(), c_, out);
 }
 
 NormGrad::NormGrad(const Tensor& stats, const Tensor& gamma, const Tensor& beta, const Tensor& sums, double count,

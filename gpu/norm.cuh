@@ -18,8 +18,6 @@ public:
     Normalised<T> read(const Tensor& x, bool relu) const {
         return {pointer<T>(x), scale(), shift(), relu};
     }
-    /// out = bias * scale + shift; bias null: shift.
-    void fold_bias(const float* bias, float* out) const;
 
 private:
     int c_;

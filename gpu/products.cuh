@@ -22,9 +22,19 @@ struct Tap {
     }
 };
 
-/// Two neighbouring values of an operand; `at` is even.
-__device__ __forceinline__ void put(bf16* at, float a, float b) { *reinterpret_cast<uint32_t*>(at) = pack_bf16(a, b); }
-__device__ __forceinline__ void put(float* at, float a, float b) { *reinterpret_cast<float2*>(at) = make_float2(a, b); }
+/// Two neighbouring values of an operand, as they lie in memory.
+template <class T>
+using Pair = std::conditional_t<std::is_same_v<T, bf16>, uint32_t, float2>;
+__device__ __forceinline__ uint32_t pair_of(bf16 a, bf16 b) { return uint32_t{a.bits} | uint32_t{b.bits} << 16; }
+__device__ __forceinline__ float2 pair_of(float a, float b) { return make_float2(a, b); }
+
+/// `at` is even.
+template <class T>
+__device__ __forceinline__ void put(T* at, Pair<T> pair) {
+    *reinterpret_cast<Pair<T>*>(at) = pair;
+}
+__device__ __forceinline__ void put(bf16* at, float a, float b) { put(at, pack_bf16(a, b)); }
+__device__ __forceinline__ void put(float* at, float a, float b) { put(at, make_float2(a, b)); }
 
 __device__ __forceinline__ void split(float value, uint32_t& high, uint32_t& low) {
     high = to_tf32(value);

@@ -32,6 +32,8 @@ FAULTS = [
     ("no barrier in the sums of columns", "columns.cuh", "norm",
      "    __syncthreads();\n    if (y > 1", "    if (y > 1"),
     ("no barrier in the tree of sums", "columns.cuh", "norm", "__syncthreads();\n        if (y >= step)", "if (y >= step)"),
+    ("a normalisation that is not in the filters", "conv.cu", "conv", "w[i] * scale[i / size]", "w[i]"),
+    ("the filters' taps beside their places", "conv.cu", "conv", "o * g.taps() + t);", "o * g.taps());"),
     ("means taken for the same", "conv.cuh", "conv", "double(at[c]) + n * d * d", "double(at[c])"),
     ("one window too many", "pool.cu", "pool", "top / g.stride >= g.p", "top / g.stride > g.p"),
     ("taps counted beyond a row of the filter", "products.cuh", "conv", "if (++s == width) s = 0, ++r;", "++s;"),
