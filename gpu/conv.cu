@@ -163,7 +163,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks<T, kGradient, kWhole>)
     Geometry g = all;
     const Phase phase = kGradient ? Phase(g, int(blockIdx.z)) : Phase();
     const int64_t first_pixel = int64_t(blockIdx.x) * kPixels;
-    if (first_pixel >= g.pixels()) return; // the phases differ by a row and a column
+    // The phases differ by a row and a column: a block may have no pixels, and sums of 0. A phase may have no taps.
+    const int taps = kGradient && first_pixel >= g.pixels() ? 0 : g.taps();
     const int first_channel = int(blockIdx.y) * kChannels;
 
     // This thread brings the taps 8 * (thread % 4) .. + 8 of the pixels thread / 4 and thread / 4 + 32, and of as many
@@ -192,8 +193,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks<T, kGradient, kWhole>)
 
     float sum[2][4][4] = {};
     const int row = warp / 2 * 32, column = warp % 2 * 32; // of this warp's results
-    if (g.taps() > 0) fetch(0);                            // a phase may have none
-    for (int tap = 0; tap < g.taps(); tap += kTaps) {
+    if (taps > 0) fetch(0);
+    for (int tap = 0; tap < taps; tap += kTaps) {
         __syncthreads(); // the tiles have been read
         RG_UNROLL
         for (int i = 0; i < 2; ++i) {
@@ -206,7 +207,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<T, kGradient, kWhole>)
             }
         }
         __syncthreads();
-        if (tap + kTaps < g.taps()) fetch(tap + kTaps);
+        if (tap + kTaps < taps) fetch(tap + kTaps);
         multiply(pixels + row * kLine, filters + column * kLine, sum);
     }
 
@@ -228,7 +229,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<T, kGradient, kWhole>)
             float v = results[i * (kChannels + 1) + thread % 64];
             if constexpr (kGradient) {
                 if (e.residual) v += load(e.residual + at);
-                if (e.parts) e.terms.add(v, at, channel, terms);
+                if (e.parts) e.terms.add(as_stored(v, T{}), at, channel, terms);
             }
             store(out + at, e.relu ? relu_of(v) : v);
         }
@@ -239,7 +240,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<T, kGradient, kWhole>)
         __syncthreads();
     }
     if (thread >= 64 || channel >= g.out_c) return;
-    float* const to = e.parts + size_t(blockIdx.x) * 2 * g.out_c + channel;
+    float* const to = e.parts + (size_t(blockIdx.z) * gridDim.x + blockIdx.x) * 2 * g.out_c + channel;
     if constexpr (kGradient) {
         to[0] = terms.first + results[thread + 64];
         to[g.out_c] = terms.second + results[thread + 128];
@@ -309,12 +310,11 @@ void run(const Geometry& g, const Read& read, std::type_identity_t<const T*> w, 
         }
     const int step = kGradient ? g.stride : 1; // of a phase, the first of which is the largest
     const int64_t pixels = int64_t(g.images) * ((g.out_h + step - 1) / step) * ((g.out_w + step - 1) / step);
-    const unsigned blocks = blocks_for(pixels, kPixels);
-    const bool sums_here = sums && step == 1; // a block of every 64 pixels, that is
-    const Scratch<float> parts(stats.defined() || sums_here ? size_t(blocks) * 2 * size_t(g.out_c) : 0);
-    if (stats.defined() || sums_here) e.parts = parts;
-    if (sums_here) e.terms = sums->terms<T>();
-    const dim3 grid(blocks, blocks_for(g.out_c, kChannels), unsigned(step * step));
+    const unsigned blocks = blocks_for(pixels, kPixels), phases = unsigned(step * step);
+    const Scratch<float> parts(stats.defined() || sums ? size_t(blocks) * phases * 2 * size_t(g.out_c) : 0);
+    if (stats.defined() || sums) e.parts = parts;
+    if (sums) e.terms = sums->terms<T>();
+    const dim3 grid(blocks, blocks_for(g.out_c, kChannels), phases);
     if (blocks > 0) {
         if (g.in_c % 8 == 0)
             RG_LAUNCH((convolve<T, kGradient, true, Read>), grid, kThreads, 0, stream(), g, read, w, e, out);
@@ -322,10 +322,7 @@ void run(const Geometry& g, const Read& read, std::type_identity_t<const T*> w, 
             RG_LAUNCH((convolve<T, kGradient, false, Read>), grid, kThreads, 0, stream(), g, read, w, e, out);
     }
     if (stats.defined()) merge_moments(parts, blocks, BlockPixels{g.pixels()}, g, stats);
-    if (sums_here)
-        add_up(blocks, g.out_c, SlabSums{parts, g.out_c}, sums->finish());
-    else if (sums)
-        sums->pass();
+    if (sums) add_up(blocks * phases, g.out_c, SlabSums{parts, g.out_c}, sums->finish());
 }
 
 Geometry geometry(const Tensor& in, const Shape& out, int64_t r, int64_t s, const Attrs& a) {

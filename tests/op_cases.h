@@ -297,6 +297,7 @@ inline void add_joined(std::vector<OpCase>& cases) {
                                                              {35, 4, 3, 9, 20, 3, 3, 1, 1, true, true},
                                                              {2, 9, 8, 20, 33, 3, 3, 2, 1},
                                                              {2, 7, 6, 11, 17, 1, 1, 2, 0, true, true},
+                                                             {2, 13, 10, 5, 4, 3, 3, 2, 1, true, true},
                                                              {1, 10, 9, 3, 16, 5, 5, 1, 2, false},
                                                              {18, 8, 8, 32, 48, 3, 3, 1, 1, true, true},
                                                              {2, 8, 32, 32, 32, 3, 3, 1, 1, true, true},
