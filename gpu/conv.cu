@@ -298,22 +298,17 @@ private:
     const T* data_;
 };
 
-/// stats: where the batch statistics of the result go, or undefined; sums: those that are wanted of a gradient, or
-/// null.
 template <bool kGradient, class T, class Read>
 void run(const Geometry& g, const Read& read, std::type_identity_t<const T*> w, Epilogue<T> e, T* out,
-         const Tensor& stats, const NormSums* sums = nullptr) {
+         const Wanted& wanted) {
     if constexpr (std::is_same_v<T, bf16>)
-        if (convolve_on_hopper(g, kGradient, read, w, e, out, stats)) {
-            if (sums) sums->pass();
-            return;
-        }
+        if (convolve_on_hopper(g, kGradient, read, w, e, out, wanted)) return;
     const int step = kGradient ? g.stride : 1; // of a phase, the first of which is the largest
     const int64_t pixels = int64_t(g.images) * ((g.out_h + step - 1) / step) * ((g.out_w + step - 1) / step);
     const unsigned blocks = blocks_for(pixels, kPixels), phases = unsigned(step * step);
-    const Scratch<float> parts(stats.defined() || sums ? size_t(blocks) * phases * 2 * size_t(g.out_c) : 0);
-    if (stats.defined() || sums) e.parts = parts;
-    if (sums) e.terms = sums->terms<T>();
+    const Scratch<float> parts(wanted ? size_t(blocks) * phases * 2 * size_t(g.out_c) : 0);
+    if (wanted) e.parts = parts;
+    if (wanted.sums) e.terms = wanted.sums->terms<T>();
     const dim3 grid(blocks, blocks_for(g.out_c, kChannels), phases);
     if (blocks > 0) {
         if (g.in_c % 8 == 0)
@@ -321,8 +316,7 @@ void run(const Geometry& g, const Read& read, std::type_identity_t<const T*> w, 
         else
             RG_LAUNCH((convolve<T, kGradient, false, Read>), grid, kThreads, 0, stream(), g, read, w, e, out);
     }
-    if (stats.defined()) merge_moments(parts, blocks, BlockPixels{g.pixels()}, g, stats);
-    if (sums) add_up(blocks * phases, g.out_c, SlabSums{parts, g.out_c}, sums->finish());
+    wanted.finish(parts, blocks * phases, BlockPixels{g.pixels()}, g);
 }
 
 Geometry geometry(const Tensor& in, const Shape& out, int64_t r, int64_t s, const Attrs& a) {
@@ -347,7 +341,7 @@ void conv2d(const Call& call) {
     with_stored(x, [&](auto t) {
         using T = decltype(t);
         run<false>(g, Plain<T>{pointer<T>(x)}, Filters<T>(w), {.bias = pointer<float>(call.in[2])}, pointer<T>(y),
-                   call.attrs.stats ? call.out[1] : Tensor());
+                   {call.attrs.stats ? call.out[1] : Tensor()});
     });
 }
 
@@ -358,7 +352,7 @@ void norm_conv2d(const Call& call) {
     with_stored(x, [&](auto t) {
         using T = decltype(t);
         run<false>(g, norm.read<T>(x, call.attrs.relu), Filters<T>(w), {.bias = pointer<float>(call.in[5])},
-                   pointer<T>(y), call.attrs.stats ? call.out[1] : Tensor());
+                   pointer<T>(y), {call.attrs.stats ? call.out[1] : Tensor()});
     });
 }
 
@@ -400,7 +394,7 @@ void data_gradient(const NormGradient<T>& dy, const Shape& dy_shape, const Tenso
     const Geometry g{int(dy_shape[0]),  int(dy_shape[1]),  int(dy_shape[2]),  int(dy_shape[3]),
                      int(dx.extent(1)), int(dx.extent(2)), int(dx.extent(3)), int(w.extent(1)),
                      int(w.extent(2)),  int(a.stride),     int(a.pad)};
-    run<true>(g, dy, Filters<T>(w), {.residual = pointer<T>(residual)}, pointer<T>(dx), {}, sums);
+    run<true>(g, dy, Filters<T>(w), {.residual = pointer<T>(residual)}, pointer<T>(dx), {{}, sums});
 }
 template void data_gradient(const NormGradient<float>&, const Shape&, const Tensor&, const Attrs&, const Tensor&,
                             const Tensor&, const NormSums*);

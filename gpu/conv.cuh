@@ -47,17 +47,24 @@ struct FinishStats {
     }
 };
 
-/// stats [2 c] of all pixels from moments [parts][2][c].
-template <class Pixels>
-void merge_moments(const float* moments, unsigned parts, const Pixels& pixels, const Geometry& g, const Tensor& stats) {
-    add_up(parts, g.out_c, PartMoments<Pixels>{moments, pixels, g.out_c},
-           FinishStats{moments, g.pixels(), g.out_c, pointer<float>(stats)});
-}
+/// What is wanted of the results by channel, over all pixels.
+struct Wanted {
+    Tensor stats;                   // where their batch statistics go, or undefined
+    const NormSums* sums = nullptr; // of a gradient, or null
+    explicit operator bool() const { return stats.defined() || sums; }
+    /// From parts [count][2][out_c], as Epilogue has them.
+    template <class Pixels>
+    void finish(const float* parts, unsigned count, const Pixels& pixels, const Geometry& g) const {
+        if (stats.defined())
+            add_up(count, g.out_c, PartMoments<Pixels>{parts, pixels, g.out_c},
+                   FinishStats{parts, g.pixels(), g.out_c, pointer<float>(stats)});
+        if (sums) add_up(count, g.out_c, SlabSums{parts, g.out_c}, sums->finish());
+    }
+};
 
-/// Of conv_hopper.cu: whether it has done this, which else is for the portable kernel. stats: where the batch
-/// statistics of the result go, or undefined. Terms of a gradient are not summed.
+/// Of conv_hopper.cu: whether it has done this, which else is for the portable kernel.
 template <class Read>
 bool convolve_on_hopper(const Geometry& g, bool gradient, const Read& read, const bf16* w, Epilogue<bf16> e, bf16* out,
-                        const Tensor& stats);
+                        const Wanted& wanted);
 
 } // namespace rg::RG_GPU

@@ -12,13 +12,15 @@
 // A patch of 8 x 8 pixels is an operand of 64 rows; a tap moves where it begins. The octets of the next image row
 // follow those of this one, so the 3 taps of a column of the filter are one sum of 3 C values. The gradient is the same
 // with the filters turned round and their channels exchanged. Statistics: each lane keeps mean and squared deviations
-// of its pixels (Welford, 1962), lanes are merged at the end, and merge_moments() does the rest: the order is fixed by
-// the number of multiprocessors, so a GPU gives the same bits in every run.
+// of its pixels (Welford, 1962), or the sums that batch norm's gradient wants of them, lanes are merged at the end, and
+// conv.cuh does the rest: the order is fixed by the number of multiprocessors, so a GPU gives the same bits in every
+// run.
 //
 // Not yet run on hardware. What is to be measured there: the stages' number, the rows of a tile, the split of
 // registers.
 #include "gpu/conv.cuh"
 #include "gpu/hopper.cuh"
+#include "gpu/lane_sums.cuh"
 
 #include <algorithm>
 
@@ -62,8 +64,6 @@ struct WarpPixels {
 };
 
 #ifdef RG_HOPPER
-
-constexpr unsigned kAllLanes = 0xffffffffu;
 
 struct Barriers {
     uint64_t *full, *empty, *filters;
@@ -202,33 +202,6 @@ __device__ __forceinline__ void produce(const Images& images, const Read& read, 
 
 // ---- those who multiply --------------------------------------------------------------------------------------------
 
-/// What each lane knows of its share of `K` channels.
-template <int K>
-struct Moments {
-    int count = 0;
-    float mean[K] = {}, squares[K] = {};
-    /// values[channel], of one more pixel.
-    __device__ __forceinline__ void add(const float (&values)[K]) {
-        const float share = 1.0f / float(++count);
-        RG_UNROLL
-        for (int c = 0; c < K; ++c) {
-            const float d = values[c] - mean[c];
-            mean[c] += d * share;
-            squares[c] += d * (values[c] - mean[c]);
-        }
-    }
-    /// The same number of pixels in another lane.
-    __device__ __forceinline__ void merge(int lane_mask) {
-        RG_UNROLL
-        for (int c = 0; c < K; ++c) {
-            const float d = __shfl_xor_sync(kAllLanes, mean[c], lane_mask) - mean[c];
-            squares[c] += __shfl_xor_sync(kAllLanes, squares[c], lane_mask) + d * d * float(count) * 0.5f;
-            mean[c] += d * 0.5f;
-        }
-        count *= 2;
-    }
-};
-
 /// Within each quad of lanes, word j of lane t goes to word t of lane j.
 __device__ __forceinline__ void transpose_quads(uint32_t (&words)[4]) {
     RG_UNROLL
@@ -246,15 +219,17 @@ __device__ __forceinline__ void transpose_quads(uint32_t (&words)[4]) {
     }
 }
 
-template <class T, int N, int W>
+/// kTerms: e.parts are those of a gradient, of whose terms `terms` has the coefficients in shared memory.
+template <class T, int N, int W, bool kTerms>
 __device__ __forceinline__ void consume(const Images& images, const std::byte* stages, const std::byte* filters,
-                                        const Barriers& barriers, const Epilogue<bf16>& e, bf16* out) {
+                                        const Barriers& barriers, const Epilogue<bf16>& e, const NormTerms<bf16>& terms,
+                                        bf16* out) {
     const int group = int(threadIdx.x) / kGroup - 1, warp = int(threadIdx.x) % kGroup / 32;
     const int lane = int(threadIdx.x) % 32, pixel = lane / 4, quarter = lane % 4;
     float bias[N / 4]; // of this lane's channels, 8 (c / 2) + 2 quarter + c % 2
     RG_UNROLL
     for (int c = 0; c < N / 4; ++c) bias[c] = e.bias ? e.bias[c / 2 * 8 + 2 * quarter + c % 2] : 0;
-    Moments<N / 4> moments;
+    std::conditional_t<kTerms, TermSums<N>, Moments<N>> of_lane;
     const uint64_t filters_at = descriptor(filters, N * 16, 128);
     mbarrier_wait(barriers.filters, 0);
 
@@ -263,6 +238,11 @@ __device__ __forceinline__ void consume(const Images& images, const std::byte* s
         const int stage = i % T::kStages;
         for (int patch = (group + i * T::kPatches) % 2; patch < T::kPatches; patch += 2) {
             const int down = patch / (W / 8) * 8, right = patch % (W / 8) * 8;
+            const auto place = [&](int half, int octet) { // of 8 channels that this lane stores
+                const int row = tile % tiles_of_image * T::kRows + down + 2 * warp + half;
+                return ((size_t(tile / tiles_of_image) * images.height + row) * W + right + pixel) * N + 32 * octet +
+                       8 * quarter;
+            };
             float sum[N / 2]; // as gpu/hopper.cuh says: sum[4 j + 2 i + k], row 8 i + pixel, channel 2 j + k of bias's
             RG_UNROLL
             for (int k = 0; k < N / 2; ++k) sum[k] = bias[k / 4 * 2 + k % 2];
@@ -277,6 +257,12 @@ __device__ __forceinline__ void consume(const Images& images, const std::byte* s
                 wgmma(sum, patch_at + unsigned(s + octet * T::kOctetBytes / 16),
                       filters_at + unsigned((s * 3 * T::kOctets + octet) * N));
             wgmma_commit();
+            uint4 x[2][N / 32] = {}; // for the terms: they come while the product is made
+            if constexpr (kTerms)
+                if (e.parts) {
+                    RG_UNROLL
+                    for (int i = 0; i < N / 16; ++i) x[i % 2][i / 2] = load_16(terms.x + place(i % 2, i / 2));
+                }
             wgmma_wait(sum);
             __syncwarp();
             if (patch + 2 >= T::kPatches && lane == 0) mbarrier_arrive(barriers.empty + stage);
@@ -286,38 +272,33 @@ __device__ __forceinline__ void consume(const Images& images, const std::byte* s
                 float values[N / 4];
                 RG_UNROLL
                 for (int c = 0; c < N / 4; ++c) values[c] = sum[c / 2 * 4 + 2 * half + c % 2];
-                if (e.parts) moments.add(values);
-                const int row = tile % tiles_of_image * T::kRows + down + 2 * warp + half;
-                const size_t at = ((size_t(tile / tiles_of_image) * images.height + row) * W + right + pixel) * N;
+                if constexpr (!kTerms)
+                    if (e.parts) of_lane.add(values);
                 RG_UNROLL
-                for (int c = 0; c < N / 4; c += 8) { // each lane has 2 channels of each of 4 octets; then 8 of one
+                for (int octet = 0; octet < N / 32; ++octet) { // a lane has 2 channels of each of 4; then 8 of one
                     uint32_t words[4];
                     RG_UNROLL
                     for (int j = 0; j < 4; ++j) {
-                        const float low = values[c + 2 * j], high = values[c + 2 * j + 1];
+                        const float low = values[8 * octet + 2 * j], high = values[8 * octet + 2 * j + 1];
                         words[j] = e.relu ? pack_bf16(relu_of(low), relu_of(high)) : pack_bf16(low, high);
                     }
                     transpose_quads(words);
                     auto eight = make_uint4(words[0], words[1], words[2], words[3]);
-                    const size_t place = at + 4 * c + 8 * quarter;
-                    if (e.residual) eight = add_8(eight, load_16(e.residual + place));
-                    *reinterpret_cast<uint4*>(out + place) = eight;
+                    const size_t at = place(half, octet);
+                    if (e.residual) eight = add_8(eight, load_16(e.residual + at));
+                    *reinterpret_cast<uint4*>(out + at) = eight;
+                    if constexpr (kTerms)
+                        if (e.parts) of_lane.add(terms, octet, quarter, eight, x[half][octet]);
                 }
             }
         }
     }
 
     if (!e.parts) return;
-    moments.merge(4);
-    moments.merge(8);
-    moments.merge(16);
-    float* const to = e.parts + size_t((int(blockIdx.x) * 2 + group) * 4 + warp) * 2 * N;
-    if (lane >= 4) return;
-    RG_UNROLL
-    for (int c = 0; c < N / 4; ++c) {
-        to[c / 2 * 8 + 2 * quarter + c % 2] = moments.mean[c];
-        to[N + c / 2 * 8 + 2 * quarter + c % 2] = moments.squares[c];
-    }
+    of_lane.merge(4);
+    of_lane.merge(8);
+    of_lane.merge(16);
+    if (lane < 4) of_lane.store(e.parts + size_t((int(blockIdx.x) * 2 + group) * 4 + warp) * 2 * N, quarter);
 }
 
 #endif // RG_HOPPER
@@ -333,6 +314,13 @@ __global__ void __launch_bounds__(kThreads, 1) convolve_tiles(Images images, Rea
     SHARED(uint64_t, full, T::kStages);
     SHARED(uint64_t, empty, T::kStages);
     SHARED(uint64_t, filters, 1);
+    constexpr bool kTerms = std::is_same_v<Read, NormGradient<bf16>>; // of other gradients nothing is wanted
+    SHARED(float, coefficients, kTerms ? 3 * N : 1);
+    const NormTerms<bf16> terms{e.terms.x, coefficients, coefficients + N, coefficients + 2 * N, e.terms.relu};
+    if constexpr (kTerms)
+        if (const int c = int(threadIdx.x); e.parts && c < N)
+            coefficients[c] = e.terms.scale[c], coefficients[N + c] = e.terms.shift[c],
+            coefficients[2 * N + c] = e.terms.mean[c];
     const Barriers barriers{full, empty, filters};
     constexpr int kConsumers = T::kPatches > 1 ? 2 : 1; // groups that a tile concerns: its patches go to them by turns
     if (threadIdx.x == 0) {
@@ -351,7 +339,7 @@ __global__ void __launch_bounds__(kThreads, 1) convolve_tiles(Images images, Rea
         produce<T, C, W>(images, read, memory + T::kFilterBytes, barriers);
     } else {
         keep_registers<kConsumerRegisters>();
-        consume<T, N, W>(images, memory + T::kFilterBytes, memory, barriers, e, out);
+        consume<T, N, W, kTerms>(images, memory + T::kFilterBytes, memory, barriers, e, terms, out);
     }
 #elif defined(__CUDACC__)
     __trap();
@@ -370,18 +358,18 @@ __global__ void pack_filters(Geometry g, bool gradient, const bf16* w, bf16* pac
 
 template <int C, int N, int W, class Read>
 void convolve(const Geometry& g, bool gradient, const Read& read, const bf16* w, Epilogue<bf16> e, bf16* out,
-              const Tensor& stats) {
+              const Wanted& wanted) {
     using T = Tile<C, N, W>;
     const Images images{g.images, g.in_h, g.images * (g.in_h / T::kRows)};
-    const int blocks = std::min(images.tiles, machine().processors), parts = blocks * 8;
+    const int blocks = std::min(images.tiles, machine().processors), count = blocks * 8;
     const Scratch<bf16> packed(9 * C * N);
-    const Scratch<float> moments(stats.defined() ? size_t(parts) * 2 * N : 0);
-    if (stats.defined()) e.parts = moments;
+    const Scratch<float> parts(wanted ? size_t(count) * 2 * N : 0);
+    if (wanted) e.parts = parts;
+    if (wanted.sums) e.terms = wanted.sums->terms<bf16>();
     RG_LAUNCH(pack_filters, blocks_for(9 * C * N, 256), 256, 0, stream(), g, gradient, w, packed);
     RG_LAUNCH((convolve_tiles<C, N, W, Read>), unsigned(blocks), kThreads, T::kSharedBytes, stream(), images, read,
               packed, e, out);
-    if (stats.defined())
-        merge_moments(moments, unsigned(parts), WarpPixels{images.tiles, blocks, T::kPatches}, g, stats);
+    wanted.finish(parts, unsigned(count), WarpPixels{images.tiles, blocks, T::kPatches}, g);
 }
 
 template <int I>
@@ -391,7 +379,7 @@ using Constant = std::integral_constant<int, I>;
 
 template <class Read>
 bool convolve_on_hopper(const Geometry& g, bool gradient, const Read& read, const bf16* w, Epilogue<bf16> e, bf16* out,
-                        const Tensor& stats) {
+                        const Wanted& wanted) {
     const auto covered = [](int channels) { return channels == 32 || channels == 64; };
     if (!machine().hopper || g.images == 0 || g.r != 3 || g.s != 3 || g.stride != 1 || g.pad != 1 || !covered(g.in_c) ||
         !covered(g.out_c) || (g.in_w != 8 && g.in_w != 16 && g.in_w != 32) || g.in_h % rows_of_tile(g.in_w) != 0)
@@ -406,17 +394,17 @@ bool convolve_on_hopper(const Geometry& g, bool gradient, const Read& read, cons
         with_channels(g.out_c, [&](auto n) {
             with_width([&](auto width) {
                 convolve<decltype(c)::value, decltype(n)::value, decltype(width)::value>(g, gradient, read, w, e, out,
-                                                                                         stats);
+                                                                                         wanted);
             });
         });
     });
     return true;
 }
 template bool convolve_on_hopper(const Geometry&, bool, const Plain<bf16>&, const bf16*, Epilogue<bf16>, bf16*,
-                                 const Tensor&);
+                                 const Wanted&);
 template bool convolve_on_hopper(const Geometry&, bool, const Normalised<bf16>&, const bf16*, Epilogue<bf16>, bf16*,
-                                 const Tensor&);
+                                 const Wanted&);
 template bool convolve_on_hopper(const Geometry&, bool, const NormGradient<bf16>&, const bf16*, Epilogue<bf16>, bf16*,
-                                 const Tensor&);
+                                 const Wanted&);
 
 } // namespace rg::RG_GPU

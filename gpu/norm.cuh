@@ -56,7 +56,9 @@ struct NormTerms {
     const float *scale, *shift, *mean;
     bool relu;
     __device__ __forceinline__ void add(float dy, size_t at, int c, TwoSums& sum) const {
-        const float value = load(x + at);
+        add_of(dy, load(x + at), c, sum);
+    }
+    __device__ __forceinline__ void add_of(float dy, float value, int c, TwoSums& sum) const {
         if (relu && value * scale[c] + shift[c] <= 0) return;
         sum.first += dy * (value - mean[c]);
         sum.second += dy;

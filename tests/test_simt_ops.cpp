@@ -119,6 +119,7 @@ TEST_SUITE("simt") {
                 const std::vector<std::string> launched = simt::take_launched();
                 if (!among(launched, "convolve_tiles")) break;
                 CHECK(got.error == "");
+                CHECK_FALSE(summed_apart(c, launched));
                 CAPTURE(int(settings.order));
                 const KernelRun want = first.empty() ? run_kernel(c, in, Backend::reference, 64) : KernelRun{first, ""};
                 for (size_t i = 0; i < want.results.size(); ++i) {

@@ -1,0 +1,81 @@
+// What the lanes of a warp keep, by channel, of the results that they make: for a convolution whose products lie across
+// the lanes, 4 neighbours of which (a quad) have all N channels of a pixel. add() takes what a lane has of one more
+// pixel; after merge() by 4, 8 and 16 each of the first 4 lanes has what it and 7 others have kept, and stores it to
+// [2][N]. N: 32 or 64.
+#pragma once
+
+#include "gpu/norm.cuh"
+
+namespace rg::RG_GPU {
+
+constexpr unsigned kAllLanes = 0xffffffffu;
+
+/// Mean and squared deviations (Welford, 1962), of the channels 8 (c / 2) + 2 quarter + c % 2, with quarter = lane % 4.
+template <int N>
+struct Moments {
+    static constexpr int K = N / 4;
+    int count = 0;
+    float mean[K] = {}, squares[K] = {};
+    /// values[channel], of one more pixel.
+    __device__ __forceinline__ void add(const float (&values)[K]) {
+        const float share = 1.0f / float(++count);
+        RG_UNROLL
+        for (int c = 0; c < K; ++c) {
+            const float d = values[c] - mean[c];
+            mean[c] += d * share;
+            squares[c] += d * (values[c] - mean[c]);
+        }
+    }
+    /// The same number of pixels in another lane.
+    __device__ __forceinline__ void merge(int lane_mask) {
+        RG_UNROLL
+        for (int c = 0; c < K; ++c) {
+            const float d = __shfl_xor_sync(kAllLanes, mean[c], lane_mask) - mean[c];
+            squares[c] += __shfl_xor_sync(kAllLanes, squares[c], lane_mask) + d * d * float(count) * 0.5f;
+            mean[c] += d * 0.5f;
+        }
+        count *= 2;
+    }
+    __device__ __forceinline__ void store(float* to, int quarter) const {
+        RG_UNROLL
+        for (int c = 0; c < K; ++c) {
+            to[c / 2 * 8 + 2 * quarter + c % 2] = mean[c];
+            to[N + c / 2 * 8 + 2 * quarter + c % 2] = squares[c];
+        }
+    }
+};
+
+/// The sums of a gradient's terms, of the channels 32 (c / 8) + 8 quarter + c % 8.
+template <int N>
+struct TermSums {
+    TwoSums sums[N / 4];
+    /// Of the lane's 8 channels of an octet: dy as it is stored. terms: its coefficients are aligned to 16 bytes.
+    __device__ __forceinline__ void add(const NormTerms<bf16>& terms, int octet, int quarter, uint4 dy, uint4 x) {
+        float dy_values[8], x_values[8];
+        unpack_8(dy, dy_values);
+        unpack_8(x, x_values);
+        float scale[8], shift[8], mean[8];
+        load_8(terms.scale + 32 * octet + 8 * quarter, scale);
+        load_8(terms.shift + 32 * octet + 8 * quarter, shift);
+        load_8(terms.mean + 32 * octet + 8 * quarter, mean);
+        const NormTerms<bf16> here{terms.x, scale, shift, mean, terms.relu};
+        RG_UNROLL
+        for (int i = 0; i < 8; ++i) here.add_of(dy_values[i], x_values[i], i, sums[8 * octet + i]);
+    }
+    __device__ __forceinline__ void merge(int lane_mask) {
+        RG_UNROLL
+        for (TwoSums& sum : sums) {
+            sum.first += __shfl_xor_sync(kAllLanes, sum.first, lane_mask);
+            sum.second += __shfl_xor_sync(kAllLanes, sum.second, lane_mask);
+        }
+    }
+    __device__ __forceinline__ void store(float* to, int quarter) const {
+        RG_UNROLL
+        for (int c = 0; c < N / 4; ++c) {
+            to[c / 8 * 32 + 8 * quarter + c % 8] = sums[c].first;
+            to[N + c / 8 * 32 + 8 * quarter + c % 8] = sums[c].second;
+        }
+    }
+};
+
+} // namespace rg::RG_GPU
