@@ -202,19 +202,18 @@ void conv2d_norm_grad(const Call& call) {
     const Attrs& a = call.attrs;
     const Tensor &dz = call.in[0], &y = call.in[1], &x = call.in[6], &w = call.in[10], &dx = call.out[2];
     const Geometry g = geometry(x, y, w, a);
-    const NormGrad grad(call.in[2], call.in[3], call.in[4], call.in[5], double(g.pixels()), a.epsilon);
+    const Norm y_norm(call.in[2], call.in[3], call.in[4], a.epsilon, call.in[5], double(g.pixels()));
+    std::optional<Norm> x_norm;
+    if (call.in[7].defined()) x_norm.emplace(call.in[7], call.in[8], call.in[9], a.epsilon);
     with_stored(x, [&](auto t) {
         using T = decltype(t);
-        const NormGradient<T> dy = grad.read<T>(dz, y, a.relu);
-        if (call.in[7].defined()) {
-            const Norm norm(call.in[7], call.in[8], call.in[9], a.epsilon);
-            gradients<T>(g, dy, norm.read<T>(x, a.input_relu), call.out[0], call.out[1]);
-        } else {
+        const NormGradient<T> dy = y_norm.gradient<T>(dz, y, a.relu);
+        if (x_norm)
+            gradients<T>(g, dy, x_norm->read<T>(x, a.input_relu), call.out[0], call.out[1]);
+        else
             gradients<T>(g, dy, Plain<T>{pointer<T>(x)}, call.out[0], call.out[1]);
-        }
         std::optional<NormSums> sums;
-        if (a.stats)
-            sums.emplace(dx, x, call.in[7], call.in[8], call.in[9], a.input_relu, a.epsilon, call.out[3], call.out[4]);
+        if (a.stats) sums.emplace(*x_norm, dx, x, call.in[7], a.input_relu, a.epsilon, call.out[3], call.out[4]);
         if (dx.defined()) data_gradient<T>(dy, y.shape(), w, a, call.in[11], dx, sums ? &*sums : nullptr);
     });
 }

@@ -131,18 +131,17 @@ struct Way<NormGradient<bf16>> {
         uint4 dz, y;
     };
     const bf16 *dz, *y;
-    float scale[8], shift[8], a[8], b[8], d[8];
+    float scale[8], shift[8], b[8], d[8];
     bool relu;
     __device__ Way(const NormGradient<bf16>& read, int c) : dz(read.dz), y(read.y), relu(read.relu) {
         keep_8(scale, read.scale + c);
         keep_8(shift, read.shift + c);
-        keep_8(a, read.a + c);
         keep_8(b, read.b + c);
         keep_8(d, read.d + c);
     }
     __device__ __forceinline__ Loaded load(size_t at) const { return {load_16(dz + at), load_16(y + at)}; }
     __device__ __forceinline__ uint4 on(const Loaded& loaded) const {
-        const NormGradient<bf16> read{dz, y, scale, shift, a, b, d, relu};
+        const NormGradient<bf16> read{dz, y, scale, shift, b, d, relu};
         float v[8], other[8];
         unpack_8(loaded.dz, v);
         unpack_8(loaded.y, other);

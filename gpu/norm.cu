@@ -10,24 +10,18 @@ namespace {
 
 constexpr int kThreads = 256;
 
+/// scale and shift; with sums also b and d of the gradient.
 __global__ void make_coefficients(const float* stats, const float* gamma, const float* beta, int c, float epsilon,
-                                  float* out) {
+                                  const float* sums, double count, float* out) {
     const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
     if (i >= c) return;
-    const float scale = float(double(gamma[i]) / sqrt(double(stats[c + i]) + double(epsilon)));
-    out[i] = scale;
-    out[c + i] = float(double(beta[i]) - double(stats[i]) * double(scale));
-}
-
-__global__ void make_gradient_coefficients(const float* stats, const float* gamma, const float* sums, int c,
-                                           double count, float epsilon, float* out) {
-    const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
-    if (i >= c) return;
-    const double inverse = 1 / sqrt(double(stats[c + i]) + double(epsilon));
-    const double a = double(gamma[i]) * inverse, b = -a * inverse * double(sums[i]) / count;
-    out[i] = float(a);
-    out[c + i] = float(b);
-    out[2 * c + i] = float(-a * double(sums[c + i]) / count - b * double(stats[i]));
+    const double sigma = sqrt(double(stats[c + i]) + double(epsilon)), scale = double(gamma[i]) / sigma;
+    out[i] = float(scale);
+    out[c + i] = float(double(beta[i]) - double(stats[i]) * double(out[i]));
+    if (!sums) return;
+    const double b = -scale / sigma * double(sums[i]) / count;
+    out[2 * c + i] = float(b);
+    out[3 * c + i] = float(-scale * double(sums[c + i]) / count - b * double(stats[i]));
 }
 
 /// y[i] = read.value(i, channel), for whatever reads activations.
@@ -113,17 +107,11 @@ __global__ void update_running(const float* running, const float* stats, int c, 
 
 } // namespace
 
-Norm::Norm(const Tensor& stats, const Tensor& gamma, const Tensor& beta, float epsilon)
-    : c_(int(gamma.numel())), coefficients_(2 * size_t(c_)) {
+Norm::Norm(const Tensor& stats, const Tensor& gamma, const Tensor& beta, float epsilon, const Tensor& sums,
+           double count)
+    : c_(int(gamma.numel())), coefficients_((sums.defined() ? 4 : 2) * size_t(c_)) {
     RG_LAUNCH(make_coefficients, blocks_for(c_, 64), 64, 0, stream(), pointer<float>(stats), pointer<float>(gamma),
-              pointer<float>(beta), c_, epsilon, coefficients_);
-}
-
-NormGrad::NormGrad(const Tensor& stats, const Tensor& gamma, const Tensor& beta, const Tensor& sums, double count,
-                   float epsilon)
-    : norm_(stats, gamma, beta, epsilon), coefficients_(3 * size_t(norm_.channels())) {
-    RG_LAUNCH(make_gradient_coefficients, blocks_for(norm_.channels(), 64), 64, 0, stream(), pointer<float>(stats),
-              pointer<float>(gamma), pointer<float>(sums), norm_.channels(), count, epsilon, coefficients_);
+              pointer<float>(beta), c_, epsilon, pointer<float>(sums), count, coefficients_);
 }
 
 void NormSums::pass() const {
@@ -154,18 +142,18 @@ void batch_norm(const Call& call) {
 }
 
 void batch_norm_sums(const Call& call) {
-    NormSums(call.in[0], call.in[1], call.in[2], call.in[3], call.in[4], call.attrs.relu, call.attrs.epsilon,
-             call.out[0], call.out[1])
+    const Norm norm(call.in[2], call.in[3], call.in[4], call.attrs.epsilon);
+    NormSums(norm, call.in[0], call.in[1], call.in[2], call.attrs.relu, call.attrs.epsilon, call.out[0], call.out[1])
         .pass();
 }
 
 void batch_norm_grad(const Call& call) {
     const Tensor &dy = call.in[0], &x = call.in[1];
-    const NormGrad grad(call.in[2], call.in[3], call.in[4], call.in[5], double(x.numel() / call.in[3].numel()),
-                        call.attrs.epsilon);
+    const Norm norm(call.in[2], call.in[3], call.in[4], call.attrs.epsilon, call.in[5],
+                    double(x.numel() / call.in[3].numel()));
     with_stored(x, [&](auto t) {
         using T = decltype(t);
-        apply_all<T>(grad.read<T>(dy, x, call.attrs.relu), call.out[0]);
+        apply_all<T>(norm.gradient<T>(dy, x, call.attrs.relu), call.out[0]);
     });
 }
 
@@ -185,10 +173,10 @@ void norm_add_grad(const Call& call) {
     relu_grad({call.attrs, call.in.first(2), call.out.first(1)});
     for (size_t i : {size_t(0), size_t(1)}) {
         const auto x = call.in.subspan(2 + 4 * i, 4);
-        if (x[0].defined())
-            NormSums(call.out[0], x[0], x[1], x[2], x[3], false, call.attrs.epsilon, call.out[1 + 2 * i],
-                     call.out[2 + 2 * i])
-                .pass();
+        if (!x[0].defined()) continue;
+        const Norm norm(x[1], x[2], x[3], call.attrs.epsilon);
+        NormSums(norm, call.out[0], x[0], x[1], false, call.attrs.epsilon, call.out[1 + 2 * i], call.out[2 + 2 * i])
+            .pass();
     }
 }
 

@@ -6,10 +6,13 @@
 
 namespace rg::RG_GPU {
 
-/// scale = gamma / sqrt(variance + epsilon), shift = beta - mean * scale.
+/// scale = gamma / sigma with sigma^2 = variance + epsilon, and shift = beta - mean * scale. With the sums of dz x^ and
+/// dz over `count` values of a channel, also the coefficients of the gradient past it:
+/// dx = gamma / sigma * (dz - sum(dz) / count - x^ * sum(dz x^) / count) = scale dz + b x + d.
 class Norm {
 public:
-    Norm(const Tensor& stats, const Tensor& gamma, const Tensor& beta, float epsilon);
+    Norm(const Tensor& stats, const Tensor& gamma, const Tensor& beta, float epsilon, const Tensor& sums = {},
+         double count = 0);
     const float* scale() const { return coefficients_; }
     const float* shift() const { return coefficients_ + c_; }
     int channels() const { return c_; }
@@ -18,34 +21,15 @@ public:
     Normalised<T> read(const Tensor& x, bool relu) const {
         return {pointer<T>(x), scale(), shift(), relu};
     }
-
-private:
-    int c_;
-    Scratch<float> coefficients_; // [2 c]
-};
-
-/// The coefficients of the gradient past batch norm, from the sums of dz and dz * x^ over `count` values of a channel:
-/// dx = gamma / sigma * (dz - sum(dz) / count - x^ * sum(dz x^) / count) = a dz + b x + d.
-class NormGrad {
-public:
-    NormGrad(const Tensor& stats, const Tensor& gamma, const Tensor& beta, const Tensor& sums, double count,
-             float epsilon);
+    /// What makes the gradient at x from that behind it. Precondition: the sums were given.
     template <class T>
-    NormGradient<T> read(const Tensor& dz, const Tensor& y, bool relu) const {
-        const float* const at = coefficients_ + 0;
-        return {pointer<T>(dz),
-                pointer<T>(y),
-                norm_.scale(),
-                norm_.shift(),
-                at,
-                at + norm_.channels(),
-                at + 2 * norm_.channels(),
-                relu};
+    NormGradient<T> gradient(const Tensor& dz, const Tensor& x, bool relu) const {
+        return {pointer<T>(dz), pointer<T>(x), scale(), shift(), shift() + c_, shift() + 2 * c_, relu};
     }
 
 private:
-    Norm norm_;
-    Scratch<float> coefficients_; // [3 c]
+    int c_;
+    Scratch<float> coefficients_; // [c] each: scale, shift; b, d
 };
 
 /// What a value of a gradient adds to its channel's sums: g (x - mean) and g, where g is dy, or 0 where ReLU had cut
@@ -78,14 +62,14 @@ struct FinishNormSums {
 /// dgamma = sum of g x^ and dbeta = sum of g: the terms are added up by who makes dy, or by pass() from memory.
 class NormSums {
 public:
-    NormSums(const Tensor& dy, const Tensor& x, const Tensor& stats, const Tensor& gamma, const Tensor& beta, bool relu,
-             float epsilon, const Tensor& dgamma, const Tensor& dbeta)
-        : dy_(dy),
+    NormSums(const Norm& norm, const Tensor& dy, const Tensor& x, const Tensor& stats, bool relu, float epsilon,
+             const Tensor& dgamma, const Tensor& dbeta)
+        : norm_(norm),
+          dy_(dy),
           x_(x),
-          norm_(stats, gamma, beta, epsilon),
           mean_(pointer<float>(stats)),
           relu_(relu),
-          finish_{mean_, norm_.channels(), epsilon, pointer<float>(dgamma), pointer<float>(dbeta)} {}
+          finish_{mean_, norm.channels(), epsilon, pointer<float>(dgamma), pointer<float>(dbeta)} {}
     template <class T>
     NormTerms<T> terms() const {
         return {pointer<T>(x_), norm_.scale(), norm_.shift(), mean_, relu_};
@@ -94,8 +78,8 @@ public:
     void pass() const; // of norm.cu
 
 private:
+    const Norm& norm_;
     Tensor dy_, x_;
-    Norm norm_;
     const float* mean_;
     bool relu_;
     FinishNormSums finish_;

@@ -132,8 +132,8 @@ void max_pool2d_grad(const Call& call) { gradient(call.in[0], call.in[1], call.a
 void norm_max_pool2d_grad(const Call& call) {
     const Tensor &x = call.in[2], &dx = call.out[0];
     gradient(call.in[0], call.in[1], call.attrs, 1, dx);
-    NormSums(dx, x, call.in[3], call.in[4], call.in[5], call.attrs.relu, call.attrs.epsilon, call.out[1], call.out[2])
-        .pass();
+    const Norm norm(call.in[3], call.in[4], call.in[5], call.attrs.epsilon);
+    NormSums(norm, dx, x, call.in[3], call.attrs.relu, call.attrs.epsilon, call.out[1], call.out[2]).pass();
 }
 
 void avg_pool2d(const Call& call) {

@@ -73,15 +73,15 @@ struct Normalised {
     }
 };
 
-/// The gradient past batch norm: a * g + b * y + d by channel, where g is dz, or 0 where ReLU had cut off.
+/// The gradient past batch norm: scale * g + b * y + d by channel, where g is dz, or 0 where ReLU had cut off.
 template <class T>
 struct NormGradient {
     const T *dz, *y;
-    const float *scale, *shift, *a, *b, *d;
+    const float *scale, *shift, *b, *d;
     bool relu;
     __device__ __forceinline__ float of(float g, float y_value, int c) const {
         if (relu && y_value * scale[c] + shift[c] <= 0) g = 0;
-        return a[c] * g + b[c] * y_value + d[c];
+        return scale[c] * g + b[c] * y_value + d[c];
     }
     __device__ __forceinline__ float value(size_t at, int c) const { return of(load(dz + at), load(y + at), c); }
     __device__ __forceinline__ void values(size_t at, int c, float (&v)[8]) const {
