@@ -17,9 +17,10 @@ struct TwoSums {
     float first = 0, second = 0;
 };
 
-/// term(row, column, sums) adds an element's terms.
+/// term(row, column, sums) adds an element's terms; it is called once for each, so it may make the element, too. At
+/// least 4 blocks of a multiprocessor: for the 8 that the compiler is after, it would spill registers.
 template <class Term>
-__global__ void __launch_bounds__(kColumns* kRows) sum_slabs(int64_t rows, int columns, Term term, float* sums) {
+__global__ void __launch_bounds__(kColumns* kRows, 4) sum_slabs(int64_t rows, int columns, Term term, float* sums) {
     SHARED(float, partial, 2 * kRows * kColumns);
     const int x = int(threadIdx.x) % kColumns, y = int(threadIdx.x) / kColumns;
     const int column = int(blockIdx.y) * kColumns + x;

@@ -48,23 +48,46 @@ __global__ void __launch_bounds__(kThreads)
 /// dx of one value: the sum over the windows that hold it of `share` times dy, or, with positions, of dy where the
 /// value was the largest.
 template <class T>
-__global__ void __launch_bounds__(kThreads)
-    spread(Windows g, int64_t count, const T* dy, const uint8_t* positions, float share, T* dx) {
+struct Spread {
+    Windows g;
+    const T* dy;
+    const uint8_t* positions;
+    float share;
+    __device__ float operator()(uint32_t pixel, int c) const { // of fewer than 2^32: long divisions cost
+        const uint32_t image = pixel / uint32_t(g.h * g.w);
+        const int in_image = int(pixel % uint32_t(g.h * g.w)), row = in_image / g.w, column = in_image % g.w;
+        float sum = 0;
+        for (int r = 0; r < g.window; ++r)
+            for (int s = 0; s < g.window; ++s) {
+                const int top = row - r, left = column - s;
+                if (top < 0 || left < 0 || top % g.stride || left % g.stride) continue;
+                if (top / g.stride >= g.p || left / g.stride >= g.q) continue;
+                const size_t from = ((size_t(image) * g.p + top / g.stride) * g.q + left / g.stride) * g.c + size_t(c);
+                if (!positions || positions[from] == r * g.window + s) sum += share * load(dy + from);
+            }
+        return sum;
+    }
+};
+
+template <class T>
+__global__ void __launch_bounds__(kThreads) spread(int64_t count, Spread<T> value, T* dx) {
     const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
-    if (i >= count) return;
-    const int c = int(i % g.c), column = int(i / g.c % g.w), row = int(i / g.c / g.w % g.h);
-    const int64_t image = i / g.c / g.w / g.h;
-    float sum = 0;
-    for (int r = 0; r < g.window; ++r)
-        for (int s = 0; s < g.window; ++s) {
-            const int top = row - r, left = column - s;
-            if (top < 0 || left < 0 || top % g.stride || left % g.stride) continue;
-            if (top / g.stride >= g.p || left / g.stride >= g.q) continue;
-            const size_t from = ((size_t(image) * g.p + top / g.stride) * g.q + left / g.stride) * g.c + size_t(c);
-            if (!positions || positions[from] == r * g.window + s) sum += share * load(dy + from);
-        }
-    store(dx + i, sum);
+    if (i < count) store(dx + i, value(uint32_t(i / value.g.c), int(i % value.g.c)));
 }
+
+/// The same while the sums of what is stored are taken.
+template <class T>
+struct SpreadTerms {
+    Spread<T> value;
+    NormTerms<T> terms;
+    T* dx;
+    __device__ void operator()(int64_t pixel, int c, TwoSums& sum) const {
+        const size_t at = size_t(pixel) * value.g.c + c;
+        const float v = value(uint32_t(pixel), c);
+        store(dx + at, v);
+        terms.add(as_stored(v, T{}), at, c, sum);
+    }
+};
 
 template <class T>
 __global__ void __launch_bounds__(kThreads) pool_mean(Windows g, int64_t count, float share, const T* x, T* y) {
@@ -86,13 +109,18 @@ void largest(const Windows& g, int64_t count, const Read& read, T* y, uint8_t* p
                   positions);
 }
 
-void gradient(const Tensor& dy, const Tensor& positions, const Attrs& a, float share, const Tensor& dx) {
+/// sums: those of dx that are wanted, or null.
+void gradient(const Tensor& dy, const Tensor& positions, const Attrs& a, float share, const Tensor& dx,
+              const NormSums* sums = nullptr) {
     const Windows g(dx.shape(), dy.shape(), a.window, a.stride);
     with_stored(dy, [&](auto t) {
         using T = decltype(t);
-        if (dx.numel() > 0)
-            RG_LAUNCH(spread<T>, blocks_for(dx.numel(), kThreads), kThreads, 0, stream(), g, dx.numel(), pointer<T>(dy),
-                      pointer<uint8_t>(positions), share, pointer<T>(dx));
+        const Spread<T> value{g, pointer<T>(dy), pointer<uint8_t>(positions), share};
+        if (sums)
+            sum_columns(dx.numel() / g.c, g.c, SpreadTerms<T>{value, sums->terms<T>(), pointer<T>(dx)}, sums->finish());
+        else if (dx.numel() > 0)
+            RG_LAUNCH(spread<T>, blocks_for(dx.numel(), kThreads), kThreads, 0, stream(), dx.numel(), value,
+                      pointer<T>(dx));
     });
 }
 
@@ -131,9 +159,9 @@ void max_pool2d_grad(const Call& call) { gradient(call.in[0], call.in[1], call.a
 
 void norm_max_pool2d_grad(const Call& call) {
     const Tensor &x = call.in[2], &dx = call.out[0];
-    gradient(call.in[0], call.in[1], call.attrs, 1, dx);
     const Norm norm(call.in[3], call.in[4], call.in[5], call.attrs.epsilon);
-    NormSums(norm, dx, x, call.in[3], call.attrs.relu, call.attrs.epsilon, call.out[1], call.out[2]).pass();
+    const NormSums sums(norm, dx, x, call.in[3], call.attrs.relu, call.attrs.epsilon, call.out[1], call.out[2]);
+    gradient(call.in[0], call.in[1], call.attrs, 1, dx, &sums);
 }
 
 void avg_pool2d(const Call& call) {

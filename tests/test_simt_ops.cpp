@@ -48,9 +48,10 @@ bool among(const std::vector<std::string>& launched, const char* kernel) {
     return std::any_of(launched.begin(), launched.end(), [&](const auto& name) { return contains(name, kernel); });
 }
 
-/// Whether sums that a convolution's gradient is to take while it is made had a pass of their own.
+/// Whether sums that are to be taken while a gradient is made had a pass of their own.
 bool summed_apart(const OpCase& c, const std::vector<std::string>& launched) {
-    return c.op == Op::conv2d_norm_grad && among(launched, "sum_slabs");
+    return (c.op == Op::conv2d_norm_grad && among(launched, "sum_slabs")) ||
+           (c.op == Op::norm_max_pool2d_grad && among(launched, "spread"));
 }
 
 } // namespace
