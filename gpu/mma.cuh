@@ -14,8 +14,9 @@
 // and r[i] of lane l gets its elements (g, 2t) and (g, 2t+1); _trans: (2t, g) and (2t+1, g). So A is an ldmatrix_x4
 // from row-major memory, and B an ldmatrix_x2_trans of row-major memory or an ldmatrix_x2 of its transpose.
 //
-// Sums are in f32. On a GPU their order within one instruction is not specified; the host model adds in double and
-// rounds once.
+// Sums are in f32. On a GPU their order within one instruction is not specified, and what no longer fits is cut off
+// instead of rounded, so that long sums drift towards zero (Fasi et al., "Numerical behavior of NVIDIA tensor cores",
+// 2021). The host model adds in double and cuts once.
 #pragma once
 
 #include "gpu/cuda.cuh"

@@ -42,17 +42,20 @@ __device__ __forceinline__ void split(float value, uint32_t& high, uint32_t& low
     low = rest == rest ? to_tf32(rest) : 0; // infinity less infinity
 }
 
-/// d += a b to about 1e-6: three products of the operands' upper and lower 11 bits (Ootomo and Yokota, 2022).
-/// Fragments as mma_tf32_16x8x8 takes them.
+/// d += a b to about 1e-6: three products of the operands' upper and lower 11 bits, and d outside of the tensor cores,
+/// which cut off where others round (Ootomo and Yokota, 2022). Fragments as mma_tf32_16x8x8 takes them.
 __device__ __forceinline__ void mma_f32_16x8x8(float (&d)[4], const float (&a)[4], const float (&b)[2]) {
     uint32_t a_high[4], a_low[4], b_high[2], b_low[2];
     RG_UNROLL
     for (int i = 0; i < 4; ++i) split(a[i], a_high[i], a_low[i]);
     RG_UNROLL
     for (int i = 0; i < 2; ++i) split(b[i], b_high[i], b_low[i]);
-    mma_tf32_16x8x8(d, a_low, b_high);
-    mma_tf32_16x8x8(d, a_high, b_low);
-    mma_tf32_16x8x8(d, a_high, b_high);
+    float sum[4] = {};
+    mma_tf32_16x8x8(sum, a_low, b_high);
+    mma_tf32_16x8x8(sum, a_high, b_low);
+    mma_tf32_16x8x8(sum, a_high, b_high);
+    RG_UNROLL
+    for (int i = 0; i < 4; ++i) d[i] += sum[i];
 }
 
 } // namespace rg::RG_GPU

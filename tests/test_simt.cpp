@@ -1,6 +1,7 @@
 // The executor that runs CUDA kernels on the host: correct kernels, in every order of threads.
 #include "gpu/bf16.cuh"
 #include "gpu/mma.cuh"
+#include "gpu/products.cuh"
 #include "gpu/reduce.cuh"
 
 #include <cmath>
@@ -83,6 +84,17 @@ __global__ void mma_tf32_kernel(const float* a, const float* b, float* d) {
     float sums[4] = {1, 1, 1, 1};
     mma_tf32_16x8x8(sums, a_regs, b_regs);
     for (int i = 0; i < 4; ++i) d[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = sums[i];
+}
+
+/// d: of each lane one sum, of 8 values[i] / 3 for each i.
+__global__ void mma_f32_kernel(const float* values, int count, float* d) {
+    const float b[2] = {1.0f / 3, 1.0f / 3};
+    float sums[4] = {};
+    for (int i = 0; i < count; ++i) {
+        const float a[4] = {values[i], values[i], values[i], values[i]};
+        mma_f32_16x8x8(sums, a, b);
+    }
+    d[threadIdx.x] = sums[0];
 }
 
 /// Four 8 x 8 matrices of the numbers 0 to 255; each lane's registers go out.
@@ -191,6 +203,23 @@ TEST_SUITE("simt") {
                 for (size_t k = 0; k < 8; ++k) sum += a[row * 8 + k] * b[k * 8 + column];
                 CHECK(d[row * 8 + column] == sum);
             }
+    }
+
+    TEST_CASE("simt: long sums of f32 on tensor cores, which cut off") {
+        CHECK(simt::cut(1 + 0x1.8p-24) == 1);
+        CHECK(simt::cut(-1 - 0x1.8p-24) == -1);
+        CHECK(simt::cut(-0x1p-150) == 0);
+        CHECK(std::isinf(simt::cut(INFINITY)));
+        CHECK(std::isnan(simt::cut(NAN)));
+        std::vector<float> values(500), d(32);
+        double sum = 0;
+        for (size_t i = 0; i < values.size(); ++i) {
+            values[i] = 1 + float(i * 37 % 251) / 251;
+            sum += 8 * double(values[i]) * double(1.0f / 3);
+        }
+        simt::run_in_every_order(
+            [&] { RG_LAUNCH(mma_f32_kernel, 1, 32, 0, nullptr, values.data(), int(values.size()), d.data()); }, d);
+        for (const float got : d) CHECK(std::abs(double(got) - sum) < 1e-6 * sum); // drifting, it would be 2e-5
     }
 
     TEST_CASE("simt: rounding to tf32 and packing of bf16") {

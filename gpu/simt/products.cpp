@@ -3,6 +3,7 @@
 #include "gpu/simt/hopper.h"
 #include "gpu/simt/sanitizers.h"
 #include "gpu/simt/scheduler.h"
+#include "gpu/simt/tensor_core.h"
 
 #include <algorithm>
 #include <bit>
@@ -75,7 +76,7 @@ void multiply(const Product& p, int warp, Sums& sums) {
         for (int c = 0; c < columns; ++c) {
             const int lane = row % 8 * 4 + c % 8 / 2, i = c / 8 * 4 + row / 8 * 2 + c % 2;
             float& d = sums.values[size_t(lane * p.values + i)];
-            d = float(double(d) + sum[c]);
+            d = cut(double(d) + sum[c]);
         }
     }
 }

@@ -5,11 +5,20 @@
 
 #include "gpu/simt/executor.h"
 
+#include <bit>
+#include <cmath>
 #include <cstring>
 
 namespace rg::simt {
 
 #define RG_SIMT_HERE Site site = Site::here(__builtin_FILE(), __builtin_LINE())
+
+/// A sum as tensor cores leave it: towards zero.
+inline float cut(double sum) {
+    const float nearest = float(sum);
+    const bool beyond = std::abs(double(nearest)) > std::abs(sum);
+    return std::bit_cast<float>(std::bit_cast<uint32_t>(nearest) - beyond);
+}
 
 void mma_bf16_16x8x16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], RG_SIMT_HERE);
 void mma_tf32_16x8x8(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], RG_SIMT_HERE);
