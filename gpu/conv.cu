@@ -146,14 +146,13 @@ __device__ __forceinline__ void multiply(const float* a, const float* b, float (
 // ---- the kernel ----------------------------------------------------------------------------------------------------
 
 /// Blocks that a multiprocessor is to hold; 0: as the compiler likes. For one more it would spill registers.
-template <class T, bool kGradient, bool kWhole>
-constexpr int kBlocks = !kGradient                 ? 0
-                        : std::is_same_v<T, float> ? 3
-                        : kWhole                   ? 0
-                                                   : 4;
+template <class T, bool kGradient>
+constexpr int kBlocks = !kGradient                ? 0
+                        : std::is_same_v<T, bf16> ? 4
+                                                  : 3;
 
 template <class T, bool kGradient, bool kWhole, class Read>
-__global__ void __launch_bounds__(kThreads, kBlocks<T, kGradient, kWhole>)
+__global__ void __launch_bounds__(kThreads, kBlocks<T, kGradient>)
     convolve(Geometry all, Read read, const T* __restrict__ w, Epilogue<T> e, T* __restrict__ out) {
     constexpr int kLine = kPitch<T>;
     SHARED(T, pixels, kPixels * kLine);

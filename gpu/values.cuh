@@ -46,6 +46,7 @@ __device__ __forceinline__ float as_stored(float value, bf16) { return to_float(
 __device__ __forceinline__ float relu_of(float x) { return x <= 0 ? 0 : x; }
 
 // ---- what a kernel reads: value(at, channel), and 8 of them whose first is at `at` --------------------------------
+// Of 8 values the first channel is a multiple of 8, and coefficients are loaded as they are, 4 at a time.
 
 /// An activation as it is.
 template <class T>
@@ -67,9 +68,11 @@ struct Normalised {
     }
     __device__ __forceinline__ float value(size_t at, int c) const { return of(load(x + at), c); }
     __device__ __forceinline__ void values(size_t at, int c, float (&v)[8]) const {
-        load_8(x + at, v);
+        float scales[8], shifts[8];
+        load_8(x + at, v), load_8(scale + c, scales), load_8(shift + c, shifts);
+        const Normalised here{x, scales, shifts, relu};
         RG_UNROLL
-        for (int i = 0; i < 8; ++i) v[i] = of(v[i], c + i);
+        for (int i = 0; i < 8; ++i) v[i] = here.of(v[i], i);
     }
 };
 
@@ -85,11 +88,12 @@ struct NormGradient {
     }
     __device__ __forceinline__ float value(size_t at, int c) const { return of(load(dz + at), load(y + at), c); }
     __device__ __forceinline__ void values(size_t at, int c, float (&v)[8]) const {
-        float other[8];
-        load_8(dz + at, v);
-        load_8(y + at, other);
+        float ys[8], scales[8], shifts[8], bs[8], ds[8];
+        load_8(dz + at, v), load_8(y + at, ys), load_8(scale + c, scales), load_8(shift + c, shifts);
+        load_8(b + c, bs), load_8(d + c, ds);
+        const NormGradient here{dz, y, scales, shifts, bs, ds, relu};
         RG_UNROLL
-        for (int i = 0; i < 8; ++i) v[i] = of(v[i], other[i], c + i);
+        for (int i = 0; i < 8; ++i) v[i] = here.of(v[i], ys[i], i);
     }
 };
 
