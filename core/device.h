@@ -50,7 +50,8 @@ public:
     /// ends. What the trips need is had once, here.
     virtual std::unique_ptr<RoundTrip> round_trip(void* here, void* there, std::vector<size_t> ends) = 0;
 
-    /// Takes tensors in the device's memory and returns before the work is done.
+    /// Takes tensors in the device's memory, filters beside bf16 also in bf16 (fuse.cpp), and returns before the work
+    /// is done.
     virtual Kernel kernel(Op op) const = 0;
     /// Waits for all work; errors of kernels come out here, at the latest.
     virtual void synchronize() = 0;

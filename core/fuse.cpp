@@ -8,7 +8,13 @@
 // before needs (conv2d_norm_grad). The normalised activations exist in no memory. Where a network is only evaluated,
 // normalisation with fixed statistics goes into the filters and the bias, and max pooling to where the convolution's
 // image is still in cache (conv2d_norm).
+//
+// On a device, convolutions of bf16 also take filters that are rounded already: one step at the plan's beginning rounds
+// all of them, or every convolution and data gradient would do so for itself. It is a part of each replay, so whoever
+// writes the parameters in between (an update, a checkpoint, a rollback) need not know of the rounded ones.
 #include "core/fuse.h"
+
+#include "core/context.h"
 
 #include <algorithm>
 #include <map>
@@ -53,6 +59,7 @@ public:
         for (size_t s = 0; s < steps_.size(); ++s)
             if (!dead_[s]) std::swap(steps_[kept++], steps_[s]);
         steps_.resize(kept);
+        if (context().device) round_filters();
     }
 
 private:
@@ -272,6 +279,41 @@ private:
             return;
         }
         replace(*made, std::move(m), {sums});
+    }
+
+    /// What a convolution or its data gradient multiplies by; null: another op.
+    static Tensor* filters(Step& s) {
+        switch (s.op) {
+        case Op::conv2d:
+        case Op::conv2d_dgrad: return &s.in[1];
+        case Op::norm_conv2d: return &s.in[4];
+        case Op::conv2d_norm_grad: return &s.in[10];
+        default: return nullptr;
+        }
+    }
+
+    /// Filters of bf16 convolutions: parameters, in one step for the flat buffer that they lie in, unless an earlier
+    /// step writes it. The rounded ones are to be aligned to 16 bytes.
+    void round_filters() {
+        std::map<Id, Tensor> rounded; // by block
+        std::set<Id> written;
+        std::vector<Step> roundings;
+        for (Step& s : steps_) {
+            Tensor* const w = filters(s);
+            if (w && s.in[0].dtype() == DType::bf16 && w->has_memory() && w->key().offset % 32 == 0 &&
+                !written.contains(id(*w))) {
+                const auto [copy, fresh] = rounded.try_emplace(id(*w));
+                if (fresh) {
+                    const DryRun without_memory; // the plan gives it a place
+                    copy->second = Tensor::empty(w->whole().shape(), DType::bf16);
+                    roundings.push_back({Op::cast, {.dtype = DType::bf16}, {w->whole()}, {copy->second}});
+                }
+                *w = copy->second.slice(w->key().offset / size_of(w->dtype()), w->shape());
+            }
+            for (const Tensor& t : s.out)
+                if (t.defined()) written.insert(id(t));
+        }
+        steps_.insert(steps_.begin(), roundings.begin(), roundings.end());
     }
 
     std::vector<Step>& steps_;
