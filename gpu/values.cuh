@@ -15,12 +15,12 @@ __device__ __forceinline__ float load(const bf16* at) { return to_float(*at); }
 __device__ __forceinline__ void store(float* at, float value) { *at = value; }
 __device__ __forceinline__ void store(bf16* at, float value) { *at = to_bf16(value); }
 
-/// v = the 8 values at `at`, which is aligned to their size (16 bytes of bf16, 32 of float).
-__device__ __forceinline__ void load_8(const float* at, float (&v)[8]) {
-    const float4 low = *reinterpret_cast<const float4*>(at), high = *reinterpret_cast<const float4*>(at + 4);
-    v[0] = low.x, v[1] = low.y, v[2] = low.z, v[3] = low.w;
-    v[4] = high.x, v[5] = high.y, v[6] = high.z, v[7] = high.w;
+/// v = the 4 or 8 values at `at`, which is aligned to 16 bytes.
+__device__ __forceinline__ void load_4(const float* at, float* v) {
+    const float4 four = *reinterpret_cast<const float4*>(at);
+    v[0] = four.x, v[1] = four.y, v[2] = four.z, v[3] = four.w;
 }
+__device__ __forceinline__ void load_8(const float* at, float (&v)[8]) { load_4(at, v), load_4(at + 4, v + 4); }
 __device__ __forceinline__ void unpack_8(uint4 bits, float (&v)[8]) {
     const uint32_t pairs[4] = {bits.x, bits.y, bits.z, bits.w};
     RG_UNROLL
@@ -88,12 +88,17 @@ struct NormGradient {
     }
     __device__ __forceinline__ float value(size_t at, int c) const { return of(load(dz + at), load(y + at), c); }
     __device__ __forceinline__ void values(size_t at, int c, float (&v)[8]) const {
-        float ys[8], scales[8], shifts[8], bs[8], ds[8];
-        load_8(dz + at, v), load_8(y + at, ys), load_8(scale + c, scales), load_8(shift + c, shifts);
-        load_8(b + c, bs), load_8(d + c, ds);
-        const NormGradient here{dz, y, scales, shifts, bs, ds, relu};
+        float ys[8];
+        load_8(dz + at, v), load_8(y + at, ys);
         RG_UNROLL
-        for (int i = 0; i < 8; ++i) v[i] = here.of(v[i], ys[i], i);
+        for (int half = 0; half < 8; half += 4) { // all coefficients at once would be too many registers
+            float scales[4], shifts[4], bs[4], ds[4];
+            load_4(scale + c + half, scales), load_4(shift + c + half, shifts);
+            load_4(b + c + half, bs), load_4(d + c + half, ds);
+            const NormGradient here{dz, y, scales, shifts, bs, ds, relu};
+            RG_UNROLL
+            for (int i = 0; i < 4; ++i) v[half + i] = here.of(v[half + i], ys[half + i], i);
+        }
     }
 };
 
