@@ -27,8 +27,9 @@ public:
     /// Ops that are started later find the values. `from` may be changed on return.
     virtual void upload(void* to, const void* from, size_t bytes) = 0;
     virtual void copy(void* to, const void* from, size_t bytes) = 0;
-    /// The values, after the ops that were started before, are there on return.
-    virtual void download(void* to, const void* from, size_t bytes) = 0;
+    /// The values, after the ops that were started before, are there on return; if more are to be downloaded, on that
+    /// of the last.
+    virtual void download(void* to, const void* from, size_t bytes, bool more = false) = 0;
 
     /// Pieces of the device's memory that come to this machine's, are changed there and go back, each while others are
     /// on their way, and while ops run:

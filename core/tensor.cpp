@@ -8,6 +8,7 @@
 #include "core/context.h"
 #include "core/device.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -274,6 +275,18 @@ Tensor Tensor::to_host() const {
     const Tensor host = on_host(shape_, dtype_);
     host.copy_from(*this);
     return host;
+}
+
+void to_host(std::span<Tensor> tensors) {
+    const auto comes = [](const Tensor& t) { return t.device() && t.numel() > 0; };
+    for (; !tensors.empty(); tensors = tensors.subspan(1)) {
+        const Tensor there = tensors[0];
+        if (!there.device()) continue;
+        tensors[0] = Tensor::on_host(there.shape(), there.dtype());
+        if (!comes(there)) continue;
+        const bool more = std::any_of(tensors.begin() + 1, tensors.end(), comes);
+        there.device()->download(tensors[0].bytes_data(), there.bytes_data(), size_t(there.bytes()), more);
+    }
 }
 
 void Tensor::copy_from(const Tensor& source) const {

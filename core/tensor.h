@@ -179,4 +179,7 @@ public:
     static bool active();
 };
 
+/// Each becomes its to_host(), with one wait for all of them.
+void to_host(std::span<Tensor> tensors);
+
 } // namespace rg

@@ -19,6 +19,7 @@
 #include "models/training_run.h"
 #include "par/session.h"
 
+#include <array>
 #include <iostream>
 
 using namespace rg;
@@ -228,7 +229,9 @@ int train(TrainingRun& run, Settings& s, Options& options, par::Group& group, Tr
             ++parameters.batches_tracked;
             phases.lap(PhaseClock::compute);
             gradient_sum.finish(); // first: what is read next, a device has to be done for
-            const Tensor scores = result[0].to_host(), loss = result[1].to_host();
+            std::array here{result[0], result[1], found};
+            to_host(here);
+            const Tensor &scores = here[0], &loss = here[1];
             phases.lap(on_device ? PhaseClock::compute : PhaseClock::sum);
 
             // Over all ranks: loss and accuracy, whether anyone was asked to stop, or has no more data; and the running
@@ -244,7 +247,7 @@ int train(TrainingRun& run, Settings& s, Options& options, par::Group& group, Tr
             stop = sums[2] > 0, all_have_data = sums[3] == 0;
 
             if (group.size() > 1) loss_of_all.fill(sums[0]), update(loss_of_all);
-            if (run.judge(at, sums[0], found) == Verdict::rolled_back) break;
+            if (run.judge(at, sums[0], group.size() > 1 ? found : here[2]) == Verdict::rolled_back) break;
             phases.lap(PhaseClock::update);
 
             run.step(at, {batch.global_size, sums[0], sums[1], lr});

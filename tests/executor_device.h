@@ -22,7 +22,13 @@ public:
     }
     void release(void* memory) noexcept override { std::free(memory); }
     void upload(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
-    void download(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
+    void download(void* to, const void* from, size_t bytes, bool more) override { // as late as it may
+        late_.push_back([=] { std::memcpy(to, from, bytes); });
+        if (more) return;
+        for (const auto& copy : late_) copy();
+        late_.clear();
+        ++waits;
+    }
     void copy(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
     std::unique_ptr<RoundTrip> round_trip(void* here, void* there, std::vector<size_t> ends) override {
         return std::make_unique<Trip>(*this, static_cast<std::byte*>(here), static_cast<std::byte*>(there),
@@ -43,10 +49,12 @@ public:
     }
     enum class Captures { work, none, fail } captures = Captures::work;
     int launches = 0;     // of graphs
+    int waits = 0;        // for downloads
     mutable long ops = 0; // that were started
     std::function<void(size_t piece)> leaves = [](size_t) {};
 
 private:
+    std::vector<std::function<void()>> late_;
     /// Leaves as early and comes as late as it may, and goes back at once: a piece is NaN wherever it may not be used.
     struct Trip final : RoundTrip {
         enum class Piece : uint8_t { there, on_its_way, here };

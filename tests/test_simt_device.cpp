@@ -17,6 +17,7 @@
 #include "tests/op_check.h"
 #include "tests/temp_dir.h"
 
+#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <doctest/doctest.h>
@@ -189,6 +190,14 @@ TEST_SUITE("simt") {
         CHECK_THROWS_WITH_AS(copy.copy_from(Tensor::on_host({4})), doctest::Contains("copy_from: expected f32 [3]"),
                              Error);
         CHECK(&host.to_host().data<float>()[0] == host.data<float>());
+
+        device.waits = 0;
+        std::array three{a, host, copy};
+        to_host(three);
+        CHECK(device.waits == 1);
+        CHECK(three[0].data<float>()[1] == 2);
+        CHECK(three[1].data<float>() == host.data<float>());
+        CHECK(three[2].data<float>()[1] == 5);
     }
 
     TEST_CASE("device: a profile has what the device says of time, and parts of what it does at most") {
