@@ -55,6 +55,8 @@ public:
             if (!dead_[s] && steps_[s].op == Op::batch_norm && !steps_[s].attrs.frozen) normalise_on_load(s);
         for (size_t s = 0; s < steps_.size(); ++s)
             if (!dead_[s] && steps_[s].op == Op::batch_norm_sums) sum_where_made(s);
+        for (size_t s = 0; s < steps_.size(); ++s)
+            if (!dead_[s] && steps_[s].op == Op::cross_entropy_grad) differentiate_where_made(s);
         size_t kept = 0;
         for (size_t s = 0; s < steps_.size(); ++s)
             if (!dead_[s]) std::swap(steps_[kept++], steps_[s]);
@@ -236,7 +238,7 @@ private:
         const std::vector<Reader> readers = inner_readers(n.out[0]);
         const auto can = [&](const Reader& r) {
             const Step& s = steps_[r.step];
-            return ((s.op == Op::conv2d || s.op == Op::max_pool2d) && r.argument == 0) ||
+            return ((s.op == Op::conv2d || s.op == Op::max_pool2d || s.op == Op::avg_pool2d) && r.argument == 0) ||
                    (s.op == Op::conv2d_norm_grad && r.argument == 6 && s.attrs.epsilon == n.attrs.epsilon);
         };
         if (readers.empty() || !std::all_of(readers.begin(), readers.end(), can)) return;
@@ -251,7 +253,8 @@ private:
             if (s.op == Op::conv2d)
                 s.op = Op::norm_conv2d, s.in = {n.in[0], n.in[1], n.in[2], n.in[3], s.in[1], s.in[2]};
             else
-                s.op = Op::norm_max_pool2d, s.in = {n.in[0], n.in[1], n.in[2], n.in[3]};
+                s.op = s.op == Op::max_pool2d ? Op::norm_max_pool2d : Op::norm_avg_pool2d,
+                s.in = {n.in[0], n.in[1], n.in[2], n.in[3]};
         }
         dead_[norm] = true;
         index();
@@ -267,11 +270,11 @@ private:
             same(m.in[6], s.in[1]) && m.in[7].key() == s.in[2].key() && m.attrs.input_relu == s.attrs.relu) {
             m.attrs.stats = true;
             m.out[3] = s.out[0], m.out[4] = s.out[1];
-        } else if (m.op == Op::max_pool2d_grad && s.attrs.epsilon >= 0) {
+        } else if (m.op == Op::max_pool2d_grad || m.op == Op::avg_pool2d_grad) {
             Attrs attrs = s.attrs;
             attrs.window = m.attrs.window, attrs.stride = m.attrs.stride;
             attrs.height = m.attrs.height, attrs.width = m.attrs.width;
-            m = {Op::norm_max_pool2d_grad,
+            m = {Op::norm_pool2d_grad,
                  attrs,
                  {m.in[0], m.in[1], s.in[1], s.in[2], s.in[3], s.in[4]},
                  {m.out[0], s.out[0], s.out[1]}};
@@ -279,6 +282,17 @@ private:
             return;
         }
         replace(*made, std::move(m), {sums});
+    }
+
+    /// cross_entropy and its gradient, where that of the loss is a constant: the probabilities are never made.
+    void differentiate_where_made(size_t grad) {
+        const Step g = steps_[grad];
+        const auto loss = maker(g.in[0]);
+        if (!loss || steps_[*loss].op != Op::cross_entropy || inner_readers(g.in[0]).size() != 1) return;
+        const Step c = steps_[*loss];
+        if (!g.in[2].has_memory() || g.in[2].shape() != Shape{}) return;
+        replace(*loss, {Op::cross_entropy_with_grad, c.attrs, {c.in[0], c.in[1], g.in[2]}, {c.out[0], g.out[0]}},
+                {grad});
     }
 
     /// What a convolution or its data gradient multiplies by; null: another op.

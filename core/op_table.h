@@ -16,8 +16,8 @@ namespace rg {
     X(rank_sums) X(batch_norm_grad) X(running_update) X(relu) X(relu_grad) X(add) X(cast) X(max_pool2d)                \
     X(max_pool2d_grad) X(avg_pool2d) X(avg_pool2d_grad) X(softmax) X(softmax_grad) X(cross_entropy)                    \
     X(cross_entropy_grad) X(mse_loss) X(mse_loss_grad) X(dropout) X(sgdm_update) X(adam_update) X(first_non_finite)    \
-    X(augment) X(norm_conv2d) X(conv2d_norm) X(conv2d_norm_grad) X(norm_max_pool2d) X(norm_max_pool2d_grad)            \
-    X(norm_add) X(norm_add_grad)
+    X(augment) X(norm_conv2d) X(conv2d_norm) X(conv2d_norm_grad) X(norm_max_pool2d) X(norm_avg_pool2d)                 \
+    X(norm_pool2d_grad) X(norm_add) X(norm_add_grad) X(cross_entropy_with_grad)
 
 enum class Op : uint8_t {
 #define RG_OP_ENUM(name) name,

@@ -299,6 +299,13 @@ OutputSpecs infer_cross_entropy_grad(In in, const Attrs& a) { // probabilities, 
     return like(in[0]);
 }
 
+OutputSpecs infer_cross_entropy_with_grad(In in, const Attrs& a) { // logits, labels, gradient of the loss
+    const OutputSpecs out = infer_cross_entropy(in.first(2), a);
+    expect_shape("cross_entropy_with_grad", "the gradient of the loss", in[2], {});
+    expect_float("cross_entropy_with_grad", "the gradient of the loss", in[2], in[0].dtype());
+    return out; // loss, gradient of the logits
+}
+
 OutputSpecs infer_mse_loss(In in, const Attrs&) {
     expect_float("mse_loss", "prediction", in[0], in[0].dtype());
     expect_shape("mse_loss", "target", in[1], in[0].shape());
@@ -356,12 +363,17 @@ OutputSpecs infer_norm_max_pool2d(In in, const Attrs& a) {
     return infer_max_pool2d(in.first(1), a);
 }
 
-OutputSpecs infer_norm_max_pool2d_grad(In in, const Attrs& a) { // dy, positions; x, stats, gamma, beta
-    expect_batch_norm("norm_max_pool2d_grad", in, 2);
-    const OutputSpec y = infer_max_pool2d(in.subspan(2, 1), a)[0];
-    expect_shape("norm_max_pool2d_grad", "dy", in[0], y.shape);
-    expect_shape("norm_max_pool2d_grad", "positions", in[1], y.shape);
-    expect_activation("norm_max_pool2d_grad", "dy", in[0], in[2].dtype());
+OutputSpecs infer_norm_avg_pool2d(In in, const Attrs& a) {
+    expect_batch_norm("norm_avg_pool2d", in, 0);
+    return infer_avg_pool2d(in.first(1), a);
+}
+
+OutputSpecs infer_norm_pool2d_grad(In in, const Attrs& a) { // dy [, positions: of max]; x, stats, gamma, beta
+    expect_batch_norm("norm_pool2d_grad", in, 2);
+    const Shape y = pooled("norm_pool2d_grad", in[2], a);
+    expect_shape("norm_pool2d_grad", "dy", in[0], y);
+    if (in[1].defined()) expect_shape("norm_pool2d_grad", "positions", in[1], y);
+    expect_activation("norm_pool2d_grad", "dy", in[0], in[2].dtype());
     const int64_t c = in[2].extent(3);
     return {{{in[2].shape(), in[2].dtype()}, {{c}, precise(in[2])}, {{c}, precise(in[2])}}};
 }
@@ -536,9 +548,11 @@ const OpRow& row(Op op) {
         RG_ROW(conv2d_norm, 6, 1, infer_conv2d_norm, nullptr, 0, flops_conv2d_norm),
         RG_ROW(conv2d_norm_grad, 12, 5, infer_conv2d_norm_grad, nullptr, 0, flops_conv2d_norm_grad),
         RG_ROW(norm_max_pool2d, 4, 2, infer_norm_max_pool2d),
-        RG_ROW(norm_max_pool2d_grad, 6, 3, infer_norm_max_pool2d_grad),
+        RG_ROW(norm_avg_pool2d, 4, 1, infer_norm_avg_pool2d),
+        RG_ROW(norm_pool2d_grad, 6, 3, infer_norm_pool2d_grad),
         RG_ROW(norm_add, 8, 1, infer_norm_add),
         RG_ROW(norm_add_grad, 10, 5, infer_norm_add_grad),
+        RG_ROW(cross_entropy_with_grad, 3, 2, infer_cross_entropy_with_grad, nullptr, 0, nullptr, check_labels),
     };
     static_assert(std::size(kRows) == size_t(Op::count), "one row per op, in the order of RG_OPS");
     return kRows[size_t(op)];

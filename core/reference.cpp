@@ -485,8 +485,15 @@ void norm_max_pool2d(const Call& call) {
     max_pool2d({call.attrs, Tensors{normalised(call.in, call.attrs.epsilon, call.attrs.relu)}, call.out});
 }
 
-void norm_max_pool2d_grad(const Call& call) {
-    max_pool2d_grad({call.attrs, call.in.first(2), call.out.first(1)});
+void norm_avg_pool2d(const Call& call) {
+    avg_pool2d({call.attrs, Tensors{normalised(call.in, call.attrs.epsilon, call.attrs.relu)}, call.out});
+}
+
+void norm_pool2d_grad(const Call& call) {
+    if (call.in[1].defined())
+        max_pool2d_grad({call.attrs, call.in.first(2), call.out.first(1)});
+    else
+        avg_pool2d_grad({call.attrs, call.in.first(1), call.out.first(1)});
     batch_norm_sums(
         {call.attrs, Tensors{call.out[0], call.in[2], call.in[3], call.in[4], call.in[5]}, call.out.subspan(1)});
 }
@@ -510,6 +517,11 @@ void norm_add_grad(const Call& call) {
         if (x[0].defined())
             batch_norm_sums({norm, Tensors{call.out[0], x[0], x[1], x[2], x[3]}, call.out.subspan(1 + 2 * b, 2)});
     }
+}
+
+void cross_entropy_with_grad(const Call& call) {
+    cross_entropy({call.attrs, call.in.first(2), call.out});
+    cross_entropy_grad({call.attrs, Tensors{call.out[1], call.in[1], call.in[2]}, call.out.subspan(1)});
 }
 
 } // namespace rg::ref

@@ -1,15 +1,18 @@
-// Softmax, cross-entropy and squared error, with their gradients. A warp takes a row; the loss is summed by one block,
-// in a fixed order.
+// Softmax, cross-entropy and squared error, with their gradients. A thread takes a row of few classes, so that one
+// block does a batch and sums up its loss; a warp takes a row of many, and the loss is summed by one block afterwards.
+// The order is fixed.
 #include "gpu/kernels.h"
 #include "gpu/reduce.cuh"
 #include "gpu/scratch.cuh"
 #include "gpu/values.cuh"
 
+#include <algorithm>
+
 namespace rg::RG_GPU {
 
 namespace {
 
-constexpr int kThreads = 256, kRows = kThreads / 32;
+constexpr int kThreads = 256, kRows = kThreads / 32, kLossThreads = 1024;
 
 /// The row of this warp, and its lane.
 struct Row {
@@ -22,28 +25,44 @@ __device__ __forceinline__ float target(int class_, int label, float smoothing, 
     return (class_ == label ? 1 - smoothing : 0) + smoothing / float(k);
 }
 
-/// p = softmax of each row; losses (with labels) [rows]: of each sample. A label that is no class makes its loss NaN.
-__global__ void __launch_bounds__(kThreads)
-    softmax_rows(int64_t rows, int k, const float* x, float* p, const int* labels, float smoothing, float* losses) {
-    const Row at;
-    if (at.row >= rows) return;
-    const float* const from = x + at.row * k;
+struct CrossEntropy {
+    const int* labels = nullptr; // null: only softmax is wanted
+    float smoothing = 0;
+    const float* dloss = nullptr; // with it, the gradient takes the place of the probabilities
+    float* losses = nullptr;      // [rows]: of each sample
+    float* loss = nullptr;        // their mean instead, by the only block
+};
+
+/// p = softmax of each row, which so many neighbouring lanes take. A label that is no class makes its loss NaN.
+__global__ void __launch_bounds__(kLossThreads)
+    softmax_rows(int64_t rows, int k, int lanes, const float* x, float* p, CrossEntropy c) {
+    const int64_t row = (int64_t(blockIdx.x) * kLossThreads + threadIdx.x) / lanes;
+    const int lane = int(threadIdx.x) % lanes, end = row < rows ? k : 0; // beyond the last row there are no classes
+    const float* const from = x + row * k;
     float top = -INFINITY;
-    bool has_nan = false; // fmaxf passes over it
-    for (int j = at.lane; j < k; j += 32) top = max(top, from[j]), has_nan |= from[j] != from[j];
-    top = warp_max(top);
-    if (__any_sync(0xffffffffu, has_nan)) top = NAN;
+    int has_nan = 0; // fmaxf passes over it
+    for (int j = lane; j < end; j += lanes) top = max(top, from[j]), has_nan |= from[j] != from[j];
+    top = warp_max(top, lanes);
+    if (warp_max(has_nan, lanes)) top = NAN;
     float sum = 0;
-    for (int j = at.lane; j < k; j += 32) sum += expf(from[j] - top);
-    sum = warp_sum(sum);
-    for (int j = at.lane; j < k; j += 32) p[at.row * k + j] = expf(from[j] - top) / sum;
-    if (!labels) return;
-    const int label = labels[at.row];
-    const float log_sum = logf(sum);
-    float loss = 0;
-    for (int j = at.lane; j < k; j += 32) loss -= target(j, label, smoothing, k) * (from[j] - top - log_sum);
-    loss = warp_sum(loss);
-    if (at.lane == 0) losses[at.row] = label >= 0 && label < k ? loss : NAN;
+    for (int j = lane; j < end; j += lanes) sum += expf(from[j] - top);
+    sum = warp_sum(sum, lanes);
+    const int label = c.labels && end > 0 ? c.labels[row] : 0;
+    const float log_sum = logf(sum), scale = c.dloss ? *c.dloss / float(rows) : 0;
+    float loss = label >= 0 && label < k ? 0 : NAN;
+    for (int j = lane; j < end; j += lanes) {
+        const float share = expf(from[j] - top) / sum, wanted = target(j, label, c.smoothing, k);
+        loss -= wanted * (from[j] - top - log_sum);
+        p[row * k + j] = c.dloss ? scale * (share - wanted) : share;
+    }
+    if (!c.labels) return;
+    loss = warp_sum(loss, lanes);
+    if (c.loss) {
+        const double all = block_sum(lane == 0 && row < rows ? double(loss) : 0.0);
+        if (threadIdx.x == 0) *c.loss = rows > 0 ? float(all / double(rows)) : 0;
+    } else if (lane == 0 && row < rows) {
+        c.losses[row] = loss;
+    }
 }
 
 /// out = the mean of f over `count` values, by one block.
@@ -89,15 +108,21 @@ __global__ void __launch_bounds__(kThreads)
     if (i < count) dx[i] = 2 * *dloss / float(count) * (a[i] - b[i]);
 }
 
-void softmax_all(const Tensor& x, const Tensor& p, const int* labels, float smoothing, float* losses) {
-    if (x.extent(0) > 0)
-        RG_LAUNCH(softmax_rows, blocks_for(x.extent(0), kRows), kThreads, 0, stream(), x.extent(0), int(x.extent(1)),
-                  pointer<float>(x), pointer<float>(p), labels, smoothing, losses);
+void softmax_all(const Tensor& x, const Tensor& p, CrossEntropy c = {}) {
+    const int64_t rows = x.extent(0), k = x.extent(1);
+    const int lanes = k <= 32 ? 1 : 32;
+    const unsigned blocks = std::max(1u, blocks_for(rows * lanes, kLossThreads));
+    const Scratch<float> losses(c.labels && blocks > 1 ? size_t(rows) : 0);
+    float* const loss = c.loss;
+    if (blocks > 1) c.losses = losses, c.loss = nullptr;
+    RG_LAUNCH(softmax_rows, blocks, kLossThreads, 0, stream(), rows, int(k), lanes, pointer<float>(x),
+              pointer<float>(p), c);
+    if (loss && blocks > 1) RG_LAUNCH(mean_of<Value>, 1, kThreads, 0, stream(), rows, Value{losses}, loss);
 }
 
 } // namespace
 
-void softmax(const Call& call) { softmax_all(call.in[0], call.out[0], nullptr, 0, nullptr); }
+void softmax(const Call& call) { softmax_all(call.in[0], call.out[0]); }
 
 void softmax_grad(const Call& call) {
     const Tensor& y = call.in[1];
@@ -107,10 +132,17 @@ void softmax_grad(const Call& call) {
 }
 
 void cross_entropy(const Call& call) {
-    const Tensor& x = call.in[0];
-    const Scratch<float> losses(size_t(x.extent(0)));
-    softmax_all(x, call.out[1], pointer<int>(call.in[1]), call.attrs.rate, losses);
-    RG_LAUNCH(mean_of<Value>, 1, kThreads, 0, stream(), x.extent(0), Value{losses}, pointer<float>(call.out[0]));
+    softmax_all(
+        call.in[0], call.out[1],
+        {.labels = pointer<int>(call.in[1]), .smoothing = call.attrs.rate, .loss = pointer<float>(call.out[0])});
+}
+
+void cross_entropy_with_grad(const Call& call) {
+    softmax_all(call.in[0], call.out[1],
+                {.labels = pointer<int>(call.in[1]),
+                 .smoothing = call.attrs.rate,
+                 .dloss = pointer<float>(call.in[2]),
+                 .loss = pointer<float>(call.out[0])});
 }
 
 void cross_entropy_grad(const Call& call) {

@@ -1,4 +1,4 @@
-// Max and average pooling and their gradients; max pooling also with batch norm on the way in.
+// Max and average pooling and their gradients, also with batch norm on the way in.
 //
 // A thread makes one value. In the gradients it makes one value of dx and looks up the windows that hold it, so that
 // windows which overlap need no atomic sum.
@@ -89,8 +89,8 @@ struct SpreadTerms {
     }
 };
 
-template <class T>
-__global__ void __launch_bounds__(kThreads) pool_mean(Windows g, int64_t count, float share, const T* x, T* y) {
+template <class T, class Read>
+__global__ void __launch_bounds__(kThreads) pool_mean(Windows g, int64_t count, float share, Read read, T* y) {
     const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
     if (i >= count) return;
     const int c = int(i % g.c), column = int(i / g.c % g.q), row = int(i / g.c / g.q % g.p);
@@ -98,7 +98,8 @@ __global__ void __launch_bounds__(kThreads) pool_mean(Windows g, int64_t count, 
     float sum = 0;
     for (int r = 0; r < g.window; ++r)
         for (int s = 0; s < g.window; ++s)
-            sum += load(x + ((size_t(image) * g.h + row * g.stride + r) * g.w + column * g.stride + s) * g.c + c);
+            sum += read.value(
+                ((size_t(image) * g.h + row * g.stride + r) * g.w + column * g.stride + s) * g.c + size_t(c), c);
     store(y + i, share * sum);
 }
 
@@ -125,6 +126,13 @@ void gradient(const Tensor& dy, const Tensor& positions, const Attrs& a, float s
 }
 
 float share_of(const Attrs& a) { return 1 / float(a.window * a.window); }
+
+template <class T, class Read>
+void mean(const Tensor& x, const Attrs& a, const Read& read, const Tensor& y) {
+    if (y.numel() > 0)
+        RG_LAUNCH((pool_mean<T, Read>), blocks_for(y.numel(), kThreads), kThreads, 0, stream(),
+                  Windows(x.shape(), y.shape(), a.window, a.stride), y.numel(), share_of(a), read, pointer<T>(y));
+}
 
 } // namespace
 
@@ -157,21 +165,27 @@ void norm_max_pool2d(const Call& call) {
 
 void max_pool2d_grad(const Call& call) { gradient(call.in[0], call.in[1], call.attrs, 1, call.out[0]); }
 
-void norm_max_pool2d_grad(const Call& call) {
+void norm_avg_pool2d(const Call& call) {
+    const Tensor& x = call.in[0];
+    const Norm norm(call.in[1], call.in[2], call.in[3], call.attrs.epsilon);
+    with_stored(x, [&](auto t) {
+        using T = decltype(t);
+        mean<T>(x, call.attrs, norm.read<T>(x, call.attrs.relu), call.out[0]);
+    });
+}
+
+void norm_pool2d_grad(const Call& call) {
     const Tensor &x = call.in[2], &dx = call.out[0];
     const Norm norm(call.in[3], call.in[4], call.in[5], call.attrs.epsilon);
     const NormSums sums(norm, dx, x, call.in[3], call.attrs.relu, call.attrs.epsilon, call.out[1], call.out[2]);
-    gradient(call.in[0], call.in[1], call.attrs, 1, dx, &sums);
+    gradient(call.in[0], call.in[1], call.attrs, call.in[1].defined() ? 1 : share_of(call.attrs), dx, &sums);
 }
 
 void avg_pool2d(const Call& call) {
-    const Tensor &x = call.in[0], &y = call.out[0];
+    const Tensor& x = call.in[0];
     with_stored(x, [&](auto t) {
         using T = decltype(t);
-        if (y.numel() > 0)
-            RG_LAUNCH(pool_mean<T>, blocks_for(y.numel(), kThreads), kThreads, 0, stream(),
-                      Windows(x.shape(), y.shape(), call.attrs.window, call.attrs.stride), y.numel(),
-                      share_of(call.attrs), pointer<T>(x), pointer<T>(y));
+        mean<T>(x, call.attrs, Plain<T>{pointer<T>(x)}, call.out[0]);
     });
 }
 

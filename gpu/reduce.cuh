@@ -9,17 +9,17 @@
 
 namespace rg::RG_GPU {
 
-/// Sum over the 32 lanes, in every lane.
+/// Sum over the 32 lanes, in every lane; or over every group of so many of them, a power of two.
 template <class T>
-__device__ __forceinline__ T warp_sum(T value) {
-    for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(0xffffffffu, value, step);
+__device__ __forceinline__ T warp_sum(T value, int lanes = 32) {
+    for (int step = lanes / 2; step > 0; step /= 2) value += __shfl_xor_sync(0xffffffffu, value, step);
     return value;
 }
 
-/// Largest over the 32 lanes, in every lane. NaN is passed over, as fmaxf does.
+/// The largest, likewise. NaN is passed over, as fmaxf does.
 template <class T>
-__device__ __forceinline__ T warp_max(T value) {
-    for (int step = 16; step > 0; step /= 2) value = max(value, __shfl_xor_sync(0xffffffffu, value, step));
+__device__ __forceinline__ T warp_max(T value, int lanes = 32) {
+    for (int step = lanes / 2; step > 0; step /= 2) value = max(value, __shfl_xor_sync(0xffffffffu, value, step));
     return value;
 }
 

@@ -267,12 +267,16 @@ inline void add_pools(std::vector<OpCase>& cases) {
 }
 
 inline void add_losses(std::vector<OpCase>& cases) {
-    for (const Shape& x : std::initializer_list<Shape>{{1, 1}, {1, 2}, {3, 10}, {7, 5}, {64, 10}, {2, 100}, {0, 10}}) {
+    for (const Shape& x : std::initializer_list<Shape>{
+             {1, 1}, {1, 2}, {3, 10}, {7, 5}, {64, 10}, {2, 100}, {35, 33}, {1030, 3}, {0, 10}}) {
         const Input labels{{x[0]}, Draw::labels};
         for (Draw values : {Draw::normal, Draw::offset}) {
             cases.push_back({Op::softmax, {{x, values}}, {}, kRounded});
             for (float smoothing : {0.0f, 0.1f})
-                cases.push_back({Op::cross_entropy, {{x, values}, labels}, {.rate = smoothing}, kRounded});
+                for (const Op op : {Op::cross_entropy, Op::cross_entropy_with_grad}) {
+                    cases.push_back({op, {{x, values}, labels}, {.rate = smoothing}, kRounded});
+                    if (op != Op::cross_entropy) cases.back().in.push_back({{}, Draw::away});
+                }
         }
         cases.push_back({Op::softmax_grad, {{x}, {x, Draw::probabilities}}, {}, kRounded});
         for (float smoothing : {0.0f, 0.1f})
@@ -349,7 +353,9 @@ inline void add_joined(std::vector<OpCase>& cases) {
         }
         for (const std::vector<Input>& second : {norm, none})
             cases.push_back({Op::norm_add_grad, joined(joined({{x}, {x}}, norm), second), {.epsilon = 1e-3f}, kSummed});
-        cases.push_back({Op::norm_max_pool2d_grad, joined({{y}, {y, Draw::positions}}, norm), a, kConvolved});
+        cases.push_back({Op::norm_avg_pool2d, norm, a, kSummed});
+        for (const Draw positions : {Draw::positions, Draw::absent})
+            cases.push_back({Op::norm_pool2d_grad, joined({{y}, {y, positions}}, norm), a, kConvolved});
     }
 }
 
@@ -367,7 +373,8 @@ inline uint32_t activations(Op op) {
     case Op::avg_pool2d_grad:
     case Op::norm_conv2d:
     case Op::conv2d_norm:
-    case Op::norm_max_pool2d: return 1;
+    case Op::norm_max_pool2d:
+    case Op::norm_avg_pool2d: return 1;
     case Op::conv2d_wgrad:
     case Op::batch_norm_sums:
     case Op::batch_norm_grad:
@@ -375,7 +382,7 @@ inline uint32_t activations(Op op) {
     case Op::add: return 3;
     case Op::norm_add: return 1 | 1 << 4;
     case Op::norm_add_grad: return 1 | 2 | 1 << 2 | 1 << 6;
-    case Op::norm_max_pool2d_grad: return 5;
+    case Op::norm_pool2d_grad: return 5;
     case Op::conv2d_dgrad: return 1 | 1 << 2;
     case Op::conv2d_norm_grad: return 1 | 2 | 1 << 6 | 1 << 11;
     default: return 0;

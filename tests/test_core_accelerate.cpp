@@ -211,9 +211,11 @@ TEST_SUITE("core") {
         CHECK(ops.count(Op::conv2d_norm_grad) == 6);
         CHECK(ops.count(Op::norm_conv2d) == 3); // each second convolution of a block
         CHECK(ops.count(Op::norm_max_pool2d) == 2);
-        CHECK(ops.count(Op::batch_norm) == 1); // before the average pooling
-        CHECK(ops.count(Op::batch_norm_grad) == 0);
-        CHECK(ops.count(Op::batch_norm_sums) == 1);
+        CHECK(ops.count(Op::norm_avg_pool2d) == 1);
+        CHECK(ops.count(Op::norm_pool2d_grad) == 3);
+        CHECK(ops.count(Op::cross_entropy_with_grad) == 1);
+        for (const Op op : {Op::batch_norm, Op::batch_norm_grad, Op::batch_norm_sums, Op::cross_entropy_grad})
+            CHECK(ops.count(op) == 0);
         const Plan& plan = trainee.step.plan({x, labels}, true);
         CHECK(plan.bytes() < plan.bytes_unshared());
         CHECK(contains(plan.table(), "conv2d_norm_grad"));

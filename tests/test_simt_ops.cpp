@@ -51,7 +51,7 @@ bool among(const std::vector<std::string>& launched, const char* kernel) {
 /// Whether sums that are to be taken while a gradient is made had a pass of their own.
 bool summed_apart(const OpCase& c, const std::vector<std::string>& launched) {
     return (c.op == Op::conv2d_norm_grad && among(launched, "sum_slabs")) ||
-           (c.op == Op::norm_max_pool2d_grad && among(launched, "spread"));
+           (c.op == Op::norm_pool2d_grad && among(launched, "spread"));
 }
 
 } // namespace

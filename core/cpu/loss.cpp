@@ -63,6 +63,12 @@ void cross_entropy_grad(const Call& call) {
     }
 }
 
+void cross_entropy_with_grad(const Call& call) {
+    cross_entropy({call.attrs, call.in.first(2), call.out});
+    const Tensor in[] = {call.out[1], call.in[1], call.in[2]}; // the probabilities become the gradient
+    cross_entropy_grad({call.attrs, in, call.out.subspan(1)});
+}
+
 void mse_loss(const Call& call) {
     const int64_t n = call.in[0].numel();
     const float *a = call.in[0].data<float>(), *b = call.in[1].data<float>();

@@ -1,4 +1,4 @@
-// Max and average pooling, image by image; max pooling also with batch norm on the way. Channels are contiguous, so
+// Max and average pooling, image by image, also with batch norm on the way. Channels are contiguous, so
 // each window is a few whole vectors.
 #include "core/cpu/norm.h"
 #include "core/kernels.h"
@@ -36,6 +36,16 @@ void unpool(const Windows& win, int64_t n, const T* dy, const uint8_t* at, T* dx
     std::fill_n(dx + n * win.image(), win.image(), T{});
     win.each(n, [&](int64_t to, int64_t from) {
         kernels<T>().max_window_grad(dy + from, at + from, win.w * win.c, win.window, win.c, dx + to);
+    });
+}
+
+/// Image n of the gradient of averages.
+template <class T>
+void spread(const Windows& win, int64_t n, const T* dy, T* dx) {
+    const float share = 1 / float(win.window * win.window);
+    std::fill_n(dx + n * win.image(), win.image(), T{});
+    win.each(n, [&](int64_t to, int64_t from) {
+        kernels<T>().sum_window_grad(dy + from, win.w * win.c, win.window, win.c, share, dx + to);
     });
 }
 
@@ -77,14 +87,32 @@ void norm_max_pool2d(const Call& call) {
     });
 }
 
-void norm_max_pool2d_grad(const Call& call) {
+void norm_avg_pool2d(const Call& call) {
+    const Windows win(call.in[0].shape(), call.out[0].shape(), call.attrs);
+    const Norm norm(call.in[1], call.in[2], call.in[3], call.attrs.epsilon, call.attrs.relu);
+    const float share = 1 / float(win.window * win.window);
+    pool(win, call.in[0], [&](int64_t n, auto t) {
+        using T = decltype(t);
+        const Scratch<T> image(win.image());
+        norm.apply(stored<T>(call.in[0]) + n * win.image(), image.data(), win.image());
+        win.each(n, [&](int64_t from, int64_t to) {
+            kernels<T>().sum_window(image + (from - n * win.image()), win.w * win.c, win.window, win.c, share,
+                                    stored<T>(call.out[0]) + to);
+        });
+    });
+}
+
+void norm_pool2d_grad(const Call& call) {
     const Tensor &dy = call.in[0], &x = call.in[2], &dx = call.out[0];
     const Windows win(x.shape(), dy.shape(), call.attrs);
     const Norm norm(call.in[3], call.in[4], call.in[5], call.attrs.epsilon, call.attrs.relu);
     NormSums sums(norm, win.images);
     pool(win, x, [&](int64_t n, auto t) {
         using T = decltype(t);
-        unpool(win, n, stored<T>(dy), call.in[1].data<uint8_t>(), stored<T>(dx));
+        if (call.in[1].defined())
+            unpool(win, n, stored<T>(dy), call.in[1].data<uint8_t>(), stored<T>(dx));
+        else
+            spread(win, n, stored<T>(dy), stored<T>(dx));
         sums.add(n, stored<T>(dx) + n * win.image(), stored<T>(x) + n * win.image(), win.image());
     });
     sums.finish(call.out[1], call.out[2]);
@@ -104,15 +132,9 @@ void avg_pool2d(const Call& call) {
 
 void avg_pool2d_grad(const Call& call) {
     const Windows win(call.out[0].shape(), call.in[0].shape(), call.attrs);
-    const float share = 1 / float(win.window * win.window);
     pool(win, call.in[0], [&](int64_t n, auto t) {
         using T = decltype(t);
-        T* dx = stored<T>(call.out[0]);
-        std::fill_n(dx + n * win.image(), win.image(), T{});
-        win.each(n, [&](int64_t to, int64_t from) {
-            kernels<T>().sum_window_grad(stored<T>(call.in[0]) + from, win.w * win.c, win.window, win.c, share,
-                                         dx + to);
-        });
+        spread(win, n, stored<T>(call.in[0]), stored<T>(call.out[0]));
     });
 }
 
