@@ -3,7 +3,8 @@
 // A block adds up a slab of rows for 32 columns, each thread every 8th row; the 8 threads of a column meet in shared
 // memory. A second kernel adds what the slabs have left, in double, and hands each column's two sums to `finish`. Of a
 // large batch there are thousands of slabs and 32 columns: so a block has 64 threads for each of 8 columns, which fill
-// the 32 bytes that memory gives at a time, and their sums meet in a tree.
+// the 32 bytes that memory gives at a time, and their sums meet in a tree; and of more than 256 slabs each 256 have
+// blocks of their own, or 4 multiprocessors would read megabytes.
 #pragma once
 
 #include "gpu/scratch.cuh"
@@ -39,15 +40,18 @@ __global__ void __launch_bounds__(kColumns* kRows, 4) sum_slabs(int64_t rows, in
 
 constexpr int kAddColumns = 8, kAddRows = 64; // of 1024 threads each has 64 registers: a division in double spills
 
-/// term(slab, column, first, second) adds to a column's sums what a slab has of them.
+/// term(slab, column, first, second) adds to a column's sums what a slab has of them. Of all slabs, or of the 256 with
+/// the number of this block.
+constexpr int kAddSlabs = 256;
 template <class Term, class Finish>
 __global__ void __launch_bounds__(kAddColumns* kAddRows) add_slabs(int slabs, int columns, Term term, Finish finish) {
     SHARED(double, partial, 2 * kAddRows * kAddColumns);
     const int x = int(threadIdx.x) % kAddColumns, y = int(threadIdx.x) / kAddColumns;
     const int column = int(blockIdx.x) * kAddColumns + x;
+    const int begin = int(blockIdx.y) * kAddSlabs, end = begin + kAddSlabs < slabs ? begin + kAddSlabs : slabs;
     double first = 0, second = 0;
     if (column < columns)
-        for (int slab = y; slab < slabs; slab += kAddRows) term(slab, column, first, second);
+        for (int slab = begin + y; slab < end; slab += kAddRows) term(slab, column, first, second);
     double *const firsts = partial + threadIdx.x, *const seconds = firsts + kAddRows * kAddColumns;
     *firsts = first, *seconds = second;
     for (int step = kAddRows / 2; step > 0; step /= 2) {
@@ -70,8 +74,9 @@ inline __device__ void store_moments(float* stats, int columns, int column, int6
 }
 
 /// sums [slabs][2][columns], as sum_slabs leaves them.
+template <class T>
 struct SlabSums {
-    const float* sums;
+    const T* sums;
     int columns;
     __device__ void operator()(int slab, int column, double& first, double& second) const {
         first += double(sums[size_t(slab) * 2 * columns + column]);
@@ -79,10 +84,28 @@ struct SlabSums {
     }
 };
 
+/// sums [number of blocks][2][columns], of add_slabs for another one.
+struct StoreSums {
+    double* sums;
+    int columns;
+    __device__ void operator()(int column, double first, double second) const {
+        double* const to = sums + size_t(blockIdx.y) * 2 * columns + column;
+        to[0] = first, to[columns] = second;
+    }
+};
+
 template <class Term, class Finish>
 void add_up(unsigned slabs, int64_t columns, const Term& term, const Finish& finish) {
-    RG_LAUNCH((add_slabs<Term, Finish>), blocks_for(columns, kAddColumns), kAddColumns * kAddRows, 0, stream(),
-              int(slabs), int(columns), term, finish);
+    const dim3 grid(blocks_for(columns, kAddColumns), slabs > 0 ? blocks_for(slabs, kAddSlabs) : 1);
+    if (grid.y == 1) {
+        RG_LAUNCH((add_slabs<Term, Finish>), grid, kAddColumns * kAddRows, 0, stream(), int(slabs), int(columns), term,
+                  finish);
+        return;
+    }
+    const Scratch<double> sums(size_t(grid.y) * 2 * size_t(columns));
+    RG_LAUNCH((add_slabs<Term, StoreSums>), grid, kAddColumns * kAddRows, 0, stream(), int(slabs), int(columns), term,
+              StoreSums{sums, int(columns)});
+    add_up(grid.y, columns, SlabSums<double>{sums, int(columns)}, finish);
 }
 
 template <class Term, class Finish>
@@ -92,7 +115,7 @@ void sum_columns(int64_t rows, int64_t columns, const Term& term, const Finish& 
     if (slabs > 0)
         RG_LAUNCH(sum_slabs<Term>, dim3(slabs, blocks_for(columns, kColumns)), kColumns * kRows, 0, stream(), rows,
                   int(columns), term, sums);
-    add_up(slabs, columns, SlabSums{sums, int(columns)}, finish);
+    add_up(slabs, columns, SlabSums<float>{sums, int(columns)}, finish);
 }
 
 } // namespace rg::RG_GPU

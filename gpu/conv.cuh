@@ -58,7 +58,7 @@ struct Wanted {
         if (stats.defined())
             add_up(count, g.out_c, PartMoments<Pixels>{parts, pixels, g.out_c},
                    FinishStats{parts, g.pixels(), g.out_c, pointer<float>(stats)});
-        if (sums) add_up(count, g.out_c, SlabSums{parts, g.out_c}, sums->finish());
+        if (sums) add_up(count, g.out_c, SlabSums<float>{parts, g.out_c}, sums->finish());
     }
 };
 

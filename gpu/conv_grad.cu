@@ -148,11 +148,18 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
 }
 
+/// 8 threads for each of 32 values: of few values there are many parts.
 __global__ void add_parts(int splits, int k, int taps, const float* parts, float* dw, float* db) {
-    const int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x, count = int64_t(k) * (taps + 1);
-    if (i >= count) return;
+    SHARED(double, sums, 8 * 32);
+    const int value = int(threadIdx.x) % 32, first = int(threadIdx.x) / 32;
+    const int64_t i = int64_t(blockIdx.x) * 32 + value, count = int64_t(k) * (taps + 1);
     double sum = 0;
-    for (int split = 0; split < splits; ++split) sum += double(parts[split * count + i]);
+    if (i < count)
+        for (int split = first; split < splits; split += 8) sum += double(parts[split * count + i]);
+    sums[threadIdx.x] = sum;
+    __syncthreads();
+    if (first > 0 || i >= count) return;
+    for (int other = 1; other < 8; ++other) sum += sums[other * 32 + value];
     const int64_t filter = i / (taps + 1), tap = i % (taps + 1);
     (tap < taps ? dw[filter * taps + tap] : db[filter]) = float(sum);
 }
@@ -176,8 +183,8 @@ void gradients(const Geometry& g, const ReadDy& dy, const ReadX& x, const Tensor
             RG_LAUNCH((filter_gradient<T, false, ReadDy, ReadX>), grid, kThreads, 0, stream(), g, dy, x, per_split,
                       parts);
     }
-    RG_LAUNCH(add_parts, blocks_for(count, 256), 256, 0, stream(), int(splits), g.k, g.taps(), parts,
-              pointer<float>(dw), pointer<float>(db));
+    RG_LAUNCH(add_parts, blocks_for(count, 32), 256, 0, stream(), int(splits), g.k, g.taps(), parts, pointer<float>(dw),
+              pointer<float>(db));
 }
 
 Geometry geometry(const Tensor& x, const Tensor& dy, const Tensor& dw, const Attrs& a) {
