@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Breaks the CUDA kernels on purpose, one fault at a time, and sees whether the tests on the executor notice.
 
-usage: tools/plant_faults.py BUILD_FOLDER [NAME...]
+usage: tools/plant_faults.py BUILD_FOLDER [NAME...]    or --check: only whether each fault can still be planted
 
 A fault is an edit of one file, made in a copy: the kernel file that it concerns is compiled once more, from the copy,
 and linked in front of the library's own to the unit tests of an existing build. Prints a line per fault with the first
@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 FAULTS = [
     ("no barrier before the tiles are overwritten", "conv.cu", "conv", "__syncthreads(); // the tiles have been read", ""),
     ("no barrier before the tiles are read", "conv.cu", "conv",
-     "        __syncthreads();\n        if (tap + kTaps < g.taps())", "        if (tap + kTaps < g.taps())"),
+     "        __syncthreads();\n        if (tap + kTaps < taps)", "        if (tap + kTaps < taps)"),
     ("no barrier before the results are read", "conv.cu", "conv",
      "    __syncthreads();\n    const int channel", "    const int channel"),
     ("no barrier before a gradient's sums", "conv.cu", "conv", "__syncthreads(); // the results have been read", ""),
@@ -28,7 +28,7 @@ FAULTS = [
     ("wrong lanes for a transposed matrix", "conv_grad.cu", "conv_grad", "lane % 8 + lane / 16 * 8", "lane % 16"),
     ("a part of the sum left out", "conv_grad.cu", "conv_grad", "split < splits", "split + 1 < splits"),
     ("no ones for the bias", "conv_grad.cu", "conv_grad", "value = float(tap.r >= g.r)", "value = float(tap.r > g.r)"),
-    ("the lower half of a product left out", "products.cuh", "conv_grad", "mma_tf32_16x8x8(d, a_low, b_high);", ""),
+    ("the lower half of a product left out", "products.cuh", "conv_grad", "mma_tf32_16x8x8(sum, a_low, b_high);", ""),
     ("no barrier in the sums of columns", "columns.cuh", "norm",
      "    __syncthreads();\n    if (y > 1", "    if (y > 1"),
     ("no barrier in the tree of sums", "columns.cuh", "norm", "__syncthreads();\n        if (y >= step)", "if (y >= step)"),
@@ -50,10 +50,16 @@ FAULTS = [
     ("filters not turned round", "conv_hopper.cu", "conv_hopper", "gradient ? 8 - (3 * r + s)", "gradient ? 3 * r + s"),
     ("channels in the wrong lanes", "conv_hopper.cu", "conv_hopper", "                    transpose_quads(words);\n", ""),
     ("a residual left out", "conv_hopper.cu", "conv_hopper", "if (e.residual) eight", "if (false) eight"),
-    ("statistics merged wrongly", "conv_hopper.cu", "conv_hopper", "d * d * float(count) * 0.5f", "d * d * float(count)"),
+    ("statistics merged wrongly", "lane_sums.cuh", "conv_hopper", "d * d * float(count) * 0.5f", "d * d * float(count)"),
     ("pixels counted wrongly", "conv_hopper.cu", "conv_hopper", "(all - group + 1) / 2", "all / 2"),
-    ("a sum over half of a warp", "reduce.cuh", "loss", "step = 16; step > 0; step /= 2) value +=",
-     "step = 8; step > 0; step /= 2) value +="),
+    ("a gradient's sums of half of the lanes", "lane_sums.cuh", "conv_hopper",
+     "sum.first += __shfl_xor_sync(kAllLanes, sum.first, lane_mask)", "sum.first += sum.first"),
+    ("a sum over half of a warp", "reduce.cuh", "loss", "step = lanes / 2; step > 0; step /= 2) value +=",
+     "step = lanes / 4; step > 0; step /= 2) value +="),
+    ("a second level that adds the first parts again", "columns.cuh", "norm",
+     "begin = int(blockIdx.y) * kAddSlabs", "begin = 0 * int(blockIdx.y)"),
+    ("no barrier between the threads of a value", "conv_grad.cu", "conv_grad",
+     "__syncthreads();\n    if (first > 0", "if (first > 0"),
 ]
 
 
@@ -61,10 +67,15 @@ def run(command):
     return subprocess.run(command, capture_output=True, text=True, errors="replace")
 
 
+def check():
+    for name, file, _, old, _ in FAULTS:
+        count = (ROOT / "gpu" / file).read_text().count(old)
+        if count != 1:
+            sys.exit(f"plant_faults.py: {name}: expected once in gpu/{file}, found {count} times: {old!r}")
+
+
 def complaint(build, folder, file, kernel, old, new):
     text = (ROOT / "gpu" / file).read_text()
-    if text.count(old) != 1:
-        sys.exit(f"plant_faults.py: expected once in gpu/{file}, found {text.count(old)} times: {old!r}")
     copy = folder / "gpu"
     copy.mkdir(exist_ok=True)
     (copy / file).write_text(text.replace(old, new))
@@ -92,6 +103,9 @@ def complaint(build, folder, file, kernel, old, new):
 def main():
     if len(sys.argv) < 2:
         sys.exit(__doc__)
+    check()
+    if sys.argv[1] == "--check":
+        return 0
     build = pathlib.Path(sys.argv[1]).resolve()
     unnoticed = 0
     for name, *fault in FAULTS:
