@@ -26,11 +26,11 @@ __device__ __forceinline__ float target(int class_, int label, float smoothing, 
 }
 
 struct CrossEntropy {
-    const int* labels = nullptr; // null: only softmax is wanted
+    const int* labels = nullptr;
     float smoothing = 0;
     const float* dloss = nullptr; // with it, the gradient takes the place of the probabilities
-    float* losses = nullptr;      // [rows]: of each sample
-    float* loss = nullptr;        // their mean instead, by the only block
+    float* loss = nullptr;        // the mean of all, if there is one block; null: only softmax is wanted
+    float* losses = nullptr;      // [rows]: those of the samples instead; null: there is one block
 };
 
 /// p = softmax of each row, which so many neighbouring lanes take. A label that is no class makes its loss NaN.
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(kLossThreads)
     float sum = 0;
     for (int j = lane; j < end; j += lanes) sum += expf(from[j] - top);
     sum = warp_sum(sum, lanes);
-    const int label = c.labels && end > 0 ? c.labels[row] : 0;
+    const int label = c.loss && end > 0 ? c.labels[row] : 0;
     const float log_sum = logf(sum), scale = c.dloss ? *c.dloss / float(rows) : 0;
     float loss = label >= 0 && label < k ? 0 : NAN;
     for (int j = lane; j < end; j += lanes) {
@@ -55,14 +55,15 @@ __global__ void __launch_bounds__(kLossThreads)
         loss -= wanted * (from[j] - top - log_sum);
         p[row * k + j] = c.dloss ? scale * (share - wanted) : share;
     }
-    if (!c.labels) return;
+    if (!c.loss) return;
     loss = warp_sum(loss, lanes);
-    if (c.loss) {
-        const double all = block_sum(lane == 0 && row < rows ? double(loss) : 0.0);
-        if (threadIdx.x == 0) *c.loss = rows > 0 ? float(all / double(rows)) : 0;
-    } else if (lane == 0 && row < rows) {
-        c.losses[row] = loss;
+    const bool counts = lane == 0 && row < rows;
+    if (c.losses) {
+        if (counts) c.losses[row] = loss;
+        return;
     }
+    const double all = block_sum(counts ? double(loss) : 0.0);
+    if (threadIdx.x == 0) *c.loss = rows > 0 ? float(all / double(rows)) : 0;
 }
 
 /// out = the mean of f over `count` values, by one block.
@@ -112,12 +113,11 @@ void softmax_all(const Tensor& x, const Tensor& p, CrossEntropy c = {}) {
     const int64_t rows = x.extent(0), k = x.extent(1);
     const int lanes = k <= 32 ? 1 : 32;
     const unsigned blocks = std::max(1u, blocks_for(rows * lanes, kLossThreads));
-    const Scratch<float> losses(c.labels && blocks > 1 ? size_t(rows) : 0);
-    float* const loss = c.loss;
-    if (blocks > 1) c.losses = losses, c.loss = nullptr;
+    const Scratch<float> losses(c.loss && blocks > 1 ? size_t(rows) : 0);
+    if (blocks > 1) c.losses = losses;
     RG_LAUNCH(softmax_rows, blocks, kLossThreads, 0, stream(), rows, int(k), lanes, pointer<float>(x),
               pointer<float>(p), c);
-    if (loss && blocks > 1) RG_LAUNCH(mean_of<Value>, 1, kThreads, 0, stream(), rows, Value{losses}, loss);
+    if (c.loss && blocks > 1) RG_LAUNCH(mean_of<Value>, 1, kThreads, 0, stream(), rows, Value{losses}, c.loss);
 }
 
 } // namespace

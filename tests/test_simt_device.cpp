@@ -170,6 +170,14 @@ TEST_SUITE("simt") {
         }
     }
 
+    TEST_CASE("device: the loss of no samples is 0, as on a CPU") {
+        ExecutorDevice device;
+        const Context on{.device = &device};
+        const ContextScope scope(on);
+        const Tensor loss = cross_entropy(Tensor::empty({0, 4}), Tensor::empty({0}, DType::i32));
+        CHECK(loss.to_host().data<float>()[0] == 0);
+    }
+
     TEST_CASE("device: values are out of the program's reach until they are fetched") {
         ExecutorDevice device;
         const Context on{.device = &device};
