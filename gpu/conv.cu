@@ -168,14 +168,14 @@ __global__ void __launch_bounds__(kThreads, kBlocks<T, kGradient>)
 
     // This thread brings the taps 8 * (thread % 4) .. + 8 of the pixels thread / 4 and thread / 4 + 32, and of as many
     // filters.
-    Place places[2];
+    Place places[2] = {{-1, 0, 0}, {-1, 0, 0}};
     RG_UNROLL
     for (int i = 0; i < 2; ++i) {
         const int64_t pixel = first_pixel + thread / 4 + 32 * i;
+        if (pixel >= g.pixels()) continue; // of a phase without any, the divisors are 0
         const int in_image = int(pixel % (g.out_h * g.out_w));
         const int row = in_image / g.out_w, column = in_image % g.out_w;
-        places[i] = {pixel < g.pixels() ? int(pixel / (g.out_h * g.out_w)) : -1,
-                     kGradient ? row + phase.row : row * g.stride - g.pad,
+        places[i] = {int(pixel / (g.out_h * g.out_w)), kGradient ? row + phase.row : row * g.stride - g.pad,
                      kGradient ? column + phase.column : column * g.stride - g.pad};
     }
     float coming[2][8];

@@ -116,6 +116,7 @@ inline void add_convs(std::vector<OpCase>& cases) {
              {1, 3, 3, 5, 8, 3, 3, 1, 3, true, true},      //
              {2, 5, 5, 4, 8, 5, 5, 1, 0},                  // the window is the image
              {1, 7, 7, 2, 3, 1, 1, 4, 0},                  // a stride beyond the window
+             {2, 1, 5, 4, 6, 3, 3, 2, 1, true, true},      // a stride beyond the image
              {0, 6, 6, 3, 8, 3, 3, 1, 1, true, true},      // no images
              {0, 6, 6, 16, 32, 3, 3, 1, 1, true, true},    //
              {19, 5, 5, 3, 16, 3, 3, 1, 1, true, true},    // more images than groups of the weight gradient
