@@ -57,13 +57,11 @@ struct Spread {
         const uint32_t image = pixel / uint32_t(g.h * g.w);
         const int in_image = int(pixel % uint32_t(g.h * g.w)), row = in_image / g.w, column = in_image % g.w;
         float sum = 0;
-        for (int r = 0; r < g.window; ++r)
-            for (int s = 0; s < g.window; ++s) {
-                const int top = row - r, left = column - s;
-                if (top < 0 || left < 0 || top % g.stride || left % g.stride) continue;
-                if (top / g.stride >= g.p || left / g.stride >= g.q) continue;
-                const size_t from = ((size_t(image) * g.p + top / g.stride) * g.q + left / g.stride) * g.c + size_t(c);
-                if (!positions || positions[from] == r * g.window + s) sum += share * load(dy + from);
+        for (int i = min(row / g.stride, g.p - 1); i >= 0 && row - i * g.stride < g.window; --i)
+            for (int j = min(column / g.stride, g.q - 1); j >= 0 && column - j * g.stride < g.window; --j) {
+                const int place = (row - i * g.stride) * g.window + column - j * g.stride;
+                const size_t from = ((size_t(image) * g.p + i) * g.q + j) * g.c + size_t(c);
+                if (!positions || positions[from] == place) sum += share * load(dy + from);
             }
         return sum;
     }

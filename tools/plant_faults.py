@@ -35,7 +35,7 @@ FAULTS = [
     ("a normalisation that is not in the filters", "conv.cu", "conv", "w[i] * scale[i / size]", "w[i]"),
     ("the filters' taps beside their places", "conv.cu", "conv", "o * g.taps() + t);", "o * g.taps());"),
     ("means taken for the same", "conv.cuh", "conv", "double(at[c]) + n * d * d", "double(at[c])"),
-    ("one window too many", "pool.cu", "pool", "top / g.stride >= g.p", "top / g.stride > g.p"),
+    ("one window too many", "pool.cu", "pool", "row / g.stride, g.p - 1", "row / g.stride, g.p"),
     ("taps counted beyond a row of the filter", "products.cuh", "conv", "if (++s == width) s = 0, ++r;", "++s;"),
     ("one value too many", "elements.cu", "elements", "if (i < count) f(i);", "if (i <= count) f(i);"),
     ("an update in spite of a NaN", "elements.cu", "elements",
