@@ -26,7 +26,7 @@ GradientSum::GradientSum(par::Group& group, const Parameters& parameters, par::A
     const int64_t least = std::max(kBucketBytes / 4, (all.numel() + kMostBuckets - 1) / kMostBuckets);
     const int64_t size = (least + 15) / 16 * 16; // whole cache lines
     for (int64_t begin = 0; begin < all.numel(); begin += size)
-        buckets_.push_back({begin, std::min(begin + size, all.numel()), 0, cat("bucket ", buckets_.size())});
+        buckets_.push_back({begin, std::min(begin + size, all.numel()), 0, cat("gradients, bucket ", buckets_.size())});
     if (on_device) {
         std::byte* const memory = group.memory(size_t(all.bytes()), "gradients").data();
         here_ = {reinterpret_cast<float*>(memory), size_t(all.numel())};
