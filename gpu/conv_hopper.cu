@@ -260,7 +260,7 @@ __device__ __forceinline__ void consume(const Images& images, const std::byte* s
             if constexpr (kTerms)
                 if (e.parts) {
                     RG_UNROLL
-                    for (int i = 0; i < N / 16; ++i) x[i % 2][i / 2] = load_16(terms.x + place(i % 2, i / 2));
+                    for (int k = 0; k < N / 16; ++k) x[k % 2][k / 2] = load_16(terms.x + place(k % 2, k / 2));
                 }
             wgmma_wait(sum);
             __syncwarp();

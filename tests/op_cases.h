@@ -292,7 +292,7 @@ inline void add_losses(std::vector<OpCase>& cases) {
     }
 }
 
-/// Ops that a plan joins: batch norm before or after a convolution, or before max pooling.
+/// Ops that a plan joins: batch norm before or after a convolution, or before pooling.
 inline void add_joined(std::vector<OpCase>& cases) {
     const auto joined = [](std::vector<Input> a, const std::vector<Input>& b) {
         a.insert(a.end(), b.begin(), b.end());
