@@ -38,7 +38,8 @@ public:
     bool check = false;
     double check_tolerance = 1e-4;
 
-    /// Called after steps of a replay (Plan::replay()): what they have written may be used, beside those that follow.
+    /// Called after steps of a replay (Plan::replay()): what is started now may use what they have written, beside
+    /// those that follow.
     Plan::AfterStep after_step;
 
     /// Kept plans as a part of cache_size; calls that found their plan as a part of all (0 before the first).

@@ -290,7 +290,8 @@ private:
         const auto loss = maker(g.in[0]);
         if (!loss || steps_[*loss].op != Op::cross_entropy || inner_readers(g.in[0]).size() != 1) return;
         const Step c = steps_[*loss];
-        if (!g.in[2].has_memory() || g.in[2].shape() != Shape{}) return;
+        if (!same(c.in[1], g.in[1]) || c.attrs.rate != g.attrs.rate) return;
+        if (!g.in[2].has_memory() || maker(g.in[2]) || g.in[2].shape() != Shape{}) return;
         replace(*loss, {Op::cross_entropy_with_grad, c.attrs, {c.in[0], c.in[1], g.in[2]}, {c.out[0], g.out[0]}},
                 {grad});
     }

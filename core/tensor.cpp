@@ -279,14 +279,16 @@ Tensor Tensor::to_host() const {
 
 void to_host(std::span<Tensor> tensors) {
     const auto comes = [](const Tensor& t) { return t.device() && t.numel() > 0; };
-    for (; !tensors.empty(); tensors = tensors.subspan(1)) {
-        const Tensor there = tensors[0];
-        if (!there.device()) continue;
-        tensors[0] = Tensor::on_host(there.shape(), there.dtype());
-        if (!comes(there)) continue;
-        const bool more = std::any_of(tensors.begin() + 1, tensors.end(), comes);
-        there.device()->download(tensors[0].bytes_data(), there.bytes_data(), size_t(there.bytes()), more);
+    // All memory first: a download that others are to follow must not be left alone.
+    std::vector<Tensor> here;
+    for (const Tensor& t : tensors) here.push_back(t.device() ? Tensor::on_host(t.shape(), t.dtype()) : t);
+    for (size_t i = 0; i < tensors.size(); ++i) {
+        const Tensor& t = tensors[i];
+        if (!comes(t)) continue;
+        const bool more = std::any_of(tensors.begin() + i + 1, tensors.end(), comes);
+        t.device()->download(here[i].bytes_data(), t.bytes_data(), size_t(t.bytes()), more);
     }
+    std::move(here.begin(), here.end(), tensors.begin());
 }
 
 void Tensor::copy_from(const Tensor& source) const {

@@ -179,7 +179,7 @@ public:
     static bool active();
 };
 
-/// Each becomes its to_host(), with one wait for all of them.
+/// Each becomes its to_host(), with one wait for all of them. They are on one device, or on none.
 void to_host(std::span<Tensor> tensors);
 
 } // namespace rg

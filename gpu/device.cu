@@ -3,8 +3,8 @@
 //
 // Freed memory is kept and given out again (block_cache.h): in one stream a block may be written again as soon as the
 // work that reads it is queued. Scratch memory of kernels grows while ops run for the first time and never after, so
-// that what a graph was captured with stays in place. What is uploaded goes through page-locked memory, since the GPU
-// can fetch it from there while the program goes on.
+// that what a graph was captured with stays in place. What is uploaded, and small downloads, go through page-locked
+// memory, since the GPU can use it while the program goes on.
 #include "gpu/device.h"
 
 #include "gpu/block_cache.h"
