@@ -119,11 +119,13 @@ TEST_SUITE("simt") {
         for (const int ranks : {1, 2}) {
             CAPTURE(ranks);
             std::vector<Tensor> late;
-            for (const auto& [captures, early] : ways) {
+            for (const auto& way : ways) {
+                const Captures captures = way.first;
+                const bool early = way.second;
                 CAPTURE(int(captures));
                 CAPTURE(early);
                 std::vector<Sent> all(static_cast<size_t>(ranks));
-                par::run_threads(ranks, [&, captures = captures, early = early](par::Link& link) {
+                par::run_threads(ranks, [&](par::Link& link) {
                     par::Group group(link);
                     ExecutorDevice device;
                     device.captures = captures;
