@@ -26,13 +26,17 @@ void execute(Op op, const Call& call) {
     else if (row(op).check)
         row(op).check(call);
     const Kernel kernel = c.device ? c.device->kernel(op) : c.backend == Backend::cpu ? row(op).cpu : row(op).reference;
-    if (!c.profile) return kernel(call);
-    const auto work = [&] { kernel(call); };
-    const double seconds = c.device ? c.device->seconds(work) : seconds_of(work);
-    double bytes = 0;
-    for (const auto& side : {call.in, call.out})
-        for (const Tensor& t : side) bytes += t.defined() ? double(t.bytes()) : 0;
-    c.profile->add(op, seconds, flops_of(op, call), bytes);
+    if (c.profile) {
+        const auto work = [&] { kernel(call); };
+        const double seconds = c.device ? c.device->seconds(work) : seconds_of(work);
+        double bytes = 0;
+        for (const auto& side : {call.in, call.out})
+            for (const Tensor& t : side) bytes += t.defined() ? double(t.bytes()) : 0;
+        c.profile->add(op, seconds, flops_of(op, call), bytes);
+    } else {
+        kernel(call);
+    }
+    if (after_op) after_op(op, call);
 }
 
 std::array<Tensor, kMaxOutputs> run(Op op, std::initializer_list<Tensor> in, const Attrs& attrs,

@@ -113,6 +113,8 @@ std::array<Tensor, kMaxOutputs> run(Op op, std::initializer_list<Tensor> in, con
 
 /// Executes an op whose outputs exist on the context's backend, and times it if a profile is kept.
 void execute(Op op, const Call& call);
+/// Called after each op that execute() has run, unless null. For tests alone, which perturb results with it.
+inline void (*after_op)(Op, const Call&) = nullptr;
 /// Floating-point operations of a call.
 double flops_of(Op op, const Call& call);
 

@@ -5,6 +5,7 @@
 // this processor lacks, there is nothing to test: exit status 77, which the build reports as skipped.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include "core/cpu/isa.h"
+#include "tests/perturb.h"
 
 #include <cstdio>
 #include <cstdlib>
@@ -18,5 +19,6 @@ int main(int argc, char** argv) {
             std::printf("skipped: this processor has no %s\n", known);
             return 77;
         }
+    rg::install_perturbation();
     return doctest::Context(argc, argv).run();
 }

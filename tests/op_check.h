@@ -45,9 +45,18 @@ struct KernelRun {
 KernelRun run_kernel(const OpCase& c, std::span<const Tensor> inputs, Kernel kernel, int64_t margin);
 KernelRun run_kernel(const OpCase& c, std::span<const Tensor> inputs, Backend backend, int64_t margin);
 
-/// Empty when `got` has the values of `want` within the tolerance, and NaN and infinities in the same places.
+/// Empty when `got` has the values of `want` within the tolerance, and NaN and infinities in the same places. One
+/// element, of whatever few, may have the largest error: it does not count towards the root mean square.
 std::string differs(const Tensor& got, const Tensor& want, const Tolerance& tolerance);
 bool same_bits(const Tensor& a, const Tensor& b);
+
+/// Floats that equal others if each differs by at most 1e-5 of the largest magnitude: results worked out by hand, of
+/// a few roundings.
+struct Floats : std::vector<float> {
+    using vector::vector;
+    bool operator==(const Floats& other) const;
+};
+Floats list(const Tensor& t);
 
 /// The derivative of <r, f(x)> for a case's op f and a fixed random r, in the inputs x that are differentiable.
 class GradientCase {

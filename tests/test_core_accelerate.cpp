@@ -12,6 +12,7 @@
 #include "tests/op_check.h"
 #include "tests/temp_dir.h"
 
+#include <cmath>
 #include <doctest/doctest.h>
 #include <set>
 
@@ -62,8 +63,16 @@ struct Trainee {
     Accelerated step;
 };
 
+/// Losses, scores and statistics within a few training steps of networks with batch norm.
+constexpr Tolerance kTrained{2e-5, 2e-4};
+/// Their gradients: a rounding that changes the sign of one value before a ReLU, or the maximum of one window, moves
+/// single elements by a tenth, and the whole by a thousandth.
+constexpr Tolerance kGradients{5e-3, 0.5};
+
+const CifarNet::Options kNetworks[] = {{.width = 5, .depth = 1}, {.width = 16, .depth = 2}};
+
 /// Three training steps and a prediction of a digits network, replayed and plain: the same values. loss(net, in) and
-/// scores(net, x).
+/// scores(net, x). The learning rate is low enough for the loss to fall: a training that diverges amplifies rounding.
 template <class Net, class Loss, class Scores>
 void check_digits(Loss loss, Scores scores) {
     ThreadPool pool(2);
@@ -89,17 +98,20 @@ void check_digits(Loss loss, Scores scores) {
             for (float& v : x.span<float>()) v = random.normal();
             for (float& v : angles.span<float>()) v = random.normal();
             results[replayed].push_back(step({x, random_labels(7, i), angles}, true)[0].clone());
-            sgdm_update(net.parameters.values(), velocity, net.parameters.gradients(), {.lr = 0.01f});
+            sgdm_update(net.parameters.values(), velocity, net.parameters.gradients(), {.lr = 0.0005f});
         }
-        results[replayed].push_back(net.parameters.gradients());
+        results[replayed].push_back(net.parameters.gradients()); // number 3
         results[replayed].push_back(net.parameters.state());
         results[replayed].push_back(step({x})[0].clone());
     }
     for (size_t i = 0; i < results[0].size(); ++i) {
         CAPTURE(i);
-        // The last: normalisation has gone into the filters.
-        CHECK(differs(results[1][i], results[0][i], i + 1 < results[0].size() ? kSummed : Tolerance{1e-4, 1e-3}) == "");
+        CHECK(differs(results[1][i], results[0][i], i == 3 ? kGradients : kTrained) == "");
     }
+}
+
+Tensor floats(std::initializer_list<float> values) {
+    return Tensor::of<float>({int64_t(values.size())}, {values.begin(), values.size()});
 }
 
 Tensor random(const Shape& shape, uint64_t seed) {
@@ -127,30 +139,49 @@ TEST_SUITE("core") {
     TEST_CASE("accelerate: a replayed training is the plain one") {
         ThreadPool pool(2);
         for (bool strict : {false, true})
-            for (DType type : {DType::f32, DType::bf16})
-                for (const CifarNet::Options& options :
-                     {CifarNet::Options{.width = 5, .depth = 1}, CifarNet::Options{.width = 16, .depth = 2}}) {
-                    CAPTURE(options.width);
-                    CAPTURE(name_of(type));
-                    const Context on{.threads = &pool, .strict_fp32 = strict};
-                    const ContextScope scope(on);
-                    Trainee plain(options, false), fast(options);
-                    // In f32 nothing is computed otherwise; in bf16 fewer values are rounded on the way.
-                    const Tolerance tolerance = type == DType::f32 ? kRounded : Tolerance{0.1, 0.5};
-                    for (uint64_t i = 0; i < 3; ++i) {
-                        const float a = plain.train(6, i, type), b = fast.train(6, i, type);
-                        CHECK(b == doctest::Approx(a).epsilon(type == DType::f32 ? 1e-6 : 2e-2));
-                        if (i == 0 || type == DType::f32)
-                            CHECK(differs(fast.net.parameters.gradients(), plain.net.parameters.gradients(),
-                                          tolerance) == "");
-                        CHECK(differs(fast.net.parameters.state(), plain.net.parameters.state(),
-                                      type == DType::f32 ? kRounded : Tolerance{1e-2, 5e-2}) == "");
-                    }
-                    const Tensor x = random_images(4, 9, type);
-                    CHECK(differs(fast.step({x})[0], plain.step({x})[0],
-                                  type == DType::f32 ? Tolerance{1e-4, 1e-3} : Tolerance{5e-2, 0.2}) == "");
-                    CHECK(fast.host_calls == 2); // the two traces
+            for (const CifarNet::Options& options : kNetworks) {
+                CAPTURE(options.width);
+                const Context on{.threads = &pool, .strict_fp32 = strict};
+                const ContextScope scope(on);
+                Trainee plain(options, false), fast(options);
+                for (uint64_t i = 0; i < 3; ++i) {
+                    const float a = plain.train(6, i), b = fast.train(6, i);
+                    CHECK(b == doctest::Approx(a).epsilon(1e-5));
+                    CHECK(differs(fast.net.parameters.gradients(), plain.net.parameters.gradients(), kGradients) == "");
+                    CHECK(differs(fast.net.parameters.state(), plain.net.parameters.state(), kTrained) == "");
+                    // The next step begins with equal parameters, so that differences do not grow.
+                    fast.net.parameters.values().copy_from(plain.net.parameters.values());
+                    fast.net.parameters.state().copy_from(plain.net.parameters.state());
                 }
+                const Tensor x = random_images(4, 9, DType::f32);
+                CHECK(differs(fast.step({x})[0], plain.step({x})[0], kTrained) == "");
+                CHECK(fast.host_calls == 2); // the two traces
+            }
+    }
+
+    TEST_CASE("accelerate: a replayed step in bf16 is as close to f32 as the plain one") {
+        ThreadPool pool(2);
+        for (const CifarNet::Options& options : kNetworks) {
+            CAPTURE(options.width);
+            const Context on{.threads = &pool};
+            const ContextScope scope(on);
+            Trainee exact(options, false), plain(options, false), fast(options);
+            const float loss = exact.train(6, 0);
+            CHECK(plain.train(6, 0, DType::bf16) == doctest::Approx(loss).epsilon(2e-2));
+            CHECK(fast.train(6, 0, DType::bf16) == doctest::Approx(loss).epsilon(2e-2));
+            // Rounding to bf16 moves maxima within their windows, so two such gradients differ by a tenth. The replay
+            // rounds fewer values, so its distance to f32 may not be larger, save for chance.
+            const auto distance = [&](const Trainee& t) {
+                double squares = 0;
+                const auto a = t.net.parameters.gradients().span<float>(), b = exact.net.parameters.gradients().span<float>();
+                for (size_t i = 0; i < a.size(); ++i) squares += std::pow(double(a[i]) - b[i], 2);
+                return std::sqrt(squares);
+            };
+            CHECK(distance(fast) < 1.5 * distance(plain));
+            CHECK(differs(fast.net.parameters.state(), exact.net.parameters.state(), {1e-2, 5e-2}) == "");
+            const Tensor x = random_images(4, 9, DType::bf16);
+            CHECK(differs(fast.step({x})[0], plain.step({x})[0], {5e-2, 0.2}) == "");
+        }
     }
 
     TEST_CASE("accelerate: parameters that are used several times get the sum of their gradients") {
@@ -356,9 +387,10 @@ TEST_SUITE("core") {
         });
         const float many[] = {1, 2, 3, 4, 5, 6, 7, 8};
         const Tensor all = Tensor::of<float>({8}, many);
-        CHECK(twice({all.slice(0, {4})})[0].data<float>()[3] == 8);
-        CHECK(twice({all.slice(3, {4})})[0].data<float>()[3] == 14);
-        CHECK(twice({Tensor::of<float>({4}, std::span(many).subspan(4))})[0].data<float>()[0] == 10);
+        CHECK(differs(twice({all.slice(0, {4})})[0], floats({2, 4, 6, 8}), kRounded) == "");
+        CHECK(differs(twice({all.slice(3, {4})})[0], floats({8, 10, 12, 14}), kRounded) == "");
+        CHECK(differs(twice({Tensor::of<float>({4}, std::span(many).subspan(4))})[0], floats({10, 12, 14, 16}), kRounded) ==
+              "");
         const int64_t live = live_bytes();
         {
             const Tensor large = Tensor::zeros({1 << 20});
@@ -377,7 +409,7 @@ TEST_SUITE("core") {
         const Tensor x = Tensor::of<float>({1}, values), dx = Tensor::zeros({1});
         Tape tape;
         tape.gradients(square({x})[0], {{x}}, {{dx}});
-        CHECK(dx.data<float>()[0] == 6);
+        CHECK(dx.data<float>()[0] == doctest::Approx(6));
     }
 
     TEST_CASE("accelerate: the check finds a function that is none") {
@@ -385,7 +417,7 @@ TEST_SUITE("core") {
         trainee.step.check = true;
         Trainee plain({.width = 3, .depth = 1}, false);
         for (uint64_t i = 0; i < 3; ++i) CHECK(trainee.train(5, i) == doctest::Approx(plain.train(5, i)));
-        CHECK(differs(trainee.net.parameters.state(), plain.net.parameters.state(), kRounded) == ""); // updated once
+        CHECK(differs(trainee.net.parameters.state(), plain.net.parameters.state(), kTrained) == ""); // updated once
         int calls = 0;
         Accelerated drifting([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
             return {add(in[0], Tensor::constant({1}, ++calls))};

@@ -13,14 +13,10 @@
 namespace rg {
 namespace {
 
-using List = std::vector<float>;
+using List = Floats;
 
 Tensor row_of(std::initializer_list<float> values) {
     return Tensor::of<float>({int64_t(values.size())}, std::span<const float>(values.begin(), values.size()));
-}
-List list(const Tensor& t) {
-    const auto span = t.span<float>();
-    return {span.begin(), span.end()};
 }
 /// A buffer that a gradient has to overwrite.
 Tensor unset(const Shape& shape) {

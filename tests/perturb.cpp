@@ -1,0 +1,99 @@
+// See perturb.h.
+#include "tests/perturb.h"
+
+#include "core/context.h"
+#include "tests/executor_device.h"
+#include "tests/op_cases.h"
+
+#include <bit>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+
+namespace rg {
+
+namespace {
+
+struct Settings {
+    bool on = false;
+    uint64_t seed = 0;
+    double times = 1;
+};
+
+const Settings& settings() {
+    static const Settings kSettings = [] {
+        const char* const seed = std::getenv("RG_PERTURB");
+        const char* const times = std::getenv("RG_PERTURB_TIMES");
+        return Settings{seed != nullptr, seed ? std::strtoull(seed, nullptr, 10) : 0, times ? std::atof(times) : 1};
+    }();
+    return kSettings;
+}
+
+/// True if every case of the op expects the exact result: it rounds nothing, so no processor gives another.
+bool exact(Op op) {
+    static const std::array<bool, size_t(Op::count)> kExactOps = [] {
+        std::array<bool, size_t(Op::count)> all;
+        all.fill(true);
+        for (const OpCase& c : op_cases()) all[size_t(c.op)] &= c.tolerance == kExact;
+        return all;
+    }();
+    return kExactOps[size_t(op)];
+}
+
+/// True if an update was skipped because of a non-finite gradient: its last input holds the position of one.
+bool skipped(Op op, const Call& call) {
+    if (op != Op::sgdm_update && op != Op::adam_update) return false;
+    const Tensor& found = call.in.back();
+    int32_t position = -1;
+    if (found.defined()) std::memcpy(&position, found.bytes_data(), sizeof position);
+    return position >= 0;
+}
+
+/// splitmix64 (Steele, Lea and Flood, 2014).
+uint64_t mix(uint64_t x) {
+    x += 0x9E3779B97F4A7C15;
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9;
+    x = (x ^ x >> 27) * 0x94D049BB133111EB;
+    return x ^ x >> 31;
+}
+
+float perturbed(float value) {
+    const double u = double(int64_t(mix(settings().seed << 32 ^ std::bit_cast<uint32_t>(value)))) * 0x1p-63; // [-1, 1)
+    return std::isfinite(value) ? float(value * (1 + settings().times * 0x1p-22 * u)) : value;
+}
+
+bf16 perturbed(bf16 value) {
+    const float wide = to_float(value);
+    const double u = double(mix(settings().seed << 32 ^ std::bit_cast<uint32_t>(wide))) * 0x1p-64; // in [0, 1)
+    const bool changes = u < settings().times * settings().times / 64;
+    return changes && std::isfinite(wide) && wide != 0 ? std::bit_cast<bf16>(uint16_t(std::bit_cast<uint16_t>(value) ^ 1))
+                                                       : value;
+}
+
+template <class T>
+void perturb(const Tensor& t) {
+    T* const values = reinterpret_cast<T*>(t.bytes_data());
+    for (int64_t i = 0; i < t.numel(); ++i) values[i] = perturbed(values[i]);
+}
+
+void after_op_on_host(Op op, const Call& call) {
+    const Device* const device = context().device;
+    if (!device || dynamic_cast<const ExecutorDevice*>(device)) perturb(op, call);
+}
+
+} // namespace
+
+void perturb(Op op, const Call& call) {
+    if (!settings().on || exact(op) || skipped(op, call)) return;
+    for (const Tensor& t : call.out) {
+        if (!t.defined() || t.numel() == 0) continue;
+        if (t.dtype() == DType::f32) perturb<float>(t);
+        if (t.dtype() == DType::bf16) perturb<bf16>(t);
+    }
+}
+
+void install_perturbation() {
+    if (settings().on) after_op = after_op_on_host;
+}
+
+} // namespace rg
