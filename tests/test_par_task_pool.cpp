@@ -362,10 +362,19 @@ TEST_SUITE("par") {
     }
 
     TEST_CASE("task pool: what the controller leaves running is cancelled") {
-        for (int n = 1; n <= 3; ++n)
-            pool_on(n, {{"until cancelled", until_cancelled}}, [&](TaskPool& pool) {
+        for (int n = 1; n <= 3; ++n) {
+            std::atomic<int> begun = 0, ended = 0;
+            const auto counted = [&](TaskContext& context, const Json& x) {
+                ++begun;
+                const Json times = until_cancelled(context, x);
+                ++ended;
+                return times;
+            };
+            pool_on(n, {{"until cancelled", counted}}, [&](TaskPool& pool) {
                 for (int i = 0; i < 5; ++i) pool.submit("until cancelled", {});
             });
+            CHECK(begun == ended); // and the pool has returned
+        }
     }
 
     TEST_CASE("task pool: with a journal, only what had not ended is done again") {
