@@ -1,189 +1,353 @@
 #!/bin/sh
-# Everything that only a machine with an NVIDIA GPU can tell: builds for it, tests every op on it against the reference,
-# looks for faults with compute-sanitizer if that is there, trains, and measures beside PyTorch if a Python has it.
+# Checks and measures everything that only a machine with an NVIDIA GPU can tell, within a time budget.
 #
-#     sh tools/gpu_check.sh [--data DIR] [--seconds S] [--python PYTHON] [--tools DIR]
+#     sh tools/gpu_check.sh [--data DIR] [--seconds S] [--python PYTHON] [--tools DIR] [--budget S] [--limit S]
 #
-# --data: CIFAR-10's binary files, for the real training (50 epochs; 2 of the sample otherwise). --tools: where what is
-# not installed was brought to: meson/meson.py (of Meson's source), bin/ninja, doctest/doctest.h. Prints what it does,
-# and writes it to tools/bench/results/DATE-gpu-check.md, and to the folder $OUT if that is set. The exit status is 0 if
-# no line begins with FAILED: programs that failed, tests that were skipped, losses that differ.
+# It builds for this GPU, then runs steps: unit tests, speeds, profiles, compute-sanitizer, losses of the Hopper kernels
+# and of several ranks, a training, PyTorch's speeds. A step that hangs is killed at its time limit, with every process
+# that it started, and the next one begins.
+#
+#   --data DIR       CIFAR-10's binary files: trains for 50 epochs (without: 2 epochs of the built-in sample)
+#   --seconds S      time to measure each speed (default 3)
+#   --python PYTHON  a Python that has PyTorch (default: python3, else /usr/bin/python3)
+#   --tools DIR      tools that are not installed: meson/meson.py (from Meson's source), bin/ninja, doctest/doctest.h
+#   --budget S       time for everything, the build included (default 570); a step that no longer fits is not run
+#   --limit S        the longest time for any one step; steps have limits of their own as well
+#
+# Prints the result of each step and a table of all. The same goes to tools/bench/results/DATE-gpu-check.md and, if $OUT
+# is set, to that folder, at once: if the script is killed, all results so far are there. gpu-check.log, in $OUT or in
+# build-gpu, has the full output of the build, the unit tests and compute-sanitizer.
+#
+# Exit status: 0 if no step failed or timed out, else 1. A step that was not run, for lack of time or of a tool, does not
+# change it; the table says why it was not. PyTorch's steps count like the others.
+
+# shellcheck disable=SC2086,SC2317 # no path of ours has spaces; the functions of steps are called by --step
 set -eu
-whole() { # a path as it is from here, before going elsewhere
+build='build-gpu'
+
+# ---- what the steps do. Each runs as a process: sh tools/gpu_check.sh --step FUNCTION ARGUMENTS... ----
+skip() { # ends the step as not run, with the reason
+    echo "skipped: $*"
+    exit 77
+}
+need() { # the programs that the step uses
+    for program; do
+        command -v "$program" >/dev/null || skip "no $program"
+    done
+}
+use() { # sets the kernels: portable or hopper
+    if [ "$1" = hopper ] && [ "$capability" != 90a ]; then skip "the Hopper kernels need sm_90, got sm_$capability"; fi
+    export RG_GPU_KERNELS="$1"
+}
+fail() {
+    echo "FAILED: $*"
+    failed=1
+}
+try() { # lets the step go on after a program that fails
+    "$@" 2>&1 || fail "exit status $?: $*"
+}
+
+compile() {
+    rm -f $build/tests/rg_tests $build/bench_train $build/train_cifar # if it fails, no older program is tested
+    set -- setup --buildtype=release
+    if [ -f $build/build.ninja ]; then set -- configure; fi
+    set -- "$@" $build -Dcuda=enabled -Dtests=auto -Dgpu_arch="sm_$capability"
+    if command -v meson >/dev/null; then set -- meson "$@"; else set -- python3 "$tools/meson/meson.py" "$@"; fi
+    try "$@" >>"$log"
+    set -- bench_train train_cifar tests/rg_tests
+    if [ -f $build/build.ninja ] && ! grep -q tests/rg_tests $build/build.ninja; then
+        fail "expected doctest, got none; the unit tests are not built"
+        set -- bench_train train_cifar
+    fi
+    try ninja -C $build -k 0 "$@" >>"$log" # -k 0: builds what can be built
+    if [ "$failed" = 1 ]; then grep -E 'error|ERROR|FAILED' "$log" | head -n 20; else tail -n 1 "$log"; fi
+}
+
+unit_tests() { # kernels; then, if tests may skip something, which message of theirs
+    use "$1"
+    need $build/tests/rg_tests
+    rm -f $build/tests.txt
+    # Line by line, with each test's time: if one hangs, those before it are in the report.
+    { stdbuf -oL $build/tests/rg_tests -ts=gpu -d=true 2>&1 || echo "exit status $?"; } | tee -a "$log" $build/tests.txt |
+        grep --line-buffered -E 'ERROR|values:|describe|[0-9] s: |^\[doctest\] (test cases|assertions)' | sed -u '60,$d'
+    if grep -q '^exit status' $build/tests.txt; then fail "$(tail -n 1 $build/tests.txt)"; fi
+    if skips=$(grep 'skipped:' $build/tests.txt | grep -v "${2:-^$}"); then fail "$skips"; fi
+    grep -q 'assertions: *[1-9]' $build/tests.txt || fail "expected tests, but none ran"
+}
+unit_tests_with_sync() {
+    export RG_SYNC=1
+    unit_tests portable 'skipped: launches are plain'
+}
+
+measure() {
+    printf 'kernels=%s ' "$RG_GPU_KERNELS"
+    try $build/bench_train --device cuda --seconds "$seconds" "$@"
+}
+speed() { # kernels, mode, precision
+    use "$1"
+    need $build/bench_train
+    for batch in 256 1024; do measure --mode "$2" --precision "$3" --batch $batch; done
+}
+speed_of_other_networks() {
+    need $build/bench_train
+    measure --net B --precision bf16 --batch 32
+    measure --net C --precision bf16 --batch 128
+}
+profile() { # kernels
+    use "$1"
+    need $build/bench_train
+    try $build/bench_train --device cuda --precision bf16 --batch 1024 --seconds 1 --profile
+}
+
+sanitize() { # kernels, tool of compute-sanitizer, program and its arguments
+    use "$1"
+    need compute-sanitizer "$3"
+    tool=$2
+    shift 2
+    try compute-sanitizer --tool "$tool" --error-exitcode 9 "$@" >>"$log"
+    tail -n 2 "$log"
+}
+
+twenty_losses() { # run, ranks, more options of train_cifar: trains for 20 steps, and writes their losses to build-gpu/RUN.txt
+    run=$1 ranks=$2
+    shift 2
+    rm -rf "$build/runs/$run"
+    set -- $build/train_cifar --device cuda --lr 0.001 --augment none --shuffle never --steps 20 "$@" \
+        --runs $build/runs --run-name "$run"
+    if [ "$ranks" -gt 1 ]; then set -- mpiexec -n "$ranks" "$@"; fi
+    try "$@"
+    grep -o '"loss": *[-+0-9.e]*' "$build/runs/$run/metrics.jsonl" | sed 's/.*: *//' >"$build/$run.txt" || true
+}
+compare() { # two runs, and the largest relative difference between their losses that is right
+    paste "$build/$1.txt" "$build/$2.txt" | head -n 20 | awk -v runs="$1 and $2" -v right="$3" '
+        NF == 2 && $1 > 0 { ++n; off = ($2 - $1) / $1; if (off < 0) off = -off; if (off > most) most = off }
+        END {
+            printf "%s: %d losses, the last are %s and %s; the largest difference is %.1e, at most %s is right\n",
+                runs, n, $1, $2, most, right
+            exit n != 20 || most > right
+        }' || fail "expected equal losses, got others"
+}
+hopper_losses() {
+    use hopper
+    need $build/train_cifar
+    for kernels in portable hopper; do
+        use $kernels
+        twenty_losses $kernels 1 --precision bf16 --batch-size 256
+    done
+    # The kernels add in different orders, so some sums are rounded to another bf16. Four times the largest difference
+    # (5e-4) between the AMX and the AVX-512 kernels of the CPU, whose roundings differ more.
+    compare portable hopper 2e-3
+}
+losses_of_ranks() {
+    need mpiexec $build/train_cifar
+    grep -q RG_HAVE_MPI $build/build.ninja || skip "the build has no MPI"
+    # Ranks that share batch statistics train as one, on however many GPUs; ranks that idle change nothing.
+    twenty_losses 1-rank 1 --precision fp32 --sync-bn
+    for how in share idle; do
+        twenty_losses 4-ranks-$how 4 --precision fp32 --sync-bn --spare-ranks $how
+        compare 1-rank 4-ranks-$how 3e-4
+    done
+}
+
+train() { # ranks
+    need $build/train_cifar
+    set -- "$1" $build/train_cifar --device cuda --precision bf16 --epochs "$epochs" --runs $build/runs
+    if [ "$1" -gt 1 ]; then
+        need mpiexec
+        set -- mpiexec -n "$@"
+    else
+        shift
+    fi
+    try "$@" ${data:+--data "$data"}
+}
+
+find_torch() {
+    for candidate in ${python:-python3 /usr/bin/python3}; do
+        if "$candidate" -c 'import torch; assert torch.cuda.is_available()' >>"$log" 2>&1; then
+            echo "$candidate" | tee $build/torch
+            return
+        fi
+    done
+    skip "no Python has PyTorch for this GPU"
+}
+torch() { # options of torch_train.py
+    [ -f $build/torch ] || skip "no PyTorch"
+    "$(cat $build/torch)" tools/bench/torch_train.py --device cuda --precision bf16 --seconds "$seconds" "$@" 2>>"$log" ||
+        fail "exit status $?: $(tail -n 1 "$log")"
+}
+
+if [ "${1:-}" = --step ]; then
+    shift
+    failed=0
+    "$@"
+    exit $failed
+fi
+
+# ---- options, and what has to be here ----
+refuse() {
+    echo "gpu_check.sh: $*" >&2
+    exit 1
+}
+absolute() {
     case $1 in '' | /* | *:*) echo "$1" ;; *) echo "$PWD/$1" ;; esac
 }
-data='' seconds=3 python='' tools=''
+begin=$(date +%s)
+data='' seconds=3 python='' tools='' budget=570 limit=570
 while [ $# -gt 0 ]; do
     case $1 in
-    --data | --seconds | --python | --tools)
-        if [ $# -lt 2 ]; then echo "gpu_check.sh: expected a value after $1" >&2; exit 1; fi
+    --data | --seconds | --python | --tools | --budget | --limit)
+        if [ $# -lt 2 ]; then refuse "expected a value after $1"; fi
         eval "${1#--}=\$2"
         shift 2 ;;
-    --help) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 0 ;;
-    *) echo "gpu_check.sh: unknown option $1; --help lists them" >&2; exit 1 ;;
+    --help) sed -n '2,/^$/s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *) refuse "unknown option $1; --help lists them" ;;
     esac
 done
-data=$(whole "$data") tools=$(whole "$tools") OUT=$(whole "${OUT:-}")
-case $python in */*) python=$(whole "$python") ;; esac
+for number in "$budget" "$limit"; do
+    case $number in '' | 0* | *[!0-9]*) refuse "expected whole seconds for --budget and --limit, got '$number'" ;; esac
+done
+longest=$limit
+data=$(absolute "$data") tools=$(absolute "$tools") OUT=$(absolute "${OUT:-}")
+case $python in */*) python=$(absolute "$python") ;; esac
 cd "$(dirname "$0")/.."
 
-if ! command -v nvidia-smi >/dev/null || ! nvidia-smi >/dev/null 2>&1; then
-    echo "gpu_check.sh: expected a GPU and its driver, got none (nvidia-smi)" >&2
-    exit 1
-fi
+smi() { timeout -s KILL 20 nvidia-smi "$@" 2>/dev/null; }
+if ! smi >/dev/null; then refuse "expected a GPU and its driver, got none (nvidia-smi)"; fi
 # Only this machine's GPU: a third of the time to compile.
-capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d .)
+capability=$(smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d .)
 if [ "$capability" -lt 80 ]; then
-    echo "gpu_check.sh: expected a GPU of sm_80 or newer, got one of sm_$capability: there are no kernels for it" >&2
-    exit 1
+    refuse "expected a GPU of sm_80 or newer, got one of sm_$capability: there are no kernels for it"
 fi
 if [ "$capability" = 90 ]; then capability=90a; fi
-export PATH="$PATH:/usr/local/cuda/bin"
-if [ -n "$tools" ]; then
-    export PATH="$PATH:$tools/bin"
-    export CPLUS_INCLUDE_PATH="$tools${CPLUS_INCLUDE_PATH:+:$CPLUS_INCLUDE_PATH}"
-    if ! command -v meson >/dev/null && [ -f "$tools/meson/meson.py" ]; then
-        meson() { python3 "$tools/meson/meson.py" "$@"; }
-    fi
-fi
+gpu=$(smi --query-gpu=name,driver_version,memory.total --format=csv,noheader | head -n 1) gpus=$(smi -L | wc -l)
+export PATH="$PATH:${CUDA_PATH:-/usr/local/cuda}/bin${tools:+:$tools/bin}"
+if [ -n "$tools" ]; then export CPLUS_INCLUDE_PATH="$tools${CPLUS_INCLUDE_PATH:+:$CPLUS_INCLUDE_PATH}"; fi
 for tool in nvcc meson ninja; do
-    if ! command -v $tool >/dev/null; then
-        echo "gpu_check.sh: expected $tool in PATH, got none${tools:+, nor in $tools}; see --help for --tools" >&2
-        exit 1
+    if ! command -v $tool >/dev/null && ! { [ $tool = meson ] && [ -f "$tools/meson/meson.py" ]; }; then
+        refuse "expected $tool in PATH, got none${tools:+, nor in $tools}; see --help for --tools"
     fi
 done
 
-build=build-gpu
-if [ -f $build/build.ninja ]; then
-    meson configure $build -Dcuda=enabled -Dtests=enabled -Dgpu_arch="sm_$capability"
-else
-    meson setup $build --buildtype=release -Dcuda=enabled -Dtests=enabled -Dgpu_arch="sm_$capability"
-fi
-ninja -C $build
-
-report=tools/bench/results/$(date +%Y-%m-%d)-gpu-check.md
-figures=$build/figures.txt
-mkdir -p tools/bench/results
-rm -f "$report" ${OUT:+"$OUT/$(basename "$report")"} $figures
-say() { tee -a "$report" ${OUT:+"$OUT/$(basename "$report")"}; } # at once: it is there even if this is stopped
-try() { # a program that fails is a line of the report, not the end of it
-    "$@" 2>&1 || echo "FAILED, exit status $?: $*"
-}
-{
-    echo "# GPU, $(date +%Y-%m-%d)"
-    echo
-    nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader | head -n 1
-    echo "commit $(git rev-parse --short HEAD 2>/dev/null || echo unknown), sm_$capability, $seconds s per figure"
-    echo
-    echo '```'
-} | say
-
-kinds=portable
-if [ "$capability" = 90a ]; then kinds='portable hopper'; fi
-export RG_GPU_KERNELS=portable
-
-gpu_tests() { # what tests may say that they skip
-    log=$build/gpu-tests.txt
-    try $build/tests/rg_tests -ts=gpu >$log
-    grep -m 20 -E "ERROR|values:|describe" $log || true
-    grep 'skipped:' $log | grep -v "$1" | sed 's/^/FAILED: /' || true
-    grep -q 'test cases: *[1-9]' $log || echo "FAILED: no test ran"
-    tail -n 4 $log
-}
-for kernels in $kinds; do
-    echo "== tests, $kernels kernels" | say
-    (export RG_GPU_KERNELS="$kernels"; gpu_tests '^$') | say
-done
-echo "== tests, launches one at a time" | say
-(export RG_SYNC=1; gpu_tests 'skipped: launches are plain') | say
-
-if command -v compute-sanitizer >/dev/null; then
-    echo "== compute-sanitizer: a training step and a prediction" | say
-    for mode in train infer; do
-        try compute-sanitizer --error-exitcode 9 $build/bench_train --device cuda --precision bf16 --batch 4 \
-            --seconds 0 --mode $mode >$build/sanitizer.txt
-        tail -n 2 $build/sanitizer.txt | say
-    done
-else
-    echo "== not run: compute-sanitizer, which is not there" | say
-fi
-
-echo "== training and prediction" | say
-ours() {
-    try $build/bench_train --device cuda --seconds "$seconds" "$@" | sed "s/^net=/kernels=$RG_GPU_KERNELS &/" |
-        tee -a $figures | say
-}
-for batch in 256 1024; do
-    for mode in train infer; do
-        for RG_GPU_KERNELS in $kinds; do ours --precision bf16 --batch $batch --mode $mode; done
-        RG_GPU_KERNELS=portable
-        ours --precision fp32 --batch $batch --mode $mode
-    done
-done
-ours --net B --precision bf16 --batch 32
-ours --net C --precision bf16 --batch 128
-for candidate in ${python:-python3 /usr/bin/python3}; do
-    if ! "$candidate" -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then continue; fi
-    for batch in 256 1024; do
-        for mode in train infer; do
-            for how in '' --compile; do # without a figure, if it fails: the tests are ours
-                "$candidate" tools/bench/torch_train.py --device cuda --precision bf16 --batch $batch --mode $mode \
-                    --seconds "$seconds" $how 2>&1 | grep -E '^net=|Error' | tee -a $figures | say
-            done
-        done
-    done
-    break
-done
-for RG_GPU_KERNELS in $kinds; do
-    echo "== $RG_GPU_KERNELS kernels one by one, and the most that this GPU copies, and multiplies by mma" | say
-    try $build/bench_train --device cuda --precision bf16 --batch 1024 --seconds 1 --profile | sed '/^net=/d' | say
-done
-RG_GPU_KERNELS=portable
-
-echo "== train_cifar" | say
-train() { # ranks, then options
-    ranks=$1
-    shift
-    set -- $build/train_cifar --device cuda --runs $build/runs "$@"
-    if command -v mpiexec >/dev/null; then set -- mpiexec -n "$ranks" "$@"; fi
-    try "$@"
-}
-epochs=2
+results=tools/bench/results epochs=2
 if [ -n "$data" ]; then epochs=50; fi
-real() { train "$1" --precision bf16 ${data:+--data "$data"} --epochs $epochs; }
-real 1 | say
-gpus=$(nvidia-smi -L | wc -l)
-if command -v mpiexec >/dev/null; then
-    if [ "$gpus" -gt 1 ]; then
-        echo "== train_cifar on $gpus GPUs, a rank each" | say
-        real "$gpus" | say
-    fi
-    # Ranks that share batch statistics, on however many GPUs, are to train as one; those that idle change nothing.
-    echo "== 20 steps, batch statistics shared: losses beside those of one rank, which differ by 3e-4 at most" | say
-    losses() {
-        grep -o '"loss": *[-+0-9.e]*' "$build/runs/$1/metrics.jsonl" 2>/dev/null | sed 's/.*: *//' | head -n 20
-    }
-    for how in '1 share' '4 share' '4 idle'; do
-        ranks=${how% *} name=check-${how% *}-${how#* }
-        rm -rf "$build/runs/$name"
-        train "$ranks" --spare-ranks "${how#* }" --precision fp32 --sync-bn --lr 0.001 --augment none --shuffle never \
-            --steps 20 --run-name "$name" | grep -v '^epoch' | say
-        losses "$name" >"$build/$name.txt"
-        paste "$build/check-1-share.txt" "$build/$name.txt" | awk -v name="$how" '
-            NF == 2 && $1 > 0 { ++n; off = ($2 - $1) / $1; if (off < 0) off = -off; if (off > most) most = off }
-            END { printf "%s%s: %d losses, the last %s, off by %.1e\n", n == 20 && most <= 3e-4 ? "" : "FAILED, ",
-                         name, n, $2, most }' | say
-    done
-else
-    echo "== not run: several ranks, since there is no mpiexec" | say
-fi
+mkdir -p $build $results ${OUT:+"$OUT"}
+report=${OUT:-$results}/$(date +%Y-%m-%d)-gpu-check.md
+log=${OUT:-$build}/gpu-check.log
+rm -f "$report" "$log" $build/torch
+export build data seconds python tools capability log epochs RG_GPU_KERNELS=portable
 
-echo "== all in one table; an epoch is 50,000 images" | say
-awk '
+# ---- steps ----
+shown=0
+show() { # prints the new part of the report, even if nobody reads it any more, and keeps a copy
+    tail -c +$((shown + 1)) "$report" || true
+    shown=$(wc -c <"$report")
+    if [ -n "$OUT" ]; then cp "$report" $results/; fi
+}
+say() {
+    printf '%s\n' "$*" >>"$report"
+    show
+}
+kill_step() { # kills its process group, and those who left the group, as mpiexec's ranks and ninja's compilers do
+    kill -KILL -- "-$group" 2>/dev/null || true
+    grep -lzsxF "GPU_CHECK_STEP=$mark" /proc/[0-9]*/environ | while IFS=/ read -r _ _ process _; do
+        kill -KILL "$process" 2>/dev/null || true
+    done
+}
+stopped='' group='' steps=0 table='' bad=0
+trap 'stopped=1 bad=1; if [ -n "$group" ]; then kill_step; fi' HUP INT TERM
+
+step() { # name, its time limit and the least time worth beginning it with (seconds), function and arguments
+    name=$1 limit=$2 least=$3
+    shift 3
+    left=$((begin + budget - 10 - $(date +%s))) # 10 s: to end the step, and to print the table
+    if [ $left -lt 0 ]; then left=0; fi
+    if [ "$limit" -gt "$longest" ]; then limit=$longest; fi
+    if [ "$limit" -gt "$left" ]; then limit=$left; fi
+    result='not run' note='' took=0
+    if [ -n "$stopped" ]; then
+        note='stopped by a signal'
+    elif [ $left -lt "$least" ]; then
+        note="needs $least s, $left s left"
+    else
+        say "== $name"
+        steps=$((steps + 1)) mark=$$-$steps
+        start=$(date +%s) status=0
+        # SIGKILL at once: a program that waits for a hung kernel may ignore other signals.
+        GPU_CHECK_STEP=$mark timeout -s KILL "$limit" sh tools/gpu_check.sh --step "$@" >>"$report" 2>&1 &
+        group=$!
+        wait $group || status=$?
+        kill_step
+        group='' took=$(($(date +%s) - start))
+        show
+        if [ $status = 0 ]; then
+            result=passed
+        elif [ $status = 77 ]; then
+            note=$(tail -n 1 "$report" | sed 's/^skipped: //')
+        elif [ -n "$stopped" ]; then
+            result=failed note='stopped by a signal'
+        elif [ $took -ge "$limit" ]; then
+            result='timed out'
+        else
+            result=failed note="exit status $status"
+        fi
+        say "-- $result, $took s"
+    fi
+    case $result in failed | 'timed out') bad=1 ;; esac
+    table=$table$(printf '%-45s %-9s %5s%s' "$name" "$result" "$took" "${note:+  $note}")'
+'
+}
+
+say "# GPU, $(date +%Y-%m-%d)
+
+$gpu
+commit $(git rev-parse --short HEAD 2>/dev/null || echo unknown), sm_$capability, $seconds s per figure
+
+\`\`\`"
+step 'build' "$budget" 5 compile
+step 'unit tests, portable kernels' 90 5 unit_tests portable
+step 'training speed, portable kernels' 60 15 speed portable train bf16
+step 'profile, portable kernels' 30 10 profile portable
+step 'unit tests, Hopper kernels' 90 5 unit_tests hopper
+step '20 losses, Hopper kernels beside portable' 60 15 hopper_losses
+step 'training speed, Hopper kernels' 60 15 speed hopper train bf16
+step 'profile, Hopper kernels' 30 10 profile hopper
+for tool in memcheck racecheck synccheck; do
+    for kernels in portable hopper; do
+        step "$tool, training step, $kernels kernels" 40 15 \
+            sanitize $kernels $tool $build/bench_train --device cuda --precision bf16 --batch 64 --seconds 0
+    done
+done
+for kernels in portable hopper; do
+    step "memcheck, tests of ops, $kernels kernels" 60 20 \
+        sanitize $kernels memcheck $build/tests/rg_tests -ts=gpu '-tc=gpu ops*'
+done
+step 'unit tests, launches one at a time' 60 10 unit_tests_with_sync
+step 'prediction speed, portable kernels' 60 15 speed portable infer bf16
+step 'prediction speed, Hopper kernels' 60 15 speed hopper infer bf16
+step 'training speed, fp32' 60 15 speed portable train fp32
+step 'prediction speed, fp32' 60 15 speed portable infer fp32
+step 'training speed, other networks' 60 15 speed_of_other_networks
+step '20 losses, 4 ranks beside 1' 60 15 losses_of_ranks
+step "training, $epochs epochs" 200 $((10 + epochs)) train 1
+if [ "$gpus" -gt 1 ]; then step "training, $epochs epochs, $gpus GPUs" 200 $((10 + epochs)) train "$gpus"; fi
+step 'PyTorch is there' 60 10 find_torch
+for mode in train infer; do
+    for batch in 256 1024; do
+        step "PyTorch, $mode, batch $batch" 60 15 torch --mode $mode --batch $batch
+    done
+done
+for mode in train infer; do
+    for batch in 1024 256; do
+        step "PyTorch compiled, $mode, batch $batch" 150 45 torch --mode $mode --batch $batch --compile
+    done
+done
+
+say "== all speeds; an epoch is 50,000 images
+$(awk '
 function value(key,  i) {
     for (i = 1; i <= NF; ++i) if (index($i, key "=") == 1) return substr($i, length(key) + 2)
 }
-/images_per_s=/ {
+/^kernels=.* images_per_s=| torch=.* images_per_s=/ {
     what = sprintf("%-6s %-5s %-5s %5d", value("net"), value("mode"), value("precision"), value("batch"))
     who = value("torch") == "" ? "ringgrad, " value("kernels") : value("compile") == 1 ? "PyTorch compiled" : "PyTorch"
     order[++rows] = what
@@ -196,7 +360,9 @@ END {
     for (i = 1; i <= rows; ++i)
         printf "%s  %-19s %11.0f %9.1f %11s %12s\n", order[i], by[i], rates[i], 5e7 / rates[i],
             times(rates[i], rate[order[i], "PyTorch"]), times(rates[i], rate[order[i], "PyTorch compiled"])
-}' $figures | LC_ALL=C sort | say
-echo '```' | say
+}' "$report" | LC_ALL=C sort)
+== all steps
+$(printf '%-45s %-9s %5s' step result s)
+$table\`\`\`"
 echo "written to $report"
-if grep '^FAILED' "$report"; then exit 1; fi
+exit $bad

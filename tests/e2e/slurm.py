@@ -70,7 +70,7 @@ class Slurm(job.JobTest):
     def test_checked(self):
         if not shutil.which("shellcheck"):
             self.skipTest("there is no shellcheck")
-        result = subprocess.run(["shellcheck", *(ROOT / "tools" / name for name in ("slurm.sh", "run.sh"))],
+        result = subprocess.run(["shellcheck", *(ROOT / "tools" / name for name in ("slurm.sh", "run.sh", "gpu_check.sh"))],
                                 capture_output=True, text=True)
         self.assertEqual(result.returncode, 0, result.stdout)
 
