@@ -45,17 +45,37 @@ Split split(const ImageSet& set, uint64_t seed, Count first_count) {
     return result;
 }
 
+/// True if a folder has folders, and no PNGs beside them: train/ may also be a class.
+bool holds_class_folders(const std::string& path) {
+    bool folders = false;
+    if (!fs::is_directory(path)) return false;
+    for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
+        if (entry.path().extension() == ".png") return false;
+        folders = folders || (entry.is_directory() && !is_hidden(entry.path().filename()));
+    }
+    return folders;
+}
+
 TrainTest load_image_folders(const std::string& path, const LoadOptions& options) {
-    const std::string what = "PNG images in " + path;
-    if (fs::is_directory(path + "/train") && fs::is_directory(path + "/test")) {
-        TrainTest sets{read_image_folder(path + "/train", options.channels), {}, ""};
-        sets.test = read_image_folder(path + "/test", options.channels, sets.train.classes);
+    const auto read = [&](const std::string& folder, std::vector<std::string> classes) {
+        return read_image_folder(folder, options.channels, std::move(classes), options.skip_other_images);
+    };
+    const std::string what = "PNG images in " + path, train = path + "/train";
+    for (const char* const name : {"/test", "/val", "/validation"}) {
+        const std::string test = path + name;
+        if (!fs::is_directory(train) || !fs::is_directory(test)) continue;
+        TrainTest sets{read(train, {}), {}, ""};
+        sets.test = read(test, sets.train.classes);
         const ImageSet &a = sets.train, &b = sets.test;
         RG_CHECK(a.height == b.height && a.width == b.width, "image folder: expected the size of the training images, ",
-                 a.width, " x ", a.height, ", got ", b.width, " x ", b.height, " (", path, "/test)");
-        return described(std::move(sets), what);
+                 a.width, " x ", a.height, ", got ", b.width, " x ", b.height, " (", test, ")");
+        return described(std::move(sets), cat(what, " (train and ", name + 1, ")"));
     }
-    return split_sets(read_image_folder(path, options.channels), options.test_part, options.seed, what);
+    for (const char* const name : {"/train", "/test", "/val", "/validation"})
+        RG_CHECK(!holds_class_folders(path + name),
+                 "image folder: expected class folders, or both train and test, got ", name + 1, " alone (", path,
+                 "); give ", path, name, " to test on a part of its images");
+    return split_sets(read(path, {}), options.test_part, options.seed, what);
 }
 
 } // namespace

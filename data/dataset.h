@@ -33,17 +33,19 @@ struct TrainTest {
     std::string source; // what it is and from where, for people
 };
 
-/// How PNGs in class folders are read: as grey (1 channel) or RGB, and, where there are no folders train/ and test/,
-/// with a part of each class for testing, chosen at random by seed.
+/// How PNGs in class folders are read: as grey (1 channel) or RGB, and, where there is no test set, with a part of each
+/// class for testing, chosen at random by seed.
 struct LoadOptions {
     int channels = 3;
     double test_part = 0.2;
     uint64_t seed = 0;
-    FetchOptions fetch = {}; // of what is no folder
+    bool skip_other_images = false; // else an image that is no PNG is an error
+    FetchOptions fetch = {};        // of what is no folder
 };
 /// The data at `path`, whatever it is: the embedded sample if empty, else a folder of CIFAR-10 or CIFAR-100 binary
-/// files (or the folder around cifar-10-batches-bin), of MNIST-style IDX files, or of PNG class folders; or
-/// s3://bucket/prefix or pipe:COMMAND (data/shards.h). Errors: none of these, or what the reader says.
+/// files (or the folder around cifar-10-batches-bin), of MNIST-style IDX files, or of PNG class folders, which may be
+/// in train/ and in test/ (or val/, or validation/ if there is no test/); or s3://bucket/prefix or pipe:COMMAND
+/// (data/shards.h). Errors: none of these, one of train/ and test/ alone, or what the reader says.
 TrainTest load(const std::string& path, const LoadOptions& options = {});
 
 /// With `what` and the sizes as its source.

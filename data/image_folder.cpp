@@ -7,28 +7,97 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <fstream>
 
 namespace rg::data {
 
 namespace {
 
 namespace fs = std::filesystem;
+using namespace std::string_view_literals;
 
-bool hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
+/// The endings of a format, between spaces, and its bytes at `offset`. Some have no bytes that tell.
+struct Format {
+    std::string_view name, endings, bytes;
+    size_t offset = 0;
+};
+constexpr Format kFormats[] = {
+    {"JPEG", " .jpg .jpeg .jpe .jfif ", "\xFF\xD8\xFF"},
+    {"PNG", " .png ", "\x89PNG\r\n\x1A\n"},
+    {"GIF", " .gif ", "GIF8"},
+    {"WebP", " .webp ", "WEBP", 8},
+    {"TIFF", " .tif .tiff ", "II*\0"sv},
+    {"TIFF", "", "MM\0*"sv},
+    {"BMP", " .bmp .dib ", ""},
+    {"HEIF", " .heic .heif ", "ftyphei", 4},
+    {"AVIF", " .avif ", "ftypavi", 4},
+    {"PNM", " .pnm .ppm .pgm .pbm ", ""},
+    {"JPEG 2000", " .jp2 .j2k ", "jP  \r\n", 4},
+    {"JPEG XL", " .jxl ", "JXL \r\n", 4},
+};
 
-bool is_png_name(const fs::path& path) {
+/// The ending of a name in lower case, with its point.
+std::string ending_of(const fs::path& path) {
     std::string ending = path.extension().string();
-    std::transform(ending.begin(), ending.end(), ending.begin(), [](unsigned char c) { return char(c | 32); });
-    return ending == ".png";
+    for (char& c : ending)
+        if (c >= 'A' && c <= 'Z') c = char(c | 32);
+    return ending;
 }
 
-std::vector<fs::path> class_folders(const std::string& path) {
-    std::vector<fs::path> folders;
-    for (const fs::directory_entry& entry : fs::directory_iterator(path))
-        if (entry.is_directory() && !hidden(entry.path())) folders.push_back(entry.path());
+std::string first_bytes(const fs::path& path) {
+    std::string bytes(kFormatBytes, '\0');
+    std::ifstream file(path, std::ios::binary);
+    file.read(bytes.data(), std::streamsize(bytes.size()));
+    bytes.resize(size_t(file.gcount()));
+    return bytes;
+}
+
+/// Requires that a link leads somewhere: what it stands for would be missing.
+void check_link(const fs::directory_entry& entry) {
+    RG_CHECK(!entry.is_symlink() || entry.exists(),
+             "image folder: expected a file or a folder, got a link to nothing (", entry.path().string(), ")");
+}
+
+/// Adds the images among files that are not PNGs of a class.
+void add_images(OtherImages& others, std::vector<fs::path> files, const char* where) {
+    std::sort(files.begin(), files.end());
+    for (const fs::path& file : files)
+        if (const std::string format = image_format(file.string(), as_bytes(first_bytes(file))); !format.empty())
+            others.add(file.string(), format + where);
+}
+
+/// The folders of the classes; images beside them go to `others`.
+std::vector<fs::path> class_folders(const std::string& path, OtherImages& others) {
+    std::vector<fs::path> folders, files;
+    for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
+        if (is_hidden(entry.path().filename())) continue;
+        check_link(entry);
+        if (entry.is_directory())
+            folders.push_back(entry.path());
+        else if (entry.is_regular_file())
+            files.push_back(entry.path());
+    }
     std::sort(folders.begin(), folders.end());
     RG_CHECK(!folders.empty(), "image folder: expected class folders of PNG images, got none (", path, ")");
+    add_images(others, std::move(files), " beside the class folders");
     return folders;
+}
+
+/// The PNGs anywhere below a folder; other images go to `others`.
+std::vector<fs::path> images_below(const fs::path& folder, OtherImages& others) {
+    std::vector<fs::path> pngs, files;
+    constexpr auto kFollow = fs::directory_options::follow_directory_symlink;
+    for (auto entry = fs::recursive_directory_iterator(folder, kFollow); entry != fs::end(entry); ++entry) {
+        if (is_hidden(entry->path().filename())) {
+            entry.disable_recursion_pending();
+            continue;
+        }
+        check_link(*entry);
+        if (entry->is_regular_file()) (ending_of(entry->path()) == ".png" ? pngs : files).push_back(entry->path());
+    }
+    std::sort(pngs.begin(), pngs.end());
+    add_images(others, std::move(files), "");
+    return pngs;
 }
 
 struct Listed {
@@ -36,20 +105,24 @@ struct Listed {
     int32_t label;
 };
 
-/// Every file and its label; fills `classes` if it is empty.
-std::vector<Listed> list(const std::string& path, std::vector<std::string>& classes) {
+/// Every PNG and its label; fills `classes` if it is empty.
+std::vector<Listed> list(const std::string& path, std::vector<std::string>& classes, bool skip_other_images) {
     const bool given = !classes.empty();
     std::vector<Listed> files;
-    for (const fs::path& folder : class_folders(path)) {
+    std::vector<std::string> empty;
+    OtherImages others;
+    for (const fs::path& folder : class_folders(path, others)) {
         const std::string name = folder.filename().string();
         if (!given) classes.push_back(name);
         const auto found = std::find(classes.begin(), classes.end(), name);
         RG_CHECK(found != classes.end(), "image folder: expected the ", classes.size(),
                  " classes of the training set, got ", name, " (", path, ")");
-        const std::vector<fs::path> images = png_files(folder);
-        RG_CHECK(!images.empty(), "image folder: expected PNG images, got none (", folder.string(), ")");
+        const std::vector<fs::path> images = images_below(folder, others);
+        if (images.empty()) empty.push_back(folder.string());
         for (const fs::path& image : images) files.push_back({image.string(), int32_t(found - classes.begin())});
     }
+    if (!skip_other_images) others.check(); // first: a folder without PNGs may be full of JPEGs
+    RG_CHECK(empty.empty(), "image folder: expected PNG images, got none (", empty[0], ")");
     return files;
 }
 
@@ -69,13 +142,39 @@ std::vector<float> targets_of(const std::vector<Listed>& files, const std::strin
 
 } // namespace
 
-std::vector<fs::path> png_files(const fs::path& folder) {
-    std::vector<fs::path> files;
-    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder))
-        if (entry.is_regular_file() && !hidden(entry.path()) && is_png_name(entry.path()))
-            files.push_back(entry.path());
-    std::sort(files.begin(), files.end());
-    return files;
+bool is_hidden(const fs::path& path) {
+    return std::any_of(path.begin(), path.end(),
+                       [](const fs::path& name) { return name != "." && name != ".." && name.string()[0] == '.'; });
+}
+
+std::string image_format(const std::string& name, Bytes begin) {
+    const std::string_view bytes = as_text(begin.first(std::min(begin.size(), kFormatBytes)));
+    for (const Format& format : kFormats)
+        if (!format.bytes.empty() && bytes.size() > format.offset &&
+            bytes.substr(format.offset).starts_with(format.bytes))
+            return std::string(format.name);
+    if (const std::string ending = ending_of(name); !ending.empty())
+        for (const Format& format : kFormats)
+            if (format.endings.find(cat(" ", ending, " ")) != format.endings.npos) return std::string(format.name);
+    return {};
+}
+
+void OtherImages::add(const std::string& name, const std::string& its_format) {
+    if (count++ == 0) first = name, format = its_format;
+}
+
+void OtherImages::check() const {
+    if (count == 0) return;
+    fail("image folder: expected only PNG images in class folders, got ", count, " other image",
+         count == 1 ? ", " : "s, the first is ", first, " (", format, "); ", kHowToConvert,
+         ", then remove the original; or leave out such files with --skip-other-images");
+}
+
+std::vector<fs::path> png_files(const fs::path& folder, bool skip_other_images) {
+    OtherImages others;
+    std::vector<fs::path> pngs = images_below(folder, others);
+    if (!skip_other_images) others.check();
+    return pngs;
 }
 
 Angles parse_angles(const std::string& text, const std::string& name) {
@@ -98,11 +197,12 @@ Angles parse_angles(const std::string& text, const std::string& name) {
     return numbers;
 }
 
-ImageSet read_image_folder(const std::string& path, int channels, std::vector<std::string> classes) try {
+ImageSet read_image_folder(const std::string& path, int channels, std::vector<std::string> classes,
+                           bool skip_other_images) try {
     RG_CHECK(channels == 1 || channels == 3, "image folder: expected 1 or 3 channels, got ", channels);
     RG_CHECK(fs::is_directory(path), "image folder: expected a folder, got ", fs::exists(path) ? "a file" : "nothing",
              " (", path, ")");
-    const std::vector<Listed> files = list(path, classes);
+    const std::vector<Listed> files = list(path, classes, skip_other_images);
     ImageSet set{int64_t(files.size()), 0, 0, channels, {}, {}, std::move(classes), targets_of(files, path)};
     set.labels.reserve(files.size());
     for (const Listed& file : files) {

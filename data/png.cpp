@@ -73,7 +73,8 @@ public:
     ChunkReader(Bytes bytes, std::string_view name) : bytes_(bytes), name_(name) {}
 
     Contents read() {
-        check(is_png(bytes_), "expected the PNG signature, got something else");
+        check(is_png(bytes_), "expected the PNG signature, got ",
+              as_text(bytes_).starts_with("\xFF\xD8\xFF") ? "that of a JPEG" : "something else");
         next(8);
         check(type_ == tag("IHDR"), "expected IHDR first, got ", chunk_name());
         read_header();

@@ -285,10 +285,12 @@ void ShardSet::add_tar(Bytes archive) {
     };
     std::vector<Png> pngs;
     std::map<std::string, std::string> numbers; // by key
+    OtherImages others;
+    std::vector<std::string> other_keys;
     read_tar(archive, url, [&](const std::string& path, Bytes content) {
         const auto [type, key] = type_and_key(path);
         const std::string file = path.substr(path.rfind('/') + 1);
-        if (file.starts_with('.')) return; // as in a folder
+        if (is_hidden(path)) return; // as in a folder
         if (file == kAnglesFile)
             for (const auto& [image, angle] : parse_angles(std::string(as_text(content)), url + ", " + path))
                 angles_[next_][path.substr(0, path.size() - file.size()) + image] = angle;
@@ -299,7 +301,11 @@ void ShardSet::add_tar(Bytes archive) {
             add_cifar(names_[next_] + "/" + path, own == Part::unknown ? part : own, content, url + ", " + path);
         }
         if (stream_of(path) == Stream::class_names) class_names_ = parse_class_names(as_text(content));
+        if (type == "png" || type == "cls" || type == "bin") return;
+        if (const std::string format = image_format(file, content); !format.empty())
+            others.add(cat(url, ", ", path), format), other_keys.push_back(key);
     });
+    if (!options_.skip_other_images) others.check();
     const bool pairs = !numbers.empty();
     for (const Png& png : pngs) {
         const std::string name = url + ", " + png.path;
@@ -333,9 +339,10 @@ void ShardSet::add_tar(Bytes archive) {
         images_.labels.push_back(label);
         numbers.erase(number);
     }
+    for (const std::string& key : other_keys) numbers.erase(key); // left out with their images
     if (!numbers.empty())
         fail("data: expected ", numbers.begin()->first, ".png beside ", numbers.begin()->first,
-             ".cls, which is missing (", url, "); only PNG is read");
+             ".cls, which is missing (", url, "); only PNG is read: ", kHowToConvert);
 }
 
 void ShardSet::expect(Labels labels, const std::string& name) {

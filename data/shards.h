@@ -7,6 +7,8 @@
 // folders become the set that the same files make on a disk, bit for bit, however they were divided; pairs stay in the
 // order of the shards.
 //
+// Images in other formats are errors, as in a folder (data/image_folder.h); other members are ignored.
+//
 // Images whose folder, shard or CIFAR file is called test or val are the test set; without any, a fifth of each class
 // is, as of a folder of images.
 #pragma once
@@ -25,8 +27,8 @@ struct Shard {
     int64_t bytes = -1; // if they are known before
 };
 
-/// {000..007}, {a,b} and nests of them, as the shell expands them; ${...}, and what is in quotes, is left to it, but for
-/// {000..007} there, which are shards as well.
+/// {000..007}, {a,b} and nests of them, as the shell expands them; ${...}, and what is in quotes, is left to it, but
+/// for {000..007} there, which are shards as well.
 std::vector<std::string> expand_braces(const std::string& text);
 
 /// The shards of a path with braces, or of what S3 lists below a prefix. Errors: no shards; as of fetch().
@@ -40,8 +42,8 @@ public:
     /// `path` is for people; of the options it takes those for images.
     ShardSet(std::string path, std::vector<Shard> shards, const LoadOptions& options = {});
 
-    /// Decodes the next shard. Errors, with shard and member: a bad image or label, images of another size or labelled
-    /// in another way than those before.
+    /// Decodes the next shard. Errors, with shard and member: a bad image or label, an image that is not read, images
+    /// of another size or labelled in another way than those before.
     void add(Bytes bytes);
     /// Requires that all shards were added. Errors: no images; a class of the test set that has none for training.
     TrainTest finish();

@@ -267,6 +267,75 @@ TEST_SUITE("data") {
         CHECK(contains(error_of([&] { read_image_folder(dir / "nothing", 3); }), "got nothing"));
     }
 
+    TEST_CASE("image folder: an image that is not read is an error, or left out on request") {
+        const TempDir dir;
+        for (const char* name : {"cat/1.png", "cat/2.png", "dog/1.png", "dog/2.png"}) write_grey(dir / name, 2, 2, 1);
+        fs::create_directories(dir / "cat/.cache");
+        for (const char* name : {"README.md", "angles.txt", "cat/notes.txt", "cat/labels.csv", "cat/LICENSE",
+                                 "cat/.DS_Store", "cat/Thumbs.db", "cat/._1.jpg", "cat/.cache/thumb.jpg"})
+            write_file_atomic(dir / name, "BM no image");
+        CHECK(read_image_folder(dir.path(), 3).count == 4);
+
+        const std::string jpeg = "\xFF\xD8\xFF\xE0" + std::string(8, '\0');
+        const std::string png = read_file(dir / "cat/1.png");
+        for (const auto& other :
+             std::vector<std::array<std::string, 3>>{{"cat/a.jpg", jpeg, "JPEG"},
+                                                     {"dog/deep/a.JPEG", "", "JPEG"}, // by its name
+                                                     {"dog/0001", jpeg, "JPEG"},      // by its first bytes
+                                                     {"dog/a.txt", jpeg, "JPEG"},
+                                                     {"dog/a.gif", "GIF89a", "GIF"},
+                                                     {"dog/a", std::string("RIFF\0\0\0\0WEBPVP8 ", 16), "WebP"},
+                                                     {"dog/a.bin", std::string("MM\0*", 4), "TIFF"},
+                                                     {"dog/a.BMP", "BM", "BMP"},
+                                                     {"dog/a.png_", png, "PNG"},
+                                                     {"a.png", png, "PNG beside the class folders"},
+                                                     {"a.jpg", jpeg, "JPEG beside the class folders"}}) {
+            const std::string &name = other[0], &content = other[1], &format = other[2];
+            CAPTURE(name);
+            fs::create_directories(fs::path(dir / name).parent_path());
+            write_file_atomic(dir / name, content);
+            CHECK(contains(error_of([&] { load(dir.path()); }),
+                           "got 1 other image, " + dir / name + " (" + format + ")"));
+            CHECK(read_image_folder(dir.path(), 3, {}, true).count == 4);
+            CHECK(load(dir.path(), {.skip_other_images = true}).train.count == 2);
+            fs::remove(dir / name);
+        }
+        for (const char* name : {"dog/b.jpg", "cat/b.jpg", "cat/a.jpg"}) write_file_atomic(dir / name, jpeg);
+        const std::string error = error_of([&] { read_image_folder(dir.path(), 3); });
+        CHECK(contains(error, "got 3 other images, the first is " + dir / "cat/a.jpg (JPEG)"));
+        CHECK(contains(error, "mogrify -format png"));
+        CHECK(contains(error, "--skip-other-images"));
+        CHECK(error_of([&] { png_files(dir / "dog"); }) != "");
+        CHECK(png_files(dir / "dog", true).size() == 2);
+        // A class of nothing else, and a JPEG named as a PNG.
+        fs::create_directory(dir / "emu");
+        write_file_atomic(dir / "emu/a.jpg", jpeg);
+        CHECK(contains(error_of([&] { read_image_folder(dir.path(), 3); }), "got 4 other images"));
+        CHECK(contains(error_of([&] { read_image_folder(dir.path(), 3, {}, true); }), "got none (" + dir / "emu)"));
+        write_file_atomic(dir / "emu/a.png", jpeg);
+        CHECK(contains(error_of([&] { read_image_folder(dir.path(), 3, {}, true); }), "that of a JPEG"));
+    }
+
+    TEST_CASE("image folder: what links lead to counts, and a link to nothing is an error") {
+        const TempDir dir;
+        write_grey(dir / "set/cat/1.png", 2, 2, 1);
+        write_grey(dir / "more/2.png", 2, 2, 2);
+        write_grey(dir / "dogs/3.png", 2, 2, 3);
+        fs::create_directory_symlink("../../more", dir / "set/cat/more");
+        fs::create_directory_symlink("../dogs", dir / "set/dog");
+        const ImageSet set = read_image_folder(dir / "set", 3);
+        CHECK(set.classes == std::vector<std::string>{"cat", "dog"});
+        CHECK(set.count == 3);
+        for (const char* name : {"set/cat/4.png", "set/cat/part", "set/emu"}) {
+            fs::create_symlink("nowhere", dir / name);
+            CHECK(contains(error_of([&] { read_image_folder(dir / "set", 3, {}, true); }),
+                           "got a link to nothing (" + dir / name + ")"));
+            fs::remove(dir / name);
+        }
+        fs::create_directory_symlink("..", dir / "set/cat/loop");
+        CHECK(error_of([&] { read_image_folder(dir / "set", 3); }) != "");
+    }
+
     TEST_CASE("image folder: train and test, or a fifth of each class") {
         const TempDir dir;
         for (int i = 0; i < 10; ++i)
@@ -287,6 +356,26 @@ TEST_SUITE("data") {
         write_grey(dir / "two/test/dog/1.png", 3, 2, 2);
         CHECK(contains(error_of([&] { load(dir / "two"); }), "size of the training images, 2 x 2, got 3 x 2"));
         CHECK(contains(error_of([&] { load(dir / "two/test/dog/1.png"); }), "expected a folder, got a file"));
+
+        // Another part for another seed.
+        CHECK(load(dir / "all", {.seed = 3}).test.pixels == load(dir / "all", {.seed = 3}).test.pixels);
+        int others = 0;
+        for (uint64_t seed = 4; seed < 8; ++seed)
+            others += load(dir / "all", {.seed = seed}).test.pixels != load(dir / "all", {.seed = 3}).test.pixels;
+        CHECK(others > 0);
+
+        // val is another name of test; one of the two alone is no class.
+        for (const char* name : {"cat", "dog"})
+            for (const char* part : {"train", "val"})
+                write_grey(dir / cat("three/", part, "/", name, "/1.png"), 2, 2, 1);
+        CHECK(load(dir / "three").test.count == 2);
+        CHECK(contains(load(dir / "three").source, "(train and val): 2 + 2 images"));
+        fs::remove_all(dir / "three/val");
+        CHECK(contains(error_of([&] { load(dir / "three"); }), "got train alone (" + dir / "three); give"));
+        fs::rename(dir / "three/train", dir / "three/test");
+        CHECK(contains(error_of([&] { load(dir / "three"); }), "got test alone"));
+        for (const char* name : {"train/1.png", "train/2.png", "bus/1.png"}) write_grey(dir / "four/" + name, 2, 2, 1);
+        CHECK(load(dir / "four").train.classes == std::vector<std::string>{"bus", "train"}); // here it is a class
     }
 
     TEST_CASE("split: per label, random by seed, nothing lost or doubled") {

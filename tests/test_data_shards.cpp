@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <doctest/doctest.h>
 #include <filesystem>
+#include <set>
 
 namespace rg::data {
 namespace {
@@ -386,6 +387,41 @@ TEST_CASE("shards: pairs of KEY.png and KEY.cls keep the order of the shards") {
         CHECK(contains(set_error({{"0.tar", member("a.png", png(1)) + member("a.cls", text) + kEnd}}),
                        "0 to 99999 in a.cls"));
     }
+}
+
+TEST_CASE("shards: an image that is not read is an error, or left out on request") {
+    const std::string pngs = member("cat/1.png", png(1)) + member("cat/2.png", png(2)), jpeg = "\xFF\xD8\xFF\xE0";
+    const auto without_others = [](const std::string& archive) {
+        ShardSet set("s3://bucket/data/", {{"s3://bucket/data/0.tar"}}, {.skip_other_images = true});
+        set.add(as_bytes(archive));
+        return set.finish();
+    };
+    const std::string harmless =
+        member("cat/.cache/3.png", "?") + member("cat/._3.jpg", jpeg) + member("README.md", "?");
+    CHECK(set_error({{"0.tar", pngs + harmless + kEnd}}).empty());
+    for (const std::string& other : {member("cat/3.jpg", "?"), member("cat/3", jpeg)}) {
+        const std::string error = set_error({{"0.tar", pngs + other + other + kEnd}});
+        CHECK(contains(error, "got 2 other images, the first is s3://bucket/data/0.tar, cat/3"));
+        CHECK(contains(error, "mogrify"));
+        CHECK(without_others(pngs + other + kEnd).train.count == 1);
+    }
+    // Of a pair, both.
+    std::string pairs = member("b.cls", "0") + member("b.jpg", jpeg);
+    for (const std::string key : {"a", "c"}) pairs += member(key + ".cls", "0") + member(key + ".png", png(1));
+    CHECK(contains(set_error({{"0.tar", pairs + kEnd}}), "got 1 other image"));
+    CHECK(without_others(pairs + kEnd).train.count == 1);
+}
+
+TEST_CASE("shards: the part for testing is chosen by seed") {
+    std::string archive;
+    for (int i = 0; i < 10; ++i) archive += member(cat("cat/", i, ".png"), png(uint8_t(i)));
+    std::set<std::vector<int>> parts;
+    for (uint64_t seed = 0; seed < 5; ++seed) {
+        ShardSet set("s3://b/", {{"s3://b/0.tar"}}, {.seed = seed});
+        set.add(as_bytes(archive + kEnd));
+        parts.insert(shades(set.finish().test));
+    }
+    CHECK(parts.size() > 1);
 }
 
 TEST_CASE("shards: what does not fit together is an error that names it") {
