@@ -33,7 +33,7 @@ DigitsAnglesNet::DigitsAnglesNet(const Options& options) {
     branch2_.emplace(parameters, "branch2", ConvNorm::Spec{32, 3, 32, {.pad = same(3)}, false});
     skip_.emplace(parameters, "skip", ConvNorm::Spec{32, 1, 16, {.stride = 2}, false});
     classify_.emplace(parameters, "classify", options.classes, 14 * 14 * 32);
-    angle_.emplace(parameters, "angle", 1, 14 * 14 * 32);
+    degrees_.emplace(parameters, "degrees", 1, 14 * 14 * 32);
     parameters.allocate(options.seed, options.init);
 }
 
@@ -41,7 +41,7 @@ DigitsAnglesNet::Output DigitsAnglesNet::forward(const Tensor& x, Mode mode) con
     expect_digits("digits_angles_net", x);
     const Tensor y = (*stem_)(x, mode);
     const Tensor z = relu(add((*branch2_)((*branch1_)(y, mode), mode), (*skip_)(y, mode)));
-    return {(*classify_)(z), (*angle_)(z)};
+    return {(*classify_)(z), (*degrees_)(z)};
 }
 
 } // namespace rg

@@ -26,7 +26,8 @@ private:
 };
 
 /// Two heads on a residual block: conv5x5 same x 16 - bn - relu; then the branch conv3x3 stride 2 x 32 - bn - relu -
-/// conv3x3 x 32 - bn and the skip conv1x1 stride 2 x 32 - bn are added, relu; fc for the class, fc for the angle.
+/// conv3x3 x 32 - bn and the skip conv1x1 stride 2 x 32 - bn are added, relu; fc for the class, fc for the angle, in
+/// degrees.
 class DigitsAnglesNet {
 public:
     struct Options {
@@ -44,7 +45,7 @@ public:
 
 private:
     std::optional<ConvNorm> stem_, branch1_, branch2_, skip_;
-    std::optional<Dense> classify_, angle_;
+    std::optional<Dense> classify_, degrees_;
 };
 
 } // namespace rg

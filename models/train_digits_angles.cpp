@@ -2,8 +2,9 @@
 // both at once; and what `accelerate` is worth for it, by the same training once more without. That one comes second,
 // as a run of its own, so that the run of the given name is resumed like any other.
 //
-// The loss is cross-entropy + 0.1 x the mean squared error of the angles in degrees. Ranks share
-// each mini-batch as in train_digits; a last batch that is smaller is dropped in training, and kept in testing.
+// The network gives degrees, so the saved model does, too. The loss is cross-entropy + 0.1 x the mean squared error in
+// degrees. Ranks share each mini-batch as in train_digits; a last batch that is smaller is dropped in training, and kept
+// in testing.
 #include "core/accelerate.h"
 #include "core/tape.h"
 #include "data/digits.h"
@@ -24,8 +25,8 @@ using namespace rg;
 
 namespace {
 
-/// The loss weighs squared errors in degrees by 0.1: they are those in this unit.
-const double kUnit = std::sqrt(1 / 0.1);
+/// Weight of a squared error in degrees beside the cross-entropy.
+constexpr double kAngleWeight = 0.1;
 
 struct Settings : DigitsOptions {
     bool compare = true;
@@ -98,11 +99,9 @@ Result train(TrainingRun& run, Settings& s, Options& options, par::Group& group,
 
     if (data.source.empty()) {
         data = s.load(group, [&] { trial.pulse(); });
-        for (data::ImageSet* set : {&data.train, &data.test}) {
+        for (const data::ImageSet* set : {&data.train, &data.test})
             RG_CHECK(!set->targets.empty(), "train_digits_angles: expected images with angles (angles.csv), got ",
                      data.source);
-            for (float& angle : set->targets) angle = float(double(angle) / kUnit);
-        }
     }
     verify_same_data(group, data.train, "training set");
     verify_same_data(group, data.test, "test set");
@@ -144,11 +143,13 @@ Result train(TrainingRun& run, Settings& s, Options& options, par::Group& group,
 
     // Two functions with a cache of plans each, so that each has its own hit rate.
     const std::vector<Tensor> values = parameters.value_list(), gradients = parameters.gradient_list();
+    const Tensor angle_weight = Tensor::constant({1, 1}, kAngleWeight);
     Accelerated learn([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
         Tape tape;
         const auto [scores, angles] = net.forward(views(train_images, in), Mode::train);
         const Tensor &labels = in[in.size() - 2], &targets = in[in.size() - 1];
-        const Tensor loss = add(cross_entropy(scores, labels), mse_loss(angles, targets));
+        const Tensor angle_loss = linear(mse_loss(angles, targets).reshape({1, 1}), angle_weight).reshape({});
+        const Tensor loss = add(cross_entropy(scores, labels), angle_loss);
         tape.gradients(loss, values, gradients);
         if (group.size() == 1) update(loss);
         return {scores, loss};
@@ -212,7 +213,7 @@ Result train(TrainingRun& run, Settings& s, Options& options, par::Group& group,
             const std::span<const Tensor> out = on_device ? predict({batch.indices, batch.views}) : predict({batch.x});
             const Tensor scores = out[0].to_host(), angles = out[1].to_host();
             const double squares = squared_errors(angles, batch.targets);
-            sums[0] += double(n) * host_cross_entropy(scores, batch.labels) + squares;
+            sums[0] += double(n) * host_cross_entropy(scores, batch.labels) + kAngleWeight * squares;
             sums[1] += double(count_correct(scores, batch.labels));
             sums[2] += squares;
             const data::Range mine = workers.share_of(batch.global_size);
@@ -221,7 +222,7 @@ Result train(TrainingRun& run, Settings& s, Options& options, par::Group& group,
         group.allreduce_sum(std::span<double>(sums), "test");
         const double count = double(data.test.count);
         result.accuracy = sums[1] / count;
-        result.rmse = kUnit * std::sqrt(sums[2] / count);
+        result.rmse = std::sqrt(sums[2] / count);
         return Score{sums[0] / count, result.accuracy, predictions.gather(group)};
     };
 

@@ -1,0 +1,60 @@
+// The training programs as a program of trials calls them: what they save, and which data they refuse.
+#include "core/atomic_file.h"
+#include "data/augment.h"
+#include "data/digits.h"
+#include "models/digits_net.h"
+#include "models/programs.h"
+#include "models/state_dict.h"
+#include "par/thread_link.h"
+#include "tests/temp_dir.h"
+
+#include <cmath>
+#include <doctest/doctest.h>
+
+namespace rg {
+namespace {
+
+class Quiet final : public Trial {
+public:
+    bool alone() const override { return false; }
+};
+
+/// Trains as the run `name` in the folder.
+void train(const std::string& program, const TempDir& folder, const std::string& name, std::vector<std::string> args) {
+    args.insert(args.end(),
+                {"--runs=" + folder.path(), "--run-name=" + name, "--device=cpu", "--threads=1", "--precision=fp32"});
+    par::run_threads(1, [&](par::Link& link) {
+        par::Group group(link);
+        Quiet trial;
+        CHECK(find_program(program).run(group, args, trial) == 0);
+    });
+}
+
+TEST_SUITE("models") {
+    TEST_CASE("train_digits_angles: the saved model gives degrees") {
+        const TempDir dir;
+        data::write_digits(dir / "set", data::draw_digits(20, 1));
+        train("train_digits_angles", dir, "a", {"--data=" + dir / "set", "--epochs=6", "--batch-size=16", "--seed=3"});
+        const std::string metrics = read_file(dir / "a/metrics.jsonl");
+        const size_t last = metrics.rfind("{\"epoch\"");
+        const double rmse = Json::parse(metrics.substr(last, metrics.find('\n', last) - last), "metrics")
+                                .at("test_angle_rmse")
+                                .as_double();
+        CHECK(rmse < 20); // always 0 degrees would be 26
+
+        const data::ImageSet test = data::load(dir / "set", {.channels = 1, .test_part = 0.1, .seed = 3}).test;
+        const data::Augmenter view(28, 28, 1, {}, data::kDigits);
+        const Tensor x = Tensor::on_host({test.count, 28, 28, 1});
+        for (int64_t i = 0; i < test.count; ++i) view.apply(test.image(i), 0, 0, i, x.data<float>() + i * 784);
+        DigitsAnglesNet net({});
+        load_state_dict(net.parameters, load_tensors(dir / "a/model.safetensors"));
+        const Tensor degrees = net.forward(x, Mode::evaluate).angles;
+        double squares = 0;
+        for (size_t i = 0; i < test.targets.size(); ++i)
+            squares += std::pow(double(degrees.span<float>()[i]) - double(test.targets[i]), 2);
+        CHECK(std::sqrt(squares / double(test.count)) == doctest::Approx(rmse).epsilon(1e-3));
+    }
+}
+
+} // namespace
+} // namespace rg
