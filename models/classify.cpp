@@ -48,13 +48,14 @@ TensorFile load_model(std::string path) {
 }
 
 /// Class names: those in the model, else those of the data, else CIFAR-10's or plain numbers.
-std::vector<std::string> class_names(const TensorFile& file, const std::string& data, int64_t classes) {
+std::vector<std::string> class_names(const TensorFile& file, const std::string& data, bool skip_other_images,
+                                     int64_t classes) {
     std::vector<std::string> names;
     if (const std::string* text = file.find_text("classes")) {
         const Json list = Json::parse(*text, file.source + ": classes");
         for (const Json& name : list.as_array()) names.push_back(name.as_string());
     } else if (!data.empty()) {
-        names = data::load(data).train.classes;
+        names = data::load(data, {.skip_other_images = skip_other_images}).train.classes;
     } else if (classes == 10) {
         names = data::sample().train.classes;
     } else {
@@ -82,8 +83,12 @@ int32_t label_of(const fs::path& name, const std::vector<std::string>& classes) 
 
 void add_png(Images& images, const std::string& path, int32_t truth) {
     const std::string file = read_file(path);
-    RG_CHECK(data::is_png(data::as_bytes(file)) || path.ends_with(".png"),
-             "classify: expected a PNG, a folder of PNGs, or CIFAR records (.bin), got another file (", path, ")");
+    if (!data::is_png(data::as_bytes(file)) && !path.ends_with(".png")) {
+        const std::string format = data::image_format(path, data::as_bytes(file));
+        fail("classify: expected a PNG, a folder of PNGs, or CIFAR records (.bin), got ",
+             format.empty() ? "another file" : format, " (", path, ")",
+             format.empty() ? "" : cat("; ", data::kHowToConvert));
+    }
     const data::Image image = data::to_u8(data::decode_png(data::as_bytes(file), path), int(kChannels));
     RG_CHECK(image.width == kSide && image.height == kSide, "classify: expected an image of ", kSide, " x ", kSide,
              ", got ", image.width, " x ", image.height, " (", path, ")");
@@ -102,8 +107,9 @@ void add_cifar(Images& images, const std::string& path, size_t classes) {
 }
 
 /// The PNGs below a folder, in sorted order. The nearest folder with the name of a class is an image's label.
-void add_folder(Images& images, const fs::path& folder, const std::vector<std::string>& classes) {
-    const std::vector<fs::path> files = data::png_files(folder);
+void add_folder(Images& images, const fs::path& folder, const std::vector<std::string>& classes,
+                bool skip_other_images) {
+    const std::vector<fs::path> files = data::png_files(folder, skip_other_images);
     RG_CHECK(!files.empty(), "classify: expected PNG images, got none (", folder.string(), ")");
     for (const fs::path& file : files) {
         int32_t truth = label_of(folder.filename(), classes);
@@ -113,11 +119,13 @@ void add_folder(Images& images, const fs::path& folder, const std::vector<std::s
     }
 }
 
-Images read_images(const std::vector<std::string>& paths, const std::vector<std::string>& classes) {
+Images read_images(const std::vector<std::string>& paths, const std::vector<std::string>& classes,
+                   bool skip_other_images) {
     Images images;
     for (const std::string& path : paths) {
         if (fs::is_directory(path))
-            add_folder(images, fs::path(path + "/").parent_path(), classes); // without a slash at its end
+            // without a slash at its end
+            add_folder(images, fs::path(path + "/").parent_path(), classes, skip_other_images);
         else if (path.ends_with(".bin"))
             add_cifar(images, path, classes.size());
         else
@@ -144,7 +152,7 @@ std::string line(const std::string& name, std::span<const float> scores, const s
 int run(int argc, const char* const* argv) {
     std::string data;
     int64_t batch_size = 250, threads = 0, top = 1;
-    bool quiet = false;
+    bool quiet = false, skip_other_images = false;
     std::vector<std::string> arguments;
     Options options("classify", "says what a trained network sees in images");
     options.positional("MODEL FILE", &arguments,
@@ -154,6 +162,8 @@ int run(int argc, const char* const* argv) {
     options.add("top", &top, "labels per image, the best first").at_least(1);
     options.add("quiet", &quiet, "no line per image, only the summary");
     options.add("data", &data, "take the class names from this data set, if the model has none").metavar("DIR");
+    options.add("skip-other-images", &skip_other_images,
+                "leave out images of other formats than PNG in folders; without this they are an error");
     options.add("batch-size", &batch_size, "images at a time").range(1, 65536);
     options.add("threads", &threads, "0: all cores").range(0, 1024);
     if (!options.parse(argc, argv)) {
@@ -165,8 +175,8 @@ int run(int argc, const char* const* argv) {
     CifarNet net(infer_network(file));
     load_state_dict(net.parameters, file);
     const Tensor& fc = *file.find("fc.weight");
-    const std::vector<std::string> classes = class_names(file, data, fc.extent(0));
-    const Images images = read_images({arguments.begin() + 1, arguments.end()}, classes);
+    const std::vector<std::string> classes = class_names(file, data, skip_other_images, fc.extent(0));
+    const Images images = read_images({arguments.begin() + 1, arguments.end()}, classes, skip_other_images);
 
     ThreadPool pool(threads ? int(threads) : available_cores());
     const Context context{.threads = &pool};

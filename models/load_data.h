@@ -18,9 +18,14 @@ namespace rg {
 struct DataOptions {
     std::string path, cache;
     int64_t retries = 4;
+    bool skip_other_images = false;
     /// `folder`: what one may hold; `shards`: what s3: and pipe: may bring; `none`: what there is without a path.
     void declare(Options& options, const std::string& folder, const std::string& shards, const std::string& none);
-    data::FetchOptions fetch() const { return {.cache = cache, .retries = retries}; }
+    data::LoadOptions load_options(int64_t seed) const {
+        return {.seed = uint64_t(seed),
+                .skip_other_images = skip_other_images,
+                .fetch = {.cache = cache, .retries = retries}};
+    }
 };
 
 /// data::load() on all ranks of a group. Collective. A failure of one rank is an Error on all. `pulse`: called while it

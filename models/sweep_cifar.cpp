@@ -9,6 +9,7 @@
 #include "core/cpu/thread_pool.h"
 #include "models/cifar_net.h"
 #include "models/confusion.h"
+#include "models/load_data.h"
 #include "models/programs.h"
 #include "models/state_dict.h"
 #include "models/trials.h"
@@ -74,8 +75,12 @@ void test_best(TrialsRun& run) {
              folder.path(), "/results.csv says why");
     const std::string path = folder.path() + "/" + best->folder;
     const Json options = find_program(run.trials.program).check(arguments_of(run.trials, best->settings));
-    const data::FetchOptions fetch{.cache = options.at("cache").as_string(), .retries = options.at("retries").as_int()};
-    const data::ImageSet set = data::load(options.at("data").as_string(), {.fetch = fetch}).test;
+    const DataOptions data{.path = options.at("data").as_string(),
+                           .cache = options.at("cache").as_string(),
+                           .retries = options.at("retries").as_int(),
+                           .skip_other_images = options.at("skip-other-images").as_bool()};
+    // By the trial's seed: where the test set is a part of one folder, the trial was trained on the rest.
+    const data::ImageSet set = data::load(data.path, data.load_options(options.at("seed").as_int())).test;
     const Score score = test(path + "/model.safetensors", set);
     const Confusion confusion(set, score.predictions);
     write_file_atomic(folder.path() + "/confusion.csv", confusion.csv());

@@ -107,7 +107,7 @@ int train(TrainingRun& run, Settings& s, Options& options, par::Group& group, Tr
         s.batch_size = workers.scaled(s.batch_size);
     complete(s, options);
 
-    data::TrainTest data = load_data(group, s.data.path, {.fetch = s.data.fetch()}, [&] { trial.pulse(); });
+    data::TrainTest data = load_data(group, s.data.path, s.data.load_options(s.seed), [&] { trial.pulse(); });
     RG_CHECK(data.train.height == 32 && data.train.width == 32 && data.train.channels == 3,
              "train_cifar: expected images of 32 x 32 x 3, got ", data.train.height, " x ", data.train.width, " x ",
              data.train.channels, " in ", data.source);

@@ -137,6 +137,73 @@ class Classify(job.JobTest):
             self.refuse(program("classify", *arguments), *words)
 
 
+class Folder(job.JobTest):
+    """Training on a folder of class folders."""
+
+    def setUp(self):
+        super().setUp()
+        for i in range(20):
+            self.write("images", ("cat", "dog")[i % 2], i)
+        self.write("images", "void", 20)  # too few for testing
+
+    def write(self, folder, name, shade):
+        path = self.folder / folder / name / f"{shade}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(job.png(job.SIDE, job.SIDE, bytes([shade]) * 3 * job.SIDE ** 2))
+
+    def void_model(self):
+        """A network that sees a void in everything, so that its mistakes are the images that it is tested on."""
+        path = self.train(1, "start", *job.TINY, "--data", "images", "--batch-size", "4", "--steps",
+                          "0") / "model.safetensors"
+        header, _ = job.tensor_header(path)
+        content = bytearray(path.read_bytes())
+        at = 8 + struct.unpack("<Q", content[:8])[0] + header["fc.bias"]["data_offsets"][0]
+        content[at:at + 12] = struct.pack("<3f", 0, 0, 1e6)
+        (self.folder / "void.safetensors").write_bytes(content)
+        return ["--init", "void.safetensors", "--lr", "1e-9"]
+
+    def images_of(self, confusion):
+        return sorted(mistake["pixels"] for mistake in confusion["mistakes"])
+
+    def test_the_part_for_testing_is_chosen_by_seed(self):
+        options = ["--data", "images", *job.TINY, "--batch-size", "4", "--epochs", "1", *self.void_model()]
+        for name, part in (("test", []), ("validation", ["--validation", "0.25"])):
+            parts = {}
+            for seed in range(4):
+                for ranks in job.rank_counts(1, 2):
+                    run = self.train(ranks, f"{name}-{seed}-{ranks}", *options, *part, "--seed", str(seed))
+                    images = self.images_of(job.report(run)["runs"][0]["confusion"])
+                    self.assertEqual(len(images), 4)
+                    self.assertEqual(parts.setdefault(seed, images), images)
+            self.assertGreater(len(set(map(tuple, parts.values()))), 1, name)
+            if name == "test":
+                of_seed = parts
+        # The best of a sweep is tested on the part that its seed has left out of the training images.
+        for seed in range(4):
+            run = self.runs / f"sweep-{seed}"
+            self.succeed(program("sweep_cifar", "--run-name", run.name, *options, "--sweep", f"seed={seed}"))
+            self.assertEqual(self.images_of(job.report(run)["sweep"]["confusion"]), of_seed[seed])
+
+    def test_images_in_other_formats(self):
+        run = self.train(1, "run", "--data", "images", *job.TINY, "--batch-size", "4", "--steps", "1")
+        (self.folder / "images" / "README.md").write_text("no image")
+        (self.folder / "images" / "cat" / "Thumbs.db").write_bytes(bytes(100))
+        self.train(1, "again", "--data", "images", *job.TINY, "--batch-size", "4", "--steps", "1")
+        for i in range(3):
+            (self.folder / "images" / "dog" / f"{i}.jpg").write_bytes(b"\xff\xd8\xff\xe0")
+        words = ["got 3 other images", "images/dog/0.jpg (JPEG)", "mogrify -format png", "--skip-other-images"]
+        for ranks in job.rank_counts(1, 3):
+            self.refuse(job.train(ranks, "--data", "images", *job.TINY), *words)
+        self.train(1, "skipped", "--data", "images", *job.TINY, "--batch-size", "4", "--steps", "1",
+                   "--skip-other-images")
+        for name in ("train_digits", "train_digits_angles"):
+            self.refuse(program(name, "--data", "images"), *words)
+            self.refuse(program(name, "--data", "images", "--skip-other-images"), "28 x 28")
+        self.refuse(program("classify", run, "images"), *words)
+        self.assertIn("of 21)", self.succeed(program("classify", run, "images", "--skip-other-images")))
+        self.refuse(program("classify", run, "images/dog/0.jpg"), "got JPEG (images/dog/0.jpg)", "mogrify")
+
+
 class Inspect(job.JobTest):
     def inspect(self, path):
         return self.succeed(program("inspect", path)).splitlines()
