@@ -35,6 +35,7 @@ data::TrainTest DigitsOptions::load(par::Group& group, const std::function<void(
     RG_CHECK(train.height == data::kDigitSide && train.width == data::kDigitSide && train.channels == 1,
              "digits: expected grey images of 28 x 28, got ", train.height, " x ", train.width, " x ", train.channels,
              " in ", sets.source);
+    data.hold_out_validation(sets, seed);
     return sets;
 }
 

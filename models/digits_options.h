@@ -22,8 +22,8 @@ struct DigitsOptions {
     void declare_training(Options& options);
 
     /// Grey images of --data, or 10,000 drawn ones. Where there is no test set, it is a tenth of each class, chosen at
-    /// random by --seed. Collective; `pulse` as in load_data(). Errors: images of another size than 28 x 28, or what
-    /// load_data() says.
+    /// random by --seed; with --validation, a part of the training images takes its place. Collective; `pulse` as in
+    /// load_data(). Errors: images of another size than 28 x 28, or what load_data() says.
     data::TrainTest load(par::Group& group, const std::function<void()>& pulse = {}) const;
     /// Of training; the seed, and what the images are normalised with, for all else. `views`: as of the options.
     data::LoaderOptions loader(const Workers& workers, bool views) const;

@@ -1,7 +1,8 @@
 // experiment: a table of trials of any training program, at the same time over the ranks or one after the other.
 //
 // The table is a CSV file with option names in its first line, or all combinations of some values, or both: then every
-// line of the file with every combination. What a trial is, and what is shown and written, is in models/trials.h.
+// line of the file with every combination. Trials are ranked by the accuracy on a validation part of their training
+// images; none of them sees the test set. What a trial is, and what is shown and written, is in models/trials.h.
 #include "models/trials.h"
 #include "models/trials_board.h"
 #include "par/session.h"
@@ -48,17 +49,19 @@ void print_best_first(const TrialsRun& run) {
     std::vector<TrialRow> rows = run.rows;
     std::stable_sort(rows.begin(), rows.end(),
                      [](const TrialRow& a, const TrialRow& b) { return a.accuracy() > b.accuracy(); });
-    std::cout << "\nbest first:\n";
+    std::cout << "\nbest first, by validation accuracy:\n";
     for (const TrialRow& row : rows) std::cout << line_of(row) << "\n";
     std::cout << run.folder.path() << "/results.csv" << std::endl;
 }
 
 int experiment(par::Group& group, const std::vector<std::string>& typed, bool resumed = false) {
     ExperimentSettings s;
-    Trials trials;
-    Options options("experiment", "trains many networks with different options, and makes a table of what came out");
+    Trials trials{"", {kDefaultValidation}, {}, 1, {}};
+    Options options("experiment", "trains many networks with different options, and ranks them by validation accuracy");
     declare(options, s);
-    options.pass_on(&trials.base, "one of the training program, for all trials");
+    options.pass_on(
+        &trials.base,
+        "one of the training program, for all trials; here --validation is 0.1 by default, and cannot be 0");
     if (!options.parse(typed)) {
         if (group.rank() == 0) std::cout << options.help();
         return 0;

@@ -65,6 +65,20 @@ void DataOptions::declare(Options& o, const std::string& folder, const std::stri
     o.add("retries", &retries, "of a command of s3: or pipe: that fails; after 0.5 s, 1 s, 2 s, ...").range(0, 20);
     o.add("skip-other-images", &skip_other_images,
           "leave out images of other formats than PNG; without this they are an error");
+    o.add("validation", &validation,
+          "fraction of the training images held out for validation, of each class by --seed; then the test set is not "
+          "used")
+        .range(0, 0.9);
+}
+
+void DataOptions::hold_out_validation(data::TrainTest& sets, int64_t seed) const {
+    if (validation == 0) return;
+    const data::Split parts = data::split_fraction(sets.train, validation, uint64_t(seed));
+    RG_CHECK(!parts.first.empty() && !parts.rest.empty(),
+             "--validation: expected 2 training images of some class, got fewer in ", sets.source);
+    sets.test = data::subset(sets.train, parts.first);
+    sets.train = data::subset(sets.train, parts.rest);
+    sets.source += cat(", ", sets.test.count, " of the training images for validation");
 }
 
 data::TrainTest load_data(par::Group& group, const std::string& path, const data::LoadOptions& options,

@@ -19,6 +19,7 @@ struct DataOptions {
     std::string path, cache;
     int64_t retries = 4;
     bool skip_other_images = false;
+    double validation = 0;
     /// `folder`: what one may hold; `shards`: what s3: and pipe: may bring; `none`: what there is without a path.
     void declare(Options& options, const std::string& folder, const std::string& shards, const std::string& none);
     data::LoadOptions load_options(int64_t seed) const {
@@ -26,6 +27,11 @@ struct DataOptions {
                 .skip_other_images = skip_other_images,
                 .fetch = {.cache = cache, .retries = retries}};
     }
+    /// With --validation, replaces the test set by that fraction of each class of the training images, chosen by seed.
+    /// The test set itself is for the network that is chosen in the end. Error: no class has 2 images.
+    void hold_out_validation(data::TrainTest& sets, int64_t seed) const;
+    /// The name of the set that the network is tested on.
+    std::string tested() const { return validation > 0 ? "validation" : "test"; }
 };
 
 /// data::load() on all ranks of a group. Collective. A failure of one rank is an Error on all. `pulse`: called while it

@@ -30,7 +30,7 @@ struct SweepSettings {
 };
 
 /// What trials start from, before the options that are given.
-const std::vector<std::string> kDefaults = {"--batch-size=128", "--lr=0.05", "--epochs=30", "--validation=0.1"};
+const std::vector<std::string> kDefaults = {"--batch-size=128", "--lr=0.05", "--epochs=30", kDefaultValidation};
 
 void declare(Options& o, SweepSettings& s) {
     o.group("Trials");
@@ -105,7 +105,7 @@ int sweep(par::Group& group, const std::vector<std::string>& typed, bool resumed
     declare(options, s);
     options.pass_on(&trials.base,
                     "one of train_cifar, for all trials; here the defaults are --batch-size 128 --lr 0.05 "
-                    "--epochs 30 --validation 0.1, and width is round(16 / sqrt(depth))");
+                    "--epochs 30 --validation 0.1 (not 0), and width is round(16 / sqrt(depth))");
     if (!options.parse(typed)) {
         if (group.rank() == 0) std::cout << options.help();
         return 0;

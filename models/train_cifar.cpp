@@ -30,8 +30,7 @@ struct Settings {
     DataOptions data;
     std::string drops = "45", augment = "flip,translate", shuffle = "epoch", partial = "discard";
     int64_t epochs = 50, batch_size = 256, width = 32, depth = 4, seed = 0, translate = 4, steps = -1;
-    double validation = 0, lr = 0, momentum = 0.9, l2 = 1e-10, drop_factor = 0.1, lr_floor = 0, lr_peak = 0.3,
-           smoothing = 0;
+    double lr = 0, momentum = 0.9, l2 = 1e-10, drop_factor = 0.1, lr_floor = 0, lr_peak = 0.3, smoothing = 0;
     bool nesterov = false, sync_bn = false, profile = false, plan_dump = false;
     ScheduleKind schedule = ScheduleKind::piecewise;
     Init initializer = Init::he;
@@ -43,8 +42,6 @@ struct Settings {
 void declare(Options& o, Settings& s) {
     s.data.declare(o, "CIFAR binary files, or of PNG class folders", "them", "the embedded sample");
     o.add("batch-size", &s.batch_size, "images per step, over all ranks (the sample: 50 if not given)").range(1, 1e6);
-    o.add("validation", &s.validation, "part of the training images to test on instead, of each class by --seed")
-        .range(0, 0.9);
     o.add("partial-batch", &s.partial, "a last batch that is smaller").one_of({"keep", "discard"});
     o.add("shuffle", &s.shuffle, "a new order every epoch, or file order").one_of({"epoch", "never"});
     o.add("augment", &s.augment, "random views").one_of({"flip,translate", "flip", "translate", "none"});
@@ -99,6 +96,15 @@ data::LoaderOptions loader_options(const Settings& s, const Workers& workers, bo
             .views = views};
 }
 
+data::TrainTest load(const Settings& s, par::Group& group, const std::function<void()>& pulse) {
+    data::TrainTest data = load_data(group, s.data.path, s.data.load_options(s.seed), pulse);
+    RG_CHECK(data.train.height == 32 && data.train.width == 32 && data.train.channels == 3,
+             "train_cifar: expected images of 32 x 32 x 3, got ", data.train.height, " x ", data.train.width, " x ",
+             data.train.channels, " in ", data.source);
+    s.data.hold_out_validation(data, s.seed);
+    return data;
+}
+
 int train(TrainingRun& run, Settings& s, Options& options, par::Group& group, Trial& trial) {
     Machine machine(s.machine, options, group);
     // A mini-batch grows with the GPUs that work on it, and the learning rate with the mini-batch.
@@ -107,20 +113,10 @@ int train(TrainingRun& run, Settings& s, Options& options, par::Group& group, Tr
         s.batch_size = workers.scaled(s.batch_size);
     complete(s, options);
 
-    data::TrainTest data = load_data(group, s.data.path, s.data.load_options(s.seed), [&] { trial.pulse(); });
-    RG_CHECK(data.train.height == 32 && data.train.width == 32 && data.train.channels == 3,
-             "train_cifar: expected images of 32 x 32 x 3, got ", data.train.height, " x ", data.train.width, " x ",
-             data.train.channels, " in ", data.source);
-
-    // With a validation set, the test set is not looked at: it is for the network that is chosen in the end.
-    const std::string test_set = s.validation > 0 ? "validation" : "test";
-    if (s.validation > 0) {
-        const data::Split parts = data::split_fraction(data.train, s.validation, uint64_t(s.seed));
-        data.test = data::subset(data.train, parts.first);
-        data.train = data::subset(data.train, parts.rest);
-    }
+    const data::TrainTest data = load(s, group, [&] { trial.pulse(); });
+    run.tested = s.data.tested();
     verify_same_data(group, data.train, "training set");
-    verify_same_data(group, data.test, test_set + " set");
+    verify_same_data(group, data.test, run.tested + " set");
 
     Profile profile;
     GroupSync sync(group);
@@ -193,7 +189,6 @@ int train(TrainingRun& run, Settings& s, Options& options, par::Group& group, Tr
                         {Tensor::on_host({share}, DType::i32), Tensor::on_host({share, 3}, DType::i32), labels}, true)
                   : network.plan({Tensor::on_host({share, 32, 32, 3}), labels}, true);
 
-    run.tested = test_set;
     run.begin(at, length, data.train.classes,
               cat(machine.text(), "; ", data.source, "; ", parameters.count(), " parameters, ", plan.bytes() >> 20,
                   " MiB planned"));

@@ -43,7 +43,8 @@ int train(TrainingRun& run, Settings& s, Options& options, par::Group& group, Tr
 
     const data::TrainTest data = s.load(group, [&] { trial.pulse(); });
     verify_same_data(group, data.train, "training set");
-    verify_same_data(group, data.test, "test set");
+    run.tested = s.data.tested();
+    verify_same_data(group, data.test, run.tested + " set");
     const Context context = machine.context();
     const ContextScope scope(context);
 
@@ -166,7 +167,7 @@ int rg::train_digits(par::Group& group, const std::vector<std::string>& args, Tr
         return 0;
     }
     TrainingRun run("train_digits", settings.run, options, group, trial,
-                    {"batch-size", "shuffle", "augment", "seed", "init"});
+                    {"batch-size", "validation", "shuffle", "augment", "seed", "init"});
     return run.attempt([&] { return train(run, settings, options, group, trial); });
 }
 

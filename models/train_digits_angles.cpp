@@ -3,8 +3,8 @@
 // as a run of its own, so that the run of the given name is resumed like any other.
 //
 // The network gives degrees, so the saved model does, too. The loss is cross-entropy + 0.1 x the mean squared error in
-// degrees. Ranks share each mini-batch as in train_digits; a last batch that is smaller is dropped in training, and kept
-// in testing.
+// degrees. Ranks share each mini-batch as in train_digits; a last batch that is smaller is dropped in training, and
+// kept in testing.
 #include "core/accelerate.h"
 #include "core/tape.h"
 #include "data/digits.h"
@@ -89,6 +89,14 @@ Json bars_of(const Result& plain, const Result& accelerated) {
     return Json::object().set("title", "Op by op and accelerated").set("unit", "seconds").set("groups", groups);
 }
 
+data::TrainTest load(const Settings& s, par::Group& group, const std::function<void()>& pulse) {
+    data::TrainTest data = s.load(group, pulse);
+    for (const data::ImageSet* set : {&data.train, &data.test})
+        RG_CHECK(!set->targets.empty(), "train_digits_angles: expected images with angles (angles.csv), got ",
+                 data.source);
+    return data;
+}
+
 /// `data` is read if there is none yet. `accelerated`: the training that this one is compared with, if any.
 Result train(TrainingRun& run, Settings& s, Options& options, par::Group& group, Trial& trial, data::TrainTest& data,
              const Result* accelerated) {
@@ -97,14 +105,10 @@ Result train(TrainingRun& run, Settings& s, Options& options, par::Group& group,
     if (!options.given("batch-size") && !run.resumed()) s.batch_size = workers.scaled(s.batch_size);
     if (s.lr == 0) s.lr = 0.002 * std::sqrt(double(s.batch_size) / 32);
 
-    if (data.source.empty()) {
-        data = s.load(group, [&] { trial.pulse(); });
-        for (const data::ImageSet* set : {&data.train, &data.test})
-            RG_CHECK(!set->targets.empty(), "train_digits_angles: expected images with angles (angles.csv), got ",
-                     data.source);
-    }
+    if (data.source.empty()) data = load(s, group, [&] { trial.pulse(); });
+    run.tested = s.data.tested();
     verify_same_data(group, data.train, "training set");
-    verify_same_data(group, data.test, "test set");
+    verify_same_data(group, data.test, run.tested + " set");
     const Context context = machine.context();
     const ContextScope scope(context);
 
@@ -234,7 +238,8 @@ Result train(TrainingRun& run, Settings& s, Options& options, par::Group& group,
             par::verify_identical(group, parameters.values().to_host().span<float>(), "parameters");
             const Score score = test();
             run.report("confusion", report_confusion(data.test, score.predictions));
-            run.end_epoch(at, score, {{"test_angle_rmse", "test angle rmse %.2f deg", result.rmse}});
+            const std::string name = run.tested + "_angle_rmse", text = run.tested + " angle rmse %.2f deg";
+            run.end_epoch(at, score, {{name.c_str(), text.c_str(), result.rmse}});
             result.stopped = !group.all(!run.asked_to_stop(), "go on");
         }
         run.save_model(parameters);
@@ -260,7 +265,7 @@ Result train(TrainingRun& run, Settings& s, Options& options, par::Group& group,
 Result train(Settings& s, Options& options, par::Group& group, Trial& trial, data::TrainTest& data,
              const Result* accelerated = nullptr) {
     TrainingRun run("train_digits_angles", s.run, options, group, trial,
-                    {"batch-size", "shuffle", "augment", "seed", "init"});
+                    {"batch-size", "validation", "shuffle", "augment", "seed", "init"});
     return run.attempt([&] { return train(run, s, options, group, trial, data, accelerated); });
 }
 

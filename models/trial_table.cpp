@@ -157,9 +157,8 @@ std::vector<std::string> arguments_of(const Settings& settings) {
 
 double accuracy_of(const Json& epoch) {
     if (!epoch.is_object()) return -1;
-    for (const char* name : {"validation_accuracy", "test_accuracy"})
-        if (const Json* value = epoch.find(name); value && value->is_number()) return value->as_double();
-    return -1;
+    const Json* value = epoch.find("validation_accuracy");
+    return value && value->is_number() ? value->as_double() : -1;
 }
 
 const TrialRow* best_of(const std::vector<TrialRow>& rows) {

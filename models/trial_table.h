@@ -25,7 +25,8 @@ std::string text_of(const Settings& settings);
 /// "--depth=2", "--width=11".
 std::vector<std::string> arguments_of(const Settings& settings);
 
-/// Of an epoch's line of metrics: the accuracy on the set that the network was tested on; below 0: none.
+/// The validation accuracy in an epoch's line of metrics; below 0: none. Trials are ranked and stopped by nothing else:
+/// a test set that has chosen between trials says nothing about the chosen one any more.
 double accuracy_of(const Json& epoch);
 
 /// One trial, and what is known of it.
@@ -43,7 +44,7 @@ struct TrialRow {
     double accuracy() const { return accuracy_of(last); }
 };
 
-/// The one of the highest accuracy, the first of equals; null if none has any.
+/// The one of the highest validation accuracy, the first of equals; null if none has any.
 const TrialRow* best_of(const std::vector<TrialRow>& rows);
 
 /// results.csv and results.jsonl in the folder, both whole: number, settings, state, metrics of the last epoch, time.

@@ -159,6 +159,16 @@ std::vector<Json> options_of(const Trials& trials) {
     return all;
 }
 
+/// Throws unless each trial has options that its program knows, and a validation set.
+void check_trials(const std::string& name, const Trials& trials) {
+    int64_t number = 0;
+    for (const Json& options : options_of(trials))
+        RG_CHECK(++number && options.at("validation").as_double() > 0, name,
+                 ": expected a --validation above 0, got 0 (trial ", number,
+                 "); trials are ranked by validation accuracy, never by test accuracy; to train on all images, start ",
+                 trials.program, " by itself");
+}
+
 } // namespace
 
 std::vector<std::string> arguments_of(const Trials& trials, const Settings& settings) {
@@ -169,10 +179,10 @@ std::vector<std::string> arguments_of(const Trials& trials, const Settings& sett
 
 void TrialsOptions::declare(Options& o) {
     o.add("ranks-per-trial", &ranks_per_trial, "each trial runs on so many ranks").range(1, 1e6);
-    o.add("stop-below", &rules.below, "stop trials whose accuracy on the set they are tested on is below, in percent")
-        .range(0, 100);
+    o.add("stop-below", &rules.below, "stop trials whose validation accuracy is below, in percent").range(0, 100);
     o.add("stop-below-after", &rules.below_after, "... from the end of this epoch on").at_least(1);
-    o.add("target", &rules.target, "stop a trial that has reached this accuracy, in percent; 0: none").range(0, 100);
+    o.add("target", &rules.target, "stop a trial that has reached this validation accuracy, in percent; 0: none")
+        .range(0, 100);
     o.group("Run");
     o.add("runs", &runs, "folder of all runs").metavar("DIR");
     o.add("run-name", &run_name, "name of this run's folder; none: program and time").metavar("NAME");
@@ -204,7 +214,7 @@ std::vector<std::string> TrialsOptions::resumed(const std::string& program,
 TrialsRun::TrialsRun(RunFolder& in, const Trials& of)
     : folder(in), trials(of), rows(rows_of(of, in.path())), report(in.path(), rows, options_of(of)) {
     report.set("summary", cat(of.table.size(), " trials of ", of.program, ", each on ", of.ranks_each,
-                              of.ranks_each == 1 ? " rank" : " ranks"));
+                              of.ranks_each == 1 ? " rank" : " ranks", ", ranked by validation accuracy"));
 }
 
 namespace {
@@ -314,7 +324,7 @@ int run_trials(par::Group& group, const std::string& program, const TrialsOption
                const std::function<void(TrialsRun&)>& finish) {
     RG_CHECK(trials.ranks_each <= group.size(), program, ": --ranks-per-trial ", trials.ranks_each,
              " is more than the ", group.size(), group.size() == 1 ? " rank" : " ranks", " of this job");
-    options_of(trials); // which checks all
+    check_trials(program, trials);
     install_stop_signals();
 
     std::optional<RunFolder> folder; // rank 0 alone has one

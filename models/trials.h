@@ -14,8 +14,7 @@
 
 namespace rg {
 
-/// When a trial ends before its time; accuracies in percent, judged at the end of an epoch, on the set that the trial
-/// is tested on.
+/// When a trial ends before its time; validation accuracies in percent, judged at the end of an epoch.
 struct StopRules {
     double below = 0;        // a trial that is not better after...
     int64_t below_after = 1; // ... so many epochs
@@ -43,6 +42,9 @@ struct TrialsOptions {
     std::vector<std::string> resumed(const std::string& program, const std::vector<std::string>& typed) const;
 };
 
+/// Arguments that every program of trials begins with, so that each trial has a validation set.
+inline constexpr const char* kDefaultValidation = "--validation=0.1";
+
 /// Of the program, for the trial of these settings.
 std::vector<std::string> arguments_of(const Trials& trials, const Settings& settings);
 
@@ -59,8 +61,9 @@ struct TrialsRun {
 /// folder of the run: a new one, whose config.json has `typed`, or to resume the old one. Trials that its journal has
 /// are not run again, wherever the folder is now and whatever the rules. Shows them on standard output, and keeps
 /// results.csv, results.jsonl and report.html up to date. A line "stop N" in the file `control` stops trial N. SIGINT,
-/// SIGTERM and a stop request in the folder end it early, without finish(). All arguments are checked first, as the
-/// trials' program would. Gives the exit code. Collective.
+/// SIGTERM and a stop request in the folder end it early, without finish(). Gives the exit code. Collective.
+///
+/// First it checks all arguments, as the trials' program would, and that each trial has a validation set.
 int run_trials(par::Group& group, const std::string& program, const TrialsOptions& settings, const Options& options,
                const std::vector<std::string>& typed, const Trials& trials,
                const std::function<void(TrialsRun&)>& finish);

@@ -41,7 +41,7 @@ std::string line_of(const TrialRow& row) {
             if (const Json* value = row.live.find(name); value && value->is_number())
                 line += "  train acc " + percent(value->as_double());
     }
-    if (row.accuracy() >= 0) line += "  acc " + percent(row.accuracy());
+    if (row.accuracy() >= 0) line += "  validation acc " + percent(row.accuracy());
     if (!row.note.empty()) line += "  (" + row.note + ")";
     return line;
 }

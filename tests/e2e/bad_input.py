@@ -90,6 +90,8 @@ class BadInput(job.JobTest):
         self.refuse_training(["--data", "few"], "few", "2 images", "got 1")
         (folder / "two.png").write_bytes(job.png(32, 32, bytes(3072)))
         self.succeed(job.train(1, *SHORT, "--data", "few", "--batch-size", "1"))
+        self.refuse(job.train(1, *SHORT, "--data", "few", "--batch-size", "1", "--validation", "0.5"), "--validation",
+                    "2 training images of some class", "few")
 
     @unittest.skipUnless(job.MPIEXEC, "no mpiexec")
     def test_one_rank_lacks_its_data(self):

@@ -248,7 +248,7 @@ class Sweep(job.JobTest):
             self.refuse(program(1, "experiment", *run, "--resume"), "trial 2", "lr 0.01", got)
 
     def test_experiment_of_digits(self):
-        for name, angles in (("train_digits", []), ("train_digits_angles", ["test_angle_rmse"])):
+        for name, angles in (("train_digits", []), ("train_digits_angles", ["validation_angle_rmse"])):
             digits = ["--program", name, "--data", "digits", "--epochs", "2", "--batch-size", "16"]
             if not angles:
                 self.succeed([str(job.BUILD / "make_digits"), "digits", "--per-class", "20"])
@@ -258,18 +258,39 @@ class Sweep(job.JobTest):
                                      "accelerate=true,false", "--grid", "lr=0.01,1e30"))
                 self.assertEqual(states(run), ["finished", "failed"] * 2)
                 for row in results(run)[::2]:
-                    for metric in ("test_accuracy", "train_loss", *angles):
+                    for metric in ("validation_accuracy", "train_loss", *angles):
                         self.assertGreaterEqual(float(row[metric]), 0)
-                self.assertEqual(len(job.step_lines(run / "trials" / "1")), 2 * (180 // 16))
+                self.assertEqual(len(job.step_lines(run / "trials" / "1")), 2 * (160 // 16))
             # A rule is heeded at the end of the epoch, before another step.
             run = self.runs / f"{name}-target"
             self.succeed(program(1, "experiment", "--run-name", run.name, *digits, "--epochs", "50", "--grid",
                                  "lr=0.01", "--stop-below", "100", "--stop-below-after", "2"))
             self.assertEqual(states(run), ["stopped"])
-            self.assertEqual(len(job.step_lines(run / "trials" / "1")), 2 * (180 // 16))
+            self.assertEqual(len(job.step_lines(run / "trials" / "1")), 2 * (160 // 16))
         run = self.runs / "compare"
         self.succeed(program(1, "experiment", "--run-name", run.name, *digits, "--compare", "--grid", "seed=1"))
         self.assertIn("--compare", results(run)[0]["note"])
+
+    def test_ranked_by_validation_accuracy_alone(self):
+        self.succeed([str(job.BUILD / "make_digits"), "digits", "--per-class", "20"])
+        for name, options in (("train_cifar", TINY), ("train_digits", ["--data", "digits", "--batch-size", "16"]),
+                              ("train_digits_angles", ["--data", "digits", "--batch-size", "16"])):
+            run = self.runs / name
+            command = program(1, "experiment", "--program", name, *options, "--epochs", "1")
+            out = self.succeed([*command, "--run-name", name, "--grid", "lr=0.001,0.05"])
+            rows = results(run)
+            self.assertFalse([column for column in rows[0] if column.startswith("test_")])
+            best = max(rows, key=lambda row: float(row["validation_accuracy"]))  # the first of equals
+            ranked = out.partition("best first, by validation accuracy:\n")[2]
+            self.assertTrue(ranked.startswith(f"trial {best['trial']} "), out)
+            page = job.report(run)["sweep"]
+            self.assertEqual(page["best"], best["trial"])
+            self.assertIn("ranked by validation accuracy", page["summary"])
+            # Trials without a validation set could be ranked by nothing but the test set.
+            for zero in (["--validation", "0", "--grid", "lr=0.05"], ["--grid", "validation=0.1,0"]):
+                self.refuse([*command, "--run-name", "zero", *zero], "--validation above 0", f"start {name} by itself")
+        self.refuse(program(1, "sweep_cifar", "--run-name", "zero", "--validation", "0"), "--validation above 0")
+        self.assertFalse((self.runs / "zero").exists())
 
     def test_mistakes(self):
         self.refuse(program(1, "sweep_cifar", "--sweep", "dept=1:4"), "unknown option --dept", "--depth")
