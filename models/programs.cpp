@@ -5,9 +5,9 @@ namespace rg {
 
 const Program& find_program(const std::string& name) {
     static constexpr Program kPrograms[] = {
-        {"train_cifar", check_train_cifar, train_cifar},
-        {"train_digits", check_train_digits, train_digits},
-        {"train_digits_angles", check_train_digits_angles, train_digits_angles},
+        {"train_cifar", check_train_cifar, check_data_train_cifar, train_cifar},
+        {"train_digits", check_train_digits, check_data_train_digits, train_digits},
+        {"train_digits_angles", check_train_digits_angles, check_data_train_digits_angles, train_digits_angles},
     };
     std::string names;
     for (const Program& program : kPrograms) {

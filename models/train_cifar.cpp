@@ -287,6 +287,14 @@ Json rg::check_train_cifar(const std::vector<std::string>& args) {
     return options.to_json();
 }
 
+void rg::check_data_train_cifar(par::Group& group, const std::vector<std::string>& args) {
+    Settings settings;
+    Options options("train_cifar", "");
+    declare(options, settings);
+    options.parse(args);
+    load(settings, group, {});
+}
+
 int rg::train_cifar(par::Group& group, const std::vector<std::string>& args, Trial& trial) {
     Settings settings;
     Options options("train_cifar", "trains a convolutional network on CIFAR-10, alone or under mpiexec");

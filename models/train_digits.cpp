@@ -158,6 +158,14 @@ Json rg::check_train_digits(const std::vector<std::string>& args) {
     return options.to_json();
 }
 
+void rg::check_data_train_digits(par::Group& group, const std::vector<std::string>& args) {
+    Settings settings;
+    Options options("train_digits", "");
+    settings.declare(options);
+    options.parse(args);
+    settings.load(group);
+}
+
 int rg::train_digits(par::Group& group, const std::vector<std::string>& args, Trial& trial) {
     Settings settings;
     Options options("train_digits", "trains a small network on digits by a loop in plain view, alone or on ranks");

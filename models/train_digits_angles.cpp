@@ -321,6 +321,14 @@ Json rg::check_train_digits_angles(const std::vector<std::string>& args) {
     return options.to_json();
 }
 
+void rg::check_data_train_digits_angles(par::Group& group, const std::vector<std::string>& args) {
+    Settings settings;
+    Options options("train_digits_angles", "");
+    settings.declare(options);
+    options.parse(args);
+    load(settings, group, {});
+}
+
 int rg::train_digits_angles(par::Group& group, const std::vector<std::string>& args, Trial& trial) {
     Settings settings;
     Options options("train_digits_angles", "trains a network to tell digits and the angles that they are turned by");

@@ -2,6 +2,7 @@
 #include "models/trials.h"
 
 #include "core/atomic_file.h"
+#include "core/safetensors.h"
 #include "models/data_parallel.h"
 #include "models/programs.h"
 #include "models/signals.h"
@@ -13,6 +14,7 @@
 #include <filesystem>
 #include <iostream>
 #include <optional>
+#include <set>
 
 namespace fs = std::filesystem;
 
@@ -152,21 +154,37 @@ std::vector<TrialRow> rows_of(const Trials& trials, const std::string& folder) {
     return rows;
 }
 
+/// Throws what would fail in trial after trial. Collective.
+void check_trials(par::Group& group, const std::string& name, const Trials& trials, bool resume) {
+    const Program& program = find_program(trials.program);
+    std::vector<std::vector<std::string>> arguments;
+    std::vector<Json> options;
+    for (const Settings& settings : trials.table) {
+        arguments.push_back(arguments_of(trials, settings));
+        options.push_back(program.check(arguments.back()));
+        RG_CHECK(options.back().at("validation").as_double() > 0, name,
+                 ": expected a --validation above 0, got 0 (trial ", options.size(),
+                 "); trials are ranked by validation accuracy, never by test accuracy; to train on all images, start ",
+                 trials.program, " by itself");
+    }
+    std::set<std::string> read;
+    for (size_t i = 0; i < options.size(); ++i) {
+        const auto is_new = [&](std::initializer_list<const char*> names) {
+            std::string key;
+            for (const char* option : names) key += cat(option, " ", options[i].at(option).dump(), "\n");
+            return read.insert(key).second;
+        };
+        const std::string& init = options[i].at("init").as_string();
+        if (!init.empty() && !resume && is_new({"init"})) load_tensors(init); // to go on, a trial does not need it
+        if (is_new({"data", "validation", "skip-other-images"})) program.check_data(group, arguments[i]);
+    }
+}
+
 std::vector<Json> options_of(const Trials& trials) {
     std::vector<Json> all;
     for (const Settings& settings : trials.table)
         all.push_back(find_program(trials.program).check(arguments_of(trials, settings)));
     return all;
-}
-
-/// Throws unless each trial has options that its program knows, and a validation set.
-void check_trials(const std::string& name, const Trials& trials) {
-    int64_t number = 0;
-    for (const Json& options : options_of(trials))
-        RG_CHECK(++number && options.at("validation").as_double() > 0, name,
-                 ": expected a --validation above 0, got 0 (trial ", number,
-                 "); trials are ranked by validation accuracy, never by test accuracy; to train on all images, start ",
-                 trials.program, " by itself");
 }
 
 } // namespace
@@ -324,8 +342,8 @@ int run_trials(par::Group& group, const std::string& program, const TrialsOption
                const std::function<void(TrialsRun&)>& finish) {
     RG_CHECK(trials.ranks_each <= group.size(), program, ": --ranks-per-trial ", trials.ranks_each,
              " is more than the ", group.size(), group.size() == 1 ? " rank" : " ranks", " of this job");
-    check_trials(program, trials);
     install_stop_signals();
+    check_trials(group, program, trials, settings.resume);
 
     std::optional<RunFolder> folder; // rank 0 alone has one
     if (group.rank() == 0) folder.emplace(open_folder(program, settings, typed, group.size(), options, trials.table));

@@ -63,7 +63,8 @@ struct TrialsRun {
 /// results.csv, results.jsonl and report.html up to date. A line "stop N" in the file `control` stops trial N. SIGINT,
 /// SIGTERM and a stop request in the folder end it early, without finish(). Gives the exit code. Collective.
 ///
-/// First it checks all arguments, as the trials' program would, and that each trial has a validation set.
+/// First it checks what would fail in every trial, before there is a folder: all arguments, as the trials' program
+/// would; that each trial has a validation set; and each data set and file of initial values, which it reads.
 int run_trials(par::Group& group, const std::string& program, const TrialsOptions& settings, const Options& options,
                const std::vector<std::string>& typed, const Trials& trials,
                const std::function<void(TrialsRun&)>& finish);

@@ -292,6 +292,40 @@ class Sweep(job.JobTest):
         self.refuse(program(1, "sweep_cifar", "--run-name", "zero", "--validation", "0"), "--validation above 0")
         self.assertFalse((self.runs / "zero").exists())
 
+    def test_what_fails_in_every_trial_is_told_once(self):
+        self.succeed([str(job.BUILD / "make_digits"), "digits", "--per-class", "4"])
+        (self.folder / "images" / "cat").mkdir(parents=True)
+        for i in range(4):
+            (self.folder / "images" / "cat" / f"{i}.png").write_bytes(job.png(32, 32, bytes(3072)))
+        for ranks in job.rank_counts(1, 3):
+            for options, *words in ((["--data", "digits"], "32 x 32 x 3, got 28 x 28 x 3", "digits"),
+                                    (["--data", "nowhere"], "expected a folder, got nothing", "nowhere"),
+                                    (["--sweep", "data=images,nowhere"], "nowhere"),
+                                    (["--init", "never.safetensors"], "never.safetensors")):
+                self.refuse(program(ranks, "sweep_cifar", *TINY, *options), *words)
+            for name in ("train_digits", "train_digits_angles"):
+                self.refuse(program(ranks, "experiment", "--program", name, "--data", "images", "--grid", "seed=1:4"),
+                            "28 x 28", "32 x 32")
+            (self.folder / "digits" / "angles.csv").rename(self.folder / "angles.csv")
+            self.refuse(program(ranks, "experiment", "--program", "train_digits_angles", "--data", "digits", "--grid",
+                                "seed=1:4"), "angles.csv")
+            (self.folder / "angles.csv").rename(self.folder / "digits" / "angles.csv")
+        self.assertFalse(self.runs.exists())
+
+    def test_images_in_other_formats(self):
+        for i in range(40):
+            path = self.folder / "set" / ("cat", "dog")[i % 2] / f"{i}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(job.png(32, 32, bytes([i]) * 3072))
+        path.with_suffix(".jpg").write_bytes(b"\xff\xd8\xff\xe0")
+        command = program(1, "sweep_cifar", "--run-name", "set", *TINY, "--data", "set", "--batch-size", "4", "--epochs",
+                          "1", "--sweep", "seed=1,2")
+        self.refuse(command, "got 1 other image", str(path.with_suffix(".jpg").relative_to(self.folder)), "JPEG",
+                    "mogrify", "--skip-other-images")
+        self.succeed([*command, "--skip-other-images"])
+        self.assertEqual(states(self.runs / "set"), ["finished"] * 2)
+        self.assertEqual(tested(self.runs / "set"), 8)
+
     def test_mistakes(self):
         self.refuse(program(1, "sweep_cifar", "--sweep", "dept=1:4"), "unknown option --dept", "--depth")
         self.refuse(program(1, "sweep_cifar", "--sweep", "depth=4:1"), "ascending", "depth=4:1")
