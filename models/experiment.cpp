@@ -39,6 +39,10 @@ std::vector<Settings> table_of(const ExperimentSettings& s) {
     std::vector<Settings> rows = s.table.empty() ? std::vector<Settings>(1) : read_trials(s.table), all;
     for (const Settings& row : rows)
         for (const Settings& point : trial_grid(s.grid)) {
+            for (const auto& setting : point)
+                RG_CHECK(
+                    std::none_of(row.begin(), row.end(), [&](const auto& own) { return own.first == setting.first; }),
+                    "experiment: expected ", setting.first, " in --table or in --grid, got it in both");
             all.push_back(row);
             all.back().insert(all.back().end(), point.begin(), point.end());
         }

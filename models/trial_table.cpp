@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <set>
 
 namespace rg {
 namespace {
@@ -122,7 +123,12 @@ std::vector<Settings> parse_trials(std::string_view csv, const std::string& name
         const std::vector<std::string> fields = csv_fields(line, where);
         if (names.empty()) {
             names = fields;
-            for (const std::string& option : names) check_name(option, where);
+            std::set<std::string> seen;
+            for (const std::string& option : names) {
+                check_name(option, where);
+                RG_CHECK(seen.insert(option).second, "trials: expected one column ", option, ", got several (", where,
+                         ")");
+            }
             continue;
         }
         check_count(trials.size(), where);

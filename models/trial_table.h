@@ -17,7 +17,8 @@ inline constexpr size_t kMaxTrials = 100'000, kMaxOptionName = 100;
 /// twice, more than kMaxTrials.
 std::vector<Settings> trial_grid(const std::vector<std::string>& options);
 /// From CSV: names in its first line, one trial per line; an empty field leaves that option alone. `name` is for
-/// messages. Error: no trials, more than kMaxTrials, a name that is too long, a line that has not one field per name.
+/// messages. Error: no trials, more than kMaxTrials, a name that is too long or there twice, a line that has not one
+/// field per name.
 std::vector<Settings> parse_trials(std::string_view csv, const std::string& name);
 std::vector<Settings> read_trials(const std::string& path);
 /// "depth 2, width 11".

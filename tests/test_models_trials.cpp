@@ -44,7 +44,7 @@ TEST_SUITE("models") {
         CHECK(trials[0] == Settings{{"lr", "0.1"}, {"augment", "flip,translate"}, {"nesterov", "true"}});
         CHECK(trials[1] == Settings{{"augment", "a \"b\""}, {"nesterov", "false"}});
         CHECK(arguments_of(trials[1]) == std::vector<std::string>{"--augment=a \"b\"", "--no-nesterov"});
-        for (const char* bad : {"", "lr\n", "lr,depth\n1\n", "lr\n\"1\n"}) {
+        for (const char* bad : {"", "lr\n", "lr,depth\n1\n", "lr\n\"1\n", "lr,depth,lr\n1,2,3\n"}) {
             write_file_atomic(path, bad);
             CHECK(contains(error_of([&] { read_trials(path); }), path));
         }

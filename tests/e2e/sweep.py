@@ -334,6 +334,8 @@ class Sweep(job.JobTest):
         self.refuse(program(1, "sweep_cifar", "--ranks-per-trial", "2"), "more than the 1 rank")
         self.refuse(program(1, "sweep_cifar", "--resume", "--run-name", "none"), "got no such folder")
         self.refuse(program(1, "experiment"), "expected --table or --grid")
+        (self.folder / "table.csv").write_text("lr\n0.1\n")
+        self.refuse(program(1, "experiment", "--table", "table.csv", "--grid", "lr=0.2"), "lr", "in both")
         self.refuse(program(1, "experiment", "--program", "train", "--grid", "depth=1:2"), "train_cifar", '"train"')
         self.assertFalse(self.runs.exists())
 
