@@ -13,8 +13,8 @@ namespace rg {
 
 #define RG_OPS(X)                                                                                                      \
     X(conv2d) X(conv2d_dgrad) X(conv2d_wgrad) X(channel_stats) X(rank_stats) X(batch_norm) X(batch_norm_sums)          \
-    X(rank_sums) X(batch_norm_grad) X(running_update) X(relu) X(relu_grad) X(add) X(cast) X(max_pool2d)                \
-    X(max_pool2d_grad) X(avg_pool2d) X(avg_pool2d_grad) X(softmax) X(softmax_grad) X(cross_entropy)                    \
+    X(rank_sums) X(batch_norm_grad) X(running_update) X(relu) X(relu_grad) X(add) X(cast) X(slice) X(slice_grad)       \
+    X(max_pool2d) X(max_pool2d_grad) X(avg_pool2d) X(avg_pool2d_grad) X(softmax) X(softmax_grad) X(cross_entropy)      \
     X(cross_entropy_grad) X(mse_loss) X(mse_loss_grad) X(dropout) X(sgdm_update) X(adam_update) X(first_non_finite)    \
     X(augment) X(norm_conv2d) X(conv2d_norm) X(conv2d_norm_grad) X(norm_max_pool2d) X(norm_avg_pool2d)                 \
     X(norm_pool2d_grad) X(norm_add) X(norm_add_grad) X(cross_entropy_with_grad)
@@ -32,8 +32,9 @@ constexpr int kMaxInputs = 12, kMaxOutputs = 5;
 /// keeps them: what varies from call to call (learning rate, seed) is a small tensor instead.
 struct Attrs {
     int64_t stride = 1, pad = 0, window = 0; // convolution, pooling (conv2d_norm: max pooling of its result)
-    // What a gradient restores: of the input; of the filter (conv2d_wgrad). augment: of the result.
+    // What a gradient restores: of the input; of the filter (conv2d_wgrad). augment, slice: of the result.
     int64_t height = 0, width = 0;
+    int64_t begin = 0;                       // slice and its gradient: the first element
     bool stats = false;                      // conv2d: also the batch statistics of the result (gradients: sums)
     bool relu = false;                       // batch_norm and its gradients, norm_add: with ReLU
     bool frozen = false;                     // batch_norm: the statistics are constants

@@ -169,6 +169,22 @@ OutputSpecs infer_cast(In in, const Attrs& a) {
     return {{{in[0].shape(), a.dtype}}};
 }
 
+OutputSpecs infer_slice(In in, const Attrs& a) { // flat x
+    expect_rank("slice", "x", in[0], 1);
+    expect_activation("slice", "x", in[0], in[0].dtype());
+    RG_CHECK(a.begin >= 0 && a.width >= 0 && a.width <= in[0].numel() - a.begin, "slice: expected elements of [0, ",
+             in[0].numel(), "), got [", a.begin, ", ", a.begin + a.width, ")");
+    return {{{{a.width}, in[0].dtype()}}};
+}
+
+OutputSpecs infer_slice_grad(In in, const Attrs& a) { // flat dy
+    expect_rank("slice_grad", "dy", in[0], 1);
+    expect_activation("slice_grad", "dy", in[0], in[0].dtype());
+    RG_CHECK(a.begin >= 0 && in[0].numel() <= a.width - a.begin, "slice_grad: expected elements of [0, ", a.width,
+             "), got [", a.begin, ", ", a.begin + in[0].numel(), ")");
+    return {{{{a.width}, in[0].dtype()}}};
+}
+
 template <const char* const& kOp, bool kParameters = false>
 OutputSpecs infer_same_shapes(In in, const Attrs&) {
     for (const Tensor& t : in) {
@@ -459,6 +475,10 @@ void backward_mse_loss(Backward& b) {
         if (b.wants(i)) b.give(i, run(Op::mse_loss_grad, {b.in(i), b.in(1 - i), b.dy()}, {}, {b.into(i)})[0]);
 }
 void backward_cast(Backward& b) { b.give(0, run(Op::cast, {b.dy()}, {.dtype = b.in(0).dtype()}, {b.into(0)})[0]); }
+void backward_slice(Backward& b) {
+    const Attrs a{.width = b.in(0).numel(), .begin = b.attrs().begin};
+    b.give(0, run(Op::slice_grad, {b.dy()}, a, {b.into(0)})[0]);
+}
 void backward_dropout(Backward& b) { b.give(0, run(Op::dropout, {b.dy(), b.in(1)}, b.attrs(), {b.into(0)})[0]); }
 
 // ---- arithmetic ----------------------------------------------------------------------------------------------------
@@ -528,6 +548,8 @@ const OpRow& row(Op op) {
         RG_ROW(relu_grad, 2, 1, infer_same_shapes<kReluGrad>),
         RG_ROW(add, 2, 1, infer_same_shapes<kAdd>, backward_add),
         RG_ROW(cast, 1, 1, infer_cast, backward_cast),
+        RG_ROW(slice, 1, 1, infer_slice, backward_slice),
+        RG_ROW(slice_grad, 1, 1, infer_slice_grad),
         RG_ROW(max_pool2d, 1, 2, infer_max_pool2d, backward_max_pool2d, saves_out(1)),
         RG_ROW(max_pool2d_grad, 2, 1, infer_pool_grad),
         RG_ROW(avg_pool2d, 1, 1, infer_avg_pool2d, backward_avg_pool2d),
@@ -598,6 +620,10 @@ void update_running(const Tensor& running, const Tensor& stats, int64_t images, 
 Tensor relu(const Tensor& x) { return run(Op::relu, {x})[0]; }
 Tensor add(const Tensor& a, const Tensor& b) { return run(Op::add, {a, b})[0]; }
 Tensor cast(const Tensor& x, DType to) { return x.dtype() == to ? x : run(Op::cast, {x}, {.dtype = to})[0]; }
+Tensor slice(const Tensor& x, int64_t begin, const Shape& shape) {
+    RG_CHECK(x.defined(), "slice: x is undefined");
+    return run(Op::slice, {x.reshape({x.numel()})}, {.width = shape.numel(), .begin = begin})[0].reshape(shape);
+}
 Tensor max_pool2d(const Tensor& x, int64_t window, int64_t stride) {
     return run(Op::max_pool2d, {x}, {.stride = stride, .window = window})[0];
 }

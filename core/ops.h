@@ -56,6 +56,10 @@ Tensor add(const Tensor& a, const Tensor& b);
 /// Element-wise conversion; x itself when it has that type already.
 Tensor cast(const Tensor& x, DType to);
 
+/// Elements [begin, begin + shape.numel()) of x, counted over its memory: images 16 to 31 of [n h w c] begin at 16 h w c.
+/// A copy that gradients flow through; Tensor::slice() is a view that they do not.
+Tensor slice(const Tensor& x, int64_t begin, const Shape& shape);
+
 /// Windows without padding: [n h w c] -> [n h' w' c]. Max takes the first of equal values.
 Tensor max_pool2d(const Tensor& x, int64_t window, int64_t stride);
 Tensor avg_pool2d(const Tensor& x, int64_t window, int64_t stride);

@@ -232,6 +232,19 @@ void cast(const Call& call) {
     if (converted.bytes()) std::copy_n(converted.bytes_data(), converted.bytes(), call.out[0].bytes_data());
 }
 
+void slice(const Call& call) {
+    const Values x = read(call.in[0]);
+    const auto first = x.begin() + call.attrs.begin;
+    write(call.out[0], Values(first, first + call.out[0].numel()));
+}
+
+void slice_grad(const Call& call) {
+    const Values dy = read(call.in[0]);
+    Values dx(size_t(call.out[0].numel()), 0.0);
+    std::copy(dy.begin(), dy.end(), dx.begin() + call.attrs.begin);
+    write(call.out[0], dx);
+}
+
 void relu_grad(const Call& call) {
     Values dy = read(call.in[0]);
     const Values y = read(call.in[1]);

@@ -51,6 +51,23 @@ struct Cast {
     __device__ void operator()(int64_t i) const { store(y + i, load(x + i)); }
 };
 
+template <class T>
+struct Slice {
+    const T* x; // from the first element on
+    T* y;
+    __device__ void operator()(int64_t i) const { y[i] = x[i]; }
+};
+
+template <class T>
+struct SliceGrad {
+    const T* dy;
+    T* dx;
+    int64_t begin, count;
+    __device__ void operator()(int64_t i) const {
+        store(dx + i, i >= begin && i - begin < count ? load(dy + i - begin) : 0);
+    }
+};
+
 /// Each value has a stream of its own (rng.h), of which it takes the first number.
 template <class T>
 struct Dropout {
@@ -177,6 +194,21 @@ void cast(const Call& call) {
             using To = decltype(to);
             each(call.out[0].numel(), Cast<From, To>{pointer<From>(call.in[0]), pointer<To>(call.out[0])});
         });
+    });
+}
+
+void slice(const Call& call) {
+    with_stored(call.in[0], [&](auto t) {
+        using T = decltype(t);
+        each(call.out[0].numel(), Slice<T>{pointer<T>(call.in[0]) + call.attrs.begin, pointer<T>(call.out[0])});
+    });
+}
+
+void slice_grad(const Call& call) {
+    const Tensor &dy = call.in[0], &dx = call.out[0];
+    with_stored(dy, [&](auto t) {
+        using T = decltype(t);
+        each(dx.numel(), SliceGrad<T>{pointer<T>(dy), pointer<T>(dx), call.attrs.begin, dy.numel()});
     });
 }
 

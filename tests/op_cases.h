@@ -243,6 +243,23 @@ inline void add_elementwise(std::vector<OpCase>& cases) {
     }
 }
 
+inline void add_slices(std::vector<OpCase>& cases) {
+    struct Slice {
+        int64_t of, begin, count;
+    };
+    for (const Slice& s : std::initializer_list<Slice>{{1, 0, 1},
+                                                       {17, 0, 5},
+                                                       {17, 3, 7},
+                                                       {33, 16, 17}, // the end
+                                                       {0, 0, 0},
+                                                       {5 * 20011, 32769, 40000}, // from piece to piece
+                                                       {5 * 20011, 1, 5 * 20011 - 1}})
+        for (Draw values : {Draw::normal, Draw::special}) {
+            cases.push_back({Op::slice, {{{s.of}, values}}, {.width = s.count, .begin = s.begin}});
+            cases.push_back({Op::slice_grad, {{{s.count}, values}}, {.width = s.of, .begin = s.begin}});
+        }
+}
+
 inline void add_pools(std::vector<OpCase>& cases) {
     struct Pool {
         int64_t n, h, w, c, window, stride;
@@ -371,6 +388,8 @@ inline uint32_t activations(Op op) {
     case Op::batch_norm:
     case Op::relu:
     case Op::dropout:
+    case Op::slice:
+    case Op::slice_grad:
     case Op::max_pool2d:
     case Op::max_pool2d_grad:
     case Op::avg_pool2d:
@@ -447,6 +466,7 @@ inline const std::vector<OpCase>& op_cases() {
         add_convs(cases);
         add_norms(cases);
         add_elementwise(cases);
+        add_slices(cases);
         add_pools(cases);
         add_joined(cases);
         add_narrow(cases);

@@ -241,6 +241,27 @@ void cast(const Call& call) {
     });
 }
 
+void slice(const Call& call) {
+    const Tensor &x = call.in[0], &y = call.out[0];
+    const int64_t size = size_of(x.dtype());
+    each_piece(y.numel(), [&](int64_t at, int64_t count) {
+        std::memcpy(y.bytes_data() + at * size, x.bytes_data() + (call.attrs.begin + at) * size, size_t(count * size));
+    });
+}
+
+void slice_grad(const Call& call) {
+    const Tensor &dy = call.in[0], &dx = call.out[0];
+    const int64_t size = size_of(dy.dtype()), begin = call.attrs.begin, end = begin + dy.numel();
+    each_piece(dx.numel(), [&](int64_t at, int64_t count) {
+        const int64_t from = std::clamp(begin, at, at + count), to = std::clamp(end, at, at + count);
+        std::memset(dx.bytes_data() + at * size, 0, size_t((from - at) * size));
+        if (to > from)
+            std::memcpy(dx.bytes_data() + from * size, dy.bytes_data() + (from - begin) * size,
+                        size_t((to - from) * size));
+        std::memset(dx.bytes_data() + to * size, 0, size_t((at + count - to) * size));
+    });
+}
+
 void dropout(const Call& call) {
     const float rate = call.attrs.rate, scale = 1 / (1 - rate);
     const bool narrow = call.in[0].dtype() == DType::bf16;
