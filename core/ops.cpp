@@ -624,10 +624,28 @@ Tensor slice(const Tensor& x, int64_t begin, const Shape& shape) {
     RG_CHECK(x.defined(), "slice: x is undefined");
     return run(Op::slice, {x.reshape({x.numel()})}, {.width = shape.numel(), .begin = begin})[0].reshape(shape);
 }
-Tensor max_pool2d(const Tensor& x, int64_t window, int64_t stride) {
+
+namespace {
+
+void expect_covered(const char* op, const Tensor& x, int64_t window, int64_t stride, Uncovered rest) {
+    if (rest == Uncovered::drop || x.shape().rank() != 4 || window < 1 || stride < 1) return; // run() checks those
+    const auto left = [&](int64_t extent) {
+        return (extent - window) % stride - std::max<int64_t>(0, stride - window);
+    };
+    const int64_t rows = left(x.extent(1)), columns = left(x.extent(2));
+    RG_CHECK(rows <= 0 && columns <= 0, op, ": expected windows of ", window, " with stride ", stride,
+             " to cover x, got ", std::max<int64_t>(0, rows), " rows and ", std::max<int64_t>(0, columns),
+             " columns left over of ", x.shape().str(), "; Uncovered::drop leaves them out");
+}
+
+} // namespace
+
+Tensor max_pool2d(const Tensor& x, int64_t window, int64_t stride, Uncovered rest) {
+    expect_covered("max_pool2d", x, window, stride, rest);
     return run(Op::max_pool2d, {x}, {.stride = stride, .window = window})[0];
 }
-Tensor avg_pool2d(const Tensor& x, int64_t window, int64_t stride) {
+Tensor avg_pool2d(const Tensor& x, int64_t window, int64_t stride, Uncovered rest) {
+    expect_covered("avg_pool2d", x, window, stride, rest);
     return run(Op::avg_pool2d, {x}, {.stride = stride, .window = window})[0];
 }
 Tensor softmax(const Tensor& x) { return run(Op::softmax, {x})[0]; }

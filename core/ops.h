@@ -56,13 +56,17 @@ Tensor add(const Tensor& a, const Tensor& b);
 /// Element-wise conversion; x itself when it has that type already.
 Tensor cast(const Tensor& x, DType to);
 
-/// Elements [begin, begin + shape.numel()) of x, counted over its memory: images 16 to 31 of [n h w c] begin at 16 h w c.
-/// A copy that gradients flow through; Tensor::slice() is a view that they do not.
+/// Copies elements [begin, begin + shape.numel()) of x, in the order of its memory: image i of [n h w c] begins at
+/// i * h * w * c. Gradients flow through it; through the view that Tensor::slice() makes, they do not.
 Tensor slice(const Tensor& x, int64_t begin, const Shape& shape);
 
-/// Windows without padding: [n h w c] -> [n h' w' c]. Max takes the first of equal values.
-Tensor max_pool2d(const Tensor& x, int64_t window, int64_t stride);
-Tensor avg_pool2d(const Tensor& x, int64_t window, int64_t stride);
+/// What to do with rows and columns at the end of an image that no window reaches: 1 of 7 by windows of 2.
+enum class Uncovered : uint8_t { error, drop };
+
+/// Windows without padding: [n h w c] -> [n h' w' c]. Max takes the first of equal values. With a stride beyond the
+/// window, the gaps between windows are no error.
+Tensor max_pool2d(const Tensor& x, int64_t window, int64_t stride, Uncovered rest = Uncovered::error);
+Tensor avg_pool2d(const Tensor& x, int64_t window, int64_t stride, Uncovered rest = Uncovered::error);
 
 /// Over the last extent: [n k] -> [n k].
 Tensor softmax(const Tensor& x);

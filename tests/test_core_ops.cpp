@@ -27,6 +27,20 @@ Tensor floats(const Shape& shape, Values... values) {
 } // namespace
 
 TEST_SUITE("core") {
+    TEST_CASE("ops: pooling that leaves rows or columns out has to be asked for") {
+        const Tensor x = Tensor::zeros({2, 6, 8, 3});
+        CHECK(error_of([&] { avg_pool2d(x, 6, 6); }) ==
+              "avg_pool2d: expected windows of 6 with stride 6 to cover x, got 0 rows and 2 columns left over of "
+              "[2 6 8 3]; Uncovered::drop leaves them out");
+        CHECK(contains(error_of([&] { max_pool2d(x, 3, 2); }), "got 1 rows and 1 columns left over"));
+        CHECK(avg_pool2d(x, 6, 6, Uncovered::drop).shape() == Shape{2, 1, 1, 3});
+        CHECK(max_pool2d(x, 3, 2, Uncovered::drop).shape() == Shape{2, 2, 3, 3});
+        CHECK(max_pool2d(x, 4, 2).shape() == Shape{2, 2, 3, 3});
+        CHECK(avg_pool2d(x, 1, 3).shape() == Shape{2, 2, 3, 3}); // gaps between windows, and one behind the last
+        CHECK(contains(error_of([&] { avg_pool2d(x, 1, 4); }), "got 1 rows") == false);
+        CHECK(contains(error_of([&] { avg_pool2d(x, 2, 4); }), "columns") == false);
+    }
+
     TEST_CASE("ops: every op has cases") {
         std::set<Op> seen;
         for (const OpCase& c : op_cases()) {
@@ -276,6 +290,7 @@ TEST_SUITE("core") {
                        "stats needs shape [2 3], got [2 4]"));
         CHECK(contains(message([&] { max_pool2d(x, 6, 1); }), "max_pool2d: the window (6) exceeds"));
         CHECK(contains(message([&] { max_pool2d(Tensor::zeros({1, 16, 16, 1}), 16, 1); }), "window at most 15"));
+        CHECK(contains(message([&] { avg_pool2d(x, 2, 0); }), "avg_pool2d: window 2, stride 0"));
         CHECK(contains(message([&] { cross_entropy(Tensor::zeros({3, 4}), i); }), "labels needs shape [3], got [2]"));
         CHECK(contains(message([&] { cross_entropy(Tensor::zeros({2, 4}), Tensor::zeros({2})); }), "labels are i32"));
         CHECK(contains(message([&] {
