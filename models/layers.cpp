@@ -5,7 +5,13 @@ namespace rg {
 
 namespace {
 using Start = Parameters::Entry::Start;
+
+void expect_allocated(const Tensor& weights) {
+    RG_CHECK(weights.defined(), "layer: expected parameters that have values, got none; call Parameters::allocate() ",
+             "once all layers are made");
 }
+
+} // namespace
 
 ConvNorm::ConvNorm(Parameters& parameters, const std::string& name, const Spec& s)
     : name_(name),
@@ -19,6 +25,7 @@ ConvNorm::ConvNorm(Parameters& parameters, const std::string& name, const Spec& 
 
 Tensor ConvNorm::operator()(const Tensor& x, Mode mode) const {
     const LayerScope layer(name_);
+    expect_allocated(w_);
     if (mode == Mode::evaluate)
         return batch_norm(conv2d(x, w_, b_, conv_), running_, gamma_, beta_, {.relu = relu_, .frozen = true});
     // The batch statistics are taken by the convolution, while each image of its result is in cache.
@@ -35,6 +42,7 @@ Dense::Dense(Parameters& parameters, const std::string& name, int64_t out, int64
 
 Tensor Dense::operator()(const Tensor& x) const {
     const LayerScope layer(name_);
+    expect_allocated(w_);
     return linear(cast(x, w_.dtype()).reshape({x.extent(0), w_.extent(1)}), w_, b_);
 }
 

@@ -1,0 +1,24 @@
+// The layers that networks are made of.
+#include "models/layers.h"
+#include "tests/temp_dir.h"
+
+#include <doctest/doctest.h>
+
+using namespace rg;
+
+TEST_SUITE("models") {
+    TEST_CASE("layers: one whose parameters were not allocated says so") {
+        Parameters parameters;
+        const Dense dense(parameters, "fc", 2, 3);
+        const ConvNorm conv(parameters, "block1.0", {4, 3, 3});
+        const Tensor x = Tensor::zeros({2, 3}), images = Tensor::zeros({2, 5, 5, 3});
+        const std::string error = "layer: expected parameters that have values, got none; call Parameters::allocate() "
+                                  "once all layers are made (layer ";
+        CHECK(error_of([&] { dense(x); }) == error + "fc)");
+        for (const Mode mode : {Mode::train, Mode::evaluate})
+            CHECK(error_of([&] { conv(images, mode); }) == error + "block1.0)");
+        parameters.allocate(0, Init::he);
+        CHECK(dense(x).shape() == Shape{2, 2});
+        CHECK(conv(images, Mode::train).shape() == Shape{2, 3, 3, 4});
+    }
+}
