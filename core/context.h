@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <span>
+#include <utility>
 
 namespace rg {
 
@@ -52,5 +53,15 @@ public:
 private:
     const Context* before_;
 };
+
+/// f, in the context that this thread has now: for a thread that is to run ops. The context outlives the result. Tapes
+/// and dry runs stay with the thread that has made them.
+template <class F>
+auto in_this_context(F f) {
+    return [f = std::move(f), &here = context()] {
+        const ContextScope scope(here);
+        return f();
+    };
+}
 
 } // namespace rg

@@ -3,6 +3,7 @@
 
 #include "core/cpu/thread_pool.h"
 #include "core/ops.h"
+#include "core/tape.h"
 #include "data/inflate.h"
 
 #include <algorithm>
@@ -24,8 +25,10 @@ Context on_host() {
 void while_meeting(par::Group& group, std::string_view what, const std::function<void()>& work,
                    const std::function<void()>& pulse) {
     constexpr std::chrono::milliseconds kMeeting{20};
+    RG_CHECK(!Tape::active() && !DryRun::active(), what, ": expected no tape, trace or dry run, got one, which would ",
+             "not see what another thread does; end it first");
     if (group.size() == 1 && !pulse) return work();
-    std::future<void> result = std::async(std::launch::async, work);
+    std::future<void> result = std::async(std::launch::async, in_this_context(work));
     while (!group.all(result.wait_for(kMeeting) == std::future_status::ready, what))
         if (pulse) pulse();
     result.get();

@@ -15,10 +15,10 @@ namespace rg {
 /// summed over the ranks in the same message, unweighted.
 void aggregate_state(par::Group& group, const Parameters& parameters, double share, std::span<double> riders = {});
 
-/// Does this rank's work on a thread of its own while the ranks meet, until all are done: work on files or a network
-/// may take longer than the deadline for a rank that is not heard of. Then throws what the work has thrown. It may not
-/// use the group. `pulse`, if there is one, is called on this thread meanwhile, some fifty times a second: for those
-/// outside of the group (Trial::pulse).
+/// Does this rank's work on a thread of its own, in the caller's context, while the ranks meet, until all are done:
+/// work on files or a network may take longer than the deadline for a rank that is not heard of. Then throws what the
+/// work has thrown. It may not use the group. `pulse`, if there is one, is called on this thread meanwhile, some fifty
+/// times a second: for those outside of the group (Trial::pulse).
 void while_meeting(par::Group& group, std::string_view what, const std::function<void()>& work,
                    const std::function<void()>& pulse = {});
 

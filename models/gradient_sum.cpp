@@ -34,6 +34,7 @@ GradientSum::GradientSum(par::Group& group, const Parameters& parameters, par::A
         for (const Bucket& b : buckets_) ends.push_back(4 * size_t(b.end));
         trip_ = all.device()->round_trip(memory, all.bytes_data(), ends);
     }
+    // It runs no ops, so it needs no context.
     if (overlap_) thread_ = std::jthread([this](const std::stop_token& stop) { work(stop); });
 }
 

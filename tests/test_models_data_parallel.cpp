@@ -1,5 +1,8 @@
 // What a training loop on several ranks calls between its own lines, where the ranks differ in what they have to do.
 #include "models/data_parallel.h"
+
+#include "core/ops.h"
+#include "core/tape.h"
 #include "par/thread_link.h"
 
 #include <chrono>
@@ -42,6 +45,21 @@ TEST_SUITE("models") {
                 };
                 while_meeting(group, "data", load, [&] { pulses += std::this_thread::get_id() == caller; });
                 CHECK(pulses >= 3);
+            });
+    }
+
+    TEST_CASE("while meeting: the work has the context of the one who meets") {
+        for (const int ranks : {1, 2})
+            par::run_threads(ranks, [&](par::Link& link) {
+                par::Group group(link);
+                const Context reference{.backend = Backend::reference};
+                const ContextScope scope(reference);
+                DType type = DType::f32; // f64 is for that backend alone
+                while_meeting(group, "model", [&] { type = relu(Tensor::zeros({2}, DType::f64)).dtype(); });
+                CHECK(type == DType::f64);
+                const Tape tape;
+                CHECK_THROWS_WITH_AS(while_meeting(group, "model", [] {}), doctest::Contains("model: expected no tape"),
+                                     Error);
             });
     }
 
