@@ -9,6 +9,7 @@
 
 #include "gpu/block_cache.h"
 #include "gpu/kernels.h"
+#include "gpu/landing.h"
 #include "gpu/scratch.cuh"
 #include "gpu/scratch_stack.h"
 
@@ -176,14 +177,10 @@ public:
     }
     // By way of page-locked memory where there is room: a copy to other memory would be waited for.
     void download(void* to, const void* from, size_t bytes, bool more) override {
-        const bool fits = bytes <= Slot::kBytes - landed_bytes_;
-        void* const landing = fits ? static_cast<std::byte*>(landing_.memory) + landed_bytes_ : to;
-        check(cudaMemcpyAsync(landing, from, bytes, cudaMemcpyDeviceToHost, stream_), "cudaMemcpyAsync");
-        if (fits) landed_.push_back({to, landing, bytes}), landed_bytes_ += bytes;
-        if (more) return;
-        stream_.wait();
-        for (const Landed& l : landed_) std::memcpy(l.to, l.landing, l.bytes);
-        landed_.clear(), landed_bytes_ = 0;
+        const auto copy = [&](void* landing) {
+            check(cudaMemcpyAsync(landing, from, bytes, cudaMemcpyDeviceToHost, stream_), "cudaMemcpyAsync");
+        };
+        landing_.download(to, bytes, more, copy, [&] { stream_.wait(); });
     }
     std::unique_ptr<RoundTrip> round_trip(void* here, void* there, std::vector<size_t> ends) override {
         return std::make_unique<CudaRoundTrip>(stream_, here, there, std::move(ends));
@@ -248,13 +245,8 @@ private:
     BlockCache blocks_{new_memory, free_memory};
     ScratchStack scratch_{[this](size_t bytes) { return allocate(bytes); }, [this](void* memory) { release(memory); }};
     std::array<Slot, 4> slots_; // as many uploads are under way at most
-    struct Landed {
-        void *to, *landing;
-        size_t bytes;
-    };
-    Slot landing_;
-    std::vector<Landed> landed_; // downloads that have not been waited for
-    size_t landed_bytes_ = 0;
+    Slot landing_slot_;
+    Landing landing_{landing_slot_.memory, Slot::kBytes};
     size_t next_slot_ = 0;
     Event began_{cudaEventDefault}, ended_{cudaEventDefault};
 };

@@ -7,6 +7,7 @@
 #include "core/tape.h"
 #include "data/loader.h"
 #include "gpu/block_cache.h"
+#include "gpu/landing.h"
 #include "gpu/scratch_stack.h"
 #include "models/cifar_net.h"
 #include "models/data_parallel.h"
@@ -258,6 +259,44 @@ TEST_SUITE("simt") {
             CHECK(made == 3);
         }
         CHECK(places[0] == places[1]);
+    }
+
+    TEST_CASE("device: downloads of a series that has failed are not made later") {
+        std::array<char, 8> memory{};
+        gpu::Landing landing(memory.data(), memory.size());
+        const auto bring = [&](std::string& to, const char* from, bool more, bool wait_fails = false,
+                               bool copy_fails = false) {
+            landing.download(
+                to.data(), to.size(), more,
+                [&](void* there) {
+                    if (copy_fails) fail("no copy");
+                    std::memcpy(there, from, to.size());
+                },
+                [&] {
+                    if (wait_fails) fail("no wait");
+                });
+        };
+        std::string a = "aaaa", b = "bbb", large = "llllll";
+        bring(a, "1234", true);
+        bring(large, "567890", true); // no room: at once
+        CHECK(large == "567890");
+        CHECK(a == "aaaa");
+        bring(b, "xyz", false);
+        CHECK(a == "1234");
+        CHECK(b == "xyz");
+        for (const bool copy_fails : {false, true}) {
+            a = "aaaa", b = "bbb";
+            bring(a, "1234", true);
+            CHECK_THROWS_AS(bring(b, "567", false, true, copy_fails), Error);
+            bring(b, "890", false);
+            CHECK(a == "aaaa");
+            CHECK(b == "890");
+        }
+        large = "llllll";
+        bring(large, "123456", true); // there is room again
+        CHECK(large == "llllll");
+        bring(b, "7", false);
+        CHECK(large == "123456");
     }
 
     TEST_CASE("device: memory that was given back is used again, and makes way where there is none left") {
