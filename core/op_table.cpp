@@ -50,7 +50,8 @@ std::array<Tensor, kMaxOutputs> run(Op op, std::initializer_list<Tensor> in, con
         if (i < into.size() && into.begin()[i].defined()) {
             out[i] = into.begin()[i];
             RG_CHECK(out[i].shape() == specs[i].shape && out[i].dtype() == specs[i].dtype, r.name, ": output ", i,
-                     " has shape ", specs[i].shape.str(), ", the given one ", out[i].shape().str());
+                     " is ", name_of(specs[i].dtype), " ", specs[i].shape.str(), ", the given one is ",
+                     name_of(out[i].dtype()), " ", out[i].shape().str());
         } else {
             out[i] = Tensor::empty(specs[i].shape, specs[i].dtype);
         }

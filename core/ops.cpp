@@ -214,6 +214,9 @@ OutputSpecs infer_update(const char* op, In in, int64_t varying) {
     for (size_t i = 0; i + 2 < in.size(); ++i) {
         expect_shape(op, "a buffer", in[i], in[0].shape());
         expect_float(op, "a buffer", in[i], in[0].dtype());
+        for (size_t j = 0; j < i; ++j)
+            RG_CHECK(in[i].key() != in[j].key(), op, ": expected a buffer each, got one as inputs ", j, " and ", i,
+                     ", which the update would write over; allocate another");
         if (i + 3 < in.size()) out[i] = {in[0].shape(), in[0].dtype()};
     }
     const Tensor &now = in[in.size() - 2], &found = in.back();

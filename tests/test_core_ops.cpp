@@ -346,19 +346,24 @@ TEST_SUITE("core") {
                        "the view of sample 1 at 5, 0 reaches beyond"));
         CHECK(message([&] { run(Op::relu, {x, x}); }) == "relu: takes 1 inputs, got 2");
         CHECK(contains(message([&] { run(Op::relu, {x}, {}, {w}); }),
-                       "relu: output 0 has shape [2 5 5 3], the given one"));
-        const Tensor lr = Tensor::zeros({1});
-        CHECK(contains(message([&] { run(Op::sgdm_update, {x, x, x, lr, {}}); }), "sgdm_update: works in place"));
-        CHECK(message([&] { run(Op::sgdm_update, {x, x, x, i, {}}); }) == "sgdm_update: lr needs shape [1], got [2]");
-        CHECK(contains(message([&] { sgdm_update(x, x, w, {}); }), "sgdm_update: a buffer needs shape"));
-        CHECK(message([&] { sgdm_update(x, x, x, {}, lr, lr); }) ==
+                       "relu: output 0 is f32 [2 5 5 3], the given one is "));
+        const Tensor lr = Tensor::zeros({1}), v = x.clone(), g = x.clone();
+        CHECK(message([&] { sgdm_update(x, v, v, {}); }) ==
+              "sgdm_update: expected a buffer each, got one as inputs 1 and 2, which the update would write over; "
+              "allocate another");
+        CHECK(contains(message([&] { run(Op::sgdm_update, {x, v, g, lr, {}}); }), "sgdm_update: works in place"));
+        CHECK(message([&] { run(Op::sgdm_update, {x, v, g, i, {}}); }) == "sgdm_update: lr needs shape [1], got [2]");
+        CHECK(contains(message([&] { sgdm_update(x, v, w, {}); }), "sgdm_update: a buffer needs shape"));
+        CHECK(message([&] { sgdm_update(x, v, g, {}, lr, lr); }) ==
               "sgdm_update: unless_found needs shape [], got [1]");
-        CHECK(message([&] { sgdm_update(x, x, x, {}, lr, Tensor::zeros({})); }) ==
+        CHECK(message([&] { sgdm_update(x, v, g, {}, lr, Tensor::zeros({})); }) ==
               "sgdm_update: unless_found is i32, got f32");
         CHECK(message([&] { first_non_finite(x, lr); }) == "first_non_finite: loss needs shape [], got [1]");
-        CHECK(message([&] { adam_update(x, x, x, x, {}, i); }) == "adam_update: lr_and_step is i32, expected f32");
-        CHECK(message([&] { adam_update(x, x, x, x, {}, 0); }) == "adam_update: steps are counted from 1, got 0");
-        CHECK(contains(message([&] { adam_update(x, x, x, x, {.beta2 = 1}, 1); }),
+        CHECK(message([&] { adam_update(x, v, x.clone(), g, {}, i); }) ==
+              "adam_update: lr_and_step is i32, expected f32");
+        CHECK(message([&] { adam_update(x, v, x.clone(), g, {}, 0); }) ==
+              "adam_update: steps are counted from 1, got 0");
+        CHECK(contains(message([&] { adam_update(x, v, x.clone(), g, {.beta2 = 1}, 1); }),
                        "beta1 and beta2 lie in [0, 1), got 0.9 and 1"));
         CHECK(message([&] { dropout(x, 0.5f, Tensor::zeros({2})); }) == "dropout: the seed is i32, got f32");
         CHECK(message([&] { dropout(x, 0.5f, 1, 1 << 24); }) == "dropout: the stream lies below 2^24, got 16777216");
