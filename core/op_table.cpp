@@ -57,11 +57,13 @@ std::array<Tensor, kMaxOutputs> run(Op op, std::initializer_list<Tensor> in, con
         }
     }
     const std::span<const Tensor> outputs(out.data(), size_t(r.outputs));
-    if (Trace* trace = Trace::active())
+    if (Trace* trace = Trace::active()) {
         trace->add(op, attrs, inputs, outputs);
-    else if (!DryRun::active())
+    } else if (!DryRun::active()) {
+        const NoTape pause; // copies within a kernel are not the program's
         execute(op, {attrs, inputs, outputs});
-    if (Tape* tape = Tape::active(); tape && r.backward) tape->record(op, attrs, inputs, outputs);
+    }
+    if (Tape* tape = Tape::active()) tape->record(op, attrs, inputs, outputs);
     return out;
 }
 

@@ -82,7 +82,11 @@ void Plan::place(std::span<const Tensor> results) {
                 if (written && outside.insert(t.key().id).second) written_.push_back(t.whole());
                 return;
             }
-            Life& life = lives.try_emplace(t.key().id, Life{s, s}).first->second;
+            const auto [known, first] = lives.try_emplace(t.key().id, Life{s, s});
+            RG_CHECK(!first || written || t.numel() == 0, "accelerate: expected ", row(steps_[s].op).name,
+                     " to read what an op of the function has written, got ", t.shape().str(),
+                     " of Tensor::empty() or zeros(), which hold nothing while traced; use Tensor::constant()");
+            Life& life = known->second;
             life.last = s;
             life.bytes = std::max(life.bytes, (t.block_bytes() + kAlign - 1) / kAlign * kAlign);
         };

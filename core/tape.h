@@ -1,9 +1,13 @@
 // Reverse-mode automatic differentiation (Griewank and Walther, "Evaluating Derivatives", 2008, section 3.2).
 //
-// While a Tape exists on a thread, every differentiable op appends a node: the op, its attributes, and those inputs
-// and outputs that its row says its backward rule reads. gradients() walks the nodes backwards once and gives each
-// up as soon as it is done with it, so activations are freed as the walk goes. The first contribution to a gradient
-// is assigned, later ones are added: no gradient is ever cleared.
+// While a Tape exists on a thread, every op appends a node: the op, its attributes, and those inputs and outputs that
+// its row says its backward rule reads. gradients() walks the nodes backwards once and gives each up as soon as it is
+// done with it, so activations are freed as the walk goes. The first contribution to a gradient is assigned, later
+// ones are added: no gradient is ever cleared.
+//
+// Copies that are no ops (Tensor::clone(), to(), to_host(), copy_from()), views (Tensor::slice()) and ops without a
+// backward rule are not differentiated. That is no error as long as no gradient has to flow through one of them: then
+// gradients() throws. What is made under NoTape is a constant.
 #pragma once
 
 #include "core/op_table.h"
@@ -20,22 +24,29 @@ public:
     Tape& operator=(const Tape&) = delete;
 
     struct Node {
-        Op op;
-        Attrs attrs;
-        std::array<Tensor, kMaxInputs> in;
-        std::array<Tensor, kMaxOutputs> out;
+        const char* name;              // of the op, or of the call that copies
+        const char* instead = nullptr; // of a call that copies: what to use where gradients are wanted
+        void (*backward)(Backward&) = nullptr;
+        Attrs attrs = {};
+        std::array<Tensor, kMaxInputs> in = {};
+        std::array<Tensor, kMaxOutputs> out = {};
     };
 
     /// The tape of this thread, or null: then nothing is recorded.
     static Tape* active();
     void record(Op op, const Attrs& attrs, std::span<const Tensor> in, std::span<const Tensor> out);
+    /// Notes a copy that is not differentiated. Both texts outlive the tape.
+    void record_copy(const char* call, const char* instead, const Tensor& from, const Tensor& to);
 
-    /// Derivatives of `loss` (one element) with respect to `of`, written to `into` (same shapes, in any memory).
-    /// A tensor that the loss does not depend on gets zeros. Consumes the tape.
+    /// Derivatives of `loss` (one element) with respect to `of`, written to `into` (same shapes and types, in any
+    /// memory). A tensor that the loss does not depend on gets zeros. Throws if the loss depends on none of them, or on
+    /// one of them through a copy or an op that is not differentiated. Consumes the tape: it records nothing more, and
+    /// a second call throws.
     void gradients(const Tensor& loss, std::span<const Tensor> of, std::span<const Tensor> into);
 
 private:
     std::vector<Node> nodes_;
+    bool consumed_ = false;
     Tape* before_;
 };
 

@@ -7,6 +7,8 @@
 
 #include "core/context.h"
 #include "core/device.h"
+#include "core/plan.h"
+#include "core/tape.h"
 
 #include <algorithm>
 #include <atomic>
@@ -90,6 +92,13 @@ void with_type(DType type, F f) {
     case DType::f64: return f(double{});
     case DType::i64: return f(int64_t{});
     }
+}
+
+constexpr const char* kItself = "use the tensor itself";
+
+/// Said by every copy that is no op.
+void note_copy(const char* call, const char* instead, const Tensor& from, const Tensor& to) {
+    if (Tape* const tape = Tape::active()) tape->record_copy(call, instead, from, to);
 }
 
 template <class To, class From>
@@ -273,7 +282,8 @@ Device* Tensor::device() const { return storage_ ? storage_->device : nullptr; }
 Tensor Tensor::to_host() const {
     if (!device()) return *this;
     const Tensor host = on_host(shape_, dtype_);
-    host.copy_from(*this);
+    host.take(*this);
+    note_copy("Tensor::to_host()", kItself, *this, host);
     return host;
 }
 
@@ -281,6 +291,9 @@ void to_host(std::span<Tensor> tensors) {
     const auto comes = [](const Tensor& t) { return t.device() && t.numel() > 0; };
     // All memory first: a download that others are to follow must not be left alone.
     std::vector<Tensor> here;
+    for (const Tensor& t : tensors)
+        RG_CHECK(!comes(t) || t.device() == std::find_if(tensors.begin(), tensors.end(), comes)->device(),
+                 "to_host: expected tensors on one device, got two devices; call it for each");
     for (const Tensor& t : tensors) here.push_back(t.device() ? Tensor::on_host(t.shape(), t.dtype()) : t);
     for (size_t i = 0; i < tensors.size(); ++i) {
         const Tensor& t = tensors[i];
@@ -288,12 +301,21 @@ void to_host(std::span<Tensor> tensors) {
         const bool more = std::any_of(tensors.begin() + i + 1, tensors.end(), comes);
         t.device()->download(here[i].bytes_data(), t.bytes_data(), size_t(t.bytes()), more);
     }
+    for (size_t i = 0; i < tensors.size(); ++i)
+        if (comes(tensors[i])) note_copy("to_host()", kItself, tensors[i], here[i]);
     std::move(here.begin(), here.end(), tensors.begin());
 }
 
 void Tensor::copy_from(const Tensor& source) const {
     RG_CHECK(source.shape() == shape_ && source.dtype() == dtype_, "copy_from: expected ", name_of(dtype_), " ",
              shape_.str(), ", got ", name_of(source.dtype()), " ", source.shape().str());
+    RG_CHECK(!Trace::active(), "copy_from: expected ops only while a function is traced, got a copy of ", shape_.str(),
+             ", which replays would not repeat; copy before or after the function");
+    take(source);
+    note_copy("Tensor::copy_from()", kItself, source, *this);
+}
+
+void Tensor::take(const Tensor& source) const {
     const size_t n = size_t(bytes());
     if (n == 0) return;
     std::byte *const to = bytes_data(), *const from = source.bytes_data();
@@ -312,7 +334,7 @@ void Tensor::fill(double value) const {
     if (device()) {
         const Tensor host = on_host(shape_, dtype_);
         host.fill(value);
-        return copy_from(host);
+        return take(host);
     }
     with_type(dtype_, [&](auto v) {
         using T = decltype(v);
@@ -332,12 +354,14 @@ Tensor Tensor::to(DType type) const {
             for (int64_t i = 0; i < n; ++i) out[i] = convert<To>(in[i]);
         });
     });
+    note_copy("Tensor::to()", "use cast()", *this, result);
     return result;
 }
 
 Tensor Tensor::clone() const {
     Tensor result = make(shape_, dtype_, device());
-    result.copy_from(*this);
+    result.take(*this);
+    note_copy("Tensor::clone()", kItself, *this, result);
     return result;
 }
 

@@ -99,11 +99,16 @@ public:
 
     /// Same elements, another shape. The product of the extents must agree.
     Tensor reshape(const Shape& shape) const;
-    /// Elements [begin, begin + shape.numel()) as a tensor of their own that shares the memory (flat buffers).
+    /// Elements [begin, begin + shape.numel()) as a tensor of their own that shares the memory (flat buffers). A view
+    /// that gradients do not flow through; slice() of ops.h is the op.
     Tensor slice(int64_t begin, const Shape& shape) const;
 
     /// Where the values are; null: this machine's memory.
     Device* device() const;
+
+    // to_host(), copy_from(), to() and clone() are copies, not ops: gradients do not flow through them (a Tape throws
+    // if they would have to), and a traced function must not call them, since its replays would not repeat the copy.
+
     /// The same values in this machine's memory: the tensor itself if they are there.
     Tensor to_host() const;
     /// Takes the values of a tensor of the same shape and type, wherever both are.
@@ -146,6 +151,7 @@ public:
 
 private:
     static Tensor make(const Shape& shape, DType type, Device* device);
+    void take(const Tensor& source) const;
     void* raw(DType wanted) const;
     std::shared_ptr<Storage> storage_;
     uint64_t id_ = 0;    // of the storage; 0: undefined

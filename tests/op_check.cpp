@@ -315,10 +315,15 @@ std::vector<Tensor> GradientCase::backward() const {
     Tape tape;
     const Tensor y = run_op(case_.op, inputs_, case_.attrs)[0];
     // The mean squared distance to y - r n / 2 has the gradient r in y.
-    const Tensor target = y.to(DType::f64);
-    for (int64_t i = 0; i < y.numel(); ++i)
-        target.data<double>()[i] -= 0.5 * double(y.numel()) * weights_.data<double>()[i];
-    tape.gradients(mse_loss(y, target.to(y.dtype())), of, into);
+    Tensor target;
+    {
+        const NoTape constant;
+        target = y.to(DType::f64);
+        for (int64_t i = 0; i < y.numel(); ++i)
+            target.data<double>()[i] -= 0.5 * double(y.numel()) * weights_.data<double>()[i];
+        target = target.to(y.dtype());
+    }
+    tape.gradients(mse_loss(y, target), of, into);
     return gradients;
 }
 

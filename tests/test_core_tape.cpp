@@ -1,4 +1,5 @@
 // The tape: how gradients add up, where they are written, when memory goes, and what a dry run does.
+#include "core/accelerate.h"
 #include "core/context.h"
 #include "core/ops.h"
 #include "core/tape.h"
@@ -7,6 +8,7 @@
 
 #include <cmath>
 #include <doctest/doctest.h>
+#include <functional>
 #include <limits>
 #include <thread>
 
@@ -146,9 +148,9 @@ TEST_SUITE("core") {
         }
         outer.gradients(half_squares(add(y, detached)), {{x}}, {{dx}});
         CHECK(list(dx) == List{12, -24});
-        // Consumed: nothing is left for a second walk.
-        outer.gradients(half_squares(y), {{x}}, {{dx}});
-        CHECK(list(dx) == List{0, 0});
+        const Tensor again = half_squares(y);
+        CHECK(contains(error_of([&] { outer.gradients(again, {{x}}, {{dx}}); }), "whose gradients were taken"));
+        CHECK(list(dx) == List{12, -24});
     }
 
     TEST_CASE("tape: gradients are written where they are wanted, with no copy on the way") {
@@ -251,6 +253,151 @@ TEST_SUITE("core") {
         CHECK(dx.data<float>()[1] == -2.5f);
     }
 
+    TEST_CASE("tape: a gradient flows through slice(), to its part alone") {
+        const Tensor x = row_of({1, -2, 3, 4, 5, 6, 7, 8}), dx = unset({2, 4});
+        for (const bool replayed : {false, true}) {
+            CAPTURE(replayed);
+            const Tensor rows = x.reshape({2, 4});
+            dx.fill(std::numeric_limits<double>::quiet_NaN());
+            Accelerated step([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
+                Tape tape;
+                const Tensor y = add(rows, in[0]), second = slice(y, 2, {2}), first = slice(y, 0, {1, 2});
+                CHECK(first.shape() == Shape{1, 2});
+                const Tensor loss = mse_loss(add(first.reshape({2}), second), Tensor::constant({2}, 0));
+                tape.gradients(loss, {{rows}}, {{dx}});
+                return {loss};
+            });
+            step.enabled = replayed;
+            CHECK(step({Tensor::zeros({2, 4})})[0].data<float>()[0] == 10); // 4 and 2
+            CHECK(list(dx) == List{4, 2, 4, 2, 0, 0, 0, 0});
+        }
+        CHECK(contains(error_of([&] { slice(x, 5, {2, 2}); }), "slice: expected elements of [0, 8), got [5, 9)"));
+        CHECK(contains(error_of([&] { slice(x, -1, {2}); }), "slice: expected elements of [0, 8), got [-1, 1)"));
+    }
+
+    TEST_CASE("tape: a copy or a view that a gradient would have to pass is an error") {
+        const Tensor x = row_of({1, -2, 3, 4, 5, 6, 7, 8}), dx = unset({8});
+        const auto error = [&](const std::function<Tensor(const Tensor&)>& f) {
+            return error_of([&] {
+                Tape tape;
+                const Tensor z = f(add(x, x));
+                tape.gradients(mse_loss(z, Tensor::zeros(z.shape())), {{x}}, {{dx}});
+            });
+        };
+        CHECK(error([](const Tensor& y) { return y.slice(2, {4}); }) ==
+              "gradients: expected input 0 of mse_loss to come from ops that have gradients, got one that comes from "
+              "Tensor::slice(); use slice() of core/ops.h, or ask for the gradient of the view, or make a constant "
+              "under NoTape");
+        CHECK(contains(error([](const Tensor& y) { return y.slice(0, {4}); }), "Tensor::slice()"));
+        CHECK(error([](const Tensor& y) { return y.slice(0, {8}); }) == ""); // all of it: the value itself
+        CHECK(contains(error([&](const Tensor&) { return x.slice(2, {4}); }), "Tensor::slice()"));
+        CHECK(contains(error([](const Tensor& y) { return relu(y.slice(2, {4})); }), "input 0 of relu"));
+        CHECK(contains(error([](const Tensor& y) { return relu(relu(y.slice(2, {4}))); }), "input 0 of relu"));
+        CHECK(contains(error([](const Tensor& y) { return y.clone(); }), "Tensor::clone(); use the tensor itself"));
+        CHECK(contains(error([](const Tensor& y) { return y.clone().slice(0, {4}); }), "Tensor::clone()"));
+        CHECK(contains(error([](const Tensor& y) { return y.slice(0, {4}).clone(); }), "Tensor::slice()"));
+        CHECK(contains(error([&](const Tensor&) { return x.clone(); }), "Tensor::clone()"));
+        CHECK(contains(error([](const Tensor& y) { return y.to(DType::f32); }), "Tensor::to(); use cast()"));
+        CHECK(contains(error([](const Tensor& y) {
+                           const Tensor z = Tensor::empty(y.shape());
+                           z.copy_from(y);
+                           return z;
+                       }),
+                       "Tensor::copy_from()"));
+        // A part of the gradient that is lost is as bad as all of it.
+        CHECK(contains(error([](const Tensor& y) { return add(y, y.clone()); }), "input 1 of add"));
+        // Ops without a backward rule, and results of which only the first has a gradient.
+        CHECK(contains(error([](const Tensor& y) {
+                           return channel_stats(y.reshape({1, 2, 2, 2}));
+                       }),
+                       "channel_stats; this result of it has no gradient"));
+        CHECK(contains(error([](const Tensor& y) {
+                           return conv2d_stats(y.reshape({1, 2, 2, 2}), Tensor::zeros({1, 1, 1, 2})).stats;
+                       }),
+                       "conv2d; this result of it has no gradient"));
+        // Parameters that are used as parts of a flat buffer.
+        const Tensor flat = row_of({1, -2, 3, 4}), dflat = unset({4}), w = flat.slice(2, {2});
+        CHECK(contains(error_of([&] {
+                           Tape tape;
+                           tape.gradients(half_squares(w), {{flat}}, {{dflat}});
+                       }),
+                       "ask for the gradient of the view"));
+    }
+
+    TEST_CASE("tape: copies and views that no gradient has to pass are none of its business") {
+        const Tensor x = row_of({1, -2, 3, 4, 5, 6, 7, 8}), dx = unset({8}), before = Tensor::zeros({8});
+        const auto gradient = [&](const std::function<Tensor(const Tensor&)>& f) {
+            Tape tape;
+            const Tensor y = add(x, x);
+            const Tensor loss = mse_loss(add(add(y, y), f(y)), Tensor::zeros(y.shape())); // of 4 x, where f is 0
+            tape.gradients(loss, {{x}}, {{dx}});
+            return list(dx);
+        };
+        const List plain{4, -8, 12, 16, 20, 24, 28, 32};
+        CHECK(gradient([](const Tensor& y) { return Tensor::zeros(y.shape()); }) == plain);
+        CHECK(gradient([](const Tensor& y) { // what is only looked at
+                  const Tensor seen = y.clone();
+                  CHECK(y.to(DType::f64).data<double>()[7] == 16);
+                  CHECK(y.to_host().slice(7, {1}).data<float>()[0] == 16);
+                  CHECK(mse_loss(relu(seen.slice(2, {4})), y.slice(2, {4})).data<float>()[0] == 0);
+                  return Tensor::zeros(y.shape());
+              }) == plain);
+        CHECK(gradient([](const Tensor& y) { // a constant: 4 x - 2 x
+                  const NoTape pause;
+                  const Tensor negative = Tensor::zeros(y.shape());
+                  for (int64_t i = 0; i < 8; ++i) negative.data<float>()[i] = -y.clone().data<float>()[i];
+                  return negative;
+              }) == List{2, -4, 6, 8, 10, 12, 14, 16});
+        CHECK(gradient([&](const Tensor& y) { // kept for the next step, after it was read
+                  const Tensor last = relu(before.slice(0, {8}));
+                  before.copy_from(y);
+                  return last;
+              }) == plain);
+        CHECK(before.data<float>()[7] == 16);
+        before.fill(0);
+        CHECK(gradient([&](const Tensor& y) { // written over before it is read
+                  const Tensor kept = y.clone();
+                  kept.copy_from(before);
+                  return kept;
+              }) == plain);
+        // No images at all: the loss depends on the parameters nevertheless.
+        const Tensor w = Tensor::zeros({3, 4}), dw = unset({3, 4});
+        Tape tape;
+        tape.gradients(mse_loss(linear(Tensor::empty({0, 4}), w), Tensor::empty({0, 3})), {{w}}, {{dw}});
+        CHECK(list(dw) == List(12, 0));
+    }
+
+    TEST_CASE("tape: a traced function refuses copies, views, and values that nothing has written") {
+        const Tensor w = row_of({1, -2}), dw = unset({2});
+        const auto error = [&](const std::function<Tensor(const Tensor&)>& f) {
+            return error_of([&] {
+                Accelerated traced([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
+                    Tape tape;
+                    const Tensor loss = mse_loss(f(in[0]), Tensor::constant({2}, 0));
+                    tape.gradients(loss, {{w}}, {{dw}});
+                    return {loss};
+                });
+                traced({row_of({3, 4})});
+            });
+        };
+        CHECK(error([&](const Tensor& x) { return add(x, w); }) == "");
+        CHECK(contains(error([&](const Tensor& x) {
+                           const Tensor y = add(w, x), all = mse_loss(y, Tensor::constant({2}, 0)).reshape({1});
+                           return linear(all.reshape({1, 1}), y.slice(0, {1, 1})).reshape({1}).slice(0, {1});
+                       }),
+                       "mse_loss"));
+        CHECK(contains(error([&](const Tensor& x) { return add(x, add(w, x)).clone(); }), "is traced"));
+        CHECK(contains(error([&](const Tensor& x) { return add(x, w.clone()); }), "is traced"));
+        const Tensor kept = row_of({5, 6});
+        CHECK(
+            contains(error([&](const Tensor& x) { return kept.copy_from(w), add(x, w); }),
+                     "copy_from: expected ops only while a function is traced, got a copy of [2], which replays would "
+                     "not repeat; copy before or after the function"));
+        CHECK(list(kept) == List{5, 6});
+        CHECK(contains(error([&](const Tensor& x) { return add(add(x, w), Tensor::zeros({2})); }),
+                       "accelerate: expected add to read what an op of the function has written, got [2]"));
+    }
+
     TEST_CASE("tape: a wrong request is named") {
         const Tensor x = row_of({1, -2});
         Tape tape;
@@ -260,7 +407,37 @@ TEST_SUITE("core") {
         const Tensor loss = half_squares(y);
         CHECK(contains(error_of([&] { tape.gradients(loss, {{x}}, {}); }), "1 tensors, 0 destinations"));
         CHECK(
-            contains(error_of([&] { tape.gradients(loss, {{x}}, {{unset({3})}}); }), "has shape [3], its tensor [2]"));
+            contains(error_of([&] { tape.gradients(loss, {{x}}, {{unset({3})}}); }), "is f32 [3], its tensor f32 [2]"));
+        CHECK(contains(error_of([&] { tape.gradients(loss, {{x}}, {{Tensor()}}); }), "destination 0 is undefined"));
+        CHECK(contains(error_of([&] { tape.gradients(loss, {{Tensor()}}, {{x}}); }), "Parameters::allocate()"));
+        CHECK(contains(error_of([&] { tape.gradients(loss, {{x}}, {{x.to(DType::f64)}}); }), "0 is f64 [2], its"));
+        const Tensor dx = unset({2}), both = unset({3});
+        CHECK(contains(error_of([&] { tape.gradients(loss, {{x}}, {{x}}); }), "tensor 0 and destination 0, which do"));
+        CHECK(contains(error_of([&] {
+                           tape.gradients(loss, {{x, y}}, {{both.slice(0, {2}), both.slice(1, {2})}});
+                       }),
+                       "destination 0 and destination 1, which do"));
+        tape.gradients(loss, {{x}}, {{dx}}); // none of them has used the tape up
+        CHECK(list(dx) == List{4, -8});
+    }
+
+    TEST_CASE("tape: a loss that depends on nothing that is asked for is an error") {
+        const Tensor x = row_of({1, -2}), w = row_of({3, 4}), dx = unset({2}), dw = unset({2});
+        const char* const none = "got one that depends on none of the 2; compute it from them while the tape exists";
+        {
+            Tape tape;
+            const Tensor loss = half_squares(row_of({5, 6}));
+            CHECK(contains(error_of([&] { tape.gradients(loss, {{x, w}}, {{dx, dw}}); }), none));
+        }
+        {
+            const Tensor y = add(x, w); // before there is a tape
+            Tape tape;
+            CHECK(contains(error_of([&] { tape.gradients(half_squares(y), {{x, w}}, {{dx, dw}}); }), none));
+        }
+        Tape tape;
+        tape.gradients(half_squares(x), {{x, w}}, {{dx, dw}});
+        CHECK(list(dx) == List{1, -2});
+        CHECK(list(dw) == List{0, 0});
     }
 }
 

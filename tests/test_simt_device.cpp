@@ -207,6 +207,28 @@ TEST_SUITE("simt") {
         CHECK(three[0].data<float>()[1] == 2);
         CHECK(three[1].data<float>() == host.data<float>());
         CHECK(three[2].data<float>()[1] == 5);
+
+        ExecutorDevice another;
+        const Context there{.device = &another};
+        const ContextScope other(there);
+        std::array two{a, Tensor::empty({3})};
+        CHECK_THROWS_WITH_AS(to_host(two), doctest::Contains("expected tensors on one device"), Error);
+    }
+
+    TEST_CASE("device: a copy on the host that a gradient would have to pass is an error") {
+        ExecutorDevice device;
+        const Context on{.device = &device}, off;
+        const ContextScope scope(on);
+        const Tensor there = Tensor::zeros({2}), gradient = Tensor::zeros({2});
+        for (const bool series : {false, true})
+            CHECK(contains(error_of([&] {
+                               Tape tape;
+                               std::array y{relu(there)};
+                               series ? to_host(y) : (y[0] = y[0].to_host(), void());
+                               const ContextScope host(off);
+                               tape.gradients(mse_loss(y[0], Tensor::on_host({2})), {{there}}, {{gradient}});
+                           }),
+                           series ? "comes from to_host()" : "comes from Tensor::to_host()"));
     }
 
     TEST_CASE("device: a profile has what the device says of time, and parts of what it does at most") {
