@@ -52,11 +52,11 @@ Trained train(par::Group& group, Device* device, DType type, bool sync_bn, int w
     });
     network.enabled = accelerate;
     GradientSum gradient_sum(group, parameters, par::Algorithm::automatic, false);
-    constexpr int64_t kImages = 6;
+    constexpr int64_t kImages = 4;
     const data::Range mine = data::share_of(kImages, workers, std::min(group.rank(), workers));
     Trained result;
     Tensor x = Tensor::on_host({mine.size(), 32, 32, 3}), labels = Tensor::on_host({mine.size()}, DType::i32);
-    for (uint64_t step = 0; step < 4; ++step) {
+    for (uint64_t step = 0; step < 3; ++step) {
         for (int64_t i = 0; i < mine.size(); ++i) {
             Rng random(step, Purpose::test, 0, uint64_t(mine.begin + i));
             for (float& v : x.span<float>().subspan(size_t(i) * 3072, 3072)) v = random.normal();
@@ -381,16 +381,17 @@ TEST_SUITE("simt") {
             const Trained cpu = train_alone(nullptr, type), plain = train_alone(&device, type, false);
             CHECK(device.launches == 0);
             const Trained replayed = train_alone(&device, type);
-            CHECK(device.launches == 3); // each step but the first
+            CHECK(device.launches == 2); // each step but the first
             const double loose = type == DType::f32 ? 1e-4 : 3e-2;
             for (size_t i = 0; i < cpu.losses.size(); ++i) {
                 CHECK(plain.losses[i] == doctest::Approx(cpu.losses[i]).epsilon(loose));
                 CHECK(replayed.losses[i] == doctest::Approx(cpu.losses[i]).epsilon(loose));
             }
             if (type == DType::bf16) continue; // rounding differs, and training spreads it
-            CHECK(differs(replayed.parameters, cpu.parameters, {1e-4, 1e-3}) == "");
-            CHECK(differs(replayed.state, cpu.state, {1e-4, 1e-3}) == "");
-            CHECK(differs(replayed.scores, cpu.scores, {1e-3, 1e-2}) == "");
+            // A rounding may change the sign of a value before a ReLU, and so a gradient by a thousandth.
+            CHECK(differs(replayed.parameters, cpu.parameters, {5e-4, 5e-3}) == "");
+            CHECK(differs(replayed.state, cpu.state, {5e-4, 5e-3}) == "");
+            CHECK(differs(replayed.scores, cpu.scores, {2e-3, 2e-2}) == "");
         }
     }
 

@@ -86,11 +86,11 @@ Trained train_skipping(Device* device, bool inside) {
     });
     Position at;
     NanGuard guard(OnNan::skip, parameters, optimizer, at);
-    const Tensor x = Tensor::on_host({3, 32, 32, 3}), labels = Tensor::on_host({3}, DType::i32);
+    const Tensor x = Tensor::on_host({1, 32, 32, 3}), labels = Tensor::on_host({1}, DType::i32);
     labels.fill(1);
     Trained result;
     std::string warning;
-    for (; at.step < 6; ++at.step) {
+    for (; at.step < 4; ++at.step) {
         Rng random(uint64_t(at.step), Purpose::test);
         for (float& v : x.span<float>()) v = random.normal();
         const bool bad = at.step == 2;
@@ -109,7 +109,7 @@ Trained train_skipping(Device* device, bool inside) {
         CHECK(same_bits(parameters.state().to_host(), state_before) == bad);
     }
     CHECK(contains(warning, "step 3: expected finite values, got nan in gradient of"));
-    CHECK(network.hit_rate() == doctest::Approx(5.0 / 6)); // one plan, whatever the rate
+    CHECK(network.hit_rate() == doctest::Approx(3.0 / 4)); // one plan, whatever the rate
     result.parameters = parameters.values().to_host().clone();
     result.state = parameters.state().to_host().clone();
     return result;
