@@ -62,6 +62,9 @@ constexpr Tolerance kConvolved{1e-5, 8e-5};
 constexpr Tolerance kConvolvedSums{1e-4, 2e-4};
 /// Results that are rounded to bf16: half a unit in the eighth bit, and sometimes the neighbouring value.
 constexpr Tolerance kNarrow{6e-3, 8e-2};
+/// Gradients of a network: a rounding that changes the sign of one value before a ReLU, or the maximum of one window,
+/// moves single elements by a tenth, and the whole by a thousandth.
+constexpr Tolerance kGradients{5e-3, 0.5};
 /// x * scale + shift where the two cancel: |mean| / sigma = 30 times the rounding.
 constexpr Tolerance kCancelled{1e-5, 1e-4};
 

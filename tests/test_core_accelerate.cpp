@@ -65,9 +65,6 @@ struct Trainee {
 
 /// Losses, scores and statistics within a few training steps of networks with batch norm.
 constexpr Tolerance kTrained{2e-5, 2e-4};
-/// Their gradients: a rounding that changes the sign of one value before a ReLU, or the maximum of one window, moves
-/// single elements by a tenth, and the whole by a thousandth.
-constexpr Tolerance kGradients{5e-3, 0.5};
 
 const CifarNet::Options kNetworks[] = {{.width = 5, .depth = 1}, {.width = 16, .depth = 2}};
 
