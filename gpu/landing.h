@@ -1,5 +1,5 @@
-// Downloads by way of page-locked memory: a series of copies is queued, and once the last has been waited for, all go
-// to where they are wanted.
+// Downloads through pinned memory. A series of copies is queued; one wait at its end covers all of them, and then each
+// is copied to its destination.
 #pragma once
 
 #include <cstddef>
@@ -10,12 +10,12 @@ namespace rg::gpu {
 
 class Landing {
 public:
-    /// Over page-locked memory of the caller's.
+    /// The pinned memory is the caller's, and outlives this.
     Landing(void* memory, size_t bytes) : memory_(static_cast<std::byte*>(memory)), size_(bytes) {}
 
-    /// Calls copy(landing), which queues a copy, to `to` itself where there is no room; then, unless more are to come,
-    /// wait(), which waits for what is queued. If one of them throws, the series is given up: its other destinations
-    /// may be gone by the next call.
+    /// Calls copy(landing) to queue a copy into pinned memory, or into `to` if there is no room. Then, unless `more`
+    /// follow, calls wait(), which blocks until all queued copies are done, and fills the destinations. If copy() or
+    /// wait() throws, the whole series is forgotten: its destinations may be gone by the next call.
     template <class Copy, class Wait>
     void download(void* to, size_t bytes, bool more, const Copy& copy, const Wait& wait) {
         try {
@@ -42,7 +42,7 @@ private:
 
     std::byte* memory_;
     size_t size_, used_ = 0;
-    std::vector<Landed> landed_; // that have not been waited for
+    std::vector<Landed> landed_; // queued copies
 };
 
 } // namespace rg::gpu
