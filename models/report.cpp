@@ -46,12 +46,12 @@ std::string base64(std::span<const uint8_t> bytes) {
 
 } // namespace
 
-std::string report_page(const Json& data) {
+std::string report_page(std::string_view data) {
     const size_t at = kTemplate.find(kBeforeData);
     RG_CHECK(at != std::string_view::npos, "report: expected a template with ", kBeforeData, ", got one without");
     std::string page(kTemplate.substr(0, at + kBeforeData.size()));
     // No text in the data can end the script element, or begin a comment: JSON has another way to write this letter.
-    for (const char c : data.dump()) {
+    for (const char c : data) {
         if (c == '<')
             page += "\\u003c";
         else
@@ -138,7 +138,7 @@ void Report::reread(const RunFolder& folder) {
 
 void Report::write(const std::string& state) {
     run_.set("state", state);
-    write_file_atomic(path_, report_page(Json::object().set("runs", Json::array().push(run()))));
+    write_file_atomic(path_, report_page(Json::object().set("runs", Json::array().push(run())).dump()));
 }
 
 Json report_network(const Parameters& parameters, const Plan* plan) {

@@ -78,8 +78,8 @@ private:
     Metrics metrics_{kSteps};
 };
 
-/// The page with this data in it.
-std::string report_page(const Json& data);
+/// The page with this data in it, the text of a JSON value.
+std::string report_page(std::string_view data);
 /// The data in such a page. Error: no file, or another one.
 Json read_report(const std::string& path);
 

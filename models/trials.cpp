@@ -180,13 +180,6 @@ void check_trials(par::Group& group, const std::string& name, const Trials& tria
     }
 }
 
-std::vector<Json> options_of(const Trials& trials) {
-    std::vector<Json> all;
-    for (const Settings& settings : trials.table)
-        all.push_back(find_program(trials.program).check(arguments_of(trials, settings)));
-    return all;
-}
-
 } // namespace
 
 std::vector<std::string> arguments_of(const Trials& trials, const Settings& settings) {
@@ -230,7 +223,9 @@ std::vector<std::string> TrialsOptions::resumed(const std::string& program,
 }
 
 TrialsRun::TrialsRun(RunFolder& in, const Trials& of)
-    : folder(in), trials(of), rows(rows_of(of, in.path())), report(in.path(), rows, options_of(of)) {
+    : folder(in), trials(of), rows(rows_of(of, in.path())), report(in.path(), rows, [&of](const TrialRow& row) {
+          return find_program(of.program).check(arguments_of(of, row.settings));
+      }) {
     report.set("summary", cat(of.table.size(), " trials of ", of.program, ", each on ", of.ranks_each,
                               of.ranks_each == 1 ? " rank" : " ranks", ", ranked by validation accuracy"));
 }
@@ -249,11 +244,7 @@ void control_trials(par::TaskPool& pool, TrialsRun& run) {
         if (run.folder.take_stop_request()) std::raise(SIGINT); // it means the same
         if (stop_requested() && !std::exchange(interrupted, true)) pool.interrupt();
     };
-    const auto write = [&](const std::string& state) {
-        write_results(run.folder.path(), rows);
-        run.report.write(state);
-    };
-    write("running");
+    run.report.write("running");
     // Trials are the pool's first tasks, so a task's id is its trial's number.
     const auto row_of = [&](const par::TaskRecord& task) -> TrialRow& { return rows[size_t(task.id) - 1]; };
     pool.after_each([&](const par::TaskRecord& task, const Json& line) {
@@ -262,6 +253,7 @@ void control_trials(par::TaskPool& pool, TrialsRun& run) {
         const bool epoch = is_epoch(line);
         if (epoch) row.last = line;
         board.update(row, epoch);
+        run.report.keep_up();
         heed_signals();
         if (const double now = steady_seconds(); now - looked > kControlSeconds) {
             looked = now;
@@ -270,6 +262,9 @@ void control_trials(par::TaskPool& pool, TrialsRun& run) {
         }
     });
     pool.after_change([&](const par::TaskRecord& task) {
+        const bool cut_short = task.state == par::TaskState::cancelled || task.state == par::TaskState::failed;
+        const bool left = stop_requested() && cut_short && !task.from_journal; // for the run that goes on
+        if (left && task.ranks.empty()) return;                                // it had not begun: nothing has changed
         TrialRow& row = row_of(task);
         row.ranks = task.ranks;
         row.seconds = task.seconds;
@@ -282,13 +277,10 @@ void control_trials(par::TaskPool& pool, TrialsRun& run) {
         }
         if (task.state == par::TaskState::cancelled || (task.state == par::TaskState::finished && !row.note.empty()))
             row.state = "stopped";
-        const bool cut_short = task.state == par::TaskState::cancelled || task.state == par::TaskState::failed;
-        if (stop_requested() && cut_short && !task.from_journal)
-            row.state = "queued", row.note.clear(); // for the run that goes on
+        if (left) row.state = "queued", row.note.clear();
         if (task.from_journal) row.note += row.note.empty() ? "done before" : "; done before";
         board.update(row, true);
-        run.report.read(row);
-        write("running");
+        run.report.update(row);
         heed_signals();
     });
     for (const TrialRow& row : rows) {
@@ -303,7 +295,7 @@ void control_trials(par::TaskPool& pool, TrialsRun& run) {
     pool.fetch_outputs();
     pool.after_each({});
     pool.after_change({});
-    write(stop_requested() ? "stopped" : "done");
+    run.report.write(stop_requested() ? "stopped" : "done");
 }
 
 /// A new run, or the one to go on with. That has the same trials, or more behind them: a table may have been edited,

@@ -60,8 +60,9 @@ struct TrialsRun {
 /// Runs the trials over all ranks, and then finish() on rank 0, which may take its time but not use the group, with the
 /// folder of the run: a new one, whose config.json has `typed`, or to resume the old one. Trials that its journal has
 /// are not run again, wherever the folder is now and whatever the rules. Shows them on standard output, and keeps
-/// results.csv, results.jsonl and report.html up to date. A line "stop N" in the file `control` stops trial N. SIGINT,
-/// SIGTERM and a stop request in the folder end it early, without finish(). Gives the exit code. Collective.
+/// results.csv, results.jsonl and report.html up to date, as trials_report.h says. A line "stop N" in the file
+/// `control` stops trial N. SIGINT, SIGTERM and a stop request in the folder end it early, without finish(). Gives the
+/// exit code. Collective.
 ///
 /// First it checks what would fail in every trial, before there is a folder: all arguments, as the trials' program
 /// would; that each trial has a validation set; and each data set and file of initial values, which it reads.

@@ -3,7 +3,6 @@
 
 #include "core/atomic_file.h"
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
@@ -12,15 +11,24 @@
 
 namespace rg::par {
 
+namespace {
+
+/// By text, so that the entry of one of many tasks is found without a look at the others.
+std::string key_of(const std::string& function, const Json& args) { return function + "\n" + args.dump(); }
+
+} // namespace
+
 Journal::Journal(const std::string& path) : path_(path) {
     if (path_.empty()) return;
     size_t whole = 0; // bytes of whole lines
     if (std::filesystem::exists(path_)) {
         const std::string text = read_file(path_);
         for (size_t end; (end = text.find('\n', whole)) != std::string::npos; whole = end + 1) {
-            const Json entry = Json::parse(std::string_view(text).substr(whole, end - whole), path_);
+            Json entry = Json::parse(std::string_view(text).substr(whole, end - whole), path_);
             const std::string& state = entry.at("state").as_string();
-            if (state == "finished" || state == "cancelled") entries_.push_back(entry);
+            if (state != "finished" && state != "cancelled") continue;
+            std::string key = key_of(entry.at("function").as_string(), entry.at("args"));
+            entries_.emplace(std::move(key), std::move(entry));
         }
     }
     file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
@@ -33,11 +41,10 @@ Journal::~Journal() {
 }
 
 std::optional<Json> Journal::take(const std::string& function, const Json& args) {
-    const auto found = std::find_if(entries_.begin(), entries_.end(), [&](const Json& entry) {
-        return entry.at("function").as_string() == function && entry.at("args") == args;
-    });
-    if (found == entries_.end()) return {};
-    Json entry = std::move(*found);
+    const std::string key = key_of(function, args);
+    const auto found = entries_.lower_bound(key); // the first of equals, in the order of the file
+    if (found == entries_.end() || found->first != key) return {};
+    Json entry = std::move(found->second);
     entries_.erase(found);
     return entry;
 }

@@ -7,6 +7,7 @@
 
 #include "core/json.h"
 
+#include <map>
 #include <optional>
 
 namespace rg::par {
@@ -27,7 +28,7 @@ public:
 private:
     std::string path_;
     int file_ = -1;
-    std::vector<Json> entries_; // not taken yet
+    std::multimap<std::string, Json> entries_; // not taken yet, by key_of(function, args)
 };
 
 } // namespace rg::par

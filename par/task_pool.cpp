@@ -317,7 +317,7 @@ struct TaskPool::State {
     void cancel_one(int64_t id) {
         TaskRecord& task = record(id);
         if (task.state == TaskState::queued) {
-            std::erase(queue, id);
+            queue.erase(std::find(queue.begin(), queue.end(), id)); // the first, if all are cancelled
             finish(task, TaskState::cancelled, {}, {});
         } else if (task.state == TaskState::running) {
             if (task.ranks.front() == 0)

@@ -161,7 +161,9 @@ TEST_SUITE("models") {
         const TempDir folder;
         std::vector<TrialRow> rows(2);
         for (size_t i = 0; i < 2; ++i) rows[i].number = int64_t(i) + 1, rows[i].folder = cat("trials/", i + 1);
-        TrialsReport all(folder.path(), rows, {Json::object().set("lr", 1), Json::object().set("lr", 2)});
+        const auto options = [](const TrialRow& row) { return Json::object().set("lr", row.number); };
+        double now = 0;
+        TrialsReport all(folder.path(), rows, options, [&] { return now; });
 
         const data::ImageSet set{2, 1, 1, 1, {1, 2}, {0, 1}, {"a", "b"}};
         RunFolder run = RunFolder::create(folder / "trials", "train", "1");
@@ -173,7 +175,7 @@ TEST_SUITE("models") {
             Json::object().set("step", 1).set("epoch", 1).set("loss", 2.5).set("accuracy", 0.5).set("lr", 0.1);
         run.log(step); // after its page was written
         rows[0].state = "failed", rows[0].note = "no memory";
-        all.read(rows[0]);
+        all.update(rows[0]);
         all.set("summary", "two trials");
         all.write("running");
 
@@ -205,5 +207,49 @@ TEST_SUITE("models") {
         CHECK(read_report(folder / "report.html").at("sweep").at("best").as_string() == "2");
         write_file_atomic(folder / "other.html", "<html>");
         CHECK(contains(error_of([&] { read_report(folder / "other.html"); }), "other.html"));
+    }
+
+    TEST_CASE("trials: their files are written once a second at most, and for a twentieth of the time at most") {
+        const TempDir folder;
+        std::vector<TrialRow> rows(8);
+        for (size_t i = 0; i < rows.size(); ++i) rows[i].number = int64_t(i) + 1;
+        double now = 100, cost = 0; // of a write, which begins and ends with a look at the clock
+        const auto clock = [&] { return now += cost; };
+        TrialsReport all(
+            folder.path(), rows, [](const TrialRow&) { return Json::object(); }, clock);
+        const auto end_one = [&](size_t i) {
+            rows[i].state = "finished";
+            all.update(rows[i]);
+        };
+        /// How many trials have ended as the files say, which agree.
+        const auto written = [&] {
+            const std::string csv = read_file(folder / "results.csv");
+            const Json page = read_report(folder / "report.html");
+            int64_t in_csv = 0, in_page = 0;
+            for (size_t at = 0; (at = csv.find(",finished,", at)) != std::string::npos; ++at) ++in_csv;
+            for (const Json& run : page.at("runs").as_array()) in_page += run.at("state").as_string() == "finished";
+            CHECK(in_csv == in_page);
+            return in_csv;
+        };
+        end_one(0);
+        CHECK(written() == 1); // nothing was written before
+        for (size_t i = 1; i < 6; ++i) end_one(i);
+        now = 100.9;
+        all.keep_up();
+        CHECK(written() == 1);
+        now = 101;
+        all.keep_up();
+        CHECK(written() == 6);
+
+        // Half a second of each write is waited for ten seconds.
+        now = 102, cost = 0.5;
+        end_one(6);
+        CHECK(written() == 7);
+        cost = 0, now += 9.9;
+        end_one(7);
+        CHECK(written() == 7);
+        now += 0.1;
+        all.keep_up();
+        CHECK(written() == 8);
     }
 }

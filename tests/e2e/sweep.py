@@ -107,7 +107,7 @@ class Sweep(job.JobTest):
         with (run / "control").open("a") as control:
             control.write("stop 1\n")
         self.assertTrue(self.wait_for(process, begun(4)))
-        self.assertEqual(states(run), ["stopped", "stopped", "running", "running"])
+        self.assertTrue(self.wait_for(process, lambda: states(run) == ["stopped", "stopped", "running", "running"]))
         job.kill_job(process)
         process.communicate()  # closes its pipes
 
@@ -122,11 +122,12 @@ class Sweep(job.JobTest):
     @unittest.skipUnless(job.MPIEXEC, "no mpiexec")
     def test_asked_to_stop(self):
         run = self.runs / "asked"
-        process = self.start(program(2, "sweep_cifar", "--run-name", run.name, *TINY, *ENDLESS))
+        process = self.start(program(2, "sweep_cifar", "--run-name", run.name, *TINY, *ENDLESS, "--sweep", "seed=1:200"))
         self.assertTrue(self.wait_for(process, lambda: (run / "trials" / "2" / "checkpoint").is_dir()))
         os.kill(process.pid, signal.SIGTERM)
         result = self.finish(process)
         self.assertIn(result.code, job.interrupted(2), result.err)
+        self.assertLessEqual(result.out.count("  queued"), 2)  # nothing is done for those that have not begun
         self.assertIn("--resume goes on", result.out)
         self.assertNotIn("finished", (run / "journal.jsonl").read_text() if (run / "journal.jsonl").exists() else "")
 
