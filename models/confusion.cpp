@@ -30,63 +30,69 @@ Confusion::Confusion(const data::ImageSet& set, std::span<const Prediction> pred
     }
 }
 
-bool Confusion::empty() const {
-    return std::all_of(counts_.begin(), counts_.end(), [](int64_t n) { return n == 0; });
+void Confusion::add(int32_t truth, size_t seen) {
+    const size_t row = size_t(truth);
+    const bool right = row == seen;
+    ++counts_[{row, seen}], ++sums_[row].images, ++sums_[seen].seen, ++total_;
+    sums_[row].right += right, right_ += right;
 }
 
-int64_t Confusion::row_sum(size_t i) const {
-    const auto counts = row(i);
-    return std::accumulate(counts.begin(), counts.end(), int64_t{0});
+int64_t Confusion::count(size_t truth, size_t seen) const {
+    const auto found = counts_.find({truth, seen});
+    return found == counts_.end() ? 0 : found->second;
 }
 
-std::pair<int64_t, int64_t> Confusion::sums() const {
-    int64_t right = 0, total = 0;
-    for (size_t i = 0; i < classes_.size(); ++i) {
-        right += counts_[i * classes_.size() + i];
-        total += row_sum(i);
-    }
-    return {right, total};
-}
-
-double Confusion::accuracy() const {
-    const auto [right, total] = sums();
-    return double(right) / double(total);
+std::vector<size_t> Confusion::shown() const {
+    std::vector<size_t> order(classes_.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    if (shows_all()) return order;
+    std::erase_if(order, [&](size_t i) { return sums_[i].images + sums_[i].seen == 0; });
+    if (order.size() <= kMostShown) return order;
+    const auto sort = [&](auto begin, const auto& key) {
+        std::stable_sort(begin, order.end(), [&](size_t a, size_t b) { return key(sums_[a]) > key(sums_[b]); });
+    };
+    sort(order.begin(), [](const Sums& s) { return s.images + s.seen - 2 * s.right; });
+    sort(order.begin() + kMostShown / 2, [](const Sums& s) { return s.images; });
+    order.resize(kMostShown);
+    std::sort(order.begin(), order.end());
+    return order;
 }
 
 std::string Confusion::text(size_t images) const {
-    const size_t n = classes_.size();
-    const auto [right, total] = sums();
-    if (total == 0) return cat(images, " images, none with a known label\n");
+    if (total_ == 0) return cat(images, " images, none with a known label\n");
     std::string out = cat(images, " images");
-    if (size_t(total) != images) out += cat(", ", total, " with a known label");
-    out += cat("; accuracy ", percent(right, total), " (", right, " of ", total, ")\n");
+    if (size_t(total_) != images) out += cat(", ", total_, " with a known label");
+    out += cat("; accuracy ", percent(right_, total_), " (", right_, " of ", total_, ")\n");
 
-    size_t name_width = 0, cell = cat(n - 1).size();
-    for (const std::string& name : classes_) name_width = std::max(name_width, name.size());
-    for (const int64_t count : counts_) cell = std::max(cell, cat(count).size());
+    const std::vector<size_t> rows = shown();
+    size_t name_width = 0, cell = 0;
+    for (const size_t i : rows) name_width = std::max(name_width, classes_[i].size());
+    for (const size_t i : rows) cell = std::max({cell, cat(i).size(), cat(images_of(i)).size()});
     ++cell;
-    out += cat("\nconfusion: rows true, columns seen\n", std::string(5 + name_width, ' '));
-    for (size_t j = 0; j < n; ++j) out += right_aligned(cat(j), cell);
+    out += cat("\nconfusion: rows true, columns seen");
+    if (!shows_all())
+        out += cat("; ", rows.size(), " of ", classes_.size(), " classes, with the most mistakes and the most images");
+    out += cat("\n", std::string(5 + name_width, ' '));
+    for (const size_t j : rows) out += right_aligned(cat(j), cell);
     out += "   images   right\n";
-    for (size_t i = 0; i < n; ++i) {
+    for (const size_t i : rows) {
         out += right_aligned(cat(i), 4) + " " + classes_[i] + std::string(name_width - classes_[i].size(), ' ');
-        for (size_t j = 0; j < n; ++j) out += right_aligned(cat(counts_[i * n + j]), cell);
-        const int64_t row = row_sum(i);
-        out += right_aligned(cat(row), 9) + right_aligned(row ? percent(counts_[i * n + i], row) : "-", 8) + "\n";
+        for (const size_t j : rows) out += right_aligned(cat(count(i, j)), cell);
+        const int64_t row = images_of(i);
+        out += right_aligned(cat(row), 9) + right_aligned(row ? percent(count(i, i), row) : "-", 8) + "\n";
     }
     return out;
 }
 
 std::string Confusion::csv() const {
-    const size_t n = classes_.size();
+    const std::vector<size_t> columns = shown();
     std::string out = "true class";
-    for (const std::string& name : classes_) out += "," + name;
+    for (const size_t j : columns) out += "," + classes_[j];
     out += ",images,accuracy\n";
-    for (size_t i = 0; i < n; ++i) {
+    for (size_t i = 0; i < classes_.size(); ++i) {
         out += classes_[i];
-        for (size_t j = 0; j < n; ++j) out += cat(",", counts_[i * n + j]);
-        const int64_t row = row_sum(i);
-        out += cat(",", row, ",", row ? cat(double(counts_[i * n + i]) / double(row)) : "", "\n");
+        for (const size_t j : columns) out += cat(",", count(i, j));
+        out += cat(",", images_of(i), ",", images_of(i) ? cat(double(count(i, i)) / double(images_of(i))) : "", "\n");
     }
     return out;
 }

@@ -165,22 +165,32 @@ Json report_confusion(const data::ImageSet& set, std::span<const Prediction> pre
     std::stable_sort(wrong.begin(), wrong.end(), [&](size_t a, size_t b) { return score(a) > score(b); });
     wrong.resize(std::min(wrong.size(), examples));
 
-    Json rows = Json::array(), mistakes = Json::array();
-    for (size_t i = 0; i < set.classes.size(); ++i) {
-        const auto row = confusion.row(i);
-        rows.push(Json::Array(row.begin(), row.end()));
+    const std::vector<size_t> shown = confusion.shown();
+    Json classes = Json::array(), counts = Json::array(), images = Json::array(), seen = Json::array();
+    for (const size_t i : shown) {
+        Json row = Json::array();
+        for (const size_t j : shown) row.push(confusion.count(i, j));
+        classes.push(set.classes[i]);
+        counts.push(std::move(row));
+        images.push(confusion.images_of(i));
+        seen.push(confusion.seen_as(i));
     }
+    Json mistakes = Json::array();
     for (const size_t i : wrong)
         mistakes.push(Json::object()
                           .set("image", int64_t(i))
-                          .set("truth", int64_t(set.labels[i]))
-                          .set("seen", int64_t(predictions[i].label))
+                          .set("truth", set.classes[size_t(set.labels[i])])
+                          .set("seen", set.classes[size_t(predictions[i].label)])
                           .set("score", rounded(double(predictions[i].score)))
                           .set("pixels", base64(set.image(int64_t(i)))));
-    return Json::object()
-        .set("classes", Json::Array(set.classes.begin(), set.classes.end()))
-        .set("counts", std::move(rows))
-        .set("height", set.height)
+    Json json = Json::object().set("classes", std::move(classes)).set("counts", std::move(counts));
+    if (!confusion.shows_all())
+        json.set("images", std::move(images))
+            .set("seen", std::move(seen))
+            .set("right", confusion.right())
+            .set("total", confusion.total())
+            .set("left_out", int64_t(set.classes.size() - shown.size()));
+    return json.set("height", set.height)
         .set("width", set.width)
         .set("channels", set.channels)
         .set("mistakes", std::move(mistakes));

@@ -88,7 +88,9 @@ Json read_report(const std::string& path);
 Json report_network(const Parameters& parameters, const Plan* plan = nullptr);
 
 /// {"classes", "counts": a row per true class, "height", "width", "channels", "mistakes": [{"image", "truth", "seen",
-/// "score", "pixels": base64}, ...]}: the mistakes made with the highest scores come first, and `examples` at most.
+/// "score", "pixels": base64}, ...]}: the mistakes made with the highest scores come first, and `examples` at most. Of
+/// more classes than Confusion::kMostShown it has those that are shown, with sums over all of them: "images" and "seen"
+/// per class, "right", "total", and "left_out", the number of the other classes.
 Json report_confusion(const data::ImageSet& set, std::span<const Prediction> predictions, size_t examples = 24);
 
 } // namespace rg

@@ -250,20 +250,21 @@ int train(TrainingRun& run, Settings& s, Options& options, par::Group& group, Tr
             phases.lap(PhaseClock::other);
         }
 
+        Score test;
         if (at.batch == loader.batches()) { // else stopped on the way: `at` is where to go on
             par::verify_identical(group, parameters.values().to_host().span<float>(), "parameters");
-            const Score test = evaluate(group, tested, data.test, data::kCifar10, [&](const Tensor& x) {
+            test = evaluate(group, tested, data.test, data::kCifar10, [&](const Tensor& x) {
                 trial.pulse();
                 return network({x})[0];
             });
             phases.lap(PhaseClock::evaluate);
             run.report("ranks", phases.gather(group, own_steps, own_images));
-            run.report("confusion", report_confusion(data.test, test.predictions));
             run.end_epoch(at, test);
             stop = !group.all(!run.asked_to_stop(), "go on");
         }
         run.save_model(parameters);
         run.save_checkpoint(at, parameters, optimizer);
+        if (!test.predictions.empty()) run.report("confusion", report_confusion(data.test, test.predictions));
     }
 
     if (length.steps == 0) run.save_model(parameters);

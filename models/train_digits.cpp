@@ -130,19 +130,20 @@ int train(TrainingRun& run, Settings& s, Options& options, par::Group& group, Tr
             run.step(at, {batch.global_size, sums[0], sums[1], lr});
             if (run.due(at)) run.save_checkpoint(at, parameters, optimizer);
         }
+        Score score;
         if (at.batch == loader.batches()) { // else stopped on the way: `at` is where to go on
             par::verify_identical(group, parameters.values().to_host().span<float>(), "parameters");
             const data::Range tested = workers.share_of(data.test.count);
-            const Score score = evaluate(group, tested, data.test, data::kDigits, [&](const Tensor& x) {
+            score = evaluate(group, tested, data.test, data::kDigits, [&](const Tensor& x) {
                 trial.pulse();
                 return network({x})[0];
             });
-            run.report("confusion", report_confusion(data.test, score.predictions));
             run.end_epoch(at, score);
             stop = !group.all(!run.asked_to_stop(), "go on");
         }
         run.save_model(parameters);
         run.save_checkpoint(at, parameters, optimizer);
+        if (!score.predictions.empty()) run.report("confusion", report_confusion(data.test, score.predictions));
     }
     if (length.steps == 0) run.save_model(parameters);
     return run.end(at, stop);

@@ -234,16 +234,17 @@ Result train(TrainingRun& run, Settings& s, Options& options, par::Group& group,
         run.begin_epoch(at);
         result.stopped = !group.all(!run.asked_to_stop(), "go on");
         train_epoch();
+        Score score;
         if (at.batch == loader.batches()) { // else stopped on the way: `at` is where to go on
             par::verify_identical(group, parameters.values().to_host().span<float>(), "parameters");
-            const Score score = test();
-            run.report("confusion", report_confusion(data.test, score.predictions));
+            score = test();
             const std::string name = run.tested + "_angle_rmse", text = run.tested + " angle rmse %.2f deg";
             run.end_epoch(at, score, {{name.c_str(), text.c_str(), result.rmse}});
             result.stopped = !group.all(!run.asked_to_stop(), "go on");
         }
         run.save_model(parameters);
         run.save_checkpoint(at, parameters, adam);
+        if (!score.predictions.empty()) run.report("confusion", report_confusion(data.test, score.predictions));
     }
     if (length.steps == 0) run.save_model(parameters);
     result.train_hits = learn.hit_rate(), result.test_hits = predict.hit_rate();

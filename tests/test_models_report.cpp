@@ -1,9 +1,11 @@
 // The page of a run: whatever is in the data, it is a page, and the data in it reads back.
 #include "core/atomic_file.h"
 #include "core/plan.h"
+#include "models/confusion.h"
 #include "models/report.h"
 #include "tests/temp_dir.h"
 
+#include <algorithm>
 #include <cmath>
 #include <doctest/doctest.h>
 
@@ -140,7 +142,8 @@ TEST_SUITE("models") {
         const Json::Array& mistakes = json.at("mistakes").as_array();
         REQUIRE(mistakes.size() == 3);
         CHECK(mistakes[0].dump() ==
-              "{\"image\": 2, \"truth\": 1, \"seen\": 0, \"score\": 0.75, \"pixels\": \"eXp7\"}"); // 121 122 123
+              "{\"image\": 2, \"truth\": \"<b>\", \"seen\": \"a\", \"score\": 0.75, \"pixels\": \"eXp7\"}"); // 121 122
+                                                                                                             // 123
         CHECK(mistakes[1].at("image").as_int() == 1);
         CHECK(mistakes[2].at("image").as_int() == 3);
         CHECK(Json::parse(json.dump(), "json").at("mistakes").as_array()[2].at("score").is_null());
@@ -150,6 +153,44 @@ TEST_SUITE("models") {
                            report_confusion(set, std::vector<Prediction>{{0, 1}, {3, 1}, {0, 1}, {0, 1}});
                        }),
                        "below 3, got 3 (image 1)"));
+    }
+
+    TEST_CASE("report: the confusion of many classes shows those with the most mistakes and the most images") {
+        constexpr int32_t kClasses = 20'000, kImages = 1'000;
+        data::ImageSet set{kImages, 1, 1, 1, std::vector<uint8_t>(kImages), {}, {}};
+        for (int32_t i = 0; i < kClasses; ++i) set.classes.push_back(cat("class ", i));
+        // Class 7 has 200 images, all seen as they are; 8 has 100, all seen as 9; the others of the first 710 have one.
+        std::vector<Prediction> seen;
+        for (int32_t i = 0; i < kImages; ++i) {
+            const int32_t truth = i < 200 ? 7 : i < 300 ? 8 : i - 290;
+            set.labels.push_back(truth);
+            seen.push_back({truth == 8 ? 9 : truth, 1});
+        }
+        const Confusion confusion(set, seen);
+        const std::vector<size_t> shown = confusion.shown();
+        CHECK(shown.size() == Confusion::kMostShown);
+        CHECK(std::is_sorted(shown.begin(), shown.end()));
+        for (const size_t i : {7, 8, 9}) CHECK(std::find(shown.begin(), shown.end(), i) != shown.end());
+        CHECK(shown.back() < 710); // no class without images
+
+        const Json json = report_confusion(set, seen);
+        CHECK(json.dump().size() < 100'000);
+        const Json::Array &classes = json.at("classes").as_array(), &counts = json.at("counts").as_array();
+        const auto at = size_t(std::find(shown.begin(), shown.end(), 8) - shown.begin());
+        CHECK(classes[at].as_string() == "class 8");
+        CHECK(counts[at].as_array()[at + 1].as_int() == 100);
+        CHECK(json.at("images").as_array()[at].as_int() == 100);
+        CHECK(json.at("seen").as_array()[at].as_int() == 0);
+        CHECK(json.at("right").as_int() == 900);
+        CHECK(json.at("total").as_int() == 1000);
+        CHECK(json.at("left_out").as_int() == kClasses - 100);
+        CHECK(confusion.accuracy() == 0.9);
+
+        const std::string text = confusion.text(kImages), csv = confusion.csv();
+        CHECK(contains(text, "100 of 20000 classes"));
+        CHECK(text.size() < 100'000);
+        CHECK(csv.size() < 6'000'000);
+        CHECK(contains(csv, "\nclass 19999,")); // each class has a row
     }
 
     TEST_CASE("report: pixels of any number are base64 as in RFC 4648") {

@@ -29,17 +29,17 @@ function tiles(run) {
   ].map(([name, value]) => make('div', {class: 'tile'}, make('b', {}, value), make('span', {}, name)));
 }
 
-function confusionPart(what, {classes, counts, mistakes, ...image}) {
-  const seen = classes.map((_, j) => sum(counts.map(row => row[j])));
+function confusionPart(what, {classes, counts, mistakes,
+  images = counts.map(sum), seen = classes.map((_, j) => sum(counts.map(row => row[j]))), total = sum(seen),
+  right = sum(counts.map((row, i) => row[i])), left_out, ...image}) {
   const heat = (n, whole) => n ? `background: rgb(var(--heat) / ${(.08 + .62 * n / whole).toFixed(2)})` : null;
   const cell = (n, whole, right) => make('td', {class: right && 'right', style: heat(n, whole)}, n ? String(n) : '');
   const head = make('tr', {}, make('th', {}, 'true \\ seen'),
     classes.map(name => make('th', {class: 'up', scope: 'col'}, name)),
     make('th', {class: 'sum'}, 'images'), make('th', {}, 'recall'));
   const rows = counts.map((row, i) => make('tr', {}, make('th', {scope: 'row'}, classes[i]),
-    row.map((n, j) => cell(n, sum(row), i === j)),
-    make('td', {class: 'sum'}, count(sum(row))), make('td', {}, percent(row[i] / sum(row)))));
-  const right = sum(counts.map((row, i) => row[i])), total = sum(seen);
+    row.map((n, j) => cell(n, images[i], i === j)),
+    make('td', {class: 'sum'}, count(images[i])), make('td', {}, percent(row[i] / images[i]))));
   const precision = seen.map((n, j) => percent(counts[j][j] / n).replace(/\s/, ''));
   const foot = [['seen', seen.map(count), count(total), ''], ['precision', precision, '', percent(right / total)]]
     .map(([name, cells, all, share]) => make('tr', {}, make('th', {scope: 'row'}, name),
@@ -48,12 +48,14 @@ function confusionPart(what, {classes, counts, mistakes, ...image}) {
     .sort((a, b) => b[0] - a[0]).slice(0, 8).map(([n, i, j]) => `${classes[i]} as ${classes[j]} ${n}`);
   return [part(`${what}: ${count(right)} of ${count(total)} right`, scroll('confusion matrix',
     make('table', {class: 'confusion'}, make('thead', {}, head), make('tbody', {}, rows), make('tfoot', {}, foot))),
+    left_out ? make('p', {class: 'dim'}, `The ${classes.length} classes with the most mistakes and the most images; ` +
+      `the table has no counts of the ${count(left_out)} others.`) : null,
     pairs.length ? make('p', {class: 'dim'}, 'Most confused: ' + pairs.join(', ')) : null),
   mistakes.length ? part('Mistakes made with the highest scores', make('div', {class: 'images'},
-    mistakes.map(m => mistakeFigure(m, classes, image)))) : null];
+    mistakes.map(m => mistakeFigure(m, image)))) : null];
 }
-function mistakeFigure(mistake, classes, {height, width, channels}) {
-  const words = `${classes[mistake.truth]} seen as ${classes[mistake.seen]}, ${percent(mistake.score)}`;
+function mistakeFigure(mistake, {height, width, channels}) {
+  const words = `${mistake.truth} seen as ${mistake.seen}, ${percent(mistake.score)}`;
   const canvas = make('canvas', {width, height, role: 'img', 'aria-label': words});
   const bytes = Uint8Array.from(atob(mistake.pixels), c => c.charCodeAt(0)), context = canvas.getContext('2d');
   const image = context.createImageData(width, height);

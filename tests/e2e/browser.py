@@ -81,7 +81,7 @@ class Frozen(BrowserTest):
                    "test_loss": 2.4 / e ** 0.4, "test_accuracy": 1 - 0.9 / e ** 0.4,
                    "images_per_s": 1000 + chance.gauss(0, 9), "seconds": 50.0} for e in range(1, 51)]
         metrics = [line for e in range(50) for line in (*steps[40 * e:40 * e + 40], epochs[e])]
-        mistakes = [{"image": i, "truth": i % 10, "seen": (i + 1) % 10, "score": 0.99 - i / 100,
+        mistakes = [{"image": i, "truth": job.CLASSES[i % 10], "seen": job.CLASSES[(i + 1) % 10], "score": 0.99 - i / 100,
                      "pixels": base64.b64encode(chance.randbytes(3072)).decode()} for i in range(24)]
         counts = [[850 if i == j else 10 + i + j for j in range(10)] for i in range(10)]
         confusion = {"classes": job.CLASSES, "counts": counts, "height": 32, "width": 32, "channels": 3,
@@ -141,10 +141,23 @@ class Frozen(BrowserTest):
         page.press("ArrowLeft")
         self.assertIn("epoch 2", page.value("document.querySelector('output').textContent"))
 
+    def test_classes_that_are_left_out_count_in_the_sums(self):
+        confusion = {"classes": ["a", "b"], "counts": [[3, 1], [0, 2]], "images": [8, 4], "seen": [5, 3], "right": 50,
+                     "total": 100, "left_out": 4998, "height": 1, "width": 1, "channels": 1, "mistakes": []}
+        page = self.browser.open(self.page_of({"runs": [{"name": "many", "confusion": confusion}]}))
+        page.wait("document.querySelector('.confusion')")
+        text = page.value("document.getElementById('parts').textContent")
+        self.assertIn("50 of 100 right", text)
+        self.assertRegex(text, "no counts of the 4.?998 others")
+        self.assertEqual(page.value("[...document.querySelectorAll('.confusion tbody .sum')].map(d => d.textContent)"),
+                         ["8", "4"])
+        self.assertEqual(page.value("[...document.querySelectorAll('.confusion tbody tr')].map(r => r.lastChild."
+                                    "textContent.slice(0, 2))"), ["37", "50"])
+
     def test_names_are_text(self):
         evil = "</script><img src=x onerror='window.hacked=1'><script>window.hacked=1</script>"
         confusion = {"classes": [evil, "b"], "counts": [[1, 1], [0, 1]], "height": 1, "width": 1, "channels": 1, "mistakes": [
-            {"image": 0, "truth": 0, "seen": 1, "score": None, "pixels": "/w=="}]}
+            {"image": 0, "truth": evil, "seen": "b", "score": None, "pixels": "/w=="}]}
         ranks = [{"rank": 0, "host": evil, "images": 1, "steps": 1, "seconds": {evil: 1, "compute": 1}}]
         page = self.browser.open(self.page_of({"runs": [
             {"name": evil, "state": evil, "summary": evil, "config": {evil: evil, "options": {evil: i}}, "confusion": confusion,
