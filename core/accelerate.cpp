@@ -78,6 +78,12 @@ const Plan& Accelerated::plan(std::initializer_list<Tensor> inputs, bool trainin
     return find_or_trace({inputs.begin(), inputs.size()}, training, found);
 }
 
+int64_t Accelerated::planned_bytes() const {
+    int64_t bytes = 0;
+    for (const Entry& entry : cache_) bytes += entry.plan.bytes();
+    return bytes;
+}
+
 void Accelerated::clear_cache() {
     cache_.clear();
     calls_ = hits_ = 0;

@@ -42,6 +42,9 @@ public:
     /// those that follow.
     Plan::AfterStep after_step;
 
+    /// Memory of all kept plans.
+    int64_t planned_bytes() const;
+
     /// Kept plans as a part of cache_size; calls that found their plan as a part of all (0 before the first).
     double occupancy() const { return double(cache_.size()) / double(cache_size); }
     double hit_rate() const { return calls_ ? double(hits_) / double(calls_) : 0; }

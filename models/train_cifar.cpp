@@ -13,6 +13,7 @@
 #include "models/gradient_sum.h"
 #include "models/load_data.h"
 #include "models/machine.h"
+#include "models/memory.h"
 #include "models/phase_clock.h"
 #include "models/programs.h"
 #include "models/report.h"
@@ -105,6 +106,12 @@ data::TrainTest load(const Settings& s, par::Group& group, const std::function<v
     return data;
 }
 
+/// Of the values alone.
+int64_t parameter_bytes(const CifarNet::Options& size) {
+    const DryRun without_memory;
+    return CifarNet(size).parameters.values().bytes();
+}
+
 int train(TrainingRun& run, Settings& s, Options& options, par::Group& group, Trial& trial) {
     Machine machine(s.machine, options, group);
     // A mini-batch grows with the GPUs that work on it, and the learning rate with the mini-batch.
@@ -125,11 +132,18 @@ int train(TrainingRun& run, Settings& s, Options& options, par::Group& group, Tr
     if (s.profile) context.profile = &profile;
     const ContextScope scope(context);
 
-    CifarNet net({.width = s.width,
-                  .depth = s.depth,
-                  .classes = int64_t(data.train.classes.size()),
-                  .seed = uint64_t(s.seed),
-                  .init = s.initializer});
+    const CifarNet::Options size{.width = s.width,
+                                 .depth = s.depth,
+                                 .classes = int64_t(data.train.classes.size()),
+                                 .seed = uint64_t(s.seed),
+                                 .init = s.initializer};
+    // Memory that is not there is told before it is taken: values, gradients (also those that ranks share) and
+    // momentum, and on rank 0 a checkpoint; below, the plans.
+    const char* const advice = "make --width, --depth or --batch-size smaller, or start fewer ranks";
+    const int64_t checkpoint = group.rank() == 0 ? 3 * parameter_bytes(size) : 0;
+    if (!machine.device())
+        check_memory(group, (group.size() > 1 ? 4 : 3) * parameter_bytes(size) + checkpoint, "parameters", advice);
+    CifarNet net(size);
     Parameters& parameters = net.parameters;
     if (group.size() > 1 && !machine.device())
         parameters.place_gradients(group.memory(size_t(parameters.gradient_bytes()), "gradients").data());
@@ -182,12 +196,14 @@ int train(TrainingRun& run, Settings& s, Options& options, par::Group& group, Tr
     const data::Range tested = workers.share_of(data.test.count);
     for (const int64_t n : {std::min(kEvaluationBatch, tested.size()), tested.size() % kEvaluationBatch})
         if (s.machine.accelerate && n > 0) network.plan({Tensor::on_host({n, 32, 32, 3})}, false);
-    const int64_t share = workers.share_of(s.batch_size).size();
+    const int64_t share = workers.share_of(std::min(s.batch_size, data.train.count)).size();
     const Tensor labels = Tensor::on_host({share}, DType::i32);
     const Plan& plan =
         on_device ? network.plan(
                         {Tensor::on_host({share}, DType::i32), Tensor::on_host({share, 3}, DType::i32), labels}, true)
                   : network.plan({Tensor::on_host({share, 32, 32, 3}), labels}, true);
+
+    if (!machine.device()) check_memory(group, network.planned_bytes() + checkpoint, "planned steps", advice);
 
     run.begin(at, length, data.train.classes,
               cat(machine.text(), "; ", data.source, "; ", parameters.count(), " parameters, ", plan.bytes() >> 20,

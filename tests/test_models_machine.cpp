@@ -1,12 +1,15 @@
-// Which GPUs a program takes, and which ranks take images, by the GPUs that they have.
+// Which GPUs a program takes, and which ranks take images, by the GPUs that they have; and what memory there is.
 #include "models/machine.h"
 
+#include "core/atomic_file.h"
 #include "gpu/machine.h"
+#include "models/memory.h"
 #include "par/thread_link.h"
 #include "tests/executor_device.h"
 #include "tests/temp_dir.h"
 
 #include <doctest/doctest.h>
+#include <limits>
 
 using namespace rg;
 
@@ -29,6 +32,59 @@ std::string machine_text(const std::vector<const char*>& arguments) {
 } // namespace
 
 TEST_SUITE("models") {
+    TEST_CASE("memory: what is available is the least of what the machine and the control groups have") {
+        const TempDir root;
+        const auto write = [&](const std::string& path, const std::string& text) {
+            const std::string file = root / path;
+            std::filesystem::create_directories(std::filesystem::path(file).parent_path());
+            write_file_atomic(file, text);
+        };
+        CHECK(available_memory(root.path()) == std::numeric_limits<int64_t>::max()); // nothing is said
+        write("proc/meminfo", "MemTotal:       4000 kB\nMemFree:        1000 kB\nMemAvailable:   3000 kB\n");
+        CHECK(available_memory(root.path()) == 3'072'000);
+
+        // Version 2: a limit may be of any folder above, and "max" is none.
+        write("proc/self/cgroup", "0::/a/b\n");
+        write("sys/fs/cgroup/a/b/memory.max", "max\n");
+        write("sys/fs/cgroup/a/b/memory.current", "500000\n");
+        CHECK(available_memory(root.path()) == 3'072'000);
+        write("sys/fs/cgroup/a/memory.max", "2000000\n");
+        write("sys/fs/cgroup/a/memory.current", "1200000\n");
+        CHECK(available_memory(root.path()) == 800'000);
+        write("sys/fs/cgroup/a/memory.stat", "anon 1\ninactive_file 100000\nactive_file 7\n");
+        CHECK(available_memory(root.path()) == 900'000);
+
+        // Version 1: within a container its own group is the mount itself.
+        write("proc/self/cgroup", "5:cpu,cpuacct:/x\n4:hugetlb,memory:/pod/c\n0::/\n");
+        CHECK(available_memory(root.path()) == 3'072'000);
+        write("sys/fs/cgroup/memory/memory.limit_in_bytes", "1000000\n");
+        write("sys/fs/cgroup/memory/memory.usage_in_bytes", "300000\n");
+        write("sys/fs/cgroup/memory/memory.stat", "inactive_file 1\ntotal_inactive_file 50000\n");
+        CHECK(available_memory(root.path()) == 750'000);
+        CHECK(available_memory() > 0);
+    }
+
+    TEST_CASE("memory: the plans of all ranks of a machine are summed before they are refused") {
+        constexpr int64_t kGiB = int64_t{1} << 30;
+        for (const int64_t each : {4, 5}) {
+            std::vector<std::string> errors(3);
+            par::run_threads(3, [&](par::Link& link) {
+                par::Group group(link);
+                const auto rank = size_t(link.rank());
+                // The last one to look sees the least.
+                errors[rank] = error_of([&] {
+                    check_memory(group, (each + (rank == 0)) * kGiB, "steps", "make it smaller", (15 - rank) * kGiB);
+                });
+            });
+            for (const std::string& error : errors) {
+                CHECK(error.empty() == (each == 4));
+                if (each == 4) continue;
+                CHECK(error.find("expected at most 13.0 GiB for steps") != std::string::npos);
+                CHECK(error.find("got 16.0 GiB on 3 ranks; make it smaller") != std::string::npos);
+            }
+        }
+    }
+
     TEST_CASE("machine: code for one GPU runs on another, or not") {
         const struct {
             const char* targets;

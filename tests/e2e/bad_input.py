@@ -56,6 +56,12 @@ class BadInput(job.JobTest):
         self.refuse_training(["--run-name", "a/b"], "a/b")
         self.refuse_training([], "RG_ISA", "portable", "nonsense", RG_ISA="nonsense")
 
+    def test_more_than_the_memory(self):
+        self.refuse_training(["--width", "4096", "--depth", "64"], "memory: expected at most", "GiB",
+                             "make --width, --depth or --batch-size smaller, or start fewer ranks")
+        # A mini-batch of more images than there are is planned for those that there are.
+        self.succeed(job.train(1, *SHORT, "--batch-size", "1000000", "--partial-batch", "keep"))
+
     def test_files_to_start_from(self):
         self.refuse_training(["--resume"], "nothing to resume")
         self.refuse_training(["--resume", "--run-name", "never"], "never")

@@ -256,6 +256,14 @@ class Cloud(CloudJob):
         server.stop()
         self.assertEqual(self.trained(ranks, "cached", data, *cache, **curl), disk)
 
+    def test_report_of_many_classes_is_small(self):
+        image = job.png(32, 32, bytes(3072))
+        files = {f"{i}.{kind}": content for i in range(40)
+                 for kind, content in (("png", image), ("cls", str(i // 2 * 19999 // 19).encode()))}
+        (self.folder / "many.tar").write_bytes(tar_of(files))
+        run = self.train(1, "many", *job.TINY, "--epochs", "1", "--batch-size", "10", "--data", "pipe:cat many.tar")
+        self.assertLess((run / "report.html").stat().st_size, 2_000_000)
+
     def test_pipe_tars_and_cache(self):
         ranks = job.rank_counts(1, 3)[-1]
         disk = self.trained(ranks, "disk", str(self.images))
