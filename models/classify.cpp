@@ -20,6 +20,7 @@
 #include "models/state_dict.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <numeric>
@@ -195,6 +196,9 @@ int run(int argc, const char* const* argv) {
         for (int64_t i = 0; i < n; ++i) {
             const auto& [name, truth] = images.items[size_t(begin + i)];
             const auto row = scores.span<float>().subspan(size_t(i) * classes.size(), classes.size());
+            for (const float score : row)
+                RG_CHECK(!std::isnan(score), "classify: expected scores from 0 to 1, got nan for ", name,
+                         "; the values in ", file.source, " are too large to compute with");
             if (!quiet) std::fputs(line(name, row, classes, size_t(top)).c_str(), stdout);
             if (truth != kUnknown) confusion.add(truth, size_t(std::max_element(row.begin(), row.end()) - row.begin()));
         }

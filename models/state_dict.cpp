@@ -1,6 +1,7 @@
 // See state_dict.h.
 #include "models/state_dict.h"
 
+#include <cmath>
 #include <set>
 
 namespace rg {
@@ -25,6 +26,13 @@ void permute(const Tensor& ours, const Tensor& theirs, bool to_file) {
                     float& file = b[((k * s[3] + c) * s[1] + r) * s[2] + q];
                     to_file ? file = mine : mine = file;
                 }
+}
+
+void check_finite(const std::string& source, const std::string& name, const Tensor& t) {
+    for (int64_t i = 0; i < t.numel(); ++i)
+        if (const float value = t.data<float>()[i]; !std::isfinite(value))
+            fail(source, ": expected finite values, got ", std::isnan(value) ? "nan" : cat(value), " in ", name,
+                 " (value ", i, " of ", t.numel(), "); the file is damaged, or not of a training of ours");
 }
 
 Tensor running_row(const Parameters::State& state, int64_t row) {
@@ -52,13 +60,17 @@ void load_state_dict(Parameters& parameters, const TensorFile& file) {
     std::set<std::string> known;
     const auto need = [&](const std::string& name, DType type, const Shape& shape) -> const Tensor& {
         known.insert(name);
-        return file.tensor(name, type, shape);
+        const Tensor& tensor = file.tensor(name, type, shape);
+        if (type == DType::f32) check_finite(file.source, name, tensor);
+        return tensor;
     };
     for (const auto& e : parameters.entries()) need(e.name, DType::f32, file_shape(e.shape));
     int64_t tracked = 0;
     for (const auto& s : parameters.states()) {
         need(s.name + ".running_mean", DType::f32, {s.channels});
-        need(s.name + ".running_var", DType::f32, {s.channels});
+        for (const float variance : need(s.name + ".running_var", DType::f32, {s.channels}).span<float>())
+            RG_CHECK(variance >= 0, file.source, ": expected variances of at least 0, got ", variance, " in ", s.name,
+                     ".running_var; the file is damaged, or not of a training of ours");
         tracked = *need(s.name + ".num_batches_tracked", DType::i64, {}).data<int64_t>();
     }
     for (const NamedTensor& t : file.tensors)

@@ -13,7 +13,7 @@ namespace rg {
 std::vector<NamedTensor> state_dict(const Parameters& parameters);
 
 /// Takes every value of the network from the file. Error, before anything is changed: a tensor is missing, has another
-/// type or shape, or is unknown to the network.
+/// type or shape, or is unknown to the network; a value is not finite; a variance is negative.
 void load_state_dict(Parameters& parameters, const TensorFile& file);
 
 } // namespace rg

@@ -136,6 +136,31 @@ class Classify(job.JobTest):
                                  (["--tpo", "3", self.run_folder, small], ["--tpo", "--top"])):
             self.refuse(program("classify", *arguments), *words)
 
+    def test_values_that_nothing_can_be_computed_with(self):
+        model = self.run_folder / "model.safetensors"
+        whole, (header, _) = model.read_bytes(), job.tensor_header(model)
+        for name, value, words in (("fc.weight", float("nan"), ["expected finite values, got nan in fc.weight (value 0"]),
+                                   ("block1.0.bn.running_mean", float("-inf"), ["got -inf in block1.0.bn.running_mean"]),
+                                   ("block1.0.bn.running_var", -1, ["got -1 in block1.0.bn.running_var"]),
+                                   ("fc.bias", 3e38, [])):
+            begin, end = header[name]["data_offsets"]
+            at, count = 8 + struct.unpack("<Q", whole[:8])[0] + begin, (end - begin) // 4
+            bad = self.folder / "bad.safetensors"
+            bad.write_bytes(whole[:at] + struct.pack("<f", value) * count + whole[at + 4 * count:])
+            if words:
+                self.refuse(program("classify", bad, self.test_set), "bad.safetensors", *words)
+                self.refuse(job.train(1, *job.TINY, "--init", str(bad)), "bad.safetensors", *words)
+            else:
+                self.succeed(program("classify", bad, self.test_set))  # large, but finite, and so are the scores
+        # Values that are finite, but not what is computed with them.
+        begin, _ = header["fc.weight"]["data_offsets"]
+        at = 8 + struct.unpack("<Q", whole[:8])[0] + begin
+        bad.write_bytes(whole[:at] + struct.pack("<f", 3e38) * 160 + whole[at + 640:])
+        result = self.run_command(program("classify", bad, self.test_set))
+        self.assertEqual(result.code, 1)
+        self.assertIn("expected scores from 0 to 1, got nan for", result.err)
+        self.assertNotIn("accuracy", result.out)
+
 
 class Folder(job.JobTest):
     """Training on a folder of class folders."""
