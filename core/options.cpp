@@ -4,9 +4,12 @@
 #include "core/options.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
+#include <iostream>
 
 namespace rg {
 namespace {
@@ -347,8 +350,18 @@ Json Options::to_json() const {
     return all;
 }
 
+void finish_output() {
+    errno = 0;
+    std::cout.flush();
+    const bool written = std::fflush(stdout) == 0 && !std::ferror(stdout) && std::cout.good();
+    RG_CHECK(written, "standard output: expected to write all of it, got ", errno ? std::strerror(errno) : "an error",
+             "; what is there is cut short");
+}
+
 int run_main(int argc, char** argv, int (*body)(int, const char* const*)) try {
-    return body(argc, argv);
+    const int code = body(argc, argv);
+    if (code == 0) finish_output();
+    return code;
 } catch (const std::exception& error) {
     std::fflush(stdout);
     std::fprintf(stderr, "error: %s\n", error.what());

@@ -125,8 +125,12 @@ Options::Entry& Options::add(const std::string& name, E* value, const std::vecto
     return entry;
 }
 
-/// The body of a program's main() where there are no ranks: runs `body`; an exception becomes one line on standard
-/// error ("error: ...") and exit code 1.
+/// Throws if part of what the program has printed did not reach standard output, for example because the disk is full.
+/// Call it at the end of a program that has succeeded otherwise.
+void finish_output();
+
+/// The body of a program's main() where there are no ranks: runs `body`, and finish_output() after it; an exception
+/// becomes one line on standard error ("error: ...") and exit code 1.
 int run_main(int argc, char** argv, int (*body)(int argc, const char* const* argv));
 
 } // namespace rg

@@ -4,6 +4,7 @@
 
 #include "par/session.h"
 
+#include "core/options.h"
 #include "par/thread_link.h"
 #if RG_HAVE_MPI
 #include "par/mpi_link.h"
@@ -73,6 +74,7 @@ int run_ranks_main(int argc, char** argv, const std::function<int(Group&)>& body
             session.link().read_environment();
             group = std::make_unique<Group>(session.link());
             const int code = body(*group);
+            if (code == 0) finish_output();
             group->barrier("end"); // MPI's own end has no deadline
             return code;
         } catch (const std::exception& error) {

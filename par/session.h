@@ -26,8 +26,9 @@ private:
     std::unique_ptr<State> state_;
 };
 
-/// The body of a program's main(): runs `body` with the group of all ranks and gives its exit code. If it throws, one
-/// line goes to standard error ("error: ... (rank 2)"; no rank where there is one) and the whole job ends with 1.
+/// The body of a program's main(): runs `body` with the group of all ranks, and finish_output() (core/options.h) after
+/// it; gives its exit code. If one of the two throws, one line goes to standard error ("error: ... (rank 2)"; no rank
+/// where there is one) and the whole job ends with 1.
 int run_ranks_main(int argc, char** argv, const std::function<int(Group&)>& body);
 
 } // namespace rg::par

@@ -161,28 +161,25 @@ void bench(const Settings& s, ThreadPool& pool, const Case& c) {
     std::printf("\n");
 }
 
+int run_program(int argc, const char* const* argv) {
+    Settings s;
+    Options options("bench_conv", "measures convolutions beside the processor's rate of multiply-adds");
+    options.add("batch", &s.batch, "images").at_least(1);
+    options.add("threads", &s.threads, "threads; 0: one per core").range(0, 1024);
+    options.add("rounds", &s.rounds, "measurements, of which the median is told").at_least(1);
+    options.add("precision", &s.precision, "arithmetic").one_of({"fp32", "fp32-strict", "bf16"});
+    if (!options.parse(argc, argv)) {
+        std::cout << options.help();
+        return 0;
+    }
+    ThreadPool pool(s.threads ? int(s.threads) : available_cores());
+    Context context{.threads = &pool, .strict_fp32 = s.precision == "fp32-strict"};
+    const ContextScope scope(context);
+    std::printf("peak_gflops=%.0f tile_gflops=%.0f\n", peak(pool), tile(pool));
+    for (const Case& c : kCases) bench(s, pool, c);
+    return 0;
+}
+
 } // namespace
 
-int main(int argc, char** argv) {
-    try {
-        Settings s;
-        Options options("bench_conv", "measures convolutions beside the processor's rate of multiply-adds");
-        options.add("batch", &s.batch, "images").at_least(1);
-        options.add("threads", &s.threads, "threads; 0: one per core").range(0, 1024);
-        options.add("rounds", &s.rounds, "measurements, of which the median is told").at_least(1);
-        options.add("precision", &s.precision, "arithmetic").one_of({"fp32", "fp32-strict", "bf16"});
-        if (!options.parse(argc, argv)) {
-            std::cout << options.help();
-            return 0;
-        }
-        ThreadPool pool(s.threads ? int(s.threads) : available_cores());
-        Context context{.threads = &pool, .strict_fp32 = s.precision == "fp32-strict"};
-        const ContextScope scope(context);
-        std::printf("peak_gflops=%.0f tile_gflops=%.0f\n", peak(pool), tile(pool));
-        for (const Case& c : kCases) bench(s, pool, c);
-        return 0;
-    } catch (const std::exception& e) {
-        std::cerr << "bench_conv: " << e.what() << "\n";
-        return 1;
-    }
-}
+int main(int argc, char** argv) { return run_main(argc, argv, run_program); }

@@ -288,26 +288,23 @@ void run(const Settings& s) {
     if (!records) bench_png_files(s, folders);
 }
 
+int run_program(int argc, const char* const* argv) {
+    Settings s;
+    Options options("bench_data", "measures reading, decoding, augmenting and laying out of images");
+    options.add("data", &s.data, "CIFAR binary files, or class folders of PNGs; empty: the embedded sample")
+        .metavar("DIR");
+    options.add("batch", &s.batch, "images per mini-batch").at_least(1);
+    options.add("threads", &s.threads, "the most threads of the loader; 0: one per core").range(0, 1024);
+    options.add("seconds", &s.seconds, "how long to measure each stage, at least 5 times").at_least(0);
+    if (!options.parse(argc, argv)) {
+        std::cout << options.help();
+        return 0;
+    }
+    if (s.threads == 0) s.threads = available_cores();
+    run(s);
+    return 0;
+}
+
 } // namespace
 
-int main(int argc, char** argv) {
-    try {
-        Settings s;
-        Options options("bench_data", "measures reading, decoding, augmenting and laying out of images");
-        options.add("data", &s.data, "CIFAR binary files, or class folders of PNGs; empty: the embedded sample")
-            .metavar("DIR");
-        options.add("batch", &s.batch, "images per mini-batch").at_least(1);
-        options.add("threads", &s.threads, "the most threads of the loader; 0: one per core").range(0, 1024);
-        options.add("seconds", &s.seconds, "how long to measure each stage, at least 5 times").at_least(0);
-        if (!options.parse(argc, argv)) {
-            std::cout << options.help();
-            return 0;
-        }
-        if (s.threads == 0) s.threads = available_cores();
-        run(s);
-        return 0;
-    } catch (const std::exception& e) {
-        std::cerr << "bench_data: " << e.what() << "\n";
-        return 1;
-    }
-}
+int main(int argc, char** argv) { return run_main(argc, argv, run_program); }

@@ -150,32 +150,28 @@ int bench(const Settings& s) {
     return 0;
 }
 
+int run_program(int argc, const char* const* argv) {
+    Settings s;
+    Options options("bench_train", "measures training or prediction, with random data in memory");
+    options
+        .add("net", &s.net, "cifar, or A: the default network; B: digits with two heads; C: digits; D1 to D4: narrow")
+        .one_of({"cifar", "A", "B", "C", "D1", "D2", "D3", "D4"});
+    options.add("mode", &s.mode, "a whole training step, or prediction").one_of({"train", "infer"});
+    options.add("device", &s.device, "where to compute").one_of({"cpu", "cuda"});
+    options.add("batch", &s.batch, "images per step").at_least(1);
+    options.add("threads", &s.threads, "threads; 0: one per core").range(0, 1024);
+    options.add("precision", &s.precision, "arithmetic").one_of({"fp32", "fp32-strict", "bf16"});
+    options.add("seconds", &s.seconds, "how long to measure, at least 5 steps").at_least(0);
+    options.add("accelerate", &s.accelerate, "trace, fuse and replay; --no-accelerate: op by op");
+    options.add("plan-dump", &s.plan, "add the plan that is replayed");
+    options.add("profile", &s.profile, "add a table: time, GFLOP/s and GB/s per op; on a GPU, also its most");
+    if (!options.parse(argc, argv)) {
+        std::cout << options.help();
+        return 0;
+    }
+    return bench(s);
+}
+
 } // namespace
 
-int main(int argc, char** argv) {
-    try {
-        Settings s;
-        Options options("bench_train", "measures training or prediction, with random data in memory");
-        options
-            .add("net", &s.net,
-                 "cifar, or A: the default network; B: digits with two heads; C: digits; D1 to D4: narrow")
-            .one_of({"cifar", "A", "B", "C", "D1", "D2", "D3", "D4"});
-        options.add("mode", &s.mode, "a whole training step, or prediction").one_of({"train", "infer"});
-        options.add("device", &s.device, "where to compute").one_of({"cpu", "cuda"});
-        options.add("batch", &s.batch, "images per step").at_least(1);
-        options.add("threads", &s.threads, "threads; 0: one per core").range(0, 1024);
-        options.add("precision", &s.precision, "arithmetic").one_of({"fp32", "fp32-strict", "bf16"});
-        options.add("seconds", &s.seconds, "how long to measure, at least 5 steps").at_least(0);
-        options.add("accelerate", &s.accelerate, "trace, fuse and replay; --no-accelerate: op by op");
-        options.add("plan-dump", &s.plan, "add the plan that is replayed");
-        options.add("profile", &s.profile, "add a table: time, GFLOP/s and GB/s per op; on a GPU, also its most");
-        if (!options.parse(argc, argv)) {
-            std::cout << options.help();
-            return 0;
-        }
-        return bench(s);
-    } catch (const std::exception& e) {
-        std::cerr << "bench_train: " << e.what() << "\n";
-        return 1;
-    }
-}
+int main(int argc, char** argv) { return run_main(argc, argv, run_program); }

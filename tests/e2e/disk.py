@@ -1,6 +1,7 @@
 # Disks that are full, files that may not grow, folders that cannot be written: an error that says so, and the last
 # good checkpoint is there, is whole, and leads to the same bits when there is room again.
 import os
+import pathlib
 import resource
 import shutil
 import subprocess
@@ -42,6 +43,22 @@ class Disk(job.JobTest):
                          (whole / "model.safetensors").read_bytes())
         self.assertEqual(job.step_lines(self.run_folder), job.step_lines(whole))
         self.assertEqual(list(self.run_folder.rglob("*.tmp-*")), [])
+
+    @unittest.skipUnless(os.path.exists("/dev/full"), "no /dev/full")
+    def test_output_that_cannot_be_written(self):
+        programs = [[str(job.BUILD / name), "--help"] for name in
+                    ("classify", "inspect", "train_cifar", "train_digits", "sweep_cifar", "experiment", "make_digits")]
+        sample = pathlib.Path(__file__).resolve().parents[2] / "data" / "sample" / "test.bin"
+        with open("/dev/full", "w") as full:
+            for command in (*programs, [str(job.BUILD / "classify"), str(self.run_folder), str(sample)],
+                            [str(job.BUILD / "inspect"), *50 * [str(self.run_folder / "model.safetensors")]],
+                            job.train(1, "--run-name", "unseen", *OPTIONS, "--steps", "2")):
+                result = subprocess.run(command, cwd=self.folder, stdout=full, stderr=subprocess.PIPE, text=True,
+                                        timeout=job.LIMIT)
+                self.assertEqual(result.returncode, 1, command)
+                self.assertEqual(len(result.stderr.splitlines()), 1, result)
+                self.assertIn("error: standard output: expected to write all of it, got", result.stderr)
+        self.assertTrue((self.runs / "unseen" / "model.safetensors").exists())  # all else is done
 
     def test_a_file_may_not_grow(self):
         # Every file fits but the checkpoints. Left alone, SIGXFSZ ends the process without a word.
