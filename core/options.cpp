@@ -240,6 +240,7 @@ size_t Options::take(std::span<const std::string> args) {
     const size_t equals = argument.find('=');
     const bool attached = equals != std::string::npos;
     const std::string name = argument.substr(2, attached ? equals - 2 : std::string::npos);
+    RG_CHECK(name != "help", "option --help: expected --help alone, got ", argument);
     Entry* entry = find(name);
     Entry* negated = !entry && name.starts_with("no-") ? find(name.substr(3)) : nullptr;
     if (negated && !negated->is_bool()) negated = nullptr;

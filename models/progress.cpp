@@ -1,6 +1,7 @@
 // Fields are joined with two spaces; widths are stable from step to step, so that the line does not jitter.
 #include "models/progress.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -23,7 +24,7 @@ std::string print(const char* format, Values... values) {
 }
 
 std::string duration(double seconds) {
-    const auto s = static_cast<long long>(std::ceil(seconds));
+    const auto s = static_cast<long long>(std::min(std::ceil(seconds), 1e15));
     if (s >= 3600) return print("%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60);
     return print("%lld:%02lld", s / 60, s % 60);
 }

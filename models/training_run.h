@@ -68,7 +68,7 @@ public:
     /// How long the training is; a stop may end it before.
     struct Length {
         int64_t steps = 0, batches = 0; // in all; in an epoch
-        int64_t epochs() const { return std::max<int64_t>(1, (steps + batches - 1) / batches); }
+        int64_t epochs() const { return std::max<int64_t>(1, steps / batches + (steps % batches != 0)); }
     };
     /// Collective: a rank that has failed before has ended the job, and left no folder. `what` is for people: the
     /// machine, the data, the network.

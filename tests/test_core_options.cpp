@@ -77,6 +77,7 @@ TEST_SUITE("core") {
         CHECK(error_with({"--epcohs=3"}) == "unknown option --epcohs; did you mean --epochs?");
         CHECK(error_with({"--no-shufle"}) == "unknown option --no-shufle; did you mean --no-shuffle?");
         CHECK(error_with({"--hepl"}) == "unknown option --hepl; did you mean --help?");
+        CHECK(error_with({"--help=1"}) == "option --help: expected --help alone, got --help=1");
         CHECK(error_with({"-h"}) == "unknown option -h; train --help lists all");
         CHECK(error_with({"--quux"}) == "unknown option --quux; train --help lists all");
         CHECK(error_with({"--no-epochs"}) == "unknown option --no-epochs; did you mean --epochs?");

@@ -3,13 +3,16 @@
 #include "models/progress.h"
 #include "models/run_folder.h"
 #include "models/signals.h"
+#include "models/training_run.h"
 #include "tests/temp_dir.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <csignal>
 #include <doctest/doctest.h>
 #include <fstream>
+#include <limits>
 #include <sstream>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -47,6 +50,19 @@ void add_run(const std::string& root, const std::string& program, const std::str
 } // namespace
 
 TEST_SUITE("models") {
+    TEST_CASE("run: a length has as many epochs as its steps begin, up to the largest number of steps") {
+        constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+        for (const auto& [steps, batches, epochs] : {std::array<int64_t, 3>{0, 8, 1},
+                                                     {1, 8, 1},
+                                                     {8, 8, 1},
+                                                     {9, 8, 2},
+                                                     {kMost, 8, (kMost - 7) / 8 + 1},
+                                                     {kMost, 1, kMost}})
+            CHECK(TrainingRun::Length{steps, batches}.epochs() == epochs);
+        const StepStatus status{1, kMost, 1, kMost, 1, 0.5, 1};
+        CHECK(step_text(status, 1, 1e30, 200).find("277777777777:46:40 left") != std::string::npos);
+    }
+
     TEST_CASE("run folder: metrics have one full-precision line per step and epoch, at once") {
         TempDir dir;
         RunFolder run = RunFolder::create(dir / "runs", "train", "first");
