@@ -290,9 +290,8 @@ std::string chart(const Json& bars) {
 
 int train_and_compare(Settings& s, Options& options, par::Group& group, Trial& trial) {
     const bool can_compare = trial.alone() && s.machine.accelerate;
-    RG_CHECK(
-        can_compare || !s.compare || !options.given("compare"),
-        "train_digits_angles: --compare trains accelerated and op by op: not with --no-accelerate, nor in a trial");
+    RG_CHECK(s.machine.accelerate || !s.compare || !options.given("compare"),
+             "train_digits_angles: --compare trains accelerated and op by op: not with --no-accelerate");
     const bool compare = s.compare && can_compare && !s.run.resume;
     const std::string plain_name = s.run.name.empty() ? "" : s.run.name + "-plain";
     RG_CHECK(!compare || plain_name.empty() || !std::filesystem::exists(s.run.runs + "/" + plain_name),

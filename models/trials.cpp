@@ -4,6 +4,7 @@
 #include "core/atomic_file.h"
 #include "core/safetensors.h"
 #include "models/data_parallel.h"
+#include "models/machine.h"
 #include "models/programs.h"
 #include "models/signals.h"
 #include "models/trials_board.h"
@@ -13,6 +14,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
+#include <map>
 #include <optional>
 #include <set>
 
@@ -154,6 +156,35 @@ std::vector<TrialRow> rows_of(const Trials& trials, const std::string& folder) {
     return rows;
 }
 
+/// Throws if an option is none of a training that is one of many.
+void check_arguments(const std::string& name, const Trials& trials, const std::vector<std::string>& arguments,
+                     size_t trial) {
+    static const std::map<std::string, const char*> kReasons = {
+        {"run-name", "a trial is called by its number"},
+        {"runs", "a trial lies in the folder of its run"},
+        {"resume", "all trials go on, or none"},
+        {"compare", "a trial is trained once"},
+        {"plan-dump", "a trial prints nothing"},
+        {"profile", "a trial prints nothing"},
+        {"help", "a trial prints nothing"},
+    };
+    for (const std::string& argument : arguments) {
+        if (!argument.starts_with("--")) continue;
+        const auto reason = kReasons.find(argument.substr(2, argument.find('=') - 2));
+        RG_CHECK(reason == kReasons.end(), name, ": expected options that a trial may have, got ", argument, " (trial ",
+                 trial, "); ", reason->second, "; for that, start ", trials.program, " by itself");
+    }
+}
+
+/// Throws if a trial of these options would not get the device and the precision that they ask for. Collective.
+void check_machine(par::Group& group, const Json& trial) {
+    MachineOptions settings;
+    Options options("", "");
+    settings.declare(options);
+    for (const char* name : {"device", "precision"}) options.set(name, trial.at(name).as_string());
+    const Machine machine(settings, options, group);
+}
+
 /// Throws what would fail in trial after trial. Collective.
 void check_trials(par::Group& group, const std::string& name, const Trials& trials, bool resume) {
     const Program& program = find_program(trials.program);
@@ -161,6 +192,7 @@ void check_trials(par::Group& group, const std::string& name, const Trials& tria
     std::vector<Json> options;
     for (const Settings& settings : trials.table) {
         arguments.push_back(arguments_of(trials, settings));
+        check_arguments(name, trials, arguments.back(), arguments.size());
         options.push_back(program.check(arguments.back()));
         RG_CHECK(options.back().at("validation").as_double() > 0, name,
                  ": expected a --validation above 0, got 0 (trial ", options.size(),
@@ -174,6 +206,7 @@ void check_trials(par::Group& group, const std::string& name, const Trials& tria
             for (const char* option : names) key += cat(option, " ", options[i].at(option).dump(), "\n");
             return read.insert(key).second;
         };
+        if (is_new({"device", "precision"})) check_machine(group, options[i]);
         const std::string& init = options[i].at("init").as_string();
         if (!init.empty() && !resume && is_new({"init"})) load_tensors(init); // to go on, a trial does not need it
         if (is_new({"data", "validation", "skip-other-images"})) program.check_data(group, arguments[i]);

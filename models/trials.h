@@ -65,7 +65,8 @@ struct TrialsRun {
 /// exit code. Collective.
 ///
 /// First it checks what would fail in every trial, before there is a folder: all arguments, as the trials' program
-/// would; that each trial has a validation set; and each data set and file of initial values, which it reads.
+/// would; that each trial has a validation set, and no option that makes sense for a single training alone; each device
+/// and precision; and each data set and file of initial values, which it reads.
 int run_trials(par::Group& group, const std::string& program, const TrialsOptions& settings, const Options& options,
                const std::vector<std::string>& typed, const Trials& trials,
                const std::function<void(TrialsRun&)>& finish);

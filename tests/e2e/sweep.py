@@ -268,9 +268,6 @@ class Sweep(job.JobTest):
                                  "lr=0.01", "--stop-below", "100", "--stop-below-after", "2"))
             self.assertEqual(states(run), ["stopped"])
             self.assertEqual(len(job.step_lines(run / "trials" / "1")), 2 * (160 // 16))
-        run = self.runs / "compare"
-        self.succeed(program(1, "experiment", "--run-name", run.name, *digits, "--compare", "--grid", "seed=1"))
-        self.assertIn("--compare", results(run)[0]["note"])
 
     def test_ranked_by_validation_accuracy_alone(self):
         self.succeed([str(job.BUILD / "make_digits"), "digits", "--per-class", "20"])
@@ -334,6 +331,16 @@ class Sweep(job.JobTest):
         self.refuse(program(1, "sweep_cifar", "--epoch", "3"), "did you mean --epochs")
         self.refuse(program(1, "sweep_cifar", "--ranks-per-trial", "2"), "more than the 1 rank")
         self.refuse(program(1, "sweep_cifar", "--resume", "--run-name", "none"), "got no such folder")
+        for option in ("run-name=a,b", "runs=a,b", "resume=true", "profile=true", "plan-dump=true,false", "help=true"):
+            self.refuse(program(1, "sweep_cifar", *TINY, "--sweep", option), "sweep_cifar: expected options that a trial",
+                        "--" + option.partition("=")[0], "(trial 1)")
+        self.refuse(program(1, "sweep_cifar", *TINY, "--profile"), "got --profile (trial 1); a trial prints nothing")
+        self.refuse(program(1, "experiment", "--program", "train_digits_angles", "--grid", "compare=false,true"),
+                    "got --compare (trial 2)")
+        self.refuse(program(1, "sweep_cifar", *TINY, "--help=1"), "expected --help alone")
+        # What no trial can have here is told once, before the first.
+        for ranks in job.rank_counts(1, 2):
+            self.refuse(program(ranks, "sweep_cifar", *TINY, "--device", "cuda"), "cuda", CUDA_VISIBLE_DEVICES="")
         self.refuse(program(1, "experiment"), "expected --table or --grid")
         (self.folder / "table.csv").write_text("lr\n0.1\n")
         self.refuse(program(1, "experiment", "--table", "table.csv", "--grid", "lr=0.2"), "lr", "in both")
