@@ -3,6 +3,7 @@
 
 #include "core/atomic_file.h"
 #include "core/json.h"
+#include "core/stop.h"
 #include "data/inflate.h"
 #include "data/pipe.h"
 
@@ -86,6 +87,14 @@ bool is_refusal(const std::string& text) {
     return std::any_of(std::begin(kNo), std::end(kNo), [&](const char* no) { return text.find(no) != text.npos; });
 }
 
+/// Throws Stopped at the latest 20 ms after a request to stop.
+void sleep_unless_stopped(double seconds) {
+    using Clock = std::chrono::steady_clock;
+    const Clock::time_point begin = Clock::now();
+    for (; std::chrono::duration<double>(Clock::now() - begin).count() < seconds; check_stop())
+        std::this_thread::sleep_for(std::chrono::duration<double>(std::min(seconds, 0.02)));
+}
+
 } // namespace
 
 std::string fetch(const std::string& url, const std::string& command, const std::function<void(std::string&)>& check,
@@ -107,12 +116,13 @@ std::string fetch(const std::string& url, const std::string& command, const std:
             check(bytes);
             break;
         } catch (const Error& error) {
+            check_stop(); // Ctrl-C in a terminal ends the command, too
             const PipeError* const ended = dynamic_cast<const PipeError*>(&error);
             const std::string text = error.what() + said_in(ended ? ended->output : bytes.substr(0, kMaxAnswer));
             if (attempt > options.retries || (ended && ended->status == kNoSuchProgram) || is_refusal(text))
                 fail("data: ", url, ": failed ", attempt, attempt == 1 ? " time: " : " times, at last: ", text);
         }
-        std::this_thread::sleep_for(std::chrono::duration<double>(wait));
+        sleep_unless_stopped(wait);
     }
     if (!path.empty()) keep(path, first_line(url, bytes) + bytes);
     return bytes;

@@ -2,6 +2,7 @@
 #include "data/image_folder.h"
 
 #include "core/atomic_file.h"
+#include "core/stop.h"
 #include "data/png.h"
 
 #include <algorithm>
@@ -88,6 +89,7 @@ std::vector<fs::path> images_below(const fs::path& folder, OtherImages& others) 
     std::vector<fs::path> pngs, files;
     constexpr auto kFollow = fs::directory_options::follow_directory_symlink;
     for (auto entry = fs::recursive_directory_iterator(folder, kFollow); entry != fs::end(entry); ++entry) {
+        check_stop();
         if (is_hidden(entry->path().filename())) {
             entry.disable_recursion_pending();
             continue;

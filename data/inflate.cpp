@@ -11,6 +11,8 @@
 // speed does not depend on them.
 #include "data/inflate.h"
 
+#include "core/stop.h"
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -180,6 +182,7 @@ public:
         bits_ = {bits_.in, pos};
         start_ = size_;
         for (bool last = false; !last;) {
+            check_stop();
             last = take(1) != 0;
             const uint32_t type = take(2);
             if (type == 0)

@@ -3,11 +3,14 @@
 // and stop it.
 #include "data/pipe.h"
 
+#include "core/stop.h"
+
 #include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstring>
 #include <fcntl.h>
+#include <fstream>
 #include <poll.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -62,6 +65,15 @@ private:
     int read_ = -1, write_ = -1;
 };
 
+/// Ends a process and all that it has started. It is stopped first, so that it starts no more meanwhile. A process
+/// group would be simpler, but could not ask for a password at the terminal.
+void kill_tree(pid_t pid) {
+    ::kill(pid, SIGSTOP);
+    std::ifstream children(cat("/proc/", pid, "/task/", pid, "/children"));
+    for (pid_t child; children >> child;) kill_tree(child);
+    ::kill(pid, SIGKILL);
+}
+
 class Child {
 public:
     Child(const std::string& command, Output& out, Output& err) {
@@ -90,7 +102,7 @@ public:
     }
     ~Child() {
         if (ended_) return;
-        ::kill(pid_, SIGKILL);
+        kill_tree(pid_);
         while (::waitpid(pid_, &status_, 0) < 0 && errno == EINTR) {}
     }
     Child(const Child&) = delete;
@@ -137,6 +149,7 @@ std::string read_pipe(const std::string& command, size_t limit, double silence_s
     while (out.open() || !child.ended()) {
         pollfd both[] = {out.for_poll(), err.for_poll()};
         ::poll(both, 2, kPollMs);
+        check_stop();
         const bool more = out.read(bytes), said = err.read(words);
         if (words.size() > kErrorBytes) words.erase(0, words.size() - kErrorBytes);
         RG_CHECK(bytes.size() <= limit, "pipe: expected at most ", limit, " bytes, got more");

@@ -1,6 +1,7 @@
 // See load_data.h.
 #include "models/load_data.h"
 
+#include "core/stop.h"
 #include "data/shards.h"
 #include "models/data_parallel.h"
 
@@ -10,22 +11,33 @@ namespace rg {
 
 namespace {
 
-/// Every rank's work while the ranks meet: one that has failed is to be heard by all, not to be missed by some.
-std::string at_the_same_time(par::Group& group, const std::function<std::string()>& work,
-                             const std::function<void()>& pulse) {
-    std::string bytes, error;
+/// Does every rank's work while the ranks meet. The failure of one rank is heard by all, and a request to stop one of
+/// them stops all.
+void at_the_same_time(par::Group& group, const std::function<void()>& work, const std::function<void()>& pulse) {
+    std::exception_ptr failure;
+    std::string error;
     const auto guarded = [&] {
         try {
-            bytes = work();
+            work();
         } catch (const std::exception& e) {
+            failure = std::current_exception();
             error = e.what();
         }
     };
-    while_meeting(group, "data", guarded, pulse);
+    const auto agree_to_stop = [&] {
+        if (!group.all(!stop_requested(), "go on")) request_stop();
+    };
+    const auto meet = [&] {
+        agree_to_stop();
+        if (pulse) pulse();
+    };
+    while_meeting(group, "data", guarded, group.size() == 1 ? pulse : meet);
+    agree_to_stop();
+    check_stop();
     const std::vector<std::string> errors = group.allgather(error, "data");
+    if (failure) std::rethrow_exception(failure);
     for (size_t rank = 0; rank < errors.size(); ++rank)
-        RG_CHECK(errors[rank].empty(), size_t(group.rank()) == rank ? "" : cat("rank ", rank, ": "), errors[rank]);
-    return bytes;
+        RG_CHECK(errors[rank].empty(), "rank ", rank, ": ", errors[rank]);
 }
 
 void broadcast(par::Group& group, std::string& bytes, int root) {
@@ -38,14 +50,13 @@ void broadcast(par::Group& group, std::string& bytes, int root) {
 /// As rank 0 finds them, in lines "BYTES URL".
 std::vector<data::Shard> find_shards(par::Group& group, const std::string& path, const data::FetchOptions& options,
                                      const std::function<void()>& pulse) {
+    std::string text;
     const auto list = [&] {
-        std::string lines;
         if (group.rank() == 0)
             for (const data::Shard& shard : data::find_shards(path, options))
-                lines += cat(shard.bytes, " ", shard.url, "\n");
-        return lines;
+                text += cat(shard.bytes, " ", shard.url, "\n");
     };
-    std::string text = at_the_same_time(group, list, pulse);
+    at_the_same_time(group, list, pulse);
     broadcast(group, text, 0);
     std::vector<data::Shard> shards;
     std::istringstream lines(text);
@@ -86,7 +97,7 @@ data::TrainTest load_data(par::Group& group, const std::string& path, const data
     if (group.size() == 1 || !data::is_remote(path)) {
         data::TrainTest sets;
         const auto load = [&] { sets = data::load(path, options); };
-        while_meeting(group, "data", load, pulse);
+        at_the_same_time(group, load, pulse);
         return sets;
     }
     const std::vector<data::Shard> shards = find_shards(group, path, options.fetch, pulse);
@@ -94,10 +105,11 @@ data::TrainTest load_data(par::Group& group, const std::string& path, const data
     const size_t n = size_t(group.size());
     for (size_t begin = 0; begin < shards.size(); begin += n) {
         const size_t mine = begin + size_t(group.rank());
+        std::string own;
         const auto fetch = [&] {
-            return mine < shards.size() ? data::fetch_shard(shards[mine], options.fetch) : std::string();
+            if (mine < shards.size()) own = data::fetch_shard(shards[mine], options.fetch);
         };
-        std::string own = at_the_same_time(group, fetch, pulse);
+        at_the_same_time(group, fetch, pulse);
         for (size_t i = begin; i < std::min(begin + n, shards.size()); ++i) {
             std::string other;
             std::string& bytes = i == mine ? own : other;

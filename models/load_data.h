@@ -34,8 +34,8 @@ struct DataOptions {
     std::string tested() const { return validation > 0 ? "validation" : "test"; }
 };
 
-/// data::load() on all ranks of a group. Collective. A failure of one rank is an Error on all. `pulse`: called while it
-/// takes, as in while_meeting().
+/// data::load() on all ranks of a group. Collective. A failure of one rank is an Error on all; a request to stop one
+/// rank is Stopped on all. `pulse`: called while it takes, as in while_meeting().
 data::TrainTest load_data(par::Group& group, const std::string& path, const data::LoadOptions& options = {},
                           const std::function<void()>& pulse = {});
 

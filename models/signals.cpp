@@ -1,18 +1,18 @@
-// The flags are lock-free atomics: the only thing that both a signal handler and other threads may touch.
+// See signals.h.
 #include "models/signals.h"
 
 #include <atomic>
 #include <csignal>
+#include <cstdio>
 
 namespace rg {
 namespace {
 
-std::atomic<bool> requested{false}, interrupted{false}; // by anyone; by SIGTERM or SIGUSR1
-static_assert(std::atomic<bool>::is_always_lock_free);
+std::atomic<bool> interrupted{false}; // by another signal than SIGINT
 
 void on_signal(int number) {
     if (number != SIGINT) interrupted.store(true, std::memory_order_relaxed);
-    requested.store(true, std::memory_order_relaxed);
+    request_stop();
 }
 
 } // namespace
@@ -27,10 +27,13 @@ void install_stop_signals() {
     std::signal(SIGXFSZ, SIG_IGN);
 }
 
-bool stop_requested() { return requested.load(std::memory_order_relaxed); }
-
 int stopped_exit_code(par::Group& group) {
     return group.all(!interrupted.load(std::memory_order_relaxed), "exit code") ? 0 : kExitInterrupted;
+}
+
+int stopped_while_loading(par::Group& group) {
+    if (group.rank() == 0) std::puts("stopped while loading data; nothing was saved");
+    return stopped_exit_code(group);
 }
 
 } // namespace rg

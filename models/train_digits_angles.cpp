@@ -20,6 +20,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <iostream>
+#include <optional>
 
 using namespace rg;
 
@@ -267,7 +268,12 @@ Result train(Settings& s, Options& options, par::Group& group, Trial& trial, dat
              const Result* accelerated = nullptr) {
     TrainingRun run("train_digits_angles", s.run, options, group, trial,
                     {"batch-size", "validation", "shuffle", "augment", "seed", "init"});
-    return run.attempt([&] { return train(run, s, options, group, trial, data, accelerated); });
+    std::optional<Result> result; // none if loading was stopped
+    const int code = run.attempt([&] {
+        result = train(run, s, options, group, trial, data, accelerated);
+        return result->code;
+    });
+    return result ? *result : Result{.stopped = true, .code = code};
 }
 
 /// The same bars as text.

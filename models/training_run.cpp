@@ -2,14 +2,14 @@
 #include "models/training_run.h"
 
 #include "core/checkpoint.h"
-#include "models/signals.h"
 #include "models/state_dict.h"
 
 namespace rg {
 
 void RunOptions::declare(Options& o) {
     o.group(cat("Run (exit status: 0 done or stopped by Ctrl-C, ", kExitInterrupted,
-                " stopped by SIGTERM or SIGUSR1 with a checkpoint, 1 error)"));
+                " interrupted by SIGTERM or SIGUSR1: the same command goes on, with --resume if there is a "
+                "checkpoint; 1 error)"));
     o.add("runs", &runs, "folder of all runs").metavar("DIR");
     o.add("run-name", &name, "name of this run's folder; none: program and time").metavar("NAME");
     o.add("init", &init, "start from the values in this file (safetensors)").metavar("FILE");

@@ -17,6 +17,7 @@
 #include "models/progress.h"
 #include "models/report.h"
 #include "models/run_folder.h"
+#include "models/signals.h"
 #include "models/tensorboard.h"
 #include "models/training_state.h"
 #include "models/trial.h"
@@ -46,11 +47,15 @@ public:
     TrainingRun(const TrainingRun&) = delete;
     TrainingRun& operator=(const TrainingRun&) = delete;
 
-    /// Gives what `training`, all that follows, gives. If it throws, report.html says that the run has failed, and why.
+    /// Runs `training`, all that follows, and returns its exit code. If loading was stopped, returns the code for that;
+    /// a trial is left to its pool. If `training` throws, report.html says that the run has failed, and why.
     template <class Training>
-    auto attempt(const Training& training) {
+    int attempt(const Training& training) {
         try {
             return training();
+        } catch (const Stopped&) {
+            if (!trial_.alone()) throw;
+            return stopped_while_loading(group_);
         } catch (const std::exception& error) {
             fail(error.what());
             throw;

@@ -368,7 +368,11 @@ int run_trials(par::Group& group, const std::string& program, const TrialsOption
     RG_CHECK(trials.ranks_each <= group.size(), program, ": --ranks-per-trial ", trials.ranks_each,
              " is more than the ", group.size(), group.size() == 1 ? " rank" : " ranks", " of this job");
     install_stop_signals();
-    check_trials(group, program, trials, settings.resume);
+    try {
+        check_trials(group, program, trials, settings.resume);
+    } catch (const Stopped&) {
+        return stopped_while_loading(group);
+    }
 
     std::optional<RunFolder> folder; // rank 0 alone has one
     if (group.rank() == 0) folder.emplace(open_folder(program, settings, typed, group.size(), options, trials.table));

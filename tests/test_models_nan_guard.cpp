@@ -74,7 +74,7 @@ std::string train(const std::string& folder, OnNan policy, const std::function<v
     Quiet trial;
     Toy toy;
     TrainingRun run("toy", settings, options, group, trial, {});
-    run.attempt([&] {
+    const int code = run.attempt([&] {
         Position at = run.restore(toy.parameters, toy.optimizer);
         run.begin(at, {12, 4}, {"a", "b"}, "toy");
         std::array<int, 13> attempts{};
@@ -93,8 +93,9 @@ std::string train(const std::string& folder, OnNan policy, const std::function<v
             run.save_model(toy.parameters);
             run.save_checkpoint(at, toy.parameters, toy.optimizer);
         }
-        CHECK(run.end(at, false) == 0);
+        return run.end(at, false);
     });
+    CHECK(code == 0);
     return toy.bytes();
 }
 

@@ -39,13 +39,6 @@ def ranks_of(process):
     return found
 
 
-def lives(pid):
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
 class Faults(job.JobTest):
     def setUp(self):
         super().setUp()
@@ -80,16 +73,10 @@ class Faults(job.JobTest):
         result = self.finish(process)
         self.seconds.append(time.monotonic() - self.fault)
         self.assertNotEqual(result.code, 0, result.err)
-        self.assertTrue(self.within_limit(lambda: not any(map(lives, self.pids.values()))), "processes are left")
-        self.assertTrue(self.within_limit(lambda: shared_memory() <= self.before), shared_memory() - self.before)
+        self.assertTrue(job.within_limit(lambda: not any(map(job.lives, self.pids.values()))), "processes are left")
+        # Other jobs on this machine may have memory of their own for a moment.
+        self.assertTrue(job.within_limit(lambda: shared_memory() <= self.before), shared_memory() - self.before)
         return result
-
-    def within_limit(self, condition):
-        """Whether it comes to hold; other jobs on this machine may have memory of their own for a moment."""
-        end = time.monotonic() + job.LIMIT
-        while not condition() and time.monotonic() < end:
-            time.sleep(0.05)
-        return condition()
 
     def assert_named(self, missing, err):
         """Each of the other ranks has named this one, and nobody else."""

@@ -59,16 +59,36 @@ def interrupted(ranks):
     return [75] if ranks == 1 else [75, 0]
 
 
-def trainings(process):
-    """The ranks of train_cifar among what a process has started."""
+def named(process, name):
+    """Those of this name among what a process has started."""
     found = []
     for pid in job_pids(process.pid):
         try:
-            if pathlib.Path(f"/proc/{pid}/comm").read_text() == "train_cifar\n":
+            if pathlib.Path(f"/proc/{pid}/comm").read_text() == name[:15] + "\n":
                 found.append(pid)
         except OSError:
             pass  # it has ended meanwhile
     return found
+
+
+def trainings(process):
+    """The ranks of train_cifar among what a process has started."""
+    return named(process, "train_cifar")
+
+
+def lives(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def within_limit(condition):
+    """Polls until the condition holds; False if it does not come to."""
+    end = time.monotonic() + LIMIT
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.05)
+    return condition()
 
 
 def kill_job(process):

@@ -121,39 +121,34 @@ class Resume(job.JobTest):
         other = self.train(3, "order-other", *options, "--seed", "8", "--init", str(run / "model.safetensors"))
         self.assertNotEqual(values(other, "accuracy"), values(straight, "accuracy"))
 
-    def test_signal_before_the_first_step(self):
-        # While it waits for its data: a wish to stop as later, with a checkpoint to go on from.
-        sample = pathlib.Path(__file__).resolve().parents[2] / "data" / "sample"
-        data = f"pipe:until [ -e data-are-there ]; do sleep 0.05; done; cat {sample}/{{train,test}}.bin"
-        there = self.folder / "data-are-there"
-        slow = [*job.TINY, "--steps", "3", "--data", data]
-        for ranks, number in [(1, signal.SIGTERM), (1, signal.SIGUSR1), (2, signal.SIGUSR1)][:3 if job.MPIEXEC else 2]:
-            run = self.runs / f"early-{ranks}-{number}"
-            process = self.start(job.train(ranks, *slow, "--run-name", run.name))
-            self.assertTrue(self.wait_for(process, lambda: len(job.trainings(process)) == ranks and
-                                          all(map(catches_sigterm, job.trainings(process)))))
-            os.kill(job.trainings(process)[-1], number)
-            there.touch()
-            result = self.finish(process)
-            self.assertIn(result.code, job.interrupted(ranks))
-            self.assertEqual(result.err, "")
-            self.assertIn("stopped after step 0;", result.out)
-            self.assertEqual(job.report(run)["runs"][0]["state"], "stopped")
-            self.resume(ranks, run)
-            self.assert_same(run, self.train(ranks, f"whole-{ranks}-{number}", *slow))
-            there.unlink()
-        for program in ("train_digits", "train_digits_angles"):
-            for attempt in range(ATTEMPTS):
-                process = self.start([str(job.BUILD / program), "--epochs", "1000", "--run-name",
-                                      f"{program}-{attempt}"])
-                self.assertTrue(self.wait_for(process, lambda: catches_sigterm(process.pid)))
-                process.send_signal(signal.SIGTERM)
+    def test_signal_while_loading(self):
+        # The command is two processes, neither of which ends by itself. A signal to one rank ends all.
+        command = "pipe:sleep 1000 | cat"
+        cases = [(1, signal.SIGINT, 0), (1, signal.SIGTERM, 75), (1, signal.SIGUSR1, 75)]
+        if job.MPIEXEC:
+            cases += [(2, signal.SIGINT, 0), (2, signal.SIGUSR1, 75)]
+        for program in ("train_cifar", "sweep_cifar"):
+            options = ["--sweep", "lr=0.1,0.2", "--validation", "0.2"] if program == "sweep_cifar" else []
+            for ranks, number, code in cases:
+                launcher = [job.MPIEXEC, "-n", str(ranks)] if ranks > 1 else []
+                process = self.start([*launcher, str(job.BUILD / program), *options, "--data", command])
+                self.assertTrue(self.wait_for(process, lambda: len(job.named(process, "sleep")) == 1))
+                pids = job.job_pids(process.pid)
+                os.kill(job.named(process, program)[-1], number)
                 result = self.finish(process)
-                self.assertEqual((result.code, result.err), (75, ""))
-                if "stopped after step 0;" in result.out:
-                    break
-            else:
-                self.fail(f"{ATTEMPTS} runs of {program} began before they heard the signal")
+                self.assertIn(result.code, [code] if code == 0 else job.interrupted(ranks))
+                self.assertEqual((result.out, result.err), ("stopped while loading data; nothing was saved\n", ""))
+                self.assertTrue(job.within_limit(lambda: not any(map(job.lives, pids))), "processes are left")
+                self.assertFalse(self.runs.exists())
+
+    def test_signal_before_the_first_step(self):
+        for program in ("train_digits", "train_digits_angles"):
+            process = self.start([str(job.BUILD / program), "--epochs", "1000", "--run-name", program])
+            self.assertTrue(self.wait_for(process, lambda: catches_sigterm(process.pid)))
+            process.send_signal(signal.SIGTERM)
+            result = self.finish(process)
+            self.assertEqual((result.code, result.err), (75, ""))
+            self.assertRegex(result.out, "stopped (while loading data|after step)")
 
     def test_a_run_that_lives_is_left_alone(self):
         run = self.runs / "live"

@@ -1,0 +1,23 @@
+// A lock-free atomic: the only thing that both a signal handler and other threads may touch.
+#include "core/stop.h"
+
+#include <atomic>
+
+namespace rg {
+
+namespace {
+
+std::atomic<bool> requested{false};
+static_assert(std::atomic<bool>::is_always_lock_free);
+
+} // namespace
+
+void request_stop() noexcept { requested.store(true, std::memory_order_relaxed); }
+
+bool stop_requested() noexcept { return requested.load(std::memory_order_relaxed); }
+
+void check_stop() {
+    if (stop_requested()) throw Stopped();
+}
+
+} // namespace rg
