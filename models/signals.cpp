@@ -15,6 +15,16 @@ void on_signal(int number) {
     request_stop();
 }
 
+/// UCX, which MPICH may be built on, installs a handler of SIGHUP before main() begins. Only code that runs before all
+/// libraries can see that the process was started with SIGHUP ignored, as by nohup.
+bool started_with_hangup_ignored = false;
+void look_at_hangup() {
+    struct sigaction action {};
+    sigaction(SIGHUP, nullptr, &action);
+    started_with_hangup_ignored = action.sa_handler == SIG_IGN;
+}
+[[gnu::section(".preinit_array"), gnu::used]] void (*before_libraries)() = look_at_hangup;
+
 } // namespace
 
 void install_stop_signals() {
@@ -24,6 +34,8 @@ void install_stop_signals() {
     action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
     sigemptyset(&action.sa_mask);
     for (const int number : {SIGINT, SIGUSR1, SIGTERM}) sigaction(number, &action, nullptr);
+    if (started_with_hangup_ignored) action.sa_handler = SIG_IGN;
+    sigaction(SIGHUP, &action, nullptr);
     std::signal(SIGXFSZ, SIG_IGN);
 }
 

@@ -8,7 +8,7 @@ namespace rg {
 
 void RunOptions::declare(Options& o) {
     o.group(cat("Run (exit status: 0 done or stopped by Ctrl-C, ", kExitInterrupted,
-                " interrupted by SIGTERM or SIGUSR1: the same command goes on, with --resume if there is a "
+                " interrupted by SIGTERM, SIGUSR1 or SIGHUP: the same command goes on, with --resume if there is a "
                 "checkpoint; 1 error)"));
     o.add("runs", &runs, "folder of all runs").metavar("DIR");
     o.add("run-name", &name, "name of this run's folder; none: program and time").metavar("NAME");

@@ -8,7 +8,8 @@
 # that of the last attempt. These are not started again:
 #
 #   0   done, or stopped by a person (Ctrl-C, a stop request)
-#   75  interrupted by SIGTERM or SIGUSR1, with a checkpoint; both are passed on when this script gets them
+#   75  interrupted by SIGTERM, SIGUSR1 or SIGHUP; each is passed on, as SIGTERM, when this script gets it. So a training
+#       whose terminal is closed ends with a checkpoint; without this script, mpiexec would kill its ranks
 #   1   if it failed before its first step: a wrong option, no data
 #
 # So a job of a batch system can end in: tools/run.sh ... || [ $? -ne 75 ] || scontrol requeue "$SLURM_JOB_ID"
@@ -55,6 +56,7 @@ existed=''
 # Every attempt that comes to its first step replaces one of these files; the second is a sweep's.
 began() { stat -c '%i %y' "$run/config.json" "$run/results.jsonl" 2>/dev/null; }
 is_sweep() { [ -e "$run/journal.jsonl" ] || [ -d "$run/trials" ]; }
+state_is() { grep -qs "\"state\": \"$1\"" "$run/report.html"; }
 has_checkpoint() { [ -n "$(find "$run/" -name 'step-*.safetensors' 2>/dev/null)" ]; }
 
 child='' stopped=''
@@ -62,13 +64,13 @@ pass_on() {
     stopped=interrupted
     [ -z "$child" ] || kill -TERM "$child" 2>/dev/null
 }
-trap pass_on TERM USR1
+trap pass_on TERM USR1 HUP
 trap 'stopped=asked' INT # a terminal sends it to the training, too
 
 restarts=0
 while :; do
     before=$(began)
-    "$@" &
+    (trap '' HUP; exec "$@") & # mpiexec knows how to pass on SIGTERM alone
     child=$!
     wait "$child"
     code=$?
@@ -77,9 +79,10 @@ while :; do
         code=$?
     done
     child=''
-    # Signals that it passes on make MPICH's mpiexec forget exit codes now and then: the run itself knows better.
-    if [ "$code" -eq 0 ] && [ "$stopped" = interrupted ] && grep -q '"state": "stopped"' "$run/report.html"; then
-        code=75
+    # MPICH's mpiexec forgets exit codes when it passes on a signal, or when its terminal is gone: the run itself knows
+    # better. One that was stopped while data loaded has no report.
+    if [ "$stopped" = interrupted ]; then
+        if state_is stopped || { [ "$code" -eq 0 ] && ! state_is 'done'; }; then code=75; fi
     fi
     case $code in 0 | 75) exit "$code" ;; esac
     if [ -n "$stopped" ] || { [ "$code" -eq 1 ] && [ "$(began)" = "$before" ]; }; then exit "$code"; fi

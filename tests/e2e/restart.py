@@ -5,8 +5,11 @@
 import csv
 import os
 import pathlib
+import pty
 import random
 import signal
+import subprocess
+import sys
 import time
 
 import job
@@ -159,7 +162,7 @@ class Restart(job.JobTest):
         for wrong in (["--width", "0"], ["--data", "nowhere"], ["--resume", "--run-name", "never"]):
             result = self.run_command(run_sh(5, *job.train(RANKS, *OPTIONS, *wrong)))
             self.assertEqual((result.code, "restart 1" in result.err), (1, False), result.err)
-        for number, code in ((signal.SIGTERM, 75), (signal.SIGUSR1, 75)):
+        for number, code in ((signal.SIGTERM, 75), (signal.SIGUSR1, 75), (signal.SIGHUP, 75)):
             run = self.runs / f"signal-{number}"
             process = self.start(run_sh(5, *job.train(RANKS, *OPTIONS, "--epochs", "1000", "--run-name", run.name)))
             self.assertTrue(self.wait_for(process, lambda: steps_done(run) >= 5))
@@ -172,6 +175,27 @@ class Restart(job.JobTest):
         self.assertTrue(self.wait_for(process, lambda: steps_done(run) >= 5))
         (run / "stop").touch()
         self.assertEqual(self.finish(process).code, 0)
+
+    def test_terminal_closed(self):
+        # A training alone, and ranks under run.sh: both end with a checkpoint, and nothing of them is left. Epochs are
+        # long, since mpiexec kills its ranks when it cannot show an epoch's line.
+        options = ["--width", "32", "--depth", "2", "--batch-size", "5", "--epochs", "1000"]
+        for name, command in (("alone", job.train(1)), ("ranks", run_sh(5, *job.train(RANKS)))):
+            run = self.runs / name
+            terminal, end = pty.openpty()
+            take_it = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY); os.execvp(sys.argv[1], sys.argv[1:])"
+            process = subprocess.Popen([sys.executable, "-c", take_it, *command, *options, "--run-name", name],
+                                       cwd=self.folder, stdin=end, stdout=end, stderr=end, start_new_session=True)
+            self.addCleanup(lambda started=process: started.poll() is None and job.kill_job(started))
+            os.close(end)
+            self.assertTrue(self.wait_for(process, lambda: steps_done(run) >= 5))
+            pids = job.job_pids(process.pid)
+            os.close(terminal)
+            self.assertEqual(process.wait(job.LIMIT), 75)
+            self.assertTrue(job.within_limit(lambda: not any(map(job.lives, pids))), "processes are left")
+            self.assertEqual(job.report(run)["runs"][0]["state"], "stopped")
+            steps = steps_done(run)
+            self.assertTrue((run / "checkpoint" / f"step-{steps:08}.safetensors").exists())
 
     def test_usage(self):
         for wrong in (["--max-restarts", "many", "--", "true"], ["true"], ["--"], ["--", "true", "--resume"]):

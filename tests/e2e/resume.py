@@ -85,7 +85,7 @@ class Resume(job.JobTest):
     def test_one_rank(self):
         whole = self.train(1, "whole", *OPTIONS)
         self.killed_and_resumed(1, whole)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
             self.stopped_and_resumed(1, whole, number)
         self.damaged_and_resumed(whole)
 
@@ -124,7 +124,7 @@ class Resume(job.JobTest):
     def test_signal_while_loading(self):
         # The command is two processes, neither of which ends by itself. A signal to one rank ends all.
         command = "pipe:sleep 1000 | cat"
-        cases = [(1, signal.SIGINT, 0), (1, signal.SIGTERM, 75), (1, signal.SIGUSR1, 75)]
+        cases = [(1, signal.SIGINT, 0), (1, signal.SIGTERM, 75), (1, signal.SIGUSR1, 75), (1, signal.SIGHUP, 75)]
         if job.MPIEXEC:
             cases += [(2, signal.SIGINT, 0), (2, signal.SIGUSR1, 75)]
         for program in ("train_cifar", "sweep_cifar"):
@@ -149,6 +149,18 @@ class Resume(job.JobTest):
             result = self.finish(process)
             self.assertEqual((result.code, result.err), (75, ""))
             self.assertRegex(result.out, "stopped (while loading data|after step)")
+
+    @unittest.skipUnless(shutil.which("nohup"), "no nohup")
+    def test_nohup(self):
+        # Started to outlive its terminal: SIGHUP is nothing to it, as to any program.
+        run = self.runs / "nohup"
+        process = self.start(["nohup", *job.train(1, *OPTIONS, "--epochs", "100000", "--run-name", run.name)])
+        self.assertTrue(self.wait_for(process, lambda: checkpoints(run)))
+        process.send_signal(signal.SIGHUP)
+        before = len(job.step_lines(run))
+        self.assertTrue(self.wait_for(process, lambda: len(job.step_lines(run)) > before + 20))
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(self.finish(process).code, 75)
 
     def test_a_run_that_lives_is_left_alone(self):
         run = self.runs / "live"
