@@ -13,11 +13,13 @@
 #include <cmath>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 
 #include <mpi.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 namespace rg::par {
@@ -71,9 +73,18 @@ struct Place {
     std::vector<Host> hosts; // by rank
 };
 
+/// Undoes the signal handlers of UCX, which some builds of MPICH use: they answer a crash with a page of text. UCX
+/// reads its environment before main(), so to set UCX_ERROR_SIGNALS here would be too late. A user who has set it is
+/// heeded.
+void restore_signals() {
+    if (!std::getenv("UCX_ERROR_SIGNALS") && !std::getenv("UCX_HANDLE_ERRORS"))
+        for (const int number : {SIGILL, SIGBUS, SIGFPE, SIGSEGV}) std::signal(number, SIG_DFL);
+}
+
 Place start_mpi(int& argc, char**& argv) {
     int level = MPI_THREAD_SINGLE;
     check(MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level), "MPI_Init_thread", 0);
+    restore_signals();
     RG_CHECK(level >= MPI_THREAD_FUNNELED,
              "MPI_Init_thread: expected an MPI that allows threads, got one that does not");
     Place place;
@@ -81,6 +92,8 @@ Place start_mpi(int& argc, char**& argv) {
     MPI_Comm_set_errhandler(place.comm, MPI_ERRORS_RETURN);
     MPI_Comm_rank(place.comm, &place.rank);
     MPI_Comm_size(place.comm, &place.size);
+    // Without its launcher a rank would train on where nobody sees it: the end of the launcher asks it to stop.
+    if (place.size > 1) prctl(PR_SET_PDEATHSIG, SIGTERM);
     MPI_Comm node = MPI_COMM_NULL;
     check(MPI_Comm_split_type(place.comm, MPI_COMM_TYPE_SHARED, place.rank, MPI_INFO_NULL, &node),
           "MPI_Comm_split_type", place.rank);

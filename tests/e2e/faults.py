@@ -112,6 +112,27 @@ class Faults(job.JobTest):
             self.assertIn("Killed (signal 9)", self.end(process).out)
             self.resume(run, way)
 
+    def test_launcher_killed(self):
+        """The ranks' parent, mpiexec's helper: they save and end, and so does mpiexec."""
+        for repetition, chance in self.repetitions():
+            way = chance.choice(WAYS)
+            run, process = self.begin(f"launcher-{repetition}", chance.randrange(4, 100), way)
+            parents = {pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
+                       for pid in self.pids.values()}
+            self.assertEqual(len(parents), 1)
+            os.kill(int(parents.pop()), signal.SIGKILL)
+            self.end(process)
+            self.assertEqual(job.report(run)["runs"][0]["state"], "stopped")
+            self.resume(run, way)
+
+    def test_crash(self):
+        """Of a rank: the page that UCX would print about it stays away."""
+        run, process = self.begin("crash", 4, WAYS[0])
+        os.kill(self.pids[1], signal.SIGSEGV)
+        result = self.end(process)
+        self.assertNotIn("backtrace", result.err)
+        self.assertIn("Segmentation fault", result.out)
+
     def test_stopped(self):
         for repetition, chance in self.repetitions():
             way, missing = chance.choice(WAYS), chance.randrange(RANKS)
