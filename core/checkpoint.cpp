@@ -137,7 +137,7 @@ std::string save_checkpoint(const std::string& dir, int64_t step, const TensorFi
     RG_CHECK(keep_last >= 1, "checkpoint: expected to keep at least 1, got ", keep_last);
     const std::string bytes = encode_checkpoint(step, state);
     std::error_code error;
-    fs::create_directories(dir, error);
+    fs::create_directory(dir, error);
     RG_CHECK(!error, "checkpoint: cannot create the folder ", dir, ": ", error.message());
     const std::string path = (fs::path(dir) / name_of_step(step)).string();
     write_file_atomic(path, bytes);

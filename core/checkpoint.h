@@ -15,9 +15,9 @@ namespace rg {
 /// tensor_checksums and step are taken.
 std::string encode_checkpoint(int64_t step, const TensorFile& state);
 
-/// Writes `state` as the checkpoint of `step` (>= 0) into `dir`, which is made when missing. Then deletes all but the
-/// newest `keep_last` (>= 1), those of later steps (a resume went back before them) and leftovers of killed writes.
-/// Returns the path. Error: as of encode_checkpoint and write_file_atomic.
+/// Writes `state` as the checkpoint of `step` (>= 0) into `dir`, which is made when missing, but not its parent. Then
+/// deletes all but the newest `keep_last` (>= 1), those of later steps (a resume went back before them) and leftovers
+/// of killed writes. Returns the path. Error: as of encode_checkpoint and write_file_atomic.
 std::string save_checkpoint(const std::string& dir, int64_t step, const TensorFile& state, int keep_last);
 
 struct LoadedCheckpoint {

@@ -132,6 +132,7 @@ void RunFolder::open_metrics() {
 
 void RunFolder::log(const Json& line) {
     open_metrics();
+    check_in_place();
     const std::string text = line.dump() + "\n";
     const off_t before = ::lseek(metrics_, 0, SEEK_END);
     ssize_t n;
@@ -142,6 +143,16 @@ void RunFolder::log(const Json& line) {
     const bool repaired = n <= 0 || ::ftruncate(metrics_, before) == 0;
     fail("metrics: cannot append to ", metrics_path(), ": ", std::strerror(reason),
          repaired ? "" : "; its last line is cut short");
+}
+
+// Files that are replaced follow the path of the folder, and only the metrics stay open: the two must be the same.
+void RunFolder::check_in_place() const {
+    struct stat mine;
+    struct stat there;
+    RG_CHECK(::fstat(metrics_, &mine) == 0 && ::stat(metrics_path().c_str(), &there) == 0 &&
+                 mine.st_dev == there.st_dev && mine.st_ino == there.st_ino,
+             "run folder: expected ", path_, " as this run made it, got it deleted, renamed or emptied; if it has ",
+             "another name now, --resume goes on with that --run-name");
 }
 
 void RunFolder::sync() {

@@ -42,7 +42,8 @@ public:
     /// Writes config.json, indented. Convention: "program", "version", "ranks", "seed", "options".
     void write_config(const Json& config);
 
-    /// Appends one line to metrics.jsonl. Error: path and reason; a half-written line is taken back.
+    /// Appends one line to metrics.jsonl. Error: path and reason; a half-written line is taken back. An error, too, if
+    /// the folder was deleted, renamed or emptied: nothing of a run comes back under a name that was taken from it.
     void log(const Json& line);
     /// Returns when all logged lines are on the disk. Call it before a checkpoint that relies on them.
     void sync();
@@ -55,6 +56,7 @@ public:
 private:
     explicit RunFolder(std::string path) : path_(std::move(path)) {}
     void open_metrics();
+    void check_in_place() const;
 
     std::string path_;
     int folder_ = -1;  // descriptor that holds the lock

@@ -104,6 +104,9 @@ Json run_trial(par::TaskContext& task, const Json& args, const std::string& runs
     par::Group& group = task.group();
     const std::string& name = args.at("name").as_string();
     const std::string folder = runs + "/" + name;
+    std::error_code none;
+    RG_CHECK(group.rank() != 0 || fs::is_directory(runs, none), "trial: expected the folder ", runs,
+             ", got none; it was deleted or renamed");
     const bool goes_on = group.all(has_checkpoint(folder), "checkpoint");
     std::vector<std::string> arguments;
     for (const Json& argument : args.at("arguments").as_array()) arguments.push_back(argument.as_string());
@@ -111,7 +114,6 @@ Json run_trial(par::TaskContext& task, const Json& args, const std::string& runs
         arguments = without_init(arguments);
         arguments.push_back("--resume");
     } else if (group.rank() == 0) {
-        std::error_code none;
         fs::remove_all(folder, none);
     }
     group.barrier("folder");
@@ -357,6 +359,7 @@ RunFolder open_folder(const std::string& program, const TrialsOptions& s, const 
                  folder.path(), ", ", before[i].as_string(), "; got ", i < now.size() ? now[i].as_string() : "none",
                  "; others may follow the old ones, or begin a new run");
     folder.write_config(config.set("trials", trials));
+    fs::create_directory(folder.path() + "/trials");
     return folder;
 }
 

@@ -48,8 +48,10 @@ TEST_SUITE("core") {
     TEST_CASE("checkpoint gives back what was saved") {
         TempDir dir;
         const TensorFile state = state_of(4);
-        const std::string path = save_checkpoint(dir / "a/checkpoint", 123, state, 2);
-        CHECK(path == dir / "a/checkpoint/step-00000123.safetensors");
+        const std::string path = save_checkpoint(dir / "checkpoint", 123, state, 2);
+        CHECK(path == dir / "checkpoint/step-00000123.safetensors");
+        CHECK_THROWS_AS(save_checkpoint(dir / "none/checkpoint", 123, state, 2), Error); // a run that was deleted
+        CHECK_FALSE(fs::exists(dir / "none"));
         const LoadedCheckpoint back = load_checkpoint(path);
         CHECK(back.step == 123);
         CHECK(back.path == path);

@@ -228,6 +228,33 @@ TEST_SUITE("models") {
         CHECK(contains(terminal.str(), "\r\x1b[Ksaved\n"));
     }
 
+    TEST_CASE("run folder: one that was deleted, renamed or emptied is not written") {
+        const TempDir dir;
+        const fs::path place = dir / "runs/x";
+        const auto made_anew = [&] { // as another run of this name
+            fs::rename(place, dir / "old");
+            fs::create_directory(place);
+            std::ofstream(place / "metrics.jsonl").put('\n');
+        };
+        const std::function<void()> losses[] = {[&] { fs::rename(place, dir / "y"); }, [&] { fs::remove_all(place); },
+                                                [&] { fs::remove(place / "metrics.jsonl"); }, made_anew};
+        for (const std::function<void()>& lose : losses) {
+            fs::remove_all(place);
+            RunFolder run = RunFolder::create(dir / "runs", "train", "x");
+            run.lock();
+            run.log(Json::object().set("step", 1));
+            lose();
+            const auto size = [&] {
+                return fs::exists(place / "metrics.jsonl") ? fs::file_size(place / "metrics.jsonl") : 0;
+            };
+            const bool there = fs::exists(place);
+            const uintmax_t before = size();
+            CHECK(contains(error_of([&] { run.log(Json::object().set("step", 2)); }), "deleted, renamed or emptied"));
+            CHECK(fs::exists(place) == there);
+            CHECK(size() == before);
+        }
+    }
+
     TEST_CASE("signals: the first one is a wish, the second one ends the process") {
         for (int signal : {SIGINT, SIGTERM}) {
             CAPTURE(signal);

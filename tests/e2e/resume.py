@@ -174,6 +174,19 @@ class Resume(job.JobTest):
         (run / "stop").touch()
         self.assertEqual(self.finish(process)[::2], (0, ""))
 
+    def test_a_folder_that_is_renamed(self):
+        # The training ends at once, makes nothing under the old name, and goes on under the new one.
+        for ranks in job.rank_counts(1, 2):
+            run, other = self.runs / f"old-{ranks}", self.runs / f"new-{ranks}"
+            process = self.start(job.train(ranks, *OPTIONS, "--epochs", "100000", "--run-name", run.name))
+            self.assertTrue(self.wait_for(process, lambda: checkpoints(run)))
+            run.rename(other)
+            result = self.finish(process)
+            self.assertNotEqual(result.code, 0)
+            self.assertRegex(result.err, rf"^error: .*{run.name}.*(renamed|No such file).*\n")
+            self.assertFalse(run.exists())
+            self.succeed(job.train(ranks, "--resume", "--run-name", other.name, "--steps", "1"))
+
     def test_a_stop_ends_within_two_steps(self):
         for ranks in job.rank_counts(1, 2):
             run = self.runs / f"asked-{ranks}"
