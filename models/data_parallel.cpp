@@ -46,6 +46,26 @@ void aggregate_state(par::Group& group, const Parameters& parameters, double sha
     if (parameters.state().device()) parameters.state().copy_from(state);
 }
 
+void verify_same(par::Group& group, const std::string& name, const std::vector<std::string>& parts,
+                 const std::string& hint) {
+    const std::vector<std::string> texts = group.allgather(Json(Json::Array(parts.begin(), parts.end())).dump(), name);
+    for (size_t rank = 1; rank < texts.size(); ++rank) {
+        if (texts[rank] == texts[0]) continue;
+        Json::Array first = Json::parse(texts[0], name).as_array(), other = Json::parse(texts[rank], name).as_array();
+        first.push_back("none"), other.push_back("none"); // one may have fewer
+        const auto [a, b] = std::mismatch(first.begin(), first.end(), other.begin(), other.end());
+        fail(name, ": expected the same on all ranks, got ", a->as_string(), " (", group.link().name_of(0), ") and ",
+             b->as_string(), " (", group.link().name_of(int(rank)), "); ", hint);
+    }
+}
+
+void verify_same_options(par::Group& group, const Options& options) {
+    std::vector<std::string> parts;
+    for (const auto& [name, value] : options.values())
+        if (name != "data" && name != "cache" && name != "threads") parts.push_back(cat("--", name, " ", value));
+    verify_same(group, "options", parts, "start all ranks with the same options");
+}
+
 void verify_same_data(par::Group& group, const data::ImageSet& set, const std::string& name) {
     if (group.size() == 1) return;
     uint32_t checksum = data::crc32(set.pixels);
@@ -54,12 +74,9 @@ void verify_same_data(par::Group& group, const data::ImageSet& set, const std::s
     };
     add(set.labels);
     add(set.targets);
-    const std::string mine =
-        cat(set.count, " images ", set.height, "x", set.width, "x", set.channels, ", checksum ", checksum);
-    const std::vector<std::string> all = group.allgather(mine, "data");
-    for (size_t rank = 1; rank < all.size(); ++rank)
-        RG_CHECK(all[rank] == all[0], name, ": rank ", rank, " has other data than rank 0 (", all[rank], "; ", all[0],
-                 "): every rank needs the same --data");
+    verify_same(group, name,
+                {cat(set.count, " images ", set.height, "x", set.width, "x", set.channels, ", checksum ", checksum)},
+                "every rank needs the same --data");
 }
 
 int64_t count_correct(const Tensor& scores, const Tensor& labels) {

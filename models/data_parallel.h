@@ -3,6 +3,7 @@
 #pragma once
 
 #include "core/context.h"
+#include "core/options.h"
 #include "core/parameters.h"
 #include "data/augment.h"
 #include "par/aggregate.h"
@@ -31,6 +32,15 @@ public:
 private:
     par::Group& group_;
 };
+
+/// Throws Error on all ranks unless all have the same parts. The text has the first that differs, and of which ranks.
+/// `name` says what is compared, `hint` what to do.
+void verify_same(par::Group& group, const std::string& name, const std::vector<std::string>& parts,
+                 const std::string& hint);
+
+/// Throws Error on all ranks unless all were started with the same options: they would train apart without a word. They
+/// may differ in --data (see verify_same_data), --cache and --threads, since their machines may.
+void verify_same_options(par::Group& group, const Options& options);
 
 /// Error on all ranks unless all have the same images, labels and targets: each reads for itself, perhaps on another
 /// machine.

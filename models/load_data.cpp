@@ -37,7 +37,7 @@ void at_the_same_time(par::Group& group, const std::function<void()>& work, cons
     const std::vector<std::string> errors = group.allgather(error, "data");
     if (failure) std::rethrow_exception(failure);
     for (size_t rank = 0; rank < errors.size(); ++rank)
-        RG_CHECK(errors[rank].empty(), "rank ", rank, ": ", errors[rank]);
+        if (!errors[rank].empty()) throw par::PeerFailed(cat("rank ", rank, ": ", errors[rank]));
 }
 
 void broadcast(par::Group& group, std::string& bytes, int root) {

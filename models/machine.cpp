@@ -3,6 +3,7 @@
 
 #include "core/cpu/isa.h"
 #include "gpu/device.h"
+#include "models/data_parallel.h"
 
 #include <algorithm>
 
@@ -66,10 +67,12 @@ Machine::Machine(MachineOptions& settings, const Options& options, par::Group& g
         device_ = gpu::gpus().open(int(mine));
         workers_ = workers_of(group.allgather(found.ids[mine], "GPUs"), group.rank(), settings.idle);
     }
-    const bool tiles = group.all(cpu::isa().tiles != nullptr, "precision"); // the ranks' machines may differ
-    const std::string precision = settings.precision != "auto" ? settings.precision
-                                  : tiles || device_           ? "bf16"
-                                                               : "fp32";
+    if (!device_)
+        verify_same(group, "instruction set", {cpu::isa().name},
+                    "their sums round differently: set RG_ISA, on all ranks, to one that each processor has");
+    const std::string precision = settings.precision != "auto"  ? settings.precision
+                                  : device_ || cpu::isa().tiles ? "bf16"
+                                                                : "fp32";
     if (precision == "bf16") activations_ = DType::bf16;
     const std::string note = *cpu::isa_note() ? cat("; ", cpu::isa_note()) : "";
     const std::string why = !found.ids.empty() ? "not every rank has a GPU" : found.why_none;

@@ -27,6 +27,7 @@ TrainingRun::TrainingRun(std::string program, const RunOptions& settings, Option
                          Trial& trial, std::initializer_list<std::string_view> fixed)
     : program_(std::move(program)), settings_(settings), options_(options), group_(group), trial_(trial) {
     if (trial.alone()) install_stop_signals(); // loading may take long
+    verify_same_options(group, options);
     if (!settings.resume) return;
     RG_CHECK(!options.given("init"), program_,
              ": --init starts a new run and --resume goes on with an old one; give one of the two");

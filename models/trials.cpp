@@ -371,6 +371,8 @@ int run_trials(par::Group& group, const std::string& program, const TrialsOption
     RG_CHECK(trials.ranks_each <= group.size(), program, ": --ranks-per-trial ", trials.ranks_each,
              " is more than the ", group.size(), group.size() == 1 ? " rank" : " ranks", " of this job");
     install_stop_signals();
+    verify_same_options(group, options);
+    verify_same(group, "arguments", typed, "start all ranks with the same options");
     try {
         check_trials(group, program, trials, settings.resume);
     } catch (const Stopped&) {

@@ -43,6 +43,9 @@ void let_lower_ranks_speak(int rank) {
     std::this_thread::sleep_for(std::chrono::milliseconds(250 * std::min(rank, 4)));
 }
 
+/// A rank that only heard of a failure leaves the word to the one that failed, which ends the job.
+constexpr std::chrono::milliseconds kEcho{1500};
+
 /// mpiexec ends as soon as it hears of an abort, and what a rank has written but it has not yet read is lost.
 constexpr std::chrono::milliseconds kForwarding{100};
 
@@ -53,7 +56,10 @@ int fail_job(Link* link, const std::exception& error) {
     const char* text = error.what();
     const bool missing = dynamic_cast<const RankMissing*>(&error);
     if (link && link->size() > 1) {
-        if (!missing) let_lower_ranks_speak(link->rank());
+        if (dynamic_cast<const PeerFailed*>(&error))
+            std::this_thread::sleep_for(kEcho);
+        else if (!missing)
+            let_lower_ranks_speak(link->rank());
         std::fprintf(stderr, "error: %s (rank %d)\n", text, link->rank());
     } else {
         std::fprintf(stderr, "error: %s\n", text);

@@ -110,7 +110,8 @@ class BadInput(job.JobTest):
     def test_one_rank_has_other_data(self):
         one, other = self.data("one", records(60)), self.data("other", records(59) + records(1, label=1))
         first, second = (job.train(1, *SHORT, "--batch-size", "30", "--data", d) for d in (one, other))
-        self.refuse([job.MPIEXEC, "-n", "1", *first, ":", "-n", "1", *second], "rank 1 has other data than rank 0")
+        self.refuse([job.MPIEXEC, "-n", "1", *first, ":", "-n", "1", *second], "set: expected the same",
+                    "(rank 1 ", "every rank needs the same --data")
         self.assertFalse(self.runs.exists())
 
 

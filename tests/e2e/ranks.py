@@ -32,6 +32,25 @@ class Ranks(job.JobTest):
                 self.assertEqual((other / "model.safetensors").read_bytes(),
                                  (first / "model.safetensors").read_bytes(), name)
 
+    def test_ranks_that_were_started_differently(self):
+        def command(first, second, environment=()):
+            program = job.train(1, *job.TINY, "--steps", "2")
+            return [job.MPIEXEC, "-n", "1", *environment, *program, *first, ":", "-n", "1", *program, *second]
+
+        for option, one, other in (("lr", "0.1", "0.2"), ("seed", "1", "2"), ("shuffle", "epoch", "never"),
+                                   ("augment", "flip", "none"), ("precision", "fp32", "fp32-strict")):
+            self.refuse(command([f"--{option}", one], [f"--{option}", other]), "options: expected the same",
+                        f"--{option} {one} (rank 0 ", f"--{option} {other} (rank 1 ")
+            self.assertFalse(self.runs.exists())
+        self.succeed(command(["--threads", "1"], ["--threads", "2"]))
+        if "cpu (portable)" not in self.succeed(job.train(1, *job.TINY, "--steps", "0")):
+            self.refuse(command([], [], ["-env", "RG_ISA", "portable"]), "instruction set: expected the same",
+                        "portable (rank 0 ", "set RG_ISA")
+        for name, option, one, other in (("sweep_cifar", "--sweep", "lr=1", "lr=2"),
+                                         ("train_digits", "--epochs", "1", "2")):
+            program = [str(job.BUILD / name), option]
+            self.refuse([job.MPIEXEC, "-n", "1", *program, one, ":", "-n", "1", *program, other], "expected the same")
+
 
 if not job.MPIEXEC:
     print("skipped: no mpiexec, or a build without MPI")
