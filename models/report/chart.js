@@ -7,7 +7,7 @@ function roundNumbers(low, high, n) {
   const step = [1, 2, 5, 10].find(f => f * power >= raw) * power, out = [];
   for (let i = Math.floor(low / step + 1e-9); ; i++) {
     out.push(+(i * step).toPrecision(10));
-    if (i * step >= high - 1e-9 * step) return out;
+    if (i * step >= high - 1e-9 * step || out.length > 5 * n) return out; // numbers beyond 2^53 do not count up
   }
 }
 
@@ -35,7 +35,7 @@ class Chart {
     const left = 54, top = 8, bottom = 20;
     if (!width) return;
     this.svg.setAttribute('viewBox', `0 0 ${width} ${height}`);
-    const all = this.lines.flatMap(line => line.points).filter(p => isNumber(p[1]));
+    const all = this.lines.flatMap(line => line.points).filter(p => isNumber(p[0]) && isNumber(p[1]));
     this.svg.replaceChildren();
     if (!all.length) {
       this.svg.append(make('text', {x: left, y: height / 2}, 'nothing yet'));

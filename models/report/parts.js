@@ -118,13 +118,20 @@ function settingsPart({options = {}, ...rest}) {
 
 /** All parts of a run that there are; with a run that is many, what is known of them together comes first. */
 function partsOf(run, whole) {
+  const shown = makePart => {
+    try {
+      return makePart();
+    } catch (error) { // a report may hold anything: one bad part leaves the others
+      return part('A part that cannot be shown', make('p', {class: 'dim'}, String(error)));
+    }
+  };
   return [
-    whole?.confusion && confusionPart(`Best: trial ${whole.best}, on the test set`, whole.confusion),
-    run?.bars && barsPart(run.bars),
-    run?.confusion && confusionPart(`${sweep ? label(run) + ', c' : 'C'}onfusion on the ${tested(run)} set`,
+    () => whole?.confusion && confusionPart(`Best: trial ${whole.best}, on the test set`, whole.confusion),
+    () => run?.bars && barsPart(run.bars),
+    () => run?.confusion && confusionPart(`${sweep ? label(run) + ', c' : 'C'}onfusion on the ${tested(run)} set`,
       run.confusion),
-    run?.ranks && ranksPart(run.ranks),
-    run?.network && networkPart(run.network),
-    run?.epochs.length && epochsPart(run.epochs, tested(run)),
-    run && Object.keys(run.config).length && settingsPart(run.config)].flat().filter(Boolean);
+    () => run?.ranks && ranksPart(run.ranks),
+    () => run?.network && networkPart(run.network),
+    () => run?.epochs.length && epochsPart(run.epochs, tested(run)),
+    () => run && Object.keys(run.config).length && settingsPart(run.config)].map(shown).flat().filter(Boolean);
 }

@@ -178,6 +178,11 @@ class Frozen(BrowserTest):
             *steps, {"epoch": 1, "train_loss": None, "train_accuracy": 0.1, "test_loss": None, "test_accuracy": 0.1}]}]}))
         self.assertIn("not finite", page.value("document.getElementById('tiles').textContent"))
         self.assertNotIn("NaN", page.value("document.body.innerHTML.replace(/<script[^]*?<\\/script>/g, '')"))
+        # So large and so close that no round numbers lie between them; and steps that are no numbers.
+        for losses, at in (((1e17, 1e17 + 16), (1, 2)), ((1, 2), ("x", None))):
+            page = self.browser.open(self.page_of({"runs": [{"name": "odd", "metrics": [
+                {"step": i, "epoch": 1, "loss": loss} for i, loss in zip(at, losses)]}]}))
+            page.wait("document.querySelectorAll('#charts section').length")
 
     def test_trials(self):
         trials = [{"name": f"trial {i}", "config": {"options": {"lr": lr, "same": 1}}, "metrics": [
@@ -286,6 +291,38 @@ class Live(BrowserTest):
         self.assertEqual(result.code, 0, result.err)
         self.assertIn("stopped; --resume goes on", result.out)
         page.wait("runs.get('a sweep').state === 'stopped'")
+
+    def test_damaged_runs(self):
+        # Reports of any shape, a config.json of null, a name that is no UTF-8: all are listed, and the good one is drawn.
+        steps = "".join(f'{{"step": {i}, "epoch": 1, "loss": {1 / i}}}\n' for i in range(1, 9))
+        odd = ({"config": None}, {"config": {"options": None}}, {"confusion": {"classes": 1}}, {"ranks": [1]}, {"bars": {}},
+               {"network": {"tensors": [1]}}, {"steps": None, "shown": {}, "epochs": "x", "tested": []},
+               {"metrics": [{"epoch": "x", "test_loss": 1e17}]})
+        for i, report in enumerate(({}, *odd)):
+            run = self.runs / (f"odd-{i}" if i else "good")
+            run.mkdir(parents=True)
+            (run / "config.json").write_text("null" if i else "{}")
+            (run / "metrics.jsonl").write_text(
+                steps if i % 2 == 0 else '{"step": "x", "epoch": []}\n{"epoch": {}, "test_loss": 1}\n'
+                                         '{"step": 1e400, "loss": 1e299}\n{"step": 9, "loss": 1e400}\n')
+            if i:
+                (run / "report.html").write_text(
+                    f'<script id="data" type="application/json">{json.dumps({"runs": [report]})}</script>')
+        os.mkdir(os.fsencode(self.runs) + b"/bad\xff")
+        with open(os.fsencode(self.runs) + b"/bad\xff/metrics.jsonl", "w") as file:
+            file.write(steps)
+        os.utime(self.runs / "good" / "config.json", (4e9, 4e9))
+        monitor = self.start([sys.executable, str(ROOT / "tools" / "monitor"), "--port", "0"])
+        page = self.browser.open(monitor.stdout.readline().strip())
+        names = sorted(["bad\\xff", "good", *(f"odd-{i + 1}" for i in range(len(odd)))])
+        page.wait(CURVE)  # of the newest run
+        self.assertEqual(page.value("[...runs.keys()].sort()"), names)
+        for name in names:
+            page.value(f"document.querySelector(`[data-key=\"choose ${{CSS.escape({json.dumps(name)})}}\"]`).click()")
+            page.wait(f"chosen === {json.dumps(name)} && runs.get(chosen).steps.length")
+        page.wait("shownRuns().length === runs.size")
+        self.assertEqual(page.value("document.getElementById('message').textContent"), "")
+        self.assertEqual(len(page.value(TABLE)), len(names))
 
     def test_watch_and_stop(self):
         ranks = job.rank_counts(1, 4)[-1]

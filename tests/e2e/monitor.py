@@ -8,6 +8,7 @@ import shutil
 import socket
 import struct
 import sys
+import threading
 import time
 import urllib.parse
 
@@ -107,7 +108,7 @@ class MonitorTest(job.JobTest):
             (run / "metrics.jsonl").write_text(f'{text}\n{{"step": 1, "loss": -Infinity}}\n{{"step": 2, "loss": "x"}}\n')
             (run / "report.html").write_text(f'<script id="data" type="application/json">{text}</script>')
         self.assertEqual(self.news("good")["report"], {"config": {"options": {"lr": 0.1}}})
-        self.assertEqual(self.news("deep")["metrics"], [{"step": 1, "loss": None}, {"step": 2, "loss": "x"}])
+        self.assertEqual(self.news("deep")["metrics"], [{"step": 1, "loss": None}, {"step": 2, "loss": None}])
         self.assertEqual(self.news("odd")["report"], {"config": {"options": {"lr": None, "seed": None}}})
         for name, rows, best in (("sweep-1", '{"trial": 1, "state": "failed"}', '"1"'), ("sweep-2", "[1]", "[1]"),
                                  ("sweep-3", '{"trial": 1, "state": "finished", "last_epoch": [1]}', '"1"')):
@@ -129,6 +130,76 @@ class MonitorTest(job.JobTest):
         finally:
             os.seteuid(os.getuid())
             closed.chmod(0o755)
+
+    def test_odd_types(self):
+        # Valid JSON of any shape, everywhere; and a name that is no UTF-8.
+        odd = ("null", "1", "[1]", '"x"', "{}", '{"options": 1}', '{"options": null, "config": 1}', '{"runs": 1}',
+               '{"runs": [null]}', '{"sweep": [1]}', '{"sweep": {"best": {}, "state": {}, "confusion": 1}}', "1" + 400 * "0",
+               '{"runs": [{"state": [1], "epochs": {}, "steps": null, "tested": 1, "metrics": [1, {"epoch": [1]}]}]}',
+               '{"trial": 1, "state": [1], "settings": [1], "note": {}, "last_epoch": {"validation_accuracy": 1' + 400 * "0" + "}}",
+               '{"step": {}, "epoch": "x", "loss": [1]}')
+        self.add_run("good", lr=0.1)
+        for i, text in enumerate(odd):
+            run = self.add_run(f"odd-{i}")
+            (run / "config.json").write_text(text)
+            (run / "metrics.jsonl").write_text(f'{text}\n{{"step": 2, "loss": 1e999}}\n')
+            (run / "results.jsonl").write_text(text + "\n")
+            (run / "report.html").write_text(f'<script id="data" type="application/json">{text}</script>')
+            if i % 2:
+                (run / "journal.jsonl").touch()
+        byte = os.fsencode(self.runs) + b"/bad\xff"
+        shutil.copytree(os.fsencode(self.runs / "good"), byte)
+        names = [f"odd-{i}" for i in range(len(odd))] + ["good", "bad\\xff"]
+        for name in names:
+            news = self.news(name)
+            for member, kind in (("state", str), ("alive", bool), ("metrics", list), ("report", dict)):
+                self.assertIsInstance(news.get(member, kind()), kind, (name, member))
+            self.assertEqual(type(news["report"].get("config", {}).get("options", {})), dict, name)
+            if news["trials"]:
+                self.trials(name)
+                self.assertEqual(self.ask(f"/trials/{name}/data?1=")[0], 200)
+        self.assertEqual(self.news("bad\\xff")["report"], {"config": {"options": {"lr": 0.1}}})
+        self.assertEqual(self.ask("/stop?run=bad%5Cxff", "POST"), (409, "bad\\xff is not running"))
+        text = self.succeed([*MONITOR, "--text"], LINES="99", PYTHONIOENCODING="ascii")
+        self.assertEqual(len(text.splitlines()), len(names) + 1)
+        for name in names:
+            self.assertIn(name, text)
+
+    def test_an_error_about_one_run(self):
+        Runs = runpy.run_path(MONITOR[1])["Runs"]
+
+        class Broken(Runs):
+            def summary(self, name):
+                return 1 / 0 if name == "bad" else super().summary(name)
+
+        for name in ("bad", "good"):
+            self.add_run(name)
+        for at in (None, ""):
+            bad, good = (Broken(self.runs).told(name, at) for name in ("bad", "good"))
+            self.assertEqual((bad["state"], bad["note"]), ("cannot be shown", "ZeroDivisionError: division by zero"))
+            self.assertEqual((good["state"], good["name"]), ("", "good"))
+
+    def test_slow_client(self):
+        # One byte at a time, each long before a timeout of the socket.
+        module = runpy.run_path(MONITOR[1])
+        module["Handler"].timeout = 1
+        server = module["Server"](module["Runs"](self.runs), 0, "token")
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            with socket.create_connection(server.server_address, job.LIMIT) as client:
+                begin = time.monotonic()
+                with self.assertRaises(OSError):
+                    while time.monotonic() - begin < job.LIMIT:
+                        client.sendall(b"G")
+                        time.sleep(0.1)
+        finally:
+            server.shutdown()
+            server.server_close()
+
+    def test_ports(self):
+        for port in ("99999", "-1", "65536"):
+            self.refuse([*MONITOR, "--port", port], f"monitor: --port: expected 0 to 65535, got {port}")
 
     def test_no_folder(self):
         (self.folder / "file").touch()
