@@ -1,6 +1,9 @@
 // Data through commands: pipes, retries and cache, and S3's lists and commands.
 #include "core/atomic_file.h"
+#include "core/stop.h"
 #include "data/fetch.h"
+#include "data/image_folder.h"
+#include "data/inflate.h"
 #include "data/pipe.h"
 #include "data/s3.h"
 #include "tests/temp_dir.h"
@@ -10,7 +13,11 @@
 #include <cstdlib>
 #include <doctest/doctest.h>
 #include <filesystem>
+#include <fstream>
+#include <functional>
 #include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 namespace rg::data {
 namespace {
@@ -99,6 +106,39 @@ TEST_CASE("fetch: tries again, waits longer each time, and says what happened") 
     CHECK(attempts() == 9);
     CHECK(contains(error_of([&] { fetch("u", "no-such-program-anywhere", whole, kQuick); }),
                    "failed 1 time: exit status 127"));
+}
+
+TEST_CASE("stop: all that may take long in loading ends at once") {
+    const TempDir dir;
+    fs::create_directory(dir / "class");
+    std::ofstream(dir / "class/image.png") << "no image";
+    const pid_t child = ::fork(); // the request cannot be taken back
+    REQUIRE(child >= 0);
+    if (child == 0) { // no doctest in here: the exit status tells
+        request_stop();
+        const auto stops = [](const std::function<void()>& work) {
+            try {
+                work();
+            } catch (const Stopped&) {
+                return true;
+            } catch (const std::exception&) {}
+            return false;
+        };
+        const uint8_t zlib[] = {0x78, 1, 1, 0, 0, 0xFF, 0xFF, 0, 0, 0, 1}; // of nothing
+        const std::function<void()> all[] = {
+            [] { read_pipe("sleep 1000", 10, 1000); },
+            [] { fetch("u", "false", [](std::string&) {}, {.cache = {}, .retries = 1, .first_wait_s = 1000}); },
+            [&] { inflate_zlib(zlib, 10); },
+            [&] { read_image_folder(dir.path(), 3, {}, false); },
+        };
+        for (int i = 0; i < 4; ++i)
+            if (!stops(all[i])) ::_exit(i + 1);
+        ::_exit(0);
+    }
+    int status = 0;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status));
+    CHECK(WEXITSTATUS(status) == 0);
 }
 
 TEST_CASE("fetch: what a server says is quoted, and a refusal is not tried again") {
