@@ -4,29 +4,14 @@
 // give the byte offset. Numbers go through from_chars and to_chars, which no locale changes.
 #include "core/json.h"
 
+#include "core/text.h"
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 
 namespace rg {
 namespace {
-
-/// The length of the UTF-8 sequence that the text begins with, 0 if it is none: no overlong forms, no surrogates,
-/// nothing above U+10FFFF. Requires a text that is not empty.
-size_t utf8_sequence(std::string_view text) {
-    const unsigned char c = static_cast<unsigned char>(text[0]);
-    if (c < 0x80) return 1;
-    const size_t more = c >= 0xC2 && c < 0xE0 ? 1 : c >= 0xE0 && c < 0xF0 ? 2 : c >= 0xF0 && c < 0xF5 ? 3 : 0;
-    if (more == 0 || more >= text.size()) return 0;
-    uint32_t point = c & (0x3Fu >> more);
-    for (const char next : text.substr(1, more)) {
-        if ((next & 0xC0) != 0x80) return 0;
-        point = point << 6 | (uint32_t(next) & 63u);
-    }
-    if (more == 2 && (point < 0x800 || (point >= 0xD800 && point < 0xE000))) return 0;
-    if (more == 3 && (point < 0x10000 || point > 0x10FFFF)) return 0;
-    return more + 1;
-}
 
 class Parser {
 public:

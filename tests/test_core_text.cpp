@@ -1,0 +1,34 @@
+// Text of others on one line: for people, and as a field of a table.
+#include "core/text.h"
+
+#include <doctest/doctest.h>
+
+namespace rg {
+
+TEST_SUITE("core") {
+    TEST_CASE("text: what a terminal would obey is written out, and the rest stays") {
+        CHECK(printable("cat é \u20ac \U0001F408 \\ \"'$()") == "cat é \u20ac \U0001F408 \\ \"'$()");
+        CHECK(printable("a\nb\tc\rd") == "a\\nb\\tc\\rd");
+        CHECK(printable("\x1b[31mred\x1b[0m\x7f") == "\\x1b[31mred\\x1b[0m\\x7f");
+        CHECK(printable(std::string_view("a\0b", 3)) == "a\\x00b");
+        CHECK(printable("\u009b2J") == "\\xc2\\x9b2J");                         // what ESC [ is in one character
+        CHECK(printable("\u202e\u2066x") == "\\xe2\\x80\\xae\\xe2\\x81\\xa6x"); // right to left, isolate
+        CHECK(printable("\u2028\u00a0\u2027\u202f") == "\\xe2\\x80\\xa8\u00a0\u2027\u202f");
+        CHECK(printable("\xff\xc3(\xed\xa0\x80\xc3") == "\\xff\\xc3(\\xed\\xa0\\x80\\xc3");
+        CHECK(printable("") == "");
+        for (int c = 0; c < 256; ++c) {
+            const std::string text = printable(std::string(1, char(c)));
+            CHECK((text.size() == 1) == (c >= ' ' && c < 127));
+        }
+        CHECK(printable(std::string(1 << 20, '\n')).size() == 2 << 20);
+    }
+
+    TEST_CASE("text: a field of CSV stays on its line, whatever is in it") {
+        CHECK(csv_field("plain 1.5") == "plain 1.5");
+        CHECK(csv_field("a,b") == "\"a,b\"");
+        CHECK(csv_field("say \"x\"") == "\"say \"\"x\"\"\"");
+        CHECK(csv_field("a\r\nb\x1b,") == "\"a\\r\\nb\\x1b,\"");
+    }
+}
+
+} // namespace rg
