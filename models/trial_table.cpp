@@ -2,6 +2,7 @@
 #include "models/trial_table.h"
 
 #include "core/atomic_file.h"
+#include "core/text.h"
 
 #include <algorithm>
 #include <charconv>
@@ -9,6 +10,8 @@
 
 namespace rg {
 namespace {
+
+constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf"; // with which some programs begin a table
 
 std::vector<std::string> split(std::string_view text, char separator) {
     std::vector<std::string> parts;
@@ -33,6 +36,12 @@ void check_count(uint64_t count, const std::string& where) {
 void check_name(const std::string& option, const std::string& where) {
     RG_CHECK(option.size() <= kMaxOptionName, "trials: expected names of options of at most ", kMaxOptionName,
              " bytes, got ", option.size(), " (", where, ")");
+    // Names become arguments "--NAME=VALUE": one with a = in it would have a value of its own.
+    const bool plain = std::all_of(option.begin(), option.end(), [](char c) {
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
+    });
+    RG_CHECK(plain && !option.empty(), "trials: expected names of options, of letters, digits and -, got \"",
+             printable(option), "\" (", where, ")");
 }
 
 std::vector<std::string> csv_fields(const std::string& line, const std::string& where) {
@@ -73,17 +82,6 @@ std::vector<std::string> values_of(const std::string& text, const std::string& o
     return values;
 }
 
-std::string csv_field(const std::string& text) {
-    if (text.find_first_of(",\"\n") == std::string::npos) return text;
-    std::string out(1, '"');
-    for (const char c : text) {
-        if (c == '"') out += c;
-        out += c == '\n' ? ' ' : c;
-    }
-    out += '"';
-    return out;
-}
-
 std::string plain(const Json* value) {
     if (!value || value->is_null()) return "";
     return value->is_string() ? value->as_string() : value->dump();
@@ -116,6 +114,7 @@ std::vector<Settings> parse_trials(std::string_view csv, const std::string& name
     std::vector<Settings> trials;
     std::vector<std::string> names;
     int64_t number = 0;
+    if (csv.starts_with(kByteOrderMark)) csv.remove_prefix(kByteOrderMark.size());
     for (const std::string& line : split(csv, '\n')) {
         ++number;
         if (line.empty() || line == "\r") continue;
@@ -134,6 +133,10 @@ std::vector<Settings> parse_trials(std::string_view csv, const std::string& name
         check_count(trials.size(), where);
         RG_CHECK(fields.size() == names.size(), "trials: expected ", names.size(), " fields, got ", fields.size(), " (",
                  where, ")");
+        for (size_t i = 0; i < names.size(); ++i)
+            RG_CHECK(names[i] != "data" || !fields[i].starts_with("pipe:"),
+                     "trials: expected data that are no command, got pipe: (", where,
+                     "); a table may come from anywhere, so give --data pipe:COMMAND on the command line");
         Settings& trial = trials.emplace_back();
         for (size_t i = 0; i < names.size(); ++i)
             if (!fields[i].empty()) trial.emplace_back(names[i], fields[i]);
@@ -196,7 +199,8 @@ void write_results(const std::string& folder, const std::vector<TrialRow>& rows)
         for (const auto& [name, value] : row.settings) values.set(name, value);
         for (const std::string& name : settings) csv += cat(",", csv_field(plain(values.find(name))));
         csv += cat(",", row.state);
-        for (const std::string& name : metrics) csv += cat(",", row.last.is_object() ? plain(row.last.find(name)) : "");
+        for (const std::string& name : metrics)
+            csv += cat(",", row.last.is_object() ? csv_field(plain(row.last.find(name))) : "");
         csv += cat(",", row.seconds, ",", csv_field(row.note), ",", csv_field(row.folder), "\n");
         jsonl += Json::object()
                      .set("trial", row.number)

@@ -17,8 +17,8 @@ inline constexpr size_t kMaxTrials = 100'000, kMaxOptionName = 100;
 /// twice, more than kMaxTrials.
 std::vector<Settings> trial_grid(const std::vector<std::string>& options);
 /// From CSV: names in its first line, one trial per line; an empty field leaves that option alone. `name` is for
-/// messages. Error: no trials, more than kMaxTrials, a name that is too long or there twice, a line that has not one
-/// field per name.
+/// messages; a byte-order mark in front is passed over. Error: no trials, more than kMaxTrials, a name that is none,
+/// too long or there twice, a line that has not one field per name, data from a pipe: (a table is no command line).
 std::vector<Settings> parse_trials(std::string_view csv, const std::string& name);
 std::vector<Settings> read_trials(const std::string& path);
 /// "depth 2, width 11".

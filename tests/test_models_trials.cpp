@@ -48,6 +48,19 @@ TEST_SUITE("models") {
             write_file_atomic(path, bad);
             CHECK(contains(error_of([&] { read_trials(path); }), path));
         }
+        CHECK(parse_trials("\xef\xbb\xbf\"lr\",depth\n1,2\n", "t") == parse_trials("lr,depth\n1,2\n", "t"));
+    }
+
+    TEST_CASE("trials: a table names options and their values, and runs nothing") {
+        const auto error = [](const std::string& table) { return error_of([&] { parse_trials(table, "t"); }); };
+        CHECK(
+            contains(error("lr,data\n1,s3://b/x\n1,pipe:id"), "got pipe: (t, line 3); a table may come from anywhere"));
+        CHECK(parse_trials("data,init\npipe,pipe:x", "t").size() == 1); // a folder, and a file
+        CHECK(contains(error("data=pipe:id;,lr\nx,1\n"), "got \"data=pipe:id;\" (t, line 1)"));
+        CHECK(contains(error("data=pipe:id,lr\ntrue,1\n"), "of letters, digits and -"));
+        for (const char* name : {"l r", "", "\"l\nr\"", "\xff", "lr\x1b"})
+            CHECK_FALSE(error(cat("depth,", name, "\n1,2\n")).empty());
+        CHECK(trial_grid({"data=pipe:cat x.tar"}).size() == 1); // typed
     }
 
     TEST_CASE("trials: no text asks for more than there may be") {
@@ -85,7 +98,7 @@ TEST_SUITE("models") {
         write_results(folder.path(), rows);
         CHECK(read_file(folder / "results.csv") ==
               "trial,lr,depth,state,epoch,test_accuracy,epoch_seconds,seconds,note,folder\n"
-              "1,0.1,,failed,,,,1.5,\"no, \"\"never\"\" again\",trials/1\n"
+              "1,0.1,,failed,,,,1.5,\"no, \"\"never\"\"\\nagain\",trials/1\n"
               "2,,2,finished,3,0.5,0.25,2,,trials/2\n");
         const std::string lines = read_file(folder / "results.jsonl");
         CHECK(Json::parse(lines.substr(0, lines.find('\n')), "first").at("note").as_string() == rows[0].note);
