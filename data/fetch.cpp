@@ -70,7 +70,7 @@ std::string said_in(std::string_view answer) {
     const auto element = [&](const std::string& tag) {
         const size_t begin = answer.find(cat("<", tag, ">")), end = answer.find(cat("</", tag, ">"));
         if (begin > end || end == answer.npos) return std::string();
-        return quoted(std::string(answer.substr(begin + tag.size() + 2, end - begin - tag.size() - 2)));
+        return excerpt(answer.substr(begin + tag.size() + 2, end - begin - tag.size() - 2));
     };
     const std::string code = element("Code");
     if (answer.find("<Error>") == answer.npos || code.empty()) return "";

@@ -4,6 +4,7 @@
 #include "data/pipe.h"
 
 #include "core/stop.h"
+#include "core/text.h"
 
 #include <cerrno>
 #include <chrono>
@@ -133,7 +134,7 @@ std::string last_line(const std::string& text) {
     const size_t last = text.find_last_not_of(" \t\r\n");
     if (last == std::string::npos) return "";
     const size_t before = text.find_last_of("\r\n", last), begin = before == std::string::npos ? 0 : before + 1;
-    return ": " + quoted(text.substr(begin, last + 1 - begin));
+    return ": " + excerpt(text.substr(begin, last + 1 - begin));
 }
 
 } // namespace
@@ -164,11 +165,8 @@ std::string read_pipe(const std::string& command, size_t limit, double silence_s
     return bytes;
 }
 
-std::string quoted(std::string text) {
-    if (text.size() > kLineBytes) text = text.substr(0, kLineBytes) + "...";
-    for (char& c : text)
-        if (uint8_t(c) < ' ' || c == 127) c = ' ';
-    return text;
+std::string excerpt(std::string_view text) {
+    return printable(text.substr(0, kLineBytes)) + (text.size() > kLineBytes ? "..." : "");
 }
 
 std::string shell_word(const std::string& text) {

@@ -24,8 +24,8 @@ struct PipeError : Error {
 /// After an error the command is ended, with all that it has started.
 std::string read_pipe(const std::string& command, size_t limit, double silence_s);
 
-/// Text of others in a message of ours: a line that is fit for a terminal, and not too long.
-std::string quoted(std::string text);
+/// Text of others in a message of ours: printable(), and not too long.
+std::string excerpt(std::string_view text);
 
 /// The text as one word of a shell command.
 std::string shell_word(const std::string& text);

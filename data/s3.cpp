@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <optional>
 #include <unistd.h>
 
 namespace rg::data {
@@ -108,18 +109,30 @@ bool element(const std::string& xml, const std::string& tag, size_t& at, std::st
     return true;
 }
 
+/// The text with XML's own entities, and those of characters below 128 by number, as what they stand for.
 std::string unescaped(const std::string& text) {
+    constexpr size_t kLongestEntity = 10; // with & and ;
     static constexpr std::pair<std::string_view, char> kEntities[] = {
-        {"&lt;", '<'},   {"&gt;", '>'},  {"&quot;", '"'}, {"&apos;", '\''},
-        {"&#39;", '\''}, {"&#34;", '"'}, {"&amp;", '&'}};
+        {"lt", '<'}, {"gt", '>'}, {"quot", '"'}, {"apos", '\''}, {"amp", '&'}};
+    const auto meaning = [&](std::string_view name) -> std::optional<char> {
+        for (const auto& [entity, c] : kEntities)
+            if (name == entity) return c;
+        if (!name.starts_with('#')) return {};
+        const bool hexadecimal = name.substr(1).starts_with('x');
+        const std::string_view digits = name.substr(hexadecimal ? 2 : 1);
+        unsigned code = 0;
+        const auto [end, error] =
+            std::from_chars(digits.data(), digits.data() + digits.size(), code, hexadecimal ? 16 : 10);
+        const bool whole = error == std::errc() && end == digits.data() + digits.size();
+        return whole && code < 128 ? std::optional(char(code)) : std::nullopt;
+    };
     std::string out;
-    for (size_t i = 0; i < text.size();) {
-        const auto* const entity = std::find_if(std::begin(kEntities), std::end(kEntities), [&](const auto& e) {
-            return std::string_view(text).substr(i).starts_with(e.first);
-        });
-        const bool found = entity != std::end(kEntities);
-        out += found ? entity->second : text[i];
-        i += found ? entity->first.size() : 1;
+    for (size_t i = 0; i < text.size(); ++i) {
+        const std::string_view entity = std::string_view(text).substr(i, kLongestEntity);
+        const size_t end = text[i] == '&' ? entity.find(';') : entity.npos;
+        const std::optional<char> c = end == entity.npos ? std::nullopt : meaning(entity.substr(1, end - 1));
+        out += c.value_or(text[i]);
+        if (c) i += end;
     }
     return out;
 }
@@ -134,7 +147,7 @@ std::vector<S3Object> parse_xml(const std::string& bucket, const std::string& xm
         int64_t bytes = -1;
         if (element(object, "Key", in_key, key) && element(object, "Size", in_size, size))
             std::from_chars(size.data(), size.data() + size.size(), bytes);
-        RG_CHECK(bytes >= 0, "s3: expected a <Key> and a <Size> of every object, got ", object);
+        RG_CHECK(bytes >= 0, "s3: expected a <Key> and a <Size> of every object, got ", excerpt(object));
         objects.push_back({cat(kScheme, bucket, "/", unescaped(key)), bytes});
     }
     size_t at = 0;
@@ -161,6 +174,19 @@ std::string s3_name(const std::string& url) {
     return at.empty() ? url : cat(url, " at ", at);
 }
 
+void check_s3_object(const std::string& object_url, const std::string& url) {
+    const Place asked = place_of(url);
+    const std::string begin = cat(kScheme, asked.bucket, "/");
+    RG_CHECK(object_url.starts_with(begin + asked.key), "s3: expected a list of objects below ", url, ", got ",
+             excerpt(object_url));
+    RG_CHECK(object_url.size() - begin.size() <= kMaxS3Key, "s3: expected keys of at most ", kMaxS3Key, " bytes, got ",
+             object_url.size() - begin.size(), " (", excerpt(object_url), ")");
+    const bool control =
+        std::any_of(object_url.begin(), object_url.end(), [](char c) { return uint8_t(c) < ' ' || c == '\x7f'; });
+    RG_CHECK(!control, "s3: expected keys without control characters, got ", excerpt(object_url),
+             "; rename that object, or give a longer prefix");
+}
+
 std::vector<S3Object> list_s3(S3Client client, const std::string& url, const FetchOptions& options) {
     const std::string bucket = place_of(url).bucket;
     std::vector<S3Object> objects;
@@ -175,6 +201,7 @@ std::vector<S3Object> list_s3(S3Client client, const std::string& url, const Fet
         objects.insert(objects.end(), part.begin(), part.end());
         next = after;
     } while (!next.empty());
+    for (const S3Object& object : objects) check_s3_object(object.url, url);
     std::sort(objects.begin(), objects.end(), [](const S3Object& a, const S3Object& b) { return a.url < b.url; });
     return objects;
 }

@@ -20,7 +20,14 @@ struct S3Object {
     int64_t bytes = 0;
 };
 
-/// All objects whose URL begins with `url`, by name.
+/// Names of objects are at most that long in S3.
+constexpr size_t kMaxS3Key = 1024;
+
+/// Requires that an object of a list of `url` is what may be there: its URL begins with `url`, and its key has no
+/// control characters and at most kMaxS3Key bytes. Whoever may write into a bucket chooses the keys.
+void check_s3_object(const std::string& object_url, const std::string& url);
+
+/// All objects whose URL begins with `url`, by name. Error: one that check_s3_object() refuses.
 std::vector<S3Object> list_s3(S3Client client, const std::string& url, const FetchOptions& options);
 
 /// The command that writes one object.

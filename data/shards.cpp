@@ -208,14 +208,17 @@ std::vector<std::string> expand_braces(const std::string& text) {
     return all;
 }
 
+bool is_listed(const std::string& path) {
+    return path.starts_with(kS3) && expand_braces(path)[0] == path; // braces name objects, if only one
+}
+
 std::vector<Shard> find_shards(const std::string& path, const FetchOptions& options) {
     RG_CHECK(
         std::none_of(path.begin(), path.end(), [](char c) { return c == '\n' || kHidden.find(c) != kHidden.npos; }),
         "data: expected a path of one line and no control characters, got some");
-    const std::vector<std::string> urls = expand_braces(path);
     std::vector<Shard> shards;
-    if (path.starts_with(kPipe) || urls[0] != path) { // braces name objects, if only one
-        for (const std::string& url : urls) shards.push_back({url});
+    if (!is_listed(path)) {
+        for (const std::string& url : expand_braces(path)) shards.push_back({url});
         return shards;
     }
     const std::vector<S3Object> objects = list_s3(find_s3_client(), path, options);
@@ -232,6 +235,7 @@ std::vector<Shard> find_shards(const std::string& path, const FetchOptions& opti
 
 std::string fetch_shard(const Shard& shard, const FetchOptions& options) {
     const bool s3 = shard.url.starts_with(kS3);
+    RG_CHECK(s3 || shard.url.starts_with(kPipe), "data: expected a shard of s3: or pipe:, got ", shard.url);
     const std::string name = s3 ? s3_name(shard.url) : shard.url;
     const auto check = [&](std::string& bytes) {
         RG_CHECK(shard.bytes < 0 || int64_t(bytes.size()) == shard.bytes, "expected ", shard.bytes, " bytes, got ",

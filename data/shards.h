@@ -31,10 +31,14 @@ struct Shard {
 /// for {000..007} there, which are shards as well.
 std::vector<std::string> expand_braces(const std::string& text);
 
+/// True if a server lists the shards of this path. Otherwise they follow from the path alone.
+bool is_listed(const std::string& path);
+
 /// The shards of a path with braces, or of what S3 lists below a prefix. Errors: no shards; as of fetch().
 std::vector<Shard> find_shards(const std::string& path, const FetchOptions& options);
 
-/// The bytes of a shard, unpacked. Errors: as of fetch(); they are not all there, or no archive.
+/// The bytes of a shard, unpacked. Runs the command of a pipe: that is given to it, so its caller takes one from
+/// nowhere but the command line. Errors: as of fetch(); they are not all there, or no archive.
 std::string fetch_shard(const Shard& shard, const FetchOptions& options);
 
 class ShardSet {

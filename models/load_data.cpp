@@ -2,10 +2,10 @@
 #include "models/load_data.h"
 
 #include "core/stop.h"
+#include "data/s3.h"
 #include "data/shards.h"
 #include "models/data_parallel.h"
-
-#include <sstream>
+#include "par/message.h"
 
 namespace rg {
 
@@ -47,21 +47,28 @@ void broadcast(par::Group& group, std::string& bytes, int root) {
     group.broadcast(std::as_writable_bytes(std::span(bytes)), root, "data");
 }
 
-/// As rank 0 finds them, in lines "BYTES URL".
+/// What --data itself says, each rank takes from its own command line. Only the objects of a list, which rank 0 asks
+/// for, come as text of others; they are checked on every rank, so that none of them is anything but an object below
+/// the path.
 std::vector<data::Shard> find_shards(par::Group& group, const std::string& path, const data::FetchOptions& options,
                                      const std::function<void()>& pulse) {
-    std::string text;
+    if (!data::is_listed(path)) return data::find_shards(path, options);
+    std::string message;
     const auto list = [&] {
+        std::vector<std::string> texts; // the URL of each shard and its size
         if (group.rank() == 0)
             for (const data::Shard& shard : data::find_shards(path, options))
-                text += cat(shard.bytes, " ", shard.url, "\n");
+                texts.insert(texts.end(), {shard.url, cat(shard.bytes)});
+        message = par::pack_texts(texts);
     };
     at_the_same_time(group, list, pulse);
-    broadcast(group, text, 0);
+    broadcast(group, message, 0);
+    const std::vector<std::string> texts = par::unpack_texts(message);
     std::vector<data::Shard> shards;
-    std::istringstream lines(text);
-    for (data::Shard shard; lines >> shard.bytes && lines.get() && std::getline(lines, shard.url);)
-        shards.push_back(shard);
+    for (size_t i = 0; i + 1 < texts.size(); i += 2) {
+        data::check_s3_object(texts[i], path);
+        shards.push_back({texts[i], std::stoll(texts[i + 1])});
+    }
     return shards;
 }
 

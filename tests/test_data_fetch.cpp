@@ -61,7 +61,7 @@ TEST_CASE("pipe: all that a command writes, and how it ended") {
     CHECK(read_pipe("echo " + shell_word("it's $HOME \"x\" \\ `y`"), 99, 10) == "it's $HOME \"x\" \\ `y`\n");
 
     const auto error = [](const std::string& command) { return error_of([&] { read_pipe(command, 100, 0.3); }); };
-    CHECK(error("printf abc; printf 'one\\nt\\033o\\n\\n' >&2; exit 3") == "exit status 3 after 3 bytes: t o");
+    CHECK(error("printf abc; printf 'one\\nt\\033o\\n\\n' >&2; exit 3") == "exit status 3 after 3 bytes: t\\x1bo");
     CHECK(error("printf 'progress 1\\rprogress 2' >&2; false") == "exit status 1 after 0 bytes: progress 2");
     CHECK(error("kill -9 $$") == "ended by signal 9 (Killed) after 0 bytes");
     CHECK(contains(error("yes"), "at most 100 bytes"));
@@ -155,14 +155,14 @@ TEST_CASE("fetch: what a server says is quoted, and a refusal is not tried again
     const auto attempts = [&] { return read_file(dir / "count").size(); };
     const std::string curl = "echo 'curl: (22) The requested URL returned error: ";
     CHECK(contains(error("AnyCode", curl + "403' >&2; exit 22"), "u: failed 1 time: exit status 22 after "));
-    CHECK(contains(error("AnyCode", curl + "403' >&2; exit 22"), "returned error: 403: AnyCode: So it is"));
+    CHECK(contains(error("AnyCode", curl + "403' >&2; exit 22"), "returned error: 403: AnyCode: So\\nit is"));
     CHECK(attempts() == 1);
     CHECK(contains(error("SlowDown", curl + "503' >&2; exit 22"), "failed 3 times"));
     CHECK(attempts() == 3);
     // curl takes a 301 for an answer like any other.
     CHECK(error("PermanentRedirect", "true") ==
           "data: u: failed 1 time: expected a list, got another answer: "
-          "PermanentRedirect: So it is; set AWS_REGION to the region of the bucket");
+          "PermanentRedirect: So\\nit is; set AWS_REGION to the region of the bucket");
     CHECK(attempts() == 1);
     error("", "echo 'An error occurred (AccessDenied) when calling the ListObjectsV2 operation: No' >&2; exit 254");
     CHECK(attempts() == 1);
@@ -269,6 +269,29 @@ TEST_CASE("s3: lists and commands of each client") {
     unsetenv("S3_ENDPOINT");
     CHECK(contains(s3_get_command(S3Client::curl, "s3://b/k"), "https://s3."));
     CHECK(contains(error_of([] { s3_get_command(S3Client::curl, "s3:///k"); }), "no bucket"));
+}
+
+TEST_CASE("s3: an object is below the prefix that was asked for, and its key has no control characters") {
+    const std::string url = "s3://b/set/";
+    for (const std::string key : {"set/", "set/a.tar", "set/$(id) `id` 'x' \"y\" \\ {0..9} é", "set/\xff"})
+        CHECK_NOTHROW(check_s3_object("s3://b/" + key, url));
+    CHECK_NOTHROW(check_s3_object("s3://b/k", "s3://b"));
+    const auto error = [&](const std::string& object) { return error_of([&] { check_s3_object(object, url); }); };
+    for (const std::string other : {"pipe:id", "s3://b/se", "s3://bb/set/a", "s3://c/set/a", " s3://b/set/a", ""})
+        CHECK(contains(error(other), "below s3://b/set/, got " + other));
+    CHECK(contains(error_of([] { check_s3_object("s3://bb/k", "s3://b"); }), "below s3://b, got s3://bb/k"));
+    for (int c = 0; c < 128; ++c)
+        CHECK((c < ' ' || c == 127) == contains(error(cat("s3://b/set/x", char(c), "y.tar")), "control characters"));
+    CHECK(contains(error("s3://b/set/x\n-1 pipe:id; cat a.tar"), "got s3://b/set/x\\n-1 pipe:id; cat a.tar; rename"));
+    CHECK_NOTHROW(check_s3_object("s3://b/set/" + std::string(kMaxS3Key - 4, 'x'), url));
+    const std::string longest = error("s3://b/set/" + std::string(1 << 20, 'x'));
+    CHECK(contains(longest, "at most 1024 bytes, got 1048580"));
+    CHECK(longest.size() < 1000);
+    // A key that XML writes by number is that key, and so refused.
+    std::string next;
+    const std::string xml = "<ListBucketResult><Contents><Key>set/x&#10;y&#xA;&#65;&#x;&#300;&&#65</Key><Size>1</Size>"
+                            "</Contents></ListBucketResult>";
+    CHECK(parse_s3_list(S3Client::curl, "b", xml, next)[0].url == "s3://b/set/x\ny\nA&#x;&#300;&&#65");
 }
 
 TEST_SUITE_END();

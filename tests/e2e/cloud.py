@@ -209,6 +209,32 @@ class Cloud(CloudJob):
         self.refuse(job.train(1, *OPTIONS, "--data", data), "aws, s5cmd or curl", **self.environment(server.url, "cat"))
 
     @unittest.skipUnless(shutil.which("curl"), "no curl")
+    def test_names_of_objects_are_no_commands(self):
+        """Whoever may write into the bucket chooses the keys, and whoever has the server all that it answers."""
+        good, proof = self.files / "test_batch.bin", self.folder / "it-ran"
+        server = Server({})
+        self.addCleanup(server.stop)
+        curl = self.environment(server.url, "curl", "cat", "touch")
+        steal = f"touch {proof}; cat {good}"
+        options = [*OPTIONS, "--data", "s3://bucket/set/", "--retries", "0"]
+        refused = {
+            f"x.bin\n-1 pipe:{steal}; x.bin": f"control characters, got s3://bucket/set/x.bin\\n-1 pipe:{steal}",
+            "\0x.bin": "control characters",
+            "\x1b[2Jx.bin": "s3://bucket/set/\\x1b[2Jx.bin",
+            "k" * (1 << 20) + ".bin": "at most 1024 bytes",
+        }
+        for ranks in job.rank_counts(1, 2):
+            for key, word in refused.items():
+                server.objects = {f"set/{key}": good.read_bytes(), "set/z.bin": good.read_bytes()}
+                self.refuse(job.train(ranks, *options), word, **curl)
+            # These are names like others: the objects are read, and nothing else is done.
+            names = [f"$({steal}).bin", f"`{steal}`.bin", f"';{steal};'.bin", f'";{steal};".bin', f"pipe:{steal}; x.bin",
+                     f"|{steal}|.bin", "{0..9}[1-3]*?.bin", "-o x.bin", "\\.bin"]
+            server.objects = {f"set/{name}": good.read_bytes() for name in names}
+            self.assertIn("(9 shards)", self.succeed(job.train(ranks, *options), **curl))
+            self.assertFalse(proof.exists())
+
+    @unittest.skipUnless(shutil.which("curl"), "no curl")
     def test_server_dies_and_comes_back(self):
         ranks = job.rank_counts(1, 4)[-1]
         server = Server(self.cifar_objects())

@@ -25,7 +25,7 @@ import zlib
 OPTIONS = ["-seed=1", "-malloc_limit_mb=16", "-rss_limit_mb=512", "-timeout=60"]
 # A few MiB of freed memory outlast any execution; stacks of allocations say little where one input repeats them.
 ASAN_OPTIONS = "malloc_context_size=2:quarantine_size_mb=4"
-MOST_BYTES = {"cifar": 64, "json": 1024, "options": 256, "trials": 512}  # longer inputs are slower, and say no more
+MOST_BYTES = {"cifar": 64, "json": 1024, "options": 256, "s3": 1024, "trials": 512}  # longer inputs are slower, and say no more
 WORDS = b"the cat sat on the mat; the rat sat on the cat; that mat sat flat. " * 3
 
 
@@ -92,6 +92,13 @@ def seeds(name):
     if name == "json":
         return [b'\0{"a": [1, -2.5e-3, true, null], "b\\n\\u00e9": "\xc3\xa9\\ud83d\\ude00"}', b"\2[[[[]]]]",
                 b"\1[12345678901234567890, -0, 1e300, 0.1]"]
+    if name == "message":
+        return [b"\0" + struct.pack("<QQ3sQ", 2, 3, b"a\nb", 0), b"\1\3a\nb\0\1\xff"]
+    if name == "s3":
+        return [b'\0[["p/a.tar", 10], ["p/\\u00e9\\n.tar", 0]]',
+                b'\1{"key":"s3://b/p/a.tar","type":"file","size":10}\n{"key":"s3://b/p/d/","type":"directory"}\n',
+                b"\2<ListBucketResult><Contents><Key>p/a&amp;&#10;&#x41;</Key><Size>1</Size></Contents>"
+                b"<NextContinuationToken>t</NextContinuationToken></ListBucketResult>"]
     if name == "options":
         return [b"\0--epochs\n5\n--lr=0.25\n--no-nesterov\n--data\nd\nfile",
                 b"\1--other\n3\n--fill=reflect\n--device=cpu\nf",

@@ -1,0 +1,54 @@
+// See message.h.
+#include "par/message.h"
+
+#include <cstring>
+
+namespace rg::par {
+
+namespace {
+
+void append_number(std::string& message, uint64_t number) {
+    char bytes[sizeof number];
+    std::memcpy(bytes, &number, sizeof number);
+    message.append(bytes, sizeof number);
+}
+
+} // namespace
+
+std::string pack_texts(std::span<const std::string> texts) {
+    std::string message;
+    append_number(message, texts.size());
+    for (const std::string& text : texts) {
+        append_number(message, text.size());
+        message += text;
+    }
+    return message;
+}
+
+std::vector<std::string> unpack_texts(std::string_view message) {
+    size_t position = 0;
+    const auto take = [&](uint64_t size) {
+        RG_CHECK(size <= message.size() - position, "message: expected ", size, " bytes at offset ", position, ", got ",
+                 message.size() - position);
+        const std::string_view part = message.substr(position, size_t(size));
+        position += part.size();
+        return part;
+    };
+    const auto number = [&] {
+        uint64_t value;
+        std::memcpy(&value, take(sizeof value).data(), sizeof value);
+        return value;
+    };
+    const uint64_t count = number();
+    // Each text takes at least its length: memory is taken only for texts that can be there.
+    RG_CHECK(count <= (message.size() - position) / sizeof count, "message: expected ", count, " texts, got ",
+             message.size() - position, " bytes");
+    std::vector<std::string> texts;
+    texts.reserve(size_t(count));
+    for (uint64_t i = 0; i < count; ++i) texts.emplace_back(take(number()));
+    RG_CHECK(position == message.size(), "message: expected its end at offset ", position, ", got ",
+             message.size() - position, " bytes more");
+    return texts;
+}
+
+} // namespace rg::par
