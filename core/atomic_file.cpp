@@ -32,9 +32,9 @@ private:
     int fd_;
 };
 
-int open_retrying(const char* path, int flags) {
+int open_retrying(const char* path, int flags, mode_t mode = 0666) {
     int fd;
-    do fd = ::open(path, flags | O_CLOEXEC, 0666);
+    do fd = ::open(path, flags | O_CLOEXEC, mode);
     while (fd < 0 && errno == EINTR);
     return fd;
 }
@@ -85,9 +85,10 @@ std::string read_file(const std::string& path, uint64_t most) {
     return bytes;
 }
 
-void write_file_atomic(const std::string& path, std::string_view bytes) {
+void write_file_atomic(const std::string& path, std::string_view bytes, Readers readers) {
     const std::string temp = cat(path, kTempMark, ::getpid());
-    Descriptor fd(open_retrying(temp.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW));
+    const mode_t mode = readers == Readers::owner ? 0600 : 0666;
+    Descriptor fd(open_retrying(temp.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, mode));
     RG_CHECK(fd.get() >= 0, "write ", path, ": cannot create ", temp, ": ", std::strerror(errno));
     const char* stage = nullptr;
     if (!write_all(fd.get(), bytes))

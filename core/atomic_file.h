@@ -21,9 +21,12 @@ inline constexpr uint64_t kMaxFile = uint64_t{1} << 33;
 /// memory is taken for it) or than there is memory.
 std::string read_file(const std::string& path, uint64_t most = kMaxFile);
 
+/// Who may read a file that is made: whom the umask allows, or its owner alone.
+enum class Readers : uint8_t { umask, owner };
+
 /// Replaces or creates `path`, durably. Error: path and the system's reason; the file is then as it was before, and
 /// the temporary file is gone.
-void write_file_atomic(const std::string& path, std::string_view bytes);
+void write_file_atomic(const std::string& path, std::string_view bytes, Readers readers = Readers::umask);
 
 /// Removes what kills have left of earlier writes of `path`. Nobody may be writing it.
 void remove_leftovers(const std::string& path);

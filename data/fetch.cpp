@@ -6,14 +6,17 @@
 #include "core/stop.h"
 #include "data/inflate.h"
 #include "data/pipe.h"
+#include "data/sha256.h"
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
-#include <iomanip>
 #include <optional>
+#include <sys/stat.h>
 #include <thread>
 
 namespace rg::data {
@@ -23,42 +26,46 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kNoSuchProgram = 127; // what the shell says then
-constexpr size_t kMaxPlainName = 80;
 constexpr size_t kMaxAnswer = 4096; // bytes in which a server says that it has no data
 
-/// FOLDER/READABLE-CHECKSUMS: the end of the URL for people, two checksums of all of it against accidents. The first
-/// line of the file has the URL itself.
-std::string cache_path(const std::string& folder, const std::string& url) {
-    std::string name = url.substr(url.size() - std::min(url.size(), kMaxPlainName));
-    for (char& c : name)
-        if (!std::isalnum(uint8_t(c)) && c != '.' && c != '-') c = '_';
-    return cat(folder, "/", name, "-", std::hex, std::setfill('0'), std::setw(8), crc32(as_bytes(url)), std::setw(8),
-               adler32(as_bytes(url)));
+/// Makes the folder, for this user alone, and those above it. One that is there stays as it is.
+void make_cache(const std::string& folder) {
+    std::error_code error;
+    fs::create_directories((fs::absolute(folder) / "").parent_path().parent_path(), error);
+    const int reason = error ? error.value() : ::mkdir(folder.c_str(), 0700) == 0 ? 0 : errno;
+    RG_CHECK(reason == 0 || fs::is_directory(folder, error), "cache: cannot make the folder ", folder, ": ",
+             std::strerror(reason));
 }
 
-std::string first_line(const std::string& url, const std::string& bytes) {
+std::string cache_path(const std::string& folder, const std::string& url) {
+    return cat(folder, "/", sha256(as_bytes(url)));
+}
+
+std::string first_line(const std::string& path, const std::string& bytes) {
     return Json::object()
-               .set("url", url)
+               .set("name", fs::path(path).filename().string())
                .set("bytes", int64_t(bytes.size()))
                .set("crc32", int64_t(crc32(as_bytes(bytes))))
                .dump() +
            "\n";
 }
 
-std::optional<std::string> from_cache(const std::string& path, const std::string& url) {
+std::optional<std::string> from_cache(const std::string& path) try {
     if (!fs::exists(path)) return {};
     std::string file = read_file(path);
     const size_t end = file.find('\n');
     if (end == std::string::npos) return {};
     std::string line = file.substr(0, end + 1);
     file.erase(0, end + 1);
-    if (line != first_line(url, file)) return {};
+    if (line != first_line(path, file)) return {};
     return file;
+} catch (const Error&) { // another user's, perhaps
+    return {};
 }
 
 /// A cache that cannot be written is slow, not wrong: one line says so, and the data are used.
 void keep(const std::string& path, const std::string& file) try {
-    write_file_atomic(path, file);
+    write_file_atomic(path, file, Readers::owner);
 } catch (const Error& error) {
     static std::atomic<bool> told = false;
     if (!told.exchange(true))
@@ -101,11 +108,9 @@ std::string fetch(const std::string& url, const std::string& command, const std:
                   const FetchOptions& options) {
     std::string path;
     if (!options.cache.empty()) {
-        std::error_code error;
-        fs::create_directories(options.cache, error);
-        RG_CHECK(!error, "cache: cannot make the folder ", options.cache, ": ", error.message());
+        make_cache(options.cache);
         path = cache_path(options.cache, url);
-        if (std::optional<std::string> bytes = from_cache(path, url)) return std::move(*bytes);
+        if (std::optional<std::string> bytes = from_cache(path)) return std::move(*bytes);
     }
     std::string bytes;
     double wait = options.first_wait_s;
@@ -124,7 +129,7 @@ std::string fetch(const std::string& url, const std::string& command, const std:
         }
         sleep_unless_stopped(wait);
     }
-    if (!path.empty()) keep(path, first_line(url, bytes) + bytes);
+    if (!path.empty()) keep(path, first_line(path, bytes) + bytes);
     return bytes;
 }
 

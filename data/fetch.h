@@ -1,10 +1,11 @@
 // What a URL holds, by way of a command that writes it: tried again when it fails, and kept in a folder if there is
 // one.
 //
-// The cache is a folder of files, one per URL, each with a first line that says of which URL it is, how many bytes
-// follow and their CRC-32. A file that does not hold what it says is fetched anew; one that does is used without
-// asking the network, so it is for data that do not change. Ranks and jobs may share the folder: files appear whole. A
-// file that cannot be written is a warning.
+// The cache is a folder of files, one per URL, each with a first line that says how many bytes follow and their CRC-32.
+// A URL may hold a token, or be a command with one: files are named by its SHA-256, nothing in them tells it, and a
+// folder that is made for them, and the files, are for this user alone. A file that cannot be read, or does not hold
+// what it says, is fetched anew; one that does is used without asking the network, so it is for data that do not
+// change. Ranks and jobs may share the folder: files appear whole. A file that cannot be written is a warning.
 #pragma once
 
 #include "data/bytes.h"

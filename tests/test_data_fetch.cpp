@@ -6,6 +6,7 @@
 #include "data/inflate.h"
 #include "data/pipe.h"
 #include "data/s3.h"
+#include "data/sha256.h"
 #include "tests/temp_dir.h"
 
 #include <chrono>
@@ -18,6 +19,7 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <sys/stat.h>
 
 namespace rg::data {
 namespace {
@@ -183,12 +185,7 @@ TEST_CASE("fetch: the cache is used instead of the command, and never when it is
     CHECK(fetch("s3://b/k", "false", any, options) == "first\nsecond");
     CHECK(get("s3://b/K", "other") == "other");
 
-    const auto file = [&] {
-        for (const fs::directory_entry& entry : fs::directory_iterator(folder))
-            if (contains(read_file(entry.path()), "s3://b/k\"")) return entry.path().string();
-        return std::string();
-    };
-    const std::string path = file(), content = read_file(path);
+    const std::string path = folder + "/" + sha256(as_bytes("s3://b/k")), content = read_file(path);
     for (size_t size = 0; size < content.size(); ++size) {
         write_file_atomic(path, content.substr(0, size));
         REQUIRE(get("s3://b/k", "first\nsecond") == "first\nsecond");
@@ -206,6 +203,56 @@ TEST_CASE("fetch: the cache is used instead of the command, and never when it is
     const auto before = entries();
     CHECK_THROWS_AS(fetch("s3://b/bad", "printf half; false", any, options), Error);
     CHECK(entries() == before);
+}
+
+TEST_CASE("fetch: a cache is for its user alone, and does not tell what was fetched") {
+    const TempDir dir;
+    FetchOptions options = kQuick;
+    const std::string secret = "pipe:curl -H 'Authorization: Bearer t0ken' https://h/a?sig=s3cret",
+                      folder = dir / "a/b/";
+    const auto get = [&] {
+        return fetch(
+            secret, "echo data", [](std::string&) {}, options);
+    };
+    const auto mode = [](const fs::path& path) { return int(fs::status(path).permissions()) & 0777; };
+    const mode_t before = ::umask(0);
+    options.cache = folder;
+    get();
+    options.cache = dir / "open"; // a folder of the user's own is left as it is
+    fs::create_directory(options.cache);
+    get();
+    ::umask(before);
+    CHECK(mode(folder) == 0700);
+    CHECK(mode(dir / "open") == 0777);
+    for (const std::string& cache : {folder, dir / "open"})
+        for (const fs::directory_entry& entry : fs::directory_iterator(cache)) {
+            CHECK(mode(entry.path()) == 0600);
+            for (const std::string& text : {entry.path().filename().string(), read_file(entry.path())})
+                for (const char* told : {"t0ken", "s3cret", "curl", "h/a", "pipe"}) CHECK_FALSE(contains(text, told));
+        }
+    // What cannot be read is fetched.
+    const std::string file = folder + sha256(as_bytes(secret));
+    fs::remove(file);
+    fs::create_directory(file);
+    CHECK(get() == "data\n");
+    CHECK(contains(error_of([&] {
+                       options.cache = "/dev/null/x";
+                       get();
+                   }),
+                   "cache: cannot make the folder /dev/null/x: "));
+}
+
+TEST_CASE("sha256: the answers of the standard") {
+    CHECK(sha256({}) == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+    CHECK(sha256(as_bytes("abc")) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    CHECK(sha256(as_bytes("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq")) ==
+          "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+    CHECK(sha256(as_bytes(std::string(1000000, 'a'))) ==
+          "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+    // Every length around the ends of blocks, all in one.
+    std::string all;
+    for (size_t size = 0; size < 130; ++size) all += sha256(as_bytes(std::string(size, 'x')));
+    CHECK(sha256(as_bytes(all)) == "199af942eba7fa5d1e16d475169eb24018b14e69339c93d26a9ea6d873b4ace6");
 }
 
 TEST_CASE("fetch: a cache that cannot be written costs a warning, and no data") {
