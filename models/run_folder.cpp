@@ -175,4 +175,13 @@ void RunFolder::cut_metrics(int64_t step, int64_t epochs) {
 // One call looks and takes. A microsecond where there is no such file: beside the line that each step logs, nothing.
 bool RunFolder::take_stop_request() { return ::unlink((path_ + "/stop").c_str()) == 0; }
 
+void check_stored_command(const std::string& folder, const std::string& option, const std::string& again) {
+    if (option.find("pipe:") == std::string::npos) return;
+    struct stat info {};
+    const bool own = ::stat(folder.c_str(), &info) == 0 && info.st_uid == ::geteuid();
+    RG_CHECK(own && !(info.st_mode & (S_IWGRP | S_IWOTH)), "--resume: expected a command of one's own, got \"", option,
+             "\" from ", folder, ", which ", own ? "others can write into" : "is another user's",
+             "; if it is to be run, ", again);
+}
+
 } // namespace rg

@@ -63,4 +63,8 @@ private:
     int metrics_ = -1; // descriptor, opened by the first line
 };
 
+/// Requires that an option that is stored in a run's folder, and goes on with it, holds no command (pipe:) of others:
+/// the folder is this user's own, and nobody else can write into it. `again`: how to type the option instead.
+void check_stored_command(const std::string& folder, const std::string& option, const std::string& again);
+
 } // namespace rg

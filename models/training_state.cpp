@@ -1,9 +1,11 @@
 // See training_state.h. Tensors: those of state_dict() and the optimizer's flat buffers.
 #include "models/training_state.h"
 
+#include "models/run_folder.h"
 #include "models/state_dict.h"
 
 #include <algorithm>
+#include <filesystem>
 
 namespace rg {
 
@@ -41,15 +43,18 @@ Position restore_training(const std::string& program, TensorFile file, Parameter
 
 void restore_options(const TensorFile& file, Options& options, std::initializer_list<std::string_view> fixed) {
     const Json saved = Json::parse(file.text("options"), file.source);
+    const auto run = std::filesystem::path(file.source).parent_path().parent_path(); // of RUN/checkpoint/FILE
     for (const auto& [name, now] : options.values()) {
         const Json* before = saved.find(name);
         if (!before) continue;
-        if (!options.given(name))
+        if (!options.given(name)) {
+            check_stored_command(run.string(), before->as_string(), cat("give --", name, " again"));
             options.set(name, before->as_string());
-        else
+        } else {
             RG_CHECK(now == before->as_string() || std::find(fixed.begin(), fixed.end(), name) == fixed.end(),
                      "--resume: --", name, " was ", before->as_string().empty() ? "none" : before->as_string(),
                      " in the run of ", file.source, ", got ", now, "; leave it out, or begin a new run with --init");
+        }
     }
 }
 

@@ -27,7 +27,8 @@ Position restore_training(const std::string& program, TensorFile file, Parameter
                           const OptimizerState& optimizer);
 
 /// Gives every option that the command line does not the value that the file's training had. Error: one of `fixed` is
-/// given with another value; the position in the data, or the network, would mean nothing then.
+/// given with another value; the position in the data, or the network, would mean nothing then. Or a value that
+/// check_stored_command() refuses.
 void restore_options(const TensorFile& file, Options& options, std::initializer_list<std::string_view> fixed);
 
 } // namespace rg

@@ -238,7 +238,8 @@ void TrialsOptions::declare(Options& o) {
 std::vector<std::string> TrialsOptions::resumed(const std::string& program,
                                                 const std::vector<std::string>& typed) const {
     RG_CHECK(!run_name.empty(), program, ": --resume needs the --run-name of the run to go on with");
-    const std::string path = RunFolder::open(runs, program, run_name).config_path();
+    const RunFolder folder = RunFolder::open(runs, program, run_name);
+    const std::string path = folder.config_path();
     const Json config = Json::parse(read_file(path), path);
     RG_CHECK(config.at("program").as_string() == program, path, ": a run of ", config.at("program").as_string(),
              ", not of ", program);
@@ -250,6 +251,8 @@ std::vector<std::string> TrialsOptions::resumed(const std::string& program,
     const bool same =
         std::mismatch(arguments.begin(), arguments.end(), anew.begin(), anew.end()).first == arguments.end();
     if (same) anew.erase(anew.begin(), anew.begin() + ptrdiff_t(arguments.size()));
+    for (const std::string& argument : arguments)
+        if (!same) check_stored_command(folder.path(), argument, "type the options of this run again before --resume");
     RG_CHECK(without_init(anew) == anew, program,
              ": --init starts a new run and --resume goes on with an old one; give one of the two");
     arguments.insert(arguments.end(), anew.begin(), anew.end());

@@ -1,4 +1,5 @@
 # Wrong options and wrong data: one line that says what, a non-zero exit, and no folder of a run that never began.
+import os
 import unittest
 
 import job
@@ -77,6 +78,34 @@ class BadInput(job.JobTest):
         self.refuse(job.train(1, *SHORT, "--run-name", "narrow"), "narrow", "exists already")
         both = ["--resume", "--run-name", "narrow", "--init", str(run / "model.safetensors")]
         self.refuse(job.train(1, *SHORT, *both), "--init", "--resume", "one of the two")
+
+    def test_stored_commands_of_others(self):
+        (self.folder / "data.bin").write_bytes(records(60))
+        proof = self.folder / "it-ran"
+        data = ["--data", "pipe:echo x >> it-ran; cat data.bin"]
+        run = self.train(1, "one", *SHORT, *data, "--batch-size", "30")
+        resume = job.train(1, "--resume", "--run-name", "one", "--steps", "3")
+        self.succeed(resume)  # it is one's own
+        run.chmod(0o770)
+        proof.unlink()
+        for ranks in job.rank_counts(1, 2):
+            self.refuse(job.train(ranks, *resume[1:]), data[1], "others can write into", "give --data again")
+        self.assertFalse(proof.exists())
+        self.succeed([*resume, *data, "--steps", "4"])
+        if os.geteuid() == 0:
+            run.chmod(0o700)
+            os.chown(run, 12345, -1)
+            self.refuse(resume, data[1], "is another user's", "give --data again")
+
+        sweep = [str(job.BUILD / "sweep_cifar"), "--run-name", "sweep", *SHORT, *data, "--batch-size", "30", "--sweep",
+                 "lr=0.1,0.2"]
+        self.run_command(sweep)
+        self.assertTrue((self.runs / "sweep" / "config.json").exists())
+        (self.runs / "sweep").chmod(0o702)
+        proof.unlink()
+        self.refuse([sweep[0], "--run-name", "sweep", "--resume"], data[1], "others can write into", "type the options")
+        self.assertFalse(proof.exists())
+        self.succeed([*sweep, "--resume"])
 
     def test_leftovers_of_kills_go(self):
         run = self.train(1, "killed", *SHORT)
