@@ -3,6 +3,8 @@
 // --help is laid out for 96 columns: names left, texts wrapped on the right, one group after the other.
 #include "core/options.h"
 
+#include "core/text.h"
+
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
@@ -365,7 +367,7 @@ int run_main(int argc, char** argv, int (*body)(int, const char* const*)) try {
     return code;
 } catch (const std::exception& error) {
     std::fflush(stdout);
-    std::fprintf(stderr, "error: %s\n", error.what());
+    std::fprintf(stderr, "error: %s\n", printable(error.what()).c_str());
     return 1;
 }
 

@@ -4,6 +4,7 @@
 #include "core/atomic_file.h"
 #include "core/json.h"
 #include "core/stop.h"
+#include "core/text.h"
 #include "data/inflate.h"
 #include "data/pipe.h"
 #include "data/sha256.h"
@@ -69,7 +70,7 @@ void keep(const std::string& path, const std::string& file) try {
 } catch (const Error& error) {
     static std::atomic<bool> told = false;
     if (!told.exchange(true))
-        std::fprintf(stderr, "warning: cache: %s; the data are used, but not kept\n", error.what());
+        std::fprintf(stderr, "warning: cache: %s; the data are used, but not kept\n", printable(error.what()).c_str());
 }
 
 /// What S3 and its like say in place of data, ": CODE: MESSAGE", or nothing.

@@ -10,6 +10,7 @@
 #include "core/cpu/thread_pool.h"
 #include "core/json.h"
 #include "core/options.h"
+#include "core/text.h"
 #include "data/augment.h"
 #include "data/cifar.h"
 #include "data/image_folder.h"
@@ -141,11 +142,11 @@ std::string line(const std::string& name, std::span<const float> scores, const s
     std::vector<size_t> order(scores.size());
     std::iota(order.begin(), order.end(), size_t{0});
     std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return scores[a] > scores[b]; });
-    std::string out = name;
+    std::string out = printable(name);
     for (size_t k = 0; k < std::min(top, order.size()); ++k) {
         char score[32];
         std::snprintf(score, sizeof score, "%.6f", double(scores[order[k]]));
-        out += cat("\t", classes[order[k]], "\t", score);
+        out += cat("\t", printable(classes[order[k]]), "\t", score);
     }
     return out + "\n";
 }

@@ -1,6 +1,8 @@
 // Counts as text: one table for people, one for programs.
 #include "models/confusion.h"
 
+#include "core/text.h"
+
 #include <algorithm>
 #include <cstdio>
 #include <numeric>
@@ -66,8 +68,12 @@ std::string Confusion::text(size_t images) const {
 
     const std::vector<size_t> rows = shown();
     size_t name_width = 0, cell = 0;
-    for (const size_t i : rows) name_width = std::max(name_width, classes_[i].size());
-    for (const size_t i : rows) cell = std::max({cell, cat(i).size(), cat(images_of(i)).size()});
+    std::vector<std::string> names;
+    for (const size_t i : rows) {
+        names.push_back(printable(classes_[i]));
+        name_width = std::max(name_width, names.back().size());
+        cell = std::max({cell, cat(i).size(), cat(images_of(i)).size()});
+    }
     ++cell;
     out += cat("\nconfusion: rows true, columns seen");
     if (!shows_all())
@@ -75,8 +81,9 @@ std::string Confusion::text(size_t images) const {
     out += cat("\n", std::string(5 + name_width, ' '));
     for (const size_t j : rows) out += right_aligned(cat(j), cell);
     out += "   images   right\n";
-    for (const size_t i : rows) {
-        out += right_aligned(cat(i), 4) + " " + classes_[i] + std::string(name_width - classes_[i].size(), ' ');
+    for (size_t k = 0; k < rows.size(); ++k) {
+        const size_t i = rows[k];
+        out += right_aligned(cat(i), 4) + " " + names[k] + std::string(name_width - names[k].size(), ' ');
         for (const size_t j : rows) out += right_aligned(cat(count(i, j)), cell);
         const int64_t row = images_of(i);
         out += right_aligned(cat(row), 9) + right_aligned(row ? percent(count(i, i), row) : "-", 8) + "\n";
@@ -87,10 +94,10 @@ std::string Confusion::text(size_t images) const {
 std::string Confusion::csv() const {
     const std::vector<size_t> columns = shown();
     std::string out = "true class";
-    for (const size_t j : columns) out += "," + classes_[j];
+    for (const size_t j : columns) out += "," + csv_field(classes_[j]);
     out += ",images,accuracy\n";
     for (size_t i = 0; i < classes_.size(); ++i) {
-        out += classes_[i];
+        out += csv_field(classes_[i]);
         for (const size_t j : columns) out += cat(",", count(i, j));
         out += cat(",", images_of(i), ",", images_of(i) ? cat(double(count(i, i)) / double(images_of(i))) : "", "\n");
     }

@@ -3,6 +3,7 @@
 // The table is a CSV file with option names in its first line, or all combinations of some values, or both: then every
 // line of the file with every combination. Trials are ranked by the accuracy on a validation part of their training
 // images; none of them sees the test set. What a trial is, and what is shown and written, is in models/trials.h.
+#include "core/text.h"
 #include "models/trials.h"
 #include "models/trials_board.h"
 #include "par/session.h"
@@ -55,7 +56,7 @@ void print_best_first(const TrialsRun& run) {
                      [](const TrialRow& a, const TrialRow& b) { return a.accuracy() > b.accuracy(); });
     std::cout << "\nbest first, by validation accuracy:\n";
     for (const TrialRow& row : rows) std::cout << line_of(row) << "\n";
-    std::cout << run.folder.path() << "/results.csv" << std::endl;
+    std::cout << printable(run.folder.path()) << "/results.csv" << std::endl;
 }
 
 int experiment(par::Group& group, const std::vector<std::string>& typed, bool resumed = false) {

@@ -6,6 +6,7 @@
 #include "core/atomic_file.h"
 #include "core/checkpoint.h"
 #include "core/options.h"
+#include "core/text.h"
 #include "data/cifar.h"
 #include "data/idx.h"
 #include "data/png.h"
@@ -34,8 +35,9 @@ std::string line(const std::string& name, const char* type, const std::string& s
         sum += v;
         ++finite;
     }
+    const std::string shown = printable(name);
     std::string text =
-        cat("  ", name, std::string(name.size() < 36 ? 36 - name.size() : 0, ' '), " ", type, " ", shape);
+        cat("  ", shown, std::string(shown.size() < 36 ? 36 - shown.size() : 0, ' '), " ", type, " ", shape);
     if (finite) text += cat("  min ", low, "  max ", high, "  mean ", sum / double(finite));
     return text + cat("  non-finite ", n - finite, "\n");
 }
@@ -63,8 +65,8 @@ std::string describe_png(Bytes bytes, const std::string& path) {
     const int depth = bytes[24], colour = bytes[25], interlaced = bytes[28];
     static constexpr const char* kColours[] = {"grey", "", "RGB", "palette", "grey and alpha", "", "RGBA"};
     const bool wide = image.bit_depth == 16;
-    std::string text = cat(path, ": PNG, ", image.width, " x ", image.height, ", ", kColours[colour], ", ", depth,
-                           " bit", interlaced ? ", interlaced" : "", "\n");
+    std::string text = cat("PNG, ", image.width, " x ", image.height, ", ", kColours[colour], ", ", depth, " bit",
+                           interlaced ? ", interlaced" : "", "\n");
     return text + line("pixels", wide ? "u16" : "u8", Shape({image.height, image.width, image.channels}).str(),
                        image.width * image.height * image.channels, [&](size_t i) {
                            return wide ? image.pixels[2 * i] << 8 | image.pixels[2 * i + 1] : image.pixels[i];
@@ -75,7 +77,7 @@ std::string describe_cifar(Bytes bytes, const std::string& path) {
     const data::CifarKind kind = data::cifar_kind(bytes, path);
     const data::ImageSet set = data::parse_cifar(bytes, kind, path);
     const char* name = kind == data::CifarKind::cifar10 ? "CIFAR-10" : "CIFAR-100";
-    std::string text = cat(path, ": ", name, ", ", set.count, " records\n");
+    std::string text = cat(name, ", ", set.count, " records\n");
     text += line("images", "u8", Shape({set.count, set.height, set.width, set.channels}).str(),
                  int64_t(set.pixels.size()), [&](size_t i) { return set.pixels[i]; });
     text += line("labels", "u8", Shape({set.count}).str(), set.count, [&](size_t i) { return set.labels[i]; });
@@ -86,7 +88,7 @@ std::string describe_cifar(Bytes bytes, const std::string& path) {
 
 std::string describe_idx(Bytes bytes, const std::string& path) {
     const Tensor values = data::parse_idx(bytes, path);
-    return cat(path, ": IDX", data::is_gzip(bytes) ? ", gzipped" : "", "\n", line("values", values));
+    return cat("IDX", data::is_gzip(bytes) ? ", gzipped" : "", "\n", line("values", values));
 }
 
 std::string describe_tensors(Bytes bytes, const std::string& path) {
@@ -102,11 +104,11 @@ std::string describe_tensors(Bytes bytes, const std::string& path) {
         values += t.value.numel();
         size += t.value.bytes();
     }
-    std::string text =
-        cat(path, ": ", kind, ", ", file.tensors.size(), " tensors, ", values, " values, ", size, " bytes\n");
+    std::string text = cat(kind, ", ", file.tensors.size(), " tensors, ", values, " values, ", size, " bytes\n");
     for (const auto& [key, value] : file.metadata) {
         constexpr size_t kShown = 80;
-        text += cat("  ", key, " = ", value.substr(0, kShown), value.size() > kShown ? "..." : "", "\n");
+        text += cat("  ", printable(key), " = ", printable(value.substr(0, kShown)), value.size() > kShown ? "..." : "",
+                    "\n");
     }
     for (const NamedTensor& t : file.tensors) text += line(t.name, t.value);
     return text;
@@ -119,6 +121,7 @@ bool is_tensor_file(Bytes bytes) {
     return header <= uint64_t(kMaxTensorHeader) && bytes[8] == '{';
 }
 
+/// What the file holds; `path` is for its ending, and for errors.
 std::string describe(Bytes bytes, const std::string& path) {
     const auto named = [&](std::string_view ending) { return path.ends_with(ending); };
     if (data::is_png(bytes)) return describe_png(bytes, path);
@@ -149,7 +152,7 @@ int run(int argc, const char* const* argv) {
         const std::string file = read_file(path, kMaxTensorFile);
         const Bytes bytes = data::as_bytes(file);
         if (!raw.empty()) write_file_atomic(raw, data::as_text(data::to_rgba(data::decode_png(bytes, path)).pixels));
-        std::fputs(describe(bytes, path).c_str(), stdout);
+        std::fputs(cat(printable(path), ": ", describe(bytes, path)).c_str(), stdout);
     }
     return 0;
 }

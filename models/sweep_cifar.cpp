@@ -7,6 +7,7 @@
 #include "core/atomic_file.h"
 #include "core/context.h"
 #include "core/cpu/thread_pool.h"
+#include "core/text.h"
 #include "models/cifar_net.h"
 #include "models/confusion.h"
 #include "models/load_data.h"
@@ -93,9 +94,10 @@ void test_best(TrialsRun& run) {
                                                         "\n");
     run.report.set("confusion", report_confusion(set, score.predictions));
     run.report.write("done");
-    std::cout << "\nbest: trial " << best->number << " (" << text_of(best->settings) << "), on the test set:\n"
+    std::cout << "\nbest: trial " << best->number << " (" << printable(text_of(best->settings))
+              << "), on the test set:\n"
               << confusion.text(size_t(set.count)) << "\n"
-              << folder.path() << std::endl;
+              << printable(folder.path()) << std::endl;
 }
 
 int sweep(par::Group& group, const std::vector<std::string>& typed, bool resumed = false) {

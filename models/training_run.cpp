@@ -2,6 +2,7 @@
 #include "models/training_run.h"
 
 #include "core/checkpoint.h"
+#include "core/text.h"
 #include "models/state_dict.h"
 
 namespace rg {
@@ -80,9 +81,9 @@ void TrainingRun::begin(const Position& at, const Length& length, const std::vec
     report("steps_per_epoch", length.batches);
     if (trial_.alone()) progress_.emplace();
     if (checkpoint_)
-        for (const std::string& warning : checkpoint_->warnings) note(warning);
-    note(cat(what, "; ", folder_->path()));
-    if (checkpoint_) note(cat("resumed from ", checkpoint_->path, " at step ", at.step));
+        for (const std::string& warning : checkpoint_->warnings) note(printable(warning));
+    note(printable(cat(what, "; ", folder_->path())));
+    if (checkpoint_) note(printable(cat("resumed from ", checkpoint_->path, " at step ", at.step)));
 }
 
 void TrainingRun::begin_epoch(const Position& at) {
@@ -95,7 +96,7 @@ Verdict TrainingRun::judge(Position& at, double loss, const Tensor& found) {
     std::string warning;
     const Verdict verdict = guard_->judge(at, loss, found, warning);
     skipped_ = verdict == Verdict::skip;
-    if (!warning.empty()) note(warning);
+    if (!warning.empty()) note(printable(warning));
     if (verdict == Verdict::rolled_back && folder_) {
         folder_->cut_metrics(at.step, at.epoch - 1);
         report_->reread(*folder_);
@@ -216,7 +217,7 @@ int TrainingRun::end(const Position& at, bool stopped) {
     if (folder_) {
         report_->write(stopped ? "stopped" : "done");
         trial_.end(stopped);
-        note(cat(stopped ? "stopped" : "done", " after step ", at.step, "; ", folder_->path()));
+        note(printable(cat(stopped ? "stopped" : "done", " after step ", at.step, "; ", folder_->path())));
     }
     return stopped && trial_.alone() ? stopped_exit_code(group_) : 0;
 }

@@ -3,6 +3,7 @@
 
 #include "core/atomic_file.h"
 #include "core/safetensors.h"
+#include "core/text.h"
 #include "models/data_parallel.h"
 #include "models/machine.h"
 #include "models/programs.h"
@@ -393,7 +394,7 @@ int run_trials(par::Group& group, const std::string& program, const TrialsOption
     // The others meet it: who waited for a word of the pool would not wait for long.
     while_meeting(group, program, [&] {
         if (run && stop_requested())
-            std::cout << "stopped; --resume goes on; " << folder->path() << std::endl;
+            std::cout << "stopped; --resume goes on; " << printable(folder->path()) << std::endl;
         else if (run)
             finish(*run);
     });

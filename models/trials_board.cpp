@@ -1,6 +1,8 @@
 // See trials_board.h.
 #include "models/trials_board.h"
 
+#include "core/text.h"
+
 #include <algorithm>
 #include <cstdio>
 #include <iostream>
@@ -18,8 +20,6 @@ std::string percent(double fraction) {
 
 /// On one line of the screen. A character of several bytes is not cut.
 std::string fit(std::string line, int columns) {
-    for (char& c : line)
-        if (c >= 0 && c < ' ') c = ' ';
     size_t size = std::min(line.size(), size_t(std::max(columns, 0)));
     while (size > 0 && size < line.size() && (line[size] & 0xC0) == 0x80) --size;
     line.resize(size);
@@ -43,7 +43,7 @@ std::string line_of(const TrialRow& row) {
     }
     if (row.accuracy() >= 0) line += "  validation acc " + percent(row.accuracy());
     if (!row.note.empty()) line += "  (" + row.note + ")";
-    return line;
+    return printable(line);
 }
 
 TrialsBoard::TrialsBoard(const std::vector<TrialRow>& rows)

@@ -1,6 +1,8 @@
 // See roll_call.h.
 #include "par/roll_call.h"
 
+#include "core/text.h"
+
 #include <algorithm>
 #include <cstdio>
 
@@ -37,8 +39,9 @@ bool RollCall::look(const Operation& op, double begin, double waited, double lim
     if (called_ == 1 && !shown_ && waited > 2 * first) {
         shown_ = true;
         if (const std::string late = missing(); !late.empty() && first_present())
-            std::fputs(cat("waiting for ", late, ": ", op.name, op.what.empty() ? "" : " ", op.what, " of step ",
-                           op.step, ", ", int(waited), " s so far\n")
+            std::fputs(printable(cat("waiting for ", late, ": ", op.name, op.what.empty() ? "" : " ", op.what,
+                                     " of step ", op.step, ", ", int(waited), " s so far"))
+                           .append("\n")
                            .c_str(),
                        stderr);
     }

@@ -5,6 +5,7 @@
 #include "par/session.h"
 
 #include "core/options.h"
+#include "core/text.h"
 #include "par/thread_link.h"
 #if RG_HAVE_MPI
 #include "par/mpi_link.h"
@@ -53,16 +54,16 @@ constexpr std::chrono::milliseconds kForwarding{100};
 constexpr std::chrono::milliseconds kHearing{500};
 
 int fail_job(Link* link, const std::exception& error) {
-    const char* text = error.what();
+    const std::string text = printable(error.what());
     const bool missing = dynamic_cast<const RankMissing*>(&error);
     if (link && link->size() > 1) {
         if (dynamic_cast<const PeerFailed*>(&error))
             std::this_thread::sleep_for(kEcho);
         else if (!missing)
             let_lower_ranks_speak(link->rank());
-        std::fprintf(stderr, "error: %s (rank %d)\n", text, link->rank());
+        std::fprintf(stderr, "error: %s (rank %d)\n", text.c_str(), link->rank());
     } else {
-        std::fprintf(stderr, "error: %s\n", text);
+        std::fprintf(stderr, "error: %s\n", text.c_str());
     }
     std::fflush(nullptr);
     if (link && link->size() > 1) std::this_thread::sleep_for(missing ? kHearing : kForwarding);

@@ -140,7 +140,7 @@ TEST_SUITE("models") {
             return terminal.str();
         };
         TrialsBoard board(rows, terminal, true, {25, 3}, [&] { return now; });
-        CHECK(draw(board, 0) == "\rtrial 1    queued\x1b[K\n\rtrial 2    queued  (two \x1b[K\n\x1b[J");
+        CHECK(draw(board, 0) == "\rtrial 1    queued\x1b[K\n\rtrial 2    queued  (two\\\x1b[K\n\x1b[J");
         CHECK(draw(board, 0.05) == "");
         rows[1].note = "caf\u00e9 au lait"; // the cut would fall into a character
         CHECK(draw(board, 0.1) == "\x1b[2A\rtrial 1    queued\x1b[K\n\rtrial 2    queued  (caf\x1b[K\n\x1b[J");

@@ -1,6 +1,7 @@
 // make_digits DIR: drawn digits as class folders of PNGs and angles.csv (data/digits.h), for any program that reads
 // such folders. train_digits and train_digits_angles draw the same set for themselves when they are given no data.
 #include "core/options.h"
+#include "core/text.h"
 #include "data/digits.h"
 
 #include <iostream>
@@ -20,7 +21,7 @@ int main(int argc, char** argv) {
         }
         const rg::data::ImageSet set = rg::data::draw_digits(per_class, uint64_t(seed));
         rg::data::write_digits(dir[0], set);
-        std::cout << set.count << " images in " << dir[0] << "\n";
+        std::cout << set.count << " images in " << rg::printable(dir[0]) << "\n";
         return 0;
     });
 }

@@ -1,8 +1,11 @@
 # What a training has written, as inspect, classify and a foreign reader see it; and images and tensors that are not
 # of our own making.
+import csv
 import gzip
+import io
 import json
 import pathlib
+import re
 import struct
 
 import job
@@ -105,6 +108,42 @@ class Classify(job.JobTest):
         loose = self.folder / "loose.png"
         loose.write_bytes(job.png(job.SIDE, job.SIDE, job.interleaved(self.records[0][1])))
         self.assertEqual(self.lines(self.run_folder, loose), ([[str(loose), *by_record[0][1:]]], []))
+
+    def test_names_are_for_people_too(self):
+        # Whoever names a folder may try to clear the reader's screen, or to write lines that nobody has said.
+        evil = "\x1b[2J\x1b[31m\nerror: send money\t\x7f\u009b1m\u202e"
+        shown = "\\x1b[2J\\x1b[31m\\nerror: send money\\t\\x7f\\xc2\\x9b1m\\xe2\\x80\\xae"
+        data = self.folder / ("data" + evil)
+        for c, name in enumerate((evil, "a,b \"c\"", "plain")):
+            for i in range(5):
+                path = data / name / f"{i}{evil}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(job.png(job.SIDE, job.SIDE, bytes([100 * c + i] * 3) * job.SIDE ** 2))
+        run = ["--run-name", "run" + evil]
+        out = self.succeed(job.train(1, *job.TINY, "--data", data.name, "--batch-size", "6", "--epochs", "2", *run))
+        out += self.succeed(job.train(1, "--resume", "--epochs", "3", *run))
+        self.assertIn(f"runs/run{shown}\n", out)
+        self.assertIn(f"data{shown}", out)
+        model = self.runs / run[1]
+        out += self.succeed(program("classify", model, data))
+        self.assertRegex(out, r"\n +\d " + re.escape(shown) + r" +\d")
+        self.assertIn(f"/0{shown}.png\t", out)
+        out += self.succeed(program("inspect", model / "model.safetensors", next(data.rglob("*.png"))))
+        out += self.succeed(program("sweep_cifar", *job.TINY, "--data", data.name, "--batch-size", "6", "--epochs", "1",
+                                    "--sweep", "lr=0.1", *run[:1], "sweep" + evil))
+        out += self.run_command(job.train(1, "--data", "no" + evil)).err
+        self.assertIn(f"no{shown}", out)
+        sweep = self.runs / ("sweep" + evil)
+        for table in (sweep / "confusion.csv", sweep / "results.csv"):
+            text = table.read_text()
+            rows = list(csv.reader(io.StringIO(text)))
+            self.assertEqual(len({len(row) for row in rows}), 1, rows)
+            self.assertEqual(len(rows), text.count("\n"))
+            out += text
+        self.assertEqual([row[0] for row in csv.reader((sweep / "confusion.csv").open())],
+                         ["true class", shown, "a,b \"c\"", "plain"])
+        for character in out:
+            self.assertTrue(character in "\n\t" or character.isprintable(), repr(character))
 
     def test_other_classes(self):
         # A network for three classes of one's own carries their names.
