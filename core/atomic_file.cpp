@@ -108,6 +108,24 @@ void write_file_atomic(const std::string& path, std::string_view bytes, Readers 
     RG_CHECK(sync_folder_of(path), "write ", path, ": cannot sync its folder: ", std::strerror(errno));
 }
 
+void write_output(const std::string& path, std::string_view bytes) {
+    namespace fs = std::filesystem;
+    struct stat info;
+    if (::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {
+        Descriptor fd(open_retrying(path.c_str(), O_WRONLY)); // of a FIFO: waits for its reader
+        RG_CHECK(fd.get() >= 0, "write ", path, ": ", std::strerror(errno));
+        RG_CHECK(write_all(fd.get(), bytes) && ::close(fd.release()) == 0, "write ", path, ": cannot write all bytes (",
+                 bytes.size(), "): ", std::strerror(errno));
+        return;
+    }
+    constexpr int kMaxLinks = 40; // as Linux has it
+    fs::path target = path;
+    std::error_code none;
+    for (int links = 0; links < kMaxLinks && fs::is_symlink(target, none); ++links)
+        target = target.parent_path() / fs::read_symlink(target, none);
+    write_file_atomic(target.string(), bytes);
+}
+
 void remove_leftovers(const std::string& path) {
     namespace fs = std::filesystem;
     const std::string start = cat(fs::path(path).filename().string(), kTempMark);

@@ -28,6 +28,10 @@ enum class Readers : uint8_t { umask, owner };
 /// the temporary file is gone.
 void write_file_atomic(const std::string& path, std::string_view bytes, Readers readers = Readers::umask);
 
+/// Writes to a path that a user has chosen, as other programs do: into what is no regular file (a device, a FIFO), and
+/// through symbolic links to where they point. A regular file is replaced as by write_file_atomic().
+void write_output(const std::string& path, std::string_view bytes);
+
 /// Removes what kills have left of earlier writes of `path`. Nobody may be writing it.
 void remove_leftovers(const std::string& path);
 

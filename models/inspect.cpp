@@ -151,7 +151,7 @@ int run(int argc, const char* const* argv) {
     for (const std::string& path : paths) {
         const std::string file = read_file(path, kMaxTensorFile);
         const Bytes bytes = data::as_bytes(file);
-        if (!raw.empty()) write_file_atomic(raw, data::as_text(data::to_rgba(data::decode_png(bytes, path)).pixels));
+        if (!raw.empty()) write_output(raw, data::as_text(data::to_rgba(data::decode_png(bytes, path)).pixels));
         std::fputs(cat(printable(path), ": ", describe(bytes, path)).c_str(), stdout);
     }
     return 0;

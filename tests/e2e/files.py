@@ -4,8 +4,10 @@ import csv
 import gzip
 import io
 import json
+import os
 import pathlib
 import re
+import stat
 import struct
 
 import job
@@ -293,6 +295,42 @@ class Inspect(job.JobTest):
         path = self.folder / "t.safetensors"
         path.write_bytes(struct.pack("<Q", len(header)) + header + struct.pack("<4f", 1, float("nan"), 5, float("inf")))
         self.assert_line(self.inspect(path), "t", "f32 [4]", "min 1  max 5  mean 3", "non-finite 2")
+
+    def test_raw_leaves_what_is_no_file(self):
+        path, pixels = self.folder / "grey.png", b"\x10\x10\x10\xff\x20\x20\x20\xff"
+        path.write_bytes(job.png(2, 1, b"\x10\x20", colour=0))
+        fifo, kept, far, near, dangling = (self.folder / name for name in ("fifo", "kept", "far", "near", "dangling"))
+        kept.write_bytes(b"before")
+        (self.folder / "folder").mkdir()
+        os.mkfifo(fifo)
+        os.symlink("../far", self.folder / "folder" / "link")
+        os.symlink("kept", far)
+        os.symlink("folder/link", near)
+        os.symlink("made", dangling)
+        reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+        self.addCleanup(os.close, reader)
+        self.succeed(program("inspect", path, "--raw", fifo))
+        self.assertEqual(os.read(reader, 100), pixels)
+        self.assertTrue(fifo.is_fifo())
+        for link, target in ((near, kept), (dangling, self.folder / "made")):
+            self.succeed(program("inspect", path, "--raw", link))
+            self.assertTrue(link.is_symlink())
+            self.assertEqual(target.read_bytes(), pixels)
+        self.assertTrue(far.is_symlink())
+        # A device of our own making, where that is allowed; the real ones are not put at risk.
+        null, full = self.folder / "null", self.folder / "full"
+        try:
+            os.mknod(null, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+            os.mknod(full, 0o666 | stat.S_IFCHR, os.makedev(1, 7))
+            full.write_bytes(b"")
+        except OSError:
+            return
+        self.succeed(program("inspect", path, "--raw", null))
+        self.assertTrue(null.is_char_device())
+        result = self.run_command(program("inspect", path, "--raw", full))
+        self.assertIn("write " + str(full), result.err)
+        self.assertEqual(result.code, 1)
+        self.assertTrue(full.is_char_device())
 
     def test_png_and_raw(self):
         samples = bytes(range(36))  # 3 x 2 pixels of 3 x 16 bits
