@@ -19,6 +19,7 @@ struct FetchOptions {
     int64_t retries = 4;       // after the first attempt
     double first_wait_s = 0.5; // before the first of them; doubled for each one after
     double silence_s = 300;    // a command that neither writes nor ends for so long has failed
+    double list_s = 600;       // a list of objects that takes so long has no end
 };
 
 /// A shard larger than this is refused: shards are held in memory, one at a time.

@@ -8,8 +8,10 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <cstdlib>
 #include <optional>
+#include <set>
 #include <unistd.h>
 
 namespace rg::data {
@@ -191,13 +193,20 @@ std::vector<S3Object> list_s3(S3Client client, const std::string& url, const Fet
     const std::string bucket = place_of(url).bucket;
     std::vector<S3Object> objects;
     std::string next;
+    std::set<std::string> seen; // tokens
+    using Clock = std::chrono::steady_clock;
+    const Clock::time_point begin = Clock::now();
     do {
+        RG_CHECK(std::chrono::duration<double>(Clock::now() - begin).count() < options.list_s,
+                 "s3: expected a list of ", s3_name(url), " in ", options.list_s, " s, got ", objects.size(),
+                 " objects in ", seen.size(), " parts, and more to come; give a longer prefix");
         std::vector<S3Object> part;
         std::string after;
         const auto parse = [&](const std::string& answer) { part = parse_s3_list(client, bucket, answer, after); };
         parse(fetch(cat(s3_name(url), " (list by ", kClients[int(client)], next.empty() ? "" : " from ", next, ")"),
                     list_command(client, url, next), parse, options));
-        RG_CHECK(after.empty() || after != next, "s3: the list of ", s3_name(url), " never ends");
+        RG_CHECK(after.empty() || seen.insert(after).second, "s3: expected a list of ", s3_name(url),
+                 " with an end, got the token of part ", seen.size() + 1, " for the second time");
         objects.insert(objects.end(), part.begin(), part.end());
         next = after;
     } while (!next.empty());

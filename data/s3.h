@@ -27,7 +27,8 @@ constexpr size_t kMaxS3Key = 1024;
 /// control characters and at most kMaxS3Key bytes. Whoever may write into a bucket chooses the keys.
 void check_s3_object(const std::string& object_url, const std::string& url);
 
-/// All objects whose URL begins with `url`, by name. Error: one that check_s3_object() refuses.
+/// All objects whose URL begins with `url`, by name. Error: one that check_s3_object() refuses; a list that does not
+/// end (a token comes twice, or options.list_s is over).
 std::vector<S3Object> list_s3(S3Client client, const std::string& url, const FetchOptions& options);
 
 /// The command that writes one object.

@@ -341,6 +341,37 @@ TEST_CASE("s3: an object is below the prefix that was asked for, and its key has
     CHECK(parse_s3_list(S3Client::curl, "b", xml, next)[0].url == "s3://b/set/x\ny\nA&#x;&#300;&&#65");
 }
 
+TEST_CASE("s3: a list that does not end is an error, by its tokens or by its time") {
+    const TempDir dir;
+    // A curl that answers with the token that the shell commands in `token` write; each call adds a byte to `calls`.
+    const auto list = [&](const std::string& token, const FetchOptions& options) {
+        write_file_atomic(dir / "curl",
+                          cat("#!/bin/sh\ncd ", shell_word(dir.path()),
+                              "\nprintf x >> calls\nn=$(wc -c < calls)\nn=$((n))\necho \"<ListBucketResult>"
+                              "<Contents><Key>p$n.tar</Key><Size>1</Size></Contents>$(",
+                              token, ")</ListBucketResult>\"\n"));
+        fs::permissions(dir / "curl", fs::perms::owner_all);
+        fs::remove(dir / "calls");
+        const std::string before = std::getenv("PATH");
+        setenv("PATH", (dir.path() + ":" + before).c_str(), 1);
+        size_t objects = 0;
+        const std::string error = error_of([&] { objects = list_s3(S3Client::curl, "s3://b/p", options).size(); });
+        setenv("PATH", before.c_str(), 1);
+        return error.empty() ? cat(objects) : error;
+    };
+    const auto calls = [&] { return read_file(dir / "calls").size(); };
+    const auto token = [](const std::string& text) {
+        return cat("echo \"<NextContinuationToken>", text, "</NextContinuationToken>\"");
+    };
+    CHECK(list("[ $n -gt 4 ] || " + token("t$n"), kQuick) == "5");
+    CHECK(contains(list(token("t$((n % 2))"), kQuick), "with an end, got the token of part 3 for the second time"));
+    CHECK(calls() == 3);
+    CHECK(contains(list(token("t"), kQuick), "for the second time"));
+    FetchOptions short_time = kQuick;
+    short_time.list_s = 0.2;
+    CHECK(contains(list(token("t$n"), short_time), "in 0.2 s, got "));
+}
+
 TEST_SUITE_END();
 
 } // namespace rg::data
