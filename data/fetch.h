@@ -15,14 +15,15 @@
 namespace rg::data {
 
 struct FetchOptions {
-    std::string cache;         // folder; none: nothing is kept
-    int64_t retries = 4;       // after the first attempt
-    double first_wait_s = 0.5; // before the first of them; doubled for each one after
-    double silence_s = 300;    // a command that neither writes nor ends for so long has failed
-    double list_s = 600;       // a list of objects that takes so long has no end
+    std::string cache;           // folder; none: nothing is kept
+    int64_t retries = 4;         // after the first attempt
+    double first_wait_s = 0.5;   // before the first of them; doubled for each one after
+    double silence_s = 300;      // a command that neither writes nor ends for so long has failed
+    int64_t unpacked_mib = 1024; // a gzipped shard that is longer when it is unpacked is refused
+    double list_s = 600;         // a list of objects that takes so long has no end
 };
 
-/// A shard larger than this is refused: shards are held in memory, one at a time.
+/// A shard larger than this, as it comes, is refused: shards are held in memory, one at a time.
 constexpr size_t kMaxShard = size_t{1} << 32;
 
 /// The bytes of `url` from the cache, else from the command. `check` throws unless they are whole, and may unpack

@@ -396,6 +396,10 @@ uint32_t load_le32(const uint8_t* p) {
     return uint32_t{p[3]} << 24 | uint32_t{p[2]} << 16 | uint32_t{p[1]} << 8 | p[0];
 }
 
+bool all_zero(Bytes bytes) {
+    return std::all_of(bytes.begin(), bytes.end(), [](uint8_t byte) { return byte == 0; });
+}
+
 /// RFC 1952, section 2.3: the byte after the header of the member that starts at `begin`.
 size_t skip_gzip_header(Bytes in, size_t begin, std::string_view name) {
     constexpr int kHeaderCrc = 2, kExtra = 4, kName = 8, kComment = 16;
@@ -505,6 +509,12 @@ std::vector<uint8_t> inflate_zlib(Bytes in, size_t limit, std::string_view name)
 
 std::vector<uint8_t> inflate_gzip(Bytes in, size_t limit, std::string_view name) {
     Inflater inflater(in, limit, name);
+    // Bombs that do not lie are refused before a byte is unpacked. Those that do end at the limit.
+    constexpr size_t kSmallest = 18; // header and trailer
+    const uint32_t last = in.size() < kSmallest ? 0 : load_le32(in.data() + in.size() - 4);
+    if (last > limit)
+        inflater.bad("expected at most ", limit, " bytes of output, got ", last,
+                     " by the length at its end; it is larger, or was cut");
     size_t pos = 0;
     do {
         const size_t from = inflater.size();
@@ -516,7 +526,7 @@ std::vector<uint8_t> inflate_gzip(Bytes in, size_t limit, std::string_view name)
         if (length != uint32_t(inflater.size() - from))
             inflater.bad("expected a length of ", length, ", got ", inflater.size() - from);
         pos += 8;
-    } while (pos < in.size());
+    } while (!all_zero(in.subspan(pos))); // tapes and tar pad with zeros, and gzip passes over them
     return inflater.finish();
 }
 

@@ -17,7 +17,8 @@ namespace rg::data {
 /// The declared window size is not enforced: distances are bounded by the output so far.
 std::vector<uint8_t> inflate_zlib(Bytes in, size_t limit, std::string_view name = "zlib stream");
 
-/// The contents of a .gz file: one or more members, concatenated. Errors as above; also wrong CRC-32 or length.
+/// The contents of a .gz file: one or more members, concatenated, and perhaps zeros behind them. Errors as above; also
+/// wrong CRC-32 or length. If the length at the end is beyond `limit`, nothing is unpacked.
 std::vector<uint8_t> inflate_gzip(Bytes in, size_t limit, std::string_view name = "gzip file");
 
 /// CRC-32 as PNG and gzip use it. `crc` continues an earlier result.

@@ -240,7 +240,9 @@ std::string fetch_shard(const Shard& shard, const FetchOptions& options) {
     const auto check = [&](std::string& bytes) {
         RG_CHECK(shard.bytes < 0 || int64_t(bytes.size()) == shard.bytes, "expected ", shard.bytes, " bytes, got ",
                  bytes.size(), "; the stream was cut");
-        if (bytes.starts_with("\x1f\x8b")) bytes = as_text(inflate_gzip(as_bytes(bytes), kMaxShard, "stream"));
+        if (bytes.starts_with("\x1f\x8b"))
+            bytes = as_text(inflate_gzip(as_bytes(bytes), size_t(options.unpacked_mib) << 20,
+                                         cat("stream, --unpacked-mib ", options.unpacked_mib)));
         switch (stream_of(file_of(shard.url))) {
         case Stream::cifar: cifar_kind(as_bytes(bytes), "stream"); break;
         case Stream::class_names: break;

@@ -81,6 +81,8 @@ void DataOptions::declare(Options& o, const std::string& folder, const std::stri
         .metavar("DIR");
     o.add("cache", &cache, "keep what s3: and pipe: bring here, and take it from here").metavar("DIR");
     o.add("retries", &retries, "of a command of s3: or pipe: that fails; after 0.5 s, 1 s, 2 s, ...").range(0, 20);
+    o.add("unpacked-mib", &unpacked_mib, "MiB that one gzipped shard may be long when it is unpacked")
+        .range(1, 1 << 20);
     o.add("skip-other-images", &skip_other_images,
           "leave out images of other formats than PNG; without this they are an error");
     o.add("validation", &validation,

@@ -17,7 +17,7 @@ namespace rg {
 /// The options of every training program that say where its images come from.
 struct DataOptions {
     std::string path, cache;
-    int64_t retries = 4;
+    int64_t retries = 4, unpacked_mib = 1024;
     bool skip_other_images = false;
     double validation = 0;
     /// `folder`: what one may hold; `shards`: what s3: and pipe: may bring; `none`: what there is without a path.
@@ -25,7 +25,7 @@ struct DataOptions {
     data::LoadOptions load_options(int64_t seed) const {
         return {.seed = uint64_t(seed),
                 .skip_other_images = skip_other_images,
-                .fetch = {.cache = cache, .retries = retries}};
+                .fetch = {.cache = cache, .retries = retries, .unpacked_mib = unpacked_mib}};
     }
     /// With --validation, replaces the test set by that fraction of each class of the training images, chosen by seed.
     /// The test set itself is for the network that is chosen in the end. Error: no class has 2 images.

@@ -110,6 +110,21 @@ TEST_SUITE("data") {
         two.insert(two.end(), one.begin(), one.end());
         CHECK(text_of(inflate_gzip(two, 1000)) == kCats + kCats);
         CHECK(contains(error_of([&] { inflate_gzip(two, kCats.size() + 1, "t"); }), "at most"));
+        // Zeros behind the last member are padding; anything else is not.
+        for (const Vec& members : {one, two}) {
+            Vec padded = members;
+            padded.resize(padded.size() + 1000);
+            CHECK(inflate_gzip(padded, 1000) == inflate_gzip(members, 1000));
+            padded.back() = 1;
+            CHECK_THROWS_AS(inflate_gzip(padded, 1000), Error);
+        }
+        CHECK_THROWS_AS(inflate_gzip(Vec(1000), 1000), Error);
+        // A length beyond the limit is found before anything is unpacked: here that would be another error.
+        Vec bomb = one;
+        bomb[12] ^= 0xff;
+        CHECK_FALSE(contains(error_of([&] { inflate_gzip(bomb, kCats.size(), "t"); }), "at most"));
+        CHECK(contains(error_of([&] { inflate_gzip(bomb, kCats.size() - 1, "t"); }),
+                       cat("at most ", kCats.size() - 1, " bytes of output, got ", kCats.size(), " by the length")));
         for (size_t cut = 0; cut < one.size(); ++cut) {
             CAPTURE(cut);
             CHECK_THROWS_AS(inflate_gzip(Bytes(one).first(cut), 1000), Error);

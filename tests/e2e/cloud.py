@@ -3,6 +3,7 @@
 #
 # The server is a small one of this file, with just the two requests that a reader makes. It computes the signature of
 # every request anew and refuses what does not have it. foreign_server.py asks one that is not of our making.
+import gzip
 import hashlib
 import hmac
 import http.server
@@ -315,6 +316,20 @@ class Cloud(CloudJob):
         (self.folder / "shard-002.tar").write_bytes(whole[:5000])
         self.refuse(job.train(ranks, *OPTIONS, "--data", data, "--retries", "1"), "shard-002.tar", "failed 2 times",
                     "offset", "cut")
+
+    def test_gzip_bombs(self):
+        tar = tar_of({f"test/cat/{i}.png": job.png(job.SIDE, job.SIDE, bytes([i] * 3 * job.SIDE ** 2)) for i in range(20)})
+        (self.folder / "padded.tar.gz").write_bytes(gzip.compress(tar) + bytes(512))
+        bomb = gzip.compress(tar + bytes(3 << 20))
+        (self.folder / "bomb.tar.gz").write_bytes(bomb)
+        (self.folder / "liar.tar.gz").write_bytes(bomb[:-4] + bytes(4))
+        options = [*OPTIONS, "--retries", "0", "--unpacked-mib", "1", "--data"]
+        self.refuse(job.train(1, *options, "pipe:cat bomb.tar.gz"), "at most 1048576 bytes", "by the length at its end",
+                    "--unpacked-mib")
+        self.refuse(job.train(1, *options, "pipe:cat liar.tar.gz"), "at most 1048576 bytes of output, got more",
+                    "--unpacked-mib")
+        result = self.run_command(job.train(1, *options, "pipe:cat padded.tar.gz"))
+        self.assertIn("images for training, got 20 for testing alone", result.err)  # unpacked, and read
 
 
 if __name__ == "__main__":
