@@ -13,6 +13,10 @@
 namespace rg {
 namespace {
 
+// A byte 0x80 to 0xFF that is not of UTF-8 (a file's name may have any) is written as the surrogate kByte + byte, which
+// no text has, so that it comes back: the "surrogateescape" of Python (PEP 383).
+constexpr uint32_t kByte = 0xDC00;
+
 class Parser {
 public:
     Parser(std::string_view text, const std::string& what) : text_(text), what_(what) {}
@@ -171,6 +175,10 @@ private:
         }
         if (!take('u')) wrong("an escape (one of \"\\/bfnrtu)");
         uint32_t point = hex4();
+        if (point >= kByte + 0x80 && point <= kByte + 0xFF) { // see write_string()
+            out += char(point - kByte);
+            return;
+        }
         if (point >= 0xDC00 && point < 0xE000) wrong("a high surrogate before the low one");
         if (point >= 0xD800 && point < 0xDC00) {
             if (!take_word("\\u")) wrong("\\u and the low surrogate");
@@ -218,9 +226,9 @@ void write_string(std::string& out, std::string_view text) {
     out += '"';
     while (!text.empty()) {
         const size_t bytes = utf8_sequence(text);
-        if (bytes != 1) {
-            out += bytes == 0 ? "\xef\xbf\xbd" : text.substr(0, bytes);
-            text.remove_prefix(std::max<size_t>(bytes, 1));
+        if (bytes > 1) {
+            out += text.substr(0, bytes);
+            text.remove_prefix(bytes);
             continue;
         }
         const char c = text[0];
@@ -229,9 +237,10 @@ void write_string(std::string& out, std::string_view text) {
         if (i != std::string_view::npos) {
             out += '\\';
             out += "\"\\bfnrt"[i];
-        } else if (static_cast<unsigned char>(c) < 0x20) {
+        } else if (static_cast<unsigned char>(c) < 0x20 || bytes == 0) {
             static constexpr char kDigits[] = "0123456789abcdef";
-            out += {'\\', 'u', '0', '0', kDigits[c >> 4 & 15], kDigits[c & 15]};
+            out += bytes == 0 ? "\\udc" : "\\u00";
+            out += {kDigits[c >> 4 & 15], kDigits[c & 15]};
         } else {
             out += c;
         }

@@ -68,8 +68,9 @@ public:
     /// Appends an element. A null becomes an array first.
     Json& push(Json value);
 
-    /// One line, or with `indent` > 0 one member per line. NaN and infinities are written as null, and a byte that is
-    /// not of a valid UTF-8 sequence (from a file's name) as U+FFFD: JSON has none.
+    /// One line, or with `indent` > 0 one member per line. NaN and infinities are written as null: JSON has none. A
+    /// byte that is not of a valid UTF-8 sequence (from a file's name) is written as \udc80 to \udcff, and read as that
+    /// byte.
     std::string dump(int indent = 0) const;
 
     bool operator==(const Json& other) const;

@@ -42,6 +42,15 @@ size_t utf8_sequence(std::string_view text) {
     return more + 1;
 }
 
+bool is_utf8(std::string_view text) {
+    while (!text.empty()) {
+        const size_t sequence = utf8_sequence(text);
+        if (sequence == 0) return false;
+        text.remove_prefix(sequence);
+    }
+    return true;
+}
+
 std::string printable(std::string_view text) {
     std::string out;
     while (!text.empty()) {

@@ -13,6 +13,7 @@ namespace rg {
 /// The length of the UTF-8 sequence that the text begins with; 0 if it is none: no overlong forms, no surrogates,
 /// nothing above U+10FFFF. Requires a text that is not empty.
 size_t utf8_sequence(std::string_view text);
+bool is_utf8(std::string_view text);
 
 /// The text on one line, without anything that a terminal obeys. Control characters become \n, \t, \r or \x1b; so do
 /// the bytes of line separators, of characters that reorder a line, and of what is not UTF-8. The rest stays.

@@ -152,18 +152,18 @@ TEST_SUITE("core") {
     }
 
     TEST_CASE("json writes any text so that it can be read") {
-        const std::string mark = "\xef\xbf\xbd"; // U+FFFD
         CHECK(Json("a\xff"
                    "b")
-                  .dump() == "\"a" + mark + "b\"");
-        CHECK(Json("\xe2\x82").dump() == "\"" + mark + mark + "\"");
+                  .dump() == "\"a\\udcffb\"");
+        CHECK(Json("\xe2\x82").dump() == "\"\\udce2\\udc82\"");
+        CHECK(contains(error_of([] { parse("\"\\udc7f\""); }), "a high surrogate before the low one"));
+        CHECK(contains(error_of([] { parse("\"\\udd00\""); }), "a high surrogate before the low one"));
         CHECK(Json("\xe2\x82\xac").dump() == "\"\xe2\x82\xac\"");
         for (const char* bad :
              {"\xc0\x80", "\xe0\x9f\xbf", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xf0\x9f\x98", "\x80"}) {
             const Json object = Json::object().set(bad, std::string(bad) + "x");
             const Json read = parse(object.dump());
-            CHECK(read.as_object()[0].second.as_string() == read.as_object()[0].first + "x");
-            CHECK(contains(read.as_object()[0].first, mark));
+            CHECK(read == object);
         }
     }
 

@@ -124,6 +124,18 @@ TEST_SUITE("core") {
         CHECK(contains(error_of([&] { encode_tensors({{"a", t}}, {{"k", "\xff"}}); }), "valid UTF-8"));
     }
 
+    TEST_CASE("safetensors: what other readers take for no text is refused") {
+        const auto error = [](const std::string& header) {
+            const uint64_t length = header.size();
+            std::string file(reinterpret_cast<const char*>(&length), sizeof length);
+            return error_of([&] { decode_tensors(file + header, "t"); });
+        };
+        CHECK(error(R"({"__metadata__": {"k": "v"}})").empty());
+        for (const char* header : {R"({"__metadata__": {"k": "\udcff"}})", R"({"__metadata__": {"\udcff": "v"}})",
+                                   R"({"\udcff": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}})"})
+            CHECK(contains(error(header), "valid UTF-8"));
+    }
+
     TEST_CASE("safetensors: each violation has its message") {
         const auto tensor = [](const std::string& body) { return "{\"a\": {" + body + "}}"; };
         const std::string f32 = "\"dtype\": \"F32\", ";

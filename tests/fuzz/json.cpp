@@ -1,5 +1,5 @@
 // Json::parse: a value that is read is the same when it is written, in either form, and read again. Any text is written
-// as valid JSON.
+// as JSON that gives it back.
 #include "core/json.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -10,8 +10,7 @@ void fuzz(Input input) {
     const std::string text = input.text();
     if (const auto value = accepted([&] { return Json::parse(text, "fuzz"); }))
         require(Json::parse(value->dump(indent), "again") == *value, "a value, written and read");
-    const Json once = Json::parse(Json(text).dump(), "text");
-    require(Json::parse(once.dump(), "again") == once, "a text without what is not UTF-8 stays as it is");
+    require(Json::parse(Json(text).dump(), "text").as_string() == text, "any text, written and read");
 }
 
 } // namespace rg::fuzz
