@@ -30,6 +30,8 @@ std::string variable(const char* name, const char* otherwise = "") {
 
 std::string region() { return variable("AWS_REGION", variable("AWS_DEFAULT_REGION", "us-east-1").c_str()); }
 
+bool is_control(char c) { return uint8_t(c) < ' ' || c == '\x7f'; }
+
 struct Place {
     std::string bucket, key;
 };
@@ -78,6 +80,11 @@ std::string curl(const Place& place, const std::string& object, const std::strin
         cat("curl -sS --fail-with-body --path-as-is --connect-timeout 20 --speed-limit 1 --speed-time 60 ",
             shell_word(target));
     if (variable("AWS_ACCESS_KEY_ID").empty()) return command;
+    for (const char* name : {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"}) {
+        const std::string value = variable(name);
+        RG_CHECK(std::none_of(value.begin(), value.end(), is_control) && value.find_first_of("\"\\") == value.npos,
+                 "s3: expected ", name, " without quotes, backslashes and line breaks, got some; set it again");
+    }
     const bool token = !variable("AWS_SESSION_TOKEN").empty();
     // printf is part of the shell: no process has the key in its arguments.
     return cat("printf 'user=\"%s:%s\"\\n", token ? "header=\"x-amz-security-token: %s\"\\n" : "",
@@ -183,9 +190,8 @@ void check_s3_object(const std::string& object_url, const std::string& url) {
              excerpt(object_url));
     RG_CHECK(object_url.size() - begin.size() <= kMaxS3Key, "s3: expected keys of at most ", kMaxS3Key, " bytes, got ",
              object_url.size() - begin.size(), " (", excerpt(object_url), ")");
-    const bool control =
-        std::any_of(object_url.begin(), object_url.end(), [](char c) { return uint8_t(c) < ' ' || c == '\x7f'; });
-    RG_CHECK(!control, "s3: expected keys without control characters, got ", excerpt(object_url),
+    RG_CHECK(std::none_of(object_url.begin(), object_url.end(), is_control),
+             "s3: expected keys without control characters, got ", excerpt(object_url),
              "; rename that object, or give a longer prefix");
 }
 

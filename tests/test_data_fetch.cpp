@@ -310,6 +310,13 @@ TEST_CASE("s3: lists and commands of each client") {
         CHECK(
             contains(command, client == S3Client::curl ? "/b/it%27s%20%2B%20one.tar'" : "'s3://b/it'\\''s + one.tar'"));
     }
+    // Its configuration has lines of its own: a secret cannot add one.
+    for (const char* secret : {"a\"\nurl=file:///etc/passwd\n", "a\\", "a\"b", "a\nb"}) {
+        setenv("AWS_SECRET_ACCESS_KEY", secret, 1);
+        CHECK(error_of([] {
+                  s3_get_command(S3Client::curl, "s3://b/k");
+              }).starts_with("s3: expected AWS_SECRET_ACCESS_KEY without quotes"));
+    }
     unsetenv("AWS_ACCESS_KEY_ID");
     CHECK_FALSE(contains(s3_get_command(S3Client::curl, "s3://b/k"), "sigv4")); // as anyone may
     unsetenv("AWS_SECRET_ACCESS_KEY");
