@@ -1,0 +1,158 @@
+// Text of others on every way that it takes between ranks, files and shells: it comes out as it went in, or is refused.
+// The ways are listed in par/README.md and data/README.md; those to a terminal are in test_core_text.cpp.
+#include "core/atomic_file.h"
+#include "core/json.h"
+#include "core/text.h"
+#include "data/fetch.h"
+#include "data/pipe.h"
+#include "data/tar.h"
+#include "models/report.h"
+#include "models/trial_table.h"
+#include "par/journal.h"
+#include "par/message.h"
+#include "par/task_pool.h"
+#include "par/thread_link.h"
+#include "tests/temp_dir.h"
+
+#include <algorithm>
+#include <doctest/doctest.h>
+
+namespace rg {
+namespace {
+
+const std::vector<std::string> kEvil = {
+    "x\n-1 pipe:id > it-ran; cat ok.tar",
+    "$(touch it-ran)`touch it-ran`;touch it-ran|touch it-ran&",
+    "'; touch it-ran; '\"; touch it-ran; \"\\",
+    std::string("a\0b", 3),
+    "\r\n{\"state\": \"finished\"}\n,\"\"\",\t</script><!--\u2028",
+    "\xff\xc3(\xed\xa0\x80\x9b",
+    "../../etc/passwd",
+    "--data=pipe:touch it-ran",
+    "",
+    std::string(1 << 20, 'n') + "\n",
+};
+
+/// A tar of one member with a pax header for its name.
+std::string tar_with(const std::string& path) {
+    const auto member = [](char type, const std::string& content) {
+        std::string header(512, '\0');
+        header[0] = 'x';
+        header.replace(
+            124, 12, cat(std::string(11 - cat(std::oct, content.size()).size(), '0'), std::oct, content.size(), '\0'));
+        header[156] = type;
+        header.replace(148, 8, 8, ' ');
+        unsigned sum = 0;
+        for (const char c : header) sum += uint8_t(c);
+        std::string digits = cat(std::oct, sum);
+        header.replace(148, 8, std::string(6 - digits.size(), '0') + digits + std::string("\0 ", 2));
+        return header + content + std::string((512 - content.size() % 512) % 512, '\0');
+    };
+    const std::string record = " path=" + path + "\n";
+    size_t length = record.size();
+    while (cat(length).size() + record.size() != length) ++length;
+    return member('x', cat(length) + record) + member('0', "") + std::string(1024, '\0');
+}
+
+} // namespace
+
+TEST_SUITE("models") {
+    TEST_CASE("channels: between ranks any text comes out as it went in") {
+        CHECK(par::unpack_texts(par::pack_texts(kEvil)) == kEvil);
+        // The letters of a task pool: arguments, reports, outputs, errors. And its journal: what is there is not
+        // redone.
+        const TempDir dir;
+        for (const bool again : {false, true}) {
+            std::atomic<int> runs = 0;
+            std::vector<std::string> outputs, reports, errors;
+            const par::TaskTable functions{
+                {"echo",
+                 [&](par::TaskContext& task, const Json& text) {
+                     ++runs;
+                     task.report(text);
+                     return text;
+                 }},
+                {"fail", [](par::TaskContext&, const Json& text) -> Json { throw Error("e" + text.as_string()); }}};
+            par::run_threads(3, [&](par::Link& link) {
+                par::run_task_pool(
+                    link, functions,
+                    [&](par::TaskPool& pool) {
+                        pool.after_each(
+                            [&](const par::TaskRecord&, const Json& text) { reports.push_back(text.as_string()); });
+                        for (const std::string& text : kEvil) pool.submit("echo", text);
+                        for (const auto* task : pool.fetch_outputs()) outputs.push_back(task->output.as_string());
+                        for (const std::string& text : kEvil) errors.push_back(pool.submit("fail", text).wait().error);
+                    },
+                    link.rank() == 0 ? dir / "journal" : "");
+            });
+            CHECK(outputs == kEvil);
+            CHECK(runs == (again ? 0 : int(kEvil.size())));
+            std::sort(reports.begin(), reports.end());
+            std::vector<std::string> sorted = kEvil;
+            std::sort(sorted.begin(), sorted.end());
+            CHECK(reports == (again ? std::vector<std::string>{} : sorted));
+            for (size_t i = 0; i < kEvil.size(); ++i) // what() of an error ends at a zero byte
+                CHECK(errors[i] == "e" + kEvil[i].substr(0, kEvil[i].find('\0')));
+        }
+    }
+
+    TEST_CASE("channels: a shell gets every text as one word") {
+        for (const std::string& text : kEvil) {
+            const auto said = [&] { return data::read_pipe("printf %s " + data::shell_word(text), 1 << 21, 20); };
+            if (text.find('\0') != std::string::npos || text.size() > 100'000) // what no argument of a program may be
+                CHECK_THROWS_AS(said(), Error);
+            else
+                CHECK(said() == text);
+        }
+        CHECK_FALSE(std::filesystem::exists("it-ran"));
+    }
+
+    TEST_CASE("channels: files give every text back, or escape it") {
+        const TempDir dir;
+        data::FetchOptions options;
+        options.cache = dir / "cache";
+        std::string csv = "text\n", report;
+        for (const std::string& text : kEvil) {
+            CHECK(Json::parse(Json(text).dump(), "t").as_string() == text);
+            const std::string page = report_page(Json::object().set("runs", Json::array().push(text)));
+            write_file_atomic(dir / "page", page);
+            CHECK(read_report(dir / "page").at("runs").as_array()[0].as_string() == text);
+            const auto fetched = [&](const std::string& command) {
+                return data::fetch(
+                    text, command, [](std::string&) {}, options);
+            };
+            CHECK(fetched("echo one") == "one\n");
+            CHECK(fetched("echo other") == "one\n");
+            // A name in a tar is a name, and never a place. One that is none, or too long, is refused.
+            std::string path;
+            const auto read = [&] {
+                const std::string tar = tar_with(text);
+                data::read_tar(data::as_bytes(tar), "t", [&](const std::string& p, data::Bytes) { path = p; });
+            };
+            if (text.size() > data::kMaxTarName || text.find('\0') != std::string::npos)
+                CHECK_THROWS_AS(read(), Error);
+            else {
+                read();
+                CHECK(path == text);
+            }
+        }
+        // results.csv: a line per trial, whatever is in its settings and its note.
+        std::vector<TrialRow> rows(kEvil.size());
+        for (size_t i = 0; i < rows.size(); ++i) {
+            rows[i].number = int64_t(i) + 1;
+            rows[i].settings = {{"init", kEvil[i]}};
+            rows[i].note = kEvil[i];
+        }
+        write_results(dir.path(), rows);
+        const std::string table = read_file(dir / "results.csv");
+        CHECK(std::count(table.begin(), table.end(), '\n') == std::ptrdiff_t(rows.size()) + 1);
+        const std::vector<Settings> read =
+            parse_trials("trial,init,state,seconds,note,folder\n" + table.substr(table.find('\n') + 1), "t");
+        REQUIRE(read.size() == rows.size());
+        for (size_t i = 0; i < rows.size(); ++i)
+            if (!kEvil[i].empty())
+                CHECK(read[i][1] == std::pair<std::string, std::string>("init", printable(kEvil[i])));
+    }
+}
+
+} // namespace rg
