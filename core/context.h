@@ -54,8 +54,8 @@ private:
     const Context* before_;
 };
 
-/// f, in the context that this thread has now: for a thread that is to run ops. The context outlives the result. Tapes
-/// and dry runs stay with the thread that has made them.
+/// Returns a function that runs f in the caller's context, for use on another thread. The context has to outlive it.
+/// Tapes and dry runs stay on their thread.
 template <class F>
 auto in_this_context(F f) {
     return [f = std::move(f), &here = context()] {

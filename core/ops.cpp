@@ -215,8 +215,8 @@ OutputSpecs infer_update(const char* op, In in, int64_t varying) {
         expect_shape(op, "a buffer", in[i], in[0].shape());
         expect_float(op, "a buffer", in[i], in[0].dtype());
         for (size_t j = 0; j < i; ++j)
-            RG_CHECK(in[i].key() != in[j].key(), op, ": expected a buffer each, got one as inputs ", j, " and ", i,
-                     ", which the update would write over; allocate another");
+            RG_CHECK(in[i].key() != in[j].key(), op, ": expected different buffers, got the same one as inputs ", j,
+                     " and ", i, "; allocate another");
         if (i + 3 < in.size()) out[i] = {in[0].shape(), in[0].dtype()};
     }
     const Tensor &now = in[in.size() - 2], &found = in.back();

@@ -29,11 +29,12 @@ struct Slots {
     }
 };
 
-/// What takes a value out of reach of gradients. A value that depends on a requested tensor through it is lost.
+/// A call that gradients do not flow through. A value that depends on a requested tensor through it is lost.
 struct Barrier {
     const char *call, *instead;
 };
-constexpr Barrier kView{"Tensor::slice()", "use slice() of core/ops.h, or ask for the gradient of the view"};
+constexpr Barrier kView{"a view of a part (Tensor::slice())",
+                        "use slice() of core/ops.h, or ask for the gradient of the view"};
 
 /// The inputs of a node that gradients have to flow to, as bits; and those that they should, but cannot.
 struct Reach {
@@ -114,6 +115,7 @@ public:
     const Tensor& out(int i) const override { return node_.out[size_t(i)]; }
     const Tensor& dy() const override { return dy_; }
     bool wants(int i) const override {
+        asked_ |= 1u << i;
         expect_reach(i);
         return reach_.needed >> i & 1;
     }
@@ -123,8 +125,16 @@ public:
         return target->second.reshape(in(i).shape());
     }
     void give(int i, const Tensor& gradient) override {
+        asked_ |= 1u << i;
         expect_reach(i);
         slots_.give(in(i), gradient);
+    }
+
+    /// Throws if a gradient has to flow to an input for which the op's rule has none.
+    void expect_all_asked() const {
+        for (int i = 0; i < kMaxInputs; ++i)
+            RG_CHECK(!(reach_.needed & ~asked_ & 1u << i), "gradients: expected tensors that ", node_.name,
+                     " has gradients for, got its input ", i, "; make it a constant under NoTape");
     }
 
 private:
@@ -137,6 +147,7 @@ private:
     const Reach& reach_;
     const Tensor& dy_;
     Slots& slots_;
+    mutable uint32_t asked_ = 0; // the inputs that the rule knows, as bits
 };
 
 /// Error if any of the tensors and destinations share memory: one gradient would be written over another, or over a
@@ -166,26 +177,39 @@ void expect_apart(std::span<const Tensor> of, std::span<const Tensor> into) {
 
 Tape::Tape() : before_(active_tape) { active_tape = this; }
 Tape::~Tape() { active_tape = before_; }
-Tape* Tape::active() { return active_tape; }
+Tape* Tape::active() {
+    Tape* tape = active_tape;
+    while (tape && tape->consumed_) tape = tape->before_;
+    return tape;
+}
+
+void Tape::push(Node node) {
+    // For an outer tape, the results are values that no gradient reaches.
+    if (before_ && !before_->consumed_) {
+        Node hidden{.name = node.name, .instead = "compute it before the inner Tape begins"};
+        for (size_t i = 0; i < node.in.size(); ++i) hidden.in[i] = node.in[i].without_memory();
+        for (size_t i = 0; i < node.out.size(); ++i) hidden.out[i] = node.out[i].without_memory();
+        before_->push(std::move(hidden));
+    }
+    nodes_.push_back(std::move(node));
+}
 
 NoTape::NoTape() : before_(active_tape) { active_tape = nullptr; }
 NoTape::~NoTape() { active_tape = before_; }
 
 void Tape::record(Op op, const Attrs& attrs, std::span<const Tensor> in, std::span<const Tensor> out) {
-    if (consumed_) return;
     const OpRow& r = row(op);
     Node node{.name = r.name, .backward = r.backward, .attrs = attrs};
     for (size_t i = 0; i < in.size(); ++i) node.in[i] = r.saves & saves_in(int(i)) ? in[i] : in[i].without_memory();
     for (size_t i = 0; i < out.size(); ++i)
         node.out[i] = r.saves & saves_out(int(i)) ? out[i] : out[i].without_memory();
-    nodes_.push_back(std::move(node));
+    push(std::move(node));
 }
 
 void Tape::record_copy(const char* call, const char* instead, const Tensor& from, const Tensor& to) {
-    if (consumed_) return;
     Node node{.name = call, .instead = instead};
     node.in[0] = from.without_memory(), node.out[0] = to.without_memory();
-    nodes_.push_back(std::move(node));
+    push(std::move(node));
 }
 
 void Tape::gradients(const Tensor& loss, std::span<const Tensor> of, std::span<const Tensor> into) {
@@ -218,6 +242,7 @@ void Tape::gradients(const Tensor& loss, std::span<const Tensor> of, std::span<c
         if (!slots.target.contains(slot->first)) slots.gradient.erase(slot);
         NodeBackward backward(node, reach.back(), dy, slots);
         node.backward(backward);
+        backward.expect_all_asked();
     }
     const auto reached = [&](const Tensor& t) { return slots.gradient.contains(t.key()); };
     RG_CHECK(of.empty() || std::any_of(of.begin(), of.end(), reached),

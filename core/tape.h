@@ -7,7 +7,10 @@
 //
 // Copies that are no ops (Tensor::clone(), to(), to_host(), copy_from()), views (Tensor::slice()) and ops without a
 // backward rule are not differentiated. That is no error as long as no gradient has to flow through one of them: then
-// gradients() throws. What is made under NoTape is a constant.
+// gradients() throws. What is made under NoTape is a constant. Tapes nest: ops are recorded by the innermost, and
+// gradients of an outer one that would have to flow through them are an error, too.
+//
+// A value that is written over between its use and gradients() gives wrong gradients, which nothing detects.
 #pragma once
 
 #include "core/op_table.h"
@@ -32,7 +35,7 @@ public:
         std::array<Tensor, kMaxOutputs> out = {};
     };
 
-    /// The tape of this thread, or null: then nothing is recorded.
+    /// The innermost tape of this thread whose gradients were not taken yet, or null: then nothing is recorded.
     static Tape* active();
     void record(Op op, const Attrs& attrs, std::span<const Tensor> in, std::span<const Tensor> out);
     /// Notes a copy that is not differentiated. Both texts outlive the tape.
@@ -45,6 +48,8 @@ public:
     void gradients(const Tensor& loss, std::span<const Tensor> of, std::span<const Tensor> into);
 
 private:
+    void push(Node node);
+
     std::vector<Node> nodes_;
     bool consumed_ = false;
     Tape* before_;

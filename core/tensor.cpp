@@ -192,7 +192,7 @@ Tensor Tensor::on_host(const Shape& shape, DType type) { return make(shape, type
 
 Tensor Tensor::zeros(const Shape& shape, DType type) {
     Tensor t = empty(shape, type);
-    if (!DryRun::active()) t.fill(0);
+    if (!DryRun::active()) t.set_all(0);
     return t;
 }
 
@@ -213,7 +213,7 @@ Tensor Tensor::constant(const Shape& shape, double value, DType type) {
         ~Pause() { dry_runs = before; }
     } pause;
     const Tensor t = empty(shape, type);
-    t.fill(value);
+    t.set_all(value);
     return t;
 }
 
@@ -331,9 +331,15 @@ void Tensor::take(const Tensor& source) const {
 }
 
 void Tensor::fill(double value) const {
+    RG_CHECK(!Trace::active(), "fill: expected ops only while a function is traced, got a fill of ", shape_.str(),
+             ", which replays would not repeat; use Tensor::constant(), or fill before the function");
+    set_all(value);
+}
+
+void Tensor::set_all(double value) const {
     if (device()) {
         const Tensor host = on_host(shape_, dtype_);
-        host.fill(value);
+        host.set_all(value);
         return take(host);
     }
     with_type(dtype_, [&](auto v) {

@@ -126,6 +126,7 @@ public:
     }
     /// Untyped first byte, in the memory that the tensor is in.
     std::byte* bytes_data() const;
+    /// Sets every element. Throws while a function is traced.
     void fill(double value) const;
     /// Element-wise conversion into another type, in this machine's memory.
     Tensor to(DType type) const;
@@ -152,6 +153,7 @@ public:
 private:
     static Tensor make(const Shape& shape, DType type, Device* device);
     void take(const Tensor& source) const;
+    void set_all(double value) const;
     void* raw(DType wanted) const;
     std::shared_ptr<Storage> storage_;
     uint64_t id_ = 0;    // of the storage; 0: undefined

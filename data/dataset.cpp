@@ -56,6 +56,13 @@ bool holds_class_folders(const std::string& path) {
     return folders;
 }
 
+/// Folders directly below one, without hidden ones.
+int64_t count_folders(const std::string& path) {
+    return std::count_if(fs::directory_iterator(path), {}, [](const fs::directory_entry& entry) {
+        return entry.is_directory() && !is_hidden(entry.path().filename());
+    });
+}
+
 TrainTest load_image_folders(const std::string& path, const LoadOptions& options) {
     const auto read = [&](const std::string& folder, std::vector<std::string> classes) {
         return read_image_folder(folder, options.channels, std::move(classes), options.skip_other_images);
@@ -72,7 +79,7 @@ TrainTest load_image_folders(const std::string& path, const LoadOptions& options
         return described(std::move(sets), cat(what, " (train and ", name + 1, ")"));
     }
     for (const char* const name : {"/train", "/test", "/val", "/validation"})
-        RG_CHECK(!holds_class_folders(path + name),
+        RG_CHECK(!holds_class_folders(path + name) || count_folders(path) > 1, // it may be a class among others
                  "image folder: expected class folders, or both train and test, got ", name + 1, " alone (", path,
                  "); give ", path, name, " to test on a part of its images");
     return split_sets(read(path, {}), options.test_part, options.seed, what);

@@ -13,7 +13,7 @@ public:
     /// The pinned memory is the caller's, and outlives this.
     Landing(void* memory, size_t bytes) : memory_(static_cast<std::byte*>(memory)), size_(bytes) {}
 
-    /// Calls copy(landing) to queue a copy into pinned memory, or into `to` if there is no room. Then, unless `more`
+    /// Calls copy(landing) to queue a copy into pinned memory, or directly into `to` if that is full. Then, unless `more`
     /// follow, calls wait(), which blocks until all queued copies are done, and fills the destinations. If copy() or
     /// wait() throws, the whole series is forgotten: its destinations may be gone by the next call.
     template <class Copy, class Wait>

@@ -94,7 +94,7 @@ std::string Confusion::text(size_t images) const {
 std::string Confusion::csv() const {
     const std::vector<size_t> columns = shown();
     std::string out = "true class";
-    for (const size_t j : columns) out += "," + csv_field(classes_[j]);
+    for (const size_t j : columns) out += cat(",", csv_field(classes_[j]));
     out += ",images,accuracy\n";
     for (size_t i = 0; i < classes_.size(); ++i) {
         out += csv_field(classes_[i]);

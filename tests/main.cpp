@@ -51,6 +51,10 @@ int main(int argc, char** argv) {
     doctest::Context context(argc, argv);
     const int failed = context.run();
     if (failed || assertions > 0 || context.shouldExit()) return failed;
+    if (cases == 0) {
+        std::printf("expected test cases, but none passes the filters\n");
+        return 1;
+    }
     std::printf("skipped: nothing was asserted in %d test cases\n", cases);
     return kSkipped;
 }

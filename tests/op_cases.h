@@ -61,7 +61,7 @@ constexpr Tolerance kConvolved{1e-5, 8e-5};
 /// Sums of their results, of both signs.
 constexpr Tolerance kConvolvedSums{1e-4, 2e-4};
 /// Results that are rounded to bf16: half a unit in the eighth bit, and sometimes the neighbouring value.
-constexpr Tolerance kNarrow{6e-3, 8e-2};
+constexpr Tolerance kNarrow{8e-3, 8e-2};
 /// Gradients of a network: a rounding that changes the sign of one value before a ReLU, or the maximum of one window,
 /// moves single elements by a tenth, and the whole by a thousandth.
 constexpr Tolerance kGradients{5e-3, 0.5};

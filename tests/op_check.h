@@ -45,8 +45,8 @@ struct KernelRun {
 KernelRun run_kernel(const OpCase& c, std::span<const Tensor> inputs, Kernel kernel, int64_t margin);
 KernelRun run_kernel(const OpCase& c, std::span<const Tensor> inputs, Backend backend, int64_t margin);
 
-/// Empty when `got` has the values of `want` within the tolerance, and NaN and infinities in the same places. One
-/// element, of whatever few, may have the largest error: it does not count towards the root mean square.
+/// Empty when `got` has the values of `want` within the tolerance, and NaN and infinities in the same places. The
+/// largest error does not count towards the root mean square, so that one of a few elements may have it.
 std::string differs(const Tensor& got, const Tensor& want, const Tolerance& tolerance);
 bool same_bits(const Tensor& a, const Tensor& b);
 

@@ -349,8 +349,7 @@ TEST_SUITE("core") {
                        "relu: output 0 is f32 [2 5 5 3], the given one is "));
         const Tensor lr = Tensor::zeros({1}), v = x.clone(), g = x.clone();
         CHECK(message([&] { sgdm_update(x, v, v, {}); }) ==
-              "sgdm_update: expected a buffer each, got one as inputs 1 and 2, which the update would write over; "
-              "allocate another");
+              "sgdm_update: expected different buffers, got the same one as inputs 1 and 2; allocate another");
         CHECK(contains(message([&] { run(Op::sgdm_update, {x, v, g, lr, {}}); }), "sgdm_update: works in place"));
         CHECK(message([&] { run(Op::sgdm_update, {x, v, g, i, {}}); }) == "sgdm_update: lr needs shape [1], got [2]");
         CHECK(contains(message([&] { sgdm_update(x, v, w, {}); }), "sgdm_update: a buffer needs shape"));

@@ -136,6 +136,7 @@ TEST_SUITE("core") {
             CHECK(Tape::active() == &inner);
             inner.gradients(half_squares(relu(x)), {{x}}, {{dx}});
             CHECK(list(dx) == List{1, 0});
+            CHECK(Tape::active() == &outer); // the inner one is done
         }
         CHECK(Tape::active() == &outer);
         const Tape* elsewhere = &outer;
@@ -151,6 +152,29 @@ TEST_SUITE("core") {
         const Tensor again = half_squares(y);
         CHECK(contains(error_of([&] { outer.gradients(again, {{x}}, {{dx}}); }), "whose gradients were taken"));
         CHECK(list(dx) == List{12, -24});
+    }
+
+    TEST_CASE("tape: an outer tape refuses gradients through the ops of an inner one") {
+        const Tensor x = row_of({1, -2}), dx = unset({2});
+        Tape outer;
+        const Tensor y = add(x, x);
+        Tensor hidden;
+        {
+            Tape inner;
+            hidden = add(y, y);
+        }
+        CHECK(contains(error_of([&] { outer.gradients(half_squares(add(y, hidden)), {{x}}, {{dx}}); }),
+                       "comes from add; compute it before the inner Tape begins"));
+    }
+
+    TEST_CASE("tape: a tensor that an op has no gradient for is an error, not a zero") {
+        const Tensor x = Tensor::zeros({1, 2, 2, 1}), stats = Tensor::zeros({2, 1}), gamma = Tensor::zeros({1}),
+                     beta = Tensor::zeros({1}), dgamma = unset({1}), dstats = unset({2, 1});
+        Tape tape;
+        const Tensor y = batch_norm(x, stats, gamma, beta, {.frozen = true});
+        const Tensor loss = mse_loss(y, Tensor::zeros({1, 2, 2, 1}));
+        CHECK(contains(error_of([&] { tape.gradients(loss, {{gamma, stats}}, {{dgamma, dstats}}); }),
+                       "expected tensors that batch_norm has gradients for, got its input 1"));
     }
 
     TEST_CASE("tape: gradients are written where they are wanted, with no copy on the way") {
@@ -286,7 +310,7 @@ TEST_SUITE("core") {
         };
         CHECK(error([](const Tensor& y) { return y.slice(2, {4}); }) ==
               "gradients: expected input 0 of mse_loss to come from ops that have gradients, got one that comes from "
-              "Tensor::slice(); use slice() of core/ops.h, or ask for the gradient of the view, or make a constant "
+              "a view of a part (Tensor::slice()); use slice() of core/ops.h, or ask for the gradient of the view, or make a constant "
               "under NoTape");
         CHECK(contains(error([](const Tensor& y) { return y.slice(0, {4}); }), "Tensor::slice()"));
         CHECK(error([](const Tensor& y) { return y.slice(0, {8}); }) == ""); // all of it: the value itself
@@ -396,6 +420,12 @@ TEST_SUITE("core") {
         CHECK(list(kept) == List{5, 6});
         CHECK(contains(error([&](const Tensor& x) { return add(add(x, w), Tensor::zeros({2})); }),
                        "accelerate: expected add to read what an op of the function has written, got [2]"));
+        const Tensor filled = Tensor::zeros({2});
+        Accelerated filling([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
+            filled.fill(0);
+            return {add(in[0], filled)};
+        });
+        CHECK(contains(error_of([&] { filling({Tensor::zeros({2})}); }), "fill: expected ops only while"));
     }
 
     TEST_CASE("tape: a wrong request is named") {

@@ -114,7 +114,7 @@ TEST_SUITE("models") {
         std::string csv = "text\n", report;
         for (const std::string& text : kEvil) {
             CHECK(Json::parse(Json(text).dump(), "t").as_string() == text);
-            const std::string page = report_page(Json::object().set("runs", Json::array().push(text)));
+            const std::string page = report_page(Json::object().set("runs", Json::array().push(text)).dump());
             write_file_atomic(dir / "page", page);
             CHECK(read_report(dir / "page").at("runs").as_array()[0].as_string() == text);
             const auto fetched = [&](const std::string& command) {
