@@ -1,9 +1,10 @@
 #!/bin/sh
 # Builds and runs the tests.
 #
-#     sh tools/test.sh          the release build, with every test that needs no other
-#     sh tools/test.sh --all    also: address and undefined-behaviour sanitizers; results of ops perturbed, on every
-#                               instruction set; with clang++, ThreadSanitizer and a few seconds of every fuzzer
+#     sh tools/test.sh          the release build, with the tests of the programs and the library
+#     sh tools/test.sh --all    also the tests of headers and tools; results of ops perturbed, on every instruction set;
+#                               address and undefined-behaviour sanitizers; with clang++, ThreadSanitizer and a few
+#                               seconds of every fuzzer
 #
 # The last line is "N passed, M failed, K skipped", counting Meson tests over all builds. The lines before it say what
 # was skipped and why. The exit status is 0 if nothing failed. Build folders are kept, so a second run compiles only
@@ -57,8 +58,7 @@ for test in map(json.loads, open(sys.argv[1])):
 
 echo "== release"
 if build build --buildtype=release; then
-    run_tests build --no-suite perturbed
-    if [ "$all" ]; then run_tests build --suite perturbed; fi
+    if [ "$all" ]; then run_tests build; else run_tests build --no-suite slow --no-suite perturbed; fi
 fi
 
 if [ "$all" ]; then
