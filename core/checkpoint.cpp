@@ -109,7 +109,7 @@ void delete_old(const std::string& dir, int64_t newest, int keep_last) {
         if (step > newest || ++kept > keep_last) fs::remove(fs::path(dir) / name_of_step(step), ignored);
     }
     std::vector<fs::path> leftovers;
-    for (const fs::directory_entry& entry : fs::directory_iterator(dir)) {
+    for (const fs::directory_entry& entry : fs::directory_iterator(dir, ignored)) {
         const std::string name = entry.path().filename().string();
         const size_t mark = name.find(kTempMark);
         if (mark != std::string::npos && step_of_name(name.substr(0, mark))) leftovers.push_back(entry.path());
