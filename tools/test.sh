@@ -10,10 +10,9 @@
 # was skipped and why. The exit status is 0 if nothing failed. Build folders are kept, so a second run compiles only
 # the files that have changed. Warnings are errors in the builds of --all.
 set -eu
-all=
 case ${1:-} in
-'') ;;
---all) all=yes ;;
+'') all='' left_out='--no-suite slow --no-suite perturbed' ;;
+--all) all=yes left_out='' ;;
 *)
     echo "test.sh: expected no argument or --all, got $1" >&2
     exit 1
@@ -58,7 +57,7 @@ for test in map(json.loads, open(sys.argv[1])):
 
 echo "== release"
 if build build --buildtype=release; then
-    if [ "$all" ]; then run_tests build; else run_tests build --no-suite slow --no-suite perturbed; fi
+    run_tests build --no-suite more-seeds $left_out
 fi
 
 if [ "$all" ]; then
@@ -67,7 +66,7 @@ if [ "$all" ]; then
     export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
     if build build-asan -Dcuda=disabled -Doptimization=g -Ddebug=false -Dcpp_args=-g1 -Db_sanitize=address,undefined \
         -Db_lundef=false; then
-        sanitized='--timeout-multiplier 4 --no-suite slow --no-suite perturbed'
+        sanitized='--timeout-multiplier 4 --no-suite slow --no-suite perturbed --no-suite more-seeds'
         ASAN_OPTIONS=detect_leaks=1 run_tests build-asan $sanitized --no-suite mpi
         ASAN_OPTIONS=detect_leaks=0 run_tests build-asan $sanitized --suite mpi
     fi
