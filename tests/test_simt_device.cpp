@@ -317,7 +317,7 @@ TEST_SUITE("simt") {
         large = "llllll";
         bring(large, "123456", true); // there is room again
         CHECK(large == "llllll");
-        bring(b, "7", false);
+        bring(b, "789", false);
         CHECK(large == "123456");
     }
 
