@@ -60,7 +60,7 @@ Tensor cast(const Tensor& x, DType to);
 /// i * h * w * c. Gradients flow through it; through the view that Tensor::slice() makes, they do not.
 Tensor slice(const Tensor& x, int64_t begin, const Shape& shape);
 
-/// What to do with rows and columns at the end of an image that no window reaches: 1 of 7 by windows of 2.
+/// Says how pooling treats rows and columns at the end of an image that no window covers (1 of 7 by windows of 2).
 enum class Uncovered : uint8_t { error, drop };
 
 /// Windows without padding: [n h w c] -> [n h' w' c]. Max takes the first of equal values. With a stride beyond the

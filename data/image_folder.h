@@ -40,7 +40,7 @@ std::vector<std::filesystem::path> png_files(const std::filesystem::path& folder
 constexpr size_t kFormatBytes = 16;
 std::string image_format(const std::string& name, Bytes begin);
 
-/// What to do with an image of another format, for messages.
+/// The end of messages about images in other formats.
 constexpr const char* kHowToConvert = "convert it to PNG, e.g. with ImageMagick: mogrify -format png *.jpg";
 
 /// The images of a data set that are not read.

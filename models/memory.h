@@ -1,4 +1,4 @@
-// Whether a machine has the memory that its ranks are about to take.
+// Checks that a machine has the memory that its ranks are about to allocate.
 //
 // Memory that the system has promised may not be there when it is written to: then the kernel kills a rank, minutes
 // later and without a word. So programs sum what they plan before they take it, and end with an error instead.

@@ -81,7 +81,7 @@ void test_best(TrialsRun& run) {
                            .retries = options.at("retries").as_int(),
                            .unpacked_mib = options.at("unpacked-mib").as_int(),
                            .skip_other_images = options.at("skip-other-images").as_bool()};
-    // By the trial's seed: where the test set is a part of one folder, the trial was trained on the rest.
+    // Uses the trial's seed: if the test set is a part of one folder, the trial was trained on the rest.
     const data::ImageSet set = data::load(data.path, data.load_options(options.at("seed").as_int())).test;
     const Score score = test(path + "/model.safetensors", set);
     const Confusion confusion(set, score.predictions);

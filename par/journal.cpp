@@ -13,7 +13,7 @@ namespace rg::par {
 
 namespace {
 
-/// By text, so that the entry of one of many tasks is found without a look at the others.
+/// Keyed by text, so that finding one task's entry does not visit the others.
 std::string key_of(const std::string& function, const Json& args) { return function + "\n" + args.dump(); }
 
 } // namespace
