@@ -215,6 +215,7 @@ class JobTest(unittest.TestCase):
 
 def main():
     """Runs the tests of a script, and says why some were skipped: if all were, so is the script."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup, the tested programs would ignore it, too
     result = unittest.main(argv=sys.argv[:1], verbosity=2, exit=False).result
     for test, reason in result.skipped:
         print(f"skipped: {reason} ({test})")
