@@ -78,6 +78,8 @@ public:
     virtual Tensor into(int i) const = 0;
     /// Contributes to the gradient of input i: the first contribution is taken as it is, later ones are added.
     virtual void give(int i, const Tensor& gradient) = 0;
+    /// States that the gradient of input i is part of the gradient of input `other`, from which input i is computed.
+    virtual void covers(int i, int other) = 0;
 
 protected:
     ~Backward() = default;

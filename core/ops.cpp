@@ -173,7 +173,7 @@ OutputSpecs infer_slice(In in, const Attrs& a) { // flat x
     expect_rank("slice", "x", in[0], 1);
     expect_activation("slice", "x", in[0], in[0].dtype());
     RG_CHECK(a.begin >= 0 && a.width >= 0 && a.width <= in[0].numel() - a.begin, "slice: expected elements of [0, ",
-             in[0].numel(), "), got [", a.begin, ", ", a.begin + a.width, ")");
+             in[0].numel(), "), got ", a.width, " from element ", a.begin);
     return {{{{a.width}, in[0].dtype()}}};
 }
 
@@ -181,7 +181,7 @@ OutputSpecs infer_slice_grad(In in, const Attrs& a) { // flat dy
     expect_rank("slice_grad", "dy", in[0], 1);
     expect_activation("slice_grad", "dy", in[0], in[0].dtype());
     RG_CHECK(a.begin >= 0 && in[0].numel() <= a.width - a.begin, "slice_grad: expected elements of [0, ", a.width,
-             "), got [", a.begin, ", ", a.begin + in[0].numel(), ")");
+             "), got ", in[0].numel(), " from element ", a.begin);
     return {{{{a.width}, in[0].dtype()}}};
 }
 
@@ -447,6 +447,7 @@ void backward_batch_norm(Backward& b) {
     const Tensor &dgamma = out[0], &dbeta = out[1];
     if (b.wants(2)) b.give(2, dgamma);
     if (b.wants(3)) b.give(3, dbeta);
+    b.covers(1, 0); // stats are those of x
     if (!b.wants(0)) return;
     const Tensor sums = b.attrs().frozen ? Tensor::constant({2, gamma.numel()}, 0, gamma.dtype())
                                          : run(Op::rank_sums, {dgamma, dbeta})[0];

@@ -57,7 +57,8 @@ Tensor add(const Tensor& a, const Tensor& b);
 Tensor cast(const Tensor& x, DType to);
 
 /// Copies elements [begin, begin + shape.numel()) of x, in the order of its memory: image i of [n h w c] begins at
-/// i * h * w * c. Gradients flow through it; through the view that Tensor::slice() makes, they do not.
+/// i * h * w * c. Gradients flow through it, but not through the view that Tensor::slice() makes. The gradient of each
+/// call has the size of x.
 Tensor slice(const Tensor& x, int64_t begin, const Shape& shape);
 
 /// Says how pooling treats rows and columns at the end of an image that no window covers (1 of 7 by windows of 2).

@@ -55,7 +55,7 @@ public:
             const Tensor& t = node.in[i];
             const auto value = t.defined() ? overlapping(t) : values_.end();
             if (value == values_.end()) continue;
-            const bool whole = value->first == t.key() && value->second.bytes == t.bytes();
+            const bool whole = is_whole(t, value);
             (whole && !value->second.lost ? reach.needed : reach.lost) |= 1u << i;
             if (value->second.lost)
                 reach.barrier = value->second.barrier;
@@ -65,16 +65,26 @@ public:
         const bool depends = reach.needed || reach.lost;
         for (size_t i = 0; i < node.out.size(); ++i) {
             const Tensor& t = node.out[i];
-            const auto known = values_.find(t.key());
-            if (!t.defined() || (known != values_.end() && known->second.requested)) continue;
-            if (!depends)
-                values_.erase(t.key()); // written over
+            if (!t.defined()) continue;
+            const auto known = overlapping(t);
+            if (known != values_.end() && known->second.requested) continue;
+            if (known != values_.end() && !is_whole(t, known)) { // a part of it is overwritten
+                known->second.lost = true;
+                known->second.barrier = barrier_of(node);
+            } else if (!depends)
+                values_.erase(t.key()); // overwritten
             else if (node.backward && i == 0)
                 values_[t.key()] = {t.bytes(), false, false, {}};
             else
                 values_[t.key()] = {t.bytes(), false, true, reach.lost ? reach.barrier : barrier_of(node)};
         }
         return reach;
+    }
+
+    /// Why no gradient flows from the loss to the requested tensors that it depends on; null if one does.
+    const Barrier* barrier_of(const Tensor& loss) const {
+        const auto value = values_.find(loss.key());
+        return value != values_.end() && value->second.lost ? &value->second.barrier : nullptr;
     }
 
 private:
@@ -84,12 +94,18 @@ private:
         Barrier barrier;
     };
 
+    using Position = std::map<Tensor::Key, Value>::iterator;
+
+    static bool is_whole(const Tensor& t, Position value) {
+        return value->first == t.key() && value->second.bytes == t.bytes();
+    }
+
     static Barrier barrier_of(const Tape::Node& node) {
         return {node.name, node.instead ? node.instead : "this result of it has no gradient"};
     }
 
     /// The value that t is, perhaps of no elements, or shares memory with; values do not overlap each other.
-    std::map<Tensor::Key, Value>::iterator overlapping(const Tensor& t) {
+    Position overlapping(const Tensor& t) {
         const Tensor::Key key = t.key();
         const auto next = values_.upper_bound(key);
         if (next != values_.begin()) {
@@ -130,11 +146,16 @@ public:
         slots_.give(in(i), gradient);
     }
 
+    void covers(int i, int other) override {
+        if (reach_.needed >> other & 1) covered_ |= 1u << i;
+    }
+
     /// Throws if a gradient has to flow to an input for which the op's rule has none.
     void expect_all_asked() const {
+        const uint32_t missed = (reach_.needed | (reach_.lost & ~covered_)) & ~asked_;
         for (int i = 0; i < kMaxInputs; ++i)
-            RG_CHECK(!(reach_.needed & ~asked_ & 1u << i), "gradients: expected tensors that ", node_.name,
-                     " has gradients for, got its input ", i, "; make it a constant under NoTape");
+            RG_CHECK(!(missed >> i & 1), "gradients: expected tensors that ",
+                     node_.name, " has gradients for, got its input ", i, "; make it a constant under NoTape");
     }
 
 private:
@@ -148,6 +169,7 @@ private:
     const Tensor& dy_;
     Slots& slots_;
     mutable uint32_t asked_ = 0; // the inputs that the rule knows, as bits
+    uint32_t covered_ = 0;       // the inputs whose gradient is part of another input's, as bits
 };
 
 /// Error if any of the tensors and destinations share memory: one gradient would be written over another, or over a
@@ -245,6 +267,9 @@ void Tape::gradients(const Tensor& loss, std::span<const Tensor> of, std::span<c
         backward.expect_all_asked();
     }
     const auto reached = [&](const Tensor& t) { return slots.gradient.contains(t.key()); };
+    const Barrier* const barrier = dependence.barrier_of(loss);
+    RG_CHECK(!barrier, "gradients: expected a loss that comes from ops that have gradients, got one that comes from ",
+             barrier->call, "; ", barrier->instead);
     RG_CHECK(of.empty() || std::any_of(of.begin(), of.end(), reached),
              "gradients: expected a loss that depends on the tensors asked for, got one that depends on none of the ",
              of.size(), "; compute it from them while the tape exists, without NoTape");

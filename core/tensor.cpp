@@ -226,8 +226,8 @@ Tensor Tensor::reshape(const Shape& shape) const {
 }
 
 Tensor Tensor::slice(int64_t begin, const Shape& shape) const {
-    RG_CHECK(begin >= 0 && begin + shape.numel() <= numel(), "slice: elements [", begin, ", ", begin + shape.numel(),
-             ") lie outside a tensor of ", numel());
+    RG_CHECK(begin >= 0 && begin <= numel() - shape.numel(), "slice: expected elements of [0, ", numel(), "), got ",
+             shape.numel(), " from element ", begin);
     Tensor t = *this;
     t.shape_ = shape;
     t.offset_ += begin * size_of(dtype_);

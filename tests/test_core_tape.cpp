@@ -295,8 +295,9 @@ TEST_SUITE("core") {
             CHECK(step({Tensor::zeros({2, 4})})[0].data<float>()[0] == doctest::Approx(10).epsilon(1e-5)); // 4 and 2
             CHECK(list(dx) == List{4, 2, 4, 2, 0, 0, 0, 0});
         }
-        CHECK(contains(error_of([&] { slice(x, 5, {2, 2}); }), "slice: expected elements of [0, 8), got [5, 9)"));
-        CHECK(contains(error_of([&] { slice(x, -1, {2}); }), "slice: expected elements of [0, 8), got [-1, 1)"));
+        CHECK(contains(error_of([&] { slice(x, 5, {2, 2}); }), "slice: expected elements of [0, 8), got 4 from element 5"));
+        CHECK(contains(error_of([&] { slice(x, -1, {2}); }), "slice: expected elements of [0, 8), got 2 from element -1"));
+        CHECK(contains(error_of([&] { x.slice(INT64_MAX, {2}); }), "expected elements of [0, 8)"));
     }
 
     TEST_CASE("tape: a copy or a view that a gradient would have to pass is an error") {
@@ -339,6 +340,21 @@ TEST_SUITE("core") {
                            return conv2d_stats(y.reshape({1, 2, 2, 2}), Tensor::zeros({1, 1, 1, 2})).stats;
                        }),
                        "conv2d; this result of it has no gradient"));
+        CHECK(contains(error([](const Tensor& y) {
+                           const Tensor other = Tensor::zeros({1, 2, 2, 2}), one = Tensor::constant({2}, 1);
+                           return batch_norm(other, channel_stats(y.reshape({1, 2, 2, 2})), one, one);
+                       }),
+                       "input 1"));
+        CHECK(contains(error([](const Tensor& y) {
+                           y.slice(0, {2}).copy_from(Tensor::zeros({2}));
+                           return y;
+                       }),
+                       "Tensor::copy_from()"));
+        CHECK(contains(error_of([&] {
+                           Tape tape;
+                           tape.gradients(half_squares(x).clone(), {{x}}, {{dx}});
+                       }),
+                       "Tensor::clone(); use the tensor itself"));
         // Parameters that are used as parts of a flat buffer.
         const Tensor flat = row_of({1, -2, 3, 4}), dflat = unset({4}), w = flat.slice(2, {2});
         CHECK(contains(error_of([&] {
