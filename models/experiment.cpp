@@ -59,7 +59,7 @@ void print_best_first(const TrialsRun& run) {
     std::cout << printable(run.folder.path()) << "/results.csv" << std::endl;
 }
 
-int experiment(par::Group& group, const std::vector<std::string>& typed, bool resumed = false) {
+int experiment(par::Group& group, const TrialsArguments& arguments) {
     ExperimentSettings s;
     Trials trials{"", {kDefaultValidation}, {}, 1, {}};
     Options options("experiment", "trains many networks with different options, and ranks them by validation accuracy");
@@ -67,23 +67,24 @@ int experiment(par::Group& group, const std::vector<std::string>& typed, bool re
     options.pass_on(
         &trials.base,
         "one of the training program, for all trials; here --validation is 0.1 by default, and cannot be 0");
-    if (!options.parse(typed)) {
+    if (!options.parse(arguments.texts)) {
         if (group.rank() == 0) std::cout << options.help();
         return 0;
     }
-    if (s.trials.resume && !resumed) return experiment(group, s.trials.resumed("experiment", typed), true);
+    if (s.trials.resume && !arguments.resumed)
+        return experiment(group, s.trials.resumed("experiment", arguments.texts));
     RG_CHECK(!s.table.empty() || !s.grid.empty(), "experiment: expected --table or --grid, got neither");
     trials.program = s.program;
     trials.ranks_each = s.at_once ? int(s.trials.ranks_per_trial) : group.size();
     trials.rules = s.trials.rules;
     trials.table = table_of(s);
-    return run_trials(group, "experiment", s.trials, options, typed, trials, print_best_first);
+    return run_trials(group, "experiment", s.trials, options, arguments, trials, print_best_first);
 }
 
 } // namespace
 
 int main(int argc, char** argv) {
     return par::run_ranks_main(argc, argv, [&](par::Group& group) {
-        return experiment(group, {argv + 1, argv + argc});
+        return experiment(group, {.texts = {argv + 1, argv + argc}});
     });
 }

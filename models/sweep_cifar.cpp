@@ -101,7 +101,7 @@ void test_best(TrialsRun& run) {
               << printable(folder.path()) << std::endl;
 }
 
-int sweep(par::Group& group, const std::vector<std::string>& typed, bool resumed = false) {
+int sweep(par::Group& group, const TrialsArguments& arguments) {
     SweepSettings s;
     Trials trials{"train_cifar", kDefaults, {}, 1, {}};
     Options options("sweep_cifar", "trains networks for CIFAR-10 at the same time over the ranks, and tests the best");
@@ -109,20 +109,22 @@ int sweep(par::Group& group, const std::vector<std::string>& typed, bool resumed
     options.pass_on(&trials.base,
                     "one of train_cifar, for all trials; here the defaults are --batch-size 128 --lr 0.05 "
                     "--epochs 30 --validation 0.1 (not 0), and width is round(16 / sqrt(depth))");
-    if (!options.parse(typed)) {
+    if (!options.parse(arguments.texts)) {
         if (group.rank() == 0) std::cout << options.help();
         return 0;
     }
-    if (s.trials.resume && !resumed) return sweep(group, s.trials.resumed("sweep_cifar", typed), true);
+    if (s.trials.resume && !arguments.resumed) return sweep(group, s.trials.resumed("sweep_cifar", arguments.texts));
     trials.ranks_each = int(s.trials.ranks_per_trial);
     trials.rules = s.trials.rules;
     trials.table = trial_grid(s.sweep.empty() ? std::vector<std::string>{"depth=1:4"} : s.sweep);
     for (Settings& settings : trials.table) choose_width(trials, settings);
-    return run_trials(group, "sweep_cifar", s.trials, options, typed, trials, test_best);
+    return run_trials(group, "sweep_cifar", s.trials, options, arguments, trials, test_best);
 }
 
 } // namespace
 
 int main(int argc, char** argv) {
-    return par::run_ranks_main(argc, argv, [&](par::Group& group) { return sweep(group, {argv + 1, argv + argc}); });
+    return par::run_ranks_main(argc, argv, [&](par::Group& group) {
+        return sweep(group, {.texts = {argv + 1, argv + argc}});
+    });
 }

@@ -188,8 +188,9 @@ void check_machine(par::Group& group, const Json& trial) {
     const Machine machine(settings, options, group);
 }
 
-/// Throws what would fail in trial after trial. Collective.
-void check_trials(par::Group& group, const std::string& name, const Trials& trials, bool resume) {
+/// Throws what would fail in trial after trial. `stored_in`: see TrialsArguments. Collective.
+void check_trials(par::Group& group, const std::string& name, const Trials& trials, bool resume,
+                  const std::string& stored_in) {
     const Program& program = find_program(trials.program);
     std::vector<std::vector<std::string>> arguments;
     std::vector<Json> options;
@@ -201,6 +202,10 @@ void check_trials(par::Group& group, const std::string& name, const Trials& tria
                  ": expected a --validation above 0, got 0 (trial ", options.size(),
                  "); trials are ranked by validation accuracy, never by test accuracy; to train on all images, start ",
                  trials.program, " by itself");
+        // Only here all quotes and lists are resolved: before, the same command has many spellings.
+        if (!stored_in.empty())
+            check_stored_command(stored_in, options.back().at("data").as_string(),
+                                 "type the options of this run again before --resume");
     }
     std::set<std::string> read;
     for (size_t i = 0; i < options.size(); ++i) {
@@ -236,8 +241,7 @@ void TrialsOptions::declare(Options& o) {
     o.add("resume", &resume, "go on with --run-name, with its options: what has ended is not done again");
 }
 
-std::vector<std::string> TrialsOptions::resumed(const std::string& program,
-                                                const std::vector<std::string>& typed) const {
+TrialsArguments TrialsOptions::resumed(const std::string& program, const std::vector<std::string>& typed) const {
     RG_CHECK(!run_name.empty(), program, ": --resume needs the --run-name of the run to go on with");
     const RunFolder folder = RunFolder::open(runs, program, run_name);
     const std::string path = folder.config_path();
@@ -252,13 +256,11 @@ std::vector<std::string> TrialsOptions::resumed(const std::string& program,
     const bool same =
         std::mismatch(arguments.begin(), arguments.end(), anew.begin(), anew.end()).first == arguments.end();
     if (same) anew.erase(anew.begin(), anew.begin() + ptrdiff_t(arguments.size()));
-    for (const std::string& argument : arguments)
-        if (!same) check_stored_command(folder.path(), argument, "type the options of this run again before --resume");
     RG_CHECK(without_init(anew) == anew, program,
              ": --init starts a new run and --resume goes on with an old one; give one of the two");
     arguments.insert(arguments.end(), anew.begin(), anew.end());
     arguments.push_back("--resume");
-    return arguments;
+    return {arguments, true, same ? "" : folder.path()};
 }
 
 TrialsRun::TrialsRun(RunFolder& in, const Trials& of)
@@ -370,21 +372,21 @@ RunFolder open_folder(const std::string& program, const TrialsOptions& s, const 
 } // namespace
 
 int run_trials(par::Group& group, const std::string& program, const TrialsOptions& settings, const Options& options,
-               const std::vector<std::string>& typed, const Trials& trials,
-               const std::function<void(TrialsRun&)>& finish) {
+               const TrialsArguments& arguments, const Trials& trials, const std::function<void(TrialsRun&)>& finish) {
     RG_CHECK(trials.ranks_each <= group.size(), program, ": --ranks-per-trial ", trials.ranks_each,
              " is more than the ", group.size(), group.size() == 1 ? " rank" : " ranks", " of this job");
     install_stop_signals();
     verify_same_options(group, options);
-    verify_same(group, "arguments", typed, "start all ranks with the same options");
+    verify_same(group, "arguments", arguments.texts, "start all ranks with the same options");
     try {
-        check_trials(group, program, trials, settings.resume);
+        check_trials(group, program, trials, settings.resume, arguments.stored_in);
     } catch (const Stopped&) {
         return stopped_while_loading(group);
     }
 
     std::optional<RunFolder> folder; // rank 0 alone has one
-    if (group.rank() == 0) folder.emplace(open_folder(program, settings, typed, group.size(), options, trials.table));
+    if (group.rank() == 0)
+        folder.emplace(open_folder(program, settings, arguments.texts, group.size(), options, trials.table));
     const std::string runs = group.allgather(folder ? folder->path() + "/trials" : "", "folder").front();
     const par::TaskTable tasks{
         {"trial", [&](par::TaskContext& task, const Json& args) { return run_trial(task, args, runs, trials.rules); }}};

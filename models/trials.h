@@ -29,6 +29,14 @@ struct Trials {
     StopRules rules;
 };
 
+/// The arguments of a program of many trials.
+struct TrialsArguments {
+    std::vector<std::string> texts = {};
+    bool resumed = false; // they begin with those that the resumed run was begun with
+    // The folder of that run, if its config.json alone has them; empty if all were typed.
+    std::string stored_in = {};
+};
+
 /// What programs of many trials have in common on their command lines.
 struct TrialsOptions {
     std::string runs = "runs", run_name;
@@ -39,7 +47,7 @@ struct TrialsOptions {
     void declare(Options& o);
     /// The arguments with which the run to go on with was begun, and behind them what is given anew, which is nothing
     /// if `typed` begins with the same. Error: no name, or no such run.
-    std::vector<std::string> resumed(const std::string& program, const std::vector<std::string>& typed) const;
+    TrialsArguments resumed(const std::string& program, const std::vector<std::string>& typed) const;
 };
 
 /// Arguments that every program of trials begins with, so that each trial has a validation set.
@@ -58,17 +66,17 @@ struct TrialsRun {
 };
 
 /// Runs the trials over all ranks, and then finish() on rank 0, which may take its time but not use the group, with the
-/// folder of the run: a new one, whose config.json has `typed`, or to resume the old one. Trials that its journal has
-/// are not run again, wherever the folder is now and whatever the rules. Shows them on standard output, and keeps
+/// folder of the run: a new one, whose config.json has the arguments, or to resume the old one. Trials that its journal
+/// has are not run again, wherever the folder is now and whatever the rules. Shows them on standard output, and keeps
 /// results.csv, results.jsonl and report.html up to date, as trials_report.h says. A line "stop N" in the file
 /// `control` stops trial N. SIGINT, SIGTERM and a stop request in the folder end it early, without finish(). Gives the
 /// exit code. Collective.
 ///
 /// First it checks what would fail in every trial, before there is a folder: all arguments, as the trials' program
 /// would; that each trial has a validation set, and no option that makes sense for a single training alone; each device
-/// and precision; and each data set and file of initial values, which it reads.
+/// and precision; that no stored argument makes a command of others run; and each data set and file of initial values,
+/// which it reads.
 int run_trials(par::Group& group, const std::string& program, const TrialsOptions& settings, const Options& options,
-               const std::vector<std::string>& typed, const Trials& trials,
-               const std::function<void(TrialsRun&)>& finish);
+               const TrialsArguments& arguments, const Trials& trials, const std::function<void(TrialsRun&)>& finish);
 
 } // namespace rg

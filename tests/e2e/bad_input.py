@@ -1,4 +1,5 @@
 # Wrong options and wrong data: one line that says what, a non-zero exit, and no folder of a run that never began.
+import json
 import os
 import unittest
 
@@ -106,6 +107,21 @@ class BadInput(job.JobTest):
         self.refuse([sweep[0], "--run-name", "sweep", "--resume"], data[1], "others can write into", "type the options")
         self.assertFalse(proof.exists())
         self.succeed([*sweep, "--resume"])
+
+        # A stored command is one however its quotes and line ends are spelled.
+        proof.unlink()
+        for spelling in ('data="pi"pe:echo x >> it-ran; cat data.bin', "data=pi\rpe:echo x >> it-ran; cat data.bin"):
+            for name, option in (("sweep_cifar", "--sweep"), ("experiment", "--grid")):
+                other = self.runs / "other"
+                other.mkdir(exist_ok=True)
+                other.chmod(0o777)
+                stored = [*SHORT, "--batch-size", "30", option, spelling]
+                (other / "config.json").write_text(json.dumps({"program": name, "arguments": stored, "trials": []}))
+                for ranks in job.rank_counts(1, 2):
+                    command = [str(job.BUILD / name), "--run-name", "other", "--resume"]
+                    self.refuse(command if ranks == 1 else [job.MPIEXEC, "-n", str(ranks), *command], data[1],
+                                "others can write into", "type the options")
+                    self.assertFalse(proof.exists(), (spelling, name))
 
     def test_leftovers_of_kills_go(self):
         run = self.train(1, "killed", *SHORT)
