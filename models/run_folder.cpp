@@ -76,10 +76,11 @@ bool is_before(std::string_view line, int64_t step, int64_t epochs) {
 
 } // namespace
 
-RunFolder RunFolder::create(const std::string& root, const std::string& program, const std::string& name) {
+RunFolder RunFolder::create(const std::string& root, const std::string& program, const std::string& name,
+                            bool make_root) {
     check_name(name);
     std::error_code error;
-    fs::create_directories(root, error);
+    if (make_root) fs::create_directories(root, error);
     RG_CHECK(!error, "run folder: cannot create ", root, ": ", error.message());
     const std::string first = name.empty() ? default_name(program) : name;
     for (int attempt = 1;; ++attempt) {
@@ -145,13 +146,16 @@ void RunFolder::log(const Json& line) {
          repaired ? "" : "; its last line is cut short");
 }
 
-// Files that are replaced follow the path of the folder, and only the metrics stay open: the two must be the same.
+// Files that are replaced follow the path of the folder. Only the folder and the metrics stay open.
 void RunFolder::check_in_place() const {
-    struct stat mine;
-    struct stat there;
-    RG_CHECK(::fstat(metrics_, &mine) == 0 && ::stat(metrics_path().c_str(), &there) == 0 &&
-                 mine.st_dev == there.st_dev && mine.st_ino == there.st_ino,
-             "run folder: expected ", path_, " as this run made it, got it deleted, renamed or emptied; if it has ",
+    const auto in_place = [](int descriptor, const std::string& path) {
+        struct stat mine;
+        struct stat there;
+        return descriptor < 0 || (::fstat(descriptor, &mine) == 0 && ::stat(path.c_str(), &there) == 0 &&
+                                  mine.st_dev == there.st_dev && mine.st_ino == there.st_ino);
+    };
+    RG_CHECK(in_place(folder_, path_) && in_place(metrics_, metrics_path()), "run folder: expected ", path_,
+             " as this run made it, got it deleted, renamed or emptied; if it has ",
              "another name now, --resume goes on with that --run-name");
 }
 

@@ -18,8 +18,10 @@ namespace rg {
 class RunFolder {
 public:
     /// Makes ROOT/NAME, for this user alone: options may hold a token. An empty name becomes PROGRAM-YYYYMMDD-HHMMSS,
-    /// with -2, -3, ... if taken. Error: the name exists or is no plain file name; the folder cannot be made.
-    static RunFolder create(const std::string& root, const std::string& program, const std::string& name);
+    /// with -2, -3, ... if taken. Error: the name exists or is no plain file name; the folder cannot be made; without
+    /// `make_root`, ROOT does not exist.
+    static RunFolder create(const std::string& root, const std::string& program, const std::string& name,
+                            bool make_root = true);
     /// Opens an existing run, and changes nothing in it. An empty name means the run of `program` (by config.json)
     /// whose checkpoint is newest. Error: no such run.
     static RunFolder open(const std::string& root, const std::string& program, const std::string& name);
@@ -39,11 +41,16 @@ public:
     /// goes. Error: another process has it.
     void lock();
 
+    /// Throws if the folder, once it is locked, was deleted or renamed, or its metrics were. Files are written by path:
+    /// call it before a write that follows long work, so that nothing of a run comes back under a name that was taken
+    /// from it.
+    void check_in_place() const;
+
     /// Writes config.json, indented. Convention: "program", "version", "ranks", "seed", "options".
     void write_config(const Json& config);
 
-    /// Appends one line to metrics.jsonl. Error: path and reason; a half-written line is taken back. An error, too, if
-    /// the folder was deleted, renamed or emptied: nothing of a run comes back under a name that was taken from it.
+    /// Appends one line to metrics.jsonl. Error: path and reason; a half-written line is taken back; or what
+    /// check_in_place() throws.
     void log(const Json& line);
     /// Returns when all logged lines are on the disk. Call it before a checkpoint that relies on them.
     void sync();
@@ -56,7 +63,6 @@ public:
 private:
     explicit RunFolder(std::string path) : path_(std::move(path)) {}
     void open_metrics();
-    void check_in_place() const;
 
     std::string path_;
     int folder_ = -1;  // descriptor that holds the lock

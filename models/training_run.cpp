@@ -61,8 +61,10 @@ void TrainingRun::begin(const Position& at, const Length& length, const std::vec
     classes_ = {{"classes", Json(Json::Array(classes.begin(), classes.end())).dump()}};
     group_.barrier("start");
     if (group_.rank() != 0) return;
-    if (!folder_) folder_.emplace(RunFolder::create(settings_.runs, program_, settings_.name));
+    // The folder that a trial lies in was there when the trial began: if it is gone, nobody wants it back.
+    if (!folder_) folder_.emplace(RunFolder::create(settings_.runs, program_, settings_.name, trial_.alone()));
     folder_->lock();
+    folder_->check_in_place(); // a run that goes on was locked before the data were loaded
     folder_->cut_metrics(at.step, at.epoch - 1);
     const Json options = options_.to_json();
     const Json* seed = options.find("seed");

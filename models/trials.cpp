@@ -289,6 +289,7 @@ void control_trials(par::TaskPool& pool, TrialsRun& run) {
     // Trials are the pool's first tasks, so a task's id is its trial's number.
     const auto row_of = [&](const par::TaskRecord& task) -> TrialRow& { return rows[size_t(task.id) - 1]; };
     pool.after_each([&](const par::TaskRecord& task, const Json& line) {
+        run.folder.check_in_place();
         TrialRow& row = row_of(task);
         row.live = line;
         const bool epoch = is_epoch(line);
@@ -303,6 +304,7 @@ void control_trials(par::TaskPool& pool, TrialsRun& run) {
         }
     });
     pool.after_change([&](const par::TaskRecord& task) {
+        run.folder.check_in_place(); // a trial that failed for want of it is no result
         const bool cut_short = task.state == par::TaskState::cancelled || task.state == par::TaskState::failed;
         const bool left = stop_requested() && cut_short && !task.from_journal; // for the run that goes on
         if (left && task.ranks.empty()) return;                                // it had not begun: nothing has changed

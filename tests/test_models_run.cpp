@@ -253,6 +253,17 @@ TEST_SUITE("models") {
             CHECK(fs::exists(place) == there);
             CHECK(size() == before);
         }
+
+        // The folder of a run that has no metrics, such as a sweep.
+        RunFolder sweep = RunFolder::create(dir / "runs", "sweep", "s");
+        sweep.lock();
+        sweep.check_in_place();
+        fs::rename(dir / "runs", dir / "kept");
+        CHECK(contains(error_of([&] { sweep.check_in_place(); }), "deleted, renamed or emptied"));
+        CHECK(contains(error_of([&] { RunFolder::create(dir / "runs", "train", "x", false); }), "cannot create"));
+        CHECK(!fs::exists(dir / "runs"));
+        fs::create_directories(dir / "runs/s");
+        CHECK(contains(error_of([&] { sweep.check_in_place(); }), "deleted, renamed or emptied"));
     }
 
     TEST_CASE("signals: the first one is a wish, the second one ends the process") {

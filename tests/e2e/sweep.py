@@ -195,6 +195,24 @@ class Sweep(job.JobTest):
         self.assertEqual(states(run), ["finished"] * 2)
         self.assertEqual(tested(run), 200)
 
+    def test_folder_that_goes_while_a_trial_loads(self):
+        # Nothing is made under the old name, and the sweep goes on under the new one.
+        for ranks in job.rank_counts(1, 2):
+            run, other = self.runs / f"old-{ranks}", self.runs / f"new-{ranks}"
+            go, loading = self.folder / f"go-{ranks}", self.folder / f"loading-{ranks}"
+            wait = f"if [ -d {run} ]; then touch {loading}; until [ -e {go} ]; do sleep 0.02; done; fi"
+            process = self.start(program(ranks, "experiment", "--run-name", run.name, *TINY, "--steps", "18", "--grid",
+                                         "seed=1:3", "--data", f"pipe:{wait}; tar -cC {SAMPLE} ."))
+            self.assertTrue(self.wait_for(process, loading.exists))
+            run.rename(other)
+            go.touch()
+            result = self.finish(process)
+            self.assertNotEqual(result.code, 0)
+            self.assertRegex(result.err, f"error: .*{run.name}.*renamed")
+            self.assertFalse(run.exists())
+            self.succeed(program(ranks, "experiment", "--run-name", other.name, "--resume"))
+            self.assertEqual(states(other), ["finished"] * 3)
+
     def test_data_of_the_best(self):
         # The second alone ends an epoch in so many steps: it is the best.
         images, image = (SAMPLE / "train.bin").read_bytes(), 3073
