@@ -24,16 +24,14 @@ void at_the_same_time(par::Group& group, const std::function<void()>& work, cons
             error = e.what();
         }
     };
-    const auto agree_to_stop = [&] {
-        if (!group.all(!stop_requested(), "go on")) request_stop();
-    };
+    // The same answer on all ranks. Each rank's own request may come at any moment, so nothing else may decide.
+    const auto agreed_to_stop = [&] { return !group.all(!stop_requested(), "go on"); };
     const auto meet = [&] {
-        agree_to_stop();
+        if (agreed_to_stop()) request_stop(); // the work on this rank, too
         if (pulse) pulse();
     };
     while_meeting(group, "data", guarded, group.size() == 1 ? pulse : meet);
-    agree_to_stop();
-    check_stop();
+    if (agreed_to_stop()) throw Stopped();
     const std::vector<std::string> errors = group.allgather(error, "data");
     if (failure) std::rethrow_exception(failure);
     for (size_t rank = 0; rank < errors.size(); ++rank)
@@ -123,7 +121,8 @@ data::TrainTest load_data(par::Group& group, const std::string& path, const data
             std::string other;
             std::string& bytes = i == mine ? own : other;
             broadcast(group, bytes, int(i - begin));
-            set.add(data::as_bytes(bytes));
+            const auto add = [&] { set.add(data::as_bytes(bytes)); };
+            at_the_same_time(group, add, pulse);
         }
     }
     return set.finish();

@@ -1,9 +1,12 @@
 # Runs that are killed or asked to stop go on with the same bits as one that ran through.
+import io
 import json
 import os
 import pathlib
 import shutil
 import signal
+import tarfile
+import time
 import unittest
 
 import job
@@ -140,6 +143,28 @@ class Resume(job.JobTest):
                 self.assertEqual((result.out, result.err), ("stopped while loading data; nothing was saved\n", ""))
                 self.assertTrue(job.within_limit(lambda: not any(map(job.lives, pids))), "processes are left")
                 self.assertFalse(self.runs.exists())
+
+    @unittest.skipUnless(job.MPIEXEC, "no mpiexec")
+    def test_signal_to_one_rank_that_decodes(self):
+        # Each rank decodes every shard. The other one is behind or ahead, and must hear of the signal all the same.
+        images = tarfile.TarInfo("cat/0.png"), tarfile.TarInfo("dog/0.png")
+        member = io.BytesIO()
+        with tarfile.open(fileobj=member, mode="w") as tar:
+            png = job.png(32, 32, bytes(i * i % 251 % 16 for i in range(3072)))
+            for image in images:
+                image.size = len(png)
+                tar.addfile(image, io.BytesIO(png))
+        blocks = member.getvalue()[:sum(512 + -(-image.size // 512) * 512 for image in images)]
+        (self.folder / "many.tar").write_bytes(blocks * 20000 + bytes(1024))
+        fetched = self.folder / "fetched"
+        process = self.start(job.train(2, *job.TINY, "--epochs", "100000", "--data",
+                                       "pipe:cat many.tar; touch fetched"))
+        self.assertTrue(self.wait_for(process, fetched.exists))
+        time.sleep(0.5)  # into the decoding, which takes about a second; a signal at another time ends alike
+        os.kill(job.trainings(process)[-1], signal.SIGTERM)
+        result = self.finish(process)
+        self.assertIn(result.code, job.interrupted(2), result.err)
+        self.assertEqual(result.err, "")
 
     def test_signal_before_the_first_step(self):
         for program in ("train_digits", "train_digits_angles"):
