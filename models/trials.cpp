@@ -397,10 +397,13 @@ int run_trials(par::Group& group, const std::string& program, const TrialsOption
     par::run_task_pool(group.link(), tasks, control, folder ? folder->path() + "/journal.jsonl" : "");
     // The others meet it: who waited for a word of the pool would not wait for long.
     while_meeting(group, program, [&] {
-        if (run && stop_requested())
-            std::cout << "stopped; --resume goes on; " << printable(folder->path()) << std::endl;
-        else if (run)
+        if (!run) return;
+        try {
+            check_stop();
             finish(*run);
+        } catch (const Stopped&) {
+            std::cout << "stopped; --resume goes on; " << printable(folder->path()) << std::endl;
+        }
     });
     return stopped_exit_code(group);
 }

@@ -172,6 +172,21 @@ class Sweep(job.JobTest):
         self.assertEqual(json.loads((run / "best.json").read_text())["validation_accuracy"],
                          float(results(run)[0]["validation_accuracy"]))
 
+    def test_signal_while_the_best_is_tested(self):
+        run = self.runs / "best"
+        model, loading, go = run / "trials" / "1" / "model.safetensors", self.folder / "loading", self.folder / "go"
+        wait = f"if [ -e {model} ] && [ ! -e {go} ]; then touch {loading}; sleep 1000; fi"
+        process = self.start(program(1, "sweep_cifar", "--run-name", run.name, *TINY, "--epochs", "1", "--sweep",
+                                     "depth=1", "--data", f"pipe:{wait}; tar -cC {SAMPLE} ."))
+        self.assertTrue(self.wait_for(process, loading.exists))
+        process.send_signal(signal.SIGTERM)
+        result = self.finish(process)
+        self.assertEqual((result.code, result.err), (75, ""))
+        self.assertIn("--resume goes on", result.out)
+        go.touch()
+        self.succeed(program(1, "sweep_cifar", "--run-name", run.name, "--resume"))
+        self.assertTrue((run / "best.json").exists())
+
     def test_stopped_before_it_ends_another_epoch(self):
         run = self.runs / "resumed"
         process = self.start(program(1, "sweep_cifar", "--run-name", run.name, *TINY, *ENDLESS, "--sweep", "depth=1,1"))
