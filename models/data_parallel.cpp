@@ -51,11 +51,15 @@ void verify_same(par::Group& group, const std::string& name, const std::vector<s
     const std::vector<std::string> texts = group.allgather(Json(Json::Array(parts.begin(), parts.end())).dump(), name);
     for (size_t rank = 1; rank < texts.size(); ++rank) {
         if (texts[rank] == texts[0]) continue;
-        Json::Array first = Json::parse(texts[0], name).as_array(), other = Json::parse(texts[rank], name).as_array();
-        first.push_back("none"), other.push_back("none"); // one may have fewer
-        const auto [a, b] = std::mismatch(first.begin(), first.end(), other.begin(), other.end());
-        fail(name, ": expected the same on all ranks, got ", a->as_string(), " (", group.link().name_of(0), ") and ",
-             b->as_string(), " (", group.link().name_of(int(rank)), "); ", hint);
+        const Json first = Json::parse(texts[0], name), other = Json::parse(texts[rank], name);
+        const auto part = [](const Json& of, size_t i) {
+            return i < of.as_array().size() ? of.as_array()[i].as_string() : "nothing";
+        };
+        const size_t common = std::min(first.as_array().size(), other.as_array().size());
+        size_t i = 0;
+        while (i < common && part(first, i) == part(other, i)) ++i;
+        fail(name, ": expected the same on all ranks, got ", part(first, i), " (", group.link().name_of(0), ") and ",
+             part(other, i), " (", group.link().name_of(int(rank)), "); ", hint);
     }
 }
 
