@@ -18,6 +18,8 @@ struct DigitsOptions {
     MachineOptions machine;
     RunOptions run;
 
+    static constexpr const char* kMemoryAdvice = "make --batch-size smaller, or start fewer ranks";
+
     void declare_data(Options& options, const std::string& folder, const std::string& shards);
     void declare_training(Options& options);
 

@@ -101,4 +101,19 @@ void check_memory(par::Group& group, int64_t bytes, const std::string& what, con
                  machine.ranks == 1 ? " rank" : " ranks", "; ", advice);
 }
 
+void check_planned_memory(par::Group& group, std::initializer_list<Accelerated*> networks,
+                          const Parameters& parameters, const std::function<void()>& plan, const std::string& advice,
+                          int64_t available) {
+    {
+        const DryRun without_memory;
+        plan();
+    }
+    int64_t bytes = group.rank() == 0 ? checkpoint_memory(parameters.values().bytes()) : 0;
+    for (Accelerated* network : networks) {
+        bytes += network->planned_bytes();
+        network->clear_cache();
+    }
+    check_memory(group, bytes, "planned steps", advice, available);
+}
+
 } // namespace rg

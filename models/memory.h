@@ -4,7 +4,12 @@
 // later and without a word. So programs sum what they plan before they take it, and end with an error instead.
 #pragma once
 
+#include "core/accelerate.h"
+#include "core/parameters.h"
 #include "par/group.h"
+
+#include <functional>
+#include <initializer_list>
 
 namespace rg {
 
@@ -17,5 +22,14 @@ int64_t available_memory(const std::string& root = "");
 /// rank's; `what`: the memory's use, and `advice`: how to need less, both for the message. Collective.
 void check_memory(par::Group& group, int64_t bytes, const std::string& what, const std::string& advice,
                   int64_t available = available_memory());
+
+/// check_memory() for a training on the CPU that is about to begin: for the plans that `plan` makes in the networks and,
+/// on rank 0, for a checkpoint. Makes these plans without their memory, and drops them and all others. Collective.
+void check_planned_memory(par::Group& group, std::initializer_list<Accelerated*> networks,
+                          const Parameters& parameters, const std::function<void()>& plan, const std::string& advice,
+                          int64_t available = available_memory());
+
+/// Bytes that rank 0 takes for a checkpoint of parameters of so many bytes, with the optimizer's two values of each.
+constexpr int64_t checkpoint_memory(int64_t parameter_bytes) { return 3 * parameter_bytes; }
 
 } // namespace rg

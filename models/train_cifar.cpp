@@ -140,7 +140,7 @@ int train(TrainingRun& run, Settings& s, Options& options, par::Group& group, Tr
     // Memory that is not there is told before it is taken: values, gradients (also those that ranks share) and
     // momentum, and on rank 0 a checkpoint; below, the plans.
     const char* const advice = "make --width, --depth or --batch-size smaller, or start fewer ranks";
-    const int64_t checkpoint = group.rank() == 0 ? 3 * parameter_bytes(size) : 0;
+    const int64_t checkpoint = group.rank() == 0 ? checkpoint_memory(parameter_bytes(size)) : 0;
     if (!machine.device())
         check_memory(group, (group.size() > 1 ? 4 : 3) * parameter_bytes(size) + checkpoint, "parameters", advice);
     CifarNet net(size);
@@ -194,16 +194,17 @@ int train(TrainingRun& run, Settings& s, Options& options, par::Group& group, Tr
 
     // Plans for the batches to come, so that the memory they take is known, and had, before the first step.
     const data::Range tested = workers.share_of(data.test.count);
-    for (const int64_t n : {std::min(kEvaluationBatch, tested.size()), tested.size() % kEvaluationBatch})
-        if (s.machine.accelerate && n > 0) network.plan({Tensor::on_host({n, 32, 32, 3})}, false);
-    const int64_t share = workers.share_of(std::min(s.batch_size, data.train.count)).size();
-    const Tensor labels = Tensor::on_host({share}, DType::i32);
-    const Plan& plan =
-        on_device ? network.plan(
-                        {Tensor::on_host({share}, DType::i32), Tensor::on_host({share, 3}, DType::i32), labels}, true)
-                  : network.plan({Tensor::on_host({share, 32, 32, 3}), labels}, true);
-
-    if (!machine.device()) check_memory(group, network.planned_bytes() + checkpoint, "planned steps", advice);
+    const auto plan_ahead = [&]() -> const Plan& {
+        for (const int64_t n : {std::min(kEvaluationBatch, tested.size()), tested.size() % kEvaluationBatch})
+            if (s.machine.accelerate && n > 0) network.plan({Tensor::on_host({n, 32, 32, 3})}, false);
+        const int64_t share = workers.share_of(std::min(s.batch_size, data.train.count)).size();
+        const Tensor labels = Tensor::on_host({share}, DType::i32);
+        if (!on_device) return network.plan({Tensor::on_host({share, 32, 32, 3}), labels}, true);
+        return network.plan({Tensor::on_host({share}, DType::i32), Tensor::on_host({share, 3}, DType::i32), labels},
+                            true);
+    };
+    if (!on_device) check_planned_memory(group, {&network}, parameters, plan_ahead, advice);
+    const Plan& plan = plan_ahead();
 
     run.begin(at, length, data.train.classes,
               cat(machine.text(), "; ", data.source, "; ", parameters.count(), " parameters, ", plan.bytes() >> 20,

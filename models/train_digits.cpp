@@ -12,6 +12,7 @@
 #include "models/digits_net.h"
 #include "models/digits_options.h"
 #include "models/gradient_sum.h"
+#include "models/memory.h"
 #include "models/programs.h"
 #include "models/report.h"
 #include "par/session.h"
@@ -90,6 +91,15 @@ int train(TrainingRun& run, Settings& s, Options& options, par::Group& group, Tr
     GradientSum gradient_sum(group, parameters, s.machine.allreduce, false);
     network.after_step = [&](const Plan& plan, size_t step) { return gradient_sum.after_step(plan, step); };
 
+    const data::Range tested = workers.share_of(data.test.count);
+    const auto largest_batches = [&] {
+        const auto images_of = [](int64_t n) { return Tensor::on_host({n, data::kDigitSide, data::kDigitSide, 1}); };
+        const int64_t share = workers.share_of(s.batch_size).size();
+        network.plan({images_of(share), Tensor::on_host({share}, DType::i32)}, true);
+        network.plan({images_of(std::min(kEvaluationBatch, tested.size()))}, false);
+    };
+    if (!on_device) check_planned_memory(group, {&network}, parameters, largest_batches, DigitsOptions::kMemoryAdvice);
+
     run.begin(at, length, data.train.classes,
               cat(machine.text(), "; ", data.source, "; ", parameters.count(), " parameters"));
     run.report("network", report_network(parameters));
@@ -133,7 +143,6 @@ int train(TrainingRun& run, Settings& s, Options& options, par::Group& group, Tr
         Score score;
         if (at.batch == loader.batches()) { // else stopped on the way: `at` is where to go on
             par::verify_identical(group, parameters.values().to_host().span<float>(), "parameters");
-            const data::Range tested = workers.share_of(data.test.count);
             score = evaluate(group, tested, data.test, data::kDigits, [&](const Tensor& x) {
                 trial.pulse();
                 return network({x})[0];

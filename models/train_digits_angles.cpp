@@ -12,6 +12,7 @@
 #include "models/digits_net.h"
 #include "models/digits_options.h"
 #include "models/gradient_sum.h"
+#include "models/memory.h"
 #include "models/programs.h"
 #include "models/report.h"
 #include "par/session.h"
@@ -166,6 +167,15 @@ Result train(TrainingRun& run, Settings& s, Options& options, par::Group& group,
     learn.enabled = predict.enabled = s.machine.accelerate;
     GradientSum gradient_sum(group, parameters, s.machine.allreduce, false);
     learn.after_step = [&](const Plan& plan, size_t step) { return gradient_sum.after_step(plan, step); };
+
+    const auto largest_batches = [&] {
+        const auto images_of = [](int64_t n) { return Tensor::on_host({n, data::kDigitSide, data::kDigitSide, 1}); };
+        const int64_t share = workers.share_of(s.batch_size).size();
+        learn.plan({images_of(share), Tensor::on_host({share}, DType::i32), Tensor::on_host({share, 1})}, true);
+        predict.plan({images_of(workers.share_of(std::min(s.batch_size, data.test.count)).size())});
+    };
+    if (!on_device)
+        check_planned_memory(group, {&learn, &predict}, parameters, largest_batches, DigitsOptions::kMemoryAdvice);
 
     run.begin(at, length, data.train.classes,
               cat(machine.text(), s.machine.accelerate ? ", accelerated; " : ", op by op; ", data.source, "; ",

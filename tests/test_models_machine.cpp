@@ -3,6 +3,7 @@
 
 #include "core/atomic_file.h"
 #include "gpu/machine.h"
+#include "models/digits_net.h"
 #include "models/memory.h"
 #include "par/thread_link.h"
 #include "tests/executor_device.h"
@@ -83,6 +84,33 @@ TEST_SUITE("models") {
                 CHECK(error.find("got 16.0 GiB on 3 ranks; make it smaller") != std::string::npos);
             }
         }
+    }
+
+    TEST_CASE("memory: plans are made without memory, checked with a checkpoint's, and dropped") {
+        const DigitsNet net({});
+        const Parameters& parameters = net.parameters;
+        Accelerated network([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
+            return {net.forward(in[0], Mode::evaluate)};
+        });
+        const auto plan = [&] { network.plan({Tensor::on_host({2, 28, 28, 1})}); };
+        plan();
+        const int64_t planned = network.planned_bytes();
+        CHECK(planned > 0);
+        par::run_threads(1, [&](par::Link& link) {
+            par::Group group(link);
+            const int64_t needed = planned + 3 * parameters.values().bytes();
+            const int64_t before = live_bytes();
+            for (const int64_t available : {needed, needed - 1}) {
+                network.clear_cache();
+                const std::string error = error_of(
+                    [&] { check_planned_memory(group, {&network}, parameters, plan, "make it smaller", available); });
+                const bool told = error.find("for planned steps") != std::string::npos;
+                CHECK(error.empty() == (available == needed));
+                CHECK(told == (available < needed));
+                CHECK(network.planned_bytes() == 0);
+                CHECK(live_bytes() <= before);
+            }
+        });
     }
 
     TEST_CASE("machine: code for one GPU runs on another, or not") {

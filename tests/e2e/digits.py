@@ -1,7 +1,10 @@
 # make_digits, train_digits and train_digits_angles on tiny sets: what they reach, leave, resume and refuse.
 import gzip
+import io
 import json
 import os
+import pathlib
+import re
 import signal
 import struct
 import tarfile
@@ -100,6 +103,35 @@ class Digits(job.JobTest):
                 self.assertEqual(log.read_text(), 3 * "x\n", (name, run))
                 self.assertEqual(job.step_lines(shards), job.step_lines(folder), (name, run))
         self.refuse(program("train_digits", 1, "--data", "pipe:false", "--retries", 1), "failed 2 times")
+
+    def test_more_than_the_memory(self):
+        # A step takes some 200 KiB per image. Every image is one of two, so that many of them are soon made.
+        available = int(re.search(r"MemAvailable: *(\d+) kB", pathlib.Path("/proc/meminfo").read_text())[1])
+        count = available // 128
+        if count > 400_000:
+            self.skipTest("a set that needs more than the memory of this machine is too large for a test")
+
+        def tar(files):
+            stream = io.BytesIO()
+            with tarfile.open(fileobj=stream, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+                for name, content in files:
+                    info = tarfile.TarInfo(name)
+                    info.size = len(content)
+                    archive.addfile(info, io.BytesIO(content))
+            return stream.getvalue()
+
+        image = job.png(28, 28, bytes(784), colour=0)
+        names = [f"{i}/{j}.png" for i in (0, 1) for j in range(2)]
+        members = tar([(name, image) for name in names])[:len(names) * 1024]
+        angles = tar([("angles.csv", "".join(["file,angle\n", *(f"{name},1\n" for name in names)]).encode())])
+        with (self.folder / "many.tar").open("wb") as file:
+            for _ in range(count // len(names) // 100):
+                file.write(members * 100)
+            file.write(angles)
+        for name in ("train_digits", "train_digits_angles"):
+            self.refuse(program(name, 1, "--data", "pipe:cat many.tar", "--batch-size", count * 4 // 5),
+                        "expected at most", "GiB for planned steps", "make --batch-size smaller, or start fewer ranks")
+        self.assertFalse(self.runs.exists())
 
     def test_resume(self):
         for name in ("train_digits", "train_digits_angles"):
