@@ -48,12 +48,6 @@ int64_t left_in_groups(const std::string& mount, std::string path, const Files& 
     }
 }
 
-std::string host_name() {
-    char name[256] = "";
-    ::gethostname(name, sizeof name - 1);
-    return name;
-}
-
 std::string gibibytes(int64_t bytes) {
     char text[32];
     std::snprintf(text, sizeof text, "%.1f GiB", double(bytes) / double(1 << 30));
@@ -79,31 +73,41 @@ int64_t available_memory(const std::string& root) {
     return available;
 }
 
+Host this_host() {
+    Host host;
+    char name[256] = "";
+    ::gethostname(name, sizeof name - 1);
+    host.name = name;
+    std::ifstream boot("/proc/sys/kernel/random/boot_id");
+    std::getline(boot, host.boot);
+    return host;
+}
+
 void check_memory(par::Group& group, int64_t bytes, const std::string& what, const std::string& advice,
-                  int64_t available) {
-    const Json mine = Json::object().set("host", host_name()).set("bytes", bytes).set("available", available);
+                  int64_t available, const Host& host) {
+    const Json mine =
+        Json::object().set("host", host.name).set("boot", host.boot).set("bytes", bytes).set("available", available);
     struct Machine {
         int ranks = 0;
         int64_t bytes = 0, available = std::numeric_limits<int64_t>::max();
     };
-    std::map<std::string, Machine> machines;
+    std::map<Host, Machine> machines;
     for (const std::string& rank : group.allgather(mine.dump(), "memory")) {
         const Json other = Json::parse(rank, "memory");
-        Machine& machine = machines[other.at("host").as_string()];
+        Machine& machine = machines[{other.at("host").as_string(), other.at("boot").as_string()}];
         ++machine.ranks;
         machine.bytes += other.at("bytes").as_int();
         // The last one to look has seen what the others have taken already.
         machine.available = std::min(machine.available, other.at("available").as_int());
     }
-    for (const auto& [host, machine] : machines)
+    for (const auto& [at, machine] : machines)
         RG_CHECK(machine.bytes <= machine.available, "memory: expected at most ", gibibytes(machine.available), " for ",
-                 what, ", which is all that ", host, " has left, got ", gibibytes(machine.bytes), " on ", machine.ranks,
-                 machine.ranks == 1 ? " rank" : " ranks", "; ", advice);
+                 what, ", which is all that ", at.name, " has left, got ", gibibytes(machine.bytes), " on ",
+                 machine.ranks, machine.ranks == 1 ? " rank" : " ranks", "; ", advice);
 }
 
-void check_planned_memory(par::Group& group, std::initializer_list<Accelerated*> networks,
-                          const Parameters& parameters, const std::function<void()>& plan, const std::string& advice,
-                          int64_t available) {
+void check_planned_memory(par::Group& group, std::initializer_list<Accelerated*> networks, const Parameters& parameters,
+                          const std::function<void()>& plan, const std::string& advice, int64_t available) {
     {
         const DryRun without_memory;
         plan();

@@ -8,8 +8,10 @@
 #include "core/parameters.h"
 #include "par/group.h"
 
+#include <compare>
 #include <functional>
 #include <initializer_list>
+#include <string>
 
 namespace rg {
 
@@ -18,15 +20,22 @@ namespace rg {
 /// before the paths of the system's files, for tests.
 int64_t available_memory(const std::string& root = "");
 
-/// Throws on all ranks if those of one machine together are about to take more than is available there. `bytes`: this
+/// The name of this machine, and the number of its present boot: many a machine is called "localhost".
+struct Host {
+    std::string name, boot;
+    auto operator<=>(const Host&) const = default;
+};
+Host this_host();
+
+/// Throws on all ranks if those of one host together are about to take more than is available there. `bytes`: this
 /// rank's; `what`: the memory's use, and `advice`: how to need less, both for the message. Collective.
 void check_memory(par::Group& group, int64_t bytes, const std::string& what, const std::string& advice,
-                  int64_t available = available_memory());
+                  int64_t available = available_memory(), const Host& host = this_host());
 
-/// check_memory() for a training on the CPU that is about to begin: for the plans that `plan` makes in the networks and,
-/// on rank 0, for a checkpoint. Makes these plans without their memory, and drops them and all others. Collective.
-void check_planned_memory(par::Group& group, std::initializer_list<Accelerated*> networks,
-                          const Parameters& parameters, const std::function<void()>& plan, const std::string& advice,
+/// check_memory() for a training on the CPU that is about to begin: for the plans that `plan` makes in the networks
+/// and, on rank 0, for a checkpoint. Makes these plans without their memory, and drops them and all others. Collective.
+void check_planned_memory(par::Group& group, std::initializer_list<Accelerated*> networks, const Parameters& parameters,
+                          const std::function<void()>& plan, const std::string& advice,
                           int64_t available = available_memory());
 
 /// Bytes that rank 0 takes for a checkpoint of parameters of so many bytes, with the optimizer's two values of each.

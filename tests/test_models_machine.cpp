@@ -86,6 +86,20 @@ TEST_SUITE("models") {
         }
     }
 
+    TEST_CASE("memory: machines of the same name are told apart") {
+        for (const int boots : {1, 2}) {
+            std::vector<std::string> errors(2);
+            par::run_threads(2, [&](par::Link& link) {
+                par::Group group(link);
+                const Host host{"localhost", cat(link.rank() % boots)};
+                errors[size_t(link.rank())] = error_of([&] { check_memory(group, 5, "steps", "", 8, host); });
+            });
+            for (const std::string& error : errors) CHECK(error.empty() == (boots == 2));
+        }
+        CHECK(this_host() == this_host());
+        CHECK(!this_host().name.empty());
+    }
+
     TEST_CASE("memory: plans are made without memory, checked with a checkpoint's, and dropped") {
         const DigitsNet net({});
         const Parameters& parameters = net.parameters;
