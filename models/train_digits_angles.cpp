@@ -77,8 +77,9 @@ double squared_errors(const Tensor& angles, const Tensor& targets) {
 Json bars_of(const Result& plain, const Result& accelerated) {
     Json groups = Json::array();
     const auto add = [&](const char* what, double before, double after, double hits) {
-        char note[96];
-        std::snprintf(note, sizeof note, "%.2f times as fast, hit rate %.2f %%", before / after, 100 * hits);
+        char note[96] = "not measured"; // e.g. testing, if the training ended within its first epoch
+        if (before > 0 && after > 0)
+            std::snprintf(note, sizeof note, "%.2f times as fast, hit rate %.2f %%", before / after, 100 * hits);
         groups.push(Json::object()
                         .set("name", what)
                         .set("bars", Json::array()
@@ -297,7 +298,7 @@ std::string chart(const Json& bars) {
             const double seconds = bar.as_array()[1].as_double();
             std::snprintf(line, sizeof line, "%-10s %-11s %8.2f s  ", group.at("name").as_string().c_str(),
                           bar.as_array()[0].as_string().c_str(), seconds);
-            text += line + std::string(size_t(std::lround(40 * seconds / longest)), '#') + "\n";
+            text += line + std::string(longest > 0 ? size_t(std::lround(40 * seconds / longest)) : 0, '#') + "\n";
         }
         text += std::string(11, ' ') + group.at("note").as_string() + "\n";
     }
