@@ -256,17 +256,44 @@ class MonitorTest(job.JobTest):
         (self.add_run("odd") / "trials" / "1").mkdir(parents=True)
         (self.runs / "odd" / "results.jsonl").write_text('{"trial": "../../../secret"}\n{"trial": 1}\n[1]\n')
         self.assertEqual(self.trials("odd")["runs"], [self.trials("odd")["runs"][0] | {"name": "1", "alive": False}])
-        texts = [self.ask(target)[1] for target in ("/data?run=&link=&pipe=&../secret=", "/report?run=run", "/report?run=pipe")]
+        # One whose journal makes it a sweep all the same, and one of whose trials is a link.
+        (self.add_run("journal") / "trials").symlink_to(self.folder)
+        (self.add_run("part") / "trials").mkdir()
+        (self.runs / "part" / "trials" / "1").symlink_to(secret)
+        for name in ("journal", "part"):
+            (self.runs / name / "journal.jsonl").touch()
+            (self.runs / name / "results.jsonl").write_text('{"trial": 1}\n')
+        trial = self.trials("part")["runs"][0]
+        self.assertEqual((trial["page"], trial["alive"], trial["last"]), (False, False, None))
+        texts = [self.ask(target)[1] for target in ("/trials/part/data?1=", "/data?run=&link=&pipe=&../secret=", "/report?run=run", "/report?run=pipe")]
         for target in ("/report?run=link", "/report?run=../secret", "/report?run=..%2Fsecret", "/report?run=run/../../secret",
                        f"/report?run={urllib.parse.quote(str(secret))}", "/report?run=", "/report?run=.", "/report",
                        "/../secret/report.html", "/runs/run/config.json", "//secret/report.html", "/report.html", "/stop?run=run",
                        "/trials/elsewhere/data", "/trials/run/data", "/trials/..%2F/data", "/trials/../data", "/trials//data",
-                       "/trials/link/", "/trials/odd/report?run=../../../secret", "/trials/odd/report?run=2",
+                       "/trials/link/", "/trials/journal/data", "/trials/part/report?run=1", "/trials/odd/report?run=../../../secret", "/trials/odd/report?run=2",
                        "/trials/odd/trials/odd/data"):
             status, text = self.ask(target)
             self.assertEqual(status, 404, target)
             texts.append(text)
         self.assertNotIn("secret", "".join(texts).replace(str(self.folder), ""))
+
+    def test_files_larger_than_memory(self):
+        # With holes, so that they are long but take no room.
+        self.add_run("good")
+        for name in ("report.html", "config.json", "results.jsonl", "metrics.jsonl"):
+            run = self.add_run(name)
+            (run / "trials").mkdir()
+            with open(run / name, "wb") as file:
+                file.truncate(1 << 40)
+        said = "expected at most 256 MiB, got 1048576 MiB"
+        for name in ("report.html", "config.json"):
+            self.assertIn(f"{name}: {said}", self.news(name)["note"])
+        self.assertEqual(self.news("metrics.jsonl")["metrics"], [])
+        for target in ("/report?run=report.html", "/trials/results.jsonl/data"):
+            status, text = self.ask(target)
+            self.assertEqual(status, 500)
+            self.assertIn(said, text)
+        self.assertIn("good", self.succeed([*MONITOR, "--text"]))
 
     def test_too_much(self):
         with socket.create_connection((self.url.hostname, self.url.port), job.LIMIT) as client:
