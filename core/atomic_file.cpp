@@ -110,20 +110,24 @@ void write_file_atomic(const std::string& path, std::string_view bytes, Readers 
 
 void write_output(const std::string& path, std::string_view bytes) {
     namespace fs = std::filesystem;
-    struct stat info;
-    if (::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {
-        Descriptor fd(open_retrying(path.c_str(), O_WRONLY)); // of a FIFO: waits for its reader
-        RG_CHECK(fd.get() >= 0, "write ", path, ": ", std::strerror(errno));
-        RG_CHECK(write_all(fd.get(), bytes) && ::close(fd.release()) == 0, "write ", path, ": cannot write all bytes (",
-                 bytes.size(), "): ", std::strerror(errno));
-        return;
-    }
     constexpr int kMaxLinks = 40; // as Linux has it
     fs::path target = path;
     std::error_code none;
-    for (int links = 0; links < kMaxLinks && fs::is_symlink(target, none); ++links)
-        target = target.parent_path() / fs::read_symlink(target, none);
-    write_file_atomic(target.string(), bytes);
+    bool in_place = false;
+    for (int links = 0; !in_place && fs::is_symlink(target, none); ++links) {
+        RG_CHECK(links < kMaxLinks, "write ", path, ": ", std::strerror(ELOOP));
+        const fs::path folder = target.has_parent_path() ? target.parent_path() : ".";
+        // /dev/stdout leads to /proc/self/fd/1: the file behind it belongs to the shell, which has it open.
+        in_place = fs::canonical(folder, none).string().starts_with("/proc/");
+        if (!in_place) target = target.parent_path() / fs::read_symlink(target, none);
+    }
+    struct stat info;
+    if (!in_place && (::stat(path.c_str(), &info) != 0 || S_ISREG(info.st_mode)))
+        return write_file_atomic(target.string(), bytes);
+    Descriptor fd(open_retrying(path.c_str(), O_WRONLY | O_APPEND)); // of a FIFO: waits for its reader
+    RG_CHECK(fd.get() >= 0, "write ", path, ": ", std::strerror(errno));
+    RG_CHECK(write_all(fd.get(), bytes) && ::close(fd.release()) == 0, "write ", path, ": cannot write all bytes (",
+             bytes.size(), "): ", std::strerror(errno));
 }
 
 void remove_leftovers(const std::string& path) {

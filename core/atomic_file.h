@@ -28,8 +28,9 @@ enum class Readers : uint8_t { umask, owner };
 /// the temporary file is gone.
 void write_file_atomic(const std::string& path, std::string_view bytes, Readers readers = Readers::umask);
 
-/// Writes to a path that a user has chosen, as other programs do: into what is no regular file (a device, a FIFO), and
-/// through symbolic links to where they point. A regular file is replaced as by write_file_atomic().
+/// Writes to a path that a user has chosen, as other programs do: into a device or a FIFO, and through symbolic links
+/// to their targets. A regular file is replaced as by write_file_atomic(), but through a link in /proc (/dev/stdout
+/// leads there) it is appended to: another process has it open.
 void write_output(const std::string& path, std::string_view bytes);
 
 /// Removes what kills have left of earlier writes of `path`. Nobody may be writing it.

@@ -9,6 +9,7 @@ import pathlib
 import re
 import stat
 import struct
+import subprocess
 
 import job
 
@@ -317,6 +318,20 @@ class Inspect(job.JobTest):
             self.assertTrue(link.is_symlink())
             self.assertEqual(target.read_bytes(), pixels)
         self.assertTrue(far.is_symlink())
+        # A shell has the file behind its standard output open: it gets more, and stays the same file.
+        log = self.folder / "log"
+        for name in ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"):
+            log.write_bytes(b"before\n")
+            with open(log, "ab") as out:
+                subprocess.run(program("inspect", path, "--raw", name), stdout=out, check=True, timeout=job.LIMIT)
+                self.assertEqual(os.fstat(out.fileno()).st_ino, log.stat().st_ino, name)
+            self.assertTrue(log.read_bytes().startswith(b"before\n"), name)
+            self.assertIn(pixels, log.read_bytes(), name)
+        # A ring of links is no file, and stays.
+        os.symlink("ring-2", self.folder / "ring-1")
+        os.symlink("ring-1", self.folder / "ring-2")
+        self.refuse(program("inspect", path, "--raw", "ring-1"), "write ring-1: Too many levels of symbolic links")
+        self.assertTrue((self.folder / "ring-1").is_symlink())
         # A device of our own making, where that is allowed; the real ones are not put at risk.
         null, full = self.folder / "null", self.folder / "full"
         try:
