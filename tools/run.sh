@@ -9,7 +9,8 @@
 #
 #   0   done, or stopped by a person (Ctrl-C, a stop request)
 #   75  interrupted by SIGTERM, SIGUSR1 or SIGHUP; each is passed on, as SIGTERM, when this script gets it. So a training
-#       whose terminal is closed ends with a checkpoint; without this script, mpiexec would kill its ranks
+#       whose terminal is closed ends with a checkpoint; without this script, mpiexec would kill its ranks. Also if any
+#       signal came before the first attempt, which then does not begin
 #   1   if it failed before its first step: a wrong option, no data
 #
 # So a job of a batch system can end in: tools/run.sh ... || [ $? -ne 75 ] || scontrol requeue "$SLURM_JOB_ID"
@@ -59,19 +60,25 @@ is_sweep() { [ -e "$run/journal.jsonl" ] || [ -d "$run/trials" ]; }
 state_is() { grep -qs "\"state\": \"$1\"" "$run/report.html"; }
 has_checkpoint() { [ -n "$(find "$run/" -name 'step-*.safetensors' 2>/dev/null)" ]; }
 
-child='' stopped=''
+child='' stopped='' passed_on=''
 pass_on() {
     stopped=interrupted
-    [ -z "$child" ] || kill -TERM "$child" 2>/dev/null
+    [ -n "$child" ] || return 0
+    # Until it has become the command, the child is a shell, which forgets signals.
+    while cmp -s "/proc/$$/cmdline" "/proc/$child/cmdline"; do sleep 0.01; done
+    kill -TERM "$child" 2>/dev/null
+    passed_on=1
 }
 trap pass_on TERM USR1 HUP
 trap 'stopped=asked' INT # a terminal sends it to the training, too
 
-restarts=0
+restarts=0 code=75
 while :; do
     before=$(began)
+    [ -z "$stopped" ] || exit "$code"
     (trap '' HUP; exec "$@") & # mpiexec knows how to pass on SIGTERM alone
     child=$!
+    [ "$stopped" != interrupted ] || [ -n "$passed_on" ] || pass_on # the signal came before $child was known
     wait "$child"
     code=$?
     while kill -0 "$child" 2>/dev/null; do # a signal has ended the wait, not the training
@@ -82,7 +89,8 @@ while :; do
     # MPICH's mpiexec forgets exit codes when it passes on a signal, or when its terminal is gone: the run itself knows
     # better. One that was stopped while data loaded has no report.
     if [ "$stopped" = interrupted ]; then
-        if state_is stopped || { [ "$code" -eq 0 ] && ! state_is 'done'; }; then code=75; fi
+        # 143: SIGTERM came before the command could handle it.
+        if state_is stopped || [ "$code" -eq 143 ] || { [ "$code" -eq 0 ] && ! state_is 'done'; }; then code=75; fi
     fi
     case $code in 0 | 75) exit "$code" ;; esac
     if [ -n "$stopped" ] || { [ "$code" -eq 1 ] && [ "$(began)" = "$before" ]; }; then exit "$code"; fi
@@ -112,5 +120,4 @@ while :; do
     fi
     echo "run.sh: exit status $code; restart $restarts of $max_restarts, $from; $run" >&2
     sleep 1 # what is left of it may be about to end
-    [ -z "$stopped" ] || exit "$code"
 done

@@ -197,6 +197,24 @@ class Restart(job.JobTest):
             steps = steps_done(run)
             self.assertTrue((run / "checkpoint" / f"step-{steps:08}.safetensors").exists())
 
+    def test_signal_around_the_start(self):
+        # The script signals itself at the given place: before the start, between start and the line that learns the
+        # child's number, and after that line.
+        script = RUN_SH.read_text()
+        known = "    child=$!\n"
+        self.assertEqual((script.count(known), script.count("    before=")), (1, 1))
+        signals = "kill -TERM $$\n"
+        for name, text in (("before", script.replace("    before=", signals + "    before=")),
+                           ("between", script.replace(known, signals + known)),
+                           ("after", script.replace(known, known + signals))):
+            path = self.folder / "run.sh"
+            path.write_text(text)
+            command = ("echo begun; " if name == "before" else "") + "exec sleep 1000"
+            process = self.start(["sh", str(path), "--max-restarts", "3", "--", "sh", "-c", command])
+            result = self.finish(process)
+            self.assertEqual((result.code, result.out), (75, ""), name)
+            self.assertNotIn("restart", result.err)
+
     def test_usage(self):
         for wrong in (["--max-restarts", "many", "--", "true"], ["true"], ["--"], ["--", "true", "--resume"]):
             result = self.run_command(["sh", str(RUN_SH), *wrong])
