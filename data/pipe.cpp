@@ -9,8 +9,10 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
+#include <filesystem>
 #include <fstream>
 #include <poll.h>
 #include <spawn.h>
@@ -40,6 +42,7 @@ public:
     Output(const Output&) = delete;
     Output& operator=(const Output&) = delete;
 
+    int read_end() const { return read_; }
     int write_end() const { return write_; }
     pollfd for_poll() const { return {read_, POLLIN, 0}; } // poll passes over -1
     bool open() const { return read_ >= 0; }
@@ -66,8 +69,8 @@ private:
     int read_ = -1, write_ = -1;
 };
 
-/// Ends a process and all that it has started. It is stopped first, so that it starts no more meanwhile. A process
-/// group would be simpler, but could not ask for a password at the terminal.
+/// Ends a process and its descendants. It is stopped first, so that it starts no more meanwhile. A process group would
+/// be simpler, but ssh in it could not ask for a password at the terminal, and Ctrl-C there would not reach it.
 void kill_tree(pid_t pid) {
     ::kill(pid, SIGSTOP);
     std::ifstream children(cat("/proc/", pid, "/task/", pid, "/children"));
@@ -75,9 +78,24 @@ void kill_tree(pid_t pid) {
     ::kill(pid, SIGKILL);
 }
 
+/// Ends all other processes that hold the pipe open. A job in the background becomes a child of init when its shell
+/// ends, so kill_tree() does not find it.
+void kill_holders(int read_end) {
+    namespace fs = std::filesystem;
+    std::error_code gone; // any process may end meanwhile
+    const fs::path pipe = fs::read_symlink(cat("/proc/self/fd/", read_end), gone);
+    if (pipe.empty()) return;
+    for (fs::directory_iterator process("/proc", gone), none; process != none; process.increment(gone)) {
+        const pid_t pid = std::atoi(process->path().filename().c_str()); // 0 if it is not a process
+        if (pid == 0 || pid == ::getpid()) continue;
+        for (fs::directory_iterator fd(process->path() / "fd", gone); fd != none; fd.increment(gone))
+            if (fs::read_symlink(fd->path(), gone) == pipe) ::kill(pid, SIGKILL);
+    }
+}
+
 class Child {
 public:
-    Child(const std::string& command, Output& out, Output& err) {
+    Child(const std::string& command, Output& out, Output& err) : out_(out), err_(err) {
         posix_spawn_file_actions_t files;
         posix_spawn_file_actions_init(&files);
         posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
@@ -104,6 +122,7 @@ public:
     ~Child() {
         if (ended_) return;
         kill_tree(pid_);
+        for (const Output* output : {&out_, &err_}) kill_holders(output->read_end());
         while (::waitpid(pid_, &status_, 0) < 0 && errno == EINTR) {}
     }
     Child(const Child&) = delete;
@@ -124,6 +143,7 @@ public:
     }
 
 private:
+    const Output &out_, &err_;
     pid_t pid_ = -1;
     int status_ = 0;
     bool ended_ = false;

@@ -16,10 +16,11 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <iterator>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <sys/stat.h>
 
 namespace rg::data {
 namespace {
@@ -84,6 +85,29 @@ TEST_CASE("pipe: the child has none of our descriptors and ends when it is left"
     CHECK(std::stoi(descriptors) <= 4); // the three, and the one that ls reads the folder with
     CHECK(contains(error_of([&] { read_pipe("yes; touch " + shell_word(dir / "lived"), 100, 10); }), "at most 100"));
     CHECK_FALSE(fs::exists(dir / "lived"));
+}
+
+TEST_CASE("pipe: a job in the background ends with its command") {
+    const TempDir dir;
+    const auto lives = [](int pid) {
+        const std::string path = cat("/proc/", pid, "/stat");
+        std::ifstream file(path);
+        const std::string stat{std::istreambuf_iterator<char>(file), {}};
+        const size_t name_end = stat.rfind(") ");
+        return name_end != stat.npos && stat[name_end + 2] != 'Z' && stat[name_end + 2] != 'X';
+    };
+    // The shell ends at once, and its job is a child of init: with standard output, and with standard error alone while
+    // another one, which has neither, keeps the shell.
+    for (const std::string jobs : {"sleep 1000 & echo $! >&3", "(sleep 1000 >&- & echo $! >&3); sleep 1000 >&- 2>&-"}) {
+        const std::string pid_file = dir / "pid";
+        CHECK(
+            contains(error_of([&] { read_pipe("exec 3> " + shell_word(pid_file) + "; " + jobs, 10, 0.3); }), "silent"));
+        const int pid = std::stoi(read_file(pid_file));
+        const auto begin = std::chrono::steady_clock::now();
+        while (lives(pid) && std::chrono::steady_clock::now() - begin < std::chrono::seconds(10)) ::usleep(10'000);
+        CHECK_FALSE(lives(pid));
+        ::kill(pid, SIGKILL);
+    }
 }
 
 TEST_CASE("fetch: tries again, waits longer each time, and says what happened") {
