@@ -6,7 +6,6 @@
 #include "core/stop.h"
 #include "core/text.h"
 #include "data/inflate.h"
-#include "data/pipe.h"
 #include "data/sha256.h"
 
 #include <algorithm>
@@ -95,18 +94,20 @@ bool is_refusal(const std::string& text) {
     return std::any_of(std::begin(kNo), std::end(kNo), [&](const char* no) { return text.find(no) != text.npos; });
 }
 
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point time) { return std::chrono::duration<double>(Clock::now() - time).count(); }
+
 /// Throws Stopped at the latest 20 ms after a request to stop.
 void sleep_unless_stopped(double seconds) {
-    using Clock = std::chrono::steady_clock;
     const Clock::time_point begin = Clock::now();
-    for (; std::chrono::duration<double>(Clock::now() - begin).count() < seconds; check_stop())
+    for (; seconds_since(begin) < seconds; check_stop())
         std::this_thread::sleep_for(std::chrono::duration<double>(std::min(seconds, 0.02)));
 }
 
 } // namespace
 
 std::string fetch(const std::string& url, const std::string& command, const std::function<void(std::string&)>& check,
-                  const FetchOptions& options) {
+                  const FetchOptions& options, double total_s) {
     std::string path;
     if (!options.cache.empty()) {
         make_cache(options.cache);
@@ -114,18 +115,20 @@ std::string fetch(const std::string& url, const std::string& command, const std:
         if (std::optional<std::string> bytes = from_cache(path)) return std::move(*bytes);
     }
     std::string bytes;
+    const Clock::time_point begin = Clock::now();
     double wait = options.first_wait_s;
     for (int64_t attempt = 1;; ++attempt, wait *= 2) {
         try {
             bytes.clear();
-            bytes = read_pipe(command, kMaxShard, options.silence_s);
+            bytes = read_pipe(command, kMaxShard, options.silence_s, total_s - seconds_since(begin));
             check(bytes);
             break;
         } catch (const Error& error) {
             check_stop(); // Ctrl-C in a terminal ends the command, too
             const PipeError* const ended = dynamic_cast<const PipeError*>(&error);
             const std::string text = error.what() + said_in(ended ? ended->output : bytes.substr(0, kMaxAnswer));
-            if (attempt > options.retries || (ended && ended->status == kNoSuchProgram) || is_refusal(text))
+            const bool in_time = seconds_since(begin) + wait < total_s;
+            if (attempt > options.retries || !in_time || (ended && ended->status == kNoSuchProgram) || is_refusal(text))
                 fail("data: ", url, ": failed ", attempt, attempt == 1 ? " time: " : " times, at last: ", text);
         }
         sleep_unless_stopped(wait);

@@ -9,6 +9,7 @@
 #pragma once
 
 #include "data/bytes.h"
+#include "data/pipe.h"
 
 #include <functional>
 
@@ -28,8 +29,9 @@ constexpr size_t kMaxShard = size_t{1} << 32;
 
 /// The bytes of `url` from the cache, else from the command. `check` throws unless they are whole, and may unpack
 /// them; what it leaves is returned and cached. Errors, after all attempts (a program that is not there, or a server
-/// that has refused, is not tried again): the URL, how many, and what the last one said.
+/// that has refused, is not tried again): the URL, how many, and what the last one said. All attempts together have
+/// `total_s` seconds.
 std::string fetch(const std::string& url, const std::string& command, const std::function<void(std::string&)>& check,
-                  const FetchOptions& options);
+                  const FetchOptions& options, double total_s = kNoTimeLimit);
 
 } // namespace rg::data

@@ -23,11 +23,12 @@ namespace rg::data {
 
 namespace {
 
-constexpr size_t kStepBytes = 1 << 16; // read at a time
-constexpr size_t kErrorBytes = 4096;   // kept of standard error, of which the last line is quoted, and of the output
-constexpr size_t kLineBytes = 300;     // quoted at most
-constexpr int kPollMs = 20;            // how soon an end without a word is seen
-constexpr int kLowestOther = 3;        // the first descriptor that is not one of the standard three
+constexpr size_t kStepBytes = 1 << 16;  // read at a time
+constexpr size_t kErrorBytes = 4096;    // kept of standard error, of which the last line is quoted, and of the output
+constexpr size_t kLineBytes = 300;      // quoted at most
+constexpr size_t kMaxErrors = 64 << 20; // of standard error at most: progress bars write less
+constexpr int kPollMs = 20;             // how soon an end without a word is seen
+constexpr int kLowestOther = 3;         // the first descriptor that is not one of the standard three
 
 /// One output of the child.
 class Output {
@@ -46,6 +47,7 @@ public:
     int write_end() const { return write_; }
     pollfd for_poll() const { return {read_, POLLIN, 0}; } // poll passes over -1
     bool open() const { return read_ >= 0; }
+    size_t capacity() const { return size_t(std::max(::fcntl(read_, F_GETPIPE_SZ), 0)); } // 0 if it is closed
     void close_write() { close(write_); }
     void close_read() { close(read_); }
 
@@ -159,26 +161,42 @@ std::string last_line(const std::string& text) {
 
 } // namespace
 
-std::string read_pipe(const std::string& command, size_t limit, double silence_s) {
+std::string read_pipe(const std::string& command, size_t limit, double silence_s, double total_s) {
     RG_CHECK(command.find('\0') == std::string::npos, "pipe: the command has a zero byte in it");
     using Clock = std::chrono::steady_clock;
     Output out, err;
     Child child(command, out, err);
     std::string bytes, words;
-    Clock::time_point heard = Clock::now();
+    size_t errors = 0; // bytes
+    const auto read_errors = [&] {
+        const size_t before = words.size();
+        if (!err.read(words)) return false;
+        errors += words.size() - before;
+        if (words.size() > kErrorBytes) words.erase(0, words.size() - kErrorBytes);
+        RG_CHECK(errors <= kMaxErrors, "pipe: expected at most ", kMaxErrors, " bytes on standard error, got more",
+                 last_line(words));
+        return true;
+    };
+    const auto seconds_since = [](Clock::time_point time) {
+        return std::chrono::duration<double>(Clock::now() - time).count();
+    };
+    const Clock::time_point begin = Clock::now();
+    Clock::time_point heard = begin;
     // Something in the background may hold standard error open for as long as it likes; standard output is data.
     while (out.open() || !child.ended()) {
         pollfd both[] = {out.for_poll(), err.for_poll()};
         ::poll(both, 2, kPollMs);
         check_stop();
-        const bool more = out.read(bytes), said = err.read(words);
-        if (words.size() > kErrorBytes) words.erase(0, words.size() - kErrorBytes);
+        const bool more = out.read(bytes), said = read_errors();
         RG_CHECK(bytes.size() <= limit, "pipe: expected at most ", limit, " bytes, got more");
         if (more || said) heard = Clock::now();
-        RG_CHECK(std::chrono::duration<double>(Clock::now() - heard).count() < silence_s, "pipe: silent for ",
-                 silence_s, " s after ", bytes.size(), " bytes", last_line(words));
+        RG_CHECK(seconds_since(heard) < silence_s, "pipe: silent for ", silence_s, " s after ", bytes.size(), " bytes",
+                 last_line(words));
+        RG_CHECK(seconds_since(begin) < total_s, "pipe: expected an end within ", total_s, " s, got ", bytes.size(),
+                 " bytes and no end", last_line(words));
     }
-    while (err.read(words)) {}
+    // A job in the background may go on writing: only the contents of the pipe are read.
+    for (const size_t end = errors + err.capacity(); errors < end && read_errors();) {}
     if (child.status() != 0)
         throw PipeError(cat(child.how(), " after ", bytes.size(), " bytes", last_line(words)), child.status(),
                         bytes.substr(0, kErrorBytes));

@@ -8,7 +8,11 @@
 
 #include "core/base.h"
 
+#include <limits>
+
 namespace rg::data {
+
+constexpr double kNoTimeLimit = std::numeric_limits<double>::infinity();
 
 /// The command ended, but not as it should.
 struct PipeError : Error {
@@ -20,10 +24,11 @@ struct PipeError : Error {
 
 /// All that the command writes to standard output; its standard input is empty. Errors: it cannot be started, ends
 /// with another status than 0 or by a signal (PipeError, with the last line of its standard error), writes more than
-/// `limit` bytes, or neither writes nor ends for `silence_s` seconds. Throws Stopped when the process is asked to stop.
+/// `limit` bytes, or more than 64 MiB to standard error, neither writes nor ends for `silence_s` seconds, or does not
+/// end within `total_s` seconds. Throws Stopped when the process is asked to stop.
 /// After an error the command is ended, with its descendants and all processes that hold its output open. Only a job in
 /// the background that has redirected both outputs lives on, if the shell that started it has ended.
-std::string read_pipe(const std::string& command, size_t limit, double silence_s);
+std::string read_pipe(const std::string& command, size_t limit, double silence_s, double total_s = kNoTimeLimit);
 
 /// Text of others in a message of ours: printable(), and not too long.
 std::string excerpt(std::string_view text);

@@ -202,15 +202,25 @@ std::vector<S3Object> list_s3(S3Client client, const std::string& url, const Fet
     std::set<std::string> seen; // tokens
     using Clock = std::chrono::steady_clock;
     const Clock::time_point begin = Clock::now();
+    const auto time_left = [&] {
+        const double left_s = options.list_s - std::chrono::duration<double>(Clock::now() - begin).count();
+        RG_CHECK(left_s > 0, "s3: expected a list of ", s3_name(url), " in ", options.list_s, " s, got ",
+                 objects.size(), " objects in ", seen.size(), " parts, and more to come; give a longer prefix");
+        return left_s;
+    };
     do {
-        RG_CHECK(std::chrono::duration<double>(Clock::now() - begin).count() < options.list_s,
-                 "s3: expected a list of ", s3_name(url), " in ", options.list_s, " s, got ", objects.size(),
-                 " objects in ", seen.size(), " parts, and more to come; give a longer prefix");
         std::vector<S3Object> part;
         std::string after;
         const auto parse = [&](const std::string& answer) { part = parse_s3_list(client, bucket, answer, after); };
-        parse(fetch(cat(s3_name(url), " (list by ", kClients[int(client)], next.empty() ? "" : " from ", next, ")"),
-                    list_command(client, url, next), parse, options));
+        const double left_s = time_left();
+        try {
+            const std::string name =
+                cat(s3_name(url), " (list by ", kClients[int(client)], next.empty() ? "" : " from ", next, ")");
+            parse(fetch(name, list_command(client, url, next), parse, options, left_s));
+        } catch (const Error&) {
+            time_left(); // throws if the time is over, as between two parts
+            throw;
+        }
         RG_CHECK(after.empty() || seen.insert(after).second, "s3: expected a list of ", s3_name(url),
                  " with an end, got the token of part ", seen.size() + 1, " for the second time");
         objects.insert(objects.end(), part.begin(), part.end());

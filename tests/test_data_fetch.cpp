@@ -70,6 +70,12 @@ TEST_CASE("pipe: all that a command writes, and how it ended") {
     CHECK(contains(error("yes"), "at most 100 bytes"));
     CHECK(contains(error("echo x; echo waiting >&2; sleep 20"), "silent for 0.3 s after 2 bytes: waiting"));
     CHECK(contains(error("exec >&- 2>&-; sleep 20"), "silent for 0.3 s after 0 bytes"));
+    // Neither words without end nor a job in the background that says them keep us; and data have their time, too.
+    CHECK(contains(error("yes >&2"), "expected at most 67108864 bytes on standard error, got more: y"));
+    const std::string flood = error_of([] { read_pipe("yes >&2 & echo x", 10, 10); }); // an error if the shell is slow
+    CHECK((flood.empty() || contains(flood, "on standard error")));
+    CHECK(contains(error_of([] { read_pipe("while printf x; do sleep 0.05; done", 1000, 10, 0.5); }),
+                   "pipe: expected an end within 0.5 s, got "));
     try {
         read_pipe("no-such-program-anywhere", 100, 10);
         FAIL("no error");
@@ -401,6 +407,19 @@ TEST_CASE("s3: a list that does not end is an error, by its tokens or by its tim
     FetchOptions short_time = kQuick;
     short_time.list_s = 0.2;
     CHECK(contains(list(token("t$n"), short_time), "in 0.2 s, got "));
+    // A client that fetches all parts itself has the same time, and no more for its other attempts.
+    write_file_atomic(dir / "s5cmd", cat("#!/bin/sh\nprintf x >> ", shell_word(dir / "calls"),
+                                         "\nwhile echo '{\"key\":\"s3://b/p\",\"type\":\"directory\"}'; do sleep 0.05; "
+                                         "done\n"));
+    fs::permissions(dir / "s5cmd", fs::perms::owner_all);
+    fs::remove(dir / "calls");
+    const std::string before = std::getenv("PATH");
+    setenv("PATH", (dir.path() + ":" + before).c_str(), 1);
+    short_time.list_s = 0.5;
+    const std::string error = error_of([&] { list_s3(S3Client::s5cmd, "s3://b/p", short_time); });
+    setenv("PATH", before.c_str(), 1);
+    CHECK(contains(error, "in 0.5 s, got 0 objects in 0 parts, and more to come; give a longer prefix"));
+    CHECK(calls() == 1);
 }
 
 TEST_SUITE_END();
