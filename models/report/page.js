@@ -143,6 +143,17 @@ function takeNews({runs: news, sweep: ofAll}) {
   chosen ??= sweep?.best ?? shownRuns().find(run => run.alive)?.name ?? null;
   return shownRuns().length > 0;
 }
+const LONGEST = 8000; // characters of a query: the monitor refuses a longer address than 16 KiB
+/** The queries that ask for what is new of all shown runs, each short enough; one without any if none is shown. */
+function queries() {
+  const all = [''];
+  for (const run of shownRuns()) {
+    const at = `${encodeURIComponent(run.name)}=${encodeURIComponent(run.at ?? '')}&`;
+    if (all.at(-1).length + at.length > LONGEST) all.push('');
+    all[all.length - 1] += at;
+  }
+  return all.map(query => sweep ? `${query}sweep=${encodeURIComponent(sweep.version)}` : query);
+}
 function watch() {
   let timer, busy = false;
   poll = async () => {
@@ -151,11 +162,11 @@ function watch() {
     clearTimeout(timer);
     let more = false;
     try {
-      const at = shownRuns().map(run => `${encodeURIComponent(run.name)}=${encodeURIComponent(run.at ?? '')}`);
-      if (sweep) at.push('sweep=' + encodeURIComponent(sweep.version));
-      const answer = await ask(`data?${at.join('&')}`);
-      if (!answer.ok) throw new Error(await answer.text());
-      more = takeNews(await answer.json());
+      for (const query of queries()) {
+        const answer = await ask('data?' + query);
+        if (!answer.ok) throw new Error(await answer.text());
+        more = takeNews(await answer.json()) || more;
+      }
       $('message').textContent = '';
     } catch (error) {
       $('message').textContent = 'No answer from the monitor (' + error.message + '); trying again.';

@@ -292,6 +292,22 @@ class Live(BrowserTest):
         self.assertIn("stopped; --resume goes on", result.out)
         page.wait("runs.get('a sweep').state === 'stopped'")
 
+    def test_more_runs_than_one_address_can_name(self):
+        names = [f"{i:03}-" + 200 * "n" for i in range(100)]
+        for name in names:
+            (self.runs / name).mkdir(parents=True)
+            (self.runs / name / "metrics.jsonl").write_text('{"step": 1, "epoch": 1, "loss": 2}\n')
+        monitor = self.start([sys.executable, str(ROOT / "tools" / "monitor"), "--port", "0"])
+        page = self.browser.open(monitor.stdout.readline().strip())
+        page.wait("runs.size === 100")
+        page.value("runs.forEach(run => run.shown = true)")
+        page.wait("[...runs.values()].every(run => run.steps.length === 1)")
+        for name in names:
+            with (self.runs / name / "metrics.jsonl").open("a") as file:
+                file.write('{"step": 2, "epoch": 1, "loss": 1}\n')
+        page.wait("[...runs.values()].every(run => run.steps.length === 2)")
+        self.assertEqual(page.value("document.getElementById('message').textContent"), "")
+
     def test_damaged_runs(self):
         # Reports of any shape, a config.json of null, a name that is no UTF-8: all are listed, and the good one is drawn.
         steps = "".join(f'{{"step": {i}, "epoch": 1, "loss": {1 / i}}}\n' for i in range(1, 9))
