@@ -1,20 +1,31 @@
 // See text.h.
 #include "core/text.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
+#include <utility>
 
 namespace rg {
 namespace {
 
-/// C0 and DEL, C1 (U+0080 to U+009F), U+2028 to U+202E (separators, embeddings, overrides), U+2066 to U+2069
-/// (isolates).
+/// True for characters that control a terminal, reorder a line or cannot be seen. Requires one whole sequence.
 bool is_control(std::string_view character) {
-    const auto byte = [&](size_t i) { return uint8_t(character[i]); };
-    if (character.size() == 1) return byte(0) < ' ' || byte(0) == 0x7f;
-    if (character.size() == 2) return byte(0) == 0xc2 && byte(1) < 0xa0;
-    if (character.size() == 4 || byte(0) != 0xe2) return false;
-    return (byte(1) == 0x80 && byte(2) >= 0xa8 && byte(2) <= 0xae) ||
-           (byte(1) == 0x81 && byte(2) >= 0xa6 && byte(2) <= 0xa9);
+    static constexpr std::pair<uint32_t, uint32_t> kRanges[] = {
+        {0, 0x1f},         // C0
+        {0x7f, 0x9f},      // DEL and C1
+        {0x61c, 0x61c},    // Arabic letter mark
+        {0x200e, 0x200f},  // left-to-right and right-to-left marks
+        {0x2028, 0x202e},  // separators, embeddings, overrides
+        {0x2066, 0x2069},  // isolates
+        {0xfeff, 0xfeff},  // byte order mark
+        {0xe0000, 0xe007f} // tags
+    };
+    const size_t size = character.size();
+    uint32_t point = uint8_t(character[0]) & (size == 1 ? 0x7fu : 0x7fu >> size);
+    for (const char next : character.substr(1)) point = point << 6 | (uint8_t(next) & 0x3fu);
+    return std::any_of(std::begin(kRanges), std::end(kRanges),
+                       [&](const auto& range) { return range.first <= point && point <= range.second; });
 }
 
 void escape(std::string& out, char c) {

@@ -16,7 +16,8 @@ size_t utf8_sequence(std::string_view text);
 bool is_utf8(std::string_view text);
 
 /// The text on one line, without anything that a terminal obeys. Control characters become \n, \t, \r or \x1b; so do
-/// the bytes of line separators, of characters that reorder a line, and of what is not UTF-8. The rest stays.
+/// the bytes of line separators, of characters that reorder a line or mark it without being seen, and of what is not
+/// UTF-8. The rest stays.
 std::string printable(std::string_view text);
 
 /// The text as one field of one line of CSV (RFC 4180): in quotes if it needs them, line breaks and other control

@@ -14,6 +14,11 @@ TEST_SUITE("core") {
         CHECK(printable("\u009b2J") == "\\xc2\\x9b2J");                         // what ESC [ is in one character
         CHECK(printable("\u202e\u2066x") == "\\xe2\\x80\\xae\\xe2\\x81\\xa6x"); // right to left, isolate
         CHECK(printable("\u2028\u00a0\u2027\u202f") == "\\xe2\\x80\\xa8\u00a0\u2027\u202f");
+        CHECK(printable("\u200e\u200fa\u061c") == "\\xe2\\x80\\x8e\\xe2\\x80\\x8fa\\xd8\\x9c"); // marks of direction
+        CHECK(printable("\ufeffa\U000e0041\U000e007f") == "\\xef\\xbb\\xbfa\\xf3\\xa0\\x81\\x81\\xf3\\xa0\\x81\\xbf");
+        for (const std::string other :
+             {"\u061b", "\u061d", "\u200d", "\u2010", "\ufefe", "\uff00", "\U000e0080", "\U000dffff"})
+            CHECK(printable(other) == other);
         CHECK(printable("\xff\xc3(\xed\xa0\x80\xc3") == "\\xff\\xc3(\\xed\\xa0\\x80\\xc3");
         CHECK(printable("") == "");
         for (int c = 0; c < 256; ++c) {
