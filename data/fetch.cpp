@@ -18,6 +18,7 @@
 #include <optional>
 #include <sys/stat.h>
 #include <thread>
+#include <unistd.h>
 
 namespace rg::data {
 
@@ -28,13 +29,20 @@ namespace fs = std::filesystem;
 constexpr int kNoSuchProgram = 127; // what the shell says then
 constexpr size_t kMaxAnswer = 4096; // bytes in which a server says that it has no data
 
-/// Makes the folder, for this user alone, and those above it. One that is there stays as it is.
+/// Makes the folder, for this user alone, and those above it. One that is there stays as it is, but must be this user's
+/// own: what others write into it would be taken for data.
 void make_cache(const std::string& folder) {
     std::error_code error;
     fs::create_directories((fs::absolute(folder) / "").parent_path().parent_path(), error);
     const int reason = error ? error.value() : ::mkdir(folder.c_str(), 0700) == 0 ? 0 : errno;
     RG_CHECK(reason == 0 || fs::is_directory(folder, error), "cache: cannot make the folder ", folder, ": ",
              std::strerror(reason));
+    struct stat info;
+    RG_CHECK(::stat(folder.c_str(), &info) == 0, "cache: cannot read ", folder, ": ", std::strerror(errno));
+    RG_CHECK(info.st_uid == ::geteuid(), "cache: expected a folder of one's own, got ", folder,
+             ", which is another user's; give another --cache");
+    RG_CHECK(!(info.st_mode & (S_IWGRP | S_IWOTH)), "cache: expected a folder that only its user can write into, got ",
+             folder, ", which others can write into; run chmod go-w ", shell_word(folder), " or give another --cache");
 }
 
 std::string cache_path(const std::string& folder, const std::string& url) {

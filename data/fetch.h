@@ -3,7 +3,8 @@
 //
 // The cache is a folder of files, one per URL, each with a first line that says how many bytes follow and their CRC-32.
 // A URL may hold a token, or be a command with one: files are named by its SHA-256, nothing in them tells it, and a
-// folder that is made for them, and the files, are for this user alone. A file that cannot be read, or does not hold
+// folder that is made for them, and the files, are for this user alone; a folder of another user, or that others can
+// write into, is refused. A file that cannot be read, or does not hold
 // what it says, is fetched anew; one that does is used without asking the network, so it is for data that do not
 // change. Ranks and jobs may share the folder: files appear whole. A file that cannot be written is a warning.
 #pragma once

@@ -250,10 +250,21 @@ TEST_CASE("fetch: a cache is for its user alone, and does not tell what was fetc
     get();
     options.cache = dir / "open"; // a folder of the user's own is left as it is
     fs::create_directory(options.cache);
+    fs::permissions(options.cache, fs::perms(0755));
     get();
     ::umask(before);
     CHECK(mode(folder) == 0700);
-    CHECK(mode(dir / "open") == 0777);
+    CHECK(mode(dir / "open") == 0755);
+    for (const int writable : {0775, 0757, 01777}) {
+        fs::permissions(options.cache, fs::perms(writable));
+        CHECK(contains(error_of([&] { get(); }),
+                       cat("others can write into; run chmod go-w ", shell_word(options.cache))));
+    }
+    fs::permissions(options.cache, fs::perms(0755));
+    if (::chown(options.cache.c_str(), 65534, gid_t(-1)) == 0) { // allowed to root alone
+        CHECK(contains(error_of([&] { get(); }), options.cache + ", which is another user's"));
+        REQUIRE(::chown(options.cache.c_str(), ::geteuid(), gid_t(-1)) == 0);
+    }
     for (const std::string& cache : {folder, dir / "open"})
         for (const fs::directory_entry& entry : fs::directory_iterator(cache)) {
             CHECK(mode(entry.path()) == 0600);
