@@ -64,6 +64,8 @@ std::string aws(const std::string& arguments) {
     return command;
 }
 
+bool is_pattern(const std::string& key) { return key.find_first_of("*?") != key.npos; }
+
 std::string s5cmd(const std::string& arguments) {
     std::string command = "s5cmd --retry-count 0 ";
     if (const std::string at = variable("S3_ENDPOINT"); !at.empty())
@@ -99,7 +101,10 @@ std::string list_command(S3Client client, const std::string& url, const std::str
     case S3Client::aws:
         return aws(cat("s3api list-objects-v2 --output json --query 'Contents[].[Key,Size]' --bucket ",
                        shell_word(place.bucket), " --prefix ", shell_word(place.key)));
-    case S3Client::s5cmd: return s5cmd("--json ls " + shell_word(cat(kScheme, place.bucket, "/", place.key, "*")));
+    case S3Client::s5cmd:
+        RG_CHECK(!is_pattern(place.key), "s3: expected a prefix without * and ?, which s5cmd takes for a pattern, got ",
+                 excerpt(url), "; install aws or curl, or give a shorter prefix");
+        return s5cmd("--json ls " + shell_word(cat(kScheme, place.bucket, "/", place.key, "*")));
     case S3Client::curl: break;
     }
     return curl(place, "",
@@ -235,7 +240,8 @@ std::string s3_get_command(S3Client client, const std::string& url) {
     const Place place = place_of(url);
     switch (client) {
     case S3Client::aws: return aws(cat("s3 cp ", shell_word(url), " -"));
-    case S3Client::s5cmd: return s5cmd("cat " + shell_word(url));
+    case S3Client::s5cmd: // --raw: the key is no pattern. Old releases do not know it
+        return s5cmd(cat("cat ", is_pattern(place.key) ? "--raw " : "", shell_word(url)));
     case S3Client::curl: break;
     }
     return curl(place, place.key, "");

@@ -351,6 +351,12 @@ TEST_CASE("s3: lists and commands of each client") {
         CHECK(
             contains(command, client == S3Client::curl ? "/b/it%27s%20%2B%20one.tar'" : "'s3://b/it'\\''s + one.tar'"));
     }
+    // s5cmd would write all objects that a key with * or ? matches.
+    for (const std::string key : {"a*.tar", "a?.tar"})
+        CHECK(contains(s3_get_command(S3Client::s5cmd, "s3://b/" + key), " cat --raw 's3://b/" + key + "'"));
+    CHECK_FALSE(contains(s3_get_command(S3Client::s5cmd, "s3://b/a[1].tar"), "--raw"));
+    CHECK(contains(error_of([] { list_s3(S3Client::s5cmd, "s3://b/a*/", kQuick); }),
+                   "which s5cmd takes for a pattern, got s3://b/a*/; install aws or curl"));
     // Its configuration has lines of its own: a secret cannot add one.
     for (const char* secret : {"a\"\nurl=file:///etc/passwd\n", "a\\", "a\"b", "a\nb"}) {
         setenv("AWS_SECRET_ACCESS_KEY", secret, 1);
