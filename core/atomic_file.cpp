@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <filesystem>
 #include <new>
+#include <random>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <vector>
@@ -86,9 +87,11 @@ std::string read_file(const std::string& path, uint64_t most) {
 }
 
 void write_file_atomic(const std::string& path, std::string_view bytes, Readers readers) {
-    const std::string temp = cat(path, kTempMark, ::getpid());
+    // Not the process id: on two machines with one network folder it can be the same.
+    std::random_device random;
+    const std::string temp = cat(path, kTempMark, random(), "-", random());
     const mode_t mode = readers == Readers::owner ? 0600 : 0666;
-    Descriptor fd(open_retrying(temp.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, mode));
+    Descriptor fd(open_retrying(temp.c_str(), O_WRONLY | O_CREAT | O_EXCL, mode));
     RG_CHECK(fd.get() >= 0, "write ", path, ": cannot create ", temp, ": ", std::strerror(errno));
     const char* stage = nullptr;
     if (!write_all(fd.get(), bytes))

@@ -11,7 +11,8 @@
 
 namespace rg {
 
-/// Part of the name of every temporary file: NAME + kTempMark + process id. One that lies about is left from a kill.
+/// Part of the name of every temporary file: NAME + kTempMark + a random number. One that lies about is left from a
+/// kill.
 inline constexpr std::string_view kTempMark = ".tmp-";
 
 /// What is read of one file at most, if not said otherwise.

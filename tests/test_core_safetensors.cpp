@@ -237,6 +237,13 @@ TEST_SUITE("core") {
         std::filesystem::create_directory(dir / "folder");
         CHECK(contains(error_of([&] { write_file_atomic(dir / "folder", "x"); }), "cannot rename"));
         CHECK_FALSE(contains(std::filesystem::directory_iterator(dir.path())->path().string(), kTempMark.data()));
+        // The temporary file of a process with the same number on another machine.
+        const std::string other = cat(dir / "shared", kTempMark, ::getpid());
+        std::ofstream(other) << "half";
+        write_file_atomic(dir / "shared", "whole");
+        CHECK(read_file(dir / "shared") == "whole");
+        REQUIRE(std::filesystem::exists(other));
+        CHECK(read_file(other) == "half");
     }
 
     TEST_CASE("atomic file: a full disk leaves the old file and no temporary one") {
