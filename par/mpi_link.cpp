@@ -82,6 +82,7 @@ void restore_signals() {
 }
 
 Place start_mpi(int& argc, char**& argv) {
+    const pid_t launcher = getppid();
     int level = MPI_THREAD_SINGLE;
     check(MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level), "MPI_Init_thread", 0);
     restore_signals();
@@ -93,7 +94,7 @@ Place start_mpi(int& argc, char**& argv) {
     MPI_Comm_rank(place.comm, &place.rank);
     MPI_Comm_size(place.comm, &place.size);
     // Without its launcher a rank would train on where nobody sees it: the end of the launcher asks it to stop.
-    if (place.size > 1) prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (place.size > 1) end_with(launcher);
     MPI_Comm node = MPI_COMM_NULL;
     check(MPI_Comm_split_type(place.comm, MPI_COMM_TYPE_SHARED, place.rank, MPI_INFO_NULL, &node),
           "MPI_Comm_split_type", place.rank);
@@ -265,6 +266,11 @@ private:
 };
 
 } // namespace
+
+void end_with(pid_t parent) {
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != parent) raise(SIGTERM); // it ended before the call, which tells nothing of that
+}
 
 std::unique_ptr<Link> open_mpi(int& argc, char**& argv) { return std::make_unique<MpiLink>(start_mpi(argc, argv)); }
 

@@ -3,11 +3,15 @@
 
 #include "par/group.h"
 #include "par/message.h"
+#include "par/mpi_link.h"
 #include "par/thread_link.h"
 
 #include <atomic>
+#include <csignal>
 #include <functional>
 #include <mutex>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <doctest/doctest.h>
 
@@ -122,6 +126,24 @@ TEST_SUITE("par") {
         });
         CHECK(local == 23);
     }
+
+#if RG_HAVE_MPI
+    TEST_CASE("mpi: a rank ends when its launcher has ended, also if that was before it asked to") {
+        for (const bool in_time : {true, false}) {
+            const pid_t child = ::fork();
+            REQUIRE(child >= 0);
+            if (child == 0) {
+                std::signal(SIGTERM, SIG_DFL);
+                par::end_with(in_time ? ::getppid() : -1);
+                ::_exit(0);
+            }
+            int status = 0;
+            REQUIRE(::waitpid(child, &status, 0) == child);
+            CHECK(WIFSIGNALED(status) == !in_time);
+            CHECK((in_time ? WEXITSTATUS(status) == 0 : WTERMSIG(status) == SIGTERM));
+        }
+    }
+#endif
 
     TEST_CASE("link: a message that is longer than its receive is an error") {
         const std::string text = failure(2, [](Link& link) {
