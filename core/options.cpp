@@ -11,7 +11,9 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <fcntl.h>
 #include <iostream>
+#include <unistd.h>
 
 namespace rg {
 namespace {
@@ -353,6 +355,13 @@ Json Options::to_json() const {
     return all;
 }
 
+void open_standard_streams() {
+    int fd;
+    do fd = ::open("/dev/null", O_RDWR);
+    while (fd >= 0 && fd <= STDERR_FILENO);
+    if (fd >= 0) ::close(fd);
+}
+
 void finish_output() {
     errno = 0;
     std::cout.flush();
@@ -362,6 +371,7 @@ void finish_output() {
 }
 
 int run_main(int argc, char** argv, int (*body)(int, const char* const*)) try {
+    open_standard_streams();
     const int code = body(argc, argv);
     if (code == 0) finish_output();
     return code;

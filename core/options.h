@@ -125,11 +125,15 @@ Options::Entry& Options::add(const std::string& name, E* value, const std::vecto
     return entry;
 }
 
+/// Opens /dev/null in the place of standard streams that are closed: a file that the program opens would get their
+/// number, and its text. Call it first in main().
+void open_standard_streams();
+
 /// Throws if part of what the program has printed did not reach standard output, for example because the disk is full.
 /// Call it at the end of a program that has succeeded otherwise.
 void finish_output();
 
-/// The body of a program's main() where there are no ranks: runs `body`, and finish_output() after it; an exception
+/// The body of a program's main() where there are no ranks: runs `body` between the two calls above; an exception
 /// becomes one line on standard error ("error: ...") and exit code 1.
 int run_main(int argc, char** argv, int (*body)(int argc, const char* const* argv));
 

@@ -75,6 +75,7 @@ int fail_job(Link* link, const std::exception& error) {
 
 int run_ranks_main(int argc, char** argv, const std::function<int(Group&)>& body) {
     try {
+        open_standard_streams();
         Session session(argc, argv);
         std::unique_ptr<Group> group; // lives until the job has ended: peers may be reading from its buffers
         try {

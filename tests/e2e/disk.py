@@ -44,6 +44,15 @@ class Disk(job.JobTest):
         self.assertEqual(job.step_lines(self.run_folder), job.step_lines(whole))
         self.assertEqual(list(self.run_folder.rglob("*.tmp-*")), [])
 
+    def test_output_that_is_closed(self):
+        # By the user's wish, so it is no error; and no file gets its number, and the text.
+        without = ["sh", "-c", 'exec "$@" >&- <&-', "sh"]
+        self.succeed([*without, *job.train(1, "--run-name", "unseen", *OPTIONS, "--steps", "2")])
+        lines = (self.runs / "unseen" / "metrics.jsonl").read_text().splitlines()
+        self.assertEqual([line for line in lines if not line.startswith("{")], [])
+        self.assertEqual(len(job.step_lines(self.runs / "unseen")), 2)
+        self.succeed([*without, str(job.BUILD / "inspect"), str(self.run_folder / "model.safetensors")])
+
     @unittest.skipUnless(os.path.exists("/dev/full"), "no /dev/full")
     def test_output_that_cannot_be_written(self):
         programs = [[str(job.BUILD / name), "--help"] for name in
