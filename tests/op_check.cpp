@@ -23,9 +23,16 @@ bool differentiable(Draw draw) {
 }
 bool smooth(Draw draw) { return draw != Draw::special && draw != Draw::ties; }
 
+/// Nearly standard normal, at most 3.5: the sum of four uniform numbers, made faster than Rng::normal().
+double nearly_normal(Rng& random) {
+    const uint32_t a = random.next(), b = random.next();
+    const uint32_t sum = (a & 0xFFFF) + (a >> 16) + (b & 0xFFFF) + (b >> 16);
+    return (double(sum) * 0x1p-16 - 2) * 1.7320508;
+}
+
 /// Value number i of n.
 double draw_value(Draw draw, int64_t i, int64_t n, Rng& random, std::span<const uint32_t> order) {
-    const double z = random.normal();
+    const double z = nearly_normal(random);
     switch (draw) {
     case Draw::offset: return 30 + z;
     case Draw::away: return z < 0 ? z - 0.1 : z + 0.1;
@@ -59,7 +66,7 @@ double draw_value(Draw draw, int64_t i, int64_t n, Rng& random, std::span<const 
 
 Tensor draw_floats(const Input& input, Rng random) {
     const int64_t n = input.shape.numel();
-    std::vector<uint32_t> order(static_cast<size_t>(n));
+    std::vector<uint32_t> order(input.draw == Draw::distinct ? size_t(n) : 0);
     std::iota(order.begin(), order.end(), 0u);
     for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.below(uint32_t(i))]);
     const Tensor t = Tensor::empty(input.shape, DType::f64);

@@ -143,7 +143,7 @@ TEST_SUITE("models") {
         CHECK(same_bits(net.parameters.state(), state));
         // Samples do not see each other.
         const Tensor one = net.forward(batch.images.slice(2 * 3072, {1, 32, 32, 3}), Mode::evaluate);
-        CHECK(same_bits(one, settled.slice(20, {1, 10}).clone()));
+        CHECK(differs(one, settled.slice(20, {1, 10}).clone(), kSummed) == "");
     }
 
     TEST_CASE("cifar_net: a dry run of a step takes exactly the memory of the step, which gives it all back") {

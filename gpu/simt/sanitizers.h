@@ -1,18 +1,11 @@
 // Which sanitizers this build has, and the parts of their interfaces that the executor uses; no-ops without them.
 //
-// The executor's own library is compiled without instrumentation for ThreadSanitizer (what it does on behalf of a
-// fiber is no access of that fiber's), so the compiler's own macros cannot tell: the build defines RG_SIMT_TSAN.
+// The executor's own library is compiled without instrumentation: its work on behalf of a fiber is no access of that
+// fiber's, and takes most of the time of a test. So the compiler's own macros cannot tell, and the build defines
+// RG_SIMT_ASAN or RG_SIMT_TSAN.
 #pragma once
 
 #include <cstddef>
-
-#if defined(__SANITIZE_ADDRESS__)
-#define RG_SIMT_ASAN 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define RG_SIMT_ASAN 1
-#endif
-#endif
 
 #ifdef RG_SIMT_ASAN
 #include <sanitizer/asan_interface.h>
