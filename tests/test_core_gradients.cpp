@@ -198,6 +198,8 @@ TEST_SUITE("core") {
         std::set<Op> compared;
         for (const OpCase& c : op_cases()) {
             if (!GradientCase::possible(c)) continue;
+            // Batch norm of two values takes away all of its gradient but rounding and epsilon.
+            if (c.op == Op::batch_norm && c.in[0].shape.numel() <= 2 * c.in[0].shape[3]) continue;
             CAPTURE(describe(c));
             const GradientCase check(c, DType::f32);
             const std::vector<Tensor> got = check.backward();
@@ -206,8 +208,7 @@ TEST_SUITE("core") {
             for (size_t i = 0; i < want.size(); ++i) {
                 CAPTURE(i);
                 if (!want[i].defined()) continue;
-                // The loss that makes the gradient in y is itself a rounded difference, and batch norm over two values
-                // takes nearly all of it away again.
+                // The loss that makes the gradient in y is itself a rounded difference.
                 CHECK(differs(got[i], want[i], {1e-4, 1e-3}) == "");
                 compared.insert(c.op);
             }

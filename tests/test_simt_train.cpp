@@ -23,7 +23,7 @@ struct Losses final : Trial {
 std::vector<double> train(int ranks, std::vector<std::string> more) {
     TempDir folder;
     std::vector<std::string> args = {"--width", "4",    "--depth",   "1", "--steps",   "2",      "--batch-size", "4",
-                                     "--lr",    "0.01", "--threads", "1", "--sync-bn", "--runs", folder / "runs"};
+                                     "--lr",    "0.01", "--threads", "1", "--sync-bn", "--runs", folder.path()};
     args.insert(args.end(), more.begin(), more.end());
     std::vector<Losses> trials(static_cast<size_t>(ranks));
     par::run_threads(ranks, [&](par::Link& link) {
