@@ -42,12 +42,6 @@ struct LoadOptions {
     bool skip_other_images = false; // else an image that is no PNG is an error
     FetchOptions fetch = {};        // of what is no folder
 };
-/// The data at `path`, whatever it is: the embedded sample if empty, else a folder of CIFAR-10 or CIFAR-100 binary
-/// files (or the folder around cifar-10-batches-bin), of MNIST-style IDX files, or of PNG class folders, which may be
-/// in train/ and in test/ (or val/, or validation/ if there is no test/); or s3://bucket/prefix or pipe:COMMAND
-/// (data/shards.h). Errors: none of these, one of train/ and test/ alone, or what the reader says.
-TrainTest load(const std::string& path, const LoadOptions& options = {});
-
 /// With `what` and the sizes as its source.
 TrainTest described(TrainTest sets, const std::string& what);
 

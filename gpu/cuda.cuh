@@ -1,5 +1,5 @@
 // The language of kernel files. A .cu file is written in CUDA C++ and includes this for it: nvcc compiles it for GPUs,
-// and any C++20 compiler compiles the same text for the executor in gpu/simt, which runs it thread by thread on the
+// and any C++20 compiler compiles the same text for the executor in tests/simt, which runs it thread by thread on the
 // CPU and reports what is wrong with it. That is a test oracle, never a way to train.
 //
 // What differs from plain CUDA, so that one text serves both:
@@ -33,7 +33,7 @@
 #endif
 
 #ifndef __CUDACC__
-#include "gpu/simt/simt.h"
+#include "tests/simt/simt.h"
 #else
 
 #include <cstdlib>

@@ -21,13 +21,13 @@
 // over; of a fresh barrier, the one before the first is, so waiting for parity 1 goes right on. Initialised by one
 // thread, with a fence and __syncthreads() before others use it.
 //
-// On the host all this is modelled (simt/async_proxy.h), but for registers that change hands. Below sm_90a there is
+// On the host all this is modelled (tests/simt/async_proxy.h), but for registers that change hands. Below sm_90a there is
 // nothing here but RG_HOPPER undefined.
 #pragma once
 
 #include "gpu/cuda.cuh"
 #ifndef __CUDACC__
-#include "gpu/simt/hopper.h"
+#include "tests/simt/hopper.h"
 #endif
 
 // Defined where the functions below exist: a kernel's body is within #ifdef RG_HOPPER.

@@ -21,7 +21,7 @@
 
 #include "gpu/cuda.cuh"
 #ifndef __CUDACC__
-#include "gpu/simt/tensor_core.h"
+#include "tests/simt/tensor_core.h"
 #endif
 
 namespace rg::RG_GPU {

@@ -14,11 +14,12 @@
 #include "data/augment.h"
 #include "data/cifar.h"
 #include "data/image_folder.h"
+#include "data/open.h"
 #include "data/png.h"
 #include "data/sample.h"
-#include "models/cifar_net.h"
-#include "models/confusion.h"
-#include "models/state_dict.h"
+#include "models/nets/cifar_net.h"
+#include "models/nets/state_dict.h"
+#include "models/run/confusion.h"
 
 #include <algorithm>
 #include <cmath>

@@ -2,10 +2,10 @@
 //
 // The table is a CSV file with option names in its first line, or all combinations of some values, or both: then every
 // line of the file with every combination. Trials are ranked by the accuracy on a validation part of their training
-// images; none of them sees the test set. What a trial is, and what is shown and written, is in models/trials.h.
+// images; none of them sees the test set. What a trial is, and what is shown and written, is in models/sweep/trials.h.
 #include "core/text.h"
-#include "models/trials.h"
-#include "models/trials_board.h"
+#include "models/sweep/trials.h"
+#include "models/sweep/trials_board.h"
 #include "par/session.h"
 
 #include <algorithm>

@@ -3,17 +3,18 @@
 //
 // By default depths 1 to 4, each as wide as makes their costs alike: width round(16 / sqrt(depth)). A part of the
 // training images is for choosing between them, and the test set for the chosen one alone. Read it from test_best()
-// downwards; a trial is train_cifar itself, with other arguments (models/trials.h).
+// downwards; a trial is train_cifar itself, with other arguments (models/sweep/trials.h).
 #include "core/atomic_file.h"
 #include "core/context.h"
 #include "core/cpu/thread_pool.h"
 #include "core/text.h"
-#include "models/cifar_net.h"
-#include "models/confusion.h"
-#include "models/load_data.h"
-#include "models/programs.h"
-#include "models/state_dict.h"
-#include "models/trials.h"
+#include "data/open.h"
+#include "models/nets/cifar_net.h"
+#include "models/nets/state_dict.h"
+#include "models/run/confusion.h"
+#include "models/run/load_data.h"
+#include "models/sweep/programs.h"
+#include "models/sweep/trials.h"
 #include "par/session.h"
 #include "par/thread_link.h"
 

@@ -3,7 +3,7 @@
 #include "core/ops.h"
 #include "core/rng.h"
 #include "core/tape.h"
-#include "models/cifar_net.h"
+#include "models/nets/cifar_net.h"
 #include "tests/op_check.h"
 
 #include <barrier>

@@ -4,7 +4,7 @@
 #include "data/image_folder.h"
 #include "data/loader.h"
 #include "data/png.h"
-#include "models/digits_options.h"
+#include "models/run/digits_options.h"
 #include "par/thread_link.h"
 #include "tests/temp_dir.h"
 

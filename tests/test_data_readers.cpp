@@ -4,6 +4,7 @@
 #include "data/cifar.h"
 #include "data/idx.h"
 #include "data/image_folder.h"
+#include "data/open.h"
 #include "data/png.h"
 #include "data/sample.h"
 #include "tests/temp_dir.h"

@@ -3,11 +3,12 @@
 #include "core/rng.h"
 #include "data/cifar.h"
 #include "data/digits.h"
+#include "data/open.h"
 #include "data/pipe.h"
 #include "data/png.h"
 #include "data/shards.h"
 #include "data/tar.h"
-#include "models/load_data.h"
+#include "models/run/load_data.h"
 #include "par/thread_link.h"
 #include "tests/temp_dir.h"
 

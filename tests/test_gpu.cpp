@@ -7,8 +7,8 @@
 #include "core/rng.h"
 #include "core/tape.h"
 #include "gpu/device.h"
-#include "models/cifar_net.h"
-#include "models/gradient_sum.h"
+#include "models/nets/cifar_net.h"
+#include "models/run/gradient_sum.h"
 #include "par/thread_link.h"
 #include "tests/op_check.h"
 

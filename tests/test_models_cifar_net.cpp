@@ -2,7 +2,7 @@
 #include "core/context.h"
 #include "core/rng.h"
 #include "core/tape.h"
-#include "models/cifar_net.h"
+#include "models/nets/cifar_net.h"
 #include "tests/op_check.h"
 #include "tests/temp_dir.h"
 

@@ -1,5 +1,5 @@
 // What a training loop on several ranks calls between its own lines, where the ranks differ in what they have to do.
-#include "models/data_parallel.h"
+#include "models/run/data_parallel.h"
 
 #include "core/ops.h"
 #include "core/tape.h"

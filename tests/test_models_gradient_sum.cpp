@@ -3,8 +3,8 @@
 #include "core/ops.h"
 #include "core/rng.h"
 #include "core/tape.h"
-#include "models/cifar_net.h"
-#include "models/gradient_sum.h"
+#include "models/nets/cifar_net.h"
+#include "models/run/gradient_sum.h"
 #include "par/thread_link.h"
 
 #include <doctest/doctest.h>

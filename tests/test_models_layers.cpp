@@ -1,5 +1,5 @@
 // The layers that networks are made of.
-#include "models/layers.h"
+#include "core/layers.h"
 #include "tests/temp_dir.h"
 
 #include <doctest/doctest.h>

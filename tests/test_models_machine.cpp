@@ -1,10 +1,10 @@
 // Which GPUs a program takes, and which ranks take images, by the GPUs that they have; and what memory there is.
-#include "models/machine.h"
+#include "models/run/machine.h"
 
 #include "core/atomic_file.h"
 #include "gpu/machine.h"
-#include "models/digits_net.h"
-#include "models/memory.h"
+#include "models/nets/digits_net.h"
+#include "models/run/memory.h"
 #include "par/thread_link.h"
 #include "tests/executor_device.h"
 #include "tests/temp_dir.h"

@@ -2,7 +2,7 @@
 #include "core/atomic_file.h"
 #include "core/checkpoint.h"
 #include "core/ops.h"
-#include "models/training_run.h"
+#include "models/run/training_run.h"
 #include "par/thread_link.h"
 #include "tests/allocations.h"
 #include "tests/temp_dir.h"

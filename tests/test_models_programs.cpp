@@ -2,9 +2,10 @@
 #include "core/atomic_file.h"
 #include "data/augment.h"
 #include "data/digits.h"
-#include "models/digits_net.h"
-#include "models/programs.h"
-#include "models/state_dict.h"
+#include "data/open.h"
+#include "models/nets/digits_net.h"
+#include "models/nets/state_dict.h"
+#include "models/sweep/programs.h"
 #include "par/thread_link.h"
 #include "tests/temp_dir.h"
 

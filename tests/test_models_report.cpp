@@ -1,8 +1,8 @@
 // The page of a run: whatever is in the data, it is a page, and the data in it reads back.
 #include "core/atomic_file.h"
 #include "core/plan.h"
-#include "models/confusion.h"
-#include "models/report.h"
+#include "models/run/confusion.h"
+#include "models/run/report.h"
 #include "tests/temp_dir.h"
 
 #include <algorithm>

@@ -1,9 +1,9 @@
 // What a run leaves on the disk and shows on the screen, and how it is asked to stop.
 #include "core/atomic_file.h"
-#include "models/progress.h"
-#include "models/run_folder.h"
-#include "models/signals.h"
-#include "models/training_run.h"
+#include "models/run/progress.h"
+#include "models/run/run_folder.h"
+#include "models/run/signals.h"
+#include "models/run/training_run.h"
 #include "tests/temp_dir.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // Event files: the checksum by known answers; the records as tests/e2e/tensorboard.py reads them.
-#include "models/tensorboard.h"
+#include "models/run/tensorboard.h"
 
 #include <doctest/doctest.h>
 

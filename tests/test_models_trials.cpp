@@ -1,9 +1,9 @@
 // Tables of trials: grids, CSV files in, results out.
 
 #include "core/atomic_file.h"
-#include "models/trial_table.h"
-#include "models/trials_board.h"
-#include "models/trials_report.h"
+#include "models/sweep/trial_table.h"
+#include "models/sweep/trials_board.h"
+#include "models/sweep/trials_report.h"
 #include "temp_dir.h"
 
 #include <doctest/doctest.h>

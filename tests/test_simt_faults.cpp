@@ -3,8 +3,8 @@
 // A fault is found if the error names the kernel and, where there is one, the line: a constant after the kernel counts
 // back to it.
 #include "gpu/reduce.cuh"
-#include "gpu/simt/sanitizers.h"
 #include "tests/op_check.h"
+#include "tests/simt/sanitizers.h"
 #include "tests/simt_check.h"
 
 #include <cmath>

@@ -4,7 +4,7 @@
 #include "core/ops.h"
 #include "core/rng.h"
 #include "core/tape.h"
-#include "models/gradient_sum.h"
+#include "models/run/gradient_sum.h"
 #include "par/thread_link.h"
 #include "tests/executor_device.h"
 #include "tests/op_check.h"

@@ -2,7 +2,7 @@
 // and what it says when one part of that pipeline is wrong.
 #include "core/bf16.h"
 #include "gpu/hopper.cuh"
-#include "gpu/simt/sanitizers.h"
+#include "tests/simt/sanitizers.h"
 #include "tests/simt_check.h"
 
 #include <doctest/doctest.h>

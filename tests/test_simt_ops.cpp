@@ -1,9 +1,9 @@
 // Every CUDA kernel, thread by thread on the executor: over the cases of op_cases.h against the reference, with guards
 // around every buffer, and the same bits in whatever order the threads run.
 #include "gpu/kernels.h"
-#include "gpu/simt/executor.h"
-#include "gpu/simt/sanitizers.h"
 #include "tests/op_check.h"
+#include "tests/simt/executor.h"
+#include "tests/simt/sanitizers.h"
 #include "tests/temp_dir.h"
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // The training program itself, on GPUs whose kernels the executor runs: its losses are those of the CPU, on one rank,
 // on two that share a GPU, and on two of which one idles.
-#include "models/programs.h"
+#include "models/sweep/programs.h"
 #include "par/thread_link.h"
 #include "tests/executor_device.h"
 #include "tests/temp_dir.h"

@@ -9,8 +9,8 @@
 #include "core/rng.h"
 #include "core/tape.h"
 #include "gpu/device.h"
-#include "models/cifar_net.h"
-#include "models/digits_net.h"
+#include "models/nets/cifar_net.h"
+#include "models/nets/digits_net.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,6 @@
 // parse_trials and trial_grid: a table that is read is the same when it is written and read again, and no text asks for
 // more trials than there may be.
-#include "models/trial_table.h"
+#include "models/sweep/trial_table.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace rg::fuzz {

@@ -4,7 +4,7 @@
 usage: torch_train.py [--mode train|infer] [--layout nhwc|nchw] [--frozen] [--batch 256] [--threads N] [--seconds 5]
                       [--precision fp32|bf16] [--device cpu|cuda] [--compile]
 
-The network is cifar_net(width 32, depth 4) as in models/cifar_net.h. Like bench_train it takes random data that is in
+The network is cifar_net(width 32, depth 4) as in models/nets/cifar_net.h. Like bench_train it takes random data that is in
 memory already, and a training step is forward, cross-entropy, backward and SGD with momentum. nhwc is PyTorch's
 channels_last, nchw its contiguous layout; --frozen traces the network and lets PyTorch optimise it for prediction
 (batch norm folded); --compile is torch.compile with CUDA graphs; bf16 is PyTorch's autocast. After a warm-up, each step is timed: images_per_s is from the median,

@@ -1,0 +1,81 @@
+// Finds out what kind of data a path holds.
+#include "data/open.h"
+
+#include "data/cifar.h"
+#include "data/idx.h"
+#include "data/image_folder.h"
+#include "data/sample.h"
+#include "data/shards.h"
+
+#include <algorithm>
+#include <filesystem>
+
+namespace rg::data {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// True if a folder has folders, and no PNGs beside them: train/ may also be a class.
+bool holds_class_folders(const std::string& path) {
+    bool folders = false;
+    if (!fs::is_directory(path)) return false;
+    for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
+        if (entry.path().extension() == ".png") return false;
+        folders = folders || (entry.is_directory() && !is_hidden(entry.path().filename()));
+    }
+    return folders;
+}
+
+/// Folders directly below one, without hidden ones.
+int64_t count_folders(const std::string& path) {
+    return std::count_if(fs::directory_iterator(path), {}, [](const fs::directory_entry& entry) {
+        return entry.is_directory() && !is_hidden(entry.path().filename());
+    });
+}
+
+TrainTest load_image_folders(const std::string& path, const LoadOptions& options) {
+    const auto read = [&](const std::string& folder, std::vector<std::string> classes) {
+        return read_image_folder(folder, options.channels, std::move(classes), options.skip_other_images);
+    };
+    const std::string what = "PNG images in " + path, train = path + "/train";
+    for (const char* const name : {"/test", "/val", "/validation"}) {
+        const std::string test = path + name;
+        if (!fs::is_directory(train) || !fs::is_directory(test)) continue;
+        TrainTest sets{read(train, {}), {}, ""};
+        sets.test = read(test, sets.train.classes);
+        const ImageSet &a = sets.train, &b = sets.test;
+        RG_CHECK(a.height == b.height && a.width == b.width, "image folder: expected the size of the training images, ",
+                 a.width, " x ", a.height, ", got ", b.width, " x ", b.height, " (", test, ")");
+        return described(std::move(sets), cat(what, " (train and ", name + 1, ")"));
+    }
+    for (const char* const name : {"/train", "/test", "/val", "/validation"})
+        RG_CHECK(!holds_class_folders(path + name) || count_folders(path) > 1, // it may be a class among others
+                 "image folder: expected class folders, or both train and test, got ", name + 1, " alone (", path,
+                 "); give ", path, name, " to test on a part of its images");
+    return split_sets(read(path, {}), options.test_part, options.seed, what);
+}
+
+} // namespace
+
+TrainTest load(const std::string& path, const LoadOptions& options) try {
+    if (path.empty()) return described(sample(), "embedded CIFAR-10 sample");
+    if (is_remote(path)) {
+        const std::vector<Shard> shards = find_shards(path, options.fetch);
+        ShardSet set(path, shards, options);
+        for (const Shard& shard : shards) set.add(as_bytes(fetch_shard(shard, options.fetch)));
+        return set.finish();
+    }
+    RG_CHECK(fs::is_directory(path), "data: expected a folder, got ", fs::exists(path) ? "a file" : "nothing", " (",
+             path, "); tools/get_cifar10.sh fetches CIFAR-10");
+    if (find_cifar(path) != CifarFolder::none) return described(read_cifar(path), "CIFAR files in " + path);
+    if (has_idx(path)) return described(read_idx_sets(path), "IDX files in " + path);
+    // The archive unpacks into a folder of its own, and naming the one around it is the usual slip.
+    if (const std::string inner = path + "/cifar-10-batches-bin"; find_cifar(inner) != CifarFolder::none)
+        return load(inner, options);
+    return load_image_folders(path, options);
+} catch (const fs::filesystem_error& error) {
+    fail("data: cannot read ", error.path1().string(), ": ", error.code().message());
+}
+
+} // namespace rg::data

@@ -1,0 +1,51 @@
+// Networks for grey images of 28 x 28: digits, and digits with the angle that they are turned by.
+#pragma once
+
+#include "core/layers.h"
+
+#include <optional>
+
+namespace rg {
+
+/// conv5x5 x 20 - bn - relu - 2 x [conv3x3 same x 20 - bn - relu] - fc: [n 28 28 1] -> scores [n classes].
+class DigitsNet {
+public:
+    struct Options {
+        int64_t classes = 10;
+        uint64_t seed = 0;
+        Init init = Init::he;
+    };
+    explicit DigitsNet(const Options& options);
+    Tensor forward(const Tensor& x, Mode mode) const;
+
+    Parameters parameters;
+
+private:
+    std::vector<ConvNorm> layers_;
+    std::optional<Dense> fc_;
+};
+
+/// Two heads on a residual block: conv5x5 same x 16 - bn - relu; then the branch conv3x3 stride 2 x 32 - bn - relu -
+/// conv3x3 x 32 - bn and the skip conv1x1 stride 2 x 32 - bn are added, relu; fc for the class, fc for the angle, in
+/// degrees.
+class DigitsAnglesNet {
+public:
+    struct Options {
+        int64_t classes = 10;
+        uint64_t seed = 0;
+        Init init = Init::he;
+    };
+    struct Output {
+        Tensor scores, angles; // [n classes], [n 1]
+    };
+    explicit DigitsAnglesNet(const Options& options);
+    Output forward(const Tensor& x, Mode mode) const;
+
+    Parameters parameters;
+
+private:
+    std::optional<ConvNorm> stem_, branch1_, branch2_, skip_;
+    std::optional<Dense> classify_, degrees_;
+};
+
+} // namespace rg

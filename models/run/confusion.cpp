@@ -1,0 +1,107 @@
+// Counts as text: one table for people, one for programs.
+#include "models/run/confusion.h"
+
+#include "core/text.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <numeric>
+
+namespace rg {
+namespace {
+
+std::string percent(int64_t part, int64_t whole) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%.1f%%", 100 * double(part) / double(whole));
+    return text;
+}
+
+std::string right_aligned(const std::string& text, size_t width) {
+    return std::string(width > text.size() ? width - text.size() : 0, ' ') + text;
+}
+
+} // namespace
+
+Confusion::Confusion(const data::ImageSet& set, std::span<const Prediction> predictions) : Confusion(set.classes) {
+    RG_CHECK(int64_t(predictions.size()) == set.count, "confusion: expected a prediction for each of ", set.count,
+             " images, got ", predictions.size());
+    for (size_t i = 0; i < predictions.size(); ++i) {
+        RG_CHECK(size_t(predictions[i].label) < classes_.size(), "confusion: expected a label below ", classes_.size(),
+                 ", got ", predictions[i].label, " (image ", i, ")");
+        add(set.labels[i], size_t(predictions[i].label));
+    }
+}
+
+void Confusion::add(int32_t truth, size_t seen) {
+    const size_t row = size_t(truth);
+    const bool right = row == seen;
+    ++counts_[{row, seen}], ++sums_[row].images, ++sums_[seen].seen, ++total_;
+    sums_[row].right += right, right_ += right;
+}
+
+int64_t Confusion::count(size_t truth, size_t seen) const {
+    const auto found = counts_.find({truth, seen});
+    return found == counts_.end() ? 0 : found->second;
+}
+
+std::vector<size_t> Confusion::shown() const {
+    std::vector<size_t> order(classes_.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    if (shows_all()) return order;
+    std::erase_if(order, [&](size_t i) { return sums_[i].images + sums_[i].seen == 0; });
+    if (order.size() <= kMostShown) return order;
+    const auto sort = [&](auto begin, const auto& key) {
+        std::stable_sort(begin, order.end(), [&](size_t a, size_t b) { return key(sums_[a]) > key(sums_[b]); });
+    };
+    sort(order.begin(), [](const Sums& s) { return s.images + s.seen - 2 * s.right; });
+    sort(order.begin() + kMostShown / 2, [](const Sums& s) { return s.images; });
+    order.resize(kMostShown);
+    std::sort(order.begin(), order.end());
+    return order;
+}
+
+std::string Confusion::text(size_t images) const {
+    if (total_ == 0) return cat(images, " images, none with a known label\n");
+    std::string out = cat(images, " images");
+    if (size_t(total_) != images) out += cat(", ", total_, " with a known label");
+    out += cat("; accuracy ", percent(right_, total_), " (", right_, " of ", total_, ")\n");
+
+    const std::vector<size_t> rows = shown();
+    size_t name_width = 0, cell = 0;
+    std::vector<std::string> names;
+    for (const size_t i : rows) {
+        names.push_back(printable(classes_[i]));
+        name_width = std::max(name_width, names.back().size());
+        cell = std::max({cell, cat(i).size(), cat(images_of(i)).size()});
+    }
+    ++cell;
+    out += cat("\nconfusion: rows true, columns seen");
+    if (!shows_all())
+        out += cat("; ", rows.size(), " of ", classes_.size(), " classes, with the most mistakes and the most images");
+    out += cat("\n", std::string(5 + name_width, ' '));
+    for (const size_t j : rows) out += right_aligned(cat(j), cell);
+    out += "   images   right\n";
+    for (size_t k = 0; k < rows.size(); ++k) {
+        const size_t i = rows[k];
+        out += right_aligned(cat(i), 4) + " " + names[k] + std::string(name_width - names[k].size(), ' ');
+        for (const size_t j : rows) out += right_aligned(cat(count(i, j)), cell);
+        const int64_t row = images_of(i);
+        out += right_aligned(cat(row), 9) + right_aligned(row ? percent(count(i, i), row) : "-", 8) + "\n";
+    }
+    return out;
+}
+
+std::string Confusion::csv() const {
+    const std::vector<size_t> columns = shown();
+    std::string out = "true class";
+    for (const size_t j : columns) out += cat(",", csv_field(classes_[j]));
+    out += ",images,accuracy\n";
+    for (size_t i = 0; i < classes_.size(); ++i) {
+        out += csv_field(classes_[i]);
+        for (const size_t j : columns) out += cat(",", count(i, j));
+        out += cat(",", images_of(i), ",", images_of(i) ? cat(double(count(i, i)) / double(images_of(i))) : "", "\n");
+    }
+    return out;
+}
+
+} // namespace rg

@@ -1,0 +1,144 @@
+// See data_parallel.h.
+#include "models/run/data_parallel.h"
+
+#include "core/cpu/thread_pool.h"
+#include "core/ops.h"
+#include "core/tape.h"
+#include "data/inflate.h"
+
+#include <algorithm>
+#include <chrono>
+#include <future>
+
+namespace rg {
+namespace {
+
+/// The context, but on this machine's own processor.
+Context on_host() {
+    Context host = context();
+    host.device = nullptr;
+    return host;
+}
+
+} // namespace
+
+void while_meeting(par::Group& group, std::string_view what, const std::function<void()>& work,
+                   const std::function<void()>& pulse) {
+    constexpr std::chrono::milliseconds kMeeting{20};
+    RG_CHECK(!Tape::active() && !DryRun::active(), what, ": expected no tape, trace or dry run, got one, which would ",
+             "not see what another thread does; end it first");
+    if (group.size() == 1 && !pulse) return work();
+    std::future<void> result = std::async(std::launch::async, in_this_context(work));
+    while (!group.all(result.wait_for(kMeeting) == std::future_status::ready, what))
+        if (pulse) pulse();
+    result.get();
+}
+
+void aggregate_state(par::Group& group, const Parameters& parameters, double share, std::span<double> riders) {
+    if (group.size() == 1) return;
+    const Tensor state = parameters.state().to_host();
+    std::vector<par::StateBlock> blocks;
+    for (const auto& s : parameters.states()) {
+        float* mean = state.data<float>() + s.offset;
+        blocks.push_back({mean, mean + s.channels, s.channels});
+    }
+    par::aggregate_state(group, blocks, share, riders);
+    if (parameters.state().device()) parameters.state().copy_from(state);
+}
+
+void verify_same(par::Group& group, const std::string& name, const std::vector<std::string>& parts,
+                 const std::string& hint) {
+    const std::vector<std::string> texts = group.allgather(Json(Json::Array(parts.begin(), parts.end())).dump(), name);
+    for (size_t rank = 1; rank < texts.size(); ++rank) {
+        if (texts[rank] == texts[0]) continue;
+        const Json first = Json::parse(texts[0], name), other = Json::parse(texts[rank], name);
+        const auto part = [](const Json& of, size_t i) {
+            return i < of.as_array().size() ? of.as_array()[i].as_string() : "nothing";
+        };
+        const size_t common = std::min(first.as_array().size(), other.as_array().size());
+        size_t i = 0;
+        while (i < common && part(first, i) == part(other, i)) ++i;
+        fail(name, ": expected the same on all ranks, got ", part(first, i), " (", group.link().name_of(0), ") and ",
+             part(other, i), " (", group.link().name_of(int(rank)), "); ", hint);
+    }
+}
+
+void verify_same_options(par::Group& group, const Options& options) {
+    std::vector<std::string> parts;
+    for (const auto& [name, value] : options.values())
+        if (name != "data" && name != "cache" && name != "threads") parts.push_back(cat("--", name, " ", value));
+    verify_same(group, "options", parts, "start all ranks with the same options");
+}
+
+void verify_same_data(par::Group& group, const data::ImageSet& set, const std::string& name) {
+    if (group.size() == 1) return;
+    uint32_t checksum = data::crc32(set.pixels);
+    const auto add = [&]<class T>(const std::vector<T>& values) {
+        checksum = data::crc32({reinterpret_cast<const uint8_t*>(values.data()), values.size() * sizeof(T)}, checksum);
+    };
+    add(set.labels);
+    add(set.targets);
+    verify_same(group, name,
+                {cat(set.count, " images ", set.height, "x", set.width, "x", set.channels, ", checksum ", checksum)},
+                "every rank needs the same --data");
+}
+
+int64_t count_correct(const Tensor& scores, const Tensor& labels) {
+    const int64_t classes = scores.extent(1);
+    int64_t correct = 0;
+    for (int64_t i = 0; i < scores.extent(0); ++i) {
+        const float* row = scores.data<float>() + i * classes;
+        correct += std::max_element(row, row + classes) - row == labels.data<int32_t>()[i];
+    }
+    return correct;
+}
+
+double host_cross_entropy(const Tensor& scores, const Tensor& labels) {
+    const Context host = on_host();
+    const ContextScope scope(host);
+    return double(cross_entropy(scores, labels).data<float>()[0]);
+}
+
+void Predictions::add(int64_t first, const Tensor& scores) {
+    const Context host = on_host();
+    const ContextScope scope(host);
+    const Tensor likely = softmax(scores);
+    const int64_t classes = likely.extent(1);
+    for (int64_t i = 0; i < likely.extent(0); ++i) {
+        const auto row = likely.span<float>().subspan(size_t(i * classes), size_t(classes));
+        const auto best = std::max_element(row.begin(), row.end());
+        seen_[size_t(2 * (first + i))] = double(best - row.begin());
+        seen_[size_t(2 * (first + i) + 1)] = double(*best);
+    }
+}
+
+std::vector<Prediction> Predictions::gather(par::Group& group) {
+    group.allreduce_sum(std::span<double>(seen_), "predictions");
+    std::vector<Prediction> all;
+    for (size_t i = 0; i < seen_.size(); i += 2) all.push_back({int32_t(seen_[i]), float(seen_[i + 1])});
+    return all;
+}
+
+Score evaluate(par::Group& group, data::Range mine, const data::ImageSet& set, const data::Normalise& normalise,
+               const std::function<Tensor(const Tensor&)>& network) {
+    const data::Augmenter view(set.height, set.width, set.channels, {}, normalise);
+    double sums[2] = {0, 0}; // loss, correct
+    Predictions predictions(set.count);
+    for (int64_t begin = mine.begin; begin < mine.end; begin += kEvaluationBatch) {
+        const int64_t n = std::min(kEvaluationBatch, mine.end - begin);
+        const Tensor x = Tensor::on_host({n, set.height, set.width, set.channels});
+        parallel(n, [&](int64_t i) {
+            view.apply(set.image(begin + i), 0, 0, begin + i, x.data<float>() + i * set.image_bytes());
+        });
+        const Tensor labels =
+            Tensor::of<int32_t>({n}, std::span<const int32_t>(set.labels).subspan(size_t(begin), size_t(n)));
+        const Tensor scores = network(x).to_host();
+        sums[0] += double(n) * host_cross_entropy(scores, labels);
+        sums[1] += double(count_correct(scores, labels));
+        predictions.add(begin, scores);
+    }
+    group.allreduce_sum(std::span<double>(sums), "evaluation");
+    return {sums[0] / double(set.count), sums[1] / double(set.count), predictions.gather(group)};
+}
+
+} // namespace rg

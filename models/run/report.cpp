@@ -1,0 +1,199 @@
+// Numbers of steps are rounded to six digits: nobody sees more in a curve, and a report of 50 epochs stays small.
+#include "models/run/report.h"
+
+#include "core/atomic_file.h"
+#include "core/plan.h"
+#include "models/run/confusion.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+
+namespace rg {
+namespace {
+
+constexpr std::string_view kTemplate =
+#include "report_template.h" // models/report/ as a string literal
+    ;
+// Where the template has its data, which are null.
+constexpr std::string_view kBeforeData = "type=\"application/json\">", kAfterData = "</script>";
+
+Json rounded(double value) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%.6g", value);
+    return std::strtod(text, nullptr);
+}
+
+/// A number of a line; one that was not finite has been read back as null.
+double number(const Json& line, std::string_view key) {
+    const Json* value = line.find(key);
+    return value && value->is_number() ? value->as_double() : std::nan("");
+}
+
+std::string base64(std::span<const uint8_t> bytes) {
+    constexpr std::string_view digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    std::string out;
+    for (size_t i = 0; i < bytes.size(); i += 3) {
+        const size_t n = std::min<size_t>(3, bytes.size() - i);
+        uint32_t group = 0;
+        for (size_t k = 0; k < 3; ++k) group = group << 8 | (k < n ? bytes[i + k] : 0u);
+        for (size_t k = 0; k < 4; ++k) out += k <= n ? digits[group >> (18 - 6 * k) & 63] : '=';
+    }
+    return out;
+}
+
+} // namespace
+
+std::string report_page(std::string_view data) {
+    const size_t at = kTemplate.find(kBeforeData);
+    RG_CHECK(at != std::string_view::npos, "report: expected a template with ", kBeforeData, ", got one without");
+    std::string page(kTemplate.substr(0, at + kBeforeData.size()));
+    // No text in the data can end the script element, or begin a comment: JSON has another way to write this letter.
+    for (const char c : data) {
+        if (c == '<')
+            page += "\\u003c";
+        else
+            page += c;
+    }
+    page += kTemplate.substr(kTemplate.find(kAfterData, at));
+    return page;
+}
+
+Json read_report(const std::string& path) {
+    const std::string page = read_file(path);
+    const size_t begin = page.find(kBeforeData), end = page.find(kAfterData, begin);
+    RG_CHECK(end != std::string::npos, "report: expected a page with data, got one without (", path, ")");
+    const size_t from = begin + kBeforeData.size();
+    return Json::parse(std::string_view(page).substr(from, end - from), path);
+}
+
+void Metrics::add(const Json& line) {
+    const Json *step = line.find("step"), *epoch = line.find("epoch");
+    if (!step) {
+        epochs_.push_back(line);
+        return;
+    }
+    if (steps_.empty() || steps_.back().count == steps_per_point_) {
+        if (steps_.size() == points_) join_neighbours();
+        steps_.push_back({});
+    }
+    Steps& last = steps_.back();
+    last.step = step->as_int();
+    last.epoch = epoch ? epoch->as_int() : 0;
+    last.lr = number(line, "lr");
+    last.loss += number(line, "loss");
+    last.accuracy += number(line, "accuracy");
+    ++last.count;
+}
+
+void Metrics::add_file(const std::string& path) {
+    std::error_code error;
+    if (!std::filesystem::exists(path, error)) return;
+    const std::string text = read_file(path);
+    for (size_t begin = 0, end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1)
+        add(Json::parse(std::string_view(text).substr(begin, end - begin), path));
+}
+
+void Metrics::join_neighbours() {
+    for (size_t i = 0; i < steps_.size() / 2; ++i) {
+        const Steps &a = steps_[2 * i], &b = steps_[2 * i + 1];
+        steps_[i] = {b.step, b.epoch, a.count + b.count, a.loss + b.loss, a.accuracy + b.accuracy, b.lr};
+    }
+    steps_.resize(steps_.size() / 2);
+    steps_per_point_ *= 2;
+}
+
+Json Metrics::Steps::line() const {
+    return Json::object()
+        .set("step", step)
+        .set("epoch", epoch)
+        .set("loss", rounded(loss / double(count)))
+        .set("accuracy", rounded(accuracy / double(count)))
+        .set("lr", rounded(lr));
+}
+
+Json::Array Metrics::lines() const {
+    Json::Array lines;
+    size_t epoch = 0;
+    for (const Steps& steps : steps_) { // in the order of metrics.jsonl: an epoch after its last step
+        while (epoch < epochs_.size() && number(epochs_[epoch], "epoch") < double(steps.epoch))
+            lines.push_back(epochs_[epoch++]);
+        lines.push_back(steps.line());
+    }
+    lines.insert(lines.end(), epochs_.begin() + std::ptrdiff_t(epoch), epochs_.end());
+    return lines;
+}
+
+Report::Report(const RunFolder& folder, Json config) : path_(folder.report_path()) {
+    run_.set("name", std::filesystem::path(folder.path()).filename().string()).set("config", std::move(config));
+    metrics_.add_file(folder.metrics_path());
+}
+
+void Report::reread(const RunFolder& folder) {
+    metrics_ = Metrics(kSteps);
+    metrics_.add_file(folder.metrics_path());
+}
+
+void Report::write(const std::string& state) {
+    run_.set("state", state);
+    write_file_atomic(path_, report_page(Json::object().set("runs", Json::array().push(run())).dump()));
+}
+
+Json report_network(const Parameters& parameters, const Plan* plan) {
+    Json tensors = Json::array();
+    for (const Parameters::Entry& entry : parameters.entries()) {
+        const std::span<const int64_t> extents = entry.shape.extents();
+        tensors.push(Json::array().push(entry.name).push(Json::Array(extents.begin(), extents.end())));
+    }
+    Json network = Json::object()
+                       .set("parameters", parameters.count())
+                       .set("parameter_bytes", parameters.values().bytes())
+                       .set("tensors", std::move(tensors));
+    if (plan) network.set("planned_bytes", plan->bytes()).set("unshared_bytes", plan->bytes_unshared());
+    return network;
+}
+
+Json report_confusion(const data::ImageSet& set, std::span<const Prediction> predictions, size_t examples) {
+    const Confusion confusion(set, predictions);
+    std::vector<size_t> wrong;
+    for (size_t i = 0; i < predictions.size(); ++i)
+        if (set.labels[i] != predictions[i].label) wrong.push_back(i);
+    // A network gone bad scores NaN, which is above and below nothing; it sorts last.
+    const auto score = [&](size_t i) { return std::isnan(predictions[i].score) ? -1.0f : predictions[i].score; };
+    std::stable_sort(wrong.begin(), wrong.end(), [&](size_t a, size_t b) { return score(a) > score(b); });
+    wrong.resize(std::min(wrong.size(), examples));
+
+    const std::vector<size_t> shown = confusion.shown();
+    Json classes = Json::array(), counts = Json::array(), images = Json::array(), seen = Json::array();
+    for (const size_t i : shown) {
+        Json row = Json::array();
+        for (const size_t j : shown) row.push(confusion.count(i, j));
+        classes.push(set.classes[i]);
+        counts.push(std::move(row));
+        images.push(confusion.images_of(i));
+        seen.push(confusion.seen_as(i));
+    }
+    Json mistakes = Json::array();
+    for (const size_t i : wrong)
+        mistakes.push(Json::object()
+                          .set("image", int64_t(i))
+                          .set("truth", set.classes[size_t(set.labels[i])])
+                          .set("seen", set.classes[size_t(predictions[i].label)])
+                          .set("score", rounded(double(predictions[i].score)))
+                          .set("pixels", base64(set.image(int64_t(i)))));
+    Json json = Json::object().set("classes", std::move(classes)).set("counts", std::move(counts));
+    if (!confusion.shows_all())
+        json.set("images", std::move(images))
+            .set("seen", std::move(seen))
+            .set("right", confusion.right())
+            .set("total", confusion.total())
+            .set("left_out", int64_t(set.classes.size() - shown.size()));
+    return json.set("height", set.height)
+        .set("width", set.width)
+        .set("channels", set.channels)
+        .set("mistakes", std::move(mistakes));
+}
+
+} // namespace rg

@@ -1,0 +1,191 @@
+// metrics.jsonl is appended with one write() per line, so a kill leaves at most one damaged line, the last one.
+//
+// The other files of a run are written atomically by those who know their contents (core/atomic_file, checkpoint).
+#include "models/run/run_folder.h"
+
+#include "core/atomic_file.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+#include <fcntl.h>
+#include <filesystem>
+#include <optional>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace fs = std::filesystem;
+
+namespace rg {
+namespace {
+
+std::string default_name(const std::string& program) {
+    const std::time_t now = std::time(nullptr);
+    std::tm local{};
+    localtime_r(&now, &local);
+    char stamp[32];
+    std::strftime(stamp, sizeof stamp, "%Y%m%d-%H%M%S", &local);
+    return program + "-" + stamp;
+}
+
+void check_name(const std::string& name) {
+    RG_CHECK(name.find('/') == std::string::npos && name != "." && name != "..",
+             "run folder: expected a plain name, got \"", name, "\"");
+}
+
+/// The time of the newest file in the run's checkpoint folder; nothing when it has none or is another program's.
+std::optional<fs::file_time_type> resumable_since(const fs::path& run, const std::string& program) {
+    try {
+        const Json config = Json::parse(read_file((run / "config.json").string()), "config");
+        const Json* of = config.find("program");
+        if (!of || !of->is_string() || of->as_string() != program) return {};
+        std::optional<fs::file_time_type> newest;
+        for (const fs::directory_entry& file : fs::directory_iterator(run / "checkpoint"))
+            newest = std::max(newest.value_or(file.last_write_time()), file.last_write_time());
+        return newest;
+    } catch (const std::exception&) { // not a run of ours: it does not stand for election
+        return {};
+    }
+}
+
+std::string newest_run(const std::string& root, const std::string& program) {
+    std::optional<std::pair<fs::file_time_type, std::string>> best;
+    std::error_code error;
+    for (const fs::directory_entry& run : fs::directory_iterator(root, error))
+        if (const auto time = resumable_since(run.path(), program))
+            best = std::max(best.value_or(std::pair(*time, run.path().filename().string())),
+                            std::pair(*time, run.path().filename().string()));
+    RG_CHECK(best, "run folder: expected a run of ", program, " with a checkpoint in ", root,
+             ", got none; nothing to resume");
+    return best->second;
+}
+
+/// Whether a line of a finished run may stay: a whole JSON object of a step or an epoch not after the checkpoint.
+bool is_before(std::string_view line, int64_t step, int64_t epochs) {
+    try {
+        const Json json = Json::parse(line, "metrics");
+        if (const Json* at = json.find("step")) return at->as_int() <= step;
+        const Json* epoch = json.find("epoch");
+        return !epoch || epoch->as_int() <= epochs;
+    } catch (const Error&) {
+        return false;
+    }
+}
+
+} // namespace
+
+RunFolder RunFolder::create(const std::string& root, const std::string& program, const std::string& name,
+                            bool make_root) {
+    check_name(name);
+    std::error_code error;
+    if (make_root) fs::create_directories(root, error);
+    RG_CHECK(!error, "run folder: cannot create ", root, ": ", error.message());
+    const std::string first = name.empty() ? default_name(program) : name;
+    for (int attempt = 1;; ++attempt) {
+        const std::string path = cat(root, "/", first, attempt == 1 ? "" : cat("-", attempt));
+        if (::mkdir(path.c_str(), 0700) == 0) return RunFolder(path);
+        RG_CHECK(errno == EEXIST, "run folder: cannot create ", path, ": ", std::strerror(errno));
+        RG_CHECK(name.empty(), "run folder: ", path, " exists already; give another --run-name, or --resume");
+    }
+}
+
+RunFolder RunFolder::open(const std::string& root, const std::string& program, const std::string& name) {
+    check_name(name);
+    const std::string path = cat(root, "/", name.empty() ? newest_run(root, program) : name);
+    std::error_code error;
+    RG_CHECK(fs::is_directory(path, error), "run folder: expected the run ", path,
+             ", got no such folder; give the --runs that it is in, or begin it without --resume");
+    return RunFolder(path);
+}
+
+RunFolder::RunFolder(RunFolder&& other) noexcept
+    : path_(std::move(other.path_)),
+      folder_(std::exchange(other.folder_, -1)),
+      metrics_(std::exchange(other.metrics_, -1)) {}
+
+RunFolder::~RunFolder() {
+    if (metrics_ >= 0) ::close(metrics_);
+    if (folder_ >= 0) ::close(folder_);
+}
+
+void RunFolder::lock() {
+    if (folder_ >= 0) return;
+    folder_ = ::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    // The one before may be about to end, and a monitor holds the lock for a moment when it looks: both are waited for.
+    for (int attempt = 0; folder_ >= 0 && ::flock(folder_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK; ++attempt) {
+        RG_CHECK(attempt < 100, "run folder: expected a run that has ended, got one that another process trains (",
+                 path_, ")");
+        ::usleep(20'000);
+    }
+    ::unlink((path_ + "/stop").c_str()); // it was meant for the one before
+    for (const std::string& file : {config_path(), metrics_path(), report_path(), model_path()}) remove_leftovers(file);
+}
+
+void RunFolder::write_config(const Json& config) { write_file_atomic(config_path(), config.dump(2) + "\n"); }
+
+void RunFolder::open_metrics() {
+    if (metrics_ >= 0) return;
+    metrics_ = ::open(metrics_path().c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    RG_CHECK(metrics_ >= 0, "metrics: cannot open ", metrics_path(), ": ", std::strerror(errno));
+}
+
+void RunFolder::log(const Json& line) {
+    open_metrics();
+    check_in_place();
+    const std::string text = line.dump() + "\n";
+    const off_t before = ::lseek(metrics_, 0, SEEK_END);
+    ssize_t n;
+    do n = ::write(metrics_, text.data(), text.size());
+    while (n < 0 && errno == EINTR);
+    if (n == ssize_t(text.size())) return;
+    const int reason = n < 0 ? errno : ENOSPC; // a regular file takes less only when the disk is full
+    const bool repaired = n <= 0 || ::ftruncate(metrics_, before) == 0;
+    fail("metrics: cannot append to ", metrics_path(), ": ", std::strerror(reason),
+         repaired ? "" : "; its last line is cut short");
+}
+
+// Files that are replaced follow the path of the folder. Only the folder and the metrics stay open.
+void RunFolder::check_in_place() const {
+    const auto in_place = [](int descriptor, const std::string& path) {
+        struct stat mine;
+        struct stat there;
+        return descriptor < 0 || (::fstat(descriptor, &mine) == 0 && ::stat(path.c_str(), &there) == 0 &&
+                                  mine.st_dev == there.st_dev && mine.st_ino == there.st_ino);
+    };
+    RG_CHECK(in_place(folder_, path_) && in_place(metrics_, metrics_path()), "run folder: expected ", path_,
+             " as this run made it, got it deleted, renamed or emptied; if it has ",
+             "another name now, --resume goes on with that --run-name");
+}
+
+void RunFolder::sync() {
+    RG_CHECK(metrics_ < 0 || ::fsync(metrics_) == 0, "metrics: cannot sync ", metrics_path(), ": ",
+             std::strerror(errno));
+}
+
+void RunFolder::cut_metrics(int64_t step, int64_t epochs) {
+    std::error_code error;
+    if (!fs::exists(metrics_path(), error)) return;
+    const std::string text = read_file(metrics_path());
+    std::string kept;
+    for (size_t begin = 0, end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1)
+        if (is_before(std::string_view(text).substr(begin, end - begin), step, epochs))
+            kept.append(text, begin, end - begin + 1);
+    if (metrics_ >= 0) ::close(std::exchange(metrics_, -1)); // the file is replaced: later lines go to the new one
+    write_file_atomic(metrics_path(), kept);
+}
+
+// One call looks and takes. A microsecond where there is no such file: beside the line that each step logs, nothing.
+bool RunFolder::take_stop_request() { return ::unlink((path_ + "/stop").c_str()) == 0; }
+
+void check_stored_command(const std::string& folder, const std::string& option, const std::string& again) {
+    if (option.find("pipe:") == std::string::npos) return;
+    struct stat info {};
+    const bool own = ::stat(folder.c_str(), &info) == 0 && info.st_uid == ::geteuid();
+    RG_CHECK(own && !(info.st_mode & (S_IWGRP | S_IWOTH)), "--resume: expected a command of one's own, got \"", option,
+             "\" from ", folder, ", which ", own ? "others can write into" : "is another user's",
+             "; if it is to be run, ", again);
+}
+
+} // namespace rg

@@ -1,0 +1,51 @@
+// See signals.h.
+#include "models/run/signals.h"
+
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+
+namespace rg {
+namespace {
+
+std::atomic<bool> interrupted{false}; // by another signal than SIGINT
+
+void on_signal(int number) {
+    if (number != SIGINT) interrupted.store(true, std::memory_order_relaxed);
+    request_stop();
+}
+
+/// UCX, which MPICH may be built on, installs a handler of SIGHUP before main() begins. Only code that runs before all
+/// libraries can see that the process was started with SIGHUP ignored, as by nohup.
+bool started_with_hangup_ignored = false;
+void look_at_hangup() {
+    struct sigaction action {};
+    sigaction(SIGHUP, nullptr, &action);
+    started_with_hangup_ignored = action.sa_handler == SIG_IGN;
+}
+[[gnu::section(".preinit_array"), gnu::used]] void (*before_libraries)() = look_at_hangup;
+
+} // namespace
+
+void install_stop_signals() {
+    struct sigaction action {};
+    action.sa_handler = on_signal;
+    // RESETHAND: the next one is not ours. RESTART: a write to a checkpoint goes on as if nothing had come.
+    action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
+    sigemptyset(&action.sa_mask);
+    for (const int number : {SIGINT, SIGUSR1, SIGTERM}) sigaction(number, &action, nullptr);
+    if (started_with_hangup_ignored) action.sa_handler = SIG_IGN;
+    sigaction(SIGHUP, &action, nullptr);
+    std::signal(SIGXFSZ, SIG_IGN);
+}
+
+int stopped_exit_code(par::Group& group) {
+    return group.all(!interrupted.load(std::memory_order_relaxed), "exit code") ? 0 : kExitInterrupted;
+}
+
+int stopped_while_loading(par::Group& group) {
+    if (group.rank() == 0) std::puts("stopped while loading data; nothing was saved");
+    return stopped_exit_code(group);
+}
+
+} // namespace rg

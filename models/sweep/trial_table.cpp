@@ -1,0 +1,220 @@
+// CSV as RFC 4180 has it, as far as one line per row goes: fields with commas or quotes are quoted.
+#include "models/sweep/trial_table.h"
+
+#include "core/atomic_file.h"
+#include "core/text.h"
+
+#include <algorithm>
+#include <charconv>
+#include <set>
+
+namespace rg {
+namespace {
+
+constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf"; // with which some programs begin a table
+
+std::vector<std::string> split(std::string_view text, char separator) {
+    std::vector<std::string> parts;
+    for (size_t begin = 0;;) {
+        const size_t end = text.find(separator, begin);
+        parts.emplace_back(text.substr(begin, end - begin));
+        if (end == std::string_view::npos) return parts;
+        begin = end + 1;
+    }
+}
+
+bool read_integer(const std::string& text, int64_t& value) {
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    return error == std::errc() && end == text.data() + text.size();
+}
+
+/// Requires that there is room for one more trial than `count`.
+void check_count(uint64_t count, const std::string& where) {
+    RG_CHECK(count < kMaxTrials, "trials: expected at most ", kMaxTrials, ", got more (", where, ")");
+}
+
+void check_name(const std::string& option, const std::string& where) {
+    RG_CHECK(option.size() <= kMaxOptionName, "trials: expected names of options of at most ", kMaxOptionName,
+             " bytes, got ", option.size(), " (", where, ")");
+    // Names become arguments "--NAME=VALUE": one with a = in it would have a value of its own.
+    const bool plain = std::all_of(option.begin(), option.end(), [](char c) {
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
+    });
+    RG_CHECK(plain && !option.empty(), "trials: expected names of options, of letters, digits and -, got \"",
+             printable(option), "\" (", where, ")");
+}
+
+std::vector<std::string> csv_fields(const std::string& line, const std::string& where) {
+    std::vector<std::string> fields(1);
+    bool quoted = false;
+    for (size_t i = 0; i < line.size(); ++i) {
+        if (line[i] == '"' && (quoted || fields.back().empty())) { // one within a field is a letter like any other
+            if (quoted && i + 1 < line.size() && line[i + 1] == '"')
+                fields.back() += line[i++];
+            else
+                quoted = !quoted;
+        } else if (line[i] == ',' && !quoted) {
+            fields.emplace_back();
+        } else if (line[i] != '\r') {
+            fields.back() += line[i];
+        }
+    }
+    RG_CHECK(!quoted, "trials: expected a closing quote (", where, ")");
+    return fields;
+}
+
+/// Whole numbers from, to, or from, by, to; anything else with a colon in it is an address, a command, or a mistake
+/// that the option's own check tells.
+std::vector<std::string> values_of(const std::string& text, const std::string& option) {
+    std::vector<int64_t> numbers;
+    const std::vector<std::string> parts = split(text, ':');
+    for (const std::string& part : parts)
+        if (int64_t number; read_integer(part, number)) numbers.push_back(number);
+    if (parts.size() == 1 || numbers.size() < parts.size()) return csv_fields(text, option);
+    const int64_t from = numbers.front(), step = numbers.size() == 3 ? numbers[1] : 1, to = numbers.back();
+    RG_CHECK(numbers.size() <= 3 && step > 0 && from <= to,
+             "trials: expected FROM:TO or FROM:STEP:TO of ascending whole numbers, got ", option);
+    std::vector<std::string> values;
+    const uint64_t steps = (uint64_t(to) - uint64_t(from)) / uint64_t(step); // as unsigned: never beyond 64 bits
+    check_count(steps, option);
+    for (uint64_t i = 0; i <= steps; ++i)
+        values.push_back(std::to_string(int64_t(uint64_t(from) + i * uint64_t(step))));
+    return values;
+}
+
+std::string plain(const Json* value) {
+    if (!value || value->is_null()) return "";
+    return value->is_string() ? value->as_string() : value->dump();
+}
+
+} // namespace
+
+std::vector<Settings> trial_grid(const std::vector<std::string>& options) {
+    std::vector<Settings> trials(1);
+    for (const std::string& option : options) {
+        const size_t equals = option.find('=');
+        RG_CHECK(equals != std::string::npos && equals > 0 && equals + 1 < option.size(),
+                 "trials: expected NAME=VALUES, such as depth=1:4 or lr=0.01,0.05, got ", option);
+        const std::string name = option.substr(0, equals);
+        check_name(name, option);
+        std::vector<Settings> longer;
+        for (const Settings& trial : trials)
+            for (const std::string& value : values_of(option.substr(equals + 1), option)) {
+                for (const auto& setting : trial) RG_CHECK(setting.first != name, "trials: ", name, " is swept twice");
+                check_count(longer.size(), option);
+                longer.push_back(trial);
+                longer.back().emplace_back(name, value);
+            }
+        trials = std::move(longer);
+    }
+    return trials;
+}
+
+std::vector<Settings> parse_trials(std::string_view csv, const std::string& name) {
+    std::vector<Settings> trials;
+    std::vector<std::string> names;
+    int64_t number = 0;
+    if (csv.starts_with(kByteOrderMark)) csv.remove_prefix(kByteOrderMark.size());
+    for (const std::string& line : split(csv, '\n')) {
+        ++number;
+        if (line.empty() || line == "\r") continue;
+        const std::string where = cat(name, ", line ", number);
+        const std::vector<std::string> fields = csv_fields(line, where);
+        if (names.empty()) {
+            names = fields;
+            std::set<std::string> seen;
+            for (const std::string& option : names) {
+                check_name(option, where);
+                RG_CHECK(seen.insert(option).second, "trials: expected one column ", option, ", got several (", where,
+                         ")");
+            }
+            continue;
+        }
+        check_count(trials.size(), where);
+        RG_CHECK(fields.size() == names.size(), "trials: expected ", names.size(), " fields, got ", fields.size(), " (",
+                 where, ")");
+        for (size_t i = 0; i < names.size(); ++i)
+            RG_CHECK(names[i] != "data" || !fields[i].starts_with("pipe:"),
+                     "trials: expected data that are no command, got pipe: (", where,
+                     "); a table may come from anywhere, so give --data pipe:COMMAND on the command line");
+        Settings& trial = trials.emplace_back();
+        for (size_t i = 0; i < names.size(); ++i)
+            if (!fields[i].empty()) trial.emplace_back(names[i], fields[i]);
+    }
+    RG_CHECK(!trials.empty(), "trials: expected a line of option names and at least one of values, got none (", name,
+             ")");
+    return trials;
+}
+
+std::vector<Settings> read_trials(const std::string& path) { return parse_trials(read_file(path), path); }
+
+std::string text_of(const Settings& settings) {
+    std::string text;
+    for (const auto& [name, value] : settings) text += cat(text.empty() ? "" : ", ", name, " ", value);
+    return text;
+}
+
+std::vector<std::string> arguments_of(const Settings& settings) {
+    std::vector<std::string> args;
+    for (const auto& [name, value] : settings)
+        if (value == "true" || value == "false") // a switch
+            args.push_back(cat("--", value == "true" ? "" : "no-", name));
+        else
+            args.push_back(cat("--", name, "=", value));
+    return args;
+}
+
+double accuracy_of(const Json& epoch) {
+    if (!epoch.is_object()) return -1;
+    const Json* value = epoch.find("validation_accuracy");
+    return value && value->is_number() ? value->as_double() : -1;
+}
+
+const TrialRow* best_of(const std::vector<TrialRow>& rows) {
+    const TrialRow* best = nullptr;
+    for (const TrialRow& row : rows)
+        if (row.state != "failed" && row.accuracy() >= 0 && (!best || row.accuracy() > best->accuracy())) best = &row;
+    return best;
+}
+
+void write_results(const std::string& folder, const std::vector<TrialRow>& rows) {
+    // A column for every setting and metric of any trial.
+    std::vector<std::string> settings, metrics;
+    const auto add = [](std::vector<std::string>& names, const std::string& name) {
+        if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+    };
+    for (const TrialRow& row : rows) {
+        for (const auto& setting : row.settings) add(settings, setting.first);
+        if (row.last.is_object())
+            for (const auto& member : row.last.as_object()) add(metrics, member.first);
+    }
+    std::string csv = "trial", jsonl;
+    for (const std::string& name : settings) csv += cat(",", csv_field(name));
+    csv += ",state";
+    for (const std::string& name : metrics) csv += cat(",", csv_field(name == "seconds" ? "epoch_seconds" : name));
+    csv += ",seconds,note,folder\n";
+    for (const TrialRow& row : rows) {
+        csv += cat(row.number);
+        Json values = Json::object();
+        for (const auto& [name, value] : row.settings) values.set(name, value);
+        for (const std::string& name : settings) csv += cat(",", csv_field(plain(values.find(name))));
+        csv += cat(",", row.state);
+        for (const std::string& name : metrics)
+            csv += cat(",", row.last.is_object() ? csv_field(plain(row.last.find(name))) : "");
+        csv += cat(",", row.seconds, ",", csv_field(row.note), ",", csv_field(row.folder), "\n");
+        jsonl += Json::object()
+                     .set("trial", row.number)
+                     .set("settings", values)
+                     .set("state", row.state)
+                     .set("note", row.note)
+                     .set("last_epoch", row.last)
+                     .set("seconds", row.seconds)
+                     .set("folder", row.folder)
+                     .dump() +
+                 "\n";
+    }
+    write_file_atomic(folder + "/results.csv", csv);
+    write_file_atomic(folder + "/results.jsonl", jsonl);
+}
+
+} // namespace rg

@@ -1,0 +1,211 @@
+// Operands, barriers and bulk copies of the model of Hopper GPUs; products are in products.cpp.
+#include "tests/simt/async_proxy.h"
+
+#include "tests/simt/hopper.h"
+#include "tests/simt/sanitizers.h"
+#include "tests/simt/scheduler.h"
+
+#include <cstring>
+#include <utility>
+
+namespace rg::simt {
+namespace {
+
+constexpr Collective kWaiting{.name = "mbarrier_wait"};
+
+std::byte* bytes_of(const void* p) { return static_cast<std::byte*>(const_cast<void*>(p)); }
+
+Barrier& known(const void* barrier, Site site) {
+    auto& barriers = executor().proxy.barriers;
+    const auto found = barriers.find(barrier);
+    if (found == barriers.end()) fail_here(site, "this barrier has not been initialised");
+    return found->second;
+}
+
+void carry_out(Barrier& barrier, const Barrier::Copy& copy) {
+    {
+        const FiberAccesses it_is_one;
+        note_read(copy.from, size_t(copy.bytes));
+        note_write(copy.to, size_t(copy.bytes));
+    }
+    std::memcpy(copy.to, copy.from, size_t(copy.bytes));
+    executor().proxy.operands.copy_done(copy.to, copy.bytes);
+    barrier.bytes -= copy.bytes;
+}
+
+/// Ends the phase if all that it counts has come. Its copies come when somebody waits for nothing else.
+void settle(Barrier& barrier) {
+    if (barrier.missing > 0) return;
+    if (!barrier.waiting.empty())
+        for (const Barrier::Copy& copy : std::exchange(barrier.copies, {})) carry_out(barrier, copy);
+    if (barrier.bytes != 0) return;
+    ++barrier.phase;
+    barrier.missing = barrier.arrivals;
+    release(&barrier.order);
+    for (Lane* lane : std::exchange(barrier.waiting, {})) lane->state = State::ready;
+}
+
+void arrive(uint64_t* at, int bytes, Site site) {
+    const OwnAccesses own;
+    Barrier& barrier = known(at, site);
+    if (barrier.missing == 0) fail_here(site, cat("more arrivals than the ", barrier.arrivals, " of this barrier"));
+    release(&barrier.order);
+    barrier.bytes += bytes;
+    --barrier.missing;
+    settle(barrier);
+}
+
+} // namespace
+
+// ---- operands ------------------------------------------------------------------------------------------------------
+
+void OperandMemory::start_block() {
+    if (!used_) return;
+    pieces_.assign(pieces_.size(), {});
+    unfenced_.clear();
+    used_ = false;
+}
+
+OperandMemory::Piece& OperandMemory::piece(const std::byte* at) {
+    const size_t i = size_t(at - executor().arena.begin()) / kBytes;
+    if (i >= pieces_.size()) pieces_.resize(i + 1);
+    used_ = true;
+    return pieces_[i];
+}
+
+void OperandMemory::stored(const std::byte* at, int thread, Site site) {
+    Piece& p = piece(at);
+    p.state = State::stored;
+    p.thread = thread;
+    p.site = site;
+    std::memcpy(p.contents, at, kBytes);
+    unfenced_[thread].push_back(at);
+}
+
+void OperandMemory::fence(int thread) {
+    for (const std::byte* at : std::exchange(unfenced_[thread], {}))
+        if (Piece& p = piece(at); p.state == State::stored && p.thread == thread) p.state = State::visible;
+}
+
+void OperandMemory::copy_issued(const std::byte* to, int bytes, Site site) {
+    for (int i = 0; i < bytes; i += kBytes) {
+        piece(to + i).state = State::coming;
+        piece(to + i).site = site;
+    }
+}
+
+void OperandMemory::copy_done(const std::byte* to, int bytes) {
+    for (int i = 0; i < bytes; i += kBytes) {
+        piece(to + i).state = State::visible;
+        std::memcpy(piece(to + i).contents, to + i, kBytes);
+    }
+}
+
+std::string OperandMemory::objection(const std::byte* at, int bytes) const {
+    for (int i = 0; i < bytes; i += kBytes) {
+        const size_t index = size_t(at + i - executor().arena.begin()) / kBytes;
+        const Piece unknown, &p = index < pieces_.size() ? pieces_[index] : unknown;
+        const std::string where = cat(" at ", p.site.file ? p.site.file : "", ":", p.site.line);
+        switch (p.state) {
+        case State::unknown: return "what was not written by store_operand() or a copy";
+        case State::stored:
+            return cat("what thread ", p.thread, " has stored", where, " without fence_proxy_async() since");
+        case State::coming: return cat("what the copy", where, " has not been waited for");
+        case State::visible:
+            if (std::memcmp(p.contents, at + i, kBytes) != 0)
+                return "what has been written since, without store_operand()";
+        }
+    }
+    return {};
+}
+
+uint32_t shared_address(const void* shared, Site site) {
+    if (!in_shared(shared, 1)) fail_here(site, "not an address within shared memory");
+    return uint32_t(bytes_of(shared) - executor().arena.begin());
+}
+
+void operand_stored(const void* shared, Site site) {
+    const OwnAccesses own;
+    if (reinterpret_cast<uintptr_t>(shared) % 16 != 0) fail_here(site, "store_operand: misaligned");
+    if (!in_shared(shared, 16)) fail_here(site, "store_operand: not within a shared array");
+    executor().proxy.operands.stored(bytes_of(shared), executor().current().number, site);
+}
+
+void fence_proxy_async() {
+    const OwnAccesses own;
+    const int thread = executor().current().number;
+    executor().proxy.operands.fence(thread);
+    for (auto& [at, barrier] : executor().proxy.barriers) barrier.fenced |= barrier.initialiser == thread;
+}
+
+// ---- barriers ------------------------------------------------------------------------------------------------------
+
+void mbarrier_init(uint64_t* at, int arrivals, Site site) {
+    const OwnAccesses own;
+    if (!in_shared(at, 8)) fail_here(site, "mbarrier_init: the barrier is not in shared memory");
+    if (arrivals < 1) fail_here(site, cat("mbarrier_init: ", arrivals, " arrivals"));
+    const auto [barrier, fresh] = executor().proxy.barriers.try_emplace(at);
+    if (!fresh) fail_here(site, "mbarrier_init: initialised a second time");
+    barrier->second.arrivals = barrier->second.missing = arrivals;
+    barrier->second.initialiser = executor().current().number;
+}
+
+void mbarrier_arrive(uint64_t* barrier, Site site) { arrive(barrier, 0, site); }
+void mbarrier_arrive_expect(uint64_t* barrier, int bytes, Site site) { arrive(barrier, bytes, site); }
+
+void mbarrier_wait(uint64_t* at, int parity, Site site) {
+    Barrier& barrier = known(at, site);
+    Lane& lane = executor().current();
+    while (barrier.phase % 2 == parity) {
+        lane.collective = &kWaiting;
+        lane.mask = 0;
+        lane.site = site;
+        lane.state = State::waiting;
+        {
+            const OwnAccesses own;
+            barrier.waiting.push_back(&lane);
+            settle(barrier);
+        }
+        if (lane.state == State::waiting) executor().wait(lane);
+    }
+    acquire(&barrier.order);
+}
+
+void bulk_copy(void* to, const void* from, int bytes, uint64_t* at, Site site) {
+    const OwnAccesses own;
+    Barrier& barrier = known(at, site);
+    const auto misaligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 != 0; };
+    if (bytes <= 0 || bytes % 16 != 0 || misaligned(to) || misaligned(from))
+        fail_here(site, cat("bulk copy of ", bytes, " bytes: size and addresses must be multiples of 16"));
+    if (!in_shared(to, size_t(bytes))) fail_here(site, "bulk copy: the destination is not in shared memory");
+    if (!barrier.fenced) fail_here(site, "bulk copy: no fence_proxy_async() since its barrier was initialised");
+    const Barrier::Copy copy{bytes_of(to), from, bytes, site};
+    executor().proxy.operands.copy_issued(copy.to, bytes, site);
+    if (executor().settings.eager_copies)
+        carry_out(barrier, copy);
+    else
+        barrier.copies.push_back(copy);
+    settle(barrier);
+}
+
+// ---- blocks --------------------------------------------------------------------------------------------------------
+
+void AsyncProxy::start_block() {
+    operands.start_block();
+    barriers.clear();
+    warps.clear();
+    groups.clear();
+}
+
+void AsyncProxy::end_block(const std::string& prefix) const {
+    for (const auto& [at, barrier] : barriers)
+        for (const Barrier::Copy& copy : barrier.copies)
+            fail(prefix, "nobody waited for this copy [", copy.site.file, ":", copy.site.line, "]");
+    for (const auto& [group, products] : groups)
+        for (int warp = 4 * group; warp < 4 * group + 4; ++warp)
+            if (const auto found = warps.find(warp); found == warps.end() || found->second.issued != products.size())
+                fail(prefix, "warp ", warp, " issued ", found == warps.end() ? 0 : found->second.issued, " of the ",
+                     products.size(), " products of its warpgroup");
+}
+
+} // namespace rg::simt

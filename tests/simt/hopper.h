@@ -1,0 +1,46 @@
+// Host model of gpu/hopper.cuh: what is documented there, for a block on the executor.
+#pragma once
+
+#include "tests/simt/executor.h"
+
+namespace rg::simt {
+
+#define RG_SIMT_HERE Site site = Site::here(__builtin_FILE(), __builtin_LINE())
+
+/// Place of a byte of shared memory in what a descriptor may name.
+uint32_t shared_address(const void* shared, RG_SIMT_HERE);
+
+/// The running thread has stored 16 bytes of an operand.
+void operand_stored(const void* shared, Site site);
+void fence_proxy_async();
+
+void mbarrier_init(uint64_t* barrier, int arrivals, RG_SIMT_HERE);
+void mbarrier_arrive(uint64_t* barrier, RG_SIMT_HERE);
+void mbarrier_arrive_expect(uint64_t* barrier, int bytes, RG_SIMT_HERE);
+void mbarrier_wait(uint64_t* barrier, int parity, RG_SIMT_HERE);
+void bulk_copy(void* shared, const void* global, int bytes, uint64_t* barrier, RG_SIMT_HERE);
+
+// `values`: sums that each thread holds, half as many as b has columns.
+void products_fence(Site site);
+void add_product(float* d, int values, uint64_t a, uint64_t b, Site site);
+void products_commit(Site site);
+void products_wait(Site site);
+
+template <int K>
+void wgmma_fence(float (&)[K], RG_SIMT_HERE) {
+    products_fence(site);
+}
+template <int K>
+void wgmma(float (&d)[K], uint64_t a, uint64_t b, RG_SIMT_HERE) {
+    static_assert(K == 16 || K == 32); // those that hopper.cuh has
+    add_product(d, K, a, b, site);
+}
+inline void wgmma_commit(RG_SIMT_HERE) { products_commit(site); }
+template <int K>
+void wgmma_wait(float (&)[K], RG_SIMT_HERE) {
+    products_wait(site);
+}
+
+#undef RG_SIMT_HERE
+
+} // namespace rg::simt

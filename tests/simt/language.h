@@ -1,0 +1,66 @@
+// The names of CUDA C++ for a compiler that does not know them: qualifiers, indices, vector types, arithmetic.
+//
+// Same names, same meaning, one argument more where a call can go wrong: the place of the call, which fills itself in.
+// Macros only where a function cannot do it. What the project does not use is absent; some of it on purpose: __shared__
+// (SHARED makes redzones), float atomics (their order is not fixed), __activemask (masks are always written out).
+#pragma once
+
+#include "tests/simt/executor.h"
+
+#include <algorithm>
+#include <bit>
+#include <math.h>
+#include <utility>
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __launch_bounds__(...)
+
+#define threadIdx (::std::as_const(::rg::simt::thread_index))
+#define blockIdx (::std::as_const(::rg::simt::block_index))
+#define blockDim (::std::as_const(::rg::simt::block_extent))
+#define gridDim (::std::as_const(::rg::simt::grid_extent))
+
+struct dim3 : rg::simt::Index3 {
+    constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : Index3{x, y, z} {}
+};
+using cudaStream_t = struct CUstream_st*;
+
+// ---- vector types: alignment is what makes one instruction of a load ----
+struct alignas(8) float2 {
+    float x, y;
+};
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+struct alignas(16) uint4 {
+    unsigned x, y, z, w;
+};
+inline float2 make_float2(float x, float y) { return {x, y}; }
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+
+// ---- arithmetic ----
+inline int min(int a, int b) { return std::min(a, b); }
+inline int max(int a, int b) { return std::max(a, b); }
+inline long min(long a, long b) { return std::min(a, b); }
+inline long max(long a, long b) { return std::max(a, b); }
+inline float min(float a, float b) { return fminf(a, b); }
+inline float max(float a, float b) { return fmaxf(a, b); }
+
+inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
+
+// ---- memory ----
+/// Returns what was there before. Integers only: a sum of floats would depend on the order of arrival.
+inline unsigned atomicMin(unsigned* to, unsigned value) {
+    unsigned before = __atomic_load_n(to, __ATOMIC_RELAXED);
+    while (value < before &&
+           !__atomic_compare_exchange_n(to, &before, value, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
+    return before;
+}
+
+// ---- threads of a block, lanes of a warp ----
+inline void __syncthreads(rg::simt::Site site = rg::simt::Site::here(__builtin_FILE(), __builtin_LINE())) {
+    rg::simt::block_barrier(site);
+}

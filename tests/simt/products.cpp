@@ -1,0 +1,189 @@
+// Products of warpgroups: descriptors are decoded, operands checked and read, sums dealt out as gpu/hopper.cuh says.
+#include "tests/simt/async_proxy.h"
+#include "tests/simt/hopper.h"
+#include "tests/simt/sanitizers.h"
+#include "tests/simt/scheduler.h"
+#include "tests/simt/tensor_core.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <utility>
+
+namespace rg::simt {
+namespace {
+
+constexpr unsigned kAllLanes = 0xffffffffu;
+constexpr int kSum = 16, kRun = 8; // values that a product sums, and that lie next to each other
+constexpr float kUnderWay = std::bit_cast<float>(0xffffffffu); // a NaN
+
+struct Operand {
+    int start, next_values, next_rows;
+    explicit Operand(uint64_t d)
+        : start(int(d & 0x3fff) << 4), next_values(int(d >> 16 & 0x3fff) << 4), next_rows(int(d >> 32 & 0x3fff) << 4) {}
+    const std::byte* piece(int rows, int values) const {
+        return executor().arena.begin() + start + rows * next_rows + values * next_values;
+    }
+};
+
+int warp_index() { return executor().current().number / kWarp; }
+
+/// Throws unless 8 * pieces rows of it, from 8 * first on, may be read.
+void check(const char* name, uint64_t descriptor, int first, int pieces, Site site) {
+    if (descriptor & 0xffffc000c000c000u) fail_here(site, cat("wgmma: ", name, ": bits that no descriptor has"));
+    const Operand operand(descriptor);
+    for (int i = first; i < first + pieces; ++i)
+        for (int v = 0; v < kSum / kRun; ++v) {
+            const std::byte* const piece = operand.piece(i, v);
+            if (!in_shared(piece, kRun * kRun * 2))
+                fail_here(site, cat("wgmma: ", name, ", row ", kRun * i, ", is not within a shared array"));
+            if (const std::string why = executor().proxy.operands.objection(piece, kRun * kRun * 2); !why.empty())
+                fail_here(site, cat("wgmma: ", name, ", row ", kRun * i, ", value ", kRun * v, ": reads ", why));
+        }
+}
+void check(const Product& p, int warp) {
+    check("a", p.a, warp % 4 * 2, 2, p.site);
+    check("b", p.b, 0, p.values / 4, p.site);
+}
+
+/// to[kSum][columns], as what `pieces` of 8 rows hold.
+void read(uint64_t descriptor, int first, int pieces, float* to) {
+    for (int i = 0; i < pieces; ++i)
+        for (int v = 0; v < kSum / kRun; ++v) {
+            const std::byte* const piece = Operand(descriptor).piece(first + i, v);
+            {
+                const FiberAccesses it_is_one;
+                note_read(piece, kRun * kRun * 2);
+            }
+            uint16_t bits[kRun][kRun];
+            std::memcpy(bits, piece, sizeof bits);
+            for (int row = 0; row < kRun; ++row)
+                for (int k = 0; k < kRun; ++k)
+                    to[(v * kRun + k) * pieces * kRun + i * kRun + row] =
+                        std::bit_cast<float>(uint32_t{bits[row][k]} << 16);
+        }
+}
+
+void multiply(const Product& p, int warp, Sums& sums) {
+    const int columns = 2 * p.values;
+    float a[kSum * 16], b[kSum * 64];
+    read(p.a, warp % 4 * 2, 2, a);
+    read(p.b, 0, columns / kRun, b);
+    for (int row = 0; row < 16; ++row) {
+        double sum[64] = {};
+        for (int k = 0; k < kSum; ++k)
+            for (int c = 0; c < columns; ++c) sum[c] += double(a[k * 16 + row]) * double(b[k * columns + c]);
+        for (int c = 0; c < columns; ++c) {
+            const int lane = row % 8 * 4 + c % 8 / 2, i = c / 8 * 4 + row / 8 * 2 + c % 2;
+            float& d = sums.values[size_t(lane * p.values + i)];
+            d = cut(double(d) + sum[c]);
+        }
+    }
+}
+
+Sums* find(WarpProducts& warp, const Product& p) {
+    for (Sums& sums : warp.sums)
+        if (std::equal(sums.d, sums.d + kWarp, p.d)) return &sums;
+    return nullptr;
+}
+
+struct Arguments {
+    float* d;
+    uint64_t a, b;
+    Site site;
+};
+
+void issue(void* const (&data)[kWarp], unsigned, int values) {
+    const OwnAccesses own;
+    const auto of = [&](int lane) { return *static_cast<const Arguments*>(data[lane]); };
+    Product p{{}, values, of(0).a, of(0).b, of(0).site};
+    for (int lane = 0; lane < kWarp; ++lane) {
+        p.d[lane] = of(lane).d;
+        if (of(lane).a != p.a || of(lane).b != p.b)
+            fail_here(p.site, cat("wgmma: descriptors differ between lanes 0 and ", lane));
+    }
+    const int number = warp_index();
+    if ((number / 4 + 1) * 4 * kWarp > executor().threads())
+        fail_here(p.site, "wgmma: the warpgroup has fewer than 4 warps");
+    AsyncProxy& proxy = executor().proxy;
+    WarpProducts& warp = proxy.warps[number];
+    std::vector<Product>& all = proxy.groups[number / 4];
+    if (warp.issued == all.size()) all.push_back(p);
+    if (const Product& other = all[warp.issued++]; other.a != p.a || other.b != p.b || other.values != p.values)
+        fail_here(p.site, "wgmma: another warp of the group has issued another product");
+    check(p, number);
+    Sums* sums = find(warp, p);
+    if (!sums) {
+        if (!warp.fenced) fail_here(p.site, "wgmma: no wgmma_fence() since the sums may have been written");
+        sums = &warp.sums.emplace_back();
+        for (int lane = 0; lane < kWarp; ++lane) {
+            sums->d[lane] = p.d[lane];
+            sums->values.insert(sums->values.end(), p.d[lane], p.d[lane] + values);
+            std::fill_n(p.d[lane], values, kUnderWay);
+        }
+    }
+    ++sums->products;
+    if (executor().settings.eager_copies) multiply(p, number, *sums);
+    warp.open.push_back(p);
+}
+
+void finish(WarpProducts& warp, const Product& p) {
+    Sums& sums = *find(warp, p);
+    if (!executor().settings.eager_copies) {
+        check(p, warp_index()); // again: nothing must have been overwritten
+        multiply(p, warp_index(), sums);
+    }
+    if (--sums.products > 0) return;
+    for (int lane = 0; lane < kWarp; ++lane)
+        for (int i = 0; i < p.values; ++i) {
+            float& d = sums.d[lane][i];
+            if (std::bit_cast<uint32_t>(d) != std::bit_cast<uint32_t>(kUnderWay))
+                fail_here(p.site, cat("wgmma: lane ", lane, " has written sum ", i, " before it waited"));
+            d = sums.values[size_t(lane * p.values + i)];
+        }
+    warp.sums.erase(warp.sums.begin() + (&sums - warp.sums.data()));
+}
+
+void finish_all(void* const (&)[kWarp], unsigned, int) {
+    const OwnAccesses own;
+    WarpProducts& warp = executor().proxy.warps[warp_index()];
+    for (const auto& group : std::exchange(warp.groups, {}))
+        for (const Product& p : group) finish(warp, p);
+    warp.fenced = false;
+}
+
+void commit(void* const (&)[kWarp], unsigned, int) {
+    const OwnAccesses own;
+    WarpProducts& warp = executor().proxy.warps[warp_index()];
+    warp.groups.push_back(std::exchange(warp.open, {}));
+}
+
+void fence(void* const (&)[kWarp], unsigned, int) {
+    const OwnAccesses own;
+    executor().proxy.warps[warp_index()].fenced = true;
+}
+
+} // namespace
+
+void products_fence(Site site) { warp_collective({.name = "wgmma_fence", .combine = fence}, kAllLanes, nullptr, site); }
+void add_product(float* d, int values, uint64_t a, uint64_t b, Site site) {
+    Arguments arguments{d, a, b, site};
+    warp_collective({.name = "wgmma", .argument = values, .combine = issue}, kAllLanes, &arguments, site);
+}
+void products_commit(Site site) {
+    warp_collective({.name = "wgmma_commit", .combine = commit}, kAllLanes, nullptr, site);
+}
+void products_wait(Site site) {
+    warp_collective({.name = "wgmma_wait", .combine = finish_all}, kAllLanes, nullptr, site);
+}
+
+Site AsyncProxy::pending_product(int warp) const {
+    const auto found = warps.find(warp);
+    if (found == warps.end()) return {};
+    const WarpProducts& w = found->second;
+    for (const auto& group : w.groups)
+        if (!group.empty()) return group.front().site;
+    return w.open.empty() ? Site{} : w.open.front().site;
+}
+
+} // namespace rg::simt

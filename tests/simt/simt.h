@@ -1,0 +1,25 @@
+// CUDA C++ on the host: everything that gpu/cuda.cuh promises to kernel files, when no CUDA compiler reads them.
+#pragma once
+
+#include "tests/simt/language.h"
+#include "tests/simt/shared.h"
+#include "tests/simt/warp.h"
+
+#include <type_traits>
+
+// A reference to an array, so that sizeof and indexing are as with __shared__. The variable `_key` has an address of
+// its own for each array of each instance of a template.
+#define SHARED(type, name, count)                                                                                      \
+    static const char name##_key = 0;                                                                                  \
+    type(&name)[count] = ::rg::simt::shared_array<type[count]>(&name##_key, #name)
+#define DYNAMIC_SHARED(type, name) type* const name = reinterpret_cast<type*>(::rg::simt::dynamic_shared_bytes(#name))
+
+namespace rg::RG_GPU {
+
+template <class... P>
+void launch(void (*kernel)(P...), const char* name, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t,
+            std::type_identity_t<P>... args) {
+    simt::run_grid(name, grid, block, shared_bytes, [&] { kernel(args...); });
+}
+
+} // namespace rg::RG_GPU

@@ -1,0 +1,129 @@
+// The lane maps of gpu/mma.cuh, from which the last lane to arrive gathers whole matrices and deals out the results.
+#include "tests/simt/tensor_core.h"
+
+#include "core/bf16.h"
+#include "tests/simt/shared.h"
+
+#include <bit>
+
+namespace rg::simt {
+namespace {
+
+constexpr unsigned kAllLanes = 0xffffffffu;
+
+struct Fragments {
+    float* d;
+    const uint32_t *a, *b;
+};
+
+/// The 8 columns of a row in one go: most of the executor's time goes into these products.
+typedef double Row __attribute__((vector_size(8 * sizeof(double))));
+
+/// d += a b, of 16 x k and k x 8. Sanitizers have nothing to find in loops over whole arrays, and take long.
+template <int K>
+__attribute__((no_sanitize("address", "undefined"))) void multiply_add(Row (&d)[16], const double (&a)[16][K],
+                                                                       const Row (&b)[K]) {
+    for (int row = 0; row < 16; ++row)
+        for (int k = 0; k < K; ++k) d[row] += a[row][k] * b[k]; // exact products: at most 22 bits of mantissa
+}
+
+/// Gathers d from the lanes, or deals it out.
+template <class F>
+void for_each_sum(void* const (&data)[kWarp], F f) {
+    for (int lane = 0; lane < kWarp; ++lane) {
+        float* const d = static_cast<const Fragments*>(data[lane])->d;
+        for (int i = 0; i < 4; ++i) f(d[i], lane / 4 + i / 2 * 8, lane % 4 * 2 + i % 2);
+    }
+}
+
+template <int K>
+void add_product(void* const (&data)[kWarp], const double (&a)[16][K], const Row (&b)[K]) {
+    Row d[16];
+    for_each_sum(data, [&](float value, int row, int column) { d[row][column] = value; });
+    multiply_add<K>(d, a, b);
+    for_each_sum(data, [&](float& value, int row, int column) { value = cut(d[row][column]); });
+}
+
+float bf16_of(uint32_t pair, int half) { return to_float(bf16{uint16_t(pair >> 16 * half)}); }
+
+void mma_bf16(void* const (&data)[kWarp], unsigned, int) {
+    double a[16][16];
+    Row b[16];
+    for (int lane = 0; lane < kWarp; ++lane) {
+        const Fragments& f = *static_cast<const Fragments*>(data[lane]);
+        const int g = lane / 4, t = lane % 4;
+        for (int half = 0; half < 2; ++half) {
+            for (int i = 0; i < 4; ++i) a[g + i % 2 * 8][2 * t + i / 2 * 8 + half] = bf16_of(f.a[i], half);
+            for (int i = 0; i < 2; ++i) b[2 * t + i * 8 + half][g] = bf16_of(f.b[i], half);
+        }
+    }
+    add_product<16>(data, a, b);
+}
+
+float tf32_of(uint32_t bits) { return std::bit_cast<float>(bits & 0xffffe000u); }
+
+void mma_tf32(void* const (&data)[kWarp], unsigned, int) {
+    double a[16][8];
+    Row b[8];
+    for (int lane = 0; lane < kWarp; ++lane) {
+        const Fragments& f = *static_cast<const Fragments*>(data[lane]);
+        const int g = lane / 4, t = lane % 4;
+        for (int i = 0; i < 4; ++i) a[g + i % 2 * 8][t + i / 2 * 4] = tf32_of(f.a[i]);
+        for (int i = 0; i < 2; ++i) b[t + i * 4][g] = tf32_of(f.b[i]);
+    }
+    add_product<8>(data, a, b);
+}
+
+struct Rows {
+    const uint32_t* row; // of the matrix lane / 8, number lane % 8
+    uint32_t* result;
+};
+
+/// argument: number of matrices, negative if transposed.
+void deal_rows(void* const (&data)[kWarp], unsigned, int argument) {
+    const auto element = [&](int matrix, int row, int column) {
+        const uint32_t pair = static_cast<const Rows*>(data[8 * matrix + row])->row[column / 2];
+        return pair >> 16 * (column % 2) & 0xffff;
+    };
+    for (int lane = 0; lane < kWarp; ++lane)
+        for (int m = 0; m < (argument < 0 ? -argument : argument); ++m) {
+            const int g = lane / 4, t = lane % 4;
+            static_cast<const Rows*>(data[lane])->result[m] =
+                argument > 0 ? element(m, g, 2 * t) | element(m, g, 2 * t + 1) << 16
+                             : element(m, 2 * t, g) | element(m, 2 * t + 1, g) << 16;
+        }
+}
+
+} // namespace
+
+void mma_bf16_16x8x16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], Site site) {
+    Fragments fragments{d, a, b};
+    warp_collective({.name = "mma_bf16_16x8x16", .combine = mma_bf16}, kAllLanes, &fragments, site);
+}
+
+void mma_tf32_16x8x8(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], Site site) {
+    Fragments fragments{d, a, b};
+    warp_collective({.name = "mma_tf32_16x8x8", .combine = mma_tf32}, kAllLanes, &fragments, site);
+}
+
+uint32_t to_tf32(float value) {
+    const uint32_t bits = std::bit_cast<uint32_t>(value);
+    if ((bits & 0x7f800000u) == 0x7f800000u) return bits & 0x7fffff ? 0x7fffffffu : bits;
+    return (bits + 0x1000) & 0xffffe000u;
+}
+
+void check_matrix_row(const void* row, Site site) {
+    if (reinterpret_cast<uintptr_t>(row) % 16 != 0) fail_here(site, "ldmatrix: row not aligned to 16 bytes");
+    if (!in_shared(row, 16)) fail_here(site, "ldmatrix: row not within a shared array");
+}
+
+void distribute_rows(uint32_t* result, const uint32_t (&row)[4], int matrices, bool transposed, Site site) {
+    Rows rows{row, result};
+    const char* const name = matrices == 4 ? transposed ? "ldmatrix_x4_trans" : "ldmatrix_x4"
+                             : transposed  ? "ldmatrix_x2_trans"
+                                           : "ldmatrix_x2";
+    warp_collective({.name = name, .argument = transposed ? -matrices : matrices, .combine = deal_rows}, kAllLanes,
+                    &rows, site);
+}
+
+} // namespace rg::simt

@@ -1,0 +1,48 @@
+// Host model of gpu/mma.cuh: what is documented there, as collectives of all 32 lanes.
+//
+// The row of an ldmatrix is read here, by the lane that names it, so that sanitizers see the access of that thread's.
+#pragma once
+
+#include "tests/simt/executor.h"
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+namespace rg::simt {
+
+#define RG_SIMT_HERE Site site = Site::here(__builtin_FILE(), __builtin_LINE())
+
+/// A sum as tensor cores leave it: towards zero.
+inline float cut(double sum) {
+    const float nearest = float(sum);
+    const bool beyond = std::abs(double(nearest)) > std::abs(sum);
+    return std::bit_cast<float>(std::bit_cast<uint32_t>(nearest) - beyond);
+}
+
+void mma_bf16_16x8x16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], RG_SIMT_HERE);
+void mma_tf32_16x8x8(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], RG_SIMT_HERE);
+uint32_t to_tf32(float value);
+
+/// Throws unless the lane's row is aligned and within a shared array.
+void check_matrix_row(const void* row, Site site);
+/// Deals the rows that lanes have read out to all lanes: result[i] from matrix i.
+void distribute_rows(uint32_t* result, const uint32_t (&row)[4], int matrices, bool transposed, Site site);
+
+inline void ldmatrix(uint32_t* result, const void* shared_row, int matrices, bool transposed, Site site) {
+    uint32_t row[4] = {};
+    if (lane_index() < 8 * matrices) {
+        check_matrix_row(shared_row, site);
+        std::memcpy(row, shared_row, sizeof row);
+    }
+    distribute_rows(result, row, matrices, transposed, site);
+}
+
+inline void ldmatrix_x4(uint32_t (&r)[4], const void* row, RG_SIMT_HERE) { ldmatrix(r, row, 4, false, site); }
+inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row, RG_SIMT_HERE) { ldmatrix(r, row, 4, true, site); }
+inline void ldmatrix_x2(uint32_t (&r)[2], const void* row, RG_SIMT_HERE) { ldmatrix(r, row, 2, false, site); }
+inline void ldmatrix_x2_trans(uint32_t (&r)[2], const void* row, RG_SIMT_HERE) { ldmatrix(r, row, 2, true, site); }
+
+#undef RG_SIMT_HERE
+
+} // namespace rg::simt
