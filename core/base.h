@@ -4,6 +4,8 @@
 // then a hint. Checks stay on in release builds: they run once per call, never per element.
 #pragma once
 
+#include "core/scope.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <sstream>
@@ -30,18 +32,17 @@ std::string cat(const Parts&... parts) {
 /// While one exists, errors on this thread end with "(layer NAME)". The name outlives it.
 class LayerScope {
 public:
-    explicit LayerScope(const std::string& name) : before_(std::exchange(current(), &name)) {}
-    ~LayerScope() { current() = before_; }
+    explicit LayerScope(const std::string& name) : before_(std::exchange(Scope::current().layer, &name)) {}
+    ~LayerScope() { Scope::current().layer = before_; }
     LayerScope(const LayerScope&) = delete;
     LayerScope& operator=(const LayerScope&) = delete;
     /// " (layer NAME)", or nothing.
-    static std::string note() { return current() ? cat(" (layer ", *current(), ")") : ""; }
+    static std::string note() {
+        const std::string* const layer = Scope::current().layer;
+        return layer ? cat(" (layer ", *layer, ")") : "";
+    }
 
 private:
-    static const std::string*& current() {
-        static thread_local const std::string* name = nullptr;
-        return name;
-    }
     const std::string* before_;
 };
 

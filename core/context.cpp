@@ -3,18 +3,13 @@
 
 namespace rg {
 
-namespace {
-
-thread_local const Context* current = nullptr;
-
-} // namespace
-
 const Context& context() {
     static const Context kDefault;
+    const Context* const current = Scope::current().context;
     return current ? *current : kDefault;
 }
 
-ContextScope::ContextScope(const Context& context) : before_(current) { current = &context; }
-ContextScope::~ContextScope() { current = before_; }
+ContextScope::ContextScope(const Context& context) : before_(std::exchange(Scope::current().context, &context)) {}
+ContextScope::~ContextScope() { Scope::current().context = before_; }
 
 } // namespace rg

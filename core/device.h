@@ -5,14 +5,33 @@
 // copied (Tensor::to_host(), Tensor::copy_from()), which waits for what came before.
 #pragma once
 
-#include "core/op_table.h"
-#include "core/profile.h"
+#include "core/scope.h"
 
+#include <chrono>
+#include <cstddef>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace rg {
+
+struct Call;
+using Kernel = void (*)(const Call&);
+
+/// What f takes on this machine's clock.
+template <class F>
+double seconds_of(F&& f) {
+    const auto start = std::chrono::steady_clock::now();
+    f();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// Operations (of a GPU: multiply-adds of bf16, each as two; f32 ones take six times as long), and bytes read or
+/// written, per second.
+struct Rates {
+    double flops = 0, bytes = 0;
+};
 
 /// Tensors keep a device that a shared_ptr has, so they may outlive whoever opened it.
 class Device : public std::enable_shared_from_this<Device> {

@@ -1,7 +1,9 @@
 // Joins steps of a trace that can pass a value on while it is in cache.
 #pragma once
 
-#include "core/plan.h"
+#include "core/step.h"
+
+#include <vector>
 
 namespace rg {
 

@@ -661,7 +661,7 @@ Tensor mse_loss(const Tensor& prediction, const Tensor& target) { return run(Op:
 namespace {
 
 void expect_no_trace(const char* op, const char* what) {
-    RG_CHECK(!Trace::active(), op, ": ", what, " of a traced function has to be a tensor, or each replay has the same");
+    RG_CHECK(!Scope::current().trace, op, ": ", what, " of a traced function has to be a tensor, or each replay has the same");
 }
 
 /// The numbers as an op reads them, until the next call on this thread; in memory that is there already.

@@ -13,8 +13,6 @@ namespace rg {
 
 namespace {
 
-thread_local Trace* active_trace = nullptr;
-
 constexpr int64_t kAlign = 64;
 
 /// An inner value: the steps between which it lives, and its place in the arena.
@@ -49,11 +47,10 @@ int64_t place_all(std::vector<Life*> lives) {
 
 } // namespace
 
-Trace::Trace() : before_(active_trace) { active_trace = this; }
-Trace::~Trace() { active_trace = before_; }
-Trace* Trace::active() { return active_trace; }
+Trace::Trace() : before_(std::exchange(Scope::current().trace, this)) {}
+Trace::~Trace() { Scope::current().trace = before_; }
 
-void Trace::add(Op op, const Attrs& attrs, std::span<const Tensor> in, std::span<const Tensor> out) {
+void Trace::record(Op op, const Attrs& attrs, std::span<const Tensor> in, std::span<const Tensor> out) {
     Step step{op, attrs, {}, {}};
     std::copy(in.begin(), in.end(), step.in.begin());
     std::copy(out.begin(), out.end(), step.out.begin());

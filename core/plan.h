@@ -8,6 +8,7 @@
 #pragma once
 
 #include "core/device.h"
+#include "core/step.h"
 
 #include <functional>
 #include <set>
@@ -16,31 +17,21 @@
 
 namespace rg {
 
-/// One op of a plan.
-struct Step {
-    Op op;
-    Attrs attrs;
-    std::array<Tensor, kMaxInputs> in;
-    std::array<Tensor, kMaxOutputs> out;
-    std::span<const Tensor> inputs() const { return {in.data(), size_t(row(op).inputs)}; }
-    std::span<const Tensor> outputs() const { return {out.data(), size_t(row(op).outputs)}; }
-};
-
 /// While one exists on this thread, ops are noted instead of executed. Values cannot be read: Tensor says so.
-class Trace {
+class Trace final : public Recorder {
 public:
     Trace();
     ~Trace();
     Trace(const Trace&) = delete;
     Trace& operator=(const Trace&) = delete;
-    static Trace* active();
 
-    void add(Op op, const Attrs& attrs, std::span<const Tensor> in, std::span<const Tensor> out);
+    void record(Op op, const Attrs& attrs, std::span<const Tensor> in, std::span<const Tensor> out) override;
+    void record_copy(const char*, const char*, const Tensor&, const Tensor&) override {} // Tensor refuses those
     std::vector<Step> steps;
 
 private:
     DryRun dry_;
-    Trace* before_;
+    Recorder* before_;
 };
 
 class Plan {

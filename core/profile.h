@@ -4,26 +4,12 @@
 // it in cache, is not told apart.
 #pragma once
 
+#include "core/device.h"
 #include "core/op_table.h"
 
-#include <chrono>
 #include <string>
 
 namespace rg {
-
-/// What f takes on this machine's clock.
-template <class F>
-double seconds_of(F&& f) {
-    const auto start = std::chrono::steady_clock::now();
-    f();
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-/// Operations (of a GPU: multiply-adds of bf16, each as two; f32 ones take six times as long), and bytes read or
-/// written, per second.
-struct Rates {
-    double flops = 0, bytes = 0;
-};
 
 class Profile {
 public:

@@ -10,8 +10,6 @@ namespace rg {
 
 namespace {
 
-thread_local Tape* active_tape = nullptr;
-
 /// Gradients by value, and where the caller wants some of them.
 struct Slots {
     std::map<Tensor::Key, Tensor> gradient, target;
@@ -197,29 +195,39 @@ void expect_apart(std::span<const Tensor> of, std::span<const Tensor> into) {
 
 } // namespace
 
-Tape::Tape() : before_(active_tape) { active_tape = this; }
-Tape::~Tape() { active_tape = before_; }
+Tape::Tape() : before_(static_cast<Tape*>(std::exchange(Scope::current().tape, this))) {}
+Tape::~Tape() { Scope::current().tape = before_; }
+
 Tape* Tape::active() {
-    Tape* tape = active_tape;
+    Tape* const innermost = static_cast<Tape*>(Scope::current().tape);
+    return innermost && innermost->consumed_ ? innermost->outer() : innermost;
+}
+
+Tape* Tape::outer() const {
+    Tape* tape = before_;
     while (tape && tape->consumed_) tape = tape->before_;
     return tape;
 }
 
 void Tape::push(Node node) {
     // For an outer tape, the results are values that no gradient reaches.
-    if (before_ && !before_->consumed_) {
+    if (Tape* const other = outer()) {
         Node hidden{.name = node.name, .instead = "compute it before the inner Tape begins"};
         for (size_t i = 0; i < node.in.size(); ++i) hidden.in[i] = node.in[i].without_memory();
         for (size_t i = 0; i < node.out.size(); ++i) hidden.out[i] = node.out[i].without_memory();
-        before_->push(std::move(hidden));
+        other->push(std::move(hidden));
     }
     nodes_.push_back(std::move(node));
 }
 
-NoTape::NoTape() : before_(active_tape) { active_tape = nullptr; }
-NoTape::~NoTape() { active_tape = before_; }
+NoTape::NoTape() : before_(std::exchange(Scope::current().tape, nullptr)) {}
+NoTape::~NoTape() { Scope::current().tape = before_; }
 
 void Tape::record(Op op, const Attrs& attrs, std::span<const Tensor> in, std::span<const Tensor> out) {
+    if (consumed_) {
+        if (Tape* const other = outer()) other->record(op, attrs, in, out);
+        return;
+    }
     const OpRow& r = row(op);
     Node node{.name = r.name, .backward = r.backward, .attrs = attrs};
     for (size_t i = 0; i < in.size(); ++i) node.in[i] = r.saves & saves_in(int(i)) ? in[i] : in[i].without_memory();
@@ -229,6 +237,10 @@ void Tape::record(Op op, const Attrs& attrs, std::span<const Tensor> in, std::sp
 }
 
 void Tape::record_copy(const char* call, const char* instead, const Tensor& from, const Tensor& to) {
+    if (consumed_) {
+        if (Tape* const other = outer()) other->record_copy(call, instead, from, to);
+        return;
+    }
     Node node{.name = call, .instead = instead};
     node.in[0] = from.without_memory(), node.out[0] = to.without_memory();
     push(std::move(node));

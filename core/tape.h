@@ -14,12 +14,13 @@
 #pragma once
 
 #include "core/op_table.h"
+#include "core/scope.h"
 
 #include <vector>
 
 namespace rg {
 
-class Tape {
+class Tape final : public Recorder {
 public:
     Tape();
     ~Tape();
@@ -37,9 +38,8 @@ public:
 
     /// The innermost tape of this thread whose gradients were not taken yet, or null: then nothing is recorded.
     static Tape* active();
-    void record(Op op, const Attrs& attrs, std::span<const Tensor> in, std::span<const Tensor> out);
-    /// Notes a copy that is not differentiated. Both texts outlive the tape.
-    void record_copy(const char* call, const char* instead, const Tensor& from, const Tensor& to);
+    void record(Op op, const Attrs& attrs, std::span<const Tensor> in, std::span<const Tensor> out) override;
+    void record_copy(const char* call, const char* instead, const Tensor& from, const Tensor& to) override;
 
     /// Derivatives of `loss` (one element) with respect to `of`, written to `into` (same shapes and types, in any
     /// memory). A tensor that the loss does not depend on gets zeros. Throws if the loss depends on none of them, or on
@@ -49,6 +49,8 @@ public:
 
 private:
     void push(Node node);
+    /// The tape that records what this one no longer does, or null.
+    Tape* outer() const;
 
     std::vector<Node> nodes_;
     bool consumed_ = false;
@@ -64,7 +66,7 @@ public:
     NoTape& operator=(const NoTape&) = delete;
 
 private:
-    Tape* before_;
+    Recorder* before_;
 };
 
 } // namespace rg

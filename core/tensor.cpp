@@ -7,8 +7,6 @@
 
 #include "core/context.h"
 #include "core/device.h"
-#include "core/plan.h"
-#include "core/tape.h"
 
 #include <algorithm>
 #include <atomic>
@@ -27,7 +25,6 @@ namespace rg {
 
 namespace {
 
-thread_local int dry_runs = 0;
 std::atomic<int64_t> live{0}, peak{0};
 std::atomic<uint64_t> blocks_made{0};
 
@@ -98,7 +95,7 @@ constexpr const char* kItself = "use the tensor itself";
 
 /// Said by every copy that is no op.
 void note_copy(const char* call, const char* instead, const Tensor& from, const Tensor& to) {
-    if (Tape* const tape = Tape::active()) tape->record_copy(call, instead, from, to);
+    if (Recorder* const tape = Scope::current().tape) tape->record_copy(call, instead, from, to);
 }
 
 template <class To, class From>
@@ -148,7 +145,7 @@ std::string Shape::str() const {
 struct Storage {
     Storage(size_t n, Device* where) : bytes(n), device(where) {
         if (device) kept = device->weak_from_this().lock();
-        if (!dry_runs && n > 0) block = device ? device->allocate(n) : take_block(n);
+        if (!DryRun::active() && n > 0) block = device ? device->allocate(n) : take_block(n);
         const int64_t now = live += int64_t(bytes);
         int64_t seen = peak;
         while (now > seen && !peak.compare_exchange_weak(seen, now)) {}
@@ -173,9 +170,9 @@ int64_t live_bytes() { return live; }
 int64_t peak_bytes() { return peak; }
 void reset_peak_bytes() { peak = live.load(); }
 
-DryRun::DryRun() { ++dry_runs; }
-DryRun::~DryRun() { --dry_runs; }
-bool DryRun::active() { return dry_runs > 0; }
+DryRun::DryRun() { ++Scope::current().dry_runs; }
+DryRun::~DryRun() { --Scope::current().dry_runs; }
+bool DryRun::active() { return Scope::current().dry_runs > 0; }
 
 Tensor Tensor::make(const Shape& shape, DType type, Device* device) {
     Tensor t;
@@ -209,8 +206,8 @@ Tensor Tensor::borrow(std::byte* memory, const Shape& shape, DType type) {
 
 Tensor Tensor::constant(const Shape& shape, double value, DType type) {
     struct Pause {
-        int before = std::exchange(dry_runs, 0);
-        ~Pause() { dry_runs = before; }
+        int before = std::exchange(Scope::current().dry_runs, 0);
+        ~Pause() { Scope::current().dry_runs = before; }
     } pause;
     const Tensor t = empty(shape, type);
     t.set_all(value);
@@ -309,7 +306,7 @@ void to_host(std::span<Tensor> tensors) {
 void Tensor::copy_from(const Tensor& source) const {
     RG_CHECK(source.shape() == shape_ && source.dtype() == dtype_, "copy_from: expected ", name_of(dtype_), " ",
              shape_.str(), ", got ", name_of(source.dtype()), " ", source.shape().str());
-    RG_CHECK(!Trace::active(), "copy_from: expected ops only while a function is traced, got a copy of ", shape_.str(),
+    RG_CHECK(!Scope::current().trace, "copy_from: expected ops only while a function is traced, got a copy of ", shape_.str(),
              ", which replays would not repeat; copy before or after the function");
     take(source);
     note_copy("Tensor::copy_from()", kItself, source, *this);
@@ -331,7 +328,7 @@ void Tensor::take(const Tensor& source) const {
 }
 
 void Tensor::fill(double value) const {
-    RG_CHECK(!Trace::active(), "fill: expected ops only while a function is traced, got a fill of ", shape_.str(),
+    RG_CHECK(!Scope::current().trace, "fill: expected ops only while a function is traced, got a fill of ", shape_.str(),
              ", which replays would not repeat; use Tensor::constant(), or fill before the function");
     set_all(value);
 }

@@ -1,0 +1,49 @@
+// The table of time per op.
+#include "core/profile.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <vector>
+
+namespace rg {
+
+void Profile::add(Op op, double seconds, double flops, double bytes) {
+    Entry& e = entries_[size_t(op)];
+    ++e.calls;
+    e.seconds += seconds;
+    e.flops += flops;
+    e.bytes += bytes;
+}
+
+std::string Profile::table(double total_seconds, Rates most) const {
+    std::vector<size_t> order;
+    double sum = 0;
+    for (size_t i = 0; i < entries_.size(); ++i)
+        if (entries_[i].calls) order.push_back(i), sum += entries_[i].seconds;
+    std::sort(order.begin(), order.end(),
+              [&](size_t a, size_t b) { return entries_[a].seconds > entries_[b].seconds; });
+    const double total = std::max(total_seconds, sum);
+    char line[160];
+    std::string text;
+    const auto print = [&](const char* format, auto... values) {
+        std::snprintf(line, sizeof line, format, values...);
+        text += line;
+    };
+    print("%-20s %8s %12s %7s %10s %10s", "op", "calls", "ms", "share", "GFLOP/s", "GB/s");
+    text += most.bytes > 0 ? "   of most    of most\n" : "\n";
+    for (size_t i : order) {
+        const Entry& e = entries_[i];
+        const double flops = e.flops / e.seconds, bytes = e.bytes / e.seconds;
+        print("%-20s %8lld %12.3f %6.1f%% %10.1f %10.1f", row(Op(i)).name, static_cast<long long>(e.calls),
+              e.seconds * 1e3, 100 * e.seconds / total, flops * 1e-9, bytes * 1e-9);
+        if (most.bytes > 0) print(" %7.1f %% %8.1f %%", 100 * flops / most.flops, 100 * bytes / most.bytes);
+        text += "\n";
+    }
+    if (total > sum)
+        print("%-20s %8s %12.3f %6.1f%%\n", "(outside of ops)", "", (total - sum) * 1e3, 100 * (total - sum) / total);
+    if (most.bytes > 0)
+        print("%-20s %8s %12s %7s %10.1f %10.1f\n", "(most)", "", "", "", most.flops * 1e-9, most.bytes * 1e-9);
+    return text;
+}
+
+} // namespace rg
