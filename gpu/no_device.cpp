@@ -1,4 +1,5 @@
 // What stands in for the GPUs in a build without CUDA.
+#include "core/base.h"
 #include "gpu/device.h"
 
 namespace rg::gpu {
