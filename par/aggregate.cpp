@@ -1,4 +1,4 @@
-// Weighted sums over ranks. The variance is centred on the combined mean, which costs a second small allreduce and
+// Weighted sums over ranks. Variances are taken about the combined mean. That needs a second small all-reduce, but
 // avoids the cancellation of E[x^2] - E[x]^2 when means are large.
 
 #include "par/aggregate.h"
@@ -13,13 +13,14 @@ namespace {
 
 template <class T>
 void weigh(std::span<T> values, double share) {
-    if (share == 0) // zero times NaN would be NaN
+    if (share == 0) // 0 * NaN would be NaN
         std::fill(values.begin(), values.end(), T(0));
     else
         for (T& v : values) v = T(v * T(share));
 }
 
-/// Four lanes of 64-bit words, each rotated and multiplied by an odd constant, so that a word counts by its place.
+/// Returns a checksum that depends on the positions of the values. Four lanes rotate each 64-bit word and multiply it
+/// by an odd constant.
 uint64_t checksum(std::span<const float> values) {
     constexpr uint64_t kOdd = 0x9E3779B97F4A7C15u;
     uint64_t lanes[4] = {1, 2, 3, 4};
@@ -57,7 +58,7 @@ void aggregate(Group& group, std::span<double> values, double share, std::string
     group.allreduce_sum(values, what);
 }
 
-void aggregate_state(Group& group, std::span<const StateBlock> blocks, double share, std::span<double> riders) {
+void aggregate_state(Group& group, std::span<const StateBlock> blocks, double share, std::span<double> extra_sums) {
     std::vector<double> mean, variance;
     for (const StateBlock& b : blocks) {
         mean.insert(mean.end(), b.mean, b.mean + b.channels);
@@ -65,9 +66,9 @@ void aggregate_state(Group& group, std::span<const StateBlock> blocks, double sh
     }
     const std::vector<double> local_mean = mean;
     weigh(std::span(mean), share);
-    mean.insert(mean.end(), riders.begin(), riders.end());
+    mean.insert(mean.end(), extra_sums.begin(), extra_sums.end());
     group.allreduce_sum(mean, "running means");
-    std::copy(mean.end() - std::ptrdiff_t(riders.size()), mean.end(), riders.begin());
+    std::copy(mean.end() - std::ptrdiff_t(extra_sums.size()), mean.end(), extra_sums.begin());
     for (size_t c = 0; c < variance.size(); ++c) {
         const double difference = local_mean[c] - mean[c];
         variance[c] += difference * difference;
@@ -82,15 +83,15 @@ void aggregate_state(Group& group, std::span<const StateBlock> blocks, double sh
 }
 
 void verify_identical(Group& group, std::span<const float> values, std::string_view what) {
-    const uint64_t mine = checksum(values);
-    const std::string_view bytes(reinterpret_cast<const char*>(&mine), sizeof mine);
+    const uint64_t local_sum = checksum(values);
+    const std::string_view bytes(reinterpret_cast<const char*>(&local_sum), sizeof local_sum);
     const std::vector<std::string> sums = group.allgather(bytes, what);
-    const std::string* usual = &sums[0];
+    const std::string* reference = &sums[0];
     for (const std::string& candidate : sums)
-        if (2 * std::count(sums.begin(), sums.end(), candidate) > std::ptrdiff_t(sums.size())) usual = &candidate;
+        if (2 * std::count(sums.begin(), sums.end(), candidate) > std::ptrdiff_t(sums.size())) reference = &candidate;
     std::string differ;
     for (size_t r = 0; r < sums.size(); ++r)
-        if (sums[r] != *usual) differ += cat(differ.empty() ? "" : ", ", r);
+        if (sums[r] != *reference) differ += cat(differ.empty() ? "" : ", ", r);
     RG_CHECK(differ.empty(), "verify_identical ", what, ": expected the same bits on all ", group.size(),
              " ranks, got different ones on rank ", differ, " (", values.size(), " values on rank ", group.rank(), ")");
 }

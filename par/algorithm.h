@@ -1,10 +1,10 @@
-// Which allreduce algorithms there are, and the model that picks one where the caller leaves it open.
+// The all-reduce algorithms, and the cost model that chooses one if the caller does not.
 //
-// The model is alpha (seconds per message), beta (seconds per byte sent) and gamma (seconds per byte added). Its
-// constants are fixed, not measured when a program starts: the algorithms add in different orders, so a choice that
-// followed a noisy measurement would give other bits from one run to the next. With constants the choice depends on
-// length, rank count and whether all ranks share a node, and the same seed and rank count give the same bits.
-// bench_allreduce prints what a machine really has beside them.
+// The model has three constants: alpha (seconds per message), beta (seconds per byte sent) and gamma (seconds per byte
+// added). They are fixed and not measured at start-up. The algorithms add in different orders, so a choice by noisy
+// measurements would change the bits from run to run. The choice depends only on the length, the number of ranks, and
+// whether one node holds them all. So the same seed and number of ranks give the same bits. bench_allreduce compares
+// the constants with the machine's real values.
 #pragma once
 
 #include <bit>
@@ -13,11 +13,11 @@
 
 namespace rg::par {
 
-/// ring: segmented ring. small: recursive doubling. shared: through memory that the ranks of one node share. mpi: the
-/// library's own MPI_Allreduce, as a yardstick (it polls without yielding).
+/// ring: segmented ring. small: recursive doubling. shared: through the memory that the ranks of a node share.
+/// mpi: MPI_Allreduce of the MPI library, for comparison only, since it polls without yielding the core.
 enum class Algorithm : uint8_t { automatic, ring, small, shared, mpi };
 
-/// Between nodes: a 100 Gb/s network with MPI's latency; sums at memory speed.
+/// Times between nodes. Assumes a 100 Gb/s network with the latency of MPI, and additions at memory speed.
 struct CostModel {
     double alpha = 2e-6, beta = 1 / 10e9, gamma = 1 / 10e9;
 
@@ -32,8 +32,8 @@ struct CostModel {
     }
 };
 
-/// The algorithm for a vector: shared wherever one node holds all ranks (its bytes cross memory once, and its
-/// hand-overs are shorter than a message), else the cheaper of the other two by the model.
+/// Returns the algorithm for a vector of this length. Within a node `shared` is best: each byte crosses memory once,
+/// and its synchronisation is faster than a message. Between nodes the model chooses the cheaper of `ring` and `small`.
 inline Algorithm choose(size_t bytes, int ranks, bool one_node) {
     if (one_node) return Algorithm::shared;
     const CostModel cost;

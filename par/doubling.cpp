@@ -1,17 +1,19 @@
-// Recursive doubling (Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in
-// MPICH", 2005), with the ranks beyond a power of two folded in.
+// Recursive doubling (Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH",
+// 2005). Ranks beyond a power of two are folded into others.
 //
-// p = 6: the largest power of two is 4, so 2 ranks are too many. Ranks 0 2 give their vector to 1 3 and wait; the
-// four that remain (1 3 4 5, renumbered 0 1 2 3) exchange with the number that differs in bit 0, then bit 1:
+// p = 6: the largest power of two is 4, so there are 2 ranks too many. Ranks 0 and 2 send their vectors to 1 and 3, and
+// wait. The other four ranks (1 3 4 5) are numbered 0 1 2 3. In the round of a bit, each exchanges vectors with the
+// rank whose number differs in that bit:
 //
 //   fold          0 -> 1   2 -> 3   .   .
 //   bit 0              1 <-> 3      4 <-> 5
 //   bit 1              1 <-> 4      3 <-> 5
 //   unfold        1 -> 0   3 -> 2
 //
-// After the round of bit k, groups of 2^(k+1) hold equal sums. Both partners add the same two numbers, and a + b has
-// the bits of b + a, so by induction all ranks hold the same bits, and the order depends on p alone.
-// Cost: log2 p rounds (two more when folding), all bytes and all additions in each.
+// After the round of bit k, groups of 2^(k+1) ranks hold equal sums. Both partners add the same two numbers, and a + b
+// has the bits of b + a. So by induction all ranks hold the same bits, and the order of the additions depends only on
+// p.
+// Cost: log2 p rounds (two more when folding); each round sends and adds the whole vector.
 
 #include "par/doubling.h"
 
@@ -24,10 +26,10 @@ namespace {
 constexpr int kDataTag = 3;
 }
 
-DoublingPlan::DoublingPlan(Link& link, size_t bytes) : link_(link), bytes_(bytes), sum_(bytes), arrived_(bytes) {
+DoublingPlan::DoublingPlan(Link& link, size_t bytes) : link_(link), bytes_(bytes), sum_(bytes), received_(bytes) {
     const int p = link.size(), power = int(std::bit_floor(unsigned(p))), extra = p - power, r = link.rank();
     const bool folded = r < 2 * extra;
-    if (folded && r % 2 == 0) { // give, and take the finished sum
+    if (folded && r % 2 == 0) { // send the vector, then receive the finished sum
         add_round(r + 1, true, false, false);
         add_round(r + 1, false, true, false);
         return;
@@ -44,7 +46,7 @@ DoublingPlan::DoublingPlan(Link& link, size_t bytes) : link_(link), bytes_(bytes
 void DoublingPlan::add_round(int peer, bool sends, bool receives, bool adds) {
     Round round{peer, sends, receives, adds, {}, {}};
     if (sends) round.out = link_.open_send(sum_.data(), bytes_, peer, kDataTag);
-    if (receives) round.in = link_.open_receive(adds ? arrived_.data() : sum_.data(), bytes_, peer, kDataTag);
+    if (receives) round.in = link_.open_receive(adds ? received_.data() : sum_.data(), bytes_, peer, kDataTag);
     rounds_.push_back(std::move(round));
 }
 
@@ -53,15 +55,15 @@ void DoublingPlan::run(const Vector& vector, Handshake& handshake, const Operati
     for (size_t i = 0; i < rounds_.size(); ++i) {
         Round& round = rounds_[i];
         if (round.sends) link_.start(round.out);
-        if (i == 0) handshake.finish(op); // beside the first message
+        if (i == 0) handshake.finish(op); // overlaps with the first message
         if (round.receives) {
             link_.start(round.in);
             const size_t bytes = link_.wait(round.in, op, int(i));
             RG_CHECK(bytes == bytes_, op.name, " ", op.what, ": expected ", bytes_, " bytes from rank ", round.peer,
                      ", got ", bytes, " (rank ", link_.rank(), ", round ", i, ", operation ", op.number, ")");
         }
-        if (round.sends) link_.wait(round.out, op, int(i)); // before the sum changes
-        if (round.adds) add_into(vector.type, sum_.data(), arrived_.data(), vector.count);
+        if (round.sends) link_.wait(round.out, op, int(i)); // must complete before the sum changes
+        if (round.adds) add_into(vector.type, sum_.data(), received_.data(), vector.count);
     }
     if (bytes_) std::memcpy(vector.data, sum_.data(), bytes_);
 }

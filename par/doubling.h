@@ -1,7 +1,7 @@
-// Recursive doubling allreduce: the algorithm for small messages, where rounds count more than bytes.
+// All-reduce by recursive doubling, for short vectors: it needs few rounds, but sends the whole vector in each.
 //
-// A plan belongs to one length and one Link: the vector is copied into a buffer of the plan, so that any vector of
-// that length can use it. Not for gradients: every round sends the whole vector (see the table in ring.cpp).
+// A plan is made for one length and one Link. It copies the vector into its own buffer, so it serves any vector of that
+// length. Do not use it for gradients: see the table in ring.cpp.
 #pragma once
 
 #include "par/link.h"
@@ -11,26 +11,26 @@ namespace rg::par {
 
 class DoublingPlan {
 public:
-    /// link.size() >= 2.
+    /// Opens all channels. Requires link.size() >= 2.
     DoublingPlan(Link& link, size_t bytes);
 
     bool serves(const Vector& vector) const { return vector.bytes() == bytes_; }
-    /// Sums the vector in place over all ranks; all end with the same bits. The handshake for op has been started;
-    /// this finishes it. Errors: a late or wrong message, ranks that disagree.
+    /// Sums the vector in place over all ranks; all end with the same bits. Requires that the handshake for op was
+    /// started, and finishes it. Throws Error if a message is late or wrong, or if ranks disagree.
     void run(const Vector& vector, Handshake& handshake, const Operation& op);
 
 private:
     struct Round {
         int peer;
         bool sends, receives;
-        bool adds; // what arrives is added; otherwise it is the finished sum
+        bool adds; // true: add the received vector; false: it is the finished sum
         Channel out, in;
     };
     void add_round(int peer, bool sends, bool receives, bool adds);
 
     Link& link_;
     size_t bytes_;
-    std::vector<std::byte> sum_, arrived_;
+    std::vector<std::byte> sum_, received_;
     std::vector<Round> rounds_;
 };
 

@@ -1,7 +1,7 @@
-// The collectives on top of the allreduce algorithms; the choice between these; the cache of plans.
+// Implements the collectives on top of the all-reduce algorithms, chooses the algorithm, and caches plans.
 //
-// Broadcast and allgather serve start-up, checks and reports, so they are the simplest algorithms that are right,
-// not the fastest: a binomial tree in pieces, and a ring of blocks.
+// Broadcast and allgather serve start-up, checks and reports. So they use the simplest correct algorithms, not the
+// fastest: a binomial tree with chunks, and a ring that passes on whole texts.
 
 #include "par/group.h"
 
@@ -12,18 +12,19 @@ namespace rg::par {
 namespace {
 
 constexpr int kDataTag = 4;
-constexpr size_t kBroadcastPiece = 1 << 20; // bytes; so that a long message flows down the tree
+constexpr size_t kBroadcastChunk = 1 << 20; // bytes; chunks of a long message move down the tree together
 
-/// The plan for a vector, made if there is none; it becomes the first of the list, and the oldest goes.
+/// Returns the plan for a vector, and makes it if there is none. The plan becomes the first in the list; if the list is
+/// full, the last one is removed.
 template <class Plan, class Make>
 Plan& find_plan(std::vector<std::unique_ptr<Plan>>& plans, const Vector& vector, const Make& make) {
-    auto found = std::find_if(plans.begin(), plans.end(), [&](const auto& plan) { return plan->serves(vector); });
-    if (found == plans.end()) {
+    auto match = std::find_if(plans.begin(), plans.end(), [&](const auto& plan) { return plan->serves(vector); });
+    if (match == plans.end()) {
         if (plans.size() == Group::kPlans) plans.pop_back();
         plans.push_back(make());
-        found = plans.end() - 1;
+        match = plans.end() - 1;
     }
-    std::rotate(plans.begin(), found, found + 1);
+    std::rotate(plans.begin(), match, match + 1);
     return *plans.front();
 }
 
@@ -53,7 +54,8 @@ void Group::allreduce(const char* name, const Vector& vector, std::string_view w
                  ": expected an MPI link for algorithm mpi, got threads of one process");
         return;
     }
-    // Ranks must agree on whatever decides the messages: length, number type, algorithm, segments, place in memory.
+    // Ranks must agree on everything that determines the messages: length, number type, algorithm, segments, position
+    // in shared memory.
     const uint64_t place = algorithm == Algorithm::shared ? shared_->place_of(vector) : 0;
     const uint64_t detail =
         (place ? place : options_.segment_bytes) << 8 | size_of(vector.type) << 4 | uint64_t(algorithm);
@@ -65,7 +67,7 @@ void Group::allreduce(const char* name, const Vector& vector, std::string_view w
         }
         handshake_.start(op);
         if (algorithm == Algorithm::ring) {
-            // Before any data: a peer may still be reading this vector when an error here frees it.
+            // Finish before sending data: otherwise an error here could free the vector while a peer still reads it.
             handshake_.finish(op);
             find_plan(rings_, vector, [&] {
                 return std::make_unique<RingPlan>(link_, vector, options_.segment_bytes);
@@ -75,7 +77,7 @@ void Group::allreduce(const char* name, const Vector& vector, std::string_view w
                 return std::make_unique<DoublingPlan>(link_, vector.bytes());
             }).run(vector, handshake_, op);
         }
-    } catch (...) { // messages in flight point into the caller's memory, which may be gone before this group is
+    } catch (...) { // withdraw messages in flight: the caller may free their memory before this group ends
         rings_.clear();
         throw;
     }
@@ -83,12 +85,12 @@ void Group::allreduce(const char* name, const Vector& vector, std::string_view w
 
 std::unique_ptr<SharedWindow> Group::open_window(size_t bytes_per_rank, const Operation& op) {
     handshake_.start(op);
-    handshake_.finish(op); // opening blocks without a deadline; if a rank is missing, the one after it waits here
+    handshake_.finish(op); // opening blocks without a deadline, so a missing rank must be detected here
     return link_.open_shared(bytes_per_rank);
 }
 
 SharedReducer* Group::shared(const char* name, std::string_view what, size_t bytes) {
-    if (!asked_for_shared_ && local_size() == size()) {
+    if (!tried_shared_ && local_size() == size()) {
         const Operation op = next_operation(name, what, bytes, options_.segment_bytes << 8);
         std::unique_ptr<SharedWindow> window = open_window(SharedReducer::window_bytes(options_.segment_bytes), op);
         if (window) {
@@ -96,16 +98,16 @@ SharedReducer* Group::shared(const char* name, std::string_view what, size_t byt
             handshake_.post_in(shared_->window(), SharedReducer::kPostOffset);
         }
     }
-    asked_for_shared_ = true;
+    tried_shared_ = true;
     return shared_.get();
 }
 
 std::span<std::byte> Group::memory(size_t bytes, std::string_view what) {
     if (size() > 1 && shared("memory", what, bytes)) {
         if (std::unique_ptr<SharedWindow> window = open_window(bytes, next_operation("memory", what, bytes, 0))) {
-            std::byte* mine = window->part(rank());
+            std::byte* local_part = window->part(rank());
             shared_->adopt(std::move(window));
-            return {mine, bytes};
+            return {local_part, bytes};
         }
     }
     constexpr size_t kLine = 64;
@@ -123,10 +125,10 @@ void Group::allreduce_sum(std::span<double> values, std::string_view what, Algor
     allreduce("allreduce", vector, what, algorithm);
 }
 
-bool Group::all(bool mine, std::string_view what) {
-    double yes = mine ? 1.0 : 0.0;
-    allreduce("all", {reinterpret_cast<std::byte*>(&yes), 1, Element::f64}, what, quickest());
-    return yes == double(size());
+bool Group::all(bool value, std::string_view what) {
+    double count = value ? 1.0 : 0.0;
+    allreduce("all", {reinterpret_cast<std::byte*>(&count), 1, Element::f64}, what, quickest());
+    return count == double(size());
 }
 
 void Group::barrier(std::string_view what) { allreduce("barrier", {}, what, quickest()); }
@@ -138,50 +140,51 @@ void Group::broadcast(std::span<std::byte> bytes, int root, std::string_view wha
     const Operation op = next_operation("broadcast", what, bytes.size(), uint64_t(root));
     handshake_.start(op);
     handshake_.finish(op);
-    // Binomial tree, ranks counted from the root: the parent is the number without its lowest bit.
+    // Binomial tree. Ranks are numbered from the root; the parent's number is the rank's own without its lowest set
+    // bit.
     const int number = (rank() - root + p) % p;
-    const int lowest = number == 0 ? p : number & -number;
-    for (size_t begin = 0; begin < bytes.size(); begin += kBroadcastPiece) {
-        const std::span<std::byte> piece = bytes.subspan(begin, std::min(kBroadcastPiece, bytes.size() - begin));
+    const int lowest_bit = number == 0 ? p : number & -number;
+    for (size_t begin = 0; begin < bytes.size(); begin += kBroadcastChunk) {
+        const std::span<std::byte> chunk = bytes.subspan(begin, std::min(kBroadcastChunk, bytes.size() - begin));
         if (number != 0) {
-            const int parent = (number - lowest + root) % p;
-            Channel in = link_.open_receive(piece.data(), piece.size(), parent, kDataTag);
+            const int parent = (number - lowest_bit + root) % p;
+            Channel in = link_.open_receive(chunk.data(), chunk.size(), parent, kDataTag);
             link_.start(in);
-            link_.wait(in, op, int(begin / kBroadcastPiece));
+            link_.wait(in, op, int(begin / kBroadcastChunk));
         }
-        for (int bit = 1; bit < lowest && number + bit < p; bit *= 2) {
-            Channel out = link_.open_send(piece.data(), piece.size(), (number + bit + root) % p, kDataTag);
+        for (int bit = 1; bit < lowest_bit && number + bit < p; bit *= 2) {
+            Channel out = link_.open_send(chunk.data(), chunk.size(), (number + bit + root) % p, kDataTag);
             link_.start(out);
-            link_.wait(out, op, int(begin / kBroadcastPiece));
+            link_.wait(out, op, int(begin / kBroadcastChunk));
         }
     }
 }
 
-std::vector<std::string> Group::allgather(std::string_view mine, std::string_view what) {
+std::vector<std::string> Group::allgather(std::string_view text, std::string_view what) {
     const int p = size();
-    std::vector<std::string> parts(static_cast<size_t>(p));
-    parts[size_t(rank())] = mine;
-    if (p == 1) return parts;
+    std::vector<std::string> texts(static_cast<size_t>(p));
+    texts[size_t(rank())] = text;
+    if (p == 1) return texts;
     std::vector<double> lengths(size_t(p), 0.0); // exact up to 2^53
-    lengths[size_t(rank())] = double(mine.size());
+    lengths[size_t(rank())] = double(text.size());
     allreduce_sum(lengths, what, quickest());
-    for (int r = 0; r < p; ++r) parts[size_t(r)].resize(size_t(lengths[size_t(r)]));
+    for (int r = 0; r < p; ++r) texts[size_t(r)].resize(size_t(lengths[size_t(r)]));
 
     const Operation op = next_operation("allgather", what, 0, 0);
     handshake_.start(op);
     handshake_.finish(op);
     const int next = (rank() + 1) % p, previous = (rank() + p - 1) % p;
-    for (int round = 0; round < p - 1; ++round) { // pass on what came last
-        const std::string& give = parts[size_t((rank() - round + p) % p)];
-        std::string& take = parts[size_t((rank() - round - 1 + p) % p)];
-        Channel in = link_.open_receive(take.data(), take.size(), previous, kDataTag);
-        Channel out = link_.open_send(give.data(), give.size(), next, kDataTag);
+    for (int round = 0; round < p - 1; ++round) { // pass on the text that arrived in the previous round
+        const std::string& outgoing = texts[size_t((rank() - round + p) % p)];
+        std::string& incoming = texts[size_t((rank() - round - 1 + p) % p)];
+        Channel in = link_.open_receive(incoming.data(), incoming.size(), previous, kDataTag);
+        Channel out = link_.open_send(outgoing.data(), outgoing.size(), next, kDataTag);
         link_.start(in);
         link_.start(out);
         link_.wait(in, op, round);
         link_.wait(out, op, round);
     }
-    return parts;
+    return texts;
 }
 
 } // namespace rg::par

@@ -1,10 +1,10 @@
-// Group: the collective operations that programs call, over any Link.
+// Group: the collective operations of a program, over any Link.
 //
-// All are built from point-to-point messages with yielding, deadline-bearing waits; none blocks in a library. All
-// ranks of the link call the same operations in the same order; a call that does not match is an Error (Handshake),
-// and so is a rank that does not come within the deadline. After an Error the group is of no further use: let it end
-// the program (run_ranks_main). `what` is the caller's word for error texts, and must be the same on all ranks.
-// One thread at a time.
+// They consist of point-to-point messages whose waits yield the core and have a deadline; none blocks inside a library.
+// All ranks of the link must call the same operations in the same order. If calls do not match (Handshake), or a rank
+// misses the deadline, the operation throws Error. The group cannot be used after an Error: let it end the program
+// (run_ranks_main). `what` names the data in error texts and must be the same on all ranks. A group may be used by one
+// thread at a time.
 #pragma once
 
 #include "par/algorithm.h"
@@ -20,12 +20,12 @@
 namespace rg::par {
 
 struct GroupOptions {
-    size_t segment_bytes = 256 * 1024; // what travels at a time (ring, shared); the same on all ranks
+    size_t segment_bytes = 256 * 1024; // bytes per message (ring, shared); the same on all ranks
 };
 
 class Group {
 public:
-    /// The link outlives the group.
+    /// Requires that the link outlives the group.
     explicit Group(Link& link, const GroupOptions& options = {});
 
     int rank() const { return link_.rank(); }
@@ -33,27 +33,31 @@ public:
     int local_rank() const { return link_.local_rank(); }
     int local_size() const { return link_.local_size(); }
     Link& link() { return link_; }
-    /// The training step that error texts name.
+    /// Sets the training step that error texts name.
     void set_step(int64_t step) { step_ = step; }
 
-    /// Sums over all ranks, in place. All ranks end with the same bits, and a repeated run gives them again (same
-    /// count, size, algorithm). The first call with a vector (address and count; the last kPlans are kept) plans and
-    /// allocates, later ones do not. Counts that differ between ranks are an Error. automatic: see choose().
+    /// Sums the values over all ranks, in place. Collective. All ranks end with the same bits, and a repeated run with
+    /// the same count, size and algorithm gives the same bits again.
+    /// The first call with a vector makes a plan and allocates; later calls do not. A vector is known by address and
+    /// count, and the last kPlans plans are kept. Throws Error if the counts differ between ranks. For `automatic` see
+    /// choose().
     void allreduce_sum(std::span<float> values, std::string_view what, Algorithm algorithm = Algorithm::automatic);
     void allreduce_sum(std::span<double> values, std::string_view what, Algorithm algorithm = Algorithm::automatic);
 
-    /// Zeroed memory for vectors that are summed often, such as gradients; lives as long as the group. Where one node
-    /// holds all ranks they share it, so that a sum need not copy it; elsewhere it is ordinary memory. Sums take any
-    /// range of it, the same on all ranks. Aligned to a cache line. Collective; the same length everywhere.
+    /// Allocates zeroed memory for vectors that are summed often, such as gradients. Collective; all ranks pass the
+    /// same length. The memory is aligned to a cache line, and the group owns it.
+    /// If one node holds all ranks, the memory is shared, and sums need not copy it. A sum may take any range of it,
+    /// the same on all ranks.
     std::span<std::byte> memory(size_t bytes, std::string_view what);
 
-    /// True if every rank says true.
-    bool all(bool mine, std::string_view what);
-    /// Root's bytes to everyone; the same length everywhere.
+    /// Returns true if `value` is true on every rank. Collective.
+    bool all(bool value, std::string_view what);
+    /// Copies the bytes of rank `root` to all ranks. Collective; all ranks pass the same length.
     void broadcast(std::span<std::byte> bytes, int root, std::string_view what);
-    /// Everyone's bytes to everyone, by rank; lengths may differ. For small things: it allocates.
-    std::vector<std::string> allgather(std::string_view mine, std::string_view what);
-    /// Returns when all ranks have called it.
+    /// Returns the texts of all ranks, by rank. Collective; lengths may differ. Allocates memory, so use it for short
+    /// texts.
+    std::vector<std::string> allgather(std::string_view text, std::string_view what);
+    /// Blocks until all ranks have called it.
     void barrier(std::string_view what = {});
 
     static constexpr size_t kPlans = 32;
@@ -61,9 +65,9 @@ public:
 private:
     Operation next_operation(const char* name, std::string_view what, size_t bytes, uint64_t detail);
     void allreduce(const char* name, const Vector& vector, std::string_view what, Algorithm algorithm);
-    /// The shared memory of all ranks, or null on all; collective when it is not open yet.
+    /// Returns the reducer for shared memory, or null on all ranks if there is none. The first call is collective.
     SharedReducer* shared(const char* name, std::string_view what, size_t bytes);
-    /// For a few bytes; opens no window for them.
+    /// Returns the algorithm for a few bytes. Does not open shared memory for them.
     Algorithm quickest() const { return shared_ ? Algorithm::shared : Algorithm::small; }
     std::unique_ptr<SharedWindow> open_window(size_t bytes_per_rank, const Operation& op);
 
@@ -74,8 +78,8 @@ private:
     std::vector<std::unique_ptr<RingPlan>> rings_;         // most recently used first
     std::vector<std::unique_ptr<DoublingPlan>> doublings_; // the same
     std::unique_ptr<SharedReducer> shared_;
-    bool asked_for_shared_ = false;
-    std::vector<std::vector<std::byte>> memories_; // where the ranks share none
+    bool tried_shared_ = false;
+    std::vector<std::vector<std::byte>> memories_; // used if the ranks share no memory
     uint64_t operations_ = 0;
     int64_t step_ = 0;
 };

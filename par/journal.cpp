@@ -1,4 +1,4 @@
-// One write() per line, then fsync(): a line is whole or it is the last one.
+// Each line is written by one write() and then fsync(), so only the last line of the file can be incomplete.
 #include "par/journal.h"
 
 #include "core/atomic_file.h"
@@ -13,18 +13,18 @@ namespace rg::par {
 
 namespace {
 
-/// Keyed by text, so that finding one task's entry does not visit the others.
+/// Returns the key of a task's entries. The key is a text, so that a look-up does not compare all entries.
 std::string key_of(const std::string& function, const Json& args) { return function + "\n" + args.dump(); }
 
 } // namespace
 
 Journal::Journal(const std::string& path) : path_(path) {
     if (path_.empty()) return;
-    size_t whole = 0; // bytes of whole lines
+    size_t complete_bytes = 0; // bytes of complete lines
     if (std::filesystem::exists(path_)) {
         const std::string text = read_file(path_);
-        for (size_t end; (end = text.find('\n', whole)) != std::string::npos; whole = end + 1) {
-            Json entry = Json::parse(std::string_view(text).substr(whole, end - whole), path_);
+        for (size_t end; (end = text.find('\n', complete_bytes)) != std::string::npos; complete_bytes = end + 1) {
+            Json entry = Json::parse(std::string_view(text).substr(complete_bytes, end - complete_bytes), path_);
             const std::string& state = entry.at("state").as_string();
             if (state != "finished" && state != "cancelled") continue;
             std::string key = key_of(entry.at("function").as_string(), entry.at("args"));
@@ -32,7 +32,7 @@ Journal::Journal(const std::string& path) : path_(path) {
         }
     }
     file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    RG_CHECK(file_ >= 0 && ::ftruncate(file_, off_t(whole)) == 0, "journal: cannot open ", path_, ": ",
+    RG_CHECK(file_ >= 0 && ::ftruncate(file_, off_t(complete_bytes)) == 0, "journal: cannot open ", path_, ": ",
              std::strerror(errno));
 }
 
@@ -42,10 +42,10 @@ Journal::~Journal() {
 
 std::optional<Json> Journal::take(const std::string& function, const Json& args) {
     const std::string key = key_of(function, args);
-    const auto found = entries_.lower_bound(key); // the first of equals, in the order of the file
-    if (found == entries_.end() || found->first != key) return {};
-    Json entry = std::move(found->second);
-    entries_.erase(found);
+    const auto match = entries_.lower_bound(key); // equal keys keep the order of the file
+    if (match == entries_.end() || match->first != key) return {};
+    Json entry = std::move(match->second);
+    entries_.erase(match);
     return entry;
 }
 

@@ -1,8 +1,9 @@
-// The journal of a task pool: what has been done, one JSON object per line, on the disk before anyone relies on it.
+// Journal: the file in which a task pool records each task that has ended. Each line is one JSON object, and it is on
+// the disk before write() returns.
 //
-// A pool that is started again with the same journal does not redo what stands there as finished or cancelled; a task
-// is known by its function and arguments. Failures are written down, too, but tried again. What a kill cuts short is
-// the last line alone, and it is dropped.
+// A pool that starts again with the same journal does not repeat finished or cancelled tasks. Tasks are recognised by
+// function and arguments. Failed tasks are recorded too, but repeated. A kill can damage only the last line, which is
+// then dropped.
 #pragma once
 
 #include "core/json.h"
@@ -14,21 +15,24 @@ namespace rg::par {
 
 class Journal {
 public:
-    /// Reads what is there and goes on behind it. An empty path: nothing is read or written. Error: path and reason.
+    /// Reads the existing entries, and appends new ones after them. With an empty path it reads and writes nothing.
+    /// Throws Error with path and reason.
     explicit Journal(const std::string& path);
     Journal(const Journal&) = delete;
     Journal& operator=(const Journal&) = delete;
     ~Journal();
 
-    /// The entry of such a task that need not be redone. Each is given once: equal tasks have an entry each.
+    /// Removes and returns an entry of this task, if it has one that finished or was cancelled. If equal tasks have
+    /// several entries, each call returns the next.
     std::optional<Json> take(const std::string& function, const Json& args);
-    /// Appends an entry and returns when it is on the disk. It has "function", "args" and "state", and whatever else.
+    /// Appends an entry, and returns after it is on the disk. The entry needs "function", "args" and "state"; it may
+    /// hold more.
     void write(const Json& entry);
 
 private:
     std::string path_;
     int file_ = -1;
-    std::multimap<std::string, Json> entries_; // not taken yet, by key_of(function, args)
+    std::multimap<std::string, Json> entries_; // entries not yet taken, by key_of(function, args)
 };
 
 } // namespace rg::par

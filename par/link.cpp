@@ -1,7 +1,7 @@
-// What both makes of Link share: the table of channels, the wait that gives the core away, and the handshake.
+// Implements what all links share: the table of channels, the wait that yields the core, and the handshake.
 //
-// Why not simply block in the library: MPI libraries poll without yielding, so with more ranks than cores each
-// hand-over waits for the scheduler's time slice (milliseconds instead of microseconds).
+// Waits do not block inside the MPI library, because MPI libraries poll without yielding. With more ranks than cores,
+// each message would then wait for the end of a scheduler time slice: milliseconds instead of microseconds.
 
 #include "par/link.h"
 
@@ -22,12 +22,12 @@ namespace rg::par {
 namespace {
 
 constexpr double kDeadline = 300.0; // seconds
-// Polls before the core is offered to others. With a core per rank there is little to offer it for, and a busy
-// neighbour would keep it for a time slice; with more ranks than cores 5 to 50 measured alike, and 500 three times
-// slower.
+// Polls before the wait yields the core. With a core per rank, yielding is of little use, and a busy neighbour could
+// keep the core for a time slice. With more ranks than cores, 5 to 50 polls measured alike, and 500 measured three
+// times slower.
 constexpr int kSpins = 500, kSpinsWhenCrowded = 20;
-// Seconds of yielding before naps: a wait that long is for a peer that computes. Earlier naps made four ranks on two
-// cores ten times slower: a sleeper that wakes among ranks that yield waits for the end of a time slice.
+// Seconds of yielding before the wait sleeps; by then the peer is probably computing. Earlier sleeps made four ranks on
+// two cores ten times slower: a rank that wakes among ranks that yield waits for the end of a time slice.
 constexpr double kNapAfter = 0.05;
 constexpr long kNapNs = 50'000;
 constexpr double kRollCallAfter = 0.25; // seconds
@@ -52,7 +52,8 @@ uint64_t hash_of(std::string_view text, uint64_t h = 14695981039346656037u) { //
     return h;
 }
 
-/// A poll of a word in memory takes a nanosecond, of a message fifty; with this both spin for about as long.
+/// Slows down polls of memory, which take 1 ns, while polls of a message take 50 ns. So both kinds spin for a similar
+/// time.
 void relax() {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
@@ -141,11 +142,11 @@ size_t Link::wait(Channel& channel, const Operation& op, int round) {
     Slot& s = slots_[size_t(channel.slot_)];
     size_t bytes = s.bytes;
     if (!s.in_flight) return bytes;
-    const double late = poll(op, [&] { return do_test(channel.slot_, &bytes); });
-    if (late > 0)
+    const double waited_s = poll(op, [&] { return do_test(channel.slot_, &bytes); });
+    if (waited_s > 0)
         fail_late(s.send ? cat("rank ", s.peer, " to take ", s.bytes, " bytes")
                          : cat("a message from rank ", s.peer, " (up to ", s.bytes, " bytes)"),
-                  s.peer, op, round, late);
+                  s.peer, op, round, waited_s);
     s.in_flight = false;
     return bytes;
 }
@@ -159,16 +160,16 @@ bool Link::test(Channel& channel, size_t* bytes) {
 
 void Link::wait_for(std::atomic_ref<uint64_t> word, uint64_t value, int peer, const char* doing, const Operation& op,
                     int round) {
-    const double late = poll(op, [&] {
+    const double waited_s = poll(op, [&] {
         if (word.load(std::memory_order_acquire) >= value) return true;
         check_peers();
         relax();
         return false;
     });
-    if (late > 0) fail_late(cat("rank ", peer, " ", doing), peer, op, round, late);
+    if (waited_s > 0) fail_late(cat("rank ", peer, " ", doing), peer, op, round, waited_s);
 }
 
-/// Gives 0 when done, or the seconds waited once they are beyond the limit, here or on another rank.
+/// Polls until done. Returns 0, or the seconds waited if the limit has passed on this rank or on another.
 template <class Done>
 double Link::poll(const Operation& op, const Done& done) const {
     const int spins = crowded_ ? kSpinsWhenCrowded : kSpins;
@@ -182,7 +183,7 @@ double Link::poll(const Operation& op, const Done& done) const {
             nanosleep(&length, nullptr);
         } else {
             sched_yield();
-            if (polls % 64 != 0) continue; // the clock is not free
+            if (polls % 64 != 0) continue; // reading the clock costs time
         }
         const double waited = seconds_now() - begin;
         nap = waited > kNapAfter;
@@ -195,7 +196,7 @@ double Link::poll(const Operation& op, const Done& done) const {
 }
 
 void Link::fail_late(std::string_view expected, int peer, const Operation& op, int round, double seconds) const {
-    const bool leaving = deadline_ == 0; // with an error that will be told
+    const bool leaving = deadline_ == 0; // after give_up() another error is reported
     const std::string missing = roll_call_ && op.number && !leaving ? roll_call_->close() : "";
     throw RankMissing(cat(op.name, " ", op.what, ": expected ", expected, ", got nothing in ", seconds, " s (rank ",
                           rank_, ", round ", round, ", ", op.bytes, " bytes in all, operation ", op.number, ", step ",
@@ -204,11 +205,11 @@ void Link::fail_late(std::string_view expected, int peer, const Operation& op, i
 }
 
 Handshake::Handshake(Link& link) : link_(link) {
-    static_assert(sizeof(Message) == 96, "compared and sent as bytes: no padding");
+    static_assert(sizeof(Message) == 96, "messages are compared and sent as bytes, so they must not have padding");
     if (link.size() == 1) return;
     const int next = (link.rank() + 1) % link.size(), previous = (link.rank() + link.size() - 1) % link.size();
-    to_next_ = link.open_send(&mine_, sizeof mine_, next, kHandshakeTag);
-    from_previous_ = link.open_receive(&theirs_, sizeof theirs_, previous, kHandshakeTag);
+    to_next_ = link.open_send(&sent_, sizeof sent_, next, kHandshakeTag);
+    from_previous_ = link.open_receive(&received_, sizeof received_, previous, kHandshakeTag);
 }
 
 Handshake::Message Handshake::message_of(const Operation& op) {
@@ -220,7 +221,7 @@ Handshake::Message Handshake::message_of(const Operation& op) {
 
 void Handshake::start(const Operation& op) {
     if (window_) post(op);
-    mine_ = message_of(op);
+    sent_ = message_of(op);
     link_.start(from_previous_);
     link_.start(to_next_);
 }
@@ -228,8 +229,8 @@ void Handshake::start(const Operation& op) {
 void Handshake::finish(const Operation& op) {
     const size_t bytes = link_.wait(from_previous_, op);
     const int previous = (link_.rank() + link_.size() - 1) % link_.size();
-    if (bytes != sizeof theirs_ || theirs_ != mine_) fail_different(theirs_, previous, op);
-    heard_ = op.number, heard_step_ = op.step;
+    if (bytes != sizeof received_ || received_ != sent_) fail_different(received_, previous, op);
+    previous_number_ = op.number, previous_step_ = op.step;
     link_.wait(to_next_, op);
 }
 
@@ -239,28 +240,28 @@ void Handshake::post_in(const SharedWindow& window, size_t offset) {
 }
 
 void Handshake::post(const Operation& op) {
-    Post& mine = post_of(link_.rank());
-    mine.message = message_of(op);
-    std::atomic_ref(mine.step).store(op.step, std::memory_order_relaxed);
-    std::atomic_ref(mine.number).store(op.number, std::memory_order_release);
+    Post& local = post_of(link_.rank());
+    local.message = message_of(op);
+    std::atomic_ref(local.step).store(op.step, std::memory_order_relaxed);
+    std::atomic_ref(local.number).store(op.number, std::memory_order_release);
 }
 
 void Handshake::agree(const Operation& op) {
-    const Message& mine = post_of(link_.rank()).message;
+    const Message& local = post_of(link_.rank()).message;
     for (int q = 0; q < link_.size(); ++q) {
         if (q == link_.rank()) continue;
         Post& theirs = post_of(q);
         link_.wait_for(std::atomic_ref(theirs.number), op.number, q, "to begin the operation", op, 0);
-        // The rest of the text is behind the hash, on another cache line, and read only if something differs.
-        const bool same = theirs.message.bytes == mine.bytes && theirs.message.number == mine.number &&
-                          theirs.message.detail == mine.detail && theirs.message.text_hash == mine.text_hash;
+        // The full texts lie on another cache line, after the hash. They are read only if something differs.
+        const bool same = theirs.message.bytes == local.bytes && theirs.message.number == local.number &&
+                          theirs.message.detail == local.detail && theirs.message.text_hash == local.text_hash;
         if (!same) fail_different(theirs.message, q, op);
     }
 }
 
 std::string Handshake::last_seen(int rank) const {
-    uint64_t number = heard_;
-    int64_t step = heard_step_;
+    uint64_t number = previous_number_;
+    int64_t step = previous_step_;
     if (window_) {
         Post& theirs = post_of(rank);
         number = std::atomic_ref(theirs.number).load(std::memory_order_acquire);

@@ -1,11 +1,11 @@
-// Link: what the parallel algorithms see of the machine, and nothing else.
+// Link: the interface between the parallel algorithms and the machine.
 //
-// A Link is one rank's view of a fixed set of ranks: who I am, and channels. A channel is opened once over a fixed
-// buffer (send or receive, one peer, one tag), then started and waited for any number of times; a steady training
-// step opens nothing. There are two makes: MPI point-to-point (mpi_link.h) and ranks as threads of one process
-// (thread_link.h); and the link of some of the ranks, over either (sub_link.h). Messages of one sender, receiver and
-// tag arrive in the order in which they were started. Where all ranks are on one node, a Link also gives memory that
-// they share. One thread at a time may use a Link. Collectives are not here: see group.h.
+// A Link is one rank's view of a fixed set of ranks. Its channels carry messages: a channel is opened once for a fixed
+// buffer, direction, peer and tag, and then started and waited for many times. A steady training step opens no channel.
+// Messages between the same two ranks with the same tag arrive in the order in which they were started. If all ranks
+// are on one node, a Link also provides memory that they share. A Link may be used by one thread at a time.
+// Implementations: MPI (mpi_link.h), threads of one process (thread_link.h), and a subset of another link's ranks
+// (sub_link.h). Collective operations are in group.h.
 #pragma once
 
 #include "core/base.h"
@@ -19,32 +19,33 @@
 
 namespace rg::par {
 
-/// Another rank failed first, and this rank only heard of it. Programs report the first failure, not its echoes.
+/// Thrown on a rank that learns that another rank has failed. Programs report the first failure, not its consequences.
 class PeerFailed : public Error {
 public:
     using Error::Error;
 };
 
-/// A rank did not come within the deadline. It may be gone for good, so this ends the job, whoever could go on.
+/// Thrown if a rank misses the deadline. It ends the whole job, even if other ranks could continue.
 class RankMissing : public Error {
 public:
     using Error::Error;
 };
 
-/// The collective that a message belongs to. It is compared between ranks (Handshake) and named in error texts.
+/// Describes the collective operation that a message belongs to. Ranks compare it (Handshake), and error texts name it.
 struct Operation {
     const char* name = ""; // "allreduce"
-    std::string_view what; // the caller's word: "gradients, bucket 2"
-    uint64_t bytes = 0;    // of the whole operation, not of one message
-    uint64_t number = 0;   // counts the operations of a group; 0: not one of all ranks of the link
-    int64_t step = 0;      // training step, for texts only
-    uint64_t detail = 0;   // whatever else must agree: a root, a segment size
+    std::string_view what; // names the data in error texts: "gradients, bucket 2"
+    uint64_t bytes = 0;    // length of the whole operation, not of one message
+    uint64_t number = 0;   // counts the operations of a group; 0 if not all ranks of the link take part
+    int64_t step = 0;      // training step, for error texts only
+    uint64_t detail = 0;   // other values that must agree, such as the root or the segment size
 };
 
 class Link;
 class RollCall;
 
-/// A channel: one buffer, one direction, one peer. Moves, does not copy. Closing one in flight withdraws it.
+/// A channel has one buffer, one direction and one peer. It can be moved, not copied. Its destructor withdraws a
+/// message that is in flight.
 class Channel {
 public:
     Channel() = default;
@@ -59,15 +60,16 @@ private:
     int slot_ = -1;
 };
 
-/// Memory that all ranks of a link share: one part per rank, all of one size. Its end is collective, as its beginning.
+/// Memory that all ranks of a link share. Each rank has one part, and all parts have the same size. Creation and
+/// destruction are collective.
 class SharedWindow {
 public:
     virtual ~SharedWindow() = default;
     SharedWindow(const SharedWindow&) = delete;
     SharedWindow& operator=(const SharedWindow&) = delete;
-    /// First byte of a rank's part, on a 64-byte border.
+    /// Returns the first byte of a rank's part, aligned to 64 bytes.
     std::byte* part(int rank) const { return parts_[size_t(rank)]; }
-    /// Of one part.
+    /// Bytes in one part.
     size_t bytes() const { return bytes_; }
 
 protected:
@@ -86,44 +88,47 @@ public:
 
     int rank() const { return rank_; }
     int size() const { return size_; }
-    /// Place among the program's ranks that share this machine's memory, and how many they are.
+    /// This rank's index among the program's ranks on this node, and their number.
     int local_rank() const { return local_rank_; }
     int local_size() const { return local_size_; }
-    /// "rank 2", and its machine where there may be several: for texts.
+    /// Returns "rank 2", plus the host if there may be several. For error texts.
     virtual std::string name_of(int rank) const;
 
-    /// A channel over memory that the caller keeps alive and in place. Sizes up to 2^31 - 1 bytes; zero is allowed.
+    /// Opens a channel for a buffer that the caller keeps alive and in place. Accepts 0 to 2^31 - 1 bytes.
     Channel open_send(const void* data, size_t bytes, int to, int tag);
-    /// Takes messages of at most `capacity` bytes; a longer one is an error at wait().
+    /// Opens a channel for messages of at most `capacity` bytes; wait() throws Error for a longer one.
     Channel open_receive(void* data, size_t capacity, int from, int tag);
 
-    /// Sets the channel's one message going. It must not be in flight already.
+    /// Starts sending or receiving one message. Requires that the channel has no message in flight.
     void start(Channel& channel);
-    /// Gives the bytes that were received (or sent). Polls, then yields the core, then naps, so that more ranks than
-    /// cores do not starve each other. Error past the deadline: names both ranks, the operation, round and bytes.
+    /// Blocks until the message is complete, and returns its bytes. Polls, then yields the core, then sleeps briefly,
+    /// so that ranks that outnumber cores do not starve each other. Throws Error after the deadline, naming both ranks,
+    /// the operation, the round and the bytes.
     size_t wait(Channel& channel, const Operation& op, int round = 0);
-    /// Whether it has gone or come; then *bytes is its length. For those who have something else to do meanwhile.
+    /// Returns true and sets *bytes if the message is complete. Does not block.
     bool test(Channel& channel, size_t* bytes);
 
-    /// Memory shared by all ranks, zero at first; null, on all of them, where they are not all on one node or it cannot
-    /// be had. Collective, and blocks until all have called it, so agree on it before (Handshake).
+    /// Returns zeroed memory that all ranks share. Returns null on all ranks if they are on several nodes or the memory
+    /// is not available. Collective; blocks without a deadline, so let the ranks agree first (Handshake).
     virtual std::unique_ptr<SharedWindow> open_shared(size_t bytes_per_rank);
-    /// Waits, as wait() does, until a word in shared memory is at least `value`; all that its writer stored before is
-    /// then visible. Error past the deadline: expected `peer` `doing`.
+    /// Blocks, as wait() does, until a word in shared memory is at least `value`. Everything that its writer stored
+    /// before is then visible. Throws Error after the deadline, with "expected `peer` `doing`".
     void wait_for(std::atomic_ref<uint64_t> word, uint64_t value, int peer, const char* doing, const Operation& op,
                   int round);
 
-    /// Seconds that one wait may take: 300, or what RG_DEADLINE_S says once that was read. Error if it says no number;
-    /// it is read after the start, so that rank 0 can say it for all.
+    /// Seconds that one wait may take; 300 unless it was set.
     double deadline() const { return deadline_; }
+    /// Sets the deadline from RG_DEADLINE_S, if that is set. Throws Error if it is not a positive number. The
+    /// constructor does not read it, so that rank 0 can report the error for all.
     void read_environment();
     void set_deadline(double seconds);
-    /// Waits fail at once from now on. For a thread that leaves with an error while another one waits.
+    /// Makes all waits fail at once. For a thread that leaves with an error while another thread waits.
     void give_up() { deadline_ = 0; }
 
-    /// Ends the job with this exit code (MPI), or makes every other rank's next wait a PeerFailed (threads).
+    /// Ends the job with this exit code (MPI), or makes every other rank's next wait throw PeerFailed (threads).
     virtual void abort(int code) = 0;
-    /// The library's own blocking sum in place, as a yardstick; false where there is none. width: 4 float, 8 double.
+    /// Sums in place with the MPI library's own blocking all-reduce, for comparison. Returns false if the link has
+    /// none. `width` is 4 for float, 8 for double.
     virtual bool native_allreduce(void* data, size_t count, size_t width);
 
 protected:
@@ -139,16 +144,16 @@ protected:
 
 private:
     friend class Channel;
-    friend class SubLink; // asks the link below for its peers
+    friend class SubLink; // calls check_peers() of the link below it
     friend class RollCall;
     virtual void do_open(int slot, void* data) = 0;
     virtual void do_start(int slot) = 0;
-    /// True when the message has gone or come; then *bytes is its length. Errors of the transport are thrown.
+    /// Returns true and sets *bytes if the message is complete. Throws Error if the transport reports one.
     virtual bool do_test(int slot, size_t* bytes) = 0;
     virtual void do_close(int slot) = 0;
-    /// Takes short messages of this peer and tag that nobody will ever receive, where a transport would keep them.
+    /// Removes short messages of this peer and tag that nobody will receive, if the transport stores such messages.
     virtual void discard(int /*peer*/, int /*tag*/) {}
-    /// Throws PeerFailed where that is known; called between the polls of wait_for().
+    /// Throws PeerFailed if a peer is known to have failed. Called between the polls of wait_for().
     virtual void check_peers() {}
 
     Channel open(bool send, void* data, size_t bytes, int peer, int tag);
@@ -162,40 +167,41 @@ private:
     int rank_, size_, local_rank_, local_size_;
     bool crowded_; // more ranks than cores on this node
     std::atomic<double> deadline_;
-    RollCall* roll_call_ = nullptr; // of the group, if there is one
-    std::deque<Slot> slots_;        // they stay where they are: during a wait for one, the roll call opens others
+    RollCall* roll_call_ = nullptr; // the group's, or null
+    std::deque<Slot> slots_;        // a deque keeps addresses: the roll call opens slots during a wait
     std::vector<int> free_slots_;
 };
 
-/// Makes ranks that are in different operations an error at once, instead of a hang or silent garbage.
+/// Detects ranks that are in different operations. They would otherwise hang, or produce wrong results without an
+/// error.
 ///
-/// Every operation opens with one 96-byte message from each rank to the next around the ring, and no rank posts a
-/// receive for data before the message of the rank before it agrees with its own operation (name, what, bytes,
-/// number, detail). If the ranks do not all agree, some neighbours differ, so some rank sees it. It costs about a
-/// microsecond; the algorithm for small messages lets it travel beside the first data.
+/// Every operation starts with one 96-byte message from each rank to the next around the ring. A rank posts no receive
+/// for data until the previous rank's message agrees with its own operation (name, what, bytes, number, detail). If the
+/// ranks do not all agree, at least one pair of neighbours differs, so some rank detects it. This costs about a
+/// microsecond; recursive doubling overlaps it with the first data.
 ///
-/// Where the ranks share memory, each also posts its operations there. Operations that run in that memory need no
-/// message: post() and agree() instead of start() and finish(), and each rank compares with all others. If some ranks
-/// are in such an operation and others in one with messages, the former see it.
+/// Ranks that share memory also post their operations there. Operations in that memory use post() and agree() instead
+/// of start() and finish(): they need no message, and each rank compares with all others. If some ranks are in such an
+/// operation and others in one with messages, the former detect it.
 class Handshake {
 public:
     explicit Handshake(Link& link);
     Handshake(const Handshake&) = delete;
     Handshake& operator=(const Handshake&) = delete;
 
-    /// Sends this rank's operation to the next rank. `op` stays the caller's until finish().
+    /// Sends this rank's operation to the next rank. Keep `op` valid until finish().
     void start(const Operation& op);
-    /// Waits for the rank before; Error naming both operations when they differ.
+    /// Blocks until the previous rank's message has arrived. Throws Error naming both operations if they differ.
     void finish(const Operation& op);
 
-    /// From now on posts operations at byte `offset` of this rank's part, which is zero and kPostBytes long.
+    /// Posts all later operations at byte `offset` of this rank's part, where kPostBytes bytes must be zero.
     static constexpr size_t kPostBytes = 128;
     void post_in(const SharedWindow& window, size_t offset);
     void post(const Operation& op);
-    /// Waits until all have posted as many operations; Error naming both when this one differs.
+    /// Blocks until all ranks have posted this many operations. Throws Error naming both operations if one differs.
     void agree(const Operation& op);
-    /// " (last in operation 411, step 41)" of a rank that posts in shared memory, or is the one before; else nothing.
-    /// For texts.
+    /// Returns " (last in operation 411, step 41)" for a rank that posts in shared memory or is the previous one, else
+    /// "". For error texts.
     std::string last_seen(int rank) const;
 
 private:
@@ -206,7 +212,7 @@ private:
         bool operator==(const Message&) const = default;
     };
     struct Post {
-        uint64_t number = 0; // of the last operation posted; stored after the message
+        uint64_t number = 0; // last operation posted; stored after the message
         int64_t step = 0;
         Message message;
     };
@@ -218,9 +224,9 @@ private:
     Link& link_;
     const SharedWindow* window_ = nullptr;
     size_t offset_ = 0;
-    Message mine_, theirs_;
-    uint64_t heard_ = 0; // the last operation that the rank before was in, too
-    int64_t heard_step_ = 0;
+    Message sent_, received_;
+    uint64_t previous_number_ = 0; // last operation in which the previous rank agreed
+    int64_t previous_step_ = 0;
     Channel to_next_, from_previous_;
 };
 

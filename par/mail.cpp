@@ -1,4 +1,4 @@
-// A letter in the stream: its kind (1 byte), task and length of the text (8 bytes each), the text.
+// Format of a letter in the stream: kind (1 byte), task and length of the text (8 bytes each), text.
 #include "par/mail.h"
 
 #include <cstring>
@@ -8,8 +8,8 @@ namespace rg::par {
 namespace {
 
 constexpr int kMailTag = 32;
-constexpr size_t kPiece = 4096, kHead = 17; // short enough that MPI libraries send it without asking the receiver
-constexpr int kPiecesAtOnce = 16;
+constexpr size_t kChunk = 4096, kHeader = 17; // short enough that MPI libraries send it eagerly, without a handshake
+constexpr int kChunksAtOnce = 16;
 
 template <class T>
 void append(std::string& out, T value) {
@@ -19,57 +19,57 @@ void append(std::string& out, T value) {
 }
 
 template <class T>
-T read(const std::string& in, size_t at) {
+T read(const std::string& in, size_t position) {
     T value;
-    std::memcpy(&value, in.data() + at, sizeof value);
+    std::memcpy(&value, in.data() + position, sizeof value);
     return value;
 }
 
 } // namespace
 
-Mail::Mail(Link& link, int peer) : link_(link), peer_(peer), piece_(kPiece) {
-    in_ = link_.open_receive(piece_.data(), kPiece, peer_, kMailTag);
-    link_.start(in_);
+Mail::Mail(Link& link, int peer) : link_(link), peer_(peer), chunk_(kChunk) {
+    from_peer_ = link_.open_receive(chunk_.data(), kChunk, peer_, kMailTag);
+    link_.start(from_peer_);
 }
 
 void Mail::post(const Letter& letter) {
-    append(waiting_, letter.kind);
-    append(waiting_, letter.task);
-    append(waiting_, uint64_t(letter.text.size()));
-    waiting_ += letter.text;
+    append(queued_, letter.kind);
+    append(queued_, letter.task);
+    append(queued_, uint64_t(letter.text.size()));
+    queued_ += letter.text;
     send();
 }
 
 void Mail::send() {
     size_t bytes = 0;
-    while (sending_.empty() || link_.test(out_, &bytes)) {
-        out_ = {};
-        sending_ = waiting_.substr(begin_, kPiece);
+    while (sending_.empty() || link_.test(to_peer_, &bytes)) {
+        to_peer_ = {};
+        sending_ = queued_.substr(begin_, kChunk);
         begin_ += sending_.size();
-        if (begin_ > waiting_.size() / 2) waiting_.erase(0, std::exchange(begin_, 0));
+        if (begin_ > queued_.size() / 2) queued_.erase(0, std::exchange(begin_, 0));
         if (sending_.empty()) return;
-        out_ = link_.open_send(sending_.data(), sending_.size(), peer_, kMailTag);
-        link_.start(out_);
+        to_peer_ = link_.open_send(sending_.data(), sending_.size(), peer_, kMailTag);
+        link_.start(to_peer_);
     }
 }
 
 std::vector<Letter> Mail::poll() {
     send();
     size_t bytes = 0;
-    for (int pieces = 0; pieces < kPiecesAtOnce && link_.test(in_, &bytes); ++pieces) {
-        arrived_.append(piece_.data(), bytes);
-        link_.start(in_);
+    for (int chunks = 0; chunks < kChunksAtOnce && link_.test(from_peer_, &bytes); ++chunks) {
+        received_.append(chunk_.data(), bytes);
+        link_.start(from_peer_);
     }
     std::vector<Letter> letters;
     size_t begin = 0;
-    while (arrived_.size() - begin >= kHead) {
-        const auto length = size_t(read<uint64_t>(arrived_, begin + 9));
-        if (arrived_.size() - begin - kHead < length) break;
+    while (received_.size() - begin >= kHeader) {
+        const auto length = size_t(read<uint64_t>(received_, begin + 9));
+        if (received_.size() - begin - kHeader < length) break;
         letters.push_back(
-            {arrived_[begin], read<int64_t>(arrived_, begin + 1), arrived_.substr(begin + kHead, length)});
-        begin += kHead + length;
+            {received_[begin], read<int64_t>(received_, begin + 1), received_.substr(begin + kHeader, length)});
+        begin += kHeader + length;
     }
-    arrived_.erase(0, begin);
+    received_.erase(0, begin);
     return letters;
 }
 

@@ -1,8 +1,8 @@
-// Mail: letters of any length between two ranks that never wait for each other.
+// Mail: letters of any length between two ranks, neither of which ever blocks.
 //
-// Posting queues, and sends what can be sent; poll() sends the rest by and by, and gives what has come. So a rank that
-// is in the middle of a training step costs its peers nothing, and letters that gather meanwhile leave together in one
-// message. Beneath it is one stream of bytes in each direction, in pieces of the length of a receive.
+// post() queues a letter and sends as much as possible; later calls of poll() send the rest and return letters that
+// have arrived. So a rank in the middle of a training step does not delay its peers. Letters that queue up leave
+// together in one message. The transport is one byte stream per direction, cut into messages of at most kChunk bytes.
 #pragma once
 
 #include "par/link.h"
@@ -19,27 +19,27 @@ struct Letter {
 
 class Mail {
 public:
-    /// One on either side. The link outlives it; end it only when both have nothing left to send.
+    /// Each side makes one. The link must outlive it. Destroy it only when both sides have sent everything.
     Mail(Link& link, int peer);
 
     void post(const Letter& letter);
-    /// The letters that have come, in order. To be called often. What comes meanwhile is left for the next call, so it
-    /// returns also when the peer never stops writing.
+    /// Returns the letters that have arrived, in order. Call it often. Each call reads a limited number of messages, so
+    /// it returns even if the peer keeps writing.
     std::vector<Letter> poll();
-    /// Nothing posted is left here.
-    bool sent() const { return waiting_.empty() && sending_.empty(); }
+    /// True if everything posted has been sent.
+    bool sent() const { return queued_.empty() && sending_.empty(); }
 
 private:
     void send();
 
     Link& link_;
     int peer_;
-    std::string waiting_; // posted, in order; from begin_ on
+    std::string queued_; // posted letters, in order, from begin_ on
     size_t begin_ = 0;
-    std::string sending_; // the piece that is on its way
-    std::string arrived_; // letters, the last perhaps cut
-    std::vector<char> piece_;
-    Channel out_, in_;
+    std::string sending_;  // the chunk in flight
+    std::string received_; // received letters; the last may be incomplete
+    std::vector<char> chunk_;
+    Channel to_peer_, from_peer_;
 };
 
 } // namespace rg::par

@@ -1,4 +1,4 @@
-// See message.h.
+// Reads and writes the format that message.h describes. The reader checks each length before it uses it.
 #include "par/message.h"
 
 #include <cstring>
@@ -40,7 +40,7 @@ std::vector<std::string> unpack_texts(std::string_view message) {
         return value;
     };
     const uint64_t count = number();
-    // Each text takes at least its length: memory is taken only for texts that can be there.
+    // Each text needs at least its length field, so this check bounds the memory that a damaged count can request.
     RG_CHECK(count <= (message.size() - position) / sizeof count, "message: expected ", count, " texts, got ",
              message.size() - position, " bytes");
     std::vector<std::string> texts;

@@ -1,7 +1,8 @@
-// Texts as one message between ranks: how many there are, then the length and the bytes of each, lengths in 8 bytes.
+// Packs several texts into one message between ranks: their number, then the length and the bytes of each. Numbers take
+// 8 bytes.
 //
-// A text may hold any bytes: nothing in it can end it, or begin another. The ranks of a job are of one kind of machine,
-// so numbers travel as they lie in memory.
+// A text may hold any bytes; none of them can end the text or begin another. All ranks of a job have the same byte
+// order, so numbers are sent as they are in memory.
 #pragma once
 
 #include "core/base.h"
@@ -12,11 +13,11 @@
 
 namespace rg::par {
 
-/// The texts as one message.
+/// Returns the texts as one message.
 std::string pack_texts(std::span<const std::string> texts);
 
-/// The texts of a message. Error, with the offset: it is cut, or something follows the last text. Takes at most 8 times
-/// the memory of the message.
+/// Returns the texts of a message. Throws Error with the offset if the message is incomplete or longer than its texts.
+/// Needs at most 8 times the memory of the message.
 std::vector<std::string> unpack_texts(std::string_view message);
 
 } // namespace rg::par

@@ -1,8 +1,9 @@
-// Persistent point-to-point requests on a communicator of our own. The only blocking collectives are the three at
-// start-up (duplicate, split by node, names of hosts), those that open and close a shared window, and MPI_Finalize.
+// Uses persistent point-to-point requests on a communicator of its own. Only these calls block: three collectives at
+// start-up (duplicate, split by node, host names), opening and closing a shared window, and MPI_Finalize.
 //
-// Asks for MPI_THREAD_MULTIPLE, so that a communication thread may take over the link later; any level serves as long
-// as one thread at a time calls. Errors come back as codes and become rg::Error; whoever catches it aborts the job.
+// Asks for MPI_THREAD_MULTIPLE, because a communication thread may take over the link later. A lower level works too,
+// since one thread at a time calls. MPI errors come back as codes and become rg::Error; the code that catches it aborts
+// the job.
 
 #define MPICH_SKIP_MPICXX 1
 #define OMPI_SKIP_MPICXX 1
@@ -28,7 +29,7 @@ namespace {
 
 constexpr size_t kPage = 4096;
 constexpr double kWithdrawSeconds = 0.02, kAbortSeconds = 10;
-constexpr int kShort = 4096; // bytes; MPI libraries send so few without asking the receiver
+constexpr int kShort = 4096; // bytes; MPI libraries send such messages eagerly, without a handshake
 
 void check(int code, const char* operation, int rank, int peer = -1, size_t bytes = 0) {
     if (code == MPI_SUCCESS) [[likely]]
@@ -41,7 +42,8 @@ void check(int code, const char* operation, int rank, int peer = -1, size_t byte
          peer, ", ", bytes, " bytes", kind == MPI_ERR_TRUNCATE ? "; the peer sent a longer message)" : ")");
 }
 
-/// While one exists, a call of the library that waits for other ranks without a deadline has one: it ends the job.
+/// Gives a deadline to library calls that wait for other ranks without one. If the deadline passes while an Alarm
+/// exists, it ends the process.
 class Alarm {
 public:
     Alarm(const char* call, int rank, double seconds) {
@@ -60,22 +62,22 @@ public:
     Alarm& operator=(const Alarm&) = delete;
 
 private:
-    static inline char text[256]; // nothing can be put together in a signal handler
+    static inline char text[256]; // prepared in advance: a signal handler must not format text
     static inline int text_length = 0;
 };
 
-using Host = std::array<char, MPI_MAX_PROCESSOR_NAME>; // ends with a zero
+using Host = std::array<char, MPI_MAX_PROCESSOR_NAME>; // ends with a zero byte
 
-/// What is known of the ranks before the link exists.
+/// What a rank knows about itself and the others before the link exists.
 struct Place {
     MPI_Comm comm = MPI_COMM_NULL;
     int rank = 0, size = 1, local_rank = 0, local_size = 1;
     std::vector<Host> hosts; // by rank
 };
 
-/// Undoes the signal handlers of UCX, which some builds of MPICH use: they answer a crash with a page of text. UCX
-/// reads its environment before main(), so to set UCX_ERROR_SIGNALS here would be too late. A user who has set it is
-/// heeded.
+/// Removes the signal handlers of UCX, which some builds of MPICH use: they answer a crash with a page of text. Setting
+/// UCX_ERROR_SIGNALS here would be too late, because UCX reads its environment before main(). If the user has set it,
+/// the handlers stay.
 void restore_signals() {
     if (!std::getenv("UCX_ERROR_SIGNALS") && !std::getenv("UCX_HANDLE_ERRORS"))
         for (const int number : {SIGILL, SIGBUS, SIGFPE, SIGSEGV}) std::signal(number, SIG_DFL);
@@ -93,7 +95,8 @@ Place start_mpi(int& argc, char**& argv) {
     MPI_Comm_set_errhandler(place.comm, MPI_ERRORS_RETURN);
     MPI_Comm_rank(place.comm, &place.rank);
     MPI_Comm_size(place.comm, &place.size);
-    // Without its launcher a rank would train on where nobody sees it: the end of the launcher asks it to stop.
+    // Without its launcher, a rank would continue where nobody sees it. So it gets a stop request when the launcher
+    // ends.
     if (place.size > 1) end_with(launcher);
     MPI_Comm node = MPI_COMM_NULL;
     check(MPI_Comm_split_type(place.comm, MPI_COMM_TYPE_SHARED, place.rank, MPI_INFO_NULL, &node),
@@ -111,17 +114,17 @@ Place start_mpi(int& argc, char**& argv) {
     return place;
 }
 
-/// Whether the memory is there, and behaves as the memory of one machine. Clears it.
+/// Returns true if the memory exists and behaves like the memory of one machine. Clears it.
 bool is_usable(MPI_Win window, void* memory, size_t bytes) {
-    int *model = nullptr, found = 0;
-    MPI_Win_get_attr(window, MPI_WIN_MODEL, &model, &found);
-    if (!found || *model != MPI_WIN_UNIFIED || reinterpret_cast<uintptr_t>(memory) % kPage != 0) return false;
+    int *model = nullptr, has_model = 0;
+    MPI_Win_get_attr(window, MPI_WIN_MODEL, &model, &has_model);
+    if (!has_model || *model != MPI_WIN_UNIFIED || reinterpret_cast<uintptr_t>(memory) % kPage != 0) return false;
 #ifdef MADV_POPULATE_WRITE
-    // A container's /dev/shm is often small (64 MB), and what goes beyond it is a SIGBUS at the first touch. A kernel
-    // that does not know this request says EINVAL.
+    // A container's /dev/shm is often small (64 MB); the first touch of memory beyond it raises SIGBUS. Kernels that do
+    // not know this request return EINVAL.
     if (madvise(memory, bytes, MADV_POPULATE_WRITE) != 0 && errno != EINVAL) return false;
 #endif
-    std::memset(memory, 0, bytes); // touched by its own rank first: it is near that rank's core
+    std::memset(memory, 0, bytes); // the first touch places the memory near this rank's core
     return true;
 }
 
@@ -131,7 +134,7 @@ public:
         : SharedWindow(std::move(parts), bytes), window_(window), exceptions_(std::uncaught_exceptions()) {}
 
     ~MpiWindow() override {
-        if (std::uncaught_exceptions() > exceptions_) return; // freeing would wait for the others; the job ends anyway
+        if (std::uncaught_exceptions() > exceptions_) return; // freeing would block, and the job ends anyway
         MPI_Win_unlock_all(window_);
         MPI_Win_free(&window_);
     }
@@ -150,14 +153,14 @@ public:
           exceptions_(std::uncaught_exceptions()) {}
 
     ~MpiLink() override {
-        if (std::uncaught_exceptions() > exceptions_) MpiLink::abort(1); // finalising would wait for the others
+        if (std::uncaught_exceptions() > exceptions_) MpiLink::abort(1); // finalising would wait for the other ranks
         const Alarm limit("MPI_Finalize", rank(), deadline());
         MPI_Comm_free(&comm_);
         MPI_Finalize();
     }
 
     void abort(int code) override {
-        // The one line that the user needs has been printed (run_ranks_main); the library would add its own.
+        // run_ranks_main has printed the error; discard the lines that the library would add.
         if (!std::freopen("/dev/null", "w", stderr)) std::fclose(stderr);
         const Alarm limit("MPI_Abort", rank(), kAbortSeconds);
         MPI_Abort(MPI_COMM_WORLD, code);
@@ -177,20 +180,21 @@ public:
         bytes = (bytes + kPage - 1) / kPage * kPage;
         MPI_Info info = MPI_INFO_NULL;
         MPI_Info_create(&info);
-        MPI_Info_set(info, "alloc_shared_noncontig", "true"); // a library may put each part near its rank
+        MPI_Info_set(info, "alloc_shared_noncontig", "true"); // lets the library place each part near its rank
         MPI_Win window = MPI_WIN_NULL;
-        void* mine = nullptr;
-        const int code = MPI_Win_allocate_shared(MPI_Aint(bytes), 1, info, comm_, &mine, &window);
+        void* local_part = nullptr;
+        const int code = MPI_Win_allocate_shared(MPI_Aint(bytes), 1, info, comm_, &local_part, &window);
         MPI_Info_free(&info);
-        // All have it or none: a rank that gave up alone would leave the others with a window that nobody answers in.
+        // All ranks must use the window, or none: if one rank gave up alone, the others would wait for it forever.
         enum { allocated, usable };
-        int ok[] = {code == MPI_SUCCESS, code == MPI_SUCCESS && is_usable(window, mine, bytes)};
+        int ok[] = {code == MPI_SUCCESS, code == MPI_SUCCESS && is_usable(window, local_part, bytes)};
         check(MPI_Allreduce(MPI_IN_PLACE, ok, 2, MPI_INT, MPI_MIN, comm_), "open_shared", rank(), -1, bytes);
         if (!ok[usable]) {
             if (ok[allocated]) MPI_Win_free(&window);
             return nullptr;
         }
-        // One epoch for life: in the unified memory model, plain stores and loads with atomics between them suffice.
+        // Locks once for the lifetime of the window. In the unified memory model, plain loads and stores ordered by
+        // atomics suffice.
         MPI_Win_lock_all(MPI_MODE_NOCHECK, window);
         std::vector<std::byte*> parts;
         for (int q = 0; q < size(); ++q) {
@@ -231,9 +235,9 @@ private:
         return true;
     }
 
-    /// In flight: after an error of a task, which the program survives, or at the end. A receive is taken back unless
-    /// its message is on the way already; then, and for a send, the memory must stay until it has come or gone. A send
-    /// that nobody takes would wait forever, so the time is bounded.
+    /// A channel may be in flight after an error of a task, or at the end. A receive is cancelled unless its message is
+    /// already arriving. In that case, and for a send, the memory must stay valid until the transfer is complete. The
+    /// wait is limited, because a send that no rank receives would never complete.
     void do_close(int i) override {
         MPI_Request* request = &requests_[size_t(i)];
         if (slot(i).in_flight) {
@@ -245,15 +249,15 @@ private:
         MPI_Request_free(request);
     }
 
-    /// A long message is still in the memory of its sender, who may have freed it: it is never asked for.
+    /// Leaves long messages alone: their bytes are still in the memory of the sender, which may have freed it.
     void discard(int peer, int tag) override {
         std::vector<char> scratch(kShort);
         for (;;) {
-            int there = 0, count = 0;
+            int pending = 0, count = 0;
             MPI_Status status;
-            check(MPI_Iprobe(peer, tag, comm_, &there, &status), "MPI_Iprobe", rank(), peer);
-            if (there) MPI_Get_count(&status, MPI_BYTE, &count);
-            if (!there || count > kShort) return;
+            check(MPI_Iprobe(peer, tag, comm_, &pending, &status), "MPI_Iprobe", rank(), peer);
+            if (pending) MPI_Get_count(&status, MPI_BYTE, &count);
+            if (!pending || count > kShort) return;
             check(MPI_Recv(scratch.data(), count, MPI_BYTE, peer, tag, comm_, MPI_STATUS_IGNORE), "MPI_Recv", rank(),
                   peer);
         }
@@ -269,7 +273,7 @@ private:
 
 void end_with(pid_t parent) {
     prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (getppid() != parent) raise(SIGTERM); // it ended before the call, which tells nothing of that
+    if (getppid() != parent) raise(SIGTERM); // the parent ended before prctl(), so the kernel sends nothing
 }
 
 std::unique_ptr<Link> open_mpi(int& argc, char**& argv) { return std::make_unique<MpiLink>(start_mpi(argc, argv)); }

@@ -1,7 +1,7 @@
 // The Link over MPI point-to-point messages, with persistent requests.
 //
-// Compiled only where MPI was found (RG_HAVE_MPI). No header includes mpi.h, so nothing else depends on which MPI it
-// is. Programs do not call this: see session.h.
+// Compiled only if the build has MPI (RG_HAVE_MPI). No header includes mpi.h, so no other file depends on the MPI
+// library in use. Programs use session.h instead.
 #pragma once
 
 #include "par/link.h"
@@ -10,11 +10,12 @@
 
 namespace rg::par {
 
-/// Has SIGTERM sent to this process when its parent ends, and at once if its parent is not `parent` any more.
+/// Makes the kernel send SIGTERM to this process when its parent ends. Sends it at once if the parent is no longer
+/// `parent`.
 void end_with(pid_t parent);
 
-/// Initialises MPI (once per process) and gives the link of all its ranks; its destructor finalises MPI, or aborts
-/// the job when an exception is on its way. Error if MPI does not start.
+/// Initialises MPI and returns the link of all its ranks. Call it once per process. Throws Error if MPI does not start.
+/// The link's destructor finalises MPI, or aborts the job if an exception is being thrown.
 std::unique_ptr<Link> open_mpi(int& argc, char**& argv);
 
 } // namespace rg::par

@@ -1,6 +1,7 @@
-// The numbers that an allreduce adds up, as the algorithms see them: bytes with an element type.
+// The vectors that an all-reduce sums: bytes with an element type.
 //
-// Type-erased on purpose: the algorithms are written once, and only the innermost loop knows float from double.
+// The type is erased on purpose: each algorithm is written once, and only the innermost loop distinguishes float and
+// double.
 #pragma once
 
 #include "core/base.h"
@@ -11,7 +12,7 @@ enum class Element : uint8_t { f32, f64 };
 
 inline size_t size_of(Element type) { return type == Element::f32 ? sizeof(float) : sizeof(double); }
 
-/// A contiguous vector to be summed in place over the ranks. Not owned.
+/// A contiguous vector that is summed in place over the ranks. Does not own the memory.
 struct Vector {
     std::byte* data = nullptr;
     size_t count = 0;
@@ -29,7 +30,7 @@ void add(std::byte* sum, const std::byte* term, size_t count) {
 }
 } // namespace reduce
 
-/// sum[i] += term[i] for count elements; the two do not overlap.
+/// Computes sum[i] += term[i] for `count` elements. The two vectors must not overlap.
 inline void add_into(Element type, std::byte* sum, const std::byte* term, size_t count) {
     type == Element::f32 ? reduce::add<float>(sum, term, count) : reduce::add<double>(sum, term, count);
 }

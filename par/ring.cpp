@@ -1,9 +1,9 @@
-// Segmented ring allreduce (Patarasu and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
-// workstations", JPDC 2009), pipelined over segments with persistent channels.
+// Segmented ring all-reduce (Patarasu and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
+// JPDC 2009), pipelined over segments with persistent channels.
 //
-// The vector is cut into p chunks, one per rank, each into S segments. In every step each rank sends one chunk to
-// the next rank and receives one from the previous. Ranks 0 1 2 of p = 3, chunks a b c, "a01" = a summed over ranks
-// 0 and 1 (rank r starts with sending chunk r):
+// The vector is cut into p chunks, one per rank, and each chunk into S segments. In every step each rank sends one
+// chunk to the next rank and receives one from the previous rank. Rank r starts by sending chunk r. The diagram shows
+// ranks 0 1 2 of p = 3 and chunks a b c; "a01" is chunk a summed over ranks 0 and 1:
 //
 //              rank 0           rank 1           rank 2
 //   start      a0  b0  c0       a1  b1  c1       a2  b2  c2        0 --> 1 --> 2
@@ -12,16 +12,16 @@
 //   copy 1     a   b   .        .   b   c        a   .   c
 //   copy 2     a   b   c        a   b   c        a   b   c
 //
-// Items. One item is one segment of one step: item = step * S + segment, items = 2 (p-1) S. What item i sends was
-// received as item i - S (the step before), so segments of different steps overlap: while segment k is added, k + 1
-// is on its way. kDepth receives and kAhead sends are in flight. While reducing, segments land in kDepth staging
-// buffers in turn and are added; while distributing, they land in place.
+// Items. One item is one segment of one step: item = step * S + segment, so there are 2 (p-1) S items. Item i sends the
+// data that item i - S received (the step before). So segments of different steps overlap: while segment k is added,
+// segment k + 1 is in flight. kDepth receives and kAhead sends are in flight. In the reducing half, segments arrive in
+// kDepth staging buffers in turn and are added. In the distributing half, they arrive in place.
 //
-// Invariants. (1) A segment is received in place only when its own send of the first half has completed: item j of
-// the second half overwrites what item j - (p-1) S sent. (2) Sends never run further ahead than receives are
-// posted (kAhead <= kDepth), so no cycle of ranks can wait for each other without buffering. (3) Each element is
-// summed once, by one rank, in ring order, then copied: all ranks hold the same bits, run after run, and
-// borders depend on the count, p and the segment size alone.
+// Invariants. (1) A segment is received in place only after its own send of the first half has completed, because item
+// j of the second half overwrites the data that item j - (p-1) S sent. (2) Sends are never further ahead than the
+// posted receives (kAhead <= kDepth), so no cycle of ranks can deadlock without buffering. (3) Each element is summed
+// once, by one rank, in ring order, and then copied. So all ranks hold the same bits, and repeated runs give the same
+// bits. The borders depend only on the count, p and the segment size.
 //
 //   cost per rank     steps       bytes sent          additions
 //   ring              2 (p-1)     2 (p-1)/p bytes     (p-1)/p count      bandwidth-optimal
@@ -54,10 +54,10 @@ RingPlan::RingPlan(Link& link, const Vector& vector, size_t segment_bytes) : lin
     for (int i = 0; i < kDepth; ++i)
         to_stage_.push_back(link.open_receive(staging_.data() + size_t(i) * longest, longest, previous, kDataTag));
     sends_.resize(size_t(p * segments_));
-    to_place_.resize(size_t(p * segments_));
+    in_place_.resize(size_t(p * segments_));
     for (int64_t item = 0; item < items_; ++item) {
-        const Piece out = piece(item, false), in = piece(item, true);
-        // The first send of a chunk and its second one, a half later, share a channel: see invariant (1).
+        const Range out = range_of(item, false), in = range_of(item, true);
+        // A chunk is sent once in each half, and both sends share a channel: see invariant (1).
         if (item < half_ + segments_)
             send_channel(item) = link.open_send(vector.data + out.begin * width, out.count * width, next, kDataTag);
         if (item >= half_)
@@ -66,14 +66,16 @@ RingPlan::RingPlan(Link& link, const Vector& vector, size_t segment_bytes) : lin
     }
 }
 
-/// Rank r sends chunk r in step 0, and in each step what it received in the step before: chunk r - step.
+/// Returns the chunk that an item sends or receives. Rank r sends chunk r in step 0, and in each later step the chunk
+/// that it received in the step before: chunk r - step.
 int64_t RingPlan::chunk_of(int64_t item, bool received) const {
     const int64_t p = link_.size(), step = item / segments_ + (received ? 1 : 0);
     return (link_.rank() - step + 2 * p) % p;
 }
 
-/// Borders: chunk c begins at floor(c * count / p), and segments likewise within it; so neighbours differ by one.
-RingPlan::Piece RingPlan::piece(int64_t item, bool received) const {
+/// Returns the elements that an item sends or receives. Chunk c begins at floor(c * count / p), and its segments are
+/// cut in the same way. So the sizes of neighbours differ by at most one element.
+RingPlan::Range RingPlan::range_of(int64_t item, bool received) const {
     const auto border = [](size_t length, int64_t i, int64_t n) {
         const size_t q = length / size_t(n), rest = length % size_t(n);
         return q * size_t(i) + rest * size_t(i) / size_t(n);
@@ -90,7 +92,7 @@ Channel& RingPlan::send_channel(int64_t item) {
 
 Channel& RingPlan::receive_channel(int64_t item) {
     if (item < half_) return to_stage_[size_t(item % kDepth)];
-    return to_place_[size_t(chunk_of(item, true) * segments_ + item % segments_)];
+    return in_place_[size_t(chunk_of(item, true) * segments_ + item % segments_)];
 }
 
 void RingPlan::wait_for_send(int64_t item, const Operation& op) {
@@ -108,18 +110,18 @@ void RingPlan::start_receive(int64_t item, const Operation& op) {
 }
 
 void RingPlan::finish_receive(int64_t item, const Operation& op) {
-    const Piece in = piece(item, true);
+    const Range in = range_of(item, true);
     const size_t width = size_of(vector_.type), bytes = link_.wait(receive_channel(item), op, int(item / segments_));
     RG_CHECK(bytes == in.count * width, op.name, " ", op.what, ": expected ", in.count * width, " bytes in round ",
              item / segments_, ", got ", bytes, " (rank ", link_.rank(), ", operation ", op.number, ")");
     if (item >= half_) return;
-    const std::byte* arrived = staging_.data() + size_t(item % kDepth) * (staging_.size() / kDepth);
-    add_into(vector_.type, vector_.data + in.begin * width, arrived, in.count);
+    const std::byte* staged = staging_.data() + size_t(item % kDepth) * (staging_.size() / kDepth);
+    add_into(vector_.type, vector_.data + in.begin * width, staged, in.count);
 }
 
 void RingPlan::run(const Operation& op) {
     int64_t sent = 0; // items whose send has been started
-    // What item i sends is there once item i - S has been received and added.
+    // Item i can be sent after item i - S has been received and added.
     const auto send_up_to = [&](int64_t last, int64_t received) {
         while (sent <= last && sent < items_ && sent < received + segments_) start_send(sent++, op);
     };

@@ -1,7 +1,8 @@
-// Ring allreduce: the algorithm for gradients, where bytes count more than rounds. See ring.cpp for the diagram.
+// Ring all-reduce, for long vectors such as gradients: it sends the fewest bytes, but needs many rounds. See the
+// diagram in ring.cpp.
 //
-// A plan belongs to one vector (address, count, type) and one Link. It opens all its channels when it is made and
-// then runs any number of times without allocating. The caller does the caching (group.cpp).
+// A plan is made for one vector (address, count, type) and one Link. It opens all its channels once, and then runs any
+// number of times without allocating. The caller caches plans (group.cpp).
 #pragma once
 
 #include "par/link.h"
@@ -11,19 +12,19 @@ namespace rg::par {
 
 class RingPlan {
 public:
-    /// link.size() >= 2. segment_bytes: the piece that travels at a time; any size from one element up.
+    /// Opens all channels. Requires link.size() >= 2. segment_bytes is the size of a message, at least one element.
     RingPlan(Link& link, const Vector& vector, size_t segment_bytes);
 
     bool serves(const Vector& vector) const { return vector == vector_; }
-    /// Sums the vector in place over all ranks; all end with the same bits. Requires that all ranks agree on op (the
-    /// handshake is over). Errors: a late or wrong message.
+    /// Sums the vector in place over all ranks; all end with the same bits. Requires a finished handshake for op.
+    /// Throws Error if a message is late or wrong.
     void run(const Operation& op);
 
 private:
-    struct Piece {
+    struct Range {
         size_t begin, count; // elements
     };
-    Piece piece(int64_t item, bool received) const;
+    Range range_of(int64_t item, bool received) const;
     void start_send(int64_t item, const Operation& op);
     void start_receive(int64_t item, const Operation& op);
     void finish_receive(int64_t item, const Operation& op);
@@ -35,12 +36,12 @@ private:
     Link& link_;
     Vector vector_;
     int64_t segments_ = 1;           // per chunk
-    int64_t items_ = 0;              // messages that each rank sends, and receives, in one run
-    int64_t half_ = 0;               // of these, the first half reduces and the second distributes
+    int64_t items_ = 0;              // messages that each rank sends and receives in one run
+    int64_t half_ = 0;               // items in each half: the first half reduces, the second distributes
     std::vector<std::byte> staging_; // kDepth segments
     std::vector<Channel> sends_;     // one per segment of the vector
-    std::vector<Channel> to_stage_;  // kDepth, used in turn while reducing
-    std::vector<Channel> to_place_;  // one per segment of the vector, used while distributing
+    std::vector<Channel> to_stage_;  // kDepth channels, used in turn while reducing
+    std::vector<Channel> in_place_;  // one per segment of the vector, used while distributing
 };
 
 } // namespace rg::par

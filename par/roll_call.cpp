@@ -1,4 +1,4 @@
-// See roll_call.h.
+// Sends calls and answers, and collects the names of the missing ranks. See roll_call.h.
 #include "par/roll_call.h"
 
 #include "core/text.h"
@@ -11,10 +11,10 @@ namespace rg::par {
 namespace {
 
 constexpr int kRollCallTag = 5;
-// Seconds between two looks at the messages of all ranks.
+// Seconds between two checks for messages.
 constexpr double kListenEvery = 0.005;
-// A wait that long calls, and one twice as long tells the user; a quarter of the limit where that is shorter. It calls
-// again when three quarters of the limit are over, so that the verdict is not based on what was long ago.
+// A wait calls after this many seconds, or after a quarter of its limit if that is shorter. After twice that time it
+// tells the user. It calls again after three quarters of the limit, so that the final result rests on recent answers.
 constexpr double kCallAfter = 5, kCallAgain = 0.75;
 
 } // namespace
@@ -26,40 +26,40 @@ RollCall::RollCall(Link& link, const Handshake& handshake) : link_(link), handsh
 RollCall::~RollCall() { link_.set_roll_call(nullptr); }
 
 bool RollCall::look(const Operation& op, double begin, double waited, double limit) {
-    if (begin != begin_) begin_ = begin, listened_ = 0, called_ = 0, shown_ = false;
-    if (waited - listened_ < kListenEvery) return over_;
-    listened_ = waited;
+    if (begin != wait_begin_) wait_begin_ = begin, last_listen_ = 0, wait_calls_ = 0, warned_ = false;
+    if (waited - last_listen_ < kListenEvery) return some_rank_gave_up_;
+    last_listen_ = waited;
     listen();
     const double first = std::min(kCallAfter, limit / 4);
-    if (called_ < 2 && waited > (called_ ? kCallAgain * limit : first)) {
+    if (wait_calls_ < 2 && waited > (wait_calls_ ? kCallAgain * limit : first)) {
         for (Peer& peer : peers_) peer.present = false;
-        ++called_, ++calls_;
+        ++wait_calls_, ++all_calls_;
         send_all(call);
     }
-    if (called_ == 1 && !shown_ && waited > 2 * first) {
-        shown_ = true;
-        if (const std::string late = missing(); !late.empty() && first_present())
-            std::fputs(printable(cat("waiting for ", late, ": ", op.name, op.what.empty() ? "" : " ", op.what,
+    if (wait_calls_ == 1 && !warned_ && waited > 2 * first) {
+        warned_ = true;
+        if (const std::string missing_ranks = missing(); !missing_ranks.empty() && first_present())
+            std::fputs(printable(cat("waiting for ", missing_ranks, ": ", op.name, op.what.empty() ? "" : " ", op.what,
                                      " of step ", op.step, ", ", int(waited), " s so far"))
                            .append("\n")
                            .c_str(),
                        stderr);
     }
-    return over_;
+    return some_rank_gave_up_;
 }
 
 std::string RollCall::close() {
-    if (!over_ && called_) {
+    if (!some_rank_gave_up_ && wait_calls_) {
         listen();
-        verdict_ = missing();
-        send_all(verdict, verdict_);
+        missing_ranks_ = missing();
+        send_all(gave_up, missing_ranks_);
     }
-    return verdict_;
+    return missing_ranks_;
 }
 
 void RollCall::send(int rank, Kind kind, uint64_t number, std::string_view text) {
     auto& out = peers_[size_t(rank)].out[kind];
-    out.channel = {}; // an older message that was not taken is withdrawn
+    out.channel = {}; // withdraws an older message that was not received
     out.message = {number, kind, {}};
     text.copy(out.message.text.data(), out.message.text.size() - 1);
     out.channel = link_.open_send(&out.message, sizeof out.message, rank, kRollCallTag);
@@ -68,7 +68,7 @@ void RollCall::send(int rank, Kind kind, uint64_t number, std::string_view text)
 
 void RollCall::send_all(Kind kind, std::string_view text) {
     for (int q = 0; q < link_.size(); ++q)
-        if (q != link_.rank()) send(q, kind, calls_, text);
+        if (q != link_.rank()) send(q, kind, all_calls_, text);
 }
 
 void RollCall::listen() {
@@ -82,26 +82,26 @@ void RollCall::listen() {
         }
     }
     size_t bytes = 0;
-    const std::string before = handshake_.last_seen((link_.rank() + link_.size() - 1) % link_.size());
+    const std::string previous_last_seen = handshake_.last_seen((link_.rank() + link_.size() - 1) % link_.size());
     for (int q = 0; q < link_.size(); ++q) {
         if (q == link_.rank()) continue;
         Peer& peer = peers_[size_t(q)];
         while (link_.test(peer.in, &bytes)) {
             const Message& message = peer.message;
-            if (message.kind == call) send(q, answer, message.number, before);
-            if (message.kind == answer && message.number == calls_)
-                peer.present = true, peer.heard = message.text.data();
-            if (message.kind == verdict) over_ = true, verdict_ = message.text.data();
+            if (message.kind == call) send(q, answer, message.number, previous_last_seen);
+            if (message.kind == answer && message.number == all_calls_)
+                peer.present = true, peer.answer_text = message.text.data();
+            if (message.kind == gave_up) some_rank_gave_up_ = true, missing_ranks_ = message.text.data();
             link_.start(peer.in);
         }
     }
 }
 
-/// As this rank knows it, or the one after that rank.
+/// Uses what this rank knows, or else the answer of the rank after `rank`.
 std::string RollCall::last_seen(int rank) const {
     const Peer& after = peers_[size_t((rank + 1) % link_.size())];
     const std::string seen = handshake_.last_seen(rank);
-    return seen.empty() && after.present ? after.heard : seen;
+    return seen.empty() && after.present ? after.answer_text : seen;
 }
 
 std::string RollCall::missing() const {
@@ -112,7 +112,7 @@ std::string RollCall::missing() const {
     return names;
 }
 
-/// One rank speaks for all that wait.
+/// True on the lowest of the waiting ranks, which alone writes the line on standard error.
 bool RollCall::first_present() const {
     return std::none_of(peers_.begin(), peers_.begin() + link_.rank(), [](const Peer& peer) { return peer.present; });
 }

@@ -1,16 +1,15 @@
-// RollCall: which rank is missing when a wait takes long.
+// RollCall: finds out which rank is missing when a wait takes long.
 //
-// A rank only sees that its neighbour has not come, and that one may itself be waiting for another. So a rank that has
-// waited for a while calls all others, by one short message each; whoever is waiting, too, answers. A rank that does
-// not is stopped, dead, or still computing: after some seconds a line on standard error names it, and at the deadline
-// the first rank whose wait is over tells all others whom it misses. Each then fails with that name, and not with its
-// neighbour's.
+// A rank only notices that its neighbour is late, but that neighbour may itself be waiting for another rank. So a rank
+// that has waited for a while sends a short call to all others, and every rank that is waiting too answers. A rank that
+// does not answer is stopped, dead or still computing. After some seconds a line on standard error names it. At the
+// deadline, the first rank whose wait ends tells all others which ranks it misses. All ranks then fail with that name
+// instead of their neighbour's.
 //
-// An answer also says when the rank before the one that answers was heard last (Handshake): where the ranks share no
-// memory nobody else knows how far a missing rank has come.
+// An answer also says in which operation the answering rank last heard from its previous rank (Handshake). If the ranks
+// share no memory, nobody else knows how far a missing rank has come.
 //
-// Nothing is sent while waits are short. Messages that nobody was there to take are old ones when they are read at
-// last, so an answer carries the number of its call.
+// Short waits send nothing. A message may be read long after it was sent, so an answer carries the number of its call.
 #pragma once
 
 #include "par/link.h"
@@ -21,24 +20,25 @@ namespace rg::par {
 
 class RollCall {
 public:
-    /// The link looks here during its waits, for as long as this exists. Both arguments outlive it.
+    /// The link calls look() during its waits until this object is destroyed. Both arguments must outlive it.
     RollCall(Link& link, const Handshake& handshake);
     ~RollCall();
     RollCall(const RollCall&) = delete;
     RollCall& operator=(const RollCall&) = delete;
 
-    /// From within a wait that began then, has taken so many seconds and may take `limit`. True: another rank's wait
-    /// has ended without success, and this one should.
+    /// Called from a wait that began at `begin`, has taken `waited` seconds and may take `limit` seconds. Returns true
+    /// if another rank's wait has failed; this one should then fail too.
     bool look(const Operation& op, double begin, double waited, double limit);
-    /// The end of such a wait: tells the others, and gives the ranks that are missing; none if all are waiting.
+    /// Ends a failed wait: tells the other ranks, and returns the names of the missing ranks. Returns "" if all are
+    /// waiting.
     std::string close();
 
 private:
-    enum Kind : uint8_t { call, answer, verdict, kKinds };
+    enum Kind : uint8_t { call, answer, gave_up, kKinds };
     struct Message {
-        uint64_t number = 0; // of the sender's call
+        uint64_t number = 0; // number of the sender's call
         Kind kind = call;
-        // Of a verdict: who is missing. Of an answer: when the rank before the sender was heard last. Ends with a zero.
+        // gave_up: the missing ranks. answer: the last operation of the sender's previous rank. Ends with a zero byte.
         std::array<char, 503> text{};
     };
     struct Peer {
@@ -48,8 +48,8 @@ private:
         } out[kKinds];
         Message message;
         Channel in;
-        bool present = false; // has answered
-        std::string heard;    // what its answer says
+        bool present = false;    // has answered the last call
+        std::string answer_text; // text of its answer
     };
     void send(int rank, Kind kind, uint64_t number, std::string_view text = {});
     void send_all(Kind kind, std::string_view text = {});
@@ -60,13 +60,13 @@ private:
 
     Link& link_;
     const Handshake& handshake_;
-    std::vector<Peer> peers_;         // by rank; made in the first wait that is long
-    double begin_ = 0, listened_ = 0; // of this wait; seconds into it
-    int called_ = 0;                  // times, in this wait
-    bool shown_ = false;              // the same
-    uint64_t calls_ = 0;              // in all
-    bool over_ = false;               // some rank has given up
-    std::string verdict_;
+    std::vector<Peer> peers_;                 // by rank; filled in the first long wait
+    double wait_begin_ = 0, last_listen_ = 0; // of the current wait: clock time, and seconds until the last listen()
+    int wait_calls_ = 0;                      // calls sent in the current wait
+    bool warned_ = false;                     // the line on standard error was written in the current wait
+    uint64_t all_calls_ = 0;                  // calls sent in all waits
+    bool some_rank_gave_up_ = false;          // some rank has given up
+    std::string missing_ranks_;
 };
 
 } // namespace rg::par

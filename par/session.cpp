@@ -1,6 +1,6 @@
-// Start and end of a program with ranks. This is the one place that knows whether the build has MPI.
+// Starts and ends a program with ranks. No other file of par/ knows whether the build has MPI.
 //
-// The order of destruction matters: the group closes its channels before the link finalises MPI.
+// The order of destruction matters: the group must close its channels before the link finalises MPI.
 
 #include "par/session.h"
 
@@ -38,19 +38,19 @@ Session::~Session() = default;
 
 namespace {
 
-/// A mistake that all ranks share, such as a missing file, is found by all at once. The others give rank 0 time to
-/// say it and to end the job, so that the user reads one line and not one per rank.
+/// Lets lower ranks report first. All ranks notice a common mistake, such as a missing file, at the same time. The
+/// delay lets rank 0 report it and end the job, so that the user reads one line instead of one per rank.
 void let_lower_ranks_speak(int rank) {
     std::this_thread::sleep_for(std::chrono::milliseconds(250 * std::min(rank, 4)));
 }
 
-/// A rank that only heard of a failure leaves the word to the one that failed, which ends the job.
+/// Delay of a rank that only learned of another rank's failure. The rank that failed reports it first and ends the job.
 constexpr std::chrono::milliseconds kEcho{1500};
 
-/// mpiexec ends as soon as it hears of an abort, and what a rank has written but it has not yet read is lost.
+/// Delay before an abort. mpiexec exits as soon as it sees the abort, and loses output that it has not read yet.
 constexpr std::chrono::milliseconds kForwarding{100};
 
-/// A rank that is missing is named by every other one: time for those that hear it from the first.
+/// Delay before an abort because of a missing rank. It lets the other ranks learn the missing rank's name first.
 constexpr std::chrono::milliseconds kHearing{500};
 
 int fail_job(Link* link, const std::exception& error) {
@@ -77,13 +77,13 @@ int run_ranks_main(int argc, char** argv, const std::function<int(Group&)>& body
     try {
         open_standard_streams();
         Session session(argc, argv);
-        std::unique_ptr<Group> group; // lives until the job has ended: peers may be reading from its buffers
+        std::unique_ptr<Group> group; // outlives body: peers may still read from its buffers
         try {
             session.link().read_environment();
             group = std::make_unique<Group>(session.link());
             const int code = body(*group);
             if (code == 0) finish_output();
-            group->barrier("end"); // MPI's own end has no deadline
+            group->barrier("end"); // MPI_Finalize has no deadline of its own
             return code;
         } catch (const std::exception& error) {
             return fail_job(&session.link(), error);

@@ -1,8 +1,8 @@
-// How a program becomes a set of ranks, and how it ends when one of them fails.
+// Starts a program as a set of ranks, and ends the job if one of them fails.
 //
-// A build without MPI, and a start without mpiexec, is a job of one rank; programs need no second path for it.
-// A failure of one rank ends all: restarting from a checkpoint is simpler and more reliable than going on with the
-// ranks that are left. A body that returns early on one rank only, without throwing, leaves the others waiting.
+// A program built without MPI, or started without mpiexec, is a job of one rank and needs no code of its own.
+// The failure of one rank ends the whole job: a restart from a checkpoint is simpler and more reliable than continuing
+// with the other ranks. A rank whose body returns early without throwing makes the others wait for it.
 #pragma once
 
 #include "par/group.h"
@@ -11,10 +11,10 @@
 
 namespace rg::par {
 
-/// The link of all ranks of this program: MPI where the build has it, else a single rank. One per process.
+/// Owns the link of all ranks of this program: MPI if the build has it, else a single rank. Make one per process.
 class Session {
 public:
-    /// May take launcher arguments out of argv. Error if MPI does not start.
+    /// May remove launcher arguments from argv. Throws Error if MPI does not start.
     Session(int& argc, char**& argv);
     ~Session();
     Session(const Session&) = delete;
@@ -26,9 +26,9 @@ private:
     std::unique_ptr<State> state_;
 };
 
-/// The body of a program's main(): runs `body` with the group of all ranks, and finish_output() (core/options.h) after
-/// it; gives its exit code. If one of the two throws, one line goes to standard error ("error: ... (rank 2)"; no rank
-/// where there is one) and the whole job ends with 1.
+/// Implements main(): runs `body` with the group of all ranks, then finish_output() (core/options.h), and returns
+/// body's exit code. If either throws, writes one line to standard error and ends the whole job with exit code 1. The
+/// line is "error: ... (rank 2)", without the rank if there is only one.
 int run_ranks_main(int argc, char** argv, const std::function<int(Group&)>& body);
 
 } // namespace rg::par

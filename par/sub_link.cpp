@@ -1,4 +1,4 @@
-// Translation of ranks and tags, and the notices by which the ranks of a group learn how each other ended.
+// Translates ranks and tags, and exchanges the notices that tell the ranks of a group how each of them ended.
 #include "par/sub_link.h"
 
 #include <algorithm>
@@ -8,22 +8,22 @@ namespace rg::par {
 
 namespace {
 
-// Tags of sub-links lie above all others; MPI promises 32767 at least.
+// Tags of sub-links lie above all others. MPI guarantees tags up to at least 32767.
 constexpr int kFirstTag = 64, kTagsEach = 16, kNoticeTag = kTagsEach - 1, kLinks = 2000;
-// Notices are looked for at some polls only: a poll costs as much as the message that it waits for.
+// Only one in this many polls checks for notices: such a check costs as much as a poll for the message itself.
 constexpr uint64_t kPollsPerCheck = 64;
-// The first byte of a notice.
-constexpr char kWell = '.', kFailed = '!', kEcho = '~';
+// First byte of a notice: no error, an error of its own, or a PeerFailed.
+constexpr char kNoError = '.', kFailed = '!', kEcho = '~';
 
-/// Windows that stay until the process ends.
+/// Keeps a window until the process ends.
 void keep(std::unique_ptr<SharedWindow> window) {
     static std::mutex mutex;
-    static auto* const kept = new std::vector<std::unique_ptr<SharedWindow>>;
+    static auto* const windows = new std::vector<std::unique_ptr<SharedWindow>>;
     const std::lock_guard lock(mutex);
-    kept->push_back(std::move(window));
+    windows->push_back(std::move(window));
 }
 
-/// Freeing a window is collective, and a rank that failed may have let go of its part: then nobody frees it.
+/// Does not free the window after a failure: freeing is collective, and the failed rank may have lost its part.
 class SubWindow final : public SharedWindow {
 public:
     SubWindow(std::unique_ptr<SharedWindow> window, std::vector<std::byte*> parts, const bool& failed)
@@ -34,13 +34,13 @@ public:
 
 private:
     std::unique_ptr<SharedWindow> window_;
-    const bool& failed_; // the link's
+    const bool& failed_; // refers to the link's flag
 };
 
 int place_of(const std::vector<int>& members, int rank) {
-    const auto found = std::find(members.begin(), members.end(), rank);
-    RG_CHECK(found != members.end(), "sub-link: expected rank ", rank, " among its members");
-    return int(found - members.begin());
+    const auto member = std::find(members.begin(), members.end(), rank);
+    RG_CHECK(member != members.end(), "sub-link: expected rank ", rank, " among its members");
+    return int(member - members.begin());
 }
 
 } // namespace
@@ -56,39 +56,39 @@ SubLink::SubLink(Link& whole, std::vector<int> members, int64_t number)
         if (q == rank()) continue;
         Notice& notice = notices_[size_t(q)];
         notice.in =
-            whole_.open_receive(notice.theirs.data(), kNoticeBytes, members_[size_t(q)], first_tag_ + kNoticeTag);
+            whole_.open_receive(notice.received.data(), kNoticeBytes, members_[size_t(q)], first_tag_ + kNoticeTag);
         whole_.start(notice.in);
     }
 }
 
 std::string SubLink::finish(const std::string& error, bool echo) {
     const Operation op{"task", "end on all ranks of its group", kNoticeBytes};
-    const char kind = error.empty() ? kWell : echo ? kEcho : kFailed;
+    const char kind = error.empty() ? kNoError : echo ? kEcho : kFailed;
     for (int q = 0; q < size(); ++q) {
         if (q == rank()) continue;
         Notice& notice = notices_[size_t(q)];
-        notice.mine[0] = kind;
-        error.copy(notice.mine.data() + 1, kNoticeBytes - 2);
-        notice.out = whole_.open_send(notice.mine.data(), kNoticeBytes, members_[size_t(q)], first_tag_ + kNoticeTag);
+        notice.sent[0] = kind;
+        error.copy(notice.sent.data() + 1, kNoticeBytes - 2);
+        notice.out = whole_.open_send(notice.sent.data(), kNoticeBytes, members_[size_t(q)], first_tag_ + kNoticeTag);
         whole_.start(notice.out);
     }
-    const auto on_rank = [&](std::string_view text, int q) {
+    const auto with_rank = [&](std::string_view text, int q) {
         return size() == 1 ? std::string(text) : cat(text, " (rank ", members_[size_t(q)], ")");
     };
-    std::string first = kind == kFailed ? on_rank(error, rank()) : "", heard = kind == kEcho ? error : "";
+    std::string first = kind == kFailed ? with_rank(error, rank()) : "", echoed = kind == kEcho ? error : "";
     for (int q = 0; q < size(); ++q) {
         if (q == rank()) continue;
         Notice& notice = notices_[size_t(q)];
         whole_.wait(notice.in, op);
-        const char theirs = notice.theirs[0];
-        if (theirs == kFailed && (first.empty() || q < rank())) first = on_rank(notice.theirs.data() + 1, q);
-        if (theirs == kEcho && heard.empty()) heard = notice.theirs.data() + 1;
+        const char peer_kind = notice.received[0];
+        if (peer_kind == kFailed && (first.empty() || q < rank())) first = with_rank(notice.received.data() + 1, q);
+        if (peer_kind == kEcho && echoed.empty()) echoed = notice.received.data() + 1;
     }
     for (int q = 0; q < size(); ++q)
         if (q != rank()) whole_.wait(notices_[size_t(q)].out, op);
-    if (first.empty()) first = heard;
+    if (first.empty()) first = echoed;
     failed_ = !first.empty();
-    // All that was sent before the notices is here by now.
+    // Messages that were sent before the notices have arrived by now.
     for (int q = 0; q < size() && failed_; ++q)
         for (int tag = 0; tag < kNoticeTag && q != rank(); ++tag) whole_.discard(members_[size_t(q)], first_tag_ + tag);
     return first;
@@ -128,9 +128,9 @@ void SubLink::check_peers() {
         if (q == rank()) continue;
         Notice& notice = notices_[size_t(q)];
         size_t bytes = 0;
-        if (!notice.come && whole_.test(notice.in, &bytes)) notice.come = true;
-        // A rank that ended well is no reason to stop: its last message may still be on the way.
-        if (notice.come && notice.theirs[0] != kWell) throw PeerFailed(notice.theirs.data() + 1);
+        if (!notice.arrived && whole_.test(notice.in, &bytes)) notice.arrived = true;
+        // A rank that ended without an error is no reason to stop: its last message may still be in flight.
+        if (notice.arrived && notice.received[0] != kNoError) throw PeerFailed(notice.received.data() + 1);
     }
 }
 

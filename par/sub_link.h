@@ -1,10 +1,11 @@
 // SubLink: a link of some ranks of another link, for a task that runs on a group of them.
 //
-// Messages go over the link below with ranks translated and tags of their own, so that they meet neither those of
-// other groups nor those that a failed group left behind. A failure of one rank must not end the program, nor leave the
-// others waiting for it: every rank tells all others how it ended (finish()), and whoever waits meanwhile and hears of
-// a failure gets a PeerFailed. Place on the machine is that of the link below, as cores and GPUs are shared with the
-// other groups. Memory is shared only where the group is everybody: elsewhere sums go by messages.
+// Messages use the link below, with translated ranks and with tags of their own. So they cannot be mistaken for
+// messages of other groups, or for messages that a failed group left behind.
+// A failure of one rank must neither end the program nor leave the others waiting for it. So every rank tells all
+// others how it ended (finish()), and a rank that learns of a failure while it waits throws PeerFailed.
+// local_rank() and local_size() are those of the link below, because cores and GPUs are shared with other groups.
+// Memory is shared only if the group contains all ranks; otherwise sums use messages.
 #pragma once
 
 #include "par/link.h"
@@ -15,13 +16,14 @@ namespace rg::par {
 
 class SubLink final : public Link {
 public:
-    /// `members`: ranks of `whole`, ascending, this one among them. `number`: the same on all members, another one for
-    /// every sub-link. No message is needed for it. `whole` outlives this.
+    /// `members` are ranks of `whole` in ascending order and include this one. `number` is the same on all members and
+    /// differs between sub-links. Sends no message. `whole` must outlive this object.
     SubLink(Link& whole, std::vector<int> members, int64_t number);
 
-    /// How this rank ended: well (no text), by an error of its own, or by the echo of another's. Waits for all others,
-    /// and gives the error that began it, with the rank of the whole where there are several, or none. Call it once,
-    /// at the end, on every rank, before what uses this link goes. Error: a rank does not answer within the deadline.
+    /// Tells the other ranks how this one ended: without an error (empty text), with its own error, or with a
+    /// PeerFailed (`echo`). Blocks until all others have done so. Returns the first error, or "". If the group has
+    /// several ranks, the text includes the failing rank of `whole`. Call it once on every rank, before the objects
+    /// that use this link are destroyed. Throws Error if a rank misses the deadline.
     std::string finish(const std::string& error, bool echo);
 
     void abort(int code) override { whole_.abort(code); }
@@ -30,10 +32,10 @@ public:
 
 private:
     static constexpr size_t kNoticeBytes = 1024;
-    struct Notice { // between this rank and another one; ends with a zero
-        std::array<char, kNoticeBytes> mine{}, theirs{};
+    struct Notice { // exchanged with one other rank; the texts end with a zero byte
+        std::array<char, kNoticeBytes> sent{}, received{};
         Channel out, in;
-        bool come = false;
+        bool arrived = false;
     };
     void do_open(int slot, void* data) override;
     void do_start(int slot) override;
@@ -46,7 +48,7 @@ private:
     int first_tag_;
     std::vector<Channel> channels_; // by slot
     std::vector<Notice> notices_;   // by rank
-    bool failed_ = false;           // some rank did
+    bool failed_ = false;           // some rank of the group failed
     uint64_t polls_ = 0;
 };
 

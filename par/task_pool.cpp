@@ -1,9 +1,9 @@
-// The controller keeps a line of mail to every other rank, and which task each rank is on. All it does happens in
-// serve(): take what has come, give free ranks their next task, see who has been silent for too long.
+// The controller exchanges mail with every other rank and knows which task each rank runs. serve() does its work: it
+// reads the mail, gives tasks to free ranks, and finds ranks that have been silent for too long.
 //
-// Letters to a rank: run (a task, with function, arguments and the ranks of its group), cancel, here (the controller
-// lives), end. From the first rank of a group: report, here (the task lives), done, failed. The others of the group
-// send nothing; they are free when the first says so.
+// Letters to a rank: run (a task, with function, arguments and the ranks of its group), cancel, alive (the controller
+// is alive), end. Letters from the first rank of a group: report, alive (the task is alive), done, failed. The other
+// ranks of the group send nothing; they are free when the first rank's task has ended.
 #include "par/task_pool.h"
 
 #include "par/journal.h"
@@ -19,16 +19,16 @@ namespace rg::par {
 
 namespace {
 
-enum Kind : char { run = 'r', cancel = 'c', here = 'h', end = 'e', report = 'p', done = 'd', failed = 'f' };
+enum Kind : char { run = 'r', cancel = 'c', alive = 'h', end = 'e', report = 'p', done = 'd', failed = 'f' };
 
 double seconds_now() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// Between two looks at the mail of a rank that has nothing to do. The cores belong to those that compute.
-class Rest {
+/// Pauses between two checks of the mail on a rank without work, so that ranks that compute get the cores.
+class Backoff {
 public:
-    void take() {
+    void pause() {
         if (++times_ <= kYields)
             std::this_thread::yield();
         else
@@ -41,13 +41,13 @@ private:
     int times_ = 0;
 };
 
-/// How a function ended on the ranks of its group.
+/// Result of a function on the ranks of its group.
 struct Outcome {
     Json output;
-    std::string error; // empty: well
+    std::string error; // empty if the task succeeded
 };
 
-/// Runs a task on this rank; all ranks of the group do. `make_context` gives the function's view of the pool.
+/// Runs a task on this rank; all ranks of its group call it. `make_context` makes the function's interface to the pool.
 template <class MakeContext>
 Outcome run_task(Link& link, const TaskTable& functions, int64_t id, const Json& task,
                  const MakeContext& make_context) {
@@ -56,15 +56,15 @@ Outcome run_task(Link& link, const TaskTable& functions, int64_t id, const Json&
     SubLink sub_link(link, std::move(members), id);
     Outcome outcome;
     bool echo = false;
-    Group group(sub_link); // lives until all have ended: peers may be reading from its buffers
+    Group group(sub_link); // outlives the function: peers may still read from its buffers
     try {
         auto context = make_context(group);
         const std::string& function = task.at("function").as_string();
-        const auto found = functions.find(function);
-        RG_CHECK(found != functions.end(), "task pool: rank ", link.rank(), " has no function ", function);
-        outcome.output = found->second(context, task.at("args"));
+        const auto entry = functions.find(function);
+        RG_CHECK(entry != functions.end(), "task pool: rank ", link.rank(), " has no function ", function);
+        outcome.output = entry->second(context, task.at("args"));
     } catch (const RankMissing&) {
-        throw; // the end of this task would wait for it once more
+        throw; // not caught: finish() would wait for the missing rank again
     } catch (const PeerFailed& error) {
         echo = true;
         outcome.error = error.what();
@@ -80,7 +80,7 @@ Outcome run_task(Link& link, const TaskTable& functions, int64_t id, const Json&
     return outcome;
 }
 
-/// Everything that a worker rank does.
+/// The work of a rank other than the controller.
 class Worker {
 public:
     Worker(Link& link, const TaskTable& functions) : link_(link), functions_(functions), mail_(link, 0) {}
@@ -90,7 +90,7 @@ public:
             const Letter letter = next();
             if (letter.kind == Kind::end) return;
             if (letter.kind == Kind::run) execute(letter);
-            // else a word that the controller lives, or a cancel that came too late
+            // Ignores the rest: a sign that the controller is alive, or a cancel that came too late.
         }
     }
 
@@ -99,39 +99,39 @@ private:
         Context(Worker& w, Group& g) : TaskContext(g), worker(w) {}
         void report(const Json& data) override { worker.tell(Kind::report, group(), data.dump()); }
         bool cancelled() override {
-            worker.tell(Kind::here, group(), {});
-            return worker.seen_ = worker.cancelled_;
+            worker.tell(Kind::alive, group(), {});
+            return worker.knows_cancelled_ = worker.cancelled_;
         }
         Worker& worker;
     };
 
-    void look() {
-        for (Letter& letter : mail_.poll()) arrived_.push_back(std::move(letter));
+    void receive() {
+        for (Letter& letter : mail_.poll()) inbox_.push_back(std::move(letter));
     }
 
     Letter next() {
-        Rest rest;
-        for (double since = seconds_now();;) {
-            look();
-            if (!arrived_.empty()) {
-                const Letter letter = std::move(arrived_.front());
-                arrived_.pop_front();
+        Backoff backoff;
+        for (double begin = seconds_now();;) {
+            receive();
+            if (!inbox_.empty()) {
+                const Letter letter = std::move(inbox_.front());
+                inbox_.pop_front();
                 return letter;
             }
-            // Rank 0 may be waiting within its task, and whoever knows for whom ends the job first.
+            // Twice the deadline: rank 0 may be waiting within its task. The rank that knows which rank is missing then
+            // ends the job first.
             const double limit = 2 * link_.deadline();
-            RG_CHECK(seconds_now() - since < limit, "task pool: expected a word from rank 0, got none in ", limit,
+            RG_CHECK(seconds_now() - begin < limit, "task pool: expected a message from rank 0, got none in ", limit,
                      " s (rank ", link_.rank(),
-                     "); its task may have stopped, or make too few calls "
-                     "of report(); RG_DEADLINE_S sets the limit");
-            rest.take();
+                     "); its task may have stopped, or call report() too rarely; RG_DEADLINE_S sets the limit");
+            backoff.pause();
         }
     }
 
     void execute(const Letter& letter) {
         task_ = letter.task;
-        cancelled_ = seen_ = false;
-        said_ = 0;
+        cancelled_ = knows_cancelled_ = false;
+        last_sent_ = 0;
         const Json task = Json::parse(letter.text, "task");
         const Outcome outcome =
             run_task(link_, functions_, letter.task, task, [&](Group& group) { return Context(*this, group); });
@@ -139,30 +139,31 @@ private:
         if (!outcome.error.empty())
             mail_.post({Kind::failed, task_, outcome.error});
         else
-            mail_.post(
-                {Kind::done, task_, Json::object().set("cancelled", seen_).set("output", outcome.output).dump()});
+            mail_.post({Kind::done, task_,
+                        Json::object().set("cancelled", knows_cancelled_).set("output", outcome.output).dump()});
     }
 
-    /// From within a task: says something, or now and then that it lives, and hears whether it should end.
+    /// Called within a task, acts on the group's first rank only. Sends a report, or from time to time a sign that the
+    /// task is alive. Then checks whether the task was cancelled.
     void tell(Kind kind, const Group& group, const std::string& text) {
         if (group.rank() != 0) return;
         const double now = seconds_now();
-        if (kind == Kind::report || now - said_ > link_.deadline() / 4) {
+        if (kind == Kind::report || now - last_sent_ > link_.deadline() / 4) {
             mail_.post({kind, task_, text});
-            said_ = now;
+            last_sent_ = now;
         }
-        look();
-        for (const Letter& letter : arrived_) // perhaps since the task itself arrived
+        receive();
+        for (const Letter& letter : inbox_) // cancels may have arrived together with the task
             if (letter.kind == Kind::cancel && letter.task == task_) cancelled_ = true;
     }
 
     Link& link_;
     const TaskTable& functions_;
     Mail mail_;
-    std::deque<Letter> arrived_; // and not acted upon
+    std::deque<Letter> inbox_; // not yet handled
     int64_t task_ = 0;
-    bool cancelled_ = false, seen_ = false; // asked to end; and its function knows
-    double said_ = 0;
+    bool cancelled_ = false, knows_cancelled_ = false; // the task was cancelled; its function knows
+    double last_sent_ = 0;
 };
 
 } // namespace
@@ -177,41 +178,42 @@ struct TaskPool::State {
         for (int r = 1; r < link.size(); ++r) peers.push_back(std::make_unique<Peer>(link, r));
     }
 
-    /// What is known of another rank.
+    /// The controller's knowledge of another rank.
     struct Peer {
         Peer(Link& link, int rank) : mail(link, rank) {}
         Mail mail;
-        int64_t task = 0; // 0: free
-        double heard = 0, told = 0;
+        int64_t task = 0;                     // 0 if free
+        double last_heard = 0, last_told = 0; // times of the last letters from it and to it
     };
     Peer& peer(int rank) { return *peers[size_t(rank) - 1]; }
 
-    /// The view of the pool of a task that runs on the controller.
+    /// The pool's interface to a task that runs on the controller.
     struct Context final : TaskContext {
         Context(State& s, Group& g) : TaskContext(g), state(s) {}
         void report(const Json& data) override {
             state.guarded([&] {
-                if (state.on_report) state.on_report(state.record(state.own), data);
+                if (state.on_report) state.on_report(state.record(state.local_task), data);
                 state.serve();
             });
         }
         bool cancelled() override {
             state.guarded([&] { state.serve(); });
-            return state.own_seen = state.own_cancelled;
+            return state.local_task_knows = state.local_task_cancelled;
         }
         State& state;
     };
 
     TaskRecord& record(int64_t id) { return tasks.at(size_t(id) - 1); }
-    int64_t& task_of(int rank) { return rank == 0 ? own : peer(rank).task; }
+    int64_t& task_of(int rank) { return rank == 0 ? local_task : peer(rank).task; }
     bool all_ended() const { return queue.empty() && running == 0; }
 
     void tell(int rank, Kind kind, int64_t id, const std::string& text = {}) {
         peer(rank).mail.post({kind, id, text});
-        peer(rank).told = seconds_now();
+        peer(rank).last_told = seconds_now();
     }
 
-    /// Errors of the pool itself, within a task of the controller's, must not pass for errors of the task.
+    /// Runs part of the pool within the controller's own task. Saves its errors, so that they do not count as errors of
+    /// the task.
     template <class F>
     void guarded(const F& f) {
         try {
@@ -224,9 +226,9 @@ struct TaskPool::State {
 
     void serve() {
         const double now = seconds_now();
-        if (now - served > link.deadline() / 2) // the silence was this rank's own
-            for (auto& p : peers) p->heard = now;
-        served = now;
+        if (now - last_served > link.deadline() / 2) // this rank itself was busy, so no peer is late
+            for (auto& p : peers) p->last_heard = now;
+        last_served = now;
         for (int r = 1; r < link.size(); ++r)
             for (const Letter& letter : peer(r).mail.poll()) take(r, letter);
         assign();
@@ -234,7 +236,7 @@ struct TaskPool::State {
     }
 
     void take(int rank, const Letter& letter) {
-        peer(rank).heard = seconds_now();
+        peer(rank).last_heard = seconds_now();
         TaskRecord& task = record(letter.task);
         if (letter.kind == Kind::report && on_report) on_report(task, Json::parse(letter.text, "report"));
         if (letter.kind == Kind::failed) finish(task, TaskState::failed, {}, letter.text);
@@ -248,19 +250,20 @@ struct TaskPool::State {
     void watch(int rank, double now) {
         Peer& p = peer(rank);
         if (p.task == 0) {
-            if (now - p.told > link.deadline() / 4 && p.mail.sent()) tell(rank, Kind::here, 0);
+            if (now - p.last_told > link.deadline() / 4 && p.mail.sent()) tell(rank, Kind::alive, 0);
             return;
         }
         const TaskRecord& task = record(p.task);
-        if (task.ranks.front() != rank) return; // the first one speaks for all
-        // In a group the others may miss a rank, too, and know which: they end the job first.
+        if (task.ranks.front() != rank) return; // only the first rank of a group sends letters
+        // Twice the deadline in a group: its ranks may miss a rank too, and know which one. They then end the job
+        // first.
         const double limit = link.deadline() * (task.ranks.size() > 1 ? 2 : 1);
-        RG_CHECK(now - p.heard < limit, "task pool: expected a word from rank ", rank, ", got none in ", limit,
-                 " s (task ", task.id, ", ", task.function, "); it may have stopped, or make too few ",
-                 "calls of report(); RG_DEADLINE_S sets the limit");
+        RG_CHECK(now - p.last_heard < limit, "task pool: expected a message from rank ", rank, ", got none in ", limit,
+                 " s (task ", task.id, ", ", task.function, "); it may have stopped, or call report() too rarely; ",
+                 "RG_DEADLINE_S sets the limit");
     }
 
-    /// Gives free ranks their tasks, in the order of the queue: a task that asks for many ranks is not overtaken.
+    /// Gives tasks to free ranks in the order of the queue. No task overtakes one that waits for many ranks.
     void assign() {
         while (!queue.empty()) {
             TaskRecord& task = record(queue.front());
@@ -276,13 +279,13 @@ struct TaskPool::State {
             for (const int r : free) {
                 task_of(r) = task.id;
                 if (r == 0) {
-                    own_begun = own_cancelled = own_seen = false;
+                    local_task_begun = local_task_cancelled = local_task_knows = false;
                 } else {
-                    peer(r).heard = seconds_now();
+                    peer(r).last_heard = seconds_now();
                     tell(r, Kind::run, task.id, text);
                 }
             }
-            began[task.id] = seconds_now();
+            start_times[task.id] = seconds_now();
             if (on_change) on_change(task);
         }
     }
@@ -297,13 +300,13 @@ struct TaskPool::State {
     void finish(TaskRecord& task, TaskState state, Json output, const std::string& error) {
         if (task.state == TaskState::running) {
             --running;
-            task.seconds = seconds_now() - began[task.id];
+            task.seconds = seconds_now() - start_times[task.id];
             for (const int r : task.ranks) task_of(r) = 0;
         }
         task.state = state;
         task.output = std::move(output);
         task.error = error;
-        // What an interruption cut short is left for the next run.
+        // A task that interrupt() cancelled stays out of the journal, so that the next run repeats it.
         if (!task.from_journal && !(interrupted && state == TaskState::cancelled))
             journal.write(description(task)
                               .set("state", name_of(state))
@@ -317,11 +320,11 @@ struct TaskPool::State {
     void cancel_one(int64_t id) {
         TaskRecord& task = record(id);
         if (task.state == TaskState::queued) {
-            queue.erase(std::find(queue.begin(), queue.end(), id)); // the first, if all are cancelled
+            queue.erase(std::find(queue.begin(), queue.end(), id)); // finds it at once if all tasks are cancelled
             finish(task, TaskState::cancelled, {}, {});
         } else if (task.state == TaskState::running) {
             if (task.ranks.front() == 0)
-                own_cancelled = true;
+                local_task_cancelled = true;
             else
                 tell(task.ranks.front(), Kind::cancel, id);
         }
@@ -331,35 +334,36 @@ struct TaskPool::State {
         for (const TaskRecord& task : tasks) cancel_one(task.id);
     }
 
-    void run_own() {
-        TaskRecord& task = record(own);
-        own_begun = true;
-        const Outcome outcome =
-            run_task(link, functions, own, description(task), [&](Group& group) { return Context(*this, group); });
+    void run_local_task() {
+        TaskRecord& task = record(local_task);
+        local_task_begun = true;
+        const Outcome outcome = run_task(link, functions, local_task, description(task),
+                                         [&](Group& group) { return Context(*this, group); });
         if (fatal) std::rethrow_exception(fatal);
         if (!outcome.error.empty())
             finish(task, TaskState::failed, {}, outcome.error);
         else
-            finish(task, own_seen ? TaskState::cancelled : TaskState::finished, outcome.output, {});
+            finish(task, local_task_knows ? TaskState::cancelled : TaskState::finished, outcome.output, {});
     }
 
-    /// Whether the ranks that share this rank's task know of it. Within the task nobody would send the letter.
-    bool all_told() {
-        const std::vector<int>& ranks = record(own).ranks;
+    /// True if the other ranks of the controller's task have received it. Once the task runs, nobody would send the
+    /// letters.
+    bool local_task_sent() {
+        const std::vector<int>& ranks = record(local_task).ranks;
         return std::all_of(ranks.begin() + 1, ranks.end(), [&](int r) { return peer(r).mail.sent(); });
     }
 
-    /// Serves, and runs what falls to this rank, until the condition holds.
+    /// Serves the other ranks, and runs the controller's own tasks, until the condition holds.
     template <class Condition>
     void work_until(const Condition& condition) {
-        for (Rest rest;;) {
+        for (Backoff backoff;;) {
             serve();
             if (condition()) return;
-            if (own && !own_begun && all_told()) {
-                run_own();
-                rest.reset();
+            if (local_task && !local_task_begun && local_task_sent()) {
+                run_local_task();
+                backoff.reset();
             } else {
-                rest.take();
+                backoff.pause();
             }
         }
     }
@@ -369,14 +373,14 @@ struct TaskPool::State {
         cancel_all();
         work_until([&] { return all_ended(); });
         for (int r = 1; r < link.size(); ++r) tell(r, Kind::end, 0);
-        const double since = seconds_now();
-        Rest rest;
+        const double begin = seconds_now();
+        Backoff backoff;
         for (int r = 1; r < link.size(); ++r)
             while (!peer(r).mail.sent()) {
                 peer(r).mail.poll();
-                RG_CHECK(seconds_now() - since < link.deadline(), "task pool: expected rank ", r,
-                         " to take the end of the pool, got nothing in ", link.deadline(), " s");
-                rest.take();
+                RG_CHECK(seconds_now() - begin < link.deadline(), "task pool: expected rank ", r,
+                         " to receive the end of the pool, got nothing in ", link.deadline(), " s");
+                backoff.pause();
             }
     }
 
@@ -384,13 +388,13 @@ struct TaskPool::State {
     const TaskTable& functions;
     Journal journal;
     std::vector<std::unique_ptr<Peer>> peers; // ranks from 1 on
-    std::deque<TaskRecord> tasks;             // by id, from 1; a deque: records stay where they are
-    std::deque<int64_t> queue, unfetched;     // ids: to start; ended and not given to the caller
-    std::map<int64_t, double> began;          // when, by id
+    std::deque<TaskRecord> tasks;             // by id, from 1; a deque, so that records keep their addresses
+    std::deque<int64_t> queue, unfetched;     // ids of queued tasks, and of ended ones not yet returned
+    std::map<int64_t, double> start_times;    // start time by id
     int running = 0;
-    int64_t own = 0; // the task of rank 0; 0: free
-    bool own_begun = false, own_cancelled = false, own_seen = false, interrupted = false;
-    double served = seconds_now();
+    int64_t local_task = 0; // the task that rank 0 runs; 0 if free
+    bool local_task_begun = false, local_task_cancelled = false, local_task_knows = false, interrupted = false;
+    double last_served = seconds_now();
     std::exception_ptr fatal;
     std::function<void(const TaskRecord&, const Json&)> on_report;
     std::function<void(const TaskRecord&)> on_change;

@@ -1,4 +1,4 @@
-// TaskPool: functions that run on whichever ranks are free, and what becomes of them.
+// TaskPool: runs functions on the ranks that are free, and collects their results.
 //
 //     run_task_pool(link, {{"square", [](TaskContext&, const Json& x) { return x.as_int() * x.as_int(); }}},
 //                   [](TaskPool& pool) { // on rank 0, the controller
@@ -6,11 +6,12 @@
 //                       for (const TaskRecord* task : pool.fetch_outputs()) use(task->output);
 //                   });
 //
-// Every rank has the same table of functions; what travels is a name and its arguments. Tasks start in the order of
-// their submission, each as soon as there are as many free ranks as it asks for. Rank 0 takes tasks like any other: it
-// hands out work and hears reports whenever its own task calls report() or cancelled(), so a free rank waits at most
-// for the time between two such calls, a training step. A task that throws is a result, with the text of its error, and
-// not the end of the job; a rank that does not answer within the link's deadline ends it.
+// Every rank has the same table of functions, so a task is sent as a function's name and its arguments. Tasks start in
+// the order in which they were submitted, each as soon as enough ranks are free.
+// Rank 0 runs tasks too. It serves the other ranks whenever its own task calls report() or cancelled(). So a free rank
+// waits at most for the time between two such calls, such as a training step.
+// A task that throws is a failed task with the text of its error; it does not end the job. A rank that does not answer
+// within the link's deadline ends the job.
 #pragma once
 
 #include "core/json.h"
@@ -29,25 +30,25 @@ struct TaskRecord {
     int64_t id = 0; // counts submissions, from 1
     std::string function;
     Json args;
-    int size = 1; // ranks that it asks for
+    int size = 1; // number of ranks that it needs
     TaskState state = TaskState::queued;
-    std::vector<int> ranks;    // that run it
-    Json output;               // finished, or cancelled while it ran: what it returned
-    std::string error;         // failed: why
-    double seconds = 0;        // that it took
-    bool from_journal = false; // it ended in an earlier run
+    std::vector<int> ranks;    // ranks that run it
+    Json output;               // return value, if finished or cancelled while running
+    std::string error;         // reason, if failed
+    double seconds = 0;        // run time
+    bool from_journal = false; // true if it ended in an earlier run
 };
 
-/// A running task's view of the pool. Every rank of its group has one.
+/// A running task's interface to the pool. Every rank of its group has one.
 class TaskContext {
 public:
     virtual ~TaskContext() = default;
-    /// The ranks that run this task; gone when it ends.
+    /// The ranks that run this task. Valid until the task ends.
     Group& group() { return group_; }
-    /// To the controller's after_each(); never waits. On the group's first rank; elsewhere it does nothing.
+    /// Sends data to the controller's after_each() callback. Never blocks. No-op except on the group's first rank.
     virtual void report(const Json& data) = 0;
-    /// Whether the controller has asked it to end. On the group's first rank; elsewhere always false, so agree on it.
-    /// Then it should return soon, whatever it has.
+    /// Returns true if the controller has asked the task to end. The task should then return soon, with what it has.
+    /// Always false except on the group's first rank, so let the group's ranks agree on it.
     virtual bool cancelled() = 0;
 
 protected:
@@ -62,12 +63,12 @@ using TaskTable = std::map<std::string, TaskFunction>;
 
 class TaskPool;
 
-/// A submitted task. The pool outlives it.
+/// A submitted task. The pool must outlive it.
 class Future {
 public:
     const TaskRecord& record() const { return *record_; }
     bool ended() const;
-    /// Until the task has ended; then its record.
+    /// Blocks until the task has ended, and returns its record.
     const TaskRecord& wait();
     void cancel();
 
@@ -78,8 +79,8 @@ private:
     const TaskRecord* record_;
 };
 
-/// The controller's side, on rank 0. Callbacks run on the controller, also while it runs a task of its own; an
-/// exception in one ends the job.
+/// The controller's side of the pool, on rank 0. Callbacks run on the controller, also while it runs its own task. An
+/// exception in a callback ends the job.
 class TaskPool {
 public:
     TaskPool(const TaskPool&) = delete;
@@ -87,21 +88,22 @@ public:
     ~TaskPool();
     Link& link();
 
-    /// Queues a task for `ranks` ranks, or takes its end from the journal. Error: no such function, not so many ranks.
+    /// Queues a task that needs `ranks` ranks, or takes its result from the journal. Throws Error if the function does
+    /// not exist or the pool has fewer ranks.
     Future submit(const std::string& function, Json args, int ranks = 1);
-    /// Waits until all have ended, and gives them in the order of submission.
+    /// Blocks until all tasks have ended, and returns them in the order of submission.
     std::vector<const TaskRecord*> fetch_outputs();
-    /// Waits for the next task to end that was not given before; null when there are none.
+    /// Blocks until a task ends that was not returned before, and returns it. Returns null if there is none left.
     const TaskRecord* fetch_next();
 
-    /// A queued task ends at once. A running one is asked to; whatever comes next in the queue follows it.
+    /// Ends a queued task at once, and asks a running one to end.
     void cancel(int64_t id);
-    /// Cancels all, and keeps that out of the journal: a later run goes on with them.
+    /// Cancels all tasks without recording that in the journal, so that a later run continues with them.
     void interrupt();
 
-    /// Called with what a running task reports, in the order in which that task did.
+    /// Sets the callback for the data that running tasks report. Data of one task arrive in order.
     void after_each(std::function<void(const TaskRecord&, const Json& data)> callback);
-    /// Called when a task begins, and when it has ended.
+    /// Sets the callback for tasks that have started or ended.
     void after_change(std::function<void(const TaskRecord&)> callback);
 
 private:
@@ -112,8 +114,8 @@ private:
     std::unique_ptr<State> state_;
 };
 
-/// On every rank: rank 0 runs `control`, the others whatever tasks they are given. Tasks that have not ended when
-/// control returns are interrupted. `journal`: the path of one (see journal.h), read on rank 0 alone.
+/// Runs a pool. Collective: rank 0 runs `control`, the others run the tasks that they are given. Tasks that have not
+/// ended when control returns are interrupted. `journal` is the path of a journal (journal.h), which only rank 0 reads.
 void run_task_pool(Link& link, const TaskTable& functions, const std::function<void(TaskPool&)>& control,
                    const std::string& journal = {});
 

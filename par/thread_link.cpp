@@ -1,7 +1,7 @@
-// Matching of sends and receives between threads: one mailbox per receiving rank, one mutex per mailbox.
+// Matches sends and receives between threads. Each receiving rank has one mailbox, and each mailbox one mutex.
 //
-// The copy happens under the mailbox's mutex, and so does the withdrawal of a channel: once a channel is closed,
-// nobody touches its buffer, even when ranks unwind after an error in any order.
+// A message is copied under the mailbox's mutex, and a channel is withdrawn under it too. So no thread touches the
+// buffer of a closed channel, even if ranks unwind after an error in any order.
 
 #include "par/thread_link.h"
 
@@ -17,7 +17,7 @@ namespace rg::par {
 
 namespace {
 
-/// One end of a message on its way. `done` is set under the mailbox's mutex and polled without it.
+/// One side of a message in flight. `done` is set under the mailbox's mutex and polled without it.
 struct End {
     void* data = nullptr;
     size_t bytes = 0;
@@ -29,7 +29,7 @@ struct End {
     std::atomic<bool> done{false};
 };
 
-/// Messages to one rank: sends that wait for a receive, with their sources, and receives that wait for a send.
+/// Unmatched sends and receives of messages to one rank.
 struct Mailbox {
     struct Waiting {
         int source;
@@ -43,7 +43,7 @@ End* take(std::vector<Mailbox::Waiting>& list, int source, int tag) {
     for (size_t i = 0; i < list.size(); ++i)
         if (list[i].source == source && list[i].end->tag == tag) {
             End* end = list[i].end;
-            list.erase(list.begin() + std::ptrdiff_t(i)); // first come, first matched
+            list.erase(list.begin() + std::ptrdiff_t(i)); // the oldest match comes first
             return end;
         }
     return nullptr;
@@ -58,7 +58,7 @@ void deliver(End& from, End& to) {
     from.done.store(true, std::memory_order_release);
 }
 
-/// Pages that are zero until touched; lives until its last rank lets go.
+/// Pages that are zero until touched. Lives until the last rank destroys its window.
 struct Memory {
     static constexpr size_t kPage = 4096;
     Memory(int size, size_t bytes) : stride((bytes + kPage - 1) / kPage * kPage) {
@@ -84,13 +84,13 @@ private:
     std::shared_ptr<Memory> memory_;
 };
 
-/// What the ranks share.
+/// State that all ranks share.
 struct Shared {
     explicit Shared(int size) : mailboxes(size_t(size)) {}
     std::vector<Mailbox> mailboxes;
-    std::atomic<int> failed_rank{-1}; // the first to fail
+    std::atomic<int> failed_rank{-1}; // the first rank that failed
 
-    /// Windows that some ranks have opened and some have not, by how many each rank had opened before.
+    /// Windows that only some ranks have opened so far. The key is the number of windows that a rank had opened before.
     struct Opening {
         std::shared_ptr<Memory> memory;
         int ranks = 0;
@@ -108,7 +108,7 @@ public:
         shared_.failed_rank.compare_exchange_strong(none, rank());
     }
 
-    /// Whoever comes first allocates; nobody waits.
+    /// Does not wait: the first rank that calls it allocates the memory.
     std::unique_ptr<SharedWindow> open_shared(size_t bytes) override {
         const std::lock_guard lock(shared_.mutex);
         const auto opening = shared_.openings.try_emplace(windows_++).first;
@@ -133,15 +133,15 @@ private:
 
     void do_start(int i) override {
         check_peers();
-        End& mine = *ends_[size_t(i)];
-        mine.done.store(false, std::memory_order_relaxed);
-        Mailbox& box = mailbox(mine);
-        const int source = mine.send ? rank() : mine.peer;
+        End& end = *ends_[size_t(i)];
+        end.done.store(false, std::memory_order_relaxed);
+        Mailbox& box = mailbox(end);
+        const int source = end.send ? rank() : end.peer;
         const std::lock_guard lock(box.mutex);
-        if (End* other = take(mine.send ? box.receives : box.sends, source, mine.tag))
-            mine.send ? deliver(mine, *other) : deliver(*other, mine);
+        if (End* match = take(end.send ? box.receives : box.sends, source, end.tag))
+            end.send ? deliver(end, *match) : deliver(*match, end);
         else
-            (mine.send ? box.sends : box.receives).push_back({source, &mine});
+            (end.send ? box.sends : box.receives).push_back({source, &end});
     }
 
     bool do_test(int i, size_t* bytes) override {
@@ -158,10 +158,10 @@ private:
 
     void do_close(int i) override {
         if (!slot(i).in_flight) return;
-        End& mine = *ends_[size_t(i)];
-        Mailbox& box = mailbox(mine);
+        End& end = *ends_[size_t(i)];
+        Mailbox& box = mailbox(end);
         const std::lock_guard lock(box.mutex);
-        std::erase_if(mine.send ? box.sends : box.receives, [&](const auto& w) { return w.end == &mine; });
+        std::erase_if(end.send ? box.sends : box.receives, [&](const auto& w) { return w.end == &end; });
     }
 
     Mailbox& mailbox(const End& end) { return shared_.mailboxes[size_t(end.send ? end.peer : rank())]; }
@@ -174,7 +174,7 @@ private:
 
     Shared& shared_;
     int windows_ = 0;                        // opened so far
-    std::vector<std::unique_ptr<End>> ends_; // by slot; stable addresses, as mailboxes point at them
+    std::vector<std::unique_ptr<End>> ends_; // by slot; the addresses stay the same, since mailboxes point at them
 };
 
 } // namespace
@@ -198,7 +198,7 @@ Link& ThreadWorld::link(int rank) { return *state_->links.at(size_t(rank)); }
 void run_threads(int size, const std::function<void(Link&)>& body) {
     ThreadWorld world(size);
     std::mutex mutex;
-    std::exception_ptr first, echo;
+    std::exception_ptr first, peer_failed;
     std::vector<std::thread> threads;
     for (int r = 0; r < size; ++r)
         threads.emplace_back([&, r] {
@@ -207,7 +207,7 @@ void run_threads(int size, const std::function<void(Link&)>& body) {
                 body(link);
             } catch (const PeerFailed&) {
                 const std::lock_guard lock(mutex);
-                if (!echo) echo = std::current_exception();
+                if (!peer_failed) peer_failed = std::current_exception();
             } catch (...) {
                 {
                     const std::lock_guard lock(mutex);
@@ -218,7 +218,7 @@ void run_threads(int size, const std::function<void(Link&)>& body) {
         });
     for (std::thread& t : threads) t.join();
     if (first) std::rethrow_exception(first);
-    if (echo) std::rethrow_exception(echo);
+    if (peer_failed) std::rethrow_exception(peer_failed);
 }
 
 } // namespace rg::par

@@ -1,8 +1,8 @@
 // Ranks as threads of one process: a Link without MPI, so that tests run one to nine ranks in milliseconds.
 //
-// A message is copied straight from the sender's buffer to the receiver's when both have started, by whichever came
-// second; a send is done only then. That is stricter than MPI, which buffers short messages, so an algorithm that
-// works here does not depend on buffering. A world of one rank is also the Link of a program built without MPI.
+// When both sides have started a message, the second of them copies it from the sender's buffer to the receiver's. A
+// send is complete only then. That is stricter than MPI, which buffers short messages, so an algorithm that works here
+// does not depend on buffering. A world of one rank is also the Link of a program built without MPI.
 #pragma once
 
 #include "par/link.h"
@@ -18,7 +18,7 @@ public:
     ThreadWorld(const ThreadWorld&) = delete;
     ThreadWorld& operator=(const ThreadWorld&) = delete;
 
-    /// The Link of one rank; lives as long as the world. Each is used by one thread.
+    /// Returns the Link of one rank. It lives as long as the world, and one thread at a time may use it.
     Link& link(int rank);
 
 private:
@@ -26,8 +26,8 @@ private:
     std::unique_ptr<State> state_;
 };
 
-/// Runs body once per rank, each on a thread of its own, and joins them. A body that throws stops the others at
-/// their next wait; then the first error (not its echoes) is thrown here.
+/// Runs body once per rank, each on its own thread, and joins the threads. If a body throws, the other ranks throw
+/// PeerFailed at their next wait. Then this function throws the first error.
 void run_threads(int size, const std::function<void(Link&)>& body);
 
 } // namespace rg::par

@@ -337,7 +337,7 @@ TEST_SUITE("par") {
                 }
             });
         });
-        CHECK(contains(text, "expected a word from rank 1, got none in 0.3 s (task 2, silent)"));
+        CHECK(contains(text, "expected a message from rank 1, got none in 0.3 s (task 2, silent)"));
     }
 
     TEST_CASE("task pool: long tasks and ranks without work outlive the deadline, as they say that they live") {
