@@ -1,4 +1,4 @@
-// How views are chosen; core/cpu/augment.cpp writes them.
+// Chooses the views of images; core/cpu/augment.cpp writes their pixels.
 #include "data/augment.h"
 
 #include <algorithm>
@@ -25,7 +25,7 @@ cpu::View Augmenter::view(uint64_t seed, int64_t epoch, int64_t index) const {
     const int64_t room_y = height_ - height(), room_x = width_ - width(), t = augment_.translate;
     if (!augment_.flip && t == 0 && (room_y + room_x == 0 || !augment_.random_crop))
         return {false, room_y / 2, room_x / 2};
-    // Every number is drawn whether or not it is used, so that switching one choice leaves the others as they were.
+    // Draws every number even if it is not used, so that changing one option does not change the others' numbers.
     Rng rng(seed, Purpose::augment, uint32_t(epoch), uint64_t(index));
     cpu::View view;
     view.flip = rng.below(2) && augment_.flip;
@@ -45,11 +45,11 @@ void Augmenter::apply(std::span<const uint8_t> image, uint64_t seed, int64_t epo
 }
 
 Tensor Augmenter::statistics() const {
-    const Tensor host = Tensor::on_host({2, channels_}), there = Tensor::empty({2, channels_});
+    const Tensor host = Tensor::on_host({2, channels_}), statistics = Tensor::empty({2, channels_});
     std::copy_n(normalise_.mean.begin(), channels_, host.data<float>());
     std::copy_n(normalise_.deviation.begin(), channels_, host.data<float>() + channels_);
-    there.copy_from(host);
-    return there;
+    statistics.copy_from(host);
+    return statistics;
 }
 
 } // namespace rg::data

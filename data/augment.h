@@ -1,8 +1,8 @@
-// From stored bytes to what a network is fed: normalisation, and random views of the training images.
+// Converts stored bytes to network inputs: normalisation, and random views of the training images.
 //
-// All of it is one pass per image: the byte is looked up in a table of the 256 normalised values of its channel, and
-// reflection, translation and cropping only choose where it is read. What is random depends on (seed, epoch, index of
-// the image in its set) alone, never on the mini-batch, rank or thread that asks.
+// Each image takes one pass. A table with the 256 normalised values of each channel converts the bytes. Flip,
+// translation and crop only choose which byte is read. The random choices depend only on (seed, epoch, index of the
+// image in its set), never on the mini-batch, rank or thread.
 #pragma once
 
 #include "core/cpu/augment.h"
@@ -14,40 +14,41 @@
 
 namespace rg::data {
 
-/// (x / 255 - mean) / deviation per channel; see core/cpu/augment.h.
+/// Normalises with (x / 255 - mean) / deviation per channel. See core/cpu/augment.h.
 struct Normalise {
     std::array<float, 4> mean{0, 0, 0, 0};
     std::array<float, 4> deviation{1, 1, 1, 1};
 };
-/// Of the CIFAR-10 training images.
+/// Mean and deviation of the CIFAR-10 training images.
 constexpr Normalise kCifar10{{0.4914f, 0.4822f, 0.4465f, 0}, {0.2470f, 0.2435f, 0.2616f, 1}};
 
-/// What a translation uncovers: black (byte 0, then normalised), or the image mirrored at its edge pixel.
+/// How to fill pixels uncovered by translation: with black (byte 0 before normalisation), or with the image mirrored at
+/// its edge pixels.
 enum class Fill : uint8_t { zero, reflect };
 
 struct Augment {
-    bool flip = false;     // left to right, for half of the images
-    int64_t translate = 0; // up to this many pixels each way, both directions
+    bool flip = false;     // mirrors half of the images left to right
+    int64_t translate = 0; // largest shift in pixels, in each direction of both axes
     Fill fill = Fill::zero;
-    int64_t crop = 0;        // side of a square window; 0: the whole image
-    bool random_crop = true; // else from the middle
-    /// The same extents without anything random: what to evaluate with.
+    int64_t crop = 0;        // side of a square window; 0 means the whole image
+    bool random_crop = true; // false: crop from the centre
+    /// For evaluation: the same extents without random choices.
 };
 
 class Augmenter {
 public:
-    /// For images [height width channels]. Errors: more than 4 channels, a deviation that is not positive, a crop
-    /// that is too large, a reflection wider than the image.
+    /// For images [height width channels]. Throws Error for more than 4 channels, a deviation that is not positive, a
+    /// crop larger than the image, or a translation as large as the image.
     Augmenter(int64_t height, int64_t width, int64_t channels, const Augment& augment, const Normalise& normalise);
 
     int64_t height() const { return augment_.crop ? augment_.crop : height_; }
     int64_t width() const { return augment_.crop ? augment_.crop : width_; }
 
-    /// The view of image `index` in `epoch`: [height() width() channels] floats to `out`.
+    /// Writes the view of image `index` in `epoch` to `out`: [height() width() channels] floats.
     void apply(std::span<const uint8_t> image, uint64_t seed, int64_t epoch, int64_t index, float* out) const;
 
-    // What the augment op (core/ops.h) needs to do the same: the view alone; mean and deviation [2 channels], where the
-    // context's ops run; and whether views are mirrored outside.
+    // Inputs with which the augment op (core/ops.h) produces the same views: the view alone; mean and deviation [2
+    // channels] where the context's ops run; and whether uncovered pixels mirror the image.
     cpu::View view(uint64_t seed, int64_t epoch, int64_t index) const;
     Tensor statistics() const;
     bool reflect() const { return augment_.fill == Fill::reflect; }

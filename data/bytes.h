@@ -1,7 +1,7 @@
-// Bytes of files, and big-endian numbers in them: what every reader of this folder starts from.
+// Types and functions for bytes, and for big-endian numbers in them, which every reader of this folder uses.
 //
-// The readers take spans, so that tests, the embedded sample and archives need no file. Whole files come from
-// core/atomic_file.h at once: the largest one known here (a CIFAR-100 training set) has 154 MB.
+// The readers take spans, so that tests, the embedded sample and archives need no file. core/atomic_file.h reads whole
+// files at once; the largest one known here (a CIFAR-100 training set) has 154 MB.
 #pragma once
 
 #include "core/base.h"
@@ -14,7 +14,7 @@ namespace rg::data {
 
 using Bytes = std::span<const uint8_t>;
 
-/// The characters of a file's contents as bytes, and back; the memory is the same.
+/// Return the same memory as bytes or as characters. They copy nothing.
 inline Bytes as_bytes(std::string_view text) { return {reinterpret_cast<const uint8_t*>(text.data()), text.size()}; }
 inline std::string_view as_text(Bytes bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
 

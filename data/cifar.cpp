@@ -1,5 +1,5 @@
-// CIFAR binary files: sizes and labels are checked before anything is returned, since the format has no header that
-// would tell a wrong file from a right one.
+// Reads CIFAR binary files. All sizes and labels are checked before anything is returned, because the format has no
+// header that would reveal a wrong file.
 #include "data/cifar.h"
 
 #include "core/atomic_file.h"
@@ -32,7 +32,7 @@ std::string require_file(const std::string& folder, const std::string& name) {
     return path;
 }
 
-/// Adds the records of one file to a set of the same kind.
+/// Appends the records of one file to a set of the same kind.
 void append_records(ImageSet& set, Bytes bytes, CifarKind kind, const std::string& name) {
     const size_t record = record_bytes(kind), classes = class_names(kind).size();
     RG_CHECK(!bytes.empty() && bytes.size() % record == 0, "cifar: expected a multiple of ", record, " bytes, got ",
@@ -42,11 +42,11 @@ void append_records(ImageSet& set, Bytes bytes, CifarKind kind, const std::strin
     set.pixels.resize(before + records * kPixels);
     uint8_t* to = set.pixels.data() + before;
     for (size_t i = 0; i < records; ++i, to += kPixels) {
-        const size_t at = i * record + label_bytes(kind) - 1;
-        RG_CHECK(bytes[at] < classes, "cifar: expected labels of 0 to ", classes - 1, ", got ", int(bytes[at]), " (",
-                 name, ", record ", i, ", offset ", at, ")");
-        set.labels.push_back(bytes[at]);
-        const uint8_t* from = bytes.data() + at + 1;
+        const size_t label_offset = i * record + label_bytes(kind) - 1;
+        RG_CHECK(bytes[label_offset] < classes, "cifar: expected labels of 0 to ", classes - 1, ", got ",
+                 int(bytes[label_offset]), " (", name, ", record ", i, ", offset ", label_offset, ")");
+        set.labels.push_back(bytes[label_offset]);
+        const uint8_t* from = bytes.data() + label_offset + 1;
         for (size_t p = 0; p < kPlane; ++p)
             for (size_t c = 0; c < 3; ++c) to[3 * p + c] = from[c * kPlane + p];
     }

@@ -1,4 +1,4 @@
-// Sets of images: checks, splits, subsets.
+// Checks, splits and selects sets of images.
 #include "data/dataset.h"
 
 #include "core/rng.h"
@@ -20,17 +20,17 @@ std::vector<std::vector<int64_t>> indices_per_label(const ImageSet& set) {
     return indices;
 }
 
-/// `first_count(label, images)`: how many of the images of a label go first.
+/// Splits a set; `first_count(label, images)` returns how many of a class's images go into the first list.
 template <class Count>
 Split split(const ImageSet& set, uint64_t seed, Count first_count) {
     Split result;
     std::vector<std::vector<int64_t>> indices = indices_per_label(set);
     for (size_t label = 0; label < indices.size(); ++label) {
-        std::vector<int64_t>& own = indices[label];
-        const int64_t first = first_count(label, int64_t(own.size()));
-        shuffle(own, Rng(seed, Purpose::split, 0, label));
-        result.first.insert(result.first.end(), own.begin(), own.begin() + first);
-        result.rest.insert(result.rest.end(), own.begin() + first, own.end());
+        std::vector<int64_t>& images = indices[label];
+        const int64_t first = first_count(label, int64_t(images.size()));
+        shuffle(images, Rng(seed, Purpose::split, 0, label));
+        result.first.insert(result.first.end(), images.begin(), images.begin() + first);
+        result.rest.insert(result.rest.end(), images.begin() + first, images.end());
     }
     std::sort(result.first.begin(), result.first.end());
     std::sort(result.rest.begin(), result.rest.end());
@@ -79,7 +79,7 @@ std::vector<int64_t> count_per_label(const ImageSet& set) {
 Split split_fraction(const ImageSet& set, double fraction, uint64_t seed) {
     RG_CHECK(fraction >= 0 && fraction <= 1, "split: expected a fraction of 0 to 1, got ", fraction);
     return split(set, seed, [&](size_t, int64_t images) -> int64_t {
-        // Of two images or more, neither part goes without.
+        // With two or more images, both parts get at least one.
         const int64_t part = std::llround(fraction * double(images));
         return images < 2 || fraction == 0 || fraction == 1 ? part : std::clamp<int64_t>(part, 1, images - 1);
     });

@@ -1,7 +1,8 @@
-// ImageSet: labelled images in memory, what every reader gives and the loader takes; and how sets are divided.
+// ImageSet: labelled images in host memory. Every reader returns one, and the loader takes one. Also functions that
+// split sets.
 //
-// Pixels stay bytes until a mini-batch is made: CIFAR-10 is 184 MB in all instead of 740. Random choices are
-// functions of (seed, purpose, epoch), so that every rank makes the same ones without talking.
+// Pixels stay bytes until a mini-batch is made, so CIFAR-10 takes 184 MB instead of 740 MB. Random choices depend only
+// on (seed, purpose, epoch), so that all ranks make the same ones without communication.
 #pragma once
 
 #include "core/tensor.h"
@@ -17,54 +18,56 @@ struct ImageSet {
     std::vector<uint8_t> pixels; // [count height width channels]
     std::vector<int32_t> labels; // [count], each an index into classes
     std::vector<std::string> classes;
-    std::vector<float> targets = {}; // [count], or none: a number that goes with each image, such as an angle
+    std::vector<float> targets = {}; // [count] or empty: a number for each image, such as an angle
 
     int64_t image_bytes() const { return height * width * channels; }
     std::span<const uint8_t> image(int64_t i) const {
         return std::span(pixels).subspan(size_t(i * image_bytes()), size_t(image_bytes()));
     }
-    /// Throws unless the vectors have the sizes that the extents say, every label has a class, and every target is a
-    /// number. `name` is for that.
+    /// Throws Error unless the vectors match the extents, every label has a class, and every target is finite. `name`
+    /// is for the error text.
     void check(const std::string& name) const;
 };
 
 struct TrainTest {
     ImageSet train, test;
-    std::string source; // what it is and from where, for people
+    std::string source; // description for users: content and origin
 };
 
-/// How PNGs in class folders are read: as grey (1 channel) or RGB, and, where there is no test set, with a part of each
-/// class for testing, chosen at random by seed.
+/// How to load images. PNGs in class folders become grey (1 channel) or RGB (3 channels). If there is no test set,
+/// test_part is the fraction of each class held out for testing, chosen at random by seed.
 struct LoadOptions {
     int channels = 3;
     double test_part = 0.2;
     uint64_t seed = 0;
-    bool skip_other_images = false; // else an image that is no PNG is an error
-    FetchOptions fetch = {};        // of what is no folder
+    bool skip_other_images = false; // false: an image that is not a PNG is an error
+    FetchOptions fetch = {};        // for data that are not in a folder
 };
-/// With `what` and the sizes as its source.
+/// Returns the sets with `what` and their sizes as the source.
 TrainTest described(TrainTest sets, const std::string& what);
 
-/// All pixels as a tensor u8 [count height width channels] where the context's ops run, for the augment op.
+/// Returns all pixels as a u8 tensor [count height width channels] where the context's ops run, for the augment op.
 Tensor resident(const ImageSet& set);
 
-/// Images of each class.
+/// Returns the number of images of each class.
 std::vector<int64_t> count_per_label(const ImageSet& set);
 
-/// Indices into a set, each list ascending.
+/// Indices into a set. Each list is in ascending order.
 struct Split {
     std::vector<int64_t> first, rest;
 };
-/// Splits every label on its own, at random by seed: round(fraction * images of the label) go first. Requires a
-/// fraction in [0, 1].
+/// Splits the images of every class at random by seed: the first list gets round(fraction * images of the class).
+/// Requires a fraction in [0, 1]. A class with two or more images has at least one in each list, unless the fraction is
+/// 0 or 1.
 Split split_fraction(const ImageSet& set, double fraction, uint64_t seed);
-/// The same with `count` images of every label first. Errors: a label has fewer.
+/// Splits like split_fraction(), with `count` images of every class in the first list. Throws Error if a class has
+/// fewer.
 Split split_count(const ImageSet& set, int64_t count, uint64_t seed);
 
-/// The images with these indices, in this order. Errors: an index outside of the set.
+/// Returns the images with these indices, in this order. Throws Error if an index is out of range.
 ImageSet subset(const ImageSet& set, std::span<const int64_t> indices);
-/// The two parts of split_fraction() as sets, test_part of each label for testing, and what they are in words. Error:
-/// no label has images for both.
+/// Splits a set into training and test sets with split_fraction(); test_part is the fraction for testing, and `what`
+/// describes the set. Throws Error if no class has images for both.
 TrainTest split_sets(const ImageSet& set, double test_part, uint64_t seed, const std::string& what);
 
 struct Range {
@@ -72,14 +75,14 @@ struct Range {
     int64_t size() const { return end - begin; }
     bool operator==(const Range&) const = default;
 };
-/// Part i of n things in `parts` parts, in order: floor(n / parts) each, the remainder one each over the first ones.
-/// i = parts: nothing, for who takes no part.
+/// Returns the range of part i if n items are divided into `parts` parts in order. Each part has floor(n / parts)
+/// items, and the first n % parts parts have one more. For i = parts the range is empty.
 Range share_of(int64_t n, int parts, int i);
 
-/// Part i of a set in `parts` consecutive parts, as share_of() has it.
+/// Returns part i of a set that is divided as in share_of().
 ImageSet partition(const ImageSet& set, int parts, int i);
 
-/// The order in which an epoch visits n samples, n < 2^32 (Fisher and Yates, by Durstenfeld, 1964).
+/// Returns the order in which an epoch visits n samples. Requires n < 2^32. (Fisher and Yates, by Durstenfeld, 1964.)
 std::vector<int64_t> permutation(int64_t n, uint64_t seed, int64_t epoch);
 
 } // namespace rg::data

@@ -1,5 +1,5 @@
-// Strokes are polylines in a box of x from -0.6 to 0.6 and y from -1 (top) to 1. An image moves their points, then
-// inks every pixel by its distance to the nearest one: a round pen with an edge that is one pixel wide.
+// Strokes are polylines in a box of x from -0.6 to 0.6 and y from -1 (top) to 1. Each image transforms their points.
+// Then every pixel gets ink according to its distance to the nearest stroke: a round pen with an edge one pixel wide.
 #include "data/digits.h"
 
 #include "core/atomic_file.h"
@@ -25,12 +25,13 @@ struct Point {
 using Stroke = std::vector<Point>;
 using Glyph = std::vector<Stroke>;
 
-/// Part of an ellipse; degrees from the right, downwards (clockwise) if `to` is larger. 0, 360: all of it.
+/// Returns part of an ellipse. Angles are in degrees from the right, clockwise if `to` is larger; 0 to 360 is the full
+/// ellipse.
 Stroke arc(double x, double y, double rx, double ry, double from, double to) {
-    const int pieces = std::max(2, int(std::abs(to - from) / 18));
+    const int segments = std::max(2, int(std::abs(to - from) / 18));
     Stroke points;
-    for (int i = 0; i <= pieces; ++i) {
-        const double t = (from + (to - from) * i / pieces) * kPi / 180;
+    for (int i = 0; i <= segments; ++i) {
+        const double t = (from + (to - from) * i / segments) * kPi / 180;
         points.push_back({x + rx * std::cos(t), y + ry * std::sin(t)});
     }
     return points;
@@ -38,14 +39,14 @@ Stroke arc(double x, double y, double rx, double ry, double from, double to) {
 
 Stroke line(Stroke points) { return points; }
 
-/// One stroke out of parts that follow each other.
+/// Concatenates parts into one stroke.
 Stroke join(std::initializer_list<Stroke> parts) {
     Stroke all;
     for (const Stroke& part : parts) all.insert(all.end(), part.begin(), part.end());
     return all;
 }
 
-/// The ways to write each digit.
+/// Returns the ways to write each digit.
 std::vector<std::vector<Glyph>> alphabet() {
     const Stroke stem = line({{0, -1}, {0, 1}});
     const Stroke bowl3 = arc(0, 0.45, 0.58, 0.55, -90, 155), bowl6 = arc(0, 0.45, 0.54, 0.55, 0, 360);
@@ -82,7 +83,8 @@ std::vector<std::vector<Glyph>> alphabet() {
     };
 }
 
-/// Where the points of a glyph go: proportions, slant and warp in its box, then size, angle and place in the image.
+/// Maps the points of a glyph to the image: proportions, slant and warp in the glyph's box, then size, angle and
+/// position.
 class Placement {
 public:
     Placement(Rng& rng, double angle) {
@@ -98,7 +100,7 @@ public:
     Point operator()(Point p) const {
         const double y = half_height_ * (p.y + warp_ * std::sin(3 * p.x + phase_y_));
         const double x = half_width_ * (p.x + warp_ * std::sin(3 * p.y + phase_x_)) - slant_ * y;
-        constexpr double kMiddle = (kDigitSide - 1) / 2.0; // pixel centres are at whole numbers, y downwards
+        constexpr double kMiddle = (kDigitSide - 1) / 2.0; // pixel centres are integers; y points down
         return {kMiddle + shift_x_ + cos_ * x + sin_ * y, kMiddle + shift_y_ - sin_ * x + cos_ * y};
     }
 
@@ -112,7 +114,7 @@ double distance(Point p, Point a, Point b) {
     return std::hypot(p.x - a.x - t * dx, p.y - a.y - t * dy);
 }
 
-/// Ink of a round pen from a to b, where there is less so far.
+/// Draws the segment from a to b with a round pen. Each pixel keeps its maximum of ink.
 void draw(std::span<double> ink, Point a, Point b, double radius) {
     const double reach = radius + 0.5;
     const auto first = [&](double u, double v) { return std::max(0, int(std::ceil(std::min(u, v) - reach))); };
@@ -121,8 +123,8 @@ void draw(std::span<double> ink, Point a, Point b, double radius) {
     };
     for (int y = first(a.y, b.y); y <= last(a.y, b.y); ++y)
         for (int x = first(a.x, b.x); x <= last(a.x, b.x); ++x) {
-            double& at = ink[size_t(y * kDigitSide + x)];
-            at = std::max(at, std::clamp(reach - distance({double(x), double(y)}, a, b), 0.0, 1.0));
+            double& pixel = ink[size_t(y * kDigitSide + x)];
+            pixel = std::max(pixel, std::clamp(reach - distance({double(x), double(y)}, a, b), 0.0, 1.0));
         }
 }
 
@@ -167,13 +169,13 @@ void write_digits(const std::string& dir, const ImageSet& set) try {
         std::snprintf(angle, sizeof angle, "%.2f", double(set.targets[size_t(i)]));
         const std::string file = cat(set.classes[label], "/", number, ".png");
         angles += cat(file, ",", angle, "\n");
-        // Not write_png(): ten thousand files, each seen to be on the disk before the next, would take minutes.
+        // Does not use write_png(), which syncs each file to disk: ten thousand files would take minutes.
         const std::vector<uint8_t> png = encode_png(set.width, set.height, int(set.channels), set.image(i));
         std::ofstream out(dir + "/" + file, std::ios::binary);
         out << as_text(png) << std::flush;
         RG_CHECK(out, "digits: cannot write ", dir, "/", file);
     }
-    write_file_atomic(dir + "/" + kAnglesFile, angles); // the last: a folder that has it is whole
+    write_file_atomic(dir + "/" + kAnglesFile, angles); // written last, so a folder that has it is complete
 } catch (const std::filesystem::filesystem_error& error) {
     fail("digits: cannot write ", error.path1().string(), ": ", error.code().message());
 }

@@ -1,4 +1,4 @@
-// See fetch.h. A failed attempt is any Error: of the command, or of the check of what it wrote.
+// Fetches, retries and caches. An attempt fails if the command or the check of its output throws an Error.
 #include "data/fetch.h"
 
 #include "core/atomic_file.h"
@@ -26,11 +26,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kNoSuchProgram = 127; // what the shell says then
-constexpr size_t kMaxAnswer = 4096; // bytes in which a server says that it has no data
+constexpr int kNoSuchProgram = 127; // exit status of the shell if it finds no such program
+constexpr size_t kMaxAnswer = 4096; // bytes of a response that are searched for a server's error
 
-/// Makes the folder, for this user alone, and those above it. One that is there stays as it is, but must be this user's
-/// own: what others write into it would be taken for data.
+/// Creates the folder for this user alone, and its parents. An existing folder stays as it is, but must be this user's
+/// own: other users could put false data into it.
 void make_cache(const std::string& folder) {
     std::error_code error;
     fs::create_directories((fs::absolute(folder) / "").parent_path().parent_path(), error);
@@ -39,10 +39,11 @@ void make_cache(const std::string& folder) {
              std::strerror(reason));
     struct stat info;
     RG_CHECK(::stat(folder.c_str(), &info) == 0, "cache: cannot read ", folder, ": ", std::strerror(errno));
-    RG_CHECK(info.st_uid == ::geteuid(), "cache: expected a folder of one's own, got ", folder,
-             ", which is another user's; give another --cache");
+    RG_CHECK(info.st_uid == ::geteuid(), "cache: expected a folder of your own, got ", folder,
+             ", which is another user's; choose another --cache");
     RG_CHECK(!(info.st_mode & (S_IWGRP | S_IWOTH)), "cache: expected a folder that only its user can write into, got ",
-             folder, ", which others can write into; run chmod go-w ", shell_word(folder), " or give another --cache");
+             folder, ", which others can write into; run chmod go-w ", shell_word(folder),
+             " or choose another --cache");
 }
 
 std::string cache_path(const std::string& folder, const std::string& url) {
@@ -67,21 +68,21 @@ std::optional<std::string> from_cache(const std::string& path) try {
     file.erase(0, end + 1);
     if (line != first_line(path, file)) return {};
     return file;
-} catch (const Error&) { // another user's, perhaps
+} catch (const Error&) { // the file may belong to another user
     return {};
 }
 
-/// A cache that cannot be written is slow, not wrong: one line says so, and the data are used.
+/// Writes a file to the cache. If that fails, prints one warning: the data are still correct, only slower to get.
 void keep(const std::string& path, const std::string& file) try {
     write_file_atomic(path, file, Readers::owner);
 } catch (const Error& error) {
-    static std::atomic<bool> told = false;
-    if (!told.exchange(true))
+    static std::atomic<bool> warned = false;
+    if (!warned.exchange(true))
         std::fprintf(stderr, "warning: cache: %s; the data are used, but not kept\n", printable(error.what()).c_str());
 }
 
-/// What S3 and its like say in place of data, ": CODE: MESSAGE", or nothing.
-std::string said_in(std::string_view answer) {
+/// Returns ": CODE: MESSAGE" if an answer is an error message of S3 or a similar server, else "".
+std::string server_error(std::string_view answer) {
     const auto element = [&](const std::string& tag) {
         const size_t begin = answer.find(cat("<", tag, ">")), end = answer.find(cat("</", tag, ">"));
         if (begin > end || end == answer.npos) return std::string();
@@ -89,23 +90,26 @@ std::string said_in(std::string_view answer) {
     };
     const std::string code = element("Code");
     if (answer.find("<Error>") == answer.npos || code.empty()) return "";
-    const bool elsewhere = code == "PermanentRedirect" || code == "AuthorizationHeaderMalformed";
-    return cat(": ", code, ": ", element("Message"), elsewhere ? "; set AWS_REGION to the region of the bucket" : "");
+    const bool wrong_region = code == "PermanentRedirect" || code == "AuthorizationHeaderMalformed";
+    return cat(": ", code, ": ", element("Message"),
+               wrong_region ? "; set AWS_REGION to the region of the bucket" : "");
 }
 
-/// Whether somebody has understood what was asked for, and said no, as curl, aws and s5cmd tell it: they would again.
+/// Returns true if curl, aws or s5cmd report that the server has refused the request. A retry would be refused too.
 bool is_refusal(const std::string& text) {
-    static constexpr const char* kNo[] = {"returned error: 403", "returned error: 404", "occurred (403)",
-                                          "occurred (404)",      "AccessDenied",        "AuthorizationHeaderMalformed",
-                                          "ExpiredToken",        "InvalidAccessKeyId",  "NoSuchBucket",
-                                          "NoSuchKey",           "PermanentRedirect",   "SignatureDoesNotMatch"};
-    return std::any_of(std::begin(kNo), std::end(kNo), [&](const char* no) { return text.find(no) != text.npos; });
+    static constexpr const char* kRefusals[] = {
+        "returned error: 403", "returned error: 404", "occurred (403)",
+        "occurred (404)",      "AccessDenied",        "AuthorizationHeaderMalformed",
+        "ExpiredToken",        "InvalidAccessKeyId",  "NoSuchBucket",
+        "NoSuchKey",           "PermanentRedirect",   "SignatureDoesNotMatch"};
+    return std::any_of(std::begin(kRefusals), std::end(kRefusals),
+                       [&](const char* refusal) { return text.find(refusal) != text.npos; });
 }
 
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point time) { return std::chrono::duration<double>(Clock::now() - time).count(); }
 
-/// Throws Stopped at the latest 20 ms after a request to stop.
+/// Sleeps. Throws Stopped at most 20 ms after a stop request.
 void sleep_unless_stopped(double seconds) {
     const Clock::time_point begin = Clock::now();
     for (; seconds_since(begin) < seconds; check_stop())
@@ -132,11 +136,13 @@ std::string fetch(const std::string& url, const std::string& command, const std:
             check(bytes);
             break;
         } catch (const Error& error) {
-            check_stop(); // Ctrl-C in a terminal ends the command, too
-            const PipeError* const ended = dynamic_cast<const PipeError*>(&error);
-            const std::string text = error.what() + said_in(ended ? ended->output : bytes.substr(0, kMaxAnswer));
+            check_stop(); // Ctrl-C in a terminal also ends the command
+            const PipeError* const pipe_error = dynamic_cast<const PipeError*>(&error);
+            const std::string text =
+                error.what() + server_error(pipe_error ? pipe_error->output : bytes.substr(0, kMaxAnswer));
             const bool in_time = seconds_since(begin) + wait < total_s;
-            if (attempt > options.retries || !in_time || (ended && ended->status == kNoSuchProgram) || is_refusal(text))
+            if (attempt > options.retries || !in_time || (pipe_error && pipe_error->status == kNoSuchProgram) ||
+                is_refusal(text))
                 fail("data: ", url, ": failed ", attempt, attempt == 1 ? " time: " : " times, at last: ", text);
         }
         sleep_unless_stopped(wait);

@@ -1,12 +1,13 @@
-// What a URL holds, by way of a command that writes it: tried again when it fails, and kept in a folder if there is
-// one.
+// Fetches the data of a URL by running a command that writes them. Retries failed commands, and can cache the data in a
+// folder.
 //
-// The cache is a folder of files, one per URL, each with a first line that says how many bytes follow and their CRC-32.
-// A URL may hold a token, or be a command with one: files are named by its SHA-256, nothing in them tells it, and a
-// folder that is made for them, and the files, are for this user alone; a folder of another user, or that others can
-// write into, is refused. A file that cannot be read, or does not hold
-// what it says, is fetched anew; one that does is used without asking the network, so it is for data that do not
-// change. Ranks and jobs may share the folder: files appear whole. A file that cannot be written is a warning.
+// The cache has one file per URL. Its first line gives the number of bytes that follow and their CRC-32. A URL may
+// contain a token, or be a command that contains one. So the file's name is the SHA-256 of the URL, and the file does
+// not contain the URL. A new cache folder and its files are readable only by this user. A folder that belongs to
+// another user, or that others can write into, is refused.
+// A file that is unreadable or damaged is fetched again. A good file is used without asking the server, so the cache is
+// for data that do not change. Ranks and jobs may share the folder, because files appear complete. If a file cannot be
+// written, a warning is printed.
 #pragma once
 
 #include "data/bytes.h"
@@ -17,21 +18,21 @@
 namespace rg::data {
 
 struct FetchOptions {
-    std::string cache;           // folder; none: nothing is kept
-    int64_t retries = 4;         // after the first attempt
-    double first_wait_s = 0.5;   // before the first of them; doubled for each one after
-    double silence_s = 300;      // a command that neither writes nor ends for so long has failed
-    int64_t unpacked_mib = 1024; // a gzipped shard that is longer when it is unpacked is refused
-    double list_s = 600;         // a list of objects that takes so long has no end
+    std::string cache;           // folder; empty: no cache
+    int64_t retries = 4;         // attempts after the first one
+    double first_wait_s = 0.5;   // wait before the first retry; doubles with each retry
+    double silence_s = 300;      // limit for a command that neither writes nor ends
+    int64_t unpacked_mib = 1024; // limit for the unpacked size of a gzipped shard
+    double list_s = 600;         // limit for a list of objects
 };
 
-/// A shard larger than this, as it comes, is refused: shards are held in memory, one at a time.
+/// Largest shard, as it is transferred. Larger ones are refused, because a shard is held in memory.
 constexpr size_t kMaxShard = size_t{1} << 32;
 
-/// The bytes of `url` from the cache, else from the command. `check` throws unless they are whole, and may unpack
-/// them; what it leaves is returned and cached. Errors, after all attempts (a program that is not there, or a server
-/// that has refused, is not tried again): the URL, how many, and what the last one said. All attempts together have
-/// `total_s` seconds.
+/// Returns the bytes of `url` from the cache, or else from the command. `check` throws Error unless the bytes are
+/// complete; it may unpack them in place, and the result is returned and cached.
+/// All attempts together may take `total_s` seconds. A missing program and a server's refusal are not retried. After
+/// the last attempt throws Error with the URL, the number of attempts and the last error.
 std::string fetch(const std::string& url, const std::string& command, const std::function<void(std::string&)>& check,
                   const FetchOptions& options, double total_s = kNoTimeLimit);
 

@@ -1,4 +1,4 @@
-// IDX: header checks, byte order, and the four files that make up MNIST.
+// Checks headers, converts byte order, and finds the four files of MNIST.
 #include "data/idx.h"
 
 #include "core/atomic_file.h"
@@ -13,7 +13,7 @@ namespace rg::data {
 
 namespace {
 
-/// Big-endian values of type From into elements of type To.
+/// Converts big-endian values of type From to elements of type To.
 template <class From, class To>
 Tensor values(const Shape& shape, Bytes bytes) {
     Tensor t = Tensor::on_host(shape, dtype_of<To>());
@@ -40,7 +40,7 @@ size_t value_bytes(int type) {
     }
 }
 
-/// One of the four files of a set.
+/// Describes one of the four files of a set.
 struct Kind {
     bool train;
     const char *what, *type;
@@ -49,16 +49,16 @@ struct Kind {
 constexpr Kind kKinds[] = {
     {true, "images", "idx3"}, {true, "labels", "idx1"}, {false, "images", "idx3"}, {false, "labels", "idx1"}};
 
-/// The names of the folder's files of this kind, in order: that of MNIST, else those of its relatives, who put other
-/// words around (emnist-letters-test-labels-idx1-ubyte), or a point between. A .gz beside the same file unpacked is
-/// passed over.
+/// Returns the names of the folder's files of this kind, in order. If MNIST's own name exists, returns only that.
+/// Similar sets add words to the names (emnist-letters-test-labels-idx1-ubyte), or use a point between them. A .gz
+/// beside the same unpacked file is ignored.
 std::vector<std::string> files_of(const std::string& folder, const Kind& kind) {
     std::set<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator(folder)) {
         const std::string name = entry.path().filename().string();
         const auto has = [&](const char* word) { return name.find(word) != name.npos; };
         const bool part = kind.train ? has("train") : !has("train") && (has("t10k") || has("test"));
-        const bool ends = name.ends_with("ubyte") || name.ends_with("ubyte.gz"); // not those half fetched
+        const bool ends = name.ends_with("ubyte") || name.ends_with("ubyte.gz"); // excludes incomplete downloads
         if (part && has(kind.what) && has(kind.type) && ends && !name.starts_with('.') && entry.is_regular_file())
             names.insert(name);
     }

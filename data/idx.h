@@ -1,4 +1,4 @@
-// IDX files, the format of MNIST: a type, extents, and big-endian values; plain or gzipped.
+// Reads IDX files, the format of MNIST: a type, extents, and big-endian values. The file may be gzipped.
 //
 // Source: LeCun, Cortes and Burges, "The MNIST database of handwritten digits", 1998, last section.
 #pragma once
@@ -9,25 +9,27 @@
 
 namespace rg::data {
 
-/// Larger contents are refused; bounds what a .gz may unpack to. Reading takes at most 4 x that beside the contents,
-/// since i8 become i32, and 2 x that while unpacking.
+/// Largest contents, also after unpacking a .gz; larger ones are refused. Reading needs at most 4 times this in
+/// addition to the contents, because i8 becomes i32, and 2 times this while unpacking.
 constexpr size_t kMaxIdxBytes = size_t{1} << 30;
 
-/// Whether the bytes begin like an IDX file or like a gzipped file.
+/// Return true if the bytes begin like an IDX file or like a gzipped file.
 bool is_idx(Bytes bytes);
 bool is_gzip(Bytes bytes);
 
-/// The values as a tensor of rank 1 to 4. u8, i32, f32 and f64 keep their type, i8 and i16 become i32. Gzipped bytes
-/// are unpacked first. Errors, with the offset: not IDX, an unknown type, rank or extents, too few or too many bytes.
+/// Returns the values as a tensor of rank 1 to 4. u8, i32, f32 and f64 keep their type; i8 and i16 become i32. Unpacks
+/// gzipped bytes first. Throws Error with the offset if the bytes are not IDX, or type, rank, extents or size are
+/// wrong.
 Tensor parse_idx(Bytes bytes, const std::string& name);
 Tensor read_idx(const std::string& path);
 
-/// Images u8 [n h w] and labels u8 [n] as one set; the classes are "0" to the largest label, at least "9". Errors:
-/// other types or ranks, different counts.
+/// Reads images u8 [n h w] and labels u8 [n] as one set. The classes are "0" to the largest label, and at least to "9".
+/// Throws Error if types or ranks differ from these, or the numbers of images and labels differ.
 ImageSet read_idx_set(const std::string& images_path, const std::string& labels_path);
 
-/// A folder with train-images-idx3-ubyte, train-labels-idx1-ubyte and the same of t10k, or with names that have these
-/// words in them, test for t10k, each with .gz or without. Errors: one is missing, or there are two.
+/// For a folder with the four files of MNIST: train-images-idx3-ubyte, train-labels-idx1-ubyte, and the same with t10k.
+/// Other names are found if they contain these words ("test" may replace t10k). Each file may end in .gz. has_idx()
+/// returns true if at least one is there. read_idx_sets() throws Error if one is missing or ambiguous.
 bool has_idx(const std::string& folder);
 TrainTest read_idx_sets(const std::string& folder);
 

@@ -1,4 +1,4 @@
-// Class folders of PNGs: list everything first, so that missing images are told before minutes of decoding.
+// Reads class folders of PNGs. Lists all files first, so that missing images are reported before minutes of decoding.
 #include "data/image_folder.h"
 
 #include "core/atomic_file.h"
@@ -17,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 using namespace std::string_view_literals;
 
-/// The endings of a format, between spaces, and its bytes at `offset`. Some have no bytes that tell.
+/// An image format: its file name endings, separated by spaces, and its identifying bytes at `offset`, if it has any.
 struct Format {
     std::string_view name, endings, bytes;
     size_t offset = 0;
@@ -37,7 +37,7 @@ constexpr Format kFormats[] = {
     {"JPEG XL", " .jxl ", "JXL \r\n", 4},
 };
 
-/// The ending of a name in lower case, with its point.
+/// Returns the extension of a name in lower case, with its point.
 std::string ending_of(const fs::path& path) {
     std::string ending = path.extension().string();
     for (char& c : ending)
@@ -53,13 +53,13 @@ std::string first_bytes(const fs::path& path) {
     return bytes;
 }
 
-/// Requires that a link leads somewhere: what it stands for would be missing.
+/// Throws Error for a broken link, because the file behind it would be missing from the set.
 void check_link(const fs::directory_entry& entry) {
     RG_CHECK(!entry.is_symlink() || entry.exists(),
              "image folder: expected a file or a folder, got a link to nothing (", entry.path().string(), ")");
 }
 
-/// Adds the images among files that are not PNGs of a class.
+/// Adds those files to `others` that are images.
 void add_images(OtherImages& others, std::vector<fs::path> files, const char* where) {
     std::sort(files.begin(), files.end());
     for (const fs::path& file : files)
@@ -67,7 +67,7 @@ void add_images(OtherImages& others, std::vector<fs::path> files, const char* wh
             others.add(file.string(), format + where);
 }
 
-/// The folders of the classes; images beside them go to `others`.
+/// Returns the class folders. Adds images beside them to `others`.
 std::vector<fs::path> class_folders(const std::string& path, OtherImages& others) {
     std::vector<fs::path> folders, files;
     for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
@@ -84,7 +84,7 @@ std::vector<fs::path> class_folders(const std::string& path, OtherImages& others
     return folders;
 }
 
-/// The PNGs anywhere below a folder; other images go to `others`.
+/// Returns the PNGs anywhere below a folder. Adds other images to `others`.
 std::vector<fs::path> images_below(const fs::path& folder, OtherImages& others) {
     std::vector<fs::path> pngs, files;
     constexpr auto kFollow = fs::directory_options::follow_directory_symlink;
@@ -107,7 +107,7 @@ struct Listed {
     int32_t label;
 };
 
-/// Every PNG and its label; fills `classes` if it is empty.
+/// Returns every PNG and its label. Fills `classes` if it is empty.
 std::vector<Listed> list(const std::string& path, std::vector<std::string>& classes, bool skip_other_images) {
     const bool given = !classes.empty();
     std::vector<Listed> files;
@@ -116,14 +116,14 @@ std::vector<Listed> list(const std::string& path, std::vector<std::string>& clas
     for (const fs::path& folder : class_folders(path, others)) {
         const std::string name = folder.filename().string();
         if (!given) classes.push_back(name);
-        const auto found = std::find(classes.begin(), classes.end(), name);
-        RG_CHECK(found != classes.end(), "image folder: expected the ", classes.size(),
+        const auto match = std::find(classes.begin(), classes.end(), name);
+        RG_CHECK(match != classes.end(), "image folder: expected the ", classes.size(),
                  " classes of the training set, got ", name, " (", path, ")");
         const std::vector<fs::path> images = images_below(folder, others);
         if (images.empty()) empty.push_back(folder.string());
-        for (const fs::path& image : images) files.push_back({image.string(), int32_t(found - classes.begin())});
+        for (const fs::path& image : images) files.push_back({image.string(), int32_t(match - classes.begin())});
     }
-    if (!skip_other_images) others.check(); // first: a folder without PNGs may be full of JPEGs
+    if (!skip_other_images) others.check(); // check first: a folder without PNGs may be full of JPEGs
     RG_CHECK(empty.empty(), "image folder: expected PNG images, got none (", empty[0], ")");
     return files;
 }
@@ -135,9 +135,9 @@ std::vector<float> targets_of(const std::vector<Listed>& files, const std::strin
     const Angles numbers = parse_angles(read_file(table), table);
     for (const Listed& file : files) {
         const std::string name = fs::path(file.path).lexically_relative(folder).generic_string();
-        const auto found = numbers.find(name);
-        RG_CHECK(found != numbers.end(), "image folder: expected a line for ", name, ", got none (", table, ")");
-        targets.push_back(found->second);
+        const auto number = numbers.find(name);
+        RG_CHECK(number != numbers.end(), "image folder: expected a line for ", name, ", got none (", table, ")");
+        targets.push_back(number->second);
     }
     return targets;
 }
@@ -161,8 +161,8 @@ std::string image_format(const std::string& name, Bytes begin) {
     return {};
 }
 
-void OtherImages::add(const std::string& name, const std::string& its_format) {
-    if (count++ == 0) first = name, format = its_format;
+void OtherImages::add(const std::string& name, const std::string& format_name) {
+    if (count++ == 0) first = name, format = format_name;
 }
 
 void OtherImages::check() const {

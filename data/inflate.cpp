@@ -1,14 +1,14 @@
-// Inflate (RFC 1951): canonical Huffman codes through a primary table, and secondary tables for the long ones.
+// Inflate (RFC 1951): decodes canonical Huffman codes with a primary table, and with secondary tables for long codes.
 //
-// A table entry says all there is to know of a symbol: how many bits its code has and whether it is a literal, the
-// base of a length or distance with so many extra bits, the end of the block, or a pointer to a secondary table. Bits
-// come from a 64-bit buffer, filled eight bytes at a time while the input lasts. (Entries for two literals at once were
-// tried: on photos and on 32 x 32 images, filling them takes what they gain.)
+// A table entry describes a symbol completely: the number of bits of its code, and its kind. The kind is a literal, the
+// base of a length or distance with a number of extra bits, the end of the block, or a pointer to a secondary table.
+// Bits come from a 64-bit buffer, which is filled eight bytes at a time while enough input is left. (Entries for two
+// literals at once were tried. On photos and on 32 x 32 images, filling them takes the time that they save.)
 //
-// Decoding has two loops over the same tables. The fast one runs while input and output both have room to spare (the
-// output has some behind its limit) and so checks neither; whatever it does not like (end, error, edge) it leaves
-// unconsumed to the careful one, which takes one symbol and names what is wrong. There is one set of error texts, and
-// speed does not depend on them.
+// Decoding has two loops over the same tables. The fast loop runs while input and output have enough room (the output
+// has spare room after its limit), so it checks neither. It stops before any special case (end, error, little room).
+// The careful loop then decodes one symbol and reports what is wrong. So there is one set of error texts, and they do
+// not affect the speed.
 #include "data/inflate.h"
 
 #include "core/stop.h"
@@ -26,14 +26,14 @@ namespace {
 
 struct Entry {
     uint16_t value = 0; // literal; base of a length or distance; start of a secondary table
-    uint8_t bits = 0;   // of the whole code
-    uint8_t kind = 0;   // below kLiteral: that many extra bits follow, and value is a base
+    uint8_t bits = 0;   // length of the whole code
+    uint8_t kind = 0;   // below kLiteral: number of extra bits, and value is a base
 };
 constexpr uint8_t kLiteral = 0x10, kEnd = 0x20, kSecondary = 0x40 /* | index bits */, kInvalid = 0x80;
 
 constexpr int kMaxCodeBits = 15, kLiteralIndexBits = 10, kDistanceIndexBits = 8, kMaxMatch = 258;
 
-/// What the symbols mean, without the bits of their codes. RFC 1951, section 3.2.5.
+/// Meanings of the symbols, without the lengths of their codes. RFC 1951, section 3.2.5.
 constexpr auto kLiteralSymbols = [] {
     constexpr uint16_t kBase[29] = {3,  4,  5,  6,  7,  8,  9,  10, 11,  13,  15,  17,  19,  23, 27,
                                     31, 35, 43, 51, 59, 67, 83, 99, 115, 131, 163, 195, 227, 258};
@@ -63,10 +63,11 @@ struct Table {
     }
 };
 
-/// `sparse`: unused bit patterns in the one way that RFC 1951 (3.2.7) needs, a single symbol of one bit or none.
+/// `sparse`: the code has unused bit patterns in the way that RFC 1951 (3.2.7) allows: a single symbol of one bit, or
+/// no symbol.
 enum class CodeState { complete, sparse, too_many, too_few };
 
-/// The lowest `bits` bits of a code, in the other order.
+/// Returns the lowest `bits` bits of a code in reverse order.
 constexpr unsigned reverse(unsigned code, int bits) {
     code = (code & 0x5555) << 1 | (code & 0xAAAA) >> 1;
     code = (code & 0x3333) << 2 | (code & 0xCCCC) >> 2;
@@ -75,7 +76,7 @@ constexpr unsigned reverse(unsigned code, int bits) {
     return code >> (16 - bits);
 }
 
-/// Fills `table` for the canonical code with these lengths, unless they have too many codes or too few.
+/// Fills `table` for the canonical code with these lengths. Fails if there are too many or too few codes.
 CodeState build(Table& table, int index_bits, std::span<const uint8_t> lengths, std::span<const Entry> meaning) {
     std::array<int, kMaxCodeBits + 2> count{}, next{};
     for (const uint8_t length : lengths) ++count[length];
@@ -88,7 +89,7 @@ CodeState build(Table& table, int index_bits, std::span<const uint8_t> lengths, 
     }
     if (left > 0 && longest > 1) return CodeState::too_few;
 
-    // Codes are sent from their top bit on, and the buffer is read from the bottom: store them reversed.
+    // Stores the codes reversed: they are sent from their highest bit, but the buffer is read from its lowest bit.
     std::array<uint16_t, 288> code;
     std::array<uint8_t, 1 << kLiteralIndexBits> secondary_bits{};
     const unsigned mask = (1u << index_bits) - 1;
@@ -119,7 +120,7 @@ CodeState build(Table& table, int index_bits, std::span<const uint8_t> lengths, 
             step = size_t{1} << (bits - index_bits);
             end = pointer.value + (size_t{1} << (pointer.kind & 15));
         }
-        for (size_t at = first; at < end; at += step) table.entries[at] = entry;
+        for (size_t index = first; index < end; index += step) table.entries[index] = entry;
     }
     return left > 0 ? CodeState::sparse : CodeState::complete;
 }
@@ -142,14 +143,15 @@ const Codes& fixed_codes() {
     return codes;
 }
 
-/// The next `count` bits of the input are the low bits of `buffer`; above them may lie more, already right.
+/// Bit buffer. The next `count` bits of the input are the low bits of `buffer`. Bits above them, if any, are already
+/// correct.
 struct Bits {
     Bytes in;
     size_t pos = 0;
     uint64_t buffer = 0;
     int count = 0;
 
-    /// At least 56 bits. Requires 8 bytes of input behind pos.
+    /// Fills the buffer to at least 56 bits. Requires 8 bytes of input after pos.
     void fill_fast() {
         uint64_t word;
         std::memcpy(&word, in.data() + pos, 8);
@@ -157,7 +159,7 @@ struct Bits {
         pos += size_t(63 - count) >> 3;
         count |= 56;
     }
-    /// As many as there are, up to 56 at least; never 64, which fill_fast() could not shift by.
+    /// Fills the buffer to at least 56 bits if the input has them. Never to 64, because fill_fast() cannot shift by 64.
     void fill() {
         if (in.size() - pos >= 8) return fill_fast();
         for (; count < 56 && pos < in.size(); count += 8) buffer |= uint64_t{in[pos++]} << count;
@@ -177,7 +179,7 @@ class Inflater {
 public:
     Inflater(Bytes in, size_t limit, std::string_view name) : bits_{in}, limit_(limit), name_(name) {}
 
-    /// Decodes one DEFLATE stream that starts at byte `pos`, appends its contents, returns the byte after it.
+    /// Decodes one DEFLATE stream that starts at byte `pos`, appends its contents, and returns the byte after it.
     size_t run(size_t pos) {
         bits_ = {bits_.in, pos};
         start_ = size_;
@@ -211,7 +213,8 @@ public:
     }
 
 private:
-    /// What one round of the fast loop may read, and write: two literals, a match, and what its copy writes behind it.
+    /// Limits of one round of the fast loop: it reads up to 24 bytes, and writes two literals, a match, and some bytes
+    /// after the match.
     static constexpr size_t kInputRoom = 24, kOutputRoom = kMaxMatch + 32;
 
     size_t offset() const { return bits_.pos - size_t(bits_.count / 8); }
@@ -231,13 +234,13 @@ private:
 
     [[noreturn]] void bad_size() const { bad("expected at most ", limit_, " bytes of output, got more"); }
 
-    /// Room for `more` bytes of output.
+    /// Makes room for `more` bytes of output.
     void reserve(size_t more) {
         if (more > limit_ - size_) bad_size();
         if (size_ + more <= out_.size()) return;
         const size_t guess = std::max({2 * out_.size(), 4 * bits_.in.size(), size_ + more});
-        const size_t room = std::min(limit_, guess) + kOutputRoom; // so that the fast loop comes up to the limit
-        out_.reserve(room);                                        // resize() alone may take twice as much
+        const size_t room = std::min(limit_, guess) + kOutputRoom; // lets the fast loop run up to the limit
+        out_.reserve(room);                                        // resize() alone may allocate twice as much
         out_.resize(room);
     }
 
@@ -300,51 +303,51 @@ private:
             bad("the code of the ", what, " is incomplete");
     }
 
-    /// Symbols for which neither input nor output can run out; stops before anything unusual.
+    /// Decodes symbols while neither input nor output can run out. Stops before any special case.
     void fast_symbols(const Codes& codes) {
         if (bits_.in.size() < kInputRoom || out_.empty()) return;
         const size_t in_end = bits_.in.size() - kInputRoom, out_end = out_.size() - kOutputRoom;
         Bits bits = bits_;
         uint8_t* const out = out_.data();
         const size_t start = start_;
-        size_t at = size_;
-        while (bits.pos <= in_end && at <= out_end) {
+        size_t position = size_;
+        while (bits.pos <= in_end && position <= out_end) {
             bits.fill_fast();
             Entry entry = codes.literals.find(bits.buffer);
-            for (int i = 0; i < 2 && entry.kind == kLiteral; ++i) { // 56 bits are three codes of at most 15
+            for (int i = 0; i < 2 && entry.kind == kLiteral; ++i) { // 56 bits hold three codes of at most 15 bits
                 bits.drop(entry.bits);
-                out[at++] = uint8_t(entry.value);
+                out[position++] = uint8_t(entry.value);
                 entry = codes.literals.find(bits.buffer);
             }
             if (entry.kind == kLiteral) {
                 bits.drop(entry.bits);
-                out[at++] = uint8_t(entry.value);
+                out[position++] = uint8_t(entry.value);
                 continue;
             }
             if (entry.kind > kLiteral) break;
             bits.fill_fast();
-            // 15 + 5 + 15 + 13 = 48 bits at most. What turns out to be unusual is given back.
+            // A match needs at most 15 + 5 + 15 + 13 = 48 bits. In a special case the old buffer is restored.
             const uint64_t buffer = bits.buffer;
             const int count = bits.count;
             bits.drop(entry.bits);
             const size_t length = entry.value + bits.take_unchecked(entry.kind);
-            const Entry far = codes.distances.find(bits.buffer);
-            bits.drop(far.bits);
-            const size_t distance = far.value + bits.take_unchecked(far.kind & 15);
-            if (far.kind >= kLiteral || distance > at - start) {
+            const Entry distance_code = codes.distances.find(bits.buffer);
+            bits.drop(distance_code.bits);
+            const size_t distance = distance_code.value + bits.take_unchecked(distance_code.kind & 15);
+            if (distance_code.kind >= kLiteral || distance > position - start) {
                 bits.buffer = buffer;
                 bits.count = count;
                 break;
             }
-            copy_match(out + at, distance, length);
-            at += length;
+            copy_match(out + position, distance, length);
+            position += length;
         }
         bits_ = bits;
-        size_ = at;
+        size_ = position;
         if (size_ > limit_) bad_size();
     }
 
-    /// May write up to 15 bytes beyond the match.
+    /// Copies a match. May write up to 15 bytes after it.
     static void copy_match(uint8_t* to, size_t distance, size_t length) {
         const uint8_t* from = to - distance;
         if (distance >= 16) {
@@ -352,11 +355,12 @@ private:
         } else if (distance == 1) {
             std::memset(to, *from, length);
         } else {
-            // What repeats itself after `distance` bytes does so after any multiple, once there is so much of it.
-            size_t apart = distance, i = 0;
-            while (apart < 8) apart += distance;
-            for (; i < apart - distance; ++i) to[i] = from[i];
-            for (; i < length; i += 8) std::memcpy(to + i, to + i - apart, 8);
+            // The copied bytes have the period `distance`, so any multiple of it is a period too. Copies 8 bytes at a
+            // time once a multiple of at least 8 is available.
+            size_t period = distance, i = 0;
+            while (period < 8) period += distance;
+            for (; i < period - distance; ++i) to[i] = from[i];
+            for (; i < length; i += 8) std::memcpy(to + i, to + i - period, 8);
         }
     }
 
@@ -373,10 +377,10 @@ private:
                 continue;
             }
             const size_t length = entry.value + take(entry.kind);
-            const Entry& far = take_symbol(codes.distances);
-            if (far.kind == kInvalid) bad("got a bit pattern that is no distance code");
-            bits_.drop(far.bits);
-            const size_t distance = far.value + take(far.kind);
+            const Entry& distance_code = take_symbol(codes.distances);
+            if (distance_code.kind == kInvalid) bad("got a bit pattern that is no distance code");
+            bits_.drop(distance_code.bits);
+            const size_t distance = distance_code.value + take(distance_code.kind);
             if (distance > size_ - start_) bad("expected a distance of at most ", size_ - start_, ", got ", distance);
             reserve(length);
             for (size_t i = 0; i < length; ++i, ++size_) out_[size_] = out_[size_ - distance];
@@ -386,7 +390,7 @@ private:
     Bits bits_;
     size_t limit_;
     std::string_view name_;
-    std::vector<uint8_t> out_; // larger than size_; empty, or with kOutputRoom behind what is allowed so far
+    std::vector<uint8_t> out_; // larger than size_: empty, or with kOutputRoom bytes beyond the size allowed so far
     size_t size_ = 0, start_ = 0;
     Table lengths_code_;
     Codes codes_;
@@ -400,7 +404,7 @@ bool all_zero(Bytes bytes) {
     return std::all_of(bytes.begin(), bytes.end(), [](uint8_t byte) { return byte == 0; });
 }
 
-/// RFC 1952, section 2.3: the byte after the header of the member that starts at `begin`.
+/// Returns the byte after the header of the member that starts at `begin`. RFC 1952, section 2.3.
 size_t skip_gzip_header(Bytes in, size_t begin, std::string_view name) {
     constexpr int kHeaderCrc = 2, kExtra = 4, kName = 8, kComment = 16;
     const auto check = [&](bool good, const char* text, size_t offset) {
@@ -449,7 +453,7 @@ constexpr auto kCrcTables = [] {
 } // namespace
 
 uint32_t crc32(Bytes bytes, uint32_t crc) {
-    const auto& t = kCrcTables; // eight bytes at a time: table k advances a byte past k others
+    const auto& t = kCrcTables; // eight bytes at a time: table k advances a byte by k more bytes
     crc = ~crc;
     size_t i = 0;
     for (; i + 8 <= bytes.size(); i += 8) {
@@ -464,13 +468,13 @@ uint32_t crc32(Bytes bytes, uint32_t crc) {
 }
 
 uint32_t adler32(Bytes bytes, uint32_t adler) {
-    constexpr size_t kBlock = 5552; // the most that cannot overflow 32 bits before the remainder is taken
-    constexpr size_t kLanes = 16;   // rows of so many bytes: sums per column, in which nothing waits for the last byte
+    constexpr size_t kBlock = 5552; // the most bytes whose sums cannot overflow 32 bits
+    constexpr size_t kLanes = 16;   // sums per column of 16-byte rows, so that no addition waits for the previous byte
     uint32_t a = adler & 0xFFFF, b = adler >> 16;
     while (!bytes.empty()) {
         Bytes block = bytes.first(std::min(bytes.size(), kBlock));
         bytes = bytes.subspan(block.size());
-        uint32_t sum[kLanes] = {}, before[kLanes] = {}; // of a column, and of its sums before each row
+        uint32_t sum[kLanes] = {}, before[kLanes] = {}; // per column: its sum, and its sums before each row added up
         const size_t rows = block.size() / kLanes;
         for (size_t r = 0; r < rows; ++r)
             for (size_t k = 0; k < kLanes; ++k) {
@@ -509,7 +513,7 @@ std::vector<uint8_t> inflate_zlib(Bytes in, size_t limit, std::string_view name)
 
 std::vector<uint8_t> inflate_gzip(Bytes in, size_t limit, std::string_view name) {
     Inflater inflater(in, limit, name);
-    // Bombs that do not lie are refused before a byte is unpacked. Those that do end at the limit.
+    // Refuses a bomb with a correct length before a byte is unpacked. A bomb with a false length stops at the limit.
     constexpr size_t kSmallest = 18; // header and trailer
     const uint32_t last = in.size() < kSmallest ? 0 : load_le32(in.data() + in.size() - 4);
     if (last > limit)
@@ -526,7 +530,7 @@ std::vector<uint8_t> inflate_gzip(Bytes in, size_t limit, std::string_view name)
         if (length != uint32_t(inflater.size() - from))
             inflater.bad("expected a length of ", length, ", got ", inflater.size() - from);
         pos += 8;
-    } while (!all_zero(in.subspan(pos))); // tapes and tar pad with zeros, and gzip passes over them
+    } while (!all_zero(in.subspan(pos))); // tapes and tar pad with zeros, and gzip ignores them
     return inflater.finish();
 }
 

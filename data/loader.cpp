@@ -1,7 +1,7 @@
-// The mini-batch queue: workers claim batch numbers in order and put results into a ring of slots.
+// The queue of mini-batches. Workers claim mini-batches in order and put the results into a ring of slots.
 //
-// A worker claims batch i only while i < next_ + depth, so the slot it will fill is free and memory is bounded. It
-// works without the lock, and puts its result only if no start() has come in between.
+// A worker claims mini-batch i only if i < next_ + depth. So the slot that it fills is free, and memory is limited. It
+// works without the lock, and stores its result only if start() was not called meanwhile.
 #include "data/loader.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ Loader::Loader(const ImageSet& set, const LoaderOptions& options)
     RG_CHECK(options.threads >= 0 && options.depth >= 1, "loader: expected threads >= 0 and a depth >= 1, got ",
              options.threads, " and ", options.depth);
     batches_ = (set.count + (options.keep_partial ? options.batch_size - 1 : 0)) / options.batch_size;
-    next_ = claimed_ = batches_; // nothing before start()
+    next_ = claimed_ = batches_; // start() begins the first epoch
     slots_.resize(size_t(options.depth));
     try {
         for (int i = 0; i < options.threads; ++i) workers_.emplace_back([this] { work(); });
@@ -37,7 +37,7 @@ void Loader::stop() {
         std::lock_guard lock(mutex_);
         stopping_ = true;
     }
-    to_make_.notify_all();
+    work_available_.notify_all();
     for (std::thread& worker : workers_) worker.join();
 }
 
@@ -55,7 +55,7 @@ void Loader::start(int64_t epoch, int64_t first_batch) {
         order_ = std::move(order);
         for (Slot& slot : slots_) slot = {};
     }
-    to_make_.notify_all();
+    work_available_.notify_all();
 }
 
 Batch Loader::next() {
@@ -67,35 +67,36 @@ Batch Loader::next() {
     }
     std::unique_lock lock(mutex_);
     Slot& slot = slots_[size_t(next_ % options_.depth)];
-    made_.wait(lock, [&] { return slot.ready; });
+    batch_ready_.wait(lock, [&] { return slot.ready; });
     if (slot.error) std::rethrow_exception(slot.error);
     Batch batch = std::move(slot.batch);
     slot = {};
     ++next_;
     lock.unlock();
-    to_make_.notify_one();
+    work_available_.notify_one();
     return batch;
 }
 
 void Loader::work() {
     std::unique_lock lock(mutex_);
     for (;;) {
-        to_make_.wait(lock, [&] { return stopping_ || (claimed_ < batches_ && claimed_ < next_ + options_.depth); });
+        work_available_.wait(lock,
+                             [&] { return stopping_ || (claimed_ < batches_ && claimed_ < next_ + options_.depth); });
         if (stopping_) return;
         const int64_t index = claimed_++, epoch = epoch_;
         const uint64_t generation = generation_;
         const std::shared_ptr<const std::vector<int64_t>> order = order_;
         lock.unlock();
-        Slot made{true, {}, nullptr};
+        Slot result{true, {}, nullptr};
         try {
-            made.batch = make(order.get(), epoch, index);
+            result.batch = make(order.get(), epoch, index);
         } catch (...) {
-            made.error = std::current_exception();
+            result.error = std::current_exception();
         }
         lock.lock();
         if (generation != generation_) continue;
-        slots_[size_t(index % options_.depth)] = std::move(made);
-        made_.notify_one();
+        slots_[size_t(index % options_.depth)] = std::move(result);
+        batch_ready_.notify_one();
     }
 }
 

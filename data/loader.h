@@ -1,9 +1,9 @@
-// The queue of mini-batches: what a training loop iterates over, prepared ahead by background threads.
+// Loader: the queue of mini-batches that a training loop reads. Background threads prepare them in advance.
 //
-// An epoch is one order of the whole set, the same on every rank: a permutation by (seed, epoch), or file order. Batch
-// b is positions [b * B, (b + 1) * B) of it, and a rank takes its share_of() that batch. So which samples are trained
-// on together, and how each of them looks, depends neither on the number of ranks nor on threads, and any batch of any
-// epoch can be made without those before it: that is all that a resume needs.
+// An epoch is one order of the whole set, the same on every rank: a permutation by (seed, epoch), or the file order.
+// Mini-batch b has the positions [b * B, (b + 1) * B) of that order, and a rank takes its share_of() the mini-batch. So
+// the samples of a mini-batch, and their views, do not depend on the number of ranks or threads. A resumed run can
+// start at any mini-batch of any epoch without computing the earlier ones.
 #pragma once
 
 #include "core/tensor.h"
@@ -19,30 +19,30 @@ namespace rg::data {
 
 /// One rank's share of a mini-batch. Empty shares have 0 samples.
 struct Batch {
-    Tensor x;              // f32 [n h w c]; not with LoaderOptions::views
-    Tensor indices, views; // only with it: i32 [n], i32 [n 3], as the augment op (core/ops.h) takes them
+    Tensor x;              // f32 [n h w c]; empty with LoaderOptions::views
+    Tensor indices, views; // only with views: i32 [n] and i32 [n 3], inputs of the augment op (core/ops.h)
     Tensor labels;         // i32 [n]
     int64_t epoch = 0, index = 0;
-    int64_t global_size = 0; // samples of all ranks
-    Tensor targets = {};     // f32 [n 1], if the set has any
+    int64_t global_size = 0; // number of samples on all ranks
+    Tensor targets = {};     // f32 [n 1] if the set has targets
 };
 
 struct LoaderOptions {
-    int64_t batch_size = 256;  // of all ranks together
+    int64_t batch_size = 256;  // samples per mini-batch on all ranks together
     bool shuffle = true;       // a new order every epoch
-    bool keep_partial = false; // a last batch that is smaller
+    bool keep_partial = false; // keeps a smaller last mini-batch
     uint64_t seed = 0;
     Augment augment;
     Normalise normalise;
-    int rank = 0, ranks = 1; // of the batches' parts, as share_of() has them
-    int threads = 1;         // 0: next() does the work
-    int depth = 2;           // batches ahead
-    bool views = false;      // say which images and how they are seen, for the augment op, instead of making them
+    int rank = 0, ranks = 1; // divides mini-batches as in share_of()
+    int threads = 1;         // 0: next() does the work itself
+    int depth = 2;           // mini-batches prepared in advance
+    bool views = false;      // returns indices and views for the augment op instead of images
 };
 
 class Loader {
 public:
-    /// Keeps a reference to `set`, which must not change. Errors: options or a set that cannot be.
+    /// Keeps a reference to `set`, which must not change. Throws Error if the options or the set are invalid.
     Loader(const ImageSet& set, const LoaderOptions& options);
     ~Loader();
     Loader(const Loader&) = delete;
@@ -50,13 +50,14 @@ public:
 
     const Augmenter& augmenter() const { return augmenter_; }
 
-    /// Begins an epoch at one of its batches; what was prepared before is dropped. Allowed at any time.
+    /// Starts an epoch at one of its mini-batches, and discards mini-batches prepared before. May be called at any
+    /// time.
     void start(int64_t epoch, int64_t first_batch = 0);
-    /// Of an epoch.
+    /// Number of mini-batches per epoch.
     int64_t batches() const { return batches_; }
     bool has_next() const { return next_ < batches_; }
-    /// The next batch, waiting if need be. Requires has_next(). Throws what went wrong while it was prepared; so does
-    /// every further call, until start().
+    /// Returns the next mini-batch; blocks until it is ready. Requires has_next(). If preparing it failed, throws that
+    /// exception, and throws it again in every later call until start().
     Batch next();
 
 private:
@@ -74,14 +75,14 @@ private:
     const Augmenter augmenter_;
     int64_t batches_ = 0;
 
-    // The consumer alone touches next_ outside of the lock; everything else below is under it.
+    // Only the consumer writes next_, and it may read it without the lock. The lock protects all other members below.
     std::mutex mutex_;
-    std::condition_variable to_make_, made_;
-    int64_t next_, claimed_; // batches taken out, batches that workers have begun
+    std::condition_variable work_available_, batch_ready_;
+    int64_t next_, claimed_; // next mini-batch for the consumer, next for a worker
     int64_t epoch_ = 0;
-    uint64_t generation_ = 0;                           // counts start(): work begun before it is thrown away
+    uint64_t generation_ = 0;                           // counts start(); older work is discarded
     std::shared_ptr<const std::vector<int64_t>> order_; // null: file order
-    std::vector<Slot> slots_;                           // batch i in slot i % depth
+    std::vector<Slot> slots_;                           // mini-batch i is in slot i % depth
     bool stopping_ = false;
     std::vector<std::thread> workers_;
 };

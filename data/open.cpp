@@ -1,4 +1,4 @@
-// Finds out what kind of data a path holds.
+// Recognises the kind of data at a path.
 #include "data/open.h"
 
 #include "data/cifar.h"
@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// True if a folder has folders, and no PNGs beside them: train/ may also be a class.
+/// Returns true if a folder has sub-folders and no PNGs beside them: train/ may also be a class.
 bool holds_class_folders(const std::string& path) {
     bool folders = false;
     if (!fs::is_directory(path)) return false;
@@ -27,7 +27,7 @@ bool holds_class_folders(const std::string& path) {
     return folders;
 }
 
-/// Folders directly below one, without hidden ones.
+/// Returns the number of visible folders directly below a folder.
 int64_t count_folders(const std::string& path) {
     return std::count_if(fs::directory_iterator(path), {}, [](const fs::directory_entry& entry) {
         return entry.is_directory() && !is_hidden(entry.path().filename());
@@ -50,7 +50,7 @@ TrainTest load_image_folders(const std::string& path, const LoadOptions& options
         return described(std::move(sets), cat(what, " (train and ", name + 1, ")"));
     }
     for (const char* const name : {"/train", "/test", "/val", "/validation"})
-        RG_CHECK(!holds_class_folders(path + name) || count_folders(path) > 1, // it may be a class among others
+        RG_CHECK(!holds_class_folders(path + name) || count_folders(path) > 1, // train may be one class of several
                  "image folder: expected class folders, or both train and test, got ", name + 1, " alone (", path,
                  "); give ", path, name, " to test on a part of its images");
     return split_sets(read(path, {}), options.test_part, options.seed, what);
@@ -70,7 +70,7 @@ TrainTest load(const std::string& path, const LoadOptions& options) try {
              path, "); tools/get_cifar10.sh fetches CIFAR-10");
     if (find_cifar(path) != CifarFolder::none) return described(read_cifar(path), "CIFAR files in " + path);
     if (has_idx(path)) return described(read_idx_sets(path), "IDX files in " + path);
-    // The archive unpacks into a folder of its own, and naming the one around it is the usual slip.
+    // The archive unpacks into a folder of its own, and users often name the folder around it.
     if (const std::string inner = path + "/cifar-10-batches-bin"; find_cifar(inner) != CifarFolder::none)
         return load(inner, options);
     return load_image_folders(path, options);

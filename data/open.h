@@ -1,15 +1,16 @@
-// load(): reads images from whatever a path names. This is the only file that knows every source, so that a program with
-// images of its own links none of them.
+// load(): reads images from any kind of source. Only this file depends on all readers, so a program that makes its own
+// images links none of them.
 #pragma once
 
 #include "data/dataset.h"
 
 namespace rg::data {
 
-/// The data at `path`, whatever it is: the embedded sample if empty, else a folder of CIFAR-10 or CIFAR-100 binary
-/// files (or the folder around cifar-10-batches-bin), of MNIST-style IDX files, or of PNG class folders, which may be
-/// in train/ and in test/ (or val/, or validation/ if there is no test/); or s3://bucket/prefix or pipe:COMMAND
-/// (data/shards.h). Errors: none of these, one of train/ and test/ alone, or what the reader says.
+/// Reads the data at `path`: the embedded sample if it is empty, else a folder, s3://bucket/prefix or pipe:COMMAND
+/// (data/shards.h). A folder holds CIFAR-10 or CIFAR-100 binary files (or cifar-10-batches-bin with them), IDX files as
+/// in MNIST, or class folders of PNGs. Class folders may be in train/ and test/ (or val/ or validation/ instead of
+/// test/).
+/// Throws Error if the folder holds none of these, or only one of train/ and test/, or if a reader does.
 TrainTest load(const std::string& path, const LoadOptions& options = {});
 
 } // namespace rg::data

@@ -1,6 +1,6 @@
-// posix_spawn and not fork: the parent may be large, have threads, and hold MPI's connections, none of which the child
-// is to see; of our descriptors it gets three. Both of its outputs are read as they come, so that neither can fill up
-// and stop it.
+// Uses posix_spawn instead of fork: the parent may be large, have threads, and hold MPI connections that the child must
+// not inherit. The child gets only three of our descriptors. Both of its outputs are read as they arrive, so that
+// neither pipe can fill up and block it.
 #include "data/pipe.h"
 
 #include "core/stop.h"
@@ -23,14 +23,14 @@ namespace rg::data {
 
 namespace {
 
-constexpr size_t kStepBytes = 1 << 16;  // read at a time
-constexpr size_t kErrorBytes = 4096;    // kept of standard error, of which the last line is quoted, and of the output
-constexpr size_t kLineBytes = 300;      // quoted at most
-constexpr size_t kMaxErrors = 64 << 20; // of standard error at most: progress bars write less
-constexpr int kPollMs = 20;             // how soon an end without a word is seen
-constexpr int kLowestOther = 3;         // the first descriptor that is not one of the standard three
+constexpr size_t kStepBytes = 1 << 16;  // bytes per read
+constexpr size_t kErrorBytes = 4096;    // bytes kept of standard error and of standard output for error texts
+constexpr size_t kLineBytes = 300;      // bytes quoted at most
+constexpr size_t kMaxErrors = 64 << 20; // limit for standard error: progress bars write less
+constexpr int kPollMs = 20;             // delay until the end of a silent command is noticed
+constexpr int kLowestOther = 3;         // the first descriptor after the standard ones
 
-/// One output of the child.
+/// One output pipe of the child.
 class Output {
 public:
     Output() {
@@ -45,13 +45,13 @@ public:
 
     int read_end() const { return read_; }
     int write_end() const { return write_; }
-    pollfd for_poll() const { return {read_, POLLIN, 0}; } // poll passes over -1
+    pollfd for_poll() const { return {read_, POLLIN, 0}; } // poll() ignores -1
     bool open() const { return read_ >= 0; }
-    size_t capacity() const { return size_t(std::max(::fcntl(read_, F_GETPIPE_SZ), 0)); } // 0 if it is closed
+    size_t capacity() const { return size_t(std::max(::fcntl(read_, F_GETPIPE_SZ), 0)); } // 0 if closed
     void close_write() { close(write_); }
     void close_read() { close(read_); }
 
-    /// Appends what is there, at most kStepBytes; closes at the end. False if nothing came.
+    /// Appends available bytes, at most kStepBytes. Closes the pipe at its end. Returns false if nothing was read.
     bool read(std::string& to) {
         if (!open()) return false;
         const size_t before = to.size();
@@ -71,8 +71,8 @@ private:
     int read_ = -1, write_ = -1;
 };
 
-/// Ends a process and its descendants. It is stopped first, so that it starts no more meanwhile. A process group would
-/// be simpler, but ssh in it could not ask for a password at the terminal, and Ctrl-C there would not reach it.
+/// Kills a process and its descendants. Stops it first, so that it cannot start new ones. A process group would be
+/// simpler, but then ssh could not ask for a password at the terminal, and Ctrl-C would not reach the group.
 void kill_tree(pid_t pid) {
     ::kill(pid, SIGSTOP);
     std::ifstream children(cat("/proc/", pid, "/task/", pid, "/children"));
@@ -80,18 +80,18 @@ void kill_tree(pid_t pid) {
     ::kill(pid, SIGKILL);
 }
 
-/// Ends all other processes that hold the pipe open. A job in the background becomes a child of init when its shell
-/// ends, so kill_tree() does not find it.
+/// Kills all other processes that hold the pipe open. kill_tree() does not find background jobs, which become children
+/// of init when their shell ends.
 void kill_holders(int read_end) {
     namespace fs = std::filesystem;
-    std::error_code gone; // any process may end meanwhile
-    const fs::path pipe = fs::read_symlink(cat("/proc/self/fd/", read_end), gone);
+    std::error_code ignored; // any process may end at any time
+    const fs::path pipe = fs::read_symlink(cat("/proc/self/fd/", read_end), ignored);
     if (pipe.empty()) return;
-    for (fs::directory_iterator process("/proc", gone), none; process != none; process.increment(gone)) {
-        const pid_t pid = std::atoi(process->path().filename().c_str()); // 0 if it is not a process
+    for (fs::directory_iterator process("/proc", ignored), none; process != none; process.increment(ignored)) {
+        const pid_t pid = std::atoi(process->path().filename().c_str()); // 0 if the entry is not a process
         if (pid == 0 || pid == ::getpid()) continue;
-        for (fs::directory_iterator fd(process->path() / "fd", gone); fd != none; fd.increment(gone))
-            if (fs::read_symlink(fd->path(), gone) == pipe) ::kill(pid, SIGKILL);
+        for (fs::directory_iterator fd(process->path() / "fd", ignored); fd != none; fd.increment(ignored))
+            if (fs::read_symlink(fd->path(), ignored) == pipe) ::kill(pid, SIGKILL);
     }
 }
 
@@ -104,7 +104,8 @@ public:
         posix_spawn_file_actions_adddup2(&files, out.write_end(), 1);
         posix_spawn_file_actions_adddup2(&files, err.write_end(), 2);
         posix_spawn_file_actions_addclosefrom_np(&files, kLowestOther);
-        // A process that ignores SIGPIPE would hand that down, and nothing would end a writer that we have left.
+        // A parent that ignores SIGPIPE passes that on. Then nothing would end a child that writes to a pipe that we
+        // have closed.
         posix_spawnattr_t attributes;
         posix_spawnattr_init(&attributes);
         sigset_t to_default;
@@ -134,12 +135,13 @@ public:
         if (ended_) return true;
         const pid_t pid = ::waitpid(pid_, &status_, WNOHANG);
         ended_ = pid == pid_ || (pid < 0 && errno != EINTR);
-        // Where SIGCHLD is ignored nobody can know how a child ended.
-        RG_CHECK(pid >= 0 || errno == EINTR, "pipe: cannot learn how the command ended: ", std::strerror(errno));
+        // If SIGCHLD is ignored, the status of a child cannot be read.
+        RG_CHECK(pid >= 0 || errno == EINTR,
+                 "pipe: cannot read the exit status of the command: ", std::strerror(errno));
         return ended_;
     }
     int status() const { return WIFEXITED(status_) ? WEXITSTATUS(status_) : 128 + WTERMSIG(status_); }
-    std::string how() const {
+    std::string describe_end() const {
         return WIFEXITED(status_) ? cat("exit status ", WEXITSTATUS(status_))
                                   : cat("ended by signal ", WTERMSIG(status_), " (", strsignal(WTERMSIG(status_)), ")");
     }
@@ -151,7 +153,7 @@ private:
     bool ended_ = false;
 };
 
-/// ": LINE" with the last line that is not empty, or nothing.
+/// Returns ": LINE" with the last line that is not empty, or "".
 std::string last_line(const std::string& text) {
     const size_t last = text.find_last_not_of(" \t\r\n");
     if (last == std::string::npos) return "";
@@ -162,44 +164,45 @@ std::string last_line(const std::string& text) {
 } // namespace
 
 std::string read_pipe(const std::string& command, size_t limit, double silence_s, double total_s) {
-    RG_CHECK(command.find('\0') == std::string::npos, "pipe: the command has a zero byte in it");
+    RG_CHECK(command.find('\0') == std::string::npos, "pipe: expected a command without zero bytes, got one");
     using Clock = std::chrono::steady_clock;
     Output out, err;
     Child child(command, out, err);
-    std::string bytes, words;
-    size_t errors = 0; // bytes
+    std::string bytes, error_text;
+    size_t error_bytes = 0;
     const auto read_errors = [&] {
-        const size_t before = words.size();
-        if (!err.read(words)) return false;
-        errors += words.size() - before;
-        if (words.size() > kErrorBytes) words.erase(0, words.size() - kErrorBytes);
-        RG_CHECK(errors <= kMaxErrors, "pipe: expected at most ", kMaxErrors, " bytes on standard error, got more",
-                 last_line(words));
+        const size_t before = error_text.size();
+        if (!err.read(error_text)) return false;
+        error_bytes += error_text.size() - before;
+        if (error_text.size() > kErrorBytes) error_text.erase(0, error_text.size() - kErrorBytes);
+        RG_CHECK(error_bytes <= kMaxErrors, "pipe: expected at most ", kMaxErrors, " bytes on standard error, got more",
+                 last_line(error_text));
         return true;
     };
     const auto seconds_since = [](Clock::time_point time) {
         return std::chrono::duration<double>(Clock::now() - time).count();
     };
     const Clock::time_point begin = Clock::now();
-    Clock::time_point heard = begin;
-    // Something in the background may hold standard error open for as long as it likes; standard output is data.
+    Clock::time_point last_output = begin;
+    // Does not wait for the end of standard error: a background job may hold it open. Standard output is data, so its
+    // end counts.
     while (out.open() || !child.ended()) {
         pollfd both[] = {out.for_poll(), err.for_poll()};
         ::poll(both, 2, kPollMs);
         check_stop();
-        const bool more = out.read(bytes), said = read_errors();
+        const bool output_read = out.read(bytes), errors_read = read_errors();
         RG_CHECK(bytes.size() <= limit, "pipe: expected at most ", limit, " bytes, got more");
-        if (more || said) heard = Clock::now();
-        RG_CHECK(seconds_since(heard) < silence_s, "pipe: silent for ", silence_s, " s after ", bytes.size(), " bytes",
-                 last_line(words));
+        if (output_read || errors_read) last_output = Clock::now();
+        RG_CHECK(seconds_since(last_output) < silence_s, "pipe: silent for ", silence_s, " s after ", bytes.size(),
+                 " bytes", last_line(error_text));
         RG_CHECK(seconds_since(begin) < total_s, "pipe: expected an end within ", total_s, " s, got ", bytes.size(),
-                 " bytes and no end", last_line(words));
+                 " bytes and no end", last_line(error_text));
     }
-    // A job in the background may go on writing: only the contents of the pipe are read.
-    for (const size_t end = errors + err.capacity(); errors < end && read_errors();) {}
+    // A background job may keep writing to standard error, so this reads only what the pipe holds now.
+    for (const size_t end = error_bytes + err.capacity(); error_bytes < end && read_errors();) {}
     if (child.status() != 0)
-        throw PipeError(cat(child.how(), " after ", bytes.size(), " bytes", last_line(words)), child.status(),
-                        bytes.substr(0, kErrorBytes));
+        throw PipeError(cat(child.describe_end(), " after ", bytes.size(), " bytes", last_line(error_text)),
+                        child.status(), bytes.substr(0, kErrorBytes));
     return bytes;
 }
 

@@ -1,9 +1,9 @@
-// PNG in three steps: chunks (order, CRC) -> inflated and unfiltered passes -> pixels; and the way back in two.
+// PNG in three steps: chunks (order, CRC), inflated and unfiltered passes, pixels. The encoder has two steps.
 //
-// A picture without interlacing is one pass over all pixels; Adam7 has seven, each a smaller picture of its own. Rows
-// are unfiltered in place, widened to whole samples, and put where the pass says. The encoder picks a filter per row
-// by the usual heuristic (least sum of absolute differences) and compresses with fixed Huffman codes: small code
-// first, files a little larger than those of other tools.
+// An image without interlacing is one pass over all pixels. Adam7 has seven passes, each a smaller image. Rows are
+// unfiltered in place, widened to whole samples, and copied to the positions of the pass. The encoder chooses a filter
+// per row by the usual heuristic (least sum of absolute differences) and compresses with fixed Huffman codes. That
+// keeps the code small; files are a little larger than those of other tools.
 #include "data/png.h"
 
 #include "core/atomic_file.h"
@@ -33,24 +33,24 @@ struct Header {
     size_t row_bytes(int64_t pixels) const { return size_t((pixels * bits_per_pixel() + 7) / 8); }
 };
 
-/// All that the chunks say, still compressed.
+/// Contents of all chunks, still compressed.
 struct Contents {
     Header header;
     std::vector<uint8_t> palette;          // RGB triples
     std::vector<uint8_t> alpha;            // of the first palette entries
-    std::array<uint16_t, 3> transparent{}; // the colour that tRNS names, else
+    std::array<uint16_t, 3> transparent{}; // the transparent colour in tRNS
     bool has_transparency = false;         // grey and RGB only
-    std::vector<Bytes> data;               // of the IDAT chunks
+    std::vector<Bytes> data;               // contents of the IDAT chunks
     int channels() const {
         const int colours = header.colour == kPalette ? 3 : header.samples();
         return colours + (has_transparency || !alpha.empty());
     }
-    /// Whether unfiltered rows are what an Image holds.
+    /// True if unfiltered rows have the format of Image.
     bool wide() const { return header.colour != kPalette && header.depth >= 8 && !has_transparency; }
 };
 
 struct Pass {
-    int64_t x0, y0, dx, dy; // of its first pixel, and steps between pixels
+    int64_t x0, y0, dx, dy; // first pixel, and steps between pixels
     int64_t columns(int64_t width) const { return width > x0 ? (width - x0 + dx - 1) / dx : 0; }
     int64_t rows(int64_t height) const { return height > y0 ? (height - y0 + dy - 1) / dy : 0; }
 };
@@ -67,7 +67,7 @@ constexpr uint32_t tag(const char (&name)[5]) {
            uint8_t(name[3]);
 }
 
-/// Walks over the chunks of one file. Offsets in messages are those of the chunk.
+/// Reads the chunks of one file. The offset in an error text is that of the chunk.
 class ChunkReader {
 public:
     ChunkReader(Bytes bytes, std::string_view name) : bytes_(bytes), name_(name) {}
@@ -112,7 +112,7 @@ private:
     }
 
     std::string chunk_name() const {
-        return {char(type_ >> 24), char(type_ >> 16), char(type_ >> 8), char(type_)}; // letters: next() saw to it
+        return {char(type_ >> 24), char(type_ >> 16), char(type_ >> 8), char(type_)}; // letters, as next() has checked
     }
 
     void next(size_t begin) {
@@ -174,7 +174,7 @@ private:
         check(h.colour == kGrey || h.colour == kRgb, "tRNS is not allowed in colour type ", h.colour);
         const size_t samples = size_t(h.samples());
         check(body_.size() == 2 * samples, "tRNS: expected ", 2 * samples, " bytes, got ", body_.size());
-        for (size_t i = 0; i < samples; ++i) // above the depth the bits are to be 0, and mean nothing
+        for (size_t i = 0; i < samples; ++i) // bits above the depth should be 0 and are ignored
             c_.transparent[i] = uint16_t((body_[2 * i] << 8 | body_[2 * i + 1]) & ((1 << h.depth) - 1));
         c_.has_transparency = true;
     }
@@ -186,7 +186,8 @@ private:
     Contents c_;
 };
 
-/// The samples of one pixel, each in a lane of its own: those before it are waited for, the lanes of a pixel are not.
+/// The samples of one pixel, one per lane. A pixel depends on the pixel before it, but its lanes do not depend on each
+/// other.
 typedef int16_t Lanes __attribute__((vector_size(16)));
 typedef uint8_t ByteLanes __attribute__((vector_size(8)));
 
@@ -208,6 +209,9 @@ void store_pixel(uint8_t* p, Lanes lanes) {
 /// in between, |p - upper| <= |p - c| means 3c - a - b <= lower, and so on; that this holds outside, too, leaves
 /// nothing to branch on.
 template <class T>
+/// Returns the one of a, b and c that is nearest to p = a + b - c, and the first of them if several are equally near.
+/// If lower <= c <= upper (the smaller and the larger of a and b), then |p - upper| <= |p - c| means 3c - a - b <=
+/// lower, and so on. The result is also correct for other c, so no branch is needed.
 T paeth(T a, T b, T c) {
     const T lower = a < b ? a : b, upper = a < b ? b : a, d = 3 * c - a - b;
     const T not_upper = d >= upper ? lower : c;
@@ -245,7 +249,7 @@ void unfilter(int filter, uint8_t* row, const uint8_t* up, size_t bytes) {
     }
 }
 
-/// The unfilter() for pixels of so many bits.
+/// Returns the unfilter() for pixels of this many bits.
 auto unfilter_for(int bits_per_pixel) {
     switch (bits_per_pixel) {
     case 16: return unfilter<2>;
@@ -257,7 +261,7 @@ auto unfilter_for(int bits_per_pixel) {
     }
 }
 
-/// Sample i of an unfiltered row.
+/// Returns sample i of an unfiltered row.
 int sample_at(const uint8_t* row, int64_t i, int depth) {
     if (depth == 8) return row[i];
     if (depth == 16) return row[2 * i] << 8 | row[2 * i + 1];
@@ -265,7 +269,7 @@ int sample_at(const uint8_t* row, int64_t i, int depth) {
     return row[bit / 8] >> (8 - depth - bit % 8) & ((1 << depth) - 1);
 }
 
-/// Widens a row to whole samples of the Image's channels. `y` is for the message.
+/// Widens a row to whole samples of the Image's channels. `name` is for error texts.
 void widen(const Contents& c, const uint8_t* row, int64_t pixels, uint8_t* out, std::string_view name) {
     const Header& h = c.header;
     const int samples = h.samples();
@@ -297,17 +301,17 @@ void widen(const Contents& c, const uint8_t* row, int64_t pixels, uint8_t* out, 
     }
 }
 
-/// The inflated image data, of exactly the size that the header implies.
+/// Returns the inflated image data, whose size must match the header.
 std::vector<uint8_t> inflate_data(const Contents& c, std::string_view name) {
     size_t expected = 0;
     for (const Pass& pass : passes(c.header))
         if (const int64_t columns = pass.columns(c.header.width))
             expected += size_t(pass.rows(c.header.height)) * (1 + c.header.row_bytes(columns));
-    std::vector<uint8_t> joined; // only when there are several
+    std::vector<uint8_t> combined; // used if there are several IDAT chunks
     if (c.data.size() > 1)
-        for (const Bytes part : c.data) joined.insert(joined.end(), part.begin(), part.end());
+        for (const Bytes part : c.data) combined.insert(combined.end(), part.begin(), part.end());
     std::vector<uint8_t> raw =
-        inflate_zlib(c.data.size() > 1 ? Bytes(joined) : c.data[0], expected, "IDAT of " + std::string(name));
+        inflate_zlib(c.data.size() > 1 ? Bytes(combined) : c.data[0], expected, "IDAT of " + std::string(name));
     RG_CHECK(raw.size() == expected, "png: expected ", expected, " bytes of image data, got ", raw.size(), " (", name,
              ")");
     return raw;
@@ -326,7 +330,7 @@ Image decode_png(Bytes bytes, std::string_view name) {
 
     Image image{h.width, h.height, c.channels(), h.depth == 16 ? 16 : 8, {}};
     const size_t pixel_bytes = size_t(image.channels * image.bit_depth / 8), pixels = size_t(h.width * h.height);
-    // If nothing but the filter bytes is to go, the rows move together where they are.
+    // If only the filter bytes must be removed, the rows are moved together in place.
     const bool in_place = c.wide() && !h.interlaced;
     if (!in_place) image.pixels.resize(pixels * pixel_bytes);
     const auto unfilter_row = unfilter_for(h.bits_per_pixel());
@@ -344,15 +348,15 @@ Image decode_png(Bytes bytes, std::string_view name) {
                      " of the pass)");
             unfilter_row(filter, row, up, row_bytes);
             up = row;
-            const size_t place = size_t((pass.y0 + r * pass.dy) * h.width + pass.x0) * pixel_bytes;
+            const size_t position = size_t((pass.y0 + r * pass.dy) * h.width + pass.x0) * pixel_bytes;
             if (in_place) {
-                std::memmove(raw.data() + place, row, row_bytes);
-                up = raw.data() + place;
+                std::memmove(raw.data() + position, row, row_bytes);
+                up = raw.data() + position;
             } else if (!h.interlaced) {
-                widen(c, row, columns, image.pixels.data() + place, name);
+                widen(c, row, columns, image.pixels.data() + position, name);
             } else {
                 widen(c, row, columns, widened.data(), name);
-                uint8_t* const line = image.pixels.data() + place;
+                uint8_t* const line = image.pixels.data() + position;
                 for (size_t x = 0; x < size_t(columns); ++x)
                     std::memcpy(line + x * size_t(pass.dx) * pixel_bytes, &widened[x * pixel_bytes], pixel_bytes);
             }
@@ -401,7 +405,7 @@ Image to_u8(const Image& image, int channels) {
         const uint8_t* p = &rgba.pixels[i];
         if (channels >= 3) {
             to = std::copy_n(p, 3, to);
-        } else { // 0.299, 0.587 and 0.114 in 1/65536; equal samples stay what they are
+        } else { // 0.299, 0.587 and 0.114 in units of 1/65536; grey pixels keep their value
             *to++ = uint8_t((p[0] * 19595u + p[1] * 38470u + p[2] * 7471u + 32768u) >> 16);
         }
         if (channels % 2 == 0) *to++ = p[3];
@@ -411,23 +415,24 @@ Image to_u8(const Image& image, int channels) {
 
 namespace {
 
-/// DEFLATE with fixed Huffman codes (RFC 1951, section 3.2.6) and one earlier place per hash of three bytes.
+/// DEFLATE with fixed Huffman codes (RFC 1951, section 3.2.6). For each hash of three bytes it remembers one earlier
+/// position.
 class Deflater {
 public:
     std::vector<uint8_t> zlib(Bytes in) {
         out_ = {0x78, 0x01};
-        put(3, 3); // the last block, fixed codes
-        std::vector<size_t> last_place(1 << 15, SIZE_MAX);
+        put(3, 3); // last block, fixed codes
+        std::vector<size_t> last_position(1 << 15, SIZE_MAX);
         for (size_t i = 0; i < in.size();) {
             size_t length = 0, distance = 0;
             if (in.size() - i >= 3) {
-                size_t& place = last_place[(in[i] << 16 ^ in[i + 1] << 8 ^ in[i + 2]) * 0x9E3779B1u >> 17];
-                if (place != SIZE_MAX && i - place <= 32768) {
-                    distance = i - place;
+                size_t& position = last_position[(in[i] << 16 ^ in[i + 1] << 8 ^ in[i + 2]) * 0x9E3779B1u >> 17];
+                if (position != SIZE_MAX && i - position <= 32768) {
+                    distance = i - position;
                     const size_t most = std::min<size_t>(258, in.size() - i);
-                    while (length < most && in[place + length] == in[i + length]) ++length;
+                    while (length < most && in[position + length] == in[i + length]) ++length;
                 }
-                place = i;
+                position = i;
             }
             if (length < 3) {
                 put_literal(in[i++]);
@@ -437,7 +442,7 @@ public:
             i += length;
         }
         put_literal(256);
-        put(0, 7); // up to the byte boundary
+        put(0, 7); // fills up the last byte
         const uint32_t adler = adler32(in);
         for (int shift = 24; shift >= 0; shift -= 8) out_.push_back(uint8_t(adler >> shift));
         return std::move(out_);
@@ -460,7 +465,7 @@ private:
         put_code(0xC0 + symbol - 280, 8);
     }
     void put_match(uint32_t length, uint32_t distance) {
-        // Beyond the first few, codes come in fours (lengths) or twos (distances) that share the extra bits.
+        // After the first few, groups of four length codes or two distance codes have the same number of extra bits.
         const uint32_t l = length - 3, d = distance - 1;
         const int l_extra = l < 8 || length == 258 ? 0 : std::bit_width(l) - 3;
         put_literal(length == 258 ? 285 : uint32_t(257 + 4 * l_extra) + (l >> l_extra));

@@ -1,6 +1,6 @@
-// One command line per client and purpose, and one parser for what each says to a listing: JSON from aws, a line of
-// JSON per object from s5cmd, the XML of the protocol itself for curl. The clients' own retries are off where they can
-// be: fetch() has them, and its are the ones that were asked for.
+// Builds one command line per client and purpose, and parses each client's list of objects: JSON from aws, one JSON
+// object per line from s5cmd, and the protocol's XML from curl. The clients' own retries are switched off if possible,
+// because fetch() retries as the user has asked.
 #include "data/s3.h"
 
 #include "core/json.h"
@@ -19,7 +19,7 @@ namespace rg::data {
 namespace {
 
 constexpr std::string_view kScheme = "s3://";
-// The SHA-256 of nothing: S3 wants that of the request's body among the headers, and older curls do not add it.
+// SHA-256 of an empty body. S3 requires that header, and older versions of curl do not add it.
 constexpr std::string_view kNoBody = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 constexpr const char* kClients[] = {"aws", "s5cmd", "curl"}; // by S3Client
 
@@ -44,7 +44,8 @@ Place place_of(const std::string& url) {
     return place;
 }
 
-/// Percent-encoded as the protocol's signature wants it: all but letters, digits, - . _ ~ and those in `kept`.
+/// Percent-encodes as the protocol's signature requires: everything except letters, digits, - . _ ~ and characters in
+/// `kept`.
 std::string encoded(const std::string& text, std::string_view kept) {
     static constexpr char kDigits[] = "0123456789ABCDEF";
     std::string out;
@@ -59,8 +60,10 @@ std::string encoded(const std::string& text, std::string_view kept) {
 std::string aws(const std::string& arguments) {
     std::string command = variable("AWS_MAX_ATTEMPTS").empty() ? "AWS_MAX_ATTEMPTS=1 aws " : "aws ";
     command += arguments;
-    if (const std::string at = variable("S3_ENDPOINT"); !at.empty()) command += " --endpoint-url " + shell_word(at);
-    if (const std::string in = variable("AWS_REGION"); !in.empty()) command += " --region " + shell_word(in);
+    if (const std::string endpoint = variable("S3_ENDPOINT"); !endpoint.empty())
+        command += " --endpoint-url " + shell_word(endpoint);
+    if (const std::string region_name = variable("AWS_REGION"); !region_name.empty())
+        command += " --region " + shell_word(region_name);
     return command;
 }
 
@@ -68,15 +71,16 @@ bool is_pattern(const std::string& key) { return key.find_first_of("*?") != key.
 
 std::string s5cmd(const std::string& arguments) {
     std::string command = "s5cmd --retry-count 0 ";
-    if (const std::string at = variable("S3_ENDPOINT"); !at.empty())
-        command += "--endpoint-url " + shell_word(at) + " ";
+    if (const std::string endpoint = variable("S3_ENDPOINT"); !endpoint.empty())
+        command += "--endpoint-url " + shell_word(endpoint) + " ";
     return command + arguments;
 }
 
-/// The parameters of a query must be in order of their names: older curls sign them as they stand.
+/// Returns a curl command for an object or a query. The query's parameters must be sorted by name, because older
+/// versions of curl sign them unsorted.
 std::string curl(const Place& place, const std::string& object, const std::string& query) {
-    const std::string at = variable("S3_ENDPOINT", cat("https://s3.", region(), ".amazonaws.com").c_str());
-    const std::string target = cat(at, at.ends_with('/') ? "" : "/", encoded(place.bucket, ""), "/",
+    const std::string endpoint = variable("S3_ENDPOINT", cat("https://s3.", region(), ".amazonaws.com").c_str());
+    const std::string target = cat(endpoint, endpoint.ends_with('/') ? "" : "/", encoded(place.bucket, ""), "/",
                                    encoded(object, "/"), query.empty() ? "" : "?", query);
     std::string command =
         cat("curl -sS --fail-with-body --path-as-is --connect-timeout 20 --speed-limit 1 --speed-time 60 ",
@@ -88,7 +92,7 @@ std::string curl(const Place& place, const std::string& object, const std::strin
                  "s3: expected ", name, " without quotes, backslashes and line breaks, got some; set it again");
     }
     const bool token = !variable("AWS_SESSION_TOKEN").empty();
-    // printf is part of the shell: no process has the key in its arguments.
+    // printf is a shell builtin, so the key never appears among the arguments of a process.
     return cat("printf 'user=\"%s:%s\"\\n", token ? "header=\"x-amz-security-token: %s\"\\n" : "",
                "' \"$AWS_ACCESS_KEY_ID\" \"$AWS_SECRET_ACCESS_KEY\"", token ? " \"$AWS_SESSION_TOKEN\"" : "", " | ",
                command, " -K - --aws-sigv4 ", shell_word(cat("aws:amz:", region(), ":s3")),
@@ -112,20 +116,21 @@ std::string list_command(S3Client client, const std::string& url, const std::str
                     "list-type=2&prefix=", encoded(place.key, "")));
 }
 
-/// The text between <tag> and </tag>, from `at` on, which moves behind it. False if there is none.
-bool element(const std::string& xml, const std::string& tag, size_t& at, std::string& text) {
-    const size_t begin = xml.find("<" + tag + ">", at);
+/// Finds the text between <tag> and </tag> after `position`, and moves `position` behind it. Returns false if there is
+/// none.
+bool element(const std::string& xml, const std::string& tag, size_t& position, std::string& text) {
+    const size_t begin = xml.find("<" + tag + ">", position);
     if (begin == xml.npos) return false;
     const size_t from = begin + tag.size() + 2, end = xml.find("</" + tag + ">", from);
-    RG_CHECK(end != xml.npos, "s3: expected the end of <", tag, "> in the list of objects, got a cut answer");
+    RG_CHECK(end != xml.npos, "s3: expected the end of <", tag, "> in the list of objects, got an incomplete answer");
     text = xml.substr(from, end - from);
-    at = end + tag.size() + 3;
+    position = end + tag.size() + 3;
     return true;
 }
 
-/// The text with XML's own entities, and those of characters below 128 by number, as what they stand for.
+/// Replaces XML's predefined entities, and numeric references to characters below 128, by their characters.
 std::string unescaped(const std::string& text) {
-    constexpr size_t kLongestEntity = 10; // with & and ;
+    constexpr size_t kLongestEntity = 10; // including & and ;
     static constexpr std::pair<std::string_view, char> kEntities[] = {
         {"lt", '<'}, {"gt", '>'}, {"quot", '"'}, {"apos", '\''}, {"amp", '&'}};
     const auto meaning = [&](std::string_view name) -> std::optional<char> {
@@ -153,20 +158,20 @@ std::string unescaped(const std::string& text) {
 
 std::vector<S3Object> parse_xml(const std::string& bucket, const std::string& xml, std::string& next) {
     RG_CHECK(xml.find("<ListBucketResult") != xml.npos && xml.find("</ListBucketResult>") != xml.npos,
-             "s3: expected a list of objects, got another answer, or half of one");
+             "s3: expected a list of objects, got another answer or an incomplete one");
     std::vector<S3Object> objects;
     std::string object, key, size;
-    for (size_t at = 0; element(xml, "Contents", at, object);) {
-        size_t in_key = 0, in_size = 0;
+    for (size_t position = 0; element(xml, "Contents", position, object);) {
+        size_t key_position = 0, size_position = 0;
         int64_t bytes = -1;
-        if (element(object, "Key", in_key, key) && element(object, "Size", in_size, size))
+        if (element(object, "Key", key_position, key) && element(object, "Size", size_position, size))
             std::from_chars(size.data(), size.data() + size.size(), bytes);
         RG_CHECK(bytes >= 0, "s3: expected a <Key> and a <Size> of every object, got ", excerpt(object));
         objects.push_back({cat(kScheme, bucket, "/", unescaped(key)), bytes});
     }
-    size_t at = 0;
+    size_t position = 0;
     next.clear();
-    if (element(xml, "NextContinuationToken", at, next)) next = unescaped(next);
+    if (element(xml, "NextContinuationToken", position, next)) next = unescaped(next);
     return objects;
 }
 
@@ -175,23 +180,23 @@ std::vector<S3Object> parse_xml(const std::string& bucket, const std::string& xm
 S3Client find_s3_client() {
     const std::string path = variable("PATH", "/usr/local/bin:/usr/bin:/bin");
     for (const S3Client client : {S3Client::aws, S3Client::s5cmd, S3Client::curl})
-        for (size_t at = 0, end; at <= path.size(); at = end + 1) {
-            end = std::min(path.find(':', at), path.size());
-            const std::string file = cat(path.substr(at, end - at), "/", kClients[int(client)]);
-            if (end > at && ::access(file.c_str(), X_OK) == 0) return client;
+        for (size_t position = 0, end; position <= path.size(); position = end + 1) {
+            end = std::min(path.find(':', position), path.size());
+            const std::string file = cat(path.substr(position, end - position), "/", kClients[int(client)]);
+            if (end > position && ::access(file.c_str(), X_OK) == 0) return client;
         }
     fail("s3: expected aws, s5cmd or curl, got none of them (PATH is ", path, "); install one");
 }
 
 std::string s3_name(const std::string& url) {
-    const std::string at = variable("S3_ENDPOINT");
-    return at.empty() ? url : cat(url, " at ", at);
+    const std::string endpoint = variable("S3_ENDPOINT");
+    return endpoint.empty() ? url : cat(url, " at ", endpoint);
 }
 
 void check_s3_object(const std::string& object_url, const std::string& url) {
-    const Place asked = place_of(url);
-    const std::string begin = cat(kScheme, asked.bucket, "/");
-    RG_CHECK(object_url.starts_with(begin + asked.key), "s3: expected a list of objects below ", url, ", got ",
+    const Place requested = place_of(url);
+    const std::string begin = cat(kScheme, requested.bucket, "/");
+    RG_CHECK(object_url.starts_with(begin + requested.key), "s3: expected a list of objects below ", url, ", got ",
              excerpt(object_url));
     RG_CHECK(object_url.size() - begin.size() <= kMaxS3Key, "s3: expected keys of at most ", kMaxS3Key, " bytes, got ",
              object_url.size() - begin.size(), " (", excerpt(object_url), ")");
@@ -204,20 +209,20 @@ std::vector<S3Object> list_s3(S3Client client, const std::string& url, const Fet
     const std::string bucket = place_of(url).bucket;
     std::vector<S3Object> objects;
     std::string next;
-    std::set<std::string> seen; // tokens
+    std::set<std::string> tokens;
     using Clock = std::chrono::steady_clock;
     const Clock::time_point begin = Clock::now();
     const auto time_left = [&] {
         const double left_s = options.list_s - std::chrono::duration<double>(Clock::now() - begin).count();
         RG_CHECK(left_s > 0, "s3: expected a list of ", s3_name(url), " in ", options.list_s, " s, got ",
-                 objects.size(), " objects in ", seen.size(), " parts, and more to come; give a longer prefix");
+                 objects.size(), " objects in ", tokens.size(), " parts, and more to come; give a longer prefix");
         return left_s;
     };
     do {
         std::vector<S3Object> part;
-        std::string after;
-        const auto parse = [&](const std::string& answer) { part = parse_s3_list(client, bucket, answer, after); };
-        const double left_s = time_left();
+        std::string next_token;
+        const auto parse = [&](const std::string& answer) { part = parse_s3_list(client, bucket, answer, next_token); };
+        const double left_s = time_left(); // throws if the time is over, as between two parts
         try {
             const std::string name =
                 cat(s3_name(url), " (list by ", kClients[int(client)], next.empty() ? "" : " from ", next, ")");
@@ -226,10 +231,10 @@ std::vector<S3Object> list_s3(S3Client client, const std::string& url, const Fet
             time_left(); // throws if the time is over, as between two parts
             throw;
         }
-        RG_CHECK(after.empty() || seen.insert(after).second, "s3: expected a list of ", s3_name(url),
-                 " with an end, got the token of part ", seen.size() + 1, " for the second time");
+        RG_CHECK(next_token.empty() || tokens.insert(next_token).second, "s3: expected a list of ", s3_name(url),
+                 " with an end, got the token of part ", tokens.size() + 1, " for the second time");
         objects.insert(objects.end(), part.begin(), part.end());
-        next = after;
+        next = next_token;
     } while (!next.empty());
     for (const S3Object& object : objects) check_s3_object(object.url, url);
     std::sort(objects.begin(), objects.end(), [](const S3Object& a, const S3Object& b) { return a.url < b.url; });
@@ -240,7 +245,7 @@ std::string s3_get_command(S3Client client, const std::string& url) {
     const Place place = place_of(url);
     switch (client) {
     case S3Client::aws: return aws(cat("s3 cp ", shell_word(url), " -"));
-    case S3Client::s5cmd: // --raw: the key is no pattern. Old releases do not know it
+    case S3Client::s5cmd: // --raw: the key is not a pattern. Old releases do not have this option
         return s5cmd(cat("cat ", is_pattern(place.key) ? "--raw " : "", shell_word(url)));
     case S3Client::curl: break;
     }
@@ -262,10 +267,10 @@ std::vector<S3Object> parse_s3_list(S3Client client, const std::string& bucket, 
         }
         return objects;
     }
-    for (size_t at = 0, end; at < answer.size(); at = end + 1) {
-        end = std::min(answer.find('\n', at), answer.size());
-        if (end == at) continue;
-        const Json entry = Json::parse(answer.substr(at, end - at), "list of s5cmd");
+    for (size_t position = 0, end; position < answer.size(); position = end + 1) {
+        end = std::min(answer.find('\n', position), answer.size());
+        if (end == position) continue;
+        const Json entry = Json::parse(answer.substr(position, end - position), "list of s5cmd");
         if (entry.at("type").as_string() == "file")
             objects.push_back({entry.at("key").as_string(), entry.at("size").as_int()});
     }

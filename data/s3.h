@@ -1,9 +1,9 @@
-// Objects in S3 and compatible stores, by whichever client is installed: aws, s5cmd, or curl (7.76 or newer).
+// Reads objects from S3 and compatible stores with the client that is installed: aws, s5cmd, or curl (7.76 or newer).
 //
-// aws and s5cmd find credentials as they always do. curl signs with AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and
-// AWS_SESSION_TOKEN if there is a key, and asks as anyone may if there is none. AWS_REGION, else AWS_DEFAULT_REGION,
-// is the region; S3_ENDPOINT (http://host:port) the server, else Amazon's. Commands name the variables that are secret
-// and do not hold their values, so that none is seen in error texts or lists of processes.
+// aws and s5cmd find credentials as usual. curl signs with AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and
+// AWS_SESSION_TOKEN if a key is set, else its requests are anonymous. The region is AWS_REGION, or else
+// AWS_DEFAULT_REGION. The server is S3_ENDPOINT (http://host:port), or else Amazon's. Commands contain the names of
+// secret variables, not their values. So error texts and lists of processes do not show them.
 #pragma once
 
 #include "data/fetch.h"
@@ -12,7 +12,7 @@ namespace rg::data {
 
 enum class S3Client : uint8_t { aws, s5cmd, curl };
 
-/// The first of them that is found along PATH. Error: none.
+/// Returns the first client that is found in PATH. Throws Error if there is none.
 S3Client find_s3_client();
 
 struct S3Object {
@@ -20,24 +20,25 @@ struct S3Object {
     int64_t bytes = 0;
 };
 
-/// Names of objects are at most that long in S3.
+/// Longest key that S3 allows, in bytes.
 constexpr size_t kMaxS3Key = 1024;
 
-/// Requires that an object of a list of `url` is what may be there: its URL begins with `url`, and its key has no
-/// control characters and at most kMaxS3Key bytes. Whoever may write into a bucket chooses the keys.
+/// Throws Error unless an object may occur in a list of `url`. Its URL must begin with `url`, and its key must have at
+/// most kMaxS3Key bytes and no control characters. The check is needed because anyone who can write into a bucket
+/// chooses the keys.
 void check_s3_object(const std::string& object_url, const std::string& url);
 
-/// All objects whose URL begins with `url`, by name. Error: one that check_s3_object() refuses; a list that does not
-/// end (a token comes twice, or options.list_s is over).
+/// Returns all objects whose URL begins with `url`, sorted by name. Throws Error if check_s3_object() refuses one, if a
+/// token comes twice, or if the list takes more than options.list_s seconds.
 std::vector<S3Object> list_s3(S3Client client, const std::string& url, const FetchOptions& options);
 
-/// The command that writes one object.
+/// Returns the command that writes one object to standard output.
 std::string s3_get_command(S3Client client, const std::string& url);
 
-/// The URL, with its endpoint if that is not Amazon's: what messages and the cache call it.
+/// Returns the URL, plus the endpoint if that is not Amazon's, for error texts and as the key in the cache.
 std::string s3_name(const std::string& url);
 
-/// What the clients answer to a request for a list. `next`: the token of its next part, or empty.
+/// Parses a client's answer to a list request. Sets `next` to the token of the next part, or to "".
 std::vector<S3Object> parse_s3_list(S3Client client, const std::string& bucket, const std::string& answer,
                                     std::string& next);
 

@@ -1,7 +1,7 @@
-// The embedded sample: data/sample/*.bin become part of the program by the assembler's .incbin.
+// Embeds the sample: the assembler's .incbin makes data/sample/*.bin part of the program.
 //
-// RG_SAMPLE_DIR is that folder; the build defines it. A generated array of 3.7 MB would be slow to compile and would
-// need a generator; this needs neither. ELF targets only.
+// RG_SAMPLE_DIR is that folder; the build defines it. A generated array of 3.7 MB would compile slowly and need a
+// generator. Works for ELF targets only.
 #include "data/sample.h"
 
 #include "data/cifar.h"

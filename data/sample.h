@@ -1,13 +1,13 @@
-// The images that every program carries: 100 training and 20 test images per class of CIFAR-10 (data/sample).
+// The images that every program contains: 100 training and 20 test images per class of CIFAR-10 (data/sample).
 //
-// They make the first run need no file and no network; they are far too few for an accuracy worth quoting.
+// They let the first run work without files and network. They are far too few for a meaningful accuracy.
 #pragma once
 
 #include "data/dataset.h"
 
 namespace rg::data {
 
-/// The embedded sample: 1000 training and 200 test images.
+/// Returns the embedded sample: 1000 training and 200 test images.
 TrainTest sample();
 
 } // namespace rg::data

@@ -1,5 +1,5 @@
-// The constants are what the standard says: the first 32 bits behind the point of the cube roots, and of the square
-// roots, of the first primes.
+// The constants are those of the standard: the first 32 bits of the fractional parts of cube roots (kRounds) and of
+// square roots (the initial state) of the first primes.
 #include "data/sha256.h"
 
 #include <array>
@@ -36,8 +36,8 @@ void add_block(State& state, const uint8_t* block) {
         const uint32_t second = (std::rotr(a, 2) ^ std::rotr(a, 13) ^ std::rotr(a, 22)) + ((a & b) ^ (a & c) ^ (b & c));
         h = g, g = f, f = e, e = d + first, d = c, c = b, b = a, a = first + second;
     }
-    const State worked{a, b, c, d, e, f, g, h};
-    for (size_t i = 0; i < state.size(); ++i) state[i] += worked[i];
+    const State mixed{a, b, c, d, e, f, g, h};
+    for (size_t i = 0; i < state.size(); ++i) state[i] += mixed[i];
 }
 
 } // namespace
@@ -47,12 +47,12 @@ std::string sha256(Bytes bytes) {
     State state{0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
     const uint64_t bits = uint64_t(bytes.size()) * 8;
     for (; bytes.size() >= kBlock; bytes = bytes.subspan(kBlock)) add_block(state, bytes.data());
-    // The end: a bit that is 1, zeros, and the length in bits, in one block or in two.
+    // The last block or two: a bit that is 1, zeros, and the length in bits.
     std::vector<uint8_t> last(bytes.begin(), bytes.end());
     last.push_back(0x80);
     last.resize(last.size() + kLength <= kBlock ? kBlock : 2 * kBlock);
     for (size_t i = 0; i < kLength; ++i) last[last.size() - 1 - i] = uint8_t(bits >> 8 * i);
-    for (size_t at = 0; at < last.size(); at += kBlock) add_block(state, last.data() + at);
+    for (size_t offset = 0; offset < last.size(); offset += kBlock) add_block(state, last.data() + offset);
 
     std::string digits;
     for (const uint32_t word : state)

@@ -1,4 +1,4 @@
-// See shards.h. Images are decoded as they come; where they belong is decided at the end, when all names are known.
+// Decodes images as they arrive. finish() assigns classes and sets, when all names are known. See shards.h.
 #include "data/shards.h"
 
 #include "data/cifar.h"
@@ -25,7 +25,7 @@ constexpr int32_t kMaxClass = 99999;
 
 // ---- braces ----
 
-/// What expansion is about, and what stands for it where the shell takes it as it is.
+/// The characters that expansion uses, and the bytes that replace them in text that the shell must get unchanged.
 constexpr std::string_view kBraces = "{},", kHidden = "\1\2\3";
 
 std::string translated(std::string text, std::string_view from, std::string_view to) {
@@ -34,7 +34,7 @@ std::string translated(std::string text, std::string_view from, std::string_view
     return text;
 }
 
-/// How long the {FROM..TO} of numbers is that begins here; 0 if none does.
+/// Returns the length of a range of numbers {FROM..TO} at the beginning of the text, or 0 if there is none.
 size_t range_length(std::string_view text) {
     size_t i = 1;
     const auto digits = [&] {
@@ -47,8 +47,9 @@ size_t range_length(std::string_view text) {
     return digits() && i < text.size() && text[i] == '}' ? i + 1 : 0;
 }
 
-/// The text with nothing to expand in quotes or behind a backslash, but ranges of numbers, which are shards there, too:
-/// WebDataset expands them before any shell. A quote without an end is a character like others.
+/// Replaces braces and commas that are quoted or follow a backslash, so that they are not expanded. Ranges of numbers
+/// in quotes stay, because they name shards too: WebDataset expands them before any shell. A quote without an end is an
+/// ordinary character.
 std::string hidden(std::string text) {
     for (size_t i = 0; i < text.size(); ++i) {
         const char quote = text[i];
@@ -67,8 +68,8 @@ std::string hidden(std::string text) {
     return text;
 }
 
-/// The alternatives that the inside of a pair of braces says: a..b as numbers, else what commas divide. None if
-/// neither.
+/// Returns the alternatives inside a pair of braces: the numbers of a range FROM..TO, or the parts between commas.
+/// Returns none if it is neither.
 std::vector<std::string> alternatives(const std::string& inside) {
     const size_t dots = inside.find("..");
     if (dots != inside.npos) {
@@ -136,7 +137,7 @@ std::string lower(std::string text) {
     return text;
 }
 
-/// What a stream is, by the name of its file; a tar when the name does not say.
+/// Kind of a stream, by the name of its file. Streams of kind `other` are read as a tar.
 enum class Stream : uint8_t { tar, cifar, class_names, other };
 Stream stream_of(std::string name) {
     name = lower(name);
@@ -147,24 +148,24 @@ Stream stream_of(std::string name) {
     return name.ends_with(".tar") || name.ends_with(".tgz") ? Stream::tar : Stream::other;
 }
 
-/// The file that a shard comes from: the key in a bucket; of a command the last word that looks like one, or nothing.
-/// Of an address the query is no part of the name: that of a signed one says all kinds of things.
+/// Returns the file of a shard. For S3 it is the key; for a command it is the last word that looks like a file, or "".
+/// The query of an address is not part of the name, since that of a signed address holds arbitrary text.
 std::string file_of(const std::string& url) {
     if (url.starts_with(kS3)) return url.substr(kS3.size());
-    std::string found, word;
+    std::string file, word;
     for (const char c : url.substr(kPipe.size()) + " ") {
         if (std::string_view(" \t'\"|<>;=()").find(c) == std::string_view::npos) {
             word += c;
             continue;
         }
         if (word.find("://") != word.npos) word.resize(std::min(word.find_first_of("?#"), word.size()));
-        if (stream_of(word) != Stream::other) found = word;
+        if (stream_of(word) != Stream::other) file = word;
         word.clear();
     }
-    return found;
+    return file;
 }
 
-/// The words "train" and "test" in "imagenet-train-{000..003}.tar", "test_batch.bin", "val/cat".
+/// Splits a text into lower-case words, such as "train" in "imagenet-train-{000..003}.tar", or "val" in "val/cat".
 std::vector<std::string> words_of(const std::string& text) {
     std::vector<std::string> words(1);
     for (const char c : lower(text))
@@ -180,7 +181,7 @@ bool is_test(const std::string& word) {
     return word == "test" || word == "testing" || word == "val" || word == "valid" || word == "validation";
 }
 
-/// How long the folders are that all names begin with.
+/// Returns the length of the folders that all names begin with.
 size_t common_folders(const std::vector<std::string>& names) {
     std::string common = names[0].substr(0, names[0].rfind('/') + 1);
     for (const std::string& name : names)
@@ -191,7 +192,7 @@ size_t common_folders(const std::vector<std::string>& names) {
     return common.size();
 }
 
-/// The file type in lower case, and what is before the first point of the file's name (WebDataset's key).
+/// Returns the file type in lower case, and the path up to the first point in the file's name (WebDataset's key).
 std::pair<std::string, std::string> type_and_key(const std::string& path) {
     const size_t point = path.find('.', path.rfind('/') + 1);
     if (point == path.npos) return {"", path};
@@ -209,7 +210,7 @@ std::vector<std::string> expand_braces(const std::string& text) {
 }
 
 bool is_listed(const std::string& path) {
-    return path.starts_with(kS3) && expand_braces(path)[0] == path; // braces name objects, if only one
+    return path.starts_with(kS3) && expand_braces(path)[0] == path; // braces name objects, even a single one
 }
 
 std::vector<Shard> find_shards(const std::string& path, const FetchOptions& options) {
@@ -264,7 +265,7 @@ ShardSet::ShardSet(std::string path, std::vector<Shard> shards, const LoadOption
 
 ShardSet::Part ShardSet::part_of(const std::string& path) {
     const std::vector<std::string> words = words_of(path);
-    for (auto word = words.rbegin(); word != words.rend(); ++word) { // the nearest to the file decides
+    for (auto word = words.rbegin(); word != words.rend(); ++word) { // the word nearest to the file decides
         if (is_train(*word)) return Part::train;
         if (is_test(*word)) return Part::test;
     }
@@ -290,21 +291,22 @@ void ShardSet::add_tar(Bytes archive) {
         Bytes bytes;
     };
     std::vector<Png> pngs;
-    std::map<std::string, std::string> numbers; // by key
+    std::map<std::string, std::string> numbers; // texts of .cls files by key
     OtherImages others;
     std::vector<std::string> other_keys;
     read_tar(archive, url, [&](const std::string& path, Bytes content) {
         const auto [type, key] = type_and_key(path);
         const std::string file = path.substr(path.rfind('/') + 1);
-        if (is_hidden(path)) return; // as in a folder
+        if (is_hidden(path)) return; // ignored, as in a folder
         if (file == kAnglesFile)
             for (const auto& [image, angle] : parse_angles(std::string(as_text(content)), url + ", " + path))
                 angles_[next_][path.substr(0, path.size() - file.size()) + image] = angle;
         if (type == "png") pngs.push_back({path, content});
         if (type == "cls") numbers[key] = as_text(content);
         if (type == "bin") {
-            const Part own = part_of(file);
-            add_cifar(names_[next_] + "/" + path, own == Part::unknown ? part : own, content, url + ", " + path);
+            const Part file_part = part_of(file);
+            add_cifar(names_[next_] + "/" + path, file_part == Part::unknown ? part : file_part, content,
+                      url + ", " + path);
         }
         if (stream_of(path) == Stream::class_names) class_names_ = parse_class_names(as_text(content));
         if (type == "png" || type == "cls" || type == "bin") return;
@@ -316,22 +318,22 @@ void ShardSet::add_tar(Bytes archive) {
     for (const Png& png : pngs) {
         const std::string name = url + ", " + png.path;
         if (!pairs) {
-            expect(Labels::folders, name);
-            // Below the folder train or test, if there is one, is the class folder.
-            Part own = part;
+            require_labels(Labels::folders, name);
+            // If there is a folder train or test, the class folder is below it.
+            Part image_part = part;
             std::string path = png.path;
             for (size_t begin = 0, slash; (slash = png.path.find('/', begin)) != png.path.npos; begin = slash + 1) {
                 const std::string folder = lower(png.path.substr(begin, slash - begin));
                 if (!is_train(folder) && !is_test(folder)) continue;
-                own = is_train(folder) ? Part::train : Part::test;
+                image_part = is_train(folder) ? Part::train : Part::test;
                 path = png.path.substr(slash + 1);
                 break;
             }
-            add_png(path, own, png.bytes, png.path);
-            images_.labels.push_back(0); // label_by_folder() says
+            add_png(path, image_part, png.bytes, png.path);
+            images_.labels.push_back(0); // label_by_folder() sets it
             continue;
         }
-        expect(Labels::pairs, name);
+        require_labels(Labels::pairs, name);
         const std::string key = type_and_key(png.path).second;
         const auto number = numbers.find(key);
         RG_CHECK(number != numbers.end(), "data: expected ", key, ".cls beside it, which is missing (", name, ")");
@@ -345,25 +347,25 @@ void ShardSet::add_tar(Bytes archive) {
         images_.labels.push_back(label);
         numbers.erase(number);
     }
-    for (const std::string& key : other_keys) numbers.erase(key); // left out with their images
+    for (const std::string& key : other_keys) numbers.erase(key); // their images were skipped
     if (!numbers.empty())
         fail("data: expected ", numbers.begin()->first, ".png beside ", numbers.begin()->first,
              ".cls, which is missing (", url, "); only PNG is read: ", kHowToConvert);
 }
 
-void ShardSet::expect(Labels labels, const std::string& name) {
-    static constexpr const char* kSays[] = {"", "class folders of PNGs", "PNGs with a .cls", "CIFAR-10 records",
-                                            "CIFAR-100 records"};
-    if (labels_ == Labels::none_yet) labels_ = labels, first_ = name;
-    RG_CHECK(labels_ == labels, "data: expected ", kSays[int(labels_)], " as in ", first_, ", got ", kSays[int(labels)],
-             " (", name, ")");
+void ShardSet::require_labels(Labels labels, const std::string& name) {
+    static constexpr const char* kDescriptions[] = {"", "class folders of PNGs", "PNGs with a .cls", "CIFAR-10 records",
+                                                    "CIFAR-100 records"};
+    if (labels_ == Labels::none_yet) labels_ = labels, first_name_ = name;
+    RG_CHECK(labels_ == labels, "data: expected ", kDescriptions[int(labels_)], " as in ", first_name_, ", got ",
+             kDescriptions[int(labels)], " (", name, ")");
 }
 
 void ShardSet::add_cifar(const std::string& path, Part part, Bytes bytes, const std::string& name) {
     const CifarKind kind = cifar_kind(bytes, name);
-    expect(kind == CifarKind::cifar10 ? Labels::cifar10 : Labels::cifar100, name);
+    require_labels(kind == CifarKind::cifar10 ? Labels::cifar10 : Labels::cifar100, name);
     ImageSet set = parse_cifar(bytes, kind, name);
-    pieces_.push_back({part, path, images_.count, set.count, next_, ""});
+    sources_.push_back({part, path, images_.count, set.count, next_, ""});
     if (images_.count == 0) {
         images_ = std::move(set);
         return;
@@ -379,48 +381,48 @@ void ShardSet::add_png(const std::string& path, Part part, Bytes bytes, const st
     if (images_.count == 0)
         images_.height = image.height, images_.width = image.width, images_.channels = options_.channels;
     RG_CHECK(image.height == images_.height && image.width == images_.width, "data: expected images of one size, ",
-             images_.width, " x ", images_.height, " as in ", first_, ", got ", image.width, " x ", image.height, " (",
-             name, ")");
-    pieces_.push_back({part, path, images_.count, 1, next_, member});
+             images_.width, " x ", images_.height, " as in ", first_name_, ", got ", image.width, " x ", image.height,
+             " (", name, ")");
+    sources_.push_back({part, path, images_.count, 1, next_, member});
     images_.pixels.insert(images_.pixels.end(), image.pixels.begin(), image.pixels.end());
     ++images_.count;
 }
 
-/// Names and orders images as the reader of folders does. A folder around all class folders is passed over.
+/// Labels images by class folder, as read_image_folder() does. Ignores a folder that contains all class folders.
 void ShardSet::label_by_folder() {
-    const auto folder = [](const Piece& piece) { return piece.path.substr(0, piece.path.find('/')); };
-    for (const Piece& piece : pieces_)
-        RG_CHECK(piece.path.find('/') != piece.path.npos, "data: expected images in class folders or with a .cls, got ",
-                 piece.path, " (", path_, ")");
-    const auto nested = [&](const Piece& piece) {
-        return std::count(piece.path.begin(), piece.path.end(), '/') > 1 && folder(piece) == folder(pieces_[0]);
+    const auto folder = [](const Source& source) { return source.path.substr(0, source.path.find('/')); };
+    for (const Source& source : sources_)
+        RG_CHECK(source.path.find('/') != source.path.npos,
+                 "data: expected images in class folders or with a .cls, got ", source.path, " (", path_, ")");
+    const auto nested = [&](const Source& source) {
+        return std::count(source.path.begin(), source.path.end(), '/') > 1 && folder(source) == folder(sources_[0]);
     };
-    while (std::all_of(pieces_.begin(), pieces_.end(), nested))
-        for (Piece& piece : pieces_) piece.path.erase(0, piece.path.find('/') + 1);
+    while (std::all_of(sources_.begin(), sources_.end(), nested))
+        for (Source& source : sources_) source.path.erase(0, source.path.find('/') + 1);
 
-    std::set<std::string> trained;
-    for (const Piece& piece : pieces_)
-        if (piece.part != Part::test) trained.insert(folder(piece));
-    images_.classes.assign(trained.begin(), trained.end());
-    for (const Piece& piece : pieces_) {
-        const auto found = std::find(images_.classes.begin(), images_.classes.end(), folder(piece));
-        RG_CHECK(found != images_.classes.end(), "data: expected the ", images_.classes.size(),
-                 " classes of the training set, got ", folder(piece), " (", path_, ")");
-        images_.labels[size_t(piece.first)] = int32_t(found - images_.classes.begin());
+    std::set<std::string> train_classes;
+    for (const Source& source : sources_)
+        if (source.part != Part::test) train_classes.insert(folder(source));
+    images_.classes.assign(train_classes.begin(), train_classes.end());
+    for (const Source& source : sources_) {
+        const auto match = std::find(images_.classes.begin(), images_.classes.end(), folder(source));
+        RG_CHECK(match != images_.classes.end(), "data: expected the ", images_.classes.size(),
+                 " classes of the training set, got ", folder(source), " (", path_, ")");
+        images_.labels[size_t(source.first)] = int32_t(match - images_.classes.begin());
     }
 }
 
-/// Each image's angle is in its own shard's table, or in that of another: it may have come with any.
+/// Takes the angle of each image from the table in its own shard, or else from a table in any other shard.
 void ShardSet::take_angles() {
     if (std::all_of(angles_.begin(), angles_.end(), [](const Angles& table) { return table.empty(); })) return;
     images_.targets.resize(size_t(images_.count));
-    for (const Piece& piece : pieces_) {
-        const auto has = [&](const Angles& table) { return table.contains(piece.member); };
-        auto table = angles_.begin() + std::ptrdiff_t(piece.shard);
+    for (const Source& source : sources_) {
+        const auto has = [&](const Angles& table) { return table.contains(source.member); };
+        auto table = angles_.begin() + std::ptrdiff_t(source.shard);
         if (!has(*table)) table = std::find_if(angles_.begin(), angles_.end(), has);
-        RG_CHECK(table != angles_.end(), "data: expected a line for ", piece.member, " in ", kAnglesFile,
+        RG_CHECK(table != angles_.end(), "data: expected a line for ", source.member, " in ", kAnglesFile,
                  ", got none (", path_, ")");
-        images_.targets[size_t(piece.first)] = table->at(piece.member);
+        images_.targets[size_t(source.first)] = table->at(source.member);
     }
 }
 
@@ -428,7 +430,7 @@ TrainTest ShardSet::finish() {
     RG_CHECK(next_ == shards_.size(), "data: expected ", shards_.size(), " shards, got ", next_, " (", path_, ")");
     RG_CHECK(images_.count > 0, "data: expected PNGs or CIFAR files, got none in ", shards_.size(),
              shards_.size() == 1 ? " shard (" : " shards (", path_, ")");
-    RG_CHECK(std::any_of(pieces_.begin(), pieces_.end(), [](const Piece& p) { return p.part != Part::test; }),
+    RG_CHECK(std::any_of(sources_.begin(), sources_.end(), [](const Source& p) { return p.part != Part::test; }),
              "data: expected images for training, got ", images_.count, " for testing alone (", path_, ")");
     std::string what = "CIFAR files";
     if (labels_ == Labels::pairs) {
@@ -439,13 +441,13 @@ TrainTest ShardSet::finish() {
         what = "PNG images";
         label_by_folder();
         take_angles();
-        std::stable_sort(pieces_.begin(), pieces_.end(), [&](const Piece& a, const Piece& b) {
-            const int32_t of_a = images_.labels[size_t(a.first)], of_b = images_.labels[size_t(b.first)];
-            return of_a != of_b ? of_a < of_b : fs::path(a.path) < fs::path(b.path);
+        std::stable_sort(sources_.begin(), sources_.end(), [&](const Source& a, const Source& b) {
+            const int32_t label_a = images_.labels[size_t(a.first)], label_b = images_.labels[size_t(b.first)];
+            return label_a != label_b ? label_a < label_b : fs::path(a.path) < fs::path(b.path);
         });
     } else {
-        std::stable_sort(pieces_.begin(), pieces_.end(),
-                         [](const Piece& a, const Piece& b) { return a.path < b.path; });
+        std::stable_sort(sources_.begin(), sources_.end(),
+                         [](const Source& a, const Source& b) { return a.path < b.path; });
         if (!class_names_.empty()) {
             RG_CHECK(class_names_.size() == images_.classes.size(), "data: expected ", images_.classes.size(),
                      " class names, got ", class_names_.size(), " (", path_, ")");
@@ -453,8 +455,9 @@ TrainTest ShardSet::finish() {
         }
     }
     std::vector<int64_t> train, test;
-    for (const Piece& piece : pieces_)
-        for (int64_t i = 0; i < piece.count; ++i) (piece.part == Part::test ? test : train).push_back(piece.first + i);
+    for (const Source& source : sources_)
+        for (int64_t i = 0; i < source.count; ++i)
+            (source.part == Part::test ? test : train).push_back(source.first + i);
     what += cat(" in ", path_, " (", shards_.size(), shards_.size() == 1 ? " shard)" : " shards)");
     if (test.empty()) return split_sets(subset(images_, train), options_.test_part, options_.seed, what);
     return described({subset(images_, train), subset(images_, test), ""}, what);

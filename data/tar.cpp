@@ -1,5 +1,5 @@
 // An archive is a sequence of 512-byte blocks: a header, then the contents padded with zeros. A pax header ('x') or a
-// GNU long name ('L') is a member of its own whose contents amend the next header.
+// GNU long name ('L') is a separate member whose contents change the next header.
 #include "data/tar.h"
 
 #include <algorithm>
@@ -23,8 +23,8 @@ public:
     Reader(Bytes archive, const std::string& name) : archive_(archive), archive_name_(name) {}
 
     void run(const std::function<void(const std::string& path, Bytes content)>& each) {
-        int zeros = 0; // blocks of zeros just before at_
-        while (at_ < archive_.size()) {
+        int zeros = 0; // blocks of zeros just before position_
+        while (position_ < archive_.size()) {
             const Bytes header = take(kBlock, zeros ? "the end of the archive" : "a header");
             if (std::all_of(header.begin(), header.end(), [](uint8_t b) { return b == 0; })) {
                 ++zeros;
@@ -33,9 +33,9 @@ public:
             zeros = 0;
             member(header, each);
         }
-        RG_CHECK(zeros >= 2, where(at_), "expected two blocks of zeros at the end of the archive, got ",
-                 archive_.empty() ? "an empty" : "the end of the", " stream; it was cut, or is no tar");
-        RG_CHECK(!long_name_ && !pax_path_ && !pax_size_, where(at_),
+        RG_CHECK(zeros >= 2, where(position_), "expected two blocks of zeros at the end of the archive, got ",
+                 archive_.empty() ? "an empty" : "the end of the", " stream; it was cut, or is not a tar");
+        RG_CHECK(!long_name_ && !pax_path_ && !pax_size_, where(position_),
                  "expected a member after an extended header, got the end of the archive");
     }
 
@@ -43,16 +43,16 @@ private:
     std::string where(size_t offset) const { return cat("tar: ", archive_name_, ", offset ", offset, ": "); }
 
     Bytes take(size_t size, const std::string& what) {
-        const size_t left = archive_.size() - at_;
-        RG_CHECK(size <= left, where(at_), "expected ", size, " bytes of ", what, ", got ", left,
+        const size_t left = archive_.size() - position_;
+        RG_CHECK(size <= left, where(position_), "expected ", size, " bytes of ", what, ", got ", left,
                  "; the stream was cut");
-        const Bytes bytes = archive_.subspan(at_, size);
-        at_ += size;
+        const Bytes bytes = archive_.subspan(position_, size);
+        position_ += size;
         return bytes;
     }
 
     void member(Bytes header, const std::function<void(const std::string& path, Bytes content)>& each) {
-        const size_t offset = at_ - kBlock;
+        const size_t offset = position_ - kBlock;
         check_sum(header, offset);
         const char type = char(header[kType]);
         const bool extended = type == 'x' || type == 'g' || type == 'L' || type == 'K';
@@ -61,16 +61,16 @@ private:
         const std::string path = extended ? "an extended header" : path_of(header, offset);
         RG_CHECK(!extended || size <= kMaxTarHeader, where(offset), "expected an extended header of at most ",
                  kMaxTarHeader, " bytes, got ", size);
-        // Folders and links have no contents, whatever old archives say about their size.
+        // Folders have no contents, even if old archives give them a size.
         if (type == '5' || (type == '0' && path.ends_with('/')) || (type == '\0' && path.ends_with('/'))) size = 0;
-        RG_CHECK(size <= archive_.size() - at_, where(at_), "expected ", size, " bytes of ", path, ", got ",
-                 archive_.size() - at_, "; the stream was cut");
+        RG_CHECK(size <= archive_.size() - position_, where(position_), "expected ", size, " bytes of ", path, ", got ",
+                 archive_.size() - position_, "; the stream was cut");
         const Bytes content = take(size_t(size), path);
         take((kBlock - size % kBlock) % kBlock, "padding");
         switch (type) {
         case 'x': pax(content, offset + kBlock); return;
         case 'g':
-        case 'K': return; // comments and defaults of git and pax; the target of a link, which is refused by itself
+        case 'K': return; // 'g': comments and defaults of git and pax; 'K': the target of a link, and links are refused
         case 'L': long_name_ = text(content, {0, content.size()}); return;
         case '\0':
         case '0':
@@ -88,19 +88,20 @@ private:
 
     static char printable(char c) { return c > ' ' && c < 127 ? c : '?'; }
 
-    /// The sum of the header's bytes, with the checksum itself as spaces; as signed ones in some old archives.
+    /// Checks the sum of the header's bytes, in which the checksum itself counts as spaces. Some old archives add
+    /// signed bytes.
     void check_sum(Bytes header, size_t offset) const {
         int64_t as_unsigned = 0, as_signed = 0;
         for (size_t i = 0; i < kBlock; ++i) {
             const uint8_t byte = i - kChecksum.begin < kChecksum.size ? ' ' : header[i];
             as_unsigned += byte, as_signed += int8_t(byte);
         }
-        const int64_t said = int64_t(number(header, kChecksum, offset, "checksum"));
-        RG_CHECK(said == as_unsigned || said == as_signed, where(offset), "expected a header with checksum ",
-                 as_unsigned, ", got ", said, "; no tar, or a damaged one");
+        const int64_t stored = int64_t(number(header, kChecksum, offset, "checksum"));
+        RG_CHECK(stored == as_unsigned || stored == as_signed, where(offset), "expected a header with checksum ",
+                 as_unsigned, ", got ", stored, "; not a tar, or a damaged one");
     }
 
-    /// Octal digits between spaces and zeros, or, with the first bit set, a big-endian number.
+    /// Parses octal digits between spaces and zeros, or a big-endian number if the first bit is set.
     uint64_t number(Bytes header, Field field, size_t offset, const char* what) const {
         const Bytes bytes = header.subspan(field.begin, field.size);
         uint64_t value = 0;
@@ -108,7 +109,7 @@ private:
             for (size_t i = 0; i < bytes.size(); ++i) {
                 const uint8_t byte = i == 0 ? bytes[0] & 0x7f : bytes[i];
                 RG_CHECK(value >> 55 == 0, where(offset + field.begin), "expected a ", what,
-                         " of less than 2^63, got more; no tar, or a damaged one");
+                         " of less than 2^63, got more; not a tar, or a damaged one");
                 value = value << 8 | byte;
             }
             return value;
@@ -118,11 +119,11 @@ private:
         for (; i < bytes.size() && bytes[i] >= '0' && bytes[i] <= '7'; ++i) value = value << 3 | (bytes[i] - '0');
         for (; i < bytes.size(); ++i)
             RG_CHECK(bytes[i] == ' ' || bytes[i] == 0, where(offset + field.begin), "expected a ", what,
-                     " in octal digits, got byte ", int(bytes[i]), "; no tar, or a damaged one");
+                     " in octal digits, got byte ", int(bytes[i]), "; not a tar, or a damaged one");
         return value;
     }
 
-    /// A field up to its first zero byte.
+    /// Returns a field up to its first zero byte.
     static std::string text(Bytes bytes, Field field) {
         const std::string_view all = as_text(bytes.subspan(field.begin, field.size));
         return std::string(all.substr(0, all.find('\0')));
@@ -130,7 +131,7 @@ private:
 
     std::string path_of(Bytes header, size_t offset) const {
         std::string path = text(header, kName);
-        // GNU's own format has times where ustar has a prefix.
+        // GNU's old format has times in the place of the prefix.
         const bool ustar = as_text(header.subspan(kMagic.begin, kMagic.size)) == std::string_view("ustar\0", 6);
         if (const std::string prefix = text(header, kPrefix); ustar && !prefix.empty()) path = prefix + "/" + path;
         if (long_name_) path = *long_name_;
@@ -141,7 +142,7 @@ private:
         return path.empty() ? "./" : path;
     }
 
-    /// Records "LENGTH KEY=VALUE\n", where LENGTH counts all of the record.
+    /// Parses records "LENGTH KEY=VALUE\n". LENGTH counts the whole record.
     void pax(Bytes content, size_t offset) {
         std::string_view left = as_text(content);
         while (!left.empty()) {
@@ -173,7 +174,7 @@ private:
 
     Bytes archive_;
     const std::string& archive_name_;
-    size_t at_ = 0;
+    size_t position_ = 0;
     std::optional<std::string> long_name_, pax_path_; // for the next member
     std::optional<uint64_t> pax_size_;
 };

@@ -176,7 +176,7 @@ TEST_CASE("tar: damage and cuts are errors with the offset") {
         REQUIRE(contains(error, "cut"));
     }
     CHECK(contains(tar_error(two.substr(0, 1600)), "offset 1536: expected 600 bytes of b, got 64"));
-    CHECK(contains(tar_error(records(2, 0)), "no tar, or a damaged one"));
+    CHECK(contains(tar_error(records(2, 0)), "not a tar, or a damaged one"));
 
     // Any changed byte of a header that counts is found by its checksum.
     Rng rng(1, Purpose::test);
