@@ -47,8 +47,8 @@ public:
     /// Writes the view of image `index` in `epoch` to `out`: [height() width() channels] floats.
     void apply(std::span<const uint8_t> image, uint64_t seed, int64_t epoch, int64_t index, float* out) const;
 
-    // Inputs with which the augment op (core/ops.h) produces the same views: the view alone; mean and deviation [2
-    // channels] where the context's ops run; and whether uncovered pixels mirror the image.
+    // The augment op (core/ops.h) needs these to produce the same views: the view alone, mean and deviation as [2
+    // channels] where the context's ops run, and whether uncovered pixels mirror the image.
     cpu::View view(uint64_t seed, int64_t epoch, int64_t index) const;
     Tensor statistics() const;
     bool reflect() const { return augment_.fill == Fill::reflect; }

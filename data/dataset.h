@@ -1,5 +1,5 @@
-// ImageSet: labelled images in host memory. Every reader returns one, and the loader takes one. Also functions that
-// split sets.
+// ImageSet: labelled images in host memory. Every reader returns one, and the loader takes one. This file also has
+// functions that split sets.
 //
 // Pixels stay bytes until a mini-batch is made, so CIFAR-10 takes 184 MB instead of 740 MB. Random choices depend only
 // on (seed, purpose, epoch), so that all ranks make the same ones without communication.

@@ -23,7 +23,7 @@ namespace rg::data {
 /// If the folder has a file kAnglesFile, its numbers become the targets. That file has a line "file,angle", and then
 /// one such line per image, with the path below the folder.
 /// Throws Error if there are no class folders, a class has no images, a PNG is damaged, or images differ in size. Also
-/// if a line of kAnglesFile is wrong or missing, and, unless `skip_other_images`, if an image cannot be used.
+/// throws if a line of kAnglesFile is wrong or missing, and, unless `skip_other_images`, if an image cannot be used.
 constexpr const char* kAnglesFile = "angles.csv";
 ImageSet read_image_folder(const std::string& path, int channels, std::vector<std::string> classes = {},
                            bool skip_other_images = false);

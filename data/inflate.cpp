@@ -159,7 +159,7 @@ struct Bits {
         pos += size_t(63 - count) >> 3;
         count |= 56;
     }
-    /// Fills the buffer to at least 56 bits if the input has them. Never to 64, because fill_fast() cannot shift by 64.
+    /// Fills the buffer to at least 56 bits if the input has them, but never to 64: fill_fast() cannot shift by 64.
     void fill() {
         if (in.size() - pos >= 8) return fill_fast();
         for (; count < 56 && pos < in.size(); count += 8) buffer |= uint64_t{in[pos++]} << count;

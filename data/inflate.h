@@ -1,8 +1,9 @@
 // Inflate: the decompressor for PNG (zlib streams) and .gz files, and their two checksums.
 //
-// The output never exceeds the caller's limit. Memory grows only with output that was really produced: it stays below 2
-// x limit + 64 KiB, and below 4 x input + 3 x output + 64 KiB (the output is at most 1032 x the input). Every violation
-// of the format throws Error with its own text and the offset in the input; no partial output is returned.
+// The output never exceeds the caller's limit, and memory grows only with output that was really produced. It stays
+// below twice the limit + 64 KiB, and below four times the input + three times the output + 64 KiB. (The output is at
+// most 1032 times the input.) Every violation of the format throws Error with its own text and the offset in the input;
+// no partial output is returned.
 // Sources: RFC 1950 (zlib), RFC 1951 (DEFLATE), RFC 1952 (gzip).
 #pragma once
 

@@ -25,8 +25,8 @@ struct PipeError : Error {
 /// Returns everything that the command writes to standard output. Its standard input is empty.
 /// Throws PipeError, with the last line of standard error, if the command ends by a signal or with a status other than
 /// 0. Throws Error if it cannot be started, writes more than `limit` bytes, or writes more than 64 MiB to standard
-/// error. Also if it neither writes nor ends for `silence_s` seconds, or does not end within `total_s` seconds. Throws
-/// Stopped after a stop request.
+/// error. Also throws Error if it neither writes nor ends for `silence_s` seconds, or does not end within `total_s`
+/// seconds. Throws Stopped after a stop request.
 /// After an error, kills the command, its descendants, and all processes that hold its output open. A background job
 /// survives only if it has redirected both outputs and its shell has ended.
 std::string read_pipe(const std::string& command, size_t limit, double silence_s, double total_s = kNoTimeLimit);

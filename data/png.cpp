@@ -1,4 +1,4 @@
-// PNG in three steps: chunks (order, CRC), inflated and unfiltered passes, pixels. The encoder has two steps.
+// Decodes a PNG in three steps: chunks (order, CRC), inflated and unfiltered passes, pixels. Encodes in two steps.
 //
 // An image without interlacing is one pass over all pixels. Adam7 has seven passes, each a smaller image. Rows are
 // unfiltered in place, widened to whole samples, and copied to the positions of the pass. The encoder chooses a filter
@@ -205,23 +205,21 @@ void store_pixel(uint8_t* p, Lanes lanes) {
     std::memcpy(p, &word, kStep);
 }
 
-/// The one of a, b and c that is nearest to p = a + b - c; of equals the first. With lower <= upper of a and b, and c
-/// in between, |p - upper| <= |p - c| means 3c - a - b <= lower, and so on; that this holds outside, too, leaves
-/// nothing to branch on.
+/// Returns the one of a, b and c that is nearest to p = a + b - c; if several are equally near, the first of them. Let
+/// lower <= upper be a and b in order. If c lies between them, then |p - upper| <= |p - c| means 3c - a - b <= lower,
+/// and so on. The same comparisons are correct for all other c, so no branch is needed.
 template <class T>
-/// Returns the one of a, b and c that is nearest to p = a + b - c, and the first of them if several are equally near.
-/// If lower <= c <= upper (the smaller and the larger of a and b), then |p - upper| <= |p - c| means 3c - a - b <=
-/// lower, and so on. The result is also correct for other c, so no branch is needed.
 T paeth(T a, T b, T c) {
     const T lower = a < b ? a : b, upper = a < b ? b : a, d = 3 * c - a - b;
     const T not_upper = d >= upper ? lower : c;
     return d <= lower ? upper : not_upper;
 }
 
-/// In place. `up` is the row above, all zeros for the first; kStep the bytes of a whole pixel, at least 1.
+/// Unfilters a row in place. `up` is the row above, all zeros for the first row. kStep is the number of bytes of a
+/// whole pixel, at least 1.
 template <size_t kStep>
 void unfilter(int filter, uint8_t* row, const uint8_t* up, size_t bytes) {
-    Lanes left{}, corner{}; // the pixel before, in this row and above; zeros before the first
+    Lanes left{}, corner{}; // previous pixel in this row and in the row above; zeros at the start of the row
     switch (filter) {
     case 1:
         for (size_t i = 0; i < bytes; i += kStep) {

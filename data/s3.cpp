@@ -222,7 +222,7 @@ std::vector<S3Object> list_s3(S3Client client, const std::string& url, const Fet
         std::vector<S3Object> part;
         std::string next_token;
         const auto parse = [&](const std::string& answer) { part = parse_s3_list(client, bucket, answer, next_token); };
-        const double left_s = time_left(); // throws if the time is over, as between two parts
+        const double left_s = time_left();
         try {
             const std::string name =
                 cat(s3_name(url), " (list by ", kClients[int(client)], next.empty() ? "" : " from ", next, ")");

@@ -1,16 +1,5 @@
-// Data sets that a command delivers: s3://bucket/prefix and pipe:COMMAND.
-//
-// A data set is a list of shards, each of which is one stream. A shard is a CIFAR binary file or a tar. A tar holds one
-// of these: PNGs in class folders, with or without angles.csv beside the folders; pairs of KEY.png and KEY.cls (a
-// number), as in WebDataset; or CIFAR binary files. Each shard may be gzipped.
-// The list of shards is known before any shard is read, so that ranks can share the work. ShardSet combines the shards,
-// and the result does not depend on which rank read which shard. CIFAR files and class folders become the same set as
-// the same files on a disk, bit for bit, however they were divided. Pairs keep the order of the shards.
-//
-// Images in other formats are errors, as in a folder (data/image_folder.h); other members are ignored.
-//
-// Images whose folder, shard or CIFAR file is named test or val form the test set. Without any,
-// LoadOptions::test_part of each class does, as for a folder of images.
+// Images whose folder, shard or CIFAR file is named test or val form the test set. If there are none, a fraction of
+// each class is held out (LoadOptions::test_part), as for a folder of images.
 #pragma once
 
 #include "data/dataset.h"

@@ -70,7 +70,7 @@ private:
         switch (type) {
         case 'x': pax(content, offset + kBlock); return;
         case 'g':
-        case 'K': return; // 'g': comments and defaults of git and pax; 'K': the target of a link, and links are refused
+        case 'K': return; // 'g': defaults of git and pax; 'K': the target of a link, which is refused itself
         case 'L': long_name_ = text(content, {0, content.size()}); return;
         case '\0':
         case '0':
