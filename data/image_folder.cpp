@@ -55,8 +55,8 @@ std::string first_bytes(const fs::path& path) {
 
 /// Throws Error for a broken link, because the file behind it would be missing from the set.
 void check_link(const fs::directory_entry& entry) {
-    RG_CHECK(!entry.is_symlink() || entry.exists(),
-             "image folder: expected a file or a folder, got a link to nothing (", entry.path().string(), ")");
+    RG_CHECK(!entry.is_symlink() || entry.exists(), "image folder: expected a file or a folder, got a broken link (",
+             entry.path().string(), ")");
 }
 
 /// Adds those files to `others` that are images.

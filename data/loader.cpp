@@ -102,7 +102,7 @@ void Loader::work() {
 
 Batch Loader::make(const std::vector<int64_t>* order, int64_t epoch, int64_t index) const {
     RG_CHECK(int64_t(set_.pixels.size()) == set_.count * set_.image_bytes(),
-             "loader: the set has changed under it (epoch ", epoch, ", batch ", index, ")");
+             "loader: the set was changed while the loader used it (epoch ", epoch, ", batch ", index, ")");
     const int64_t begin = index * options_.batch_size, size = std::min(options_.batch_size, set_.count - begin);
     const Range share = share_of(size, options_.ranks, options_.rank);
     const int64_t n = share.size(), h = augmenter_.height(), w = augmenter_.width(), c = set_.channels;

@@ -52,7 +52,7 @@ TrainTest load_image_folders(const std::string& path, const LoadOptions& options
     for (const char* const name : {"/train", "/test", "/val", "/validation"})
         RG_CHECK(!holds_class_folders(path + name) || count_folders(path) > 1, // train may be one class of several
                  "image folder: expected class folders, or both train and test, got ", name + 1, " alone (", path,
-                 "); give ", path, name, " to test on a part of its images");
+                 "); give ", path, name, " to hold out a part of its images for testing");
     return split_sets(read(path, {}), options.test_part, options.seed, what);
 }
 

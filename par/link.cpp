@@ -144,7 +144,7 @@ size_t Link::wait(Channel& channel, const Operation& op, int round) {
     if (!s.in_flight) return bytes;
     const double waited_s = poll(op, [&] { return do_test(channel.slot_, &bytes); });
     if (waited_s > 0)
-        fail_late(s.send ? cat("rank ", s.peer, " to take ", s.bytes, " bytes")
+        fail_late(s.send ? cat("rank ", s.peer, " to receive ", s.bytes, " bytes")
                          : cat("a message from rank ", s.peer, " (up to ", s.bytes, " bytes)"),
                   s.peer, op, round, waited_s);
     s.in_flight = false;
@@ -273,10 +273,10 @@ std::string Handshake::last_seen(int rank) const {
 }
 
 void Handshake::fail_different(const Message& theirs, int rank, const Operation& op) const {
-    const char* hint = theirs.detail == op.detail ? "" : "; algorithm, number type, segment, place or root differ";
+    const char* hint = theirs.detail == op.detail ? "" : "; algorithm, number type, segment, memory or root differ";
     fail(op.name, " ", op.what, ": expected ", op.bytes, " bytes on every rank, got ", theirs.name.data(), " ",
          theirs.what.data(), " of ", theirs.bytes, " bytes on rank ", rank, " (rank ", link_.rank(), ", operation ",
-         op.number, " here and ", theirs.number, " there, step ", op.step, hint,
+         op.number, " here, operation ", theirs.number, " there, step ", op.step, hint,
          "); all ranks must make the same calls in the same order");
 }
 

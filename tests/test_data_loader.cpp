@@ -303,7 +303,8 @@ TEST_SUITE("data") {
             set.pixels.pop_back();
             loader->start(1);
             for (int again = 0; again < 3; ++again)
-                CHECK(contains(error_of([&] { loader->next(); }), "has changed under it (epoch 1, batch 0)"));
+                CHECK(contains(error_of([&] { loader->next(); }),
+                               "was changed while the loader used it (epoch 1, batch 0)"));
             loader.reset(); // its threads may still look at the set
             set.pixels.push_back(last);
             loader = std::make_unique<Loader>(set, o);

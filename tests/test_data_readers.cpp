@@ -317,7 +317,7 @@ TEST_SUITE("data") {
         CHECK(contains(error_of([&] { read_image_folder(dir.path(), 3, {}, true); }), "that of a JPEG"));
     }
 
-    TEST_CASE("image folder: what links lead to counts, and a link to nothing is an error") {
+    TEST_CASE("image folder: what links lead to counts, and a broken link is an error") {
         const TempDir dir;
         write_grey(dir / "set/cat/1.png", 2, 2, 1);
         write_grey(dir / "more/2.png", 2, 2, 2);
@@ -330,7 +330,7 @@ TEST_SUITE("data") {
         for (const char* name : {"set/cat/4.png", "set/cat/part", "set/emu"}) {
             fs::create_symlink("nowhere", dir / name);
             CHECK(contains(error_of([&] { read_image_folder(dir / "set", 3, {}, true); }),
-                           "got a link to nothing (" + dir / name + ")"));
+                           "got a broken link (" + dir / name + ")"));
             fs::remove(dir / name);
         }
         fs::create_directory_symlink("..", dir / "set/cat/loop");
