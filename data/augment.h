@@ -37,8 +37,8 @@ struct Augment {
 
 class Augmenter {
 public:
-    /// For images [height width channels]. Throws Error for more than 4 channels, a deviation that is not positive, a
-    /// crop larger than the image, or a translation as large as the image.
+    /// For images [height width channels]. Throws Error for more than 4 channels or a deviation that is not positive.
+    /// Also throws Error if the crop is larger than the image, or the translation is not smaller.
     Augmenter(int64_t height, int64_t width, int64_t channels, const Augment& augment, const Normalise& normalise);
 
     int64_t height() const { return augment_.crop ? augment_.crop : height_; }

@@ -36,8 +36,8 @@ public:
     /// `path` is for texts that users read. Uses the options for images.
     ShardSet(std::string path, std::vector<Shard> shards, const LoadOptions& options = {});
 
-    /// Decodes the next shard. Throws Error with shard and member for a damaged image or label, an image in another
-    /// format, or an image that differs in size or kind of label from earlier ones.
+    /// Decodes the next shard. Throws Error with shard and member for a damaged image or label, or an image in another
+    /// format. Also throws Error if an image differs from earlier ones in size or kind of label.
     void add(Bytes bytes);
     /// Returns the sets. Requires that all shards were added. Throws Error if there are no images, or if a class of the
     /// test set has none for training.
