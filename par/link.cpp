@@ -5,7 +5,6 @@
 
 #include "par/link.h"
 
-#include "par/roll_call.h"
 
 #include <algorithm>
 #include <chrono>
@@ -189,7 +188,7 @@ double Link::poll(const Operation& op, const Done& done) const {
         nap = waited > kNapAfter;
         const double limit = deadline_;
         if (waited > limit) return waited;
-        if (roll_call_ && op.number && waited > kRollCallAfter && roll_call_->look(op, begin, waited, limit))
+        if (wait_observer_ && op.number && waited > kRollCallAfter && wait_observer_->look(op, begin, waited, limit))
             return waited;
     }
     return 0;
@@ -197,7 +196,7 @@ double Link::poll(const Operation& op, const Done& done) const {
 
 void Link::fail_late(std::string_view expected, int peer, const Operation& op, int round, double seconds) const {
     const bool leaving = deadline_ == 0; // after give_up() another error is reported
-    const std::string missing = roll_call_ && op.number && !leaving ? roll_call_->close() : "";
+    const std::string missing = wait_observer_ && op.number && !leaving ? wait_observer_->close() : "";
     throw RankMissing(cat(op.name, " ", op.what, ": expected ", expected, ", got nothing in ", seconds, " s (rank ",
                           rank_, ", round ", round, ", ", op.bytes, " bytes in all, operation ", op.number, ", step ",
                           op.step, "); no word from ", missing.empty() ? name_of(peer) : missing,

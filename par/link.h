@@ -42,7 +42,16 @@ struct Operation {
 };
 
 class Link;
-class RollCall;
+
+/// Is called during long waits (RollCall).
+class WaitObserver {
+public:
+    virtual bool look(const Operation& op, double begin, double waited, double limit) = 0;
+    virtual std::string close() = 0;
+
+protected:
+    ~WaitObserver() = default;
+};
 
 /// A channel has one buffer, one direction and one peer. It can be moved, not copied. Its destructor withdraws a
 /// message that is in flight.
@@ -145,7 +154,7 @@ protected:
 private:
     friend class Channel;
     friend class SubLink; // calls check_peers() of the link below it
-    friend class RollCall;
+    friend class RollCall; // sets wait_observer_
     virtual void do_open(int slot, void* data) = 0;
     virtual void do_start(int slot) = 0;
     /// Returns true and sets *bytes if the message is complete. Throws Error if the transport reports one.
@@ -158,7 +167,6 @@ private:
 
     Channel open(bool send, void* data, size_t bytes, int peer, int tag);
     void close(int slot);
-    void set_roll_call(RollCall* roll_call) { roll_call_ = roll_call; }
     template <class Done>
     double poll(const Operation& op, const Done& done) const;
     [[noreturn]] void fail_late(std::string_view expected, int peer, const Operation& op, int round,
@@ -167,8 +175,8 @@ private:
     int rank_, size_, local_rank_, local_size_;
     bool crowded_; // more ranks than cores on this node
     std::atomic<double> deadline_;
-    RollCall* roll_call_ = nullptr; // the group's, or null
-    std::deque<Slot> slots_;        // a deque keeps addresses: the roll call opens slots during a wait
+    WaitObserver* wait_observer_ = nullptr; // the group's, or null
+    std::deque<Slot> slots_;                // a deque keeps addresses: the roll call opens slots during a wait
     std::vector<int> free_slots_;
 };
 

@@ -20,10 +20,10 @@ constexpr double kCallAfter = 5, kCallAgain = 0.75;
 } // namespace
 
 RollCall::RollCall(Link& link, const Handshake& handshake) : link_(link), handshake_(handshake) {
-    link_.set_roll_call(this);
+    link_.wait_observer_ = this;
 }
 
-RollCall::~RollCall() { link_.set_roll_call(nullptr); }
+RollCall::~RollCall() { link_.wait_observer_ = nullptr; }
 
 bool RollCall::look(const Operation& op, double begin, double waited, double limit) {
     if (begin != wait_begin_) wait_begin_ = begin, last_listen_ = 0, wait_calls_ = 0, warned_ = false;
