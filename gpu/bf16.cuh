@@ -1,6 +1,6 @@
-// bf16 in kernels: conversions of one and of two values, the pair packed in 32 bits as tensor cores take it.
+// bf16 in kernels: converts single values, and pairs packed in 32 bits as tensor cores take them.
 //
-// The type and the conversion of one value are those of the host (core/bf16.h), so bits agree on both sides.
+// The type and the conversion of a single value come from core/bf16.h, so host and device produce the same bits.
 #pragma once
 
 #include "core/bf16.h"
@@ -12,10 +12,10 @@ using rg::bf16;
 using rg::to_bf16;
 using rg::to_float;
 
-/// Two values in one register, `low` in the lower half: the order of memory.
+/// Packs two values into one register. `low` is in the lower half, so it comes first in memory.
 __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
 #ifdef __CUDA_ARCH__
-    uint32_t pair; // one instruction; NaNs become 0x7fff, which is all that differs
+    uint32_t pair; // one instruction; differs from to_bf16() only for NaN, which becomes 0x7fff
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
     return pair;
 #else

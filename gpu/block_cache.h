@@ -1,5 +1,5 @@
-// Blocks of a device's memory, kept by size when they are given back and given out again: to make and to drop one waits
-// for the device. Where no new one is to be had, those that are kept make way for it.
+// A cache of device memory blocks. Allocating and freeing device memory waits for the device, so returned blocks are
+// kept by size and reused. If an allocation fails, all kept blocks are freed and the allocation is tried once more.
 #pragma once
 
 #include <cstddef>
@@ -9,42 +9,44 @@ namespace rg::gpu {
 
 class BlockCache {
 public:
-    /// make: memory of that many bytes, or null: there is none left; drop: returns it.
-    BlockCache(void* (*make)(size_t), void (*drop)(void*)) : make_(make), drop_(drop) {}
-    ~BlockCache() { drop_kept(); }
+    /// allocate(bytes) returns new memory, or null if none is left. free(memory) frees it.
+    BlockCache(void* (*allocate)(size_t), void (*free)(void*)) : allocate_(allocate), free_(free) {}
+    ~BlockCache() { free_unused(); }
     BlockCache(const BlockCache&) = delete;
     BlockCache& operator=(const BlockCache&) = delete;
 
-    /// Null: there is none left, and none kept.
+    /// Returns a block of exactly `bytes`, or null if the device has no memory left.
     void* take(size_t bytes) {
         void* memory = nullptr;
-        if (const auto found = kept_.find(bytes); found != kept_.end()) {
-            memory = found->second;
-            kept_.erase(found);
-        } else if (memory = make_(bytes); !memory) {
-            drop_kept();
-            memory = make_(bytes);
+        if (const auto block = unused_.find(bytes); block != unused_.end()) {
+            memory = block->second;
+            unused_.erase(block);
+        } else if (memory = allocate_(bytes); !memory) {
+            free_unused();
+            memory = allocate_(bytes);
         }
-        if (memory) sizes_[memory] = bytes, bytes_taken_ += bytes;
+        if (memory) sizes_in_use_[memory] = bytes, bytes_taken_ += bytes;
         return memory;
     }
+    /// Precondition: take() has returned `memory`, and it has not been given back since.
     void give_back(void* memory) noexcept {
-        const auto found = sizes_.find(memory);
-        bytes_taken_ -= found->second;
-        kept_.emplace(found->second, memory);
-        sizes_.erase(found);
+        const auto block = sizes_in_use_.find(memory);
+        bytes_taken_ -= block->second;
+        unused_.emplace(block->second, memory);
+        sizes_in_use_.erase(block);
     }
+    /// Bytes in all blocks that are in use.
     size_t bytes_taken() const { return bytes_taken_; }
 
 private:
-    void drop_kept() {
-        for (const auto& [bytes, memory] : kept_) drop_(memory);
-        kept_.clear();
+    void free_unused() {
+        for (const auto& [bytes, memory] : unused_) free_(memory);
+        unused_.clear();
     }
-    void* (*make_)(size_t);
-    void (*drop_)(void*);
-    std::multimap<size_t, void*> kept_;
-    std::map<void*, size_t> sizes_; // of what is taken
+    void* (*allocate_)(size_t);
+    void (*free_)(void*);
+    std::multimap<size_t, void*> unused_; // by size
+    std::map<void*, size_t> sizes_in_use_;
     size_t bytes_taken_ = 0;
 };
 

@@ -1,42 +1,45 @@
-// What the kernels of conv.cu and conv_hopper.cu share: extents, what is done with a result, statistics from parts.
+// Shared by conv.cu and conv_hopper.cu: extents, the epilogue of a result, and per-channel reductions of partial sums.
 #pragma once
 
 #include "gpu/norm.cuh"
 
 namespace rg::RG_GPU {
 
-/// The extents as the product sees them: `in` is read, `out` is made.
+/// Extents of a convolution. In the data gradient, `in` is dy and `out` is dx.
 struct Geometry {
     int images, in_h, in_w, in_c, out_h, out_w, out_c, r, s, stride, pad;
     __host__ __device__ int64_t pixels() const { return int64_t(images) * out_h * out_w; }
     __host__ __device__ int taps() const { return r * s * in_c; }
 };
 
+/// The operations on a result before it is stored.
 template <class T>
 struct Epilogue {
-    const float* bias = nullptr; // null: none
+    const float* bias = nullptr; // null if there is none
     bool relu = false;
-    const T* residual = nullptr; // what is added to a gradient; null: nothing
-    /// [parts of the pixels][2][out_c]: mean and squared deviations, of a gradient the sums of its terms; null: not
-    /// wanted
-    float* parts = nullptr;
+    const T* residual = nullptr; // added to a data gradient; null if there is none
+    /// Receives partial sums [number of partials][2][out_c] over the pixels; null if none are needed. The forward pass
+    /// stores mean and squared deviations, the data gradient stores the sums of `terms`.
+    float* partials = nullptr;
     NormTerms<T> terms = {};
 };
 
-/// A part's values of a channel as a sum of deviations from the first part's mean, and of their squares. Their mean is
-/// so close to that of all that doubles lose nothing. pixels(part): how many values of a channel it has.
+/// A term for reduce_slabs(): converts a partial's mean and squared deviations into sums of deviations from the first
+/// partial's mean, and of their squares. That mean is close enough to the total mean that doubles lose no precision.
+/// pixels(partial) is the number of pixels in a partial.
 template <class Pixels>
-struct PartMoments {
+struct PartialMoments {
     const float* moments;
     Pixels pixels;
     int c;
-    __device__ void operator()(int part, int channel, double& sum, double& squares) const {
-        const float* const at = moments + size_t(part) * 2 * c + channel;
-        const double n = pixels(part), d = double(at[0]) - double(moments[channel]);
+    __device__ void operator()(int partial, int channel, double& sum, double& squares) const {
+        const float* const mean = moments + size_t(partial) * 2 * c + channel;
+        const double n = pixels(partial), d = double(mean[0]) - double(moments[channel]);
         sum += n * d;
-        squares += double(at[c]) + n * d * d;
+        squares += double(mean[c]) + n * d * d;
     }
 };
+/// The finish that belongs to PartialMoments: stores a channel's mean and variance.
 struct FinishStats {
     const float* moments;
     int64_t pixels;
@@ -47,24 +50,25 @@ struct FinishStats {
     }
 };
 
-/// What is wanted of the results by channel, over all pixels.
-struct Wanted {
-    Tensor stats;                   // where their batch statistics go, or undefined
-    const NormSums* sums = nullptr; // of a gradient, or null
+/// The per-channel reductions of the results over all pixels. At most one of the two is set.
+struct ChannelReductions {
+    Tensor stats;                   // receives the batch statistics; undefined if not needed
+    const NormSums* sums = nullptr; // the sums of a data gradient for batch norm; null if not needed
     explicit operator bool() const { return stats.defined() || sums; }
-    /// From parts [count][2][out_c], as Epilogue has them.
+    /// Reduces partials [count][2][out_c] of an Epilogue.
     template <class Pixels>
-    void finish(const float* parts, unsigned count, const Pixels& pixels, const Geometry& g) const {
+    void finish(const float* partials, unsigned count, const Pixels& pixels, const Geometry& g) const {
         if (stats.defined())
-            add_up(count, g.out_c, PartMoments<Pixels>{parts, pixels, g.out_c},
-                   FinishStats{parts, g.pixels(), g.out_c, pointer<float>(stats)});
-        if (sums) add_up(count, g.out_c, SlabSums<float>{parts, g.out_c}, sums->finish());
+            reduce_slabs(count, g.out_c, PartialMoments<Pixels>{partials, pixels, g.out_c},
+                         FinishStats{partials, g.pixels(), g.out_c, pointer<float>(stats)});
+        if (sums) reduce_slabs(count, g.out_c, SlabSums<float>{partials, g.out_c}, sums->finish());
     }
 };
 
-/// Of conv_hopper.cu: whether it has done this, which else is for the portable kernel.
-template <class Read>
-bool convolve_on_hopper(const Geometry& g, bool gradient, const Read& read, const bf16* w, Epilogue<bf16> e, bf16* out,
-                        const Wanted& wanted);
+/// Defined in conv_hopper.cu. Runs the convolution, or its data gradient, with the Hopper kernel and returns true.
+/// Returns false and does nothing if that kernel does not cover the case.
+template <class Reader>
+bool convolve_on_hopper(const Geometry& g, bool dgrad, const Reader& reader, const bf16* w, Epilogue<bf16> e, bf16* out,
+                        const ChannelReductions& reductions);
 
 } // namespace rg::RG_GPU

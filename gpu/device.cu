@@ -1,10 +1,10 @@
-// A GPU through the CUDA runtime: one stream, on which everything happens in order; only pieces of gradients come and
-// go beside it.
+// A GPU as a Device, through the CUDA runtime. One stream runs all work in order. Only gradient buckets are copied in
+// streams of their own.
 //
-// Freed memory is kept and given out again (block_cache.h): in one stream a block may be written again as soon as the
-// work that reads it is queued. Scratch memory of kernels grows while ops run for the first time and never after, so
-// that what a graph was captured with stays in place. What is uploaded, and small downloads, go through page-locked
-// memory, since the GPU can use it while the program goes on.
+// Freed memory is cached and reused (block_cache.h). Within one stream, a block may be reused as soon as the work that
+// reads it is queued. Scratch memory grows only while an op runs for the first time, so that the addresses in captured
+// graphs stay valid. Uploads and small downloads go through pinned memory, which the GPU can access while the program
+// continues.
 #include "gpu/device.h"
 
 #include "gpu/block_cache.h"
@@ -21,22 +21,22 @@ namespace rg::gpu {
 
 namespace {
 
-void check(cudaError_t status, const char* what) {
+void check(cudaError_t status, const char* action) {
     if (status == cudaSuccess) return;
-    const bool of_kernel = status >= cudaErrorIllegalAddress && status <= cudaErrorLaunchFailure;
-    fail("device cuda: ", what, ": ", cudaGetErrorString(status),
-         of_kernel ? "; RG_SYNC=1 in the environment names the kernel" : "");
+    const bool kernel_fault = status >= cudaErrorIllegalAddress && status <= cudaErrorLaunchFailure;
+    fail("device cuda: ", action, ": ", cudaGetErrorString(status),
+         kernel_fault ? "; to get the name of the kernel, set RG_SYNC=1" : "");
 }
 
-/// Null: there is none left.
-void* new_memory(size_t bytes) {
+/// Returns null if the device has no memory left.
+void* allocate_memory(size_t bytes) {
     void* memory = nullptr;
     const cudaError_t status = cudaMalloc(&memory, bytes);
     if (status == cudaErrorMemoryAllocation) return (void)cudaGetLastError(), nullptr;
     check(status, "cudaMalloc");
     return memory;
 }
-void free_memory(void* memory) { (void)cudaFree(memory); } // what fails here has failed before
+void free_memory(void* memory) { (void)cudaFree(memory); } // reports only errors of earlier work
 
 struct Stream {
     Stream() { check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate"); }
@@ -44,8 +44,9 @@ struct Stream {
     Stream(const Stream&) = delete;
     Stream& operator=(const Stream&) = delete;
     operator cudaStream_t() const { return stream; }
-    /// What is put into this stream from now on comes after the event.
-    void after(cudaEvent_t event) { check(cudaStreamWaitEvent(stream, event, 0), "cudaStreamWaitEvent"); }
+    /// Later work in this stream waits for the event.
+    void wait_for(cudaEvent_t event) { check(cudaStreamWaitEvent(stream, event, 0), "cudaStreamWaitEvent"); }
+    /// Blocks until all work in this stream is done.
     void wait() { check(cudaStreamSynchronize(stream), "a kernel or a copy"); }
     cudaStream_t stream = nullptr;
 };
@@ -60,71 +61,71 @@ struct Event {
     Event& operator=(const Event&) = delete;
     operator cudaEvent_t() const { return event; }
     void record(cudaStream_t stream) { check(cudaEventRecord(event, stream), "cudaEventRecord"); }
-    void wait() { check(cudaEventSynchronize(event), "a kernel or a copy"); } // at once if it was never recorded
+    void wait() { check(cudaEventSynchronize(event), "a kernel or a copy"); } // returns at once if never recorded
     cudaEvent_t event = nullptr;
 };
 
-/// Page-locked memory, and the copy that was made from it last.
-struct Slot {
+/// Pinned memory, and the event after the last copy from it.
+struct PinnedSlot {
     static constexpr size_t kBytes = size_t{1} << 20;
-    Slot() { check(cudaMallocHost(&memory, kBytes), "cudaMallocHost"); }
-    ~Slot() { (void)cudaFreeHost(memory); }
-    Slot(const Slot&) = delete;
-    Slot& operator=(const Slot&) = delete;
+    PinnedSlot() { check(cudaMallocHost(&memory, kBytes), "cudaMallocHost"); }
+    ~PinnedSlot() { (void)cudaFreeHost(memory); }
+    PinnedSlot(const PinnedSlot&) = delete;
+    PinnedSlot& operator=(const PinnedSlot&) = delete;
     void* memory = nullptr;
-    Event left;
+    Event copied;
 };
 
-/// Copies in both directions at once, in a stream each.
+/// Copies chunks in both directions at once, with a stream for each direction.
 class CudaRoundTrip final : public Device::RoundTrip {
 public:
-    CudaRoundTrip(Stream& ops, void* here, void* there, std::vector<size_t> ends)
+    CudaRoundTrip(Stream& ops, void* host, void* device, std::vector<size_t> ends)
         : ops_(ops),
-          here_(static_cast<std::byte*>(here)),
-          there_(static_cast<std::byte*>(there)),
+          host_(static_cast<std::byte*>(host)),
+          device_(static_cast<std::byte*>(device)),
           ends_(std::move(ends)),
-          at_(ends_.size()) {
-        // Copies to and from memory that cannot be locked are slower, and wait.
-        locked_ = !ends_.empty() && cudaHostRegister(here, ends_.back(), cudaHostRegisterDefault) == cudaSuccess;
-        if (!locked_) (void)cudaGetLastError();
+          copied_(ends_.size()) {
+        // If pinning fails, copies still work, but they are slower and block.
+        pinned_ = !ends_.empty() && cudaHostRegister(host, ends_.back(), cudaHostRegisterDefault) == cudaSuccess;
+        if (!pinned_) (void)cudaGetLastError();
     }
     ~CudaRoundTrip() override {
         (void)cudaStreamSynchronize(down_);
         (void)cudaStreamSynchronize(up_);
-        if (locked_) (void)cudaHostUnregister(here_);
+        if (pinned_) (void)cudaHostUnregister(host_);
     }
-    void fetch(size_t piece) override {
-        made_.record(ops_);
-        down_.after(made_); // as it is now: it may be recorded anew at once
-        copy(piece, here_, there_, cudaMemcpyDeviceToHost, down_);
-        at_[piece].record(down_);
+    void fetch(size_t chunk) override {
+        computed_.record(ops_);
+        down_.wait_for(computed_); // refers to this record; the event may be recorded again at once
+        copy(chunk, host_, device_, cudaMemcpyDeviceToHost, down_);
+        copied_[chunk].record(down_);
     }
-    void wait(size_t piece) override { at_[piece].wait(); }
-    void put_back(size_t piece) override {
-        copy(piece, there_, here_, cudaMemcpyHostToDevice, up_);
-        at_[piece].record(up_);
-        ops_.after(at_[piece]); // and with them the next fetches
+    void wait(size_t chunk) override { copied_[chunk].wait(); }
+    void put_back(size_t chunk) override {
+        copy(chunk, device_, host_, cudaMemcpyHostToDevice, up_);
+        copied_[chunk].record(up_);
+        ops_.wait_for(copied_[chunk]); // later fetches wait for ops, so they wait for this copy as well
     }
 
 private:
-    void copy(size_t piece, std::byte* to, const std::byte* from, cudaMemcpyKind kind, cudaStream_t stream) {
-        const size_t begin = piece == 0 ? 0 : ends_[piece - 1];
-        check(cudaMemcpyAsync(to + begin, from + begin, ends_[piece] - begin, kind, stream), "cudaMemcpyAsync");
+    void copy(size_t chunk, std::byte* to, const std::byte* from, cudaMemcpyKind kind, cudaStream_t stream) {
+        const size_t begin = chunk == 0 ? 0 : ends_[chunk - 1];
+        check(cudaMemcpyAsync(to + begin, from + begin, ends_[chunk] - begin, kind, stream), "cudaMemcpyAsync");
     }
     Stream& ops_;
-    std::byte *const here_, *const there_;
+    std::byte *const host_, *const device_;
     const std::vector<size_t> ends_;
     Stream down_, up_;
-    Event made_;
-    std::vector<Event> at_; // the last copy of each piece
-    bool locked_;
+    Event computed_;
+    std::vector<Event> copied_; // after the last copy of each chunk
+    bool pinned_;
 };
 
 class CudaDevice;
-thread_local CudaDevice* current = nullptr; // of the kernel that is being launched
+thread_local CudaDevice* current_device = nullptr; // set by kernel(), just before the op runs
 
-/// Some 20 us.
-__global__ void wait_a_little() {
+/// Runs for about 20 us.
+__global__ void delay_kernel() {
     for (const long long start = clock64(); clock64() - start < 40000;) {}
 }
 
@@ -137,15 +138,15 @@ Capability capability_of(const cudaDeviceProp& properties) { return {properties.
 
 class CudaDevice final : public Device {
 public:
-    explicit CudaDevice(int index) : chosen_(index) {
+    explicit CudaDevice(int index) : selection_(index) {
         const cudaDeviceProp properties = properties_of(index);
         const char* const kernels = std::getenv("RG_GPU_KERNELS");
-        machine_ =
-            machine_of(properties.multiProcessorCount, capability_of(properties), kernels ? kernels : "", RG_CUDA_ARCH);
+        traits_ = gpu_traits_of(properties.multiProcessorCount, capability_of(properties), kernels ? kernels : "",
+                                RG_CUDA_ARCH);
         name_ = cat(properties.name, " (", capability_of(properties).str(), ", ", properties.totalGlobalMem >> 30,
-                    machine_.hopper ? " GiB, hopper kernels)" : " GiB)");
-        cudaFuncAttributes attributes; // of code that the driver translates, it may be too old for
-        check(cudaFuncGetAttributes(&attributes, wait_a_little), "the kernels of this build, for " RG_CUDA_ARCH);
+                    traits_.hopper_kernels ? " GiB, hopper kernels)" : " GiB)");
+        cudaFuncAttributes attributes; // fails here if the driver is too old to translate this build's kernels
+        check(cudaFuncGetAttributes(&attributes, delay_kernel), "loading the kernels of this build, for " RG_CUDA_ARCH);
     }
     ~CudaDevice() override { (void)cudaStreamSynchronize(stream_); }
 
@@ -153,37 +154,37 @@ public:
 
     void* allocate(size_t bytes) override {
         if (void* const memory = blocks_.take(bytes)) return memory;
-        size_t left = 0, all = 0;
-        check(cudaMemGetInfo(&left, &all), "cudaMemGetInfo");
-        fail("device cuda: expected ", bytes >> 20, " MiB of memory, got none: of ", all >> 20, " MiB ",
-             blocks_.bytes_taken() >> 20, " are in use here and ", left >> 20, " are free; make --batch-size smaller, ",
-             "or end other programs on this GPU");
+        size_t available = 0, total = 0;
+        check(cudaMemGetInfo(&available, &total), "cudaMemGetInfo");
+        fail("device cuda: expected ", bytes >> 20, " MiB of memory, got none; this program uses ",
+             blocks_.bytes_taken() >> 20, " of ", total >> 20, " MiB, and ", available >> 20,
+             " MiB are free; make --batch-size smaller, or end other programs on this GPU");
     }
     void release(void* memory) noexcept override { blocks_.give_back(memory); }
     void upload(void* to, const void* from, size_t bytes) override {
-        for (size_t done = 0; done < bytes; done += Slot::kBytes) {
-            Slot& slot = slots_[next_slot_++ % slots_.size()];
-            slot.left.wait();
-            const size_t part = std::min(bytes - done, Slot::kBytes);
-            std::memcpy(slot.memory, static_cast<const std::byte*>(from) + done, part);
+        for (size_t done = 0; done < bytes; done += PinnedSlot::kBytes) {
+            PinnedSlot& slot = slots_[next_slot_++ % slots_.size()];
+            slot.copied.wait();
+            const size_t size = std::min(bytes - done, PinnedSlot::kBytes);
+            std::memcpy(slot.memory, static_cast<const std::byte*>(from) + done, size);
             check(
-                cudaMemcpyAsync(static_cast<std::byte*>(to) + done, slot.memory, part, cudaMemcpyHostToDevice, stream_),
+                cudaMemcpyAsync(static_cast<std::byte*>(to) + done, slot.memory, size, cudaMemcpyHostToDevice, stream_),
                 "cudaMemcpyAsync");
-            slot.left.record(stream_);
+            slot.copied.record(stream_);
         }
     }
     void copy(void* to, const void* from, size_t bytes) override {
         check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_), "cudaMemcpyAsync");
     }
-    // By way of page-locked memory where there is room: a copy to other memory would be waited for.
+    // Goes through pinned memory if there is room, since a copy to pageable memory blocks.
     void download(void* to, const void* from, size_t bytes, bool more) override {
         const auto copy = [&](void* landing) {
             check(cudaMemcpyAsync(landing, from, bytes, cudaMemcpyDeviceToHost, stream_), "cudaMemcpyAsync");
         };
         landing_.download(to, bytes, more, copy, [&] { stream_.wait(); });
     }
-    std::unique_ptr<RoundTrip> round_trip(void* here, void* there, std::vector<size_t> ends) override {
-        return std::make_unique<CudaRoundTrip>(stream_, here, there, std::move(ends));
+    std::unique_ptr<RoundTrip> round_trip(void* host, void* device, std::vector<size_t> ends) override {
+        return std::make_unique<CudaRoundTrip>(stream_, host, device, std::move(ends));
     }
 
     Kernel kernel(Op op) const override {
@@ -192,14 +193,14 @@ public:
             RG_OPS(RG_KERNEL)
 #undef RG_KERNEL
         };
-        current = const_cast<CudaDevice*>(this);
+        current_device = const_cast<CudaDevice*>(this);
         return kKernels[size_t(op)];
     }
     void synchronize() override { stream_.wait(); }
 
     double seconds(const std::function<void()>& f) override {
         synchronize();
-        wait_a_little<<<1, 1, 0, stream_>>>(); // until f is queued: it is not the launches that are measured
+        delay_kernel<<<1, 1, 0, stream_>>>(); // f is queued meanwhile, so that launch overhead is not measured
         began_.record(stream_);
         f();
         ended_.record(stream_);
@@ -208,45 +209,46 @@ public:
         check(cudaEventElapsedTime(&ms, began_, ended_), "cudaEventElapsedTime");
         return double(ms) * 1e-3;
     }
-    /// Of copies within its memory, of far more than its cache has, and of products (rates.cu): the quickest of five.
+    /// Measures copies within device memory, of far more bytes than the cache holds, and tensor core products
+    /// (rates.cu). Returns the best of five runs.
     Rates rates() override {
         constexpr size_t kBytes = size_t{1} << 28;
         constexpr int kRounds = 1 << 14;
-        current = this;
+        current_device = this;
         const gpu::Scratch<std::byte> from(kBytes), to(kBytes);
-        const int blocks = 4 * machine_.processors;
+        const int blocks = 4 * traits_.sm_count;
         const gpu::Scratch<float> sums(size_t(blocks) * kMultiplyThreads);
-        Rates most;
+        Rates best;
         for (int i = 0; i < 5; ++i) {
-            const double copying = seconds([&] { copy(to, from, kBytes); });
-            most.bytes = std::max(most.bytes, 2 * double(kBytes) / copying);
+            const double copy_time = seconds([&] { copy(to, from, kBytes); });
+            best.bytes = std::max(best.bytes, 2 * double(kBytes) / copy_time);
             double flops = 0;
-            const double multiplying = seconds([&] { flops = multiply(sums, blocks, kRounds); });
-            most.flops = std::max(most.flops, flops / multiplying);
+            const double multiply_time = seconds([&] { flops = multiply(sums, blocks, kRounds); });
+            best.flops = std::max(best.flops, flops / multiply_time);
         }
-        return most;
+        return best;
     }
 
     std::unique_ptr<Graph> capture(const std::function<void()>& work) override;
 
     cudaStream_t stream() const { return stream_; }
-    const Machine& machine() const { return machine_; }
+    const GpuTraits& traits() const { return traits_; }
     ScratchStack& scratch() { return scratch_; }
 
 private:
-    /// Makes the GPU the one of this process before there is a stream or memory on it.
-    struct Chosen {
-        explicit Chosen(int index) { check(cudaSetDevice(index), "cudaSetDevice"); }
+    /// Selects the GPU before the members below create streams and memory on it.
+    struct Selection {
+        explicit Selection(int index) { check(cudaSetDevice(index), "cudaSetDevice"); }
     };
-    Chosen chosen_;
+    Selection selection_;
     std::string name_;
-    Machine machine_;
+    GpuTraits traits_;
     Stream stream_;
-    BlockCache blocks_{new_memory, free_memory};
+    BlockCache blocks_{allocate_memory, free_memory};
     ScratchStack scratch_{[this](size_t bytes) { return allocate(bytes); }, [this](void* memory) { release(memory); }};
-    std::array<Slot, 4> slots_; // as many uploads are under way at most
-    Slot landing_slot_;
-    Landing landing_{landing_slot_.memory, Slot::kBytes};
+    std::array<PinnedSlot, 4> slots_; // at most 4 uploads are in flight
+    PinnedSlot landing_slot_;
+    Landing landing_{landing_slot_.memory, PinnedSlot::kBytes};
     size_t next_slot_ = 0;
     Event began_{cudaEventDefault}, ended_{cudaEventDefault};
 };
@@ -262,15 +264,15 @@ private:
     cudaStream_t stream_;
 };
 
-/// Ends a capture on every way out, so that the stream is usable again.
+/// Begins a capture. Its destructor ends the capture also on errors, so that the stream remains usable.
 struct Capture {
     explicit Capture(cudaStream_t s) : stream(s) {
         const cudaError_t error = cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
-        (void)cudaGetLastError(); // what is thrown is not the next launch's
+        (void)cudaGetLastError(); // clears the error, so that the next launch does not report it again
         check(error, "cudaStreamBeginCapture");
     }
     ~Capture() {
-        if (!ended) (void)cudaStreamEndCapture(stream, &graph), (void)cudaGetLastError(); // nor is it the next one's
+        if (!ended) (void)cudaStreamEndCapture(stream, &graph), (void)cudaGetLastError(); // as above
         if (graph) (void)cudaGraphDestroy(graph);
     }
     cudaStream_t stream;
@@ -279,14 +281,14 @@ struct Capture {
 };
 
 std::unique_ptr<Device::Graph> CudaDevice::capture(const std::function<void()>& work) {
-    if (synchronous_launches()) return nullptr; // there is no waiting for a kernel that is captured
+    if (synchronous_launches()) return nullptr; // cannot wait for kernels during a capture
     Capture capture(stream_);
     work();
     capture.ended = true;
     cudaGraphExec_t executable = nullptr;
     if (cudaStreamEndCapture(stream_, &capture.graph) != cudaSuccess ||
         cudaGraphInstantiate(&executable, capture.graph, 0) != cudaSuccess) {
-        (void)cudaGetLastError(); // plain launches do the same, more slowly
+        (void)cudaGetLastError(); // the caller launches ops one by one instead, which is slower
         return nullptr;
     }
     return std::make_unique<CudaGraph>(executable, stream_);
@@ -294,15 +296,15 @@ std::unique_ptr<Device::Graph> CudaDevice::capture(const std::function<void()>& 
 
 } // namespace
 
-void* take_scratch(size_t bytes) { return current->scratch().take(bytes); }
-void give_back_scratch(void*) { current->scratch().give_back(); }
-cudaStream_t stream() { return current->stream(); }
-const Machine& machine() { return current->machine(); }
+void* take_scratch(size_t bytes) { return current_device->scratch().take(bytes); }
+void give_back_scratch(void*) { current_device->scratch().give_back(); }
+cudaStream_t stream() { return current_device->stream(); }
+const GpuTraits& gpu_traits() { return current_device->traits(); }
 
 namespace {
 
-/// Those that run this build, by their numbers in CUDA, of which `found` has the rest.
-std::vector<int> usable(Found& found) {
+/// Returns the CUDA indices of the GPUs that can run this build. Sets found.ids and found.why_none.
+std::vector<int> find_usable(Found& found) {
     int count = 0;
     const cudaError_t status = cudaGetDeviceCount(&count);
     if (status != cudaSuccess) (void)cudaGetLastError();
@@ -325,15 +327,15 @@ std::vector<int> usable(Found& found) {
 
 Found find_devices() {
     Found found;
-    usable(found);
+    find_usable(found);
     return found;
 }
 
-std::unique_ptr<Device> open_device(int place) {
+std::unique_ptr<Device> open_device(int index) {
     Found found;
-    const std::vector<int> indices = usable(found);
+    const std::vector<int> indices = find_usable(found);
     RG_CHECK(!indices.empty(), "device cuda: ", found.why_none);
-    return std::make_unique<CudaDevice>(indices.at(size_t(place)));
+    return std::make_unique<CudaDevice>(indices.at(size_t(index)));
 }
 
 } // namespace rg::gpu

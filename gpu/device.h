@@ -1,26 +1,26 @@
-// The GPUs of this machine as devices that run ops.
+// Finds the GPUs of this machine and opens them as devices that run ops.
 #pragma once
 
 #include "core/device.h"
 
 namespace rg::gpu {
 
-/// The GPUs that this build could use, and why there are none: no CUDA in the build, no driver, no GPU, or none that
-/// the build has code for.
+/// The GPUs that this build can use.
 struct Found {
-    std::vector<std::string> ids; // no two GPUs have the same, on whatever machines
-    std::string why_none;
+    std::vector<std::string> ids; // one per GPU, unique across machines
+    std::string why_none;         // the reason if ids is empty: no CUDA in the build, no driver, no GPU, none supported
 };
 Found find_devices();
 
-/// Takes the GPU of that place in `ids` for this process, or shares it with others. Error: there is none.
-std::unique_ptr<Device> open_device(int place);
+/// Opens the GPU ids[index] for this process; several processes may share a GPU. Throws Error if there is no such GPU.
+std::unique_ptr<Device> open_device(int index);
 
-/// Where programs find and open GPUs: the two functions above. A test puts devices of its own there.
+/// The functions by which programs find and open GPUs. Tests replace them to supply their own devices.
 struct Gpus {
     Found (*find)();
-    std::unique_ptr<Device> (*open)(int place);
+    std::unique_ptr<Device> (*open)(int index);
 };
+/// Initially find_devices() and open_device().
 Gpus& gpus();
 
 } // namespace rg::gpu

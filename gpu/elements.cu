@@ -1,5 +1,5 @@
-// Ops that take their values one by one: ReLU, sums, conversions, dropout, views of images, and the
-// updates of the parameters.
+// Elementwise ops: ReLU, sums, conversions, dropout, image augmentation, and parameter updates. Each op is a functor,
+// whose name profiles show as the template argument of elementwise_kernel.
 #include "core/rng.h"
 #include "gpu/kernels.h"
 #include "gpu/scratch.cuh"
@@ -11,16 +11,16 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// f(i) for every i below count.
+/// Calls f(i) for every i < count.
 template <class F>
-__global__ void __launch_bounds__(kThreads) for_each(int64_t count, F f) {
+__global__ void __launch_bounds__(kThreads) elementwise_kernel(int64_t count, F f) {
     const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
     if (i < count) f(i);
 }
 
 template <class F>
-void each(int64_t count, const F& f) {
-    if (count > 0) RG_LAUNCH(for_each<F>, blocks_for(count, kThreads), kThreads, 0, stream(), count, f);
+void elementwise(int64_t count, const F& f) {
+    if (count > 0) RG_LAUNCH(elementwise_kernel<F>, blocks_for(count, kThreads), kThreads, 0, stream(), count, f);
 }
 
 template <class T>
@@ -53,7 +53,7 @@ struct Cast {
 
 template <class T>
 struct Slice {
-    const T* x; // from the first element on
+    const T* x; // first element of the slice
     T* y;
     __device__ void operator()(int64_t i) const { y[i] = x[i]; }
 };
@@ -68,7 +68,7 @@ struct SliceGrad {
     }
 };
 
-/// Each value has a stream of its own (rng.h), of which it takes the first number.
+/// Each value uses the first number of its own random stream (core/rng.h).
 template <class T>
 struct Dropout {
     const T* x;
@@ -85,40 +85,41 @@ struct Dropout {
     }
 };
 
-/// Whether first_non_finite() has found something; it need not have been asked.
-__device__ bool found(const int* place) { return place && *place >= 0; }
+/// `non_finite_at` is the result of first_non_finite(). Returns false if it is null, that is, if nothing was checked.
+__device__ bool found_non_finite(const int* non_finite_at) { return non_finite_at && *non_finite_at >= 0; }
 
-struct Sgdm {
+struct SgdmUpdate {
     float *p, *v;
     const float *gradient, *lr;
-    const int* unless_found;
+    const int* non_finite_at;
     float momentum, decay;
     bool nesterov;
     __device__ void operator()(int64_t i) const {
-        if (found(unless_found)) return;
+        if (found_non_finite(non_finite_at)) return;
         const float g = gradient[i] + decay * p[i];
         v[i] = momentum * v[i] + g;
         p[i] -= *lr * (nesterov ? g + momentum * v[i] : v[i]);
     }
 };
 
-/// 1 - beta^t as -expm1(t log(beta)), which loses nothing where beta is close to 1.
-struct Adam {
+/// Computes 1 - beta^t as -expm1(t log(beta)), which is exact also for beta close to 1.
+struct AdamUpdate {
     float *p, *m, *v;
     const float *gradient, *lr_and_step;
-    const int* unless_found;
-    float decay, m_part, v_keep, v_part, log_beta1, log_beta2, epsilon;
+    const int* non_finite_at;
+    float decay, one_minus_beta1, beta2, one_minus_beta2, log_beta1, log_beta2, epsilon;
     __device__ void operator()(int64_t i) const {
-        if (found(unless_found)) return;
+        if (found_non_finite(non_finite_at)) return;
         const float g = gradient[i] + decay * p[i], t = lr_and_step[1];
-        const float mean = m[i] + m_part * (g - m[i]), square = v_keep * v[i] + v_part * g * g;
+        const float mean = m[i] + one_minus_beta1 * (g - m[i]);
+        const float square = beta2 * v[i] + one_minus_beta2 * g * g;
         const float m_bias = -expm1f(t * log_beta1), v_bias = -expm1f(t * log_beta2);
         p[i] -= lr_and_step[0] / m_bias * mean / (sqrtf(square / v_bias) + epsilon);
         m[i] = mean, v[i] = square;
     }
 };
 
-/// An index outside of the set, or a window beyond the mirrored image, gives NaN.
+/// Gives NaN for an index outside of the data set, and for a window beyond the mirrored image.
 template <class T>
 struct Augment {
     const uint8_t* images;
@@ -149,18 +150,18 @@ struct Augment {
     __device__ void operator()(int64_t i) const { store(y + i, normalised(i)); }
 };
 
-struct Set {
+struct SetInteger {
     unsigned *to, value;
     __device__ void operator()(int64_t) const { *to = value; }
 };
 
 struct FirstNonFinite {
-    const float *x, *behind;
+    const float *x, *loss;
     int64_t count;
     unsigned* first;
     __device__ void operator()(int64_t i) const {
-        const float value = i < count ? x[i] : *behind;
-        if (value - value != 0) atomicMin(first, unsigned(i)); // NaN, which is not 0
+        const float value = i < count ? x[i] : *loss;
+        if (value - value != 0) atomicMin(first, unsigned(i)); // the difference is NaN for NaN and infinity
     }
 };
 
@@ -169,21 +170,23 @@ struct FirstNonFinite {
 void relu(const Call& call) {
     with_stored(call.in[0], [&](auto t) {
         using T = decltype(t);
-        each(call.out[0].numel(), Relu<T>{pointer<T>(call.in[0]), pointer<T>(call.out[0])});
+        elementwise(call.out[0].numel(), Relu<T>{pointer<T>(call.in[0]), pointer<T>(call.out[0])});
     });
 }
 
 void relu_grad(const Call& call) {
     with_stored(call.in[0], [&](auto t) {
         using T = decltype(t);
-        each(call.out[0].numel(), ReluGrad<T>{pointer<T>(call.in[0]), pointer<T>(call.in[1]), pointer<T>(call.out[0])});
+        elementwise(call.out[0].numel(),
+                    ReluGrad<T>{pointer<T>(call.in[0]), pointer<T>(call.in[1]), pointer<T>(call.out[0])});
     });
 }
 
 void add(const Call& call) {
     with_stored(call.in[0], [&](auto t) {
         using T = decltype(t);
-        each(call.out[0].numel(), Add<T>{pointer<T>(call.in[0]), pointer<T>(call.in[1]), pointer<T>(call.out[0])});
+        elementwise(call.out[0].numel(),
+                    Add<T>{pointer<T>(call.in[0]), pointer<T>(call.in[1]), pointer<T>(call.out[0])});
     });
 }
 
@@ -192,7 +195,7 @@ void cast(const Call& call) {
         with_stored(call.out[0], [&](auto to) {
             using From = decltype(from);
             using To = decltype(to);
-            each(call.out[0].numel(), Cast<From, To>{pointer<From>(call.in[0]), pointer<To>(call.out[0])});
+            elementwise(call.out[0].numel(), Cast<From, To>{pointer<From>(call.in[0]), pointer<To>(call.out[0])});
         });
     });
 }
@@ -200,7 +203,7 @@ void cast(const Call& call) {
 void slice(const Call& call) {
     with_stored(call.in[0], [&](auto t) {
         using T = decltype(t);
-        each(call.out[0].numel(), Slice<T>{pointer<T>(call.in[0]) + call.attrs.begin, pointer<T>(call.out[0])});
+        elementwise(call.out[0].numel(), Slice<T>{pointer<T>(call.in[0]) + call.attrs.begin, pointer<T>(call.out[0])});
     });
 }
 
@@ -208,50 +211,51 @@ void slice_grad(const Call& call) {
     const Tensor &dy = call.in[0], &dx = call.out[0];
     with_stored(dy, [&](auto t) {
         using T = decltype(t);
-        each(dx.numel(), SliceGrad<T>{pointer<T>(dy), pointer<T>(dx), call.attrs.begin, dy.numel()});
+        elementwise(dx.numel(), SliceGrad<T>{pointer<T>(dy), pointer<T>(dx), call.attrs.begin, dy.numel()});
     });
 }
 
 void dropout(const Call& call) {
     with_stored(call.in[0], [&](auto t) {
         using T = decltype(t);
-        each(call.out[0].numel(), Dropout<T>{pointer<T>(call.in[0]), pointer<T>(call.out[0]), call.attrs.rate,
-                                             pointer<int32_t>(call.in[1]), call.attrs.stream});
+        elementwise(call.out[0].numel(), Dropout<T>{pointer<T>(call.in[0]), pointer<T>(call.out[0]), call.attrs.rate,
+                                                    pointer<int32_t>(call.in[1]), call.attrs.stream});
     });
 }
 
 void sgdm_update(const Call& call) {
     const Attrs& a = call.attrs;
-    each(call.out[0].numel(),
-         Sgdm{pointer<float>(call.in[0]), pointer<float>(call.in[1]), pointer<float>(call.in[2]),
-              pointer<float>(call.in[3]), pointer<int>(call.in[4]), a.momentum, a.weight_decay, a.nesterov});
+    elementwise(call.out[0].numel(), SgdmUpdate{pointer<float>(call.in[0]), pointer<float>(call.in[1]),
+                                                pointer<float>(call.in[2]), pointer<float>(call.in[3]),
+                                                pointer<int>(call.in[4]), a.momentum, a.weight_decay, a.nesterov});
 }
 
 void adam_update(const Call& call) {
     const Attrs& a = call.attrs;
-    each(call.out[0].numel(), Adam{pointer<float>(call.in[0]), pointer<float>(call.in[1]), pointer<float>(call.in[2]),
-                                   pointer<float>(call.in[3]), pointer<float>(call.in[4]), pointer<int>(call.in[5]),
-                                   a.weight_decay, float(1 - a.beta1), float(a.beta2), float(1 - a.beta2),
-                                   float(log(a.beta1)), float(log(a.beta2)), a.epsilon});
+    elementwise(call.out[0].numel(),
+                AdamUpdate{pointer<float>(call.in[0]), pointer<float>(call.in[1]), pointer<float>(call.in[2]),
+                           pointer<float>(call.in[3]), pointer<float>(call.in[4]), pointer<int>(call.in[5]),
+                           a.weight_decay, float(1 - a.beta1), float(a.beta2), float(1 - a.beta2), float(log(a.beta1)),
+                           float(log(a.beta2)), a.epsilon});
 }
 
 void augment(const Call& call) {
     with_stored(call.out[0], [&](auto t) {
         using T = decltype(t);
         const Tensor &images = call.in[0], &y = call.out[0];
-        each(y.numel(), Augment<T>{pointer<uint8_t>(images), pointer<int>(call.in[1]), pointer<int>(call.in[2]),
-                                   pointer<float>(call.in[3]), pointer<T>(y), images.extent(0), int(images.extent(1)),
-                                   int(images.extent(2)), int(images.extent(3)), int(y.extent(1)), int(y.extent(2)),
-                                   call.attrs.reflect});
+        elementwise(y.numel(), Augment<T>{pointer<uint8_t>(images), pointer<int>(call.in[1]), pointer<int>(call.in[2]),
+                                          pointer<float>(call.in[3]), pointer<T>(y), images.extent(0),
+                                          int(images.extent(1)), int(images.extent(2)), int(images.extent(3)),
+                                          int(y.extent(1)), int(y.extent(2)), call.attrs.reflect});
     });
 }
 
 void first_non_finite(const Call& call) {
     unsigned* const first = pointer<unsigned>(call.out[0]);
-    each(1, Set{first, 0xFFFFFFFFu}); // none: the largest of all places, and -1 to whom it is signed
+    elementwise(1, SetInteger{first, 0xFFFFFFFFu}); // larger than any index, and -1 as a signed number
     const int64_t count = call.in[0].numel();
     const float* const loss = pointer<float>(call.in[1]);
-    each(count + (loss ? 1 : 0), FirstNonFinite{pointer<float>(call.in[0]), loss, count, first});
+    elementwise(count + (loss ? 1 : 0), FirstNonFinite{pointer<float>(call.in[0]), loss, count, first});
 }
 
 } // namespace rg::RG_GPU

@@ -1,28 +1,28 @@
-// What Hopper GPUs (sm_90a) have beyond others: products by a warpgroup of operands in shared memory (wgmma), barriers
-// in shared memory (mbarrier), linear copies of any length that report to them (cp.async.bulk).
+// Instructions that only Hopper GPUs (sm_90a) have: matrix products by a warpgroup with operands in shared memory
+// (wgmma), barriers in shared memory (mbarrier), and linear copies that signal such a barrier (cp.async.bulk).
 //
-// Operands. Products and bulk copies reach shared memory by a way of their own, the asynchronous proxy. Each thread
-// that has stored an operand (store_operand) calls fence_proxy_async() before it tells others.
+// Operands. Products and bulk copies access shared memory through the asynchronous proxy. A thread that has stored part
+// of an operand (store_operand) must call fence_proxy_async() before it signals other threads.
 //
-// Products. The 4 warps of a warpgroup (threads 128 i to 128 i + 127) call each of these together and with the same
-// arguments: wgmma_fence(d), any number of wgmma(d, a, b) with d += a b, wgmma_commit(), wgmma_wait(d). Between fence
-// and wait nothing else touches d, and what a and b describe does not change. a is 64 x 16, b 16 x N, bf16; with
-// g = lane / 4 and t = lane % 4, the thread of that lane in warp w of its group has, of row 16 w + g + 8 i and column
-// 8 j + 2 t + k, the sum d[4 j + 2 i + k].
+// Products. The 4 warps of a warpgroup (threads 128 i to 128 i + 127) call these functions together, with the same
+// arguments: wgmma_fence(d), any number of wgmma(d, a, b), wgmma_commit(), wgmma_wait(d). wgmma computes d += a b.
+// Between fence and wait, nothing else may access d, and the operands must not change. a is 64 x 16 and b is 16 x N,
+// both bf16. Let g = lane / 4 and t = lane % 4. A thread in warp w of its warpgroup holds the sum of row 16 w + g + 8 i
+// and column 8 j + 2 t + k in d[4 j + 2 i + k].
 //
-// Descriptors name operands whose sum runs along 8 consecutive values ("K-major", no swizzle): an operand consists of
-// pieces of 8 rows (of a; columns of b) x 8 values, 128 bytes in a row. `next_values` bytes lie between a piece and
-// that of the next 8 values, `next_rows` between it and that of the next 8 rows. All of them are multiples of 16, so
-// adding bytes / 16 to a descriptor moves the operand. (PTX ISA manual, "Matrix-Descriptor Format", leading and stride
-// offset.)
+// Descriptors name operands that are K-major without swizzle: 8 consecutive values lie along the summed dimension. An
+// operand consists of core matrices of 8 rows (for b: 8 columns) x 8 values, each 128 consecutive bytes. A core matrix
+// and the one of the next 8 values are `next_values` bytes apart. A core matrix and the one of the next 8 rows are
+// `next_rows` bytes apart. All addresses and distances are multiples of 16, so adding bytes / 16 to a descriptor moves
+// the operand. (PTX ISA manual, "Matrix-Descriptor Format": leading and stride offset.)
 //
-// Barriers. One counts arrivals, and bytes that it has been told to expect, until all have come: a phase ends, and
-// the next begins. mbarrier_wait(barrier, parity) waits until the phase of that parity, 0 being that of the first, is
-// over; of a fresh barrier, the one before the first is, so waiting for parity 1 goes right on. Initialised by one
-// thread, with a fence and __syncthreads() before others use it.
+// Barriers. A phase of a barrier ends when all arrivals and all expected bytes have come; then the next phase begins.
+// mbarrier_wait(barrier, parity) blocks until the phase of that parity has ended; the first phase has parity 0. On a
+// new barrier, waiting for parity 1 returns at once, as if a phase before the first had ended. One thread initialises a
+// barrier, and calls fence_proxy_async() and __syncthreads() before others use it.
 //
-// On the host all this is modelled (tests/simt/async_proxy.h), but for registers that change hands. Below sm_90a there is
-// nothing here but RG_HOPPER undefined.
+// tests/simt/async_proxy.h models all this on the host, except setmaxnreg. Below sm_90a, this file defines nothing, and
+// RG_HOPPER is undefined.
 #pragma once
 
 #include "gpu/cuda.cuh"
@@ -30,7 +30,7 @@
 #include "tests/simt/hopper.h"
 #endif
 
-// Defined where the functions below exist: a kernel's body is within #ifdef RG_HOPPER.
+// Defined where the functions below exist. Kernels that use them have their bodies within #ifdef RG_HOPPER.
 #if !defined(__CUDACC__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define RG_HOPPER
 #endif
@@ -44,7 +44,7 @@ __device__ __forceinline__ uint32_t shared_address(const void* shared) {
     return uint32_t(__cvta_generic_to_shared(shared));
 }
 
-/// 16 bytes, aligned, of an operand.
+/// Stores 16 bytes of an operand, aligned to 16 bytes.
 __device__ __forceinline__ void store_operand(void* shared, uint4 value) { *static_cast<uint4*>(shared) = value; }
 __device__ __forceinline__ void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
@@ -56,25 +56,25 @@ __device__ __forceinline__ void mbarrier_init(uint64_t* barrier, int arrivals) {
 __device__ __forceinline__ void mbarrier_arrive(uint64_t* barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
-/// Arrives, and has the phase last until as many bytes have been copied.
+/// Arrives, and adds `bytes` to the bytes that bulk copies must bring before the phase ends.
 __device__ __forceinline__ void mbarrier_arrive_expect(uint64_t* barrier, int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
                  : "memory");
 }
 __device__ __forceinline__ void mbarrier_wait(uint64_t* barrier, int parity) {
-    uint32_t over;
+    uint32_t ended;
     do
         asm volatile("{\n"
                      ".reg .pred over;\n"
                      "mbarrier.try_wait.parity.shared::cta.b64 over, [%1], %2;\n"
                      "selp.b32 %0, 1, 0, over;\n"
                      "}"
-                     : "=r"(over)
+                     : "=r"(ended)
                      : "r"(shared_address(barrier)), "r"(parity)
                      : "memory");
-    while (!over);
+    while (!ended);
 }
-/// Addresses and size are multiples of 16. The bytes are there when the barrier's phase is over.
+/// Starts a copy that is complete when the barrier's phase ends. Addresses and size are multiples of 16.
 __device__ __forceinline__ void bulk_copy(void* shared, const void* global, int bytes, uint64_t* barrier) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
                      shared_address(shared)),
@@ -84,7 +84,7 @@ __device__ __forceinline__ void bulk_copy(void* shared, const void* global, int 
 
 // ---- products ----
 
-// The compiler must not move what computes with d across the instructions that d is not an operand of.
+// Fence and wait do not have d as an operand. pin() keeps the compiler from moving computations with d across them.
 template <int K>
 __device__ __forceinline__ void pin(float (&d)[K]) {
     RG_UNROLL
@@ -120,14 +120,16 @@ __device__ __forceinline__ void wgmma(float (&d)[32], uint64_t a, uint64_t b) {
 #undef RG_D4
 #undef RG_D16
 
-// ---- registers: of those of the block, a warpgroup gives back some, or takes more as soon as they are free ----
+// ---- registers: a warpgroup sets its registers per thread to N (setmaxnreg) ----
 
+/// Releases registers to the block's pool.
 template <int N>
-__device__ __forceinline__ void keep_registers() {
+__device__ __forceinline__ void decrease_registers() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
 }
+/// Blocks until the pool has enough registers.
 template <int N>
-__device__ __forceinline__ void take_registers() {
+__device__ __forceinline__ void increase_registers() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
 }
 
@@ -152,12 +154,12 @@ inline void store_operand(void* shared, uint4 value,
     simt::operand_stored(shared, site);
 }
 template <int N>
-void keep_registers() {
+void decrease_registers() {
     static_assert(N >= 24 && N <= 256 && N % 8 == 0);
 }
 template <int N>
-void take_registers() {
-    keep_registers<N>();
+void increase_registers() {
+    decrease_registers<N>();
 }
 
 #endif

@@ -10,12 +10,13 @@ namespace rg::gpu {
 
 class Landing {
 public:
-    /// The pinned memory is the caller's, and outlives this.
+    /// The pinned memory belongs to the caller and must outlive this object.
     Landing(void* memory, size_t bytes) : memory_(static_cast<std::byte*>(memory)), size_(bytes) {}
 
-    /// Calls copy(landing) to queue a copy into pinned memory, or directly into `to` if that is full. Then, unless `more`
-    /// follow, calls wait(), which blocks until all queued copies are done, and fills the destinations. If copy() or
-    /// wait() throws, the whole series is forgotten: its destinations may be gone by the next call.
+    /// Calls copy(landing) to queue a copy into pinned memory, or directly into `to` if the pinned memory is full. With
+    /// `more`, returns. Otherwise, calls wait(), which blocks until all queued copies are done, and fills all
+    /// destinations. If copy() or wait() throws, drops the whole series, since its destinations may not exist any more
+    /// at the next call.
     template <class Copy, class Wait>
     void download(void* to, size_t bytes, bool more, const Copy& copy, const Wait& wait) {
         try {

@@ -1,7 +1,7 @@
-// What the lanes of a warp keep, by channel, of the results that they make: for a convolution whose products lie across
-// the lanes, 4 neighbours of which (a quad) have all N channels of a pixel. add() takes what a lane has of one more
-// pixel; after merge() by 4, 8 and 16 each of the first 4 lanes has what it and 7 others have kept, and stores it to
-// [2][N]. N: 32 or 64.
+// Per-channel statistics of a convolution's results, accumulated in registers. The results of a warp are spread over
+// its lanes: 4 neighbouring lanes (a quad) hold all N channels of a pixel. add() adds a lane's channels of one more
+// pixel. merge() with lane masks 4, 8 and 16 combines the 8 quads. After that, each of the first 4 lanes stores the
+// totals of its channels to [2][N]. N is 32 or 64.
 #pragma once
 
 #include "gpu/norm.cuh"
@@ -10,23 +10,23 @@ namespace rg::RG_GPU {
 
 constexpr unsigned kAllLanes = 0xffffffffu;
 
-/// Mean and squared deviations (Welford, 1962), of the channels 8 (c / 2) + 2 quarter + c % 2, with quarter = lane % 4.
+/// Mean and sum of squared deviations (Welford, 1962). Value c of a lane is channel 8 (c / 2) + 2 quarter + c % 2, with
+/// quarter = lane % 4.
 template <int N>
 struct Moments {
     static constexpr int K = N / 4;
     int count = 0;
     float mean[K] = {}, squares[K] = {};
-    /// values[channel], of one more pixel.
     __device__ __forceinline__ void add(const float (&values)[K]) {
-        const float share = 1.0f / float(++count);
+        const float weight = 1.0f / float(++count);
         RG_UNROLL
         for (int c = 0; c < K; ++c) {
             const float d = values[c] - mean[c];
-            mean[c] += d * share;
+            mean[c] += d * weight;
             squares[c] += d * (values[c] - mean[c]);
         }
     }
-    /// The same number of pixels in another lane.
+    /// Merges with the lane whose index differs by lane_mask. Both lanes have counted the same number of pixels.
     __device__ __forceinline__ void merge(int lane_mask) {
         RG_UNROLL
         for (int c = 0; c < K; ++c) {
@@ -45,11 +45,11 @@ struct Moments {
     }
 };
 
-/// The sums of a gradient's terms, of the channels 32 (c / 8) + 8 quarter + c % 8.
+/// The sums that batch norm's gradient needs (NormTerms). Value c of a lane is channel 32 (c / 8) + 8 quarter + c % 8.
 template <int N>
 struct TermSums {
     TwoSums sums[N / 4];
-    /// Of the lane's 8 channels of an octet: dy as it is stored. terms: its coefficients are aligned to 16 bytes.
+    /// Adds 8 channels of a pixel, with dy as it is stored. The coefficients of `terms` are aligned to 16 bytes.
     __device__ __forceinline__ void add(const NormTerms<bf16>& terms, int octet, int quarter, uint4 dy, uint4 x) {
         float dy_values[8], x_values[8];
         unpack_8(dy, dy_values);
@@ -58,9 +58,9 @@ struct TermSums {
         load_8(terms.scale + 32 * octet + 8 * quarter, scale);
         load_8(terms.shift + 32 * octet + 8 * quarter, shift);
         load_8(terms.mean + 32 * octet + 8 * quarter, mean);
-        const NormTerms<bf16> here{terms.x, scale, shift, mean, terms.relu};
+        const NormTerms<bf16> octet_terms{terms.x, scale, shift, mean, terms.relu};
         RG_UNROLL
-        for (int i = 0; i < 8; ++i) here.add_of(dy_values[i], x_values[i], i, sums[8 * octet + i]);
+        for (int i = 0; i < 8; ++i) octet_terms.add_of(dy_values[i], x_values[i], i, sums[8 * octet + i]);
     }
     __device__ __forceinline__ void merge(int lane_mask) {
         RG_UNROLL

@@ -1,6 +1,6 @@
-// Softmax, cross-entropy and squared error, with their gradients. A thread takes a row of few classes, so that one
-// block does a batch and sums up its loss; a warp takes a row of many, and the loss is summed by one block afterwards.
-// The order is fixed.
+// Softmax, cross-entropy and squared error, with their gradients. With few classes, one thread computes a row, so that
+// a single block can compute a batch and its loss. With many classes, a warp computes a row, and a second kernel with
+// one block sums the loss. The order of all sums is fixed.
 #include "gpu/kernels.h"
 #include "gpu/reduce.cuh"
 #include "gpu/scratch.cuh"
@@ -14,13 +14,13 @@ namespace {
 
 constexpr int kThreads = 256, kRows = kThreads / 32, kLossThreads = 1024;
 
-/// The row of this warp, and its lane.
-struct Row {
+/// The row that this warp computes, and the lane of this thread.
+struct WarpRow {
     int64_t row = int64_t(blockIdx.x) * kRows + threadIdx.x / 32;
     int lane = int(threadIdx.x) % 32;
 };
 
-/// The label's share of the target is 1 - smoothing, and smoothing is spread over all k classes.
+/// The target probability of a class. Label smoothing gives smoothing / k to every class, and the rest to the label.
 __device__ __forceinline__ float target(int class_, int label, float smoothing, int k) {
     return (class_ == label ? 1 - smoothing : 0) + smoothing / float(k);
 }
@@ -28,54 +28,54 @@ __device__ __forceinline__ float target(int class_, int label, float smoothing, 
 struct CrossEntropy {
     const int* labels = nullptr;
     float smoothing = 0;
-    const float* dloss = nullptr; // with it, the gradient takes the place of the probabilities
-    float* loss = nullptr;        // the mean of all, if there is one block; null: only softmax is wanted
-    float* losses = nullptr;      // [rows]: those of the samples instead; null: there is one block
+    const float* dloss = nullptr; // if set, p receives the gradient instead of the probabilities
+    float* loss = nullptr;        // receives the mean loss; null to compute only softmax
+    float* losses = nullptr;      // [rows], receives each sample's loss if there are several blocks, else null
 };
 
-/// p = softmax of each row, which so many neighbouring lanes take. A label that is no class makes its loss NaN.
+/// Computes p = softmax of each row, with `lanes` neighbouring lanes per row. A label out of range makes its loss NaN.
 __global__ void __launch_bounds__(kLossThreads)
-    softmax_rows(int64_t rows, int k, int lanes, const float* x, float* p, CrossEntropy c) {
+    softmax_cross_entropy_kernel(int64_t rows, int k, int lanes, const float* x, float* p, CrossEntropy c) {
     const int64_t row = (int64_t(blockIdx.x) * kLossThreads + threadIdx.x) / lanes;
-    const int lane = int(threadIdx.x) % lanes, end = row < rows ? k : 0; // beyond the last row there are no classes
-    const float* const from = x + row * k;
+    const int lane = int(threadIdx.x) % lanes, end = row < rows ? k : 0; // no classes beyond the last row
+    const float* const logits = x + row * k;
     float top = -INFINITY;
-    int has_nan = 0; // fmaxf passes over it
-    for (int j = lane; j < end; j += lanes) top = max(top, from[j]), has_nan |= from[j] != from[j];
+    int has_nan = 0; // fmaxf ignores NaN
+    for (int j = lane; j < end; j += lanes) top = max(top, logits[j]), has_nan |= logits[j] != logits[j];
     top = warp_max(top, lanes);
     if (warp_max(has_nan, lanes)) top = NAN;
     float sum = 0;
-    for (int j = lane; j < end; j += lanes) sum += expf(from[j] - top);
+    for (int j = lane; j < end; j += lanes) sum += expf(logits[j] - top);
     sum = warp_sum(sum, lanes);
     const int label = c.loss && end > 0 ? c.labels[row] : 0;
     const float log_sum = logf(sum), scale = c.dloss ? *c.dloss / float(rows) : 0;
     float loss = label >= 0 && label < k ? 0 : NAN;
     for (int j = lane; j < end; j += lanes) {
-        const float share = expf(from[j] - top) / sum, wanted = target(j, label, c.smoothing, k);
-        loss -= wanted * (from[j] - top - log_sum);
-        p[row * k + j] = c.dloss ? scale * (share - wanted) : share;
+        const float probability = expf(logits[j] - top) / sum, wanted = target(j, label, c.smoothing, k);
+        loss -= wanted * (logits[j] - top - log_sum);
+        p[row * k + j] = c.dloss ? scale * (probability - wanted) : probability;
     }
     if (!c.loss) return;
     loss = warp_sum(loss, lanes);
-    const bool counts = lane == 0 && row < rows;
+    const bool has_row = lane == 0 && row < rows;
     if (c.losses) {
-        if (counts) c.losses[row] = loss;
+        if (has_row) c.losses[row] = loss;
         return;
     }
-    const double all = block_sum(counts ? double(loss) : 0.0);
-    if (threadIdx.x == 0) *c.loss = rows > 0 ? float(all / double(rows)) : 0;
+    const double total = block_sum(has_row ? double(loss) : 0.0);
+    if (threadIdx.x == 0) *c.loss = rows > 0 ? float(total / double(rows)) : 0;
 }
 
-/// out = the mean of f over `count` values, by one block.
+/// Stores the mean of f(i) over all i < count to *out. Runs as a single block.
 template <class F>
-__global__ void __launch_bounds__(kThreads) mean_of(int64_t count, F f, float* out) {
+__global__ void __launch_bounds__(kThreads) loss_mean_kernel(int64_t count, F f, float* out) {
     double sum = 0;
     for (int64_t i = threadIdx.x; i < count; i += kThreads) sum += double(f(i));
     sum = block_sum(sum);
     if (threadIdx.x == 0) *out = count > 0 ? float(sum / double(count)) : 0;
 }
 
-struct Value {
+struct SampleLoss {
     const float* x;
     __device__ float operator()(int64_t i) const { return x[i]; }
 };
@@ -85,18 +85,18 @@ struct SquaredDifference {
 };
 
 __global__ void __launch_bounds__(kThreads)
-    softmax_rows_grad(int64_t rows, int k, const float* dy, const float* y, float* dx) {
-    const Row at;
-    if (at.row >= rows) return;
+    softmax_grad_kernel(int64_t rows, int k, const float* dy, const float* y, float* dx) {
+    const auto [row, lane] = WarpRow();
+    if (row >= rows) return;
     float dot = 0;
-    for (int j = at.lane; j < k; j += 32) dot += dy[at.row * k + j] * y[at.row * k + j];
+    for (int j = lane; j < k; j += 32) dot += dy[row * k + j] * y[row * k + j];
     dot = warp_sum(dot);
-    for (int j = at.lane; j < k; j += 32) dx[at.row * k + j] = y[at.row * k + j] * (dy[at.row * k + j] - dot);
+    for (int j = lane; j < k; j += 32) dx[row * k + j] = y[row * k + j] * (dy[row * k + j] - dot);
 }
 
 __global__ void __launch_bounds__(kThreads)
-    cross_entropy_rows_grad(int64_t count, int k, const float* p, const int* labels, const float* dloss,
-                            float smoothing, float* dx) {
+    cross_entropy_grad_kernel(int64_t count, int k, const float* p, const int* labels, const float* dloss,
+                              float smoothing, float* dx) {
     const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
     if (i >= count) return;
     const float scale = *dloss / float(count / k);
@@ -104,41 +104,43 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 __global__ void __launch_bounds__(kThreads)
-    squared_error_grad(int64_t count, const float* a, const float* b, const float* dloss, float* dx) {
+    mse_loss_grad_kernel(int64_t count, const float* a, const float* b, const float* dloss, float* dx) {
     const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
     if (i < count) dx[i] = 2 * *dloss / float(count) * (a[i] - b[i]);
 }
 
-void softmax_all(const Tensor& x, const Tensor& p, CrossEntropy c = {}) {
+/// Computes softmax, and cross-entropy if c.loss is set.
+void run_softmax(const Tensor& x, const Tensor& p, CrossEntropy c = {}) {
     const int64_t rows = x.extent(0), k = x.extent(1);
     const int lanes = k <= 32 ? 1 : 32;
     const unsigned blocks = std::max(1u, blocks_for(rows * lanes, kLossThreads));
     const Scratch<float> losses(c.loss && blocks > 1 ? size_t(rows) : 0);
     if (blocks > 1) c.losses = losses;
-    RG_LAUNCH(softmax_rows, blocks, kLossThreads, 0, stream(), rows, int(k), lanes, pointer<float>(x),
+    RG_LAUNCH(softmax_cross_entropy_kernel, blocks, kLossThreads, 0, stream(), rows, int(k), lanes, pointer<float>(x),
               pointer<float>(p), c);
-    if (c.loss && blocks > 1) RG_LAUNCH(mean_of<Value>, 1, kThreads, 0, stream(), rows, Value{losses}, c.loss);
+    if (c.loss && blocks > 1)
+        RG_LAUNCH(loss_mean_kernel<SampleLoss>, 1, kThreads, 0, stream(), rows, SampleLoss{losses}, c.loss);
 }
 
 } // namespace
 
-void softmax(const Call& call) { softmax_all(call.in[0], call.out[0]); }
+void softmax(const Call& call) { run_softmax(call.in[0], call.out[0]); }
 
 void softmax_grad(const Call& call) {
     const Tensor& y = call.in[1];
     if (y.extent(0) > 0)
-        RG_LAUNCH(softmax_rows_grad, blocks_for(y.extent(0), kRows), kThreads, 0, stream(), y.extent(0),
+        RG_LAUNCH(softmax_grad_kernel, blocks_for(y.extent(0), kRows), kThreads, 0, stream(), y.extent(0),
                   int(y.extent(1)), pointer<float>(call.in[0]), pointer<float>(y), pointer<float>(call.out[0]));
 }
 
 void cross_entropy(const Call& call) {
-    softmax_all(
+    run_softmax(
         call.in[0], call.out[1],
         {.labels = pointer<int>(call.in[1]), .smoothing = call.attrs.rate, .loss = pointer<float>(call.out[0])});
 }
 
 void cross_entropy_with_grad(const Call& call) {
-    softmax_all(call.in[0], call.out[1],
+    run_softmax(call.in[0], call.out[1],
                 {.labels = pointer<int>(call.in[1]),
                  .smoothing = call.attrs.rate,
                  .dloss = pointer<float>(call.in[2]),
@@ -148,20 +150,20 @@ void cross_entropy_with_grad(const Call& call) {
 void cross_entropy_grad(const Call& call) {
     const Tensor& p = call.in[0];
     if (p.numel() > 0)
-        RG_LAUNCH(cross_entropy_rows_grad, blocks_for(p.numel(), kThreads), kThreads, 0, stream(), p.numel(),
+        RG_LAUNCH(cross_entropy_grad_kernel, blocks_for(p.numel(), kThreads), kThreads, 0, stream(), p.numel(),
                   int(p.extent(1)), pointer<float>(p), pointer<int>(call.in[1]), pointer<float>(call.in[2]),
                   call.attrs.rate, pointer<float>(call.out[0]));
 }
 
 void mse_loss(const Call& call) {
-    RG_LAUNCH(mean_of<SquaredDifference>, 1, kThreads, 0, stream(), call.in[0].numel(),
+    RG_LAUNCH(loss_mean_kernel<SquaredDifference>, 1, kThreads, 0, stream(), call.in[0].numel(),
               SquaredDifference{pointer<float>(call.in[0]), pointer<float>(call.in[1])}, pointer<float>(call.out[0]));
 }
 
 void mse_loss_grad(const Call& call) {
     const int64_t count = call.in[0].numel();
     if (count > 0)
-        RG_LAUNCH(squared_error_grad, blocks_for(count, kThreads), kThreads, 0, stream(), count,
+        RG_LAUNCH(mse_loss_grad_kernel, blocks_for(count, kThreads), kThreads, 0, stream(), count,
                   pointer<float>(call.in[0]), pointer<float>(call.in[1]), pointer<float>(call.in[2]),
                   pointer<float>(call.out[0]));
 }

@@ -1,8 +1,8 @@
-// Tensor cores: products of small matrices whose elements lie across the lanes of a warp.
+// Tensor cores: products of small matrices whose elements are spread over the lanes of a warp.
 //
-// All 32 lanes call together, with the same instruction. For lane l, g = l / 4 and t = l % 4 (PTX ISA manual, section
-// "Matrix Fragments"); an element is (row, column), two bf16 share a register with the lower column (for B: row) in
-// the lower half:
+// All 32 lanes call each function together. For lane l, let g = l / 4 and t = l % 4. The table gives the (row, column)
+// of each element (PTX ISA manual, section "Matrix Fragments"). Two bf16 share a register; the one with the lower
+// column (for B: the lower row) is in the lower half.
 //
 //   m16n8k16 bf16   A 16 x 16   a[0] (g, 2t..2t+1)   a[1] (g+8, 2t..)   a[2] (g, 2t+8..)   a[3] (g+8, 2t+8..)
 //                   B 16 x 8    b[0] (2t..2t+1, g)   b[1] (2t+8..2t+9, g)
@@ -10,13 +10,14 @@
 //                   B 8 x 8     b[0] (t, g)          b[1] (t+4, g)
 //   both            D 16 x 8    d[0] (g, 2t)         d[1] (g, 2t+1)     d[2] (g+8, 2t)     d[3] (g+8, 2t+1)
 //
-// ldmatrix loads 8 x 8 matrices of 16-bit elements: lanes 8i to 8i+7 name the rows of matrix i (16 bytes, aligned),
-// and r[i] of lane l gets its elements (g, 2t) and (g, 2t+1); _trans: (2t, g) and (2t+1, g). So A is an ldmatrix_x4
-// from row-major memory, and B an ldmatrix_x2_trans of row-major memory or an ldmatrix_x2 of its transpose.
+// ldmatrix loads 8 x 8 matrices of 16-bit elements. Lanes 8i to 8i+7 pass the addresses of the rows of matrix i; a row
+// has 16 bytes and is aligned to 16. r[i] of lane l receives the elements (g, 2t) and (g, 2t+1) of matrix i, or with
+// _trans the elements (2t, g) and (2t+1, g). ldmatrix_x4 thus loads A from row-major memory. ldmatrix_x2_trans loads B
+// from row-major memory, and ldmatrix_x2 loads B from its transpose.
 //
-// Sums are in f32. On a GPU their order within one instruction is not specified, and what no longer fits is cut off
-// instead of rounded, so that long sums drift towards zero (Fasi et al., "Numerical behavior of NVIDIA tensor cores",
-// 2021). The host model adds in double and cuts once.
+// Sums are in f32. A GPU does not specify their order within one instruction, and truncates instead of rounding. Long
+// sums therefore drift towards zero (Fasi et al., "Numerical behavior of NVIDIA tensor cores", 2021). The host model
+// adds in double and truncates once.
 #pragma once
 
 #include "gpu/cuda.cuh"
@@ -28,7 +29,7 @@ namespace rg::RG_GPU {
 
 #ifdef __CUDACC__
 
-/// d += a b
+/// d += a b.
 __device__ __forceinline__ void mma_bf16_16x8x16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
                  "{%0,%1,%2,%3};"
@@ -36,7 +37,7 @@ __device__ __forceinline__ void mma_bf16_16x8x16(float (&d)[4], const uint32_t (
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-/// d += a b. Operands are the bits of floats, of which the lower 13 are ignored: round with to_tf32() first.
+/// d += a b. Operands are the bits of floats. The hardware ignores their lower 13 bits, so round with to_tf32() first.
 __device__ __forceinline__ void mma_tf32_16x8x8(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
     asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
                  "{%0,%1,%2,%3};"
@@ -44,7 +45,7 @@ __device__ __forceinline__ void mma_tf32_16x8x8(float (&d)[4], const uint32_t (&
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-/// The bits of a float rounded to 10 bits of mantissa: to nearest, ties away from zero.
+/// Returns the bits of `value` rounded to 10 mantissa bits: to nearest, ties away from zero.
 __device__ __forceinline__ uint32_t to_tf32(float value) {
     uint32_t bits;
     asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
@@ -67,7 +68,7 @@ __device__ __forceinline__ uint32_t to_tf32(float value) {
     }
 RG_LDMATRIX_4(ldmatrix_x4, "")
 RG_LDMATRIX_4(ldmatrix_x4_trans, ".trans")
-RG_LDMATRIX_2(ldmatrix_x2, "") // lanes 16 to 31 name no rows
+RG_LDMATRIX_2(ldmatrix_x2, "") // ignores the addresses of lanes 16 to 31
 RG_LDMATRIX_2(ldmatrix_x2_trans, ".trans")
 #undef RG_LDMATRIX_4
 #undef RG_LDMATRIX_2

@@ -1,4 +1,4 @@
-// What stands in for the GPUs in a build without CUDA.
+// Implements device.h for a build without CUDA: there are no GPUs.
 #include "core/base.h"
 #include "gpu/device.h"
 
@@ -7,7 +7,7 @@ namespace rg::gpu {
 Found find_devices() { return {{}, "this build has no CUDA"}; }
 
 std::unique_ptr<Device> open_device(int) {
-    fail("device cuda: this build has no CUDA; install its toolkit and build again, with -Dcuda=enabled");
+    fail("device cuda: this build has no CUDA; install the CUDA toolkit and build again with -Dcuda=enabled");
 }
 
 } // namespace rg::gpu

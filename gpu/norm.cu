@@ -1,4 +1,4 @@
-// Batch norm: statistics, the normalisation itself where nothing else applies it, its gradient, running averages.
+// Batch norm: batch statistics, its gradient, running averages, and the normalisation where no other kernel applies it.
 #include "core/context.h"
 #include "gpu/kernels.h"
 #include "gpu/norm.cuh"
@@ -10,9 +10,9 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// scale and shift; with sums also b and d of the gradient.
-__global__ void make_coefficients(const float* stats, const float* gamma, const float* beta, int c, float epsilon,
-                                  const float* sums, double count, float* out) {
+/// Computes the coefficients of class Norm: scale and shift, and with `sums` also b and d of the gradient.
+__global__ void batch_norm_coefficients_kernel(const float* stats, const float* gamma, const float* beta, int c,
+                                               float epsilon, const float* sums, double count, float* out) {
     const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
     if (i >= c) return;
     const double sigma = sqrt(double(stats[c + i]) + double(epsilon)), scale = double(gamma[i]) / sigma;
@@ -24,26 +24,26 @@ __global__ void make_coefficients(const float* stats, const float* gamma, const 
     out[3 * c + i] = float(-scale * double(sums[c + i]) / count - b * double(stats[i]));
 }
 
-/// y[i] = read.value(i, channel), for whatever reads activations.
-template <class T, class Read>
-__global__ void __launch_bounds__(kThreads) apply(int64_t count, int c, Read read, T* y) {
+/// Stores y[i] = reader.value(i, channel). The reader determines the op: normalisation, its gradient, or a sum.
+template <class T, class Reader>
+__global__ void __launch_bounds__(kThreads) batch_norm_apply_kernel(int64_t count, int c, Reader reader, T* y) {
     const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
-    if (i < count) store(y + i, read.value(size_t(i), int(i % c)));
+    if (i < count) store(y + i, reader.value(size_t(i), int(i % c)));
 }
 
-template <class T, class Read>
-void apply_all(const Read& read, const Tensor& y) {
+template <class T, class Reader>
+void apply(const Reader& reader, const Tensor& y) {
     const int64_t count = y.numel();
     if (count > 0)
-        RG_LAUNCH((apply<T, Read>), blocks_for(count, kThreads), kThreads, 0, stream(), count,
-                  int(y.extent(y.shape().rank() - 1)), read, pointer<T>(y));
+        RG_LAUNCH((batch_norm_apply_kernel<T, Reader>), blocks_for(count, kThreads), kThreads, 0, stream(), count,
+                  int(y.extent(y.shape().rank() - 1)), reader, pointer<T>(y));
 }
 
-/// The sum of two that read activations, then ReLU if asked.
-template <class ReadA, class ReadB>
+/// Reads the sum of two readers, then applies ReLU if `relu`.
+template <class ReaderA, class ReaderB>
 struct Sum {
-    ReadA a;
-    ReadB b;
+    ReaderA a;
+    ReaderB b;
     bool relu;
     __device__ float value(size_t i, int channel) const {
         const float sum = a.value(i, channel) + b.value(i, channel);
@@ -51,7 +51,7 @@ struct Sum {
     }
 };
 
-/// Calls f with what reads in[0], normalised by in[1], in[2], in[3] if they are defined.
+/// Calls f with a reader of in[0]. The reader normalises with in[1], in[2], in[3] if they are defined.
 template <class T, class F>
 void with_reader(std::span<const Tensor> in, float epsilon, F f) {
     if (!in[1].defined()) return f(Plain<T>{pointer<T>(in[0])});
@@ -59,7 +59,7 @@ void with_reader(std::span<const Tensor> in, float epsilon, F f) {
     f(norm.read<T>(in[0], false));
 }
 
-/// Deviations from the first row, and their squares: a sum of values far from 0 would lose its last digits.
+/// Sums deviations from the first row, and their squares. Sums of the values themselves lose precision far from 0.
 template <class T>
 struct Deviations {
     const T* x;
@@ -82,23 +82,25 @@ struct FinishMoments {
 };
 
 template <class T>
-struct NormTermsOf {
+struct NormGradientTerms {
     const T* dy;
     NormTerms<T> terms;
     int c;
     __device__ void operator()(int64_t row, int column, TwoSums& sum) const {
-        const size_t at = size_t(row) * c + column;
-        terms.add(load(dy + at), at, column, sum);
+        const size_t index = size_t(row) * c + column;
+        terms.add(load(dy + index), index, column, sum);
     }
 };
 
-__global__ void join(const float* first, const float* second, int c, float* out) {
+/// Concatenates two vectors of c values.
+__global__ void batch_norm_concatenate_kernel(const float* first, const float* second, int c, float* out) {
     const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
     if (i < c) out[i] = first[i], out[c + i] = second[i];
 }
 
-__global__ void update_running(const float* running, const float* stats, int c, double momentum, double unbias,
-                               float* out) {
+/// `unbias` converts the batch variance into the unbiased one.
+__global__ void batch_norm_running_update_kernel(const float* running, const float* stats, int c, double momentum,
+                                                 double unbias, float* out) {
     const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
     if (i >= 2 * c) return;
     const double target = double(stats[i]) * (i >= c ? unbias : 1);
@@ -110,15 +112,15 @@ __global__ void update_running(const float* running, const float* stats, int c, 
 Norm::Norm(const Tensor& stats, const Tensor& gamma, const Tensor& beta, float epsilon, const Tensor& sums,
            double count)
     : c_(int(gamma.numel())), coefficients_((sums.defined() ? 4 : 2) * size_t(c_)) {
-    RG_LAUNCH(make_coefficients, blocks_for(c_, 64), 64, 0, stream(), pointer<float>(stats), pointer<float>(gamma),
-              pointer<float>(beta), c_, epsilon, pointer<float>(sums), count, coefficients_);
+    RG_LAUNCH(batch_norm_coefficients_kernel, blocks_for(c_, 64), 64, 0, stream(), pointer<float>(stats),
+              pointer<float>(gamma), pointer<float>(beta), c_, epsilon, pointer<float>(sums), count, coefficients_);
 }
 
-void NormSums::pass() const {
+void NormSums::compute() const {
     const int c = norm_.channels();
     with_stored(dy_, [&](auto t) {
         using T = decltype(t);
-        sum_columns(dy_.numel() / c, c, NormTermsOf<T>{pointer<T>(dy_), terms<T>(), c}, finish_);
+        sum_columns(dy_.numel() / c, c, NormGradientTerms<T>{pointer<T>(dy_), terms<T>(), c}, finish_);
     });
 }
 
@@ -137,14 +139,14 @@ void batch_norm(const Call& call) {
     const Norm norm(call.in[1], call.in[2], call.in[3], call.attrs.epsilon);
     with_stored(call.in[0], [&](auto t) {
         using T = decltype(t);
-        apply_all<T>(norm.read<T>(call.in[0], call.attrs.relu), call.out[0]);
+        apply<T>(norm.read<T>(call.in[0], call.attrs.relu), call.out[0]);
     });
 }
 
 void batch_norm_sums(const Call& call) {
     const Norm norm(call.in[2], call.in[3], call.in[4], call.attrs.epsilon);
     NormSums(norm, call.in[0], call.in[1], call.in[2], call.attrs.relu, call.attrs.epsilon, call.out[0], call.out[1])
-        .pass();
+        .compute();
 }
 
 void batch_norm_grad(const Call& call) {
@@ -153,7 +155,7 @@ void batch_norm_grad(const Call& call) {
                     double(x.numel() / call.in[3].numel()));
     with_stored(x, [&](auto t) {
         using T = decltype(t);
-        apply_all<T>(norm.gradient<T>(dy, x, call.attrs.relu), call.out[0]);
+        apply<T>(norm.gradient<T>(dy, x, call.attrs.relu), call.out[0]);
     });
 }
 
@@ -163,7 +165,7 @@ void norm_add(const Call& call) {
         with_reader<T>(call.in.first(4), call.attrs.epsilon, [&](const auto& a) {
             with_reader<T>(call.in.subspan(4), call.attrs.epsilon, [&](const auto& b) {
                 using Both = Sum<std::decay_t<decltype(a)>, std::decay_t<decltype(b)>>;
-                apply_all<T>(Both{a, b, call.attrs.relu}, call.out[0]);
+                apply<T>(Both{a, b, call.attrs.relu}, call.out[0]);
             });
         });
     });
@@ -176,29 +178,31 @@ void norm_add_grad(const Call& call) {
         if (!x[0].defined()) continue;
         const Norm norm(x[1], x[2], x[3], call.attrs.epsilon);
         NormSums(norm, call.out[0], x[0], x[1], false, call.attrs.epsilon, call.out[1 + 2 * i], call.out[2 + 2 * i])
-            .pass();
+            .compute();
     }
 }
 
-// Ranks that share statistics meet on the host: a few hundred values. Alone, a rank keeps what it has.
+// Ranks that share statistics exchange these few hundred values on the host. A rank without a group uses its own
+// values.
 void rank_stats(const Call& call) {
     if (context().sync) return on_host(Op::rank_stats, call);
     const float* const stats = pointer<float>(call.in[0]);
     const int c = int(call.in[0].extent(1));
-    RG_LAUNCH(join, blocks_for(c, 64), 64, 0, stream(), stats, stats + c, c, pointer<float>(call.out[0]));
+    RG_LAUNCH(batch_norm_concatenate_kernel, blocks_for(c, 64), 64, 0, stream(), stats, stats + c, c,
+              pointer<float>(call.out[0]));
 }
 void rank_sums(const Call& call) {
     if (context().sync) return on_host(Op::rank_sums, call);
     const int c = int(call.in[0].numel());
-    RG_LAUNCH(join, blocks_for(c, 64), 64, 0, stream(), pointer<float>(call.in[0]), pointer<float>(call.in[1]), c,
-              pointer<float>(call.out[0]));
+    RG_LAUNCH(batch_norm_concatenate_kernel, blocks_for(c, 64), 64, 0, stream(), pointer<float>(call.in[0]),
+              pointer<float>(call.in[1]), c, pointer<float>(call.out[0]));
 }
 
 void running_update(const Call& call) {
     const SyncGroup* group = context().sync;
     const double count = double((group ? group->samples : call.attrs.height) * call.attrs.width);
     const int c = int(call.in[0].extent(1));
-    RG_LAUNCH(update_running, blocks_for(2 * c, 64), 64, 0, stream(), pointer<float>(call.in[0]),
+    RG_LAUNCH(batch_norm_running_update_kernel, blocks_for(2 * c, 64), 64, 0, stream(), pointer<float>(call.in[0]),
               pointer<float>(call.in[1]), c, double(call.attrs.rate), count > 1 ? count / (count - 1) : 1.0,
               pointer<float>(call.out[0]));
 }

@@ -1,13 +1,13 @@
-// Batch norm's coefficients by channel, as the kernels that read activations take them (values.cuh), and the sums that
-// its gradient needs, as those that make one take them.
+// Batch norm's per-channel coefficients for readers (values.cuh), and the per-channel sums that its gradient needs.
 #pragma once
 
 #include "gpu/columns.cuh"
 
 namespace rg::RG_GPU {
 
-/// scale = gamma / sigma with sigma^2 = variance + epsilon, and shift = beta - mean * scale. With the sums of dz x^ and
-/// dz over `count` values of a channel, also the coefficients of the gradient past it:
+/// Coefficients of the normalisation: scale = gamma / sigma and shift = beta - mean * scale, with
+/// sigma^2 = variance + epsilon. `sums` are those of dz x^ and of dz over `count` values of a channel, where x^ is the
+/// normalised x. If they are given, Norm also has the coefficients b and d of the gradient:
 /// dx = gamma / sigma * (dz - sum(dz) / count - x^ * sum(dz x^) / count) = scale dz + b x + d.
 class Norm {
 public:
@@ -16,12 +16,12 @@ public:
     const float* scale() const { return coefficients_; }
     const float* shift() const { return coefficients_ + c_; }
     int channels() const { return c_; }
-    /// What reads x through it.
+    /// Returns a reader of the normalised x.
     template <class T>
     Normalised<T> read(const Tensor& x, bool relu) const {
         return {pointer<T>(x), scale(), shift(), relu};
     }
-    /// What makes the gradient at x from that behind it. Precondition: the sums were given.
+    /// Returns a reader of the gradient with respect to x. Precondition: the sums were given.
     template <class T>
     NormGradient<T> gradient(const Tensor& dz, const Tensor& x, bool relu) const {
         return {pointer<T>(dz), pointer<T>(x), scale(), shift(), shift() + c_, shift() + 2 * c_, relu};
@@ -29,25 +29,26 @@ public:
 
 private:
     int c_;
-    Scratch<float> coefficients_; // [c] each: scale, shift; b, d
+    Scratch<float> coefficients_; // scale, shift, b, d; c values each
 };
 
-/// What a value of a gradient adds to its channel's sums: g (x - mean) and g, where g is dy, or 0 where ReLU had cut
-/// off.
+/// The terms that a value of dy adds to its channel's two sums: g (x - mean) and g. g is dy, or 0 where the forward
+/// ReLU gave 0.
 template <class T>
 struct NormTerms {
     const T* x;
     const float *scale, *shift, *mean;
     bool relu;
-    __device__ __forceinline__ void add(float dy, size_t at, int c, TwoSums& sum) const {
-        add_of(dy, load(x + at), c, sum);
+    __device__ __forceinline__ void add(float dy, size_t index, int c, TwoSums& sum) const {
+        add_of(dy, load(x + index), c, sum);
     }
-    __device__ __forceinline__ void add_of(float dy, float value, int c, TwoSums& sum) const {
-        if (relu && value * scale[c] + shift[c] <= 0) return;
-        sum.first += dy * (value - mean[c]);
+    __device__ __forceinline__ void add_of(float dy, float x_value, int c, TwoSums& sum) const {
+        if (relu && x_value * scale[c] + shift[c] <= 0) return;
+        sum.first += dy * (x_value - mean[c]);
         sum.second += dy;
     }
 };
+/// Converts a channel's sums of these terms into dgamma and dbeta.
 struct FinishNormSums {
     const float* stats;
     int c;
@@ -59,7 +60,8 @@ struct FinishNormSums {
     }
 };
 
-/// dgamma = sum of g x^ and dbeta = sum of g: the terms are added up by who makes dy, or by pass() from memory.
+/// dgamma = sum of g x^ and dbeta = sum of g over a channel. Either the kernel that computes dy adds terms() and calls
+/// finish(), or compute() reads dy from memory.
 class NormSums {
 public:
     NormSums(const Norm& norm, const Tensor& dy, const Tensor& x, const Tensor& stats, bool relu, float epsilon,
@@ -75,7 +77,7 @@ public:
         return {pointer<T>(x_), norm_.scale(), norm_.shift(), mean_, relu_};
     }
     const FinishNormSums& finish() const { return finish_; }
-    void pass() const; // of norm.cu
+    void compute() const; // in norm.cu
 
 private:
     const Norm& norm_;
@@ -85,13 +87,13 @@ private:
     FinishNormSums finish_;
 };
 
-/// Of conv.cu, for conv_grad.cu: dx from a dy that is made on the way in, plus residual if defined; sums: those of
-/// dx that are wanted, or null. a: stride and pad.
+/// Defined in conv.cu. Computes the data gradient dx of a convolution, plus `residual` if defined, with dy from a
+/// reader. Also computes `sums` of dx if not null. Of `a`, uses stride and pad.
 template <class T>
 void data_gradient(const NormGradient<T>& dy, const Shape& dy_shape, const Tensor& w, const Attrs& a,
                    const Tensor& residual, const Tensor& dx, const NormSums* sums);
 
-/// Of pool.cu, for conv.cu: the largest of each window x window pixels of x [n h w c], windows side by side.
+/// Defined in pool.cu. Max pooling of x [n h w c] with non-overlapping windows.
 template <class T>
 void max_pool(const T* x, const Shape& x_shape, int window, T* y);
 

@@ -1,5 +1,5 @@
-// What the two products of matrices (conv.cu, conv_grad.cu) share: operands in shared memory, and products of f32 on
-// tensor cores.
+// Shared by the matrix products of conv.cu and conv_grad.cu: filter taps, operands in shared memory, and f32 products
+// on tensor cores.
 #pragma once
 
 #include "gpu/mma.cuh"
@@ -7,12 +7,13 @@
 
 namespace rg::RG_GPU {
 
-/// A tap: a place in filters that are `width` wide, and one of `channels`. The next one takes no division.
+/// A tap is one value of a filter: row r, column s, channel c. Filters are `width` wide and have `channels` channels.
+/// next() moves to the next tap without a division.
 struct Tap {
     int r, s, c;
     __device__ __forceinline__ Tap(int channels, int width, int number)
         : r(number / channels / width), s(number / channels % width), c(number % channels) {}
-    /// kWhole: of the same place in the filters.
+    /// kWhole: the next tap has the same row and column.
     template <bool kWhole>
     __device__ __forceinline__ void next(int channels, int width) {
         ++c;
@@ -22,28 +23,30 @@ struct Tap {
     }
 };
 
-/// Two neighbouring values of an operand, as they lie in memory.
+/// Two neighbouring values of an operand, in the layout of memory.
 template <class T>
 using Pair = std::conditional_t<std::is_same_v<T, bf16>, uint32_t, float2>;
 __device__ __forceinline__ uint32_t pair_of(bf16 a, bf16 b) { return uint32_t{a.bits} | uint32_t{b.bits} << 16; }
 __device__ __forceinline__ float2 pair_of(float a, float b) { return make_float2(a, b); }
 
-/// `at` is even.
+/// Stores a pair to an even index of an operand.
 template <class T>
-__device__ __forceinline__ void put(T* at, Pair<T> pair) {
-    *reinterpret_cast<Pair<T>*>(at) = pair;
+__device__ __forceinline__ void store_pair(T* to, Pair<T> pair) {
+    *reinterpret_cast<Pair<T>*>(to) = pair;
 }
-__device__ __forceinline__ void put(bf16* at, float a, float b) { put(at, pack_bf16(a, b)); }
-__device__ __forceinline__ void put(float* at, float a, float b) { put(at, make_float2(a, b)); }
+__device__ __forceinline__ void store_pair(bf16* to, float a, float b) { store_pair(to, pack_bf16(a, b)); }
+__device__ __forceinline__ void store_pair(float* to, float a, float b) { store_pair(to, make_float2(a, b)); }
 
+/// Splits value into high + low, two tf32 values that together have 22 mantissa bits.
 __device__ __forceinline__ void split(float value, uint32_t& high, uint32_t& low) {
     high = to_tf32(value);
     const float rest = value - __uint_as_float(high);
-    low = rest == rest ? to_tf32(rest) : 0; // infinity less infinity
+    low = rest == rest ? to_tf32(rest) : 0; // infinity - infinity is NaN
 }
 
-/// d += a b to about 1e-6: three products of the operands' upper and lower 11 bits, and d outside of the tensor cores,
-/// which cut off where others round (Ootomo and Yokota, 2022). Fragments as mma_tf32_16x8x8 takes them.
+/// d += a b with a relative error of about 1e-6. Multiplies the operands' upper and lower 11 bits in three tf32
+/// products. Adds to d outside of the tensor cores, which truncate instead of rounding (Ootomo and Yokota, 2022). The
+/// fragments are those of mma_tf32_16x8x8.
 __device__ __forceinline__ void mma_f32_16x8x8(float (&d)[4], const float (&a)[4], const float (&b)[2]) {
     uint32_t a_high[4], a_low[4], b_high[2], b_low[2];
     RG_UNROLL

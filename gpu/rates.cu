@@ -1,5 +1,5 @@
-// What a GPU multiplies at most, to measure kernels against: products of bf16 by its tensor cores out of registers,
-// with nothing to load, eight sums at a time under way in every warp. wgmma, which Hopper GPUs have besides, does more.
+// Measures the peak rate of a GPU's tensor cores, as a reference for the kernels. It multiplies bf16 from registers,
+// without loads, with eight independent sums in flight per warp. wgmma on Hopper GPUs reaches a higher rate.
 #include "gpu/kernels.h"
 #include "gpu/mma.cuh"
 #include "gpu/scratch.cuh"
@@ -9,10 +9,10 @@ namespace rg::RG_GPU {
 namespace {
 
 constexpr int kSums = 8;
-constexpr uint32_t kOnes = 0x3f803f80; // two of bf16
+constexpr uint32_t kOnes = 0x3f803f80; // two bf16 values of 1
 
-/// out [blocks * kMultiplyThreads]: of each thread, the total of its sums.
-__global__ void __launch_bounds__(kMultiplyThreads) multiply_kernel(float* out, int rounds) {
+/// Stores each thread's total of its sums to out [blocks * kMultiplyThreads].
+__global__ void __launch_bounds__(kMultiplyThreads) mma_peak_rate_kernel(float* out, int rounds) {
     const uint32_t a[4] = {kOnes, kOnes, kOnes, kOnes}, b[2] = {kOnes, kOnes};
     float sums[kSums][4] = {};
     for (int round = 0; round < rounds; ++round) {
@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(kMultiplyThreads) multiply_kernel(float* out, 
 } // namespace
 
 double multiply(float* out, int blocks, int rounds) {
-    RG_LAUNCH(multiply_kernel, unsigned(blocks), kMultiplyThreads, 0, stream(), out, rounds);
+    RG_LAUNCH(mma_peak_rate_kernel, unsigned(blocks), kMultiplyThreads, 0, stream(), out, rounds);
     return double(blocks) * (kMultiplyThreads / 32) * rounds * kSums * 2 * 16 * 8 * 16;
 }
 

@@ -1,29 +1,31 @@
-// Sums and maxima over a warp and over a block, in a fixed order: same bits in every run.
+// Sums and maxima over a warp and over a block, in a fixed order, so that every run gives the same bits.
 //
-// Within a warp by butterfly (5 exchanges, every lane gets the result), over a block by the warps' results in shared
-// memory, added in the order of a butterfly as well. Every thread of the warp, or block, must call, with blockDim.y
-// and z 1 and, for warps, all 32 lanes there. block_sum has barriers: never in a branch that only some threads take.
+// A warp reduces by a butterfly of 5 exchanges, after which every lane has the result. A block stores its warps'
+// results in shared memory and reduces them by a butterfly as well. Every thread of the warp or block must call.
+// blockDim.y and z must be 1, and each warp must have 32 lanes. block_sum has barriers, so all threads of a block must
+// reach it.
 #pragma once
 
 #include "gpu/cuda.cuh"
 
 namespace rg::RG_GPU {
 
-/// Sum over the 32 lanes, in every lane; or over every group of so many of them, a power of two.
+/// Returns the sum over the 32 lanes to every lane. With `lanes`, a power of two, sums over each group of so many
+/// lanes.
 template <class T>
 __device__ __forceinline__ T warp_sum(T value, int lanes = 32) {
     for (int step = lanes / 2; step > 0; step /= 2) value += __shfl_xor_sync(0xffffffffu, value, step);
     return value;
 }
 
-/// The largest, likewise. NaN is passed over, as fmaxf does.
+/// Returns the maximum, in the same way. Ignores NaN, as fmaxf does.
 template <class T>
 __device__ __forceinline__ T warp_max(T value, int lanes = 32) {
     for (int step = lanes / 2; step > 0; step /= 2) value = max(value, __shfl_xor_sync(0xffffffffu, value, step));
     return value;
 }
 
-/// Sum over the block, in every thread. blockDim.x: a multiple of 32, at most 1024.
+/// Returns the sum over the block to every thread. blockDim.x is a multiple of 32, at most 1024.
 template <class T>
 __device__ __forceinline__ T block_sum(T value) {
     SHARED(T, partial, 32);
@@ -32,7 +34,7 @@ __device__ __forceinline__ T block_sum(T value) {
     if (lane == 0) partial[warp] = value;
     __syncthreads();
     value = warp_sum(lane < warps ? partial[lane] : T(0));
-    __syncthreads(); // before the next call writes
+    __syncthreads(); // the next call overwrites `partial`
     return value;
 }
 

@@ -1,19 +1,20 @@
-// What the host's side of an op has around it: memory that its kernels need between them, the stream, the GPU.
+// What the host code of an op uses: scratch memory, the stream, and the properties of the GPU.
 #pragma once
 
 #include "gpu/cuda.cuh"
-#include "gpu/machine.h"
+#include "gpu/gpu_traits.h"
 
 namespace rg::RG_GPU {
 
-/// A piece of at least `bytes`, aligned to 256, given back in the opposite order. Work of one stream may follow other
-/// work in the same piece.
+/// Returns at least `bytes` of device memory, aligned to 256. Memory must be given back in reverse order. It may be
+/// given back while kernels that use it are queued: later work in the same stream runs after them.
 void* take_scratch(size_t bytes);
-void give_back_scratch(void* piece);
-/// Where the ops of this thread run.
+void give_back_scratch(void* memory);
+/// The stream that runs the ops of this thread.
 cudaStream_t stream();
-const gpu::Machine& machine();
+const gpu::GpuTraits& gpu_traits();
 
+/// Scratch memory for `count` values, for the lifetime of this object.
 template <class T>
 class Scratch {
 public:

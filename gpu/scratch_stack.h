@@ -1,7 +1,8 @@
-// Scratch memory as a stack over large chunks: pieces are given back in the opposite order.
+// Scratch memory as a stack over large chunks. Allocations are given back in reverse order.
 //
-// Every op finds the stack empty and begins at the first chunk, so the same ops in the same order get the same places:
-// what has run once allocates nothing when it runs again, which a CUDA graph must not while it is captured.
+// Every op finds the stack empty and begins at the first chunk. The same ops in the same order therefore get the same
+// addresses, and allocate no new memory when they run again. The capture of a CUDA graph needs this: it must not
+// allocate.
 #pragma once
 
 #include <algorithm>
@@ -13,31 +14,33 @@ namespace rg::gpu {
 
 class ScratchStack {
 public:
-    using Make = std::function<void*(size_t)>; // memory of that many bytes, aligned to 256
-    using Drop = std::function<void(void*)>;   // returns it
-    ScratchStack(Make make, Drop drop) : make_(std::move(make)), drop_(std::move(drop)) {}
+    using Allocate = std::function<void*(size_t bytes)>; // returns memory aligned to 256
+    using Free = std::function<void(void*)>;
+    ScratchStack(Allocate allocate, Free free) : allocate_(std::move(allocate)), free_(std::move(free)) {}
     ~ScratchStack() {
-        for (const Chunk& c : chunks_) drop_(c.memory);
+        for (const Chunk& c : chunks_) free_(c.memory);
     }
     ScratchStack(const ScratchStack&) = delete;
     ScratchStack& operator=(const ScratchStack&) = delete;
 
+    /// Returns memory aligned to 256 bytes.
     void* take(size_t bytes) {
         bytes = (bytes + kAlign - 1) / kAlign * kAlign;
-        size_t at = pieces_.empty() ? 0 : pieces_.back().chunk;
-        while (at < chunks_.size() && chunks_[at].used + bytes > chunks_[at].size) ++at;
-        if (at == chunks_.size()) {
+        size_t chunk = allocations_.empty() ? 0 : allocations_.back().chunk;
+        while (chunk < chunks_.size() && chunks_[chunk].used + bytes > chunks_[chunk].size) ++chunk;
+        if (chunk == chunks_.size()) {
             const size_t size = std::max(bytes, kChunk);
-            chunks_.push_back({make_(size), size, 0});
+            chunks_.push_back({allocate_(size), size, 0});
         }
-        Chunk& c = chunks_[at];
-        pieces_.push_back({at, c.used});
+        Chunk& c = chunks_[chunk];
+        allocations_.push_back({chunk, c.used});
         c.used += bytes;
-        return static_cast<std::byte*>(c.memory) + pieces_.back().offset;
+        return static_cast<std::byte*>(c.memory) + allocations_.back().offset;
     }
+    /// Gives back the last allocation.
     void give_back() {
-        chunks_[pieces_.back().chunk].used = pieces_.back().offset;
-        pieces_.pop_back();
+        chunks_[allocations_.back().chunk].used = allocations_.back().offset;
+        allocations_.pop_back();
     }
 
 private:
@@ -46,13 +49,13 @@ private:
         void* memory;
         size_t size, used;
     };
-    struct Piece {
+    struct Allocation {
         size_t chunk, offset;
     };
-    Make make_;
-    Drop drop_;
+    Allocate allocate_;
+    Free free_;
     std::vector<Chunk> chunks_;
-    std::vector<Piece> pieces_;
+    std::vector<Allocation> allocations_;
 };
 
 } // namespace rg::gpu

@@ -1,4 +1,4 @@
-// Ops that exchange a few values with other ranks do so on the host.
+// Runs an op on the host. Ops that exchange a few values with other ranks need this.
 #pragma once
 
 #include "core/op_table.h"
@@ -7,7 +7,7 @@
 
 namespace rg {
 
-/// Runs the reference of an op on copies of its tensors in the host's memory.
+/// Runs the reference implementation of an op on copies of its tensors in host memory. Waits for the device.
 inline void on_host(Op op, const Call& call) {
     std::vector<Tensor> in, out;
     for (const Tensor& t : call.in) in.push_back(t.to_host());

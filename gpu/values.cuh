@@ -1,7 +1,7 @@
-// What the kernels share: values as they are stored and as they are computed with, runs of 8 of them, and
-// what happens to an activation on its way from memory into a kernel.
+// Shared by all kernels: loads and stores of single values and of runs of 8, and readers, which transform activations
+// as a kernel loads them.
 //
-// Activations are stored as T, float or bf16; arithmetic, statistics and parameters are f32.
+// Activations are stored as T, which is float or bf16. Arithmetic, statistics and parameters are f32.
 #pragma once
 
 #include "core/op_table.h"
@@ -10,17 +10,17 @@
 
 namespace rg::RG_GPU {
 
-__device__ __forceinline__ float load(const float* at) { return *at; }
-__device__ __forceinline__ float load(const bf16* at) { return to_float(*at); }
-__device__ __forceinline__ void store(float* at, float value) { *at = value; }
-__device__ __forceinline__ void store(bf16* at, float value) { *at = to_bf16(value); }
+__device__ __forceinline__ float load(const float* from) { return *from; }
+__device__ __forceinline__ float load(const bf16* from) { return to_float(*from); }
+__device__ __forceinline__ void store(float* to, float value) { *to = value; }
+__device__ __forceinline__ void store(bf16* to, float value) { *to = to_bf16(value); }
 
-/// v = the 4 or 8 values at `at`, which is aligned to 16 bytes.
-__device__ __forceinline__ void load_4(const float* at, float* v) {
-    const float4 four = *reinterpret_cast<const float4*>(at);
+/// Loads 4 or 8 values. `from` is aligned to 16 bytes.
+__device__ __forceinline__ void load_4(const float* from, float* v) {
+    const float4 four = *reinterpret_cast<const float4*>(from);
     v[0] = four.x, v[1] = four.y, v[2] = four.z, v[3] = four.w;
 }
-__device__ __forceinline__ void load_8(const float* at, float (&v)[8]) { load_4(at, v), load_4(at + 4, v + 4); }
+__device__ __forceinline__ void load_8(const float* from, float (&v)[8]) { load_4(from, v), load_4(from + 4, v + 4); }
 __device__ __forceinline__ void unpack_8(uint4 bits, float (&v)[8]) {
     const uint32_t pairs[4] = {bits.x, bits.y, bits.z, bits.w};
     RG_UNROLL
@@ -29,8 +29,8 @@ __device__ __forceinline__ void unpack_8(uint4 bits, float (&v)[8]) {
         v[2 * i] = pair.x, v[2 * i + 1] = pair.y;
     }
 }
-__device__ __forceinline__ void load_8(const bf16* at, float (&v)[8]) {
-    unpack_8(*reinterpret_cast<const uint4*>(at), v);
+__device__ __forceinline__ void load_8(const bf16* from, float (&v)[8]) {
+    unpack_8(*reinterpret_cast<const uint4*>(from), v);
 }
 
 __device__ __forceinline__ void clear(float (&v)[8]) {
@@ -38,79 +38,83 @@ __device__ __forceinline__ void clear(float (&v)[8]) {
     for (float& value : v) value = 0;
 }
 
-/// The value that memory of type T would give back.
+/// Returns the value that a load would give after a store to memory of type T.
 __device__ __forceinline__ float as_stored(float value, float) { return value; }
 __device__ __forceinline__ float as_stored(float value, bf16) { return to_float(to_bf16(value)); }
 
-/// 0 for what ReLU cuts off; a NaN stays.
+/// ReLU. Keeps NaN.
 __device__ __forceinline__ float relu_of(float x) { return x <= 0 ? 0 : x; }
 
-// ---- what a kernel reads: value(at, channel), and 8 of them whose first is at `at` --------------------------------
-// Of 8 values the first channel is a multiple of 8, and coefficients are loaded as they are, 4 at a time.
+// ---- readers: value(index, channel) reads one value, values(index, channel, v) reads 8 from that index on ----------
+// For values(), the first channel is a multiple of 8. Coefficients are loaded in vectors of 4.
 
-/// An activation as it is.
+/// Reads an activation unchanged.
 template <class T>
 struct Plain {
     const T* x;
-    __device__ __forceinline__ float value(size_t at, int) const { return load(x + at); }
-    __device__ __forceinline__ void values(size_t at, int, float (&v)[8]) const { load_8(x + at, v); }
+    __device__ __forceinline__ float value(size_t index, int) const { return load(x + index); }
+    __device__ __forceinline__ void values(size_t index, int, float (&v)[8]) const { load_8(x + index, v); }
 };
 
-/// Normalised: x * scale + shift by channel, then ReLU if asked; rounded as if it had been stored.
+/// Reads x * scale + shift with per-channel coefficients, then applies ReLU if `relu`. Rounds as if the normalised
+/// value had been stored.
 template <class T>
 struct Normalised {
     const T* x;
     const float *scale, *shift;
     bool relu;
-    __device__ __forceinline__ float of(float x_value, int c) const {
+    __device__ __forceinline__ float transform(float x_value, int c) const {
         const float v = as_stored(x_value * scale[c] + shift[c], T{});
         return relu ? relu_of(v) : v;
     }
-    __device__ __forceinline__ float value(size_t at, int c) const { return of(load(x + at), c); }
-    __device__ __forceinline__ void values(size_t at, int c, float (&v)[8]) const {
+    __device__ __forceinline__ float value(size_t index, int c) const { return transform(load(x + index), c); }
+    __device__ __forceinline__ void values(size_t index, int c, float (&v)[8]) const {
         float scales[8], shifts[8];
-        load_8(x + at, v), load_8(scale + c, scales), load_8(shift + c, shifts);
-        const Normalised here{x, scales, shifts, relu};
+        load_8(x + index, v), load_8(scale + c, scales), load_8(shift + c, shifts);
+        const Normalised of_8{x, scales, shifts, relu};
         RG_UNROLL
-        for (int i = 0; i < 8; ++i) v[i] = here.of(v[i], i);
+        for (int i = 0; i < 8; ++i) v[i] = of_8.transform(v[i], i);
     }
 };
 
-/// The gradient past batch norm: scale * g + b * y + d by channel, where g is dz, or 0 where ReLU had cut off.
+/// Reads the gradient with respect to batch norm's input y: scale * g + b * y + d with per-channel coefficients. g is
+/// dz, or 0 where the forward ReLU gave 0.
 template <class T>
 struct NormGradient {
     const T *dz, *y;
     const float *scale, *shift, *b, *d;
     bool relu;
-    __device__ __forceinline__ float of(float g, float y_value, int c) const {
+    __device__ __forceinline__ float transform(float g, float y_value, int c) const {
         if (relu && y_value * scale[c] + shift[c] <= 0) g = 0;
         return scale[c] * g + b[c] * y_value + d[c];
     }
-    __device__ __forceinline__ float value(size_t at, int c) const { return of(load(dz + at), load(y + at), c); }
-    __device__ __forceinline__ void values(size_t at, int c, float (&v)[8]) const {
+    __device__ __forceinline__ float value(size_t index, int c) const {
+        return transform(load(dz + index), load(y + index), c);
+    }
+    __device__ __forceinline__ void values(size_t index, int c, float (&v)[8]) const {
         float ys[8];
-        load_8(dz + at, v), load_8(y + at, ys);
+        load_8(dz + index, v), load_8(y + index, ys);
         RG_UNROLL
-        for (int half = 0; half < 8; half += 4) { // all coefficients at once would be too many registers
+        for (int half = 0; half < 8; half += 4) { // loading all coefficients at once takes too many registers
             float scales[4], shifts[4], bs[4], ds[4];
             load_4(scale + c + half, scales), load_4(shift + c + half, shifts);
             load_4(b + c + half, bs), load_4(d + c + half, ds);
-            const NormGradient here{dz, y, scales, shifts, bs, ds, relu};
+            const NormGradient of_4{dz, y, scales, shifts, bs, ds, relu};
             RG_UNROLL
-            for (int i = 0; i < 4; ++i) v[half + i] = here.of(v[half + i], ys[half + i], i);
+            for (int i = 0; i < 4; ++i) v[half + i] = of_4.transform(v[half + i], ys[half + i], i);
         }
     }
 };
 
 // ---- host -----------------------------------------------------------------------------------------------------------
 
-/// A tensor's memory as kernels take it.
+/// Returns the tensor's device memory, or null if the tensor is undefined.
 template <class T>
 T* pointer(const Tensor& t) {
     return t.defined() ? reinterpret_cast<T*>(t.bytes_data()) : nullptr;
 }
 
-/// Calls f with a value of the type that t is stored as.
+/// Calls f with a value of the type in which t is stored: bf16 or float.
 template <class F>
 void with_stored(const Tensor& t, F f) {
     if (t.dtype() == DType::bf16)

@@ -2,7 +2,7 @@
 #include "models/run/machine.h"
 
 #include "core/atomic_file.h"
-#include "gpu/machine.h"
+#include "gpu/gpu_traits.h"
 #include "models/nets/digits_net.h"
 #include "models/run/memory.h"
 #include "par/thread_link.h"
@@ -159,21 +159,20 @@ TEST_SUITE("models") {
             CHECK(gpu::why_not("it", c.gpu, c.targets).empty() == c.runs);
         }
         CHECK(gpu::why_not("Tesla T4", {7, 5}, "sm_80") ==
-              "Tesla T4 is a GPU of sm_75, and this build was compiled for sm_80; sm_80 is the oldest that there are "
-              "kernels for");
+              "Tesla T4 is an sm_75 GPU, but this build was compiled for sm_80; the oldest supported GPUs are sm_80");
         CHECK(contains(gpu::why_not("B200", {10, 0}, "sm_80, sm_90a"), "meson configure -Dgpu_arch=sm_100"));
     }
 
     TEST_CASE("machine: the kernels that RG_GPU_KERNELS asks for") {
-        CHECK_FALSE(gpu::machine_of(132, {9, 0}, "", "sm_90a").hopper);
-        CHECK_FALSE(gpu::machine_of(132, {9, 0}, "portable", "sm_90a").hopper);
-        CHECK(gpu::machine_of(132, {9, 0}, "hopper", "sm_80, sm_90a").hopper);
-        CHECK(gpu::machine_of(132, {9, 0}, "hopper", "sm_90a").processors == 132);
-        CHECK_THROWS_WITH_AS(gpu::machine_of(1, {9, 0}, "Hopper", "sm_90a"),
+        CHECK_FALSE(gpu::gpu_traits_of(132, {9, 0}, "", "sm_90a").hopper_kernels);
+        CHECK_FALSE(gpu::gpu_traits_of(132, {9, 0}, "portable", "sm_90a").hopper_kernels);
+        CHECK(gpu::gpu_traits_of(132, {9, 0}, "hopper", "sm_80, sm_90a").hopper_kernels);
+        CHECK(gpu::gpu_traits_of(132, {9, 0}, "hopper", "sm_90a").sm_count == 132);
+        CHECK_THROWS_WITH_AS(gpu::gpu_traits_of(1, {9, 0}, "Hopper", "sm_90a"),
                              "RG_GPU_KERNELS: expected portable or hopper, got Hopper", Error);
-        CHECK_THROWS_WITH_AS(gpu::machine_of(1, {10, 0}, "hopper", "sm_90a"), doctest::Contains("got sm_100 and"),
+        CHECK_THROWS_WITH_AS(gpu::gpu_traits_of(1, {10, 0}, "hopper", "sm_90a"), doctest::Contains("got sm_100 and"),
                              Error);
-        CHECK_THROWS_WITH_AS(gpu::machine_of(1, {9, 0}, "hopper", "sm_80, compute_90"),
+        CHECK_THROWS_WITH_AS(gpu::gpu_traits_of(1, {9, 0}, "hopper", "sm_80, compute_90"),
                              doctest::Contains("and a build for sm_80, compute_90"), Error);
     }
 
@@ -185,7 +184,7 @@ TEST_SUITE("models") {
                                     [](int) -> std::unique_ptr<Device> { fail("device cuda: no such GPU"); }});
             const std::string text = machine_text({"test"});
             CHECK(text.starts_with("cpu ("));
-            CHECK(contains(text, ", since T4 is a GPU of sm_75, and this build was compiled for sm_80;"));
+            CHECK(contains(text, ", since T4 is an sm_75 GPU, but this build was compiled for sm_80;"));
             CHECK_FALSE(contains(machine_text({"test", "--device", "cpu"}), "since"));
             CHECK_THROWS_WITH_AS(machine_text({"test", "--device", "cuda"}), doctest::Contains("no such GPU"), Error);
         }

@@ -50,8 +50,8 @@ bool among(const std::vector<std::string>& launched, const char* kernel) {
 
 /// Whether sums that are to be taken while a gradient is made had a pass of their own.
 bool summed_apart(const OpCase& c, const std::vector<std::string>& launched) {
-    return (c.op == Op::conv2d_norm_grad && among(launched, "sum_slabs")) ||
-           (c.op == Op::norm_pool2d_grad && among(launched, "spread"));
+    return (c.op == Op::conv2d_norm_grad && among(launched, "column_slab_sums_kernel")) ||
+           (c.op == Op::norm_pool2d_grad && among(launched, "pool2d_grad_kernel"));
 }
 
 } // namespace
@@ -98,12 +98,12 @@ TEST_SUITE("simt") {
 
     // Few tiles for many blocks, and many for one, that goes round its stages.
     TEST_CASE("simt ops: the kernels for Hopper GPUs agree with the reference in every order of threads") {
-        using gpu_on_host::settable_machine;
-        const gpu::Machine before = settable_machine();
+        using gpu_on_host::settable_gpu_traits;
+        const gpu::GpuTraits before = settable_gpu_traits();
         int tried = 0;
         for (const OpCase& c : op_cases()) {
             if (simt::kTsan && (tried || GradientCase::work(c) > 1e6)) continue;
-            settable_machine() = {.processors = tried % 2 ? 1 : 3, .hopper = true};
+            settable_gpu_traits() = {.sm_count = tried % 2 ? 1 : 3, .hopper_kernels = true};
             const bool convolves =
                 activations(c.op) && c.in.size() > 1 && std::any_of(c.in.begin() + 1, c.in.end(), [](const Input& i) {
                     return i.shape.rank() == 4 && i.shape[0] % 32 == 0 && i.shape[1] == 3;
@@ -118,7 +118,7 @@ TEST_SUITE("simt") {
                 simt::take_launched();
                 const KernelRun got = run_kernel(c, in, gpu_on_host::kernel(c.op), 64);
                 const std::vector<std::string> launched = simt::take_launched();
-                if (!among(launched, "convolve_tiles")) break;
+                if (!among(launched, "hopper_kernel")) break;
                 CHECK(got.error == "");
                 CHECK_FALSE(summed_apart(c, launched));
                 CAPTURE(int(settings.order));
@@ -135,7 +135,7 @@ TEST_SUITE("simt") {
             }
         }
         CHECK(tried >= (simt::kTsan ? 1 : 30));
-        settable_machine() = before;
+        settable_gpu_traits() = before;
         simt::settings() = {};
     }
 }

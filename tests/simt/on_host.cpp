@@ -1,4 +1,4 @@
-// What the kernels need of their surroundings when they run on the executor: memory, and a way by their op.
+// Supplies what the ops need on the executor: scratch memory, a stream, GPU properties, and the table of kernels.
 #include "gpu/kernels.h"
 #include "gpu/scratch.cuh"
 
@@ -7,22 +7,23 @@
 
 namespace rg::gpu_on_host {
 
-// From the heap, so that AddressSanitizer knows the borders; full of NaN, so that nothing relies on zeros.
+// From the heap, so that AddressSanitizer finds accesses out of bounds. Filled with NaN, so that no kernel relies on
+// zeros.
 void* take_scratch(size_t bytes) {
-    void* const piece = std::aligned_alloc(256, (bytes + 255) / 256 * 256 + 256);
-    RG_CHECK(piece, "take_scratch: no memory for ", bytes, " bytes");
-    std::memset(piece, 0xFF, bytes);
-    return piece;
+    void* const memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256 + 256);
+    RG_CHECK(memory, "take_scratch: no memory for ", bytes, " bytes");
+    std::memset(memory, 0xFF, bytes);
+    return memory;
 }
-void give_back_scratch(void* piece) { std::free(piece); }
+void give_back_scratch(void* memory) { std::free(memory); }
 
 cudaStream_t stream() { return nullptr; }
 
-gpu::Machine& settable_machine() {
-    static gpu::Machine machine{.processors = 2}; // fewer than there are tiles, so that a block takes several
-    return machine;
+gpu::GpuTraits& settable_gpu_traits() {
+    static gpu::GpuTraits traits{.sm_count = 2}; // fewer SMs than tiles, so that a block takes several tiles
+    return traits;
 }
-const gpu::Machine& machine() { return settable_machine(); }
+const gpu::GpuTraits& gpu_traits() { return settable_gpu_traits(); }
 
 Kernel kernel(Op op) {
     static constexpr Kernel kKernels[] = {

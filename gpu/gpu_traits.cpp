@@ -1,0 +1,51 @@
+// Implements gpu_traits.h, and gpus() of device.h. Uses no CUDA, so that builds without CUDA can test it.
+#include "gpu/gpu_traits.h"
+
+#include "core/base.h"
+#include "gpu/device.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace rg::gpu {
+
+std::string Capability::str() const { return cat("sm_", major, minor); }
+
+// sm_80 is machine code for capability 8.0 and later 8.x. sm_90a and compute_90a are for 9.0 only, and sm_100f is for
+// 10.x. The driver translates compute_90 for 9.0 and every later capability.
+bool runs_on(std::string_view targets, Capability gpu) {
+    while (!targets.empty()) {
+        const std::string target(targets.substr(0, targets.find(", ")));
+        targets.remove_prefix(std::min(targets.size(), target.size() + 2));
+        const size_t digits = target.find('_') + 1;
+        const int number = std::atoi(target.c_str() + digits), gpu_number = 10 * gpu.major + gpu.minor;
+        const bool exact = target.back() == 'a', any_newer = target[0] == 'c' && target.back() != 'f';
+        if (exact ? number == gpu_number : number <= gpu_number && (any_newer || number / 10 == gpu.major)) return true;
+    }
+    return false;
+}
+
+std::string why_not(const std::string& name, Capability gpu, std::string_view targets) {
+    if (runs_on(targets, gpu)) return {};
+    return cat(name, " is an ", gpu.str(), " GPU, but this build was compiled for ", targets,
+               gpu.major < 8 ? "; the oldest supported GPUs are sm_80"
+                             : cat("; to compile for it, run: meson configure -Dgpu_arch=", gpu.str()));
+}
+
+GpuTraits gpu_traits_of(int sm_count, Capability gpu, std::string_view kernels, std::string_view targets) {
+    GpuTraits traits{.sm_count = sm_count};
+    if (kernels.empty() || kernels == "portable") return traits;
+    RG_CHECK(kernels == "hopper", "RG_GPU_KERNELS: expected portable or hopper, got ", kernels);
+    RG_CHECK(gpu.major == 9 && gpu.minor == 0 && targets.find("sm_90a") != targets.npos,
+             "RG_GPU_KERNELS=hopper: expected an sm_90 GPU and a build for sm_90a, got ", gpu.str(),
+             " and a build for ", targets);
+    traits.hopper_kernels = true;
+    return traits;
+}
+
+Gpus& gpus() {
+    static Gpus functions{find_devices, open_device};
+    return functions;
+}
+
+} // namespace rg::gpu
