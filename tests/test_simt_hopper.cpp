@@ -165,12 +165,13 @@ TEST_SUITE("simt") {
 
     TEST_CASE("simt: operands that a product must not read yet") {
         check(Fault::no_proxy_fence,
-              {"products_kernel<N>: block (0,0,0): thread ", "wgmma: a, row 0, value 0: reads what ", "has stored at ",
-               "without fence_proxy_async()", kHere});
+              {"products_kernel<N>: block (0,0,0): thread ", "wgmma: a, row 0, value 0: reads an operand ",
+               "has stored at ", "without fence_proxy_async()", kHere});
         check(Fault::plain_store, {"wgmma: a, row 0", "was not written by store_operand()", kHere});
-        check(Fault::store_after_fence, {"wgmma: a, row 0", "written since, without store_operand()"});
-        check(Fault::no_copy_wait, {"wgmma: b, row 0", "what the copy at ", "has not been waited for", kHere});
-        check(Fault::full_parity, {"wgmma: a, row ", "reads what "});
+        check(Fault::store_after_fence, {"wgmma: a, row 0", "overwritten without store_operand()"});
+        check(Fault::no_copy_wait,
+              {"wgmma: b, row 0", "the destination of the copy at ", "has not been waited for", kHere});
+        check(Fault::full_parity, {"wgmma: a, row ", "reads "});
         check(Fault::early_release, {"products_kernel<N>: output 0 differs at byte ", "a wait is missing"});
         check(Fault::beyond, {"wgmma: a, row 56, is not within a shared array"});
     }

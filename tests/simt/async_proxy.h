@@ -1,14 +1,14 @@
-// Shared memory as the asynchronous units of Hopper GPUs see it, and what a block has under way there.
+// Model of the asynchronous proxy of Hopper GPUs: its view of shared memory, and the operations of a block in flight.
 //
-// Operands (OperandMemory): 16 bytes may be read by a product once the thread that stored them has called
-// fence_proxy_async(), or once the bulk copy that brings them has taken place. They are compared with what was stored,
-// so writing them in any other way is found too.
+// Operands (OperandMemory). A product may read 16 bytes after the thread that stored them has called
+// fence_proxy_async(), or after the bulk copy that writes them has executed. Operands are compared with the stored
+// contents, so that other kinds of writes are detected as well.
 //
-// Bulk copies take place when somebody waits for their barrier and all else that it counts has come; products, when
-// their warp waits. Until then the destination is as it was, and sums are NaN: who does not wait computes with that.
-// With eager copies (Settings) both read their sources at once instead: an operand that is overwritten too early shows
-// between the two. A warp's products are computed for that warp, so warps of a group may be as far apart as on a GPU,
-// but each must issue the same ones.
+// Bulk copies execute when a thread waits for their barrier and all arrivals have come. Products execute when their
+// warp waits. Until then, the destination of a copy keeps its old contents, and sums are NaN, so a missing wait shows
+// in the results. With eager copies (Settings), both read their sources at once. If an operand is overwritten too
+// early, the two modes give different results. Products are computed warp by warp, so the warps of a warpgroup may be
+// as far apart as on a GPU. Each warp must issue the same products.
 #pragma once
 
 #include "tests/simt/executor.h"
@@ -28,29 +28,29 @@ public:
     void fence(int thread);
     void copy_issued(const std::byte* to, int bytes, Site site);
     void copy_done(const std::byte* to, int bytes);
-    /// Why a product must not read these bytes, which begin at a multiple of 16; empty if it may.
+    /// Returns why a product must not read these bytes, or an empty text if it may. `at` is aligned to 16 bytes.
     std::string objection(const std::byte* at, int bytes) const;
 
 private:
-    enum class State : uint8_t { unknown, stored, coming, visible };
+    enum class State : uint8_t { unknown, stored, copy_in_flight, visible };
     static constexpr int kBytes = 16;
-    struct Piece {
+    struct Chunk {
         State state = State::unknown;
-        int thread = 0; // that stored
+        int thread = 0; // the thread that stored it
         Site site{};
         std::byte contents[kBytes] = {};
     };
-    Piece& piece(const std::byte* at);
+    Chunk& chunk(const std::byte* at);
 
-    std::vector<Piece> pieces_;                             // of all shared memory
+    std::vector<Chunk> chunks_;                             // all of shared memory
     std::map<int, std::vector<const std::byte*>> unfenced_; // by thread
     bool used_ = false;
 };
 
-/// mbarrier.
+/// An mbarrier.
 struct Barrier {
-    int arrivals = 0, missing = 0;
-    int64_t bytes = 0; // expected, less copied
+    int arrivals = 0, missing = 0; // per phase; still missing in this phase
+    int64_t bytes = 0;             // expected minus copied
     int phase = 0;
     int initialiser = 0;
     bool fenced = false;
@@ -60,43 +60,44 @@ struct Barrier {
         int bytes;
         Site site;
     };
-    std::vector<Copy> copies; // issued and not carried out
+    std::vector<Copy> copies; // issued, not yet executed
     std::vector<Lane*> waiting;
-    char order = 0; // an address only, for ThreadSanitizer
+    char order = 0; // only its address is used, by ThreadSanitizer
 };
 
-/// wgmma: what a warp has issued.
+/// A wgmma that a warp has issued.
 struct Product {
-    float* d[kWarp]; // of each lane
+    float* d[kWarp]; // each lane's sums
     int values;
     uint64_t a, b;
     Site site;
 };
-struct Sums { // that products are under way for
+/// The sums of products in flight.
+struct Sums {
     float* d[kWarp];
     std::vector<float> values; // [lane][values]
     int products = 0;
 };
 struct WarpProducts {
-    std::vector<Product> open;
+    std::vector<Product> open; // not yet committed
     std::deque<std::vector<Product>> groups;
     std::vector<Sums> sums;
-    bool fenced = false; // since the last wait
+    bool fenced = false; // true if wgmma_fence() was called since the last wait
     size_t issued = 0;
 };
 
 class AsyncProxy {
 public:
     void start_block();
-    /// Throws for what is still under way when all threads have returned.
+    /// Throws Error if operations are in flight after all threads have returned.
     void end_block(const std::string& prefix) const;
-    /// The site of a product that the warp has not waited for; a null file if there is none.
+    /// Returns the site of a product for which the warp has not waited. Its file is null if there is none.
     Site pending_product(int warp) const;
 
     OperandMemory operands;
     std::map<const void*, Barrier> barriers;
     std::map<int, WarpProducts> warps;
-    std::map<int, std::vector<Product>> groups; // by warpgroup: what any of its warps has issued, in order
+    std::map<int, std::vector<Product>> groups; // by warpgroup: the products that its warps must issue, in order
 };
 
 } // namespace rg::simt

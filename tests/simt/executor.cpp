@@ -1,4 +1,4 @@
-// Launches: blocks one after the other, the threads of each in turns.
+// Implements launches: runs blocks one after the other, and schedules the threads of each block.
 #include "tests/simt/sanitizers.h"
 #include "tests/simt/scheduler.h"
 
@@ -61,7 +61,7 @@ void Executor::run_grid(const char* kernel, Index3 grid, Index3 block, size_t sh
     }
 }
 
-/// 0, 1, ... count - 1 in the order of the settings.
+/// Fills `order` with 0 ... count - 1 in the order of the settings.
 void Executor::arrange(std::vector<int64_t>& order, int64_t count) {
     if (int64_t(order.size()) != count) order.resize(size_t(count));
     for (int64_t i = 0; i < count; ++i) order[size_t(i)] = settings.order == Order::reverse ? count - 1 - i : i;
@@ -92,13 +92,14 @@ void Executor::run_block() {
             if (error_) return cancel_all();
         }
         if (!progress) {
-            error_ = std::make_exception_ptr(Error(cat(prefix(), "no thread can go on: ", where_all_are())));
+            error_ = std::make_exception_ptr(Error(cat(prefix(), "no thread can go on: ", list_threads())));
             return cancel_all();
         }
     }
 }
 
-/// One turn for each of these places in the order whose thread is ready; false if none was, or after a fault.
+/// Resumes each ready thread among the positions [begin, end) of the order. Returns false if none was ready, or after a
+/// fault.
 bool Executor::run_ready(size_t begin, size_t end) {
     bool any = false;
     for (size_t i = begin; i < end && !error_; ++i) {
@@ -138,7 +139,7 @@ void Executor::enter(void* argument) {
     release(&lane.arrived);
 }
 
-/// A lane that others are waiting for, or whose products are under way, must not return.
+/// Throws Error if other lanes wait for this lane, or if its products are in flight.
 void Executor::lane_returned(Lane& lane) {
     if (const Site site = proxy.pending_product(lane.number / kWarp); site.file)
         fail_here(site, "returned without waiting for this product");
@@ -153,7 +154,7 @@ void Executor::lane_returned(Lane& lane) {
     }
 }
 
-/// Resumes those that have started, so that what lies on their stacks is destroyed.
+/// Resumes all threads that have started, so that the objects on their stacks are destroyed.
 void Executor::cancel_all() {
     cancelled_ = true;
     for (Lane* lane : block_)
@@ -168,12 +169,12 @@ void Executor::fail_here(Site site, const std::string& what) const {
     throw Error(cat(prefix(), "thread ", current_->number, ": ", what, " [", site.file, ":", site.line, "]"));
 }
 
-/// At a barrier, or without a place at the end of the block.
+/// Checks the redzones at a barrier, or at the end of the block if the site has no file.
 void Executor::check_shared(Site barrier) const {
     const std::string damage = arena.damage();
     if (damage.empty()) return;
-    const std::string when = barrier.file ? cat("the barrier at ", barrier.file, ":", barrier.line) : "the end";
-    throw Error(cat(prefix(), damage, ", noticed at ", when));
+    const std::string checked_at = barrier.file ? cat("the barrier at ", barrier.file, ":", barrier.line) : "the end";
+    throw Error(cat(prefix(), damage, ", noticed at ", checked_at));
 }
 
 Settings& settings() { return executor().settings; }

@@ -1,11 +1,11 @@
-// The executor: runs a grid of CUDA threads on the calling thread, and finds what a GPU would leave undefined.
+// The executor: runs a grid of CUDA threads on the calling thread, and detects operations that are undefined on a GPU.
 //
-// Blocks run one after the other; each of a block's threads is a fiber that runs until it waits for others. Whoever
-// arrives last at a barrier or a warp collective does its work for all and marks the others runnable, so nothing is
-// ever polled. When no thread can run and some have not returned, the block is stuck, and who waits where is the
-// error. The order in which threads run is a setting: a kernel without races gives the same bits in each.
+// Blocks run one after the other. Each thread of a block is a fiber, which runs until it waits for other threads. The
+// last thread to arrive at a barrier or a warp collective does the work for all and marks the others ready, so nothing
+// is ever polled. If no thread can run and some have not returned, the block is deadlocked; the error lists who waits
+// where. The order in which threads run is a setting. A kernel without races gives the same bits in every order.
 //
-// Kernel files never include this; they include gpu/cuda.cuh.
+// Kernel files include gpu/cuda.cuh instead of this file.
 #pragma once
 
 #include "core/base.h"
@@ -20,7 +20,7 @@ struct Index3 {
     unsigned x, y, z;
 };
 
-/// A place in a kernel's text. As a default argument, here() is the place of the call.
+/// A position in a kernel's source. As a default argument, here() is the position of the call.
 struct Site {
     const char* file;
     int line;
@@ -31,54 +31,56 @@ struct Site {
 
 inline constexpr int kWarp = 32;
 
-/// Which runnable thread goes first. Blocks are taken in the same kind of order.
+/// The order in which ready threads run. Blocks run in the same kind of order.
 enum class Order { forward, reverse, shuffled };
 
 struct Settings {
     Order order = Order::forward;
     uint64_t seed = 1;
-    /// Bulk copies and products take place when they are issued, instead of as late as a wait allows.
+    /// If true, bulk copies and products execute when they are issued. If false, they execute as late as a wait allows.
     bool eager_copies = false;
 };
-/// For all launches of this thread from here on.
+/// The settings of the calling thread's launches.
 Settings& settings();
 
-/// Runs all blocks of a grid; throws Error, naming kernel, block and thread, for whatever a kernel must not do.
+/// Runs all blocks of a grid. Throws Error with kernel, block and thread if the kernel does something undefined.
 void run_grid(const char* kernel, Index3 grid, Index3 block, size_t shared_bytes, const std::function<void()>& body);
 
-/// The kernels that this thread has launched since the last call.
+/// Returns the names of the kernels that this thread has launched since the last call.
 std::vector<std::string> take_launched();
 
-/// Runs f (which launches kernels and writes outputs) once in every order, each time from the same contents of the
-/// outputs, and throws Error with the kernels' names if their bits differ. The results remain.
+/// Runs f once in every order of threads. f launches kernels and writes the outputs, which have the same initial
+/// contents each time. Throws Error with the kernels' names if results differ in any bit. The outputs keep the last
+/// results.
 void run_in_every_order(const std::function<void()>& f, std::initializer_list<std::span<std::byte>> outputs);
 template <class... T>
 void run_in_every_order(const std::function<void()>& f, std::vector<T>&... outputs) {
     run_in_every_order(f, {std::as_writable_bytes(std::span(outputs))...});
 }
 
-// ---- for the CUDA names in language.h, called from within kernels ----
+// ---- called from within kernels, by language.h ----
 
-/// What the running fiber sees as threadIdx and so on.
+/// The running fiber's threadIdx, blockIdx, blockDim and gridDim.
 inline thread_local constinit Index3 thread_index{}, block_index{}, block_extent{}, grid_extent{};
 
-/// Throws Error with the place and the running thread in front.
+/// Throws Error with the kernel, the block, the running thread and the site.
 [[noreturn]] void fail_here(Site site, const std::string& what);
 
-/// All threads of the block wait for each other.
+/// Blocks until all threads of the block have arrived.
 void block_barrier(Site site);
 
-/// Lanes of a warp meet. Whoever comes last calls combine with each lane's data (null where it is not in the mask)
-/// before any of them goes on. All must come with the same mask, name, argument and site.
+/// A collective of the lanes in a mask. The last lane to arrive calls combine() before any lane continues. `data` has
+/// each lane's pointer, and null for lanes outside of the mask. All lanes must pass the same mask, name, argument and
+/// site.
 using Combine = void (*)(void* const (&data)[kWarp], unsigned mask, int argument);
 struct Collective {
     const char* name;
     int argument = 0;
     Combine combine = nullptr;
-    bool orders_memory = false; // for ThreadSanitizer: what came before it, in any lane, is visible after it
+    bool orders_memory = false; // for ThreadSanitizer: accesses before it in any lane happen before those after it
 };
 void warp_collective(const Collective& collective, unsigned mask, void* data, Site site);
-/// Lane of the running thread within its warp.
+/// Returns the lane of the running thread within its warp.
 int lane_index();
 
 } // namespace rg::simt

@@ -1,12 +1,13 @@
-// The switch between stacks.
+// Implements the switch between stacks.
 //
-// rg_simt_switch(save, load) pushes the registers that a function must preserve, stores the stack pointer in *save,
-// takes `load` as the stack pointer and pops what lies there. To the compiler it is an ordinary call, so everything
-// else is already saved. The floating-point control words are not switched: kernels do not change them. A fiber that
-// has not run yet is a stack made to look as if it had been switched away from just before its first instruction:
+// rg_simt_switch(save, load) pushes the registers that a function must preserve, and stores the stack pointer in *save.
+// Then it sets the stack pointer to `load` and pops the registers from there. To the compiler it is an ordinary call,
+// so all other registers are already saved. The floating-point control words are not switched, since kernels do not
+// change them. prepare() lays out the stack of a new fiber as if it had been suspended just before its first
+// instruction:
 //
-//     top - 8    0          the return address of enter(), which never returns; ends backtraces
-//     top - 16   enter      where the ret of the switch goes; leaves rsp = 8 mod 16, as at any function's entry
+//     top - 8    0          return address of enter(), which never returns; ends backtraces
+//     top - 16   enter      target of the switch's ret; leaves rsp = 8 mod 16, as at the entry of any function
 //     top - 64   6 zeros    rbp rbx r12 r13 r14 r15
 #include "tests/simt/fiber.h"
 
@@ -15,7 +16,7 @@
 
 #include <sys/mman.h>
 #if !defined(__x86_64__) && !defined(RG_SIMT_UCONTEXT)
-#define RG_SIMT_UCONTEXT // may also be defined by hand, to test that half on x86-64
+#define RG_SIMT_UCONTEXT // may also be defined by hand, to test this implementation on x86-64
 #endif
 #ifdef RG_SIMT_UCONTEXT
 #include <ucontext.h>
@@ -24,15 +25,15 @@
 namespace rg::simt {
 namespace {
 
-// Sanitizers give every local variable a surrounding, so frames are several times as large.
+// Sanitizers put redzones around every local variable, so frames are several times as large.
 constexpr size_t kStackBytes = kAsan || kTsan ? 256 << 10 : 64 << 10;
 constexpr size_t kGuardBytes = 4 << 10;
-// Stacks begin at different places within their pages: else all would have their ends in the same few sets of the
-// first-level cache.
+// Stacks begin at different offsets within their pages. Otherwise, all would compete for the same few sets of the L1
+// cache.
 constexpr size_t kOffsets = 32;
 constexpr size_t kOffsetStep = 128;
 
-thread_local constinit Fiber* running = nullptr; // set by resume(); enter() has no argument
+thread_local constinit Fiber* running = nullptr; // set by resume() for enter(), which has no argument
 
 } // namespace
 
@@ -96,7 +97,7 @@ void Fiber::prepare() {
 Fiber::Fiber() {
     void* const memory = mmap(nullptr, kGuardBytes + kStackBytes, PROT_READ | PROT_WRITE,
                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    RG_CHECK(memory != MAP_FAILED, "simt: no memory for the stack of a fiber");
+    RG_CHECK(memory != MAP_FAILED, "simt: not enough memory for the stack of a fiber");
     memory_ = static_cast<std::byte*>(memory);
     mprotect(memory_, kGuardBytes, PROT_NONE);
     static thread_local size_t count = 0;
@@ -114,7 +115,7 @@ Fiber::~Fiber() {
     delete static_cast<ucontext_t*>(context_);
     delete static_cast<ucontext_t*>(caller_);
 #endif
-    unpoison(memory_ + kGuardBytes, kStackBytes); // whoever gets these addresses next
+    unpoison(memory_ + kGuardBytes, kStackBytes); // these addresses may be reused
     munmap(memory_, kGuardBytes + kStackBytes);
 }
 
@@ -142,7 +143,7 @@ void Fiber::resume() {
 
 void Fiber::switch_out([[maybe_unused]] bool ended) {
 #ifdef RG_SIMT_ASAN
-    // Without a place to save it, the fake stack is freed: the fiber will not come back.
+    // Passing null frees the fake stack: an ended fiber does not run again.
     __sanitizer_start_switch_fiber(ended ? nullptr : &fake_stack_, caller_bottom_, caller_size_);
 #endif
 #ifdef RG_SIMT_TSAN

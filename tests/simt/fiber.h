@@ -1,9 +1,10 @@
-// Fibers: the CUDA threads of a block, each with a stack of its own, taking turns on one thread of the process.
+// Fibers run the CUDA threads of a block in turn on one thread of the process. Each fiber has its own stack.
 //
-// A fiber runs until it suspends or its function ends; then resume() returns to the scheduler. There is no switch
-// from fiber to fiber: going through the scheduler costs a second switch of a few nanoseconds and keeps one place
-// that decides who runs. On x86-64 the switch is written by hand, because swapcontext() makes a system call each time
-// to save a signal mask that never changes. Both sanitizers that track stacks are told of every switch.
+// A fiber runs until it suspends or its function ends; then resume() returns to the scheduler. Fibers never switch
+// directly to each other. The way through the scheduler costs a second switch of a few nanoseconds, but only the
+// scheduler decides who runs. On x86-64 the switch is written by hand, because swapcontext() makes a system call each
+// time to save a signal mask that never changes. The switch notifies AddressSanitizer and ThreadSanitizer, which track
+// stacks.
 #pragma once
 
 #include <cstddef>
@@ -12,17 +13,17 @@ namespace rg::simt {
 
 class Fiber {
 public:
-    Fiber(); // with a stack, below which lies a page that must not be touched
+    Fiber(); // allocates a stack with an inaccessible page below it
     ~Fiber();
     Fiber(const Fiber&) = delete;
     Fiber& operator=(const Fiber&) = delete;
 
-    /// The next resume() enters `function` at its beginning. It must not throw, and all that follows must happen on
-    /// one thread of the process. Not while the fiber is suspended.
+    /// Lets the next resume() call function(argument), which must not throw. From then on, only one thread of the
+    /// process may use the fiber. Precondition: the fiber is not suspended.
     void start(void (*function)(void*), void* argument);
-    /// Runs the fiber until it suspends or ends. Not from within a fiber.
+    /// Runs the fiber until it suspends or ends. Must not be called within a fiber.
     void resume();
-    /// Back to the caller of resume(). Within the fiber only.
+    /// Returns to the caller of resume(). Must be called within the fiber.
     void suspend();
 
 private:
@@ -32,11 +33,11 @@ private:
 
     std::byte* memory_;
     size_t offset_;
-    void* context_ = nullptr; // saved stack pointer, or ucontext_t
-    void* caller_ = nullptr;  // the same for who called resume()
+    void* context_ = nullptr; // the fiber's saved stack pointer, or its ucontext_t
+    void* caller_ = nullptr;  // the same for the caller of resume()
     void (*function_)(void*) = nullptr;
     void* argument_ = nullptr;
-    // Sanitizers only.
+    // Used with sanitizers only.
     void* fake_stack_ = nullptr;
     const void* caller_bottom_ = nullptr;
     size_t caller_size_ = 0;

@@ -1,4 +1,4 @@
-// Host model of gpu/hopper.cuh: what is documented there, for a block on the executor.
+// Host model of gpu/hopper.cuh, which documents these functions.
 #pragma once
 
 #include "tests/simt/executor.h"
@@ -7,10 +7,10 @@ namespace rg::simt {
 
 #define RG_SIMT_HERE Site site = Site::here(__builtin_FILE(), __builtin_LINE())
 
-/// Place of a byte of shared memory in what a descriptor may name.
+/// Returns the offset of a byte within shared memory, for descriptors.
 uint32_t shared_address(const void* shared, RG_SIMT_HERE);
 
-/// The running thread has stored 16 bytes of an operand.
+/// Records that the running thread has stored 16 bytes of an operand.
 void operand_stored(const void* shared, Site site);
 void fence_proxy_async();
 
@@ -20,7 +20,7 @@ void mbarrier_arrive_expect(uint64_t* barrier, int bytes, RG_SIMT_HERE);
 void mbarrier_wait(uint64_t* barrier, int parity, RG_SIMT_HERE);
 void bulk_copy(void* shared, const void* global, int bytes, uint64_t* barrier, RG_SIMT_HERE);
 
-// `values`: sums that each thread holds, half as many as b has columns.
+// `values` is the number of sums that each thread holds: half the number of columns of b.
 void products_fence(Site site);
 void add_product(float* d, int values, uint64_t a, uint64_t b, Site site);
 void products_commit(Site site);
@@ -32,7 +32,7 @@ void wgmma_fence(float (&)[K], RG_SIMT_HERE) {
 }
 template <int K>
 void wgmma(float (&d)[K], uint64_t a, uint64_t b, RG_SIMT_HERE) {
-    static_assert(K == 16 || K == 32); // those that hopper.cuh has
+    static_assert(K == 16 || K == 32); // the sizes that hopper.cuh implements
     add_product(d, K, a, b, site);
 }
 inline void wgmma_commit(RG_SIMT_HERE) { products_commit(site); }

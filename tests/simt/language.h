@@ -1,8 +1,8 @@
-// The names of CUDA C++ for a compiler that does not know them: qualifiers, indices, vector types, arithmetic.
+// Defines names of CUDA C++ for other compilers: qualifiers, indices, vector types, arithmetic.
 //
-// Same names, same meaning, one argument more where a call can go wrong: the place of the call, which fills itself in.
-// Macros only where a function cannot do it. What the project does not use is absent; some of it on purpose: __shared__
-// (SHARED makes redzones), float atomics (their order is not fixed), __activemask (masks are always written out).
+// Names and meanings are those of CUDA. Functions that can detect a fault have one more argument with a default value:
+// the site of the call. Only the names that the project uses are defined. These are missing on purpose: __shared__
+// (SHARED adds redzones), float atomics (their order is not fixed), and __activemask (kernels pass explicit masks).
 #pragma once
 
 #include "tests/simt/executor.h"
@@ -28,7 +28,7 @@ struct dim3 : rg::simt::Index3 {
 };
 using cudaStream_t = struct CUstream_st*;
 
-// ---- vector types: alignment is what makes one instruction of a load ----
+// ---- vector types, with the alignment that a single load instruction needs ----
 struct alignas(8) float2 {
     float x, y;
 };
@@ -52,7 +52,7 @@ inline float max(float a, float b) { return fmaxf(a, b); }
 inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
 
 // ---- memory ----
-/// Returns what was there before. Integers only: a sum of floats would depend on the order of arrival.
+/// Returns the old value.
 inline unsigned atomicMin(unsigned* to, unsigned value) {
     unsigned before = __atomic_load_n(to, __ATOMIC_RELAXED);
     while (value < before &&

@@ -1,5 +1,5 @@
-// Where threads wait for each other: the barrier of the block, collectives of lanes, and the account of who waits
-// where.
+// Implements the operations in which threads wait for each other: the block barrier and collectives of lanes. Also
+// reports who waits where.
 #include "tests/simt/sanitizers.h"
 #include "tests/simt/scheduler.h"
 
@@ -25,7 +25,7 @@ void Executor::wait(Lane& lane) {
     if (lane.collective->orders_memory) acquire(&lane.woken);
 }
 
-/// The running thread, `last`, is the last of these to arrive.
+/// Marks the lanes ready. `last` is the running lane, the last of them to arrive.
 void Executor::wake(std::span<Lane* const> lanes, Lane& last) {
     if (kTsan && last.collective->orders_memory) {
         for (Lane* lane : lanes) acquire(&lane->arrived);
@@ -46,7 +46,7 @@ void Executor::block_barrier(Site site) {
     for (const Lane* other : block_)
         if (!same_place(other->site, site)) {
             lane.state = State::waiting;
-            throw Error(cat(prefix(), "threads met at different barriers: ", where_all_are()));
+            throw Error(cat(prefix(), "threads met at different barriers: ", list_threads()));
         }
     wake(block_, lane);
     check_shared(site);
@@ -56,8 +56,9 @@ void Executor::meet(const Collective& collective, unsigned mask, void* data, Sit
     Lane& lane = current();
     Warp& warp = warp_of(lane);
     const int first = lane.number / kWarp * kWarp;
-    const unsigned own = 1u << (lane.number - first);
-    if (!(mask & own)) fail_here(site, cat(collective.name, ": mask 0x", std::hex, mask, " lacks the calling lane"));
+    const unsigned lane_bit = 1u << (lane.number - first);
+    if (!(mask & lane_bit))
+        fail_here(site, cat(collective.name, ": mask 0x", std::hex, mask, " lacks the calling lane"));
     if (const unsigned gone = mask & warp.returned) {
         const int other = std::countr_zero(gone);
         fail_here(site, cat(collective.name, ": lane ", other, " of mask 0x", std::hex, mask, std::dec,
@@ -67,7 +68,7 @@ void Executor::meet(const Collective& collective, unsigned mask, void* data, Sit
     lane.mask = mask;
     lane.data = data;
     lane.site = site;
-    warp.waiting |= own;
+    warp.waiting |= lane_bit;
     if (kTsan && collective.orders_memory) release(&lane.arrived);
     if ((warp.waiting & mask) != mask) return wait(lane);
     Lane* lanes[kWarp];
@@ -76,7 +77,7 @@ void Executor::meet(const Collective& collective, unsigned mask, void* data, Sit
     for (unsigned rest = mask; rest; rest &= rest - 1) {
         const int i = std::countr_zero(rest);
         Lane& other = *block_[size_t(first + i)];
-        if (other.mask != mask) return wait(lane); // it waits for others first
+        if (other.mask != mask) return wait(lane); // that lane is in another collective first
         check_same_call(lane, other);
         lanes[count++] = &other;
         all_data[i] = other.data;
@@ -94,31 +95,31 @@ void Executor::check_same_call(const Lane& lane, const Lane& other) const {
                   other.site.file, ":", other.site.line, same_argument ? "" : " with another argument"));
 }
 
-/// "threads 0-31,40 wait in __syncthreads at f.cu:12; threads 32-39 have returned"
-std::string Executor::where_all_are() const {
-    std::vector<std::pair<std::string, std::string>> groups; // what they do, which they are
+/// Returns for example "threads 0-31,40 wait in __syncthreads at f.cu:12; threads 32-39 returned".
+std::string Executor::list_threads() const {
+    std::vector<std::pair<std::string, std::string>> groups; // state, thread numbers
     int first = 0;
-    std::string doing;
+    std::string run_state;
     const auto close = [&](int end) {
         if (end == first) return;
-        auto group = std::find_if(groups.begin(), groups.end(), [&](auto& g) { return g.first == doing; });
-        if (group == groups.end()) group = groups.insert(groups.end(), {doing, ""});
+        auto group = std::find_if(groups.begin(), groups.end(), [&](auto& g) { return g.first == run_state; });
+        if (group == groups.end()) group = groups.insert(groups.end(), {run_state, ""});
         group->second += cat(group->second.empty() ? "" : ",", first, end - first > 1 ? cat("-", end - 1) : "");
         first = end;
     };
     for (int i = 0; i < size_; ++i) {
         const Lane& lane = *block_[size_t(i)];
-        std::string now = "returned";
+        std::string state = "returned";
         if (lane.state == State::waiting) {
-            now = cat("wait in ", lane.collective->name, " at ", lane.site.file, ":", lane.site.line);
-            if (lane.mask) now += cat(" with mask 0x", std::hex, lane.mask);
+            state = cat("wait in ", lane.collective->name, " at ", lane.site.file, ":", lane.site.line);
+            if (lane.mask) state += cat(" with mask 0x", std::hex, lane.mask);
         }
-        if (now != doing) close(i);
-        doing = now;
+        if (state != run_state) close(i);
+        run_state = state;
     }
     close(size_);
     std::string text;
-    for (const auto& [what, who] : groups) text += cat(text.empty() ? "" : "; ", "threads ", who, " ", what);
+    for (const auto& [state, numbers] : groups) text += cat(text.empty() ? "" : "; ", "threads ", numbers, " ", state);
     return text;
 }
 

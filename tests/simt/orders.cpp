@@ -1,7 +1,7 @@
-// The same launches in several orders of threads.
+// Implements run_in_every_order(): repeats launches in several orders of threads.
 //
-// What differs between orders is a race or something never written. Copies that take place early show a buffer that
-// is overwritten while it is read; late ones, a wait that is missing.
+// Results that differ between orders show a race or a read of memory that was never written. Eager copies show a buffer
+// that is overwritten while it is in use. Late copies show a missing wait.
 #include "tests/simt/executor.h"
 
 #include <algorithm>
@@ -23,15 +23,15 @@ constexpr Run kRuns[] = {
     {"reverse with eager copies", {Order::reverse, 1, true}},
 };
 
-struct Restore {
-    Settings before = settings();
-    ~Restore() { settings() = before; }
+struct RestoreSettings {
+    Settings saved = settings();
+    ~RestoreSettings() { settings() = saved; }
 };
 
 } // namespace
 
 void run_in_every_order(const std::function<void()>& f, std::initializer_list<std::span<std::byte>> outputs) {
-    const Restore restore;
+    const RestoreSettings restore;
     using Bytes = std::vector<std::vector<std::byte>>;
     const auto contents = [&] {
         Bytes bytes;
@@ -54,14 +54,15 @@ void run_in_every_order(const std::function<void()>& f, std::initializer_list<st
             expected = contents();
             continue;
         }
-        const Bytes now = contents();
-        for (size_t i = 0; i < now.size(); ++i) {
-            const auto differs = std::mismatch(now[i].begin(), now[i].end(), expected[i].begin()).first;
-            if (differs == now[i].end()) continue;
+        const Bytes actual = contents();
+        for (size_t i = 0; i < actual.size(); ++i) {
+            const auto differs = std::mismatch(actual[i].begin(), actual[i].end(), expected[i].begin()).first;
+            if (differs == actual[i].end()) continue;
             std::string kernels;
             for (const std::string& kernel : take_launched()) kernels += cat(kernels.empty() ? "" : ", ", kernel);
-            fail(kernels, ": output ", i, " differs at byte ", differs - now[i].begin(), " when threads run ", run.name,
-                 " instead of forward: a barrier or a wait is missing, or ", "a thread reads what was never written");
+            fail(kernels, ": output ", i, " differs at byte ", differs - actual[i].begin(), " when threads run ",
+                 run.name, " instead of forward: a barrier or a wait is missing, or ",
+                 "a thread reads memory that was never written");
         }
     }
 }

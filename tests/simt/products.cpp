@@ -1,4 +1,5 @@
-// Products of warpgroups: descriptors are decoded, operands checked and read, sums dealt out as gpu/hopper.cuh says.
+// Implements products of warpgroups: decodes descriptors, checks and reads operands, and distributes sums as documented
+// in gpu/hopper.cuh.
 #include "tests/simt/async_proxy.h"
 #include "tests/simt/hopper.h"
 #include "tests/simt/sanitizers.h"
@@ -14,31 +15,33 @@ namespace rg::simt {
 namespace {
 
 constexpr unsigned kAllLanes = 0xffffffffu;
-constexpr int kSum = 16, kRun = 8; // values that a product sums, and that lie next to each other
-constexpr float kUnderWay = std::bit_cast<float>(0xffffffffu); // a NaN
+constexpr int kSum = 16, kRun = 8; // values that a product sums, and neighbouring values in memory
+constexpr float kInFlight = std::bit_cast<float>(0xffffffffu); // a NaN
 
 struct Operand {
     int start, next_values, next_rows;
     explicit Operand(uint64_t d)
         : start(int(d & 0x3fff) << 4), next_values(int(d >> 16 & 0x3fff) << 4), next_rows(int(d >> 32 & 0x3fff) << 4) {}
-    const std::byte* piece(int rows, int values) const {
+    /// Returns the core matrix with these indices.
+    const std::byte* core_matrix(int rows, int values) const {
         return executor().arena.begin() + start + rows * next_rows + values * next_values;
     }
 };
 
 int warp_index() { return executor().current().number / kWarp; }
 
-/// Throws unless 8 * pieces rows of it, from 8 * first on, may be read.
-void check(const char* name, uint64_t descriptor, int first, int pieces, Site site) {
-    if (descriptor & 0xffffc000c000c000u) fail_here(site, cat("wgmma: ", name, ": bits that no descriptor has"));
+/// Throws Error unless a product may read the operand's rows from 8 * first on, 8 * count rows in all.
+void check(const char* name, uint64_t descriptor, int first, int count, Site site) {
+    if (descriptor & 0xffffc000c000c000u) fail_here(site, cat("wgmma: ", name, ": the descriptor has invalid bits"));
     const Operand operand(descriptor);
-    for (int i = first; i < first + pieces; ++i)
+    for (int i = first; i < first + count; ++i)
         for (int v = 0; v < kSum / kRun; ++v) {
-            const std::byte* const piece = operand.piece(i, v);
-            if (!in_shared(piece, kRun * kRun * 2))
+            const std::byte* const core = operand.core_matrix(i, v);
+            if (!in_shared(core, kRun * kRun * 2))
                 fail_here(site, cat("wgmma: ", name, ", row ", kRun * i, ", is not within a shared array"));
-            if (const std::string why = executor().proxy.operands.objection(piece, kRun * kRun * 2); !why.empty())
-                fail_here(site, cat("wgmma: ", name, ", row ", kRun * i, ", value ", kRun * v, ": reads ", why));
+            const std::string objection = executor().proxy.operands.objection(core, kRun * kRun * 2);
+            if (!objection.empty())
+                fail_here(site, cat("wgmma: ", name, ", row ", kRun * i, ", value ", kRun * v, ": reads ", objection));
         }
 }
 void check(const Product& p, int warp) {
@@ -46,20 +49,20 @@ void check(const Product& p, int warp) {
     check("b", p.b, 0, p.values / 4, p.site);
 }
 
-/// to[kSum][columns], as what `pieces` of 8 rows hold.
-void read(uint64_t descriptor, int first, int pieces, float* to) {
-    for (int i = 0; i < pieces; ++i)
+/// Reads 8 * count rows of an operand, from row 8 * first on, to to[kSum][8 * count].
+void read(uint64_t descriptor, int first, int count, float* to) {
+    for (int i = 0; i < count; ++i)
         for (int v = 0; v < kSum / kRun; ++v) {
-            const std::byte* const piece = Operand(descriptor).piece(first + i, v);
+            const std::byte* const core = Operand(descriptor).core_matrix(first + i, v);
             {
-                const FiberAccesses it_is_one;
-                note_read(piece, kRun * kRun * 2);
+                const FiberAccesses instrument;
+                note_read(core, kRun * kRun * 2);
             }
             uint16_t bits[kRun][kRun];
-            std::memcpy(bits, piece, sizeof bits);
+            std::memcpy(bits, core, sizeof bits);
             for (int row = 0; row < kRun; ++row)
                 for (int k = 0; k < kRun; ++k)
-                    to[(v * kRun + k) * pieces * kRun + i * kRun + row] =
+                    to[(v * kRun + k) * count * kRun + i * kRun + row] =
                         std::bit_cast<float>(uint32_t{bits[row][k]} << 16);
         }
 }
@@ -94,12 +97,12 @@ struct Arguments {
 };
 
 void issue(void* const (&data)[kWarp], unsigned, int values) {
-    const OwnAccesses own;
-    const auto of = [&](int lane) { return *static_cast<const Arguments*>(data[lane]); };
-    Product p{{}, values, of(0).a, of(0).b, of(0).site};
+    const OwnAccesses do_not_instrument;
+    const auto arguments = [&](int lane) { return *static_cast<const Arguments*>(data[lane]); };
+    Product p{{}, values, arguments(0).a, arguments(0).b, arguments(0).site};
     for (int lane = 0; lane < kWarp; ++lane) {
-        p.d[lane] = of(lane).d;
-        if (of(lane).a != p.a || of(lane).b != p.b)
+        p.d[lane] = arguments(lane).d;
+        if (arguments(lane).a != p.a || arguments(lane).b != p.b)
             fail_here(p.site, cat("wgmma: descriptors differ between lanes 0 and ", lane));
     }
     const int number = warp_index();
@@ -107,9 +110,9 @@ void issue(void* const (&data)[kWarp], unsigned, int values) {
         fail_here(p.site, "wgmma: the warpgroup has fewer than 4 warps");
     AsyncProxy& proxy = executor().proxy;
     WarpProducts& warp = proxy.warps[number];
-    std::vector<Product>& all = proxy.groups[number / 4];
-    if (warp.issued == all.size()) all.push_back(p);
-    if (const Product& other = all[warp.issued++]; other.a != p.a || other.b != p.b || other.values != p.values)
+    std::vector<Product>& issued = proxy.groups[number / 4];
+    if (warp.issued == issued.size()) issued.push_back(p);
+    if (const Product& other = issued[warp.issued++]; other.a != p.a || other.b != p.b || other.values != p.values)
         fail_here(p.site, "wgmma: another warp of the group has issued another product");
     check(p, number);
     Sums* sums = find(warp, p);
@@ -119,7 +122,7 @@ void issue(void* const (&data)[kWarp], unsigned, int values) {
         for (int lane = 0; lane < kWarp; ++lane) {
             sums->d[lane] = p.d[lane];
             sums->values.insert(sums->values.end(), p.d[lane], p.d[lane] + values);
-            std::fill_n(p.d[lane], values, kUnderWay);
+            std::fill_n(p.d[lane], values, kInFlight);
         }
     }
     ++sums->products;
@@ -130,14 +133,14 @@ void issue(void* const (&data)[kWarp], unsigned, int values) {
 void finish(WarpProducts& warp, const Product& p) {
     Sums& sums = *find(warp, p);
     if (!executor().settings.eager_copies) {
-        check(p, warp_index()); // again: nothing must have been overwritten
+        check(p, warp_index()); // again, since operands may have been overwritten
         multiply(p, warp_index(), sums);
     }
     if (--sums.products > 0) return;
     for (int lane = 0; lane < kWarp; ++lane)
         for (int i = 0; i < p.values; ++i) {
             float& d = sums.d[lane][i];
-            if (std::bit_cast<uint32_t>(d) != std::bit_cast<uint32_t>(kUnderWay))
+            if (std::bit_cast<uint32_t>(d) != std::bit_cast<uint32_t>(kInFlight))
                 fail_here(p.site, cat("wgmma: lane ", lane, " has written sum ", i, " before it waited"));
             d = sums.values[size_t(lane * p.values + i)];
         }
@@ -145,7 +148,7 @@ void finish(WarpProducts& warp, const Product& p) {
 }
 
 void finish_all(void* const (&)[kWarp], unsigned, int) {
-    const OwnAccesses own;
+    const OwnAccesses do_not_instrument;
     WarpProducts& warp = executor().proxy.warps[warp_index()];
     for (const auto& group : std::exchange(warp.groups, {}))
         for (const Product& p : group) finish(warp, p);
@@ -153,13 +156,13 @@ void finish_all(void* const (&)[kWarp], unsigned, int) {
 }
 
 void commit(void* const (&)[kWarp], unsigned, int) {
-    const OwnAccesses own;
+    const OwnAccesses do_not_instrument;
     WarpProducts& warp = executor().proxy.warps[warp_index()];
     warp.groups.push_back(std::exchange(warp.open, {}));
 }
 
 void fence(void* const (&)[kWarp], unsigned, int) {
-    const OwnAccesses own;
+    const OwnAccesses do_not_instrument;
     executor().proxy.warps[warp_index()].fenced = true;
 }
 
@@ -178,9 +181,9 @@ void products_wait(Site site) {
 }
 
 Site AsyncProxy::pending_product(int warp) const {
-    const auto found = warps.find(warp);
-    if (found == warps.end()) return {};
-    const WarpProducts& w = found->second;
+    const auto it = warps.find(warp);
+    if (it == warps.end()) return {};
+    const WarpProducts& w = it->second;
     for (const auto& group : w.groups)
         if (!group.empty()) return group.front().site;
     return w.open.empty() ? Site{} : w.open.front().site;

@@ -1,7 +1,7 @@
-// Which sanitizers this build has, and the parts of their interfaces that the executor uses; no-ops without them.
+// Wraps the sanitizer interfaces that the executor uses. Without a sanitizer, the functions are no-ops.
 //
-// The executor's own library is compiled without instrumentation: its work on behalf of a fiber is no access of that
-// fiber's, and takes most of the time of a test. So the compiler's own macros cannot tell, and the build defines
+// The executor's library is compiled without instrumentation. Its work on behalf of a fiber is not an access by that
+// fiber, and takes most of a test's time. The compiler's macros are therefore not set there, so the build defines
 // RG_SIMT_ASAN or RG_SIMT_TSAN.
 #pragma once
 
@@ -33,19 +33,20 @@ inline void poison(const void*, size_t) {}
 inline void unpoison(const void*, size_t) {}
 #endif
 
-// What happened before a release() of an address happened before what comes after an acquire() of it.
+// Accesses before a release() of an address happen before accesses after an acquire() of the same address.
 #ifdef RG_SIMT_TSAN
 inline constexpr bool kTsan = true;
 inline void release(void* address) { __tsan_release(address); }
 inline void acquire(void* address) { __tsan_acquire(address); }
 inline void note_read(const void* memory, size_t bytes) { __tsan_read_range(const_cast<void*>(memory), bytes); }
 inline void note_write(void* memory, size_t bytes) { __tsan_write_range(memory, bytes); }
-/// Within its scope, what the C library does for the executor (memory, copies) is no access of the fiber's either.
+/// Within its scope, ThreadSanitizer ignores memory accesses. Needed for the C library's work for the executor
+/// (allocation, copies), which is instrumented.
 struct OwnAccesses {
     OwnAccesses() { __tsan_ignore_thread_begin(); }
     ~OwnAccesses() { __tsan_ignore_thread_end(); }
 };
-/// Within that of one of those: accesses of the fiber's after all.
+/// Within an OwnAccesses scope, makes accesses count as the fiber's again.
 struct FiberAccesses {
     FiberAccesses() { __tsan_ignore_thread_end(); }
     ~FiberAccesses() { __tsan_ignore_thread_begin(); }

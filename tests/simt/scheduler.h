@@ -1,16 +1,16 @@
-// The executor's state: a block's threads, and what each of them is doing.
+// The executor's state: the threads of a block, and the state of each thread.
 //
-// The scheduler goes over the threads in the chosen order and resumes each that is ready; a pass in which nobody was
-// ready is the end, or a deadlock. Forward and reverse, a warp goes on until it can do no more before another has its
-// turn, which brings warps as far apart as barriers allow; shuffled, all threads are mixed anew in each pass.
+// The scheduler passes over the threads in the chosen order and resumes each thread that is ready. A pass without a
+// ready thread means that all have returned, or a deadlock. In forward and reverse order, a warp runs until it can do
+// no more. Warps therefore get as far apart as barriers allow. In shuffled order, each pass mixes all threads anew.
 //
-// A fault throws within the fiber that commits it. The fiber's entry keeps the exception, the others are resumed once
-// more to unwind (their waits throw Cancelled), and the launch rethrows.
+// A fault throws within the fiber that causes it. enter() stores the exception. All other fibers are resumed once more,
+// and their waits throw Cancelled, so that their stacks unwind. Then the launch rethrows the exception.
 //
-// For ThreadSanitizer each lane has two tokens: it releases `arrived` before it waits, and acquires `woken` after.
-// The last to arrive acquires all of the former and releases all of the latter. That is exactly the order that a
-// barrier promises; shuffles and votes promise none. Fibers of different blocks are ordered, so races between blocks
-// are not seen.
+// For ThreadSanitizer, each lane has two tokens. It releases `arrived` before it waits, and acquires `woken`
+// afterwards. The last lane to arrive acquires every `arrived` and releases every `woken`. This is exactly the order
+// that a barrier guarantees; shuffles and votes guarantee none. Fibers of different blocks run one after the other, so
+// races between blocks are not detected.
 #pragma once
 
 #include "tests/simt/async_proxy.h"
@@ -27,24 +27,24 @@ struct Cancelled {};
 
 enum class State : uint8_t { ready, waiting, returned };
 
-/// A CUDA thread.
+/// One CUDA thread.
 struct Lane {
     Fiber fiber;
     Index3 index{};
     int number = 0; // within the block
     State state = State::ready;
     bool entered = false;
-    // While waiting, and with the barrier of the block as the collective of mask 0:
+    // Valid while waiting. The block barrier counts as a collective with mask 0.
     const Collective* collective = nullptr;
     unsigned mask = 0;
     void* data = nullptr;
     Site site{};
-    char arrived = 0, woken = 0; // addresses only
+    char arrived = 0, woken = 0; // only their addresses are used
 };
 
-/// A bit for each lane. Those that a last warp lacks count as returned.
+/// One bit per lane. Lanes that an incomplete last warp lacks count as returned.
 struct Warp {
-    unsigned waiting = 0; // in a collective
+    unsigned waiting = 0; // waits in a collective
     unsigned returned = 0;
 };
 
@@ -53,8 +53,9 @@ public:
     void run_grid(const char* kernel, Index3 grid, Index3 block, size_t shared_bytes,
                   const std::function<void()>& body);
     void block_barrier(Site site);
+    /// Runs a collective of the lanes in `mask`.
     void meet(const Collective& collective, unsigned mask, void* data, Site site);
-    /// The running thread, whose collective and site are set, has no turn until its state is ready again.
+    /// Suspends the running thread until its state is ready. Precondition: its collective and site are set.
     void wait(Lane& lane);
     [[noreturn]] void fail_here(Site site, const std::string& what) const;
     Warp& warp_of(const Lane& lane) { return warps_[size_t(lane.number / kWarp)]; }
@@ -63,7 +64,7 @@ public:
         return *current_;
     }
 
-    int threads() const { return size_; } // of a block
+    int threads() const { return size_; } // per block
 
     Settings settings;
     SharedArena arena;
@@ -81,13 +82,13 @@ private:
     void cancel_all();
     void arrange(std::vector<int64_t>& order, int64_t count);
     void check_shared(Site barrier) const;
-    std::string where_all_are() const;
+    std::string list_threads() const;
     std::string prefix() const;
 
     const char* kernel_ = nullptr;
     const std::function<void()>* body_ = nullptr;
-    std::vector<std::unique_ptr<Lane>> lanes_; // as many as any block has needed so far
-    std::vector<Lane*> block_;                 // those of this one
+    std::vector<std::unique_ptr<Lane>> lanes_; // reused by all blocks
+    std::vector<Lane*> block_;                 // lanes of the running block
     std::vector<Warp> warps_;
     int size_ = 0;
     int at_barrier_ = 0;
@@ -99,7 +100,7 @@ private:
     std::vector<int64_t> block_order_, lane_order_;
 };
 
-/// That of the calling thread.
+/// Returns the executor of the calling thread.
 Executor& executor();
 
 } // namespace rg::simt

@@ -1,4 +1,4 @@
-// The arena of shared memory: one per thread of the process, used by one block at a time.
+// Implements the arena of shared memory. Each thread of the process has one, which serves one block at a time.
 #include "tests/simt/shared.h"
 
 #include "tests/simt/sanitizers.h"
@@ -10,7 +10,7 @@ namespace rg::simt {
 namespace {
 
 constexpr size_t kAlign = 128;
-// Room for what a block may have, and for the redzones of as many arrays as fit.
+// Room for the shared memory of a block, and for redzones and padding of 64 arrays.
 constexpr size_t kCapacity = SharedArena::kTotalLimit + 64 * (SharedArena::kRedzone + kAlign);
 constexpr std::byte kFill{0xFF};
 
@@ -49,7 +49,7 @@ SharedArena::Array& SharedArena::add(const void* key, const char* name, size_t b
 std::byte* SharedArena::array(const void* key, const char* name, size_t bytes, Site site) {
     for (const Array& array : arrays_)
         if (array.key == key) return memory_ + array.begin;
-    size_t total = bytes; // with the dynamic ones
+    size_t total = bytes; // static and dynamic
     for (const Array& array : arrays_) total += array.bytes;
     static_bytes_ += bytes;
     if (static_bytes_ > kStaticLimit)
@@ -65,7 +65,7 @@ std::byte* SharedArena::dynamic(const char* name) {
             array.name = name;
             return memory_ + array.begin;
         }
-    return memory_ + add(nullptr, name, 0).begin; // the launch gave none: an array without elements, as on the GPU
+    return memory_ + add(nullptr, name, 0).begin; // no dynamic memory at launch: an empty array, as on the GPU
 }
 
 bool SharedArena::contains(const void* memory, size_t bytes) const {
@@ -76,7 +76,7 @@ bool SharedArena::contains(const void* memory, size_t bytes) const {
 }
 
 std::string SharedArena::damage() const {
-    if (kAsan) return {}; // would have ended the program, and must not be read
+    if (kAsan) return {}; // ASan has reported any damage, and redzones must not be read
     static const std::vector<std::byte> clean(kRedzone, kFill);
     for (const Array& array : arrays_) {
         const std::byte* const before = memory_ + array.begin - kRedzone;

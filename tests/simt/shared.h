@@ -1,10 +1,10 @@
-// The shared memory of the block that is running: an arena that makes mistakes visible.
+// The shared memory of the running block: an arena that makes faults visible.
 //
-// Arrays are laid out one after the other with a redzone on either side. At the start of each block everything is
-// filled with 0xFF bytes, which are NaN as float, double and bf16: a value that was never written, left by another
-// block or read from beyond an array's end spoils the result. AddressSanitizer is told of the redzones; without it,
-// their contents are compared at every barrier and at the end of the block, and an access that leaps over a redzone
-// is not seen. Nor is one, with or without it, from one part of the dynamic memory into the next.
+// Arrays are laid out one after the other with a redzone on either side. At the start of each block, all bytes are set
+// to 0xFF, which is NaN as float, double and bf16. A read of a value that was never written, that another block left,
+// or beyond the end of an array therefore gives NaN. AddressSanitizer knows the redzones. Without it, their contents
+// are checked at every barrier and at the end of the block, and an access that skips a redzone is not detected.
+// Accesses from one part of the dynamic memory into the next are never detected.
 #pragma once
 
 #include "tests/simt/executor.h"
@@ -15,22 +15,22 @@ namespace rg::simt {
 
 class SharedArena {
 public:
-    static constexpr size_t kStaticLimit = 48 << 10; // what a GPU gives without being asked
-    static constexpr size_t kTotalLimit = 227 << 10; // what an H100 gives at most
+    static constexpr size_t kStaticLimit = 48 << 10; // limit for static shared memory
+    static constexpr size_t kTotalLimit = 227 << 10; // limit of an H100
     static constexpr size_t kRedzone = 256;
 
     SharedArena();
     ~SharedArena();
 
-    /// Forgets all arrays; the block has `dynamic_bytes`.
+    /// Drops all arrays and begins a block with `dynamic_bytes` of dynamic shared memory.
     void start_block(size_t dynamic_bytes);
-    /// The array that `key` stands for, which is the same for all threads of the block.
+    /// Returns the array with this key. The first call creates it; all threads of the block share it.
     std::byte* array(const void* key, const char* name, size_t bytes, Site site);
     std::byte* dynamic(const char* name);
     bool contains(const void* memory, size_t bytes) const;
-    /// All of it, to number its bytes from.
+    /// Start of the arena. Descriptors count offsets from here.
     std::byte* begin() const { return memory_; }
-    /// Text of what was written outside the arrays; empty if nothing was.
+    /// Describes writes outside of the arrays. Returns an empty text if there were none.
     std::string damage() const;
 
 private:

@@ -1,4 +1,4 @@
-// CUDA C++ on the host: everything that gpu/cuda.cuh promises to kernel files, when no CUDA compiler reads them.
+// CUDA C++ on the host: implements the interface of gpu/cuda.cuh for compilers other than nvcc.
 #pragma once
 
 #include "tests/simt/language.h"
@@ -7,8 +7,8 @@
 
 #include <type_traits>
 
-// A reference to an array, so that sizeof and indexing are as with __shared__. The variable `_key` has an address of
-// its own for each array of each instance of a template.
+// Defines a reference to an array, so that sizeof and indexing work as with __shared__. The address of `_key`
+// identifies the array; it is unique also for each instance of a template.
 #define SHARED(type, name, count)                                                                                      \
     static const char name##_key = 0;                                                                                  \
     type(&name)[count] = ::rg::simt::shared_array<type[count]>(&name##_key, #name)

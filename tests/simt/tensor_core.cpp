@@ -1,4 +1,4 @@
-// The lane maps of gpu/mma.cuh, from which the last lane to arrive gathers whole matrices and deals out the results.
+// Implements the lane maps of gpu/mma.cuh. The last lane to arrive gathers whole matrices and distributes the results.
 #include "tests/simt/tensor_core.h"
 
 #include "core/bf16.h"
@@ -16,18 +16,18 @@ struct Fragments {
     const uint32_t *a, *b;
 };
 
-/// The 8 columns of a row in one go: most of the executor's time goes into these products.
+/// A row of 8 columns as one vector. These products take most of the executor's time.
 typedef double Row __attribute__((vector_size(8 * sizeof(double))));
 
-/// d += a b, of 16 x k and k x 8. Sanitizers have nothing to find in loops over whole arrays, and take long.
+/// d += a b, with a of 16 x K and b of K x 8. Not instrumented, since sanitizers would slow it down and find nothing.
 template <int K>
 __attribute__((no_sanitize("address", "undefined"))) void multiply_add(Row (&d)[16], const double (&a)[16][K],
                                                                        const Row (&b)[K]) {
     for (int row = 0; row < 16; ++row)
-        for (int k = 0; k < K; ++k) d[row] += a[row][k] * b[k]; // exact products: at most 22 bits of mantissa
+        for (int k = 0; k < K; ++k) d[row] += a[row][k] * b[k]; // products are exact: at most 22 mantissa bits
 }
 
-/// Gathers d from the lanes, or deals it out.
+/// Calls f(value, row, column) for each element of d, in whichever lane it is.
 template <class F>
 void for_each_sum(void* const (&data)[kWarp], F f) {
     for (int lane = 0; lane < kWarp; ++lane) {
@@ -75,12 +75,12 @@ void mma_tf32(void* const (&data)[kWarp], unsigned, int) {
 }
 
 struct Rows {
-    const uint32_t* row; // of the matrix lane / 8, number lane % 8
+    const uint32_t* row; // row lane % 8 of matrix lane / 8
     uint32_t* result;
 };
 
-/// argument: number of matrices, negative if transposed.
-void deal_rows(void* const (&data)[kWarp], unsigned, int argument) {
+/// Distributes elements to lanes. `argument` is the number of matrices, negated if transposed.
+void distribute(void* const (&data)[kWarp], unsigned, int argument) {
     const auto element = [&](int matrix, int row, int column) {
         const uint32_t pair = static_cast<const Rows*>(data[8 * matrix + row])->row[column / 2];
         return pair >> 16 * (column % 2) & 0xffff;
@@ -113,8 +113,8 @@ uint32_t to_tf32(float value) {
 }
 
 void check_matrix_row(const void* row, Site site) {
-    if (reinterpret_cast<uintptr_t>(row) % 16 != 0) fail_here(site, "ldmatrix: row not aligned to 16 bytes");
-    if (!in_shared(row, 16)) fail_here(site, "ldmatrix: row not within a shared array");
+    if (reinterpret_cast<uintptr_t>(row) % 16 != 0) fail_here(site, "ldmatrix: the row is not aligned to 16 bytes");
+    if (!in_shared(row, 16)) fail_here(site, "ldmatrix: the row is not within a shared array");
 }
 
 void distribute_rows(uint32_t* result, const uint32_t (&row)[4], int matrices, bool transposed, Site site) {
@@ -122,7 +122,7 @@ void distribute_rows(uint32_t* result, const uint32_t (&row)[4], int matrices, b
     const char* const name = matrices == 4 ? transposed ? "ldmatrix_x4_trans" : "ldmatrix_x4"
                              : transposed  ? "ldmatrix_x2_trans"
                                            : "ldmatrix_x2";
-    warp_collective({.name = name, .argument = transposed ? -matrices : matrices, .combine = deal_rows}, kAllLanes,
+    warp_collective({.name = name, .argument = transposed ? -matrices : matrices, .combine = distribute}, kAllLanes,
                     &rows, site);
 }
 

@@ -1,6 +1,7 @@
-// Host model of gpu/mma.cuh: what is documented there, as collectives of all 32 lanes.
+// Host model of gpu/mma.cuh, which documents these functions. Each is a collective of all 32 lanes.
 //
-// The row of an ldmatrix is read here, by the lane that names it, so that sanitizers see the access of that thread's.
+// The lane that passes the address of an ldmatrix row also reads the row, in this header, so that sanitizers attribute
+// the access to its thread.
 #pragma once
 
 #include "tests/simt/executor.h"
@@ -13,20 +14,20 @@ namespace rg::simt {
 
 #define RG_SIMT_HERE Site site = Site::here(__builtin_FILE(), __builtin_LINE())
 
-/// A sum as tensor cores leave it: towards zero.
+/// Rounds a sum towards zero, as tensor cores do.
 inline float cut(double sum) {
     const float nearest = float(sum);
-    const bool beyond = std::abs(double(nearest)) > std::abs(sum);
-    return std::bit_cast<float>(std::bit_cast<uint32_t>(nearest) - beyond);
+    const bool rounded_away = std::abs(double(nearest)) > std::abs(sum);
+    return std::bit_cast<float>(std::bit_cast<uint32_t>(nearest) - rounded_away);
 }
 
 void mma_bf16_16x8x16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], RG_SIMT_HERE);
 void mma_tf32_16x8x8(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], RG_SIMT_HERE);
 uint32_t to_tf32(float value);
 
-/// Throws unless the lane's row is aligned and within a shared array.
+/// Throws Error unless the lane's row is aligned to 16 bytes and within a shared array.
 void check_matrix_row(const void* row, Site site);
-/// Deals the rows that lanes have read out to all lanes: result[i] from matrix i.
+/// Distributes the rows that lanes have read: result[i] receives the lane's elements of matrix i.
 void distribute_rows(uint32_t* result, const uint32_t (&row)[4], int matrices, bool transposed, Site site);
 
 inline void ldmatrix(uint32_t* result, const void* shared_row, int matrices, bool transposed, Site site) {

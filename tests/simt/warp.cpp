@@ -1,4 +1,4 @@
-// Shuffles and votes; the executor brings the lanes together.
+// Implements shuffles and votes as warp collectives of the executor.
 #include "tests/simt/warp.h"
 
 namespace rg::simt {
@@ -13,8 +13,8 @@ struct ShuffleData {
 void exchange(void* const (&data)[kWarp], unsigned, int) {
     for (void* const lane : data) {
         if (!lane) continue;
-        ShuffleData& to = *static_cast<ShuffleData*>(lane);
-        to.out = static_cast<const ShuffleData*>(data[to.source])->in;
+        ShuffleData& receiver = *static_cast<ShuffleData*>(lane);
+        receiver.out = static_cast<const ShuffleData*>(data[receiver.source])->in;
     }
 }
 
@@ -31,7 +31,8 @@ void count_votes(void* const (&data)[kWarp], unsigned, int) {
         if (lane) static_cast<Vote*>(lane)->ballot = ballot;
 }
 
-/// The PTX manual's rule: a source outside the lane's segment means the lane's own value.
+/// Returns the lane from which a shuffle reads. A source outside of the lane's segment gives the lane itself (PTX ISA
+/// manual).
 int source_lane(Shuffle mode, int lane, int operand, int width) {
     const int first = lane & ~(width - 1);
     const int last = first + width - 1;

@@ -1,7 +1,7 @@
-// Shuffles and votes: what lanes of a warp exchange without memory.
+// Shuffles and votes, with which the lanes of a warp exchange values without memory.
 //
-// Each is one meeting of exactly the lanes in the mask; none may be missing, and a shuffle must not read from a lane
-// outside the mask (on a GPU the value is undefined). Only __syncwarp orders memory accesses.
+// Each is a collective of exactly the lanes in the mask. All of them must call it. A shuffle must not read from a lane
+// outside of the mask, since on a GPU the value is undefined. Only __syncwarp orders memory accesses.
 #pragma once
 
 #include "tests/simt/executor.h"
@@ -13,9 +13,9 @@ namespace rg::simt {
 
 enum class Shuffle { index, up, down, exclusive_or };
 
-/// `bits` of the lane that mode and operand choose, within segments of `width` lanes.
+/// Returns `bits` of the lane that mode and operand select, within segments of `width` lanes.
 uint64_t shuffle(Shuffle mode, unsigned mask, uint64_t bits, int operand, int width, Site site);
-/// A bit for each lane of the mask whose predicate is true.
+/// Returns one bit per lane, set if the lane is in the mask and its predicate is true.
 unsigned ballot(const char* name, unsigned mask, bool predicate, Site site);
 void warp_barrier(unsigned mask, Site site);
 
