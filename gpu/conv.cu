@@ -158,7 +158,7 @@ constexpr int kBlocks = !kDgrad                   ? 0
                         : std::is_same_v<T, bf16> ? 4
                                                   : 3;
 
-/// The body of the two kernels below, which differ in name so that profiles show the direction.
+/// The body of the two kernels below. They have two names so that profiles show the direction.
 template <class T, bool kDgrad, bool kWhole, class Reader>
 __device__ __forceinline__ void convolve(const Geometry& full, const Reader& reader, const T* __restrict__ w,
                                          const Epilogue<T>& e, T* __restrict__ out) {

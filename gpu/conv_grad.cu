@@ -35,8 +35,8 @@ __device__ __forceinline__ void gather_dy(const Geometry& g, const Reader& reade
         v[i] = pixel >= 0 && first + i < g.k ? reader.value(size_t(pixel) * g.k + first + i, first + i) : 0;
 }
 
-/// Reads 8 taps of x for a pixel of the result. Taps beyond the last read as 1; the first of them is the bias. So do
-/// they for pixels beyond the last, where dy is 0.
+/// Reads 8 taps of x for a pixel of the result. Taps beyond the last read as 1; the first of them is the bias. Pixel -1
+/// is beyond the last, and dy is 0 there.
 template <bool kWhole, class Reader>
 __device__ __forceinline__ void gather_x(const Geometry& g, const Reader& reader, int64_t pixel, int first,
                                          float (&v)[8]) {
@@ -205,8 +205,7 @@ void conv2d_wgrad(const Call& call) {
     });
 }
 
-// dy is never stored. Weight gradient, bias gradient and data gradient each compute it from dz and y as they load
-// these.
+// dy is never stored. The kernels for the weight gradient and the data gradient compute it as they load dz and y.
 void conv2d_norm_grad(const Call& call) {
     const Attrs& a = call.attrs;
     const Tensor &dz = call.in[0], &y = call.in[1], &x = call.in[6], &w = call.in[10], &dx = call.out[2];

@@ -303,7 +303,7 @@ __device__ __forceinline__ void consume(const Images& images, const std::byte* s
     if (lane < 4) lane_sums.store(e.partials + size_t((int(blockIdx.x) * 2 + group) * 4 + warp) * 2 * N, quarter);
 }
 
-/// The body of the two kernels below, which differ in name so that profiles show the direction. The grid has at most as
+/// The body of the two kernels below. They have two names so that profiles show the direction. The grid has at most as
 /// many blocks as run at once, and kSharedBytes of dynamic shared memory.
 template <int C, int N, int W, class Reader>
 __device__ __forceinline__ void convolve(const Images& images, const Reader& reader, const bf16* __restrict__ packed,

@@ -1,5 +1,5 @@
-// Elementwise ops: ReLU, sums, conversions, dropout, image augmentation, and parameter updates. Each op is a functor,
-// whose name profiles show as the template argument of elementwise_kernel.
+// Elementwise ops: ReLU, sums, conversions, dropout, image augmentation, and parameter updates. Each op is a functor.
+// Profiles show its name as the template argument of elementwise_kernel.
 #include "core/rng.h"
 #include "gpu/kernels.h"
 #include "gpu/scratch.cuh"
@@ -102,7 +102,7 @@ struct SgdmUpdate {
     }
 };
 
-/// Computes 1 - beta^t as -expm1(t log(beta)), which is exact also for beta close to 1.
+/// Computes 1 - beta^t as -expm1(t log(beta)), which loses no precision if beta is close to 1.
 struct AdamUpdate {
     float *p, *m, *v;
     const float *gradient, *lr_and_step;

@@ -21,8 +21,8 @@
 // new barrier, waiting for parity 1 returns at once, as if a phase before the first had ended. One thread initialises a
 // barrier, and calls fence_proxy_async() and __syncthreads() before others use it.
 //
-// tests/simt/async_proxy.h models all this on the host, except setmaxnreg. Below sm_90a, this file defines nothing, and
-// RG_HOPPER is undefined.
+// tests/simt/async_proxy.h models all this on the host, except setmaxnreg. For other GPUs, this file defines nothing,
+// not even RG_HOPPER.
 #pragma once
 
 #include "gpu/cuda.cuh"
@@ -30,7 +30,7 @@
 #include "tests/simt/hopper.h"
 #endif
 
-// Defined where the functions below exist. Kernels that use them have their bodies within #ifdef RG_HOPPER.
+// Defined if the functions below exist. Code that uses them must be within #ifdef RG_HOPPER.
 #if !defined(__CUDACC__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define RG_HOPPER
 #endif

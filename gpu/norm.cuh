@@ -5,10 +5,10 @@
 
 namespace rg::RG_GPU {
 
-/// Coefficients of the normalisation: scale = gamma / sigma and shift = beta - mean * scale, with
-/// sigma^2 = variance + epsilon. `sums` are those of dz x^ and of dz over `count` values of a channel, where x^ is the
-/// normalised x. If they are given, Norm also has the coefficients b and d of the gradient:
-/// dx = gamma / sigma * (dz - sum(dz) / count - x^ * sum(dz x^) / count) = scale dz + b x + d.
+/// Coefficients of the normalisation: scale = gamma / sigma and shift = beta - mean * scale, with sigma^2 = variance +
+/// epsilon. `sums` holds sum(dz x^) and sum(dz) over the `count` values of a channel, where x^ is the normalised x. If
+/// it is defined, Norm also has the coefficients b and d of the gradient: dx = gamma / sigma * (dz - sum(dz) / count -
+/// x^ * sum(dz x^) / count) = scale dz + b x + d.
 class Norm {
 public:
     Norm(const Tensor& stats, const Tensor& gamma, const Tensor& beta, float epsilon, const Tensor& sums = {},

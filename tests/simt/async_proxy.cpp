@@ -33,8 +33,7 @@ void execute(Barrier& barrier, const Barrier::Copy& copy) {
     barrier.bytes -= copy.bytes;
 }
 
-/// Ends the phase if all arrivals and bytes have come. Executes the copies once only they are missing and a thread
-/// waits.
+/// Ends the phase if all arrivals and bytes have come. If only copies are missing and a thread waits, executes them first.
 void try_end_phase(Barrier& barrier) {
     if (barrier.missing > 0) return;
     if (!barrier.waiting.empty())

@@ -40,8 +40,8 @@ inline void release(void* address) { __tsan_release(address); }
 inline void acquire(void* address) { __tsan_acquire(address); }
 inline void note_read(const void* memory, size_t bytes) { __tsan_read_range(const_cast<void*>(memory), bytes); }
 inline void note_write(void* memory, size_t bytes) { __tsan_write_range(memory, bytes); }
-/// Within its scope, ThreadSanitizer ignores memory accesses. Needed for the C library's work for the executor
-/// (allocation, copies), which is instrumented.
+/// Within its scope, ThreadSanitizer ignores memory accesses. The executor needs this for calls of the C library, which
+/// ThreadSanitizer intercepts (allocation, copies).
 struct OwnAccesses {
     OwnAccesses() { __tsan_ignore_thread_begin(); }
     ~OwnAccesses() { __tsan_ignore_thread_end(); }
