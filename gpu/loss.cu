@@ -21,7 +21,7 @@ struct WarpRow {
 };
 
 /// The target probability of a class. Label smoothing gives smoothing / k to every class, and the rest to the label.
-__device__ __forceinline__ float target(int class_, int label, float smoothing, int k) {
+__device__ __forceinline__ float target_probability(int class_, int label, float smoothing, int k) {
     return (class_ == label ? 1 - smoothing : 0) + smoothing / float(k);
 }
 
@@ -51,9 +51,9 @@ __global__ void __launch_bounds__(kLossThreads)
     const float log_sum = logf(sum), scale = c.dloss ? *c.dloss / float(rows) : 0;
     float loss = label >= 0 && label < k ? 0 : NAN;
     for (int j = lane; j < end; j += lanes) {
-        const float probability = expf(logits[j] - top) / sum, wanted = target(j, label, c.smoothing, k);
-        loss -= wanted * (logits[j] - top - log_sum);
-        p[row * k + j] = c.dloss ? scale * (probability - wanted) : probability;
+        const float probability = expf(logits[j] - top) / sum, target = target_probability(j, label, c.smoothing, k);
+        loss -= target * (logits[j] - top - log_sum);
+        p[row * k + j] = c.dloss ? scale * (probability - target) : probability;
     }
     if (!c.loss) return;
     loss = warp_sum(loss, lanes);
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
     if (i >= count) return;
     const float scale = *dloss / float(count / k);
-    dx[i] = scale * (p[i] - target(int(i % k), labels[i / k], smoothing, k));
+    dx[i] = scale * (p[i] - target_probability(int(i % k), labels[i / k], smoothing, k));
 }
 
 __global__ void __launch_bounds__(kThreads)

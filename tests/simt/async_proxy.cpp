@@ -33,7 +33,8 @@ void execute(Barrier& barrier, const Barrier::Copy& copy) {
     barrier.bytes -= copy.bytes;
 }
 
-/// Ends the phase if all arrivals and bytes have come. If only copies are missing and a thread waits, executes them first.
+/// Ends the phase if all arrivals and bytes have come. Executes the copies first if only they are missing and a thread
+/// waits.
 void try_end_phase(Barrier& barrier) {
     if (barrier.missing > 0) return;
     if (!barrier.waiting.empty())
