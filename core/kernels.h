@@ -1,4 +1,4 @@
-// Declares every op's kernels, from the list of ops: ref:: in reference.cpp, cpu:: in cpu/. And what both sides ask.
+// Declares one kernel per op and backend, from the list of ops: ref:: is in reference.cpp, cpu:: in cpu/.
 #pragma once
 
 #include "core/op_table.h"
@@ -13,6 +13,7 @@ RG_OPS(RG_DECLARE)
 #undef RG_DECLARE
 
 namespace rg {
-/// Whether first_non_finite() has found something; it need not have been asked.
-inline bool found(const Tensor& place) { return place.defined() && *place.data<int32_t>() >= 0; }
+/// Returns true if `position`, the result of the op first_non_finite, is an index. Returns false if the tensor is
+/// undefined, because the check did not run.
+inline bool found_non_finite(const Tensor& position) { return position.defined() && *position.data<int32_t>() >= 0; }
 } // namespace rg

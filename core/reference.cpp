@@ -1,8 +1,8 @@
-// The definition of every op: plain loops, every value and sum in double, rounded once to
-// the type of the result (f32, bf16 or f64).
+// Defines every op by plain loops. Values and sums are double, and are rounded once to the type of the result (f32,
+// bf16 or f64).
 //
-// Written to be checked by eye against the formula, not to be fast. Tests compare each backend with these, and check
-// these against finite differences.
+// The loops follow the formulas, so that a reader can check them; they are not fast. Tests compare each backend with
+// these loops, and check the gradients here against finite differences.
 #include "core/context.h"
 #include "core/kernels.h"
 #include "core/rng.h"
@@ -24,7 +24,7 @@ Values read(const Tensor& t) {
     return {span.begin(), span.end()};
 }
 
-/// Filters as operands beside activations x: rounded to bf16 where those are.
+/// Returns the filters, rounded to bf16 if the activations x are bf16.
 Values read_filters(const Tensor& w, const Tensor& x) { return read(x.dtype() == DType::bf16 ? w.to(DType::bf16) : w); }
 
 void write(const Tensor& t, const Values& values) {
@@ -32,7 +32,7 @@ void write(const Tensor& t, const Values& values) {
     if (t.bytes()) std::copy_n(narrow.bytes_data(), t.bytes(), t.bytes_data());
 }
 
-/// Index of (a, b, c, d) in a tensor of four extents.
+/// Computes the flat index of an element in a tensor of four extents.
 struct Index4 {
     explicit Index4(const Shape& s) : b(s[1]), c(s[2]), d(s[3]) {}
     size_t operator()(int64_t i, int64_t j, int64_t k, int64_t l) const {
@@ -41,7 +41,7 @@ struct Index4 {
     int64_t b, c, d;
 };
 
-/// Calls f(y index, x index, w index) for every product that a convolution sums: y[n p q k] += x[n h w c] * w[k r s c].
+/// Calls f(y index, x index, w index) for every product y[n p q k] += x[n h w c] * w[k r s c] of a convolution.
 template <class F>
 void for_each_product(const Shape& x, const Shape& w, const Shape& y, const Attrs& a, F f) {
     const Index4 xi(x), wi(w), yi(y);
@@ -53,8 +53,8 @@ void for_each_product(const Shape& x, const Shape& w, const Shape& y, const Attr
                         for (int64_t s = 0; s < w[2]; ++s) {
                             const int64_t h = p * a.stride - a.pad + r, v = q * a.stride - a.pad + s;
                             if (h < 0 || h >= x[1] || v < 0 || v >= x[2]) continue;
-                            const size_t to = yi(n, p, q, k), from = xi(n, h, v, 0), by = wi(k, r, s, 0);
-                            for (size_t c = 0; c < size_t(x[3]); ++c) f(to, from + c, by + c);
+                            const size_t y_index = yi(n, p, q, k), x_index = xi(n, h, v, 0), w_index = wi(k, r, s, 0);
+                            for (size_t c = 0; c < size_t(x[3]); ++c) f(y_index, x_index + c, w_index + c);
                         }
 }
 
@@ -71,7 +71,7 @@ void for_each_window(const Shape& x, const Shape& y, const Attrs& a, F f) {
                             f(yi(n, p, q, c), xi(n, p * a.stride + r, q * a.stride + s, c), r * a.window + s);
 }
 
-/// Mean and biased variance of each channel, by two passes: [2 c].
+/// Returns [2 c]: the mean and the biased variance of each channel, in two passes over x.
 Values moments(const Values& x, size_t channels) {
     Values stats(2 * channels, 0.0);
     const double count = double(x.size() / channels);
@@ -84,7 +84,7 @@ Values moments(const Values& x, size_t channels) {
     return stats;
 }
 
-/// x^ = (x - mean) / sqrt(variance + epsilon) and its affine image, element by element.
+/// Batch norm of single elements: hat(i) is x^ = (x - mean) / sqrt(variance + epsilon), value(i) is gamma * x^ + beta.
 struct Normalised {
     Normalised(const Tensor& x, const Tensor& stats, const Tensor& gamma, const Tensor& beta, const Attrs& a)
         : x_(read(x)), stats_(read(stats)), gamma_(read(gamma)), beta_(read(beta)), epsilon_(a.epsilon) {}
@@ -123,8 +123,8 @@ void conv2d_dgrad(const Call& call) {
     for_each_product(dx.shape(), w.shape(), dy.shape(), call.attrs,
                      [&](size_t yi, size_t xi, size_t wi) { dxv[xi] += dyv[yi] * wv[wi]; });
     if (call.in[2].defined()) {
-        const Values other = read(call.in[2]);
-        for (size_t i = 0; i < dxv.size(); ++i) dxv[i] += other[i];
+        const Values addend = read(call.in[2]);
+        for (size_t i = 0; i < dxv.size(); ++i) dxv[i] += addend[i];
     }
     write(dx, dxv);
 }
@@ -145,7 +145,7 @@ void channel_stats(const Call& call) { write(call.out[0], moments(read(call.in[0
 void batch_norm(const Call& call) {
     const Normalised x(call.in[0], call.in[1], call.in[2], call.in[3], call.attrs);
     Values y(x.size());
-    for (size_t i = 0; i < y.size(); ++i) y[i] = call.attrs.relu && x.value(i) <= 0 ? 0 : x.value(i); // a NaN stays
+    for (size_t i = 0; i < y.size(); ++i) y[i] = call.attrs.relu && x.value(i) <= 0 ? 0 : x.value(i); // keeps a NaN
     write(call.out[0], y);
 }
 
@@ -162,9 +162,10 @@ void batch_norm_sums(const Call& call) {
     write(call.out[1], dbeta);
 }
 
-// Ioffe and Szegedy (2015), section 3, in closed form: with the sums of dy and dy * x^ over all values of a channel,
-// dx = gamma / sigma * (dy - sum(dy) / count - x^ * sum(dy x^) / count). With ranks that share statistics, the loss is
-// the sum of f_j times each rank's, and `count` is this rank's own: sums weighted by f_j then give dx for its loss.
+// The closed form of Ioffe and Szegedy (2015), section 3. With the sums of dy and dy * x^ over all values of a channel,
+// dx = gamma / sigma * (dy - sum(dy) / count - x^ * sum(dy x^) / count). If ranks share statistics, the loss is the sum
+// of f_j * (loss of rank j), where f_j is the rank's fraction of the mini-batch. Here `count` is this rank's own count.
+// rank_sums weights the sums by f_j; so dx is the gradient of this rank's loss.
 void batch_norm_grad(const Call& call) {
     const Values dy = read(call.in[0]), sums = read(call.in[5]);
     const Normalised x(call.in[1], call.in[2], call.in[3], call.in[4], call.attrs);
@@ -179,7 +180,8 @@ void batch_norm_grad(const Call& call) {
     write(call.out[0], dx);
 }
 
-// Sums over ranks of f (mean, var + mean^2), in double: exact enough that no second exchange is needed.
+// Sums f * mean and f * (variance + mean^2) over the ranks, where f is a rank's fraction of the mini-batch. Double is
+// accurate enough to do without a second all-reduce of the deviations.
 void rank_stats(const Call& call) {
     Values moments = read(call.in[0]);
     SyncGroup* group = context().sync;
@@ -195,7 +197,7 @@ void rank_stats(const Call& call) {
     write(call.out[0], moments);
 }
 
-// The two sums over all ranks, each rank's weighted by its share; batch_norm_grad says why that is what it needs.
+// Sums dgamma and dbeta over all ranks, weighted by each rank's fraction; batch_norm_grad explains why.
 void rank_sums(const Call& call) {
     const Values dgamma = read(call.in[0]), dbeta = read(call.in[1]);
     SyncGroup* group = context().sync;
@@ -223,7 +225,7 @@ void running_update(const Call& call) {
 
 void relu(const Call& call) {
     Values x = read(call.in[0]);
-    for (double& v : x) v = v <= 0 ? 0 : v; // a NaN stays
+    for (double& v : x) v = v <= 0 ? 0 : v; // keeps a NaN
     write(call.out[0], x);
 }
 
@@ -263,9 +265,9 @@ void add(const Call& call) {
 void max_pool2d(const Call& call) {
     const Values x = read(call.in[0]);
     Values y(size_t(call.out[0].numel()), -std::numeric_limits<double>::infinity()), position(y.size(), 0.0);
-    for_each_window(call.in[0].shape(), call.out[0].shape(), call.attrs, [&](size_t yi, size_t xi, int64_t at) {
-        // A NaN wins, and stays: what a diverged network computes must be seen, not hidden.
-        if (x[xi] > y[yi] || (std::isnan(x[xi]) && !std::isnan(y[yi]))) y[yi] = x[xi], position[yi] = double(at);
+    for_each_window(call.in[0].shape(), call.out[0].shape(), call.attrs, [&](size_t yi, size_t xi, int64_t tap) {
+        // A NaN counts as the largest value, so that pooling does not hide a diverged network.
+        if (x[xi] > y[yi] || (std::isnan(x[xi]) && !std::isnan(y[yi]))) y[yi] = x[xi], position[yi] = double(tap);
     });
     write(call.out[0], y);
     write(call.out[1], position);
@@ -274,8 +276,8 @@ void max_pool2d(const Call& call) {
 void max_pool2d_grad(const Call& call) {
     const Values dy = read(call.in[0]), position = read(call.in[1]);
     Values dx(size_t(call.out[0].numel()), 0.0);
-    for_each_window(call.out[0].shape(), call.in[0].shape(), call.attrs, [&](size_t yi, size_t xi, int64_t at) {
-        if (double(at) == position[yi]) dx[xi] += dy[yi];
+    for_each_window(call.out[0].shape(), call.in[0].shape(), call.attrs, [&](size_t yi, size_t xi, int64_t tap) {
+        if (double(tap) == position[yi]) dx[xi] += dy[yi];
     });
     write(call.out[0], dx);
 }
@@ -283,35 +285,35 @@ void max_pool2d_grad(const Call& call) {
 void avg_pool2d(const Call& call) {
     const Values x = read(call.in[0]);
     Values y(size_t(call.out[0].numel()), 0.0);
-    const double share = 1 / double(call.attrs.window * call.attrs.window);
+    const double scale = 1 / double(call.attrs.window * call.attrs.window);
     for_each_window(call.in[0].shape(), call.out[0].shape(), call.attrs,
-                    [&](size_t yi, size_t xi, int64_t) { y[yi] += share * x[xi]; });
+                    [&](size_t yi, size_t xi, int64_t) { y[yi] += scale * x[xi]; });
     write(call.out[0], y);
 }
 
 void avg_pool2d_grad(const Call& call) {
     const Values dy = read(call.in[0]);
     Values dx(size_t(call.out[0].numel()), 0.0);
-    const double share = 1 / double(call.attrs.window * call.attrs.window);
+    const double scale = 1 / double(call.attrs.window * call.attrs.window);
     for_each_window(call.out[0].shape(), call.in[0].shape(), call.attrs,
-                    [&](size_t yi, size_t xi, int64_t) { dx[xi] += share * dy[yi]; });
+                    [&](size_t yi, size_t xi, int64_t) { dx[xi] += scale * dy[yi]; });
     write(call.out[0], dx);
 }
 
 namespace {
 
-/// Softmax of each row of k values, shifted by the maximum so that nothing overflows.
+/// Returns the softmax of each row of k values. Subtracts the maximum first, so that exp() does not overflow.
 Values softmax_rows(Values x, size_t k) {
     for (size_t row = 0; row + k <= x.size() && k; row += k) {
-        const double top = *std::max_element(&x[row], &x[row] + k);
+        const double largest = *std::max_element(&x[row], &x[row] + k);
         double sum = 0;
-        for (size_t j = row; j < row + k; ++j) sum += x[j] = std::exp(x[j] - top);
+        for (size_t j = row; j < row + k; ++j) sum += x[j] = std::exp(x[j] - largest);
         for (size_t j = row; j < row + k; ++j) x[j] /= sum;
     }
     return x;
 }
 
-/// The label's share of the target is 1 - smoothing, and smoothing is spread over all k classes.
+/// Returns the target probability of class j. The label gets 1 - smoothing; all k classes share `smoothing` equally.
 double target(size_t j, int32_t label, double smoothing, size_t k) {
     return (int32_t(j) == label ? 1 - smoothing : 0) + smoothing / double(k);
 }
@@ -338,11 +340,11 @@ void cross_entropy(const Call& call) {
     const size_t k = size_t(call.in[0].extent(1));
     double loss = 0;
     for (size_t n = 0; n < labels.size(); ++n) {
-        const double top = *std::max_element(&x[n * k], &x[n * k] + k);
+        const double largest = *std::max_element(&x[n * k], &x[n * k] + k);
         double sum = 0;
-        for (size_t j = 0; j < k; ++j) sum += std::exp(x[n * k + j] - top);
+        for (size_t j = 0; j < k; ++j) sum += std::exp(x[n * k + j] - largest);
         for (size_t j = 0; j < k; ++j)
-            loss -= target(j, labels[n], call.attrs.rate, k) * (x[n * k + j] - top - std::log(sum));
+            loss -= target(j, labels[n], call.attrs.rate, k) * (x[n * k + j] - largest - std::log(sum));
     }
     write(call.out[0], {labels.empty() ? 0 : loss / double(labels.size())});
     write(call.out[1], softmax_rows(x, k));
@@ -387,7 +389,7 @@ void sgdm_update(const Call& call) {
     const Values gradient = read(call.in[2]);
     const double lr = read(call.in[3])[0];
     const Attrs& a = call.attrs;
-    for (size_t i = 0; i < p.size() && !found(call.in[4]); ++i) {
+    for (size_t i = 0; i < p.size() && !found_non_finite(call.in[4]); ++i) {
         const double g = gradient[i] + double(a.weight_decay) * p[i];
         v[i] = double(a.momentum) * v[i] + g;
         p[i] -= lr * (a.nesterov ? g + double(a.momentum) * v[i] : v[i]);
@@ -398,10 +400,10 @@ void sgdm_update(const Call& call) {
 
 void adam_update(const Call& call) {
     Values p = read(call.in[0]), m = read(call.in[1]), v = read(call.in[2]);
-    const Values gradient = read(call.in[3]), varying = read(call.in[4]);
-    const double lr = varying[0], step = varying[1];
+    const Values gradient = read(call.in[3]), lr_and_step = read(call.in[4]);
+    const double lr = lr_and_step[0], step = lr_and_step[1];
     const Attrs& a = call.attrs;
-    for (size_t i = 0; i < p.size() && !found(call.in[5]); ++i) {
+    for (size_t i = 0; i < p.size() && !found_non_finite(call.in[5]); ++i) {
         const double g = gradient[i] + double(a.weight_decay) * p[i];
         m[i] = a.beta1 * m[i] + (1 - a.beta1) * g;
         v[i] = a.beta2 * v[i] + (1 - a.beta2) * g * g;
@@ -424,7 +426,7 @@ void first_non_finite(const Call& call) {
 void augment(const Call& call) {
     const Tensor &images = call.in[0], &y = call.out[0];
     const Values pixels = read(images), index = read(call.in[1]), view = read(call.in[2]), stats = read(call.in[3]);
-    const Index4 at(images.shape()), to(y.shape());
+    const Index4 image_index(images.shape()), y_index(y.shape());
     const int64_t height = images.extent(1), width = images.extent(2), channels = images.extent(3);
     Values out(size_t(y.numel()));
     for (int64_t n = 0; n < y.extent(0); ++n)
@@ -434,16 +436,17 @@ void augment(const Call& call) {
                     const double* const v = &view[size_t(3 * n)];
                     int64_t row = int64_t(v[1]) + h, column = int64_t(v[2]) + (v[0] != 0 ? y.extent(2) - 1 - w : w);
                     const bool outside = row < 0 || row >= height || column < 0 || column >= width;
-                    row = height - 1 - std::abs(height - 1 - std::abs(row)); // mirrored, once
+                    row = height - 1 - std::abs(height - 1 - std::abs(row)); // mirrors once
                     column = width - 1 - std::abs(width - 1 - std::abs(column));
-                    const double byte =
-                        outside && !call.attrs.reflect ? 0 : pixels[at(int64_t(index[size_t(n)]), row, column, c)];
-                    out[to(n, h, w, c)] = (byte / 255 - stats[size_t(c)]) / stats[size_t(channels + c)];
+                    const double byte = outside && !call.attrs.reflect
+                                            ? 0
+                                            : pixels[image_index(int64_t(index[size_t(n)]), row, column, c)];
+                    out[y_index(n, h, w, c)] = (byte / 255 - stats[size_t(c)]) / stats[size_t(channels + c)];
                 }
     write(y, out);
 }
 
-// ---- joined ops: their parts, one after the other ------------------------------------------------------------------
+// ---- fused ops: each calls the ops that it consists of ------------------------------------------------------------
 
 namespace {
 
@@ -451,7 +454,7 @@ using Tensors = std::vector<Tensor>;
 
 Tensor empty_like(const Tensor& t) { return Tensor::empty(t.shape(), t.dtype()); }
 
-/// relu(batch norm) of x with stats, gamma, beta; x itself if they are absent.
+/// Returns the batch norm of x, optionally with ReLU; `in` is {x, stats, gamma, beta}. Returns x if stats is undefined.
 Tensor normalised(std::span<const Tensor> in, float epsilon, bool relu) {
     if (!in[1].defined()) return in[0];
     const Tensors z{empty_like(in[0])};

@@ -1,4 +1,4 @@
-// Views of images, written row by row through the table, image by image in parallel.
+// Writes views of images row by row. The augment op works on the images in parallel.
 #include "core/cpu/augment.h"
 
 #include "core/cpu/thread_pool.h"
@@ -10,36 +10,37 @@ namespace rg::cpu {
 
 namespace {
 
-/// Where position i of an extent is read when it lies outside: mirrored without repeating the edge.
+/// Returns i, mirrored at the edge of the extent if it lies outside. The edge pixel itself is not repeated.
 int64_t mirrored(int64_t i, int64_t extent) { return i < 0 ? -i : i >= extent ? 2 * (extent - 1) - i : i; }
 
 template <int kChannels, class T>
 void write(const ViewShape& s, const View& view, const ByteTable<T>& table, const uint8_t* image, T* out) {
     const int64_t h = s.window_height, w = s.window_width;
-    // Columns [from, to) of the window lie inside of the image.
-    const int64_t from = std::clamp<int64_t>(-view.x0, 0, w), to = std::clamp<int64_t>(s.width - view.x0, from, w);
+    // Columns [inside, inside_end) of the window lie in the image.
+    const int64_t inside = std::clamp<int64_t>(-view.x0, 0, w),
+                  inside_end = std::clamp<int64_t>(s.width - view.x0, inside, w);
     const int64_t step = view.flip ? -kChannels : kChannels;
-    const auto put = [&](const uint8_t* pixel, T* at) {
-        for (size_t c = 0; c < kChannels; ++c) at[c] = table[c][pixel[c]];
+    const auto put = [&](const uint8_t* pixel, T* out_pixel) {
+        for (size_t c = 0; c < kChannels; ++c) out_pixel[c] = table[c][pixel[c]];
     };
     static constexpr uint8_t kBlack[kChannels] = {};
     for (int64_t y = 0; y < h; ++y, out += w * kChannels) {
         const int64_t source = view.y0 + y;
         const bool outside = source < 0 || source >= s.height;
         const uint8_t* row = outside && !s.reflect ? nullptr : image + mirrored(source, s.height) * s.width * kChannels;
-        T* const begin = view.flip ? out + (w - 1) * kChannels : out; // of column 0 of the window
-        const auto edge = [&](int64_t x) {
+        T* const begin = view.flip ? out + (w - 1) * kChannels : out; // column 0 of the window
+        const auto put_outside = [&](int64_t x) {
             put(row && s.reflect ? row + mirrored(view.x0 + x, s.width) * kChannels : kBlack, begin + x * step);
         };
         if (!row) {
-            for (int64_t x = 0; x < w; ++x) edge(x);
+            for (int64_t x = 0; x < w; ++x) put_outside(x);
             continue;
         }
-        for (int64_t x = 0; x < from; ++x) edge(x);
-        const uint8_t* pixel = row + (view.x0 + from) * kChannels;
-        T* at = begin + from * step;
-        for (int64_t x = from; x < to; ++x, pixel += kChannels, at += step) put(pixel, at);
-        for (int64_t x = to; x < w; ++x) edge(x);
+        for (int64_t x = 0; x < inside; ++x) put_outside(x);
+        const uint8_t* pixel = row + (view.x0 + inside) * kChannels;
+        T* out_pixel = begin + inside * step;
+        for (int64_t x = inside; x < inside_end; ++x, pixel += kChannels, out_pixel += step) put(pixel, out_pixel);
+        for (int64_t x = inside_end; x < w; ++x) put_outside(x);
     }
 }
 
@@ -53,8 +54,8 @@ void augment_as(const Call& call) {
     const ByteTable<T> table = byte_table<T>(mean, mean + shape.channels, shape.channels);
     parallel(y.extent(0), [&](int64_t n) {
         const View view{views[3 * n] != 0, views[3 * n + 1], views[3 * n + 2]};
-        RG_CHECK(!shape.reflect || within_reach(shape, view), "augment: the view of sample ", n, " at ", view.y0, ", ",
-                 view.x0, " reaches beyond the mirrored image");
+        RG_CHECK(!shape.reflect || within_reach(shape, view), "augment: expected the view of sample ", n,
+                 " within the mirrored image, got one that begins at ", view.y0, ", ", view.x0);
         write_view<T>(shape, view, table, images.data<uint8_t>() + indices[n] * (images.numel() / images.extent(0)),
                       y.data<T>() + n * (y.numel() / y.extent(0)));
     });

@@ -1,5 +1,5 @@
-// A window of an image, flipped or not, through a table of what its bytes become: what the loader and the augment op
-// have in common, so that both give the same bits.
+// Cuts a window out of an image, optionally flips it, and normalises its bytes by a table. The data loader and the
+// augment op share this code, so both give the same bits.
 #pragma once
 
 #include "core/bf16.h"
@@ -9,30 +9,30 @@
 
 namespace rg::cpu {
 
-/// Images of 1 to 4 channels, and the extents of the windows in them.
+/// Extents of the images, which have 1 to 4 channels, and of the windows in them.
 struct ViewShape {
     int64_t height, width, channels;
     int64_t window_height, window_width;
-    bool reflect = false; // outside: mirrored at the edge pixel; else black, byte 0
+    bool reflect = false; // mirrors the image at its edge pixels; otherwise pixels outside are black (byte 0)
 };
 
-/// Where a window begins in its image, perhaps outside; and whether it is turned left to right.
+/// First row and column of a window in its image, which may lie outside. `flip` mirrors the window left to right.
 struct View {
     bool flip = false;
     int64_t y0 = 0, x0 = 0;
 };
 
-/// Whether mirroring once is enough for every pixel of the window.
+/// Returns true if one reflection at the edges gives every pixel of the window.
 bool within_reach(const ViewShape& shape, const View& view);
 
-/// T: float or bf16. (byte / 255 - mean) / deviation per channel, in float, in this order: the bits that PyTorch's
-/// transforms give.
+/// Normalised value of each byte, per channel; T is float or bf16. It is (byte / 255 - mean) / deviation, computed in
+/// float and in this order, which gives the same bits as PyTorch's transforms.
 template <class T>
 using ByteTable = std::array<std::array<T, 256>, 4>;
 template <class T>
 ByteTable<T> byte_table(const float* mean, const float* deviation, int64_t channels);
 
-/// out [window_height window_width channels]. Requires within_reach() when it reflects.
+/// Writes a view of `image` to out [window_height window_width channels]. With shape.reflect, within_reach() must hold.
 template <class T>
 void write_view(const ViewShape& shape, const View& view, const ByteTable<T>& table, const uint8_t* image, T* out);
 

@@ -1,5 +1,5 @@
-// What the kernels around the instruction sets share: how values are stored, per-channel numbers in the form that
-// StoredKernels take, sums over images that do not depend on the threads.
+// Helpers for the code that calls the kernels of isa.h: access to stored values, per-channel values in the form that
+// StoredKernels expects, and statistics over images that do not depend on the number of threads.
 #pragma once
 
 #include "core/cpu/isa.h"
@@ -12,7 +12,7 @@
 
 namespace rg::cpu {
 
-/// The values as the kernels take them: float, or uint16_t for the bits of bf16.
+/// Returns the values in the type that the kernels use: float, or uint16_t for the bits of bf16.
 template <class T>
 T* stored(const Tensor& t);
 template <>
@@ -24,7 +24,7 @@ inline uint16_t* stored<uint16_t>(const Tensor& t) {
     return reinterpret_cast<uint16_t*>(t.data<bf16>());
 }
 
-/// Calls f with a value of the type that the tensor's elements are stored as.
+/// Calls f with a value of the type that the kernels use for this tensor: float or uint16_t.
 template <class F>
 void with_stored(const Tensor& t, F f) {
     return t.dtype() == DType::bf16 ? f(uint16_t{}) : f(float{});
@@ -41,10 +41,10 @@ inline const StoredKernels<uint16_t>& kernels<uint16_t>() {
     return isa().elements->bf16;
 }
 
-/// The smallest common multiple of the channels and the vector width.
+/// Returns the least common multiple of the channels and the vector width.
 inline int64_t period_of(int64_t channels) { return std::lcm(channels, int64_t{isa().width}); }
 
-/// `channels` values repeated to a whole period.
+/// One value per channel, repeated until it fills a period.
 class PerChannel {
 public:
     template <class F>
@@ -58,7 +58,7 @@ private:
     Scratch<float> values_;
 };
 
-/// Runs f(image index) over all images, many per task.
+/// Calls f(image index) for all images in parallel, with many images per task.
 template <class F>
 void each_image(int64_t images, F f) {
     constexpr int64_t kTasks = 64;
@@ -68,27 +68,28 @@ void each_image(int64_t images, F f) {
     });
 }
 
-/// Mean and squared deviations of each channel over a number of images, collected image by image, in double.
-/// add() may be called for different images at the same time; finish() combines in order of the images
-/// (Chan, Golub and LeVeque, 1979), so the result does not depend on the threads.
+/// Collects the mean and the squared deviations of each channel over a number of images, in double. Threads may call
+/// add() for different images at the same time. finish() combines the images in order (Chan, Golub and LeVeque, 1979),
+/// so the result does not depend on the threads.
 class StatsCollector {
 public:
     StatsCollector(int64_t images, int64_t pixels, int64_t channels);
-    /// `values`: the [pixels channels] values of the image.
+    /// Adds an image from its values [pixels channels].
     template <class T>
     void add(int64_t image, const T* values);
-    /// The same from sums over the image of (value - shift) and (value - shift)^2, each [lanes]: a multiple of the
-    /// channels, each lane with as many of the pixels as any other.
+    /// Adds an image from sums of (value - shift) and (value - shift)^2, each [lanes]. `lanes` is a multiple of the
+    /// channels, and each lane must have the same number of pixels.
     void add_sums(int64_t image, int64_t lanes, const float* shift, const float* sum, const float* squares);
-    /// stats [2 channels]: mean, biased variance.
+    /// Writes the mean and the biased variance to stats [2 channels].
     void finish(const Tensor& stats) const;
 
 private:
-    /// Adds a part of the values, of `pixels` with this mean, to those of `before`.
-    static void join(double before, double pixels, double mean, double squares, double& all_mean, double& all_squares);
+    /// Adds the mean and the squared deviations of `pixels` values to those of `pixels_before` values.
+    static void combine(double pixels_before, double pixels, double mean, double squares, double& all_mean,
+                        double& all_squares);
 
     int64_t images_, pixels_, channels_;
-    Scratch<double> moments_; // per image: mean, sum of squared deviations
+    Scratch<double> moments_; // per image: [2 channels], the mean and the sum of squared deviations
 };
 
 } // namespace rg::cpu

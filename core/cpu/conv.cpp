@@ -1,7 +1,8 @@
-// Convolution, alone and with normalisation before or after it: threads around the engines of conv_engine.h.
+// Convolution, alone or fused with a normalisation of its input or its result. Distributes the images over threads. An
+// engine of conv_engine.h convolves them.
 //
-// Each thread takes an image or a few through all that is to be done with them while they stay in its second-level
-// cache: padding (with normalisation on the way), convolution, statistics of the result, ReLU, rounding, max pooling.
+// A thread processes one image or a few completely, while they stay in its second-level cache: padding (with
+// normalisation), convolution, statistics of the result, ReLU, rounding, max pooling.
 #include "core/cpu/dense.h"
 #include "core/cpu/pool.h"
 #include "core/cpu/tile_engine.h"
@@ -13,25 +14,25 @@ namespace rg::cpu {
 
 namespace {
 
-/// What happens to each image [p q k] of the convolution's result on its way to y.
-struct After {
+/// Processes each image [p q k] of the convolution's result, and writes it to y.
+struct Epilogue {
     const Tensor& y;
     int64_t p, q, k;
     StatsCollector* stats = nullptr;
     bool relu = false;
-    int64_t window = 1; // of max pooling
+    int64_t window = 1; // window and stride of max pooling; 1: no pooling
     int64_t values() const { return p * q * k; }
 
     template <class T>
     T* image(int64_t n) const {
         return stored<T>(y) + n * (p / window) * (q / window) * k;
     }
-    /// From values that are finished and rounded.
+    /// Pools values that are already rounded.
     template <class T>
     void pool(int64_t n, const T* rounded) const {
         max_pool_image(rounded, p, q, k, window, image<T>(n));
     }
-    /// From the convolution's f32; they may be where y is.
+    /// Processes the convolution's f32 values, which may already be in y.
     template <class T>
     void finish(int64_t n, float* convolved) const {
         if (relu) isa().elements->f32.relu(convolved, convolved, values());
@@ -49,40 +50,42 @@ struct After {
 };
 
 template <class Engine, class T>
-void run(const Engine& engine, const Images<T>& x, const float* bias, const After& after) {
-    const int64_t images = after.y.extent(0), group = engine.images_at_once();
-    float* direct = nullptr;
+void run(const Engine& engine, const Images<T>& x, const float* bias, const Epilogue& epilogue) {
+    const int64_t images = epilogue.y.extent(0), group = engine.images_at_once();
+    float* in_place = nullptr; // the engine writes f32 results without pooling directly to y
     if constexpr (std::is_same_v<T, float>)
-        if (after.window == 1) direct = after.image<float>(0);
+        if (epilogue.window == 1) in_place = epilogue.image<float>(0);
     parallel((images + group - 1) / group, [&](int64_t task) {
         const int64_t first = task * group, count = std::min(group, images - first);
-        convolve_images(engine, x, first, count, bias, after.values(), direct,
-                        [&](int64_t n, float* result) { after.finish<T>(n, result); });
+        convolve_images(engine, x, first, count, bias, epilogue.values(), in_place,
+                        [&](int64_t n, float* result) { epilogue.finish<T>(n, result); });
     });
 }
 
-/// The engine that suits the extents, over all images.
+/// Convolves all images with the fastest engine for these extents.
 template <class T>
 void convolve(const Images<T>& x, const Padding& padding, Filters filters, int64_t stride, const float* bias,
-              const After& after) {
-    const Method method = method_for<T>(padding, after.p, after.q, stride, filters);
+              const Epilogue& epilogue) {
+    const Method method = method_for<T>(padding, epilogue.p, epilogue.q, stride, filters);
     if (method == Method::tiles) {
-        const TileEngine<T> engine(padding, after.p, after.q, stride, filters);
-        return parallel(after.y.extent(0), [&](int64_t n) {
-            if (after.window == 1) return engine.run(x, n, bias, after.relu, after.image<T>(n), after.stats);
-            const Scratch<T> result(after.values());
-            engine.run(x, n, bias, after.relu, result.data(), after.stats);
-            after.pool(n, result.data());
+        const TileEngine<T> engine(padding, epilogue.p, epilogue.q, stride, filters);
+        return parallel(epilogue.y.extent(0), [&](int64_t n) {
+            if (epilogue.window == 1)
+                return engine.run(x, n, bias, epilogue.relu, epilogue.image<T>(n), epilogue.stats);
+            const Scratch<T> result(epilogue.values());
+            engine.run(x, n, bias, epilogue.relu, result.data(), epilogue.stats);
+            epilogue.pool(n, result.data());
         });
     }
     filters.to_bf16 = !std::is_same_v<T, float>;
     if (method == Method::winograd)
-        run(Winograd(padding, after.p, after.q, filters.k, filters), x, bias, after);
+        run(Winograd(padding, epilogue.p, epilogue.q, filters.k, filters), x, bias, epilogue);
     else
-        run(Direct(padding, after.p, after.q, stride, filters), x, bias, after);
+        run(Direct(padding, epilogue.p, epilogue.q, stride, filters), x, bias, epilogue);
 }
 
-/// x and w by their places among the inputs; norm: of x on the way in; out[0], and out[1] if statistics are wanted.
+/// Convolves x with w and writes call.out: the result, and its statistics if attrs.stats is set. With `norm`, x is
+/// normalised on load. `scale` multiplies the filters of each output channel.
 void forward(const Call& call, const Tensor& x, const Tensor& w, const PaddedBias& bias, const Norm* norm,
              const float* scale) {
     const int64_t pad = call.attrs.pad;
@@ -95,15 +98,15 @@ void forward(const Call& call, const Tensor& x, const Tensor& w, const PaddedBia
                   q = (padding.columns - w.extent(2)) / stride + 1;
     std::optional<StatsCollector> stats;
     if (call.attrs.stats) stats.emplace(y.extent(0), p * q, y.extent(3));
-    const After after{y,
-                      p,
-                      q,
-                      y.extent(3),
-                      stats ? &*stats : nullptr,
-                      scale && call.attrs.relu,
-                      std::max<int64_t>(1, call.attrs.window)};
+    const Epilogue epilogue{y,
+                            p,
+                            q,
+                            y.extent(3),
+                            stats ? &*stats : nullptr,
+                            scale && call.attrs.relu,
+                            std::max<int64_t>(1, call.attrs.window)};
     with_stored(
-        x, [&](auto t) { convolve(images_of<decltype(t)>(x, norm), padding, filters, stride, bias.data(), after); });
+        x, [&](auto t) { convolve(images_of<decltype(t)>(x, norm), padding, filters, stride, bias.data(), epilogue); });
     if (stats) stats->finish(call.out[1]);
 }
 
@@ -122,7 +125,7 @@ void norm_conv2d(const Call& call) {
     forward(call, call.in[0], w, PaddedBias(call.in[5], w.extent(0)), &norm, nullptr);
 }
 
-// The normalisation of the result goes into the filters and the bias.
+// Folds the normalisation of the result into the filters and the bias.
 void conv2d_norm(const Call& call) {
     const Tensor& w = call.in[1];
     const Norm norm(call.in[3], call.in[4], call.in[5], call.attrs.epsilon, call.attrs.relu);
@@ -133,22 +136,23 @@ void conv2d_norm(const Call& call) {
 }
 
 void conv2d_dgrad(const Call& call) {
-    const Tensor &dy = call.in[0], &w = call.in[1], &other = call.in[2], &dx = call.out[0];
-    if (dense::fits(dx, w.extent(1), w.extent(2), call.attrs)) return dense::data(dy, w, other, dx);
-    const PaddedBias none({}, dx.extent(3));
+    const Tensor &dy = call.in[0], &w = call.in[1], &addend = call.in[2], &dx = call.out[0];
+    if (dense::fits(dx, w.extent(1), w.extent(2), call.attrs)) return dense::dgrad(dy, w, addend, dx);
+    const PaddedBias no_bias({}, dx.extent(3));
     const int64_t images = dx.extent(0), values = dx.extent(1) * dx.extent(2) * dx.extent(3);
     with_stored(dy, [&](auto t) {
         using T = decltype(t);
         with_gradient_engine<T>(
             w, !std::is_same_v<T, float>, call.attrs.stride, call.attrs.pad, dy.shape(), dx.shape(),
             [&](const auto& engine) {
-                const DataGradient<std::remove_cvref_t<decltype(engine)>, T> gradient{engine, none.data(), values};
+                const DataGradient<std::remove_cvref_t<decltype(engine)>, T> gradient{engine, no_bias.data(), values};
                 const int64_t group = engine.images_at_once();
                 parallel((images + group - 1) / group, [&](int64_t task) {
                     const int64_t first = task * group, count = std::min(group, images - first);
                     T* const out = stored<T>(dx) + first * values;
                     gradient(images_of<T>(dy), first, count, out);
-                    if (other.defined()) kernels<T>().add(out, stored<T>(other) + first * values, out, count * values);
+                    if (addend.defined())
+                        kernels<T>().add(out, stored<T>(addend) + first * values, out, count * values);
                 });
             });
     });

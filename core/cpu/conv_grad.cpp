@@ -1,10 +1,10 @@
-// The gradients of a convolution: that of the filters alone, or both, joined with the gradient of the normalisation
-// that follows and the sums for the one before.
+// Gradients of a convolution: either the weight gradient alone, or both gradients, fused with the gradient of the
+// normalisation that follows and with the sums for the normalisation of the input (conv2d_norm_grad).
 //
-// An image passes once: the gradient at the convolution's result is made in scratch (batch_norm_grad, if joined), its
-// products with the input go to the filters' gradient, the data gradient is convolved from it, and summed up together
-// with the input while both are in cache. Filters' gradients are summed per fixed group of images and then over the
-// groups in order: the bits depend on neither the number of threads nor their timing.
+// Each image is processed once. The gradient dy at the convolution's result goes to scratch memory (through
+// batch_norm_grad, if fused). Its products with the input are added to the weight gradient. Its convolution gives the
+// data gradient, which is summed together with the input while both are in cache. Weight gradients are summed per fixed
+// group of images, and then over the groups in order. So the bits do not depend on the threads.
 #include "core/cpu/dense.h"
 #include "core/cpu/tile_engine.h"
 #include "core/kernels.h"
@@ -29,7 +29,7 @@ struct Geometry {
           pad(a.pad),
           stride(a.stride),
           taps(s * c),
-          pixels(joined_pixels({nullptr, k, r, s, c, 0, 0, 0, 0}, q, stride, isa().width)),
+          pixels(pixels_per_vector({nullptr, k, r, s, c, 0, 0, 0, 0}, q, stride, isa().width)),
           wide(round_up(pixels * k, isa().width)),
           row_taps((s + (pixels - 1) * stride) * c),
           winograd(pixels == 1 && stride == 1 && Winograd::fits(k, r, s, c)) {}
@@ -38,15 +38,15 @@ struct Geometry {
     Padding x_padding() const { return {h, w, c, h + 2 * pad, w + 2 * pad, pad, pad, 1}; }
 
     int64_t images, c, k, r, s, p, q, h, w, pad, stride, taps;
-    int64_t pixels;         // neighbours in one vector, see JoinedFilters
-    int64_t wide, row_taps; // their filters in whole vectors, taps of a row of their common window
-    bool winograd;          // not where pixels are joined: their transforms would take longer than they save
+    int64_t pixels;         // neighbouring results in one vector, see WidenedFilters
+    int64_t wide, row_taps; // lanes of their filters in whole vectors, and taps in a row of their common window
+    bool winograd;          // false with several results per vector: the transforms would cost more than they save
 };
 
-/// Sums a group's part of dw [r taps wide] and db [period].
-class FilterGradient {
+/// Sums the weight gradient of a group of images by register tiles, or by Winograd.
+class F32Wgrad {
 public:
-    explicit FilterGradient(const Geometry& g)
+    explicit F32Wgrad(const Geometry& g)
         : g_(g), padding_(g.x_padding()), winograd_(padding_, g.p, g.q, g.k), direct_{g.p,
                                                                                       g.q / g.pixels,
                                                                                       g.wide,
@@ -59,9 +59,9 @@ public:
                                                                                       0} {}
 
     int64_t images_at_once() const { return g_.winograd ? winograd_.images_at_once() : 1; }
-    /// Values of a group's sums: [r row_taps wide].
+    /// Number of values in the sums of a group: [r row_taps wide].
     int64_t sums() const { return g_.r * g_.row_taps * g_.wide; }
-    /// Values that are summed beside them, zero at first, until end().
+    /// Number of values in the transformed sums. They start at zero, and end() adds them to the sums.
     int64_t transformed() const { return g_.winograd ? winograd_.floats_of_gradient() : 0; }
 
     template <class T>
@@ -79,17 +79,17 @@ public:
         if (g_.winograd) winograd_.finish(transformed, dw);
     }
 
-    /// dw [k r taps] from the groups' sums, in order of the groups.
+    /// Computes dw [k r taps] from the sums of the groups, in order of the groups.
     void combine(int64_t groups, const float* parts, int64_t part, const Tensor& dw) const {
-        // From [r row_taps wide] to [k r taps] some taps at a time, so that both sides are touched in whole cache
-        // lines; of joined pixels, each has its own part of the taps and of the lanes.
-        constexpr int64_t kTapsAtOnce = 16;
+        // Copies from [r row_taps wide] to [k r taps] in chunks of taps, so that it reads and writes whole cache lines.
+        // If several results share a vector, each has its own taps and lanes; their contributions are added.
+        constexpr int64_t kTapsPerChunk = 16;
         float* out = dw.data<float>();
-        const int64_t all = g_.r * g_.taps, pieces = (g_.taps + kTapsAtOnce - 1) / kTapsAtOnce;
-        parallel(g_.r * pieces, [&](int64_t task) {
-            const int64_t row = task / pieces, first = task % pieces * kTapsAtOnce;
-            const int64_t count = std::min(kTapsAtOnce, g_.taps - first);
-            const Scratch<float> sum(kTapsAtOnce * g_.wide);
+        const int64_t filter_size = g_.r * g_.taps, chunks = (g_.taps + kTapsPerChunk - 1) / kTapsPerChunk;
+        parallel(g_.r * chunks, [&](int64_t task) {
+            const int64_t row = task / chunks, first = task % chunks * kTapsPerChunk;
+            const int64_t count = std::min(kTapsPerChunk, g_.taps - first);
+            const Scratch<float> sum(kTapsPerChunk * g_.wide);
             for (int64_t pixel = 0; pixel < g_.pixels; ++pixel) {
                 const int64_t from = (row * g_.row_taps + first + pixel * g_.stride * g_.c) * g_.wide;
                 sum.zeroed();
@@ -97,7 +97,7 @@ public:
                     isa().elements->f32.add(sum, parts + group * part + from, sum, count * g_.wide);
                 for (int64_t i = 0; i < g_.k; ++i)
                     for (int64_t tap = 0; tap < count; ++tap) {
-                        float& to = out[i * all + row * g_.taps + first + tap];
+                        float& to = out[i * filter_size + row * g_.taps + first + tap];
                         to = (pixel ? to : 0.0f) + sum[tap * g_.wide + pixel * g_.k + i];
                     }
             }
@@ -105,8 +105,10 @@ public:
     }
 
 private:
-    /// dy as the tiles read it: whole vectors of channels, or of those of joined pixels.
+    /// The tiles read dy in whole vectors. Returns true if the channels of a pixel, or of the pixels in a vector, fill
+    /// whole vectors.
     bool in_whole_vectors() const { return g_.wide == g_.pixels * g_.k; }
+    /// Returns dy in whole vectors: dy itself if it has that form, else a copy with zeros in `widened`.
     const float* in_whole_vectors(const float* dy, float* widened) const {
         if (in_whole_vectors()) return dy;
         for (int64_t i = 0; i < g_.p * g_.q; ++i) {
@@ -122,10 +124,10 @@ private:
     ConvImage direct_;
 };
 
-/// The same by tiles: sums [r s k c] in whole tiles.
-class TileFilterSums {
+/// Does the same by AMX tiles. The sums are [r s k c], with k and c rounded up to whole tiles.
+class TileWgrad {
 public:
-    explicit TileFilterSums(const Geometry& g) : tiles_(g.x_padding(), g.p, g.q, g.k, g.r, g.s, g.stride) {}
+    explicit TileWgrad(const Geometry& g) : tiles_(g.x_padding(), g.p, g.q, g.k, g.r, g.s, g.stride) {}
     int64_t images_at_once() const { return tiles_.images_at_once(); }
     int64_t sums() const { return tiles_.sums(); }
     int64_t transformed() const { return 0; }
@@ -134,11 +136,11 @@ public:
     }
     void end(float*, const float*) const {}
     void combine(int64_t groups, float* parts, int64_t part, const Tensor& dw) const {
-        constexpr int64_t kPiece = 4096; // of the first group's sums, to which the others are added
-        parallel((sums() + kPiece - 1) / kPiece, [&](int64_t task) {
-            const int64_t at = task * kPiece, count = std::min(kPiece, sums() - at);
+        constexpr int64_t kChunk = 4096; // values; the other groups' sums are added to those of the first
+        parallel((sums() + kChunk - 1) / kChunk, [&](int64_t task) {
+            const int64_t begin = task * kChunk, count = std::min(kChunk, sums() - begin);
             for (int64_t group = 1; group < groups; ++group)
-                isa().elements->f32.add(parts + at, parts + group * part + at, parts + at, count);
+                isa().elements->f32.add(parts + begin, parts + group * part + begin, parts + begin, count);
         });
         if (groups > 0)
             tiles_.finish(parts, dw);
@@ -147,24 +149,25 @@ public:
     }
 
 private:
-    TileFilterGradient tiles_;
+    TileWgradEngine tiles_;
 };
 
-/// Groups of images, each with a sum of its own: enough for the threads, few enough that adding up the groups' sums
-/// costs little beside making them. A function of the images alone, so that the bits are.
+/// Returns the number of groups of images, each with its own sums. There are enough for the threads, and so few that
+/// the addition of their sums costs little. It depends only on the number of images, so that the bits do, too.
 int64_t groups_of(int64_t images) { return std::min(images, std::clamp<int64_t>(images / 8, 4, 16)); }
 
-/// What the gradients are computed from. T: how the images are stored.
+/// Inputs of the gradients. T is the type that the images are stored as.
 template <class T>
 struct GradientInputs {
-    Images<T> x;          // normalised when read, if the network does so
-    const T* dy;          // gradient at the convolution's result, or with `norm` past its normalisation
-    const NormGrad* norm; // null: none
-    const T* y;           // with `norm`: the convolution's result
-    const T* other;       // what the data gradient is added to; null: nothing
+    Images<T> x;          // input of the convolution, possibly normalised on load
+    const T* dy;          // gradient at the convolution's result; with `norm`, at the normalised result
+    const NormGrad* norm; // gradient of the normalisation that follows, or null
+    const T* y;           // the convolution's result; only with `norm`
+    const T* addend;      // added to the data gradient, or null
 };
 
-/// The gradient at the results of images first .. first + count, as To: where it lies, or made in `scratch`.
+/// Returns the gradient at the convolution's results for images [first, first + count), as To. It is in place if no
+/// conversion is necessary, else in `scratch`.
 template <class T, class To>
 const To* make_gradient(const GradientInputs<T>& in, int64_t first, int64_t count, int64_t values, To* scratch) {
     const T *const dy = in.dy + first * values, *const y = in.y ? in.y + first * values : nullptr;
@@ -181,42 +184,42 @@ const To* make_gradient(const GradientInputs<T>& in, int64_t first, int64_t coun
     return scratch;
 }
 
-/// To: what the kernels compute with. dx: makes the data gradient in dx_out; null: it is not wanted. sums: those of
-/// the input's normalisation.
-template <class To, class T, class Filters, class Dx>
-void gradients(const Geometry& g, const GradientInputs<T>& in, const Filters& filters, const Dx* dx, T* dx_out,
+/// Computes the gradients with a weight-gradient engine. To is the type that the kernels compute with. `dgrad` writes
+/// the data gradient to dx_out, or is null. `sums` collects the sums for the input's normalisation, or is null.
+template <class To, class T, class Wgrad, class Dgrad>
+void gradients(const Geometry& g, const GradientInputs<T>& in, const Wgrad& wgrad, const Dgrad* dgrad, T* dx_out,
                NormSums* sums, const Tensor& dw, const Tensor& db) {
     const int64_t groups = groups_of(g.images), period = period_of(g.k);
-    const int64_t dw_floats = filters.sums(), part_floats = dw_floats + period;
-    const Scratch<float> parts(groups * part_floats); // of each group: of the filters, then db [period]
+    const int64_t dw_floats = wgrad.sums(), part_floats = dw_floats + period;
+    const Scratch<float> parts(groups * part_floats); // per group: the sums of dw, then db [period]
     const PerChannel zero(g.k, [](int64_t) { return 0.0f; });
     parallel(groups, [&](int64_t group) {
-        float *const my_dw = parts + group * part_floats, *const my_db = my_dw + dw_floats;
-        std::fill_n(my_dw, part_floats, 0.0f);
-        const Scratch<float> transformed(filters.transformed());
+        float *const group_dw = parts + group * part_floats, *const group_db = group_dw + dw_floats;
+        std::fill_n(group_dw, part_floats, 0.0f);
+        const Scratch<float> transformed(wgrad.transformed());
         transformed.zeroed();
-        const int64_t end = g.images * (group + 1) / groups, batch = filters.images_at_once();
-        const Scratch<To> made(in.norm || !std::is_same_v<T, To> ? batch * g.dy_values() : 0);
+        const int64_t end = g.images * (group + 1) / groups, batch = wgrad.images_at_once();
+        const Scratch<To> dy_scratch(in.norm || !std::is_same_v<T, To> ? batch * g.dy_values() : 0);
         const Scratch<float> image_db(2 * period);
         for (int64_t first = g.images * group / groups, count; first < end; first += count) {
             count = std::min(batch, end - first);
-            const To* const dy = make_gradient(in, first, count, g.dy_values(), made.data());
-            filters.add(in.x, first, count, dy, my_dw, transformed);
+            const To* const dy = make_gradient(in, first, count, g.dy_values(), dy_scratch.data());
+            wgrad.add(in.x, first, count, dy, group_dw, transformed);
             for (int64_t i = 0; i < count; ++i) {
                 float* const sum = image_db.zeroed();
                 kernels<To>().channel_sums(dy + i * g.dy_values(), g.dy_values(), period, zero, sum, sum + period);
-                isa().elements->f32.add(my_db, sum, my_db, period);
+                isa().elements->f32.add(group_db, sum, group_db, period);
             }
-            if (!dx) continue;
+            if (!dgrad) continue;
             T* const out = dx_out + first * g.x_values();
-            (*dx)(Images<To>{dy, g.p, g.q, g.k}, 0, count, out);
-            if (in.other) kernels<T>().add(out, in.other + first * g.x_values(), out, count * g.x_values());
+            (*dgrad)(Images<To>{dy, g.p, g.q, g.k}, 0, count, out);
+            if (in.addend) kernels<T>().add(out, in.addend + first * g.x_values(), out, count * g.x_values());
             for (int64_t i = 0; sums && i < count; ++i)
                 sums->add(first + i, out + i * g.x_values(), in.x.data + (first + i) * g.x_values(), g.x_values());
         }
-        filters.end(my_dw, transformed);
+        wgrad.end(group_dw, transformed);
     });
-    filters.combine(groups, parts, part_floats, dw);
+    wgrad.combine(groups, parts, part_floats, dw);
     for (int64_t i = 0; i < g.k; ++i) {
         float sum = 0;
         for (int64_t group = 0; group < groups; ++group)
@@ -225,26 +228,26 @@ void gradients(const Geometry& g, const GradientInputs<T>& in, const Filters& fi
     }
 }
 
-/// w: the filters, if the data gradient is wanted, which goes to dx.
+/// Chooses the engines and computes the gradients. dx is undefined if no data gradient is needed; then w is not read.
 template <class T>
 void all_gradients(const Geometry& g, const GradientInputs<T>& in, const Tensor& w, const Tensor& dx, NormSums* sums,
                    const Tensor& dw, const Tensor& db) {
-    const PaddedBias none({}, g.c);
+    const PaddedBias no_bias({}, g.c);
     T* const dx_out = dx.defined() ? stored<T>(dx) : nullptr;
-    const auto by = [&]<class To>(To, const auto& filters) {
+    const auto run_with = [&]<class To>(To, const auto& wgrad) {
         if (!dx.defined())
-            return gradients<To, T, std::remove_cvref_t<decltype(filters)>, DataGradient<Direct, T>>(
-                g, in, filters, nullptr, dx_out, sums, dw, db);
+            return gradients<To, T, std::remove_cvref_t<decltype(wgrad)>, DataGradient<Direct, T>>(
+                g, in, wgrad, nullptr, dx_out, sums, dw, db);
         constexpr bool kRounded = !std::is_same_v<T, float>;
         with_gradient_engine<
             To>(w, kRounded, g.stride, g.pad, {g.images, g.p, g.q, g.k}, dx.shape(), [&](const auto& engine) {
-            const DataGradient<std::remove_cvref_t<decltype(engine)>, T> gradient{engine, none.data(), g.x_values()};
-            gradients<To>(g, in, filters, &gradient, dx_out, sums, dw, db);
+            const DataGradient<std::remove_cvref_t<decltype(engine)>, T> dgrad{engine, no_bias.data(), g.x_values()};
+            gradients<To>(g, in, wgrad, &dgrad, dx_out, sums, dw, db);
         });
     };
     if constexpr (!std::is_same_v<T, float>)
-        if (isa().tiles) return by(T{}, TileFilterSums(g));
-    by(float{}, FilterGradient(g));
+        if (isa().tiles) return run_with(T{}, TileWgrad(g));
+    run_with(float{}, F32Wgrad(g));
 }
 
 } // namespace
@@ -252,7 +255,7 @@ void all_gradients(const Geometry& g, const GradientInputs<T>& in, const Tensor&
 void conv2d_wgrad(const Call& call) {
     const Tensor &dy = call.in[0], &x = call.in[1], &dw = call.out[0];
     const Geometry g(x, dy, dw, call.attrs);
-    if (dense::fits(x, g.r, g.s, call.attrs)) return dense::filters(dy, x, dw, call.out[1]);
+    if (dense::fits(x, g.r, g.s, call.attrs)) return dense::wgrad(dy, x, dw, call.out[1]);
     with_stored(x, [&](auto t) {
         using T = decltype(t);
         all_gradients<T>(g, {images_of<T>(x), stored<T>(dy), nullptr, nullptr, nullptr}, {}, {}, nullptr, dw,
@@ -270,12 +273,12 @@ void conv2d_norm_grad(const Call& call) {
     if (call.in[7].defined()) input.emplace(call.in[7], call.in[8], call.in[9], a.epsilon, a.input_relu);
     std::optional<NormSums> sums;
     if (a.stats) sums.emplace(*input, g.images);
-    const Tensor& other = call.in[11];
+    const Tensor& addend = call.in[11];
     with_stored(x, [&](auto t) {
         using T = decltype(t);
         all_gradients<T>(g,
                          {images_of<T>(x, input ? &*input : nullptr), stored<T>(dz), &grad, stored<T>(y),
-                          other.defined() ? stored<T>(other) : nullptr},
+                          addend.defined() ? stored<T>(addend) : nullptr},
                          w, call.out[2], sums ? &*sums : nullptr, call.out[0], call.out[1]);
     });
     if (sums) sums->finish(call.out[3], call.out[4]);

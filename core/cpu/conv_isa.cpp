@@ -1,12 +1,12 @@
-// Direct convolution of one padded image: the loops around the register tiles. Nothing is unrolled into columns in
-// memory; what is blocked is what stays in cache.
+// Direct convolution of one padded image: the loops around the register tiles. They read the image in place (no im2col)
+// and split the work into blocks that stay in cache.
 #include "core/cpu/tiles.h"
 
 namespace rg::cpu::RG_ISA {
 
 namespace {
 
-/// Filter rows [r0, r1), taps [j0, j1): the part of the filter that a pass over the image keeps in cache.
+/// Filter rows [r0, r1) and taps [j0, j1). One pass over the image uses this part of the filter and keeps it in cache.
 struct Part {
     int64_t r0, r1, j0, j1;
 };
@@ -41,7 +41,7 @@ void conv_tile(const ConvImage& g, const Part& part, const float* image, const f
 
 using ConvTile = void (*)(const ConvImage&, const Part&, const float*, const float*, const float*, float*, int);
 
-/// Pixels of the longest tile.
+/// Number of pixels in the longest tile.
 template <int NV>
 constexpr int kLongest = NV == 1 ? 2 * kPixels : kPixels;
 
@@ -55,7 +55,8 @@ ConvTile conv_tile_of(int64_t pixels) {
 template <int NV>
 void conv_part(const ConvImage& g, const Part& part, const float* padded, const float* w, const float* bias, float* y,
                int last) {
-    // A row in tiles that differ in length by one pixel at most: short ones wait for their own results.
+    // Split a row into tiles whose lengths differ by one pixel at most. A very short tile would stall on the latency of
+    // its own multiply-adds.
     const int64_t tiles = (g.q + kLongest<NV> - 1) / kLongest<NV>, longer = g.q % tiles;
     const ConvTile tile = conv_tile_of<NV>(g.q / tiles), long_tile = conv_tile_of<NV>(g.q / tiles + (longer > 0));
     for (int64_t p = 0; p < g.p; ++p) {
@@ -69,7 +70,8 @@ void conv_part(const ConvImage& g, const Part& part, const float* padded, const 
     }
 }
 
-/// Bytes of packed filter that stay in the first-level cache beside the image rows that stream through it.
+/// Bytes of packed filters that stay in the first-level cache while image rows stream through it. Filters of at most
+/// kFilterBytes take one pass, larger ones take passes of kPartBytes each.
 constexpr int64_t kFilterBytes = 36 << 10, kPartBytes = 20 << 10;
 
 void forward(const ConvImage& g, const float* padded, const float* packed, const float* bias, float* y) {
@@ -97,14 +99,14 @@ void forward(const ConvImage& g, const float* padded, const float* packed, const
     }
 }
 
-/// Bytes of image and dy rows that one pass keeps in the first-level cache, where all taps read them again; but with as
-/// many pixels as make it worth loading and storing dw, which every pass does.
+/// A pass keeps kBandBytes of image and dy rows in the first-level cache, where all taps read them again. It covers at
+/// least kBandPixels pixels, because each pass also loads and stores dw.
 constexpr int64_t kBandBytes = 24 << 10, kBandPixels = 64;
 
 void wgrad(const ConvImage& g, const float* padded, const float* dy, float* dw) {
     const int64_t row_bytes = 4 * (g.row * g.stride + g.q * g.k);
-    const int64_t most = kBandBytes / row_bytes, least = (kBandPixels + g.q - 1) / g.q;
-    const int64_t band = most > least ? most : least;
+    const int64_t rows_in_cache = kBandBytes / row_bytes, least_rows = (kBandPixels + g.q - 1) / g.q;
+    const int64_t band = rows_in_cache > least_rows ? rows_in_cache : least_rows;
     for (int64_t p = 0; p < g.p; p += band) {
         const int64_t rows = g.p - p < band ? g.p - p : band;
         for (int64_t r = 0; r < g.r; ++r)

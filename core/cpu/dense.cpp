@@ -1,5 +1,5 @@
-// Threads share the samples in the forward pass and the inputs in the gradients, in pieces of fixed length, so that
-// the bits do not depend on their number.
+// Splits the samples (forward) or the inputs (gradients) into chunks of fixed length for the threads. So the bits of
+// the result do not depend on the number of threads.
 #include "core/cpu/dense.h"
 
 #include "core/cpu/channels.h"
@@ -8,13 +8,13 @@ namespace rg::cpu::dense {
 
 namespace {
 
-constexpr int64_t kSamplesAtOnce = 8, kInputsAtOnce = 1024;
+constexpr int64_t kSamplesPerChunk = 8, kInputsPerChunk = 1024;
 
-/// f(first, end) over pieces of c inputs.
+/// Calls f(first, end) for chunks of the c inputs, in parallel.
 template <class F>
-void each_piece(int64_t c, F f) {
-    parallel((c + kInputsAtOnce - 1) / kInputsAtOnce,
-             [&](int64_t task) { f(task * kInputsAtOnce, std::min(c, (task + 1) * kInputsAtOnce)); });
+void each_chunk(int64_t c, F f) {
+    parallel((c + kInputsPerChunk - 1) / kInputsPerChunk,
+             [&](int64_t task) { f(task * kInputsPerChunk, std::min(c, (task + 1) * kInputsPerChunk)); });
 }
 
 } // namespace
@@ -28,28 +28,27 @@ void forward(const Tensor& x, const Tensor& w, const Tensor& b, const Tensor& y)
     const Scratch<float> bias(k);
     bias.zeroed();
     if (b.defined()) std::copy_n(b.data<float>(), k, bias.data());
-    parallel((n + kSamplesAtOnce - 1) / kSamplesAtOnce, [&](int64_t task) {
-        const int64_t first = task * kSamplesAtOnce, count = std::min(kSamplesAtOnce, n - first);
+    parallel((n + kSamplesPerChunk - 1) / kSamplesPerChunk, [&](int64_t task) {
+        const int64_t first = task * kSamplesPerChunk, count = std::min(kSamplesPerChunk, n - first);
         isa().dense->forward(count, c, k, x.data<float>() + first * c, w.data<float>(), bias,
                              y.data<float>() + first * k);
     });
 }
 
-void data(const Tensor& dy, const Tensor& w, const Tensor& other, const Tensor& dx) {
+void dgrad(const Tensor& dy, const Tensor& w, const Tensor& addend, const Tensor& dx) {
     const int64_t c = dx.extent(3), k = dy.extent(3), n = dy.numel() / k;
-    each_piece(c, [&](int64_t first, int64_t end) {
-        isa().dense->data(n, c, k, first, end, dy.data<float>(), w.data<float>(), dx.data<float>());
-        if (!other.defined()) return;
-        for (int64_t at = first; at < n * c; at += c)
-            isa().elements->f32.add(dx.data<float>() + at, other.data<float>() + at, dx.data<float>() + at,
-                                    end - first);
+    each_chunk(c, [&](int64_t first, int64_t end) {
+        isa().dense->dgrad(n, c, k, first, end, dy.data<float>(), w.data<float>(), dx.data<float>());
+        if (!addend.defined()) return;
+        for (int64_t i = first; i < n * c; i += c)
+            isa().elements->f32.add(dx.data<float>() + i, addend.data<float>() + i, dx.data<float>() + i, end - first);
     });
 }
 
-void filters(const Tensor& dy, const Tensor& x, const Tensor& dw, const Tensor& db) {
+void wgrad(const Tensor& dy, const Tensor& x, const Tensor& dw, const Tensor& db) {
     const int64_t c = x.extent(3), k = dy.extent(3), n = dy.numel() / k;
-    each_piece(c, [&](int64_t first, int64_t end) {
-        isa().dense->filters(n, c, k, first, end, dy.data<float>(), x.data<float>(), dw.data<float>());
+    each_chunk(c, [&](int64_t first, int64_t end) {
+        isa().dense->wgrad(n, c, k, first, end, dy.data<float>(), x.data<float>(), dw.data<float>());
     });
     for (int64_t j = 0; j < k; ++j) {
         float sum = 0;

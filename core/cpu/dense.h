@@ -1,18 +1,19 @@
-// Convolutions that are fully connected layers with many inputs: conv.cpp and conv_grad.cpp hand them over.
+// Fully connected layers with many inputs. conv.cpp and conv_grad.cpp use this code for convolutions of that form.
 #pragma once
 
 #include "core/op_table.h"
 
 namespace rg::cpu {
 
-/// x [.. c], w [k 1 1 c], b [k] or undefined, y [.. k]; all f32.
+/// Shapes: x [.. c], w [k 1 1 c], b [k] or undefined, y [.. k]; all f32.
 namespace dense {
-/// Whether a convolution of x with filters [k r s c] is one, and worth it.
+/// Returns true if a convolution of x with filters [k r s c] is a fully connected layer, and this code is faster.
 bool fits(const Tensor& x, int64_t r, int64_t s, const Attrs& attrs);
 void forward(const Tensor& x, const Tensor& w, const Tensor& b, const Tensor& y);
-/// other: what dx is added to, or undefined.
-void data(const Tensor& dy, const Tensor& w, const Tensor& other, const Tensor& dx);
-void filters(const Tensor& dy, const Tensor& x, const Tensor& dw, const Tensor& db);
+/// Computes the data gradient and adds `addend` to it, unless that is undefined.
+void dgrad(const Tensor& dy, const Tensor& w, const Tensor& addend, const Tensor& dx);
+/// Computes the gradients of the weights and the bias.
+void wgrad(const Tensor& dy, const Tensor& x, const Tensor& dw, const Tensor& db);
 } // namespace dense
 
 } // namespace rg::cpu

@@ -1,5 +1,5 @@
-// Fully connected layers with many inputs c and few samples n and outputs k: y [n k] = x [n c] w [k c]^T and its
-// gradients. Everything is contiguous along c, so all three run along it, and nothing is packed.
+// Fully connected layers with many inputs c, few samples n and few outputs k: y [n k] = x [n c] w [k c]^T and its
+// gradients. All operands are contiguous along c, so all three kernels loop along c, and no operand is packed.
 #include "core/cpu/simd.h"
 
 #include "core/cpu/isa.h"
@@ -8,9 +8,9 @@ namespace rg::cpu::RG_ISA {
 
 namespace {
 
-constexpr int kRows = kRegisters == 32 ? 4 : 2; // samples and outputs of a tile of dot products
-constexpr int kSums = kRegisters == 32 ? 5 : 2; // rows that are summed at a time along c, and how many vectors
-constexpr int kAcross = 4;
+constexpr int kRows = kRegisters == 32 ? 4 : 2; // samples, and outputs, in a tile of dot products
+constexpr int kSums = kRegisters == 32 ? 5 : 2; // rows of results in a tile of weighted sums
+constexpr int kAcross = 4;                      // vectors along c in a tile of weighted sums
 
 int lanes_at(int64_t i, int64_t n) { return int(n - i < kWidth ? n - i : kWidth); }
 
@@ -20,7 +20,7 @@ float total(Vec v) {
     return sum;
 }
 
-/// y[i][j] = bias[j] + <x[i], w[j]> for MR samples and NR outputs.
+/// Computes y[i][j] = bias[j] + <x[i], w[j]> for MR samples and NR outputs.
 template <int MR, int NR>
 void dots(int64_t c, int64_t k, const float* x, const float* w, const float* bias, float* y) {
     Vec acc[MR][NR] = {};
@@ -53,7 +53,8 @@ void forward(int64_t n, int64_t c, int64_t k, const float* x, const float* w, co
     for (; i < n; ++i) dots_of_rows<1>(c, k, x + i * c, w, bias, y + i * k);
 }
 
-/// out[i] = sum over j < terms of factors[j * step + i * next] * rows[j], for R rows of results and V vectors along c.
+/// Computes out[i] = sum over j < terms of factors[j * step + i * next] * rows[j], for R rows of results and V vectors
+/// along c.
 template <int R, int V>
 void combine(int64_t c, int lanes, int64_t terms, const float* factors, int64_t step, int64_t next, const float* rows,
              float* out) {
@@ -76,14 +77,15 @@ void combine(int64_t c, int lanes, int64_t terms, const float* factors, int64_t 
     }
 }
 
-/// The same along [first, end): rows are far apart, so of each some lines at a time.
+/// Computes the same sums along [first, end). The rows are far apart in memory, so it reads several cache lines of each
+/// row at a time.
 template <int R>
 void combine_rows(int64_t first, int64_t end, int64_t c, int64_t terms, const float* factors, int64_t step,
                   int64_t next, const float* rows, float* out) {
-    int64_t at = first;
-    for (; at + kAcross * kWidth <= end; at += kAcross * kWidth)
-        combine<R, kAcross>(c, kWidth, terms, factors, step, next, rows + at, out + at);
-    for (; at < end; at += kWidth) combine<R, 1>(c, lanes_at(at, end), terms, factors, step, next, rows + at, out + at);
+    int64_t i = first;
+    for (; i + kAcross * kWidth <= end; i += kAcross * kWidth)
+        combine<R, kAcross>(c, kWidth, terms, factors, step, next, rows + i, out + i);
+    for (; i < end; i += kWidth) combine<R, 1>(c, lanes_at(i, end), terms, factors, step, next, rows + i, out + i);
 }
 
 void combine_all(int64_t first, int64_t end, int64_t c, int64_t results, int64_t terms, const float* factors,
@@ -94,17 +96,17 @@ void combine_all(int64_t first, int64_t end, int64_t c, int64_t results, int64_t
     for (; i < results; ++i) combine_rows<1>(first, end, c, terms, factors + i * next, step, next, rows, out + i * c);
 }
 
-void data(int64_t n, int64_t c, int64_t k, int64_t first, int64_t end, const float* dy, const float* w, float* dx) {
+void dgrad(int64_t n, int64_t c, int64_t k, int64_t first, int64_t end, const float* dy, const float* w, float* dx) {
     combine_all(first, end, c, n, k, dy, 1, k, w, dx);
 }
 
-void filters(int64_t n, int64_t c, int64_t k, int64_t first, int64_t end, const float* dy, const float* x, float* dw) {
+void wgrad(int64_t n, int64_t c, int64_t k, int64_t first, int64_t end, const float* dy, const float* x, float* dw) {
     combine_all(first, end, c, k, n, dy, k, 1, x, dw);
 }
 
 } // namespace
 
 extern const DenseKernels kDense;
-const DenseKernels kDense{forward, data, filters};
+const DenseKernels kDense{forward, dgrad, wgrad};
 
 } // namespace rg::cpu::RG_ISA

@@ -1,5 +1,5 @@
-// Channel-wise and element-wise loops: batch norm, ReLU, pooling, the optimizers. All are bound by memory, so each
-// touches every value once, and results that are too large to be found in cache again bypass it.
+// Channel-wise and element-wise loops: batch norm, ReLU, pooling, the optimizers. Memory bandwidth limits all of them.
+// So each loop touches every value once, and results that are too large to stay in cache bypass it.
 #include "core/cpu/simd.h"
 
 #include "core/cpu/isa.h"
@@ -11,8 +11,8 @@ namespace {
 bool aligned(const float* p) { return reinterpret_cast<uintptr_t>(p) % (kWidth * 4) == 0; }
 bool aligned(const uint16_t* p) { return reinterpret_cast<uintptr_t>(p) % (kWidth * 2) == 0; }
 
-/// Calls body(i, j, first lanes) for every vector of a run, i its position, j that position modulo the period.
-/// All but the last call are for full vectors.
+/// Calls body(i, j, lanes) for every vector of a run, where i is its position and j is i modulo the period. Only the
+/// last vector can have fewer than kWidth lanes.
 template <class Body>
 inline __attribute__((always_inline)) void each_vector(int64_t count, int64_t period, Body body) {
     int64_t i = 0;
@@ -21,20 +21,20 @@ inline __attribute__((always_inline)) void each_vector(int64_t count, int64_t pe
     for (int64_t j = 0; i < count; j += kWidth, i += kWidth) body(i, j, int(count - i < kWidth ? count - i : kWidth));
 }
 
-/// y = f(i, j, lanes), the results at position i, for every vector; past the caches if asked and possible.
+/// Stores f(i, j, lanes) at y + i for every vector. With past_cache the stores bypass the caches, if y is aligned.
 template <class T, class F>
-inline __attribute__((always_inline)) void map(T* y, int64_t count, int64_t period, bool past, F f) {
-    const bool past_cache = past && aligned(y);
+inline __attribute__((always_inline)) void map(T* y, int64_t count, int64_t period, bool past_cache, F f) {
+    const bool streams = past_cache && aligned(y);
     each_vector(count, period, [&](int64_t i, int64_t j, int lanes) {
-        if (lanes < kWidth || !past_cache)
+        if (lanes < kWidth || !streams)
             store_first(y + i, f(i, j, lanes), lanes);
         else
             stream(y + i, f(i, j, kWidth));
     });
 }
 
-/// Two sums per channel over a run: add(i, j, lanes) gives what a vector contributes to each. The sums of kColumns
-/// neighbouring vectors stay in registers over all rows of `period` values.
+/// Computes two sums per channel, a and b, over a run: add(i, j, lanes, sum_a, sum_b) adds one vector to both. The sums
+/// of kColumns neighbouring vectors stay in registers over all rows of `period` values.
 template <int kColumns, class Add>
 inline __attribute__((always_inline)) void sum_columns(int64_t first, int64_t rows, int64_t period, float* a, float* b,
                                                        Add add) {
@@ -56,6 +56,7 @@ inline __attribute__((always_inline)) void sum_columns(int64_t first, int64_t ro
     }
 }
 
+/// Does the same for all columns.
 template <class Add>
 inline __attribute__((always_inline)) void sum_all(int64_t count, int64_t period, float* a, float* b, Add add) {
     const int64_t rows = count / period;
@@ -64,7 +65,7 @@ inline __attribute__((always_inline)) void sum_all(int64_t count, int64_t period
     for (; j + 2 * kWidth <= period; j += 2 * kWidth) sum_columns<2>(j, rows, period, a, b, add);
     for (; j < period; j += kWidth) sum_columns<1>(j, rows, period, a, b, add);
     int64_t i = rows * period;
-    for (j = 0; i < count; j += kWidth, i += kWidth) { // the last row may end anywhere
+    for (j = 0; i < count; j += kWidth, i += kWidth) { // the last row may be incomplete
         Vec sum_a = load(a + j), sum_b = load(b + j);
         add(i, j, int(count - i < kWidth ? count - i : kWidth), sum_a, sum_b);
         store(a + j, sum_a);
@@ -72,7 +73,7 @@ inline __attribute__((always_inline)) void sum_all(int64_t count, int64_t period
     }
 }
 
-/// v in the first lanes, zero in the others.
+/// Returns v in the first lanes and zero in the others.
 inline Vec only_first(Vec v, int lanes) {
     if (lanes == kWidth) return v;
     alignas(64) float values[kWidth];
@@ -121,6 +122,7 @@ void affine_sum(const T* a, const T* b, T* y, int64_t count, int64_t period, con
                                                               past_cache);
 }
 
+/// Returns dy, or with kRelu 0 in the lanes where x * scale + shift <= 0.
 template <bool kRelu, class T>
 inline __attribute__((always_inline)) Vec masked(const T* dy, Vec x, Vec scale, Vec shift, int lanes) {
     const Vec g = load_first(dy, lanes);
@@ -132,7 +134,7 @@ void norm_sums_as(const T* dy, const T* x, int64_t count, int64_t period, const 
                   const float* mean, float* dbeta, float* dgamma) {
     sum_all(count, period, dbeta, dgamma, [=](int64_t i, int64_t j, int lanes, Vec& beta, Vec& gamma) {
         const Vec value = load_first(x + i, lanes);
-        const Vec g = masked<kRelu>(dy + i, value, load(scale + j), load(shift + j), lanes); // 0 beyond the lanes
+        const Vec g = masked<kRelu>(dy + i, value, load(scale + j), load(shift + j), lanes); // 0 in the other lanes
         beta += g;
         gamma += g * (value - load(mean + j));
     });
@@ -212,12 +214,12 @@ void adam(float* p, float* m, float* v, const float* g, int64_t count, const Ada
 int64_t first_non_finite(const float* x, int64_t count) {
     constexpr int kVectors = 8;
     int64_t i = 0;
-    for (; i + kVectors * kWidth <= count; i += kVectors * kWidth) { // runs without any are left at once
+    for (; i + kVectors * kWidth <= count; i += kVectors * kWidth) { // skips blocks where all values are finite
         Vec bad{};
         RG_UNROLL
         for (int v = 0; v < kVectors; ++v) {
             const Vec value = load(x + i + v * kWidth);
-            bad += value - value; // NaN for what is not finite, else 0
+            bad += value - value; // NaN if the value is not finite, else 0
         }
         float sum = 0;
         for (int j = 0; j < kWidth; ++j) sum += bad[j];
@@ -228,32 +230,32 @@ int64_t first_non_finite(const float* x, int64_t count) {
 }
 
 template <class T>
-void max_window(const T* x, int64_t row, int64_t window, int64_t channels, T* y, uint8_t* at) {
+void max_window(const T* x, int64_t row, int64_t window, int64_t channels, T* y, uint8_t* position) {
     for (int64_t c = 0; c < channels; c += kWidth) {
         const int lanes = int(channels - c < kWidth ? channels - c : kWidth);
-        Vec best = load_first(x + c, lanes), place{};
+        Vec best = load_first(x + c, lanes), best_position{};
         for (int64_t r = 0; r < window; ++r)
             for (int64_t s = r == 0 ? 1 : 0; s < window; ++s) {
                 const Vec v = load_first(x + r * row + s * channels + c, lanes);
-                const auto larger = (v > best) | ((v != v) & (best == best)); // the first NaN wins and stays
-                place = larger ? splat(float(r * window + s)) : place;
+                const auto larger = (v > best) | ((v != v) & (best == best)); // a NaN is the largest value
+                best_position = larger ? splat(float(r * window + s)) : best_position;
                 best = larger ? v : best;
             }
         store_first(y + c, best, lanes);
-        store_bytes(at + c, place, lanes);
+        store_bytes(position + c, best_position, lanes);
     }
 }
 
 template <class T>
-void max_window_grad(const T* dy, const uint8_t* at, int64_t row, int64_t window, int64_t channels, T* dx) {
+void max_window_grad(const T* dy, const uint8_t* position, int64_t row, int64_t window, int64_t channels, T* dx) {
     for (int64_t c = 0; c < channels; c += kWidth) {
         const int lanes = int(channels - c < kWidth ? channels - c : kWidth);
-        const Vec g = load_first(dy + c, lanes), place = load_bytes(at + c, lanes);
+        const Vec g = load_first(dy + c, lanes), largest = load_bytes(position + c, lanes);
         for (int64_t r = 0; r < window; ++r)
             for (int64_t s = 0; s < window; ++s) {
                 T* cell = dx + r * row + s * channels + c;
-                const Vec zero{}, position = splat(float(r * window + s));
-                store_first(cell, load_first(cell, lanes) + (place == position ? g : zero), lanes);
+                const Vec zero{}, cell_position = splat(float(r * window + s));
+                store_first(cell, load_first(cell, lanes) + (largest == cell_position ? g : zero), lanes);
             }
     }
 }

@@ -1,4 +1,5 @@
-// Chooses the instruction set once: the best that processor, operating system and build have, or what RG_ISA asks for.
+// Chooses the instruction set once: the best that the CPU, the operating system and the build support, or the one that
+// RG_ISA names.
 #include "core/cpu/isa.h"
 
 #include "core/base.h"
@@ -46,7 +47,7 @@ bool has_tiles() {
     return (d & kAmxBf16) && (d & kAmxTile) && (a1 & kAvx512Bf16);
 }
 
-/// The tile registers are large: Linux hands them to processes that ask (since 5.16).
+/// Requests the tile registers. They are large, so Linux (since 5.16) enables them only for a process that asks.
 bool may_use_tiles() {
 #if defined(__linux__)
     constexpr long kRequestPermission = 0x1023, kTileData = 18;
@@ -60,31 +61,31 @@ bool may_use_tiles() {
 #endif
 
 std::vector<IsaKernels> supported_isas() {
-    std::vector<IsaKernels> found{
+    std::vector<IsaKernels> supported{
         {"portable", 4, &portable::kConv, &portable::kWinograd, &portable::kElements, &portable::kDense}};
 #if defined(__x86_64__)
-    // The built-in asks CPUID and, through XCR0, whether the operating system saves the registers.
+    // The built-in checks CPUID, and XCR0 for the operating system's support of the registers.
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        found.push_back({"avx2", 8, &avx2::kConv, &avx2::kWinograd, &avx2::kElements, &avx2::kDense});
+        supported.push_back({"avx2", 8, &avx2::kConv, &avx2::kWinograd, &avx2::kElements, &avx2::kDense});
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vl"))
-        found.push_back({"avx512", 16, &avx512::kConv, &avx512::kWinograd, &avx512::kElements, &avx512::kDense});
-    if (found.size() == 3 && has_tiles() && may_use_tiles())
-        found.push_back({"amx", 16, &amx::kConv, &amx::kWinograd, &amx::kElements, &amx::kDense, &amx::kTiles});
+        supported.push_back({"avx512", 16, &avx512::kConv, &avx512::kWinograd, &avx512::kElements, &avx512::kDense});
+    if (supported.size() == 3 && has_tiles() && may_use_tiles())
+        supported.push_back({"amx", 16, &amx::kConv, &amx::kWinograd, &amx::kElements, &amx::kDense, &amx::kTiles});
 #endif
-    return found;
+    return supported;
 }
 
 IsaKernels choose() {
-    const std::vector<IsaKernels> found = supported_isas();
+    const std::vector<IsaKernels> supported = supported_isas();
     const char* wanted = std::getenv("RG_ISA");
-    if (!wanted || !*wanted) return found.back();
+    if (!wanted || !*wanted) return supported.back();
     std::string names;
-    for (const IsaKernels& isa : found) {
+    for (const IsaKernels& isa : supported) {
         if (std::string_view(wanted) == isa.name) return isa;
         names += cat(names.empty() ? "" : ", ", isa.name);
     }
-    fail("RG_ISA: expected one that this processor runs (", names, "), got ", wanted);
+    fail("RG_ISA: expected an instruction set of this CPU (", names, "), got ", wanted);
 }
 
 } // namespace
@@ -97,7 +98,7 @@ bool supports(const char* name) {
 
 const char* isa_note() {
 #if defined(__x86_64__)
-    if (has_tiles() && !may_use_tiles()) return "the operating system refuses this processor's AMX tiles";
+    if (has_tiles() && !may_use_tiles()) return "the operating system refuses the AMX tiles of this CPU";
 #endif
     return "";
 }

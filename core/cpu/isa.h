@@ -1,7 +1,7 @@
-// The kernels that are compiled once per instruction set, behind one table that is chosen at start.
+// Declares the kernels that are compiled once per instruction set. The program chooses one table of them at its start.
 //
-// They work on one image or one run of elements, in one thread, on plain pointers; threading, packing and shapes are
-// the callers' (conv.cpp, norm.cpp, ...).
+// A kernel works on one image or one run of elements, in one thread, on plain pointers. The callers (conv.cpp, norm.cpp
+// and so on) handle threads, packing and shapes.
 #pragma once
 
 #include <stdint.h>
@@ -10,10 +10,11 @@
 
 namespace rg::cpu {
 
-/// A convolution of one zero-padded image. Taps are the s*c values of one filter row: contiguous in the image, too.
+/// A convolution of one zero-padded image. Taps are the s*c values of one filter row; they are also contiguous in the
+/// image.
 struct ConvImage {
     int64_t p, q, k;       // extents of the result
-    int64_t r, taps;       // filter rows; filter columns times channels
+    int64_t r, taps;       // filter rows, and taps in a row (filter columns times channels)
     int64_t row;           // floats from one padded row to the next
     int64_t stride;        // padded rows from one result row to the next
     int64_t step;          // floats from one output pixel's window to the next
@@ -21,79 +22,84 @@ struct ConvImage {
 };
 
 struct ConvKernels {
-    /// y[p q k] = bias + sum over r, taps of image * filter, for filters packed as FilterPack says (conv.cpp).
+    /// Computes y[p q k] = bias + sum over r, taps of image * filter. FilterPack (conv_engine.h) packs the filters.
     void (*forward)(const ConvImage&, const float* padded, const float* packed, const float* bias, float* y);
-    /// dw[r taps k] += image * dy[p q k]; k is a multiple of the width.
+    /// Adds the weight gradient of the image: dw[r taps k] += image * dy[p q k]. k is a multiple of the vector width.
     void (*wgrad)(const ConvImage&, const float* padded, const float* dy, float* dw);
 };
 
-/// Winograd convolution F(4x4, 3x3), see winograd_isa.cpp. An image falls into tiles of 4 x 4 results; a tile has 36
-/// components, each [tiles c_step] or [tiles k_step] with `component` floats from one to the next.
+/// Winograd convolution F(4x4, 3x3), see winograd_isa.cpp. An image consists of tiles of 4 x 4 results. A transformed
+/// tile has 36 components. Each component is an array [tiles c_step] or [tiles k_step]. `component` is the number of
+/// floats from the start of one array to the next.
 struct WinogradImage {
     int64_t p, q;           // extents of the result
     int64_t across, down;   // tiles
     int64_t c, k;           // channels in and out
-    int64_t c_step, k_step; // the same, rounded up to whole vectors
+    int64_t c_step, k_step; // channels in and out, rounded up to whole vectors
     int64_t row;            // floats from one padded row to the next
 };
 constexpr int64_t kComponents = 36;
 
 struct WinogradKernels {
-    /// v = B^T d B of the padded image's tiles.
+    /// Transforms the tiles of a padded image: v = B^T d B.
     void (*input)(const WinogradImage&, const float* padded, float* v, int64_t component);
-    /// z = A dy A^T: what the output transform makes of the gradient of an image [p q k].
+    /// Transforms the gradient of an image [p q k]: z = A dy A^T, the adjoint of the output transform.
     void (*gradient)(const WinogradImage&, const float* dy, float* z, int64_t component);
-    /// m = v * u per component, for `lanes` output channels (one or two vectors): m [36][tiles][lanes], u
-    /// [36][c][lanes].
+    /// Multiplies each component, m = v * u, for `lanes` output channels (one or two vectors). m is [36][tiles][lanes],
+    /// u is [36][c][lanes].
     void (*multiply)(const WinogradImage&, const float* v, int64_t v_component, int64_t tiles, const float* u,
                      int lanes, float* m, int64_t m_component);
-    /// y [p q k] = A^T m A + bias, for the first `channels` of `lanes` output channels; y and bias point at them.
+    /// Computes y [p q k] = A^T m A + bias for the first `channels` of `lanes` output channels. y and bias point to the
+    /// first of these channels.
     void (*output)(const WinogradImage&, const float* m, int64_t component, int lanes, int channels, const float* bias,
                    float* y);
-    /// du [36][c][k_step] += v^T z per component, each with its own component stride.
+    /// Computes du [36][c][k_step] += v^T z for each component. v and z have different distances between components.
     void (*accumulate)(const WinogradImage&, const float* v, const float* z, int64_t v_component, int64_t z_component,
                        int64_t tiles, float* du);
-    /// u = G g G^T for one vector of filters: g[r * 3 + s][width] -> u, `component` floats from one to the next.
+    /// Transforms one vector of filters g[r * 3 + s][width]: u = G g G^T.
     void (*filter)(const float* g, float* u, int64_t component);
-    /// g = G^T u G, the same backwards.
+    /// Computes g = G^T u G, the adjoint of the filter transform.
     void (*filter_gradient)(const float* u, int64_t component, float* g);
 };
 
-/// Work on runs of values whose channel is their position modulo the number of channels. Per-channel arguments are
-/// expanded to `period` values, a common multiple of channels and width (see PerChannel), so that any number of
-/// channels runs at full width. Counts need not be multiples of anything; runs start at channel 0. Values are stored
-/// as T: float, or uint16_t for the bits of bf16; arithmetic and per-channel arguments are f32.
+/// Kernels for runs of values that start at channel 0. The channel of a value is its position modulo the number of
+/// channels. Per-channel arguments have `period` values, a common multiple of channels and vector width (see
+/// PerChannel), so that any number of channels runs at full width. Counts need not be multiples of anything. Values are
+/// stored as T: float, or uint16_t for the bits of bf16. Arithmetic and per-channel arguments are f32.
 template <class T>
 struct StoredKernels {
-    /// sum += x - shift, squares += (x - shift)^2, each [period].
+    /// Computes sum += x - shift and squares += (x - shift)^2, each [period].
     void (*channel_sums)(const T* x, int64_t count, int64_t period, const float* shift, float* sum, float* squares);
-    /// y = x * scale + shift, then ReLU if asked. past_cache: y is too large to be found in cache again.
+    /// Computes y = x * scale + shift, then ReLU if `relu`. With past_cache, the stores bypass the caches, for a y that
+    /// is too large to stay in them.
     void (*affine)(const T* x, T* y, int64_t count, int64_t period, const float* scale, const float* shift, bool relu,
                    bool past_cache);
-    /// y = a * scale_a + b * scale_b + shift, then ReLU if asked.
+    /// Computes y = a * scale_a + b * scale_b + shift, then ReLU if `relu`.
     void (*affine_sum)(const T* a, const T* b, T* y, int64_t count, int64_t period, const float* scale_a,
                        const float* scale_b, const float* shift, bool relu, bool past_cache);
-    /// With g = dy, or 0 where x * scale + shift <= 0 if relu: dbeta += g, dgamma += g * (x - mean), each [period].
+    /// Computes dbeta += g and dgamma += g * (x - mean), each [period]. g is dy; if `relu`, g is 0 where
+    /// x * scale + shift <= 0.
     void (*norm_sums)(const T* dy, const T* x, int64_t count, int64_t period, const float* scale, const float* shift,
                       const float* mean, bool relu, float* dbeta, float* dgamma);
-    /// dx = a * g + b * x + d, g as above.
+    /// Computes dx = a * g + b * x + d, with g as in norm_sums.
     void (*norm_grad)(const T* dy, const T* x, T* dx, int64_t count, int64_t period, const float* scale,
                       const float* shift, const float* a, const float* b, const float* d, bool relu, bool past_cache);
 
     void (*relu)(const T* x, T* y, int64_t count);
     void (*relu_grad)(const T* dy, const T* y, T* dx, int64_t count);
     void (*add)(const T* a, const T* b, T* y, int64_t count);
-    /// One output pixel of max pooling: y = the largest of window x window vectors of channels, at = its position.
-    void (*max_window)(const T* x, int64_t row, int64_t window, int64_t channels, T* y, uint8_t* at);
-    /// Its gradient: dx += dy at the position.
-    void (*max_window_grad)(const T* dy, const uint8_t* at, int64_t row, int64_t window, int64_t channels, T* dx);
-    /// The same for averages: y = scale * sum, dx += scale * dy.
+    /// Computes one output pixel of max pooling: y is the largest of window x window values of each channel, and
+    /// `position` is its place in the window. `row` is the number of values in a row of x.
+    void (*max_window)(const T* x, int64_t row, int64_t window, int64_t channels, T* y, uint8_t* position);
+    /// Adds dy to dx at `position` in the window.
+    void (*max_window_grad)(const T* dy, const uint8_t* position, int64_t row, int64_t window, int64_t channels, T* dx);
+    /// Do the same for average pooling: y = scale * sum, and dx += scale * dy.
     void (*sum_window)(const T* x, int64_t row, int64_t window, int64_t channels, float scale, T* y);
     void (*sum_window_grad)(const T* dy, int64_t row, int64_t window, int64_t channels, float scale, T* dx);
 };
 
-/// A step of Adam, ready for use: the moments move by their parts of the gradient and its square, and
-/// p -= rate * m / (sqrt(v) * unbias + epsilon).
+/// Constants of one Adam step: m += m_part * (g - m), v = v_keep * v + v_part * g^2, with g the gradient after weight
+/// decay, and p -= rate * m / (sqrt(v) * unbias + epsilon).
 struct AdamStep {
     float decay, m_part, v_keep, v_part, rate, unbias, epsilon;
 };
@@ -104,68 +110,71 @@ struct ElementKernels {
     void (*sgdm)(float* p, float* v, const float* g, int64_t count, float lr, float momentum, float decay,
                  bool nesterov);
     void (*adam)(float* p, float* m, float* v, const float* g, int64_t count, const AdamStep& step);
-    /// Where the first NaN or infinity is; count: there is none.
+    /// Returns the index of the first NaN or infinity, or `count` if there is none.
     int64_t (*first_non_finite)(const float* x, int64_t count);
     void (*widen)(const uint16_t* x, float* y, int64_t count);
-    void (*narrow)(const float* x, uint16_t* y, int64_t count); // to nearest even
+    void (*narrow)(const float* x, uint16_t* y, int64_t count); // rounds to nearest, ties to even
 };
 
-/// A convolution by tiles of 16 pixels; see tiles_isa.cpp. Extents count values; rows and steps as in ConvImage.
-/// Values are bf16, or f32 as the sum of two bf16: then images and filters have two planes, and of the four products
-/// those with a high part are added up.
+/// A convolution by tiles of 16 pixels; see tiles_isa.cpp. Rows and steps have the same meaning as in ConvImage. Values
+/// are bf16, or f32 as the sum of a high and a low bf16. For f32, images and filters have two planes, and the result is
+/// the sum of the three products that contain a high part.
 struct TileConv {
     int64_t k, r;        // filters, filter rows
-    int64_t runs;        // of 32 taps in a filter row, the last filled up with zero filters
-    int64_t row, step;   // values from one padded row to the next, from one output pixel's window to the next
-    int64_t tiles;       // of an image
-    const int32_t* from; // [tiles]: where the window of a tile's first pixel begins
-    const int32_t* to;   // [tiles][16]: the output pixels; -1: none
-    int64_t low, low_w;  // from the plane of high parts to that of low parts: of the image, of the filters
+    int64_t runs;        // runs of 32 taps in a filter row; zero filters fill the last run
+    int64_t row, step;   // values from one padded row, or one output pixel's window, to the next
+    int64_t tiles;       // tiles in an image
+    const int32_t* from; // [tiles]: start of the window of each tile's first pixel
+    const int32_t* to;   // [tiles][16]: the output pixels; -1 means none
+    int64_t low, low_w;  // values from the high plane to the low plane, in the image and in the filters
 };
 template <class T> // float, or uint16_t for the bits of bf16
 struct TileResult {
     T* y;              // [p q k]
-    const float* bias; // [k], in whole tiles
+    const float* bias; // [k rounded up to whole tiles]
     bool relu;
-    /// Null, or per channel, in whole tiles: the first pixel's value, and sums of deviations from it and their squares.
+    /// Null if no statistics are needed. Else per channel, rounded up to whole tiles: the first pixel's value, the sum
+    /// of the deviations from it, and the sum of their squares.
     float *shift, *sum, *squares;
 };
-/// The filters' gradient of `images` images. x lies there once for each (row of taps modulo stride, column of taps):
-/// the pixels that this tap meets, by result pixel.
+/// The weight gradient of `images` images. There is one copy of x for each (row of taps modulo stride, column of taps).
+/// A copy contains the pixels that this tap multiplies, in the order of the result pixels.
 struct TileGradient {
     int64_t images, r, s, stride;
-    int64_t c_step, k_step; // channels and filters in whole tiles
-    int64_t runs;           // of 32 result pixels of an image
+    int64_t c_step, k_step; // channels and filters, rounded up to whole tiles
+    int64_t runs;           // runs of 32 result pixels in an image
     int64_t line;           // values of dy from one filter to the next
     int64_t row;            // values of x from one row of pixels to the next
-    int64_t copy;           // from one copy to the next
-    int64_t block, image;   // from one tile of channels to the next, from one image to the next
+    int64_t copy;           // values of x from one copy to the next
+    int64_t block, image;   // values of x from one tile of channels, or one image, to the next
 };
 
 struct TileKernels {
-    /// packed: [tiles of k in pairs][r][runs][1 or 2 tiles][16 pairs of taps][16 filters][2].
+    /// Convolve a padded image. The filters are packed as
+    /// [pairs of tiles of k][r][runs][1 or 2 tiles][16 pairs of taps][16 filters][2].
     void (*forward)(const TileConv&, const uint16_t* padded, const uint16_t* packed, const TileResult<uint16_t>&);
     void (*forward_f32)(const TileConv&, const uint16_t* padded, const uint16_t* packed, const TileResult<float>&);
-    /// x = high + low, but for 2^-17 of it.
+    /// Splits x into high + low, with a relative error of 2^-17.
     void (*split)(const float* x, int64_t count, uint16_t* high, uint16_t* low);
-    /// [count c] -> [c in whole tiles][line], zeros from count to a multiple of 32.
+    /// Transposes pixels [count c] to out [c rounded up to whole tiles][line]. Zeros fill each line from `count` to a
+    /// multiple of 32.
     void (*transpose)(const uint16_t* pixels, int64_t count, int64_t c, uint16_t* out, int64_t line);
-    /// `count` pixels of c values, `step` apart -> [tiles of c][pairs][16][2], `block` values from one tile to the
-    /// next; zeros beyond the last pixel.
+    /// Copies `count` pixels of c values, `step` values apart, to out [tiles of c][pairs][16][2], with `block` values
+    /// from one tile to the next. Zeros follow the last pixel.
     void (*interleave)(const uint16_t* pixels, int64_t count, int64_t step, int64_t c, int64_t pairs, uint16_t* out,
                        int64_t block);
-    /// acc [r s k_step c_step] += over all pixels dy, transposed, times x, interleaved.
+    /// Adds to acc [r s k_step c_step] the sum over all pixels of dy (transposed) times x (interleaved).
     void (*accumulate)(const TileGradient&, const uint16_t* dy, const uint16_t* x, float* acc);
 };
 
 /// A fully connected layer, y [n k] = x [n c] w [k c]^T; see dense_isa.cpp.
 struct DenseKernels {
     void (*forward)(int64_t n, int64_t c, int64_t k, const float* x, const float* w, const float* bias, float* y);
-    /// Inputs [first, end) of dx [n c] and of dw [k c].
-    void (*data)(int64_t n, int64_t c, int64_t k, int64_t first, int64_t end, const float* dy, const float* w,
-                 float* dx);
-    void (*filters)(int64_t n, int64_t c, int64_t k, int64_t first, int64_t end, const float* dy, const float* x,
-                    float* dw);
+    /// Compute the inputs [first, end) of dx [n c], or of dw [k c].
+    void (*dgrad)(int64_t n, int64_t c, int64_t k, int64_t first, int64_t end, const float* dy, const float* w,
+                  float* dx);
+    void (*wgrad)(int64_t n, int64_t c, int64_t k, int64_t first, int64_t end, const float* dy, const float* x,
+                  float* dw);
 };
 
 struct IsaKernels {
@@ -175,17 +184,17 @@ struct IsaKernels {
     const WinogradKernels* winograd;
     const ElementKernels* elements;
     const DenseKernels* dense;
-    const TileKernels* tiles = nullptr; // bf16 convolution; null: there are no tiles
+    const TileKernels* tiles = nullptr; // convolution by AMX tiles; null without AMX
 };
 
-/// Whether this processor, operating system and build run the instruction set of that name.
+/// Returns true if this CPU, operating system and build support the instruction set of that name.
 bool supports(const char* name);
 
-/// The table in use: the best that this processor runs, or what RG_ISA (portable, avx2, avx512, amx) asks for.
-/// Throws when RG_ISA names something unknown or something that this processor lacks.
+/// Returns the table in use: the best that this CPU supports, or the one that the environment variable RG_ISA names
+/// (portable, avx2, avx512, amx). Throws Error if RG_ISA names an unknown or unsupported one.
 const IsaKernels& isa();
 
-/// Why something better was not chosen, if the processor has it but the operating system refuses it; else empty.
+/// Returns a reason if the operating system refuses a better instruction set of this CPU; else an empty text.
 const char* isa_note();
 
 } // namespace rg::cpu

@@ -1,5 +1,4 @@
-// Batch normalisation and what belongs to it, element-wise ops, the optimizer: threads and shapes around the
-// channel-wise loops of elements_isa.cpp.
+// Batch norm, element-wise ops and the optimizers: distributes the loops of elements_isa.cpp over threads and images.
 #include "core/cpu/norm.h"
 #include "core/context.h"
 #include "core/kernels.h"
@@ -17,7 +16,8 @@ template <class T>
 void StatsCollector::add(int64_t image, const T* values) {
     const int64_t period = period_of(channels_);
     const Scratch<float> first(channels_), sums(2 * period);
-    // Deviations from the image's first pixel: of the order of the spread, so squares do not cancel.
+    // Sum deviations from the first pixel. They are about as small as the standard deviation, so the subtraction of
+    // squares in add_sums() does not cancel.
     if constexpr (std::is_same_v<T, float>)
         std::copy_n(values, channels_, first.data());
     else
@@ -34,11 +34,11 @@ void StatsCollector::add(int64_t image, const T* values) {
 template void StatsCollector::add<float>(int64_t, const float*);
 template void StatsCollector::add<uint16_t>(int64_t, const uint16_t*);
 
-void StatsCollector::join(double before, double pixels, double mean, double squares, double& all_mean,
-                          double& all_squares) {
-    const double delta = mean - all_mean, part = pixels / (before + pixels);
-    all_mean += delta * part;
-    all_squares += squares + delta * delta * before * part;
+void StatsCollector::combine(double pixels_before, double pixels, double mean, double squares, double& all_mean,
+                             double& all_squares) {
+    const double delta = mean - all_mean, fraction = pixels / (pixels_before + pixels);
+    all_mean += delta * fraction;
+    all_squares += squares + delta * delta * pixels_before * fraction;
 }
 
 void StatsCollector::add_sums(int64_t image, int64_t lanes, const float* shift, const float* sum,
@@ -47,18 +47,18 @@ void StatsCollector::add_sums(int64_t image, int64_t lanes, const float* shift, 
     std::fill_n(mean, 2 * channels_, 0.0);
     const double pixels = double(pixels_ * channels_ / lanes);
     for (int64_t i = 0; i < lanes; ++i)
-        join(double(i / channels_) * pixels, pixels, shift[i] + double(sum[i]) / pixels,
-             std::max(0.0, squares[i] - double(sum[i]) * sum[i] / pixels), mean[i % channels_],
-             deviations[i % channels_]);
+        combine(double(i / channels_) * pixels, pixels, shift[i] + double(sum[i]) / pixels,
+                std::max(0.0, squares[i] - double(sum[i]) * sum[i] / pixels), mean[i % channels_],
+                deviations[i % channels_]);
 }
 
 void StatsCollector::finish(const Tensor& stats) const {
-    const Scratch<double> both(2 * channels_);
-    double *const mean = both.zeroed(), *const deviations = mean + channels_;
+    const Scratch<double> totals(2 * channels_);
+    double *const mean = totals.zeroed(), *const deviations = mean + channels_;
     for (int64_t n = 0; n < images_; ++n) {
         const double* m = moments_ + n * 2 * channels_;
         for (int64_t c = 0; c < channels_; ++c)
-            join(double(n * pixels_), double(pixels_), m[c], m[channels_ + c], mean[c], deviations[c]);
+            combine(double(n * pixels_), double(pixels_), m[c], m[channels_ + c], mean[c], deviations[c]);
     }
     for (int64_t c = 0; c < channels_; ++c) {
         stats.data<float>()[c] = float(mean[c]);
@@ -68,7 +68,7 @@ void StatsCollector::finish(const Tensor& stats) const {
 
 namespace {
 
-/// Values in an image of t [n h w c].
+/// Returns the number of values in an image of t [n h w c].
 int64_t image_values(const Tensor& t) { return t.extent(1) * t.extent(2) * t.extent(3); }
 
 } // namespace
@@ -117,8 +117,8 @@ void batch_norm_grad(const Call& call) {
     with_stored(x, [&](auto t) {
         using T = decltype(t);
         each_image(x.extent(0), [&](int64_t n) {
-            const int64_t at = n * values;
-            grad.apply(stored<T>(dy) + at, stored<T>(x) + at, stored<T>(dx) + at, values, past_cache(dx));
+            const int64_t offset = n * values;
+            grad.apply(stored<T>(dy) + offset, stored<T>(x) + offset, stored<T>(dx) + offset, values, past_cache(dx));
         });
     });
 }
@@ -139,9 +139,9 @@ void norm_add(const Call& call) {
     with_stored(a, [&](auto t) {
         using T = decltype(t);
         each_image(a.extent(0), [&](int64_t n) {
-            const int64_t at = n * values;
-            kernels<T>().affine_sum(stored<T>(a) + at, stored<T>(b) + at, stored<T>(y) + at, values, period_of(c),
-                                    scale_a, scale_b, shift, call.attrs.relu, past_cache(y));
+            const int64_t offset = n * values;
+            kernels<T>().affine_sum(stored<T>(a) + offset, stored<T>(b) + offset, stored<T>(y) + offset, values,
+                                    period_of(c), scale_a, scale_b, shift, call.attrs.relu, past_cache(y));
         });
     });
 }
@@ -160,17 +160,17 @@ void norm_add_grad(const Call& call) {
     with_stored(dy, [&](auto t) {
         using T = decltype(t);
         each_image(dy.extent(0), [&](int64_t n) {
-            const int64_t at = n * values;
-            kernels<T>().relu_grad(stored<T>(dy) + at, stored<T>(y) + at, stored<T>(dx) + at, values);
+            const int64_t offset = n * values;
+            kernels<T>().relu_grad(stored<T>(dy) + offset, stored<T>(y) + offset, stored<T>(dx) + offset, values);
             for (size_t i : {size_t(0), size_t(1)})
-                if (sums[i]) sums[i]->add(n, stored<T>(dx) + at, stored<T>(call.in[2 + 4 * i]) + at, values);
+                if (sums[i]) sums[i]->add(n, stored<T>(dx) + offset, stored<T>(call.in[2 + 4 * i]) + offset, values);
         });
     });
     for (size_t i : {size_t(0), size_t(1)})
         if (sums[i]) sums[i]->finish(call.out[1 + 2 * i], call.out[2 + 2 * i]);
 }
 
-// A few hundred values each, once per layer.
+// These ops process a few hundred values once per layer, so they use one thread.
 
 void running_update(const Call& call) {
     const SyncGroup* group = context().sync;
@@ -193,25 +193,26 @@ void rank_sums(const Call& call) {
 
 namespace {
 
-/// f(first, count) over pieces of a flat run of values, each a multiple of a cache line long.
+/// Calls f(begin, count) for chunks of `count` values, in parallel. A chunk is a whole number of cache lines.
 template <class F>
-void each_piece(int64_t count, F f) {
-    constexpr int64_t kPiece = 1 << 15;
-    parallel((count + kPiece - 1) / kPiece,
-             [&](int64_t task) { f(task * kPiece, std::min(kPiece, count - task * kPiece)); });
+void each_chunk(int64_t count, F f) {
+    constexpr int64_t kChunk = 1 << 15;
+    parallel((count + kChunk - 1) / kChunk,
+             [&](int64_t task) { f(task * kChunk, std::min(kChunk, count - task * kChunk)); });
 }
 
-/// kernel(a, y, count), or kernel(a, b, y, count), over all values of tensors of one type.
+/// Calls the kernel that pick() returns, kernel(a, y, count) or kernel(a, b, y, count), for all values of the tensors.
 template <class Pick>
 void map(const Call& call, Pick pick) {
     with_stored(call.out[0], [&](auto t) {
         using T = decltype(t);
         const auto kernel = pick(kernels<T>());
-        each_piece(call.out[0].numel(), [&](int64_t at, int64_t count) {
+        each_chunk(call.out[0].numel(), [&](int64_t begin, int64_t count) {
             if constexpr (requires { kernel(stored<T>(call.in[0]), stored<T>(call.out[0]), count); })
-                kernel(stored<T>(call.in[0]) + at, stored<T>(call.out[0]) + at, count);
+                kernel(stored<T>(call.in[0]) + begin, stored<T>(call.out[0]) + begin, count);
             else
-                kernel(stored<T>(call.in[0]) + at, stored<T>(call.in[1]) + at, stored<T>(call.out[0]) + at, count);
+                kernel(stored<T>(call.in[0]) + begin, stored<T>(call.in[1]) + begin, stored<T>(call.out[0]) + begin,
+                       count);
         });
     });
 }
@@ -230,35 +231,37 @@ void add(const Call& call) {
 
 void cast(const Call& call) {
     const Tensor &x = call.in[0], &y = call.out[0];
-    each_piece(x.numel(), [&](int64_t at, int64_t count) {
+    each_chunk(x.numel(), [&](int64_t begin, int64_t count) {
         if (x.dtype() == y.dtype())
-            std::memcpy(y.bytes_data() + at * size_of(y.dtype()), x.bytes_data() + at * size_of(x.dtype()),
+            std::memcpy(y.bytes_data() + begin * size_of(y.dtype()), x.bytes_data() + begin * size_of(x.dtype()),
                         size_t(count * size_of(x.dtype())));
         else if (x.dtype() == DType::bf16)
-            isa().elements->widen(stored<uint16_t>(x) + at, stored<float>(y) + at, count);
+            isa().elements->widen(stored<uint16_t>(x) + begin, stored<float>(y) + begin, count);
         else
-            isa().elements->narrow(stored<float>(x) + at, stored<uint16_t>(y) + at, count);
+            isa().elements->narrow(stored<float>(x) + begin, stored<uint16_t>(y) + begin, count);
     });
 }
 
 void slice(const Call& call) {
     const Tensor &x = call.in[0], &y = call.out[0];
     const int64_t size = size_of(x.dtype());
-    each_piece(y.numel(), [&](int64_t at, int64_t count) {
-        std::memcpy(y.bytes_data() + at * size, x.bytes_data() + (call.attrs.begin + at) * size, size_t(count * size));
+    each_chunk(y.numel(), [&](int64_t begin, int64_t count) {
+        std::memcpy(y.bytes_data() + begin * size, x.bytes_data() + (call.attrs.begin + begin) * size,
+                    size_t(count * size));
     });
 }
 
 void slice_grad(const Call& call) {
     const Tensor &dy = call.in[0], &dx = call.out[0];
-    const int64_t size = size_of(dy.dtype()), begin = call.attrs.begin, end = begin + dy.numel();
-    each_piece(dx.numel(), [&](int64_t at, int64_t count) {
-        const int64_t from = std::clamp(begin, at, at + count), to = std::clamp(end, at, at + count);
-        std::memset(dx.bytes_data() + at * size, 0, size_t((from - at) * size));
-        if (to > from)
-            std::memcpy(dx.bytes_data() + from * size, dy.bytes_data() + (from - begin) * size,
-                        size_t((to - from) * size));
-        std::memset(dx.bytes_data() + to * size, 0, size_t((at + count - to) * size));
+    const int64_t size = size_of(dy.dtype()), dy_begin = call.attrs.begin, dy_end = dy_begin + dy.numel();
+    each_chunk(dx.numel(), [&](int64_t begin, int64_t count) {
+        const int64_t end = begin + count;
+        const int64_t copy_begin = std::clamp(dy_begin, begin, end), copy_end = std::clamp(dy_end, begin, end);
+        std::memset(dx.bytes_data() + begin * size, 0, size_t((copy_begin - begin) * size));
+        if (copy_end > copy_begin)
+            std::memcpy(dx.bytes_data() + copy_begin * size, dy.bytes_data() + (copy_begin - dy_begin) * size,
+                        size_t((copy_end - copy_begin) * size));
+        std::memset(dx.bytes_data() + copy_end * size, 0, size_t((end - copy_end) * size));
     });
 }
 
@@ -266,8 +269,8 @@ void dropout(const Call& call) {
     const float rate = call.attrs.rate, scale = 1 / (1 - rate);
     const bool narrow = call.in[0].dtype() == DType::bf16;
     const uint64_t seed = seed_of(call.in[1].data<int32_t>());
-    each_piece(call.in[0].numel(), [&](int64_t at, int64_t count) {
-        for (int64_t i = at; i < at + count; ++i) {
+    each_chunk(call.in[0].numel(), [&](int64_t begin, int64_t count) {
+        for (int64_t i = begin; i < begin + count; ++i) {
             const bool dropped = Rng(seed, Purpose::dropout, call.attrs.stream, uint64_t(i)).uniform() < rate;
             if (narrow)
                 call.out[0].data<bf16>()[i] = to_bf16(dropped ? 0 : to_float(call.in[0].data<bf16>()[i]) * scale);
@@ -281,26 +284,26 @@ namespace {
 
 void expect_in_place(const char* op, const Call& call) {
     for (size_t i = 0; i < call.out.size(); ++i)
-        RG_CHECK(call.out[i].key() == call.in[i].key(), op, ": works in place, give the first ", call.out.size(),
-                 " inputs as outputs");
+        RG_CHECK(call.out[i].key() == call.in[i].key(), op, ": expected the first ", call.out.size(),
+                 " inputs as outputs, got other tensors; the op works in place");
 }
 
 } // namespace
 
 void sgdm_update(const Call& call) {
     expect_in_place("sgdm_update", call);
-    if (found(call.in[4])) return;
+    if (found_non_finite(call.in[4])) return;
     const Attrs& a = call.attrs;
     const float lr = *call.in[3].data<float>();
-    each_piece(call.in[0].numel(), [&](int64_t at, int64_t count) {
-        isa().elements->sgdm(call.in[0].data<float>() + at, call.in[1].data<float>() + at,
-                             call.in[2].data<float>() + at, count, lr, a.momentum, a.weight_decay, a.nesterov);
+    each_chunk(call.in[0].numel(), [&](int64_t begin, int64_t count) {
+        isa().elements->sgdm(call.in[0].data<float>() + begin, call.in[1].data<float>() + begin,
+                             call.in[2].data<float>() + begin, count, lr, a.momentum, a.weight_decay, a.nesterov);
     });
 }
 
 void adam_update(const Call& call) {
     expect_in_place("adam_update", call);
-    if (found(call.in[5])) return;
+    if (found_non_finite(call.in[5])) return;
     const Attrs& a = call.attrs;
     const double lr = call.in[4].data<float>()[0], t = call.in[4].data<float>()[1];
     const AdamStep step{.decay = a.weight_decay,
@@ -310,9 +313,9 @@ void adam_update(const Call& call) {
                         .rate = float(lr / (1 - std::pow(a.beta1, t))),
                         .unbias = float(1 / std::sqrt(1 - std::pow(a.beta2, t))),
                         .epsilon = a.epsilon};
-    each_piece(call.in[0].numel(), [&](int64_t at, int64_t count) {
-        isa().elements->adam(call.in[0].data<float>() + at, call.in[1].data<float>() + at,
-                             call.in[2].data<float>() + at, call.in[3].data<float>() + at, count, step);
+    each_chunk(call.in[0].numel(), [&](int64_t begin, int64_t count) {
+        isa().elements->adam(call.in[0].data<float>() + begin, call.in[1].data<float>() + begin,
+                             call.in[2].data<float>() + begin, call.in[3].data<float>() + begin, count, step);
     });
 }
 
@@ -320,12 +323,12 @@ void first_non_finite(const Call& call) {
     const int64_t size = call.in[0].numel();
     const float* x = call.in[0].data<float>();
     std::atomic<int64_t> first{size};
-    each_piece(size, [&](int64_t at, int64_t count) {
-        if (at > first) return;
-        const int64_t found = at + isa().elements->first_non_finite(x + at, count);
-        if (found == at + count) return;
-        int64_t seen = first;
-        while (found < seen && !first.compare_exchange_weak(seen, found)) {}
+    each_chunk(size, [&](int64_t begin, int64_t count) {
+        if (begin > first) return;
+        const int64_t non_finite = begin + isa().elements->first_non_finite(x + begin, count);
+        if (non_finite == begin + count) return;
+        int64_t smallest = first;
+        while (non_finite < smallest && !first.compare_exchange_weak(smallest, non_finite)) {}
     });
     const bool bad_loss = call.in[1].defined() && !std::isfinite(*call.in[1].data<float>());
     *call.out[0].data<int32_t>() = first < size || bad_loss ? int32_t(first) : -1;

@@ -1,6 +1,6 @@
-// Batch norm with given statistics as what it amounts to, an affine map per channel: shared by the ops that normalise
-// and those that do so on the way (conv.cpp, pool.cpp). The forward pass and the masks of the backward passes
-// evaluate the same expression, so that they agree on which values ReLU cut off.
+// Batch norm with given statistics, as an affine map per channel. The normalisation ops use it, and so do the ops that
+// normalise their input on load (conv.cpp, pool.cpp). The forward pass and the ReLU masks of the backward pass evaluate
+// the same expression, so both agree on which values ReLU set to zero.
 #pragma once
 
 #include "core/cpu/channels.h"
@@ -10,7 +10,7 @@
 namespace rg::cpu {
 
 struct Norm {
-    /// stats [2 c], gamma, beta [c].
+    /// stats is [2 c], mean and variance; gamma and beta are [c].
     Norm(const Tensor& stats, const Tensor& gamma, const Tensor& beta, float epsilon, bool relu)
         : c(gamma.numel()),
           period(period_of(c)),
@@ -25,7 +25,7 @@ struct Norm {
     double inv_std(int64_t i) const { return 1 / std::sqrt(double(var_[i]) + double(epsilon_)); }
     double slope(int64_t i) const { return gamma_[i] * inv_std(i); }
 
-    /// y = x * scale + shift [, ReLU] for a run that starts at channel 0.
+    /// Computes y = x * scale + shift, then ReLU if set, for `count` values that start at channel 0.
     template <class T>
     void apply(const T* x, T* y, int64_t count, bool past_cache = false) const {
         kernels<T>().affine(x, y, count, period, scale, shift, relu, past_cache);
@@ -43,10 +43,10 @@ public:
     PerChannel scale, shift;
 };
 
-/// The gradient through it: dx = gamma / sigma * (g - sum(g) / count - x^ * sum(g x^) / count), as
-/// g * scale + x * b + d, where g is dy past the ReLU; see batch_norm_grad in reference.cpp.
+/// Gradient of Norm: dx = gamma / sigma * (g - sum(g) / count - x^ * sum(g x^) / count), computed as
+/// g * scale + x * b + d. Here g is dy where ReLU passes the value, else 0. See batch_norm_grad in reference.cpp.
 struct NormGrad {
-    /// sums [2 c]: of g x^ and of g; count: values per channel.
+    /// sums is [2 c], the sums of g x^ and of g. count is the number of values per channel.
     NormGrad(const Norm& norm, const Tensor& sums, double count)
         : norm(norm), b(norm.c, [&](int64_t i) { return float(factor(sums, count, i)); }), d(norm.c, [&](int64_t i) {
               return float(-norm.slope(i) * sums.data<float>()[norm.c + i] / count -
@@ -68,7 +68,7 @@ private:
     }
 };
 
-/// dgamma and dbeta, collected image by image; as StatsCollector.
+/// Collects dgamma and dbeta image by image. Like StatsCollector, it does not depend on the threads.
 class NormSums {
 public:
     NormSums(const Norm& norm, int64_t images)
@@ -103,10 +103,10 @@ private:
     const Norm& norm_;
     int64_t images_;
     PerChannel mean_;
-    Scratch<double> parts_; // per image: sum of g (x - mean), sum of g
+    Scratch<double> parts_; // per image: [2 c], the sums of g (x - mean) and of g
 };
 
-/// Whether a result is larger than what the caches keep until it is read again.
+/// Returns true if a result is too large to remain in the caches until it is read again.
 inline bool past_cache(const Tensor& t) { return t.bytes() >= int64_t{4} << 20; }
 
 } // namespace rg::cpu

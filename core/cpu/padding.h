@@ -1,5 +1,5 @@
-// Images in zero-padded form, so that convolution kernels know no borders, and what may happen to the values on the
-// way there: conversion to the type that the kernels compute with, and batch norm with ReLU.
+// Copies images into zero-padded form, so that convolution kernels need no code for borders. The copy can also convert
+// the values to the type that the kernels compute with, and apply batch norm with ReLU.
 #pragma once
 
 #include "core/cpu/norm.h"
@@ -8,7 +8,7 @@ namespace rg::cpu {
 
 inline int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
-/// Images [n h w c] stored as T, to be normalised when they are read if `norm` is given.
+/// Images [n h w c] stored as T. If `norm` is set, read() normalises them.
 template <class T>
 struct Images {
     const T* data;
@@ -17,10 +17,10 @@ struct Images {
 
     int64_t values() const { return h * w * c; }
 
-    /// `count` values of image n from `at` on, a multiple of c, as To.
+    /// Reads `count` values of image n as To, from value `begin` on, which is a multiple of c.
     template <class To>
-    void read(int64_t n, int64_t at, int64_t count, To* to) const {
-        const T* from = data + n * values() + at;
+    void read(int64_t n, int64_t begin, int64_t count, To* to) const {
+        const T* from = data + n * values() + begin;
         if constexpr (std::is_same_v<T, To>) {
             if (norm)
                 norm->apply(from, to, count);
@@ -40,18 +40,18 @@ Images<T> images_of(const Tensor& t, const Norm* norm = nullptr) {
     return {stored<T>(t), t.extent(1), t.extent(2), t.extent(3), norm};
 }
 
-/// Where an image of h x w pixels of c channels goes in a zero-padded image of rows x columns pixels.
+/// Position of an image of h x w pixels and c channels in a zero-padded image of rows x columns pixels.
 struct Padding {
     int64_t h, w, c, rows, columns;
-    int64_t top, left; // of the first pixel; negative: pixels are cut off
-    int64_t spread;    // distance between neighbouring pixels (the stride, when a gradient is spread out)
+    int64_t top, left; // position of the first pixel; if negative, pixels are cut off
+    int64_t dilation;  // distance between neighbouring pixels: the stride for the data gradient, else 1
 
     int64_t values() const { return rows * columns * c; }
 
-    /// Image n and the zeros around it.
+    /// Writes image n and the zeros around it.
     template <class T, class To>
     void copy(const Images<T>& images, int64_t n, To* padded) const {
-        if (spread != 1 || left < 0 || left + w > columns) return copy_by_pixel(images, n, padded);
+        if (dilation != 1 || left < 0 || left + w > columns) return copy_by_pixel(images, n, padded);
         for (int64_t row = 0; row < rows; ++row, padded += columns * c) {
             const int64_t i = row - top;
             if (i < 0 || i >= h) {
@@ -70,17 +70,17 @@ private:
         std::fill_n(padded, values(), To{});
         const Scratch<To> line(w * c);
         for (int64_t i = 0; i < h; ++i) {
-            const int64_t row = top + i * spread;
+            const int64_t row = top + i * dilation;
             if (row < 0 || row >= rows) continue;
             images.read(n, i * w * c, w * c, line.data());
             for (int64_t j = 0; j < w; ++j)
-                if (const int64_t column = left + j * spread; column >= 0 && column < columns)
+                if (const int64_t column = left + j * dilation; column >= 0 && column < columns)
                     std::memcpy(padded + (row * columns + column) * c, line + j * c, size_t(c) * sizeof(To));
         }
     }
 };
 
-/// Fills a padded image: a reference to a callable (image, padded) that must outlive it.
+/// Refers to a callable (image, padded) that fills a padded image. The callable must outlive it.
 class FillPadded {
 public:
     template <class F>

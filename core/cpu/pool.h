@@ -1,12 +1,12 @@
-// Max pooling of one image, for kernels that pool what they have just made.
+// Max pooling of one image, for kernels that pool their result while it is in cache.
 #pragma once
 
 #include "core/cpu/norm.h"
 
 namespace rg::cpu {
 
-/// y [h/window w/window c] = the largest of each window x window pixels of x [h w c]; rows and columns that fill no
-/// window are left out.
+/// Writes the largest value of each window x window pixels of x [h w c] to y [h/window w/window c]. Skips the rows and
+/// columns after the last whole window.
 template <class T>
 void max_pool_image(const T* x, int64_t h, int64_t w, int64_t c, int64_t window, T* y) {
     const Scratch<uint8_t> positions(c);

@@ -1,5 +1,5 @@
-// The stack of chunks. A chunk that is too small for what comes next is replaced by a larger one as soon as it is
-// empty, so the chunks settle at what the program needs.
+// Implements the stack of chunks. An empty chunk that is too small for a request is replaced by a larger one. So after
+// a while all chunks have the sizes that the program needs.
 #include "core/cpu/scratch.h"
 
 #include "core/base.h"
@@ -25,7 +25,7 @@ struct Chunk {
 
 struct Stack {
     std::vector<Chunk> chunks;
-    size_t top = 0; // the chunk in use; those beyond are empty
+    size_t top = 0; // the chunk in use; all later ones are empty
     ~Stack() {
         for (const Chunk& c : chunks) std::free(c.memory);
     }
@@ -45,7 +45,8 @@ Chunk make_chunk(size_t bytes) {
 } // namespace
 
 void* take(size_t bytes) {
-    bytes = (bytes + kAlign - 1) / kAlign * kAlign + kAlign; // a gap, so that equal arrays do not share cache sets
+    // The extra gap moves arrays of equal size to different cache sets.
+    bytes = (bytes + kAlign - 1) / kAlign * kAlign + kAlign;
     for (;; ++stack.top) {
         if (stack.top == stack.chunks.size()) stack.chunks.push_back(make_chunk(std::max(bytes, kLeast)));
         Chunk& chunk = stack.chunks[stack.top];
@@ -61,9 +62,9 @@ void* take(size_t bytes) {
     }
 }
 
-void give_back(void* piece) {
+void give_back(void* block) {
     Chunk& chunk = stack.chunks[stack.top];
-    chunk.used = size_t(static_cast<char*>(piece) - chunk.memory);
+    chunk.used = size_t(static_cast<char*>(block) - chunk.memory);
     while (stack.top > 0 && stack.chunks[stack.top].used == 0) --stack.top;
 }
 

@@ -1,8 +1,8 @@
-// Memory that a kernel needs for the length of a call.
+// Provides scratch memory for the duration of a kernel call.
 //
-// Each thread has a stack of large chunks; a Scratch takes a piece and gives it back when it goes out of scope. From
-// the second training step on the chunks are there, so that nothing is allocated, and what a kernel takes first is
-// what the kernel before gave back last: still in cache.
+// Each thread has a stack of large chunks. A Scratch takes a block from it and returns the block at the end of its
+// scope. From the second training step on, the chunks exist and nothing is allocated. A kernel gets the block that the
+// kernel before it returned last, which is still in cache.
 #pragma once
 
 #include <cstddef>
@@ -12,12 +12,12 @@
 namespace rg::cpu {
 
 namespace scratch_stack {
-/// A piece of at least `bytes`, aligned to 64. Pieces are given back in the opposite order.
+/// Returns a block of at least `bytes` bytes, aligned to 64 bytes. Return the blocks in the opposite order.
 void* take(size_t bytes);
-void give_back(void* piece);
+void give_back(void* block);
 } // namespace scratch_stack
 
-/// An array of `count` values, uninitialised, for the scope that it is declared in and the threads that work for it.
+/// An uninitialised array of `count` values. It lives until the end of its scope; other threads may use it until then.
 template <class T>
 class Scratch {
 public:
@@ -28,6 +28,7 @@ public:
     Scratch& operator=(const Scratch&) = delete;
     T* data() const { return data_; }
     operator T*() const { return data_; }
+    /// Sets all values to zero and returns data().
     T* zeroed() const {
         std::memset(static_cast<void*>(data_), 0, size_t(count_) * sizeof(T));
         return data_;

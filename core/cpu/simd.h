@@ -1,9 +1,9 @@
-// One vector type for kernels that are compiled once per instruction set.
+// Defines the vector type of the kernels that are compiled once per instruction set.
 //
-// Each *_isa.cpp file is compiled several times with other flags and another RG_ISA (portable, avx2, avx512, amx),
-// which names the namespace of what it defines. The width is what the flags allow; the text is the same for all. These
-// files include no other header with code in it: an inline function compiled here could replace, at link time, the one
-// that a processor without these instructions must run.
+// Each *_isa.cpp file is compiled once for each RG_ISA (portable, avx2, avx512, amx), with other compiler flags. RG_ISA
+// is also the namespace of its definitions. The flags determine the vector width; the source is the same for all. These
+// files include no other header that contains code. At link time, an inline function compiled with these flags could
+// replace the one that a CPU without these instructions must run.
 #pragma once
 
 #include <stdint.h>
@@ -34,7 +34,7 @@ static inline Vec load(const float* p) { return *reinterpret_cast<const VecU*>(p
 static inline void store(float* p, Vec v) { *reinterpret_cast<VecU*>(p) = v; }
 static inline Vec splat(float x) { return x - Vec{}; }
 
-/// The first n lanes (0 <= n <= kWidth); the others read as zero and are not touched in memory.
+/// Load or store only the first n lanes (0 <= n <= kWidth). The other lanes read as zero, without a memory access.
 #if defined(__AVX512F__)
 static inline __mmask16 first(int n) { return __mmask16((1u << n) - 1); }
 static inline Vec load_first(const float* p, int n) { return _mm512_maskz_loadu_ps(first(n), p); }
@@ -58,7 +58,8 @@ static inline void store_first(float* p, Vec v, int n) {
 }
 #endif
 
-/// bf16 in memory (its bits), f32 in registers: the first n lanes. Stores round to nearest even; a NaN stays one.
+/// Load or store the first n lanes as bf16 bits in memory and f32 in registers. Stores round to nearest, ties to even.
+/// A NaN stays NaN.
 #if defined(__AVX512F__)
 static inline Vec load_first(const uint16_t* p, int n) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first(n), p)), 16));
@@ -90,7 +91,7 @@ static inline void store_first(uint16_t* p, Vec v, int n) {
 }
 #endif
 
-/// The first n lanes as bytes, and back; whole numbers from 0 to 255.
+/// Load or store the first n lanes as bytes: whole numbers from 0 to 255.
 #if defined(__AVX512BW__) && defined(__AVX512VL__)
 static inline Vec load_bytes(const uint8_t* p, int n) {
     return _mm512_maskz_cvtepi32_ps(first(n), _mm512_maskz_cvtepu8_epi32(first(n), _mm_maskz_loadu_epi8(first(n), p)));
@@ -109,7 +110,7 @@ static inline void store_bytes(uint8_t* p, Vec v, int n) {
 }
 #endif
 
-/// Past the caches, for results that are too large to be found there again. p is aligned to the vector.
+/// Stores v so that it bypasses the caches, for results that are too large to stay there. p is aligned to the vector.
 static inline void stream(float* p, Vec v) {
 #if defined(__AVX512F__)
     _mm512_stream_ps(p, v);
@@ -141,12 +142,12 @@ static inline Vec square_root(Vec v) {
 #endif
 }
 
-/// max(0, v); a NaN stays.
+/// Returns max(0, v), or NaN for a NaN.
 static inline Vec relu(Vec v) {
     const Vec zero{};
     return zero > v ? zero : v;
 }
-/// g where v > 0 or v is NaN, else 0.
+/// Returns g in the lanes where v > 0 or v is NaN, else 0.
 static inline Vec where_positive(Vec v, Vec g) {
     const Vec zero{};
     return v <= zero ? zero : g;

@@ -1,5 +1,6 @@
-// Rounds: the caller publishes a body, works along, and waits until all tasks are done, not until all workers have
-// come: one that sleeps, or whose core is taken by another rank, holds nothing up and finds nothing left to do.
+// Works in rounds. In a round, the caller publishes a function, takes tasks itself, and waits until all tasks are done.
+// It does not wait for all workers. A worker that sleeps, or whose core runs another rank, delays nothing: it finds no
+// tasks when it wakes up.
 #include "core/cpu/thread_pool.h"
 
 #include <algorithm>
@@ -15,7 +16,7 @@ namespace rg {
 
 namespace {
 
-constexpr int kSpins = 4000; // some 50 microseconds
+constexpr int kSpins = 4000; // about 50 microseconds
 
 inline void pause() {
 #if defined(__x86_64__)
@@ -23,7 +24,7 @@ inline void pause() {
 #endif
 }
 
-/// Waits until `value` differs from `old`: spinning first, sleeping then.
+/// Blocks until `value` differs from `old`. Spins first, then sleeps.
 template <class T>
 void wait_while_equal(const std::atomic<T>& value, T old) {
     for (int i = 0; i < kSpins; ++i) {
@@ -40,15 +41,15 @@ ThreadPool::ThreadPool(int threads) {
         for (int i = 1; i < threads; ++i) workers_.emplace_back([this](std::stop_token stop) { work(stop); });
     } catch (const std::system_error& e) {
         const size_t started = workers_.size();
-        dismiss(); // or they would be joined while they wait for work
-        fail("threads: ", threads - 1, " workers wanted, ", started, " could be started: ", e.what(),
-             "; use --threads");
+        stop_workers(); // or ~jthread() would wait forever for workers that wait for tasks
+        fail("threads: expected to start ", threads - 1, " workers, got ", started, ": ", e.what(),
+             "; use fewer --threads");
     }
 }
 
-ThreadPool::~ThreadPool() { dismiss(); }
+ThreadPool::~ThreadPool() { stop_workers(); }
 
-void ThreadPool::dismiss() {
+void ThreadPool::stop_workers() {
     for (std::jthread& worker : workers_) worker.request_stop();
     round_.fetch_add(1, std::memory_order_release);
     round_.notify_all();
@@ -62,7 +63,7 @@ void ThreadPool::take_tasks() {
         if (task >= tasks) return;
         const Body body = body_.load(std::memory_order_relaxed);
         void* const data = data_.load(std::memory_order_relaxed);
-        // Success means that the round is still the one that body and data were read in.
+        // If the exchange succeeds, body and data belong to the current round.
         if (!next_.compare_exchange_weak(next, next + 1, std::memory_order_acq_rel)) continue;
         try {
             if (!failed_.load(std::memory_order_relaxed)) body(data, task);
@@ -79,7 +80,7 @@ void ThreadPool::run_erased(int64_t tasks, Body body, void* data) {
     if (tasks <= 0) return;
     if (uint64_t(tasks) >= kClosed) throw std::length_error("ThreadPool: too many tasks");
     const uint32_t round = round_.load(std::memory_order_relaxed) + 1;
-    // A worker that comes late to the last round must not take a task of this one with what it read there.
+    // Close the last round first. Otherwise a late worker could take a task of this round with the last round's body.
     next_.store(uint64_t{round} << 32 | kClosed, std::memory_order_relaxed);
     body_.store(body, std::memory_order_relaxed);
     data_.store(data, std::memory_order_relaxed);

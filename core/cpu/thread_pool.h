@@ -1,8 +1,8 @@
-// A fixed team of threads that shares out numbered tasks.
+// Runs numbered tasks on a fixed number of threads.
 //
-// Which thread runs a task is not fixed, so kernels put every partial result where the task's number says and combine
-// them in order of the numbers: results do not depend on how many threads there are. A waiting worker spins for some
-// microseconds, since kernels follow each other closely, and then sleeps, since the cores may be needed by other ranks.
+// Any thread may run any task. So a kernel stores each partial result by the number of its task, and combines them in
+// order of these numbers; then results do not depend on the number of threads. A waiting worker spins for some
+// microseconds, since the next kernel usually follows soon. Then it sleeps, since other ranks may need the core.
 #pragma once
 
 #include <atomic>
@@ -17,14 +17,14 @@ namespace rg {
 
 class ThreadPool {
 public:
-    /// `threads` in all, the calling one included; at least 1.
+    /// `threads` is at least 1 and includes the calling thread. Throws Error if a thread cannot be started.
     explicit ThreadPool(int threads);
     ~ThreadPool();
     ThreadPool(const ThreadPool&) = delete;
     ThreadPool& operator=(const ThreadPool&) = delete;
     int size() const { return int(workers_.size()) + 1; }
 
-    /// Calls f(task) for every task in [0, tasks) and returns when all are done. The first exception is thrown again.
+    /// Calls f(task) for every task in [0, tasks). Blocks until all are done, and rethrows the first exception.
     template <class F>
     void run(int64_t tasks, F&& f) {
         run_erased(
@@ -36,27 +36,27 @@ private:
     void run_erased(int64_t tasks, Body body, void* data);
     void take_tasks();
     void work(std::stop_token stop);
-    void dismiss(); // ends all workers
+    void stop_workers();
 
-    // Valid from the publication of a round until its last task is done.
+    // Valid from the start of a round until its last task is done.
     std::atomic<Body> body_{nullptr};
     std::atomic<void*> data_{nullptr};
     std::atomic<uint32_t> tasks_{0};
     alignas(64) std::atomic<uint64_t> next_{kClosed}; // round in the upper half, next task in the lower
-    alignas(64) std::atomic<uint32_t> round_{0};      // what sleeping workers wait on
+    alignas(64) std::atomic<uint32_t> round_{0};      // sleeping workers wait for a change of this
     alignas(64) std::atomic<uint32_t> done_{0};
     std::atomic<bool> failed_{false};
-    static constexpr uint64_t kClosed = 0xFFFFFFFF;
+    static constexpr uint64_t kClosed = 0xFFFFFFFF; // a next task that exceeds all others: there is nothing to take
     std::mutex error_mutex_;
     std::exception_ptr error_;
     std::vector<std::jthread> workers_;
 };
 
-/// Runs on the context's pool, or on the calling thread alone when it has none.
+/// Calls f(task) for every task in [0, tasks) on the context's pool, or on the calling thread if there is no pool.
 template <class F>
 void parallel(int64_t tasks, F&& f);
 
-/// Cores that this process may use.
+/// Returns the number of cores that this process may use.
 int available_cores();
 
 } // namespace rg

@@ -5,20 +5,22 @@ namespace rg::cpu {
 
 namespace {
 
-constexpr int64_t kSide = kTileSide, kRun = 32, kTile = kSide * kRun; // rows; bf16 in a row, in a tile
+constexpr int64_t kSide = kTileSide, kRun = 32, kTile = kSide * kRun; // rows in a tile, bf16 in a row, bf16 in a tile
 
-/// Pixels that make a pass over the filters' gradient worth its loads and stores.
-constexpr int64_t kPixelsAtOnce = 800;
+/// Approximate number of pixels in a pass over the weight gradient. Each pass loads and stores all sums, so it should
+/// be long.
+constexpr int64_t kPixelsPerPass = 800;
 
 int64_t tiles_in(int64_t n) { return (n + kSide - 1) / kSide; }
 
-/// Windows from one row to the next when tiles run on through the padding; 0: they cannot.
+/// Returns the number of windows from one row to the next if tiles continue through the padding into the next row. 0 if
+/// that is impossible.
 int64_t run_row_of(const Padding& padding, int64_t stride, int64_t pixels) {
     return stride == 1 && padding.columns % pixels == 0 ? padding.columns / pixels : 0;
 }
-/// Tiles for q windows of p rows in such a run.
+/// Returns the number of tiles that cover p rows of q windows in such a run.
 int64_t tiles_in_one_run(int64_t p, int64_t q, int64_t run_row) { return tiles_in((p - 1) * run_row + q); }
-/// The fewest: in a run, or when each row is covered for itself.
+/// Returns the smaller number of tiles: for one run, or for separate rows.
 int64_t tiles_of(int64_t p, int64_t q, int64_t run_row) {
     const int64_t by_row = p * tiles_in(q);
     return run_row ? std::min(by_row, tiles_in_one_run(p, q, run_row)) : by_row;
@@ -32,21 +34,22 @@ Method method_for<uint16_t>(const Padding&, int64_t, int64_t, int64_t stride, co
     return stride == 1 && Winograd::fits(f.k, f.r, f.s, f.c) ? Method::winograd : Method::direct;
 }
 
-// Cycles per image, fitted to measurements: 3 x 3 and 5 x 5 filters on 8 x 8 to 32 x 32 pixels of 1 to 128 channels.
-// The tile unit is shared with whoever runs on the core's other thread, so tiles have to promise a gain.
+// Estimates cycles per image. The factors are fitted to measurements with 3 x 3 and 5 x 5 filters on 8 x 8 to 32 x 32
+// pixels of 1 to 128 channels. The core's other hardware thread shares the tile unit, so tiles must promise to take at
+// most 80 % of the time.
 template <>
 Method method_for<float>(const Padding& padding, int64_t p, int64_t q, int64_t stride, const Filters& f) {
     const bool winograd = stride == 1 && Winograd::fits(f.k, f.r, f.s, f.c);
     const Method others = winograd ? Method::winograd : Method::direct;
     if (!isa().tiles || context().strict_fp32) return others;
-    const int64_t pixels = joined_pixels(f, q, stride, kSide), windows = q / pixels, k_joined = f.k * pixels;
-    const int64_t taps = JoinedFilters::width(f, pixels, stride) * f.c, runs = (taps + kRun - 1) / kRun;
+    const int64_t pixels = pixels_per_vector(f, q, stride, kSide), windows = q / pixels, k_widened = f.k * pixels;
+    const int64_t taps = WidenedFilters::width(f, pixels, stride) * f.c, runs = (taps + kRun - 1) / kRun;
     const int64_t tiles = tiles_of(p, windows, run_row_of(padding, stride, pixels));
-    const double products = double(3 * tiles * tiles_in(k_joined) * f.r * runs);
+    const double products = double(3 * tiles * tiles_in(k_widened) * f.r * runs);
     const double by_tiles = 24 * products + double(padding.values()) / 4;
-    const double c = double(round_up(f.c, kSide)), k = double(round_up(k_joined, kSide));
-    const double squares = double((p + 3) / 4 * ((q + 3) / 4));
-    const double by_others = winograd ? squares * (36 * double(f.c) * k / 32 + 9 * (c + k))
+    const double c = double(round_up(f.c, kSide)), k = double(round_up(k_widened, kSide));
+    const double winograd_tiles = double((p + 3) / 4 * ((q + 3) / 4));
+    const double by_others = winograd ? winograd_tiles * (36 * double(f.c) * k / 32 + 9 * (c + k))
                                       : 1.3 * double(p * windows * f.r * taps) * k / 32;
     return by_tiles < 0.8 * by_others ? Method::tiles : others;
 }
@@ -56,18 +59,18 @@ TilePack<T>::TilePack(const Filters& f)
     : plane_(tiles_in(f.k) * f.r * ((f.s * f.c + kRun - 1) / kRun) * kTile), packed_(kPlanes<T> * plane_) {
     const int64_t taps = f.s * f.c, runs = (taps + kRun - 1) / kRun, tiles = tiles_in(f.k);
     parallel((tiles + 1) / 2 * f.r, [&](int64_t task) {
-        const int64_t tile = task / f.r * 2, r = task % f.r, here = std::min<int64_t>(2, tiles - tile);
-        uint16_t* out = packed_ + (tile * f.r + r * here) * runs * kTile;
+        const int64_t tile = task / f.r * 2, r = task % f.r, in_pair = std::min<int64_t>(2, tiles - tile);
+        uint16_t* out = packed_ + (tile * f.r + r * in_pair) * runs * kTile;
         for (int64_t run = 0; run < runs; ++run)
-            for (int64_t k = tile * kSide; k < (tile + here) * kSide; k += kSide, out += kTile) {
+            for (int64_t k = tile * kSide; k < (tile + in_pair) * kSide; k += kSide, out += kTile) {
                 float values[kTile] = {}; // [32 taps][16 filters]
                 uint16_t rounded[2][kTile];
                 const int64_t filters = std::min(kSide, f.k - k), first = run * kRun;
                 for (int64_t i = 0; i < std::min(kRun, taps - first); ++i) {
-                    const float* at = f.at + k * f.step_k + r * f.step_r + (first + i) / f.c * f.step_s +
-                                      (first + i) % f.c * f.step_c;
+                    const float* tap = f.data + k * f.step_k + r * f.step_r + (first + i) / f.c * f.step_s +
+                                       (first + i) % f.c * f.step_c;
                     for (int64_t j = 0; j < filters; ++j)
-                        values[i * kSide + j] = at[j * f.step_k] * (f.scale ? f.scale[k + j] : 1.0f);
+                        values[i * kSide + j] = tap[j * f.step_k] * (f.scale ? f.scale[k + j] : 1.0f);
                 }
                 isa().tiles->split(values, kTile, rounded[0], rounded[1]);
                 for (int64_t plane = 0; plane < kPlanes<T>; ++plane)
@@ -102,16 +105,16 @@ void TileImage<T>::copy(const Images<T>& images, int64_t n) {
 }
 
 template <class T>
-TileEngine<T>::TileEngine(const Padding& padding, int64_t p, int64_t q, int64_t stride, const Filters& f, Spread out,
-                          int64_t pixels)
-    : joined_(f, pixels, stride),
+TileEngine<T>::TileEngine(const Padding& padding, int64_t p, int64_t q, int64_t stride, const Filters& f,
+                          ResultStride out, int64_t pixels)
+    : widened_(f, pixels, stride),
       padding_(padding),
-      filters_(joined_.filters()),
+      filters_(widened_.filters()),
       from_(tiles_of(p, q / pixels, run_row_of(padding, stride, pixels))),
       to_(tiles_of(p, q / pixels, run_row_of(padding, stride, pixels)) * kSide),
       g_{pixels * f.k,
          f.r,
-         (joined_.filters().s * f.c + kRun - 1) / kRun,
+         (widened_.filters().s * f.c + kRun - 1) / kRun,
          padding.columns * f.c,
          pixels * stride * f.c,
          tiles_of(p, q / pixels, run_row_of(padding, stride, pixels)),
@@ -124,7 +127,7 @@ TileEngine<T>::TileEngine(const Padding& padding, int64_t p, int64_t q, int64_t 
 }
 
 template <class T>
-void TileEngine<T>::place_tiles(int64_t p, int64_t q, int64_t stride, int64_t run_row, Spread out) {
+void TileEngine<T>::place_tiles(int64_t p, int64_t q, int64_t stride, int64_t run_row, ResultStride out) {
     std::fill_n(to_.data(), g_.tiles * kSide, -1);
     int64_t t = 0;
     if (run_row && tiles_in_one_run(p, q, run_row) == g_.tiles) {
@@ -183,21 +186,22 @@ RG_TILES(uint16_t)
 RG_TILES(float)
 #undef RG_TILES
 
-TileFilterGradient::TileFilterGradient(const Padding& padding, int64_t p, int64_t q, int64_t k, int64_t r, int64_t s,
-                                       int64_t stride)
+TileWgradEngine::TileWgradEngine(const Padding& padding, int64_t p, int64_t q, int64_t k, int64_t r, int64_t s,
+                                 int64_t stride)
     : padding_(padding), p_(p), q_(q), k_(k), r_(r), stride_(stride) {
-    // Few channels: the taps of a filter row, which are contiguous, take their place.
-    const bool join = s * padding.c <= kSide;
-    c_ = join ? s * padding.c : padding.c;
+    // With few channels, treat all taps of a filter row as channels of one tap. They are contiguous.
+    const bool taps_as_channels = s * padding.c <= kSide;
+    c_ = taps_as_channels ? s * padding.c : padding.c;
     columns_ = q + q % 2;
-    const int64_t runs = (p * columns_ + kRun - 1) / kRun, copies = join ? stride : stride * s;
-    batch_ = std::max<int64_t>(1, kPixelsAtOnce / (runs * kRun));
-    // A copy has as many rows as the taps reach, and what the last run reads beyond, which meets zeros of dy.
+    const int64_t runs = (p * columns_ + kRun - 1) / kRun, copies = taps_as_channels ? stride : stride * s;
+    batch_ = std::max<int64_t>(1, kPixelsPerPass / (runs * kRun));
+    // A copy has all rows that the taps reach. The last run reads more values after them and multiplies these by zeros
+    // of dy.
     const int64_t rows = p + (r - 1) / stride, row = columns_ * kSide;
     const int64_t copy = rows * row + (runs * kRun - p * columns_) * kSide;
     g_ = {0,
           r,
-          join ? 1 : s,
+          taps_as_channels ? 1 : s,
           stride,
           tiles_in(c_) * kSide,
           tiles_in(k) * kSide,
@@ -209,12 +213,12 @@ TileFilterGradient::TileFilterGradient(const Padding& padding, int64_t p, int64_
           copies * copy};
 }
 
-void TileFilterGradient::add(const Images<uint16_t>& x, int64_t first, int64_t count, const uint16_t* dy,
-                             float* sums) const {
+void TileWgradEngine::add(const Images<uint16_t>& x, int64_t first, int64_t count, const uint16_t* dy,
+                          float* sums) const {
     TileGradient g = g_;
     g.images = count;
     const int64_t pixels = g.runs * kRun, rows = p_ + (r_ - 1) / stride_;
-    // The last pixel's taps reach beyond the image where taps take the channels' place.
+    // If taps count as channels, the taps of the last pixel reach beyond the image, so zeros follow it.
     const Scratch<uint16_t> pairs(g.c_step / kSide * g.block), dyt(g.k_step * g.line),
         widened(columns_ == q_ ? 0 : p_ * columns_ * k_), padded(padding_.values() + kSide);
     std::fill_n(padded + padding_.values(), kSide, uint16_t{0});
@@ -246,7 +250,7 @@ void TileFilterGradient::add(const Images<uint16_t>& x, int64_t first, int64_t c
     isa().tiles->accumulate(g, dyt, pairs, sums);
 }
 
-void TileFilterGradient::finish(const float* sums, const Tensor& dw) const {
+void TileWgradEngine::finish(const float* sums, const Tensor& dw) const {
     // [r s][k_step][c_step] -> [k][r][s c]
     const int64_t c = c_, rows = r_ * g_.s;
     float* out = dw.data<float>();

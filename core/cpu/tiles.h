@@ -1,9 +1,9 @@
-// The two register tiles that all convolution time is spent in, shared by the direct and the Winograd kernels.
+// Two register tiles, in which convolutions spend nearly all their time. The direct and the Winograd kernels use them.
 //
-// Both are outer products held in registers: MR scalars times NV vectors, 2 * NV * MR * width operations for MR + NV
-// loads. Forward (and data gradient, as a convolution with turned filters): the scalars are one input value of MR
-// neighbouring pixels, the vectors one tap of the filters. Weight gradient: the scalars are MR taps of one pixel's
-// window, the vectors that pixel's dy.
+// Both are outer products in registers: MR scalars times NV vectors, 2 * NV * MR * width operations for MR + NV loads.
+// In the forward pass, the scalars are one input value of each of MR neighbouring pixels, and the vectors are one tap
+// of the filters. The data gradient is a forward pass with rotated filters. In the weight gradient, the scalars are MR
+// taps of one pixel's window, and the vectors are dy at that pixel.
 #pragma once
 
 #include "core/cpu/simd.h"
@@ -14,15 +14,17 @@ namespace rg::cpu::RG_ISA {
 
 namespace {
 
-constexpr int kPixels = kRegisters == 32 ? 8 : 6; // of a forward tile; 2 vectors each, or 1 of twice as many pixels
-constexpr int kTaps = kRegisters == 32 ? 12 : 6;  // of a weight-gradient tile; 2 vectors each
+// A forward tile has kPixels pixels of 2 vectors, or up to 2 * kPixels pixels of 1 vector.
+constexpr int kPixels = kRegisters == 32 ? 8 : 6;
+// A weight-gradient tile has up to kTaps taps of 2 vectors.
+constexpr int kTaps = kRegisters == 32 ? 12 : 6;
 
-/// acc[i][v] += sum over j of image[i * step + j] * w[j][v], for MR pixels and NV vectors of output channels.
+/// Computes acc[i][v] += sum over j of image[i * step + j] * w[j][v], for MR pixels and NV vectors of output channels.
 template <int MR, int NV>
 inline __attribute__((always_inline)) void accumulate(const float* image, int64_t step, int64_t taps, const float* w,
                                                       Vec (&acc)[MR][NV]) {
-    // Addresses of the second half of a long tile are a fixed distance from the first half's: there are not enough
-    // registers for all.
+    // There are too few registers for all addresses of a long tile. So its second half uses the addresses of the first
+    // half plus a fixed distance.
     constexpr int kBases = MR < kPixels ? MR : kPixels;
     const float* pixel[kBases];
     RG_UNROLL
@@ -42,7 +44,7 @@ inline __attribute__((always_inline)) void accumulate(const float* image, int64_
     }
 }
 
-/// dw[i][k] += sum over rows and pixels of image[pixel][i] * dy[pixel][k], for MR taps and NV vectors.
+/// Computes dw[i][k] += sum over rows and pixels of image[pixel][i] * dy[pixel][k], for MR taps and NV vectors.
 template <int MR, int NV>
 void wgrad_tile(const ConvImage& g, int64_t rows, const float* image, const float* dy, float* dw) {
     Vec acc[MR][NV];

@@ -1,19 +1,19 @@
-// Convolution of bf16 images by tile products (AMX): 16 x 16 results from 16 x 32 and 32 x 16 operands at a time, with
-// f32 accumulators. Compiled for the instruction set `amx` alone.
+// Convolution of bf16 images by AMX tile products: each multiplies 16 x 32 by 32 x 16 bf16 values into 16 x 16 f32
+// accumulators. This file is compiled only for the instruction set `amx`.
 //
-// f32 images go through the same tiles as sums of two bf16, by three products: 16 bits of each factor count, the result
-// is within 5e-6 of the exact one (RMS, relative), and three products of tiles take a fifth of the time of the
-// multiply-adds that they stand for.
+// f32 values use the same tiles, as sums of two bf16 and with three products. Each factor then has 16 significant bits,
+// and the relative RMS error of the result is below 5e-6. Three tile products take a fifth of the time of the
+// multiply-adds that they replace.
 //
-// Forward, the rows of a tile are pixels and its columns are taps: neighbouring pixels' windows begin `step` values
-// apart in the padded image, so a tile is loaded straight from it, whatever the number of channels; the taps of a
-// filter row are contiguous, and what a last, partial run of 32 reads beyond them meets filters that are zero.
+// In the forward pass, the rows of a tile are pixels and its columns are taps. The windows of neighbouring pixels begin
+// `step` values apart in the padded image. So a tile is loaded directly from the image, for any number of channels. The
+// taps of a filter row are contiguous. The last run of 32 taps may read more values, and multiplies these by zero
+// filters.
 //
-// For the filters' gradient the sum runs over result pixels. dy is transposed to [filter][pixel]; x is laid out by
-// pairs of pixels, [pixel / 2][channel][2], once for each column of taps: without the padding's columns, so that result
-// pixels and the pixels that a tap meets have the same numbers but for whole rows. Every pixel that is multiplied
-// counts, and every load is a run of whole cache lines: one that straddles lines takes twice as long, and loads are
-// what bounds this.
+// The weight gradient sums over result pixels. dy is transposed to [filter][pixel]. x is stored by pairs of pixels,
+// [pixel / 2][channel][2], in one copy for each column of taps. A copy omits the columns of the padding, so a result
+// pixel and the pixel that a tap multiplies have the same number, except for whole rows. So no product is wasted, and
+// every load reads whole cache lines. A load across cache lines takes twice as long, and loads limit the speed here.
 #include "core/cpu/simd.h"
 
 #include "core/cpu/isa.h"
@@ -22,7 +22,7 @@ namespace rg::cpu::RG_ISA {
 
 namespace {
 
-constexpr int kSide = 16;      // rows of a tile, and its columns of f32 or of bf16 pairs
+constexpr int kSide = 16;      // rows in a tile, and its columns of f32 or of bf16 pairs
 constexpr int64_t kTile = 512; // bf16 in a tile
 constexpr int64_t kRun = 32;   // bf16 in a row of a tile
 
@@ -31,8 +31,8 @@ struct alignas(64) TileConfig {
     uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
     uint8_t rows[16] = {kSide, kSide, kSide, kSide, kSide, kSide, kSide, kSide};
 };
-// A constant, and so in memory as a whole: g++ believes that _tile_loadconfig reads no more than the first 8 bytes, and
-// need not store the others of a variable.
+// It must be a constant, which is completely in memory. g++ assumes that _tile_loadconfig reads only the first 8 bytes,
+// so it may omit the stores of a variable's other bytes.
 constexpr TileConfig kConfig;
 
 void configure() {
@@ -42,9 +42,9 @@ void configure() {
     done = true;
 }
 
-// Tiles: 0 to 3 results [pixels 2][filters 2], 4 and 5 pixels, 6 and 7 filters.
+// Tiles 0 to 3 hold results [pixels 2][filters 2], tiles 4 and 5 pixels, tiles 6 and 7 filters.
 
-/// Tiles 0 to 3 += windows * filters.
+/// Adds windows * filters to tiles 0 to 3.
 template <int NP, int NK>
 void add_products(const TileConv& g, const uint16_t* a, const uint16_t* b, const uint16_t* w) {
     const int64_t step = g.step * 2;
@@ -65,7 +65,8 @@ void add_products(const TileConv& g, const uint16_t* a, const uint16_t* b, const
         }
 }
 
-/// results [NP * 16][2 * 16] = windows * filters; of values in two parts, all products but low times low.
+/// Computes results [NP * 16][2 * 16] = windows * filters. With kSplit, it adds all products of high and low parts
+/// except low times low.
 template <int NP, int NK, bool kSplit>
 void products(const TileConv& g, const uint16_t* a, const uint16_t* b, const uint16_t* w, float* results) {
     _tile_zero(0);
@@ -84,7 +85,7 @@ void products(const TileConv& g, const uint16_t* a, const uint16_t* b, const uin
     if (NP > 1 && NK > 1) _tile_stored(3, results + kSide * 2 * kSide + kSide, kLine);
 }
 
-/// Sums of one vector of channels over the pixels of an image, of deviations from its first pixel.
+/// Sums, over the pixels of an image, the deviations of one vector of channels from the first pixel, and their squares.
 struct Sums {
     Vec shift, sum, squares;
     bool started = false;
@@ -96,11 +97,11 @@ struct Sums {
     }
 };
 
-/// To y [.. k]: results + bias, ReLU; and the sums if asked.
+/// Writes results + bias, then ReLU if set, to y [.. k]. With kStats it also adds the values before ReLU to the sums.
 template <int NK, bool kStats, class T>
 void finish(const TileConv& g, const TileResult<T>& to, int64_t k, const int32_t* pixels, int rows,
             const float* results, Sums (&all_sums)[2]) {
-    Sums sums[2] = {all_sums[0], all_sums[1]}; // in registers: y might, for all the compiler knows, be where they are
+    Sums sums[2] = {all_sums[0], all_sums[1]}; // in registers, since the compiler must assume that y aliases all_sums
     const Vec bias[2] = {load(to.bias + k), load(to.bias + k + (NK > 1 ? kSide : 0))};
     const int last = int(g.k - k - (NK - 1) * kSide < kSide ? g.k - k - (NK - 1) * kSide : kSide);
     for (int i = 0; i < rows; ++i, results += 2 * kSide) {
@@ -160,8 +161,8 @@ void split(const float* x, int64_t count, uint16_t* high, uint16_t* low) {
     }
 }
 
-/// 16 bf16 of pixel p and of the next as 16 pairs.
-inline __m512i pairs_at(const uint16_t* p, const uint16_t* next, __mmask16 lanes, __mmask16 next_lanes) {
+/// Returns 16 bf16 of pixel p and of the next pixel as 16 pairs.
+inline __m512i load_pairs(const uint16_t* p, const uint16_t* next, __mmask16 lanes, __mmask16 next_lanes) {
     const __m512i low = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(lanes, p));
     const __m512i high = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(next_lanes, next));
     return _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
@@ -183,7 +184,7 @@ inline void transpose_16(__m512i (&v)[16]) {
         v[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
     }
     RG_UNROLL
-    for (int i = 0; i < 4; ++i) { // quarters of rows 4 j + i
+    for (int i = 0; i < 4; ++i) { // collects quarters of the rows 4 j + i
         t[i] = _mm512_shuffle_i32x4(v[i], v[4 + i], 0x88);
         t[4 + i] = _mm512_shuffle_i32x4(v[i], v[4 + i], 0xDD);
         t[8 + i] = _mm512_shuffle_i32x4(v[8 + i], v[12 + i], 0x88);
@@ -205,9 +206,9 @@ void transpose(const uint16_t* pixels, int64_t count, int64_t c, uint16_t* out, 
             __m512i v[16];
             RG_UNROLL
             for (int i = 0; i < 16; ++i) {
-                const uint16_t* at = pixels + (p + 2 * i) * c + c0;
+                const uint16_t* pixel = pixels + (p + 2 * i) * c + c0;
                 const int64_t left = count - p - 2 * i;
-                v[i] = pairs_at(at, at + c, left > 0 ? lanes : __mmask16(0), left > 1 ? lanes : __mmask16(0));
+                v[i] = load_pairs(pixel, pixel + c, left > 0 ? lanes : __mmask16(0), left > 1 ? lanes : __mmask16(0));
             }
             transpose_16(v);
             RG_UNROLL
@@ -220,25 +221,25 @@ void interleave(const uint16_t* pixels, int64_t count, int64_t step, int64_t c, 
                 int64_t block) {
     for (int64_t c0 = 0; c0 < c; c0 += kSide, out += block) {
         const __mmask16 lanes = first(int(c - c0 < kSide ? c - c0 : kSide));
-        const uint16_t* at = pixels + c0;
+        const uint16_t* pixel = pixels + c0;
         int64_t i = 0;
-        for (; 2 * i + 1 < count && i < pairs; ++i, at += 2 * step)
-            _mm512_storeu_si512(out + i * 2 * kSide, pairs_at(at, at + step, lanes, lanes));
-        for (; i < pairs; ++i, at += 2 * step)
-            _mm512_storeu_si512(out + i * 2 * kSide, pairs_at(at, at, 2 * i < count ? lanes : __mmask16(0), 0));
+        for (; 2 * i + 1 < count && i < pairs; ++i, pixel += 2 * step)
+            _mm512_storeu_si512(out + i * 2 * kSide, load_pairs(pixel, pixel + step, lanes, lanes));
+        for (; i < pairs; ++i, pixel += 2 * step)
+            _mm512_storeu_si512(out + i * 2 * kSide, load_pairs(pixel, pixel, 2 * i < count ? lanes : __mmask16(0), 0));
     }
 }
 
-// Tiles: 0 to 5 results, one for each column; 6 filters of dy, 7 a column of x.
+// Tiles 0 to 5 hold results, one for each Column. Tile 6 holds filters of dy, tile 7 the x of a Column.
 constexpr int kColumns = 6;
 
-/// A tile of columns of the filters' gradient: 16 channels of x at one tap.
+/// A tile of columns of the weight gradient: 16 channels of x at one tap.
 struct Column {
-    const uint16_t* x; // of the first run
+    const uint16_t* x; // its first run
     float* acc;        // [16 filters][c_step]
 };
 
-/// acc of N columns [16 filters][16] += sum over the pixels of dy[filter][pixel] * x[pixel][column].
+/// Adds the sum over the pixels of dy[filter][pixel] * x[pixel][column] to acc [16 filters][16] of N Columns.
 template <int N>
 void gradient_block(const TileGradient& g, const uint16_t* dy, const Column* columns) {
     const int64_t line = g.line * 2, acc_line = g.c_step * 4;
@@ -248,11 +249,11 @@ void gradient_block(const TileGradient& g, const uint16_t* dy, const Column* col
     RG_EACH_COLUMN(RG_LOAD)
     for (int64_t image = 0; image < g.images; ++image)
         for (int64_t run = 0; run < g.runs; ++run, dy += kRun) {
-            const int64_t at = image * g.image + run * kTile;
+            const int64_t offset = image * g.image + run * kTile;
             _tile_loadd(6, dy, line);
 #define RG_MULTIPLY(n)                                                                                                 \
     if constexpr (n < N) {                                                                                             \
-        _tile_loadd(7, columns[n].x + at, 64);                                                                         \
+        _tile_loadd(7, columns[n].x + offset, 64);                                                                     \
         _tile_dpbf16ps(n, 6, 7);                                                                                       \
     }
             RG_EACH_COLUMN(RG_MULTIPLY)
@@ -268,12 +269,13 @@ void gradient_block(const TileGradient& g, const uint16_t* dy, const Column* col
 
 void accumulate(const TileGradient& g, const uint16_t* dy, const uint16_t* x, float* acc) {
     configure();
-    // The taps of one column read the same copy of x, some rows apart: those of a tile of channels follow each other,
-    // so that a block reads little more of x than one tap alone, and what it reads again is in the first cache.
+    // The taps in one filter column read the same copy of x, a few rows apart. So process them one after the other, for
+    // one tile of channels. A block then reads little more of x than a single tap would, and finds the rows that it
+    // reads again in the first-level cache.
     const int64_t tiles = g.c_step / kSide;
     Column block[kColumns];
     int count = 0;
-    const auto run = [&] {
+    const auto flush = [&] {
         constexpr void (*kBlocks[])(const TileGradient&, const uint16_t*, const Column*) = {
             nullptr,           gradient_block<1>, gradient_block<2>, gradient_block<3>,
             gradient_block<4>, gradient_block<5>, gradient_block<6>};
@@ -288,9 +290,9 @@ void accumulate(const TileGradient& g, const uint16_t* dy, const uint16_t* x, fl
             for (int64_t r = 0; r < g.r; ++r) {
                 block[count++] = {x + tile * g.block + (r % g.stride * g.s + s) * g.copy + r / g.stride * g.row,
                                   acc + (r * g.s + s) * g.k_step * g.c_step + tile * kSide};
-                if (count == kColumns) run();
+                if (count == kColumns) flush();
             }
-    if (count > 0) run();
+    if (count > 0) flush();
 }
 
 } // namespace

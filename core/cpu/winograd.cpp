@@ -1,5 +1,5 @@
-// How images pass through: one or a few at a time, so that their transformed inputs (2.25 times an image) and, for two
-// vectors of output channels at a time, the products stay in the second-level cache of the core that works on them.
+// Processes one image or a few at a time, and two vectors of output channels at a time. So the transformed inputs (2.25
+// times an image) and the products stay in the second-level cache of the core.
 #include "core/cpu/winograd.h"
 
 #include <algorithm>
@@ -8,12 +8,13 @@ namespace rg::cpu {
 
 namespace {
 
-/// Rows that make the products efficient. Forward, the filters are read once per batch; backward, the transformed
-/// gradient, which at 128 channels is larger than the cache, is read and written once per batch.
+/// Number of tiles (rows of the products) in a batch. More tiles cost less per tile: the forward pass reads the filters
+/// once per batch. The backward pass reads and writes the transformed gradient once per batch, and at 128 channels that
+/// is larger than the cache.
 constexpr int64_t kTilesForward = 32, kTilesBackward = 64;
 
-/// Floats from one component to the next: a line more than it holds, since 36 stores at a distance of a power of two
-/// would all fall into the same set of the first-level cache.
+/// Returns the distance between components: their size plus a cache line. At a distance of a power of two, 36 stores
+/// would all use the same set of the first-level cache.
 int64_t component(int64_t floats) { return floats + 16; }
 
 } // namespace
@@ -21,7 +22,7 @@ int64_t component(int64_t floats) { return floats + 16; }
 Winograd::Winograd(const Padding& padding, int64_t p, int64_t q, int64_t k, bool filters)
     : padding_(padding), u_(filters ? kComponents * padding.c * round_up(k, isa().width) : 0) {
     const int64_t down = (p + 3) / 4, across = (q + 3) / 4;
-    padding_.rows = 4 * down + 2; // whole tiles; what lies beyond the image stays zero
+    padding_.rows = 4 * down + 2; // whole tiles; pixels after the image are zero
     padding_.columns = 4 * across + 2;
     const int64_t width = isa().width;
     g_ = {

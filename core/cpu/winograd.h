@@ -1,5 +1,5 @@
-// 3x3 convolution at stride 1 by Winograd F(4x4, 3x3): forward, data gradient (as forward with turned filters) and
-// weight gradient. See winograd_isa.cpp for the mathematics and winograd.cpp for how images pass through the caches.
+// 3x3 convolution with stride 1 by Winograd F(4x4, 3x3): forward, data gradient (a forward pass with rotated filters)
+// and weight gradient. winograd_isa.cpp explains the mathematics, winograd.cpp the use of the caches.
 #pragma once
 
 #include "core/context.h"
@@ -11,12 +11,13 @@ namespace rg::cpu {
 class Winograd {
 public:
     using Result = float;
-    /// Whether it is worth it: enough channels for the products to outweigh the transforms.
+    /// Returns true if Winograd is applicable and has enough channels, so that the products cost more than the
+    /// transforms.
     static bool fits(int64_t k, int64_t r, int64_t s, int64_t c) {
         return !context().strict_fp32 && r == 3 && s == 3 && k >= kLeast && c >= kLeast;
     }
 
-    /// filters(k, r, s, c); p, q: extents of the result.
+    /// `filters` is called as filters(k, r, s, c). p and q are the extents of the result.
     template <class Filters>
     Winograd(const Padding& padding, int64_t p, int64_t q, int64_t k, const Filters& filters)
         : Winograd(padding, p, q, k, true) {
@@ -30,14 +31,14 @@ public:
         });
     }
 
-    /// For the weight gradient: no filters.
+    /// Constructs the engine for the weight gradient, without filters.
     Winograd(const Padding& padding, int64_t p, int64_t q, int64_t k) : Winograd(padding, p, q, k, false) {}
 
-    /// What `in` fills: whole tiles of padded rows and columns.
+    /// The padded image that `in` must fill. Its extents are whole tiles.
     const Padding& padding() const { return padding_; }
-    /// So many images pass at a time that the products have enough rows, and no more than the cache holds.
+    /// Number of images per call: enough rows for efficient products, but few enough for the cache.
     int64_t images_at_once() const { return batch_; }
-    /// out [images p q k] = bias + filters * in [images h w c]; images <= images_at_once().
+    /// Computes out [images p q k] = bias + filters * in [images h w c], for at most images_at_once() images.
     void run(const FillPadded& in, int64_t images, const float* bias, float* out) const;
 
     template <class T>
@@ -45,10 +46,11 @@ public:
         run([&](int64_t i, float* padded) { padding_.copy(in, first + i, padded); }, images, bias, out);
     }
 
-    /// Adds the images' part of the transformed weight gradient to du: floats_of_gradient() floats, [36 c k_step].
+    /// Adds the contribution of the images to the transformed weight gradient du [36 c k_step], which has
+    /// floats_of_gradient() floats.
     void accumulate(const FillPadded& in, const float* dy, int64_t images, float* du) const;
     int64_t floats_of_gradient() const { return kComponents * g_.c * g_.k_step; }
-    /// dw [r taps k_step], taps = s * c, from du; k_step: k rounded up to whole vectors.
+    /// Transforms du to dw [r taps k_step], where taps = s * c and k_step is k rounded up to whole vectors.
     void finish(const float* du, float* dw) const;
 
 private:
@@ -69,7 +71,7 @@ private:
 
     Padding padding_;
     WinogradImage g_;
-    int64_t tiles_, batch_; // tiles of an image; images at once
+    int64_t tiles_, batch_; // tiles in an image, and images per call
     Scratch<float> u_;      // blocks of up to 2 vectors of output channels: [36][c][lanes]
 };
 

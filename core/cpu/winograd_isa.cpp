@@ -3,12 +3,12 @@
 //
 //   y = A^T [ (G g G^T) . (B^T d B) ] A       d: 6x6 inputs, g: 3x3 filter, y: 4x4 results, . element by element
 //
-// Summed over the input channels, the 36 products are 36 independent matrix products [tiles c] x [c k]. The gradient
-// with respect to the filter is the adjoint, through the same matrices: dg = G^T [ (A dy A^T) . (B^T d B) ] G.
+// Summed over the input channels, the 36 products are 36 independent matrix products [tiles c] x [c k]. The weight
+// gradient is the adjoint and uses the same matrices: dg = G^T [ (A dy A^T) . (B^T d B) ] G.
 //
-// The interpolation points are 0, +-3/4, +-3/2 and infinity. With the usual 0, +-1, +-2 the transforms magnify
-// rounding twice as much (RMS error relative to RMS result, 64 channels: 1.3e-6 against 6.5e-7; direct: 2e-7). All
-// factors below are exact in binary, save the 1/N.
+// The interpolation points are 0, +-3/4, +-3/2 and infinity. With the usual points 0, +-1, +-2 the rounding errors
+// would be twice as large: for 64 channels, the RMS error relative to the RMS result is 1.3e-6 instead of 6.5e-7. It is
+// 2e-7 for direct convolution. All factors below are exact in binary, except the 1/N.
 #include "core/cpu/tiles.h"
 
 namespace rg::cpu::RG_ISA {
@@ -18,7 +18,7 @@ namespace {
 constexpr float kB = 0.75f, kA = 1.5f, kB2 = kB * kB, kA2 = kA * kA;
 constexpr float kN0 = 1 / (kA2 * kB2), kNb = 1 / (2 * kB2 * (kB2 - kA2)), kNa = 1 / (2 * kA2 * (kA2 - kB2));
 
-// One-dimensional transforms of vectors: B^T (6 to 6), A^T (6 to 4), A (4 to 6), G (3 to 6), G^T (6 to 3).
+// The one-dimensional transforms, in this order: B^T (6 to 6), A^T (6 to 4), A (4 to 6), G (3 to 6), G^T (6 to 3).
 
 inline void input_1d(const Vec (&d)[6], Vec (&v)[6]) {
     const Vec eb = d[4] - kA2 * d[2], ob = kB * (d[3] - kA2 * d[1]);
@@ -68,16 +68,17 @@ inline void filter_gradient_1d(const Vec (&u)[6], Vec (&g)[3]) {
     g[2] = kB2 * sb + (kA2 * sa + u[5]);
 }
 
-/// The two-dimensional transform: `transform` down the columns of an N x N square of vectors, then along the rows.
-/// at(i, j) gives an input, put(i, j, v) takes a result of the M x M square.
-template <int N, int M, class At, class Put>
-inline __attribute__((always_inline)) void both_ways(void (*transform)(const Vec (&)[N], Vec (&)[M]), At at, Put put) {
+/// Applies a one-dimensional transform to the columns of an N x N square of vectors, and then to the rows. get(i, j)
+/// returns an input, and put(i, j, v) stores a result of the M x M square.
+template <int N, int M, class Get, class Put>
+inline __attribute__((always_inline)) void transform_2d(void (*transform)(const Vec (&)[N], Vec (&)[M]), Get get,
+                                                        Put put) {
     Vec half[N][M];
     RG_UNROLL
     for (int j = 0; j < N; ++j) {
         Vec column[N];
         RG_UNROLL
-        for (int i = 0; i < N; ++i) column[i] = at(i, j);
+        for (int i = 0; i < N; ++i) column[i] = get(i, j);
         transform(column, half[j]);
     }
     RG_UNROLL
@@ -91,7 +92,7 @@ inline __attribute__((always_inline)) void both_ways(void (*transform)(const Vec
     }
 }
 
-/// Lanes of the vector at channel i of n.
+/// Returns the number of lanes in the vector that begins at channel i of n.
 inline int lanes_at(int64_t i, int64_t n) { return int(n - i < kWidth ? n - i : kWidth); }
 inline Vec load_lanes(const float* p, int lanes) { return lanes == kWidth ? load(p) : load_first(p, lanes); }
 
@@ -101,7 +102,7 @@ void input(const WinogradImage& g, const float* padded, float* v, int64_t compon
             const float* tile = padded + 4 * i * g.row + 4 * j * g.c;
             for (int64_t c = 0; c < g.c; c += kWidth) {
                 const int lanes = lanes_at(c, g.c);
-                both_ways<6, 6>(
+                transform_2d<6, 6>(
                     input_1d, [&](int r, int s) { return load_lanes(tile + r * g.row + s * g.c + c, lanes); },
                     [&](int r, int s, Vec x) { store(v + (r * 6 + s) * component + c, x); });
             }
@@ -113,7 +114,7 @@ void gradient(const WinogradImage& g, const float* dy, float* z, int64_t compone
         for (int64_t j = 0; j < g.across; ++j, z += g.k_step)
             for (int64_t k = 0; k < g.k; k += kWidth) {
                 const int lanes = lanes_at(k, g.k);
-                both_ways<4, 6>(
+                transform_2d<4, 6>(
                     gradient_1d,
                     [&](int r, int s) {
                         const int64_t p = 4 * i + r, q = 4 * j + s;
@@ -130,7 +131,7 @@ void output(const WinogradImage& g, const float* m, int64_t component, int lanes
             for (int k = 0; k < channels; k += kWidth) {
                 const Vec start = load(bias + k);
                 const int valid = lanes_at(k, channels);
-                both_ways<6, 4>(
+                transform_2d<6, 4>(
                     output_1d, [&](int r, int s) { return load(m + (r * 6 + s) * component + k); },
                     [&](int r, int s, Vec x) {
                         const int64_t p = 4 * i + r, q = 4 * j + s;
@@ -179,13 +180,13 @@ void accumulate_filters(const WinogradImage& g, const float* v, const float* z, 
 }
 
 void filter(const float* g, float* u, int64_t component) {
-    both_ways<3, 6>(
+    transform_2d<3, 6>(
         filter_1d, [&](int r, int s) { return load(g + (r * 3 + s) * kWidth); },
         [&](int r, int s, Vec x) { store(u + (r * 6 + s) * component, x); });
 }
 
 void filter_gradient(const float* u, int64_t component, float* g) {
-    both_ways<6, 3>(
+    transform_2d<6, 3>(
         filter_gradient_1d, [&](int r, int s) { return load(u + (r * 6 + s) * component); },
         [&](int r, int s, Vec x) { store(g + (r * 3 + s) * kWidth, x); });
 }
