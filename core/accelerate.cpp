@@ -1,4 +1,4 @@
-// The cache of plans, and the check of a replay against the plain function.
+// Implements the cache of plans, and compares replays with the plain function.
 #include "core/accelerate.h"
 
 #include "core/context.h"
@@ -18,15 +18,15 @@ bool Accelerated::matches(const Signature& s, std::span<const Tensor> in, bool t
     return true;
 }
 
-Plan& Accelerated::find_or_trace(std::span<const Tensor> in, bool training, bool& found) {
+Plan& Accelerated::find_or_trace(std::span<const Tensor> in, bool training, bool& hit) {
     for (auto entry = cache_.begin(); entry != cache_.end(); ++entry)
         if (matches(entry->signature, in, training)) {
-            found = true;
+            hit = true;
             cache_.splice(cache_.begin(), cache_, entry);
             return entry->plan;
         }
-    found = false;
-    RG_CHECK(cache_size >= 1, "accelerate: cache_size needs to be at least 1");
+    hit = false;
+    RG_CHECK(cache_size >= 1, "accelerate: expected a cache_size of at least 1, got 0");
     Signature signature{
         {}, training, context().strict_fp32, context().sync != nullptr, context().backend, context().device};
     std::vector<Tensor> placeholders, results;
@@ -34,7 +34,7 @@ Plan& Accelerated::find_or_trace(std::span<const Tensor> in, bool training, bool
     {
         Trace trace;
         for (const Tensor& t : in) {
-            RG_CHECK(t.defined(), "accelerate: an input is undefined");
+            RG_CHECK(t.defined(), "accelerate: expected defined inputs, got an undefined one");
             signature.inputs.push_back({t.shape(), t.dtype()});
             placeholders.push_back(Tensor::empty(t.shape(), t.dtype()));
         }
@@ -49,16 +49,16 @@ Plan& Accelerated::find_or_trace(std::span<const Tensor> in, bool training, bool
 
 namespace {
 
-/// The inputs in the memory of the context's device.
+/// Returns the inputs in the memory of the context's device, if it has one.
 std::vector<Tensor> on_device(std::span<const Tensor> in) {
-    std::vector<Tensor> there(in.begin(), in.end());
-    for (Tensor& t : there)
+    std::vector<Tensor> inputs(in.begin(), in.end());
+    for (Tensor& t : inputs)
         if (context().device && t.device() != context().device) {
             const Tensor host = t;
             t = Tensor::empty(host.shape(), host.dtype());
             t.copy_from(host);
         }
-    return there;
+    return inputs;
 }
 
 } // namespace
@@ -66,16 +66,16 @@ std::vector<Tensor> on_device(std::span<const Tensor> in) {
 std::span<const Tensor> Accelerated::operator()(std::initializer_list<Tensor> inputs, bool training) {
     const std::span<const Tensor> in(inputs.begin(), inputs.size());
     if (!enabled || Tape::active()) return plain_results_ = function_(on_device(in), training);
-    bool found;
-    Plan& plan = find_or_trace(in, training, found);
+    bool hit;
+    Plan& plan = find_or_trace(in, training, hit);
     ++calls_;
-    hits_ += found;
+    hits_ += hit;
     return check ? replay_and_check(plan, in, training) : plan.replay(in, after_step);
 }
 
 const Plan& Accelerated::plan(std::initializer_list<Tensor> inputs, bool training) {
-    bool found;
-    return find_or_trace({inputs.begin(), inputs.size()}, training, found);
+    bool hit;
+    return find_or_trace({inputs.begin(), inputs.size()}, training, hit);
 }
 
 int64_t Accelerated::planned_bytes() const {
@@ -91,7 +91,8 @@ void Accelerated::clear_cache() {
 
 namespace {
 
-/// The largest difference relative to the largest magnitude; infinite when one has a NaN where the other has none.
+/// Returns the largest difference, relative to the largest magnitude in b. Returns infinity if a difference is not
+/// finite, for example because only one of the tensors has a NaN.
 double difference(const Tensor& a, const Tensor& b) {
     const Tensor x = a.to_host().to(DType::f64), y = b.to_host().to(DType::f64);
     double largest = 0, scale = 0;
@@ -110,7 +111,8 @@ double difference(const Tensor& a, const Tensor& b) {
 } // namespace
 
 std::span<const Tensor> Accelerated::replay_and_check(Plan& plan, std::span<const Tensor> in, bool training) {
-    // The plain function first, from the same state; then everything that it wrote is put back.
+    // Run the plain function first. Then restore the tensors that it wrote, so that the replay starts from the same
+    // state.
     std::vector<Tensor> before, expected;
     for (const Tensor& t : plan.written()) before.push_back(t.clone());
     const std::vector<Tensor> plain = function_(on_device(in), training);
@@ -119,10 +121,11 @@ std::span<const Tensor> Accelerated::replay_and_check(Plan& plan, std::span<cons
         plan.written()[i].copy_from(before[i]);
     }
     const std::span<const Tensor> results = plan.replay(in);
-    const auto compare = [&](const char* what, size_t i, const Tensor& replayed, const Tensor& reference) {
-        const double error = difference(replayed, reference);
-        RG_CHECK(error <= check_tolerance, "accelerate: ", what, " ", i, " of shape ", reference.shape().str(),
-                 " differs from the plain function's by ", error, " of its largest value, tolerance ", check_tolerance);
+    const auto compare = [&](const char* role, size_t i, const Tensor& replayed, const Tensor& plain_value) {
+        const double error = difference(replayed, plain_value);
+        RG_CHECK(error <= check_tolerance, "accelerate: ", role, " ", i, " of shape ", plain_value.shape().str(),
+                 ": expected the plain function's values within ", check_tolerance,
+                 " of the largest, got a difference of ", error);
     };
     for (size_t i = 0; i < results.size(); ++i) compare("result", i, results[i], plain[i]);
     for (size_t i = 0; i < expected.size(); ++i) compare("written tensor", i, plan.written()[i], expected[i]);

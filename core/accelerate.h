@@ -1,12 +1,12 @@
-// accelerate: a user's function of tensors, traced once per signature and then replayed from a cache of plans.
+// accelerate: traces a user's function of tensors once per signature, and then replays it from a cache of plans.
 //
 //     Accelerated step([&](std::span<const Tensor> in, bool training) -> std::vector<Tensor> { ... return {loss}; });
 //     const Tensor loss = step({x, labels}, true)[0];
 //
-// The signature of a call is the shapes and types of its inputs, the training flag, and what of the Context changes
-// the computation (backend, device, strict arithmetic, ranks that share statistics). Inputs may lie in this machine's
-// memory even if the context has a device; results are in the device's. The function must be a function: it may
-// read and write tensors through ops only, and what it does on the host while it is traced happens once.
+// The signature of a call consists of the shapes and types of its inputs, the training flag, and the parts of the
+// Context that change the computation: backend, device, strict arithmetic, ranks that share statistics. If the context
+// has a device, inputs may be in host memory; results are in device memory. The function must read and write tensors
+// through ops only. Anything else that it does happens once, during the trace, and not in replays.
 #pragma once
 
 #include "core/context.h"
@@ -22,31 +22,32 @@ public:
     using Function = std::function<std::vector<Tensor>(std::span<const Tensor> in, bool training)>;
     explicit Accelerated(Function function) : function_(std::move(function)) {}
 
-    /// The function's results. They are overwritten by the next call with the same signature: copy what is to stay.
-    /// While a Tape records, the plain function runs, so that its ops are recorded.
+    /// Returns the results of the function. The next call with the same signature overwrites them; copy them to keep
+    /// them. While a Tape records, the plain function runs, so that the tape records its ops.
     std::span<const Tensor> operator()(std::initializer_list<Tensor> in, bool training = false);
 
-    /// The plan that a call with such inputs replays, made if need be; counts as neither hit nor miss.
+    /// Returns the plan that a call with such inputs replays, and makes it if necessary. Counts as no hit and no miss.
     const Plan& plan(std::initializer_list<Tensor> in, bool training = false);
 
-    /// Off: every call runs the plain function.
+    /// If false, every call runs the plain function.
     bool enabled = true;
-    /// Plans that are kept; beyond, the one that was not used for longest goes.
+    /// Largest number of plans in the cache. A new plan replaces the least recently used one.
     size_t cache_size = 50;
-    /// Also runs the plain function, and throws when a result, or a tensor that is written on the way, differs by
-    /// more than `check_tolerance` times the largest magnitude of that tensor.
+    /// If true, each call also runs the plain function. It throws Error if a result, or a tensor that the steps write,
+    /// differs by more than `check_tolerance` times the largest magnitude of that tensor.
     bool check = false;
     double check_tolerance = 1e-4;
 
-    /// Called after steps of a replay (Plan::replay()): what is started now may use what they have written, beside
-    /// those that follow.
+    /// Called after the steps of a replay (see Plan::replay()). It may start work on the values that these steps have
+    /// written; this work then overlaps with the steps that follow.
     Plan::AfterStep after_step;
 
-    /// Memory of all kept plans.
+    /// Bytes of memory that all plans in the cache hold.
     int64_t planned_bytes() const;
 
-    /// Kept plans as a part of cache_size; calls that found their plan as a part of all (0 before the first).
+    /// Plans in the cache as a fraction of cache_size.
     double occupancy() const { return double(cache_.size()) / double(cache_size); }
+    /// Fraction of the calls that found their plan in the cache; 0 before the first call.
     double hit_rate() const { return calls_ ? double(hits_) / double(calls_) : 0; }
     void clear_cache();
 
@@ -62,11 +63,11 @@ private:
         Plan plan;
     };
     bool matches(const Signature& signature, std::span<const Tensor> in, bool training) const;
-    Plan& find_or_trace(std::span<const Tensor> in, bool training, bool& found);
+    Plan& find_or_trace(std::span<const Tensor> in, bool training, bool& hit);
     std::span<const Tensor> replay_and_check(Plan& plan, std::span<const Tensor> in, bool training);
 
     Function function_;
-    std::list<Entry> cache_; // the last used first
+    std::list<Entry> cache_; // the most recently used first
     std::vector<Tensor> plain_results_;
     uint64_t calls_ = 0, hits_ = 0;
 };

@@ -1,7 +1,7 @@
-// POSIX calls throughout: the standard library has neither fsync nor the reason why a write failed.
+// Uses POSIX calls: the standard library has no fsync and does not say why a write failed.
 //
-// Every message carries the path and the system's text, since these are what a user can act on ("No space left on
-// device", "Permission denied"). Interrupted calls are repeated.
+// Every message contains the path and the system's text ("No space left on device", "Permission denied"), since a user
+// can act on these. Interrupted calls are repeated.
 #include "core/atomic_file.h"
 
 #include <cerrno>
@@ -17,7 +17,7 @@
 namespace rg {
 namespace {
 
-/// Closes on scope exit; a descriptor whose close() matters is released first.
+/// Closes a file descriptor at the end of the scope. To check the result of close(), call release() first.
 class Descriptor {
 public:
     explicit Descriptor(int fd) : fd_(fd) {}
@@ -50,7 +50,7 @@ bool write_all(int fd, std::string_view bytes) {
     return true;
 }
 
-/// The rename itself is durable only once the folder is. Some file systems cannot sync a folder and say EINVAL.
+/// Syncs the folder of `path`, which makes a rename in it durable. Some file systems cannot do that and return EINVAL.
 bool sync_folder_of(const std::string& path) {
     const size_t slash = path.rfind('/');
     const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
@@ -60,34 +60,34 @@ bool sync_folder_of(const std::string& path) {
 
 } // namespace
 
-std::string read_file(const std::string& path, uint64_t most) {
-    Descriptor fd(open_retrying(path.c_str(), O_RDONLY | O_NONBLOCK)); // non-blocking: a FIFO must not hang us
+std::string read_file(const std::string& path, uint64_t max_bytes) {
+    Descriptor fd(open_retrying(path.c_str(), O_RDONLY | O_NONBLOCK)); // a FIFO would block otherwise
     RG_CHECK(fd.get() >= 0, "read ", path, ": ", std::strerror(errno));
     struct stat info;
     RG_CHECK(::fstat(fd.get(), &info) == 0, "read ", path, ": ", std::strerror(errno));
     RG_CHECK(S_ISREG(info.st_mode), "read ", path, ": expected a regular file, got ",
              S_ISDIR(info.st_mode) ? "a folder" : "a device or pipe");
-    RG_CHECK(uint64_t(info.st_size) <= most, "read ", path, ": expected at most ", most, " bytes, got ", info.st_size,
-             "; is this the right file?");
+    RG_CHECK(uint64_t(info.st_size) <= max_bytes, "read ", path, ": expected at most ", max_bytes, " bytes, got ",
+             info.st_size, "; is this the right file?");
     std::string bytes;
     try {
         bytes.resize(size_t(info.st_size));
     } catch (const std::bad_alloc&) {
         fail("read ", path, ": expected memory for its ", info.st_size, " bytes, got none; is this the right file?");
     }
-    size_t have = 0;
-    while (have < bytes.size()) {
-        const ssize_t n = ::read(fd.get(), bytes.data() + have, bytes.size() - have);
+    size_t bytes_read = 0;
+    while (bytes_read < bytes.size()) {
+        const ssize_t n = ::read(fd.get(), bytes.data() + bytes_read, bytes.size() - bytes_read);
         if (n < 0 && errno == EINTR) continue;
-        RG_CHECK(n >= 0, "read ", path, ": ", std::strerror(errno), " at offset ", have);
-        RG_CHECK(n > 0, "read ", path, ": expected ", bytes.size(), " bytes, got ", have, "; the file shrank");
-        have += size_t(n);
+        RG_CHECK(n >= 0, "read ", path, ": ", std::strerror(errno), " at offset ", bytes_read);
+        RG_CHECK(n > 0, "read ", path, ": expected ", bytes.size(), " bytes, got ", bytes_read, "; the file shrank");
+        bytes_read += size_t(n);
     }
     return bytes;
 }
 
 void write_file_atomic(const std::string& path, std::string_view bytes, Readers readers) {
-    // Not the process id: on two machines with one network folder it can be the same.
+    // A process id would not be unique: two machines that share a network folder can have the same one.
     std::random_device random;
     const std::string temp = cat(path, kTempMark, random(), "-", random());
     const mode_t mode = readers == Readers::owner ? 0600 : 0666;
@@ -106,28 +106,28 @@ void write_file_atomic(const std::string& path, std::string_view bytes, Readers 
         const int reason = errno;
         ::unlink(temp.c_str());
         fail("write ", path, ": ", stage, " (", bytes.size(), " bytes): ", std::strerror(reason),
-             "; what was there before is untouched");
+             "; the old file is untouched");
     }
     RG_CHECK(sync_folder_of(path), "write ", path, ": cannot sync its folder: ", std::strerror(errno));
 }
 
 void write_output(const std::string& path, std::string_view bytes) {
     namespace fs = std::filesystem;
-    constexpr int kMaxLinks = 40; // as Linux has it
+    constexpr int kMaxLinks = 40; // the limit of Linux
     fs::path target = path;
-    std::error_code none;
+    std::error_code ignored;
     bool in_place = false;
-    for (int links = 0; !in_place && fs::is_symlink(target, none); ++links) {
+    for (int links = 0; !in_place && fs::is_symlink(target, ignored); ++links) {
         RG_CHECK(links < kMaxLinks, "write ", path, ": ", std::strerror(ELOOP));
         const fs::path folder = target.has_parent_path() ? target.parent_path() : ".";
-        // /dev/stdout leads to /proc/self/fd/1: the file behind it belongs to the shell, which has it open.
-        in_place = fs::canonical(folder, none).string().starts_with("/proc/");
-        if (!in_place) target = target.parent_path() / fs::read_symlink(target, none);
+        // /dev/stdout leads to /proc/self/fd/1. The shell has the file behind it open, so do not replace that file.
+        in_place = fs::canonical(folder, ignored).string().starts_with("/proc/");
+        if (!in_place) target = target.parent_path() / fs::read_symlink(target, ignored);
     }
     struct stat info;
     if (!in_place && (::stat(path.c_str(), &info) != 0 || S_ISREG(info.st_mode)))
         return write_file_atomic(target.string(), bytes);
-    Descriptor fd(open_retrying(path.c_str(), O_WRONLY | O_APPEND)); // of a FIFO: waits for its reader
+    Descriptor fd(open_retrying(path.c_str(), O_WRONLY | O_APPEND)); // for a FIFO, blocks until it has a reader
     RG_CHECK(fd.get() >= 0, "write ", path, ": ", std::strerror(errno));
     RG_CHECK(write_all(fd.get(), bytes) && ::close(fd.release()) == 0, "write ", path, ": cannot write all bytes (",
              bytes.size(), "): ", std::strerror(errno));
@@ -136,11 +136,11 @@ void write_output(const std::string& path, std::string_view bytes) {
 void remove_leftovers(const std::string& path) {
     namespace fs = std::filesystem;
     const std::string start = cat(fs::path(path).filename().string(), kTempMark);
-    std::vector<fs::path> found;
+    std::vector<fs::path> leftovers;
     std::error_code ignored;
     for (const fs::directory_entry& entry : fs::directory_iterator(fs::path(path).parent_path(), ignored))
-        if (entry.path().filename().string().starts_with(start)) found.push_back(entry.path());
-    for (const fs::path& left : found) fs::remove(left, ignored); // housekeeping: what cannot be removed stays
+        if (entry.path().filename().string().starts_with(start)) leftovers.push_back(entry.path());
+    for (const fs::path& leftover : leftovers) fs::remove(leftover, ignored); // harmless if it fails
 }
 
 } // namespace rg

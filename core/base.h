@@ -1,7 +1,7 @@
-// The one exception type, the check macro and text building that every other file relies on.
+// Defines the exception type, the check macro and the text builder that all other files use.
 //
-// Message order: operation, what was expected, what was got, context (tensor, file and offset, rank),
-// then a hint. Checks stay on in release builds: they run once per call, never per element.
+// A message names, in this order: the operation, the expected value, the actual value, the context (tensor, file and
+// offset, rank), and a hint. Checks stay on in release builds: they run once per call, never once per element.
 #pragma once
 
 #include "core/scope.h"
@@ -15,13 +15,13 @@
 
 namespace rg {
 
-/// Every failure that a user can cause or must hear about. `main` catches it once and prints one line.
+/// Reports every failure that a user can cause or must know about. main() catches it and prints one line.
 class Error : public std::runtime_error {
 public:
     using std::runtime_error::runtime_error;
 };
 
-/// Concatenates anything that a stream can print.
+/// Concatenates the printed forms of all arguments.
 template <class... Parts>
 std::string cat(const Parts&... parts) {
     std::ostringstream out;
@@ -29,21 +29,21 @@ std::string cat(const Parts&... parts) {
     return out.str();
 }
 
-/// While one exists, errors on this thread end with "(layer NAME)". The name outlives it.
+/// Appends "(layer NAME)" to all errors of this thread, as long as the scope exists. Keeps a reference to the name.
 class LayerScope {
 public:
-    explicit LayerScope(const std::string& name) : before_(std::exchange(Scope::current().layer, &name)) {}
-    ~LayerScope() { Scope::current().layer = before_; }
+    explicit LayerScope(const std::string& name) : outer_(std::exchange(Scope::current().layer, &name)) {}
+    ~LayerScope() { Scope::current().layer = outer_; }
     LayerScope(const LayerScope&) = delete;
     LayerScope& operator=(const LayerScope&) = delete;
-    /// " (layer NAME)", or nothing.
+    /// Returns " (layer NAME)", or an empty text outside of every scope.
     static std::string note() {
         const std::string* const layer = Scope::current().layer;
         return layer ? cat(" (layer ", *layer, ")") : "";
     }
 
 private:
-    const std::string* before_;
+    const std::string* outer_;
 };
 
 template <class... Parts>
@@ -53,7 +53,7 @@ template <class... Parts>
 
 } // namespace rg
 
-/// RG_CHECK(condition, parts...): throws rg::Error with the concatenated parts when the condition is false.
+/// RG_CHECK(condition, parts...) throws rg::Error with the concatenated parts if the condition is false.
 #define RG_CHECK(condition, ...)                                                                                       \
     do {                                                                                                               \
         if (!(condition)) [[unlikely]]                                                                                 \

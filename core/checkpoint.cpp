@@ -1,8 +1,9 @@
-// The header is encoded with a blank checksum, summed, and patched; reading blanks the digits and sums again.
+// Writing encodes the header with zeros as its checksum, computes the checksum, and inserts it. Reading replaces the
+// digits by zeros and computes the checksum again.
 //
-// The digits are found by position, not by parsing: the file must open with the exact text of kOpening after its
-// length word. So no byte escapes the check, not even those of the checksum's own key. A header that is right says
-// where each tensor lies and what its bytes must sum to; and no byte of the data belongs to none (safetensors.h).
+// The digits have a fixed position: after its length word, the file must begin with exactly kOpening. So the check
+// covers every byte, even those of the checksum's own key. A valid header gives the place and the checksum of each
+// tensor, and every byte of the data belongs to a tensor (safetensors.h).
 #include "core/checkpoint.h"
 
 #include "core/atomic_file.h"
@@ -21,13 +22,13 @@ namespace {
 
 constexpr std::string_view kFormat = "ringgrad checkpoint 2";
 constexpr std::string_view kOpening = "{\"__metadata__\": {\"format\": \"ringgrad checkpoint 2\", \"checksum\": \"";
-constexpr size_t kLengthBytes = 8, kDigits = 16, kDigitsAt = kLengthBytes + kOpening.size();
+constexpr size_t kLengthBytes = 8, kDigits = 16, kDigitsOffset = kLengthBytes + kOpening.size();
 constexpr std::string_view kPrefix = "step-", kSuffix = ".safetensors";
 constexpr std::string_view kReserved[] = {"format", "checksum", "tensor_checksums",
-                                          "step"}; // ours, beside the caller's metadata
+                                          "step"}; // not for the caller's metadata
 
-/// Each round is a bijection of the state for a given word and of the word for a given state, so a change within one
-/// word is always found; several changed words go unnoticed with probability 2^-64.
+/// Returns a 64-bit checksum. Each round is a bijection of the state for a given word, and of the word for a given
+/// state. So it always detects a change within one word, and misses changes of several words with probability 2^-64.
 uint64_t checksum(std::string_view bytes) {
     uint64_t h = bytes.size();
     const auto mix = [&h](uint64_t word) {
@@ -52,10 +53,10 @@ std::string hex(uint64_t value) {
     return text;
 }
 
-/// Of a file's length word and header text.
+/// Returns the checksum of a file's length word and header text, with zeros in place of the checksum's digits.
 std::string header_checksum(std::string_view bytes) {
     std::string header(bytes);
-    header.replace(kDigitsAt, kDigits, kDigits, '0');
+    header.replace(kDigitsOffset, kDigits, kDigits, '0');
     return hex(checksum(header));
 }
 
@@ -63,7 +64,7 @@ std::string tensor_checksum(const Tensor& t) {
     return hex(t.bytes() ? checksum({reinterpret_cast<const char*>(t.bytes_data()), size_t(t.bytes())}) : 0);
 }
 
-/// Length word and header text of a file, if the file has that much.
+/// Returns the bytes of a file's length word and header text, or the size of the file if it is shorter.
 size_t header_size(std::string_view bytes) {
     uint64_t length = 0;
     if (bytes.size() >= kLengthBytes) std::memcpy(&length, bytes.data(), kLengthBytes);
@@ -76,7 +77,7 @@ std::string name_of_step(int64_t step) {
     return text;
 }
 
-/// The step in a checkpoint's file name; nothing for any other name.
+/// Returns the step in a checkpoint's file name, or nothing for any other name.
 std::optional<int64_t> step_of_name(const std::string& name) {
     if (name.size() <= kPrefix.size() + kSuffix.size()) return {};
     int64_t step = 0;
@@ -84,11 +85,11 @@ std::optional<int64_t> step_of_name(const std::string& name) {
         if (c < '0' || c > '9') return {};
         step = step * 10 + (c - '0');
     }
-    // Comparing with the name that we would write rejects all other spellings at once.
+    // This comparison rejects all other spellings, such as too few digits.
     return name == name_of_step(step) ? std::optional(step) : std::nullopt;
 }
 
-/// All checkpoints of a folder by name, the newest first.
+/// Returns the steps of all checkpoints in a folder, the newest first. Reads only file names.
 std::vector<int64_t> steps_in(const std::string& dir) {
     std::error_code error;
     const fs::directory_iterator entries(dir, error);
@@ -100,12 +101,12 @@ std::vector<int64_t> steps_in(const std::string& dir) {
     return steps;
 }
 
-/// Deleting is housekeeping: the new checkpoint is safe by now, so what cannot be deleted just stays.
+/// Deletes old checkpoints and leftovers. Ignores errors: the new checkpoint is already durable.
 void delete_old(const std::string& dir, int64_t newest, int keep_last) {
     std::error_code ignored;
     int kept = 0;
     for (int64_t step : steps_in(dir)) {
-        // Those after the newest belong to a future that a resume from an older checkpoint has discarded.
+        // A later step comes from before the run was resumed from an older checkpoint.
         if (step > newest || ++kept > keep_last) fs::remove(fs::path(dir) / name_of_step(step), ignored);
     }
     std::vector<fs::path> leftovers;
@@ -129,7 +130,7 @@ std::string encode_checkpoint(int64_t step, const TensorFile& state) {
                          {"step", std::to_string(step)}};
     metadata.insert(metadata.end(), state.metadata.begin(), state.metadata.end());
     std::string bytes = encode_tensors(state.tensors, metadata);
-    bytes.replace(kDigitsAt, kDigits, header_checksum(std::string_view(bytes).substr(0, header_size(bytes))));
+    bytes.replace(kDigitsOffset, kDigits, header_checksum(std::string_view(bytes).substr(0, header_size(bytes))));
     return bytes;
 }
 
@@ -147,14 +148,14 @@ std::string save_checkpoint(const std::string& dir, int64_t step, const TensorFi
 
 LoadedCheckpoint decode_checkpoint(const std::string& bytes, const std::string& path) {
     const std::string_view header = std::string_view(bytes).substr(0, header_size(bytes));
-    const auto compare = [&](const std::string& where, const std::string& expected, const std::string& found) {
-        RG_CHECK(expected == found, "checkpoint ", path, ": expected checksum ", expected, " of ", where, ", got ",
-                 found, "; the file is damaged there (", bytes.size(), " bytes)");
+    const auto compare = [&](const std::string& part, const std::string& expected, const std::string& actual) {
+        RG_CHECK(expected == actual, "checkpoint ", path, ": expected checksum ", expected, " of ", part, ", got ",
+                 actual, "; the file is damaged there (", bytes.size(), " bytes)");
     };
-    RG_CHECK(header.size() >= kDigitsAt + kDigits && header.substr(kLengthBytes, kOpening.size()) == kOpening,
+    RG_CHECK(header.size() >= kDigitsOffset + kDigits && header.substr(kLengthBytes, kOpening.size()) == kOpening,
              "checkpoint ", path, ": expected a header that begins with format \"", kFormat,
-             "\", got none; not a checkpoint, of another version, or damaged there");
-    compare("the header", std::string(header.substr(kDigitsAt, kDigits)), header_checksum(header));
+             "\", got another; the file is not a checkpoint, has another version, or is damaged there");
+    compare("the header", std::string(header.substr(kDigitsOffset, kDigits)), header_checksum(header));
     LoadedCheckpoint result;
     result.state = decode_tensors(bytes, path);
     const std::string& sums = result.state.text("tensor_checksums");
@@ -177,7 +178,7 @@ LoadedCheckpoint load_checkpoint(const std::string& path) {
     try {
         return decode_checkpoint(bytes, path);
     } catch (const std::bad_alloc&) {
-        fail("checkpoint ", path, ": expected memory for its ", bytes.size(), " bytes twice, got less");
+        fail("checkpoint ", path, ": expected memory for two copies of its ", bytes.size(), " bytes, got less");
     }
 }
 
@@ -185,21 +186,21 @@ LoadedCheckpoint load_latest_checkpoint(const std::string& dir) {
     std::error_code error;
     RG_CHECK(fs::is_directory(dir, error), "checkpoint: no folder ", dir, "; nothing to resume from");
     const std::vector<int64_t> steps = steps_in(dir);
-    RG_CHECK(!steps.empty(), "checkpoint: none in ", dir, "; nothing to resume from");
+    RG_CHECK(!steps.empty(), "checkpoint: expected at least one in ", dir, ", got none; nothing to resume from");
     std::vector<std::string> reasons;
     for (int64_t step : steps) {
         try {
-            LoadedCheckpoint found = load_checkpoint((fs::path(dir) / name_of_step(step)).string());
+            LoadedCheckpoint loaded = load_checkpoint((fs::path(dir) / name_of_step(step)).string());
             for (const std::string& reason : reasons)
-                found.warnings.push_back(cat("warning: ", reason, "; using ", name_of_step(found.step), " instead"));
-            return found;
+                loaded.warnings.push_back(cat("warning: ", reason, "; using ", name_of_step(loaded.step), " instead"));
+            return loaded;
         } catch (const Error& error) {
             reasons.emplace_back(error.what());
         }
     }
-    std::string all;
-    for (const std::string& reason : reasons) all += (all.empty() ? "" : " | ") + reason;
-    fail("checkpoint: none of the ", steps.size(), " in ", dir, " can be loaded: ", all);
+    std::string all_reasons;
+    for (const std::string& reason : reasons) all_reasons += (all_reasons.empty() ? "" : " | ") + reason;
+    fail("checkpoint: none of the ", steps.size(), " in ", dir, " can be loaded: ", all_reasons);
 }
 
 } // namespace rg

@@ -19,7 +19,7 @@ namespace rg {
 struct Call;
 using Kernel = void (*)(const Call&);
 
-/// What f takes on this machine's clock.
+/// Calls f and returns the seconds that it took.
 template <class F>
 double seconds_of(F&& f) {
     const auto start = std::chrono::steady_clock::now();
@@ -27,8 +27,8 @@ double seconds_of(F&& f) {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// Operations (of a GPU: multiply-adds of bf16, each as two; f32 ones take six times as long), and bytes read or
-/// written, per second.
+/// Peak rates of a device: operations per second, and bytes read or written per second. For a GPU, operations are
+/// those of bf16 tensor cores, where a multiply-add counts as two; in f32 they take six times as long.
 struct Rates {
     double flops = 0, bytes = 0;
 };

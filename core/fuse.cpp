@@ -19,7 +19,7 @@
 // The order matters here:
 // - 1 before 2: pass 2 looks for the conv2d_norm that pass 1 makes.
 // - 1 before 4: fuse_norm_add would also take a normalisation with constant statistics. In the filters it is free.
-// - 3 before 4: pass 4 adds an operand to a data gradient. Pass 3 does not carry it over: the sum would be lost.
+// - 3 before 4: pass 4 gives a data gradient one more operand, to add. Pass 3 would drop it, and the sum with it.
 // - 3 before 6: pass 3 finds the filters at a plain conv2d, which pass 6 replaces. Pass 6 needs conv2d_norm_grad,
 //   because conv2d_wgrad cannot normalise its input.
 // - 4 before 7: pass 7 lets a step sum over the data gradient that it makes. If pass 4 then added to this data
@@ -108,8 +108,8 @@ private:
         index();
     }
 
-    /// Returns the readers of an intermediate. Empty if t is a result or outside of the plan, or if a reader takes only
-    /// a view of it.
+    /// Returns the readers of an intermediate. Returns none if t is a result or outside of the plan, or if any reader
+    /// takes a view of it.
     std::vector<Reader> intermediate_readers(const Tensor& t) const {
         const auto entry = readers_.find(id(t));
         if (t.has_memory() || results_.contains(id(t)) || entry == readers_.end()) return {};
@@ -186,8 +186,8 @@ private:
         replace(norm, std::move(fused), {*wgrad, dgrad.value_or(*wgrad)});
     }
 
-    /// add of two gradients: a convolution's backward step that makes the later one adds the other. No other step may
-    /// read the later gradient. Returns true if it did so.
+    /// Removes an add of two gradients: if a convolution's backward step makes the later one, that step also adds the
+    /// other. No other step may read the later gradient. Returns true on success.
     bool add_in_gradient(size_t sum) {
         const Step a = steps_[sum];
         if (a.out[0].has_memory()) return false;
@@ -207,8 +207,8 @@ private:
         return true;
     }
 
-    /// add becomes norm_add, together with the batch_norm of either operand and the relu of the sum. A fused batch_norm
-    /// must have no other reader, and neither may the sum in front of a fused relu.
+    /// add becomes norm_add, together with the batch_norm of each operand and the relu of the sum. No other step may
+    /// read a batch_norm that is fused, or the sum if the relu is fused.
     void fuse_norm_add(size_t sum) {
         const Step& a = steps_[sum];
         Step fused{Op::norm_add, {}, {a.in[0], {}, {}, {}, a.in[1]}, {a.out[0]}};

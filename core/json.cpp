@@ -1,7 +1,7 @@
-// The JSON reader is one recursive descent over a string view; the writer one recursive walk.
+// Parses JSON by recursive descent over a string view, and writes it by a recursive walk.
 //
-// Limits: depth kMaxDepth; the size is bounded by the text itself (a value takes at least one byte of it). Errors
-// give the byte offset. Numbers go through from_chars and to_chars, which no locale changes.
+// The depth is limited to kMaxDepth. The text limits the size, since a value takes at least one byte of text. Errors
+// give the byte offset. Numbers use from_chars and to_chars, which ignore the locale.
 #include "core/json.h"
 
 #include "core/text.h"
@@ -13,97 +13,100 @@
 namespace rg {
 namespace {
 
-// A byte 0x80 to 0xFF that is not of UTF-8 (a file's name may have any) is written as the surrogate kByte + byte, which
-// no text has, so that it comes back: the "surrogateescape" of Python (PEP 383).
+// A byte from 0x80 to 0xFF outside of valid UTF-8, as file names may contain, is written as the surrogate kByte + byte.
+// Valid text has no such surrogate, so parse() can restore the byte. Python calls this "surrogateescape" (PEP 383).
 constexpr uint32_t kByte = 0xDC00;
 
 class Parser {
 public:
-    Parser(std::string_view text, const std::string& what) : text_(text), what_(what) {}
+    Parser(std::string_view text, const std::string& source) : text_(text), source_(source) {}
 
     Json document() {
-        Json value = any(0);
+        Json value = parse_value(0);
         skip_space();
-        if (at_ != text_.size()) wrong("the end of the text");
+        if (offset_ != text_.size()) fail_expected("the end of the text");
         return value;
     }
 
 private:
-    [[noreturn]] void wrong(const char* expected) const {
-        if (at_ >= text_.size()) fail(what_, ": json: expected ", expected, ", got the end at offset ", at_);
-        const unsigned char c = static_cast<unsigned char>(text_[at_]);
-        if (c > 0x20 && c < 0x7f) fail(what_, ": json: expected ", expected, ", got '", char(c), "' at offset ", at_);
-        fail(what_, ": json: expected ", expected, ", got byte ", int(c), " at offset ", at_);
+    [[noreturn]] void fail_expected(const char* expected) const {
+        if (offset_ >= text_.size()) fail(source_, ": json: expected ", expected, ", got the end at offset ", offset_);
+        const unsigned char c = static_cast<unsigned char>(text_[offset_]);
+        if (c > 0x20 && c < 0x7f)
+            fail(source_, ": json: expected ", expected, ", got '", char(c), "' at offset ", offset_);
+        fail(source_, ": json: expected ", expected, ", got byte ", int(c), " at offset ", offset_);
     }
 
-    char peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }
+    char peek() const { return offset_ < text_.size() ? text_[offset_] : '\0'; }
 
     void skip_space() {
-        while (at_ < text_.size() && std::string_view(" \t\r\n").find(text_[at_]) != std::string_view::npos) ++at_;
+        while (offset_ < text_.size() && std::string_view(" \t\r\n").find(text_[offset_]) != std::string_view::npos)
+            ++offset_;
     }
 
-    bool take(char c) {
-        if (peek() != c || at_ >= text_.size()) return false;
-        ++at_;
+    bool accept(char c) {
+        if (peek() != c || offset_ >= text_.size()) return false;
+        ++offset_;
         return true;
     }
 
-    bool take_word(std::string_view word) {
-        if (text_.substr(at_, word.size()) != word) return false;
-        at_ += word.size();
+    bool accept_word(std::string_view word) {
+        if (text_.substr(offset_, word.size()) != word) return false;
+        offset_ += word.size();
         return true;
     }
 
-    Json any(int depth) {
-        RG_CHECK(depth < Json::kMaxDepth, what_, ": json: nesting deeper than ", Json::kMaxDepth, " at offset ", at_);
+    Json parse_value(int depth) {
+        RG_CHECK(depth < Json::kMaxDepth, source_, ": json: nesting deeper than ", Json::kMaxDepth, " at offset ",
+                 offset_);
         skip_space();
         switch (peek()) {
         case '{': return object(depth);
         case '[': return array(depth);
         case '"': return string();
         case 't':
-            if (take_word("true")) return true;
+            if (accept_word("true")) return true;
             break;
         case 'f':
-            if (take_word("false")) return false;
+            if (accept_word("false")) return false;
             break;
         case 'n':
-            if (take_word("null")) return nullptr;
+            if (accept_word("null")) return nullptr;
             break;
         default:
             if (peek() == '-' || is_digit(peek())) return number();
         }
-        wrong("a value");
+        fail_expected("a value");
     }
 
     Json array(int depth) {
-        ++at_;
+        ++offset_;
         Json::Array items;
         skip_space();
-        if (take(']')) return items;
+        if (accept(']')) return items;
         for (;;) {
-            items.push_back(any(depth + 1));
+            items.push_back(parse_value(depth + 1));
             skip_space();
-            if (take(']')) return items;
-            if (!take(',')) wrong("',' or ']'");
+            if (accept(']')) return items;
+            if (!accept(',')) fail_expected("',' or ']'");
         }
     }
 
     Json object(int depth) {
-        ++at_;
+        ++offset_;
         Json::Object members;
         skip_space();
-        if (take('}')) return members;
+        if (accept('}')) return members;
         for (;;) {
             skip_space();
-            if (peek() != '"') wrong("a key in quotes");
+            if (peek() != '"') fail_expected("a key in quotes");
             std::string key = string();
             skip_space();
-            if (!take(':')) wrong("':'");
-            members.emplace_back(std::move(key), any(depth + 1));
+            if (!accept(':')) fail_expected("':'");
+            members.emplace_back(std::move(key), parse_value(depth + 1));
             skip_space();
-            if (take('}')) break;
-            if (!take(',')) wrong("',' or '}'");
+            if (accept('}')) break;
+            if (!accept(',')) fail_expected("',' or '}'");
         }
         check_unique(members);
         return members;
@@ -114,49 +117,49 @@ private:
         for (const Json::Member& m : members) keys.push_back(m.first);
         std::sort(keys.begin(), keys.end());
         const auto twice = std::adjacent_find(keys.begin(), keys.end());
-        RG_CHECK(twice == keys.end(), what_, ": json: key \"", *twice, "\" twice in the object that ends at offset ",
-                 at_);
+        RG_CHECK(twice == keys.end(), source_, ": json: key \"", *twice, "\" twice in the object that ends at offset ",
+                 offset_);
     }
 
     static bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
     void digits() {
-        if (!is_digit(peek())) wrong("a digit");
-        while (is_digit(peek())) ++at_;
+        if (!is_digit(peek())) fail_expected("a digit");
+        while (is_digit(peek())) ++offset_;
     }
 
     Json number() {
-        const size_t begin = at_;
+        const size_t begin = offset_;
         bool whole = true;
-        take('-');
-        if (!take('0')) digits();
-        if (take('.')) whole = false, digits();
+        accept('-');
+        if (!accept('0')) digits();
+        if (accept('.')) whole = false, digits();
         if (peek() == 'e' || peek() == 'E') {
-            ++at_;
+            ++offset_;
             whole = false;
-            if (!take('+')) take('-');
+            if (!accept('+')) accept('-');
             digits();
         }
-        const std::string_view token = text_.substr(begin, at_ - begin);
+        const std::string_view token = text_.substr(begin, offset_ - begin);
         int64_t integer = 0;
-        // "-0" stays a double: the integer would lose its sign. What does not fit in 64 bits is a double as well.
+        // "-0" becomes a double, since an integer would lose its sign. So does an integer of more than 64 bits.
         if (whole && token != "-0" &&
             std::from_chars(token.data(), token.data() + token.size(), integer).ec == std::errc())
             return integer;
         double value = 0;
-        RG_CHECK(std::from_chars(token.data(), token.data() + token.size(), value).ec == std::errc(), what_,
+        RG_CHECK(std::from_chars(token.data(), token.data() + token.size(), value).ec == std::errc(), source_,
                  ": json: number outside the range of a double at offset ", begin);
         return value;
     }
 
     std::string string() {
-        ++at_;
+        ++offset_;
         std::string out;
         for (;;) {
-            if (at_ >= text_.size()) wrong("'\"' at the end of a string");
-            const unsigned char c = static_cast<unsigned char>(text_[at_]);
-            if (c < 0x20) wrong("no control character in a string");
-            if (c == '"') return ++at_, out;
+            if (offset_ >= text_.size()) fail_expected("'\"' at the end of a string");
+            const unsigned char c = static_cast<unsigned char>(text_[offset_]);
+            if (c < 0x20) fail_expected("no control character in a string");
+            if (c == '"') return ++offset_, out;
             if (c == '\\')
                 escape(out);
             else
@@ -165,25 +168,25 @@ private:
     }
 
     void escape(std::string& out) {
-        ++at_;
+        ++offset_;
         static constexpr std::string_view kNames = "\"\\/bfnrt", kMeans = "\"\\/\b\f\n\r\t";
-        const size_t i = at_ < text_.size() ? kNames.find(text_[at_]) : std::string_view::npos;
+        const size_t i = offset_ < text_.size() ? kNames.find(text_[offset_]) : std::string_view::npos;
         if (i != std::string_view::npos) {
             out += kMeans[i];
-            ++at_;
+            ++offset_;
             return;
         }
-        if (!take('u')) wrong("an escape (one of \"\\/bfnrtu)");
+        if (!accept('u')) fail_expected("an escape (one of \"\\/bfnrtu)");
         uint32_t point = hex4();
         if (point >= kByte + 0x80 && point <= kByte + 0xFF) { // see write_string()
             out += char(point - kByte);
             return;
         }
-        if (point >= 0xDC00 && point < 0xE000) wrong("a high surrogate before the low one");
+        if (point >= 0xDC00 && point < 0xE000) fail_expected("a high surrogate before the low one");
         if (point >= 0xD800 && point < 0xDC00) {
-            if (!take_word("\\u")) wrong("\\u and the low surrogate");
+            if (!accept_word("\\u")) fail_expected("\\u and the low surrogate");
             const uint32_t low = hex4();
-            if (low < 0xDC00 || low >= 0xE000) wrong("a low surrogate before this");
+            if (low < 0xDC00 || low >= 0xE000) fail_expected("a low surrogate before this");
             point = 0x10000 + ((point - 0xD800) << 10) + (low - 0xDC00);
         }
         if (point < 0x80) {
@@ -200,26 +203,26 @@ private:
 
     uint32_t hex4() {
         uint32_t value = 0;
-        for (int i = 0; i < 4; ++i, ++at_) {
+        for (int i = 0; i < 4; ++i, ++offset_) {
             static constexpr std::string_view kDigits = "0123456789abcdef";
             const char c = peek();
             const size_t digit = kDigits.find(c >= 'A' && c <= 'F' ? char(c + 32) : c);
-            if (digit == std::string_view::npos) wrong("four hexadecimal digits");
+            if (digit == std::string_view::npos) fail_expected("four hexadecimal digits");
             value = value << 4 | uint32_t(digit);
         }
         return value;
     }
 
     void character(std::string& out) {
-        const size_t bytes = utf8_sequence(text_.substr(at_));
-        if (bytes == 0) wrong("valid UTF-8");
-        out += text_.substr(at_, bytes);
-        at_ += bytes;
+        const size_t bytes = utf8_sequence(text_.substr(offset_));
+        if (bytes == 0) fail_expected("valid UTF-8");
+        out += text_.substr(offset_, bytes);
+        offset_ += bytes;
     }
 
     std::string_view text_;
-    const std::string& what_;
-    size_t at_ = 0;
+    const std::string& source_;
+    size_t offset_ = 0;
 };
 
 void write_string(std::string& out, std::string_view text) {
@@ -250,7 +253,7 @@ void write_string(std::string& out, std::string_view text) {
 
 } // namespace
 
-Json Json::parse(std::string_view text, const std::string& what) { return Parser(text, what).document(); }
+Json Json::parse(std::string_view text, const std::string& source) { return Parser(text, source).document(); }
 
 const char* Json::kind() const {
     switch (value_.index()) {
@@ -329,7 +332,7 @@ void Json::write(std::string& out, int indent, int level) const {
         char digits[32];
         const std::string_view text(digits, size_t(std::to_chars(digits, digits + sizeof digits, v).ptr - digits));
         out += text;
-        // A double stays one when it is read again.
+        // The point makes parse() read a double, not an integer.
         if (std::is_same_v<decltype(v), double> && text.find_first_of(".e") == std::string_view::npos) out += ".0";
     };
     switch (value_.index()) {

@@ -1,10 +1,10 @@
-// A small strict JSON value: what headers, configurations and metrics are read from and written to.
+// Reads and writes JSON strictly, for file headers, configurations and metrics.
 //
-// Objects keep the order in which members were added, so that files read like the program that wrote them. Integers
-// that fit in 64 bits stay exact and are a kind of their own; every other number is a double. Doubles are written with
-// the fewest digits that read back as the same bits, and always with a point or an exponent. Reading takes RFC 8259
-// and nothing more: no comments, no trailing commas, no duplicate keys, valid UTF-8, bounded depth. What it reads takes
-// at most 64 bytes of memory per byte of the text (an array of numbers of one digit does).
+// Objects keep their members in the order in which the program added them. Integers that fit in 64 bits are a separate
+// kind and stay exact; every other number is a double. A double is written with the fewest digits that read back as the
+// same bits, and always with a point or an exponent. The parser accepts only RFC 8259: no comments, no trailing commas,
+// no duplicate keys, only valid UTF-8, and a limited depth. A parsed value takes at most 64 bytes of memory per byte of
+// text; an array of one-digit numbers takes that much.
 #pragma once
 
 #include "core/base.h"
@@ -32,14 +32,14 @@ public:
     Json(Array v) : value_(std::move(v)) {}
     Json(Object v) : value_(std::move(v)) {}
     template <class T>
-    Json(const T*) = delete; // would become a bool
+    Json(const T*) = delete; // a pointer would convert to bool
     static Json array() { return Array{}; }
     static Json object() { return Object{}; }
 
-    /// Deeper nesting is an error: the parser calls itself once per level.
+    /// Deepest nesting that parse() accepts. The parser recurses once per level.
     static constexpr int kMaxDepth = 64;
-    /// Reads exactly one value. `what` names the text in errors: "WHAT: json: expected ... at offset N".
-    static Json parse(std::string_view text, const std::string& what);
+    /// Parses exactly one value. Throws Error with `source`: "SOURCE: json: expected ... at offset N".
+    static Json parse(std::string_view text, const std::string& source);
 
     bool is_null() const { return is<std::monostate>(); }
     bool is_bool() const { return is<bool>(); }
@@ -48,10 +48,11 @@ public:
     bool is_string() const { return is<std::string>(); }
     bool is_array() const { return is<Array>(); }
     bool is_object() const { return is<Object>(); }
-    /// "an array", "a string", ...: for messages.
+    /// Returns "an array", "a string" and so on, for messages.
     const char* kind() const;
 
-    /// The value as that type; an Error naming both kinds otherwise. as_double() takes integers too.
+    /// Return the value as that type. Throw Error with both kinds if the value has another. as_double() converts
+    /// integers.
     bool as_bool() const;
     int64_t as_int() const;
     double as_double() const;
@@ -59,18 +60,18 @@ public:
     const Array& as_array() const;
     const Object& as_object() const;
 
-    /// The member of that name, or null if there is none. Error when this is no object.
+    /// Returns the member of that name, or null if there is none. Throws Error if this is not an object.
     const Json* find(std::string_view key) const;
-    /// The member of that name. Error when there is none.
+    /// Returns the member of that name. Throws Error if there is none.
     const Json& at(std::string_view key) const;
-    /// Adds or replaces a member; returns *this, to chain. A null becomes an object first.
+    /// Adds or replaces a member, and returns *this. A null becomes an object first.
     Json& set(std::string_view key, Json value);
-    /// Appends an element. A null becomes an array first.
+    /// Appends an element, and returns *this. A null becomes an array first.
     Json& push(Json value);
 
-    /// One line, or with `indent` > 0 one member per line. NaN and infinities are written as null: JSON has none. A
-    /// byte that is not of a valid UTF-8 sequence (from a file's name) is written as \udc80 to \udcff, and read as that
-    /// byte.
+    /// Returns the value as text: one line, or with `indent` > 0 one member per line. NaN and infinities become null,
+    /// since JSON has neither. A byte that is not valid UTF-8 (file names may have one) becomes \udc80 to \udcff, which
+    /// parse() turns back into that byte.
     std::string dump(int indent = 0) const;
 
     bool operator==(const Json& other) const;

@@ -7,8 +7,8 @@ namespace {
 using Start = Parameters::Entry::Start;
 
 void expect_allocated(const Tensor& weights) {
-    RG_CHECK(weights.defined(), "layer: expected parameters that have values, got none; call Parameters::allocate() ",
-             "once all layers are made");
+    RG_CHECK(weights.defined(), "layer: expected allocated parameters, got none; call Parameters::allocate() ",
+             "after all layers are made");
 }
 
 } // namespace
@@ -28,7 +28,7 @@ Tensor ConvNorm::operator()(const Tensor& x, Mode mode) const {
     expect_allocated(w_);
     if (mode == Mode::evaluate)
         return batch_norm(conv2d(x, w_, b_, conv_), running_, gamma_, beta_, {.relu = relu_, .frozen = true});
-    // The batch statistics are taken by the convolution, while each image of its result is in cache.
+    // The convolution also computes the batch statistics, while each image of its result is in cache.
     const auto [y, local_stats] = conv2d_stats(x, w_, b_, conv_);
     const Tensor stats = combine_stats(local_stats);
     update_running(running_, stats, y.extent(0), y.extent(1) * y.extent(2), kRunningMomentum);

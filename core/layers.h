@@ -1,4 +1,4 @@
-// The layers that our networks are made of: parameters by name, and what they compute.
+// Defines layers: each declares its parameters by name and computes its output from its input.
 #pragma once
 
 #include "core/ops.h"
@@ -8,8 +8,8 @@ namespace rg {
 
 enum class Mode : uint8_t { train, evaluate };
 
-/// Convolution, batch norm, and ReLU if asked. Parameters NAME.conv.weight, NAME.conv.bias, NAME.bn.weight,
-/// NAME.bn.bias; running statistics NAME.bn.
+/// Convolution, batch norm, and optionally ReLU. Declares the parameters NAME.conv.weight, NAME.conv.bias,
+/// NAME.bn.weight and NAME.bn.bias, and the running statistics NAME.bn.
 class ConvNorm {
 public:
     struct Spec {
@@ -18,10 +18,11 @@ public:
         bool relu = true;
     };
     ConvNorm(Parameters& parameters, const std::string& name, const Spec& spec);
-    /// In training, batch statistics are used (of all ranks under Context::sync), and the running ones updated.
+    /// Mode::train uses batch statistics (of all ranks if Context::sync is set) and updates the running statistics.
+    /// Mode::evaluate uses the running statistics.
     Tensor operator()(const Tensor& x, Mode mode) const;
 
-    /// Momentum of the running statistics, as PyTorch's: the share of the newest batch.
+    /// Weight of the newest batch in the running statistics; PyTorch calls it momentum.
     static constexpr float kRunningMomentum = 0.1f;
 
 private:
@@ -31,7 +32,8 @@ private:
     bool relu_;
 };
 
-/// Fully connected: NAME.weight [out in], NAME.bias [out]. x is flattened to [n in], and made f32.
+/// Fully connected layer. Declares the parameters NAME.weight [out in] and NAME.bias [out]. It flattens x to [n in] and
+/// converts it to the type of the weights.
 class Dense {
 public:
     Dense(Parameters& parameters, const std::string& name, int64_t out, int64_t in);

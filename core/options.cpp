@@ -1,6 +1,6 @@
-// Parsing, checking and printing of options. The texts here are what a user meets first, so they say what to type.
+// Parses, checks and prints options. A user reads these messages first, so they say what to type.
 //
-// --help is laid out for 96 columns: names left, texts wrapped on the right, one group after the other.
+// --help is 96 columns wide: names on the left, wrapped texts on the right, one group after the other.
 #include "core/options.h"
 
 #include "core/text.h"
@@ -37,7 +37,7 @@ std::string join(const std::vector<std::string>& names) {
     return all;
 }
 
-/// Edits (insert, delete, replace, swap of neighbours) that lead from a to b.
+/// Returns the smallest number of edits (insert, delete, replace, swap of neighbours) that turn a into b.
 size_t distance(const std::string& a, const std::string& b) {
     std::vector<std::vector<size_t>> d(a.size() + 1, std::vector<size_t>(b.size() + 1));
     for (size_t i = 0; i <= a.size(); ++i)
@@ -53,7 +53,7 @@ size_t distance(const std::string& a, const std::string& b) {
     return d[a.size()][b.size()];
 }
 
-/// Appends `label` and the words of `text` beside it, wrapped to the help's width.
+/// Appends `label` on the left and `text` on the right, wrapped to the width of the help.
 void print_item(std::string& out, const std::string& label, const std::string& text) {
     std::string line = "  " + label;
     if (line.size() + 2 > kNameColumn) {
@@ -102,7 +102,7 @@ std::string Options::Entry::get() const {
     if (const auto* v = std::get_if<bool*>(&target_)) return **v ? "true" : "false";
     if (const auto* v = std::get_if<std::vector<std::string>*>(&target_)) {
         std::string all;
-        for (const std::string& one : **v) all += (all.empty() ? "" : " ") + one;
+        for (const std::string& value : **v) all += (all.empty() ? "" : " ") + value;
         return all;
     }
     return *std::get<std::string*>(target_);
@@ -131,26 +131,26 @@ std::string Options::Entry::expected() const {
 }
 
 void Options::Entry::set(const std::string& value) {
-    const auto demand = [&](bool good) {
-        RG_CHECK(good, "option --", name_, ": expected ", expected(), ", got \"", value, "\"");
+    const auto require = [&](bool valid) {
+        RG_CHECK(valid, "option --", name_, ": expected ", expected(), ", got \"", value, "\"");
     };
     size_t choice = 0;
     if (!choices_.empty()) {
         choice = size_t(std::find(choices_.begin(), choices_.end(), value) - choices_.begin());
-        demand(choice < choices_.size());
+        require(choice < choices_.size());
     }
     if (set_choice_) {
         set_choice_(choice);
     } else if (auto* i = std::get_if<int64_t*>(&target_)) {
         int64_t number = 0;
-        demand(read_number(value, number) && double(number) >= lowest_ && double(number) <= highest_);
+        require(read_number(value, number) && double(number) >= lowest_ && double(number) <= highest_);
         **i = number;
     } else if (auto* d = std::get_if<double*>(&target_)) {
         double number = 0;
-        demand(read_number(value, number) && std::isfinite(number) && number >= lowest_ && number <= highest_);
+        require(read_number(value, number) && std::isfinite(number) && number >= lowest_ && number <= highest_);
         **d = number;
     } else if (auto* b = std::get_if<bool*>(&target_)) {
-        demand(value == "true" || value == "false");
+        require(value == "true" || value == "false");
         **b = value == "true";
     } else if (is_list()) {
         std::get<std::vector<std::string>*>(target_)->push_back(value);
@@ -220,26 +220,27 @@ Options::Entry* Options::find(const std::string& name) {
     return nullptr;
 }
 
-void Options::unknown(const std::string& argument) const {
+void Options::fail_unknown(const std::string& argument) const {
     const std::string typed = argument.substr(0, argument.find('='));
-    std::string best = "--help";
-    size_t least = distance(typed, best);
+    std::string nearest = "--help";
+    size_t nearest_distance = distance(typed, nearest);
     const auto consider = [&](const std::string& name) {
         const size_t d = distance(typed, name);
-        if (d < least) {
-            least = d;
-            best = name;
+        if (d < nearest_distance) {
+            nearest_distance = d;
+            nearest = name;
         }
     };
     for (const Entry& e : entries_) {
         consider("--" + e.name_);
         if (e.is_bool()) consider("--no-" + e.name_);
     }
-    if (least <= std::max<size_t>(2, typed.size() / 3)) fail("unknown option ", typed, "; did you mean ", best, "?");
+    if (nearest_distance <= std::max<size_t>(2, typed.size() / 3))
+        fail("unknown option ", typed, "; did you mean ", nearest, "?");
     fail("unknown option ", typed, "; ", program_, " --help lists all");
 }
 
-size_t Options::take(std::span<const std::string> args) {
+size_t Options::parse_option(std::span<const std::string> args) {
     const std::string& argument = args[0];
     const size_t equals = argument.find('=');
     const bool attached = equals != std::string::npos;
@@ -249,7 +250,7 @@ size_t Options::take(std::span<const std::string> args) {
     Entry* negated = !entry && name.starts_with("no-") ? find(name.substr(3)) : nullptr;
     if (negated && !negated->is_bool()) negated = nullptr;
     if (!entry && !negated) {
-        if (!passed_on_) unknown(argument);
+        if (!passed_on_) fail_unknown(argument);
         size_t used = 1;
         if (!attached)
             while (used < args.size() && !args[used].starts_with("--")) ++used;
@@ -268,7 +269,7 @@ size_t Options::take(std::span<const std::string> args) {
         e.set(argument.substr(equals + 1));
         return 1;
     }
-    // A negative number is a value; something that looks like the next option is not.
+    // A negative number is a value. An argument that begins with -- is the next option.
     RG_CHECK(args.size() > 1 && !args[1].starts_with("--"), "option --", e.name_, ": expected ", e.expected(),
              " after it, got ", args.size() > 1 ? args[1] : "the end of the command line");
     e.set(args[1]);
@@ -283,10 +284,10 @@ bool Options::parse(const std::vector<std::string>& args) {
     if (std::find(args.begin(), args.end(), "--help") != args.end()) return false;
     for (size_t i = 0; i < args.size();) {
         if (args[i].starts_with("--")) {
-            i += take(std::span(args).subspan(i));
+            i += parse_option(std::span(args).subspan(i));
             continue;
         }
-        if (args[i].size() > 1 && args[i][0] == '-') unknown(args[i]);
+        if (args[i].size() > 1 && args[i][0] == '-') fail_unknown(args[i]);
         RG_CHECK(positional_, "unexpected argument \"", args[i], "\"; options begin with --, ", program_,
                  " --help lists them");
         positional_->push_back(args[i++]);
@@ -367,7 +368,7 @@ void finish_output() {
     std::cout.flush();
     const bool written = std::fflush(stdout) == 0 && !std::ferror(stdout) && std::cout.good();
     RG_CHECK(written, "standard output: expected to write all of it, got ", errno ? std::strerror(errno) : "an error",
-             "; what is there is cut short");
+             "; the output is incomplete");
 }
 
 int run_main(int argc, char** argv, int (*body)(int, const char* const*)) try {

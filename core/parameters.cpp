@@ -1,5 +1,5 @@
-// Layout and initial values. Filters are K R S C and dense weights K C: fan_in is the product of all extents but the
-// first, fan_out the product of all but the last.
+// Computes the layout and the initial values. Filters are K R S C and dense weights are K C. So fan_in is the product
+// of all extents except the first, and fan_out the product of all extents except the last.
 #include "core/parameters.h"
 
 #include "core/rng.h"

@@ -1,9 +1,9 @@
-// The trainable values of a network, their gradients, and its batch-norm state: one flat buffer each.
+// Holds the trainable values of a network, their gradients, and its batch-norm state, in one flat buffer each.
 //
-// So the optimizer is one op, a checkpoint one write, and a piece of the gradient that is ready to be summed over the
-// ranks one range. A network declares what it has, in order of use, and then allocates once; the buffers are laid out
-// in the opposite order, which is the order in which the backward pass finishes the gradients. Every tensor starts at
-// a multiple of 64 bytes; the gaps hold zeros and stay so.
+// So the optimizer is one op, a checkpoint is one write, and a gradient bucket for the all-reduce is one range. A
+// network declares its parameters in the order of use and then allocates all of them once. The layout has the opposite
+// order, in which the backward pass finishes the gradients. Every tensor starts at a multiple of 64 bytes; the gaps
+// always hold zeros.
 #pragma once
 
 #include "core/tensor.h"
@@ -13,9 +13,9 @@
 
 namespace rg {
 
-/// Random initial weights, from (seed, Purpose::init, position of the parameter). Normal distributions:
-/// he: variance 2 / fan_in (He et al., 2015); glorot: 2 / (fan_in + fan_out) (Glorot and Bengio, 2010);
-/// narrow_normal: standard deviation 0.01.
+/// Normal distribution of the initial weights. he has variance 2 / fan_in (He et al., 2015), glorot has variance
+/// 2 / (fan_in + fan_out) (Glorot and Bengio, 2010), narrow_normal has standard deviation 0.01. Seed, Purpose::init and
+/// the position of the parameter name the stream of random numbers.
 enum class Init : uint8_t { he, glorot, narrow_normal };
 
 class Parameters {
@@ -35,35 +35,37 @@ public:
     };
 
     Parameters() = default;
-    Parameters(const Parameters&) = delete; // the references that add() gives stay valid
+    Parameters(const Parameters&) = delete; // add() returns references into this object
     Parameters& operator=(const Parameters&) = delete;
 
-    /// Declares a parameter. The tensor is undefined until allocate().
+    /// Declares a parameter and returns its tensor, which is undefined until allocate(). The reference stays valid.
     const Tensor& add(std::string name, const Shape& shape, Entry::Start start);
-    /// Declares the running statistics of a batch-norm layer: mean 0, variance 1.
+    /// Declares the running statistics of a batch-norm layer, which start with mean 0 and variance 1.
     const Tensor& add_state(std::string name, int64_t channels);
 
-    /// Makes the buffers and the initial values. Once, after the last add(). f64 for checks on the reference backend.
+    /// Allocates the buffers and sets the initial values. Call it once, after the last add(). f64 is for checks on the
+    /// reference backend.
     void allocate(uint64_t seed, Init init, DType type = DType::f32);
 
-    /// Bytes of the gradients' buffer; and puts it elsewhere, into memory of the caller's that must outlive this (where
-    /// the ranks of a node share it, they sum without copying). Before any use of the gradients.
+    /// Bytes in the buffer of the gradients.
     int64_t gradient_bytes() const { return gradients_.bytes(); }
+    /// Moves the gradients into memory of the caller, which must outlive this object. In memory that the ranks of a
+    /// node share, they sum the gradients without a copy. Call it before any use of the gradients.
     void place_gradients(std::byte* memory);
 
     const std::deque<Entry>& entries() const { return entries_; }
     const std::deque<State>& states() const { return states_; }
-    /// Number of trainable values, without the gaps.
+    /// Number of trainable values; the gaps do not count.
     int64_t count() const;
 
     const Tensor& values() const { return values_; }
     const Tensor& gradients() const { return gradients_; }
     const Tensor& state() const { return state_; }
-    /// The entries' values and gradients as lists, as Tape::gradients() takes them.
+    /// Return the values or the gradients of all entries, as Tape::gradients() expects them.
     std::vector<Tensor> value_list() const;
     std::vector<Tensor> gradient_list() const;
 
-    /// Training steps that the running statistics have seen; whoever trains counts them.
+    /// Number of training steps that have updated the running statistics. The training loop counts them.
     int64_t batches_tracked = 0;
 
 private:

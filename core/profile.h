@@ -1,7 +1,7 @@
-// Time, arithmetic and memory traffic per op: what --profile prints.
+// Collects time, floating-point operations and memory traffic per op, for --profile.
 //
-// Bytes are those of the inputs and outputs of each call, counted once; a kernel that reads something twice, or finds
-// it in cache, is not told apart.
+// The traffic of a call is the size of its inputs and outputs, each counted once. It is an estimate: a kernel may read
+// a value twice, or find it in cache.
 #pragma once
 
 #include "core/device.h"
@@ -14,8 +14,8 @@ namespace rg {
 class Profile {
 public:
     void add(Op op, double seconds, double flops, double bytes);
-    /// Time that no op accounts for goes to "other" when the total is given. most: what the device does at most, to
-    /// give each op's part of it.
+    /// Returns a table with one line per op. With `total_seconds`, one more line shows the time outside of ops. With
+    /// `most`, the peak rates of the device, each line also shows the fractions of them that the op reached.
     std::string table(double total_seconds = 0, Rates most = {}) const;
     double flops(Op op) const { return entries_[size_t(op)].flops; }
 

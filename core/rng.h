@@ -1,7 +1,7 @@
 // Counter-based random numbers: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
 //
-// A stream is named by (seed, purpose, epoch, index), never by the rank or by the order of calls, so what a sample
-// or a parameter receives does not depend on how many ranks or threads there are. There is no state to save.
+// (seed, purpose, epoch, index) names a stream; the rank and the order of calls do not matter. So each sample and each
+// parameter gets the same numbers with any number of ranks and threads. There is no state to save.
 #pragma once
 
 #include <array>
@@ -12,7 +12,8 @@ namespace rg {
 
 enum class Purpose : uint32_t { init = 1, shuffle, split, augment, dropout, synthetic, test };
 
-/// One Philox4x32-10 block: 128 bits of counter and 64 bits of key to 128 random bits. constexpr: kernels call it, too.
+/// Computes one Philox4x32-10 block: 128 random bits from a 128-bit counter and a 64-bit key. It is constexpr, so that
+/// CUDA kernels can call it.
 constexpr std::array<uint32_t, 4> philox(std::array<uint32_t, 4> ctr, std::array<uint32_t, 2> key) {
     for (int round = 0; round < 10; ++round) {
         const uint64_t a = uint64_t{0xD2511F53} * ctr[0], b = uint64_t{0xCD9E8D57} * ctr[2];
@@ -23,10 +24,10 @@ constexpr std::array<uint32_t, 4> philox(std::array<uint32_t, 4> ctr, std::array
     return ctr;
 }
 
-/// A seed from its two halves as tensors hold it, the low one first.
+/// Returns the seed that a tensor holds as two i32 halves, the low half first.
 constexpr uint64_t seed_of(const int32_t* halves) { return uint64_t(uint32_t(halves[1])) << 32 | uint32_t(halves[0]); }
 
-/// A stream of random numbers. Copying it copies the position.
+/// Generates one stream of random numbers. A copy continues from the same position.
 class Rng {
 public:
     Rng(uint64_t seed, Purpose purpose, uint32_t epoch = 0, uint64_t index = 0)
@@ -42,10 +43,11 @@ public:
         return block_[used_++];
     }
 
-    /// Uniform in [0, 1), 24 bits.
+    /// Returns a uniform number in [0, 1) with 24 random bits.
     float uniform() { return float(next() >> 8) * 0x1p-24f; }
 
-    /// Uniform integer in [0, n), n >= 1; unbiased (Lemire, "Fast random integer generation in an interval", 2019).
+    /// Returns an unbiased uniform integer in [0, n) for n >= 1 (Lemire, "Fast random integer generation in an
+    /// interval", 2019).
     uint32_t below(uint32_t n) {
         uint64_t product = uint64_t{next()} * n;
         if (uint32_t(product) < n) {
@@ -55,7 +57,7 @@ public:
         return uint32_t(product >> 32);
     }
 
-    /// Standard normal by Box and Muller (1958).
+    /// Returns a standard normal number, by the method of Box and Muller (1958).
     float normal() {
         const double u = (double(next()) + 0.5) * 0x1p-32, v = double(next()) * 0x1p-32;
         return float(std::sqrt(-2.0 * std::log(u)) * std::cos(6.283185307179586 * v));

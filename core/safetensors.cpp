@@ -1,8 +1,8 @@
-// Writes and reads safetensors files through one buffer in memory.
+// Encodes and decodes safetensors files in one buffer in memory.
 //
-// A buffer rather than a stream: a file is complete before it reaches the disk, the reader sees all sizes at once,
-// and tests need no file. It costs the size of the file for a moment. Element bytes are little-endian on disk and are
-// copied as they are.
+// With a buffer instead of a stream, a file is complete before it reaches the disk, the reader knows all sizes at once,
+// and tests need no file. It temporarily takes as much memory as the file. Element bytes are little-endian on disk and
+// are copied without conversion.
 #include "core/safetensors.h"
 
 #include "core/atomic_file.h"
@@ -18,7 +18,7 @@
 namespace rg {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "element bytes are copied as they are");
+static_assert(std::endian::native == std::endian::little, "element bytes are copied without conversion");
 
 constexpr std::string_view kMetadataName = "__metadata__";
 constexpr size_t kLengthBytes = 8;
@@ -36,7 +36,7 @@ const char* file_name_of(DType type) {
     fail("safetensors: type ", name_of(type), " has no name in the format");
 }
 
-/// One tensor as the header describes it: bytes [begin, end) of the data.
+/// Describes one tensor in the header. Its values are the bytes [begin, end) of the data.
 struct Entry {
     std::string name;
     DType type = DType::f32;
@@ -44,7 +44,7 @@ struct Entry {
     int64_t begin = 0, end = 0;
 };
 
-/// Reads the header's description of one tensor; `where` opens every message.
+/// Reads the description of one tensor from the header. Every message begins with `where`.
 Entry read_entry(const std::string& name, const Json& json, int64_t data_bytes, const std::string& where) {
     RG_CHECK(json.is_object(), where, "expected an object, got ", json.kind());
     for (const Json::Member& m : json.as_object())
@@ -90,16 +90,16 @@ Entry read_entry(const std::string& name, const Json& json, int64_t data_bytes, 
     return e;
 }
 
-/// Every data byte belongs to exactly one tensor.
+/// Throws Error unless every data byte belongs to exactly one tensor.
 void check_cover(const std::vector<Entry>& entries, int64_t data_bytes, const std::string& file) {
-    std::vector<const Entry*> order;
-    for (const Entry& e : entries) order.push_back(&e);
-    std::sort(order.begin(), order.end(),
+    std::vector<const Entry*> sorted;
+    for (const Entry& e : entries) sorted.push_back(&e);
+    std::sort(sorted.begin(), sorted.end(),
               [](const Entry* a, const Entry* b) { return std::pair(a->begin, a->end) < std::pair(b->begin, b->end); });
     int64_t covered = 0;
-    for (const Entry* e : order) {
+    for (const Entry* e : sorted) {
         RG_CHECK(e->begin >= covered, file, "tensor ", e->name, " begins at data offset ", e->begin,
-                 " and overlaps the one before, which ends at ", covered);
+                 " and overlaps the tensor before it, which ends at ", covered);
         RG_CHECK(e->begin == covered, file, "hole in the data: bytes ", covered, " to ", e->begin, " before tensor ",
                  e->name, " belong to no tensor");
         covered = e->end;
@@ -108,9 +108,9 @@ void check_cover(const std::vector<Entry>& entries, int64_t data_bytes, const st
              "; ", data_bytes - covered, " bytes at the end belong to no tensor");
 }
 
-/// Our JSON takes any bytes as a text; other readers of these files do not.
+/// Throws Error unless the text is valid UTF-8. Our JSON accepts any bytes, but other readers of these files do not.
 void check_utf8(std::string_view text, const std::string& where) {
-    RG_CHECK(is_utf8(text), where, "expected names and metadata in valid UTF-8, got others");
+    RG_CHECK(is_utf8(text), where, "expected names and metadata in valid UTF-8, got other bytes");
 }
 
 } // namespace
@@ -138,9 +138,9 @@ const std::string* TensorFile::find_text(std::string_view key) const {
 }
 
 const std::string& TensorFile::text(std::string_view key) const {
-    const std::string* found = find_text(key);
-    RG_CHECK(found, "load metadata ", key, ": expected a text, got none of that name (file ", source, ")");
-    return *found;
+    const std::string* value = find_text(key);
+    RG_CHECK(value, "load metadata ", key, ": expected a text, got none of that name (file ", source, ")");
+    return *value;
 }
 
 int64_t TensorFile::number(std::string_view key) const {
@@ -161,8 +161,9 @@ std::string encode_tensors(const std::vector<NamedTensor>& tensors, const Metada
         check_utf8(t.name, "safetensors: write: ");
         RG_CHECK(t.value.defined(), "safetensors: write: tensor ", t.name, " is undefined");
     }
-    const auto element = [&](size_t i) { return size_of(tensors[i].value.dtype()); };
-    std::stable_sort(layout.begin(), layout.end(), [&](size_t a, size_t b) { return element(a) > element(b); });
+    const auto element_size = [&](size_t i) { return size_of(tensors[i].value.dtype()); };
+    std::stable_sort(layout.begin(), layout.end(),
+                     [&](size_t a, size_t b) { return element_size(a) > element_size(b); });
     std::vector<int64_t> begins(tensors.size());
     int64_t data_bytes = 0;
     for (size_t i : layout) {
@@ -195,7 +196,7 @@ std::string encode_tensors(const std::vector<NamedTensor>& tensors, const Metada
     text.resize((text.size() + kLengthBytes - 1) / kLengthBytes * kLengthBytes, ' ');
     RG_CHECK(int64_t(text.size()) <= kMaxTensorHeader, "safetensors: write: expected a header of at most ",
              kMaxTensorHeader, " bytes, got ", text.size());
-    Json::parse(text, "safetensors: write: header"); // finds names that are used twice
+    Json::parse(text, "safetensors: write: header"); // throws if a name is used twice
 
     std::string bytes(kLengthBytes + text.size() + size_t(data_bytes), '\0');
     const uint64_t length = text.size();

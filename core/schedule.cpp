@@ -1,4 +1,4 @@
-// See the header for the formulas; all of them are evaluated in double and rounded once, where the rate is used.
+// Evaluates the formulas of schedule.h in double. The caller rounds the rate once, where it uses it.
 #include "core/schedule.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ void Schedule::check() const {
 }
 
 double Schedule::at(double progress) const {
-    const double done = std::min(progress / epochs, 1.0);
+    const double fraction_done = std::min(progress / epochs, 1.0);
     switch (kind) {
     case ScheduleKind::constant: return base;
     case ScheduleKind::piecewise: {
@@ -29,9 +29,10 @@ double Schedule::at(double progress) const {
             if (progress >= drop) rate *= factor;
         return rate;
     }
-    case ScheduleKind::cosine: return floor + (base - floor) * 0.5 * (1 + std::cos(std::numbers::pi * done));
+    case ScheduleKind::cosine: return floor + (base - floor) * 0.5 * (1 + std::cos(std::numbers::pi * fraction_done));
     case ScheduleKind::triangular:
-        return floor + (base - floor) * (done < peak ? done / peak : (1 - done) / (1 - peak));
+        return floor +
+               (base - floor) * (fraction_done < peak ? fraction_done / peak : (1 - fraction_done) / (1 - peak));
     }
     fail("schedule: kind ", int(kind), " does not exist");
 }
@@ -45,15 +46,15 @@ std::vector<std::pair<std::string, ScheduleKind>> schedule_names() {
 
 std::vector<double> parse_drops(const std::string& text) {
     std::vector<double> drops;
-    for (const char *at = text.data(), *end = at + text.size(); !text.empty();) {
+    for (const char *position = text.data(), *end = position + text.size(); !text.empty();) {
         double epoch = 0;
-        const auto [next, error] = std::from_chars(at, end, epoch);
+        const auto [next, error] = std::from_chars(position, end, epoch);
         RG_CHECK(error == std::errc() && std::isfinite(epoch) && (next == end || *next == ','),
-                 "schedule: expected epochs such as 30,45, got \"", text, "\" (wrong at offset ", at - text.data(),
-                 ")");
+                 "schedule: expected epochs such as 30,45, got \"", text, "\" (wrong at offset ",
+                 position - text.data(), ")");
         drops.push_back(epoch);
         if (next == end) break;
-        at = next + 1;
+        position = next + 1;
     }
     return drops;
 }

@@ -1,4 +1,4 @@
-// A lock-free atomic: the only thing that both a signal handler and other threads may touch.
+// Uses a lock-free atomic, since only that is safe both in a signal handler and between threads.
 #include "core/stop.h"
 
 #include <atomic>

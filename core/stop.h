@@ -1,25 +1,25 @@
-// The request to stop the process, e.g. by Ctrl-C, as one flag.
+// Holds the stop request of the process, for example from Ctrl-C, as one flag.
 //
-// Training loops look at it between steps, since they must save first. Work that may take long and has nothing to save,
-// such as loading data, calls check_stop() often: once per image, and between two looks at a command's output.
+// Training loops check the flag between steps and save a checkpoint before they end. Long work that has nothing to
+// save, such as loading data, calls check_stop() often: once per image, or between two reads of a command's output.
 #pragma once
 
 #include <exception>
 
 namespace rg {
 
-/// Thrown by work that was told to stop. Not an Error: nothing is wrong, and nothing is to be tried again.
+/// Ends work after a stop request. It is not an Error: nothing is wrong, and a retry makes no sense.
 struct Stopped : std::exception {
     const char* what() const noexcept override { return "stopped"; }
 };
 
-/// Sets the flag. May be called from a signal handler.
+/// Sets the stop request. A signal handler may call it.
 void request_stop() noexcept;
 
-/// True once the process was asked to stop. May be called from any thread.
+/// Returns true after a stop request. Any thread may call it.
 bool stop_requested() noexcept;
 
-/// Throws Stopped once the process was asked to stop.
+/// Throws Stopped after a stop request.
 void check_stop();
 
 } // namespace rg

@@ -9,7 +9,8 @@
 namespace rg {
 namespace {
 
-/// True for characters that control a terminal, reorder a line or cannot be seen. Requires one whole sequence.
+/// Returns true for a character that controls a terminal, reorders a line or is invisible. `character` is one valid
+/// UTF-8 sequence.
 bool is_control(std::string_view character) {
     static constexpr std::pair<uint32_t, uint32_t> kRanges[] = {
         {0, 0x1f},         // C0

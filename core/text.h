@@ -1,8 +1,8 @@
-// Text of others on its way to people and tables: names of files, classes and objects, the words of servers.
+// Makes foreign text (names of files, classes and objects, replies of servers) safe to print.
 //
-// Whoever names a file can put a line break, a colour or a cursor movement into the name. So such text passes through
-// printable() before a terminal gets it, and through csv_field() before it joins a line of CSV. JSON escapes by itself
-// (core/json.h), and a shell gets data/pipe.h's shell_word().
+// A file name can contain a line break, a colour code or a cursor movement. Pass foreign text through printable()
+// before a terminal shows it, and through csv_field() before it becomes part of a CSV line. core/json.h escapes text
+// itself. For a shell, use shell_word() of data/pipe.h.
 #pragma once
 
 #include <string>
@@ -10,18 +10,17 @@
 
 namespace rg {
 
-/// The length of the UTF-8 sequence that the text begins with; 0 if it is none: no overlong forms, no surrogates,
-/// nothing above U+10FFFF. Requires a text that is not empty.
+/// Returns the bytes of the UTF-8 sequence at the start of a non-empty text. Returns 0 if the sequence is invalid:
+/// overlong forms, surrogates and code points above U+10FFFF are.
 size_t utf8_sequence(std::string_view text);
 bool is_utf8(std::string_view text);
 
-/// The text on one line, without anything that a terminal obeys. Control characters become \n, \t, \r or \x1b; so do
-/// the bytes of line separators, of characters that reorder a line or mark it without being seen, and of what is not
-/// UTF-8. The rest stays.
+/// Returns the text as one line that cannot control a terminal. Control characters become \n, \t, \r or \x1b. Line
+/// separators, invisible marks, characters that reorder a line, and invalid UTF-8 become one such escape per byte.
 std::string printable(std::string_view text);
 
-/// The text as one field of one line of CSV (RFC 4180): in quotes if it needs them, line breaks and other control
-/// characters as printable() writes them.
+/// Returns the text as one field of a CSV line (RFC 4180), in quotes if necessary. Line breaks and other control
+/// characters appear as in printable().
 std::string csv_field(std::string_view text);
 
 } // namespace rg

@@ -12,8 +12,8 @@ TEST_SUITE("models") {
         const Dense dense(parameters, "fc", 2, 3);
         const ConvNorm conv(parameters, "block1.0", {4, 3, 3});
         const Tensor x = Tensor::zeros({2, 3}), images = Tensor::zeros({2, 5, 5, 3});
-        const std::string error = "layer: expected parameters that have values, got none; call Parameters::allocate() "
-                                  "once all layers are made (layer ";
+        const std::string error = "layer: expected allocated parameters, got none; call Parameters::allocate() "
+                                  "after all layers are made (layer ";
         CHECK(error_of([&] { dense(x); }) == error + "fc)");
         for (const Mode mode : {Mode::train, Mode::evaluate})
             CHECK(error_of([&] { conv(images, mode); }) == error + "block1.0)");
