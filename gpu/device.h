@@ -21,6 +21,9 @@ struct Gpus {
     std::unique_ptr<Device> (*open)(int index);
 };
 /// Initially find_devices() and open_device().
-Gpus& gpus();
+inline Gpus& gpus() {
+    static Gpus functions{find_devices, open_device};
+    return functions;
+}
 
 } // namespace rg::gpu

@@ -1,8 +1,7 @@
-// Implements gpu_traits.h, and gpus() of device.h. Uses no CUDA, so that builds without CUDA can test it.
+// Implements gpu_traits.h. Uses no CUDA, so that builds without CUDA can test it.
 #include "gpu/gpu_traits.h"
 
 #include "core/base.h"
-#include "gpu/device.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -41,11 +40,6 @@ GpuTraits gpu_traits_of(int sm_count, Capability gpu, std::string_view kernels, 
              " and a build for ", targets);
     traits.hopper_kernels = true;
     return traits;
-}
-
-Gpus& gpus() {
-    static Gpus functions{find_devices, open_device};
-    return functions;
 }
 
 } // namespace rg::gpu
