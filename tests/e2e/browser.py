@@ -13,7 +13,7 @@ import chromium
 import job
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-TEMPLATE = runpy.run_path(str(ROOT / "models" / "report" / "join.py"))["template"]()
+TEMPLATE = runpy.run_path(str(ROOT / "models" / "run" / "page" / "join.py"))["template"]()
 # The table of runs, a row an object by the headings.
 TABLE = ("(() => { const head = [...document.querySelectorAll('#runs th')]"
          "    .map(h => h.textContent.replace(/[^a-z0-9/ ]/g, '').trim());"
@@ -273,7 +273,8 @@ class Live(BrowserTest):
         self.assertFalse(page.value("document.getElementById('charts').checkVisibility()"))  # it has no curves of its own
         trials = page.value("document.querySelector('#runs a[href^=trials]').getAttribute('href')")
         page = self.browser.open(urllib.parse.urljoin(url, trials))
-        page.wait("runs.get('2')?.state === 'running' && runs.get('2').epochs.length")
+        # The sweep writes the states of its trials once a second, so the page may learn of the second trial first.
+        page.wait("runs.get('1')?.state === 'failed' && runs.get('2')?.state === 'running' && runs.get('2').epochs.length")
         cells = page.value(TABLE)
         self.assertEqual([row["state"] for row in cells], ["failed", "running", "queued"])
         self.assertIn("expected finite values", cells[0]["why"])
