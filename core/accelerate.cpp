@@ -63,8 +63,7 @@ std::vector<Tensor> on_device(std::span<const Tensor> in) {
 
 } // namespace
 
-std::span<const Tensor> Accelerated::operator()(std::initializer_list<Tensor> inputs, bool training) {
-    const std::span<const Tensor> in(inputs.begin(), inputs.size());
+std::span<const Tensor> Accelerated::operator()(std::span<const Tensor> in, bool training) {
     if (!enabled || Tape::active()) return plain_results_ = function_(on_device(in), training);
     bool hit;
     Plan& plan = find_or_trace(in, training, hit);
@@ -73,9 +72,9 @@ std::span<const Tensor> Accelerated::operator()(std::initializer_list<Tensor> in
     return check ? replay_and_check(plan, in, training) : plan.replay(in, after_step);
 }
 
-const Plan& Accelerated::plan(std::initializer_list<Tensor> inputs, bool training) {
+const Plan& Accelerated::plan(std::span<const Tensor> in, bool training) {
     bool hit;
-    return find_or_trace({inputs.begin(), inputs.size()}, training, hit);
+    return find_or_trace(in, training, hit);
 }
 
 int64_t Accelerated::planned_bytes() const {

@@ -20,17 +20,23 @@ namespace rg {
 class Accelerated {
 public:
     using Function = std::function<std::vector<Tensor>(std::span<const Tensor> in, bool training)>;
-    explicit Accelerated(Function function) : function_(std::move(function)) {}
+    explicit Accelerated(Function function, bool enabled = true) : enabled(enabled), function_(std::move(function)) {}
 
     /// Returns the results of the function. The next call with the same signature overwrites them; copy them to keep
     /// them. While a Tape records, the plain function runs, so that the tape records its ops.
-    std::span<const Tensor> operator()(std::initializer_list<Tensor> in, bool training = false);
+    std::span<const Tensor> operator()(std::span<const Tensor> in, bool training = false);
+    std::span<const Tensor> operator()(std::initializer_list<Tensor> in, bool training = false) {
+        return (*this)(std::span(in.begin(), in.size()), training);
+    }
 
     /// Returns the plan that a call with such inputs replays, and makes it if necessary. Counts as no hit and no miss.
-    const Plan& plan(std::initializer_list<Tensor> in, bool training = false);
+    const Plan& plan(std::span<const Tensor> in, bool training = false);
+    const Plan& plan(std::initializer_list<Tensor> in, bool training = false) {
+        return plan(std::span(in.begin(), in.size()), training);
+    }
 
     /// If false, every call runs the plain function.
-    bool enabled = true;
+    bool enabled;
     /// Largest number of plans in the cache. A new plan replaces the least recently used one.
     size_t cache_size = 50;
     /// If true, each call also runs the plain function. It throws Error if a result, or a tensor that the steps write,

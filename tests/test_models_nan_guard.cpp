@@ -21,7 +21,8 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN(), kInf = std::nume
 struct Toy {
     Parameters parameters;
     OptimizerState optimizer;
-    const Tensor rate = Tensor::constant({1}, 0.1), loss = Tensor::zeros({}), found = Tensor::zeros({}, DType::i32);
+    const Tensor rate = Tensor::constant({1}, 0.1), loss = Tensor::zeros({}),
+                 non_finite_at = Tensor::zeros({}, DType::i32);
     Toy() {
         parameters.add("conv.weight", {4, 3, 3, 5}, Parameters::Entry::Start::random);
         parameters.add_state("bn", 3);
@@ -41,12 +42,13 @@ struct Toy {
             for (float& v : s.running.span<float>()) v = v * 0.5f + float(step);
         ++parameters.batches_tracked;
     }
-    /// What the guard has to judge.
+    /// Returns the input of handle_non_finite().
     const Tensor& update(double mean_loss) {
         loss.fill(mean_loss);
-        first_non_finite(parameters.gradients(), loss, found);
-        sgdm_update(parameters.values(), optimizer[0].value, parameters.gradients(), {.momentum = 0.9f}, rate, found);
-        return found;
+        first_non_finite(parameters.gradients(), loss, non_finite_at);
+        sgdm_update(parameters.values(), optimizer[0].value, parameters.gradients(), {.momentum = 0.9f}, rate,
+                    non_finite_at);
+        return non_finite_at;
     }
     /// Everything that a training changes, as bytes.
     std::string bytes() const {
@@ -75,25 +77,24 @@ std::string train(const std::string& folder, OnNan policy, const std::function<v
     Toy toy;
     TrainingRun run("toy", settings, options, group, trial, {});
     const int code = run.attempt([&] {
-        Position at = run.restore(toy.parameters, toy.optimizer);
-        run.begin(at, {12, 4}, {"a", "b"}, "toy");
+        run.restore_parameters(toy.parameters, toy.optimizer);
+        run.begin({12, 4}, {"a", "b"}, "toy");
         std::array<int, 13> attempts{};
-        while (at.step < 12) {
-            run.begin_epoch(at);
-            while (at.batch < 4) {
-                const int64_t step = at.step + 1;
+        while (run.goes_on()) {
+            run.begin_epoch(true);
+            while (run.epoch_goes_on()) {
+                const int64_t step = run.position().step + 1;
                 toy.compute(step);
                 if (before) before(toy, step, attempts[size_t(step)]++);
                 const double loss = 1.0 / double(step);
-                if (run.judge(at, loss, toy.update(loss)) == Verdict::rolled_back) break;
-                run.step(at, {10, loss, 5, 0.1});
-                if (run.due(at)) run.save_checkpoint(at, toy.parameters, toy.optimizer);
+                const bool last = run.position().batch == 3;
+                const Verdict verdict = run.handle_non_finite(loss, toy.update(loss));
+                run.step({.images = 10, .loss = loss, .correct = 5, .lr = 0.1, .last = last, .verdict = verdict});
             }
-            if (at.batch == 4) run.end_epoch(at, {});
-            run.save_model(toy.parameters);
-            run.save_checkpoint(at, toy.parameters, toy.optimizer);
+            if (run.epoch_is_complete()) run.end_epoch({});
+            run.save();
         }
-        return run.end(at, false);
+        return run.end();
     });
     CHECK(code == 0);
     return toy.bytes();
@@ -114,9 +115,11 @@ TEST_SUITE("models") {
     TEST_CASE("on-nan stop: the tensor that went bad first is named, wherever in it the value is") {
         Toy toy;
         std::string warning;
-        Position at{.step = 11};
-        NanGuard guard(OnNan::stop, toy.parameters, toy.optimizer, at);
-        const auto judge = [&](double loss) { return guard.judge(at, loss, toy.update(loss), warning); };
+        Position position{.step = 11};
+        NanGuard guard(OnNan::stop, toy.parameters, toy.optimizer, position);
+        const auto handle = [&](double loss) {
+            return guard.handle_non_finite(position, loss, toy.update(loss), warning);
+        };
         toy.compute(1);
         for (const auto& e : toy.parameters.entries())
             for (const int64_t i : {int64_t{0}, e.gradient.numel() / 2, e.gradient.numel() - 1})
@@ -124,32 +127,32 @@ TEST_SUITE("models") {
                     for (const bool gradient : {true, false}) {
                         float& value = (gradient ? e.gradient : e.value).data<float>()[i];
                         const float before = std::exchange(value, bad);
-                        const std::string error = error_of([&] { judge(gradient ? 0.5 : double(kNan)); });
+                        const std::string error = error_of([&] { handle(gradient ? 0.5 : double(kNan)); });
                         CAPTURE(error);
                         CHECK(contains(error, "step 12: "));
                         CHECK(contains(error, cat("got ", bad, gradient ? " in gradient of " : " in parameter ", e.name,
                                                   " (value ", i, " of ", e.shape.numel(), ")")));
                         value = before;
-                        CHECK(judge(0.5) == Verdict::good);
+                        CHECK(handle(0.5) == Verdict::good);
                     }
         for (const double loss : {double(kNan), double(kInf)})
-            CHECK(contains(error_of([&] { judge(loss); }), "as the loss, of finite gradients"));
+            CHECK(contains(error_of([&] { handle(loss); }), "as the loss, of finite gradients"));
         // A forward pass that goes bad takes all gradients with it: the first layer that saw it is named.
         for (const auto& e : toy.parameters.entries()) e.gradient.fill(double(kNan));
         const auto statistics = [&](size_t i) { return toy.parameters.states()[i].running.data<float>(); };
-        CHECK(contains(error_of([&] { judge(kNan); }), "got nan in gradient of fc.bias")); // it was after all of them
+        CHECK(contains(error_of([&] { handle(kNan); }), "got nan in gradient of fc.bias")); // it was after all of them
         statistics(1)[0] = kNan;
-        CHECK(contains(error_of([&] { judge(kNan); }), "got nan in bn2.running_mean, from the activations before it"));
+        CHECK(contains(error_of([&] { handle(kNan); }), "got nan in bn2.running_mean, from the activations before it"));
         statistics(0)[5] = kInf;
-        CHECK(contains(error_of([&] { judge(kInf); }), "got inf in bn.running_var, from the activations before it"));
-        CHECK(contains(error_of([&] { judge(0.5); }), "got nan in gradient of fc.bias")); // which the loss did not see
+        CHECK(contains(error_of([&] { handle(kInf); }), "got inf in bn.running_var, from the activations before it"));
+        CHECK(contains(error_of([&] { handle(0.5); }), "got nan in gradient of fc.bias")); // which the loss did not see
         statistics(0)[5] = statistics(1)[0] = 1;
         toy.compute(1);
         // Backward comes to the last layer first; and a parameter was there before any gradient.
         toy.conv().gradient.data<float>()[0] = toy.fc().gradient.data<float>()[6] = kNan;
-        CHECK(contains(error_of([&] { judge(kNan); }), "gradient of fc.bias (value 6"));
+        CHECK(contains(error_of([&] { handle(kNan); }), "gradient of fc.bias (value 6"));
         toy.conv().value.data<float>()[1] = kInf;
-        CHECK(contains(error_of([&] { judge(kNan); }), "inf in parameter conv.weight (value 1"));
+        CHECK(contains(error_of([&] { handle(kNan); }), "inf in parameter conv.weight (value 1"));
         CHECK(warning.empty());
     }
 
@@ -173,57 +176,62 @@ TEST_SUITE("models") {
     TEST_CASE("on-nan skip: the step leaves nothing, and three in a row are the most") {
         Toy toy;
         std::string warning;
-        Position at{.step = 4};
-        NanGuard guard(OnNan::skip, toy.parameters, toy.optimizer, at);
-        const auto judge = [&](double loss) { return guard.judge(at, loss, toy.update(loss), warning); };
+        Position position{.step = 4};
+        NanGuard guard(OnNan::skip, toy.parameters, toy.optimizer, position);
+        const auto handle = [&](double loss) {
+            return guard.handle_non_finite(position, loss, toy.update(loss), warning);
+        };
         toy.compute(5);
-        REQUIRE(judge(0.5) == Verdict::good);
-        ++at.step;
+        REQUIRE(handle(0.5) == Verdict::good);
+        ++position.step;
         for (int round = 0; round < 4; ++round) {
             const std::string before = toy.bytes();
-            for (int bad = 0; bad < 3; ++bad, ++at.step) {
-                toy.compute(at.step + 1);
+            for (int bad = 0; bad < 3; ++bad, ++position.step) {
+                toy.compute(position.step + 1);
                 CHECK(toy.bytes() != before);
-                CHECK(judge(kNan) == Verdict::skip);
-                CHECK(contains(warning, cat("step ", at.step + 1, ": expected finite values, got nan as the loss")));
+                CHECK(handle(kNan) == Verdict::skip);
+                CHECK(contains(warning,
+                               cat("step ", position.step + 1, ": expected finite values, got nan as the loss")));
                 CHECK(toy.bytes() == before);
             }
             if (round == 3) break;
-            toy.compute(at.step + 1); // a good one between
-            CHECK(judge(0.5) == Verdict::good);
-            ++at.step;
+            toy.compute(position.step + 1); // a good one between
+            CHECK(handle(0.5) == Verdict::good);
+            ++position.step;
         }
-        CHECK(contains(error_of([&] { judge(kNan); }), "after 3 steps in a row"));
+        CHECK(contains(error_of([&] { handle(kNan); }), "after 3 steps in a row"));
     }
 
     TEST_CASE("on-nan rollback: everything is as at the checkpoint, three times without progress") {
         Toy toy;
         std::string warning;
-        Position at{.epoch = 2, .batch = 3, .step = 8, .loss_sum = 2, .correct = 3, .images = 4};
+        Position position{.epoch = 2, .batch = 3, .step = 8, .loss_sum = 2, .correct = 3, .images = 4};
         NanGuard guard(OnNan::rollback, toy.parameters, toy.optimizer, {});
-        const auto judge = [&](double loss) { return guard.judge(at, loss, toy.update(loss), warning); };
+        const auto handle = [&](double loss) {
+            return guard.handle_non_finite(position, loss, toy.update(loss), warning);
+        };
         const std::string start = toy.bytes();
         toy.compute(8), toy.update(0.5);
-        guard.checkpoint(at);
+        guard.checkpoint(position);
         const std::string kept = toy.bytes();
         CHECK(kept != start);
         const auto go = [&](int64_t steps) { // good steps, then a bad one
-            for (int64_t i = 0; i < steps; ++i, ++at.step, ++at.batch) {
-                toy.compute(at.step + 1);
-                REQUIRE(judge(0.5) == Verdict::good);
+            for (int64_t i = 0; i < steps; ++i, ++position.step, ++position.batch) {
+                toy.compute(position.step + 1);
+                REQUIRE(handle(0.5) == Verdict::good);
             }
-            toy.compute(at.step + 1);
+            toy.compute(position.step + 1);
             toy.fc().gradient.data<float>()[2] = -kInf;
-            return judge(0.5);
+            return handle(0.5);
         };
         for (const int64_t steps : {4, 4, 2, 5, 5, 5}) { // bad at 13, 13, 11; then 13 is good
             CAPTURE(steps);
             CHECK(go(steps) == Verdict::rolled_back);
             CHECK(toy.bytes() == kept);
-            CHECK(at.step == 8);
-            CHECK(at.epoch == 2);
-            CHECK(at.batch == 3);
-            CHECK(at.images == 4);
+            CHECK(position.step == 8);
+            CHECK(position.epoch == 2);
+            CHECK(position.batch == 3);
+            CHECK(position.images == 4);
         }
         CHECK(contains(warning, "back to step 8, attempt 3 of 3"));
         CHECK(contains(error_of([&] { go(5); }), "step 14: expected finite values, got -inf in gradient of fc.bias"));
@@ -233,13 +241,15 @@ TEST_SUITE("models") {
         for (const OnNan policy : {OnNan::stop, OnNan::skip, OnNan::rollback}) {
             Toy toy;
             std::string warning;
-            Position at;
-            NanGuard guard(policy, toy.parameters, toy.optimizer, at);
-            const auto judge = [&](double loss) { return guard.judge(at, loss, toy.update(loss), warning); };
+            Position position;
+            NanGuard guard(policy, toy.parameters, toy.optimizer, position);
+            const auto handle = [&](double loss) {
+                return guard.handle_non_finite(position, loss, toy.update(loss), warning);
+            };
             toy.compute(1);
-            judge(0.5);
+            handle(0.5);
             const long before = allocations();
-            for (int i = 0; i < 3; ++i) judge(0.5);
+            for (int i = 0; i < 3; ++i) handle(0.5);
             CHECK(allocations() == before);
         }
     }
@@ -248,11 +258,11 @@ TEST_SUITE("models") {
         TempDir whole, other;
         const std::string expected = train(whole.path(), OnNan::stop, {});
         // Before the first checkpoint, between two, and right after one; at the third attempt, too.
-        const std::string found = train(other.path(), OnNan::rollback, [](Toy& toy, int64_t step, int attempt) {
+        const std::string result = train(other.path(), OnNan::rollback, [](Toy& toy, int64_t step, int attempt) {
             if ((step == 2 && attempt < 1) || (step == 8 && attempt < 3) || (step == 10 && attempt < 1))
                 toy.conv().gradient.data<float>()[step] = kNan;
         });
-        CHECK(found == expected);
+        CHECK(result == expected);
         CHECK(steps_of(other.path()) == steps_of(whole.path()));
         CHECK(read_file(other / "run/model.safetensors") == read_file(whole / "run/model.safetensors"));
     }

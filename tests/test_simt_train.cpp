@@ -1,5 +1,6 @@
 // The training program itself, on GPUs whose kernels the executor runs: its losses are those of the CPU, on one rank,
 // on two that share a GPU, and on two of which one idles.
+#include "data/digits.h"
 #include "models/sweep/programs.h"
 #include "par/thread_link.h"
 #include "tests/executor_device.h"
@@ -20,15 +21,16 @@ struct Losses final : Trial {
     std::vector<double> of_steps;
 };
 
-std::vector<double> train(int ranks, std::vector<std::string> more) {
+std::vector<double> train(const Program& program, int ranks, const std::vector<std::string>& own,
+                          const std::vector<std::string>& more) {
     TempDir folder;
-    std::vector<std::string> args = {"--width", "4",    "--depth",   "1", "--steps",   "2",      "--batch-size", "4",
-                                     "--lr",    "0.01", "--threads", "1", "--sync-bn", "--runs", folder.path()};
+    std::vector<std::string> args = {"--steps", "2", "--batch-size", "4", "--threads", "1", "--runs", folder.path()};
+    args.insert(args.end(), own.begin(), own.end());
     args.insert(args.end(), more.begin(), more.end());
     std::vector<Losses> trials(static_cast<size_t>(ranks));
     par::run_threads(ranks, [&](par::Link& link) {
         par::Group group(link);
-        CHECK(train_cifar(group, args, trials[size_t(link.rank())]) == 0);
+        CHECK(program.run(group, args, trials[size_t(link.rank())]) == 0);
     });
     return trials[0].of_steps;
 }
@@ -38,14 +40,28 @@ std::vector<double> train(int ranks, std::vector<std::string> more) {
 TEST_SUITE("simt") {
     TEST_CASE("train_cifar: on a GPU it trains as on the CPU, on one rank and on two") {
         const GpusInPlace one(kExecutorGpus);
-        const std::vector<double> cpu = train(1, {"--device", "cpu"});
+        const std::vector<std::string> own = {"--width", "4", "--depth", "1", "--lr", "0.01", "--sync-bn"};
+        const std::vector<double> cpu = train(train_cifar, 1, own, {"--device", "cpu"});
         REQUIRE(cpu.size() == 2);
         for (const auto& ranks : {std::pair{1, "share"}, {2, "share"}, {2, "idle"}}) {
             CAPTURE(ranks.first);
             CAPTURE(ranks.second);
-            const std::vector<double> gpu = train(ranks.first, {"--device", "cuda", "--spare-ranks", ranks.second});
+            const std::vector<double> gpu =
+                train(train_cifar, ranks.first, own, {"--device", "cuda", "--spare-ranks", ranks.second});
             REQUIRE(gpu.size() == 2);
             for (size_t i = 0; i < 2; ++i) CHECK(gpu[i] == doctest::Approx(cpu[i]).epsilon(3e-4));
         }
+    }
+
+    TEST_CASE("train_digits_angles: on a GPU it trains as on the CPU, with targets and Adam") {
+        const GpusInPlace one(kExecutorGpus);
+        const TempDir set;
+        data::write_digits(set.path(), data::draw_digits(4, 1));
+        const std::vector<std::string> own = {"--data", set.path(), "--no-compare"};
+        const std::vector<double> cpu = train(train_digits_angles, 1, own, {"--device", "cpu"});
+        const std::vector<double> gpu = train(train_digits_angles, 1, own, {"--device", "cuda"});
+        REQUIRE(cpu.size() == 2);
+        REQUIRE(gpu.size() == 2);
+        for (size_t i = 0; i < 2; ++i) CHECK(gpu[i] == doctest::Approx(cpu[i]).epsilon(1e-2)); // bf16 on the GPU
     }
 }

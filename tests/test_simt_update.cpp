@@ -71,11 +71,11 @@ Trained train_skipping(Device* device, bool inside) {
     const OptimizerState optimizer{{"velocity", Tensor::zeros(parameters.values().shape())}};
     const std::vector<Tensor> values = parameters.value_list(), gradients = parameters.gradient_list();
     const Tensor all = parameters.gradients(), damage = Tensor::zeros(all.shape()), rate = Tensor::zeros({1}),
-                 found = Tensor::zeros({}, DType::i32);
+                 non_finite_at = Tensor::zeros({}, DType::i32);
     const auto update = [&](const Tensor& loss) {
         run(Op::add, {all, damage}, {}, {all});
-        first_non_finite(all, loss, found);
-        sgdm_update(parameters.values(), optimizer[0].value, all, {.momentum = 0.9f}, rate, found);
+        first_non_finite(all, loss, non_finite_at);
+        sgdm_update(parameters.values(), optimizer[0].value, all, {.momentum = 0.9f}, rate, non_finite_at);
     };
     Accelerated network([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
         Tape tape;
@@ -84,26 +84,27 @@ Trained train_skipping(Device* device, bool inside) {
         if (inside) update(loss);
         return {loss};
     });
-    Position at;
-    NanGuard guard(OnNan::skip, parameters, optimizer, at);
+    Position position;
+    NanGuard guard(OnNan::skip, parameters, optimizer, position);
     const Tensor x = Tensor::on_host({1, 32, 32, 3}), labels = Tensor::on_host({1}, DType::i32);
     labels.fill(1);
     Trained result;
     std::string warning;
-    for (; at.step < 4; ++at.step) {
-        Rng random(uint64_t(at.step), Purpose::test);
+    for (; position.step < 4; ++position.step) {
+        Rng random(uint64_t(position.step), Purpose::test);
         for (float& v : x.span<float>()) v = random.normal();
-        const bool bad = at.step == 2;
+        const bool bad = position.step == 2;
         damage.slice(100, {1}).fill(bad ? NAN : 0);
-        rate.fill(0.1 / double(at.step + 1));
+        rate.fill(0.1 / double(position.step + 1));
         const Tensor values_before = parameters.values().to_host().clone(),
                      velocity_before = optimizer[0].value.to_host().clone(),
                      state_before = parameters.state().to_host().clone();
         const Tensor loss = network({x, labels}, true)[0];
         if (!inside) update(loss);
         result.losses.push_back(double(loss.to_host().data<float>()[0]));
-        CHECK(found.to_host().data<int32_t>()[0] == (bad ? 100 : -1));
-        CHECK(guard.judge(at, result.losses.back(), found, warning) == (bad ? Verdict::skip : Verdict::good));
+        CHECK(non_finite_at.to_host().data<int32_t>()[0] == (bad ? 100 : -1));
+        CHECK(guard.handle_non_finite(position, result.losses.back(), non_finite_at, warning) ==
+              (bad ? Verdict::skip : Verdict::good));
         CHECK(same_bits(parameters.values().to_host(), values_before) == bad);
         CHECK(same_bits(optimizer[0].value.to_host(), velocity_before) == bad);
         CHECK(same_bits(parameters.state().to_host(), state_before) == bad);

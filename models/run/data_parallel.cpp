@@ -70,17 +70,19 @@ void verify_same_options(par::Group& group, const Options& options) {
     verify_same(group, "options", parts, "start all ranks with the same options");
 }
 
-void verify_same_data(par::Group& group, const data::ImageSet& set, const std::string& name) {
+void verify_same_data(par::Group& group, const data::TrainTest& data, const std::string& tested) {
     if (group.size() == 1) return;
-    uint32_t checksum = data::crc32(set.pixels);
-    const auto add = [&]<class T>(const std::vector<T>& values) {
-        checksum = data::crc32({reinterpret_cast<const uint8_t*>(values.data()), values.size() * sizeof(T)}, checksum);
-    };
-    add(set.labels);
-    add(set.targets);
-    verify_same(group, name,
-                {cat(set.count, " images ", set.height, "x", set.width, "x", set.channels, ", checksum ", checksum)},
-                "every rank needs the same --data");
+    for (const data::ImageSet* set : {&data.train, &data.test}) {
+        uint32_t checksum = 0;
+        const auto add = [&](auto values) { // a span
+            checksum = data::crc32({reinterpret_cast<const uint8_t*>(values.data()), values.size_bytes()}, checksum);
+        };
+        add(std::span(set->pixels)), add(std::span(set->labels)), add(std::span(set->targets));
+        verify_same(
+            group, set == &data.train ? "training set" : tested + " set",
+            {cat(set->count, " images ", set->height, "x", set->width, "x", set->channels, ", checksum ", checksum)},
+            "every rank needs the same --data");
+    }
 }
 
 int64_t count_correct(const Tensor& scores, const Tensor& labels) {

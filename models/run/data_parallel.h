@@ -42,9 +42,9 @@ void verify_same(par::Group& group, const std::string& name, const std::vector<s
 /// may differ in --data (see verify_same_data), --cache and --threads, since their machines may.
 void verify_same_options(par::Group& group, const Options& options);
 
-/// Error on all ranks unless all have the same images, labels and targets: each reads for itself, perhaps on another
-/// machine.
-void verify_same_data(par::Group& group, const data::ImageSet& set, const std::string& name);
+/// Throws Error on all ranks unless all have the same images, labels and targets: each reads for itself, perhaps on
+/// another machine. `tested` is the name of the second set.
+void verify_same_data(par::Group& group, const data::TrainTest& data, const std::string& tested);
 
 /// How many rows of scores [n k] have their maximum at the label; the first of equal scores counts.
 int64_t count_correct(const Tensor& scores, const Tensor& labels);

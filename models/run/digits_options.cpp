@@ -39,26 +39,12 @@ data::TrainTest DigitsOptions::load(par::Group& group, const std::function<void(
     return sets;
 }
 
-data::LoaderOptions DigitsOptions::loader(const Workers& workers, bool views) const {
+data::LoaderOptions DigitsOptions::loader() const {
     return {.batch_size = batch_size,
             .shuffle = shuffle == "epoch",
             .seed = uint64_t(seed),
             .augment = {.translate = augment == "translate" ? 2 : 0},
-            .normalise = data::kDigits,
-            .rank = workers.place,
-            .ranks = workers.count,
-            .views = views};
-}
-
-TrainingRun::Length DigitsOptions::length(const data::Loader& loader) const {
-    RG_CHECK(loader.batches() > 0, "training: expected at least a mini-batch of ", batch_size,
-             " images, got fewer; make --batch-size smaller");
-    return {steps >= 0 ? steps : epochs * loader.batches(), loader.batches()};
-}
-
-double DigitsOptions::lr_at(const Position& at, const data::Loader& loader) const {
-    const Schedule rates{.kind = schedule, .base = lr, .epochs = double(epochs)};
-    return rates.at(double(at.epoch - 1) + double(at.batch) / double(loader.batches()));
+            .normalise = data::kDigits};
 }
 
 } // namespace rg

@@ -27,12 +27,9 @@ struct DigitsOptions {
     /// random by --seed; with --validation, a part of the training images takes its place. Collective; `pulse` as in
     /// load_data(). Errors: images of another size than 28 x 28, or what load_data() says.
     data::TrainTest load(par::Group& group, const std::function<void()>& pulse = {}) const;
-    /// Of training; the seed, and what the images are normalised with, for all else. `views`: as of the options.
-    data::LoaderOptions loader(const Workers& workers, bool views) const;
-    /// Error: less than a mini-batch.
-    TrainingRun::Length length(const data::Loader& loader) const;
-    /// The learning rate of the next step.
-    double lr_at(const Position& at, const data::Loader& loader) const;
+    /// The options of the training set's loader.
+    data::LoaderOptions loader() const;
+    Schedule rates() const { return {.kind = schedule, .base = lr, .epochs = double(epochs)}; }
 };
 
 } // namespace rg

@@ -56,13 +56,14 @@ Workers workers_of(std::span<const std::string> gpu_of_rank, int rank, bool idle
 }
 
 Machine::Machine(MachineOptions& settings, const Options& options, par::Group& group)
-    : threads_(int(threads_of(settings, options, group))), strict_(settings.precision == "fp32-strict") {
+    : options_(settings), threads_(int(threads_of(settings, options, group))) {
     const gpu::Found found = settings.device == "cpu" ? gpu::Found{} : gpu::gpus().find();
     workers_ = {0, group.size(), group.rank()};
     if (settings.device == "cuda" && found.ids.empty()) gpu::gpus().open(0); // says why not
     if (group.all(!found.ids.empty(), "device") && settings.device != "cpu") {
-        RG_CHECK(!strict_, "--precision fp32-strict: there are no plain multiply-adds on a GPU, whose convolutions add "
-                           "three products of tf32; choose --precision fp32 for those, or --device cpu");
+        RG_CHECK(settings.precision != "fp32-strict",
+                 "--precision fp32-strict: there are no plain multiply-adds on a GPU, whose convolutions add "
+                 "three products of tf32; choose --precision fp32 for those, or --device cpu");
         const size_t mine = size_t(group.local_rank()) % found.ids.size();
         device_ = gpu::gpus().open(int(mine));
         workers_ = workers_of(group.allgather(found.ids[mine], "GPUs"), group.rank(), settings.idle);
@@ -88,7 +89,11 @@ Machine::Machine(MachineOptions& settings, const Options& options, par::Group& g
 }
 
 Context Machine::context() {
-    return {.device = device_.get(), .threads = &threads_, .sync = nullptr, .strict_fp32 = strict_, .profile = nullptr};
+    return {.device = device_.get(),
+            .threads = &threads_,
+            .sync = nullptr,
+            .strict_fp32 = options_.precision == "fp32-strict",
+            .profile = nullptr};
 }
 
 } // namespace rg

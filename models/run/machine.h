@@ -36,14 +36,15 @@ Workers workers_of(std::span<const std::string> gpu_of_rank, int rank, bool idle
 
 class Machine {
 public:
-    /// Collective. Puts the number of threads into `settings`, unless the command line has one. Error: --device cuda
-    /// where there is none, or fp32-strict on one.
+    /// Collective. Puts the number of threads into `settings`, which outlives this, unless the command line has one.
+    /// Error: --device cuda where there is none, or fp32-strict on one.
     Machine(MachineOptions& settings, const Options& options, par::Group& group);
     Machine(const Machine&) = delete;
     Machine& operator=(const Machine&) = delete;
 
     /// To be refined, and made current by a ContextScope.
     Context context();
+    const MachineOptions& options() const { return options_; }
     Device* device() const { return device_.get(); } // null: the CPU
     /// The type of images and activations.
     DType activations() const { return activations_; }
@@ -53,11 +54,11 @@ public:
     const std::string& text() const { return text_; }
 
 private:
+    const MachineOptions& options_;
     std::shared_ptr<Device> device_; // shared with the tensors on it: those of a run are gone after this
     Workers workers_;
     ThreadPool threads_;
     DType activations_ = DType::f32;
-    bool strict_ = false;
     std::string text_;
 };
 

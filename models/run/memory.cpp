@@ -106,6 +106,11 @@ void check_memory(par::Group& group, int64_t bytes, const std::string& what, con
                  machine.ranks, machine.ranks == 1 ? " rank" : " ranks", "; ", advice);
 }
 
+void check_parameter_memory(par::Group& group, int64_t parameter_bytes, const std::string& advice) {
+    const int64_t checkpoint = group.rank() == 0 ? checkpoint_memory(parameter_bytes) : 0;
+    check_memory(group, (group.size() > 1 ? 4 : 3) * parameter_bytes + checkpoint, "parameters", advice);
+}
+
 void check_planned_memory(par::Group& group, std::initializer_list<Accelerated*> networks, const Parameters& parameters,
                           const std::function<void()>& plan, const std::string& advice, int64_t available) {
     {

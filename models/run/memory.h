@@ -32,6 +32,10 @@ Host this_host();
 void check_memory(par::Group& group, int64_t bytes, const std::string& what, const std::string& advice,
                   int64_t available = available_memory(), const Host& host = this_host());
 
+/// check_memory() for the buffers of a training with SGD on the CPU, from the bytes of the values of all parameters:
+/// values, gradients (also those that ranks share), velocity and, on rank 0, a checkpoint.
+void check_parameter_memory(par::Group& group, int64_t parameter_bytes, const std::string& advice);
+
 /// check_memory() for a training on the CPU that is about to begin: for the plans that `plan` makes in the networks
 /// and, on rank 0, for a checkpoint. Makes these plans without their memory, and drops them and all others. Collective.
 void check_planned_memory(par::Group& group, std::initializer_list<Accelerated*> networks, const Parameters& parameters,

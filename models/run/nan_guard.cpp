@@ -18,22 +18,23 @@ std::string text_of(float value) { return std::isnan(value) ? "nan" : cat(value)
 
 } // namespace
 
-NanGuard::NanGuard(OnNan policy, Parameters& parameters, const OptimizerState& optimizer, const Position& at)
-    : policy_(policy), parameters_(parameters), optimizer_(optimizer), found_(Tensor::empty({}, DType::i32)) {
+NanGuard::NanGuard(OnNan policy, Parameters& parameters, const OptimizerState& optimizer, const Position& position)
+    : policy_(policy), parameters_(parameters), optimizer_(optimizer) {
     if (policy != OnNan::stop) live_ = {parameters.state()};
     if (policy == OnNan::rollback) {
         live_.push_back(parameters.values());
         for (const NamedTensor& t : optimizer) live_.push_back(t.value);
     }
     for (const Tensor& t : live_) kept_.push_back(t.clone());
-    keep(at);
+    keep(position);
 }
 
-Verdict NanGuard::judge(Position& at, double loss, const Tensor& found, std::string& warning) {
-    const int64_t step = at.step + 1;
-    if (found.to_host().data<int32_t>()[0] < 0) [[likely]] {
+Verdict NanGuard::handle_non_finite(Position& position, double loss, const Tensor& non_finite_at,
+                                    std::string& warning) {
+    const int64_t step = position.step + 1;
+    if (non_finite_at.to_host().data<int32_t>()[0] < 0) [[likely]] {
         if (step >= worst_) attempts_ = 0;
-        if (policy_ == OnNan::skip) keep(at);
+        if (policy_ == OnNan::skip) keep(position);
         return Verdict::good;
     }
     const std::string what = cat("step ", step, ": expected finite values, got ", first_bad(loss));
@@ -43,18 +44,18 @@ Verdict NanGuard::judge(Position& at, double loss, const Tensor& found, std::str
              "; what was saved before is untouched; is --lr too large?");
     ++attempts_;
     worst_ = std::max(worst_, step);
-    restore();
+    restore_kept();
     if (policy_ == OnNan::skip) {
         warning = cat("warning: ", what, "; the step is left out");
         return Verdict::skip;
     }
-    at = kept_at_;
-    warning = cat("warning: ", what, "; back to step ", at.step, ", attempt ", attempts_, " of ", kAttempts);
+    position = kept_position_;
+    warning = cat("warning: ", what, "; back to step ", position.step, ", attempt ", attempts_, " of ", kAttempts);
     return Verdict::rolled_back;
 }
 
-void NanGuard::checkpoint(const Position& at) {
-    if (policy_ == OnNan::rollback) keep(at);
+void NanGuard::checkpoint(const Position& position) {
+    if (policy_ == OnNan::rollback) keep(position);
 }
 
 void NanGuard::check_values() const {
@@ -63,13 +64,13 @@ void NanGuard::check_values() const {
              "; is --lr too large? What was saved before is untouched");
 }
 
-void NanGuard::keep(const Position& at) {
+void NanGuard::keep(const Position& position) {
     for (size_t i = 0; i < live_.size(); ++i) kept_[i].copy_from(live_[i]);
-    kept_at_ = at;
+    kept_position_ = position;
     kept_tracked_ = parameters_.batches_tracked;
 }
 
-void NanGuard::restore() const {
+void NanGuard::restore_kept() const {
     for (size_t i = 0; i < live_.size(); ++i) live_[i].copy_from(kept_[i]);
     parameters_.batches_tracked = kept_tracked_;
 }
@@ -104,15 +105,15 @@ std::string NanGuard::bad_statistic() const {
 
 /// "nan in gradient of fc.weight (value 3 of 640)", or nothing.
 std::string NanGuard::bad_in(const Tensor& flat, const std::string& of) const {
-    first_non_finite(flat, {}, found_);
-    const int64_t at = found_.to_host().data<int32_t>()[0];
+    first_non_finite(flat, {}, non_finite_at_);
+    const int64_t at = non_finite_at_.to_host().data<int32_t>()[0];
     if (at < 0) return "";
-    const float found = flat.slice(at, {1}).clone().to_host().data<float>()[0];
+    const float value = flat.slice(at, {1}).clone().to_host().data<float>()[0];
     for (const Parameters::Entry& e : parameters_.entries())
         if (at >= e.offset && at < e.offset + e.shape.numel())
-            return cat(text_of(found), " in ", of, " ", e.name, " (value ", at - e.offset, " of ", e.shape.numel(),
+            return cat(text_of(value), " in ", of, " ", e.name, " (value ", at - e.offset, " of ", e.shape.numel(),
                        ")");
-    return cat(text_of(found), " in ", of, " no tensor (value ", at, " of ", flat.numel(), ")");
+    return cat(text_of(value), " in ", of, " no tensor (value ", at, " of ", flat.numel(), ")");
 }
 
 } // namespace rg

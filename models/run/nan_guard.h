@@ -8,11 +8,11 @@
 // was not, does. So after three bad steps in a row the next is an Error, unless the furthest of them has come out
 // well since.
 //
-// The update itself leaves everything as it is where gradients or loss are not finite, so that it can be a part of what
-// is replayed: a program calls first_non_finite() and the update with its result, then judge(), which says what
-// follows. All ranks decide alike without asking each other, for they have summed loss and gradients before. It costs a
-// pass over the gradients per step. Values that are not finite are never kept, and check_values() comes before any
-// file.
+// The update itself changes nothing if a gradient or the loss is not finite, so it can be part of the replayed step.
+// Trainer calls first_non_finite(), then the update with its result, then handle_non_finite(), which decides what to
+// do. All ranks decide alike without a message, since loss and gradients are sums over the ranks. This costs one pass
+// over the gradients per step. Values that are not finite are never kept: check_values() runs before any file is
+// written.
 #pragma once
 
 #include "models/run/training_state.h"
@@ -21,28 +21,28 @@ namespace rg {
 
 enum class OnNan : uint8_t { stop, skip, rollback };
 
-/// What has become of a step.
+/// The fate of a step.
 enum class Verdict : uint8_t { good, skip, rolled_back };
 
 class NanGuard {
 public:
-    /// Keeps a copy of what the policy needs: the state now, where `at` stands. `parameters` outlives this.
-    NanGuard(OnNan policy, Parameters& parameters, const OptimizerState& optimizer, const Position& at);
+    /// Keeps copies of the state that the policy needs, as it is at `position`. `parameters` outlives this.
+    NanGuard(OnNan policy, Parameters& parameters, const OptimizerState& optimizer, const Position& position);
 
-    /// The step after `at`, by what first_non_finite() has found in the gradients and the loss over all ranks; if that
-    /// is something, its update has changed nothing. Other than `good`: `warning` says why; rolled_back has moved `at`.
-    /// Error: stop, or nothing helps.
-    Verdict judge(Position& at, double loss, const Tensor& found, std::string& warning);
+    /// Decides about the step after `position`. `non_finite_at` is the result of first_non_finite() for the gradients
+    /// and the loss over all ranks; unless it is -1, the update has changed nothing. If the result is not `good`,
+    /// `warning` says why; rolled_back has moved `position`. Throws Error if the policy is stop, or if nothing helps.
+    Verdict handle_non_finite(Position& position, double loss, const Tensor& non_finite_at, std::string& warning);
 
-    /// `at` is where a rollback goes from here on.
-    void checkpoint(const Position& at);
+    /// Makes `position` the place that a rollback goes back to.
+    void checkpoint(const Position& position);
 
-    /// Error if a parameter, a running statistic or a value of the optimizer is not finite.
+    /// Throws Error if a parameter, a running statistic or a value of the optimizer is not finite.
     void check_values() const;
 
 private:
-    void keep(const Position& at);
-    void restore() const;
+    void keep(const Position& position);
+    void restore_kept() const;
     std::string first_bad(double loss) const;
     std::string bad_values() const;
     std::string bad_statistic() const;
@@ -51,9 +51,9 @@ private:
     const OnNan policy_;
     Parameters& parameters_;
     const OptimizerState optimizer_;
-    const Tensor found_;              // where bad_in() looks, so that nothing is allocated
-    std::vector<Tensor> live_, kept_; // the buffers that the policy brings back, and their copies
-    Position kept_at_;
+    const Tensor non_finite_at_ = Tensor::empty({}, DType::i32); // the result of bad_in(), allocated once
+    std::vector<Tensor> live_, kept_; // the buffers that the policy restores, and their copies
+    Position kept_position_;
     int64_t kept_tracked_ = 0;
     int attempts_ = 0;  // bad steps in a row
     int64_t worst_ = 0; // the furthest of them

@@ -5,7 +5,7 @@
 
 namespace rg {
 
-Json PhaseClock::gather(par::Group& group, int64_t steps, int64_t images) const {
+Json PhaseClock::gather(par::Group& group) const {
     constexpr std::array<const char*, count> names = {"data", "compute", "sum", "update", "evaluate", "other"};
     char host[256] = "";
     ::gethostname(host, sizeof host - 1);
@@ -14,8 +14,8 @@ Json PhaseClock::gather(par::Group& group, int64_t steps, int64_t images) const 
     const Json mine = Json::object()
                           .set("rank", group.rank())
                           .set("host", host)
-                          .set("images", images)
-                          .set("steps", steps)
+                          .set("images", images_)
+                          .set("steps", steps_)
                           .set("seconds", std::move(seconds));
     Json all = Json::array();
     for (const std::string& one : group.allgather(mine.dump(), "times")) all.push(Json::parse(one, "times of a rank"));

@@ -17,9 +17,11 @@ class PhaseClock {
 public:
     enum Phase : uint8_t { data, compute, sum, update, evaluate, other, count };
 
-    /// An epoch begins: nothing is counted yet.
-    void start() { seconds_ = {}, last_ = Clock::now(); }
-    /// The time since the last lap, or since the start, belongs to this phase.
+    /// Begins an epoch: nothing is counted yet.
+    void start() { seconds_ = {}, steps_ = images_ = 0, last_ = Clock::now(); }
+    /// Counts a step in which this rank takes so many images.
+    void count_step(int64_t images) { ++steps_, images_ += images; }
+    /// Adds the time since the last lap, or since the start, to this phase.
     void lap(Phase phase) {
         const Clock::time_point now = Clock::now();
         seconds_[phase] += std::chrono::duration<double>(now - last_).count();
@@ -28,11 +30,12 @@ public:
 
     /// [{"rank", "host", "images", "steps", "seconds": {"data": ..., ...}}, ...] with each rank's own number of images.
     /// Collective; the same on all ranks.
-    Json gather(par::Group& group, int64_t steps, int64_t images) const;
+    Json gather(par::Group& group) const;
 
 private:
     using Clock = std::chrono::steady_clock;
     std::array<double, count> seconds_{};
+    int64_t steps_ = 0, images_ = 0;
     Clock::time_point last_ = Clock::now();
 };
 

@@ -44,19 +44,17 @@ TrainingRun::TrainingRun(std::string program, const RunOptions& settings, Option
 
 TrainingRun::~TrainingRun() = default;
 
-Position TrainingRun::restore(Parameters& parameters, const OptimizerState& optimizer) {
-    Position at;
+void TrainingRun::restore_parameters(Parameters& parameters, const OptimizerState& optimizer) {
+    parameters_ = &parameters, optimizer_ = optimizer;
     if (checkpoint_)
-        at = restore_training(program_, checkpoint_->state, parameters, optimizer),
-        untested_ = at.epoch > 1 && at.batch;
+        position_ = restore_training(program_, checkpoint_->state, parameters, optimizer),
+        untested_ = position_.epoch > 1 && position_.batch;
     else if (!settings_.init.empty())
         load_state_dict(parameters, load_tensors(settings_.init));
-    guard_.emplace(settings_.on_nan, parameters, optimizer, at);
-    return at;
+    guard_.emplace(settings_.on_nan, parameters, optimizer, position_);
 }
 
-void TrainingRun::begin(const Position& at, const Length& length, const std::vector<std::string>& classes,
-                        const std::string& what) {
+void TrainingRun::begin(const Length& length, const std::vector<std::string>& classes, const std::string& what) {
     length_ = length;
     classes_ = {{"classes", Json(Json::Array(classes.begin(), classes.end())).dump()}};
     group_.barrier("start");
@@ -65,7 +63,7 @@ void TrainingRun::begin(const Position& at, const Length& length, const std::vec
     if (!folder_) folder_.emplace(RunFolder::create(settings_.runs, program_, settings_.name, trial_.alone()));
     folder_->lock();
     folder_->check_in_place(); // a run that goes on was locked before the data were loaded
-    folder_->cut_metrics(at.step, at.epoch - 1);
+    folder_->cut_metrics(position_.step, position_.epoch - 1);
     const Json options = options_.to_json();
     const Json* seed = options.find("seed");
     const Json config = Json::object()
@@ -76,7 +74,7 @@ void TrainingRun::begin(const Position& at, const Length& length, const std::vec
                             .set("options", options);
     folder_->write_config(config);
     report_.emplace(*folder_, config);
-    if (settings_.tensorboard) events_.emplace(folder_->path(), at.step);
+    if (settings_.tensorboard) events_.emplace(folder_->path(), position_.step);
     report("summary", what);
     report("tested", tested);
     report("epochs", length.epochs());
@@ -85,76 +83,92 @@ void TrainingRun::begin(const Position& at, const Length& length, const std::vec
     if (checkpoint_)
         for (const std::string& warning : checkpoint_->warnings) note(printable(warning));
     note(printable(cat(what, "; ", folder_->path())));
-    if (checkpoint_) note(printable(cat("resumed from ", checkpoint_->path, " at step ", at.step)));
+    if (checkpoint_) note(printable(cat("resumed from ", checkpoint_->path, " at step ", position_.step)));
 }
 
-void TrainingRun::begin_epoch(const Position& at) {
+void TrainingRun::begin_epoch(bool has_data) {
     if (report_) report_->write("running");
     epoch_begin_ = Clock::now();
-    images_before_ = at.images;
+    images_before_ = position_.images;
+    stopped_ = !group_.all(!asked_to_stop(), "go on");
+    epoch_goes_on_ = group_.all(has_data, "has data");
+    phases.start();
 }
 
-Verdict TrainingRun::judge(Position& at, double loss, const Tensor& found) {
+Verdict TrainingRun::handle_non_finite(double loss, const Tensor& non_finite_at) {
     std::string warning;
-    const Verdict verdict = guard_->judge(at, loss, found, warning);
-    skipped_ = verdict == Verdict::skip;
+    const Verdict verdict = guard_->handle_non_finite(position_, loss, non_finite_at, warning);
     if (!warning.empty()) note(printable(warning));
     if (verdict == Verdict::rolled_back && folder_) {
-        folder_->cut_metrics(at.step, at.epoch - 1);
+        folder_->cut_metrics(position_.step, position_.epoch - 1);
         report_->reread(*folder_);
-        if (events_) events_.emplace(folder_->path(), at.step);
+        if (events_) events_.emplace(folder_->path(), position_.step);
     }
     return verdict;
 }
 
-void TrainingRun::step(Position& at, const Step& step) {
-    const double images = double(step.images);
-    ++at.step, ++at.batch;
-    untested_ = at.epoch > 1;
-    if (!skipped_) {
-        at.loss_sum += step.loss * images;
-        at.correct += step.correct;
-        at.images += images;
+void TrainingRun::step(const StepResult& result) {
+    stopped_ = result.stop;
+    epoch_goes_on_ = !result.last && result.verdict != Verdict::rolled_back;
+    if (result.verdict == Verdict::rolled_back) return;
+    const bool skipped = result.verdict == Verdict::skip;
+    const double images = double(result.images);
+    Position& p = position_;
+    ++p.step, ++p.batch;
+    untested_ = p.epoch > 1;
+    if (!skipped) {
+        p.loss_sum += result.loss * images;
+        p.correct += result.correct;
+        p.images += images;
     }
     last_step_ = Clock::now();
-    if (!folder_) return;
-    Json line = Json::object()
-                    .set("step", at.step)
-                    .set("epoch", at.epoch)
-                    .set("loss", step.loss)
-                    .set("accuracy", step.correct / images)
-                    .set("lr", step.lr);
-    if (skipped_) line.set("skipped", true);
-    log(line);
-    if (progress_)
-        progress_->step({at.epoch, length_.epochs(), at.step, length_.steps, at.loss_sum / at.images,
-                         at.correct / at.images, step.images});
+    if (folder_) {
+        Json line = Json::object()
+                        .set("step", p.step)
+                        .set("epoch", p.epoch)
+                        .set("loss", result.loss)
+                        .set("accuracy", result.correct / images)
+                        .set("lr", result.lr);
+        if (skipped) line.set("skipped", true);
+        log(line);
+        if (progress_)
+            progress_->step({p.epoch, length_.epochs(), p.step, length_.steps, p.loss_sum / p.images,
+                             p.correct / p.images, result.images});
+    }
+    const int64_t every = settings_.checkpoint_every;
+    if (every && p.step % every == 0 && p.batch < length_.batches) save_checkpoint();
+    phases.lap(PhaseClock::other);
 }
 
-void TrainingRun::end_epoch(Position& at, const Score& test, std::vector<EpochStatus::Extra> extras) {
+void TrainingRun::end_epoch(const Score& test, std::vector<EpochStatus::Extra> extras) {
+    par::verify_identical(group_, parameters_->values().to_host().span<float>(), "parameters");
+    phases.lap(PhaseClock::evaluate);
+    report("ranks", phases.gather(group_));
     const double seconds = std::chrono::duration<double>(last_step_ - epoch_begin_).count();
-    const EpochStatus status{at.epoch,
+    const EpochStatus status{position_.epoch,
                              length_.epochs(),
-                             at.loss_sum / at.images,
-                             at.correct / at.images,
+                             position_.loss_sum / position_.images,
+                             position_.correct / position_.images,
                              test.loss,
                              test.accuracy,
-                             (at.images - images_before_) / seconds,
+                             (position_.images - images_before_) / seconds,
                              seconds,
                              tested,
                              std::move(extras)};
-    at = {at.epoch + 1, 0, at.step};
+    position_ = {position_.epoch + 1, 0, position_.step};
     untested_ = false;
-    if (!folder_) return;
-    Json line = Json::object()
-                    .set("epoch", status.epoch)
-                    .set("train_loss", status.train_loss)
-                    .set("train_accuracy", status.train_accuracy)
-                    .set(tested + "_loss", status.test_loss)
-                    .set(tested + "_accuracy", status.test_accuracy);
-    for (const EpochStatus::Extra& extra : status.extras) line.set(extra.name, extra.value);
-    log(line.set("images_per_s", status.images_per_second).set("seconds", status.seconds));
-    if (progress_) progress_->epoch(status);
+    if (folder_) {
+        Json line = Json::object()
+                        .set("epoch", status.epoch)
+                        .set("train_loss", status.train_loss)
+                        .set("train_accuracy", status.train_accuracy)
+                        .set(tested + "_loss", status.test_loss)
+                        .set(tested + "_accuracy", status.test_accuracy);
+        for (const EpochStatus::Extra& extra : status.extras) line.set(extra.name, extra.value);
+        log(line.set("images_per_s", status.images_per_second).set("seconds", status.seconds));
+        if (progress_) progress_->epoch(status);
+    }
+    stopped_ = !group_.all(!asked_to_stop(), "go on");
 }
 
 bool TrainingRun::asked_to_stop() {
@@ -166,31 +180,27 @@ void TrainingRun::report(const std::string& name, Json value) {
     if (report_) report_->set(name, std::move(value));
 }
 
-bool TrainingRun::due(const Position& at) const {
-    return settings_.checkpoint_every && at.step % settings_.checkpoint_every == 0 && at.batch < length_.batches;
-}
-
-void TrainingRun::save_model(const Parameters& parameters) {
+void TrainingRun::save_model() {
     if (untested_ && !trial_.alone()) return;
     guard_->check_values();
     std::vector<NamedTensor> tensors;
-    if (folder_) tensors = state_dict(parameters);
+    if (folder_) tensors = state_dict(*parameters_);
     while_meeting(group_, "model", [&] {
         if (folder_) save_tensors(folder_->model_path(), tensors, classes_);
     });
 }
 
-void TrainingRun::save_checkpoint(const Position& at, const Parameters& parameters, const OptimizerState& optimizer) {
+void TrainingRun::save_checkpoint() {
     guard_->check_values();
-    guard_->checkpoint(at);
+    guard_->checkpoint(position_);
     TensorFile state;
     if (folder_) {
         folder_->sync();
-        state = training_state(program_, parameters, optimizer, at, options_);
+        state = training_state(program_, *parameters_, optimizer_, position_, options_);
         state.metadata.insert(state.metadata.end(), classes_.begin(), classes_.end());
     }
     while_meeting(group_, "checkpoint", [&] {
-        if (folder_) rg::save_checkpoint(folder_->checkpoint_path(), at.step, state, int(settings_.keep));
+        if (folder_) rg::save_checkpoint(folder_->checkpoint_path(), position_.step, state, int(settings_.keep));
     });
 }
 
@@ -202,10 +212,6 @@ void TrainingRun::fail(const std::string& why) {
     } catch (const std::exception&) {} // the disk may be full: the error to tell is the first
 }
 
-void TrainingRun::note(const std::string& line) {
-    if (progress_) progress_->note(line);
-}
-
 void TrainingRun::log(const Json& line) {
     if (!folder_) return;
     folder_->log(line);
@@ -214,12 +220,13 @@ void TrainingRun::log(const Json& line) {
     if (trial_.report(line)) asked_ = true;
 }
 
-int TrainingRun::end(const Position& at, bool stopped) {
-    stopped = stopped && at.step < length_.steps;
+int TrainingRun::end() {
+    if (length_.steps == 0) save_model();
+    const bool stopped = stopped_ && position_.step < length_.steps;
     if (folder_) {
         report_->write(stopped ? "stopped" : "done");
         trial_.end(stopped);
-        note(printable(cat(stopped ? "stopped" : "done", " after step ", at.step, "; ", folder_->path())));
+        note(printable(cat(stopped ? "stopped" : "done", " after step ", position_.step, "; ", folder_->path())));
     }
     return stopped && trial_.alone() ? stopped_exit_code(group_) : 0;
 }

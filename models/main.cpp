@@ -1,0 +1,10 @@
+// The main() of each training program; RG_PROGRAM is the name.
+#include "models/sweep/programs.h"
+#include "par/session.h"
+
+int main(int argc, char** argv) {
+    return rg::par::run_ranks_main(argc, argv, [&](rg::par::Group& group) {
+        rg::Trial trial;
+        return rg::RG_PROGRAM.run(group, {argv + 1, argv + argc}, trial);
+    });
+}

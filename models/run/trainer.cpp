@@ -1,0 +1,139 @@
+// See trainer.h.
+#include "models/run/trainer.h"
+
+#include "core/tape.h"
+#include "models/run/memory.h"
+
+#include <array>
+
+namespace rg {
+namespace {
+
+/// On the CPU, the ranks of a node sum gradients where they are, in memory that they share.
+Parameters& share_gradients(par::Group& group, Parameters& parameters) {
+    if (group.size() > 1 && !parameters.gradients().device())
+        parameters.place_gradients(group.memory(size_t(parameters.gradient_bytes()), "gradients").data());
+    return parameters;
+}
+
+/// Within a node the sum is too fast to be worth a thread. Between nodes, overlap hides it behind backward, unless
+/// backward itself waits for messages: those of batch statistics over all ranks.
+bool can_overlap(const par::Group& group) { return group.local_size() < group.size() && !context().sync; }
+
+} // namespace
+
+Optimizer sgdm(const Parameters& parameters, const Sgdm& options) {
+    const Tensor velocity = Tensor::zeros(parameters.values().shape()), rate = Tensor::zeros({1});
+    return {{{"optimizer.velocity", velocity}}, rate, [=, &parameters](const Tensor& non_finite_at) {
+                sgdm_update(parameters.values(), velocity, parameters.gradients(), options, rate, non_finite_at);
+            }};
+}
+
+Optimizer adam(const Parameters& parameters, const Adam& options) {
+    const Tensor m = Tensor::zeros(parameters.values().shape()), v = Tensor::zeros(parameters.values().shape());
+    const Tensor rate_and_step = Tensor::zeros({2});
+    return {{{"optimizer.m", m}, {"optimizer.v", v}}, rate_and_step, [=, &parameters](const Tensor& non_finite_at) {
+                adam_update(parameters.values(), m, v, parameters.gradients(), options, rate_and_step, non_finite_at);
+            }};
+}
+
+Trainer::Trainer(TrainingRun& run, const Machine& machine, Parameters& parameters, Optimizer optimizer, ImageFeed& feed,
+                 const Forward& forward)
+    : run(run),
+      parameters(share_gradients(run.group(), parameters)),
+      optimizer(std::move(optimizer)),
+      feed(feed),
+      forward(forward),
+      train_step([this](std::span<const Tensor> in, bool) { return forward_backward(in); },
+                 machine.options().accelerate),
+      gradient_sum(run.group(), parameters, machine.options().allreduce, can_overlap(run.group())) {
+    train_step.after_step = [this](const Plan& plan, size_t step) { return gradient_sum.after_step(plan, step); };
+    run.restore_parameters(parameters, this->optimizer.state);
+}
+
+void Trainer::begin_epoch() {
+    feed.loader.start(run.position().epoch, run.position().batch);
+    run.begin_epoch(feed.loader.has_next());
+}
+
+data::Batch Trainer::next_batch() {
+    data::Batch batch = feed.loader.next();
+    run.phases.count_step(batch.labels.extent(0));
+    run.phases.lap(PhaseClock::data);
+    return batch;
+}
+
+StepResult Trainer::step(const data::Batch& batch, double lr) {
+    const double share = double(batch.labels.extent(0)) / double(batch.global_size);
+    par::Group& group = run.group();
+    SyncGroup* const sync = context().sync;
+    if (sync) sync->samples = batch.global_size, sync->share = share;
+    group.set_step(run.position().step + 1);
+    const std::span<float> next = next_rate_and_step.span<float>();
+    next[0] = float(lr), next[1] = float(run.position().step + 1);
+    optimizer.rate_and_step.copy_from(next_rate_and_step.slice(0, optimizer.rate_and_step.shape()));
+
+    // Forward and backward on this rank's images; then the gradients of the whole mini-batch.
+    gradient_sum.begin(share);
+    const std::span<const Tensor> results = train_step(feed.inputs(batch), true);
+    run.phases.lap(PhaseClock::compute);
+    gradient_sum.finish(); // Finish the sum first: the reads below wait for the device anyway.
+    std::array downloaded{results[0], results[1], non_finite_at};
+    to_host(downloaded);
+    const auto& [scores, loss, own_non_finite_at] = downloaded;
+    run.phases.lap(parameters.gradients().device() ? PhaseClock::compute : PhaseClock::sum);
+
+    // Sums over all ranks: loss, correct images, stop requests, ranks without further data; and, in the same message,
+    // batch norm's state.
+    double sums[] = {share > 0 ? share * double(loss.data<float>()[0]) : 0.0,
+                     double(count_correct(scores, batch.labels)), double(run.asked_to_stop()),
+                     double(!feed.loader.has_next())};
+    if (sync)
+        group.allreduce_sum(std::span<double>(sums), "loss");
+    else
+        aggregate_state(group, parameters, share, sums);
+    ++parameters.batches_tracked;
+    run.phases.lap(PhaseClock::sum);
+
+    if (group.size() > 1) loss_of_all.fill(sums[0]), update(loss_of_all);
+    const Verdict verdict = run.handle_non_finite(sums[0], group.size() > 1 ? non_finite_at : own_non_finite_at);
+    run.phases.lap(PhaseClock::update);
+    return {batch.global_size, sums[0], sums[1], lr, sums[2] > 0, sums[3] > 0, verdict};
+}
+
+std::vector<Tensor> Trainer::forward_backward(std::span<const Tensor> inputs) {
+    Tape tape;
+    const auto [scores, loss] = forward(feed.batch(inputs));
+    tape.gradients(loss, parameters.value_list(), parameters.gradient_list());
+    if (run.group().size() == 1) update(loss);
+    return {scores, loss};
+}
+
+void Trainer::update(const Tensor& loss) {
+    first_non_finite(parameters.gradients(), loss, non_finite_at);
+    optimizer.update(non_finite_at);
+}
+
+Score Evaluation::score() {
+    Score score = evaluate(run.group(), mine, set, normalise, [&](const Tensor& x) {
+        run.pulse();
+        return predict({x})[0];
+    });
+    run.report("confusion", report_confusion(set, score.predictions));
+    return score;
+}
+
+const Plan& plan_ahead(Trainer& trainer, Evaluation& test, const std::string& advice) {
+    const auto plan = [&]() -> const Plan& {
+        for (const int64_t n : {std::min(kEvaluationBatch, test.mine.size()), test.mine.size() % kEvaluationBatch})
+            if (test.predict.enabled && n > 0)
+                test.predict.plan({Tensor::on_host({n, test.set.height, test.set.width, test.set.channels})});
+        return trainer.plan();
+    };
+    if (!trainer.parameters.gradients().device())
+        check_planned_memory(trainer.run.group(), {&trainer.train_step, &test.predict}, trainer.parameters, plan,
+                             advice);
+    return plan();
+}
+
+} // namespace rg
