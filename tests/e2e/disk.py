@@ -107,7 +107,7 @@ class Disk(job.JobTest):
         if root:
             self.folder.chmod(0o755)
             try:
-                subprocess.run([str(job.BUILD / "inspect"), "--help"], stdout=subprocess.DEVNULL, check=True, **how)
+                subprocess.run([str(job.BUILD / "train_cifar"), "--help"], stdout=subprocess.DEVNULL, check=True, **how)
             except (OSError, subprocess.CalledProcessError):
                 self.skipTest("nobody but root can run the programs")
         folders = [self.run_folder, self.run_folder / "checkpoint"]
