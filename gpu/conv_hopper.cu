@@ -243,7 +243,7 @@ __device__ __forceinline__ void consume(const Images& images, const std::byte* s
                 return ((size_t(tile / tiles_of_image) * images.height + row) * W + right + pixel) * N + 32 * octet +
                        8 * quarter;
             };
-            // As in hopper.cuh: sum[4 j + 2 i + k] is for row 8 i + pixel, and for the channel of bias[2 j + k].
+            // hopper.cuh has the layout: sum[4 j + 2 i + k] is for row 8 i + pixel, and for the channel of bias[2 j + k].
             float sum[N / 2];
             RG_UNROLL
             for (int k = 0; k < N / 2; ++k) sum[k] = bias[k / 4 * 2 + k % 2];

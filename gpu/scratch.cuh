@@ -1,4 +1,4 @@
-// What the host code of an op uses: scratch memory, the stream, and the properties of the GPU.
+// Gives the host code of an op its scratch memory, its stream, and the properties of the GPU.
 #pragma once
 
 #include "gpu/cuda.cuh"

@@ -68,7 +68,7 @@ private:
 
 using Host = std::array<char, MPI_MAX_PROCESSOR_NAME>; // ends with a zero byte
 
-/// What a rank knows about itself and the others before the link exists.
+/// Holds the ranks and hosts that a link is made from.
 struct Place {
     MPI_Comm comm = MPI_COMM_NULL;
     int rank = 0, size = 1, local_rank = 0, local_size = 1;

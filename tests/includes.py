@@ -6,7 +6,7 @@ import pathlib
 import re
 import sys
 
-# What each folder may include beside itself. The host half of gpu/ is compiled for the executor in tests/simt.
+# Lists the folders that each folder may include. The host half of gpu/ is compiled for the executor in tests/simt.
 ALLOWED = {
     "core": set(),
     "data": {"core"},

@@ -1,4 +1,4 @@
-// What a training does about a loss or gradients that are not finite, as --on-nan says.
+// NanGuard handles a loss or gradients that are not finite, as --on-nan asks.
 //
 //   stop      an Error that names what went bad first
 //   skip      the step is left out: no update, and batch norm's running statistics as they were before it

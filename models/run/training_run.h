@@ -79,7 +79,7 @@ public:
 
     /// The set that the network is tested on after each epoch.
     std::string tested = "test";
-    /// Where the time of the epoch goes.
+    /// Measures the time of each phase of the epoch.
     PhaseClock phases;
 
     par::Group& group() const { return group_; }

@@ -45,7 +45,7 @@ class Disk(job.JobTest):
         self.assertEqual(list(self.run_folder.rglob("*.tmp-*")), [])
 
     def test_output_that_is_closed(self):
-        # By the user's wish, so it is no error; and no file gets its number, and the text.
+        # The user closed both streams, so this is no error. No other file may receive the output instead.
         without = ["sh", "-c", 'exec "$@" >&- <&-', "sh"]
         self.succeed([*without, *job.train(1, "--run-name", "unseen", *OPTIONS, "--steps", "2")])
         lines = (self.runs / "unseen" / "metrics.jsonl").read_text().splitlines()

@@ -7,7 +7,7 @@
 
 namespace rg::gpu_on_host {
 
-// From the heap, so that AddressSanitizer finds accesses out of bounds. Filled with NaN, so that no kernel relies on
+// Uses the heap, so that AddressSanitizer finds accesses out of bounds. Filled with NaN, so that no kernel relies on
 // zeros.
 void* take_scratch(size_t bytes) {
     void* const memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256 + 256);
