@@ -17,6 +17,7 @@
 namespace rg {
 
 struct Call;
+struct OpRow;
 using Kernel = void (*)(const Call&);
 
 /// Calls f and returns the seconds that it took.
@@ -72,7 +73,7 @@ public:
 
     /// Takes tensors in the device's memory, filters beside bf16 also in bf16 (fuse.cpp), and returns before the work
     /// is done.
-    virtual Kernel kernel(Op op) const = 0;
+    virtual Kernel kernel(const OpRow* op) const = 0;
     /// Waits for all work; errors of kernels come out here, at the latest.
     virtual void synchronize() = 0;
 

@@ -1,37 +1,29 @@
-// Fuses steps of a trace, in several passes. Each pass looks for one pattern of a value, its producer and its readers.
+// Moves steps of a trace into the steps before or after them, so that a value is used while it is in cache.
 //
-// A training step of convolution - batch norm - ReLU layers keeps two steps per layer:
-// - norm_conv2d, the convolution. It normalises its input while it loads it, and computes the statistics of its result.
-// - conv2d_norm_grad, the backward step. Image by image, while the image is in cache, it computes batch_norm_grad, then
-//   both gradients of the convolution, and the sums that the normalisation of its input needs for its gradients.
-// The normalised activations are never written to memory. In an evaluation, the normalisation with constant statistics
-// goes into the filters and the bias, and max pooling runs while the convolution's image is in cache (conv2d_norm).
+// Convolution, pooling, add and their gradients take optional steps as arguments: they normalise an operand on load, or
+// process their result before it leaves the cache (core/ops/). Each rule below moves one kind of step there. So a
+// training step of convolution - batch norm - ReLU layers keeps two steps per layer: conv2d, which normalises its input
+// on load and computes the statistics of its result, and conv2d_grad, which computes the gradient of the batch norm,
+// both gradients of the convolution, and the sums for the batch norm of its input. The normalised activations are never
+// written to memory. In an evaluation, the batch norm goes into the filters and the bias.
 //
-// On a device, one step at the start of the plan rounds all filters of bf16 convolutions. Otherwise each convolution
-// and each data gradient would round its own. Every replay rounds again, so code that writes parameters between
-// replays (an update, a checkpoint, a rollback) can ignore the rounded copies.
-//
-// run() calls the passes in this order:
-//   1 fold_norm_into_conv     2 pool_in_conv              3 fuse_conv_backward
-//   4 add_in_gradient, and fuse_norm_add for the adds that it leaves
-//   5 fuse_relu_grad_sums     6 normalise_on_load         7 sum_in_gradient
-//   8 fuse_loss_gradient      9 round_filters, after the removal of dead steps
-// The order matters here:
-// - 1 before 2: pass 2 looks for the conv2d_norm that pass 1 makes.
-// - 1 before 4: fuse_norm_add would also take a normalisation with constant statistics. In the filters it is free.
-// - 3 before 4: pass 4 gives a data gradient one more operand, to add. Pass 3 would drop it, and the sum with it.
-// - 3 before 6: pass 3 finds the filters at a plain conv2d, which pass 6 replaces. Pass 6 needs conv2d_norm_grad,
-//   because conv2d_wgrad cannot normalise its input.
-// - 4 before 7: pass 7 lets a step sum over the data gradient that it makes. If pass 4 then added to this data
-//   gradient, the sums would be wrong.
-// - 6 before 7: pass 7 needs the statistics of the input, which pass 6 gives to conv2d_norm_grad.
-// - 9 last: it inserts steps, and it must not see the filters that pass 1 folds: conv2d_norm scales f32 filters
-//   before it rounds them.
-// Any other two passes work on different steps, or on different arguments of a step, so their order does not matter.
-// In particular, passes 5 and 8 may run anywhere before 9.
+// kRules below is the table of the rules, in the order of their application. The order matters where a rule removes or
+// changes a step that another rule looks for:
+// - fold_norm before pool_result: only a normalised result can be pooled.
+// - fold_norm before normalise_sum: normalise_sum would also take a batch norm with constant statistics. In the filters
+//   it is free.
+// - add_in_gradient before normalise_sum: the add of two gradients costs least in the gradient.
+// - normalise_gradient before normalise_on_load: conv2d_grad normalises its input only beside the gradient of a batch
+//   norm.
+// - add_in_gradient and normalise_on_load before sum_in_gradient: the sums are those of the whole gradient, and they need
+//   the statistics of the input.
+// - loss_gradient has no relation to the others.
+// round_filters runs at the end: it inserts steps, and it must not see filters that fold_norm uses, since those are
+// scaled as f32 before they are rounded.
 #include "core/fuse.h"
 
 #include "core/context.h"
+#include "core/ops.h"
 
 #include <algorithm>
 #include <map>
@@ -47,7 +39,7 @@ using Id = uint64_t; // the number of a value's block of memory
 Id id(const Tensor& t) { return t.key().id; }
 
 /// Returns true if a and b have the same elements and the same shape. A fused step takes its extents from the value, so
-/// the passes accept only readers of the whole value in its own shape, no views.
+/// the rules accept only readers of the whole value in its own shape, no views.
 bool same(const Tensor& a, const Tensor& b) { return a.key() == b.key() && a.shape() == b.shape(); }
 
 class Fuser {
@@ -58,22 +50,9 @@ public:
     }
 
     void run() {
-        for (size_t s = 0; s < steps_.size(); ++s)
-            if (steps_[s].op == Op::batch_norm && steps_[s].attrs.frozen) fold_norm_into_conv(s);
-        for (size_t s = 0; s < steps_.size(); ++s)
-            if (steps_[s].op == Op::max_pool2d) pool_in_conv(s);
-        for (size_t s = 0; s < steps_.size(); ++s)
-            if (steps_[s].op == Op::batch_norm_grad) fuse_conv_backward(s);
-        for (size_t s = 0; s < steps_.size(); ++s)
-            if (!dead_[s] && steps_[s].op == Op::add && !add_in_gradient(s)) fuse_norm_add(s);
-        for (size_t s = 0; s < steps_.size(); ++s)
-            if (!dead_[s] && steps_[s].op == Op::relu_grad) fuse_relu_grad_sums(s);
-        for (size_t s = 0; s < steps_.size(); ++s)
-            if (!dead_[s] && steps_[s].op == Op::batch_norm && !steps_[s].attrs.frozen) normalise_on_load(s);
-        for (size_t s = 0; s < steps_.size(); ++s)
-            if (!dead_[s] && steps_[s].op == Op::batch_norm_sums) sum_in_gradient(s);
-        for (size_t s = 0; s < steps_.size(); ++s)
-            if (!dead_[s] && steps_[s].op == Op::cross_entropy_grad) fuse_loss_gradient(s);
+        for (const Rule& rule : kRules)
+            for (size_t s = 0; s < steps_.size(); ++s)
+                if (!dead_[s] && steps_[s].op == rule.op) (this->*rule.apply)(s);
         size_t kept = 0;
         for (size_t s = 0; s < steps_.size(); ++s)
             if (!dead_[s]) std::swap(steps_[kept++], steps_[s]);
@@ -86,6 +65,12 @@ private:
         size_t step;
         int argument;
     };
+    /// Applied to each step of this op. Does nothing if the neighbours of the step do not fit.
+    struct Rule {
+        Op op;
+        void (Fuser::*apply)(size_t step);
+    };
+    static const Rule kRules[9];
 
     /// Finds the maker and the readers of every value.
     void index() {
@@ -117,8 +102,14 @@ private:
             if (!same(steps_[r.step].in[size_t(r.argument)], t)) return {};
         return entry->second;
     }
+    bool has_one_reader(const Tensor& intermediate) const { return intermediate_readers(intermediate).size() == 1; }
 
-    /// Returns the step that makes t, or nothing if t is a view of another value.
+    /// Returns the step of this op that makes t as output `output`. Returns nothing if t is a view of another value.
+    std::optional<size_t> maker(const Tensor& t, Op op, int output = 0) const {
+        const std::optional<size_t> s = maker(t);
+        if (!s || steps_[*s].op != op || !same(steps_[*s].out[size_t(output)], t)) return std::nullopt;
+        return s;
+    }
     std::optional<size_t> maker(const Tensor& t) const {
         const auto entry = maker_.find(id(t));
         if (entry == maker_.end()) return std::nullopt;
@@ -127,214 +118,221 @@ private:
         return std::nullopt;
     }
 
-    /// conv2d -> batch_norm with constant statistics becomes conv2d_norm. No other step may read the convolution.
-    void fold_norm_into_conv(size_t norm) {
-        const Step& n = steps_[norm];
-        const auto conv = maker(n.in[0]);
-        if (!conv || steps_[*conv].op != Op::conv2d || steps_[*conv].attrs.stats ||
-            intermediate_readers(n.in[0]).size() != 1)
-            return;
-        const Step& c = steps_[*conv];
-        Attrs attrs = c.attrs;
-        attrs.relu = n.attrs.relu, attrs.epsilon = n.attrs.epsilon;
-        replace(norm, {Op::conv2d_norm, attrs, {c.in[0], c.in[1], c.in[2], n.in[1], n.in[2], n.in[3]}, {n.out[0]}},
-                {*conv});
+    /// Copies stats, gamma, beta of a step on batch norms to the arguments of `to`.
+    static void copy_norm(const Step& from, size_t from_stats, Step& to, size_t to_stats) {
+        std::copy_n(from.in.begin() + std::ptrdiff_t(from_stats), 3, to.in.begin() + std::ptrdiff_t(to_stats));
     }
 
-    /// conv2d_norm -> max_pool2d with non-overlapping windows becomes one conv2d_norm. No other step may read the
-    /// convolution.
-    void pool_in_conv(size_t pool) {
-        const Step& p = steps_[pool];
-        const auto conv = maker(p.in[0]);
-        if (!conv || steps_[*conv].op != Op::conv2d_norm || steps_[*conv].attrs.window > 1 ||
-            intermediate_readers(p.in[0]).size() != 1 || p.attrs.stride != p.attrs.window)
-            return;
-        if (readers_.contains(id(p.out[1])) || results_.contains(id(p.out[1]))) return; // a fused step has no positions
+    /// conv2d -> batch_norm with constant statistics: conv2d normalises its result.
+    void fold_norm(size_t norm) {
+        const Step n = steps_[norm];
+        const BatchNorm& options = n.attrs.as<BatchNormOp>().norm;
+        const auto conv = maker(n.in[BatchNormOp::x], op::conv2d);
+        if (!options.frozen || !conv || !has_one_reader(n.in[BatchNormOp::x])) return;
         Step fused = steps_[*conv];
-        fused.attrs.window = p.attrs.window;
-        fused.out[0] = p.out[0];
+        if (fused.attrs.as<Conv2dOp>().with_stats) return;
+        fused.attrs.as<Conv2dOp>().y_norm = options;
+        copy_norm(n, BatchNormOp::stats, fused, Conv2dOp::y_stats);
+        fused.out[Conv2dOp::y] = n.out[0];
+        replace(norm, std::move(fused), {*conv});
+    }
+
+    /// conv2d with a normalised result -> max_pool2d with non-overlapping windows: conv2d pools its result.
+    void pool_result(size_t pool) {
+        const Step p = steps_[pool];
+        const auto [window, stride] = p.attrs.as<MaxPool2dOp>().pool;
+        const Tensor& positions = p.out[MaxPool2dOp::positions]; // conv2d has none
+        const auto conv = maker(p.in[MaxPool2dOp::x], op::conv2d);
+        if (stride != window || !conv || !has_one_reader(p.in[MaxPool2dOp::x]) || readers_.contains(id(positions)) ||
+            results_.contains(id(positions)))
+            return;
+        Step fused = steps_[*conv];
+        auto& attrs = fused.attrs.as<Conv2dOp>();
+        if (!fused.in[Conv2dOp::y_stats].defined() || attrs.pool > 1) return;
+        attrs.pool = window;
+        fused.out[Conv2dOp::y] = p.out[MaxPool2dOp::y];
         replace(pool, std::move(fused), {*conv});
     }
 
-    /// batch_norm_grad -> conv2d_wgrad [and conv2d_dgrad] of one convolution become conv2d_norm_grad.
-    void fuse_conv_backward(size_t norm) {
-        const Step& n = steps_[norm];
-        if (n.attrs.frozen) return;
+    /// batch_norm_grad -> conv2d_grad: conv2d_grad computes the gradient of the batch norm on load.
+    void normalise_gradient(size_t norm) {
+        using Norm = BatchNormGradOp;
+        using Grad = Conv2dGradOp;
+        const Step n = steps_[norm];
+        const BatchNorm& options = n.attrs.as<Norm>().norm;
         const std::vector<Reader> readers = intermediate_readers(n.out[0]);
-        std::optional<size_t> wgrad, dgrad;
-        for (const Reader& r : readers) {
-            if (r.argument != 0) return;
-            if (steps_[r.step].op == Op::conv2d_wgrad && !wgrad)
-                wgrad = r.step;
-            else if (steps_[r.step].op == Op::conv2d_dgrad && !dgrad)
-                dgrad = r.step;
-            else
-                return;
-        }
-        // conv2d_wgrad does not read the filters. Take them from the convolution that made y.
-        const auto conv = maker(n.in[1]);
-        if (!wgrad || !conv || steps_[*conv].op != Op::conv2d) return;
-        const Step &w = steps_[*wgrad], &c = steps_[*conv];
-        if (!same(c.in[0], w.in[1]) || c.attrs.stride != w.attrs.stride || c.attrs.pad != w.attrs.pad) return;
-        if (dgrad && !same(steps_[*dgrad].in[1], c.in[1])) return;
-        Step fused{Op::conv2d_norm_grad,
-                   {.stride = c.attrs.stride, .pad = c.attrs.pad, .relu = n.attrs.relu, .epsilon = n.attrs.epsilon},
-                   {n.in[0], n.in[1], n.in[2], n.in[3], n.in[4], n.in[5], w.in[1], {}, {}, {}, c.in[1]},
-                   {w.out[0], w.out[1]}};
-        if (dgrad) fused.out[2] = steps_[*dgrad].out[0];
-        // Use the position of the first step: if filters are used twice, a reader can come before the last one.
-        replace(norm, std::move(fused), {*wgrad, dgrad.value_or(*wgrad)});
+        if (options.frozen || readers.size() != 1) return;
+        const auto [grad, argument] = readers[0];
+        Step fused = steps_[grad];
+        if (fused.op != op::conv2d_grad || argument != Grad::dy || !fused.attrs.as<Grad>().filters) return;
+        fused.attrs.as<Grad>().y_norm = options;
+        fused.in[Grad::dy] = n.in[Norm::dy];
+        fused.in[Grad::y] = n.in[Norm::x];
+        copy_norm(n, Norm::stats, fused, Grad::y_stats);
+        fused.in[Grad::y_sums] = n.in[Norm::sums];
+        replace(grad, std::move(fused), {norm});
     }
 
-    /// Removes an add of two gradients: if a convolution's backward step makes the later one, that step also adds the
-    /// other. No other step may read the later gradient. Returns true on success.
-    bool add_in_gradient(size_t sum) {
+    /// conv2d_grad -> add, of two gradients: the conv2d_grad that makes the later one also adds the other.
+    void add_in_gradient(size_t sum) {
+        using Grad = Conv2dGradOp;
         const Step a = steps_[sum];
-        if (a.out[0].has_memory()) return false;
-        const auto first = maker(a.in[0]), second = maker(a.in[1]);
-        if (!first || !second || first == second) return false;
-        const size_t other = *first < *second ? 0 : 1;
-        const size_t last = std::max(*first, *second);
-        Step m = steps_[last];
-        if (intermediate_readers(a.in[1 - other]).size() != 1) return false;
-        if (m.op == Op::conv2d_dgrad && !m.in[2].defined())
-            m.in[2] = a.in[other], m.out[0] = a.out[0];
-        else if (m.op == Op::conv2d_norm_grad && !m.in[11].defined() && same(m.out[2], a.in[1 - other]))
-            m.in[11] = a.in[other], m.out[2] = a.out[0];
-        else
-            return false;
-        replace(last, std::move(m), {sum});
-        return true;
+        if (a.out[0].has_memory() || a.in[AddOp::a_stats].defined() || a.in[AddOp::b_stats].defined()) return;
+        const auto first = maker(a.in[AddOp::a]), second = maker(a.in[AddOp::b]);
+        if (!first || !second || first == second) return;
+        const size_t later = *first < *second ? AddOp::b : AddOp::a, other = later == AddOp::a ? AddOp::b : AddOp::a;
+        const auto grad = maker(a.in[later], op::conv2d_grad, Grad::dx);
+        if (!grad || !has_one_reader(a.in[later]) || steps_[*grad].in[Grad::addend].defined()) return;
+        Step fused = steps_[*grad];
+        fused.in[Grad::addend] = a.in[other];
+        fused.out[Grad::dx] = a.out[0];
+        replace(*grad, std::move(fused), {sum});
     }
 
-    /// add becomes norm_add, together with the batch_norm of each operand and the relu of the sum. No other step may
-    /// read a batch_norm that is fused, or the sum if the relu is fused.
-    void fuse_norm_add(size_t sum) {
-        const Step& a = steps_[sum];
-        Step fused{Op::norm_add, {}, {a.in[0], {}, {}, {}, a.in[1]}, {a.out[0]}};
+    /// batch_norm -> add: add normalises this operand on load.
+    void normalise_sum(size_t sum) {
+        Step fused = steps_[sum];
         std::vector<size_t> norms;
-        for (size_t b : {size_t(0), size_t(1)}) {
-            const auto norm = maker(a.in[b]);
-            if (!norm || steps_[*norm].op != Op::batch_norm || steps_[*norm].attrs.relu ||
-                intermediate_readers(a.in[b]).size() != 1)
-                continue;
+        for (const auto operand : {AddOp::a, AddOp::b}) {
+            const auto norm = maker(fused.in[operand], op::batch_norm);
+            if (!norm || !has_one_reader(fused.in[operand])) continue;
             const Step& n = steps_[*norm];
-            if (!norms.empty() && n.attrs.epsilon != fused.attrs.epsilon) continue;
-            fused.attrs.epsilon = n.attrs.epsilon;
-            std::copy_n(n.in.begin(), 4, fused.in.begin() + std::ptrdiff_t(4 * b));
+            const BatchNorm& options = n.attrs.as<BatchNormOp>().norm;
+            if (options.relu) continue;
+            const bool a = operand == AddOp::a;
+            (a ? fused.attrs.as<AddOp>().a_norm : fused.attrs.as<AddOp>().b_norm) = options;
+            fused.in[operand] = n.in[BatchNormOp::x];
+            copy_norm(n, BatchNormOp::stats, fused, a ? AddOp::a_stats : AddOp::b_stats);
             norms.push_back(*norm);
         }
-        size_t last = sum;
-        const std::vector<Reader> readers = intermediate_readers(a.out[0]);
-        if (readers.size() == 1 && steps_[readers[0].step].op == Op::relu) {
-            last = readers[0].step;
-            fused.attrs.relu = true;
-            fused.out[0] = steps_[last].out[0];
-        }
-        if ((norms.empty() && !fused.attrs.relu) || fused.in[0].shape().rank() != 4) return;
         for (const size_t norm : norms) dead_[norm] = true;
-        replace(last, std::move(fused), {sum});
+        replace(sum, std::move(fused), {});
     }
 
-    /// relu_grad -> batch_norm_sums, once or twice, becomes norm_add_grad: the backward step of norm_add.
-    void fuse_relu_grad_sums(size_t mask) {
-        const Step r = steps_[mask];
-        Step fused{Op::norm_add_grad, {}, {r.in[0], r.in[1]}, {r.out[0]}};
-        std::vector<size_t> sums;
-        for (const Reader& reader : readers_[id(r.out[0])]) {
-            const Step& s = steps_[reader.step];
-            if (s.op != Op::batch_norm_sums || reader.argument != 0 || s.attrs.relu || !same(s.in[0], r.out[0]) ||
-                sums.size() == 2 || (!sums.empty() && s.attrs.epsilon != fused.attrs.epsilon))
-                continue;
-            fused.attrs.epsilon = s.attrs.epsilon;
-            std::copy_n(s.in.begin() + 1, 4, fused.in.begin() + std::ptrdiff_t(2 + 4 * sums.size()));
-            fused.out[1 + 2 * sums.size()] = s.out[0], fused.out[2 + 2 * sums.size()] = s.out[1];
-            sums.push_back(reader.step);
-        }
-        if (sums.empty()) return;
-        for (const size_t s : sums) dead_[s] = true;
-        replace(mask, std::move(fused), {});
+    /// add -> relu: add applies ReLU to its result.
+    void relu_of_sum(size_t relu) {
+        const Step r = steps_[relu];
+        const auto sum = maker(r.in[ReluOp::x], op::add);
+        if (!sum || !has_one_reader(r.in[ReluOp::x])) return;
+        Step fused = steps_[*sum];
+        if (fused.in[AddOp::a].shape().rank() != 4) return;
+        fused.attrs.as<AddOp>().relu = true;
+        fused.out[0] = r.out[0];
+        replace(relu, std::move(fused), {*sum});
     }
 
-    /// Removes a batch_norm if every reader can normalise its input itself, and lets the readers do so.
+    /// batch_norm -> conv2d, pooling or conv2d_grad: the readers normalise on load. All readers must be able to.
     void normalise_on_load(size_t norm) {
         const Step n = steps_[norm];
+        const BatchNorm& options = n.attrs.as<BatchNormOp>().norm;
         const std::vector<Reader> readers = intermediate_readers(n.out[0]);
         const auto can_normalise = [&](const Reader& r) {
             const Step& s = steps_[r.step];
-            return ((s.op == Op::conv2d || s.op == Op::max_pool2d || s.op == Op::avg_pool2d) && r.argument == 0) ||
-                   (s.op == Op::conv2d_norm_grad && r.argument == 6 && s.attrs.epsilon == n.attrs.epsilon);
+            return s.op == op::conv2d_grad ? r.argument == Conv2dGradOp::x && s.in[Conv2dGradOp::y].defined()
+                                           : (s.op == op::conv2d || s.op == op::max_pool2d || s.op == op::avg_pool2d) &&
+                                                 r.argument == 0;
         };
-        if (readers.empty() || !std::all_of(readers.begin(), readers.end(), can_normalise)) return;
+        if (options.frozen || readers.empty() || !std::all_of(readers.begin(), readers.end(), can_normalise)) return;
         for (const Reader& r : readers) {
             Step& s = steps_[r.step];
-            if (s.op == Op::conv2d_norm_grad) {
-                std::copy_n(n.in.begin(), 4, s.in.begin() + 6);
-                s.attrs.input_relu = n.attrs.relu;
-                continue;
+            s.in[size_t(r.argument)] = n.in[BatchNormOp::x];
+            if (s.op == op::conv2d) {
+                copy_norm(n, BatchNormOp::stats, s, Conv2dOp::x_stats);
+                s.attrs.as<Conv2dOp>().x_norm = options;
+            } else if (s.op == op::conv2d_grad) {
+                copy_norm(n, BatchNormOp::stats, s, Conv2dGradOp::x_stats);
+                s.attrs.as<Conv2dGradOp>().x_norm = options;
+            } else if (s.op == op::max_pool2d) {
+                copy_norm(n, BatchNormOp::stats, s, MaxPool2dOp::x_stats);
+                s.attrs.as<MaxPool2dOp>().x_norm = options;
+            } else {
+                copy_norm(n, BatchNormOp::stats, s, AvgPool2dOp::x_stats);
+                s.attrs.as<AvgPool2dOp>().x_norm = options;
             }
-            s.attrs.relu = n.attrs.relu, s.attrs.epsilon = n.attrs.epsilon;
-            if (s.op == Op::conv2d)
-                s.op = Op::norm_conv2d, s.in = {n.in[0], n.in[1], n.in[2], n.in[3], s.in[1], s.in[2]};
-            else
-                s.op = s.op == Op::max_pool2d ? Op::norm_max_pool2d : Op::norm_avg_pool2d,
-                s.in = {n.in[0], n.in[1], n.in[2], n.in[3]};
         }
         dead_[norm] = true;
         index();
     }
 
-    /// Lets the step that makes a gradient compute the batch_norm_sums of it: conv2d_norm_grad, or a pooling gradient,
-    /// which becomes norm_pool2d_grad.
+    /// conv2d_grad, gradient of pooling, or relu_grad -> batch_norm_sums of that gradient: the step that makes the
+    /// gradient also computes its sums.
     void sum_in_gradient(size_t sums) {
         const Step s = steps_[sums];
-        const auto made = maker(s.in[0]);
-        if (!made || results_.contains(id(s.in[0])) || s.in[0].has_memory()) return;
-        Step m = steps_[*made];
-        if (m.op == Op::conv2d_norm_grad && id(m.out[2]) == id(s.in[0]) && m.in[7].defined() &&
-            same(m.in[6], s.in[1]) && m.in[7].key() == s.in[2].key() && m.attrs.input_relu == s.attrs.relu) {
-            m.attrs.stats = true;
-            m.out[3] = s.out[0], m.out[4] = s.out[1];
-        } else if (m.op == Op::max_pool2d_grad || m.op == Op::avg_pool2d_grad) {
-            Attrs attrs = s.attrs;
-            attrs.window = m.attrs.window, attrs.stride = m.attrs.stride;
-            attrs.height = m.attrs.height, attrs.width = m.attrs.width;
-            m = {Op::norm_pool2d_grad,
-                 attrs,
-                 {m.in[0], m.in[1], s.in[1], s.in[2], s.in[3], s.in[4]},
-                 {m.out[0], s.out[0], s.out[1]}};
+        const Tensor& gradient = s.in[BatchNormSumsOp::dy];
+        const auto made = maker(gradient);
+        if (!made || results_.contains(id(gradient)) || gradient.has_memory()) return;
+        Step fused = steps_[*made];
+        if (take_sums(fused, s)) replace(*made, std::move(fused), {sums});
+    }
+    /// Adds the sums to the step that makes the gradient. Returns false if that step cannot compute them.
+    static bool take_sums(Step& step, const Step& sums) {
+        using Sums = BatchNormSumsOp;
+        const BatchNorm& options = sums.attrs.as<Sums>().norm;
+        const auto take = [&](size_t x, size_t dgamma) {
+            step.in[x] = sums.in[Sums::x];
+            copy_norm(sums, Sums::stats, step, x + 1);
+            step.out[dgamma] = sums.out[Sums::dgamma];
+            step.out[dgamma + 1] = sums.out[Sums::dbeta];
+        };
+        if (step.op == op::conv2d_grad) { // the batch norm must be that of its input
+            using Grad = Conv2dGradOp;
+            auto& attrs = step.attrs.as<Grad>();
+            if (!same(step.out[Grad::dx], sums.in[Sums::dy]) || !same(step.in[Grad::x], sums.in[Sums::x]) ||
+                !step.in[Grad::x_stats].defined() ||
+                step.in[Grad::x_stats].key() != sums.in[Sums::stats].key() || attrs.x_norm != options)
+                return false;
+            attrs.with_sums = true;
+            step.out[Grad::x_dgamma] = sums.out[Sums::dgamma];
+            step.out[Grad::x_dbeta] = sums.out[Sums::dbeta];
+        } else if (step.op == op::max_pool2d_grad && !step.in[MaxPool2dGradOp::x].defined()) {
+            take(MaxPool2dGradOp::x, MaxPool2dGradOp::x_dgamma);
+            step.attrs.as<MaxPool2dGradOp>().x_norm = options;
+        } else if (step.op == op::avg_pool2d_grad && !step.in[AvgPool2dGradOp::x].defined()) {
+            take(AvgPool2dGradOp::x, AvgPool2dGradOp::x_dgamma);
+            step.attrs.as<AvgPool2dGradOp>().x_norm = options;
+        } else if (step.op == op::relu_grad && !options.relu && !step.in[ReluGradOp::a].defined()) {
+            take(ReluGradOp::a, ReluGradOp::a_dgamma);
+            step.attrs.as<ReluGradOp>().a_norm = options;
+        } else if (step.op == op::relu_grad && !options.relu && !step.in[ReluGradOp::b].defined()) {
+            take(ReluGradOp::b, ReluGradOp::b_dgamma);
+            step.attrs.as<ReluGradOp>().b_norm = options;
         } else {
-            return;
+            return false;
         }
-        replace(*made, std::move(m), {sums});
+        return true;
     }
 
-    /// cross_entropy -> cross_entropy_grad becomes one step that does not store the probabilities. The gradient of the
-    /// loss must be a constant.
-    void fuse_loss_gradient(size_t grad) {
+    /// cross_entropy -> cross_entropy_grad: cross_entropy writes the gradient instead of the probabilities. The gradient
+    /// of the loss must be a constant.
+    void loss_gradient(size_t grad) {
+        using Loss = CrossEntropyOp;
+        using Grad = CrossEntropyGradOp;
         const Step g = steps_[grad];
-        const auto loss = maker(g.in[0]);
-        if (!loss || steps_[*loss].op != Op::cross_entropy || intermediate_readers(g.in[0]).size() != 1) return;
-        const Step c = steps_[*loss];
-        if (!same(c.in[1], g.in[1]) || c.attrs.rate != g.attrs.rate) return;
-        if (!g.in[2].has_memory() || maker(g.in[2]) || g.in[2].shape() != Shape{}) return;
-        replace(*loss, {Op::cross_entropy_with_grad, c.attrs, {c.in[0], c.in[1], g.in[2]}, {c.out[0], g.out[0]}},
-                {grad});
+        const Tensor& probabilities = g.in[Grad::probabilities];
+        const auto loss = maker(probabilities, op::cross_entropy, Loss::probabilities);
+        if (!loss || !has_one_reader(probabilities)) return;
+        Step fused = steps_[*loss];
+        const Tensor& dloss = g.in[Grad::dloss];
+        if (!same(fused.in[Loss::labels], g.in[Grad::labels]) ||
+            fused.attrs.as<Loss>().smoothing != g.attrs.as<Grad>().smoothing || !dloss.has_memory() || maker(dloss))
+            return;
+        fused.in[Loss::dloss] = dloss;
+        fused.out[Loss::probabilities] = {};
+        fused.out[Loss::dlogits] = g.out[0];
+        replace(*loss, std::move(fused), {grad});
     }
 
-    /// Returns the filters of a convolution or a data gradient that accepts rounded filters, or null for other ops.
+    /// Returns the filters of a step that accepts rounded filters, or null for other steps.
     static Tensor* filters(Step& s) {
-        switch (s.op) {
-        case Op::conv2d:
-        case Op::conv2d_dgrad: return &s.in[1];
-        case Op::norm_conv2d: return &s.in[4];
-        case Op::conv2d_norm_grad: return &s.in[10];
-        default: return nullptr;
-        }
+        if (s.op == op::conv2d && !s.in[Conv2dOp::y_stats].defined()) return &s.in[Conv2dOp::w];
+        if (s.op == op::conv2d_grad) return &s.in[Conv2dGradOp::w];
+        return nullptr;
     }
 
     /// Rounds the filters of bf16 convolutions at the start of the plan, with one step per flat buffer of parameters.
-    /// Skips buffers that an earlier step writes, and filters whose rounded copy would not be aligned to 16 bytes.
+    /// Otherwise each convolution and each gradient would round its own. Every replay rounds again, so code that writes
+    /// parameters between replays (an update, a checkpoint, a rollback) can ignore the rounded copies. Skips buffers
+    /// that an earlier step writes, and filters whose rounded copy would not be aligned to 16 bytes.
     void round_filters() {
         std::map<Id, Tensor> rounded; // by flat buffer
         std::set<Id> written;
@@ -347,7 +345,7 @@ private:
                 if (fresh) {
                     const DryRun no_memory; // the plan allocates the copy
                     copy->second = Tensor::empty(w->whole().shape(), DType::bf16);
-                    roundings.push_back({Op::cast, {.dtype = DType::bf16}, {w->whole()}, {copy->second}});
+                    roundings.push_back({op::cast, CastOp{DType::bf16}, {w->whole()}, {copy->second}});
                 }
                 *w = copy->second.slice(w->key().offset / size_of(w->dtype()), w->shape());
             }
@@ -362,6 +360,18 @@ private:
     std::set<Id> results_;
     std::map<Id, size_t> maker_;
     std::map<Id, std::vector<Reader>> readers_;
+};
+
+const Fuser::Rule Fuser::kRules[] = {
+    {op::batch_norm, &Fuser::fold_norm},
+    {op::max_pool2d, &Fuser::pool_result},
+    {op::batch_norm_grad, &Fuser::normalise_gradient},
+    {op::add, &Fuser::add_in_gradient},
+    {op::add, &Fuser::normalise_sum},
+    {op::relu, &Fuser::relu_of_sum},
+    {op::batch_norm, &Fuser::normalise_on_load},
+    {op::batch_norm_sums, &Fuser::sum_in_gradient},
+    {op::cross_entropy_grad, &Fuser::loss_gradient},
 };
 
 } // namespace

@@ -80,7 +80,7 @@ void Plan::place(std::span<const Tensor> results) {
                 return;
             }
             const auto [known, first] = lives.try_emplace(t.key().id, Life{s, s});
-            RG_CHECK(!first || written || t.numel() == 0, "accelerate: expected ", row(steps_[s].op).name,
+            RG_CHECK(!first || written || t.numel() == 0, "accelerate: expected ", steps_[s].op->name,
                      " to read what an op of the function has written, got ", t.shape().str(),
                      " of Tensor::empty() or zeros(), which hold nothing while traced; use Tensor::constant()");
             Life& life = known->second;
@@ -113,7 +113,7 @@ void Plan::place(std::span<const Tensor> results) {
         const auto settle = [&](Tensor& t, size_t argument) {
             if (!t.defined()) return;
             if (const auto input = input_of.find(t.key().id); input != input_of.end()) {
-                RG_CHECK(argument < kMaxInputs, row(steps_[s].op).name, ": a traced function may not write its inputs");
+                RG_CHECK(argument < kMaxInputs, steps_[s].op->name, ": a traced function may not write its inputs");
                 bindings_.push_back({s, argument, input->second, t});
             } else if (const auto inner = block.find(t.key().id); inner != block.end()) {
                 t = t.over(inner->second);
@@ -141,8 +141,8 @@ std::span<const Tensor> Plan::replay(std::span<const Tensor> inputs, const After
     bind(inputs);
     if (c.device) {
         for (const Binding& b : bindings_) // while they are where they can be read
-            if (const Step& step = steps_[b.step]; row(step.op).check)
-                row(step.op).check({step.attrs, step.inputs(), step.outputs()});
+            if (const Step& step = steps_[b.step]; step.op->check)
+                step.op->check({step.attrs, step.inputs(), step.outputs()});
         for (size_t i = device_inputs_.size(); i < inputs.size(); ++i)
             device_inputs_.push_back(Tensor::empty(inputs[i].shape(), inputs[i].dtype()));
         for (size_t i = 0; i < inputs.size(); ++i) device_inputs_[i].copy_from(inputs[i]);
@@ -210,7 +210,7 @@ std::string Plan::table() const {
             if (t.defined() && t.numel()) bytes += double(t.bytes()), writes += cat(where(t), " ");
         const double flops = flops_of(step.op, {step.attrs, step.inputs(), step.outputs()});
         all_flops += flops, all_bytes += bytes;
-        std::snprintf(line, sizeof line, "%4zu %-20s %10.2f %10.1f  ", s, row(step.op).name, flops * 1e-6,
+        std::snprintf(line, sizeof line, "%4zu %-20s %10.2f %10.1f  ", s, step.op->name, flops * 1e-6,
                       bytes / 1024);
         text += cat(line, writes, "<-", reads, "\n");
     }

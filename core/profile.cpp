@@ -8,7 +8,7 @@
 namespace rg {
 
 void Profile::add(Op op, double seconds, double flops, double bytes) {
-    Entry& e = entries_[size_t(op)];
+    Entry& e = entries_[op];
     ++e.calls;
     e.seconds += seconds;
     e.flops += flops;
@@ -16,12 +16,10 @@ void Profile::add(Op op, double seconds, double flops, double bytes) {
 }
 
 std::string Profile::table(double total_seconds, Rates most) const {
-    std::vector<size_t> order;
+    std::vector<std::pair<Op, Entry>> order(entries_.begin(), entries_.end());
     double sum = 0;
-    for (size_t i = 0; i < entries_.size(); ++i)
-        if (entries_[i].calls) order.push_back(i), sum += entries_[i].seconds;
-    std::sort(order.begin(), order.end(),
-              [&](size_t a, size_t b) { return entries_[a].seconds > entries_[b].seconds; });
+    for (const auto& [op, entry] : order) sum += entry.seconds;
+    std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
     const double total = std::max(total_seconds, sum);
     char line[160];
     std::string text;
@@ -31,10 +29,9 @@ std::string Profile::table(double total_seconds, Rates most) const {
     };
     print("%-20s %8s %12s %7s %10s %10s", "op", "calls", "ms", "share", "GFLOP/s", "GB/s");
     text += most.bytes > 0 ? "   of most    of most\n" : "\n";
-    for (size_t i : order) {
-        const Entry& e = entries_[i];
+    for (const auto& [op, e] : order) {
         const double flops = e.flops / e.seconds, bytes = e.bytes / e.seconds;
-        print("%-20s %8lld %12.3f %6.1f%% %10.1f %10.1f", row(Op(i)).name, static_cast<long long>(e.calls),
+        print("%-20s %8lld %12.3f %6.1f%% %10.1f %10.1f", op->name, static_cast<long long>(e.calls),
               e.seconds * 1e3, 100 * e.seconds / total, flops * 1e-9, bytes * 1e-9);
         if (most.bytes > 0) print(" %7.1f %% %8.1f %%", 100 * flops / most.flops, 100 * bytes / most.bytes);
         text += "\n";

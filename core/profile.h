@@ -5,8 +5,9 @@
 #pragma once
 
 #include "core/device.h"
-#include "core/op_table.h"
+#include "core/op.h"
 
+#include <map>
 #include <string>
 
 namespace rg {
@@ -17,14 +18,14 @@ public:
     /// Returns a table with one line per op. With `total_seconds`, one more line shows the time outside of ops. With
     /// `most`, the peak rates of the device, each line also shows the fractions of them that the op reached.
     std::string table(double total_seconds = 0, Rates most = {}) const;
-    double flops(Op op) const { return entries_[size_t(op)].flops; }
+    double flops(Op op) const { return entries_.contains(op) ? entries_.at(op).flops : 0; }
 
 private:
     struct Entry {
         int64_t calls = 0;
         double seconds = 0, flops = 0, bytes = 0;
     };
-    std::array<Entry, size_t(Op::count)> entries_{};
+    std::map<Op, Entry> entries_;
 };
 
 } // namespace rg

@@ -1,5 +1,5 @@
-// run() and execute(): every op passes through here.
-#include "core/op_table.h"
+// Implements run() and execute(), through which all ops pass.
+#include "core/op.h"
 
 #include "core/context.h"
 #include "core/device.h"
@@ -8,19 +8,19 @@
 
 namespace rg {
 
-double flops_of(Op op, const Call& call) { return row(op).flops ? row(op).flops(call) : double(call.out[0].numel()); }
+double flops_of(Op op, const Call& call) { return op->flops ? op->flops(call) : double(call.out[0].numel()); }
 
 void execute(Op op, const Call& call) {
     const Context& c = context();
     if (c.device)
         for (const auto& side : {call.in, call.out})
             for (const Tensor& t : side)
-                RG_CHECK(!t.defined() || t.numel() == 0 || t.device() == c.device, row(op).name,
+                RG_CHECK(!t.defined() || t.numel() == 0 || t.device() == c.device, op->name,
                          ": expected tensors on ", c.device->name(), ", got one of shape ", t.shape().str(),
-                         " elsewhere; see Tensor::copy_from()");
-    else if (row(op).check)
-        row(op).check(call);
-    const Kernel kernel = c.device ? c.device->kernel(op) : c.backend == Backend::cpu ? row(op).cpu : row(op).reference;
+                         " elsewhere; copy it with Tensor::copy_from()");
+    else if (op->check)
+        op->check(call);
+    const Kernel kernel = c.device ? c.device->kernel(op) : c.backend == Backend::cpu ? op->cpu : op->reference;
     if (c.profile) {
         const auto work = [&] { kernel(call); };
         const double seconds = c.device ? c.device->seconds(work) : seconds_of(work);
@@ -34,19 +34,64 @@ void execute(Op op, const Call& call) {
     if (after_op) after_op(op, call);
 }
 
+namespace {
+
+/// Throws Error unless all inputs that are not optional are defined, and have the types that the row declares.
+void check_types(const OpRow& row, std::span<const Tensor> in) {
+    DType activation = DType::f32, precise = DType::f32;
+    bool known = false; // the types follow from the first argument that has one of the two
+    for (size_t i = 0; i < in.size(); ++i) {
+        const Tensor& t = in[i];
+        const auto [name, type, presence] = row.inputs[i];
+        if (!t.defined()) {
+            RG_CHECK(presence != Presence::required, row.name, ": ", name, " is undefined");
+            continue;
+        }
+        RG_CHECK(presence != Presence::fused || !Scope::current().tape || !row.backward, row.name, ": expected no ", name,
+                 " where gradients are recorded, got one; only a plan passes it");
+        if (!known && (type == Type::activation || type == Type::precise)) {
+            known = true;
+            activation = t.dtype() == DType::bf16 || t.dtype() == DType::f64 ? t.dtype() : DType::f32;
+            precise = t.dtype() == DType::f64 ? DType::f64 : DType::f32;
+        }
+        const DType expected = type == Type::activation ? activation
+                               : type == Type::precise  ? precise
+                               : type == Type::i32      ? DType::i32
+                               : type == Type::u8       ? DType::u8
+                                                        : DType::f32;
+        const bool advise = expected == DType::f32 && t.dtype() == DType::bf16;
+        RG_CHECK(t.dtype() == expected, row.name, ": ", name, " is ", name_of(t.dtype()), ", expected ",
+                 name_of(expected), advise ? "; cast() it" : "");
+    }
+}
+
+} // namespace
+
+OutputSpecs infer(const OpRow& row, std::span<const Tensor> in, const Attrs& attrs) {
+    check_types(row, in);
+    return row.infer(in, attrs);
+}
+
 std::array<Tensor, kMaxOutputs> run(Op op, std::initializer_list<Tensor> in, const Attrs& attrs,
                                     std::initializer_list<Tensor> into) {
-    const OpRow& r = row(op);
-    RG_CHECK(int(in.size()) == r.inputs, r.name, ": takes ", r.inputs, " inputs, got ", in.size());
-    const std::span<const Tensor> inputs(in.begin(), in.size());
-    const OutputSpecs specs = r.infer(inputs, attrs);
+    return run(op, std::span(in.begin(), in.size()), attrs, std::span(into.begin(), into.size()));
+}
+
+std::array<Tensor, kMaxOutputs> run(Op op, std::span<const Tensor> in, const Attrs& attrs,
+                                    std::span<const Tensor> into) {
+    const OpRow& r = *op;
+    RG_CHECK(in.size() <= r.inputs.size(), r.name, ": takes ", r.inputs.size(), " inputs, got ", in.size());
+    std::array<Tensor, kMaxInputs> all;
+    std::copy(in.begin(), in.end(), all.begin());
+    const std::span<const Tensor> inputs(all.data(), r.inputs.size());
+    const OutputSpecs specs = infer(r, inputs, attrs);
     std::array<Tensor, kMaxOutputs> out;
     for (size_t i = 0; i < size_t(r.outputs); ++i) {
-        if (i < into.size() && into.begin()[i].defined()) {
-            out[i] = into.begin()[i];
-            RG_CHECK(out[i].shape() == specs[i].shape && out[i].dtype() == specs[i].dtype, r.name, ": output ", i,
-                     " is ", name_of(specs[i].dtype), " ", specs[i].shape.str(), ", the given one is ",
-                     name_of(out[i].dtype()), " ", out[i].shape().str());
+        if (i < into.size() && into[i].defined()) {
+            out[i] = into[i];
+            RG_CHECK(out[i].shape() == specs[i].shape && out[i].dtype() == specs[i].dtype, r.name, ": expected output ",
+                     i, " of ", name_of(specs[i].dtype), " ", specs[i].shape.str(), ", got ", name_of(out[i].dtype()),
+                     " ", out[i].shape().str(), "; pass a tensor of that type and shape, or none");
         } else {
             out[i] = Tensor::empty(specs[i].shape, specs[i].dtype);
         }
@@ -56,7 +101,7 @@ std::array<Tensor, kMaxOutputs> run(Op op, std::initializer_list<Tensor> in, con
     if (scope.trace) {
         scope.trace->record(op, attrs, inputs, outputs);
     } else if (!DryRun::active()) {
-        const NoTape pause; // copies within a kernel are not the program's
+        const NoTape pause; // do not record copies that the kernel makes
         execute(op, {attrs, inputs, outputs});
     }
     if (scope.tape) scope.tape->record(op, attrs, inputs, outputs);

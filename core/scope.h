@@ -2,22 +2,21 @@
 // mathematics. Each field is set for the lifetime of an object: ContextScope, Tape, Trace, DryRun, LayerScope.
 #pragma once
 
-#include <cstdint>
 #include <span>
 #include <string>
 
 namespace rg {
 
-struct Attrs;
+class Attrs;
 struct Context;
-enum class Op : uint8_t;
+struct OpRow;
 class Shape;
 class Tensor;
 
 /// Is told of the ops and copies of a thread. Tapes and traces are recorders.
 class Recorder {
 public:
-    virtual void record(Op op, const Attrs& attrs, std::span<const Tensor> in, std::span<const Tensor> out) = 0;
+    virtual void record(const OpRow* op, const Attrs& attrs, std::span<const Tensor> in, std::span<const Tensor> out) = 0;
     /// Records a copy, which is not an op. `instead` says what to use where gradients are wanted. Both texts outlive
     /// the recorder.
     virtual void record_copy(const char* call, const char* instead, const Tensor& from, const Tensor& to) = 0;

@@ -1,7 +1,7 @@
-// Step: one op of a trace or a plan.
+// Defines Step: one op of a trace or a plan, with its attributes and tensors.
 #pragma once
 
-#include "core/op_table.h"
+#include "core/op.h"
 
 namespace rg {
 
@@ -10,8 +10,8 @@ struct Step {
     Attrs attrs;
     std::array<Tensor, kMaxInputs> in;
     std::array<Tensor, kMaxOutputs> out;
-    std::span<const Tensor> inputs() const { return {in.data(), size_t(row(op).inputs)}; }
-    std::span<const Tensor> outputs() const { return {out.data(), size_t(row(op).outputs)}; }
+    std::span<const Tensor> inputs() const { return {in.data(), op->inputs.size()}; }
+    std::span<const Tensor> outputs() const { return {out.data(), size_t(op->outputs)}; }
 };
 
 } // namespace rg

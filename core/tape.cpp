@@ -2,6 +2,7 @@
 #include "core/tape.h"
 
 #include "core/context.h"
+#include "core/ops.h"
 
 #include <algorithm>
 #include <map>
@@ -20,9 +21,9 @@ struct Slots {
         auto [slot, first] = gradient.try_emplace(value.key(), contribution);
         if (!first) {
             const Tensor sum = into.defined() ? into.reshape(contribution.shape()) : Tensor();
-            slot->second = run(Op::add, {slot->second.reshape(contribution.shape()), contribution}, {}, {sum})[0];
+            slot->second = run(op::add, {slot->second.reshape(contribution.shape()), contribution}, {}, {sum})[0];
         } else if (into.defined() && into.key() != contribution.key()) {
-            slot->second = run(Op::cast, {contribution.reshape(into.shape())}, {.dtype = into.dtype()}, {into})[0];
+            slot->second = run(op::cast, {contribution.reshape(into.shape())}, CastOp{into.dtype()}, {into})[0];
         }
     }
 };
@@ -228,7 +229,7 @@ void Tape::record(Op op, const Attrs& attrs, std::span<const Tensor> in, std::sp
         if (Tape* const other = outer()) other->record(op, attrs, in, out);
         return;
     }
-    const OpRow& r = row(op);
+    const OpRow& r = *op;
     Node node{.name = r.name, .backward = r.backward, .attrs = attrs};
     for (size_t i = 0; i < in.size(); ++i) node.in[i] = r.saves & saves_in(int(i)) ? in[i] : in[i].without_memory();
     for (size_t i = 0; i < out.size(); ++i)
@@ -287,7 +288,7 @@ void Tape::gradients(const Tensor& loss, std::span<const Tensor> of, std::span<c
              of.size(), "; compute it from them while the tape exists, without NoTape");
     for (size_t i = 0; i < of.size(); ++i)
         if (!reached(of[i]))
-            run(Op::cast, {Tensor::constant(of[i].shape(), 0, into[i].dtype())}, {.dtype = into[i].dtype()}, {into[i]});
+            run(op::cast, {Tensor::constant(of[i].shape(), 0, into[i].dtype())}, CastOp{into[i].dtype()}, {into[i]});
 }
 
 } // namespace rg

@@ -13,7 +13,7 @@
 // A value that is written over between its use and gradients() gives wrong gradients, which nothing detects.
 #pragma once
 
-#include "core/op_table.h"
+#include "core/op.h"
 #include "core/scope.h"
 
 #include <vector>

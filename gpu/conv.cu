@@ -349,87 +349,54 @@ void run_conv2d(const Geometry& g, const Reader& reader, std::type_identity_t<co
     reductions.finish(partials, blocks * phases, BlockPixels{g.pixels()}, g);
 }
 
-Geometry make_geometry(const Tensor& in, const Shape& out, int64_t r, int64_t s, const Attrs& a) {
-    return {int(in.extent(0)),
-            int(in.extent(1)),
-            int(in.extent(2)),
-            int(in.extent(3)),
-            int(out[1]),
-            int(out[2]),
-            int(out[3]),
-            int(r),
-            int(s),
-            int(a.stride),
-            int(a.pad)};
-}
-
 } // namespace
 
+// The batch norm of the result goes into the filters and the bias. Max pooling of the result is a kernel of its own.
 void conv2d(const Call& call) {
-    const Tensor &x = call.in[0], &w = call.in[1], &y = call.out[0];
-    const Geometry g = make_geometry(x, y.shape(), w.extent(1), w.extent(2), call.attrs);
+    using O = Conv2dOp;
+    const auto& a = call.attrs.as<O>();
+    const Tensor &x = call.in[O::x], &w = call.in[O::w], &y = call.out[O::y];
+    const auto [stride, pad] = a.conv;
+    const Shape plain{x.extent(0), (x.extent(1) + 2 * pad - w.extent(1)) / stride + 1,
+                      (x.extent(2) + 2 * pad - w.extent(2)) / stride + 1, w.extent(0)};
+    const Geometry g{int(x.extent(0)), int(x.extent(1)), int(x.extent(2)), int(x.extent(3)),
+                     int(plain[1]),    int(plain[2]),    int(plain[3]),    int(w.extent(1)),
+                     int(w.extent(2)), int(stride),      int(pad)};
     with_stored(x, [&](auto t) {
         using T = decltype(t);
-        run_conv2d<false>(g, Plain<T>{pointer<T>(x)}, Filters<T>(w), {.bias = pointer<float>(call.in[2])},
-                          pointer<T>(y), {call.attrs.stats ? call.out[1] : Tensor()});
+        with_reader<T>(x, call.in.subspan(O::x_stats, 3), a.x_norm, [&](const auto& reader) {
+            if (!call.in[O::y_stats].defined())
+                return run_conv2d<false>(g, reader, Filters<T>(w), {.bias = pointer<float>(call.in[O::bias])},
+                                         pointer<T>(y), {a.with_stats ? call.out[O::stats] : Tensor()});
+            const Norm norm(call.in.subspan(O::y_stats, 3), a.y_norm);
+            const int count = int(w.numel());
+            const bool pooled = a.pool > 1;
+            const Scratch<float> bias(size_t(g.out_c));
+            const Scratch<T> unpooled(pooled ? size_t(plain.numel()) : 0);
+            const Scratch<T> filters(static_cast<size_t>(count));
+            RG_LAUNCH(conv2d_norm_fold_kernel<T>, blocks_for(count, 256), 256, 0, stream(), count, count / g.out_c,
+                      pointer<float>(w), pointer<float>(call.in[O::bias]), norm.scale(), norm.shift(), filters, bias);
+            run_conv2d<false>(g, reader, filters, {.bias = bias, .relu = a.y_norm.relu},
+                              pooled ? unpooled.data() : pointer<T>(y), {});
+            if (pooled) max_pool(unpooled.data(), plain, int(a.pool), pointer<T>(y));
+        });
     });
 }
 
-void norm_conv2d(const Call& call) {
-    const Tensor &x = call.in[0], &w = call.in[4], &y = call.out[0];
-    const Geometry g = make_geometry(x, y.shape(), w.extent(1), w.extent(2), call.attrs);
-    const Norm norm(call.in[1], call.in[2], call.in[3], call.attrs.epsilon);
-    with_stored(x, [&](auto t) {
-        using T = decltype(t);
-        run_conv2d<false>(g, norm.read<T>(x, call.attrs.relu), Filters<T>(w), {.bias = pointer<float>(call.in[5])},
-                          pointer<T>(y), {call.attrs.stats ? call.out[1] : Tensor()});
-    });
-}
-
-// Folds batch norm into the filters and the bias. Max pooling, if any, follows as a kernel of its own.
-void conv2d_norm(const Call& call) {
-    const Attrs& a = call.attrs;
-    const Tensor &x = call.in[0], &w = call.in[1], &y = call.out[0];
-    const Attrs conv{.stride = a.stride, .pad = a.pad};
-    const OutputSpec conv_out = row(Op::conv2d).infer(call.in.first(3), conv)[0];
-    const Geometry g = make_geometry(x, conv_out.shape, w.extent(1), w.extent(2), a);
-    const Norm norm(call.in[3], call.in[4], call.in[5], a.epsilon);
-    const Scratch<float> bias(size_t(g.out_c));
-    with_stored(x, [&](auto t) {
-        using T = decltype(t);
-        const bool pooled = a.window > 1;
-        const Scratch<T> unpooled(pooled ? size_t(conv_out.shape.numel()) : 0);
-        const int count = int(w.numel());
-        const Scratch<T> filters(static_cast<size_t>(count));
-        RG_LAUNCH(conv2d_norm_fold_kernel<T>, blocks_for(count, 256), 256, 0, stream(), count, count / g.out_c,
-                  pointer<float>(w), pointer<float>(call.in[2]), norm.scale(), norm.shift(), filters, bias);
-        run_conv2d<false>(g, Plain<T>{pointer<T>(x)}, filters, {.bias = bias, .relu = a.relu},
-                          pooled ? unpooled.data() : pointer<T>(y), {});
-        if (pooled) max_pool(unpooled.data(), conv_out.shape, int(a.window), pointer<T>(y));
-    });
-}
-
-void conv2d_dgrad(const Call& call) {
-    const Tensor &dy = call.in[0], &w = call.in[1], &dx = call.out[0];
-    const Geometry g = make_geometry(dy, dx.shape(), w.extent(1), w.extent(2), call.attrs);
-    with_stored(dy, [&](auto t) {
-        using T = decltype(t);
-        run_conv2d<true>(g, Plain<T>{pointer<T>(dy)}, Filters<T>(w), {.residual = pointer<T>(call.in[2])},
-                         pointer<T>(dx), {});
-    });
-}
-
-template <class T>
-void data_gradient(const NormGradient<T>& dy, const Shape& dy_shape, const Tensor& w, const Attrs& a,
-                   const Tensor& residual, const Tensor& dx, const NormSums* sums) {
+template <class T, class Reader>
+void data_gradient(const Reader& dy, const Shape& dy_shape, const Tensor& w, const Conv& conv, const Tensor& addend,
+                   const Tensor& dx, const NormSums* sums) {
     const Geometry g{int(dy_shape[0]),  int(dy_shape[1]),  int(dy_shape[2]),  int(dy_shape[3]),
                      int(dx.extent(1)), int(dx.extent(2)), int(dx.extent(3)), int(w.extent(1)),
-                     int(w.extent(2)),  int(a.stride),     int(a.pad)};
-    run_conv2d<true>(g, dy, Filters<T>(w), {.residual = pointer<T>(residual)}, pointer<T>(dx), {{}, sums});
+                     int(w.extent(2)),  int(conv.stride),  int(conv.pad)};
+    run_conv2d<true>(g, dy, Filters<T>(w), {.residual = pointer<T>(addend)}, pointer<T>(dx), {{}, sums});
 }
-template void data_gradient(const NormGradient<float>&, const Shape&, const Tensor&, const Attrs&, const Tensor&,
-                            const Tensor&, const NormSums*);
-template void data_gradient(const NormGradient<bf16>&, const Shape&, const Tensor&, const Attrs&, const Tensor&,
-                            const Tensor&, const NormSums*);
+#define RG_DATA_GRADIENT(T, Reader)                                                                                    \
+    template void data_gradient<T>(const Reader<T>&, const Shape&, const Tensor&, const Conv&, const Tensor&,          \
+                                   const Tensor&, const NormSums*);
+RG_DATA_GRADIENT(float, Plain)
+RG_DATA_GRADIENT(float, NormGradient)
+RG_DATA_GRADIENT(bf16, Plain)
+RG_DATA_GRADIENT(bf16, NormGradient)
 
 } // namespace rg::RG_GPU

@@ -188,41 +188,42 @@ void run_wgrad(const Geometry& g, const DyReader& dy, const XReader& x, const Te
               pointer<float>(dw), pointer<float>(db));
 }
 
-Geometry make_geometry(const Tensor& x, const Tensor& dy, const Tensor& dw, const Attrs& a) {
+Geometry make_geometry(const Tensor& x, const Tensor& dy, const Tensor& w, const Conv& conv) {
     return {int(x.extent(0)),  int(x.extent(1)),  int(x.extent(2)),  int(x.extent(3)),
-            int(dy.extent(1)), int(dy.extent(2)), int(dy.extent(3)), int(dw.extent(1)),
-            int(dw.extent(2)), int(a.stride),     int(a.pad)};
+            int(dy.extent(1)), int(dy.extent(2)), int(dy.extent(3)), int(w.extent(1)),
+            int(w.extent(2)),  int(conv.stride),  int(conv.pad)};
 }
 
 } // namespace
 
-void conv2d_wgrad(const Call& call) {
-    const Tensor &dy = call.in[0], &x = call.in[1], &dw = call.out[0];
-    const Geometry g = make_geometry(x, dy, dw, call.attrs);
+// With the batch norm of y, the gradient at y is never stored. The kernels for the weight gradient and the data gradient
+// compute it as they load dy and y.
+void conv2d_grad(const Call& call) {
+    using O = Conv2dGradOp;
+    const auto& a = call.attrs.as<O>();
+    const Tensor &dy = call.in[O::dy], &x = call.in[O::x], &w = call.in[O::w], &y = call.in[O::y];
+    const Tensor &dw = call.out[O::dw], &dbias = call.out[O::dbias], &dx = call.out[O::dx];
+    const Geometry g = make_geometry(x, dy, w, a.conv);
     with_stored(x, [&](auto t) {
         using T = decltype(t);
-        run_wgrad<T>(g, Plain<T>{pointer<T>(dy)}, Plain<T>{pointer<T>(x)}, dw, call.out[1]);
-    });
-}
-
-// dy is never stored. The kernels for the weight gradient and the data gradient compute it as they load dz and y.
-void conv2d_norm_grad(const Call& call) {
-    const Attrs& a = call.attrs;
-    const Tensor &dz = call.in[0], &y = call.in[1], &x = call.in[6], &w = call.in[10], &dx = call.out[2];
-    const Geometry g = make_geometry(x, y, w, a);
-    const Norm y_norm(call.in[2], call.in[3], call.in[4], a.epsilon, call.in[5], double(g.pixels()));
-    std::optional<Norm> x_norm;
-    if (call.in[7].defined()) x_norm.emplace(call.in[7], call.in[8], call.in[9], a.epsilon);
-    with_stored(x, [&](auto t) {
-        using T = decltype(t);
-        const NormGradient<T> dy = y_norm.gradient<T>(dz, y, a.relu);
+        if (!y.defined()) {
+            const Plain<T> reader{pointer<T>(dy)};
+            if (a.filters) run_wgrad<T>(g, reader, Plain<T>{pointer<T>(x)}, dw, dbias);
+            if (a.data) data_gradient<T>(reader, dy.shape(), w, a.conv, call.in[O::addend], dx, nullptr);
+            return;
+        }
+        const Norm y_norm(call.in.subspan(O::y_stats, 3), a.y_norm, call.in[O::y_sums], double(g.pixels()));
+        const NormGradient<T> reader = y_norm.gradient<T>(dy, y);
+        std::optional<Norm> x_norm;
+        if (call.in[O::x_stats].defined()) x_norm.emplace(call.in.subspan(O::x_stats, 3), a.x_norm);
         if (x_norm)
-            run_wgrad<T>(g, dy, x_norm->read<T>(x, a.input_relu), call.out[0], call.out[1]);
+            run_wgrad<T>(g, reader, x_norm->read<T>(x), dw, dbias);
         else
-            run_wgrad<T>(g, dy, Plain<T>{pointer<T>(x)}, call.out[0], call.out[1]);
+            run_wgrad<T>(g, reader, Plain<T>{pointer<T>(x)}, dw, dbias);
         std::optional<NormSums> sums;
-        if (a.stats) sums.emplace(*x_norm, dx, x, call.in[7], a.input_relu, a.epsilon, call.out[3], call.out[4]);
-        if (dx.defined()) data_gradient<T>(dy, y.shape(), w, a, call.in[11], dx, sums ? &*sums : nullptr);
+        if (a.with_sums) sums.emplace(*x_norm, dx, x, call.out[O::x_dgamma], call.out[O::x_dbeta]);
+        if (a.data)
+            data_gradient<T>(reader, y.shape(), w, a.conv, call.in[O::addend], dx, sums ? &*sums : nullptr);
     });
 }
 

@@ -194,7 +194,7 @@ public:
 #undef RG_KERNEL
         };
         current_device = const_cast<CudaDevice*>(this);
-        return kKernels[size_t(op)];
+        return kKernels[index_of(op)];
     }
     void synchronize() override { stream_.wait(); }
 

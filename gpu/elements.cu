@@ -2,8 +2,7 @@
 // Profiles show its name as the template argument of elementwise_kernel.
 #include "core/rng.h"
 #include "gpu/kernels.h"
-#include "gpu/scratch.cuh"
-#include "gpu/values.cuh"
+#include "gpu/norm.cuh"
 
 namespace rg::RG_GPU {
 
@@ -37,11 +36,19 @@ struct ReluGrad {
     __device__ void operator()(int64_t i) const { store(dx + i, load(y + i) <= 0 ? 0 : load(dy + i)); }
 };
 
-template <class T>
+/// Adds two readers.
+template <class T, class ReaderA, class ReaderB>
 struct Add {
-    const T *a, *b;
+    ReaderA a;
+    ReaderB b;
     T* y;
-    __device__ void operator()(int64_t i) const { store(y + i, load(a + i) + load(b + i)); }
+    int channels;
+    bool relu;
+    __device__ void operator()(int64_t i) const {
+        const int channel = int(i % channels);
+        const float sum = a.value(size_t(i), channel) + b.value(size_t(i), channel);
+        store(y + i, relu ? relu_of(sum) : sum);
+    }
 };
 
 template <class From, class To>
@@ -168,25 +175,44 @@ struct FirstNonFinite {
 } // namespace
 
 void relu(const Call& call) {
-    with_stored(call.in[0], [&](auto t) {
+    const Tensor &x = call.in[ReluOp::x], &y = call.out[0];
+    with_stored(x, [&](auto t) {
         using T = decltype(t);
-        elementwise(call.out[0].numel(), Relu<T>{pointer<T>(call.in[0]), pointer<T>(call.out[0])});
+        elementwise(y.numel(), Relu<T>{pointer<T>(x), pointer<T>(y)});
     });
 }
 
 void relu_grad(const Call& call) {
-    with_stored(call.in[0], [&](auto t) {
+    using O = ReluGradOp;
+    const auto& attrs = call.attrs.as<O>();
+    const Tensor &dy = call.in[O::dy], &dx = call.out[O::dx];
+    with_stored(dy, [&](auto t) {
         using T = decltype(t);
-        elementwise(call.out[0].numel(),
-                    ReluGrad<T>{pointer<T>(call.in[0]), pointer<T>(call.in[1]), pointer<T>(call.out[0])});
+        elementwise(dx.numel(), ReluGrad<T>{pointer<T>(dy), pointer<T>(call.in[O::y]), pointer<T>(dx)});
     });
+    const auto sum = [&](size_t x, const BatchNorm& norm, size_t dgamma) {
+        if (!call.in[x].defined()) return;
+        NormSums(Norm(call.in.subspan(x + 1, 3), norm), dx, call.in[x], call.out[dgamma], call.out[dgamma + 1])
+            .compute();
+    };
+    sum(O::a, attrs.a_norm, O::a_dgamma);
+    sum(O::b, attrs.b_norm, O::b_dgamma);
 }
 
 void add(const Call& call) {
-    with_stored(call.in[0], [&](auto t) {
+    using O = AddOp;
+    const auto& attrs = call.attrs.as<O>();
+    const Tensor& y = call.out[0];
+    const int rank = y.shape().rank();
+    const int channels = rank ? int(std::max<int64_t>(1, y.extent(rank - 1))) : 1;
+    with_stored(y, [&](auto t) {
         using T = decltype(t);
-        elementwise(call.out[0].numel(),
-                    Add<T>{pointer<T>(call.in[0]), pointer<T>(call.in[1]), pointer<T>(call.out[0])});
+        with_reader<T>(call.in[O::a], call.in.subspan(O::a_stats, 3), attrs.a_norm, [&](const auto& a) {
+            with_reader<T>(call.in[O::b], call.in.subspan(O::b_stats, 3), attrs.b_norm, [&](const auto& b) {
+                elementwise(y.numel(), Add<T, std::decay_t<decltype(a)>, std::decay_t<decltype(b)>>{
+                                           a, b, pointer<T>(y), channels, attrs.relu});
+            });
+        });
     });
 }
 
@@ -203,59 +229,68 @@ void cast(const Call& call) {
 void slice(const Call& call) {
     with_stored(call.in[0], [&](auto t) {
         using T = decltype(t);
-        elementwise(call.out[0].numel(), Slice<T>{pointer<T>(call.in[0]) + call.attrs.begin, pointer<T>(call.out[0])});
+        elementwise(call.out[0].numel(), Slice<T>{pointer<T>(call.in[SliceOp::x]) + call.attrs.as<SliceOp>().begin, pointer<T>(call.out[0])});
     });
 }
 
 void slice_grad(const Call& call) {
-    const Tensor &dy = call.in[0], &dx = call.out[0];
+    const Tensor &dy = call.in[SliceGradOp::dy], &dx = call.out[0];
     with_stored(dy, [&](auto t) {
         using T = decltype(t);
-        elementwise(dx.numel(), SliceGrad<T>{pointer<T>(dy), pointer<T>(dx), call.attrs.begin, dy.numel()});
+        elementwise(dx.numel(), SliceGrad<T>{pointer<T>(dy), pointer<T>(dx), call.attrs.as<SliceGradOp>().begin, dy.numel()});
     });
 }
 
 void dropout(const Call& call) {
-    with_stored(call.in[0], [&](auto t) {
+    const auto& a = call.attrs.as<DropoutOp>();
+    const Tensor &x = call.in[DropoutOp::x], &y = call.out[0];
+    with_stored(x, [&](auto t) {
         using T = decltype(t);
-        elementwise(call.out[0].numel(), Dropout<T>{pointer<T>(call.in[0]), pointer<T>(call.out[0]), call.attrs.rate,
-                                                    pointer<int32_t>(call.in[1]), call.attrs.stream});
+        elementwise(y.numel(), Dropout<T>{pointer<T>(x), pointer<T>(y), a.probability,
+                                          pointer<int32_t>(call.in[DropoutOp::seed]), a.stream});
     });
 }
 
 void sgdm_update(const Call& call) {
-    const Attrs& a = call.attrs;
-    elementwise(call.out[0].numel(), SgdmUpdate{pointer<float>(call.in[0]), pointer<float>(call.in[1]),
-                                                pointer<float>(call.in[2]), pointer<float>(call.in[3]),
-                                                pointer<int>(call.in[4]), a.momentum, a.weight_decay, a.nesterov});
+    using O = SgdmUpdateOp;
+    const auto& a = call.attrs.as<O>();
+    elementwise(call.in[O::parameters].numel(),
+                SgdmUpdate{pointer<float>(call.in[O::parameters]), pointer<float>(call.in[O::velocity]),
+                           pointer<float>(call.in[O::gradients]), pointer<float>(call.in[O::lr]),
+                           pointer<int>(call.in[O::non_finite_at]), a.momentum, a.weight_decay, a.nesterov});
 }
 
 void adam_update(const Call& call) {
-    const Attrs& a = call.attrs;
-    elementwise(call.out[0].numel(),
-                AdamUpdate{pointer<float>(call.in[0]), pointer<float>(call.in[1]), pointer<float>(call.in[2]),
-                           pointer<float>(call.in[3]), pointer<float>(call.in[4]), pointer<int>(call.in[5]),
-                           a.weight_decay, float(1 - a.beta1), float(a.beta2), float(1 - a.beta2), float(log(a.beta1)),
-                           float(log(a.beta2)), a.epsilon});
+    using O = AdamUpdateOp;
+    const auto& a = call.attrs.as<O>();
+    elementwise(call.in[O::parameters].numel(),
+                AdamUpdate{pointer<float>(call.in[O::parameters]), pointer<float>(call.in[O::m]),
+                           pointer<float>(call.in[O::v]), pointer<float>(call.in[O::gradients]),
+                           pointer<float>(call.in[O::lr_and_step]), pointer<int>(call.in[O::non_finite_at]),
+                           a.weight_decay, float(1 - a.beta1), float(a.beta2), float(1 - a.beta2),
+                           float(log(a.beta1)), float(log(a.beta2)), a.epsilon});
 }
 
 void augment(const Call& call) {
-    with_stored(call.out[0], [&](auto t) {
+    using O = AugmentOp;
+    const Tensor &images = call.in[O::images], &y = call.out[0];
+    with_stored(y, [&](auto t) {
         using T = decltype(t);
-        const Tensor &images = call.in[0], &y = call.out[0];
-        elementwise(y.numel(), Augment<T>{pointer<uint8_t>(images), pointer<int>(call.in[1]), pointer<int>(call.in[2]),
-                                          pointer<float>(call.in[3]), pointer<T>(y), images.extent(0),
-                                          int(images.extent(1)), int(images.extent(2)), int(images.extent(3)),
-                                          int(y.extent(1)), int(y.extent(2)), call.attrs.reflect});
+        elementwise(y.numel(),
+                    Augment<T>{pointer<uint8_t>(images), pointer<int>(call.in[O::indices]),
+                               pointer<int>(call.in[O::views]), pointer<float>(call.in[O::statistics]), pointer<T>(y),
+                               images.extent(0), int(images.extent(1)), int(images.extent(2)), int(images.extent(3)),
+                               int(y.extent(1)), int(y.extent(2)), call.attrs.as<O>().window.reflect});
     });
 }
 
 void first_non_finite(const Call& call) {
+    using O = FirstNonFiniteOp;
     unsigned* const first = pointer<unsigned>(call.out[0]);
     elementwise(1, SetInteger{first, 0xFFFFFFFFu}); // larger than any index, and -1 as a signed number
-    const int64_t count = call.in[0].numel();
-    const float* const loss = pointer<float>(call.in[1]);
-    elementwise(count + (loss ? 1 : 0), FirstNonFinite{pointer<float>(call.in[0]), loss, count, first});
+    const int64_t count = call.in[O::values].numel();
+    const float* const loss = pointer<float>(call.in[O::loss]);
+    elementwise(count + (loss ? 1 : 0), FirstNonFinite{pointer<float>(call.in[O::values]), loss, count, first});
 }
 
 } // namespace rg::RG_GPU

@@ -1,4 +1,4 @@
-// Declares the CUDA implementation of every op in the list of ops, as core/kernels.h does for the CPU.
+// Declares the CUDA implementation of every op in the list of ops.
 //
 // The .cu files are compiled twice: by nvcc into namespace gpu, and as C++ for the executor (tests/simt) into namespace
 // gpu_on_host. RG_GPU is the namespace of the current compilation.

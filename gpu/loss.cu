@@ -124,48 +124,48 @@ void run_softmax(const Tensor& x, const Tensor& p, CrossEntropy c = {}) {
 
 } // namespace
 
-void softmax(const Call& call) { run_softmax(call.in[0], call.out[0]); }
+void softmax(const Call& call) { run_softmax(call.in[SoftmaxOp::x], call.out[0]); }
 
 void softmax_grad(const Call& call) {
-    const Tensor& y = call.in[1];
+    const Tensor& y = call.in[SoftmaxGradOp::y];
     if (y.extent(0) > 0)
         RG_LAUNCH(softmax_grad_kernel, blocks_for(y.extent(0), kRows), kThreads, 0, stream(), y.extent(0),
-                  int(y.extent(1)), pointer<float>(call.in[0]), pointer<float>(y), pointer<float>(call.out[0]));
+                  int(y.extent(1)), pointer<float>(call.in[SoftmaxGradOp::dy]), pointer<float>(y),
+                  pointer<float>(call.out[0]));
 }
 
 void cross_entropy(const Call& call) {
-    run_softmax(
-        call.in[0], call.out[1],
-        {.labels = pointer<int>(call.in[1]), .smoothing = call.attrs.rate, .loss = pointer<float>(call.out[0])});
-}
-
-void cross_entropy_with_grad(const Call& call) {
-    run_softmax(call.in[0], call.out[1],
-                {.labels = pointer<int>(call.in[1]),
-                 .smoothing = call.attrs.rate,
-                 .dloss = pointer<float>(call.in[2]),
-                 .loss = pointer<float>(call.out[0])});
+    using O = CrossEntropyOp;
+    const Tensor& dloss = call.in[O::dloss];
+    run_softmax(call.in[O::logits], dloss.defined() ? call.out[O::dlogits] : call.out[O::probabilities],
+                {.labels = pointer<int>(call.in[O::labels]),
+                 .smoothing = call.attrs.as<O>().smoothing,
+                 .dloss = pointer<float>(dloss),
+                 .loss = pointer<float>(call.out[O::loss])});
 }
 
 void cross_entropy_grad(const Call& call) {
-    const Tensor& p = call.in[0];
+    using O = CrossEntropyGradOp;
+    const Tensor& p = call.in[O::probabilities];
     if (p.numel() > 0)
         RG_LAUNCH(cross_entropy_grad_kernel, blocks_for(p.numel(), kThreads), kThreads, 0, stream(), p.numel(),
-                  int(p.extent(1)), pointer<float>(p), pointer<int>(call.in[1]), pointer<float>(call.in[2]),
-                  call.attrs.rate, pointer<float>(call.out[0]));
+                  int(p.extent(1)), pointer<float>(p), pointer<int>(call.in[O::labels]),
+                  pointer<float>(call.in[O::dloss]), call.attrs.as<O>().smoothing, pointer<float>(call.out[0]));
 }
 
 void mse_loss(const Call& call) {
-    RG_LAUNCH(loss_mean_kernel<SquaredDifference>, 1, kThreads, 0, stream(), call.in[0].numel(),
-              SquaredDifference{pointer<float>(call.in[0]), pointer<float>(call.in[1])}, pointer<float>(call.out[0]));
+    const Tensor &prediction = call.in[MseLossOp::prediction], &target = call.in[MseLossOp::target];
+    RG_LAUNCH(loss_mean_kernel<SquaredDifference>, 1, kThreads, 0, stream(), prediction.numel(),
+              SquaredDifference{pointer<float>(prediction), pointer<float>(target)}, pointer<float>(call.out[0]));
 }
 
 void mse_loss_grad(const Call& call) {
-    const int64_t count = call.in[0].numel();
+    using O = MseLossGradOp;
+    const int64_t count = call.out[0].numel();
     if (count > 0)
         RG_LAUNCH(mse_loss_grad_kernel, blocks_for(count, kThreads), kThreads, 0, stream(), count,
-                  pointer<float>(call.in[0]), pointer<float>(call.in[1]), pointer<float>(call.in[2]),
-                  pointer<float>(call.out[0]));
+                  pointer<float>(call.in[O::prediction]), pointer<float>(call.in[O::target]),
+                  pointer<float>(call.in[O::dloss]), pointer<float>(call.out[0]));
 }
 
 } // namespace rg::RG_GPU

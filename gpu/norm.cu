@@ -39,26 +39,6 @@ void apply(const Reader& reader, const Tensor& y) {
                   int(y.extent(y.shape().rank() - 1)), reader, pointer<T>(y));
 }
 
-/// Reads the sum of two readers, then applies ReLU if `relu`.
-template <class ReaderA, class ReaderB>
-struct Sum {
-    ReaderA a;
-    ReaderB b;
-    bool relu;
-    __device__ float value(size_t i, int channel) const {
-        const float sum = a.value(i, channel) + b.value(i, channel);
-        return relu ? relu_of(sum) : sum;
-    }
-};
-
-/// Calls f with a reader of in[0]. The reader normalises with in[1], in[2], in[3] if they are defined.
-template <class T, class F>
-void with_reader(std::span<const Tensor> in, float epsilon, F f) {
-    if (!in[1].defined()) return f(Plain<T>{pointer<T>(in[0])});
-    const Norm norm(in[1], in[2], in[3], epsilon);
-    f(norm.read<T>(in[0], false));
-}
-
 /// Sums deviations from the first row, and their squares. Sums of the values themselves lose precision far from 0.
 template <class T>
 struct Deviations {
@@ -109,11 +89,13 @@ __global__ void batch_norm_running_update_kernel(const float* running, const flo
 
 } // namespace
 
-Norm::Norm(const Tensor& stats, const Tensor& gamma, const Tensor& beta, float epsilon, const Tensor& sums,
-           double count)
-    : c_(int(gamma.numel())), coefficients_((sums.defined() ? 4 : 2) * size_t(c_)) {
-    RG_LAUNCH(batch_norm_coefficients_kernel, blocks_for(c_, 64), 64, 0, stream(), pointer<float>(stats),
-              pointer<float>(gamma), pointer<float>(beta), c_, epsilon, pointer<float>(sums), count, coefficients_);
+Norm::Norm(std::span<const Tensor> norm, const BatchNorm& attrs, const Tensor& sums, double count)
+    : c_(int(norm[1].numel())),
+      attrs_(attrs),
+      stats_(pointer<float>(norm[0])),
+      coefficients_((sums.defined() ? 4 : 2) * size_t(c_)) {
+    RG_LAUNCH(batch_norm_coefficients_kernel, blocks_for(c_, 64), 64, 0, stream(), stats_, pointer<float>(norm[1]),
+              pointer<float>(norm[2]), c_, attrs.epsilon, pointer<float>(sums), count, coefficients_);
 }
 
 void NormSums::compute() const {
@@ -125,7 +107,7 @@ void NormSums::compute() const {
 }
 
 void channel_stats(const Call& call) {
-    const Tensor& x = call.in[0];
+    const Tensor& x = call.in[ChannelStatsOp::x];
     const int c = int(x.extent(3));
     with_stored(x, [&](auto t) {
         using T = decltype(t);
@@ -136,75 +118,56 @@ void channel_stats(const Call& call) {
 }
 
 void batch_norm(const Call& call) {
-    const Norm norm(call.in[1], call.in[2], call.in[3], call.attrs.epsilon);
-    with_stored(call.in[0], [&](auto t) {
+    using O = BatchNormOp;
+    const Norm norm(call.in.subspan(O::stats), call.attrs.as<O>().norm);
+    with_stored(call.in[O::x], [&](auto t) {
         using T = decltype(t);
-        apply<T>(norm.read<T>(call.in[0], call.attrs.relu), call.out[0]);
+        apply<T>(norm.read<T>(call.in[O::x]), call.out[0]);
     });
 }
 
 void batch_norm_sums(const Call& call) {
-    const Norm norm(call.in[2], call.in[3], call.in[4], call.attrs.epsilon);
-    NormSums(norm, call.in[0], call.in[1], call.in[2], call.attrs.relu, call.attrs.epsilon, call.out[0], call.out[1])
-        .compute();
+    using O = BatchNormSumsOp;
+    const Norm norm(call.in.subspan(O::stats), call.attrs.as<O>().norm);
+    NormSums(norm, call.in[O::dy], call.in[O::x], call.out[O::dgamma], call.out[O::dbeta]).compute();
 }
 
 void batch_norm_grad(const Call& call) {
-    const Tensor &dy = call.in[0], &x = call.in[1];
-    const Norm norm(call.in[2], call.in[3], call.in[4], call.attrs.epsilon, call.in[5],
-                    double(x.numel() / call.in[3].numel()));
+    using O = BatchNormGradOp;
+    const Tensor& x = call.in[O::x];
+    const Norm norm(call.in.subspan(O::stats, 3), call.attrs.as<O>().norm, call.in[O::sums],
+                    double(x.numel() / x.extent(3)));
     with_stored(x, [&](auto t) {
         using T = decltype(t);
-        apply<T>(norm.gradient<T>(dy, x, call.attrs.relu), call.out[0]);
+        apply<T>(norm.gradient<T>(call.in[O::dy], x), call.out[0]);
     });
-}
-
-void norm_add(const Call& call) {
-    with_stored(call.in[0], [&](auto t) {
-        using T = decltype(t);
-        with_reader<T>(call.in.first(4), call.attrs.epsilon, [&](const auto& a) {
-            with_reader<T>(call.in.subspan(4), call.attrs.epsilon, [&](const auto& b) {
-                using Both = Sum<std::decay_t<decltype(a)>, std::decay_t<decltype(b)>>;
-                apply<T>(Both{a, b, call.attrs.relu}, call.out[0]);
-            });
-        });
-    });
-}
-
-void norm_add_grad(const Call& call) {
-    relu_grad({call.attrs, call.in.first(2), call.out.first(1)});
-    for (size_t i : {size_t(0), size_t(1)}) {
-        const auto x = call.in.subspan(2 + 4 * i, 4);
-        if (!x[0].defined()) continue;
-        const Norm norm(x[1], x[2], x[3], call.attrs.epsilon);
-        NormSums(norm, call.out[0], x[0], x[1], false, call.attrs.epsilon, call.out[1 + 2 * i], call.out[2 + 2 * i])
-            .compute();
-    }
 }
 
 // Ranks that share statistics exchange these few hundred values on the host. A rank without a group uses its own
 // values.
 void rank_stats(const Call& call) {
-    if (context().sync) return on_host(Op::rank_stats, call);
+    if (context().sync) return on_host(op::rank_stats, call);
     const float* const stats = pointer<float>(call.in[0]);
     const int c = int(call.in[0].extent(1));
     RG_LAUNCH(batch_norm_concatenate_kernel, blocks_for(c, 64), 64, 0, stream(), stats, stats + c, c,
               pointer<float>(call.out[0]));
 }
 void rank_sums(const Call& call) {
-    if (context().sync) return on_host(Op::rank_sums, call);
+    if (context().sync) return on_host(op::rank_sums, call);
     const int c = int(call.in[0].numel());
     RG_LAUNCH(batch_norm_concatenate_kernel, blocks_for(c, 64), 64, 0, stream(), pointer<float>(call.in[0]),
               pointer<float>(call.in[1]), c, pointer<float>(call.out[0]));
 }
 
 void running_update(const Call& call) {
+    using O = RunningUpdateOp;
+    const auto& a = call.attrs.as<O>();
     const SyncGroup* group = context().sync;
-    const double count = double((group ? group->samples : call.attrs.height) * call.attrs.width);
-    const int c = int(call.in[0].extent(1));
-    RG_LAUNCH(batch_norm_running_update_kernel, blocks_for(2 * c, 64), 64, 0, stream(), pointer<float>(call.in[0]),
-              pointer<float>(call.in[1]), c, double(call.attrs.rate), count > 1 ? count / (count - 1) : 1.0,
-              pointer<float>(call.out[0]));
+    const double count = double((group ? group->samples : a.images) * a.pixels);
+    const int c = int(call.in[O::running].extent(1));
+    RG_LAUNCH(batch_norm_running_update_kernel, blocks_for(2 * c, 64), 64, 0, stream(),
+              pointer<float>(call.in[O::running]), pointer<float>(call.in[O::stats]), c, double(a.momentum),
+              count > 1 ? count / (count - 1) : 1.0, pointer<float>(call.out[0]));
 }
 
 } // namespace rg::RG_GPU

@@ -1,6 +1,7 @@
 // Batch norm's per-channel coefficients for readers (values.cuh), and the per-channel sums that its gradient needs.
 #pragma once
 
+#include "core/ops/conv.h"
 #include "gpu/columns.cuh"
 
 namespace rg::RG_GPU {
@@ -11,26 +12,38 @@ namespace rg::RG_GPU {
 /// x^ * sum(dz x^) / count) = scale dz + b x + d.
 class Norm {
 public:
-    Norm(const Tensor& stats, const Tensor& gamma, const Tensor& beta, float epsilon, const Tensor& sums = {},
-         double count = 0);
+    /// `norm` = {stats, gamma, beta}.
+    Norm(std::span<const Tensor> norm, const BatchNorm& attrs, const Tensor& sums = {}, double count = 0);
     const float* scale() const { return coefficients_; }
     const float* shift() const { return coefficients_ + c_; }
+    const float* stats() const { return stats_; }
     int channels() const { return c_; }
+    const BatchNorm& attrs() const { return attrs_; }
     /// Returns a reader of the normalised x.
     template <class T>
-    Normalised<T> read(const Tensor& x, bool relu) const {
-        return {pointer<T>(x), scale(), shift(), relu};
+    Normalised<T> read(const Tensor& x) const {
+        return {pointer<T>(x), scale(), shift(), attrs_.relu};
     }
     /// Returns a reader of the gradient with respect to x. Precondition: the sums were given.
     template <class T>
-    NormGradient<T> gradient(const Tensor& dz, const Tensor& x, bool relu) const {
-        return {pointer<T>(dz), pointer<T>(x), scale(), shift(), shift() + c_, shift() + 2 * c_, relu};
+    NormGradient<T> gradient(const Tensor& dz, const Tensor& x) const {
+        return {pointer<T>(dz), pointer<T>(x), scale(), shift(), shift() + c_, shift() + 2 * c_, attrs_.relu};
     }
 
 private:
     int c_;
+    BatchNorm attrs_;
+    const float* stats_;
     Scratch<float> coefficients_; // scale, shift, b, d; c values each
 };
+
+/// Calls f with a reader of x. The reader normalises if `norm` = {stats, gamma, beta} is defined.
+template <class T, class F>
+void with_reader(const Tensor& x, std::span<const Tensor> norm, const BatchNorm& attrs, F f) {
+    if (!norm[0].defined()) return f(Plain<T>{pointer<T>(x)});
+    const Norm coefficients(norm, attrs);
+    f(coefficients.read<T>(x));
+}
 
 /// The terms that a value of dy adds to its channel's two sums: g (x - mean) and g. g is dy, or 0 where the forward
 /// ReLU gave 0.
@@ -64,17 +77,14 @@ struct FinishNormSums {
 /// finish(), or compute() reads dy from memory.
 class NormSums {
 public:
-    NormSums(const Norm& norm, const Tensor& dy, const Tensor& x, const Tensor& stats, bool relu, float epsilon,
-             const Tensor& dgamma, const Tensor& dbeta)
+    NormSums(const Norm& norm, const Tensor& dy, const Tensor& x, const Tensor& dgamma, const Tensor& dbeta)
         : norm_(norm),
           dy_(dy),
           x_(x),
-          mean_(pointer<float>(stats)),
-          relu_(relu),
-          finish_{mean_, norm.channels(), epsilon, pointer<float>(dgamma), pointer<float>(dbeta)} {}
+          finish_{norm.stats(), norm.channels(), norm.attrs().epsilon, pointer<float>(dgamma), pointer<float>(dbeta)} {}
     template <class T>
     NormTerms<T> terms() const {
-        return {pointer<T>(x_), norm_.scale(), norm_.shift(), mean_, relu_};
+        return {pointer<T>(x_), norm_.scale(), norm_.shift(), norm_.stats(), norm_.attrs().relu};
     }
     const FinishNormSums& finish() const { return finish_; }
     void compute() const; // in norm.cu
@@ -82,16 +92,14 @@ public:
 private:
     const Norm& norm_;
     Tensor dy_, x_;
-    const float* mean_;
-    bool relu_;
     FinishNormSums finish_;
 };
 
-/// Defined in conv.cu. Computes the data gradient dx of a convolution, plus `residual` if defined, with dy from a
-/// reader. Also computes `sums` of dx if not null. Of `a`, uses stride and pad.
-template <class T>
-void data_gradient(const NormGradient<T>& dy, const Shape& dy_shape, const Tensor& w, const Attrs& a,
-                   const Tensor& residual, const Tensor& dx, const NormSums* sums);
+/// Defined in conv.cu. Computes the data gradient dx of a convolution with filters w, plus `addend` if that is defined.
+/// Reads dy [dy_shape] through a reader. Also computes `sums` of dx if not null.
+template <class T, class Reader>
+void data_gradient(const Reader& dy, const Shape& dy_shape, const Tensor& w, const Conv& conv, const Tensor& addend,
+                   const Tensor& dx, const NormSums* sums);
 
 /// Defined in pool.cu. Max pooling of x [n h w c] with non-overlapping windows.
 template <class T>

@@ -1,4 +1,4 @@
-// Max and average pooling and their gradients, also fused with batch norm before pooling.
+// Max and average pooling and their gradients, with the optional batch norm of their input.
 //
 // A thread computes one value. For gradients, it computes one value of dx and visits all windows that contain it, so
 // that overlapping windows need no atomics.
@@ -109,30 +109,27 @@ void run_max_pool(const Windows& g, int64_t count, const Reader& reader, T* y, u
                   reader, y, positions);
 }
 
-/// Computes dx. Also computes `sums` of dx if not null.
-void run_pool_grad(const Tensor& dy, const Tensor& positions, const Attrs& a, float weight, const Tensor& dx,
-                   const NormSums* sums = nullptr) {
-    const Windows g(dx.shape(), dy.shape(), a.window, a.stride);
+/// Computes dx. If the input of the pooling is given, also computes the sums of dx.
+template <class O>
+void run_pool_grad(const Call& call, const Tensor& positions, float weight) {
+    const auto& a = call.attrs.as<O>();
+    const Tensor &dy = call.in[O::dy], &x = call.in[O::x], &dx = call.out[O::dx];
+    const Windows g(dx.shape(), dy.shape(), a.pool.window, a.pool.stride);
     with_stored(dy, [&](auto t) {
         using T = decltype(t);
         const PoolGrad<T> value{g, pointer<T>(dy), pointer<uint8_t>(positions), weight};
-        if (sums)
-            sum_columns(dx.numel() / g.c, g.c, PoolGradTerms<T>{value, sums->terms<T>(), pointer<T>(dx)},
-                        sums->finish());
-        else if (dx.numel() > 0)
+        if (x.defined()) {
+            const Norm norm(call.in.subspan(O::x_stats), a.x_norm);
+            const NormSums sums(norm, dx, x, call.out[O::x_dgamma], call.out[O::x_dbeta]);
+            sum_columns(dx.numel() / g.c, g.c, PoolGradTerms<T>{value, sums.terms<T>(), pointer<T>(dx)}, sums.finish());
+        } else if (dx.numel() > 0) {
             RG_LAUNCH(pool2d_grad_kernel<T>, blocks_for(dx.numel(), kThreads), kThreads, 0, stream(), dx.numel(), value,
                       pointer<T>(dx));
+        }
     });
 }
 
-float mean_weight(const Attrs& a) { return 1 / float(a.window * a.window); }
-
-template <class T, class Reader>
-void run_avg_pool(const Tensor& x, const Attrs& a, const Reader& reader, const Tensor& y) {
-    if (y.numel() > 0)
-        RG_LAUNCH((avg_pool2d_forward_kernel<T, Reader>), blocks_for(y.numel(), kThreads), kThreads, 0, stream(),
-                  Windows(x.shape(), y.shape(), a.window, a.stride), y.numel(), mean_weight(a), reader, pointer<T>(y));
-}
+float mean_weight(const Pool& pool) { return 1 / float(pool.window * pool.window); }
 
 } // namespace
 
@@ -145,52 +142,39 @@ template void max_pool(const float*, const Shape&, int, float*);
 template void max_pool(const bf16*, const Shape&, int, bf16*);
 
 void max_pool2d(const Call& call) {
-    const Tensor &x = call.in[0], &y = call.out[0];
+    using O = MaxPool2dOp;
+    const auto& a = call.attrs.as<O>();
+    const Tensor &x = call.in[O::x], &y = call.out[O::y];
+    const Windows g(x.shape(), y.shape(), a.pool.window, a.pool.stride);
     with_stored(x, [&](auto t) {
         using T = decltype(t);
-        run_max_pool(Windows(x.shape(), y.shape(), call.attrs.window, call.attrs.stride), y.numel(),
-                     Plain<T>{pointer<T>(x)}, pointer<T>(y), pointer<uint8_t>(call.out[1]));
+        with_reader<T>(x, call.in.subspan(O::x_stats), a.x_norm, [&](const auto& reader) {
+            run_max_pool(g, y.numel(), reader, pointer<T>(y), pointer<uint8_t>(call.out[O::positions]));
+        });
     });
 }
 
-void norm_max_pool2d(const Call& call) {
-    const Tensor &x = call.in[0], &y = call.out[0];
-    const Norm norm(call.in[1], call.in[2], call.in[3], call.attrs.epsilon);
-    with_stored(x, [&](auto t) {
-        using T = decltype(t);
-        run_max_pool(Windows(x.shape(), y.shape(), call.attrs.window, call.attrs.stride), y.numel(),
-                     norm.read<T>(x, call.attrs.relu), pointer<T>(y), pointer<uint8_t>(call.out[1]));
-    });
-}
-
-void max_pool2d_grad(const Call& call) { run_pool_grad(call.in[0], call.in[1], call.attrs, 1, call.out[0]); }
-
-void norm_avg_pool2d(const Call& call) {
-    const Tensor& x = call.in[0];
-    const Norm norm(call.in[1], call.in[2], call.in[3], call.attrs.epsilon);
-    with_stored(x, [&](auto t) {
-        using T = decltype(t);
-        run_avg_pool<T>(x, call.attrs, norm.read<T>(x, call.attrs.relu), call.out[0]);
-    });
-}
-
-void norm_pool2d_grad(const Call& call) {
-    const Tensor &x = call.in[2], &dx = call.out[0];
-    const Norm norm(call.in[3], call.in[4], call.in[5], call.attrs.epsilon);
-    const NormSums sums(norm, dx, x, call.in[3], call.attrs.relu, call.attrs.epsilon, call.out[1], call.out[2]);
-    run_pool_grad(call.in[0], call.in[1], call.attrs, call.in[1].defined() ? 1 : mean_weight(call.attrs), dx, &sums);
+void max_pool2d_grad(const Call& call) {
+    run_pool_grad<MaxPool2dGradOp>(call, call.in[MaxPool2dGradOp::positions], 1);
 }
 
 void avg_pool2d(const Call& call) {
-    const Tensor& x = call.in[0];
+    using O = AvgPool2dOp;
+    const auto& a = call.attrs.as<O>();
+    const Tensor &x = call.in[O::x], &y = call.out[0];
+    const Windows g(x.shape(), y.shape(), a.pool.window, a.pool.stride);
     with_stored(x, [&](auto t) {
         using T = decltype(t);
-        run_avg_pool<T>(x, call.attrs, Plain<T>{pointer<T>(x)}, call.out[0]);
+        with_reader<T>(x, call.in.subspan(O::x_stats), a.x_norm, [&]<class Reader>(const Reader& reader) {
+            if (y.numel() > 0)
+                RG_LAUNCH((avg_pool2d_forward_kernel<T, Reader>), blocks_for(y.numel(), kThreads), kThreads, 0,
+                          stream(), g, y.numel(), mean_weight(a.pool), reader, pointer<T>(y));
+        });
     });
 }
 
 void avg_pool2d_grad(const Call& call) {
-    run_pool_grad(call.in[0], {}, call.attrs, mean_weight(call.attrs), call.out[0]);
+    run_pool_grad<AvgPool2dGradOp>(call, {}, mean_weight(call.attrs.as<AvgPool2dGradOp>().pool));
 }
 
 } // namespace rg::RG_GPU

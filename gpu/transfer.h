@@ -1,7 +1,7 @@
 // Runs an op on the host. Ops that exchange a few values with other ranks need this.
 #pragma once
 
-#include "core/op_table.h"
+#include "core/op.h"
 
 #include <vector>
 
@@ -12,7 +12,7 @@ inline void on_host(Op op, const Call& call) {
     std::vector<Tensor> in, out;
     for (const Tensor& t : call.in) in.push_back(t.to_host());
     for (const Tensor& t : call.out) out.push_back(Tensor::on_host(t.shape(), t.dtype()));
-    row(op).reference({call.attrs, in, out});
+    op->reference({call.attrs, in, out});
     for (size_t i = 0; i < out.size(); ++i) call.out[i].copy_from(out[i]);
 }
 

@@ -4,7 +4,7 @@
 // Activations are stored as T, which is float or bf16. Arithmetic, statistics and parameters are f32.
 #pragma once
 
-#include "core/op_table.h"
+#include "core/op.h"
 #include "gpu/bf16.cuh"
 #include "gpu/cuda.cuh"
 

@@ -82,18 +82,32 @@ struct ConvCase {
     int64_t n, h, w, c, k, r, s, stride, pad;
     bool bias = true, stats = false;
     Draw values = Draw::normal;
+    Shape x() const { return {n, h, w, c}; }
+    Shape w_shape() const { return {k, r, s, c}; }
+    Shape y() const { return {n, (h + 2 * pad - r) / stride + 1, (w + 2 * pad - s) / stride + 1, k}; }
 };
 
 inline void add_conv(std::vector<OpCase>& cases, const ConvCase& g) {
-    const Attrs a{.stride = g.stride, .pad = g.pad, .stats = g.stats};
-    const Attrs restore{.stride = g.stride, .pad = g.pad, .height = g.h, .width = g.w};
-    const Attrs filter{.stride = g.stride, .pad = g.pad, .height = g.r, .width = g.s};
-    const Shape x{g.n, g.h, g.w, g.c}, w{g.k, g.r, g.s, g.c};
-    const Shape y{g.n, (g.h + 2 * g.pad - g.r) / g.stride + 1, (g.w + 2 * g.pad - g.s) / g.stride + 1, g.k};
-    cases.push_back({Op::conv2d, {{x, g.values}, {w}, {{g.k}, g.bias ? Draw::normal : Draw::absent}}, a, kConvolved});
-    cases.push_back({Op::conv2d_dgrad, {{y, g.values}, {w}, {{0}, Draw::absent}}, restore, kConvolved});
-    cases.push_back({Op::conv2d_dgrad, {{y, g.values}, {w}, {x}}, restore, kConvolved});
-    cases.push_back({Op::conv2d_wgrad, {{y}, {x, g.values}}, filter, kConvolved});
+    const Conv conv{g.stride, g.pad};
+    const Shape x = g.x(), w = g.w_shape(), y = g.y();
+    cases.push_back({op::conv2d,
+                     {{x, g.values}, {w}, {{g.k}, g.bias ? Draw::normal : Draw::absent}},
+                     Conv2dOp{.conv = conv, .with_stats = g.stats},
+                     kConvolved});
+    cases.push_back({op::conv2d_grad,
+                     {{y, g.values}, {x}, {w}},
+                     Conv2dGradOp{.conv = conv, .filters = false},
+                     kConvolved});
+    cases.push_back({op::conv2d_grad,
+                     {{y, g.values}, {x}, {w}, {x}},
+                     Conv2dGradOp{.conv = conv, .filters = false},
+                     kConvolved});
+    cases.push_back({op::conv2d_grad,
+                     {{y}, {x, g.values}, {w}},
+                     Conv2dGradOp{.conv = conv, .data = false},
+                     kConvolved});
+    if (g.values == Draw::normal)
+        cases.push_back({op::conv2d_grad, {{y}, {x}, {w}, {x}}, Conv2dGradOp{.conv = conv}, kConvolved});
 }
 
 inline void add_convs(std::vector<OpCase>& cases) {
@@ -164,16 +178,16 @@ inline std::vector<Input> norm_inputs(const Shape& x, Draw values, Draw stats) {
 
 inline void add_norms(std::vector<OpCase>& cases) {
     const auto add = [&](const Shape& x, bool relu, Draw values, Tolerance tolerance, Tolerance sums) {
-        const Attrs a{.relu = relu, .epsilon = 1e-3f};
-        const Attrs frozen{.relu = relu, .frozen = true, .epsilon = 1e-3f};
-        cases.push_back({Op::channel_stats, {{x, values}}, {}, kCancelled});
-        cases.push_back({Op::batch_norm, norm_inputs(x, values, Draw::own_statistics), a, tolerance});
-        cases.push_back({Op::batch_norm, norm_inputs(x, values, Draw::statistics), frozen, tolerance});
+        const BatchNorm norm{.epsilon = 1e-3f, .relu = relu};
+        const BatchNorm frozen{.epsilon = 1e-3f, .relu = relu, .frozen = true};
+        cases.push_back({op::channel_stats, {{x, values}}, {}, kCancelled});
+        cases.push_back({op::batch_norm, norm_inputs(x, values, Draw::own_statistics), BatchNormOp{norm}, tolerance});
+        cases.push_back({op::batch_norm, norm_inputs(x, values, Draw::statistics), BatchNormOp{frozen}, tolerance});
         std::vector<Input> grad = norm_inputs(x, values, Draw::statistics);
         grad.insert(grad.begin(), {x});
-        cases.push_back({Op::batch_norm_sums, grad, a, sums});
+        cases.push_back({op::batch_norm_sums, grad, BatchNormSumsOp{norm}, sums});
         grad.push_back({{2, x[3]}});
-        cases.push_back({Op::batch_norm_grad, grad, a, tolerance});
+        cases.push_back({op::batch_norm_grad, grad, BatchNormGradOp{norm}, tolerance});
     };
     for (const Shape& x : std::initializer_list<Shape>{{2, 1, 1, 1},
                                                        {2, 3, 5, 1},
@@ -192,13 +206,13 @@ inline void add_norms(std::vector<OpCase>& cases) {
     add({16, 64, 65, 16}, true, Draw::normal, kRounded, kSummed); // results that bypass the caches
     add({3, 5, 7, 9}, false, Draw::offset, kCancelled, kCancelled);
     // So many pixels that a GPU adds up their sums in two levels.
-    cases.push_back({Op::channel_stats, {{{131, 32, 32, 2}, Draw::normal}}, {}, kCancelled});
+    cases.push_back({op::channel_stats, {{{131, 32, 32, 2}, Draw::normal}}, {}, kCancelled});
     const Shape x{2, 4, 5, 3};
-    cases.push_back({Op::batch_norm, norm_inputs(x, Draw::special, Draw::statistics), {.relu = true}, kRounded});
+    cases.push_back({op::batch_norm, norm_inputs(x, Draw::special, Draw::statistics), BatchNormOp{{.epsilon = 0, .relu = true}}, kRounded});
     for (int64_t count : {0, 1, 2, 1000})
-        cases.push_back({Op::running_update,
+        cases.push_back({op::running_update,
                          {{{2, 5}, Draw::statistics}, {{2, 5}, Draw::statistics}},
-                         {.height = count, .width = 1, .rate = 0.1f},
+                         RunningUpdateOp{count, 1, 0.1f},
                          kRounded,
                          1});
 }
@@ -217,32 +231,32 @@ inline void add_elementwise(std::vector<OpCase>& cases) {
                                                        {5, 20011},
                                                        {3, 3, 5, 64}}) {
         for (Draw values : {Draw::away, Draw::ties, Draw::special}) {
-            cases.push_back({Op::relu, {{x, values}}});
-            cases.push_back({Op::relu_grad, {{x, values == Draw::special ? Draw::normal : values}, {x, values}}});
-            cases.push_back({Op::add, {{x, values}, {x}}, {}, kRounded});
+            cases.push_back({op::relu, {{x, values}}});
+            cases.push_back({op::relu_grad, {{x, values == Draw::special ? Draw::normal : values}, {x, values}}});
+            cases.push_back({op::add, {{x, values}, {x}}, {}, kRounded});
         }
         for (float rate : {0.0f, 0.5f, 0.3f})
             for (uint32_t stream : {0u, 0xABCDEFu})
                 cases.push_back(
-                    {Op::dropout, {{x, Draw::away}, {{2}, Draw::seed}}, {.rate = rate, .stream = stream}, kRounded});
+                    {op::dropout, {{x, Draw::away}, {{2}, Draw::seed}}, DropoutOp{rate, stream}, kRounded});
         for (Draw found : {Draw::absent, Draw::none_found, Draw::found})
             for (float decay : {0.0f, 0.03f}) {
                 for (bool nesterov : {false, true})
-                    cases.push_back({Op::sgdm_update,
+                    cases.push_back({op::sgdm_update,
                                      {{x}, {x}, {x}, {{1}, Draw::lr}, {{}, found}},
-                                     {.momentum = 0.8f, .weight_decay = decay, .nesterov = nesterov},
+                                     SgdmUpdateOp{0.8f, decay, nesterov},
                                      kRounded,
                                      2});
                 for (double beta2 : {0.999, 0.5})
-                    cases.push_back({Op::adam_update,
+                    cases.push_back({op::adam_update,
                                      {{x}, {x}, {x, Draw::squares}, {x}, {{2}, Draw::lr_and_step}, {{}, found}},
-                                     {.epsilon = 0.1f, .weight_decay = decay, .beta1 = 0.9, .beta2 = beta2},
+                                     AdamUpdateOp{0.9, beta2, 0.1f, decay},
                                      kRounded,
                                      3});
             }
         for (Draw values : {Draw::offset, Draw::special, Draw::damaged})
             for (Draw loss : {Draw::absent, Draw::normal, Draw::not_a_number})
-                cases.push_back({Op::first_non_finite, {{x, values}, {{}, loss}}});
+                cases.push_back({op::first_non_finite, {{x, values}, {{}, loss}}});
     }
 }
 
@@ -258,16 +272,16 @@ inline void add_slices(std::vector<OpCase>& cases) {
                                                        {5 * 20011, 32769, 40000}, // from piece to piece
                                                        {5 * 20011, 1, 5 * 20011 - 1}})
         for (Draw values : {Draw::normal, Draw::special}) {
-            cases.push_back({Op::slice, {{{s.of}, values}}, {.width = s.count, .begin = s.begin}});
-            cases.push_back({Op::slice_grad, {{{s.count}, values}}, {.width = s.of, .begin = s.begin}});
+            cases.push_back({op::slice, {{{s.of}, values}}, SliceOp{s.begin, s.count}});
+            cases.push_back({op::slice_grad, {{{s.count}, values}}, SliceGradOp{s.begin, s.of}});
         }
 }
 
 inline void add_pools(std::vector<OpCase>& cases) {
-    struct Pool {
+    struct PoolCase {
         int64_t n, h, w, c, window, stride;
     };
-    for (const Pool& p : std::initializer_list<Pool>{{1, 1, 1, 1, 1, 1},
+    for (const PoolCase& p : std::initializer_list<PoolCase>{{1, 1, 1, 1, 1, 1},
                                                      {2, 4, 4, 3, 2, 2},
                                                      {1, 5, 7, 5, 2, 2},  // a last row and column in no window
                                                      {2, 7, 8, 16, 3, 2}, // overlapping windows
@@ -277,16 +291,15 @@ inline void add_pools(std::vector<OpCase>& cases) {
                                                      {1, 15, 15, 9, 15, 1},
                                                      {70, 2, 2, 20, 2, 2},
                                                      {0, 4, 4, 8, 2, 2}}) {
-        const Attrs a{.stride = p.stride, .window = p.window};
-        const Attrs restore{.stride = p.stride, .window = p.window, .height = p.h, .width = p.w};
+        const Pool pool{p.window, p.stride};
         const Shape x{p.n, p.h, p.w, p.c};
         const Shape y{p.n, (p.h - p.window) / p.stride + 1, (p.w - p.window) / p.stride + 1, p.c};
         for (Draw values : {Draw::distinct, Draw::ties, Draw::special}) {
-            cases.push_back({Op::max_pool2d, {{x, values}}, a});
-            cases.push_back({Op::avg_pool2d, {{x, values}}, a, kSummed});
+            cases.push_back({op::max_pool2d, {{x, values}}, MaxPool2dOp{pool}});
+            cases.push_back({op::avg_pool2d, {{x, values}}, AvgPool2dOp{pool}, kSummed});
         }
-        cases.push_back({Op::max_pool2d_grad, {{y}, {y, Draw::positions}}, restore, kRounded});
-        cases.push_back({Op::avg_pool2d_grad, {{y}}, restore, kSummed});
+        cases.push_back({op::max_pool2d_grad, {{y}, {y, Draw::positions}}, MaxPool2dGradOp{pool, p.h, p.w}, kRounded});
+        cases.push_back({op::avg_pool2d_grad, {{y}}, AvgPool2dGradOp{pool, p.h, p.w}, kSummed});
     }
 }
 
@@ -295,29 +308,37 @@ inline void add_losses(std::vector<OpCase>& cases) {
              {1, 1}, {1, 2}, {3, 10}, {7, 5}, {64, 10}, {2, 100}, {35, 33}, {1030, 3}, {0, 10}}) {
         const Input labels{{x[0]}, Draw::labels};
         for (Draw values : {Draw::normal, Draw::offset}) {
-            cases.push_back({Op::softmax, {{x, values}}, {}, kRounded});
+            cases.push_back({op::softmax, {{x, values}}, {}, kRounded});
             for (float smoothing : {0.0f, 0.1f})
-                for (const Op op : {Op::cross_entropy, Op::cross_entropy_with_grad}) {
-                    cases.push_back({op, {{x, values}, labels}, {.rate = smoothing}, kRounded});
-                    if (op != Op::cross_entropy) cases.back().in.push_back({{}, Draw::away});
-                }
+                for (const Draw dloss : {Draw::absent, Draw::away})
+                    cases.push_back({op::cross_entropy,
+                                     {{x, values}, labels, {{}, dloss}},
+                                     CrossEntropyOp{smoothing},
+                                     kRounded});
         }
-        cases.push_back({Op::softmax_grad, {{x}, {x, Draw::probabilities}}, {}, kRounded});
+        cases.push_back({op::softmax_grad, {{x}, {x, Draw::probabilities}}, {}, kRounded});
         for (float smoothing : {0.0f, 0.1f})
-            cases.push_back({Op::cross_entropy_grad,
+            cases.push_back({op::cross_entropy_grad,
                              {{x, Draw::probabilities}, labels, {{}, Draw::away}},
-                             {.rate = smoothing},
+                             CrossEntropyGradOp{smoothing},
                              kRounded});
-        cases.push_back({Op::mse_loss, {{x}, {x}}, {}, kRounded});
-        cases.push_back({Op::mse_loss_grad, {{x}, {x}, {{}, Draw::away}}, {}, kRounded});
+        cases.push_back({op::mse_loss, {{x}, {x}}, {}, kRounded});
+        cases.push_back({op::mse_loss_grad, {{x}, {x}, {{}, Draw::away}}, {}, kRounded});
     }
 }
 
-/// Ops that a plan joins: batch norm before or after a convolution, or before pooling.
-inline void add_joined(std::vector<OpCase>& cases) {
-    const auto joined = [](std::vector<Input> a, const std::vector<Input>& b) {
-        a.insert(a.end(), b.begin(), b.end());
-        return a;
+inline std::vector<Input> operator+(std::vector<Input> a, const std::vector<Input>& b) {
+    a.insert(a.end(), b.begin(), b.end());
+    return a;
+}
+
+/// Ops with the optional steps that a plan moves into them: a batch norm before or after, pooling, sums.
+inline void add_fused(std::vector<OpCase>& cases) {
+    const Input absent{{0}, Draw::absent};
+    const std::vector<Input> no_norm(3, absent);
+    const auto norm_of = [](const Shape& x) { // stats, gamma, beta
+        const std::vector<Input> all = norm_inputs(x, Draw::normal, Draw::statistics);
+        return std::vector<Input>(all.begin() + 1, all.end());
     };
     for (const ConvCase& g : std::initializer_list<ConvCase>{{1, 5, 5, 3, 8, 3, 3, 1, 1},
                                                              {3, 8, 8, 16, 16, 3, 3, 1, 1, true, true},
@@ -337,93 +358,72 @@ inline void add_joined(std::vector<OpCase>& cases) {
                                                              {2, 4, 4, 16, 72, 3, 3, 1, 1, true, true},
                                                              {0, 4, 4, 8, 8, 3, 3, 1, 1}})
         for (bool relu : {false, true}) {
-            const Shape x{g.n, g.h, g.w, g.c}, w{g.k, g.r, g.s, g.c};
-            const Shape y{g.n, (g.h + 2 * g.pad - g.r) / g.stride + 1, (g.w + 2 * g.pad - g.s) / g.stride + 1, g.k};
-            const std::vector<Input> x_norm = norm_inputs(x, Draw::normal, Draw::statistics),
-                                     y_norm = norm_inputs(y, Draw::normal, Draw::statistics);
-            const std::vector<Input> filter{{w}, {{g.k}, g.bias ? Draw::normal : Draw::absent}};
-            Attrs a{.stride = g.stride, .pad = g.pad, .stats = g.stats, .relu = relu, .epsilon = 1e-3f};
-            cases.push_back({Op::norm_conv2d, joined(x_norm, filter), a, kConvolved});
-            a.stats = false;
-            cases.push_back(
-                {Op::conv2d_norm, joined(joined({{x}}, filter), {y_norm.begin() + 1, y_norm.end()}), a, kConvolved});
-            for (int64_t window : {2, 3}) {
+            const Shape x = g.x(), w = g.w_shape(), y = g.y();
+            const BatchNorm norm{.epsilon = 1e-3f, .relu = relu}, other{.epsilon = 1e-2f, .relu = !relu};
+            const std::vector<Input> filter{{x}, {w}, {{g.k}, g.bias ? Draw::normal : Draw::absent}};
+            Conv2dOp a{.conv = {g.stride, g.pad}, .with_stats = g.stats, .x_norm = norm, .y_norm = other};
+            cases.push_back({op::conv2d, filter + norm_of(x), a, kConvolved});
+            a.with_stats = false;
+            cases.push_back({op::conv2d, filter + norm_of(x) + norm_of(y), a, kConvolved});
+            for (int64_t window : {1, 2, 3}) {
                 if (y[1] < window || y[2] < window) continue;
-                Attrs pooled = a;
-                pooled.window = window;
-                cases.push_back({Op::conv2d_norm, joined(joined({{x}}, filter), {y_norm.begin() + 1, y_norm.end()}),
-                                 pooled, kConvolved});
+                a.pool = window;
+                cases.push_back({op::conv2d, filter + no_norm + norm_of(y), a, kConvolved});
             }
-            const std::vector<Input> dy = joined(joined({{y}}, y_norm), {{{2, g.k}}});
-            const Input absent{{0}, Draw::absent};
-            const std::vector<Input> plain{{x}, absent, absent, absent};
-            cases.push_back(
-                {Op::conv2d_norm_grad, joined(joined(dy, plain), {{w}, relu ? Input{x} : absent}), a, kConvolved});
-            a.stats = true, a.input_relu = !relu;
-            cases.push_back(
-                {Op::conv2d_norm_grad, joined(joined(dy, x_norm), {{w}, relu ? absent : Input{x}}), a, kConvolvedSums});
+            Conv2dGradOp grad{.conv = {g.stride, g.pad}, .y_norm = norm, .x_norm = other};
+            const auto inputs = [&](bool addend, const std::vector<Input>& x_norm) {
+                return std::vector<Input>{{y}, {x}, {w}, addend ? Input{x} : absent, {y}} + norm_of(y) +
+                       std::vector<Input>{{{2, g.k}}} + x_norm;
+            };
+            cases.push_back({op::conv2d_grad, inputs(relu, no_norm), grad, kConvolved});
+            grad.with_sums = true;
+            cases.push_back({op::conv2d_grad, inputs(!relu, norm_of(x)), grad, kConvolvedSums});
+            grad.with_sums = grad.data = false;
+            cases.push_back({op::conv2d_grad, inputs(false, norm_of(x)), grad, kConvolved});
         }
     for (const Shape& x : std::initializer_list<Shape>{{2, 4, 4, 3}, {35, 6, 7, 9}, {1, 8, 8, 32}, {0, 4, 4, 8}}) {
-        const Attrs a{.stride = 2, .window = 2, .relu = true, .epsilon = 1e-3f};
-        const std::vector<Input> norm = norm_inputs(x, Draw::normal, Draw::statistics);
+        const BatchNorm with_relu{.epsilon = 1e-3f, .relu = true}, plain{.epsilon = 1e-3f}, other{.epsilon = 1e-2f};
+        const Pool pool{2, 2};
         const Shape y{x[0], x[1] / 2, x[2] / 2, x[3]};
-        cases.push_back({Op::norm_max_pool2d, norm, a, kRounded});
-        const Input absent{{0}, Draw::absent};
-        const std::vector<Input> plain{{x}, absent, absent, absent}, none(4, absent);
-        for (bool relu : {false, true}) {
-            const Attrs sum{.relu = relu, .epsilon = 1e-3f};
-            for (const auto& [first, second] : {std::pair{norm, norm}, {norm, plain}, {plain, norm}, {plain, plain}})
-                cases.push_back({Op::norm_add, joined(first, second), sum, kSummed});
-        }
-        for (const std::vector<Input>& second : {norm, none})
-            cases.push_back({Op::norm_add_grad, joined(joined({{x}, {x}}, norm), second), {.epsilon = 1e-3f}, kSummed});
-        cases.push_back({Op::norm_avg_pool2d, norm, a, kSummed});
-        for (const Draw positions : {Draw::positions, Draw::absent})
-            cases.push_back({Op::norm_pool2d_grad, joined({{y}, {y, positions}}, norm), a, kConvolved});
+        const std::vector<Input> norm = norm_of(x), normed = std::vector<Input>{{x}} + norm;
+        cases.push_back({op::max_pool2d, normed, MaxPool2dOp{pool, with_relu}, kRounded});
+        cases.push_back({op::avg_pool2d, normed, AvgPool2dOp{pool, with_relu}, kSummed});
+        cases.push_back({op::max_pool2d_grad,
+                         std::vector<Input>{{y}, {y, Draw::positions}} + normed,
+                         MaxPool2dGradOp{pool, x[1], x[2], with_relu},
+                         kConvolved});
+        cases.push_back({op::avg_pool2d_grad,
+                         std::vector<Input>{{y}} + normed,
+                         AvgPool2dGradOp{pool, x[1], x[2], with_relu},
+                         kConvolved});
+        for (bool relu : {false, true})
+            for (const auto& [a, b] : {std::pair{norm, norm}, {norm, no_norm}, {no_norm, norm}, {no_norm, no_norm}})
+                cases.push_back({op::add, std::vector<Input>{{x}, {x}} + a + b, AddOp{relu, plain, other}, kSummed});
+        for (const std::vector<Input>& b : {normed, {}})
+            cases.push_back(
+                {op::relu_grad, std::vector<Input>{{x}, {x}} + normed + b, ReluGradOp{plain, other}, kSummed});
     }
 }
 
-/// Inputs that are bf16 where activations are: none for what takes no activations.
-inline uint32_t activations(Op op) {
-    switch (op) {
-    case Op::conv2d:
-    case Op::channel_stats:
-    case Op::batch_norm:
-    case Op::relu:
-    case Op::dropout:
-    case Op::slice:
-    case Op::slice_grad:
-    case Op::max_pool2d:
-    case Op::max_pool2d_grad:
-    case Op::avg_pool2d:
-    case Op::avg_pool2d_grad:
-    case Op::norm_conv2d:
-    case Op::conv2d_norm:
-    case Op::norm_max_pool2d:
-    case Op::norm_avg_pool2d: return 1;
-    case Op::conv2d_wgrad:
-    case Op::batch_norm_sums:
-    case Op::batch_norm_grad:
-    case Op::relu_grad:
-    case Op::add: return 3;
-    case Op::norm_add: return 1 | 1 << 4;
-    case Op::norm_add_grad: return 1 | 2 | 1 << 2 | 1 << 6;
-    case Op::norm_pool2d_grad: return 5;
-    case Op::conv2d_dgrad: return 1 | 1 << 2;
-    case Op::conv2d_norm_grad: return 1 | 2 | 1 << 6 | 1 << 11;
-    default: return 0;
-    }
+/// Returns the activations among the inputs of a case, as bits.
+inline uint32_t activations(const OpCase& c) {
+    uint32_t bits = 0;
+    for (size_t i = 0; i < c.in.size(); ++i)
+        bits |= uint32_t(c.op->inputs[i].type == Type::activation) << i;
+    return bits;
 }
 
 /// All cases once more with activations in bf16.
 inline void add_narrow(std::vector<OpCase>& cases) {
     for (size_t i = 0, n = cases.size(); i < n; ++i) {
         OpCase c = cases[i];
-        c.narrow = activations(c.op);
-        const bool convolves = c.op == Op::conv2d || c.op == Op::conv2d_dgrad || c.op == Op::conv2d_wgrad;
+        c.narrow = activations(c);
+        const bool convolves = c.op == op::conv2d || c.op == op::conv2d_grad;
         // Tiles are filled up with zeros, which carry a NaN to results that it has no part in.
         if (!c.narrow || (convolves && (c.in[0].draw == Draw::special || c.in[1].draw == Draw::special))) continue;
-        const bool wide_result = c.op == Op::conv2d_wgrad || c.op == Op::batch_norm_sums || c.op == Op::channel_stats;
+        const bool wide_result = c.op == op::batch_norm_sums || c.op == op::channel_stats ||
+                                 (c.op == op::conv2d_grad && !c.attrs.as<Conv2dGradOp>().data &&
+                                  c.in.size() <= Conv2dGradOp::y);
         if (c.tolerance.rms > 0 && !wide_result) c.tolerance = kNarrow;
         cases.push_back(c);
     }
@@ -441,26 +441,24 @@ inline void add_views(std::vector<OpCase>& cases) {
                                                      {2, 4, 5, 3, 0, 4, 5}})
         for (bool reflect : {false, true})
             for (DType to : {DType::f32, DType::bf16})
-                cases.push_back({Op::augment,
+                cases.push_back({op::augment,
                                  {{{v.of, v.h, v.w, v.c}, Draw::bytes},
                                   {{v.n}, Draw::indices},
                                   {{v.n, 3}, Draw::views},
                                   {{2, v.c}, Draw::statistics}},
-                                 {.height = v.height, .width = v.width, .dtype = to, .reflect = reflect},
+                                 AugmentOp{{v.height, v.width, reflect, to}},
                                  to == DType::f32 ? kRounded : kNarrow});
 }
 
 inline void add_casts(std::vector<OpCase>& cases) {
     for (const Shape& x : std::initializer_list<Shape>{{1}, {17}, {5, 20011}, {2, 3, 5, 64}, {0, 3}})
         for (Draw values : {Draw::normal, Draw::special})
-            for (DType to : {DType::f32, DType::bf16})
-                for (uint32_t narrow : {0u, 1u})
-                    cases.push_back({Op::cast, {{x, values}}, {.dtype = to}, kExact, 0, narrow});
+            for (DType to : {DType::f32, DType::bf16}) cases.push_back({op::cast, {{x, values}}, CastOp{to}});
 }
 
 inline void add_ranks(std::vector<OpCase>& cases) { // of a single rank; tests of par/ have more
-    cases.push_back({Op::rank_stats, {{{2, 5}, Draw::statistics}}, {}, kRounded});
-    cases.push_back({Op::rank_sums, {{{7}}, {{7}}}, {}, kRounded});
+    cases.push_back({op::rank_stats, {{{2, 5}, Draw::statistics}}, {}, kRounded});
+    cases.push_back({op::rank_sums, {{{7}}, {{7}}}, {}, kRounded});
 }
 
 inline const std::vector<OpCase>& op_cases() {
@@ -471,12 +469,13 @@ inline const std::vector<OpCase>& op_cases() {
         add_elementwise(cases);
         add_slices(cases);
         add_pools(cases);
-        add_joined(cases);
-        add_narrow(cases);
+        add_fused(cases);
         add_casts(cases);
         add_ranks(cases);
         add_losses(cases);
         add_views(cases);
+        add_narrow(cases);
+        for (OpCase& c : cases) c.in.resize(c.op->inputs.size(), {{0}, Draw::absent});
         return cases;
     }();
     return kCases;

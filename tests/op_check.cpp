@@ -84,32 +84,33 @@ Tensor draw_whole(const Input& input, DType type, uint32_t bound, Rng random) {
 
 /// The first result of an op's reference kernel, which nothing perturbs.
 Tensor reference(Op op, const Tensor& x) {
-    const OutputSpec y = row(op).infer({{x}}, {})[0];
+    const OutputSpec y = infer(*op, {{x}}, {})[0];
     const Tensor out = Tensor::on_host(y.shape, y.dtype);
-    row(op).reference({{}, {{x}}, {{out}}});
+    op->reference({{}, {{x}}, {{out}}});
     return out;
 }
 
 /// Inputs that follow from input 0.
 void derive(const OpCase& c, std::vector<Tensor>& in) {
     for (size_t i = 0; i < c.in.size(); ++i)
-        if (c.in[i].draw == Draw::own_statistics) in[i] = reference(Op::channel_stats, in[0]);
+        if (c.in[i].draw == Draw::own_statistics) in[i] = reference(op::channel_stats, in[0]);
 }
 
 /// An op's number among the streams of random numbers, which other ops do not change (FNV-1a).
 uint32_t number_of(Op op) {
     uint32_t hash = 2166136261u;
-    for (const char* c = row(op).name; *c; ++c) hash = (hash ^ uint32_t(*c)) * 16777619u;
+    for (const char* c = op->name; *c; ++c) hash = (hash ^ uint32_t(*c)) * 16777619u;
     return hash >> 8;
 }
 
 Tensor draw_views(const OpCase& c, const Input& input, Rng random) {
     const Tensor t = Tensor::empty(input.shape, DType::i32);
+    const Window& window = c.attrs.as<AugmentOp>().window;
     for (int64_t i = 0; i < input.shape[0]; ++i) {
         int32_t* const view = t.data<int32_t>() + 3 * i;
         view[0] = int32_t(random.below(2));
-        view[1] = int32_t(random.below(uint32_t(c.in[0].shape[1] - c.attrs.height + 5))) - 2;
-        view[2] = int32_t(random.below(uint32_t(c.in[0].shape[2] - c.attrs.width + 5))) - 2;
+        view[1] = int32_t(random.below(uint32_t(c.in[0].shape[1] - window.height + 5))) - 2;
+        view[2] = int32_t(random.below(uint32_t(c.in[0].shape[2] - window.width + 5))) - 2;
     }
     return t;
 }
@@ -128,14 +129,11 @@ Tensor margin_around(const Shape& shape, DType type, int64_t margin) {
 } // namespace
 
 std::string describe(const OpCase& c) {
-    std::string text = row(c.op).name;
-    for (const Input& input : c.in) text += cat(" ", input.shape.str(), "#", int(input.draw));
-    const Attrs& a = c.attrs;
-    return text + cat(" stride ", a.stride, " pad ", a.pad, " window ", a.window, " height ", a.height, " width ",
-                      a.width, a.relu ? " relu" : "", a.frozen ? " frozen" : "", a.stats ? " stats" : "",
-                      a.nesterov ? " nesterov" : "", " rate ", a.rate, " decay ", a.weight_decay, " beta2 ", a.beta2,
-                      " stream ", a.stream, a.reflect ? " reflect" : "", " to ", name_of(a.dtype),
-                      c.narrow ? " bf16" : "");
+    std::string text = c.op->name;
+    for (size_t i = 0; i < c.in.size(); ++i)
+        if (c.in[i].draw != Draw::absent)
+            text += cat(" ", c.op->inputs[i].name, c.in[i].shape.str(), "#", int(c.in[i].draw));
+    return text + (c.narrow ? " bf16" : "") + cat(" (case ", &c - op_cases().data(), ")");
 }
 
 std::vector<Tensor> draw_inputs(const OpCase& c, DType type, uint64_t seed) {
@@ -158,26 +156,15 @@ std::vector<Tensor> draw_inputs(const OpCase& c, DType type, uint64_t seed) {
             in[i] = draw_floats(input, random).to(DType::f32);
         else if (input.draw == Draw::none_found || input.draw == Draw::found)
             in[i] = draw_floats(input, random).to(DType::i32);
-        else if (input.draw == Draw::positions)
-            in[i] = draw_whole(input, DType::u8, uint32_t(c.attrs.window * c.attrs.window), random);
-        else
+        else if (input.draw == Draw::positions) {
+            const int64_t window = c.attrs.as<MaxPool2dGradOp>().pool.window;
+            in[i] = draw_whole(input, DType::u8, uint32_t(window * window), random);
+        } else
             in[i] = draw_floats(input, random).to(c.narrow >> i & 1 ? DType::bf16 : type);
-        if (input.draw == Draw::probabilities) in[i] = reference(Op::softmax, in[i]);
+        if (input.draw == Draw::probabilities) in[i] = reference(op::softmax, in[i]);
     }
     derive(c, in);
     return in;
-}
-
-std::array<Tensor, kMaxOutputs> run_op(Op op, std::span<const Tensor> in, const Attrs& a) {
-    switch (in.size()) {
-    case 1: return run(op, {in[0]}, a);
-    case 2: return run(op, {in[0], in[1]}, a);
-    case 3: return run(op, {in[0], in[1], in[2]}, a);
-    case 4: return run(op, {in[0], in[1], in[2], in[3]}, a);
-    case 5: return run(op, {in[0], in[1], in[2], in[3], in[4]}, a);
-    case 6: return run(op, {in[0], in[1], in[2], in[3], in[4], in[5]}, a);
-    default: fail("run_op: 1 to 6 inputs, got ", in.size());
-    }
 }
 
 // ---- guarded buffers -----------------------------------------------------------------------------------------------
@@ -206,17 +193,19 @@ bool Guarded::intact() const {
 }
 
 KernelRun run_kernel(const OpCase& c, std::span<const Tensor> inputs, Backend backend, int64_t margin) {
-    return run_kernel(c, inputs, backend == Backend::cpu ? row(c.op).cpu : row(c.op).reference, margin);
+    return run_kernel(c, inputs, backend == Backend::cpu ? c.op->cpu : c.op->reference, margin);
 }
 
 KernelRun run_kernel(const OpCase& c, std::span<const Tensor> inputs, Kernel kernel, int64_t margin) {
-    const OpRow& r = row(c.op);
-    const OutputSpecs specs = r.infer(inputs, c.attrs);
+    const OpRow& r = *c.op;
+    std::vector<Tensor> all(inputs.begin(), inputs.end());
+    all.resize(r.inputs.size());
+    const OutputSpecs specs = infer(r, all, c.attrs);
     std::vector<Guarded> guards;
-    std::vector<Tensor> in(inputs.size()), out(static_cast<size_t>(r.outputs));
+    std::vector<Tensor> in(all.size()), out(static_cast<size_t>(r.outputs));
     for (size_t i = 0; i < in.size(); ++i) {
-        if (!inputs[i].defined()) continue;
-        guards.emplace_back(inputs[i], margin, int(i) >= c.in_place);
+        if (!all[i].defined()) continue;
+        guards.emplace_back(all[i], margin, int(i) >= c.in_place);
         in[i] = guards.back().value;
     }
     for (size_t i = 0; i < out.size(); ++i) {
@@ -288,9 +277,12 @@ bool same_bits(const Tensor& a, const Tensor& b) {
 // ---- gradients -----------------------------------------------------------------------------------------------------
 
 bool GradientCase::possible(const OpCase& c) {
-    if (!row(c.op).backward || c.in[0].shape.numel() == 0 || c.narrow || c.op == Op::cast) return false;
-    for (const Input& input : c.in)
-        if (!smooth(input.draw)) return false;
+    if (!c.op->backward || c.in[0].shape.numel() == 0 || c.narrow || c.op == op::cast) return false;
+    if (c.op == op::add && c.attrs.as<AddOp>().relu) return false; // only a plan uses it
+    for (size_t i = 0; i < c.in.size(); ++i) {
+        const bool fused = c.op->inputs[i].presence == Presence::fused;
+        if (!smooth(c.in[i].draw) || (fused && c.in[i].draw != Draw::absent)) return false;
+    }
     return true;
 }
 
@@ -301,14 +293,14 @@ double GradientCase::work(const OpCase& c) {
 }
 
 GradientCase::GradientCase(const OpCase& c, DType type) : case_(c), inputs_(draw_inputs(c, type)) {
-    const Shape y = row(c.op).infer(inputs_, c.attrs)[0].shape;
+    const Shape y = infer(*c.op, inputs_, c.attrs)[0].shape;
     weights_ = draw_floats({y, Draw::away}, Rng(2, Purpose::test));
 }
 
 Tensor GradientCase::forward(std::span<const Tensor> inputs) const {
     const NoTape pause;
     const ContextScope scope(kReference);
-    return run_op(case_.op, inputs, case_.attrs)[0];
+    return run(case_.op, inputs, case_.attrs)[0];
 }
 
 std::vector<Tensor> GradientCase::backward() const {
@@ -320,7 +312,7 @@ std::vector<Tensor> GradientCase::backward() const {
         into.push_back(gradients[i]);
     }
     Tape tape;
-    const Tensor y = run_op(case_.op, inputs_, case_.attrs)[0];
+    const Tensor y = run(case_.op, inputs_, case_.attrs)[0];
     // The mean squared distance to y - r n / 2 has the gradient r in y.
     Tensor target;
     {

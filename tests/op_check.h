@@ -12,14 +12,11 @@
 
 namespace rg {
 
-/// "conv2d [2 5 5 3] [8 3 3 3] [8] stride 1 pad 1": tells a failing case from the others.
+/// "conv2d x[2 5 5 3]#1 w[8 3 3 3]#1 (case 7)": the op, its inputs, how they are drawn, and the index in op_cases().
 std::string describe(const OpCase& c);
 
 /// The inputs of a case, from its seed: floating-point ones of the given type.
 std::vector<Tensor> draw_inputs(const OpCase& c, DType type, uint64_t seed = 1);
-
-/// run() for any number of inputs, on a backend and a number of threads of the caller's context.
-std::array<Tensor, kMaxOutputs> run_op(Op op, std::span<const Tensor> in, const Attrs& attrs);
 
 /// A tensor in the middle of a larger block whose margins must stay as they are.
 class Guarded {

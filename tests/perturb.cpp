@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <set>
 
 namespace rg {
 
@@ -29,20 +30,30 @@ const Settings& settings() {
     return kSettings;
 }
 
-/// True if every case of the op expects the exact result: it rounds nothing, so no processor gives another.
-bool exact(Op op) {
-    static const std::array<bool, size_t(Op::count)> kExactOps = [] {
-        std::array<bool, size_t(Op::count)> all;
-        all.fill(true);
-        for (const OpCase& c : op_cases()) all[size_t(c.op)] &= c.tolerance == kExact;
-        return all;
+/// The inputs that a call has, as bits.
+template <class T, class IsDefined>
+uint32_t present(std::span<const T> inputs, IsDefined is_defined) {
+    uint32_t bits = 0;
+    for (size_t i = 0; i < inputs.size(); ++i) bits |= uint32_t(is_defined(inputs[i])) << i;
+    return bits;
+}
+
+/// True if every case of the op with these inputs expects the exact result: it rounds nothing, so no processor gives
+/// another.
+bool exact(Op op, const Call& call) {
+    static const std::set<std::pair<Op, uint32_t>> kRounded = [] {
+        std::set<std::pair<Op, uint32_t>> rounded;
+        for (const OpCase& c : op_cases())
+            if (c.tolerance != kExact)
+                rounded.emplace(c.op, present(std::span(c.in), [](const Input& i) { return i.draw != Draw::absent; }));
+        return rounded;
     }();
-    return kExactOps[size_t(op)];
+    return !kRounded.contains({op, present(call.in, [](const Tensor& t) { return t.defined(); })});
 }
 
 /// True if an update was skipped because of a non-finite gradient: its last input holds the position of one.
 bool skipped(Op op, const Call& call) {
-    if (op != Op::sgdm_update && op != Op::adam_update) return false;
+    if (op != op::sgdm_update && op != op::adam_update) return false;
     const Tensor& found = call.in.back();
     int32_t position = -1;
     if (found.defined()) std::memcpy(&position, found.bytes_data(), sizeof position);
@@ -84,7 +95,7 @@ void after_op_on_host(Op op, const Call& call) {
 } // namespace
 
 void perturb(Op op, const Call& call) {
-    if (!settings().on || exact(op) || skipped(op, call)) return;
+    if (!settings().on || exact(op, call) || skipped(op, call)) return;
     for (const Tensor& t : call.out) {
         if (!t.defined() || t.numel() == 0) continue;
         if (t.dtype() == DType::f32) perturb<float>(t);

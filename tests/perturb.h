@@ -10,7 +10,7 @@
 // seed and the value alone, as rounding is: equal values stay equal, and the same computation gives the same bits.
 #pragma once
 
-#include "core/op_table.h"
+#include "core/op.h"
 
 namespace rg {
 

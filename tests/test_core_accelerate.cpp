@@ -119,6 +119,9 @@ Tensor random(const Shape& shape, uint64_t seed) {
     return t;
 }
 
+/// True if the step has this input, which may be an optional one that fusing gave it.
+bool has(const Step& step, size_t input) { return step.in[input].defined(); }
+
 } // namespace
 
 TEST_SUITE("core") {
@@ -198,8 +201,8 @@ TEST_SUITE("core") {
         });
         step.check = true;
         CHECK_NOTHROW(step({random({4, 6, 6, 8}, 4), random({4, 6, 6, 8}, 5)}, true));
-        CHECK(step.plan({random({4, 6, 6, 8}, 4), random({4, 6, 6, 8}, 5)}, true).table().find("conv2d_wgrad") ==
-              std::string::npos); // they have been joined
+        for (const Step& s : step.plan({random({4, 6, 6, 8}, 4), random({4, 6, 6, 8}, 5)}, true).steps())
+            CHECK((s.op != op::conv2d_grad || has(s, Conv2dGradOp::y_stats)));
     }
 
     TEST_CASE("accelerate: a view of a value is not taken for the value") {
@@ -236,24 +239,32 @@ TEST_SUITE("core") {
         Trainee trainee({.width = 8, .depth = 2});
         const Tensor x = random_images(2, 1, DType::f32), labels = random_labels(2, 1);
         std::multiset<Op> ops;
+        const auto fused = [&](Op op, size_t input) { // the steps of this op with this input
+            const std::vector<Step>& all = trainee.step.plan({x, labels}, true).steps();
+            return std::count_if(all.begin(), all.end(), [&](const Step& s) { return s.op == op && has(s, input); });
+        };
         for (const Step& s : trainee.step.plan({x, labels}, true).steps()) ops.insert(s.op);
-        CHECK(ops.count(Op::conv2d_norm_grad) == 6);
-        CHECK(ops.count(Op::norm_conv2d) == 3); // each second convolution of a block
-        CHECK(ops.count(Op::norm_max_pool2d) == 2);
-        CHECK(ops.count(Op::norm_avg_pool2d) == 1);
-        CHECK(ops.count(Op::norm_pool2d_grad) == 3);
-        CHECK(ops.count(Op::cross_entropy_with_grad) == 1);
-        for (const Op op : {Op::batch_norm, Op::batch_norm_grad, Op::batch_norm_sums, Op::cross_entropy_grad})
+        CHECK(fused(op::conv2d_grad, Conv2dGradOp::y_stats) == 6);
+        CHECK(fused(op::conv2d, Conv2dOp::x_stats) == 3); // each second convolution of a block
+        CHECK(fused(op::max_pool2d, MaxPool2dOp::x_stats) == 2);
+        CHECK(fused(op::avg_pool2d, AvgPool2dOp::x_stats) == 1);
+        CHECK(fused(op::max_pool2d_grad, MaxPool2dGradOp::x_stats) == 2);
+        CHECK(fused(op::avg_pool2d_grad, AvgPool2dGradOp::x_stats) == 1);
+        CHECK(fused(op::cross_entropy, CrossEntropyOp::dloss) == 1);
+        for (const Op op : {op::batch_norm, op::batch_norm_grad, op::batch_norm_sums, op::cross_entropy_grad})
             CHECK(ops.count(op) == 0);
         const Plan& plan = trainee.step.plan({x, labels}, true);
         CHECK(plan.bytes() < plan.bytes_unshared());
-        CHECK(contains(plan.table(), "conv2d_norm_grad"));
+        CHECK(contains(plan.table(), "conv2d_grad"));
         CHECK(contains(plan.table(), "MiB planned"));
         ops.clear();
-        for (const Step& s : trainee.step.plan({x}, false).steps()) ops.insert(s.op);
-        CHECK(ops.count(Op::conv2d_norm) == 6);
-        CHECK(ops.count(Op::batch_norm) == 0);
-        CHECK(ops.count(Op::max_pool2d) == 0);
+        for (const Step& s : trainee.step.plan({x}, false).steps()) {
+            ops.insert(s.op);
+            if (s.op == op::conv2d) CHECK(has(s, Conv2dOp::y_stats) == (s.out[0].shape()[1] > 1));
+        }
+        CHECK(ops.count(op::conv2d) == 7);
+        CHECK(ops.count(op::batch_norm) == 0);
+        CHECK(ops.count(op::max_pool2d) == 0);
         CHECK(trainee.step.hit_rate() == 0); // making plans counts as nothing
     }
 
@@ -269,19 +280,19 @@ TEST_SUITE("core") {
             return {loss};
         });
         const Tensor x = random({4, 28, 28, 1}, 1), angles = random({4, 1}, 2), labels = random_labels(4, 3);
-        const auto steps = [&](bool training, Op op) {
+        const auto steps = [&](bool training, Op op, size_t input = 0) {
             const auto& all = step.plan({x, labels, angles}, training).steps();
-            return std::count_if(all.begin(), all.end(), [&](const Step& s) { return s.op == op; });
+            return std::count_if(all.begin(), all.end(), [&](const Step& s) { return s.op == op && has(s, input); });
         };
         for (const bool training : {false, true}) {
             CAPTURE(training);
-            CHECK(steps(training, Op::norm_add) == 1);
-            for (const Op op : {Op::batch_norm, Op::relu, Op::relu_grad, Op::batch_norm_sums})
-                CHECK(steps(training, op) == 0);
+            for (const Op op : {op::batch_norm, op::relu, op::batch_norm_sums}) CHECK(steps(training, op) == 0);
         }
-        CHECK(steps(false, Op::add) == 0);
-        CHECK(steps(true, Op::add) == 1); // of the losses
-        CHECK(steps(true, Op::norm_add_grad) == 1);
+        CHECK(steps(false, op::add) == 1);
+        CHECK(steps(true, op::add, AddOp::a_stats) == 1);
+        CHECK(steps(true, op::add) == 2); // the block's, and that of the losses
+        CHECK(steps(true, op::relu_grad) == 1);
+        CHECK(steps(true, op::relu_grad, ReluGradOp::a) == 1);
     }
 
     TEST_CASE("accelerate: values that live at the same time do not share memory") {

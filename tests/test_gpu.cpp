@@ -20,9 +20,9 @@ using namespace rg;
 namespace {
 
 std::vector<Tensor> run_there(const OpCase& c, std::span<const Tensor> host_inputs) {
-    const OpRow& r = row(c.op);
+    const OpRow& r = *c.op;
     std::vector<Tensor> in(host_inputs.begin(), host_inputs.end()), out(static_cast<size_t>(r.outputs));
-    const OutputSpecs specs = r.infer(host_inputs, c.attrs);
+    const OutputSpecs specs = infer(r, host_inputs, c.attrs);
     for (Tensor& t : in)
         if (t.defined()) {
             const Tensor host = t;
@@ -124,7 +124,7 @@ TEST_SUITE("gpu") {
         const ContextScope scope(on);
         const Tensor x = Tensor::empty({1000}), y = Tensor::empty({1000});
         x.copy_from(numbers(1000, 1));
-        const auto work = [&] { run(Op::add, {x, x}, {}, {y}); };
+        const auto work = [&] { run(op::add, {x, x}, {}, {y}); };
         work();
         const std::unique_ptr<Device::Graph> graph = device->capture(work);
         if (!graph) {
@@ -168,7 +168,7 @@ TEST_SUITE("gpu") {
         for (int step = 0; step < 3; ++step) {
             for (size_t i = 0, begin = 0; i < ends.size(); begin = ends[i++]) {
                 const Tensor piece = x.slice(int64_t(begin), {int64_t(ends[i] - begin)});
-                run(Op::add, {piece, piece}, {}, {piece}); // 2 x, while those before it leave
+                run(op::add, {piece, piece}, {}, {piece}); // 2 x, while those before it leave
                 trip->fetch(i);
             }
             for (size_t i = 0, begin = 0; i < ends.size(); begin = ends[i++]) {
@@ -177,7 +177,7 @@ TEST_SUITE("gpu") {
                 trip->put_back(i);
             }
         }
-        run(Op::add, {x, x}, {}, {x});
+        run(op::add, {x, x}, {}, {x});
         const Tensor got = x.to_host();
         int64_t wrong = 0;
         for (int64_t i = 0; i < kCount; ++i) {
@@ -211,7 +211,7 @@ TEST_SUITE("gpu") {
         if (!device) return;
         const Context on{.device = device.get()};
         for (const OpCase& c : op_cases()) {
-            const bool convolves = c.op == Op::conv2d || c.op == Op::conv2d_dgrad || c.op == Op::conv2d_wgrad;
+            const bool convolves = c.op == op::conv2d || c.op == op::conv2d_grad;
             if (convolves && (c.in[0].draw == Draw::special || c.in[1].draw == Draw::special)) continue; // products.cuh
             CAPTURE(describe(c));
             const std::vector<Tensor> in = draw_inputs(c, DType::f32);

@@ -61,7 +61,7 @@ Standing train(par::Group& group, DType type, bool adam, Way way, Standing from 
     if (from.at > 0) p.copy_from(from.parameters), m.copy_from(from.m), v.copy_from(from.v);
     const std::vector<Tensor> values = parameters.value_list(), gradients = parameters.gradient_list();
     const auto update = [&](const Tensor& loss) {
-        run(Op::add, {all, damage}, {}, {all});
+        run(op::add, {all, damage}, {}, {all});
         first_non_finite(all, loss, found);
         if (adam)
             adam_update(p, m, v, all, {.weight_decay = 0.01f}, now, found);
@@ -97,8 +97,9 @@ Standing train(par::Group& group, DType type, bool adam, Way way, Standing from 
         int rounded = 0, converted = 0;
         const Plan& plan = step.plan({Tensor::on_host({1, 8, 8, 3}), Tensor::on_host({1, 4})}, true);
         for (const Step& s : plan.steps()) {
-            rounded += s.op == Op::cast && s.in[0].key() == p.key();
-            converted += (s.op == Op::conv2d || s.op == Op::conv2d_dgrad) && s.in[1].dtype() != s.in[0].dtype();
+            rounded += s.op == op::cast && s.in[0].key() == p.key();
+            converted += (s.op == op::conv2d && s.in[Conv2dOp::w].dtype() != s.in[0].dtype()) ||
+                         (s.op == op::conv2d_grad && s.in[Conv2dGradOp::w].dtype() != s.in[0].dtype());
         }
         CHECK(rounded == (type == DType::bf16 ? 1 : 0));
         CHECK(converted == 0);
@@ -156,7 +157,7 @@ TEST_SUITE("simt") {
         anywhere.fill(1.001);
         Accelerated convolve([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
             const Tensor x = cast(in[0], DType::bf16);
-            run(Op::add, {changing, changing}, {}, {changing});
+            run(op::add, {changing, changing}, {}, {changing});
             return {conv2d(x, changing), conv2d(x, anywhere)};
         });
         const Tensor x = Tensor::on_host({1, 4, 4, 8});
@@ -177,6 +178,6 @@ TEST_SUITE("simt") {
         }
         CHECK_FALSE(same_bits(plain[0], plain[2]));
         for (const Step& step : convolve.plan({x}).steps())
-            CHECK((step.op != Op::conv2d || step.in[1].dtype() == DType::f32));
+            CHECK((step.op != op::conv2d || step.in[Conv2dOp::w].dtype() == DType::f32));
     }
 }

@@ -17,17 +17,16 @@ namespace {
 
 /// f32 is multiplied in two parts (products.cuh), of which an infinity has none: it becomes a NaN in convolutions.
 bool infinite_products(const OpCase& c) {
-    const bool convolves = c.op == Op::conv2d || c.op == Op::conv2d_dgrad || c.op == Op::conv2d_wgrad;
+    const bool convolves = c.op == op::conv2d || c.op == op::conv2d_grad;
     return convolves && (c.in[0].draw == Draw::special || c.in[1].draw == Draw::special);
 }
 
 /// How many terms the kernels of a convolution sum in one place; 0: another op.
 int64_t terms(const OpCase& c) {
     const auto per = [&](size_t input, int extent) { return c.in[input].shape.numel() / c.in[input].shape[extent]; };
-    return c.op == Op::conv2d         ? per(1, 0)
-           : c.op == Op::conv2d_dgrad ? per(1, 3)
-           : c.op == Op::conv2d_wgrad ? per(0, 3)
-                                      : 0;
+    if (c.op == op::conv2d) return per(Conv2dOp::w, 0);
+    if (c.op != op::conv2d_grad) return 0;
+    return c.attrs.as<Conv2dGradOp>().data ? per(Conv2dGradOp::w, 3) : per(Conv2dGradOp::dy, 3);
 }
 
 /// All that they can; with ThreadSanitizer, which takes its time, the least of each op and type: four, and of
@@ -50,8 +49,12 @@ bool among(const std::vector<std::string>& launched, const char* kernel) {
 
 /// Whether sums that are to be taken while a gradient is made had a pass of their own.
 bool summed_apart(const OpCase& c, const std::vector<std::string>& launched) {
-    return (c.op == Op::conv2d_norm_grad && among(launched, "column_slab_sums_kernel")) ||
-           (c.op == Op::norm_pool2d_grad && among(launched, "pool2d_grad_kernel"));
+    const auto has = [&](size_t input) { return c.in[input].draw != Draw::absent; };
+    const bool pooled = (c.op == op::max_pool2d_grad && has(MaxPool2dGradOp::x)) ||
+                        (c.op == op::avg_pool2d_grad && has(AvgPool2dGradOp::x));
+    return (c.op == op::conv2d_grad && c.attrs.as<Conv2dGradOp>().with_sums &&
+            among(launched, "column_slab_sums_kernel")) ||
+           (pooled && among(launched, "pool2d_grad_kernel"));
 }
 
 } // namespace
@@ -104,11 +107,9 @@ TEST_SUITE("simt") {
         for (const OpCase& c : op_cases()) {
             if (simt::kTsan && (tried || GradientCase::work(c) > 1e6)) continue;
             settable_gpu_traits() = {.sm_count = tried % 2 ? 1 : 3, .hopper_kernels = true};
-            const bool convolves =
-                activations(c.op) && c.in.size() > 1 && std::any_of(c.in.begin() + 1, c.in.end(), [](const Input& i) {
-                    return i.shape.rank() == 4 && i.shape[0] % 32 == 0 && i.shape[1] == 3;
-                });
-            if (!c.narrow || !convolves || infinite_products(c)) continue;
+            if (!c.narrow || (c.op != op::conv2d && c.op != op::conv2d_grad) || infinite_products(c)) continue;
+            const Shape& w = c.in[c.op == op::conv2d ? size_t(Conv2dOp::w) : size_t(Conv2dGradOp::w)].shape;
+            if (w[0] % 32 || w[1] != 3) continue;
             CAPTURE(describe(c));
             const std::vector<Tensor> in = draw_inputs(c, DType::f32);
             std::vector<Tensor> first;

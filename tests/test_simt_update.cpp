@@ -73,7 +73,7 @@ Trained train_skipping(Device* device, bool inside) {
     const Tensor all = parameters.gradients(), damage = Tensor::zeros(all.shape()), rate = Tensor::zeros({1}),
                  non_finite_at = Tensor::zeros({}, DType::i32);
     const auto update = [&](const Tensor& loss) {
-        run(Op::add, {all, damage}, {}, {all});
+        run(op::add, {all, damage}, {}, {all});
         first_non_finite(all, loss, non_finite_at);
         sgdm_update(parameters.values(), optimizer[0].value, all, {.momentum = 0.9f}, rate, non_finite_at);
     };

@@ -7,7 +7,7 @@
 #include "core/context.h"
 #include "core/cpu/isa.h"
 #include "core/cpu/thread_pool.h"
-#include "core/op_table.h"
+#include "core/ops.h"
 #include "core/options.h"
 #include "core/rng.h"
 
@@ -107,7 +107,7 @@ Tensor random_tensor(const Shape& shape, DType type) {
     for (float& v : values.span<float>()) v = random.normal();
     if (type == DType::f32) return values;
     const Tensor rounded = Tensor::empty(shape, type);
-    run(Op::cast, {values}, {.dtype = type}, {rounded});
+    run(op::cast, {values}, CastOp{type}, {rounded});
     return rounded;
 }
 
@@ -121,10 +121,7 @@ void bench(const Settings& s, ThreadPool& pool, const Case& c) {
     const Tensor x = random_tensor({s.batch, c.size, c.size, c.c}, type),
                  w = random_tensor({c.k, c.r, c.r, c.c}, DType::f32);
     const Tensor bias = random_tensor({c.k}, DType::f32), dy = random_tensor({s.batch, c.size, c.size, c.k}, type);
-    const Attrs forward{.stride = 1, .pad = int(c.r / 2)};
-    Attrs dgrad = forward, wgrad = forward;
-    dgrad.height = dgrad.width = c.size;
-    wgrad.height = wgrad.width = c.r;
+    const Conv conv{.stride = 1, .pad = c.r / 2};
     const double flops = 2.0 * double(dy.numel() * c.r * c.r * c.c);
 
     std::array<std::vector<double>, 3> gflops, of_peak, of_tile;
@@ -134,9 +131,9 @@ void bench(const Settings& s, ThreadPool& pool, const Case& c) {
             f();
             return seconds_since(start);
         };
-        seconds[0] = timed([&] { run(Op::conv2d, {x, w, bias}, forward); });
-        seconds[1] = timed([&] { run(Op::conv2d_dgrad, {dy, w, Tensor()}, dgrad); });
-        seconds[2] = timed([&] { run(Op::conv2d_wgrad, {dy, x}, wgrad); });
+        seconds[0] = timed([&] { conv2d(x, w, bias, conv); });
+        seconds[1] = timed([&] { run(op::conv2d_grad, {dy, x, w}, Conv2dGradOp{.conv = conv, .filters = false}); });
+        seconds[2] = timed([&] { run(op::conv2d_grad, {dy, x, w}, Conv2dGradOp{.conv = conv, .data = false}); });
     };
     std::array<double, 3> seconds;
     measure(seconds); // memory and threads are there after this one

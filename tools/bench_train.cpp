@@ -136,7 +136,7 @@ int bench(const Settings& s) {
     Profile one;
     context.profile = &one;
     net->predict(x);
-    const double flops = one.flops(Op::conv2d) * (s.mode == "train" ? 3 : 1);
+    const double flops = one.flops(op::conv2d) * (s.mode == "train" ? 3 : 1);
 
     std::sort(times.begin(), times.end());
     const double median = times[times.size() / 2], best = times.front();

@@ -2,7 +2,7 @@
 #include "core/cpu/augment.h"
 
 #include "core/cpu/thread_pool.h"
-#include "core/kernels.h"
+#include "core/ops/augment.h"
 
 #include <algorithm>
 
@@ -46,11 +46,13 @@ void write(const ViewShape& s, const View& view, const ByteTable<T>& table, cons
 
 template <class T>
 void augment_as(const Call& call) {
-    const Tensor &images = call.in[0], &y = call.out[0];
-    const ViewShape shape{images.extent(1),  images.extent(2), images.extent(3),
-                          call.attrs.height, call.attrs.width, call.attrs.reflect};
-    const int32_t *indices = call.in[1].data<int32_t>(), *views = call.in[2].data<int32_t>();
-    const float* const mean = call.in[3].data<float>();
+    using O = AugmentOp;
+    const Window& window = call.attrs.as<O>().window;
+    const Tensor &images = call.in[O::images], &y = call.out[0];
+    const ViewShape shape{images.extent(1), images.extent(2), images.extent(3),
+                          window.height,    window.width,     window.reflect};
+    const int32_t *indices = call.in[O::indices].data<int32_t>(), *views = call.in[O::views].data<int32_t>();
+    const float* const mean = call.in[O::statistics].data<float>();
     const ByteTable<T> table = byte_table<T>(mean, mean + shape.channels, shape.channels);
     parallel(y.extent(0), [&](int64_t n) {
         const View view{views[3 * n] != 0, views[3 * n + 1], views[3 * n + 2]};

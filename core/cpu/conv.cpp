@@ -1,4 +1,4 @@
-// Convolution, alone or fused with a normalisation of its input or its result. Distributes the images over threads. An
+// Convolution, with the optional normalisation of its input or its result. Distributes the images over threads. An
 // engine of conv_engine.h convolves them.
 //
 // A thread processes one image or a few completely, while they stay in its second-level cache: padding (with
@@ -6,9 +6,7 @@
 #include "core/cpu/dense.h"
 #include "core/cpu/pool.h"
 #include "core/cpu/tile_engine.h"
-#include "core/kernels.h"
-
-#include <optional>
+#include "core/ops/conv.h"
 
 namespace rg::cpu {
 
@@ -84,78 +82,38 @@ void convolve(const Images<T>& x, const Padding& padding, Filters filters, int64
         run(Direct(padding, epilogue.p, epilogue.q, stride, filters), x, bias, epilogue);
 }
 
-/// Convolves x with w and writes call.out: the result, and its statistics if attrs.stats is set. With `norm`, x is
-/// normalised on load. `scale` multiplies the filters of each output channel.
-void forward(const Call& call, const Tensor& x, const Tensor& w, const PaddedBias& bias, const Norm* norm,
-             const float* scale) {
-    const int64_t pad = call.attrs.pad;
-    const Padding padding{x.extent(1),           x.extent(2), x.extent(3), x.extent(1) + 2 * pad,
-                          x.extent(2) + 2 * pad, pad,         pad,         1};
-    Filters filters = filters_of(w);
-    filters.scale = scale;
-    const Tensor& y = call.out[0];
-    const int64_t stride = call.attrs.stride, p = (padding.rows - w.extent(1)) / stride + 1,
-                  q = (padding.columns - w.extent(2)) / stride + 1;
-    std::optional<StatsCollector> stats;
-    if (call.attrs.stats) stats.emplace(y.extent(0), p * q, y.extent(3));
-    const Epilogue epilogue{y,
-                            p,
-                            q,
-                            y.extent(3),
-                            stats ? &*stats : nullptr,
-                            scale && call.attrs.relu,
-                            std::max<int64_t>(1, call.attrs.window)};
-    with_stored(
-        x, [&](auto t) { convolve(images_of<decltype(t)>(x, norm), padding, filters, stride, bias.data(), epilogue); });
-    if (stats) stats->finish(call.out[1]);
-}
-
 } // namespace
 
 void conv2d(const Call& call) {
-    const Tensor &x = call.in[0], &w = call.in[1];
-    if (dense::fits(x, w.extent(1), w.extent(2), call.attrs) && !call.attrs.stats)
-        return dense::forward(x, w, call.in[2], call.out[0]);
-    forward(call, x, w, PaddedBias(call.in[2], w.extent(0)), nullptr, nullptr);
-}
-
-void norm_conv2d(const Call& call) {
-    const Norm norm(call.in[1], call.in[2], call.in[3], call.attrs.epsilon, call.attrs.relu);
-    const Tensor& w = call.in[4];
-    forward(call, call.in[0], w, PaddedBias(call.in[5], w.extent(0)), &norm, nullptr);
-}
-
-// Folds the normalisation of the result into the filters and the bias.
-void conv2d_norm(const Call& call) {
-    const Tensor& w = call.in[1];
-    const Norm norm(call.in[3], call.in[4], call.in[5], call.attrs.epsilon, call.attrs.relu);
-    const Tensor& b = call.in[2];
-    const PaddedBias bias(
-        [&](int64_t k) { return (b.defined() ? b.data<float>()[k] : 0) * norm.scale[k] + norm.shift[k]; }, norm.c);
-    forward(call, call.in[0], w, bias, nullptr, norm.scale);
-}
-
-void conv2d_dgrad(const Call& call) {
-    const Tensor &dy = call.in[0], &w = call.in[1], &addend = call.in[2], &dx = call.out[0];
-    if (dense::fits(dx, w.extent(1), w.extent(2), call.attrs)) return dense::dgrad(dy, w, addend, dx);
-    const PaddedBias no_bias({}, dx.extent(3));
-    const int64_t images = dx.extent(0), values = dx.extent(1) * dx.extent(2) * dx.extent(3);
-    with_stored(dy, [&](auto t) {
-        using T = decltype(t);
-        with_gradient_engine<T>(
-            w, !std::is_same_v<T, float>, call.attrs.stride, call.attrs.pad, dy.shape(), dx.shape(),
-            [&](const auto& engine) {
-                const DataGradient<std::remove_cvref_t<decltype(engine)>, T> gradient{engine, no_bias.data(), values};
-                const int64_t group = engine.images_at_once();
-                parallel((images + group - 1) / group, [&](int64_t task) {
-                    const int64_t first = task * group, count = std::min(group, images - first);
-                    T* const out = stored<T>(dx) + first * values;
-                    gradient(images_of<T>(dy), first, count, out);
-                    if (addend.defined())
-                        kernels<T>().add(out, stored<T>(addend) + first * values, out, count * values);
-                });
-            });
+    using O = Conv2dOp;
+    const auto& a = call.attrs.as<O>();
+    const Tensor &x = call.in[O::x], &w = call.in[O::w], &b = call.in[O::bias], &y = call.out[O::y];
+    std::optional<Norm> x_norm, y_norm;
+    make_norm(x_norm, call.in.subspan(O::x_stats, 3), a.x_norm);
+    make_norm(y_norm, call.in.subspan(O::y_stats, 3), a.y_norm);
+    if (dense::fits(x, w.extent(1), w.extent(2), a.conv) && !x_norm && !y_norm && !a.with_stats)
+        return dense::forward(x, w, b, y);
+    const auto [stride, pad] = a.conv;
+    const Padding padding{x.extent(1),           x.extent(2), x.extent(3), x.extent(1) + 2 * pad,
+                          x.extent(2) + 2 * pad, pad,         pad,         1};
+    const int64_t k = w.extent(0), p = (padding.rows - w.extent(1)) / stride + 1,
+                  q = (padding.columns - w.extent(2)) / stride + 1;
+    // The normalisation of the result goes into the filters and the bias.
+    Filters filters = filters_of(w);
+    if (y_norm) filters.scale = y_norm->scale;
+    const auto bias_of = [&](int64_t i) {
+        const float value = b.defined() ? b.data<float>()[i] : 0;
+        return y_norm ? value * y_norm->scale[i] + y_norm->shift[i] : value;
+    };
+    const PaddedBias bias(bias_of, k);
+    std::optional<StatsCollector> stats;
+    if (a.with_stats) stats.emplace(y.extent(0), p * q, k);
+    const Epilogue epilogue{y, p, q, k, stats ? &*stats : nullptr, y_norm && a.y_norm.relu, a.pool};
+    with_stored(x, [&](auto t) {
+        convolve(images_of<decltype(t)>(x, x_norm ? &*x_norm : nullptr), padding, filters, stride, bias.data(),
+                 epilogue);
     });
+    if (stats) stats->finish(call.out[O::stats]);
 }
 
 } // namespace rg::cpu

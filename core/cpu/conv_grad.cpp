@@ -1,33 +1,31 @@
-// Gradients of a convolution: either the weight gradient alone, or both gradients, fused with the gradient of the
-// normalisation that follows and with the sums for the normalisation of the input (conv2d_norm_grad).
+// Gradients of a convolution, with the optional gradient of a batch norm of its result, and the sums for the batch norm
+// of its input.
 //
-// Each image is processed once. The gradient dy at the convolution's result goes to scratch memory (through
-// batch_norm_grad, if fused). Its products with the input are added to the weight gradient. Its convolution gives the
-// data gradient, which is summed together with the input while both are in cache. Weight gradients are summed per fixed
+// Each image is processed once. The gradient dy at the convolution's result goes to scratch memory (through the
+// gradient of the batch norm, if there is one). Its products with the input are added to the weight gradient. Its
+// convolution gives the data gradient, which is summed together with the input while both are in cache. Weight gradients are summed per fixed
 // group of images, and then over the groups in order. So the bits do not depend on the threads.
 #include "core/cpu/dense.h"
 #include "core/cpu/tile_engine.h"
-#include "core/kernels.h"
-
-#include <optional>
+#include "core/ops/conv.h"
 
 namespace rg::cpu {
 
 namespace {
 
 struct Geometry {
-    Geometry(const Tensor& x, const Tensor& dy, const Tensor& dw, const Attrs& a)
+    Geometry(const Tensor& x, const Tensor& dy, const Tensor& filters, const Conv& conv)
         : images(x.extent(0)),
           c(x.extent(3)),
           k(dy.extent(3)),
-          r(dw.extent(1)),
-          s(dw.extent(2)),
+          r(filters.extent(1)),
+          s(filters.extent(2)),
           p(dy.extent(1)),
           q(dy.extent(2)),
           h(x.extent(1)),
           w(x.extent(2)),
-          pad(a.pad),
-          stride(a.stride),
+          pad(conv.pad),
+          stride(conv.stride),
           taps(s * c),
           pixels(pixels_per_vector({nullptr, k, r, s, c, 0, 0, 0, 0}, q, stride, isa().width)),
           wide(round_up(pixels * k, isa().width)),
@@ -250,38 +248,56 @@ void all_gradients(const Geometry& g, const GradientInputs<T>& in, const Tensor&
     run_with(float{}, F32Wgrad(g));
 }
 
-} // namespace
-
-void conv2d_wgrad(const Call& call) {
-    const Tensor &dy = call.in[0], &x = call.in[1], &dw = call.out[0];
-    const Geometry g(x, dy, dw, call.attrs);
-    if (dense::fits(x, g.r, g.s, call.attrs)) return dense::wgrad(dy, x, dw, call.out[1]);
-    with_stored(x, [&](auto t) {
+/// Computes the data gradient alone.
+void data_gradient(const Tensor& dy, const Tensor& w, const Tensor& addend, const Conv& conv, const Tensor& dx) {
+    const PaddedBias no_bias({}, dx.extent(3));
+    const int64_t images = dx.extent(0), values = image_values(dx);
+    with_stored(dy, [&](auto t) {
         using T = decltype(t);
-        all_gradients<T>(g, {images_of<T>(x), stored<T>(dy), nullptr, nullptr, nullptr}, {}, {}, nullptr, dw,
-                         call.out[1]);
+        with_gradient_engine<T>(
+            w, !std::is_same_v<T, float>, conv.stride, conv.pad, dy.shape(), dx.shape(), [&](const auto& engine) {
+                const DataGradient<std::remove_cvref_t<decltype(engine)>, T> gradient{engine, no_bias.data(), values};
+                const int64_t group = engine.images_at_once();
+                parallel((images + group - 1) / group, [&](int64_t task) {
+                    const int64_t first = task * group, count = std::min(group, images - first);
+                    T* const out = stored<T>(dx) + first * values;
+                    gradient(images_of<T>(dy), first, count, out);
+                    if (addend.defined())
+                        kernels<T>().add(out, stored<T>(addend) + first * values, out, count * values);
+                });
+            });
     });
 }
 
-void conv2d_norm_grad(const Call& call) {
-    const Tensor &dz = call.in[0], &y = call.in[1], &x = call.in[6], &w = call.in[10];
-    const Attrs& a = call.attrs;
-    const Geometry g(x, y, w, a);
-    const Norm norm(call.in[2], call.in[3], call.in[4], a.epsilon, a.relu);
-    const NormGrad grad(norm, call.in[5], double(y.numel() / g.k));
-    std::optional<Norm> input;
-    if (call.in[7].defined()) input.emplace(call.in[7], call.in[8], call.in[9], a.epsilon, a.input_relu);
+} // namespace
+
+void conv2d_grad(const Call& call) {
+    using O = Conv2dGradOp;
+    const auto& a = call.attrs.as<O>();
+    const Tensor &dy = call.in[O::dy], &x = call.in[O::x], &w = call.in[O::w], &addend = call.in[O::addend];
+    const Tensor &y = call.in[O::y], &dw = call.out[O::dw], &dbias = call.out[O::dbias], &dx = call.out[O::dx];
+    if (!y.defined() && dense::fits(x, w.extent(1), w.extent(2), a.conv)) {
+        if (a.filters) dense::wgrad(dy, x, dw, dbias);
+        if (a.data) dense::dgrad(dy, w, addend, dx);
+        return;
+    }
+    if (!a.filters) return data_gradient(dy, w, addend, a.conv, dx);
+    const Geometry g(x, dy, w, a.conv);
+    std::optional<Norm> y_norm, x_norm;
+    std::optional<NormGrad> y_grad;
     std::optional<NormSums> sums;
-    if (a.stats) sums.emplace(*input, g.images);
-    const Tensor& addend = call.in[11];
+    make_norm(y_norm, call.in.subspan(O::y_stats, 3), a.y_norm);
+    make_norm(x_norm, call.in.subspan(O::x_stats, 3), a.x_norm);
+    if (y_norm) y_grad.emplace(*y_norm, call.in[O::y_sums], double(y.numel() / g.k));
+    if (a.with_sums) sums.emplace(*x_norm, g.images);
     with_stored(x, [&](auto t) {
         using T = decltype(t);
         all_gradients<T>(g,
-                         {images_of<T>(x, input ? &*input : nullptr), stored<T>(dz), &grad, stored<T>(y),
-                          addend.defined() ? stored<T>(addend) : nullptr},
-                         w, call.out[2], sums ? &*sums : nullptr, call.out[0], call.out[1]);
+                         {images_of<T>(x, x_norm ? &*x_norm : nullptr), stored<T>(dy), y_grad ? &*y_grad : nullptr,
+                          y.defined() ? stored<T>(y) : nullptr, addend.defined() ? stored<T>(addend) : nullptr},
+                         w, a.data ? dx : Tensor(), sums ? &*sums : nullptr, dw, dbias);
     });
-    if (sums) sums->finish(call.out[3], call.out[4]);
+    if (sums) sums->finish(call.out[O::x_dgamma], call.out[O::x_dbeta]);
 }
 
 } // namespace rg::cpu

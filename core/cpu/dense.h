@@ -1,14 +1,14 @@
 // Fully connected layers with many inputs. conv.cpp and conv_grad.cpp use this code for convolutions of that form.
 #pragma once
 
-#include "core/op_table.h"
+#include "core/ops/conv.h"
 
 namespace rg::cpu {
 
 /// Shapes: x [.. c], w [k 1 1 c], b [k] or undefined, y [.. k]; all f32.
 namespace dense {
 /// Returns true if a convolution of x with filters [k r s c] is a fully connected layer, and this code is faster.
-bool fits(const Tensor& x, int64_t r, int64_t s, const Attrs& attrs);
+bool fits(const Tensor& x, int64_t r, int64_t s, const Conv& conv);
 void forward(const Tensor& x, const Tensor& w, const Tensor& b, const Tensor& y);
 /// Computes the data gradient and adds `addend` to it, unless that is undefined.
 void dgrad(const Tensor& dy, const Tensor& w, const Tensor& addend, const Tensor& dx);

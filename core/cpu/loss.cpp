@@ -1,7 +1,7 @@
-// Softmax and the losses, for batches of a few hundred rows of ten values. They use the formulas of reference.cpp in
+// Softmax and the losses, for batches of a few hundred rows of ten values. They use the formulas of core/ops/loss.cpp in
 // double, in one thread. That takes a thousandth of a training step, and allocates no memory.
 #include "core/cpu/scratch.h"
-#include "core/kernels.h"
+#include "core/ops/loss.h"
 
 #include <algorithm>
 #include <cmath>
@@ -25,17 +25,30 @@ double target(int64_t j, int32_t label, float smoothing, int64_t k) {
     return (j == label ? 1 - double(smoothing) : 0) + double(smoothing) / double(k);
 }
 
+/// Computes the gradient of cross-entropy from the probabilities, which may lie in the same memory.
+void cross_entropy_gradient(const Tensor& probabilities, const Tensor& labels, float smoothing, const Tensor& dloss,
+                            const Tensor& dlogits) {
+    const int64_t n = dlogits.extent(0), k = dlogits.extent(1);
+    const double scale = double(dloss.data<float>()[0]) / double(n);
+    for (int64_t i = 0; i < n * k; ++i) {
+        const double t = target(i % k, labels.data<int32_t>()[i / k], smoothing, k);
+        dlogits.data<float>()[i] = float(scale * (probabilities.data<float>()[i] - t));
+    }
+}
+
 } // namespace
 
 void softmax(const Call& call) {
-    const int64_t n = call.in[0].extent(0), k = call.in[0].extent(1);
-    for (int64_t i = 0; i < n; ++i) softmax_row(call.in[0].data<float>() + i * k, k, call.out[0].data<float>() + i * k);
+    const Tensor& x = call.in[SoftmaxOp::x];
+    const int64_t n = x.extent(0), k = x.extent(1);
+    for (int64_t i = 0; i < n; ++i) softmax_row(x.data<float>() + i * k, k, call.out[0].data<float>() + i * k);
 }
 
 void softmax_grad(const Call& call) {
-    const int64_t n = call.in[1].extent(0), k = call.in[1].extent(1);
+    const int64_t n = call.out[0].extent(0), k = call.out[0].extent(1);
     for (int64_t i = 0; i < n; ++i) {
-        const float *dy = call.in[0].data<float>() + i * k, *y = call.in[1].data<float>() + i * k;
+        const float* const dy = call.in[SoftmaxGradOp::dy].data<float>() + i * k;
+        const float* const y = call.in[SoftmaxGradOp::y].data<float>() + i * k;
         double dot = 0;
         for (int64_t j = 0; j < k; ++j) dot += double(dy[j]) * y[j];
         for (int64_t j = 0; j < k; ++j) call.out[0].data<float>()[i * k + j] = float(y[j] * (dy[j] - dot));
@@ -43,46 +56,42 @@ void softmax_grad(const Call& call) {
 }
 
 void cross_entropy(const Call& call) {
-    const int64_t n = call.in[0].extent(0), k = call.in[0].extent(1);
-    const int32_t* labels = call.in[1].data<int32_t>();
+    using O = CrossEntropyOp;
+    const float smoothing = call.attrs.as<O>().smoothing;
+    const Tensor &logits = call.in[O::logits], &labels = call.in[O::labels], &dloss = call.in[O::dloss];
+    const Tensor& p = dloss.defined() ? call.out[O::dlogits] : call.out[O::probabilities];
+    const int64_t n = logits.extent(0), k = logits.extent(1);
     double loss = 0;
     for (int64_t i = 0; i < n; ++i) {
-        const float* x = call.in[0].data<float>() + i * k;
-        const double log_sum = softmax_row(x, k, call.out[1].data<float>() + i * k);
-        for (int64_t j = 0; j < k; ++j) loss -= target(j, labels[i], call.attrs.rate, k) * (x[j] - log_sum);
+        const float* x = logits.data<float>() + i * k;
+        const double log_sum = softmax_row(x, k, p.data<float>() + i * k);
+        for (int64_t j = 0; j < k; ++j) loss -= target(j, labels.data<int32_t>()[i], smoothing, k) * (x[j] - log_sum);
     }
-    call.out[0].data<float>()[0] = n ? float(loss / double(n)) : 0;
+    call.out[O::loss].data<float>()[0] = n ? float(loss / double(n)) : 0;
+    if (dloss.defined()) cross_entropy_gradient(p, labels, smoothing, dloss, p);
 }
 
 void cross_entropy_grad(const Call& call) {
-    const int64_t n = call.in[0].extent(0), k = call.in[0].extent(1);
-    const double scale = double(call.in[2].data<float>()[0]) / double(n);
-    for (int64_t i = 0; i < n * k; ++i) {
-        const double t = target(i % k, call.in[1].data<int32_t>()[i / k], call.attrs.rate, k);
-        call.out[0].data<float>()[i] = float(scale * (call.in[0].data<float>()[i] - t));
-    }
-}
-
-void cross_entropy_with_grad(const Call& call) {
-    cross_entropy({call.attrs, call.in.first(2), call.out});
-    const Tensor in[] = {call.out[1], call.in[1], call.in[2]}; // out[1] holds the probabilities, then the gradient
-    cross_entropy_grad({call.attrs, in, call.out.subspan(1)});
+    using O = CrossEntropyGradOp;
+    cross_entropy_gradient(call.in[O::probabilities], call.in[O::labels], call.attrs.as<O>().smoothing,
+                           call.in[O::dloss], call.out[0]);
 }
 
 void mse_loss(const Call& call) {
-    const int64_t n = call.in[0].numel();
-    const float *a = call.in[0].data<float>(), *b = call.in[1].data<float>();
+    const Tensor &prediction = call.in[MseLossOp::prediction], &target = call.in[MseLossOp::target];
+    const int64_t n = prediction.numel();
+    const float *a = prediction.data<float>(), *b = target.data<float>();
     double sum = 0;
     for (int64_t i = 0; i < n; ++i) sum += (double(a[i]) - b[i]) * (double(a[i]) - b[i]);
     call.out[0].data<float>()[0] = n ? float(sum / double(n)) : 0;
 }
 
 void mse_loss_grad(const Call& call) {
-    const int64_t n = call.in[0].numel();
-    const double scale = 2 * double(call.in[2].data<float>()[0]) / double(n);
-    for (int64_t i = 0; i < n; ++i)
-        call.out[0].data<float>()[i] =
-            float(scale * (double(call.in[0].data<float>()[i]) - call.in[1].data<float>()[i]));
+    using O = MseLossGradOp;
+    const int64_t n = call.in[O::prediction].numel();
+    const float *a = call.in[O::prediction].data<float>(), *b = call.in[O::target].data<float>();
+    const double scale = 2 * double(call.in[O::dloss].data<float>()[0]) / double(n);
+    for (int64_t i = 0; i < n; ++i) call.out[0].data<float>()[i] = float(scale * (double(a[i]) - b[i]));
 }
 
 } // namespace rg::cpu

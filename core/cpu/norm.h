@@ -4,23 +4,25 @@
 #pragma once
 
 #include "core/cpu/channels.h"
+#include "core/ops/norm.h"
 
 #include <cmath>
+#include <optional>
 
 namespace rg::cpu {
 
 struct Norm {
-    /// stats is [2 c], mean and variance; gamma and beta are [c].
-    Norm(const Tensor& stats, const Tensor& gamma, const Tensor& beta, float epsilon, bool relu)
-        : c(gamma.numel()),
+    /// `norm` = {stats [2 c], gamma [c], beta [c]}.
+    Norm(std::span<const Tensor> norm, const BatchNorm& attrs)
+        : c(norm[1].numel()),
           period(period_of(c)),
-          mean(stats.data<float>()),
-          relu(relu),
+          mean(norm[0].data<float>()),
+          relu(attrs.relu),
           var_(mean + c),
-          gamma_(gamma.data<float>()),
-          epsilon_(epsilon),
+          gamma_(norm[1].data<float>()),
+          epsilon_(attrs.epsilon),
           scale(c, [&](int64_t i) { return float(slope(i)); }),
-          shift(c, [&](int64_t i) { return float(beta.data<float>()[i] - mean[i] * slope(i)); }) {}
+          shift(c, [&](int64_t i) { return float(norm[2].data<float>()[i] - mean[i] * slope(i)); }) {}
 
     double inv_std(int64_t i) const { return 1 / std::sqrt(double(var_[i]) + double(epsilon_)); }
     double slope(int64_t i) const { return gamma_[i] * inv_std(i); }
@@ -43,8 +45,13 @@ public:
     PerChannel scale, shift;
 };
 
+/// Makes the Norm of an operand if `norm` = {stats, gamma, beta} is defined.
+inline void make_norm(std::optional<Norm>& to, std::span<const Tensor> norm, const BatchNorm& attrs) {
+    if (norm[0].defined()) to.emplace(norm, attrs);
+}
+
 /// Gradient of Norm: dx = gamma / sigma * (g - sum(g) / count - x^ * sum(g x^) / count), computed as
-/// g * scale + x * b + d. Here g is dy where ReLU passes the value, else 0. See batch_norm_grad in reference.cpp.
+/// g * scale + x * b + d. Here g is dy where ReLU passes the value, else 0. See ref::norm_grad() in core/ops/norm.cpp.
 struct NormGrad {
     /// sums is [2 c], the sums of g x^ and of g. count is the number of values per channel.
     NormGrad(const Norm& norm, const Tensor& sums, double count)
@@ -105,6 +112,9 @@ private:
     PerChannel mean_;
     Scratch<double> parts_; // per image: [2 c], the sums of g (x - mean) and of g
 };
+
+/// Returns the number of values in an image of t [n h w c].
+inline int64_t image_values(const Tensor& t) { return t.extent(1) * t.extent(2) * t.extent(3); }
 
 /// Returns true if a result is too large to remain in the caches until it is read again.
 inline bool past_cache(const Tensor& t) { return t.bytes() >= int64_t{4} << 20; }

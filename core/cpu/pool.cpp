@@ -1,7 +1,7 @@
 // Max and average pooling, image by image, alone or fused with batch norm. Channels are contiguous, so each window
 // consists of a few whole vectors.
 #include "core/cpu/norm.h"
-#include "core/kernels.h"
+#include "core/ops/pool.h"
 
 namespace rg::cpu {
 
@@ -9,10 +9,10 @@ namespace {
 
 /// Extents of the input, of the result and of the windows.
 struct Windows {
-    Windows(const Shape& x, const Shape& y, const Attrs& a)
-        : images(x[0]), h(x[1]), w(x[2]), c(x[3]), p(y[1]), q(y[2]), window(a.window), stride(a.stride) {}
+    Windows(const Shape& x, const Shape& y, const Pool& pool)
+        : images(x[0]), h(x[1]), w(x[2]), c(x[3]), p(y[1]), q(y[2]), window(pool.window), stride(pool.stride) {}
     int64_t images, h, w, c, p, q, window, stride;
-    int64_t image_values() const { return h * w * c; } // in an image of the input
+    int64_t values_per_image() const { return h * w * c; } // in an image of the input
     int64_t x_at(int64_t n, int64_t i, int64_t j) const { return ((n * h + i * stride) * w + j * stride) * c; }
     int64_t y_at(int64_t n, int64_t i, int64_t j) const { return ((n * p + i) * q + j) * c; }
 
@@ -33,7 +33,7 @@ void each_stored_image(const Windows& win, const Tensor& x, F f) {
 /// Computes image n of the gradient of max pooling: adds dy at `positions`, and leaves all other values zero.
 template <class T>
 void max_pool_grad_image(const Windows& win, int64_t n, const T* dy, const uint8_t* positions, T* dx) {
-    std::fill_n(dx + n * win.image_values(), win.image_values(), T{});
+    std::fill_n(dx + n * win.values_per_image(), win.values_per_image(), T{});
     win.each(n, [&](int64_t to, int64_t from) {
         kernels<T>().max_window_grad(dy + from, positions + from, win.w * win.c, win.window, win.c, dx + to);
     });
@@ -43,98 +43,81 @@ void max_pool_grad_image(const Windows& win, int64_t n, const T* dy, const uint8
 template <class T>
 void avg_pool_grad_image(const Windows& win, int64_t n, const T* dy, T* dx) {
     const float scale = 1 / float(win.window * win.window);
-    std::fill_n(dx + n * win.image_values(), win.image_values(), T{});
+    std::fill_n(dx + n * win.values_per_image(), win.values_per_image(), T{});
     win.each(n, [&](int64_t to, int64_t from) {
         kernels<T>().sum_window_grad(dy + from, win.w * win.c, win.window, win.c, scale, dx + to);
     });
 }
 
+/// Pools each window of x with pool(win, start of the window, offset in y). With a norm, first normalises the image into
+/// scratch memory, so that it is pooled while it is in cache.
+template <class O, class PoolWindow>
+void pool_images(const Call& call, PoolWindow pool) {
+    const auto& attrs = call.attrs.as<O>();
+    const Tensor& x = call.in[O::x];
+    const Windows win(x.shape(), call.out[0].shape(), attrs.pool);
+    std::optional<Norm> norm;
+    make_norm(norm, call.in.subspan(O::x_stats), attrs.x_norm);
+    each_stored_image(win, x, [&](int64_t n, auto t) {
+        using T = decltype(t);
+        const T* image = stored<T>(x) + n * win.values_per_image();
+        const Scratch<T> normalised(norm ? win.values_per_image() : 0);
+        if (norm) {
+            norm->apply(image, normalised.data(), win.values_per_image());
+            image = normalised;
+        }
+        win.each(n, [&](int64_t from, int64_t to) { pool(win, image + (from - n * win.values_per_image()), to); });
+    });
+}
+
+/// Computes each image of a gradient with grad(win, n), and its sums if the input of the pooling is given.
+template <class O, class GradImage>
+void pool_gradient(const Call& call, GradImage grad) {
+    const auto& attrs = call.attrs.as<O>();
+    const Tensor &dy = call.in[O::dy], &x = call.in[O::x], &dx = call.out[O::dx];
+    const Windows win(dx.shape(), dy.shape(), attrs.pool);
+    std::optional<Norm> norm;
+    std::optional<NormSums> sums;
+    make_norm(norm, call.in.subspan(O::x_stats), attrs.x_norm);
+    if (norm) sums.emplace(*norm, win.images);
+    each_stored_image(win, dy, [&](int64_t n, auto t) {
+        using T = decltype(t);
+        grad(win, n, t);
+        const int64_t values = win.values_per_image();
+        if (sums) sums->add(n, stored<T>(dx) + n * values, stored<T>(x) + n * values, values);
+    });
+    if (sums) sums->finish(call.out[O::x_dgamma], call.out[O::x_dbeta]);
+}
+
 } // namespace
 
 void max_pool2d(const Call& call) {
-    const Windows win(call.in[0].shape(), call.out[0].shape(), call.attrs);
-    uint8_t* positions = call.out[1].data<uint8_t>();
-    each_stored_image(win, call.in[0], [&](int64_t n, auto t) {
-        using T = decltype(t);
-        win.each(n, [&](int64_t from, int64_t to) {
-            kernels<T>().max_window(stored<T>(call.in[0]) + from, win.w * win.c, win.window, win.c,
-                                    stored<T>(call.out[0]) + to, positions + to);
-        });
+    using O = MaxPool2dOp;
+    uint8_t* const positions = call.out[O::positions].data<uint8_t>();
+    pool_images<O>(call, [&]<class T>(const Windows& win, const T* x, int64_t to) {
+        kernels<T>().max_window(x, win.w * win.c, win.window, win.c, stored<T>(call.out[O::y]) + to, positions + to);
     });
 }
 
 void max_pool2d_grad(const Call& call) {
-    const Windows win(call.out[0].shape(), call.in[0].shape(), call.attrs);
-    each_stored_image(win, call.in[0], [&](int64_t n, auto t) {
-        using T = decltype(t);
-        max_pool_grad_image(win, n, stored<T>(call.in[0]), call.in[1].data<uint8_t>(), stored<T>(call.out[0]));
+    using O = MaxPool2dGradOp;
+    pool_gradient<O>(call, [&]<class T>(const Windows& win, int64_t n, T) {
+        max_pool_grad_image(win, n, stored<T>(call.in[O::dy]), call.in[O::positions].data<uint8_t>(),
+                            stored<T>(call.out[O::dx]));
     });
-}
-
-// Normalises each image into scratch memory, and pools it while it is in cache.
-void norm_max_pool2d(const Call& call) {
-    const Windows win(call.in[0].shape(), call.out[0].shape(), call.attrs);
-    const Norm norm(call.in[1], call.in[2], call.in[3], call.attrs.epsilon, call.attrs.relu);
-    uint8_t* positions = call.out[1].data<uint8_t>();
-    each_stored_image(win, call.in[0], [&](int64_t n, auto t) {
-        using T = decltype(t);
-        const Scratch<T> image(win.image_values());
-        norm.apply(stored<T>(call.in[0]) + n * win.image_values(), image.data(), win.image_values());
-        win.each(n, [&](int64_t from, int64_t to) {
-            kernels<T>().max_window(image + (from - n * win.image_values()), win.w * win.c, win.window, win.c,
-                                    stored<T>(call.out[0]) + to, positions + to);
-        });
-    });
-}
-
-void norm_avg_pool2d(const Call& call) {
-    const Windows win(call.in[0].shape(), call.out[0].shape(), call.attrs);
-    const Norm norm(call.in[1], call.in[2], call.in[3], call.attrs.epsilon, call.attrs.relu);
-    const float scale = 1 / float(win.window * win.window);
-    each_stored_image(win, call.in[0], [&](int64_t n, auto t) {
-        using T = decltype(t);
-        const Scratch<T> image(win.image_values());
-        norm.apply(stored<T>(call.in[0]) + n * win.image_values(), image.data(), win.image_values());
-        win.each(n, [&](int64_t from, int64_t to) {
-            kernels<T>().sum_window(image + (from - n * win.image_values()), win.w * win.c, win.window, win.c, scale,
-                                    stored<T>(call.out[0]) + to);
-        });
-    });
-}
-
-void norm_pool2d_grad(const Call& call) {
-    const Tensor &dy = call.in[0], &x = call.in[2], &dx = call.out[0];
-    const Windows win(x.shape(), dy.shape(), call.attrs);
-    const Norm norm(call.in[3], call.in[4], call.in[5], call.attrs.epsilon, call.attrs.relu);
-    NormSums sums(norm, win.images);
-    each_stored_image(win, x, [&](int64_t n, auto t) {
-        using T = decltype(t);
-        if (call.in[1].defined())
-            max_pool_grad_image(win, n, stored<T>(dy), call.in[1].data<uint8_t>(), stored<T>(dx));
-        else
-            avg_pool_grad_image(win, n, stored<T>(dy), stored<T>(dx));
-        sums.add(n, stored<T>(dx) + n * win.image_values(), stored<T>(x) + n * win.image_values(), win.image_values());
-    });
-    sums.finish(call.out[1], call.out[2]);
 }
 
 void avg_pool2d(const Call& call) {
-    const Windows win(call.in[0].shape(), call.out[0].shape(), call.attrs);
-    const float scale = 1 / float(win.window * win.window);
-    each_stored_image(win, call.in[0], [&](int64_t n, auto t) {
-        using T = decltype(t);
-        win.each(n, [&](int64_t from, int64_t to) {
-            kernels<T>().sum_window(stored<T>(call.in[0]) + from, win.w * win.c, win.window, win.c, scale,
-                                    stored<T>(call.out[0]) + to);
-        });
+    pool_images<AvgPool2dOp>(call, [&]<class T>(const Windows& win, const T* x, int64_t to) {
+        const float scale = 1 / float(win.window * win.window);
+        kernels<T>().sum_window(x, win.w * win.c, win.window, win.c, scale, stored<T>(call.out[0]) + to);
     });
 }
 
 void avg_pool2d_grad(const Call& call) {
-    const Windows win(call.out[0].shape(), call.in[0].shape(), call.attrs);
-    each_stored_image(win, call.in[0], [&](int64_t n, auto t) {
-        using T = decltype(t);
-        avg_pool_grad_image(win, n, stored<T>(call.in[0]), stored<T>(call.out[0]));
+    using O = AvgPool2dGradOp;
+    pool_gradient<O>(call, [&]<class T>(const Windows& win, int64_t n, T) {
+        avg_pool_grad_image(win, n, stored<T>(call.in[O::dy]), stored<T>(call.out[O::dx]));
     });
 }
 

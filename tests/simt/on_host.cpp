@@ -31,7 +31,7 @@ Kernel kernel(Op op) {
         RG_OPS(RG_KERNEL)
 #undef RG_KERNEL
     };
-    return kKernels[size_t(op)];
+    return kKernels[index_of(op)];
 }
 
 } // namespace rg::gpu_on_host

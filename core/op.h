@@ -1,0 +1,160 @@
+// Defines what an op is: a row of the op table. Dispatch, tape, plans, profile, tests and benchmarks use nothing else.
+//
+// core/ops/ has one file per family of ops. It holds everything about an op except its kernels: attributes, arguments,
+// shape rule, backward rule, cost, and the reference implementation. A new op is a row there, a kernel in core/cpu/, a
+// kernel in gpu/, and cases in tests/op_cases.h. Nothing else names it. Backward rules are themselves written in ops.
+#pragma once
+
+#include "core/tensor.h"
+
+#include <array>
+#include <cstring>
+#include <span>
+#include <typeinfo>
+
+namespace rg {
+
+constexpr int kMaxInputs = 12, kMaxOutputs = 5;
+
+/// Values that an op takes beside tensors, in the op's own struct (for example Conv2dOp). A plan keeps them. So a value
+/// that changes from call to call, such as the learning rate, is a small tensor instead.
+class Attrs {
+public:
+    /// The default attributes of any op.
+    Attrs() = default;
+    template <class T>
+        requires std::is_trivially_copyable_v<T>
+    Attrs(const T& values) : type_(&typeid(T)) { // implicit: callers write run(op::relu, {x}, ReluOp{...})
+        static_assert(sizeof(T) <= sizeof bytes_ && alignof(T) <= 8);
+        std::memcpy(bytes_, &values, sizeof values);
+    }
+
+    /// Returns the attributes as T, the struct of the op. Throws Error if they are those of another op.
+    template <class T>
+    const T& as() const {
+        static const T kDefault{};
+        if (!type_) return kDefault;
+        RG_CHECK(*type_ == typeid(T), "expected the attributes ", typeid(T).name(), ", got ", type_->name());
+        return *reinterpret_cast<const T*>(bytes_);
+    }
+    /// The same, to change them.
+    template <class T>
+    T& as() {
+        if (!type_) *this = T{};
+        return const_cast<T&>(std::as_const(*this).as<T>());
+    }
+
+private:
+    const std::type_info* type_ = nullptr;
+    alignas(8) std::byte bytes_[64] = {};
+};
+
+/// One invocation. Optional inputs that are absent are undefined tensors. Index inputs and outputs by the names in the
+/// op's struct: call.in[Conv2dOp::w].
+struct Call {
+    const Attrs& attrs;
+    std::span<const Tensor> in;
+    std::span<const Tensor> out;
+};
+
+/// The types that an argument may have.
+enum class Type : uint8_t {
+    activation, // f32, bf16 or f64; all activations of a call have the same type
+    precise,    // parameters, statistics, losses: f32 beside activations in bf16, else the type of the activations
+    f32,
+    i32,
+    u8
+};
+
+enum class Presence : uint8_t {
+    required,
+    optional,
+    fused // optional; only a plan passes it, so the op has no gradient with it
+};
+
+struct Argument {
+    const char* name;
+    Type type = Type::activation;
+    Presence presence = Presence::required;
+};
+
+struct OutputSpec {
+    Shape shape;
+    DType dtype = DType::f32;
+};
+using OutputSpecs = std::array<OutputSpec, kMaxOutputs>;
+
+/// What a backward rule sees of its op's invocation, and where it puts its results.
+class Backward {
+public:
+    virtual const Attrs& attrs() const = 0;
+    virtual const Tensor& in(int i) const = 0;
+    virtual const Tensor& out(int i) const = 0;
+    /// Returns the gradient of the loss with respect to output 0.
+    virtual const Tensor& dy() const = 0;
+    /// Returns true if the gradient of input i is needed.
+    virtual bool wants(int i) const = 0;
+    /// Returns the caller's buffer for the gradient of input i, to be passed to run() as the output. Returns an
+    /// undefined tensor if there is none, or if it holds an earlier contribution.
+    virtual Tensor into(int i) const = 0;
+    /// Contributes to the gradient of input i. The first contribution is assigned, later ones are added.
+    virtual void give(int i, const Tensor& gradient) = 0;
+    /// States that the gradient of input i is part of the gradient of input `other`, from which input i is computed.
+    virtual void covers(int i, int other) = 0;
+
+protected:
+    ~Backward() = default;
+};
+
+using Kernel = void (*)(const Call&);
+
+/// Bits of OpRow::saves: what the backward rule reads.
+constexpr uint32_t saves_in(int i) { return 1u << i; }
+constexpr uint32_t saves_out(int i) { return 1u << (kMaxInputs + i); }
+
+struct OpRow {
+    const char* name;
+    Kernel reference, cpu;
+    std::span<const Argument> inputs;
+    int outputs;
+    /// Checks the shapes of the inputs and the attributes, and returns the shapes and types of the outputs. Definedness
+    /// and types of the inputs are already checked.
+    OutputSpecs (*infer)(std::span<const Tensor> in, const Attrs&);
+    /// Null: not differentiable (gradients themselves, updates).
+    void (*backward)(Backward&) = nullptr;
+    uint32_t saves = 0;
+    /// Floating-point operations of a call; null: one per output element.
+    double (*flops)(const Call&) = nullptr;
+    /// Throws Error if an integer, such as a label, is out of range. Called for inputs in host memory only: on a device
+    /// the result is NaN instead. Null: all values are valid.
+    void (*check)(const Call&) = nullptr;
+};
+
+/// An op is identified by its row. Each family declares rows::NAME and op::NAME for its ops, and defines the rows.
+using Op = const OpRow*;
+#define RG_DECLARE_OP(name)                                                                                            \
+    namespace rows {                                                                                                   \
+    extern const OpRow name;                                                                                           \
+    }                                                                                                                  \
+    namespace op {                                                                                                     \
+    inline constexpr Op name = &rows::name;                                                                            \
+    }
+
+/// Checks the inputs, and returns the shapes and types of the outputs. `in` has one tensor per input of the row.
+OutputSpecs infer(const OpRow& row, std::span<const Tensor> in, const Attrs& attrs);
+
+/// Runs an op: checks, allocates the outputs (or takes those given in `into`), executes on the context's backend,
+/// records on the active tape. Every op of the framework goes through here. Optional inputs at the end may be omitted.
+std::array<Tensor, kMaxOutputs> run(Op op, std::span<const Tensor> in, const Attrs& attrs = {},
+                                    std::span<const Tensor> into = {});
+std::array<Tensor, kMaxOutputs> run(Op op, std::initializer_list<Tensor> in, const Attrs& attrs = {},
+                                    std::initializer_list<Tensor> into = {});
+
+/// Executes an op whose outputs exist on the context's backend, and times it if a profile is kept.
+void execute(Op op, const Call& call);
+/// If not null, called after each op that execute() has run. For tests alone, which perturb results with it.
+inline void (*after_op)(Op, const Call&) = nullptr;
+/// Returns the floating-point operations of a call.
+double flops_of(Op op, const Call& call);
+
+} // namespace rg

@@ -1,0 +1,231 @@
+// Convolution: rows and reference.
+#include "core/ops/conv.h"
+
+#include "core/ops/pool.h"
+#include "core/ops/reference.h"
+#include "core/ops/rules.h"
+
+namespace rg {
+
+RG_CONV_OPS(RG_DECLARE_KERNELS)
+
+namespace {
+
+/// Returns the shape of the convolution of x with w.
+Shape convolved(const char* op, const Tensor& x, const Tensor& w, const Conv& conv) {
+    expect_image(op, "x", x);
+    expect_rank(op, "w", w, 4);
+    RG_CHECK(w.extent(0) >= 1, op, ": w has k=0");
+    RG_CHECK(w.extent(3) == x.extent(3), op, ": w has c=", w.extent(3), ", x has c=", x.extent(3));
+    return {x.extent(0), window_extent(op, x.extent(1), w.extent(1), conv.stride, conv.pad),
+            window_extent(op, x.extent(2), w.extent(2), conv.stride, conv.pad), w.extent(0)};
+}
+
+OutputSpecs infer_conv2d(In in, const Attrs& attrs) {
+    using O = Conv2dOp;
+    const auto& a = attrs.as<O>();
+    const Tensor &x = in[O::x], &w = in[O::w];
+    const Shape y = convolved("conv2d", x, w, a.conv);
+    const int64_t k = w.extent(0);
+    if (in[O::bias].defined()) expect_shape("conv2d", "b", in[O::bias], {k});
+    expect_norm("conv2d", x.extent(3), in.subspan(O::x_stats, 3));
+    const bool normalised = expect_norm("conv2d", k, in.subspan(O::y_stats, 3));
+    RG_CHECK(!(normalised && a.with_stats), "conv2d: expected a plain result for its statistics, got a normalised one");
+    RG_CHECK(normalised || a.pool == 1, "conv2d: expected a normalised result for pooling, got a plain one");
+    const Shape result{y[0], window_extent("conv2d", y[1], a.pool, a.pool, 0),
+                       window_extent("conv2d", y[2], a.pool, a.pool, 0), k};
+    return {{{result, x.dtype()}, {a.with_stats ? Shape{2, k} : Shape{0}, precise(x)}}};
+}
+
+OutputSpecs infer_conv2d_grad(In in, const Attrs& attrs) {
+    using O = Conv2dGradOp;
+    const auto& a = attrs.as<O>();
+    const Tensor &x = in[O::x], &w = in[O::w], &y = in[O::y];
+    const Shape dy = convolved("conv2d_grad", x, w, a.conv);
+    expect_shape("conv2d_grad", "dy", in[O::dy], dy);
+    if (in[O::addend].defined()) expect_shape("conv2d_grad", "addend", in[O::addend], x.shape());
+    const bool x_norm = expect_norm("conv2d_grad", x.extent(3), in.subspan(O::x_stats, 3));
+    if (y.defined()) {
+        expect_shape("conv2d_grad", "y", y, dy);
+        expect_norm("conv2d_grad", y.extent(3), in.subspan(O::y_stats, 3));
+        expect_shape("conv2d_grad", "y_sums", in[O::y_sums], {2, w.extent(0)});
+    }
+    RG_CHECK(!x_norm || y.defined(), "conv2d_grad: expected the batch norm of y beside that of x, got only that of x");
+    RG_CHECK(!y.defined() || a.filters, "conv2d_grad: expected `filters` with the batch norm of y, got only `data`");
+    RG_CHECK(!a.with_sums || (a.data && x_norm), "conv2d_grad: expected `data` and a batch norm of x for its sums");
+    const DType type = precise(x);
+    const Shape none{0}, sums = a.with_sums ? Shape{x.extent(3)} : none;
+    return {{{a.filters ? w.shape() : none, type},
+             {a.filters ? Shape{w.extent(0)} : none, type},
+             {a.data ? x.shape() : none, x.dtype()},
+             {sums, type},
+             {sums, type}}};
+}
+
+void backward_conv2d(Backward& b) {
+    using O = Conv2dOp;
+    using Grad = Conv2dGradOp;
+    const bool filters = b.wants(O::w) || b.wants(O::bias), data = b.wants(O::x);
+    const auto out =
+        run(op::conv2d_grad, {b.dy(), b.in(O::x), b.in(O::w)},
+            Grad{.conv = b.attrs().as<O>().conv, .filters = filters, .data = data},
+            {filters ? b.into(O::w) : Tensor(), filters ? b.into(O::bias) : Tensor(), data ? b.into(O::x) : Tensor()});
+    if (b.wants(O::w)) b.give(O::w, out[Grad::dw]);
+    if (b.wants(O::bias)) b.give(O::bias, out[Grad::dbias]);
+    if (data) b.give(O::x, out[Grad::dx]);
+}
+
+/// Counts a multiply-add as 2 operations. `y` is the number of values on the convolution's output side.
+double conv_flops(int64_t y, const Tensor& w) {
+    return 2.0 * double(y) * double(w.extent(1)) * double(w.extent(2)) * double(w.extent(3));
+}
+double flops_conv2d(const Call& call) { // of all pixels, whether they are pooled or not
+    const int64_t pool = call.attrs.as<Conv2dOp>().pool;
+    return conv_flops(call.out[Conv2dOp::y].numel() * pool * pool, call.in[Conv2dOp::w]);
+}
+double flops_conv2d_grad(const Call& call) {
+    const auto& a = call.attrs.as<Conv2dGradOp>();
+    return (a.filters + a.data) * conv_flops(call.in[Conv2dGradOp::dy].numel(), call.in[Conv2dGradOp::w]);
+}
+
+constexpr Argument kConv2d[] = {
+    {"x"}, {"w", Type::precise}, {"b", Type::precise, Presence::optional}, fused("x_stats"), fused("x_gamma"),
+    fused("x_beta"), fused("y_stats"), fused("y_gamma"), fused("y_beta")};
+constexpr Argument kConv2dGrad[] = {
+    {"dy"}, {"x"}, {"w", Type::precise}, fused("addend", Type::activation), fused("y", Type::activation),
+    fused("y_stats"), fused("y_gamma"), fused("y_beta"), fused("y_sums"), fused("x_stats"), fused("x_gamma"),
+    fused("x_beta")};
+
+} // namespace
+
+constinit const OpRow rows::conv2d{RG_ROW(conv2d),
+                                   .inputs = kConv2d,
+                                   .outputs = 2,
+                                   .infer = infer_conv2d,
+                                   .backward = backward_conv2d,
+                                   .saves = saves_in(Conv2dOp::x) | saves_in(Conv2dOp::w),
+                                   .flops = flops_conv2d};
+constinit const OpRow rows::conv2d_grad{RG_ROW(conv2d_grad),
+                                        .inputs = kConv2dGrad,
+                                        .outputs = 5,
+                                        .infer = infer_conv2d_grad,
+                                        .flops = flops_conv2d_grad};
+
+// ---- functions -----------------------------------------------------------------------------------------------------
+
+Tensor conv2d(const Tensor& x, const Tensor& w, const Tensor& b, Conv conv) {
+    return run(op::conv2d, {x, w, b}, Conv2dOp{conv})[Conv2dOp::y];
+}
+
+WithStats conv2d_stats(const Tensor& x, const Tensor& w, const Tensor& b, Conv conv) {
+    const auto out = run(op::conv2d, {x, w, b}, Conv2dOp{.conv = conv, .with_stats = true});
+    return {out[Conv2dOp::y], out[Conv2dOp::stats]};
+}
+
+Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b) {
+    // A 1x1 convolution over images whose pixels are the samples, some per image, so that threads can share the images.
+    RG_CHECK(x.defined() && w.defined(), "linear: expected x and w, got an undefined tensor");
+    expect_rank("linear", "x", x, 2);
+    expect_rank("linear", "w", w, 2);
+    RG_CHECK(w.extent(1) == x.extent(1), "linear: w has c=", w.extent(1), ", x has c=", x.extent(1));
+    const int64_t n = x.extent(0), c = x.extent(1), k = w.extent(0);
+    int64_t together = 1;
+    for (int64_t divisor = 2; divisor <= 16; ++divisor)
+        if (n % divisor == 0) together = divisor;
+    if (together < 4) together = std::max<int64_t>(n, 1);
+    return conv2d(x.reshape({n / together, 1, together, c}), w.reshape({k, 1, 1, c}), b).reshape({n, k});
+}
+
+// ---- reference -----------------------------------------------------------------------------------------------------
+
+namespace ref {
+
+namespace {
+
+/// Returns the filters, rounded to bf16 if the activations x are bf16.
+Values read_filters(const Tensor& w, const Tensor& x) { return read(x.dtype() == DType::bf16 ? w.to(DType::bf16) : w); }
+
+/// Calls f(y index, x index, w index) for every product y[n p q k] += x[n h w c] * w[k r s c] of a convolution.
+template <class F>
+void for_each_product(const Shape& x, const Shape& w, const Shape& y, const Conv& conv, F f) {
+    const Index4 xi(x), wi(w), yi(y);
+    for (int64_t n = 0; n < y[0]; ++n)
+        for (int64_t p = 0; p < y[1]; ++p)
+            for (int64_t q = 0; q < y[2]; ++q)
+                for (int64_t k = 0; k < y[3]; ++k)
+                    for (int64_t r = 0; r < w[1]; ++r)
+                        for (int64_t s = 0; s < w[2]; ++s) {
+                            const int64_t h = p * conv.stride - conv.pad + r, v = q * conv.stride - conv.pad + s;
+                            if (h < 0 || h >= x[1] || v < 0 || v >= x[2]) continue;
+                            const size_t y_index = yi(n, p, q, k), x_index = xi(n, h, v, 0), w_index = wi(k, r, s, 0);
+                            for (size_t c = 0; c < size_t(x[3]); ++c) f(y_index, x_index + c, w_index + c);
+                        }
+}
+
+/// Pools y into `result`.
+void pool(const Tensor& y, int64_t window, const Tensor& result) {
+    const Tensor positions = Tensor::on_host(result.shape(), DType::u8);
+    op::max_pool2d->reference({MaxPool2dOp{{window, window}}, {{y, {}, {}, {}}}, {{result, positions}}});
+}
+
+} // namespace
+
+void conv2d(const Call& call) {
+    using O = Conv2dOp;
+    const auto& a = call.attrs.as<O>();
+    const Tensor &w = call.in[O::w], &b = call.in[O::bias], &y = call.out[O::y];
+    const Tensor x = normalised(call.in[O::x], call.in.subspan(O::x_stats, 3), a.x_norm);
+    const Shape shape = convolved("conv2d", x, w, a.conv);
+    const Values x_values = read(x), w_values = read_filters(w, x);
+    Values result(size_t(shape.numel()), 0.0);
+    if (b.defined()) {
+        const Values bias = read(b);
+        for (size_t i = 0; i < result.size(); ++i) result[i] = bias[i % bias.size()];
+    }
+    for_each_product(x.shape(), w.shape(), shape, a.conv,
+                     [&](size_t yi, size_t xi, size_t wi) { result[yi] += x_values[xi] * w_values[wi]; });
+    if (a.with_stats) write(call.out[O::stats], moments(result, size_t(shape[3])));
+    if (!call.in[O::y_stats].defined()) return write(y, result);
+    Tensor plain = Tensor::on_host(shape, x.dtype());
+    write(plain, result);
+    pool(normalised(plain, call.in.subspan(O::y_stats, 3), a.y_norm), a.pool, y);
+}
+
+void conv2d_grad(const Call& call) {
+    using O = Conv2dGradOp;
+    const auto& a = call.attrs.as<O>();
+    const Tensor &w = call.in[O::w], &y = call.in[O::y], &addend = call.in[O::addend];
+    Tensor dy = call.in[O::dy];
+    if (y.defined()) {
+        dy = Tensor::on_host(y.shape(), y.dtype());
+        norm_grad(call.in[O::dy], y, call.in.subspan(O::y_stats, 3), call.in[O::y_sums], a.y_norm, dy);
+    }
+    const Values dy_values = read(dy);
+    if (a.filters) {
+        const Tensor x = normalised(call.in[O::x], call.in.subspan(O::x_stats, 3), a.x_norm);
+        const Values x_values = read(x);
+        Values dw(size_t(w.numel()), 0.0), dbias(size_t(w.extent(0)), 0.0);
+        for_each_product(x.shape(), w.shape(), dy.shape(), a.conv,
+                         [&](size_t yi, size_t xi, size_t wi) { dw[wi] += dy_values[yi] * x_values[xi]; });
+        for (size_t i = 0; i < dy_values.size(); ++i) dbias[i % dbias.size()] += dy_values[i];
+        write(call.out[O::dw], dw);
+        write(call.out[O::dbias], dbias);
+    }
+    if (!a.data) return;
+    const Tensor &x = call.in[O::x], &dx = call.out[O::dx];
+    const Values w_values = read_filters(w, dy);
+    Values result(size_t(dx.numel()), 0.0);
+    for_each_product(x.shape(), w.shape(), dy.shape(), a.conv,
+                     [&](size_t yi, size_t xi, size_t wi) { result[xi] += dy_values[yi] * w_values[wi]; });
+    if (addend.defined()) {
+        const Values values = read(addend);
+        for (size_t i = 0; i < result.size(); ++i) result[i] += values[i];
+    }
+    write(dx, result);
+    if (a.with_sums)
+        norm_sums(dx, x, call.in.subspan(O::x_stats, 3), a.x_norm, call.out[O::x_dgamma], call.out[O::x_dbeta]);
+}
+
+} // namespace ref
+
+} // namespace rg

@@ -1,0 +1,278 @@
+// Batch norm: rows and reference.
+#include "core/ops/norm.h"
+
+#include "core/context.h"
+#include "core/ops/reference.h"
+#include "core/ops/rules.h"
+
+namespace rg {
+
+RG_NORM_OPS(RG_DECLARE_KERNELS)
+
+namespace {
+
+OutputSpecs infer_channel_stats(In in, const Attrs&) {
+    const Tensor& x = in[ChannelStatsOp::x];
+    expect_image("channel_stats", "x", x);
+    return {{{{2, x.extent(3)}, precise(x)}}};
+}
+
+OutputSpecs infer_rank_stats(In in, const Attrs&) {
+    expect_rank("rank_stats", "stats", in[RankStatsOp::stats], 2);
+    return like(in[RankStatsOp::stats]);
+}
+
+OutputSpecs infer_batch_norm(In in, const Attrs&) {
+    const Tensor& x = in[BatchNormOp::x];
+    expect_image("batch_norm", "x", x);
+    expect_norm("batch_norm", x.extent(3), in.subspan(BatchNormOp::stats));
+    return like(x);
+}
+
+OutputSpecs infer_batch_norm_sums(In in, const Attrs&) {
+    const Tensor& x = in[BatchNormSumsOp::x];
+    expect_image("batch_norm_sums", "x", x);
+    expect_norm("batch_norm_sums", x.extent(3), in.subspan(BatchNormSumsOp::stats));
+    expect_shape("batch_norm_sums", "dy", in[BatchNormSumsOp::dy], x.shape());
+    return {{{{x.extent(3)}, precise(x)}, {{x.extent(3)}, precise(x)}}};
+}
+
+OutputSpecs infer_rank_sums(In in, const Attrs&) {
+    const Tensor& dgamma = in[RankSumsOp::dgamma];
+    expect_rank("rank_sums", "dgamma", dgamma, 1);
+    expect_shape("rank_sums", "dbeta", in[RankSumsOp::dbeta], dgamma.shape());
+    return {{{{2, dgamma.numel()}, dgamma.dtype()}}};
+}
+
+OutputSpecs infer_batch_norm_grad(In in, const Attrs&) {
+    const Tensor& x = in[BatchNormGradOp::x];
+    expect_image("batch_norm_grad", "x", x);
+    expect_norm("batch_norm_grad", x.extent(3), in.subspan(BatchNormGradOp::stats, 3));
+    expect_shape("batch_norm_grad", "dy", in[BatchNormGradOp::dy], x.shape());
+    expect_shape("batch_norm_grad", "sums", in[BatchNormGradOp::sums], {2, x.extent(3)});
+    return like(x);
+}
+
+OutputSpecs infer_running_update(In in, const Attrs& attrs) {
+    const auto& a = attrs.as<RunningUpdateOp>();
+    expect_rank("running_update", "stats", in[RunningUpdateOp::stats], 2);
+    expect_shape("running_update", "running", in[RunningUpdateOp::running], in[RunningUpdateOp::stats].shape());
+    RG_CHECK(a.images >= 0 && a.pixels >= 0, "running_update: ", a.images, " images of ", a.pixels, " values");
+    return like(in[RunningUpdateOp::running]);
+}
+
+void backward_batch_norm(Backward& b) {
+    using O = BatchNormOp;
+    const Tensor &x = b.in(O::x), &stats = b.in(O::stats), &gamma = b.in(O::gamma), &beta = b.in(O::beta);
+    const BatchNorm& norm = b.attrs().as<O>().norm;
+    // If one tensor is both gamma and beta, its two gradients need two buffers.
+    const Tensor dbeta_into = beta.key() == gamma.key() ? Tensor() : b.into(O::beta);
+    const auto [dgamma, dbeta, unused, unused2, unused3] =
+        run(op::batch_norm_sums, {b.dy(), x, stats, gamma, beta}, BatchNormSumsOp{norm},
+            {b.into(O::gamma), dbeta_into});
+    if (b.wants(O::gamma)) b.give(O::gamma, dgamma);
+    if (b.wants(O::beta)) b.give(O::beta, dbeta);
+    b.covers(O::stats, O::x);
+    if (!b.wants(O::x)) return;
+    const Tensor sums = norm.frozen ? Tensor::constant({2, gamma.numel()}, 0, gamma.dtype())
+                                    : run(op::rank_sums, {dgamma, dbeta})[0];
+    b.give(O::x, run(op::batch_norm_grad, {b.dy(), x, stats, gamma, beta, sums}, BatchNormGradOp{norm},
+                     {b.into(O::x)})[0]);
+}
+
+constexpr Argument kChannelStats[] = {{"x"}};
+constexpr Argument kRankStats[] = {{"stats", Type::precise}};
+constexpr Argument kBatchNorm[] = {{"x"}, {"stats", Type::precise}, {"gamma", Type::precise}, {"beta", Type::precise}};
+constexpr Argument kBatchNormSums[] = {
+    {"dy"}, {"x"}, {"stats", Type::precise}, {"gamma", Type::precise}, {"beta", Type::precise}};
+constexpr Argument kRankSums[] = {{"dgamma", Type::precise}, {"dbeta", Type::precise}};
+constexpr Argument kBatchNormGrad[] = {
+    {"dy"}, {"x"}, {"stats", Type::precise}, {"gamma", Type::precise}, {"beta", Type::precise},
+    {"sums", Type::precise}};
+constexpr Argument kRunningUpdate[] = {{"running", Type::precise}, {"stats", Type::precise}};
+
+} // namespace
+
+constinit const OpRow rows::channel_stats{
+    RG_ROW(channel_stats), .inputs = kChannelStats, .outputs = 1, .infer = infer_channel_stats};
+constinit const OpRow rows::rank_stats{
+    RG_ROW(rank_stats), .inputs = kRankStats, .outputs = 1, .infer = infer_rank_stats};
+constinit const OpRow rows::batch_norm{RG_ROW(batch_norm),
+                                       .inputs = kBatchNorm,
+                                       .outputs = 1,
+                                       .infer = infer_batch_norm,
+                                       .backward = backward_batch_norm,
+                                       .saves = saves_in(BatchNormOp::x) | saves_in(BatchNormOp::stats) |
+                                                saves_in(BatchNormOp::gamma) | saves_in(BatchNormOp::beta)};
+constinit const OpRow rows::batch_norm_sums{
+    RG_ROW(batch_norm_sums), .inputs = kBatchNormSums, .outputs = 2, .infer = infer_batch_norm_sums};
+constinit const OpRow rows::rank_sums{RG_ROW(rank_sums), .inputs = kRankSums, .outputs = 1, .infer = infer_rank_sums};
+constinit const OpRow rows::batch_norm_grad{
+    RG_ROW(batch_norm_grad), .inputs = kBatchNormGrad, .outputs = 1, .infer = infer_batch_norm_grad};
+constinit const OpRow rows::running_update{
+    RG_ROW(running_update), .inputs = kRunningUpdate, .outputs = 1, .infer = infer_running_update};
+
+// ---- functions -----------------------------------------------------------------------------------------------------
+
+Tensor channel_stats(const Tensor& x) { return run(op::channel_stats, {x})[0]; }
+
+Tensor combine_stats(const Tensor& stats) { return context().sync ? run(op::rank_stats, {stats})[0] : stats; }
+
+Tensor batch_norm(const Tensor& x, const Tensor& stats, const Tensor& gamma, const Tensor& beta, BatchNorm options) {
+    return run(op::batch_norm, {x, stats, gamma, beta}, BatchNormOp{options})[0];
+}
+
+void update_running(const Tensor& running, const Tensor& stats, int64_t images, int64_t pixels, float momentum) {
+    run(op::running_update, {running, stats}, RunningUpdateOp{images, pixels, momentum}, {running});
+}
+
+// ---- reference -----------------------------------------------------------------------------------------------------
+
+namespace ref {
+
+namespace {
+
+/// Batch norm of single elements: hat(i) is x^ = (x - mean) / sqrt(variance + epsilon), value(i) is gamma * x^ + beta.
+struct Normalised {
+    Normalised(const Tensor& x, std::span<const Tensor> norm, const BatchNorm& attrs)
+        : x_(read(x)), stats_(read(norm[0])), gamma_(read(norm[1])), beta_(read(norm[2])), attrs_(attrs) {}
+    size_t size() const { return x_.size(); }
+    size_t channels() const { return gamma_.size(); }
+    double scale(size_t c) const { return 1 / std::sqrt(stats_[channels() + c] + attrs_.epsilon); }
+    double hat(size_t i) const { return (x_[i] - stats_[i % channels()]) * scale(i % channels()); }
+    double value(size_t i) const { return gamma_[i % channels()] * hat(i) + beta_[i % channels()]; }
+    /// True if ReLU sets the value to zero. False for NaN, which ReLU keeps.
+    bool cut(size_t i) const { return attrs_.relu && value(i) <= 0; }
+    double gamma(size_t c) const { return gamma_[c]; }
+
+private:
+    Values x_, stats_, gamma_, beta_;
+    BatchNorm attrs_;
+};
+
+} // namespace
+
+Tensor normalised(const Tensor& x, std::span<const Tensor> norm, const BatchNorm& attrs) {
+    if (!norm[0].defined()) return x;
+    const Normalised normalised(x, norm, attrs);
+    Values y(normalised.size());
+    for (size_t i = 0; i < y.size(); ++i) y[i] = normalised.cut(i) ? 0 : normalised.value(i);
+    const Tensor result = Tensor::on_host(x.shape(), x.dtype());
+    write(result, y);
+    return result;
+}
+
+void norm_sums(const Tensor& dy, const Tensor& x, std::span<const Tensor> norm, const BatchNorm& attrs,
+               const Tensor& dgamma, const Tensor& dbeta) {
+    const Values dy_values = read(dy);
+    const Normalised normalised(x, norm, attrs);
+    const size_t channels = normalised.channels();
+    Values gamma_sums(channels, 0.0), beta_sums(channels, 0.0);
+    for (size_t i = 0; i < dy_values.size(); ++i) {
+        if (normalised.cut(i)) continue;
+        gamma_sums[i % channels] += dy_values[i] * normalised.hat(i);
+        beta_sums[i % channels] += dy_values[i];
+    }
+    write(dgamma, gamma_sums);
+    write(dbeta, beta_sums);
+}
+
+// The closed form of Ioffe and Szegedy (2015), section 3. With the sums of dy and dy * x^ over all values of a channel,
+// dx = gamma / sigma * (dy - sum(dy) / count - x^ * sum(dy x^) / count). If ranks share statistics, the loss is the sum
+// of f_j * (loss of rank j), where f_j is the rank's fraction of the mini-batch. Here `count` is this rank's own count.
+// rank_sums weights the sums by f_j; so dx is the gradient of this rank's loss.
+void norm_grad(const Tensor& dy, const Tensor& x, std::span<const Tensor> norm, const Tensor& sums,
+               const BatchNorm& attrs, const Tensor& dx) {
+    const Values dy_values = read(dy), sum_values = read(sums);
+    const Normalised normalised(x, norm, attrs);
+    const size_t channels = normalised.channels();
+    const double count = double(normalised.size() / channels);
+    Values result(normalised.size());
+    for (size_t i = 0; i < result.size(); ++i) {
+        const size_t c = i % channels;
+        const double g = normalised.cut(i) ? 0 : dy_values[i];
+        result[i] = normalised.gamma(c) * normalised.scale(c) *
+                    (g - sum_values[channels + c] / count - normalised.hat(i) * sum_values[c] / count);
+    }
+    write(dx, result);
+}
+
+Values moments(const Values& x, size_t channels) {
+    Values stats(2 * channels, 0.0);
+    const double count = double(x.size() / channels);
+    for (size_t i = 0; i < x.size(); ++i) stats[i % channels] += x[i] / count;
+    for (size_t i = 0; i < x.size(); ++i) {
+        const double d = x[i] - stats[i % channels];
+        stats[channels + i % channels] += d * d / count;
+    }
+    return stats;
+}
+
+void channel_stats(const Call& call) {
+    const Tensor& x = call.in[ChannelStatsOp::x];
+    write(call.out[0], moments(read(x), size_t(x.extent(3))));
+}
+
+void batch_norm(const Call& call) {
+    const Tensor y = normalised(call.in[BatchNormOp::x], call.in.subspan(BatchNormOp::stats),
+                                call.attrs.as<BatchNormOp>().norm);
+    write(call.out[0], read(y));
+}
+
+void batch_norm_sums(const Call& call) {
+    norm_sums(call.in[BatchNormSumsOp::dy], call.in[BatchNormSumsOp::x], call.in.subspan(BatchNormSumsOp::stats),
+              call.attrs.as<BatchNormSumsOp>().norm, call.out[BatchNormSumsOp::dgamma],
+              call.out[BatchNormSumsOp::dbeta]);
+}
+
+void batch_norm_grad(const Call& call) {
+    norm_grad(call.in[BatchNormGradOp::dy], call.in[BatchNormGradOp::x], call.in.subspan(BatchNormGradOp::stats, 3),
+              call.in[BatchNormGradOp::sums], call.attrs.as<BatchNormGradOp>().norm, call.out[0]);
+}
+
+// Sums f * mean and f * (variance + mean^2) over the ranks, where f is a rank's fraction of the mini-batch. Double is
+// accurate enough to do without a second all-reduce of the deviations.
+void rank_stats(const Call& call) {
+    Values moments = read(call.in[RankStatsOp::stats]);
+    SyncGroup* group = context().sync;
+    const size_t c = moments.size() / 2;
+    if (group) {
+        for (size_t i = 0; i < c; ++i) {
+            moments[c + i] = group->share * (moments[c + i] + moments[i] * moments[i]);
+            moments[i] *= group->share;
+        }
+        group->sum(moments);
+        for (size_t i = 0; i < c; ++i) moments[c + i] = std::max(0.0, moments[c + i] - moments[i] * moments[i]);
+    }
+    write(call.out[0], moments);
+}
+
+// Sums dgamma and dbeta over all ranks, weighted by each rank's fraction; norm_grad explains why.
+void rank_sums(const Call& call) {
+    const Values dgamma = read(call.in[RankSumsOp::dgamma]), dbeta = read(call.in[RankSumsOp::dbeta]);
+    SyncGroup* group = context().sync;
+    const double share = group ? group->share : 1;
+    Values sums;
+    for (const Values* values : {&dgamma, &dbeta})
+        for (const double v : *values) sums.push_back(share * v);
+    if (group) group->sum(sums);
+    write(call.out[0], sums);
+}
+
+void running_update(const Call& call) {
+    const auto& a = call.attrs.as<RunningUpdateOp>();
+    Values running = read(call.in[RunningUpdateOp::running]);
+    const Values stats = read(call.in[RunningUpdateOp::stats]);
+    const SyncGroup* group = context().sync;
+    const double count = double((group ? group->samples : a.images) * a.pixels), momentum = a.momentum;
+    for (size_t i = 0; i < running.size(); ++i) {
+        const bool is_variance = i >= running.size() / 2;
+        const double unbias = is_variance && count > 1 ? count / (count - 1) : 1;
+        running[i] = (1 - momentum) * running[i] + momentum * stats[i] * unbias;
+    }
+    write(call.out[0], running);
+}
+
+} // namespace ref
+
+} // namespace rg

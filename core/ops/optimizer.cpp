@@ -1,0 +1,169 @@
+// Updates of the parameters: rows and reference.
+#include "core/ops/optimizer.h"
+
+#include "core/context.h"
+#include "core/ops/reference.h"
+#include "core/ops/rules.h"
+
+namespace rg {
+
+RG_OPTIMIZER_OPS(RG_DECLARE_KERNELS)
+
+namespace {
+
+/// Checks flat buffers of one shape. All but the last, the gradients, are updated in place.
+OutputSpecs infer_buffers(const OpRow& row, In buffers) {
+    OutputSpecs out;
+    for (size_t i = 0; i < buffers.size(); ++i) {
+        expect_shape(row.name, row.inputs[i].name, buffers[i], buffers[0].shape());
+        for (size_t j = 0; j < i; ++j)
+            RG_CHECK(buffers[i].key() != buffers[j].key(), row.name, ": expected different buffers, got the same one as ",
+                     row.inputs[j].name, " and ", row.inputs[i].name, "; allocate another");
+        if (i + 1 < buffers.size()) out[i] = {buffers[0].shape(), buffers[0].dtype()};
+    }
+    return out;
+}
+
+void expect_scalar_if_defined(const char* op, const char* name, const Tensor& t) {
+    if (t.defined()) expect_shape(op, name, t, {});
+}
+
+OutputSpecs infer_sgdm_update(In in, const Attrs&) {
+    using O = SgdmUpdateOp;
+    expect_shape("sgdm_update", "lr", in[O::lr], {1});
+    expect_scalar_if_defined("sgdm_update", "non_finite_at", in[O::non_finite_at]);
+    return infer_buffers(rows::sgdm_update, in.first(O::gradients + 1));
+}
+
+OutputSpecs infer_adam_update(In in, const Attrs& attrs) {
+    using O = AdamUpdateOp;
+    const auto& a = attrs.as<O>();
+    RG_CHECK(a.beta1 >= 0 && a.beta1 < 1 && a.beta2 >= 0 && a.beta2 < 1,
+             "adam_update: beta1 and beta2 lie in [0, 1), got ", a.beta1, " and ", a.beta2);
+    expect_shape("adam_update", "lr_and_step", in[O::lr_and_step], {2});
+    expect_scalar_if_defined("adam_update", "non_finite_at", in[O::non_finite_at]);
+    return infer_buffers(rows::adam_update, in.first(O::gradients + 1));
+}
+
+OutputSpecs infer_first_non_finite(In in, const Attrs&) {
+    using O = FirstNonFiniteOp;
+    RG_CHECK(in[O::values].numel() <= INT32_MAX, "first_non_finite: at most 2^31 - 1 values, got ",
+             in[O::values].numel());
+    expect_scalar_if_defined("first_non_finite", "loss", in[O::loss]);
+    return {{{{}, DType::i32}}};
+}
+
+double flops_first_non_finite(const Call& call) { return double(call.in[FirstNonFiniteOp::values].numel()); }
+
+constexpr Argument kSgdm[] = {
+    {"parameters", Type::precise}, {"velocity", Type::precise}, {"gradients", Type::precise}, {"lr", Type::f32},
+    {"non_finite_at", Type::i32, Presence::optional}};
+constexpr Argument kAdam[] = {
+    {"parameters", Type::precise}, {"m", Type::precise}, {"v", Type::precise}, {"gradients", Type::precise},
+    {"lr_and_step", Type::f32}, {"non_finite_at", Type::i32, Presence::optional}};
+constexpr Argument kFirstNonFinite[] = {{"values", Type::precise}, {"loss", Type::precise, Presence::optional}};
+
+} // namespace
+
+constinit const OpRow rows::sgdm_update{
+    RG_ROW(sgdm_update), .inputs = kSgdm, .outputs = 2, .infer = infer_sgdm_update};
+constinit const OpRow rows::adam_update{
+    RG_ROW(adam_update), .inputs = kAdam, .outputs = 3, .infer = infer_adam_update};
+constinit const OpRow rows::first_non_finite{RG_ROW(first_non_finite),
+                                             .inputs = kFirstNonFinite,
+                                             .outputs = 1,
+                                             .infer = infer_first_non_finite,
+                                             .flops = flops_first_non_finite};
+
+// ---- functions -----------------------------------------------------------------------------------------------------
+
+namespace {
+
+/// Returns the numbers as a tensor, which is valid until the next call on this thread. Allocates no host memory.
+Tensor varying(const char* op, const char* what, std::initializer_list<float> values) {
+    expect_no_trace(op, what);
+    alignas(64) thread_local std::byte memory[64];
+    thread_local const Tensor kHost = Tensor::borrow(memory, {2});
+    std::copy(values.begin(), values.end(), kHost.data<float>());
+    const Tensor host = kHost.slice(0, {int64_t(values.size())});
+    if (!context().device) return host;
+    const Tensor on_device = Tensor::empty(host.shape());
+    if (!DryRun::active()) on_device.copy_from(host);
+    return on_device;
+}
+
+} // namespace
+
+void sgdm_update(const Tensor& parameters, const Tensor& velocity, const Tensor& gradients, const Sgdm& o,
+                 const Tensor& lr, const Tensor& non_finite_at) {
+    run(op::sgdm_update, {parameters, velocity, gradients, lr, non_finite_at},
+        SgdmUpdateOp{o.momentum, o.weight_decay, o.nesterov}, {parameters, velocity});
+}
+void sgdm_update(const Tensor& parameters, const Tensor& velocity, const Tensor& gradients, const Sgdm& o) {
+    sgdm_update(parameters, velocity, gradients, o, varying("sgdm_update", "the learning rate", {o.lr}));
+}
+
+void adam_update(const Tensor& parameters, const Tensor& m, const Tensor& v, const Tensor& gradients, const Adam& o,
+                 const Tensor& lr_and_step, const Tensor& non_finite_at) {
+    run(op::adam_update, {parameters, m, v, gradients, lr_and_step, non_finite_at},
+        AdamUpdateOp{o.beta1, o.beta2, o.epsilon, o.weight_decay}, {parameters, m, v});
+}
+void adam_update(const Tensor& parameters, const Tensor& m, const Tensor& v, const Tensor& gradients, const Adam& o,
+                 int64_t step) {
+    RG_CHECK(step >= 1, "adam_update: steps are counted from 1, got ", step);
+    adam_update(parameters, m, v, gradients, o, varying("adam_update", "learning rate and step", {o.lr, float(step)}));
+}
+
+Tensor first_non_finite(const Tensor& values, const Tensor& loss, const Tensor& non_finite_at) {
+    return run(op::first_non_finite, {values, loss}, {}, {non_finite_at})[0];
+}
+
+// ---- reference -----------------------------------------------------------------------------------------------------
+
+namespace ref {
+
+void sgdm_update(const Call& call) {
+    using O = SgdmUpdateOp;
+    const auto& a = call.attrs.as<O>();
+    Values p = read(call.in[O::parameters]), v = read(call.in[O::velocity]);
+    const Values gradient = read(call.in[O::gradients]);
+    const double lr = read(call.in[O::lr])[0], momentum = a.momentum;
+    for (size_t i = 0; i < p.size() && !found_non_finite(call.in[O::non_finite_at]); ++i) {
+        const double g = gradient[i] + double(a.weight_decay) * p[i];
+        v[i] = momentum * v[i] + g;
+        p[i] -= lr * (a.nesterov ? g + momentum * v[i] : v[i]);
+    }
+    write(call.out[0], p);
+    write(call.out[1], v);
+}
+
+void adam_update(const Call& call) {
+    using O = AdamUpdateOp;
+    const auto& a = call.attrs.as<O>();
+    Values p = read(call.in[O::parameters]), m = read(call.in[O::m]), v = read(call.in[O::v]);
+    const Values gradient = read(call.in[O::gradients]), lr_and_step = read(call.in[O::lr_and_step]);
+    const double lr = lr_and_step[0], step = lr_and_step[1];
+    for (size_t i = 0; i < p.size() && !found_non_finite(call.in[O::non_finite_at]); ++i) {
+        const double g = gradient[i] + double(a.weight_decay) * p[i];
+        m[i] = a.beta1 * m[i] + (1 - a.beta1) * g;
+        v[i] = a.beta2 * v[i] + (1 - a.beta2) * g * g;
+        const double mean = m[i] / (1 - std::pow(a.beta1, step)), square = v[i] / (1 - std::pow(a.beta2, step));
+        p[i] -= lr * mean / (std::sqrt(square) + double(a.epsilon));
+    }
+    write(call.out[0], p);
+    write(call.out[1], m);
+    write(call.out[2], v);
+}
+
+void first_non_finite(const Call& call) {
+    using O = FirstNonFiniteOp;
+    Values x = read(call.in[O::values]);
+    if (call.in[O::loss].defined()) x.push_back(read(call.in[O::loss])[0]);
+    size_t i = 0;
+    while (i < x.size() && std::isfinite(x[i])) ++i;
+    write(call.out[0], {i < x.size() ? double(i) : -1});
+}
+
+} // namespace ref
+
+} // namespace rg

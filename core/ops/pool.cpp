@@ -1,0 +1,210 @@
+// Pooling: rows and reference.
+#include "core/ops/pool.h"
+
+#include "core/ops/reference.h"
+#include "core/ops/rules.h"
+
+#include <limits>
+
+namespace rg {
+
+RG_POOL_OPS(RG_DECLARE_KERNELS)
+
+namespace {
+
+/// Returns the shape of the pooled x.
+Shape pooled(const char* op, const Shape& x, const Pool& pool) {
+    return {x[0], window_extent(op, x[1], pool.window, pool.stride, 0),
+            window_extent(op, x[2], pool.window, pool.stride, 0), x[3]};
+}
+
+OutputSpecs infer_max_pool2d(In in, const Attrs& attrs) {
+    const Pool& pool = attrs.as<MaxPool2dOp>().pool;
+    const Tensor& x = in[MaxPool2dOp::x];
+    expect_rank("max_pool2d", "x", x, 4);
+    RG_CHECK(pool.window <= 15, "max_pool2d: window at most 15, got ", pool.window);
+    expect_norm("max_pool2d", x.extent(3), in.subspan(MaxPool2dOp::x_stats));
+    const Shape y = pooled("max_pool2d", x.shape(), pool);
+    return {{{y, x.dtype()}, {y, DType::u8}}};
+}
+
+OutputSpecs infer_avg_pool2d(In in, const Attrs& attrs) {
+    const Tensor& x = in[AvgPool2dOp::x];
+    expect_rank("avg_pool2d", "x", x, 4);
+    expect_norm("avg_pool2d", x.extent(3), in.subspan(AvgPool2dOp::x_stats));
+    return {{{pooled("avg_pool2d", x.shape(), attrs.as<AvgPool2dOp>().pool), x.dtype()}}};
+}
+
+/// `x` = {x, stats, gamma, beta}, or undefined tensors.
+template <class O>
+OutputSpecs infer_pool_grad(const char* op, const Tensor& dy, In x, const O& a) {
+    expect_rank(op, "dy", dy, 4);
+    const Shape dx{dy.extent(0), a.height, a.width, dy.extent(3)};
+    expect_shape(op, "dy", dy, pooled(op, dx, a.pool));
+    if (x[0].defined()) {
+        expect_shape(op, "x", x[0], dx);
+        expect_norm(op, dx[3], x.subspan(1));
+    }
+    const OutputSpec sums{x[0].defined() ? Shape{dx[3]} : Shape{0}, precise(dy)};
+    return {{{dx, dy.dtype()}, sums, sums}};
+}
+
+OutputSpecs infer_max_pool2d_grad(In in, const Attrs& attrs) {
+    using O = MaxPool2dGradOp;
+    expect_shape("max_pool2d_grad", "positions", in[O::positions], in[O::dy].shape());
+    return infer_pool_grad("max_pool2d_grad", in[O::dy], in.subspan(O::x), attrs.as<O>());
+}
+
+OutputSpecs infer_avg_pool2d_grad(In in, const Attrs& attrs) {
+    using O = AvgPool2dGradOp;
+    return infer_pool_grad("avg_pool2d_grad", in[O::dy], in.subspan(O::x), attrs.as<O>());
+}
+
+void backward_max_pool2d(Backward& b) {
+    const Tensor& x = b.in(MaxPool2dOp::x);
+    b.give(MaxPool2dOp::x,
+           run(op::max_pool2d_grad, {b.dy(), b.out(MaxPool2dOp::positions)},
+               MaxPool2dGradOp{b.attrs().as<MaxPool2dOp>().pool, x.extent(1), x.extent(2)}, {b.into(MaxPool2dOp::x)})[0]);
+}
+
+void backward_avg_pool2d(Backward& b) {
+    const Tensor& x = b.in(AvgPool2dOp::x);
+    b.give(AvgPool2dOp::x,
+           run(op::avg_pool2d_grad, {b.dy()},
+               AvgPool2dGradOp{b.attrs().as<AvgPool2dOp>().pool, x.extent(1), x.extent(2)}, {b.into(AvgPool2dOp::x)})[0]);
+}
+
+constexpr Argument kPool2d[] = {{"x"}, fused("x_stats"), fused("x_gamma"), fused("x_beta")};
+constexpr Argument kMaxPool2dGrad[] = {
+    {"dy"}, {"positions", Type::u8}, fused("x", Type::activation), fused("x_stats"), fused("x_gamma"), fused("x_beta")};
+constexpr Argument kAvgPool2dGrad[] = {
+    {"dy"}, fused("x", Type::activation), fused("x_stats"), fused("x_gamma"), fused("x_beta")};
+
+} // namespace
+
+constinit const OpRow rows::max_pool2d{RG_ROW(max_pool2d),
+                                       .inputs = kPool2d,
+                                       .outputs = 2,
+                                       .infer = infer_max_pool2d,
+                                       .backward = backward_max_pool2d,
+                                       .saves = saves_out(MaxPool2dOp::positions)};
+constinit const OpRow rows::max_pool2d_grad{
+    RG_ROW(max_pool2d_grad), .inputs = kMaxPool2dGrad, .outputs = 3, .infer = infer_max_pool2d_grad};
+constinit const OpRow rows::avg_pool2d{RG_ROW(avg_pool2d),
+                                       .inputs = kPool2d,
+                                       .outputs = 1,
+                                       .infer = infer_avg_pool2d,
+                                       .backward = backward_avg_pool2d};
+constinit const OpRow rows::avg_pool2d_grad{
+    RG_ROW(avg_pool2d_grad), .inputs = kAvgPool2dGrad, .outputs = 3, .infer = infer_avg_pool2d_grad};
+
+// ---- functions -----------------------------------------------------------------------------------------------------
+
+namespace {
+
+void expect_covered(const char* op, const Tensor& x, const Pool& pool, Uncovered rest) {
+    const auto [window, stride] = pool;
+    if (rest == Uncovered::drop || x.shape().rank() != 4 || window < 1 || stride < 1) return; // run() checks those
+    const auto left = [&](int64_t extent) {
+        return std::max<int64_t>(0, (extent - window) % stride - std::max<int64_t>(0, stride - window));
+    };
+    const int64_t rows = left(x.extent(1)), columns = left(x.extent(2));
+    RG_CHECK(rows == 0 && columns == 0, op, ": expected windows of ", window, " with stride ", stride,
+             " to cover x, got ", rows, " rows and ", columns, " columns left over of ", x.shape().str(),
+             "; Uncovered::drop leaves them out");
+}
+
+} // namespace
+
+Tensor max_pool2d(const Tensor& x, int64_t window, int64_t stride, Uncovered rest) {
+    const Pool pool{window, stride};
+    expect_covered("max_pool2d", x, pool, rest);
+    return run(op::max_pool2d, {x}, MaxPool2dOp{pool})[0];
+}
+
+Tensor avg_pool2d(const Tensor& x, int64_t window, int64_t stride, Uncovered rest) {
+    const Pool pool{window, stride};
+    expect_covered("avg_pool2d", x, pool, rest);
+    return run(op::avg_pool2d, {x}, AvgPool2dOp{pool})[0];
+}
+
+// ---- reference -----------------------------------------------------------------------------------------------------
+
+namespace ref {
+
+namespace {
+
+/// Calls f(y index, x index, position in the window) for every element of every window.
+template <class F>
+void for_each_window(const Shape& x, const Shape& y, const Pool& pool, F f) {
+    const Index4 xi(x), yi(y);
+    for (int64_t n = 0; n < y[0]; ++n)
+        for (int64_t p = 0; p < y[1]; ++p)
+            for (int64_t q = 0; q < y[2]; ++q)
+                for (int64_t c = 0; c < y[3]; ++c)
+                    for (int64_t r = 0; r < pool.window; ++r)
+                        for (int64_t s = 0; s < pool.window; ++s)
+                            f(yi(n, p, q, c), xi(n, p * pool.stride + r, q * pool.stride + s, c), r * pool.window + s);
+}
+
+/// Computes the sums of dx, if x is defined.
+template <class O>
+void sum_gradient(const Call& call, const O& a) {
+    if (call.in[O::x].defined())
+        norm_sums(call.out[O::dx], call.in[O::x], call.in.subspan(O::x_stats), a.x_norm, call.out[O::x_dgamma],
+                  call.out[O::x_dbeta]);
+}
+
+} // namespace
+
+void max_pool2d(const Call& call) {
+    using O = MaxPool2dOp;
+    const auto& a = call.attrs.as<O>();
+    const Values x = read(normalised(call.in[O::x], call.in.subspan(O::x_stats), a.x_norm));
+    Values y(size_t(call.out[O::y].numel()), -std::numeric_limits<double>::infinity()), position(y.size(), 0.0);
+    for_each_window(call.in[O::x].shape(), call.out[O::y].shape(), a.pool, [&](size_t yi, size_t xi, int64_t tap) {
+        // A NaN counts as the largest value, so that pooling does not hide a diverged network.
+        if (x[xi] > y[yi] || (std::isnan(x[xi]) && !std::isnan(y[yi]))) y[yi] = x[xi], position[yi] = double(tap);
+    });
+    write(call.out[O::y], y);
+    write(call.out[O::positions], position);
+}
+
+void max_pool2d_grad(const Call& call) {
+    using O = MaxPool2dGradOp;
+    const auto& a = call.attrs.as<O>();
+    const Values dy = read(call.in[O::dy]), position = read(call.in[O::positions]);
+    Values dx(size_t(call.out[O::dx].numel()), 0.0);
+    for_each_window(call.out[O::dx].shape(), call.in[O::dy].shape(), a.pool, [&](size_t yi, size_t xi, int64_t tap) {
+        if (double(tap) == position[yi]) dx[xi] += dy[yi];
+    });
+    write(call.out[O::dx], dx);
+    sum_gradient(call, a);
+}
+
+void avg_pool2d(const Call& call) {
+    using O = AvgPool2dOp;
+    const auto& a = call.attrs.as<O>();
+    const Values x = read(normalised(call.in[O::x], call.in.subspan(O::x_stats), a.x_norm));
+    Values y(size_t(call.out[0].numel()), 0.0);
+    const double scale = 1 / double(a.pool.window * a.pool.window);
+    for_each_window(call.in[O::x].shape(), call.out[0].shape(), a.pool,
+                    [&](size_t yi, size_t xi, int64_t) { y[yi] += scale * x[xi]; });
+    write(call.out[0], y);
+}
+
+void avg_pool2d_grad(const Call& call) {
+    using O = AvgPool2dGradOp;
+    const auto& a = call.attrs.as<O>();
+    const Values dy = read(call.in[O::dy]);
+    Values dx(size_t(call.out[O::dx].numel()), 0.0);
+    const double scale = 1 / double(a.pool.window * a.pool.window);
+    for_each_window(call.out[O::dx].shape(), call.in[O::dy].shape(), a.pool,
+                    [&](size_t yi, size_t xi, int64_t) { dx[xi] += scale * dy[yi]; });
+    write(call.out[O::dx], dx);
+    sum_gradient(call, a);
+}
+
+} // namespace ref
+
+} // namespace rg

@@ -1,0 +1,38 @@
+// Helpers for the reference implementations, which define every op by plain loops.
+//
+// The loops follow the formulas, so that a reader can check them; they are not fast. Values and sums are double, and
+// are rounded once to the type of the result (f32, bf16 or f64). Tests compare each backend with these loops, and check
+// the gradients against finite differences.
+#pragma once
+
+#include "core/op.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+namespace rg::ref {
+
+using Values = std::vector<double>;
+
+inline Values read(const Tensor& t) {
+    const Tensor wide = t.to(DType::f64);
+    const auto span = wide.span<double>();
+    return {span.begin(), span.end()};
+}
+
+inline void write(const Tensor& t, const Values& values) {
+    const Tensor narrow = Tensor::of<double>(t.shape(), values).to(t.dtype());
+    if (t.bytes()) std::copy_n(narrow.bytes_data(), t.bytes(), t.bytes_data());
+}
+
+/// Computes the flat index of an element in a tensor of four extents.
+struct Index4 {
+    explicit Index4(const Shape& s) : b(s[1]), c(s[2]), d(s[3]) {}
+    size_t operator()(int64_t i, int64_t j, int64_t k, int64_t l) const {
+        return size_t(((i * b + j) * c + k) * d + l);
+    }
+    int64_t b, c, d;
+};
+
+} // namespace rg::ref

@@ -1,0 +1,85 @@
+// Helpers for the rows of the op table: checks of shapes, and the macro that makes a row.
+#pragma once
+
+#include "core/op.h"
+#include "core/scope.h"
+
+namespace rg {
+
+using In = std::span<const Tensor>;
+
+/// Declares the kernels of an op: the reference, which the family defines, and that of core/cpu/.
+#define RG_DECLARE_KERNELS(op)                                                                                         \
+    namespace ref {                                                                                                    \
+    void op(const Call&);                                                                                              \
+    }                                                                                                                  \
+    namespace cpu {                                                                                                    \
+    void op(const Call&);                                                                                              \
+    }
+/// Begins the row of an op: its name and its kernels. The other fields follow.
+#define RG_ROW(op) .name = #op, .reference = ref::op, .cpu = cpu::op
+
+/// An argument that only a plan passes.
+constexpr Argument fused(const char* name, Type type = Type::precise) { return {name, type, Presence::fused}; }
+
+inline void expect_rank(const char* op, const char* name, const Tensor& t, int rank) {
+    RG_CHECK(t.shape().rank() == rank, op, ": ", name, " needs ", rank, " extents, got ", t.shape().str());
+}
+
+inline void expect_shape(const char* op, const char* name, const Tensor& t, const Shape& shape) {
+    RG_CHECK(t.shape() == shape, op, ": ", name, " needs shape ", shape.str(), ", got ", t.shape().str());
+}
+
+/// Throws Error unless t has four extents. Only the first, the number of images, may be zero.
+inline void expect_image(const char* op, const char* name, const Tensor& t) {
+    expect_rank(op, name, t, 4);
+    RG_CHECK(t.extent(1) >= 1 && t.extent(2) >= 1 && t.extent(3) >= 1, op, ": ", name,
+             " has an empty extent: ", t.shape().str());
+}
+
+/// The type of parameters, statistics and sums beside activations x: f32 beside bf16.
+inline DType precise(const Tensor& x) { return x.dtype() == DType::bf16 ? DType::f32 : x.dtype(); }
+
+/// Returns the extent of the result of windows over `extent` values.
+inline int64_t window_extent(const char* op, int64_t extent, int64_t window, int64_t stride, int64_t pad) {
+    RG_CHECK(stride >= 1 && pad >= 0 && window >= 1, op, ": window ", window, ", stride ", stride, ", padding ", pad,
+             " are not possible");
+    RG_CHECK(extent + 2 * pad >= window, op, ": the window (", window, ") exceeds the padded input (", extent + 2 * pad,
+             ")");
+    return (extent + 2 * pad - window) / stride + 1;
+}
+
+inline OutputSpecs like(const Tensor& t) { return {{{t.shape(), t.dtype()}}}; }
+
+/// Throws Error unless all tensors have the shape of the first.
+inline void expect_same_shapes(const OpRow& row, In in) {
+    for (size_t i = 1; i < in.size(); ++i) expect_shape(row.name, row.inputs[i].name, in[i], in[0].shape());
+}
+
+/// Checks the arguments of a batch norm, `norm` = {stats, gamma, beta}. If it is an optional part of another op, all
+/// three may be undefined: then returns false. Throws Error if only some are.
+inline bool expect_norm(const char* op, int64_t channels, In norm) {
+    if (!norm[0].defined() && !norm[1].defined() && !norm[2].defined()) return false;
+    for (const Tensor& t : norm)
+        RG_CHECK(t.defined(), op, ": expected statistics, gamma and beta of a batch norm, got only some of them");
+    expect_shape(op, "stats", norm[0], {2, channels});
+    expect_shape(op, "gamma", norm[1], {channels});
+    expect_shape(op, "beta", norm[2], {channels});
+    return true;
+}
+
+/// Throws Error while a function is traced: each replay would use the same number.
+inline void expect_no_trace(const char* op, const char* what) {
+    RG_CHECK(!Scope::current().trace, op, ": ", what,
+             " of a traced function has to be a tensor, or each replay has the same");
+}
+
+/// Throws Error if a value is negative or not below `end`. Skips tensors on a device.
+inline void check_below(int64_t end, const Tensor& values, const char* what) {
+    if (values.device()) return;
+    const auto all = values.span<int32_t>();
+    for (size_t i = 0; i < all.size(); ++i)
+        RG_CHECK(all[i] >= 0 && all[i] < end, what, " ", all[i], " of sample ", i, " lies outside [0, ", end, ")");
+}
+
+} // namespace rg
