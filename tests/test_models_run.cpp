@@ -78,6 +78,21 @@ TEST_SUITE("models") {
         CHECK(read_file(run.config_path()) == "{\n  \"program\": \"train\",\n  \"seed\": 7\n}\n");
     }
 
+    TEST_CASE("run folder: the default of --runs is beside the build folder, or in the current folder") {
+        TempDir dir;
+        const fs::path before = fs::current_path();
+        fs::create_directories(dir / "top/build/meson-private");
+        fs::create_directories(dir / "top/build/tests");
+        for (const auto& [current, expected] : {std::pair("top", "runs"),
+                                                {"top/build", "../runs"},
+                                                {"top/build/tests", "../../runs"},
+                                                {"top/build/meson-private", "../../runs"}}) {
+            fs::current_path(dir / current);
+            CHECK(default_runs_folder() == std::string(expected));
+        }
+        fs::current_path(before);
+    }
+
     TEST_CASE("run folder: a name belongs to one run") {
         TempDir dir;
         RunFolder::create(dir.path(), "train", "a");

@@ -7,5 +7,4 @@ cd "$(dirname "$0")/.."
 
 configure build --buildtype=release
 ninja -C build train_cifar classify inspect
-cd build
-exec mpiexec -n 4 ./train_cifar "$@"
+exec mpiexec -n 4 build/train_cifar "$@"

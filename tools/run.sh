@@ -32,7 +32,19 @@ case $max_restarts in *[!0-9]* | '') usage "expected a number of restarts, got \
 shift
 [ $# -gt 0 ] || usage "expected a command"
 
-runs=runs name='' resume='' last=''
+# The same rule as in default_runs_folder() (models/run/run_folder.h).
+default_runs() {
+    up=''
+    while [ ! -d "${up}meson-private" ]; do
+        case $(cd "./$up" 2> /dev/null && pwd -P) in
+        / | '') echo runs && return ;; # the topmost folder, or one that cannot be entered
+        esac
+        up=../$up
+    done
+    echo "${up}../runs"
+}
+
+runs=$(default_runs) name='' resume='' last=''
 for word do
     case $last in
     --runs) runs=$word ;;

@@ -27,13 +27,13 @@ set -eu
 for word do
     case $word in
     --runs | --runs=* | --run-name | --run-name=* | --resume)
-        echo "slurm.sh: expected options of a training, got $word: the run is build/runs/slurm-JOB, where the job" \
-            "looks for it when it comes back; for another disk, make build/runs a link" >&2
+        echo "slurm.sh: expected options of a training, got $word: the run is runs/slurm-JOB, where the job" \
+            "looks for it when it comes back; for another disk, make runs a link" >&2
         exit 2
         ;;
     esac
 done
-cd "$SLURM_SUBMIT_DIR/build"
+cd "$SLURM_SUBMIT_DIR"
 export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK" # srun does not take it from the job by itself
 name=slurm-$SLURM_JOB_ID # which a job keeps when it comes back
 if ls "runs/$name/checkpoint/step-"*.safetensors > /dev/null 2>&1; then
@@ -45,9 +45,9 @@ fi
 
 # MPICH's mpiexec knows the nodes of the job, and starts its helpers there by srun. Where MPICH was built for SLURM's
 # own start, it is "srun --mpi=pmi2" instead of "mpiexec -n ... -ppn ...".
-sh ../tools/run.sh --max-restarts 3 -- \
+sh tools/run.sh --max-restarts 3 -- \
     mpiexec -n "$SLURM_NTASKS" -ppn "$SLURM_NTASKS_PER_NODE" \
-    ./train_cifar --threads "$SLURM_CPUS_PER_TASK" "$@" &
+    build/train_cifar --threads "$SLURM_CPUS_PER_TASK" "$@" &
 training=$!
 trap 'kill -USR1 $training' USR1 TERM
 status=0

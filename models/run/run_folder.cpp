@@ -76,6 +76,15 @@ bool is_before(std::string_view line, int64_t step, int64_t epochs) {
 
 } // namespace
 
+std::string default_runs_folder() {
+    std::error_code error;
+    std::string up;
+    for (fs::path folder = fs::current_path(error);; folder = folder.parent_path(), up += "../") {
+        if (fs::is_directory(up + "meson-private", error)) return up + "../runs";
+        if (folder == folder.parent_path()) return "runs";
+    }
+}
+
 RunFolder RunFolder::create(const std::string& root, const std::string& program, const std::string& name,
                             bool make_root) {
     check_name(name);

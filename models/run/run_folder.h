@@ -15,6 +15,11 @@
 
 namespace rg {
 
+/// Returns the default of --runs: runs/ of the current folder. Inside a build folder (one that holds meson-private) it is
+/// runs/ beside that folder, because `meson setup --wipe` deletes everything in a build folder. tools/run.sh and
+/// tools/monitor follow the same rule.
+std::string default_runs_folder();
+
 class RunFolder {
 public:
     /// Makes ROOT/NAME, for this user alone: options may hold a token. An empty name becomes PROGRAM-YYYYMMDD-HHMMSS,

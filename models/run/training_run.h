@@ -36,7 +36,7 @@ namespace rg {
 struct LoadedCheckpoint;
 
 struct RunOptions {
-    std::string runs = "runs", name, init;
+    std::string runs = default_runs_folder(), name, init;
     bool resume = false, tensorboard = false;
     int64_t checkpoint_every = 0, keep = 2;
     OnNan on_nan = OnNan::stop;

@@ -39,7 +39,7 @@ struct TrialsArguments {
 
 /// What programs of many trials have in common on their command lines.
 struct TrialsOptions {
-    std::string runs = "runs", run_name;
+    std::string runs = default_runs_folder(), run_name;
     int64_t ranks_per_trial = 1;
     bool resume = false;
     StopRules rules;

@@ -13,7 +13,8 @@ import subprocess
 
 import job
 
-SAMPLE = pathlib.Path(__file__).resolve().parents[2] / "data" / "sample"
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SAMPLE, TOOLS = ROOT / "data" / "sample", ROOT / "tools"
 
 
 def expected_tensors(width, depth, classes):
@@ -269,6 +270,33 @@ class Folder(job.JobTest):
         self.refuse(program("classify", run, "images"), *words)
         self.assertIn("of 21)", self.succeed(program("classify", run, "images", "--skip-other-images")))
         self.refuse(program("classify", run, "images/dog/0.jpg"), "got JPEG (images/dog/0.jpg)", "mogrify")
+
+
+class BuildFolder(job.JobTest):
+    """Programs that are started in a build folder or below it write their runs beside it."""
+
+    def setUp(self):
+        super().setUp()
+        (self.folder / "build" / "meson-private").mkdir(parents=True)
+        self.folder /= "build"
+
+    def test_runs_lie_beside_it(self):
+        below = self.folder / "below"
+        below.mkdir()
+        for name, shown in (("first", "../runs/first"), ("second", "../../runs/second")):
+            out = self.succeed(job.train(1, *job.TINY, "--steps", "2", "--checkpoint-every", "1", "--run-name", name))
+            self.assertIn(f"; {shown}\n", out)
+            self.succeed(program("classify", shown, SAMPLE / "test.bin"))
+            self.succeed(job.train(1, "--resume", "--steps", "3"))
+            self.assertEqual(len(job.losses(self.runs / name)), 3)
+            self.assertRegex(self.succeed([str(TOOLS / "monitor"), "--text"]), rf"(?m)^ *{name} ")
+            crash = ["sh", "-c", f"touch {shown}/config.json; exit 3", "sh", "--run-name", name]
+            result = self.run_command(["sh", str(TOOLS / "run.sh"), "--max-restarts", "0", "--", *crash])
+            self.assertIn(f"; {shown}\n", result.err)
+            self.folder = below
+        self.succeed(program("sweep_cifar", *job.TINY, "--sweep", "lr=0.1", "--epochs", "1", "--run-name", "sweep"))
+        self.assertEqual({run.name for run in self.runs.iterdir()}, {"first", "second", "sweep"})
+        self.assertEqual(list(below.parent.rglob("runs")), [])
 
 
 class Inspect(job.JobTest):

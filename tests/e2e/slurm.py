@@ -23,9 +23,7 @@ while :; do sleep 0.01; done
 class Slurm(job.JobTest):
     def setUp(self):
         super().setUp()
-        self.build = self.folder / "build"
         (self.folder / "bin").mkdir()
-        self.build.mkdir()
         (self.folder / "tools").symlink_to(ROOT / "tools")
         for name, text in (("mpiexec", MPIEXEC), ("scontrol", '#!/bin/sh\necho "$@" >> requeued\n')):
             (self.folder / "bin" / name).write_text(text)
@@ -38,25 +36,25 @@ class Slurm(job.JobTest):
                           SLURM_CPUS_PER_TASK="3")
 
     def read(self, name):
-        path = self.build / name
+        path = self.folder / name
         return path.read_text().splitlines() if path.exists() else []
 
     def test_comes_back_and_goes_on(self):
         process = self.submit("--epochs", "5")
-        self.assertTrue(self.wait_for(process, (self.build / "training").exists))
+        self.assertTrue(self.wait_for(process, (self.folder / "training").exists))
         process.send_signal(signal.SIGUSR1)
         result = self.finish(process)
         self.assertEqual((result.code, self.read("requeued")), (75, ["requeue 17"]), result.err)
-        start = "-n 8 -ppn 2 ./train_cifar --threads 3"
+        start = "-n 8 -ppn 2 build/train_cifar --threads 3"
         self.assertEqual(self.read("calls"), [f"{start} --run-name slurm-17 --epochs 5"])
-        (self.build / "status").write_text("0")
+        (self.folder / "status").write_text("0")
         result = self.finish(self.submit("--epochs", "5"))
         self.assertEqual(result.code, 0, result.err)
         self.assertEqual(self.read("calls")[1:], [f"{start} --resume --run-name slurm-17"])
         self.assertEqual(len(self.read("requeued")), 1)
 
     def test_error(self):
-        (self.build / "status").write_text("1")
+        (self.folder / "status").write_text("1")
         self.assertEqual(self.finish(self.submit()).code, 1)
         self.assertEqual((len(self.read("calls")), self.read("requeued")), (1, []))
 
