@@ -15,14 +15,6 @@ constexpr size_t kPlane = 32 * 32, kPixels = 3 * kPlane;
 size_t label_bytes(CifarKind kind) { return kind == CifarKind::cifar10 ? 1 : 2; }
 size_t record_bytes(CifarKind kind) { return label_bytes(kind) + kPixels; }
 
-std::vector<std::string> class_names(CifarKind kind) {
-    if (kind == CifarKind::cifar10)
-        return {"airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"};
-    std::vector<std::string> names;
-    for (int i = 0; i < 100; ++i) names.push_back(cat("class ", i));
-    return names;
-}
-
 std::string batch_name(int i) { return i == 6 ? "test_batch.bin" : cat("data_batch_", i, ".bin"); }
 
 std::string require_file(const std::string& folder, const std::string& name) {
@@ -55,6 +47,14 @@ void append_records(ImageSet& set, Bytes bytes, CifarKind kind, const std::strin
 ImageSet no_images(CifarKind kind) { return {0, 32, 32, 3, {}, {}, class_names(kind)}; }
 
 } // namespace
+
+std::vector<std::string> class_names(CifarKind kind) {
+    if (kind == CifarKind::cifar10)
+        return {"airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"};
+    std::vector<std::string> names;
+    for (int i = 0; i < 100; ++i) names.push_back(cat("class ", i));
+    return names;
+}
 
 std::vector<std::string> parse_class_names(std::string_view text) {
     std::vector<std::string> names(1);

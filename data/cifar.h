@@ -11,6 +11,9 @@ namespace rg::data {
 
 enum class CifarKind : uint8_t { cifar10, cifar100 };
 
+/// Returns the names of the ten classes of CIFAR-10, or "class 0" to "class 99".
+std::vector<std::string> class_names(CifarKind kind);
+
 /// Returns all records of one file. Needs less memory than twice the file. Throws Error with the offset if the file is
 /// empty, a record is incomplete, or a label is out of range.
 ImageSet parse_cifar(Bytes bytes, CifarKind kind, const std::string& name);
@@ -23,7 +26,7 @@ CifarKind cifar_kind(Bytes bytes, const std::string& name);
 std::vector<std::string> parse_class_names(std::string_view text);
 
 /// Kind of a folder. cifar10: data_batch_1.bin to data_batch_5.bin and test_batch.bin. pair: train.bin and test.bin,
-/// which hold CIFAR-100 or a selection such as our sample. One of the files is enough to recognise the kind.
+/// which hold CIFAR-100 or a selection of images. One of the files is enough to recognise the kind.
 enum class CifarFolder : uint8_t { none, cifar10, pair };
 CifarFolder find_cifar(const std::string& folder);
 

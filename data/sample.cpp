@@ -1,10 +1,11 @@
-// Embeds the sample: the assembler's .incbin makes data/sample/*.bin part of the program.
+// Embeds the sample: the assembler's .incbin makes the PNGs and labels in data/sample part of the program.
 //
-// RG_SAMPLE_DIR is that folder; the build defines it. A generated array of 3.7 MB would compile slowly and need a
+// RG_SAMPLE_DIR is that folder; the build defines it. A generated array of 2.6 MB would compile slowly and need a
 // generator. Works for ELF targets only.
 #include "data/sample.h"
 
 #include "data/cifar.h"
+#include "data/png.h"
 #include "sample_stamp.h" // checksums of the files, so that this is compiled again when they change
 
 #ifndef RG_SAMPLE_DIR
@@ -12,25 +13,42 @@
 #endif
 
 asm(".pushsection .rodata\n"
-    ".balign 16\n"
-    ".global rg_sample_train, rg_sample_test, rg_sample_end\n"
-    ".hidden rg_sample_train, rg_sample_test, rg_sample_end\n"
-    "rg_sample_train: .incbin \"" RG_SAMPLE_DIR "/train.bin\"\n"
-    "rg_sample_test: .incbin \"" RG_SAMPLE_DIR "/test.bin\"\n"
+    ".global rg_train_png, rg_train_labels, rg_test_png, rg_test_labels, rg_sample_end\n"
+    ".hidden rg_train_png, rg_train_labels, rg_test_png, rg_test_labels, rg_sample_end\n"
+    "rg_train_png: .incbin \"" RG_SAMPLE_DIR "/train.png\"\n"
+    "rg_train_labels: .incbin \"" RG_SAMPLE_DIR "/train.txt\"\n"
+    "rg_test_png: .incbin \"" RG_SAMPLE_DIR "/test.png\"\n"
+    "rg_test_labels: .incbin \"" RG_SAMPLE_DIR "/test.txt\"\n"
     "rg_sample_end: .byte 0\n"
     ".popsection\n");
 
 extern "C" {
-[[gnu::visibility("hidden")]] extern const uint8_t rg_sample_train[];
-[[gnu::visibility("hidden")]] extern const uint8_t rg_sample_test[];
+[[gnu::visibility("hidden")]] extern const uint8_t rg_train_png[];
+[[gnu::visibility("hidden")]] extern const uint8_t rg_train_labels[];
+[[gnu::visibility("hidden")]] extern const uint8_t rg_test_png[];
+[[gnu::visibility("hidden")]] extern const uint8_t rg_test_labels[];
 [[gnu::visibility("hidden")]] extern const uint8_t rg_sample_end[];
 }
 
 namespace rg::data {
 
+namespace {
+
+/// Returns the images of a PNG that holds them one below the other. Their labels are digits.
+ImageSet unpack(Bytes png, Bytes digits, const std::string& name) {
+    Image column = decode_png(png, name);
+    ImageSet set{column.height / 32, 32, 32, 3, std::move(column.pixels), {}, class_names(CifarKind::cifar10)};
+    for (const uint8_t digit : digits)
+        if (digit != '\n') set.labels.push_back(digit - '0');
+    set.check(name);
+    return set;
+}
+
+} // namespace
+
 TrainTest sample() {
-    return {parse_cifar({rg_sample_train, rg_sample_test}, CifarKind::cifar10, "embedded training sample"),
-            parse_cifar({rg_sample_test, rg_sample_end}, CifarKind::cifar10, "embedded test sample"), ""};
+    return {unpack({rg_train_png, rg_train_labels}, {rg_train_labels, rg_test_png}, "embedded training sample"),
+            unpack({rg_test_png, rg_test_labels}, {rg_test_labels, rg_sample_end}, "embedded test sample"), ""};
 }
 
 } // namespace rg::data

@@ -16,7 +16,6 @@
 #include "data/image_folder.h"
 #include "data/open.h"
 #include "data/png.h"
-#include "data/sample.h"
 #include "models/nets/cifar_net.h"
 #include "models/nets/state_dict.h"
 #include "models/run/confusion.h"
@@ -60,7 +59,7 @@ std::vector<std::string> class_names(const TensorFile& file, const std::string& 
     } else if (!data.empty()) {
         names = data::load(data, {.skip_other_images = skip_other_images}).train.classes;
     } else if (classes == 10) {
-        names = data::sample().train.classes;
+        names = data::class_names(data::CifarKind::cifar10);
     } else {
         for (int64_t i = 0; i < classes; ++i) names.push_back(cat(i));
     }
@@ -93,9 +92,10 @@ void add_png(Images& images, const std::string& path, int32_t truth) {
              format.empty() ? "" : cat("; ", data::kHowToConvert));
     }
     const data::Image image = data::to_u8(data::decode_png(data::as_bytes(file), path), int(kChannels));
-    RG_CHECK(image.width == kSide && image.height == kSide, "classify: expected an image of ", kSide, " x ", kSide,
-             ", got ", image.width, " x ", image.height, " (", path, ")");
-    images.items.push_back({path, truth});
+    RG_CHECK(image.width == kSide && image.height % kSide == 0, "classify: expected an image of ", kSide, " x ", kSide,
+             ", or several below each other, got ", image.width, " x ", image.height, " (", path, ")");
+    const int64_t count = image.height / kSide;
+    for (int64_t i = 0; i < count; ++i) images.items.push_back({count == 1 ? path : cat(path, "#", i), truth});
     images.pixels.insert(images.pixels.end(), image.pixels.begin(), image.pixels.end());
 }
 
@@ -159,8 +159,8 @@ int run(int argc, const char* const* argv) {
     std::vector<std::string> arguments;
     Options options("classify", "says what a trained network sees in images");
     options.positional("MODEL FILE", &arguments,
-                       "MODEL: a run's folder, model.safetensors, or a checkpoint. FILE: a PNG of 32 x 32, a folder of "
-                       "them, or CIFAR records (.bin)",
+                       "MODEL: a run's folder, model.safetensors, or a checkpoint. FILE: a PNG of 32 x 32, or of "
+                       "several below each other; a folder of PNGs; or CIFAR records (.bin)",
                        2);
     options.add("top", &top, "labels per image, the best first").at_least(1);
     options.add("quiet", &quiet, "no line per image, only the summary");

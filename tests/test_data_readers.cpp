@@ -6,7 +6,7 @@
 #include "data/image_folder.h"
 #include "data/open.h"
 #include "data/png.h"
-#include "data/sample.h"
+#include "data/sha256.h"
 #include "tests/temp_dir.h"
 
 #include <algorithm>
@@ -142,10 +142,18 @@ TEST_SUITE("data") {
         const TrainTest sets = load("");
         CHECK(count_per_label(sets.train) == std::vector<int64_t>(10, 100));
         CHECK(count_per_label(sets.test) == std::vector<int64_t>(10, 20));
-        const std::vector<int32_t> first(sets.train.labels.begin(), sets.train.labels.begin() + 6);
-        CHECK(first == std::vector<int32_t>{9, 0, 0, 6, 8, 3}); // the classes are mixed
-        CHECK(sets.test.labels[0] == 8);
-        CHECK(sets.train.image(0)[0] == 219);
+        const auto records_of = [](const ImageSet& set) {
+            Vec records;
+            for (int64_t i = 0; i < set.count; ++i) {
+                records.push_back(uint8_t(set.labels[size_t(i)]));
+                for (size_t c = 0; c < 3; ++c)
+                    for (size_t p = c; p < 3072; p += 3) records.push_back(set.image(i)[p]);
+            }
+            return records;
+        };
+        // These are the checksums of the CIFAR records that were packed.
+        CHECK(sha256(records_of(sets.train)) == "b745a998cf2250aad2c559e0e31552d717b2533826ac8ba9e6c043a6cbe0e1d3");
+        CHECK(sha256(records_of(sets.test)) == "a4c67b6c39d96bbed5f0445d9029aaf45d92705daefba6074137999fdba4b075");
         int64_t equal = 0; // an image of both sets would be a test that was trained on
         for (int64_t i = 0; i < sets.test.count; ++i)
             for (int64_t k = 0; k < sets.train.count; ++k)

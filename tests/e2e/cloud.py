@@ -9,7 +9,6 @@ import hmac
 import http.server
 import io
 import os
-import pathlib
 import shutil
 import signal
 import subprocess
@@ -23,7 +22,6 @@ import xml.sax.saxutils
 
 import job
 
-SAMPLE = pathlib.Path(__file__).resolve().parents[2] / "data" / "sample"
 OPTIONS = [*job.TINY, "--batch-size", "20", "--steps", "12", "--seed", "5"]
 KEY, SECRET, TOKEN, REGION = "AKIDEXAMPLE", "secret/+=key", "session+token==", "eu-west-1"
 PAGE = 3  # objects per part of a list
@@ -139,13 +137,12 @@ class CloudJob(job.JobTest):
     def setUp(self):
         super().setUp()
         # Part of the sample as the real data set is divided, and as PNGs in class folders.
-        records = job.cifar_records(SAMPLE / "train.bin")[:120]
+        records = job.sample_records("train")[:120]
         self.files = self.folder / "files"
         self.files.mkdir()
-        raw = [bytes([label]) + pixels for label, pixels in records]
         for i in range(5):
-            (self.files / f"data_batch_{i + 1}.bin").write_bytes(b"".join(raw[20 * i:20 * i + 20]))
-        (self.files / "test_batch.bin").write_bytes(b"".join(raw[100:]))
+            (self.files / f"data_batch_{i + 1}.bin").write_bytes(job.cifar_file(records[20 * i:20 * i + 20]))
+        (self.files / "test_batch.bin").write_bytes(job.cifar_file(records[100:]))
         self.images = self.folder / "images"
         for i, (label, planes) in enumerate(records[:60]):
             path = self.images / ("test" if i % 3 == 2 else "train") / job.CLASSES[label] / f"{i:03}.png"

@@ -1,7 +1,6 @@
 # Disks that are full, files that may not grow, folders that cannot be written: an error that says so, and the last
 # good checkpoint is there, is whole, and leads to the same bits when there is room again.
 import os
-import pathlib
 import resource
 import shutil
 import subprocess
@@ -57,7 +56,7 @@ class Disk(job.JobTest):
     def test_output_that_cannot_be_written(self):
         programs = [[str(job.BUILD / name), "--help"] for name in
                     ("classify", "inspect", "train_cifar", "train_digits", "sweep_cifar", "experiment", "make_digits")]
-        sample = pathlib.Path(__file__).resolve().parents[2] / "data" / "sample" / "test.bin"
+        sample = job.SAMPLE / "test.png"
         with open("/dev/full", "w") as full:
             for command in (*programs, [str(job.BUILD / "classify"), str(self.run_folder), str(sample)],
                             [str(job.BUILD / "inspect"), *50 * [str(self.run_folder / "model.safetensors")]],

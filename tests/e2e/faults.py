@@ -174,7 +174,7 @@ class Faults(job.JobTest):
             self.resume(run, way)
 
     def test_less_data(self):
-        sample = (pathlib.Path(__file__).parents[2] / "data" / "sample" / "train.bin").read_bytes()
+        sample = job.sample_records("train")
         for repetition, chance in self.repetitions():
             less = chance.randrange(RANKS)
             sizes = [60 if rank == less else 100 for rank in range(RANKS)]
@@ -183,7 +183,7 @@ class Faults(job.JobTest):
                 folder = self.folder / f"data-{repetition}-{rank}"
                 folder.mkdir()
                 for name in ("train.bin", "test.bin"):
-                    (folder / name).write_bytes(sample[:3073 * size])
+                    (folder / name).write_bytes(job.cifar_file(sample[:size]))
                 program = job.train(1, *job.TINY, "--batch-size", "20", "--data", str(folder))
                 command += [*([":"] if rank else []), "-n", "1", *program]
             result = self.run_command(command)

@@ -13,8 +13,7 @@ import subprocess
 
 import job
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-SAMPLE, TOOLS = ROOT / "data" / "sample", ROOT / "tools"
+TOOLS = pathlib.Path(__file__).resolve().parents[2] / "tools"
 
 
 def expected_tensors(width, depth, classes):
@@ -60,8 +59,9 @@ class Classify(job.JobTest):
     def setUp(self):
         super().setUp()
         self.run_folder = self.train(1, "run", *job.TINY, "--epochs", "2")
-        self.test_set = SAMPLE / "test.bin"
-        self.records = job.cifar_records(self.test_set)
+        self.test_set = self.folder / "test.bin"
+        self.records = job.sample_records("test")
+        self.test_set.write_bytes(job.cifar_file(self.records))
 
     def lines(self, *arguments):
         """What classify prints per image, split at the tabs; and the summary's lines."""
@@ -109,6 +109,9 @@ class Classify(job.JobTest):
         right = sum(job.CLASSES[self.records[i][0]] == by_record[i][1] for i in range(12))
         self.assertIn(f"({right} of 12)", summary[0])
         # Without a class folder no label is known, and there is no summary.
+        column = job.SAMPLE / "test.png"
+        self.assertEqual(self.lines(self.run_folder, column),
+                         ([[f"{column}#{i}", *seen] for i, (_, *seen) in enumerate(by_record)], []))
         loose = self.folder / "loose.png"
         loose.write_bytes(job.png(job.SIDE, job.SIDE, job.interleaved(self.records[0][1])))
         self.assertEqual(self.lines(self.run_folder, loose), ([[str(loose), *by_record[0][1:]]], []))
@@ -272,6 +275,13 @@ class Folder(job.JobTest):
         self.refuse(program("classify", run, "images/dog/0.jpg"), "got JPEG (images/dog/0.jpg)", "mogrify")
 
 
+class Sample(job.JobTest):
+    def test_only_programs_that_load_data_contain_it(self):
+        images = (job.SAMPLE / "test.png").read_bytes()
+        contain = [name for name in ("train_cifar", "make_digits") if images in (job.BUILD / name).read_bytes()]
+        self.assertEqual(contain, ["train_cifar"])
+
+
 class BuildFolder(job.JobTest):
     """Programs that are started in a build folder or below it write their runs beside it."""
 
@@ -286,7 +296,7 @@ class BuildFolder(job.JobTest):
         for name, shown in (("first", "../runs/first"), ("second", "../../runs/second")):
             out = self.succeed(job.train(1, *job.TINY, "--steps", "2", "--checkpoint-every", "1", "--run-name", name))
             self.assertIn(f"; {shown}\n", out)
-            self.succeed(program("classify", shown, SAMPLE / "test.bin"))
+            self.succeed(program("classify", shown, job.SAMPLE / "test.png"))
             self.succeed(job.train(1, "--resume", "--steps", "3"))
             self.assertEqual(len(job.losses(self.runs / name)), 3)
             self.assertRegex(self.succeed([str(TOOLS / "monitor"), "--text"]), rf"(?m)^ *{name} ")

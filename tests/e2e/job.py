@@ -20,6 +20,7 @@ import zlib
 BUILD = pathlib.Path(sys.argv[1]).resolve()
 MPIEXEC = sys.argv[2]
 LIMIT = 60
+SAMPLE = pathlib.Path(__file__).resolve().parents[2] / "data" / "sample"
 SIDE = 32
 CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 # A network that trains in a fraction of a second.
@@ -131,10 +132,20 @@ def tensor_header(path):
     return json.loads(content[8:8 + size]), len(content) - 8 - size
 
 
-def cifar_records(path):
-    """(label, pixels as R G B planes) of each record of a CIFAR-10 file."""
-    content = path.read_bytes()
-    return [(content[i], content[i + 1:i + 3073]) for i in range(0, len(content), 3073)]
+def sample_records(name):
+    """(label, pixels as R G B planes) of each image of the embedded sample; name: train or test."""
+    with tempfile.TemporaryDirectory() as folder:
+        raw = pathlib.Path(folder) / "raw"
+        subprocess.run([BUILD / "inspect", "--raw", raw, SAMPLE / f"{name}.png"], stdout=subprocess.DEVNULL, check=True)
+        rgba = raw.read_bytes()
+    image = 4 * SIDE * SIDE
+    planes = [b"".join(rgba[i + c:i + image:4] for c in range(3)) for i in range(0, len(rgba), image)]
+    return list(zip(map(int, (SAMPLE / f"{name}.txt").read_text().strip()), planes))
+
+
+def cifar_file(records):
+    """The bytes of a CIFAR-10 file with these records."""
+    return b"".join(bytes([label]) + planes for label, planes in records)
 
 
 def interleaved(planes):
@@ -161,6 +172,14 @@ class JobTest(unittest.TestCase):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="ringgrad-"))
         self.addCleanup(shutil.rmtree, self.folder)
         self.runs = self.folder / "runs"
+
+    def write_sample(self):
+        """A folder with the sample as CIFAR-10 records: train.bin and test.bin."""
+        folder = self.folder / "sample"
+        folder.mkdir()
+        for name in ("train", "test"):
+            (folder / f"{name}.bin").write_bytes(cifar_file(sample_records(name)))
+        return folder
 
     def start(self, command, **environment):
         kept = {k: v for k, v in os.environ.items() if not k.startswith("RG_")}

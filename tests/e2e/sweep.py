@@ -2,14 +2,12 @@
 import csv
 import json
 import os
-import pathlib
 import signal
 import tarfile
 import unittest
 
 import job
 
-SAMPLE = pathlib.Path(__file__).resolve().parents[2] / "data" / "sample"
 TINY = ["--width", "4", "--batch-size", "50"]
 ENDLESS = ["--epochs", "100000", "--checkpoint-every", "5"]
 
@@ -40,6 +38,7 @@ def tested(run):
 
 class Sweep(job.JobTest):
     def test_failed_trial_is_a_row(self):
+        test_set = self.write_sample() / "test.bin"
         # Trials 2 and 3 fail on purpose: a loss that is not finite; more images per step than there are.
         for ranks in job.rank_counts(1, 2, 3):
             run = self.runs / f"fail-{ranks}"
@@ -64,7 +63,7 @@ class Sweep(job.JobTest):
             self.assertEqual([int(row[11]) for row in rows[1:]], [20] * 10)
             right = sum(int(rows[i][i]) for i in range(1, 11))
             self.assertAlmostEqual(best["test_accuracy"], right / 200)
-            seen = self.succeed([str(job.BUILD / "classify"), str(run / "trials" / "1"), str(SAMPLE / "test.bin"),
+            seen = self.succeed([str(job.BUILD / "classify"), str(run / "trials" / "1"), str(test_set),
                                  "--quiet"])
             self.assertIn(f"({right} of 200)", seen)
 
@@ -173,11 +172,11 @@ class Sweep(job.JobTest):
                          float(results(run)[0]["validation_accuracy"]))
 
     def test_signal_while_the_best_is_tested(self):
-        run = self.runs / "best"
+        run, sample = self.runs / "best", self.write_sample()
         model, loading, go = run / "trials" / "1" / "model.safetensors", self.folder / "loading", self.folder / "go"
         wait = f"if [ -e {model} ] && [ ! -e {go} ]; then touch {loading}; sleep 1000; fi"
         process = self.start(program(1, "sweep_cifar", "--run-name", run.name, *TINY, "--epochs", "1", "--sweep",
-                                     "depth=1", "--data", f"pipe:{wait}; tar -cC {SAMPLE} ."))
+                                     "depth=1", "--data", f"pipe:{wait}; tar -cC {sample} ."))
         self.assertTrue(self.wait_for(process, loading.exists))
         process.send_signal(signal.SIGTERM)
         result = self.finish(process)
@@ -204,7 +203,7 @@ class Sweep(job.JobTest):
     @unittest.skipUnless(job.MPIEXEC, "no mpiexec")
     def test_data_that_take_longer_than_the_deadline(self):
         run = self.runs / "slow"
-        data = f"pipe:sleep 4; tar -cC {SAMPLE} ."
+        data = f"pipe:sleep 4; tar -cC {self.write_sample()} ."
         self.succeed(program(2, "sweep_cifar", "--run-name", run.name, *TINY, "--steps", "18", "--sweep", "depth=1,1",
                              "--data", data), RG_DEADLINE_S="3")
         self.assertEqual(states(run), ["finished"] * 2)
@@ -212,12 +211,13 @@ class Sweep(job.JobTest):
 
     def test_folder_that_goes_while_a_trial_loads(self):
         # Nothing is made under the old name, and the sweep goes on under the new one.
+        sample = self.write_sample()
         for ranks in job.rank_counts(1, 2):
             run, other = self.runs / f"old-{ranks}", self.runs / f"new-{ranks}"
             go, loading = self.folder / f"go-{ranks}", self.folder / f"loading-{ranks}"
             wait = f"if [ -d {run} ]; then touch {loading}; until [ -e {go} ]; do sleep 0.02; done; fi"
             process = self.start(program(ranks, "experiment", "--run-name", run.name, *TINY, "--steps", "18", "--grid",
-                                         "seed=1:3", "--data", f"pipe:{wait}; tar -cC {SAMPLE} ."))
+                                         "seed=1:3", "--data", f"pipe:{wait}; tar -cC {sample} ."))
             self.assertTrue(self.wait_for(process, loading.exists))
             run.rename(other)
             go.touch()
@@ -230,12 +230,12 @@ class Sweep(job.JobTest):
 
     def test_data_of_the_best(self):
         # The second alone ends an epoch in so many steps: it is the best.
-        images, image = (SAMPLE / "train.bin").read_bytes(), 3073
-        ship = [images[i:i + image] for i in range(0, len(images), image) if images[i] == 8]
-        for name, train, test in (("all", images, images[:30 * image]), ("ships", b"".join(ship), b"".join(ship[:7]))):
+        images = job.sample_records("train")
+        ships = [record for record in images if record[0] == 8]
+        for name, train, test in (("all", images, images[:30]), ("ships", ships, ships[:7])):
             (self.folder / name).mkdir()
-            (self.folder / name / "train.bin").write_bytes(train)
-            (self.folder / name / "test.bin").write_bytes(test)
+            (self.folder / name / "train.bin").write_bytes(job.cifar_file(train))
+            (self.folder / name / "test.bin").write_bytes(job.cifar_file(test))
         with tarfile.open(self.folder / "ships.tar", "w") as tar:
             tar.add(self.folder / "ships", "ships")
         run = self.runs / "data"
