@@ -32,8 +32,8 @@ struct LoaderOptions {
     bool shuffle = true;       // a new order every epoch
     bool keep_partial = false; // keeps a smaller last mini-batch
     uint64_t seed = 0;
-    Augment augment;
-    Normalise normalise;
+    Augment augment = {};
+    Normalise normalise = {};
     int rank = 0, ranks = 1; // divides mini-batches as in share_of()
     int threads = 1;         // 0: next() does the work itself
     int depth = 2;           // mini-batches prepared in advance
