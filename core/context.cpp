@@ -1,4 +1,4 @@
-// The context of each thread.
+// Looks up and sets the context of the calling thread.
 #include "core/context.h"
 
 namespace rg {

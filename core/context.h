@@ -1,7 +1,7 @@
-// What the ops of one thread run on: backend, worker threads, ranks that share batch statistics, profile.
+// Defines Context: the backend, device, worker threads, ranks and profile that ops use.
 //
-// A program makes one Context and keeps a ContextScope for as long as it runs; ranks that are threads of one process
-// (tests) each have their own. Ops look it up instead of taking it, so that a model reads as mathematics.
+// A program makes one Context and one ContextScope for its whole run. In tests, ranks are threads of one process, and
+// each has its own.
 #pragma once
 
 #include "core/base.h"
@@ -16,32 +16,33 @@ class Device;
 class ThreadPool;
 class Profile;
 
-/// `reference`: plain loops in double, the definition of every op (f32 and f64). `cpu`: fast, f32.
+/// `reference` defines every op by plain loops in double, for f32 and f64. `cpu` is fast, for f32.
 enum class Backend : uint8_t { reference, cpu };
 
-/// Sums over the ranks that train together. Core knows no MPI; whoever wants batch statistics over all ranks
-/// (--sync-bn) installs one, with this rank's share of the samples of the current mini-batch.
+/// Sums over the ranks that train together. Core does not know MPI: a program that wants batch statistics over all
+/// ranks (--sync-bn) installs a SyncGroup and sets its members for each mini-batch.
 class SyncGroup {
 public:
     virtual ~SyncGroup() = default;
+    /// Replaces each value by its sum over all ranks. Collective.
     virtual void sum(std::span<double> values) = 0;
-    double share = 1;    // of this rank in the mini-batch
-    int64_t samples = 0; // of all ranks in the mini-batch
+    double fraction = 1; // of the mini-batch that this rank computes
+    int64_t samples = 0; // in the mini-batch, over all ranks
 };
 
 struct Context {
     Backend backend = Backend::cpu;
-    Device* device = nullptr;      // runs the ops and holds new tensors; null: the backend, in this machine's memory
-    ThreadPool* threads = nullptr; // null: the calling thread alone
-    SyncGroup* sync = nullptr;     // null: batch statistics of this rank's samples
-    bool strict_fp32 = false;      // plain multiply-adds only, no algorithm that rounds differently (Winograd)
+    Device* device = nullptr;      // runs the ops and holds new tensors; null: the backend runs them in host memory
+    ThreadPool* threads = nullptr; // null: the calling thread runs all tasks
+    SyncGroup* sync = nullptr;     // null: batch statistics are over the samples of this rank
+    bool strict_fp32 = false;      // only plain multiply-adds, no algorithm that rounds differently (Winograd)
     Profile* profile = nullptr;    // null: ops are not timed
 };
 
-/// The context of this thread; a default one when no scope is open.
+/// Returns the context of this thread, or a default context outside of every ContextScope.
 const Context& context();
 
-/// Makes a context current on this thread until the end of the scope.
+/// Makes a context the one of this thread until the end of the scope.
 class ContextScope {
 public:
     explicit ContextScope(const Context& context); // keeps a reference
@@ -54,12 +55,12 @@ private:
     const Context* before_;
 };
 
-/// Returns a function that runs f in the caller's context, for use on another thread. The context has to outlive it.
-/// Tapes and dry runs stay on their thread.
+/// Returns a function that runs f in the caller's context, for use on another thread. The context must outlive the
+/// function. Tapes and dry runs do not apply on the other thread.
 template <class F>
 auto in_this_context(F f) {
-    return [f = std::move(f), &here = context()] {
-        const ContextScope scope(here);
+    return [f = std::move(f), &callers_context = context()] {
+        const ContextScope scope(callers_context);
         return f();
     };
 }

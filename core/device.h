@@ -1,8 +1,8 @@
-// A device that runs ops instead of this machine's processor: memory of its own, and a kernel for each op.
+// Defines Device: the interface of a GPU or another processor with its own memory and a kernel for each op.
 //
-// Core knows no CUDA. Whoever has a device puts it into the Context; from then on tensors are made in its memory and
-// ops run on it, one after the other, while the program goes on. Values that the program reads or writes itself are
-// copied (Tensor::to_host(), Tensor::copy_from()), which waits for what came before.
+// Core does not know CUDA. A program puts a device into the Context; then new tensors are in device memory, and the
+// device runs the ops in order while the program goes on. The program reads and writes values through copies
+// (Tensor::to_host(), Tensor::copy_from()), which wait for the ops that were started before.
 #pragma once
 
 #include "core/scope.h"
@@ -20,7 +20,7 @@ struct Call;
 struct OpRow;
 using Kernel = void (*)(const Call&);
 
-/// Calls f and returns the seconds that it took.
+/// Calls f and returns its run time in seconds.
 template <class F>
 double seconds_of(F&& f) {
     const auto start = std::chrono::steady_clock::now();
@@ -28,70 +28,70 @@ double seconds_of(F&& f) {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// Peak rates of a device: operations per second, and bytes read or written per second. For a GPU, operations are
-/// those of bf16 tensor cores, where a multiply-add counts as two; in f32 they take six times as long.
+/// Peak rates of a device: floating-point operations per second, and bytes read or written per second. A GPU's
+/// operations are those of its tensor cores in bf16, where a multiply-add counts as two; f32 takes six times as long.
 struct Rates {
     double flops = 0, bytes = 0;
 };
 
-/// Tensors keep a device that a shared_ptr has, so they may outlive whoever opened it.
+/// If a shared_ptr owns the device, each tensor on it shares the ownership, so the device lives as long as its tensors.
 class Device : public std::enable_shared_from_this<Device> {
 public:
     virtual ~Device() = default;
-    /// "NVIDIA H200 (sm_90, 139.8 GiB)"
+    /// Returns a text like "NVIDIA H200 (sm_90, 139.8 GiB)".
     virtual std::string name() const = 0;
 
-    /// Memory aligned to 256 bytes. Error when there is none left.
+    /// Returns device memory, aligned to 256 bytes. Throws Error if not enough is left.
     virtual void* allocate(size_t bytes) = 0;
     virtual void release(void* memory) noexcept = 0;
-    /// Ops that are started later find the values. `from` may be changed on return.
+    /// Copies host memory to device memory, before all ops that are started later. On return, `from` may be changed.
     virtual void upload(void* to, const void* from, size_t bytes) = 0;
     virtual void copy(void* to, const void* from, size_t bytes) = 0;
-    /// The values, after the ops that were started before, are there on return; if more are to be downloaded, on that
-    /// of the last.
+    /// Copies device memory to host memory, after all ops that were started before. Blocks until the copy is done. With
+    /// `more`, it may only queue the copy; the last download of the series blocks for all of them.
     virtual void download(void* to, const void* from, size_t bytes, bool more = false) = 0;
 
-    /// Pieces of the device's memory that come to this machine's, are changed there and go back, each while others are
-    /// on their way, and while ops run:
+    /// Moves chunks of device memory to host memory and back, while ops and the transfers of other chunks run:
     ///
-    ///     start_ops(), trip->fetch(0), start_more(), trip->fetch(1);
-    ///     for (size_t i = 0; i < 2; ++i) trip->wait(i), change(i), trip->put_back(i);
+    ///     start_ops(), trip->download(0), start_more_ops(), trip->download(1);
+    ///     for (size_t i = 0; i < 2; ++i) trip->wait(i), change(i), trip->upload(i);
     ///
-    /// A piece is what the ops that were started before its fetch() have made of it, and ops that are started after its
-    /// put_back() find what it has put back; those in between may not use it. Here, it is the program's between wait()
-    /// and put_back() alone.
+    /// download() sees the results of all ops that were started before it. Ops that are started after upload() get
+    /// the changed chunk. Ops that are started in between must not use it. The program may use the chunk's host memory
+    /// only between wait() and upload().
     class RoundTrip {
     public:
         virtual ~RoundTrip() = default;
-        virtual void fetch(size_t piece) = 0;
-        virtual void wait(size_t piece) = 0;
-        virtual void put_back(size_t piece) = 0;
+        virtual void download(size_t chunk) = 0;
+        virtual void wait(size_t chunk) = 0;
+        virtual void upload(size_t chunk) = 0;
     };
-    /// Piece i ends at byte ends[i] of both memories, which outlive the result, and begins where the one before it
-    /// ends. What the trips need is had once, here.
-    virtual std::unique_ptr<RoundTrip> round_trip(void* here, void* there, std::vector<size_t> ends) = 0;
+    /// Allocates all that the transfers between `host` and `device` need. Chunk i starts at byte ends[i - 1], or at 0,
+    /// and ends at byte ends[i]. Both memories must outlive the result.
+    virtual std::unique_ptr<RoundTrip> round_trip(void* host, void* device, std::vector<size_t> ends) = 0;
 
-    /// Takes tensors in the device's memory, filters beside bf16 also in bf16 (fuse.cpp), and returns before the work
-    /// is done.
+    /// Returns the kernel of an op. It takes tensors in device memory and returns before the work is done. With bf16
+    /// images it also takes filters in bf16 (see fuse.cpp).
     virtual Kernel kernel(const OpRow* op) const = 0;
-    /// Waits for all work; errors of kernels come out here, at the latest.
+    /// Blocks until all work is done. Throws Error if a kernel failed and no earlier call has reported it.
     virtual void synchronize() = 0;
 
-    /// How long the work that f starts takes, by itself.
-    virtual double seconds(const std::function<void()>& f) {
+    /// Returns the seconds that the device needs for the work that f starts, without other work.
+    virtual double time_of(const std::function<void()>& f) {
         return seconds_of([&] { f(), synchronize(); });
     }
-    /// What it does at most: measured now. 0: not known.
+    /// Measures the peak rates now. Returns 0 for a rate that is not known.
     virtual Rates rates() { return {}; }
 
-    /// Work that is started as a whole.
+    /// A recorded sequence of kernels that the device launches as one unit.
     class Graph {
     public:
         virtual ~Graph() = default;
         virtual void launch() = 0;
     };
-    /// What f would do, not done; null where the device has no such thing. f must have been run before. Error: f's own,
-    /// or of what a graph cannot have in it; ops run as before then.
+    /// Records the work that f starts, without doing it. Returns null if the device has no graphs. Call f directly at
+    /// least once before. Throws Error if f does, or if f does something that a graph cannot hold; direct calls of f
+    /// still work afterwards.
     virtual std::unique_ptr<Graph> capture(const std::function<void()>&) { return nullptr; }
 };
 

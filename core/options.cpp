@@ -332,7 +332,7 @@ std::string Options::help() const {
     return out;
 }
 
-bool Options::given(const std::string& name) const {
+bool Options::was_given(const std::string& name) const {
     const Entry* entry = find(name);
     RG_CHECK(entry, "options: --", name, " is not declared");
     return entry->given_;

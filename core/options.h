@@ -86,8 +86,8 @@ public:
     std::string help() const;
 
     /// Returns true if the command line set the option. Use it for defaults that depend on other options.
-    bool given(const std::string& name) const;
-    /// Sets an option from text, but given() stays false. Use it for the values() of the run that is resumed.
+    bool was_given(const std::string& name) const;
+    /// Sets an option from text, but was_given() stays false. Use it for the values() of the run that is resumed.
     void set(const std::string& name, const std::string& value);
     /// Returns all options with their current values, in order of declaration. set() accepts these texts.
     std::vector<std::pair<std::string, std::string>> values() const;

@@ -10,7 +10,7 @@ namespace {
 
 int64_t aligned(int64_t elements) { return (elements + 15) / 16 * 16; }
 
-void randomise(const Tensor& t, Init init, Rng random) {
+void draw_values(const Tensor& t, Init init, Rng random) {
     const Shape& s = t.shape();
     const double fan_in = double(t.numel() / s[0]), fan_out = double(t.numel() / s[s.rank() - 1]);
     const double variance = init == Init::he ? 2 / fan_in : init == Init::glorot ? 2 / (fan_in + fan_out) : 1e-4;
@@ -21,21 +21,27 @@ void randomise(const Tensor& t, Init init, Rng random) {
 
 } // namespace
 
+void Parameters::expect_not_allocated(const std::string& name) const {
+    RG_CHECK(!values_.defined(), "parameters: expected all declarations before allocate(), got ", name,
+             " after it; declare it earlier");
+}
+
 const Tensor& Parameters::add(std::string name, const Shape& shape, Entry::Start start) {
-    RG_CHECK(!values_.defined(), "parameters: ", name, " is declared after allocate()");
-    for (const Entry& e : entries_) RG_CHECK(e.name != name, "parameters: ", name, " is declared twice");
+    expect_not_allocated(name);
+    for (const Entry& e : entries_)
+        RG_CHECK(e.name != name, "parameters: expected distinct names, got ", name, " twice; rename one of the two");
     entries_.push_back({std::move(name), shape, start, 0, {}, {}});
     return entries_.back().value;
 }
 
 const Tensor& Parameters::add_state(std::string name, int64_t channels) {
-    RG_CHECK(!values_.defined(), "parameters: ", name, " is declared after allocate()");
+    expect_not_allocated(name);
     states_.push_back({std::move(name), channels, 0, {}});
     return states_.back().running;
 }
 
 void Parameters::allocate(uint64_t seed, Init init, DType type) {
-    RG_CHECK(!values_.defined(), "parameters: allocate() is called twice");
+    RG_CHECK(!values_.defined(), "parameters: expected one call of allocate(), got a second; remove one of them");
     int64_t total = 0, state_total = 0;
     for (auto e = entries_.rbegin(); e != entries_.rend(); ++e) e->offset = total, total += aligned(e->shape.numel());
     for (State& s : states_) s.offset = state_total, state_total += aligned(2 * s.channels);
@@ -48,7 +54,7 @@ void Parameters::allocate(uint64_t seed, Init init, DType type) {
         e.gradient = gradients_.slice(e.offset, e.shape);
         if (DryRun::active()) continue;
         if (e.start == Entry::Start::ones) e.value.fill(1);
-        if (e.start == Entry::Start::random) randomise(e.value, init, Rng(seed, Purpose::init, 0, i));
+        if (e.start == Entry::Start::random) draw_values(e.value, init, Rng(seed, Purpose::init, 0, i));
     }
     for (State& s : states_) {
         s.running = state_.slice(s.offset, {2, s.channels});
@@ -57,7 +63,8 @@ void Parameters::allocate(uint64_t seed, Init init, DType type) {
 }
 
 void Parameters::place_gradients(std::byte* memory) {
-    RG_CHECK(gradients_.defined(), "parameters: place_gradients() comes after allocate()");
+    RG_CHECK(gradients_.defined(), "parameters: expected place_gradients() after allocate(), got it before; call ",
+             "allocate() first");
     gradients_ = Tensor::borrow(memory, gradients_.shape(), gradients_.dtype());
     gradients_.fill(0);
     for (Entry& e : entries_) e.gradient = gradients_.slice(e.offset, e.shape);

@@ -69,6 +69,7 @@ public:
     int64_t batches_tracked = 0;
 
 private:
+    void expect_not_allocated(const std::string& name) const;
     std::deque<Entry> entries_;
     std::deque<State> states_;
     Tensor values_, gradients_, state_;

@@ -1,5 +1,5 @@
-// Tracing, placing and replaying. Values are told apart by the number of their block (Tensor::key().id): a view of a
-// value lies in its block, so what keeps a view alive keeps the block alive.
+// Traces, places and replays. The number of a block (Tensor::key().id) identifies a value. A view lies in the block of
+// its value, so a step that reads a view keeps the block alive.
 #include "core/plan.h"
 
 #include "core/context.h"
@@ -15,20 +15,20 @@ namespace {
 
 constexpr int64_t kAlign = 64;
 
-/// An inner value: the steps between which it lives, and its place in the arena.
+/// An intermediate: the first and last step that use it, and its place in the arena.
 struct Life {
     size_t first, last;
     int64_t bytes = 0, offset = 0;
 };
 
-/// Gives every value an offset, the largest first, at the lowest place that is free during its life; returns the size
-/// of the whole ("greedy by size", Pisarchyk and Lee, 2020, section 5).
+/// Sets the offsets, the largest value first, to the lowest address that is free during the value's life. Returns the
+/// bytes of the arena ("greedy by size", Pisarchyk and Lee, 2020, section 5).
 int64_t place_all(std::vector<Life*> lives) {
     std::sort(lives.begin(), lives.end(), [](const Life* a, const Life* b) {
         return a->bytes != b->bytes ? a->bytes > b->bytes : a->first < b->first;
     });
     int64_t total = 0;
-    std::vector<const Life*> placed; // in order of their offsets
+    std::vector<const Life*> placed; // sorted by offset
     for (Life* life : lives) {
         int64_t offset = 0;
         for (const Life* other : placed) {
@@ -66,22 +66,22 @@ Plan::Plan(std::vector<Step> steps, std::span<const Tensor> placeholders, std::s
 void Plan::place(std::span<const Tensor> results) {
     std::map<uint64_t, size_t> input_of;
     for (size_t i = 0; i < placeholders_.size(); ++i) input_of.emplace(placeholders_[i].key().id, i);
-    std::set<uint64_t> kept; // results live on after the last step
-    for (const Tensor& t : results) kept.insert(t.key().id);
+    std::set<uint64_t> result_ids; // these live on after the last step
+    for (const Tensor& t : results) result_ids.insert(t.key().id);
 
-    // The lives of the inner values; values with memory of their own (parameters, constants) are not the plan's.
+    // Find the lives of the intermediates. Values that have memory (parameters, constants) do not belong to the plan.
     std::map<uint64_t, Life> lives;
-    std::set<uint64_t> outside;
+    std::set<uint64_t> written_ids;
     for (size_t s = 0; s < steps_.size(); ++s) {
         const auto visit = [&](const Tensor& t, bool written) {
             if (!t.defined() || input_of.contains(t.key().id)) return;
             if (t.has_memory()) {
-                if (written && outside.insert(t.key().id).second) written_.push_back(t.whole());
+                if (written && written_ids.insert(t.key().id).second) written_.push_back(t.whole());
                 return;
             }
             const auto [known, first] = lives.try_emplace(t.key().id, Life{s, s});
             RG_CHECK(!first || written || t.numel() == 0, "accelerate: expected ", steps_[s].op->name,
-                     " to read what an op of the function has written, got ", t.shape().str(),
+                     " to read the result of an op of the function, got ", t.shape().str(),
                      " of Tensor::empty() or zeros(), which hold nothing while traced; use Tensor::constant()");
             Life& life = known->second;
             life.last = s;
@@ -91,10 +91,10 @@ void Plan::place(std::span<const Tensor> results) {
         for (const Tensor& t : steps_[s].outputs()) visit(t, true);
     }
     std::vector<Life*> shared;
-    std::map<uint64_t, Tensor> block; // the memory of each inner value
+    std::map<uint64_t, Tensor> block; // the memory of each intermediate
     for (auto& [id, life] : lives) {
         bytes_unshared_ += life.bytes;
-        if (kept.contains(id))
+        if (result_ids.contains(id))
             block.emplace(id, Tensor::constant({life.bytes}, 0, DType::u8));
         else
             shared.push_back(&life);
@@ -103,31 +103,32 @@ void Plan::place(std::span<const Tensor> results) {
     arena_ = Tensor::empty({arena_bytes}, DType::u8);
     bytes_ = arena_bytes;
     for (auto& [id, life] : lives) {
-        if (kept.contains(id))
+        if (result_ids.contains(id))
             bytes_ += life.bytes;
         else
             block.emplace(id, arena_.slice(life.offset, {life.bytes}));
     }
 
     for (size_t s = 0; s < steps_.size(); ++s) {
-        const auto settle = [&](Tensor& t, size_t argument) {
+        const auto bind_or_place = [&](Tensor& t, size_t argument) {
             if (!t.defined()) return;
             if (const auto input = input_of.find(t.key().id); input != input_of.end()) {
-                RG_CHECK(argument < kMaxInputs, steps_[s].op->name, ": a traced function may not write its inputs");
+                RG_CHECK(argument < kMaxInputs, steps_[s].op->name, ": expected a traced function that does not ",
+                         "write its inputs, got an output to input ", input->second, "; write to another tensor");
                 bindings_.push_back({s, argument, input->second, t});
-            } else if (const auto inner = block.find(t.key().id); inner != block.end()) {
-                t = t.over(inner->second);
+            } else if (const auto memory = block.find(t.key().id); memory != block.end()) {
+                t = t.over(memory->second);
             }
         };
-        for (size_t i = 0; i < kMaxInputs; ++i) settle(steps_[s].in[i], i);
-        for (size_t i = 0; i < kMaxOutputs; ++i) settle(steps_[s].out[i], kMaxInputs + i);
+        for (size_t i = 0; i < kMaxInputs; ++i) bind_or_place(steps_[s].in[i], i);
+        for (size_t i = 0; i < kMaxOutputs; ++i) bind_or_place(steps_[s].out[i], kMaxInputs + i);
     }
     for (const Tensor& t : results) {
-        if (const auto inner = block.find(t.key().id); inner != block.end()) {
-            results_.push_back(t.over(inner->second));
+        if (const auto memory = block.find(t.key().id); memory != block.end()) {
+            results_.push_back(t.over(memory->second));
         } else {
-            RG_CHECK(t.defined() && t.has_memory(),
-                     "accelerate: a result must be computed by the function, not be one of its inputs");
+            RG_CHECK(t.defined() && t.has_memory(), "accelerate: a result must be computed by the function, ",
+                     "not be one of its inputs; return the result of an op");
             results_.push_back(t);
         }
     }
@@ -135,12 +136,12 @@ void Plan::place(std::span<const Tensor> results) {
 
 std::span<const Tensor> Plan::replay(std::span<const Tensor> inputs, const AfterStep& after_step) {
     const Context& c = context();
-    const auto bind = [&](std::span<const Tensor> to) {
-        for (const Binding& b : bindings_) steps_[b.step].in[b.argument] = b.view.over(to[b.input]);
+    const auto bind = [&](std::span<const Tensor> tensors) {
+        for (const Binding& b : bindings_) steps_[b.step].in[b.argument] = b.view.over(tensors[b.input]);
     };
     bind(inputs);
     if (c.device) {
-        for (const Binding& b : bindings_) // while they are where they can be read
+        for (const Binding& b : bindings_) // check values now, while they are in host memory
             if (const Step& step = steps_[b.step]; step.op->check)
                 step.op->check({step.attrs, step.inputs(), step.outputs()});
         for (size_t i = device_inputs_.size(); i < inputs.size(); ++i)
@@ -148,31 +149,31 @@ std::span<const Tensor> Plan::replay(std::span<const Tensor> inputs, const After
         for (size_t i = 0; i < inputs.size(); ++i) device_inputs_[i].copy_from(inputs[i]);
         bind(device_inputs_);
     }
-    const bool graphs = c.device && !c.profile && !c.sync; // those look at every op
-    if (graphs && ++replays_ == 2) capture(*c.device);     // the first has made scratch memory
-    if (graphs && !graphs_.empty())
+    const bool use_graphs = c.device && !c.profile && !c.sync;   // profile and sync need the host at every op
+    if (use_graphs && ++graph_replays_ == 2) capture(*c.device); // the first replay has allocated scratch memory
+    if (use_graphs && !graphs_.empty())
         for (const auto& [end, graph] : graphs_) {
             graph->launch();
             if (after_step) after_step(*this, end - 1);
         }
     else
         run(0, steps_.size(), after_step);
-    // Hold nothing of the caller's.
+    // Release the caller's tensors.
     for (const Binding& b : bindings_) steps_[b.step].in[b.argument] = b.view;
     return results_;
 }
 
 void Plan::capture(Device& device) {
-    ends_.insert(steps_.size());
+    graph_ends_.insert(steps_.size());
     size_t begin = 0;
     try {
-        for (const size_t end : ends_) {
+        for (const size_t end : graph_ends_) {
             graphs_.emplace_back(end, device.capture([this, begin, end] { run(begin, end); }));
             if (!graphs_.back().second) return graphs_.clear();
             begin = end;
         }
     } catch (const Error&) {
-        graphs_.clear(); // plain launches do the same, more slowly, or say themselves what is wrong
+        graphs_.clear(); // launch ops one by one instead: slower, and a real error then comes out there
     }
 }
 
@@ -180,14 +181,14 @@ void Plan::run(size_t begin, size_t end, const AfterStep& after_step) {
     for (size_t s = begin; s < end; ++s) {
         const Step& step = steps_[s];
         execute(step.op, {step.attrs, step.inputs(), step.outputs()});
-        if (after_step && after_step(*this, s)) ends_.insert(s + 1);
+        if (after_step && after_step(*this, s)) graph_ends_.insert(s + 1);
     }
 }
 
 std::string Plan::table() const {
     char line[256];
     std::string text;
-    const auto where = [&](const Tensor& t) -> std::string {
+    const auto describe = [&](const Tensor& t) -> std::string {
         const std::string size = cat(name_of(t.dtype()), t.shape().str());
         if (arena_.defined() && t.key().id == arena_.key().id) return cat(size, "@", t.key().offset);
         for (size_t i = 0; i < placeholders_.size(); ++i)
@@ -199,24 +200,24 @@ std::string Plan::table() const {
     std::snprintf(line, sizeof line, "%4s %-20s %10s %10s  %s\n", "step", "op", "MFLOP", "KiB",
                   "written <- read (type[shape]@offset)");
     text += line;
-    double all_flops = 0, all_bytes = 0;
+    double total_flops = 0, total_bytes = 0;
     for (size_t s = 0; s < steps_.size(); ++s) {
         const Step& step = steps_[s];
         double bytes = 0;
         std::string reads, writes;
         for (const Tensor& t : step.inputs())
-            if (t.defined()) bytes += double(t.bytes()), reads += cat(" ", where(t));
+            if (t.defined()) bytes += double(t.bytes()), reads += cat(" ", describe(t));
         for (const Tensor& t : step.outputs())
-            if (t.defined() && t.numel()) bytes += double(t.bytes()), writes += cat(where(t), " ");
+            if (t.defined() && t.numel()) bytes += double(t.bytes()), writes += cat(describe(t), " ");
         const double flops = flops_of(step.op, {step.attrs, step.inputs(), step.outputs()});
-        all_flops += flops, all_bytes += bytes;
+        total_flops += flops, total_bytes += bytes;
         std::snprintf(line, sizeof line, "%4zu %-20s %10.2f %10.1f  ", s, step.op->name, flops * 1e-6,
                       bytes / 1024);
         text += cat(line, writes, "<-", reads, "\n");
     }
     std::snprintf(line, sizeof line,
                   "%zu steps, %.2f GFLOP, %.1f MiB read and written; %.1f MiB planned, %.1f MiB without sharing\n",
-                  steps_.size(), all_flops * 1e-9, all_bytes / 1048576, double(bytes_) / 1048576,
+                  steps_.size(), total_flops * 1e-9, total_bytes / 1048576, double(bytes_) / 1048576,
                   double(bytes_unshared_) / 1048576);
     return text + line;
 }

@@ -1,10 +1,9 @@
-// A function of tensors as a list of steps with memory planned ahead: traced once, then replayed.
+// Defines Trace and Plan, which record the ops of a function once and then replay them without allocating memory.
 //
-// While a Trace exists, ops do not execute; run() appends what they would have done, forward and backward alike. A
-// Plan takes the list, fuses what fuse.h knows, gives every inner value a place in one block of memory such that
-// values that live at the same time do not overlap, and replays the steps without allocating anything. What varies
-// from call to call is read from memory: the inputs are bound anew for each call, parameters and gradients are where
-// they always were.
+// While a Trace exists, ops do not execute: run() appends each op, of the forward and the backward pass, to a list of
+// steps. A Plan fuses steps (fuse.h) and places all intermediates in one block of memory, the arena. Values that live
+// at the same time do not overlap there. A replay executes the steps. It reads all values that change from call to
+// call from tensors: the inputs of that call, and the same parameters and gradients as during the trace.
 #pragma once
 
 #include "core/device.h"
@@ -17,7 +16,7 @@
 
 namespace rg {
 
-/// While one exists on this thread, ops are noted instead of executed. Values cannot be read: Tensor says so.
+/// While a Trace exists on this thread, ops are recorded instead of executed. To read a value is an error (Tensor).
 class Trace final : public Recorder {
 public:
     Trace();
@@ -26,7 +25,7 @@ public:
     Trace& operator=(const Trace&) = delete;
 
     void record(Op op, const Attrs& attrs, std::span<const Tensor> in, std::span<const Tensor> out) override;
-    void record_copy(const char*, const char*, const Tensor&, const Tensor&) override {} // Tensor refuses those
+    void record_copy(const char*, const char*, const Tensor&, const Tensor&) override {} // Tensor throws
     std::vector<Step> steps;
 
 private:
@@ -36,29 +35,31 @@ private:
 
 class Plan {
 public:
-    /// Steps of a trace, the placeholders that stood for the inputs, and what the function returned.
+    /// Takes the steps of a trace, the placeholders that the function got as inputs, and the results that it returned.
     Plan(std::vector<Step> steps, std::span<const Tensor> placeholders, std::span<const Tensor> results);
     Plan(Plan&&) = default;
 
-    /// Executes all steps on the context's backend. Inputs must have the placeholders' shapes and types. The results
-    /// keep their memory, and are overwritten by the next replay. Allocates nothing. after_step, if any, is called
-    /// after each step, and says whether it has waited for that one. On a device a step has only been started by then,
-    /// and from the second replay on steps are started as graphs: one ends where after_step has waited in the first
-    /// replay, and after_step is called after each.
+    /// Is called after a step of a replay. Returns true if it used the values that the steps so far have written.
     using AfterStep = std::function<bool(const Plan&, size_t step)>;
+    /// Executes all steps on the context's backend, and allocates nothing. The inputs must have the shapes and types of
+    /// the placeholders. The next replay overwrites the results. after_step, if any, is called after each step. A
+    /// device may still be working on that step then. From the second replay on, a device launches the steps as graphs.
+    /// A graph ends at each step for which after_step returned true in the first replay; after_step is called after
+    /// each graph.
     std::span<const Tensor> replay(std::span<const Tensor> inputs, const AfterStep& after_step = {});
 
-    /// Tensors outside of the plan that its steps write: gradients, running statistics.
+    /// Returns the tensors outside of the plan that its steps write: gradients, running statistics.
     const std::vector<Tensor>& written() const { return written_; }
-    /// Bytes of the block that holds all inner values, and what they would take without sharing.
+    /// Returns the bytes of the arena and of the results.
     int64_t bytes() const { return bytes_; }
+    /// Returns the bytes that intermediates and results would need if they shared no memory.
     int64_t bytes_unshared() const { return bytes_unshared_; }
     const std::vector<Step>& steps() const { return steps_; }
-    /// A table: step by step what is read and written, where it lies, operations and bytes; then the totals.
+    /// Returns a table with a line per step (tensors read and written with their places, operations, bytes) and totals.
     std::string table() const;
 
 private:
-    struct Binding { // argument of a step that is a view of input `input`
+    struct Binding { // says that `argument` of `step` is a view of input `input`
         size_t step, argument, input;
         Tensor view;
     };
@@ -70,11 +71,10 @@ private:
     std::vector<Tensor> placeholders_, results_, written_;
     std::vector<Binding> bindings_;
     Tensor arena_;
-    // On a device: copies of the inputs, which have one place, so that the steps can become graphs.
-    std::vector<Tensor> device_inputs_;
-    std::set<size_t> ends_;                                                 // of graphs: the steps that follow
-    std::vector<std::pair<size_t, std::unique_ptr<Device::Graph>>> graphs_; // after their ends
-    int64_t replays_ = 0;                                                   // that may be of graphs
+    std::vector<Tensor> device_inputs_; // copies of the inputs at fixed addresses, which graphs need
+    std::set<size_t> graph_ends_;       // for each graph, the step after its last one
+    std::vector<std::pair<size_t, std::unique_ptr<Device::Graph>>> graphs_; // each with its entry of graph_ends_
+    int64_t graph_replays_ = 0;                                             // replays that could use graphs
     int64_t bytes_ = 0, bytes_unshared_ = 0;
 };
 

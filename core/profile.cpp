@@ -15,7 +15,7 @@ void Profile::add(Op op, double seconds, double flops, double bytes) {
     e.bytes += bytes;
 }
 
-std::string Profile::table(double total_seconds, Rates most) const {
+std::string Profile::table(double total_seconds, Rates peak) const {
     std::vector<std::pair<Op, Entry>> order(entries_.begin(), entries_.end());
     double sum = 0;
     for (const auto& [op, entry] : order) sum += entry.seconds;
@@ -28,18 +28,18 @@ std::string Profile::table(double total_seconds, Rates most) const {
         text += line;
     };
     print("%-20s %8s %12s %7s %10s %10s", "op", "calls", "ms", "share", "GFLOP/s", "GB/s");
-    text += most.bytes > 0 ? "   of most    of most\n" : "\n";
+    text += peak.bytes > 0 ? "   of peak    of peak\n" : "\n";
     for (const auto& [op, e] : order) {
         const double flops = e.flops / e.seconds, bytes = e.bytes / e.seconds;
         print("%-20s %8lld %12.3f %6.1f%% %10.1f %10.1f", op->name, static_cast<long long>(e.calls),
               e.seconds * 1e3, 100 * e.seconds / total, flops * 1e-9, bytes * 1e-9);
-        if (most.bytes > 0) print(" %7.1f %% %8.1f %%", 100 * flops / most.flops, 100 * bytes / most.bytes);
+        if (peak.bytes > 0) print(" %7.1f %% %8.1f %%", 100 * flops / peak.flops, 100 * bytes / peak.bytes);
         text += "\n";
     }
     if (total > sum)
         print("%-20s %8s %12.3f %6.1f%%\n", "(outside of ops)", "", (total - sum) * 1e3, 100 * (total - sum) / total);
-    if (most.bytes > 0)
-        print("%-20s %8s %12s %7s %10.1f %10.1f\n", "(most)", "", "", "", most.flops * 1e-9, most.bytes * 1e-9);
+    if (peak.bytes > 0)
+        print("%-20s %8s %12s %7s %10.1f %10.1f\n", "(peak)", "", "", "", peak.flops * 1e-9, peak.bytes * 1e-9);
     return text;
 }
 

@@ -48,7 +48,7 @@ public:
 
     /// Returns an unbiased uniform integer in [0, n) for n >= 1 (Lemire, "Fast random integer generation in an
     /// interval", 2019).
-    uint32_t below(uint32_t n) {
+    uint32_t uniform_below(uint32_t n) {
         uint64_t product = uint64_t{next()} * n;
         if (uint32_t(product) < n) {
             const uint32_t threshold = (0u - n) % n;

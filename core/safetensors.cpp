@@ -22,6 +22,8 @@ static_assert(std::endian::native == std::endian::little, "element bytes are cop
 
 constexpr std::string_view kMetadataName = "__metadata__";
 constexpr size_t kLengthBytes = 8;
+constexpr const char* kDamaged = "; the header is damaged: write the file again";
+constexpr const char* kCutShort = "; the file is cut short: copy or write it again";
 
 struct TypeName {
     DType type;
@@ -33,7 +35,7 @@ constexpr TypeName kTypeNames[] = {{DType::f32, "F32"}, {DType::bf16, "BF16"}, {
 const char* file_name_of(DType type) {
     for (const TypeName& t : kTypeNames)
         if (t.type == type) return t.name;
-    fail("safetensors: type ", name_of(type), " has no name in the format");
+    fail("safetensors: expected a type of the format, got ", name_of(type), "; add it to kTypeNames");
 }
 
 /// Describes one tensor in the header. Its values are the bytes [begin, end) of the data.
@@ -46,47 +48,51 @@ struct Entry {
 
 /// Reads the description of one tensor from the header. Every message begins with `where`.
 Entry read_entry(const std::string& name, const Json& json, int64_t data_bytes, const std::string& where) {
-    RG_CHECK(json.is_object(), where, "expected an object, got ", json.kind());
+    RG_CHECK(json.is_object(), where, "expected an object, got ", json.kind(), kDamaged);
     for (const Json::Member& m : json.as_object())
         RG_CHECK(m.first == "dtype" || m.first == "shape" || m.first == "data_offsets", where,
-                 "expected dtype, shape and data_offsets, got \"", m.first, "\"");
+                 "expected dtype, shape and data_offsets, got \"", m.first, "\"", kDamaged);
     const Json* dtype = json.find("dtype");
     const Json* shape = json.find("shape");
     const Json* offsets = json.find("data_offsets");
     Entry e;
     e.name = name;
 
-    RG_CHECK(dtype && dtype->is_string(), where, "expected a dtype in quotes, got ", dtype ? dtype->kind() : "none");
+    RG_CHECK(dtype && dtype->is_string(), where, "expected a dtype in quotes, got ", dtype ? dtype->kind() : "none",
+             kDamaged);
     const TypeName* type = nullptr;
     for (const TypeName& t : kTypeNames)
         if (dtype->as_string() == t.name) type = &t;
-    RG_CHECK(type, where, "expected dtype F32, BF16, U8, I32, F64 or I64, got ", dtype->as_string());
+    RG_CHECK(type, where, "expected dtype F32, BF16, U8, I32, F64 or I64, got ", dtype->as_string(),
+             "; convert the tensor to one of these");
     e.type = type->type;
 
-    RG_CHECK(shape && shape->is_array(), where, "expected a shape array, got ", shape ? shape->kind() : "none");
-    RG_CHECK(shape->as_array().size() <= 4, where, "expected at most 4 extents, got ", shape->as_array().size());
+    RG_CHECK(shape && shape->is_array(), where, "expected a shape array, got ", shape ? shape->kind() : "none",
+             kDamaged);
+    RG_CHECK(shape->as_array().size() <= 4, where, "expected at most 4 extents, got ", shape->as_array().size(),
+             "; reshape the tensor");
     std::vector<int64_t> extents;
     int64_t bytes = size_of(e.type);
     for (const Json& extent : shape->as_array()) {
         RG_CHECK(extent.is_int() && extent.as_int() >= 0, where,
-                 "expected extents that are non-negative integers, got ", extent.dump());
+                 "expected extents that are non-negative integers, got ", extent.dump(), kDamaged);
         extents.push_back(extent.as_int());
-        RG_CHECK(!__builtin_mul_overflow(bytes, extent.as_int(), &bytes), where, "shape ", shape->dump(),
-                 " has more bytes than 64 bits can count");
+        RG_CHECK(!__builtin_mul_overflow(bytes, extent.as_int(), &bytes), where, "expected less than 2^63 bytes, got ",
+                 "shape ", shape->dump(), kDamaged);
     }
     e.shape = Shape(extents);
 
     RG_CHECK(offsets && offsets->is_array() && offsets->as_array().size() == 2 && offsets->as_array()[0].is_int() &&
                  offsets->as_array()[1].is_int(),
-             where, "expected data_offsets [begin, end], got ", offsets ? offsets->dump() : "none");
+             where, "expected data_offsets [begin, end], got ", offsets ? offsets->dump() : "none", kDamaged);
     e.begin = offsets->as_array()[0].as_int();
     e.end = offsets->as_array()[1].as_int();
     RG_CHECK(e.begin >= 0 && e.begin <= e.end, where, "expected data_offsets with 0 <= begin <= end, got ",
-             offsets->dump());
-    RG_CHECK(e.end <= data_bytes, where, "data_offsets ", offsets->dump(), " lie outside the file's ", data_bytes,
-             " data bytes; the file is cut short or its header is damaged");
-    RG_CHECK(e.end - e.begin == bytes, where, "shape ", shape->dump(), " of ", type->name, " needs ", bytes,
-             " bytes, data_offsets ", offsets->dump(), " give ", e.end - e.begin);
+             offsets->dump(), kDamaged);
+    RG_CHECK(e.end <= data_bytes, where, "expected data_offsets within the file's ", data_bytes, " data bytes, got ",
+             offsets->dump(), kCutShort);
+    RG_CHECK(e.end - e.begin == bytes, where, "expected ", bytes, " bytes for shape ", shape->dump(), " of ",
+             type->name, ", got ", e.end - e.begin, " of data_offsets ", offsets->dump(), kDamaged);
     return e;
 }
 
@@ -98,19 +104,17 @@ void check_cover(const std::vector<Entry>& entries, int64_t data_bytes, const st
               [](const Entry* a, const Entry* b) { return std::pair(a->begin, a->end) < std::pair(b->begin, b->end); });
     int64_t covered = 0;
     for (const Entry* e : sorted) {
-        RG_CHECK(e->begin >= covered, file, "tensor ", e->name, " begins at data offset ", e->begin,
-                 " and overlaps the tensor before it, which ends at ", covered);
-        RG_CHECK(e->begin == covered, file, "hole in the data: bytes ", covered, " to ", e->begin, " before tensor ",
-                 e->name, " belong to no tensor");
+        RG_CHECK(e->begin == covered, file, "expected tensor ", e->name, " at data offset ", covered,
+                 ", where the tensor before it ends, got ", e->begin, kDamaged);
         covered = e->end;
     }
-    RG_CHECK(covered == data_bytes, file, "expected ", covered, " data bytes as the tensors say, got ", data_bytes,
-             "; ", data_bytes - covered, " bytes at the end belong to no tensor");
+    RG_CHECK(covered == data_bytes, file, "expected ", covered, " data bytes for all tensors, got ", data_bytes,
+             kDamaged);
 }
 
 /// Throws Error unless the text is valid UTF-8. Our JSON accepts any bytes, but other readers of these files do not.
 void check_utf8(std::string_view text, const std::string& where) {
-    RG_CHECK(is_utf8(text), where, "expected names and metadata in valid UTF-8, got other bytes");
+    RG_CHECK(is_utf8(text), where, "expected names and metadata in valid UTF-8, got other bytes; rename them");
 }
 
 } // namespace
@@ -123,11 +127,10 @@ const Tensor* TensorFile::find(std::string_view name) const {
 
 const Tensor& TensorFile::tensor(std::string_view name, DType type, const Shape& shape) const {
     const Tensor* t = find(name);
-    RG_CHECK(t, "load tensor ", name, ": expected ", name_of(type), " ", shape.str(), ", got none of that name (file ",
-             source, ")");
-    RG_CHECK(t->dtype() == type && t->shape() == shape, "load tensor ", name, ": expected ", name_of(type), " ",
-             shape.str(), ", got ", name_of(t->dtype()), " ", t->shape().str(), " (file ", source,
-             "); was it made by another network?");
+    RG_CHECK(t, source, ": expected tensor ", name, " of ", name_of(type), " ", shape.str(),
+             ", got no tensor of that name; load a file of the same network");
+    RG_CHECK(t->dtype() == type && t->shape() == shape, source, ": expected tensor ", name, " of ", name_of(type), " ",
+             shape.str(), ", got ", name_of(t->dtype()), " ", t->shape().str(), "; load a file of the same network");
     return *t;
 }
 
@@ -139,7 +142,7 @@ const std::string* TensorFile::find_text(std::string_view key) const {
 
 const std::string& TensorFile::text(std::string_view key) const {
     const std::string* value = find_text(key);
-    RG_CHECK(value, "load metadata ", key, ": expected a text, got none of that name (file ", source, ")");
+    RG_CHECK(value, source, ": expected metadata ", key, ", got none; load a file that this program has written");
     return *value;
 }
 
@@ -147,8 +150,8 @@ int64_t TensorFile::number(std::string_view key) const {
     const std::string& digits = text(key);
     int64_t value = 0;
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-    RG_CHECK(error == std::errc() && end == digits.data() + digits.size(), "load metadata ", key,
-             ": expected an integer, got \"", digits, "\" (file ", source, ")");
+    RG_CHECK(error == std::errc() && end == digits.data() + digits.size(), source, ": expected an integer as metadata ",
+             key, ", got \"", digits, "\"; load a file that this program has written");
     return value;
 }
 
@@ -156,10 +159,11 @@ std::string encode_tensors(const std::vector<NamedTensor>& tensors, const Metada
     std::vector<size_t> layout(tensors.size());
     std::iota(layout.begin(), layout.end(), size_t{0});
     for (const NamedTensor& t : tensors) {
-        RG_CHECK(!t.name.empty() && t.name != kMetadataName, "safetensors: write: \"", t.name,
-                 "\" cannot name a tensor");
+        RG_CHECK(!t.name.empty() && t.name != kMetadataName, "safetensors: write: expected a tensor name, got \"",
+                 t.name, "\"; choose another name");
         check_utf8(t.name, "safetensors: write: ");
-        RG_CHECK(t.value.defined(), "safetensors: write: tensor ", t.name, " is undefined");
+        RG_CHECK(t.value.defined(), "safetensors: write: expected defined tensors, got undefined ", t.name,
+                 "; leave it out");
     }
     const auto element_size = [&](size_t i) { return size_of(tensors[i].value.dtype()); };
     std::stable_sort(layout.begin(), layout.end(),
@@ -177,7 +181,8 @@ std::string encode_tensors(const std::vector<NamedTensor>& tensors, const Metada
         for (const auto& [key, text] : metadata) {
             check_utf8(key, "safetensors: write: ");
             check_utf8(text, "safetensors: write: ");
-            RG_CHECK(!texts.find(key), "safetensors: write: metadata \"", key, "\" is given twice");
+            RG_CHECK(!texts.find(key), "safetensors: write: expected distinct metadata keys, got \"", key,
+                     "\" twice; rename one");
             texts.set(key, text);
         }
         header.emplace_back(kMetadataName, texts);
@@ -195,7 +200,7 @@ std::string encode_tensors(const std::vector<NamedTensor>& tensors, const Metada
     std::string text = Json(header).dump();
     text.resize((text.size() + kLengthBytes - 1) / kLengthBytes * kLengthBytes, ' ');
     RG_CHECK(int64_t(text.size()) <= kMaxTensorHeader, "safetensors: write: expected a header of at most ",
-             kMaxTensorHeader, " bytes, got ", text.size());
+             kMaxTensorHeader, " bytes, got ", text.size(), "; write several files");
     Json::parse(text, "safetensors: write: header"); // throws if a name is used twice
 
     std::string bytes(kLengthBytes + text.size() + size_t(data_bytes), '\0');
@@ -212,16 +217,16 @@ std::string encode_tensors(const std::vector<NamedTensor>& tensors, const Metada
 TensorFile decode_tensors(std::string_view bytes, const std::string& source) {
     const std::string file = cat("safetensors ", source, ": ");
     RG_CHECK(bytes.size() >= kLengthBytes, file, "expected at least 8 bytes of header length, got a file of ",
-             bytes.size());
+             bytes.size(), kCutShort);
     uint64_t length = 0;
     std::memcpy(&length, bytes.data(), kLengthBytes);
     bytes.remove_prefix(kLengthBytes);
     RG_CHECK(length <= uint64_t(kMaxTensorHeader), file, "expected a header of at most ", kMaxTensorHeader,
              " bytes, got length ", length, " at offset 0; is this a safetensors file?");
-    RG_CHECK(length <= bytes.size(), file, "header length ", length, " exceeds the ", bytes.size(),
-             " bytes that follow; the file is cut short");
+    RG_CHECK(length <= bytes.size(), file, "expected a header of ", length, " bytes, got ", bytes.size(), kCutShort);
     const std::string_view text = bytes.substr(0, size_t(length)), data = bytes.substr(size_t(length));
-    RG_CHECK(!text.empty() && text[0] == '{', file, "expected the header to begin with '{' at offset 8");
+    RG_CHECK(!text.empty() && text[0] == '{', file, "expected '{' at offset 8, where the header begins, got ",
+             text.empty() ? "an empty header" : "another byte", "; is this a safetensors file?");
     const Json header = Json::parse(text, file + "header");
 
     TensorFile result;
@@ -230,16 +235,16 @@ TensorFile decode_tensors(std::string_view bytes, const std::string& source) {
     for (const auto& [name, json] : header.as_object()) {
         check_utf8(name, file);
         if (name == kMetadataName) {
-            RG_CHECK(json.is_object(), file, kMetadataName, ": expected an object, got ", json.kind());
+            RG_CHECK(json.is_object(), file, kMetadataName, ": expected an object, got ", json.kind(), kDamaged);
             for (const auto& [key, value] : json.as_object()) {
                 RG_CHECK(value.is_string(), file, kMetadataName, ": expected a string for \"", key, "\", got ",
-                         value.kind());
+                         value.kind(), kDamaged);
                 check_utf8(key, file);
                 check_utf8(value.as_string(), file);
                 result.metadata.emplace_back(key, value.as_string());
             }
         } else {
-            RG_CHECK(!name.empty(), file, "a tensor has an empty name");
+            RG_CHECK(!name.empty(), file, "expected a name for each tensor, got an empty one", kDamaged);
             entries.push_back(read_entry(name, json, int64_t(data.size()), cat(file, "tensor ", name, ": ")));
         }
     }

@@ -19,7 +19,7 @@ void Schedule::check() const {
                  drops[i], i == 0 ? "" : cat(" after ", drops[i - 1]));
 }
 
-double Schedule::at(double progress) const {
+double Schedule::rate_at(double progress) const {
     const double fraction_done = std::min(progress / epochs, 1.0);
     switch (kind) {
     case ScheduleKind::constant: return base;
@@ -37,7 +37,7 @@ double Schedule::at(double progress) const {
     fail("schedule: kind ", int(kind), " does not exist");
 }
 
-std::vector<std::pair<std::string, ScheduleKind>> schedule_names() {
+std::vector<std::pair<std::string, ScheduleKind>> schedule_kinds() {
     return {{"constant", ScheduleKind::constant},
             {"piecewise", ScheduleKind::piecewise},
             {"cosine", ScheduleKind::cosine},

@@ -31,11 +31,11 @@ struct Schedule {
     /// Throws Error unless base >= floor >= 0, epochs > 0, factor > 0, 0 < peak < 1, and drops rise from at least 0.
     void check() const;
     /// Returns the rate at `progress` >= 0 epochs. After the last epoch it stays constant.
-    double at(double progress) const;
+    double rate_at(double progress) const;
 };
 
 /// Returns the kinds with their names, for Options::add().
-std::vector<std::pair<std::string, ScheduleKind>> schedule_names();
+std::vector<std::pair<std::string, ScheduleKind>> schedule_kinds();
 
 /// Returns {30, 45} for "30,45", and an empty list for an empty text. Throws Error for any other text.
 std::vector<double> parse_drops(const std::string& text);

@@ -1,4 +1,5 @@
-// The reverse walk. Tensors are told apart by Tensor::key(), so a reshaped view is the same value as its source.
+// Records nodes and walks them backwards. Tensor::key() identifies a value, so a reshaped view is the same value as its
+// source.
 #include "core/tape.h"
 
 #include "core/context.h"
@@ -11,13 +12,13 @@ namespace rg {
 
 namespace {
 
-/// Gradients by value, and where the caller wants some of them.
-struct Slots {
-    std::map<Tensor::Key, Tensor> gradient, target;
+/// Holds the gradient of each value so far, and the destination of those that the caller asked for.
+struct Gradients {
+    std::map<Tensor::Key, Tensor> gradient, destination;
 
-    void give(const Tensor& value, const Tensor& contribution) {
-        const auto wanted = target.find(value.key());
-        const Tensor into = wanted == target.end() ? Tensor() : wanted->second;
+    void add(const Tensor& value, const Tensor& contribution) {
+        const auto requested = destination.find(value.key());
+        const Tensor into = requested == destination.end() ? Tensor() : requested->second;
         auto [slot, first] = gradient.try_emplace(value.key(), contribution);
         if (!first) {
             const Tensor sum = into.defined() ? into.reshape(contribution.shape()) : Tensor();
@@ -28,68 +29,69 @@ struct Slots {
     }
 };
 
-/// A call that gradients do not flow through. A value that depends on a requested tensor through it is lost.
+/// A call that gradients do not flow through. A value that depends on a requested tensor through it is blocked.
 struct Barrier {
     const char *call, *instead;
 };
 constexpr Barrier kView{"a view of a part (Tensor::slice())",
                         "use slice() of core/ops.h, or ask for the gradient of the view"};
 
-/// The inputs of a node that gradients have to flow to, as bits; and those that they should, but cannot.
-struct Reach {
-    uint32_t needed = 0, lost = 0;
-    Barrier barrier = {};
+/// The inputs of a node that depend on a requested tensor, as bits. Gradients must flow to those of `needed`. They
+/// cannot flow to those of `blocked`.
+struct Dependents {
+    uint32_t needed = 0, blocked = 0;
+    Barrier barrier = {}; // of the last blocked input
 };
 
-/// Walks the nodes forwards to find which values depend on the requested tensors.
+/// Walks the nodes forwards to find the values that depend on the requested tensors.
 class Dependence {
 public:
-    explicit Dependence(std::span<const Tensor> of) {
-        for (const Tensor& t : of) values_.emplace(t.key(), Value{t.bytes(), true, false, {}});
+    explicit Dependence(std::span<const Tensor> requested) {
+        for (const Tensor& t : requested) values_.emplace(t.key(), Value{t.bytes(), true, false, {}});
     }
 
-    Reach visit(const Tape::Node& node) {
-        Reach reach;
+    Dependents visit(const Tape::Node& node) {
+        Dependents inputs;
         for (size_t i = 0; i < node.in.size(); ++i) {
             const Tensor& t = node.in[i];
             const auto value = t.defined() ? overlapping(t) : values_.end();
             if (value == values_.end()) continue;
             const bool whole = is_whole(t, value);
-            (whole && !value->second.lost ? reach.needed : reach.lost) |= 1u << i;
-            if (value->second.lost)
-                reach.barrier = value->second.barrier;
+            (whole && !value->second.blocked ? inputs.needed : inputs.blocked) |= 1u << i;
+            if (value->second.blocked)
+                inputs.barrier = value->second.barrier;
             else if (!whole)
-                reach.barrier = kView;
+                inputs.barrier = kView;
         }
-        const bool depends = reach.needed || reach.lost;
+        const bool depends = inputs.needed || inputs.blocked;
         for (size_t i = 0; i < node.out.size(); ++i) {
             const Tensor& t = node.out[i];
             if (!t.defined()) continue;
             const auto known = overlapping(t);
             if (known != values_.end() && known->second.requested) continue;
-            if (known != values_.end() && !is_whole(t, known)) { // a part of it is overwritten
-                known->second.lost = true;
+            if (known != values_.end() && !is_whole(t, known)) { // the node overwrites a part of it
+                known->second.blocked = true;
                 known->second.barrier = barrier_of(node);
             } else if (!depends)
-                values_.erase(t.key()); // overwritten
+                values_.erase(t.key()); // the node overwrites it
             else if (node.backward && i == 0)
                 values_[t.key()] = {t.bytes(), false, false, {}};
             else
-                values_[t.key()] = {t.bytes(), false, true, reach.lost ? reach.barrier : barrier_of(node)};
+                values_[t.key()] = {t.bytes(), false, true, inputs.blocked ? inputs.barrier : barrier_of(node)};
         }
-        return reach;
+        return inputs;
     }
 
-    /// Why no gradient flows from the loss to the requested tensors that it depends on; null if one does.
+    /// Returns the call that blocks gradients from the loss to the requested tensors, or null if none does.
     const Barrier* barrier_of(const Tensor& loss) const {
         const auto value = values_.find(loss.key());
-        return value != values_.end() && value->second.lost ? &value->second.barrier : nullptr;
+        return value != values_.end() && value->second.blocked ? &value->second.barrier : nullptr;
     }
 
 private:
     struct Value {
         int64_t bytes;
-        bool requested, lost;
+        bool requested, blocked;
         Barrier barrier;
     };
 
@@ -100,17 +102,18 @@ private:
     }
 
     static Barrier barrier_of(const Tape::Node& node) {
-        return {node.name, node.instead ? node.instead : "this result of it has no gradient"};
+        return {node.name, node.instead ? node.instead : "it has no gradient for this result"};
     }
 
-    /// The value that t is, perhaps of no elements, or shares memory with; values do not overlap each other.
+    /// Returns the known value that t is or shares memory with, or end(). Known values do not overlap each other. A
+    /// tensor without elements only finds itself.
     Position overlapping(const Tensor& t) {
         const Tensor::Key key = t.key();
         const auto next = values_.upper_bound(key);
         if (next != values_.begin()) {
-            const auto& [place, value] = *std::prev(next);
-            const bool same = place == key && value.bytes == t.bytes();
-            const bool overlaps = place.id == key.id && place.offset + value.bytes > key.offset && t.bytes() > 0;
+            const auto& [before, value] = *std::prev(next);
+            const bool same = before == key && value.bytes == t.bytes();
+            const bool overlaps = before.id == key.id && before.offset + value.bytes > key.offset && t.bytes() > 0;
             if (same || overlaps) return std::prev(next);
         }
         if (next != values_.end() && next->first.id == key.id && next->first.offset < key.offset + t.bytes())
@@ -123,74 +126,74 @@ private:
 
 class NodeBackward final : public Backward {
 public:
-    NodeBackward(const Tape::Node& node, const Reach& reach, const Tensor& dy, Slots& slots)
-        : node_(node), reach_(reach), dy_(dy), slots_(slots) {}
+    NodeBackward(const Tape::Node& node, const Dependents& inputs, const Tensor& dy, Gradients& gradients)
+        : node_(node), inputs_(inputs), dy_(dy), gradients_(gradients) {}
     const Attrs& attrs() const override { return node_.attrs; }
     const Tensor& in(int i) const override { return node_.in[size_t(i)]; }
     const Tensor& out(int i) const override { return node_.out[size_t(i)]; }
     const Tensor& dy() const override { return dy_; }
     bool wants(int i) const override {
-        asked_ |= 1u << i;
-        expect_reach(i);
-        return reach_.needed >> i & 1;
+        handled_ |= 1u << i;
+        expect_unblocked(i);
+        return inputs_.needed >> i & 1;
     }
     Tensor into(int i) const override {
-        const auto target = slots_.target.find(in(i).key());
-        if (target == slots_.target.end() || slots_.gradient.contains(in(i).key())) return {};
-        return target->second.reshape(in(i).shape());
+        const auto requested = gradients_.destination.find(in(i).key());
+        if (requested == gradients_.destination.end() || gradients_.gradient.contains(in(i).key())) return {};
+        return requested->second.reshape(in(i).shape());
     }
     void give(int i, const Tensor& gradient) override {
-        asked_ |= 1u << i;
-        expect_reach(i);
-        slots_.give(in(i), gradient);
+        handled_ |= 1u << i;
+        expect_unblocked(i);
+        gradients_.add(in(i), gradient);
     }
 
     void covers(int i, int other) override {
-        if (reach_.needed >> other & 1) covered_ |= 1u << i;
+        if (inputs_.needed >> other & 1) covered_ |= 1u << i;
     }
 
-    /// Throws if a gradient has to flow to an input for which the op's rule has none.
-    void expect_all_asked() const {
-        const uint32_t missed = (reach_.needed | (reach_.lost & ~covered_)) & ~asked_;
+    /// Throws Error if a gradient must flow to an input that the op's backward rule does not handle.
+    void expect_all_handled() const {
+        const uint32_t missed = (inputs_.needed | (inputs_.blocked & ~covered_)) & ~handled_;
         for (int i = 0; i < kMaxInputs; ++i)
-            RG_CHECK(!(missed >> i & 1), "gradients: expected tensors that ",
-                     node_.name, " has gradients for, got its input ", i, "; make it a constant under NoTape");
+            RG_CHECK(!(missed >> i & 1), "gradients: expected inputs for which ", node_.name,
+                     " has a gradient, got its input ", i, "; make it a constant under NoTape");
     }
 
 private:
-    void expect_reach(int i) const {
-        RG_CHECK(!(reach_.lost >> i & 1), "gradients: expected input ", i, " of ", node_.name,
-                 " to come from ops that have gradients, got one that comes from ", reach_.barrier.call, "; ",
-                 reach_.barrier.instead, ", or make a constant under NoTape");
+    void expect_unblocked(int i) const {
+        RG_CHECK(!(inputs_.blocked >> i & 1), "gradients: expected input ", i, " of ", node_.name,
+                 " to come from ops that have gradients, got one that comes from ", inputs_.barrier.call, "; ",
+                 inputs_.barrier.instead, ", or make a constant under NoTape");
     }
     const Tape::Node& node_;
-    const Reach& reach_;
+    const Dependents& inputs_;
     const Tensor& dy_;
-    Slots& slots_;
-    mutable uint32_t asked_ = 0; // the inputs that the rule knows, as bits
-    uint32_t covered_ = 0;       // the inputs whose gradient is part of another input's, as bits
+    Gradients& gradients_;
+    mutable uint32_t handled_ = 0; // the inputs that the backward rule handles, as bits
+    uint32_t covered_ = 0;         // the inputs whose gradient is part of another input's gradient, as bits
 };
 
-/// Error if any of the tensors and destinations share memory: one gradient would be written over another, or over a
-/// value that the walk has yet to read.
-void expect_apart(std::span<const Tensor> of, std::span<const Tensor> into) {
-    struct Place {
+/// Throws Error if any of the tensors and destinations share memory. A gradient would overwrite another one, or a value
+/// that the walk still reads.
+void expect_no_overlap(std::span<const Tensor> tensors, std::span<const Tensor> destinations) {
+    struct Range {
         Tensor::Key key;
         int64_t bytes;
-        const char* what;
+        const char* kind;
         size_t index;
     };
-    std::vector<Place> places;
-    for (size_t i = 0; i < of.size(); ++i) {
-        places.push_back({of[i].key(), of[i].bytes(), "tensor ", i});
-        places.push_back({into[i].key(), into[i].bytes(), "destination ", i});
+    std::vector<Range> ranges;
+    for (size_t i = 0; i < tensors.size(); ++i) {
+        ranges.push_back({tensors[i].key(), tensors[i].bytes(), "tensor ", i});
+        ranges.push_back({destinations[i].key(), destinations[i].bytes(), "destination ", i});
     }
-    std::sort(places.begin(), places.end(), [](const Place& a, const Place& b) { return a.key < b.key; });
-    for (size_t i = 1; i < places.size(); ++i) {
-        const Place &a = places[i - 1], &b = places[i];
+    std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.key < b.key; });
+    for (size_t i = 1; i < ranges.size(); ++i) {
+        const Range &a = ranges[i - 1], &b = ranges[i];
         RG_CHECK(a.key.id != b.key.id || a.key.offset + a.bytes <= b.key.offset,
-                 "gradients: expected tensors and destinations that share no memory, got ", a.what, a.index, " and ",
-                 b.what, b.index, ", which do");
+                 "gradients: expected tensors and destinations that share no memory, got ", a.kind, a.index, " and ",
+                 b.kind, b.index, ", which do; give each its own memory");
     }
 }
 
@@ -211,12 +214,12 @@ Tape* Tape::outer() const {
 }
 
 void Tape::push(Node node) {
-    // For an outer tape, the results are values that no gradient reaches.
+    // The outer tape notes the node without a backward rule, so that its gradients() throws if one must flow through.
     if (Tape* const other = outer()) {
-        Node hidden{.name = node.name, .instead = "compute it before the inner Tape begins"};
-        for (size_t i = 0; i < node.in.size(); ++i) hidden.in[i] = node.in[i].without_memory();
-        for (size_t i = 0; i < node.out.size(); ++i) hidden.out[i] = node.out[i].without_memory();
-        other->push(std::move(hidden));
+        Node barrier{.name = node.name, .instead = "compute it before the inner Tape begins"};
+        for (size_t i = 0; i < node.in.size(); ++i) barrier.in[i] = node.in[i].without_memory();
+        for (size_t i = 0; i < node.out.size(); ++i) barrier.out[i] = node.out[i].without_memory();
+        other->push(std::move(barrier));
     }
     nodes_.push_back(std::move(node));
 }
@@ -247,48 +250,56 @@ void Tape::record_copy(const char* call, const char* instead, const Tensor& from
     push(std::move(node));
 }
 
-void Tape::gradients(const Tensor& loss, std::span<const Tensor> of, std::span<const Tensor> into) {
-    RG_CHECK(!consumed_, "gradients: expected a tape that was not used, got one whose gradients were taken; ",
-             "make another Tape, or ask for all gradients at once");
-    RG_CHECK(loss.defined() && loss.numel() == 1, "gradients: the loss needs one element, got ", loss.shape().str());
-    RG_CHECK(of.size() == into.size(), "gradients: ", of.size(), " tensors, ", into.size(), " destinations");
+void Tape::gradients(const Tensor& loss, std::span<const Tensor> tensors, std::span<const Tensor> destinations) {
+    RG_CHECK(!consumed_, "gradients: expected the first call of this tape, got another; make another Tape, or ask for ",
+             "all gradients at once");
+    RG_CHECK(loss.defined() && loss.numel() == 1, "gradients: expected a loss with one element, got ",
+             loss.shape().str(), "; sum or average it");
+    RG_CHECK(tensors.size() == destinations.size(), "gradients: expected ", tensors.size(), " destinations, got ",
+             destinations.size(), "; pass one for each tensor");
     const NoTape pause;
-    Slots slots;
-    for (size_t i = 0; i < of.size(); ++i) {
-        RG_CHECK(of[i].defined() && into[i].defined(), "gradients: ", of[i].defined() ? "destination " : "tensor ", i,
-                 " is undefined; parameters are defined by Parameters::allocate()");
-        RG_CHECK(of[i].shape() == into[i].shape() && of[i].dtype() == into[i].dtype(), "gradients: destination ", i,
-                 " is ", name_of(into[i].dtype()), " ", into[i].shape().str(), ", its tensor ", name_of(of[i].dtype()),
-                 " ", of[i].shape().str());
-        RG_CHECK(slots.target.emplace(of[i].key(), into[i]).second, "gradients: tensor ", i, " is listed twice");
+    Gradients computed;
+    for (size_t i = 0; i < tensors.size(); ++i) {
+        const Tensor &t = tensors[i], &destination = destinations[i];
+        RG_CHECK(t.defined() && destination.defined(), "gradients: expected defined tensors, got an undefined ",
+                 t.defined() ? "destination " : "tensor ", i, "; call Parameters::allocate() first");
+        RG_CHECK(t.shape() == destination.shape() && t.dtype() == destination.dtype(),
+                 "gradients: expected destination ", i, " of ", name_of(t.dtype()), " ", t.shape().str(),
+                 " like its tensor, got ", name_of(destination.dtype()), " ", destination.shape().str(),
+                 "; allocate it with the tensor's type and shape");
+        RG_CHECK(computed.destination.emplace(t.key(), destination).second,
+                 "gradients: expected each tensor once, got tensor ", i, " twice; list it once");
     }
-    expect_apart(of, into);
+    expect_no_overlap(tensors, destinations);
     consumed_ = true;
-    std::vector<Reach> reach;
-    Dependence dependence(of);
-    for (const Node& node : nodes_) reach.push_back(dependence.visit(node));
-    slots.give(loss, Tensor::constant(loss.shape(), 1, loss.dtype()));
-    for (; !nodes_.empty(); nodes_.pop_back(), reach.pop_back()) {
+    std::vector<Dependents> dependents;
+    Dependence dependence(tensors);
+    for (const Node& node : nodes_) dependents.push_back(dependence.visit(node));
+    computed.add(loss, Tensor::constant(loss.shape(), 1, loss.dtype()));
+    for (; !nodes_.empty(); nodes_.pop_back(), dependents.pop_back()) {
         const Node& node = nodes_.back();
-        const auto slot = slots.gradient.find(node.out[0].key());
-        if (!node.backward || slot == slots.gradient.end() || !(reach.back().needed | reach.back().lost)) continue;
+        const Dependents& inputs = dependents.back();
+        const auto slot = computed.gradient.find(node.out[0].key());
+        if (!node.backward || slot == computed.gradient.end() || !(inputs.needed | inputs.blocked)) continue;
         const Tensor dy = slot->second.reshape(node.out[0].shape());
-        // The gradient of an inner value has no other reader: let its memory go as soon as this node is done.
-        if (!slots.target.contains(slot->first)) slots.gradient.erase(slot);
-        NodeBackward backward(node, reach.back(), dy, slots);
+        // Only this node reads the gradient of an intermediate, so free it as soon as the node is done.
+        if (!computed.destination.contains(slot->first)) computed.gradient.erase(slot);
+        NodeBackward backward(node, inputs, dy, computed);
         node.backward(backward);
-        backward.expect_all_asked();
+        backward.expect_all_handled();
     }
-    const auto reached = [&](const Tensor& t) { return slots.gradient.contains(t.key()); };
+    const auto reached = [&](const Tensor& t) { return computed.gradient.contains(t.key()); };
     const Barrier* const barrier = dependence.barrier_of(loss);
     RG_CHECK(!barrier, "gradients: expected a loss that comes from ops that have gradients, got one that comes from ",
              barrier->call, "; ", barrier->instead);
-    RG_CHECK(of.empty() || std::any_of(of.begin(), of.end(), reached),
-             "gradients: expected a loss that depends on the tensors asked for, got one that depends on none of the ",
-             of.size(), "; compute it from them while the tape exists, without NoTape");
-    for (size_t i = 0; i < of.size(); ++i)
-        if (!reached(of[i]))
-            run(op::cast, {Tensor::constant(of[i].shape(), 0, into[i].dtype())}, CastOp{into[i].dtype()}, {into[i]});
+    RG_CHECK(tensors.empty() || std::any_of(tensors.begin(), tensors.end(), reached),
+             "gradients: expected a loss that depends on the tensors, got one that depends on none of the ",
+             tensors.size(), "; compute it from them while the tape exists, without NoTape");
+    for (size_t i = 0; i < tensors.size(); ++i) {
+        const DType type = destinations[i].dtype();
+        if (!reached(tensors[i]))
+            run(op::cast, {Tensor::constant(tensors[i].shape(), 0, type)}, CastOp{type}, {destinations[i]});
+    }
 }
 
 } // namespace rg

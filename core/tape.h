@@ -1,16 +1,16 @@
 // Reverse-mode automatic differentiation (Griewank and Walther, "Evaluating Derivatives", 2008, section 3.2).
 //
-// While a Tape exists on a thread, every op appends a node: the op, its attributes, and those inputs and outputs that
-// its row says its backward rule reads. gradients() walks the nodes backwards once and gives each up as soon as it is
-// done with it, so activations are freed as the walk goes. The first contribution to a gradient is assigned, later
-// ones are added: no gradient is ever cleared.
+// While a Tape exists on a thread, every op appends a node: the op, its attributes, and the inputs and outputs that its
+// backward rule reads (OpRow::saves). gradients() walks the nodes backwards once. It frees each node when it is done
+// with it, so the memory of activations shrinks during the walk. The first contribution to a gradient is assigned and
+// later ones are added, so gradients are never cleared.
 //
-// Copies that are no ops (Tensor::clone(), to(), to_host(), copy_from()), views (Tensor::slice()) and ops without a
-// backward rule are not differentiated. That is no error as long as no gradient has to flow through one of them: then
-// gradients() throws. What is made under NoTape is a constant. Tapes nest: ops are recorded by the innermost, and
-// gradients of an outer one that would have to flow through them are an error, too.
+// Gradients do not flow through copies (Tensor::clone(), to(), to_host(), copy_from()), through views of a part
+// (Tensor::slice()) and through ops without a backward rule. gradients() throws if one would have to. Values that are
+// computed under NoTape are constants. Tapes nest: the innermost tape records the ops. gradients() of an outer tape
+// throws if a gradient would have to flow through ops of an inner one.
 //
-// A value that is written over between its use and gradients() gives wrong gradients, which nothing detects.
+// If a saved value is overwritten before gradients(), the gradients are wrong, and nothing detects this.
 #pragma once
 
 #include "core/op.h"
@@ -28,28 +28,28 @@ public:
     Tape& operator=(const Tape&) = delete;
 
     struct Node {
-        const char* name;              // of the op, or of the call that copies
-        const char* instead = nullptr; // of a call that copies: what to use where gradients are wanted
+        const char* name;              // the op, or the function that made a copy
+        const char* instead = nullptr; // for a copy: what to use to get gradients
         void (*backward)(Backward&) = nullptr;
         Attrs attrs = {};
         std::array<Tensor, kMaxInputs> in = {};
         std::array<Tensor, kMaxOutputs> out = {};
     };
 
-    /// The innermost tape of this thread whose gradients were not taken yet, or null: then nothing is recorded.
+    /// Returns the tape that records the ops of this thread: the innermost one before its gradients(). Null if none.
     static Tape* active();
     void record(Op op, const Attrs& attrs, std::span<const Tensor> in, std::span<const Tensor> out) override;
     void record_copy(const char* call, const char* instead, const Tensor& from, const Tensor& to) override;
 
-    /// Derivatives of `loss` (one element) with respect to `of`, written to `into` (same shapes and types, in any
-    /// memory). A tensor that the loss does not depend on gets zeros. Throws if the loss depends on none of them, or on
-    /// one of them through a copy or an op that is not differentiated. Consumes the tape: it records nothing more, and
-    /// a second call throws.
-    void gradients(const Tensor& loss, std::span<const Tensor> of, std::span<const Tensor> into);
+    /// Writes the gradients of `loss` (one element) with respect to `tensors` to `destinations`, which have the same
+    /// shapes and types. A tensor that the loss does not depend on gets zeros. Throws Error if the loss depends on none
+    /// of them, or on one of them through a copy or an op without a backward rule. Call it once: afterwards the tape
+    /// records nothing.
+    void gradients(const Tensor& loss, std::span<const Tensor> tensors, std::span<const Tensor> destinations);
 
 private:
     void push(Node node);
-    /// The tape that records what this one no longer does, or null.
+    /// Returns the next tape around this one that still records, or null.
     Tape* outer() const;
 
     std::vector<Node> nodes_;
@@ -57,7 +57,7 @@ private:
     Tape* before_;
 };
 
-/// While one exists, nothing is recorded on this thread (evaluation inside of training).
+/// While a NoTape exists, no tape of this thread records ops: for evaluation during training.
 class NoTape {
 public:
     NoTape();

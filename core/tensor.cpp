@@ -1,8 +1,8 @@
-// Tensor and its storage: a caching allocator with byte counts and a dry-run mode.
+// Implements Tensor and its storage: a caching allocator with byte counts and a dry-run mode.
 //
-// Freed blocks are kept by exact size: training asks for the same sizes every step, so from the second step on no
-// block comes from the operating system. Large blocks are mapped with a request for huge pages, since the kernels
-// stream through tens of megabytes and would otherwise miss the TLB on every other line.
+// The cache keeps freed blocks by their exact size. Training allocates the same sizes in every step, so from the second
+// step on no block comes from the operating system. Large blocks ask for huge pages: kernels stream through tens of
+// megabytes, and with small pages they would miss the TLB on every other cache line.
 #include "core/tensor.h"
 
 #include "core/context.h"
@@ -30,7 +30,7 @@ std::atomic<uint64_t> blocks_made{0};
 
 constexpr size_t kAlign = 64, kHugePage = size_t{2} << 20;
 
-/// Free blocks by size. Never destroyed, so that tensors with static lifetime may outlive it.
+/// Holds free blocks by size. It is never destroyed, so that tensors with static lifetime can use it at exit.
 struct BlockCache {
     std::mutex mutex;
     std::multimap<size_t, void*> free;
@@ -41,7 +41,7 @@ BlockCache& cache() {
 }
 
 #if defined(__SANITIZE_ADDRESS__)
-constexpr bool kReuse = false; // so that a use after free is seen
+constexpr bool kReuse = false; // so that the sanitizer sees a use after free
 #elif defined(__has_feature)
 #if __has_feature(address_sanitizer)
 constexpr bool kReuse = false;
@@ -64,7 +64,8 @@ void* take_block(size_t bytes) {
     }
     const size_t align = bytes >= kHugePage ? kHugePage : kAlign;
     void* block = nullptr;
-    RG_CHECK(posix_memalign(&block, align, bytes) == 0, "memory: ", bytes, " bytes are not available");
+    RG_CHECK(posix_memalign(&block, align, bytes) == 0, "memory: expected ", bytes,
+             " bytes of host memory, got less; use a smaller mini-batch or network");
 #if defined(__linux__)
     if (align == kHugePage) madvise(block, bytes, MADV_HUGEPAGE);
 #endif
@@ -93,8 +94,8 @@ void with_type(DType type, F f) {
 
 constexpr const char* kItself = "use the tensor itself";
 
-/// Said by every copy that is no op.
-void note_copy(const char* call, const char* instead, const Tensor& from, const Tensor& to) {
+/// Tells the tape about a copy that is not an op.
+void record_copy(const char* call, const char* instead, const Tensor& from, const Tensor& to) {
     if (Recorder* const tape = Scope::current().tape) tape->record_copy(call, instead, from, to);
 }
 
@@ -125,9 +126,9 @@ Shape::Shape(std::initializer_list<int64_t> extents)
     : Shape(std::span<const int64_t>(extents.begin(), extents.size())) {}
 
 Shape::Shape(std::span<const int64_t> extents) : rank_(int(extents.size())) {
-    RG_CHECK(extents.size() <= 4, "Shape: at most 4 extents, got ", extents.size());
+    RG_CHECK(extents.size() <= 4, "Shape: expected at most 4 extents, got ", extents.size(), "; combine some of them");
     std::copy(extents.begin(), extents.end(), extents_.begin());
-    for (int64_t e : extents) RG_CHECK(e >= 0, "Shape: extents must not be negative, got ", str());
+    for (int64_t e : extents) RG_CHECK(e >= 0, "Shape: expected no negative extent, got ", str(), "; check the sizes");
 }
 
 int64_t Shape::numel() const {
@@ -143,12 +144,12 @@ std::string Shape::str() const {
 }
 
 struct Storage {
-    Storage(size_t n, Device* where) : bytes(n), device(where) {
-        if (device) kept = device->weak_from_this().lock();
+    Storage(size_t n, Device* target) : bytes(n), device(target) {
+        if (device) device_owner = device->weak_from_this().lock();
         if (!DryRun::active() && n > 0) block = device ? device->allocate(n) : take_block(n);
         const int64_t now = live += int64_t(bytes);
-        int64_t seen = peak;
-        while (now > seen && !peak.compare_exchange_weak(seen, now)) {}
+        int64_t old_peak = peak;
+        while (now > old_peak && !peak.compare_exchange_weak(old_peak, now)) {}
     }
     Storage(size_t n, void* borrowed) : bytes(n), block(borrowed), device(nullptr), owned(false) {}
     ~Storage() {
@@ -162,7 +163,7 @@ struct Storage {
     size_t bytes;
     void* block = nullptr;
     Device* device;
-    std::shared_ptr<Device> kept; // null: whoever made the device keeps it
+    std::shared_ptr<Device> device_owner; // null if no shared_ptr owns the device
     bool owned = true;
 };
 
@@ -195,7 +196,8 @@ Tensor Tensor::zeros(const Shape& shape, DType type) {
 
 Tensor Tensor::borrow(std::byte* memory, const Shape& shape, DType type) {
     RG_CHECK(memory && reinterpret_cast<uintptr_t>(memory) % kAlign == 0,
-             "Tensor::borrow: memory must be aligned to 64");
+             "Tensor::borrow: expected memory aligned to 64 bytes, got ", static_cast<const void*>(memory),
+             "; allocate it with that alignment");
     Tensor t;
     t.shape_ = shape;
     t.dtype_ = type;
@@ -205,9 +207,9 @@ Tensor Tensor::borrow(std::byte* memory, const Shape& shape, DType type) {
 }
 
 Tensor Tensor::constant(const Shape& shape, double value, DType type) {
-    struct Pause {
+    struct DryRunPause {
         int before = std::exchange(Scope::current().dry_runs, 0);
-        ~Pause() { Scope::current().dry_runs = before; }
+        ~DryRunPause() { Scope::current().dry_runs = before; }
     } pause;
     const Tensor t = empty(shape, type);
     t.set_all(value);
@@ -215,16 +217,16 @@ Tensor Tensor::constant(const Shape& shape, double value, DType type) {
 }
 
 Tensor Tensor::reshape(const Shape& shape) const {
-    RG_CHECK(shape.numel() == numel(), "reshape: ", shape_.str(), " has ", numel(), " elements, ", shape.str(), " has ",
-             shape.numel());
+    RG_CHECK(shape.numel() == numel(), "reshape: expected ", numel(), " elements as in ", shape_.str(), ", got ",
+             shape.numel(), " in ", shape.str(), "; choose extents with the same product");
     Tensor t = *this;
     t.shape_ = shape;
     return t;
 }
 
 Tensor Tensor::slice(int64_t begin, const Shape& shape) const {
-    RG_CHECK(begin >= 0 && begin <= numel() - shape.numel(), "slice: expected elements of [0, ", numel(), "), got ",
-             shape.numel(), " from element ", begin);
+    RG_CHECK(begin >= 0 && begin <= numel() - shape.numel(), "Tensor::slice: expected elements of [0, ", numel(),
+             "), got ", shape.numel(), " from element ", begin, "; check begin and shape");
     Tensor t = *this;
     t.shape_ = shape;
     t.offset_ += begin * size_of(dtype_);
@@ -234,7 +236,7 @@ Tensor Tensor::slice(int64_t begin, const Shape& shape) const {
 bool Tensor::has_memory() const { return storage_ && storage_->block; }
 
 int64_t Tensor::block_bytes() const {
-    RG_CHECK(storage_, "tensor: its memory was given up");
+    RG_CHECK(storage_, "tensor: expected one that holds its memory, got one of without_memory(); keep the original");
     return int64_t(storage_->bytes);
 }
 
@@ -260,17 +262,18 @@ Tensor Tensor::without_memory() const {
 }
 
 std::byte* Tensor::bytes_data() const {
-    RG_CHECK(defined(), "tensor: no value (undefined tensor)");
-    RG_CHECK(storage_, "tensor: its memory was given up; the op row's saved set lacks it");
+    RG_CHECK(defined(), "tensor: expected a value, got an undefined tensor; assign a tensor first");
+    RG_CHECK(storage_, "tensor: expected values, got a tensor that no tape saved; add it to the op row's saves");
     RG_CHECK(storage_->block || numel() == 0,
              "tensor: values do not exist while a function is traced; return the tensor and read it afterwards");
     return static_cast<std::byte*>(storage_->block) + offset_;
 }
 
 void* Tensor::raw(DType wanted) const {
-    RG_CHECK(wanted == dtype_ || !defined(), "tensor: elements are ", name_of(dtype_), ", not ", name_of(wanted));
-    RG_CHECK(!device() || numel() == 0, "tensor: its values are in the memory of ", device()->name(),
-             "; read them through to_host(), write them with copy_from()");
+    RG_CHECK(wanted == dtype_ || !defined(), "tensor: elements are ", name_of(dtype_), ", not ", name_of(wanted),
+             "; convert them with to() or cast()");
+    RG_CHECK(!device() || numel() == 0, "tensor: expected values in host memory, got them in the memory of ",
+             device()->name(), "; read them with to_host(), write them with copy_from()");
     return bytes_data();
 }
 
@@ -279,56 +282,57 @@ Device* Tensor::device() const { return storage_ ? storage_->device : nullptr; }
 Tensor Tensor::to_host() const {
     if (!device()) return *this;
     const Tensor host = on_host(shape_, dtype_);
-    host.take(*this);
-    note_copy("Tensor::to_host()", kItself, *this, host);
+    host.copy_bytes_from(*this);
+    record_copy("Tensor::to_host()", kItself, *this, host);
     return host;
 }
 
 void to_host(std::span<Tensor> tensors) {
-    const auto comes = [](const Tensor& t) { return t.device() && t.numel() > 0; };
-    // All memory first: a download that others are to follow must not be left alone.
-    std::vector<Tensor> here;
+    const auto needs_download = [](const Tensor& t) { return t.device() && t.numel() > 0; };
     for (const Tensor& t : tensors)
-        RG_CHECK(!comes(t) || t.device() == std::find_if(tensors.begin(), tensors.end(), comes)->device(),
-                 "to_host: expected tensors on one device, got two devices; call it for each");
-    for (const Tensor& t : tensors) here.push_back(t.device() ? Tensor::on_host(t.shape(), t.dtype()) : t);
+        RG_CHECK(!needs_download(t) ||
+                     t.device() == std::find_if(tensors.begin(), tensors.end(), needs_download)->device(),
+                 "to_host: expected tensors on one device, got two devices; call it once for each device");
+    // Allocate everything first: an error between the downloads would leave some of them without a wait.
+    std::vector<Tensor> copies;
+    for (const Tensor& t : tensors) copies.push_back(t.device() ? Tensor::on_host(t.shape(), t.dtype()) : t);
     for (size_t i = 0; i < tensors.size(); ++i) {
         const Tensor& t = tensors[i];
-        if (!comes(t)) continue;
-        const bool more = std::any_of(tensors.begin() + i + 1, tensors.end(), comes);
-        t.device()->download(here[i].bytes_data(), t.bytes_data(), size_t(t.bytes()), more);
+        if (!needs_download(t)) continue;
+        const bool more = std::any_of(tensors.begin() + i + 1, tensors.end(), needs_download);
+        t.device()->download(copies[i].bytes_data(), t.bytes_data(), size_t(t.bytes()), more);
     }
     for (size_t i = 0; i < tensors.size(); ++i)
-        if (comes(tensors[i])) note_copy("to_host()", kItself, tensors[i], here[i]);
-    std::move(here.begin(), here.end(), tensors.begin());
+        if (needs_download(tensors[i])) record_copy("to_host()", kItself, tensors[i], copies[i]);
+    std::move(copies.begin(), copies.end(), tensors.begin());
 }
 
 void Tensor::copy_from(const Tensor& source) const {
     RG_CHECK(source.shape() == shape_ && source.dtype() == dtype_, "copy_from: expected ", name_of(dtype_), " ",
-             shape_.str(), ", got ", name_of(source.dtype()), " ", source.shape().str());
-    RG_CHECK(!Scope::current().trace, "copy_from: expected ops only while a function is traced, got a copy of ", shape_.str(),
-             ", which replays would not repeat; copy before or after the function");
-    take(source);
-    note_copy("Tensor::copy_from()", kItself, source, *this);
+             shape_.str(), ", got ", name_of(source.dtype()), " ", source.shape().str(), "; use reshape() or cast()");
+    RG_CHECK(!Scope::current().trace, "copy_from: expected only ops in a traced function, got a copy of ",
+             shape_.str(), ", which replays would not repeat; copy before or after the function");
+    copy_bytes_from(source);
+    record_copy("Tensor::copy_from()", kItself, source, *this);
 }
 
-void Tensor::take(const Tensor& source) const {
+void Tensor::copy_bytes_from(const Tensor& source) const {
     const size_t n = size_t(bytes());
     if (n == 0) return;
     std::byte *const to = bytes_data(), *const from = source.bytes_data();
-    Device *const here = device(), *const there = source.device();
-    if (!here && !there)
+    Device *const to_device = device(), *const from_device = source.device();
+    if (!to_device && !from_device)
         std::memcpy(to, from, n);
-    else if (!there)
-        here->upload(to, from, n);
-    else if (!here)
-        there->download(to, from, n);
+    else if (!from_device)
+        to_device->upload(to, from, n);
+    else if (!to_device)
+        from_device->download(to, from, n);
     else
-        here->copy(to, from, n);
+        to_device->copy(to, from, n);
 }
 
 void Tensor::fill(double value) const {
-    RG_CHECK(!Scope::current().trace, "fill: expected ops only while a function is traced, got a fill of ", shape_.str(),
+    RG_CHECK(!Scope::current().trace, "fill: expected only ops in a traced function, got a fill of ", shape_.str(),
              ", which replays would not repeat; use Tensor::constant(), or fill before the function");
     set_all(value);
 }
@@ -337,7 +341,7 @@ void Tensor::set_all(double value) const {
     if (device()) {
         const Tensor host = on_host(shape_, dtype_);
         host.set_all(value);
-        return take(host);
+        return copy_bytes_from(host);
     }
     with_type(dtype_, [&](auto v) {
         using T = decltype(v);
@@ -357,14 +361,14 @@ Tensor Tensor::to(DType type) const {
             for (int64_t i = 0; i < n; ++i) out[i] = convert<To>(in[i]);
         });
     });
-    note_copy("Tensor::to()", "use cast()", *this, result);
+    record_copy("Tensor::to()", "use cast()", *this, result);
     return result;
 }
 
 Tensor Tensor::clone() const {
     Tensor result = make(shape_, dtype_, device());
-    result.take(*this);
-    note_copy("Tensor::clone()", kItself, *this, result);
+    result.copy_bytes_from(*this);
+    record_copy("Tensor::clone()", kItself, *this, result);
     return result;
 }
 

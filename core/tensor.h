@@ -1,10 +1,10 @@
-// Tensor: a value that names contiguous memory with a shape and an element type.
+// Defines Tensor: a handle to contiguous memory with a shape and an element type.
 //
-// Images are N H W C, filters K R S C; always contiguous, so there are no strides, and reshape is the only view.
-// Copying a Tensor shares its storage. Storage comes from a caching allocator: a training step allocates the same
-// sizes again and again, and a returned block is handed out at once without touching the operating system. The
-// allocator counts live bytes, and under a DryRun scope it counts without providing memory: that is how a program
-// knows the memory that a step will take before it runs one.
+// Images are N H W C, filters are K R S C. Tensors have no strides: the only views are reshape() and slice(), which
+// are contiguous too. Copying a Tensor shares its storage. Storage comes from a caching allocator: a training step
+// allocates the same sizes again and again, and gets freed blocks back without a call of the operating system. The
+// allocator counts live bytes. In a DryRun it counts them without providing memory, so that a program knows the memory
+// that a step needs before it runs one.
 #pragma once
 
 #include "core/base.h"
@@ -19,9 +19,10 @@
 
 namespace rg {
 
-/// f64 and i64 exist for the reference backend and for files; kernels compute on the others.
+/// f64 and i64 exist for the reference backend and for files. Kernels compute with the other types only.
 enum class DType : uint8_t { f32, bf16, u8, i32, f64, i64 };
 
+/// Returns the bytes of one element.
 int64_t size_of(DType type);
 const char* name_of(DType type);
 
@@ -52,7 +53,7 @@ constexpr DType dtype_of<int64_t>() {
     return DType::i64;
 }
 
-/// Up to four extents. A scalar has none.
+/// Holds up to four extents. A scalar has none.
 class Shape {
 public:
     Shape() = default;
@@ -63,7 +64,7 @@ public:
     int64_t numel() const;
     std::span<const int64_t> extents() const { return {extents_.data(), size_t(rank_)}; }
     bool operator==(const Shape&) const = default;
-    /// "[256 32 32 3]"
+    /// Returns a text like "[256 32 32 3]".
     std::string str() const;
 
 private:
@@ -76,19 +77,19 @@ struct Storage; // a block of the allocator; freed with its last Tensor
 
 class Tensor {
 public:
-    Tensor() = default; // undefined: no storage, e.g. an absent bias
+    Tensor() = default; // undefined, without storage: for example an absent bias
 
-    /// Uninitialised contents, in the memory of the context's device if it has one.
+    /// Returns a tensor with uninitialised values, in device memory if the context has a device.
     static Tensor empty(const Shape& shape, DType type = DType::f32);
-    /// The same in this machine's memory, whatever the context: for values that the program reads and writes itself.
+    /// Returns a tensor with uninitialised values in host memory, for values that the program itself reads or writes.
     static Tensor on_host(const Shape& shape, DType type = DType::f32);
     static Tensor zeros(const Shape& shape, DType type = DType::f32);
-    /// Over memory of the caller's, aligned to 64 bytes, that must outlive the tensor and all its views.
+    /// Returns a tensor in memory of the caller, which is aligned to 64 bytes and outlives the tensor and its views.
     static Tensor borrow(std::byte* memory, const Shape& shape, DType type = DType::f32);
-    /// Every element `value`, with memory even in a dry run: a constant that a traced function may use.
+    /// Returns a tensor with all elements `value`. It has memory even in a dry run, so a traced function may use it.
     static Tensor constant(const Shape& shape, double value, DType type = DType::f32);
     template <class T>
-    static Tensor of(const Shape& shape, std::span<const T> values);
+    static Tensor of(const Shape& shape, std::span<const T> values); // in host memory
 
     bool defined() const { return id_ != 0; }
     const Shape& shape() const { return shape_; }
@@ -97,25 +98,25 @@ public:
     int64_t numel() const { return shape_.numel(); }
     int64_t bytes() const { return numel() * size_of(dtype_); }
 
-    /// Same elements, another shape. The product of the extents must agree.
+    /// Returns a view with another shape and the same number of elements.
     Tensor reshape(const Shape& shape) const;
-    /// Elements [begin, begin + shape.numel()) as a tensor of their own that shares the memory (flat buffers). A view
-    /// that gradients do not flow through; slice() of ops.h is the op.
+    /// Returns a view of the elements [begin, begin + shape.numel()). Gradients do not flow through this view; use the
+    /// op slice() of ops.h for that.
     Tensor slice(int64_t begin, const Shape& shape) const;
 
-    /// Where the values are; null: this machine's memory.
+    /// Returns the device whose memory holds the values, or null for host memory.
     Device* device() const;
 
-    // to_host(), copy_from(), to() and clone() are copies, not ops: gradients do not flow through them (a Tape throws
-    // if they would have to), and a traced function must not call them, since its replays would not repeat the copy.
+    // to_host(), copy_from(), to() and clone() are copies, not ops. Gradients do not flow through them; where one would
+    // have to, Tape::gradients() throws. A traced function must not call them: replays would not repeat the copy.
 
-    /// The same values in this machine's memory: the tensor itself if they are there.
+    /// Returns the same values in host memory: the tensor itself if it is there, otherwise a copy.
     Tensor to_host() const;
-    /// Takes the values of a tensor of the same shape and type, wherever both are.
+    /// Copies the values of a tensor of the same shape and type. Each of the two may be in host or device memory.
     void copy_from(const Tensor& source) const;
 
-    /// Typed access; throws if T is not the element type, when the tensor has no memory (a dry run), or when that is a
-    /// device's.
+    /// Returns the first element. Throws Error if T is not the element type, if the tensor has no memory (in a dry
+    /// run), or if it is in device memory.
     template <class T>
     T* data() const {
         return static_cast<T*>(raw(dtype_of<T>()));
@@ -124,39 +125,39 @@ public:
     std::span<T> span() const {
         return {data<T>(), size_t(numel())};
     }
-    /// Untyped first byte, in the memory that the tensor is in.
+    /// Returns the first byte, in host or device memory.
     std::byte* bytes_data() const;
-    /// Sets every element. Throws while a function is traced.
+    /// Sets all elements. Throws Error while a function is traced.
     void fill(double value) const;
-    /// Element-wise conversion into another type, in this machine's memory.
+    /// Returns a copy with the elements converted to another type. Both tensors are in host memory.
     Tensor to(DType type) const;
-    /// Same bytes, memory of its own in the same place.
+    /// Returns a copy in the same kind of memory.
     Tensor clone() const;
 
-    /// What makes a tensor the same value to the tape: its block, by a number that is never used again, and place.
+    /// Identifies a value for tapes and plans. Two tensors with the same key are the same value, whatever their shapes.
     struct Key {
-        uint64_t id;
-        int64_t offset;
+        uint64_t id;    // of the block; never used again
+        int64_t offset; // bytes from the start of the block
         auto operator<=>(const Key&) const = default;
     };
     Key key() const { return {id_, offset_}; }
-    /// Whether there are values to read: not during a dry run.
+    /// Returns true if the tensor has values. A tensor that was made in a dry run has none.
     bool has_memory() const;
-    /// The block that this is a view of, as one run of elements, and its size.
+    /// Returns the whole block that this is a view of, as a tensor with one extent.
     Tensor whole() const;
     int64_t block_bytes() const;
-    /// The same value without a hold on its memory: shape, type and key remain.
+    /// Returns a tensor with the same shape, type and key, which does not keep the memory alive.
     Tensor without_memory() const;
-    /// This view (type, shape, place in its block) of the memory of `base` instead.
+    /// Returns a view with this type, shape and offset, of the memory of `base`.
     Tensor over(const Tensor& base) const;
 
 private:
     static Tensor make(const Shape& shape, DType type, Device* device);
-    void take(const Tensor& source) const;
+    void copy_bytes_from(const Tensor& source) const;
     void set_all(double value) const;
     void* raw(DType wanted) const;
     std::shared_ptr<Storage> storage_;
-    uint64_t id_ = 0;    // of the storage; 0: undefined
+    uint64_t id_ = 0;    // of the storage; 0 if undefined
     int64_t offset_ = 0; // bytes
     Shape shape_;
     DType dtype_ = DType::f32;
@@ -166,18 +167,19 @@ template <class T>
 Tensor Tensor::of(const Shape& shape, std::span<const T> values) {
     Tensor t = on_host(shape, dtype_of<T>());
     RG_CHECK(t.numel() == int64_t(values.size()), "Tensor::of: shape ", shape.str(), " needs ", t.numel(),
-             " values, got ", values.size());
+             " values, got ", values.size(), "; pass one value per element");
     std::copy(values.begin(), values.end(), t.template data<T>());
     return t;
 }
 
-/// Bytes now held by all tensors of the process, and the most since reset_peak_bytes().
+/// Returns the bytes that all tensors of the process hold now.
 int64_t live_bytes();
+/// Returns the largest live_bytes() since reset_peak_bytes().
 int64_t peak_bytes();
 void reset_peak_bytes();
 
-/// While one exists on this thread, Tensor::empty() counts bytes but provides no memory, and ops do not execute. A
-/// trace (plan.h) is a dry run that notes what the ops would have done.
+/// While a DryRun exists on this thread, Tensor::empty() counts bytes without providing memory, and ops do not execute.
+/// A Trace (plan.h) is a dry run that also records the ops.
 class DryRun {
 public:
     DryRun();
@@ -187,7 +189,7 @@ public:
     static bool active();
 };
 
-/// Each becomes its to_host(), with one wait for all of them. They are on one device, or on none.
+/// Replaces each tensor by its to_host(), and waits only once for all of them. The tensors are on at most one device.
 void to_host(std::span<Tensor> tensors);
 
 } // namespace rg

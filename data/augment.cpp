@@ -28,10 +28,10 @@ cpu::View Augmenter::view(uint64_t seed, int64_t epoch, int64_t index) const {
     // Draws every number even if it is not used, so that changing one option does not change the others' numbers.
     Rng rng(seed, Purpose::augment, uint32_t(epoch), uint64_t(index));
     cpu::View view;
-    view.flip = rng.below(2) && augment_.flip;
-    view.y0 = int64_t(rng.below(uint32_t(2 * t + 1))) - t;
-    view.x0 = int64_t(rng.below(uint32_t(2 * t + 1))) - t;
-    const int64_t crop_y = rng.below(uint32_t(room_y + 1)), crop_x = rng.below(uint32_t(room_x + 1));
+    view.flip = rng.uniform_below(2) && augment_.flip;
+    view.y0 = int64_t(rng.uniform_below(uint32_t(2 * t + 1))) - t;
+    view.x0 = int64_t(rng.uniform_below(uint32_t(2 * t + 1))) - t;
+    const int64_t crop_y = rng.uniform_below(uint32_t(room_y + 1)), crop_x = rng.uniform_below(uint32_t(room_x + 1));
     view.y0 += augment_.random_crop ? crop_y : room_y / 2;
     view.x0 += augment_.random_crop ? crop_x : room_x / 2;
     return view;

@@ -11,7 +11,7 @@ namespace rg::data {
 namespace {
 
 void shuffle(std::span<int64_t> values, Rng rng) {
-    for (size_t i = values.size(); i > 1; --i) std::swap(values[i - 1], values[rng.below(uint32_t(i))]);
+    for (size_t i = values.size(); i > 1; --i) std::swap(values[i - 1], values[rng.uniform_below(uint32_t(i))]);
 }
 
 std::vector<std::vector<int64_t>> indices_per_label(const ImageSet& set) {
@@ -20,20 +20,20 @@ std::vector<std::vector<int64_t>> indices_per_label(const ImageSet& set) {
     return indices;
 }
 
-/// Splits a set; `first_count(label, images)` returns how many of a class's images go into the first list.
+/// Selects count(label, images) of the images of each class.
 template <class Count>
-Split split(const ImageSet& set, uint64_t seed, Count first_count) {
+Split split(const ImageSet& set, uint64_t seed, Count count) {
     Split result;
     std::vector<std::vector<int64_t>> indices = indices_per_label(set);
     for (size_t label = 0; label < indices.size(); ++label) {
         std::vector<int64_t>& images = indices[label];
-        const int64_t first = first_count(label, int64_t(images.size()));
+        const int64_t selected = count(label, int64_t(images.size()));
         shuffle(images, Rng(seed, Purpose::split, 0, label));
-        result.first.insert(result.first.end(), images.begin(), images.begin() + first);
-        result.rest.insert(result.rest.end(), images.begin() + first, images.end());
+        result.selected.insert(result.selected.end(), images.begin(), images.begin() + selected);
+        result.others.insert(result.others.end(), images.begin() + selected, images.end());
     }
-    std::sort(result.first.begin(), result.first.end());
-    std::sort(result.rest.begin(), result.rest.end());
+    std::sort(result.selected.begin(), result.selected.end());
+    std::sort(result.others.begin(), result.others.end());
     return result;
 }
 
@@ -107,16 +107,16 @@ ImageSet subset(const ImageSet& set, std::span<const int64_t> indices) {
     return part;
 }
 
-TrainTest split_sets(const ImageSet& set, double test_part, uint64_t seed, const std::string& what) {
-    const Split parts = split_fraction(set, test_part, seed);
-    RG_CHECK(!parts.first.empty() && !parts.rest.empty(),
+TrainTest split_sets(const ImageSet& set, double test_fraction, uint64_t seed, const std::string& what) {
+    const Split parts = split_fraction(set, test_fraction, seed);
+    RG_CHECK(!parts.selected.empty() && !parts.others.empty(),
              "split: expected 2 images of some class, one of them for testing, got ", set.count, " in ",
              set.classes.size(), " classes (", what, ")");
-    return described({subset(set, parts.rest), subset(set, parts.first), ""}, what);
+    return described({subset(set, parts.others), subset(set, parts.selected), ""}, what);
 }
 
-Range share_of(int64_t n, int parts, int i) {
-    RG_CHECK(n >= 0 && parts >= 1 && i >= 0 && i <= parts, "share_of: expected part 0 to ", parts,
+Range part_range(int64_t n, int parts, int i) {
+    RG_CHECK(n >= 0 && parts >= 1 && i >= 0 && i <= parts, "part_range: expected part 0 to ", parts,
              " of n >= 0, got part ", i, " of ", n);
     const int64_t each = n / parts, remainder = n % parts;
     const int64_t begin = i * each + std::min<int64_t>(i, remainder);
@@ -124,7 +124,7 @@ Range share_of(int64_t n, int parts, int i) {
 }
 
 ImageSet partition(const ImageSet& set, int parts, int i) {
-    const Range range = share_of(set.count, parts, i);
+    const Range range = part_range(set.count, parts, i);
     const int64_t bytes = set.image_bytes();
     ImageSet part{range.size(),
                   set.height,

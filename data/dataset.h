@@ -35,10 +35,10 @@ struct TrainTest {
 };
 
 /// How to load images. PNGs in class folders become grey (1 channel) or RGB (3 channels). If there is no test set,
-/// test_part is the fraction of each class held out for testing, chosen at random by seed.
+/// test_fraction is the fraction of each class held out for testing, chosen at random by seed.
 struct LoadOptions {
     int channels = 3;
-    double test_part = 0.2;
+    double test_fraction = 0.2;
     uint64_t seed = 0;
     bool skip_other_images = false; // false: an image that is not a PNG is an error
     FetchOptions fetch = {};        // for data that are not in a folder
@@ -54,21 +54,19 @@ std::vector<int64_t> count_per_label(const ImageSet& set);
 
 /// Indices into a set. Each list is in ascending order.
 struct Split {
-    std::vector<int64_t> first, rest;
+    std::vector<int64_t> selected, others;
 };
-/// Splits the images of every class at random by seed: the first list gets round(fraction * images of the class).
-/// Requires a fraction in [0, 1]. A class with two or more images has at least one in each list, unless the fraction is
-/// 0 or 1.
+/// Selects round(fraction * images of the class) images of every class at random by seed. Requires a fraction in
+/// [0, 1]. A class with two or more images has at least one in each list, unless the fraction is 0 or 1.
 Split split_fraction(const ImageSet& set, double fraction, uint64_t seed);
-/// Splits like split_fraction(), with `count` images of every class in the first list. Throws Error if a class has
-/// fewer.
+/// Selects `count` images of every class at random by seed. Throws Error if a class has fewer.
 Split split_count(const ImageSet& set, int64_t count, uint64_t seed);
 
 /// Returns the images with these indices, in this order. Throws Error if an index is out of range.
 ImageSet subset(const ImageSet& set, std::span<const int64_t> indices);
-/// Splits a set into training and test sets with split_fraction(); test_part is the fraction for testing, and `what`
+/// Splits a set with split_fraction(): test_fraction of the images are for testing, the others for training. `what`
 /// describes the set. Throws Error if no class has images for both.
-TrainTest split_sets(const ImageSet& set, double test_part, uint64_t seed, const std::string& what);
+TrainTest split_sets(const ImageSet& set, double test_fraction, uint64_t seed, const std::string& what);
 
 struct Range {
     int64_t begin = 0, end = 0;
@@ -77,9 +75,9 @@ struct Range {
 };
 /// Returns the range of part i if n items are divided into `parts` parts in order. Each part has floor(n / parts)
 /// items, and the first n % parts parts have one more. For i = parts the range is empty.
-Range share_of(int64_t n, int parts, int i);
+Range part_range(int64_t n, int parts, int i);
 
-/// Returns part i of a set that is divided as in share_of().
+/// Returns part i of a set that is divided as in part_range().
 ImageSet partition(const ImageSet& set, int parts, int i);
 
 /// Returns the order in which an epoch visits n samples. Requires n < 2^32. (Fisher and Yates, by Durstenfeld, 1964.)

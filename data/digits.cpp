@@ -140,11 +140,12 @@ ImageSet draw_digits(int64_t per_class, uint64_t seed) {
         const std::vector<Glyph>& styles = glyphs[size_t(digit)];
         for (int64_t i = 0; i < per_class; ++i) {
             Rng rng(seed, Purpose::synthetic, uint32_t(digit), uint64_t(i));
-            const double angle = (double(rng.below(uint32_t(200 * kMaxDigitAngle + 1))) - 100 * kMaxDigitAngle) / 100;
+            const double hundredths = double(rng.uniform_below(uint32_t(200 * kMaxDigitAngle + 1)));
+            const double angle = (hundredths - 100 * kMaxDigitAngle) / 100;
             const Placement place(rng, angle);
             const double radius = 0.6 + 0.9 * double(rng.uniform()), ink_of_pen = 180 + 75 * double(rng.uniform());
             double ink[kDigitSide * kDigitSide] = {};
-            for (const Stroke& stroke : styles[rng.below(uint32_t(styles.size()))])
+            for (const Stroke& stroke : styles[rng.uniform_below(uint32_t(styles.size()))])
                 for (size_t p = 1; p < stroke.size(); ++p) draw(ink, place(stroke[p - 1]), place(stroke[p]), radius);
             for (const double value : ink) set.pixels.push_back(uint8_t(std::lround(ink_of_pen * value)));
             set.labels.push_back(digit);

@@ -85,8 +85,6 @@ bool is_idx(Bytes bytes) {
            bytes[3] <= 4;
 }
 
-bool is_gzip(Bytes bytes) { return bytes.size() >= 2 && bytes[0] == 0x1F && bytes[1] == 0x8B; }
-
 Tensor parse_idx(Bytes bytes, const std::string& name) {
     if (is_gzip(bytes)) {
         const std::vector<uint8_t> plain = inflate_gzip(bytes, kMaxIdxBytes, name);

@@ -13,9 +13,8 @@ namespace rg::data {
 /// addition to the contents, because i8 becomes i32, and 2 times this while unpacking.
 constexpr size_t kMaxIdxBytes = size_t{1} << 30;
 
-/// Return true if the bytes begin like an IDX file or like a gzipped file.
+/// Returns true if the bytes begin like an IDX file.
 bool is_idx(Bytes bytes);
-bool is_gzip(Bytes bytes);
 
 /// Returns the values as a tensor of rank 1 to 4. u8, i32, f32 and f64 keep their type; i8 and i16 become i32. Unpacks
 /// gzipped bytes first. Throws Error with the offset if the bytes are not IDX, or type, rank, extents or size are

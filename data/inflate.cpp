@@ -412,7 +412,7 @@ size_t skip_gzip_header(Bytes in, size_t begin, std::string_view name) {
     };
     const char* const truncated = "expected more data, got the end of the input";
     check(in.size() - begin >= 10, truncated, in.size());
-    check(in[begin] == 0x1F && in[begin + 1] == 0x8B, "expected the bytes 1f 8b", begin);
+    check(is_gzip(in.subspan(begin)), "expected the bytes 1f 8b", begin);
     check(in[begin + 2] == 8, "expected compression method 8", begin + 2);
     const int flags = in[begin + 3];
     check((flags & 0xE0) == 0, "expected the reserved flags to be 0", begin + 3);
@@ -510,6 +510,8 @@ std::vector<uint8_t> inflate_zlib(Bytes in, size_t limit, std::string_view name)
     if (in.size() - end > 4) inflater.bad("expected the end of the stream, got ", in.size() - end - 4, " bytes more");
     return inflater.finish();
 }
+
+bool is_gzip(Bytes bytes) { return bytes.size() >= 2 && bytes[0] == 0x1F && bytes[1] == 0x8B; }
 
 std::vector<uint8_t> inflate_gzip(Bytes in, size_t limit, std::string_view name) {
     Inflater inflater(in, limit, name);

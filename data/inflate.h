@@ -19,6 +19,8 @@ namespace rg::data {
 /// The declared window size is not enforced, because distances are limited by the output so far.
 std::vector<uint8_t> inflate_zlib(Bytes in, size_t limit, std::string_view name = "zlib stream");
 
+/// Returns true if the bytes begin like a .gz file.
+bool is_gzip(Bytes bytes);
 /// Returns the contents of a .gz file: one or more members, which zeros may follow. Throws Error like inflate_zlib(),
 /// and for a wrong CRC-32 or length. If the length at the end exceeds `limit`, nothing is unpacked.
 std::vector<uint8_t> inflate_gzip(Bytes in, size_t limit, std::string_view name = "gzip file");

@@ -104,8 +104,8 @@ Batch Loader::make(const std::vector<int64_t>* order, int64_t epoch, int64_t ind
     RG_CHECK(int64_t(set_.pixels.size()) == set_.count * set_.image_bytes(),
              "loader: the set was changed while the loader used it (epoch ", epoch, ", batch ", index, ")");
     const int64_t begin = index * options_.batch_size, size = std::min(options_.batch_size, set_.count - begin);
-    const Range share = share_of(size, options_.ranks, options_.rank);
-    const int64_t n = share.size(), h = augmenter_.height(), w = augmenter_.width(), c = set_.channels;
+    const Range part = part_range(size, options_.ranks, options_.rank);
+    const int64_t n = part.size(), h = augmenter_.height(), w = augmenter_.width(), c = set_.channels;
     Batch batch;
     batch.labels = Tensor::on_host({n}, DType::i32);
     if (!set_.targets.empty()) batch.targets = Tensor::on_host({n, 1});
@@ -115,7 +115,7 @@ Batch Loader::make(const std::vector<int64_t>* order, int64_t epoch, int64_t ind
     else
         batch.x = Tensor::on_host({n, h, w, c});
     for (int64_t i = 0; i < n; ++i) {
-        const int64_t position = begin + share.begin + i, sample = order ? (*order)[size_t(position)] : position;
+        const int64_t position = begin + part.begin + i, sample = order ? (*order)[size_t(position)] : position;
         batch.labels.data<int32_t>()[i] = set_.labels[size_t(sample)];
         if (!set_.targets.empty()) batch.targets.data<float>()[i] = set_.targets[size_t(sample)];
         if (!options_.views) {

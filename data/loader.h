@@ -1,7 +1,7 @@
 // Loader: the queue of mini-batches that a training loop reads. Background threads prepare them in advance.
 //
 // An epoch is one order of the whole set, the same on every rank: a permutation by (seed, epoch), or the file order.
-// Mini-batch b has the positions [b * B, (b + 1) * B) of that order, and a rank takes its share_of() the mini-batch. So
+// Mini-batch b has the positions [b * B, (b + 1) * B) of that order, and a rank takes its part_range() of them. So
 // the samples of a mini-batch, and their views, do not depend on the number of ranks or threads. A resumed run can
 // start at any mini-batch of any epoch without computing the earlier ones.
 #pragma once
@@ -17,7 +17,7 @@
 
 namespace rg::data {
 
-/// One rank's share of a mini-batch. Empty shares have 0 samples.
+/// One rank's part of a mini-batch. An empty part has 0 samples.
 struct Batch {
     Tensor x;              // f32 [n h w c]; empty with LoaderOptions::views
     Tensor indices, views; // only with views: i32 [n] and i32 [n 3], inputs of the augment op (core/ops.h)
@@ -34,7 +34,7 @@ struct LoaderOptions {
     uint64_t seed = 0;
     Augment augment = {};
     Normalise normalise = {};
-    int rank = 0, ranks = 1; // divides mini-batches as in share_of()
+    int rank = 0, ranks = 1; // divides mini-batches as in part_range()
     int threads = 1;         // 0: next() does the work itself
     int depth = 2;           // mini-batches prepared in advance
     bool views = false;      // returns indices and views for the augment op instead of images

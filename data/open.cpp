@@ -53,7 +53,7 @@ TrainTest load_image_folders(const std::string& path, const LoadOptions& options
         RG_CHECK(!holds_class_folders(path + name) || count_folders(path) > 1, // train may be one class of several
                  "image folder: expected class folders, or both train and test, got ", name + 1, " alone (", path,
                  "); give ", path, name, " to hold out a part of its images for testing");
-    return split_sets(read(path, {}), options.test_part, options.seed, what);
+    return split_sets(read(path, {}), options.test_fraction, options.seed, what);
 }
 
 } // namespace

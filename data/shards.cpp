@@ -241,7 +241,7 @@ std::string fetch_shard(const Shard& shard, const FetchOptions& options) {
     const auto check = [&](std::string& bytes) {
         RG_CHECK(shard.bytes < 0 || int64_t(bytes.size()) == shard.bytes, "expected ", shard.bytes, " bytes, got ",
                  bytes.size(), "; the stream was cut");
-        if (bytes.starts_with("\x1f\x8b"))
+        if (is_gzip(as_bytes(bytes)))
             bytes = as_text(inflate_gzip(as_bytes(bytes), size_t(options.unpacked_mib) << 20,
                                          cat("stream, --unpacked-mib ", options.unpacked_mib)));
         switch (stream_of(file_of(shard.url))) {
@@ -459,7 +459,7 @@ TrainTest ShardSet::finish() {
         for (int64_t i = 0; i < source.count; ++i)
             (source.part == Part::test ? test : train).push_back(source.first + i);
     what += cat(" in ", path_, " (", shards_.size(), shards_.size() == 1 ? " shard)" : " shards)");
-    if (test.empty()) return split_sets(subset(images_, train), options_.test_part, options_.seed, what);
+    if (test.empty()) return split_sets(subset(images_, train), options_.test_fraction, options_.seed, what);
     return described({subset(images_, train), subset(images_, test), ""}, what);
 }
 

@@ -1,5 +1,5 @@
 // Images whose folder, shard or CIFAR file is named test or val form the test set. If there are none, a fraction of
-// each class is held out (LoadOptions::test_part), as for a folder of images.
+// each class is held out (LoadOptions::test_fraction), as for a folder of images.
 #pragma once
 
 #include "data/dataset.h"

@@ -94,17 +94,17 @@ public:
         (void)cudaStreamSynchronize(up_);
         if (pinned_) (void)cudaHostUnregister(host_);
     }
-    void fetch(size_t chunk) override {
+    void download(size_t chunk) override {
         computed_.record(ops_);
         down_.wait_for(computed_); // refers to this record; the event may be recorded again at once
         copy(chunk, host_, device_, cudaMemcpyDeviceToHost, down_);
         copied_[chunk].record(down_);
     }
     void wait(size_t chunk) override { copied_[chunk].wait(); }
-    void put_back(size_t chunk) override {
+    void upload(size_t chunk) override {
         copy(chunk, device_, host_, cudaMemcpyHostToDevice, up_);
         copied_[chunk].record(up_);
-        ops_.wait_for(copied_[chunk]); // later fetches wait for ops, so they wait for this copy as well
+        ops_.wait_for(copied_[chunk]); // later downloads wait for ops, so they wait for this copy as well
     }
 
 private:
@@ -198,7 +198,7 @@ public:
     }
     void synchronize() override { stream_.wait(); }
 
-    double seconds(const std::function<void()>& f) override {
+    double time_of(const std::function<void()>& f) override {
         synchronize();
         delay_kernel<<<1, 1, 0, stream_>>>(); // f is queued meanwhile, so that launch overhead is not measured
         began_.record(stream_);
@@ -220,10 +220,10 @@ public:
         const gpu::Scratch<float> sums(size_t(blocks) * kMultiplyThreads);
         Rates best;
         for (int i = 0; i < 5; ++i) {
-            const double copy_time = seconds([&] { copy(to, from, kBytes); });
+            const double copy_time = time_of([&] { copy(to, from, kBytes); });
             best.bytes = std::max(best.bytes, 2 * double(kBytes) / copy_time);
             double flops = 0;
-            const double multiply_time = seconds([&] { flops = multiply(sums, blocks, kRounds); });
+            const double multiply_time = time_of([&] { flops = multiply(sums, blocks, kRounds); });
             best.flops = std::max(best.flops, flops / multiply_time);
         }
         return best;

@@ -1,5 +1,6 @@
 // example: a network and its training in one short file, to begin your own from. The README shows this program.
 #include "core/accelerate.h"
+#include "core/cpu/cores.h"
 #include "core/cpu/thread_pool.h"
 #include "core/layers.h"
 #include "core/options.h"

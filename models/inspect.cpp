@@ -9,6 +9,7 @@
 #include "core/text.h"
 #include "data/cifar.h"
 #include "data/idx.h"
+#include "data/inflate.h"
 #include "data/png.h"
 
 #include <algorithm>

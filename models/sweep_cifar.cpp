@@ -6,6 +6,7 @@
 // downwards; a trial is train_cifar itself, with other arguments (models/sweep/trials.h).
 #include "core/atomic_file.h"
 #include "core/context.h"
+#include "core/cpu/cores.h"
 #include "core/cpu/thread_pool.h"
 #include "core/text.h"
 #include "data/open.h"

@@ -55,7 +55,7 @@ void declare(Options& o, Settings& s) {
     o.add("epochs", &s.epochs, "passes over the data (the sample: 10 if not given)").range(1, 1e6);
     o.add("steps", &s.steps, "stop after so many steps in all; -1: after the epochs").at_least(-1);
     o.add("lr", &s.schedule.base, "learning rate; 0: 0.1 x batch-size / 256").at_least(0);
-    o.add("schedule", &s.schedule.kind, schedule_names(), "learning rate over the training");
+    o.add("schedule", &s.schedule.kind, schedule_kinds(), "learning rate over the training");
     o.add("drops", &s.drops, "piecewise: epochs after which the rate drops (the sample: 8)").metavar("LIST");
     o.add("drop-factor", &s.schedule.factor, "piecewise: what it is multiplied by").at_least(1e-9);
     o.add("lr-floor", &s.schedule.floor, "cosine, triangular: the lowest rate").at_least(0);
@@ -75,9 +75,9 @@ void declare(Options& o, Settings& s) {
 /// and the learning rate with the mini-batch.
 void complete(Settings& s, const Options& options, const Workers& workers, bool resumed) {
     const bool small = s.data.path.empty() && !resumed; // a resumed run has its own values
-    if (!options.given("batch-size") && !resumed) s.batch_size = small ? 50 : workers.scaled(s.batch_size);
-    if (small && !options.given("epochs")) s.epochs = 10;
-    if (small && !options.given("drops")) s.drops = "8";
+    if (!options.was_given("batch-size") && !resumed) s.batch_size = small ? 50 : workers.scaled(s.batch_size);
+    if (small && !options.was_given("epochs")) s.epochs = 10;
+    if (small && !options.was_given("drops")) s.drops = "8";
     if (s.schedule.base == 0) s.schedule.base = 0.1 * double(s.batch_size) / 256;
     s.schedule.epochs = double(s.epochs), s.schedule.drops = parse_drops(s.drops);
     s.schedule.check();
@@ -116,7 +116,7 @@ int train_epochs(TrainingRun& run, Trainer& trainer, const Schedule& schedule, E
         trainer.begin_epoch();
         while (run.epoch_goes_on()) {
             const data::Batch batch = trainer.next_batch();
-            const StepResult result = trainer.step(batch, schedule.at(run.epochs()));
+            const StepResult result = trainer.step(batch, schedule.rate_at(run.epochs()));
             run.step(result);
         }
         if (run.epoch_is_complete()) run.end_epoch(test.score());

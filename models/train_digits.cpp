@@ -31,7 +31,7 @@ struct Settings final : Training, DigitsOptions {
 
 int train(TrainingRun& run, Settings& s, Options& options, par::Group& group) {
     Machine machine(s.machine, options, group);
-    if (!options.given("batch-size") && !run.resumed()) s.batch_size = machine.workers().scaled(s.batch_size);
+    if (!options.was_given("batch-size") && !run.resumed()) s.batch_size = machine.workers().scaled(s.batch_size);
     if (s.lr == 0) s.lr = 0.01 * double(s.batch_size) / 128;
     const data::TrainTest data = s.load(group, [&] { run.pulse(); });
     run.tested = s.data.tested();
@@ -58,7 +58,7 @@ int train(TrainingRun& run, Settings& s, Options& options, par::Group& group) {
         trainer.begin_epoch();
         while (run.epoch_goes_on()) {
             const data::Batch batch = trainer.next_batch();
-            const StepResult result = trainer.step(batch, s.rates().at(run.epochs()));
+            const StepResult result = trainer.step(batch, s.rates().rate_at(run.epochs()));
             run.step(result);
         }
         if (run.epoch_is_complete()) run.end_epoch(test.score());

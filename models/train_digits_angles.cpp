@@ -117,7 +117,7 @@ Result train_epochs(TrainingRun& run, Trainer& trainer, const Schedule& schedule
             trainer.begin_epoch();
             while (run.epoch_goes_on()) {
                 const data::Batch batch = trainer.next_batch();
-                const StepResult step = trainer.step(batch, schedule.at(run.epochs()));
+                const StepResult step = trainer.step(batch, schedule.rate_at(run.epochs()));
                 run.step(step);
             }
         });
@@ -137,7 +137,7 @@ Result train_epochs(TrainingRun& run, Trainer& trainer, const Schedule& schedule
 Result train(TrainingRun& run, Settings& s, Options& options, par::Group& group, data::TrainTest& data,
              const Result* accelerated) {
     Machine machine(s.machine, options, group);
-    if (!options.given("batch-size") && !run.resumed()) s.batch_size = machine.workers().scaled(s.batch_size);
+    if (!options.was_given("batch-size") && !run.resumed()) s.batch_size = machine.workers().scaled(s.batch_size);
     if (s.lr == 0) s.lr = 0.002 * std::sqrt(double(s.batch_size) / 32);
     if (data.source.empty()) data = s.load(group, [&] { run.pulse(); });
     run.tested = s.data.tested();
@@ -222,7 +222,7 @@ std::string chart(const Json& bars) {
 int Settings::train(Options& options, par::Group& group, Trial& trial) {
     Settings& s = *this;
     const bool can_compare = trial.alone() && s.machine.accelerate;
-    RG_CHECK(s.machine.accelerate || !s.compare || !options.given("compare"),
+    RG_CHECK(s.machine.accelerate || !s.compare || !options.was_given("compare"),
              "train_digits_angles: --compare trains accelerated and op by op: not with --no-accelerate");
     const bool compare = s.compare && can_compare && !s.run.resume;
     const std::string plain_name = s.run.name.empty() ? "" : s.run.name + "-plain";

@@ -12,11 +12,11 @@ namespace rg::par {
 namespace {
 
 template <class T>
-void weigh(std::span<T> values, double share) {
-    if (share == 0) // 0 * NaN would be NaN
+void weigh(std::span<T> values, double fraction) {
+    if (fraction == 0) // 0 * NaN would be NaN
         std::fill(values.begin(), values.end(), T(0));
     else
-        for (T& v : values) v = T(v * T(share));
+        for (T& v : values) v = T(v * T(fraction));
 }
 
 /// Returns a checksum that depends on the positions of the values. Four lanes rotate each 64-bit word and multiply it
@@ -40,32 +40,32 @@ uint64_t checksum(std::span<const float> values) {
 
 } // namespace
 
-double share_of(Group& group, int64_t samples) {
-    RG_CHECK(samples >= 0, "share_of: expected at least zero samples, got ", samples, " (rank ", group.rank(), ")");
+double fraction_of(Group& group, int64_t samples) {
+    RG_CHECK(samples >= 0, "fraction_of: expected at least zero samples, got ", samples, " (rank ", group.rank(), ")");
     double total = double(samples);
     group.allreduce_sum({&total, 1}, "sample count");
-    RG_CHECK(total > 0, "share_of: expected samples on some rank, got none on all ", group.size());
+    RG_CHECK(total > 0, "fraction_of: expected samples on some rank, got none on all ", group.size());
     return double(samples) / total;
 }
 
-void aggregate(Group& group, std::span<float> values, double share, std::string_view what, Algorithm algorithm) {
-    weigh(values, share);
+void aggregate(Group& group, std::span<float> values, double fraction, std::string_view what, Algorithm algorithm) {
+    weigh(values, fraction);
     group.allreduce_sum(values, what, algorithm);
 }
 
-void aggregate(Group& group, std::span<double> values, double share, std::string_view what) {
-    weigh(values, share);
+void aggregate(Group& group, std::span<double> values, double fraction, std::string_view what) {
+    weigh(values, fraction);
     group.allreduce_sum(values, what);
 }
 
-void aggregate_state(Group& group, std::span<const StateBlock> blocks, double share, std::span<double> extra_sums) {
+void aggregate_state(Group& group, std::span<const StateBlock> blocks, double fraction, std::span<double> extra_sums) {
     std::vector<double> mean, variance;
     for (const StateBlock& b : blocks) {
         mean.insert(mean.end(), b.mean, b.mean + b.channels);
         variance.insert(variance.end(), b.variance, b.variance + b.channels);
     }
     const std::vector<double> local_mean = mean;
-    weigh(std::span(mean), share);
+    weigh(std::span(mean), fraction);
     mean.insert(mean.end(), extra_sums.begin(), extra_sums.end());
     group.allreduce_sum(mean, "running means");
     std::copy(mean.end() - std::ptrdiff_t(extra_sums.size()), mean.end(), extra_sums.begin());
@@ -73,7 +73,7 @@ void aggregate_state(Group& group, std::span<const StateBlock> blocks, double sh
         const double difference = local_mean[c] - mean[c];
         variance[c] += difference * difference;
     }
-    aggregate(group, variance, share, "running variances");
+    aggregate(group, variance, fraction, "running variances");
     size_t c = 0;
     for (const StateBlock& b : blocks)
         for (int64_t i = 0; i < b.channels; ++i, ++c) {

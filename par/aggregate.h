@@ -1,6 +1,6 @@
-// Combines values that each rank computed on its share of the mini-batch into the values for the whole mini-batch.
+// Combines values that each rank computed on its part of the mini-batch into the values for the whole mini-batch.
 //
-// Rank j has m_j of the M samples; its share is f_j = m_j / M. Gradients and losses are means over samples, so the
+// Rank j has m_j of the M samples; its fraction is f_j = m_j / M. Gradients and losses are means over samples, so the
 // total is the sum of f_j times the local value. Batch-norm statistics are a mean and a variance per channel:
 //
 //   mean_c = sum f_j mean_j        variance_c = sum f_j (variance_j + (mean_j - mean_c)^2)
@@ -14,12 +14,12 @@
 namespace rg::par {
 
 /// Returns f_j of this rank. Collective. Throws Error if samples is negative or no rank has any.
-double share_of(Group& group, int64_t samples);
+double fraction_of(Group& group, int64_t samples);
 
 /// Replaces values by sum f_j values_j on all ranks. Collective. Used for gradients (float) and losses (double).
-void aggregate(Group& group, std::span<float> values, double share, std::string_view what,
+void aggregate(Group& group, std::span<float> values, double fraction, std::string_view what,
                Algorithm algorithm = Algorithm::automatic);
-void aggregate(Group& group, std::span<double> values, double share, std::string_view what);
+void aggregate(Group& group, std::span<double> values, double fraction, std::string_view what);
 
 /// The running statistics of one layer. Does not own the memory.
 struct StateBlock {
@@ -28,10 +28,10 @@ struct StateBlock {
     int64_t channels = 0;
 };
 /// Combines the statistics of all layers by the formulas above, in double, in place. Collective; two small all-reduces.
-/// Allocates memory.
-/// `extra_sums` (a step's loss, counts and flags) are summed over the ranks without weights, in the same message. Each
-/// message saved is one wait less, which matters if ranks outnumber cores or span several nodes.
-void aggregate_state(Group& group, std::span<const StateBlock> blocks, double share, std::span<double> extra_sums = {});
+/// Allocates memory. The same message sums `extra_sums` (a step's loss, counts and flags) over the ranks, without
+/// weights. Each message saved is one wait less, which matters if ranks outnumber cores or span several nodes.
+void aggregate_state(Group& group, std::span<const StateBlock> blocks, double fraction,
+                     std::span<double> extra_sums = {});
 
 /// Throws Error on all ranks unless all hold the same number of values with the same bits. Collective. Compares 64-bit
 /// checksums. The text names the ranks that differ from the majority, or from rank 0 if there is no majority.

@@ -50,7 +50,7 @@ void Group::allreduce(const char* name, const Vector& vector, std::string_view w
         algorithm = choose(vector.bytes(), size(), false);
     }
     if (algorithm == Algorithm::mpi) {
-        RG_CHECK(link_.native_allreduce(vector.data, vector.count, size_of(vector.type)), name, " ", what,
+        RG_CHECK(link_.mpi_allreduce(vector.data, vector.count, size_of(vector.type)), name, " ", what,
                  ": expected an MPI link for algorithm mpi, got threads of one process");
         return;
     }

@@ -95,7 +95,7 @@ void Link::set_deadline(double seconds) {
 
 std::string Link::name_of(int rank) const { return cat("rank ", rank); }
 
-bool Link::native_allreduce(void*, size_t, size_t) { return false; }
+bool Link::mpi_allreduce(void*, size_t, size_t) { return false; }
 
 std::unique_ptr<SharedWindow> Link::open_shared(size_t) { return nullptr; }
 
@@ -188,15 +188,15 @@ double Link::poll(const Operation& op, const Done& done) const {
         nap = waited > kNapAfter;
         const double limit = deadline_;
         if (waited > limit) return waited;
-        if (wait_observer_ && op.number && waited > kRollCallAfter && wait_observer_->look(op, begin, waited, limit))
+        if (wait_observer_ && op.number && waited > kRollCallAfter && wait_observer_->check(op, begin, waited, limit))
             return waited;
     }
     return 0;
 }
 
 void Link::fail_late(std::string_view expected, int peer, const Operation& op, int round, double seconds) const {
-    const bool leaving = deadline_ == 0; // after give_up() another error is reported
-    const std::string missing = wait_observer_ && op.number && !leaving ? wait_observer_->close() : "";
+    const bool leaving = deadline_ == 0; // after fail_all_waits() another error is reported
+    const std::string missing = wait_observer_ && op.number && !leaving ? wait_observer_->report_missing() : "";
     throw RankMissing(cat(op.name, " ", op.what, ": expected ", expected, ", got nothing in ", seconds, " s (rank ",
                           rank_, ", round ", round, ", ", op.bytes, " bytes in all, operation ", op.number, ", step ",
                           op.step, "); no word from ", missing.empty() ? name_of(peer) : missing,

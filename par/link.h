@@ -46,8 +46,10 @@ class Link;
 /// Is called during long waits (RollCall).
 class WaitObserver {
 public:
-    virtual bool look(const Operation& op, double begin, double waited, double limit) = 0;
-    virtual std::string close() = 0;
+    /// Returns true if the wait must fail now.
+    virtual bool check(const Operation& op, double begin, double waited, double limit) = 0;
+    /// Is called when a wait has failed. Returns the names of the missing ranks, or "" if none is missing.
+    virtual std::string report_missing() = 0;
 
 protected:
     ~WaitObserver() = default;
@@ -132,13 +134,13 @@ public:
     void read_environment();
     void set_deadline(double seconds);
     /// Makes all waits fail at once. For a thread that leaves with an error while another thread waits.
-    void give_up() { deadline_ = 0; }
+    void fail_all_waits() { deadline_ = 0; }
 
     /// Ends the job with this exit code (MPI), or makes every other rank's next wait throw PeerFailed (threads).
     virtual void abort(int code) = 0;
     /// Sums in place with the MPI library's own blocking all-reduce, for comparison. Returns false if the link has
     /// none. `width` is 4 for float, 8 for double.
-    virtual bool native_allreduce(void* data, size_t count, size_t width);
+    virtual bool mpi_allreduce(void* data, size_t count, size_t width);
 
 protected:
     struct Slot {

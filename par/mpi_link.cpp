@@ -168,7 +168,7 @@ public:
 
     std::string name_of(int rank) const override { return cat("rank ", rank, " on ", hosts_[size_t(rank)].data()); }
 
-    bool native_allreduce(void* data, size_t count, size_t width) override {
+    bool mpi_allreduce(void* data, size_t count, size_t width) override {
         check(MPI_Allreduce(MPI_IN_PLACE, data, int(count), width == 4 ? MPI_FLOAT : MPI_DOUBLE, MPI_SUM, comm_),
               "MPI_Allreduce", rank());
         return true;

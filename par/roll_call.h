@@ -20,7 +20,7 @@ namespace rg::par {
 
 class RollCall final : public WaitObserver {
 public:
-    /// The link calls look() during its waits until this object is destroyed. Both arguments must outlive it.
+    /// The link calls check() during its waits until this object is destroyed. Both arguments must outlive it.
     RollCall(Link& link, const Handshake& handshake);
     ~RollCall();
     RollCall(const RollCall&) = delete;
@@ -28,10 +28,10 @@ public:
 
     /// Called from a wait that began at `begin`, has taken `waited` seconds and may take `limit` seconds. Returns true
     /// if another rank's wait has failed; this one should then fail too.
-    bool look(const Operation& op, double begin, double waited, double limit) override;
+    bool check(const Operation& op, double begin, double waited, double limit) override;
     /// Ends a failed wait: tells the other ranks, and returns the names of the missing ranks. Returns "" if all are
     /// waiting.
-    std::string close() override;
+    std::string report_missing() override;
 
 private:
     enum Kind : uint8_t { call, answer, gave_up, kKinds };

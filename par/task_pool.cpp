@@ -451,13 +451,11 @@ void TaskPool::interrupt() {
     state_->cancel_all();
 }
 
-void TaskPool::after_each(std::function<void(const TaskRecord&, const Json&)> callback) {
+void TaskPool::on_report(std::function<void(const TaskRecord&, const Json&)> callback) {
     state_->on_report = std::move(callback);
 }
 
-void TaskPool::after_change(std::function<void(const TaskRecord&)> callback) {
-    state_->on_change = std::move(callback);
-}
+void TaskPool::on_change(std::function<void(const TaskRecord&)> callback) { state_->on_change = std::move(callback); }
 
 bool Future::ended() const { return record_->state != TaskState::queued && record_->state != TaskState::running; }
 

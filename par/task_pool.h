@@ -45,7 +45,7 @@ public:
     virtual ~TaskContext() = default;
     /// The ranks that run this task. Valid until the task ends.
     Group& group() { return group_; }
-    /// Sends data to the controller's after_each() callback. Never blocks. No-op except on the group's first rank.
+    /// Sends data to the controller's on_report() callback. Never blocks. No-op except on the group's first rank.
     virtual void report(const Json& data) = 0;
     /// Returns true if the controller has asked the task to end. The task should then return soon, with what it has.
     /// Always false except on the group's first rank, so let the group's ranks agree on it.
@@ -102,9 +102,9 @@ public:
     void interrupt();
 
     /// Sets the callback for the data that running tasks report. Data of one task arrive in order.
-    void after_each(std::function<void(const TaskRecord&, const Json& data)> callback);
+    void on_report(std::function<void(const TaskRecord&, const Json& data)> callback);
     /// Sets the callback for tasks that have started or ended.
-    void after_change(std::function<void(const TaskRecord&)> callback);
+    void on_change(std::function<void(const TaskRecord&)> callback);
 
 private:
     friend void run_task_pool(Link&, const TaskTable&, const std::function<void(TaskPool&)>&, const std::string&);

@@ -1,4 +1,4 @@
-// See allocations.h. In a file of its own: the compiler must not see through new and delete where they are used.
+// Implements allocations.h. It is a separate file because the compiler must not inline new and delete at their uses.
 #include "tests/allocations.h"
 
 #if defined(__has_feature)

@@ -1,9 +1,9 @@
-// Counts what the whole process allocates with operator new, so that a test can show that something allocates nothing.
+// Counts the allocations of the process with operator new, so that a test can show that code allocates nothing.
 #pragma once
 
 namespace rg {
 
-/// Allocations so far; -1 where they cannot be counted, under sanitizers, which bring their own operators.
+/// Returns the number of allocations so far. Returns -1 under sanitizers, which have their own operator new.
 long allocations();
 
 } // namespace rg

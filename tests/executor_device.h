@@ -1,5 +1,5 @@
-// A device whose kernels run on the executor: memory that the program must not touch, and work that is only right if
-// it was brought there. What holds for it holds for a GPU, as far as the program's side goes.
+// Defines a Device whose kernels run on the executor. It shows whether a program treats device memory correctly, as a
+// GPU would require. Copies and transfers happen as early or as late as core/device.h allows.
 #pragma once
 
 #include "core/device.h"
@@ -22,7 +22,7 @@ public:
     }
     void release(void* memory) noexcept override { std::free(memory); }
     void upload(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
-    void download(void* to, const void* from, size_t bytes, bool more) override { // as late as it may
+    void download(void* to, const void* from, size_t bytes, bool more) override { // copies as late as allowed
         late_.push_back([=] { std::memcpy(to, from, bytes); });
         if (more) return;
         for (const auto& copy : late_) copy();
@@ -30,8 +30,8 @@ public:
         ++waits;
     }
     void copy(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
-    std::unique_ptr<RoundTrip> round_trip(void* here, void* there, std::vector<size_t> ends) override {
-        return std::make_unique<Trip>(*this, static_cast<std::byte*>(here), static_cast<std::byte*>(there),
+    std::unique_ptr<RoundTrip> round_trip(void* host, void* device, std::vector<size_t> ends) override {
+        return std::make_unique<Trip>(*this, static_cast<std::byte*>(host), static_cast<std::byte*>(device),
                                       std::move(ends));
     }
     Kernel kernel(Op op) const override { return ++ops, gpu_on_host::kernel(op); }
@@ -44,42 +44,51 @@ public:
             ExecutorDevice& owner;
             std::function<void()> f;
         };
-        if (captures == Captures::fail) fail("the executor: a launch was refused");
+        if (captures == Captures::fail) fail("the executor: expected a graph, got a planted error");
         return captures == Captures::none ? nullptr : std::make_unique<Replay>(*this, work);
     }
     enum class Captures { work, none, fail } captures = Captures::work;
-    int launches = 0;     // of graphs
-    int waits = 0;        // for downloads
-    mutable long ops = 0; // that were started
-    std::function<void(size_t piece)> leaves = [](size_t) {};
+    int launches = 0;                                         // number of graph launches
+    int waits = 0;                                            // number of waits for downloads
+    mutable long ops = 0;                                     // number of started ops
+    std::function<void(size_t chunk)> leaves = [](size_t) {}; // called when a chunk leaves the device
 
 private:
     std::vector<std::function<void()>> late_;
-    /// Leaves as early and comes as late as it may, and goes back at once: a piece is NaN wherever it may not be used.
+    /// Takes a chunk from the device as early as allowed, delivers it as late as allowed, and uploads it at once. A
+    /// chunk is NaN in each memory where nothing may use it.
     struct Trip final : RoundTrip {
-        enum class Piece : uint8_t { there, on_its_way, here };
-        Trip(ExecutorDevice& owner_, std::byte* here_, std::byte* there_, std::vector<size_t> ends_)
-            : owner(owner_), here(here_), there(there_), ends(std::move(ends_)), way(ends.back()), at(ends.size()) {}
-        void fetch(size_t piece) override { move(piece, Piece::there, there, way.data()), owner.leaves(piece); }
-        void wait(size_t piece) override { move(piece, Piece::on_its_way, way.data(), here); }
-        void put_back(size_t piece) override { move(piece, Piece::here, here, there); }
-        void move(size_t piece, Piece from_place, std::byte* from, std::byte* to) {
-            RG_CHECK(at[piece] == from_place, "the executor: expected piece ", piece, " at place ", int(from_place),
-                     " of its trip, got ", int(at[piece]));
-            const size_t begin = piece == 0 ? 0 : ends[piece - 1], bytes = ends[piece] - begin;
+        enum class Place : uint8_t { device, in_flight, host };
+        Trip(ExecutorDevice& owner_, std::byte* host_, std::byte* device_, std::vector<size_t> ends_)
+            : owner(owner_),
+              host(host_),
+              device(device_),
+              ends(std::move(ends_)),
+              in_flight(ends.back()),
+              places(ends.size()) {}
+        void download(size_t chunk) override {
+            move(chunk, Place::device, device, in_flight.data());
+            owner.leaves(chunk);
+        }
+        void wait(size_t chunk) override { move(chunk, Place::in_flight, in_flight.data(), host); }
+        void upload(size_t chunk) override { move(chunk, Place::host, host, device); }
+        void move(size_t chunk, Place from_place, std::byte* from, std::byte* to) {
+            RG_CHECK(places[chunk] == from_place, "the executor: expected chunk ", chunk, " at place ", int(from_place),
+                     " of its trip, got ", int(places[chunk]));
+            const size_t begin = chunk == 0 ? 0 : ends[chunk - 1], bytes = ends[chunk] - begin;
             std::memcpy(to + begin, from + begin, bytes);
             std::memset(from + begin, 0xFF, bytes);
-            at[piece] = Piece((int(from_place) + 1) % 3);
+            places[chunk] = Place((int(from_place) + 1) % 3);
         }
         ExecutorDevice& owner;
-        std::byte *here, *there;
+        std::byte *host, *device;
         std::vector<size_t> ends;
-        std::vector<std::byte> way;
-        std::vector<Piece> at;
+        std::vector<std::byte> in_flight;
+        std::vector<Place> places;
     };
 };
 
-/// In its scope, programs find these GPUs.
+/// Makes programs find these GPUs until the end of the scope.
 class GpusInPlace {
 public:
     explicit GpusInPlace(gpu::Gpus others) : before_(std::exchange(gpu::gpus(), others)) {}
@@ -91,7 +100,7 @@ private:
     gpu::Gpus before_;
 };
 
-/// One, for all ranks to share.
+/// One executor, which all ranks share.
 inline constexpr gpu::Gpus kExecutorGpus{
     [] {
         return gpu::Found{{"executor"}, {}};

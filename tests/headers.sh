@@ -1,9 +1,9 @@
 #!/bin/sh
-# Compiles every header by itself: one that leans on what its includer happened to include does not pass.
+# Compiles every header by itself, so that a header that lacks an include fails.
 #
-# Arguments: the top folder, then the compiler command with its flags. Several headers are compiled at a time. What is
-# the first include of a .cpp that every build has was compiled by itself there. Those that are made once per
-# instruction set are checked as the portable one.
+# Arguments: the top folder, then the compiler command with its flags. Compiles several headers at a time. Skips headers
+# that are the first include of a .cpp of every build, since that has compiled them. Headers that are compiled once per
+# instruction set are checked for the portable one.
 set -eu
 cd "$1"
 shift
@@ -15,4 +15,4 @@ find $folders -name '*.h' -o -name '*.cuh' | sort | grep -vxF "$built" | xargs -
     header=$1
     shift
     echo "#include \"$header\"" | "$@" -std=c++20 -Wall -Wextra -Werror -fsyntax-only -DRG_ISA=portable -I. -x c++ - ||
-        { echo "$header does not compile by itself"; exit 1; }' sh '{}' "$@"
+        { echo "$header: expected to compile by itself, got errors; add the missing includes"; exit 1; }' sh '{}' "$@"

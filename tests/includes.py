@@ -6,6 +6,11 @@ import pathlib
 import re
 import sys
 
+# Checks the tests of these folders too: tests/test_core_*.cpp may include files of core and of tests/ only, and so on.
+TESTED = ("core", "par")
+# Trains whole networks to compare replayed steps with plain ones.
+EXCEPTIONS = {"tests/test_core_accelerate.cpp"}
+
 # Lists the folders that each folder may include. The host half of gpu/ is compiled for the executor in tests/simt.
 ALLOWED = {
     "core": set(),
@@ -22,6 +27,10 @@ SUFFIXES = (".h", ".cpp", ".cuh", ".cu")
 
 
 def folder_of(path):
+    """Returns the folder of ALLOWED that a file belongs to, or that a test tests; None if there is none."""
+    for folder in TESTED:
+        if path.match(f"tests/test_{folder}_*.cpp") and str(path) not in EXCEPTIONS:
+            return folder
     for parent in path.parents:
         if str(parent) in ALLOWED:
             return str(parent)
@@ -29,8 +38,8 @@ def folder_of(path):
 
 
 def cycles(graph):
-    """The sets of nodes that reach each other (Tarjan, 1972)."""
-    index, low, stack, found = {}, {}, [], []
+    """Returns the sets of nodes that reach each other (Tarjan, 1972)."""
+    index, low, stack, components = {}, {}, [], []
 
     def visit(node):
         index[node] = low[node] = len(index)
@@ -41,33 +50,38 @@ def cycles(graph):
             if other in stack:
                 low[node] = min(low[node], low[other])
         if low[node] == index[node]:
-            place = stack.index(node)
-            if len(stack) - place > 1:
-                found.append(sorted(stack[place:]))
-            del stack[place:]
+            position = stack.index(node)
+            if len(stack) - position > 1:
+                components.append(sorted(stack[position:]))
+            del stack[position:]
 
     for node in sorted(graph):
         if node not in index:
             visit(node)
-    return found
+    return components
 
 
 def main():
     top = pathlib.Path(sys.argv[1])
     files = {path.relative_to(top) for folder in ("core", "data", "gpu", "par", "models", "tests/simt")
              for path in (top / folder).rglob("*") if path.suffix in SUFFIXES}
+    tests = {path.relative_to(top) for path in (top / "tests").glob("test_*.cpp")}
     errors, graph = [], collections.defaultdict(set)
-    for file in sorted(files):
+    for file in sorted(files | tests):
+        if not folder_of(file):
+            continue
         for line in re.findall(r'^#include "([^"]+)"', (top / file).read_text(), re.MULTILINE):
             other = pathlib.Path(line)
             if other not in files:
                 continue
-            own, needed = folder_of(file), folder_of(other)
-            if needed != own and needed not in ALLOWED[own]:
-                errors.append(f"{file}: expected includes of {own} and {sorted(ALLOWED[own])}, got {other}")
+            folder, included = folder_of(file), folder_of(other)
+            if included != folder and included not in ALLOWED[folder]:
+                errors.append(f"{file}: expected includes of {', '.join([folder, *sorted(ALLOWED[folder])])}, "
+                              f"got {other}; move the code to the folder that needs it")
             if file.with_suffix("") != other.with_suffix(""):
                 graph[str(file.with_suffix(""))].add(str(other.with_suffix("")))
-    errors += [f"expected files that do not need each other, got {', '.join(cycle)}" for cycle in cycles(graph)]
+    errors += [f"expected includes without a cycle, got {', '.join(cycle)}; move the shared code to its own file"
+               for cycle in cycles(graph)]
     print("\n".join(errors) or f"{len(files)} files: no cycles, and no include against the direction of the folders")
     sys.exit(bool(errors))
 

@@ -1,9 +1,9 @@
-// The main function of the unit tests: all test_*.cpp are linked with it into one executable.
+// The main function of the unit tests. All test_*.cpp are linked into one executable.
 //
-// Suites: core, gpu, simt, par, data, models (-ts=core runs one). Everything random in them has a fixed seed, so a
-// failure repeats; -tc="*part of a name*" runs a single case. The exit status is 77, which Meson reports as skipped,
-// if RG_ISA names an instruction set that this processor lacks, and if nothing was asserted (no GPU). RG_PERTURB:
-// perturb.h.
+// The suites are core, gpu, simt, par, data and models; -ts=core runs one of them. All random numbers have fixed seeds,
+// so a failure repeats. -tc="*part of a name*" runs a single case. The exit status is 77, which Meson reports as
+// skipped, if RG_ISA names an instruction set that this CPU lacks, or if nothing was checked (no GPU). See perturb.h
+// for RG_PERTURB.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include "core/cpu/isa.h"
 #include "tests/perturb.h"
@@ -18,7 +18,7 @@ namespace {
 constexpr int kSkipped = 77;
 int cases = 0, assertions = 0;
 
-/// Counts what a run has done.
+/// Counts the cases and the checks of a run.
 struct Counter final : doctest::IReporter {
     explicit Counter(const doctest::ContextOptions&) {}
     void test_run_end(const doctest::TestRunStats& run) override {
@@ -44,7 +44,7 @@ int main(int argc, char** argv) {
     const char* const wanted = std::getenv("RG_ISA");
     for (const char* known : {"avx2", "avx512", "amx"})
         if (wanted && std::strcmp(wanted, known) == 0 && !rg::cpu::supports(known)) {
-            std::printf("skipped: this processor has no %s\n", known);
+            std::printf("skipped: this CPU has no %s\n", known);
             return kSkipped;
         }
     rg::install_perturbation();
@@ -52,9 +52,9 @@ int main(int argc, char** argv) {
     const int failed = context.run();
     if (failed || assertions > 0 || context.shouldExit()) return failed;
     if (cases == 0) {
-        std::printf("expected test cases, but none passes the filters\n");
+        std::printf("rg_tests: expected test cases, got none that match the filters; -ltc lists their names\n");
         return 1;
     }
-    std::printf("skipped: nothing was asserted in %d test cases\n", cases);
+    std::printf("skipped: %d test cases checked nothing\n", cases);
     return kSkipped;
 }

@@ -1,11 +1,11 @@
-// The par package over real MPI: mpiexec -n 1..4 ./mpi_par. Prints "mpi_par: N ranks: M checks passed" and exits 0, or
-// one line per failure and the job ends with 1. The thread tests are the thorough ones; this shows that the MPI link
-// keeps the same promises.
+// Tests par with real MPI: mpiexec -n 1..4 ./mpi_par. Prints "mpi_par: N ranks: M checks passed" and returns 0, or
+// prints a line per failure and ends the job with 1. The tests with threads are more thorough; this one shows that the
+// MPI link behaves the same.
 //
-//   --throw RANK STEP       that rank throws at that step; the job must end at once with a code other than 0
-//   --mismatch RANK STEP    that rank calls with another length; the same
-//   --late RANK STEP        that rank stops answering; the others' deadline (2 s) must end the job
-//   --alone RANK STEP       the same while the others are in a call of the MPI library, which has no deadline
+//   --throw RANK STEP       the rank throws at the step; the job must end at once with a code other than 0
+//   --mismatch RANK STEP    the rank sums another length; the job must end in the same way
+//   --late RANK STEP        the rank stops answering; the deadline of the others (2 s) must end the job
+//   --alone RANK STEP       like --late, while the others are in a call of the MPI library, which has no deadline
 
 #include "core/rng.h"
 #include "par/aggregate.h"
@@ -29,7 +29,7 @@ struct Checks {
     Group& group;
     int passed = 0;
 
-    /// Every rank must find the condition true.
+    /// Throws Error unless the condition is true. All ranks call it.
     void expect(bool condition, const std::string& what) {
         RG_CHECK(condition, "mpi_par: expected ", what, ", got otherwise (rank ", group.rank(), ")");
         ++passed;
@@ -62,7 +62,7 @@ void check_allreduce(Checks& checks, Algorithm algorithm) {
     }
 }
 
-/// Sums through the window, and of ranges of the group's own memory, where they lie.
+/// Checks sums through the window, and sums of ranges of the group's memory in place.
 void check_shared(Checks& checks) {
     check_allreduce(checks, Algorithm::shared);
     Group& group = checks.group;
@@ -87,7 +87,7 @@ void check_others(Checks& checks) {
     const int n = group.size(), rank = group.rank();
     checks.expect(group.local_size() >= 1 && group.local_rank() < group.local_size(), "a place on the node");
     for (int root = 0; root < n; ++root) {
-        std::vector<int> words(600'000, rank); // more than one piece
+        std::vector<int> words(600'000, rank); // more than one chunk
         group.broadcast(std::as_writable_bytes(std::span(words)), root, "words");
         checks.expect(words == std::vector<int>(600'000, root), cat("the words of root ", root));
         checks.expect(!group.all(rank != root, "one says no") && group.all(true, "all say yes"), "the and of all");
@@ -99,7 +99,7 @@ void check_others(Checks& checks) {
 
     float mean = float(rank), variance = 1;
     const par::StateBlock block{&mean, &variance, 1};
-    par::aggregate_state(group, {&block, 1}, par::share_of(group, 10));
+    par::aggregate_state(group, {&block, 1}, par::fraction_of(group, 10));
     checks.expect(mean == float(n - 1) / 2, "the mean of 0 .. n - 1");
     checks.expect(std::abs(variance - (1 + float(n * n - 1) / 12)) < 1e-6f,
                   "the variance with the spread of the means");
@@ -116,7 +116,7 @@ void check_others(Checks& checks) {
     checks.expect(named, "the differing rank named");
 }
 
-/// Tasks on one rank and on groups; failures in groups, also of everybody, who share memory; a cancel; reports.
+/// Checks tasks on one rank and on groups, failures of one rank or of all ranks of a group, a cancel, and reports.
 void check_task_pool(Checks& checks) {
     const int n = checks.group.size();
     const par::TaskTable table = {
@@ -142,14 +142,14 @@ void check_task_pool(Checks& checks) {
     };
     par::run_task_pool(checks.group.link(), table, [&](par::TaskPool& pool) {
         int reports = 0;
-        pool.after_each([&](const par::TaskRecord& task, const Json& data) {
+        pool.on_report([&](const par::TaskRecord& task, const Json& data) {
             if (task.function == "endless" && data.as_int() == 5) pool.cancel(task.id);
             reports += task.function == "sum" && data.as_int() == task.size;
         });
         int wrong = 0, expected_reports = 0;
         for (int round = 0; round < 3; ++round)
             for (int size = 1; size <= n; ++size)
-                for (int odd = 0; odd <= size; ++odd) { // odd == size: none fails
+                for (int odd = 0; odd <= size; ++odd) { // if odd == size, no rank fails
                     pool.submit("sum", odd, size);
                     pool.submit("endless", {});
                 }
@@ -175,7 +175,7 @@ void check_task_pool(Checks& checks) {
     checks.group.barrier("after the pool");
 }
 
-/// One rank misbehaves; gives nothing back but the error or the abort that must follow.
+/// Makes one rank misbehave. An error or the end of the job must follow.
 void misbehave(Group& group, std::string_view how, int odd, int64_t at) {
     std::vector<float> values(100'000, 1.0f);
     group.link().set_deadline(how == "--late" || how == "--alone" ? 2 : 60);
@@ -194,7 +194,7 @@ void misbehave(Group& group, std::string_view how, int odd, int64_t at) {
 int run(Group& group, int argc, char** argv) {
     if (argc == 4) {
         misbehave(group, argv[1], std::atoi(argv[2]), std::atoi(argv[3]));
-        return 0; // a failure went unnoticed: the caller expects another code
+        return 0; // the fault was not detected, and the caller expects another code
     }
     RG_CHECK(argc == 1, "mpi_par: expected no arguments, or a fault, a rank and a step");
     Checks checks{group};

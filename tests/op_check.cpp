@@ -38,11 +38,11 @@ double draw_value(Draw draw, int64_t i, int64_t n, Rng& random, std::span<const 
     case Draw::away: return z < 0 ? z - 0.1 : z + 0.1;
     case Draw::distinct: return 0.05 * (double(order[size_t(i)]) - double(n) / 2) + 0.01 * random.uniform();
     case Draw::ties: {
-        const double whole = double(random.below(4)) - 2;
+        const double whole = double(random.uniform_below(4)) - 2;
         return whole == 0 && z < 0 ? -0.0 : whole;
     }
     case Draw::special: {
-        const uint32_t kind = random.below(24);
+        const uint32_t kind = random.uniform_below(24);
         if (kind == 0) return std::numeric_limits<double>::quiet_NaN();
         if (kind == 1)
             return z < 0 ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::infinity();
@@ -50,8 +50,8 @@ double draw_value(Draw draw, int64_t i, int64_t n, Rng& random, std::span<const 
     }
     case Draw::damaged: {
         const double huge = std::numeric_limits<float>::max();
-        if (i < n - n / 4 || random.below(24) < 22) return z < 0 ? -huge : huge;
-        return random.below(2) ? std::numeric_limits<double>::quiet_NaN() : z * std::numeric_limits<double>::infinity();
+        if (i < n - n / 4 || random.uniform_below(24) < 22) return z < 0 ? -huge : huge;
+        return random.uniform_below(2) ? std::numeric_limits<double>::quiet_NaN() : z * std::numeric_limits<double>::infinity();
     }
     case Draw::statistics: return i < n / 2 ? z : 0.2 + z * z;
     case Draw::squares: return z * z;
@@ -68,7 +68,7 @@ Tensor draw_floats(const Input& input, Rng random) {
     const int64_t n = input.shape.numel();
     std::vector<uint32_t> order(input.draw == Draw::distinct ? size_t(n) : 0);
     std::iota(order.begin(), order.end(), 0u);
-    for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.below(uint32_t(i))]);
+    for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.uniform_below(uint32_t(i))]);
     const Tensor t = Tensor::empty(input.shape, DType::f64);
     double* const values = t.data<double>();
     for (int64_t i = 0; i < n; ++i) values[i] = draw_value(input.draw, i, n, random, order);
@@ -78,7 +78,7 @@ Tensor draw_floats(const Input& input, Rng random) {
 /// Whole numbers below `bound`.
 Tensor draw_whole(const Input& input, DType type, uint32_t bound, Rng random) {
     const Tensor t = Tensor::empty(input.shape, DType::f64);
-    for (double& v : t.span<double>()) v = random.below(bound);
+    for (double& v : t.span<double>()) v = random.uniform_below(bound);
     return t.to(type);
 }
 
@@ -108,9 +108,9 @@ Tensor draw_views(const OpCase& c, const Input& input, Rng random) {
     const Window& window = c.attrs.as<AugmentOp>().window;
     for (int64_t i = 0; i < input.shape[0]; ++i) {
         int32_t* const view = t.data<int32_t>() + 3 * i;
-        view[0] = int32_t(random.below(2));
-        view[1] = int32_t(random.below(uint32_t(c.in[0].shape[1] - window.height + 5))) - 2;
-        view[2] = int32_t(random.below(uint32_t(c.in[0].shape[2] - window.width + 5))) - 2;
+        view[0] = int32_t(random.uniform_below(2));
+        view[1] = int32_t(random.uniform_below(uint32_t(c.in[0].shape[1] - window.height + 5))) - 2;
+        view[2] = int32_t(random.uniform_below(uint32_t(c.in[0].shape[2] - window.width + 5))) - 2;
     }
     return t;
 }
@@ -368,7 +368,7 @@ std::string GradientCase::judge(size_t i, const Tensor& gradient, bool entries) 
     }
     std::fill(direction.begin(), direction.end(), 0.0);
     for (int trial = 0; entries && trial < 12; ++trial) {
-        const size_t j = g.size() <= 12 ? size_t(trial) % g.size() : random.below(uint32_t(g.size()));
+        const size_t j = g.size() <= 12 ? size_t(trial) % g.size() : random.uniform_below(uint32_t(g.size()));
         direction[j] = 1;
         if (const std::string error = compare(g[j], largest, cat("entry ", j)); !error.empty()) return error;
         direction[j] = 0;

@@ -1,13 +1,13 @@
-// Changes the results of ops by about one rounding, as another processor or another order of summation would. A test
-// that passes only without it compares ill-conditioned values, or has a tolerance that is too tight.
+// Changes the results of ops by about one rounding, as another CPU or another order of summation would. A test that
+// passes only without this compares ill-conditioned values, or has a tolerance that is too tight.
 //
 // Environment variables, read once:
-//   RG_PERTURB=SEED         perturbs; the default is not to
-//   RG_PERTURB_TIMES=K      K times as much, to show how much room the tolerances leave; the default is 1
+//   RG_PERTURB=SEED         turns perturbation on
+//   RG_PERTURB_TIMES=K      perturbs K times as much, to show the margin of the tolerances; the default is 1
 //
 // With K = 1, every f32 result is multiplied by 1 + u with |u| <= 2^-22, and one in 64 bf16 results changes its last
-// bit; larger K multiply the bound of u, and the root mean square of the bf16 changes. The change is a function of the
-// seed and the value alone, as rounding is: equal values stay equal, and the same computation gives the same bits.
+// bit. A larger K multiplies the bound of u, and the root mean square of the bf16 changes. Like rounding, the change
+// depends only on the seed and the value. So equal values stay equal, and the same computation gives the same bits.
 #pragma once
 
 #include "core/op.h"

@@ -1,4 +1,4 @@
-// Whether a fault is found: by the executor, as an Error, or by a sanitizer, which ends the process.
+// Checks that a fault is detected: by the executor, which throws Error, or by a sanitizer, which ends the process.
 #pragma once
 
 #include "tests/temp_dir.h"
@@ -11,7 +11,7 @@
 
 namespace rg {
 
-/// The text of the error, which must have all these parts.
+/// Checks that f throws Error with all these parts in its text.
 template <class F>
 void check_fault(F&& f, std::initializer_list<std::string> parts) {
     const std::string error = error_of(f);
@@ -22,12 +22,12 @@ void check_fault(F&& f, std::initializer_list<std::string> parts) {
     }
 }
 
-/// A sanitizer ends the process: so f runs in one of its own, and what that says must have all these parts.
+/// Runs f in a child process, since a sanitizer ends it. Checks that its report has all these parts.
 template <class F>
 void check_sanitizer(F&& f, std::initializer_list<std::string> parts) {
     int ends[2];
     REQUIRE(::pipe(ends) == 0);
-    std::fflush(nullptr); // or the child would write it again
+    std::fflush(nullptr); // otherwise the child would write buffered text again
     const pid_t child = ::fork();
     if (child == 0) {
         ::dup2(ends[1], 2);

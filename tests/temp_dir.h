@@ -1,6 +1,6 @@
-// A fresh folder for one test case, removed with all that is in it at the end of the scope.
+// Defines a new folder for one test case, and functions that test errors.
 //
-// It lies under TMPDIR or /tmp. Tests never write anywhere else.
+// The folder is in TMPDIR or /tmp, and the end of the scope removes it. Tests never write anywhere else.
 #pragma once
 
 #include "core/base.h"
@@ -13,7 +13,7 @@ namespace rg {
 class TempDir {
 public:
     TempDir() : path_((std::filesystem::temp_directory_path() / "ringgrad-XXXXXX").string()) {
-        RG_CHECK(::mkdtemp(path_.data()), "test: cannot create ", path_);
+        RG_CHECK(::mkdtemp(path_.data()), "test: expected to create ", path_, ", got an error; check TMPDIR");
     }
     ~TempDir() {
         std::error_code ignored;
@@ -29,7 +29,7 @@ private:
     std::string path_;
 };
 
-/// The text of the Error that `f` throws; an empty string when it throws none.
+/// Returns the text of the Error that `f` throws, or an empty string if it throws none.
 template <class F>
 std::string error_of(F&& f) {
     try {

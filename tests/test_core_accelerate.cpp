@@ -30,7 +30,7 @@ Tensor random_images(int64_t n, uint64_t seed, DType type) {
 Tensor random_labels(int64_t n, uint64_t seed) {
     const Tensor labels = Tensor::empty({n}, DType::i32);
     Rng random(seed, Purpose::test, 1);
-    for (int32_t& v : labels.span<int32_t>()) v = int32_t(random.below(10));
+    for (int32_t& v : labels.span<int32_t>()) v = int32_t(random.uniform_below(10));
     return labels;
 }
 

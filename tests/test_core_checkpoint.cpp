@@ -1,5 +1,4 @@
-// Checkpoints: what is saved comes back, every damaged byte is found, the last K are kept, and a damaged newest one
-// falls back to the one before with a warning.
+// Tests checkpoints: round trips, damage of every byte, the files that are kept, and the fall back from damaged files.
 #include "core/atomic_file.h"
 #include "core/checkpoint.h"
 #include "core/rng.h"
@@ -35,7 +34,7 @@ std::set<std::string> names_in(const std::string& dir) {
 
 void overwrite(const std::string& path, const std::string& bytes) { std::ofstream(path, std::ios::binary) << bytes; }
 
-/// Flips one bit somewhere in the data.
+/// Flips a bit in the data of a file.
 void damage(const std::string& path) {
     std::string bytes = read_file(path);
     bytes[bytes.size() - 3] = char(bytes[bytes.size() - 3] ^ 16);
@@ -45,12 +44,12 @@ void damage(const std::string& path) {
 } // namespace
 
 TEST_SUITE("core") {
-    TEST_CASE("checkpoint gives back what was saved") {
+    TEST_CASE("checkpoint: loads what was saved") {
         TempDir dir;
         const TensorFile state = state_of(4);
         const std::string path = save_checkpoint(dir / "checkpoint", 123, state, 2);
         CHECK(path == dir / "checkpoint/step-00000123.safetensors");
-        CHECK_THROWS_AS(save_checkpoint(dir / "none/checkpoint", 123, state, 2), Error); // a run that was deleted
+        CHECK_THROWS_AS(save_checkpoint(dir / "none/checkpoint", 123, state, 2), Error); // the run folder was deleted
         CHECK_FALSE(fs::exists(dir / "none"));
         const LoadedCheckpoint back = load_checkpoint(path);
         CHECK(back.step == 123);
@@ -61,21 +60,21 @@ TEST_SUITE("core") {
         const Tensor& w = back.state.tensor("w", DType::f32, {3, 5});
         CHECK(std::memcmp(w.bytes_data(), state.tensors[0].value.bytes_data(), 60) == 0);
         CHECK(back.state.tensor("count", DType::i64, {}).data<int64_t>()[0] == 4);
-        CHECK(load_tensors(path).text("step") == "123"); // it is an ordinary safetensors file
+        CHECK(load_tensors(path).text("step") == "123"); // a checkpoint is a safetensors file
     }
 
-    TEST_CASE("checkpoint: the same state makes the same bytes") {
+    TEST_CASE("checkpoint: writes the same bytes for the same state") {
         TempDir dir;
         const std::string a = save_checkpoint(dir / "a", 7, state_of(1), 1),
                           b = save_checkpoint(dir / "b", 7, state_of(1), 1);
         CHECK(read_file(a) == read_file(b));
     }
 
-    TEST_CASE("checkpoint: every changed byte, every truncation and every extension is found") {
+    TEST_CASE("checkpoint: rejects every flipped bit, truncation and extension") {
         TempDir dir;
         const std::string path = save_checkpoint(dir.path(), 5, state_of(2), 1), good = read_file(path);
         const std::string other = dir / "bad";
-        // Data come behind the header, the i64 count before the f32 w.
+        // The data follow the header: the i64 count, then the f32 w.
         const size_t data = good.size() - 8 - 15 * 4;
         const auto damaged_part = [&](size_t i) {
             return i < data ? "header" : i < data + 8 ? "of tensor count" : "of tensor w";
@@ -96,8 +95,8 @@ TEST_SUITE("core") {
             CHECK(contains(error_of([&] { load_checkpoint(other); }), other));
         }
         overwrite(other, good + '\0');
-        CHECK(contains(error_of([&] { load_checkpoint(other); }), "belong to no tensor"));
-        std::string swapped = good; // two whole words exchanged: a plain sum would not see it
+        CHECK(contains(error_of([&] { load_checkpoint(other); }), "data bytes for all tensors, got "));
+        std::string swapped = good; // two exchanged words do not change a plain sum
         std::swap_ranges(swapped.end() - 16, swapped.end() - 8, swapped.end() - 8);
         REQUIRE(swapped != good);
         overwrite(other, swapped);
@@ -106,7 +105,7 @@ TEST_SUITE("core") {
         CHECK(load_checkpoint(other).step == 5);
     }
 
-    TEST_CASE("checkpoint: any byte of a large file that changes is found, and the error says where") {
+    TEST_CASE("checkpoint: names the part of a large file in which a byte changed") {
         TensorFile state;
         const std::pair<const char*, int64_t> sizes[] = {{"block1.weight", 100'003}, {"a", 1}, {"velocity", 150'001}};
         for (const auto& [name, count] : sizes) {
@@ -118,14 +117,14 @@ TEST_SUITE("core") {
         REQUIRE(bytes.size() > 1'000'000);
         Rng random(1, Purpose::test);
         for (int i = 0; i < 10'000; ++i) {
-            // One in ten in the header, which is less than a thousandth of the file.
-            const size_t at = random.below(uint32_t(i % 10 ? bytes.size() : header));
+            // Every tenth byte is in the header, which is less than a thousandth of the file.
+            const size_t at = random.uniform_below(uint32_t(i % 10 ? bytes.size() : header));
             const size_t word = at < header ? 0 : (at - header) / 4;
             const std::string part = at < header       ? "header"
                                      : word < 100'003  ? "of tensor block1.weight, "
                                      : word == 100'003 ? "of tensor a, "
                                                        : "of tensor velocity, ";
-            const char before = std::exchange(bytes[at], char(bytes[at] ^ (1 + random.below(255))));
+            const char before = std::exchange(bytes[at], char(bytes[at] ^ (1 + random.uniform_below(255))));
             const std::string error = error_of([&] { decode_checkpoint(bytes, "t"); });
             bytes[at] = before;
             if (!contains(error, part)) FAIL_CHECK("byte ", at, " (", part, "): ", error);
@@ -133,8 +132,8 @@ TEST_SUITE("core") {
         CHECK(decode_checkpoint(bytes, "t").step == 7);
     }
 
-    TEST_CASE("checkpoint: one that another program wrote is a checkpoint, or an Error") {
-        // With the checksum that the message wants.
+    TEST_CASE("checkpoint: reads or rejects files of other programs") {
+        // Decodes once to read the correct checksum in the error, and then again with that checksum.
         const auto decode = [](const std::string& metadata) {
             const std::string header =
                 "{\"__metadata__\": {\"format\": \"ringgrad checkpoint 2\", \"checksum\": \"0000000000000000\"" +
@@ -156,7 +155,7 @@ TEST_SUITE("core") {
                        "a checksum of each of 0 tensors, got 2 digits"));
     }
 
-    TEST_CASE("checkpoint keeps the last K and removes leftovers of killed writes only") {
+    TEST_CASE("checkpoint: keeps the last K and removes only leftovers of killed writes") {
         TempDir dir;
         overwrite(dir / "notes.txt", "mine");
         overwrite(dir / "step-1.safetensors", "not our spelling");
@@ -165,7 +164,7 @@ TEST_SUITE("core") {
         CHECK(names_in(dir.path()) == std::set<std::string>{"notes.txt", "step-1.safetensors",
                                                             "step-00000020.safetensors", "step-00000030.safetensors"});
         CHECK(load_latest_checkpoint(dir.path()).step == 30);
-        save_checkpoint(dir.path(), 25, state_of(25), 2); // resumed from 20: 30 is of a discarded future
+        save_checkpoint(dir.path(), 25, state_of(25), 2); // a run that resumed from 20 discards 30
         CHECK(load_latest_checkpoint(dir.path()).step == 25);
         CHECK(load_latest_checkpoint(dir.path()).state.text("epoch") == "25");
         CHECK_FALSE(fs::exists(dir / "step-00000030.safetensors"));
@@ -173,17 +172,17 @@ TEST_SUITE("core") {
         CHECK(load_latest_checkpoint(dir.path()).step == 123456789012);
     }
 
-    TEST_CASE("checkpoint: a failed write deletes nothing") {
+    TEST_CASE("checkpoint: deletes nothing if a write fails") {
         TempDir dir;
         const std::string first = save_checkpoint(dir.path(), 1, state_of(1), 1);
-        fs::create_directory(dir / "step-00000002.safetensors"); // in the way of the rename
+        fs::create_directory(dir / "step-00000002.safetensors"); // makes the rename fail
         overwrite(dir / "step-00000002.safetensors/x", "x");
         CHECK(contains(error_of([&] { save_checkpoint(dir.path(), 2, state_of(2), 1); }), "cannot rename"));
         CHECK(load_checkpoint(first).step == 1);
         CHECK(load_latest_checkpoint(dir.path()).step == 1);
     }
 
-    TEST_CASE("checkpoint: a damaged newest one falls back with a warning; none valid names each reason") {
+    TEST_CASE("checkpoint: falls back from damaged files with a warning, and throws if none is valid") {
         TempDir dir;
         const std::string a = save_checkpoint(dir.path(), 1, state_of(1), 3);
         const std::string b = save_checkpoint(dir.path(), 2, state_of(2), 3);
@@ -202,18 +201,18 @@ TEST_SUITE("core") {
         CHECK(contains(error, "none of the 3"));
     }
 
-    TEST_CASE("checkpoint: one that is longer than any file that is read is passed over, too") {
+    TEST_CASE("checkpoint: skips a file beyond the size limit") {
         TempDir dir;
         save_checkpoint(dir.path(), 1, state_of(1), 3);
         const std::string huge = save_checkpoint(dir.path(), 2, state_of(2), 3);
-        fs::resize_file(huge, uintmax_t{1} << 40); // on the disk it takes nothing more
+        fs::resize_file(huge, uintmax_t{1} << 40); // a sparse file, which needs no more disk
         const LoadedCheckpoint found = load_latest_checkpoint(dir.path());
         CHECK(found.step == 1);
         REQUIRE(found.warnings.size() == 1);
         CHECK(contains(found.warnings[0], huge + ": expected at most 68719476736 bytes, got 1099511627776"));
     }
 
-    TEST_CASE("checkpoint: nothing to load, nothing to save") {
+    TEST_CASE("checkpoint: throws if there is nothing to load or save") {
         TempDir dir;
         CHECK(contains(error_of([&] { load_latest_checkpoint(dir / "none"); }), "no folder"));
         CHECK(contains(error_of([&] { load_latest_checkpoint(dir.path()); }), "nothing to resume from"));

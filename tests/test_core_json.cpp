@@ -1,4 +1,4 @@
-// JSON: what is taken, what is refused and at which offset, and that values survive a write and a read bit for bit.
+// Tests JSON: valid texts, errors with their offsets, and round trips bit for bit.
 #include "core/json.h"
 #include "core/rng.h"
 #include "tests/temp_dir.h"
@@ -13,11 +13,11 @@ namespace {
 
 Json parse(std::string_view text) { return Json::parse(text, "t"); }
 
-/// A random value; deeper levels are more often plain.
+/// Returns a random value. Deeper levels have fewer arrays and objects.
 Json random_json(Rng& rng, int depth) {
-    switch (rng.below(depth > 3 ? 5 : 7)) {
+    switch (rng.uniform_below(depth > 3 ? 5 : 7)) {
     case 0: return nullptr;
-    case 1: return rng.below(2) == 1;
+    case 1: return rng.uniform_below(2) == 1;
     case 2: return int64_t(uint64_t{rng.next()} << 32 | rng.next());
     case 3: {
         const double v = std::bit_cast<double>(uint64_t{rng.next()} << 32 | rng.next());
@@ -25,17 +25,19 @@ Json random_json(Rng& rng, int depth) {
     }
     case 4: {
         std::string s;
-        for (uint32_t n = rng.below(6); n > 0; --n) s += std::string("a\"\\\n\x01\x7f\xc3\xa9", 8)[rng.below(6)];
+        const std::string letters("a\"\\\n\x01\x7f\xc3\xa9", 8);
+        for (uint32_t n = rng.uniform_below(6); n > 0; --n) s += letters[rng.uniform_below(6)];
         return s + "\xf0\x9f\x98\x80\xe2\x82\xac";
     }
     case 5: {
         Json a = Json::array();
-        for (uint32_t n = rng.below(4); n > 0; --n) a.push(random_json(rng, depth + 1));
+        for (uint32_t n = rng.uniform_below(4); n > 0; --n) a.push(random_json(rng, depth + 1));
         return a;
     }
     default: {
         Json o = Json::object();
-        for (uint32_t n = rng.below(4); n > 0; --n) o.set(cat("k", rng.below(100)), random_json(rng, depth + 1));
+        for (uint32_t n = rng.uniform_below(4); n > 0; --n)
+            o.set(cat("k", rng.uniform_below(100)), random_json(rng, depth + 1));
         return o;
     }
     }
@@ -44,7 +46,7 @@ Json random_json(Rng& rng, int depth) {
 } // namespace
 
 TEST_SUITE("core") {
-    TEST_CASE("json reads every kind of value") {
+    TEST_CASE("json: reads every kind of value") {
         const Json j = parse(" {\"n\": null, \"t\": true, \"f\": false, \"i\": -12, \"d\": 2.5e-3, "
                              "\"s\": \"a\\n\\u00e9\\ud83d\\ude00\\/\", \"a\": [1, [], {}]} \n");
         CHECK(j.at("n").is_null());
@@ -57,12 +59,12 @@ TEST_SUITE("core") {
         CHECK(j.at("s").as_string() == "a\n\xc3\xa9\xf0\x9f\x98\x80/");
         CHECK(j.at("a").as_array().size() == 3);
         CHECK(j.find("x") == nullptr);
-        CHECK(j.as_object()[1].first == "t"); // order is kept
+        CHECK(j.as_object()[1].first == "t"); // members keep their order
         CHECK(contains(error_of([&] { j.at("x"); }), "\"x\""));
         CHECK(contains(error_of([&] { j.at("s").as_int(); }), "expected an integer, got a string"));
     }
 
-    TEST_CASE("json keeps 64-bit integers exact and doubles bit-exact") {
+    TEST_CASE("json: keeps 64-bit integers exact and doubles bit-exact") {
         CHECK(parse("9223372036854775807").as_int() == std::numeric_limits<int64_t>::max());
         CHECK(parse("-9223372036854775808").as_int() == std::numeric_limits<int64_t>::min());
         CHECK_FALSE(parse("9223372036854775808").is_int());
@@ -79,7 +81,7 @@ TEST_SUITE("core") {
         CHECK(Json(-std::numeric_limits<double>::infinity()).dump() == "null");
     }
 
-    TEST_CASE("json writes one line or an indented text") {
+    TEST_CASE("json: writes one line or an indented text") {
         const Json j =
             Json().set("step", 1).set("loss", 2.25).set("list", Json().push(1).push("x")).set("e", Json::array());
         CHECK(j.dump() == "{\"step\": 1, \"loss\": 2.25, \"list\": [1, \"x\"], \"e\": []}");
@@ -91,7 +93,7 @@ TEST_SUITE("core") {
         CHECK(contains(error_of([] { Json(1).set("a", 1); }), "expected an object"));
     }
 
-    TEST_CASE("json survives a write and a read") {
+    TEST_CASE("json: reads back what it wrote") {
         Rng rng(7, Purpose::test);
         for (int i = 0; i < 300; ++i) {
             const Json j = random_json(rng, 0);
@@ -101,7 +103,7 @@ TEST_SUITE("core") {
         }
     }
 
-    TEST_CASE("json refuses what RFC 8259 refuses") {
+    TEST_CASE("json: rejects what RFC 8259 rejects") {
         const std::pair<const char*, const char*> cases[] = {
             {"", "the end at offset 0"},
             {"tru", "expected a value, got 't' at offset 0"},
@@ -144,14 +146,14 @@ TEST_SUITE("core") {
         CHECK(contains(error_of([] { parse(std::string_view("1\0", 2)); }), "got byte 0 at offset 1"));
     }
 
-    TEST_CASE("json bounds the depth") {
+    TEST_CASE("json: limits the depth") {
         const auto nested = [](int n) { return std::string(size_t(n), '[') + std::string(size_t(n), ']'); };
         CHECK(error_of([&] { parse(nested(Json::kMaxDepth)); }).empty());
         CHECK(contains(error_of([&] { parse(nested(Json::kMaxDepth + 1)); }), "nesting deeper than 64 at offset 64"));
         CHECK_FALSE(error_of([&] { parse(std::string(1000000, '[')); }).empty());
     }
 
-    TEST_CASE("json writes any text so that it can be read") {
+    TEST_CASE("json: writes any text so that it can be read back") {
         CHECK(Json("a\xff"
                    "b")
                   .dump() == "\"a\\udcffb\"");
@@ -167,7 +169,7 @@ TEST_SUITE("core") {
         }
     }
 
-    TEST_CASE("json: every truncation and every changed byte is a value or an Error, never worse") {
+    TEST_CASE("json: parses or rejects every truncation and every changed byte") {
         const std::string good = "{\"a\": [1, -2.5e3, \"\\u00e9\xc3\xa9\", true, null], \"b\": {\"c\": \"\\\\\"}}";
         for (size_t n = 0; n < good.size(); ++n) {
             CAPTURE(n);

@@ -1,4 +1,4 @@
-// Options: binding, both spellings, what is refused and with which words, help, and echo that can be read back.
+// Tests options: both spellings, errors, --help, and values that can be read back.
 #include "core/options.h"
 #include "tests/temp_dir.h"
 
@@ -9,7 +9,7 @@ namespace {
 
 enum class Fill { zero, reflect };
 
-/// A program's options, as a program declares them.
+/// Declares options as a program does.
 struct Program {
     int64_t epochs = 50, seed = 1;
     double lr = 0.1, decay = 1e-10;
@@ -49,11 +49,11 @@ std::string error_with(const std::vector<const char*>& args) {
 } // namespace
 
 TEST_SUITE("core") {
-    TEST_CASE("options: defaults stay, both spellings set") {
+    TEST_CASE("options: keep defaults, and take both spellings") {
         Program p;
         CHECK(p.parse({}));
         CHECK(p.epochs == 50);
-        CHECK_FALSE(p.o.given("epochs"));
+        CHECK_FALSE(p.o.was_given("epochs"));
         CHECK(p.parse({"--epochs", "3", "--lr=0.25", "--no-shuffle", "--resume", "--fill", "reflect", "--data=a=b",
                        "--device", "cpu", "--seed", "-9223372036854775808", "--weight-decay", "1e-4"}));
         CHECK(p.epochs == 3);
@@ -65,14 +65,14 @@ TEST_SUITE("core") {
         CHECK(p.data == "a=b");
         CHECK(p.device == "cpu");
         CHECK(p.seed == std::numeric_limits<int64_t>::min());
-        CHECK(p.o.given("epochs"));
-        CHECK(p.o.given("shuffle"));
+        CHECK(p.o.was_given("epochs"));
+        CHECK(p.o.was_given("shuffle"));
         CHECK(p.parse({"--epochs", "3", "--epochs=4", "--data="}));
         CHECK(p.epochs == 4);
         CHECK(p.data.empty());
     }
 
-    TEST_CASE("options: an unknown name gives the nearest one") {
+    TEST_CASE("options: suggest the nearest name for an unknown one") {
         CHECK(error_with({"--epoch", "3"}) == "unknown option --epoch; did you mean --epochs?");
         CHECK(error_with({"--epcohs=3"}) == "unknown option --epcohs; did you mean --epochs?");
         CHECK(error_with({"--no-shufle"}) == "unknown option --no-shufle; did you mean --no-shuffle?");
@@ -84,7 +84,7 @@ TEST_SUITE("core") {
         CHECK(contains(error_with({"--"}), "unknown option --"));
     }
 
-    TEST_CASE("options: a bad value says what was expected") {
+    TEST_CASE("options: state what was expected for a bad value") {
         CHECK(error_with({"--epochs", "x"}) == "option --epochs: expected an integer from 0 to 100000, got \"x\"");
         CHECK(contains(error_with({"--epochs", "1.5"}), "expected an integer"));
         CHECK(contains(error_with({"--epochs=-1"}), "from 0 to 100000, got \"-1\""));
@@ -105,7 +105,7 @@ TEST_SUITE("core") {
         CHECK(contains(error_with({"stray"}), "unexpected argument \"stray\""));
     }
 
-    TEST_CASE("options: arguments without a name, when declared") {
+    TEST_CASE("options: take positional arguments if declared") {
         Program p;
         p.o.positional("FILE", &p.files, "what to look at", 1);
         CHECK(contains(error_of([&] { p.parse({"--epochs", "1"}); }), "train: expected at least 1 FILE, got 0"));
@@ -119,7 +119,7 @@ TEST_SUITE("core") {
         CHECK(contains(error_of([&] { one.parse({"a", "b"}); }), "train: expected at most 1 DIR, got 2"));
     }
 
-    TEST_CASE("options: help names all, in groups, within the width") {
+    TEST_CASE("options: print help in groups within the width") {
         Program p;
         CHECK_FALSE(p.parse({"--help", "--nonsense"}));
         const std::string help = p.o.help();
@@ -138,14 +138,14 @@ TEST_SUITE("core") {
         CHECK(p.o.help() == help);
     }
 
-    TEST_CASE("options: the echo can be read back") {
+    TEST_CASE("options: read back their own values") {
         Program p, q;
         p.parse({"--lr", "0.1234567890123456", "--no-shuffle", "--fill", "reflect", "--data", "x y", "--epochs", "9"});
         for (const auto& [name, value] : p.o.values()) q.o.set(name, value);
         CHECK(q.o.values() == p.o.values());
         CHECK(q.lr == p.lr);
         CHECK(q.fill == Fill::reflect);
-        CHECK_FALSE(q.o.given("lr"));
+        CHECK_FALSE(q.o.was_given("lr"));
         CHECK(p.o.to_json().dump() ==
               "{\"epochs\": 9, \"lr\": 0.1234567890123456, \"weight-decay\": 1e-10, \"seed\": 1, \"shuffle\": false, "
               "\"data\": \"x y\", \"device\": \"auto\", \"fill\": \"reflect\", \"resume\": false}");
@@ -154,7 +154,7 @@ TEST_SUITE("core") {
         CHECK(contains(error_of([&] { q.o.add("lr", &q.lr, "again"); }), "declared twice"));
     }
 
-    TEST_CASE("options: a list collects what is given, and what is unknown is passed on as it is") {
+    TEST_CASE("options: collect lists, and pass on unknown options unchanged") {
         std::vector<std::string> list, others;
         int64_t own = 1;
         Options options("sweep", "test");

@@ -1,5 +1,4 @@
-// Random numbers: the published vectors of Philox4x32-10, streams that differ in each part of their name, and the
-// distributions.
+// Tests random numbers: the published vectors of Philox4x32-10, independent streams, and the distributions.
 #include "core/rng.h"
 
 #include <cmath>
@@ -9,7 +8,7 @@
 
 namespace rg {
 TEST_SUITE("core") {
-    TEST_CASE("philox gives the known answers") {
+    TEST_CASE("philox: gives the published results") {
         using Block = std::array<uint32_t, 4>;
         const uint32_t ones = 0xFFFFFFFF;
         CHECK(philox({0, 0, 0, 0}, {0, 0}) == Block{0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8});
@@ -18,7 +17,7 @@ TEST_SUITE("core") {
               Block{0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1});
     }
 
-    TEST_CASE("rng: a stream is its blocks in order, and a copy goes on from the same place") {
+    TEST_CASE("rng: returns the blocks of a stream in order, and a copy continues from the same position") {
         Rng random(0x123456789, Purpose::test, 7, 0xABCDEF0123);
         for (uint32_t block = 0; block < 3; ++block) {
             const auto want = philox({block, uint32_t(Purpose::test) << 24 ^ 7, 0xCDEF0123, 0xAB}, {0x23456789, 1});
@@ -28,7 +27,7 @@ TEST_SUITE("core") {
         for (int i = 0; i < 10; ++i) CHECK(copy.next() == random.next());
     }
 
-    TEST_CASE("rng: each part of a stream's name makes another stream") {
+    TEST_CASE("rng: each part of a stream's name selects another stream") {
         std::set<std::vector<uint32_t>> seen;
         size_t streams = 0;
         const auto add = [&](Rng random) {
@@ -45,7 +44,7 @@ TEST_SUITE("core") {
         CHECK(seen.size() == streams);
     }
 
-    TEST_CASE("rng: below() is even, also where 32 bits do not divide") {
+    TEST_CASE("rng: uniform_below() is uniform for every bound") {
         for (uint32_t n : {1u, 2u, 3u, 10u, 7919u}) {
             CAPTURE(n);
             Rng random(5, Purpose::test, 0, n);
@@ -53,7 +52,7 @@ TEST_SUITE("core") {
             std::vector<double> counts(cells);
             constexpr int kDraws = 60000;
             for (int i = 0; i < kDraws; ++i) {
-                const uint32_t value = random.below(n);
+                const uint32_t value = random.uniform_below(n);
                 CHECK_UNARY(value < n);
                 counts[size_t(uint64_t{value} * cells / n)] += 1;
             }
@@ -66,15 +65,15 @@ TEST_SUITE("core") {
             }
             CHECK(chi2 < 28); // 9 degrees of freedom: p = 0.001
         }
-        // 3 * 2^30 takes the rejection branch for one draw in four; without it low numbers of each third come twice.
+        // For 3 * 2^30, one draw in four is rejected. Otherwise low numbers of each third would come twice as often.
         Rng random(6, Purpose::test);
         const uint32_t n = 3u << 30;
         double odd[3] = {};
-        for (int i = 0; i < 60000; ++i) odd[random.below(n) % 3] += 1;
+        for (int i = 0; i < 60000; ++i) odd[random.uniform_below(n) % 3] += 1;
         for (double count : odd) CHECK(count == doctest::Approx(20000).epsilon(0.03));
     }
 
-    TEST_CASE("rng: uniform() and normal() have the moments they should") {
+    TEST_CASE("rng: uniform() and normal() have the expected moments") {
         Rng random(7, Purpose::test);
         constexpr int kDraws = 100000;
         double mean = 0, square = 0, lowest = 1, highest = 0;

@@ -1,5 +1,5 @@
-// safetensors files: exact bytes, round trips of every type and rank, and one message per violation of the format.
-// Also the atomic writing under them, with a disk that is full by way of a file size limit.
+// Tests safetensors files: exact bytes, round trips of every type and rank, and a message for each violation of the
+// format. Also tests atomic files; a limit of the file size stands for a full disk.
 #include "core/atomic_file.h"
 #include "core/safetensors.h"
 #include "tests/temp_dir.h"
@@ -16,7 +16,7 @@
 namespace rg {
 namespace {
 
-/// A tensor whose bytes are all different from its neighbours' and depend on `salt`.
+/// Returns a tensor whose bytes differ from their neighbours and depend on `salt`.
 Tensor patterned(const Shape& shape, DType type, int salt) {
     Tensor t = Tensor::empty(shape, type);
     for (int64_t i = 0; i < t.bytes(); ++i) t.bytes_data()[i] = std::byte(i * 7 + salt * 31 + 1);
@@ -28,7 +28,7 @@ bool same(const Tensor& a, const Tensor& b) {
            (a.bytes() == 0 || std::memcmp(a.bytes_data(), b.bytes_data(), size_t(a.bytes())) == 0);
 }
 
-/// A file by its header text and its number of data bytes.
+/// Returns a file with this header and this number of data bytes.
 std::string raw(const std::string& header, size_t data_bytes) {
     std::string bytes(8, '\0');
     const uint64_t length = header.size();
@@ -43,7 +43,7 @@ std::string error_of_file(const std::string& bytes) {
 } // namespace
 
 TEST_SUITE("core") {
-    TEST_CASE("safetensors writes the bytes that the format asks for") {
+    TEST_CASE("safetensors: writes the bytes of the format") {
         const float values[] = {1.0f, -2.0f};
         const std::string bytes = encode_tensors({{"w", Tensor::of<float>({1, 2}, values)}}, {{"k", "v"}});
         const std::string header = "{\"__metadata__\": {\"k\": \"v\"}, \"w\": {\"dtype\": \"F32\", \"shape\": [1, 2], "
@@ -55,7 +55,7 @@ TEST_SUITE("core") {
         CHECK(bytes.substr(8 + padded) == std::string("\0\0\x80\x3f\0\0\0\xc0", 8));
     }
 
-    TEST_CASE("safetensors gives back every type, rank and empty shape, in order") {
+    TEST_CASE("safetensors: loads every type, rank and empty shape in order") {
         std::vector<NamedTensor> tensors;
         int salt = 0;
         for (DType type : {DType::u8, DType::f32, DType::bf16, DType::i32, DType::f64, DType::i64})
@@ -77,7 +77,7 @@ TEST_SUITE("core") {
         CHECK(decode_tensors(encode_tensors({}, {}), "none").tensors.empty());
     }
 
-    TEST_CASE("safetensors aligns each tensor to its element size") {
+    TEST_CASE("safetensors: aligns each tensor to its element size") {
         const TensorFile back = decode_tensors(
             encode_tensors({{"a", patterned({3}, DType::u8, 1)}, {"b", patterned({}, DType::i64, 2)}}, {}), "f");
         CHECK(same(back.tensors[0].value, patterned({3}, DType::u8, 1)));
@@ -87,7 +87,7 @@ TEST_SUITE("core") {
         CHECK(contains(bytes, "\"b\": {\"dtype\": \"I64\", \"shape\": [], \"data_offsets\": [0, 8]}"));
     }
 
-    TEST_CASE("safetensors reads files of other writers: other spacing and order") {
+    TEST_CASE("safetensors: reads files with other spacing and order") {
         const TensorFile f = decode_tensors(raw("{\"b\":{\"data_offsets\":[4,8],\"shape\":[],\"dtype\":\"F32\"},"
                                                 "\"a\":{\"dtype\":\"U8\",\"shape\":[2,2],\"data_offsets\":[0,4]}}   ",
                                                 8),
@@ -96,35 +96,32 @@ TEST_SUITE("core") {
         CHECK(f.tensors[1].value.shape() == Shape{2, 2});
     }
 
-    TEST_CASE("safetensors lookups say what was expected") {
+    TEST_CASE("safetensors: states what a lookup expected") {
         const TensorFile f = decode_tensors(
             encode_tensors({{"w", patterned({2}, DType::f32, 1)}}, {{"n", "-12"}, {"t", "12x"}}), "my.file");
         CHECK(f.find("v") == nullptr);
         CHECK(f.tensor("w", DType::f32, {2}).numel() == 2);
         CHECK(f.number("n") == -12);
         CHECK(contains(error_of([&] { f.tensor("w", DType::f32, {3}); }),
-                       "expected f32 [3], got f32 [2] (file my.file)"));
-        CHECK(contains(error_of([&] { f.tensor("w", DType::i32, {2}); }), "expected i32 [2], got f32 [2]"));
-        CHECK(contains(error_of([&] { f.tensor("v", DType::f32, {2}); }), "load tensor v"));
-        CHECK(contains(error_of([&] { f.number("t"); }), "expected an integer, got \"12x\""));
-        CHECK(contains(error_of([&] { f.text("u"); }), "load metadata u"));
+                       "my.file: expected tensor w of f32 [3], got f32 [2]"));
+        CHECK(contains(error_of([&] { f.tensor("w", DType::i32, {2}); }), "w of i32 [2], got f32 [2]"));
+        CHECK(contains(error_of([&] { f.tensor("v", DType::f32, {2}); }), "tensor v of f32 [2], got no tensor"));
+        CHECK(contains(error_of([&] { f.number("t"); }), "expected an integer as metadata t, got \"12x\""));
+        CHECK(contains(error_of([&] { f.text("u"); }), "expected metadata u, got none"));
     }
 
-    TEST_CASE("safetensors refuses to write what it could not read") {
+    TEST_CASE("safetensors: does not write what it could not read") {
         const Tensor t = patterned({2}, DType::f32, 1);
         CHECK(contains(error_of([&] { encode_tensors({{"a", t}, {"a", t}}, {}); }), "\"a\" twice"));
-        CHECK(contains(error_of([&] { encode_tensors({{"__metadata__", t}}, {}); }), "cannot name a tensor"));
-        CHECK(contains(error_of([&] { encode_tensors({{"", t}}, {}); }), "cannot name a tensor"));
-        CHECK(contains(error_of([&] { encode_tensors({{"a", Tensor()}}, {}); }), "tensor a is undefined"));
-        CHECK(contains(error_of([&] {
-                           encode_tensors({{"a", t}}, {{"k", "1"}, {"k", "2"}});
-                       }),
-                       "\"k\" is given twice"));
+        CHECK(contains(error_of([&] { encode_tensors({{"__metadata__", t}}, {}); }), "expected a tensor name"));
+        CHECK(contains(error_of([&] { encode_tensors({{"", t}}, {}); }), "expected a tensor name"));
+        CHECK(contains(error_of([&] { encode_tensors({{"a", Tensor()}}, {}); }), "got undefined a"));
+        CHECK(contains(error_of([&] { encode_tensors({{"a", t}}, {{"k", "1"}, {"k", "2"}}); }), "\"k\" twice"));
         CHECK(contains(error_of([&] { encode_tensors({{"\xff", t}}, {}); }), "valid UTF-8"));
         CHECK(contains(error_of([&] { encode_tensors({{"a", t}}, {{"k", "\xff"}}); }), "valid UTF-8"));
     }
 
-    TEST_CASE("safetensors: what other readers take for no text is refused") {
+    TEST_CASE("safetensors: rejects names and metadata that are not UTF-8") {
         const auto error = [](const std::string& header) {
             const uint64_t length = header.size();
             std::string file(reinterpret_cast<const char*>(&length), sizeof length);
@@ -136,7 +133,7 @@ TEST_SUITE("core") {
             CHECK(contains(error(header), "valid UTF-8"));
     }
 
-    TEST_CASE("safetensors: each violation has its message") {
+    TEST_CASE("safetensors: has a message for each violation of the format") {
         const auto tensor = [](const std::string& body) { return "{\"a\": {" + body + "}}"; };
         const std::string f32 = "\"dtype\": \"F32\", ";
         struct Case {
@@ -146,9 +143,9 @@ TEST_SUITE("core") {
         const Case cases[] = {
             {"1234567", "got a file of 7"},
             {std::string(8, '\xff'), "at most 100000000 bytes, got length 18446744073709551615"},
-            {std::string("\x09\0\0\0\0\0\0\0{}", 10), "header length 9 exceeds the 2 bytes"},
-            {raw("", 0), "begin with '{'"},
-            {raw(" {}", 0), "begin with '{'"},
+            {std::string("\x09\0\0\0\0\0\0\0{}", 10), "expected a header of 9 bytes, got 2"},
+            {raw("", 0), "got an empty header"},
+            {raw(" {}", 0), "expected '{' at offset 8"},
             {raw("{}x", 0), "header: json: expected the end of the text"},
             {raw("{\"__metadata__\": 1}", 0), "__metadata__: expected an object, got an integer"},
             {raw("{\"__metadata__\": {\"k\": 1}}", 0), "expected a string for \"k\", got an integer"},
@@ -165,20 +162,20 @@ TEST_SUITE("core") {
             {raw(tensor(f32 + "\"shape\": [1.5], \"data_offsets\": [0, 6]"), 6), "non-negative integers, got 1.5"},
             {raw(tensor(f32 + "\"shape\": [1,1,1,1,1], \"data_offsets\": [0, 4]"), 4), "at most 4 extents, got 5"},
             {raw(tensor(f32 + "\"shape\": [4294967296, 4294967296], \"data_offsets\": [0, 0]"), 0),
-             "64 bits can count"},
+             "expected less than 2^63 bytes"},
             {raw(tensor(f32 + "\"shape\": [1], \"data_offsets\": [4, 0]"), 4), "0 <= begin <= end, got [4, 0]"},
             {raw(tensor(f32 + "\"shape\": [1], \"data_offsets\": [-4, 0]"), 4), "0 <= begin <= end"},
-            {raw(tensor(f32 + "\"shape\": [250000000], \"data_offsets\": [0, 1000000000]"), 4), "outside the file's 4"},
+            {raw(tensor(f32 + "\"shape\": [250000000], \"data_offsets\": [0, 1000000000]"), 4), "4 data bytes, got"},
             {raw(tensor(f32 + "\"shape\": [2], \"data_offsets\": [0, 4]"), 4),
-             "needs 8 bytes, data_offsets [0, 4] give 4"},
-            {raw(tensor(f32 + "\"shape\": [1], \"data_offsets\": [4, 8]"), 8), "bytes 0 to 4 before tensor a"},
+             "expected 8 bytes for shape [2] of F32, got 4"},
+            {raw(tensor(f32 + "\"shape\": [1], \"data_offsets\": [4, 8]"), 8), "tensor a at data offset 0,"},
             {raw(tensor(f32 + "\"shape\": [1], \"data_offsets\": [0, 4]"), 6),
-             "2 bytes at the end belong to no tensor"},
-            {raw("{}", 3), "3 bytes at the end"},
+             "expected 4 data bytes for all tensors, got 6"},
+            {raw("{}", 3), "expected 0 data bytes for all tensors, got 3"},
             {raw("{\"a\": {\"dtype\": \"U8\", \"shape\": [4], \"data_offsets\": [0, 4]}, "
                  "\"b\": {\"dtype\": \"U8\", \"shape\": [4], \"data_offsets\": [2, 6]}}",
                  6),
-             "tensor b begins at data offset 2 and overlaps"},
+             "tensor b at data offset 4, where the tensor before it ends, got 2"},
             {raw("{\"a\": {\"dtype\": \"U8\", \"shape\": [1], \"data_offsets\": [0, 1]}, "
                  "\"a\": {\"dtype\": \"U8\", \"shape\": [1], \"data_offsets\": [1, 2]}}",
                  2),
@@ -193,7 +190,7 @@ TEST_SUITE("core") {
         }
     }
 
-    TEST_CASE("safetensors: every truncation is refused, every changed header byte is an Error or another valid file") {
+    TEST_CASE("safetensors: rejects every truncation, and reads or rejects every changed header byte") {
         const std::string good = encode_tensors(
             {{"a", patterned({2, 3}, DType::f32, 1)}, {"b", patterned({}, DType::i64, 2)}}, {{"k", "v"}});
         for (size_t n = 0; n < good.size(); ++n) {
@@ -206,11 +203,11 @@ TEST_SUITE("core") {
             for (int byte = 0; byte < 256; ++byte) {
                 std::string bad = good;
                 bad[i] = char(byte);
-                error_of_file(bad); // no crash, no large allocation: the sanitizers and the memory limit watch
+                error_of_file(bad); // sanitizers and the memory limit detect a crash or a large allocation
             }
     }
 
-    TEST_CASE("atomic file: replaces, and names what is wrong") {
+    TEST_CASE("atomic file: replaces a file, and names the cause of each error") {
         TempDir dir;
         const std::string path = dir / "file";
         write_file_atomic(path, "one");
@@ -237,7 +234,7 @@ TEST_SUITE("core") {
         std::filesystem::create_directory(dir / "folder");
         CHECK(contains(error_of([&] { write_file_atomic(dir / "folder", "x"); }), "cannot rename"));
         CHECK_FALSE(contains(std::filesystem::directory_iterator(dir.path())->path().string(), kTempMark.data()));
-        // The temporary file of a process with the same number on another machine.
+        // A process with the same id on another machine may have a temporary file here.
         const std::string other = cat(dir / "shared", kTempMark, ::getpid());
         std::ofstream(other) << "half";
         write_file_atomic(dir / "shared", "whole");
@@ -246,7 +243,7 @@ TEST_SUITE("core") {
         CHECK(read_file(other) == "half");
     }
 
-    TEST_CASE("atomic file: a full disk leaves the old file and no temporary one") {
+    TEST_CASE("atomic file: keeps the old file and leaves no temporary file if the disk is full") {
         TempDir dir;
         const std::string path = dir / "file";
         write_file_atomic(path, "precious");

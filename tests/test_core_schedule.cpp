@@ -1,4 +1,4 @@
-// Schedules at their corners, between them, and beyond the end.
+// Tests schedules at their corners, between them, and after the end.
 #include "core/schedule.h"
 #include "tests/temp_dir.h"
 
@@ -7,41 +7,41 @@
 
 namespace rg {
 TEST_SUITE("core") {
-    TEST_CASE("schedule: constant") {
+    TEST_CASE("schedule: constant keeps the base rate") {
         const Schedule s{.base = 0.1, .epochs = 50};
-        for (double e : {0.0, 0.5, 49.99, 50.0, 1000.0}) CHECK(s.at(e) == 0.1);
+        for (double e : {0.0, 0.5, 49.99, 50.0, 1000.0}) CHECK(s.rate_at(e) == 0.1);
     }
 
-    TEST_CASE("schedule: piecewise drops exactly when the epoch is done") {
+    TEST_CASE("schedule: piecewise drops exactly at the end of the epoch") {
         const Schedule s{.kind = ScheduleKind::piecewise, .base = 0.1, .epochs = 50, .drops = {30, 45}, .factor = 0.1};
-        CHECK(s.at(0) == 0.1);
-        CHECK(s.at(30 - 1.0 / 196) == 0.1);
-        CHECK(s.at(double(30 * 196) / 196) == doctest::Approx(0.01).epsilon(1e-14));
-        CHECK(s.at(44.999) == doctest::Approx(0.01).epsilon(1e-14));
-        CHECK(s.at(45) == doctest::Approx(0.001).epsilon(1e-14));
-        CHECK(s.at(60) == doctest::Approx(0.001).epsilon(1e-14));
+        CHECK(s.rate_at(0) == 0.1);
+        CHECK(s.rate_at(30 - 1.0 / 196) == 0.1);
+        CHECK(s.rate_at(double(30 * 196) / 196) == doctest::Approx(0.01).epsilon(1e-14));
+        CHECK(s.rate_at(44.999) == doctest::Approx(0.01).epsilon(1e-14));
+        CHECK(s.rate_at(45) == doctest::Approx(0.001).epsilon(1e-14));
+        CHECK(s.rate_at(60) == doctest::Approx(0.001).epsilon(1e-14));
     }
 
-    TEST_CASE("schedule: cosine goes from base to floor, half way in the middle") {
+    TEST_CASE("schedule: cosine goes from base to floor, and is half way in the middle") {
         const Schedule s{.kind = ScheduleKind::cosine, .base = 0.5, .epochs = 10, .floor = 0.1};
-        CHECK(s.at(0) == doctest::Approx(0.5).epsilon(1e-14));
-        CHECK(s.at(2.5) == doctest::Approx(0.3 + 0.2 * std::sqrt(0.5)).epsilon(1e-14));
-        CHECK(s.at(5) == doctest::Approx(0.3).epsilon(1e-14));
-        CHECK(s.at(10) == doctest::Approx(0.1).epsilon(1e-14));
-        CHECK(s.at(12) == s.at(10));
+        CHECK(s.rate_at(0) == doctest::Approx(0.5).epsilon(1e-14));
+        CHECK(s.rate_at(2.5) == doctest::Approx(0.3 + 0.2 * std::sqrt(0.5)).epsilon(1e-14));
+        CHECK(s.rate_at(5) == doctest::Approx(0.3).epsilon(1e-14));
+        CHECK(s.rate_at(10) == doctest::Approx(0.1).epsilon(1e-14));
+        CHECK(s.rate_at(12) == s.rate_at(10));
     }
 
     TEST_CASE("schedule: triangular rises to base at the peak and falls to floor") {
         const Schedule s{.kind = ScheduleKind::triangular, .base = 1.0, .epochs = 10, .floor = 0.2, .peak = 0.25};
-        CHECK(s.at(0) == doctest::Approx(0.2).epsilon(1e-14));
-        CHECK(s.at(1.25) == doctest::Approx(0.6).epsilon(1e-14));
-        CHECK(s.at(2.5) == 1.0);
-        CHECK(s.at(6.25) == doctest::Approx(0.6).epsilon(1e-14));
-        CHECK(s.at(10) == doctest::Approx(0.2).epsilon(1e-14));
-        CHECK(s.at(11) == s.at(10));
+        CHECK(s.rate_at(0) == doctest::Approx(0.2).epsilon(1e-14));
+        CHECK(s.rate_at(1.25) == doctest::Approx(0.6).epsilon(1e-14));
+        CHECK(s.rate_at(2.5) == 1.0);
+        CHECK(s.rate_at(6.25) == doctest::Approx(0.6).epsilon(1e-14));
+        CHECK(s.rate_at(10) == doctest::Approx(0.2).epsilon(1e-14));
+        CHECK(s.rate_at(11) == s.rate_at(10));
     }
 
-    TEST_CASE("schedule: values out of range are refused, drops are read") {
+    TEST_CASE("schedule: rejects values out of range, and parses drops") {
         CHECK(error_of([] { Schedule{}.check(); }).empty());
         CHECK(contains(error_of([] { Schedule{.base = -1}.check(); }), "learning rate of at least 0, got -1"));
         CHECK(contains(error_of([] { Schedule{.epochs = 0}.check(); }), "epochs"));
@@ -56,7 +56,7 @@ TEST_SUITE("core") {
             CAPTURE(bad);
             CHECK(contains(error_of([&] { parse_drops(bad); }), "expected epochs such as 30,45"));
         }
-        CHECK(schedule_names().size() == 4);
+        CHECK(schedule_kinds().size() == 4);
     }
 }
 } // namespace rg

@@ -1,4 +1,4 @@
-// Tensor: shapes, views, conversions and their rounding, byte counts, dry runs, and the messages of what is refused.
+// Tests tensors: shapes, views, conversions and their rounding, byte counts, dry runs, and errors.
 #include "core/tensor.h"
 #include "tests/temp_dir.h"
 
@@ -16,7 +16,7 @@ uint16_t bf16_of(uint32_t float_bits) { return to_bf16(std::bit_cast<float>(floa
 } // namespace
 
 TEST_SUITE("core") {
-    TEST_CASE("bf16 rounds to the nearest, ties to even") {
+    TEST_CASE("bf16: rounds to the nearest, ties to even") {
         struct {
             uint32_t from;
             uint16_t to;
@@ -40,13 +40,13 @@ TEST_SUITE("core") {
             CHECK(std::isnan(to_float({bf16_of(nan)})));
             CHECK(std::signbit(to_float({bf16_of(nan)})) == (nan >> 31 == 1));
         }
-        for (uint32_t bits = 0; bits < 0x10000; ++bits) { // every bf16 that is a number comes back
+        for (uint32_t bits = 0; bits < 0x10000; ++bits) { // every bf16 number survives a round trip
             const float value = to_float({uint16_t(bits)});
             if (!std::isnan(value)) CHECK_UNARY(to_bf16(value).bits == bits);
         }
     }
 
-    TEST_CASE("tensor: shapes") {
+    TEST_CASE("tensor: a shape has up to four extents") {
         CHECK(Shape{}.str() == "[]");
         CHECK(Shape{256, 32, 32, 3}.str() == "[256 32 32 3]");
         CHECK(Shape{}.numel() == 1);
@@ -56,10 +56,10 @@ TEST_SUITE("core") {
         CHECK_FALSE(Shape{2, 3} == Shape{2, 3, 1});
         CHECK_FALSE(Shape{2, 3} == Shape{3, 2});
         CHECK(contains(error_of([] { Shape{1, 2, 3, 4, 5}; }), "at most 4 extents, got 5"));
-        CHECK(contains(error_of([] { Shape{1, -2}; }), "must not be negative, got [1 -2]"));
+        CHECK(contains(error_of([] { Shape{1, -2}; }), "expected no negative extent, got [1 -2]"));
     }
 
-    TEST_CASE("tensor: reshape and slice share memory, and say what does not fit") {
+    TEST_CASE("tensor: reshape and slice share memory, and reject what does not fit") {
         const float values[] = {0, 1, 2, 3, 4, 5};
         const Tensor t = Tensor::of<float>({2, 3}, values);
         const Tensor turned = t.reshape({3, 1, 2});
@@ -76,13 +76,14 @@ TEST_SUITE("core") {
         tail.data<float>()[0] = 40;
         CHECK(t.data<float>()[4] == 40);
         CHECK(t.slice(6, {0}).numel() == 0);
-        CHECK(error_of([&] { t.reshape({4}); }) == "reshape: [2 3] has 6 elements, [4] has 4");
+        CHECK(error_of([&] { t.reshape({4}); }) ==
+              "reshape: expected 6 elements as in [2 3], got 4 in [4]; choose extents with the same product");
         CHECK(contains(error_of([&] { t.slice(5, {2}); }), "slice: expected elements of [0, 6), got 2 from element 5"));
         CHECK(contains(error_of([&] { t.slice(-1, {2}); }), "got 2 from element -1"));
         CHECK(contains(error_of([&] { Tensor::of<float>({7}, values); }), "shape [7] needs 7 values, got 6"));
     }
 
-    TEST_CASE("tensor: copies share, clones do not; every tensor has a key of its own") {
+    TEST_CASE("tensor: copies share memory, clones do not, and keys are never reused") {
         const Tensor a = Tensor::zeros({3});
         const Tensor b = a, c = a.clone(); // NOLINT: the copy is what is tested
         a.fill(2);
@@ -92,15 +93,16 @@ TEST_SUITE("core") {
         CHECK(a.key() != c.key());
         Tensor::Key before;
         { before = Tensor::empty({100}).key(); }
-        CHECK(Tensor::empty({100}).key() != before); // the memory comes again, the key does not
+        CHECK(Tensor::empty({100}).key() != before); // the memory is reused, the key is not
         CHECK_FALSE(Tensor().defined());
         CHECK(a.without_memory().key() == a.key());
-        CHECK(contains(error_of([&] { a.without_memory().data<float>(); }), "its memory was given up"));
+        CHECK(contains(error_of([&] { a.without_memory().data<float>(); }), "got a tensor that no tape saved"));
     }
 
-    TEST_CASE("tensor: typed access") {
+    TEST_CASE("tensor: typed access checks the type and the alignment") {
         const Tensor t = Tensor::zeros({2}, DType::i32);
-        CHECK(error_of([&] { t.data<float>(); }) == "tensor: elements are i32, not f32");
+        CHECK(error_of([&] { t.data<float>(); }) ==
+              "tensor: elements are i32, not f32; convert them with to() or cast()");
         CHECK(contains(error_of([] { Tensor().data<float>(); }), "undefined"));
         CHECK(t.bytes() == 8);
         CHECK(Tensor::zeros({3}, DType::bf16).bytes() == 6);
@@ -110,7 +112,7 @@ TEST_SUITE("core") {
         CHECK(reinterpret_cast<uintptr_t>(Tensor::empty({1 << 20}).bytes_data()) % 64 == 0);
     }
 
-    TEST_CASE("tensor: conversions between all types keep small whole numbers") {
+    TEST_CASE("tensor: conversions between all types keep small integers") {
         const double values[] = {0, 1, 2, 100, 127};
         for (DType from : {DType::f32, DType::bf16, DType::u8, DType::i32, DType::f64, DType::i64})
             for (DType to : {DType::f32, DType::bf16, DType::u8, DType::i32, DType::f64, DType::i64}) {
@@ -128,7 +130,7 @@ TEST_SUITE("core") {
         CHECK(Tensor::of<float>({1}, fine).to(DType::bf16).to(DType::f32).data<float>()[0] == 1.0f);
     }
 
-    TEST_CASE("tensor: bytes are counted, and memory comes back") {
+    TEST_CASE("tensor: counts live bytes, and reuses freed memory") {
         const int64_t before = live_bytes();
         reset_peak_bytes();
         CHECK(peak_bytes() == before);
@@ -145,13 +147,13 @@ TEST_SUITE("core") {
         Tensor kept;
         {
             const Tensor whole = Tensor::zeros({100});
-            kept = whole.slice(50, {1}); // holds the whole block
+            kept = whole.slice(50, {1}); // keeps the whole block alive
         }
         CHECK(live_bytes() == before + 400);
         CHECK(kept.data<float>()[0] == 0);
     }
 
-    TEST_CASE("tensor: a dry run counts bytes and has no values") {
+    TEST_CASE("tensor: a dry run counts bytes and provides no values") {
         const int64_t before = live_bytes();
         const Tensor real = Tensor::zeros({4});
         CHECK_FALSE(DryRun::active());
@@ -165,7 +167,7 @@ TEST_SUITE("core") {
             CHECK(contains(error_of([&] { huge.data<float>(); }), "do not exist while a function is traced"));
             CHECK(contains(error_of([&] { huge.fill(1); }), "do not exist while a function is traced"));
             CHECK(Tensor::zeros({3}).numel() == 3);
-            CHECK(real.data<float>()[0] == 0); // made before: still there
+            CHECK(real.data<float>()[0] == 0); // made before the dry run
             bool other = true;
             std::jthread([&] { other = DryRun::active(); }).join();
             CHECK_FALSE(other);

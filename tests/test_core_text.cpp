@@ -1,4 +1,4 @@
-// Text of others on one line: for people, and as a field of a table.
+// Tests text from outside that is printed on one line, for people and as a field of a table.
 #include "core/text.h"
 
 #include <doctest/doctest.h>
@@ -6,15 +6,15 @@
 namespace rg {
 
 TEST_SUITE("core") {
-    TEST_CASE("text: what a terminal would obey is written out, and the rest stays") {
+    TEST_CASE("text: escapes control sequences, and keeps other characters") {
         CHECK(printable("cat é \u20ac \U0001F408 \\ \"'$()") == "cat é \u20ac \U0001F408 \\ \"'$()");
         CHECK(printable("a\nb\tc\rd") == "a\\nb\\tc\\rd");
         CHECK(printable("\x1b[31mred\x1b[0m\x7f") == "\\x1b[31mred\\x1b[0m\\x7f");
         CHECK(printable(std::string_view("a\0b", 3)) == "a\\x00b");
-        CHECK(printable("\u009b2J") == "\\xc2\\x9b2J");                         // what ESC [ is in one character
-        CHECK(printable("\u202e\u2066x") == "\\xe2\\x80\\xae\\xe2\\x81\\xa6x"); // right to left, isolate
+        CHECK(printable("\u009b2J") == "\\xc2\\x9b2J");                         // the one-character form of ESC [
+        CHECK(printable("\u202e\u2066x") == "\\xe2\\x80\\xae\\xe2\\x81\\xa6x"); // right-to-left override, isolate
         CHECK(printable("\u2028\u00a0\u2027\u202f") == "\\xe2\\x80\\xa8\u00a0\u2027\u202f");
-        CHECK(printable("\u200e\u200fa\u061c") == "\\xe2\\x80\\x8e\\xe2\\x80\\x8fa\\xd8\\x9c"); // marks of direction
+        CHECK(printable("\u200e\u200fa\u061c") == "\\xe2\\x80\\x8e\\xe2\\x80\\x8fa\\xd8\\x9c"); // direction marks
         CHECK(printable("\ufeffa\U000e0041\U000e007f") == "\\xef\\xbb\\xbfa\\xf3\\xa0\\x81\\x81\\xf3\\xa0\\x81\\xbf");
         for (const std::string other :
              {"\u061b", "\u061d", "\u200d", "\u2010", "\ufefe", "\uff00", "\U000e0080", "\U000dffff"})
@@ -28,7 +28,7 @@ TEST_SUITE("core") {
         CHECK(printable(std::string(1 << 20, '\n')).size() == 2 << 20);
     }
 
-    TEST_CASE("text: a field of CSV stays on its line, whatever is in it") {
+    TEST_CASE("text: a CSV field stays on its line, whatever it contains") {
         CHECK(csv_field("plain 1.5") == "plain 1.5");
         CHECK(csv_field("a,b") == "\"a,b\"");
         CHECK(csv_field("say \"x\"") == "\"say \"\"x\"\"\"");

@@ -1,5 +1,6 @@
-// The thread pool: every task once, exceptions, many short rounds, long waits.
-#include "core/cpu/thread_pool.h"
+// Tests the thread pool: tasks, exceptions, many short rounds, long waits.
+#include "core/cpu/cores.h"
+#include "core/cpu/parallel.h"
 #include "tests/temp_dir.h"
 
 #include <chrono>
@@ -8,21 +9,21 @@
 
 namespace rg {
 TEST_SUITE("core") {
-    TEST_CASE("thread pool: every task runs once, for any number of threads and tasks") {
+    TEST_CASE("thread pool: runs every task once, for any number of threads and tasks") {
         for (int threads = 1; threads <= 4; ++threads) {
             ThreadPool pool(threads);
             CHECK(pool.size() == threads);
             for (int64_t tasks : {0, 1, 2, 3, 4, 5, 64, 1000}) {
                 CAPTURE(threads);
                 CAPTURE(tasks);
-                std::vector<int> runs(size_t(tasks), 0); // not atomic: the end of a round must order the writes
+                std::vector<int> runs(size_t(tasks), 0); // not atomic, since the end of a round orders the writes
                 pool.run(tasks, [&](int64_t task) { ++runs[size_t(task)]; });
                 CHECK(runs == std::vector<int>(size_t(tasks), 1));
             }
         }
     }
 
-    TEST_CASE("thread pool: many short rounds, each seeing the last one's results") {
+    TEST_CASE("thread pool: each of many short rounds sees the results of the round before") {
         ThreadPool pool(3);
         std::vector<int64_t> values(7, 0);
         for (int64_t round = 0; round < 300; ++round)
@@ -33,7 +34,7 @@ TEST_SUITE("core") {
         CHECK(values == std::vector<int64_t>(7, 300));
     }
 
-    TEST_CASE("thread pool: workers that went to sleep wake up") {
+    TEST_CASE("thread pool: wakes sleeping workers") {
         ThreadPool pool(4);
         for (int round = 0; round < 3; ++round) {
             std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -46,7 +47,7 @@ TEST_SUITE("core") {
         }
     }
 
-    TEST_CASE("thread pool: an exception comes back once, and the pool goes on") {
+    TEST_CASE("thread pool: rethrows an exception once, and stays usable") {
         for (int threads = 1; threads <= 4; ++threads) {
             CAPTURE(threads);
             ThreadPool pool(threads);
@@ -62,10 +63,10 @@ TEST_SUITE("core") {
         }
     }
 
-    TEST_CASE("thread pool: pools come and go") {
+    TEST_CASE("thread pool: many pools are created and destroyed") {
         for (int i = 0; i < 100; ++i) {
             ThreadPool pool(1 + i % 4);
-            if (i % 3 == 0) continue; // never used
+            if (i % 3 == 0) continue; // destroy it unused
             std::vector<int64_t> squares(20);
             pool.run(20, [&](int64_t task) { squares[size_t(task)] = task * task; });
             CHECK(std::accumulate(squares.begin(), squares.end(), int64_t{0}) == 2470);

@@ -1,4 +1,4 @@
-// Drawn digits: angles that are true, files that give the set back, and targets that stay with their images.
+// Tests drawn digits: the angles, folders of digits, and targets of images.
 #include "core/atomic_file.h"
 #include "data/digits.h"
 #include "data/image_folder.h"
@@ -17,7 +17,7 @@
 namespace rg::data {
 namespace {
 
-/// What the digit programs train on.
+/// Returns the set on which the digit programs train.
 TrainTest digits_at(const std::string& path, int64_t seed) {
     DigitsOptions options;
     options.data.path = path, options.seed = seed;
@@ -29,7 +29,7 @@ TrainTest digits_at(const std::string& path, int64_t seed) {
     return sets;
 }
 
-/// Degrees from upright, counter-clockwise, of the long axis of the ink.
+/// Returns the angle of the long axis of the ink, in degrees counter-clockwise from upright.
 double axis(std::span<const uint8_t> image) {
     double n = 0, mx = 0, my = 0, xx = 0, yy = 0, xy = 0;
     for (int pass = 0; pass < 2; ++pass)
@@ -46,7 +46,7 @@ double axis(std::span<const uint8_t> image) {
     return 0.5 * std::atan2(2 * xy, yy - xx) * 180 / 3.14159265358979323846;
 }
 
-/// Grey images whose only pixel is their number, as are their targets.
+/// Returns grey images of one pixel. Pixel and target are the number of the image.
 ImageSet numbered(int64_t count) {
     ImageSet set{count, 1, 1, 1, {}, {}, {"even", "odd"}};
     for (int64_t i = 0; i < count; ++i) {
@@ -64,7 +64,7 @@ bool targets_fit(const ImageSet& set) {
 }
 
 TEST_SUITE("data") {
-    TEST_CASE("digits: an image depends on seed, class and number alone") {
+    TEST_CASE("digits: an image depends only on seed, class and number") {
         const ImageSet few = draw_digits(3, 5), more = draw_digits(7, 5), other = draw_digits(3, 6);
         few.check("digits");
         CHECK(few.count == 30);
@@ -78,13 +78,13 @@ TEST_SUITE("data") {
         }
     }
 
-    TEST_CASE("digits: the angles are those that the images are turned by") {
+    TEST_CASE("digits: the targets are the angles of rotation of the images") {
         const ImageSet set = draw_digits(300, 1);
         const auto [low, high] = std::minmax_element(set.targets.begin(), set.targets.end());
         CHECK(*low >= -kMaxDigitAngle);
         CHECK(*high <= kMaxDigitAngle);
         CHECK(*high - *low > 85);
-        // A one and a zero are long: their axis tells the angle, but for slant and serif.
+        // A one and a zero are long, so their axis gives the angle, apart from slant and serif.
         for (const int64_t digit : {0, 1}) {
             double sum = 0, squares = 0;
             for (int64_t i = digit * 300; i < digit * 300 + 300; ++i) {
@@ -95,7 +95,7 @@ TEST_SUITE("data") {
             CHECK(std::abs(sum / 300) < 4);
             CHECK(std::sqrt(squares / 300) < 8);
         }
-        // Each image has a digit's worth of ink.
+        // Each image has as much ink as a digit.
         for (int64_t i = 0; i < set.count; ++i) {
             const auto lit = std::ranges::count_if(set.image(i), [](uint8_t v) { return v > 90; });
             CHECK(lit >= 12);
@@ -103,7 +103,7 @@ TEST_SUITE("data") {
         }
     }
 
-    TEST_CASE("digits: a folder gives the set back, angles included") {
+    TEST_CASE("digits: a folder loads as the same set, with its angles") {
         const TempDir dir;
         const ImageSet set = draw_digits(12, 2);
         write_digits(dir / "set", set);
@@ -114,7 +114,7 @@ TEST_SUITE("data") {
         CHECK(back.targets == set.targets);
         CHECK(contains(error_of([&] { write_digits(dir / "set", set); }), "new or empty"));
 
-        // The part for testing: a tenth of each class (of 12: 1), another one for another seed.
+        // A tenth of each class is for testing (1 of 12). Another seed selects other images.
         const TrainTest a = digits_at(dir / "set", 3), again = digits_at(dir / "set", 3);
         CHECK(count_per_label(a.test) == std::vector<int64_t>(10, 1));
         CHECK(count_per_label(a.train) == std::vector<int64_t>(10, 11));
@@ -128,7 +128,7 @@ TEST_SUITE("data") {
         CHECK(contains(error_of([&] { digits_at(dir / "wide", 0); }), "28 x 28, got 28 x 29"));
     }
 
-    TEST_CASE("image folder: every violation of angles.csv") {
+    TEST_CASE("image folder: rejects every violation of angles.csv") {
         const TempDir dir;
         for (const char* name : {"a/1.png", "a/2.png", "b/x,y.png"}) {
             std::filesystem::create_directories(std::filesystem::path(dir / name).parent_path());
@@ -139,7 +139,7 @@ TEST_SUITE("data") {
             return read_image_folder(dir.path(), 1).targets;
         };
         CHECK(read_image_folder(dir.path(), 1).targets.empty());
-        // In any order, with any line ends, and lines to spare; a name may have a comma.
+        // Accepts lines in any order, both line ends, extra lines, and names with a comma.
         CHECK(read("file,angle\r\nb/x,y.png,3\r\na/2.png,-2.5\r\na/1.png,1e1\r\nc/1.png,7") ==
               std::vector<float>{10, -2.5f, 3});
         const auto error = [&](const std::string& table) { return error_of([&] { read(table); }); };
@@ -150,7 +150,7 @@ TEST_SUITE("data") {
         CHECK(contains(error(""), "got none"));
     }
 
-    TEST_CASE("targets stay with their images") {
+    TEST_CASE("image set: targets stay with their images") {
         const ImageSet set = numbered(40);
         CHECK(targets_fit(set));
         CHECK(targets_fit(subset(set, std::vector<int64_t>{7, 3, 39})));

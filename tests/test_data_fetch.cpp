@@ -1,4 +1,4 @@
-// Data through commands: pipes, retries and cache, and S3's lists and commands.
+// Tests data of commands: pipes, retries, the cache, and the lists and commands of S3.
 #include "core/atomic_file.h"
 #include "core/stop.h"
 #include "data/fetch.h"
@@ -30,7 +30,7 @@ using Names = std::vector<std::string>;
 
 const FetchOptions kQuick{.cache = {}, .retries = 2, .first_wait_s = 0.01, .silence_s = 20};
 
-/// For as long as it lives files may not grow beyond `bytes`. By default a signal would end who tries.
+/// Limits the size of files to `bytes` until the end of the scope. Ignores the signal that would end the process.
 class SmallFiles {
 public:
     explicit SmallFiles(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
@@ -54,11 +54,11 @@ private:
 
 TEST_SUITE_BEGIN("data");
 
-TEST_CASE("pipe: all that a command writes, and how it ended") {
+TEST_CASE("pipe: returns all output of a command, and how it ended") {
     CHECK(read_pipe("printf 'a\\0b\\n'; echo c >&2", 10, 10) == std::string("a\0b\n", 4));
     CHECK(read_pipe("true", 10, 10).empty());
-    CHECK(read_pipe("cat", 10, 10).empty()); // nothing to read
-    // More than a pipe holds, on both outputs at the same time.
+    CHECK(read_pipe("cat", 10, 10).empty()); // standard input is empty
+    // Write more than a pipe holds to both outputs at the same time.
     CHECK(read_pipe("head -c 3000000 /dev/zero; head -c 300000 /dev/zero >&2", 3000000, 10).size() == 3000000);
     CHECK(read_pipe("head -c 300000 /dev/zero >&2; echo x", 10, 10) == "x\n");
     CHECK(read_pipe("echo " + shell_word("it's $HOME \"x\" \\ `y`"), 99, 10) == "it's $HOME \"x\" \\ `y`\n");
@@ -70,7 +70,7 @@ TEST_CASE("pipe: all that a command writes, and how it ended") {
     CHECK(contains(error("yes"), "at most 100 bytes"));
     CHECK(contains(error("echo x; echo waiting >&2; sleep 20"), "silent for 0.3 s after 2 bytes: waiting"));
     CHECK(contains(error("exec >&- 2>&-; sleep 20"), "silent for 0.3 s after 0 bytes"));
-    // Neither words without end nor a job in the background that says them keep us; and data have their time, too.
+    // Neither endless messages nor a background job that writes them block us. Data have a time limit too.
     CHECK(contains(error("yes >&2"), "expected at most 67108864 bytes on standard error, got more: y"));
     const std::string flood = error_of([] { read_pipe("yes >&2 & echo x", 10, 10); }); // an error if the shell is slow
     CHECK((flood.empty() || contains(flood, "on standard error")));
@@ -85,15 +85,15 @@ TEST_CASE("pipe: all that a command writes, and how it ended") {
     }
 }
 
-TEST_CASE("pipe: the child has none of our descriptors and ends when it is left") {
+TEST_CASE("pipe: the child inherits no descriptors, and ends when the reader closes") {
     const TempDir dir;
     const std::string descriptors = read_pipe("ls /proc/self/fd | wc -l", 100, 10);
-    CHECK(std::stoi(descriptors) <= 4); // the three, and the one that ls reads the folder with
+    CHECK(std::stoi(descriptors) <= 4); // the three standard ones, and the folder that ls reads
     CHECK(contains(error_of([&] { read_pipe("yes; touch " + shell_word(dir / "lived"), 100, 10); }), "at most 100"));
     CHECK_FALSE(fs::exists(dir / "lived"));
 }
 
-TEST_CASE("pipe: a job in the background ends with its command") {
+TEST_CASE("pipe: background jobs of a command end with it") {
     const TempDir dir;
     const auto lives = [](int pid) {
         const std::string path = cat("/proc/", pid, "/stat");
@@ -102,8 +102,8 @@ TEST_CASE("pipe: a job in the background ends with its command") {
         const size_t name_end = stat.rfind(") ");
         return name_end != stat.npos && stat[name_end + 2] != 'Z' && stat[name_end + 2] != 'X';
     };
-    // The shell ends at once, and its job is a child of init: with standard output, and with standard error alone while
-    // another one, which has neither, keeps the shell.
+    // The shell ends at once, and its job becomes a child of init. The first job holds standard output. In the second
+    // case a job holds only standard error, while another one without both keeps the shell alive.
     for (const std::string jobs : {"sleep 1000 & echo $! >&3", "(sleep 1000 >&- & echo $! >&3); sleep 1000 >&- 2>&-"}) {
         const std::string pid_file = dir / "pid";
         CHECK(
@@ -116,7 +116,7 @@ TEST_CASE("pipe: a job in the background ends with its command") {
     }
 }
 
-TEST_CASE("fetch: tries again, waits longer each time, and says what happened") {
+TEST_CASE("fetch: retries with growing waits, and reports each failure") {
     const TempDir dir;
     const std::string count = shell_word(dir / "count");
     const auto whole = [](std::string& bytes) { RG_CHECK(bytes == "data\n", "expected data; the stream was cut"); };
@@ -132,7 +132,7 @@ TEST_CASE("fetch: tries again, waits longer each time, and says what happened") 
     CHECK(error_of([&] { fetch("s3://b/k", succeeding_at(99), whole, kQuick); }) ==
           "data: s3://b/k: failed 3 times, at last: exit status 7 after 0 bytes: busy");
     CHECK(attempts() == 6);
-    // What came with status 0 and is not whole is a failure like any other.
+    // Incomplete data with exit status 0 are a failure too.
     CHECK(error_of([&] { fetch("u", cat("printf x >> ", count, "; echo dat"), whole, kQuick); }) ==
           "data: u: failed 3 times, at last: expected data; the stream was cut");
     CHECK(attempts() == 9);
@@ -140,13 +140,13 @@ TEST_CASE("fetch: tries again, waits longer each time, and says what happened") 
                    "failed 1 time: exit status 127"));
 }
 
-TEST_CASE("stop: all that may take long in loading ends at once") {
+TEST_CASE("stop request: ends every long part of loading at once") {
     const TempDir dir;
     fs::create_directory(dir / "class");
     std::ofstream(dir / "class/image.png") << "no image";
-    const pid_t child = ::fork(); // the request cannot be taken back
+    const pid_t child = ::fork(); // a stop request cannot be withdrawn
     REQUIRE(child >= 0);
-    if (child == 0) { // no doctest in here: the exit status tells
+    if (child == 0) { // no doctest in the child: the exit status is the result
         request_stop();
         const auto stops = [](const std::function<void()>& work) {
             try {
@@ -156,7 +156,7 @@ TEST_CASE("stop: all that may take long in loading ends at once") {
             } catch (const std::exception&) {}
             return false;
         };
-        const uint8_t zlib[] = {0x78, 1, 1, 0, 0, 0xFF, 0xFF, 0, 0, 0, 1}; // of nothing
+        const uint8_t zlib[] = {0x78, 1, 1, 0, 0, 0xFF, 0xFF, 0, 0, 0, 1}; // an empty stream
         const std::function<void()> all[] = {
             [] { read_pipe("sleep 1000", 10, 1000); },
             [] { fetch("u", "false", [](std::string&) {}, {.cache = {}, .retries = 1, .first_wait_s = 1000}); },
@@ -173,7 +173,7 @@ TEST_CASE("stop: all that may take long in loading ends at once") {
     CHECK(WEXITSTATUS(status) == 0);
 }
 
-TEST_CASE("fetch: what a server says is quoted, and a refusal is not tried again") {
+TEST_CASE("fetch: quotes the server's answer, and does not retry a refusal") {
     const TempDir dir;
     const auto list = [](std::string&) { fail("expected a list, got another answer"); };
     const auto error = [&](const std::string& code, const std::string& end) {
@@ -191,7 +191,7 @@ TEST_CASE("fetch: what a server says is quoted, and a refusal is not tried again
     CHECK(attempts() == 1);
     CHECK(contains(error("SlowDown", curl + "503' >&2; exit 22"), "failed 3 times"));
     CHECK(attempts() == 3);
-    // curl takes a 301 for an answer like any other.
+    // curl returns 0 for a 301.
     CHECK(error("PermanentRedirect", "true") ==
           "data: u: failed 1 time: expected a list, got another answer: "
           "PermanentRedirect: So\\nit is; set AWS_REGION to the region of the bucket");
@@ -201,7 +201,7 @@ TEST_CASE("fetch: what a server says is quoted, and a refusal is not tried again
     CHECK(contains(error("", "exit 7"), "failed 3 times, at last: exit status 7 after "));
 }
 
-TEST_CASE("fetch: the cache is used instead of the command, and never when it is damaged") {
+TEST_CASE("fetch: uses the cache instead of the command, unless it is damaged") {
     const TempDir dir;
     const std::string folder = dir / "deep/cache";
     FetchOptions options = kQuick;
@@ -228,14 +228,14 @@ TEST_CASE("fetch: the cache is used instead of the command, and never when it is
         REQUIRE(get("s3://b/k", "anew") == "anew");
         write_file_atomic(path, content);
     }
-    // A failure leaves nothing behind.
+    // A failure leaves no file in the cache.
     const auto entries = [&] { return std::distance(fs::directory_iterator(folder), fs::directory_iterator()); };
     const auto before = entries();
     CHECK_THROWS_AS(fetch("s3://b/bad", "printf half; false", any, options), Error);
     CHECK(entries() == before);
 }
 
-TEST_CASE("fetch: a cache is for its user alone, and does not tell what was fetched") {
+TEST_CASE("fetch: a cache is readable by its user only, and its names reveal nothing") {
     const TempDir dir;
     FetchOptions options = kQuick;
     const std::string secret = "pipe:curl -H 'Authorization: Bearer t0ken' https://h/a?sig=s3cret",
@@ -248,7 +248,7 @@ TEST_CASE("fetch: a cache is for its user alone, and does not tell what was fetc
     const mode_t before = ::umask(0);
     options.cache = folder;
     get();
-    options.cache = dir / "open"; // a folder of the user's own is left as it is
+    options.cache = dir / "open"; // a folder that exists keeps its permissions
     fs::create_directory(options.cache);
     fs::permissions(options.cache, fs::perms(0755));
     get();
@@ -261,7 +261,7 @@ TEST_CASE("fetch: a cache is for its user alone, and does not tell what was fetc
                        cat("others can write into; run chmod go-w ", shell_word(options.cache))));
     }
     fs::permissions(options.cache, fs::perms(0755));
-    if (::chown(options.cache.c_str(), 65534, gid_t(-1)) == 0) { // allowed to root alone
+    if (::chown(options.cache.c_str(), 65534, gid_t(-1)) == 0) { // only root may do this
         CHECK(contains(error_of([&] { get(); }), options.cache + ", which is another user's"));
         REQUIRE(::chown(options.cache.c_str(), ::geteuid(), gid_t(-1)) == 0);
     }
@@ -271,7 +271,7 @@ TEST_CASE("fetch: a cache is for its user alone, and does not tell what was fetc
             for (const std::string& text : {entry.path().filename().string(), read_file(entry.path())})
                 for (const char* told : {"t0ken", "s3cret", "curl", "h/a", "pipe"}) CHECK_FALSE(contains(text, told));
         }
-    // What cannot be read is fetched.
+    // An unreadable cache file is fetched again.
     const std::string file = folder + sha256(as_bytes(secret));
     fs::remove(file);
     fs::create_directory(file);
@@ -283,20 +283,20 @@ TEST_CASE("fetch: a cache is for its user alone, and does not tell what was fetc
                    "cache: cannot make the folder /dev/null/x: "));
 }
 
-TEST_CASE("sha256: the answers of the standard") {
+TEST_CASE("sha256: gives the results of the standard") {
     CHECK(sha256({}) == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
     CHECK(sha256(as_bytes("abc")) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
     CHECK(sha256(as_bytes("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq")) ==
           "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
     CHECK(sha256(as_bytes(std::string(1000000, 'a'))) ==
           "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
-    // Every length around the ends of blocks, all in one.
+    // Hash texts of every length around the end of a block, all together.
     std::string all;
     for (size_t size = 0; size < 130; ++size) all += sha256(as_bytes(std::string(size, 'x')));
     CHECK(sha256(as_bytes(all)) == "199af942eba7fa5d1e16d475169eb24018b14e69339c93d26a9ea6d873b4ace6");
 }
 
-TEST_CASE("fetch: a cache that cannot be written costs a warning, and no data") {
+TEST_CASE("fetch: warns if the cache cannot be written, and still returns the data") {
     const TempDir dir;
     FetchOptions options = kQuick;
     options.cache = dir / "cache";
@@ -317,7 +317,7 @@ TEST_CASE("fetch: a cache that cannot be written costs a warning, and no data") 
     CHECK_FALSE(fs::is_empty(dir / "cache"));
 }
 
-TEST_CASE("s3: lists and commands of each client") {
+TEST_CASE("s3: lists objects and builds commands for each client") {
     std::string next = "x";
     const auto keys = [](const std::vector<S3Object>& objects) {
         Names names;
@@ -351,13 +351,13 @@ TEST_CASE("s3: lists and commands of each client") {
         CHECK(
             contains(command, client == S3Client::curl ? "/b/it%27s%20%2B%20one.tar'" : "'s3://b/it'\\''s + one.tar'"));
     }
-    // s5cmd would write all objects that a key with * or ? matches.
+    // For a key with * or ?, s5cmd would write all matching objects.
     for (const std::string key : {"a*.tar", "a?.tar"})
         CHECK(contains(s3_get_command(S3Client::s5cmd, "s3://b/" + key), " cat --raw 's3://b/" + key + "'"));
     CHECK_FALSE(contains(s3_get_command(S3Client::s5cmd, "s3://b/a[1].tar"), "--raw"));
     CHECK(contains(error_of([] { list_s3(S3Client::s5cmd, "s3://b/a*/", kQuick); }),
                    "which s5cmd takes for a pattern, got s3://b/a*/; install aws or curl"));
-    // Its configuration has lines of its own: a secret cannot add one.
+    // curl's configuration has several lines; a secret must not add one.
     for (const char* secret : {"a\"\nurl=file:///etc/passwd\n", "a\\", "a\"b", "a\nb"}) {
         setenv("AWS_SECRET_ACCESS_KEY", secret, 1);
         CHECK(error_of([] {
@@ -372,7 +372,7 @@ TEST_CASE("s3: lists and commands of each client") {
     CHECK(contains(error_of([] { s3_get_command(S3Client::curl, "s3:///k"); }), "no bucket"));
 }
 
-TEST_CASE("s3: an object is below the prefix that was asked for, and its key has no control characters") {
+TEST_CASE("s3: rejects keys outside of the prefix or with control characters") {
     const std::string url = "s3://b/set/";
     for (const std::string key : {"set/", "set/a.tar", "set/$(id) `id` 'x' \"y\" \\ {0..9} é", "set/\xff"})
         CHECK_NOTHROW(check_s3_object("s3://b/" + key, url));
@@ -388,16 +388,17 @@ TEST_CASE("s3: an object is below the prefix that was asked for, and its key has
     const std::string longest = error("s3://b/set/" + std::string(1 << 20, 'x'));
     CHECK(contains(longest, "at most 1024 bytes, got 1048580"));
     CHECK(longest.size() < 1000);
-    // A key that XML writes by number is that key, and so refused.
+    // A key with a character reference of XML is rejected like the character itself.
     std::string next;
     const std::string xml = "<ListBucketResult><Contents><Key>set/x&#10;y&#xA;&#65;&#x;&#300;&&#65</Key><Size>1</Size>"
                             "</Contents></ListBucketResult>";
     CHECK(parse_s3_list(S3Client::curl, "b", xml, next)[0].url == "s3://b/set/x\ny\nA&#x;&#300;&&#65");
 }
 
-TEST_CASE("s3: a list that does not end is an error, by its tokens or by its time") {
+TEST_CASE("s3: ends an endless list, by its tokens or by its time") {
     const TempDir dir;
-    // A curl that answers with the token that the shell commands in `token` write; each call adds a byte to `calls`.
+    // Install a curl that answers with the token that the shell commands in `token` print. Each call adds a byte to
+    // `calls`.
     const auto list = [&](const std::string& token, const FetchOptions& options) {
         write_file_atomic(dir / "curl",
                           cat("#!/bin/sh\ncd ", shell_word(dir.path()),
@@ -424,7 +425,7 @@ TEST_CASE("s3: a list that does not end is an error, by its tokens or by its tim
     FetchOptions short_time = kQuick;
     short_time.list_s = 0.2;
     CHECK(contains(list(token("t$n"), short_time), "in 0.2 s, got "));
-    // A client that fetches all parts itself has the same time, and no more for its other attempts.
+    // A client that fetches all parts itself has the same total time, for all of its attempts.
     write_file_atomic(dir / "s5cmd", cat("#!/bin/sh\nprintf x >> ", shell_word(dir / "calls"),
                                          "\nwhile echo '{\"key\":\"s3://b/p\",\"type\":\"directory\"}'; do sleep 0.05; "
                                          "done\n"));

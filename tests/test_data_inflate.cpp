@@ -1,4 +1,5 @@
-// Inflate: streams of zlib, streams built here bit by bit (long codes, every violation), bombs, truncation, checksums.
+// Tests inflate with streams of zlib and with streams that are built here bit by bit: long codes, every violation of
+// the format, zip bombs, truncation and checksums.
 #include "core/rng.h"
 #include "data/inflate.h"
 #include "tests/temp_dir.h"
@@ -21,7 +22,7 @@ Vec from_hex(std::string_view hex) {
 
 std::string text_of(const Vec& bytes) { return {bytes.begin(), bytes.end()}; }
 
-/// Writes DEFLATE from the lowest bit up; codes from their highest.
+/// Writes DEFLATE: values from their lowest bit, codes from their highest.
 class BitWriter {
 public:
     Vec bytes;
@@ -50,7 +51,7 @@ private:
     int used_ = 0;
 };
 
-/// A canonical code (RFC 1951, 3.2.2), the slow and obvious way.
+/// Computes a canonical code (RFC 1951, section 3.2.2) in a slow and simple way.
 std::map<int, std::pair<uint32_t, int>> canonical(const std::vector<int>& lengths) {
     std::map<int, std::pair<uint32_t, int>> codes;
     uint32_t next = 0;
@@ -60,7 +61,7 @@ std::map<int, std::pair<uint32_t, int>> canonical(const std::vector<int>& length
     return codes;
 }
 
-/// The head of a dynamic block. Code lengths 0 to 15 are all sent with 4 bits.
+/// Writes the header of a dynamic block. All code lengths have 4 bits.
 void put_dynamic_head(BitWriter& w, std::vector<int> literals, const std::vector<int>& distances) {
     w.put(1, 1).put(2, 2).put(uint32_t(literals.size() - 257), 5).put(uint32_t(distances.size() - 1), 5).put(15, 4);
     for (const int symbol : {16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15})
@@ -93,7 +94,7 @@ const char* const kGzip =
     "030572a112693989257a30b901360200859bb624c9000000";
 
 TEST_SUITE("data") {
-    TEST_CASE("inflate: streams that zlib made") {
+    TEST_CASE("inflate: unpacks streams of zlib") {
         CHECK(text_of(inflate_zlib(from_hex(kNumbers), 1000)) == numbers());
         CHECK(text_of(inflate_zlib(
                   from_hex("78012bc94855484e2c512806e2fc3c8512203737b1c41acc2842154f8688030572a112693989257a"
@@ -103,14 +104,14 @@ TEST_SUITE("data") {
         CHECK(text_of(inflate_zlib(from_hex("789c030000000001"), 0)).empty());
     }
 
-    TEST_CASE("inflate: gzip, one member and several") {
+    TEST_CASE("inflate: unpacks gzip files with one member and with several") {
         const Vec one = from_hex(kGzip);
         CHECK(text_of(inflate_gzip(one, 1000)) == kCats);
         Vec two = one;
         two.insert(two.end(), one.begin(), one.end());
         CHECK(text_of(inflate_gzip(two, 1000)) == kCats + kCats);
         CHECK(contains(error_of([&] { inflate_gzip(two, kCats.size() + 1, "t"); }), "at most"));
-        // Zeros behind the last member are padding; anything else is not.
+        // Zeros after the last member are padding. Anything else is an error.
         for (const Vec& members : {one, two}) {
             Vec padded = members;
             padded.resize(padded.size() + 1000);
@@ -119,7 +120,7 @@ TEST_SUITE("data") {
             CHECK_THROWS_AS(inflate_gzip(padded, 1000), Error);
         }
         CHECK_THROWS_AS(inflate_gzip(Vec(1000), 1000), Error);
-        // A length beyond the limit is found before anything is unpacked: here that would be another error.
+        // A length beyond the limit is an error before anything is unpacked. Unpacking would give another error here.
         Vec bomb = one;
         bomb[12] ^= 0xff;
         CHECK_FALSE(contains(error_of([&] { inflate_gzip(bomb, kCats.size(), "t"); }), "at most"));
@@ -129,7 +130,7 @@ TEST_SUITE("data") {
             CAPTURE(cut);
             CHECK_THROWS_AS(inflate_gzip(Bytes(one).first(cut), 1000), Error);
         }
-        // Name, time and system say nothing about the contents; a change of anything else must be noticed.
+        // Name, time and system do not concern the contents. Every other change must be an error.
         for (size_t i = 0; i < one.size(); ++i)
             for (const int flip : {1, 0x80, 0xFF}) {
                 Vec bad = one;
@@ -142,12 +143,12 @@ TEST_SUITE("data") {
             }
     }
 
-    TEST_CASE("inflate: codes of every length, in both loops") {
-        // Literals with codes of 1 to 15 bits, one length of each kind, and distances with long codes too.
+    TEST_CASE("inflate: decodes codes of every length, in both loops") {
+        // Use literals with codes of 1 to 15 bits, a length of each kind, and distances with long codes.
         std::vector<int> literals(286, 0), distances(30, 0);
-        for (int i = 0; i < 12; ++i) literals[size_t('a' + i)] = i + 1; // 1 - 2^-12 of the room
+        for (int i = 0; i < 12; ++i) literals[size_t('a' + i)] = i + 1; // these use 1 - 2^-12 of the code space
         literals[256] = 14, literals[257] = 14, literals[264] = 15, literals[284] = 15,
-        literals[285] = 14; // 2^-12 of it
+        literals[285] = 14; // this uses the other 2^-12
         for (int i = 0; i < 14; ++i) distances[size_t(i)] = i + 1;
         distances[20] = distances[29] = 15;
         const auto literal_code = canonical(literals), distance_code = canonical(distances);
@@ -159,20 +160,20 @@ TEST_SUITE("data") {
             for (int k = 0; k < length; ++k) expected.push_back(expected[expected.size() - size_t(distance)]);
         };
         for (int i = 0; i < 60000; ++i) {
-            const uint32_t kind = rng.below(100);
-            const int letter = 'a' + int(rng.below(12));
+            const uint32_t kind = rng.uniform_below(100);
+            const int letter = 'a' + int(rng.uniform_below(12));
             if (kind < 60 || expected.size() < 33000) {
                 w.code(literal_code.at(letter).first, literal_code.at(letter).second);
                 expected.push_back(uint8_t(letter));
                 continue;
             }
-            const int symbol = std::array{257, 264, 284, 285}[rng.below(4)],
-                      extra = symbol == 284 ? int(rng.below(31)) : 0;
+            const int symbol = std::array{257, 264, 284, 285}[rng.uniform_below(4)],
+                      extra = symbol == 284 ? int(rng.uniform_below(31)) : 0;
             const int length = symbol == 257 ? 3 : symbol == 264 ? 10 : symbol == 284 ? 227 + extra : 258;
             w.code(literal_code.at(symbol).first, literal_code.at(symbol).second)
                 .put(uint32_t(extra), symbol == 284 ? 5 : 0);
-            const int far = std::array{0, 1, 2, 3, 5, 7, 13, 20, 29}[rng.below(9)];
-            const int bits = far < 4 ? 0 : far / 2 - 1, more = int(rng.below(1u << bits));
+            const int far = std::array{0, 1, 2, 3, 5, 7, 13, 20, 29}[rng.uniform_below(9)];
+            const int bits = far < 4 ? 0 : far / 2 - 1, more = int(rng.uniform_below(1u << bits));
             w.code(distance_code.at(far).first, distance_code.at(far).second).put(uint32_t(more), bits);
             copy(length, (far < 4 ? far : (2 + far % 2) << bits) + 1 + more);
         }
@@ -183,7 +184,7 @@ TEST_SUITE("data") {
         CHECK(contains(zlib_error(stream, expected.size() - 1), "at most"));
     }
 
-    TEST_CASE("inflate: each violation has its own text and an offset") {
+    TEST_CASE("inflate: has a message with an offset for each violation") {
         const auto dynamic = [](std::vector<int> literals, std::vector<int> distances) {
             BitWriter w;
             put_dynamic_head(w, std::move(literals), distances);
@@ -253,25 +254,25 @@ TEST_SUITE("data") {
         CHECK(zlib_error(longer).empty());
         longer.push_back(0);
         CHECK(contains(zlib_error(longer), "got 1 bytes more"));
-        // What is legal, if odd: no distance code at all, and a code of a single symbol.
+        // These are unusual but valid: no distance code, and a code of one symbol.
         CHECK(inflate_zlib(dynamic(only_end, {0}).code(0, 1).finish({}), 0).empty());
         CHECK(inflate_zlib(dynamic(good, {0}).code(0, 1).code(0, 1).code(1, 1).finish({'a', 'a'}), 2) == Vec{'a', 'a'});
     }
 
-    TEST_CASE("inflate: a bomb is stopped at the limit") {
+    TEST_CASE("inflate: stops a zip bomb at the limit") {
         BitWriter w; // 258 equal bytes for every 13 bits
         w.put(1, 1).put(1, 2).code(0x30, 8);
         for (int i = 0; i < 200000; ++i) w.code(0xC5, 8).code(0, 5);
         CHECK(contains(zlib_error(w.bytes, 1 << 16), "at most 65536 bytes"));
         w.code(0, 7);
         CHECK(contains(zlib_error(w.bytes, 0), "at most 0 bytes"));
-        const Vec zeros(1 + 258 * size_t{200000}); // and what is within it takes no more memory than that
+        const Vec zeros(1 + 258 * size_t{200000}); // output within the limit needs no more memory than this
         const Vec whole = inflate_zlib(w.finish(zeros), zeros.size());
         CHECK(whole.size() == zeros.size());
         CHECK(whole.capacity() <= zeros.size() + 1024);
     }
 
-    TEST_CASE("inflate: every truncation and every changed byte of a stream") {
+    TEST_CASE("inflate: rejects every truncation and every changed byte of a stream") {
         const Vec good = from_hex(kNumbers);
         for (size_t cut = 0; cut < good.size(); ++cut) {
             CAPTURE(cut);
@@ -284,22 +285,22 @@ TEST_SUITE("data") {
                 bad[i] = uint8_t(value);
                 std::string text;
                 if (!error_of([&] { text = text_of(inflate_zlib(bad, 1000)); }).empty()) continue;
-                // Taken for good: the level in the header and unused bits at the end mean nothing, and Adler-32 is so
-                // weak on short texts that 33 other ones pass.
+                // These are accepted: changes of the level in the header, of unused bits at the end, and 33 others that
+                // pass Adler-32, which is weak for short texts.
                 ++taken;
                 others += text != numbers();
             }
-        CHECK(taken == 175); // zlib takes the same numbers of them
+        CHECK(taken == 175); // zlib accepts as many
         CHECK(others == 33);
     }
 
-    TEST_CASE("checksums: known values, and in pieces") {
+    TEST_CASE("checksums: give the known values, also in several calls") {
         const std::string_view digits = "123456789";
         CHECK(crc32(as_bytes(digits)) == 0xCBF43926);
         CHECK(adler32(as_bytes("Wikipedia")) == 0x11E60398);
         Vec bytes(100001);
         Rng rng(2, Purpose::test);
-        for (uint8_t& b : bytes) b = uint8_t(rng.below(4) ? 0xFF : rng.next());
+        for (uint8_t& b : bytes) b = uint8_t(rng.uniform_below(4) ? 0xFF : rng.next());
         uint32_t crc = ~0u, a = 1, b = 0;
         for (const uint8_t v : bytes) {
             crc ^= v;

@@ -1,4 +1,5 @@
-// Augmentation against a slow definition of it, and the loader: the same batches for any ranks, threads and depth.
+// Tests augmentation against a slow definition, and the loader: the batches are the same for any number of ranks and
+// threads and any depth.
 #include "core/rng.h"
 #include "data/loader.h"
 #include "tests/temp_dir.h"
@@ -17,13 +18,13 @@ ImageSet random_set(int64_t count, int64_t h, int64_t w, int64_t c) {
     ImageSet set{count, h, w, c, {}, {}, {"a", "b", "c"}};
     Rng rng(uint64_t(count), Purpose::test);
     for (int64_t i = 0; i < count * h * w * c; ++i) set.pixels.push_back(uint8_t(rng.next()));
-    for (int64_t i = 0; i < count; ++i) set.labels.push_back(int32_t(rng.below(3)));
+    for (int64_t i = 0; i < count; ++i) set.labels.push_back(int32_t(rng.uniform_below(3)));
     return set;
 }
 
 constexpr Normalise kPlain{{0.5f, 0.25f, 0.125f, 0.75f}, {0.5f, 2, 1, 0.3f}};
 
-/// What a window at (y0, x0) shows: flipped first or not, black or mirrored outside.
+/// Returns the window at (y0, x0) of an image that is flipped before, if asked. Outside it is black or mirrored.
 std::vector<float> view(const ImageSet& set, int64_t i, bool flip, int64_t y0, int64_t x0, int64_t side_h,
                         int64_t side_w, Fill fill) {
     std::vector<float> out;
@@ -49,12 +50,12 @@ std::vector<float> augmented(const ImageSet& set, const Augment& augment, uint64
     const Augmenter a(set.height, set.width, set.channels, augment, kPlain);
     std::vector<float> out(size_t(a.height() * a.width() * set.channels) + 2, -99.0f);
     a.apply(set.image(i), seed, epoch, i, out.data() + 1);
-    CHECK(out.front() == -99.0f); // nothing beside the image
+    CHECK(out.front() == -99.0f); // nothing outside of the image is written
     CHECK(out.back() == -99.0f);
     return {out.begin() + 1, out.end() - 1};
 }
 
-/// One rank's batches of an epoch, flattened, with labels behind.
+/// Holds the samples and labels that one rank got, with the sizes of its batches.
 struct Taken {
     std::vector<std::vector<float>> samples;
     std::vector<int32_t> labels;
@@ -97,7 +98,7 @@ LoaderOptions options_for(int64_t batch_size) {
 }
 
 TEST_SUITE("data") {
-    TEST_CASE("augment: none is normalisation alone") {
+    TEST_CASE("augment: without augmentation, normalises only") {
         for (int64_t channels = 1; channels <= 4; ++channels) {
             const ImageSet set = random_set(3, 5, 4, channels);
             for (int64_t i = 0; i < 3; ++i)
@@ -111,8 +112,8 @@ TEST_SUITE("data") {
         CHECK(out[2] == doctest::Approx(2.1158f).epsilon(1e-4));
     }
 
-    TEST_CASE("augment: every view is one of the allowed, each about as often") {
-        // The view is found by comparing with all of them, so that the test does not know how numbers are drawn.
+    TEST_CASE("augment: draws every allowed view about equally often") {
+        // Find the view by comparison with all views, so that the test does not depend on how numbers are drawn.
         const ImageSet set = random_set(1, 6, 7, 3);
         for (const Fill fill : {Fill::zero, Fill::reflect})
             for (const int64_t crop : {0, 5}) {
@@ -134,7 +135,7 @@ TEST_SUITE("data") {
                                     seen.insert({y0, x0, flip});
                                 }
                     CHECK(matches >= 1);
-                    if (matches == 1) ++flips[size_t(flipped)]; // a mirrored window can be its own reflection
+                    if (matches == 1) ++flips[size_t(flipped)]; // a symmetric window matches both
                 }
                 CHECK(seen.size() == size_t((5 + 6 - h) * (5 + 7 - w) * 2));
                 CHECK(std::abs(flips[0] - flips[1]) < 200); // 5 standard deviations
@@ -143,7 +144,7 @@ TEST_SUITE("data") {
             }
     }
 
-    TEST_CASE("augment: keyed by seed, epoch and sample; evaluation takes the middle") {
+    TEST_CASE("augment: views depend on seed, epoch and sample; evaluation takes the centre") {
         const ImageSet set = random_set(2, 16, 16, 3);
         const Augment augment{true, 4, Fill::zero};
         CHECK(augmented(set, augment, 1, 1, 0) == augmented(set, augment, 1, 1, 0));
@@ -154,7 +155,7 @@ TEST_SUITE("data") {
         }
         CHECK(equal_epoch < 5);
         CHECK(equal_seed < 5);
-        // Switching reflection off changes nothing else.
+        // Without reflection, the views are the same.
         int same = 0;
         for (int64_t epoch = 0; epoch < 40; ++epoch)
             same += augmented(set, augment, 1, epoch, 0) == augmented(set, Augment{false, 4, Fill::zero}, 1, epoch, 0);
@@ -162,7 +163,7 @@ TEST_SUITE("data") {
         CHECK(same < 32);
     }
 
-    TEST_CASE("augment: what cannot be is refused") {
+    TEST_CASE("augment: rejects impossible options") {
         const auto error = [](int64_t channels, const Augment& augment, Normalise normalise = {}) {
             return error_of([&] { Augmenter(8, 6, channels, augment, normalise); });
         };
@@ -176,7 +177,7 @@ TEST_SUITE("data") {
         CHECK_THROWS_AS(a.apply(std::array<uint8_t, 3>{}, 0, 0, 0, out), Error);
     }
 
-    TEST_CASE("loader: file order without shuffling, each sample once with it") {
+    TEST_CASE("loader: keeps the file order without shuffling, and gives each sample once with it") {
         const ImageSet set = random_set(23, 3, 3, 1);
         LoaderOptions o = options_for(5);
         o.augment = {};
@@ -210,16 +211,16 @@ TEST_SUITE("data") {
         CHECK(!none.has_next());
     }
 
-    TEST_CASE("loader: the shares of 1 to 5 ranks are the same batches") {
+    TEST_CASE("loader: 1 to 5 ranks get the same batches together") {
         const ImageSet set = random_set(33, 4, 4, 3);
-        LoaderOptions o = options_for(8); // the last batch has 1 sample: most ranks get none of it
+        LoaderOptions o = options_for(8); // the last batch has 1 sample, so most ranks get none
         o.threads = 0;
         Loader single(set, o);
         const Taken all = take_epoch(single, 3);
         for (int ranks = 2; ranks <= 5; ++ranks) {
             std::vector<Taken> parts;
             o.ranks = ranks;
-            for (o.rank = 0; o.rank <= ranks; ++o.rank) { // the last: one that takes no part
+            for (o.rank = 0; o.rank <= ranks; ++o.rank) { // the last one takes no images
                 Loader loader(set, o);
                 CHECK(loader.batches() == 5);
                 parts.push_back(take_epoch(loader, 3));
@@ -229,7 +230,7 @@ TEST_SUITE("data") {
             std::vector<size_t> at(size_t(ranks), 0);
             for (size_t b = 0; b < 5; ++b)
                 for (size_t r = 0; r < size_t(ranks); ++r) {
-                    CHECK(parts[r].sizes[b] == share_of(all.sizes[b], ranks, int(r)).size());
+                    CHECK(parts[r].sizes[b] == part_range(all.sizes[b], ranks, int(r)).size());
                     for (int64_t i = 0; i < parts[r].sizes[b]; ++i, ++at[r]) {
                         joined.samples.push_back(parts[r].samples[at[r]]);
                         joined.labels.push_back(parts[r].labels[at[r]]);
@@ -244,7 +245,7 @@ TEST_SUITE("data") {
         }
     }
 
-    TEST_CASE("loader: threads and depth change nothing") {
+    TEST_CASE("loader: gives the same batches for any number of threads and any depth") {
         const ImageSet set = random_set(61, 4, 4, 3);
         LoaderOptions o = options_for(4);
         o.threads = 0;
@@ -262,7 +263,7 @@ TEST_SUITE("data") {
             }
     }
 
-    TEST_CASE("loader: resume from a batch, restart in the middle, leave at any time") {
+    TEST_CASE("loader: resumes at a batch, restarts in the middle, and can be destroyed at any time") {
         const ImageSet set = random_set(40, 4, 4, 3);
         LoaderOptions o = options_for(3);
         o.threads = 0;
@@ -279,7 +280,7 @@ TEST_SUITE("data") {
                 CHECK(rest.samples == decltype(rest.samples)(all.samples.begin() + std::min<int64_t>(40, first * 3),
                                                              all.samples.end()));
             }
-            for (int64_t stop = 0; stop < 14; ++stop) { // other epochs, given up after some batches
+            for (int64_t stop = 0; stop < 14; ++stop) { // abandon other epochs after some batches
                 loader.start(stop);
                 for (int64_t b = 0; b < stop; ++b) loader.next();
             }
@@ -292,20 +293,20 @@ TEST_SUITE("data") {
         }
     }
 
-    TEST_CASE("loader: what went wrong in a thread comes out of next()") {
+    TEST_CASE("loader: next() rethrows an error of a thread") {
         for (const int threads : {0, 1, 3}) {
             ImageSet set = random_set(20, 4, 4, 3);
             LoaderOptions o = options_for(4);
             o.threads = threads;
             auto loader = std::make_unique<Loader>(set, o);
             CHECK(contains(error_of([&] { loader->next(); }), "only while has_next()"));
-            const uint8_t last = set.pixels.back(); // no batch is under way before start()
+            const uint8_t last = set.pixels.back(); // no thread reads before start()
             set.pixels.pop_back();
             loader->start(1);
             for (int again = 0; again < 3; ++again)
                 CHECK(contains(error_of([&] { loader->next(); }),
                                "was changed while the loader used it (epoch 1, batch 0)"));
-            loader.reset(); // its threads may still look at the set
+            loader.reset(); // its threads may still read the set
             set.pixels.push_back(last);
             loader = std::make_unique<Loader>(set, o);
             CHECK(take_epoch(*loader, 1).samples.size() == 20);
@@ -314,7 +315,7 @@ TEST_SUITE("data") {
         }
     }
 
-    TEST_CASE("loader: what cannot be is refused") {
+    TEST_CASE("loader: rejects impossible options") {
         ImageSet set = random_set(4, 2, 2, 1);
         const auto error = [&](auto change) {
             LoaderOptions o = options_for(2);

@@ -1,5 +1,5 @@
-// PNG: every colour type, depth and interlacing from an encoder of the test's own (stored blocks, all filters), every
-// violation, every truncation, every changed byte; conversions; and the writer, read back.
+// Tests the PNG reader and writer. The test has its own encoder (stored blocks, all filters) for every colour type,
+// depth and interlacing. It also tests every violation, truncation and changed byte, and conversions.
 #include "core/atomic_file.h"
 #include "core/rng.h"
 #include "data/inflate.h"
@@ -58,7 +58,7 @@ Vec ihdr(uint32_t w, uint32_t h, int depth, int colour, int interlace = 0, int c
 
 int samples_of(int colour) { return std::array{1, 0, 3, 1, 2, 0, 4}[size_t(colour)]; }
 
-/// A random picture as samples [h w samples], and the file that holds it.
+/// Makes a random image as samples [h w samples], and its file.
 struct Picture {
     int64_t w, h;
     int depth, colour;
@@ -72,16 +72,16 @@ struct Picture {
         for (uint32_t i = 0; i < 3 * entries; ++i) palette.push_back(uint8_t(rng.next()));
         for (uint32_t i = 0; transparent && i < entries / 2; ++i) alpha.push_back(uint8_t(rng.next()));
         const int n = samples_of(colour);
-        // Few different values, so that the transparent colour occurs, and near misses of it do.
+        // Use few different values, so that the transparent colour and similar colours occur.
         std::array<int, 3> values;
-        for (int& v : values) v = int(rng.below(entries ? entries : 1u << depth));
-        for (int64_t i = 0; i < w * h * n; ++i) samples.push_back(values[rng.below(3)]);
+        for (int& v : values) v = int(rng.uniform_below(entries ? entries : 1u << depth));
+        for (int64_t i = 0; i < w * h * n; ++i) samples.push_back(values[rng.uniform_below(3)]);
         if (transparent && colour != 3) key.assign(samples.begin(), samples.begin() + n);
     }
 
     int at(int64_t y, int64_t x, int k) const { return samples[size_t((y * w + x) * samples_of(colour) + k)]; }
 
-    /// Filtered rows of the pixels (x0 + i * dx, y0 + j * dy), filters in turn.
+    /// Returns the filtered rows of the pixels (x0 + i * dx, y0 + j * dy). The filter changes with each row.
     void append_pass(Vec& raw, int64_t x0, int64_t y0, int64_t dx, int64_t dy, int& filter) const {
         const int n = samples_of(colour);
         const size_t step = size_t(std::max(1, n * depth / 8));
@@ -136,7 +136,7 @@ struct Picture {
                      chunk("tEXt", {'a', 0, 'b'}), chunk("IEND", {})});
     }
 
-    /// RGBA as the specification defines it, 8 bits or 16 big-endian.
+    /// Returns RGBA as the specification defines it, with 8 bits or 16 bits big-endian.
     Vec rgba() const {
         Vec out;
         const int top = depth == 16 ? 65535 : 255;
@@ -169,7 +169,7 @@ std::string png_error(const Vec& bytes) {
     return error_of([&] { decode_png(bytes, "t.png"); });
 }
 
-/// 2 x 2 RGB, with the parts in between given.
+/// Returns a header followed by these chunks.
 Vec with(const Vec& header, std::initializer_list<Vec> rest) {
     Vec out = join({header});
     for (const Vec& part : rest) out.insert(out.end(), part.begin(), part.end());
@@ -177,7 +177,7 @@ Vec with(const Vec& header, std::initializer_list<Vec> rest) {
 }
 
 TEST_SUITE("data") {
-    TEST_CASE("png: every colour type, depth, interlacing and transparency") {
+    TEST_CASE("png: reads every colour type, depth, interlacing and transparency") {
         Rng rng(3, Purpose::test);
         for (const int colour : {0, 2, 3, 4, 6})
             for (const int depth : {1, 2, 4, 8, 16}) {
@@ -188,7 +188,7 @@ TEST_SUITE("data") {
                         for (const auto& size : {std::pair{1, 1}, {2, 9}, {5, 3}, {8, 8}, {17, 13}, {33, 10}}) {
                             const int w = size.first, h = size.second;
                             const Picture picture(w, h, depth, colour, interlaced, transparent, rng);
-                            for (int filter = 0; filter < 5; ++filter) { // of the first row: each is the first once
+                            for (int filter = 0; filter < 5; ++filter) { // the filter of the first row
                                 const Image image = decode_png(picture.file(filter), "t.png");
                                 CAPTURE(colour);
                                 CAPTURE(depth);
@@ -206,7 +206,7 @@ TEST_SUITE("data") {
             }
     }
 
-    TEST_CASE("png: each violation has its own text") {
+    TEST_CASE("png: has a message for each violation") {
         const Vec header = ihdr(2, 2, 8, 2), end = chunk("IEND", {}), data = chunk("IDAT", stored_zlib(Vec(14))),
                   plte = chunk("PLTE", Vec(9));
         const Vec indexed = ihdr(2, 2, 8, 3), indices = chunk("IDAT", stored_zlib(Vec(6)));
@@ -270,14 +270,14 @@ TEST_SUITE("data") {
             CHECK(contains(error, c.text));
             CHECK(contains(error, "t.png"));
         }
-        // Behind IEND there may be anything.
+        // Any bytes may follow IEND.
         Vec longer = with(header, {data, end});
         longer.insert(longer.end(), {'x', 'y'});
         CHECK(png_error(longer).empty());
         CHECK(contains(error_of([] { read_png("/nonexistent/a.png"); }), "/nonexistent/a.png"));
     }
 
-    TEST_CASE("png: every truncation and every changed byte is noticed") {
+    TEST_CASE("png: rejects every truncation and every changed byte") {
         Rng rng(4, Purpose::test);
         for (const Vec& good :
              {Picture(5, 4, 4, 3, true, true, rng).file(), Picture(3, 3, 16, 2, false, true, rng).file(3)}) {
@@ -297,10 +297,10 @@ TEST_SUITE("data") {
         }
     }
 
-    TEST_CASE("png: changed bytes under a right CRC never do more than give other pixels") {
+    TEST_CASE("png: changed bytes with a valid CRC change pixels at most") {
         Rng rng(5, Purpose::test);
         const Picture picture(7, 5, 8, 6, true, false, rng);
-        const Vec compressed = [&] { // of the writer, so that it has Huffman codes
+        const Vec compressed = [&] { // use the writer, which makes Huffman codes
             const Vec file = encode_png(7, 5, 4, picture.rgba());
             return Vec(file.begin() + 41, file.end() - 16);
         }();
@@ -313,18 +313,18 @@ TEST_SUITE("data") {
                 if (!error_of([&] { pixels = decode_png(file, "t").pixels; }).empty()) continue;
                 CAPTURE(i);
                 CHECK(pixels.size() == 7 * 5 * 4);
-                CHECK(i + 4 < compressed.size()); // Adler-32 itself
+                CHECK(i + 4 < compressed.size()); // the last 4 bytes are the Adler-32
                 if (i < 2) CHECK(pixels == picture.rgba());
             }
     }
 
-    TEST_CASE("png: a small file cannot ask for much memory") {
-        // A valid zlib stream of nothing, in a picture that says it has 2^26 pixels of 8 bytes.
+    TEST_CASE("png: a small file cannot claim much memory") {
+        // A file claims 2^26 pixels of 8 bytes, but its zlib stream is empty.
         const Vec file = join({ihdr(8192, 8192, 16, 6), chunk("IDAT", stored_zlib({})), chunk("IEND", {})});
         CHECK(contains(png_error(file), "of image data, got 0"));
     }
 
-    TEST_CASE("png: conversions") {
+    TEST_CASE("png: converts between grey, RGB and depths") {
         const Image wide{2, 1, 2, 16, {0x12, 0x34, 0xFF, 0xFF, 0x80, 0x7F, 0x00, 0x80}};
         CHECK(to_rgba(wide).pixels ==
               Vec{0x12, 0x34, 0x12, 0x34, 0x12, 0x34, 0xFF, 0xFF, 0x80, 0x7F, 0x80, 0x7F, 0x80, 0x7F, 0, 0x80});
@@ -343,11 +343,11 @@ TEST_SUITE("data") {
         CHECK_THROWS_AS(to_u8(rgb, 5), Error);
     }
 
-    TEST_CASE("png: what is written is read again") {
+    TEST_CASE("png: reads back what it wrote") {
         Rng rng(6, Purpose::test);
         for (int channels = 1; channels <= 4; ++channels)
             for (const auto& [w, h] : {std::pair{1, 1}, {3, 7}, {64, 40}, {1, 300}, {300, 1}}) {
-                for (const int kind : {0, 1, 2}) { // noise; a gradient; one colour
+                for (const int kind : {0, 1, 2}) { // noise, a gradient, one colour
                     Vec pixels(size_t(w * h * channels));
                     for (size_t i = 0; i < pixels.size(); ++i)
                         pixels[i] = uint8_t(kind == 0 ? rng.next() : kind == 1 ? i / 7 + i % 3 * 40 : 77);

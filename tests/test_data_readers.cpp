@@ -1,4 +1,5 @@
-// Readers and sets: CIFAR, IDX, folders of PNGs, the embedded sample, load(); counting, splitting, shares, shuffling.
+// Tests the readers of CIFAR, IDX, PNG folders and the embedded sample, load(), and functions that count, split, divide
+// and shuffle sets.
 #include "core/atomic_file.h"
 #include "core/rng.h"
 #include "data/cifar.h"
@@ -23,13 +24,13 @@ namespace {
 namespace fs = std::filesystem;
 using Vec = std::vector<uint8_t>;
 
-/// Records with labels `first`, first + 1, ... and random pixels.
+/// Returns records with the labels `first`, first + 1, ... and random pixels.
 Vec records(int count, size_t label_bytes, int first, int classes) {
     Rng rng(uint64_t(count), Purpose::test);
     Vec bytes(size_t(count) * (label_bytes + 3072));
     for (uint8_t& b : bytes) b = uint8_t(rng.next());
     for (int i = 0; i < count; ++i) {
-        bytes[size_t(i) * (label_bytes + 3072)] = 0; // coarse
+        bytes[size_t(i) * (label_bytes + 3072)] = 0; // the coarse label
         bytes[size_t(i) * (label_bytes + 3072) + label_bytes - 1] = uint8_t((first + i) % classes);
     }
     return bytes;
@@ -69,7 +70,7 @@ void write_grey(const std::string& path, int64_t w, int64_t h, uint8_t value) {
 }
 
 TEST_SUITE("data") {
-    TEST_CASE("cifar: planes become interleaved pixels, labels stay") {
+    TEST_CASE("cifar: interleaves the planes, and keeps the labels") {
         for (const CifarKind kind : {CifarKind::cifar10, CifarKind::cifar100}) {
             const bool ten = kind == CifarKind::cifar10;
             const size_t label_bytes = ten ? 1 : 2;
@@ -90,7 +91,7 @@ TEST_SUITE("data") {
         }
     }
 
-    TEST_CASE("cifar: truncated, oversized, mislabelled") {
+    TEST_CASE("cifar: rejects truncated, oversized and mislabelled files") {
         const Vec good = records(3, 1, 0, 10);
         CHECK(cifar_error(good).empty());
         for (const size_t size : {size_t{0}, size_t{1}, size_t{3072}, good.size() - 1, good.size() - 3072}) {
@@ -108,7 +109,7 @@ TEST_SUITE("data") {
         CHECK(contains(error_of([&] { cifar_kind(longer, "f.bin"); }), "3074"));
     }
 
-    TEST_CASE("cifar: folders, class names, missing files") {
+    TEST_CASE("cifar: reads folders and class names, and names missing files") {
         const TempDir dir;
         for (int i = 1; i <= 5; ++i) write_bytes(dir / cat("data_batch_", i, ".bin"), records(2, 1, i, 10));
         CHECK(contains(error_of([&] { load(dir.path()); }), "test_batch.bin, which is missing"));
@@ -128,7 +129,7 @@ TEST_SUITE("data") {
         fs::remove(dir / "data_batch_3.bin");
         CHECK(contains(error_of([&] { load(dir.path()); }), "data_batch_3.bin"));
 
-        const TempDir outer; // the folder around the archive's own, and CIFAR-100
+        const TempDir outer; // the folder that contains the archive's folder; with CIFAR-100
         fs::create_directory(outer / "cifar-10-batches-bin");
         write_bytes(outer / "cifar-10-batches-bin/train.bin", records(4, 2, 60, 100));
         CHECK(contains(error_of([&] { load(outer.path()); }), "test.bin, which is missing"));
@@ -138,7 +139,7 @@ TEST_SUITE("data") {
         CHECK(sets.test.labels == std::vector<int32_t>{99, 0});
     }
 
-    TEST_CASE("sample: 100 training and 20 test images of each class") {
+    TEST_CASE("sample: has 100 training and 20 test images of each class") {
         const TrainTest sets = load("");
         CHECK(count_per_label(sets.train) == std::vector<int64_t>(10, 100));
         CHECK(count_per_label(sets.test) == std::vector<int64_t>(10, 20));
@@ -154,7 +155,7 @@ TEST_SUITE("data") {
         // These are the checksums of the CIFAR records that were packed.
         CHECK(sha256(records_of(sets.train)) == "b745a998cf2250aad2c559e0e31552d717b2533826ac8ba9e6c043a6cbe0e1d3");
         CHECK(sha256(records_of(sets.test)) == "a4c67b6c39d96bbed5f0445d9029aaf45d92705daefba6074137999fdba4b075");
-        int64_t equal = 0; // an image of both sets would be a test that was trained on
+        int64_t equal = 0; // counts images that are in both sets
         for (int64_t i = 0; i < sets.test.count; ++i)
             for (int64_t k = 0; k < sets.train.count; ++k)
                 equal += std::ranges::equal(sets.test.image(i), sets.train.image(k));
@@ -162,7 +163,7 @@ TEST_SUITE("data") {
         CHECK(contains(sets.source, "1000 + 200 images"));
     }
 
-    TEST_CASE("idx: types, byte order, gzip") {
+    TEST_CASE("idx: reads all types, byte orders and gzip") {
         const Tensor bytes = parse_idx(idx_file(8, {2, 1, 3}, {1, 2, 3, 4, 5, 255}), "f");
         CHECK(bytes.shape() == Shape{2, 1, 3});
         CHECK(bytes.span<uint8_t>()[5] == 255);
@@ -171,7 +172,7 @@ TEST_SUITE("data") {
         CHECK(parse_idx(idx_file(12, {1}, {0, 1, 2, 3}), "f").span<int32_t>()[0] == 0x10203);
         CHECK(parse_idx(idx_file(13, {1}, {0x3F, 0xC0, 0, 0}), "f").span<float>()[0] == 1.5f);
         CHECK(parse_idx(idx_file(14, {1}, {0xC0, 4, 0, 0, 0, 0, 0, 0}), "f").span<double>()[0] == -2.5);
-        // {1, 2} of u8, gzipped by another program
+        // this is {1, 2} in u8, gzipped by another program
         const Vec zipped{0x1f, 0x8b, 8,    0,    0,    0,   0,   0,    2,    3,    0x63, 0x60, 0xe0, 0x60, 0x64,
                          0x60, 0x60, 0x60, 0x62, 0x64, 0x2, 0x0, 0x74, 0xfc, 0x89, 0x62, 0xa,  0x0,  0x0,  0x0};
         const Tensor unzipped = parse_idx(zipped, "f.gz");
@@ -189,7 +190,7 @@ TEST_SUITE("data") {
         CHECK(contains(idx_error(idx_file(8, {1}, {1, 2})), "expected 1 bytes of values, got 2"));
     }
 
-    TEST_CASE("idx: a folder of images and labels") {
+    TEST_CASE("idx: reads a folder of images and labels") {
         const TempDir dir;
         write_bytes(dir / "train-images-idx3-ubyte", idx_file(8, {2, 2, 1}, {1, 2, 3, 4}));
         CHECK(contains(error_of([&] { load(dir.path()); }), "train-labels-idx1-ubyte"));
@@ -208,7 +209,7 @@ TEST_SUITE("data") {
         CHECK(contains(error_of([&] { load(dir.path()); }), "labels u8 [n], got u8 [2 1]"));
     }
 
-    TEST_CASE("idx: the names of MNIST's relatives; which file is meant is never a guess") {
+    TEST_CASE("idx: takes the file names of MNIST's relatives, and rejects ambiguous ones") {
         using Names = std::vector<std::string>;
         const auto write = [](const TempDir& dir, const Names& names) {
             for (size_t i = 0; i < 4; ++i)
@@ -224,7 +225,7 @@ TEST_SUITE("data") {
                     "latest-t10k-labels-idx1-ubyte"}}) {
             const TempDir dir;
             write(dir, names);
-            std::filesystem::create_directories(dir / "train-images-idx3-ubyte"); // as some archives unpack
+            std::filesystem::create_directories(dir / "train-images-idx3-ubyte"); // some archives unpack to this
             const TrainTest sets = load(dir.path());
             CHECK(sets.train.pixels == Vec{0, 0});
             CHECK(sets.train.labels == std::vector<int32_t>{1});
@@ -234,7 +235,7 @@ TEST_SUITE("data") {
         const TempDir dir;
         write(dir, {"emnist-digits-train-images-idx3-ubyte", "emnist-digits-train-labels-idx1-ubyte",
                     "emnist-digits-test-images-idx3-ubyte", "emnist-digits-test-labels-idx1-ubyte"});
-        write_bytes(dir / "emnist-digits-train-images-idx3-ubyte.gz", {1, 2, 3}); // the same, unpacked
+        write_bytes(dir / "emnist-digits-train-images-idx3-ubyte.gz", {1, 2, 3}); // load() takes the other one
         CHECK(load(dir.path()).train.pixels == Vec{0, 0});
         write_bytes(dir / "emnist-letters-train-images-idx3-ubyte.gz", {1, 2, 3});
         CHECK(contains(error_of([&] { load(dir.path()); }),
@@ -242,7 +243,7 @@ TEST_SUITE("data") {
                        "and emnist-letters-train-images-idx3-ubyte.gz ("));
     }
 
-    TEST_CASE("image folder: labels by sorted names, recursive, one size") {
+    TEST_CASE("image folder: labels classes by sorted names, reads subfolders, and requires one size") {
         const TempDir dir;
         CHECK(contains(error_of([&] { load(dir.path()); }), "expected class folders"));
         write_grey(dir / "b/deep/er/2.png", 3, 2, 20);
@@ -276,7 +277,7 @@ TEST_SUITE("data") {
         CHECK(contains(error_of([&] { read_image_folder(dir / "nothing", 3); }), "got nothing"));
     }
 
-    TEST_CASE("image folder: an image that is not read is an error, or left out on request") {
+    TEST_CASE("image folder: rejects images that are not PNGs, or skips them on request") {
         const TempDir dir;
         for (const char* name : {"cat/1.png", "cat/2.png", "dog/1.png", "dog/2.png"}) write_grey(dir / name, 2, 2, 1);
         fs::create_directories(dir / "cat/.cache");
@@ -316,7 +317,7 @@ TEST_SUITE("data") {
         CHECK(contains(error, "--skip-other-images"));
         CHECK(error_of([&] { png_files(dir / "dog"); }) != "");
         CHECK(png_files(dir / "dog", true).size() == 2);
-        // A class of nothing else, and a JPEG named as a PNG.
+        // A class has only other files, and a JPEG is named like a PNG.
         fs::create_directory(dir / "emu");
         write_file_atomic(dir / "emu/a.jpg", jpeg);
         CHECK(contains(error_of([&] { read_image_folder(dir.path(), 3); }), "got 4 other images"));
@@ -325,7 +326,7 @@ TEST_SUITE("data") {
         CHECK(contains(error_of([&] { read_image_folder(dir.path(), 3, {}, true); }), "that of a JPEG"));
     }
 
-    TEST_CASE("image folder: what links lead to counts, and a broken link is an error") {
+    TEST_CASE("image folder: follows links, and rejects broken ones") {
         const TempDir dir;
         write_grey(dir / "set/cat/1.png", 2, 2, 1);
         write_grey(dir / "more/2.png", 2, 2, 2);
@@ -345,7 +346,7 @@ TEST_SUITE("data") {
         CHECK(error_of([&] { read_image_folder(dir / "set", 3); }) != "");
     }
 
-    TEST_CASE("image folder: train and test, or a fifth of each class") {
+    TEST_CASE("image folder: uses train and test folders, or holds out a fifth of each class") {
         const TempDir dir;
         for (int i = 0; i < 10; ++i)
             for (const char* name : {"cat", "dog"})
@@ -366,14 +367,14 @@ TEST_SUITE("data") {
         CHECK(contains(error_of([&] { load(dir / "two"); }), "size of the training images, 2 x 2, got 3 x 2"));
         CHECK(contains(error_of([&] { load(dir / "two/test/dog/1.png"); }), "expected a folder, got a file"));
 
-        // Another part for another seed.
+        // Another seed selects other images.
         CHECK(load(dir / "all", {.seed = 3}).test.pixels == load(dir / "all", {.seed = 3}).test.pixels);
         int others = 0;
         for (uint64_t seed = 4; seed < 8; ++seed)
             others += load(dir / "all", {.seed = seed}).test.pixels != load(dir / "all", {.seed = 3}).test.pixels;
         CHECK(others > 0);
 
-        // val is another name of test; one of the two alone is no class.
+        // val is another name of test. Train or val without the other is a class.
         for (const char* name : {"cat", "dog"})
             for (const char* part : {"train", "val"})
                 write_grey(dir / cat("three/", part, "/", name, "/1.png"), 2, 2, 1);
@@ -388,62 +389,62 @@ TEST_SUITE("data") {
         for (const char* name : {"train/side/1.png", "train/side/2.png", "bus/1.png"})
             write_grey(dir / "five/" + name, 2, 2, 1);
         CHECK(load(dir / "five").train.classes == std::vector<std::string>{"bus", "train"});
-        CHECK(load(dir / "four").train.classes == std::vector<std::string>{"bus", "train"}); // here it is a class
+        CHECK(load(dir / "four").train.classes == std::vector<std::string>{"bus", "train"}); // here "train" is a class
     }
 
-    TEST_CASE("split: per label, random by seed, nothing lost or doubled") {
+    TEST_CASE("split: divides each class at random by seed, without loss or duplicates") {
         const ImageSet set = numbered_set(200, 7);
         const std::vector<int64_t> counts = count_per_label(set);
         REQUIRE(std::accumulate(counts.begin(), counts.end(), int64_t{0}) == 200);
         const Split a = split_fraction(set, 0.3, 1), again = split_fraction(set, 0.3, 1),
                     other = split_fraction(set, 0.3, 2);
-        CHECK(a.first == again.first);
-        CHECK(a.first != other.first);
-        CHECK(std::is_sorted(a.first.begin(), a.first.end()));
-        std::set<int64_t> all(a.first.begin(), a.first.end());
-        all.insert(a.rest.begin(), a.rest.end());
+        CHECK(a.selected == again.selected);
+        CHECK(a.selected != other.selected);
+        CHECK(std::is_sorted(a.selected.begin(), a.selected.end()));
+        std::set<int64_t> all(a.selected.begin(), a.selected.end());
+        all.insert(a.others.begin(), a.others.end());
         CHECK(all.size() == 200);
-        CHECK(a.first.size() + a.rest.size() == 200);
-        const ImageSet part = subset(set, a.first);
+        CHECK(a.selected.size() + a.others.size() == 200);
+        const ImageSet part = subset(set, a.selected);
         const std::vector<int64_t> chosen = count_per_label(part);
         for (size_t k = 0; k < counts.size(); ++k) CHECK(chosen[k] == std::llround(0.3 * double(counts[k])));
-        for (size_t i = 0; i < a.first.size(); ++i) {
-            CHECK(part.image(int64_t(i))[0] == uint8_t(a.first[i]));
-            CHECK(part.labels[i] == set.labels[size_t(a.first[i])]);
+        for (size_t i = 0; i < a.selected.size(); ++i) {
+            CHECK(part.image(int64_t(i))[0] == uint8_t(a.selected[i]));
+            CHECK(part.labels[i] == set.labels[size_t(a.selected[i])]);
         }
         CHECK(contains(error_of([&] { split_count(set, 100, 1); }), "images of class k"));
         const ImageSet halves = numbered_set(200, 2);
-        CHECK(count_per_label(subset(halves, split_count(halves, 10, 1).first)) == std::vector<int64_t>{10, 10});
+        CHECK(count_per_label(subset(halves, split_count(halves, 10, 1).selected)) == std::vector<int64_t>{10, 10});
         CHECK_THROWS_AS(split_fraction(set, 1.5, 1), Error);
         CHECK_THROWS_AS(subset(set, std::array<int64_t, 1>{200}), Error);
     }
 
-    TEST_CASE("shares: floor, the remainder over the first, all of it in order") {
-        CHECK(share_of(10, 4, 0) == Range{0, 3});
-        CHECK(share_of(10, 4, 1) == Range{3, 6});
-        CHECK(share_of(10, 4, 2) == Range{6, 8});
-        CHECK(share_of(10, 4, 3) == Range{8, 10});
-        CHECK(share_of(2, 3, 2) == Range{2, 2});
+    TEST_CASE("part_range: covers all items in order, and gives the remainder to the first parts") {
+        CHECK(part_range(10, 4, 0) == Range{0, 3});
+        CHECK(part_range(10, 4, 1) == Range{3, 6});
+        CHECK(part_range(10, 4, 2) == Range{6, 8});
+        CHECK(part_range(10, 4, 3) == Range{8, 10});
+        CHECK(part_range(2, 3, 2) == Range{2, 2});
         for (int parts = 1; parts < 9; ++parts)
             for (int64_t n = 0; n < 30; ++n) {
                 int64_t at = 0;
                 for (int i = 0; i < parts; ++i) {
-                    const Range range = share_of(n, parts, i);
+                    const Range range = part_range(n, parts, i);
                     CHECK(range.begin == at);
                     CHECK((range.size() == n / parts || range.size() == n / parts + 1));
                     at = range.end;
                 }
                 CHECK(at == n);
             }
-        CHECK(share_of(5, 2, 2) == Range{5, 5});
-        CHECK_THROWS_AS(share_of(4, 2, 3), Error);
+        CHECK(part_range(5, 2, 2) == Range{5, 5});
+        CHECK_THROWS_AS(part_range(4, 2, 3), Error);
         const ImageSet part = partition(numbered_set(10, 3), 4, 1);
         CHECK(part.count == 3);
         CHECK(part.pixels == Vec{3, 0, 4, 0, 5, 0});
         CHECK(part.labels == std::vector<int32_t>{0, 1, 1});
     }
 
-    TEST_CASE("permutation: each once, by seed and epoch, and uniform") {
+    TEST_CASE("permutation: is uniform, has each index once, and depends on seed and epoch") {
         const std::vector<int64_t> order = permutation(1000, 5, 3);
         CHECK(std::set<int64_t>(order.begin(), order.end()).size() == 1000);
         CHECK(*std::max_element(order.begin(), order.end()) == 999);
@@ -451,7 +452,7 @@ TEST_SUITE("data") {
         CHECK(order != permutation(1000, 5, 4));
         CHECK(order != permutation(1000, 6, 3));
         CHECK(permutation(0, 1, 1).empty());
-        std::array<int, 6> seen{}; // orders of three things
+        std::array<int, 6> seen{}; // counts of the 6 orders of three items
         for (int epoch = 0; epoch < 6000; ++epoch) {
             const std::vector<int64_t> p = permutation(3, 9, epoch);
             ++seen[size_t(p[0] * 2 + (p[1] > p[2]))];
@@ -459,7 +460,7 @@ TEST_SUITE("data") {
         for (const int n : seen) CHECK(std::abs(n - 1000) < 150); // 5 standard deviations
     }
 
-    TEST_CASE("image set: check names what does not fit") {
+    TEST_CASE("image set: check() names what does not fit") {
         ImageSet set = numbered_set(5, 3);
         set.check("s");
         set.labels[4] = 3;

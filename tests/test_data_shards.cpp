@@ -1,4 +1,4 @@
-// Tar archives, and sets made of shards: alone and on several ranks.
+// Tests tar archives, and sets in shards on one rank and on several ranks.
 #include "core/atomic_file.h"
 #include "core/rng.h"
 #include "data/cifar.h"
@@ -40,7 +40,7 @@ std::string octal(size_t value) {
     return std::string(digits, 12);
 }
 
-/// A member with a ustar header.
+/// Returns a member with a ustar header.
 std::string member(const std::string& name, const std::string& content, char type = '0',
                    const std::string& prefix = "") {
     std::string header(512, '\0');
@@ -101,7 +101,7 @@ std::string set_error(const std::vector<std::pair<std::string, std::string>>& sh
     return error_of([&] { set_of(shards); });
 }
 
-/// The first sample of every image.
+/// Returns the first sample of every image.
 std::vector<int> shades(const ImageSet& set) {
     std::vector<int> first;
     for (int64_t i = 0; i < set.count; ++i) first.push_back(set.image(i)[0]);
@@ -118,7 +118,7 @@ const FetchOptions kQuick{.cache = {}, .retries = 2, .first_wait_s = 0.01, .sile
 
 TEST_SUITE_BEGIN("data");
 
-TEST_CASE("tar: ustar, pax and GNU headers") {
+TEST_CASE("tar: reads ustar, pax and GNU headers") {
     const std::string deep = std::string(90, 'd') + "/" + std::string(60, 'e'), longest(300, 'n');
     CHECK(files_of(kEnd).empty());
     CHECK(files_of(member("./a", "x") + member("dir/", "", '5') + member("b", "") + member("c", std::string(512, 'c')) +
@@ -131,9 +131,9 @@ TEST_CASE("tar: ustar, pax and GNU headers") {
     CHECK(files_of(member("pax_global_header", pax_record("comment", "abc"), 'g') + member("a", "x") + kEnd) ==
           Files{{"a", "x"}});
     CHECK(files_of(member("a", "x", '\0') + kEnd) == Files{{"a", "x"}});
-    // One archive behind another.
+    // One archive follows another.
     CHECK(files_of(member("a", "x") + kEnd + kEnd + member("b", "y") + kEnd) == Files{{"a", "x"}, {"b", "y"}});
-    // Sizes as numbers to the base 256, and from a pax header.
+    // Sizes are base-256 numbers, or come from a pax header.
     std::string large = member("a", "x");
     large.replace(124, 12, std::string("\x80\0\0\0\0\0\0\0\0\0\0\1", 12));
     std::string header = large.substr(0, 512);
@@ -144,7 +144,7 @@ TEST_CASE("tar: ustar, pax and GNU headers") {
           Files{{"a", "xyz"}});
 }
 
-TEST_CASE("tar: what GNU tar writes, in each of its formats") {
+TEST_CASE("tar: reads each format of GNU tar") {
     if (read_pipe("command -v tar || true", 1000, 10).empty()) return;
     const TempDir dir;
     const std::string name(120, 'n'), folder = "some/folder/" + std::string(95, 'd');
@@ -167,7 +167,7 @@ TEST_CASE("tar: what GNU tar writes, in each of its formats") {
     }
 }
 
-TEST_CASE("tar: damage and cuts are errors with the offset") {
+TEST_CASE("tar: reports damage and truncation with the offset") {
     const std::string two = member("a", "x") + member("b", std::string(600, 'y'));
     for (size_t size = 0; size < two.size() + 1024; ++size) {
         CAPTURE(size);
@@ -178,15 +178,15 @@ TEST_CASE("tar: damage and cuts are errors with the offset") {
     CHECK(contains(tar_error(two.substr(0, 1600)), "offset 1536: expected 600 bytes of b, got 64"));
     CHECK(contains(tar_error(records(2, 0)), "not a tar, or a damaged one"));
 
-    // Any changed byte of a header that counts is found by its checksum.
+    // The checksum reveals a change of any byte of a header.
     Rng rng(1, Purpose::test);
     for (int i = 0; i < 2000; ++i) {
         std::string damaged = two + kEnd;
-        const size_t at = rng.below(2) * 1024 + rng.below(512);
+        const size_t at = rng.uniform_below(2) * 1024 + rng.uniform_below(512);
         const char old = damaged[at];
         damaged[at] = char(rng.next());
         CAPTURE(at);
-        // In the checksum's own field a space may stand for a zero byte.
+        // In the field of the checksum, a space may replace a zero byte.
         if (damaged[at] != old && (at % 1024 < 148 || at % 1024 > 155))
             REQUIRE(contains(tar_error(damaged), "offset "));
     }
@@ -198,7 +198,7 @@ TEST_CASE("tar: damage and cuts are errors with the offset") {
     CHECK(contains(tar_error(member("h", std::string((1 << 20) + 1, 'p'), 'L') + kEnd),
                    "at most 1048576 bytes, got 1048577"));
     CHECK(contains(tar_error(member("h", std::string(5000, 'p'), 'L') + member("a", "") + kEnd), "at most 4096 bytes"));
-    std::string dots; // not longer without its ./, but slow to read if they went one by one
+    std::string dots; // a name of many "./", which would be slow to remove one by one
     for (int i = 0; i < 1 << 19; ++i) dots += "./";
     CHECK(contains(tar_error(member("h", dots, 'L') + member("a", "") + kEnd), "at most 4096 bytes, got 1048576"));
     CHECK(contains(tar_error(member("h", pax_record("size", "99999999999999999999"), 'x') + member("a", "") + kEnd),
@@ -218,7 +218,7 @@ TEST_CASE("tar: damage and cuts are errors with the offset") {
     CHECK(contains(tar_error(header + huge.substr(512) + kEnd), "less than 2^63"));
 }
 
-TEST_CASE("shards: braces") {
+TEST_CASE("shards: expand braces in a URL") {
     CHECK(expand_braces("a{000..002}b") == Names{"a000b", "a001b", "a002b"});
     CHECK(expand_braces("{8..11}") == Names{"8", "9", "10", "11"});
     CHECK(expand_braces("{08..10}") == Names{"08", "09", "10"});
@@ -229,13 +229,13 @@ TEST_CASE("shards: braces") {
           Names{"curl 'h/0-{a,b}' '{c,d}' e", "curl 'h/0-{a,b}' '{c,d}' f", "curl 'h/1-{a,b}' '{c,d}' e",
                 "curl 'h/1-{a,b}' '{c,d}' f"});
     CHECK(expand_braces("'{0..1}{2..2}{a,b}'") == Names{"'02{a,b}'", "'12{a,b}'"});
-    CHECK(expand_braces("it's-{0..1}") == Names{"it's-0", "it's-1"}); // no quote without an end
+    CHECK(expand_braces("it's-{0..1}") == Names{"it's-0", "it's-1"}); // a single apostrophe does not quote
     CHECK(expand_braces("{data_{1..2},test}.bin") == Names{"data_1.bin", "data_2.bin", "test.bin"});
     for (const char* const plain :
          {"", "a", "{}", "{a}", "{a", "a}", "{a..b}", "${A,B}", "${X}", "awk '{print $1,$2}'", "echo \"{a,b}\"",
           "echo \\{a,b}", "'{a..b}{1..}{..2}{1..2'", "echo \\{1..2}", "echo \"\\\"{a,b}\""})
         CHECK(expand_braces(plain) == Names{plain});
-    // Braces that expand to one name are that object, not the beginning of names.
+    // Braces that expand to one name mean that object, not a prefix.
     const std::vector<Shard> one = find_shards("s3://b/x-{000..000}.tar", kQuick);
     CHECK(one.size() == 1);
     CHECK(one[0].url == "s3://b/x-000.tar");
@@ -243,7 +243,7 @@ TEST_CASE("shards: braces") {
     CHECK(contains(error_of([] { expand_braces("{0..99999}{0..99999}"); }), "at most 1000000 shards"));
 }
 
-TEST_CASE("shards: CIFAR files and class folders become the set that a disk gives, however they are divided") {
+TEST_CASE("shards: give the same set as a folder, however the files are divided") {
     const TempDir dir;
     fs::create_directories(dir / "cifar");
     for (int i = 1; i <= 5; ++i) write_file_atomic(cat(dir / "cifar/data_batch_", i, ".bin"), records(2 + i, i));
@@ -269,12 +269,12 @@ TEST_CASE("shards: CIFAR files and class folders become the set that a disk give
         load(cat("pipe:cat ", dir / "cifar/", "{data_batch_{1..5},test_batch}.bin"), {.fetch = kQuick});
     CHECK(piped.train.pixels == disk.train.pixels);
     CHECK(piped.test.labels == disk.test.labels);
-    // Of a command that is no address, ? is the shell's.
+    // In a command, ? belongs to the shell and not to a URL.
     const TrainTest any =
         load(cat("pipe:cat ", dir / "cifar/", "{data_batch_{1..5},test_batc?}.bin"), {.fetch = kQuick});
     CHECK(any.test.labels == disk.test.labels);
 
-    // A signed address is the file that it names, whatever it says behind that.
+    // The file of a signed URL is what it names before the query.
     std::vector<Shard> signed_urls;
     for (const auto& [name, bytes] : plain)
         signed_urls.push_back({cat("pipe:curl -sSf 'https://h/c/", name, "?X-Amz-Credential=AK/test/x&X-Amz-Date=1'")});
@@ -284,7 +284,7 @@ TEST_CASE("shards: CIFAR files and class folders become the set that a disk give
     CHECK(same(from_signed.train, disk.train));
     CHECK(same(from_signed.test, disk.test));
 
-    // Class folders, with and without a test set of their own, and with folders around them.
+    // Class folders have a test set or not, and may have folders around them.
     const Files images{{"bird/2.png", png(2)},
                        {"ant/x/9.png", png(3)},
                        {"bird/10.png", png(1)},
@@ -317,7 +317,7 @@ TEST_CASE("shards: CIFAR files and class folders become the set that a disk give
     CHECK(same(named.test, two.test));
 }
 
-TEST_CASE("shards: angles.csv goes with the class folders, in whichever shard it comes") {
+TEST_CASE("shards: take angles.csv from any shard") {
     const TempDir dir;
     const ImageSet drawn = draw_digits(3, 1);
     const auto archive = [&](const std::string& root, const std::string& around, int part, int parts, bool table) {
@@ -348,7 +348,7 @@ TEST_CASE("shards: angles.csv goes with the class folders, in whichever shard it
         CHECK(set.train.targets == disk.train.targets);
         CHECK(set.test.targets == disk.test.targets);
     }
-    // The same names with other angles: each shard's table is for its own images, each folder's for that folder.
+    // The shards have the same names with other angles. A table is only for the images of its shard and folder.
     write_digits(dir / "two/train", drawn);
     write_digits(dir / "two/test", draw_digits(2, 7));
     const TrainTest two = load(dir / "two", grey);
@@ -390,7 +390,7 @@ TEST_CASE("shards: pairs of KEY.png and KEY.cls keep the order of the shards") {
     }
 }
 
-TEST_CASE("shards: an image that is not read is an error, or left out on request") {
+TEST_CASE("shards: reject images that are not PNGs, or skip them on request") {
     const std::string pngs = member("cat/1.png", png(1)) + member("cat/2.png", png(2)), jpeg = "\xFF\xD8\xFF\xE0";
     const auto without_others = [](const std::string& archive) {
         ShardSet set("s3://bucket/data/", {{"s3://bucket/data/0.tar"}}, {.skip_other_images = true});
@@ -406,14 +406,14 @@ TEST_CASE("shards: an image that is not read is an error, or left out on request
         CHECK(contains(error, "mogrify"));
         CHECK(without_others(pngs + other + kEnd).train.count == 1);
     }
-    // Of a pair, both.
+    // Skips both files of a pair.
     std::string pairs = member("b.cls", "0") + member("b.jpg", jpeg);
     for (const std::string key : {"a", "c"}) pairs += member(key + ".cls", "0") + member(key + ".png", png(1));
     CHECK(contains(set_error({{"0.tar", pairs + kEnd}}), "got 1 other image"));
     CHECK(without_others(pairs + kEnd).train.count == 1);
 }
 
-TEST_CASE("shards: the part for testing is chosen by seed") {
+TEST_CASE("shards: choose the test images by seed") {
     std::string archive;
     for (int i = 0; i < 10; ++i) archive += member(cat("cat/", i, ".png"), png(uint8_t(i)));
     std::set<std::vector<int>> parts;
@@ -425,7 +425,7 @@ TEST_CASE("shards: the part for testing is chosen by seed") {
     CHECK(parts.size() > 1);
 }
 
-TEST_CASE("shards: what does not fit together is an error that names it") {
+TEST_CASE("shards: name contents that do not fit together") {
     const std::string folders = member("cat/1.png", png(1)) + member("cat/2.png", png(2)) + kEnd;
     CHECK(contains(set_error({{"0.tar", kEnd}}), "got none in 1 shard (s3://bucket/data/)"));
     CHECK(contains(set_error({{"0.tar", member("1.png", png(1)) + kEnd}}), "class folders or with a .cls, got 1.png"));
@@ -438,7 +438,7 @@ TEST_CASE("shards: what does not fit together is an error that names it") {
     CHECK(contains(error_of([] { load("pipe:echo no tar", {.fetch = kQuick}); }), "pipe:echo no tar: failed 3 times"));
 }
 
-TEST_CASE("load_data: every shard is fetched once, and all ranks have the same set; an error is heard by all") {
+TEST_CASE("load_data: fetches every shard once for all ranks, and reports an error on all") {
     const TempDir dir;
     Names files;
     for (int i = 0; i < 7; ++i) {
@@ -463,7 +463,7 @@ TEST_CASE("load_data: every shard is fetched once, and all ranks have the same s
         }
         CHECK(read_file(dir / "log").size() == 20); // ten lines
     }
-    fs::remove(dir / "train-4.bin"); // of rank 1 of 3
+    fs::remove(dir / "train-4.bin"); // rank 1 of 3 reads this one
     const std::string error = error_of([&] {
         par::run_threads(3, [&](par::Link& link) {
             par::Group group(link);

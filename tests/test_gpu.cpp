@@ -1,6 +1,5 @@
-// Every op on a real GPU against the reference, a plan's graph against plain launches, and what else the device's side
-// of core/device.h promises. Without a GPU there is nothing to test: the executor has run the same kernels (suite
-// simt).
+// Tests every op on a real GPU against the reference, a plan's graph against single launches, and the other functions
+// of core/device.h. Skips everything if there is no GPU: the suite simt runs the same kernels on the executor.
 #include "core/accelerate.h"
 #include "core/context.h"
 #include "core/ops.h"
@@ -37,7 +36,7 @@ std::vector<Tensor> run_there(const OpCase& c, std::span<const Tensor> host_inpu
     return results;
 }
 
-/// The first GPU; null, and why, where there is none.
+/// Returns the first GPU. If there is none, prints the reason and returns null.
 std::unique_ptr<Device> first_gpu() {
     const gpu::Found found = gpu::find_devices();
     if (found.ids.empty()) {
@@ -56,10 +55,10 @@ Tensor numbers(int64_t count, uint64_t seed) {
     return t;
 }
 
-/// Parameters after some steps of a small network, each with its update: op by op as the plan has them, or, from the
-/// second step on, as a graph, or as several.
+/// Says whether a plan launches its ops one by one, or from the second step on as one graph or several graphs.
 enum class Launches : uint8_t { ops, graph, graphs };
-Tensor train_there(DType type, Launches launches) {
+/// Trains a small network for some steps on the current device and returns its parameters.
+Tensor train_on_device(DType type, Launches launches) {
     CifarNet net({.width = 32, .depth = 2});
     Parameters& parameters = net.parameters;
     const std::vector<Tensor> values = parameters.value_list(), gradients = parameters.gradient_list();
@@ -76,7 +75,7 @@ Tensor train_there(DType type, Launches launches) {
     if (launches == Launches::graphs) step.after_step = [](const Plan&, size_t s) { return s % 5 == 2; };
     constexpr int64_t kImages = 20;
     for (int i = 0; i < 6; ++i) {
-        if (launches == Launches::ops) step.clear_cache(); // no plan is replayed twice
+        if (launches == Launches::ops) step.clear_cache(); // a plan becomes a graph in its second replay
         const Tensor labels = Tensor::on_host({kImages}, DType::i32);
         for (int64_t j = 0; j < kImages; ++j) labels.data<int32_t>()[j] = int32_t((j * 7 + i) % 10);
         rate.fill(0.1 / (i + 1));
@@ -85,12 +84,12 @@ Tensor train_there(DType type, Launches launches) {
     return parameters.values().to_host();
 }
 
-/// Gradients of this rank's part after each of some steps, summed over all. With `early`, they leave as they are made.
+/// Returns the gradients after each of some steps, summed over the ranks. With `early`, their sum runs during backward.
 std::vector<Tensor> sum_there(par::Group& group, bool early) {
     const std::unique_ptr<Device> device = gpu::open_device(0);
     const Context on{.device = device.get()};
     const ContextScope scope(on);
-    CifarNet net({.width = 32, .depth = 2}); // of several buckets
+    CifarNet net({.width = 32, .depth = 2}); // has several gradient buckets
     const std::vector<Tensor> values = net.parameters.value_list(), gradients = net.parameters.gradient_list();
     Accelerated network([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
         Tape tape;
@@ -117,7 +116,7 @@ std::vector<Tensor> sum_there(par::Group& group, bool early) {
 } // namespace
 
 TEST_SUITE("gpu") {
-    TEST_CASE("gpu: a plan's graph and its plain launches give the same bits") {
+    TEST_CASE("gpu: a plan's graph and its single launches give the same bits") {
         const std::unique_ptr<Device> device = first_gpu();
         if (!device) return;
         const Context on{.device = device.get()};
@@ -132,34 +131,34 @@ TEST_SUITE("gpu") {
             return;
         }
         x.copy_from(numbers(1000, 2));
-        graph->launch(); // it reads the values of the time
+        graph->launch(); // reads the current values
         CHECK(y.to_host().data<float>()[999] == 2 * numbers(1000, 2).data<float>()[999]);
         CHECK_THROWS_WITH_AS(device->capture([&] { work(), fail("half way"); }), "half way", Error);
-        CHECK_THROWS_AS(device->capture([&] { work(), device->synchronize(); }), Error); // no graph has that in it
-        work();                                                                          // it goes on
+        CHECK_THROWS_AS(device->capture([&] { work(), device->synchronize(); }), Error); // a graph cannot contain this
+        work();                                                                          // still works
         CHECK(y.to_host().data<float>()[999] == 2 * numbers(1000, 2).data<float>()[999]);
         for (const DType type : {DType::f32, DType::bf16}) {
             CAPTURE(name_of(type));
-            const Tensor ops = train_there(type, Launches::ops);
-            CHECK(same_bits(train_there(type, Launches::graph), ops));
-            CHECK(same_bits(train_there(type, Launches::graphs), ops));
+            const Tensor ops = train_on_device(type, Launches::ops);
+            CHECK(same_bits(train_on_device(type, Launches::graph), ops));
+            CHECK(same_bits(train_on_device(type, Launches::graphs), ops));
         }
     }
 
-    TEST_CASE("gpu: uploads of any size, and pieces that come and go between ops") {
+    TEST_CASE("gpu: uploads any size, and moves chunks to the host and back between ops") {
         const std::unique_ptr<Device> device = first_gpu();
         if (!device) return;
         const Context on{.device = device.get()};
         const ContextScope scope(on);
-        constexpr int64_t kCount = (int64_t{5} << 20) + 3; // 20 MiB: more than is under way at a time
+        constexpr int64_t kCount = (int64_t{5} << 20) + 3; // 20 MiB, more than is in flight at a time
         const Tensor host = numbers(kCount, 3), x = Tensor::empty({kCount});
         Tensor passing = host.clone();
         x.copy_from(passing);
-        passing.fill(0); // on its way or not
+        passing.fill(0); // allowed while the copy is in flight
         CHECK(same_bits(x.to_host(), host));
 
         const Tensor here = Tensor::on_host({kCount});
-        std::vector<size_t> ends; // in values
+        std::vector<size_t> ends; // counted in values
         for (size_t end = 0; end < size_t(kCount); ends.push_back(end))
             end = std::min(size_t(kCount), end + (size_t{1} << 18) + 5);
         std::vector<size_t> byte_ends;
@@ -168,13 +167,13 @@ TEST_SUITE("gpu") {
         for (int step = 0; step < 3; ++step) {
             for (size_t i = 0, begin = 0; i < ends.size(); begin = ends[i++]) {
                 const Tensor piece = x.slice(int64_t(begin), {int64_t(ends[i] - begin)});
-                run(op::add, {piece, piece}, {}, {piece}); // 2 x, while those before it leave
-                trip->fetch(i);
+                run(op::add, {piece, piece}, {}, {piece}); // doubles this chunk while others are in flight
+                trip->download(i);
             }
             for (size_t i = 0, begin = 0; i < ends.size(); begin = ends[i++]) {
                 trip->wait(i);
                 for (float& v : here.span<float>().subspan(begin, ends[i] - begin)) v += 1;
-                trip->put_back(i);
+                trip->upload(i);
             }
         }
         run(op::add, {x, x}, {}, {x});
@@ -188,7 +187,7 @@ TEST_SUITE("gpu") {
         CHECK(wrong == 0);
     }
 
-    TEST_CASE("gpu: gradients that leave while backward goes on, and those that leave after it: the same bits") {
+    TEST_CASE("gpu: gradients summed during backward and after it have the same bits") {
         if (!first_gpu()) return;
         par::run_threads(2, [](par::Link& link) {
             par::Group group(link);
@@ -197,16 +196,16 @@ TEST_SUITE("gpu") {
         });
     }
 
-    TEST_CASE("gpu: more memory than there is: what was asked for, and what there is") {
+    TEST_CASE("gpu: names the requested and the available memory if there is not enough") {
         const std::unique_ptr<Device> device = first_gpu();
         if (!device) return;
         CHECK_THROWS_WITH_AS(device->allocate(size_t{1} << 50), doctest::Contains("expected 1073741824 MiB"), Error);
-        void* const memory = device->allocate(1 << 20); // it goes on
+        void* const memory = device->allocate(1 << 20); // still works
         device->release(memory);
         device->synchronize();
     }
 
-    TEST_CASE("gpu ops: the kernels agree with the reference, and with themselves to the bit") {
+    TEST_CASE("gpu ops: kernels agree with the reference, and repeat their results bit for bit") {
         const std::unique_ptr<Device> device = first_gpu();
         if (!device) return;
         const Context on{.device = device.get()};

@@ -1,5 +1,5 @@
-// Text of others on every way that it takes between ranks, files and shells: it comes out as it went in, or is refused.
-// The ways are listed in par/README.md and data/README.md; those to a terminal are in test_core_text.cpp.
+// Tests that text from outside passes unchanged between ranks, files and shells, or is rejected. par/README.md and
+// data/README.md list these channels. test_core_text.cpp tests output to a terminal.
 #include "core/atomic_file.h"
 #include "core/json.h"
 #include "core/text.h"
@@ -33,7 +33,7 @@ const std::vector<std::string> kEvil = {
     std::string(1 << 20, 'n') + "\n",
 };
 
-/// A tar of one member with a pax header for its name.
+/// Returns a tar archive of one member, with its name in a pax header.
 std::string tar_with(const std::string& path) {
     const auto member = [](char type, const std::string& content) {
         std::string header(512, '\0');
@@ -57,10 +57,9 @@ std::string tar_with(const std::string& path) {
 } // namespace
 
 TEST_SUITE("models") {
-    TEST_CASE("channels: between ranks any text comes out as it went in") {
+    TEST_CASE("channels: ranks exchange any text unchanged") {
         CHECK(par::unpack_texts(par::pack_texts(kEvil)) == kEvil);
-        // The letters of a task pool: arguments, reports, outputs, errors. And its journal: what is there is not
-        // redone.
+        // A task pool sends arguments, reports, outputs and errors. A task in its journal is not repeated.
         const TempDir dir;
         for (const bool again : {false, true}) {
             std::atomic<int> runs = 0;
@@ -77,7 +76,7 @@ TEST_SUITE("models") {
                 par::run_task_pool(
                     link, functions,
                     [&](par::TaskPool& pool) {
-                        pool.after_each(
+                        pool.on_report(
                             [&](const par::TaskRecord&, const Json& text) { reports.push_back(text.as_string()); });
                         for (const std::string& text : kEvil) pool.submit("echo", text);
                         for (const auto* task : pool.fetch_outputs()) outputs.push_back(task->output.as_string());
@@ -91,15 +90,15 @@ TEST_SUITE("models") {
             std::vector<std::string> sorted = kEvil;
             std::sort(sorted.begin(), sorted.end());
             CHECK(reports == (again ? std::vector<std::string>{} : sorted));
-            for (size_t i = 0; i < kEvil.size(); ++i) // what() of an error ends at a zero byte
+            for (size_t i = 0; i < kEvil.size(); ++i) // the text of an exception ends at a zero byte
                 CHECK(errors[i] == "e" + kEvil[i].substr(0, kEvil[i].find('\0')));
         }
     }
 
-    TEST_CASE("channels: a shell gets every text as one word") {
+    TEST_CASE("channels: a shell gets any text as one word") {
         for (const std::string& text : kEvil) {
             const auto said = [&] { return data::read_pipe("printf %s " + data::shell_word(text), 1 << 21, 20); };
-            if (text.find('\0') != std::string::npos || text.size() > 100'000) // what no argument of a program may be
+            if (text.find('\0') != std::string::npos || text.size() > 100'000) // no program argument can have these
                 CHECK_THROWS_AS(said(), Error);
             else
                 CHECK(said() == text);
@@ -107,7 +106,7 @@ TEST_SUITE("models") {
         CHECK_FALSE(std::filesystem::exists("it-ran"));
     }
 
-    TEST_CASE("channels: files give every text back, or escape it") {
+    TEST_CASE("channels: files return any text, or escape it") {
         const TempDir dir;
         data::FetchOptions options;
         options.cache = dir / "cache";
@@ -123,7 +122,7 @@ TEST_SUITE("models") {
             };
             CHECK(fetched("echo one") == "one\n");
             CHECK(fetched("echo other") == "one\n");
-            // A name in a tar is a name, and never a place. One that is none, or too long, is refused.
+            // A name in a tar archive never becomes a path. An invalid or long name is rejected.
             std::string path;
             const auto read = [&] {
                 const std::string tar = tar_with(text);
@@ -136,7 +135,7 @@ TEST_SUITE("models") {
                 CHECK(path == text);
             }
         }
-        // results.csv: a line per trial, whatever is in its settings and its note.
+        // results.csv has one line per trial, whatever its settings and its note contain.
         std::vector<TrialRow> rows(kEvil.size());
         for (size_t i = 0; i < rows.size(); ++i) {
             rows[i].number = int64_t(i) + 1;

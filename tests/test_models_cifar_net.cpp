@@ -1,4 +1,4 @@
-// The CIFAR-10 network: its parameters, its modes, the memory of a step, and that it learns.
+// Tests the CIFAR-10 network: parameters, modes, the memory of a step, and training.
 #include "core/context.h"
 #include "core/rng.h"
 #include "core/tape.h"
@@ -12,7 +12,7 @@
 namespace rg {
 namespace {
 
-/// Noise around a pattern of the label, with every seventh label wrong: to fit them all takes more than the pattern.
+/// Images of a pattern per label with noise. Every seventh label is wrong, so the pattern alone cannot fit them all.
 struct Batch {
     Tensor images, labels;
 
@@ -20,8 +20,8 @@ struct Batch {
         : images(Tensor::empty({n, 32, 32, 3})), labels(Tensor::empty({n}, DType::i32)) {
         for (int64_t i = 0; i < n; ++i) {
             Rng random(seed, Purpose::synthetic, 0, uint64_t(i));
-            const auto label = int32_t(random.below(10));
-            labels.data<int32_t>()[i] = i % 7 == 0 ? int32_t(random.below(10)) : label;
+            const auto label = int32_t(random.uniform_below(10));
+            labels.data<int32_t>()[i] = i % 7 == 0 ? int32_t(random.uniform_below(10)) : label;
             for (int64_t j = 0; j < 3072; ++j)
                 images.data<float>()[i * 3072 + j] = random.normal() + float(j / 96 % 10 == label);
         }
@@ -60,7 +60,7 @@ TEST_SUITE("models") {
         CHECK(net.parameters.entries()[0].shape == Shape{4, 3, 3, 3});
         CHECK(net.parameters.entries()[8].shape == Shape{8, 3, 3, 4});
         CHECK(net.parameters.entries()[24].shape == Shape{7, 16});
-        // Filters, and for each channel a bias, a scale and a shift.
+        // Count the filters, and a bias, scale and shift per channel.
         int64_t count = 0;
         for (int64_t in : {3, 32, 32, 32}) count += 32 * (9 * in + 3);
         for (int64_t in : {32, 64, 64, 64}) count += 64 * (9 * in + 3);
@@ -69,7 +69,7 @@ TEST_SUITE("models") {
         CHECK(CifarNet({}).parameters.count() == 677610);
     }
 
-    TEST_CASE("cifar_net: initial values") {
+    TEST_CASE("cifar_net: has the expected initial values") {
         CifarNet net({.width = 16, .depth = 1, .seed = 1}), same({.width = 16, .depth = 1, .seed = 1}),
             other({.width = 16, .depth = 1, .seed = 2});
         CHECK(same_bits(net.parameters.values(), same.parameters.values()));
@@ -87,7 +87,7 @@ TEST_SUITE("models") {
                 const double fan_in = double(e.shape.numel() / e.shape[0]);
                 CHECK(std::sqrt(square * fan_in / 2) == doctest::Approx(1).epsilon(0.12));
             }
-            // Every tensor starts at a line of its own, in the opposite order.
+            // Every tensor starts at its own cache line, in the opposite order.
             CHECK(e.offset % 16 == 0);
             if (i) CHECK(net.parameters.entries()[i - 1].offset >= e.offset + e.shape.numel());
             CHECK(e.value.key() == net.parameters.values().slice(e.offset, e.shape).key());
@@ -108,17 +108,17 @@ TEST_SUITE("models") {
         }
     }
 
-    TEST_CASE("parameters: wrong use is named") {
+    TEST_CASE("parameters: name wrong use") {
         Parameters p;
         p.add("w", {2, 3}, Parameters::Entry::Start::random);
-        CHECK(contains(error_of([&] { p.add("w", {1}, Parameters::Entry::Start::zeros); }), "w is declared twice"));
+        CHECK(contains(error_of([&] { p.add("w", {1}, Parameters::Entry::Start::zeros); }), "got w twice"));
         p.allocate(1, Init::he);
-        CHECK(contains(error_of([&] { p.add("b", {1}, Parameters::Entry::Start::zeros); }), "b is declared after"));
-        CHECK(contains(error_of([&] { p.allocate(1, Init::he); }), "called twice"));
+        CHECK(contains(error_of([&] { p.add("b", {1}, Parameters::Entry::Start::zeros); }), "got b after it"));
+        CHECK(contains(error_of([&] { p.allocate(1, Init::he); }), "expected one call of allocate()"));
         CHECK(contains(error_of([] { CifarNet({.width = 0}); }), "cifar_net: width 0"));
     }
 
-    TEST_CASE("cifar_net: shapes of results, and what it refuses") {
+    TEST_CASE("cifar_net: has results of the expected shapes, and rejects wrong inputs") {
         CifarNet net({.width = 2, .depth = 1, .classes = 7});
         for (int64_t n : {1, 5})
             for (Mode mode : {Mode::train, Mode::evaluate})
@@ -135,18 +135,18 @@ TEST_SUITE("models") {
         const Tensor trained = net.forward(batch.images, Mode::train);
         CHECK_FALSE(same_bits(trained, fresh));
         CHECK_FALSE(same_bits(net.parameters.state(), start));
-        CHECK_FALSE(same_bits(net.forward(batch.images, Mode::evaluate), fresh)); // the statistics have moved
-        // After many looks at one batch the running statistics are the batch's own.
+        CHECK_FALSE(same_bits(net.forward(batch.images, Mode::evaluate), fresh)); // the running statistics have changed
+        // After many steps with one batch, the running statistics are those of the batch.
         for (int i = 0; i < 200; ++i) net.forward(batch.images, Mode::train);
         const Tensor state = net.parameters.state().clone(), settled = net.forward(batch.images, Mode::evaluate);
-        CHECK(differs(settled, trained, {0.01, 0.05}) == ""); // but for the unbiased variance
+        CHECK(differs(settled, trained, {0.01, 0.05}) == ""); // apart from the unbiased variance
         CHECK(same_bits(net.parameters.state(), state));
-        // Samples do not see each other.
+        // Samples do not influence each other.
         const Tensor one = net.forward(batch.images.slice(2 * 3072, {1, 32, 32, 3}), Mode::evaluate);
         CHECK(differs(one, settled.slice(20, {1, 10}).clone(), kSummed) == "");
     }
 
-    TEST_CASE("cifar_net: a dry run of a step takes exactly the memory of the step, which gives it all back") {
+    TEST_CASE("cifar_net: a dry run counts exactly the memory of a step, and a step frees all of it") {
         for (const CifarNet::Options& options :
              {CifarNet::Options{.width = 4, .depth = 2}, CifarNet::Options{.width = 16, .depth = 1}}) {
             CifarNet net(options);
@@ -172,7 +172,7 @@ TEST_SUITE("models") {
         }
     }
 
-    TEST_CASE("cifar_net: a step on the CPU is the reference's step") {
+    TEST_CASE("cifar_net: a step on the CPU equals a step of the reference") {
         const Batch batch(4);
         Tensor values[2], states[2], gradients[2];
         for (Backend backend : {Backend::reference, Backend::cpu}) {
@@ -189,7 +189,7 @@ TEST_SUITE("models") {
         CHECK(differs(gradients[1], gradients[0], kGradients) == "");
     }
 
-    TEST_CASE("cifar_net: in bf16 the loss is that of f32 to a hundredth, and learning goes on") {
+    TEST_CASE("cifar_net: the loss in bf16 is within a hundredth of f32, and training reduces it") {
         const Batch batch(32);
         CifarNet wide({.width = 8, .depth = 2, .seed = 4}), narrow({.width = 8, .depth = 2, .seed = 4});
         Batch rounded = batch;
@@ -209,16 +209,16 @@ TEST_SUITE("models") {
         CHECK(loss < 0.5 * first);
     }
 
-    TEST_CASE("layers: an error names the layer") {
+    TEST_CASE("layers: errors name the layer") {
         Parameters parameters;
         const ConvNorm layer(parameters, "block2.0", {.out = 8, .kernel = 3, .in = 3, .conv = {.pad = 1}});
         parameters.allocate(0, Init::he);
         CHECK_THROWS_WITH_AS(layer(Tensor::zeros({1, 8, 8, 4}), Mode::train),
                              "conv2d: w has c=3, x has c=4 (layer block2.0)", Error);
-        CHECK(LayerScope::note() == ""); // it ends with the layer, also by an error
+        CHECK(LayerScope::note() == ""); // the scope ends with the layer, also after an error
     }
 
-    TEST_CASE("cifar_net: a small one learns 64 images by heart, and repeats itself bit for bit") {
+    TEST_CASE("cifar_net: a small network learns 64 images by heart, and repeats bit for bit") {
         const Batch batch(64);
         Tensor first;
         for (int run = 0; run < 2; ++run) {

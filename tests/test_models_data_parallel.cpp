@@ -1,4 +1,4 @@
-// What a training loop on several ranks calls between its own lines, where the ranks differ in what they have to do.
+// Tests the collective calls of a training loop whose ranks have different work.
 #include "models/run/data_parallel.h"
 
 #include "core/ops.h"
@@ -18,7 +18,7 @@ void rest(int milliseconds) { std::this_thread::sleep_for(std::chrono::milliseco
 } // namespace
 
 TEST_SUITE("models") {
-    TEST_CASE("verify same: the first part that differs is named, with its ranks, also where a rank has no more") {
+    TEST_CASE("verify_same: names the first part that differs and its ranks, also if a rank has fewer parts") {
         const auto error = [](const std::vector<std::string>& first, const std::vector<std::string>& other) {
             std::vector<std::string> texts(2);
             par::run_threads(2, [&](par::Link& link) {
@@ -41,13 +41,13 @@ TEST_SUITE("models") {
         CHECK(error({"a", "b", "c"}, {"a", "x", "c"}) == got("b", "x"));
         CHECK(error({"a", "b"}, {"a"}) == got("b", "nothing"));
         CHECK(error({}, {"a"}) == got("nothing", "a"));
-        for (const char* word : {"none", "nothing"}) { // a part may be the word for a missing one
+        for (const char* word : {"none", "nothing"}) { // a text may equal the word for a missing one
             CHECK(error({"a"}, {"a", word}) == got("nothing", word));
             CHECK(error({"a", word, "b"}, {"a"}) == got(word, "nothing"));
         }
     }
 
-    TEST_CASE("while meeting: work may take longer than the deadline, and all wait for it") {
+    TEST_CASE("while_meeting: work may take longer than the deadline, and all ranks wait for it") {
         std::atomic<int> done{0}, early{0};
         par::run_threads(3, [&](par::Link& link) {
             link.set_deadline(0.5);
@@ -63,7 +63,7 @@ TEST_SUITE("models") {
         CHECK(early == 0);
     }
 
-    TEST_CASE("while meeting: whoever is outside of the group hears of it, on the thread that called") {
+    TEST_CASE("while_meeting: calls back on the calling thread while the work runs") {
         for (const int ranks : {1, 2})
             par::run_threads(ranks, [](par::Link& link) {
                 par::Group group(link);
@@ -77,13 +77,13 @@ TEST_SUITE("models") {
             });
     }
 
-    TEST_CASE("while meeting: the work has the context of the one who meets") {
+    TEST_CASE("while_meeting: the work runs in the caller's context") {
         for (const int ranks : {1, 2})
             par::run_threads(ranks, [&](par::Link& link) {
                 par::Group group(link);
                 const Context reference{.backend = Backend::reference};
                 const ContextScope scope(reference);
-                DType type = DType::f32; // f64 is for that backend alone
+                DType type = DType::f32; // only that backend takes f64
                 while_meeting(group, "model", [&] { type = relu(Tensor::zeros({2}, DType::f64)).dtype(); });
                 CHECK(type == DType::f64);
                 const Tape tape;
@@ -92,7 +92,7 @@ TEST_SUITE("models") {
             });
     }
 
-    TEST_CASE("while meeting: what the work throws comes out on its rank") {
+    TEST_CASE("while_meeting: rethrows an error of the work on its rank") {
         const auto meet = [](par::Link& link) {
             par::Group group(link);
             while_meeting(group, "checkpoint", [&] { RG_CHECK(group.rank() != 1, "disk full"); });
@@ -107,7 +107,7 @@ TEST_SUITE("models") {
                              "disk full", Error);
     }
 
-    TEST_CASE("while meeting: a rank that does not meet is named, although another one works") {
+    TEST_CASE("while_meeting: names a missing rank while another rank works") {
         std::atomic<bool> leave{false};
         std::atomic<int> ended{0};
         std::string text;
@@ -126,7 +126,7 @@ TEST_SUITE("models") {
                 if (group.rank() == 2) text = error.what();
             }
             leave = true;
-            for (++ended; ended < 2;) rest(1); // the group stays until both have heard
+            for (++ended; ended < 2;) rest(1); // keep the group until both have the error
         });
         CAPTURE(text);
         CHECK(text.find("no word from rank 1") != std::string::npos);

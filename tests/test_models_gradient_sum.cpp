@@ -1,4 +1,4 @@
-// Gradients summed in buckets while backward goes on: the same as summed afterwards, and errors end it.
+// Tests sums of gradient buckets during backward: they equal sums after it, and an error ends all ranks.
 #include "core/accelerate.h"
 #include "core/ops.h"
 #include "core/rng.h"
@@ -13,9 +13,9 @@ using namespace rg;
 
 namespace {
 
-/// One step on this rank's images; gradients of the whole mini-batch.
+/// Runs a step on this rank's images, and returns the gradients of the whole mini-batch.
 std::vector<float> gradients_of(par::Group& group, bool overlap, bool fail, std::string* table = nullptr) {
-    CifarNet net({.width = 32, .depth = 2}); // filters of several buckets
+    CifarNet net({.width = 32, .depth = 2}); // has several gradient buckets
     Parameters& parameters = net.parameters;
     const std::vector<Tensor> values = parameters.value_list(), gradients = parameters.gradient_list();
     Accelerated step([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
@@ -45,7 +45,7 @@ std::vector<float> gradients_of(par::Group& group, bool overlap, bool fail, std:
 } // namespace
 
 TEST_SUITE("models") {
-    TEST_CASE("gradient sum: overlapped with backward or after it, the same bits on every rank") {
+    TEST_CASE("gradient sum: gives the same bits on every rank, during backward or after it") {
         std::vector<float> results[2][2];
         std::string table;
         for (const bool overlap : {false, true})
@@ -55,12 +55,12 @@ TEST_SUITE("models") {
                     gradients_of(group, overlap, false, overlap && link.rank() == 0 ? &table : nullptr);
             });
         CHECK(results[0][0] == results[0][1]);
-        CHECK(results[1][0] == results[0][0]); // two summands: in whatever order
+        CHECK(results[1][0] == results[0][0]); // a sum of two values does not depend on their order
         CHECK(results[1][1] == results[0][0]);
         CHECK(std::count(table.begin(), table.end(), '\n') >= 4); // a title and several buckets
     }
 
-    TEST_CASE("gradient sum: a rank that fails during backward ends the others, and itself") {
+    TEST_CASE("gradient sum: a rank that fails during backward ends all ranks") {
         CHECK_THROWS_WITH_AS(par::run_threads(2,
                                               [](par::Link& link) {
                                                   par::Group group(link);

@@ -1,4 +1,4 @@
-// The layers that networks are made of.
+// Tests the layers of networks.
 #include "core/layers.h"
 #include "tests/temp_dir.h"
 
@@ -7,7 +7,7 @@
 using namespace rg;
 
 TEST_SUITE("models") {
-    TEST_CASE("layers: one whose parameters were not allocated says so") {
+    TEST_CASE("layers: report parameters that were not allocated") {
         Parameters parameters;
         const Dense dense(parameters, "fc", 2, 3);
         const ConvNorm conv(parameters, "block1.0", {4, 3, 3});

@@ -1,4 +1,4 @@
-// Which GPUs a program takes, and which ranks take images, by the GPUs that they have; and what memory there is.
+// Tests the choice of GPUs, the ranks that take images, and the memory that is available.
 #include "models/run/machine.h"
 
 #include "core/atomic_file.h"
@@ -16,7 +16,7 @@ using namespace rg;
 
 namespace {
 
-/// What a program of one rank says of its machine at its start.
+/// Returns the description of the machine that a program on one rank prints at its start.
 std::string machine_text(const std::vector<const char*>& arguments) {
     MachineOptions settings;
     Options options("test", "");
@@ -33,18 +33,18 @@ std::string machine_text(const std::vector<const char*>& arguments) {
 } // namespace
 
 TEST_SUITE("models") {
-    TEST_CASE("memory: what is available is the least of what the machine and the control groups have") {
+    TEST_CASE("memory: available memory is the least of the machine's and the control groups'") {
         const TempDir root;
         const auto write = [&](const std::string& path, const std::string& text) {
             const std::string file = root / path;
             std::filesystem::create_directories(std::filesystem::path(file).parent_path());
             write_file_atomic(file, text);
         };
-        CHECK(available_memory(root.path()) == std::numeric_limits<int64_t>::max()); // nothing is said
+        CHECK(available_memory(root.path()) == std::numeric_limits<int64_t>::max()); // no limit is known
         write("proc/meminfo", "MemTotal:       4000 kB\nMemFree:        1000 kB\nMemAvailable:   3000 kB\n");
         CHECK(available_memory(root.path()) == 3'072'000);
 
-        // Version 2: a limit may be of any folder above, and "max" is none.
+        // In version 2, any folder above may have the limit, and "max" means no limit.
         write("proc/self/cgroup", "0::/a/b\n");
         write("sys/fs/cgroup/a/b/memory.max", "max\n");
         write("sys/fs/cgroup/a/b/memory.current", "500000\n");
@@ -55,7 +55,7 @@ TEST_SUITE("models") {
         write("sys/fs/cgroup/a/memory.stat", "anon 1\ninactive_file 100000\nactive_file 7\n");
         CHECK(available_memory(root.path()) == 900'000);
 
-        // Version 1: within a container its own group is the mount itself.
+        // In version 1, the mount is the group of the container itself.
         write("proc/self/cgroup", "5:cpu,cpuacct:/x\n4:hugetlb,memory:/pod/c\n0::/\n");
         CHECK(available_memory(root.path()) == 3'072'000);
         write("sys/fs/cgroup/memory/memory.limit_in_bytes", "1000000\n");
@@ -65,14 +65,14 @@ TEST_SUITE("models") {
         CHECK(available_memory() > 0);
     }
 
-    TEST_CASE("memory: the plans of all ranks of a machine are summed before they are refused") {
+    TEST_CASE("memory: sums the plans of all ranks of a machine before it rejects them") {
         constexpr int64_t kGiB = int64_t{1} << 30;
         for (const int64_t each : {4, 5}) {
             std::vector<std::string> errors(3);
             par::run_threads(3, [&](par::Link& link) {
                 par::Group group(link);
                 const auto rank = size_t(link.rank());
-                // The last one to look sees the least.
+                // The rank that checks last sees the least memory.
                 errors[rank] = error_of([&] {
                     check_memory(group, (each + (rank == 0)) * kGiB, "steps", "make it smaller", (15 - rank) * kGiB);
                 });
@@ -86,7 +86,7 @@ TEST_SUITE("models") {
         }
     }
 
-    TEST_CASE("memory: machines of the same name are told apart") {
+    TEST_CASE("memory: tells machines of the same name apart") {
         for (const int boots : {1, 2}) {
             std::vector<std::string> errors(2);
             par::run_threads(2, [&](par::Link& link) {
@@ -100,7 +100,7 @@ TEST_SUITE("models") {
         CHECK(!this_host().name.empty());
     }
 
-    TEST_CASE("memory: plans are made without memory, checked with a checkpoint's, and dropped") {
+    TEST_CASE("memory: makes plans without memory, checks them with a checkpoint's size, and drops them") {
         const DigitsNet net({});
         const Parameters& parameters = net.parameters;
         Accelerated network([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
@@ -127,7 +127,7 @@ TEST_SUITE("models") {
         });
     }
 
-    TEST_CASE("machine: code for one GPU runs on another, or not") {
+    TEST_CASE("machine: knows which code runs on which GPU") {
         const struct {
             const char* targets;
             gpu::Capability gpu;
@@ -163,7 +163,7 @@ TEST_SUITE("models") {
         CHECK(contains(gpu::why_not("B200", {10, 0}, "sm_80, sm_90a"), "meson configure -Dgpu_arch=sm_100"));
     }
 
-    TEST_CASE("machine: the kernels that RG_GPU_KERNELS asks for") {
+    TEST_CASE("machine: RG_GPU_KERNELS selects the kernels") {
         CHECK_FALSE(gpu::gpu_traits_of(132, {9, 0}, "", "sm_90a").hopper_kernels);
         CHECK_FALSE(gpu::gpu_traits_of(132, {9, 0}, "portable", "sm_90a").hopper_kernels);
         CHECK(gpu::gpu_traits_of(132, {9, 0}, "hopper", "sm_80, sm_90a").hopper_kernels);
@@ -176,7 +176,7 @@ TEST_SUITE("models") {
                              doctest::Contains("and a build for sm_80, compute_90"), Error);
     }
 
-    TEST_CASE("machine: a GPU that the build has no code for leaves the CPU, and one that it has is taken") {
+    TEST_CASE("machine: uses a GPU only if the build has code for it") {
         {
             const GpusInPlace none({[] {
                                         return gpu::Found{{}, gpu::why_not("T4", {7, 5}, "sm_80")};
@@ -195,10 +195,10 @@ TEST_SUITE("models") {
         CHECK(machine_text({"test", "--precision", "fp32-strict", "--device", "cpu"}).ends_with("fp32-strict"));
     }
 
-    TEST_CASE("machine: ranks beyond the GPUs share them, or take no images") {
-        // Two machines, of two GPUs and one, with three ranks each.
+    TEST_CASE("machine: ranks beyond the number of GPUs share them, or take no images") {
+        // Two machines with three ranks each have two GPUs and one.
         const std::vector<std::string> gpus = {"a", "b", "a", "c", "c", "c"};
-        const int places[] = {0, 1, 3, 2, 3, 3}; // 3: none
+        const int places[] = {0, 1, 3, 2, 3, 3}; // 3 means none
         int64_t images = 0;
         for (int rank = 0; rank < 6; ++rank) {
             CAPTURE(rank);
@@ -216,7 +216,7 @@ TEST_SUITE("models") {
         CHECK(images == 100);
     }
 
-    TEST_CASE("machine: a GPU for each rank: all work, whatever the option") {
+    TEST_CASE("machine: with a GPU for each rank, all ranks work") {
         const std::vector<std::string> gpus = {"a", "b", "c"};
         for (int rank = 0; rank < 3; ++rank) {
             const Workers all = workers_of(gpus, rank, true);
@@ -227,9 +227,9 @@ TEST_SUITE("models") {
         }
     }
 
-    TEST_CASE("machine: a mini-batch grows with the GPUs, not with the ranks") {
+    TEST_CASE("machine: the mini-batch grows with the GPUs, not with the ranks") {
         const std::vector<std::string> gpus = {"a", "b", "a", "b", "a"};
         for (const bool idle : {false, true}) CHECK(workers_of(gpus, 4, idle).scaled(50) == 100);
-        CHECK(Workers{0, 4, 1}.scaled(50) == 50); // ranks of the CPU
+        CHECK(Workers{0, 4, 1}.scaled(50) == 50); // ranks on CPUs
     }
 }

@@ -1,4 +1,4 @@
-// A loss or gradients that are not finite: what is named, what is brought back, and when it is given up.
+// Tests a loss or gradients that are not finite: the error, the values that are restored, and the limits.
 #include "core/atomic_file.h"
 #include "core/checkpoint.h"
 #include "core/ops.h"
@@ -17,7 +17,7 @@ namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN(), kInf = std::numeric_limits<float>::infinity();
 
-/// A network of two layers without a computation: gradients and statistics are functions of the step.
+/// A network of two layers that computes nothing. Its gradients and statistics are functions of the step.
 struct Toy {
     Parameters parameters;
     OptimizerState optimizer;
@@ -33,7 +33,7 @@ struct Toy {
     }
     const Parameters::Entry& conv() const { return parameters.entries()[0]; }
     const Parameters::Entry& fc() const { return parameters.entries()[1]; }
-    /// What a step's forward and backward pass leave.
+    /// Sets the values that the forward and backward passes of a step would set.
     void compute(int64_t step) {
         for (const auto& e : parameters.entries())
             for (int64_t i = 0; i < e.gradient.numel(); ++i)
@@ -50,7 +50,7 @@ struct Toy {
                     non_finite_at);
         return non_finite_at;
     }
-    /// Everything that a training changes, as bytes.
+    /// Returns all values that training changes, as bytes.
     std::string bytes() const {
         std::string all = cat(parameters.batches_tracked, " ");
         for (const Tensor& t : {parameters.values(), parameters.state(), optimizer[0].value})
@@ -59,12 +59,12 @@ struct Toy {
     }
 };
 
-/// One of many: it prints nothing.
+/// A trial among others, which prints nothing.
 struct Quiet final : Trial {
     bool alone() const override { return false; }
 };
 
-/// A run of 12 steps, 4 per epoch, with a checkpoint every 3. before(step, attempt) is where a step goes wrong.
+/// Trains 12 steps, 4 per epoch, with a checkpoint every 3 steps. before(toy, step, attempt) can plant a fault.
 std::string train(const std::string& folder, OnNan policy, const std::function<void(Toy&, int64_t, int)>& before) {
     RunOptions settings;
     settings.runs = folder, settings.name = "run";
@@ -100,7 +100,7 @@ std::string train(const std::string& folder, OnNan policy, const std::function<v
     return toy.bytes();
 }
 
-/// Step lines of the metrics, which have no times.
+/// Returns the lines of the metrics that belong to steps. They contain no times.
 std::string steps_of(const std::string& folder) {
     std::istringstream lines(read_file(folder + "/run/metrics.jsonl"));
     std::string steps;
@@ -112,7 +112,7 @@ std::string steps_of(const std::string& folder) {
 } // namespace
 
 TEST_SUITE("models") {
-    TEST_CASE("on-nan stop: the tensor that went bad first is named, wherever in it the value is") {
+    TEST_CASE("on-nan stop: names the first non-finite tensor, wherever the value is") {
         Toy toy;
         std::string warning;
         Position position{.step = 11};
@@ -137,18 +137,18 @@ TEST_SUITE("models") {
                     }
         for (const double loss : {double(kNan), double(kInf)})
             CHECK(contains(error_of([&] { handle(loss); }), "as the loss, of finite gradients"));
-        // A forward pass that goes bad takes all gradients with it: the first layer that saw it is named.
+        // If the forward pass has a NaN, all gradients have one. The error names the first layer with it.
         for (const auto& e : toy.parameters.entries()) e.gradient.fill(double(kNan));
         const auto statistics = [&](size_t i) { return toy.parameters.states()[i].running.data<float>(); };
-        CHECK(contains(error_of([&] { handle(kNan); }), "got nan in gradient of fc.bias")); // it was after all of them
+        CHECK(contains(error_of([&] { handle(kNan); }), "got nan in gradient of fc.bias")); // statistics are finite
         statistics(1)[0] = kNan;
         CHECK(contains(error_of([&] { handle(kNan); }), "got nan in bn2.running_mean, from the activations before it"));
         statistics(0)[5] = kInf;
         CHECK(contains(error_of([&] { handle(kInf); }), "got inf in bn.running_var, from the activations before it"));
-        CHECK(contains(error_of([&] { handle(0.5); }), "got nan in gradient of fc.bias")); // which the loss did not see
+        CHECK(contains(error_of([&] { handle(0.5); }), "got nan in gradient of fc.bias")); // the loss is finite
         statistics(0)[5] = statistics(1)[0] = 1;
         toy.compute(1);
-        // Backward comes to the last layer first; and a parameter was there before any gradient.
+        // Backward reaches the last layer first. A parameter is older than any gradient.
         toy.conv().gradient.data<float>()[0] = toy.fc().gradient.data<float>()[6] = kNan;
         CHECK(contains(error_of([&] { handle(kNan); }), "gradient of fc.bias (value 6"));
         toy.conv().value.data<float>()[1] = kInf;
@@ -156,7 +156,7 @@ TEST_SUITE("models") {
         CHECK(warning.empty());
     }
 
-    TEST_CASE("on-nan: what is saved is finite, to the last running statistic") {
+    TEST_CASE("on-nan: saves only finite values, running statistics included") {
         Toy toy;
         const NanGuard guard(OnNan::stop, toy.parameters, toy.optimizer, {});
         CHECK_NOTHROW(guard.check_values());
@@ -173,7 +173,7 @@ TEST_SUITE("models") {
         }
     }
 
-    TEST_CASE("on-nan skip: the step leaves nothing, and three in a row are the most") {
+    TEST_CASE("on-nan skip: a skipped step changes nothing, and the fourth in a row is an error") {
         Toy toy;
         std::string warning;
         Position position{.step = 4};
@@ -195,14 +195,14 @@ TEST_SUITE("models") {
                 CHECK(toy.bytes() == before);
             }
             if (round == 3) break;
-            toy.compute(position.step + 1); // a good one between
+            toy.compute(position.step + 1); // a finite step between them
             CHECK(handle(0.5) == Verdict::good);
             ++position.step;
         }
         CHECK(contains(error_of([&] { handle(kNan); }), "after 3 steps in a row"));
     }
 
-    TEST_CASE("on-nan rollback: everything is as at the checkpoint, three times without progress") {
+    TEST_CASE("on-nan rollback: restores the checkpoint, at most three times without progress") {
         Toy toy;
         std::string warning;
         Position position{.epoch = 2, .batch = 3, .step = 8, .loss_sum = 2, .correct = 3, .images = 4};
@@ -215,7 +215,7 @@ TEST_SUITE("models") {
         guard.checkpoint(position);
         const std::string kept = toy.bytes();
         CHECK(kept != start);
-        const auto go = [&](int64_t steps) { // good steps, then a bad one
+        const auto go = [&](int64_t steps) { // finite steps, then one that is not
             for (int64_t i = 0; i < steps; ++i, ++position.step, ++position.batch) {
                 toy.compute(position.step + 1);
                 REQUIRE(handle(0.5) == Verdict::good);
@@ -224,7 +224,7 @@ TEST_SUITE("models") {
             toy.fc().gradient.data<float>()[2] = -kInf;
             return handle(0.5);
         };
-        for (const int64_t steps : {4, 4, 2, 5, 5, 5}) { // bad at 13, 13, 11; then 13 is good
+        for (const int64_t steps : {4, 4, 2, 5, 5, 5}) { // not finite at 13, 13, 11; then 13 is finite
             CAPTURE(steps);
             CHECK(go(steps) == Verdict::rolled_back);
             CHECK(toy.bytes() == kept);
@@ -237,7 +237,7 @@ TEST_SUITE("models") {
         CHECK(contains(error_of([&] { go(5); }), "step 14: expected finite values, got -inf in gradient of fc.bias"));
     }
 
-    TEST_CASE("on-nan: looking at a step allocates nothing") {
+    TEST_CASE("on-nan: the check of a step allocates nothing") {
         for (const OnNan policy : {OnNan::stop, OnNan::skip, OnNan::rollback}) {
             Toy toy;
             std::string warning;
@@ -254,10 +254,10 @@ TEST_SUITE("models") {
         }
     }
 
-    TEST_CASE("on-nan: a run that is rolled back for a fault that passes is like one without the fault") {
+    TEST_CASE("on-nan: a run that rolls back a passing fault equals one without the fault") {
         TempDir whole, other;
         const std::string expected = train(whole.path(), OnNan::stop, {});
-        // Before the first checkpoint, between two, and right after one; at the third attempt, too.
+        // Plant faults before the first checkpoint, between two, and right after one, up to the third attempt.
         const std::string result = train(other.path(), OnNan::rollback, [](Toy& toy, int64_t step, int attempt) {
             if ((step == 2 && attempt < 1) || (step == 8 && attempt < 3) || (step == 10 && attempt < 1))
                 toy.conv().gradient.data<float>()[step] = kNan;
@@ -267,7 +267,7 @@ TEST_SUITE("models") {
         CHECK(read_file(other / "run/model.safetensors") == read_file(whole / "run/model.safetensors"));
     }
 
-    TEST_CASE("on-nan: the last good checkpoint and model stay when a run is given up") {
+    TEST_CASE("on-nan: a run that ends with an error keeps its last good checkpoint and model") {
         for (const OnNan policy : {OnNan::stop, OnNan::skip, OnNan::rollback}) {
             TempDir whole, dir;
             train(whole.path(), OnNan::stop, {});
@@ -283,17 +283,17 @@ TEST_SUITE("models") {
             CHECK(run.at("state").as_string() == "failed");
             CHECK(run.at("note").as_string() == error);
             const size_t good_steps = policy == OnNan::skip ? 10 : 7;
-            CHECK(run.at("metrics").as_array().size() == good_steps + good_steps / 4); // and an epoch every four
+            CHECK(run.at("metrics").as_array().size() == good_steps + good_steps / 4); // with epoch lines
             const LoadedCheckpoint last = load_latest_checkpoint(dir / "run/checkpoint");
             CHECK(last.warnings.empty());
-            CHECK(last.step == (policy == OnNan::skip ? 9 : 6)); // it leaves out steps 8, 9 and 10
+            CHECK(last.step == (policy == OnNan::skip ? 9 : 6)); // skips the steps 8, 9 and 10
             const LoadedCheckpoint good = load_checkpoint(whole / "run/checkpoint/step-00000006.safetensors");
             const Tensor &a = *last.state.find("conv.weight"), &b = *good.state.find("conv.weight");
             if (policy != OnNan::skip) CHECK(std::memcmp(a.bytes_data(), b.bytes_data(), size_t(a.bytes())) == 0);
         }
     }
 
-    TEST_CASE("on-nan: an update that overflows is not saved") {
+    TEST_CASE("on-nan: does not save an update that overflows") {
         TempDir dir;
         const auto overflow = [](Toy& toy, int64_t step, int) {
             if (step == 9) toy.conv().value.data<float>()[4] = 3.3e38f, toy.conv().gradient.data<float>()[4] = -3e38f;

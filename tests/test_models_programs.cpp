@@ -1,4 +1,4 @@
-// The training programs as a program of trials calls them: what they save, and which data they refuse.
+// Tests the training programs as trials: the files that they save, and data that they reject.
 #include "core/atomic_file.h"
 #include "data/augment.h"
 #include "data/digits.h"
@@ -20,7 +20,7 @@ public:
     bool alone() const override { return false; }
 };
 
-/// Trains as the run `name` in the folder.
+/// Trains in the run folder `name`.
 void train(const std::string& program, const TempDir& folder, const std::string& name, std::vector<std::string> args) {
     args.insert(args.end(),
                 {"--runs=" + folder.path(), "--run-name=" + name, "--device=cpu", "--threads=1", "--precision=fp32"});
@@ -32,7 +32,7 @@ void train(const std::string& program, const TempDir& folder, const std::string&
 }
 
 TEST_SUITE("models") {
-    TEST_CASE("train_digits_angles: the saved model gives degrees") {
+    TEST_CASE("train_digits_angles: the saved model returns degrees") {
         const TempDir dir;
         data::write_digits(dir / "set", data::draw_digits(20, 1));
         train("train_digits_angles", dir, "a", {"--data=" + dir / "set", "--epochs=6", "--batch-size=16", "--seed=3"});
@@ -41,9 +41,9 @@ TEST_SUITE("models") {
         const double rmse = Json::parse(metrics.substr(last, metrics.find('\n', last) - last), "metrics")
                                 .at("test_angle_rmse")
                                 .as_double();
-        CHECK(rmse < 20); // always 0 degrees would be 26
+        CHECK(rmse < 20); // a model that always returns 0 degrees has 26
 
-        const data::ImageSet test = data::load(dir / "set", {.channels = 1, .test_part = 0.1, .seed = 3}).test;
+        const data::ImageSet test = data::load(dir / "set", {.channels = 1, .test_fraction = 0.1, .seed = 3}).test;
         const data::Augmenter view(28, 28, 1, {}, data::kDigits);
         const Tensor x = Tensor::on_host({test.count, 28, 28, 1});
         for (int64_t i = 0; i < test.count; ++i) view.apply(test.image(i), 0, 0, i, x.data<float>() + i * 784);

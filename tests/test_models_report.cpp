@@ -1,4 +1,4 @@
-// The page of a run: whatever is in the data, it is a page, and the data in it reads back.
+// Tests the page of a run: it is valid for any data, and the data can be read back from it.
 #include "core/atomic_file.h"
 #include "core/plan.h"
 #include "models/run/confusion.h"
@@ -12,7 +12,7 @@
 namespace rg {
 namespace {
 
-/// The text of the data element: up to the first end tag, as a browser takes it.
+/// Returns the text of the data element up to the first end tag, as a browser does.
 std::string data_text(const std::string& page) {
     const std::string begin = "<script id=\"data\" type=\"application/json\">";
     const size_t from = page.find(begin);
@@ -38,25 +38,25 @@ data::ImageSet images(std::vector<int32_t> labels) {
 } // namespace
 
 TEST_SUITE("models") {
-    TEST_CASE("report: no text in the data can leave it") {
+    TEST_CASE("report: escapes any text of the data") {
         const std::string bad = "</script><script>alert(1)</script><!-- \" \\ ' & \n \xe2\x80\xa8 null</script>";
         const Json data = Json::object().set(bad, bad);
         const std::string page = report_page(data.dump()), empty = report_page("{}");
         CHECK(data_of(page) == data);
         CHECK(data_text(page).find_first_of("<\n") == std::string::npos);
-        // Around the data the page is the same whatever they are.
+        // The rest of the page does not depend on the data.
         const size_t at = page.find(data_text(page));
         CHECK(page.substr(0, at) == empty.substr(0, at));
         CHECK(page.substr(at + data_text(page).size()) == empty.substr(at + data_text(empty).size()));
     }
 
-    TEST_CASE("report: the page asks nothing of a network") {
+    TEST_CASE("report: the page loads nothing from a network") {
         const std::string page = report_page("{}");
         CHECK(contains(page, "default-src 'none'"));
         for (const char* outside : {"src=\"", "@import", "url(", "//cdn"}) CHECK_FALSE(contains(page, outside));
     }
 
-    TEST_CASE("report: an empty run, and one whose numbers went bad") {
+    TEST_CASE("report: shows an empty run, and one with non-finite metrics") {
         TempDir dir;
         RunFolder folder = RunFolder::create(dir / "runs", "train", "odd <name>");
         Report report(folder, Json::object().set("seed", 3));
@@ -84,7 +84,7 @@ TEST_SUITE("models") {
         CHECK(lines[3] == epoch_line(1));
     }
 
-    TEST_CASE("report: of a resumed run it has the lines of before") {
+    TEST_CASE("report: a resumed run shows its earlier metrics") {
         TempDir dir;
         {
             RunFolder folder = RunFolder::create(dir / "runs", "train", "run");
@@ -103,7 +103,7 @@ TEST_SUITE("models") {
         CHECK(lines[4] == step_line(4, 2, 0.25));
     }
 
-    TEST_CASE("report: a long run keeps its means in a bounded number of points") {
+    TEST_CASE("report: limits the points of a long run, and keeps its means") {
         TempDir dir;
         const RunFolder folder = RunFolder::create(dir / "runs", "train", "long");
         Report report(folder, Json::object());
@@ -118,10 +118,10 @@ TEST_SUITE("models") {
             const Json* step = line.find("step");
             if (!step) {
                 CHECK(line.at("epoch").as_int() == ++epochs);
-                CHECK(std::abs(at - 1000 * epochs) < 16); // near its last step
+                CHECK(std::abs(at - 1000 * epochs) < 16); // the line of the epoch is near its last step
                 continue;
             }
-            // The mean of step numbers at+1 ... step, which is how they were logged.
+            // The logged loss is the step number, so this is the mean of the numbers at + 1 to step.
             CHECK(line.at("loss").as_double() == doctest::Approx(double(at + 1 + step->as_int()) / 2).epsilon(1e-5));
             at = step->as_int(), ++points;
         }
@@ -133,7 +133,7 @@ TEST_SUITE("models") {
         CHECK(std::filesystem::file_size(folder.report_path()) < 300'000);
     }
 
-    TEST_CASE("report: confusion counts rows by truth, and shows the surest mistakes") {
+    TEST_CASE("report: the confusion matrix has a row per true class, and shows the mistakes with the highest scores") {
         const data::ImageSet set = images({0, 0, 1, 2});
         const std::vector<Prediction> seen = {{0, 0.9f}, {2, 0.5f}, {0, 0.75f}, {1, std::nanf("")}};
         const Json json = report_confusion(set, seen);
@@ -142,8 +142,7 @@ TEST_SUITE("models") {
         const Json::Array& mistakes = json.at("mistakes").as_array();
         REQUIRE(mistakes.size() == 3);
         CHECK(mistakes[0].dump() ==
-              "{\"image\": 2, \"truth\": \"<b>\", \"seen\": \"a\", \"score\": 0.75, \"pixels\": \"eXp7\"}"); // 121 122
-                                                                                                             // 123
+              "{\"image\": 2, \"truth\": \"<b>\", \"seen\": \"a\", \"score\": 0.75, \"pixels\": \"eXp7\"}");
         CHECK(mistakes[1].at("image").as_int() == 1);
         CHECK(mistakes[2].at("image").as_int() == 3);
         CHECK(Json::parse(json.dump(), "json").at("mistakes").as_array()[2].at("score").is_null());
@@ -155,11 +154,11 @@ TEST_SUITE("models") {
                        "below 3, got 3 (image 1)"));
     }
 
-    TEST_CASE("report: the confusion of many classes shows those with the most mistakes and the most images") {
+    TEST_CASE("report: a large confusion matrix shows the classes with the most mistakes and images") {
         constexpr int32_t kClasses = 20'000, kImages = 1'000;
         data::ImageSet set{kImages, 1, 1, 1, std::vector<uint8_t>(kImages), {}, {}};
         for (int32_t i = 0; i < kClasses; ++i) set.classes.push_back(cat("class ", i));
-        // Class 7 has 200 images, all seen as they are; 8 has 100, all seen as 9; the others of the first 710 have one.
+        // Class 7 has 200 correct images. Class 8 has 100, all predicted as 9. The others below 710 have one each.
         std::vector<Prediction> seen;
         for (int32_t i = 0; i < kImages; ++i) {
             const int32_t truth = i < 200 ? 7 : i < 300 ? 8 : i - 290;
@@ -171,7 +170,7 @@ TEST_SUITE("models") {
         CHECK(shown.size() == Confusion::kMostShown);
         CHECK(std::is_sorted(shown.begin(), shown.end()));
         for (const size_t i : {7, 8, 9}) CHECK(std::find(shown.begin(), shown.end(), i) != shown.end());
-        CHECK(shown.back() < 710); // no class without images
+        CHECK(shown.back() < 710); // shows no class without images
 
         const Json json = report_confusion(set, seen);
         CHECK(json.dump().size() < 100'000);
@@ -193,7 +192,7 @@ TEST_SUITE("models") {
         CHECK(contains(csv, "\nclass 19999,")); // each class has a row
     }
 
-    TEST_CASE("report: pixels of any number are base64 as in RFC 4648") {
+    TEST_CASE("report: encodes pixels as base64 (RFC 4648)") {
         data::ImageSet set{1, 1, 1, 1, {}, {0}, {"a", "b"}};
         for (const auto& [text, coded] :
              {std::pair("f", "Zg=="), {"fo", "Zm8="}, {"foo", "Zm9v"}, {"foob", "Zm9vYg=="}}) {
@@ -204,7 +203,7 @@ TEST_SUITE("models") {
         }
     }
 
-    TEST_CASE("run folder: a request to stop is taken once, and does not outlive its run") {
+    TEST_CASE("run folder: takes a stop request once, and only for its run") {
         TempDir dir;
         const auto ask = [&] { write_file_atomic(dir / "runs/run/stop", ""); };
         {

@@ -1,4 +1,4 @@
-// What a run leaves on the disk and shows on the screen, and how it is asked to stop.
+// Tests the files and the output of a run, and stop requests.
 #include "core/atomic_file.h"
 #include "models/run/progress.h"
 #include "models/run/run_folder.h"
@@ -29,7 +29,7 @@ Json step_line(int64_t step, int64_t epoch) {
 
 Json epoch_line(int64_t epoch) { return Json().set("epoch", epoch).set("train_loss", 0.5 / double(epoch)); }
 
-/// Logs steps [from, to] of a training with 4 steps per epoch, and the epochs that end among them.
+/// Logs the steps [from, to] of a training with 4 steps per epoch, and the epochs that end within them.
 void train(RunFolder& run, int64_t from, int64_t to) {
     for (int64_t step = from; step <= to; ++step) {
         run.log(step_line(step, (step - 1) / 4 + 1));
@@ -37,7 +37,7 @@ void train(RunFolder& run, int64_t from, int64_t to) {
     }
 }
 
-/// A finished run with one checkpoint file of the given age in seconds.
+/// Makes a finished run with one checkpoint file of this age in seconds.
 void add_run(const std::string& root, const std::string& program, const std::string& name, int age) {
     RunFolder run = RunFolder::create(root, program, name);
     run.write_config(Json().set("program", program));
@@ -50,7 +50,7 @@ void add_run(const std::string& root, const std::string& program, const std::str
 } // namespace
 
 TEST_SUITE("models") {
-    TEST_CASE("run: a length has as many epochs as its steps begin, up to the largest number of steps") {
+    TEST_CASE("run: counts the epochs that its steps begin, up to the largest number of steps") {
         constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
         for (const auto& [steps, batches, epochs] : {std::array<int64_t, 3>{0, 8, 1},
                                                      {1, 8, 1},
@@ -63,7 +63,7 @@ TEST_SUITE("models") {
         CHECK(step_text(status, 1, 1e30, 200).find("277777777777:46:40 left") != std::string::npos);
     }
 
-    TEST_CASE("run folder: metrics have one full-precision line per step and epoch, at once") {
+    TEST_CASE("run folder: appends a full-precision line of metrics after each step and epoch") {
         TempDir dir;
         RunFolder run = RunFolder::create(dir / "runs", "train", "first");
         CHECK(run.path() == dir / "runs/first");
@@ -93,7 +93,7 @@ TEST_SUITE("models") {
         fs::current_path(before);
     }
 
-    TEST_CASE("run folder: a name belongs to one run") {
+    TEST_CASE("run folder: rejects a second run of the same name") {
         TempDir dir;
         RunFolder::create(dir.path(), "train", "a");
         CHECK(contains(error_of([&] { RunFolder::create(dir.path(), "train", "a"); }), "exists already"));
@@ -109,7 +109,7 @@ TEST_SUITE("models") {
         CHECK(contains(error_of([&] { RunFolder::open(dir.path(), "train", "none"); }), "no such folder"));
     }
 
-    TEST_CASE("run folder: temporary files of a run that lives stay, those that a kill has left go") {
+    TEST_CASE("run folder: removes temporary files of killed runs only") {
         TempDir dir;
         const char* const names[] = {"config.json.tmp-1", "metrics.jsonl.tmp-1", "report.html.tmp-1",
                                      "model.safetensors.tmp-1"};
@@ -133,7 +133,7 @@ TEST_SUITE("models") {
         CHECK(fs::exists(dir / "a/notes.tmp-1"));
     }
 
-    TEST_CASE("run folder: without a name the run with the newest checkpoint is opened") {
+    TEST_CASE("run folder: opens the run with the newest checkpoint if there is no name") {
         TempDir dir;
         CHECK(contains(error_of([&] { RunFolder::open(dir / "none", "train", ""); }), "nothing to resume"));
         add_run(dir.path(), "train", "z-old", 200);
@@ -146,30 +146,30 @@ TEST_SUITE("models") {
         CHECK(RunFolder::open(dir.path(), "train", "z-old").path() == dir / "z-old");
     }
 
-    TEST_CASE("run folder: the metrics of a killed and resumed run equal those of one that ran through") {
+    TEST_CASE("run folder: a killed and resumed run has the metrics of an uninterrupted run") {
         TempDir dir;
         RunFolder through = RunFolder::create(dir.path(), "train", "through");
         train(through, 1, 12);
         const std::string expected = read_file(through.metrics_path());
-        // Checkpoints at every step; at the end of an epoch both before and after that epoch's line was written.
+        // Resume from a checkpoint of every step, and at the end of an epoch from before and after its line.
         for (int64_t step = 0; step <= 11; ++step)
             for (int64_t epochs : {step / 4, (step - 1) / 4}) {
                 CAPTURE(step);
                 CAPTURE(epochs);
                 RunFolder run = RunFolder::create(dir.path(), "train", "");
                 train(run, 1, 11);
-                std::ofstream(run.metrics_path(), std::ios::app) << "{\"step\": 12, \"epo"; // killed in the middle
+                std::ofstream(run.metrics_path(), std::ios::app) << "{\"step\": 12, \"epo"; // a kill cut the line
                 run.cut_metrics(step, epochs);
                 if (epochs < step / 4) run.log(epoch_line(step / 4));
                 train(run, step + 1, 12);
                 CHECK(read_file(run.metrics_path()) == expected);
             }
         RunFolder fresh = RunFolder::create(dir.path(), "train", "fresh");
-        fresh.cut_metrics(3, 0); // nothing logged yet
+        fresh.cut_metrics(3, 0); // without any metrics
         CHECK_FALSE(fs::exists(fresh.metrics_path()));
     }
 
-    TEST_CASE("run folder: a full disk is an error that names the file, and leaves whole lines only") {
+    TEST_CASE("run folder: a full disk is an error that names the file, and leaves only whole lines") {
         TempDir dir;
         RunFolder run = RunFolder::create(dir.path(), "train", "a");
         train(run, 1, 3);
@@ -198,7 +198,7 @@ TEST_SUITE("models") {
         for (int columns = 0; columns < 100; ++columns) CHECK(int(step_text(s, 1e4, 100, columns).size()) <= columns);
     }
 
-    TEST_CASE("progress: a terminal sees a line that is redrawn and cleared, a pipe sees epochs only") {
+    TEST_CASE("progress: redraws and clears the line on a terminal, and prints only epochs to a pipe") {
         const EpochStatus epoch{.epoch = 1,
                                 .epochs = 2,
                                 .train_loss = 0.5,
@@ -218,23 +218,23 @@ TEST_SUITE("models") {
         {
             Progress plain(pipe, false, 80, [&] { return now; }), live(terminal, true, 100, [&] { return now; });
             for (step.step = 1; step.step <= 40; ++step.step) {
-                now += 0.0625; // ten redraws a second at most: every second step of these
+                now += 0.0625; // at most ten redraws a second, so every second step redraws
                 plain.step(step);
                 live.step(step);
             }
-            // A steady 16 steps/s of 256 images, whatever the fading: 4096 images/s, and 41 steps left of step 39.
+            // A constant 16 steps/s of 256 images gives 4096 images/s. At step 39, 41 steps are left.
             CHECK(contains(terminal.str(),
                            "\repoch 1/2  loss 1.0000  acc  50.0 %  step 39/80  4096 images/s  0:03 left\x1b[K"));
             CHECK_FALSE(contains(terminal.str(), "step 40/80"));
             size_t drawn = 0;
             for (char c : terminal.str()) drawn += c == '\r';
             CHECK(drawn == 20);
-            now += 100; // a long validation
+            now += 100; // a long validation, which does not change the rate
             plain.epoch(epoch);
             live.epoch(epoch);
             now += 0.0625;
             live.step(step);
-            CHECK(contains(terminal.str().substr(terminal.str().rfind('\r')), "4096 images/s")); // it does not count
+            CHECK(contains(terminal.str().substr(terminal.str().rfind('\r')), "4096 images/s"));
             live.note("saved");
             live.step(step);
         }
@@ -243,10 +243,10 @@ TEST_SUITE("models") {
         CHECK(contains(terminal.str(), "\r\x1b[Ksaved\n"));
     }
 
-    TEST_CASE("run folder: one that was deleted, renamed or emptied is not written") {
+    TEST_CASE("run folder: does not write to a deleted, renamed or emptied folder") {
         const TempDir dir;
         const fs::path place = dir / "runs/x";
-        const auto made_anew = [&] { // as another run of this name
+        const auto made_anew = [&] { // replaces it like another run of this name
             fs::rename(place, dir / "old");
             fs::create_directory(place);
             std::ofstream(place / "metrics.jsonl").put('\n');
@@ -269,7 +269,7 @@ TEST_SUITE("models") {
             CHECK(size() == before);
         }
 
-        // The folder of a run that has no metrics, such as a sweep.
+        // A sweep has a run folder without metrics.
         RunFolder sweep = RunFolder::create(dir / "runs", "sweep", "s");
         sweep.lock();
         sweep.check_in_place();
@@ -281,12 +281,12 @@ TEST_SUITE("models") {
         CHECK(contains(error_of([&] { sweep.check_in_place(); }), "deleted, renamed or emptied"));
     }
 
-    TEST_CASE("signals: the first one is a wish, the second one ends the process") {
+    TEST_CASE("signals: the first is a stop request, the second ends the process") {
         for (int signal : {SIGINT, SIGTERM}) {
             CAPTURE(signal);
             const pid_t child = ::fork();
             REQUIRE(child >= 0);
-            if (child == 0) { // no doctest in here: the exit status tells
+            if (child == 0) { // no doctest in the child: the exit status is the result
                 install_stop_signals();
                 if (stop_requested()) ::_exit(1);
                 std::raise(signal);

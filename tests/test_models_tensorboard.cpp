@@ -1,4 +1,4 @@
-// Event files: the checksum by known answers; the records as tests/e2e/tensorboard.py reads them.
+// Tests the checksum of event files with known results. tests/e2e/events.py reads the records.
 #include "models/run/tensorboard.h"
 
 #include <doctest/doctest.h>
@@ -6,7 +6,7 @@
 namespace rg {
 
 TEST_SUITE("models") {
-    TEST_CASE("tensorboard: CRC-32C has the answers of RFC 3720") {
+    TEST_CASE("tensorboard: CRC-32C gives the results of RFC 3720") {
         std::string up;
         for (int i = 0; i < 32; ++i) up += char(i);
         CHECK(crc32c("") == 0);

@@ -1,4 +1,4 @@
-// Tables of trials: grids, CSV files in, results out.
+// Tests tables of trials: grids, CSV files, results and the page.
 
 #include "core/atomic_file.h"
 #include "models/sweep/trial_table.h"
@@ -12,7 +12,7 @@
 using namespace rg;
 
 TEST_SUITE("models") {
-    TEST_CASE("trials: a grid has all combinations, the first option changing slowest") {
+    TEST_CASE("trials: a grid has all combinations, and the first option changes slowest") {
         CHECK(trial_grid({}) == std::vector<Settings>{{}});
         const std::vector<Settings> grid = trial_grid({"depth=1:2:5", "lr=0.01,x"});
         REQUIRE(grid.size() == 6);
@@ -28,14 +28,14 @@ TEST_SUITE("models") {
         CHECK(values("-1:1") == List{"-1", "0", "1"});
         CHECK(values("pipe:ssh host \"cat a\",s3://bucket/b") == List{"pipe:ssh host \"cat a\"", "s3://bucket/b"});
         CHECK(values("\"flip,translate\",none") == List{"flip,translate", "none"});
-        CHECK(values("1:2,3") == List{"1:2", "3"}); // which no number is: its option says so
+        CHECK(values("1:2,3") == List{"1:2", "3"}); // invalid numbers are for the option to reject
         CHECK(values("0.1:2") == List{"0.1:2"});
         for (const char* bad : {"depth", "=1", "depth=", "depth=3:1", "depth=1:0:3", "depth=1:2:3:4", "x=\"1,2"})
             CHECK(contains(error_of([&] { trial_grid({bad}); }), bad));
         CHECK(error_of([&] { trial_grid({"a=1", "a=2"}); }) == "trials: a is swept twice");
     }
 
-    TEST_CASE("trials: a CSV file, with quotes, empty fields and both kinds of line ends") {
+    TEST_CASE("trials: reads CSV with quotes, empty fields and both line ends") {
         const TempDir folder;
         const std::string path = folder / "t.csv";
         write_file_atomic(path, "lr,augment,nesterov\r\n0.1,\"flip,translate\",true\r\n\n,\"a \"\"b\"\"\",false");
@@ -51,19 +51,19 @@ TEST_SUITE("models") {
         CHECK(parse_trials("\xef\xbb\xbf\"lr\",depth\n1,2\n", "t") == parse_trials("lr,depth\n1,2\n", "t"));
     }
 
-    TEST_CASE("trials: a table names options and their values, and runs nothing") {
+    TEST_CASE("trials: a table of options is data and runs nothing") {
         const auto error = [](const std::string& table) { return error_of([&] { parse_trials(table, "t"); }); };
         CHECK(
             contains(error("lr,data\n1,s3://b/x\n1,pipe:id"), "got pipe: (t, line 3); a table may come from anywhere"));
-        CHECK(parse_trials("data,init\npipe,pipe:x", "t").size() == 1); // a folder, and a file
+        CHECK(parse_trials("data,init\npipe,pipe:x", "t").size() == 1); // as a folder and a file
         CHECK(contains(error("data=pipe:id;,lr\nx,1\n"), "got \"data=pipe:id;\" (t, line 1)"));
         CHECK(contains(error("data=pipe:id,lr\ntrue,1\n"), "of letters, digits and -"));
         for (const char* name : {"l r", "", "\"l\nr\"", "\xff", "lr\x1b"})
             CHECK_FALSE(error(cat("depth,", name, "\n1,2\n")).empty());
-        CHECK(trial_grid({"data=pipe:cat x.tar"}).size() == 1); // typed
+        CHECK(trial_grid({"data=pipe:cat x.tar"}).size() == 1); // on the command line a command is allowed
     }
 
-    TEST_CASE("trials: no text asks for more than there may be") {
+    TEST_CASE("trials: limits the number of trials and the length of names") {
         const std::string largest = std::to_string(INT64_MAX), smallest = std::to_string(INT64_MIN);
         const std::vector<Settings> last = trial_grid({"a=9223372036854775805:2:" + largest});
         REQUIRE(last.size() == 2);
@@ -74,7 +74,7 @@ TEST_SUITE("models") {
             CHECK(contains(error_of([&] { trial_grid({many}); }), "at most 100000, got more (" + many));
         CHECK(contains(error_of([] { trial_grid({"a=1:317", "b=1:317"}); }), "at most 100000, got more (b=1:317"));
 
-        // A long name in the first line would be copied into every trial.
+        // A long name in the first line would need memory in every trial.
         const std::string name(kMaxOptionName, 'n');
         CHECK(parse_trials(name + "\n1\n2", "t")[1] == Settings{{name, "2"}});
         CHECK(error_of([&] { parse_trials("a,n" + name + "\n1,2\n", "t"); }) ==
@@ -87,14 +87,14 @@ TEST_SUITE("models") {
             contains(error_of([&] { parse_trials(table + "1\n", "t"); }), "at most 100000, got more (t, line 100002)"));
     }
 
-    TEST_CASE("trials: results have a column for every setting and metric of any trial") {
+    TEST_CASE("trials: results have a column for each setting and metric of any trial") {
         const TempDir folder;
         std::vector<TrialRow> rows(2);
         rows[0] = {1, {{"lr", "0.1"}}, "failed", "no, \"never\"\nagain", "trials/1", {}, {}, {0}, 1.5};
         rows[1] = {2, {{"depth", "2"}}, "finished", "", "trials/2", {}, {}, {1}, 2};
         rows[1].last = Json::object().set("epoch", 3).set("test_accuracy", 0.5).set("seconds", 0.25);
         CHECK(rows[0].accuracy() < 0);
-        CHECK(rows[1].accuracy() < 0); // a test accuracy is a column, and no more
+        CHECK(rows[1].accuracy() < 0); // a test accuracy does not rank trials
         write_results(folder.path(), rows);
         CHECK(read_file(folder / "results.csv") ==
               "trial,lr,depth,state,epoch,test_accuracy,epoch_seconds,seconds,note,folder\n"
@@ -104,7 +104,7 @@ TEST_SUITE("models") {
         CHECK(Json::parse(lines.substr(0, lines.find('\n')), "first").at("note").as_string() == rows[0].note);
     }
 
-    TEST_CASE("trials: in a pipe, a trial has a line when something happens, and every ten seconds within an epoch") {
+    TEST_CASE("trials: print a line per event to a pipe, and one every ten seconds within an epoch") {
         std::vector<TrialRow> rows(2);
         for (size_t i = 0; i < 2; ++i) rows[i].number = int64_t(i) + 1;
         double now = 100;
@@ -127,7 +127,7 @@ TEST_SUITE("models") {
         CHECK(step(1, 9.9) == "");
     }
 
-    TEST_CASE("trials: on a terminal no line wraps, and what is drawn is drawn over") {
+    TEST_CASE("trials: redraw their lines on a terminal without wrapping") {
         std::vector<TrialRow> rows(2);
         for (size_t i = 0; i < 2; ++i) rows[i].number = int64_t(i) + 1;
         rows[1].note = "two\nlines";
@@ -142,7 +142,7 @@ TEST_SUITE("models") {
         TrialsBoard board(rows, terminal, true, {25, 3}, [&] { return now; });
         CHECK(draw(board, 0) == "\rtrial 1    queued\x1b[K\n\rtrial 2    queued  (two\\\x1b[K\n\x1b[J");
         CHECK(draw(board, 0.05) == "");
-        rows[1].note = "caf\u00e9 au lait"; // the cut would fall into a character
+        rows[1].note = "caf\u00e9 au lait"; // a cut after so many bytes would split a character
         CHECK(draw(board, 0.1) == "\x1b[2A\rtrial 1    queued\x1b[K\n\rtrial 2    queued  (caf\x1b[K\n\x1b[J");
 
         rows.resize(6);
@@ -156,13 +156,13 @@ TEST_SUITE("models") {
                                "\r6 trials: 1 running, 1 queued, 4 ended\x1b[K\n\x1b[J");
     }
 
-    TEST_CASE("trials: the best is the first of the highest accuracy that has not failed") {
+    TEST_CASE("trials: the best is the first with the highest accuracy that has not failed") {
         std::vector<TrialRow> rows(4);
         CHECK(best_of(rows) == nullptr);
         for (size_t i = 0; i < 4; ++i) rows[i].last = Json::object().set("validation_accuracy", i == 1 ? 0.25 : 0.5);
         rows[0].state = "failed";
         CHECK(best_of(rows) == &rows[2]);
-        // Whatever the test set says has no part in it.
+        // The test accuracy does not count.
         for (TrialRow& row : rows)
             row.last.set("test_accuracy", double(row.last.at("validation_accuracy").as_double() == 0.25));
         CHECK(best_of(rows) == &rows[2]);
@@ -170,7 +170,7 @@ TEST_SUITE("models") {
         CHECK(best_of(rows) == nullptr);
     }
 
-    TEST_CASE("trials: their page has the metrics of each as far as it came, its state and why, but no images") {
+    TEST_CASE("trials: the page shows the metrics, state and reason of each trial, but no images") {
         const TempDir folder;
         std::vector<TrialRow> rows(2);
         for (size_t i = 0; i < 2; ++i) rows[i].number = int64_t(i) + 1, rows[i].folder = cat("trials/", i + 1);
@@ -186,7 +186,7 @@ TEST_SUITE("models") {
         own.write("running");
         const Json step =
             Json::object().set("step", 1).set("epoch", 1).set("loss", 2.5).set("accuracy", 0.5).set("lr", 0.1);
-        run.log(step); // after its page was written
+        run.log(step); // after the page of the trial was written
         rows[0].state = "failed", rows[0].note = "no memory";
         all.update(rows[0]);
         all.set("summary", "two trials");
@@ -202,8 +202,7 @@ TEST_SUITE("models") {
         CHECK(runs[0].at("state").as_string() == "failed");
         CHECK(runs[0].at("note").as_string() == "no memory");
         CHECK(runs[0].at("tested").as_string() == "validation");
-        CHECK(runs[0].at("config").at("options").at("lr").as_double() ==
-              1.5); // as the program made it of what it was given
+        CHECK(runs[0].at("config").at("options").at("lr").as_double() == 1.5); // the value that the program read
         CHECK(runs[0].at("metrics").as_array() == Json::Array{step});
         CHECK(runs[0].at("confusion").at("counts").dump() == "[[0, 1], [0, 1]]");
         CHECK(runs[0].at("confusion").at("mistakes").as_array().empty());
@@ -222,11 +221,11 @@ TEST_SUITE("models") {
         CHECK(contains(error_of([&] { read_report(folder / "other.html"); }), "other.html"));
     }
 
-    TEST_CASE("trials: their files are written once a second at most, and for a twentieth of the time at most") {
+    TEST_CASE("trials: write their files at most once a second, and for at most a twentieth of the time") {
         const TempDir folder;
         std::vector<TrialRow> rows(8);
         for (size_t i = 0; i < rows.size(); ++i) rows[i].number = int64_t(i) + 1;
-        double now = 100, cost = 0; // of a write, which begins and ends with a look at the clock
+        double now = 100, cost = 0; // a write takes `cost`: it reads the clock at its begin and end
         const auto clock = [&] { return now += cost; };
         TrialsReport all(
             folder.path(), rows, [](const TrialRow&) { return Json::object(); }, clock);
@@ -234,7 +233,7 @@ TEST_SUITE("models") {
             rows[i].state = "finished";
             all.update(rows[i]);
         };
-        /// How many trials have ended as the files say, which agree.
+        // Returns the number of finished trials in both files, which must agree.
         const auto written = [&] {
             const std::string csv = read_file(folder / "results.csv");
             const Json page = read_report(folder / "report.html");
@@ -245,7 +244,7 @@ TEST_SUITE("models") {
             return in_csv;
         };
         end_one(0);
-        CHECK(written() == 1); // nothing was written before
+        CHECK(written() == 1); // the first change is written at once
         for (size_t i = 1; i < 6; ++i) end_one(i);
         now = 100.9;
         all.keep_up();
@@ -254,7 +253,7 @@ TEST_SUITE("models") {
         all.keep_up();
         CHECK(written() == 6);
 
-        // Half a second of each write is waited for ten seconds.
+        // After a write of half a second, the next one comes ten seconds later.
         now = 102, cost = 0.5;
         end_one(6);
         CHECK(written() == 7);

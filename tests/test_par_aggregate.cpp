@@ -1,4 +1,4 @@
-// Aggregation by shares: against the same statistics computed directly on all samples at once, in double.
+// Tests aggregation against the same statistics computed in double over all samples at once.
 
 #include "core/rng.h"
 #include "par/aggregate.h"
@@ -42,7 +42,7 @@ std::string verify_failure(int n, size_t count, const std::function<void(int, st
             texts[size_t(link.rank())] = error.what();
         }
     });
-    for (const std::string& text : texts) // all ranks see the same ranks differ
+    for (const std::string& text : texts) // all ranks report the same ranks
         CHECK(text.substr(0, text.find('(')) == texts[0].substr(0, texts[0].find('(')));
     return texts[0];
 }
@@ -50,23 +50,23 @@ std::string verify_failure(int n, size_t count, const std::function<void(int, st
 } // namespace
 
 TEST_SUITE("par") {
-    TEST_CASE("share_of: samples over all samples") {
+    TEST_CASE("fraction_of: the samples of a rank over those of all ranks") {
         std::vector<double> shares(4);
         par::run_threads(4, [&](Link& link) {
             Group group(link);
             const int64_t samples[] = {64, 64, 0, 63};
-            shares[size_t(link.rank())] = par::share_of(group, samples[link.rank()]);
+            shares[size_t(link.rank())] = par::fraction_of(group, samples[link.rank()]);
         });
         CHECK(shares == std::vector<double>{64.0 / 191, 64.0 / 191, 0.0, 63.0 / 191});
         CHECK_THROWS_WITH_AS(par::run_threads(2,
                                               [](Link& link) {
                                                   Group group(link);
-                                                  par::share_of(group, 0);
+                                                  par::fraction_of(group, 0);
                                               }),
                              doctest::Contains("expected samples on some rank"), Error);
     }
 
-    TEST_CASE("aggregate: weighted sums; a rank without samples adds nothing, not even its NaNs") {
+    TEST_CASE("aggregate: weighs sums, and ignores NaNs of a rank without samples") {
         const std::vector<double> shares = {0.5, 0.0, 0.375, 0.125};
         std::vector<std::vector<float>> gradients(4);
         std::vector<double> losses(4);
@@ -91,11 +91,11 @@ TEST_SUITE("par") {
         }
     }
 
-    TEST_CASE("aggregate_state: mean and variance of all samples, with large and unequal means") {
+    TEST_CASE("aggregate_state: gives mean and variance of all samples, also for large and unequal means") {
         const int64_t widths[] = {3, 1, 8};
         for (int n = 1; n <= 5; ++n) {
             CAPTURE(n);
-            // Rank 1 of three or more has no samples, and garbage in its memory.
+            // Rank 1 of three or more has no samples, and arbitrary values in its memory.
             const auto samples_of = [&](int r) { return n >= 3 && r == 1 ? 0 : 20 + 7 * r; };
             const size_t channels = 12;
             std::vector<std::vector<double>> all(channels);
@@ -104,7 +104,7 @@ TEST_SUITE("par") {
                 for (size_t c = 0; c < channels; ++c) {
                     Rng rng(3, Purpose::test, uint32_t(c), uint64_t(r));
                     std::vector<double> local;
-                    for (int i = 0; i < samples_of(r); ++i) // means differ between ranks by about 10 deviations
+                    for (int i = 0; i < samples_of(r); ++i) // the means of the ranks differ by about 10 deviations
                         local.push_back(1000.0 * double(c) + 10.0 * r + rng.normal());
                     all[c].insert(all[c].end(), local.begin(), local.end());
                     const Moments m = moments_of(local);
@@ -121,7 +121,7 @@ TEST_SUITE("par") {
                     mean += width;
                     variance += width;
                 }
-                par::aggregate_state(group, blocks, par::share_of(group, samples_of(link.rank())));
+                par::aggregate_state(group, blocks, par::fraction_of(group, samples_of(link.rank())));
             });
             for (size_t c = 0; c < channels; ++c) {
                 CAPTURE(c);
@@ -130,17 +130,17 @@ TEST_SUITE("par") {
                     CHECK(means[size_t(r)][c] == means[0][c]);
                     CHECK(variances[size_t(r)][c] == variances[0][c]);
                 }
-                // Local means were rounded to float: half a unit of 1e4 is 5e-4, times differences of up to 40.
+                // Local means are rounded to float. Half a unit of 1e4 is 5e-4, and differences are at most 40.
                 CHECK(means[0][c] == doctest::Approx(whole.mean).epsilon(1e-6));
                 CHECK(std::abs(variances[0][c] - whole.variance) < 1e-3 * whole.variance + 2e-2);
             }
         }
     }
 
-    TEST_CASE("aggregate_state: the mean-difference term, by hand, and riders") {
-        std::vector<float> mean = {1, 5}, variance = {2, 6}; // by rank; shares 1/4 and 3/4
+    TEST_CASE("aggregate_state: adds the term for different means, and sums the extra values") {
+        std::vector<float> mean = {1, 5}, variance = {2, 6}; // by rank; the fractions are 1/4 and 3/4
         std::vector<std::vector<double>> riders = {{3, 10}, {4, 200}};
-        std::vector<std::vector<double>> alone = riders; // where no layer has a state
+        std::vector<std::vector<double>> alone = riders; // for a network without batch norm
         par::run_threads(2, [&](Link& link) {
             Group group(link);
             const size_t r = size_t(link.rank());
@@ -153,11 +153,11 @@ TEST_SUITE("par") {
         CHECK(variance == std::vector<float>{8, 8}); // (2 + 9) / 4 + 3 (6 + 1) / 4
     }
 
-    TEST_CASE("verify_identical: silent when equal, names the ranks that differ") {
+    TEST_CASE("verify_identical: passes if equal, and otherwise names the ranks that differ") {
         const auto nothing = [](int, std::vector<float>&) {};
         for (const int n : {1, 2, 5}) CHECK(verify_failure(n, 1003, nothing).empty());
 
-        for (const size_t place : {size_t(0), size_t(13), size_t(1001), size_t(1002)}) { // in every lane and the tail
+        for (const size_t place : {size_t(0), size_t(13), size_t(1001), size_t(1002)}) {
             CAPTURE(place);
             const std::string text = verify_failure(5, 1003, [&](int r, std::vector<float>& v) {
                 if (r == 1 || r == 3) v[place] = std::nextafter(v[place], 1e9f);
@@ -167,7 +167,7 @@ TEST_SUITE("par") {
         const std::string first = verify_failure(3, 1003, [](int r, std::vector<float>& v) { v[7] += float(r == 0); });
         CHECK(first.find("different ones on rank 0 (") != std::string::npos); // the majority is right
         const std::string pair = verify_failure(2, 1003, [](int r, std::vector<float>& v) { v[7] += float(r); });
-        CHECK(pair.find("different ones on rank 1 (") != std::string::npos); // no majority: rank 0 is
+        CHECK(pair.find("different ones on rank 1 (") != std::string::npos); // without a majority, rank 0 is right
         const std::string swapped = verify_failure(2, 64, [](int r, std::vector<float>& v) {
             if (r == 1) std::swap(v[8], v[16]);
         });

@@ -1,6 +1,6 @@
-// Allreduce over ranks that are threads: every rank count from 1 to 9, lengths around the rank count, and segments so
-// short that small vectors take the pipelined path. Data is unique per rank and index, so a permuted, doubled or
-// missing piece changes the result. Rank threads store; the main thread asserts.
+// Tests the all-reduce over ranks that are threads: 1 to 9 ranks, lengths around the number of ranks, and segments so
+// short that small vectors take the pipelined path. Values differ by rank and index, so a permuted, doubled or missing
+// chunk changes the result. The threads of the ranks store results, and the main thread checks them.
 
 #include "core/rng.h"
 #include "par/group.h"
@@ -18,7 +18,7 @@ using par::Link;
 
 namespace {
 
-/// Whole numbers, so that a sum of nine is exact in float in any order.
+/// Returns an integer, so that a sum of nine is exact in float in any order.
 template <class T>
 T value_of(size_t i, int rank) {
     return T((i * 31 + 7) % 1009 * size_t(rank + 1) + size_t(rank));
@@ -29,7 +29,7 @@ std::vector<std::vector<T>> sum_over_threads(int n, size_t count, size_t segment
     std::vector<std::vector<T>> results(static_cast<size_t>(n));
     par::run_threads(n, [&](Link& link) {
         Group group(link, {segment});
-        std::vector<T> values(count + 2, T(-5)); // one guard on each side
+        std::vector<T> values(count + 2, T(-5)); // with a guard value on each side
         const std::span<T> inner(values.data() + 1, count);
         for (int repeat = 0; repeat < 2; ++repeat) { // the second run uses the cached plan
             for (size_t i = 0; i < count; ++i) inner[i] = value_of<T>(i, link.rank());
@@ -45,8 +45,8 @@ void check_sums(Algorithm algorithm) {
     for (int n = 1; n <= 9; ++n)
         for (const size_t count : {size_t(0), size_t(1), size_t(n - 1), size_t(n), size_t(n + 1), size_t(1000)})
             for (const size_t segment : {size_t(1), size_t(60), size_t(256), size_t(1) << 20}) {
-                if (segment == 1 && count > 100) continue; // one element at a time: short vectors only
-                if (algorithm == Algorithm::small && segment != 60) continue; // has no segments
+                if (segment == 1 && count > 100) continue; // one element at a time is too slow for long vectors
+                if (algorithm == Algorithm::small && segment != 60) continue; // this algorithm has no segments
                 CAPTURE(n);
                 CAPTURE(count);
                 CAPTURE(segment);
@@ -76,29 +76,29 @@ std::vector<std::vector<float>> random_sums(int n, size_t count, Algorithm algor
 } // namespace
 
 TEST_SUITE("par") {
-    TEST_CASE("ring: exact sums for 1 to 9 ranks") {
+    TEST_CASE("ring: gives exact sums for 1 to 9 ranks") {
         check_sums<float>(Algorithm::ring);
         check_sums<double>(Algorithm::ring);
     }
 
-    TEST_CASE("small: exact sums for 1 to 9 ranks") {
+    TEST_CASE("small: gives exact sums for 1 to 9 ranks") {
         check_sums<float>(Algorithm::small);
         check_sums<double>(Algorithm::small);
     }
 
-    TEST_CASE("shared: exact sums for 1 to 9 ranks, through the window") {
+    TEST_CASE("shared: gives exact sums through the window for 1 to 9 ranks") {
         check_sums<float>(Algorithm::shared);
         check_sums<double>(Algorithm::shared);
     }
 
-    TEST_CASE("shared: exact sums of any range of the group's memory, where it lies") {
+    TEST_CASE("shared: gives exact sums of any range of the group's memory in place") {
         for (int n = 1; n <= 9; ++n) {
             CAPTURE(n);
             const size_t count = 1003;
             std::vector<size_t> wrong(static_cast<size_t>(n), 0);
             par::run_threads(n, [&](Link& link) {
                 Group group(link, {256});
-                std::span<double> memories[2]; // the second must not be taken for the first
+                std::span<double> memories[2]; // the group must tell them apart
                 for (std::span<double>& memory : memories) {
                     const std::span<std::byte> bytes = group.memory(count * sizeof(double), "test");
                     memory = {reinterpret_cast<double*>(bytes.data()), count};
@@ -124,7 +124,7 @@ TEST_SUITE("par") {
         }
     }
 
-    TEST_CASE("shared: the sum is in rank order, whatever the pieces and the place") {
+    TEST_CASE("shared: adds in rank order, for any chunks and any place") {
         for (const int n : {2, 3, 4, 7}) {
             CAPTURE(n);
             const size_t count = 1003;
@@ -155,7 +155,7 @@ TEST_SUITE("par") {
         }
     }
 
-    TEST_CASE("shared: operations of all kinds may follow each other") {
+    TEST_CASE("shared: operations of all kinds can follow each other") {
         const int n = 3;
         std::vector<int> wrong(n, 0);
         par::run_threads(n, [&](Link& link) {
@@ -175,27 +175,27 @@ TEST_SUITE("par") {
         CHECK(wrong == std::vector<int>(n, 0));
     }
 
-    TEST_CASE("choice: shared on one node; between nodes short vectors double and long ones go around the ring") {
+    TEST_CASE("choice: shared within a node; between nodes, doubling for short vectors and ring for long ones") {
         for (const size_t bytes : {size_t(0), size_t(4096), size_t(1) << 24})
             for (int n = 2; n <= 9; ++n) CHECK(par::choose(bytes, n, true) == Algorithm::shared);
         for (const int n : {2, 3, 4, 8, 64, 1000}) {
             CAPTURE(n);
             CHECK(par::choose(64, n, false) == Algorithm::small);
             CHECK(par::choose(size_t(1) << 28, n, false) == Algorithm::ring);
-            bool ring = false; // one border: what is longer than a ring's vector is a ring's
+            bool ring = false; // from some length on, the choice is ring
             for (size_t bytes = 64; bytes <= size_t(1) << 28; bytes *= 2) {
                 const bool now = par::choose(bytes, n, false) == Algorithm::ring;
                 CHECK(now >= ring);
                 ring = now;
             }
         }
-        const par::CostModel cost{1, 0.1, 0.01}; // by hand: p = 4, 1000 bytes
+        const par::CostModel cost{1, 0.1, 0.01}; // computed by hand for 4 ranks and 1000 bytes
         CHECK(cost.ring(1000, 4) == doctest::Approx(6 + 150 + 7.5));
         CHECK(cost.doubling(1000, 4) == doctest::Approx(2 * 111));
         CHECK(cost.doubling(1000, 6) == doctest::Approx(4 * 111));
     }
 
-    TEST_CASE("allreduce: all ranks hold the same bits, and a second run gives them again") {
+    TEST_CASE("allreduce: gives the same bits on all ranks and in every run") {
         for (int n = 2; n <= 9; ++n)
             for (const Algorithm algorithm : {Algorithm::ring, Algorithm::small, Algorithm::shared}) {
                 CAPTURE(n);
@@ -216,18 +216,18 @@ TEST_SUITE("par") {
                     }
                 }
                 for (size_t i = 0; i < count; ++i) worst = std::max(worst, std::abs(results[0][i] - sum[i]) / size[i]);
-                CHECK(worst < n * 0x1p-24); // n - 1 roundings, each half a unit of a partial sum
+                CHECK(worst < n * 0x1p-24); // n - 1 roundings by half a unit of a partial sum
             }
     }
 
-    TEST_CASE("allreduce: more buffers than plans, and automatic") {
+    TEST_CASE("allreduce: handles more buffers than plans") {
         const int n = 3;
         std::vector<int> wrong(n, 0);
         par::run_threads(n, [&](Link& link) {
             Group group(link);
             std::vector<std::vector<float>> buffers;
             for (size_t i = 0; i < Group::kPlans + 5; ++i) buffers.emplace_back(8000 + i);
-            // Plans are dropped and made again.
+            // The group drops plans and makes them again.
             for (const Algorithm algorithm : {Algorithm::ring, Algorithm::ring, Algorithm::small, Algorithm::automatic})
                 for (std::vector<float>& buffer : buffers) {
                     for (size_t i = 0; i < buffer.size(); ++i) buffer[i] = value_of<float>(i, link.rank());
@@ -241,7 +241,7 @@ TEST_SUITE("par") {
         CHECK(wrong == std::vector<int>(n, 0));
     }
 
-    TEST_CASE("allreduce: the library's own needs MPI") {
+    TEST_CASE("allreduce: the algorithm mpi needs MPI") {
         CHECK_THROWS_WITH_AS(par::run_threads(2,
                                               [](Link& link) {
                                                   Group group(link);

@@ -1,5 +1,5 @@
-// The other collectives, and what happens when ranks do not do their part: late, gone, or in another operation.
-// Deadlines are short only where nobody will ever answer; no assertion depends on how long something takes.
+// Tests the other collectives, and ranks that are late, missing or in another operation. Deadlines are short only where
+// no rank will ever answer. No check depends on how long something takes.
 
 #include "par/group.h"
 #include "par/message.h"
@@ -22,7 +22,7 @@ using par::Link;
 
 namespace {
 
-/// The error that ends the job, or "" when there is none.
+/// Returns the text of the error that ends the job, or "" if none does.
 std::string failure(int n, const std::function<void(Link&)>& body) {
     try {
         par::run_threads(n, body);
@@ -37,7 +37,7 @@ bool contains(const std::string& text, std::string_view part) { return text.find
 } // namespace
 
 TEST_SUITE("par") {
-    TEST_CASE("broadcast: from every root, also in several pieces") {
+    TEST_CASE("broadcast: sends from every root, also in several chunks") {
         for (int n = 1; n <= 9; ++n)
             for (const size_t count : {size_t(0), size_t(1), size_t(1000), size_t(700'000)}) {
                 if (count > 1000 && n != 5) continue;
@@ -58,7 +58,7 @@ TEST_SUITE("par") {
             }
     }
 
-    TEST_CASE("allgather: strings of different lengths, empty ones too") {
+    TEST_CASE("allgather: returns strings of different lengths, also empty ones") {
         for (int n = 1; n <= 9; ++n) {
             CAPTURE(n);
             std::vector<std::string> expected;
@@ -72,7 +72,7 @@ TEST_SUITE("par") {
         }
     }
 
-    TEST_CASE("message: any texts, and nothing else, come out as they went in") {
+    TEST_CASE("message: decodes what was encoded, and rejects anything else") {
         using par::pack_texts, par::unpack_texts;
         const std::vector<std::string> texts{
             "-1 pipe:id",  "",         "line\nline\r\n",          std::string("\0\0", 2),
@@ -82,17 +82,17 @@ TEST_SUITE("par") {
         const std::string small = pack_texts(std::vector<std::string>{"a", "\n-1 pipe:id"});
         for (size_t size = 0; size < small.size(); ++size) CHECK_THROWS_AS(unpack_texts(small.substr(0, size)), Error);
         CHECK_THROWS_WITH(unpack_texts(small + "x"), "message: expected its end at offset 36, got 1 bytes more");
-        for (size_t at = 0; at < 25; ++at) { // a count or a length that is wrong
-            if (at == 16) continue;          // the first text
+        for (size_t at = 0; at < 25; ++at) { // damage each byte of counts and lengths
+            if (at == 16) continue;          // this byte is the first text
             std::string damaged = small;
             damaged[at] = char(0xff);
             CHECK_THROWS_AS(unpack_texts(damaged), Error);
         }
     }
 
-    TEST_CASE("all: true only when every rank says so") {
+    TEST_CASE("all: returns true only if every rank passes true") {
         for (int n = 1; n <= 9; ++n)
-            for (int no = -1; no < n; ++no) { // the rank that says no; -1: none
+            for (int no = -1; no < n; ++no) { // the rank that passes false; -1 for none
                 std::vector<int> results(size_t(n), -1);
                 par::run_threads(n, [&](Link& link) {
                     Group group(link);
@@ -102,7 +102,7 @@ TEST_SUITE("par") {
             }
     }
 
-    TEST_CASE("barrier: nobody leaves before the last has come") {
+    TEST_CASE("barrier: no rank leaves before the last has entered") {
         for (const int n : {1, 2, 3, 5, 8}) {
             std::atomic<int> inside{0};
             std::atomic<int> early{0};
@@ -128,7 +128,7 @@ TEST_SUITE("par") {
     }
 
 #if RG_HAVE_MPI
-    TEST_CASE("mpi: a rank ends when its launcher has ended, also if that was before it asked to") {
+    TEST_CASE("mpi: a rank ends with its launcher, also if the launcher ended first") {
         for (const bool in_time : {true, false}) {
             const pid_t child = ::fork();
             REQUIRE(child >= 0);
@@ -145,7 +145,7 @@ TEST_SUITE("par") {
     }
 #endif
 
-    TEST_CASE("link: a message that is longer than its receive is an error") {
+    TEST_CASE("link: rejects a message that is longer than its receive") {
         const std::string text = failure(2, [](Link& link) {
             const par::Operation op{"test", "long message"};
             float values[4] = {};
@@ -157,14 +157,14 @@ TEST_SUITE("par") {
         CHECK(text == "receive: expected at most 12 bytes from rank 0, got a longer message (rank 1)");
     }
 
-    TEST_CASE("link: messages of one tag keep their order, tags do not mix") {
+    TEST_CASE("link: keeps the order of messages within a tag, and separates tags") {
         std::vector<int> got(4, -1);
         par::run_threads(2, [&](Link& link) {
             const par::Operation op{"test", "order"};
             int values[4] = {10, 11, 12, 13};
             std::vector<par::Channel> channels;
             for (const size_t i : {size_t(0), size_t(1), size_t(2), size_t(3)}) {
-                // The receiver starts tag 8 first, the sender tag 7.
+                // The receiver starts tag 8 first, and the sender starts tag 7 first.
                 const size_t k = link.rank() == 0 ? i : (i + 2) % 4;
                 const int tag = k < 2 ? 7 : 8;
                 void* where = link.rank() == 0 ? &values[k] : &got[k];
@@ -177,7 +177,7 @@ TEST_SUITE("par") {
         CHECK(got == std::vector<int>{10, 11, 12, 13});
     }
 
-    TEST_CASE("link: bad peers and a second start are errors") {
+    TEST_CASE("link: rejects invalid peers and a second start") {
         par::ThreadWorld world(2);
         Link& link = world.link(0);
         int value = 0;
@@ -190,7 +190,7 @@ TEST_SUITE("par") {
         CHECK_THROWS_AS(link.set_deadline(0), Error);
     }
 
-    TEST_CASE("deadline: a rank that never comes is named, with the operation, step and bytes") {
+    TEST_CASE("deadline: names a missing rank with the operation, step and bytes") {
         const std::string text = failure(3, [](Link& link) {
             if (link.rank() == 1) return;
             link.set_deadline(link.rank() == 2 ? 0.1 : 100);
@@ -205,7 +205,7 @@ TEST_SUITE("par") {
         CHECK(contains(text, "RG_DEADLINE_S"));
     }
 
-    TEST_CASE("deadline: a message lost in the middle of the ring names its round") {
+    TEST_CASE("deadline: names the round of a message that is lost in the ring") {
         const std::string text = failure(3, [](Link& link) {
             link.set_deadline(link.rank() == 0 ? 0.1 : 100);
             const par::Operation op{"allreduce", "x", 1200, 5, 6, 0};
@@ -216,7 +216,7 @@ TEST_SUITE("par") {
             handshake.start(op);
             handshake.finish(op);
             if (link.rank() != 2) return plan.run(op);
-            // Takes part in round 0 and stops.
+            // This rank takes part in round 0 and stops.
             par::Channel out = link.open_send(values.data() + 200, 400, 0, 2);
             par::Channel in = link.open_receive(values.data() + 100, 400, 1, 2);
             link.start(out);
@@ -230,7 +230,7 @@ TEST_SUITE("par") {
         CHECK(contains(text, "(rank 0, round 1, 1200 bytes in all, operation 5, step 6)"));
     }
 
-    TEST_CASE("deadline: a rank that stops between sums in shared memory is named") {
+    TEST_CASE("deadline: names a rank that stops between sums in shared memory") {
         const std::string text = failure(3, [](Link& link) {
             Group group(link, {1000});
             std::vector<float> values(1000);
@@ -246,7 +246,7 @@ TEST_SUITE("par") {
         CHECK(contains(text, "RG_DEADLINE_S"));
     }
 
-    TEST_CASE("deadline: a rank that stops within a sum in shared memory is named, with the piece") {
+    TEST_CASE("deadline: names a rank that stops within a sum in shared memory, with the chunk") {
         const std::string text = failure(3, [](Link& link) {
             link.set_deadline(link.rank() == 0 ? 0.1 : 100);
             const par::Operation op{"allreduce", "x", 1200, 5, 6, 0};
@@ -256,7 +256,7 @@ TEST_SUITE("par") {
             std::vector<float> values(300);
             const par::Vector vector{reinterpret_cast<std::byte*>(values.data()), 300, par::Element::f32};
             if (link.rank() != 2) return reducer.run(vector, handshake, op);
-            // Brings its first piece, adds up its slice of it (nothing, as all is zero), and stops.
+            // This rank posts its first chunk, adds its slice of it (all zeros), and stops.
             handshake.post(op);
             std::byte* stage = reducer.window().part(2);
             std::atomic_ref(*reinterpret_cast<uint64_t*>(stage)).store(2);
@@ -282,7 +282,7 @@ TEST_SUITE("par") {
         }
     }
 
-    TEST_CASE("failure: a rank that throws stops the others, and its error is the one reported") {
+    TEST_CASE("failure: a rank that throws stops the others, and its error is reported") {
         std::mutex mutex;
         int echoes = 0;
         const std::string text = failure(4, [&](Link& link) {
@@ -302,10 +302,10 @@ TEST_SUITE("par") {
         CHECK(echoes == 3);
     }
 
-    TEST_CASE("mismatch: ranks in different operations are an error, whoever differs and however") {
+    TEST_CASE("mismatch: rejects ranks in different operations, whichever rank differs and however") {
         struct Case {
             const char* what;
-            std::function<void(Group&, std::vector<float>&)> other; // what one rank does instead
+            std::function<void(Group&, std::vector<float>&)> other; // the operation of one rank
         };
         const Case cases[] = {
             {"count",
@@ -349,10 +349,10 @@ TEST_SUITE("par") {
                 }
     }
 
-    TEST_CASE("mismatch: also where the ranks share memory, at the first sum and later") {
+    TEST_CASE("mismatch: rejects different operations in shared memory, at the first sum and later") {
         struct Case {
             const char* what;
-            std::function<void(Group&, std::span<float>)> other; // what one rank does instead
+            std::function<void(Group&, std::span<float>)> other; // the operation of one rank
         };
         const Case cases[] = {
             {"count", [](Group& g, auto v) { g.allreduce_sum(v.first(999), "gradients", Algorithm::shared); }},

@@ -1,5 +1,5 @@
-// Who is missing, when all others wait: for the missing rank itself, or for one that waits for it. Deadlines are short,
-// and no assertion depends on how long something takes.
+// Tests that ranks name the missing rank, also if they wait for a rank that waits for it. Deadlines are short, and no
+// check depends on how long something takes.
 
 #include "par/group.h"
 #include "par/task_pool.h"
@@ -17,8 +17,8 @@ using par::Link;
 
 namespace {
 
-/// What each rank says when one of them leaves: every rank calls `sums` with a group; the one that is gone returns from
-/// it, the others are to fail. Groups stay until all have failed, as in a program.
+/// Returns the error of each rank if one leaves. Every rank calls `sums` with its group. The missing rank returns from
+/// it, and the others must fail. Groups exist until all ranks have failed, as in a program.
 std::vector<std::string> said(int n, const std::function<void(Group&)>& sums) {
     std::vector<std::string> texts(static_cast<size_t>(n));
     std::atomic<int> ended{0};
@@ -38,7 +38,7 @@ std::vector<std::string> said(int n, const std::function<void(Group&)>& sums) {
 } // namespace
 
 TEST_SUITE("par") {
-    TEST_CASE("roll call: every rank names the one that is missing, and no other") {
+    TEST_CASE("roll call: every rank names the missing rank and no other") {
         for (const auto algorithm : {Algorithm::shared, Algorithm::ring, Algorithm::small})
             for (const int n : {2, 4, 5}) {
                 const int missing = n / 2;
@@ -62,7 +62,7 @@ TEST_SUITE("par") {
                     CHECK(text.starts_with("allreduce gradients: expected "));
                     CHECK(text.find(cat("(rank ", r, ", ")) != std::string::npos);
                     CHECK(text.find(", step 3); no word from ") != std::string::npos);
-                    const int last = algorithm == Algorithm::shared ? 3 : 2; // the first opens the shared memory
+                    const int last = algorithm == Algorithm::shared ? 3 : 2; // the first sum opens the shared memory
                     const std::string name = cat("no word from rank ", missing, " (last in operation ", last,
                                                  ", step 2): stopped, or slow; RG_DEADLINE_S");
                     CHECK(text.find(name) != std::string::npos);
@@ -70,7 +70,7 @@ TEST_SUITE("par") {
             }
     }
 
-    TEST_CASE("roll call: two that are missing are both named") {
+    TEST_CASE("roll call: names two missing ranks") {
         const std::vector<std::string> texts = said(5, [&](Group& group) {
             if (group.rank() == 1 || group.rank() == 4) return;
             group.barrier();
@@ -81,11 +81,11 @@ TEST_SUITE("par") {
         }
     }
 
-    TEST_CASE("roll call: ranks that are late in turn are waited for, and old messages do no harm") {
+    TEST_CASE("roll call: waits for ranks that are late in turn, and ignores old messages") {
         for (const auto algorithm : {Algorithm::shared, Algorithm::ring}) {
             std::vector<float> sums(3);
             par::run_threads(3, [&](Link& link) {
-                link.set_deadline(4); // calls after 1 s
+                link.set_deadline(4); // so the first call is after 1 s
                 Group group(link, {1000});
                 for (int round = 0; round < 3; ++round) {
                     if (round == link.rank()) std::this_thread::sleep_for(std::chrono::milliseconds(1200));
@@ -98,7 +98,7 @@ TEST_SUITE("par") {
         }
     }
 
-    TEST_CASE("roll call: a rank that is missing in a task of a pool ends the job, not the task, under its own name") {
+    TEST_CASE("roll call: a rank that is missing in a pool's task ends the job, and is named") {
         std::atomic<bool> leave{false};
         std::atomic<int> ended{0};
         std::string text;
@@ -111,13 +111,13 @@ TEST_SUITE("par") {
             link.set_deadline(0.5);
             try {
                 par::run_task_pool(link, {{"stuck", stuck}}, [&](par::TaskPool& pool) {
-                    pool.submit("stuck", {}, 1); // on rank 0
-                    pool.submit("stuck", {}, 2); // on ranks 1 and 2
+                    pool.submit("stuck", {}, 1); // runs on rank 0
+                    pool.submit("stuck", {}, 2); // runs on ranks 1 and 2
                     pool.fetch_outputs();
                 });
             } catch (const par::RankMissing& error) {
                 if (link.rank() == 1) text = error.what();
-            } catch (const Error&) { // the controller, or an idle rank, misses what it waits for
+            } catch (const Error&) { // the controller or an idle rank fails in its wait
             }
             if (++ended == 3) leave = true;
         });

@@ -1,5 +1,5 @@
-// The task pool over threads: who runs what and when, and what becomes of tasks that fail, are cancelled or are cut
-// off. Nothing depends on how long something takes: tasks wait for each other's signs, not for the clock.
+// Tests the task pool over threads: which rank runs which task and when, and tasks that fail, are cancelled or are
+// interrupted. No check depends on time: tasks wait for each other's signals.
 
 #include "core/atomic_file.h"
 #include "par/journal.h"
@@ -25,23 +25,23 @@ using par::TaskState;
 
 namespace {
 
-/// Runs a pool on n ranks of threads.
+/// Runs a pool on n ranks, which are threads.
 void pool_on(int n, const par::TaskTable& table, const std::function<void(TaskPool&)>& control,
              const std::string& journal = {}) {
     par::run_threads(n, [&](Link& link) {
-        link.set_deadline(20); // a hang is a failure
+        link.set_deadline(20); // a hang fails the test
         par::run_task_pool(link, table, control, journal);
     });
 }
 
 Json square(TaskContext&, const Json& x) { return x.as_int() * x.as_int(); }
 
-/// Reports until it is cancelled; gives how often it did.
+/// Reports until it is cancelled. Returns the number of reports.
 Json until_cancelled(TaskContext& context, const Json&) {
     int64_t times = 0;
     for (; !context.cancelled(); ++times) {
         context.report(times);
-        std::this_thread::sleep_for(std::chrono::microseconds(100)); // a task that computed something would take longer
+        std::this_thread::sleep_for(std::chrono::microseconds(100)); // real tasks take longer
     }
     return times;
 }
@@ -55,7 +55,7 @@ std::vector<TaskState> states_of(const std::vector<const TaskRecord*>& tasks) {
 } // namespace
 
 TEST_SUITE("par") {
-    TEST_CASE("task pool: outputs in the order of submission, on any number of ranks") {
+    TEST_CASE("task pool: returns outputs in the order of submission, on any number of ranks") {
         for (int n = 1; n <= 4; ++n) {
             CAPTURE(n);
             std::vector<int64_t> outputs, ids;
@@ -65,7 +65,7 @@ TEST_SUITE("par") {
                     outputs.push_back(task->output.as_int());
                     ids.push_back(task->id);
                 }
-                if (pool.fetch_next()) outputs.push_back(-1); // all were given
+                if (pool.fetch_next()) outputs.push_back(-1); // there must be none left
             });
             REQUIRE(outputs.size() == 40);
             for (int i = 0; i < 40; ++i) {
@@ -75,12 +75,12 @@ TEST_SUITE("par") {
         }
     }
 
-    TEST_CASE("task pool: no tasks at all, and more from a callback") {
+    TEST_CASE("task pool: handles no tasks, and tasks that a callback submits") {
         for (const int n : {1, 3}) {
             int64_t sum = 0;
             pool_on(n, {{"square", square}}, [](TaskPool&) {});
             pool_on(n, {{"square", square}}, [&](TaskPool& pool) {
-                pool.after_change([&](const TaskRecord& task) {
+                pool.on_change([&](const TaskRecord& task) {
                     if (task.state == TaskState::finished && task.id < 5) pool.submit("square", task.id);
                 });
                 pool.submit("square", 10);
@@ -91,7 +91,7 @@ TEST_SUITE("par") {
     }
 
     TEST_CASE("task pool: a free rank takes the next task while another is busy") {
-        // The first task ends only when all others have: whoever has it, the rest do not wait in its line.
+        // The first task ends only after all others. So no other task waits for the rank that runs it.
         for (const int n : {2, 4})
             for (const bool controller_is_busy : {true, false}) {
                 std::atomic<int> ended{0};
@@ -105,7 +105,7 @@ TEST_SUITE("par") {
                                               {"short", [&](TaskContext&, const Json&) { return Json(++ended); }},
                                               {"first", [&](TaskContext&, const Json&) { return Json(); }}};
                 pool_on(n, table, [&](TaskPool& pool) {
-                    if (!controller_is_busy) pool.submit("first", {}); // rank 0 has this one
+                    if (!controller_is_busy) pool.submit("first", {}); // rank 0 runs this one
                     const par::Future one = pool.submit("long", {});
                     for (int i = 0; i < 20; ++i) pool.submit("short", i);
                     while (const TaskRecord* task = pool.fetch_next()) order.push_back(task->id);
@@ -114,13 +114,13 @@ TEST_SUITE("par") {
                 CHECK(ended == 20);
                 CHECK((ranks == std::vector<int>{0}) == controller_is_busy);
                 REQUIRE(order.size() == (controller_is_busy ? 21 : 22));
-                // Nearly the last to end: its own end may be heard before that of the last short ones.
+                // It is nearly the last: its end may arrive before the end of the last short tasks.
                 const auto at = std::find(order.begin(), order.end(), controller_is_busy ? 1 : 2);
                 CHECK(order.end() - at <= n);
             }
     }
 
-    TEST_CASE("task pool: cancel ends a queued task at once and a running one when it looks; the next one starts") {
+    TEST_CASE("task pool: cancel ends a queued task at once, and a running one at its next check") {
         for (int n = 1; n <= 4; ++n) {
             CAPTURE(n);
             std::vector<TaskState> states;
@@ -133,11 +133,11 @@ TEST_SUITE("par") {
                 par::Future queued = pool.submit("square", 3), next = pool.submit("square", 4);
                 queued.cancel();
                 at_once = queued.ended() && next.record().state == TaskState::queued;
-                // Every rank is busy. Cancel one of them: the next in the queue follows it there; then the others.
-                pool.after_each([&](const TaskRecord& task, const Json& times) {
+                // Every rank is busy. Cancel one task, so that its rank takes the next one. Then cancel the others.
+                pool.on_report([&](const TaskRecord& task, const Json& times) {
                     if (times.as_int() == 3 && task.id == n) endless[size_t(n) - 1].cancel();
                 });
-                pool.after_change([&](const TaskRecord& task) {
+                pool.on_change([&](const TaskRecord& task) {
                     if (task.id == next.record().id && task.state == TaskState::finished)
                         for (par::Future& one : endless) one.cancel();
                 });
@@ -156,7 +156,7 @@ TEST_SUITE("par") {
         }
     }
 
-    TEST_CASE("task pool: a cancel right behind its task, perhaps in the same piece of mail, is heeded") {
+    TEST_CASE("task pool: heeds a cancel that arrives with its task") {
         for (const int n : {1, 2, 3}) {
             std::vector<TaskState> states;
             pool_on(n, {{"until cancelled", until_cancelled}}, [&](TaskPool& pool) {
@@ -169,7 +169,7 @@ TEST_SUITE("par") {
         }
     }
 
-    TEST_CASE("task pool: what a task throws is its result, and its rank goes on") {
+    TEST_CASE("task pool: a task that throws has failed, and its rank continues") {
         const par::TaskTable table = {{"square", square},
                                       {"fail", [](TaskContext&, const Json&) -> Json { fail("planted: 7 is odd"); }},
                                       {"memory", [](TaskContext&, const Json&) -> Json { throw std::bad_alloc(); }},
@@ -195,7 +195,7 @@ TEST_SUITE("par") {
         }
     }
 
-    TEST_CASE("task pool: reports come in order, none is lost, also long ones and in the dozens") {
+    TEST_CASE("task pool: delivers all reports in order, also long and many ones") {
         for (const int n : {1, 2, 4}) {
             std::map<int64_t, int64_t> seen;
             int64_t wrong = 0;
@@ -206,7 +206,7 @@ TEST_SUITE("par") {
                                                return Json(std::string(20'000, 'y'));
                                            }}};
             pool_on(n, table, [&](TaskPool& pool) {
-                pool.after_each([&](const TaskRecord& task, const Json& data) {
+                pool.on_report([&](const TaskRecord& task, const Json& data) {
                     wrong += task.state != TaskState::running || data.at("i").as_int() != seen[task.id]++;
                 });
                 for (int i = 0; i < 6; ++i) pool.submit("talk", 200);
@@ -218,7 +218,7 @@ TEST_SUITE("par") {
         }
     }
 
-    TEST_CASE("task pool: groups of ranks sum among themselves, side by side") {
+    TEST_CASE("task pool: groups of ranks sum independently at the same time") {
         const par::TaskTable table = {
             {"sum", [](TaskContext& context, const Json& x) {
                  Group& group = context.group();
@@ -235,7 +235,7 @@ TEST_SUITE("par") {
                 std::vector<double> sums;
                 int reports = 0, sizes_wrong = 0;
                 pool_on(n, table, [&](TaskPool& pool) {
-                    pool.after_each([&](const TaskRecord&, const Json& at) { reports += at.as_int() == size; });
+                    pool.on_report([&](const TaskRecord&, const Json& at) { reports += at.as_int() == size; });
                     for (int i = 1; i <= 9; ++i) pool.submit("sum", i, size);
                     for (const TaskRecord* task : pool.fetch_outputs()) {
                         sums.push_back(task->output.as_double());
@@ -250,10 +250,10 @@ TEST_SUITE("par") {
             }
     }
 
-    TEST_CASE("task pool: a task for many ranks is not overtaken by later small ones") {
+    TEST_CASE("task pool: later small tasks do not overtake a task for many ranks") {
         std::vector<int64_t> begun;
         pool_on(3, {{"square", square}}, [&](TaskPool& pool) {
-            pool.after_change([&](const TaskRecord& task) {
+            pool.on_change([&](const TaskRecord& task) {
                 if (task.state == TaskState::running) begun.push_back(task.id);
             });
             for (int i = 0; i < 12; ++i) pool.submit("square", i, i % 3 == 1 ? 3 : 1);
@@ -263,7 +263,7 @@ TEST_SUITE("par") {
         CHECK(begun.size() == 12);
     }
 
-    TEST_CASE("task pool: one rank of a group fails, the others hear of it and go on with other tasks") {
+    TEST_CASE("task pool: if one rank of a group fails, the others continue with other tasks") {
         const par::TaskTable table = {
             {"square", square}, {"half", [](TaskContext& context, const Json& odd) -> Json {
                                      Group& group = context.group();
@@ -283,7 +283,7 @@ TEST_SUITE("par") {
                 pool_on(n, table, [&](TaskPool& pool) {
                     for (int round = 0; round < 3; ++round) {
                         pool.submit("half", odd, n);
-                        pool.submit("half", n, n); // nobody fails
+                        pool.submit("half", n, n); // no rank fails
                         pool.submit("square", 3);
                     }
                     for (const TaskRecord* task : pool.fetch_outputs())
@@ -298,7 +298,7 @@ TEST_SUITE("par") {
             }
     }
 
-    TEST_CASE("task pool: mistakes of the caller, and of a callback, end the job with their text") {
+    TEST_CASE("task pool: an error of the caller or of a callback ends the job with its text") {
         const auto failure = [](int n, const std::function<void(TaskPool&)>& control) {
             return error_of([&] { pool_on(n, {{"square", square}, {"until cancelled", until_cancelled}}, control); });
         };
@@ -307,15 +307,15 @@ TEST_SUITE("par") {
                   "submit: the pool has no function cube");
             CHECK(contains(failure(n, [](TaskPool& pool) { pool.submit("square", 1, 4); }), "got 4"));
             CHECK(failure(n, [](TaskPool& pool) {
-                      pool.after_each([](const TaskRecord&, const Json&) { fail("callback failed"); });
+                      pool.on_report([](const TaskRecord&, const Json&) { fail("callback failed"); });
                       pool.submit("until cancelled", {});
                       pool.fetch_outputs();
                   }) == "callback failed");
         }
     }
 
-    TEST_CASE("task pool: a rank that is silent for longer than the deadline ends the job") {
-        static thread_local int own_rank = -1; // a task for one rank is rank 0 of its group anywhere
+    TEST_CASE("task pool: a rank that is silent beyond the deadline ends the job") {
+        static thread_local int own_rank = -1; // in a task for one rank, the group's rank is always 0
         std::atomic<bool> leave{false};
         const par::TaskTable table = {{"silent", [&](TaskContext&, const Json&) {
                                            while (!leave && own_rank == 1) std::this_thread::yield();
@@ -327,8 +327,8 @@ TEST_SUITE("par") {
                 own_rank = link.rank();
                 try {
                     par::run_task_pool(link, table, [&](TaskPool& pool) {
-                        pool.submit("silent", {}); // on rank 0
-                        pool.submit("silent", {}); // on rank 1, which is free
+                        pool.submit("silent", {}); // runs on rank 0
+                        pool.submit("silent", {}); // runs on rank 1, which is free
                         pool.fetch_outputs();
                     });
                 } catch (...) {
@@ -340,7 +340,7 @@ TEST_SUITE("par") {
         CHECK(contains(text, "expected a message from rank 1, got none in 0.3 s (task 2, silent)"));
     }
 
-    TEST_CASE("task pool: long tasks and ranks without work outlive the deadline, as they say that they live") {
+    TEST_CASE("task pool: long tasks and idle ranks outlive the deadline by heartbeats") {
         std::vector<TaskState> states;
         const par::TaskTable table = {{"short", [](TaskContext&, const Json&) { return Json(); }},
                                       {"long", [](TaskContext& context, const Json&) {
@@ -352,16 +352,16 @@ TEST_SUITE("par") {
         par::run_threads(3, [&](Link& link) {
             link.set_deadline(0.3);
             par::run_task_pool(link, table, [&](TaskPool& pool) {
-                pool.submit("long", {}).wait(); // on rank 0
-                pool.submit("short", {});       // on rank 0
-                pool.submit("long", {});        // on rank 1
+                pool.submit("long", {}).wait(); // runs on rank 0
+                pool.submit("short", {});       // runs on rank 0
+                pool.submit("long", {});        // runs on rank 1
                 states = states_of(pool.fetch_outputs());
             });
         });
         CHECK(states == std::vector<TaskState>(3, TaskState::finished));
     }
 
-    TEST_CASE("task pool: what the controller leaves running is cancelled") {
+    TEST_CASE("task pool: cancels the tasks that the controller leaves running") {
         for (int n = 1; n <= 3; ++n) {
             std::atomic<int> begun = 0, ended = 0;
             const auto counted = [&](TaskContext& context, const Json& x) {
@@ -373,11 +373,11 @@ TEST_SUITE("par") {
             pool_on(n, {{"until cancelled", counted}}, [&](TaskPool& pool) {
                 for (int i = 0; i < 5; ++i) pool.submit("until cancelled", {});
             });
-            CHECK(begun == ended); // and the pool has returned
+            CHECK(begun == ended);
         }
     }
 
-    TEST_CASE("task pool: with a journal, only what had not ended is done again") {
+    TEST_CASE("task pool: with a journal, a later run repeats only tasks that had not ended") {
         for (int n = 1; n <= 3; ++n) {
             const TempDir folder;
             const std::string path = folder / "journal.jsonl";
@@ -399,7 +399,7 @@ TEST_SUITE("par") {
                 path);
             CHECK(std::count(done.begin(), done.end(), 2) == 2);
 
-            // The kill came while a line was written.
+            // A kill interrupted the write of this line.
             const std::string whole = read_file(path);
             write_file_atomic(path, whole + "{\"function\":\"work\",\"ar");
             done.clear();
@@ -417,7 +417,7 @@ TEST_SUITE("par") {
                 },
                 path);
             std::sort(done.begin(), done.end());
-            CHECK(done == std::vector<int64_t>{2, 3}); // the third 2 is new, 3 had failed
+            CHECK(done == std::vector<int64_t>{2, 3}); // the third 2 is a new task, and 3 had failed
             CHECK(outputs == std::vector<double>{1 * 1.1, 2 * 1.1, 2 * 1.1, 2 * 1.1, 3 * 1.1, 4 * 1.1});
             CHECK(kept == std::vector<bool>{true, true, true, false, false, true});
             CHECK(read_file(path).starts_with(whole));
@@ -434,7 +434,7 @@ TEST_SUITE("par") {
         }
     }
 
-    TEST_CASE("task pool: an interruption leaves no trace in the journal, a cancel does") {
+    TEST_CASE("task pool: the journal records a cancel but no interruption") {
         for (const int n : {1, 2}) {
             const TempDir folder;
             const std::string path = folder / "journal.jsonl";
@@ -446,7 +446,7 @@ TEST_SUITE("par") {
                     pool.submit("until cancelled", 1);
                     for (int i = 2; i <= 5; ++i) pool.submit("until cancelled", i);
                     pool.cancel(5);
-                    pool.after_each([&](const TaskRecord&, const Json& times) {
+                    pool.on_report([&](const TaskRecord&, const Json& times) {
                         if (times.as_int() == 2) pool.interrupt();
                     });
                     pool.fetch_outputs();
@@ -471,10 +471,10 @@ TEST_SUITE("par") {
         CHECK(contains(error_of([&] { par::Journal journal(folder / "none/journal.jsonl"); }), "cannot open"));
     }
 
-    TEST_CASE("sub-link: the same tags in two groups do not mix") {
+    TEST_CASE("sub-link: keeps the same tags in two groups apart") {
         std::vector<int> got(4, -1);
         par::run_threads(4, [&](Link& link) {
-            const int group = link.rank() % 2; // 0 and 2, 1 and 3
+            const int group = link.rank() % 2; // ranks 0 and 2, and ranks 1 and 3
             par::SubLink sub(link, {group, group + 2}, 10 + group);
             const par::Operation op{"test", "pairs"};
             int mine = link.rank() * 11, theirs = -1;

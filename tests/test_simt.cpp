@@ -1,4 +1,4 @@
-// The executor that runs CUDA kernels on the host: correct kernels, in every order of threads.
+// Tests the executor, which runs CUDA kernels on the host, with correct kernels and every order of threads.
 #include "gpu/bf16.cuh"
 #include "gpu/mma.cuh"
 #include "gpu/products.cuh"
@@ -56,11 +56,11 @@ __global__ void vote_kernel(unsigned* out) {
     out[lane * 4] = __ballot_sync(kAll, lane % 3 == 0);
     out[lane * 4 + 1] = unsigned(__any_sync(kAll, lane == 7)) + 2 * unsigned(__any_sync(kAll, lane > 31));
     out[lane * 4 + 2] = unsigned(__all_sync(kAll, lane < 32)) + 2 * unsigned(__all_sync(kAll, lane < 31));
-    // The two halves of the warp go different ways, and vote among themselves.
+    // The two halves of the warp take different branches, and each half votes for itself.
     out[lane * 4 + 3] = lane < 16 ? __ballot_sync(0xffffu, lane & 1) : __ballot_sync(0xffff0000u, lane & 2);
 }
 
-/// d [16 x 8] = a [16 x 16] b [16 x 8], row-major bf16 through shared memory and ldmatrix.
+/// Computes d [16 x 8] = a [16 x 16] b [16 x 8], row-major bf16 through shared memory and ldmatrix.
 __global__ void mma_bf16_kernel(const bf16* a, const bf16* b, float* d) {
     SHARED(bf16, a_tile, 16 * 16);
     SHARED(bf16, b_tile, 16 * 8);
@@ -86,7 +86,7 @@ __global__ void mma_tf32_kernel(const float* a, const float* b, float* d) {
     for (int i = 0; i < 4; ++i) d[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = sums[i];
 }
 
-/// d: of each lane one sum, of 8 values[i] / 3 for each i.
+/// Sets d to one sum per lane: of 8 * values[i] / 3 over all i.
 __global__ void mma_f32_kernel(const float* values, int count, float* d) {
     const float b[2] = {1.0f / 3, 1.0f / 3};
     float sums[4] = {};
@@ -97,7 +97,7 @@ __global__ void mma_f32_kernel(const float* values, int count, float* d) {
     d[threadIdx.x] = sums[0];
 }
 
-/// Four 8 x 8 matrices of the numbers 0 to 255; each lane's registers go out.
+/// Loads four 8 x 8 matrices of the numbers 0 to 255, and writes the registers of each lane.
 __global__ void ldmatrix_kernel(uint32_t* out) {
     SHARED(uint16_t, tile, 256);
     const int lane = int(threadIdx.x);
@@ -117,7 +117,7 @@ __global__ void ldmatrix_kernel(uint32_t* out) {
 } // namespace
 
 TEST_SUITE("simt") {
-    TEST_CASE("simt: every thread of every block runs once and knows where it is") {
+    TEST_CASE("simt: runs every thread of every block once, with its indices") {
         std::vector<int> out(size_t(2 * 3 * 2) * (4 * 3 * 5), 7);
         simt::run_in_every_order(
             [&] { RG_LAUNCH(indices_kernel, dim3(2, 3, 2), dim3(4, 3, 5), 0, nullptr, out.data()); }, out);
@@ -141,7 +141,7 @@ TEST_SUITE("simt") {
         }
     }
 
-    TEST_CASE("simt: a transposition through two-dimensional shared memory") {
+    TEST_CASE("simt: transposes through two-dimensional shared memory") {
         std::vector<float> in(32 * 32), out(32 * 32);
         for (size_t i = 0; i < in.size(); ++i) in[i] = float(i);
         simt::run_in_every_order(
@@ -164,7 +164,7 @@ TEST_SUITE("simt") {
         }
     }
 
-    TEST_CASE("simt: votes, also of part of a warp") {
+    TEST_CASE("simt: votes within a warp, and within a part of it") {
         std::vector<unsigned> out(32 * 4);
         simt::run_in_every_order([&] { RG_LAUNCH(vote_kernel, 1, 32, 0, nullptr, out.data()); }, out);
         for (size_t lane = 0; lane < 32; ++lane) {
@@ -175,10 +175,10 @@ TEST_SUITE("simt") {
         }
     }
 
-    TEST_CASE("simt: bf16 on tensor cores against plain loops") {
+    TEST_CASE("simt: bf16 products on tensor cores agree with plain loops") {
         std::vector<bf16> a(16 * 16), b(16 * 8);
         for (size_t i = 0; i < a.size(); ++i)
-            a[i] = to_bf16(float(int(i * 37 % 251) - 125)); // distinct up to rounding, exact in bf16
+            a[i] = to_bf16(float(int(i * 37 % 251) - 125)); // different values, exact in bf16
         for (size_t i = 0; i < b.size(); ++i) b[i] = to_bf16(float(int(i) - 60));
         std::vector<float> d(16 * 8);
         simt::run_in_every_order([&] { RG_LAUNCH(mma_bf16_kernel, 1, 32, 0, nullptr, a.data(), b.data(), d.data()); },
@@ -191,7 +191,7 @@ TEST_SUITE("simt") {
             }
     }
 
-    TEST_CASE("simt: tf32 on tensor cores against plain loops") {
+    TEST_CASE("simt: tf32 products on tensor cores agree with plain loops") {
         std::vector<float> a(16 * 8), b(8 * 8), d(16 * 8);
         for (size_t i = 0; i < a.size(); ++i) a[i] = float(int(i) - 60);
         for (size_t i = 0; i < b.size(); ++i) b[i] = float(int(i * 11 % 67) - 30);
@@ -205,7 +205,7 @@ TEST_SUITE("simt") {
             }
     }
 
-    TEST_CASE("simt: long sums of f32 on tensor cores, which cut off") {
+    TEST_CASE("simt: long sums of f32 on tensor cores do not drift, although each product is truncated") {
         CHECK(simt::cut(1 + 0x1.8p-24) == 1);
         CHECK(simt::cut(-1 - 0x1.8p-24) == -1);
         CHECK(simt::cut(-0x1p-150) == 0);
@@ -219,10 +219,10 @@ TEST_SUITE("simt") {
         }
         simt::run_in_every_order(
             [&] { RG_LAUNCH(mma_f32_kernel, 1, 32, 0, nullptr, values.data(), int(values.size()), d.data()); }, d);
-        for (const float got : d) CHECK(std::abs(double(got) - sum) < 1e-6 * sum); // drifting, it would be 2e-5
+        for (const float got : d) CHECK(std::abs(double(got) - sum) < 1e-6 * sum); // if sums drifted: 2e-5
     }
 
-    TEST_CASE("simt: rounding to tf32 and packing of bf16") {
+    TEST_CASE("simt: rounds to tf32, and packs bf16") {
         const auto rounded = [](float x) { return __uint_as_float(to_tf32(x)); };
         CHECK(rounded(1.0f) == 1.0f);
         CHECK(rounded(1 + 0x1p-11f) == 1 + 0x1p-10f); // a tie: away from zero
@@ -237,7 +237,7 @@ TEST_SUITE("simt") {
         CHECK(unpack_bf16(pair).y == -2.0f);
     }
 
-    TEST_CASE("simt: ldmatrix deals rows and columns to the lanes") {
+    TEST_CASE("simt: ldmatrix distributes rows and columns over the lanes") {
         std::vector<uint32_t> out(32 * 12);
         simt::run_in_every_order([&] { RG_LAUNCH(ldmatrix_kernel, 1, 32, 0, nullptr, out.data()); }, out);
         for (uint32_t lane = 0; lane < 32; ++lane)
@@ -253,7 +253,7 @@ TEST_SUITE("simt") {
             }
     }
 
-    TEST_CASE("simt: launches from several threads at once") {
+    TEST_CASE("simt: several threads launch at once") {
         std::vector<float> in(512, 1.0f), out(4);
         std::vector<std::thread> threads;
         for (size_t i = 0; i < out.size(); ++i)

@@ -53,23 +53,23 @@ Trained train(par::Group& group, Device* device, DType type, bool sync_bn, int w
     network.enabled = accelerate;
     GradientSum gradient_sum(group, parameters, par::Algorithm::automatic, false);
     constexpr int64_t kImages = 4;
-    const data::Range mine = data::share_of(kImages, workers, std::min(group.rank(), workers));
+    const data::Range mine = data::part_range(kImages, workers, std::min(group.rank(), workers));
     Trained result;
     Tensor x = Tensor::on_host({mine.size(), 32, 32, 3}), labels = Tensor::on_host({mine.size()}, DType::i32);
     for (uint64_t step = 0; step < 3; ++step) {
         for (int64_t i = 0; i < mine.size(); ++i) {
             Rng random(step, Purpose::test, 0, uint64_t(mine.begin + i));
             for (float& v : x.span<float>().subspan(size_t(i) * 3072, 3072)) v = random.normal();
-            labels.data<int32_t>()[i] = int32_t(random.below(10));
+            labels.data<int32_t>()[i] = int32_t(random.uniform_below(10));
         }
-        sync.share = double(mine.size()) / double(kImages);
+        sync.fraction = double(mine.size()) / double(kImages);
         sync.samples = kImages;
-        gradient_sum.begin(sync.share);
+        gradient_sum.begin(sync.fraction);
         double loss = double(network({x, labels}, true)[0].to_host().data<float>()[0]);
-        loss = sync.share > 0 ? sync.share * loss : 0;
+        loss = sync.fraction > 0 ? sync.fraction * loss : 0;
         gradient_sum.finish();
         sgdm_update(parameters.values(), velocity, parameters.gradients(), {.lr = 0.05f, .momentum = 0.9f});
-        if (!sync_bn) aggregate_state(group, parameters, sync.share);
+        if (!sync_bn) aggregate_state(group, parameters, sync.fraction);
         group.allreduce_sum(std::span<double>(&loss, 1), "loss");
         result.losses.push_back(loss);
     }
@@ -100,7 +100,7 @@ TEST_SUITE("simt") {
         data::ImageSet set{50, 9, 7, 3, {}, {}, {"a", "b"}};
         Rng random(4, Purpose::test);
         for (int64_t i = 0; i < set.count * set.image_bytes(); ++i) set.pixels.push_back(uint8_t(random.next()));
-        for (int64_t i = 0; i < set.count; ++i) set.labels.push_back(int32_t(random.below(2)));
+        for (int64_t i = 0; i < set.count; ++i) set.labels.push_back(int32_t(random.uniform_below(2)));
         ExecutorDevice device;
         for (Device* const there : {static_cast<Device*>(nullptr), static_cast<Device*>(&device)})
             for (const data::Fill fill : {data::Fill::zero, data::Fill::reflect})
@@ -233,7 +233,7 @@ TEST_SUITE("simt") {
 
     TEST_CASE("device: a profile has what the device says of time, and parts of what it does at most") {
         struct Slow final : ExecutorDevice {
-            double seconds(const std::function<void()>& f) override { return f(), 0.5; }
+            double time_of(const std::function<void()>& f) override { return f(), 0.5; }
         } device;
         Profile profile;
         const Context on{.device = &device, .profile = &profile};

@@ -1,14 +1,15 @@
-// bench_allreduce: time and bus bandwidth of the allreduce algorithms beside the MPI library's own.
+// bench_allreduce measures time and bus bandwidth of the all-reduce algorithms and of the MPI library's own.
 //
 //     mpiexec -n 2 ./bench_allreduce [--iterations N]
 //
-// The algorithms take turns within a size, so that a busy neighbour disturbs all alike. A yielding barrier comes before
-// each call; the time of a call is that of its slowest rank; the table gives median and best over the calls.
-// Each rank writes its vector anew before each call, as a training step does, so that nobody finds in its cache what
-// only a repeated sum of the same numbers would leave there. "shared" sums an ordinary vector through the window;
-// "shared, no copy" one that lives in Group::memory(). Both need all ranks on one node.
-// Bus bandwidth = 2 (n-1)/n * bytes / median: what each link carries, comparable between numbers of ranks.
-// Each size is checked once, on data that is unique per rank and index. Without MPI there is nothing to measure.
+// For each size the algorithms take turns, so that other load disturbs all of them alike. A barrier that yields the
+// core precedes each call. The time of a call is that of its slowest rank. The table has the median and the best of all
+// calls. Each rank writes its vector before each call, as a training step does. Otherwise a repeated sum of the same
+// values would find data in the cache. "shared" sums an ordinary vector through the window, and "shared, no copy" a
+// vector in Group::memory(). Both need all ranks on one node.
+//
+// Bus bandwidth = 2 (n-1)/n * bytes / median. It is the traffic per link, comparable between numbers of ranks. Each
+// size is checked once, with values that differ by rank and index. Without MPI there is nothing to measure.
 
 #include "par/reduce.h"
 #include "par/session.h"
@@ -28,7 +29,7 @@ constexpr size_t kCounts[] = {256, 1024, 16384, 131072, 676714, 4194304}; // flo
 struct Kind {
     const char* name;
     Algorithm algorithm;
-    bool in_memory; // of the group
+    bool in_memory; // true: in the group's memory
 };
 constexpr Kind kKinds[] = {{"MPI_Allreduce", Algorithm::mpi, false},
                            {"ring", Algorithm::ring, false},
@@ -40,15 +41,15 @@ constexpr int kWarmUp = 6; // MPICH changes its algorithm after five calls
 constexpr double kSecondsPerSize = 2.5;
 constexpr const char* kUsage =
     "usage: mpiexec -n RANKS bench_allreduce [--iterations N]\n"
-    "  --iterations N   calls per size and algorithm, at most (default 200; each size stops after 2.5 seconds)\n"
-    "  --help           this text\n";
+    "  --iterations N   largest number of calls per size and algorithm (default 200; a size ends after 2.5 s)\n"
+    "  --help           print this text\n";
 
 double now() {
     using namespace std::chrono;
     return duration<double>(steady_clock::now().time_since_epoch()).count();
 }
 
-/// Whole numbers below 2^24 in sum, so that every order of addition gives the same float.
+/// Returns integers whose sum is below 2^24, so that every order of addition gives the same float.
 float value_of(size_t i, int rank) { return float((i * 31 + 7) % 4093 * size_t(rank + 1) % 65521); }
 
 void check_sums(Group& group, std::span<float> values, const Kind& kind) {
@@ -70,7 +71,7 @@ double time_call(Group& group, std::span<float> values, const Kind& kind) {
     return now() - begin;
 }
 
-/// Per call, the time of the slowest rank; sorted.
+/// Returns the time of the slowest rank for each call, in ascending order.
 std::vector<double> slowest(Group& group, const std::vector<double>& times) {
     const std::string_view bytes(reinterpret_cast<const char*>(times.data()), times.size() * sizeof(double));
     std::vector<double> worst(times.size(), 0.0);
@@ -113,7 +114,7 @@ void measure(Group& group, std::span<const Kind> kinds, std::span<float> memory,
     std::fflush(stdout);
 }
 
-/// Prints what this machine has for the constants of the cost model: messages between ranks 0 and 1, sums in memory.
+/// Prints the constants of the cost model for this machine, from messages between ranks 0 and 1 and sums in memory.
 void measure_model(Group& group) {
     constexpr size_t kBytes = 1 << 20;
     constexpr int kRepeats = 50;

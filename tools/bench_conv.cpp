@@ -1,10 +1,11 @@
-// bench_conv: convolutions alone (forward, data gradient, filters' gradient) beside what the processor can multiply.
+// bench_conv measures convolutions (forward, dgrad, wgrad) and compares them with the peak rate of the CPU.
 //
-// Two probes run before and after every round, on the same threads, since a shared machine changes its clock from one
-// second to the next: `peak` multiplies and adds in registers only, which no convolution can; `tile` is the register
-// tile of the direct convolution with all its operands in the first-level cache, which tells what its loads cost from
-// what the loops around it do. The ratios are medians over the rounds; above 1 they are noise.
+// Two probes run before and after every round on the same threads, since a shared machine changes its clock each
+// second. `peak` multiplies and adds in registers only, which no convolution can reach. `tile` is the register tile of
+// the direct convolution with all operands in the L1 cache. It separates the cost of loads from the cost of the outer
+// loops. The ratios are medians over the rounds; values above 1 are noise.
 #include "core/context.h"
+#include "core/cpu/cores.h"
 #include "core/cpu/isa.h"
 #include "core/cpu/thread_pool.h"
 #include "core/ops.h"
@@ -27,7 +28,7 @@ struct Settings {
     std::string precision = "fp32-strict";
 };
 
-/// One convolution, stride 1, padded so that the result is as large as the image.
+/// A convolution with stride 1, padded so that the result is as large as the image.
 struct Case {
     int64_t size, c, k, r;
 };
@@ -35,7 +36,7 @@ constexpr Case kCases[] = {{32, 3, 32, 3},  {32, 32, 32, 3},  {16, 32, 64, 3}, {
                            {8, 64, 128, 3}, {8, 128, 128, 3}, {16, 32, 32, 5}, {16, 64, 64, 1},
                            {32, 8, 8, 3},   {16, 11, 22, 3},  {28, 20, 20, 3}};
 
-/// Sixteen independent chains of multiply-adds, which keep two units of four cycles' latency busy with some to spare.
+/// Sixteen independent chains of multiply-adds, which are more than enough for two units with a latency of four cycles.
 constexpr int64_t kSteps = 2000000, kChains = 16;
 typedef float Vector4 __attribute__((vector_size(16)));
 typedef float Vector8 __attribute__((vector_size(32)));
@@ -64,7 +65,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// GFLOP/s of `flops` operations in each thread of the pool.
+/// Runs f with `flops` operations on each thread of the pool, and returns GFLOP/s.
 template <class F>
 double rate(ThreadPool& pool, double flops, F&& f) {
     const auto start = std::chrono::steady_clock::now();
@@ -79,7 +80,7 @@ double peak(ThreadPool& pool) {
     if (cpu::isa().width == 16) probe = chains_avx512, width = 16;
     if (cpu::isa().width == 8) probe = chains_avx2, width = 8;
 #endif
-    std::vector<float> results(static_cast<size_t>(pool.size())); // used, so that they are computed
+    std::vector<float> results(static_cast<size_t>(pool.size())); // keeps the compiler from removing the work
     const double gflops =
         rate(pool, 2.0 * kSteps * kChains * double(width), [&](int64_t thread) { results[size_t(thread)] = probe(); });
     volatile float sink = 0;
@@ -91,7 +92,7 @@ double tile(ThreadPool& pool) {
     constexpr int64_t kTaps = 256, kPixels = 8, kCalls = 15000;
     const int64_t k = 2 * cpu::isa().width;
     const cpu::ConvImage image{1, kPixels, k, 1, kTaps, kPixels * kTaps, 1, kTaps, kPixels * k, k};
-    // As in a convolution, vectors begin on cache lines.
+    // Vectors begin on cache lines, as in a convolution.
     const Tensor x = Tensor::constant({kPixels, kTaps}, 0.5), filters = Tensor::constant({kTaps, k}, 0.25);
     const Tensor bias = Tensor::zeros({k}), y = Tensor::zeros({pool.size(), kPixels, k});
     return rate(pool, 2.0 * kCalls * kPixels * kTaps * double(k), [&](int64_t thread) {
@@ -136,7 +137,7 @@ void bench(const Settings& s, ThreadPool& pool, const Case& c) {
         seconds[2] = timed([&] { run(op::conv2d_grad, {dy, x, w}, Conv2dGradOp{.conv = conv, .data = false}); });
     };
     std::array<double, 3> seconds;
-    measure(seconds); // memory and threads are there after this one
+    measure(seconds); // a warm-up, which allocates memory and starts threads
     for (int64_t round = 0; round < s.rounds; ++round) {
         const double peak_before = peak(pool), tile_before = tile(pool);
         measure(seconds);
@@ -160,10 +161,10 @@ void bench(const Settings& s, ThreadPool& pool, const Case& c) {
 
 int run_program(int argc, const char* const* argv) {
     Settings s;
-    Options options("bench_conv", "measures convolutions beside the processor's rate of multiply-adds");
-    options.add("batch", &s.batch, "images").at_least(1);
-    options.add("threads", &s.threads, "threads; 0: one per core").range(0, 1024);
-    options.add("rounds", &s.rounds, "measurements, of which the median is told").at_least(1);
+    Options options("bench_conv", "measures convolutions against the CPU's rate of multiply-adds");
+    options.add("batch", &s.batch, "images per mini-batch").at_least(1);
+    options.add("threads", &s.threads, "number of threads; 0: one per core").range(0, 1024);
+    options.add("rounds", &s.rounds, "number of measurements, of which the median is printed").at_least(1);
     options.add("precision", &s.precision, "arithmetic").one_of({"fp32", "fp32-strict", "bf16"});
     if (!options.parse(argc, argv)) {
         std::cout << options.help();

@@ -1,14 +1,15 @@
-// bench_data: what the input pipeline delivers, in images per second, and what the PNG decoder does, in MB per second.
+// bench_data measures the input pipeline in images per second, and the PNG decoder in MB per second.
 //
 //     ./bench_data [--data DIR] [--threads N] [--seconds S]
 //
-// One line of key=value pairs per case. Pipeline cases have two stages. `decode`: stored bytes to an ImageSet, once per
-// run and on one thread, as the programs do it (for a folder with the reading of its files, which are cached by then).
-// `batches`: augment, normalise and lay out, in every epoch, by the Loader that the programs use. images_per_s is both
-// stages in a row: with threads=1 the rate per core. The PNG cases decode files from memory to 8-bit RGB; MB are 10^6
-// bytes of decoded pixels. When built with libpng (-Dbench_libpng=enabled), it takes turns with ours on the same files
-// and its pixels must be the same. Numbers are medians, those in *_max the best.
+// Prints a line of key=value pairs per case. Pipeline cases have two stages. `decode` turns stored bytes into an
+// ImageSet, once per run and on one thread, as the programs do. For a folder it includes reads of the cached files.
+// `batches` augments, normalises and lays out the images of an epoch with the Loader of the programs. images_per_s is
+// the rate of both stages in sequence; with threads=1 it is the rate per core. PNG cases decode files from memory to
+// 8-bit RGB; an MB is 10^6 bytes of decoded pixels. In a build with libpng (-Dbench_libpng=enabled), libpng takes turns
+// with our decoder on the same files, and must give the same pixels. Figures are medians; those in *_max are the best.
 #include "core/atomic_file.h"
+#include "core/cpu/cores.h"
 #include "core/cpu/thread_pool.h"
 #include "core/options.h"
 #include "core/rng.h"
@@ -41,11 +42,11 @@ struct Settings {
     double seconds = 2;
 };
 
-/// A fresh folder, gone at the end of the scope.
+/// Makes a new folder, and removes it at the end of the scope.
 class Folder {
 public:
     Folder() : path_((fs::temp_directory_path() / "bench_data-XXXXXX").string()) {
-        RG_CHECK(::mkdtemp(path_.data()), "bench_data: cannot create ", path_);
+        RG_CHECK(::mkdtemp(path_.data()), "bench_data: expected to create ", path_, ", got an error; check TMPDIR");
     }
     ~Folder() {
         std::error_code ignored;
@@ -75,7 +76,7 @@ struct Times {
     double best() const { return *std::min_element(all.begin(), all.end()); }
 };
 
-/// Runs each of `jobs` in turn, after one round that does not count, for about so many seconds and 5 rounds at least.
+/// Runs the jobs in turn for about this time and at least 5 rounds, after a round that does not count.
 std::vector<Times> time_in_turn(double seconds, const std::vector<std::function<void()>>& jobs) {
     std::vector<Times> times(jobs.size());
     for (const auto& job : jobs) job();
@@ -116,7 +117,7 @@ void bench_pipeline(const Settings& s, const char* name, const std::string& sour
     }
 }
 
-/// CIFAR-10 records of a set: what its reader undoes.
+/// Returns the set as CIFAR-10 records.
 std::vector<uint8_t> cifar_records(const data::ImageSet& set, int repeats) {
     std::vector<uint8_t> records;
     for (int r = 0; r < repeats; ++r)
@@ -139,15 +140,15 @@ void bench_cifar(const Settings& s, bool from_folder) {
     bench_pipeline(s, "cifar", "sample_x10", parse);
 }
 
-/// Class folders with the PNGs of a set.
+/// Writes the set as class folders of PNGs.
 void write_folders(const data::ImageSet& set, const std::string& path) {
     for (const std::string& name : set.classes) fs::create_directories(fs::path(path) / name);
     for (int64_t i = 0; i < set.count; ++i) {
         const fs::path file = fs::path(path) / set.classes[size_t(set.labels[size_t(i)])] / cat(i, ".png");
         const std::vector<uint8_t> png = data::encode_png(set.width, set.height, int(set.channels), set.image(i));
-        std::ofstream out(file, std::ios::binary); // not synced to the disk: only this program reads them
+        std::ofstream out(file, std::ios::binary); // not synced, since only this program reads them
         out << data::as_text(png);
-        RG_CHECK(out.flush(), "bench_data: cannot write ", file.string());
+        RG_CHECK(out.flush(), "bench_data: expected to write ", file.string(), ", got an error; is the disk full?");
     }
 }
 
@@ -158,8 +159,8 @@ struct Files {
     std::vector<std::vector<uint8_t>> bytes;
 };
 
-/// 1920 x 1080 pixels that compress like a photo: slow gradients, shapes with sharp edges, and noise nearly everywhere
-/// (some shapes are saturated, without it), stronger towards the bottom and alike in neighbours, as cameras leave it.
+/// Returns 1920 x 1080 pixels that compress like a photo: smooth gradients, shapes with sharp edges, and noise. As in
+/// photos, neighbours have similar noise, which grows towards the bottom. Some shapes are saturated, without noise.
 data::Image photo() {
     data::Image image{1920, 1080, 3, 8, std::vector<uint8_t>(1920 * 1080 * 3)};
     Rng random(1, Purpose::synthetic);
@@ -218,10 +219,10 @@ void bench_png(const Settings& s, const Files& files) {
         file_bytes += double(file.size());
 #ifdef RG_BENCH_LIBPNG
         RG_CHECK(libpng_decode(file).pixels == image.pixels, "bench_data: expected the same pixels from libpng, ",
-                 "got others (", files.name, ")");
+                 "got others (", files.name, "); one of the decoders has a bug");
 #endif
     }
-    size_t sink = 0; // uses the results
+    size_t sink = 0; // keeps the compiler from removing the work
     std::vector<std::function<void()>> jobs{[&] {
         for (const auto& file : files.bytes) sink += data::to_u8(data::decode_png(file, files.name), 3).pixels.back();
     }};
@@ -290,12 +291,12 @@ void run(const Settings& s) {
 
 int run_program(int argc, const char* const* argv) {
     Settings s;
-    Options options("bench_data", "measures reading, decoding, augmenting and laying out of images");
-    options.add("data", &s.data, "CIFAR binary files, or class folders of PNGs; empty: the embedded sample")
+    Options options("bench_data", "measures how fast images are read, decoded, augmented and laid out");
+    options.add("data", &s.data, "folder of CIFAR binary files, or class folders of PNGs; empty: the built-in sample")
         .metavar("DIR");
     options.add("batch", &s.batch, "images per mini-batch").at_least(1);
-    options.add("threads", &s.threads, "the most threads of the loader; 0: one per core").range(0, 1024);
-    options.add("seconds", &s.seconds, "how long to measure each stage, at least 5 times").at_least(0);
+    options.add("threads", &s.threads, "largest number of loader threads; 0: one per core").range(0, 1024);
+    options.add("seconds", &s.seconds, "time to measure each stage, at least 5 times").at_least(0);
     if (!options.parse(argc, argv)) {
         std::cout << options.help();
         return 0;

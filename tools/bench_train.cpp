@@ -1,7 +1,8 @@
-// bench_train: images per second of a training step (forward, loss, backward, update) or of prediction, on random data
-// that is already in memory. One line of key=value pairs, made to stand beside the same line of other frameworks.
+// bench_train measures images per second of a training step (forward, loss, backward, update) or of prediction, on
+// random data in memory. It prints a line of key=value pairs, to compare with the same line of other frameworks.
 #include "core/accelerate.h"
 #include "core/context.h"
+#include "core/cpu/cores.h"
 #include "core/cpu/isa.h"
 #include "core/cpu/thread_pool.h"
 #include "core/options.h"
@@ -29,7 +30,7 @@ struct Settings {
     bool profile = false, accelerate = true, plan = false;
 };
 
-/// A network to measure: its own parameters, the images that it takes, and what it gives.
+/// A network to measure: its parameters, the shape of its images, its predictions and its loss.
 struct Subject {
     virtual ~Subject() = default;
     virtual Parameters& parameters() = 0;
@@ -67,8 +68,8 @@ struct TwoHeads final : Subject {
     DigitsAnglesNet net{{}};
 };
 
-/// cifar, or A: the default network on CIFAR-10. B: two heads on digits. C: digits. D1 to D4: A's kind, of that depth
-/// and width round(16 / sqrt(depth)).
+/// Returns a network by name. cifar or A is the default network on CIFAR-10, B has two heads on digits, and C is for
+/// digits. D1 to D4 are like A with that depth and a width of round(16 / sqrt(depth)).
 std::unique_ptr<Subject> subject(const std::string& name) {
     if (name == "B") return std::make_unique<TwoHeads>();
     if (name == "C") return std::make_unique<Classifier<DigitsNet>>(DigitsNet::Options{}, Shape{28, 28, 1});
@@ -86,7 +87,7 @@ int bench(const Settings& s) {
     ThreadPool pool(s.threads ? int(s.threads) : available_cores());
     Profile profile;
     RG_CHECK(s.device == "cpu" || s.precision != "fp32-strict",
-             "--precision fp32-strict: there are no plain multiply-adds on a GPU; choose --precision fp32");
+             "bench_train: expected --precision fp32 or bf16 on a GPU, got fp32-strict; choose one of these");
     const std::unique_ptr<Device> device = s.device == "cuda" ? gpu::open_device(0) : nullptr;
     Context context{.device = device.get(), .threads = &pool, .strict_fp32 = s.precision == "fp32-strict"};
     const ContextScope scope(context);
@@ -98,7 +99,7 @@ int bench(const Settings& s) {
     const Tensor images = Tensor::on_host(x.shape()), classes = Tensor::on_host(labels.shape(), DType::i32);
     Rng random(0, Purpose::synthetic);
     for (float& v : images.span<float>()) v = random.normal();
-    for (int32_t& v : classes.span<int32_t>()) v = int32_t(random.below(10));
+    for (int32_t& v : classes.span<int32_t>()) v = int32_t(random.uniform_below(10));
     x.copy_from(images);
     labels.copy_from(classes);
     const Tensor velocity = Tensor::zeros(parameters.values().shape()), rate = Tensor::zeros({1});
@@ -132,7 +133,7 @@ int bench(const Settings& s) {
     double total = 0;
     for (double t : times) total += t;
 
-    // Arithmetic of a step: 2 operations per multiply-add, the backward pass twice the forward pass.
+    // Count 2 operations per multiply-add, and the backward pass as twice the forward pass.
     Profile one;
     context.profile = &one;
     net->predict(x);
@@ -152,19 +153,19 @@ int bench(const Settings& s) {
 
 int run_program(int argc, const char* const* argv) {
     Settings s;
-    Options options("bench_train", "measures training or prediction, with random data in memory");
+    Options options("bench_train", "measures training or prediction on random data in memory");
     options
-        .add("net", &s.net, "cifar, or A: the default network; B: digits with two heads; C: digits; D1 to D4: narrow")
+        .add("net", &s.net, "network: cifar or A (the default), B (digits, two heads), C (digits), D1 to D4 (narrow)")
         .one_of({"cifar", "A", "B", "C", "D1", "D2", "D3", "D4"});
-    options.add("mode", &s.mode, "a whole training step, or prediction").one_of({"train", "infer"});
-    options.add("device", &s.device, "where to compute").one_of({"cpu", "cuda"});
-    options.add("batch", &s.batch, "images per step").at_least(1);
-    options.add("threads", &s.threads, "threads; 0: one per core").range(0, 1024);
+    options.add("mode", &s.mode, "measure training steps or predictions").one_of({"train", "infer"});
+    options.add("device", &s.device, "device that computes").one_of({"cpu", "cuda"});
+    options.add("batch", &s.batch, "images per mini-batch").at_least(1);
+    options.add("threads", &s.threads, "number of threads; 0: one per core").range(0, 1024);
     options.add("precision", &s.precision, "arithmetic").one_of({"fp32", "fp32-strict", "bf16"});
-    options.add("seconds", &s.seconds, "how long to measure, at least 5 steps").at_least(0);
-    options.add("accelerate", &s.accelerate, "trace, fuse and replay; --no-accelerate: op by op");
-    options.add("plan-dump", &s.plan, "add the plan that is replayed");
-    options.add("profile", &s.profile, "add a table: time, GFLOP/s and GB/s per op; on a GPU, also its most");
+    options.add("seconds", &s.seconds, "time to measure, at least 5 steps").at_least(0);
+    options.add("accelerate", &s.accelerate, "trace, fuse and replay the step instead of running op by op");
+    options.add("plan-dump", &s.plan, "print the plan too");
+    options.add("profile", &s.profile, "print a table of time, GFLOP/s and GB/s per op; on a GPU also its peak rates");
     if (!options.parse(argc, argv)) {
         std::cout << options.help();
         return 0;

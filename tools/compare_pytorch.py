@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""Replays a run of train_cifar in PyTorch and compares: the loss of every step, and what the first step changes.
+"""Repeats a run of train_cifar in PyTorch and compares the loss of every step and the changes by the first step.
 
 usage: compare_pytorch.py TRAIN_CIFAR DATA [--steps 20] [--batch 256] [--option=...]
 
-Needs a Python with torch and numpy; DATA is the folder of CIFAR-10 binary files. train_cifar writes its initial model
-(--steps 0), starts from it without augmentation and in file order, and PyTorch does the same from the same file:
-torch.nn modules of the same names, SGD with the same settings, float32. Arguments it does not know go to train_cifar.
+Needs a Python with torch and numpy. DATA is the folder of CIFAR-10 binary files. train_cifar writes its initial model
+(--steps 0) and trains from it without augmentation in file order. PyTorch does the same from the same file, with
+torch.nn modules of the same names and SGD with the same settings, in float32. Unknown arguments go to train_cifar.
 
-Losses: exit status 1 if one differs by more than 3e-4, or the first by more than 1e-6, relative. First change of each
-tensor: one rounding decides on which side of zero a few activations fall, and then their whole gradient comes or goes,
-so in float32 PyTorch in another memory layout differs from itself. Ours and both layouts of PyTorch are therefore set
-beside PyTorch in float64; exit status 1 if ours is further from it than 1e-4 and than the worse of PyTorch's. The
-biases before batch norm, whose true gradient is zero, are left out.
+Losses: the exit status is 1 if the relative difference of a loss exceeds 3e-4, or that of the first loss 1e-6. First
+change of each tensor: a rounding decides on which side of zero a few activations are, and with that whether their
+gradient exists. So in float32, PyTorch differs from itself in another memory layout. This script therefore compares our
+change and PyTorch's changes in both layouts with PyTorch in float64. The exit status is 1 if our difference exceeds
+1e-4 and the larger one of PyTorch. It skips the biases before batch norm, whose true gradient is zero.
 """
 import argparse, json, os, struct, subprocess, sys, tempfile
 import numpy as np
@@ -81,7 +81,7 @@ def main():
     p.add_argument("train_cifar"), p.add_argument("data")
     p.add_argument("--steps", type=int, default=20), p.add_argument("--batch", type=int, default=256)
     a, options = p.parse_known_args()
-    temporary = tempfile.TemporaryDirectory(prefix="ringgrad-")  # gone at the end
+    temporary = tempfile.TemporaryDirectory(prefix="ringgrad-")  # removed at the end
     runs = temporary.name
 
     def ours(name, *more):

@@ -1,10 +1,10 @@
-# Sourced by quickstart.sh and test.sh, from the top folder: what both need before they build.
+# Finds or installs the packages for a build. quickstart.sh and test.sh source it from the top folder.
 #
-# Looks for the compiler, Meson, ninja, pkg-config, MPI and doctest. On Debian and its like, as root, it installs what
-# is missing; anyone else gets the exact command and exit status 1. Nothing outside the distribution is fetched.
+# Looks for the compiler, Meson, ninja, pkg-config, MPI and doctest. As root on Debian and similar systems, it installs
+# missing packages of the distribution. Otherwise it prints the command that installs them, and the exit status is 1.
 
 missing=
-need() { # command, package that has it
+need() { # command and its package
     command -v "$1" >/dev/null 2>&1 || missing="$missing $2"
 }
 
@@ -20,7 +20,7 @@ if [ -n "$missing" ]; then
     if command -v apt-get >/dev/null 2>&1 && [ "$(id -u)" = 0 ]; then
         echo "installing:$missing"
         apt-get update -qq
-        # Word splitting is meant: $missing is a list.
+        # $missing is a list, so it is not quoted.
         DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null
     else
         echo "missing (Debian's package names):$missing" >&2
@@ -29,7 +29,7 @@ if [ -n "$missing" ]; then
     fi
 fi
 
-configure() { # build folder, then Meson options: makes the folder, or sets the options of one that exists
+configure() { # build folder, Meson options; creates the folder, or sets the options of an existing one
     folder=$1
     shift
     if [ -f "$folder/build.ninja" ]; then

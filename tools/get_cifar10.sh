@@ -1,11 +1,11 @@
 #!/bin/sh
-# Fetches the binary version of CIFAR-10 (162 MB), checks it, and unpacks it.
+# Downloads the binary version of CIFAR-10 (162 MB), checks it, and unpacks it.
 #
 #   sh tools/get_cifar10.sh [--from FILE|URL] [DIR]
 #
-# DIR (default: the current folder) gets a folder cifar-10-batches-bin. --from takes an archive that is already there,
-# or another address. Nothing appears under the final name before the checksum is right and the archive is unpacked,
-# and no file of the user's is changed or removed. Needs tar, md5sum or md5, and curl or wget unless FILE is given.
+# Creates the folder cifar-10-batches-bin in DIR (default: the current folder). --from uses an archive on the disk or
+# another URL. The folder appears under its final name only when it is complete, and no other file is changed or
+# removed. Needs tar, md5sum or md5, and curl or wget unless FILE is given.
 set -eu
 
 url=https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz
@@ -20,10 +20,10 @@ dir=
 while [ $# -gt 0 ]; do
     case $1 in
         --help) usage; exit 0 ;;
-        --from) [ $# -ge 2 ] || die "--from: expected a file or an address"; from=$2; shift ;;
+        --from) [ $# -ge 2 ] || die "--from: expected a file or a URL after it, got the end"; from=$2; shift ;;
         --from=*) from=${1#--from=} ;;
         -*) die "unknown option $1; see --help" ;;
-        *) [ -z "$dir" ] || die "expected one folder, got $dir and $1"; dir=$1 ;;
+        *) [ -z "$dir" ] || die "expected one folder, got $dir and $1; see --help"; dir=$1 ;;
     esac
     shift
 done
@@ -32,36 +32,39 @@ dir=${dir:-.}
 checksum() {
     if command -v md5sum >/dev/null 2>&1; then md5sum <"$1" | cut -d ' ' -f 1
     elif command -v md5 >/dev/null 2>&1; then md5 -q <"$1"
-    else die "expected md5sum or md5, found neither"
+    else die "expected md5sum or md5, got neither; install one"
     fi
 }
 download() {
     if command -v curl >/dev/null 2>&1; then curl -fL --retry 3 -o "$2" "$1"
     elif command -v wget >/dev/null 2>&1; then wget -O "$2" "$1"
-    else die "expected curl or wget, found neither; download $1 yourself and pass it with --from"
+    else die "expected curl or wget, got neither; download $1 yourself and pass it with --from"
     fi
 }
 
 if [ -e "$dir/$name" ]; then
-    [ -f "$dir/$name/test_batch.bin" ] || die "$dir/$name exists but is not the data set; move it away"
-    echo "$dir/$name is there already."
+    [ -f "$dir/$name/test_batch.bin" ] || die "expected the data set in $dir/$name, got another folder; move it away"
+    echo "$dir/$name exists already."
 else
-    mkdir -p "$dir" || die "cannot make the folder $dir"
-    # Beside the target, so that the last step is a rename within one file system.
-    temp=$(mktemp -d "$dir/.get_cifar10.XXXXXX") || die "cannot write to $dir"
+    mkdir -p "$dir" || die "expected to create $dir, got an error; choose another folder"
+    # The temporary folder is next to the target, so that the last step is a rename within one file system.
+    temp=$(mktemp -d "$dir/.get_cifar10.XXXXXX") || die "expected to write to $dir, got an error; choose another folder"
     trap 'rm -rf "$temp"' EXIT
     trap 'exit 1' HUP INT TERM
     case $from in
         *://*) archive=$temp/archive.tar.gz
-               download "$from" "$archive" || die "cannot download $from; fetch it elsewhere and pass it with --from" ;;
-        *) archive=$from; [ -f "$archive" ] || die "expected an archive, found no file $archive" ;;
+               download "$from" "$archive" ||
+                   die "expected to download $from, got an error; download it elsewhere and pass it with --from" ;;
+        *) archive=$from
+           [ -f "$archive" ] || die "--from: expected a file or a URL, got $archive, which does not exist" ;;
     esac
     got=$(checksum "$archive")
-    [ "$got" = "$wanted" ] || die "$from: expected MD5 $wanted, got ${got:-none}; the file is damaged or another one"
-    tar -xzf "$archive" -C "$temp" || die "cannot unpack $from (is the disk full?)"
-    [ -f "$temp/$name/test_batch.bin" ] || die "$from: expected $name/test_batch.bin in the archive, found none"
-    mv "$temp/$name" "$dir/$name" || die "cannot move the data to $dir/$name"
+    [ "$got" = "$wanted" ] || die "$from: expected MD5 $wanted, got ${got:-none}; download it again"
+    tar -xzf "$archive" -C "$temp" || die "$from: expected to unpack it, got an error; is the disk full?"
+    [ -f "$temp/$name/test_batch.bin" ] ||
+        die "$from: expected $name/test_batch.bin in the archive, got none; download it again"
+    mv "$temp/$name" "$dir/$name" || die "expected to create $dir/$name, got an error; is it in use?"
     echo "CIFAR-10 is in $dir/$name."
 fi
 path=$(cd "$dir/$name" && pwd)
-echo "Train on it, in the build folder: mpiexec -n 4 ./train_cifar --data '$path'"
+echo "To train on it, run in the build folder: mpiexec -n 4 ./train_cifar --data '$path'"

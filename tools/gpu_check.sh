@@ -1,36 +1,36 @@
 #!/bin/sh
-# Checks and measures everything that only a machine with an NVIDIA GPU can tell, within a time budget.
+# Runs all checks and measurements that need an NVIDIA GPU, within a time budget.
 #
 #     sh tools/gpu_check.sh [--data DIR] [--seconds S] [--python PYTHON] [--tools DIR] [--budget S] [--limit S]
 #
-# It builds for this GPU, then runs steps: unit tests, speeds, profiles, compute-sanitizer, losses of the Hopper kernels
-# and of several ranks, a training, PyTorch's speeds. A step that hangs is killed at its time limit, with every process
-# that it started, and the next one begins.
+# Builds for this GPU and then runs steps: unit tests, speeds, profiles, compute-sanitizer, losses of the Hopper kernels
+# and of several ranks, a training, and PyTorch's speeds. A step that hangs is killed at its time limit with all of its
+# processes, and the next one begins.
 #
 #   --data DIR       CIFAR-10's binary files: trains for 50 epochs (without: 2 epochs of the built-in sample)
 #   --seconds S      time to measure each speed (default 3)
 #   --python PYTHON  a Python that has PyTorch (default: python3, else /usr/bin/python3)
 #   --tools DIR      tools that are not installed: meson/meson.py (from Meson's source), bin/ninja, doctest/doctest.h
-#   --budget S       time for everything, the build included (default 570); a step that no longer fits is not run
-#   --limit S        the longest time for any one step; steps have limits of their own as well
+#   --budget S       total time with the build (default 570); steps for which no time is left are skipped
+#   --limit S        longest time for a step (default 570); many steps have shorter limits
 #
-# Prints the result of each step and a table of all. The same goes to tools/bench/results/DATE-gpu-check.md and, if $OUT
-# is set, to that folder, at once: if the script is killed, all results so far are there. gpu-check.log, in $OUT or in
-# build-gpu, has the full output of the build, the unit tests and compute-sanitizer.
+# Prints the result of each step and a table of all steps. It writes the same to tools/bench/results/DATE-gpu-check.md
+# and to $OUT, if that is set, after each step, so a kill loses no results. gpu-check.log in $OUT or build-gpu has the
+# full output of the build, the unit tests and compute-sanitizer.
 #
-# Exit status: 0 if no step failed or timed out, else 1. A step that was not run, for lack of time or of a tool, does not
-# change it; the table says why it was not. PyTorch's steps count like the others.
+# The exit status is 1 if a step failed or timed out, else 0. Steps that were not run do not change it; the table has
+# the reasons.
 
-# shellcheck disable=SC2086,SC2317 # no path of ours has spaces; the functions of steps are called by --step
+# shellcheck disable=SC2086,SC2317 # our paths have no spaces; --step calls the functions of steps
 set -eu
 build='build-gpu'
 
-# ---- what the steps do. Each runs as a process: sh tools/gpu_check.sh --step FUNCTION ARGUMENTS... ----
-skip() { # ends the step as not run, with the reason
+# ---- functions of the steps. Each runs in its own process: sh tools/gpu_check.sh --step FUNCTION ARGUMENTS... ----
+skip() { # ends the step as not run, with a reason
     echo "skipped: $*"
     exit 77
 }
-need() { # the programs that the step uses
+need() { # skips the step unless these programs exist
     for program; do
         command -v "$program" >/dev/null || skip "no $program"
     done
@@ -43,12 +43,12 @@ fail() {
     echo "FAILED: $*"
     failed=1
 }
-try() { # lets the step go on after a program that fails
+try() { # runs a program; if it fails, the step fails but continues
     "$@" 2>&1 || fail "exit status $?: $*"
 }
 
 compile() {
-    rm -f $build/tests/rg_tests $build/bench_train $build/train_cifar # if it fails, no older program is tested
+    rm -f $build/tests/rg_tests $build/bench_train $build/train_cifar # a failed build must not leave older programs
     set -- setup --buildtype=release
     if [ -f $build/build.ninja ]; then set -- configure; fi
     set -- "$@" $build -Dcuda=enabled -Dtests=auto -Dgpu_arch="sm_$capability"
@@ -59,15 +59,15 @@ compile() {
         fail "expected doctest, got none; the unit tests are not built"
         set -- bench_train train_cifar
     fi
-    try ninja -C $build -k 0 "$@" >>"$log" # -k 0: builds what can be built
+    try ninja -C $build -k 0 "$@" >>"$log" # -k 0: goes on after errors
     if [ "$failed" = 1 ]; then grep -E 'error|ERROR|FAILED' "$log" | head -n 20; else tail -n 1 "$log"; fi
 }
 
-unit_tests() { # kernels; then, if tests may skip something, which message of theirs
+unit_tests() { # kernels, and the message of tests that may be skipped, if any
     use "$1"
     need $build/tests/rg_tests
     rm -f $build/tests.txt
-    # Line by line, with each test's time: if one hangs, those before it are in the report.
+    # Prints line by line with times, so that the report has all tests before one that hangs.
     { stdbuf -oL $build/tests/rg_tests -ts=gpu -d=true 2>&1 || echo "exit status $?"; } | tee -a "$log" $build/tests.txt |
         grep --line-buffered -E 'ERROR|values:|describe|[0-9] s: |^\[doctest\] (test cases|assertions)' | sed -u '60,$d'
     if grep -q '^exit status' $build/tests.txt; then fail "$(tail -n 1 $build/tests.txt)"; fi
@@ -108,7 +108,7 @@ sanitize() { # kernels, tool of compute-sanitizer, program and its arguments
     tail -n 2 "$log"
 }
 
-twenty_losses() { # run, ranks, more options of train_cifar: trains for 20 steps, and writes their losses to build-gpu/RUN.txt
+twenty_losses() { # run, ranks, options of train_cifar; trains for 20 steps and writes the losses to build-gpu/RUN.txt
     run=$1 ranks=$2
     shift 2
     rm -rf "$build/runs/$run"
@@ -118,7 +118,7 @@ twenty_losses() { # run, ranks, more options of train_cifar: trains for 20 steps
     try "$@"
     grep -o '"loss": *[-+0-9.e]*' "$build/runs/$run/metrics.jsonl" | sed 's/.*: *//' >"$build/$run.txt" || true
 }
-compare() { # two runs, and the largest relative difference between their losses that is right
+compare() { # two runs, and the largest allowed relative difference of their losses
     paste "$build/$1.txt" "$build/$2.txt" | head -n 20 | awk -v runs="$1 and $2" -v right="$3" '
         NF == 2 && $1 > 0 { ++n; off = ($2 - $1) / $1; if (off < 0) off = -off; if (off > most) most = off }
         END {
@@ -134,14 +134,14 @@ hopper_losses() {
         use $kernels
         twenty_losses $kernels 1 --precision bf16 --batch-size 256
     done
-    # The kernels add in different orders, so some sums are rounded to another bf16. Four times the largest difference
-    # (5e-4) between the AMX and the AVX-512 kernels of the CPU, whose roundings differ more.
+    # The kernels add in different orders, so some sums are rounded to another bf16. The limit is four times the largest
+    # difference (5e-4) between the AMX and the AVX-512 kernels of the CPU, whose roundings differ more.
     compare portable hopper 2e-3
 }
 losses_of_ranks() {
     need mpiexec $build/train_cifar
     grep -q RG_HAVE_MPI $build/build.ninja || skip "the build has no MPI"
-    # Ranks that share batch statistics train as one, on however many GPUs; ranks that idle change nothing.
+    # Ranks that share batch statistics train as one, for any number of GPUs. Idle ranks change nothing.
     twenty_losses 1-rank 1 --precision fp32 --sync-bn
     for how in share idle; do
         twenty_losses 4-ranks-$how 4 --precision fp32 --sync-bn --spare-ranks $how
@@ -183,7 +183,7 @@ if [ "${1:-}" = --step ]; then
     exit $failed
 fi
 
-# ---- options, and what has to be here ----
+# ---- options and requirements ----
 refuse() {
     echo "gpu_check.sh: $*" >&2
     exit 1
@@ -213,10 +213,10 @@ cd "$(dirname "$0")/.."
 
 smi() { timeout -s KILL 20 nvidia-smi "$@" 2>/dev/null; }
 if ! smi >/dev/null; then refuse "expected a GPU and its driver, got none (nvidia-smi)"; fi
-# Only this machine's GPU: a third of the time to compile.
+# Compile for this machine's GPU only, in a third of the time.
 capability=$(smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d .)
 if [ "$capability" -lt 80 ]; then
-    refuse "expected a GPU of sm_80 or newer, got one of sm_$capability: there are no kernels for it"
+    refuse "expected a GPU of sm_80 or newer, got sm_$capability; there are no kernels for it"
 fi
 if [ "$capability" = 90 ]; then capability=90a; fi
 gpu=$(smi --query-gpu=name,driver_version,memory.total --format=csv,noheader | head -n 1) gpus=$(smi -L | wc -l)
@@ -238,7 +238,7 @@ export build data seconds python tools capability log epochs RG_GPU_KERNELS=port
 
 # ---- steps ----
 shown=0
-show() { # prints the new part of the report, even if nobody reads it any more, and keeps a copy
+show() { # prints the new part of the report, even if standard output is closed, and copies the report
     tail -c +$((shown + 1)) "$report" || true
     shown=$(wc -c <"$report")
     if [ -n "$OUT" ]; then cp "$report" $results/; fi
@@ -247,7 +247,7 @@ say() {
     printf '%s\n' "$*" >>"$report"
     show
 }
-kill_step() { # kills its process group, and those who left the group, as mpiexec's ranks and ninja's compilers do
+kill_step() { # kills the step's process group, and processes that left it (mpiexec's ranks, ninja's compilers)
     kill -KILL -- "-$group" 2>/dev/null || true
     grep -lzsxF "GPU_CHECK_STEP=$mark" /proc/[0-9]*/environ | while IFS=/ read -r _ _ process _; do
         kill -KILL "$process" 2>/dev/null || true
@@ -256,10 +256,10 @@ kill_step() { # kills its process group, and those who left the group, as mpiexe
 stopped='' group='' steps=0 table='' bad=0
 trap 'stopped=1 bad=1; if [ -n "$group" ]; then kill_step; fi' HUP INT TERM
 
-step() { # name, its time limit and the least time worth beginning it with (seconds), function and arguments
+step() { # name, time limit and least useful time in seconds, function, arguments
     name=$1 limit=$2 least=$3
     shift 3
-    left=$((begin + budget - 10 - $(date +%s))) # 10 s: to end the step, and to print the table
+    left=$((begin + budget - 10 - $(date +%s))) # 10 s to end the step and print the table
     if [ $left -lt 0 ]; then left=0; fi
     if [ "$limit" -gt "$longest" ]; then limit=$longest; fi
     if [ "$limit" -gt "$left" ]; then limit=$left; fi

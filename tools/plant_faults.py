@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Breaks the CUDA kernels on purpose, one fault at a time, and sees whether the tests on the executor notice.
+"""Plants faults in the CUDA kernels, one at a time, and checks that the tests on the executor detect them.
 
-usage: tools/plant_faults.py BUILD_FOLDER [NAME...]    or --check: only whether each fault can still be planted
+usage: tools/plant_faults.py BUILD_FOLDER [NAME...]
+       tools/plant_faults.py --check    checks that the source still has the text of each fault
 
-A fault is an edit of one file, made in a copy: the kernel file that it concerns is compiled once more, from the copy,
-and linked in front of the library's own to the unit tests of an existing build. Prints a line per fault with the first
-complaint, and exits with 1 if one goes unnoticed. Takes about a minute per fault.
+A fault is an edit of a copy of one file. The kernel file that includes it is compiled from the copy, and linked before
+the library to the unit tests of an existing build. Prints a line per fault with the first failure. The exit status is 1
+if a fault was not detected. Takes about a minute per fault.
 """
 import pathlib
 import subprocess
@@ -14,7 +15,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
-# name, file that is edited, kernel file that is compiled, what stands there, what is put in its place
+# name, edited file, compiled kernel file, old text, new text
 FAULTS = [
     ("no barrier before the tiles are overwritten", "conv.cu", "conv", "__syncthreads(); // the tiles have been read", ""),
     ("no barrier before the tiles are read", "conv.cu", "conv",
@@ -26,7 +27,7 @@ FAULTS = [
     ("the taps that a stride leaves taken for the first", "conv.cu", "conv", "s = (j + g.pad) % stride", "s = j % stride"),
     ("wrong lanes for the rows of a matrix", "conv.cu", "conv", "+ t + lane / 16 * 8)", "+ t + lane % 2 * 8)"),
     ("wrong lanes for a transposed matrix", "conv_grad.cu", "conv_grad", "lane % 8 + lane / 16 * 8", "lane % 16"),
-    ("a part of the sum left out", "conv_grad.cu", "conv_grad", "split < splits", "split + 1 < splits"),
+    ("a split of the sum left out", "conv_grad.cu", "conv_grad", "split < splits", "split + 1 < splits"),
     ("no ones for the bias", "conv_grad.cu", "conv_grad", "value = float(tap.r >= g.r)", "value = float(tap.r > g.r)"),
     ("the lower half of a product left out", "products.cuh", "conv_grad", "mma_tf32_16x8x8(sum, a_low, b_high);", ""),
     ("no barrier in the sums of columns", "columns.cuh", "norm",
@@ -72,10 +73,12 @@ def check():
     for name, file, _, old, _ in FAULTS:
         count = (ROOT / "gpu" / file).read_text().count(old)
         if count != 1:
-            sys.exit(f"plant_faults.py: {name}: expected once in gpu/{file}, found {count} times: {old!r}")
+            sys.exit(f"plant_faults.py: {name}: expected the text once in gpu/{file}, got it {count} times; "
+                     f"update FAULTS: {old!r}")
 
 
-def complaint(build, folder, file, kernel, old, new):
+def first_failure(build, folder, file, kernel, old, new):
+    """Returns the first failure of the tests with the fault, or None if they pass."""
     text = (ROOT / "gpu" / file).read_text()
     copy = folder / "gpu"
     copy.mkdir(exist_ok=True)
@@ -108,15 +111,15 @@ def main():
     if sys.argv[1] == "--check":
         return 0
     build = pathlib.Path(sys.argv[1]).resolve()
-    unnoticed = 0
+    undetected = 0
     for name, *fault in FAULTS:
         if sys.argv[2:] and not any(word in name for word in sys.argv[2:]):
             continue
         with tempfile.TemporaryDirectory() as folder:
-            found = complaint(build, pathlib.Path(folder), *fault)
-        print(f"{'found' if found else 'NOT FOUND'}: {name} (gpu/{fault[0]}): {found or ''}"[:230], flush=True)
-        unnoticed += not found
-    return unnoticed > 0
+            failure = first_failure(build, pathlib.Path(folder), *fault)
+        print(f"{'detected' if failure else 'NOT DETECTED'}: {name} (gpu/{fault[0]}): {failure or ''}"[:230], flush=True)
+        undetected += not failure
+    return undetected > 0
 
 
 sys.exit(main())

@@ -1,19 +1,19 @@
 #!/bin/sh
-# Runs a training to its end: when it crashes, it is started again, and goes on from its last checkpoint.
+# Runs a training to its end. After a crash, it restarts the training from its last checkpoint.
 #
 #   tools/run.sh --max-restarts 5 -- mpiexec -n 4 ./train_cifar --epochs 50
 #
-# The command is a training program or a sweep of them, with or without mpiexec; the options that a restart needs are
-# added (--run-name, --resume) or left out (--init, but of a sweep, whose trials go on by themselves). The exit status is
-# that of the last attempt. These are not started again:
+# The command is a training program or a sweep, with or without mpiexec. For a restart, this script adds --run-name and
+# --resume, and removes --init (but not for a sweep, whose trials resume themselves). The exit status is that of the
+# last attempt. It does not restart after these:
 #
 #   0   done, or stopped by a person (Ctrl-C, a stop request)
-#   75  interrupted by SIGTERM, SIGUSR1 or SIGHUP; each is passed on, as SIGTERM, when this script gets it. So a training
-#       whose terminal is closed ends with a checkpoint; without this script, mpiexec would kill its ranks. Also if any
-#       signal came before the first attempt, which then does not begin
-#   1   if it failed before its first step: a wrong option, no data
+#   75  interrupted by SIGTERM, SIGUSR1 or SIGHUP, which this script passes on as SIGTERM. So a training whose terminal
+#       is closed ends with a checkpoint; without this script, mpiexec would kill its ranks. Also 75 if a signal came
+#       before the first attempt, which then does not begin
+#   1   failed before its first step: a wrong option, no data
 #
-# So a job of a batch system can end in: tools/run.sh ... || [ $? -ne 75 ] || scontrol requeue "$SLURM_JOB_ID"
+# A job of a batch system can therefore use: tools/run.sh ... || [ $? -ne 75 ] || scontrol requeue "$SLURM_JOB_ID"
 set -u
 
 usage() {
@@ -23,14 +23,14 @@ usage() {
 
 max_restarts=3
 if [ "${1-}" = --max-restarts ]; then
-    [ $# -gt 1 ] || usage "a number is missing"
+    [ $# -gt 1 ] || usage "expected a number after --max-restarts, got the end"
     max_restarts=$2
     shift 2
 fi
 case $max_restarts in *[!0-9]* | '') usage "expected a number of restarts, got \"$max_restarts\"" ;; esac
 [ "${1-}" = -- ] || usage "expected -- before the command, got \"${1-}\""
 shift
-[ $# -gt 0 ] || usage "expected a command"
+[ $# -gt 0 ] || usage "expected a command after --, got the end"
 
 # The same rule as in default_runs_folder() (models/run/run_folder.h).
 default_runs() {
@@ -58,7 +58,7 @@ for word do
     last=$word
 done
 if [ -z "$name" ]; then
-    [ -z "$resume" ] || usage "--resume needs the --run-name of the run"
+    [ -z "$resume" ] || usage "expected --run-name with --resume, got none"
     name=run-$(date +%Y%m%d-%H%M%S)-$$
     set -- "$@" --run-name "$name"
 fi
@@ -66,7 +66,7 @@ run=$runs/$name
 existed=''
 [ ! -e "$run" ] || existed=1
 
-# Every attempt that comes to its first step replaces one of these files; the second is a sweep's.
+# Every attempt that reaches its first step replaces one of these files. A sweep replaces the second one.
 began() { stat -c '%i %y' "$run/config.json" "$run/results.jsonl" 2>/dev/null; }
 is_sweep() { [ -e "$run/journal.jsonl" ] || [ -d "$run/trials" ]; }
 state_is() { grep -qs "\"state\": \"$1\"" "$run/report.html"; }
@@ -76,32 +76,32 @@ child='' stopped='' passed_on=''
 pass_on() {
     stopped=interrupted
     [ -n "$child" ] || return 0
-    # Until it has become the command, the child is a shell, which forgets signals.
+    # Wait until exec has replaced the child's shell, which would ignore the signal.
     while cmp -s "/proc/$$/cmdline" "/proc/$child/cmdline"; do sleep 0.01; done
     kill -TERM "$child" 2>/dev/null
     passed_on=1
 }
 trap pass_on TERM USR1 HUP
-trap 'stopped=asked' INT # a terminal sends it to the training, too
+trap 'stopped=asked' INT # a terminal sends it to the training as well
 
 restarts=0 code=75
 while :; do
     before=$(began)
     [ -z "$stopped" ] || exit "$code"
-    (trap '' HUP; exec "$@") & # mpiexec knows how to pass on SIGTERM alone
+    (trap '' HUP; exec "$@") & # mpiexec passes on only SIGTERM
     child=$!
     [ "$stopped" != interrupted ] || [ -n "$passed_on" ] || pass_on # the signal came before $child was known
     wait "$child"
     code=$?
-    while kill -0 "$child" 2>/dev/null; do # a signal has ended the wait, not the training
+    while kill -0 "$child" 2>/dev/null; do # a signal ended the wait, but not the training
         wait "$child"
         code=$?
     done
     child=''
-    # MPICH's mpiexec forgets exit codes when it passes on a signal, or when its terminal is gone: the run itself knows
-    # better. One that was stopped while data loaded has no report.
+    # MPICH's mpiexec loses exit codes when it passes on a signal or when its terminal is closed, so read the state of
+    # the run from its report. A run that was stopped during loading has no report.
     if [ "$stopped" = interrupted ]; then
-        # 143: SIGTERM came before the command could handle it.
+        # 143 means that SIGTERM came before the command could handle it.
         if state_is stopped || [ "$code" -eq 143 ] || { [ "$code" -eq 0 ] && ! state_is 'done'; }; then code=75; fi
     fi
     case $code in 0 | 75) exit "$code" ;; esac
@@ -116,7 +116,7 @@ while :; do
         resume=1 from="with what had not ended"
     elif has_checkpoint; then
         last=''
-        for word do # the same words, but for what begins a run
+        for word do # keep all words except those that begin a run
             shift
             case $word in
             --init | --init=* | --resume) ;;
@@ -131,5 +131,5 @@ while :; do
         from="from its beginning"
     fi
     echo "run.sh: exit status $code; restart $restarts of $max_restarts, $from; $run" >&2
-    sleep 1 # what is left of it may be about to end
+    sleep 1 # remaining processes may still be ending
 done

@@ -1,18 +1,18 @@
 #!/bin/sh
-# A training on several nodes under SLURM, with MPICH. From the root of the repository, built on a disk that all see:
+# Trains on several nodes under SLURM with MPICH. Build on a disk that all nodes share, and submit from the repository:
 #
 #     sbatch tools/slurm.sh --data ~/data/cifar-10-batches-bin --epochs 50     # options of train_cifar
 #
-# Two minutes before the time is over, SLURM sends USR1: the training ends with a checkpoint, and the job goes back into
-# the queue, to go on from there. After a crash, tools/run.sh starts the training again within the same job.
+# Two minutes before the time limit, SLURM sends USR1. The training then ends with a checkpoint, and the job returns to
+# the queue to resume from it. After a crash, tools/run.sh restarts the training within the same job.
 #
-# To adapt: partition, account and modules of the place; nodes and time; and how many ranks there are, which is
+# Adapt the partition, account and modules to your cluster, the nodes and the time, and the number of ranks:
 #
 #     per node      --ntasks-per-node=1                         --cpus-per-task=<cores of a node>
 #     per socket    --ntasks-per-node=2 --ntasks-per-socket=1   --cpus-per-task=<cores of a socket>
 #     per GPU       --ntasks-per-node=4 --gpus-per-node=4       --cpus-per-task=<cores / GPUs of a node>
 #
-# Each rank takes the GPU of its number on its node. 120 seconds must suffice for a test and a checkpoint.
+# Each rank uses the GPU with its number on its node. A test and a checkpoint must take less than 120 seconds.
 #SBATCH --job-name=ringgrad
 #SBATCH --nodes=4
 #SBATCH --ntasks-per-node=1
@@ -34,17 +34,17 @@ for word do
     esac
 done
 cd "$SLURM_SUBMIT_DIR"
-export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK" # srun does not take it from the job by itself
-name=slurm-$SLURM_JOB_ID # which a job keeps when it comes back
+export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK" # srun does not read it from the job
+name=slurm-$SLURM_JOB_ID # a requeued job keeps its id
 if ls "runs/$name/checkpoint/step-"*.safetensors > /dev/null 2>&1; then
     set -- --resume --run-name "$name"
 else
-    rm -rf "runs/$name" # it had been begun, but there is nothing to go on from
+    rm -rf "runs/$name" # an earlier start left no checkpoint
     set -- --run-name "$name" "$@"
 fi
 
-# MPICH's mpiexec knows the nodes of the job, and starts its helpers there by srun. Where MPICH was built for SLURM's
-# own start, it is "srun --mpi=pmi2" instead of "mpiexec -n ... -ppn ...".
+# MPICH's mpiexec finds the nodes of the job and starts its helpers with srun. If MPICH was built for SLURM's launcher,
+# replace "mpiexec -n ... -ppn ..." by "srun --mpi=pmi2".
 sh tools/run.sh --max-restarts 3 -- \
     mpiexec -n "$SLURM_NTASKS" -ppn "$SLURM_NTASKS_PER_NODE" \
     build/train_cifar --threads "$SLURM_CPUS_PER_TASK" "$@" &
@@ -52,7 +52,7 @@ training=$!
 trap 'kill -USR1 $training' USR1 TERM
 status=0
 wait $training || status=$?
-while kill -0 $training 2> /dev/null; do # a signal has ended the wait, not the training
+while kill -0 $training 2> /dev/null; do # a signal ended the wait, but not the training
     status=0
     wait $training || status=$?
 done

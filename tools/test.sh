@@ -6,15 +6,15 @@
 #                               address and undefined-behaviour sanitizers; with clang++, ThreadSanitizer and a few
 #                               seconds of every fuzzer
 #
-# The last line is "N passed, M failed, K skipped", counting Meson tests over all builds. The lines before it say what
-# was skipped and why. The exit status is 0 if nothing failed. Build folders are kept, so a second run compiles only
-# the files that have changed. Warnings are errors in the builds of --all.
+# The last line is "N passed, M failed, K skipped", with the Meson tests of all builds. The lines before it list the
+# skipped tests with their reasons. The exit status is 0 if no test failed. Build folders are kept, so a second run
+# compiles only changed files. With --all, warnings are errors.
 set -eu
 case ${1:-} in
 '') all='' left_out='--no-suite slow --no-suite perturbed' ;;
 --all) all=yes left_out='' ;;
 *)
-    echo "test.sh: expected no argument or --all, got $1" >&2
+    echo "test.sh: expected no argument or --all, got $1; see the top of the file" >&2
     exit 1
     ;;
 esac
@@ -26,22 +26,22 @@ failed=0
 skipped=0
 reasons=''
 
-count_results() { # prints how many tests of the last run ended with one of these results
+count_results() { # prints the number of tests of the last run with one of these results
     grep -cE "\"result\": \"($1)\"" "$log" || true
 }
 
-prepare() { # build folder, then Meson options; a folder that cannot be prepared counts as one failed test
+prepare() { # build folder, Meson options; a failure counts as one failed test
     if configure "$@" ${all:+-Dwerror=true}; then return 0; fi
     failed=$((failed + 1))
     return 1
 }
 
-run_tests() { # build folder, then arguments of `meson test`, which first builds what these tests need
+run_tests() { # build folder, arguments of `meson test`, which builds the programs of these tests
     folder=$1
     shift
     log=$folder/meson-logs/testlog.json
     mkdir -p "$folder/meson-logs"
-    : >"$log" # so that only this run is counted, even if it has no test
+    : >"$log" # so that only this run counts, even if it has no tests
     status=0
     meson test -C "$folder" --print-errorlogs "$@" || status=$?
     bad=$(count_results "FAIL|ERROR|TIMEOUT|INTERRUPT|UNEXPECTEDPASS")
@@ -63,7 +63,7 @@ fi
 
 if [ "$all" ]; then
     echo "== sanitizers"
-    # MPICH itself leaks at exit, so programs that call MPI_Init are run without the leak check.
+    # MPICH leaks memory at exit, so programs that call MPI_Init run without the leak check.
     export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
     if prepare build-asan -Dcuda=disabled -Doptimization=g -Ddebug=false -Dcpp_args=-g1 -Db_sanitize=address,undefined \
         -Db_lundef=false; then
@@ -81,7 +81,7 @@ if [ "$all" ]; then
             run_tests build-clang --suite fuzz
         fi
     else
-        echo "== no clang++ (Debian: clang): no check for data races, no fuzzers"
+        echo "== skipped: no clang++ (Debian: clang), so no check for data races and no fuzzers"
         skipped=$((skipped + 1))
     fi
 fi

@@ -1,7 +1,7 @@
 // Writes views of images row by row. The augment op works on the images in parallel.
 #include "core/cpu/augment.h"
 
-#include "core/cpu/thread_pool.h"
+#include "core/cpu/parallel.h"
 #include "core/ops/augment.h"
 
 #include <algorithm>

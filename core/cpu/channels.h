@@ -3,8 +3,8 @@
 #pragma once
 
 #include "core/cpu/isa.h"
+#include "core/cpu/parallel.h"
 #include "core/cpu/scratch.h"
-#include "core/cpu/thread_pool.h"
 #include "core/tensor.h"
 
 #include <algorithm>

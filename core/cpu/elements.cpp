@@ -1,6 +1,6 @@
 // Element-wise ops: distributes the loops of elements_isa.cpp over threads.
-#include "core/cpu/chunks.h"
 #include "core/cpu/norm.h"
+#include "core/cpu/parallel.h"
 #include "core/rng.h"
 #include "core/ops/elements.h"
 

@@ -1,6 +1,6 @@
 // Updates of the parameters: distributes the loops of elements_isa.cpp over threads.
-#include "core/cpu/chunks.h"
 #include "core/cpu/isa.h"
+#include "core/cpu/parallel.h"
 #include "core/ops/optimizer.h"
 
 #include <atomic>

@@ -3,14 +3,11 @@
 // tasks when it wakes up.
 #include "core/cpu/thread_pool.h"
 
-#include <algorithm>
+#include "core/base.h"
+
 #include <stdexcept>
 #include <system_error>
 #include <utility>
-
-#if defined(__linux__)
-#include <sched.h>
-#endif
 
 namespace rg {
 
@@ -103,14 +100,6 @@ void ThreadPool::work(std::stop_token stop) {
         if (stop.stop_requested()) return;
         take_tasks();
     }
-}
-
-int available_cores() {
-#if defined(__linux__)
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
-#endif
-    return std::max(1, int(std::thread::hardware_concurrency()));
 }
 
 } // namespace rg

@@ -38,7 +38,7 @@ private:
     void work(std::stop_token stop);
     void stop_workers();
 
-    // Valid from the start of a round until its last task is done.
+    // These three are valid from the start of a round until its last task is done.
     std::atomic<Body> body_{nullptr};
     std::atomic<void*> data_{nullptr};
     std::atomic<uint32_t> tasks_{0};
@@ -52,20 +52,4 @@ private:
     std::vector<std::jthread> workers_;
 };
 
-/// Calls f(task) for every task in [0, tasks) on the context's pool, or on the calling thread if there is no pool.
-template <class F>
-void parallel(int64_t tasks, F&& f);
-
-/// Returns the number of cores that this process may use.
-int available_cores();
-
 } // namespace rg
-
-#include "core/context.h"
-
-template <class F>
-void rg::parallel(int64_t tasks, F&& f) {
-    ThreadPool* pool = context().threads;
-    if (pool && tasks > 1) return pool->run(tasks, f);
-    for (int64_t task = 0; task < tasks; ++task) f(task);
-}

@@ -238,8 +238,8 @@ void rank_stats(const Call& call) {
     const size_t c = moments.size() / 2;
     if (group) {
         for (size_t i = 0; i < c; ++i) {
-            moments[c + i] = group->share * (moments[c + i] + moments[i] * moments[i]);
-            moments[i] *= group->share;
+            moments[c + i] = group->fraction * (moments[c + i] + moments[i] * moments[i]);
+            moments[i] *= group->fraction;
         }
         group->sum(moments);
         for (size_t i = 0; i < c; ++i) moments[c + i] = std::max(0.0, moments[c + i] - moments[i] * moments[i]);
@@ -251,10 +251,10 @@ void rank_stats(const Call& call) {
 void rank_sums(const Call& call) {
     const Values dgamma = read(call.in[RankSumsOp::dgamma]), dbeta = read(call.in[RankSumsOp::dbeta]);
     SyncGroup* group = context().sync;
-    const double share = group ? group->share : 1;
+    const double fraction = group ? group->fraction : 1;
     Values sums;
     for (const Values* values : {&dgamma, &dbeta})
-        for (const double v : *values) sums.push_back(share * v);
+        for (const double v : *values) sums.push_back(fraction * v);
     if (group) group->sum(sums);
     write(call.out[0], sums);
 }

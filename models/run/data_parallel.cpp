@@ -1,7 +1,7 @@
 // See data_parallel.h.
 #include "models/run/data_parallel.h"
 
-#include "core/cpu/thread_pool.h"
+#include "core/cpu/parallel.h"
 #include "core/ops.h"
 #include "core/tape.h"
 #include "data/inflate.h"

@@ -27,10 +27,10 @@ void DigitsOptions::declare_training(Options& o) {
 
 data::TrainTest DigitsOptions::load(par::Group& group, const std::function<void()>& pulse) const {
     data::LoadOptions grey = data.load_options(seed);
-    grey.channels = 1, grey.test_part = 0.1;
-    data::TrainTest sets = data.path.empty()
-                               ? data::split_sets(data::draw_digits(1000, 0), grey.test_part, grey.seed, "drawn digits")
-                               : load_data(group, data.path, grey, pulse);
+    grey.channels = 1, grey.test_fraction = 0.1;
+    data::TrainTest sets =
+        data.path.empty() ? data::split_sets(data::draw_digits(1000, 0), grey.test_fraction, grey.seed, "drawn digits")
+                          : load_data(group, data.path, grey, pulse);
     const data::ImageSet& train = sets.train;
     RG_CHECK(train.height == data::kDigitSide && train.width == data::kDigitSide && train.channels == 1,
              "digits: expected grey images of 28 x 28, got ", train.height, " x ", train.width, " x ", train.channels,

@@ -40,7 +40,7 @@ GradientSum::GradientSum(par::Group& group, const Parameters& parameters, par::A
 
 GradientSum::~GradientSum() {
     // Left by an error: the thread may be waiting for ranks that will not come.
-    if (active_ && overlap_) group_.link().give_up();
+    if (active_ && overlap_) group_.link().fail_all_waits();
 }
 
 void GradientSum::begin(double share) {
@@ -57,7 +57,7 @@ bool GradientSum::after_step(const Plan& plan, size_t step) {
     if (!planned_) find_steps(plan, buckets_), planned_ = true;
     const size_t before = ready_;
     for (; ready_ < buckets_.size() && buckets_[ready_].step <= step; ++ready_)
-        if (trip_) trip_->fetch(ready_);
+        if (trip_) trip_->download(ready_);
     if (ready_ > before) changed_.notify_all();
     return ready_ > before;
 }
@@ -66,11 +66,11 @@ void GradientSum::finish() {
     active_ = false;
     if (group_.size() == 1) return;
     if (trip_) {
-        for (; ready_ < buckets_.size(); ++ready_) trip_->fetch(ready_);
+        for (; ready_ < buckets_.size(); ++ready_) trip_->download(ready_);
         for (size_t i = 0; i < buckets_.size(); ++i) {
             trip_->wait(i);
             sum(here_, buckets_[i]);
-            trip_->put_back(i);
+            trip_->upload(i);
         }
         return;
     }

@@ -93,10 +93,10 @@ void DataOptions::declare(Options& o, const std::string& folder, const std::stri
 void DataOptions::hold_out_validation(data::TrainTest& sets, int64_t seed) const {
     if (validation == 0) return;
     const data::Split parts = data::split_fraction(sets.train, validation, uint64_t(seed));
-    RG_CHECK(!parts.first.empty() && !parts.rest.empty(),
+    RG_CHECK(!parts.selected.empty() && !parts.others.empty(),
              "--validation: expected 2 training images of some class, got fewer in ", sets.source);
-    sets.test = data::subset(sets.train, parts.first);
-    sets.train = data::subset(sets.train, parts.rest);
+    sets.test = data::subset(sets.train, parts.selected);
+    sets.train = data::subset(sets.train, parts.others);
     sets.source += cat(", ", sets.test.count, " of the training images for validation");
 }
 

@@ -1,6 +1,7 @@
 // See machine.h.
 #include "models/run/machine.h"
 
+#include "core/cpu/cores.h"
 #include "core/cpu/isa.h"
 #include "gpu/device.h"
 #include "models/run/data_parallel.h"
@@ -12,7 +13,7 @@ namespace rg {
 namespace {
 
 int64_t threads_of(MachineOptions& settings, const Options& options, const par::Group& group) {
-    if (!options.given("threads") || settings.threads == 0)
+    if (!options.was_given("threads") || settings.threads == 0)
         settings.threads = std::max(1, available_cores() / group.local_size());
     return settings.threads;
 }

@@ -29,7 +29,7 @@ struct Workers {
     int place = 0;           // of this rank among the workers; count: it is none of them
     /// A mini-batch for one GPU, as large as all of them take at a time; on the CPU it does not grow with the ranks.
     int64_t scaled(int64_t batch) const { return batch * std::max(1, gpus); }
-    data::Range share_of(int64_t n) const { return data::share_of(n, count, place); }
+    data::Range share_of(int64_t n) const { return data::part_range(n, count, place); }
 };
 /// From what each rank's GPU is called. idle: the first rank of each GPU works alone.
 Workers workers_of(std::span<const std::string> gpu_of_rank, int rank, bool idle);

@@ -67,7 +67,7 @@ StepResult Trainer::step(const data::Batch& batch, double lr) {
     const double share = double(batch.labels.extent(0)) / double(batch.global_size);
     par::Group& group = run.group();
     SyncGroup* const sync = context().sync;
-    if (sync) sync->samples = batch.global_size, sync->share = share;
+    if (sync) sync->samples = batch.global_size, sync->fraction = share;
     group.set_step(run.position().step + 1);
     const std::span<float> next = next_rate_and_step.span<float>();
     next[0] = float(lr), next[1] = float(run.position().step + 1);

@@ -30,7 +30,7 @@ TrainingRun::TrainingRun(std::string program, const RunOptions& settings, Option
     if (trial.alone()) install_stop_signals(); // loading may take long
     verify_same_options(group, options);
     if (!settings.resume) return;
-    RG_CHECK(!options.given("init"), program_,
+    RG_CHECK(!options.was_given("init"), program_,
              ": --init starts a new run and --resume goes on with an old one; give one of the two");
     if (group.rank() == 0) {
         folder_.emplace(RunFolder::open(settings.runs, program_, settings.name));

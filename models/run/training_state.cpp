@@ -47,7 +47,7 @@ void restore_options(const TensorFile& file, Options& options, std::initializer_
     for (const auto& [name, now] : options.values()) {
         const Json* before = saved.find(name);
         if (!before) continue;
-        if (!options.given(name)) {
+        if (!options.was_given(name)) {
             check_stored_command(run.string(), before->as_string(), cat("give --", name, " again"));
             options.set(name, before->as_string());
         } else {

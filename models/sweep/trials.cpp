@@ -288,7 +288,7 @@ void control_trials(par::TaskPool& pool, TrialsRun& run) {
     run.report.write("running");
     // Trials are the pool's first tasks, so a task's id is its trial's number.
     const auto row_of = [&](const par::TaskRecord& task) -> TrialRow& { return rows[size_t(task.id) - 1]; };
-    pool.after_each([&](const par::TaskRecord& task, const Json& line) {
+    pool.on_report([&](const par::TaskRecord& task, const Json& line) {
         run.folder.check_in_place();
         TrialRow& row = row_of(task);
         row.live = line;
@@ -303,7 +303,7 @@ void control_trials(par::TaskPool& pool, TrialsRun& run) {
                 if (number >= 1 && number <= int64_t(rows.size())) pool.cancel(number);
         }
     });
-    pool.after_change([&](const par::TaskRecord& task) {
+    pool.on_change([&](const par::TaskRecord& task) {
         run.folder.check_in_place(); // a trial that failed for want of it is no result
         const bool cut_short = task.state == par::TaskState::cancelled || task.state == par::TaskState::failed;
         const bool left = stop_requested() && cut_short && !task.from_journal; // for the run that goes on
@@ -336,8 +336,8 @@ void control_trials(par::TaskPool& pool, TrialsRun& run) {
                     trials.ranks_each);
     }
     pool.fetch_outputs();
-    pool.after_each({});
-    pool.after_change({});
+    pool.on_report({});
+    pool.on_change({});
     run.report.write(stop_requested() ? "stopped" : "done");
 }
 

@@ -1,4 +1,4 @@
-# Wrong options and wrong data: one line that says what, a non-zero exit, and no folder of a run that never began.
+# Tests wrong options and wrong data: the error is one line, the exit status is not 0, and no run folder is left.
 import json
 import os
 import unittest
@@ -14,7 +14,7 @@ def records(count, label=0):
 
 class BadInput(job.JobTest):
     def data(self, name, train, test=records(10)):
-        """A folder of CIFAR files."""
+        """Returns a folder of CIFAR files."""
         folder = self.folder / name
         folder.mkdir()
         (folder / "train.bin").write_bytes(train)
@@ -22,12 +22,12 @@ class BadInput(job.JobTest):
         return str(folder)
 
     def refuse_training(self, options, *words, **environment):
-        """On one rank and, with the same words, on three."""
+        """Checks that a training fails with these words, on one rank and on three."""
         for ranks in job.rank_counts(1, 3):
             self.refuse(job.train(ranks, *SHORT, *options), *words, **environment)
             self.assertFalse(self.runs.exists(), options)
 
-    def test_cifar_files(self):
+    def test_wrong_cifar_files(self):
         whole = records(60)
         truncated = self.data("truncated", whole[:-1])
         self.refuse_training(["--data", truncated], "train.bin", str(len(whole) - 1), "3073")
@@ -36,10 +36,10 @@ class BadInput(job.JobTest):
         mislabelled = self.data("mislabelled", records(5) + records(1, label=10) + records(54))
         self.refuse_training(["--data", mislabelled], "train.bin", "got 10", "0 to 9", "record 5", f"offset {5 * 3073}")
         self.refuse_training(["--data", self.data("empty", b"")], "train.bin", "got 0")
-        # The same folder with whole files trains: it is those bytes that were refused.
+        # The same folder with complete files trains, so the errors above are due to those bytes.
         self.succeed(job.train(1, *SHORT, "--data", self.data("good", whole), "--batch-size", "30"))
 
-    def test_folders(self):
+    def test_wrong_folders(self):
         self.refuse_training(["--data", "nowhere"], "nowhere", "folder")
         (self.folder / "void").mkdir()
         self.refuse_training(["--data", "void"], "void", "got none")
@@ -47,7 +47,7 @@ class BadInput(job.JobTest):
         self.refuse_training(["--data", "classes"], "PNG", "got none", "cat")
         self.refuse_training(["--batch-size", "1001"], "1001", "1000", "--batch-size")
 
-    def test_options(self):
+    def test_wrong_options(self):
         self.refuse_training(["--widht", "3"], "--widht", "did you mean --width?")
         self.refuse_training(["--lr", "fast"], "--lr", "number", "fast")
         self.refuse_training(["--width", "0"], "--width", "from 1 to 4096", "0")
@@ -58,13 +58,13 @@ class BadInput(job.JobTest):
         self.refuse_training(["--run-name", "a/b"], "a/b")
         self.refuse_training([], "RG_ISA", "portable", "nonsense", RG_ISA="nonsense")
 
-    def test_more_than_the_memory(self):
+    def test_not_enough_memory(self):
         self.refuse_training(["--width", "4096", "--depth", "64"], "memory: expected at most", "GiB",
                              "make --width, --depth or --batch-size smaller, or start fewer ranks")
-        # A mini-batch of more images than there are is planned for those that there are.
+        # The plan of a mini-batch that is larger than the set has the size of the set.
         self.succeed(job.train(1, *SHORT, "--batch-size", "1000000", "--partial-batch", "keep"))
 
-    def test_files_to_start_from(self):
+    def test_wrong_initial_files(self):
         self.refuse_training(["--resume"], "nothing to resume")
         self.refuse_training(["--resume", "--run-name", "never"], "never")
         self.refuse_training(["--init", "never.safetensors"], "never.safetensors")
@@ -80,13 +80,13 @@ class BadInput(job.JobTest):
         both = ["--resume", "--run-name", "narrow", "--init", str(run / "model.safetensors")]
         self.refuse(job.train(1, *SHORT, *both), "--init", "--resume", "one of the two")
 
-    def test_stored_commands_of_others(self):
+    def test_stored_commands_of_others_are_rejected(self):
         (self.folder / "data.bin").write_bytes(records(60))
         proof = self.folder / "it-ran"
         data = ["--data", "pipe:echo x >> it-ran; cat data.bin"]
         run = self.train(1, "one", *SHORT, *data, "--batch-size", "30")
         resume = job.train(1, "--resume", "--run-name", "one", "--steps", "3")
-        self.succeed(resume)  # it is one's own
+        self.succeed(resume)  # the user's own run may store commands
         run.chmod(0o770)
         proof.unlink()
         for ranks in job.rank_counts(1, 2):
@@ -108,7 +108,7 @@ class BadInput(job.JobTest):
         self.assertFalse(proof.exists())
         self.succeed([*sweep, "--resume"])
 
-        # A stored command is one however its quotes and line ends are spelled.
+        # A stored command is recognised with any quotes and line ends.
         proof.unlink()
         for spelling in ('data="pi"pe:echo x >> it-ran; cat data.bin', "data=pi\rpe:echo x >> it-ran; cat data.bin"):
             for name, option in (("sweep_cifar", "--sweep"), ("experiment", "--grid")):
@@ -123,7 +123,7 @@ class BadInput(job.JobTest):
                                 "others can write into", "type the options")
                     self.assertFalse(proof.exists(), (spelling, name))
 
-    def test_leftovers_of_kills_go(self):
+    def test_leftovers_of_kills_are_removed(self):
         run = self.train(1, "killed", *SHORT)
         for name in ("model.safetensors.tmp-12345", "config.json.tmp-1"):
             (run / name).write_bytes(b"half")

@@ -1,4 +1,5 @@
-# The page of a run, frozen and live, in a real browser. SHOTS=DIR keeps pictures, in all widths and colours.
+# Tests the page of a run in a real browser, from its file and from the monitor. SHOTS=DIR keeps pictures of all widths
+# and colours.
 import base64
 import json
 import os
@@ -14,7 +15,7 @@ import job
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TEMPLATE = runpy.run_path(str(ROOT / "models" / "run" / "page" / "join.py"))["template"]()
-# The table of runs, a row an object by the headings.
+# Reads the table of runs: an object per row, with the headings as keys.
 TABLE = ("(() => { const head = [...document.querySelectorAll('#runs th')]"
          "    .map(h => h.textContent.replace(/[^a-z0-9/ ]/g, '').trim());"
          "return [...document.querySelectorAll('#runs tbody tr')]"
@@ -32,7 +33,7 @@ class BrowserTest(job.JobTest):
         self.assertEqual(self.browser.complaints, [])
 
     def page_of(self, data):
-        """The template with this data, as a file."""
+        """Writes the page with this data and returns its address."""
         path = self.folder / "page.html"
         text = json.dumps(data).replace("<", "\\u003c")
         path.write_text(TEMPLATE.replace(">null</script>", f">{text}</script>", 1))
@@ -46,7 +47,7 @@ class BrowserTest(job.JobTest):
 
 
 class Frozen(BrowserTest):
-    def test_of_a_training(self):
+    def test_training(self):
         run = self.train(1, "run", *job.TINY, "--epochs", "3")
         self.assertLess((run / "report.html").stat().st_size, 300_000)
         epochs = job.epoch_lines(run)
@@ -62,7 +63,7 @@ class Frozen(BrowserTest):
                 right = sum(int(cells[i][i] or 0) for i in range(10))
                 self.assertAlmostEqual(right / 200, epochs[-1]["test_accuracy"])
                 self.assertEqual(page.value("document.querySelectorAll('canvas').length"), 24)
-                # The first image of the page is the first mistake of the data, pixel by pixel.
+                # The pixels of the first image are those of the first mistake in the data.
                 self.assertTrue(page.value(
                     "(() => { const m = data.runs[0].confusion.mistakes[0], b = atob(m.pixels);"
                     "const c = document.querySelector('canvas').getContext('2d').getImageData(0, 0, 32, 32).data;"
@@ -72,8 +73,8 @@ class Frozen(BrowserTest):
                 backgrounds.add((dark, page.value("getComputedStyle(document.body).backgroundColor")))
         self.assertEqual(len({colour for _, colour in backgrounds}), 2)
 
-    def test_of_a_long_training(self):
-        # As much as a report of 50 epochs has: the curves in 2000 points, and 24 images.
+    def test_long_training(self):
+        # Use as much data as a report of 50 epochs has: curves of 2000 points, and 24 images.
         chance = random.Random(1)
         steps = [{"step": 5 * i, "epoch": 1 + (i - 1) // 40, "loss": 2.3 - i / 1000 + chance.gauss(0, 0.1),
                   "accuracy": i / 2200, "lr": 0.1 * (1 - i / 2000)} for i in range(1, 2001)]
@@ -112,7 +113,7 @@ class Frozen(BrowserTest):
                   for e in range(1, 6)]
         page = self.browser.open(self.page_of({"runs": [{"name": "run", "metrics": epochs}]}))
         page.wait(CURVE)
-        # Paper has another width than the window, and scripts do not run again for it.
+        # Paper has another width than the window, and scripts do not run again for printing.
         charts = page.value(
             "(() => { dispatchEvent(new Event('beforeprint')); document.body.style.width = '700px';"
             "const right = e => e.getBoundingClientRect().right;"
@@ -123,7 +124,7 @@ class Frozen(BrowserTest):
             self.assertEqual(drawn, 350)
             self.assertLess(width, 350)
             self.assertLessEqual(max(parts), edge + 1)
-        # After it, it is as before.
+        # After printing, the page is as before.
         self.assertEqual(page.value(
             "(() => { document.body.style.width = ''; dispatchEvent(new Event('afterprint'));"
             "return charts.filter(c => c.svg.viewBox.baseVal.width !== c.svg.clientWidth).length; })()"), 0)
@@ -141,7 +142,7 @@ class Frozen(BrowserTest):
         page.press("ArrowLeft")
         self.assertIn("epoch 2", page.value("document.querySelector('output').textContent"))
 
-    def test_classes_that_are_left_out_count_in_the_sums(self):
+    def test_hidden_classes_count_in_sums(self):
         confusion = {"classes": ["a", "b"], "counts": [[3, 1], [0, 2]], "images": [8, 4], "seen": [5, 3], "right": 50,
                      "total": 100, "left_out": 4998, "height": 1, "width": 1, "channels": 1, "mistakes": []}
         page = self.browser.open(self.page_of({"runs": [{"name": "many", "confusion": confusion}]}))
@@ -167,7 +168,7 @@ class Frozen(BrowserTest):
         self.assertIsNone(page.value("window.hacked"))
         self.assertIn(evil, page.value("document.querySelector('h1').textContent"))
 
-    def test_nothing_and_not_finite(self):
+    def test_empty_and_non_finite_metrics(self):
         self.browser.open(self.page_of(None)).wait("document.querySelector('h1').textContent.includes('no data')")
         page = self.browser.open(self.page_of({"runs": [{"name": "empty"}]}))
         page.wait("document.body.textContent.includes('nothing yet')")
@@ -178,7 +179,7 @@ class Frozen(BrowserTest):
             *steps, {"epoch": 1, "train_loss": None, "train_accuracy": 0.1, "test_loss": None, "test_accuracy": 0.1}]}]}))
         self.assertIn("not finite", page.value("document.getElementById('tiles').textContent"))
         self.assertNotIn("NaN", page.value("document.body.innerHTML.replace(/<script[^]*?<\\/script>/g, '')"))
-        # So large and so close that no round numbers lie between them; and steps that are no numbers.
+        # These values are so large and close that no round number is between them. Some steps are not numbers.
         for losses, at in (((1e17, 1e17 + 16), (1, 2)), ((1, 2), ("x", None))):
             page = self.browser.open(self.page_of({"runs": [{"name": "odd", "metrics": [
                 {"step": i, "epoch": 1, "loss": loss} for i, loss in zip(at, losses)]}]}))
@@ -201,8 +202,8 @@ class Frozen(BrowserTest):
         self.assertEqual(page.value(CURVE + ".parentNode.querySelectorAll('path').length"), 4)
 
 
-    def test_of_a_sweep(self):
-        # Trial 2 fails on purpose: its loss is not finite at once; trial 3 is stopped, being no good.
+    def test_sweep_page(self):
+        # Trial 2 fails: its first loss is not finite. A rule stops trial 3.
         self.succeed([str(job.BUILD / "sweep_cifar"), "--run-name", "sweep", *job.TINY, "--epochs", "3",
                       "--batch-size", "50", "--sweep", "lr=0.05,1e30,1e-9", "--stop-below", "12",
                       "--stop-below-after", "2"])
@@ -215,7 +216,7 @@ class Frozen(BrowserTest):
             self.assertEqual(page.value("document.querySelector('h1').textContent.trim()"), "sweep done")
             summary = page.value("document.getElementById('summary').textContent")
             self.assertIn("1 finished, 1 failed, 1 stopped", summary)
-            # A row per trial, the failed one marked, with why.
+            # There is a row per trial. The failed one has a colour and a reason.
             cells = page.value(TABLE)
             self.assertEqual([row["trial"] for row in cells], ["1 (best)", "2", "3"])
             self.assertEqual([row["state"] for row in cells], ["finished", "failed", "stopped"])
@@ -225,14 +226,14 @@ class Frozen(BrowserTest):
             colours = page.value("[...document.querySelectorAll('#runs .state')].map(s => getComputedStyle(s).color)")
             self.assertNotEqual(colours[0], colours[1])
             self.assertEqual(cells[0]["validation loss"], page.value(f"digits({trials[0][-1]['validation_loss']})"))
-            # The curves of both trials that have any, in training and validation; sorted by one's choice.
+            # Two trials have curves, for training and validation. A click sorts the rows.
             self.assertEqual(page.value(CURVE + ".parentNode.querySelectorAll('path').length"), 4)
             page.value("document.querySelector('[data-key=\"sort validation loss\"]').click()")
             worse = trials[0][-1]["validation_loss"] > trials[2][-1]["validation_loss"]
             self.assertEqual([row["trial"][0] for row in page.value(TABLE)], ["3", "1", "2"] if worse else ["1", "3", "2"])
             page.value("document.querySelector('[data-key=\"sort state\"]').click()")
             self.assertEqual([row["state"] for row in page.value(TABLE)], ["failed", "finished", "stopped"])
-            # What the best sees in the test set, and then what the chosen one saw in the validation set.
+            # The page shows the best trial's test results, and then the validation results of the selected trial.
             rows = [line.split(",") for line in (run / "confusion.csv").read_text().splitlines()[1:]]
             right = sum(int(row[1 + i]) for i, row in enumerate(rows))
             headings = "[...document.querySelectorAll('#parts h2')].map(h => h.textContent)"
@@ -267,13 +268,13 @@ class Live(BrowserTest):
         url = monitor.stdout.readline().strip()
         sweep = self.start([str(job.BUILD / "sweep_cifar"), "--run-name", "a sweep", *job.TINY, "--epochs", "100000",
                             "--batch-size", "50", "--sweep", "lr=1e30,0.05,0.01"])
-        # In the list of runs it is one, with a page of its trials.
+        # In the list of runs, a sweep is one run with a page of its trials.
         page = self.browser.open(url)
         page.wait("document.querySelector('#runs a[href^=trials]')")
-        self.assertFalse(page.value("document.getElementById('charts').checkVisibility()"))  # it has no curves of its own
+        self.assertFalse(page.value("document.getElementById('charts').checkVisibility()"))  # a sweep has no curves
         trials = page.value("document.querySelector('#runs a[href^=trials]').getAttribute('href')")
         page = self.browser.open(urllib.parse.urljoin(url, trials))
-        # The sweep writes the states of its trials once a second, so the page may learn of the second trial first.
+        # The sweep writes the states of its trials once a second, so the page may get the second trial first.
         page.wait("runs.get('1')?.state === 'failed' && runs.get('2')?.state === 'running' && runs.get('2').epochs.length")
         cells = page.value(TABLE)
         self.assertEqual([row["state"] for row in cells], ["failed", "running", "queued"])
@@ -281,7 +282,7 @@ class Live(BrowserTest):
         self.assertEqual([row["lr"] for row in cells], ["1.00e+30", "0.05", "0.01"])
         self.assertNotIn(cells[1]["validation loss"], ("", "\u2013"))
         self.assertEqual(page.value("document.querySelector('h1').textContent.trim()"), "a sweep running")
-        # A trial is stopped there, and the next begins; then all, in the list.
+        # A click stops a trial, and the next one starts. Then a click in the list stops the whole sweep.
         page.value("document.querySelector('[data-key=\"stop 2\"]').click()")
         page.wait("runs.get('3').state === 'running' && runs.get('3').epochs.length")
         self.assertEqual(page.value("runs.get('2').state + ', ' + runs.get('2').note"), "stopped, on request")
@@ -293,7 +294,7 @@ class Live(BrowserTest):
         self.assertIn("stopped; --resume goes on", result.out)
         page.wait("runs.get('a sweep').state === 'stopped'")
 
-    def test_more_runs_than_one_address_can_name(self):
+    def test_more_runs_than_fit_in_one_url(self):
         names = [f"{i:03}-" + 200 * "n" for i in range(100)]
         for name in names:
             (self.runs / name).mkdir(parents=True)
@@ -310,7 +311,8 @@ class Live(BrowserTest):
         self.assertEqual(page.value("document.getElementById('message').textContent"), "")
 
     def test_damaged_runs(self):
-        # Reports of any shape, a config.json of null, a name that is no UTF-8: all are listed, and the good one is drawn.
+        # The list shows runs with damaged reports, a config.json of null, and a name that is not UTF-8. The valid run
+        # has a curve.
         steps = "".join(f'{{"step": {i}, "epoch": 1, "loss": {1 / i}}}\n' for i in range(1, 9))
         odd = ({"config": None}, {"config": {"options": None}}, {"confusion": {"classes": 1}}, {"ranks": [1]}, {"bars": {}},
                {"network": {"tensors": [1]}}, {"steps": None, "shown": {}, "epochs": "x", "tested": []},
@@ -332,7 +334,7 @@ class Live(BrowserTest):
         monitor = self.start([sys.executable, str(ROOT / "tools" / "monitor"), "--port", "0"])
         page = self.browser.open(monitor.stdout.readline().strip())
         names = sorted(["bad\\xff", "good", *(f"odd-{i + 1}" for i in range(len(odd)))])
-        page.wait(CURVE)  # of the newest run
+        page.wait(CURVE)  # the curve of the newest run
         self.assertEqual(page.value("[...runs.keys()].sort()"), names)
         for name in names:
             page.value(f"document.querySelector(`[data-key=\"choose ${{CSS.escape({json.dumps(name)})}}\"]`).click()")
@@ -355,7 +357,7 @@ class Live(BrowserTest):
         page.wait("document.querySelectorAll('#parts canvas').length")
         self.assertEqual(page.value("document.querySelector('.state').textContent"), "running")
 
-        # A second run beside it.
+        # Start a second run.
         other = self.start(job.train(1, *options, "--run-name", "other"))
         page.wait("document.querySelector('[data-key=\"show other\"]')")
         page.value("document.querySelector('[data-key=\"show other\"]').click()")
@@ -373,7 +375,7 @@ class Live(BrowserTest):
         self.assertIsNone(other.poll())
         page.value("document.querySelector('#runs [data-key=\"stop other\"]').click()")
         self.assertEqual(self.finish(other).code, 0)
-        # It shows all steps, each once.
+        # The page shows each step once.
         page.wait(f"runs.get('live <b>').steps.length === {steps}")
         self.assertEqual(page.value("document.getElementById('message').textContent"), "")
         frozen = page.value("document.querySelector('#runs a').getAttribute('href')")
@@ -381,7 +383,7 @@ class Live(BrowserTest):
         frozen.wait("document.querySelectorAll('#charts path').length > 3")
         self.assertEqual(frozen.value("origin"), "null")  # its scripts cannot ask the monitor
 
-        # The stop has cost nothing: going on gives the bits of a run that was not stopped.
+        # The resumed run has the same bits as a run without a stop.
         self.succeed(job.train(ranks, "--resume", "--run-name", "live <b>", "--steps", str(steps + 10)))
         page.wait(f"runs.get('live <b>').steps.length === {steps + 10}")
         whole = self.train(ranks, "whole", *options, "--steps", str(steps + 10))
@@ -390,10 +392,10 @@ class Live(BrowserTest):
         monitor.send_signal(signal.SIGINT)
         self.assertEqual(self.finish(monitor), (0, "", ""))
 
-    def test_stop_ends_within_two_steps(self):
+    def test_stop_button_ends_within_two_steps(self):
         monitor = self.start([sys.executable, str(ROOT / "tools" / "monitor"), "--port", "0"])
         page = self.browser.open(monitor.stdout.readline().strip())
-        # Steps that take longer than a click.
+        # These steps take longer than a click.
         training = self.start(job.train(job.rank_counts(1, 4)[-1], "--run-name", "slow", "--epochs", "1000", "--width", "32",
                                         "--depth", "4", "--batch-size", "200", "--threads", "1", "--precision", "fp32"))
         page.wait("runs.get('slow')?.steps.length && document.querySelector('#runs button.stop')")

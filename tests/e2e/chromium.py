@@ -1,5 +1,5 @@
-# A headless Chromium, driven over its DevTools protocol through a pair of pipes: messages are JSON, each ends with a
-# zero byte. Nothing beyond Python is needed; where there is no Chromium, `find` says None.
+# Controls a headless Chromium with its DevTools protocol over a pair of pipes. Messages are JSON and end with a zero
+# byte. Needs only Python. find() returns None if there is no Chromium.
 import base64
 import json
 import os
@@ -18,14 +18,14 @@ def find():
 
 class Browser:
     def __init__(self, folder, limit):
-        """`folder`: for the profile. `limit`: seconds for any one thing."""
+        """Starts Chromium with its profile in `folder`. Every wait may take `limit` seconds."""
         self.limit, self.number, self.buffer, self.complaints = limit, 0, b"", []
         commands, self.commands = os.pipe()
         self.answers, answers = os.pipe()
         flags = ["--headless=new", "--remote-debugging-pipe", f"--user-data-dir={folder}", "--disable-gpu",
                  "--no-first-run", "--disable-dev-shm-usage", "--hide-scrollbars"]
         flags += ["--no-sandbox"] if os.geteuid() == 0 else []
-        # It reads from descriptor 3 and writes to 4, whatever their numbers are here.
+        # Chromium reads from descriptor 3 and writes to descriptor 4.
         self.process = subprocess.Popen(["sh", "-c", f'exec "$@" 3<&{commands} 4>&{answers}', "sh", find(), *flags],
                                         pass_fds=(commands, answers), stdin=subprocess.DEVNULL,
                                         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -66,7 +66,7 @@ class Browser:
             self.note(answer)
 
     def note(self, event):
-        """What a person would see in red in the console."""
+        """Keeps the errors that the console of the browser shows."""
         kind, about = event.get("method"), event.get("params", {})
         if kind == "Runtime.exceptionThrown":
             self.complaints.append(about["exceptionDetails"].get("exception", {}).get("description", str(about)))
@@ -101,7 +101,7 @@ class Page:
         return result["result"].get("value")
 
     def wait(self, expression):
-        """Until the expression is true, or an element; gives its value."""
+        """Waits until the expression is true or an element, and returns its value."""
         end = time.monotonic() + self.browser.limit
         while not (value := self.value(f"(v => v instanceof Node || v)({expression})")):
             if time.monotonic() > end:
@@ -114,5 +114,5 @@ class Page:
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key)
 
     def picture(self):
-        """All of it, as PNG."""
+        """Returns a PNG of the whole page."""
         return base64.b64decode(self.call("Page.captureScreenshot", captureBeyondViewport=True)["data"])

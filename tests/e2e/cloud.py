@@ -1,8 +1,8 @@
-# Training on data from S3-compatible servers on loopback and from pipes: the same bits as from files; a server that
-# dies is one clear error; a resume goes on once it is back.
+# Tests training on data from an S3-compatible server on this machine and from pipes: the bits are the same as with
+# files, a server that fails gives one clear error, and a resume works once the server is back.
 #
-# The server is a small one of this file, with just the two requests that a reader makes. It computes the signature of
-# every request anew and refuses what does not have it. foreign_server.py asks one that is not of our making.
+# This file has a small server with the two requests that a reader makes. It computes the signature of every request and
+# rejects a wrong one. foreign_server.py uses the server of another project.
 import gzip
 import hashlib
 import hmac
@@ -32,15 +32,15 @@ def digest(key, text):
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """ListObjectsV2 and GetObject on the dictionary `objects`, signatures checked."""
+    """Answers ListObjectsV2 and GetObject from the dictionary `objects`, and checks signatures."""
     daemon_threads = True
 
     def __init__(self, objects, port=0):
         super().__init__(("127.0.0.1", port), Handler)
         self.objects, self.requests = objects, []
-        self.cut, self.busy = False, 0  # only halves of objects; how many requests to put off
-        self.elsewhere = False          # whether the bucket is in another region
-        self.dies_after = 1 << 30       # objects
+        self.cut, self.busy = False, 0  # send only half of each object; number of requests to answer with 503
+        self.elsewhere = False          # True: the bucket is in another region
+        self.dies_after = 1 << 30       # number of objects
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
 
     @property
@@ -54,7 +54,7 @@ class Server(http.server.ThreadingHTTPServer):
 
 class Handler(http.server.BaseHTTPRequestHandler):
     def signature(self, path, query):
-        """As the documentation of AWS Signature Version 4 has it; query in canonical order."""
+        """Computes AWS Signature Version 4 by its documentation. The query is in canonical order."""
         fields = dict(f.strip().split("=", 1) for f in self.headers["Authorization"].split(" ", 1)[1].split(","))
         names = fields["SignedHeaders"].split(";")
         assert {"host", "x-amz-content-sha256", "x-amz-date", "x-amz-security-token"} <= set(names), names
@@ -121,7 +121,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 def tar_of(files):
-    """A pax archive of {path: content}."""
+    """Returns a pax archive of {path: content}."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for path, content in files.items():
@@ -132,11 +132,11 @@ def tar_of(files):
 
 
 class CloudJob(job.JobTest):
-    """What the tests against any server share."""
+    """Defines the data and functions of tests with any server."""
 
     def setUp(self):
         super().setUp()
-        # Part of the sample as the real data set is divided, and as PNGs in class folders.
+        # Use a part of the sample, divided like the real data set, and as PNGs in class folders.
         records = job.sample_records("train")[:120]
         self.files = self.folder / "files"
         self.files.mkdir()
@@ -150,12 +150,12 @@ class CloudJob(job.JobTest):
             path.write_bytes(job.png(job.SIDE, job.SIDE, job.interleaved(planes)))
 
     def cifar_objects(self):
-        """With a name that must be escaped in addresses and in XML, and one that is no data."""
+        """Returns the objects. One name must be escaped in URLs and in XML, and one object is not data."""
         return {f"set & é+1/{path.name}": path.read_bytes() for path in self.files.iterdir()} | {
             "set & é+1/readme.html": b"<html>", "set & é+2/data_batch_1.bin": b"another set"}
 
     def environment(self, endpoint, *programs):
-        """`programs` alone are found along PATH, beside what the shell and the launcher need themselves."""
+        """Returns an environment in which PATH has only `programs` and those that the shell and the launcher need."""
         folder = self.folder / "-".join(("bin", *programs))
         folder.mkdir(exist_ok=True)
         for program in programs:
@@ -172,7 +172,7 @@ class CloudJob(job.JobTest):
 
 class Cloud(CloudJob):
     @unittest.skipUnless(shutil.which("curl"), "no curl")
-    def test_s3_is_the_same_as_files(self):
+    def test_s3_equals_files(self):
         server = Server(self.cifar_objects())
         self.addCleanup(server.stop)
         curl = self.environment(server.url, "curl", "cat")
@@ -182,10 +182,10 @@ class Cloud(CloudJob):
             self.assertEqual(len(disk[0]), 12)
             server.requests.clear()
             self.assertEqual(self.trained(ranks, f"s3-{ranks}", data, **curl), disk)
-            # Every object once, whatever the number of ranks, and three parts of a list.
+            # Any number of ranks requests every object once, and three parts of a list.
             gets = [path for path in server.requests if "?" not in path]
             self.assertEqual((len(gets), len(set(gets)), len(server.requests)), (6, 6, 9))
-        # A server that is busy at first is asked again; one that cuts its answers has failed.
+        # A busy server is asked again. Truncated answers are failures.
         server.busy = 2
         self.assertEqual(self.trained(1, "busy", data, **curl), self.trained(1, "files", str(self.files)))
         server.cut = True
@@ -193,7 +193,7 @@ class Cloud(CloudJob):
                     server.url, "failed 2 times", "exit status 18", **curl)
         server.cut = False
 
-        # A server that refuses is not asked again, and its reason is told. Another secret is not let in.
+        # A refusal is not repeated, and the error states the server's reason. A wrong secret is refused.
         wrong = curl | {"AWS_SECRET_ACCESS_KEY": "not-this-one"}
         self.refuse(job.train(1, *OPTIONS, "--data", data), "403: SignatureDoesNotMatch: No", "failed 1 time:", **wrong)
         self.refuse(job.train(1, *OPTIONS, "--data", "s3://bucket/none-{0..0}.tar"), "bucket/none-0.tar at",
@@ -207,8 +207,8 @@ class Cloud(CloudJob):
         self.refuse(job.train(1, *OPTIONS, "--data", data), "aws, s5cmd or curl", **self.environment(server.url, "cat"))
 
     @unittest.skipUnless(shutil.which("curl"), "no curl")
-    def test_names_of_objects_are_no_commands(self):
-        """Whoever may write into the bucket chooses the keys, and whoever has the server all that it answers."""
+    def test_object_names_are_not_commands(self):
+        """Writers of a bucket choose its keys, and the owner of a server chooses its answers."""
         good, proof = self.files / "test_batch.bin", self.folder / "it-ran"
         server = Server({})
         self.addCleanup(server.stop)
@@ -225,7 +225,7 @@ class Cloud(CloudJob):
             for key, word in refused.items():
                 server.objects = {f"set/{key}": good.read_bytes(), "set/z.bin": good.read_bytes()}
                 self.refuse(job.train(ranks, *options), word, **curl)
-            # These are names like others: the objects are read, and nothing else is done.
+            # These names are only names: the objects are read, and nothing else happens.
             names = [f"$({steal}).bin", f"`{steal}`.bin", f"';{steal};'.bin", f'";{steal};".bin', f"pipe:{steal}; x.bin",
                      f"|{steal}|.bin", "{0..9}[1-3]*?.bin", "-o x.bin", "\\.bin"]
             server.objects = {f"set/{name}": good.read_bytes() for name in names}
@@ -242,7 +242,7 @@ class Cloud(CloudJob):
         run, metrics = self.runs / "run", self.runs / "run" / "metrics.jsonl"
         process = self.start(command, **curl)
         self.assertTrue(self.wait_for(process, lambda: metrics.exists() and len(job.step_lines(run)) > 20))
-        # In the middle of a training nobody needs the server any more. After a stop a resume does.
+        # A training does not need the server after it has begun. A resume does.
         server.stop()
         before = len(job.step_lines(run))
         self.assertTrue(self.wait_for(process, lambda: len(job.step_lines(run)) > before + 20))
@@ -263,7 +263,7 @@ class Cloud(CloudJob):
         self.assertEqual(job.step_lines(run), job.step_lines(self.runs / "whole"))
 
     @unittest.skipUnless(shutil.which("curl"), "no curl")
-    def test_server_dies_while_it_is_read(self):
+    def test_server_dies_during_a_read(self):
         ranks = job.rank_counts(1, 4)[-1]
         server = Server(self.cifar_objects())
         curl, cache = self.environment(server.url, "curl"), ["--cache", "cache", "--retries", "1"]
@@ -272,7 +272,7 @@ class Cloud(CloudJob):
         self.refuse(job.train(ranks, *OPTIONS, "--data", data, *cache), data, server.url, "failed 2 times",
                     "exit status 7", **curl)
         self.assertFalse(self.runs.exists())
-        # What had come is in the cache: the rest is enough, and then nothing.
+        # The cache has the first objects. The next run needs the others, and the one after it needs none.
         server = Server(server.objects, server.server_port)
         disk = self.trained(ranks, "disk", str(self.files))
         self.assertEqual(self.trained(ranks, "back", data, *cache, **curl), disk)
@@ -297,7 +297,7 @@ class Cloud(CloudJob):
                 tar_of({f"set/{path}": (self.images / path).read_bytes() for path in paths[::-1][i::3]}))
         data, cache = "pipe:cat shard-{000..002}.tar", ["--cache", "cache"]
         self.assertEqual(self.trained(ranks, "pipe", data, *cache), disk)
-        # The shards are no longer needed; where the cache is damaged they are.
+        # With the cache, the shards are not needed, unless the cache is damaged.
         (self.folder / "shard-001.tar").rename(self.folder / "away")
         self.assertEqual(self.trained(ranks, "cached", data, *cache), disk)
         self.refuse(job.train(ranks, *OPTIONS, "--data", data, "--retries", "0"), "pipe:cat shard-001.tar",
@@ -326,7 +326,7 @@ class Cloud(CloudJob):
         self.refuse(job.train(1, *options, "pipe:cat liar.tar.gz"), "at most 1048576 bytes of output, got more",
                     "--unpacked-mib")
         result = self.run_command(job.train(1, *options, "pipe:cat padded.tar.gz"))
-        self.assertIn("images for training, got 20 for testing alone", result.err)  # unpacked, and read
+        self.assertIn("images for training, got 20 for testing alone", result.err)  # it was unpacked and read
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-# make_digits, train_digits and train_digits_angles on tiny sets: what they reach, leave, resume and refuse.
+# Tests make_digits, train_digits and train_digits_angles on tiny sets: accuracy, files, resume and errors.
 import gzip
 import io
 import json
@@ -64,7 +64,7 @@ class Digits(job.JobTest):
             header, _ = job.tensor_header(run / "model.safetensors")
             self.assertEqual(header["layer1.conv.weight"]["shape"], [20, 1, 5, 5])
             self.assertEqual(header["fc.weight"]["shape"], [10, 20 * 24 * 24])
-        # The same again is the same to the bit; and what the options say changes it.
+        # A repeated run has the same bits. Options change the result.
         options = ["--augment", "none", "--shuffle", "never", "--steps", "5"]
         first = self.run_program("train_digits", 1, "first", *options)
         again = self.run_program("train_digits", 1, "again", *options)
@@ -85,7 +85,7 @@ class Digits(job.JobTest):
         self.refuse(program("train_digits_angles", 1, "--data", self.set), "angles.csv")
 
     def test_shards(self):
-        # What a command brings is the folder, bit for bit; every shard is fetched once, whatever the number of ranks.
+        # Data of a command equal the folder bit for bit. Any number of ranks fetches every shard once.
         for i in range(3):
             with tarfile.open(self.folder / f"{i}.tar", "w") as archive:
                 for path in sorted(self.set.rglob("*.png"))[i::3]:
@@ -104,8 +104,8 @@ class Digits(job.JobTest):
                 self.assertEqual(job.step_lines(shards), job.step_lines(folder), (name, run))
         self.refuse(program("train_digits", 1, "--data", "pipe:false", "--retries", 1), "failed 2 times")
 
-    def test_more_than_the_memory(self):
-        # A step takes some 200 KiB per image. Every image is one of two, so that many of them are soon made.
+    def test_not_enough_memory(self):
+        # A step needs about 200 KiB per image. All images are copies of two, which are quick to make.
         available = int(re.search(r"MemAvailable: *(\d+) kB", pathlib.Path("/proc/meminfo").read_text())[1])
         count = available // 128
         if count > 400_000:
@@ -159,10 +159,10 @@ class Digits(job.JobTest):
             times = []
             for run, hits in ((name, 1), (f"{name}-plain", 0)):
                 epochs = job.epoch_lines(self.runs / run)
-                self.assertLess(epochs[1]["test_angle_rmse"], 30)  # that of no idea is 26, of a wrong unit far more
+                self.assertLess(epochs[1]["test_angle_rmse"], 30)  # a constant prediction has 26, a wrong unit far more
                 last = json.loads((self.runs / run / "metrics.jsonl").read_text().splitlines()[-1])
                 self.assertEqual(last["accelerate"], bool(hits))
-                # All but the first call of each shape: 22 of training, and 2 x 2 of testing with 16 and 4 images.
+                # All calls but the first of each shape hit: 22 of training, and 2 x 2 of testing with 16 and 4 images.
                 self.assertAlmostEqual(last["train_hit_rate"], hits * 21 / 22)
                 self.assertAlmostEqual(last["test_hit_rate"], hits * 2 / 4)
                 of = job.report(self.runs / run)["runs"][0]
@@ -171,24 +171,24 @@ class Digits(job.JobTest):
                 self.assertAlmostEqual(sum(counts[i][i] for i in range(10)) / 20, epochs[1]["test_accuracy"])
                 self.assertEqual("bars" in of, not hits)
                 times.append([last["train_seconds"], last["test_seconds"]])
-            # The page of the second has the times of both, as bars.
+            # The page of the second run has the times of both as bars.
             groups = of["bars"]["groups"]
             self.assertEqual([[bar for _, bar in group["bars"]] for group in groups], list(map(list, zip(*times[::-1]))))
             self.assertIn("hit rate 95.45 %", groups[0]["note"])
-            # Both ways are the same training: the first losses agree closely.
+            # Both ways train the same, so the first losses agree closely.
             plain, fast = (job.losses(self.runs / run)[:3] for run in (f"{name}-plain", name))
             for a, b in zip(plain, fast):
                 self.assertLess(abs(a - b), 1e-3 * abs(a))
-        # A training that ends within its first epoch has tested nothing.
+        # A training that ends within its first epoch has no test results.
         out = self.succeed(program("train_digits_angles", 1, "--data", self.set, "--run-name", "short", "--steps", "1"))
         self.assertRegex(out, r"prediction accelerated +0.00 s  \n +not measured\n")
-        # Once is enough where nothing is to be compared.
+        # Without --compare, one training runs.
         for name, options in (("once", ["--no-compare"]), ("plain", ["--no-accelerate"])):
             out = self.succeed(program("train_digits_angles", 1, "--data", self.set, "--run-name", name, *TINY, *options))
             self.assertRegex(out, r"\ntraining [\d.]+ s, hit rate [\d.]+ %; prediction [\d.]+ s, hit rate [\d.]+ %\ndone")
             self.assertFalse((self.runs / f"{name}-plain").exists())
         self.refuse(program("train_digits_angles", 1, "--compare", "--no-accelerate"), "--compare", "--no-accelerate")
-        # What is missing is said, and what is in the way, before any training.
+        # Missing and existing files are reported before any training.
         out = self.succeed(program("train_digits_angles", 1, "--resume", "--run-name", "compare-1", "--compare"))
         self.assertIn("not compared", out)
         (self.runs / "compare-1").rename(self.runs / "moved")

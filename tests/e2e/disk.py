@@ -1,5 +1,5 @@
-# Disks that are full, files that may not grow, folders that cannot be written: an error that says so, and the last
-# good checkpoint is there, is whole, and leads to the same bits when there is room again.
+# Tests full disks, limits of file sizes, and folders without write permission: the error states the cause, the last
+# good checkpoint stays valid, and a resume gives the same bits when there is room again.
 import os
 import resource
 import shutil
@@ -8,7 +8,7 @@ import unittest
 
 import job
 
-# So wide that a checkpoint is the largest file.
+# The network is so wide that a checkpoint is the largest file.
 OPTIONS = ["--width", "16", "--depth", "1", "--seed", "5", "--checkpoint-every", "5"]
 MORE = ["--resume", "--steps", "40"]
 NOBODY = 65534
@@ -34,7 +34,7 @@ class Disk(job.JobTest):
             self.assertIn(word, errors[0])
 
     def goes_on(self, steps=40):
-        """What is there resumes, with the bits of a run that nothing has happened to."""
+        """Resumes the run, and checks that it has the same bits as an undisturbed run."""
         whole = self.train(1, "whole", *OPTIONS, "--steps", str(steps))
         out = self.succeed(job.train(1, "--run-name", "run", "--resume", "--steps", str(steps)))
         self.assertNotIn("warning", out)
@@ -43,7 +43,7 @@ class Disk(job.JobTest):
         self.assertEqual(job.step_lines(self.run_folder), job.step_lines(whole))
         self.assertEqual(list(self.run_folder.rglob("*.tmp-*")), [])
 
-    def test_output_that_is_closed(self):
+    def test_closed_output(self):
         # The user closed both streams, so this is no error. No other file may receive the output instead.
         without = ["sh", "-c", 'exec "$@" >&- <&-', "sh"]
         self.succeed([*without, *job.train(1, "--run-name", "unseen", *OPTIONS, "--steps", "2")])
@@ -53,7 +53,7 @@ class Disk(job.JobTest):
         self.succeed([*without, str(job.BUILD / "inspect"), str(self.run_folder / "model.safetensors")])
 
     @unittest.skipUnless(os.path.exists("/dev/full"), "no /dev/full")
-    def test_output_that_cannot_be_written(self):
+    def test_unwritable_output(self):
         programs = [[str(job.BUILD / name), "--help"] for name in
                     ("classify", "inspect", "train_cifar", "train_digits", "sweep_cifar", "experiment", "make_digits")]
         sample = job.SAMPLE / "test.png"
@@ -66,13 +66,13 @@ class Disk(job.JobTest):
                 self.assertEqual(result.returncode, 1, command)
                 self.assertEqual(len(result.stderr.splitlines()), 1, result)
                 self.assertIn("error: standard output: expected to write all of it, got", result.stderr)
-        self.assertTrue((self.runs / "unseen" / "model.safetensors").exists())  # all else is done
+        self.assertTrue((self.runs / "unseen" / "model.safetensors").exists())  # everything else is complete
 
-    def test_a_file_may_not_grow(self):
-        # Every file fits but the checkpoints. Left alone, SIGXFSZ ends the process without a word.
+    def test_file_size_limit(self):
+        # Only checkpoints exceed the limit. By default, SIGXFSZ would end the process without a message.
         limit = min(path.stat().st_size for path in (self.run_folder / "checkpoint").iterdir()) - 100
         self.assertLess(max(path.stat().st_size for path in self.run_folder.iterdir() if path.is_file()), limit - 20000)
-        # The limit comes while it trains: MPI's own files are large, too.
+        # Set the limit while it trains, because MPI has large files too.
         process = self.start(job.train(1, "--run-name", "run", "--resume", "--steps", "100000"))
         metrics = self.run_folder / "metrics.jsonl"
         self.assertTrue(self.wait_for(process, lambda: metrics.read_text().count('"step"') > 30))
@@ -86,8 +86,8 @@ class Disk(job.JobTest):
         self.goes_on(last + 10)
 
     @unittest.skipUnless(can_mount(), "may not mount a tmpfs")
-    def test_a_full_disk(self):
-        # The run moves to a small disk, on which a third checkpoint does not fit, and back.
+    def test_full_disk(self):
+        # Move the run to a small disk that has no room for a third checkpoint, and back.
         size = sum(path.stat().st_size for path in self.run_folder.rglob("*") if path.is_file())
         script = f"""
             mkdir small && mount -t tmpfs -o size={size // 1024 + 78}k none small && cp -r runs/run small/ || exit 99
@@ -99,8 +99,8 @@ class Disk(job.JobTest):
         (self.runs / "back").rename(self.run_folder)
         self.goes_on()
 
-    def test_a_folder_that_cannot_be_written(self):
-        # Root may write anything: then it is someone else who trains.
+    def test_unwritable_folder(self):
+        # Root may write everywhere, so another user trains.
         root = os.geteuid() == 0
         how = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if root else {}
         if root:

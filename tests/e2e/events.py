@@ -1,5 +1,5 @@
-# Event files for TensorBoard, read back by a reader that shares nothing with the writer: TFRecord frames with a CRC by
-# the bit, protobuf by its wire format; and by TensorBoard itself where it is installed.
+# Tests event files for TensorBoard with an independent reader (TFRecord frames with a bitwise CRC, protobuf by its wire
+# format), and with TensorBoard if it is installed.
 import json
 import math
 import struct
@@ -24,7 +24,7 @@ def masked_crc32c(content):
 
 
 def records(content):
-    """The contents of TFRecords, whose checksums must be right."""
+    """Returns the contents of TFRecords, and checks their checksums."""
     while content:
         length, crc = struct.unpack("<QI", content[:12])
         record, (record_crc,) = content[12:12 + length], struct.unpack("<I", content[12 + length:16 + length])
@@ -43,7 +43,7 @@ def varint(content, at):
 
 
 def fields(message):
-    """(number, wire type, value) of each field of a protobuf message."""
+    """Yields (number, wire type, value) for each field of a protobuf message."""
     at = 0
     while at < len(message):
         key, at = varint(message, at)
@@ -79,8 +79,8 @@ def files(run):
 
 
 def scalars(run):
-    """(tag, step) -> value over all files in order, by TensorBoard's rule: from where a session starts again, what was
-    there before is gone. A value that would come twice is an error."""
+    """Returns (tag, step) -> value over all files in order. By TensorBoard's rule, a new session replaces older values
+    from its first step on. Fails if a value comes twice."""
     seen, started = {}, False
     for path in files(run):
         events = [event(record) for record in records(path.read_bytes())]
@@ -98,13 +98,13 @@ def scalars(run):
 
 
 def expected(run):
-    """The same from metrics.jsonl, in the precision of the events."""
+    """Returns the same from metrics.jsonl, in the precision of the events."""
     found, step = {}, 0
     for text in (run / "metrics.jsonl").read_text().splitlines():
         line = json.loads(text)
         kind = "step" if "step" in line else "epoch"
         step = line.get("step", step)
-        for name in set(line) - {"step", "epoch", "skipped"}:  # which is no number
+        for name in set(line) - {"step", "epoch", "skipped"}:  # these are not plotted
             value = math.nan if line[name] is None else line[name]
             found[f"{kind}/{name}", step] = struct.unpack("<f", struct.pack("<f", value))[0]
     return found
@@ -138,16 +138,16 @@ class Events(job.JobTest):
     def test_resumed(self):
         options = [*job.TINY, "--checkpoint-every", "5", "--keep", "9", "--tensorboard"]
         run = self.train(1, "run", *options, "--steps", "28")
-        for path in (run / "checkpoint").iterdir():  # as if it had been killed before the later ones
+        for path in (run / "checkpoint").iterdir():  # as after a kill before the later ones
             if int(path.stem[5:]) > 15:
                 path.unlink()
         self.succeed(job.train(1, "--resume", "--run-name", "run", "--steps", "45"))
         self.assertEqual(len(files(run)), 2)
         steps = [one["step"] for path in files(run) for one in map(event, records(path.read_bytes()))
                  if "step/loss" in dict(one["values"])]
-        self.assertEqual(len(steps) - len(set(steps)), 28 - 15)  # which the rule takes out
+        self.assertEqual(len(steps) - len(set(steps)), 28 - 15)  # the rule removes these
         self.check(run)
-        # A record that a kill has cut short is the end of its file, and no harm.
+        # A record that a kill has truncated ends its file, without an error.
         last = files(run)[-1]
         last.write_bytes(last.read_bytes() + b"\x30\0\0")
         self.succeed(job.train(1, "--resume", "--run-name", "run", "--steps", "50"))

@@ -1,8 +1,8 @@
-# A rank that is killed, stops, throws, or has other data, at a random step: the job ends, not with 0, and says why;
-# every other rank names one that has stopped. No process and no shared memory is left, and the training goes on from
-# its last checkpoint with the same bits. A rank that is only slow is shown, and the job goes on.
+# Tests a rank that is killed, stops, throws or has other data at a random step. The job must end with an exit status
+# other than 0 and state why. Every other rank names a rank that has stopped. No process and no shared memory is left,
+# and a resume from the last checkpoint gives the same bits. A slow rank is only reported.
 #
-# REPEATS=50 repeats each so often, and prints how long it took until all had been said and the job was over.
+# REPEATS=50 repeats each test that often, and prints the time from the fault to the end of the job.
 import os
 import pathlib
 import random
@@ -18,7 +18,7 @@ REPEATS = int(os.environ.get("REPEATS", "1"))
 RANKS, LAST_STEP = 3, 200
 DEADLINE = 2  # seconds
 OPTIONS = [*job.TINY, "--epochs", "1000", "--checkpoint-every", "3", "--seed", "5"]
-# How the ranks sum: in shared memory; by messages; and as if on two machines, where a thread sums during backward.
+# How ranks sum: in shared memory, by messages, and as on two machines, where a thread sums during backward.
 WAYS = [([], {}), (["--allreduce", "ring"], {}), (["--allreduce", "small"], {}),
         ([], {"MPIR_CVAR_ODD_EVEN_CLIQUES": "1"})]
 
@@ -28,7 +28,7 @@ def shared_memory():
 
 
 def ranks_of(process):
-    """The process of each rank."""
+    """Returns the process of each rank."""
     found = {}
     for pid in job.job_pids(process.pid):
         try:
@@ -50,11 +50,11 @@ class Faults(job.JobTest):
                   f"{max(self.seconds):.2f} s, median {statistics.median(self.seconds):.2f} s", flush=True)
 
     def repetitions(self):
-        """Number, and source of random numbers, of each."""
+        """Yields the number of each repetition with its random numbers."""
         return [(i, random.Random(f"{self.id()} {i}")) for i in range(REPEATS)]
 
     def begin(self, name, step, way, deadline=DEADLINE):
-        """A training that has come to that step; its folder, its job, and the process of each rank."""
+        """Starts a training and waits for that step. Returns its folder, its job, and the process of each rank."""
         options, environment = way
         command = job.train(RANKS, *OPTIONS, *options, "--run-name", name)
         self.before = shared_memory()
@@ -69,17 +69,17 @@ class Faults(job.JobTest):
         return run, process
 
     def end(self, process):
-        """The job has failed, and nothing of it is left; what it said."""
+        """Checks that the job fails and leaves nothing. Returns its standard error."""
         result = self.finish(process)
         self.seconds.append(time.monotonic() - self.fault)
         self.assertNotEqual(result.code, 0, result.err)
         self.assertTrue(job.within_limit(lambda: not any(map(job.lives, self.pids.values()))), "processes are left")
-        # Other jobs on this machine may have memory of their own for a moment.
+        # Other jobs on this machine may have shared memory for a moment.
         self.assertTrue(job.within_limit(lambda: shared_memory() <= self.before), shared_memory() - self.before)
         return result
 
     def assert_named(self, missing, err):
-        """Each of the other ranks has named this one, and nobody else."""
+        """Checks that each other rank has named this one and no other."""
         said = {}
         for line in err.splitlines():
             if found := re.match(r"error: .*\(rank (\d), .* step (\d+)\); no word from (.*): stopped, or slow", line):
@@ -95,7 +95,7 @@ class Faults(job.JobTest):
         self.assertEqual(job.step_lines(run), self.whole(way))
 
     def whole(self, way):
-        """The lines of a training that nothing happened to."""
+        """Returns the step lines of an undisturbed training."""
         options, environment = way
         name = "-".join(["whole", *options[1:], *environment])
         if not (self.runs / name).exists():
@@ -108,12 +108,12 @@ class Faults(job.JobTest):
             way, missing = chance.choice(WAYS), chance.randrange(RANKS)
             run, process = self.begin(f"killed-{repetition}", chance.randrange(4, 100), way)
             os.kill(self.pids[missing], signal.SIGKILL)
-            # mpiexec kills the others before they can say a word.
+            # mpiexec kills the other ranks before they can print.
             self.assertIn("Killed (signal 9)", self.end(process).out)
             self.resume(run, way)
 
     def test_launcher_killed(self):
-        """The ranks' parent, mpiexec's helper: they save and end, and so does mpiexec."""
+        """Kills the helper of mpiexec that is the ranks' parent. The ranks save and end, and so does mpiexec."""
         for repetition, chance in self.repetitions():
             way = chance.choice(WAYS)
             run, process = self.begin(f"launcher-{repetition}", chance.randrange(4, 100), way)
@@ -126,7 +126,7 @@ class Faults(job.JobTest):
             self.resume(run, way)
 
     def test_crash(self):
-        """Of a rank: the page that UCX would print about it stays away."""
+        """Crashes a rank. UCX must not print its long message."""
         run, process = self.begin("crash", 4, WAYS[0])
         os.kill(self.pids[1], signal.SIGSEGV)
         result = self.end(process)
@@ -146,7 +146,7 @@ class Faults(job.JobTest):
             self.resume(run, way)
 
     def test_slow(self):
-        """The line about it comes at half the deadline."""
+        """Checks the message about a slow rank at half the deadline."""
         for repetition, chance in self.repetitions():
             way, slow = chance.choice(WAYS), chance.randrange(RANKS)
             run, process = self.begin(f"slow-{repetition}", chance.randrange(4, 100), way, deadline=3 * DEADLINE)
@@ -159,7 +159,7 @@ class Faults(job.JobTest):
             self.assertEqual((result.code, result.err), (0, ""))
 
     def test_throws(self):
-        """Rank 0's disk fails."""
+        """Makes writes of rank 0 fail."""
         for repetition, chance in self.repetitions():
             way = chance.choice(WAYS)
             run, process = self.begin(f"disk-{repetition}", chance.randrange(4, 100), way)
@@ -191,7 +191,7 @@ class Faults(job.JobTest):
             self.assertRegex(result.err, rf"training set: expected the same .*rank 0 .*rank {less or 1} .*--data")
 
     def test_sums(self):
-        """A rank that throws, makes another call, or stops answering between two sums."""
+        """Makes a rank throw, call another operation, or stop answering between two sums."""
         for repetition, chance in self.repetitions():
             rank, step = chance.randrange(RANKS), chance.randrange(1, 100)
             for fault, said in [("--throw", rf"told to throw.*\(rank {rank}\)"),

@@ -1,5 +1,5 @@
-# What a training has written, as inspect, classify and a foreign reader see it; and images and tensors that are not
-# of our own making.
+# Tests the files of a training with inspect, classify and an independent reader, and images and tensors of other
+# programs.
 import csv
 import gzip
 import io
@@ -17,7 +17,7 @@ TOOLS = pathlib.Path(__file__).resolve().parents[2] / "tools"
 
 
 def expected_tensors(width, depth, classes):
-    """Name -> (dtype, shape) as the state_dict of the same network in PyTorch has them."""
+    """Returns name -> (dtype, shape) of the state_dict of the same network in PyTorch."""
     tensors, channels = {"fc.weight": ("F32", [classes, 4 * width]), "fc.bias": ("F32", [classes])}, 3
     for block in (1, 2, 3):
         out = width << (block - 1)
@@ -43,13 +43,13 @@ class Model(job.JobTest):
         self.assertEqual({name: (t["dtype"], t["shape"]) for name, t in header.items()}, expected_tensors(6, 2, 10))
         ranges = sorted(t["data_offsets"] for t in header.values())
         self.assertEqual([end for _, end in ranges], [begin for begin, _ in ranges[1:]] + [size])
-        # Three steps were tracked by every batch-norm layer.
+        # Every batch-norm layer has tracked three steps.
         data = model.read_bytes()[-size:]
         for name, t in header.items():
             if name.endswith("tracked"):
                 self.assertEqual(struct.unpack("<q", data[slice(*t["data_offsets"])]), (3,))
 
-    def test_init_takes_every_value(self):
+    def test_init_restores_every_value(self):
         first = self.train(1, "first", *job.TINY, "--steps", "2") / "model.safetensors"
         again = self.train(1, "again", *job.TINY, "--steps", "0", "--seed", "9", "--init", str(first))
         self.assertEqual((again / "model.safetensors").read_bytes(), first.read_bytes())
@@ -64,7 +64,7 @@ class Classify(job.JobTest):
         self.test_set.write_bytes(job.cifar_file(self.records))
 
     def lines(self, *arguments):
-        """What classify prints per image, split at the tabs; and the summary's lines."""
+        """Returns the fields that classify prints per image, and the lines of its summary."""
         images, _, summary = self.succeed(program("classify", *arguments)).partition("\n\n")
         return [line.split("\t") for line in images.splitlines()], summary.splitlines()
 
@@ -74,14 +74,14 @@ class Classify(job.JobTest):
         counts = [[0] * 10 for _ in range(10)]
         for (truth, _), (_, seen, score) in zip(self.records, lines):
             counts[truth][job.CLASSES.index(seen)] += 1
-            self.assertTrue(0.1 <= float(score) <= 1)  # the best of ten
+            self.assertTrue(0.1 <= float(score) <= 1)  # the highest of ten scores
         right = sum(counts[i][i] for i in range(10))
         self.assertEqual(job.epoch_lines(self.run_folder)[-1]["test_accuracy"], right / len(self.records))
         self.assertEqual(summary[0], f"200 images; accuracy {right / 2:.1f}% ({right} of 200)")
         for i, (name, row) in enumerate(zip(job.CLASSES, counts)):
             self.assertEqual(summary[4 + i].split(), [str(i), name, *map(str, row), "20", f"{5 * row[i]:.1f}%"])
 
-        # How it is computed and where the network comes from make no difference.
+        # The results do not depend on the batch size, the threads or the file of the network.
         checkpoint = next((self.run_folder / "checkpoint").glob("*40.safetensors"))
         for options in ([checkpoint], [self.run_folder / "model.safetensors", "--batch-size", "7", "--threads", "3"]):
             self.assertEqual(self.lines(*options, self.test_set), (lines, summary))
@@ -108,7 +108,7 @@ class Classify(job.JobTest):
             self.assertEqual(seen, by_record[int(pathlib.Path(name).stem)][1:])
         right = sum(job.CLASSES[self.records[i][0]] == by_record[i][1] for i in range(12))
         self.assertIn(f"({right} of 12)", summary[0])
-        # Without a class folder no label is known, and there is no summary.
+        # Without class folders there are no labels and no summary.
         column = job.SAMPLE / "test.png"
         self.assertEqual(self.lines(self.run_folder, column),
                          ([[f"{column}#{i}", *seen] for i, (_, *seen) in enumerate(by_record)], []))
@@ -116,8 +116,8 @@ class Classify(job.JobTest):
         loose.write_bytes(job.png(job.SIDE, job.SIDE, job.interleaved(self.records[0][1])))
         self.assertEqual(self.lines(self.run_folder, loose), ([[str(loose), *by_record[0][1:]]], []))
 
-    def test_names_are_for_people_too(self):
-        # Whoever names a folder may try to clear the reader's screen, or to write lines that nobody has said.
+    def test_names_are_printable(self):
+        # A folder name may try to clear the screen or to fake lines of output.
         evil = "\x1b[2J\x1b[31m\nerror: send money\t\x7f\u009b1m\u202e"
         shown = "\\x1b[2J\\x1b[31m\\nerror: send money\\t\\x7f\\xc2\\x9b1m\\xe2\\x80\\xae"
         data = self.folder / ("data" + evil)
@@ -153,7 +153,7 @@ class Classify(job.JobTest):
             self.assertTrue(character in "\n\t" or character.isprintable(), repr(character))
 
     def test_other_classes(self):
-        # A network for three classes of one's own carries their names.
+        # A network for three other classes stores their names.
         for c, name in enumerate(("blue", "green", "red")):
             for i in range(5):
                 pixel = bytes(255 - i if channel == 2 - c else i for channel in range(3))
@@ -164,11 +164,11 @@ class Classify(job.JobTest):
         lines, summary = self.lines(run, self.folder / "colours")
         self.assertIn("accuracy 100.0% (15 of 15)", summary[0])
         self.assertEqual([line[1] for line in lines], ["blue"] * 5 + ["green"] * 5 + ["red"] * 5)
-        # CIFAR's labels are not those of this network.
+        # The labels of CIFAR do not fit this network.
         self.assertEqual(self.succeed(program("classify", "--quiet", run, self.test_set)),
                          "200 images, none with a known label\n")
 
-    def test_refusals(self):
+    def test_rejected_inputs(self):
         small = self.folder / "small.png"
         small.write_bytes(job.png(16, 8, bytes(3 * 16 * 8)))
         (self.folder / "void").mkdir()
@@ -182,7 +182,7 @@ class Classify(job.JobTest):
                                  (["--tpo", "3", self.run_folder, small], ["--tpo", "--top"])):
             self.refuse(program("classify", *arguments), *words)
 
-    def test_values_that_nothing_can_be_computed_with(self):
+    def test_values_that_overflow(self):
         model = self.run_folder / "model.safetensors"
         whole, (header, _) = model.read_bytes(), job.tensor_header(model)
         for name, value, words in (("fc.weight", float("nan"), ["expected finite values, got nan in fc.weight (value 0"]),
@@ -197,8 +197,8 @@ class Classify(job.JobTest):
                 self.refuse(program("classify", bad, self.test_set), "bad.safetensors", *words)
                 self.refuse(job.train(1, *job.TINY, "--init", str(bad)), "bad.safetensors", *words)
             else:
-                self.succeed(program("classify", bad, self.test_set))  # large, but finite, and so are the scores
-        # Values that are finite, but not what is computed with them.
+                self.succeed(program("classify", bad, self.test_set))  # large, but the scores are finite
+        # The values are finite, but results computed with them are not.
         begin, _ = header["fc.weight"]["data_offsets"]
         at = 8 + struct.unpack("<Q", whole[:8])[0] + begin
         bad.write_bytes(whole[:at] + struct.pack("<f", 3e38) * 160 + whole[at + 640:])
@@ -215,7 +215,7 @@ class Folder(job.JobTest):
         super().setUp()
         for i in range(20):
             self.write("images", ("cat", "dog")[i % 2], i)
-        self.write("images", "void", 20)  # too few for testing
+        self.write("images", "void", 20)  # a class without test images
 
     def write(self, folder, name, shade):
         path = self.folder / folder / name / f"{shade}.png"
@@ -223,7 +223,7 @@ class Folder(job.JobTest):
         path.write_bytes(job.png(job.SIDE, job.SIDE, bytes([shade]) * 3 * job.SIDE ** 2))
 
     def void_model(self):
-        """A network that sees a void in everything, so that its mistakes are the images that it is tested on."""
+        """Makes a network that predicts "void" for every image, so that its mistakes are the test images."""
         path = self.train(1, "start", *job.TINY, "--data", "images", "--batch-size", "4", "--steps",
                           "0") / "model.safetensors"
         header, _ = job.tensor_header(path)
@@ -236,7 +236,7 @@ class Folder(job.JobTest):
     def images_of(self, confusion):
         return sorted(mistake["pixels"] for mistake in confusion["mistakes"])
 
-    def test_the_part_for_testing_is_chosen_by_seed(self):
+    def test_seed_selects_test_images(self):
         options = ["--data", "images", *job.TINY, "--batch-size", "4", "--epochs", "1", *self.void_model()]
         for name, part in (("test", []), ("validation", ["--validation", "0.25"])):
             parts = {}
@@ -249,7 +249,7 @@ class Folder(job.JobTest):
             self.assertGreater(len(set(map(tuple, parts.values()))), 1, name)
             if name == "test":
                 of_seed = parts
-        # The best of a sweep is tested on the part that its seed has left out of the training images.
+        # The best trial of a sweep is tested on the images that its seed has held out.
         for seed in range(4):
             run = self.runs / f"sweep-{seed}"
             self.succeed(program("sweep_cifar", "--run-name", run.name, *options, "--sweep", f"seed={seed}"))
@@ -335,7 +335,7 @@ class Inspect(job.JobTest):
         path.write_bytes(struct.pack("<Q", len(header)) + header + struct.pack("<4f", 1, float("nan"), 5, float("inf")))
         self.assert_line(self.inspect(path), "t", "f32 [4]", "min 1  max 5  mean 3", "non-finite 2")
 
-    def test_raw_leaves_what_is_no_file(self):
+    def test_raw_keeps_special_files(self):
         path, pixels = self.folder / "grey.png", b"\x10\x10\x10\xff\x20\x20\x20\xff"
         path.write_bytes(job.png(2, 1, b"\x10\x20", colour=0))
         fifo, kept, far, near, dangling = (self.folder / name for name in ("fifo", "kept", "far", "near", "dangling"))
@@ -356,7 +356,7 @@ class Inspect(job.JobTest):
             self.assertTrue(link.is_symlink())
             self.assertEqual(target.read_bytes(), pixels)
         self.assertTrue(far.is_symlink())
-        # A shell has the file behind its standard output open: it gets more, and stays the same file.
+        # The shell has the file of standard output open. It must be extended and not replaced.
         log = self.folder / "log"
         for name in ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"):
             log.write_bytes(b"before\n")
@@ -365,12 +365,12 @@ class Inspect(job.JobTest):
                 self.assertEqual(os.fstat(out.fileno()).st_ino, log.stat().st_ino, name)
             self.assertTrue(log.read_bytes().startswith(b"before\n"), name)
             self.assertIn(pixels, log.read_bytes(), name)
-        # A ring of links is no file, and stays.
+        # A cycle of links is not a file, and stays.
         os.symlink("ring-2", self.folder / "ring-1")
         os.symlink("ring-1", self.folder / "ring-2")
         self.refuse(program("inspect", path, "--raw", "ring-1"), "write ring-1: Too many levels of symbolic links")
         self.assertTrue((self.folder / "ring-1").is_symlink())
-        # A device of our own making, where that is allowed; the real ones are not put at risk.
+        # Make a device file if that is allowed, so that real ones are not at risk.
         null, full = self.folder / "null", self.folder / "full"
         try:
             os.mknod(null, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
@@ -412,7 +412,7 @@ class Inspect(job.JobTest):
             self.assertIn("IDX", lines[0])
             self.assert_line(lines, "values", "u8 [2 3 4]", "min 0  max 23  mean 11.5")
 
-    def test_refusals(self):
+    def test_rejected_inputs(self):
         short = self.folder / "short.png"
         short.write_bytes(job.png(2, 2, bytes(12))[:-20])
         self.refuse(program("inspect", short, "--raw", self.folder / "raw"), "short.png")
@@ -421,7 +421,7 @@ class Inspect(job.JobTest):
         self.refuse(program("inspect"), "FILE")
 
     def test_huge_files(self):
-        # With holes, so that they are long but take no room.
+        # These files are sparse, so that they are long but need no disk.
         for size, said in ((1 << 40, "expected at most"), (1 << 34, "expected memory for its")):
             limited = lambda *arguments: ["sh", "-c", 'ulimit -v 8000000 && exec "$@"', "sh",
                                           *program("inspect", *arguments)]

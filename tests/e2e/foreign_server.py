@@ -1,5 +1,5 @@
-# Training on data from an S3 server that is not of our making (moto, where Python has it), by curl, and by aws if that is
-# installed: the same bits as from files.
+# Tests training on data from the S3 server of another project (moto, if Python has it), with curl, and with aws if it
+# is installed. The bits are the same as with files.
 import importlib.util
 import os
 import shutil
@@ -46,7 +46,7 @@ class ForeignServer(cloud.CloudJob):
         disk = self.trained(ranks, "disk", str(self.files))
         for client in filter(shutil.which, ("curl", "aws")):
             environment = self.environment(url, client)
-            if client == "aws":  # a script, which needs more than itself
+            if client == "aws":  # a script, which needs other programs
                 environment["PATH"] = os.environ["PATH"]
             self.assertEqual(self.trained(ranks, client, "s3://bucket/set & é+1/", **environment), disk, client)
 

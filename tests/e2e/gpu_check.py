@@ -1,5 +1,5 @@
 # Runs tools/gpu_check.sh without a GPU: stand-ins take the place of the GPU's tools and of the build, and the programs
-# pass, fail, hang or are missing. Where all pass, the unit tests are some of the executor's, and train_cifar is real.
+# pass, fail, hang or are missing. If all pass, the unit tests are some of the executor's, and train_cifar is real.
 import os
 import pathlib
 import re
@@ -126,7 +126,7 @@ class GpuCheck(job.JobTest):
                 time.sleep(0.01)
 
     def test_all_pass(self):
-        # Meson and ninja come by --tools.
+        # --tools gives the folder of Meson and ninja.
         self.remove("meson", "ninja")
         self.script("brought/meson/meson.py", "")
         self.script("brought/bin/ninja", '[ "$CPLUS_INCLUDE_PATH" = "$PWD/brought" ] || exit 1\n' + NINJA)
@@ -195,7 +195,7 @@ exit 1""")
     def test_no_doctest_and_no_reader(self):
         self.script("bin/meson", MESON.replace("tests/rg_tests", ""))
         (self.folder / "programs" / "tests" / "rg_tests").unlink()
-        # Nobody reads what the script prints; the report has it.
+        # Nobody reads the output of the script, but the report has it.
         self.run_command(["sh", "-c", '"$@" | true', "sh", *self.command()], **self.environment())
         self.assertIn("expected doctest", self.report())
         results = self.results()
@@ -239,7 +239,7 @@ exit 1""")
 
     def test_help(self):
         text = self.succeed(self.command("--help"))
-        self.assertTrue(text.startswith("Checks and measures") and text.endswith("like the others.\n"), text)
+        self.assertTrue(text.startswith("Runs all checks") and text.endswith("the reasons.\n"), text)
 
     def test_refused(self):
         self.refused("--budget", "got 'x'", options=["--budget", "x"])
@@ -247,7 +247,7 @@ exit 1""")
         self.remove("ninja")
         self.refused("expected ninja", "--tools")
         self.script("bin/nvidia-smi", NVIDIA_SMI.replace("9.0", "7.5"))
-        self.refused("sm_80 or newer", "got one of sm_75")
+        self.refused("sm_80 or newer", "got sm_75")
         self.script("bin/nvidia-smi", "exit 9")
         self.refused("expected a GPU", "nvidia-smi")
         self.assertFalse((self.folder / "out").exists())

@@ -1,8 +1,8 @@
-# What the end-to-end tests share: starting the built programs in a fresh folder, waiting with a limit, killing whole
-# jobs, and reading what a run has written.
+# Defines the functions that all end-to-end tests share: they start the built programs in a new folder, wait with a
+# limit, kill whole jobs, and read the files of a run.
 #
 # Each test script is called with the build folder and the path of mpiexec ("" if there is none, or if the build has
-# no MPI). A job that does not end within LIMIT seconds is killed, and is a failure.
+# no MPI). A job that does not end within LIMIT seconds is killed and fails the test.
 import collections
 import json
 import os
@@ -30,18 +30,18 @@ Result = collections.namedtuple("Result", "code out err")
 
 
 def train(ranks, *options):
-    """The command line of train_cifar; a single rank goes without mpiexec."""
+    """Returns the command line of train_cifar. A single rank runs without mpiexec."""
     program = [str(BUILD / "train_cifar"), *options]
     return program if ranks == 1 else [MPIEXEC, "-n", str(ranks), *program]
 
 
 def rank_counts(*counts):
-    """Those of the counts that can run here."""
+    """Returns the counts that can run here."""
     return [n for n in counts if n == 1 or MPIEXEC]
 
 
 def job_pids(pid):
-    """A process and all that it has started, as far as /proc tells."""
+    """Returns a process and all of its descendants, as /proc lists them."""
     parents = {}
     for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -55,13 +55,13 @@ def job_pids(pid):
 
 
 def interrupted(ranks):
-    """The exit codes after SIGTERM or SIGUSR1. MPICH's mpiexec makes a 0 of it now and then when it has passed the signal
-    on (seen with 4.0.2, also of programs that are not ours)."""
+    """Returns the valid exit codes after SIGTERM or SIGUSR1. MPICH's mpiexec 4.0.2 sometimes returns 0 instead after it
+    has passed on the signal, also for other programs."""
     return [75] if ranks == 1 else [75, 0]
 
 
 def named(process, name):
-    """Those of this name among what a process has started."""
+    """Returns the descendants of a process that have this name."""
     found = []
     for pid in job_pids(process.pid):
         try:
@@ -73,7 +73,7 @@ def named(process, name):
 
 
 def trainings(process):
-    """The ranks of train_cifar among what a process has started."""
+    """Returns the ranks of train_cifar among the descendants of a process."""
     return named(process, "train_cifar")
 
 
@@ -85,7 +85,7 @@ def lives(pid):
 
 
 def within_limit(condition):
-    """Polls until the condition holds; False if it does not come to."""
+    """Polls until the condition holds. Returns False if it does not hold within LIMIT seconds."""
     end = time.monotonic() + LIMIT
     while not condition() and time.monotonic() < end:
         time.sleep(0.05)
@@ -93,7 +93,7 @@ def within_limit(condition):
 
 
 def kill_job(process):
-    """SIGKILL to a job: mpiexec, its helpers and all ranks at once."""
+    """Sends SIGKILL to a job: mpiexec, its helpers and all ranks at once."""
     for pid in job_pids(process.pid):
         try:
             os.kill(pid, signal.SIGKILL)
@@ -103,7 +103,7 @@ def kill_job(process):
 
 
 def step_lines(run):
-    """The lines of metrics.jsonl as text, step lines only: they have no timing, so they can be compared as they are."""
+    """Returns the lines of steps in metrics.jsonl as text. They contain no times, so they can be compared."""
     lines = (run / "metrics.jsonl").read_text().splitlines()
     return [line for line in lines if line.startswith('{"step"')]
 
@@ -113,27 +113,27 @@ def losses(run):
 
 
 def epoch_lines(run):
-    """The epoch lines of metrics.jsonl as objects, without what depends on the clock."""
+    """Returns the lines of epochs in metrics.jsonl as objects without their times."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     timing = ("images_per_s", "seconds")
     return [{k: v for k, v in line.items() if k not in timing} for line in lines if "step" not in line]
 
 
 def report(run):
-    """The data in report.html."""
+    """Returns the data in report.html."""
     page = (run / "report.html").read_text()
     return json.loads(page.partition('<script id="data" type="application/json">')[2].partition("</script>")[0])
 
 
 def tensor_header(path):
-    """The JSON header of a safetensors file, and the number of bytes of data behind it."""
+    """Returns the JSON header of a safetensors file, and the number of data bytes after it."""
     content = path.read_bytes()
     size = struct.unpack("<Q", content[:8])[0]
     return json.loads(content[8:8 + size]), len(content) - 8 - size
 
 
 def sample_records(name):
-    """(label, pixels as R G B planes) of each image of the embedded sample; name: train or test."""
+    """Returns (label, pixels as R G B planes) for each image of the embedded sample; name: train or test."""
     with tempfile.TemporaryDirectory() as folder:
         raw = pathlib.Path(folder) / "raw"
         subprocess.run([BUILD / "inspect", "--raw", raw, SAMPLE / f"{name}.png"], stdout=subprocess.DEVNULL, check=True)
@@ -144,18 +144,18 @@ def sample_records(name):
 
 
 def cifar_file(records):
-    """The bytes of a CIFAR-10 file with these records."""
+    """Returns the bytes of a CIFAR-10 file with these records."""
     return b"".join(bytes([label]) + planes for label, planes in records)
 
 
 def interleaved(planes):
-    """R G B R G B ... from three planes."""
+    """Returns R G B R G B ... from three planes."""
     size = len(planes) // 3
     return bytes(planes[c * size + i] for i in range(size) for c in range(3))
 
 
 def png(width, height, samples, colour=2, depth=8):
-    """A PNG file of RGB samples (colour 0: grey), in rows; 16-bit samples as big-endian bytes."""
+    """Returns a PNG file of RGB samples in rows (colour 0: grey). 16-bit samples are big-endian bytes."""
     def chunk(kind, content):
         return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
 
@@ -166,7 +166,7 @@ def png(width, height, samples, colour=2, depth=8):
 
 
 class JobTest(unittest.TestCase):
-    """Each test has a folder of its own, in which the programs run."""
+    """Runs each test in its own folder."""
 
     def setUp(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="ringgrad-"))
@@ -200,20 +200,20 @@ class JobTest(unittest.TestCase):
         return self.finish(self.start(command, **environment))
 
     def succeed(self, command, **environment):
-        """Runs it; gives its standard output. A word on standard error is a failure, too."""
+        """Runs a command and returns its standard output. Any output on standard error fails the test."""
         result = self.run_command(command, **environment)
         self.assertEqual((result.code, result.err), (0, ""), command)
         return result.out
 
     def train(self, ranks, name, *options):
-        """Trains as run `name`; gives the run's folder."""
+        """Trains as run `name` and returns the run's folder."""
         self.succeed(train(ranks, "--run-name", name, *options))
         return self.runs / name
 
     def refuse(self, command, *words, **environment):
-        """Runs what must fail: with one line of ours that has all the words, and nothing on standard output."""
+        """Runs a command that must fail with one line that has all the words, and without standard output."""
         result = self.run_command(command, **environment)
-        # mpiexec may add lines of its own.
+        # mpiexec may add its own lines.
         lines = [line for line in result.err.splitlines() if line and not line.startswith(("[mpiexec", "[proxy", "="))]
         self.assertNotEqual(result.code, 0, command)
         self.assertEqual(len(lines), 1, (command, result.err))
@@ -222,7 +222,7 @@ class JobTest(unittest.TestCase):
         self.assertEqual(result.out, "", command)
 
     def wait_for(self, process, condition):
-        """Polls until the condition holds; False if the job ends before."""
+        """Polls until the condition holds. Returns False if the job ends before."""
         end = time.monotonic() + LIMIT
         while not condition():
             if process.poll() is not None:
@@ -233,7 +233,7 @@ class JobTest(unittest.TestCase):
 
 
 def main():
-    """Runs the tests of a script, and says why some were skipped: if all were, so is the script."""
+    """Runs the tests of a script and prints why tests were skipped. Skips the script if all tests were skipped."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup, the tested programs would ignore it, too
     result = unittest.main(argv=sys.argv[:1], verbosity=2, exit=False).result
     for test, reason in result.skipped:

@@ -1,4 +1,5 @@
-# What the monitor gives to whom, and what it refuses; with requests made by hand, since a browser would not send these.
+# Tests the answers of the monitor and the requests that it rejects. The requests are made by hand, since a browser
+# would not send them.
 import http.client
 import json
 import os
@@ -27,10 +28,10 @@ class MonitorTest(job.JobTest):
 
     def tearDown(self):
         job.kill_job(self.monitor)
-        self.assertEqual(self.monitor.communicate(), ("", ""))  # whatever was asked
+        self.assertEqual(self.monitor.communicate(), ("", ""))  # no request makes it print
 
     def ask(self, target, method="GET", token=True, body=None, **headers):
-        """Status and text of an answer."""
+        """Returns status and text of an answer."""
         connection = http.client.HTTPConnection(self.url.hostname, self.url.port, timeout=job.LIMIT)
         connection.request(method, target, body, {k.replace("_", "-"): v for k, v in headers.items()} |
                            ({"X-Token": self.token} if token is True else {}))
@@ -73,7 +74,7 @@ class MonitorTest(job.JobTest):
         with (run / "metrics.jsonl").open("a") as file:
             file.write('1}\nno JSON\n[3]\n')
         self.assertEqual(self.news(run.name, third["at"])["metrics"], [{"step": 21}])
-        # Another file under the name: all of it again. And whatever a client says that it has, it is no harm.
+        # A new file under the same name is sent from its start. A wrong position of a client does no harm.
         text = (run / "metrics.jsonl").read_text()
         (run / "new").write_text(text)
         os.replace(run / "new", run / "metrics.jsonl")
@@ -100,7 +101,7 @@ class MonitorTest(job.JobTest):
         self.assertEqual(self.ask("/trials/a%20sweep/stop?run=1", "POST")[0], 409)
 
     def test_damaged(self):
-        # One bad run hides no other: nested without end, numbers that browsers cannot read, a folder that is closed.
+        # A damaged run hides no other: deeply nested JSON, numbers that browsers cannot read, an unreadable folder.
         good = self.add_run("good", lr=0.1)
         for name, text in (("deep", 100_000 * "["), ("odd", '{"options": {"lr": NaN, "seed": 1e999}}')):
             run = self.add_run(name)
@@ -112,7 +113,7 @@ class MonitorTest(job.JobTest):
         self.assertEqual(self.news("odd")["report"], {"config": {"options": {"lr": None, "seed": None}}})
         for name, rows, best in (("sweep-1", '{"trial": 1, "state": "failed"}', '"1"'), ("sweep-2", "[1]", "[1]"),
                                  ("sweep-3", '{"trial": 1, "state": "finished", "last_epoch": [1]}', '"1"')):
-            run = self.add_run(name)  # whose trials have no folders
+            run = self.add_run(name)  # its trials have no folders
             (run / "journal.jsonl").touch()
             (run / "results.jsonl").write_text(rows + "\n")
             (run / "report.html").write_text(f'<script id="data" type="application/json">{{"sweep": {{"best": {best}}}}}</script>')
@@ -124,7 +125,7 @@ class MonitorTest(job.JobTest):
         self.folder.chmod(0o755)
         names = runpy.run_path(MONITOR[1])["Runs"](self.runs).names
         try:
-            if os.getuid() == 0:  # who may read all
+            if os.getuid() == 0:  # root may read everything
                 os.seteuid(65534)
             self.assertEqual(sorted(names()), ["deep", "good", "odd", "sweep-1", "sweep-2", "sweep-3"])
         finally:
@@ -132,7 +133,7 @@ class MonitorTest(job.JobTest):
             closed.chmod(0o755)
 
     def test_odd_types(self):
-        # Valid JSON of any shape, everywhere; and a name that is no UTF-8.
+        # All files have valid JSON of unexpected types, and a name is not UTF-8.
         odd = ("null", "1", "[1]", '"x"', "{}", '{"options": 1}', '{"options": null, "config": 1}', '{"runs": 1}',
                '{"runs": [null]}', '{"sweep": [1]}', '{"sweep": {"best": {}, "state": {}, "confusion": 1}}', "1" + 400 * "0",
                '{"runs": [{"state": [1], "epochs": {}, "steps": null, "tested": 1, "metrics": [1, {"epoch": [1]}]}]}',
@@ -165,7 +166,7 @@ class MonitorTest(job.JobTest):
         for name in names:
             self.assertIn(name, text)
 
-    def test_an_error_about_one_run(self):
+    def test_error_of_one_run(self):
         Runs = runpy.run_path(MONITOR[1])["Runs"]
 
         class Broken(Runs):
@@ -180,7 +181,7 @@ class MonitorTest(job.JobTest):
             self.assertEqual((good["state"], good["name"]), ("", "good"))
 
     def test_slow_client(self):
-        # One byte at a time, each long before a timeout of the socket.
+        # Send one byte at a time, each long before a timeout of the socket.
         module = runpy.run_path(MONITOR[1])
         module["Handler"].timeout = 1
         server = module["Server"](module["Runs"](self.runs), 0, "token")
@@ -220,7 +221,7 @@ class MonitorTest(job.JobTest):
         self.assertEqual(got, list(range(steps)))
         self.assertGreater(pieces, 1)
 
-    def test_who_may_ask(self):
+    def test_access(self):
         self.add_run("run")
         for target in ("/", "/data", "/report?run=run"):
             for headers in ({"token": False}, {"token": False, "X_Token": ""}, {"token": False, "X_Token": self.token[:-1]},
@@ -234,12 +235,12 @@ class MonitorTest(job.JobTest):
             for host in (f"localhost:{self.url.port}", "127.0.0.1:9000"):  # the other end of ssh -L
                 self.assertNotEqual(self.ask(target, Host=host, Origin=f"http://{host}")[0], 403)
         self.assertEqual(self.ask(f"/?token={self.token}", token=False)[0], 200)
-        # It listens on this machine's own address alone.
+        # It listens on the loopback address only.
         with socket.socket() as probe:
             probe.settimeout(2)
             self.assertNotEqual(probe.connect_ex(("127.0.0.2", self.url.port)), 0)
 
-    def test_no_way_out(self):
+    def test_paths_stay_in_the_folder(self):
         secret = self.folder / "secret"
         secret.mkdir()
         for name in ("config.json", "metrics.jsonl", "report.html"):
@@ -251,12 +252,12 @@ class MonitorTest(job.JobTest):
         pipe = self.add_run("pipe")
         os.mkfifo(pipe / "report.html")
         os.mkfifo(pipe / "metrics.jsonl")
-        # A sweep whose trials are a link, and one whose results name what is no trial.
+        # The trials of a sweep are a link, and the results of another one name something that is not a trial.
         (self.add_run("elsewhere") / "trials").symlink_to(self.folder)
         (self.add_run("odd") / "trials" / "1").mkdir(parents=True)
         (self.runs / "odd" / "results.jsonl").write_text('{"trial": "../../../secret"}\n{"trial": 1}\n[1]\n')
         self.assertEqual(self.trials("odd")["runs"], [self.trials("odd")["runs"][0] | {"name": "1", "alive": False}])
-        # One whose journal makes it a sweep all the same, and one of whose trials is a link.
+        # A journal makes this run a sweep, and one of its trials is a link.
         (self.add_run("journal") / "trials").symlink_to(self.folder)
         (self.add_run("part") / "trials").mkdir()
         (self.runs / "part" / "trials" / "1").symlink_to(secret)
@@ -278,7 +279,7 @@ class MonitorTest(job.JobTest):
         self.assertNotIn("secret", "".join(texts).replace(str(self.folder), ""))
 
     def test_files_larger_than_memory(self):
-        # With holes, so that they are long but take no room.
+        # These files are sparse, so that they are long but need no disk.
         self.add_run("good")
         for name in ("report.html", "config.json", "results.jsonl", "metrics.jsonl"):
             run = self.add_run(name)
@@ -295,11 +296,11 @@ class MonitorTest(job.JobTest):
             self.assertIn(said, text)
         self.assertIn("good", self.succeed([*MONITOR, "--text"]))
 
-    def test_too_much(self):
+    def test_invalid_and_large_requests(self):
         with socket.create_connection((self.url.hostname, self.url.port), job.LIMIT) as client:
             client.sendall(f"GET http://[ HTTP/1.1\r\nHost: {self.url.netloc}\r\n\r\n".encode())
             self.assertEqual(client.recv(12), b"HTTP/1.0 400")
-        with socket.create_connection((self.url.hostname, self.url.port), job.LIMIT) as client:  # which leaves at once
+        with socket.create_connection((self.url.hostname, self.url.port), job.LIMIT) as client:  # leaves at once
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             client.sendall(b"GET /data")
         self.assertEqual(self.ask("/data?" + 20_000 * "a")[0], 431)
@@ -307,7 +308,7 @@ class MonitorTest(job.JobTest):
         self.assertEqual(self.ask("/data", X_Long=20_000 * "a")[0], 431)
         self.assertEqual(self.ask("/data", "POST", body=b"x")[0], 413)
         self.assertEqual(self.ask("/data", "PUT")[0], 501)
-        self.assertEqual(self.ask("/data")[0], 200)  # it is still there
+        self.assertEqual(self.ask("/data")[0], 200)  # the monitor still runs
 
     def test_stop(self):
         self.add_run("over")
@@ -333,7 +334,7 @@ class MonitorTest(job.JobTest):
         self.assertEqual(max(int(path.stem[5:]) for path in (run / "checkpoint").iterdir()), steps)
         self.assertEqual(self.news("live")["state"], "stopped")
 
-        # A kill leaves no word; the lock is gone all the same.
+        # A killed run writes no state, but its lock is released.
         training = self.start(job.train(1, *job.TINY, "--epochs", "100000", "--run-name", "killed"))
         self.assertTrue(self.wait_for(training, (self.runs / "killed" / "metrics.jsonl").exists))
         job.kill_job(training)
@@ -351,7 +352,7 @@ class MonitorTest(job.JobTest):
         epoch = job.epoch_lines(run)[-1]
         self.assertEqual(words[1:4] + words[5:6], ["done", "2/2", "40", f"{epoch['test_accuracy']:.4f}"])
         self.refuse([*MONITOR, "--stop", "first"], "first is not running")
-        # Of a sweep, how many trials are in which state, and the best.
+        # For a sweep, it prints the number of trials per state, and the best.
         shutil.rmtree(self.runs)
         (self.add_run("sweep") / "trials").mkdir()
         rows = [{"trial": i + 1, "state": state, "last_epoch": {"validation_accuracy": i / 8}}

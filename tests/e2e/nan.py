@@ -1,5 +1,5 @@
-# Losses and gradients that are not finite, in whole trainings: what is said, what goes on, and that no file ever holds
-# a value that is not finite.
+# Tests losses and gradients that are not finite in whole trainings: the errors, the steps that go on, and that no file
+# ever holds such a value.
 import json
 import math
 import struct
@@ -13,7 +13,7 @@ def program(name, ranks, *options):
 
 
 def floats(path):
-    """The data of a safetensors file of ours as f32; those of another type are at the front, and few."""
+    """Returns the data of a safetensors file as f32. The few values of other types are first."""
     _, size = job.tensor_header(path)
     data = path.read_bytes()[-size:]
     return struct.unpack(f"<{size // 4}f", data)
@@ -27,7 +27,7 @@ class NotFinite(job.JobTest):
         return files
 
     def fail_training(self, command, *words):
-        """It begins, and ends with one error."""
+        """Runs a training that must begin and then end with one error."""
         result = self.run_command(command)
         errors = [line for line in result.err.splitlines() if line.startswith("error:")]
         self.assertNotEqual(result.code, 0, command)
@@ -39,7 +39,7 @@ class NotFinite(job.JobTest):
     def test_stop(self):
         for ranks in job.rank_counts(1, 3):
             run = self.runs / f"stop-{ranks}"
-            # The second step's forward pass overflows, from its first layer on.
+            # The forward pass of the second step overflows in its first layer.
             self.fail_training(job.train(ranks, *job.TINY, "--lr", "1e30", "--checkpoint-every", "1", "--run-name",
                                          run.name),
                                "step 2: expected finite values, got inf in block1.0.bn.running_var, from the "
@@ -50,7 +50,7 @@ class NotFinite(job.JobTest):
             self.assertEqual((page["state"], len(page["metrics"])), ("failed", len(job.losses(run))))
             self.assertIn("expected finite values", page["note"])
 
-    def test_values_to_start_from(self):
+    def test_non_finite_initial_values(self):
         model = self.train(1, "good", *job.TINY, "--steps", "0") / "model.safetensors"
         header, size = job.tensor_header(model)
         content = bytearray(model.read_bytes())
@@ -64,7 +64,7 @@ class NotFinite(job.JobTest):
             self.assertFalse((self.runs / "bad").exists())
 
     def angles(self, ranks, name, *options):
-        """Digits of which one has an angle so large that its squared error is no number."""
+        """Trains on digits of which one has an angle so large that its squared error is not finite."""
         data = self.folder / "set"
         if not data.exists():
             self.succeed(program("make_digits", 1, data, "--per-class", 20, "--seed", 1))
@@ -90,7 +90,7 @@ class NotFinite(job.JobTest):
             losses = [line["loss"] for line in lines if "skipped" not in line]
             self.assertLess(losses[-1], 0.9 * losses[0])
             self.assertTrue(all(math.isfinite(epoch["train_loss"]) for epoch in job.epoch_lines(run)[:3]))
-        self.assertEqual(len(set(map(str, skipped.values()))), 1)  # whatever the number of ranks
+        self.assertEqual(len(set(map(str, skipped.values()))), 1)  # for any number of ranks
 
     def test_rollback(self):
         for ranks in job.rank_counts(1, 2):

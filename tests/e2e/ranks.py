@@ -1,4 +1,4 @@
-# The same training on 1 to 4 ranks: what must agree closely, and what must agree to the bit.
+# Tests the same training on 1 to 4 ranks: some results must agree closely, others bit for bit.
 import sys
 
 import job
@@ -12,17 +12,17 @@ def largest_difference(a, b):
 
 class Ranks(job.JobTest):
     def test_sync_bn_does_not_depend_on_ranks(self):
-        # 50 images are shared as 25+25, 17+17+16 and 13+13+12+12.
+        # 50 images are divided into 25+25, 17+17+16 and 13+13+12+12.
         one = job.losses(self.train(1, "one", *job.TINY, *SYNC))
         self.assertEqual(len(one), 20)
         for ranks in (2, 3, 4):
             several = job.losses(self.train(ranks, f"sync-{ranks}", *job.TINY, *SYNC))
             self.assertLess(largest_difference(several, one), 3e-4, f"{ranks} ranks")
-        # The measure can tell: with batch statistics per rank it is another training.
+        # The check is sensitive: with batch statistics per rank, the training differs.
         local = job.losses(self.train(2, "local", *job.TINY, *SYNC, "--no-sync-bn"))
         self.assertGreater(largest_difference(local, one), 3e-3)
 
-    def test_same_bits_again_and_for_any_threads(self):
+    def test_same_bits_for_repeats_and_threads(self):
         options = ["--width", "8", "--depth", "2", "--steps", "12", "--seed", "3"]
         for ranks in (1, 2, 3):
             first = self.train(ranks, f"{ranks}-first", *options, "--threads", "1")
@@ -32,7 +32,7 @@ class Ranks(job.JobTest):
                 self.assertEqual((other / "model.safetensors").read_bytes(),
                                  (first / "model.safetensors").read_bytes(), name)
 
-    def test_ranks_that_were_started_differently(self):
+    def test_ranks_with_different_commands(self):
         def command(first, second, environment=()):
             program = job.train(1, *job.TINY, "--steps", "2")
             return [job.MPIEXEC, "-n", "1", *environment, *program, *first, ":", "-n", "1", *program, *second]

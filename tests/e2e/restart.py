@@ -1,7 +1,7 @@
-# tools/run.sh: trainings whose ranks are killed at random, between steps and while they write, end with the bits of one
-# that ran through; what must not be started again is not.
+# Tests tools/run.sh: a training whose ranks are killed at random, between steps and during writes, ends with the bits
+# of an undisturbed one. run.sh does not restart jobs that must not be restarted.
 #
-# KILLS sets the number of kills, SEED when they come.
+# KILLS sets the number of kills, and SEED their times.
 import csv
 import os
 import pathlib
@@ -49,8 +49,8 @@ def kill(pids):
 
 class Restart(job.JobTest):
     def kill_once(self, kind, name, chance):
-        """A training under run.sh that is killed once. Its folder, and whether the kill has cut a write; None if it
-        ended before."""
+        """Kills a training under run.sh once. Returns its folder, and True if the kill interrupted a write. Returns
+        None if the training ended before."""
         run = self.runs / name
         process = self.start(run_sh(2, *job.train(RANKS, *OPTIONS, "--run-name", name)))
         after = chance.randrange(STEPS - 10)
@@ -58,7 +58,7 @@ class Restart(job.JobTest):
             return None
         children = job.job_pids(process.pid)[1:]
         ranks = job.trainings(process)
-        if not ranks:  # it has just ended
+        if not ranks:  # the training has just ended
             self.finish(process)
             return None
         if kind == "write" and not self.wait_for(process, lambda: is_writing(run)):
@@ -95,10 +95,10 @@ class Restart(job.JobTest):
 
     def test_killed_before_its_first_checkpoint(self):
         start = self.train(1, "start", *job.TINY, "--steps", "0", "--seed", "3")
-        # 100 steps per epoch, so that there is time to kill it before the first one ends.
+        # 100 steps per epoch give time to kill it before the first epoch ends.
         options = [*job.TINY, "--batch-size", "10", "--epochs", "2", "--init", str(start / "model.safetensors")]
         whole = self.train(1, "whole", *options)
-        for name, steps in (("early", 3), ("late", 103)):  # the second begins with --init, and goes on without
+        for name, steps in (("early", 3), ("late", 103)):  # the second one begins with --init, and resumes without it
             process = self.start(run_sh(1, *job.train(1, *options, "--run-name", name)))
             self.assertTrue(self.wait_for(process, lambda: steps_done(self.runs / name) >= steps))
             kill(job.job_pids(process.pid)[1:])
@@ -109,7 +109,7 @@ class Restart(job.JobTest):
                              (whole / "model.safetensors").read_bytes())
 
     def test_sweep(self):
-        # A trial that has ended and one that is killed: the first is not done again, the second goes on.
+        # A finished trial is not repeated, and a killed one continues.
         start = self.train(1, "start", *job.TINY, "--steps", "0") / "model.safetensors"
         command = [str(job.BUILD / "sweep_cifar"), *job.TINY, "--batch-size", "50", "--sweep", "epochs=1,30",
                    "--init", str(start)]
@@ -132,15 +132,15 @@ class Restart(job.JobTest):
             self.assertEqual((run / "trials" / trial / "model.safetensors").read_bytes(),
                              (whole / "trials" / trial / "model.safetensors").read_bytes())
 
-    def test_what_an_attempt_leaves(self):
+    def test_detects_progress_of_an_attempt(self):
         def attempts(run, script):
             return self.run_command(run_sh(1, "sh", "-c", f"cd runs; {script}", "sh", "--run-name", run))
 
-        # A resumed sweep has begun when it writes its results: config.json stays. It may be started again.
+        # A resumed sweep has begun when it writes its results, while config.json stays. It may be restarted.
         (self.runs / "sweep" / "trials").mkdir(parents=True)
         result = attempts("sweep", "echo > new; mv new sweep/results.jsonl; exit 1")
         self.assertIn("after 1 restarts", result.err)
-        # Checkpoints are never deleted, wherever they lie.
+        # Checkpoints are never deleted, in whichever folder they are.
         result = attempts("odd", "[ ! -e odd ] || exit 0; mkdir -p odd/a/b; > odd/a/b/step-1.safetensors; exit 3")
         self.assertEqual(result.code, 0, result.err)
 
@@ -157,8 +157,8 @@ class Restart(job.JobTest):
         self.assertNotIn(result.code, (0, 75))
         self.assertIn("after 1 restarts", result.err)
 
-    def test_not_started_again(self):
-        # Options and files that cannot be; what a person or a batch system has stopped.
+    def test_not_restarted(self):
+        # Jobs with wrong options or files, or stopped by a person or a batch system, are not restarted.
         for wrong in (["--width", "0"], ["--data", "nowhere"], ["--resume", "--run-name", "never"]):
             result = self.run_command(run_sh(5, *job.train(RANKS, *OPTIONS, *wrong)))
             self.assertEqual((result.code, "restart 1" in result.err), (1, False), result.err)
@@ -177,8 +177,8 @@ class Restart(job.JobTest):
         self.assertEqual(self.finish(process).code, 0)
 
     def test_terminal_closed(self):
-        # A training alone, and ranks under run.sh: both end with a checkpoint, and nothing of them is left. Epochs are
-        # long, since mpiexec kills its ranks when it cannot show an epoch's line.
+        # A single training, and ranks under run.sh, end with a checkpoint and leave no process. Epochs are long,
+        # because mpiexec kills its ranks when it cannot print the line of an epoch.
         options = ["--width", "32", "--depth", "2", "--batch-size", "5", "--epochs", "1000"]
         for name, command in (("alone", job.train(1)), ("ranks", run_sh(5, *job.train(RANKS)))):
             run = self.runs / name
@@ -198,8 +198,8 @@ class Restart(job.JobTest):
             self.assertTrue((run / "checkpoint" / f"step-{steps:08}.safetensors").exists())
 
     def test_signal_around_the_start(self):
-        # The script signals itself at the given place: before the start, between start and the line that learns the
-        # child's number, and after that line.
+        # The script signals itself before the start, between the start and the line that reads the child's id, and
+        # after that line.
         script = RUN_SH.read_text()
         known = "    child=$!\n"
         self.assertEqual((script.count(known), script.count("    before=")), (1, 1))

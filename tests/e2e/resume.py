@@ -1,4 +1,4 @@
-# Runs that are killed or asked to stop go on with the same bits as one that ran through.
+# Tests that runs that were killed or stopped resume with the same bits as an undisturbed run.
 import io
 import json
 import os
@@ -11,14 +11,14 @@ import unittest
 
 import job
 
-# 20 steps per epoch. Many small checkpoints, so that there is one in the middle of an epoch soon.
+# 20 steps per epoch and many small checkpoints, so that one in the middle of an epoch exists soon.
 OPTIONS = [*job.TINY, "--epochs", "5", "--checkpoint-every", "3", "--seed", "7"]
 LAST_STEP, STOP_FROM = 100, 24
 ATTEMPTS = 5  # a slow test process may find that a run has ended before it was killed
 
 
 def checkpoints(run):
-    """Steps of the whole checkpoints of a run, ascending."""
+    """Returns the steps of the complete checkpoints of a run, in ascending order."""
     return sorted(int(path.stem[5:]) for path in (run / "checkpoint").glob("step-*.safetensors"))
 
 
@@ -31,12 +31,12 @@ def values(run, name):
 
 
 def largest(run, other, name):
-    """The largest relative difference of a step."""
+    """Returns the largest relative difference of a step."""
     return max(abs(a - b) / abs(b) for a, b in zip(values(run, name), values(other, name), strict=True))
 
 
 def catches_sigterm(pid):
-    """Whether a process has a handler for it: the last that a training installs. MPI has one for SIGUSR1 before."""
+    """Returns True if a process handles SIGTERM. A training installs this handler last; MPI has one for SIGUSR1."""
     try:
         caught = pathlib.Path(f"/proc/{pid}/status").read_text().partition("SigCgt:")[2].split()[0]
     except (OSError, IndexError):
@@ -46,7 +46,7 @@ def catches_sigterm(pid):
 
 class Resume(job.JobTest):
     def interrupt(self, ranks, name, end):
-        """Starts a run and calls end(process) in the middle of its second epoch; gives its folder and result."""
+        """Starts a run and calls end(process) in the middle of its second epoch. Returns its folder and result."""
         for attempt in range(ATTEMPTS):
             run = self.runs / f"{name}-{attempt}"
             process = self.start(job.train(ranks, *OPTIONS, "--run-name", run.name))
@@ -74,7 +74,7 @@ class Resume(job.JobTest):
         self.assert_same(run, whole)
 
     def stopped_and_resumed(self, ranks, whole, number, to_rank=None):
-        """The signal goes to the single process, or to mpiexec, which passes it on to the ranks; or to one rank."""
+        """Sends the signal to the single process, or to mpiexec, which passes it on to the ranks, or to one rank."""
         def send(process):
             os.kill(process.pid if to_rank is None else job.trainings(process)[to_rank], number)
 
@@ -102,7 +102,7 @@ class Resume(job.JobTest):
 
     @unittest.skipUnless(job.MPIEXEC, "no mpiexec")
     def test_other_number_of_ranks(self):
-        # Batch statistics over all ranks: the same training up to rounding. It is stopped in the middle of an epoch.
+        # With batch statistics over all ranks, the training is the same up to rounding. Stop it within an epoch.
         options = [*job.TINY, "--sync-bn", "--schedule", "cosine", "--seed", "7", "--epochs", "3"]
         straight = self.train(3, "straight", *options, "--lr", "0.001")
         run = self.train(2, "two-three", *options, "--lr", "0.001", "--steps", "27")
@@ -111,7 +111,7 @@ class Resume(job.JobTest):
         self.assertEqual(values(run, "lr"), values(straight, "lr"))
         self.assertEqual(len(values(run, "loss")), 60)
 
-        # With a rate at which no weight changes, a step's loss and how many it had right tell which images it saw.
+        # With a rate at which no weight changes, a step's loss and accuracy identify its images.
         options += ["--lr", "1e-30", "--l2", "0"]
         straight = self.train(3, "order-straight", *options)
         run = self.train(2, "order", *options, "--steps", "27")
@@ -120,12 +120,12 @@ class Resume(job.JobTest):
         self.assertEqual(values(run, "accuracy"), values(straight, "accuracy"))
         steps = values(straight, "loss")
         gaps = [abs(a - b) / a for i, a in enumerate(steps) for b in steps[:i]]
-        self.assertGreater(sorted(gaps)[len(gaps) // 100], 1e-4)  # the measure can tell
+        self.assertGreater(sorted(gaps)[len(gaps) // 100], 1e-4)  # the check is sensitive
         other = self.train(3, "order-other", *options, "--seed", "8", "--init", str(run / "model.safetensors"))
         self.assertNotEqual(values(other, "accuracy"), values(straight, "accuracy"))
 
     def test_signal_while_loading(self):
-        # The command is two processes, neither of which ends by itself. A signal to one rank ends all.
+        # The command has two processes, and neither ends by itself. A signal to one rank ends everything.
         command = "pipe:sleep 1000 | cat"
         cases = [(1, signal.SIGINT, 0), (1, signal.SIGTERM, 75), (1, signal.SIGUSR1, 75), (1, signal.SIGHUP, 75)]
         if job.MPIEXEC:
@@ -146,7 +146,7 @@ class Resume(job.JobTest):
 
     @unittest.skipUnless(job.MPIEXEC, "no mpiexec")
     def test_signal_to_one_rank_that_decodes(self):
-        # Each rank decodes every shard. The other one is behind or ahead, and must hear of the signal all the same.
+        # Each rank decodes every shard. The other rank is behind or ahead, and must end too.
         images = tarfile.TarInfo("cat/0.png"), tarfile.TarInfo("dog/0.png")
         member = io.BytesIO()
         with tarfile.open(fileobj=member, mode="w") as tar:
@@ -160,7 +160,7 @@ class Resume(job.JobTest):
         process = self.start(job.train(2, *job.TINY, "--epochs", "100000", "--data",
                                        "pipe:cat many.tar; touch fetched"))
         self.assertTrue(self.wait_for(process, fetched.exists))
-        time.sleep(0.5)  # into the decoding, which takes about a second; a signal at another time ends alike
+        time.sleep(0.5)  # within the decoding, which takes about a second; another time gives the same result
         os.kill(job.trainings(process)[-1], signal.SIGTERM)
         result = self.finish(process)
         self.assertIn(result.code, job.interrupted(2), result.err)
@@ -177,7 +177,7 @@ class Resume(job.JobTest):
 
     @unittest.skipUnless(shutil.which("nohup"), "no nohup")
     def test_nohup(self):
-        # Started to outlive its terminal: SIGHUP is nothing to it, as to any program.
+        # nohup starts a program that ignores SIGHUP.
         run = self.runs / "nohup"
         process = self.start(["nohup", *job.train(1, *OPTIONS, "--epochs", "100000", "--run-name", run.name)])
         self.assertTrue(self.wait_for(process, lambda: checkpoints(run)))
@@ -187,7 +187,7 @@ class Resume(job.JobTest):
         process.send_signal(signal.SIGTERM)
         self.assertEqual(self.finish(process).code, 75)
 
-    def test_a_run_that_lives_is_left_alone(self):
+    def test_running_run_is_left_alone(self):
         run = self.runs / "live"
         process = self.start(job.train(1, *OPTIONS, "--epochs", "100000", "--run-name", run.name))
         self.assertTrue(self.wait_for(process, lambda: checkpoints(run)))
@@ -199,8 +199,8 @@ class Resume(job.JobTest):
         (run / "stop").touch()
         self.assertEqual(self.finish(process)[::2], (0, ""))
 
-    def test_a_folder_that_is_renamed(self):
-        # The training ends at once, makes nothing under the old name, and goes on under the new one.
+    def test_renamed_folder(self):
+        # The training ends at once, writes nothing under the old name, and resumes under the new one.
         for ranks in job.rank_counts(1, 2):
             run, other = self.runs / f"old-{ranks}", self.runs / f"new-{ranks}"
             process = self.start(job.train(ranks, *OPTIONS, "--epochs", "100000", "--run-name", run.name))
@@ -212,13 +212,13 @@ class Resume(job.JobTest):
             self.assertFalse(run.exists())
             self.succeed(job.train(ranks, "--resume", "--run-name", other.name, "--steps", "1"))
 
-    def test_a_stop_ends_within_two_steps(self):
+    def test_stop_request_ends_within_two_steps(self):
         for ranks in job.rank_counts(1, 2):
             run = self.runs / f"asked-{ranks}"
             process = self.start(job.train(ranks, *job.TINY, "--epochs", "100000", "--run-name", run.name))
             self.assertTrue(self.wait_for(process, lambda: checkpoints(run)))
             (run / "stop").touch()
-            seen = len(job.step_lines(run))  # by now: the step after may have looked before
+            seen = len(job.step_lines(run))  # the next step may have checked before
             self.assertEqual(self.finish(process)[::2], (0, ""))
             self.assertLessEqual(len(job.step_lines(run)), seen + 2)
 
@@ -227,7 +227,7 @@ class Resume(job.JobTest):
         hopeless = self.runs / "hopeless"
         shutil.copytree(run, hopeless)
 
-        # What a kill during a write leaves, of this step or a later one, and a newest file that lost its end.
+        # A kill during a write leaves temporary files of this or a later step. The newest file is truncated.
         newest = newest_checkpoint(run)
         content = newest.read_bytes()
         leftover = newest.with_name("step-00000099.safetensors.tmp-123")
@@ -240,7 +240,7 @@ class Resume(job.JobTest):
         self.assert_same(run, whole)
         self.assertFalse(leftover.exists())
 
-        # None is whole: an error, and the run is left as it was.
+        # Without a valid checkpoint, resume is an error and changes nothing.
         for path in (hopeless / "checkpoint").iterdir():
             path.write_bytes(path.read_bytes()[:-1])
         before = {path: path.read_bytes() for path in hopeless.rglob("*") if path.is_file()}

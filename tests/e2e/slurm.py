@@ -1,5 +1,5 @@
-# The job for SLURM, with stand-ins for the commands of a cluster: what it starts, at first and when it comes back, and
-# what it does with a signal and with how the training ends.
+# Tests the job for SLURM with stand-ins for the commands of a cluster: its first start, its restart, a signal, and each
+# exit status of the training.
 import os
 import pathlib
 import shutil
@@ -9,7 +9,7 @@ import subprocess
 import job
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# Trains until it is asked to end: then it leaves a checkpoint, and says by its status that there is more to do.
+# Trains until it gets a signal. Then it writes a checkpoint, and its exit status means that there is more to do.
 MPIEXEC = """#!/bin/sh
 printf '%s\\n' "$*" >> calls
 mkdir -p runs/slurm-17/checkpoint
@@ -39,7 +39,7 @@ class Slurm(job.JobTest):
         path = self.folder / name
         return path.read_text().splitlines() if path.exists() else []
 
-    def test_comes_back_and_goes_on(self):
+    def test_requeues_and_resumes(self):
         process = self.submit("--epochs", "5")
         self.assertTrue(self.wait_for(process, (self.folder / "training").exists))
         process.send_signal(signal.SIGUSR1)
@@ -58,8 +58,8 @@ class Slurm(job.JobTest):
         self.assertEqual(self.finish(self.submit()).code, 1)
         self.assertEqual((len(self.read("calls")), self.read("requeued")), (1, []))
 
-    def test_another_name(self):
-        # Under which it would not be found when the job comes back.
+    def test_other_run_name(self):
+        # The restarted job would not find a run of another name.
         for wrong in (["--runs", "elsewhere"], ["--run-name=mine"], ["--epochs", "5", "--resume"]):
             result = self.finish(self.submit(*wrong))
             self.assertEqual((result.code, self.read("calls")), (2, []), wrong)

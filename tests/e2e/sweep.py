@@ -1,4 +1,4 @@
-# Many trainings in one job: a sweep and an experiment, with trials that fail, that are stopped, and jobs that are killed.
+# Tests many trainings in one job: a sweep and an experiment, with failed and stopped trials and killed jobs.
 import csv
 import json
 import os
@@ -27,19 +27,19 @@ def states(run):
 
 
 def metrics(run):
-    """Of the last epoch of each trial, and its state: what no resume may change."""
+    """Returns the metrics of the last epoch of each trial, and its state. A resume must not change them."""
     return [{k: row[k] for k in ("state", "epoch", "train_loss", "validation_accuracy")} for row in results(run)]
 
 
 def tested(run):
-    """How many images the best has been tested on."""
+    """Returns the number of test images of the best trial."""
     return sum(int(row["images"]) for row in csv.DictReader((run / "confusion.csv").read_text().splitlines()))
 
 
 class Sweep(job.JobTest):
     def test_failed_trial_is_a_row(self):
         test_set = self.write_sample() / "test.bin"
-        # Trials 2 and 3 fail on purpose: a loss that is not finite; more images per step than there are.
+        # Trial 2 fails with a loss that is not finite, and trial 3 with a mini-batch larger than the set.
         for ranks in job.rank_counts(1, 2, 3):
             run = self.runs / f"fail-{ranks}"
             out = self.succeed(program(ranks, "sweep_cifar", "--run-name", run.name, "--width", "4", "--epochs", "2",
@@ -52,13 +52,13 @@ class Sweep(job.JobTest):
             self.assertEqual(best["validation_accuracy"], float(results(run)[0]["validation_accuracy"]))
             self.assertIn("best: trial 1", out)
 
-            # The trial is train_cifar with these options, to the bit.
+            # The trial equals train_cifar with these options bit for bit.
             alone = self.train(1, f"alone-{ranks}", "--width", "4", "--epochs", "2", "--lr", "0.05", "--batch-size",
                                "50", "--depth", "1", "--validation", "0.1")
             self.assertEqual(job.step_lines(run / "trials" / "1"), job.step_lines(alone))
             self.assertEqual(len(job.step_lines(alone)), 2 * 18)  # 900 of the 1000 images
 
-            # The confusion matrix is of all test images, and agrees with classify.
+            # The confusion matrix has all test images and agrees with classify.
             rows = list(csv.reader((run / "confusion.csv").read_text().splitlines()))
             self.assertEqual([int(row[11]) for row in rows[1:]], [20] * 10)
             right = sum(int(rows[i][i]) for i in range(1, 11))
@@ -75,7 +75,7 @@ class Sweep(job.JobTest):
             1, "sweep_cifar", "--run-name", run.name, "--depth", "1", "--threads", "1", "--batch-size", "50", "--steps",
             "18", "--sweep", "width=4,3000,5")])
         self.assertEqual(states(run), ["finished", "failed", "finished"])
-        self.assertRegex(results(run)[1]["note"], "memory: ([0-9]+ bytes are not available|expected at most)")
+        self.assertRegex(results(run)[1]["note"], "memory: expected (at most|[0-9]+ bytes)")
 
     def test_stop_rules(self):
         run = self.runs / "rules"
@@ -100,9 +100,9 @@ class Sweep(job.JobTest):
             return lambda: (run / "trials" / str(trial) / "checkpoint").is_dir()
 
         self.assertTrue(self.wait_for(process, lambda: begun(1)() and begun(2)()))
-        self.assertFalse((run / "trials" / "3").exists())  # two ranks, two trials
+        self.assertFalse((run / "trials" / "3").exists())  # two ranks run two trials
         (run / "control").write_text("stop 2\n")
-        self.assertTrue(self.wait_for(process, begun(3)))  # in its place
+        self.assertTrue(self.wait_for(process, begun(3)))  # on the free rank
         with (run / "control").open("a") as control:
             control.write("stop 1\n")
         self.assertTrue(self.wait_for(process, begun(4)))
@@ -110,7 +110,7 @@ class Sweep(job.JobTest):
         job.kill_job(process)
         process.communicate()  # closes its pipes
 
-        # What had been stopped stays so; the others go on from where they were. Trials 3 and 4 are stopped, too.
+        # A stopped trial stays stopped, and the others resume. Trials 3 and 4 are then stopped too.
         steps = {i: len(job.step_lines(run / "trials" / str(i))) for i in (1, 2)}
         (run / "control").write_text("stop 3\nstop 4\n")
         out = self.succeed(program(2, "sweep_cifar", "--run-name", run.name, "--resume"))
@@ -119,18 +119,18 @@ class Sweep(job.JobTest):
         self.assertEqual(steps, {i: len(job.step_lines(run / "trials" / str(i))) for i in (1, 2)})
 
     @unittest.skipUnless(job.MPIEXEC, "no mpiexec")
-    def test_asked_to_stop(self):
+    def test_stop_request(self):
         run = self.runs / "asked"
         process = self.start(program(2, "sweep_cifar", "--run-name", run.name, *TINY, *ENDLESS, "--sweep", "seed=1:200"))
         self.assertTrue(self.wait_for(process, lambda: (run / "trials" / "2" / "checkpoint").is_dir()))
         os.kill(process.pid, signal.SIGTERM)
         result = self.finish(process)
         self.assertIn(result.code, job.interrupted(2), result.err)
-        self.assertLessEqual(result.out.count("  queued"), 2)  # nothing is done for those that have not begun
+        self.assertLessEqual(result.out.count("  queued"), 2)  # queued trials print nothing more
         self.assertIn("--resume goes on", result.out)
         self.assertNotIn("finished", (run / "journal.jsonl").read_text() if (run / "journal.jsonl").exists() else "")
 
-    def test_resumed_where_it_had_ended(self):
+    def test_resume_of_finished_trials(self):
         start = self.train(1, "start", *job.TINY, "--steps", "0") / "model.safetensors"
         run = self.runs / "ended"
         self.succeed(program(1, "sweep_cifar", "--run-name", run.name, *TINY, "--epochs", "2", "--depth", "1",
@@ -139,7 +139,7 @@ class Sweep(job.JobTest):
         self.assertEqual([row["epoch"] for row in ended], ["2", "2"])
 
         def resume(*options):
-            """In another folder."""
+            """Resumes in another folder."""
             (self.folder / "elsewhere").mkdir(exist_ok=True)
             command = program(1, "sweep_cifar", "--resume", "--runs", "../runs", "--run-name", run.name, *options)
             out = self.succeed(["sh", "-c", 'cd elsewhere && exec "$@"', "sh", *command])
@@ -149,15 +149,15 @@ class Sweep(job.JobTest):
 
         checkpoints = {path: path.stat().st_mtime_ns for path in run.glob("trials/*/checkpoint/*")}
         self.assertEqual(resume().count("done before"), 2)
-        # Rules are for what is yet to be trained.
+        # Stop rules do not change finished trials.
         self.assertEqual(resume("--target", "1", "--stop-below", "99").count("done before"), 2)
         self.refuse(program(1, "sweep_cifar", "--resume", "--run-name", run.name, "--init", "x"), "--init", "--resume")
-        # Without the journal the trials tell themselves that they had ended.
+        # Without the journal, the folders of the trials show that they had ended.
         (run / "journal.jsonl").unlink()
         self.assertEqual(resume().count("done before"), 0)
         self.assertEqual(checkpoints, {path: path.stat().st_mtime_ns for path in run.glob("trials/*/checkpoint/*")})
 
-    def test_signal_behind_the_last_step(self):
+    def test_signal_after_the_last_step(self):
         run = self.runs / "last"
         process = self.start(program(1, "sweep_cifar", "--run-name", run.name, "--width", "16", "--batch-size", "450",
                                      "--epochs", "1", "--sweep", "depth=1"))
@@ -165,7 +165,7 @@ class Sweep(job.JobTest):
         self.assertTrue(self.wait_for(process, lambda: log.exists() and len(job.step_lines(log.parent)) == 2))
         os.kill(process.pid, signal.SIGTERM)
         self.finish(process)
-        self.assertEqual(results(run)[0]["epoch"], "1")  # it is complete, whether that was noted or not
+        self.assertEqual(results(run)[0]["epoch"], "1")  # the trial is complete, whether the journal has it or not
         self.succeed(program(1, "sweep_cifar", "--run-name", run.name, "--resume"))
         self.assertEqual([(row["state"], row["epoch"]) for row in metrics(run)], [("finished", "1")])
         self.assertEqual(json.loads((run / "best.json").read_text())["validation_accuracy"],
@@ -201,7 +201,7 @@ class Sweep(job.JobTest):
         self.assertGreaterEqual(int(results(run)[0]["epoch"]), int(rows[0]["epoch"]))
 
     @unittest.skipUnless(job.MPIEXEC, "no mpiexec")
-    def test_data_that_take_longer_than_the_deadline(self):
+    def test_data_slower_than_the_deadline(self):
         run = self.runs / "slow"
         data = f"pipe:sleep 4; tar -cC {self.write_sample()} ."
         self.succeed(program(2, "sweep_cifar", "--run-name", run.name, *TINY, "--steps", "18", "--sweep", "depth=1,1",
@@ -209,8 +209,8 @@ class Sweep(job.JobTest):
         self.assertEqual(states(run), ["finished"] * 2)
         self.assertEqual(tested(run), 200)
 
-    def test_folder_that_goes_while_a_trial_loads(self):
-        # Nothing is made under the old name, and the sweep goes on under the new one.
+    def test_folder_renamed_while_a_trial_loads(self):
+        # Nothing is written under the old name, and the sweep resumes under the new one.
         sample = self.write_sample()
         for ranks in job.rank_counts(1, 2):
             run, other = self.runs / f"old-{ranks}", self.runs / f"new-{ranks}"
@@ -228,8 +228,8 @@ class Sweep(job.JobTest):
             self.succeed(program(ranks, "experiment", "--run-name", other.name, "--resume"))
             self.assertEqual(states(other), ["finished"] * 3)
 
-    def test_data_of_the_best(self):
-        # The second alone ends an epoch in so many steps: it is the best.
+    def test_test_data_of_the_best(self):
+        # Only the second trial ends an epoch within these steps, so it is the best.
         images = job.sample_records("train")
         ships = [record for record in images if record[0] == 8]
         for name, train, test in (("all", images, images[:30]), ("ships", ships, ships[:7])):
@@ -244,8 +244,8 @@ class Sweep(job.JobTest):
         self.assertEqual([row["state"] for row in results(run)], ["finished"] * 2)
         self.assertEqual((json.loads((run / "best.json").read_text())["trial"], tested(run)), (2, 7))
 
-    def test_model_goes_with_the_accuracy(self):
-        # 18 steps are an epoch. Whatever a trial does behind it, the model is the one whose accuracy is known.
+    def test_model_belongs_to_the_accuracy(self):
+        # An epoch has 18 steps. The saved model is the one of the last epoch, whose accuracy is known.
         run = self.runs / "model"
         self.succeed(program(1, "sweep_cifar", "--run-name", run.name, *TINY, "--sweep", "steps=17:20", "--depth", "1"))
         short, whole, *longer = [(run / "trials" / str(i) / "model.safetensors").read_bytes() for i in (1, 2, 3, 4)]
@@ -267,10 +267,10 @@ class Sweep(job.JobTest):
             self.assertEqual(results(run)[0]["augment"], "flip,translate")
             self.assertEqual(json.loads((run / "trials" / "1" / "config.json").read_text())["ranks"],
                              2 if mode else 1)
-            # Again: the failed ones alone.
+            # A repetition runs only the failed trials.
             again = self.succeed(program(ranks, "experiment", "--run-name", run.name, "--resume"))
-            self.assertEqual(again.count("done before"), 4 * 2, again)  # as it goes, and in the end
-        # A table may grow. One that was edited is another experiment.
+            self.assertEqual(again.count("done before"), 4 * 2, again)  # while it runs, and at the end
+        # You may append trials to a table. An edited table is another experiment.
         run = ["--run-name", "table", "--table", str(table)]
         table.write_text("lr\n0.05\n")
         self.succeed(program(1, "experiment", *run, *TINY, "--steps", "1"))
@@ -295,7 +295,7 @@ class Sweep(job.JobTest):
                     for metric in ("validation_accuracy", "train_loss", *angles):
                         self.assertGreaterEqual(float(row[metric]), 0)
                 self.assertEqual(len(job.step_lines(run / "trials" / "1")), 2 * (160 // 16))
-            # A rule is heeded at the end of the epoch, before another step.
+            # A rule takes effect at the end of the epoch, before another step.
             run = self.runs / f"{name}-target"
             self.succeed(program(1, "experiment", "--run-name", run.name, *digits, "--epochs", "50", "--grid",
                                  "lr=0.01", "--stop-below", "100", "--stop-below-after", "2"))
@@ -311,19 +311,19 @@ class Sweep(job.JobTest):
             out = self.succeed([*command, "--run-name", name, "--grid", "lr=0.001,0.05"])
             rows = results(run)
             self.assertFalse([column for column in rows[0] if column.startswith("test_")])
-            best = max(rows, key=lambda row: float(row["validation_accuracy"]))  # the first of equals
+            best = max(rows, key=lambda row: float(row["validation_accuracy"]))  # the first of equal ones
             ranked = out.partition("best first, by validation accuracy:\n")[2]
             self.assertTrue(ranked.startswith(f"trial {best['trial']} "), out)
             page = job.report(run)["sweep"]
             self.assertEqual(page["best"], best["trial"])
             self.assertIn("ranked by validation accuracy", page["summary"])
-            # Trials without a validation set could be ranked by nothing but the test set.
+            # Without a validation set, trials could only be ranked by the test set.
             for zero in (["--validation", "0", "--grid", "lr=0.05"], ["--grid", "validation=0.1,0"]):
                 self.refuse([*command, "--run-name", "zero", *zero], "--validation above 0", f"start {name} by itself")
         self.refuse(program(1, "sweep_cifar", "--run-name", "zero", "--validation", "0"), "--validation above 0")
         self.assertFalse((self.runs / "zero").exists())
 
-    def test_what_fails_in_every_trial_is_told_once(self):
+    def test_error_of_all_trials_is_printed_once(self):
         self.succeed([str(job.BUILD / "make_digits"), "digits", "--per-class", "4"])
         (self.folder / "images" / "cat").mkdir(parents=True)
         for i in range(4):
@@ -371,7 +371,7 @@ class Sweep(job.JobTest):
         self.refuse(program(1, "experiment", "--program", "train_digits_angles", "--grid", "compare=false,true"),
                     "got --compare (trial 2)")
         self.refuse(program(1, "sweep_cifar", *TINY, "--help=1"), "expected --help alone")
-        # What no trial can have here is told once, before the first.
+        # An option that no trial can use here is one error before the first trial.
         for ranks in job.rank_counts(1, 2):
             self.refuse(program(ranks, "sweep_cifar", *TINY, "--device", "cuda"), "cuda", CUDA_VISIBLE_DEVICES="")
         self.refuse(program(1, "experiment"), "expected --table or --grid")

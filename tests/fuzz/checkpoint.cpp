@@ -1,5 +1,5 @@
-// decode_checkpoint: files as they are, and files whose opening and checksums are right. What is read is written and
-// read again.
+// Fuzzes decode_checkpoint with unchanged files, and with files whose begin and checksums are correct. Writes accepted
+// checkpoints and reads them again.
 #include "core/checkpoint.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -8,8 +8,8 @@ namespace {
 
 constexpr int kTensors = 3;
 
-/// The file with the checksums that decode_checkpoint wants: its messages have them. That of the header comes first,
-/// and again after each of a tensor.
+/// Returns the file with correct checksums, which the errors of decode_checkpoint state. The checksum of the header is
+/// the first, and changes with each checksum of a tensor.
 std::string repaired(std::string file) {
     constexpr std::string_view kExpected = "expected checksum ", kGot = ", got ";
     for (int i = 0; i <= 2 * kTensors; ++i) {
@@ -46,7 +46,7 @@ void fuzz(Input input) {
     require(again.state.tensors.size() == read->state.tensors.size(), "number of tensors");
     for (size_t i = 0; i < again.state.tensors.size(); ++i)
         require(again.state.tensors[i].name == read->state.tensors[i].name, "names");
-    // Any other byte is another checksum.
+    // A change of any byte changes a checksum.
     const size_t at = 8 + (file.size() * 7 / 11) % (file.size() - 8);
     file[at] = char(file[at] ^ 1);
     require(!accepted([&] { return decode_checkpoint(file, "damaged"); }), "damage is found");

@@ -1,4 +1,4 @@
-// parse_cifar: records whose labels and number come from the input, pixels by rule; and the files of class names.
+// Fuzzes parse_cifar with records whose number and labels come from the input, and the reader of class names.
 #include "data/cifar.h"
 #include "tests/fuzz/fuzz.h"
 

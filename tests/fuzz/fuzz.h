@@ -1,9 +1,9 @@
-// What the fuzzers share. Each .cpp beside this file is one: bytes from libFuzzer go to a reader, and what it accepts
-// must have the properties that its header promises.
+// Defines the code that all fuzzers share. Each .cpp in this folder is a fuzzer: it passes bytes of libFuzzer to a
+// reader, and checks that accepted values have the properties that the reader's header states.
 //
-// A reader may throw Error, whatever the bytes are. Any other exception, a sanitizer's report, a property that does not
-// hold, and more memory than tests/fuzz/run.py allows are findings. Readers with checksums get their input twice: as it
-// is, and with right checksums, since no fuzzer guesses those.
+// A reader may throw Error for any bytes. Findings are any other exception, a sanitizer's report, a property that does
+// not hold, and more memory than tests/fuzz/run.py allows. Readers of checksums get each input twice: unchanged, and
+// with correct checksums, since a fuzzer does not guess those.
 #pragma once
 
 #include "data/bytes.h"
@@ -18,14 +18,14 @@ namespace rg::fuzz {
 using data::Bytes;
 using Vec = std::vector<uint8_t>;
 
-/// Ends the process, which libFuzzer reports with the input, if a property does not hold.
+/// Ends the process if a property does not hold. libFuzzer then reports the input.
 inline void require(bool holds, const char* property) {
     if (holds) return;
     std::fprintf(stderr, "does not hold: %s\n", property);
     std::abort();
 }
 
-/// What `read` returns, or nothing and the text of its Error.
+/// Returns the result of `read`, or nothing and the text of its Error.
 template <class F>
 auto accepted(F&& read, std::string* error = nullptr) -> std::optional<decltype(read())> {
     try {
@@ -36,7 +36,7 @@ auto accepted(F&& read, std::string* error = nullptr) -> std::optional<decltype(
     }
 }
 
-/// Takes the input apart from its front; zeros behind its end.
+/// Consumes the input from its front. After its end, all bytes are zero.
 class Input {
 public:
     explicit Input(Bytes bytes) : left_(bytes) {}
@@ -65,7 +65,7 @@ inline void append_be32(Vec& to, uint32_t value) {
     for (int shift = 24; shift >= 0; shift -= 8) to.push_back(uint8_t(value >> shift));
 }
 
-/// The fuzzer's one function.
+/// Each fuzzer defines this function.
 void fuzz(Input input);
 
 } // namespace rg::fuzz

@@ -1,6 +1,7 @@
-// parse_idx: files as they are, gzipped or not, and headers with as many values as they say. What is read has the
-// shape of the header and the values of the file.
+// Fuzzes parse_idx with unchanged files, gzipped or not, and with headers that have the right number of values.
+// Accepted tensors have the shape of the header and the values of the file.
 #include "data/idx.h"
+#include "data/inflate.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <bit>
@@ -10,7 +11,7 @@ namespace {
 
 using namespace rg::data;
 
-/// Value i of the file, as its type says.
+/// Returns value i of the file according to its type.
 double value_at(Bytes body, int type, size_t i) {
     const auto big_endian = [&](size_t bytes) {
         uint64_t value = 0;

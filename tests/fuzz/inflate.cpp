@@ -1,4 +1,4 @@
-// inflate_zlib and inflate_gzip, with zlib as the judge: both accept the same streams, with the same contents.
+// Compares inflate_zlib and inflate_gzip with zlib: both accept the same streams, with the same contents.
 #include "data/inflate.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -10,10 +10,10 @@ namespace {
 
 using data::inflate_gzip, data::inflate_zlib;
 
-constexpr size_t kLimit = 1 << 16; // of output
+constexpr size_t kLimit = 1 << 16; // bytes of output
 constexpr int kRaw = -15, kZlib = 15, kGzip = 31;
 
-/// One stream's contents and the bytes that are left behind it; nothing if zlib does not take it.
+/// Returns the contents of a stream and the number of bytes after it, or nothing if zlib rejects it.
 struct Unpacked {
     Vec contents;
     size_t left;
@@ -33,7 +33,7 @@ std::optional<Unpacked> zlib_inflate(Bytes in, int format) {
     return Unpacked{std::move(out), stream.avail_in};
 }
 
-/// All members of a .gz file.
+/// Returns the contents of all members of a .gz file.
 std::optional<Vec> zlib_gunzip(Bytes in) {
     Vec all;
     do {
@@ -46,7 +46,7 @@ std::optional<Vec> zlib_gunzip(Bytes in) {
     return all;
 }
 
-/// A stream without header and checksum, which are put around it.
+/// Adds the header and the checksum to a stream.
 void fuzz_deflate(Bytes in) {
     const auto expected = zlib_inflate(in, kRaw);
     Vec framed{0x78, 0x01};

@@ -1,5 +1,5 @@
-// Json::parse: a value that is read is the same when it is written, in either form, and read again. Any text is written
-// as JSON that gives it back.
+// Fuzzes Json::parse: an accepted value survives a write in either form and a read. Any text survives a write as a JSON
+// string and a read.
 #include "core/json.h"
 #include "tests/fuzz/fuzz.h"
 

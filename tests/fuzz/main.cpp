@@ -1,4 +1,4 @@
-// libFuzzer's entry.
+// Defines the entry point of libFuzzer.
 #include "tests/fuzz/fuzz.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {

@@ -1,5 +1,5 @@
-// pack_texts and unpack_texts: texts come out as they went in, a message that was cut is refused, and any bytes that
-// are taken for a message are what their texts are packed to.
+// Fuzzes pack_texts and unpack_texts: texts survive a round trip, truncated messages are rejected, and accepted bytes
+// are what their texts pack to.
 #include "par/message.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -1,5 +1,5 @@
-// Options::parse: an argument per line of the input, for options of every kind. What is taken is in range, and comes
-// back from values() through set().
+// Fuzzes Options::parse with an argument per line of the input, for options of every kind. Accepted values are in
+// range, and set() takes the result of values().
 #include "core/options.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -1,5 +1,5 @@
-// decode_png: files as they are, files with right CRCs, and pictures that are valid by construction. What it decodes
-// has the size that the header says, and survives our encoder.
+// Fuzzes decode_png with unchanged files, files with correct CRCs, and valid images. Decoded images have the size that
+// the header states, and survive our encoder.
 #include "data/png.h"
 #include "data/inflate.h"
 #include "tests/fuzz/fuzz.h"
@@ -12,7 +12,7 @@ namespace {
 using namespace rg::data;
 
 constexpr size_t kSignature = 8, kWidthAt = 16, kHeightAt = 20, kHeaderEnd = 24;
-constexpr uint64_t kPixels = 1 << 10; // larger pictures are a matter of time, not of other code
+constexpr uint64_t kPixels = 1 << 10; // larger images take more time, but run no other code
 
 void check_image(const Image& image, int64_t width, int64_t height) {
     require(image.width == width && image.height == height, "the size of the header");
@@ -35,7 +35,7 @@ void fuzz_file(Bytes bytes) {
     if (image) check_image(*image, int64_t(width), int64_t(height));
 }
 
-/// The same with right CRCs, as far as there are chunks.
+/// Returns the file with correct CRCs in all of its chunks.
 Vec repaired(Bytes bytes) {
     Vec out(bytes.begin(), bytes.end());
     for (size_t at = kSignature; at + 12 <= out.size();) {
@@ -52,10 +52,10 @@ void append_chunk(Vec& out, const char* type, Bytes body) {
     append_be32(out, uint32_t(body.size()));
     append(out, as_bytes(type));
     append(out, body);
-    out.resize(out.size() + 4); // the CRC, by repaired()
+    out.resize(out.size() + 4); // repaired() sets the CRC
 }
 
-/// A valid picture: form and samples from the input.
+/// Returns a valid image with form and samples from the input.
 void fuzz_picture(Input& input) {
     constexpr std::array<std::array<int, 2>, 15> kForms = {{{0, 1},
                                                             {0, 2},
@@ -102,7 +102,7 @@ void fuzz_picture(Input& input) {
             }
     }
     Vec header, zlib{0x78, 0x01, 0x01}, file{0x89, 'P', 'N', 'G', '\r', '\n', 0x1A, '\n'};
-    for (const size_t value : {rows.size(), ~rows.size()}) // one stored block: at most 12 x (12 x 8 + 7) bytes
+    for (const size_t value : {rows.size(), ~rows.size()}) // one stored block has at most 12 x (12 x 8 + 7) bytes
         for (int shift = 0; shift < 16; shift += 8) zlib.push_back(uint8_t(value >> shift));
     append(zlib, rows);
     append_be32(zlib, adler32(rows));

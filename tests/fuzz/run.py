@@ -1,12 +1,12 @@
-"""Runs fuzzers from seeds that it makes: for some seconds as a test, or for as long as wanted.
+"""Runs fuzzers from seeds that it makes, for some seconds as a test or for any time.
 
-    sh tools/test.sh    # builds them, in build-clang
+    sh tools/test.sh --all    # builds the fuzzers in build-clang
     python3 tests/fuzz/run.py --corpus ~/corpus build-clang/tests/fuzz/fuzz_*
 
-Each fuzzer starts from the seeds below alone, always the same way; with --corpus, also from what earlier runs have
-found, which is kept there. A finding ends the run: the report goes to standard error, the input to crash-* in the
-current folder (run the fuzzer with that file as its argument to see it again). One allocation of more than 16 MiB, or
-512 MiB in all, is a finding: inputs have at most 4.5 KiB, and every reader states what it may take for them.
+Without --corpus, each fuzzer starts from the seeds below, and every run is the same. With --corpus, it also starts from
+the inputs in that folder, and adds the inputs that it finds. A finding ends the run: the report goes to standard error,
+and the input to crash-* in the current folder. Pass this file to the fuzzer to see the finding again. An allocation of
+more than 16 MiB, or 512 MiB in all, is a finding, since inputs have at most 4.5 KiB.
 """
 
 import argparse
@@ -23,9 +23,10 @@ import tempfile
 import zlib
 
 OPTIONS = ["-seed=1", "-malloc_limit_mb=16", "-rss_limit_mb=512", "-timeout=60"]
-# A few MiB of freed memory outlast any execution; stacks of allocations say little where one input repeats them.
+# A few MiB of quarantine outlast any execution. Short stacks of allocations suffice, since a saved input repeats them.
 ASAN_OPTIONS = "malloc_context_size=2:quarantine_size_mb=4"
-MOST_BYTES = {"cifar": 64, "json": 1024, "options": 256, "s3": 1024, "trials": 512}  # longer inputs are slower, and say no more
+# Longer inputs are slower, but reach no other code.
+MOST_BYTES = {"cifar": 64, "json": 1024, "options": 256, "s3": 1024, "trials": 512}
 WORDS = b"the cat sat on the mat; the rat sat on the cat; that mat sat flat. " * 3
 
 
@@ -63,7 +64,7 @@ def tensor_header(kind, shape, begin, end):
 
 
 def seeds(name):
-    """Inputs of a fuzzer; the first byte is what it takes for the kind of input."""
+    """Returns the first inputs of a fuzzer. The first byte of each is the kind of the input."""
     if name == "inflate":
         return ([bytes([2]) + deflated(-15, 9, s) for s in (zlib.Z_DEFAULT_STRATEGY, zlib.Z_FIXED, zlib.Z_HUFFMAN_ONLY)]
                 + [bytes([0]) + deflated(15), bytes([0]) + deflated(15, 0), bytes([2]) + deflated(-15, 0)]
@@ -109,11 +110,11 @@ def seeds(name):
                    bytes([2, 5, 1]) + b"h" + b"\x0c12 path=abc\nx" + bytes([0, 1]) + b"a\0"])
     if name == "trials":
         return [b'\1lr,augment\r\n0.1,"flip,translate"\n\n,"a ""b"""\n', b"\1a\n1\n2", b"\0depth=1:2:9\nlr=a,b"]
-    sys.exit(f"no seeds for a fuzzer called {name}")
+    sys.exit(f"run.py: expected the name of a fuzzer, got {name}; add its seeds to seeds()")
 
 
 def run(fuzzer, runs, seconds, corpus):
-    """Whether it ended without a finding; one line about it on standard output."""
+    """Runs a fuzzer and prints a line about it. Returns True if it ended without a finding."""
     name = fuzzer.name.removeprefix("fuzz_")
     with tempfile.TemporaryDirectory() as folder:
         files = []
@@ -141,13 +142,13 @@ def run(fuzzer, runs, seconds, corpus):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=10_000_000, help="executions of each")
-    parser.add_argument("--seconds", type=int, default=3600, help="at most, of each")
-    parser.add_argument("--corpus", help="folder to keep what is found in")
+    parser.add_argument("--runs", type=int, default=10_000_000, help="largest number of executions per fuzzer")
+    parser.add_argument("--seconds", type=int, default=3600, help="longest time per fuzzer, in seconds")
+    parser.add_argument("--corpus", help="folder of inputs, to which new ones are added")
     parser.add_argument("fuzzers", nargs="+", type=pathlib.Path)
     arguments = parser.parse_args()
-    fuzzers = [f for f in arguments.fuzzers if f.is_file()]  # not the folders that Meson has beside them
+    fuzzers = [f for f in arguments.fuzzers if f.is_file()]  # skip the folders of Meson
     missing = [str(f) for f in arguments.fuzzers if not f.exists()]
     if missing or not fuzzers:
-        parser.error(f"expected fuzzers that are built, got {', '.join(missing) or 'folders alone'}")
+        parser.error(f"expected fuzzers, got {', '.join(missing) or 'only folders'}; run tools/test.sh --all")
     sys.exit(not all([run(f, arguments.runs, arguments.seconds, arguments.corpus) for f in fuzzers]))

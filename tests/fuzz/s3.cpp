@@ -1,5 +1,5 @@
-// parse_s3_list and check_s3_object: whatever a server answers, an object that is accepted is below the prefix that was
-// asked for, and its name is one line. shell_word: a shell would give each name back as it is.
+// Fuzzes parse_s3_list and check_s3_object: for any answer of a server, an accepted object is below the requested
+// prefix, and its name is one line. Also fuzzes shell_word: a shell reads each name unchanged.
 #include "data/s3.h"
 #include "core/text.h"
 #include "data/pipe.h"
@@ -10,7 +10,7 @@ namespace {
 
 using namespace rg::data;
 
-/// What a shell makes of words in single quotes and characters behind a backslash; nothing for anything else.
+/// Returns the text that a shell reads from quoted parts and escaped characters, or nothing for anything else.
 std::optional<std::string> unquoted(std::string_view word) {
     std::string out;
     for (size_t i = 0; i < word.size(); ++i) {

@@ -1,5 +1,5 @@
-// decode_tensors: files as they are, and headers in front of as many bytes of data as the input says. What is read is
-// written and read again.
+// Fuzzes decode_tensors with unchanged files, and with a header and a given number of data bytes. Writes accepted
+// tensors and reads them again.
 #include "core/safetensors.h"
 #include "tests/fuzz/fuzz.h"
 

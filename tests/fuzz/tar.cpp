@@ -1,5 +1,5 @@
-// read_tar: archives as they are, with right checksums, and made of members that the input lists. Files are parts of
-// the archive, with names within bounds; those that were put in come out.
+// Fuzzes read_tar with unchanged archives, with correct checksums, and with archives of members that the input lists.
+// Files lie within the archive and have names of limited length. Valid members are read back.
 #include "data/tar.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -38,7 +38,7 @@ void append_padded(Vec& archive, Bytes content) {
     archive.resize((archive.size() + kBlock - 1) / kBlock * kBlock);
 }
 
-/// Members with fields of any kind. `expected` holds the files while all is plain; nothing from the first oddity on.
+/// Returns members with arbitrary fields. `expected` gets their files, or nothing after the first unusual field.
 void fuzz_members(Input& input) {
     Vec archive;
     std::optional<Files> expected = Files{};
@@ -52,13 +52,13 @@ void fuzz_members(Input& input) {
         std::memcpy(&header[kMagicAt], "ustar\00000", 8);
         std::memcpy(&header[kPrefixAt], prefix.data(), prefix.size());
         header[kTypeAt] = plain ? '0' : input.byte();
-        if (form & 64) { // GNU's binary size
+        if (form & 64) { // the binary size of GNU tar
             header[kSizeAt] = 0x80;
             header[kSizeAt + 11] = uint8_t(content.size());
         } else {
             std::snprintf(reinterpret_cast<char*>(&header[kSizeAt]), 12, "%011zo", content.size());
         }
-        if (form & 32) { // a few bytes of anything, anywhere
+        if (form & 32) { // arbitrary bytes at an arbitrary position
             const size_t at = input.below(500);
             const Bytes bytes = input.bytes(12);
             std::copy(bytes.begin(), bytes.end(), header.begin() + std::ptrdiff_t(at));

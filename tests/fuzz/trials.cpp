@@ -1,5 +1,5 @@
-// parse_trials and trial_grid: a table that is read is the same when it is written and read again, and no text asks for
-// more trials than there may be.
+// Fuzzes parse_trials and trial_grid: an accepted table survives a write and a read, and no text makes more trials than
+// the limit.
 #include "models/sweep/trial_table.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -12,7 +12,7 @@ std::string quoted(const std::string& field) {
     return out + "\"";
 }
 
-/// A table with a column for each setting of one trial.
+/// Returns a table with a column for each setting of a trial.
 std::string table_of(const Settings& trial) {
     std::string names, values;
     for (const auto& [name, value] : trial) {
@@ -25,13 +25,13 @@ std::string table_of(const Settings& trial) {
 } // namespace
 
 void fuzz(Input input) {
-    if (input.byte() % 8 == 0) { // seldom: grids are large
+    if (input.byte() % 8 == 0) { // rarely, since grids are large
         std::vector<std::string> options(1);
         int digits = 0;
         for (const uint8_t byte : input.bytes(64)) {
             const char c = char(byte);
             digits = c >= '0' && c <= '9' ? digits + 1 : 0;
-            if ((digits > 1 && digits < 7) || options.size() > 3) return; // a grid that is large but allowed takes long
+            if ((digits > 1 && digits < 7) || options.size() > 3) return; // large valid grids take long
             if (c == '\n')
                 options.emplace_back();
             else

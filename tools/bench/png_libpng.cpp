@@ -1,7 +1,7 @@
-// libpng's classic interface, from memory to memory.
+// Calls libpng's classic interface from memory to memory.
 //
-// Its errors come by longjmp, which must not pass over a destructor: so the function that calls setjmp has only plain
-// variables, and what they point to is made before.
+// libpng reports errors with longjmp, which must not skip a destructor. So functions that call setjmp have only trivial
+// variables, and their callers create the objects to which these point.
 #include "tools/bench/png_libpng.h"
 
 #include <csetjmp>
@@ -83,13 +83,13 @@ data::Image libpng_decode(data::Bytes file) {
         good = read_rows(png, rows);
     }
     png_destroy_read_struct(&png, &info, nullptr);
-    RG_CHECK(good, "libpng: cannot decode ", file.size(), " bytes");
+    RG_CHECK(good, "libpng: expected a PNG file, got ", file.size(), " other bytes; is the file damaged?");
     return image;
 }
 
 std::vector<uint8_t> libpng_encode(const data::Image& rgb) {
     RG_CHECK(rgb.channels == 3 && rgb.bit_depth == 8, "libpng: expected 3 channels of 8 bits, got ", rgb.channels,
-             " of ", rgb.bit_depth);
+             " of ", rgb.bit_depth, "; convert with to_u8()");
     std::vector<uint8_t> out;
     png_structp png = png_create_write_struct(PNG_LIBPNG_VER_STRING, nullptr, nullptr, nullptr);
     png_infop info = png_create_info_struct(png);
@@ -97,7 +97,7 @@ std::vector<uint8_t> libpng_encode(const data::Image& rgb) {
     std::vector<png_bytep> rows = rows_of(rgb);
     const bool good = write_all(png, info, rgb, rows);
     png_destroy_write_struct(&png, &info);
-    RG_CHECK(good, "libpng: cannot encode ", rgb.width, " x ", rgb.height, " pixels");
+    RG_CHECK(good, "libpng: expected to encode ", rgb.width, " x ", rgb.height, " pixels, got an error; use fewer");
     return out;
 }
 

@@ -1,15 +1,15 @@
-// libpng as bench_data calls it: the same work on the same bytes as our own decoder, and files as other tools write
-// them. Built with -Dbench_libpng=enabled alone; no other program knows it.
+// Wraps libpng for bench_data: it decodes the same files as our decoder, and writes files as other tools do. Only
+// builds with -Dbench_libpng=enabled have it, and only in bench_data.
 #pragma once
 
 #include "data/png.h"
 
 namespace rg {
 
-/// Decodes to 3 channels of 8 bits into fresh memory, with all checks that libpng does by itself. Error: its own.
+/// Decodes to 3 channels of 8 bits in new memory, with all checks of libpng. Throws Error if libpng reports one.
 data::Image libpng_decode(data::Bytes file);
 
-/// A PNG as libpng makes it without being told anything: its choice of filters, zlib level 6.
+/// Returns a PNG file with the default settings of libpng: automatic filters and zlib level 6.
 std::vector<uint8_t> libpng_encode(const data::Image& rgb);
 
 } // namespace rg

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""PyTorch's side of vs_pytorch.sh: images per second of a training step or of prediction, in one line of key=value.
+"""Measures images per second of training steps or predictions in PyTorch for vs_pytorch.sh. Prints a line of key=value.
 
 usage: torch_train.py [--mode train|infer] [--layout nhwc|nchw] [--frozen] [--batch 256] [--threads N] [--seconds 5]
                       [--precision fp32|bf16] [--device cpu|cuda] [--compile]
 
-The network is cifar_net(width 32, depth 4) as in models/nets/cifar_net.h. Like bench_train it takes random data that is in
-memory already, and a training step is forward, cross-entropy, backward and SGD with momentum. nhwc is PyTorch's
-channels_last, nchw its contiguous layout; --frozen traces the network and lets PyTorch optimise it for prediction
-(batch norm folded); --compile is torch.compile with CUDA graphs; bf16 is PyTorch's autocast. After a warm-up, each step is timed: images_per_s is from the median,
-images_per_s_max from the fastest.
+The network is cifar_net(width 32, depth 4) as in models/nets/cifar_net.h. Like bench_train it uses random data in
+memory, and a training step is forward, cross-entropy, backward and SGD with momentum. nhwc is PyTorch's channels_last,
+and nchw its contiguous layout. --frozen traces the network and lets PyTorch optimise it for prediction (with folded
+batch norm). --compile is torch.compile with CUDA graphs, and bf16 is PyTorch's autocast. After a warm-up, each step is
+timed: images_per_s is from the median, and images_per_s_max from the fastest step.
 """
 import argparse
 import statistics
@@ -74,7 +74,7 @@ def main():
     step = train if a.mode == "train" else infer
     wait = torch.cuda.synchronize if a.device == "cuda" else lambda: None
     begin = time.perf_counter()
-    while time.perf_counter() - begin < 1:  # memory, and the kernels that are compiled at their first use
+    while time.perf_counter() - begin < 1:  # a warm-up allocates memory and compiles kernels
         for _ in range(3):
             step()
         wait()

@@ -1,11 +1,11 @@
 #!/bin/sh
-# Trains and predicts with the same network in ringgrad and in PyTorch, in turn, and prints a table of the ratios.
+# Measures the same network in ringgrad and in PyTorch in turn, and prints a table of the ratios.
 #
 #     sh tools/bench/vs_pytorch.sh [--python PYTHON] [--rounds N] [--threads N] [--seconds S] [--batch N]
 #                                  [--precision fp32|fp32-strict|bf16] [--build FOLDER]
 #
-# A round measures every case once, so what else the machine does meets all alike. Of the rounds, medians are compared
-# with medians and best with best. What PyTorch gets so that the comparison is fair to it is under `torch` below.
+# A round measures every case once, so that other load affects all cases alike. Medians are compared with medians, and
+# best values with best values. torch() below has the settings that make PyTorch fast.
 set -eu
 cd "$(dirname "$0")/../.."
 
@@ -26,17 +26,17 @@ for candidate in ${python:-python3 /usr/bin/python3}; do
 done
 if [ -z "${found:-}" ]; then
     echo "vs_pytorch.sh: expected a Python with torch, got none (tried: ${python:-python3 /usr/bin/python3});" \
-        "install one, on Debian by: apt-get install python3-torch; or name it with --python" >&2
+        "install it (Debian: apt-get install python3-torch) or pass --python" >&2
     exit 1
 fi
 if [ ! -x "$build/bench_train" ]; then
-    echo "vs_pytorch.sh: expected $build/bench_train; build it by: meson setup $build && ninja -C $build" >&2
+    echo "vs_pytorch.sh: expected $build/bench_train, got none; run: meson setup $build && ninja -C $build" >&2
     exit 1
 fi
 
-# For PyTorch alone. Each operation allocates its result anew: let glibc keep freed memory, in huge pages, rather than
-# return it and fault it in again. Two teams of OpenMP threads (forward, backward) must not spin against each other. And
-# its own kernels take AVX-512 only when told to; where the processor lacks it, this is to be left out.
+# Runs PyTorch with its fastest settings. Each operation allocates its result, so glibc keeps freed memory in huge pages
+# instead of returning it. The OpenMP threads of forward and backward must not spin against each other. PyTorch's own
+# kernels use AVX-512 only on request, which is left out if the CPU lacks it.
 torch() {
     OMP_NUM_THREADS=$threads GOMP_SPINCOUNT=0 \
         MALLOC_ARENA_MAX=1 MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=20000000000 MALLOC_TOP_PAD_=268435456 \
@@ -56,7 +56,7 @@ trap 'rm -f "$results"' EXIT
 measure() { # mode, name in the table, command...
     mode=$1 name=$2 program=$3
     shift 3
-    line=$("$program" --mode "$mode" "$@") # by itself, so that a failure ends the script
+    line=$("$program" --mode "$mode" "$@") # not in a pipe, so that a failure ends the script
     echo "$mode:$name: $line" | tee -a "$results" >&2
 }
 sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo | head -n 1

@@ -1,0 +1,21 @@
+// Asks the operating system for the cores of this process, which a scheduler or a user may have restricted.
+#include "core/cpu/cores.h"
+
+#include <algorithm>
+#include <thread>
+
+#if defined(__linux__)
+#include <sched.h>
+#endif
+
+namespace rg {
+
+int available_cores() {
+#if defined(__linux__)
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
+#endif
+    return std::max(1, int(std::thread::hardware_concurrency()));
+}
+
+} // namespace rg

@@ -1,0 +1,27 @@
+// Runs the tasks of a kernel on the threads of the context.
+#pragma once
+
+#include "core/context.h"
+#include "core/cpu/thread_pool.h"
+
+#include <algorithm>
+
+namespace rg {
+
+/// Calls f(task) for every task in [0, tasks) on the context's pool, or on the calling thread if there is no pool.
+template <class F>
+void parallel(int64_t tasks, F&& f) {
+    ThreadPool* const pool = context().threads;
+    if (pool && tasks > 1) return pool->run(tasks, f);
+    for (int64_t task = 0; task < tasks; ++task) f(task);
+}
+
+/// Calls f(begin, count) for chunks of `count` values like parallel(). A chunk is a whole number of cache lines.
+template <class F>
+void each_chunk(int64_t count, F f) {
+    constexpr int64_t kChunk = 1 << 15;
+    parallel((count + kChunk - 1) / kChunk,
+             [&](int64_t task) { f(task * kChunk, std::min(kChunk, count - task * kChunk)); });
+}
+
+} // namespace rg
