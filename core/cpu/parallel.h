@@ -16,12 +16,14 @@ void parallel(int64_t tasks, F&& f) {
     for (int64_t task = 0; task < tasks; ++task) f(task);
 }
 
-/// Calls f(begin, count) for chunks of `count` values like parallel(). A chunk is a whole number of cache lines.
+/// Values in a chunk: a whole number of cache lines.
+inline constexpr int64_t kChunk = 1 << 15;
+inline int64_t chunks_of(int64_t count) { return (count + kChunk - 1) / kChunk; }
+
+/// Calls f(begin, count) for chunks of `count` values like parallel(). Chunk i begins at value i * kChunk.
 template <class F>
 void each_chunk(int64_t count, F f) {
-    constexpr int64_t kChunk = 1 << 15;
-    parallel((count + kChunk - 1) / kChunk,
-             [&](int64_t task) { f(task * kChunk, std::min(kChunk, count - task * kChunk)); });
+    parallel(chunks_of(count), [&](int64_t task) { f(task * kChunk, std::min(kChunk, count - task * kChunk)); });
 }
 
 } // namespace rg
