@@ -3,6 +3,7 @@
 #include "core/rng.h"
 #include "gpu/kernels.h"
 #include "gpu/norm.cuh"
+#include "gpu/reduce.cuh"
 
 namespace rg::RG_GPU {
 
@@ -50,6 +51,24 @@ struct Add {
         store(y + i, relu ? relu_of(sum) : sum);
     }
 };
+
+template <class T>
+struct Scale {
+    const T* x;
+    T* y;
+    const float* factor; // null: constant
+    float constant;
+    __device__ void operator()(int64_t i) const { store(y + i, load(x + i) * (factor ? *factor : constant)); }
+};
+
+/// Stores the sum of dy * x to *sum. Runs as a single block, in a fixed order.
+template <class T>
+__global__ void __launch_bounds__(kThreads) scale_grad_kernel(int64_t count, const T* dy, const T* x, float* sum) {
+    double total = 0;
+    for (int64_t i = threadIdx.x; i < count; i += kThreads) total += double(load(dy + i)) * double(load(x + i));
+    total = block_sum(total);
+    if (threadIdx.x == 0) *sum = float(total);
+}
 
 template <class From, class To>
 struct Cast {
@@ -213,6 +232,24 @@ void add(const Call& call) {
                                            a, b, pointer<T>(y), channels, attrs.relu});
             });
         });
+    });
+}
+
+void scale(const Call& call) {
+    const Tensor &x = call.in[ScaleOp::x], &y = call.out[0];
+    with_stored(x, [&](auto t) {
+        using T = decltype(t);
+        elementwise(y.numel(), Scale<T>{pointer<T>(x), pointer<T>(y), pointer<float>(call.in[ScaleOp::factor]),
+                                        call.attrs.as<ScaleOp>().constant});
+    });
+}
+
+void scale_grad(const Call& call) {
+    const Tensor &dy = call.in[ScaleGradOp::dy], &x = call.in[ScaleGradOp::x];
+    with_stored(x, [&](auto t) {
+        using T = decltype(t);
+        RG_LAUNCH(scale_grad_kernel<T>, 1, kThreads, 0, stream(), x.numel(), pointer<T>(dy), pointer<T>(x),
+                  pointer<float>(call.out[0]));
     });
 }
 

@@ -82,6 +82,34 @@ void add(const Call& call) {
     });
 }
 
+void scale(const Call& call) {
+    const Tensor &x = call.in[ScaleOp::x], &factor = call.in[ScaleOp::factor], &y = call.out[0];
+    const float times = factor.defined() ? *factor.data<float>() : call.attrs.as<ScaleOp>().constant;
+    const PerChannel multiplier(1, [&](int64_t) { return times; }), zero(1, [](int64_t) { return 0.0f; });
+    with_stored(x, [&](auto t) {
+        using T = decltype(t);
+        each_chunk(x.numel(), [&](int64_t begin, int64_t count) {
+            kernels<T>().affine(stored<T>(x) + begin, stored<T>(y) + begin, count, period_of(1), multiplier, zero,
+                                false, past_cache(y));
+        });
+    });
+}
+
+// Sums in double, per chunk and then over the chunks in order.
+void scale_grad(const Call& call) {
+    const Tensor &dy = call.in[ScaleGradOp::dy], &x = call.in[ScaleGradOp::x];
+    const auto value = [](const Tensor& t, int64_t i) {
+        return t.dtype() == DType::bf16 ? to_float(t.data<bf16>()[i]) : t.data<float>()[i];
+    };
+    const Scratch<double> sums(chunks_of(x.numel()));
+    each_chunk(x.numel(), [&](int64_t begin, int64_t count) {
+        double sum = 0;
+        for (int64_t i = begin; i < begin + count; ++i) sum += double(value(dy, i)) * double(value(x, i));
+        sums[begin / kChunk] = sum;
+    });
+    *call.out[0].data<float>() = float(std::accumulate(sums.data(), sums.data() + chunks_of(x.numel()), 0.0));
+}
+
 void cast(const Call& call) {
     const Tensor &x = call.in[0], &y = call.out[0];
     each_chunk(x.numel(), [&](int64_t begin, int64_t count) {

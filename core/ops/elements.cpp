@@ -44,6 +44,16 @@ OutputSpecs infer_add(In in, const Attrs& attrs) {
     return like(in[O::a]);
 }
 
+OutputSpecs infer_scale(In in, const Attrs&) {
+    if (in[ScaleOp::factor].defined()) expect_shape("scale", "factor", in[ScaleOp::factor], {});
+    return like(in[ScaleOp::x]);
+}
+
+OutputSpecs infer_scale_grad(In in, const Attrs&) {
+    expect_same_shapes(rows::scale_grad, in);
+    return {{{{}, precise(in[ScaleGradOp::x])}}};
+}
+
 OutputSpecs infer_cast(In in, const Attrs& attrs) {
     const DType to = attrs.as<CastOp>().to;
     RG_CHECK(to == DType::f32 || to == DType::bf16 || to == DType::f64, "cast: to ", name_of(to),
@@ -86,6 +96,12 @@ void backward_add(Backward& b) {
         if (b.wants(i)) b.give(i, b.dy());
 }
 
+void backward_scale(Backward& b) {
+    using O = ScaleOp;
+    if (b.wants(O::x)) b.give(O::x, run(op::scale, {b.dy(), b.in(O::factor)}, b.attrs(), {b.into(O::x)})[0]);
+    if (b.wants(O::factor)) b.give(O::factor, run(op::scale_grad, {b.dy(), b.in(O::x)}, {}, {b.into(O::factor)})[0]);
+}
+
 void backward_cast(Backward& b) {
     b.give(CastOp::x, run(op::cast, {b.dy()}, CastOp{b.in(CastOp::x).dtype()}, {b.into(CastOp::x)})[0]);
 }
@@ -107,6 +123,8 @@ constexpr Argument kReluGrad[] = {
 constexpr Argument kAdd[] = {
     {"a"}, {"b"}, fused("a_stats"), fused("a_gamma"), fused("a_beta"), fused("b_stats"), fused("b_gamma"),
     fused("b_beta")};
+constexpr Argument kScale[] = {{"x"}, {"factor", Type::precise, Presence::optional}};
+constexpr Argument kScaleGrad[] = {{"dy"}, {"x"}};
 constexpr Argument kDropout[] = {{"x"}, {"seed", Type::i32}};
 
 } // namespace
@@ -117,6 +135,14 @@ constinit const OpRow rows::relu_grad{
     RG_ROW(relu_grad), .inputs = kReluGrad, .outputs = 5, .infer = infer_relu_grad};
 constinit const OpRow rows::add{
     RG_ROW(add), .inputs = kAdd, .outputs = 1, .infer = infer_add, .backward = backward_add};
+constinit const OpRow rows::scale{RG_ROW(scale),
+                                  .inputs = kScale,
+                                  .outputs = 1,
+                                  .infer = infer_scale,
+                                  .backward = backward_scale,
+                                  .saves = saves_in(ScaleOp::x) | saves_in(ScaleOp::factor)};
+constinit const OpRow rows::scale_grad{
+    RG_ROW(scale_grad), .inputs = kScaleGrad, .outputs = 1, .infer = infer_scale_grad};
 constinit const OpRow rows::cast{
     RG_ROW(cast), .inputs = kX, .outputs = 1, .infer = infer_cast, .backward = backward_cast};
 constinit const OpRow rows::slice{
@@ -134,6 +160,13 @@ constinit const OpRow rows::dropout{RG_ROW(dropout),
 Tensor relu(const Tensor& x) { return run(op::relu, {x})[0]; }
 
 Tensor add(const Tensor& a, const Tensor& b) { return run(op::add, {a, b})[0]; }
+
+Tensor scale(const Tensor& x, float factor) { return run(op::scale, {x}, ScaleOp{factor})[0]; }
+
+Tensor scale(const Tensor& x, const Tensor& factor) {
+    RG_CHECK(factor.defined(), "scale: factor is undefined");
+    return run(op::scale, {x, factor})[0];
+}
 
 Tensor cast(const Tensor& x, DType to) { return x.dtype() == to ? x : run(op::cast, {x}, CastOp{to})[0]; }
 
@@ -194,6 +227,21 @@ void add(const Call& call) {
         if (o.relu && sum[i] <= 0) sum[i] = 0;
     }
     write(call.out[0], sum);
+}
+
+void scale(const Call& call) {
+    Values x = read(call.in[ScaleOp::x]);
+    const Tensor& factor = call.in[ScaleOp::factor];
+    const double times = factor.defined() ? read(factor)[0] : double(call.attrs.as<ScaleOp>().constant);
+    for (double& v : x) v *= times;
+    write(call.out[0], x);
+}
+
+void scale_grad(const Call& call) {
+    const Values dy = read(call.in[ScaleGradOp::dy]), x = read(call.in[ScaleGradOp::x]);
+    double sum = 0;
+    for (size_t i = 0; i < x.size(); ++i) sum += dy[i] * x[i];
+    write(call.out[0], {sum});
 }
 
 void cast(const Call& call) {

@@ -8,6 +8,11 @@ namespace rg {
 Tensor relu(const Tensor& x);
 Tensor add(const Tensor& a, const Tensor& b);
 
+/// x times a constant.
+Tensor scale(const Tensor& x, float factor);
+/// x times a scalar tensor, f32 (f64 beside f64). Gradients also flow to the factor.
+Tensor scale(const Tensor& x, const Tensor& factor);
+
 /// Converts each element. Returns x itself if it has that type already.
 Tensor cast(const Tensor& x, DType to);
 
@@ -26,7 +31,8 @@ Tensor seed_tensor(uint64_t seed);
 
 // ---- rows of the op table ----
 
-#define RG_ELEMENT_OPS(X) X(relu) X(relu_grad) X(add) X(cast) X(slice) X(slice_grad) X(dropout)
+#define RG_ELEMENT_OPS(X)                                                                                               \
+    X(relu) X(relu_grad) X(add) X(scale) X(scale_grad) X(cast) X(slice) X(slice_grad) X(dropout)
 RG_ELEMENT_OPS(RG_DECLARE_OP)
 
 struct ReluOp {
@@ -43,6 +49,14 @@ struct AddOp {
     enum In { a, b, a_stats, a_gamma, a_beta, b_stats, b_gamma, b_beta };
     bool relu = false;
     BatchNorm a_norm = {}, b_norm = {}; // with the statistics of an operand: normalises it on load; no ReLU
+};
+struct ScaleOp {
+    enum In { x, factor };
+    float constant = 1; // used if `factor` is undefined
+};
+/// The gradient of the factor: the sum of dy * x.
+struct ScaleGradOp {
+    enum In { dy, x };
 };
 struct CastOp {
     enum In { x };
