@@ -37,6 +37,26 @@ struct ReluGrad {
     __device__ void operator()(int64_t i) const { store(dx + i, load(y + i) <= 0 ? 0 : load(dy + i)); }
 };
 
+/// The distribution function of a standard normal variable.
+__device__ float normal_cdf(float x) { return 0.5f * erfcf(-x * 0.70710678f); }
+
+template <class T>
+struct Gelu {
+    const T* x;
+    T* y;
+    __device__ void operator()(int64_t i) const { store(y + i, load(x + i) * normal_cdf(load(x + i))); }
+};
+
+template <class T>
+struct GeluGrad {
+    const T *dy, *x;
+    T* dx;
+    __device__ void operator()(int64_t i) const {
+        const float v = load(x + i);
+        store(dx + i, load(dy + i) * (normal_cdf(v) + v * 0.39894228f * expf(-0.5f * v * v)));
+    }
+};
+
 /// Adds two readers.
 template <class T, class ReaderA, class ReaderB>
 struct Add {
@@ -216,6 +236,22 @@ void relu_grad(const Call& call) {
     };
     sum(O::a, attrs.a_norm, O::a_dgamma);
     sum(O::b, attrs.b_norm, O::b_dgamma);
+}
+
+void gelu(const Call& call) {
+    const Tensor &x = call.in[GeluOp::x], &y = call.out[0];
+    with_stored(x, [&](auto t) {
+        using T = decltype(t);
+        elementwise(y.numel(), Gelu<T>{pointer<T>(x), pointer<T>(y)});
+    });
+}
+
+void gelu_grad(const Call& call) {
+    const Tensor &dy = call.in[GeluGradOp::dy], &x = call.in[GeluGradOp::x], &dx = call.out[0];
+    with_stored(x, [&](auto t) {
+        using T = decltype(t);
+        elementwise(dx.numel(), GeluGrad<T>{pointer<T>(dy), pointer<T>(x), pointer<T>(dx)});
+    });
 }
 
 void add(const Call& call) {

@@ -236,6 +236,8 @@ inline void add_elementwise(std::vector<OpCase>& cases) {
             cases.push_back({op::add, {{x, values}, {x}}, {}, kRounded});
         }
         cases.push_back({op::scale, {{x}}, ScaleOp{-0.7f}, kRounded});
+        cases.push_back({op::gelu, {{x}}, {}, kRounded});
+        cases.push_back({op::gelu_grad, {{x}, {x}}, {}, kRounded});
         cases.push_back({op::scale, {{x}, {{}, Draw::away}}, {}, kRounded});
         cases.push_back({op::scale_grad, {{x, Draw::away}, {x, Draw::squares}}, {}, kSummed});
         for (float rate : {0.0f, 0.5f, 0.3f})

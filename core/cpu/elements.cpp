@@ -1,8 +1,8 @@
 // Element-wise ops: distributes the loops of elements_isa.cpp over threads.
 #include "core/cpu/norm.h"
 #include "core/cpu/parallel.h"
-#include "core/rng.h"
 #include "core/ops/elements.h"
+#include "core/rng.h"
 
 namespace rg::cpu {
 
@@ -20,6 +20,32 @@ void map(const Call& call, Pick pick) {
             else
                 kernel(stored<T>(call.in[0]) + begin, stored<T>(call.in[1]) + begin, stored<T>(call.out[0]) + begin,
                        count);
+        });
+    });
+}
+
+float widened(float value) { return value; }
+float widened(uint16_t value) { return to_float(std::bit_cast<bf16>(value)); }
+
+/// Stores f(x), or f(a, b), for all values of the inputs.
+template <class F>
+void map_values(const Call& call, F f) {
+    with_stored(call.out[0], [&](auto t) {
+        using T = decltype(t);
+        const T *const a = stored<T>(call.in[0]), *const b = stored<T>(call.in[call.in.size() - 1]);
+        T* const y = stored<T>(call.out[0]);
+        each_chunk(call.out[0].numel(), [&](int64_t begin, int64_t count) {
+            for (int64_t i = begin; i < begin + count; ++i) {
+                float value;
+                if constexpr (std::is_invocable_v<F, float>)
+                    value = f(widened(a[i]));
+                else
+                    value = f(widened(a[i]), widened(b[i]));
+                if constexpr (std::is_same_v<T, float>)
+                    y[i] = value;
+                else
+                    y[i] = std::bit_cast<uint16_t>(to_bf16(value));
+            }
         });
     });
 }
@@ -57,6 +83,23 @@ void relu_grad(const Call& call) {
     });
     for (const Operand& operand : operands)
         if (operand.sums) operand.sums->finish(call.out[operand.dgamma], call.out[operand.dgamma + 1]);
+}
+
+namespace {
+
+/// The distribution function of a standard normal variable.
+float normal_cdf(float x) { return 0.5f * std::erfc(-x * 0.70710678f); }
+
+} // namespace
+
+void gelu(const Call& call) {
+    map_values(call, [](float x) { return x * normal_cdf(x); });
+}
+
+void gelu_grad(const Call& call) {
+    map_values(call, [](float dy, float x) {
+        return dy * (normal_cdf(x) + x * 0.39894228f * std::exp(-0.5f * x * x));
+    });
 }
 
 void add(const Call& call) {

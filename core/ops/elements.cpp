@@ -5,6 +5,8 @@
 #include "core/ops/rules.h"
 #include "core/rng.h"
 
+#include <numbers>
+
 namespace rg {
 
 RG_ELEMENT_OPS(RG_DECLARE_KERNELS)
@@ -29,6 +31,13 @@ OutputSpecs infer_relu_grad(In in, const Attrs& attrs) {
         RG_CHECK(!norm.relu, "relu_grad: expected batch norms without ReLU, got one with ReLU");
     }
     return out;
+}
+
+OutputSpecs infer_gelu(In in, const Attrs&) { return like(in[GeluOp::x]); }
+
+OutputSpecs infer_gelu_grad(In in, const Attrs&) {
+    expect_same_shapes(rows::gelu_grad, in);
+    return like(in[GeluGradOp::x]);
 }
 
 OutputSpecs infer_add(In in, const Attrs& attrs) {
@@ -91,6 +100,10 @@ void backward_relu(Backward& b) {
     b.give(ReluOp::x, run(op::relu_grad, {b.dy(), b.out(0)}, {}, {b.into(ReluOp::x)})[0]);
 }
 
+void backward_gelu(Backward& b) {
+    b.give(GeluOp::x, run(op::gelu_grad, {b.dy(), b.in(GeluOp::x)}, {}, {b.into(GeluOp::x)})[0]);
+}
+
 void backward_add(Backward& b) {
     for (int i : {AddOp::a, AddOp::b})
         if (b.wants(i)) b.give(i, b.dy());
@@ -120,6 +133,7 @@ constexpr Argument kDy[] = {{"dy"}};
 constexpr Argument kReluGrad[] = {
     {"dy"}, {"y"}, fused("a", Type::activation), fused("a_stats"), fused("a_gamma"), fused("a_beta"),
     fused("b", Type::activation), fused("b_stats"), fused("b_gamma"), fused("b_beta")};
+constexpr Argument kGeluGrad[] = {{"dy"}, {"x"}};
 constexpr Argument kAdd[] = {
     {"a"}, {"b"}, fused("a_stats"), fused("a_gamma"), fused("a_beta"), fused("b_stats"), fused("b_gamma"),
     fused("b_beta")};
@@ -133,6 +147,14 @@ constinit const OpRow rows::relu{
     RG_ROW(relu), .inputs = kX, .outputs = 1, .infer = infer_relu, .backward = backward_relu, .saves = saves_out(0)};
 constinit const OpRow rows::relu_grad{
     RG_ROW(relu_grad), .inputs = kReluGrad, .outputs = 5, .infer = infer_relu_grad};
+constinit const OpRow rows::gelu{RG_ROW(gelu),
+                                 .inputs = kX,
+                                 .outputs = 1,
+                                 .infer = infer_gelu,
+                                 .backward = backward_gelu,
+                                 .saves = saves_in(GeluOp::x)};
+constinit const OpRow rows::gelu_grad{
+    RG_ROW(gelu_grad), .inputs = kGeluGrad, .outputs = 1, .infer = infer_gelu_grad};
 constinit const OpRow rows::add{
     RG_ROW(add), .inputs = kAdd, .outputs = 1, .infer = infer_add, .backward = backward_add};
 constinit const OpRow rows::scale{RG_ROW(scale),
@@ -158,6 +180,8 @@ constinit const OpRow rows::dropout{RG_ROW(dropout),
 // ---- functions -----------------------------------------------------------------------------------------------------
 
 Tensor relu(const Tensor& x) { return run(op::relu, {x})[0]; }
+
+Tensor gelu(const Tensor& x) { return run(op::gelu, {x})[0]; }
 
 Tensor add(const Tensor& a, const Tensor& b) { return run(op::add, {a, b})[0]; }
 
@@ -215,6 +239,22 @@ void relu_grad(const Call& call) {
     if (call.in[O::b].defined())
         norm_sums(call.out[O::dx], call.in[O::b], call.in.subspan(O::b_stats, 3), o.b_norm, call.out[O::b_dgamma],
                   call.out[O::b_dbeta]);
+}
+
+void gelu(const Call& call) {
+    Values x = read(call.in[GeluOp::x]);
+    for (double& v : x) v *= 0.5 * std::erfc(-v * std::sqrt(0.5));
+    write(call.out[0], x);
+}
+
+void gelu_grad(const Call& call) {
+    const Values dy = read(call.in[GeluGradOp::dy]);
+    Values x = read(call.in[GeluGradOp::x]);
+    for (size_t i = 0; i < x.size(); ++i) {
+        const double density = std::exp(-0.5 * x[i] * x[i]) * std::sqrt(0.5 / std::numbers::pi);
+        x[i] = dy[i] * (0.5 * std::erfc(-x[i] * std::sqrt(0.5)) + x[i] * density);
+    }
+    write(call.out[0], x);
 }
 
 void add(const Call& call) {

@@ -6,6 +6,8 @@
 namespace rg {
 
 Tensor relu(const Tensor& x);
+/// x * P(X <= x) for a standard normal X (Hendrycks and Gimpel, 2016), by the error function, without approximation.
+Tensor gelu(const Tensor& x);
 Tensor add(const Tensor& a, const Tensor& b);
 
 /// x times a constant.
@@ -32,7 +34,7 @@ Tensor seed_tensor(uint64_t seed);
 // ---- rows of the op table ----
 
 #define RG_ELEMENT_OPS(X)                                                                                               \
-    X(relu) X(relu_grad) X(add) X(scale) X(scale_grad) X(cast) X(slice) X(slice_grad) X(dropout)
+    X(relu) X(relu_grad) X(gelu) X(gelu_grad) X(add) X(scale) X(scale_grad) X(cast) X(slice) X(slice_grad) X(dropout)
 RG_ELEMENT_OPS(RG_DECLARE_OP)
 
 struct ReluOp {
@@ -44,6 +46,12 @@ struct ReluGradOp {
     enum In { dy, y, a, a_stats, a_gamma, a_beta, b, b_stats, b_gamma, b_beta };
     enum Out { dx, a_dgamma, a_dbeta, b_dgamma, b_dbeta };
     BatchNorm a_norm = {}, b_norm = {};
+};
+struct GeluOp {
+    enum In { x };
+};
+struct GeluGradOp {
+    enum In { dy, x };
 };
 struct AddOp {
     enum In { a, b, a_stats, a_gamma, a_beta, b_stats, b_gamma, b_beta };
