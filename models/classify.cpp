@@ -1,9 +1,8 @@
-// classify MODEL FILE...: what a trained cifar_net sees in images. One line per image, tab-separated: where it is from,
-// then label and score, once for each of the --top best labels.
+// classify MODEL FILE...: classifies images with a trained cifar_net. Prints one line per image, tab-separated: its
+// file, then class and score for each of the --top best classes.
 //
-// The size of the network is read from the names and shapes in MODEL, so nothing of the training has to be repeated
-// here. All images are read before the first is classified: a bad file is told before there is any output. Images are
-// not resized: the network was trained on 32 x 32.
+// The size of the network comes from the names and shapes in MODEL, so no option of the training must be repeated. All
+// images are read before the first is classified, so a bad file is an error before any output. Images must be 32 x 32.
 #include "core/atomic_file.h"
 #include "core/checkpoint.h"
 #include "core/context.h"
@@ -20,6 +19,7 @@
 #include "models/nets/cifar_net.h"
 #include "models/nets/state_dict.h"
 #include "models/run/confusion.h"
+#include "models/run/formatted.h"
 
 #include <algorithm>
 #include <cmath>
@@ -33,24 +33,24 @@ using namespace rg;
 namespace fs = std::filesystem;
 
 constexpr int64_t kSide = 32, kChannels = 3, kImageBytes = kSide * kSide * kChannels;
-constexpr int32_t kUnknown = -1; // in place of a label
+constexpr int32_t kUnknown = -1; // a label
 
-/// MODEL as tensors: a safetensors file, a checkpoint, or the model of a run's folder.
+/// Loads a safetensors file, a checkpoint, or the model in a run's folder.
 TensorFile load_model(std::string path) {
     if (fs::is_directory(path)) {
         RG_CHECK(fs::exists(path + "/model.safetensors"),
                  "classify: expected a run's folder with model.safetensors, got one without it (", path,
-                 "); a file of its checkpoint folder serves as well");
+                 "); give a file of its checkpoint folder instead");
         path += "/model.safetensors";
     }
     TensorFile file = load_tensors(path);
     if (!file.find_text("checksum")) return file;
-    file = load_checkpoint(path).state; // sees to the checksum
+    file = load_checkpoint(path).state; // verifies the checksum
     std::erase_if(file.tensors, [](const NamedTensor& t) { return t.name.starts_with("optimizer."); });
     return file;
 }
 
-/// Class names: those in the model, else those of the data, else CIFAR-10's or plain numbers.
+/// Returns the class names of the model, else of the data, else of CIFAR-10 if it has 10 classes, else numbers.
 std::vector<std::string> class_names(const TensorFile& file, const std::string& data, bool skip_other_images,
                                      int64_t classes) {
     std::vector<std::string> names;
@@ -69,19 +69,19 @@ std::vector<std::string> class_names(const TensorFile& file, const std::string& 
     return names;
 }
 
-/// Everything that is to be classified.
+/// All images to classify.
 struct Images {
     struct Item {
         std::string name;
-        int32_t truth; // or kUnknown
+        int32_t truth; // label or kUnknown
     };
     std::vector<Item> items;
     std::vector<uint8_t> pixels; // [items 32 32 3]
 };
 
 int32_t label_of(const fs::path& name, const std::vector<std::string>& classes) {
-    const auto found = std::find(classes.begin(), classes.end(), name.string());
-    return found == classes.end() ? kUnknown : int32_t(found - classes.begin());
+    const auto position = std::find(classes.begin(), classes.end(), name.string());
+    return position == classes.end() ? kUnknown : int32_t(position - classes.begin());
 }
 
 void add_png(Images& images, const std::string& path, int32_t truth) {
@@ -100,7 +100,7 @@ void add_png(Images& images, const std::string& path, int32_t truth) {
     images.pixels.insert(images.pixels.end(), image.pixels.begin(), image.pixels.end());
 }
 
-/// Its labels count if there are as many classes as the network has: nothing else tells that they are the same ones.
+/// Uses the file's labels if it has as many classes as the network, since a CIFAR file has no class names to compare.
 void add_cifar(Images& images, const std::string& path, size_t classes) {
     const std::string file = read_file(path);
     const data::CifarKind kind = data::cifar_kind(data::as_bytes(file), path);
@@ -110,7 +110,7 @@ void add_cifar(Images& images, const std::string& path, size_t classes) {
     images.pixels.insert(images.pixels.end(), set.pixels.begin(), set.pixels.end());
 }
 
-/// The PNGs below a folder, in sorted order. The nearest folder with the name of a class is an image's label.
+/// Adds the PNGs below a folder, in sorted order. The label is the innermost folder that is named like a class.
 void add_folder(Images& images, const fs::path& folder, const std::vector<std::string>& classes,
                 bool skip_other_images) {
     const std::vector<fs::path> files = data::png_files(folder, skip_other_images);
@@ -128,7 +128,7 @@ Images read_images(const std::vector<std::string>& paths, const std::vector<std:
     Images images;
     for (const std::string& path : paths) {
         if (fs::is_directory(path))
-            // without a slash at its end
+            // parent_path() of "NAME/" is "NAME", also if the path already ends with a slash
             add_folder(images, fs::path(path + "/").parent_path(), classes, skip_other_images);
         else if (path.ends_with(".bin"))
             add_cifar(images, path, classes.size());
@@ -138,7 +138,7 @@ Images read_images(const std::vector<std::string>& paths, const std::vector<std:
     return images;
 }
 
-/// "NAME \t LABEL \t SCORE ..." of one row of scores. Equal scores come in the order of their classes.
+/// Returns "NAME \t CLASS \t SCORE ..." for one row of scores. Equal scores are in the order of their classes.
 std::string line(const std::string& name, std::span<const float> scores, const std::vector<std::string>& classes,
                  size_t top) {
     std::vector<size_t> order(scores.size());
@@ -146,9 +146,7 @@ std::string line(const std::string& name, std::span<const float> scores, const s
     std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return scores[a] > scores[b]; });
     std::string out = printable(name);
     for (size_t k = 0; k < std::min(top, order.size()); ++k) {
-        char score[32];
-        std::snprintf(score, sizeof score, "%.6f", double(scores[order[k]]));
-        out += cat("\t", printable(classes[order[k]]), "\t", score);
+        out += cat("\t", printable(classes[order[k]]), formatted("\t%.6f", double(scores[order[k]])));
     }
     return out + "\n";
 }
@@ -158,18 +156,18 @@ int run(int argc, const char* const* argv) {
     int64_t batch_size = 250, threads = 0, top = 1;
     bool quiet = false, skip_other_images = false;
     std::vector<std::string> arguments;
-    Options options("classify", "says what a trained network sees in images");
+    Options options("classify", "classifies images with a trained network");
     options.positional("MODEL FILE", &arguments,
                        "MODEL: a run's folder, model.safetensors, or a checkpoint. FILE: a PNG of 32 x 32, or of "
-                       "several below each other; a folder of PNGs; or CIFAR records (.bin)",
+                       "several such images below each other; a folder of PNGs; or CIFAR records (.bin)",
                        2);
-    options.add("top", &top, "labels per image, the best first").at_least(1);
-    options.add("quiet", &quiet, "no line per image, only the summary");
-    options.add("data", &data, "take the class names from this data set, if the model has none").metavar("DIR");
+    options.add("top", &top, "number of classes to print per image, best first").at_least(1);
+    options.add("quiet", &quiet, "print only the summary, no line per image");
+    options.add("data", &data, "data set with the class names, if the model has none").metavar("DIR");
     options.add("skip-other-images", &skip_other_images,
-                "leave out images of other formats than PNG in folders; without this they are an error");
-    options.add("batch-size", &batch_size, "images at a time").range(1, 65536);
-    options.add("threads", &threads, "0: all cores").range(0, 1024);
+                "skip images of other formats than PNG; without this option they are an error");
+    options.add("batch-size", &batch_size, "images per mini-batch").range(1, 65536);
+    options.add("threads", &threads, "number of threads; 0: all cores").range(0, 1024);
     if (!options.parse(argc, argv)) {
         std::fputs(options.help().c_str(), stdout);
         return 0;
@@ -185,7 +183,7 @@ int run(int argc, const char* const* argv) {
     ThreadPool pool(threads ? int(threads) : available_cores());
     const Context context{.threads = &pool};
     const ContextScope scope(context);
-    const data::Augmenter view(kSide, kSide, kChannels, {}, data::kCifar10);
+    const data::Augmenter augmenter(kSide, kSide, kChannels, {}, data::kCifar10);
     Confusion confusion(classes);
     const int64_t count = int64_t(images.items.size());
     for (int64_t begin = 0; begin < count; begin += batch_size) {
@@ -193,7 +191,7 @@ int run(int argc, const char* const* argv) {
         const Tensor x = Tensor::on_host({n, kSide, kSide, kChannels});
         parallel(n, [&](int64_t i) {
             const std::span pixels(images.pixels.data() + (begin + i) * kImageBytes, size_t(kImageBytes));
-            view.apply(pixels, 0, 0, begin + i, x.data<float>() + i * kImageBytes);
+            augmenter.apply(pixels, 0, 0, begin + i, x.data<float>() + i * kImageBytes);
         });
         const Tensor scores = softmax(net.forward(x, Mode::evaluate));
         for (int64_t i = 0; i < n; ++i) {
@@ -201,7 +199,7 @@ int run(int argc, const char* const* argv) {
             const auto row = scores.span<float>().subspan(size_t(i) * classes.size(), classes.size());
             for (const float score : row)
                 RG_CHECK(!std::isnan(score), "classify: expected scores from 0 to 1, got nan for ", name,
-                         "; the values in ", file.source, " are too large to compute with");
+                         "; the values in ", file.source, " are too large");
             if (!quiet) std::fputs(line(name, row, classes, size_t(top)).c_str(), stdout);
             if (truth != kUnknown) confusion.add(truth, size_t(std::max_element(row.begin(), row.end()) - row.begin()));
         }

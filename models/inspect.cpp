@@ -1,8 +1,9 @@
-// inspect FILE...: what any file that we read holds. Kind, sizes, and per tensor its type, range, mean, and how many
-// values are not finite. Files are told apart by their contents, CIFAR records (.bin) by their name.
+// inspect FILE...: describes the contents of files: kind, sizes, and for each tensor its type, range, mean and number
+// of values that are not finite. It recognises files by their contents, except CIFAR records (.bin), by their name.
 //
-// A file is read as strictly as by the programs that use it: what inspect accepts, they accept. --raw OUT writes the
-// pixels of one PNG for comparison with other decoders: RGBA, 8 bits per sample, or 16 (big-endian) if the file has 16.
+// inspect uses the readers of the training programs, so they accept every file that it accepts. --raw OUT writes the
+// pixels of one PNG, to compare them with other decoders: RGBA, 8 bits per sample, or 16 (big-endian) if the file
+// has 16.
 #include "core/atomic_file.h"
 #include "core/checkpoint.h"
 #include "core/options.h"
@@ -23,7 +24,7 @@ namespace {
 using namespace rg;
 using data::Bytes;
 
-/// "  NAME  TYPE [SHAPE]  min ..  max ..  mean .." from the n values that value(i) gives; of the finite ones.
+/// Returns "  NAME  TYPE [SHAPE]  min ..  max ..  mean .." for the finite ones of the n values value(i).
 template <class Value>
 std::string line(const std::string& name, const char* type, const std::string& shape, int64_t n, Value value) {
     double low = std::numeric_limits<double>::infinity(), high = -low, sum = 0;
@@ -62,7 +63,7 @@ std::string line(const std::string& name, const Tensor& t) {
 
 std::string describe_png(Bytes bytes, const std::string& path) {
     const data::Image image = data::decode_png(bytes, path);
-    // Valid by now, so IHDR is where it must be.
+    // The file is valid, so IHDR is at its fixed position.
     const int depth = bytes[24], colour = bytes[25], interlaced = bytes[28];
     static constexpr const char* kColours[] = {"grey", "", "RGB", "palette", "grey and alpha", "", "RGBA"};
     const bool wide = image.bit_depth == 16;
@@ -96,7 +97,7 @@ std::string describe_tensors(Bytes bytes, const std::string& path) {
     TensorFile file = decode_tensors(data::as_text(bytes), path);
     std::string kind = "safetensors";
     if (file.find_text("checksum") && file.find_text("step")) {
-        LoadedCheckpoint checkpoint = load_checkpoint(path); // sees to the checksum
+        LoadedCheckpoint checkpoint = load_checkpoint(path); // verifies the checksum
         kind = cat("checkpoint of step ", checkpoint.step, " (safetensors)");
         file = std::move(checkpoint.state);
     }
@@ -122,27 +123,29 @@ bool is_tensor_file(Bytes bytes) {
     return header <= uint64_t(kMaxTensorHeader) && bytes[8] == '{';
 }
 
-/// What the file holds; `path` is for its ending, and for errors.
+/// Returns the description of a file. `path` is used for its ending and in error messages.
 std::string describe(Bytes bytes, const std::string& path) {
-    const auto named = [&](std::string_view ending) { return path.ends_with(ending); };
+    const auto ends_with = [&](std::string_view ending) { return path.ends_with(ending); };
     if (data::is_png(bytes)) return describe_png(bytes, path);
     if (is_tensor_file(bytes)) return describe_tensors(bytes, path);
     if (data::is_gzip(bytes) || data::is_idx(bytes)) return describe_idx(bytes, path);
-    // The contents show no kind: the name says whose complaint helps, and records of CIFAR have no mark at all.
-    if (named(".png")) return describe_png(bytes, path);
-    if (named(".safetensors")) return describe_tensors(bytes, path);
-    if (named(".gz") || named("-ubyte")) return describe_idx(bytes, path);
-    RG_CHECK(named(".bin"), "inspect: expected a PNG, CIFAR (.bin), IDX, safetensors or checkpoint file, got another (",
-             path, ")");
+    // The contents are not recognised. The name tells which reader's error message helps, or that it is CIFAR records.
+    if (ends_with(".png")) return describe_png(bytes, path);
+    if (ends_with(".safetensors")) return describe_tensors(bytes, path);
+    if (ends_with(".gz") || ends_with("-ubyte")) return describe_idx(bytes, path);
+    RG_CHECK(ends_with(".bin"),
+             "inspect: expected a PNG, CIFAR (.bin), IDX, safetensors or checkpoint file, got another (", path, ")");
     return describe_cifar(bytes, path);
 }
 
 int run(int argc, const char* const* argv) {
     std::string raw;
     std::vector<std::string> paths;
-    Options options("inspect", "shows what PNG, CIFAR, IDX, safetensors and checkpoint files hold");
-    options.positional("FILE", &paths, "the files to look at", 1);
-    options.add("raw", &raw, "write the pixels of one PNG: RGBA, 8 bit, or 16 bit big-endian if it has 16")
+    Options options("inspect", "describes the contents of PNG, CIFAR, IDX, safetensors and checkpoint files");
+    options.positional("FILE", &paths, "files to describe", 1);
+    options
+        .add("raw", &raw,
+             "file for the pixels of one PNG: RGBA, 8 bits per sample, or 16 (big-endian) if the PNG has 16")
         .metavar("OUT");
     if (!options.parse(argc, argv)) {
         std::fputs(options.help().c_str(), stdout);

@@ -1,5 +1,5 @@
-// The main() of each training program; RG_PROGRAM is the name.
-#include "models/sweep/programs.h"
+// The main() of each training program. Meson defines RG_PROGRAM as the program's name.
+#include "models/run/program.h"
 #include "par/session.h"
 
 int main(int argc, char** argv) {

@@ -1,20 +1,20 @@
-// train_digits_angles: trains one network with two heads, for the class of a digit and for the angle that it is turned
-// by. Then it makes the same training once more op by op, and compares the times. The second training is a run of its
-// own, so the first is resumed like any other.
+// train_digits_angles: trains a network with two heads, one for the class of a digit and one for the angle of its
+// rotation. Then it repeats the training op by op, without acceleration, and compares the times. The second training is
+// a separate run, so the first can be resumed like any other.
 //
-// The network gives degrees, and so does the saved model. The loss is cross-entropy + 0.1 x the mean squared error in
-// degrees. A last batch that is smaller is dropped in training, and kept in testing.
+// The network and the saved model give degrees. The loss is cross-entropy + 0.1 x the mean squared error in degrees^2.
+// Training drops a last, smaller mini-batch; the test keeps it.
 #include "data/digits.h"
 #include "models/nets/digits_net.h"
 #include "models/run/data_parallel.h"
-#include "models/run/digits_options.h"
+#include "models/run/formatted.h"
 #include "models/run/memory.h"
+#include "models/run/program.h"
 #include "models/run/report.h"
 #include "models/run/trainer.h"
-#include "models/sweep/programs.h"
+#include "models/run/training_options.h"
 
 #include <cmath>
-#include <cstdio>
 #include <filesystem>
 #include <iostream>
 
@@ -22,31 +22,33 @@ using namespace rg;
 
 namespace {
 
-/// Weight of a squared error in degrees beside the cross-entropy.
+/// Weight of the mean squared error in the loss.
 constexpr double kAngleWeight = 0.1;
 
-struct Settings final : Training, DigitsOptions {
+/// The times and the outcome of a training.
+struct Result {
+    Trainer::Seconds seconds = {};
+    double train_hits = 0, test_hits = 0; // fraction of calls that found their plan in the cache
+    bool stopped = false;
+    int exit_code = 0;
+};
+
+struct TrainDigitsAngles final : Training, DigitsOptions {
     bool compare = true;
-    Settings() { batch_size = 32; }
+    TrainDigitsAngles() { data_options.batch_size = 32; }
 
     void declare(Options& o) override {
-        declare_data(o, "class folders of PNGs, with angles.csv", "such folders");
-        declare_training(o);
-        machine.declare(o);
+        DigitsOptions::declare(o, "class folders of 28 x 28 PNGs with angles.csv", "such folders",
+                               "0.002 x sqrt(batch-size / 32)");
+        machine_options.declare(o);
         o.add("compare", &compare,
-              "train and test once more op by op, as run NAME-plain, and compare the times; not after --resume");
-        run.declare(o);
+              "train a second time op by op, as run NAME-plain, and compare the times; off with --resume");
+        run_options.declare(o);
     }
     data::TrainTest load(par::Group& group, const std::function<void()>& pulse) const override;
     int train(Options& options, par::Group& group, Trial& trial) override;
-};
-
-/// What a training has taken and reached.
-struct Result {
-    double train_seconds = 0, test_seconds = 0;
-    double train_hits = 0, test_hits = 0; // calls of the network that found their plan, as a part of all
-    bool stopped = false;
-    int code = 0; // of the program's exit
+    /// Loads `data` if it is empty. `accelerated`, if given, is the result of the training to compare with.
+    Result train(TrainingRun& run, const Options& options, data::TrainTest& data, const Result* accelerated);
 };
 
 double squared_errors(const Tensor& angles, const Tensor& targets) {
@@ -58,26 +60,26 @@ double squared_errors(const Tensor& angles, const Tensor& targets) {
     return sum;
 }
 
-/// Times as bars: training and testing, before and after.
+/// Returns the times of both trainings as bars of the report; see report.h.
 Json bars_of(const Result& plain, const Result& accelerated) {
     Json groups = Json::array();
-    const auto add = [&](const char* what, double before, double after, double hits) {
-        char note[96] = "not measured"; // e.g. testing, if the training ended within its first epoch
-        if (before > 0 && after > 0)
-            std::snprintf(note, sizeof note, "%.2f times as fast, hit rate %.2f %%", before / after, 100 * hits);
+    const auto add = [&](const char* name, double plain_seconds, double accelerated_seconds, double hits) {
+        std::string note = "not measured"; // for example the test, if the training ended within its first epoch
+        if (plain_seconds > 0 && accelerated_seconds > 0)
+            note = formatted("%.2f times as fast, hit rate %.2f %%", plain_seconds / accelerated_seconds, 100 * hits);
         groups.push(Json::object()
-                        .set("name", what)
+                        .set("name", name)
                         .set("bars", Json::array()
-                                         .push(Json::array().push("op by op").push(before))
-                                         .push(Json::array().push("accelerated").push(after)))
+                                         .push(Json::array().push("op by op").push(plain_seconds))
+                                         .push(Json::array().push("accelerated").push(accelerated_seconds)))
                         .set("note", note));
     };
-    add("training", plain.train_seconds, accelerated.train_seconds, accelerated.train_hits);
-    add("prediction", plain.test_seconds, accelerated.test_seconds, accelerated.test_hits);
+    add("training", plain.seconds.train, accelerated.seconds.train, accelerated.train_hits);
+    add("prediction", plain.seconds.test, accelerated.seconds.test, accelerated.test_hits);
     return Json::object().set("title", "Op by op and accelerated").set("unit", "seconds").set("groups", groups);
 }
 
-data::TrainTest Settings::load(par::Group& group, const std::function<void()>& pulse) const {
+data::TrainTest TrainDigitsAngles::load(par::Group& group, const std::function<void()>& pulse) const {
     data::TrainTest data = DigitsOptions::load(group, pulse);
     for (const data::ImageSet* set : {&data.train, &data.test})
         RG_CHECK(!set->targets.empty(), "train_digits_angles: expected images with angles (angles.csv), got ",
@@ -85,8 +87,8 @@ data::TrainTest Settings::load(par::Group& group, const std::function<void()>& p
     return data;
 }
 
-/// Collective. The score on a set, and the root of the mean squared error of the angles in degrees.
-std::pair<Score, double> test(TrainingRun& run, const data::ImageSet& set, ImageFeed& feed, Accelerated& predict) {
+/// Collective. Returns the score on a set, with the root mean squared error of the angles in degrees.
+Score test(TrainingRun& run, const data::ImageSet& set, ImageFeed& feed, Accelerated& predict) {
     double sums[3] = {0, 0, 0}; // loss, correct, squared errors of the angles
     Predictions predictions(set.count);
     for (feed.loader.start(1); feed.loader.has_next();) {
@@ -100,62 +102,41 @@ std::pair<Score, double> test(TrainingRun& run, const data::ImageSet& set, Image
         sums[0] += double(n) * host_cross_entropy(scores, batch.labels) + kAngleWeight * squares;
         sums[1] += double(count_correct(scores, batch.labels));
         sums[2] += squares;
-        predictions.add(feed.first(batch), scores);
+        predictions.add(feed.first_image(batch), scores);
     }
     run.group().allreduce_sum(std::span<double>(sums), "test");
     for (double& sum : sums) sum /= double(set.count);
-    const Score score{sums[0], sums[1], predictions.gather(run.group())};
+    const std::string& name = run.test_set_name;
+    const ExtraMetric rmse{name + "_angle_rmse", name + " angle rmse %.2f deg", std::sqrt(sums[2])};
+    const Score score{sums[0], sums[1], predictions.gather(run.group()), {rmse}};
     run.report("confusion", report_confusion(set, score.predictions));
-    return {score, std::sqrt(sums[2])};
+    return score;
 }
 
-Result train_epochs(TrainingRun& run, Trainer& trainer, const Schedule& schedule,
-                    const std::function<std::pair<Score, double>()>& test) {
-    Result result;
-    while (run.goes_on()) {
-        result.train_seconds += seconds_of([&] {
-            trainer.begin_epoch();
-            while (run.epoch_goes_on()) {
-                const data::Batch batch = trainer.next_batch();
-                const StepResult step = trainer.step(batch, schedule.rate_at(run.epochs()));
-                run.step(step);
-            }
-        });
-        if (run.epoch_is_complete()) {
-            std::pair<Score, double> tested;
-            result.test_seconds += seconds_of([&] { tested = test(); });
-            const std::string name = run.tested + "_angle_rmse", text = run.tested + " angle rmse %.2f deg";
-            run.end_epoch(tested.first, {{name.c_str(), text.c_str(), tested.second}});
-        }
-        run.save();
-    }
-    result.stopped = run.stopped();
-    return result;
-}
-
-/// Reads `data` if it is empty. `accelerated`: the training that this one is compared with, if any.
-Result train(TrainingRun& run, Settings& s, Options& options, par::Group& group, data::TrainTest& data,
-             const Result* accelerated) {
-    Machine machine(s.machine, options, group);
-    if (!options.was_given("batch-size") && !run.resumed()) s.batch_size = machine.workers().scaled(s.batch_size);
-    if (s.lr == 0) s.lr = 0.002 * std::sqrt(double(s.batch_size) / 32);
-    if (data.source.empty()) data = s.load(group, [&] { run.pulse(); });
-    run.tested = s.data.tested();
-    verify_same_data(group, data, run.tested);
+Result TrainDigitsAngles::train(TrainingRun& run, const Options& options, data::TrainTest& data,
+                                const Result* accelerated) {
+    Machine machine(machine_options, options, run.group());
+    int64_t& batch_size = data_options.batch_size;
+    if (!options.was_given("batch-size") && !run.resumed()) batch_size = machine.workers().scaled(batch_size);
+    if (schedule.base == 0) schedule.base = 0.002 * std::sqrt(double(batch_size) / 32);
+    schedule.epochs = double(epochs);
+    if (data.source.empty()) data = load(run.group(), [&] { run.pulse(); });
+    run.test_set_name = data_options.test_set_name();
+    verify_same_data(run.group(), data, run.test_set_name);
     const Context context = machine.context();
     const ContextScope scope(context);
 
-    DigitsAnglesNet net({.classes = int64_t(data.train.classes.size()), .seed = uint64_t(s.seed)});
-    ImageFeed feed(data.train, s.loader(), machine);
+    DigitsAnglesNet net({.classes = int64_t(data.train.classes.size()), .seed = uint64_t(data_options.seed)});
+    ImageFeed feed(data.train, loader_options(), machine);
     const Tensor angle_weight = Tensor::constant({1, 1}, kAngleWeight);
-    Trainer trainer(run, machine, net.parameters, adam(net.parameters, {.weight_decay = float(s.l2)}), feed,
+    Trainer trainer(run, machine, net.parameters, adam(net.parameters, {.weight_decay = float(l2)}), feed,
                     [&](const data::Batch& batch) -> ScoresAndLoss {
                         const auto [scores, angles] = net.forward(batch.x, Mode::train);
                         const Tensor squares = mse_loss(angles, batch.targets).reshape({1, 1});
                         const Tensor angle_loss = linear(squares, angle_weight).reshape({});
                         return {scores, add(cross_entropy(scores, batch.labels), angle_loss)};
                     });
-    data::LoaderOptions in_order = s.loader();
+    data::LoaderOptions in_order = loader_options();
     in_order.shuffle = false, in_order.keep_partial = true, in_order.augment = {};
     ImageFeed test_feed(data.test, in_order, machine);
     Accelerated predict(
@@ -163,88 +144,83 @@ Result train(TrainingRun& run, Settings& s, Options& options, par::Group& group,
             const auto [scores, angles] = net.forward(test_feed.batch(in).x, Mode::evaluate);
             return {scores, angles};
         },
-        s.machine.accelerate);
-    const auto largest_batches = [&] { trainer.plan(), predict.plan(test_feed.images(test_feed.blank())); };
+        machine_options.accelerate);
+    const auto plan_largest = [&] { trainer.plan(), predict.plan(test_feed.images(test_feed.largest_batch())); };
     if (!machine.device())
-        check_planned_memory(group, {&trainer.train_step, &predict}, net.parameters, largest_batches, s.kMemoryAdvice);
+        check_planned_memory(run.group(), {&trainer.train_step, &predict}, net.parameters, plan_largest, kMemoryAdvice);
 
-    run.begin(feed.length(s.steps, s.epochs), data.train.classes,
-              cat(machine.text(), s.machine.accelerate ? ", accelerated; " : ", op by op; ", data.source, "; ",
+    run.begin(feed.length(steps, epochs), data.train.classes,
+              cat(machine.text(), machine_options.accelerate ? ", accelerated; " : ", op by op; ", data.source, "; ",
                   net.parameters.count(), " parameters"));
     run.report("network", report_network(net.parameters));
-    Result result = train_epochs(run, trainer, s.rates(), [&] { return test(run, data.test, test_feed, predict); });
-    result.train_hits = trainer.train_step.hit_rate(), result.test_hits = predict.hit_rate();
+    Result result{.seconds = trainer.train(schedule, [&] { return test(run, data.test, test_feed, predict); }),
+                  .train_hits = trainer.train_step.hit_rate(),
+                  .test_hits = predict.hit_rate(),
+                  .stopped = run.stopped()};
     run.log(Json::object()
-                .set("accelerate", s.machine.accelerate)
-                .set("train_seconds", result.train_seconds)
-                .set("test_seconds", result.test_seconds)
+                .set("accelerate", machine_options.accelerate)
+                .set("train_seconds", result.seconds.train)
+                .set("test_seconds", result.seconds.test)
                 .set("train_hit_rate", result.train_hits)
                 .set("test_hit_rate", result.test_hits));
-    char text[128];
-    std::snprintf(text, sizeof text, "training %.2f s, hit rate %.2f %%; prediction %.2f s, hit rate %.2f %%",
-                  result.train_seconds, 100 * result.train_hits, result.test_seconds, 100 * result.test_hits);
-    run.note(text);
+    run.note(formatted("training %.2f s, hit rate %.2f %%; prediction %.2f s, hit rate %.2f %%", result.seconds.train,
+                       100 * result.train_hits, result.seconds.test, 100 * result.test_hits));
     if (accelerated) run.report("bars", bars_of(result, *accelerated));
-    result.code = run.end();
+    result.exit_code = run.end();
     return result;
 }
 
-Result train(Settings& s, Options& options, par::Group& group, Trial& trial, data::TrainTest& data,
-             const Result* accelerated = nullptr) {
-    TrainingRun run("train_digits_angles", s.run, options, group, trial,
-                    {"batch-size", "validation", "shuffle", "augment", "seed", "init"});
-    Result result{.stopped = true}; // if loading is stopped
-    result.code = run.attempt([&] {
-        result = train(run, s, options, group, data, accelerated);
-        return result.code;
-    });
-    return result;
-}
-
-/// The same bars as text.
+/// Returns the bars of bars_of() as text.
 std::string chart(const Json& bars) {
     std::string text;
-    char line[128];
     for (const Json& group : bars.at("groups").as_array()) {
         double longest = 0;
         for (const Json& bar : group.at("bars").as_array()) longest = std::max(longest, bar.as_array()[1].as_double());
         for (const Json& bar : group.at("bars").as_array()) {
             const double seconds = bar.as_array()[1].as_double();
-            std::snprintf(line, sizeof line, "%-10s %-11s %8.2f s  ", group.at("name").as_string().c_str(),
-                          bar.as_array()[0].as_string().c_str(), seconds);
-            text += line + std::string(longest > 0 ? size_t(std::lround(40 * seconds / longest)) : 0, '#') + "\n";
+            text += formatted("%-10s %-11s %8.2f s  ", group.at("name").as_string().c_str(),
+                              bar.as_array()[0].as_string().c_str(), seconds);
+            text += std::string(longest > 0 ? size_t(std::lround(40 * seconds / longest)) : 0, '#') + "\n";
         }
         text += std::string(11, ' ') + group.at("note").as_string() + "\n";
     }
     return text;
 }
 
-int Settings::train(Options& options, par::Group& group, Trial& trial) {
-    Settings& s = *this;
-    const bool can_compare = trial.alone() && s.machine.accelerate;
-    RG_CHECK(s.machine.accelerate || !s.compare || !options.was_given("compare"),
-             "train_digits_angles: --compare trains accelerated and op by op: not with --no-accelerate");
-    const bool compare = s.compare && can_compare && !s.run.resume;
-    const std::string plain_name = s.run.name.empty() ? "" : s.run.name + "-plain";
-    RG_CHECK(!compare || plain_name.empty() || !std::filesystem::exists(s.run.runs + "/" + plain_name),
-             "train_digits_angles: the run ", s.run.runs, "/", plain_name,
-             " exists already; give another --run-name, or --no-compare");
-    const int64_t batch_size = s.batch_size; // train() may change it
+int TrainDigitsAngles::train(Options& options, par::Group& group, Trial& trial) {
+    const bool can_compare = trial.standalone() && machine_options.accelerate;
+    RG_CHECK(machine_options.accelerate || !compare || !options.was_given("compare"),
+             "train_digits_angles: expected --accelerate with --compare, got --no-accelerate; omit one of them");
+    const bool trains_twice = compare && can_compare && !run_options.resume;
+    const std::string plain_name = run_options.name.empty() ? "" : run_options.name + "-plain";
+    RG_CHECK(!trains_twice || plain_name.empty() || !std::filesystem::exists(run_options.runs + "/" + plain_name),
+             "train_digits_angles: expected no run ", run_options.runs, "/", plain_name,
+             ", which --compare creates, got one; give another --run-name, or --no-compare");
     data::TrainTest data;
-    const Result accelerated = ::train(s, options, group, trial, data);
-    if (s.compare && can_compare && s.run.resume && group.rank() == 0)
-        std::cout << "not compared with a training op by op: --resume has gone on with this one alone" << std::endl;
-    if (!compare || accelerated.stopped) return accelerated.code;
-    s.run.name = plain_name;
-    s.batch_size = batch_size;
-    s.machine.accelerate = false;
-    const Result plain = ::train(s, options, group, trial, data, &accelerated);
+    const auto train_once = [&](const Result* accelerated) {
+        TrainingRun run("train_digits_angles", run_options, options, group, trial);
+        Result result{.stopped = true}; // if a stop request ends loading
+        result.exit_code = run.supervise([&] {
+            result = train(run, options, data, accelerated);
+            return result.exit_code;
+        });
+        return result;
+    };
+    const int64_t batch_size = data_options.batch_size; // train() may change it
+    const Result accelerated = train_once(nullptr);
+    if (compare && can_compare && run_options.resume && group.rank() == 0)
+        std::cout << "not compared with a training op by op, since this run was resumed" << std::endl;
+    if (!trains_twice || accelerated.stopped) return accelerated.exit_code;
+    run_options.name = plain_name;
+    data_options.batch_size = batch_size;
+    machine_options.accelerate = false;
+    const Result plain = train_once(&accelerated);
     if (group.rank() == 0 && !plain.stopped) std::cout << chart(bars_of(plain, accelerated));
-    return plain.code;
+    return plain.exit_code;
 }
 
 } // namespace
 
 constinit const Program rg::train_digits_angles{
-    "train_digits_angles", "trains a network to tell digits and the angles that they are turned by",
-    []() -> std::unique_ptr<Training> { return std::make_unique<Settings>(); }};
+    "train_digits_angles", "trains a network to recognise digits and the angles of their rotation",
+    []() -> std::unique_ptr<Training> { return std::make_unique<TrainDigitsAngles>(); }};

@@ -4,7 +4,7 @@
 #include "data/image_folder.h"
 #include "data/loader.h"
 #include "data/png.h"
-#include "models/run/digits_options.h"
+#include "models/run/training_options.h"
 #include "par/thread_link.h"
 #include "tests/temp_dir.h"
 
@@ -20,7 +20,7 @@ namespace {
 /// Returns the set on which the digit programs train.
 TrainTest digits_at(const std::string& path, int64_t seed) {
     DigitsOptions options;
-    options.data.path = path, options.seed = seed;
+    options.data_options.path = path, options.data_options.seed = seed;
     TrainTest sets;
     par::run_threads(1, [&](par::Link& link) {
         par::Group group(link);
@@ -125,7 +125,7 @@ TEST_SUITE("data") {
         std::filesystem::create_directories(dir / "wide/0");
         write_png(dir / "wide/0/a.png", 29, 28, 1, std::vector<uint8_t>(29 * 28));
         write_png(dir / "wide/0/b.png", 29, 28, 1, std::vector<uint8_t>(29 * 28));
-        CHECK(contains(error_of([&] { digits_at(dir / "wide", 0); }), "28 x 28, got 28 x 29"));
+        CHECK(contains(error_of([&] { digits_at(dir / "wide", 0); }), "[28 28 1], got [28 29 1]"));
     }
 
     TEST_CASE("image folder: rejects every violation of angles.csv") {

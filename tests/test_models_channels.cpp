@@ -145,7 +145,7 @@ TEST_SUITE("models") {
         write_results(dir.path(), rows);
         const std::string table = read_file(dir / "results.csv");
         CHECK(std::count(table.begin(), table.end(), '\n') == std::ptrdiff_t(rows.size()) + 1);
-        const std::vector<Settings> read =
+        const std::vector<TrialSettings> read =
             parse_trials("trial,init,state,seconds,note,folder\n" + table.substr(table.find('\n') + 1), "t");
         REQUIRE(read.size() == rows.size());
         for (size_t i = 0; i < rows.size(); ++i)

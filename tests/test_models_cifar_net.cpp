@@ -115,7 +115,7 @@ TEST_SUITE("models") {
         p.allocate(1, Init::he);
         CHECK(contains(error_of([&] { p.add("b", {1}, Parameters::Entry::Start::zeros); }), "got b after it"));
         CHECK(contains(error_of([&] { p.allocate(1, Init::he); }), "expected one call of allocate()"));
-        CHECK(contains(error_of([] { CifarNet({.width = 0}); }), "cifar_net: width 0"));
+        CHECK(contains(error_of([] { CifarNet({.width = 0}); }), "of at least 1, got 0, 4 and 10"));
     }
 
     TEST_CASE("cifar_net: has results of the expected shapes, and rejects wrong inputs") {

@@ -53,7 +53,7 @@ TEST_SUITE("models") {
             link.set_deadline(0.5);
             par::Group group(link);
             for (int worker = 0; worker < 3; ++worker) {
-                while_meeting(group, "checkpoint", [&] {
+                run_while_polling(group, "checkpoint", [&] {
                     if (group.rank() == worker) rest(800), ++done;
                 });
                 early += done <= worker;
@@ -72,7 +72,7 @@ TEST_SUITE("models") {
                 const auto load = [&] {
                     while (pulses < 3) rest(1);
                 };
-                while_meeting(group, "data", load, [&] { pulses += std::this_thread::get_id() == caller; });
+                run_while_polling(group, "data", load, [&] { pulses += std::this_thread::get_id() == caller; });
                 CHECK(pulses >= 3);
             });
     }
@@ -83,26 +83,26 @@ TEST_SUITE("models") {
                 par::Group group(link);
                 const Context reference{.backend = Backend::reference};
                 const ContextScope scope(reference);
-                DType type = DType::f32; // only that backend takes f64
-                while_meeting(group, "model", [&] { type = relu(Tensor::zeros({2}, DType::f64)).dtype(); });
+                DType type = DType::f32; // f64 is for that backend alone
+                run_while_polling(group, "model", [&] { type = relu(Tensor::zeros({2}, DType::f64)).dtype(); });
                 CHECK(type == DType::f64);
                 const Tape tape;
-                CHECK_THROWS_WITH_AS(while_meeting(group, "model", [] {}), doctest::Contains("model: expected no tape"),
-                                     Error);
+                CHECK_THROWS_WITH_AS(run_while_polling(group, "model", [] {}),
+                                     doctest::Contains("model: expected no tape"), Error);
             });
     }
 
     TEST_CASE("while_meeting: rethrows an error of the work on its rank") {
         const auto meet = [](par::Link& link) {
             par::Group group(link);
-            while_meeting(group, "checkpoint", [&] { RG_CHECK(group.rank() != 1, "disk full"); });
+            run_while_polling(group, "checkpoint", [&] { RG_CHECK(group.rank() != 1, "disk full"); });
             group.barrier();
         };
         CHECK_THROWS_WITH_AS(par::run_threads(3, meet), "disk full", Error);
         CHECK_THROWS_WITH_AS(par::run_threads(1,
                                               [](par::Link& link) {
                                                   par::Group group(link);
-                                                  while_meeting(group, "checkpoint", [] { fail("disk full"); });
+                                                  run_while_polling(group, "checkpoint", [] { fail("disk full"); });
                                               }),
                              "disk full", Error);
     }
@@ -119,7 +119,7 @@ TEST_SUITE("models") {
                 return;
             }
             try {
-                while_meeting(group, "checkpoint", [&] {
+                run_while_polling(group, "checkpoint", [&] {
                     while (group.rank() == 0 && !leave) rest(1);
                 });
             } catch (const par::RankMissing& error) {

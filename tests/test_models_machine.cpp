@@ -191,7 +191,7 @@ TEST_SUITE("models") {
         const GpusInPlace one(kExecutorGpus);
         CHECK(machine_text({"test", "--threads", "1"}) == "the executor, 1 thread x 1 rank, fp32");
         CHECK_THROWS_WITH_AS(machine_text({"test", "--precision", "fp32-strict"}),
-                             doctest::Contains("--precision fp32 for those, or --device cpu"), Error);
+                             doctest::Contains("use --precision fp32, or --device cpu"), Error);
         CHECK(machine_text({"test", "--precision", "fp32-strict", "--device", "cpu"}).ends_with("fp32-strict"));
     }
 
@@ -205,11 +205,11 @@ TEST_SUITE("models") {
             const Workers sharing = workers_of(gpus, rank, false), some = workers_of(gpus, rank, true);
             CHECK(sharing.gpus == 3);
             CHECK(sharing.count == 6);
-            CHECK(sharing.place == rank);
+            CHECK(sharing.index == rank);
             CHECK(some.gpus == 3);
             CHECK(some.count == 3);
-            CHECK(some.place == places[rank]);
-            const data::Range mine = some.share_of(100);
+            CHECK(some.index == places[rank]);
+            const data::Range mine = some.part_range(100);
             CHECK(mine.size() == (places[rank] == 3 ? 0 : places[rank] == 0 ? 34 : 33));
             images += mine.size();
         }
@@ -222,7 +222,7 @@ TEST_SUITE("models") {
             const Workers all = workers_of(gpus, rank, true);
             CHECK(all.gpus == 3);
             CHECK(all.count == 3);
-            CHECK(all.place == rank);
+            CHECK(all.index == rank);
             CHECK(all.scaled(256) == 768);
         }
     }

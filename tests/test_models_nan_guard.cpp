@@ -61,7 +61,7 @@ struct Toy {
 
 /// A trial among others, which prints nothing.
 struct Quiet final : Trial {
-    bool alone() const override { return false; }
+    bool standalone() const override { return false; }
 };
 
 /// Trains 12 steps, 4 per epoch, with a checkpoint every 3 steps. before(toy, step, attempt) can plant a fault.
@@ -75,8 +75,8 @@ std::string train(const std::string& folder, OnNan policy, const std::function<v
     par::Group group(world.link(0));
     Quiet trial;
     Toy toy;
-    TrainingRun run("toy", settings, options, group, trial, {});
-    const int code = run.attempt([&] {
+    TrainingRun run("toy", settings, options, group, trial);
+    const int code = run.supervise([&] {
         run.restore_parameters(toy.parameters, toy.optimizer);
         run.begin({12, 4}, {"a", "b"}, "toy");
         std::array<int, 13> attempts{};
@@ -89,7 +89,7 @@ std::string train(const std::string& folder, OnNan policy, const std::function<v
                 const double loss = 1.0 / double(step);
                 const bool last = run.position().batch == 3;
                 const Verdict verdict = run.handle_non_finite(loss, toy.update(loss));
-                run.step({.images = 10, .loss = loss, .correct = 5, .lr = 0.1, .last = last, .verdict = verdict});
+                run.end_step({.images = 10, .loss = loss, .correct = 5, .lr = 0.1, .last = last, .verdict = verdict});
             }
             if (run.epoch_is_complete()) run.end_epoch({});
             run.save();
@@ -133,11 +133,11 @@ TEST_SUITE("models") {
                         CHECK(contains(error, cat("got ", bad, gradient ? " in gradient of " : " in parameter ", e.name,
                                                   " (value ", i, " of ", e.shape.numel(), ")")));
                         value = before;
-                        CHECK(handle(0.5) == Verdict::good);
+                        CHECK(handle(0.5) == Verdict::applied);
                     }
         for (const double loss : {double(kNan), double(kInf)})
-            CHECK(contains(error_of([&] { handle(loss); }), "as the loss, of finite gradients"));
-        // If the forward pass has a NaN, all gradients have one. The error names the first layer with it.
+            CHECK(contains(error_of([&] { handle(loss); }), "as the loss, with finite gradients"));
+        // A forward pass that goes bad takes all gradients with it: the first layer that saw it is named.
         for (const auto& e : toy.parameters.entries()) e.gradient.fill(double(kNan));
         const auto statistics = [&](size_t i) { return toy.parameters.states()[i].running.data<float>(); };
         CHECK(contains(error_of([&] { handle(kNan); }), "got nan in gradient of fc.bias")); // statistics are finite
@@ -182,24 +182,24 @@ TEST_SUITE("models") {
             return guard.handle_non_finite(position, loss, toy.update(loss), warning);
         };
         toy.compute(5);
-        REQUIRE(handle(0.5) == Verdict::good);
+        REQUIRE(handle(0.5) == Verdict::applied);
         ++position.step;
         for (int round = 0; round < 4; ++round) {
             const std::string before = toy.bytes();
             for (int bad = 0; bad < 3; ++bad, ++position.step) {
                 toy.compute(position.step + 1);
                 CHECK(toy.bytes() != before);
-                CHECK(handle(kNan) == Verdict::skip);
+                CHECK(handle(kNan) == Verdict::skipped);
                 CHECK(contains(warning,
                                cat("step ", position.step + 1, ": expected finite values, got nan as the loss")));
                 CHECK(toy.bytes() == before);
             }
             if (round == 3) break;
-            toy.compute(position.step + 1); // a finite step between them
-            CHECK(handle(0.5) == Verdict::good);
+            toy.compute(position.step + 1); // a good one between
+            CHECK(handle(0.5) == Verdict::applied);
             ++position.step;
         }
-        CHECK(contains(error_of([&] { handle(kNan); }), "after 3 steps in a row"));
+        CHECK(contains(error_of([&] { handle(kNan); }), "after 3 skipped steps in a row"));
     }
 
     TEST_CASE("on-nan rollback: restores the checkpoint, at most three times without progress") {
@@ -218,7 +218,7 @@ TEST_SUITE("models") {
         const auto go = [&](int64_t steps) { // finite steps, then one that is not
             for (int64_t i = 0; i < steps; ++i, ++position.step, ++position.batch) {
                 toy.compute(position.step + 1);
-                REQUIRE(handle(0.5) == Verdict::good);
+                REQUIRE(handle(0.5) == Verdict::applied);
             }
             toy.compute(position.step + 1);
             toy.fc().gradient.data<float>()[2] = -kInf;
@@ -233,7 +233,7 @@ TEST_SUITE("models") {
             CHECK(position.batch == 3);
             CHECK(position.images == 4);
         }
-        CHECK(contains(warning, "back to step 8, attempt 3 of 3"));
+        CHECK(contains(warning, "rolled back to step 8, rollback 3 of 3"));
         CHECK(contains(error_of([&] { go(5); }), "step 14: expected finite values, got -inf in gradient of fc.bias"));
     }
 

@@ -5,7 +5,7 @@
 #include "data/open.h"
 #include "models/nets/digits_net.h"
 #include "models/nets/state_dict.h"
-#include "models/sweep/programs.h"
+#include "models/run/program.h"
 #include "par/thread_link.h"
 #include "tests/temp_dir.h"
 
@@ -17,7 +17,7 @@ namespace {
 
 class Quiet final : public Trial {
 public:
-    bool alone() const override { return false; }
+    bool standalone() const override { return false; }
 };
 
 /// Trains in the run folder `name`.

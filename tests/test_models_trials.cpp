@@ -12,16 +12,16 @@
 using namespace rg;
 
 TEST_SUITE("models") {
-    TEST_CASE("trials: a grid has all combinations, and the first option changes slowest") {
-        CHECK(trial_grid({}) == std::vector<Settings>{{}});
-        const std::vector<Settings> grid = trial_grid({"depth=1:2:5", "lr=0.01,x"});
+    TEST_CASE("trials: a grid has all combinations, the first option changing slowest") {
+        CHECK(trial_grid({}) == std::vector<TrialSettings>{{}});
+        const std::vector<TrialSettings> grid = trial_grid({"depth=1:2:5", "lr=0.01,x"});
         REQUIRE(grid.size() == 6);
-        CHECK(grid[1] == Settings{{"depth", "1"}, {"lr", "x"}});
-        CHECK(grid[4] == Settings{{"depth", "5"}, {"lr", "0.01"}});
-        CHECK(text_of(grid[4]) == "depth 5, lr 0.01");
+        CHECK(grid[1] == TrialSettings{{"depth", "1"}, {"lr", "x"}});
+        CHECK(grid[4] == TrialSettings{{"depth", "5"}, {"lr", "0.01"}});
+        CHECK(settings_text(grid[4]) == "depth 5, lr 0.01");
         const auto values = [](const std::string& text) {
             std::vector<std::string> all;
-            for (const Settings& trial : trial_grid({"x=" + text})) all.push_back(trial.at(0).second);
+            for (const TrialSettings& trial : trial_grid({"x=" + text})) all.push_back(trial.at(0).second);
             return all;
         };
         using List = std::vector<std::string>;
@@ -32,17 +32,17 @@ TEST_SUITE("models") {
         CHECK(values("0.1:2") == List{"0.1:2"});
         for (const char* bad : {"depth", "=1", "depth=", "depth=3:1", "depth=1:0:3", "depth=1:2:3:4", "x=\"1,2"})
             CHECK(contains(error_of([&] { trial_grid({bad}); }), bad));
-        CHECK(error_of([&] { trial_grid({"a=1", "a=2"}); }) == "trials: a is swept twice");
+        CHECK(error_of([&] { trial_grid({"a=1", "a=2"}); }) == "trials: expected a once, got it twice");
     }
 
     TEST_CASE("trials: reads CSV with quotes, empty fields and both line ends") {
         const TempDir folder;
         const std::string path = folder / "t.csv";
         write_file_atomic(path, "lr,augment,nesterov\r\n0.1,\"flip,translate\",true\r\n\n,\"a \"\"b\"\"\",false");
-        const std::vector<Settings> trials = read_trials(path);
+        const std::vector<TrialSettings> trials = read_trials(path);
         REQUIRE(trials.size() == 2);
-        CHECK(trials[0] == Settings{{"lr", "0.1"}, {"augment", "flip,translate"}, {"nesterov", "true"}});
-        CHECK(trials[1] == Settings{{"augment", "a \"b\""}, {"nesterov", "false"}});
+        CHECK(trials[0] == TrialSettings{{"lr", "0.1"}, {"augment", "flip,translate"}, {"nesterov", "true"}});
+        CHECK(trials[1] == TrialSettings{{"augment", "a \"b\""}, {"nesterov", "false"}});
         CHECK(arguments_of(trials[1]) == std::vector<std::string>{"--augment=a \"b\"", "--no-nesterov"});
         for (const char* bad : {"", "lr\n", "lr,depth\n1\n", "lr\n\"1\n", "lr,depth,lr\n1,2,3\n"}) {
             write_file_atomic(path, bad);
@@ -53,11 +53,10 @@ TEST_SUITE("models") {
 
     TEST_CASE("trials: a table of options is data and runs nothing") {
         const auto error = [](const std::string& table) { return error_of([&] { parse_trials(table, "t"); }); };
-        CHECK(
-            contains(error("lr,data\n1,s3://b/x\n1,pipe:id"), "got pipe: (t, line 3); a table may come from anywhere"));
-        CHECK(parse_trials("data,init\npipe,pipe:x", "t").size() == 1); // as a folder and a file
+        CHECK(contains(error("lr,data\n1,s3://b/x\n1,pipe:id"), "got pipe: (t, line 3); give --data"));
+        CHECK(parse_trials("data,init\npipe,pipe:x", "t").size() == 1); // a folder, and a file
         CHECK(contains(error("data=pipe:id;,lr\nx,1\n"), "got \"data=pipe:id;\" (t, line 1)"));
-        CHECK(contains(error("data=pipe:id,lr\ntrue,1\n"), "of letters, digits and -"));
+        CHECK(contains(error("data=pipe:id,lr\ntrue,1\n"), "of letters, digits, - and _"));
         for (const char* name : {"l r", "", "\"l\nr\"", "\xff", "lr\x1b"})
             CHECK_FALSE(error(cat("depth,", name, "\n1,2\n")).empty());
         CHECK(trial_grid({"data=pipe:cat x.tar"}).size() == 1); // on the command line a command is allowed
@@ -65,26 +64,29 @@ TEST_SUITE("models") {
 
     TEST_CASE("trials: limits the number of trials and the length of names") {
         const std::string largest = std::to_string(INT64_MAX), smallest = std::to_string(INT64_MIN);
-        const std::vector<Settings> last = trial_grid({"a=9223372036854775805:2:" + largest});
+        const std::vector<TrialSettings> last = trial_grid({"a=9223372036854775805:2:" + largest});
         REQUIRE(last.size() == 2);
-        CHECK(last[1] == Settings{{"a", largest}});
+        CHECK(last[1] == TrialSettings{{"a", largest}});
         CHECK(trial_grid({"a=" + smallest + ":9000000000000000000:" + largest}).size() == 3);
         CHECK(trial_grid({"a=1:100000"}).size() == kMaxTrials);
         for (const std::string& many : {std::string("a=0:100000"), "a=1:" + largest, "a=" + smallest + ":" + largest})
-            CHECK(contains(error_of([&] { trial_grid({many}); }), "at most 100000, got more (" + many));
-        CHECK(contains(error_of([] { trial_grid({"a=1:317", "b=1:317"}); }), "at most 100000, got more (b=1:317"));
+            CHECK(contains(error_of([&] { trial_grid({many}); }), "at most 100000 trials, got more (" + many));
+        CHECK(contains(error_of([] {
+                           trial_grid({"a=1:317", "b=1:317"});
+                       }),
+                       "at most 100000 trials, got more (b=1:317"));
 
         // A long name in the first line would need memory in every trial.
         const std::string name(kMaxOptionName, 'n');
-        CHECK(parse_trials(name + "\n1\n2", "t")[1] == Settings{{name, "2"}});
+        CHECK(parse_trials(name + "\n1\n2", "t")[1] == TrialSettings{{name, "2"}});
         CHECK(error_of([&] { parse_trials("a,n" + name + "\n1,2\n", "t"); }) ==
-              "trials: expected names of options of at most 100 bytes, got 101 (t, line 1)");
+              "trials: expected option names of at most 100 bytes, got 101 (t, line 1)");
         CHECK(contains(error_of([&] { trial_grid({"n" + name + "=1"}); }), "got 101"));
         std::string table = "a\n";
         for (size_t i = 0; i < kMaxTrials; ++i) table += "1\n";
         CHECK(parse_trials(table, "t").size() == kMaxTrials);
-        CHECK(
-            contains(error_of([&] { parse_trials(table + "1\n", "t"); }), "at most 100000, got more (t, line 100002)"));
+        CHECK(contains(error_of([&] { parse_trials(table + "1\n", "t"); }),
+                       "at most 100000 trials, got more (t, line 100002)"));
     }
 
     TEST_CASE("trials: results have a column for each setting and metric of any trial") {
@@ -158,16 +160,16 @@ TEST_SUITE("models") {
 
     TEST_CASE("trials: the best is the first with the highest accuracy that has not failed") {
         std::vector<TrialRow> rows(4);
-        CHECK(best_of(rows) == nullptr);
+        CHECK(best_trial(rows) == nullptr);
         for (size_t i = 0; i < 4; ++i) rows[i].last = Json::object().set("validation_accuracy", i == 1 ? 0.25 : 0.5);
         rows[0].state = "failed";
-        CHECK(best_of(rows) == &rows[2]);
-        // The test accuracy does not count.
+        CHECK(best_trial(rows) == &rows[2]);
+        // Whatever the test set says has no part in it.
         for (TrialRow& row : rows)
             row.last.set("test_accuracy", double(row.last.at("validation_accuracy").as_double() == 0.25));
-        CHECK(best_of(rows) == &rows[2]);
+        CHECK(best_trial(rows) == &rows[2]);
         for (TrialRow& row : rows) row.last = Json::object().set("test_accuracy", 0.5);
-        CHECK(best_of(rows) == nullptr);
+        CHECK(best_trial(rows) == nullptr);
     }
 
     TEST_CASE("trials: the page shows the metrics, state and reason of each trial, but no images") {
@@ -247,10 +249,10 @@ TEST_SUITE("models") {
         CHECK(written() == 1); // the first change is written at once
         for (size_t i = 1; i < 6; ++i) end_one(i);
         now = 100.9;
-        all.keep_up();
+        all.write_if_due();
         CHECK(written() == 1);
         now = 101;
-        all.keep_up();
+        all.write_if_due();
         CHECK(written() == 6);
 
         // After a write of half a second, the next one comes ten seconds later.
@@ -261,7 +263,7 @@ TEST_SUITE("models") {
         end_one(7);
         CHECK(written() == 7);
         now += 0.1;
-        all.keep_up();
+        all.write_if_due();
         CHECK(written() == 8);
     }
 }

@@ -137,18 +137,19 @@ TEST_SUITE("par") {
         }
     }
 
-    TEST_CASE("aggregate_state: adds the term for different means, and sums the extra values") {
-        std::vector<float> mean = {1, 5}, variance = {2, 6}; // by rank; the fractions are 1/4 and 3/4
-        std::vector<std::vector<double>> riders = {{3, 10}, {4, 200}};
-        std::vector<std::vector<double>> alone = riders; // for a network without batch norm
+    TEST_CASE("aggregate_state: the mean-difference term, by hand, and extra sums") {
+        std::vector<float> mean = {1, 5}, variance = {2, 6}; // by rank; shares 1/4 and 3/4
+        std::vector<std::vector<double>> extra_sums = {{3, 10}, {4, 200}};
+        std::vector<std::vector<double>> alone = extra_sums; // where no layer has a state
         par::run_threads(2, [&](Link& link) {
             Group group(link);
             const size_t r = size_t(link.rank());
             const par::StateBlock block{&mean[r], &variance[r], 1};
-            par::aggregate_state(group, {&block, 1}, r == 0 ? 0.25 : 0.75, riders[r]);
+            par::aggregate_state(group, {&block, 1}, r == 0 ? 0.25 : 0.75, extra_sums[r]);
             par::aggregate_state(group, {}, r == 0 ? 0.0 : 1.0, alone[r]);
         });
-        for (const auto& sums : {riders[0], riders[1], alone[0], alone[1]}) CHECK(sums == std::vector<double>{7, 210});
+        for (const auto& sums : {extra_sums[0], extra_sums[1], alone[0], alone[1]})
+            CHECK(sums == std::vector<double>{7, 210});
         CHECK(mean == std::vector<float>{4, 4});
         CHECK(variance == std::vector<float>{8, 8}); // (2 + 9) / 4 + 3 (6 + 1) / 4
     }

@@ -1,7 +1,7 @@
 // The training program itself, on GPUs whose kernels the executor runs: its losses are those of the CPU, on one rank,
 // on two that share a GPU, and on two of which one idles.
 #include "data/digits.h"
-#include "models/sweep/programs.h"
+#include "models/run/program.h"
 #include "par/thread_link.h"
 #include "tests/executor_device.h"
 #include "tests/temp_dir.h"
@@ -13,7 +13,7 @@ using namespace rg;
 namespace {
 
 struct Losses final : Trial {
-    bool alone() const override { return false; }
+    bool standalone() const override { return false; }
     bool report(const Json& line) override {
         if (line.find("step")) of_steps.push_back(line.at("loss").as_double());
         return false;

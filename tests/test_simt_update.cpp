@@ -104,7 +104,7 @@ Trained train_skipping(Device* device, bool inside) {
         result.losses.push_back(double(loss.to_host().data<float>()[0]));
         CHECK(non_finite_at.to_host().data<int32_t>()[0] == (bad ? 100 : -1));
         CHECK(guard.handle_non_finite(position, result.losses.back(), non_finite_at, warning) ==
-              (bad ? Verdict::skip : Verdict::good));
+              (bad ? Verdict::skipped : Verdict::applied));
         CHECK(same_bits(parameters.values().to_host(), values_before) == bad);
         CHECK(same_bits(optimizer[0].value.to_host(), velocity_before) == bad);
         CHECK(same_bits(parameters.state().to_host(), state_before) == bad);

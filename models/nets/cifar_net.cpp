@@ -1,11 +1,13 @@
-// See cifar_net.h. Names are those of the PyTorch module with the same structure.
+// See cifar_net.h. The layer names are those of the PyTorch module with the same structure.
 #include "models/nets/cifar_net.h"
 
 namespace rg {
 
 CifarNet::CifarNet(const Options& options) : options_(options) {
-    RG_CHECK(options.width >= 1 && options.depth >= 1 && options.classes >= 1, "cifar_net: width ", options.width,
-             ", depth ", options.depth, ", classes ", options.classes, ": each must be at least 1");
+    RG_CHECK(options.width >= 1 && options.depth >= 1 && options.classes >= 1,
+             "cifar_net: expected width, depth and classes of at least 1, "
+             "got ",
+             options.width, ", ", options.depth, " and ", options.classes);
     int64_t channels = 3;
     for (int64_t block = 0; block < 3; ++block)
         for (int64_t i = 0; i < options.depth; ++i) {
@@ -37,12 +39,12 @@ CifarNet::Options infer_network(const TensorFile& file) {
     while (file.find(conv(1, o.depth))) ++o.depth;
     const Tensor *first = file.find(conv(1, 0)), *last = file.find("fc.weight");
     RG_CHECK(first && first->shape().rank() == 4 && last && last->shape().rank() == 2, file.source,
-             ": expected a network of train_cifar (block1.0.conv.weight, ..., fc.weight), got a file without it");
+             ": expected a network of train_cifar (block1.0.conv.weight, ..., fc.weight), got another file");
     o.width = first->extent(0);
     o.classes = last->extent(0);
     RG_CHECK(o.width >= 1 && o.classes >= 1, file.source, ": expected at least one channel and class, got ", o.width,
              " and ", o.classes);
-    // The largest layers, before memory is taken for all: a wrong file must not ask for more than it has itself.
+    // Check the largest layers before the network is allocated: a damaged file must not claim more memory than it has.
     file.tensor(conv(1, 0), DType::f32, {o.width, 3, 3, 3});
     file.tensor(conv(3, o.depth - 1), DType::f32, {4 * o.width, (o.depth > 1 ? 4 : 2) * o.width, 3, 3});
     file.tensor("fc.weight", DType::f32, {o.classes, 4 * o.width});

@@ -1,7 +1,8 @@
-// The CIFAR-10 network: three blocks of `depth` times [conv3x3 same - batch norm - relu], at width, 2 width and
-// 4 width channels, with max pooling by 2 after the first two; average pooling by 8, fully connected.
+// The CIFAR-10 network. It has three blocks of `depth` layers [conv3x3 same - batch norm - relu], with width, 2 width
+// and 4 width channels. Max pooling by 2 follows the first two blocks, average pooling by 8 and a dense layer the
+// third.
 //
-// 32 x 32 x 3 in, one score per class out. width 32 and depth 4 give 677,610 parameters at 10 classes.
+// The input is 32 x 32 x 3, the output one score per class. Width 32, depth 4 and 10 classes give 677,610 parameters.
 #pragma once
 
 #include "core/layers.h"
@@ -21,8 +22,8 @@ public:
     };
     explicit CifarNet(const Options& options);
 
-    /// x [n 32 32 3], f32 or bf16 -> scores [n classes], f32. In training, batch statistics are used and the running
-    /// ones updated.
+    /// Returns scores [n classes] in f32 for images [n 32 32 3] in f32 or bf16. Mode::train uses batch statistics and
+    /// updates the running ones.
     Tensor forward(const Tensor& x, Mode mode) const;
 
     Parameters parameters;
@@ -33,7 +34,7 @@ private:
     std::optional<Dense> fc_;
 };
 
-/// The options with which cifar_net has the tensors of the file. Error: it is of another network.
+/// Returns the options of the network in a file. Throws Error if it is not a CifarNet.
 CifarNet::Options infer_network(const TensorFile& file);
 
 } // namespace rg

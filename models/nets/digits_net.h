@@ -1,4 +1,4 @@
-// Networks for grey images of 28 x 28: digits, and digits with the angle that they are turned by.
+// Networks for grey images of 28 x 28: one for the digit, and one for the digit and the angle of its rotation.
 #pragma once
 
 #include "core/layers.h"
@@ -7,14 +7,16 @@
 
 namespace rg {
 
-/// conv5x5 x 20 - bn - relu - 2 x [conv3x3 same x 20 - bn - relu] - fc: [n 28 28 1] -> scores [n classes].
+struct DigitsNetOptions {
+    int64_t classes = 10;
+    uint64_t seed = 0;
+    Init init = Init::he;
+};
+
+/// conv5x5 x 20 - bn - relu - 2 x [conv3x3 same x 20 - bn - relu] - fc. Maps [n 28 28 1] to scores [n classes].
 class DigitsNet {
 public:
-    struct Options {
-        int64_t classes = 10;
-        uint64_t seed = 0;
-        Init init = Init::he;
-    };
+    using Options = DigitsNetOptions;
     explicit DigitsNet(const Options& options);
     Tensor forward(const Tensor& x, Mode mode) const;
 
@@ -25,16 +27,12 @@ private:
     std::optional<Dense> fc_;
 };
 
-/// Two heads on a residual block: conv5x5 same x 16 - bn - relu; then the branch conv3x3 stride 2 x 32 - bn - relu -
-/// conv3x3 x 32 - bn and the skip conv1x1 stride 2 x 32 - bn are added, relu; fc for the class, fc for the angle, in
-/// degrees.
+/// Two heads on a residual block. The stem is conv5x5 same x 16 - bn - relu. The block adds a branch (conv3x3 stride 2
+/// x 32 - bn - relu - conv3x3 x 32 - bn) and a skip (conv1x1 stride 2 x 32 - bn), then relu. One fc gives the class,
+/// the other the angle in degrees.
 class DigitsAnglesNet {
 public:
-    struct Options {
-        int64_t classes = 10;
-        uint64_t seed = 0;
-        Init init = Init::he;
-    };
+    using Options = DigitsNetOptions;
     struct Output {
         Tensor scores, angles; // [n classes], [n 1]
     };

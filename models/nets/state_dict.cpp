@@ -10,21 +10,22 @@ namespace {
 
 Shape file_shape(const Shape& s) { return s.rank() == 4 ? Shape{s[0], s[3], s[1], s[2]} : s; }
 
-/// Copies between K R S C (ours, in this machine's memory) and O I H W (theirs).
-void permute(const Tensor& ours, const Tensor& theirs, bool to_file) {
-    const Shape& s = ours.shape();
-    float *a = ours.data<float>(), *b = theirs.data<float>();
+/// Copies a filter between `krsc`, our layout, and `oihw`, PyTorch's layout, both in host memory. Other shapes are
+/// the same in both.
+void permute(const Tensor& krsc, const Tensor& oihw, bool to_oihw) {
+    const Shape& s = krsc.shape();
+    float *a = krsc.data<float>(), *b = oihw.data<float>();
     if (s.rank() != 4) {
-        to_file ? std::copy_n(a, ours.numel(), b) : std::copy_n(b, ours.numel(), a);
+        to_oihw ? std::copy_n(a, krsc.numel(), b) : std::copy_n(b, krsc.numel(), a);
         return;
     }
     for (int64_t k = 0; k < s[0]; ++k)
         for (int64_t r = 0; r < s[1]; ++r)
             for (int64_t q = 0; q < s[2]; ++q)
                 for (int64_t c = 0; c < s[3]; ++c) {
-                    float& mine = a[((k * s[1] + r) * s[2] + q) * s[3] + c];
-                    float& file = b[((k * s[3] + c) * s[1] + r) * s[2] + q];
-                    to_file ? file = mine : mine = file;
+                    float& ours = a[((k * s[1] + r) * s[2] + q) * s[3] + c];
+                    float& theirs = b[((k * s[3] + c) * s[1] + r) * s[2] + q];
+                    to_oihw ? theirs = ours : ours = theirs;
                 }
 }
 
@@ -32,7 +33,7 @@ void check_finite(const std::string& source, const std::string& name, const Tens
     for (int64_t i = 0; i < t.numel(); ++i)
         if (const float value = t.data<float>()[i]; !std::isfinite(value))
             fail(source, ": expected finite values, got ", std::isnan(value) ? "nan" : cat(value), " in ", name,
-                 " (value ", i, " of ", t.numel(), "); the file is damaged, or not of a training of ours");
+                 " (value ", i, " of ", t.numel(), "); the file is damaged or from another program");
 }
 
 Tensor running_row(const Parameters::State& state, int64_t row) {
@@ -70,12 +71,12 @@ void load_state_dict(Parameters& parameters, const TensorFile& file) {
         need(s.name + ".running_mean", DType::f32, {s.channels});
         for (const float variance : need(s.name + ".running_var", DType::f32, {s.channels}).span<float>())
             RG_CHECK(variance >= 0, file.source, ": expected variances of at least 0, got ", variance, " in ", s.name,
-                     ".running_var; the file is damaged, or not of a training of ours");
+                     ".running_var; the file is damaged or from another program");
         tracked = *need(s.name + ".num_batches_tracked", DType::i64, {}).data<int64_t>();
     }
     for (const NamedTensor& t : file.tensors)
-        RG_CHECK(known.contains(t.name), file.source, ": tensor ", t.name,
-                 " is not part of this network; are --width and --depth those of the file?");
+        RG_CHECK(known.contains(t.name), file.source, ": expected only tensors of this network, got ", t.name,
+                 "; use the --width and --depth of the file");
 
     for (const auto& e : parameters.entries()) {
         const Tensor value = Tensor::on_host(e.shape);

@@ -1,8 +1,8 @@
-// A network's values under PyTorch's names and in PyTorch's layouts, so that `load_state_dict` takes our files and we
-// take those of a PyTorch module with the same structure.
+// Converts a network's values to PyTorch's names and layouts, and back. So a PyTorch module with the same structure can
+// load our files, and we can load its files.
 //
-// Filters turn from K R S C into O I H W; vectors and dense weights are the same. A batch-norm layer gives
-// running_mean, running_var and num_batches_tracked.
+// Filters change from K R S C to O I H W; vectors and dense weights stay the same. A batch-norm layer has running_mean,
+// running_var and num_batches_tracked.
 #pragma once
 
 #include "core/parameters.h"
@@ -10,10 +10,11 @@
 
 namespace rg {
 
+/// Returns all values of the network, in host memory.
 std::vector<NamedTensor> state_dict(const Parameters& parameters);
 
-/// Takes every value of the network from the file. Error, before anything is changed: a tensor is missing, has another
-/// type or shape, or is unknown to the network; a value is not finite; a variance is negative.
+/// Sets every value of the network from the file. Throws Error, and changes nothing, if a tensor is missing, has
+/// another type or shape, or is unknown to the network, if a value is not finite, or if a variance is negative.
 void load_state_dict(Parameters& parameters, const TensorFile& file);
 
 } // namespace rg

@@ -1,20 +1,16 @@
-// Counts as text: one table for people, one for programs.
+// See confusion.h.
 #include "models/run/confusion.h"
 
 #include "core/text.h"
+#include "models/run/formatted.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <numeric>
 
 namespace rg {
 namespace {
 
-std::string percent(int64_t part, int64_t whole) {
-    char text[32];
-    std::snprintf(text, sizeof text, "%.1f%%", 100 * double(part) / double(whole));
-    return text;
-}
+std::string percent(int64_t part, int64_t whole) { return formatted("%.1f%%", 100 * double(part) / double(whole)); }
 
 std::string right_aligned(const std::string& text, size_t width) {
     return std::string(width > text.size() ? width - text.size() : 0, ' ') + text;
@@ -32,28 +28,28 @@ Confusion::Confusion(const data::ImageSet& set, std::span<const Prediction> pred
     }
 }
 
-void Confusion::add(int32_t truth, size_t seen) {
+void Confusion::add(int32_t truth, size_t predicted) {
     const size_t row = size_t(truth);
-    const bool right = row == seen;
-    ++counts_[{row, seen}], ++sums_[row].images, ++sums_[seen].seen, ++total_;
-    sums_[row].right += right, right_ += right;
+    const bool correct = row == predicted;
+    ++counts_[{row, predicted}], ++sums_[row].images, ++sums_[predicted].predicted, ++total_;
+    sums_[row].correct += correct, correct_ += correct;
 }
 
-int64_t Confusion::count(size_t truth, size_t seen) const {
-    const auto found = counts_.find({truth, seen});
-    return found == counts_.end() ? 0 : found->second;
+int64_t Confusion::count(size_t truth, size_t predicted) const {
+    const auto entry = counts_.find({truth, predicted});
+    return entry == counts_.end() ? 0 : entry->second;
 }
 
 std::vector<size_t> Confusion::shown() const {
     std::vector<size_t> order(classes_.size());
     std::iota(order.begin(), order.end(), size_t{0});
     if (shows_all()) return order;
-    std::erase_if(order, [&](size_t i) { return sums_[i].images + sums_[i].seen == 0; });
+    std::erase_if(order, [&](size_t i) { return sums_[i].images + sums_[i].predicted == 0; });
     if (order.size() <= kMostShown) return order;
     const auto sort = [&](auto begin, const auto& key) {
         std::stable_sort(begin, order.end(), [&](size_t a, size_t b) { return key(sums_[a]) > key(sums_[b]); });
     };
-    sort(order.begin(), [](const Sums& s) { return s.images + s.seen - 2 * s.right; });
+    sort(order.begin(), [](const Sums& s) { return s.images + s.predicted - 2 * s.correct; });
     sort(order.begin() + kMostShown / 2, [](const Sums& s) { return s.images; });
     order.resize(kMostShown);
     std::sort(order.begin(), order.end());
@@ -64,29 +60,31 @@ std::string Confusion::text(size_t images) const {
     if (total_ == 0) return cat(images, " images, none with a known label\n");
     std::string out = cat(images, " images");
     if (size_t(total_) != images) out += cat(", ", total_, " with a known label");
-    out += cat("; accuracy ", percent(right_, total_), " (", right_, " of ", total_, ")\n");
+    out += cat("; accuracy ", percent(correct_, total_), " (", correct_, " of ", total_, ")\n");
 
     const std::vector<size_t> rows = shown();
-    size_t name_width = 0, cell = 0;
+    size_t name_width = 0, cell_width = 0;
     std::vector<std::string> names;
     for (const size_t i : rows) {
         names.push_back(printable(classes_[i]));
         name_width = std::max(name_width, names.back().size());
-        cell = std::max({cell, cat(i).size(), cat(images_of(i)).size()});
+        cell_width = std::max({cell_width, cat(i).size(), cat(images_of(i)).size()});
     }
-    ++cell;
-    out += cat("\nconfusion: rows true, columns seen");
+    ++cell_width;
+    out += cat("\nconfusion matrix: rows are true classes, columns predicted classes");
     if (!shows_all())
-        out += cat("; ", rows.size(), " of ", classes_.size(), " classes, with the most mistakes and the most images");
+        out += cat("; ", rows.size(), " of ", classes_.size(),
+                   " classes: those with the most mistakes and the most images");
     out += cat("\n", std::string(5 + name_width, ' '));
-    for (const size_t j : rows) out += right_aligned(cat(j), cell);
-    out += "   images   right\n";
+    for (const size_t j : rows) out += right_aligned(cat(j), cell_width);
+    out += "   images correct\n";
     for (size_t k = 0; k < rows.size(); ++k) {
         const size_t i = rows[k];
         out += right_aligned(cat(i), 4) + " " + names[k] + std::string(name_width - names[k].size(), ' ');
-        for (const size_t j : rows) out += right_aligned(cat(count(i, j)), cell);
-        const int64_t row = images_of(i);
-        out += right_aligned(cat(row), 9) + right_aligned(row ? percent(count(i, i), row) : "-", 8) + "\n";
+        for (const size_t j : rows) out += right_aligned(cat(count(i, j)), cell_width);
+        const int64_t row_images = images_of(i);
+        out += right_aligned(cat(row_images), 9) +
+               right_aligned(row_images ? percent(count(i, i), row_images) : "-", 8) + "\n";
     }
     return out;
 }

@@ -13,8 +13,8 @@
 namespace rg {
 namespace {
 
-/// The context, but on this machine's own processor.
-Context on_host() {
+/// Returns the current context without its device.
+Context host_context() {
     Context host = context();
     host.device = nullptr;
     return host;
@@ -22,19 +22,20 @@ Context on_host() {
 
 } // namespace
 
-void while_meeting(par::Group& group, std::string_view what, const std::function<void()>& work,
-                   const std::function<void()>& pulse) {
-    constexpr std::chrono::milliseconds kMeeting{20};
-    RG_CHECK(!Tape::active() && !DryRun::active(), what, ": expected no tape, trace or dry run, got one, which would ",
-             "not see what another thread does; end it first");
+void run_while_polling(par::Group& group, std::string_view what, const std::function<void()>& work,
+                       const std::function<void()>& pulse) {
+    constexpr std::chrono::milliseconds kPollInterval{20};
+    RG_CHECK(!Tape::active() && !DryRun::active(), what,
+             ": expected no tape, trace or dry run, got one; end it first, ",
+             "since it does not see the ops of another thread");
     if (group.size() == 1 && !pulse) return work();
     std::future<void> result = std::async(std::launch::async, in_this_context(work));
-    while (!group.all(result.wait_for(kMeeting) == std::future_status::ready, what))
+    while (!group.all(result.wait_for(kPollInterval) == std::future_status::ready, what))
         if (pulse) pulse();
     result.get();
 }
 
-void aggregate_state(par::Group& group, const Parameters& parameters, double share, std::span<double> riders) {
+void aggregate_state(par::Group& group, const Parameters& parameters, double share, std::span<double> extra_sums) {
     if (group.size() == 1) return;
     const Tensor state = parameters.state().to_host();
     std::vector<par::StateBlock> blocks;
@@ -42,7 +43,7 @@ void aggregate_state(par::Group& group, const Parameters& parameters, double sha
         float* mean = state.data<float>() + s.offset;
         blocks.push_back({mean, mean + s.channels, s.channels});
     }
-    par::aggregate_state(group, blocks, share, riders);
+    par::aggregate_state(group, blocks, share, extra_sums);
     if (parameters.state().device()) parameters.state().copy_from(state);
 }
 
@@ -52,8 +53,8 @@ void verify_same(par::Group& group, const std::string& name, const std::vector<s
     for (size_t rank = 1; rank < texts.size(); ++rank) {
         if (texts[rank] == texts[0]) continue;
         const Json first = Json::parse(texts[0], name), other = Json::parse(texts[rank], name);
-        const auto part = [](const Json& of, size_t i) {
-            return i < of.as_array().size() ? of.as_array()[i].as_string() : "nothing";
+        const auto part = [](const Json& parts, size_t i) {
+            return i < parts.as_array().size() ? parts.as_array()[i].as_string() : "nothing";
         };
         const size_t common = std::min(first.as_array().size(), other.as_array().size());
         size_t i = 0;
@@ -70,16 +71,16 @@ void verify_same_options(par::Group& group, const Options& options) {
     verify_same(group, "options", parts, "start all ranks with the same options");
 }
 
-void verify_same_data(par::Group& group, const data::TrainTest& data, const std::string& tested) {
+void verify_same_data(par::Group& group, const data::TrainTest& data, const std::string& test_set_name) {
     if (group.size() == 1) return;
     for (const data::ImageSet* set : {&data.train, &data.test}) {
         uint32_t checksum = 0;
-        const auto add = [&](auto values) { // a span
+        const auto add = [&](auto values) {
             checksum = data::crc32({reinterpret_cast<const uint8_t*>(values.data()), values.size_bytes()}, checksum);
         };
         add(std::span(set->pixels)), add(std::span(set->labels)), add(std::span(set->targets));
         verify_same(
-            group, set == &data.train ? "training set" : tested + " set",
+            group, set == &data.train ? "training set" : test_set_name + " set",
             {cat(set->count, " images ", set->height, "x", set->width, "x", set->channels, ", checksum ", checksum)},
             "every rank needs the same --data");
     }
@@ -96,45 +97,46 @@ int64_t count_correct(const Tensor& scores, const Tensor& labels) {
 }
 
 double host_cross_entropy(const Tensor& scores, const Tensor& labels) {
-    const Context host = on_host();
+    const Context host = host_context();
     const ContextScope scope(host);
     return double(cross_entropy(scores, labels).data<float>()[0]);
 }
 
 void Predictions::add(int64_t first, const Tensor& scores) {
-    const Context host = on_host();
+    const Context host = host_context();
     const ContextScope scope(host);
-    const Tensor likely = softmax(scores);
-    const int64_t classes = likely.extent(1);
-    for (int64_t i = 0; i < likely.extent(0); ++i) {
-        const auto row = likely.span<float>().subspan(size_t(i * classes), size_t(classes));
+    const Tensor probabilities = softmax(scores);
+    const int64_t classes = probabilities.extent(1);
+    for (int64_t i = 0; i < probabilities.extent(0); ++i) {
+        const auto row = probabilities.span<float>().subspan(size_t(i * classes), size_t(classes));
         const auto best = std::max_element(row.begin(), row.end());
-        seen_[size_t(2 * (first + i))] = double(best - row.begin());
-        seen_[size_t(2 * (first + i) + 1)] = double(*best);
+        labels_and_scores_[size_t(2 * (first + i))] = double(best - row.begin());
+        labels_and_scores_[size_t(2 * (first + i) + 1)] = double(*best);
     }
 }
 
 std::vector<Prediction> Predictions::gather(par::Group& group) {
-    group.allreduce_sum(std::span<double>(seen_), "predictions");
+    group.allreduce_sum(std::span<double>(labels_and_scores_), "predictions");
     std::vector<Prediction> all;
-    for (size_t i = 0; i < seen_.size(); i += 2) all.push_back({int32_t(seen_[i]), float(seen_[i + 1])});
+    for (size_t i = 0; i < labels_and_scores_.size(); i += 2)
+        all.push_back({int32_t(labels_and_scores_[i]), float(labels_and_scores_[i + 1])});
     return all;
 }
 
-Score evaluate(par::Group& group, data::Range mine, const data::ImageSet& set, const data::Normalise& normalise,
-               const std::function<Tensor(const Tensor&)>& network) {
+Score evaluate(par::Group& group, data::Range range, const data::ImageSet& set, const data::Normalise& normalise,
+               const std::function<Tensor(const Tensor&)>& forward) {
     const data::Augmenter view(set.height, set.width, set.channels, {}, normalise);
     double sums[2] = {0, 0}; // loss, correct
     Predictions predictions(set.count);
-    for (int64_t begin = mine.begin; begin < mine.end; begin += kEvaluationBatch) {
-        const int64_t n = std::min(kEvaluationBatch, mine.end - begin);
+    for (int64_t begin = range.begin; begin < range.end; begin += kEvaluationBatch) {
+        const int64_t n = std::min(kEvaluationBatch, range.end - begin);
         const Tensor x = Tensor::on_host({n, set.height, set.width, set.channels});
         parallel(n, [&](int64_t i) {
             view.apply(set.image(begin + i), 0, 0, begin + i, x.data<float>() + i * set.image_bytes());
         });
         const Tensor labels =
             Tensor::of<int32_t>({n}, std::span<const int32_t>(set.labels).subspan(size_t(begin), size_t(n)));
-        const Tensor scores = network(x).to_host();
+        const Tensor scores = forward(x).to_host();
         sums[0] += double(n) * host_cross_entropy(scores, labels);
         sums[1] += double(count_correct(scores, labels));
         predictions.add(begin, scores);

@@ -1,29 +1,29 @@
-// What a training loop on several ranks calls between its own lines: sums by share over the ranks, for a network's
-// Parameters. With a single rank each of them is the identity.
+// Collective functions for a training on several ranks. With a single rank each of them is a no-op or a local call.
 #pragma once
 
 #include "core/context.h"
 #include "core/options.h"
 #include "core/parameters.h"
 #include "data/augment.h"
+#include "models/run/progress.h"
 #include "par/aggregate.h"
 
 #include <functional>
 
 namespace rg {
 
-/// Running mean and variance of all batch-norm layers over the ranks (par/aggregate.h has the formulas); `riders` are
-/// summed over the ranks in the same message, unweighted.
-void aggregate_state(par::Group& group, const Parameters& parameters, double share, std::span<double> riders = {});
+/// Aggregates the running mean and variance of all batch-norm layers over the ranks; par/aggregate.h has the formulas.
+/// `extra_sums` are summed over the ranks in the same message, unweighted.
+void aggregate_state(par::Group& group, const Parameters& parameters, double share, std::span<double> extra_sums = {});
 
-/// Does this rank's work on a thread of its own, in the caller's context, while the ranks meet, until all are done:
-/// work on files or a network may take longer than the deadline for a rank that is not heard of. Then throws what the
-/// work has thrown. It may not use the group. `pulse`, if there is one, is called on this thread meanwhile, some fifty
-/// times a second: for those outside of the group (Trial::pulse).
-void while_meeting(par::Group& group, std::string_view what, const std::function<void()>& work,
-                   const std::function<void()>& pulse = {});
+/// Collective. Runs `work` on another thread, in the caller's context, and blocks until all ranks are done. Meanwhile
+/// the calling thread exchanges messages with the other ranks, since work on files or a network may take longer than
+/// the deadline for a silent rank. Then throws what `work` threw. `work` must not use the group. `pulse`, if given, is
+/// called on the calling thread about 50 times a second; see Trial::pulse().
+void run_while_polling(par::Group& group, std::string_view what, const std::function<void()>& work,
+                       const std::function<void()>& pulse = {});
 
-/// Batch statistics over all ranks: install as Context::sync, and set share and samples before each step.
+/// Sums batch statistics over all ranks. Install it as Context::sync, and set `share` and `samples` before each step.
 class GroupSync final : public SyncGroup {
 public:
     explicit GroupSync(par::Group& group) : group_(group) {}
@@ -33,52 +33,53 @@ private:
     par::Group& group_;
 };
 
-/// Throws Error on all ranks unless all have the same parts. The text has the first that differs, and of which ranks.
-/// `name` says what is compared, `hint` what to do.
+/// Throws Error on all ranks unless all have the same `parts`. The message names the first difference and two ranks
+/// that differ. `name` says what is compared, `hint` what to do.
 void verify_same(par::Group& group, const std::string& name, const std::vector<std::string>& parts,
                  const std::string& hint);
 
-/// Throws Error on all ranks unless all were started with the same options: they would train apart without a word. They
-/// may differ in --data (see verify_same_data), --cache and --threads, since their machines may.
+/// Throws Error on all ranks unless all were started with the same options: they would train different networks
+/// without an error. --data (see verify_same_data), --cache and --threads may differ, since the machines may differ.
 void verify_same_options(par::Group& group, const Options& options);
 
-/// Throws Error on all ranks unless all have the same images, labels and targets: each reads for itself, perhaps on
-/// another machine. `tested` is the name of the second set.
-void verify_same_data(par::Group& group, const data::TrainTest& data, const std::string& tested);
+/// Throws Error on all ranks unless all have the same images, labels and targets. Each rank reads them by itself,
+/// perhaps on another machine.
+void verify_same_data(par::Group& group, const data::TrainTest& data, const std::string& test_set_name);
 
-/// How many rows of scores [n k] have their maximum at the label; the first of equal scores counts.
+/// Returns the number of rows of scores [n k] with their maximum at the label; the first of equal scores counts.
 int64_t count_correct(const Tensor& scores, const Tensor& labels);
-/// cross_entropy() of tensors in this machine's memory, whatever the context computes on.
+/// Returns cross_entropy() of tensors in host memory, whatever device the context has.
 double host_cross_entropy(const Tensor& scores, const Tensor& labels);
 
-/// What a classifier sees in an image.
+/// The class that a classifier assigns to an image.
 struct Prediction {
     int32_t label; // of the highest score
     float score;   // after the softmax
 };
-/// Those of a set, of which each rank sees a part.
+/// The predictions for a set, of which each rank makes some.
 class Predictions {
 public:
-    explicit Predictions(int64_t images) : seen_(size_t(2 * images)) {}
-    /// From the scores [n k], in this machine's memory, of images first, first + 1, ...
+    explicit Predictions(int64_t images) : labels_and_scores_(size_t(2 * images)) {}
+    /// Adds the predictions for the images first, first + 1, ... from their scores [n k] in host memory.
     void add(int64_t first, const Tensor& scores);
-    /// Of all images, on every rank. Collective.
+    /// Collective. Returns the predictions for all images, on every rank.
     std::vector<Prediction> gather(par::Group& group);
 
 private:
-    // Label and score of each; a rank leaves those of the others zero, so that the sum over the ranks has them all.
-    std::vector<double> seen_;
+    // Zero for the images of other ranks, so that the sum over the ranks has all.
+    std::vector<double> labels_and_scores_;
 };
 
-/// Mean loss and accuracy of a classifier on a whole set, and what it sees in each image; this rank takes the part
-/// `mine` of it, and every rank has the result.
+/// The mean loss and the accuracy of a network on a whole set, and its prediction for each image.
 struct Score {
     double loss = 0, accuracy = 0;
     std::vector<Prediction> predictions = {};
+    std::vector<ExtraMetric> extras = {};
 };
-/// `network` gives the scores of kEvaluationBatch images, or of fewer at the end.
 constexpr int64_t kEvaluationBatch = 250;
-Score evaluate(par::Group& group, data::Range mine, const data::ImageSet& set, const data::Normalise& normalise,
-               const std::function<Tensor(const Tensor& images)>& network);
+/// Collective. Each rank evaluates its `range` of the set, and every rank gets the result. `forward` returns the
+/// scores of kEvaluationBatch images, or of fewer at the end.
+Score evaluate(par::Group& group, data::Range range, const data::ImageSet& set, const data::Normalise& normalise,
+               const std::function<Tensor(const Tensor& images)>& forward);
 
 } // namespace rg

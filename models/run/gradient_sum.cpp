@@ -1,17 +1,19 @@
 // See gradient_sum.h.
 #include "models/run/gradient_sum.h"
 
+#include "models/run/formatted.h"
+
 #include <algorithm>
-#include <cstdio>
+#include <cinttypes>
 
 namespace rg {
 
 namespace {
 
-/// Large enough that a message's latency is small beside its transfer, small enough that the first leave early.
+/// Large enough to hide the latency of a message, small enough that the first sums start early.
 constexpr int64_t kBucketBytes = 512 * 1024;
-/// As many vectors as a group keeps plans for, half of them for others.
-constexpr int64_t kMostBuckets = par::Group::kPlans / 2;
+/// A group keeps plans for a limited number of vectors. Half of them are for other reductions.
+constexpr int64_t kMaxBuckets = par::Group::kPlans / 2;
 
 } // namespace
 
@@ -20,26 +22,27 @@ GradientSum::GradientSum(par::Group& group, const Parameters& parameters, par::A
       parameters_(parameters),
       algorithm_(algorithm),
       overlap_(overlap && group.size() > 1 && !parameters.gradients().device()) {
-    const Tensor& all = parameters.gradients();
-    const bool on_device = all.device() && group.size() > 1;
+    const Tensor& gradients = parameters.gradients();
+    const bool on_device = gradients.device() && group.size() > 1;
     if (!overlap_ && !on_device) return;
-    const int64_t least = std::max(kBucketBytes / 4, (all.numel() + kMostBuckets - 1) / kMostBuckets);
-    const int64_t size = (least + 15) / 16 * 16; // whole cache lines
-    for (int64_t begin = 0; begin < all.numel(); begin += size)
-        buckets_.push_back({begin, std::min(begin + size, all.numel()), 0, cat("gradients, bucket ", buckets_.size())});
+    const int64_t min_size = std::max(kBucketBytes / 4, (gradients.numel() + kMaxBuckets - 1) / kMaxBuckets);
+    const int64_t size = (min_size + 15) / 16 * 16; // whole cache lines
+    for (int64_t begin = 0; begin < gradients.numel(); begin += size)
+        buckets_.push_back(
+            {begin, std::min(begin + size, gradients.numel()), 0, cat("gradients, bucket ", buckets_.size())});
     if (on_device) {
-        std::byte* const memory = group.memory(size_t(all.bytes()), "gradients").data();
-        here_ = {reinterpret_cast<float*>(memory), size_t(all.numel())};
+        std::byte* const memory = group.memory(size_t(gradients.bytes()), "gradients").data();
+        host_gradients_ = {reinterpret_cast<float*>(memory), size_t(gradients.numel())};
         std::vector<size_t> ends;
         for (const Bucket& b : buckets_) ends.push_back(4 * size_t(b.end));
-        trip_ = all.device()->round_trip(memory, all.bytes_data(), ends);
+        round_trip_ = gradients.device()->round_trip(memory, gradients.bytes_data(), ends);
     }
-    // It runs no ops, so it needs no context.
-    if (overlap_) thread_ = std::jthread([this](const std::stop_token& stop) { work(stop); });
+    // The thread runs no ops, so it needs no context.
+    if (overlap_) thread_ = std::jthread([this](const std::stop_token& stop) { sum_on_thread(stop); });
 }
 
 GradientSum::~GradientSum() {
-    // Left by an error: the thread may be waiting for ranks that will not come.
+    // An error ended the step: the thread may wait for ranks that will never answer.
     if (active_ && overlap_) group_.link().fail_all_waits();
 }
 
@@ -47,17 +50,17 @@ void GradientSum::begin(double share) {
     const std::lock_guard lock(mutex_);
     share_ = share;
     ready_ = done_ = 0;
-    planned_ = false;
+    last_steps_known_ = false;
     active_ = true;
 }
 
 bool GradientSum::after_step(const Plan& plan, size_t step) {
     if (!active_ || buckets_.empty()) return false;
     const std::lock_guard lock(mutex_);
-    if (!planned_) find_steps(plan, buckets_), planned_ = true;
+    if (!last_steps_known_) find_last_steps(plan, buckets_), last_steps_known_ = true;
     const size_t before = ready_;
-    for (; ready_ < buckets_.size() && buckets_[ready_].step <= step; ++ready_)
-        if (trip_) trip_->download(ready_);
+    for (; ready_ < buckets_.size() && buckets_[ready_].last_step <= step; ++ready_)
+        if (round_trip_) round_trip_->download(ready_);
     if (ready_ > before) changed_.notify_all();
     return ready_ > before;
 }
@@ -65,17 +68,18 @@ bool GradientSum::after_step(const Plan& plan, size_t step) {
 void GradientSum::finish() {
     active_ = false;
     if (group_.size() == 1) return;
-    if (trip_) {
-        for (; ready_ < buckets_.size(); ++ready_) trip_->download(ready_);
+    if (round_trip_) {
+        for (; ready_ < buckets_.size(); ++ready_) round_trip_->download(ready_);
         for (size_t i = 0; i < buckets_.size(); ++i) {
-            trip_->wait(i);
-            sum(here_, buckets_[i]);
-            trip_->upload(i);
+            round_trip_->wait(i);
+            sum(host_gradients_, buckets_[i]);
+            round_trip_->upload(i);
         }
         return;
     }
-    const std::span<float> all = parameters_.gradients().span<float>();
-    if (!planned_) return sum(all, {0, int64_t(all.size()), 0, "gradients"}); // nothing was started
+    const std::span<float> gradients = parameters_.gradients().span<float>();
+    if (!last_steps_known_)
+        return sum(gradients, {0, int64_t(gradients.size()), 0, "gradients"}); // nothing was started
     std::unique_lock lock(mutex_);
     ready_ = buckets_.size();
     changed_.notify_all();
@@ -83,7 +87,7 @@ void GradientSum::finish() {
     if (error_) std::rethrow_exception(error_);
 }
 
-void GradientSum::work(const std::stop_token& stop) {
+void GradientSum::sum_on_thread(const std::stop_token& stop) {
     std::unique_lock lock(mutex_);
     while (changed_.wait(lock, stop, [&] { return done_ < ready_; })) {
         const Bucket& bucket = buckets_[done_];
@@ -102,36 +106,33 @@ void GradientSum::work(const std::stop_token& stop) {
     }
 }
 
-void GradientSum::sum(std::span<float> all, const Bucket& bucket) const {
-    const std::span<float> values = all.subspan(size_t(bucket.begin), size_t(bucket.end - bucket.begin));
+void GradientSum::sum(std::span<float> gradients, const Bucket& bucket) const {
+    const std::span<float> values = gradients.subspan(size_t(bucket.begin), size_t(bucket.end - bucket.begin));
     par::aggregate(group_, values, share_, bucket.name, algorithm_);
 }
 
-void GradientSum::find_steps(const Plan& plan, std::vector<Bucket>& buckets) const {
+void GradientSum::find_last_steps(const Plan& plan, std::vector<Bucket>& buckets) const {
     const Tensor::Key flat = parameters_.gradients().key();
-    for (Bucket& b : buckets) b.step = 0;
+    for (Bucket& b : buckets) b.last_step = 0;
     for (size_t s = 0; s < plan.steps().size(); ++s)
         for (const std::span<const Tensor> tensors : {plan.steps()[s].inputs(), plan.steps()[s].outputs()})
             for (const Tensor& t : tensors) {
                 if (!t.defined() || t.key().id != flat.id) continue;
                 const int64_t begin = (t.key().offset - flat.offset) / 4, end = begin + t.numel();
                 for (Bucket& b : buckets)
-                    if (begin < b.end && end > b.begin) b.step = s;
+                    if (begin < b.end && end > b.begin) b.last_step = s;
             }
 }
 
 std::string GradientSum::table(const Plan& plan) const {
     if (group_.size() == 1) return "";
-    if (buckets_.empty()) return "gradients are summed over the ranks in one piece, after the last step\n";
+    if (buckets_.empty()) return "gradients are summed over the ranks at once, after the last step\n";
     std::string text = "gradients are summed over the ranks in buckets, each after a step of the plan:\n";
-    char line[96];
     std::vector<Bucket> buckets = buckets_;
-    find_steps(plan, buckets);
+    find_last_steps(plan, buckets);
     for (const Bucket& b : buckets) {
-        std::snprintf(line, sizeof line, "%4zu values %lld to %lld, %.1f KiB\n", b.step,
-                      static_cast<long long>(b.begin), static_cast<long long>(b.end),
-                      double(b.end - b.begin) * 4 / 1024);
-        text += line;
+        text += formatted("%4zu values %" PRId64 " to %" PRId64 ", %.1f KiB\n", b.last_step, b.begin, b.end,
+                          double(b.end - b.begin) * 4 / 1024);
     }
     return text;
 }

@@ -6,8 +6,8 @@
 namespace rg {
 namespace {
 
-data::LoaderOptions share_of(const Machine& machine, data::LoaderOptions options) {
-    options.rank = machine.workers().place, options.ranks = machine.workers().count;
+data::LoaderOptions for_this_rank(const Machine& machine, data::LoaderOptions options) {
+    options.rank = machine.workers().index, options.ranks = machine.workers().count;
     options.views = machine.device() != nullptr;
     return options;
 }
@@ -15,7 +15,7 @@ data::LoaderOptions share_of(const Machine& machine, data::LoaderOptions options
 } // namespace
 
 ImageFeed::ImageFeed(const data::ImageSet& set, data::LoaderOptions options, const Machine& machine)
-    : loader(set, share_of(machine, options)),
+    : loader(set, for_this_rank(machine, options)),
       set_(set),
       machine_(machine),
       batch_size_(options.batch_size),
@@ -34,25 +34,27 @@ std::vector<Tensor> ImageFeed::inputs(const data::Batch& batch) const {
 }
 
 data::Batch ImageFeed::batch(std::span<const Tensor> inputs) const {
-    const data::Augmenter& view = loader.augmenter();
+    const data::Augmenter& augmenter = loader.augmenter();
     const size_t labels = machine_.device() ? 2 : 1;
     data::Batch batch;
-    batch.x = machine_.device() ? augment(resident_, inputs[0], inputs[1], statistics_,
-                                          {view.height(), view.width(), view.reflect(), machine_.activations()})
-                                : cast(inputs[0], machine_.activations());
+    batch.x = machine_.device()
+                  ? augment(resident_, inputs[0], inputs[1], statistics_,
+                            {augmenter.height(), augmenter.width(), augmenter.reflect(), machine_.activations()})
+                  : cast(inputs[0], machine_.activations());
     if (inputs.size() > labels) batch.labels = inputs[labels];
     if (inputs.size() > labels + 1) batch.targets = inputs[labels + 1];
     return batch;
 }
 
 TrainingRun::Length ImageFeed::length(int64_t steps, int64_t epochs) const {
-    RG_CHECK(loader.batches() > 0, "training: ", set_.count, " training images are less than a mini-batch of ",
-             batch_size_, "; make --batch-size smaller, or keep a last batch that is smaller (--partial-batch keep)");
+    RG_CHECK(loader.batches() > 0, "training: expected at least ", batch_size_,
+             " training images for a mini-batch, got ", set_.count,
+             "; make --batch-size smaller, or use --partial-batch keep");
     return {steps >= 0 ? steps : epochs * loader.batches(), loader.batches()};
 }
 
-data::Batch ImageFeed::blank() const {
-    const int64_t n = machine_.workers().share_of(std::min(batch_size_, set_.count)).size();
+data::Batch ImageFeed::largest_batch() const {
+    const int64_t n = machine_.workers().part_range(std::min(batch_size_, set_.count)).size();
     data::Batch batch;
     if (machine_.device())
         batch.indices = Tensor::on_host({n}, DType::i32), batch.views = Tensor::on_host({n, 3}, DType::i32);

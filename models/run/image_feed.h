@@ -1,7 +1,7 @@
-// The mini-batches of a set as inputs of an Accelerated function, on the CPU and on a device alike.
+// Turns the mini-batches of a set into inputs of an Accelerated function, on the CPU and on a device.
 //
 // On the CPU the loader makes the images. A device holds all images of the set: the loader only chooses images and
-// views, and the augment op makes them on the device.
+// views, and the augment op makes the batch on the device.
 #pragma once
 
 #include "data/loader.h"
@@ -19,24 +19,25 @@ public:
 
     data::Loader loader;
 
-    /// The images of a batch as inputs; with labels and, if the set has any, targets behind them.
+    /// Returns the images of a batch as inputs.
     std::vector<Tensor> images(const data::Batch& batch) const;
+    /// Returns the images, the labels and, if the set has any, the targets.
     std::vector<Tensor> inputs(const data::Batch& batch) const;
 
-    /// Inside the function: the batch that `inputs` stand for. x: f32 or bf16, as the machine computes.
+    /// Returns the batch for these inputs, inside the Accelerated function. x: f32 or bf16, see Machine::activations().
     data::Batch batch(std::span<const Tensor> inputs) const;
 
-    /// The number of images before this rank's share of the batch, in the epoch's order.
-    int64_t first(const data::Batch& b) const {
-        return b.index * batch_size_ + machine_.workers().share_of(b.global_size).begin;
+    /// Returns the position of this rank's first image of the batch, in the epoch's order.
+    int64_t first_image(const data::Batch& b) const {
+        return b.index * batch_size_ + machine_.workers().part_range(b.global_size).begin;
     }
 
-    /// The length of a training on this set: `steps`, or if that is -1 the epochs. Throws Error if the set is smaller
-    /// than a mini-batch.
+    /// Returns the length of a training on this set: `steps`, or if that is -1, `epochs`. Throws Error if the set is
+    /// smaller than a mini-batch.
     TrainingRun::Length length(int64_t steps, int64_t epochs) const;
 
-    /// This rank's share of the largest mini-batch, with arbitrary contents, to plan with.
-    data::Batch blank() const;
+    /// Returns this rank's share of the largest mini-batch, with arbitrary values, to make plans for it.
+    data::Batch largest_batch() const;
 
 private:
     const data::ImageSet& set_;

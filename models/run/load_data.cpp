@@ -12,9 +12,9 @@ namespace rg {
 
 namespace {
 
-/// Does every rank's work while the ranks meet. The failure of one rank is heard by all, and a request to stop one of
-/// them stops all.
-void at_the_same_time(par::Group& group, const std::function<void()>& work, const std::function<void()>& pulse) {
+/// Collective. Runs `work` on all ranks at the same time. If one rank fails, throws on all; if one rank gets a stop
+/// request, throws Stopped on all.
+void run_on_all_ranks(par::Group& group, const std::function<void()>& work, const std::function<void()>& pulse) {
     std::exception_ptr failure;
     std::string error;
     const auto guarded = [&] {
@@ -25,13 +25,13 @@ void at_the_same_time(par::Group& group, const std::function<void()>& work, cons
             error = e.what();
         }
     };
-    // The same answer on all ranks. Each rank's own request may come at any moment, so nothing else may decide.
+    // The same on all ranks. A rank's own flag may change at any moment, so it must not decide alone.
     const auto agreed_to_stop = [&] { return !group.all(!stop_requested(), "go on"); };
-    const auto meet = [&] {
-        if (agreed_to_stop()) request_stop(); // the work on this rank, too
+    const auto poll = [&] {
+        if (agreed_to_stop()) request_stop(); // ends `work` on this rank, too
         if (pulse) pulse();
     };
-    while_meeting(group, "data", guarded, group.size() == 1 ? pulse : meet);
+    run_while_polling(group, "data", guarded, group.size() == 1 ? pulse : poll);
     if (agreed_to_stop()) throw Stopped();
     const std::vector<std::string> errors = group.allgather(error, "data");
     if (failure) std::rethrow_exception(failure);
@@ -46,21 +46,20 @@ void broadcast(par::Group& group, std::string& bytes, int root) {
     group.broadcast(std::as_writable_bytes(std::span(bytes)), root, "data");
 }
 
-/// What --data itself says, each rank takes from its own command line. Only the objects of a list, which rank 0 asks
-/// for, come as text of others; they are checked on every rank, so that none of them is anything but an object below
-/// the path.
+/// Collective. Returns the shards at a path. Each rank takes the path from its own command line. If it must be listed,
+/// rank 0 asks the server and sends the list. Every rank checks that the list has only objects below the path.
 std::vector<data::Shard> find_shards(par::Group& group, const std::string& path, const data::FetchOptions& options,
                                      const std::function<void()>& pulse) {
     if (!data::is_listed(path)) return data::find_shards(path, options);
     std::string message;
     const auto list = [&] {
-        std::vector<std::string> texts; // the URL of each shard and its size
+        std::vector<std::string> texts; // URL and size of each shard
         if (group.rank() == 0)
             for (const data::Shard& shard : data::find_shards(path, options))
                 texts.insert(texts.end(), {shard.url, cat(shard.bytes)});
         message = par::pack_texts(texts);
     };
-    at_the_same_time(group, list, pulse);
+    run_on_all_ranks(group, list, pulse);
     broadcast(group, message, 0);
     const std::vector<std::string> texts = par::unpack_texts(message);
     std::vector<data::Shard> shards;
@@ -76,21 +75,30 @@ std::vector<data::Shard> find_shards(par::Group& group, const std::string& path,
 void DataOptions::declare(Options& o, const std::string& folder, const std::string& shards, const std::string& none) {
     o.group("Data");
     o.add("data", &path,
-          cat("folder of ", folder, "; s3://bucket/prefix or pipe:COMMAND for shards of ", shards, "; none: ", none))
+          cat("folder of ", folder, ", or s3://BUCKET/PREFIX or pipe:COMMAND for shards of ", shards, "; none: ", none))
         .metavar("DIR");
-    o.add("cache", &cache, "keep what s3: and pipe: bring here, and take it from here").metavar("DIR");
-    o.add("retries", &retries, "of a command of s3: or pipe: that fails; after 0.5 s, 1 s, 2 s, ...").range(0, 20);
-    o.add("unpacked-mib", &unpacked_mib, "MiB that one gzipped shard may be long when it is unpacked")
-        .range(1, 1 << 20);
+    o.add("cache", &cache, "folder that keeps downloads from s3: and pipe:, to load them from there next time")
+        .metavar("DIR");
+    o.add("retries", &retries, "retries after a failed download, with 0.5 s, 1 s, 2 s ... between them").range(0, 20);
+    o.add("unpacked-mib", &unpacked_mib, "largest size of an unpacked gzipped shard, in MiB").range(1, 1 << 20);
     o.add("skip-other-images", &skip_other_images,
-          "leave out images of other formats than PNG; without this they are an error");
+          "skip images of other formats than PNG; without this option they are an error");
     o.add("validation", &validation,
-          "fraction of the training images held out for validation, of each class by --seed; then the test set is not "
-          "used")
+          "fraction of each class of the training images held out for validation, chosen by --seed; the test set is "
+          "then not used")
         .range(0, 0.9);
+    o.add("batch-size", &batch_size,
+          "images per mini-batch, over all ranks; the default is multiplied by the number of GPUs")
+        .range(1, 1e6);
+    o.add("shuffle", &shuffle, "epoch: new order of the images in every epoch; never: order of the files")
+        .one_of({"epoch", "never"});
+    o.add("seed", &seed, "seed of all random numbers: initial values, held-out images, order, augmentation")
+        .at_least(0);
 }
 
-void DataOptions::hold_out_validation(data::TrainTest& sets, int64_t seed) const {
+void DataOptions::hold_out_validation(data::TrainTest& sets, const Shape& image) const {
+    const Shape shape = {sets.train.height, sets.train.width, sets.train.channels};
+    RG_CHECK(shape == image, "--data: expected images of ", image.str(), ", got ", shape.str(), " in ", sets.source);
     if (validation == 0) return;
     const data::Split parts = data::split_fraction(sets.train, validation, uint64_t(seed));
     RG_CHECK(!parts.selected.empty() && !parts.others.empty(),
@@ -105,25 +113,25 @@ data::TrainTest load_data(par::Group& group, const std::string& path, const data
     if (group.size() == 1 || !data::is_remote(path)) {
         data::TrainTest sets;
         const auto load = [&] { sets = data::load(path, options); };
-        at_the_same_time(group, load, pulse);
+        run_on_all_ranks(group, load, pulse);
         return sets;
     }
     const std::vector<data::Shard> shards = find_shards(group, path, options.fetch, pulse);
     data::ShardSet set(path, shards, options);
     const size_t n = size_t(group.size());
     for (size_t begin = 0; begin < shards.size(); begin += n) {
-        const size_t mine = begin + size_t(group.rank());
-        std::string own;
+        const size_t own_index = begin + size_t(group.rank());
+        std::string own_bytes;
         const auto fetch = [&] {
-            if (mine < shards.size()) own = data::fetch_shard(shards[mine], options.fetch);
+            if (own_index < shards.size()) own_bytes = data::fetch_shard(shards[own_index], options.fetch);
         };
-        at_the_same_time(group, fetch, pulse);
+        run_on_all_ranks(group, fetch, pulse);
         for (size_t i = begin; i < std::min(begin + n, shards.size()); ++i) {
-            std::string other;
-            std::string& bytes = i == mine ? own : other;
+            std::string received;
+            std::string& bytes = i == own_index ? own_bytes : received;
             broadcast(group, bytes, int(i - begin));
             const auto add = [&] { set.add(data::as_bytes(bytes)); };
-            at_the_same_time(group, add, pulse);
+            run_on_all_ranks(group, add, pulse);
         }
     }
     return set.finish();

@@ -1,41 +1,49 @@
-// The data set of a --data option, in the memory of every rank.
+// Loads the data set of a --data option into the memory of every rank.
 //
-// What lies in files each rank reads for itself. What comes over a network is fetched once: shard i by rank i mod n,
-// all ranks at the same time, and then handed on; so n machines bring n times the bandwidth, and every rank ends with
-// the same images in the same order. A shard is unpacked as soon as it is there: beside the images each rank holds at
-// most n shards.
+// Each rank reads local files by itself. Remote data are fetched once: all n ranks fetch at the same time, rank i mod n
+// fetches shard i and broadcasts it. So n machines have n times the bandwidth, and all ranks get the same images in the
+// same order. Shards are unpacked as they arrive, so a rank holds at most n shards besides the images.
 #pragma once
 
 #include "core/options.h"
-#include "data/dataset.h"
+#include "data/loader.h"
 #include "par/group.h"
 
 #include <functional>
 
 namespace rg {
 
-/// The options of every training program that say where its images come from.
+/// The options that choose the images and the mini-batches of a training. Every training program has them.
 struct DataOptions {
-    std::string path, cache;
-    int64_t retries = 4, unpacked_mib = 1024;
+    std::string path, cache, shuffle = "epoch";
+    int64_t retries = 4, unpacked_mib = 1024, batch_size = 128, seed = 0;
     bool skip_other_images = false;
     double validation = 0;
-    /// `folder`: what one may hold; `shards`: what s3: and pipe: may bring; `none`: what there is without a path.
+    /// The texts are for --help: possible contents of a `folder` and of the `shards` from s3: and pipe:, and the data
+    /// without a path (`none`).
     void declare(Options& options, const std::string& folder, const std::string& shards, const std::string& none);
-    data::LoadOptions load_options(int64_t seed) const {
+    data::LoadOptions load_options() const {
         return {.seed = uint64_t(seed),
                 .skip_other_images = skip_other_images,
                 .fetch = {.cache = cache, .retries = retries, .unpacked_mib = unpacked_mib}};
     }
+    data::LoaderOptions loader_options(const data::Augment& augment, const data::Normalise& normalise) const {
+        return {.batch_size = batch_size,
+                .shuffle = shuffle == "epoch",
+                .seed = uint64_t(seed),
+                .augment = augment,
+                .normalise = normalise};
+    }
     /// With --validation, replaces the test set by that fraction of each class of the training images, chosen by seed.
-    /// The test set itself is for the network that is chosen in the end. Error: no class has 2 images.
-    void hold_out_validation(data::TrainTest& sets, int64_t seed) const;
-    /// The name of the set that the network is tested on.
-    std::string tested() const { return validation > 0 ? "validation" : "test"; }
+    /// The test set itself is kept for the network that is chosen in the end. Throws Error if no class has 2 images, or
+    /// if the images are not of the shape `image`, [height width channels].
+    void hold_out_validation(data::TrainTest& sets, const Shape& image) const;
+    /// Returns the name of the set that the network is tested on.
+    std::string test_set_name() const { return validation > 0 ? "validation" : "test"; }
 };
 
-/// data::load() on all ranks of a group. Collective. A failure of one rank is an Error on all; a request to stop one
-/// rank is Stopped on all. `pulse`: called while it takes, as in while_meeting().
+/// Collective. Runs data::load() on all ranks. If one rank fails, throws Error on all; if one rank gets a stop request,
+/// throws Stopped on all. `pulse`: see run_while_polling().
 data::TrainTest load_data(par::Group& group, const std::string& path, const data::LoadOptions& options = {},
                           const std::function<void()>& pulse = {});
 

@@ -1,6 +1,6 @@
-// What a training program computes on: device, threads and precision, as its options have them and the machine allows.
+// Chooses the device, the threads and the precision of a training from its options and from the hardware.
 //
-// All ranks get the same kind of device and the same precision, whatever the machines that they are on.
+// All ranks use the same kind of device and the same precision, on any mixture of machines.
 #pragma once
 
 #include "core/context.h"
@@ -19,43 +19,46 @@ struct MachineOptions {
     std::string device = "auto", precision = "fp32";
     int64_t threads = 0;
     par::Algorithm allreduce = par::Algorithm::automatic;
-    bool accelerate = true, idle = false;
+    bool accelerate = true, idle_spare_ranks = false;
     void declare(Options& options);
 };
 
-/// Which ranks take images: all, or one for each GPU.
+/// The ranks that take images: all, or one for each GPU.
 struct Workers {
-    int gpus = 0, count = 1; // of all ranks together
-    int place = 0;           // of this rank among the workers; count: it is none of them
-    /// A mini-batch for one GPU, as large as all of them take at a time; on the CPU it does not grow with the ranks.
+    int gpus = 0;  // number of GPUs of all ranks
+    int count = 1; // number of workers
+    int index = 0; // of this rank among the workers; `count` if it takes no images
+    /// Returns the mini-batch for all GPUs from that for one. On the CPU it does not grow with the number of ranks.
     int64_t scaled(int64_t batch) const { return batch * std::max(1, gpus); }
-    data::Range share_of(int64_t n) const { return data::part_range(n, count, place); }
+    data::Range part_range(int64_t n) const { return data::part_range(n, count, index); }
 };
-/// From what each rank's GPU is called. idle: the first rank of each GPU works alone.
-Workers workers_of(std::span<const std::string> gpu_of_rank, int rank, bool idle);
+/// `gpu_of_rank` has the name of each rank's GPU. With `idle_spare_ranks`, only the first rank of each GPU takes
+/// images.
+Workers workers_of(std::span<const std::string> gpu_of_rank, int rank, bool idle_spare_ranks);
 
 class Machine {
 public:
-    /// Collective. Puts the number of threads into `settings`, which outlives this, unless the command line has one.
-    /// Error: --device cuda where there is none, or fp32-strict on one.
+    /// Collective. Sets the number of threads in `settings`, unless the command line does. `settings` outlives this.
+    /// Throws Error for --device cuda without a GPU, and for fp32-strict on a GPU.
     Machine(MachineOptions& settings, const Options& options, par::Group& group);
     Machine(const Machine&) = delete;
     Machine& operator=(const Machine&) = delete;
 
-    /// To be refined, and made current by a ContextScope.
+    /// Returns a context for this machine. The caller installs it with a ContextScope.
     Context context();
     const MachineOptions& options() const { return options_; }
-    Device* device() const { return device_.get(); } // null: the CPU
-    /// The type of images and activations.
+    /// Null for the CPU.
+    Device* device() const { return device_.get(); }
+    /// The data type of images and activations.
     DType activations() const { return activations_; }
-    /// A rank that takes no images has its copy of the network on the GPU that it would share, and comes to all sums.
+    /// A rank that takes no images still has a copy of the network on its GPU, and takes part in all reductions.
     const Workers& workers() const { return workers_; }
-    /// "cpu (avx512), 1 thread x 4 ranks, fp32"
+    /// For example "cpu (avx512), 1 thread x 4 ranks, fp32".
     const std::string& text() const { return text_; }
 
 private:
     const MachineOptions& options_;
-    std::shared_ptr<Device> device_; // shared with the tensors on it: those of a run are gone after this
+    std::shared_ptr<Device> device_; // shared: tensors of the run may outlive this object
     Workers workers_;
     ThreadPool threads_;
     DType activations_ = DType::f32;

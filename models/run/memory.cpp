@@ -1,10 +1,10 @@
-// See memory.h. Files in a control group that the kernel could drop (inactive pages of files) count as available.
+// See memory.h. File caches of a control group that the kernel can drop (inactive pages) count as available.
 #include "models/run/memory.h"
 
 #include "core/json.h"
+#include "models/run/formatted.h"
 
 #include <charconv>
-#include <cstdio>
 #include <fstream>
 #include <limits>
 #include <map>
@@ -14,7 +14,7 @@
 namespace rg {
 namespace {
 
-/// The number behind `word` on the first line that begins with it.
+/// Returns the number after `word` on the first line that begins with it.
 std::optional<int64_t> number_in(const std::string& path, std::string_view word = "") {
     std::ifstream file(path);
     for (std::string line; std::getline(file, line);) {
@@ -28,15 +28,16 @@ std::optional<int64_t> number_in(const std::string& path, std::string_view word 
     return {};
 }
 
-/// The names that the two versions of control groups have for the same.
-struct Files {
+/// File names in the two versions of control groups.
+struct GroupFiles {
     const char *limit, *used, *inactive;
 };
-constexpr Files kVersion1{"/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_inactive_file "};
-constexpr Files kVersion2{"/memory.max", "/memory.current", "inactive_file "};
+constexpr GroupFiles kVersion1{"/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_inactive_file "};
+constexpr GroupFiles kVersion2{"/memory.max", "/memory.current", "inactive_file "};
 
-/// What the group at `path` below `mount` and those that it is in leave, if one of them has a limit.
-int64_t left_in_groups(const std::string& mount, std::string path, const Files& files) {
+/// Returns the bytes left below the limits of the group at `path` below `mount` and of its parents, or the largest
+/// integer if there is no limit.
+int64_t left_in_groups(const std::string& mount, std::string path, const GroupFiles& files) {
     int64_t left = std::numeric_limits<int64_t>::max();
     for (;;) {
         const std::string folder = mount + path;
@@ -48,11 +49,7 @@ int64_t left_in_groups(const std::string& mount, std::string path, const Files& 
     }
 }
 
-std::string gibibytes(int64_t bytes) {
-    char text[32];
-    std::snprintf(text, sizeof text, "%.1f GiB", double(bytes) / double(1 << 30));
-    return text;
-}
+std::string gibibytes(int64_t bytes) { return formatted("%.1f GiB", double(bytes) / double(1 << 30)); }
 
 } // namespace
 
@@ -85,25 +82,25 @@ Host this_host() {
 
 void check_memory(par::Group& group, int64_t bytes, const std::string& what, const std::string& advice,
                   int64_t available, const Host& host) {
-    const Json mine =
+    const Json own =
         Json::object().set("host", host.name).set("boot", host.boot).set("bytes", bytes).set("available", available);
-    struct Machine {
+    struct Need {
         int ranks = 0;
         int64_t bytes = 0, available = std::numeric_limits<int64_t>::max();
     };
-    std::map<Host, Machine> machines;
-    for (const std::string& rank : group.allgather(mine.dump(), "memory")) {
-        const Json other = Json::parse(rank, "memory");
-        Machine& machine = machines[{other.at("host").as_string(), other.at("boot").as_string()}];
-        ++machine.ranks;
-        machine.bytes += other.at("bytes").as_int();
-        // The last one to look has seen what the others have taken already.
-        machine.available = std::min(machine.available, other.at("available").as_int());
+    std::map<Host, Need> needs;
+    for (const std::string& text : group.allgather(own.dump(), "memory")) {
+        const Json rank = Json::parse(text, "memory");
+        Need& need = needs[{rank.at("host").as_string(), rank.at("boot").as_string()}];
+        ++need.ranks;
+        need.bytes += rank.at("bytes").as_int();
+        // The last rank to measure has seen what the others have already allocated.
+        need.available = std::min(need.available, rank.at("available").as_int());
     }
-    for (const auto& [at, machine] : machines)
-        RG_CHECK(machine.bytes <= machine.available, "memory: expected at most ", gibibytes(machine.available), " for ",
-                 what, ", which is all that ", at.name, " has left, got ", gibibytes(machine.bytes), " on ",
-                 machine.ranks, machine.ranks == 1 ? " rank" : " ranks", "; ", advice);
+    for (const auto& [on, need] : needs)
+        RG_CHECK(need.bytes <= need.available, "memory: expected at most ", gibibytes(need.available), " for ", what,
+                 ", which is all that ", on.name, " has left, got ", gibibytes(need.bytes), " on ", need.ranks,
+                 need.ranks == 1 ? " rank" : " ranks", "; ", advice);
 }
 
 void check_parameter_memory(par::Group& group, int64_t parameter_bytes, const std::string& advice) {

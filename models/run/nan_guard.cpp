@@ -1,7 +1,6 @@
-// See nan_guard.h. What went bad first is found by looking at the parameters, which were there before the step; then,
-// if the loss is bad, at the running statistics, in the order of the forward pass; then at the gradients, in the flat
-// buffer and so in the order in which the backward pass finishes them. Where the forward pass went bad all gradients
-// are, and the first of them is but the last layer's.
+// See nan_guard.h. The cause of a bad step is searched in the order of computation: first the parameters, which were
+// there before the step; then, if the loss is bad, the running statistics in the order of forward; then the gradients
+// in the order of backward. If forward went bad, all gradients are bad too, and the first of them says nothing.
 #include "models/run/nan_guard.h"
 
 #include "core/ops.h"
@@ -12,108 +11,109 @@ namespace rg {
 
 namespace {
 
-constexpr int kAttempts = 3;
+constexpr int kMaxBadSteps = 3;
 
-std::string text_of(float value) { return std::isnan(value) ? "nan" : cat(value); } // whose sign means nothing
+/// Omits the sign of a NaN, which means nothing.
+std::string value_text(float value) { return std::isnan(value) ? "nan" : cat(value); }
 
 } // namespace
 
 NanGuard::NanGuard(OnNan policy, Parameters& parameters, const OptimizerState& optimizer, const Position& position)
     : policy_(policy), parameters_(parameters), optimizer_(optimizer) {
-    if (policy != OnNan::stop) live_ = {parameters.state()};
+    if (policy != OnNan::stop) buffers_ = {parameters.state()};
     if (policy == OnNan::rollback) {
-        live_.push_back(parameters.values());
-        for (const NamedTensor& t : optimizer) live_.push_back(t.value);
+        buffers_.push_back(parameters.values());
+        for (const NamedTensor& t : optimizer) buffers_.push_back(t.value);
     }
-    for (const Tensor& t : live_) kept_.push_back(t.clone());
-    keep(position);
+    for (const Tensor& t : buffers_) backups_.push_back(t.clone());
+    back_up(position);
 }
 
 Verdict NanGuard::handle_non_finite(Position& position, double loss, const Tensor& non_finite_at,
                                     std::string& warning) {
     const int64_t step = position.step + 1;
     if (non_finite_at.to_host().data<int32_t>()[0] < 0) [[likely]] {
-        if (step >= worst_) attempts_ = 0;
-        if (policy_ == OnNan::skip) keep(position);
-        return Verdict::good;
+        if (step >= furthest_bad_step_) bad_steps_ = 0;
+        if (policy_ == OnNan::skip) back_up(position);
+        return Verdict::applied;
     }
-    const std::string what = cat("step ", step, ": expected finite values, got ", first_bad(loss));
-    RG_CHECK(policy_ != OnNan::stop, what, "; is --lr too large? What was saved before is untouched; see --on-nan");
-    RG_CHECK(attempts_ < kAttempts, what, ", after ", kAttempts,
-             policy_ == OnNan::skip ? " steps in a row that were left out" : " rollbacks in a row",
-             "; what was saved before is untouched; is --lr too large?");
-    ++attempts_;
-    worst_ = std::max(worst_, step);
-    restore_kept();
+    const std::string what = cat("step ", step, ": expected finite values, got ", describe_cause(loss));
+    RG_CHECK(policy_ != OnNan::stop, what, "; make --lr smaller, or see --on-nan; saved files are unchanged");
+    RG_CHECK(bad_steps_ < kMaxBadSteps, what, ", after ", kMaxBadSteps,
+             policy_ == OnNan::skip ? " skipped steps in a row" : " rollbacks in a row",
+             "; make --lr smaller; saved files are unchanged");
+    ++bad_steps_;
+    furthest_bad_step_ = std::max(furthest_bad_step_, step);
+    restore_backup();
     if (policy_ == OnNan::skip) {
-        warning = cat("warning: ", what, "; the step is left out");
-        return Verdict::skip;
+        warning = cat("warning: ", what, "; skipped the step");
+        return Verdict::skipped;
     }
-    position = kept_position_;
-    warning = cat("warning: ", what, "; back to step ", position.step, ", attempt ", attempts_, " of ", kAttempts);
+    position = backup_position_;
+    warning = cat("warning: ", what, "; rolled back to step ", position.step, ", rollback ", bad_steps_, " of ",
+                  kMaxBadSteps);
     return Verdict::rolled_back;
 }
 
 void NanGuard::checkpoint(const Position& position) {
-    if (policy_ == OnNan::rollback) keep(position);
+    if (policy_ == OnNan::rollback) back_up(position);
 }
 
 void NanGuard::check_values() const {
-    const std::string bad = bad_values();
-    RG_CHECK(bad.empty(), "save: expected finite values, got ", bad,
-             "; is --lr too large? What was saved before is untouched");
+    const std::string bad = describe_saved_values();
+    RG_CHECK(bad.empty(), "save: expected finite values, got ", bad, "; make --lr smaller; saved files are unchanged");
 }
 
-void NanGuard::keep(const Position& position) {
-    for (size_t i = 0; i < live_.size(); ++i) kept_[i].copy_from(live_[i]);
-    kept_position_ = position;
-    kept_tracked_ = parameters_.batches_tracked;
+void NanGuard::back_up(const Position& position) {
+    for (size_t i = 0; i < buffers_.size(); ++i) backups_[i].copy_from(buffers_[i]);
+    backup_position_ = position;
+    backup_batches_tracked_ = parameters_.batches_tracked;
 }
 
-void NanGuard::restore_kept() const {
-    for (size_t i = 0; i < live_.size(); ++i) live_[i].copy_from(kept_[i]);
-    parameters_.batches_tracked = kept_tracked_;
+void NanGuard::restore_backup() const {
+    for (size_t i = 0; i < buffers_.size(); ++i) buffers_[i].copy_from(backups_[i]);
+    parameters_.batches_tracked = backup_batches_tracked_;
 }
 
-std::string NanGuard::first_bad(double loss) const {
-    std::string bad = bad_in(parameters_.values(), "parameter");
+std::string NanGuard::describe_cause(double loss) const {
+    std::string bad = describe_buffer(parameters_.values(), "parameter");
     if (bad.empty() && !std::isfinite(loss)) {
-        bad = bad_statistic(); // summed over the ranks, as all that is looked at here
+        bad = describe_running_statistics();
         if (!bad.empty()) bad += ", from the activations before it";
     }
-    if (bad.empty()) bad = bad_in(parameters_.gradients(), "gradient of");
-    return bad.empty() ? cat(loss, " as the loss, of finite gradients") : bad;
+    if (bad.empty()) bad = describe_buffer(parameters_.gradients(), "gradient of");
+    return bad.empty() ? cat(loss, " as the loss, with finite gradients") : bad;
 }
 
-std::string NanGuard::bad_values() const {
-    std::string bad = bad_in(parameters_.values(), "parameter");
+std::string NanGuard::describe_saved_values() const {
+    std::string bad = describe_buffer(parameters_.values(), "parameter");
     for (const auto& [name, value] : optimizer_)
-        if (bad.empty()) bad = bad_in(value, name + " of");
-    return bad.empty() ? bad_statistic() : bad;
+        if (bad.empty()) bad = describe_buffer(value, name + " of");
+    return bad.empty() ? describe_running_statistics() : bad;
 }
 
-/// "nan in block1.0.bn.running_mean", or nothing; the first in the order of the forward pass.
-std::string NanGuard::bad_statistic() const {
+/// Returns "nan in block1.0.bn.running_mean" for the first bad value in the order of forward, or "".
+std::string NanGuard::describe_running_statistics() const {
     for (const Parameters::State& s : parameters_.states()) {
         const Tensor running = s.running.to_host();
         for (int64_t i = 0; i < running.numel(); ++i)
             if (const float value = running.data<float>()[i]; !std::isfinite(value))
-                return cat(text_of(value), " in ", s.name, i < s.channels ? ".running_mean" : ".running_var");
+                return cat(value_text(value), " in ", s.name, i < s.channels ? ".running_mean" : ".running_var");
     }
     return "";
 }
 
-/// "nan in gradient of fc.weight (value 3 of 640)", or nothing.
-std::string NanGuard::bad_in(const Tensor& flat, const std::string& of) const {
+/// Returns "nan in gradient of fc.weight (value 3 of 640)" for the first bad value of a flat buffer, or "".
+std::string NanGuard::describe_buffer(const Tensor& flat, const std::string& kind) const {
     first_non_finite(flat, {}, non_finite_at_);
-    const int64_t at = non_finite_at_.to_host().data<int32_t>()[0];
-    if (at < 0) return "";
-    const float value = flat.slice(at, {1}).clone().to_host().data<float>()[0];
+    const int64_t index = non_finite_at_.to_host().data<int32_t>()[0];
+    if (index < 0) return "";
+    const float value = flat.slice(index, {1}).clone().to_host().data<float>()[0];
     for (const Parameters::Entry& e : parameters_.entries())
-        if (at >= e.offset && at < e.offset + e.shape.numel())
-            return cat(text_of(value), " in ", of, " ", e.name, " (value ", at - e.offset, " of ", e.shape.numel(),
-                       ")");
-    return cat(text_of(value), " in ", of, " no tensor (value ", at, " of ", flat.numel(), ")");
+        if (index >= e.offset && index < e.offset + e.shape.numel())
+            return cat(value_text(value), " in ", kind, " ", e.name, " (value ", index - e.offset, " of ",
+                       e.shape.numel(), ")");
+    return cat(value_text(value), " in ", kind, " no tensor (value ", index, " of ", flat.numel(), ")");
 }
 
 } // namespace rg

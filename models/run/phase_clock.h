@@ -1,8 +1,9 @@
-// Where the time of an epoch goes, on each rank: what tells a slow disk from a slow network from a slow machine.
+// Measures the time of each phase of an epoch, on each rank. It tells a slow disk from a slow network or a slow
+// machine.
 //
-// On a GPU, work is waited for where its results are read: an update counts as part of the next step's computing, and a
-// sum of gradients, which goes on meanwhile, as part of its own step's. Where there is one rank, an update is a part of
-// the step's computing anywhere.
+// A GPU runs asynchronously, and the time is counted where the CPU waits for results. So an update counts as `compute`
+// of the next step, and the overlapped sum of gradients as `compute` of its own step. On a single rank, CPU or GPU, the
+// update is part of `compute`.
 #pragma once
 
 #include "core/json.h"
@@ -17,19 +18,19 @@ class PhaseClock {
 public:
     enum Phase : uint8_t { data, compute, sum, update, evaluate, other, count };
 
-    /// Begins an epoch: nothing is counted yet.
+    /// Begins an epoch with all counts at 0.
     void start() { seconds_ = {}, steps_ = images_ = 0, last_ = Clock::now(); }
-    /// Counts a step in which this rank takes so many images.
+    /// Counts a step and this rank's images in it.
     void count_step(int64_t images) { ++steps_, images_ += images; }
-    /// Adds the time since the last lap, or since the start, to this phase.
+    /// Adds the time since the last lap(), or since start(), to this phase.
     void lap(Phase phase) {
         const Clock::time_point now = Clock::now();
         seconds_[phase] += std::chrono::duration<double>(now - last_).count();
         last_ = now;
     }
 
-    /// [{"rank", "host", "images", "steps", "seconds": {"data": ..., ...}}, ...] with each rank's own number of images.
-    /// Collective; the same on all ranks.
+    /// Collective. Returns [{"rank", "host", "images", "steps", "seconds": {"data": ..., ...}}, ...] with the images of
+    /// each rank. The same on all ranks.
     Json gather(par::Group& group) const;
 
 private:

@@ -6,31 +6,40 @@
 namespace rg {
 namespace {
 
-/// A training with its options as the arguments have them.
+/// A training, with its options parsed from the arguments.
 struct Parsed {
     Parsed(const Program& program, const std::vector<std::string>& args)
         : training(program.make()), options(program.name, program.description) {
         training->declare(options);
-        complete = options.parse(args);
+        wants_training = options.parse(args);
     }
     std::unique_ptr<Training> training;
     Options options;
-    bool complete; // false: help was asked for
+    bool wants_training; // false for --help
 };
 
 } // namespace
 
 Json Program::check(const std::vector<std::string>& args) const { return Parsed(*this, args).options.to_json(); }
 
-void Program::check_data(par::Group& group, const std::vector<std::string>& args) const {
-    Parsed(*this, args).training->load(group, {});
+data::TrainTest Program::load(par::Group& group, const std::vector<std::string>& args) const {
+    return Parsed(*this, args).training->load(group, {});
 }
 
 int Program::run(par::Group& group, const std::vector<std::string>& args, Trial& trial) const {
     Parsed parsed(*this, args);
-    if (parsed.complete) return parsed.training->train(parsed.options, group, trial);
+    if (parsed.wants_training) return parsed.training->train(parsed.options, group, trial);
     if (group.rank() == 0) std::cout << parsed.options.help();
     return 0;
+}
+
+const Program& find_program(const std::string& name) {
+    std::string names;
+    for (const Program* program : {&train_cifar, &train_digits, &train_digits_angles}) {
+        if (name == program->name) return *program;
+        names += (names.empty() ? "" : ", ") + std::string(program->name);
+    }
+    fail("programs: expected one of ", names, ", got \"", name, "\"");
 }
 
 } // namespace rg

@@ -1,4 +1,6 @@
-// A training program as an object: what all of them do around the training itself.
+// The training programs as objects, so that sweep_cifar and experiment can check their arguments and run them.
+//
+// To add a program: declare its object here, add it to find_program() and its name to meson.build.
 #pragma once
 
 #include "core/options.h"
@@ -11,7 +13,7 @@
 
 namespace rg {
 
-/// The settings of a training program, its data and its training.
+/// The options of a training program, its data and its training. Each program derives from it.
 class Training {
 public:
     virtual ~Training() = default;
@@ -26,13 +28,18 @@ struct Program {
     const char *name, *description;
     std::unique_ptr<Training> (*make)();
 
-    /// Returns the options that the arguments (of a command line, without the program's name) amount to. Throws Error
-    /// if a name is unknown or a value is bad.
+    /// Parses the arguments of a command line, without the program's name, and returns all options. Throws Error if a
+    /// name is unknown or a value is bad.
     Json check(const std::vector<std::string>& args) const;
-    /// Collective. Reads the data as a training would, and drops them. Throws Error if they cannot be trained on.
-    void check_data(par::Group& group, const std::vector<std::string>& args) const;
-    /// Trains on all ranks of the group, or prints the help. Returns the exit code.
+    /// Collective. Reads the data like a training. Throws Error if they cannot be trained on.
+    data::TrainTest load(par::Group& group, const std::vector<std::string>& args) const;
+    /// Collective. Trains on all ranks of the group, or prints --help on rank 0. Returns the exit code.
     int run(par::Group& group, const std::vector<std::string>& args, Trial& trial) const;
 };
+
+extern const Program train_cifar, train_digits, train_digits_angles;
+
+/// Returns the program with this name. Throws Error, with all names, if there is none.
+const Program& find_program(const std::string& name);
 
 } // namespace rg

@@ -1,10 +1,11 @@
-// Fields are joined with two spaces; widths are stable from step to step, so that the line does not jitter.
+// See progress.h. Fields keep their width from step to step, so that the line does not jitter.
 #include "models/run/progress.h"
+
+#include "models/run/formatted.h"
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 #include <iostream>
 #include <string_view>
@@ -14,32 +15,25 @@
 namespace rg {
 namespace {
 
-constexpr double kRedrawSeconds = 0.1, kFadeSeconds = 10;
-
-template <class... Values>
-std::string print(const char* format, Values... values) {
-    char text[64];
-    std::snprintf(text, sizeof text, format, values...);
-    return text;
-}
+constexpr double kRedrawSeconds = 0.1, kDecaySeconds = 10;
 
 std::string duration(double seconds) {
     const auto s = static_cast<long long>(std::min(std::ceil(seconds), 1e15));
-    if (s >= 3600) return print("%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60);
-    return print("%lld:%02lld", s / 60, s % 60);
+    if (s >= 3600) return formatted("%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60);
+    return formatted("%lld:%02lld", s / 60, s % 60);
 }
 
-/// "12/50", the first number as wide as the second.
-std::string of(int64_t i, int64_t n) {
-    const std::string last = std::to_string(n), now = std::to_string(i);
-    return std::string(last.size() - std::min(last.size(), now.size()), ' ') + now + "/" + last;
+/// Returns "12/50", where the first number is as wide as the second.
+std::string count_of(int64_t i, int64_t n) {
+    const std::string total = std::to_string(n), current = std::to_string(i);
+    return std::string(total.size() - std::min(total.size(), current.size()), ' ') + current + "/" + total;
 }
 
 } // namespace
 
 bool standard_output_is_terminal() {
-    const char* kind = std::getenv("TERM");
-    return ::isatty(STDOUT_FILENO) && kind && std::string_view(kind) != "dumb";
+    const char* type = std::getenv("TERM");
+    return ::isatty(STDOUT_FILENO) && type && std::string_view(type) != "dumb";
 }
 
 ScreenSize screen_size() {
@@ -53,13 +47,13 @@ double steady_seconds() {
 }
 
 std::string step_text(const StepStatus& status, double images_per_second, double seconds_left, int columns) {
-    // In the order in which they matter: a narrow window shows the first few.
+    // In the order of importance, since a narrow window shows only the first few.
     const std::string fields[] = {
-        "epoch " + of(status.epoch, status.epochs),
-        print("loss %.4f", status.loss),
-        print("acc %5.1f %%", 100 * status.accuracy),
-        "step " + of(status.step, status.steps),
-        images_per_second > 0 ? print("%.0f images/s", images_per_second) : "",
+        "epoch " + count_of(status.epoch, status.epochs),
+        formatted("loss %.4f", status.loss),
+        formatted("acc %5.1f %%", 100 * status.accuracy),
+        "step " + count_of(status.step, status.steps),
+        images_per_second > 0 ? formatted("%.0f images/s", images_per_second) : "",
         seconds_left > 0 ? duration(seconds_left) + " left" : "",
     };
     std::string line;
@@ -73,15 +67,15 @@ std::string step_text(const StepStatus& status, double images_per_second, double
 }
 
 std::string epoch_text(const EpochStatus& status) {
-    std::string line = "epoch " + of(status.epoch, status.epochs);
+    std::string line = "epoch " + count_of(status.epoch, status.epochs);
     const auto field = [&line](const std::string& format, double value) {
-        line += "  " + print(format.c_str(), value);
+        line += "  " + formatted(format.c_str(), value);
     };
     field("train loss %.4f", status.train_loss);
     field("train acc %.2f %%", 100 * status.train_accuracy);
-    field(status.tested + " loss %.4f", status.test_loss);
-    field(status.tested + " acc %.2f %%", 100 * status.test_accuracy);
-    for (const EpochStatus::Extra& extra : status.extras) field(extra.format, extra.value);
+    field(status.test_set_name + " loss %.4f", status.test_loss);
+    field(status.test_set_name + " acc %.2f %%", 100 * status.test_accuracy);
+    for (const ExtraMetric& extra : status.extras) field(extra.format, extra.value);
     field("%.0f images/s", status.images_per_second);
     field("%.1f s", status.seconds);
     return line;
@@ -100,16 +94,16 @@ void Progress::clear() {
 }
 
 void Progress::step(const StepStatus& status) {
-    const double now = clock_(), took = now - last_step_, fade = std::exp(-took / kFadeSeconds);
+    const double now = clock_(), elapsed = now - last_step_, decay = std::exp(-elapsed / kDecaySeconds);
     last_step_ = now;
-    seconds_ = seconds_ * fade + took;
-    images_ = images_ * fade + double(status.images);
-    steps_ = steps_ * fade + 1;
+    seconds_ = seconds_ * decay + elapsed;
+    images_ = images_ * decay + double(status.images);
+    steps_ = steps_ * decay + 1;
     if (!live_ || now - last_draw_ < kRedrawSeconds) return;
     last_draw_ = now;
     const double rate = seconds_ > 0 ? images_ / seconds_ : 0;
     const double left = seconds_ / steps_ * double(status.steps - status.step);
-    // One column stays free: a full line makes some terminals wrap.
+    // The last column stays free, since a full line makes some terminals wrap.
     out_ << '\r' << step_text(status, rate, left, (columns_ > 0 ? columns_ : screen_size().columns) - 1) << "\x1b[K"
          << std::flush;
     drawn_ = true;

@@ -1,13 +1,13 @@
-// Numbers of steps are rounded to six digits: nobody sees more in a curve, and a report of 50 epochs stays small.
+// See report.h. Metrics of steps are rounded to six digits, which is enough for a curve and keeps the file small.
 #include "models/run/report.h"
 
 #include "core/atomic_file.h"
 #include "core/plan.h"
 #include "models/run/confusion.h"
+#include "models/run/formatted.h"
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 
@@ -15,18 +15,14 @@ namespace rg {
 namespace {
 
 constexpr std::string_view kTemplate =
-#include "report_template.h" // models/report/ as a string literal
+#include "report_template.h" // models/run/page/ as a string literal
     ;
-// Where the template has its data, which are null.
+// The texts around the data in the template, which has null there.
 constexpr std::string_view kBeforeData = "type=\"application/json\">", kAfterData = "</script>";
 
-Json rounded(double value) {
-    char text[32];
-    std::snprintf(text, sizeof text, "%.6g", value);
-    return std::strtod(text, nullptr);
-}
+Json rounded(double value) { return std::strtod(formatted("%.6g", value).c_str(), nullptr); }
 
-/// A number of a line; one that was not finite has been read back as null.
+/// Returns a number of a line. A number that was not finite is null in the file.
 double number(const Json& line, std::string_view key) {
     const Json* value = line.find(key);
     return value && value->is_number() ? value->as_double() : std::nan("");
@@ -47,17 +43,17 @@ std::string base64(std::span<const uint8_t> bytes) {
 } // namespace
 
 std::string report_page(std::string_view data) {
-    const size_t at = kTemplate.find(kBeforeData);
-    RG_CHECK(at != std::string_view::npos, "report: expected a template with ", kBeforeData, ", got one without");
-    std::string page(kTemplate.substr(0, at + kBeforeData.size()));
-    // No text in the data can end the script element, or begin a comment: JSON has another way to write this letter.
+    const size_t begin = kTemplate.find(kBeforeData);
+    RG_CHECK(begin != std::string_view::npos, "report: expected a template with ", kBeforeData, ", got one without");
+    std::string page(kTemplate.substr(0, begin + kBeforeData.size()));
+    // Escape '<', so that no text in the data can end the script element or begin a comment.
     for (const char c : data) {
         if (c == '<')
             page += "\\u003c";
         else
             page += c;
     }
-    page += kTemplate.substr(kTemplate.find(kAfterData, at));
+    page += kTemplate.substr(kTemplate.find(kAfterData, begin));
     return page;
 }
 
@@ -65,8 +61,8 @@ Json read_report(const std::string& path) {
     const std::string page = read_file(path);
     const size_t begin = page.find(kBeforeData), end = page.find(kAfterData, begin);
     RG_CHECK(end != std::string::npos, "report: expected a page with data, got one without (", path, ")");
-    const size_t from = begin + kBeforeData.size();
-    return Json::parse(std::string_view(page).substr(from, end - from), path);
+    const size_t data = begin + kBeforeData.size();
+    return Json::parse(std::string_view(page).substr(data, end - data), path);
 }
 
 void Metrics::add(const Json& line) {
@@ -75,11 +71,11 @@ void Metrics::add(const Json& line) {
         epochs_.push_back(line);
         return;
     }
-    if (steps_.empty() || steps_.back().count == steps_per_point_) {
-        if (steps_.size() == points_) join_neighbours();
-        steps_.push_back({});
+    if (points_.empty() || points_.back().count == steps_per_point_) {
+        if (points_.size() == max_points_) merge_pairs();
+        points_.push_back({});
     }
-    Steps& last = steps_.back();
+    Point& last = points_.back();
     last.step = step->as_int();
     last.epoch = epoch ? epoch->as_int() : 0;
     last.lr = number(line, "lr");
@@ -96,16 +92,16 @@ void Metrics::add_file(const std::string& path) {
         add(Json::parse(std::string_view(text).substr(begin, end - begin), path));
 }
 
-void Metrics::join_neighbours() {
-    for (size_t i = 0; i < steps_.size() / 2; ++i) {
-        const Steps &a = steps_[2 * i], &b = steps_[2 * i + 1];
-        steps_[i] = {b.step, b.epoch, a.count + b.count, a.loss + b.loss, a.accuracy + b.accuracy, b.lr};
+void Metrics::merge_pairs() {
+    for (size_t i = 0; i < points_.size() / 2; ++i) {
+        const Point &a = points_[2 * i], &b = points_[2 * i + 1];
+        points_[i] = {b.step, b.epoch, a.count + b.count, a.loss + b.loss, a.accuracy + b.accuracy, b.lr};
     }
-    steps_.resize(steps_.size() / 2);
+    points_.resize(points_.size() / 2);
     steps_per_point_ *= 2;
 }
 
-Json Metrics::Steps::line() const {
+Json Metrics::Point::line() const {
     return Json::object()
         .set("step", step)
         .set("epoch", epoch)
@@ -117,10 +113,10 @@ Json Metrics::Steps::line() const {
 Json::Array Metrics::lines() const {
     Json::Array lines;
     size_t epoch = 0;
-    for (const Steps& steps : steps_) { // in the order of metrics.jsonl: an epoch after its last step
-        while (epoch < epochs_.size() && number(epochs_[epoch], "epoch") < double(steps.epoch))
+    for (const Point& point : points_) { // in the order of metrics.jsonl: an epoch follows its last step
+        while (epoch < epochs_.size() && number(epochs_[epoch], "epoch") < double(point.epoch))
             lines.push_back(epochs_[epoch++]);
-        lines.push_back(steps.line());
+        lines.push_back(point.line());
     }
     lines.insert(lines.end(), epochs_.begin() + std::ptrdiff_t(epoch), epochs_.end());
     return lines;
@@ -155,25 +151,26 @@ Json report_network(const Parameters& parameters, const Plan* plan) {
     return network;
 }
 
-Json report_confusion(const data::ImageSet& set, std::span<const Prediction> predictions, size_t examples) {
+Json report_confusion(const data::ImageSet& set, std::span<const Prediction> predictions, size_t max_mistakes) {
     const Confusion confusion(set, predictions);
     std::vector<size_t> wrong;
     for (size_t i = 0; i < predictions.size(); ++i)
         if (set.labels[i] != predictions[i].label) wrong.push_back(i);
-    // A network gone bad scores NaN, which is above and below nothing; it sorts last.
+    // NaN has no order, so it would break the sort; it sorts last.
     const auto score = [&](size_t i) { return std::isnan(predictions[i].score) ? -1.0f : predictions[i].score; };
     std::stable_sort(wrong.begin(), wrong.end(), [&](size_t a, size_t b) { return score(a) > score(b); });
-    wrong.resize(std::min(wrong.size(), examples));
+    wrong.resize(std::min(wrong.size(), max_mistakes));
 
     const std::vector<size_t> shown = confusion.shown();
-    Json classes = Json::array(), counts = Json::array(), images = Json::array(), seen = Json::array();
+    Json classes = Json::array(), counts = Json::array();
+    Json images = Json::array(), predicted = Json::array();
     for (const size_t i : shown) {
         Json row = Json::array();
         for (const size_t j : shown) row.push(confusion.count(i, j));
         classes.push(set.classes[i]);
         counts.push(std::move(row));
         images.push(confusion.images_of(i));
-        seen.push(confusion.seen_as(i));
+        predicted.push(confusion.predicted_as(i));
     }
     Json mistakes = Json::array();
     for (const size_t i : wrong)
@@ -186,8 +183,8 @@ Json report_confusion(const data::ImageSet& set, std::span<const Prediction> pre
     Json json = Json::object().set("classes", std::move(classes)).set("counts", std::move(counts));
     if (!confusion.shows_all())
         json.set("images", std::move(images))
-            .set("seen", std::move(seen))
-            .set("right", confusion.right())
+            .set("seen", std::move(predicted))
+            .set("right", confusion.correct())
             .set("total", confusion.total())
             .set("left_out", int64_t(set.classes.size() - shown.size()));
     return json.set("height", set.height)

@@ -1,23 +1,23 @@
-// report.html: everything that is known of a run, as one page that needs neither network nor program to be read.
+// Writes report.html: all results of a run as one page, readable offline in any browser.
 //
 // The page is a template (models/run/page/, compiled in) with one JSON value inside, {"runs": [RUN, ...]}; the monitor
-// (tools/monitor) serves the same template live. Each member of a RUN but "name" may be missing, and its part of the
-// page with it:
+// (tools/monitor) serves the same template live. A RUN has these members. All but "name" are optional; the page leaves
+// out the part of a missing member:
 //
-//     name, state       text; the state is "running", "done", "stopped" or "failed", of a trial as in results.csv
-//     note              one line of text: why it was stopped or failed
+//     name, state       text; the state is "running", "done", "stopped" or "failed", for a trial as in results.csv
+//     note              one line of text: why the run was stopped or failed
 //     config            as in config.json
 //     summary           one line of text: machine and data
-//     tested            the set that it is tested on, "test" or "validation"
-//     epochs            how many there are to be
-//     steps_per_epoch   number of steps; without it, the lines tell
-//     metrics           lines as in metrics.jsonl; steps may be thinned
-//     bars              {"title", "unit", "groups": [{"name", "bars": [[what, value], ...], "note"}, ...]}
-//     network, ranks, confusion   see the functions below
+//     tested            name of the set that the network is tested on, "test" or "validation"
+//     epochs            planned number of epochs
+//     steps_per_epoch   number of steps; if missing, the page takes it from the metrics
+//     metrics           lines as in metrics.jsonl; consecutive steps may be averaged
+//     bars              {"title", "unit", "groups": [{"name", "bars": [[label, value], ...], "note"}, ...]}
+//     network, ranks, confusion   see report_network(), PhaseClock::gather(), report_confusion()
 //
-// With several runs the page overlays their curves and compares them in a sortable table, which has a column for every
-// option in "config" that differs. For the trials of a sweep, there is a member beside "runs": "sweep", with its
-// "name", "state", "summary", and if known "best", the name of a trial, and its "confusion" on the test set.
+// If there are several runs, the page overlays their curves and compares them in a sortable table, with a column for
+// every option in "config" that differs. For the trials of a sweep, a member "sweep" stands beside "runs". It has
+// "name", "state", "summary", and if known "best" (the name of a trial) and its "confusion" on the test set.
 #pragma once
 
 #include "data/dataset.h"
@@ -28,46 +28,47 @@ namespace rg {
 
 class Plan;
 
-/// Lines of metrics.jsonl, with so many steps at most: beyond, neighbours are joined two by two, to their means.
+/// Lines of metrics.jsonl, with at most `points` lines of steps: if there are more, pairs of consecutive lines are
+/// merged into their mean.
 class Metrics {
 public:
-    explicit Metrics(size_t points) : points_(points) {}
+    explicit Metrics(size_t points) : max_points_(points) {}
     void add(const Json& line);
-    /// All of a file, if there is one.
+    /// Adds all lines of a file, if it exists.
     void add_file(const std::string& path);
     Json::Array lines() const;
 
 private:
-    /// Some steps in a row: the last one, and sums over all.
-    struct Steps {
+    /// Consecutive steps: number, epoch and learning rate of the last one, sums of loss and accuracy over all.
+    struct Point {
         int64_t step, epoch, count;
         double loss, accuracy, lr;
         Json line() const;
     };
-    void join_neighbours();
+    void merge_pairs();
 
-    size_t points_;
-    std::vector<Steps> steps_;
+    size_t max_points_;
+    std::vector<Point> points_;
     int64_t steps_per_point_ = 1;
     Json::Array epochs_;
 };
 
-/// The report of one run: it is told each line that is logged, and writes the page when asked.
+/// The report of one run. It collects the logged lines, and writes the page on request.
 class Report {
 public:
     static constexpr size_t kSteps = 2000;
 
-    /// `name` and `config` as above. The lines that metrics.jsonl has already are taken over: a resumed run goes on.
+    /// Reads the lines that metrics.jsonl has already, for a resumed run.
     Report(const RunFolder& folder, Json config);
 
-    /// A line of metrics.jsonl, as it is logged.
+    /// Adds a line of metrics.jsonl.
     void add(const Json& line) { metrics_.add(line); }
-    /// Takes the lines of metrics.jsonl instead of those that it was told: the run has gone back.
+    /// Replaces all lines by those of metrics.jsonl, after a rollback.
     void reread(const RunFolder& folder);
-    /// Any other member of the run.
+    /// Sets any other member of the run.
     void set(std::string_view member, Json value) { run_.set(member, std::move(value)); }
 
-    /// The run as the page takes it.
+    /// Returns the run as a member of "runs".
     Json run() const { return Json(run_).set("metrics", metrics_.lines()); }
     /// Writes the page, atomically.
     void write(const std::string& state);
@@ -78,19 +79,20 @@ private:
     Metrics metrics_{kSteps};
 };
 
-/// The page with this data in it, the text of a JSON value.
+/// Returns the page with `data` in it, the text of a JSON value.
 std::string report_page(std::string_view data);
-/// The data in such a page. Error: no file, or another one.
+/// Returns the data in such a page. Throws Error if there is no file, or another kind of file.
 Json read_report(const std::string& path);
 
-/// {"parameters", "parameter_bytes", "tensors": [[name, [extents]], ...]}; with the plan of a training step also
-/// "planned_bytes", "unshared_bytes".
+/// Returns {"parameters", "parameter_bytes", "tensors": [[name, [extents]], ...]}; with the plan of a training step
+/// also "planned_bytes", "unshared_bytes".
 Json report_network(const Parameters& parameters, const Plan* plan = nullptr);
 
-/// {"classes", "counts": a row per true class, "height", "width", "channels", "mistakes": [{"image", "truth", "seen",
-/// "score", "pixels": base64}, ...]}: the mistakes made with the highest scores come first, and `examples` at most. Of
-/// more classes than Confusion::kMostShown it has those that are shown, with sums over all of them: "images" and "seen"
-/// per class, "right", "total", and "left_out", the number of the other classes.
-Json report_confusion(const data::ImageSet& set, std::span<const Prediction> predictions, size_t examples = 24);
+/// Returns {"classes", "counts": a row per true class, "height", "width", "channels", "mistakes": [{"image", "truth",
+/// "seen" (the predicted class), "score", "pixels": base64}, ...]}. The mistakes are those with the highest scores, at
+/// most `max_mistakes`, in descending order. If not all classes are shown (see Confusion), it also has sums over all
+/// classes: "images" and "seen" (predictions) per shown class, "right" (correct predictions), "total", and "left_out",
+/// the number of classes that are not shown.
+Json report_confusion(const data::ImageSet& set, std::span<const Prediction> predictions, size_t max_mistakes = 24);
 
 } // namespace rg

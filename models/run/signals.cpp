@@ -8,29 +8,29 @@
 namespace rg {
 namespace {
 
-std::atomic<bool> interrupted{false}; // by another signal than SIGINT
+std::atomic<bool> interrupted{false}; // by a signal other than SIGINT
 
 void on_signal(int number) {
     if (number != SIGINT) interrupted.store(true, std::memory_order_relaxed);
     request_stop();
 }
 
-/// UCX, which MPICH may be built on, installs a handler of SIGHUP before main() begins. Only code that runs before all
-/// libraries can see that the process was started with SIGHUP ignored, as by nohup.
+/// UCX, a library of MPICH, installs a handler for SIGHUP before main(). So only code that runs before all libraries
+/// can tell that the process was started with SIGHUP ignored, for example by nohup.
 bool started_with_hangup_ignored = false;
-void look_at_hangup() {
+void record_hangup_action() {
     struct sigaction action {};
     sigaction(SIGHUP, nullptr, &action);
     started_with_hangup_ignored = action.sa_handler == SIG_IGN;
 }
-[[gnu::section(".preinit_array"), gnu::used]] void (*before_libraries)() = look_at_hangup;
+[[gnu::section(".preinit_array"), gnu::used]] void (*before_libraries)() = record_hangup_action;
 
 } // namespace
 
 void install_stop_signals() {
     struct sigaction action {};
     action.sa_handler = on_signal;
-    // RESETHAND: the next one is not ours. RESTART: a write to a checkpoint goes on as if nothing had come.
+    // RESETHAND: a second signal gets the default action. RESTART: a write to a checkpoint continues after a signal.
     action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
     sigemptyset(&action.sa_mask);
     for (const int number : {SIGINT, SIGUSR1, SIGTERM}) sigaction(number, &action, nullptr);

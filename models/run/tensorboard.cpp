@@ -1,7 +1,9 @@
-// Each record is one write(), so that a kill leaves at most one that is cut short; TensorBoard ignores that one.
+// See tensorboard.h. Each record is one write(), so a kill leaves at most one incomplete record, which TensorBoard
+// ignores.
 #include "models/run/tensorboard.h"
 
-#include <array>
+#include "models/run/memory.h"
+
 #include <bit>
 #include <cerrno>
 #include <chrono>
@@ -18,71 +20,66 @@ namespace {
 
 constexpr std::string_view kPrefix = "events.out.tfevents.";
 
-constexpr std::array<uint32_t, 256> kCrcTable = [] {
-    std::array<uint32_t, 256> table{};
-    for (uint32_t i = 0; i < 256; ++i) {
-        uint32_t crc = i;
-        for (int bit = 0; bit < 8; ++bit) crc = crc >> 1 ^ (crc & 1 ? 0x82f63b78u : 0u);
-        table[i] = crc;
-    }
-    return table;
-}();
-
-/// So that the crc of bytes that hold a crc is as good as any.
+/// TFRecords mask a CRC, since the CRC of data that contain a CRC is weak.
 uint32_t masked(uint32_t crc) { return std::rotr(crc, 15) + 0xa282ead8u; }
 
-/// Little-endian, whatever this machine is.
+/// Returns the bytes of `value`, little-endian on any machine.
 template <class T>
-std::string fixed(T value) {
+std::string little_endian(T value) {
     std::string bytes;
     for (size_t i = 0; i < sizeof value; ++i) bytes += char(value >> (8 * i) & 0xff);
     return bytes;
 }
 
-// Fields of a protobuf message: key, then the value by its wire type.
+// Fields of a protobuf message: a key with the wire type, then the value.
 std::string varint(uint64_t value) {
     std::string bytes;
     for (; value >= 0x80; value >>= 7) bytes += char((value & 0x7f) | 0x80);
     return bytes + char(value);
 }
 std::string key(int field, int type) { return varint(uint64_t(field) << 3 | uint64_t(type)); }
-std::string number(int field, int64_t value) { return key(field, 0) + varint(uint64_t(value)); }
-std::string real(int field, double value) { return key(field, 1) + fixed(std::bit_cast<uint64_t>(value)); }
-std::string real(int field, float value) { return key(field, 5) + fixed(std::bit_cast<uint32_t>(value)); }
-std::string bytes(int field, std::string_view value) {
+std::string int_field(int field, int64_t value) { return key(field, 0) + varint(uint64_t(value)); }
+std::string double_field(int field, double value) {
+    return key(field, 1) + little_endian(std::bit_cast<uint64_t>(value));
+}
+std::string float_field(int field, float value) {
+    return key(field, 5) + little_endian(std::bit_cast<uint32_t>(value));
+}
+std::string bytes_field(int field, std::string_view value) {
     return key(field, 2) + varint(value.size()) + std::string(value);
 }
 
-/// An Event: when, at which step, and one field more.
-std::string event(int64_t step, const std::string& what) {
+/// Returns an Event: time, step and one more field.
+std::string event(int64_t step, const std::string& field) {
     const auto now = std::chrono::system_clock::now().time_since_epoch();
-    return real(1, std::chrono::duration<double>(now).count()) + number(2, step) + what;
+    return double_field(1, std::chrono::duration<double>(now).count()) + int_field(2, step) + field;
 }
 
-/// A name that comes after those of all event files in the folder, also where a clock was set back.
+/// Returns a name after those of all event files in the folder, even if the clock was set back.
 std::string next_name(const std::string& folder) {
     auto seconds = static_cast<long long>(std::time(nullptr));
     for (const fs::directory_entry& entry : fs::directory_iterator(folder))
         if (const std::string name = entry.path().filename().string(); name.starts_with(kPrefix))
             seconds = std::max(seconds, std::atoll(name.c_str() + kPrefix.size()) + 1);
-    char host[256] = "";
-    ::gethostname(host, sizeof host - 1);
-    return cat(kPrefix, seconds, ".", host, ".", ::getpid());
+    return cat(kPrefix, seconds, ".", this_host().name, ".", ::getpid());
 }
 
 } // namespace
 
 uint32_t crc32c(std::string_view bytes) {
     uint32_t crc = ~0u;
-    for (const char byte : bytes) crc = crc >> 8 ^ kCrcTable[(crc ^ uint8_t(byte)) & 0xff];
+    for (const char byte : bytes) {
+        crc ^= uint8_t(byte);
+        for (int bit = 0; bit < 8; ++bit) crc = crc >> 1 ^ (crc & 1 ? 0x82f63b78u : 0u);
+    }
     return ~crc;
 }
 
 EventFile::EventFile(const std::string& folder, int64_t step) : path_(folder + "/" + next_name(folder)), step_(step) {
     file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
     RG_CHECK(file_ >= 0, "tensorboard: cannot create ", path_, ": ", std::strerror(errno));
-    write(event(0, bytes(3, "brain.Event:2")));
-    write(event(step + 1, bytes(7, number(1, 1)))); // status: START
+    write(event(0, bytes_field(3, "brain.Event:2")));
+    write(event(step + 1, bytes_field(7, int_field(1, 1)))); // status: START
 }
 
 EventFile::~EventFile() { ::close(file_); }
@@ -90,19 +87,20 @@ EventFile::~EventFile() { ::close(file_); }
 void EventFile::add(const Json& line) {
     const Json* step = line.find("step");
     if (step) step_ = step->as_int();
-    if (!step && !line.find("epoch")) return; // a summary of the run
+    if (!step && !line.find("epoch")) return; // a summary at the end of the run
     std::string summary;
     for (const auto& [name, value] : line.as_object()) {
         if (name == "step" || name == "epoch" || !value.is_number()) continue;
         const std::string tag = (step ? "step/" : "epoch/") + name;
-        summary += bytes(1, bytes(1, tag) + real(2, float(value.as_double())));
+        summary += bytes_field(1, bytes_field(1, tag) + float_field(2, float(value.as_double())));
     }
-    write(event(step_, bytes(5, summary)));
+    write(event(step_, bytes_field(5, summary)));
 }
 
 void EventFile::write(const std::string& event) {
-    const std::string length = fixed(uint64_t(event.size()));
-    const std::string record = length + fixed(masked(crc32c(length))) + event + fixed(masked(crc32c(event)));
+    const std::string length = little_endian(uint64_t(event.size()));
+    const std::string record =
+        length + little_endian(masked(crc32c(length))) + event + little_endian(masked(crc32c(event)));
     ssize_t n;
     do n = ::write(file_, record.data(), record.size());
     while (n < 0 && errno == EINTR);

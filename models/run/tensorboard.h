@@ -1,4 +1,4 @@
-// Event files for TensorBoard: scalars by step, in TensorFlow's format, written without it.
+// Writes event files for TensorBoard: scalars by step, in TensorFlow's format, without TensorFlow.
 //
 // A file is a sequence of TFRecords, each an Event (protobuf):
 //
@@ -6,28 +6,28 @@
 //     Event     wall_time = 1 (double), step = 2, file_version = 3, summary = 5, session_log = 7
 //     Summary   value = 1, repeated: { tag = 1, simple_value = 2 (float) }
 //
-// TensorBoard reads all files of a folder in the order of their names, so a run that goes on writes another one. Each
-// begins with a START of the session at the step to come. TensorBoard takes the first as the beginning; at a later one
-// it forgets what it has of that step and those after it, so that no step is drawn twice.
+// TensorBoard reads all files of a folder in the order of their names, so a resumed run writes another file. Each file
+// starts with a session START at the next step. At a START, TensorBoard drops the values that it has for that step and
+// later ones, so no step is drawn twice.
 #pragma once
 
 #include "core/json.h"
 
 namespace rg {
 
-/// CRC-32C (Castagnoli), as TFRecords have it before the mask.
+/// Returns the CRC-32C (Castagnoli), without the mask of TFRecords.
 uint32_t crc32c(std::string_view bytes);
 
 class EventFile {
 public:
-    /// A new file in the folder, whose name comes after those that are there. `step`: the last one that is done. Error:
-    /// path and reason.
+    /// Creates a file in the folder, with a name after those of all event files in it. `step` is the last finished
+    /// step. Throws Error if the file cannot be created.
     EventFile(const std::string& folder, int64_t step);
     ~EventFile();
     EventFile(const EventFile&) = delete;
     EventFile& operator=(const EventFile&) = delete;
 
-    /// A line of metrics.jsonl: each of its numbers as step/NAME or epoch/NAME, at that step or at the last one.
+    /// Adds the numbers of a line of metrics.jsonl as step/NAME or epoch/NAME. Those of an epoch get its last step.
     void add(const Json& line);
 
 private:

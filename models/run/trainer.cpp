@@ -9,7 +9,7 @@
 namespace rg {
 namespace {
 
-/// On the CPU, the ranks of a node sum gradients where they are, in memory that they share.
+/// Moves gradients on the CPU into memory that the ranks of a node share, so that they are summed in place.
 Parameters& share_gradients(par::Group& group, Parameters& parameters) {
     if (group.size() > 1 && !parameters.gradients().device())
         parameters.place_gradients(group.memory(size_t(parameters.gradient_bytes()), "gradients").data());
@@ -51,18 +51,33 @@ Trainer::Trainer(TrainingRun& run, const Machine& machine, Parameters& parameter
     run.restore_parameters(parameters, this->optimizer.state);
 }
 
-void Trainer::begin_epoch() {
+Trainer::Seconds Trainer::train(const Schedule& schedule, const std::function<Score()>& test) {
+    Seconds seconds;
+    while (run.goes_on()) {
+        seconds.train += seconds_of([&] { train_epoch(schedule); });
+        if (run.epoch_is_complete()) {
+            Score score;
+            seconds.test += seconds_of([&] { score = test(); });
+            run.end_epoch(score);
+        }
+        run.save();
+    }
+    return seconds;
+}
+
+void Trainer::train_epoch(const Schedule& schedule) {
     feed.loader.start(run.position().epoch, run.position().batch);
     run.begin_epoch(feed.loader.has_next());
+    while (run.epoch_goes_on()) {
+        const data::Batch batch = feed.loader.next(); // this rank's share, which may be empty
+        run.phases.count_step(batch.labels.extent(0));
+        run.phases.lap(PhaseClock::data);
+        run.end_step(step(batch, schedule.rate_at(run.epochs())));
+    }
 }
 
-data::Batch Trainer::next_batch() {
-    data::Batch batch = feed.loader.next();
-    run.phases.count_step(batch.labels.extent(0));
-    run.phases.lap(PhaseClock::data);
-    return batch;
-}
-
+/// Collective. Runs forward, backward, the sums over the ranks and the update, and handles values that are not finite.
+/// A single rank waits for its device once.
 StepResult Trainer::step(const data::Batch& batch, double lr) {
     const double share = double(batch.labels.extent(0)) / double(batch.global_size);
     par::Group& group = run.group();
@@ -73,7 +88,6 @@ StepResult Trainer::step(const data::Batch& batch, double lr) {
     next[0] = float(lr), next[1] = float(run.position().step + 1);
     optimizer.rate_and_step.copy_from(next_rate_and_step.slice(0, optimizer.rate_and_step.shape()));
 
-    // Forward and backward on this rank's images; then the gradients of the whole mini-batch.
     gradient_sum.begin(share);
     const std::span<const Tensor> results = train_step(feed.inputs(batch), true);
     run.phases.lap(PhaseClock::compute);
@@ -83,10 +97,10 @@ StepResult Trainer::step(const data::Batch& batch, double lr) {
     const auto& [scores, loss, own_non_finite_at] = downloaded;
     run.phases.lap(parameters.gradients().device() ? PhaseClock::compute : PhaseClock::sum);
 
-    // Sums over all ranks: loss, correct images, stop requests, ranks without further data; and, in the same message,
-    // batch norm's state.
+    // Sum over all ranks: loss, correct images, stop requests, ranks without further data. Batch norm's state is in the
+    // same message.
     double sums[] = {share > 0 ? share * double(loss.data<float>()[0]) : 0.0,
-                     double(count_correct(scores, batch.labels)), double(run.asked_to_stop()),
+                     double(count_correct(scores, batch.labels)), double(run.has_stop_request()),
                      double(!feed.loader.has_next())};
     if (sync)
         group.allreduce_sum(std::span<double>(sums), "loss");
@@ -115,7 +129,7 @@ void Trainer::update(const Tensor& loss) {
 }
 
 Score Evaluation::score() {
-    Score score = evaluate(run.group(), mine, set, normalise, [&](const Tensor& x) {
+    Score score = evaluate(run.group(), range, set, normalise, [&](const Tensor& x) {
         run.pulse();
         return predict({x})[0];
     });
@@ -125,7 +139,7 @@ Score Evaluation::score() {
 
 const Plan& plan_ahead(Trainer& trainer, Evaluation& test, const std::string& advice) {
     const auto plan = [&]() -> const Plan& {
-        for (const int64_t n : {std::min(kEvaluationBatch, test.mine.size()), test.mine.size() % kEvaluationBatch})
+        for (const int64_t n : {std::min(kEvaluationBatch, test.range.size()), test.range.size() % kEvaluationBatch})
             if (test.predict.enabled && n > 0)
                 test.predict.plan({Tensor::on_host({n, test.set.height, test.set.width, test.set.channels})});
         return trainer.plan();

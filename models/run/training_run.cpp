@@ -5,41 +5,113 @@
 #include "core/text.h"
 #include "models/nets/state_dict.h"
 
+#include <filesystem>
+#include <set>
+
 namespace rg {
+namespace {
+
+/// Returns the contents of a checkpoint: the tensors of state_dict() and the optimizer's flat buffers, and as metadata
+/// the options and the position.
+TensorFile training_state(const std::string& program, const Parameters& parameters, const OptimizerState& optimizer,
+                          const Position& position, const Options& options) {
+    TensorFile file{state_dict(parameters), {}, {}};
+    for (const auto& [name, value] : optimizer) file.tensors.push_back({name, value.to_host()});
+    Json values = Json::object();
+    for (const auto& [name, value] : options.values()) values.set(name, value);
+    file.metadata = {{"program", program},
+                     {"options", values.dump()},
+                     {"epoch", cat(position.epoch)},
+                     {"batch", cat(position.batch)},
+                     {"steps_done", cat(position.step)},
+                     {"epoch_sums", Json(Json::Array{position.loss_sum, position.correct, position.images}).dump()}};
+    return file;
+}
+
+/// Restores parameters and optimizer from a checkpoint, and returns its position. Throws Error if the file is from
+/// another program or network.
+Position restore_training(const std::string& program, TensorFile file, Parameters& parameters,
+                          const OptimizerState& optimizer) {
+    RG_CHECK(file.text("program") == program, file.source, ": expected a checkpoint of ", program, ", got one of ",
+             file.text("program"));
+    OptimizerState saved;
+    for (const auto& [name, value] : optimizer)
+        saved.push_back({name, file.tensor(name, value.dtype(), value.shape())});
+    std::erase_if(file.tensors, [](const NamedTensor& t) { return t.name.starts_with("optimizer."); });
+    const Json sums = Json::parse(file.text("epoch_sums"), file.source);
+    RG_CHECK(sums.is_array() && sums.as_array().size() == 3, file.source,
+             ": epoch_sums: expected 3 numbers, got others");
+    const Position position{file.number("epoch"),           file.number("batch"),
+                            file.number("steps_done"),      sums.as_array()[0].as_double(),
+                            sums.as_array()[1].as_double(), sums.as_array()[2].as_double()};
+    RG_CHECK(position.epoch >= 1 && position.batch >= 0 && position.step >= 0, file.source,
+             ": expected epoch >= 1, batch >= 0 and steps_done >= 0, got ", position.epoch, ", ", position.batch,
+             " and ", position.step);
+    load_state_dict(parameters, file);
+    for (size_t i = 0; i < saved.size(); ++i) optimizer[i].value.copy_from(saved[i].value);
+    return position;
+}
+
+/// Sets the options that the command line does not give to their values in the checkpoint. Throws Error if the command
+/// line changes an option of the network or of the order of the images, since then the checkpoint would not fit. Throws
+/// Error if check_stored_command() refuses a value.
+void restore_options(const TensorFile& file, Options& options) {
+    static const std::set<std::string> kFixed = {"batch-size", "validation", "partial-batch", "shuffle",
+                                                 "seed",       "augment",    "translate",     "fill",
+                                                 "width",      "depth",      "init",          "initializer"};
+    const Json saved = Json::parse(file.text("options"), file.source);
+    const auto run = std::filesystem::path(file.source).parent_path().parent_path(); // file.source: RUN/checkpoint/FILE
+    for (const auto& [name, value] : options.values()) {
+        const Json* saved_value = saved.find(name);
+        if (!saved_value) continue;
+        const std::string& old = saved_value->as_string();
+        if (!options.was_given(name)) {
+            check_stored_command(run.string(), old, cat("give --", name, " again"));
+            options.set(name, old);
+        } else {
+            RG_CHECK(value == old || !kFixed.contains(name), "--resume: expected --", name, " ",
+                     old.empty() ? "none" : old, ", as in ", file.source, ", got ", value,
+                     "; omit the option, or start a new run with --init");
+        }
+    }
+}
+
+} // namespace
 
 void RunOptions::declare(Options& o) {
-    o.group(cat("Run (exit status: 0 done or stopped by Ctrl-C, ", kExitInterrupted,
-                " interrupted by SIGTERM, SIGUSR1 or SIGHUP: the same command goes on, with --resume if there is a "
-                "checkpoint; 1 error)"));
+    o.group(cat("Run (exit status: 0 done, or stopped by Ctrl-C; 1 error; ", kExitInterrupted,
+                " stopped by SIGTERM, SIGUSR1 or SIGHUP: repeat the command to continue, with --resume if there is a "
+                "checkpoint)"));
     o.add("runs", &runs, "folder of all runs").metavar("DIR");
-    o.add("run-name", &name, "name of this run's folder; none: program and time").metavar("NAME");
-    o.add("init", &init, "start from the values in this file (safetensors)").metavar("FILE");
-    o.add("resume", &resume, "go on from the last checkpoint of --run-name, or of the newest run");
-    o.add("checkpoint-every", &checkpoint_every, "also checkpoint every so many steps; 0: at the end of epochs")
+    o.add("run-name", &name, "name of this run's folder; none: program name and start time").metavar("NAME");
+    o.add("init", &init, "safetensors file with the initial values of the network").metavar("FILE");
+    o.add("resume", &resume, "continue from the last checkpoint of --run-name, or of the newest run");
+    o.add("checkpoint-every", &checkpoint_every,
+          "number of steps between checkpoints; 0: only at the end of each epoch")
         .at_least(0);
-    o.add("tensorboard", &tensorboard, "also write the metrics for TensorBoard, into the run's folder");
-    o.add("keep", &keep, "checkpoints to keep").range(1, 1e6);
+    o.add("tensorboard", &tensorboard, "also write event files for TensorBoard into the run's folder");
+    o.add("keep", &keep, "number of checkpoints to keep").range(1, 1e6);
     o.add("on-nan", &on_nan, {{"stop", OnNan::stop}, {"skip", OnNan::skip}, {"rollback", OnNan::rollback}},
-          "a loss or gradient that is not finite: end with an error, leave the step out, or go back to the last "
-          "checkpoint; nothing bad is ever saved");
+          "action if a loss or gradient is not finite: stop with an error, skip the step, or roll back to the last "
+          "checkpoint");
 }
 
 TrainingRun::TrainingRun(std::string program, const RunOptions& settings, Options& options, par::Group& group,
-                         Trial& trial, std::initializer_list<std::string_view> fixed)
+                         Trial& trial)
     : program_(std::move(program)), settings_(settings), options_(options), group_(group), trial_(trial) {
-    if (trial.alone()) install_stop_signals(); // loading may take long
+    if (trial.standalone()) install_stop_signals(); // now, since loading may take long
     verify_same_options(group, options);
     if (!settings.resume) return;
     RG_CHECK(!options.was_given("init"), program_,
-             ": --init starts a new run and --resume goes on with an old one; give one of the two");
+             ": expected --init (starts a new run) or --resume (continues a run), got both; omit one");
     if (group.rank() == 0) {
         folder_.emplace(RunFolder::open(settings.runs, program_, settings.name));
         folder_->lock();
     }
-    // Which run it is, and that nobody else writes to it any more: so all ranks load the same.
-    const std::string from = group.allgather(folder_ ? folder_->checkpoint_path() : "", "run to resume")[0];
-    checkpoint_ = std::make_unique<LoadedCheckpoint>(load_latest_checkpoint(from));
-    restore_options(checkpoint_->state, options, fixed);
+    // Rank 0 holds the lock before the others read, so all ranks load the same checkpoint.
+    const std::string path = group.allgather(folder_ ? folder_->checkpoint_path() : "", "run to resume")[0];
+    checkpoint_ = std::make_unique<LoadedCheckpoint>(load_latest_checkpoint(path));
+    restore_options(checkpoint_->state, options);
 }
 
 TrainingRun::~TrainingRun() = default;
@@ -54,15 +126,15 @@ void TrainingRun::restore_parameters(Parameters& parameters, const OptimizerStat
     guard_.emplace(settings_.on_nan, parameters, optimizer, position_);
 }
 
-void TrainingRun::begin(const Length& length, const std::vector<std::string>& classes, const std::string& what) {
+void TrainingRun::begin(const Length& length, const std::vector<std::string>& classes, const std::string& summary) {
     length_ = length;
     classes_ = {{"classes", Json(Json::Array(classes.begin(), classes.end())).dump()}};
     group_.barrier("start");
     if (group_.rank() != 0) return;
-    // The folder that a trial lies in was there when the trial began: if it is gone, nobody wants it back.
-    if (!folder_) folder_.emplace(RunFolder::create(settings_.runs, program_, settings_.name, trial_.alone()));
+    // The parent folder of a trial existed when the trial began. If it is gone, somebody deleted it: do not create it.
+    if (!folder_) folder_.emplace(RunFolder::create(settings_.runs, program_, settings_.name, trial_.standalone()));
     folder_->lock();
-    folder_->check_in_place(); // a run that goes on was locked before the data were loaded
+    folder_->check_in_place(); // a resumed run was locked before the data were loaded
     folder_->cut_metrics(position_.step, position_.epoch - 1);
     const Json options = options_.to_json();
     const Json* seed = options.find("seed");
@@ -75,22 +147,22 @@ void TrainingRun::begin(const Length& length, const std::vector<std::string>& cl
     folder_->write_config(config);
     report_.emplace(*folder_, config);
     if (settings_.tensorboard) events_.emplace(folder_->path(), position_.step);
-    report("summary", what);
-    report("tested", tested);
+    report("summary", summary);
+    report("tested", test_set_name);
     report("epochs", length.epochs());
     report("steps_per_epoch", length.batches);
-    if (trial_.alone()) progress_.emplace();
+    if (trial_.standalone()) progress_.emplace();
     if (checkpoint_)
         for (const std::string& warning : checkpoint_->warnings) note(printable(warning));
-    note(printable(cat(what, "; ", folder_->path())));
+    note(printable(cat(summary, "; ", folder_->path())));
     if (checkpoint_) note(printable(cat("resumed from ", checkpoint_->path, " at step ", position_.step)));
 }
 
 void TrainingRun::begin_epoch(bool has_data) {
     if (report_) report_->write("running");
     epoch_begin_ = Clock::now();
-    images_before_ = position_.images;
-    stopped_ = !group_.all(!asked_to_stop(), "go on");
+    images_at_begin_ = position_.images;
+    stopped_ = !group_.all(!has_stop_request(), "go on");
     epoch_goes_on_ = group_.all(has_data, "has data");
     phases.start();
 }
@@ -107,11 +179,11 @@ Verdict TrainingRun::handle_non_finite(double loss, const Tensor& non_finite_at)
     return verdict;
 }
 
-void TrainingRun::step(const StepResult& result) {
+void TrainingRun::end_step(const StepResult& result) {
     stopped_ = result.stop;
     epoch_goes_on_ = !result.last && result.verdict != Verdict::rolled_back;
     if (result.verdict == Verdict::rolled_back) return;
-    const bool skipped = result.verdict == Verdict::skip;
+    const bool skipped = result.verdict == Verdict::skipped;
     const double images = double(result.images);
     Position& p = position_;
     ++p.step, ++p.batch;
@@ -140,7 +212,7 @@ void TrainingRun::step(const StepResult& result) {
     phases.lap(PhaseClock::other);
 }
 
-void TrainingRun::end_epoch(const Score& test, std::vector<EpochStatus::Extra> extras) {
+void TrainingRun::end_epoch(const Score& test) {
     par::verify_identical(group_, parameters_->values().to_host().span<float>(), "parameters");
     phases.lap(PhaseClock::evaluate);
     report("ranks", phases.gather(group_));
@@ -151,10 +223,10 @@ void TrainingRun::end_epoch(const Score& test, std::vector<EpochStatus::Extra> e
                              position_.correct / position_.images,
                              test.loss,
                              test.accuracy,
-                             (position_.images - images_before_) / seconds,
+                             (position_.images - images_at_begin_) / seconds,
                              seconds,
-                             tested,
-                             std::move(extras)};
+                             test_set_name,
+                             test.extras};
     position_ = {position_.epoch + 1, 0, position_.step};
     untested_ = false;
     if (folder_) {
@@ -162,18 +234,18 @@ void TrainingRun::end_epoch(const Score& test, std::vector<EpochStatus::Extra> e
                         .set("epoch", status.epoch)
                         .set("train_loss", status.train_loss)
                         .set("train_accuracy", status.train_accuracy)
-                        .set(tested + "_loss", status.test_loss)
-                        .set(tested + "_accuracy", status.test_accuracy);
-        for (const EpochStatus::Extra& extra : status.extras) line.set(extra.name, extra.value);
+                        .set(test_set_name + "_loss", status.test_loss)
+                        .set(test_set_name + "_accuracy", status.test_accuracy);
+        for (const ExtraMetric& extra : status.extras) line.set(extra.name, extra.value);
         log(line.set("images_per_s", status.images_per_second).set("seconds", status.seconds));
         if (progress_) progress_->epoch(status);
     }
-    stopped_ = !group_.all(!asked_to_stop(), "go on");
+    stopped_ = !group_.all(!has_stop_request(), "go on");
 }
 
-bool TrainingRun::asked_to_stop() {
-    if (folder_ && folder_->take_stop_request()) asked_ = true;
-    return asked_ || (trial_.alone() && stop_requested());
+bool TrainingRun::has_stop_request() {
+    if (folder_ && folder_->take_stop_request()) stop_request_ = true;
+    return stop_request_ || (trial_.standalone() && stop_requested());
 }
 
 void TrainingRun::report(const std::string& name, Json value) {
@@ -181,11 +253,11 @@ void TrainingRun::report(const std::string& name, Json value) {
 }
 
 void TrainingRun::save_model() {
-    if (untested_ && !trial_.alone()) return;
+    if (untested_ && !trial_.standalone()) return;
     guard_->check_values();
     std::vector<NamedTensor> tensors;
     if (folder_) tensors = state_dict(*parameters_);
-    while_meeting(group_, "model", [&] {
+    run_while_polling(group_, "model", [&] {
         if (folder_) save_tensors(folder_->model_path(), tensors, classes_);
     });
 }
@@ -199,7 +271,7 @@ void TrainingRun::save_checkpoint() {
         state = training_state(program_, *parameters_, optimizer_, position_, options_);
         state.metadata.insert(state.metadata.end(), classes_.begin(), classes_.end());
     }
-    while_meeting(group_, "checkpoint", [&] {
+    run_while_polling(group_, "checkpoint", [&] {
         if (folder_) rg::save_checkpoint(folder_->checkpoint_path(), position_.step, state, int(settings_.keep));
     });
 }
@@ -209,7 +281,7 @@ void TrainingRun::fail(const std::string& why) {
     report("note", why);
     try {
         report_->write("failed");
-    } catch (const std::exception&) {} // the disk may be full: the error to tell is the first
+    } catch (const std::exception&) {} // the disk may be full; only the first error matters
 }
 
 void TrainingRun::log(const Json& line) {
@@ -217,7 +289,7 @@ void TrainingRun::log(const Json& line) {
     folder_->log(line);
     report_->add(line);
     if (events_) events_->add(line);
-    if (trial_.report(line)) asked_ = true;
+    if (trial_.report(line)) stop_request_ = true;
 }
 
 int TrainingRun::end() {
@@ -228,7 +300,7 @@ int TrainingRun::end() {
         trial_.end(stopped);
         note(printable(cat(stopped ? "stopped" : "done", " after step ", position_.step, "; ", folder_->path())));
     }
-    return stopped && trial_.alone() ? stopped_exit_code(group_) : 0;
+    return stopped && trial_.standalone() ? stopped_exit_code(group_) : 0;
 }
 
 } // namespace rg

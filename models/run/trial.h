@@ -1,21 +1,23 @@
-// A training as one of many: what its run tells whoever started it, and asks.
+// The interface between a training and the program that started it.
 #pragma once
 
 #include "core/json.h"
 
 namespace rg {
 
-/// Whoever started a training. Every rank has one.
+/// Receives the reports of a training, and may stop it. Every rank has one. This base class is for a training that is
+/// started by itself.
 class Trial {
 public:
     virtual ~Trial() = default;
-    /// Whether it is a program by itself: it may print, and signals that stop it are its own to take.
-    virtual bool alone() const { return true; }
-    /// On the group's first rank: a line of metrics.jsonl, of a step or of an epoch. True: end now, as after a signal.
+    /// True if the training is a program by itself: it may print, and it handles signals.
+    virtual bool standalone() const { return true; }
+    /// Called on the group's first rank with each line of metrics.jsonl. Returns true if the training should stop now,
+    /// as after a signal.
     virtual bool report(const Json& /*line*/) { return false; }
-    /// There too: the training is over, or has been stopped before its time, by this or by a file in its folder.
+    /// Called on the group's first rank when the training ends. `stopped` is true if a stop request ended it early.
     virtual void end(bool /*stopped*/) {}
-    /// Called now and then where there is nothing to report.
+    /// Called regularly during long work without reports, so that a task pool can serve its other ranks.
     virtual void pulse() {}
 };
 

@@ -1,4 +1,4 @@
-// CSV as RFC 4180 has it, as far as one line per row goes: fields with commas or quotes are quoted.
+// See trial_table.h. CSV is as in RFC 4180, but a row is always one line.
 #include "models/sweep/trial_table.h"
 
 #include "core/atomic_file.h"
@@ -11,7 +11,7 @@
 namespace rg {
 namespace {
 
-constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf"; // with which some programs begin a table
+constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf"; // some programs write it before a table
 
 std::vector<std::string> split(std::string_view text, char separator) {
     std::vector<std::string> parts;
@@ -28,19 +28,19 @@ bool read_integer(const std::string& text, int64_t& value) {
     return error == std::errc() && end == text.data() + text.size();
 }
 
-/// Requires that there is room for one more trial than `count`.
+/// Throws Error if there are already `count` = kMaxTrials trials.
 void check_count(uint64_t count, const std::string& where) {
-    RG_CHECK(count < kMaxTrials, "trials: expected at most ", kMaxTrials, ", got more (", where, ")");
+    RG_CHECK(count < kMaxTrials, "trials: expected at most ", kMaxTrials, " trials, got more (", where, ")");
 }
 
 void check_name(const std::string& option, const std::string& where) {
-    RG_CHECK(option.size() <= kMaxOptionName, "trials: expected names of options of at most ", kMaxOptionName,
+    RG_CHECK(option.size() <= kMaxOptionName, "trials: expected option names of at most ", kMaxOptionName,
              " bytes, got ", option.size(), " (", where, ")");
-    // Names become arguments "--NAME=VALUE": one with a = in it would have a value of its own.
-    const bool plain = std::all_of(option.begin(), option.end(), [](char c) {
+    // Names become arguments "--NAME=VALUE", so a name must not contain '='.
+    const bool valid = std::all_of(option.begin(), option.end(), [](char c) {
         return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
     });
-    RG_CHECK(plain && !option.empty(), "trials: expected names of options, of letters, digits and -, got \"",
+    RG_CHECK(valid && !option.empty(), "trials: expected option names of letters, digits, - and _, got \"",
              printable(option), "\" (", where, ")");
 }
 
@@ -48,7 +48,8 @@ std::vector<std::string> csv_fields(const std::string& line, const std::string& 
     std::vector<std::string> fields(1);
     bool quoted = false;
     for (size_t i = 0; i < line.size(); ++i) {
-        if (line[i] == '"' && (quoted || fields.back().empty())) { // one within a field is a letter like any other
+        if (line[i] == '"' &&
+            (quoted || fields.back().empty())) { // a quote inside an unquoted field is an ordinary character
             if (quoted && i + 1 < line.size() && line[i + 1] == '"')
                 fields.back() += line[i++];
             else
@@ -59,48 +60,50 @@ std::vector<std::string> csv_fields(const std::string& line, const std::string& 
             fields.back() += line[i];
         }
     }
-    RG_CHECK(!quoted, "trials: expected a closing quote (", where, ")");
+    RG_CHECK(!quoted, "trials: expected a closing quote, got the end of the line (", where, ")");
     return fields;
 }
 
-/// Whole numbers from, to, or from, by, to; anything else with a colon in it is an address, a command, or a mistake
-/// that the option's own check tells.
+/// Expands FROM:TO and FROM:STEP:TO of whole numbers. Any other text is a list; a colon in it may belong to an address
+/// or a command, and the option's own check finds mistakes.
 std::vector<std::string> values_of(const std::string& text, const std::string& option) {
     std::vector<int64_t> numbers;
     const std::vector<std::string> parts = split(text, ':');
     for (const std::string& part : parts)
         if (int64_t number; read_integer(part, number)) numbers.push_back(number);
     if (parts.size() == 1 || numbers.size() < parts.size()) return csv_fields(text, option);
-    const int64_t from = numbers.front(), step = numbers.size() == 3 ? numbers[1] : 1, to = numbers.back();
+    const int64_t from = numbers.front(), to = numbers.back();
+    const int64_t step = numbers.size() == 3 ? numbers[1] : 1;
     RG_CHECK(numbers.size() <= 3 && step > 0 && from <= to,
              "trials: expected FROM:TO or FROM:STEP:TO of ascending whole numbers, got ", option);
     std::vector<std::string> values;
-    const uint64_t steps = (uint64_t(to) - uint64_t(from)) / uint64_t(step); // as unsigned: never beyond 64 bits
+    const uint64_t steps = (uint64_t(to) - uint64_t(from)) / uint64_t(step); // unsigned: cannot overflow
     check_count(steps, option);
     for (uint64_t i = 0; i <= steps; ++i)
         values.push_back(std::to_string(int64_t(uint64_t(from) + i * uint64_t(step))));
     return values;
 }
 
-std::string plain(const Json* value) {
+std::string cell_text(const Json* value) {
     if (!value || value->is_null()) return "";
     return value->is_string() ? value->as_string() : value->dump();
 }
 
 } // namespace
 
-std::vector<Settings> trial_grid(const std::vector<std::string>& options) {
-    std::vector<Settings> trials(1);
+std::vector<TrialSettings> trial_grid(const std::vector<std::string>& options) {
+    std::vector<TrialSettings> trials(1);
     for (const std::string& option : options) {
         const size_t equals = option.find('=');
         RG_CHECK(equals != std::string::npos && equals > 0 && equals + 1 < option.size(),
                  "trials: expected NAME=VALUES, such as depth=1:4 or lr=0.01,0.05, got ", option);
         const std::string name = option.substr(0, equals);
         check_name(name, option);
-        std::vector<Settings> longer;
-        for (const Settings& trial : trials)
+        std::vector<TrialSettings> longer;
+        for (const TrialSettings& trial : trials)
             for (const std::string& value : values_of(option.substr(equals + 1), option)) {
-                for (const auto& setting : trial) RG_CHECK(setting.first != name, "trials: ", name, " is swept twice");
+                for (const auto& setting : trial)
+                    RG_CHECK(setting.first != name, "trials: expected ", name, " once, got it twice");
                 check_count(longer.size(), option);
                 longer.push_back(trial);
                 longer.back().emplace_back(name, value);
@@ -110,8 +113,8 @@ std::vector<Settings> trial_grid(const std::vector<std::string>& options) {
     return trials;
 }
 
-std::vector<Settings> parse_trials(std::string_view csv, const std::string& name) {
-    std::vector<Settings> trials;
+std::vector<TrialSettings> parse_trials(std::string_view csv, const std::string& name) {
+    std::vector<TrialSettings> trials;
     std::vector<std::string> names;
     int64_t number = 0;
     if (csv.starts_with(kByteOrderMark)) csv.remove_prefix(kByteOrderMark.size());
@@ -135,9 +138,9 @@ std::vector<Settings> parse_trials(std::string_view csv, const std::string& name
                  where, ")");
         for (size_t i = 0; i < names.size(); ++i)
             RG_CHECK(names[i] != "data" || !fields[i].starts_with("pipe:"),
-                     "trials: expected data that are no command, got pipe: (", where,
-                     "); a table may come from anywhere, so give --data pipe:COMMAND on the command line");
-        Settings& trial = trials.emplace_back();
+                     "trials: expected data without a command, got pipe: (", where,
+                     "); give --data pipe:COMMAND on the command line, since a table may come from others");
+        TrialSettings& trial = trials.emplace_back();
         for (size_t i = 0; i < names.size(); ++i)
             if (!fields[i].empty()) trial.emplace_back(names[i], fields[i]);
     }
@@ -146,15 +149,15 @@ std::vector<Settings> parse_trials(std::string_view csv, const std::string& name
     return trials;
 }
 
-std::vector<Settings> read_trials(const std::string& path) { return parse_trials(read_file(path), path); }
+std::vector<TrialSettings> read_trials(const std::string& path) { return parse_trials(read_file(path), path); }
 
-std::string text_of(const Settings& settings) {
+std::string settings_text(const TrialSettings& settings) {
     std::string text;
     for (const auto& [name, value] : settings) text += cat(text.empty() ? "" : ", ", name, " ", value);
     return text;
 }
 
-std::vector<std::string> arguments_of(const Settings& settings) {
+std::vector<std::string> arguments_of(const TrialSettings& settings) {
     std::vector<std::string> args;
     for (const auto& [name, value] : settings)
         if (value == "true" || value == "false") // a switch
@@ -170,7 +173,7 @@ double accuracy_of(const Json& epoch) {
     return value && value->is_number() ? value->as_double() : -1;
 }
 
-const TrialRow* best_of(const std::vector<TrialRow>& rows) {
+const TrialRow* best_trial(const std::vector<TrialRow>& rows) {
     const TrialRow* best = nullptr;
     for (const TrialRow& row : rows)
         if (row.state != "failed" && row.accuracy() >= 0 && (!best || row.accuracy() > best->accuracy())) best = &row;
@@ -197,10 +200,10 @@ void write_results(const std::string& folder, const std::vector<TrialRow>& rows)
         csv += cat(row.number);
         Json values = Json::object();
         for (const auto& [name, value] : row.settings) values.set(name, value);
-        for (const std::string& name : settings) csv += cat(",", csv_field(plain(values.find(name))));
+        for (const std::string& name : settings) csv += cat(",", csv_field(cell_text(values.find(name))));
         csv += cat(",", row.state);
         for (const std::string& name : metrics)
-            csv += cat(",", row.last.is_object() ? csv_field(plain(row.last.find(name))) : "");
+            csv += cat(",", row.last.is_object() ? csv_field(cell_text(row.last.find(name))) : "");
         csv += cat(",", row.seconds, ",", csv_field(row.note), ",", csv_field(row.folder), "\n");
         jsonl += Json::object()
                      .set("trial", row.number)

@@ -1,7 +1,7 @@
-// Many trainings at the same time over the ranks: what sweep_cifar and experiment share.
+// Runs many trainings in parallel over the ranks, for sweep_cifar and experiment.
 //
-// Each trial is a task of a pool, and runs in a folder of its own below the run's. What is shown live, written down
-// and judged happens on the controller and in the trial itself; which trial runs where is the pool's business.
+// Each trial is a task of a pool and a run in a subfolder of the sweep's folder. The pool assigns trials to ranks. The
+// controller (rank 0) shows progress and writes the results; each trial applies the stop rules to itself.
 #pragma once
 
 #include "core/options.h"
@@ -14,49 +14,32 @@
 
 namespace rg {
 
-/// When a trial ends before its time; validation accuracies in percent, judged at the end of an epoch.
+/// Rules that end a trial early. They compare validation accuracies, in percent, at the end of each epoch.
 struct StopRules {
-    double below = 0;        // a trial that is not better after...
-    int64_t below_after = 1; // ... so many epochs
-    double target = 0;       // a trial that has reached it; 0: none
+    double below = 0;        // stop a trial below this accuracy...
+    int64_t below_after = 1; // ... from the end of this epoch on
+    double target = 0;       // stop a trial that has reached this accuracy; 0: none
 };
 
+/// The options of experiment, of which presets declare only some, and the trials that they define.
 struct Trials {
-    std::string program;           // of models/sweep/programs.h
-    std::vector<std::string> base; // arguments of all trials
-    std::vector<Settings> table;
-    int ranks_each = 1;
-    StopRules rules;
-};
-
-/// The arguments of a program of many trials.
-struct TrialsArguments {
-    std::vector<std::string> texts = {};
-    bool resumed = false; // they begin with those that the resumed run was begun with
-    // The folder of that run, if its config.json alone has them; empty if all were typed.
-    std::string stored_in = {};
-};
-
-/// What programs of many trials have in common on their command lines.
-struct TrialsOptions {
-    std::string runs = default_runs_folder(), run_name;
+    std::string program = "train_cifar", table_file, runs = default_runs_folder(), run_name;
+    std::vector<std::string> grid;
     int64_t ranks_per_trial = 1;
-    bool resume = false;
+    bool parallel = true, resume = false;
     StopRules rules;
-    /// Its options go to the group that was begun last, and to one of their own.
-    void declare(Options& o);
-    /// The arguments with which the run to go on with was begun, and behind them what is given anew, which is nothing
-    /// if `typed` begins with the same. Error: no name, or no such run.
-    TrialsArguments resumed(const std::string& program, const std::vector<std::string>& typed) const;
+    std::vector<std::string> base; // arguments of all trials
+    std::vector<TrialSettings> table;
+    int ranks_each = 1; // ranks_per_trial, or all ranks if the trials do not run in parallel
 };
 
-/// Arguments that every program of trials begins with, so that each trial has a validation set.
+/// The first argument of all trials, so that each has a validation set.
 inline constexpr const char* kDefaultValidation = "--validation=0.1";
 
-/// Of the program, for the trial of these settings.
-std::vector<std::string> arguments_of(const Trials& trials, const Settings& settings);
+/// Returns the program's arguments for a trial with these settings.
+std::vector<std::string> arguments_of(const Trials& trials, const TrialSettings& settings);
 
-/// The trials of a run, and its page, in `folder`.
+/// The state of all trials of a run, and its report.
 struct TrialsRun {
     TrialsRun(RunFolder& folder, const Trials& trials);
     RunFolder& folder;
@@ -65,18 +48,31 @@ struct TrialsRun {
     TrialsReport report;
 };
 
-/// Runs the trials over all ranks, and then finish() on rank 0, which may take its time but not use the group, with the
-/// folder of the run: a new one, whose config.json has the arguments, or to resume the old one. Trials that its journal
-/// has are not run again, wherever the folder is now and whatever the rules. Shows them on standard output, and keeps
-/// results.csv, results.jsonl and report.html up to date, as trials_report.h says. A line "stop N" in the file
-/// `control` stops trial N. SIGINT, SIGTERM and a stop request in the folder end it early, without finish(). Gives the
-/// exit code. Collective.
+/// A program that runs trials: experiment, or a preset of it.
+struct TrialsProgram {
+    const char *name, *description;
+    const char* passed_on;             // text for --help about the options of the training program
+    std::vector<std::string> defaults; // arguments of all trials, before those of the command line
+    /// Declares the options that choose the trials.
+    void (*declare)(Options& o, Trials& trials);
+    /// Returns the trials. Throws Error if the options do not define any.
+    std::vector<TrialSettings> (*make_table)(const Trials& trials);
+    /// Called on rank 0 after all trials. It may take long, but must not use the group of the ranks.
+    void (*finish)(TrialsRun& run);
+};
+
+/// The main() of such a program. Runs the trials over all ranks, then finish() on rank 0, and returns the exit code.
+/// The run's folder is new, with the arguments in its config.json, or that of the resumed run. Trials in its journal
+/// are not run again, even if the folder was moved or the rules have changed.
 ///
-/// First it checks what would fail in every trial, before there is a folder: all arguments, as the trials' program
-/// would; that each trial has a validation set, and no option that makes sense for a single training alone; each device
-/// and precision; that no stored argument makes a command of others run; and each data set and file of initial values,
-/// which it reads.
-int run_trials(par::Group& group, const std::string& program, const TrialsOptions& settings, const Options& options,
-               const TrialsArguments& arguments, const Trials& trials, const std::function<void(TrialsRun&)>& finish);
+/// Shows the trials on standard output, and updates results.csv, results.jsonl and report.html; see trials_report.h. A
+/// line "stop N" in the file `control` stops trial N. SIGINT, SIGTERM and a file "stop" in the folder end the run
+/// early, without finish().
+///
+/// Before it creates the folder, it checks for errors that would occur in every trial. Each trial's arguments must be
+/// valid, must hold out a validation set, and must not contain options that only make sense for a single training. Each
+/// device and precision must be available, and each data set and file of initial values readable. No stored argument
+/// may run a command of another user.
+int run_trials_main(int argc, char** argv, const TrialsProgram& program);
 
 } // namespace rg

@@ -2,9 +2,9 @@
 #include "models/sweep/trials_board.h"
 
 #include "core/text.h"
+#include "models/run/formatted.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <iostream>
 
 namespace rg {
@@ -12,13 +12,7 @@ namespace {
 
 constexpr double kRedrawSeconds = 0.1, kRepeatSeconds = 10;
 
-std::string percent(double fraction) {
-    char text[16];
-    std::snprintf(text, sizeof text, "%.2f %%", 100 * fraction);
-    return text;
-}
-
-/// On one line of the screen. A character of several bytes is not cut.
+/// Cuts a line to the width of the screen, but not inside a UTF-8 character.
 std::string fit(std::string line, int columns) {
     size_t size = std::min(line.size(), size_t(std::max(columns, 0)));
     while (size > 0 && size < line.size() && (line[size] & 0xC0) == 0x80) --size;
@@ -28,8 +22,8 @@ std::string fit(std::string line, int columns) {
 
 } // namespace
 
-std::string line_of(const TrialRow& row) {
-    std::string line = cat("trial ", row.number, "  ", text_of(row.settings), "  ", row.state);
+std::string trial_line(const TrialRow& row) {
+    std::string line = cat("trial ", row.number, "  ", settings_text(row.settings), "  ", row.state);
     if (row.state == "running" && !row.ranks.empty()) {
         line += row.ranks.size() == 1 ? " on rank " : " on ranks ";
         for (size_t i = 0; i < row.ranks.size(); ++i) line += cat(i ? "," : "", row.ranks[i]);
@@ -39,9 +33,9 @@ std::string line_of(const TrialRow& row) {
         if (const Json* step = row.live.find("step")) line += cat("  step ", step->as_int());
         for (const char* name : {"accuracy", "train_accuracy"})
             if (const Json* value = row.live.find(name); value && value->is_number())
-                line += "  train acc " + percent(value->as_double());
+                line += formatted("  train acc %.2f %%", 100 * value->as_double());
     }
-    if (row.accuracy() >= 0) line += "  validation acc " + percent(row.accuracy());
+    if (row.accuracy() >= 0) line += formatted("  validation acc %.2f %%", 100 * row.accuracy());
     if (!row.note.empty()) line += "  (" + row.note + ")";
     return printable(line);
 }
@@ -51,39 +45,39 @@ TrialsBoard::TrialsBoard(const std::vector<TrialRow>& rows)
 
 TrialsBoard::TrialsBoard(const std::vector<TrialRow>& rows, std::ostream& out, bool live, ScreenSize size,
                          std::function<double()> clock)
-    : rows_(rows), out_(out), live_(live), size_(size), clock_(std::move(clock)), said_(rows.size(), clock_()) {}
+    : rows_(rows), out_(out), live_(live), size_(size), clock_(std::move(clock)), printed_at_(rows.size(), clock_()) {}
 
 void TrialsBoard::update(const TrialRow& row, bool event) {
     const double now = clock_();
-    double& before = live_ ? drawn_at_ : said_[size_t(row.number) - 1];
-    if (!event && now - before < (live_ ? kRedrawSeconds : kRepeatSeconds)) return;
-    before = now;
+    double& shown_at = live_ ? drawn_at_ : printed_at_[size_t(row.number) - 1];
+    if (!event && now - shown_at < (live_ ? kRedrawSeconds : kRepeatSeconds)) return;
+    shown_at = now;
     if (live_)
         draw();
     else
-        out_ << line_of(row) << std::endl;
+        out_ << trial_line(row) << std::endl;
 }
 
 void TrialsBoard::draw() {
     const ScreenSize size = size_.lines ? size_ : screen_size();
-    const size_t room = size_t(std::max(size.lines, 3)) - 1; // the last line is where the cursor waits
+    const size_t room = size_t(std::max(size.lines, 3)) - 1; // the last line is for the cursor
     std::vector<std::string> lines;
     if (rows_.size() <= room) {
-        for (const TrialRow& row : rows_) lines.push_back(line_of(row));
+        for (const TrialRow& row : rows_) lines.push_back(trial_line(row));
     } else {
-        size_t shown = 0, queued = 0;
+        size_t running = 0, queued = 0;
         for (const TrialRow& row : rows_) {
             queued += row.state == "queued";
-            if (row.state == "running" && ++shown < room) lines.push_back(line_of(row));
+            if (row.state == "running" && ++running < room) lines.push_back(trial_line(row));
         }
-        lines.push_back(cat(rows_.size(), " trials: ", shown, " running, ", queued, " queued, ",
-                            rows_.size() - shown - queued, " ended"));
+        lines.push_back(cat(rows_.size(), " trials: ", running, " running, ", queued, " queued, ",
+                            rows_.size() - running - queued, " ended"));
     }
-    if (drawn_) out_ << "\x1b[" << drawn_ << "A";
-    // One column stays free: a full line makes some terminals wrap.
+    if (drawn_lines_) out_ << "\x1b[" << drawn_lines_ << "A";
+    // The last column stays free, since a full line makes some terminals wrap.
     for (const std::string& line : lines) out_ << "\r" << fit(line, size.columns - 1) << "\x1b[K\n";
-    out_ << "\x1b[J" << std::flush; // what is left of more lines before
-    drawn_ = lines.size();
+    out_ << "\x1b[J" << std::flush; // erases further lines of the last drawing
+    drawn_lines_ = lines.size();
 }
 
 } // namespace rg

@@ -1,8 +1,8 @@
-// What a person sees while many trainings run: a line for each trial, redrawn in place on a terminal; in a pipe, such
-// as mpiexec makes of every output, a line where a trial begins, ends an epoch and ends, and from time to time between.
+// Shows the progress of many trainings. On a terminal, it redraws one line per trial in place. In a pipe, for example
+// under mpiexec, it prints a line when a trial starts, finishes an epoch or ends, and every ten seconds.
 //
-// What is drawn in place never wraps nor scrolls, so that the next drawing meets it: lines are cut to the width, and
-// where there are more trials than lines, those that run are shown, and how many the others are.
+// A drawing in place must not wrap or scroll. So lines are cut to the width of the terminal. If there are more trials
+// than lines, it shows the running trials and the numbers of the others.
 #pragma once
 
 #include "models/run/progress.h"
@@ -10,18 +10,18 @@
 
 namespace rg {
 
-/// A trial as it stands, for people.
-std::string line_of(const TrialRow& row);
+/// Returns the state of a trial as a line for people.
+std::string trial_line(const TrialRow& row);
 
 class TrialsBoard {
 public:
-    /// On standard output. The rows outlive this.
+    /// Writes to standard output. The rows outlive this.
     explicit TrialsBoard(const std::vector<TrialRow>& rows);
     /// For tests: a fixed size if live, and a clock in seconds.
     TrialsBoard(const std::vector<TrialRow>& rows, std::ostream& out, bool live, ScreenSize size,
                 std::function<double()> clock);
 
-    /// A row has changed: `event`, by more than a step.
+    /// Shows a changed row, but not more often than needed. An `event` is shown at once.
     void update(const TrialRow& row, bool event);
 
 private:
@@ -30,11 +30,11 @@ private:
     const std::vector<TrialRow>& rows_;
     std::ostream& out_;
     const bool live_;
-    const ScreenSize size_; // none: ask the terminal each time, it may be resized
+    const ScreenSize size_; // 0: ask the terminal each time, since it may be resized
     const std::function<double()> clock_;
-    std::vector<double> said_; // when a row was last printed, in a pipe
-    double drawn_at_ = -1e9;
-    size_t drawn_ = 0; // lines
+    std::vector<double> printed_at_; // time when each row was last printed to a pipe
+    double drawn_at_ = -1e9;         // time of the last drawing
+    size_t drawn_lines_ = 0;
 };
 
 } // namespace rg

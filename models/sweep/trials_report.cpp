@@ -1,5 +1,5 @@
-// A trial has fewer points here than on its own page, and none of the images: a page of 100 trials is some megabytes.
-// Trials are kept as text: as values they would take many times the memory.
+// See trials_report.h. A trial has fewer points here than on its own page, and no images, so a page of 100 trials has
+// some megabytes. Trials are stored as text, since Json values would need many times the memory.
 #include "models/sweep/trials_report.h"
 
 #include "core/atomic_file.h"
@@ -10,8 +10,8 @@
 namespace rg {
 namespace {
 
-constexpr double kPeriod = 1; // seconds between two writes, or
-constexpr double kCosts = 20; // so many times as long as the first of them took
+constexpr double kMinPause = 1;       // seconds between two writes
+constexpr double kPausePerWrite = 20; // shortest pause, as a multiple of the duration of the last write
 
 } // namespace
 
@@ -20,7 +20,7 @@ TrialsReport::TrialsReport(std::string folder, const std::vector<TrialRow>& rows
     : folder_(std::move(folder)),
       rows_(rows),
       options_(std::move(options)),
-      steps_(std::clamp<size_t>(20'000 / std::max<size_t>(1, rows.size()), 50, 400)),
+      points_(std::clamp<size_t>(20'000 / std::max<size_t>(1, rows.size()), 50, 400)),
       clock_(std::move(clock)),
       trials_(rows.size()) {
     for (const TrialRow& row : rows_) read(row);
@@ -30,18 +30,18 @@ void TrialsReport::read(const TrialRow& row) {
     const size_t i = size_t(row.number) - 1;
     Json trial =
         Json::object().set("name", cat(row.number)).set("config", Json::object().set("options", options_(row)));
-    Metrics metrics(steps_);
+    Metrics metrics(points_);
     try {
         const Json page = read_report(cat(folder_, "/", row.folder, "/report.html"));
-        const Json& own = page.at("runs").as_array().at(0);
+        const Json& run = page.at("runs").as_array().at(0);
         for (const char* name :
              {"config", "summary", "tested", "epochs", "steps_per_epoch", "bars", "network", "ranks"})
-            if (const Json* value = own.find(name)) trial.set(name, *value);
-        if (const Json* confusion = own.find("confusion"))
+            if (const Json* value = run.find(name)) trial.set(name, *value);
+        if (const Json* confusion = run.find("confusion"))
             trial.set("confusion", Json(*confusion).set("mistakes", Json::array()));
         metrics.add_file(cat(folder_, "/", row.folder, "/metrics.jsonl"));
     } catch (const std::exception&) {
-        // It has not begun, or its disk cannot be seen from here: the page is a view, and no reason to end a sweep.
+        // The trial has not started, or its disk is not visible here. This must not end a sweep.
     }
     trials_[i] = trial.set("metrics", metrics.lines()).dump();
 }
@@ -49,11 +49,11 @@ void TrialsReport::read(const TrialRow& row) {
 void TrialsReport::update(const TrialRow& row) {
     read(row);
     changed_ = true;
-    keep_up();
+    write_if_due();
 }
 
-void TrialsReport::keep_up() {
-    if (changed_ && clock_() >= next_) write("running");
+void TrialsReport::write_if_due() {
+    if (changed_ && clock_() >= next_write_) write("running");
 }
 
 void TrialsReport::write(const std::string& state) {
@@ -61,19 +61,19 @@ void TrialsReport::write(const std::string& state) {
     write_results(folder_, rows_);
     std::string runs;
     for (const TrialRow& row : rows_) {
-        Json own = Json::object().set("state", row.state);
-        if (!row.note.empty()) own.set("note", row.note);
-        std::string members = own.dump();
+        Json state_and_note = Json::object().set("state", row.state);
+        if (!row.note.empty()) state_and_note.set("note", row.note);
+        std::string members = state_and_note.dump();
         members.back() = ',';
         runs += cat(runs.empty() ? "" : ", ", members, std::string_view(trials_[size_t(row.number) - 1]).substr(1));
     }
     sweep_.set("name", std::filesystem::path(folder_).filename().string()).set("state", state);
-    if (const TrialRow* best = best_of(rows_)) sweep_.set("best", cat(best->number));
+    if (const TrialRow* best = best_trial(rows_)) sweep_.set("best", cat(best->number));
     write_file_atomic(folder_ + "/report.html",
                       report_page(cat("{\"sweep\": ", sweep_.dump(), ", \"runs\": [", runs, "]}")));
     changed_ = false;
     const double end = clock_();
-    next_ = end + std::max(kPeriod, kCosts * (end - begin));
+    next_write_ = end + std::max(kMinPause, kPausePerWrite * (end - begin));
 }
 
 } // namespace rg

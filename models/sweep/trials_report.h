@@ -1,9 +1,9 @@
-// What is written of many trainings: results.csv, results.jsonl, and report.html with the curves of all trials over
-// each other, a table that compares them, and what became of each. The page is made of the trials' own pages and
-// metrics, so that a trial that failed shows how far it came.
+// Writes the results of many trainings: results.csv, results.jsonl, and report.html, which overlays the curves of all
+// trials and compares them in a table. The page is made from the pages and metrics of the trials, so it also shows the
+// curves of failed trials.
 //
-// Each of the three is replaced as a whole, so a write takes as long as there are trials. They are a view, and may be
-// some seconds behind: what must not be lost is in the journal of the pool, one line per trial.
+// Each file is replaced as a whole, so the time of a write grows with the number of trials. The files may be some
+// seconds late; the journal of the pool holds the results that must not be lost, one line per trial.
 #pragma once
 
 #include "models/run/progress.h"
@@ -16,17 +16,18 @@ namespace rg {
 
 class TrialsReport {
 public:
-    /// `folder` is that of all; the rows outlive this. `options` gives all those of a trial, with their values.
+    /// `folder` is that of the sweep. The rows outlive this. `options` returns all options of a trial with their
+    /// values.
     TrialsReport(std::string folder, const std::vector<TrialRow>& rows, std::function<Json(const TrialRow&)> options,
                  std::function<double()> clock = steady_seconds);
 
-    /// What is known of them together; see report.h.
+    /// Sets a member of "sweep"; see report.h.
     void set(std::string_view member, Json value) { sweep_.set(member, std::move(value)); }
-    /// A trial has begun or ended: its files are read again, and the change is written by this call or a later one.
+    /// Call it when a trial has started or ended: reads its files again, and writes the change now or later.
     void update(const TrialRow& row);
-    /// Writes what has changed, unless the last write was less than a second ago or less than 20 times as long as it
-    /// took. So all writes of a run together take at most a twentieth of its time, however many trials there are.
-    void keep_up();
+    /// Writes changes, unless the last write ended less than a second ago, or less than 20 times its duration ago. So
+    /// all writes together take at most 1/20 of the run's time, for any number of trials.
+    void write_if_due();
     /// Writes all three files now, each atomically.
     void write(const std::string& state);
 
@@ -36,12 +37,12 @@ private:
     const std::string folder_;
     const std::vector<TrialRow>& rows_;
     const std::function<Json(const TrialRow&)> options_;
-    const size_t steps_; // of a trial
+    const size_t points_; // number of lines of steps per trial
     const std::function<double()> clock_;
-    std::vector<std::string> trials_; // each as JSON, without what the row says
+    std::vector<std::string> trials_; // JSON texts, without the state and note of the row
     Json sweep_ = Json::object();
     bool changed_ = false;
-    double next_ = 0; // when keep_up() may write
+    double next_write_ = 0; // earliest time for write_if_due()
 };
 
 } // namespace rg

@@ -78,7 +78,7 @@ class BadInput(job.JobTest):
             self.assertEqual(sorted(self.runs.rglob("*")), before, options)
         self.refuse(job.train(1, *SHORT, "--run-name", "narrow"), "narrow", "exists already")
         both = ["--resume", "--run-name", "narrow", "--init", str(run / "model.safetensors")]
-        self.refuse(job.train(1, *SHORT, *both), "--init", "--resume", "one of the two")
+        self.refuse(job.train(1, *SHORT, *both), "--init", "--resume", "omit one")
 
     def test_stored_commands_of_others_are_rejected(self):
         (self.folder / "data.bin").write_bytes(records(60))

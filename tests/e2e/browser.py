@@ -148,8 +148,8 @@ class Frozen(BrowserTest):
         page = self.browser.open(self.page_of({"runs": [{"name": "many", "confusion": confusion}]}))
         page.wait("document.querySelector('.confusion')")
         text = page.value("document.getElementById('parts').textContent")
-        self.assertIn("50 of 100 right", text)
-        self.assertRegex(text, "no counts of the 4.?998 others")
+        self.assertIn("50 of 100 correct", text)
+        self.assertRegex(text, "omits the 4.?998 others")
         self.assertEqual(page.value("[...document.querySelectorAll('.confusion tbody .sum')].map(d => d.textContent)"),
                          ["8", "4"])
         self.assertEqual(page.value("[...document.querySelectorAll('.confusion tbody tr')].map(r => r.lastChild."
@@ -171,7 +171,7 @@ class Frozen(BrowserTest):
     def test_empty_and_non_finite_metrics(self):
         self.browser.open(self.page_of(None)).wait("document.querySelector('h1').textContent.includes('no data')")
         page = self.browser.open(self.page_of({"runs": [{"name": "empty"}]}))
-        page.wait("document.body.textContent.includes('nothing yet')")
+        page.wait("document.body.textContent.includes('no data yet')")
         page.value("document.querySelector('svg').focus()")
         page.press("End")
         steps = [{"step": i, "epoch": 1, "loss": 1.0 if i < 3 else None, "accuracy": 0.1, "lr": 0.1} for i in range(1, 5)]
@@ -221,8 +221,8 @@ class Frozen(BrowserTest):
             self.assertEqual([row["trial"] for row in cells], ["1 (best)", "2", "3"])
             self.assertEqual([row["state"] for row in cells], ["finished", "failed", "stopped"])
             self.assertEqual([row["lr"] for row in cells], ["0.05", "1.00e+30", "1.00e-9"])
-            self.assertIn("expected finite values", cells[1]["why"])
-            self.assertEqual([cells[0]["why"], cells[2]["why"]], ["", "below 12 %"])
+            self.assertIn("expected finite values", cells[1]["reason"])
+            self.assertEqual([cells[0]["reason"], cells[2]["reason"]], ["", "below 12 %"])
             colours = page.value("[...document.querySelectorAll('#runs .state')].map(s => getComputedStyle(s).color)")
             self.assertNotEqual(colours[0], colours[1])
             self.assertEqual(cells[0]["validation loss"], page.value(f"digits({trials[0][-1]['validation_loss']})"))
@@ -237,7 +237,7 @@ class Frozen(BrowserTest):
             rows = [line.split(",") for line in (run / "confusion.csv").read_text().splitlines()[1:]]
             right = sum(int(row[1 + i]) for i, row in enumerate(rows))
             headings = "[...document.querySelectorAll('#parts h2')].map(h => h.textContent)"
-            self.assertEqual(page.value(headings)[0], f"Best: trial 1, on the test set: {right} of 200 right")
+            self.assertEqual(page.value(headings)[0], f"Best: trial 1, on the test set: {right} of 200 correct")
             page.value("document.querySelector('[data-key=\"choose 3\"]').click()")
             self.assertIn("trial 3, confusion on the validation set", " ".join(page.value(headings)))
             self.assertIn("below 12 %", page.value("document.getElementById('chosen').textContent"))
@@ -278,7 +278,7 @@ class Live(BrowserTest):
         page.wait("runs.get('1')?.state === 'failed' && runs.get('2')?.state === 'running' && runs.get('2').epochs.length")
         cells = page.value(TABLE)
         self.assertEqual([row["state"] for row in cells], ["failed", "running", "queued"])
-        self.assertIn("expected finite values", cells[0]["why"])
+        self.assertIn("expected finite values", cells[0]["reason"])
         self.assertEqual([row["lr"] for row in cells], ["1.00e+30", "0.05", "0.01"])
         self.assertNotIn(cells[1]["validation loss"], ("", "\u2013"))
         self.assertEqual(page.value("document.querySelector('h1').textContent.trim()"), "a sweep running")
@@ -291,7 +291,7 @@ class Live(BrowserTest):
         page.value("document.querySelector('#runs button.stop').click()")
         result = self.finish(sweep)
         self.assertEqual(result.code, 0, result.err)
-        self.assertIn("stopped; --resume goes on", result.out)
+        self.assertIn("stopped; continue with --resume", result.out)
         page.wait("runs.get('a sweep').state === 'stopped'")
 
     def test_more_runs_than_fit_in_one_url(self):
@@ -349,7 +349,7 @@ class Live(BrowserTest):
         monitor = self.start([sys.executable, str(ROOT / "tools" / "monitor"), "--port", "0"])
         url = monitor.stdout.readline().strip()
         page = self.browser.open(url)
-        page.wait("document.body.textContent.includes('There is no run yet')")
+        page.wait("document.body.textContent.includes('No run yet')")
         training = self.start(job.train(ranks, *options, "--run-name", "live <b>"))
         run = self.runs / "live <b>"
         before = page.wait(CURVE + "?.getAttribute('d')")

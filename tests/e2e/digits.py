@@ -193,7 +193,7 @@ class Digits(job.JobTest):
         self.assertIn("not compared", out)
         (self.runs / "compare-1").rename(self.runs / "moved")
         self.refuse(program("train_digits_angles", 1, "--data", self.set, "--run-name", "compare-1", *TINY),
-                    "compare-1-plain exists already")
+                    "compare-1-plain, which --compare creates, got one")
         self.assertFalse((self.runs / "compare-1").exists())
 
 

@@ -269,7 +269,7 @@ class Folder(job.JobTest):
                    "--skip-other-images")
         for name in ("train_digits", "train_digits_angles"):
             self.refuse(program(name, "--data", "images"), *words)
-            self.refuse(program(name, "--data", "images", "--skip-other-images"), "28 x 28")
+            self.refuse(program(name, "--data", "images", "--skip-other-images"), "[28 28 1]")
         self.refuse(program("classify", run, "images"), *words)
         self.assertIn("of 21)", self.succeed(program("classify", run, "images", "--skip-other-images")))
         self.refuse(program("classify", run, "images/dog/0.jpg"), "got JPEG (images/dog/0.jpg)", "mogrify")

@@ -45,7 +45,7 @@ class Sweep(job.JobTest):
             out = self.succeed(program(ranks, "sweep_cifar", "--run-name", run.name, "--width", "4", "--epochs", "2",
                                        "--sweep", "lr=0.05,1e30", "--sweep", "batch-size=50,5000", "--depth", "1"))
             self.assertEqual(states(run), ["finished", "failed", "failed", "failed"])
-            self.assertIn("are less than a mini-batch", results(run)[1]["note"])
+            self.assertIn("training images for a mini-batch", results(run)[1]["note"])
             self.assertIn("expected finite values", results(run)[2]["note"])
             best = json.loads((run / "best.json").read_text())
             self.assertEqual(best["trial"], 1)
@@ -126,8 +126,8 @@ class Sweep(job.JobTest):
         os.kill(process.pid, signal.SIGTERM)
         result = self.finish(process)
         self.assertIn(result.code, job.interrupted(2), result.err)
-        self.assertLessEqual(result.out.count("  queued"), 2)  # queued trials print nothing more
-        self.assertIn("--resume goes on", result.out)
+        self.assertLessEqual(result.out.count("  queued"), 2)  # nothing is done for those that have not begun
+        self.assertIn("continue with --resume", result.out)
         self.assertNotIn("finished", (run / "journal.jsonl").read_text() if (run / "journal.jsonl").exists() else "")
 
     def test_resume_of_finished_trials(self):
@@ -181,7 +181,7 @@ class Sweep(job.JobTest):
         process.send_signal(signal.SIGTERM)
         result = self.finish(process)
         self.assertEqual((result.code, result.err), (75, ""))
-        self.assertIn("--resume goes on", result.out)
+        self.assertIn("continue with --resume", result.out)
         go.touch()
         self.succeed(program(1, "sweep_cifar", "--run-name", run.name, "--resume"))
         self.assertTrue((run / "best.json").exists())
@@ -319,7 +319,7 @@ class Sweep(job.JobTest):
             self.assertIn("ranked by validation accuracy", page["summary"])
             # Without a validation set, trials could only be ranked by the test set.
             for zero in (["--validation", "0", "--grid", "lr=0.05"], ["--grid", "validation=0.1,0"]):
-                self.refuse([*command, "--run-name", "zero", *zero], "--validation above 0", f"start {name} by itself")
+                self.refuse([*command, "--run-name", "zero", *zero], "--validation above 0", f"on all images, use {name}")
         self.refuse(program(1, "sweep_cifar", "--run-name", "zero", "--validation", "0"), "--validation above 0")
         self.assertFalse((self.runs / "zero").exists())
 
@@ -329,14 +329,14 @@ class Sweep(job.JobTest):
         for i in range(4):
             (self.folder / "images" / "cat" / f"{i}.png").write_bytes(job.png(32, 32, bytes(3072)))
         for ranks in job.rank_counts(1, 3):
-            for options, *words in ((["--data", "digits"], "32 x 32 x 3, got 28 x 28 x 3", "digits"),
+            for options, *words in ((["--data", "digits"], "[32 32 3], got [28 28 3]", "digits"),
                                     (["--data", "nowhere"], "expected a folder, got nothing", "nowhere"),
                                     (["--sweep", "data=images,nowhere"], "nowhere"),
                                     (["--init", "never.safetensors"], "never.safetensors")):
                 self.refuse(program(ranks, "sweep_cifar", *TINY, *options), *words)
             for name in ("train_digits", "train_digits_angles"):
                 self.refuse(program(ranks, "experiment", "--program", name, "--data", "images", "--grid", "seed=1:4"),
-                            "28 x 28", "32 x 32")
+                            "[28 28 1]", "[32 32 1]")
             (self.folder / "digits" / "angles.csv").rename(self.folder / "angles.csv")
             self.refuse(program(ranks, "experiment", "--program", "train_digits_angles", "--data", "digits", "--grid",
                                 "seed=1:4"), "angles.csv")
@@ -362,10 +362,10 @@ class Sweep(job.JobTest):
         self.refuse(program(1, "sweep_cifar", "--sweep", "depth=4:1"), "ascending", "depth=4:1")
         self.refuse(program(1, "sweep_cifar", "--sweep", "depth=1:x"), "--depth", "an integer", '"1:x"')
         self.refuse(program(1, "sweep_cifar", "--epoch", "3"), "did you mean --epochs")
-        self.refuse(program(1, "sweep_cifar", "--ranks-per-trial", "2"), "more than the 1 rank")
+        self.refuse(program(1, "sweep_cifar", "--ranks-per-trial", "2"), "at most 1, the number of ranks")
         self.refuse(program(1, "sweep_cifar", "--resume", "--run-name", "none"), "got no such folder")
         for option in ("run-name=a,b", "runs=a,b", "resume=true", "profile=true", "plan-dump=true,false", "help=true"):
-            self.refuse(program(1, "sweep_cifar", *TINY, "--sweep", option), "sweep_cifar: expected options that a trial",
+            self.refuse(program(1, "sweep_cifar", *TINY, "--sweep", option), "sweep_cifar: expected options for trials",
                         "--" + option.partition("=")[0], "(trial 1)")
         self.refuse(program(1, "sweep_cifar", *TINY, "--profile"), "got --profile (trial 1); a trial prints nothing")
         self.refuse(program(1, "experiment", "--program", "train_digits_angles", "--grid", "compare=false,true"),

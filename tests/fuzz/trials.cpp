@@ -12,8 +12,8 @@ std::string quoted(const std::string& field) {
     return out + "\"";
 }
 
-/// Returns a table with a column for each setting of a trial.
-std::string table_of(const Settings& trial) {
+/// A table with a column for each setting of one trial.
+std::string table_of(const TrialSettings& trial) {
     std::string names, values;
     for (const auto& [name, value] : trial) {
         names += (names.empty() ? "" : ",") + quoted(name);
@@ -45,10 +45,10 @@ void fuzz(Input input) {
     const auto trials = accepted([&, text = input.text()] { return parse_trials(text, "fuzz"); });
     if (!trials) return;
     require(!trials->empty() && trials->size() <= kMaxTrials, "number of trials");
-    for (const Settings& trial : *trials) {
+    for (const TrialSettings& trial : *trials) {
         for (const auto& [name, value] : trial) require(name.size() <= kMaxOptionName && !value.empty(), "settings");
         if (!trial.empty())
-            require(parse_trials(table_of(trial), "again") == std::vector<Settings>{trial}, "written and read");
+            require(parse_trials(table_of(trial), "again") == std::vector<TrialSettings>{trial}, "written and read");
         require(arguments_of(trial).size() == trial.size(), "an argument per setting");
     }
 }

@@ -1,34 +1,36 @@
 'use strict';
-// Curves over epochs: of one run its steps, training and test; of several the same quantity of each.
+// Charts with curves over epochs. For one run, a chart shows steps, training and test; for several, one quantity each.
 
-/** Round numbers from at most `low` to at least `high`, about n of them. */
+/** Returns about n round numbers. The first is at most `low`, the last at least `high`. */
 function roundNumbers(low, high, n) {
   const raw = (high - low) / n, power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].find(f => f * power >= raw) * power, out = [];
   for (let i = Math.floor(low / step + 1e-9); ; i++) {
     out.push(+(i * step).toPrecision(10));
-    if (i * step >= high - 1e-9 * step || out.length > 5 * n) return out; // numbers beyond 2^53 do not count up
+    // The second condition is for numbers beyond 2^53, which may not change when a step is added.
+    if (i * step >= high - 1e-9 * step || out.length > 5 * n) return out;
   }
 }
 
 class Chart {
-  /** `axis`: 'zero' for one that begins there. `series(run, several, i)`: the lines of the i-th run that is shown. */
+  /** `axis`: 'zero' if the axis starts at 0. `series(run, several, i)` returns the lines of the i-th shown run. */
   constructor(title, format, axis, series) {
-    Object.assign(this, {format, axis, series, at: null, lines: []});
-    this.svg = make('svg', {tabindex: 0, role: 'img', 'aria-label': title, pointermove: e => this.point(e.offsetX),
-      pointerleave: () => this.point(null), blur: () => this.point(null), keydown: e => this.key(e)});
-    this.keys = make('div');
+    Object.assign(this, {format, axis, series, cursorX: null, lines: []});
+    this.svg = make('svg', {tabindex: 0, role: 'img', 'aria-label': title,
+      pointermove: e => this.moveCursor(e.offsetX), pointerleave: () => this.moveCursor(null),
+      blur: () => this.moveCursor(null), keydown: e => this.onKey(e)});
+    this.legend = make('div');
     this.values = make('output', {'aria-live': 'polite'});
-    $('charts').append(make('section', {}, make('h2', {}, title), this.keys, this.svg, this.values));
+    $('charts').append(make('section', {}, make('h2', {}, title), this.legend, this.svg, this.values));
     new ResizeObserver(() => this.draw()).observe(this.svg);
   }
   update(shown) {
     const several = shown.length > 1;
     this.lines = shown.flatMap((run, i) => this.series(run, several, i));
-    const keys = several ? [] : this.lines.filter(l => l.name && !l.thin).map(l => [swatch(l.color), l.name]);
-    if (several && this.lines.some(l => l.dash)) keys.push([`solid: ${tested(...shown)}, dashed: training`]);
-    if (this.lines.some(l => l.failed && l.points.length)) keys.push(['\u00d7 failed']);
-    this.keys.replaceChildren(...keys.map(key => make('span', {class: several ? 'key dim' : 'key'}, key)));
+    const legend = several ? [] : this.lines.filter(l => l.name && !l.thin).map(l => [swatch(l.color), l.name]);
+    if (several && this.lines.some(l => l.dash)) legend.push([`solid: ${testSetName(...shown)}, dashed: training`]);
+    if (this.lines.some(l => l.failed && l.points.length)) legend.push(['\u00d7 failed']);
+    this.legend.replaceChildren(...legend.map(entry => make('span', {class: several ? 'key dim' : 'key'}, entry)));
     this.draw();
   }
   draw(width = this.svg.clientWidth, height = this.svg.clientHeight) {
@@ -38,7 +40,7 @@ class Chart {
     const all = this.lines.flatMap(line => line.points).filter(p => isNumber(p[0]) && isNumber(p[1]));
     this.svg.replaceChildren();
     if (!all.length) {
-      this.svg.append(make('text', {x: left, y: height / 2}, 'nothing yet'));
+      this.svg.append(make('text', {x: left, y: height / 2}, 'no data yet'));
       this.map = null;
       return;
     }
@@ -59,7 +61,7 @@ class Chart {
     for (const line of this.lines) this.drawLine(line, X, Y);
     this.map = {X, x1, left, width};
     this.cursor = this.svg.appendChild(make('line', {class: 'cursor', y1: top, y2: height - bottom}));
-    this.show();
+    this.showValues();
   }
   drawLine(line, X, Y) {
     let d = '', pen = 'M';
@@ -75,53 +77,55 @@ class Chart {
     if (line.failed && real.length) this.svg.append(make('text', {class: 'failed', x: X(last(real)[0]),
       y: Y(last(real)[1]) + 6, 'text-anchor': 'middle'}, '\u00d7'));
   }
-  point(offset) {
+  moveCursor(offset) {
     if (!this.map) return;
     const {left, width, x1} = this.map;
-    this.at = offset === null ? null : Math.min(1, Math.max(0, (offset - left) / (width - left - 8))) * x1;
-    this.show();
+    this.cursorX = offset === null ? null : Math.min(1, Math.max(0, (offset - left) / (width - left - 8))) * x1;
+    this.showValues();
   }
-  key(event) {
+  onKey(event) {
     if (!this.map) return;
     const all = this.lines.filter(l => !l.thin).flatMap(l => l.points.map(p => p[0]));
     const xs = [...new Set(all)].sort((a, b) => a - b);
-    const moves = {ArrowRight: xs.find(x => x > this.at), ArrowLeft: xs.findLast(x => x < (this.at ?? Infinity)),
+    const x0 = this.cursorX;
+    const moves = {ArrowRight: xs.find(x => x > x0), ArrowLeft: xs.findLast(x => x < (x0 ?? Infinity)),
       Home: xs[0], End: last(xs)};
     if (!(event.key in moves)) return;
     event.preventDefault();
-    this.at = moves[event.key] ?? this.at;
-    this.show();
+    this.cursorX = moves[event.key] ?? this.cursorX;
+    this.showValues();
   }
-  /** The values at the cursor, if there is one. */
-  show() {
-    this.cursor.setAttribute('visibility', this.at === null ? 'hidden' : 'visible');
-    if (this.at === null) return this.values.replaceChildren();
-    this.cursor.setAttribute('x1', this.map.X(this.at));
-    this.cursor.setAttribute('x2', this.map.X(this.at));
-    const nearest = line => line.points.reduce((a, b) => Math.abs(b[0] - this.at) < Math.abs(a[0] - this.at) ? b : a);
-    this.values.replaceChildren(make('span', {}, 'epoch ' + digits(this.at)),
+  /** Shows the cursor and the values at it. */
+  showValues() {
+    this.cursor.setAttribute('visibility', this.cursorX === null ? 'hidden' : 'visible');
+    if (this.cursorX === null) return this.values.replaceChildren();
+    this.cursor.setAttribute('x1', this.map.X(this.cursorX));
+    this.cursor.setAttribute('x2', this.map.X(this.cursorX));
+    const distance = point => Math.abs(point[0] - this.cursorX);
+    const nearest = line => line.points.reduce((a, b) => distance(b) < distance(a) ? b : a);
+    this.values.replaceChildren(make('span', {}, 'epoch ' + digits(this.cursorX)),
       ...this.lines.filter(l => l.points.length).map(l =>
         make('span', {}, swatch(l.color), `${l.name} `, make('b', {}, this.format(nearest(l)[1])))));
   }
 }
 
-/** Training and test of one quantity; with a single run also its steps. */
-const pair = quantity => (run, several, i) => {
+/** Lines for training and test of a quantity; for a single run also its steps. */
+const trainingAndTest = quantity => (run, several, i) => {
   const train = points(run, run.epochs, 'train_' + quantity), test = points(run, run.epochs, 'test_' + quantity);
   const bold = run.name === chosen, failed = run.state === 'failed';
   return several ? [{name: label(run) + ' training', color: i, dash: true, bold, points: train},
     {name: label(run), color: i, bold, failed, points: test}] : [
-    {name: 'steps', color: 0, thin: true, points: thinned(points(run, run.steps, quantity))},
-    {name: 'training', color: 0, points: train}, {name: tested(run), color: 1, failed, points: test}];
+    {name: 'steps', color: 0, thin: true, points: averaged(points(run, run.steps, quantity))},
+    {name: 'training', color: 0, points: train}, {name: testSetName(run), color: 1, failed, points: test}];
 };
-/** One quantity; not of a trial that failed in its first epoch, which may have had absurd settings. */
-const single = (list, key) => (run, several, i) => several && run.state === 'failed' && !run.epochs.length ? [] : [
+/** Line for one quantity. Omits trials that failed in the first epoch, since their values may be far off. */
+const oneLine = (list, key) => (run, several, i) => several && run.state === 'failed' && !run.epochs.length ? [] : [
   {name: several ? label(run) : '', color: several ? i : 0, bold: several && run.name === chosen,
-    points: thinned(points(run, run[list], key))}];
+    points: averaged(points(run, run[list], key))}];
 const charts = [
-  new Chart('Loss', digits, 'fit', pair('loss')),
-  new Chart('Accuracy', x => or(x, v => +(100 * v).toPrecision(4) + ' %'), 'zero', pair('accuracy')),
-  new Chart('Learning rate', digits, 'zero', single('steps', 'lr')),
-  new Chart('Images per second, training', count, 'zero', single('epochs', 'images_per_s')),
-  new Chart('Seconds per epoch, training', digits, 'zero', single('epochs', 'seconds')),
+  new Chart('Loss', digits, 'fit', trainingAndTest('loss')),
+  new Chart('Accuracy', x => ifNumber(x, v => +(100 * v).toPrecision(4) + ' %'), 'zero', trainingAndTest('accuracy')),
+  new Chart('Learning rate', digits, 'zero', oneLine('steps', 'lr')),
+  new Chart('Images per second, training', count, 'zero', oneLine('epochs', 'images_per_s')),
+  new Chart('Seconds per epoch, training', digits, 'zero', oneLine('epochs', 'seconds')),
 ];

@@ -1,7 +1,6 @@
-"""Makes one page of page.html and the files that it names, which lie beside it.
+"""Joins page.html and the files that it names into one page.
 
-As a program, it writes the page to the file in its argument, as a string literal of C++; tools/monitor
-takes template().
+As a program, it writes the page as a C++ string literal to the file in its argument. tools/monitor calls template().
 """
 import pathlib
 import re

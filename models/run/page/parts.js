@@ -1,5 +1,5 @@
 'use strict';
-// What is known of one run: each function makes a part of the page from one member of the data.
+// The parts of the page for one run. Each function makes a part from one member of the data; see models/run/report.h.
 
 const part = (title, ...content) => make('section', {}, make('h2', {}, title), content);
 const scroll = (label, ...content) =>
@@ -9,12 +9,12 @@ function table(head, rows, kind = '') {
   return make('table', {class: kind}, make('thead', {}, make('tr', {}, head.map(h => make('th', {}, h)))),
     make('tbody', {}, rows.map(row => make('tr', {}, row.map(cell => make('td', {}, cell))))));
 }
-/** Lengths as parts of a whole, beside each other. */
+/** Draws lengths side by side, as fractions of a whole. */
 const bar = (lengths, whole, first = 0) => make('div', {class: 'bar'}, lengths.map((n, i) =>
-  make('i', {style: `--of: ${color(first + i)}; width: ${(100 * n / whole).toFixed(2)}%`})));
+  make('i', {style: `--color: ${color(first + i)}; width: ${(100 * n / whole).toFixed(2)}%`})));
 
 function tiles(run) {
-  const epoch = last(run.epochs) ?? {}, step = last(run.steps), set = tested(run);
+  const epoch = last(run.epochs) ?? {}, step = last(run.steps), set = testSetName(run);
   const left = (run.epochs_planned - (step ? step.step / perEpoch(run) : 0)) * epoch.seconds;
   return [
     ['epochs done', `${run.epochs.length ? epoch.epoch : 0}${run.epochs_planned ? ' / ' + run.epochs_planned : ''}`],
@@ -24,69 +24,71 @@ function tiles(run) {
     [set + ' accuracy', percent(epoch.test_accuracy)],
     [`best ${set} accuracy`, percent(best(run, 'test_accuracy'))],
     ['images/s', count(epoch.images_per_s)],
-    run.state === 'running' && left > 0 ? ['left, about', seconds(left)] :
-      ['time in training', seconds(sum(run.epochs.map(e => e.seconds)))],
+    run.state === 'running' && left > 0 ? ['time left, about', seconds(left)] :
+      ['training time', seconds(sum(run.epochs.map(e => e.seconds)))],
   ].map(([name, value]) => make('div', {class: 'tile'}, make('b', {}, value), make('span', {}, name)));
 }
 
-function confusionPart(what, {classes, counts, mistakes,
+function confusionPart(title, {classes, counts, mistakes,
   images = counts.map(sum), seen = classes.map((_, j) => sum(counts.map(row => row[j]))), total = sum(seen),
   right = sum(counts.map((row, i) => row[i])), left_out, ...image}) {
   const heat = (n, whole) => n ? `background: rgb(var(--heat) / ${(.08 + .62 * n / whole).toFixed(2)})` : null;
-  const cell = (n, whole, right) => make('td', {class: right && 'right', style: heat(n, whole)}, n ? String(n) : '');
-  const head = make('tr', {}, make('th', {}, 'true \\ seen'),
+  const cell = (n, whole, correct) =>
+    make('td', {class: correct && 'right', style: heat(n, whole)}, n ? String(n) : '');
+  const head = make('tr', {}, make('th', {}, 'true \\ predicted'),
     classes.map(name => make('th', {class: 'up', scope: 'col'}, name)),
     make('th', {class: 'sum'}, 'images'), make('th', {}, 'recall'));
   const rows = counts.map((row, i) => make('tr', {}, make('th', {scope: 'row'}, classes[i]),
     row.map((n, j) => cell(n, images[i], i === j)),
     make('td', {class: 'sum'}, count(images[i])), make('td', {}, percent(row[i] / images[i]))));
   const precision = seen.map((n, j) => percent(counts[j][j] / n).replace(/\s/, ''));
-  const foot = [['seen', seen.map(count), count(total), ''], ['precision', precision, '', percent(right / total)]]
+  const foot = [['predicted', seen.map(count), count(total), ''], ['precision', precision, '', percent(right / total)]]
     .map(([name, cells, all, share]) => make('tr', {}, make('th', {scope: 'row'}, name),
       cells.map(text => make('td', {}, text)), make('td', {class: 'sum'}, all), make('td', {}, share)));
   const pairs = counts.flatMap((row, i) => row.map((n, j) => [n, i, j])).filter(([n, i, j]) => n && i !== j)
     .sort((a, b) => b[0] - a[0]).slice(0, 8).map(([n, i, j]) => `${classes[i]} as ${classes[j]} ${n}`);
-  return [part(`${what}: ${count(right)} of ${count(total)} right`, scroll('confusion matrix',
+  return [part(`${title}: ${count(right)} of ${count(total)} correct`, scroll('confusion matrix',
     make('table', {class: 'confusion'}, make('thead', {}, head), make('tbody', {}, rows), make('tfoot', {}, foot))),
     left_out ? make('p', {class: 'dim'}, `The ${classes.length} classes with the most mistakes and the most images; ` +
-      `the table has no counts of the ${count(left_out)} others.`) : null,
+      `the table omits the ${count(left_out)} others.`) : null,
     pairs.length ? make('p', {class: 'dim'}, 'Most confused: ' + pairs.join(', ')) : null),
-  mistakes.length ? part('Mistakes made with the highest scores', make('div', {class: 'images'},
+  mistakes.length ? part('Mistakes with the highest scores', make('div', {class: 'images'},
     mistakes.map(m => mistakeFigure(m, image)))) : null];
 }
 function mistakeFigure(mistake, {height, width, channels}) {
-  const words = `${mistake.truth} seen as ${mistake.seen}, ${percent(mistake.score)}`;
-  const canvas = make('canvas', {width, height, role: 'img', 'aria-label': words});
+  const caption = `${mistake.truth}, predicted ${mistake.seen}, ${percent(mistake.score)}`;
+  const canvas = make('canvas', {width, height, role: 'img', 'aria-label': caption});
   const bytes = Uint8Array.from(atob(mistake.pixels), c => c.charCodeAt(0)), context = canvas.getContext('2d');
   const image = context.createImageData(width, height);
   for (let i = 0; i < width * height; i++)
     for (let c = 0; c < 4; c++)
       image.data[4 * i + c] = c === 3 ? 255 : bytes[i * channels + Math.min(c, channels - 1)];
   context.putImageData(image, 0, 0);
-  return make('figure', {title: `image ${mistake.image}`}, canvas, make('figcaption', {}, words));
+  return make('figure', {title: `image ${mistake.image}`}, canvas, make('figcaption', {}, caption));
 }
 
 function barsPart({title, unit, groups}) {
   return part(title, groups.flatMap(({name, bars, note}) => [
     make('p', {}, make('b', {}, name), make('span', {class: 'dim'}, note ? ', ' + note : '')),
-    scroll(name, table(['', unit, ''], bars.map(([what, value], i) =>
-      [what, digits(value), bar([value], Math.max(...bars.map(b => b[1])), i)]), 'bars'))]));
+    scroll(name, table(['', unit, ''], bars.map(([label, value], i) =>
+      [label, digits(value), bar([value], Math.max(...bars.map(b => b[1])), i)]), 'bars'))]));
 }
 
 function ranksPart(ranks) {
   const names = [...new Set(ranks.flatMap(r => Object.keys(r.seconds)))];
   const working = r => r.seconds.data + r.seconds.compute + r.seconds.update;
   const slowest = Math.max(...ranks.map(working)), whole = Math.max(...ranks.map(r => sum(Object.values(r.seconds))));
-  return part('Ranks: where the time of the last epoch went',
+  return part('Ranks: time of the last epoch by phase',
     make('p', {}, names.map((name, i) => make('span', {class: 'key'}, swatch(i), name))),
-    scroll('ranks', table(['rank', 'host', 'images', 'images/s alone', 'ms per step', ...names.map(n => n + ' s'), ''],
+    scroll('ranks', table(
+      ['rank', 'host', 'images', 'images/s without waiting', 'ms per step', ...names.map(n => n + ' s'), ''],
       ranks.map(r => [String(r.rank) + (ranks.length > 1 && working(r) === slowest ? ' (slowest)' : ''), r.host,
         count(r.images), count(r.images / working(r)), digits(1000 * (working(r) + r.seconds.sum) / r.steps),
         ...names.map(n => digits(r.seconds[n])), bar(names.map(n => r.seconds[n]), whole)]))));
 }
 
 function networkPart(network) {
-  const layers = new Map(); // by name without its last part
+  const layers = new Map(); // by the tensors' name without its last component
   for (const [name, extents] of network.tensors) {
     const layer = name.replace(/\.[^.]*$/, '');
     if (!layers.has(layer)) layers.set(layer, {shapes: [], n: 0});
@@ -95,9 +97,9 @@ function networkPart(network) {
   }
   const {parameters, parameter_bytes, planned_bytes, unshared_bytes} = network;
   return part('Network',
-    make('p', {}, `${count(parameters)} parameters in ${memory(parameter_bytes)}, as many for their gradients` +
+    make('p', {}, `${count(parameters)} parameters in ${memory(parameter_bytes)}, and the same for their gradients` +
       (planned_bytes ? `; a training step plans ${memory(planned_bytes)} on rank 0, ` +
-        `${memory(unshared_bytes)} if nothing shared its place` : '')),
+        `${memory(unshared_bytes)} without reuse of memory` : '')),
     folded(`${layers.size} layers`, scroll('layers', table(['layer', 'tensors', 'parameters'],
       [...layers].map(([name, {shapes, n}]) => [name, shapes.join(', '), count(n)])))));
 }
@@ -116,22 +118,22 @@ function settingsPart({options = {}, ...rest}) {
     [name, typeof value === 'string' ? value : JSON.stringify(value)]), 'text')));
 }
 
-/** All parts of a run that there are; with a run that is many, what is known of them together comes first. */
-function partsOf(run, whole) {
-  const shown = makePart => {
+/** Returns all parts of a run. For trials, the result of the whole sweep comes first. */
+function partsOf(run, sweep) {
+  const makeSafely = makePart => {
     try {
       return makePart();
-    } catch (error) { // a report may hold anything: one bad part leaves the others
+    } catch (error) { // the report may be damaged; show the other parts
       return part('A part that cannot be shown', make('p', {class: 'dim'}, String(error)));
     }
   };
   return [
-    () => whole?.confusion && confusionPart(`Best: trial ${whole.best}, on the test set`, whole.confusion),
+    () => sweep?.confusion && confusionPart(`Best: trial ${sweep.best}, on the test set`, sweep.confusion),
     () => run?.bars && barsPart(run.bars),
-    () => run?.confusion && confusionPart(`${sweep ? label(run) + ', c' : 'C'}onfusion on the ${tested(run)} set`,
+    () => run?.confusion && confusionPart(`${sweep ? label(run) + ', c' : 'C'}onfusion on the ${testSetName(run)} set`,
       run.confusion),
     () => run?.ranks && ranksPart(run.ranks),
     () => run?.network && networkPart(run.network),
-    () => run?.epochs.length && epochsPart(run.epochs, tested(run)),
-    () => run && Object.keys(run.config).length && settingsPart(run.config)].map(shown).flat().filter(Boolean);
+    () => run?.epochs.length && epochsPart(run.epochs, testSetName(run)),
+    () => run && Object.keys(run.config).length && settingsPart(run.config)].map(makeSafely).flat().filter(Boolean);
 }
