@@ -281,7 +281,10 @@ void conv2d_grad(const Call& call) {
         if (a.data) dense::dgrad(dy, w, addend, dx);
         return;
     }
-    if (!a.filters) return data_gradient(dy, w, addend, a.conv, dx);
+    // Without a batch norm, dy is read from memory either way. On its own, the data gradient takes more images at once.
+    const bool fused = y.defined() && a.data;
+    if (a.data && !fused) data_gradient(dy, w, addend, a.conv, dx);
+    if (!a.filters) return;
     const Geometry g(x, dy, w, a.conv);
     std::optional<Norm> y_norm, x_norm;
     std::optional<NormGrad> y_grad;
@@ -295,7 +298,7 @@ void conv2d_grad(const Call& call) {
         all_gradients<T>(g,
                          {images_of<T>(x, x_norm ? &*x_norm : nullptr), stored<T>(dy), y_grad ? &*y_grad : nullptr,
                           y.defined() ? stored<T>(y) : nullptr, addend.defined() ? stored<T>(addend) : nullptr},
-                         w, a.data ? dx : Tensor(), sums ? &*sums : nullptr, dw, dbias);
+                         w, fused ? dx : Tensor(), sums ? &*sums : nullptr, dw, dbias);
     });
     if (sums) sums->finish(call.out[O::x_dgamma], call.out[O::x_dbeta]);
 }
