@@ -79,9 +79,8 @@ void restore_options(const TensorFile& file, Options& options) {
 } // namespace
 
 void RunOptions::declare(Options& o) {
-    o.group(cat("Run (exit status: 0 done, or stopped by Ctrl-C; 1 error; ", kExitInterrupted,
-                " stopped by SIGTERM, SIGUSR1 or SIGHUP: repeat the command to continue, with --resume if there is a "
-                "checkpoint)"));
+    o.group(cat("Run (exit status 0: done, or stopped by Ctrl-C; 1: error; ", kExitInterrupted,
+                ": interrupted, --resume)"));
     o.add("runs", &runs, "folder of all runs").metavar("DIR");
     o.add("run-name", &name, "name of this run's folder; none: program name and start time").metavar("NAME");
     o.add("init", &init, "safetensors file with the initial values of the network").metavar("FILE");

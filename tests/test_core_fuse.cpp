@@ -1,0 +1,174 @@
+// Tests each rule of fuse.cpp alone: on a function that the rule applies to, and on one where another reader of the
+// value prevents it. Both must compute what the plain function computes.
+#include "core/accelerate.h"
+#include "core/ops.h"
+#include "core/tape.h"
+#include "tests/op_check.h"
+#include "tests/sync_ranks.h"
+
+#include <doctest/doctest.h>
+
+using namespace rg;
+
+namespace {
+
+using Function = std::function<std::vector<Tensor>(const Tensor& x)>;
+
+/// Values that the functions below share. x is [4 6 6 8].
+struct Values {
+    Tensor x = random({4, 6, 6, 8}, 1), w = random({8, 3, 3, 8}, 2), gamma = random({8}, 3), beta = random({8}, 4);
+    Tensor stats = Tensor::constant({2, 8}, 0.5);
+    Tensor dw = Tensor::zeros({8, 3, 3, 8}), dgamma = Tensor::zeros({8}), dx = Tensor::zeros({4, 6, 6, 8});
+
+    static Tensor random(const Shape& shape, uint64_t seed) { return random_tensor(shape, DType::f32, seed); }
+    Tensor conv(const Tensor& in) const { return conv2d(in, w, {}, {.pad = 1}); }
+    Tensor norm(const Tensor& in) const { return batch_norm(in, channel_stats(in), gamma, beta); }
+    Tensor frozen(const Tensor& in) const { return batch_norm(in, stats, gamma, beta, {.frozen = true}); }
+    /// Returns the gradients of the mean square of f(x) with respect to w and gamma.
+    std::vector<Tensor> gradients(const std::function<Tensor()>& f) const {
+        Tape tape;
+        const Tensor y = f(), loss = mse_loss(y, Tensor::constant(y.shape(), 0));
+        tape.gradients(loss, std::array{w, gamma}, std::array{dw, dgamma});
+        return {loss};
+    }
+};
+
+/// Plans the function, checks that its replay agrees with the plain function, and returns the steps that satisfy a
+/// condition.
+template <class Condition>
+int64_t count_steps(const Values& v, const Function& f, Condition condition) {
+    Accelerated step([&](std::span<const Tensor> in, bool) { return f(in[0]); });
+    step.check = true;
+    CHECK_NOTHROW(step({v.x}, true));
+    const std::vector<Step>& steps = step.plan({v.x}, true).steps();
+    return std::count_if(steps.begin(), steps.end(), condition);
+}
+
+/// A condition: a step of this op with this input, which only fusing passes.
+auto with(Op op, size_t input) {
+    return [=](const Step& s) { return s.op == op && s.in[input].defined(); };
+}
+
+auto is(Op op) {
+    return [=](const Step& s) { return s.op == op; };
+}
+
+} // namespace
+
+TEST_SUITE("core") {
+    TEST_CASE("fuse: conv2d takes a batch norm of its result with constant statistics") {
+        const Values v;
+        const auto f = [&](const Tensor& x) { return std::vector{v.frozen(v.conv(x))}; };
+        CHECK(count_steps(v, f, with(op::conv2d, Conv2dOp::y_stats)) == 1);
+        CHECK(count_steps(v, f, is(op::batch_norm)) == 0);
+        const auto read_twice = [&](const Tensor& x) {
+            const Tensor y = v.conv(x);
+            return std::vector{add(v.frozen(y), y)};
+        };
+        CHECK(count_steps(v, read_twice, with(op::conv2d, Conv2dOp::y_stats)) == 0);
+    }
+
+    TEST_CASE("fuse: conv2d pools its normalised result, if the windows do not overlap") {
+        const Values v;
+        for (const int64_t stride : {1, 2}) {
+            const auto f = [&](const Tensor& x) { return std::vector{max_pool2d(v.frozen(v.conv(x)), 2, stride)}; };
+            CHECK(count_steps(v, f, is(op::max_pool2d)) == (stride == 2 ? 0 : 1));
+        }
+    }
+
+    TEST_CASE("fuse: conv2d_grad takes the gradient of a batch norm of the convolution's result") {
+        const Values v;
+        const auto f = [&](const Tensor& x) { return v.gradients([&] { return v.norm(v.conv(x)); }); };
+        CHECK(count_steps(v, f, with(op::conv2d_grad, Conv2dGradOp::y_stats)) == 1);
+        CHECK(count_steps(v, f, is(op::batch_norm_grad)) == 0);
+        // relu_grad reads the gradient of the batch norm here.
+        const auto between = [&](const Tensor& x) { return v.gradients([&] { return v.norm(relu(v.conv(x))); }); };
+        CHECK(count_steps(v, between, with(op::conv2d_grad, Conv2dGradOp::y_stats)) == 0);
+    }
+
+    TEST_CASE("fuse: conv2d_grad adds the gradient of another branch") {
+        const Values v;
+        const auto f = [&](const Tensor& x) {
+            return v.gradients([&] {
+                const Tensor y = relu(v.conv(x));
+                return add(v.conv(y), y);
+            });
+        };
+        CHECK(count_steps(v, f, with(op::conv2d_grad, Conv2dGradOp::addend)) == 1);
+        CHECK(count_steps(v, f, is(op::add)) == 2); // the sum of the branches, and the two gradients of w
+    }
+
+    TEST_CASE("fuse: add normalises its operands, and applies ReLU to the sum") {
+        const Values v;
+        const auto f = [&](const Tensor& x) { return std::vector{relu(add(v.norm(x), x))}; };
+        CHECK(count_steps(v, f, with(op::add, AddOp::a_stats)) == 1);
+        CHECK(count_steps(v, f, is(op::batch_norm)) == 0);
+        CHECK(count_steps(v, f, is(op::relu)) == 0);
+        const auto other_side = [&](const Tensor& x) { return std::vector{add(x, v.norm(x))}; };
+        CHECK(count_steps(v, other_side, with(op::add, AddOp::b_stats)) == 1);
+        const auto read_twice = [&](const Tensor& x) {
+            const Tensor y = v.norm(x), sum = add(y, x);
+            return std::vector{relu(sum), softmax(sum.reshape({4, 288})), softmax(y.reshape({4, 288}))};
+        };
+        CHECK(count_steps(v, read_twice, is(op::batch_norm)) == 1);
+        CHECK(count_steps(v, read_twice, is(op::relu)) == 1);
+    }
+
+    TEST_CASE("fuse: conv2d and pooling normalise their input on load, if all of its readers can") {
+        const Values v;
+        const auto f = [&](const Tensor& x) {
+            const Tensor y = v.norm(x);
+            return std::vector{v.conv(y), max_pool2d(y, 2, 2), avg_pool2d(y, 3, 3)};
+        };
+        CHECK(count_steps(v, f, is(op::batch_norm)) == 0);
+        CHECK(count_steps(v, f, with(op::conv2d, Conv2dOp::x_stats)) == 1);
+        CHECK(count_steps(v, f, with(op::max_pool2d, MaxPool2dOp::x_stats)) == 1);
+        CHECK(count_steps(v, f, with(op::avg_pool2d, AvgPool2dOp::x_stats)) == 1);
+        const auto one_cannot = [&](const Tensor& x) {
+            const Tensor y = v.norm(x);
+            return std::vector{v.conv(y), dropout(y, 0.5f, Tensor::constant({2}, 1, DType::i32))};
+        };
+        CHECK(count_steps(v, one_cannot, is(op::batch_norm)) == 1);
+    }
+
+    TEST_CASE("fuse: the step that makes a gradient sums it for the batch norm before it") {
+        const Values v;
+        const auto sums_of = [&](const std::function<Tensor(const Tensor&)>& after) {
+            const auto f = [&](const Tensor& x) { return v.gradients([&] { return after(v.norm(v.conv(x))); }); };
+            return count_steps(v, f, is(op::batch_norm_sums));
+        };
+        CHECK(sums_of([](const Tensor& y) { return max_pool2d(y, 2, 2); }) == 0);
+        CHECK(sums_of([](const Tensor& y) { return avg_pool2d(y, 2, 2); }) == 0);
+        CHECK(sums_of([](const Tensor& y) { return relu(y); }) == 0);
+        CHECK(sums_of([&](const Tensor& y) { return v.norm(v.conv(y)); }) == 1); // that of the loss's gradient remains
+        CHECK(sums_of([](const Tensor& y) { return scale(y, 2); }) == 1);
+    }
+
+    TEST_CASE("fuse: cross_entropy writes its gradient, if nothing else reads the probabilities") {
+        const Values v;
+        const Tensor w = Values::random({3, 288}, 5), dw = Tensor::zeros({3, 288});
+        const Tensor labels = random_labels(4, 3, 6);
+        const auto f = [&](const Tensor& x) -> std::vector<Tensor> {
+            Tape tape;
+            const Tensor loss = cross_entropy(linear(x.reshape({4, 288}), w), labels);
+            tape.gradients(loss, std::array{w}, std::array{dw});
+            return {loss};
+        };
+        CHECK(count_steps(v, f, with(op::cross_entropy, CrossEntropyOp::dloss)) == 1);
+        CHECK(count_steps(v, f, is(op::cross_entropy_grad)) == 0);
+        const auto scaled_loss = [&](const Tensor& x) -> std::vector<Tensor> {
+            Tape tape;
+            const Tensor loss = scale(cross_entropy(linear(x.reshape({4, 288}), w), labels), 0.5f);
+            tape.gradients(loss, std::array{w}, std::array{dw});
+            return {loss};
+        };
+        CHECK(count_steps(v, scaled_loss, is(op::cross_entropy_grad)) == 1); // dloss is no constant
+    }
+
+    TEST_CASE("fuse: an argument that only a plan passes is an error where gradients are recorded") {
+        const Values v;
+        const Tape tape;
+        CHECK_THROWS_WITH(run(op::max_pool2d, {v.x, v.stats, v.gamma, v.beta}, MaxPool2dOp{{2, 2}}),
+                          "max_pool2d: expected no x_stats where gradients are recorded, got one; only a plan passes it");
+    }
+}
