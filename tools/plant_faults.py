@@ -90,7 +90,7 @@ def first_failure(build, folder, file, kernel, old, new):
     if made.returncode:
         sys.exit(f"plant_faults.py: {kernel}.cu with the fault does not compile:\n{made.stderr[:2000]}")
     objects = sorted(str(p) for p in (build / "tests" / "rg_tests.p").glob("*.o"))
-    archives = [str(p) for place in (build, build / "gpu") for p in sorted(place.glob("*.a"))]
+    archives = sorted(str(p) for p in build.rglob("*.a"))
     libraries = run(["pkg-config", "--libs", "mpich"]).stdout.split() + ["-lpthread"]
     linked = run(["c++", *objects, str(folder / "kernel.o"), "-Wl,--start-group", *archives, "-Wl,--end-group",
                   *libraries, "-o", str(folder / "tests")])
