@@ -1,11 +1,13 @@
-// Two sums over the rows of a matrix [rows][columns] for each column, in a fixed order. Columns are channels, rows are
-// pixels.
+// For each column of a matrix [rows][columns], computes two sums over all rows, in a fixed order. Columns are channels,
+// rows are pixels.
 //
-// First kernel: a block sums a slab of 512 rows for 32 columns. Each thread takes every 8th row of a column, and shared
-// memory combines the 8 threads of a column. Second kernel: it adds the slabs' sums in double, and hands each column's
-// two sums to `finish`. A large batch has thousands of slabs but only 32 columns. The second kernel therefore gives a
-// block 8 columns and 64 threads for each: 8 floats fill a memory sector of 32 bytes, and a tree combines the threads.
-// With more than 256 slabs, each group of 256 has its own block. Otherwise, 4 SMs would read megabytes.
+// In the first kernel, a block sums a slab of 512 rows for 32 columns. Each thread takes every 8th row of a column, and
+// the 8 threads of a column are combined in shared memory. The second kernel adds the sums of the slabs in double, and
+// hands the two sums of each column to `finish`. A large batch may have thousands of slabs, but only 32 columns. So a
+// block of the second kernel takes only 8 columns, with 64 threads for each: 8 floats fill a memory sector of 32 bytes,
+// and a tree combines the threads. If there are more than 256 slabs, each group of 256 has its own blocks, and the
+// second kernel runs again on the groups' sums. Without this split, 32 columns would give 4 blocks, and only 4 SMs
+// would read megabytes of sums.
 #pragma once
 
 #include "gpu/scratch.cuh"
@@ -19,9 +21,9 @@ struct TwoSums {
     float first = 0, second = 0;
 };
 
-/// Sums each slab of rows into sums [slabs][2][columns]. term(row, column, sums) adds an element's two terms. It is
-/// called exactly once for each element, so it may also compute and store the element. The launch bound asks for 4
-/// blocks per SM: the compiler aims at 8 otherwise, and spills registers.
+/// Sums each slab of rows into sums [slabs][2][columns]. term(row, column, sum) adds an element's two terms to `sum`.
+/// It is called exactly once for each element, so it may also compute and store the element. The launch bound asks for
+/// 4 blocks per SM: without it, the compiler aims at 8 and spills registers.
 template <class Term>
 __global__ void __launch_bounds__(kColumns* kRows, 4)
     column_slab_sums_kernel(int64_t rows, int columns, Term term, float* sums) {
@@ -41,12 +43,13 @@ __global__ void __launch_bounds__(kColumns* kRows, 4)
     sums[(size_t(blockIdx.x) * 2 + y) * columns + column] = total;
 }
 
-// 512 threads: with 1024, a thread has 64 registers, and a division in double spills them.
+// A block has 8 x 64 = 512 threads. With 1024, a thread would have only 64 registers, and the division in double in
+// store_moments() would spill some.
 constexpr int kReduceColumns = 8, kReduceRows = 64;
 
 constexpr int kReduceSlabs = 256;
-/// Reduces a group of up to 256 slabs, with index blockIdx.y. term(slab, column, first, second) adds the slab's two
-/// sums of the column to `first` and `second`. finish(column, first, second) receives the totals.
+/// Block (x, y) reduces group y of up to 256 slabs, for 8 columns. term(slab, column, first, second) adds the slab's
+/// two sums of the column to `first` and `second`. finish(column, first, second) receives the totals.
 template <class Term, class Finish>
 __global__ void __launch_bounds__(kReduceColumns* kReduceRows)
     column_sums_reduce_kernel(int slabs, int columns, Term term, Finish finish) {
@@ -68,8 +71,8 @@ __global__ void __launch_bounds__(kReduceColumns* kReduceRows)
     if (y == 0 && column < columns) finish(column, *firsts, *seconds);
 }
 
-/// Stores mean and variance of a column's `count` values to stats [2][columns]. `sum` and `squares` are the sums of
-/// (value - shift) and of its square. Stores zeros if count is 0.
+/// Stores the mean and the variance of a column's `count` values to stats [2][columns]. `sum` is the sum of value -
+/// shift, and `squares` is the sum of (value - shift)^2. Stores zeros if count is 0.
 inline __device__ void store_moments(float* stats, int columns, int column, int64_t count, double shift, double sum,
                                      double squares) {
     const double n = double(count), mean = count > 0 ? sum / n : 0,
@@ -78,7 +81,7 @@ inline __device__ void store_moments(float* stats, int columns, int column, int6
     stats[columns + column] = variance < 0 ? 0 : float(variance); // keeps NaN
 }
 
-/// A term for column_sums_reduce_kernel: reads sums [slabs][2][columns].
+/// A term for column_sums_reduce_kernel that reads sums [slabs][2][columns].
 template <class T>
 struct SlabSums {
     const T* sums;
@@ -89,7 +92,7 @@ struct SlabSums {
     }
 };
 
-/// A finish for column_sums_reduce_kernel: stores sums [groups of slabs][2][columns] for the next reduction.
+/// A finish for column_sums_reduce_kernel that stores sums [groups of slabs][2][columns] for the next reduction.
 struct StoreSums {
     double* sums;
     int columns;
@@ -99,7 +102,7 @@ struct StoreSums {
     }
 };
 
-/// Reduces any number of slabs, in several launches if there are more than 256.
+/// Reduces any number of slabs. Uses several launches if there are more than 256.
 template <class Term, class Finish>
 void reduce_slabs(unsigned slabs, int64_t columns, const Term& term, const Finish& finish) {
     const dim3 grid(blocks_for(columns, kReduceColumns), slabs > 0 ? blocks_for(slabs, kReduceSlabs) : 1);

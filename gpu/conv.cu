@@ -2,11 +2,12 @@
 // are its channels, and the sum runs over taps. There is no im2col buffer: a block gathers the pixels that it needs.
 //
 // A block of 4 warps computes 64 pixels x 64 channels, 32 taps at a time. While it multiplies one pair of tiles, the
-// next pair is loaded into registers. There, readers (values.cuh) apply batch norm, ReLU or their gradient. bf16
-// operands are multiplied directly, f32 operands as three tf32 products (products.cuh). Filters already have the type
-// of the activations, so that not every block has to round them. Results pass through shared memory, so that stores to
-// y cover whole lines, and for the statistics. Each block stores a mean and a sum of squared deviations per channel,
-// and conv.cuh merges them in a fixed order.
+// next pair is loaded into registers. During this load, readers (values.cuh) apply batch norm, ReLU or their gradient.
+// bf16 operands are multiplied directly, f32 operands as three tf32 products (products.cuh). A kernel of its own has
+// already rounded the filters to the type of the activations; otherwise, every block would round them. Results pass
+// through shared memory for two reasons: stores then cover whole memory lines, and a thread can add up a channel. In
+// the forward pass, each block stores a mean and a sum of squared deviations per channel; in the data gradient, it
+// stores the two sums that batch norm's gradient needs. conv.cuh merges these partials in a fixed order.
 #include "gpu/conv.cuh"
 #include "gpu/kernels.h"
 #include "gpu/norm.cuh"
@@ -19,15 +20,16 @@ namespace {
 constexpr int kPixels = 64, kChannels = 64, kTaps = 32, kThreads = 128;
 
 /// In the data gradient, row i of dx sums row (i + pad - r) / stride of dy over the filter rows r for which the
-/// division is exact; columns likewise. Pixels that are a multiple of the stride apart use the same taps, and these
-/// taps are a stride apart as well. Such pixels form a phase; there are stride x stride phases. A block takes pixels of
-/// one phase, and so multiplies no zeros. Each phase numbers its pixels and taps from 0.
+/// division is exact; columns likewise. Two pixels of dx whose rows and columns differ by multiples of the stride use
+/// the same taps. The rows of these taps, and their columns, are a stride apart as well. Such pixels form a phase;
+/// there are stride x stride phases. A block takes pixels of one phase, and so multiplies no zeros. Each phase numbers
+/// its pixels and taps from 0.
 struct Phase {
     int stride = 1;
     int r = 0, s = 0;        // the phase's first tap
-    int row = 0, column = 0; // the pixel of dy that this tap reads for the phase's first pixel
+    int row = 0, column = 0; // the pixel of dy that the first tap reads for the phase's first pixel
 
-    /// Replaces the extents in `g` by those of the phase.
+    /// Makes phase `number`, and replaces the extents in `g` by those of the phase.
     __device__ __forceinline__ Phase(Geometry& g, int number) : stride(g.stride) {
         const int i = number / stride, j = number % stride; // the phase's first pixel
         r = (i + g.pad) % stride, s = (j + g.pad) % stride;
@@ -38,7 +40,7 @@ struct Phase {
     Phase() = default; // the forward pass has a single phase
     /// Returns count / stride, rounded up; 0 if count is negative.
     __device__ __forceinline__ int strides_in(int count) const { return count > 0 ? (count + stride - 1) / stride : 0; }
-    /// Converts a pixel's number within the phase into its number within `full`.
+    /// Converts a pixel's number within the phase into its number among all pixels of dx, whose extents are in `full`.
     __device__ __forceinline__ int64_t pixel(const Geometry& full, const Geometry& g, int64_t pixel) const {
         if (stride == 1) return pixel;
         const int in_image = int(pixel % (g.out_h * g.out_w));
@@ -48,11 +50,11 @@ struct Phase {
     }
 };
 
-/// The input pixel that the first tap of a result pixel reads.
+/// The input pixel that the first tap of a result pixel reads. It may lie outside of the image.
 struct TapOrigin {
     int image, first_row, first_column; // image is -1 for a result pixel beyond the last
-    /// Sets *index to the input value that `tap` reads. Returns false if that is outside of the image, where values are
-    /// 0.
+    /// Sets *index to the index of the input value that `tap` reads. Returns false if that value lies outside of the
+    /// image, where all values count as 0.
     template <bool kDgrad>
     __device__ __forceinline__ bool locate(const Geometry& g, const Tap& tap, size_t* index) const {
         const int row = kDgrad ? first_row - tap.r : first_row + tap.r;
@@ -63,8 +65,8 @@ struct TapOrigin {
     }
 };
 
-/// Reads 8 consecutive taps of a pixel, beginning with tap `first`. kWhole: in_c is a multiple of 8, so the taps are 8
-/// channels of one input pixel.
+/// Reads the input values of 8 consecutive taps of a result pixel, beginning with tap `first`. kWhole: in_c is a
+/// multiple of 8, so these values are 8 channels of one input pixel.
 template <bool kDgrad, bool kWhole, class Reader>
 __device__ __forceinline__ void gather_taps(const Geometry& g, const Reader& reader, const TapOrigin& origin, int first,
                                             float (&v)[8]) {
@@ -109,7 +111,8 @@ __device__ __forceinline__ void load_filter(const Geometry& full, const Geometry
     }
 }
 
-/// Distance between rows of a tile, in values. A padding of 16 bytes puts the rows into different banks.
+/// Number of values from the start of a tile's row to the start of the next. A padding of 16 bytes puts the rows into
+/// different banks.
 template <class T>
 constexpr int kPitch = kTaps + 16 / int(sizeof(T));
 
@@ -151,14 +154,14 @@ __device__ __forceinline__ void multiply(const float* a, const float* b, float (
 
 // ---- the kernels ---------------------------------------------------------------------------------------------------
 
-/// Blocks that an SM must be able to hold at once; 0 leaves the choice to the compiler. With one more, it spills
-/// registers.
+/// The minimum number of blocks per SM, for the launch bounds. 0 leaves the choice to the compiler. With a higher
+/// minimum, the compiler spills registers.
 template <class T, bool kDgrad>
 constexpr int kBlocks = !kDgrad                   ? 0
                         : std::is_same_v<T, bf16> ? 4
                                                   : 3;
 
-/// The body of the two kernels below. They have two names so that profiles show the direction.
+/// The body of conv2d_forward_kernel and conv2d_dgrad_kernel, which have two names so that profiles show the direction.
 template <class T, bool kDgrad, bool kWhole, class Reader>
 __device__ __forceinline__ void convolve(const Geometry& full, const Reader& reader, const T* __restrict__ w,
                                          const Epilogue<T>& e, T* __restrict__ out) {
@@ -175,8 +178,8 @@ __device__ __forceinline__ void convolve(const Geometry& full, const Reader& rea
     const int taps = kDgrad && first_pixel >= g.pixels() ? 0 : g.taps();
     const int first_channel = int(blockIdx.y) * kChannels;
 
-    // This thread loads 8 taps, beginning with 8 * (thread % 4), of the pixels thread / 4 and thread / 4 + 32. It also
-    // loads 16 filter values.
+    // For each pair of tiles, this thread loads 8 taps, beginning with 8 * (thread % 4), of the block's pixels thread /
+    // 4 and thread / 4 + 32. It also loads 16 filter values.
     TapOrigin origins[2] = {{-1, 0, 0}, {-1, 0, 0}};
     RG_UNROLL
     for (int i = 0; i < 2; ++i) {
@@ -203,7 +206,7 @@ __device__ __forceinline__ void convolve(const Geometry& full, const Reader& rea
     const int row = warp / 2 * 32, column = warp % 2 * 32; // first row and column of this warp's results
     if (taps > 0) fetch(0);
     for (int tap = 0; tap < taps; tap += kTaps) {
-        __syncthreads(); // the tiles have been read
+        __syncthreads(); // all warps have read the previous tiles
         RG_UNROLL
         for (int i = 0; i < 2; ++i) {
             const int o = kDgrad ? thread % 64 : thread / 4 + 32 * i;
@@ -244,7 +247,7 @@ __device__ __forceinline__ void convolve(const Geometry& full, const Reader& rea
         }
     if (!e.partials) return;
     if constexpr (kDgrad) {
-        __syncthreads(); // the results have been read
+        __syncthreads(); // all threads have read the results
         if (thread >= 64) results[thread] = terms.first, results[thread + 64] = terms.second;
         __syncthreads();
     }
@@ -277,7 +280,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<T, true>)
     convolve<T, true, kWhole>(g, reader, w, e, out);
 }
 
-/// Returns the number of pixels of a block.
+/// Returns the number of pixels of a block in the forward pass.
 struct BlockPixels {
     int64_t total;
     __device__ double operator()(int block) const {
@@ -292,7 +295,8 @@ __global__ void conv2d_round_filters_kernel(int count, const float* w, T* filter
     if (i < count) store(filters + i, w[i]);
 }
 
-/// Folds the batch norm after a convolution into its filters and bias. A filter has `size` values.
+/// Folds the batch norm after a convolution into its filters and bias. `count` is the number of values of all filters,
+/// and `size` that of one filter.
 template <class T>
 __global__ void conv2d_norm_fold_kernel(int count, int size, const float* w, const float* bias, const float* scale,
                                         const float* shift, T* filters, float* biases) {
@@ -301,7 +305,7 @@ __global__ void conv2d_norm_fold_kernel(int count, int size, const float* w, con
     if (i < count / size) biases[i] = (bias ? bias[i] * scale[i] : 0) + shift[i];
 }
 
-/// Filters in type T, aligned to 16 bytes: w itself if it has that type, else a rounded copy.
+/// Provides filters of type T, aligned to 16 bytes: w itself if it has type T, else a rounded copy.
 template <class T>
 class Filters {
 public:
@@ -320,7 +324,8 @@ private:
     const T* data_;
 };
 
-/// Runs a convolution (or its data gradient) and its reductions, with the Hopper kernel where that is possible.
+/// Runs a convolution (or its data gradient) and its reductions. Uses the Hopper kernel if that is enabled and covers
+/// the case.
 template <bool kDgrad, class T, class Reader>
 void run_conv2d(const Geometry& g, const Reader& reader, std::type_identity_t<const T*> w, Epilogue<T> e, T* out,
                 const ChannelReductions& reductions) {
@@ -351,7 +356,8 @@ void run_conv2d(const Geometry& g, const Reader& reader, std::type_identity_t<co
 
 } // namespace
 
-// The batch norm of the result goes into the filters and the bias. Max pooling of the result is a kernel of its own.
+// A batch norm of the result is folded into the filters and the bias. Max pooling of the result runs as a separate
+// kernel.
 void conv2d(const Call& call) {
     using O = Conv2dOp;
     const auto& a = call.attrs.as<O>();

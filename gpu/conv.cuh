@@ -1,32 +1,35 @@
-// Shared by conv.cu and conv_hopper.cu: extents, the epilogue of a result, and per-channel reductions of partial sums.
+// Shared by conv.cu and conv_hopper.cu: the extents of a convolution, the epilogue of a result, and per-channel
+// reductions of partial sums.
 #pragma once
 
 #include "gpu/norm.cuh"
 
 namespace rg::RG_GPU {
 
-/// Extents of a convolution. In the data gradient, `in` is dy and `out` is dx.
+/// Extents of a convolution. In the data gradient, in_h, in_w and in_c are the extents of dy; out_h, out_w and out_c
+/// are those of dx.
 struct Geometry {
     int images, in_h, in_w, in_c, out_h, out_w, out_c, r, s, stride, pad;
     __host__ __device__ int64_t pixels() const { return int64_t(images) * out_h * out_w; }
     __host__ __device__ int taps() const { return r * s * in_c; }
 };
 
-/// The operations on a result before it is stored.
+/// The operations on a result before a kernel stores it.
 template <class T>
 struct Epilogue {
     const float* bias = nullptr; // null if there is none
     bool relu = false;
     const T* residual = nullptr; // added to a data gradient; null if there is none
     /// Receives partial sums [number of partials][2][out_c] over the pixels; null if none are needed. The forward pass
-    /// stores mean and squared deviations, the data gradient stores the sums of `terms`.
+    /// stores means and sums of squared deviations; the data gradient stores the sums of `terms`.
     float* partials = nullptr;
     NormTerms<T> terms = {};
 };
 
-/// A term for reduce_slabs(): converts a partial's mean and squared deviations into sums of deviations from the first
-/// partial's mean, and of their squares. That mean is close enough to the total mean that doubles lose no precision.
-/// pixels(partial) is the number of pixels in a partial.
+/// A term for reduce_slabs(): converts a partial's mean and squared deviations into two sums over its pixels. These are
+/// the sum of the deviations from the first partial's mean, and the sum of their squares. The first partial's mean is
+/// close enough to the total mean that sums in double stay precise. pixels(partial) returns the number of pixels in a
+/// partial.
 template <class Pixels>
 struct PartialMoments {
     const float* moments;
@@ -39,7 +42,7 @@ struct PartialMoments {
         squares += double(mean[c]) + n * d * d;
     }
 };
-/// The finish that belongs to PartialMoments: stores a channel's mean and variance.
+/// The finish for reduce_slabs() with PartialMoments: stores a channel's mean and variance.
 struct FinishStats {
     const float* moments;
     int64_t pixels;
@@ -50,7 +53,7 @@ struct FinishStats {
     }
 };
 
-/// The per-channel reductions of the results over all pixels. At most one of the two is set.
+/// The per-channel reductions of the results over all pixels. At most one of `stats` and `sums` is set.
 struct ChannelReductions {
     Tensor stats;                   // receives the batch statistics; undefined if not needed
     const NormSums* sums = nullptr; // the sums of a data gradient for batch norm; null if not needed
@@ -66,7 +69,7 @@ struct ChannelReductions {
 };
 
 /// Defined in conv_hopper.cu. Runs the convolution, or its data gradient, with the Hopper kernel and returns true.
-/// Returns false and does nothing if that kernel does not cover the case.
+/// Returns false and does nothing if that kernel is not enabled (GpuTraits) or does not cover the case.
 template <class Reader>
 bool convolve_on_hopper(const Geometry& g, bool dgrad, const Reader& reader, const bf16* w, Epilogue<bf16> e, bf16* out,
                         const ChannelReductions& reductions);

@@ -1,9 +1,11 @@
 // The weight gradient of a convolution as an implicit matrix product. Rows are filters, columns are taps, and the sum
-// runs over pixels. Blocks split the pixels. A second kernel adds the blocks' sums in a fixed order, so that every run
-// gives the same bits. The bias gradient is one more tap after the others, for which x is 1 everywhere.
+// runs over pixels. The pixels are split between blocks. A second kernel adds the sums of the blocks in a fixed order,
+// so that every run gives the same bits. The bias gradient is one more tap after the others, for which x is 1
+// everywhere.
 //
 // A block of 4 warps computes 64 filters x 64 taps, 32 pixels at a time. Both operands are in shared memory with one
-// row per pixel, and ldmatrix transposes them for the tensor cores. Precision and readers are as in conv.cu.
+// row per pixel. The tensor cores need them transposed: ldmatrix does this for bf16, and single loads do it for f32.
+// Precision and readers are as in conv.cu.
 #include "gpu/kernels.h"
 #include "gpu/mma.cuh"
 #include "gpu/norm.cuh"
@@ -16,7 +18,8 @@ namespace rg::RG_GPU {
 namespace {
 
 constexpr int kFilters = 64, kTaps = 64, kPixels = 32, kThreads = 128, kPitch = kTaps + 8;
-/// 264 blocks fill the 132 SMs of an H100 twice. A block's partial sum is worth its cost from 512 pixels on.
+/// The desired number of blocks: 264 fill the 132 SMs of an H100 twice. A block takes about 512 pixels or more, so that
+/// its partial sum is worth the cost of adding it.
 constexpr int64_t kBlocks = 264, kPixelsPerBlock = 512;
 
 struct Geometry {
@@ -25,7 +28,7 @@ struct Geometry {
     __host__ __device__ int taps() const { return r * s * c; } // without the bias
 };
 
-/// Reads dy of 8 filters at a pixel. Pixel -1 is beyond the last; its values are 0.
+/// Reads dy of 8 filters at a pixel. Pixel -1 stands for any pixel beyond the last; its values are 0.
 template <bool kWhole, class Reader>
 __device__ __forceinline__ void gather_dy(const Geometry& g, const Reader& reader, int64_t pixel, int first,
                                           float (&v)[8]) {
@@ -35,8 +38,8 @@ __device__ __forceinline__ void gather_dy(const Geometry& g, const Reader& reade
         v[i] = pixel >= 0 && first + i < g.k ? reader.value(size_t(pixel) * g.k + first + i, first + i) : 0;
 }
 
-/// Reads 8 taps of x for a pixel of the result. Taps beyond the last read as 1; the first of them is the bias. Pixel -1
-/// is beyond the last, and dy is 0 there.
+/// Reads the values of x for 8 taps of a result pixel. Taps beyond the last read as 1; the first of them is that of the
+/// bias. For pixel -1 the values do not matter, since dy is 0 there.
 template <bool kWhole, class Reader>
 __device__ __forceinline__ void gather_x(const Geometry& g, const Reader& reader, int64_t pixel, int first,
                                          float (&v)[8]) {
@@ -109,7 +112,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     const int64_t begin = int64_t(blockIdx.z) * pixels_per_split;
     const int64_t end = begin + pixels_per_split < g.pixels() ? begin + pixels_per_split : g.pixels();
 
-    // This thread loads dy of 16 filters and 16 taps of x, for one pixel.
+    // For one pixel at a time, this thread loads dy of 16 filters and x of 16 taps.
     const int pixel = thread / 4, first = thread % 4 * 16;
     float next_dy[2][8], next_x[2][8];
     const auto fetch = [&](int64_t from) {
@@ -125,7 +128,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     const int row = warp / 2 * 32, column = warp % 2 * 32; // first row and column of this warp's results
     fetch(begin);
     for (int64_t from = begin; from < end; from += kPixels) {
-        __syncthreads(); // the tiles have been read
+        __syncthreads(); // all warps have read the previous tiles
         RG_UNROLL
         for (int i = 0; i < 2; ++i) RG_UNROLL
         for (int j = 0; j < 8; j += 2) {
@@ -149,7 +152,8 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
 }
 
-/// Adds the blocks' partial sums. 8 threads share each of 32 values, since a small result has many partial sums.
+/// Adds the partial sums. A block computes 32 values with 8 threads for each, since a small result has many partial
+/// sums.
 __global__ void conv2d_wgrad_reduce_kernel(int splits, int k, int taps, const float* partials, float* dw, float* db) {
     SHARED(double, sums, 8 * 32);
     const int value = int(threadIdx.x) % 32, first = int(threadIdx.x) / 32;
@@ -196,8 +200,8 @@ Geometry make_geometry(const Tensor& x, const Tensor& dy, const Tensor& w, const
 
 } // namespace
 
-// With the batch norm of y, the gradient at y is never stored. The kernels for the weight gradient and the data gradient
-// compute it as they load dy and y.
+// If y has a batch norm, the gradient with respect to y is never stored: the kernels for the weight gradient and the
+// data gradient compute it while they load dy and y.
 void conv2d_grad(const Call& call) {
     using O = Conv2dGradOp;
     const auto& a = call.attrs.as<O>();

@@ -2,20 +2,21 @@
 // both sides, and images 8, 16 or 32 pixels wide whose height is a multiple of the tile height. conv.cu covers all
 // other cases.
 //
-// Each SM runs one persistent block, which takes tiles of whole rows in turn. 128 producer threads load a tile, with
-// one more row above and below, into one of several stages in shared memory. They apply batch norm, ReLU or their
-// gradient on load, once per value instead of once for each of 9 taps. Two consumer groups of 128 threads multiply the
-// tile with all filters, which stay in shared memory, and store the results. Producers and consumers synchronise at the
-// barriers full[stage] and empty[stage].
+// Each SM runs one block, which stays until all tiles are done. Blocks take tiles of whole image rows in turn. In a
+// block, 128 producer threads load a tile, with one more row above and below, into one of several stages in shared
+// memory. They apply batch norm, ReLU or their gradient on load, once per value instead of once for each of 9 taps. Two
+// consumer groups of 128 threads multiply the tile with all filters, which stay in shared memory, and store the
+// results. Producers and consumers synchronise at the barriers full[stage] and empty[stage].
 //
-//   a stage     [row][octet of channels][pixel, with a zero on either side][8 channels]
+//   a stage     [row][octet of channels][pixel, with a zero pixel at either end][8 channels]
 //   filters     [column of the filter][row of the filter][octet][result channel][8 channels]
 //
 // A patch of 8 x 8 pixels is an operand of 64 rows; a tap only changes its start address. The octets of an image row
-// follow those of the row above, so the 3 taps of a filter column form a single sum of 3 C values. The data gradient
-// uses the same code, with filters rotated by 180 degrees and their channels exchanged. For statistics, each lane keeps
-// mean and squared deviations of its pixels (Welford, 1962), or the sums for batch norm's gradient. Lanes are merged at
-// the end, and conv.cuh merges the warps. The number of SMs fixes the order, so a GPU gives the same bits in every run.
+// follow those of the row above, so the 3 taps of a filter column form a single sum over 3 C values. The data gradient
+// uses the same code, with filters that are rotated by 180 degrees and whose input and result channels are exchanged.
+// For statistics, each lane keeps the mean and the squared deviations of its pixels (Welford, 1962), or the sums for
+// batch norm's gradient. At the end, a warp merges its lanes, and conv.cuh merges the warps. The number of SMs fixes
+// the order, so a GPU gives the same bits in every run.
 //
 // Not yet run on hardware. To be tuned there: the number of stages, the rows of a tile, and the split of registers.
 #include "gpu/conv.cuh"
@@ -29,7 +30,8 @@ namespace rg::RG_GPU {
 namespace {
 
 constexpr int kGroup = 128, kThreads = 3 * kGroup;
-// Registers per thread. All threads have 168 at launch. Producers get more, to keep the loads of a tile in flight.
+// Registers per thread. At launch, all threads have 168. Then producers get more, to keep the loads of a tile in
+// flight.
 constexpr int kProducerRegisters = 216, kConsumerRegisters = 144;
 static_assert(kProducerRegisters + 2 * kConsumerRegisters == 3 * 168);
 
@@ -42,7 +44,8 @@ template <int C, int N, int W>
 struct Tile {
     static constexpr int kOctets = C / 8, kRows = rows_of_tile(W), kPatches = kRows / 8 * (W / 8);
     static constexpr int kStages = C == 32 ? 4 : 3;
-    // An odd number of pixels lets the octets begin in different banks.
+    // With 32 channels, W + 2 pixels let the 4 octets begin in different banks. With 64, the 8 octets need an odd
+    // number of pixels for that.
     static constexpr int kOctetBytes = 16 * (C == 32 ? W + 2 : (W + 2) | 1);
     static constexpr int kRowBytes = kOctets * kOctetBytes, kStageBytes = (kRows + 2) * kRowBytes;
     static constexpr int kFilterBytes = 9 * C * N * 2;
@@ -50,12 +53,13 @@ struct Tile {
 };
 
 struct Images {
-    int count, height, tiles; // tiles in all images
+    int count, height, tiles; // number of images, rows of an image, tiles in all images
 };
 
-/// Returns the number of pixels in a warp's statistics. Partials are numbered by (block, consumer group, warp).
+/// Returns the number of pixels that a partial covers. Each warp stores one partial; partials are numbered by (block,
+/// consumer group, warp).
 struct WarpPixels {
-    int tiles, blocks, patches; // patches per tile
+    int tiles, blocks, patches; // tiles in all images, blocks of the grid, patches per tile
     __device__ double operator()(int partial) const {
         const int block = partial / 8, group = partial / 4 % 2;
         const int block_patches = (tiles - block + blocks - 1) / blocks * patches;
@@ -88,7 +92,8 @@ __device__ __forceinline__ void copy_8(float (&to)[8], const float* from) {
     for (int i = 0; i < 8; ++i) to[i] = from[i];
 }
 
-/// Reads the 8 channels from c on: load(index) starts the loads, transform(loaded) computes the values.
+/// Reads 8 channels, beginning with the constructor's argument c. load(index) starts the loads, and transform(loaded)
+/// computes the values.
 template <class Reader>
 struct OctetReader;
 
@@ -163,7 +168,7 @@ __device__ __forceinline__ void produce(const Images& images, const Reader& read
     const OctetReader<Reader> octet_reader(reader, 8 * octet);
     const auto zero = make_uint4(0, 0, 0, 0);
 
-    // The zeros left and right of the image are stored once and never change.
+    // The zero pixels left and right of the image are stored once and never change.
     for (int i = thread; i < T::kStages * (T::kRows + 2) * T::kOctets * 2; i += kGroup)
         store_operand(stages + i / 2 * T::kOctetBytes + i % 2 * (W + 1) * 16, zero);
 
@@ -184,7 +189,8 @@ __device__ __forceinline__ void produce(const Images& images, const Reader& read
                 if (inside(pass))
                     loaded[pass] = octet_reader.load(
                         ((size_t(image) * images.height + top + row_of(pass)) * W + column_of(pass)) * C + 8 * octet);
-            // Waits until consumers have freed the stage. In the first round, this wait returns at once (hopper.cuh).
+            // Waits until consumers have freed the stage. On the first use of a stage, this wait returns at once
+            // (hopper.cuh).
             if (first == 0) mbarrier_wait(barriers.empty + stage, (i / T::kStages + 1) % 2);
             RG_UNROLL
             for (int pass = 0; pass < kPassesInFlight; ++pass)
@@ -218,7 +224,7 @@ __device__ __forceinline__ void transpose_quads(uint32_t (&words)[4]) {
     }
 }
 
-/// kTerms: e.partials receive the sums of `terms`, whose coefficients are in shared memory. Otherwise, they receive
+/// If kTerms, e.partials receives the sums of `terms`, whose coefficients are in shared memory. Otherwise, it receives
 /// moments.
 template <class T, int N, int W, bool kTerms>
 __device__ __forceinline__ void consume(const Images& images, const std::byte* stages, const std::byte* filters,
@@ -226,7 +232,7 @@ __device__ __forceinline__ void consume(const Images& images, const std::byte* s
                                         bf16* out) {
     const int group = int(threadIdx.x) / kGroup - 1, warp = int(threadIdx.x) % kGroup / 32;
     const int lane = int(threadIdx.x) % 32, pixel = lane / 4, quarter = lane % 4;
-    float bias[N / 4]; // bias[c] is that of channel 8 (c / 2) + 2 quarter + c % 2
+    float bias[N / 4]; // bias[c] belongs to channel 8 (c / 2) + 2 quarter + c % 2
     RG_UNROLL
     for (int c = 0; c < N / 4; ++c) bias[c] = e.bias ? e.bias[c / 2 * 8 + 2 * quarter + c % 2] : 0;
     std::conditional_t<kTerms, TermSums<N>, Moments<N>> lane_sums;
@@ -238,12 +244,12 @@ __device__ __forceinline__ void consume(const Images& images, const std::byte* s
         const int stage = i % T::kStages;
         for (int patch = (group + i * T::kPatches) % 2; patch < T::kPatches; patch += 2) {
             const int down = patch / (W / 8) * 8, right = patch % (W / 8) * 8;
-            const auto output_index = [&](int half, int octet) { // the first of 8 channels that this lane stores
+            const auto output_index = [&](int half, int octet) { // index of the first channel that this lane stores
                 const int row = tile % tiles_of_image * T::kRows + down + 2 * warp + half;
                 return ((size_t(tile / tiles_of_image) * images.height + row) * W + right + pixel) * N + 32 * octet +
                        8 * quarter;
             };
-            // hopper.cuh has the layout: sum[4 j + 2 i + k] is for row 8 i + pixel, and for the channel of bias[2 j + k].
+            // sum[4 j + 2 i + k] belongs to row 8 i + pixel of this warp's 16, and to the channel of bias[2 j + k].
             float sum[N / 2];
             RG_UNROLL
             for (int k = 0; k < N / 2; ++k) sum[k] = bias[k / 4 * 2 + k % 2];
@@ -258,7 +264,7 @@ __device__ __forceinline__ void consume(const Images& images, const std::byte* s
                 wgmma(sum, patch_descriptor + unsigned(s + octet * T::kOctetBytes / 16),
                       filters_descriptor + unsigned((s * 3 * T::kOctets + octet) * N));
             wgmma_commit();
-            uint4 x[2][N / 32] = {}; // for the terms; loaded while the product runs
+            uint4 x[2][N / 32] = {}; // values of x for the terms, loaded while the product runs
             if constexpr (kTerms)
                 if (e.partials) {
                     RG_UNROLL
@@ -303,8 +309,8 @@ __device__ __forceinline__ void consume(const Images& images, const std::byte* s
     if (lane < 4) lane_sums.store(e.partials + size_t((int(blockIdx.x) * 2 + group) * 4 + warp) * 2 * N, quarter);
 }
 
-/// The body of the two kernels below. They have two names so that profiles show the direction. The grid has at most as
-/// many blocks as run at once, and kSharedBytes of dynamic shared memory.
+/// The body of the two kernels below, which have two names so that profiles show the direction. The grid has at most as
+/// many blocks as run at once. Each block has kSharedBytes of dynamic shared memory.
 template <int C, int N, int W, class Reader>
 __device__ __forceinline__ void convolve(const Images& images, const Reader& reader, const bf16* __restrict__ packed,
                                          const Epilogue<bf16>& e, bf16* __restrict__ out) {
@@ -313,7 +319,7 @@ __device__ __forceinline__ void convolve(const Images& images, const Reader& rea
     SHARED(uint64_t, full, T::kStages);
     SHARED(uint64_t, empty, T::kStages);
     SHARED(uint64_t, filters, 1);
-    constexpr bool kTerms = std::is_same_v<Reader, NormGradient<bf16>>; // other gradients need no sums
+    constexpr bool kTerms = std::is_same_v<Reader, NormGradient<bf16>>; // with another reader, no sums are needed
     SHARED(float, coefficients, kTerms ? 3 * N : 1);
     const NormTerms<bf16> terms{e.terms.x, coefficients, coefficients + N, coefficients + 2 * N, e.terms.relu};
     if constexpr (kTerms)
@@ -321,7 +327,7 @@ __device__ __forceinline__ void convolve(const Images& images, const Reader& rea
             coefficients[c] = e.terms.scale[c], coefficients[N + c] = e.terms.shift[c],
             coefficients[2 * N + c] = e.terms.mean[c];
     const Barriers barriers{full, empty, filters};
-    constexpr int kConsumers = T::kPatches > 1 ? 2 : 1; // consumer groups that use a tile; they take patches in turn
+    constexpr int kConsumers = T::kPatches > 1 ? 2 : 1; // consumer groups per tile; they take its patches in turn
     if (threadIdx.x == 0) {
         for (int i = 0; i < T::kStages; ++i) {
             mbarrier_init(full + i, kGroup / 32);
@@ -344,7 +350,7 @@ __device__ __forceinline__ void convolve(const Images& images, const Reader& rea
 
 #else
 
-/// The same for GPUs without these instructions, where the kernels must not run.
+/// Replaces convolve() on GPUs without these instructions, where the kernels must not run.
 template <int C, int N, int W, class... Arguments>
 __device__ void convolve(const Arguments&...) {
     __trap();
@@ -366,8 +372,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     convolve<C, N, W>(images, reader, packed, e, out);
 }
 
-/// Packs w [k r s c] to packed [s][r][in_c / 8][out_c][8 of in_c]. For the data gradient, rotates filters by 180
-/// degrees.
+/// Packs w [k r s c] to packed [s][r][in_c / 8][out_c][8 of in_c]. For the data gradient, also rotates the filters by
+/// 180 degrees.
 __global__ void conv2d_pack_filters_hopper_kernel(Geometry g, bool gradient, const bf16* w, bf16* packed) {
     const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
     if (i >= 9 * g.in_c * g.out_c) return;
@@ -388,7 +394,7 @@ void run_conv2d(const Geometry& g, bool gradient, const Reader& reader, const bf
     if (reductions) e.partials = partials;
     if (reductions.sums) e.terms = reductions.sums->terms<bf16>();
     RG_LAUNCH(conv2d_pack_filters_hopper_kernel, blocks_for(9 * C * N, 256), 256, 0, stream(), g, gradient, w, packed);
-    // Only Plain is used in both directions.
+    // Reader Plain is used in both directions, each other reader in one.
     constexpr bool kOnlyForward = std::is_same_v<Reader, Normalised<bf16>>;
     constexpr bool kOnlyDgrad = std::is_same_v<Reader, NormGradient<bf16>>;
     if constexpr (!kOnlyDgrad)

@@ -1,14 +1,15 @@
-// CUDA C++ for kernel files (.cu), which all include this file. nvcc compiles them for GPUs. Any C++20 compiler
-// compiles the same source for the executor in tests/simt, which runs it thread by thread on the CPU and reports
-// faults. The executor serves tests only; it is too slow for training.
+// CUDA C++ for kernel files (.cu), which all include this file. nvcc compiles them for GPUs. For tests, any C++20
+// compiler compiles all of them except device.cu for the executor in tests/simt, which runs kernels thread by thread on
+// the CPU and reports faults. The executor is too slow for training.
 //
 // Differences from plain CUDA, so that both compilers accept the source:
 //   SHARED(type, name, count)        instead of `__shared__ type name[count]`
 //   DYNAMIC_SHARED(type, name)       instead of `extern __shared__ type name[]`
 //   RG_LAUNCH(kernel, grid, block, shared_bytes, stream, arguments...)   instead of triple brackets
 //   inline PTX only in bf16.cuh, hopper.cuh and mma.cuh, where each function has a host model
-// Warp functions always take an explicit mask, and no kernel may rely on lanes that run in lock-step. No thread returns
-// before the last barrier of its block. Tests launch kernels within simt::run_in_every_order() (tests/simt/executor.h).
+// Each call of a warp function passes an explicit mask. No kernel may rely on the lanes of a warp running in lock-step.
+// No thread returns before the last barrier of its block. Tests launch kernels within simt::run_in_every_order()
+// (tests/simt/executor.h).
 #pragma once
 
 #include "core/base.h"
@@ -20,12 +21,12 @@
 #define RG_GPU gpu_on_host
 #endif
 
-// Launches a kernel. Throws Error with the kernel's name if the launch fails. With RG_SYNC=1 in the environment it also
-// waits for the kernel, so that a fault in the kernel is reported by its own launch. A template with commas needs
-// parentheses: RG_LAUNCH((kernel<float, 4>), ...).
+// Launches a kernel. Throws Error with the kernel's name if the launch fails. With RG_SYNC=1 in the environment,
+// RG_LAUNCH also waits for the kernel, so that the launch that caused a fault reports it. A kernel template with commas
+// needs parentheses: RG_LAUNCH((kernel<float, 4>), ...).
 #define RG_LAUNCH(kernel, ...) ::rg::RG_GPU::launch(kernel, #kernel, __VA_ARGS__)
 
-// Unrolls the loop that follows. Needed for loops over arrays in registers: registers have no addresses, so each index
+// Unrolls the loop that follows. Loops over arrays in registers need this: registers have no addresses, so each index
 // must be a constant.
 #ifdef __CUDACC__
 #define RG_UNROLL _Pragma("unroll")
@@ -43,8 +44,9 @@
 #include <type_traits>
 
 #define SHARED(type, name, count) __shared__ alignas(16) type name[count]
-// All kernels of a file declare the same name and type, since two types for one extern array conflict. Swizzled rows
-// need an alignment of 128 bytes.
+// Declares one byte array, always under the same name, and casts it: two kernels of a file must not declare an extern
+// array with different types. Bulk copies and descriptors (hopper.cuh) need an alignment of 16 bytes. 128 also suits
+// tensor copies (cp.async.bulk.tensor), which no kernel uses yet.
 #define DYNAMIC_SHARED(type, name)                                                                                     \
     extern __shared__ __align__(128) unsigned char rg_dynamic_shared[];                                                \
     type* const name = reinterpret_cast<type*>(rg_dynamic_shared)
@@ -73,7 +75,7 @@ void launch(void (*kernel)(P...), const char* name, dim3 grid, dim3 block, size_
     const auto check = [&](cudaError_t status, const char* action) {
         check_launch(status, name, action, grid, block, shared_bytes);
     };
-    // A kernel must request more than 48 KiB of shared memory, static and dynamic together.
+    // Without this call, a kernel gets at most 48 KiB of shared memory, static and dynamic together.
     if (shared_bytes)
         check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared_bytes)),
               "shared memory");

@@ -1,5 +1,5 @@
-// A GPU as a Device, through the CUDA runtime. One stream runs all work in order. Only gradient buckets are copied in
-// streams of their own.
+// A GPU as a Device, through the CUDA runtime. One stream runs all work in order. Only RoundTrip, which copies gradient
+// buckets, uses two more streams.
 //
 // Freed memory is cached and reused (block_cache.h). Within one stream, a block may be reused as soon as the work that
 // reads it is queued. Scratch memory grows only while an op runs for the first time, so that the addresses in captured
@@ -36,7 +36,7 @@ void* allocate_memory(size_t bytes) {
     check(status, "cudaMalloc");
     return memory;
 }
-void free_memory(void* memory) { (void)cudaFree(memory); } // reports only errors of earlier work
+void free_memory(void* memory) { (void)cudaFree(memory); } // cudaFree reports only errors of earlier work
 
 struct Stream {
     Stream() { check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate"); }
@@ -44,7 +44,7 @@ struct Stream {
     Stream(const Stream&) = delete;
     Stream& operator=(const Stream&) = delete;
     operator cudaStream_t() const { return stream; }
-    /// Later work in this stream waits for the event.
+    /// Makes later work in this stream wait for the event.
     void wait_for(cudaEvent_t event) { check(cudaStreamWaitEvent(stream, event, 0), "cudaStreamWaitEvent"); }
     /// Blocks until all work in this stream is done.
     void wait() { check(cudaStreamSynchronize(stream), "a kernel or a copy"); }
@@ -96,7 +96,7 @@ public:
     }
     void download(size_t chunk) override {
         computed_.record(ops_);
-        down_.wait_for(computed_); // refers to this record; the event may be recorded again at once
+        down_.wait_for(computed_); // waits for this record, even if the event is recorded again
         copy(chunk, host_, device_, cudaMemcpyDeviceToHost, down_);
         copied_[chunk].record(down_);
     }
@@ -200,7 +200,7 @@ public:
 
     double time_of(const std::function<void()>& f) override {
         synchronize();
-        delay_kernel<<<1, 1, 0, stream_>>>(); // f is queued meanwhile, so that launch overhead is not measured
+        delay_kernel<<<1, 1, 0, stream_>>>(); // the CPU queues f meanwhile, so that launch overhead is not measured
         began_.record(stream_);
         f();
         ended_.record(stream_);
@@ -209,8 +209,8 @@ public:
         check(cudaEventElapsedTime(&ms, began_, ended_), "cudaEventElapsedTime");
         return double(ms) * 1e-3;
     }
-    /// Measures copies within device memory, of far more bytes than the cache holds, and tensor core products
-    /// (rates.cu). Returns the best of five runs.
+    /// Measures copies within device memory, which are far larger than the cache, and products on tensor cores
+    /// (rates.cu). Returns the best rate of each in five runs.
     Rates rates() override {
         constexpr size_t kBytes = size_t{1} << 28;
         constexpr int kRounds = 1 << 14;
@@ -246,7 +246,7 @@ private:
     Stream stream_;
     BlockCache blocks_{allocate_memory, free_memory};
     ScratchStack scratch_{[this](size_t bytes) { return allocate(bytes); }, [this](void* memory) { release(memory); }};
-    std::array<PinnedSlot, 4> slots_; // at most 4 uploads are in flight
+    std::array<PinnedSlot, 4> slots_; // at most 4 chunks of uploads are in flight
     PinnedSlot landing_slot_;
     Landing landing_{landing_slot_.memory, PinnedSlot::kBytes};
     size_t next_slot_ = 0;
@@ -264,7 +264,7 @@ private:
     cudaStream_t stream_;
 };
 
-/// Begins a capture. Its destructor ends the capture also on errors, so that the stream remains usable.
+/// Begins a capture. After an error, the destructor ends the capture, so that the stream remains usable.
 struct Capture {
     explicit Capture(cudaStream_t s) : stream(s) {
         const cudaError_t error = cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
@@ -281,7 +281,7 @@ struct Capture {
 };
 
 std::unique_ptr<Device::Graph> CudaDevice::capture(const std::function<void()>& work) {
-    if (synchronous_launches()) return nullptr; // cannot wait for kernels during a capture
+    if (synchronous_launches()) return nullptr; // RG_SYNC waits for each kernel, which a capture does not allow
     Capture capture(stream_);
     work();
     capture.ended = true;

@@ -8,11 +8,12 @@ namespace rg::gpu {
 /// The GPUs that this build can use.
 struct Found {
     std::vector<std::string> ids; // one per GPU, unique across machines
-    std::string why_none;         // the reason if ids is empty: no CUDA in the build, no driver, no GPU, none supported
+    std::string why_none;         // reason why ids is empty: no CUDA in the build, no driver, no GPU, or none supported
 };
 Found find_devices();
 
-/// Opens the GPU ids[index] for this process; several processes may share a GPU. Throws Error if there is no such GPU.
+/// Opens GPU `index` of find_devices() for this process. Several processes may share a GPU. Requires an index below the
+/// number of ids. Throws Error if there is no GPU that this build can use.
 std::unique_ptr<Device> open_device(int index);
 
 /// The functions by which programs find and open GPUs. Tests replace them to supply their own devices.

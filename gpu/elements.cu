@@ -57,7 +57,7 @@ struct GeluGrad {
     }
 };
 
-/// Adds two readers.
+/// Adds the values of two readers.
 template <class T, class ReaderA, class ReaderB>
 struct Add {
     ReaderA a;
@@ -76,7 +76,7 @@ template <class T>
 struct Scale {
     const T* x;
     T* y;
-    const float* factor; // null: constant
+    const float* factor; // null: `constant` is the factor
     float constant;
     __device__ void operator()(int64_t i) const { store(y + i, load(x + i) * (factor ? *factor : constant)); }
 };
@@ -114,7 +114,7 @@ struct SliceGrad {
     }
 };
 
-/// Each value uses the first number of its own random stream (core/rng.h).
+/// Value i uses the first number of its own random stream (core/rng.h).
 template <class T>
 struct Dropout {
     const T* x;
@@ -165,7 +165,8 @@ struct AdamUpdate {
     }
 };
 
-/// Gives NaN for an index outside of the data set, and for a window beyond the mirrored image.
+/// Gives NaN if an image's index is outside of the data set. With `reflect`, also gives NaN for pixels beyond the
+/// mirrored image.
 template <class T>
 struct Augment {
     const uint8_t* images;

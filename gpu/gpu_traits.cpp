@@ -10,8 +10,8 @@ namespace rg::gpu {
 
 std::string Capability::str() const { return cat("sm_", major, minor); }
 
-// sm_80 is machine code for capability 8.0 and later 8.x. sm_90a and compute_90a are for 9.0 only, and sm_100f is for
-// 10.x. The driver translates compute_90 for 9.0 and every later capability.
+// Targets differ in the capabilities that can run them. sm_80: 8.0 and later 8.x. sm_90a and compute_90a: only 9.0.
+// sm_100f: 10.0 and later 10.x. compute_90: 9.0 and all later ones, since the driver translates this code.
 bool runs_on(std::string_view targets, Capability gpu) {
     while (!targets.empty()) {
         const std::string target(targets.substr(0, targets.find(", ")));

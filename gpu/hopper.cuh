@@ -84,7 +84,8 @@ __device__ __forceinline__ void bulk_copy(void* shared, const void* global, int 
 
 // ---- products ----
 
-// Fence and wait do not have d as an operand. pin() keeps the compiler from moving computations with d across them.
+// The fence and wait instructions do not name d. So pin() keeps the compiler from moving computations with d across
+// them.
 template <int K>
 __device__ __forceinline__ void pin(float (&d)[K]) {
     RG_UNROLL

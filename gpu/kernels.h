@@ -1,7 +1,7 @@
-// Declares the CUDA implementation of every op in the list of ops.
+// For every op in RG_OPS (core/op_table.h), declares the host function that launches its CUDA kernels.
 //
-// The .cu files are compiled twice: by nvcc into namespace gpu, and as C++ for the executor (tests/simt) into namespace
-// gpu_on_host. RG_GPU is the namespace of the current compilation.
+// All .cu files except device.cu are compiled twice: by nvcc into namespace gpu, and as C++ for the executor
+// (tests/simt) into namespace gpu_on_host. The macro RG_GPU is the namespace of the current compilation.
 #pragma once
 
 #include "core/op_table.h"
@@ -9,8 +9,8 @@
 
 namespace rg {
 #define RG_DECLARE(name) void name(const Call&);
-/// Keeps the tensor cores busy (rates.cu) and returns the number of floating-point operations. `out` has one value for
-/// each thread of all blocks.
+/// Launches a kernel that keeps the tensor cores busy (rates.cu), and returns the number of its floating-point
+/// operations. `out` has room for one value per thread of all blocks.
 #define RG_MULTIPLY double multiply(float* out, int blocks, int rounds);
 inline constexpr int kMultiplyThreads = 256;
 namespace gpu {
@@ -20,9 +20,9 @@ RG_MULTIPLY
 namespace gpu_on_host {
 RG_OPS(RG_DECLARE)
 RG_MULTIPLY
-/// Returns the op's kernel for the executor. Its tensors are in host memory.
+/// Returns the op's function for the executor. It takes tensors in host memory.
 Kernel kernel(Op op);
-/// The properties that the executor reports to ops; tests may change them.
+/// Returns the traits that the executor reports to ops. Tests may change them.
 gpu::GpuTraits& settable_gpu_traits();
 } // namespace gpu_on_host
 #undef RG_DECLARE

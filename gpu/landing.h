@@ -1,5 +1,5 @@
-// Downloads through pinned memory. A series of copies is queued; one wait at its end covers all of them, and then each
-// is copied to its destination.
+// Downloads through pinned memory. A series of copies into pinned memory is queued. After one wait for all of them,
+// each value is copied on to its destination.
 #pragma once
 
 #include <cstddef>
@@ -14,9 +14,9 @@ public:
     Landing(void* memory, size_t bytes) : memory_(static_cast<std::byte*>(memory)), size_(bytes) {}
 
     /// Calls copy(landing) to queue a copy into pinned memory, or directly into `to` if the pinned memory is full. With
-    /// `more`, returns. Otherwise, calls wait(), which blocks until all queued copies are done, and fills all
-    /// destinations. If copy() or wait() throws, drops the whole series, since its destinations may not exist any more
-    /// at the next call.
+    /// `more`, returns at once. Otherwise, calls wait(), which blocks until all queued copies are done, and then fills
+    /// all destinations of the series. If copy() or wait() throws, drops the whole series, since its destinations may
+    /// not exist any more at the next call.
     template <class Copy, class Wait>
     void download(void* to, size_t bytes, bool more, const Copy& copy, const Wait& wait) {
         try {

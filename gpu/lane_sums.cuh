@@ -1,5 +1,5 @@
 // Per-channel statistics of a convolution's results, accumulated in registers. The results of a warp are spread over
-// its lanes: 4 neighbouring lanes (a quad) hold all N channels of a pixel. add() adds a lane's channels of one more
+// its lanes: 4 neighbouring lanes (a quad) hold all N channels of a pixel. add() adds the lane's channels of one more
 // pixel. merge() with lane masks 4, 8 and 16 combines the 8 quads. After that, each of the first 4 lanes stores the
 // totals of its channels to [2][N]. N is 32 or 64.
 #pragma once
@@ -26,7 +26,8 @@ struct Moments {
             squares[c] += d * (values[c] - mean[c]);
         }
     }
-    /// Merges with the lane whose index differs by lane_mask. Both lanes have counted the same number of pixels.
+    /// Merges with the lane whose index differs in the bit lane_mask. Both lanes have counted the same number of
+    /// pixels.
     __device__ __forceinline__ void merge(int lane_mask) {
         RG_UNROLL
         for (int c = 0; c < K; ++c) {
@@ -49,7 +50,8 @@ struct Moments {
 template <int N>
 struct TermSums {
     TwoSums sums[N / 4];
-    /// Adds 8 channels of a pixel, with dy as it is stored. The coefficients of `terms` are aligned to 16 bytes.
+    /// Adds the terms of 8 channels of a pixel. `dy` holds the stored bf16 values. The coefficients of `terms` are
+    /// aligned to 16 bytes.
     __device__ __forceinline__ void add(const NormTerms<bf16>& terms, int octet, int quarter, uint4 dy, uint4 x) {
         float dy_values[8], x_values[8];
         unpack_8(dy, dy_values);

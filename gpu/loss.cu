@@ -1,6 +1,6 @@
-// Softmax, cross-entropy and squared error, with their gradients. With few classes, one thread computes a row, so that
-// a single block can compute a batch and its loss. With many classes, a warp computes a row, and a second kernel with
-// one block sums the loss. The order of all sums is fixed.
+// Softmax, cross-entropy and squared error, with their gradients. With at most 32 classes, a thread computes a row of
+// softmax, so that one block can compute a whole mini-batch and its loss. With more classes, a warp computes a row. If
+// the rows need several blocks, a second kernel with one block sums the loss. The order of all sums is fixed.
 #include "gpu/kernels.h"
 #include "gpu/reduce.cuh"
 #include "gpu/scratch.cuh"
@@ -28,7 +28,7 @@ __device__ __forceinline__ float target_probability(int class_, int label, float
 struct CrossEntropy {
     const int* labels = nullptr;
     float smoothing = 0;
-    const float* dloss = nullptr; // if set, p receives the gradient instead of the probabilities
+    const float* dloss = nullptr; // if set, p receives the gradient of the logits instead
     float* loss = nullptr;        // receives the mean loss; null to compute only softmax
     float* losses = nullptr;      // [rows], receives each sample's loss if there are several blocks, else null
 };
@@ -37,7 +37,7 @@ struct CrossEntropy {
 __global__ void __launch_bounds__(kLossThreads)
     softmax_cross_entropy_kernel(int64_t rows, int k, int lanes, const float* x, float* p, CrossEntropy c) {
     const int64_t row = (int64_t(blockIdx.x) * kLossThreads + threadIdx.x) / lanes;
-    const int lane = int(threadIdx.x) % lanes, end = row < rows ? k : 0; // no classes beyond the last row
+    const int lane = int(threadIdx.x) % lanes, end = row < rows ? k : 0; // a row beyond the last has no classes
     const float* const logits = x + row * k;
     float top = -INFINITY;
     int has_nan = 0; // fmaxf ignores NaN

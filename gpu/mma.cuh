@@ -15,9 +15,9 @@
 // _trans the elements (2t, g) and (2t+1, g). ldmatrix_x4 thus loads A from row-major memory. ldmatrix_x2_trans loads B
 // from row-major memory, and ldmatrix_x2 loads B from its transpose.
 //
-// Sums are in f32. A GPU does not specify their order within one instruction, and truncates instead of rounding. Long
-// sums therefore drift towards zero (Fasi et al., "Numerical behavior of NVIDIA tensor cores", 2021). The host model
-// adds in double and truncates once.
+// Sums are in f32. PTX does not specify the order of additions within one instruction, and the hardware truncates
+// instead of rounding. Long sums therefore drift towards zero (Fasi et al., "Numerical behavior of NVIDIA tensor
+// cores", 2021). The host model adds in double and truncates once.
 #pragma once
 
 #include "gpu/cuda.cuh"

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// Computes the coefficients of class Norm: scale and shift, and with `sums` also b and d of the gradient.
+/// Computes the coefficients of class Norm: scale and shift, and, if `sums` is given, b and d of the gradient.
 __global__ void batch_norm_coefficients_kernel(const float* stats, const float* gamma, const float* beta, int c,
                                                float epsilon, const float* sums, double count, float* out) {
     const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
@@ -24,7 +24,8 @@ __global__ void batch_norm_coefficients_kernel(const float* stats, const float* 
     out[3 * c + i] = float(-scale * double(sums[c + i]) / count - b * double(stats[i]));
 }
 
-/// Stores y[i] = reader.value(i, channel). The reader determines the op: normalisation, its gradient, or a sum.
+/// Stores y[i] = reader.value(i, channel). The reader determines what the kernel computes: the normalisation or its
+/// gradient.
 template <class T, class Reader>
 __global__ void __launch_bounds__(kThreads) batch_norm_apply_kernel(int64_t count, int c, Reader reader, T* y) {
     const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
@@ -39,7 +40,8 @@ void apply(const Reader& reader, const Tensor& y) {
                   int(y.extent(y.shape().rank() - 1)), reader, pointer<T>(y));
 }
 
-/// Sums deviations from the first row, and their squares. Sums of the values themselves lose precision far from 0.
+/// Sums deviations from the first row, and their squares. Sums of the values themselves would lose precision if the
+/// values are far from 0.
 template <class T>
 struct Deviations {
     const T* x;
@@ -78,7 +80,8 @@ __global__ void batch_norm_concatenate_kernel(const float* first, const float* s
     if (i < c) out[i] = first[i], out[c + i] = second[i];
 }
 
-/// `unbias` converts the batch variance into the unbiased one.
+/// Moves the running mean and variance towards those of the batch. The factor `unbias` makes the batch variance
+/// unbiased.
 __global__ void batch_norm_running_update_kernel(const float* running, const float* stats, int c, double momentum,
                                                  double unbias, float* out) {
     const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
@@ -143,8 +146,8 @@ void batch_norm_grad(const Call& call) {
     });
 }
 
-// Ranks that share statistics exchange these few hundred values on the host. A rank without a group uses its own
-// values.
+// Ranks that share batch statistics exchange these few hundred values on the host. Without such a group, a rank uses
+// its own values.
 void rank_stats(const Call& call) {
     if (context().sync) return on_host(op::rank_stats, call);
     const float* const stats = pointer<float>(call.in[0]);

@@ -8,8 +8,8 @@ namespace rg::RG_GPU {
 
 /// Coefficients of the normalisation: scale = gamma / sigma and shift = beta - mean * scale, with sigma^2 = variance +
 /// epsilon. `sums` holds sum(dz x^) and sum(dz) over the `count` values of a channel, where x^ is the normalised x. If
-/// it is defined, Norm also has the coefficients b and d of the gradient: dx = gamma / sigma * (dz - sum(dz) / count -
-/// x^ * sum(dz x^) / count) = scale dz + b x + d.
+/// `sums` is defined, Norm also has the coefficients b and d of the gradient: dx = gamma / sigma * (dz - sum(dz) /
+/// count - x^ * sum(dz x^) / count) = scale dz + b x + d.
 class Norm {
 public:
     /// `norm` = {stats, gamma, beta}.
@@ -24,7 +24,7 @@ public:
     Normalised<T> read(const Tensor& x) const {
         return {pointer<T>(x), scale(), shift(), attrs_.relu};
     }
-    /// Returns a reader of the gradient with respect to x. Precondition: the sums were given.
+    /// Returns a reader of the gradient with respect to x. Requires that the constructor got sums.
     template <class T>
     NormGradient<T> gradient(const Tensor& dz, const Tensor& x) const {
         return {pointer<T>(dz), pointer<T>(x), scale(), shift(), shift() + c_, shift() + 2 * c_, attrs_.relu};
@@ -73,8 +73,8 @@ struct FinishNormSums {
     }
 };
 
-/// dgamma = sum of g x^ and dbeta = sum of g over a channel. Either the kernel that computes dy adds terms() and calls
-/// finish(), or compute() reads dy from memory.
+/// Computes dgamma = sum of g x^ and dbeta = sum of g over each channel. Either the kernel that computes dy also adds
+/// the terms() and calls finish(), or compute() reads dy from memory.
 class NormSums {
 public:
     NormSums(const Norm& norm, const Tensor& dy, const Tensor& x, const Tensor& dgamma, const Tensor& dbeta)
@@ -96,7 +96,7 @@ private:
 };
 
 /// Defined in conv.cu. Computes the data gradient dx of a convolution with filters w, plus `addend` if that is defined.
-/// Reads dy [dy_shape] through a reader. Also computes `sums` of dx if not null.
+/// `dy` is a reader of dy, which has shape dy_shape. If `sums` is not null, also computes these sums of dx.
 template <class T, class Reader>
 void data_gradient(const Reader& dy, const Shape& dy_shape, const Tensor& w, const Conv& conv, const Tensor& addend,
                    const Tensor& dx, const NormSums* sums);

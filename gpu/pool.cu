@@ -1,7 +1,7 @@
-// Max and average pooling and their gradients, with the optional batch norm of their input.
+// Max and average pooling and their gradients. Each op can include the batch norm of its input.
 //
-// A thread computes one value. For gradients, it computes one value of dx and visits all windows that contain it, so
-// that overlapping windows need no atomics.
+// Each value of a result is computed by one thread. For a value of dx, that thread visits all windows that contain the
+// value, so that overlapping windows need no atomics.
 #include "gpu/kernels.h"
 #include "gpu/norm.cuh"
 
@@ -23,8 +23,8 @@ struct Windows {
           stride(int(stride)) {}
 };
 
-/// Max pooling. `positions` receives the index of the maximum within its window; null if not needed. The first of equal
-/// values wins. NaN wins over all values, so that a diverged network remains visible.
+/// Max pooling. `positions` receives the index of each maximum within its window; null if not needed. The first of
+/// equal values wins. NaN wins over all values, so that a diverged network remains visible.
 template <class T, class Reader>
 __global__ void __launch_bounds__(kThreads)
     max_pool2d_forward_kernel(Windows g, int64_t count, Reader reader, T* y, uint8_t* positions) {
@@ -53,7 +53,7 @@ struct PoolGrad {
     const T* dy;
     const uint8_t* positions;
     float weight;
-    __device__ float operator()(uint32_t pixel, int c) const { // fewer than 2^32 pixels, since 64-bit division is slow
+    __device__ float operator()(uint32_t pixel, int c) const { // 32 bits, since 64-bit division is slow
         const uint32_t image = pixel / uint32_t(g.h * g.w);
         const int in_image = int(pixel % uint32_t(g.h * g.w)), row = in_image / g.w, column = in_image % g.w;
         float sum = 0;
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kThreads) pool2d_grad_kernel(int64_t count, Po
     if (i < count) store(dx + i, value(uint32_t(i / value.g.c), int(i % value.g.c)));
 }
 
-/// A term for sum_columns(): computes and stores a value of dx, and adds its terms of batch norm's sums.
+/// A term for sum_columns(): computes and stores a value of dx, and adds its terms to batch norm's two sums.
 template <class T>
 struct PoolGradTerms {
     PoolGrad<T> value;
@@ -109,7 +109,7 @@ void run_max_pool(const Windows& g, int64_t count, const Reader& reader, T* y, u
                   reader, y, positions);
 }
 
-/// Computes dx. If the input of the pooling is given, also computes the sums of dx.
+/// Computes dx. If x, the input of the pooling, is given, also computes batch norm's sums of dx.
 template <class O>
 void run_pool_grad(const Call& call, const Tensor& positions, float weight) {
     const auto& a = call.attrs.as<O>();

@@ -1,5 +1,5 @@
-// Shared by the matrix products of conv.cu and conv_grad.cu: filter taps, operands in shared memory, and f32 products
-// on tensor cores.
+// Shared by the matrix products of conv.cu and conv_grad.cu: filter taps, stores of operands to shared memory, and f32
+// products on tensor cores.
 #pragma once
 
 #include "gpu/mma.cuh"
@@ -13,7 +13,7 @@ struct Tap {
     int r, s, c;
     __device__ __forceinline__ Tap(int channels, int width, int number)
         : r(number / channels / width), s(number / channels % width), c(number % channels) {}
-    /// kWhole: the next tap has the same row and column.
+    /// kWhole: the caller knows that the next tap has the same row and column.
     template <bool kWhole>
     __device__ __forceinline__ void next(int channels, int width) {
         ++c;
@@ -23,7 +23,7 @@ struct Tap {
     }
 };
 
-/// Two neighbouring values of an operand, in the layout of memory.
+/// Two neighbouring values of an operand, laid out as in memory.
 template <class T>
 using Pair = std::conditional_t<std::is_same_v<T, bf16>, uint32_t, float2>;
 __device__ __forceinline__ uint32_t pair_of(bf16 a, bf16 b) { return uint32_t{a.bits} | uint32_t{b.bits} << 16; }

@@ -1,5 +1,6 @@
-// Measures the peak rate of a GPU's tensor cores, as a reference for the kernels. It multiplies bf16 from registers,
-// without loads, with eight independent sums in flight per warp. wgmma on Hopper GPUs reaches a higher rate.
+// Measures the peak rate of a GPU's tensor cores, as a reference for the kernels. The kernel multiplies bf16 values in
+// registers, without loads, with eight independent sums in flight per warp. On Hopper GPUs, wgmma would reach a higher
+// rate.
 #include "gpu/kernels.h"
 #include "gpu/mma.cuh"
 #include "gpu/scratch.cuh"

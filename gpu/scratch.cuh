@@ -6,15 +6,15 @@
 
 namespace rg::RG_GPU {
 
-/// Returns at least `bytes` of device memory, aligned to 256. Memory must be given back in reverse order. It may be
-/// given back while kernels that use it are queued: later work in the same stream runs after them.
+/// Returns at least `bytes` bytes of device memory, aligned to 256 bytes. The last memory taken must be given back
+/// first. Memory may be given back while kernels that use it are queued: later work in the same stream runs after them.
 void* take_scratch(size_t bytes);
 void give_back_scratch(void* memory);
-/// The stream that runs the ops of this thread.
+/// Returns the stream that runs the ops of this thread.
 cudaStream_t stream();
 const gpu::GpuTraits& gpu_traits();
 
-/// Scratch memory for `count` values, for the lifetime of this object.
+/// Holds scratch memory for `count` values until it is destroyed.
 template <class T>
 class Scratch {
 public:

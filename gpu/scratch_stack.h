@@ -14,7 +14,7 @@ namespace rg::gpu {
 
 class ScratchStack {
 public:
-    using Allocate = std::function<void*(size_t bytes)>; // returns memory aligned to 256
+    using Allocate = std::function<void*(size_t bytes)>; // returns memory aligned to 256 bytes
     using Free = std::function<void(void*)>;
     ScratchStack(Allocate allocate, Free free) : allocate_(std::move(allocate)), free_(std::move(free)) {}
     ~ScratchStack() {

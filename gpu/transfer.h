@@ -1,4 +1,4 @@
-// Runs an op on the host. Ops that exchange a few values with other ranks need this.
+// Runs an op of the GPU backend on the host. Ops that exchange a few values with other ranks need this.
 #pragma once
 
 #include "core/op.h"
@@ -7,7 +7,8 @@
 
 namespace rg {
 
-/// Runs the reference implementation of an op on copies of its tensors in host memory. Waits for the device.
+/// Runs the reference implementation of an op on copies of its tensors in host memory, and copies the results back.
+/// Waits for the device.
 inline void on_host(Op op, const Call& call) {
     std::vector<Tensor> in, out;
     for (const Tensor& t : call.in) in.push_back(t.to_host());

@@ -1,5 +1,5 @@
-// Shared by all kernels: loads and stores of single values and of runs of 8, and readers, which transform activations
-// as a kernel loads them.
+// Shared by all kernels: loads and stores of single values, loads of 4 and 8 values, and readers, which transform
+// activations while a kernel loads them.
 //
 // Activations are stored as T, which is float or bf16. Arithmetic, statistics and parameters are f32.
 #pragma once
@@ -38,7 +38,7 @@ __device__ __forceinline__ void clear(float (&v)[8]) {
     for (float& value : v) value = 0;
 }
 
-/// Returns the value that a load would give after a store to memory of type T.
+/// Returns `value` after a store to memory of the second argument's type and a load from there.
 __device__ __forceinline__ float as_stored(float value, float) { return value; }
 __device__ __forceinline__ float as_stored(float value, bf16) { return to_float(to_bf16(value)); }
 
