@@ -1,5 +1,5 @@
-// Weighted sums over ranks. Variances are taken about the combined mean. That needs a second small all-reduce, but
-// avoids the cancellation of E[x^2] - E[x]^2 when means are large.
+// Weighted sums over ranks. Variances are taken about the combined mean. This needs a second small all-reduce, but
+// avoids the cancellation of E[x^2] - E[x]^2, which loses precision if means are large.
 
 #include "par/aggregate.h"
 
@@ -19,8 +19,8 @@ void weigh(std::span<T> values, double fraction) {
         for (T& v : values) v = T(v * T(fraction));
 }
 
-/// Returns a checksum that depends on the positions of the values. Four lanes rotate each 64-bit word and multiply it
-/// by an odd constant.
+/// Returns a checksum that depends on the positions of the values. Four independent lanes take 64-bit words in turn;
+/// each step rotates the lane's hash and multiplies it by an odd constant.
 uint64_t checksum(std::span<const float> values) {
     constexpr uint64_t kOdd = 0x9E3779B97F4A7C15u;
     uint64_t lanes[4] = {1, 2, 3, 4};

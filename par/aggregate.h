@@ -13,28 +13,30 @@
 
 namespace rg::par {
 
-/// Returns f_j of this rank. Collective. Throws Error if samples is negative or no rank has any.
+/// Returns f_j of this rank, which has `samples` samples. Collective. Throws Error if `samples` is negative, or if no
+/// rank has samples.
 double fraction_of(Group& group, int64_t samples);
 
-/// Replaces values by sum f_j values_j on all ranks. Collective. Used for gradients (float) and losses (double).
+/// Replaces `values` by the sum of f_j * values_j on all ranks. Collective. Used for gradients (float) and losses
+/// (double).
 void aggregate(Group& group, std::span<float> values, double fraction, std::string_view what,
                Algorithm algorithm = Algorithm::automatic);
 void aggregate(Group& group, std::span<double> values, double fraction, std::string_view what);
 
-/// The running statistics of one layer. Does not own the memory.
+/// The running statistics of one layer: two vectors of `channels` values. Does not own the memory.
 struct StateBlock {
     float* mean = nullptr;
     float* variance = nullptr;
     int64_t channels = 0;
 };
 /// Combines the statistics of all layers by the formulas above, in double, in place. Collective; two small all-reduces.
-/// Allocates memory. The same message sums `extra_sums` (a step's loss, counts and flags) over the ranks, without
-/// weights. Each message saved is one wait less, which matters if ranks outnumber cores or span several nodes.
+/// Allocates memory. The first all-reduce also sums `extra_sums` (a step's loss, counts and flags) over the ranks,
+/// without weights. This saves a message, and so a wait, which matters if ranks outnumber cores or span several nodes.
 void aggregate_state(Group& group, std::span<const StateBlock> blocks, double fraction,
                      std::span<double> extra_sums = {});
 
 /// Throws Error on all ranks unless all hold the same number of values with the same bits. Collective. Compares 64-bit
-/// checksums. The text names the ranks that differ from the majority, or from rank 0 if there is no majority.
+/// checksums. The error text names the ranks that differ from the majority, or from rank 0 if there is no majority.
 void verify_identical(Group& group, std::span<const float> values, std::string_view what);
 
 } // namespace rg::par

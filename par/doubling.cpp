@@ -2,8 +2,8 @@
 // 2005). Ranks beyond a power of two are folded into others.
 //
 // p = 6: the largest power of two is 4, so there are 2 ranks too many. Ranks 0 and 2 send their vectors to 1 and 3, and
-// wait. The other four ranks (1 3 4 5) are numbered 0 1 2 3. In the round of a bit, each exchanges vectors with the
-// rank whose number differs in that bit:
+// wait. The other four ranks (1 3 4 5) are numbered 0 1 2 3. There is one round for each bit of these numbers. In it,
+// each rank exchanges vectors with the rank whose number differs in that bit:
 //
 //   fold          0 -> 1   2 -> 3   .   .
 //   bit 0              1 <-> 3      4 <-> 5

@@ -15,15 +15,15 @@ public:
     DoublingPlan(Link& link, size_t bytes);
 
     bool serves(const Vector& vector) const { return vector.bytes() == bytes_; }
-    /// Sums the vector in place over all ranks; all end with the same bits. Requires that the handshake for op was
-    /// started, and finishes it. Throws Error if a message is late or wrong, or if ranks disagree.
+    /// Sums the vector in place over all ranks; all end with the same bits. Requires that the handshake for `op` was
+    /// started; run() finishes the handshake. Throws Error if a message is late or wrong, or if ranks disagree.
     void run(const Vector& vector, Handshake& handshake, const Operation& op);
 
 private:
     struct Round {
         int peer;
         bool sends, receives;
-        bool adds; // true: add the received vector; false: it is the finished sum
+        bool adds; // true: the received vector is added; false: it is the finished sum
         Channel out, in;
     };
     void add_round(int peer, bool sends, bool receives, bool adds);

@@ -12,7 +12,7 @@ namespace rg::par {
 namespace {
 
 constexpr int kDataTag = 4;
-constexpr size_t kBroadcastChunk = 1 << 20; // bytes; chunks of a long message move down the tree together
+constexpr size_t kBroadcastChunk = 1 << 20; // bytes; the levels of the tree transfer different chunks at once
 
 /// Returns the plan for a vector, and makes it if there is none. The plan becomes the first in the list; if the list is
 /// full, the last one is removed.
@@ -67,7 +67,8 @@ void Group::allreduce(const char* name, const Vector& vector, std::string_view w
         }
         handshake_.start(op);
         if (algorithm == Algorithm::ring) {
-            // Finish before sending data: otherwise an error here could free the vector while a peer still reads it.
+            // Finishes the handshake before data are sent: otherwise, an error here could free the vector while a peer
+            // still reads it.
             handshake_.finish(op);
             find_plan(rings_, vector, [&] {
                 return std::make_unique<RingPlan>(link_, vector, options_.segment_bytes);
@@ -77,7 +78,7 @@ void Group::allreduce(const char* name, const Vector& vector, std::string_view w
                 return std::make_unique<DoublingPlan>(link_, vector.bytes());
             }).run(vector, handshake_, op);
         }
-    } catch (...) { // withdraw messages in flight: the caller may free their memory before this group ends
+    } catch (...) { // withdraws messages in flight: the caller may free their memory before this group ends
         rings_.clear();
         throw;
     }
@@ -85,7 +86,7 @@ void Group::allreduce(const char* name, const Vector& vector, std::string_view w
 
 std::unique_ptr<SharedWindow> Group::open_window(size_t bytes_per_rank, const Operation& op) {
     handshake_.start(op);
-    handshake_.finish(op); // opening blocks without a deadline, so a missing rank must be detected here
+    handshake_.finish(op); // detects a missing rank by name, which open_shared() cannot
     return link_.open_shared(bytes_per_rank);
 }
 

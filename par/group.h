@@ -1,10 +1,10 @@
 // Group: the collective operations of a program, over any Link.
 //
-// They consist of point-to-point messages whose waits yield the core and have a deadline; none blocks inside a library.
-// All ranks of the link must call the same operations in the same order. If calls do not match (Handshake), or a rank
-// misses the deadline, the operation throws Error. The group cannot be used after an Error: let it end the program
-// (run_ranks_main). `what` names the data in error texts and must be the same on all ranks. A group may be used by one
-// thread at a time.
+// They use point-to-point messages, or memory that all ranks share. Their waits yield the core and have a deadline.
+// Only algorithm mpi, and opening shared memory, block inside the MPI library. All ranks of the link must call the same
+// operations in the same order. If calls do not match (Handshake), or a rank misses the deadline, the operation throws
+// Error. The group cannot be used after an Error: let it end the program (run_ranks_main). `what` names the data in
+// error texts and must be the same on all ranks. A group may be used by one thread at a time.
 #pragma once
 
 #include "par/algorithm.h"
@@ -20,7 +20,7 @@
 namespace rg::par {
 
 struct GroupOptions {
-    size_t segment_bytes = 256 * 1024; // bytes per message (ring, shared); the same on all ranks
+    size_t segment_bytes = 256 * 1024; // bytes per message (ring) or chunk (shared); the same on all ranks
 };
 
 class Group {
@@ -37,17 +37,16 @@ public:
     void set_step(int64_t step) { step_ = step; }
 
     /// Sums the values over all ranks, in place. Collective. All ranks end with the same bits, and a repeated run with
-    /// the same count, size and algorithm gives the same bits again.
-    /// The first call with a vector makes a plan and allocates; later calls do not. A vector is known by address and
-    /// count, and the last kPlans plans are kept. Throws Error if the counts differ between ranks. For `automatic` see
-    /// choose().
+    /// the same count, size and algorithm gives the same bits again. Algorithm ring makes a plan for each vector
+    /// (address, count and type), and small makes one for each length. The first call with a plan allocates memory;
+    /// later calls do not. The last kPlans plans of each algorithm are kept. Throws Error if the counts differ between
+    /// ranks.
     void allreduce_sum(std::span<float> values, std::string_view what, Algorithm algorithm = Algorithm::automatic);
     void allreduce_sum(std::span<double> values, std::string_view what, Algorithm algorithm = Algorithm::automatic);
 
     /// Allocates zeroed memory for vectors that are summed often, such as gradients. Collective; all ranks pass the
-    /// same length. The memory is aligned to a cache line, and the group owns it.
-    /// If one node holds all ranks, the memory is shared, and sums need not copy it. A sum may take any range of it,
-    /// the same on all ranks.
+    /// same length. The memory is aligned to a cache line, and the group owns it. If one node holds all ranks, the
+    /// memory is shared, and sums need not copy it. A sum may cover any range of it, but the same range on all ranks.
     std::span<std::byte> memory(size_t bytes, std::string_view what);
 
     /// Returns true if `value` is true on every rank. Collective.
@@ -67,7 +66,7 @@ private:
     void allreduce(const char* name, const Vector& vector, std::string_view what, Algorithm algorithm);
     /// Returns the reducer for shared memory, or null on all ranks if there is none. The first call is collective.
     SharedReducer* shared(const char* name, std::string_view what, size_t bytes);
-    /// Returns the algorithm for a few bytes. Does not open shared memory for them.
+    /// Returns the algorithm for a vector of a few bytes. Such a vector alone is no reason to open shared memory.
     Algorithm quickest() const { return shared_ ? Algorithm::shared : Algorithm::small; }
     std::unique_ptr<SharedWindow> open_window(size_t bytes_per_rank, const Operation& op);
 

@@ -1,9 +1,9 @@
 // Journal: the file in which a task pool records each task that has ended. Each line is one JSON object, and it is on
 // the disk before write() returns.
 //
-// A pool that starts again with the same journal does not repeat finished or cancelled tasks. Tasks are recognised by
-// function and arguments. Failed tasks are recorded too, but repeated. A kill can damage only the last line, which is
-// then dropped.
+// A pool that starts again with the same journal does not repeat finished or cancelled tasks. It recognises tasks by
+// function and arguments. Failed tasks are recorded too, but the pool repeats them. A kill can damage only the last
+// line, which is then dropped.
 #pragma once
 
 #include "core/json.h"
@@ -22,11 +22,11 @@ public:
     Journal& operator=(const Journal&) = delete;
     ~Journal();
 
-    /// Removes and returns an entry of this task, if it has one that finished or was cancelled. If equal tasks have
-    /// several entries, each call returns the next.
+    /// Removes and returns an entry that says that this task finished or was cancelled. Returns nothing if there is
+    /// none. If equal tasks have left several entries, each call returns the next.
     std::optional<Json> take(const std::string& function, const Json& args);
-    /// Appends an entry, and returns after it is on the disk. The entry needs "function", "args" and "state"; it may
-    /// hold more.
+    /// Appends an entry, and returns when it is on the disk. The entry must have the keys "function", "args" and
+    /// "state", and may have others.
     void write(const Json& entry);
 
 private:

@@ -29,7 +29,7 @@ constexpr int kSpins = 500, kSpinsWhenCrowded = 20;
 // two cores ten times slower: a rank that wakes among ranks that yield waits for the end of a time slice.
 constexpr double kNapAfter = 0.05;
 constexpr long kNapNs = 50'000;
-constexpr double kRollCallAfter = 0.25; // seconds
+constexpr double kRollCallAfter = 0.25; // seconds of a wait before it calls its observer
 constexpr int kHandshakeTag = 1;
 
 double seconds_now() {
@@ -51,8 +51,8 @@ uint64_t hash_of(std::string_view text, uint64_t h = 14695981039346656037u) { //
     return h;
 }
 
-/// Slows down polls of memory, which take 1 ns, while polls of a message take 50 ns. So both kinds spin for a similar
-/// time.
+/// Slows down polls of memory. They take 1 ns, but polls of a message take 50 ns; with the pause, both kinds spin for a
+/// similar time.
 void relax() {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
@@ -168,7 +168,8 @@ void Link::wait_for(std::atomic_ref<uint64_t> word, uint64_t value, int peer, co
     if (waited_s > 0) fail_late(cat("rank ", peer, " ", doing), peer, op, round, waited_s);
 }
 
-/// Polls until done. Returns 0, or the seconds waited if the limit has passed on this rank or on another.
+/// Polls until done() returns true, and returns 0. If the deadline passes on this rank or on another before that,
+/// returns the seconds waited.
 template <class Done>
 double Link::poll(const Operation& op, const Done& done) const {
     const int spins = crowded_ ? kSpinsWhenCrowded : kSpins;
@@ -195,7 +196,7 @@ double Link::poll(const Operation& op, const Done& done) const {
 }
 
 void Link::fail_late(std::string_view expected, int peer, const Operation& op, int round, double seconds) const {
-    const bool leaving = deadline_ == 0; // after fail_all_waits() another error is reported
+    const bool leaving = deadline_ == 0; // fail_all_waits() was called: another error is reported
     const std::string missing = wait_observer_ && op.number && !leaving ? wait_observer_->report_missing() : "";
     throw RankMissing(cat(op.name, " ", op.what, ": expected ", expected, ", got nothing in ", seconds, " s (rank ",
                           rank_, ", round ", round, ", ", op.bytes, " bytes in all, operation ", op.number, ", step ",
@@ -251,7 +252,7 @@ void Handshake::agree(const Operation& op) {
         if (q == link_.rank()) continue;
         Post& theirs = post_of(q);
         link_.wait_for(std::atomic_ref(theirs.number), op.number, q, "to begin the operation", op, 0);
-        // The full texts lie on another cache line, after the hash. They are read only if something differs.
+        // The texts come after their hash, mostly on another cache line. They are read only if something differs.
         const bool same = theirs.message.bytes == local.bytes && theirs.message.number == local.number &&
                           theirs.message.detail == local.detail && theirs.message.text_hash == local.text_hash;
         if (!same) fail_different(theirs.message, q, op);

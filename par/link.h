@@ -25,7 +25,7 @@ public:
     using Error::Error;
 };
 
-/// Thrown if a rank misses the deadline. It ends the whole job, even if other ranks could continue.
+/// Thrown if a rank misses the deadline. This error ends the whole job, even if other ranks could continue.
 class RankMissing : public Error {
 public:
     using Error::Error;
@@ -43,12 +43,12 @@ struct Operation {
 
 class Link;
 
-/// Is called during long waits (RollCall).
+/// A link calls its observer during long waits. RollCall implements it.
 class WaitObserver {
 public:
-    /// Returns true if the wait must fail now.
+    /// Returns true if the wait must fail now. See RollCall::check().
     virtual bool check(const Operation& op, double begin, double waited, double limit) = 0;
-    /// Is called when a wait has failed. Returns the names of the missing ranks, or "" if none is missing.
+    /// Called when a wait has failed. Returns the names of the missing ranks, or "" if none is missing.
     virtual std::string report_missing() = 0;
 
 protected:
@@ -71,8 +71,8 @@ private:
     int slot_ = -1;
 };
 
-/// Memory that all ranks of a link share. Each rank has one part, and all parts have the same size. Creation and
-/// destruction are collective.
+/// Memory that all ranks of a link share. Each rank has one part, and all parts have the same size. All ranks create it
+/// together, and destroy it together.
 class SharedWindow {
 public:
     virtual ~SharedWindow() = default;
@@ -112,15 +112,16 @@ public:
 
     /// Starts sending or receiving one message. Requires that the channel has no message in flight.
     void start(Channel& channel);
-    /// Blocks until the message is complete, and returns its bytes. Polls, then yields the core, then sleeps briefly,
-    /// so that ranks that outnumber cores do not starve each other. Throws Error after the deadline, naming both ranks,
-    /// the operation, the round and the bytes.
+    /// Blocks until the message is complete, and returns its length in bytes. Polls, then yields the core, then sleeps
+    /// briefly, so that ranks that outnumber cores do not starve each other. Throws Error after the deadline, naming
+    /// both ranks, the operation, the round and the bytes.
     size_t wait(Channel& channel, const Operation& op, int round = 0);
-    /// Returns true and sets *bytes if the message is complete. Does not block.
+    /// Returns true and sets *bytes to the message's length if the message is complete. Does not block.
     bool test(Channel& channel, size_t* bytes);
 
     /// Returns zeroed memory that all ranks share. Returns null on all ranks if they are on several nodes or the memory
-    /// is not available. Collective; blocks without a deadline, so let the ranks agree first (Handshake).
+    /// is not available. Collective. It may block, and cannot tell which rank is missing, so let the ranks agree first
+    /// (Handshake).
     virtual std::unique_ptr<SharedWindow> open_shared(size_t bytes_per_rank);
     /// Blocks, as wait() does, until a word in shared memory is at least `value`. Everything that its writer stored
     /// before is then visible. Throws Error after the deadline, with "expected `peer` `doing`".
@@ -133,7 +134,8 @@ public:
     /// constructor does not read it, so that rank 0 can report the error for all.
     void read_environment();
     void set_deadline(double seconds);
-    /// Makes all waits fail at once. For a thread that leaves with an error while another thread waits.
+    /// Makes all waits on this link fail at once. A thread that leaves with an error calls it so that another thread
+    /// stops waiting.
     void fail_all_waits() { deadline_ = 0; }
 
     /// Ends the job with this exit code (MPI), or makes every other rank's next wait throw PeerFailed (threads).
@@ -164,7 +166,7 @@ private:
     virtual void do_close(int slot) = 0;
     /// Removes short messages of this peer and tag that nobody will receive, if the transport stores such messages.
     virtual void discard(int /*peer*/, int /*tag*/) {}
-    /// Throws PeerFailed if a peer is known to have failed. Called between the polls of wait_for().
+    /// Throws PeerFailed if another rank is known to have failed. Called between the polls of wait_for().
     virtual void check_peers() {}
 
     Channel open(bool send, void* data, size_t bytes, int peer, int tag);
@@ -177,22 +179,22 @@ private:
     int rank_, size_, local_rank_, local_size_;
     bool crowded_; // more ranks than cores on this node
     std::atomic<double> deadline_;
-    WaitObserver* wait_observer_ = nullptr; // the group's, or null
+    WaitObserver* wait_observer_ = nullptr; // the group's roll call, or null
     std::deque<Slot> slots_;                // a deque keeps addresses: the roll call opens slots during a wait
     std::vector<int> free_slots_;
 };
 
-/// Detects ranks that are in different operations. They would otherwise hang, or produce wrong results without an
-/// error.
+/// Detects ranks that are in different operations. Without this check, they would hang, or produce wrong results
+/// without an error.
 ///
-/// Every operation starts with one 96-byte message from each rank to the next around the ring. A rank posts no receive
-/// for data until the previous rank's message agrees with its own operation (name, what, bytes, number, detail). If the
-/// ranks do not all agree, at least one pair of neighbours differs, so some rank detects it. This costs about a
-/// microsecond; recursive doubling overlaps it with the first data.
+/// Every operation with messages starts with one 96-byte message from each rank to the next around the ring. A rank
+/// receives no data until the previous rank's message agrees with its own operation (name, what, bytes, number,
+/// detail). If the ranks do not all agree, at least one pair of neighbours differs, so some rank detects it. This costs
+/// about a microsecond; recursive doubling overlaps it with the first data.
 ///
-/// Ranks that share memory also post their operations there. Operations in that memory use post() and agree() instead
-/// of start() and finish(): they need no message, and each rank compares with all others. If some ranks are in such an
-/// operation and others in one with messages, the former detect it.
+/// Ranks that share memory post all their operations there as well. An operation on shared memory uses post() and
+/// agree() instead of start() and finish(): it needs no message, and each rank compares its operation with those of all
+/// others. If some ranks are in an operation on shared memory and others in one with messages, the former detect it.
 class Handshake {
 public:
     explicit Handshake(Link& link);
@@ -204,14 +206,16 @@ public:
     /// Blocks until the previous rank's message has arrived. Throws Error naming both operations if they differ.
     void finish(const Operation& op);
 
-    /// Posts all later operations at byte `offset` of this rank's part, where kPostBytes bytes must be zero.
+    /// From now on, posts this rank's operations at byte `offset` of its part of the window. The kPostBytes bytes there
+    /// must be zero at first.
     static constexpr size_t kPostBytes = 128;
     void post_in(const SharedWindow& window, size_t offset);
     void post(const Operation& op);
-    /// Blocks until all ranks have posted this many operations. Throws Error naming both operations if one differs.
+    /// Blocks until every rank has posted operation op.number or a later one. Throws Error naming both operations if a
+    /// rank's operation differs.
     void agree(const Operation& op);
-    /// Returns " (last in operation 411, step 41)" for a rank that posts in shared memory or is the previous one, else
-    /// "". For error texts.
+    /// Returns, for error texts, " (last in operation 411, step 41)". Returns "" unless the ranks share memory or
+    /// `rank` is the previous one.
     std::string last_seen(int rank) const;
 
 private:

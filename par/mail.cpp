@@ -8,7 +8,7 @@ namespace rg::par {
 namespace {
 
 constexpr int kMailTag = 32;
-constexpr size_t kChunk = 4096, kHeader = 17; // short enough that MPI libraries send it eagerly, without a handshake
+constexpr size_t kChunk = 4096, kHeader = 17; // MPI libraries send such short chunks eagerly, without a handshake
 constexpr int kChunksAtOnce = 16;
 
 template <class T>

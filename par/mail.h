@@ -1,8 +1,8 @@
-// Mail: letters of any length between two ranks, neither of which ever blocks.
+// Mail: letters of any length between two ranks. Sending and receiving never block.
 //
-// post() queues a letter and sends as much as possible; later calls of poll() send the rest and return letters that
-// have arrived. So a rank in the middle of a training step does not delay its peers. Letters that queue up leave
-// together in one message. The transport is one byte stream per direction, cut into messages of at most kChunk bytes.
+// post() queues a letter and sends as much as possible. Later calls of poll() send the rest, and return letters that
+// have arrived. So a rank in the middle of a training step does not delay its peer. The transport is one byte stream
+// per direction, cut into messages of at most 4096 bytes; letters in the queue share messages.
 #pragma once
 
 #include "par/link.h"
@@ -19,7 +19,8 @@ struct Letter {
 
 class Mail {
 public:
-    /// Each side makes one. The link must outlive it. Destroy it only when both sides have sent everything.
+    /// Each of the two ranks makes one Mail. The link must outlive it. Destroy it only after both ranks have sent
+    /// everything.
     Mail(Link& link, int peer);
 
     void post(const Letter& letter);
@@ -34,7 +35,7 @@ private:
 
     Link& link_;
     int peer_;
-    std::string queued_; // posted letters, in order, from begin_ on
+    std::string queued_; // posted letters that wait, in order; bytes before begin_ have left
     size_t begin_ = 0;
     std::string sending_;  // the chunk in flight
     std::string received_; // received letters; the last may be incomplete

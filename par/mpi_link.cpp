@@ -1,9 +1,10 @@
 // Uses persistent point-to-point requests on a communicator of its own. Only these calls block: three collectives at
-// start-up (duplicate, split by node, host names), opening and closing a shared window, and MPI_Finalize.
+// start-up (duplicate, split by node, host names), opening and closing a shared window, mpi_allreduce(), and
+// MPI_Finalize.
 //
-// Asks for MPI_THREAD_MULTIPLE, because a communication thread may take over the link later. A lower level works too,
-// since one thread at a time calls. MPI errors come back as codes and become rg::Error; the code that catches it aborts
-// the job.
+// Asks for MPI_THREAD_MULTIPLE, because a communication thread may take over the link later. Lower levels from
+// MPI_THREAD_FUNNELED on work too, since one thread at a time calls MPI. MPI returns errors as codes, which become
+// rg::Error; the code that catches this Error aborts the job.
 
 #define MPICH_SKIP_MPICXX 1
 #define OMPI_SKIP_MPICXX 1
@@ -114,14 +115,15 @@ Place start_mpi(int& argc, char**& argv) {
     return place;
 }
 
-/// Returns true if the memory exists and behaves like the memory of one machine. Clears it.
+/// Returns true if the memory exists, and loads and stores of all ranks act on it as on ordinary memory. Fills it with
+/// zeros.
 bool is_usable(MPI_Win window, void* memory, size_t bytes) {
     int *model = nullptr, has_model = 0;
     MPI_Win_get_attr(window, MPI_WIN_MODEL, &model, &has_model);
     if (!has_model || *model != MPI_WIN_UNIFIED || reinterpret_cast<uintptr_t>(memory) % kPage != 0) return false;
 #ifdef MADV_POPULATE_WRITE
-    // A container's /dev/shm is often small (64 MB); the first touch of memory beyond it raises SIGBUS. Kernels that do
-    // not know this request return EINVAL.
+    // A container's /dev/shm is often small (64 MB); the first touch of memory beyond it raises SIGBUS. madvise()
+    // returns an error instead. Kernels that do not know this request return EINVAL.
     if (madvise(memory, bytes, MADV_POPULATE_WRITE) != 0 && errno != EINVAL) return false;
 #endif
     std::memset(memory, 0, bytes); // the first touch places the memory near this rank's core
@@ -235,9 +237,10 @@ private:
         return true;
     }
 
-    /// A channel may be in flight after an error of a task, or at the end. A receive is cancelled unless its message is
-    /// already arriving. In that case, and for a send, the memory must stay valid until the transfer is complete. The
-    /// wait is limited, because a send that no rank receives would never complete.
+    /// A message may be in flight after an error of a task, or at the end of the program. A receive is cancelled unless
+    /// its message is already arriving. In that case, and for a send, this function waits, since the memory must stay
+    /// valid until the transfer is complete. The wait is limited, because a send that no rank receives would never
+    /// complete.
     void do_close(int i) override {
         MPI_Request* request = &requests_[size_t(i)];
         if (slot(i).in_flight) {
@@ -249,7 +252,7 @@ private:
         MPI_Request_free(request);
     }
 
-    /// Leaves long messages alone: their bytes are still in the memory of the sender, which may have freed it.
+    /// Leaves long messages alone: their bytes are still in the memory of the sender, and the sender may have freed it.
     void discard(int peer, int tag) override {
         std::vector<char> scratch(kShort);
         for (;;) {

@@ -1,7 +1,7 @@
-// The vectors that an all-reduce sums: bytes with an element type.
+// The vectors that an all-reduce sums: untyped memory with an element type.
 //
-// The type is erased on purpose: each algorithm is written once, and only the innermost loop distinguishes float and
-// double.
+// The element type is a value, not a template argument: each algorithm is written once, and only the innermost loop
+// distinguishes float and double.
 #pragma once
 
 #include "core/base.h"

@@ -19,9 +19,9 @@
 //
 // Invariants. (1) A segment is received in place only after its own send of the first half has completed: item j of the
 // second half overwrites the data that item j - (p-1) S sent. (2) Sends are never further ahead than the posted
-// receives (kAhead <= kDepth), so no cycle of ranks can deadlock without buffering. (3) Each element is summed once, by
-// one rank, in ring order, and then copied. So all ranks hold the same bits, and repeated runs give the same bits. The
-// borders depend only on the count, p and the segment size.
+// receives (kAhead <= kDepth), so no cycle of ranks can deadlock, even if the transport buffers nothing. (3) Each
+// element is summed once, by one rank, in ring order, and then copied. So all ranks hold the same bits, and repeated
+// runs give the same bits. The borders depend only on the count, p and the segment size.
 //
 //   cost per rank     steps       bytes sent          additions
 //   ring              2 (p-1)     2 (p-1)/p bytes     (p-1)/p count      bandwidth-optimal
@@ -74,7 +74,7 @@ int64_t RingPlan::chunk_of(int64_t item, bool received) const {
 }
 
 /// Returns the elements that an item sends or receives. Chunk c begins at floor(c * count / p), and its segments are
-/// cut in the same way. So the sizes of neighbours differ by at most one element.
+/// cut in the same way. So the sizes of two chunks, and of two segments of a chunk, differ by at most one element.
 RingPlan::Range RingPlan::range_of(int64_t item, bool received) const {
     const auto border = [](size_t length, int64_t i, int64_t n) {
         const size_t q = length / size_t(n), rest = length % size_t(n);

@@ -12,11 +12,12 @@ namespace rg::par {
 
 class RingPlan {
 public:
-    /// Opens all channels. Requires link.size() >= 2. segment_bytes is the size of a message, at least one element.
+    /// Opens all channels. Requires link.size() >= 2. segment_bytes limits the size of a message, which always has room
+    /// for one element.
     RingPlan(Link& link, const Vector& vector, size_t segment_bytes);
 
     bool serves(const Vector& vector) const { return vector == vector_; }
-    /// Sums the vector in place over all ranks; all end with the same bits. Requires a finished handshake for op.
+    /// Sums the vector in place over all ranks; all end with the same bits. Requires a finished handshake for `op`.
     /// Throws Error if a message is late or wrong.
     void run(const Operation& op);
 

@@ -11,10 +11,11 @@ namespace rg::par {
 namespace {
 
 constexpr int kRollCallTag = 5;
-// Seconds between two checks for messages.
+// Seconds between two checks for messages during a wait.
 constexpr double kListenEvery = 0.005;
-// A wait calls after this many seconds, or after a quarter of its limit if that is shorter. After twice that time it
-// tells the user. It calls again after three quarters of the limit, so that the final result rests on recent answers.
+// A waiting rank sends its first call after kCallAfter seconds, or after a quarter of the wait's limit if that is
+// shorter. After twice that time, a line on standard error names the missing ranks. The rank sends its second call
+// after the fraction kCallAgain of the limit, so that the names at the deadline rest on recent answers.
 constexpr double kCallAfter = 5, kCallAgain = 0.75;
 
 } // namespace
@@ -97,7 +98,8 @@ void RollCall::listen() {
     }
 }
 
-/// Uses what this rank knows, or else the answer of the rank after `rank`.
+/// Returns the last operation of `rank` that this rank's handshake knows, or else the one in the answer of the rank
+/// after `rank`.
 std::string RollCall::last_seen(int rank) const {
     const Peer& after = peers_[size_t((rank + 1) % link_.size())];
     const std::string seen = handshake_.last_seen(rank);
@@ -112,7 +114,7 @@ std::string RollCall::missing() const {
     return names;
 }
 
-/// True on the lowest of the waiting ranks, which alone writes the line on standard error.
+/// Returns true on the lowest of the waiting ranks. Only this rank writes the line on standard error.
 bool RollCall::first_present() const {
     return std::none_of(peers_.begin(), peers_.begin() + link_.rank(), [](const Peer& peer) { return peer.present; });
 }

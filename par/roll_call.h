@@ -2,9 +2,9 @@
 //
 // A rank only notices that its neighbour is late, but that neighbour may itself be waiting for another rank. So a rank
 // that has waited for a while sends a short call to all others, and every rank that is waiting too answers. A rank that
-// does not answer is stopped, dead or still computing. After some seconds a line on standard error names it. At the
-// deadline, the first rank whose wait ends tells all others which ranks it misses. All ranks then fail with that name
-// instead of their neighbour's.
+// does not answer has stopped, has died or is still computing. After some seconds a line on standard error names it. At
+// the deadline, the first rank whose wait ends tells all others which ranks it misses. All ranks then fail with that
+// name instead of their neighbour's.
 //
 // An answer also says in which operation the answering rank last heard from its previous rank (Handshake). If the ranks
 // share no memory, nobody else knows how far a missing rank has come.
@@ -26,8 +26,8 @@ public:
     RollCall(const RollCall&) = delete;
     RollCall& operator=(const RollCall&) = delete;
 
-    /// Called from a wait that began at `begin`, has taken `waited` seconds and may take `limit` seconds. Returns true
-    /// if another rank's wait has failed; this one should then fail too.
+    /// Called from a wait that began at clock time `begin`, has taken `waited` seconds and may take `limit` seconds.
+    /// Returns true if another rank's wait has failed; this one should then fail too.
     bool check(const Operation& op, double begin, double waited, double limit) override;
     /// Ends a failed wait: tells the other ranks, and returns the names of the missing ranks. Returns "" if all are
     /// waiting.
@@ -38,7 +38,7 @@ private:
     struct Message {
         uint64_t number = 0; // number of the sender's call
         Kind kind = call;
-        // gave_up: the missing ranks. answer: the last operation of the sender's previous rank. Ends with a zero byte.
+        // gave_up: missing ranks. answer: Handshake::last_seen() of the sender's previous rank. Ends with a zero byte.
         std::array<char, 503> text{};
     };
     struct Peer {
@@ -61,11 +61,11 @@ private:
     Link& link_;
     const Handshake& handshake_;
     std::vector<Peer> peers_;                 // by rank; filled in the first long wait
-    double wait_begin_ = 0, last_listen_ = 0; // of the current wait: clock time, and seconds until the last listen()
+    double wait_begin_ = 0, last_listen_ = 0; // current wait: clock time of its begin, seconds to its last listen()
     int wait_calls_ = 0;                      // calls sent in the current wait
     bool warned_ = false;                     // the line on standard error was written in the current wait
     uint64_t all_calls_ = 0;                  // calls sent in all waits
-    bool some_rank_gave_up_ = false;          // some rank has given up
+    bool some_rank_gave_up_ = false;          // some rank's wait has failed
     std::string missing_ranks_;
 };
 

@@ -38,13 +38,14 @@ Session::~Session() = default;
 
 namespace {
 
-/// Lets lower ranks report first. All ranks notice a common mistake, such as a missing file, at the same time. The
-/// delay lets rank 0 report it and end the job, so that the user reads one line instead of one per rank.
+/// Lets lower ranks report first. All ranks notice a mistake that concerns all of them, such as a missing file, at the
+/// same time. The delay lets rank 0 report it and end the job, so that the user reads one line instead of one per rank.
 void let_lower_ranks_speak(int rank) {
     std::this_thread::sleep_for(std::chrono::milliseconds(250 * std::min(rank, 4)));
 }
 
-/// Delay of a rank that only learned of another rank's failure. The rank that failed reports it first and ends the job.
+/// Delay of the report of a rank that only learned of another rank's failure. The rank that failed reports its error
+/// first, and ends the job.
 constexpr std::chrono::milliseconds kEcho{1500};
 
 /// Delay before an abort. mpiexec exits as soon as it sees the abort, and loses output that it has not read yet.

@@ -1,8 +1,9 @@
 // Starts a program as a set of ranks, and ends the job if one of them fails.
 //
-// A program built without MPI, or started without mpiexec, is a job of one rank and needs no code of its own.
-// The failure of one rank ends the whole job: a restart from a checkpoint is simpler and more reliable than continuing
-// with the other ranks. A rank whose body returns early without throwing makes the others wait for it.
+// A program built without MPI, or started without mpiexec, is a job of one rank. The program needs no extra code for
+// this case. The failure of one rank ends the whole job: a restart from a checkpoint is simpler and more reliable than
+// continuing with the other ranks. If the body of one rank returns early without throwing, the other ranks wait for it
+// until the deadline.
 #pragma once
 
 #include "par/group.h"

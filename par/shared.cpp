@@ -11,14 +11,15 @@
 //   rank 2              c               c               c
 //   reduced     a   b   c       a   b   c       a   b   c
 //
-// Stages. Each rank counts its stages in a word on its own cache line. Each chunk has two: "ready" (my part may be
-// read) and "reduced" (my slice is in all parts). A rank reduces chunk k after all ranks are ready, and uses it after
-// all have reduced. The counts only grow, over all operations, so nothing is reset and no other barrier is needed.
+// Stages. Each rank counts its stages in a word at the start of its part. Each chunk has two stages: "ready" (all ranks
+// may read my part) and "reduced" (my slice is summed in all parts). A rank reduces chunk k after all ranks are ready,
+// and uses it after all have reduced. The counts only grow, over all operations, so nothing is reset and no other
+// barrier is needed.
 //
 // A vector in shared memory is one chunk, summed in place. Any other vector is copied in and out in chunks, which
 // alternate between two halves of the window. Chunk k + 1 is copied in before the wait for chunk k. So a rank has work
 // while others are late, and chunks stay in cache. Chunk k + 2 may reuse the half of chunk k: by then this rank has
-// seen all ranks reduce chunk k, and no rank accesses its part of it again.
+// seen that all ranks have reduced chunk k, so no other rank accesses this rank's part of it again.
 //
 // Each element is summed once, in rank order, independent of chunks and slices. So all ranks hold the same bits, and
 // repeated runs give the same bits. Slices begin on cache lines, so that no two ranks write to the same line.
@@ -37,7 +38,7 @@ namespace rg::par {
 namespace {
 
 constexpr size_t kLine = 64;
-constexpr size_t kAhead = 32;    // lines to prefetch; 20 % faster for vectors longer than the cache (16 MB)
+constexpr size_t kAhead = 32;    // lines that the prefetch is ahead; 20 % faster for vectors beyond the cache (16 MB)
 constexpr size_t kHeader = 4096; // bytes before each part's data: a page for the stage word and the handshake's post
 
 size_t round_up(size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
@@ -47,7 +48,7 @@ std::atomic_ref<uint64_t> stage_word(const SharedWindow& window, int rank) {
 }
 
 /// Replaces elements [0, end) of all vectors by their sum, one cache line at a time. A line is fetched from the core
-/// that wrote it, and written back before the next one is touched. That measured a fifth faster than larger blocks.
+/// that wrote it, and written back before the next one is touched. This measured a fifth faster than larger blocks.
 template <class T>
 void sum_to_all(std::span<std::byte* const> parts, size_t end) {
     constexpr size_t kLanes = kLine / sizeof(T);
@@ -102,7 +103,7 @@ void SharedReducer::wait_for_all(uint64_t stage, const char* doing, const Operat
 
 void SharedReducer::reduce_slice(const SharedWindow& window, size_t begin, size_t bytes, Element type) {
     const size_t p = size_t(link_.size()), r = size_t(link_.rank()), end = begin + bytes, width = size_of(type);
-    // The first slice begins where the vector does; each other slice begins on the cache line below its share.
+    // Slice 0 begins where the vector does. The begin of every other slice is rounded down to a cache line.
     const auto border = [&](size_t i) {
         if (i == 0 || i == p) return i == 0 ? begin : end;
         return std::max(begin, (begin + bytes / p * i + bytes % p * i / p) / kLine * kLine);

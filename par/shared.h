@@ -20,16 +20,16 @@ public:
 
     /// Takes ownership of shared memory that may hold vectors. All ranks make the same calls.
     void adopt(std::unique_ptr<SharedWindow> memory);
-    /// Returns a number for the vector's memory and offset, or 0 if it is not in adopted memory. It must be equal on
-    /// all ranks.
+    /// Returns a number that stands for the vector's memory and offset, or 0 if the vector is not in adopted memory.
+    /// This number must be equal on all ranks.
     uint64_t place_of(const Vector& vector) const;
 
     /// The window in which the handshake posts its operations, at kPostOffset.
     const SharedWindow& window() const { return *window_; }
     static constexpr size_t kPostOffset = 8; // after the stage word
 
-    /// Sums the vector in place over all ranks, each element in rank order; all end with the same bits. `op` includes
-    /// place_of(). Throws Error if a rank is late or ranks disagree.
+    /// Sums the vector in place over all ranks, each element in rank order; all end with the same bits. op.detail
+    /// includes place_of(vector). Throws Error if a rank is late or ranks disagree.
     void run(const Vector& vector, Handshake& handshake, const Operation& op);
 
 private:

@@ -8,14 +8,15 @@ namespace rg::par {
 
 namespace {
 
-// Tags of sub-links lie above all others. MPI guarantees tags up to at least 32767.
+// Tags of sub-links lie above all others. Each sub-link has kTagsEach tags; sub-link n + kLinks has the tags of
+// sub-link n again, since MPI guarantees tags only up to 32767.
 constexpr int kFirstTag = 64, kTagsEach = 16, kNoticeTag = kTagsEach - 1, kLinks = 2000;
-// Only one in this many polls checks for notices: such a check costs as much as a poll for the message itself.
+// Number of polls per check for notices: a check costs as much as a poll for the message itself.
 constexpr uint64_t kPollsPerCheck = 64;
-// First byte of a notice: no error, an error of its own, or a PeerFailed.
+// First byte of a notice: the sender had no error, an error of its own, or a PeerFailed.
 constexpr char kNoError = '.', kFailed = '!', kEcho = '~';
 
-/// Keeps a window until the process ends.
+/// Keeps a window open until the process ends.
 void keep(std::unique_ptr<SharedWindow> window) {
     static std::mutex mutex;
     static auto* const windows = new std::vector<std::unique_ptr<SharedWindow>>;

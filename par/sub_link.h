@@ -1,4 +1,4 @@
-// SubLink: a link of some ranks of another link, for a task that runs on a group of them.
+// SubLink: a link between some of the ranks of another link, for a task that runs on this group of ranks.
 //
 // Messages use the link below, with translated ranks and with tags of their own. So they cannot be mistaken for
 // messages of other groups, or for messages that a failed group left behind.
@@ -20,10 +20,11 @@ public:
     /// differs between sub-links. Sends no message. `whole` must outlive this object.
     SubLink(Link& whole, std::vector<int> members, int64_t number);
 
-    /// Tells the other ranks how this one ended: without an error (empty text), with its own error, or with a
-    /// PeerFailed (`echo`). Blocks until all others have done so. Returns the first error, or "". If the group has
-    /// several ranks, the text includes the failing rank of `whole`. Call it once on every rank, before the objects
-    /// that use this link are destroyed. Throws Error if a rank misses the deadline.
+    /// Tells the other ranks how this one ended: without an error (empty text), with an error of its own, or with a
+    /// PeerFailed (`echo` is true). Blocks until all other ranks have called finish(). Returns an error that a rank had
+    /// of its own, or else the text of a PeerFailed, or "" if no rank had an error. If the group has several ranks, the
+    /// text includes the failing rank of `whole`. Call it once on every rank, before the objects that use this link are
+    /// destroyed. Throws Error if a rank misses the deadline.
     std::string finish(const std::string& error, bool echo);
 
     void abort(int code) override { whole_.abort(code); }

@@ -41,7 +41,7 @@ private:
     int times_ = 0;
 };
 
-/// Result of a function on the ranks of its group.
+/// Result of a task: this rank's output, or an error of a rank of the group.
 struct Outcome {
     Json output;
     std::string error; // empty if the task succeeded
@@ -118,8 +118,8 @@ private:
                 inbox_.pop_front();
                 return letter;
             }
-            // Twice the deadline: rank 0 may be waiting within its task. The rank that knows which rank is missing then
-            // ends the job first.
+            // Waits for twice the deadline. If a rank is missing, rank 0 may be waiting for it within its own task. The
+            // ranks of that task notice after one deadline, can name the missing rank, and end the job first.
             const double limit = 2 * link_.deadline();
             RG_CHECK(seconds_now() - begin < limit, "task pool: expected a message from rank 0, got none in ", limit,
                      " s (rank ", link_.rank(),
@@ -143,8 +143,8 @@ private:
                         Json::object().set("cancelled", knows_cancelled_).set("output", outcome.output).dump()});
     }
 
-    /// Called within a task, acts on the group's first rank only. Sends a report, or from time to time a sign that the
-    /// task is alive. Then checks whether the task was cancelled.
+    /// Called within a task. Does nothing except on the group's first rank. Sends a report, or from time to time a sign
+    /// that the task is alive. Then reads the mail to see if the task was cancelled.
     void tell(Kind kind, const Group& group, const std::string& text) {
         if (group.rank() != 0) return;
         const double now = seconds_now();
@@ -162,7 +162,7 @@ private:
     Mail mail_;
     std::deque<Letter> inbox_; // not yet handled
     int64_t task_ = 0;
-    bool cancelled_ = false, knows_cancelled_ = false; // the task was cancelled; its function knows
+    bool cancelled_ = false, knows_cancelled_ = false; // a cancel has arrived; the task's function was told
     double last_sent_ = 0;
 };
 
@@ -212,8 +212,8 @@ struct TaskPool::State {
         peer(rank).last_told = seconds_now();
     }
 
-    /// Runs part of the pool within the controller's own task. Saves its errors, so that they do not count as errors of
-    /// the task.
+    /// Runs f, a part of the pool, within the controller's own task. Saves an error of f, so that it does not count as
+    /// an error of the task.
     template <class F>
     void guarded(const F& f) {
         try {
@@ -226,7 +226,7 @@ struct TaskPool::State {
 
     void serve() {
         const double now = seconds_now();
-        if (now - last_served > link.deadline() / 2) // this rank itself was busy, so no peer is late
+        if (now - last_served > link.deadline() / 2) // busy so long, this rank read no mail
             for (auto& p : peers) p->last_heard = now;
         last_served = now;
         for (int r = 1; r < link.size(); ++r)
@@ -255,8 +255,8 @@ struct TaskPool::State {
         }
         const TaskRecord& task = record(p.task);
         if (task.ranks.front() != rank) return; // only the first rank of a group sends letters
-        // Twice the deadline in a group: its ranks may miss a rank too, and know which one. They then end the job
-        // first.
+        // A task on several ranks gets twice the deadline: if one of its ranks stops, the others notice after one
+        // deadline, can name it, and end the job first.
         const double limit = link.deadline() * (task.ranks.size() > 1 ? 2 : 1);
         RG_CHECK(now - p.last_heard < limit, "task pool: expected a message from rank ", rank, ", got none in ", limit,
                  " s (task ", task.id, ", ", task.function, "); it may have stopped, or call report() too rarely; ",
@@ -320,7 +320,7 @@ struct TaskPool::State {
     void cancel_one(int64_t id) {
         TaskRecord& task = record(id);
         if (task.state == TaskState::queued) {
-            queue.erase(std::find(queue.begin(), queue.end(), id)); // finds it at once if all tasks are cancelled
+            queue.erase(std::find(queue.begin(), queue.end(), id)); // cancel_all() always finds the id at the front
             finish(task, TaskState::cancelled, {}, {});
         } else if (task.state == TaskState::running) {
             if (task.ranks.front() == 0)
@@ -346,8 +346,8 @@ struct TaskPool::State {
             finish(task, local_task_knows ? TaskState::cancelled : TaskState::finished, outcome.output, {});
     }
 
-    /// True if the other ranks of the controller's task have received it. Once the task runs, nobody would send the
-    /// letters.
+    /// Returns true if the letters that start the controller's task have been sent to its other ranks. The task must
+    /// not start earlier, because nobody sends letters while it runs.
     bool local_task_sent() {
         const std::vector<int>& ranks = record(local_task).ranks;
         return std::all_of(ranks.begin() + 1, ranks.end(), [&](int r) { return peer(r).mail.sent(); });

@@ -33,8 +33,8 @@ struct TaskRecord {
     int size = 1; // number of ranks that it needs
     TaskState state = TaskState::queued;
     std::vector<int> ranks;    // ranks that run it
-    Json output;               // return value, if finished or cancelled while running
-    std::string error;         // reason, if failed
+    Json output;               // the function's return value, if the task finished or was cancelled while running
+    std::string error;         // reason, if the task failed
     double seconds = 0;        // run time
     bool from_journal = false; // true if it ended in an earlier run
 };
@@ -45,10 +45,11 @@ public:
     virtual ~TaskContext() = default;
     /// The ranks that run this task. Valid until the task ends.
     Group& group() { return group_; }
-    /// Sends data to the controller's on_report() callback. Never blocks. No-op except on the group's first rank.
+    /// Sends data to the controller's on_report() callback. Never blocks. Does nothing except on the group's first
+    /// rank.
     virtual void report(const Json& data) = 0;
     /// Returns true if the controller has asked the task to end. The task should then return soon, with what it has.
-    /// Always false except on the group's first rank, so let the group's ranks agree on it.
+    /// Always false except on the group's first rank, so let the ranks of the group agree on the result (Group::all).
     virtual bool cancelled() = 0;
 
 protected:
@@ -93,7 +94,8 @@ public:
     Future submit(const std::string& function, Json args, int ranks = 1);
     /// Blocks until all tasks have ended, and returns them in the order of submission.
     std::vector<const TaskRecord*> fetch_outputs();
-    /// Blocks until a task ends that was not returned before, and returns it. Returns null if there is none left.
+    /// Returns a task that has ended and was not returned before; blocks until there is one. Returns null if all tasks
+    /// have been returned.
     const TaskRecord* fetch_next();
 
     /// Ends a queued task at once, and asks a running one to end.

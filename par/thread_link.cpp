@@ -17,7 +17,7 @@ namespace rg::par {
 
 namespace {
 
-/// One side of a message in flight. `done` is set under the mailbox's mutex and polled without it.
+/// One side of a message: a send or a receive. `done` is set under the mailbox's mutex and polled without it.
 struct End {
     void* data = nullptr;
     size_t bytes = 0;
@@ -29,7 +29,7 @@ struct End {
     std::atomic<bool> done{false};
 };
 
-/// Unmatched sends and receives of messages to one rank.
+/// Started sends to one rank, and its started receives, that have no match yet.
 struct Mailbox {
     struct Waiting {
         int source;
@@ -43,7 +43,7 @@ End* take(std::vector<Mailbox::Waiting>& list, int source, int tag) {
     for (size_t i = 0; i < list.size(); ++i)
         if (list[i].source == source && list[i].end->tag == tag) {
             End* end = list[i].end;
-            list.erase(list.begin() + std::ptrdiff_t(i)); // the oldest match comes first
+            list.erase(list.begin() + std::ptrdiff_t(i)); // the first match is the oldest
             return end;
         }
     return nullptr;
@@ -58,7 +58,7 @@ void deliver(End& from, End& to) {
     from.done.store(true, std::memory_order_release);
 }
 
-/// Pages that are zero until touched. Lives until the last rank destroys its window.
+/// Zeroed memory, one part of whole pages for each rank. It lives until the last rank destroys its window.
 struct Memory {
     static constexpr size_t kPage = 4096;
     Memory(int size, size_t bytes) : stride((bytes + kPage - 1) / kPage * kPage) {
