@@ -1,6 +1,6 @@
 // Converts stored bytes to network inputs: normalisation, and random views of the training images.
 //
-// Each image takes one pass. A table with the 256 normalised values of each channel converts the bytes. Flip,
+// One pass over an image does both. A table with the 256 normalised values of each channel converts the bytes. Flip,
 // translation and crop only choose which byte is read. The random choices depend only on (seed, epoch, index of the
 // image in its set), never on the mini-batch, rank or thread.
 #pragma once
@@ -30,15 +30,14 @@ struct Augment {
     bool flip = false;     // mirrors half of the images left to right
     int64_t translate = 0; // largest shift in pixels, in each direction of both axes
     Fill fill = Fill::zero;
-    int64_t crop = 0;        // side of a square window; 0 means the whole image
+    int64_t crop = 0;        // side of a square window in pixels; 0: the whole image
     bool random_crop = true; // false: crop from the centre
-    /// For evaluation: the same extents without random choices.
 };
 
 class Augmenter {
 public:
-    /// For images [height width channels]. Throws Error for more than 4 channels or a deviation that is not positive.
-    /// Also throws Error if the crop is larger than the image, or the translation is not smaller.
+    /// For images [height width channels]. Throws Error if there are more than 4 channels, if a deviation is not
+    /// positive, if the crop is larger than the image, or if the translation is not smaller than the image.
     Augmenter(int64_t height, int64_t width, int64_t channels, const Augment& augment, const Normalise& normalise);
 
     int64_t height() const { return augment_.crop ? augment_.crop : height_; }
@@ -47,8 +46,8 @@ public:
     /// Writes the view of image `index` in `epoch` to `out`: [height() width() channels] floats.
     void apply(std::span<const uint8_t> image, uint64_t seed, int64_t epoch, int64_t index, float* out) const;
 
-    // The augment op (core/ops.h) needs these to produce the same views: the view alone, mean and deviation as [2
-    // channels] where the context's ops run, and whether uncovered pixels mirror the image.
+    // The augment op (core/ops.h) needs these to produce the same pixels: the view of an image, the tensor [2 channels]
+    // of means and deviations where the context's ops run, and the fill of uncovered pixels (true: mirrored).
     cpu::View view(uint64_t seed, int64_t epoch, int64_t index) const;
     Tensor statistics() const;
     bool reflect() const { return augment_.fill == Fill::reflect; }

@@ -14,7 +14,7 @@ namespace rg::data {
 
 using Bytes = std::span<const uint8_t>;
 
-/// Return the same memory as bytes or as characters. They copy nothing.
+/// Return a view of the same memory as bytes or as characters. They copy nothing.
 inline Bytes as_bytes(std::string_view text) { return {reinterpret_cast<const uint8_t*>(text.data()), text.size()}; }
 inline std::string_view as_text(Bytes bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
 

@@ -1,7 +1,8 @@
 // Reads the binary versions of CIFAR-10 and CIFAR-100 (Krizhevsky, "Learning multiple layers of features", 2009).
 //
-// A record has one label byte (CIFAR-100: the coarse label, then the fine label, which is used) and 3072 bytes of
-// pixels, one plane per colour. The reader interleaves the planes, because all other code here uses N H W C.
+// A record has one label byte and 3072 bytes of pixels, one plane per colour. In CIFAR-100, a record has two label
+// bytes: the coarse label, and then the fine label, which the reader uses. The reader interleaves the planes, because
+// all other code here uses N H W C.
 #pragma once
 
 #include "data/bytes.h"
@@ -11,15 +12,15 @@ namespace rg::data {
 
 enum class CifarKind : uint8_t { cifar10, cifar100 };
 
-/// Returns the names of the ten classes of CIFAR-10, or "class 0" to "class 99".
+/// Returns the names of the ten classes of CIFAR-10, or "class 0" to "class 99" for CIFAR-100.
 std::vector<std::string> class_names(CifarKind kind);
 
-/// Returns all records of one file. Needs less memory than twice the file. Throws Error with the offset if the file is
-/// empty, a record is incomplete, or a label is out of range.
+/// Returns all records of one file. Needs less memory than twice the size of the file. Throws Error with the offset if
+/// the file is empty, a record is incomplete, or a label is out of range.
 ImageSet parse_cifar(Bytes bytes, CifarKind kind, const std::string& name);
 ImageSet read_cifar_file(const std::string& path, CifarKind kind);
 
-/// Returns the kind that matches the number of bytes. Throws Error if it is a multiple of neither record size.
+/// Returns the kind whose record size divides the number of bytes. Throws Error if there is none.
 CifarKind cifar_kind(Bytes bytes, const std::string& name);
 
 /// Returns the non-empty lines of batches.meta.txt or fine_label_names.txt.

@@ -20,7 +20,8 @@ std::vector<std::vector<int64_t>> indices_per_label(const ImageSet& set) {
     return indices;
 }
 
-/// Selects count(label, images) of the images of each class.
+/// Selects images of each class at random. count(label, images) returns how many, given the label and the number of its
+/// images.
 template <class Count>
 Split split(const ImageSet& set, uint64_t seed, Count count) {
     Split result;
@@ -79,7 +80,7 @@ std::vector<int64_t> count_per_label(const ImageSet& set) {
 Split split_fraction(const ImageSet& set, double fraction, uint64_t seed) {
     RG_CHECK(fraction >= 0 && fraction <= 1, "split: expected a fraction of 0 to 1, got ", fraction);
     return split(set, seed, [&](size_t, int64_t images) -> int64_t {
-        // With two or more images, both parts get at least one.
+        // If a class has two or more images, both lists get at least one.
         const int64_t part = std::llround(fraction * double(images));
         return images < 2 || fraction == 0 || fraction == 1 ? part : std::clamp<int64_t>(part, 1, images - 1);
     });

@@ -2,7 +2,7 @@
 // functions that split sets.
 //
 // Pixels stay bytes until a mini-batch is made, so CIFAR-10 takes 184 MB instead of 740 MB. Random choices depend only
-// on (seed, purpose, epoch), so that all ranks make the same ones without communication.
+// on (seed, purpose, epoch), so that all ranks make the same choices without communication.
 #pragma once
 
 #include "core/tensor.h"
@@ -43,7 +43,7 @@ struct LoadOptions {
     bool skip_other_images = false; // false: an image that is not a PNG is an error
     FetchOptions fetch = {};        // for data that are not in a folder
 };
-/// Returns the sets with `what` and their sizes as the source.
+/// Returns the sets with a new `source`, which consists of `what` and their sizes.
 TrainTest described(TrainTest sets, const std::string& what);
 
 /// Returns all pixels as a u8 tensor [count height width channels] where the context's ops run, for the augment op.
@@ -62,7 +62,7 @@ Split split_fraction(const ImageSet& set, double fraction, uint64_t seed);
 /// Selects `count` images of every class at random by seed. Throws Error if a class has fewer.
 Split split_count(const ImageSet& set, int64_t count, uint64_t seed);
 
-/// Returns the images with these indices, in this order. Throws Error if an index is out of range.
+/// Returns the images with these indices, in the order of the indices. Throws Error if an index is out of range.
 ImageSet subset(const ImageSet& set, std::span<const int64_t> indices);
 /// Splits a set with split_fraction(): test_fraction of the images are for testing, the others for training. `what`
 /// describes the set. Throws Error if no class has images for both.

@@ -1,5 +1,6 @@
-// Strokes are polylines in a box of x from -0.6 to 0.6 and y from -1 (top) to 1. Each image transforms their points.
-// Then every pixel gets ink according to its distance to the nearest stroke: a round pen with an edge one pixel wide.
+// Strokes are polylines in a box of x from -0.6 to 0.6 and y from -1 (top) to 1. For each image, their points are
+// transformed. Then every pixel gets ink according to its distance to the nearest stroke: a round pen with an edge one
+// pixel wide.
 #include "data/digits.h"
 
 #include "core/atomic_file.h"
@@ -114,7 +115,7 @@ double distance(Point p, Point a, Point b) {
     return std::hypot(p.x - a.x - t * dx, p.y - a.y - t * dy);
 }
 
-/// Draws the segment from a to b with a round pen. Each pixel keeps its maximum of ink.
+/// Draws the segment from a to b with a round pen. A pixel that several segments reach keeps the largest amount of ink.
 void draw(std::span<double> ink, Point a, Point b, double radius) {
     const double reach = radius + 0.5;
     const auto first = [&](double u, double v) { return std::max(0, int(std::ceil(std::min(u, v) - reach))); };

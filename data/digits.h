@@ -1,9 +1,9 @@
 // Draws digits: grey images of 28 x 28, each with one digit rotated by a known angle. Needs no file and no network.
 //
-// The set replaces the well-known set of 10,000 synthetic digits: 1000 images per class, rotated by up to 45 degrees in
-// both directions, with the angles as targets. Each digit has two or three common ways to write it. An image's way,
-// proportions, slant, pen, size, position and a slight warp are random. 6 and 9 differ by 180 degrees, twice the range
-// of angles, so they cannot be confused.
+// The set can take the place of the synthetic digits in MATLAB's Deep Learning Toolbox. Like these, it has 1000 images
+// per class, rotated by up to 45 degrees in both directions, with the angles as targets. Each digit has two or three
+// common ways to write it. For each image, the way, proportions, slant, pen, size, position and a slight warp are
+// random. 6 and 9 differ by 180 degrees, twice the range of angles, so they cannot be confused.
 #pragma once
 
 #include "data/augment.h"

@@ -29,8 +29,8 @@ namespace fs = std::filesystem;
 constexpr int kNoSuchProgram = 127; // exit status of the shell if it finds no such program
 constexpr size_t kMaxAnswer = 4096; // bytes of a response that are searched for a server's error
 
-/// Creates the folder for this user alone, and its parents. An existing folder stays as it is, but must be this user's
-/// own: other users could put false data into it.
+/// Creates the folder, readable by this user only, and its missing parents. An existing folder must belong to this user
+/// and be writable by nobody else: other users could put false data into it.
 void make_cache(const std::string& folder) {
     std::error_code error;
     fs::create_directories((fs::absolute(folder) / "").parent_path().parent_path(), error);
@@ -72,7 +72,8 @@ std::optional<std::string> from_cache(const std::string& path) try {
     return {};
 }
 
-/// Writes a file to the cache. If that fails, prints one warning: the data are still correct, only slower to get.
+/// Writes a file to the cache. If that fails, prints one warning: the data are still correct, but the next run must
+/// fetch them again.
 void keep(const std::string& path, const std::string& file) try {
     write_file_atomic(path, file, Readers::owner);
 } catch (const Error& error) {

@@ -1,13 +1,12 @@
 // Fetches the data of a URL by running a command that writes them. Retries failed commands, and can cache the data in a
 // folder.
 //
-// The cache has one file per URL. Its first line gives the number of bytes that follow and their CRC-32. A URL may
-// contain a token, or be a command that contains one. So the file's name is the SHA-256 of the URL, and the file does
-// not contain the URL. A new cache folder and its files are readable only by this user. A folder that belongs to
-// another user, or that others can write into, is refused.
-// A file that is unreadable or damaged is fetched again. A good file is used without asking the server, so the cache is
-// for data that do not change. Ranks and jobs may share the folder, because files appear complete. If a file cannot be
-// written, a warning is printed.
+// The cache has one file per URL. Its first line gives the number of bytes that follow and their CRC-32. A URL, or a
+// command in its place, may contain a secret. So the file's name is the SHA-256 of the URL, and the file does not
+// contain the URL. A new cache folder and its files are readable only by this user. A cache folder that belongs to
+// another user, or that others can write into, is refused. If a file is unreadable or damaged, its data are fetched
+// again. A good file is used without asking the server, so the cache is for data that do not change. Ranks and jobs may
+// share the folder, because a file appears only when it is complete. If a file cannot be written, a warning is printed.
 #pragma once
 
 #include "data/bytes.h"
@@ -26,13 +25,13 @@ struct FetchOptions {
     double list_s = 600;         // limit for a list of objects
 };
 
-/// Largest shard, as it is transferred. Larger ones are refused, because a shard is held in memory.
+/// Largest shard, in bytes as it is transferred. Larger ones are refused, because a shard is held in memory.
 constexpr size_t kMaxShard = size_t{1} << 32;
 
 /// Returns the bytes of `url` from the cache, or else from the command. `check` throws Error unless the bytes are
-/// complete; it may unpack them in place, and the result is returned and cached.
-/// All attempts together may take `total_s` seconds. A missing program and a server's refusal are not retried. After
-/// the last attempt throws Error with the URL, the number of attempts and the last error.
+/// complete. It may unpack them in place; then fetch() returns and caches the unpacked bytes. All attempts together may
+/// take `total_s` seconds. A missing program and a server's refusal are not retried. After the last attempt, throws
+/// Error with the URL, the number of attempts and the last error.
 std::string fetch(const std::string& url, const std::string& command, const std::function<void(std::string&)>& check,
                   const FetchOptions& options, double total_s = kNoTimeLimit);
 

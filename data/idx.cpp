@@ -50,8 +50,8 @@ constexpr Kind kKinds[] = {
     {true, "images", "idx3"}, {true, "labels", "idx1"}, {false, "images", "idx3"}, {false, "labels", "idx1"}};
 
 /// Returns the names of the folder's files of this kind, in order. If MNIST's own name exists, returns only that.
-/// Similar sets add words to the names (emnist-letters-test-labels-idx1-ubyte), or use a point between them. A .gz
-/// beside the same unpacked file is ignored.
+/// Similar sets add words to the names (emnist-letters-test-labels-idx1-ubyte), or have a point in the place of a
+/// hyphen. A .gz is ignored if the same file lies unpacked beside it.
 std::vector<std::string> files_of(const std::string& folder, const Kind& kind) {
     std::set<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator(folder)) {

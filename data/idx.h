@@ -9,8 +9,8 @@
 
 namespace rg::data {
 
-/// Largest contents, also after unpacking a .gz; larger ones are refused. Reading needs at most 4 times this in
-/// addition to the contents, because i8 becomes i32, and 2 times this while unpacking.
+/// Largest size of an IDX file, also after unpacking a .gz. Larger ones are refused. Reading needs at most 4 times this
+/// memory in addition to the file itself, because i8 becomes i32, and 2 times this while unpacking.
 constexpr size_t kMaxIdxBytes = size_t{1} << 30;
 
 /// Returns true if the bytes begin like an IDX file.
@@ -22,13 +22,15 @@ bool is_idx(Bytes bytes);
 Tensor parse_idx(Bytes bytes, const std::string& name);
 Tensor read_idx(const std::string& path);
 
-/// Reads images u8 [n h w] and labels u8 [n] as one set. The classes are "0" to the largest label, and at least to "9".
-/// Throws Error if types or ranks differ from these, or the numbers of images and labels differ.
+/// Reads images u8 [n h w] and labels u8 [n] as one set. The names of the classes are the numbers from "0" to the
+/// largest label, or to "9" if that is larger. Throws Error if types or ranks differ from these, or the numbers of
+/// images and labels differ.
 ImageSet read_idx_set(const std::string& images_path, const std::string& labels_path);
 
 /// For a folder with the four files of MNIST: train-images-idx3-ubyte, train-labels-idx1-ubyte, and the same with t10k.
-/// Other names are found if they contain these words ("test" may replace t10k). Each file may end in .gz. has_idx()
-/// returns true if at least one is there. read_idx_sets() throws Error if one is missing or ambiguous.
+/// Files with other names are found if these contain the same words ("test" may replace t10k). Each name may end in
+/// .gz. has_idx() returns true if the folder has at least one of the four files. read_idx_sets() throws Error if one of
+/// them is missing, or if several files match one.
 bool has_idx(const std::string& folder);
 TrainTest read_idx_sets(const std::string& folder);
 

@@ -59,7 +59,7 @@ void check_link(const fs::directory_entry& entry) {
              entry.path().string(), ")");
 }
 
-/// Adds those files to `others` that are images.
+/// Adds the images among these files to `others`.
 void add_images(OtherImages& others, std::vector<fs::path> files, const char* where) {
     std::sort(files.begin(), files.end());
     for (const fs::path& file : files)

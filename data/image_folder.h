@@ -3,11 +3,11 @@
 // Classes are the sorted names of the sub-folders. Images are the PNGs anywhere below them, in sorted order, so the set
 // does not depend on the file system. Images are not resized, so all must have the same size.
 //
-// Every image counts. So an image that cannot be used is an error, unless the caller skips such images. There are three
-// kinds: an image in another format (JPEG, GIF, WebP, TIFF, BMP, HEIF, AVIF, PNM, JPEG 2000, JPEG XL), a PNG whose name
-// does not end in .png, and an image beside the class folders. A file is recognised as an image by the end of its name
-// or by its first bytes. Hidden files and folders (.DS_Store, ._1.png) and all other files (README.md, angles.csv,
-// Thumbs.db) are ignored. Links are followed; a broken link is always an error.
+// No image is left out silently: an image that cannot be used is an error, unless the caller asks to skip such images.
+// There are three kinds: an image in another format (JPEG, GIF, WebP, TIFF, BMP, HEIF, AVIF, PNM, JPEG 2000, JPEG XL),
+// a PNG whose name does not end in .png, and an image beside the class folders. A file is recognised as an image by the
+// end of its name or by its first bytes. Hidden files and folders (.DS_Store, ._1.png) and all other files (README.md,
+// angles.csv, Thumbs.db) are ignored. Links are followed; a broken link is always an error.
 #pragma once
 
 #include "data/bytes.h"
@@ -18,12 +18,12 @@
 
 namespace rg::data {
 
-/// Reads all images with 1 (grey) or 3 (RGB) channels of 8 bits. If `classes` are given, labels are indices into them.
-/// Then another class is an error, but a class may lack images (for a test set that belongs to a training set).
-/// If the folder has a file kAnglesFile, its numbers become the targets. That file has a line "file,angle", and then
-/// one such line per image, with the path below the folder.
-/// Throws Error if there are no class folders, a class has no images, a PNG is damaged, or images differ in size. Also
-/// throws if a line of kAnglesFile is wrong or missing, and, unless `skip_other_images`, if an image cannot be used.
+/// Reads all images, and converts them to 1 (grey) or 3 (RGB) channels of 8 bits. If `classes` is given, labels are
+/// indices into it. Then another class is an error, but the folder of a class may be missing (for a test set that
+/// belongs to a training set). If the folder has a file kAnglesFile, its numbers become the targets. That file has the
+/// heading "file,angle", and then one line per image with its path below the folder and its number. Throws Error if
+/// there are no class folders, a class folder has no images, a PNG is damaged, or images differ in size. Also throws if
+/// a line of kAnglesFile is wrong or missing, and, unless `skip_other_images`, if an image cannot be used.
 constexpr const char* kAnglesFile = "angles.csv";
 ImageSet read_image_folder(const std::string& path, int channels, std::vector<std::string> classes = {},
                            bool skip_other_images = false);

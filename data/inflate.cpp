@@ -76,7 +76,8 @@ constexpr unsigned reverse(unsigned code, int bits) {
     return code >> (16 - bits);
 }
 
-/// Fills `table` for the canonical code with these lengths. Fails if there are too many or too few codes.
+/// Fills `table` for the canonical code with these lengths, and returns complete or sparse. Leaves `table` alone if
+/// there are too many or too few codes.
 CodeState build(Table& table, int index_bits, std::span<const uint8_t> lengths, std::span<const Entry> meaning) {
     std::array<int, kMaxCodeBits + 2> count{}, next{};
     for (const uint8_t length : lengths) ++count[length];
@@ -390,7 +391,7 @@ private:
     Bits bits_;
     size_t limit_;
     std::string_view name_;
-    std::vector<uint8_t> out_; // larger than size_: empty, or with kOutputRoom bytes beyond the size allowed so far
+    std::vector<uint8_t> out_; // empty, or kOutputRoom bytes longer than the output may be so far
     size_t size_ = 0, start_ = 0;
     Table lengths_code_;
     Codes codes_;
@@ -515,7 +516,8 @@ bool is_gzip(Bytes bytes) { return bytes.size() >= 2 && bytes[0] == 0x1F && byte
 
 std::vector<uint8_t> inflate_gzip(Bytes in, size_t limit, std::string_view name) {
     Inflater inflater(in, limit, name);
-    // Refuses a bomb with a correct length before a byte is unpacked. A bomb with a false length stops at the limit.
+    // Refuses a decompression bomb with a true length field before a byte is unpacked. A bomb with a false one stops at
+    // the limit.
     constexpr size_t kSmallest = 18; // header and trailer
     const uint32_t last = in.size() < kSmallest ? 0 : load_le32(in.data() + in.size() - 4);
     if (last > limit)

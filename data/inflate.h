@@ -22,7 +22,7 @@ std::vector<uint8_t> inflate_zlib(Bytes in, size_t limit, std::string_view name 
 /// Returns true if the bytes begin like a .gz file.
 bool is_gzip(Bytes bytes);
 /// Returns the contents of a .gz file: one or more members, which zeros may follow. Throws Error like inflate_zlib(),
-/// and for a wrong CRC-32 or length. If the length at the end exceeds `limit`, nothing is unpacked.
+/// and for a wrong CRC-32 or length. Unpacks nothing if the length field at the end of the file exceeds `limit`.
 std::vector<uint8_t> inflate_gzip(Bytes in, size_t limit, std::string_view name = "gzip file");
 
 /// Returns the CRC-32 of PNG and gzip. `crc` continues an earlier result.

@@ -1,7 +1,7 @@
 // The queue of mini-batches. Workers claim mini-batches in order and put the results into a ring of slots.
 //
-// A worker claims mini-batch i only if i < next_ + depth. So the slot that it fills is free, and memory is limited. It
-// works without the lock, and stores its result only if start() was not called meanwhile.
+// A worker claims mini-batch i only if i < next_ + depth. So the slot for the result is free, and memory is limited.
+// The worker prepares the mini-batch without the lock, and stores it only if start() was not called meanwhile.
 #include "data/loader.h"
 
 #include <algorithm>

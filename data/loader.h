@@ -1,9 +1,9 @@
 // Loader: the queue of mini-batches that a training loop reads. Background threads prepare them in advance.
 //
-// An epoch is one order of the whole set, the same on every rank: a permutation by (seed, epoch), or the file order.
-// Mini-batch b has the positions [b * B, (b + 1) * B) of that order, and a rank takes its part_range() of them. So
-// the samples of a mini-batch, and their views, do not depend on the number of ranks or threads. A resumed run can
-// start at any mini-batch of any epoch without computing the earlier ones.
+// An epoch goes through the whole set in one order, the same on every rank: a permutation by (seed, epoch), or the
+// order of the set. Mini-batch b has the positions [b * B, (b + 1) * B) of that order, and a rank takes its
+// part_range() of them. So the samples of a mini-batch, and their views, do not depend on the number of ranks or
+// threads. A resumed run can start at any mini-batch of any epoch without computing the earlier ones.
 #pragma once
 
 #include "core/tensor.h"
@@ -19,7 +19,7 @@ namespace rg::data {
 
 /// One rank's part of a mini-batch. An empty part has 0 samples.
 struct Batch {
-    Tensor x;              // f32 [n h w c]; empty with LoaderOptions::views
+    Tensor x;              // f32 [n h w c]; undefined with LoaderOptions::views
     Tensor indices, views; // only with views: i32 [n] and i32 [n 3], inputs of the augment op (core/ops.h)
     Tensor labels;         // i32 [n]
     int64_t epoch = 0, index = 0;
@@ -30,7 +30,7 @@ struct Batch {
 struct LoaderOptions {
     int64_t batch_size = 256;  // samples per mini-batch on all ranks together
     bool shuffle = true;       // a new order every epoch
-    bool keep_partial = false; // keeps a smaller last mini-batch
+    bool keep_partial = false; // keeps a last mini-batch that is smaller than the others
     uint64_t seed = 0;
     Augment augment = {};
     Normalise normalise = {};
@@ -75,13 +75,14 @@ private:
     const Augmenter augmenter_;
     int64_t batches_ = 0;
 
-    // Only the consumer writes next_, and it may read it without the lock. The lock protects all other members below.
+    // The consumer is the thread that calls start() and next(). Only the consumer writes next_, so it may read next_
+    // without the lock. The lock protects all other members below.
     std::mutex mutex_;
     std::condition_variable work_available_, batch_ready_;
     int64_t next_, claimed_; // next mini-batch for the consumer, next for a worker
     int64_t epoch_ = 0;
     uint64_t generation_ = 0;                           // counts start(); older work is discarded
-    std::shared_ptr<const std::vector<int64_t>> order_; // null: file order
+    std::shared_ptr<const std::vector<int64_t>> order_; // null: order of the set
     std::vector<Slot> slots_;                           // mini-batch i is in slot i % depth
     bool stopping_ = false;
     std::vector<std::thread> workers_;

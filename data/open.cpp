@@ -16,7 +16,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Returns true if a folder has sub-folders and no PNGs beside them: train/ may also be a class.
+/// Returns true if a folder has sub-folders and no PNGs beside them. Otherwise, a folder named train or test may be a
+/// class itself.
 bool holds_class_folders(const std::string& path) {
     bool folders = false;
     if (!fs::is_directory(path)) return false;
@@ -70,7 +71,7 @@ TrainTest load(const std::string& path, const LoadOptions& options) try {
              path, "); tools/get_cifar10.sh fetches CIFAR-10");
     if (find_cifar(path) != CifarFolder::none) return described(read_cifar(path), "CIFAR files in " + path);
     if (has_idx(path)) return described(read_idx_sets(path), "IDX files in " + path);
-    // The archive unpacks into a folder of its own, and users often name the folder around it.
+    // The CIFAR-10 archive unpacks into a folder of its own, and users often name the folder around it.
     if (const std::string inner = path + "/cifar-10-batches-bin"; find_cifar(inner) != CifarFolder::none)
         return load(inner, options);
     return load_image_folders(path, options);

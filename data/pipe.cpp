@@ -1,6 +1,6 @@
 // Uses posix_spawn instead of fork: the parent may be large, have threads, and hold MPI connections that the child must
-// not inherit. The child gets only three of our descriptors. Both of its outputs are read as they arrive, so that
-// neither pipe can fill up and block it.
+// not inherit. The child gets only /dev/null as input and a pipe for each of its two outputs. Both outputs are read as
+// they arrive, so that neither pipe can fill up and block the child.
 #include "data/pipe.h"
 
 #include "core/stop.h"
@@ -24,8 +24,8 @@ namespace rg::data {
 namespace {
 
 constexpr size_t kStepBytes = 1 << 16;  // bytes per read
-constexpr size_t kErrorBytes = 4096;    // bytes kept of standard error and of standard output for error texts
-constexpr size_t kLineBytes = 300;      // bytes quoted at most
+constexpr size_t kErrorBytes = 4096;    // bytes of each output that are kept for error texts
+constexpr size_t kLineBytes = 300;      // longest excerpt
 constexpr size_t kMaxErrors = 64 << 20; // limit for standard error: progress bars write less
 constexpr int kPollMs = 20;             // delay until the end of a silent command is noticed
 constexpr int kLowestOther = 3;         // the first descriptor after the standard ones
@@ -45,13 +45,14 @@ public:
 
     int read_end() const { return read_; }
     int write_end() const { return write_; }
-    pollfd for_poll() const { return {read_, POLLIN, 0}; } // poll() ignores -1
+    pollfd for_poll() const { return {read_, POLLIN, 0}; } // poll() ignores -1, a closed pipe
     bool open() const { return read_ >= 0; }
     size_t capacity() const { return size_t(std::max(::fcntl(read_, F_GETPIPE_SZ), 0)); } // 0 if closed
     void close_write() { close(write_); }
     void close_read() { close(read_); }
 
-    /// Appends available bytes, at most kStepBytes. Closes the pipe at its end. Returns false if nothing was read.
+    /// Appends the bytes that the pipe holds, but at most kStepBytes. Closes the pipe if its end is reached. Returns
+    /// false if nothing was read.
     bool read(std::string& to) {
         if (!open()) return false;
         const size_t before = to.size();
@@ -104,8 +105,8 @@ public:
         posix_spawn_file_actions_adddup2(&files, out.write_end(), 1);
         posix_spawn_file_actions_adddup2(&files, err.write_end(), 2);
         posix_spawn_file_actions_addclosefrom_np(&files, kLowestOther);
-        // A parent that ignores SIGPIPE passes that on. Then nothing would end a child that writes to a pipe that we
-        // have closed.
+        // A child inherits that its parent ignores SIGPIPE. Then nothing would end a child that writes to a pipe after
+        // this program has closed it.
         posix_spawnattr_t attributes;
         posix_spawnattr_init(&attributes);
         sigset_t to_default;

@@ -19,19 +19,18 @@ struct PipeError : Error {
     PipeError(const std::string& text, int status_, std::string output_)
         : Error(text), status(status_), output(std::move(output_)) {}
     int status;         // exit status of the shell; 127: program not found
-    std::string output; // beginning of the output, in which servers say why they refuse
+    std::string output; // beginning of the output, where servers say why they refuse
 };
 
-/// Returns everything that the command writes to standard output. Its standard input is empty.
-/// Throws PipeError, with the last line of standard error, if the command ends by a signal or with a status other than
-/// 0. Throws Error if it cannot be started, writes more than `limit` bytes, or writes more than 64 MiB to standard
-/// error. Also throws Error if it neither writes nor ends for `silence_s` seconds, or does not end within `total_s`
-/// seconds. Throws Stopped after a stop request.
-/// After an error, kills the command, its descendants, and all processes that hold its output open. A background job
-/// survives only if it has redirected both outputs and its shell has ended.
+/// Returns everything that the command writes to standard output. Its standard input is empty. Throws PipeError, with
+/// the last line of standard error, if the command ends by a signal or with a status other than 0. Throws Error if it
+/// cannot be started, writes more than `limit` bytes, or writes more than 64 MiB to standard error. Also throws Error
+/// if it neither writes nor ends for `silence_s` seconds, or does not end within `total_s` seconds. Throws Stopped
+/// after a stop request. After an error, kills the command, its descendants, and all processes that hold its output
+/// open. A background job survives only if it has redirected both outputs and its shell has ended.
 std::string read_pipe(const std::string& command, size_t limit, double silence_s, double total_s = kNoTimeLimit);
 
-/// Returns foreign text for use in our messages: printable() and shortened.
+/// Returns a text from outside in a form that fits into messages: printable(), and at most 300 bytes of it.
 std::string excerpt(std::string_view text);
 
 /// Returns the text quoted as one word of a shell command.

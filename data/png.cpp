@@ -37,7 +37,7 @@ struct Header {
 struct Contents {
     Header header;
     std::vector<uint8_t> palette;          // RGB triples
-    std::vector<uint8_t> alpha;            // of the first palette entries
+    std::vector<uint8_t> alpha;            // alpha of the first palette entries
     std::array<uint16_t, 3> transparent{}; // the transparent colour in tRNS
     bool has_transparency = false;         // grey and RGB only
     std::vector<Bytes> data;               // contents of the IDAT chunks
@@ -186,7 +186,7 @@ private:
     Contents c_;
 };
 
-/// The samples of one pixel, one per lane. A pixel depends on the pixel before it, but its lanes do not depend on each
+/// The bytes of one pixel, one per lane. A pixel depends on the pixel before it, but its lanes do not depend on each
 /// other.
 typedef int16_t Lanes __attribute__((vector_size(16)));
 typedef uint8_t ByteLanes __attribute__((vector_size(8)));
@@ -247,7 +247,7 @@ void unfilter(int filter, uint8_t* row, const uint8_t* up, size_t bytes) {
     }
 }
 
-/// Returns the unfilter() for pixels of this many bits.
+/// Returns the instance of unfilter() for pixels of this many bits.
 auto unfilter_for(int bits_per_pixel) {
     switch (bits_per_pixel) {
     case 16: return unfilter<2>;

@@ -1,4 +1,4 @@
-// PNG: a decoder for every valid file, and a small encoder. It needs only our own inflate.
+// PNG: a decoder for every valid file, and a small encoder. Needs no library; data/inflate.h decompresses.
 //
 // The decoder is strict. It checks the CRC of every chunk, the Adler-32 of the image data, the order and number of the
 // critical chunks and of tRNS, and the amount of image data. Any violation throws Error with file and offset; no
@@ -22,8 +22,9 @@ struct Image {
     std::vector<uint8_t> pixels;
 };
 
-/// Files with more pixels are refused before any memory is allocated. Other files need at most 20 bytes per pixel + 8 x
-/// the file + 64 KiB. Pixels are allocated only for data that were unpacked: see data/inflate.h.
+/// Files with more pixels are refused before any memory is allocated. Decoding other files needs at most 20 bytes per
+/// pixel + 8 times the size of the file + 64 KiB. Memory for pixels is allocated only as data are really unpacked: see
+/// data/inflate.h.
 constexpr int64_t kMaxPixels = int64_t{1} << 26;
 
 /// Returns true if the bytes begin with the PNG signature.
@@ -42,8 +43,8 @@ Image to_rgba(const Image& image);
 Image to_u8(const Image& image, int channels);
 inline Image to_rgba8(const Image& image) { return to_u8(image, 4); }
 
-/// Returns a PNG with `channels` (1 to 4, as in Image) samples of 8 bits per pixel. Requires width * height * channels
-/// bytes.
+/// Returns a PNG with `channels` (1 to 4, as in Image) samples of 8 bits per pixel. `pixels` must have width * height *
+/// channels bytes.
 std::vector<uint8_t> encode_png(int64_t width, int64_t height, int channels, Bytes pixels);
 void write_png(const std::string& path, int64_t width, int64_t height, int channels, Bytes pixels);
 

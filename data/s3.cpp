@@ -19,7 +19,7 @@ namespace rg::data {
 namespace {
 
 constexpr std::string_view kScheme = "s3://";
-// SHA-256 of an empty body. S3 requires that header, and older versions of curl do not add it.
+// SHA-256 of an empty body. S3 requires it in a header that older versions of curl do not add.
 constexpr std::string_view kNoBody = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 constexpr const char* kClients[] = {"aws", "s5cmd", "curl"}; // by S3Client
 
@@ -245,7 +245,7 @@ std::string s3_get_command(S3Client client, const std::string& url) {
     const Place place = place_of(url);
     switch (client) {
     case S3Client::aws: return aws(cat("s3 cp ", shell_word(url), " -"));
-    case S3Client::s5cmd: // --raw: the key is not a pattern. Old releases do not have this option
+    case S3Client::s5cmd: // --raw: the key is not a pattern. Given only if needed: old releases lack it
         return s5cmd(cat("cat ", is_pattern(place.key) ? "--raw " : "", shell_word(url)));
     case S3Client::curl: break;
     }

@@ -3,7 +3,7 @@
 // aws and s5cmd find credentials as usual. curl signs with AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and
 // AWS_SESSION_TOKEN if a key is set, else its requests are anonymous. The region is AWS_REGION, or else
 // AWS_DEFAULT_REGION. The server is S3_ENDPOINT (http://host:port), or else Amazon's. Commands contain the names of
-// secret variables, not their values. So error texts and lists of processes do not show them.
+// secret variables, not their values. So error texts and lists of processes do not show the secrets.
 #pragma once
 
 #include "data/fetch.h"
@@ -28,17 +28,18 @@ constexpr size_t kMaxS3Key = 1024;
 /// chooses the keys.
 void check_s3_object(const std::string& object_url, const std::string& url);
 
-/// Returns all objects whose URL begins with `url`, sorted by name. Throws Error if check_s3_object() refuses one, if a
-/// token comes twice, or if the list takes more than options.list_s seconds.
+/// Returns all objects whose URL begins with `url`, sorted by name. Throws Error if check_s3_object() refuses one, if
+/// the server sends a continuation token twice, or if the list takes more than options.list_s seconds.
 std::vector<S3Object> list_s3(S3Client client, const std::string& url, const FetchOptions& options);
 
 /// Returns the command that writes one object to standard output.
 std::string s3_get_command(S3Client client, const std::string& url);
 
-/// Returns the URL, plus the endpoint if that is not Amazon's, for error texts and as the key in the cache.
+/// Returns the URL, plus the endpoint if that is not Amazon's. Error texts and the cache use it as the object's name.
 std::string s3_name(const std::string& url);
 
-/// Parses a client's answer to a list request. Sets `next` to the token of the next part, or to "".
+/// Parses a client's answer to a list request. Sets `next` to the token with which the next part of the list is
+/// requested, or to "" if this is the last part.
 std::vector<S3Object> parse_s3_list(S3Client client, const std::string& bucket, const std::string& answer,
                                     std::string& next);
 

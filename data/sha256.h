@@ -1,4 +1,5 @@
-// SHA-256 (FIPS 180-4): names a text without revealing it. Nobody can construct another text with the same name.
+// SHA-256 (FIPS 180-4). The digest can serve as a file name: it does not show the text, and nobody can construct
+// another text with the same digest.
 #pragma once
 
 #include "data/bytes.h"

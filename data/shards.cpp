@@ -1,4 +1,5 @@
-// Decodes images as they arrive. finish() assigns classes and sets, when all names are known. See shards.h.
+// Decodes images as they arrive. finish() assigns the images to classes and to the two sets, since only then all names
+// are known. See shards.h.
 #include "data/shards.h"
 
 #include "data/cifar.h"
@@ -149,7 +150,7 @@ Stream stream_of(std::string name) {
 }
 
 /// Returns the file of a shard. For S3 it is the key; for a command it is the last word that looks like a file, or "".
-/// The query of an address is not part of the name, since that of a signed address holds arbitrary text.
+/// The query of an address is not part of the name, since the query of a signed address holds arbitrary text.
 std::string file_of(const std::string& url) {
     if (url.starts_with(kS3)) return url.substr(kS3.size());
     std::string file, word;
@@ -181,7 +182,7 @@ bool is_test(const std::string& word) {
     return word == "test" || word == "testing" || word == "val" || word == "valid" || word == "validation";
 }
 
-/// Returns the length of the folders that all names begin with.
+/// Returns the number of characters in the folders that all names begin with.
 size_t common_folders(const std::vector<std::string>& names) {
     std::string common = names[0].substr(0, names[0].rfind('/') + 1);
     for (const std::string& name : names)
@@ -210,7 +211,7 @@ std::vector<std::string> expand_braces(const std::string& text) {
 }
 
 bool is_listed(const std::string& path) {
-    return path.starts_with(kS3) && expand_braces(path)[0] == path; // braces name objects, even a single one
+    return path.starts_with(kS3) && expand_braces(path)[0] == path; // braces name objects, even if there is only one
 }
 
 std::vector<Shard> find_shards(const std::string& path, const FetchOptions& options) {
@@ -319,7 +320,7 @@ void ShardSet::add_tar(Bytes archive) {
         const std::string name = url + ", " + png.path;
         if (!pairs) {
             require_labels(Labels::folders, name);
-            // If there is a folder train or test, the class folder is below it.
+            // If the path has a folder train or test, the class folder is below that folder.
             Part image_part = part;
             std::string path = png.path;
             for (size_t begin = 0, slash; (slash = png.path.find('/', begin)) != png.path.npos; begin = slash + 1) {

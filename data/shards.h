@@ -1,5 +1,7 @@
-// Images whose folder, shard or CIFAR file is named test or val form the test set. If there are none, a fraction of
-// each class is held out (LoadOptions::test_fraction), as for a folder of images.
+// Reads images from shards: objects of S3, or outputs of commands.
+//
+// Images whose folder, shard or CIFAR file is named test or val form the test set. If there are no such images, a
+// fraction of each class is held out (LoadOptions::test_fraction), as for a folder of images.
 #pragma once
 
 #include "data/dataset.h"
@@ -8,7 +10,7 @@
 
 namespace rg::data {
 
-/// Returns true if a --data value is s3:// or pipe:, not a folder.
+/// Returns true if a --data value begins with s3:// or pipe:, and so is not a folder.
 bool is_remote(const std::string& path);
 
 struct Shard {
@@ -16,14 +18,14 @@ struct Shard {
     int64_t bytes = -1; // length, or -1 if unknown
 };
 
-/// Expands {000..007}, {a,b} and nested braces as the shell does. Leaves ${...} and quoted text to the shell, except
-/// that {000..007} is expanded there too, since it names shards.
+/// Expands {000..007}, {a,b} and nested braces as the shell does. Leaves ${...}, and braces in quotes, to the shell.
+/// But expands ranges such as {000..007} in quotes too, since they name shards.
 std::vector<std::string> expand_braces(const std::string& text);
 
-/// Returns true if a server lists the shards of this path. Otherwise they follow from the path alone.
+/// Returns true if a server must list the shards of this path. Otherwise, the path alone determines them.
 bool is_listed(const std::string& path);
 
-/// Returns the shards of a path with braces, or those that S3 lists below a prefix. Throws Error if there are none, or
+/// Returns the shards of a path with braces, or those that S3 lists below a prefix. Throws Error if there are none, and
 /// like fetch().
 std::vector<Shard> find_shards(const std::string& path, const FetchOptions& options);
 
@@ -33,7 +35,7 @@ std::string fetch_shard(const Shard& shard, const FetchOptions& options);
 
 class ShardSet {
 public:
-    /// `path` is for texts that users read. Uses the options for images.
+    /// `path` is for texts that users read. Of the options, uses all except `fetch`.
     ShardSet(std::string path, std::vector<Shard> shards, const LoadOptions& options = {});
 
     /// Decodes the next shard. Throws Error with shard and member for a damaged image or label, or an image in another
@@ -48,10 +50,10 @@ private:
     enum class Part : uint8_t { unknown, train, test };
     struct Source { // images from one file
         Part part;
-        std::string path; // of the file; for class folders without the part up to train/ or test/
+        std::string path; // the file's; if in a class folder, without the part up to train/ or test/
         int64_t first, count;
         size_t shard;
-        std::string member; // its name in the shard
+        std::string member; // the file's name in the shard
     };
 
     static Part part_of(const std::string& path);

@@ -70,7 +70,7 @@ private:
         switch (type) {
         case 'x': pax(content, offset + kBlock); return;
         case 'g':
-        case 'K': return; // 'g': defaults of git and pax; 'K': the target of a link, which is refused itself
+        case 'K': return; // 'g': defaults, as git writes them; 'K': the target of a link, and links are refused
         case 'L': long_name_ = text(content, {0, content.size()}); return;
         case '\0':
         case '0':
@@ -101,7 +101,7 @@ private:
                  as_unsigned, ", got ", stored, "; not a tar, or a damaged one");
     }
 
-    /// Parses octal digits between spaces and zeros, or a big-endian number if the first bit is set.
+    /// Parses octal digits between spaces and zero bytes, or a big-endian number if the first bit of the field is set.
     uint64_t number(Bytes header, Field field, size_t offset, const char* what) const {
         const Bytes bytes = header.subspan(field.begin, field.size);
         uint64_t value = 0;
@@ -123,7 +123,7 @@ private:
         return value;
     }
 
-    /// Returns a field up to its first zero byte.
+    /// Returns the text of a field up to its first zero byte.
     static std::string text(Bytes bytes, Field field) {
         const std::string_view all = as_text(bytes.subspan(field.begin, field.size));
         return std::string(all.substr(0, all.find('\0')));

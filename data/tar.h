@@ -14,8 +14,8 @@
 
 namespace rg::data {
 
-/// Limits for names and for extended headers; longer ones count as damage. They keep the reader's memory below 4 MiB
-/// for any archive.
+/// Limits, in bytes, for names and for extended headers; longer ones count as damage. They keep the reader's memory
+/// below 4 MiB for any archive.
 constexpr size_t kMaxTarName = 4096, kMaxTarHeader = 1 << 20;
 
 /// Calls `each` for every file in the archive, in order, with its path (without a leading ./) and contents. Throws
