@@ -1,9 +1,11 @@
-// THE case table: what every op is tried with. The tests in test_core_ops.cpp and test_core_gradients.cpp iterate over
-// it: kernels against the reference, guards around every buffer, bits, gradients.
+// The table of cases with which every op is tested. The tests in test_core_ops.cpp and test_core_gradients.cpp iterate
+// over it: they compare kernels with the reference, put guards around every buffer, check that runs give the same bits,
+// and check gradients.
 //
-// A case is an op, its attributes, its inputs with the way they are drawn, and the error that is allowed against the
-// reference with the reason for it. Extents include 1, odd numbers, and numbers that are not multiples of any vector
-// (4, 8, 16) or tile (6, 8, 12); batches go from none to more than the groups that a kernel splits them into.
+// A case has an op, its attributes, the shapes of its inputs and how their values are drawn, and the allowed difference
+// from the reference (Tolerance). Extents include 1, odd numbers, and numbers that are not multiples of any vector (4,
+// 8, 16) or tile (6, 8, 12); the number of images goes from 0 to more than the number of groups into which a kernel
+// splits a mini-batch.
 #pragma once
 
 #include "core/op_table.h"
@@ -15,27 +17,27 @@ namespace rg {
 /// How the values of an input are drawn.
 enum class Draw : uint8_t {
     absent,         // an undefined tensor
-    normal,         // standard normal
-    offset,         // normal around 30: sums that cancel
-    away,           // 0.1 or more away from zero, of both signs: no kink, no vanishing gradient; not 1
-    distinct,       // no two values closer than 0.02
-    ties,           // small whole numbers: many equal values, zeros of both signs
+    normal,         // standard normal, approximately
+    offset,         // normal with mean 30, so that sums cancel
+    away,           // both signs, magnitude at least 0.1: far from the kink of ReLU, and no gradient vanishes
+    distinct,       // any two values are at least 0.04 apart
+    ties,           // small whole numbers: many values are equal, and zeros have both signs
     special,        // normal with some NaN and infinities
-    statistics,     // [2 c]: any mean, positive variance
-    own_statistics, // [2 c]: those of input 0, as batch_norm means them in training
-    labels,         // i32, classes of input 0
-    positions,      // u8, places in the window
-    bytes,          // u8
-    indices,        // i32, of samples of input 0
-    views,          // i32 [n 3]: flipped or not, and where a window of the case begins, up to 2 outside of input 0
-    damaged,        // huge values, and in the last quarter some NaN and infinities
-    seed,           // i32, any bits
-    squares,        // not negative
-    lr,             // f32, 0.3
-    lr_and_step,    // f32, 0.02 and the 7th
-    not_a_number,   // nothing else
-    none_found,     // i32, -1
-    found,          // i32, 0
+    statistics,     // [2 c]: random means, positive variances
+    own_statistics, // [2 c]: means and variances of input 0, as in training
+    labels,         // i32: random classes; input 0 has a column for each class
+    positions,      // u8: random positions in a pooling window
+    bytes,          // u8: random bytes
+    indices,        // i32: random indices of samples of input 0
+    views,          // i32 [n 3]: flip, and first row and column of a window, which may leave input 0 by up to 2
+    damaged,        // the largest float with both signs; in the last quarter also some NaN and infinities
+    seed,           // i32 [2]: random bits
+    squares,        // squares of normal values, so never negative
+    lr,             // f32: learning rate 0.3
+    lr_and_step,    // f32: learning rate 0.02, step 7
+    not_a_number,   // only NaN
+    none_found,     // i32: -1, as if first_non_finite had found nothing
+    found,          // i32: 0, as if the first value was not finite
     probabilities   // rows that sum to 1
 };
 
@@ -44,28 +46,29 @@ struct Input {
     Draw draw = Draw::normal;
 };
 
-/// The root mean square of the errors, relative to that of the reference's result, and the largest error, relative to
-/// the larger of that and the element. Each is at least 4 times what perturb.h causes.
+/// The allowed errors of a result. `rms` bounds the root mean square of the errors, relative to the root mean square of
+/// the reference's result. `max` bounds each error, relative to the larger of that root mean square and the reference's
+/// element. Each bound is at least 4 times the error that perturb.h causes.
 struct Tolerance {
     double rms, max;
     bool operator==(const Tolerance&) const = default;
 };
-/// Copies, comparisons, selections: nothing is rounded.
+/// For copies, comparisons and selections, which round nothing.
 constexpr Tolerance kExact{0, 0};
-/// A few roundings of 6e-8 each.
+/// For results of a few roundings of 6e-8 each.
 constexpr Tolerance kRounded{2e-6, 5e-6};
-/// Float sums of up to some thousand terms.
+/// For sums in float of up to some thousand terms.
 constexpr Tolerance kSummed{4e-6, 4e-5};
-/// Convolutions by any algorithm: they may trade accuracy for speed. With strict_fp32: kSummed.
+/// For convolutions by any algorithm, which may trade accuracy for speed. With strict_fp32, kSummed holds instead.
 constexpr Tolerance kConvolved{1e-5, 8e-5};
-/// Sums of their results, of both signs.
+/// For sums of results of convolutions that have both signs.
 constexpr Tolerance kConvolvedSums{1e-4, 2e-4};
-/// Results that are rounded to bf16: half a unit in the eighth bit, and sometimes the neighbouring value.
+/// For results that are rounded to bf16: the error is half a unit in the eighth bit, and sometimes a whole unit.
 constexpr Tolerance kNarrow{8e-3, 8e-2};
-/// Gradients of a network: a rounding that changes the sign of one value before a ReLU, or the maximum of one window,
-/// moves single elements by a tenth, and the whole by a thousandth.
+/// For gradients of a network. If a rounding changes the sign of one value before a ReLU, or the maximum of one window,
+/// single elements change by a tenth, and the whole gradient by a thousandth.
 constexpr Tolerance kGradients{5e-3, 0.5};
-/// x * scale + shift where the two cancel: |mean| / sigma = 30 times the rounding.
+/// For x * scale + shift where the two terms cancel: with |mean| / sigma = 30, the error is 30 roundings.
 constexpr Tolerance kCancelled{1e-5, 1e-4};
 
 struct OpCase {
@@ -73,11 +76,11 @@ struct OpCase {
     std::vector<Input> in;
     Attrs attrs = {};
     Tolerance tolerance = kExact;
-    int in_place = 0;    // so many outputs are the inputs of the same number, for updates
-    uint32_t narrow = 0; // inputs that are bf16, as bits
+    int in_place = 0;    // the first in_place outputs are the inputs with the same index (updates)
+    uint32_t narrow = 0; // bit i is set if input i is bf16
 };
 
-/// One geometry of convolution: forward, data gradient and weight gradient.
+/// One geometry of a convolution. add_conv() makes cases of the forward pass and of both gradients from it.
 struct ConvCase {
     int64_t n, h, w, c, k, r, s, stride, pad;
     bool bias = true, stats = false;
@@ -129,12 +132,12 @@ inline void add_convs(std::vector<OpCase>& cases) {
              {3, 6, 7, 33, 5, 5, 3, 2, 2},
              {1, 6, 6, 4, 3, 2, 2, 2, 0},
              {1, 6, 7, 4, 32, 4, 4, 3, 1},
-             {2, 4, 5, 4, 6, 1, 1, 1, 1},                  // padding of more than the window reaches
-             {2, 5, 4, 3, 4, 3, 3, 2, 4},                  // the same with a stride
+             {2, 4, 5, 4, 6, 1, 1, 1, 1},                  // some windows lie wholly in the padding
+             {2, 5, 4, 3, 4, 3, 3, 2, 4},                  // the same with stride 2
              {1, 3, 3, 5, 8, 3, 3, 1, 3, true, true},      //
-             {2, 5, 5, 4, 8, 5, 5, 1, 0},                  // the window is the image
-             {1, 7, 7, 2, 3, 1, 1, 4, 0},                  // a stride beyond the window
-             {2, 1, 5, 4, 6, 3, 3, 2, 1, true, true},      // a stride beyond the image
+             {2, 5, 5, 4, 8, 5, 5, 1, 0},                  // the window covers the image
+             {1, 7, 7, 2, 3, 1, 1, 4, 0},                  // the stride is larger than the window
+             {2, 1, 5, 4, 6, 3, 3, 2, 1, true, true},      // the stride is larger than the image's height
              {0, 6, 6, 3, 8, 3, 3, 1, 1, true, true},      // no images
              {0, 6, 6, 16, 32, 3, 3, 1, 1, true, true},    //
              {19, 5, 5, 3, 16, 3, 3, 1, 1, true, true},    // more images than groups of the weight gradient
@@ -153,7 +156,7 @@ inline void add_convs(std::vector<OpCase>& cases) {
              {2, 7, 31, 5, 2, 3, 3, 2, 1, true, true},     //
              {2, 6, 20, 16, 8, 1, 1, 1, 0, true, true},    //
              {1, 8, 17, 8, 4, 3, 2, 2, 1, false, true},    //
-             {2, 8, 8, 64, 64, 3, 3, 1, 1, true, true},    // filters that are cached in parts
+             {2, 8, 8, 64, 64, 3, 3, 1, 1, true, true},    // too many filters to be cached at once
              {9, 8, 8, 32, 32, 3, 3, 1, 1, true, true},    // whole tiles on Hopper GPUs, of each width
              {2, 16, 16, 32, 64, 3, 3, 1, 1, true, true},  //
              {1, 24, 32, 64, 32, 3, 3, 1, 1},              //
@@ -163,15 +166,15 @@ inline void add_convs(std::vector<OpCase>& cases) {
              {1, 5, 6, 200, 24, 5, 5, 1, 2},               //
              {1, 20, 40, 32, 32, 3, 3, 1, 1, true, true},  // several bands of the weight gradient
              {1, 3, 65, 3, 40, 3, 3, 1, 1},                // a wide row
-             {1, 1, 37, 50, 10, 1, 1, 1, 0},               // linear: the samples are the pixels of one image
+             {1, 1, 37, 50, 10, 1, 1, 1, 0},               // a linear layer: its samples are the pixels of one image
              {1, 1, 1, 70, 3, 1, 1, 1, 0},                 //
              {1, 1, 256, 128, 10, 1, 1, 1, 0},             //
-             {3, 1, 8, 700, 11, 1, 1, 1, 0},               // the same with many inputs
-             {2, 7, 8, 3, 5, 3, 3, 1, 1, true, false, Draw::special}}) // a NaN reaches what the definition says
+             {3, 1, 8, 700, 11, 1, 1, 1, 0},               // the same with many input channels
+             {2, 7, 8, 3, 5, 3, 3, 1, 1, true, false, Draw::special}}) // NaN reaches the results that depend on it
         add_conv(cases, g);
 }
 
-/// Inputs x, stats, gamma, beta.
+/// Returns the inputs x, stats, gamma and beta.
 inline std::vector<Input> norm_inputs(const Shape& x, Draw values, Draw stats) {
     return {{x, values}, {{2, x[3]}, stats}, {{x[3]}, Draw::away}, {{x[3]}, Draw::away}};
 }
@@ -203,9 +206,9 @@ inline void add_norms(std::vector<OpCase>& cases) {
                                                        {2, 7, 5, 64}})
         for (bool relu : {false, true}) add(x, relu, Draw::normal, kRounded, kSummed);
     add({0, 4, 4, 6}, true, Draw::normal, kRounded, kSummed);
-    add({16, 64, 65, 16}, true, Draw::normal, kRounded, kSummed); // results that bypass the caches
+    add({16, 64, 65, 16}, true, Draw::normal, kRounded, kSummed); // results so large that stores bypass the caches
     add({3, 5, 7, 9}, false, Draw::offset, kCancelled, kCancelled);
-    // So many pixels that a GPU adds up their sums in two levels.
+    // Has so many pixels that a GPU adds their sums in two levels.
     cases.push_back({op::channel_stats, {{{131, 32, 32, 2}, Draw::normal}}, {}, kCancelled});
     const Shape x{2, 4, 5, 3};
     cases.push_back({op::batch_norm, norm_inputs(x, Draw::special, Draw::statistics), BatchNormOp{{.epsilon = 0, .relu = true}}, kRounded});
@@ -272,9 +275,9 @@ inline void add_slices(std::vector<OpCase>& cases) {
     for (const Slice& s : std::initializer_list<Slice>{{1, 0, 1},
                                                        {17, 0, 5},
                                                        {17, 3, 7},
-                                                       {33, 16, 17}, // the end
+                                                       {33, 16, 17}, // up to the end
                                                        {0, 0, 0},
-                                                       {5 * 20011, 32769, 40000}, // from piece to piece
+                                                       {5 * 20011, 32769, 40000}, // spans the chunks of several threads
                                                        {5 * 20011, 1, 5 * 20011 - 1}})
         for (Draw values : {Draw::normal, Draw::special}) {
             cases.push_back({op::slice, {{{s.of}, values}}, SliceOp{s.begin, s.count}});
@@ -337,7 +340,7 @@ inline std::vector<Input> operator+(std::vector<Input> a, const std::vector<Inpu
     return a;
 }
 
-/// Ops with the optional steps that a plan moves into them: a batch norm before or after, pooling, sums.
+/// Adds ops with the optional steps that a plan fuses into them: a batch norm before or after, pooling, sums.
 inline void add_fused(std::vector<OpCase>& cases) {
     const Input absent{{0}, Draw::absent};
     const std::vector<Input> no_norm(3, absent);
@@ -410,7 +413,7 @@ inline void add_fused(std::vector<OpCase>& cases) {
     }
 }
 
-/// Returns the activations among the inputs of a case, as bits.
+/// Returns a mask in which bit i is set if input i of the case is an activation.
 inline uint32_t activations(const OpCase& c) {
     uint32_t bits = 0;
     for (size_t i = 0; i < c.in.size(); ++i)
@@ -418,13 +421,14 @@ inline uint32_t activations(const OpCase& c) {
     return bits;
 }
 
-/// All cases once more with activations in bf16.
+/// Adds a copy of each case that has activations, with these in bf16.
 inline void add_narrow(std::vector<OpCase>& cases) {
     for (size_t i = 0, n = cases.size(); i < n; ++i) {
         OpCase c = cases[i];
         c.narrow = activations(c);
         const bool convolves = c.op == op::conv2d || c.op == op::conv2d_grad;
-        // Tiles are filled up with zeros, which carry a NaN to results that it has no part in.
+        // Leaves out convolutions of NaN and infinities: incomplete tiles are filled with zeros, and 0 * NaN is NaN in
+        // results that should not depend on it.
         if (!c.narrow || (convolves && (c.in[0].draw == Draw::special || c.in[1].draw == Draw::special))) continue;
         const bool wide_result = c.op == op::batch_norm_sums || c.op == op::channel_stats ||
                                  (c.op == op::conv2d_grad && !c.attrs.as<Conv2dGradOp>().data &&
@@ -461,7 +465,7 @@ inline void add_casts(std::vector<OpCase>& cases) {
             for (DType to : {DType::f32, DType::bf16}) cases.push_back({op::cast, {{x, values}}, CastOp{to}});
 }
 
-inline void add_ranks(std::vector<OpCase>& cases) { // of a single rank; tests of par/ have more
+inline void add_ranks(std::vector<OpCase>& cases) { // for a single rank; tests of par/ cover several ranks
     cases.push_back({op::rank_stats, {{{2, 5}, Draw::statistics}}, {}, kRounded});
     cases.push_back({op::rank_sums, {{{7}}, {{7}}}, {}, kRounded});
 }

@@ -1,8 +1,8 @@
-// What the tests do with a case of op_cases.h: draw its inputs, put guards around buffers, compare results, and judge
-// a gradient by finite differences.
+// Functions that tests apply to a case of op_cases.h: they draw its inputs, put guards around buffers, compare results,
+// and judge a gradient by finite differences.
 //
-// Nothing here asserts: results are values and texts, so that any thread may compute them and the test can also show
-// that a wrong gradient is refused.
+// Nothing here asserts. The functions return values and error texts, so any thread may call them, and a test can also
+// show that they refuse a wrong gradient.
 #pragma once
 
 #include "core/context.h"
@@ -12,62 +12,71 @@
 
 namespace rg {
 
-/// "conv2d x[2 5 5 3]#1 w[8 3 3 3]#1 (case 7)": the op, its inputs, how they are drawn, and the index in op_cases().
+/// Returns a text such as "conv2d x[2 5 5 3]#1 w[8 3 3 3]#1 (case 7)": the op, its inputs with their shapes, the number
+/// of the Draw of each, and the index in op_cases().
 std::string describe(const OpCase& c);
 
-/// The inputs of a case, from its seed: floating-point ones of the given type.
+/// Returns random inputs for a case; the same seed gives the same inputs. Floating-point inputs get this type, except
+/// where the case or its Draw demands another.
 std::vector<Tensor> draw_inputs(const OpCase& c, DType type, uint64_t seed = 1);
 
-/// A tensor in the middle of a larger block whose margins must stay as they are.
+/// Holds a tensor in the middle of a larger block, and detects writes to the margins of the block.
 class Guarded {
 public:
-    /// Contents: NaN, or 0xEE for whole numbers. `margin` elements on each side.
+    /// Fills the tensor with NaN if it is of floating-point type, and with bytes 0xEE otherwise. The margins have
+    /// `margin` elements on each side.
     Guarded(const Shape& shape, DType type, int64_t margin);
-    /// The same with the values of `source`, which must not change if `constant`.
+    /// Fills the tensor with the values of `source`. If `constant`, also detects changes of these values.
     Guarded(const Tensor& source, int64_t margin, bool constant);
 
     Tensor value;
-    /// Whether the margins, and the values if constant, are untouched.
+    /// Returns true if the margins are unchanged, and the values too if they are constant.
     bool intact() const;
 
 private:
     Tensor whole_, copy_;
 };
 
-/// Runs a kernel, or that of a backend, on guarded buffers. Gives the outputs; `error` says which guard broke.
+/// The outputs of a kernel. `error` names the buffers whose guards were damaged; it is empty if there are none.
 struct KernelRun {
     std::vector<Tensor> results;
     std::string error;
 };
+/// Runs a kernel, or the kernel of a backend, on guarded buffers with this margin.
 KernelRun run_kernel(const OpCase& c, std::span<const Tensor> inputs, Kernel kernel, int64_t margin);
 KernelRun run_kernel(const OpCase& c, std::span<const Tensor> inputs, Backend backend, int64_t margin);
 
-/// Empty when `got` has the values of `want` within the tolerance, and NaN and infinities in the same places. The
-/// largest error does not count towards the root mean square, so that one of a few elements may have it.
+/// Returns "" if `got` equals `want` within the tolerance and has NaN and infinities in the same places, else an error
+/// text. The root mean square leaves out the largest error, so that a single element of a small tensor may reach
+/// Tolerance::max.
 std::string differs(const Tensor& got, const Tensor& want, const Tolerance& tolerance);
 bool same_bits(const Tensor& a, const Tensor& b);
 
-/// Floats that equal others if each differs by at most 1e-5 of the largest magnitude: results worked out by hand, of
-/// a few roundings.
+/// A list of floats for comparison with results that were worked out by hand. Two lists are equal if no pair of
+/// elements differs by more than 1e-5 of the largest magnitude, which allows for a few roundings.
 struct Floats : std::vector<float> {
     using vector::vector;
     bool operator==(const Floats& other) const;
 };
 Floats list(const Tensor& t);
 
-/// The derivative of <r, f(x)> for a case's op f and a fixed random r, in the inputs x that are differentiable.
+/// Checks the gradient of <r, f(x)>, where f is the op of a case, r is a fixed random tensor, and x is each input that
+/// is differentiable.
 class GradientCase {
 public:
     explicit GradientCase(const OpCase& c, DType type = DType::f64);
-    /// Whether the gradients of this case can be checked by differences: differentiable, smooth at its inputs.
+    /// Returns true if finite differences can check the gradients of this case: the op has a backward rule, and is
+    /// smooth at the inputs.
     static bool possible(const OpCase& c);
-    /// Products that a forward call takes, roughly: what it costs to judge.
+    /// Returns roughly the number of products in a forward call, as a measure of the cost of judge().
     static double work(const OpCase& c);
 
-    /// By the backward rule, through the tape on the current context's backend; undefined where not differentiable.
+    /// Returns the gradient of every input, which the tape computes by the backward rule on the current context's
+    /// backend. The gradient of an input that is not differentiable is undefined.
     std::vector<Tensor> backward() const;
-    /// Compares a gradient of input i with central differences at two steps, along random directions (this is the test
-    /// <r, J v> = <J^T r, v>) and, if asked, in single entries. Empty when they agree. On the reference backend.
+    /// Compares a gradient of input i with central differences on the reference backend. Uses two step sizes, along
+    /// random directions v: this tests <r, J v> = <J^T r, v>, where J is the Jacobian of f. If `entries`, also compares
+    /// single entries. Returns "" if all agree, else an error text.
     std::string judge(size_t i, const Tensor& gradient, bool entries) const;
 
 private:
