@@ -137,7 +137,7 @@ std::string fetch(const std::string& url, const std::string& command, const std:
             check(bytes);
             break;
         } catch (const Error& error) {
-            check_stop(); // Ctrl-C in a terminal also ends the command
+            check_stop(); // the command may have failed because Ctrl-C in a terminal also ends it
             const PipeError* const pipe_error = dynamic_cast<const PipeError*>(&error);
             const std::string text =
                 error.what() + server_error(pipe_error ? pipe_error->output : bytes.substr(0, kMaxAnswer));

@@ -454,7 +454,7 @@ constexpr auto kCrcTables = [] {
 } // namespace
 
 uint32_t crc32(Bytes bytes, uint32_t crc) {
-    const auto& t = kCrcTables; // eight bytes at a time: table k advances a byte by k more bytes
+    const auto& t = kCrcTables; // eight bytes at a time: table k advances the CRC of a byte by k more bytes
     crc = ~crc;
     size_t i = 0;
     for (; i + 8 <= bytes.size(); i += 8) {
@@ -475,7 +475,7 @@ uint32_t adler32(Bytes bytes, uint32_t adler) {
     while (!bytes.empty()) {
         Bytes block = bytes.first(std::min(bytes.size(), kBlock));
         bytes = bytes.subspan(block.size());
-        uint32_t sum[kLanes] = {}, before[kLanes] = {}; // per column: its sum, and its sums before each row added up
+        uint32_t sum[kLanes] = {}, before[kLanes] = {}; // per column: its sum, and the total of its earlier sums
         const size_t rows = block.size() / kLanes;
         for (size_t r = 0; r < rows; ++r)
             for (size_t k = 0; k < kLanes; ++k) {

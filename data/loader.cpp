@@ -20,7 +20,7 @@ Loader::Loader(const ImageSet& set, const LoaderOptions& options)
     RG_CHECK(options.threads >= 0 && options.depth >= 1, "loader: expected threads >= 0 and a depth >= 1, got ",
              options.threads, " and ", options.depth);
     batches_ = (set.count + (options.keep_partial ? options.batch_size - 1 : 0)) / options.batch_size;
-    next_ = claimed_ = batches_; // start() begins the first epoch
+    next_ = claimed_ = batches_; // has_next() is false until start()
     slots_.resize(size_t(options.depth));
     try {
         for (int i = 0; i < options.threads; ++i) workers_.emplace_back([this] { work(); });

@@ -39,13 +39,13 @@ struct Contents {
     std::vector<uint8_t> palette;          // RGB triples
     std::vector<uint8_t> alpha;            // alpha of the first palette entries
     std::array<uint16_t, 3> transparent{}; // the transparent colour in tRNS
-    bool has_transparency = false;         // grey and RGB only
+    bool has_transparency = false;         // there was a tRNS; for grey and RGB only
     std::vector<Bytes> data;               // contents of the IDAT chunks
     int channels() const {
         const int colours = header.colour == kPalette ? 3 : header.samples();
         return colours + (has_transparency || !alpha.empty());
     }
-    /// True if unfiltered rows have the format of Image.
+    /// Returns true if unfiltered rows have the format of Image.
     bool wide() const { return header.colour != kPalette && header.depth >= 8 && !has_transparency; }
 };
 

@@ -228,7 +228,7 @@ std::vector<S3Object> list_s3(S3Client client, const std::string& url, const Fet
                 cat(s3_name(url), " (list by ", kClients[int(client)], next.empty() ? "" : " from ", next, ")");
             parse(fetch(name, list_command(client, url, next), parse, options, left_s));
         } catch (const Error&) {
-            time_left(); // throws if the time is over, as between two parts
+            time_left(); // if the time is over, throws the error that says so
             throw;
         }
         RG_CHECK(next_token.empty() || tokens.insert(next_token).second, "s3: expected a list of ", s3_name(url),

@@ -41,8 +41,8 @@ public:
     /// Decodes the next shard. Throws Error with shard and member for a damaged image or label, or an image in another
     /// format. Also throws Error if an image differs from earlier ones in size or kind of label.
     void add(Bytes bytes);
-    /// Returns the sets. Requires that all shards were added. Throws Error if there are no images, or if a class of the
-    /// test set has none for training.
+    /// Returns the sets. Requires that all shards were added. Throws Error if there are no images for training. Also
+    /// throws Error if images have class folders, and a class of the test set has no images for training.
     TrainTest finish();
 
 private:

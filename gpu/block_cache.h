@@ -16,7 +16,7 @@ public:
     BlockCache(const BlockCache&) = delete;
     BlockCache& operator=(const BlockCache&) = delete;
 
-    /// Returns a block of exactly `bytes`, or null if the device has no memory left.
+    /// Returns a block of exactly `bytes` bytes, or null if the device has no memory left.
     void* take(size_t bytes) {
         void* memory = nullptr;
         if (const auto block = unused_.find(bytes); block != unused_.end()) {
@@ -36,7 +36,7 @@ public:
         unused_.emplace(block->second, memory);
         sizes_in_use_.erase(block);
     }
-    /// Bytes in all blocks that are in use.
+    /// Returns the number of bytes in all blocks that are in use.
     size_t bytes_taken() const { return bytes_taken_; }
 
 private:

@@ -60,7 +60,7 @@ inline void check_launch(cudaError_t status, const char* name, const char* actio
              " bytes of dynamic shared memory)");
 }
 
-/// True if RG_SYNC is set to anything but 0 or the empty string.
+/// Returns true if RG_SYNC is set to anything but 0 or the empty string.
 inline bool synchronous_launches() {
     static const bool enabled = [] {
         const char* const value = std::getenv("RG_SYNC");

@@ -272,7 +272,7 @@ struct Capture {
         check(error, "cudaStreamBeginCapture");
     }
     ~Capture() {
-        if (!ended) (void)cudaStreamEndCapture(stream, &graph), (void)cudaGetLastError(); // as above
+        if (!ended) (void)cudaStreamEndCapture(stream, &graph), (void)cudaGetLastError(); // clears the error
         if (graph) (void)cudaGraphDestroy(graph);
     }
     cudaStream_t stream;

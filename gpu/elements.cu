@@ -1,5 +1,6 @@
-// Elementwise ops: ReLU, sums, conversions, dropout, image augmentation, and parameter updates. Each op is a functor.
-// Profiles show its name as the template argument of elementwise_kernel.
+// Elementwise ops: ReLU, GELU, sums, scaling, slices, conversions, dropout, image augmentation, parameter updates, and
+// the search for values that are not finite. Each op is a functor, whose name profiles show as the template argument of
+// elementwise_kernel. Only scale_grad, which adds up values, has a kernel of its own.
 #include "core/rng.h"
 #include "gpu/kernels.h"
 #include "gpu/norm.cuh"

@@ -56,7 +56,7 @@ __device__ __forceinline__ void mbarrier_init(uint64_t* barrier, int arrivals) {
 __device__ __forceinline__ void mbarrier_arrive(uint64_t* barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
-/// Arrives, and adds `bytes` to the bytes that bulk copies must bring before the phase ends.
+/// Arrives at the barrier, and adds `bytes` to the number of bytes that bulk copies must bring before the phase ends.
 __device__ __forceinline__ void mbarrier_arrive_expect(uint64_t* barrier, int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
                  : "memory");

@@ -44,9 +44,9 @@ __device__ __forceinline__ void split(float value, uint32_t& high, uint32_t& low
     low = rest == rest ? to_tf32(rest) : 0; // infinity - infinity is NaN
 }
 
-/// d += a b with a relative error of about 1e-6. Multiplies the operands' upper and lower 11 bits in three tf32
-/// products. Adds to d outside of the tensor cores, which truncate instead of rounding (Ootomo and Yokota, 2022). The
-/// fragments are those of mma_tf32_16x8x8.
+/// Computes d += a b with a relative error of about 1e-6. Multiplies the operands' upper and lower 11 bits in three
+/// tf32 products. Adds to d outside of the tensor cores, which truncate instead of rounding (Ootomo and Yokota, 2022).
+/// The fragments are those of mma_tf32_16x8x8.
 __device__ __forceinline__ void mma_f32_16x8x8(float (&d)[4], const float (&a)[4], const float (&b)[2]) {
     uint32_t a_high[4], a_low[4], b_high[2], b_low[2];
     RG_UNROLL

@@ -75,7 +75,7 @@ private:
     Handshake handshake_;
     RollCall roll_call_;
     std::vector<std::unique_ptr<RingPlan>> rings_;         // most recently used first
-    std::vector<std::unique_ptr<DoublingPlan>> doublings_; // the same
+    std::vector<std::unique_ptr<DoublingPlan>> doublings_; // most recently used first
     std::unique_ptr<SharedReducer> shared_;
     bool tried_shared_ = false;
     std::vector<std::vector<std::byte>> memories_; // used if the ranks share no memory

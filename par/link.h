@@ -80,7 +80,7 @@ public:
     SharedWindow& operator=(const SharedWindow&) = delete;
     /// Returns the first byte of a rank's part, aligned to 64 bytes.
     std::byte* part(int rank) const { return parts_[size_t(rank)]; }
-    /// Bytes in one part.
+    /// Returns the number of bytes in one part.
     size_t bytes() const { return bytes_; }
 
 protected:
@@ -99,7 +99,7 @@ public:
 
     int rank() const { return rank_; }
     int size() const { return size_; }
-    /// This rank's index among the program's ranks on this node, and their number.
+    /// Return this rank's index among the program's ranks on this node, and the number of these ranks.
     int local_rank() const { return local_rank_; }
     int local_size() const { return local_size_; }
     /// Returns "rank 2", plus the host if there may be several. For error texts.
@@ -128,7 +128,7 @@ public:
     void wait_for(std::atomic_ref<uint64_t> word, uint64_t value, int peer, const char* doing, const Operation& op,
                   int round);
 
-    /// Seconds that one wait may take; 300 unless it was set.
+    /// Returns the seconds that one wait may take: 300 unless another deadline was set.
     double deadline() const { return deadline_; }
     /// Sets the deadline from RG_DEADLINE_S, if that is set. Throws Error if it is not a positive number. The
     /// constructor does not read it, so that rank 0 can report the error for all.

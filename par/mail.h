@@ -27,7 +27,7 @@ public:
     /// Returns the letters that have arrived, in order. Call it often. Each call reads a limited number of messages, so
     /// it returns even if the peer keeps writing.
     std::vector<Letter> poll();
-    /// True if everything posted has been sent.
+    /// Returns true if everything posted has been sent.
     bool sent() const { return queued_.empty() && sending_.empty(); }
 
 private:

@@ -84,7 +84,7 @@ int run_ranks_main(int argc, char** argv, const std::function<int(Group&)>& body
             group = std::make_unique<Group>(session.link());
             const int code = body(*group);
             if (code == 0) finish_output();
-            group->barrier("end"); // MPI_Finalize has no deadline of its own
+            group->barrier("end"); // names a missing rank, which MPI_Finalize cannot
             return code;
         } catch (const std::exception& error) {
             return fail_job(&session.link(), error);

@@ -24,9 +24,9 @@ public:
     /// This number must be equal on all ranks.
     uint64_t place_of(const Vector& vector) const;
 
-    /// The window in which the handshake posts its operations, at kPostOffset.
+    /// Returns the window in which the handshake posts its operations, at kPostOffset.
     const SharedWindow& window() const { return *window_; }
-    static constexpr size_t kPostOffset = 8; // after the stage word
+    static constexpr size_t kPostOffset = 8; // in bytes; after the stage word
 
     /// Sums the vector in place over all ranks, each element in rank order; all end with the same bits. op.detail
     /// includes place_of(vector). Throws Error if a rank is late or ranks disagree.

@@ -1,8 +1,8 @@
 // Ranks as threads of one process: a Link without MPI, so that tests run one to nine ranks in milliseconds.
 //
-// When both sides have started a message, the second of them copies it from the sender's buffer to the receiver's. A
-// send is complete only then. That is stricter than MPI, which buffers short messages, so an algorithm that works here
-// does not depend on buffering. A world of one rank is also the Link of a program built without MPI.
+// The side that starts a message last copies it from the sender's buffer to the receiver's. A send is complete only
+// after this copy. That is stricter than MPI, which buffers short messages, so an algorithm that works here does not
+// depend on buffering. A world of one rank is also the Link of a program built without MPI.
 #pragma once
 
 #include "par/link.h"
