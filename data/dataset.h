@@ -65,7 +65,7 @@ Split split_count(const ImageSet& set, int64_t count, uint64_t seed);
 /// Returns the images with these indices, in the order of the indices. Throws Error if an index is out of range.
 ImageSet subset(const ImageSet& set, std::span<const int64_t> indices);
 /// Splits a set with split_fraction(): test_fraction of the images are for testing, the others for training. `what`
-/// describes the set. Throws Error if no class has images for both.
+/// describes the set. Throws Error if one of the two sets would be empty.
 TrainTest split_sets(const ImageSet& set, double test_fraction, uint64_t seed, const std::string& what);
 
 struct Range {

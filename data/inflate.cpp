@@ -475,7 +475,7 @@ uint32_t adler32(Bytes bytes, uint32_t adler) {
     while (!bytes.empty()) {
         Bytes block = bytes.first(std::min(bytes.size(), kBlock));
         bytes = bytes.subspan(block.size());
-        uint32_t sum[kLanes] = {}, before[kLanes] = {}; // per column: its sum, and the total of its earlier sums
+        uint32_t sum[kLanes] = {}, before[kLanes] = {}; // per column: its sum, and the total of its past sums
         const size_t rows = block.size() / kLanes;
         for (size_t r = 0; r < rows; ++r)
             for (size_t k = 0; k < kLanes; ++k) {

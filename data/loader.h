@@ -81,7 +81,7 @@ private:
     std::condition_variable work_available_, batch_ready_;
     int64_t next_, claimed_; // next mini-batch for the consumer, next for a worker
     int64_t epoch_ = 0;
-    uint64_t generation_ = 0;                           // counts start(); older work is discarded
+    uint64_t generation_ = 0;                           // number of start() calls; results of older ones are dropped
     std::shared_ptr<const std::vector<int64_t>> order_; // null: order of the set
     std::vector<Slot> slots_;                           // mini-batch i is in slot i % depth
     bool stopping_ = false;

@@ -27,7 +27,7 @@ struct PipeError : Error {
 /// cannot be started, writes more than `limit` bytes, or writes more than 64 MiB to standard error. Also throws Error
 /// if it neither writes nor ends for `silence_s` seconds, or does not end within `total_s` seconds. Throws Stopped
 /// after a stop request. After an error, kills the command, its descendants, and all processes that hold its output
-/// open. A background job survives only if it has redirected both outputs and its shell has ended.
+/// open. A background job survives only if it has redirected both of its outputs and its shell has ended.
 std::string read_pipe(const std::string& command, size_t limit, double silence_s, double total_s = kNoTimeLimit);
 
 /// Returns a text from outside in a form that fits into messages: printable(), and at most 300 bytes of it.

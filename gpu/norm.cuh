@@ -61,7 +61,7 @@ struct NormTerms {
         sum.second += dy;
     }
 };
-/// Converts a channel's sums of these terms into dgamma and dbeta.
+/// Converts a channel's two sums of NormTerms into dgamma and dbeta.
 struct FinishNormSums {
     const float* stats;
     int c;

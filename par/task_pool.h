@@ -35,7 +35,7 @@ struct TaskRecord {
     std::vector<int> ranks;    // ranks that run it
     Json output;               // the function's return value, if the task finished or was cancelled while running
     std::string error;         // reason, if the task failed
-    double seconds = 0;        // run time
+    double seconds = 0;        // from its start to its end
     bool from_journal = false; // true if it ended in an earlier run
 };
 
