@@ -24,28 +24,6 @@ std::string require_file(const std::string& folder, const std::string& name) {
     return path;
 }
 
-/// Appends the records of one file to a set of the same kind.
-void append_records(ImageSet& set, Bytes bytes, CifarKind kind, const std::string& name) {
-    const size_t record = record_bytes(kind), classes = class_names(kind).size();
-    RG_CHECK(!bytes.empty() && bytes.size() % record == 0, "cifar: expected a multiple of ", record, " bytes, got ",
-             bytes.size(), " (", name, ", partial record at offset ", bytes.size() / record * record, ")");
-    const size_t records = bytes.size() / record, before = set.pixels.size();
-    set.count += int64_t(records);
-    set.pixels.resize(before + records * kPixels);
-    uint8_t* to = set.pixels.data() + before;
-    for (size_t i = 0; i < records; ++i, to += kPixels) {
-        const size_t label_offset = i * record + label_bytes(kind) - 1;
-        RG_CHECK(bytes[label_offset] < classes, "cifar: expected labels of 0 to ", classes - 1, ", got ",
-                 int(bytes[label_offset]), " (", name, ", record ", i, ", offset ", label_offset, ")");
-        set.labels.push_back(bytes[label_offset]);
-        const uint8_t* from = bytes.data() + label_offset + 1;
-        for (size_t p = 0; p < kPlane; ++p)
-            for (size_t c = 0; c < 3; ++c) to[3 * p + c] = from[c * kPlane + p];
-    }
-}
-
-ImageSet no_images(CifarKind kind) { return {0, 32, 32, 3, {}, {}, class_names(kind)}; }
-
 } // namespace
 
 std::vector<std::string> class_names(CifarKind kind) {
@@ -67,13 +45,30 @@ std::vector<std::string> parse_class_names(std::string_view text) {
 }
 
 ImageSet parse_cifar(Bytes bytes, CifarKind kind, const std::string& name) {
-    ImageSet set = no_images(kind);
-    append_records(set, bytes, kind, name);
+    ImageSet set;
+    append_cifar(set, bytes, kind, name);
     return set;
 }
 
-ImageSet read_cifar_file(const std::string& path, CifarKind kind) {
-    return parse_cifar(as_bytes(read_file(path)), kind, path);
+void append_cifar(ImageSet& set, Bytes bytes, CifarKind kind, const std::string& name) {
+    if (set.classes.empty())
+        set = {0, 32, 32, 3, std::move(set.pixels), {}, class_names(kind)}; // keeps reserved memory
+    const size_t record = record_bytes(kind), classes = set.classes.size();
+    RG_CHECK(!bytes.empty() && bytes.size() % record == 0, "cifar: expected a multiple of ", record, " bytes, got ",
+             bytes.size(), " (", name, ", partial record at offset ", bytes.size() / record * record, ")");
+    const size_t records = bytes.size() / record, before = set.pixels.size();
+    set.count += int64_t(records);
+    set.pixels.resize(before + records * kPixels);
+    uint8_t* to = set.pixels.data() + before;
+    for (size_t i = 0; i < records; ++i, to += kPixels) {
+        const size_t label_offset = i * record + label_bytes(kind) - 1;
+        RG_CHECK(bytes[label_offset] < classes, "cifar: expected labels of 0 to ", classes - 1, ", got ",
+                 int(bytes[label_offset]), " (", name, ", record ", i, ", offset ", label_offset, ")");
+        set.labels.push_back(bytes[label_offset]);
+        const uint8_t* from = bytes.data() + label_offset + 1;
+        for (size_t p = 0; p < kPlane; ++p)
+            for (size_t c = 0; c < 3; ++c) to[3 * p + c] = from[c * kPlane + p];
+    }
 }
 
 CifarKind cifar_kind(Bytes bytes, const std::string& name) {
@@ -91,23 +86,17 @@ CifarFolder find_cifar(const std::string& folder) {
 }
 
 TrainTest read_cifar(const std::string& folder) {
-    TrainTest sets;
+    const bool is_cifar10 = find_cifar(folder) == CifarFolder::cifar10;
+    std::vector<std::string> files;
+    for (int i = 1; i <= 6 && is_cifar10; ++i) files.push_back(require_file(folder, batch_name(i)));
+    if (!is_cifar10) files = {require_file(folder, "train.bin"), require_file(folder, "test.bin")};
     CifarKind kind = CifarKind::cifar10;
-    if (find_cifar(folder) == CifarFolder::cifar10) {
-        for (int i = 1; i <= 6; ++i) require_file(folder, batch_name(i));
-        sets.train = no_images(kind);
-        sets.train.pixels.reserve(size_t{50000} * kPixels);
-        for (int i = 1; i <= 5; ++i) {
-            const std::string path = folder + "/" + batch_name(i);
-            append_records(sets.train, as_bytes(read_file(path)), kind, path);
-        }
-        sets.test = read_cifar_file(folder + "/" + batch_name(6), kind);
-    } else {
-        const std::string train = require_file(folder, "train.bin"), test = require_file(folder, "test.bin");
-        const std::string bytes = read_file(train);
-        kind = cifar_kind(as_bytes(bytes), train);
-        sets.train = parse_cifar(as_bytes(bytes), kind, train);
-        sets.test = read_cifar_file(test, kind);
+    TrainTest sets;
+    if (is_cifar10) sets.train.pixels.reserve(size_t{50000} * kPixels);
+    for (const std::string& file : files) {
+        const std::string bytes = read_file(file);
+        if (!is_cifar10 && file == files[0]) kind = cifar_kind(as_bytes(bytes), file);
+        append_cifar(file == files.back() ? sets.test : sets.train, as_bytes(bytes), kind, file);
     }
     const std::string names_file =
         folder + (kind == CifarKind::cifar10 ? "/batches.meta.txt" : "/fine_label_names.txt");

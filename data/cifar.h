@@ -18,7 +18,9 @@ std::vector<std::string> class_names(CifarKind kind);
 /// Returns all records of one file. Needs less memory than twice the size of the file. Throws Error with the offset if
 /// the file is empty, a record is incomplete, or a label is out of range.
 ImageSet parse_cifar(Bytes bytes, CifarKind kind, const std::string& name);
-ImageSet read_cifar_file(const std::string& path, CifarKind kind);
+/// Does the same, and appends the records to a set, which must be empty or of this kind. After an error the set may
+/// hold a part of them.
+void append_cifar(ImageSet& set, Bytes bytes, CifarKind kind, const std::string& name);
 
 /// Returns the kind whose record size divides the number of bytes. Throws Error if there is none.
 CifarKind cifar_kind(Bytes bytes, const std::string& name);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace rg::data {
 
@@ -14,18 +15,13 @@ void shuffle(std::span<int64_t> values, Rng rng) {
     for (size_t i = values.size(); i > 1; --i) std::swap(values[i - 1], values[rng.uniform_below(uint32_t(i))]);
 }
 
-std::vector<std::vector<int64_t>> indices_per_label(const ImageSet& set) {
-    std::vector<std::vector<int64_t>> indices(set.classes.size());
-    for (int64_t i = 0; i < set.count; ++i) indices[size_t(set.labels[size_t(i)])].push_back(i);
-    return indices;
-}
-
 /// Selects images of each class at random. count(label, images) returns how many, given the label and the number of its
 /// images.
 template <class Count>
 Split split(const ImageSet& set, uint64_t seed, Count count) {
     Split result;
-    std::vector<std::vector<int64_t>> indices = indices_per_label(set);
+    std::vector<std::vector<int64_t>> indices(set.classes.size());
+    for (int64_t i = 0; i < set.count; ++i) indices[size_t(set.labels[size_t(i)])].push_back(i);
     for (size_t label = 0; label < indices.size(); ++label) {
         std::vector<int64_t>& images = indices[label];
         const int64_t selected = count(label, int64_t(images.size()));
@@ -126,22 +122,15 @@ Range part_range(int64_t n, int parts, int i) {
 
 ImageSet partition(const ImageSet& set, int parts, int i) {
     const Range range = part_range(set.count, parts, i);
-    const int64_t bytes = set.image_bytes();
-    ImageSet part{range.size(),
-                  set.height,
-                  set.width,
-                  set.channels,
-                  {set.pixels.begin() + range.begin * bytes, set.pixels.begin() + range.end * bytes},
-                  {set.labels.begin() + range.begin, set.labels.begin() + range.end},
-                  set.classes};
-    if (!set.targets.empty()) part.targets = {set.targets.begin() + range.begin, set.targets.begin() + range.end};
-    return part;
+    std::vector<int64_t> indices(size_t(range.size()));
+    std::iota(indices.begin(), indices.end(), range.begin);
+    return subset(set, indices);
 }
 
 std::vector<int64_t> permutation(int64_t n, uint64_t seed, int64_t epoch) {
     RG_CHECK(n >= 0 && n <= UINT32_MAX, "permutation: expected 0 to 2^32 - 1 samples, got ", n);
     std::vector<int64_t> order(size_t(n), 0);
-    for (size_t i = 0; i < order.size(); ++i) order[i] = int64_t(i);
+    std::iota(order.begin(), order.end(), 0);
     shuffle(order, Rng(seed, Purpose::shuffle, uint32_t(epoch)));
     return order;
 }

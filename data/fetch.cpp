@@ -2,6 +2,7 @@
 #include "data/fetch.h"
 
 #include "core/atomic_file.h"
+#include "core/clock.h"
 #include "core/json.h"
 #include "core/stop.h"
 #include "core/text.h"
@@ -44,10 +45,6 @@ void make_cache(const std::string& folder) {
     RG_CHECK(!(info.st_mode & (S_IWGRP | S_IWOTH)), "cache: expected a folder that only its user can write into, got ",
              folder, ", which others can write into; run chmod go-w ", shell_word(folder),
              " or choose another --cache");
-}
-
-std::string cache_path(const std::string& folder, const std::string& url) {
-    return cat(folder, "/", sha256(as_bytes(url)));
 }
 
 std::string first_line(const std::string& path, const std::string& bytes) {
@@ -107,13 +104,9 @@ bool is_refusal(const std::string& text) {
                        [&](const char* refusal) { return text.find(refusal) != text.npos; });
 }
 
-using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point time) { return std::chrono::duration<double>(Clock::now() - time).count(); }
-
 /// Sleeps. Throws Stopped at most 20 ms after a stop request.
 void sleep_unless_stopped(double seconds) {
-    const Clock::time_point begin = Clock::now();
-    for (; seconds_since(begin) < seconds; check_stop())
+    for (const double begin = seconds_now(); seconds_now() - begin < seconds; check_stop())
         std::this_thread::sleep_for(std::chrono::duration<double>(std::min(seconds, 0.02)));
 }
 
@@ -124,16 +117,16 @@ std::string fetch(const std::string& url, const std::string& command, const std:
     std::string path;
     if (!options.cache.empty()) {
         make_cache(options.cache);
-        path = cache_path(options.cache, url);
+        path = cat(options.cache, "/", sha256(as_bytes(url)));
         if (std::optional<std::string> bytes = from_cache(path)) return std::move(*bytes);
     }
     std::string bytes;
-    const Clock::time_point begin = Clock::now();
+    const double begin = seconds_now();
     double wait = options.first_wait_s;
     for (int64_t attempt = 1;; ++attempt, wait *= 2) {
         try {
             bytes.clear();
-            bytes = read_pipe(command, kMaxShard, options.silence_s, total_s - seconds_since(begin));
+            bytes = read_pipe(command, kMaxShard, options.silence_s, begin + total_s - seconds_now());
             check(bytes);
             break;
         } catch (const Error& error) {
@@ -141,7 +134,7 @@ std::string fetch(const std::string& url, const std::string& command, const std:
             const PipeError* const pipe_error = dynamic_cast<const PipeError*>(&error);
             const std::string text =
                 error.what() + server_error(pipe_error ? pipe_error->output : bytes.substr(0, kMaxAnswer));
-            const bool in_time = seconds_since(begin) + wait < total_s;
+            const bool in_time = seconds_now() + wait < begin + total_s;
             if (attempt > options.retries || !in_time || (pipe_error && pipe_error->status == kNoSuchProgram) ||
                 is_refusal(text))
                 fail("data: ", url, ": failed ", attempt, attempt == 1 ? " time: " : " times, at last: ", text);

@@ -28,17 +28,17 @@ Tensor values(const Shape& shape, Bytes bytes) {
     return t;
 }
 
-size_t value_bytes(int type) {
-    switch (type) {
-    case 0x08:
-    case 0x09: return 1;
-    case 0x0B: return 2;
-    case 0x0C:
-    case 0x0D: return 4;
-    case 0x0E: return 8;
-    default: return 0;
-    }
-}
+struct Type {
+    int code;
+    size_t bytes; // of one value
+    Tensor (*read)(const Shape& shape, Bytes bytes);
+};
+constexpr Type kTypes[] = {{0x08, 1, values<uint8_t, uint8_t>}, {0x09, 1, values<int8_t, int32_t>},
+                           {0x0B, 2, values<int16_t, int32_t>}, {0x0C, 4, values<int32_t, int32_t>},
+                           {0x0D, 4, values<float, float>},     {0x0E, 8, values<double, double>}};
+
+/// Returns the type with this code, or kTypes' end.
+const Type* find_type(int code) { return std::ranges::find(kTypes, code, &Type::code); }
 
 /// Describes one of the four files of a set.
 struct Kind {
@@ -81,8 +81,8 @@ std::string find_file(const std::string& folder, const Kind& kind) {
 } // namespace
 
 bool is_idx(Bytes bytes) {
-    return bytes.size() >= 8 && bytes[0] == 0 && bytes[1] == 0 && value_bytes(bytes[2]) > 0 && bytes[3] >= 1 &&
-           bytes[3] <= 4;
+    return bytes.size() >= 8 && bytes[0] == 0 && bytes[1] == 0 && find_type(bytes[2]) != std::end(kTypes) &&
+           bytes[3] >= 1 && bytes[3] <= 4;
 }
 
 Tensor parse_idx(Bytes bytes, const std::string& name) {
@@ -94,14 +94,15 @@ Tensor parse_idx(Bytes bytes, const std::string& name) {
     RG_CHECK(bytes.size() >= 4, "idx: expected a header of at least 4 bytes, got ", bytes.size(), " (", name, ")");
     RG_CHECK(bytes[0] == 0 && bytes[1] == 0, "idx: expected two bytes of 0, got ", int(bytes[0]), " and ",
              int(bytes[1]), " (", name, ", offset 0)");
-    const int type = bytes[2], rank = bytes[3];
-    const size_t size = value_bytes(type);
-    RG_CHECK(size > 0, "idx: expected type 8, 9, 11, 12, 13 or 14, got ", type, " (", name, ", offset 2)");
+    const int rank = bytes[3];
+    const Type* const type = find_type(bytes[2]);
+    RG_CHECK(type != std::end(kTypes), "idx: expected type 8, 9, 11, 12, 13 or 14, got ", int(bytes[2]), " (", name,
+             ", offset 2)");
     RG_CHECK(rank >= 1 && rank <= 4, "idx: expected 1 to 4 extents, got ", rank, " (", name, ", offset 3)");
     const size_t header = 4 + 4 * size_t(rank);
     RG_CHECK(bytes.size() >= header, "idx: expected a header of ", header, " bytes, got ", bytes.size(), " (", name,
              ")");
-    int64_t extents[4], total = int64_t(size);
+    int64_t extents[4], total = int64_t(type->bytes);
     for (int i = 0; i < rank; ++i) {
         const size_t offset = 4 + 4 * size_t(i);
         extents[i] = load_be32(&bytes[offset]);
@@ -111,20 +112,14 @@ Tensor parse_idx(Bytes bytes, const std::string& name) {
     }
     RG_CHECK(bytes.size() - header == size_t(total), "idx: expected ", total, " bytes of values, got ",
              bytes.size() - header, " (", name, ", offset ", header, ")");
-    const Shape shape(std::span<const int64_t>(extents, size_t(rank)));
-    const Bytes body = bytes.subspan(header);
-    switch (type) {
-    case 0x08: return values<uint8_t, uint8_t>(shape, body);
-    case 0x09: return values<int8_t, int32_t>(shape, body);
-    case 0x0B: return values<int16_t, int32_t>(shape, body);
-    case 0x0C: return values<int32_t, int32_t>(shape, body);
-    case 0x0D: return values<float, float>(shape, body);
-    default: return values<double, double>(shape, body);
-    }
+    return type->read(Shape(std::span<const int64_t>(extents, size_t(rank))), bytes.subspan(header));
 }
+
+namespace {
 
 Tensor read_idx(const std::string& path) { return parse_idx(as_bytes(read_file(path)), path); }
 
+/// Reads images u8 [n h w] and labels u8 [n] as one set. The classes are "0" to the largest label, and at least to "9".
 ImageSet read_idx_set(const std::string& images_path, const std::string& labels_path) {
     const Tensor images = read_idx(images_path), labels = read_idx(labels_path);
     RG_CHECK(images.dtype() == DType::u8 && images.shape().rank() == 3, "idx: expected images u8 [n h w], got ",
@@ -145,6 +140,8 @@ ImageSet read_idx_set(const std::string& images_path, const std::string& labels_
     for (int i = 0; i <= largest; ++i) set.classes.push_back(std::to_string(i));
     return set;
 }
+
+} // namespace
 
 bool has_idx(const std::string& folder) {
     return std::ranges::any_of(kKinds, [&](const Kind& kind) { return !files_of(folder, kind).empty(); });

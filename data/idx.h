@@ -20,12 +20,6 @@ bool is_idx(Bytes bytes);
 /// gzipped bytes first. Throws Error with the offset if the bytes are not IDX, or type, rank, extents or size are
 /// wrong.
 Tensor parse_idx(Bytes bytes, const std::string& name);
-Tensor read_idx(const std::string& path);
-
-/// Reads images u8 [n h w] and labels u8 [n] as one set. The names of the classes are the numbers from "0" to the
-/// largest label, or to "9" if that is larger. Throws Error if types or ranks differ from these, or the numbers of
-/// images and labels differ.
-ImageSet read_idx_set(const std::string& images_path, const std::string& labels_path);
 
 /// For a folder with the four files of MNIST: train-images-idx3-ubyte, train-labels-idx1-ubyte, and the same with t10k.
 /// Files with other names are found if these contain the same words ("test" may replace t10k). Each name may end in

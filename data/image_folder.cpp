@@ -37,14 +37,6 @@ constexpr Format kFormats[] = {
     {"JPEG XL", " .jxl ", "JXL \r\n", 4},
 };
 
-/// Returns the extension of a name in lower case, with its point.
-std::string ending_of(const fs::path& path) {
-    std::string ending = path.extension().string();
-    for (char& c : ending)
-        if (c >= 'A' && c <= 'Z') c = char(c | 32);
-    return ending;
-}
-
 std::string first_bytes(const fs::path& path) {
     std::string bytes(kFormatBytes, '\0');
     std::ifstream file(path, std::ios::binary);
@@ -95,7 +87,8 @@ std::vector<fs::path> images_below(const fs::path& folder, OtherImages& others) 
             continue;
         }
         check_link(*entry);
-        if (entry->is_regular_file()) (ending_of(entry->path()) == ".png" ? pngs : files).push_back(entry->path());
+        if (entry->is_regular_file())
+            (lower(entry->path().extension().string()) == ".png" ? pngs : files).push_back(entry->path());
     }
     std::sort(pngs.begin(), pngs.end());
     add_images(others, std::move(files), "");
@@ -144,6 +137,12 @@ std::vector<float> targets_of(const std::vector<Listed>& files, const std::strin
 
 } // namespace
 
+std::string lower(std::string text) {
+    for (char& c : text)
+        if (c >= 'A' && c <= 'Z') c = char(c | 32);
+    return text;
+}
+
 bool is_hidden(const fs::path& path) {
     return std::any_of(path.begin(), path.end(),
                        [](const fs::path& name) { return name != "." && name != ".." && name.string()[0] == '.'; });
@@ -155,7 +154,7 @@ std::string image_format(const std::string& name, Bytes begin) {
         if (!format.bytes.empty() && bytes.size() > format.offset &&
             bytes.substr(format.offset).starts_with(format.bytes))
             return std::string(format.name);
-    if (const std::string ending = ending_of(name); !ending.empty())
+    if (const std::string ending = lower(fs::path(name).extension().string()); !ending.empty())
         for (const Format& format : kFormats)
             if (format.endings.find(cat(" ", ending, " ")) != format.endings.npos) return std::string(format.name);
     return {};

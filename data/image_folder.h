@@ -52,6 +52,9 @@ struct OtherImages {
     void check() const;
 };
 
+/// Returns the text with the letters A to Z in lower case.
+std::string lower(std::string text);
+
 /// Returns true for a path that contains a hidden file or folder.
 bool is_hidden(const std::filesystem::path& path);
 

@@ -226,10 +226,13 @@ private:
         return bits_.take_unchecked(bits);
     }
 
-    const Entry& take_symbol(const Table& table) {
+    /// `what` names the symbols of the table in error texts.
+    const Entry& take_symbol(const Table& table, const char* what) {
         bits_.fill();
         const Entry& entry = table.find(bits_.buffer);
         if (entry.bits > bits_.count) bad("expected more data, got the end of the input");
+        if (entry.kind == kInvalid) bad("got a bit pattern that is no ", what);
+        bits_.drop(entry.bits);
         return entry;
     }
 
@@ -274,9 +277,7 @@ private:
         std::array<uint8_t, 286 + 30> lengths{};
         const uint32_t total = literals + distances;
         for (uint32_t i = 0; i < total;) {
-            const Entry& entry = take_symbol(lengths_code_);
-            if (entry.kind == kInvalid) bad("got a bit pattern that is no code length");
-            bits_.drop(entry.bits);
+            const Entry& entry = take_symbol(lengths_code_, "code length");
             if (entry.value < 16) {
                 lengths[i++] = uint8_t(entry.value);
                 continue;
@@ -368,9 +369,7 @@ private:
     void coded_block(const Codes& codes) {
         for (;;) {
             fast_symbols(codes);
-            const Entry& entry = take_symbol(codes.literals);
-            if (entry.kind == kInvalid) bad("got a bit pattern that is no literal or length code");
-            bits_.drop(entry.bits);
+            const Entry& entry = take_symbol(codes.literals, "literal or length code");
             if (entry.kind == kEnd) return;
             if (entry.kind == kLiteral) {
                 reserve(1);
@@ -378,9 +377,7 @@ private:
                 continue;
             }
             const size_t length = entry.value + take(entry.kind);
-            const Entry& distance_code = take_symbol(codes.distances);
-            if (distance_code.kind == kInvalid) bad("got a bit pattern that is no distance code");
-            bits_.drop(distance_code.bits);
+            const Entry& distance_code = take_symbol(codes.distances, "distance code");
             const size_t distance = distance_code.value + take(distance_code.kind);
             if (distance > size_ - start_) bad("expected a distance of at most ", size_ - start_, ", got ", distance);
             reserve(length);

@@ -16,23 +16,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Returns true if a folder has sub-folders and no PNGs beside them. Otherwise, a folder named train or test may be a
-/// class itself.
-bool holds_class_folders(const std::string& path) {
-    bool folders = false;
-    if (!fs::is_directory(path)) return false;
-    for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
-        if (entry.path().extension() == ".png") return false;
-        folders = folders || (entry.is_directory() && !is_hidden(entry.path().filename()));
-    }
-    return folders;
-}
-
 /// Returns the number of visible folders directly below a folder.
 int64_t count_folders(const std::string& path) {
     return std::count_if(fs::directory_iterator(path), {}, [](const fs::directory_entry& entry) {
         return entry.is_directory() && !is_hidden(entry.path().filename());
     });
+}
+
+/// Returns true if a folder has sub-folders and no PNGs beside them: train/ may also be a class.
+bool holds_class_folders(const std::string& path) {
+    if (!fs::is_directory(path) || count_folders(path) == 0) return false;
+    return std::none_of(fs::directory_iterator(path), {},
+                        [](const fs::directory_entry& entry) { return entry.path().extension() == ".png"; });
 }
 
 TrainTest load_image_folders(const std::string& path, const LoadOptions& options) {

@@ -3,11 +3,11 @@
 // they arrive, so that neither pipe can fill up and block the child.
 #include "data/pipe.h"
 
+#include "core/clock.h"
 #include "core/stop.h"
 #include "core/text.h"
 
 #include <cerrno>
-#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -166,7 +166,6 @@ std::string last_line(const std::string& text) {
 
 std::string read_pipe(const std::string& command, size_t limit, double silence_s, double total_s) {
     RG_CHECK(command.find('\0') == std::string::npos, "pipe: expected a command without zero bytes, got one");
-    using Clock = std::chrono::steady_clock;
     Output out, err;
     Child child(command, out, err);
     std::string bytes, error_text;
@@ -180,11 +179,8 @@ std::string read_pipe(const std::string& command, size_t limit, double silence_s
                  last_line(error_text));
         return true;
     };
-    const auto seconds_since = [](Clock::time_point time) {
-        return std::chrono::duration<double>(Clock::now() - time).count();
-    };
-    const Clock::time_point begin = Clock::now();
-    Clock::time_point last_output = begin;
+    const double begin = seconds_now();
+    double last_output = begin;
     // Does not wait for the end of standard error: a background job may hold it open. Standard output is data, so its
     // end counts.
     while (out.open() || !child.ended()) {
@@ -193,10 +189,10 @@ std::string read_pipe(const std::string& command, size_t limit, double silence_s
         check_stop();
         const bool output_read = out.read(bytes), errors_read = read_errors();
         RG_CHECK(bytes.size() <= limit, "pipe: expected at most ", limit, " bytes, got more");
-        if (output_read || errors_read) last_output = Clock::now();
-        RG_CHECK(seconds_since(last_output) < silence_s, "pipe: silent for ", silence_s, " s after ", bytes.size(),
+        if (output_read || errors_read) last_output = seconds_now();
+        RG_CHECK(seconds_now() - last_output < silence_s, "pipe: silent for ", silence_s, " s after ", bytes.size(),
                  " bytes", last_line(error_text));
-        RG_CHECK(seconds_since(begin) < total_s, "pipe: expected an end within ", total_s, " s, got ", bytes.size(),
+        RG_CHECK(seconds_now() - begin < total_s, "pipe: expected an end within ", total_s, " s, got ", bytes.size(),
                  " bytes and no end", last_line(error_text));
     }
     // A background job may keep writing to standard error, so this reads only what the pipe holds now.

@@ -62,11 +62,6 @@ std::span<const Pass> passes(const Header& header) {
     return header.interlaced ? std::span<const Pass>(kAdam7) : std::span<const Pass>(kWhole);
 }
 
-constexpr uint32_t tag(const char (&name)[5]) {
-    return uint32_t(uint8_t(name[0])) << 24 | uint32_t(uint8_t(name[1])) << 16 | uint32_t(uint8_t(name[2])) << 8 |
-           uint8_t(name[3]);
-}
-
 /// Reads the chunks of one file. The offset in an error text is that of the chunk.
 class ChunkReader {
 public:
@@ -76,43 +71,33 @@ public:
         check(is_png(bytes_), "expected the PNG signature, got ",
               as_text(bytes_).starts_with("\xFF\xD8\xFF") ? "that of a JPEG" : "something else");
         next(8);
-        check(type_ == tag("IHDR"), "expected IHDR first, got ", chunk_name());
+        check(type_ == "IHDR", "expected IHDR first, got ", type_);
         read_header();
-        for (bool ended = false; !ended;) {
-            const bool after_data = type_ == tag("IDAT");
+        while (type_ != "IEND") {
+            const bool after_data = type_ == "IDAT";
             next(begin_ + 12 + body_.size());
-            switch (type_) {
-            case tag("IHDR"): bad("expected one IHDR, got another");
-            case tag("PLTE"): read_palette(); break;
-            case tag("tRNS"): read_transparency(); break;
-            case tag("IDAT"):
+            check(type_ != "IHDR", "expected one IHDR, got another");
+            if (type_ == "PLTE") {
+                read_palette();
+            } else if (type_ == "tRNS") {
+                read_transparency();
+            } else if (type_ == "IDAT") {
                 check(after_data || c_.data.empty(), "expected the IDAT chunks in a row, got others in between");
                 check(c_.header.colour != kPalette || !c_.palette.empty(), "expected PLTE before IDAT, got none");
                 c_.data.push_back(body_);
-                break;
-            case tag("IEND"):
-                check(body_.empty(), "IEND: expected no contents, got ", body_.size(), " bytes");
-                check(!c_.data.empty(), "expected IDAT before IEND, got none");
-                ended = true;
-                break;
-            default: check(type_ >> 24 & 0x20, "unknown critical chunk ", chunk_name());
+            } else if (type_ != "IEND") {
+                check(type_[0] & 0x20, "unknown critical chunk ", type_);
             }
         }
+        check(body_.empty(), "IEND: expected no contents, got ", body_.size(), " bytes");
+        check(!c_.data.empty(), "expected IDAT before IEND, got none");
         return std::move(c_);
     }
 
 private:
     template <class... Parts>
-    [[noreturn]] void bad(const Parts&... parts) const {
-        fail("png: ", parts..., " (", name_, ", offset ", begin_, ")");
-    }
-    template <class... Parts>
     void check(bool good, const Parts&... parts) const {
-        if (!good) bad(parts...);
-    }
-
-    std::string chunk_name() const {
-        return {char(type_ >> 24), char(type_ >> 16), char(type_ >> 8), char(type_)}; // letters, as next() has checked
+        if (!good) fail("png: ", parts..., " (", name_, ", offset ", begin_, ")");
     }
 
     void next(size_t begin) {
@@ -120,13 +105,13 @@ private:
         const Bytes rest = bytes_.subspan(begin);
         check(rest.size() >= 12, "expected a chunk, got the end of the file");
         const size_t length = load_be32(rest.data());
-        type_ = load_be32(rest.data() + 4);
+        type_ = as_text(rest.subspan(4, 4));
         for (size_t i = 4; i < 8; ++i)
             check((rest[i] | 32) >= 'a' && (rest[i] | 32) <= 'z', "expected four letters as the type of a chunk");
-        check(length <= rest.size() - 12, chunk_name(), ": expected ", length, " bytes, got ", rest.size() - 12);
+        check(length <= rest.size() - 12, type_, ": expected ", length, " bytes, got ", rest.size() - 12);
         body_ = rest.subspan(8, length);
         const uint32_t wanted = load_be32(rest.data() + 8 + length), got = crc32(rest.subspan(4, length + 4));
-        check(wanted == got, chunk_name(), ": expected CRC ", wanted, ", got ", got);
+        check(wanted == got, type_, ": expected CRC ", wanted, ", got ", got);
     }
 
     void read_header() {
@@ -182,7 +167,7 @@ private:
     Bytes bytes_, body_;
     std::string_view name_;
     size_t begin_ = 0;
-    uint32_t type_ = 0;
+    std::string_view type_; // four letters, as next() has checked
     Contents c_;
 };
 
@@ -219,31 +204,22 @@ T paeth(T a, T b, T c) {
 /// whole pixel, at least 1.
 template <size_t kStep>
 void unfilter(int filter, uint8_t* row, const uint8_t* up, size_t bytes) {
-    Lanes left{}, corner{}; // previous pixel in this row and in the row above; zeros at the start of the row
-    switch (filter) {
-    case 1:
-        for (size_t i = 0; i < bytes; i += kStep) {
-            left = (load_pixel<kStep>(row + i) + left) & 255;
-            store_pixel<kStep>(row + i, left);
-        }
-        return;
-    case 2:
-        for (size_t i = 0; i < bytes; ++i) row[i] = uint8_t(row[i] + up[i]);
-        return;
-    case 3:
-        for (size_t i = 0; i < bytes; i += kStep) {
-            left = (load_pixel<kStep>(row + i) + ((left + load_pixel<kStep>(up + i)) >> 1)) & 255;
-            store_pixel<kStep>(row + i, left);
-        }
-        return;
-    case 4:
+    const auto each_pixel = [&](const auto& guess) {
+        Lanes left{}, corner{}; // previous pixel in this row and in the row above; zeros at the start of the row
         for (size_t i = 0; i < bytes; i += kStep) {
             const Lanes above = load_pixel<kStep>(up + i);
-            left = (load_pixel<kStep>(row + i) + paeth(left, above, corner)) & 255;
+            left = (load_pixel<kStep>(row + i) + guess(left, above, corner)) & 255;
             corner = above;
             store_pixel<kStep>(row + i, left);
         }
+    };
+    switch (filter) {
+    case 1: return each_pixel([](Lanes left, Lanes, Lanes) { return left; });
+    case 2:
+        for (size_t i = 0; i < bytes; ++i) row[i] = uint8_t(row[i] + up[i]);
         return;
+    case 3: return each_pixel([](Lanes left, Lanes above, Lanes) { return (left + above) >> 1; });
+    case 4: return each_pixel([](Lanes left, Lanes above, Lanes corner) { return paeth(left, above, corner); });
     }
 }
 
@@ -413,6 +389,10 @@ Image to_u8(const Image& image, int channels) {
 
 namespace {
 
+void put_be32(std::vector<uint8_t>& out, uint32_t value) {
+    for (int shift = 24; shift >= 0; shift -= 8) out.push_back(uint8_t(value >> shift));
+}
+
 /// DEFLATE with fixed Huffman codes (RFC 1951, section 3.2.6). For each hash of three bytes it remembers one earlier
 /// position.
 class Deflater {
@@ -441,8 +421,7 @@ public:
         }
         put_literal(256);
         put(0, 7); // fills up the last byte
-        const uint32_t adler = adler32(in);
-        for (int shift = 24; shift >= 0; shift -= 8) out_.push_back(uint8_t(adler >> shift));
+        put_be32(out_, adler32(in));
         return std::move(out_);
     }
 
@@ -477,10 +456,6 @@ private:
     uint64_t buffer_ = 0;
     int count_ = 0;
 };
-
-void put_be32(std::vector<uint8_t>& out, uint32_t value) {
-    for (int shift = 24; shift >= 0; shift -= 8) out.push_back(uint8_t(value >> shift));
-}
 
 void put_chunk(std::vector<uint8_t>& out, const char (&type)[5], Bytes body) {
     put_be32(out, uint32_t(body.size()));

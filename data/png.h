@@ -41,7 +41,6 @@ Image to_rgba(const Image& image);
 /// Returns the image with `channels` (1 to 4) samples of 8 bits. 16-bit samples are rounded. Grey is the luma of ITU-R
 /// BT.601. Alpha that is dropped is not blended.
 Image to_u8(const Image& image, int channels);
-inline Image to_rgba8(const Image& image) { return to_u8(image, 4); }
 
 /// Returns a PNG with `channels` (1 to 4, as in Image) samples of 8 bits per pixel. `pixels` must have width * height *
 /// channels bytes.

@@ -3,12 +3,12 @@
 // because fetch() retries as the user has asked.
 #include "data/s3.h"
 
+#include "core/clock.h"
 #include "core/json.h"
 #include "data/pipe.h"
 
 #include <algorithm>
 #include <charconv>
-#include <chrono>
 #include <cstdlib>
 #include <optional>
 #include <set>
@@ -57,23 +57,21 @@ std::string encoded(const std::string& text, std::string_view kept) {
     return out;
 }
 
+/// Returns " OPTION VALUE" with the value of a variable, or "" if that is not set.
+std::string option(const char* name, const char* variable_name) {
+    const std::string value = variable(variable_name);
+    return value.empty() ? "" : cat(" ", name, " ", shell_word(value));
+}
+
 std::string aws(const std::string& arguments) {
-    std::string command = variable("AWS_MAX_ATTEMPTS").empty() ? "AWS_MAX_ATTEMPTS=1 aws " : "aws ";
-    command += arguments;
-    if (const std::string endpoint = variable("S3_ENDPOINT"); !endpoint.empty())
-        command += " --endpoint-url " + shell_word(endpoint);
-    if (const std::string region_name = variable("AWS_REGION"); !region_name.empty())
-        command += " --region " + shell_word(region_name);
-    return command;
+    return cat(variable("AWS_MAX_ATTEMPTS").empty() ? "AWS_MAX_ATTEMPTS=1 " : "", "aws ", arguments,
+               option("--endpoint-url", "S3_ENDPOINT"), option("--region", "AWS_REGION"));
 }
 
 bool is_pattern(const std::string& key) { return key.find_first_of("*?") != key.npos; }
 
 std::string s5cmd(const std::string& arguments) {
-    std::string command = "s5cmd --retry-count 0 ";
-    if (const std::string endpoint = variable("S3_ENDPOINT"); !endpoint.empty())
-        command += "--endpoint-url " + shell_word(endpoint) + " ";
-    return command + arguments;
+    return cat("s5cmd --retry-count 0", option("--endpoint-url", "S3_ENDPOINT"), " ", arguments);
 }
 
 /// Returns a curl command for an object or a query. The query's parameters must be sorted by name, because older
@@ -101,15 +99,13 @@ std::string curl(const Place& place, const std::string& object, const std::strin
 
 std::string list_command(S3Client client, const std::string& url, const std::string& next) {
     const Place place = place_of(url);
-    switch (client) {
-    case S3Client::aws:
+    if (client == S3Client::aws)
         return aws(cat("s3api list-objects-v2 --output json --query 'Contents[].[Key,Size]' --bucket ",
                        shell_word(place.bucket), " --prefix ", shell_word(place.key)));
-    case S3Client::s5cmd:
+    if (client == S3Client::s5cmd) {
         RG_CHECK(!is_pattern(place.key), "s3: expected a prefix without * and ?, which s5cmd takes for a pattern, got ",
                  excerpt(url), "; install aws or curl, or give a shorter prefix");
         return s5cmd("--json ls " + shell_word(cat(kScheme, place.bucket, "/", place.key, "*")));
-    case S3Client::curl: break;
     }
     return curl(place, "",
                 cat(next.empty() ? "" : cat("continuation-token=", encoded(next, ""), "&"),
@@ -210,10 +206,9 @@ std::vector<S3Object> list_s3(S3Client client, const std::string& url, const Fet
     std::vector<S3Object> objects;
     std::string next;
     std::set<std::string> tokens;
-    using Clock = std::chrono::steady_clock;
-    const Clock::time_point begin = Clock::now();
+    const double end = seconds_now() + options.list_s;
     const auto time_left = [&] {
-        const double left_s = options.list_s - std::chrono::duration<double>(Clock::now() - begin).count();
+        const double left_s = end - seconds_now();
         RG_CHECK(left_s > 0, "s3: expected a list of ", s3_name(url), " in ", options.list_s, " s, got ",
                  objects.size(), " objects in ", tokens.size(), " parts, and more to come; give a longer prefix");
         return left_s;
@@ -243,12 +238,9 @@ std::vector<S3Object> list_s3(S3Client client, const std::string& url, const Fet
 
 std::string s3_get_command(S3Client client, const std::string& url) {
     const Place place = place_of(url);
-    switch (client) {
-    case S3Client::aws: return aws(cat("s3 cp ", shell_word(url), " -"));
-    case S3Client::s5cmd: // --raw: the key is not a pattern. Given only if needed: old releases lack it
+    if (client == S3Client::aws) return aws(cat("s3 cp ", shell_word(url), " -"));
+    if (client == S3Client::s5cmd) // --raw: the key is not a pattern. Old releases do not have this option
         return s5cmd(cat("cat ", is_pattern(place.key) ? "--raw " : "", shell_word(url)));
-    case S3Client::curl: break;
-    }
     return curl(place, place.key, "");
 }
 

@@ -76,8 +76,7 @@ std::vector<std::string> alternatives(const std::string& inside) {
     if (dots != inside.npos) {
         const std::string from = inside.substr(0, dots), to = inside.substr(dots + 2);
         const auto is_number = [](const std::string& s) {
-            return !s.empty() && s.size() <= kMaxDigits &&
-                   std::all_of(s.begin(), s.end(), [](char c) { return c >= '0' && c <= '9'; });
+            return !s.empty() && s.size() <= kMaxDigits && s.find_first_not_of("0123456789") == s.npos;
         };
         if (is_number(from) && is_number(to)) {
             const bool padded = (from.size() > 1 && from[0] == '0') || (to.size() > 1 && to[0] == '0');
@@ -131,12 +130,6 @@ std::vector<std::string> expand(const std::string& text) {
 }
 
 // ---- names ----
-
-std::string lower(std::string text) {
-    for (char& c : text)
-        if (c >= 'A' && c <= 'Z') c = char(c | 32);
-    return text;
-}
 
 /// Kind of a stream, by the name of its file. Streams of kind `other` are read as a tar.
 enum class Stream : uint8_t { tar, cifar, class_names, other };
@@ -365,15 +358,9 @@ void ShardSet::require_labels(Labels labels, const std::string& name) {
 void ShardSet::add_cifar(const std::string& path, Part part, Bytes bytes, const std::string& name) {
     const CifarKind kind = cifar_kind(bytes, name);
     require_labels(kind == CifarKind::cifar10 ? Labels::cifar10 : Labels::cifar100, name);
-    ImageSet set = parse_cifar(bytes, kind, name);
-    sources_.push_back({part, path, images_.count, set.count, next_, ""});
-    if (images_.count == 0) {
-        images_ = std::move(set);
-        return;
-    }
-    images_.count += set.count;
-    images_.pixels.insert(images_.pixels.end(), set.pixels.begin(), set.pixels.end());
-    images_.labels.insert(images_.labels.end(), set.labels.begin(), set.labels.end());
+    const int64_t before = images_.count;
+    append_cifar(images_, bytes, kind, name);
+    sources_.push_back({part, path, before, images_.count - before, next_, ""});
 }
 
 void ShardSet::add_png(const std::string& path, Part part, Bytes bytes, const std::string& member) {

@@ -42,12 +42,12 @@ public:
 private:
     std::string where(size_t offset) const { return cat("tar: ", archive_name_, ", offset ", offset, ": "); }
 
-    Bytes take(size_t size, const std::string& what) {
+    Bytes take(uint64_t size, const std::string& what) {
         const size_t left = archive_.size() - position_;
         RG_CHECK(size <= left, where(position_), "expected ", size, " bytes of ", what, ", got ", left,
                  "; the stream was cut");
-        const Bytes bytes = archive_.subspan(position_, size);
-        position_ += size;
+        const Bytes bytes = archive_.subspan(position_, size_t(size));
+        position_ += bytes.size();
         return bytes;
     }
 
@@ -63,9 +63,7 @@ private:
                  kMaxTarHeader, " bytes, got ", size);
         // Folders have no contents, even if old archives give them a size.
         if (type == '5' || (type == '0' && path.ends_with('/')) || (type == '\0' && path.ends_with('/'))) size = 0;
-        RG_CHECK(size <= archive_.size() - position_, where(position_), "expected ", size, " bytes of ", path, ", got ",
-                 archive_.size() - position_, "; the stream was cut");
-        const Bytes content = take(size_t(size), path);
+        const Bytes content = take(size, path);
         take((kBlock - size % kBlock) % kBlock, "padding");
         switch (type) {
         case 'x': pax(content, offset + kBlock); return;

@@ -30,9 +30,9 @@ Plan& find_plan(std::vector<std::unique_ptr<Plan>>& plans, const Vector& vector,
 
 } // namespace
 
-Group::Group(Link& link, const GroupOptions& options)
-    : link_(link), options_(options), handshake_(link), roll_call_(link, handshake_) {
-    RG_CHECK(options.segment_bytes >= 1, "Group: expected a segment of at least one byte, got none");
+Group::Group(Link& link, size_t segment_bytes)
+    : link_(link), segment_bytes_(segment_bytes), handshake_(link), roll_call_(link, handshake_) {
+    RG_CHECK(segment_bytes >= 1, "Group: expected a segment of at least one byte, got none");
 }
 
 Operation Group::next_operation(const char* name, std::string_view what, size_t bytes, uint64_t detail) {
@@ -57,8 +57,7 @@ void Group::allreduce(const char* name, const Vector& vector, std::string_view w
     // Ranks must agree on everything that determines the messages: length, number type, algorithm, segments, position
     // in shared memory.
     const uint64_t place = algorithm == Algorithm::shared ? shared_->place_of(vector) : 0;
-    const uint64_t detail =
-        (place ? place : options_.segment_bytes) << 8 | size_of(vector.type) << 4 | uint64_t(algorithm);
+    const uint64_t detail = (place ? place : segment_bytes_) << 8 | size_of(vector.type) << 4 | uint64_t(algorithm);
     const Operation op = next_operation(name, what, vector.bytes(), detail);
     try {
         if (algorithm == Algorithm::shared) {
@@ -71,7 +70,7 @@ void Group::allreduce(const char* name, const Vector& vector, std::string_view w
             // still reads it.
             handshake_.finish(op);
             find_plan(rings_, vector, [&] {
-                return std::make_unique<RingPlan>(link_, vector, options_.segment_bytes);
+                return std::make_unique<RingPlan>(link_, vector, segment_bytes_);
             }).run(op);
         } else {
             find_plan(doublings_, vector, [&] {
@@ -84,18 +83,19 @@ void Group::allreduce(const char* name, const Vector& vector, std::string_view w
     }
 }
 
-std::unique_ptr<SharedWindow> Group::open_window(size_t bytes_per_rank, const Operation& op) {
+Operation Group::agree(const char* name, std::string_view what, size_t bytes, uint64_t detail) {
+    const Operation op = next_operation(name, what, bytes, detail);
     handshake_.start(op);
-    handshake_.finish(op); // detects a missing rank by name, which open_shared() cannot
-    return link_.open_shared(bytes_per_rank);
+    handshake_.finish(op);
+    return op;
 }
 
 SharedReducer* Group::shared(const char* name, std::string_view what, size_t bytes) {
     if (!tried_shared_ && local_size() == size()) {
-        const Operation op = next_operation(name, what, bytes, options_.segment_bytes << 8);
-        std::unique_ptr<SharedWindow> window = open_window(SharedReducer::window_bytes(options_.segment_bytes), op);
+        agree(name, what, bytes, segment_bytes_ << 8); // opening has no deadline, so a missing rank must show here
+        std::unique_ptr<SharedWindow> window = link_.open_shared(SharedReducer::window_bytes(segment_bytes_));
         if (window) {
-            shared_ = std::make_unique<SharedReducer>(link_, std::move(window), options_.segment_bytes);
+            shared_ = std::make_unique<SharedReducer>(link_, std::move(window), segment_bytes_);
             handshake_.post_in(shared_->window(), SharedReducer::kPostOffset);
         }
     }
@@ -105,7 +105,8 @@ SharedReducer* Group::shared(const char* name, std::string_view what, size_t byt
 
 std::span<std::byte> Group::memory(size_t bytes, std::string_view what) {
     if (size() > 1 && shared("memory", what, bytes)) {
-        if (std::unique_ptr<SharedWindow> window = open_window(bytes, next_operation("memory", what, bytes, 0))) {
+        agree("memory", what, bytes, 0);
+        if (std::unique_ptr<SharedWindow> window = link_.open_shared(bytes)) {
             std::byte* local_part = window->part(rank());
             shared_->adopt(std::move(window));
             return {local_part, bytes};
@@ -138,26 +139,21 @@ void Group::broadcast(std::span<std::byte> bytes, int root, std::string_view wha
     const int p = size();
     RG_CHECK(root >= 0 && root < p, "broadcast ", what, ": expected a root in 0..", p - 1, ", got ", root);
     if (p == 1) return;
-    const Operation op = next_operation("broadcast", what, bytes.size(), uint64_t(root));
-    handshake_.start(op);
-    handshake_.finish(op);
+    const Operation op = agree("broadcast", what, bytes.size(), uint64_t(root));
     // Binomial tree. Ranks are numbered from the root; the parent's number is the rank's own without its lowest set
     // bit.
     const int number = (rank() - root + p) % p;
     const int lowest_bit = number == 0 ? p : number & -number;
     for (size_t begin = 0; begin < bytes.size(); begin += kBroadcastChunk) {
         const std::span<std::byte> chunk = bytes.subspan(begin, std::min(kBroadcastChunk, bytes.size() - begin));
-        if (number != 0) {
-            const int parent = (number - lowest_bit + root) % p;
-            Channel in = link_.open_receive(chunk.data(), chunk.size(), parent, kDataTag);
-            link_.start(in);
-            link_.wait(in, op, int(begin / kBroadcastChunk));
-        }
-        for (int bit = 1; bit < lowest_bit && number + bit < p; bit *= 2) {
-            Channel out = link_.open_send(chunk.data(), chunk.size(), (number + bit + root) % p, kDataTag);
-            link_.start(out);
-            link_.wait(out, op, int(begin / kBroadcastChunk));
-        }
+        const auto transfer = [&](Channel channel) {
+            link_.start(channel);
+            link_.wait(channel, op, int(begin / kBroadcastChunk));
+        };
+        if (number != 0)
+            transfer(link_.open_receive(chunk.data(), chunk.size(), (number - lowest_bit + root) % p, kDataTag));
+        for (int bit = 1; bit < lowest_bit && number + bit < p; bit *= 2)
+            transfer(link_.open_send(chunk.data(), chunk.size(), (number + bit + root) % p, kDataTag));
     }
 }
 
@@ -171,15 +167,12 @@ std::vector<std::string> Group::allgather(std::string_view text, std::string_vie
     allreduce_sum(lengths, what, quickest());
     for (int r = 0; r < p; ++r) texts[size_t(r)].resize(size_t(lengths[size_t(r)]));
 
-    const Operation op = next_operation("allgather", what, 0, 0);
-    handshake_.start(op);
-    handshake_.finish(op);
-    const int next = (rank() + 1) % p, previous = (rank() + p - 1) % p;
+    const Operation op = agree("allgather", what, 0, 0);
     for (int round = 0; round < p - 1; ++round) { // pass on the text that arrived in the previous round
         const std::string& outgoing = texts[size_t((rank() - round + p) % p)];
         std::string& incoming = texts[size_t((rank() - round - 1 + p) % p)];
-        Channel in = link_.open_receive(incoming.data(), incoming.size(), previous, kDataTag);
-        Channel out = link_.open_send(outgoing.data(), outgoing.size(), next, kDataTag);
+        Channel in = link_.open_receive(incoming.data(), incoming.size(), link_.previous(), kDataTag);
+        Channel out = link_.open_send(outgoing.data(), outgoing.size(), link_.next(), kDataTag);
         link_.start(in);
         link_.start(out);
         link_.wait(in, op, round);

@@ -19,14 +19,11 @@
 
 namespace rg::par {
 
-struct GroupOptions {
-    size_t segment_bytes = 256 * 1024; // bytes per message (ring) or chunk (shared); the same on all ranks
-};
-
 class Group {
 public:
-    /// Requires that the link outlives the group.
-    explicit Group(Link& link, const GroupOptions& options = {});
+    /// Requires that the link outlives the group. `segment_bytes` is the size of a message (ring, shared), the same on
+    /// all ranks.
+    explicit Group(Link& link, size_t segment_bytes = 256 * 1024);
 
     int rank() const { return link_.rank(); }
     int size() const { return link_.size(); }
@@ -63,15 +60,16 @@ public:
 
 private:
     Operation next_operation(const char* name, std::string_view what, size_t bytes, uint64_t detail);
+    /// Starts the next operation, and blocks until the previous rank agrees with it.
+    Operation agree(const char* name, std::string_view what, size_t bytes, uint64_t detail);
     void allreduce(const char* name, const Vector& vector, std::string_view what, Algorithm algorithm);
     /// Returns the reducer for shared memory, or null on all ranks if there is none. The first call is collective.
     SharedReducer* shared(const char* name, std::string_view what, size_t bytes);
     /// Returns the algorithm for a vector of a few bytes. Such a vector alone is no reason to open shared memory.
     Algorithm quickest() const { return shared_ ? Algorithm::shared : Algorithm::small; }
-    std::unique_ptr<SharedWindow> open_window(size_t bytes_per_rank, const Operation& op);
 
     Link& link_;
-    GroupOptions options_;
+    size_t segment_bytes_;
     Handshake handshake_;
     RollCall roll_call_;
     std::vector<std::unique_ptr<RingPlan>> rings_;         // most recently used first

@@ -5,9 +5,9 @@
 
 #include "par/link.h"
 
+#include "core/clock.h"
 
 #include <algorithm>
-#include <chrono>
 #include <climits>
 #include <cstdlib>
 #include <cstring>
@@ -32,20 +32,6 @@ constexpr long kNapNs = 50'000;
 constexpr double kRollCallAfter = 0.25; // seconds of a wait before it calls its observer
 constexpr int kHandshakeTag = 1;
 
-double seconds_now() {
-    using namespace std::chrono;
-    return duration<double>(steady_clock::now().time_since_epoch()).count();
-}
-
-double deadline_from_environment() {
-    const char* text = std::getenv("RG_DEADLINE_S");
-    if (!text || !*text) return kDeadline;
-    char* end = nullptr;
-    const double seconds = std::strtod(text, &end);
-    RG_CHECK(*end == '\0' && seconds > 0, "RG_DEADLINE_S: expected seconds above zero, got '", text, "'");
-    return seconds;
-}
-
 uint64_t hash_of(std::string_view text, uint64_t h = 14695981039346656037u) { // FNV-1a (Fowler, Noll, Vo)
     for (const char c : text) h = (h ^ uint8_t(c)) * 1099511628211u;
     return h;
@@ -57,11 +43,6 @@ void relax() {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
 #endif
-}
-
-template <size_t N>
-void copy_text(std::array<char, N>& out, std::string_view text) {
-    text.copy(out.data(), N - 1); // the last byte stays zero
 }
 
 } // namespace
@@ -84,9 +65,19 @@ Link::Link(int rank, int size, int local_rank, int local_size)
       local_rank_(local_rank),
       local_size_(local_size),
       crowded_(local_size > sysconf(_SC_NPROCESSORS_ONLN)),
-      deadline_(kDeadline) {}
+      deadline_(kDeadline) {
+    for (int q = 0; q < size; ++q)
+        if (q != rank) others_.push_back(q);
+}
 
-void Link::read_environment() { deadline_ = deadline_from_environment(); }
+void Link::read_environment() {
+    const char* text = std::getenv("RG_DEADLINE_S");
+    if (!text || !*text) return;
+    char* end = nullptr;
+    const double seconds = std::strtod(text, &end);
+    RG_CHECK(*end == '\0' && seconds > 0, "RG_DEADLINE_S: expected seconds above zero, got '", text, "'");
+    deadline_ = seconds;
+}
 
 void Link::set_deadline(double seconds) {
     RG_CHECK(seconds > 0, "set_deadline: expected seconds above zero, got ", seconds);
@@ -207,15 +198,14 @@ void Link::fail_late(std::string_view expected, int peer, const Operation& op, i
 Handshake::Handshake(Link& link) : link_(link) {
     static_assert(sizeof(Message) == 96, "messages are compared and sent as bytes, so they must not have padding");
     if (link.size() == 1) return;
-    const int next = (link.rank() + 1) % link.size(), previous = (link.rank() + link.size() - 1) % link.size();
-    to_next_ = link.open_send(&sent_, sizeof sent_, next, kHandshakeTag);
-    from_previous_ = link.open_receive(&received_, sizeof received_, previous, kHandshakeTag);
+    to_next_ = link.open_send(&sent_, sizeof sent_, link.next(), kHandshakeTag);
+    from_previous_ = link.open_receive(&received_, sizeof received_, link.previous(), kHandshakeTag);
 }
 
 Handshake::Message Handshake::message_of(const Operation& op) {
     Message m{op.bytes, op.number, op.detail, hash_of(op.what, hash_of(op.name)), {}, {}};
-    copy_text(m.name, op.name);
-    copy_text(m.what, op.what);
+    std::string_view(op.name).copy(m.name.data(), m.name.size() - 1); // the last byte stays zero
+    op.what.copy(m.what.data(), m.what.size() - 1);
     return m;
 }
 
@@ -228,8 +218,7 @@ void Handshake::start(const Operation& op) {
 
 void Handshake::finish(const Operation& op) {
     const size_t bytes = link_.wait(from_previous_, op);
-    const int previous = (link_.rank() + link_.size() - 1) % link_.size();
-    if (bytes != sizeof received_ || received_ != sent_) fail_different(received_, previous, op);
+    if (bytes != sizeof received_ || received_ != sent_) fail_different(received_, link_.previous(), op);
     previous_number_ = op.number, previous_step_ = op.step;
     link_.wait(to_next_, op);
 }
@@ -248,8 +237,7 @@ void Handshake::post(const Operation& op) {
 
 void Handshake::agree(const Operation& op) {
     const Message& local = post_of(link_.rank()).message;
-    for (int q = 0; q < link_.size(); ++q) {
-        if (q == link_.rank()) continue;
+    for (const int q : link_.others()) {
         Post& theirs = post_of(q);
         link_.wait_for(std::atomic_ref(theirs.number), op.number, q, "to begin the operation", op, 0);
         // The texts come after their hash, mostly on another cache line. They are read only if something differs.
@@ -266,7 +254,7 @@ std::string Handshake::last_seen(int rank) const {
         Post& theirs = post_of(rank);
         number = std::atomic_ref(theirs.number).load(std::memory_order_acquire);
         step = std::atomic_ref(theirs.step).load(std::memory_order_relaxed);
-    } else if (number == 0 || rank != (link_.rank() + link_.size() - 1) % link_.size()) {
+    } else if (number == 0 || rank != link_.previous()) {
         return {};
     }
     return cat(" (last in operation ", number, ", step ", step, ")");

@@ -13,6 +13,7 @@
 #include <array>
 #include <atomic>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -75,7 +76,10 @@ private:
 /// together, and destroy it together.
 class SharedWindow {
 public:
-    virtual ~SharedWindow() = default;
+    /// Calls `release` at its end.
+    SharedWindow(std::vector<std::byte*> parts, size_t bytes, std::function<void()> release)
+        : parts_(std::move(parts)), bytes_(bytes), release_(std::move(release)) {}
+    ~SharedWindow() { release_(); }
     SharedWindow(const SharedWindow&) = delete;
     SharedWindow& operator=(const SharedWindow&) = delete;
     /// Returns the first byte of a rank's part, aligned to 64 bytes.
@@ -83,12 +87,10 @@ public:
     /// Returns the number of bytes in one part.
     size_t bytes() const { return bytes_; }
 
-protected:
-    SharedWindow(std::vector<std::byte*> parts, size_t bytes) : parts_(std::move(parts)), bytes_(bytes) {}
-
 private:
     std::vector<std::byte*> parts_;
     size_t bytes_;
+    std::function<void()> release_;
 };
 
 class Link {
@@ -99,6 +101,10 @@ public:
 
     int rank() const { return rank_; }
     int size() const { return size_; }
+    /// Return the ranks after and before this one in the ring, and all other ranks.
+    int next() const { return (rank_ + 1) % size_; }
+    int previous() const { return (rank_ + size_ - 1) % size_; }
+    const std::vector<int>& others() const { return others_; }
     /// Return this rank's index among the program's ranks on this node, and the number of these ranks.
     int local_rank() const { return local_rank_; }
     int local_size() const { return local_size_; }
@@ -144,7 +150,7 @@ public:
     /// none. `width` is 4 for float, 8 for double.
     virtual bool mpi_allreduce(void* data, size_t count, size_t width);
 
-protected:
+    /// The links' view of a channel.
     struct Slot {
         int peer = -1;
         int tag = 0;
@@ -152,12 +158,14 @@ protected:
         bool send = false;
         bool in_flight = false;
     };
+
+protected:
     Link(int rank, int size, int local_rank, int local_size);
     const Slot& slot(int i) const { return slots_[size_t(i)]; }
 
 private:
     friend class Channel;
-    friend class SubLink; // calls check_peers() of the link below it
+    friend class SubLink;  // calls check_peers() of the link below it
     friend class RollCall; // sets wait_observer_
     virtual void do_open(int slot, void* data) = 0;
     virtual void do_start(int slot) = 0;
@@ -178,6 +186,7 @@ private:
 
     int rank_, size_, local_rank_, local_size_;
     bool crowded_; // more ranks than cores on this node
+    std::vector<int> others_;
     std::atomic<double> deadline_;
     WaitObserver* wait_observer_ = nullptr; // the group's roll call, or null
     std::deque<Slot> slots_;                // a deque keeps addresses: the roll call opens slots during a wait

@@ -1,4 +1,4 @@
-// Format of a letter in the stream: kind (1 byte), task and length of the text (8 bytes each), text.
+// Format of a letter in the stream: kind, task and length of the text (8 bytes each), text.
 #include "par/mail.h"
 
 #include <cstring>
@@ -8,22 +8,14 @@ namespace rg::par {
 namespace {
 
 constexpr int kMailTag = 32;
-constexpr size_t kChunk = 4096, kHeader = 17; // MPI libraries send such short chunks eagerly, without a handshake
+constexpr size_t kChunk = 4096; // short enough that MPI libraries send it eagerly, without a handshake
 constexpr int kChunksAtOnce = 16;
 
-template <class T>
-void append(std::string& out, T value) {
-    char bytes[sizeof value];
-    std::memcpy(bytes, &value, sizeof value);
-    out.append(bytes, sizeof value);
-}
-
-template <class T>
-T read(const std::string& in, size_t position) {
-    T value;
-    std::memcpy(&value, in.data() + position, sizeof value);
-    return value;
-}
+/// Fields of 8 bytes, so that no byte between them is undefined.
+struct Header {
+    int64_t kind, task;
+    uint64_t length;
+};
 
 } // namespace
 
@@ -33,9 +25,8 @@ Mail::Mail(Link& link, int peer) : link_(link), peer_(peer), chunk_(kChunk) {
 }
 
 void Mail::post(const Letter& letter) {
-    append(queued_, letter.kind);
-    append(queued_, letter.task);
-    append(queued_, uint64_t(letter.text.size()));
+    const Header header{letter.kind, letter.task, letter.text.size()};
+    queued_.append(reinterpret_cast<const char*>(&header), sizeof header);
     queued_ += letter.text;
     send();
 }
@@ -62,12 +53,10 @@ std::vector<Letter> Mail::poll() {
     }
     std::vector<Letter> letters;
     size_t begin = 0;
-    while (received_.size() - begin >= kHeader) {
-        const auto length = size_t(read<uint64_t>(received_, begin + 9));
-        if (received_.size() - begin - kHeader < length) break;
-        letters.push_back(
-            {received_[begin], read<int64_t>(received_, begin + 1), received_.substr(begin + kHeader, length)});
-        begin += kHeader + length;
+    for (Header header; received_.size() - begin >= sizeof header; begin += sizeof header + header.length) {
+        std::memcpy(&header, received_.data() + begin, sizeof header);
+        if (received_.size() - begin - sizeof header < header.length) break;
+        letters.push_back({char(header.kind), header.task, received_.substr(begin + sizeof header, header.length)});
     }
     received_.erase(0, begin);
     return letters;

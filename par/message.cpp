@@ -5,21 +5,12 @@
 
 namespace rg::par {
 
-namespace {
-
-void append_number(std::string& message, uint64_t number) {
-    char bytes[sizeof number];
-    std::memcpy(bytes, &number, sizeof number);
-    message.append(bytes, sizeof number);
-}
-
-} // namespace
-
 std::string pack_texts(std::span<const std::string> texts) {
     std::string message;
-    append_number(message, texts.size());
+    const auto append = [&](uint64_t number) { message.append(reinterpret_cast<const char*>(&number), sizeof number); };
+    append(texts.size());
     for (const std::string& text : texts) {
-        append_number(message, text.size());
+        append(text.size());
         message += text;
     }
     return message;

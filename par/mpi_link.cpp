@@ -130,22 +130,6 @@ bool is_usable(MPI_Win window, void* memory, size_t bytes) {
     return true;
 }
 
-class MpiWindow final : public SharedWindow {
-public:
-    MpiWindow(MPI_Win window, std::vector<std::byte*> parts, size_t bytes)
-        : SharedWindow(std::move(parts), bytes), window_(window), exceptions_(std::uncaught_exceptions()) {}
-
-    ~MpiWindow() override {
-        if (std::uncaught_exceptions() > exceptions_) return; // freeing would block, and the job ends anyway
-        MPI_Win_unlock_all(window_);
-        MPI_Win_free(&window_);
-    }
-
-private:
-    MPI_Win window_;
-    int exceptions_;
-};
-
 class MpiLink final : public Link {
 public:
     explicit MpiLink(Place place)
@@ -206,7 +190,12 @@ public:
             check(MPI_Win_shared_query(window, q, &length, &unit, &part), "MPI_Win_shared_query", rank(), q, bytes);
             parts.push_back(static_cast<std::byte*>(part));
         }
-        return std::make_unique<MpiWindow>(window, std::move(parts), bytes);
+        const auto release = [window, exceptions = std::uncaught_exceptions()]() mutable {
+            if (std::uncaught_exceptions() > exceptions) return; // freeing would block, and the job ends anyway
+            MPI_Win_unlock_all(window);
+            MPI_Win_free(&window);
+        };
+        return std::make_unique<SharedWindow>(std::move(parts), bytes, release);
     }
 
 private:

@@ -50,7 +50,7 @@ RingPlan::RingPlan(Link& link, const Vector& vector, size_t segment_bytes) : lin
 
     const size_t longest = ((chunk + size_t(segments_) - 1) / size_t(segments_)) * width;
     staging_.resize(kDepth * longest);
-    const int next = int((link.rank() + 1) % p), previous = int((link.rank() + p - 1) % p);
+    const int next = link.next(), previous = link.previous();
     for (int i = 0; i < kDepth; ++i)
         to_stage_.push_back(link.open_receive(staging_.data() + size_t(i) * longest, longest, previous, kDataTag));
     sends_.resize(size_t(p * segments_));

@@ -68,24 +68,21 @@ void RollCall::send(int rank, Kind kind, uint64_t number, std::string_view text)
 }
 
 void RollCall::send_all(Kind kind, std::string_view text) {
-    for (int q = 0; q < link_.size(); ++q)
-        if (q != link_.rank()) send(q, kind, all_calls_, text);
+    for (const int q : link_.others()) send(q, kind, all_calls_, text);
 }
 
 void RollCall::listen() {
     if (peers_.empty()) {
         peers_ = std::vector<Peer>(size_t(link_.size()));
-        for (int q = 0; q < link_.size(); ++q) {
-            if (q == link_.rank()) continue;
+        for (const int q : link_.others()) {
             Peer& peer = peers_[size_t(q)];
             peer.in = link_.open_receive(&peer.message, sizeof peer.message, q, kRollCallTag);
             link_.start(peer.in);
         }
     }
     size_t bytes = 0;
-    const std::string previous_last_seen = handshake_.last_seen((link_.rank() + link_.size() - 1) % link_.size());
-    for (int q = 0; q < link_.size(); ++q) {
-        if (q == link_.rank()) continue;
+    const std::string previous_last_seen = handshake_.last_seen(link_.previous());
+    for (const int q : link_.others()) {
         Peer& peer = peers_[size_t(q)];
         while (link_.test(peer.in, &bytes)) {
             const Message& message = peer.message;
@@ -108,9 +105,8 @@ std::string RollCall::last_seen(int rank) const {
 
 std::string RollCall::missing() const {
     std::string names;
-    for (int q = 0; q < link_.size(); ++q)
-        if (q != link_.rank() && !peers_[size_t(q)].present)
-            names += cat(names.empty() ? "" : ", ", link_.name_of(q), last_seen(q));
+    for (const int q : link_.others())
+        if (!peers_[size_t(q)].present) names += cat(names.empty() ? "" : ", ", link_.name_of(q), last_seen(q));
     return names;
 }
 

@@ -18,34 +18,24 @@
 
 namespace rg::par {
 
-#if RG_HAVE_MPI
-struct Session::State {
-    std::unique_ptr<Link> mpi;
-};
-
-Session::Session(int& argc, char**& argv) : state_(new State{open_mpi(argc, argv)}) {}
-Link& Session::link() { return *state_->mpi; }
-#else
-struct Session::State {
-    ThreadWorld world{1};
-};
-
-Session::Session(int&, char**&) : state_(new State) {}
-Link& Session::link() { return state_->world.link(0); }
-#endif
-
-Session::~Session() = default;
-
 namespace {
 
-/// Lets lower ranks report first. All ranks notice a mistake that concerns all of them, such as a missing file, at the
-/// same time. The delay lets rank 0 report it and end the job, so that the user reads one line instead of one per rank.
-void let_lower_ranks_speak(int rank) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(250 * std::min(rank, 4)));
+/// Returns the link of all ranks of this program: MPI if the build has it, else a single rank. May remove launcher
+/// arguments from argv. Throws Error if MPI does not start.
+std::shared_ptr<Link> open_link([[maybe_unused]] int& argc, [[maybe_unused]] char**& argv) {
+#if RG_HAVE_MPI
+    return open_mpi(argc, argv);
+#else
+    const auto world = std::make_shared<ThreadWorld>(1);
+    return {world, &world->link(0)};
+#endif
 }
 
-/// Delay of the report of a rank that only learned of another rank's failure. The rank that failed reports its error
-/// first, and ends the job.
+/// Delay per rank, at most 4 times. All ranks notice a common mistake, such as a missing file, at the same time. The
+/// delay lets rank 0 report it and end the job, so that the user reads one line instead of one per rank.
+constexpr std::chrono::milliseconds kPerRank{250};
+
+/// Delay of a rank that only learned of another rank's failure. The rank that failed reports it first and ends the job.
 constexpr std::chrono::milliseconds kEcho{1500};
 
 /// Delay before an abort. mpiexec exits as soon as it sees the abort, and loses output that it has not read yet.
@@ -61,7 +51,7 @@ int fail_job(Link* link, const std::exception& error) {
         if (dynamic_cast<const PeerFailed*>(&error))
             std::this_thread::sleep_for(kEcho);
         else if (!missing)
-            let_lower_ranks_speak(link->rank());
+            std::this_thread::sleep_for(kPerRank * std::min(link->rank(), 4));
         std::fprintf(stderr, "error: %s (rank %d)\n", text.c_str(), link->rank());
     } else {
         std::fprintf(stderr, "error: %s\n", text.c_str());
@@ -77,17 +67,17 @@ int fail_job(Link* link, const std::exception& error) {
 int run_ranks_main(int argc, char** argv, const std::function<int(Group&)>& body) {
     try {
         open_standard_streams();
-        Session session(argc, argv);
+        const std::shared_ptr<Link> link = open_link(argc, argv);
         std::unique_ptr<Group> group; // outlives body: peers may still read from its buffers
         try {
-            session.link().read_environment();
-            group = std::make_unique<Group>(session.link());
+            link->read_environment();
+            group = std::make_unique<Group>(*link);
             const int code = body(*group);
             if (code == 0) finish_output();
             group->barrier("end"); // names a missing rank, which MPI_Finalize cannot
             return code;
         } catch (const std::exception& error) {
-            return fail_job(&session.link(), error);
+            return fail_job(link.get(), error);
         }
     } catch (const std::exception& error) {
         return fail_job(nullptr, error);

@@ -12,21 +12,6 @@
 
 namespace rg::par {
 
-/// Owns the link of all ranks of this program: MPI if the build has it, else a single rank. Make one per process.
-class Session {
-public:
-    /// May remove launcher arguments from argv. Throws Error if MPI does not start.
-    Session(int& argc, char**& argv);
-    ~Session();
-    Session(const Session&) = delete;
-    Session& operator=(const Session&) = delete;
-    Link& link();
-
-private:
-    struct State;
-    std::unique_ptr<State> state_;
-};
-
 /// Implements main(): runs `body` with the group of all ranks, then finish_output() (core/options.h), and returns
 /// body's exit code. If either throws, writes one line to standard error and ends the whole job with exit code 1. The
 /// line is "error: ... (rank 2)", without the rank if there is only one.

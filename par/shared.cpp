@@ -97,8 +97,7 @@ uint64_t SharedReducer::place_of(const Vector& vector) const {
 void SharedReducer::publish() { stage_word(*window_, link_.rank()).store(++stage_, std::memory_order_release); }
 
 void SharedReducer::wait_for_all(uint64_t stage, const char* doing, const Operation& op, int chunk) {
-    for (int q = 0; q < link_.size(); ++q)
-        if (q != link_.rank()) link_.wait_for(stage_word(*window_, q), stage, q, doing, op, chunk);
+    for (const int q : link_.others()) link_.wait_for(stage_word(*window_, q), stage, q, doing, op, chunk);
 }
 
 void SharedReducer::reduce_slice(const SharedWindow& window, size_t begin, size_t bytes, Element type) {
@@ -119,24 +118,16 @@ void SharedReducer::reduce_slice(const SharedWindow& window, size_t begin, size_
 void SharedReducer::run(const Vector& vector, Handshake& handshake, const Operation& op) {
     constexpr const char* kReady = "to bring its part";
     constexpr const char* kReduced = "to add up its slice";
-    if (const Place place = find(vector); place.memory) {
-        const uint64_t first = stage_;
-        handshake.post(op);
-        publish();
-        handshake.agree(op);
-        wait_for_all(first + 1, kReady, op, 0);
-        reduce_slice(*place.memory, place.offset, vector.bytes(), vector.type);
-        publish();
-        wait_for_all(first + 2, kReduced, op, 0);
-        return;
-    }
-    const size_t width = size_of(vector.type), chunk = std::max(width, chunk_bytes_ / width * width);
-    const size_t chunks = std::max<size_t>(1, (vector.bytes() + chunk - 1) / chunk);
-    const auto offset = [&](size_t k) { return kHeader + k % 2 * round_up(chunk); };
+    const Place place = find(vector);
+    const bool copies = !place.memory;
+    const SharedWindow& window = copies ? *window_ : *place.memory;
+    const size_t width = size_of(vector.type), most = copies ? chunk_bytes_ / width * width : vector.bytes();
+    const size_t chunk = std::max(width, most), chunks = std::max<size_t>(1, (vector.bytes() + chunk - 1) / chunk);
+    const auto offset = [&](size_t k) { return copies ? kHeader + k % 2 * round_up(chunk) : place.offset; };
     const auto length = [&](size_t k) { return std::min(chunk, vector.bytes() - k * chunk); };
-    std::byte* local_part = window_->part(link_.rank());
+    std::byte* local_part = window.part(link_.rank());
     const auto copy_in = [&](size_t k) {
-        if (length(k)) std::memcpy(local_part + offset(k), vector.data + k * chunk, length(k));
+        if (copies && length(k)) std::memcpy(local_part + offset(k), vector.data + k * chunk, length(k));
     };
     const uint64_t first = stage_;
     handshake.post(op);
@@ -145,14 +136,14 @@ void SharedReducer::run(const Vector& vector, Handshake& handshake, const Operat
     handshake.agree(op);
     for (size_t k = 0; k < chunks; ++k) {
         wait_for_all(first + 2 * k + 1, kReady, op, int(k));
-        reduce_slice(*window_, offset(k), length(k), vector.type);
+        reduce_slice(window, offset(k), length(k), vector.type);
         publish();
         if (k + 1 < chunks) {
             copy_in(k + 1);
             publish();
         }
         wait_for_all(first + 2 * k + 2, kReduced, op, int(k));
-        if (length(k)) std::memcpy(vector.data + k * chunk, local_part + offset(k), length(k));
+        if (copies && length(k)) std::memcpy(vector.data + k * chunk, local_part + offset(k), length(k));
     }
 }
 

@@ -16,27 +16,13 @@ constexpr uint64_t kPollsPerCheck = 64;
 // First byte of a notice: the sender had no error, an error of its own, or a PeerFailed.
 constexpr char kNoError = '.', kFailed = '!', kEcho = '~';
 
-/// Keeps a window open until the process ends.
-void keep(std::unique_ptr<SharedWindow> window) {
+/// Keeps a window until the process ends.
+void keep(std::shared_ptr<SharedWindow> window) {
     static std::mutex mutex;
-    static auto* const windows = new std::vector<std::unique_ptr<SharedWindow>>;
+    static auto* const windows = new std::vector<std::shared_ptr<SharedWindow>>;
     const std::lock_guard lock(mutex);
     windows->push_back(std::move(window));
 }
-
-/// Does not free the window after a failure: freeing is collective, and the failed rank may have lost its part.
-class SubWindow final : public SharedWindow {
-public:
-    SubWindow(std::unique_ptr<SharedWindow> window, std::vector<std::byte*> parts, const bool& failed)
-        : SharedWindow(std::move(parts), window->bytes()), window_(std::move(window)), failed_(failed) {}
-    ~SubWindow() override {
-        if (failed_) keep(std::move(window_));
-    }
-
-private:
-    std::unique_ptr<SharedWindow> window_;
-    const bool& failed_; // refers to the link's flag
-};
 
 int place_of(const std::vector<int>& members, int rank) {
     const auto member = std::find(members.begin(), members.end(), rank);
@@ -53,8 +39,7 @@ SubLink::SubLink(Link& whole, std::vector<int> members, int64_t number)
       first_tag_(kFirstTag + int(number % kLinks) * kTagsEach),
       notices_(members_.size()) {
     set_deadline(whole.deadline());
-    for (int q = 0; q < size(); ++q) {
-        if (q == rank()) continue;
+    for (const int q : others()) {
         Notice& notice = notices_[size_t(q)];
         notice.in =
             whole_.open_receive(notice.received.data(), kNoticeBytes, members_[size_t(q)], first_tag_ + kNoticeTag);
@@ -65,8 +50,7 @@ SubLink::SubLink(Link& whole, std::vector<int> members, int64_t number)
 std::string SubLink::finish(const std::string& error, bool echo) {
     const Operation op{"task", "end on all ranks of its group", kNoticeBytes};
     const char kind = error.empty() ? kNoError : echo ? kEcho : kFailed;
-    for (int q = 0; q < size(); ++q) {
-        if (q == rank()) continue;
+    for (const int q : others()) {
         Notice& notice = notices_[size_t(q)];
         notice.sent[0] = kind;
         error.copy(notice.sent.data() + 1, kNoticeBytes - 2);
@@ -77,31 +61,33 @@ std::string SubLink::finish(const std::string& error, bool echo) {
         return size() == 1 ? std::string(text) : cat(text, " (rank ", members_[size_t(q)], ")");
     };
     std::string first = kind == kFailed ? with_rank(error, rank()) : "", echoed = kind == kEcho ? error : "";
-    for (int q = 0; q < size(); ++q) {
-        if (q == rank()) continue;
+    for (const int q : others()) {
         Notice& notice = notices_[size_t(q)];
         whole_.wait(notice.in, op);
         const char peer_kind = notice.received[0];
         if (peer_kind == kFailed && (first.empty() || q < rank())) first = with_rank(notice.received.data() + 1, q);
         if (peer_kind == kEcho && echoed.empty()) echoed = notice.received.data() + 1;
     }
-    for (int q = 0; q < size(); ++q)
-        if (q != rank()) whole_.wait(notices_[size_t(q)].out, op);
+    for (const int q : others()) whole_.wait(notices_[size_t(q)].out, op);
     if (first.empty()) first = echoed;
     failed_ = !first.empty();
     // Messages that were sent before the notices have arrived by now.
-    for (int q = 0; q < size() && failed_; ++q)
-        for (int tag = 0; tag < kNoticeTag && q != rank(); ++tag) whole_.discard(members_[size_t(q)], first_tag_ + tag);
+    for (const int q : others())
+        for (int tag = 0; tag < kNoticeTag && failed_; ++tag) whole_.discard(members_[size_t(q)], first_tag_ + tag);
     return first;
 }
 
 std::unique_ptr<SharedWindow> SubLink::open_shared(size_t bytes_per_rank) {
     if (size() < whole_.size()) return nullptr;
-    std::unique_ptr<SharedWindow> window = whole_.open_shared(bytes_per_rank);
+    const std::shared_ptr<SharedWindow> window = whole_.open_shared(bytes_per_rank);
     if (!window) return nullptr;
     std::vector<std::byte*> parts;
     for (int q = 0; q < size(); ++q) parts.push_back(window->part(q));
-    return std::make_unique<SubWindow>(std::move(window), std::move(parts), failed_);
+    // After a failure the window stays: freeing is collective, and the failed rank may have lost its part.
+    const auto release = [this, window] {
+        if (failed_) keep(window);
+    };
+    return std::make_unique<SharedWindow>(std::move(parts), window->bytes(), release);
 }
 
 void SubLink::do_open(int i, void* data) {
@@ -125,8 +111,7 @@ void SubLink::do_close(int i) { Channel closed = std::move(channels_[size_t(i)])
 
 void SubLink::check_peers() {
     whole_.check_peers();
-    for (int q = 0; q < size(); ++q) {
-        if (q == rank()) continue;
+    for (const int q : others()) {
         Notice& notice = notices_[size_t(q)];
         size_t bytes = 0;
         if (!notice.arrived && whole_.test(notice.in, &bytes)) notice.arrived = true;

@@ -6,6 +6,7 @@
 // ranks of the group send nothing; they are free when the first rank's task has ended.
 #include "par/task_pool.h"
 
+#include "core/clock.h"
 #include "par/journal.h"
 #include "par/mail.h"
 #include "par/sub_link.h"
@@ -20,10 +21,6 @@ namespace rg::par {
 namespace {
 
 enum Kind : char { run = 'r', cancel = 'c', alive = 'h', end = 'e', report = 'p', done = 'd', failed = 'f' };
-
-double seconds_now() {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 /// Pauses between two checks of the mail on a rank without work, so that ranks that compute get the cores.
 class Backoff {

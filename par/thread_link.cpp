@@ -19,11 +19,8 @@ namespace {
 
 /// One side of a message: a send or a receive. `done` is set under the mailbox's mutex and polled without it.
 struct End {
+    const Link::Slot* slot = nullptr; // other ranks read only what open() has set
     void* data = nullptr;
-    size_t bytes = 0;
-    int peer = -1; // the other rank
-    int tag = 0;
-    bool send = false;
     size_t moved = 0;
     bool too_long = false;
     std::atomic<bool> done{false};
@@ -41,7 +38,7 @@ struct Mailbox {
 
 End* take(std::vector<Mailbox::Waiting>& list, int source, int tag) {
     for (size_t i = 0; i < list.size(); ++i)
-        if (list[i].source == source && list[i].end->tag == tag) {
+        if (list[i].source == source && list[i].end->slot->tag == tag) {
             End* end = list[i].end;
             list.erase(list.begin() + std::ptrdiff_t(i)); // the first match is the oldest
             return end;
@@ -50,39 +47,23 @@ End* take(std::vector<Mailbox::Waiting>& list, int source, int tag) {
 }
 
 void deliver(End& from, End& to) {
-    to.too_long = from.bytes > to.bytes;
-    to.moved = to.too_long ? 0 : from.bytes;
-    from.moved = from.bytes;
+    from.moved = from.slot->bytes;
+    to.too_long = from.moved > to.slot->bytes;
+    to.moved = to.too_long ? 0 : from.moved;
     if (to.moved) std::memcpy(to.data, from.data, to.moved);
     to.done.store(true, std::memory_order_release);
     from.done.store(true, std::memory_order_release);
 }
 
-/// Zeroed memory, one part of whole pages for each rank. It lives until the last rank destroys its window.
-struct Memory {
-    static constexpr size_t kPage = 4096;
-    Memory(int size, size_t bytes) : stride((bytes + kPage - 1) / kPage * kPage) {
-        block.reset(std::calloc(size_t(size) * stride + kPage, 1));
-        RG_CHECK(block, "open_shared: expected ", size, " times ", bytes, " bytes, got none");
-        first = static_cast<std::byte*>(block.get());
-        first += kPage - reinterpret_cast<uintptr_t>(first) % kPage;
-    }
-    struct Free {
-        void operator()(void* p) const { std::free(p); }
-    };
-    size_t stride;
-    std::unique_ptr<void, Free> block;
-    std::byte* first = nullptr;
-};
+constexpr size_t kPage = 4096;
 
-class ThreadWindow final : public SharedWindow {
-public:
-    ThreadWindow(std::shared_ptr<Memory> memory, std::vector<std::byte*> parts, size_t bytes)
-        : SharedWindow(std::move(parts), bytes), memory_(std::move(memory)) {}
-
-private:
-    std::shared_ptr<Memory> memory_;
-};
+/// Returns zeroed memory that begins on a page, without touching it.
+std::shared_ptr<std::byte> allocate(int size, size_t bytes) {
+    const std::shared_ptr<void> block(std::calloc(size_t(size) * bytes + kPage, 1), std::free);
+    RG_CHECK(block, "open_shared: expected ", size, " times ", bytes, " bytes, got none");
+    std::byte* const begin = static_cast<std::byte*>(block.get());
+    return {block, begin + (kPage - reinterpret_cast<uintptr_t>(begin) % kPage)};
+}
 
 /// State that all ranks share.
 struct Shared {
@@ -92,7 +73,7 @@ struct Shared {
 
     /// Windows that only some ranks have opened so far. The key is the number of windows that a rank had opened before.
     struct Opening {
-        std::shared_ptr<Memory> memory;
+        std::shared_ptr<std::byte> memory;
         int ranks = 0;
     };
     std::mutex mutex;
@@ -112,36 +93,35 @@ public:
     std::unique_ptr<SharedWindow> open_shared(size_t bytes) override {
         const std::lock_guard lock(shared_.mutex);
         const auto opening = shared_.openings.try_emplace(windows_++).first;
-        if (!opening->second.memory) opening->second.memory = std::make_shared<Memory>(size(), bytes);
-        const std::shared_ptr<Memory> memory = opening->second.memory;
+        const size_t stride = (bytes + kPage - 1) / kPage * kPage;
+        if (!opening->second.memory) opening->second.memory = allocate(size(), stride);
+        const std::shared_ptr<std::byte> memory = opening->second.memory;
         if (++opening->second.ranks == size()) shared_.openings.erase(opening);
         std::vector<std::byte*> parts;
-        for (int q = 0; q < size(); ++q) parts.push_back(memory->first + size_t(q) * memory->stride);
-        return std::make_unique<ThreadWindow>(memory, std::move(parts), bytes);
+        for (int q = 0; q < size(); ++q) parts.push_back(memory.get() + size_t(q) * stride);
+        return std::make_unique<SharedWindow>(std::move(parts), bytes, [memory] {}); // the capture keeps the memory
     }
 
 private:
     void do_open(int i, void* data) override {
         while (ends_.size() <= size_t(i)) ends_.push_back(std::make_unique<End>());
         End& end = *ends_[size_t(i)];
+        end.slot = &slot(i);
         end.data = data;
-        end.bytes = slot(i).bytes;
-        end.peer = slot(i).peer;
-        end.tag = slot(i).tag;
-        end.send = slot(i).send;
     }
 
     void do_start(int i) override {
         check_peers();
         End& end = *ends_[size_t(i)];
         end.done.store(false, std::memory_order_relaxed);
-        Mailbox& box = mailbox(end);
-        const int source = end.send ? rank() : end.peer;
+        Mailbox& box = mailbox(i);
+        const bool send = slot(i).send;
+        const int source = send ? rank() : slot(i).peer;
         const std::lock_guard lock(box.mutex);
-        if (End* match = take(end.send ? box.receives : box.sends, source, end.tag))
-            end.send ? deliver(end, *match) : deliver(*match, end);
+        if (End* match = take(send ? box.receives : box.sends, source, slot(i).tag))
+            send ? deliver(end, *match) : deliver(*match, end);
         else
-            (end.send ? box.sends : box.receives).push_back({source, &end});
+            (send ? box.sends : box.receives).push_back({source, &end});
     }
 
     bool do_test(int i, size_t* bytes) override {
@@ -150,7 +130,7 @@ private:
             check_peers();
             return false;
         }
-        RG_CHECK(!end.too_long, "receive: expected at most ", end.bytes, " bytes from rank ", end.peer,
+        RG_CHECK(!end.too_long, "receive: expected at most ", slot(i).bytes, " bytes from rank ", slot(i).peer,
                  ", got a longer message (rank ", rank(), ")");
         *bytes = end.moved;
         return true;
@@ -158,13 +138,13 @@ private:
 
     void do_close(int i) override {
         if (!slot(i).in_flight) return;
-        End& end = *ends_[size_t(i)];
-        Mailbox& box = mailbox(end);
+        Mailbox& box = mailbox(i);
         const std::lock_guard lock(box.mutex);
-        std::erase_if(end.send ? box.sends : box.receives, [&](const auto& w) { return w.end == &end; });
+        std::erase_if(slot(i).send ? box.sends : box.receives,
+                      [&](const auto& w) { return w.end == ends_[size_t(i)].get(); });
     }
 
-    Mailbox& mailbox(const End& end) { return shared_.mailboxes[size_t(end.send ? end.peer : rank())]; }
+    Mailbox& mailbox(int i) { return shared_.mailboxes[size_t(slot(i).send ? slot(i).peer : rank())]; }
 
     void check_peers() override {
         const int failed = shared_.failed_rank.load();

@@ -337,7 +337,7 @@ TEST_SUITE("data") {
         CHECK(to_u8(rgb, 1).pixels == Vec{76, 9}); // 0.299 * 255
         CHECK(to_u8(rgb, 2).pixels == Vec{76, 255, 9, 255});
         CHECK(to_u8(rgb, 3).pixels == rgb.pixels);
-        CHECK(to_rgba8(rgb).pixels == Vec{255, 0, 0, 255, 9, 9, 9, 255});
+        CHECK(to_u8(rgb, 4).pixels == Vec{255, 0, 0, 255, 9, 9, 9, 255});
         CHECK(to_u8({1, 1, 4, 8, {1, 2, 3, 4}}, 3).pixels == Vec{1, 2, 3});
         CHECK(to_u8({1, 1, 2, 8, {5, 6}}, 4).pixels == Vec{5, 5, 5, 6});
         CHECK_THROWS_AS(to_u8(rgb, 5), Error);

@@ -1,0 +1,13 @@
+// The clock for time limits and waits.
+#pragma once
+
+#include <chrono>
+
+namespace rg {
+
+/// Returns the seconds since a fixed moment. Changes of the system's time do not affect it.
+inline double seconds_now() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+} // namespace rg
