@@ -60,13 +60,14 @@ std::string SubLink::finish(const std::string& error, bool echo) {
     const auto with_rank = [&](std::string_view text, int q) {
         return size() == 1 ? std::string(text) : cat(text, " (rank ", members_[size_t(q)], ")");
     };
-    std::string first = kind == kFailed ? with_rank(error, rank()) : "", echoed = kind == kEcho ? error : "";
-    for (const int q : others()) {
+    std::string first, echoed; // of the lowest rank that has one, so that all ranks return the same text
+    for (int q = 0; q < size(); ++q) {
         Notice& notice = notices_[size_t(q)];
-        whole_.wait(notice.in, op);
-        const char peer_kind = notice.received[0];
-        if (peer_kind == kFailed && (first.empty() || q < rank())) first = with_rank(notice.received.data() + 1, q);
-        if (peer_kind == kEcho && echoed.empty()) echoed = notice.received.data() + 1;
+        if (q != rank()) whole_.wait(notice.in, op);
+        const char rank_kind = q == rank() ? kind : notice.received[0];
+        const std::string_view text = q == rank() ? std::string_view(error) : notice.received.data() + 1;
+        if (rank_kind == kFailed && first.empty()) first = with_rank(text, q);
+        if (rank_kind == kEcho && echoed.empty()) echoed = text;
     }
     for (const int q : others()) whole_.wait(notices_[size_t(q)].out, op);
     if (first.empty()) first = echoed;

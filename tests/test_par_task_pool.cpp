@@ -489,4 +489,14 @@ TEST_SUITE("par") {
         });
         CHECK(got == std::vector<int>{22, 33, 0, 11});
     }
+
+    TEST_CASE("sub-link: all ranks return the error of the lowest rank that failed") {
+        std::vector<std::string> errors(5);
+        par::run_threads(5, [&](Link& link) {
+            par::SubLink sub(link, {0, 1, 2, 3, 4}, 10);
+            const bool echo = link.rank() == 0, failed = link.rank() >= 2;
+            errors[size_t(link.rank())] = sub.finish(echo ? "echo" : failed ? cat("error ", link.rank()) : "", echo);
+        });
+        CHECK(errors == std::vector<std::string>(5, "error 2 (rank 2)"));
+    }
 }
