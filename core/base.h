@@ -32,10 +32,7 @@ std::string cat(const Parts&... parts) {
 /// Appends "(layer NAME)" to all errors of this thread, as long as the scope exists. Keeps a reference to the name.
 class LayerScope {
 public:
-    explicit LayerScope(const std::string& name) : outer_(std::exchange(Scope::current().layer, &name)) {}
-    ~LayerScope() { Scope::current().layer = outer_; }
-    LayerScope(const LayerScope&) = delete;
-    LayerScope& operator=(const LayerScope&) = delete;
+    explicit LayerScope(const std::string& name) : layer_(Scope::current().layer, &name) {}
     /// Returns " (layer NAME)", or an empty text outside of every scope.
     static std::string note() {
         const std::string* const layer = Scope::current().layer;
@@ -43,7 +40,7 @@ public:
     }
 
 private:
-    const std::string* outer_;
+    Setting<const std::string*> layer_;
 };
 
 template <class... Parts>

@@ -9,7 +9,4 @@ const Context& context() {
     return current ? *current : kDefault;
 }
 
-ContextScope::ContextScope(const Context& context) : before_(std::exchange(Scope::current().context, &context)) {}
-ContextScope::~ContextScope() { Scope::current().context = before_; }
-
 } // namespace rg

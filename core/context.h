@@ -45,14 +45,11 @@ const Context& context();
 /// Makes a context the one of this thread until the end of the scope.
 class ContextScope {
 public:
-    explicit ContextScope(const Context& context); // keeps a reference
+    explicit ContextScope(const Context& context) : context_(Scope::current().context, &context) {} // keeps a reference
     explicit ContextScope(Context&&) = delete;
-    ~ContextScope();
-    ContextScope(const ContextScope&) = delete;
-    ContextScope& operator=(const ContextScope&) = delete;
 
 private:
-    const Context* before_;
+    Setting<const Context*> context_;
 };
 
 /// Returns a function that runs f in the caller's context, for use on another thread. The context must outlive the

@@ -140,17 +140,17 @@ private:
     /// conv2d with a normalised result -> max_pool2d with non-overlapping windows: conv2d pools its result.
     void pool_result(size_t pool) {
         const Step p = steps_[pool];
-        const auto [window, stride] = p.attrs.as<MaxPool2dOp>().pool;
-        const Tensor& positions = p.out[MaxPool2dOp::positions]; // conv2d has none
-        const auto conv = maker(p.in[MaxPool2dOp::x], op::conv2d);
-        if (stride != window || !conv || !has_one_reader(p.in[MaxPool2dOp::x]) || readers_.contains(id(positions)) ||
+        const auto [window, stride] = p.attrs.as<Pool2dOp>().pool;
+        const Tensor& positions = p.out[Pool2dOp::positions]; // conv2d has none
+        const auto conv = maker(p.in[Pool2dOp::x], op::conv2d);
+        if (stride != window || !conv || !has_one_reader(p.in[Pool2dOp::x]) || readers_.contains(id(positions)) ||
             results_.contains(id(positions)))
             return;
         Step fused = steps_[*conv];
         auto& attrs = fused.attrs.as<Conv2dOp>();
         if (!fused.in[Conv2dOp::y_stats].defined() || attrs.pool > 1) return;
         attrs.pool = window;
-        fused.out[Conv2dOp::y] = p.out[MaxPool2dOp::y];
+        fused.out[Conv2dOp::y] = p.out[Pool2dOp::y];
         replace(pool, std::move(fused), {*conv});
     }
 
@@ -242,12 +242,9 @@ private:
             } else if (s.op == op::conv2d_grad) {
                 copy_norm(n, BatchNormOp::stats, s, Conv2dGradOp::x_stats);
                 s.attrs.as<Conv2dGradOp>().x_norm = options;
-            } else if (s.op == op::max_pool2d) {
-                copy_norm(n, BatchNormOp::stats, s, MaxPool2dOp::x_stats);
-                s.attrs.as<MaxPool2dOp>().x_norm = options;
             } else {
-                copy_norm(n, BatchNormOp::stats, s, AvgPool2dOp::x_stats);
-                s.attrs.as<AvgPool2dOp>().x_norm = options;
+                copy_norm(n, BatchNormOp::stats, s, Pool2dOp::x_stats);
+                s.attrs.as<Pool2dOp>().x_norm = options;
             }
         }
         dead_[norm] = true;
@@ -284,12 +281,10 @@ private:
             attrs.with_sums = true;
             step.out[Grad::x_dgamma] = sums.out[Sums::dgamma];
             step.out[Grad::x_dbeta] = sums.out[Sums::dbeta];
-        } else if (step.op == op::max_pool2d_grad && !step.in[MaxPool2dGradOp::x].defined()) {
-            take(MaxPool2dGradOp::x, MaxPool2dGradOp::x_dgamma);
-            step.attrs.as<MaxPool2dGradOp>().x_norm = options;
-        } else if (step.op == op::avg_pool2d_grad && !step.in[AvgPool2dGradOp::x].defined()) {
-            take(AvgPool2dGradOp::x, AvgPool2dGradOp::x_dgamma);
-            step.attrs.as<AvgPool2dGradOp>().x_norm = options;
+        } else if ((step.op == op::max_pool2d_grad || step.op == op::avg_pool2d_grad) &&
+                   !step.in[Pool2dGradOp::x].defined()) {
+            take(Pool2dGradOp::x, Pool2dGradOp::x_dgamma);
+            step.attrs.as<Pool2dGradOp>().x_norm = options;
         } else if (step.op == op::relu_grad && !options.relu && !step.in[ReluGradOp::a].defined()) {
             take(ReluGradOp::a, ReluGradOp::a_dgamma);
             step.attrs.as<ReluGradOp>().a_norm = options;

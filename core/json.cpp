@@ -64,50 +64,45 @@ private:
         case '{': return object(depth);
         case '[': return array(depth);
         case '"': return string();
-        case 't':
-            if (accept_word("true")) return true;
-            break;
-        case 'f':
-            if (accept_word("false")) return false;
-            break;
-        case 'n':
-            if (accept_word("null")) return nullptr;
-            break;
         default:
             if (peek() == '-' || is_digit(peek())) return number();
+            if (accept_word("true")) return true;
+            if (accept_word("false")) return false;
+            if (accept_word("null")) return nullptr;
+            fail_expected("a value");
         }
-        fail_expected("a value");
+    }
+
+    /// Calls parse_item() for each item between the bracket at the current offset and `close`.
+    template <class F>
+    void list(char close, const char* comma_or_close, F parse_item) {
+        ++offset_;
+        skip_space();
+        if (accept(close)) return;
+        for (;;) {
+            parse_item();
+            skip_space();
+            if (accept(close)) return;
+            if (!accept(',')) fail_expected(comma_or_close);
+        }
     }
 
     Json array(int depth) {
-        ++offset_;
         Json::Array items;
-        skip_space();
-        if (accept(']')) return items;
-        for (;;) {
-            items.push_back(parse_value(depth + 1));
-            skip_space();
-            if (accept(']')) return items;
-            if (!accept(',')) fail_expected("',' or ']'");
-        }
+        list(']', "',' or ']'", [&] { items.push_back(parse_value(depth + 1)); });
+        return items;
     }
 
     Json object(int depth) {
-        ++offset_;
         Json::Object members;
-        skip_space();
-        if (accept('}')) return members;
-        for (;;) {
+        list('}', "',' or '}'", [&] {
             skip_space();
             if (peek() != '"') fail_expected("a key in quotes");
             std::string key = string();
             skip_space();
             if (!accept(':')) fail_expected("':'");
             members.emplace_back(std::move(key), parse_value(depth + 1));
-            skip_space();
-            if (accept('}')) break;
-            if (!accept(',')) fail_expected("',' or '}'");
-        }
+        });
         check_unique(members);
         return members;
     }
@@ -189,16 +184,10 @@ private:
             if (low < 0xDC00 || low >= 0xE000) fail_expected("a low surrogate before this");
             point = 0x10000 + ((point - 0xD800) << 10) + (low - 0xDC00);
         }
-        if (point < 0x80) {
-            out += char(point);
-        } else if (point < 0x800) {
-            out += {char(0xC0 | point >> 6), char(0x80 | (point & 63))};
-        } else if (point < 0x10000) {
-            out += {char(0xE0 | point >> 12), char(0x80 | (point >> 6 & 63)), char(0x80 | (point & 63))};
-        } else {
-            out += {char(0xF0 | point >> 18), char(0x80 | (point >> 12 & 63)), char(0x80 | (point >> 6 & 63)),
-                    char(0x80 | (point & 63))};
-        }
+        static constexpr uint32_t kLeads[] = {0, 0xC0, 0xE0, 0xF0}; // by the number of bytes that follow
+        const int more = point < 0x80 ? 0 : point < 0x800 ? 1 : point < 0x10000 ? 2 : 3;
+        out += char(kLeads[more] | point >> 6 * more);
+        for (int i = more - 1; i >= 0; --i) out += char(0x80 | (point >> 6 * i & 63));
     }
 
     uint32_t hex4() {
@@ -256,15 +245,9 @@ void write_string(std::string& out, std::string_view text) {
 Json Json::parse(std::string_view text, const std::string& source) { return Parser(text, source).document(); }
 
 const char* Json::kind() const {
-    switch (value_.index()) {
-    case 0: return "null";
-    case 1: return "a bool";
-    case 2: return "an integer";
-    case 3: return "a number";
-    case 4: return "a string";
-    case 5: return "an array";
-    default: return "an object";
-    }
+    static constexpr const char* kKinds[] = {"null",     "a bool",   "an integer", "a number",
+                                             "a string", "an array", "an object"};
+    return kKinds[value_.index()];
 }
 
 template <class T>

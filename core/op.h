@@ -115,11 +115,11 @@ constexpr uint32_t saves_out(int i) { return 1u << (kMaxInputs + i); }
 struct OpRow {
     const char* name;
     Kernel reference, cpu;
-    std::span<const Argument> inputs;
-    int outputs;
     /// Checks the shapes of the inputs and the attributes, and returns the shapes and types of the outputs. Definedness
     /// and types of the inputs are already checked.
     OutputSpecs (*infer)(std::span<const Tensor> in, const Attrs&);
+    std::span<const Argument> inputs;
+    int outputs = 1;
     /// Null: not differentiable (gradients themselves, updates).
     void (*backward)(Backward&) = nullptr;
     uint32_t saves = 0;

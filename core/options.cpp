@@ -171,38 +171,12 @@ Options::Entry& Options::declare(const std::string& name, const std::string& tex
     return entry;
 }
 
-Options::Entry& Options::add(const std::string& name, int64_t* value, const std::string& text) {
+Options::Entry& Options::add(const std::string& name, Target target, const std::string& text) {
+    static constexpr const char* kMetavars[] = {"N", "X", "", "TEXT", "TEXT"}; // by the type of the target
     Entry& entry = declare(name, text);
-    entry.target_ = value;
-    entry.default_ = entry.get();
-    return entry.metavar("N");
-}
-
-Options::Entry& Options::add(const std::string& name, double* value, const std::string& text) {
-    Entry& entry = declare(name, text);
-    entry.target_ = value;
-    entry.default_ = entry.get();
-    return entry.metavar("X");
-}
-
-Options::Entry& Options::add(const std::string& name, bool* value, const std::string& text) {
-    Entry& entry = declare(name, text);
-    entry.target_ = value;
-    entry.default_ = entry.get();
-    return entry;
-}
-
-Options::Entry& Options::add(const std::string& name, std::string* value, const std::string& text) {
-    Entry& entry = declare(name, text);
-    entry.target_ = value;
-    entry.default_ = entry.get();
-    return entry.metavar("TEXT");
-}
-
-Options::Entry& Options::add(const std::string& name, std::vector<std::string>* values, const std::string& text) {
-    Entry& entry = declare(name, text);
-    entry.target_ = values;
-    return entry.metavar("TEXT");
+    entry.target_ = target;
+    if (!entry.is_list()) entry.default_ = entry.get();
+    return entry.metavar(kMetavars[target.index()]);
 }
 
 void Options::positional(const std::string& metavar, std::vector<std::string>* values, const std::string& text,
@@ -318,10 +292,7 @@ std::string Options::help() const {
             continue;
         }
         std::string notes;
-        if (!e.choices_.empty())
-            notes = e.expected();
-        else if (std::isfinite(e.lowest_) || std::isfinite(e.highest_))
-            notes = e.expected();
+        if (!e.choices_.empty() || std::isfinite(e.lowest_) || std::isfinite(e.highest_)) notes = e.expected();
         if (!e.default_.empty()) notes += cat(notes.empty() ? "" : "; ", "default ", e.default_);
         const std::string metavar = e.choices_.empty() ? e.metavar_ : "NAME";
         print_item(out, cat("--", e.name_, " ", metavar), notes.empty() ? e.text_ : cat(e.text_, " (", notes, ")"));

@@ -16,6 +16,9 @@ namespace rg {
 
 class Options {
 public:
+    /// The variable that an option sets.
+    using Target = std::variant<int64_t*, double*, bool*, std::string*, std::vector<std::string>*>;
+
     /// One declared option. The functions refine the declaration and return it, for chaining.
     class Entry {
     public:
@@ -30,7 +33,7 @@ public:
     private:
         friend class Options;
         std::string name_, text_, group_, metavar_, default_;
-        std::variant<int64_t*, double*, bool*, std::string*, std::vector<std::string>*> target_;
+        Target target_;
         // For an enum, these get its name and set it to the value of choices_[i]. Then target_ is unused.
         std::function<std::string()> get_choice_;
         std::function<void(size_t)> set_choice_;
@@ -54,13 +57,9 @@ public:
     /// Sets the heading in --help for the options that are added from now on.
     void group(const std::string& title) { group_ = title; }
 
-    /// Declares --name. `text` is one phrase for --help, which appends the default and the range.
-    Entry& add(const std::string& name, int64_t* value, const std::string& text);
-    Entry& add(const std::string& name, double* value, const std::string& text);
-    Entry& add(const std::string& name, bool* value, const std::string& text);
-    Entry& add(const std::string& name, std::string* value, const std::string& text);
-    /// Declares a list: each --name VALUE appends one value.
-    Entry& add(const std::string& name, std::vector<std::string>* values, const std::string& text);
+    /// Declares --name. `text` is one phrase for --help, which appends the default and the range. For a list, each
+    /// --name VALUE appends one value.
+    Entry& add(const std::string& name, Target target, const std::string& text);
     /// Declares an enum with its names, for example {{"zero", Fill::zero}, {"reflect", Fill::reflect}}.
     template <class E>
     Entry& add(const std::string& name, E* value, const std::vector<std::pair<std::string, E>>& names,

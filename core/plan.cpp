@@ -47,9 +47,6 @@ int64_t place_all(std::vector<Life*> lives) {
 
 } // namespace
 
-Trace::Trace() : before_(std::exchange(Scope::current().trace, this)) {}
-Trace::~Trace() { Scope::current().trace = before_; }
-
 void Trace::record(Op op, const Attrs& attrs, std::span<const Tensor> in, std::span<const Tensor> out) {
     Step step{op, attrs, {}, {}};
     std::copy(in.begin(), in.end(), step.in.begin());

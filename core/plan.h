@@ -19,18 +19,13 @@ namespace rg {
 /// While a Trace exists on this thread, ops are recorded instead of executed. To read a value is an error (Tensor).
 class Trace final : public Recorder {
 public:
-    Trace();
-    ~Trace();
-    Trace(const Trace&) = delete;
-    Trace& operator=(const Trace&) = delete;
-
     void record(Op op, const Attrs& attrs, std::span<const Tensor> in, std::span<const Tensor> out) override;
     void record_copy(const char*, const char*, const Tensor&, const Tensor&) override {} // Tensor throws
     std::vector<Step> steps;
 
 private:
     DryRun dry_;
-    Recorder* before_;
+    Setting<Recorder*> trace_{Scope::current().trace, this};
 };
 
 class Plan {

@@ -4,6 +4,7 @@
 
 #include <span>
 #include <string>
+#include <utility>
 
 namespace rg {
 
@@ -37,6 +38,21 @@ struct Scope {
         static thread_local Scope scope;
         return scope;
     }
+};
+
+/// Gives a variable a value until the end of its own lifetime, and then the old value again.
+template <class T>
+class Setting {
+public:
+    Setting(T& variable, T value) : variable_(variable), before_(std::exchange(variable, value)) {}
+    ~Setting() { variable_ = before_; }
+    Setting(const Setting&) = delete;
+    Setting& operator=(const Setting&) = delete;
+    T before() const { return before_; }
+
+private:
+    T& variable_;
+    const T before_;
 };
 
 } // namespace rg

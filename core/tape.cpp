@@ -199,18 +199,14 @@ void expect_no_overlap(std::span<const Tensor> tensors, std::span<const Tensor> 
 
 } // namespace
 
-Tape::Tape() : before_(static_cast<Tape*>(std::exchange(Scope::current().tape, this))) {}
-Tape::~Tape() { Scope::current().tape = before_; }
-
 Tape* Tape::active() {
     Tape* const innermost = static_cast<Tape*>(Scope::current().tape);
     return innermost && innermost->consumed_ ? innermost->outer() : innermost;
 }
 
 Tape* Tape::outer() const {
-    Tape* tape = before_;
-    while (tape && tape->consumed_) tape = tape->before_;
-    return tape;
+    Tape* const before = static_cast<Tape*>(tape_.before());
+    return before && before->consumed_ ? before->outer() : before;
 }
 
 void Tape::push(Node node) {
@@ -223,9 +219,6 @@ void Tape::push(Node node) {
     }
     nodes_.push_back(std::move(node));
 }
-
-NoTape::NoTape() : before_(std::exchange(Scope::current().tape, nullptr)) {}
-NoTape::~NoTape() { Scope::current().tape = before_; }
 
 void Tape::record(Op op, const Attrs& attrs, std::span<const Tensor> in, std::span<const Tensor> out) {
     if (consumed_) {

@@ -22,11 +22,6 @@ namespace rg {
 
 class Tape final : public Recorder {
 public:
-    Tape();
-    ~Tape();
-    Tape(const Tape&) = delete;
-    Tape& operator=(const Tape&) = delete;
-
     struct Node {
         const char* name;              // the op, or the function that made a copy
         const char* instead = nullptr; // for a copy: what to use to get gradients
@@ -54,19 +49,12 @@ private:
 
     std::vector<Node> nodes_;
     bool consumed_ = false;
-    Tape* before_;
+    Setting<Recorder*> tape_{Scope::current().tape, this};
 };
 
 /// While a NoTape exists, no tape of this thread records ops: for evaluation during training.
 class NoTape {
-public:
-    NoTape();
-    ~NoTape();
-    NoTape(const NoTape&) = delete;
-    NoTape& operator=(const NoTape&) = delete;
-
-private:
-    Recorder* before_;
+    Setting<Recorder*> tape_{Scope::current().tape, nullptr};
 };
 
 } // namespace rg

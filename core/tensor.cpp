@@ -171,10 +171,6 @@ int64_t live_bytes() { return live; }
 int64_t peak_bytes() { return peak; }
 void reset_peak_bytes() { peak = live.load(); }
 
-DryRun::DryRun() { ++Scope::current().dry_runs; }
-DryRun::~DryRun() { --Scope::current().dry_runs; }
-bool DryRun::active() { return Scope::current().dry_runs > 0; }
-
 Tensor Tensor::make(const Shape& shape, DType type, Device* device) {
     Tensor t;
     t.shape_ = shape;
@@ -207,10 +203,7 @@ Tensor Tensor::borrow(std::byte* memory, const Shape& shape, DType type) {
 }
 
 Tensor Tensor::constant(const Shape& shape, double value, DType type) {
-    struct DryRunPause {
-        int before = std::exchange(Scope::current().dry_runs, 0);
-        ~DryRunPause() { Scope::current().dry_runs = before; }
-    } pause;
+    const Setting<int> no_dry_run(Scope::current().dry_runs, 0);
     const Tensor t = empty(shape, type);
     t.set_all(value);
     return t;

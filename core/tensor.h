@@ -27,30 +27,13 @@ int64_t size_of(DType type);
 const char* name_of(DType type);
 
 template <class T>
-constexpr DType dtype_of();
-template <>
-constexpr DType dtype_of<float>() {
-    return DType::f32;
-}
-template <>
-constexpr DType dtype_of<bf16>() {
-    return DType::bf16;
-}
-template <>
-constexpr DType dtype_of<uint8_t>() {
-    return DType::u8;
-}
-template <>
-constexpr DType dtype_of<int32_t>() {
-    return DType::i32;
-}
-template <>
-constexpr DType dtype_of<double>() {
-    return DType::f64;
-}
-template <>
-constexpr DType dtype_of<int64_t>() {
-    return DType::i64;
+constexpr DType dtype_of() {
+    if constexpr (std::is_same_v<T, float>) return DType::f32;
+    if constexpr (std::is_same_v<T, bf16>) return DType::bf16;
+    if constexpr (std::is_same_v<T, uint8_t>) return DType::u8;
+    if constexpr (std::is_same_v<T, int32_t>) return DType::i32;
+    if constexpr (std::is_same_v<T, double>) return DType::f64;
+    if constexpr (std::is_same_v<T, int64_t>) return DType::i64;
 }
 
 /// Holds up to four extents. A scalar has none.
@@ -182,11 +165,10 @@ void reset_peak_bytes();
 /// A Trace (plan.h) is a dry run that also records the ops.
 class DryRun {
 public:
-    DryRun();
-    ~DryRun();
-    DryRun(const DryRun&) = delete;
-    DryRun& operator=(const DryRun&) = delete;
-    static bool active();
+    static bool active() { return Scope::current().dry_runs > 0; }
+
+private:
+    Setting<int> dry_runs_{Scope::current().dry_runs, Scope::current().dry_runs + 1};
 };
 
 /// Replaces each tensor by its to_host(), and waits only once for all of them. The tensors are on at most one device.

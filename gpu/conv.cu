@@ -365,9 +365,7 @@ void conv2d(const Call& call) {
     const auto [stride, pad] = a.conv;
     const Shape plain{x.extent(0), (x.extent(1) + 2 * pad - w.extent(1)) / stride + 1,
                       (x.extent(2) + 2 * pad - w.extent(2)) / stride + 1, w.extent(0)};
-    const Geometry g{int(x.extent(0)), int(x.extent(1)), int(x.extent(2)), int(x.extent(3)),
-                     int(plain[1]),    int(plain[2]),    int(plain[3]),    int(w.extent(1)),
-                     int(w.extent(2)), int(stride),      int(pad)};
+    const Geometry g = geometry_of(x.shape(), plain, w, a.conv);
     with_stored(x, [&](auto t) {
         using T = decltype(t);
         with_reader<T>(x, call.in.subspan(O::x_stats, 3), a.x_norm, [&](const auto& reader) {
@@ -392,10 +390,8 @@ void conv2d(const Call& call) {
 template <class T, class Reader>
 void data_gradient(const Reader& dy, const Shape& dy_shape, const Tensor& w, const Conv& conv, const Tensor& addend,
                    const Tensor& dx, const NormSums* sums) {
-    const Geometry g{int(dy_shape[0]),  int(dy_shape[1]),  int(dy_shape[2]),  int(dy_shape[3]),
-                     int(dx.extent(1)), int(dx.extent(2)), int(dx.extent(3)), int(w.extent(1)),
-                     int(w.extent(2)),  int(conv.stride),  int(conv.pad)};
-    run_conv2d<true>(g, dy, Filters<T>(w), {.residual = pointer<T>(addend)}, pointer<T>(dx), {{}, sums});
+    run_conv2d<true>(geometry_of(dy_shape, dx.shape(), w, conv), dy, Filters<T>(w), {.residual = pointer<T>(addend)},
+                     pointer<T>(dx), {{}, sums});
 }
 #define RG_DATA_GRADIENT(T, Reader)                                                                                    \
     template void data_gradient<T>(const Reader<T>&, const Shape&, const Tensor&, const Conv&, const Tensor&,          \

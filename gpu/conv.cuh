@@ -1,5 +1,5 @@
-// Shared by conv.cu and conv_hopper.cu: the extents of a convolution, the epilogue of a result, and per-channel
-// reductions of partial sums.
+// Shared by conv.cu, conv_grad.cu and conv_hopper.cu: extents, the epilogue of a result, and per-channel reductions of
+// partial sums.
 #pragma once
 
 #include "gpu/norm.cuh"
@@ -13,6 +13,12 @@ struct Geometry {
     __host__ __device__ int64_t pixels() const { return int64_t(images) * out_h * out_w; }
     __host__ __device__ int taps() const { return r * s * in_c; }
 };
+
+/// `in` and `out` are the shapes of the images, w the filters [k r s c].
+inline Geometry geometry_of(const Shape& in, const Shape& out, const Tensor& w, const Conv& conv) {
+    return {int(in[0]),  int(in[1]),       int(in[2]),       int(in[3]),       int(out[1]),  int(out[2]),
+            int(out[3]), int(w.extent(1)), int(w.extent(2)), int(conv.stride), int(conv.pad)};
+}
 
 /// The operations on a result before a kernel stores it.
 template <class T>

@@ -6,9 +6,8 @@
 // A block of 4 warps computes 64 filters x 64 taps, 32 pixels at a time. Both operands are in shared memory with one
 // row per pixel. The tensor cores need them transposed: ldmatrix does this for bf16, and single loads do it for f32.
 // Precision and readers are as in conv.cu.
+#include "gpu/conv.cuh"
 #include "gpu/kernels.h"
-#include "gpu/mma.cuh"
-#include "gpu/norm.cuh"
 #include "gpu/products.cuh"
 
 #include <optional>
@@ -22,20 +21,14 @@ constexpr int kFilters = 64, kTaps = 64, kPixels = 32, kThreads = 128, kPitch = 
 /// its partial sum is worth the cost of adding it.
 constexpr int64_t kBlocks = 264, kPixelsPerBlock = 512;
 
-struct Geometry {
-    int images, h, w, c, p, q, k, r, s, stride, pad;
-    __host__ __device__ int64_t pixels() const { return int64_t(images) * p * q; }
-    __host__ __device__ int taps() const { return r * s * c; } // without the bias
-};
-
 /// Reads dy of 8 filters at a pixel. Pixel -1 stands for any pixel beyond the last; its values are 0.
 template <bool kWhole, class Reader>
 __device__ __forceinline__ void gather_dy(const Geometry& g, const Reader& reader, int64_t pixel, int first,
                                           float (&v)[8]) {
-    if (kWhole && pixel >= 0 && first < g.k) return reader.values(size_t(pixel) * g.k + first, first, v);
+    if (kWhole && pixel >= 0 && first < g.out_c) return reader.values(size_t(pixel) * g.out_c + first, first, v);
     RG_UNROLL
     for (int i = 0; i < 8; ++i)
-        v[i] = pixel >= 0 && first + i < g.k ? reader.value(size_t(pixel) * g.k + first + i, first + i) : 0;
+        v[i] = pixel >= 0 && first + i < g.out_c ? reader.value(size_t(pixel) * g.out_c + first + i, first + i) : 0;
 }
 
 /// Reads the values of x for 8 taps of a result pixel. Taps beyond the last read as 1; the first of them is that of the
@@ -43,16 +36,16 @@ __device__ __forceinline__ void gather_dy(const Geometry& g, const Reader& reade
 template <bool kWhole, class Reader>
 __device__ __forceinline__ void gather_x(const Geometry& g, const Reader& reader, int64_t pixel, int first,
                                          float (&v)[8]) {
-    const int in_image = int(pixel % (g.p * g.q)), image = int(pixel / (g.p * g.q));
-    const int first_row = pixel < 0 ? -g.r : in_image / g.q * g.stride - g.pad; // -g.r puts all taps above the image
-    const int first_column = in_image % g.q * g.stride - g.pad;
+    const int in_image = int(pixel % (g.out_h * g.out_w)), image = int(pixel / (g.out_h * g.out_w));
+    const int first_row = pixel < 0 ? -g.r : in_image / g.out_w * g.stride - g.pad; // -g.r: all taps above the image
+    const int first_column = in_image % g.out_w * g.stride - g.pad;
     const auto locate = [&](const Tap& tap, size_t* index) {
         const int row = first_row + tap.r, column = first_column + tap.s;
-        *index = (size_t(image * g.h + row) * g.w + column) * g.c + tap.c;
-        return row >= 0 && row < g.h && column >= 0 && column < g.w;
+        *index = (size_t(image * g.in_h + row) * g.in_w + column) * g.in_c + tap.c;
+        return row >= 0 && row < g.in_h && column >= 0 && column < g.in_w;
     };
     size_t index;
-    Tap tap(g.c, g.s, first);
+    Tap tap(g.in_c, g.s, first);
     if constexpr (kWhole) {
         if (tap.r < g.r && locate(tap, &index)) return reader.values(index, tap.c, v);
         RG_UNROLL
@@ -61,7 +54,7 @@ __device__ __forceinline__ void gather_x(const Geometry& g, const Reader& reader
         RG_UNROLL
         for (int t = 0; t < 8; ++t) {
             v[t] = tap.r < g.r && locate(tap, &index) ? reader.value(index, tap.c) : float(tap.r >= g.r);
-            tap.next<false>(g.c, g.s);
+            tap.next<false>(g.in_c, g.s);
         }
     }
 }
@@ -141,14 +134,14 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
 
     const int taps = g.taps() + 1;
-    float* const partial = partials + size_t(blockIdx.z) * g.k * taps;
+    float* const partial = partials + size_t(blockIdx.z) * g.out_c * taps;
     RG_UNROLL
     for (int m = 0; m < 2; ++m) RG_UNROLL
     for (int n = 0; n < 4; ++n) RG_UNROLL
     for (int i = 0; i < 4; ++i) {
         const int filter = first_filter + row + 16 * m + lane / 4 + i / 2 * 8;
         const int tap = first_tap + column + 8 * n + lane % 4 * 2 + i % 2;
-        if (filter < g.k && tap < taps) partial[size_t(filter) * taps + tap] = sum[m][n][i];
+        if (filter < g.out_c && tap < taps) partial[size_t(filter) * taps + tap] = sum[m][n][i];
     }
 }
 
@@ -172,8 +165,8 @@ __global__ void conv2d_wgrad_reduce_kernel(int splits, int k, int taps, const fl
 /// Computes dw [k r s c] and db [k].
 template <class T, class DyReader, class XReader>
 void run_wgrad(const Geometry& g, const DyReader& dy, const XReader& x, const Tensor& dw, const Tensor& db) {
-    const dim3 tiles(blocks_for(g.taps() + 1, kTaps), blocks_for(g.k, kFilters));
-    const int64_t count = int64_t(g.k) * (g.taps() + 1), blocks = int64_t(tiles.x) * tiles.y;
+    const dim3 tiles(blocks_for(g.taps() + 1, kTaps), blocks_for(g.out_c, kFilters));
+    const int64_t count = int64_t(g.out_c) * (g.taps() + 1), blocks = int64_t(tiles.x) * tiles.y;
     const int64_t max_splits =
         std::min((kBlocks + blocks - 1) / blocks, (g.pixels() + kPixelsPerBlock - 1) / kPixelsPerBlock);
     const int64_t per_split = (g.pixels() / std::max<int64_t>(1, max_splits) + kPixels) / kPixels * kPixels;
@@ -181,21 +174,15 @@ void run_wgrad(const Geometry& g, const DyReader& dy, const XReader& x, const Te
     const Scratch<float> partials(splits * size_t(count));
     const dim3 grid(tiles.x, tiles.y, splits);
     if (splits > 0) {
-        if (g.c % 8 == 0 && g.k % 8 == 0)
+        if (g.in_c % 8 == 0 && g.out_c % 8 == 0)
             RG_LAUNCH((conv2d_wgrad_kernel<T, true, DyReader, XReader>), grid, kThreads, 0, stream(), g, dy, x,
                       per_split, partials);
         else
             RG_LAUNCH((conv2d_wgrad_kernel<T, false, DyReader, XReader>), grid, kThreads, 0, stream(), g, dy, x,
                       per_split, partials);
     }
-    RG_LAUNCH(conv2d_wgrad_reduce_kernel, blocks_for(count, 32), 256, 0, stream(), int(splits), g.k, g.taps(), partials,
-              pointer<float>(dw), pointer<float>(db));
-}
-
-Geometry make_geometry(const Tensor& x, const Tensor& dy, const Tensor& w, const Conv& conv) {
-    return {int(x.extent(0)),  int(x.extent(1)),  int(x.extent(2)),  int(x.extent(3)),
-            int(dy.extent(1)), int(dy.extent(2)), int(dy.extent(3)), int(w.extent(1)),
-            int(w.extent(2)),  int(conv.stride),  int(conv.pad)};
+    RG_LAUNCH(conv2d_wgrad_reduce_kernel, blocks_for(count, 32), 256, 0, stream(), int(splits), g.out_c, g.taps(),
+              partials, pointer<float>(dw), pointer<float>(db));
 }
 
 } // namespace
@@ -207,7 +194,7 @@ void conv2d_grad(const Call& call) {
     const auto& a = call.attrs.as<O>();
     const Tensor &dy = call.in[O::dy], &x = call.in[O::x], &w = call.in[O::w], &y = call.in[O::y];
     const Tensor &dw = call.out[O::dw], &dbias = call.out[O::dbias], &dx = call.out[O::dx];
-    const Geometry g = make_geometry(x, dy, w, a.conv);
+    const Geometry g = geometry_of(x.shape(), dy.shape(), w, a.conv);
     with_stored(x, [&](auto t) {
         using T = decltype(t);
         if (!y.defined()) {

@@ -70,8 +70,6 @@ struct PinnedSlot {
     static constexpr size_t kBytes = size_t{1} << 20;
     PinnedSlot() { check(cudaMallocHost(&memory, kBytes), "cudaMallocHost"); }
     ~PinnedSlot() { (void)cudaFreeHost(memory); }
-    PinnedSlot(const PinnedSlot&) = delete;
-    PinnedSlot& operator=(const PinnedSlot&) = delete;
     void* memory = nullptr;
     Event copied;
 };

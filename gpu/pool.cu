@@ -110,8 +110,8 @@ void run_max_pool(const Windows& g, int64_t count, const Reader& reader, T* y, u
 }
 
 /// Computes dx. If x, the input of the pooling, is given, also computes batch norm's sums of dx.
-template <class O>
 void run_pool_grad(const Call& call, const Tensor& positions, float weight) {
+    using O = Pool2dGradOp;
     const auto& a = call.attrs.as<O>();
     const Tensor &dy = call.in[O::dy], &x = call.in[O::x], &dx = call.out[O::dx];
     const Windows g(dx.shape(), dy.shape(), a.pool.window, a.pool.stride);
@@ -119,7 +119,7 @@ void run_pool_grad(const Call& call, const Tensor& positions, float weight) {
         using T = decltype(t);
         const PoolGrad<T> value{g, pointer<T>(dy), pointer<uint8_t>(positions), weight};
         if (x.defined()) {
-            const Norm norm(call.in.subspan(O::x_stats), a.x_norm);
+            const Norm norm(call.in.subspan(O::x_stats, 3), a.x_norm);
             const NormSums sums(norm, dx, x, call.out[O::x_dgamma], call.out[O::x_dbeta]);
             sum_columns(dx.numel() / g.c, g.c, PoolGradTerms<T>{value, sums.terms<T>(), pointer<T>(dx)}, sums.finish());
         } else if (dx.numel() > 0) {
@@ -142,7 +142,7 @@ template void max_pool(const float*, const Shape&, int, float*);
 template void max_pool(const bf16*, const Shape&, int, bf16*);
 
 void max_pool2d(const Call& call) {
-    using O = MaxPool2dOp;
+    using O = Pool2dOp;
     const auto& a = call.attrs.as<O>();
     const Tensor &x = call.in[O::x], &y = call.out[O::y];
     const Windows g(x.shape(), y.shape(), a.pool.window, a.pool.stride);
@@ -154,12 +154,10 @@ void max_pool2d(const Call& call) {
     });
 }
 
-void max_pool2d_grad(const Call& call) {
-    run_pool_grad<MaxPool2dGradOp>(call, call.in[MaxPool2dGradOp::positions], 1);
-}
+void max_pool2d_grad(const Call& call) { run_pool_grad(call, call.in[Pool2dGradOp::positions], 1); }
 
 void avg_pool2d(const Call& call) {
-    using O = AvgPool2dOp;
+    using O = Pool2dOp;
     const auto& a = call.attrs.as<O>();
     const Tensor &x = call.in[O::x], &y = call.out[0];
     const Windows g(x.shape(), y.shape(), a.pool.window, a.pool.stride);
@@ -173,8 +171,6 @@ void avg_pool2d(const Call& call) {
     });
 }
 
-void avg_pool2d_grad(const Call& call) {
-    run_pool_grad<AvgPool2dGradOp>(call, {}, mean_weight(call.attrs.as<AvgPool2dGradOp>().pool));
-}
+void avg_pool2d_grad(const Call& call) { run_pool_grad(call, {}, mean_weight(call.attrs.as<Pool2dGradOp>().pool)); }
 
 } // namespace rg::RG_GPU

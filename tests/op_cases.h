@@ -303,11 +303,15 @@ inline void add_pools(std::vector<OpCase>& cases) {
         const Shape x{p.n, p.h, p.w, p.c};
         const Shape y{p.n, (p.h - p.window) / p.stride + 1, (p.w - p.window) / p.stride + 1, p.c};
         for (Draw values : {Draw::distinct, Draw::ties, Draw::special}) {
-            cases.push_back({op::max_pool2d, {{x, values}}, MaxPool2dOp{pool}});
-            cases.push_back({op::avg_pool2d, {{x, values}}, AvgPool2dOp{pool}, kSummed});
+            cases.push_back({op::max_pool2d, {{x, values}}, Pool2dOp{pool}});
+            cases.push_back({op::avg_pool2d, {{x, values}}, Pool2dOp{pool}, kSummed});
         }
-        cases.push_back({op::max_pool2d_grad, {{y}, {y, Draw::positions}}, MaxPool2dGradOp{pool, p.h, p.w}, kRounded});
-        cases.push_back({op::avg_pool2d_grad, {{y}}, AvgPool2dGradOp{pool, p.h, p.w}, kSummed});
+        const Input absent{{0}, Draw::absent};
+        cases.push_back({op::max_pool2d_grad,
+                         {{y}, absent, absent, absent, absent, {y, Draw::positions}},
+                         Pool2dGradOp{pool, p.h, p.w},
+                         kRounded});
+        cases.push_back({op::avg_pool2d_grad, {{y}}, Pool2dGradOp{pool, p.h, p.w}, kSummed});
     }
 }
 
@@ -394,16 +398,13 @@ inline void add_fused(std::vector<OpCase>& cases) {
         const Pool pool{2, 2};
         const Shape y{x[0], x[1] / 2, x[2] / 2, x[3]};
         const std::vector<Input> norm = norm_of(x), normed = std::vector<Input>{{x}} + norm;
-        cases.push_back({op::max_pool2d, normed, MaxPool2dOp{pool, with_relu}, kRounded});
-        cases.push_back({op::avg_pool2d, normed, AvgPool2dOp{pool, with_relu}, kSummed});
+        cases.push_back({op::max_pool2d, normed, Pool2dOp{pool, with_relu}, kRounded});
+        cases.push_back({op::avg_pool2d, normed, Pool2dOp{pool, with_relu}, kSummed});
         cases.push_back({op::max_pool2d_grad,
-                         std::vector<Input>{{y}, {y, Draw::positions}} + normed,
-                         MaxPool2dGradOp{pool, x[1], x[2], with_relu},
-                         kConvolved});
-        cases.push_back({op::avg_pool2d_grad,
-                         std::vector<Input>{{y}} + normed,
-                         AvgPool2dGradOp{pool, x[1], x[2], with_relu},
-                         kConvolved});
+                         std::vector<Input>{{y}} + normed + std::vector<Input>{{y, Draw::positions}},
+                         Pool2dGradOp{pool, x[1], x[2], with_relu}, kConvolved});
+        cases.push_back({op::avg_pool2d_grad, std::vector<Input>{{y}} + normed,
+                         Pool2dGradOp{pool, x[1], x[2], with_relu}, kConvolved});
         for (bool relu : {false, true})
             for (const auto& [a, b] : {std::pair{norm, norm}, {norm, no_norm}, {no_norm, norm}, {no_norm, no_norm}})
                 cases.push_back({op::add, std::vector<Input>{{x}, {x}} + a + b, AddOp{relu, plain, other}, kSummed});

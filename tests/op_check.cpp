@@ -157,7 +157,7 @@ std::vector<Tensor> draw_inputs(const OpCase& c, DType type, uint64_t seed) {
         else if (input.draw == Draw::none_found || input.draw == Draw::found)
             in[i] = draw_floats(input, random).to(DType::i32);
         else if (input.draw == Draw::positions) {
-            const int64_t window = c.attrs.as<MaxPool2dGradOp>().pool.window;
+            const int64_t window = c.attrs.as<Pool2dGradOp>().pool.window;
             in[i] = draw_whole(input, DType::u8, uint32_t(window * window), random);
         } else
             in[i] = draw_floats(input, random).to(c.narrow >> i & 1 ? DType::bf16 : type);

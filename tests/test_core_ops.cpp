@@ -136,8 +136,7 @@ TEST_SUITE("core") {
             CHECK(list(batch_norm(floats({1, 1, 2, 1}, 1, 10), norm, floats({1}, 3), floats({1}, 2),
                                   {.relu = true}))[0] == 0);
             // First of equal values; a row and a column that no window holds.
-            const auto pooled =
-                run(op::max_pool2d, {floats({1, 3, 2, 1}, 5, 5, 5, 5, 9, 9)}, MaxPool2dOp{{2, 2}});
+            const auto pooled = run(op::max_pool2d, {floats({1, 3, 2, 1}, 5, 5, 5, 5, 9, 9)}, Pool2dOp{{2, 2}});
             CHECK(list(pooled[0]) == List{5});
             CHECK(pooled[1].data<uint8_t>()[0] == 0);
             CHECK(list(avg_pool2d(x, 2, 1)) == List{3, 4, 6, 7});
@@ -317,10 +316,15 @@ TEST_SUITE("core") {
                            run(op::conv2d_grad, {Tensor::zeros({2, 3, 3, 4}), half, w}, Conv2dGradOp{});
                        }),
                        "conv2d_grad: x is bf16, expected f32"));
-        CHECK(contains(message([&] { run(op::avg_pool2d_grad, {x}, AvgPool2dGradOp{{2, 2}, 5, 5}); }),
+        CHECK(contains(message([&] {
+                           run(op::avg_pool2d_grad, {x}, Pool2dGradOp{{2, 2}, 5, 5});
+                       }),
                        "avg_pool2d_grad: dy needs shape [2 2 2 3], got [2 5 5 3]"));
         const Tensor dy = Tensor::zeros({2, 2, 2, 3});
-        CHECK(contains(message([&] { run(op::max_pool2d_grad, {dy, dy}, MaxPool2dGradOp{{2, 2}, 5, 5}); }), "positions is f32, expected u8"));
+        CHECK(contains(message([&] {
+                           run(op::max_pool2d_grad, {dy, {}, {}, {}, {}, dy}, Pool2dGradOp{{2, 2}, 5, 5});
+                       }),
+                       "positions is f32, expected u8"));
         const Tensor scores = Tensor::zeros({2, 4});
         CHECK(contains(message([&] { run(op::cross_entropy_grad, {scores, i, scores}); }), "needs one element"));
         CHECK(contains(message([&] { run(op::mse_loss_grad, {scores, scores, scores}); }), "needs one element"));

@@ -50,8 +50,7 @@ bool among(const std::vector<std::string>& launched, const char* kernel) {
 /// Whether sums that are to be taken while a gradient is made had a pass of their own.
 bool summed_apart(const OpCase& c, const std::vector<std::string>& launched) {
     const auto has = [&](size_t input) { return c.in[input].draw != Draw::absent; };
-    const bool pooled = (c.op == op::max_pool2d_grad && has(MaxPool2dGradOp::x)) ||
-                        (c.op == op::avg_pool2d_grad && has(AvgPool2dGradOp::x));
+    const bool pooled = (c.op == op::max_pool2d_grad || c.op == op::avg_pool2d_grad) && has(Pool2dGradOp::x);
     return (c.op == op::conv2d_grad && c.attrs.as<Conv2dGradOp>().with_sums &&
             among(launched, "column_slab_sums_kernel")) ||
            (pooled && among(launched, "pool2d_grad_kernel"));

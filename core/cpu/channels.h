@@ -14,14 +14,11 @@ namespace rg::cpu {
 
 /// Returns the values in the type that the kernels use: float, or uint16_t for the bits of bf16.
 template <class T>
-T* stored(const Tensor& t);
-template <>
-inline float* stored<float>(const Tensor& t) {
-    return t.data<float>();
-}
-template <>
-inline uint16_t* stored<uint16_t>(const Tensor& t) {
-    return reinterpret_cast<uint16_t*>(t.data<bf16>());
+T* stored(const Tensor& t) {
+    if constexpr (std::is_same_v<T, float>)
+        return t.data<float>();
+    else
+        return reinterpret_cast<uint16_t*>(t.data<bf16>());
 }
 
 /// Calls f with a value of the type that the kernels use for this tensor: float or uint16_t.
@@ -31,14 +28,11 @@ void with_stored(const Tensor& t, F f) {
 }
 
 template <class T>
-const StoredKernels<T>& kernels();
-template <>
-inline const StoredKernels<float>& kernels<float>() {
-    return isa().elements->f32;
-}
-template <>
-inline const StoredKernels<uint16_t>& kernels<uint16_t>() {
-    return isa().elements->bf16;
+const StoredKernels<T>& kernels() {
+    if constexpr (std::is_same_v<T, float>)
+        return isa().elements->f32;
+    else
+        return isa().elements->bf16;
 }
 
 /// Returns the least common multiple of the channels and the vector width.

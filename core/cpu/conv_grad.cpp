@@ -41,7 +41,8 @@ struct Geometry {
     bool winograd;          // false with several results per vector: the transforms would cost more than they save
 };
 
-/// Sums the weight gradient of a group of images by register tiles, or by Winograd.
+/// Sums the weight gradient of a group of images by register tiles, or by Winograd. TileWgrad (tile_engine.h) does the
+/// same by AMX tiles.
 class F32Wgrad {
 public:
     explicit F32Wgrad(const Geometry& g)
@@ -64,9 +65,7 @@ public:
 
     template <class T>
     void add(const Images<T>& x, int64_t first, int64_t count, const float* dy, float* dw, float* transformed) const {
-        if (g_.winograd)
-            return winograd_.accumulate([&](int64_t i, float* to) { winograd_.padding().copy(x, first + i, to); }, dy,
-                                        count, transformed);
+        if (g_.winograd) return winograd_.accumulate(x, first, count, dy, transformed);
         const Scratch<float> padded(padding_.values()), widened(in_whole_vectors() ? 0 : g_.p * g_.q * g_.wide);
         for (int64_t i = 0; i < count; ++i) {
             padding_.copy(x, first + i, padded.data());
@@ -120,34 +119,6 @@ private:
     Padding padding_;
     Winograd winograd_;
     ConvImage direct_;
-};
-
-/// Does the same by AMX tiles. The sums are [r s k c], with k and c rounded up to whole tiles.
-class TileWgrad {
-public:
-    explicit TileWgrad(const Geometry& g) : tiles_(g.x_padding(), g.p, g.q, g.k, g.r, g.s, g.stride) {}
-    int64_t images_at_once() const { return tiles_.images_at_once(); }
-    int64_t sums() const { return tiles_.sums(); }
-    int64_t transformed() const { return 0; }
-    void add(const Images<uint16_t>& x, int64_t first, int64_t count, const uint16_t* dy, float* sums, float*) const {
-        tiles_.add(x, first, count, dy, sums);
-    }
-    void end(float*, const float*) const {}
-    void combine(int64_t groups, float* parts, int64_t part, const Tensor& dw) const {
-        constexpr int64_t kChunk = 4096; // values; the other groups' sums are added to those of the first
-        parallel((sums() + kChunk - 1) / kChunk, [&](int64_t task) {
-            const int64_t begin = task * kChunk, count = std::min(kChunk, sums() - begin);
-            for (int64_t group = 1; group < groups; ++group)
-                isa().elements->f32.add(parts + begin, parts + group * part + begin, parts + begin, count);
-        });
-        if (groups > 0)
-            tiles_.finish(parts, dw);
-        else
-            dw.fill(0);
-    }
-
-private:
-    TileWgradEngine tiles_;
 };
 
 /// Returns the number of groups of images, each with its own sums. There are enough for the threads, and so few that
@@ -244,7 +215,7 @@ void all_gradients(const Geometry& g, const GradientInputs<T>& in, const Tensor&
         });
     };
     if constexpr (!std::is_same_v<T, float>)
-        if (isa().tiles) return run_with(T{}, TileWgrad(g));
+        if (isa().tiles) return run_with(T{}, TileWgrad(g.x_padding(), g.p, g.q, g.k, g.r, g.s, g.stride));
     run_with(float{}, F32Wgrad(g));
 }
 

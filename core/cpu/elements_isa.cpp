@@ -90,77 +90,64 @@ void channel_sums(const T* x, int64_t count, int64_t period, const float* shift,
     });
 }
 
-template <bool kRelu, class T>
-void affine_as(const T* x, T* y, int64_t count, int64_t period, const float* scale, const float* shift,
-               bool past_cache) {
-    map(y, count, period, past_cache, [=](int64_t i, int64_t j, int lanes) {
-        const Vec v = load_first(x + i, lanes) * load(scale + j) + load(shift + j);
-        return kRelu ? relu(v) : v;
-    });
+/// ReLU, or the value itself, as a type: so that the loops need no branch.
+template <bool kRelu>
+struct Activation {
+    static Vec of(Vec v) { return kRelu ? relu(v) : v; }
+    /// Returns the gradient g, or with ReLU 0 in the lanes where v <= 0.
+    static Vec gradient(Vec v, Vec g) { return kRelu ? where_positive(v, g) : g; }
+};
+
+/// Calls f with the activation.
+template <class F>
+void with_activation(bool relu, F f) {
+    relu ? f(Activation<true>()) : f(Activation<false>());
 }
 
 template <class T>
 void affine(const T* x, T* y, int64_t count, int64_t period, const float* scale, const float* shift, bool relu,
             bool past_cache) {
-    (relu ? affine_as<true, T> : affine_as<false, T>)(x, y, count, period, scale, shift, past_cache);
-}
-
-template <bool kRelu, class T>
-void affine_sum_as(const T* a, const T* b, T* y, int64_t count, int64_t period, const float* scale_a,
-                   const float* scale_b, const float* shift, bool past_cache) {
-    map(y, count, period, past_cache, [=](int64_t i, int64_t j, int lanes) {
-        const Vec v = load_first(a + i, lanes) * load(scale_a + j) +
-                      (load_first(b + i, lanes) * load(scale_b + j) + load(shift + j));
-        return kRelu ? relu(v) : v;
+    with_activation(relu, [=](auto activation) {
+        map(y, count, period, past_cache, [=](int64_t i, int64_t j, int lanes) {
+            return activation.of(load_first(x + i, lanes) * load(scale + j) + load(shift + j));
+        });
     });
 }
 
 template <class T>
 void affine_sum(const T* a, const T* b, T* y, int64_t count, int64_t period, const float* scale_a, const float* scale_b,
                 const float* shift, bool relu, bool past_cache) {
-    (relu ? affine_sum_as<true, T> : affine_sum_as<false, T>)(a, b, y, count, period, scale_a, scale_b, shift,
-                                                              past_cache);
-}
-
-/// Returns dy, or with kRelu 0 in the lanes where x * scale + shift <= 0.
-template <bool kRelu, class T>
-inline __attribute__((always_inline)) Vec masked(const T* dy, Vec x, Vec scale, Vec shift, int lanes) {
-    const Vec g = load_first(dy, lanes);
-    return kRelu ? where_positive(x * scale + shift, g) : g;
-}
-
-template <bool kRelu, class T>
-void norm_sums_as(const T* dy, const T* x, int64_t count, int64_t period, const float* scale, const float* shift,
-                  const float* mean, float* dbeta, float* dgamma) {
-    sum_all(count, period, dbeta, dgamma, [=](int64_t i, int64_t j, int lanes, Vec& beta, Vec& gamma) {
-        const Vec value = load_first(x + i, lanes);
-        const Vec g = masked<kRelu>(dy + i, value, load(scale + j), load(shift + j), lanes); // 0 in the other lanes
-        beta += g;
-        gamma += g * (value - load(mean + j));
+    with_activation(relu, [=](auto activation) {
+        map(y, count, period, past_cache, [=](int64_t i, int64_t j, int lanes) {
+            return activation.of(load_first(a + i, lanes) * load(scale_a + j) +
+                                 (load_first(b + i, lanes) * load(scale_b + j) + load(shift + j)));
+        });
     });
 }
 
 template <class T>
 void norm_sums(const T* dy, const T* x, int64_t count, int64_t period, const float* scale, const float* shift,
                const float* mean, bool relu, float* dbeta, float* dgamma) {
-    (relu ? norm_sums_as<true, T> : norm_sums_as<false, T>)(dy, x, count, period, scale, shift, mean, dbeta, dgamma);
-}
-
-template <bool kRelu, class T>
-void norm_grad_as(const T* dy, const T* x, T* dx, int64_t count, int64_t period, const float* scale, const float* shift,
-                  const float* a, const float* b, const float* d, bool past_cache) {
-    map(dx, count, period, past_cache, [=](int64_t i, int64_t j, int lanes) {
-        const Vec value = load_first(x + i, lanes);
-        const Vec g = masked<kRelu>(dy + i, value, load(scale + j), load(shift + j), lanes);
-        return g * load(a + j) + (value * load(b + j) + load(d + j));
+    with_activation(relu, [=](auto activation) {
+        sum_all(count, period, dbeta, dgamma, [=](int64_t i, int64_t j, int lanes, Vec& beta, Vec& gamma) {
+            const Vec value = load_first(x + i, lanes), before_relu = value * load(scale + j) + load(shift + j);
+            const Vec g = activation.gradient(before_relu, load_first(dy + i, lanes)); // 0 in the other lanes
+            beta += g;
+            gamma += g * (value - load(mean + j));
+        });
     });
 }
 
 template <class T>
 void norm_grad(const T* dy, const T* x, T* dx, int64_t count, int64_t period, const float* scale, const float* shift,
                const float* a, const float* b, const float* d, bool relu, bool past_cache) {
-    (relu ? norm_grad_as<true, T> : norm_grad_as<false, T>)(dy, x, dx, count, period, scale, shift, a, b, d,
-                                                            past_cache);
+    with_activation(relu, [=](auto activation) {
+        map(dx, count, period, past_cache, [=](int64_t i, int64_t j, int lanes) {
+            const Vec value = load_first(x + i, lanes), before_relu = value * load(scale + j) + load(shift + j);
+            const Vec g = activation.gradient(before_relu, load_first(dy + i, lanes));
+            return g * load(a + j) + (value * load(b + j) + load(d + j));
+        });
+    });
 }
 
 template <class T>
@@ -231,8 +218,7 @@ int64_t first_non_finite(const float* x, int64_t count) {
 
 template <class T>
 void max_window(const T* x, int64_t row, int64_t window, int64_t channels, T* y, uint8_t* position) {
-    for (int64_t c = 0; c < channels; c += kWidth) {
-        const int lanes = int(channels - c < kWidth ? channels - c : kWidth);
+    each_vector(channels, kWidth, [=](int64_t c, int64_t, int lanes) {
         Vec best = load_first(x + c, lanes), best_position{};
         for (int64_t r = 0; r < window; ++r)
             for (int64_t s = r == 0 ? 1 : 0; s < window; ++s) {
@@ -243,13 +229,12 @@ void max_window(const T* x, int64_t row, int64_t window, int64_t channels, T* y,
             }
         store_first(y + c, best, lanes);
         store_bytes(position + c, best_position, lanes);
-    }
+    });
 }
 
 template <class T>
 void max_window_grad(const T* dy, const uint8_t* position, int64_t row, int64_t window, int64_t channels, T* dx) {
-    for (int64_t c = 0; c < channels; c += kWidth) {
-        const int lanes = int(channels - c < kWidth ? channels - c : kWidth);
+    each_vector(channels, kWidth, [=](int64_t c, int64_t, int lanes) {
         const Vec g = load_first(dy + c, lanes), largest = load_bytes(position + c, lanes);
         for (int64_t r = 0; r < window; ++r)
             for (int64_t s = 0; s < window; ++s) {
@@ -257,7 +242,7 @@ void max_window_grad(const T* dy, const uint8_t* position, int64_t row, int64_t 
                 const Vec zero{}, cell_position = splat(float(r * window + s));
                 store_first(cell, load_first(cell, lanes) + (largest == cell_position ? g : zero), lanes);
             }
-    }
+    });
 }
 
 template <class T>
@@ -265,22 +250,20 @@ void sum_window_grad(const T* dy, int64_t row, int64_t window, int64_t channels,
     for (int64_t r = 0; r < window; ++r)
         for (int64_t s = 0; s < window; ++s) {
             T* cell = dx + r * row + s * channels;
-            for (int64_t c = 0; c < channels; c += kWidth) {
-                const int lanes = int(channels - c < kWidth ? channels - c : kWidth);
+            each_vector(channels, kWidth, [=](int64_t c, int64_t, int lanes) {
                 store_first(cell + c, load_first(cell + c, lanes) + splat(scale) * load_first(dy + c, lanes), lanes);
-            }
+            });
         }
 }
 
 template <class T>
 void sum_window(const T* x, int64_t row, int64_t window, int64_t channels, float scale, T* y) {
-    for (int64_t c = 0; c < channels; c += kWidth) {
-        const int lanes = int(channels - c < kWidth ? channels - c : kWidth);
+    each_vector(channels, kWidth, [=](int64_t c, int64_t, int lanes) {
         Vec sum{};
         for (int64_t r = 0; r < window; ++r)
             for (int64_t s = 0; s < window; ++s) sum += load_first(x + r * row + s * channels + c, lanes);
         store_first(y + c, sum * splat(scale), lanes);
-    }
+    });
 }
 
 } // namespace

@@ -80,18 +80,4 @@ private:
     }
 };
 
-/// Refers to a callable (image, padded) that fills a padded image. The callable must outlive it.
-class FillPadded {
-public:
-    template <class F>
-    FillPadded(const F& fill)
-        : fill_(&fill),
-          call_([](const void* f, int64_t n, float* padded) { (*static_cast<const F*>(f))(n, padded); }) {}
-    void operator()(int64_t n, float* padded) const { call_(fill_, n, padded); }
-
-private:
-    const void* fill_;
-    void (*call_)(const void*, int64_t, float*);
-};
-
 } // namespace rg::cpu

@@ -51,8 +51,9 @@ void avg_pool_grad_image(const Windows& win, int64_t n, const T* dy, T* dx) {
 
 /// Pools each window of x with pool(win, start of the window, offset in y). With a norm, first normalises the image into
 /// scratch memory, so that it is pooled while it is in cache.
-template <class O, class PoolWindow>
+template <class PoolWindow>
 void pool_images(const Call& call, PoolWindow pool) {
+    using O = Pool2dOp;
     const auto& attrs = call.attrs.as<O>();
     const Tensor& x = call.in[O::x];
     const Windows win(x.shape(), call.out[0].shape(), attrs.pool);
@@ -71,14 +72,15 @@ void pool_images(const Call& call, PoolWindow pool) {
 }
 
 /// Computes each image of a gradient with grad(win, n), and its sums if the input of the pooling is given.
-template <class O, class GradImage>
+template <class GradImage>
 void pool_gradient(const Call& call, GradImage grad) {
+    using O = Pool2dGradOp;
     const auto& attrs = call.attrs.as<O>();
     const Tensor &dy = call.in[O::dy], &x = call.in[O::x], &dx = call.out[O::dx];
     const Windows win(dx.shape(), dy.shape(), attrs.pool);
     std::optional<Norm> norm;
     std::optional<NormSums> sums;
-    make_norm(norm, call.in.subspan(O::x_stats), attrs.x_norm);
+    make_norm(norm, call.in.subspan(O::x_stats, 3), attrs.x_norm);
     if (norm) sums.emplace(*norm, win.images);
     each_stored_image(win, dy, [&](int64_t n, auto t) {
         using T = decltype(t);
@@ -92,31 +94,31 @@ void pool_gradient(const Call& call, GradImage grad) {
 } // namespace
 
 void max_pool2d(const Call& call) {
-    using O = MaxPool2dOp;
+    using O = Pool2dOp;
     uint8_t* const positions = call.out[O::positions].data<uint8_t>();
-    pool_images<O>(call, [&]<class T>(const Windows& win, const T* x, int64_t to) {
+    pool_images(call, [&]<class T>(const Windows& win, const T* x, int64_t to) {
         kernels<T>().max_window(x, win.w * win.c, win.window, win.c, stored<T>(call.out[O::y]) + to, positions + to);
     });
 }
 
 void max_pool2d_grad(const Call& call) {
-    using O = MaxPool2dGradOp;
-    pool_gradient<O>(call, [&]<class T>(const Windows& win, int64_t n, T) {
+    using O = Pool2dGradOp;
+    pool_gradient(call, [&]<class T>(const Windows& win, int64_t n, T) {
         max_pool_grad_image(win, n, stored<T>(call.in[O::dy]), call.in[O::positions].data<uint8_t>(),
                             stored<T>(call.out[O::dx]));
     });
 }
 
 void avg_pool2d(const Call& call) {
-    pool_images<AvgPool2dOp>(call, [&]<class T>(const Windows& win, const T* x, int64_t to) {
+    pool_images(call, [&]<class T>(const Windows& win, const T* x, int64_t to) {
         const float scale = 1 / float(win.window * win.window);
         kernels<T>().sum_window(x, win.w * win.c, win.window, win.c, scale, stored<T>(call.out[0]) + to);
     });
 }
 
 void avg_pool2d_grad(const Call& call) {
-    using O = AvgPool2dGradOp;
-    pool_gradient<O>(call, [&]<class T>(const Windows& win, int64_t n, T) {
+    using O = Pool2dGradOp;
+    pool_gradient(call, [&]<class T>(const Windows& win, int64_t n, T) {
         avg_pool_grad_image(win, n, stored<T>(call.in[O::dy]), stored<T>(call.out[O::dx]));
     });
 }

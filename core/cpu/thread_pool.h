@@ -20,8 +20,6 @@ public:
     /// `threads` is at least 1 and includes the calling thread. Throws Error if a thread cannot be started.
     explicit ThreadPool(int threads);
     ~ThreadPool();
-    ThreadPool(const ThreadPool&) = delete;
-    ThreadPool& operator=(const ThreadPool&) = delete;
     int size() const { return int(workers_.size()) + 1; }
 
     /// Calls f(task) for every task in [0, tasks). Blocks until all are done, and rethrows the first exception.

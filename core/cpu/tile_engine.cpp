@@ -186,8 +186,7 @@ RG_TILES(uint16_t)
 RG_TILES(float)
 #undef RG_TILES
 
-TileWgradEngine::TileWgradEngine(const Padding& padding, int64_t p, int64_t q, int64_t k, int64_t r, int64_t s,
-                                 int64_t stride)
+TileWgrad::TileWgrad(const Padding& padding, int64_t p, int64_t q, int64_t k, int64_t r, int64_t s, int64_t stride)
     : padding_(padding), p_(p), q_(q), k_(k), r_(r), stride_(stride) {
     // With few channels, treat all taps of a filter row as channels of one tap. They are contiguous.
     const bool taps_as_channels = s * padding.c <= kSide;
@@ -213,8 +212,8 @@ TileWgradEngine::TileWgradEngine(const Padding& padding, int64_t p, int64_t q, i
           copies * copy};
 }
 
-void TileWgradEngine::add(const Images<uint16_t>& x, int64_t first, int64_t count, const uint16_t* dy,
-                          float* sums) const {
+void TileWgrad::add(const Images<uint16_t>& x, int64_t first, int64_t count, const uint16_t* dy, float* sums,
+                    float*) const {
     TileGradient g = g_;
     g.images = count;
     const int64_t pixels = g.runs * kRun, rows = p_ + (r_ - 1) / stride_;
@@ -250,7 +249,14 @@ void TileWgradEngine::add(const Images<uint16_t>& x, int64_t first, int64_t coun
     isa().tiles->accumulate(g, dyt, pairs, sums);
 }
 
-void TileWgradEngine::finish(const float* sums, const Tensor& dw) const {
+void TileWgrad::combine(int64_t groups, float* sums, int64_t part, const Tensor& dw) const {
+    if (groups == 0) return dw.fill(0);
+    constexpr int64_t kValuesPerTask = 4096;
+    parallel((this->sums() + kValuesPerTask - 1) / kValuesPerTask, [&](int64_t task) {
+        const int64_t begin = task * kValuesPerTask, count = std::min(kValuesPerTask, this->sums() - begin);
+        for (int64_t group = 1; group < groups; ++group)
+            isa().elements->f32.add(sums + begin, sums + group * part + begin, sums + begin, count);
+    });
     // [r s][k_step][c_step] -> [k][r][s c]
     const int64_t c = c_, rows = r_ * g_.s;
     float* out = dw.data<float>();

@@ -114,18 +114,20 @@ void with_gradient_engine(const Tensor& w, bool to_bf16, int64_t stride, int64_t
     }
 }
 
-/// Sums the weight gradient over images.
-class TileWgradEngine {
+/// Sums the weight gradient over images. It has no transformed sums (see F32Wgrad in conv_grad.cpp).
+class TileWgrad {
 public:
-    TileWgradEngine(const Padding& x_padding, int64_t p, int64_t q, int64_t k, int64_t r, int64_t s, int64_t stride);
+    TileWgrad(const Padding& x_padding, int64_t p, int64_t q, int64_t k, int64_t r, int64_t s, int64_t stride);
 
     int64_t images_at_once() const { return batch_; }
     /// Number of values in the sums [r s k c], with k and c rounded up to whole tiles.
     int64_t sums() const { return g_.r * g_.s * g_.c_step * g_.k_step; }
     /// Adds the products of images [first, first + count) of x with dy [count p q k] to `sums`.
-    void add(const Images<uint16_t>& x, int64_t first, int64_t count, const uint16_t* dy, float* sums) const;
-    /// Copies the sums to dw [k r s c].
-    void finish(const float* sums, const Tensor& dw) const;
+    void add(const Images<uint16_t>& x, int64_t first, int64_t count, const uint16_t* dy, float* sums, float*) const;
+    int64_t transformed() const { return 0; }
+    void end(float*, const float*) const {}
+    /// Adds the sums of all groups, `part` values apart, to those of the first, and copies them to dw [k r s c].
+    void combine(int64_t groups, float* sums, int64_t part, const Tensor& dw) const;
 
 private:
     Padding padding_;

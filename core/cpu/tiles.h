@@ -76,13 +76,11 @@ void wgrad_tile(const ConvImage& g, int64_t rows, const float* image, const floa
 
 using WgradTile = void (*)(const ConvImage&, int64_t, const float*, const float*, float*);
 
-template <int NV>
+template <int NV, int MR = kTaps>
 WgradTile wgrad_tile_of(int64_t taps) {
-    static constexpr WgradTile kTiles[] = {wgrad_tile<1, NV>,  wgrad_tile<2, NV>,  wgrad_tile<3, NV>,
-                                           wgrad_tile<4, NV>,  wgrad_tile<5, NV>,  wgrad_tile<6, NV>,
-                                           wgrad_tile<7, NV>,  wgrad_tile<8, NV>,  wgrad_tile<9, NV>,
-                                           wgrad_tile<10, NV>, wgrad_tile<11, NV>, wgrad_tile<12, NV>};
-    return kTiles[taps - 1];
+    if constexpr (MR > 1)
+        if (taps < MR) return wgrad_tile_of<NV, MR - 1>(taps);
+    return wgrad_tile<MR, NV>;
 }
 
 } // namespace

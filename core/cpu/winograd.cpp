@@ -37,19 +37,21 @@ float* Winograd::filter_block(int64_t k, int64_t& lanes) const {
     return u_ + first * kComponents * g_.c;
 }
 
-void Winograd::transform_inputs(const FillPadded& in, int64_t images, float* v) const {
+template <class T>
+void Winograd::transform_inputs(const Images<T>& in, int64_t first, int64_t images, float* v) const {
     const Scratch<float> padded(padding_.values());
     for (int64_t i = 0; i < images; ++i) {
-        in(i, padded);
+        padding_.copy(in, first + i, padded.data());
         isa().winograd->input(g_, padded, v + i * tiles_ * g_.c_step, component(images * tiles_ * g_.c_step));
     }
 }
 
-void Winograd::run(const FillPadded& in, int64_t images, const float* bias, float* out) const {
+template <class T>
+void Winograd::run(const Images<T>& in, int64_t first, int64_t images, const float* bias, float* out) const {
     const int64_t tiles = images * tiles_;
     const int64_t v_component = component(tiles * g_.c_step), m_component = component(tiles * 2 * isa().width);
     const Scratch<float> v(kComponents * v_component), m(kComponents * m_component);
-    transform_inputs(in, images, v);
+    transform_inputs(in, first, images, v);
     for (int64_t k = 0; k < g_.k; k += 2 * isa().width) {
         int64_t lanes;
         const float* u = filter_block(k, lanes);
@@ -60,15 +62,23 @@ void Winograd::run(const FillPadded& in, int64_t images, const float* bias, floa
     }
 }
 
-void Winograd::accumulate(const FillPadded& in, const float* dy, int64_t images, float* du) const {
+template <class T>
+void Winograd::accumulate(const Images<T>& in, int64_t first, int64_t images, const float* dy, float* du) const {
     const int64_t tiles = images * tiles_;
     const int64_t v_component = component(tiles * g_.c_step), z_component = component(tiles * g_.k_step);
     const Scratch<float> v(kComponents * v_component), z(kComponents * z_component);
-    transform_inputs(in, images, v);
+    transform_inputs(in, first, images, v);
     for (int64_t i = 0; i < images; ++i)
         isa().winograd->gradient(g_, dy + i * g_.p * g_.q * g_.k, z + i * tiles_ * g_.k_step, z_component);
     isa().winograd->accumulate(g_, v, z, v_component, z_component, tiles, du);
 }
+
+#define RG_STORED(T)                                                                                                   \
+    template void Winograd::run(const Images<T>&, int64_t, int64_t, const float*, float*) const;                       \
+    template void Winograd::accumulate(const Images<T>&, int64_t, int64_t, const float*, float*) const;
+RG_STORED(float)
+RG_STORED(uint16_t)
+#undef RG_STORED
 
 void Winograd::finish(const float* du, float* dw) const {
     const int64_t width = isa().width;

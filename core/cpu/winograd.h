@@ -34,21 +34,15 @@ public:
     /// Constructs the engine for the weight gradient, without filters.
     Winograd(const Padding& padding, int64_t p, int64_t q, int64_t k) : Winograd(padding, p, q, k, false) {}
 
-    /// The padded image that `in` must fill. Its extents are whole tiles.
-    const Padding& padding() const { return padding_; }
     /// Number of images per call: enough rows for efficient products, but few enough for the cache.
     int64_t images_at_once() const { return batch_; }
-    /// Computes out [images p q k] = bias + filters * in [images h w c], for at most images_at_once() images.
-    void run(const FillPadded& in, int64_t images, const float* bias, float* out) const;
-
+    /// Computes out [images p q k] = bias + filters * in, for at most images_at_once() images from `first` on.
     template <class T>
-    void run(const Images<T>& in, int64_t first, int64_t images, const float* bias, float* out) const {
-        run([&](int64_t i, float* padded) { padding_.copy(in, first + i, padded); }, images, bias, out);
-    }
-
+    void run(const Images<T>& in, int64_t first, int64_t images, const float* bias, float* out) const;
     /// Adds the contribution of the images to the transformed weight gradient du [36 c k_step], which has
     /// floats_of_gradient() floats.
-    void accumulate(const FillPadded& in, const float* dy, int64_t images, float* du) const;
+    template <class T>
+    void accumulate(const Images<T>& in, int64_t first, int64_t images, const float* dy, float* du) const;
     int64_t floats_of_gradient() const { return kComponents * g_.c * g_.k_step; }
     /// Transforms du to dw [r taps k_step], where taps = s * c and k_step is k rounded up to whole vectors.
     void finish(const float* du, float* dw) const;
@@ -56,7 +50,8 @@ public:
 private:
     static constexpr int64_t kLeast = 8;
     Winograd(const Padding& padding, int64_t p, int64_t q, int64_t k, bool filters);
-    void transform_inputs(const FillPadded& in, int64_t images, float* v) const;
+    template <class T>
+    void transform_inputs(const Images<T>& in, int64_t first, int64_t images, float* v) const;
     float* filter_block(int64_t k, int64_t& lanes) const;
     template <class F>
     void set_filters(int64_t k, int64_t c, F filter) {

@@ -36,8 +36,7 @@ constexpr Argument kAugment[] = {
 
 } // namespace
 
-constinit const OpRow rows::augment{
-    RG_ROW(augment), .inputs = kAugment, .outputs = 1, .infer = infer_augment, .check = check_indices};
+RG_ROW(augment, .inputs = kAugment, .check = check_indices);
 
 Tensor augment(const Tensor& images, const Tensor& indices, const Tensor& views, const Tensor& statistics,
                const Window& window) {

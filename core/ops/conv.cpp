@@ -98,18 +98,9 @@ constexpr Argument kConv2dGrad[] = {
 
 } // namespace
 
-constinit const OpRow rows::conv2d{RG_ROW(conv2d),
-                                   .inputs = kConv2d,
-                                   .outputs = 2,
-                                   .infer = infer_conv2d,
-                                   .backward = backward_conv2d,
-                                   .saves = saves_in(Conv2dOp::x) | saves_in(Conv2dOp::w),
-                                   .flops = flops_conv2d};
-constinit const OpRow rows::conv2d_grad{RG_ROW(conv2d_grad),
-                                        .inputs = kConv2dGrad,
-                                        .outputs = 5,
-                                        .infer = infer_conv2d_grad,
-                                        .flops = flops_conv2d_grad};
+RG_ROW(conv2d, .inputs = kConv2d, .outputs = 2, .backward = backward_conv2d,
+       .saves = saves_in(Conv2dOp::x) | saves_in(Conv2dOp::w), .flops = flops_conv2d);
+RG_ROW(conv2d_grad, .inputs = kConv2dGrad, .outputs = 5, .flops = flops_conv2d_grad);
 
 // ---- functions -----------------------------------------------------------------------------------------------------
 
@@ -165,7 +156,7 @@ void for_each_product(const Shape& x, const Shape& w, const Shape& y, const Conv
 /// Pools y into `result`.
 void pool(const Tensor& y, int64_t window, const Tensor& result) {
     const Tensor positions = Tensor::on_host(result.shape(), DType::u8);
-    op::max_pool2d->reference({MaxPool2dOp{{window, window}}, {{y, {}, {}, {}}}, {{result, positions}}});
+    op::max_pool2d->reference({Pool2dOp{{window, window}}, {{y, {}, {}, {}}}, {{result, positions}}});
 }
 
 } // namespace

@@ -143,39 +143,17 @@ constexpr Argument kDropout[] = {{"x"}, {"seed", Type::i32}};
 
 } // namespace
 
-constinit const OpRow rows::relu{
-    RG_ROW(relu), .inputs = kX, .outputs = 1, .infer = infer_relu, .backward = backward_relu, .saves = saves_out(0)};
-constinit const OpRow rows::relu_grad{
-    RG_ROW(relu_grad), .inputs = kReluGrad, .outputs = 5, .infer = infer_relu_grad};
-constinit const OpRow rows::gelu{RG_ROW(gelu),
-                                 .inputs = kX,
-                                 .outputs = 1,
-                                 .infer = infer_gelu,
-                                 .backward = backward_gelu,
-                                 .saves = saves_in(GeluOp::x)};
-constinit const OpRow rows::gelu_grad{
-    RG_ROW(gelu_grad), .inputs = kGeluGrad, .outputs = 1, .infer = infer_gelu_grad};
-constinit const OpRow rows::add{
-    RG_ROW(add), .inputs = kAdd, .outputs = 1, .infer = infer_add, .backward = backward_add};
-constinit const OpRow rows::scale{RG_ROW(scale),
-                                  .inputs = kScale,
-                                  .outputs = 1,
-                                  .infer = infer_scale,
-                                  .backward = backward_scale,
-                                  .saves = saves_in(ScaleOp::x) | saves_in(ScaleOp::factor)};
-constinit const OpRow rows::scale_grad{
-    RG_ROW(scale_grad), .inputs = kScaleGrad, .outputs = 1, .infer = infer_scale_grad};
-constinit const OpRow rows::cast{
-    RG_ROW(cast), .inputs = kX, .outputs = 1, .infer = infer_cast, .backward = backward_cast};
-constinit const OpRow rows::slice{
-    RG_ROW(slice), .inputs = kX, .outputs = 1, .infer = infer_slice, .backward = backward_slice};
-constinit const OpRow rows::slice_grad{RG_ROW(slice_grad), .inputs = kDy, .outputs = 1, .infer = infer_slice_grad};
-constinit const OpRow rows::dropout{RG_ROW(dropout),
-                                    .inputs = kDropout,
-                                    .outputs = 1,
-                                    .infer = infer_dropout,
-                                    .backward = backward_dropout,
-                                    .saves = saves_in(DropoutOp::seed)};
+RG_ROW(relu, .inputs = kX, .backward = backward_relu, .saves = saves_out(0));
+RG_ROW(relu_grad, .inputs = kReluGrad, .outputs = 5);
+RG_ROW(gelu, .inputs = kX, .backward = backward_gelu, .saves = saves_in(GeluOp::x));
+RG_ROW(gelu_grad, .inputs = kGeluGrad);
+RG_ROW(add, .inputs = kAdd, .backward = backward_add);
+RG_ROW(scale, .inputs = kScale, .backward = backward_scale, .saves = saves_in(ScaleOp::x) | saves_in(ScaleOp::factor));
+RG_ROW(scale_grad, .inputs = kScaleGrad);
+RG_ROW(cast, .inputs = kX, .backward = backward_cast);
+RG_ROW(slice, .inputs = kX, .backward = backward_slice);
+RG_ROW(slice_grad, .inputs = kDy);
+RG_ROW(dropout, .inputs = kDropout, .backward = backward_dropout, .saves = saves_in(DropoutOp::seed));
 
 // ---- functions -----------------------------------------------------------------------------------------------------
 

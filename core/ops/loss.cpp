@@ -93,32 +93,14 @@ constexpr Argument kMseLossGrad[] = {
 
 } // namespace
 
-constinit const OpRow rows::softmax{RG_ROW(softmax),
-                                    .inputs = kSoftmax,
-                                    .outputs = 1,
-                                    .infer = infer_softmax,
-                                    .backward = backward_softmax,
-                                    .saves = saves_out(0)};
-constinit const OpRow rows::softmax_grad{
-    RG_ROW(softmax_grad), .inputs = kSoftmaxGrad, .outputs = 1, .infer = infer_softmax_grad};
-constinit const OpRow rows::cross_entropy{
-    RG_ROW(cross_entropy),
-    .inputs = kCrossEntropy,
-    .outputs = 3,
-    .infer = infer_cross_entropy,
-    .backward = backward_cross_entropy,
-    .saves = saves_in(CrossEntropyOp::labels) | saves_out(CrossEntropyOp::probabilities),
-    .check = check_labels};
-constinit const OpRow rows::cross_entropy_grad{
-    RG_ROW(cross_entropy_grad), .inputs = kCrossEntropyGrad, .outputs = 1, .infer = infer_cross_entropy_grad};
-constinit const OpRow rows::mse_loss{RG_ROW(mse_loss),
-                                     .inputs = kMseLoss,
-                                     .outputs = 1,
-                                     .infer = infer_mse_loss,
-                                     .backward = backward_mse_loss,
-                                     .saves = saves_in(MseLossOp::prediction) | saves_in(MseLossOp::target)};
-constinit const OpRow rows::mse_loss_grad{
-    RG_ROW(mse_loss_grad), .inputs = kMseLossGrad, .outputs = 1, .infer = infer_mse_loss_grad};
+RG_ROW(softmax, .inputs = kSoftmax, .backward = backward_softmax, .saves = saves_out(0));
+RG_ROW(softmax_grad, .inputs = kSoftmaxGrad);
+RG_ROW(cross_entropy, .inputs = kCrossEntropy, .outputs = 3, .backward = backward_cross_entropy,
+       .saves = saves_in(CrossEntropyOp::labels) | saves_out(CrossEntropyOp::probabilities), .check = check_labels);
+RG_ROW(cross_entropy_grad, .inputs = kCrossEntropyGrad);
+RG_ROW(mse_loss, .inputs = kMseLoss, .backward = backward_mse_loss,
+       .saves = saves_in(MseLossOp::prediction) | saves_in(MseLossOp::target));
+RG_ROW(mse_loss_grad, .inputs = kMseLossGrad);
 
 // ---- functions -----------------------------------------------------------------------------------------------------
 

@@ -93,24 +93,15 @@ constexpr Argument kRunningUpdate[] = {{"running", Type::precise}, {"stats", Typ
 
 } // namespace
 
-constinit const OpRow rows::channel_stats{
-    RG_ROW(channel_stats), .inputs = kChannelStats, .outputs = 1, .infer = infer_channel_stats};
-constinit const OpRow rows::rank_stats{
-    RG_ROW(rank_stats), .inputs = kRankStats, .outputs = 1, .infer = infer_rank_stats};
-constinit const OpRow rows::batch_norm{RG_ROW(batch_norm),
-                                       .inputs = kBatchNorm,
-                                       .outputs = 1,
-                                       .infer = infer_batch_norm,
-                                       .backward = backward_batch_norm,
-                                       .saves = saves_in(BatchNormOp::x) | saves_in(BatchNormOp::stats) |
-                                                saves_in(BatchNormOp::gamma) | saves_in(BatchNormOp::beta)};
-constinit const OpRow rows::batch_norm_sums{
-    RG_ROW(batch_norm_sums), .inputs = kBatchNormSums, .outputs = 2, .infer = infer_batch_norm_sums};
-constinit const OpRow rows::rank_sums{RG_ROW(rank_sums), .inputs = kRankSums, .outputs = 1, .infer = infer_rank_sums};
-constinit const OpRow rows::batch_norm_grad{
-    RG_ROW(batch_norm_grad), .inputs = kBatchNormGrad, .outputs = 1, .infer = infer_batch_norm_grad};
-constinit const OpRow rows::running_update{
-    RG_ROW(running_update), .inputs = kRunningUpdate, .outputs = 1, .infer = infer_running_update};
+RG_ROW(channel_stats, .inputs = kChannelStats);
+RG_ROW(rank_stats, .inputs = kRankStats);
+RG_ROW(batch_norm, .inputs = kBatchNorm, .backward = backward_batch_norm,
+       .saves = saves_in(BatchNormOp::x) | saves_in(BatchNormOp::stats) | saves_in(BatchNormOp::gamma) |
+                saves_in(BatchNormOp::beta));
+RG_ROW(batch_norm_sums, .inputs = kBatchNormSums, .outputs = 2);
+RG_ROW(rank_sums, .inputs = kRankSums);
+RG_ROW(batch_norm_grad, .inputs = kBatchNormGrad);
+RG_ROW(running_update, .inputs = kRunningUpdate);
 
 // ---- functions -----------------------------------------------------------------------------------------------------
 

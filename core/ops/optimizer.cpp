@@ -65,15 +65,9 @@ constexpr Argument kFirstNonFinite[] = {{"values", Type::precise}, {"loss", Type
 
 } // namespace
 
-constinit const OpRow rows::sgdm_update{
-    RG_ROW(sgdm_update), .inputs = kSgdm, .outputs = 2, .infer = infer_sgdm_update};
-constinit const OpRow rows::adam_update{
-    RG_ROW(adam_update), .inputs = kAdam, .outputs = 3, .infer = infer_adam_update};
-constinit const OpRow rows::first_non_finite{RG_ROW(first_non_finite),
-                                             .inputs = kFirstNonFinite,
-                                             .outputs = 1,
-                                             .infer = infer_first_non_finite,
-                                             .flops = flops_first_non_finite};
+RG_ROW(sgdm_update, .inputs = kSgdm, .outputs = 2);
+RG_ROW(adam_update, .inputs = kAdam, .outputs = 3);
+RG_ROW(first_non_finite, .inputs = kFirstNonFinite, .flops = flops_first_non_finite);
 
 // ---- functions -----------------------------------------------------------------------------------------------------
 

@@ -18,85 +18,69 @@ Shape pooled(const char* op, const Shape& x, const Pool& pool) {
             window_extent(op, x[2], pool.window, pool.stride, 0), x[3]};
 }
 
+/// Checks the arguments that both kinds of pooling have. Returns shape and type of the result.
+OutputSpec infer_pooled(const char* op, In in, const Attrs& attrs) {
+    const Tensor& x = in[Pool2dOp::x];
+    expect_rank(op, "x", x, 4);
+    expect_norm(op, x.extent(3), in.subspan(Pool2dOp::x_stats));
+    return {pooled(op, x.shape(), attrs.as<Pool2dOp>().pool), x.dtype()};
+}
+
 OutputSpecs infer_max_pool2d(In in, const Attrs& attrs) {
-    const Pool& pool = attrs.as<MaxPool2dOp>().pool;
-    const Tensor& x = in[MaxPool2dOp::x];
-    expect_rank("max_pool2d", "x", x, 4);
-    RG_CHECK(pool.window <= 15, "max_pool2d: window at most 15, got ", pool.window);
-    expect_norm("max_pool2d", x.extent(3), in.subspan(MaxPool2dOp::x_stats));
-    const Shape y = pooled("max_pool2d", x.shape(), pool);
-    return {{{y, x.dtype()}, {y, DType::u8}}};
+    const int64_t window = attrs.as<Pool2dOp>().pool.window;
+    RG_CHECK(window <= 15, "max_pool2d: window at most 15, got ", window);
+    const OutputSpec y = infer_pooled("max_pool2d", in, attrs);
+    return {{y, {y.shape, DType::u8}}};
 }
 
-OutputSpecs infer_avg_pool2d(In in, const Attrs& attrs) {
-    const Tensor& x = in[AvgPool2dOp::x];
-    expect_rank("avg_pool2d", "x", x, 4);
-    expect_norm("avg_pool2d", x.extent(3), in.subspan(AvgPool2dOp::x_stats));
-    return {{{pooled("avg_pool2d", x.shape(), attrs.as<AvgPool2dOp>().pool), x.dtype()}}};
-}
+OutputSpecs infer_avg_pool2d(In in, const Attrs& attrs) { return {{infer_pooled("avg_pool2d", in, attrs)}}; }
 
-/// `x` = {x, stats, gamma, beta}, or undefined tensors.
-template <class O>
-OutputSpecs infer_pool_grad(const char* op, const Tensor& dy, In x, const O& a) {
+OutputSpecs infer_pool_grad(const char* op, In in, const Attrs& attrs) {
+    using O = Pool2dGradOp;
+    const auto& a = attrs.as<O>();
+    const Tensor &dy = in[O::dy], &x = in[O::x];
     expect_rank(op, "dy", dy, 4);
     const Shape dx{dy.extent(0), a.height, a.width, dy.extent(3)};
     expect_shape(op, "dy", dy, pooled(op, dx, a.pool));
-    if (x[0].defined()) {
-        expect_shape(op, "x", x[0], dx);
-        expect_norm(op, dx[3], x.subspan(1));
+    if (x.defined()) {
+        expect_shape(op, "x", x, dx);
+        expect_norm(op, dx[3], in.subspan(O::x_stats, 3));
     }
-    const OutputSpec sums{x[0].defined() ? Shape{dx[3]} : Shape{0}, precise(dy)};
+    const OutputSpec sums{x.defined() ? Shape{dx[3]} : Shape{0}, precise(dy)};
     return {{{dx, dy.dtype()}, sums, sums}};
 }
 
 OutputSpecs infer_max_pool2d_grad(In in, const Attrs& attrs) {
-    using O = MaxPool2dGradOp;
-    expect_shape("max_pool2d_grad", "positions", in[O::positions], in[O::dy].shape());
-    return infer_pool_grad("max_pool2d_grad", in[O::dy], in.subspan(O::x), attrs.as<O>());
+    expect_shape("max_pool2d_grad", "positions", in[Pool2dGradOp::positions], in[Pool2dGradOp::dy].shape());
+    return infer_pool_grad("max_pool2d_grad", in, attrs);
 }
 
-OutputSpecs infer_avg_pool2d_grad(In in, const Attrs& attrs) {
-    using O = AvgPool2dGradOp;
-    return infer_pool_grad("avg_pool2d_grad", in[O::dy], in.subspan(O::x), attrs.as<O>());
+OutputSpecs infer_avg_pool2d_grad(In in, const Attrs& attrs) { return infer_pool_grad("avg_pool2d_grad", in, attrs); }
+
+/// Gives x its gradient: the result of the op `grad` for the arguments `in`.
+void backward_pool(Backward& b, Op grad, std::initializer_list<Tensor> in) {
+    const Tensor& x = b.in(Pool2dOp::x);
+    const Pool2dGradOp attrs{b.attrs().as<Pool2dOp>().pool, x.extent(1), x.extent(2)};
+    b.give(Pool2dOp::x, run(grad, in, attrs, {b.into(Pool2dOp::x)})[0]);
 }
 
 void backward_max_pool2d(Backward& b) {
-    const Tensor& x = b.in(MaxPool2dOp::x);
-    b.give(MaxPool2dOp::x,
-           run(op::max_pool2d_grad, {b.dy(), b.out(MaxPool2dOp::positions)},
-               MaxPool2dGradOp{b.attrs().as<MaxPool2dOp>().pool, x.extent(1), x.extent(2)}, {b.into(MaxPool2dOp::x)})[0]);
+    backward_pool(b, op::max_pool2d_grad, {b.dy(), {}, {}, {}, {}, b.out(Pool2dOp::positions)});
 }
 
-void backward_avg_pool2d(Backward& b) {
-    const Tensor& x = b.in(AvgPool2dOp::x);
-    b.give(AvgPool2dOp::x,
-           run(op::avg_pool2d_grad, {b.dy()},
-               AvgPool2dGradOp{b.attrs().as<AvgPool2dOp>().pool, x.extent(1), x.extent(2)}, {b.into(AvgPool2dOp::x)})[0]);
-}
+void backward_avg_pool2d(Backward& b) { backward_pool(b, op::avg_pool2d_grad, {b.dy()}); }
 
 constexpr Argument kPool2d[] = {{"x"}, fused("x_stats"), fused("x_gamma"), fused("x_beta")};
-constexpr Argument kMaxPool2dGrad[] = {
-    {"dy"}, {"positions", Type::u8}, fused("x", Type::activation), fused("x_stats"), fused("x_gamma"), fused("x_beta")};
-constexpr Argument kAvgPool2dGrad[] = {
-    {"dy"}, fused("x", Type::activation), fused("x_stats"), fused("x_gamma"), fused("x_beta")};
+constexpr Argument kPool2dGrad[] = {{"dy"},          fused("x", Type::activation), fused("x_stats"), fused("x_gamma"),
+                                    fused("x_beta"), {"positions", Type::u8}};
 
 } // namespace
 
-constinit const OpRow rows::max_pool2d{RG_ROW(max_pool2d),
-                                       .inputs = kPool2d,
-                                       .outputs = 2,
-                                       .infer = infer_max_pool2d,
-                                       .backward = backward_max_pool2d,
-                                       .saves = saves_out(MaxPool2dOp::positions)};
-constinit const OpRow rows::max_pool2d_grad{
-    RG_ROW(max_pool2d_grad), .inputs = kMaxPool2dGrad, .outputs = 3, .infer = infer_max_pool2d_grad};
-constinit const OpRow rows::avg_pool2d{RG_ROW(avg_pool2d),
-                                       .inputs = kPool2d,
-                                       .outputs = 1,
-                                       .infer = infer_avg_pool2d,
-                                       .backward = backward_avg_pool2d};
-constinit const OpRow rows::avg_pool2d_grad{
-    RG_ROW(avg_pool2d_grad), .inputs = kAvgPool2dGrad, .outputs = 3, .infer = infer_avg_pool2d_grad};
+RG_ROW(max_pool2d, .inputs = kPool2d, .outputs = 2, .backward = backward_max_pool2d,
+       .saves = saves_out(Pool2dOp::positions));
+RG_ROW(max_pool2d_grad, .inputs = kPool2dGrad, .outputs = 3);
+RG_ROW(avg_pool2d, .inputs = kPool2d, .backward = backward_avg_pool2d);
+RG_ROW(avg_pool2d_grad, .inputs = std::span(kPool2dGrad).first(Pool2dGradOp::positions), .outputs = 3);
 
 // ---- functions -----------------------------------------------------------------------------------------------------
 
@@ -119,13 +103,13 @@ void expect_covered(const char* op, const Tensor& x, const Pool& pool, Uncovered
 Tensor max_pool2d(const Tensor& x, int64_t window, int64_t stride, Uncovered rest) {
     const Pool pool{window, stride};
     expect_covered("max_pool2d", x, pool, rest);
-    return run(op::max_pool2d, {x}, MaxPool2dOp{pool})[0];
+    return run(op::max_pool2d, {x}, Pool2dOp{pool})[0];
 }
 
 Tensor avg_pool2d(const Tensor& x, int64_t window, int64_t stride, Uncovered rest) {
     const Pool pool{window, stride};
     expect_covered("avg_pool2d", x, pool, rest);
-    return run(op::avg_pool2d, {x}, AvgPool2dOp{pool})[0];
+    return run(op::avg_pool2d, {x}, Pool2dOp{pool})[0];
 }
 
 // ---- reference -----------------------------------------------------------------------------------------------------
@@ -148,17 +132,17 @@ void for_each_window(const Shape& x, const Shape& y, const Pool& pool, F f) {
 }
 
 /// Computes the sums of dx, if x is defined.
-template <class O>
-void sum_gradient(const Call& call, const O& a) {
+void sum_gradient(const Call& call) {
+    using O = Pool2dGradOp;
     if (call.in[O::x].defined())
-        norm_sums(call.out[O::dx], call.in[O::x], call.in.subspan(O::x_stats), a.x_norm, call.out[O::x_dgamma],
-                  call.out[O::x_dbeta]);
+        norm_sums(call.out[O::dx], call.in[O::x], call.in.subspan(O::x_stats, 3), call.attrs.as<O>().x_norm,
+                  call.out[O::x_dgamma], call.out[O::x_dbeta]);
 }
 
 } // namespace
 
 void max_pool2d(const Call& call) {
-    using O = MaxPool2dOp;
+    using O = Pool2dOp;
     const auto& a = call.attrs.as<O>();
     const Values x = read(normalised(call.in[O::x], call.in.subspan(O::x_stats), a.x_norm));
     Values y(size_t(call.out[O::y].numel()), -std::numeric_limits<double>::infinity()), position(y.size(), 0.0);
@@ -171,7 +155,7 @@ void max_pool2d(const Call& call) {
 }
 
 void max_pool2d_grad(const Call& call) {
-    using O = MaxPool2dGradOp;
+    using O = Pool2dGradOp;
     const auto& a = call.attrs.as<O>();
     const Values dy = read(call.in[O::dy]), position = read(call.in[O::positions]);
     Values dx(size_t(call.out[O::dx].numel()), 0.0);
@@ -179,11 +163,11 @@ void max_pool2d_grad(const Call& call) {
         if (double(tap) == position[yi]) dx[xi] += dy[yi];
     });
     write(call.out[O::dx], dx);
-    sum_gradient(call, a);
+    sum_gradient(call);
 }
 
 void avg_pool2d(const Call& call) {
-    using O = AvgPool2dOp;
+    using O = Pool2dOp;
     const auto& a = call.attrs.as<O>();
     const Values x = read(normalised(call.in[O::x], call.in.subspan(O::x_stats), a.x_norm));
     Values y(size_t(call.out[0].numel()), 0.0);
@@ -194,7 +178,7 @@ void avg_pool2d(const Call& call) {
 }
 
 void avg_pool2d_grad(const Call& call) {
-    using O = AvgPool2dGradOp;
+    using O = Pool2dGradOp;
     const auto& a = call.attrs.as<O>();
     const Values dy = read(call.in[O::dy]);
     Values dx(size_t(call.out[O::dx].numel()), 0.0);
@@ -202,7 +186,7 @@ void avg_pool2d_grad(const Call& call) {
     for_each_window(call.out[O::dx].shape(), call.in[O::dy].shape(), a.pool,
                     [&](size_t yi, size_t xi, int64_t) { dx[xi] += scale * dy[yi]; });
     write(call.out[O::dx], dx);
-    sum_gradient(call, a);
+    sum_gradient(call);
 }
 
 } // namespace ref

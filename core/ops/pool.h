@@ -22,30 +22,18 @@ struct Pool {
     int64_t window = 0, stride = 1;
 };
 
-struct MaxPool2dOp {
+struct Pool2dOp {
     enum In { x, x_stats, x_gamma, x_beta };
-    enum Out { y, positions }; // positions: u8, the index of the maximum in its window
+    enum Out { y, positions }; // positions: only of max pooling; u8, the index of the maximum in its window
     Pool pool;
     BatchNorm x_norm = {}; // with x_stats, x_gamma, x_beta: normalises x on load
 };
-struct AvgPool2dOp {
-    enum In { x, x_stats, x_gamma, x_beta };
-    Pool pool;
-    BatchNorm x_norm = {};
-};
 /// Given x and its statistics, also computes x_dgamma and x_dbeta: the sums of dx that BatchNormSumsOp defines.
-struct MaxPool2dGradOp {
-    enum In { dy, positions, x, x_stats, x_gamma, x_beta };
+struct Pool2dGradOp {
+    enum In { dy, x, x_stats, x_gamma, x_beta, positions }; // positions: only for max pooling
     enum Out { dx, x_dgamma, x_dbeta };
     Pool pool;
     int64_t height = 0, width = 0; // of dx
-    BatchNorm x_norm = {};
-};
-struct AvgPool2dGradOp {
-    enum In { dy, x, x_stats, x_gamma, x_beta };
-    enum Out { dx, x_dgamma, x_dbeta };
-    Pool pool;
-    int64_t height = 0, width = 0;
     BatchNorm x_norm = {};
 };
 

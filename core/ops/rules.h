@@ -16,8 +16,11 @@ using In = std::span<const Tensor>;
     namespace cpu {                                                                                                    \
     void op(const Call&);                                                                                              \
     }
-/// Begins the row of an op: its name and its kernels. The other fields follow.
-#define RG_ROW(op) .name = #op, .reference = ref::op, .cpu = cpu::op
+/// Defines the row of an op: its name, its kernels and infer_NAME, and then the fields that are given.
+#define RG_ROW(op, ...)                                                                                                \
+    constinit const OpRow rows::op {                                                                                   \
+        .name = #op, .reference = ref::op, .cpu = cpu::op, .infer = infer_##op, __VA_ARGS__                            \
+    }
 
 /// An argument that only a plan passes.
 constexpr Argument fused(const char* name, Type type = Type::precise) { return {name, type, Presence::fused}; }
