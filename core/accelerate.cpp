@@ -49,7 +49,7 @@ Plan& Accelerated::find_or_trace(std::span<const Tensor> in, bool training, bool
 
 namespace {
 
-/// Returns the inputs in the memory of the context's device, if it has one.
+/// Returns the inputs. If the context has a device, copies those to it that are elsewhere.
 std::vector<Tensor> on_device(std::span<const Tensor> in) {
     std::vector<Tensor> inputs(in.begin(), in.end());
     for (Tensor& t : inputs)
@@ -90,8 +90,8 @@ void Accelerated::clear_cache() {
 
 namespace {
 
-/// Returns the largest difference, relative to the largest magnitude in b. Returns infinity if a difference is not
-/// finite, for example because only one of the tensors has a NaN.
+/// Returns the largest difference between values of a and b, divided by the largest finite magnitude in b. Returns
+/// infinity if a difference is not finite, for example because only one of the two values is NaN.
 double difference(const Tensor& a, const Tensor& b) {
     const Tensor x = a.to_host().to(DType::f64), y = b.to_host().to(DType::f64);
     double largest = 0, scale = 0;

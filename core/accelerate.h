@@ -1,12 +1,13 @@
-// accelerate: traces a user's function of tensors once per signature, and then replays it from a cache of plans.
+// Defines Accelerated, which traces a user's function of tensors at the first call with a signature, and replays the
+// traced plan at later calls. A cache keeps the plans.
 //
 //     Accelerated step([&](std::span<const Tensor> in, bool training) -> std::vector<Tensor> { ... return {loss}; });
 //     const Tensor loss = step({x, labels}, true)[0];
 //
 // The signature of a call consists of the shapes and types of its inputs, the training flag, and the parts of the
-// Context that change the computation: backend, device, strict arithmetic, ranks that share statistics. If the context
-// has a device, inputs may be in host memory; results are in device memory. The function must read and write tensors
-// through ops only. Anything else that it does happens once, during the trace, and not in replays.
+// Context that change the computation: the backend, the device, strict_fp32, and whether `sync` is set. If the context
+// has a device, inputs may be in host or device memory, and results are in device memory. The function must read and
+// write tensors through ops only. Anything else that it does happens during the trace, and not in replays.
 #pragma once
 
 #include "core/context.h"
@@ -22,14 +23,16 @@ public:
     using Function = std::function<std::vector<Tensor>(std::span<const Tensor> in, bool training)>;
     explicit Accelerated(Function function, bool enabled = true) : enabled(enabled), function_(std::move(function)) {}
 
-    /// Returns the results of the function. The next call with the same signature overwrites them; copy them to keep
-    /// them. While a Tape records, the plain function runs, so that the tape records its ops.
+    /// Returns the results of the function. The next call with the same signature overwrites them, and a call with
+    /// another signature may free them; clone() them to keep their values. While a Tape records, the plain function
+    /// runs, so that the tape records its ops.
     std::span<const Tensor> operator()(std::span<const Tensor> in, bool training = false);
     std::span<const Tensor> operator()(std::initializer_list<Tensor> in, bool training = false) {
         return (*this)(std::span(in.begin(), in.size()), training);
     }
 
-    /// Returns the plan that a call with such inputs replays, and makes it if necessary. Counts as no hit and no miss.
+    /// Returns the plan that a call with inputs of these shapes and types replays. Traces the function if the cache has
+    /// no such plan. Does not count as a call in hit_rate().
     const Plan& plan(std::span<const Tensor> in, bool training = false);
     const Plan& plan(std::initializer_list<Tensor> in, bool training = false) {
         return plan(std::span(in.begin(), in.size()), training);
@@ -39,22 +42,25 @@ public:
     bool enabled;
     /// Largest number of plans in the cache. A new plan replaces the least recently used one.
     size_t cache_size = 50;
-    /// If true, each call also runs the plain function. It throws Error if a result, or a tensor that the steps write,
-    /// differs by more than `check_tolerance` times the largest magnitude of that tensor.
+    /// If true, each call runs the plain function before the replay, and does not call after_step. The call throws
+    /// Error if a result of the replay, or a tensor that its steps write, differs from that of the plain function by
+    /// more than `check_tolerance` times the tensor's largest magnitude.
     bool check = false;
     double check_tolerance = 1e-4;
 
-    /// Called after the steps of a replay (see Plan::replay()). It may start work on the values that these steps have
-    /// written; this work then overlaps with the steps that follow.
+    /// Is called after steps of a replay (see Plan::replay()). It may start work on the values that the steps so far
+    /// have written. This work then overlaps with the steps that follow.
     Plan::AfterStep after_step;
 
-    /// Bytes of memory that all plans in the cache hold.
+    /// Returns the sum of Plan::bytes() over the plans in the cache.
     int64_t planned_bytes() const;
 
-    /// Plans in the cache as a fraction of cache_size.
+    /// Returns the number of plans in the cache as a fraction of cache_size.
     double occupancy() const { return double(cache_.size()) / double(cache_size); }
-    /// Fraction of the calls that found their plan in the cache; 0 before the first call.
+    /// Returns the fraction of the calls that found their plan in the cache, or 0 before the first call. Calls that run
+    /// only the plain function do not count.
     double hit_rate() const { return calls_ ? double(hits_) / double(calls_) : 0; }
+    /// Removes all plans from the cache, and forgets the calls that hit_rate() counts.
     void clear_cache();
 
 private:
@@ -73,7 +79,7 @@ private:
     std::span<const Tensor> replay_and_check(Plan& plan, std::span<const Tensor> in, bool training);
 
     Function function_;
-    std::list<Entry> cache_; // the most recently used first
+    std::list<Entry> cache_; // sorted by last use, the latest first
     std::vector<Tensor> plain_results_;
     uint64_t calls_ = 0, hits_ = 0;
 };

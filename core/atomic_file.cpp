@@ -1,7 +1,7 @@
 // Uses POSIX calls: the standard library has no fsync and does not say why a write failed.
 //
-// Every message contains the path and the system's text ("No space left on device", "Permission denied"), since a user
-// can act on these. Interrupted calls are repeated.
+// Messages contain the path and the system's text ("No space left on device", "Permission denied"), since a user can
+// act on these. Interrupted calls are repeated.
 #include "core/atomic_file.h"
 
 #include <cerrno>
@@ -50,7 +50,8 @@ bool write_all(int fd, std::string_view bytes) {
     return true;
 }
 
-/// Syncs the folder of `path`, which makes a rename in it durable. Some file systems cannot do that and return EINVAL.
+/// Syncs the folder of `path`, which makes a rename in it durable. Returns true on
+/// success, and also if the file system cannot sync folders (EINVAL).
 bool sync_folder_of(const std::string& path) {
     const size_t slash = path.rfind('/');
     const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
@@ -87,7 +88,8 @@ std::string read_file(const std::string& path, uint64_t max_bytes) {
 }
 
 void write_file_atomic(const std::string& path, std::string_view bytes, Readers readers) {
-    // A process id would not be unique: two machines that share a network folder can have the same one.
+    // Use random numbers and not the process id: processes on two machines that share a network folder can have the
+    // same id.
     std::random_device random;
     const std::string temp = cat(path, kTempMark, random(), "-", random());
     const mode_t mode = readers == Readers::owner ? 0600 : 0666;

@@ -1,7 +1,8 @@
 // Defines the exception type, the check macro and the text builder that all other files use.
 //
-// A message names, in this order: the operation, the expected value, the actual value, the context (tensor, file and
-// offset, rank), and a hint. Checks stay on in release builds: they run once per call, never once per element.
+// An error message names, in this order: the operation, the expected value, the actual value, the context (tensor, file
+// and offset, rank), and a hint. Checks stay on in release builds. They are cheap, since they run once per call or per
+// sample, and not once per element of an image.
 #pragma once
 
 #include "core/scope.h"
@@ -29,11 +30,12 @@ std::string cat(const Parts&... parts) {
     return out.str();
 }
 
-/// Appends "(layer NAME)" to all errors of this thread, as long as the scope exists. Keeps a reference to the name.
+/// While a LayerScope exists, appends " (layer NAME)" to the messages of fail() and RG_CHECK on this thread. Keeps a
+/// reference to the name.
 class LayerScope {
 public:
     explicit LayerScope(const std::string& name) : layer_(Scope::current().layer, &name) {}
-    /// Returns " (layer NAME)", or an empty text outside of every scope.
+    /// Returns " (layer NAME)" of the innermost LayerScope, or an empty text if there is none.
     static std::string note() {
         const std::string* const layer = Scope::current().layer;
         return layer ? cat(" (layer ", *layer, ")") : "";
@@ -43,6 +45,7 @@ private:
     Setting<const std::string*> layer_;
 };
 
+/// Throws Error with the concatenated parts.
 template <class... Parts>
 [[noreturn]] void fail(const Parts&... parts) {
     throw Error(cat(parts..., LayerScope::note()));
@@ -50,7 +53,7 @@ template <class... Parts>
 
 } // namespace rg
 
-/// RG_CHECK(condition, parts...) throws rg::Error with the concatenated parts if the condition is false.
+/// RG_CHECK(condition, parts...) calls fail(parts...) if the condition is false.
 #define RG_CHECK(condition, ...)                                                                                       \
     do {                                                                                                               \
         if (!(condition)) [[unlikely]]                                                                                 \

@@ -1,7 +1,7 @@
 // Defines bf16, the upper half of a float, for tensors, CPU kernels and CUDA kernels.
 //
-// The type has no arithmetic, only the two conversions below: all sums and products are computed in float. Tensor
-// cores read the bits directly.
+// The type has only the two conversions below, and no arithmetic. Kernels convert values to float to add or multiply
+// them, except tensor cores and CPU tiles, which read the bits directly.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct bf16 {
 RG_HOST_DEVICE inline bf16 to_bf16(float value) {
     uint32_t bits;
     std::memcpy(&bits, &value, sizeof bits);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) return {uint16_t(bits >> 16 | 0x40)}; // rounding could make it infinite
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return {uint16_t(bits >> 16 | 0x40)}; // NaN could round to infinity
     return {uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
 }
 

@@ -1,9 +1,9 @@
 // Writing encodes the header with zeros as its checksum, computes the checksum, and inserts it. Reading replaces the
 // digits by zeros and computes the checksum again.
 //
-// The digits have a fixed position: after its length word, the file must begin with exactly kOpening. So the check
-// covers every byte, even those of the checksum's own key. A valid header gives the place and the checksum of each
-// tensor, and every byte of the data belongs to a tensor (safetensors.h).
+// The digits have a fixed position: exactly kOpening must follow the file's length word. So the check covers every
+// byte, even those of the checksum's own key. A valid header gives the place and the checksum of each tensor, and every
+// byte of the data belongs to a tensor (safetensors.h).
 #include "core/checkpoint.h"
 
 #include "core/atomic_file.h"
@@ -25,10 +25,11 @@ constexpr std::string_view kOpening = "{\"__metadata__\": {\"format\": \"ringgra
 constexpr size_t kLengthBytes = 8, kDigits = 16, kDigitsOffset = kLengthBytes + kOpening.size();
 constexpr std::string_view kPrefix = "step-", kSuffix = ".safetensors";
 constexpr std::string_view kReserved[] = {"format", "checksum", "tensor_checksums",
-                                          "step"}; // not for the caller's metadata
+                                          "step"}; // metadata keys that the caller must not use
 
-/// Returns a 64-bit checksum. Each round is a bijection of the state for a given word, and of the word for a given
-/// state. So it always detects a change within one word, and misses changes of several words with probability 2^-64.
+/// Returns a 64-bit checksum. For a given word, each round is a bijection of the state; for a given state, it is a
+/// bijection of the word. So the checksum always detects a change within one word. It misses a change of several words
+/// with a probability of about 2^-64.
 uint64_t checksum(std::string_view bytes) {
     uint64_t h = bytes.size();
     const auto mix = [&h](uint64_t word) {
@@ -64,7 +65,7 @@ std::string tensor_checksum(const Tensor& t) {
     return hex(t.bytes() ? checksum({reinterpret_cast<const char*>(t.bytes_data()), size_t(t.bytes())}) : 0);
 }
 
-/// Returns the bytes of a file's length word and header text, or the size of the file if it is shorter.
+/// Returns the number of bytes of a file's length word and header text together, or the size of a file that is shorter.
 size_t header_size(std::string_view bytes) {
     uint64_t length = 0;
     if (bytes.size() >= kLengthBytes) std::memcpy(&length, bytes.data(), kLengthBytes);
@@ -106,7 +107,7 @@ void delete_old(const std::string& dir, int64_t newest, int keep_last) {
     std::error_code ignored;
     int kept = 0;
     for (int64_t step : steps_in(dir)) {
-        // A later step comes from before the run was resumed from an older checkpoint.
+        // A checkpoint of a later step was saved before the run was resumed from an older one.
         if (step > newest || ++kept > keep_last) fs::remove(fs::path(dir) / name_of_step(step), ignored);
     }
     std::vector<fs::path> leftovers;

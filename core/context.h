@@ -1,7 +1,7 @@
 // Defines Context: the backend, device, worker threads, ranks and profile that ops use.
 //
 // A program makes one Context and one ContextScope for its whole run. In tests, ranks are threads of one process, and
-// each has its own.
+// each thread has its own Context.
 #pragma once
 
 #include "core/base.h"
@@ -16,36 +16,37 @@ class Device;
 class ThreadPool;
 class Profile;
 
-/// `reference` defines every op by plain loops in double, for f32 and f64. `cpu` is fast, for f32.
+/// `reference` defines every op by plain loops in double, for f32, bf16 and f64. `cpu` has fast kernels, for f32 and
+/// bf16.
 enum class Backend : uint8_t { reference, cpu };
 
-/// Sums over the ranks that train together. Core does not know MPI: a program that wants batch statistics over all
-/// ranks (--sync-bn) installs a SyncGroup and sets its members for each mini-batch.
+/// Sums values over the ranks that train together. Core does not know MPI: a program that wants batch statistics over
+/// all ranks (--sync-bn) implements a SyncGroup, and sets `fraction` and `samples` for each mini-batch.
 class SyncGroup {
 public:
     virtual ~SyncGroup() = default;
     /// Replaces each value by its sum over all ranks. Collective.
     virtual void sum(std::span<double> values) = 0;
-    double fraction = 1; // of the mini-batch that this rank computes
-    int64_t samples = 0; // in the mini-batch, over all ranks
+    double fraction = 1; // part of the mini-batch's samples that this rank computes
+    int64_t samples = 0; // number of samples in the mini-batch, over all ranks
 };
 
 struct Context {
     Backend backend = Backend::cpu;
-    Device* device = nullptr;      // runs the ops and holds new tensors; null: the backend runs them in host memory
+    Device* device = nullptr;      // runs the ops and holds new tensors; null: `backend` runs the ops in host memory
     ThreadPool* threads = nullptr; // null: the calling thread runs all tasks
     SyncGroup* sync = nullptr;     // null: batch statistics are over the samples of this rank
-    bool strict_fp32 = false;      // only plain multiply-adds, no algorithm that rounds differently (Winograd)
+    bool strict_fp32 = false;      // true: ops use plain multiply-adds, and no algorithm such as Winograd
     Profile* profile = nullptr;    // null: ops are not timed
 };
 
 /// Returns the context of this thread, or a default context outside of every ContextScope.
 const Context& context();
 
-/// Makes a context the one of this thread until the end of the scope.
+/// Sets the context of this thread until the end of the scope.
 class ContextScope {
 public:
-    explicit ContextScope(const Context& context) : context_(Scope::current().context, &context) {} // keeps a reference
+    explicit ContextScope(const Context& context) : context_(Scope::current().context, &context) {} // keeps a reference to it
     explicit ContextScope(Context&&) = delete;
 
 private:
@@ -53,7 +54,7 @@ private:
 };
 
 /// Returns a function that runs f in the caller's context, for use on another thread. The context must outlive the
-/// function. Tapes and dry runs do not apply on the other thread.
+/// function. The caller's tapes, traces and dry runs do not apply on the other thread.
 template <class F>
 auto in_this_context(F f) {
     return [f = std::move(f), &callers_context = context()] {

@@ -2,7 +2,7 @@
 //
 // Core does not know CUDA. A program puts a device into the Context; then new tensors are in device memory, and the
 // device runs the ops in order while the program goes on. The program reads and writes values through copies
-// (Tensor::to_host(), Tensor::copy_from()), which wait for the ops that were started before.
+// (Tensor::to_host(), Tensor::copy_from()), which take place after the ops that were started before.
 #pragma once
 
 #include "core/scope.h"
@@ -28,8 +28,9 @@ double seconds_of(F&& f) {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// Peak rates of a device: floating-point operations per second, and bytes read or written per second. A GPU's
-/// operations are those of its tensor cores in bf16, where a multiply-add counts as two; f32 takes six times as long.
+/// Peak rates of a device: floating-point operations per second, and bytes read or written per second. For a GPU,
+/// `flops` is the rate of its tensor cores in bf16, where a multiply-add counts as two operations. A product in f32
+/// takes six times as long: three TF32 products at half the rate.
 struct Rates {
     double flops = 0, bytes = 0;
 };
@@ -41,24 +42,25 @@ public:
     /// Returns a text like "NVIDIA H200 (sm_90, 139.8 GiB)".
     virtual std::string name() const = 0;
 
-    /// Returns device memory, aligned to 256 bytes. Throws Error if not enough is left.
+    /// Returns `bytes` bytes of device memory, aligned to 256 bytes. Throws Error if not enough memory is left.
     virtual void* allocate(size_t bytes) = 0;
     virtual void release(void* memory) noexcept = 0;
-    /// Copies host memory to device memory, before all ops that are started later. On return, `from` may be changed.
+    /// Copies host memory to device memory, before all ops that are started later. May return before the copy is done,
+    /// but the caller may then already change the memory at `from`.
     virtual void upload(void* to, const void* from, size_t bytes) = 0;
     virtual void copy(void* to, const void* from, size_t bytes) = 0;
     /// Copies device memory to host memory, after all ops that were started before. Blocks until the copy is done. With
-    /// `more`, it may only queue the copy; the last download of the series blocks for all of them.
+    /// `more`, it may return before the copy is done; the next download without `more` waits for all of them.
     virtual void download(void* to, const void* from, size_t bytes, bool more = false) = 0;
 
-    /// Moves chunks of device memory to host memory and back, while ops and the transfers of other chunks run:
+    /// Moves chunks of device memory to host memory and back, while ops and the transfers of other chunks run. Example:
     ///
     ///     start_ops(), trip->download(0), start_more_ops(), trip->download(1);
     ///     for (size_t i = 0; i < 2; ++i) trip->wait(i), change(i), trip->upload(i);
     ///
     /// download() sees the results of all ops that were started before it. Ops that are started after upload() get
-    /// the changed chunk. Ops that are started in between must not use it. The program may use the chunk's host memory
-    /// only between wait() and upload().
+    /// the changed chunk. Ops that are started between the two calls must not use the chunk. The program may use the
+    /// chunk's host memory only between wait() and upload(): wait() blocks until the chunk is in host memory.
     class RoundTrip {
     public:
         virtual ~RoundTrip() = default;
@@ -66,17 +68,19 @@ public:
         virtual void wait(size_t chunk) = 0;
         virtual void upload(size_t chunk) = 0;
     };
-    /// Allocates all that the transfers between `host` and `device` need. Chunk i starts at byte ends[i - 1], or at 0,
-    /// and ends at byte ends[i]. Both memories must outlive the result.
+    /// Returns a RoundTrip between the memory at `host` and the memory at `device`. Chunk i consists of the bytes
+    /// [ends[i - 1], ends[i]); chunk 0 starts at byte 0. Both memories must outlive the result.
     virtual std::unique_ptr<RoundTrip> round_trip(void* host, void* device, std::vector<size_t> ends) = 0;
 
-    /// Returns the kernel of an op. It takes tensors in device memory and returns before the work is done. With bf16
-    /// images it also takes filters in bf16 (see fuse.cpp).
+    /// Returns the kernel of an op. The kernel takes tensors in device memory and may return before its work is done.
+    /// Convolution kernels for bf16 images also take filters in bf16 (see round_filters() in fuse.cpp).
     virtual Kernel kernel(const OpRow* op) const = 0;
-    /// Blocks until all work is done. Throws Error if a kernel failed and no earlier call has reported it.
+    /// Blocks until all work that was started is done. Throws Error if a kernel failed and no earlier call has reported
+    /// it.
     virtual void synchronize() = 0;
 
-    /// Returns the seconds that the device needs for the work that f starts, without other work.
+    /// Returns the seconds that the device needs for the work that f starts. Work that was started before, and is not
+    /// done yet, may count too.
     virtual double time_of(const std::function<void()>& f) {
         return seconds_of([&] { f(), synchronize(); });
     }
@@ -89,9 +93,9 @@ public:
         virtual ~Graph() = default;
         virtual void launch() = 0;
     };
-    /// Records the work that f starts, without doing it. Returns null if the device has no graphs. Call f directly at
-    /// least once before. Throws Error if f does, or if f does something that a graph cannot hold; direct calls of f
-    /// still work afterwards.
+    /// Calls f and records the work that f starts, without doing the work. Returns null if the device has no graphs.
+    /// Call f directly at least once before this. Throws Error if f throws, or if f does something that a graph cannot
+    /// contain; direct calls of f still work afterwards.
     virtual std::unique_ptr<Graph> capture(const std::function<void()>&) { return nullptr; }
 };
 

@@ -1,25 +1,26 @@
-// Moves steps of a trace into the steps before or after them, so that a value is used while it is in cache.
+// Moves steps of a trace into the steps before or after them, so that a step's result is used while it is in cache.
 //
-// Convolution, pooling, add and their gradients take optional steps as arguments: they normalise an operand on load, or
-// process their result before it leaves the cache (core/ops/). Each rule below moves one kind of step there. So a
-// training step of convolution - batch norm - ReLU layers keeps two steps per layer: conv2d, which normalises its input
-// on load and computes the statistics of its result, and conv2d_grad, which computes the gradient of the batch norm,
-// both gradients of the convolution, and the sums for the batch norm of its input. The normalised activations are never
-// written to memory. In an evaluation, the batch norm goes into the filters and the bias.
+// The ops of convolution, pooling, addition and their gradients have optional arguments for additional work: they
+// normalise an operand on load, or process their result before it leaves the cache (core/ops/). Each rule below turns
+// one kind of step into such additional work. So the plan of a training step has two steps for each layer of
+// convolution, batch norm and ReLU. conv2d normalises its input on load and computes the statistics of its result.
+// conv2d_grad computes the gradient of the batch norm, both gradients of the convolution, and the sums for the batch
+// norm of its input. The normalised activations are never written to memory. In an evaluation, the batch norm goes into
+// the filters and the bias.
 //
 // kRules below is the table of the rules, in the order of their application. The order matters where a rule removes or
 // changes a step that another rule looks for:
 // - fold_norm before pool_result: only a normalised result can be pooled.
-// - fold_norm before normalise_sum: normalise_sum would also take a batch norm with constant statistics. In the filters
-//   it is free.
+// - fold_norm before normalise_sum: normalise_sum would also take a batch norm with constant statistics. fold_norm
+//   makes it part of the filters, where it costs nothing.
 // - add_in_gradient before normalise_sum: the add of two gradients costs least in the gradient.
 // - normalise_gradient before normalise_on_load: conv2d_grad normalises its input only beside the gradient of a batch
 //   norm.
-// - add_in_gradient and normalise_on_load before sum_in_gradient: the sums are those of the whole gradient, and they need
-//   the statistics of the input.
-// - loss_gradient has no relation to the others.
-// round_filters runs at the end: it inserts steps, and it must not see filters that fold_norm uses, since those are
-// scaled as f32 before they are rounded.
+// - add_in_gradient and normalise_on_load before sum_in_gradient: the sums are those of the whole gradient, and they
+//   need the statistics of the input.
+// - loss_gradient is independent of the others.
+// round_filters runs at the end, because it inserts steps. It must come after fold_norm: filters with a folded batch
+// norm are scaled in f32 and only then rounded, so round_filters skips them.
 #include "core/fuse.h"
 
 #include "core/context.h"
@@ -38,8 +39,8 @@ using Id = uint64_t; // the number of a value's block of memory
 
 Id id(const Tensor& t) { return t.key().id; }
 
-/// Returns true if a and b have the same elements and the same shape. A fused step takes its extents from the value, so
-/// the rules accept only readers of the whole value in its own shape, no views.
+/// Returns true if a and b begin at the same element and have the same shape. A fused step takes its extents from the
+/// value, so the rules accept only steps that read the whole value in its own shape, and no views.
 bool same(const Tensor& a, const Tensor& b) { return a.key() == b.key() && a.shape() == b.shape(); }
 
 class Fuser {
@@ -65,14 +66,14 @@ private:
         size_t step;
         int argument;
     };
-    /// Applied to each step of this op. Does nothing if the neighbours of the step do not fit.
+    /// `apply` is called for each step of `op`. It does nothing if the step or its neighbours do not fit.
     struct Rule {
         Op op;
         void (Fuser::*apply)(size_t step);
     };
     static const Rule kRules[9];
 
-    /// Finds the maker and the readers of every value.
+    /// Finds the step that makes each value, and the steps that read the value.
     void index() {
         maker_.clear();
         readers_.clear();
@@ -85,7 +86,7 @@ private:
         }
     }
 
-    /// Puts `step` at position s and removes the steps in `dead`.
+    /// Puts `step` at position s and marks the steps in `dead` as removed.
     void replace(size_t s, Step step, std::initializer_list<size_t> dead) {
         for (const size_t d : dead) dead_[d] = true;
         dead_[s] = false;
@@ -104,7 +105,8 @@ private:
     }
     bool has_one_reader(const Tensor& intermediate) const { return intermediate_readers(intermediate).size() == 1; }
 
-    /// Returns the step of this op that makes t as output `output`. Returns nothing if t is a view of another value.
+    /// Returns the step of op `op` that makes t as its output number `output`. Returns nothing if another step makes t,
+    /// or if t is a view.
     std::optional<size_t> maker(const Tensor& t, Op op, int output = 0) const {
         const std::optional<size_t> s = maker(t);
         if (!s || steps_[*s].op != op || !same(steps_[*s].out[size_t(output)], t)) return std::nullopt;
@@ -118,7 +120,8 @@ private:
         return std::nullopt;
     }
 
-    /// Copies stats, gamma, beta of a step on batch norms to the arguments of `to`.
+    /// Copies three inputs that describe a batch norm (stats, gamma, beta) from one step to another. from_stats and
+    /// to_stats are the positions of `stats`.
     static void copy_norm(const Step& from, size_t from_stats, Step& to, size_t to_stats) {
         std::copy_n(from.in.begin() + std::ptrdiff_t(from_stats), 3, to.in.begin() + std::ptrdiff_t(to_stats));
     }
@@ -141,7 +144,7 @@ private:
     void pool_result(size_t pool) {
         const Step p = steps_[pool];
         const auto [window, stride] = p.attrs.as<Pool2dOp>().pool;
-        const Tensor& positions = p.out[Pool2dOp::positions]; // conv2d has none
+        const Tensor& positions = p.out[Pool2dOp::positions]; // conv2d does not compute these
         const auto conv = maker(p.in[Pool2dOp::x], op::conv2d);
         if (stride != window || !conv || !has_one_reader(p.in[Pool2dOp::x]) || readers_.contains(id(positions)) ||
             results_.contains(id(positions)))
@@ -173,7 +176,7 @@ private:
         replace(grad, std::move(fused), {norm});
     }
 
-    /// conv2d_grad -> add, of two gradients: the conv2d_grad that makes the later one also adds the other.
+    /// conv2d_grad -> add of two gradients: the conv2d_grad that makes the later gradient also adds the earlier one.
     void add_in_gradient(size_t sum) {
         using Grad = Conv2dGradOp;
         const Step a = steps_[sum];
@@ -189,7 +192,7 @@ private:
         replace(*grad, std::move(fused), {sum});
     }
 
-    /// batch_norm -> add: add normalises this operand on load.
+    /// batch_norm -> add: add normalises the operand on load.
     void normalise_sum(size_t sum) {
         Step fused = steps_[sum];
         std::vector<size_t> norms;
@@ -221,7 +224,8 @@ private:
         replace(relu, std::move(fused), {*sum});
     }
 
-    /// batch_norm -> conv2d, pooling or conv2d_grad: the readers normalise on load. All readers must be able to.
+    /// batch_norm -> conv2d, pooling or conv2d_grad: these readers normalise their input on load. All readers of the
+    /// batch norm must be able to do that.
     void normalise_on_load(size_t norm) {
         const Step n = steps_[norm];
         const BatchNorm& options = n.attrs.as<BatchNormOp>().norm;
@@ -251,8 +255,8 @@ private:
         index();
     }
 
-    /// conv2d_grad, gradient of pooling, or relu_grad -> batch_norm_sums of that gradient: the step that makes the
-    /// gradient also computes its sums.
+    /// conv2d_grad, a gradient of pooling, or relu_grad -> batch_norm_sums of its result: the step that computes the
+    /// gradient also computes the sums.
     void sum_in_gradient(size_t sums) {
         const Step s = steps_[sums];
         const Tensor& gradient = s.in[BatchNormSumsOp::dy];
@@ -261,7 +265,7 @@ private:
         Step fused = steps_[*made];
         if (take_sums(fused, s)) replace(*made, std::move(fused), {sums});
     }
-    /// Adds the sums to the step that makes the gradient. Returns false if that step cannot compute them.
+    /// Makes `step` also compute the results of the step `sums`. Returns false if `step` cannot do that.
     static bool take_sums(Step& step, const Step& sums) {
         using Sums = BatchNormSumsOp;
         const BatchNorm& options = sums.attrs.as<Sums>().norm;
@@ -271,7 +275,7 @@ private:
             step.out[dgamma] = sums.out[Sums::dgamma];
             step.out[dgamma + 1] = sums.out[Sums::dbeta];
         };
-        if (step.op == op::conv2d_grad) { // the batch norm must be that of its input
+        if (step.op == op::conv2d_grad) { // it can sum only for the batch norm of its own input
             using Grad = Conv2dGradOp;
             auto& attrs = step.attrs.as<Grad>();
             if (!same(step.out[Grad::dx], sums.in[Sums::dy]) || !same(step.in[Grad::x], sums.in[Sums::x]) ||
@@ -297,8 +301,8 @@ private:
         return true;
     }
 
-    /// cross_entropy -> cross_entropy_grad: cross_entropy writes the gradient instead of the probabilities. The gradient
-    /// of the loss must be a constant.
+    /// cross_entropy -> cross_entropy_grad: cross_entropy writes the gradient instead of the probabilities. The
+    /// gradient of the loss must be a constant.
     void loss_gradient(size_t grad) {
         using Loss = CrossEntropyOp;
         using Grad = CrossEntropyGradOp;
@@ -317,7 +321,7 @@ private:
         replace(*loss, std::move(fused), {grad});
     }
 
-    /// Returns the filters of a step that accepts rounded filters, or null for other steps.
+    /// Returns the filters of a step that accepts filters in bf16, or null for other steps.
     static Tensor* filters(Step& s) {
         if (s.op == op::conv2d && !s.in[Conv2dOp::y_stats].defined()) return &s.in[Conv2dOp::w];
         if (s.op == op::conv2d_grad) return &s.in[Conv2dGradOp::w];
@@ -325,11 +329,12 @@ private:
     }
 
     /// Rounds the filters of bf16 convolutions at the start of the plan, with one step per flat buffer of parameters.
-    /// Otherwise each convolution and each gradient would round its own. Every replay rounds again, so code that writes
-    /// parameters between replays (an update, a checkpoint, a rollback) can ignore the rounded copies. Skips buffers
-    /// that an earlier step writes, and filters whose rounded copy would not be aligned to 16 bytes.
+    /// Otherwise each convolution and each gradient would round its own filters. Every replay rounds again, so code
+    /// that writes parameters between replays (an update, a resumed checkpoint, a rollback) can ignore the rounded
+    /// copies. Skips buffers that an earlier step writes, and filters whose rounded copy would not be aligned to 16
+    /// bytes.
     void round_filters() {
-        std::map<Id, Tensor> rounded; // by flat buffer
+        std::map<Id, Tensor> rounded; // the rounded copy of each flat buffer
         std::set<Id> written;
         std::vector<Step> roundings;
         for (Step& s : steps_) {

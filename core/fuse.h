@@ -1,4 +1,4 @@
-// Joins steps of a trace that can pass a value on while it is in cache.
+// Fuses steps of a trace, so that a step's result is used while it is in cache.
 #pragma once
 
 #include "core/step.h"
@@ -7,7 +7,8 @@
 
 namespace rg {
 
-/// Replaces groups of steps by one step of a fused op. `results` are the values that must exist after the last step.
+/// Replaces each group of steps that can be fused by one step that does the work of the group. `results` are the
+/// tensors that must have their values after the last step.
 void fuse(std::vector<Step>& steps, std::span<const Tensor> results);
 
 } // namespace rg

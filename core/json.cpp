@@ -1,7 +1,7 @@
 // Parses JSON by recursive descent over a string view, and writes it by a recursive walk.
 //
-// The depth is limited to kMaxDepth. The text limits the size, since a value takes at least one byte of text. Errors
-// give the byte offset. Numbers use from_chars and to_chars, which ignore the locale.
+// The depth of a value is limited to kMaxDepth. The length of the text limits the number of values, since each takes at
+// least one byte of text. Errors give the byte offset. Numbers use from_chars and to_chars, which ignore the locale.
 #include "core/json.h"
 
 #include "core/text.h"
@@ -137,7 +137,8 @@ private:
         }
         const std::string_view token = text_.substr(begin, offset_ - begin);
         int64_t integer = 0;
-        // "-0" becomes a double, since an integer would lose its sign. So does an integer of more than 64 bits.
+        // "-0" becomes a double, since an integer would lose the sign. An integer of more than 64 bits
+        // becomes a double, too.
         if (whole && token != "-0" &&
             std::from_chars(token.data(), token.data() + token.size(), integer).ec == std::errc())
             return integer;

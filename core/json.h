@@ -1,6 +1,6 @@
 // Reads and writes JSON strictly, for file headers, configurations and metrics.
 //
-// Objects keep their members in the order in which the program added them. Integers that fit in 64 bits are a separate
+// Objects keep their members in the order in which they were added or read. Integers that fit in 64 bits are a separate
 // kind and stay exact; every other number is a double. A double is written with the fewest digits that read back as the
 // same bits, and always with a point or an exponent. The parser accepts only RFC 8259: no comments, no trailing commas,
 // no duplicate keys, only valid UTF-8, and a limited depth. A parsed value takes at most 64 bytes of memory per byte of
@@ -51,8 +51,8 @@ public:
     /// Returns "an array", "a string" and so on, for messages.
     const char* kind() const;
 
-    /// Return the value as that type. Throw Error with both kinds if the value has another. as_double() converts
-    /// integers.
+    /// Return the value as that type. If the value is of another kind, throw Error, which names both kinds. as_double()
+    /// converts integers.
     bool as_bool() const;
     int64_t as_int() const;
     double as_double() const;
@@ -60,18 +60,18 @@ public:
     const Array& as_array() const;
     const Object& as_object() const;
 
-    /// Returns the member of that name, or null if there is none. Throws Error if this is not an object.
+    /// Returns the member of that name, or a null pointer if there is none. Throws Error if this is not an object.
     const Json* find(std::string_view key) const;
-    /// Returns the member of that name. Throws Error if there is none.
+    /// Returns the member of that name. Throws Error if there is none, or if this is not an object.
     const Json& at(std::string_view key) const;
-    /// Adds or replaces a member, and returns *this. A null becomes an object first.
+    /// Adds or replaces a member, and returns *this. If this is null, it first becomes an object.
     Json& set(std::string_view key, Json value);
-    /// Appends an element, and returns *this. A null becomes an array first.
+    /// Appends an element, and returns *this. If this is null, it first becomes an array.
     Json& push(Json value);
 
-    /// Returns the value as text: one line, or with `indent` > 0 one member per line. NaN and infinities become null,
-    /// since JSON has neither. A byte that is not valid UTF-8 (file names may have one) becomes \udc80 to \udcff, which
-    /// parse() turns back into that byte.
+    /// Returns the value as text. The text is one line; with `indent` > 0, each member and each element is on its own
+    /// line. NaN and infinities become null, since JSON has neither. A byte that is not part of valid UTF-8, as file
+    /// names may contain, becomes an escape from \udc80 to \udcff. parse() turns the escape back into that byte.
     std::string dump(int indent = 0) const;
 
     bool operator==(const Json& other) const;

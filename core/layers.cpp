@@ -1,4 +1,4 @@
-// See layers.h.
+// Implements the layers with the functions of ops.h.
 #include "core/layers.h"
 
 namespace rg {

@@ -1,4 +1,4 @@
-// Defines layers: each declares its parameters by name and computes its output from its input.
+// Defines layers. A layer declares its parameters by name, and computes its output from its input.
 #pragma once
 
 #include "core/ops.h"
@@ -22,7 +22,7 @@ public:
     /// Mode::evaluate uses the running statistics.
     Tensor operator()(const Tensor& x, Mode mode) const;
 
-    /// Weight of the newest batch in the running statistics; PyTorch calls it momentum.
+    /// Weight of the newest mini-batch in the running statistics. PyTorch calls this weight momentum.
     static constexpr float kRunningMomentum = 0.1f;
 
 private:
@@ -32,8 +32,8 @@ private:
     bool relu_;
 };
 
-/// Fully connected layer. Declares the parameters NAME.weight [out in] and NAME.bias [out]. It flattens x to [n in] and
-/// converts it to the type of the weights.
+/// Fully connected layer. Declares the parameters NAME.weight [out in] and NAME.bias [out]. operator() flattens
+/// x to [n in] and converts it to the type of the weights.
 class Dense {
 public:
     Dense(Parameters& parameters, const std::string& name, int64_t out, int64_t in);

@@ -1,8 +1,9 @@
-// Defines what an op is: a row of the op table. Dispatch, tape, plans, profile, tests and benchmarks use nothing else.
+// Defines what an op is: a row of the op table. Dispatch, tape, plans, profile, tests and benchmarks use only the row.
 //
-// core/ops/ has one file per family of ops. It holds everything about an op except its kernels: attributes, arguments,
-// shape rule, backward rule, cost, and the reference implementation. A new op is a row there, a kernel in core/cpu/, a
-// kernel in gpu/, and cases in tests/op_cases.h. Nothing else names it. Backward rules are themselves written in ops.
+// core/ops/ has one header and one source file per family of ops. They hold everything about an op except its fast
+// kernels: attributes, arguments, shape rule, backward rule, cost, and the reference implementation. A new op needs a
+// row there, a kernel in core/cpu/, a kernel in gpu/, and cases in tests/op_cases.h. No other code needs to change. A
+// backward rule is itself written with ops.
 #pragma once
 
 #include "core/tensor.h"
@@ -16,11 +17,11 @@ namespace rg {
 
 constexpr int kMaxInputs = 12, kMaxOutputs = 5;
 
-/// Values that an op takes beside tensors, in the op's own struct (for example Conv2dOp). A plan keeps them. So a value
-/// that changes from call to call, such as the learning rate, is a small tensor instead.
+/// Holds the values that an op takes beside tensors, in the op's own struct (for example Conv2dOp). A plan keeps the
+/// attributes of its trace. So a value that changes from call to call, such as the learning rate, must be a tensor.
 class Attrs {
 public:
-    /// The default attributes of any op.
+    /// Makes the default attributes of any op.
     Attrs() = default;
     template <class T>
         requires std::is_trivially_copyable_v<T>
@@ -37,7 +38,7 @@ public:
         RG_CHECK(*type_ == typeid(T), "expected the attributes ", typeid(T).name(), ", got ", type_->name());
         return *reinterpret_cast<const T*>(bytes_);
     }
-    /// The same, to change them.
+    /// Does the same, for callers that change the attributes.
     template <class T>
     T& as() {
         if (!type_) *this = T{};
@@ -49,8 +50,8 @@ private:
     alignas(8) std::byte bytes_[64] = {};
 };
 
-/// One invocation. Optional inputs that are absent are undefined tensors. Index inputs and outputs by the names in the
-/// op's struct: call.in[Conv2dOp::w].
+/// One invocation of an op. Optional inputs that are absent are undefined tensors. Index inputs and outputs by the
+/// names in the op's struct: call.in[Conv2dOp::w].
 struct Call {
     const Attrs& attrs;
     std::span<const Tensor> in;
@@ -69,7 +70,7 @@ enum class Type : uint8_t {
 enum class Presence : uint8_t {
     required,
     optional,
-    fused // optional; only a plan passes it, so the op has no gradient with it
+    fused // optional; only the steps of a plan have it, since backward rules ignore it
 };
 
 struct Argument {
@@ -84,7 +85,7 @@ struct OutputSpec {
 };
 using OutputSpecs = std::array<OutputSpec, kMaxOutputs>;
 
-/// What a backward rule sees of its op's invocation, and where it puts its results.
+/// Gives a backward rule the tensors and attributes of its op's invocation, and takes the gradients that it computes.
 class Backward {
 public:
     virtual const Attrs& attrs() const = 0;
@@ -94,12 +95,13 @@ public:
     virtual const Tensor& dy() const = 0;
     /// Returns true if the gradient of input i is needed.
     virtual bool wants(int i) const = 0;
-    /// Returns the caller's buffer for the gradient of input i, to be passed to run() as the output. Returns an
-    /// undefined tensor if there is none, or if it holds an earlier contribution.
+    /// Returns the caller's buffer for the gradient of input i. The rule may pass it to run() as the output. Returns an
+    /// undefined tensor if there is no such buffer, or if the buffer already holds an earlier contribution.
     virtual Tensor into(int i) const = 0;
     /// Contributes to the gradient of input i. The first contribution is assigned, later ones are added.
     virtual void give(int i, const Tensor& gradient) = 0;
-    /// States that the gradient of input i is part of the gradient of input `other`, from which input i is computed.
+    /// States that input i was computed from input `other`, and that the gradient of `other` already includes the part
+    /// that flows through input i. So input i needs no gradient of its own.
     virtual void covers(int i, int other) = 0;
 
 protected:
@@ -108,7 +110,7 @@ protected:
 
 using Kernel = void (*)(const Call&);
 
-/// Bits of OpRow::saves: what the backward rule reads.
+/// Bits of OpRow::saves: the inputs and outputs whose values the backward rule reads.
 constexpr uint32_t saves_in(int i) { return 1u << i; }
 constexpr uint32_t saves_out(int i) { return 1u << (kMaxInputs + i); }
 
@@ -120,13 +122,13 @@ struct OpRow {
     OutputSpecs (*infer)(std::span<const Tensor> in, const Attrs&);
     std::span<const Argument> inputs;
     int outputs = 1;
-    /// Null: not differentiable (gradients themselves, updates).
+    /// Null if the op has no gradient, like gradients themselves and updates.
     void (*backward)(Backward&) = nullptr;
     uint32_t saves = 0;
-    /// Floating-point operations of a call; null: one per output element.
+    /// Returns the number of floating-point operations of a call. Null: one per element of output 0.
     double (*flops)(const Call&) = nullptr;
-    /// Throws Error if an integer, such as a label, is out of range. Called for inputs in host memory only: on a device
-    /// the result is NaN instead. Null: all values are valid.
+    /// Throws Error if an integer input, such as a label, is out of range. It checks inputs in host memory only; for
+    /// those in device memory, the result is NaN instead. Null: all values are valid.
     void (*check)(const Call&) = nullptr;
 };
 
@@ -143,16 +145,18 @@ using Op = const OpRow*;
 /// Checks the inputs, and returns the shapes and types of the outputs. `in` has one tensor per input of the row.
 OutputSpecs infer(const OpRow& row, std::span<const Tensor> in, const Attrs& attrs);
 
-/// Runs an op: checks, allocates the outputs (or takes those given in `into`), executes on the context's backend,
-/// records on the active tape. Every op of the framework goes through here. Optional inputs at the end may be omitted.
+/// Runs an op: checks the inputs, allocates the outputs (or takes those that are defined in `into`), executes the op,
+/// and records it on the active tape. While a function is traced, records the op in the trace instead of executing it.
+/// Optional inputs at the end may be omitted. All calls of ops go through here; replays of a plan call execute().
 std::array<Tensor, kMaxOutputs> run(Op op, std::span<const Tensor> in, const Attrs& attrs = {},
                                     std::span<const Tensor> into = {});
 std::array<Tensor, kMaxOutputs> run(Op op, std::initializer_list<Tensor> in, const Attrs& attrs = {},
                                     std::initializer_list<Tensor> into = {});
 
-/// Executes an op whose outputs exist on the context's backend, and times it if a profile is kept.
+/// Executes an op on the context's device, or on its backend if it has no device. The outputs must exist already. If
+/// the context has a profile, adds the time of the op to it.
 void execute(Op op, const Call& call);
-/// If not null, called after each op that execute() has run. For tests alone, which perturb results with it.
+/// If this is not null, execute() calls it after each op. Only tests set it, to perturb results.
 inline void (*after_op)(Op, const Call&) = nullptr;
 /// Returns the floating-point operations of a call.
 double flops_of(Op op, const Call& call);

@@ -1,4 +1,4 @@
-// THE op table: the list of all ops, for code that iterates over it.
+// Defines the op table: the list of all ops, for code that does something for each of them.
 #pragma once
 
 #include "core/ops.h"

@@ -1,12 +1,12 @@
-// The functions that networks are written with. Each runs a row of the op table and records on the active tape.
+// Declares the functions that networks are written with. They run ops, which the active tape records.
 //
-// Shapes: images [n h w c], filters [k r s c], vectors [n c], labels i32 [n]. Activations are f32 or bf16. With bf16,
-// what is computed from them is bf16 too, but parameters, statistics, sums and losses stay f32, and so does the
-// arithmetic (filters are rounded to bf16 as operands). The reference backend also takes f64. Errors name the op, what
-// it expected and what it got.
+// Shapes: images [n h w c], filters [k r s c], vectors [n c], labels i32 [n]. Activations are f32 or bf16. Activations
+// that are computed from bf16 activations are bf16 too. Parameters, statistics, sums and losses stay f32, and so does
+// the arithmetic, but a convolution of bf16 images rounds its filters to bf16. The reference backend also takes f64.
+// Errors name the op, the expected value and the actual one.
 //
-// Each header also has the structs of its ops: attributes, and the names of inputs and outputs. A program that only
-// calls the functions does not need them.
+// Each header also defines the structs of its ops, which hold the attributes and the names of inputs and outputs. A
+// program that only calls the functions does not need these structs.
 #pragma once
 
 #include "core/ops/augment.h"

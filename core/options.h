@@ -19,7 +19,7 @@ public:
     /// The variable that an option sets.
     using Target = std::variant<int64_t*, double*, bool*, std::string*, std::vector<std::string>*>;
 
-    /// One declared option. The functions refine the declaration and return it, for chaining.
+    /// One declared option. Its functions refine the declaration and return the Entry, for chaining.
     class Entry {
     public:
         /// Restricts a number to [lowest, highest].
@@ -34,7 +34,8 @@ public:
         friend class Options;
         std::string name_, text_, group_, metavar_, default_;
         Target target_;
-        // For an enum, these get its name and set it to the value of choices_[i]. Then target_ is unused.
+        // For an enum: get_choice_() returns the name of the current value, and set_choice_(i) sets the value that is
+        // named choices_[i]. Then target_ is unused.
         std::function<std::string()> get_choice_;
         std::function<void(size_t)> set_choice_;
         std::vector<std::string> choices_;
@@ -57,7 +58,7 @@ public:
     /// Sets the heading in --help for the options that are added from now on.
     void group(const std::string& title) { group_ = title; }
 
-    /// Declares --name. `text` is one phrase for --help, which appends the default and the range. For a list, each
+    /// Declares --name. `text` is one phrase for --help, which prints the range and the default after it. For a list, each
     /// --name VALUE appends one value.
     Entry& add(const std::string& name, Target target, const std::string& text);
     /// Declares an enum with its names, for example {{"zero", Fill::zero}, {"reflect", Fill::reflect}}.
@@ -78,7 +79,7 @@ public:
     }
 
     /// Parses argv[1...]. Returns false for --help: then the caller prints help() and exits with 0. Throws Error for an
-    /// unknown name (and suggests the most similar one), a missing or bad value, or a surplus argument.
+    /// unknown name (and suggests the most similar one), a missing or bad value, or too few or too many arguments.
     bool parse(int argc, const char* const* argv);
     /// Does the same for arguments without the program's name.
     bool parse(const std::vector<std::string>& args);
@@ -88,9 +89,10 @@ public:
     bool was_given(const std::string& name) const;
     /// Sets an option from text, but was_given() stays false. Use it for the values() of the run that is resumed.
     void set(const std::string& name, const std::string& value);
-    /// Returns all options with their current values, in order of declaration. set() accepts these texts.
+    /// Returns all options with their current values, in order of declaration. set() accepts these texts, except that
+    /// of a list, whose values are joined by spaces.
     std::vector<std::pair<std::string, std::string>> values() const;
-    /// Returns the same as a JSON object, where numbers stay numbers.
+    /// Returns the options as a JSON object, where numbers and bools are not texts.
     Json to_json() const;
 
 private:
@@ -124,16 +126,17 @@ Options::Entry& Options::add(const std::string& name, E* value, const std::vecto
     return entry;
 }
 
-/// Opens /dev/null for each closed standard stream. Otherwise a file that the program opens would get the number of
-/// such a stream, and all text for it. Call this first in main().
+/// Opens /dev/null for each closed standard stream. Otherwise a file that the program opens would get the descriptor of
+/// that stream, and the text that is meant for the stream would go into the file. Call this first in main().
 void open_standard_streams();
 
 /// Flushes standard output. Throws Error if a part of it could not be written, for example because the disk is full.
 /// Call this at the end of a program that has otherwise succeeded.
 void finish_output();
 
-/// Runs `body` between the two calls above, for the main() of a program without ranks. Turns an exception into one line
-/// on standard error ("error: ...") and exit code 1.
+/// Calls open_standard_streams() and `body`, and if that returns 0, finish_output(). Returns the result of `body`.
+/// Turns an exception into one line on standard error ("error: ...") and returns 1. For the main() of a program without
+/// ranks.
 int run_main(int argc, char** argv, int (*body)(int argc, const char* const* argv));
 
 } // namespace rg

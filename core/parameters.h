@@ -1,9 +1,9 @@
 // Holds the trainable values of a network, their gradients, and its batch-norm state, in one flat buffer each.
 //
-// So the optimizer is one op, a checkpoint is one write, and a gradient bucket for the all-reduce is one range. A
-// network declares its parameters in the order of use and then allocates all of them once. The layout has the opposite
-// order, in which the backward pass finishes the gradients. Every tensor starts at a multiple of 64 bytes; the gaps
-// always hold zeros.
+// So one op updates all parameters, and a gradient bucket for the all-reduce is one range of memory. A network declares
+// its parameters in the order of use and then allocates all of them once. In memory they have the opposite order, in
+// which the backward pass finishes the gradients. Every tensor starts at a multiple of 64 bytes; the gaps always hold
+// zeros.
 #pragma once
 
 #include "core/tensor.h"
@@ -13,9 +13,10 @@
 
 namespace rg {
 
-/// Normal distribution of the initial weights. he has variance 2 / fan_in (He et al., 2015), glorot has variance
-/// 2 / (fan_in + fan_out) (Glorot and Bengio, 2010), narrow_normal has standard deviation 0.01. Seed, Purpose::init and
-/// the position of the parameter name the stream of random numbers.
+/// Says from which normal distribution (mean 0) initial weights are drawn. `he` has variance 2 / fan_in (He et al.,
+/// 2015), `glorot` has variance 2 / (fan_in + fan_out) (Glorot and Bengio, 2010), and `narrow_normal` has standard
+/// deviation 0.01. The random numbers are those of the stream (seed, Purpose::init, position of the parameter in the
+/// order of declaration).
 enum class Init : uint8_t { he, glorot, narrow_normal };
 
 class Parameters {
@@ -47,15 +48,16 @@ public:
     /// reference backend.
     void allocate(uint64_t seed, Init init, DType type = DType::f32);
 
-    /// Bytes in the buffer of the gradients.
+    /// Returns the number of bytes in the buffer of the gradients.
     int64_t gradient_bytes() const { return gradients_.bytes(); }
-    /// Moves the gradients into memory of the caller, which must outlive this object. In memory that the ranks of a
-    /// node share, they sum the gradients without a copy. Call it before any use of the gradients.
+    /// Makes gradient_bytes() bytes at `memory` the buffer of the gradients, and sets them to zero. The memory is
+    /// aligned to 64 bytes and must outlive this object. If the ranks of a node share it, they can sum the gradients
+    /// without a copy. Call this after allocate() and before any use of the gradients.
     void place_gradients(std::byte* memory);
 
     const std::deque<Entry>& entries() const { return entries_; }
     const std::deque<State>& states() const { return states_; }
-    /// Number of trainable values; the gaps do not count.
+    /// Returns the number of trainable values, without the gaps.
     int64_t count() const;
 
     const Tensor& values() const { return values_; }
@@ -65,7 +67,7 @@ public:
     std::vector<Tensor> value_list() const;
     std::vector<Tensor> gradient_list() const;
 
-    /// Number of training steps that have updated the running statistics. The training loop counts them.
+    /// The number of training steps that have updated the running statistics. The training loop counts them.
     int64_t batches_tracked = 0;
 
 private:

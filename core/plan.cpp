@@ -1,5 +1,5 @@
-// Traces, places and replays. The number of a block (Tensor::key().id) identifies a value. A view lies in the block of
-// its value, so a step that reads a view keeps the block alive.
+// Traces ops, places values in memory, and replays steps. The number of a block (Tensor::key().id) identifies a value.
+// A view lies in the block of its value, so the block must live until the last step that reads the value or a view.
 #include "core/plan.h"
 
 #include "core/context.h"
@@ -15,14 +15,14 @@ namespace {
 
 constexpr int64_t kAlign = 64;
 
-/// An intermediate: the first and last step that use it, and its place in the arena.
+/// Describes an intermediate: the first and last step that use it, its size, and its offset in the arena.
 struct Life {
     size_t first, last;
     int64_t bytes = 0, offset = 0;
 };
 
-/// Sets the offsets, the largest value first, to the lowest address that is free during the value's life. Returns the
-/// bytes of the arena ("greedy by size", Pisarchyk and Lee, 2020, section 5).
+/// Gives each value, the largest first, the lowest offset at which the arena is free during the value's life. Returns
+/// the number of bytes in the arena ("greedy by size", Pisarchyk and Lee, 2020, section 5).
 int64_t place_all(std::vector<Life*> lives) {
     std::sort(lives.begin(), lives.end(), [](const Life* a, const Life* b) {
         return a->bytes != b->bytes ? a->bytes > b->bytes : a->first < b->first;
@@ -63,7 +63,7 @@ Plan::Plan(std::vector<Step> steps, std::span<const Tensor> placeholders, std::s
 void Plan::place(std::span<const Tensor> results) {
     std::map<uint64_t, size_t> input_of;
     for (size_t i = 0; i < placeholders_.size(); ++i) input_of.emplace(placeholders_[i].key().id, i);
-    std::set<uint64_t> result_ids; // these live on after the last step
+    std::set<uint64_t> result_ids; // values that live on after the last step
     for (const Tensor& t : results) result_ids.insert(t.key().id);
 
     // Find the lives of the intermediates. Values that have memory (parameters, constants) do not belong to the plan.
@@ -138,7 +138,7 @@ std::span<const Tensor> Plan::replay(std::span<const Tensor> inputs, const After
     };
     bind(inputs);
     if (c.device) {
-        for (const Binding& b : bindings_) // check values now, while they are in host memory
+        for (const Binding& b : bindings_) // check labels and the like now, while they are in host memory
             if (const Step& step = steps_[b.step]; step.op->check)
                 step.op->check({step.attrs, step.inputs(), step.outputs()});
         for (size_t i = device_inputs_.size(); i < inputs.size(); ++i)
@@ -146,7 +146,7 @@ std::span<const Tensor> Plan::replay(std::span<const Tensor> inputs, const After
         for (size_t i = 0; i < inputs.size(); ++i) device_inputs_[i].copy_from(inputs[i]);
         bind(device_inputs_);
     }
-    const bool use_graphs = c.device && !c.profile && !c.sync;   // profile and sync need the host at every op
+    const bool use_graphs = c.device && !c.profile && !c.sync;   // for profile and sync, the host works at ops
     if (use_graphs && ++graph_replays_ == 2) capture(*c.device); // the first replay has allocated scratch memory
     if (use_graphs && !graphs_.empty())
         for (const auto& [end, graph] : graphs_) {
@@ -155,7 +155,7 @@ std::span<const Tensor> Plan::replay(std::span<const Tensor> inputs, const After
         }
     else
         run(0, steps_.size(), after_step);
-    // Release the caller's tensors.
+    // Release the caller's tensors, which the steps refer to.
     for (const Binding& b : bindings_) steps_[b.step].in[b.argument] = b.view;
     return results_;
 }
@@ -170,7 +170,7 @@ void Plan::capture(Device& device) {
             begin = end;
         }
     } catch (const Error&) {
-        graphs_.clear(); // launch ops one by one instead: slower, and a real error then comes out there
+        graphs_.clear(); // launch the ops one by one instead. That is slower; a real error is thrown there again.
     }
 }
 

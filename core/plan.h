@@ -2,8 +2,8 @@
 //
 // While a Trace exists, ops do not execute: run() appends each op, of the forward and the backward pass, to a list of
 // steps. A Plan fuses steps (fuse.h) and places all intermediates in one block of memory, the arena. Values that live
-// at the same time do not overlap there. A replay executes the steps. It reads all values that change from call to
-// call from tensors: the inputs of that call, and the same parameters and gradients as during the trace.
+// at the same time do not overlap there. A replay executes the steps. All that changes between calls must be in
+// tensors: the inputs, and the parameters and gradients that the trace used.
 #pragma once
 
 #include "core/device.h"
@@ -16,11 +16,12 @@
 
 namespace rg {
 
-/// While a Trace exists on this thread, ops are recorded instead of executed. To read a value is an error (Tensor).
+/// While a Trace exists on this thread, ops are recorded instead of executed. Reading a tensor's
+/// value then throws Error.
 class Trace final : public Recorder {
 public:
     void record(Op op, const Attrs& attrs, std::span<const Tensor> in, std::span<const Tensor> out) override;
-    void record_copy(const char*, const char*, const Tensor&, const Tensor&) override {} // Tensor throws
+    void record_copy(const char*, const char*, const Tensor&, const Tensor&) override {} // copies throw in a trace
     std::vector<Step> steps;
 
 private:
@@ -34,23 +35,26 @@ public:
     Plan(std::vector<Step> steps, std::span<const Tensor> placeholders, std::span<const Tensor> results);
     Plan(Plan&&) = default;
 
-    /// Is called after a step of a replay. Returns true if it used the values that the steps so far have written.
+    /// A function that replay() calls after steps; `step` is the index of the last one that was started. It returns
+    /// true if it used values that the steps so far have written.
     using AfterStep = std::function<bool(const Plan&, size_t step)>;
-    /// Executes all steps on the context's backend, and allocates nothing. The inputs must have the shapes and types of
-    /// the placeholders. The next replay overwrites the results. after_step, if any, is called after each step. A
-    /// device may still be working on that step then. From the second replay on, a device launches the steps as graphs.
-    /// A graph ends at each step for which after_step returned true in the first replay; after_step is called after
-    /// each graph.
+    /// Executes all steps on the context's device or backend, and returns the results. The next replay overwrites them.
+    /// The inputs must have the shapes and types of the placeholders. Allocates no tensors; only the first replay on a
+    /// device allocates copies of the inputs. after_step, if any, is called after each step. A device may still be
+    /// working on that step then. From the second replay on, a device launches the steps as graphs, unless the context
+    /// has a profile or `sync`. A graph ends at each step for which after_step returned true before, and after_step is
+    /// called after each graph, for its last step.
     std::span<const Tensor> replay(std::span<const Tensor> inputs, const AfterStep& after_step = {});
 
-    /// Returns the tensors outside of the plan that its steps write: gradients, running statistics.
+    /// Returns the tensors outside of the plan that its steps write, such as gradients and running statistics.
     const std::vector<Tensor>& written() const { return written_; }
-    /// Returns the bytes of the arena and of the results.
+    /// Returns the number of bytes in the arena and in the results.
     int64_t bytes() const { return bytes_; }
-    /// Returns the bytes that intermediates and results would need if they shared no memory.
+    /// Returns the number of bytes that intermediates and results would need if they shared no memory.
     int64_t bytes_unshared() const { return bytes_unshared_; }
     const std::vector<Step>& steps() const { return steps_; }
-    /// Returns a table with a line per step (tensors read and written with their places, operations, bytes) and totals.
+    /// Returns a table of the steps, with totals. Each line shows the op of a step, its number of floating-point
+    /// operations, the number of bytes that it reads and writes, and the tensors with their places in the arena.
     std::string table() const;
 
 private:
@@ -67,9 +71,9 @@ private:
     std::vector<Binding> bindings_;
     Tensor arena_;
     std::vector<Tensor> device_inputs_; // copies of the inputs at fixed addresses, which graphs need
-    std::set<size_t> graph_ends_;       // for each graph, the step after its last one
+    std::set<size_t> graph_ends_;       // for each graph, the index of the step after it
     std::vector<std::pair<size_t, std::unique_ptr<Device::Graph>>> graphs_; // each with its entry of graph_ends_
-    int64_t graph_replays_ = 0;                                             // replays that could use graphs
+    int64_t graph_replays_ = 0;                                             // number of replays that could use graphs
     int64_t bytes_ = 0, bytes_unshared_ = 0;
 };
 

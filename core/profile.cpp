@@ -1,4 +1,4 @@
-// The table of time per op.
+// Adds up the time per op and prints the table, with the longest time first.
 #include "core/profile.h"
 
 #include <algorithm>

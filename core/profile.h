@@ -15,8 +15,9 @@ namespace rg {
 class Profile {
 public:
     void add(Op op, double seconds, double flops, double bytes);
-    /// Returns a table with one line per op. With `total_seconds`, one more line shows the time outside of ops. With
-    /// `peak`, the peak rates of the device, each line also shows the fractions of them that the op reached.
+    /// Returns a table with one line per op. If `total_seconds` exceeds the time of all ops, one more line shows the
+    /// difference. If `peak` has the peak rates of the device, each line also shows the fractions of these that the op
+    /// reached.
     std::string table(double total_seconds = 0, Rates peak = {}) const;
     double flops(Op op) const { return entries_.contains(op) ? entries_.at(op).flops : 0; }
 

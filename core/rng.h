@@ -1,7 +1,8 @@
 // Counter-based random numbers: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
 //
-// (seed, purpose, epoch, index) names a stream; the rank and the order of calls do not matter. So each sample and each
-// parameter gets the same numbers with any number of ranks and threads. There is no state to save.
+// (seed, purpose, epoch, index) determines a stream of numbers; the rank and the order of calls do not matter. So each
+// sample and each parameter gets the same numbers with any number of ranks and threads. A checkpoint need not save any
+// state of the generator.
 #pragma once
 
 #include <array>
@@ -27,7 +28,7 @@ constexpr std::array<uint32_t, 4> philox(std::array<uint32_t, 4> ctr, std::array
 /// Returns the seed that a tensor holds as two i32 halves, the low half first.
 constexpr uint64_t seed_of(const int32_t* halves) { return uint64_t(uint32_t(halves[1])) << 32 | uint32_t(halves[0]); }
 
-/// Generates one stream of random numbers. A copy continues from the same position.
+/// Generates one stream of random numbers. `epoch` is below 2^24. A copy continues from the same position.
 class Rng {
 public:
     Rng(uint64_t seed, Purpose purpose, uint32_t epoch = 0, uint64_t index = 0)

@@ -39,7 +39,7 @@ namespace {
 /// Throws Error unless all inputs that are not optional are defined, and have the types that the row declares.
 void check_types(const OpRow& row, std::span<const Tensor> in) {
     DType activation = DType::f32, precise = DType::f32;
-    bool known = false; // the types follow from the first argument that has one of the two
+    bool known = false; // true after the first argument of one of these two types, which determines both
     for (size_t i = 0; i < in.size(); ++i) {
         const Tensor& t = in[i];
         const auto [name, type, presence] = row.inputs[i];
@@ -101,7 +101,7 @@ std::array<Tensor, kMaxOutputs> run(Op op, std::span<const Tensor> in, const Att
     if (scope.trace) {
         scope.trace->record(op, attrs, inputs, outputs);
     } else if (!DryRun::active()) {
-        const NoTape pause; // do not record copies that the kernel makes
+        const NoTape pause; // so that no tape records copies that the kernel makes
         execute(op, {attrs, inputs, outputs});
     }
     if (scope.tape) scope.tape->record(op, attrs, inputs, outputs);

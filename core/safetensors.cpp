@@ -1,8 +1,8 @@
 // Encodes and decodes safetensors files in one buffer in memory.
 //
 // With a buffer instead of a stream, a file is complete before it reaches the disk, the reader knows all sizes at once,
-// and tests need no file. It temporarily takes as much memory as the file. Element bytes are little-endian on disk and
-// are copied without conversion.
+// and tests need no file. The buffer temporarily takes as much memory as the file. Element bytes are little-endian on
+// disk and are copied without conversion.
 #include "core/safetensors.h"
 
 #include "core/atomic_file.h"
@@ -112,7 +112,8 @@ void check_cover(const std::vector<Entry>& entries, int64_t data_bytes, const st
              kDamaged);
 }
 
-/// Throws Error unless the text is valid UTF-8. Our JSON accepts any bytes, but other readers of these files do not.
+/// Throws Error unless the text is valid UTF-8. core/json.h can store other bytes too, but other programs that read
+/// these files cannot.
 void check_utf8(std::string_view text, const std::string& where) {
     RG_CHECK(is_utf8(text), where, "expected names and metadata in valid UTF-8, got other bytes; rename them");
 }

@@ -2,9 +2,10 @@
 //
 // A file consists of 8 bytes of header length (little-endian), a JSON header padded with spaces, and the data. The
 // header maps each name to dtype, shape and data_offsets relative to the data, and "__metadata__" to a map of strings.
-// The offsets must cover the data without holes and overlaps. The reader checks all of this against the file size
-// before it allocates a tensor. Besides the data it takes at most 100 bytes of memory per byte of the header. It
-// accepts the six types of Tensor; for another (F16, BOOL, ...) it throws Error with the name of the type.
+// The offsets must cover the data without holes or overlaps. The reader checks all of this against the file size before
+// it allocates a tensor. Besides the file's contents and the tensors, the reader needs at most 100 bytes of memory per
+// byte of the header. It accepts the six types of Tensor. For another type (F16, BOOL, ...) it throws Error with the
+// type's name.
 #pragma once
 
 #include "core/tensor.h"
@@ -26,11 +27,11 @@ struct TensorFile {
     Metadata metadata;
     std::string source; // the file name, for error messages
 
-    /// Returns the tensor of that name, or null.
+    /// Returns the tensor of that name, or a null pointer if there is none.
     const Tensor* find(std::string_view name) const;
     /// Returns the tensor of that name. Throws Error if it is missing or has another type or shape.
     const Tensor& tensor(std::string_view name, DType type, const Shape& shape) const;
-    /// Returns the metadata text of that key, or null.
+    /// Returns the metadata text of that key, or a null pointer if there is none.
     const std::string* find_text(std::string_view key) const;
     /// Returns the metadata text of that key. Throws Error if it is missing.
     const std::string& text(std::string_view key) const;
@@ -43,10 +44,11 @@ inline constexpr uint64_t kMaxTensorFile = uint64_t{1} << 36;
 /// Largest header, in bytes, that is read or written. The format defines this limit.
 inline constexpr int64_t kMaxTensorHeader = 100'000'000;
 
-/// Returns the bytes of a file. Tensors with larger elements come first, so that each tensor is aligned. Throws Error
-/// if a name is empty, used twice or "__metadata__", or if a tensor is undefined.
+/// Returns the contents of a file with these tensors and metadata. The data of tensors with larger elements come first,
+/// so that each tensor is aligned. Throws Error if a name is empty, used twice or "__metadata__", if a metadata key is
+/// used twice, if a text is not valid UTF-8, or if a tensor is undefined.
 std::string encode_tensors(const std::vector<NamedTensor>& tensors, const Metadata& metadata);
-/// Decodes the bytes of a file. Throws Error for any violation of the format, with `source` and the tensor.
+/// Decodes the contents of a file. If they violate the format, throws Error, which names `source` and the tensor.
 TensorFile decode_tensors(std::string_view bytes, const std::string& source);
 
 /// Writes encode_tensors() to a file, atomically and durably (see core/atomic_file.h).

@@ -1,4 +1,4 @@
-// Evaluates the formulas of schedule.h in double. The caller rounds the rate once, where it uses it.
+// Evaluates the formulas of schedule.h in double. Callers round the result to float, once.
 #include "core/schedule.h"
 
 #include <algorithm>

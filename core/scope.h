@@ -1,5 +1,6 @@
-// Defines Scope: the state that ops of a thread read instead of taking it as arguments, so that a network reads as
-// mathematics. An object sets each field for its lifetime: ContextScope, Tape, Trace, DryRun, LayerScope.
+// Defines Scope: the state that all ops of a thread use without taking it as arguments, so that the code of a network
+// looks like formulas. Objects of these classes change a field for their lifetime: ContextScope, Tape, NoTape, Trace,
+// DryRun, LayerScope.
 #pragma once
 
 #include <span>
@@ -18,8 +19,8 @@ class Tensor;
 class Recorder {
 public:
     virtual void record(const OpRow* op, const Attrs& attrs, std::span<const Tensor> in, std::span<const Tensor> out) = 0;
-    /// Records a copy, which is not an op. `instead` is a hint for errors: what to use to get gradients. Both texts
-    /// outlive the recorder.
+    /// Records a copy, which is not an op. `call` names the function that copies. `instead` is a hint for errors, such
+    /// as "use cast()", since gradients do not flow through copies. Both texts must outlive the recorder.
     virtual void record_copy(const char* call, const char* instead, const Tensor& from, const Tensor& to) = 0;
 
 protected:
@@ -31,7 +32,7 @@ struct Scope {
     Recorder* tape = nullptr;           // records ops for gradients
     Recorder* trace = nullptr;          // records ops for a plan, instead of executing them
     int dry_runs = 0;                   // while positive, tensors have no memory and ops do not execute
-    const std::string* layer = nullptr; // named in errors
+    const std::string* layer = nullptr; // name of the layer for errors; null: none
 
     /// Returns the scope of this thread.
     static Scope& current() {

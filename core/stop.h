@@ -8,7 +8,7 @@
 
 namespace rg {
 
-/// Ends work after a stop request. It is not an Error: nothing is wrong, and a retry makes no sense.
+/// The exception that ends work after a stop request. It is not an Error: nothing is wrong, and a retry makes no sense.
 struct Stopped : std::exception {
     const char* what() const noexcept override { return "stopped"; }
 };

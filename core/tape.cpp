@@ -1,5 +1,5 @@
-// Records nodes and walks them backwards. Tensor::key() identifies a value, so a reshaped view is the same value as its
-// source.
+// Records nodes and walks them backwards. Tensor::key() says where a value begins. A reshaped view has the key of its
+// source and is the same value. A slice can begin where its source does, so the number of bytes is compared as well.
 #include "core/tape.h"
 
 #include "core/context.h"
@@ -12,7 +12,7 @@ namespace rg {
 
 namespace {
 
-/// Holds the gradient of each value so far, and the destination of those that the caller asked for.
+/// Holds the gradients that are computed so far, and the caller's destinations for the gradients that it asked for.
 struct Gradients {
     std::map<Tensor::Key, Tensor> gradient, destination;
 
@@ -29,18 +29,19 @@ struct Gradients {
     }
 };
 
-/// A call that gradients do not flow through. A value that depends on a requested tensor through it is blocked.
+/// A call that gradients do not flow through. A value that depends on a requested tensor through such a call is
+/// blocked.
 struct Barrier {
     const char *call, *instead;
 };
 constexpr Barrier kView{"a view of a part (Tensor::slice())",
                         "use slice() of core/ops.h, or ask for the gradient of the view"};
 
-/// The inputs of a node that depend on a requested tensor, as bits. Gradients must flow to those of `needed`. They
-/// cannot flow to those of `blocked`.
+/// The inputs of a node that depend on a requested tensor: bit i stands for input i. Gradients must flow to the inputs
+/// in `needed`. They cannot flow to the inputs in `blocked`.
 struct Dependents {
     uint32_t needed = 0, blocked = 0;
-    Barrier barrier = {}; // of the last blocked input
+    Barrier barrier = {}; // the call that blocks the last blocked input
 };
 
 /// Walks the nodes forwards to find the values that depend on the requested tensors.
@@ -69,11 +70,11 @@ public:
             if (!t.defined()) continue;
             const auto known = overlapping(t);
             if (known != values_.end() && known->second.requested) continue;
-            if (known != values_.end() && !is_whole(t, known)) { // the node overwrites a part of it
+            if (known != values_.end() && !is_whole(t, known)) { // the node overwrites a part of the known value
                 known->second.blocked = true;
                 known->second.barrier = barrier_of(node);
             } else if (!depends)
-                values_.erase(t.key()); // the node overwrites it
+                values_.erase(t.key()); // the node overwrites the value
             else if (node.backward && i == 0)
                 values_[t.key()] = {t.bytes(), false, false, {}};
             else
@@ -105,8 +106,8 @@ private:
         return {node.name, node.instead ? node.instead : "it has no gradient for this result"};
     }
 
-    /// Returns the known value that t is or shares memory with, or end(). Known values do not overlap each other. A
-    /// tensor without elements only finds itself.
+    /// Returns the known value that is t or overlaps t in memory, or end() if there is none. Known values do not
+    /// overlap each other. If t has no elements, only t itself is found.
     Position overlapping(const Tensor& t) {
         const Tensor::Key key = t.key();
         const auto next = values_.upper_bound(key);
@@ -174,8 +175,8 @@ private:
     uint32_t covered_ = 0;         // the inputs whose gradient is part of another input's gradient, as bits
 };
 
-/// Throws Error if any of the tensors and destinations share memory. A gradient would overwrite another one, or a value
-/// that the walk still reads.
+/// Throws Error if any two of the tensors and destinations share memory. Otherwise a gradient could overwrite another
+/// gradient, or a value that the walk still reads.
 void expect_no_overlap(std::span<const Tensor> tensors, std::span<const Tensor> destinations) {
     struct Range {
         Tensor::Key key;
@@ -210,7 +211,8 @@ Tape* Tape::outer() const {
 }
 
 void Tape::push(Node node) {
-    // The outer tape notes the node without a backward rule, so that its gradients() throws if one must flow through.
+    // The outer tape records the node without a backward rule. So its gradients() throws if a gradient must flow
+    // through the node.
     if (Tape* const other = outer()) {
         Node barrier{.name = node.name, .instead = "compute it before the inner Tape begins"};
         for (size_t i = 0; i < node.in.size(); ++i) barrier.in[i] = node.in[i].without_memory();
@@ -275,7 +277,8 @@ void Tape::gradients(const Tensor& loss, std::span<const Tensor> tensors, std::s
         const auto slot = computed.gradient.find(node.out[0].key());
         if (!node.backward || slot == computed.gradient.end() || !(inputs.needed | inputs.blocked)) continue;
         const Tensor dy = slot->second.reshape(node.out[0].shape());
-        // Only this node reads the gradient of an intermediate, so free it as soon as the node is done.
+        // Only this node reads the gradient of its result. If nobody asked for that gradient, drop it here; `dy` keeps
+        // it until the node is done.
         if (!computed.destination.contains(slot->first)) computed.gradient.erase(slot);
         NodeBackward backward(node, inputs, dy, computed);
         node.backward(backward);

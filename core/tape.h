@@ -1,14 +1,14 @@
 // Reverse-mode automatic differentiation (Griewank and Walther, "Evaluating Derivatives", 2008, section 3.2).
 //
 // While a Tape exists on a thread, every op appends a node: the op, its attributes, and the inputs and outputs that its
-// backward rule reads (OpRow::saves). gradients() walks the nodes backwards once. It frees each node when it is done
-// with it, so the memory of activations shrinks during the walk. The first contribution to a gradient is assigned and
+// backward rule reads (OpRow::saves). gradients() walks the nodes backwards once. It frees each node after its backward
+// rule, so the memory of activations shrinks during the walk. The first contribution to a gradient is assigned and
 // later ones are added, so gradients are never cleared.
 //
 // Gradients do not flow through copies (Tensor::clone(), to(), to_host(), copy_from()), through views of a part
-// (Tensor::slice()) and through ops without a backward rule. gradients() throws if one would have to. Values that are
-// computed under NoTape are constants. Tapes nest: the innermost tape records the ops. gradients() of an outer tape
-// throws if a gradient would have to flow through ops of an inner one.
+// (Tensor::slice()) or through ops without a backward rule. gradients() throws if a gradient would have to. Values that
+// are computed under NoTape are constants. Tapes nest: the innermost tape records the ops, until its gradients() is
+// called. gradients() of an outer tape throws if a gradient would have to flow through ops of an inner tape.
 //
 // If a saved value is overwritten before gradients(), the gradients are wrong, and nothing detects this.
 #pragma once
@@ -23,28 +23,29 @@ namespace rg {
 class Tape final : public Recorder {
 public:
     struct Node {
-        const char* name;              // the op, or the function that made a copy
-        const char* instead = nullptr; // for a copy: what to use to get gradients
+        const char* name;              // of the op, or of the function that made a copy
+        const char* instead = nullptr; // for a copy: a hint for errors (see Recorder)
         void (*backward)(Backward&) = nullptr;
         Attrs attrs = {};
         std::array<Tensor, kMaxInputs> in = {};
         std::array<Tensor, kMaxOutputs> out = {};
     };
 
-    /// Returns the tape that records the ops of this thread: the innermost one before its gradients(). Null if none.
+    /// Returns the tape that records the ops of this thread: the innermost one whose gradients() has not been called.
+    /// Returns null if there is none.
     static Tape* active();
     void record(Op op, const Attrs& attrs, std::span<const Tensor> in, std::span<const Tensor> out) override;
     void record_copy(const char* call, const char* instead, const Tensor& from, const Tensor& to) override;
 
     /// Writes the gradients of `loss` (one element) with respect to `tensors` to `destinations`, which have the same
     /// shapes and types. A tensor that the loss does not depend on gets zeros. Throws Error if the loss depends on none
-    /// of them, or on one of them through a copy or an op without a backward rule. Call it once: afterwards the tape
-    /// records nothing.
+    /// of the tensors, or on one of them through a copy, a view of a part or an op without a backward rule. Call it
+    /// once: afterwards the tape records nothing.
     void gradients(const Tensor& loss, std::span<const Tensor> tensors, std::span<const Tensor> destinations);
 
 private:
     void push(Node node);
-    /// Returns the next tape around this one that still records, or null.
+    /// Returns the nearest tape around this one whose gradients() has not been called, or null.
     Tape* outer() const;
 
     std::vector<Node> nodes_;
@@ -52,7 +53,8 @@ private:
     Setting<Recorder*> tape_{Scope::current().tape, this};
 };
 
-/// While a NoTape exists, no tape of this thread records ops: for evaluation during training.
+/// While a NoTape exists, the tapes that were made before it on this thread record nothing. Use it for evaluation
+/// during training.
 class NoTape {
     Setting<Recorder*> tape_{Scope::current().tape, nullptr};
 };

@@ -1,8 +1,8 @@
 // Implements Tensor and its storage: a caching allocator with byte counts and a dry-run mode.
 //
 // The cache keeps freed blocks by their exact size. Training allocates the same sizes in every step, so from the second
-// step on no block comes from the operating system. Large blocks ask for huge pages: kernels stream through tens of
-// megabytes, and with small pages they would miss the TLB on every other cache line.
+// step on no block comes from the operating system. For large blocks, the allocator asks for huge pages: kernels stream
+// through tens of megabytes, which are thousands of pages of 4 KiB, more than the TLB holds.
 #include "core/tensor.h"
 
 #include "core/context.h"
@@ -30,7 +30,7 @@ std::atomic<uint64_t> blocks_made{0};
 
 constexpr size_t kAlign = 64, kHugePage = size_t{2} << 20;
 
-/// Holds free blocks by size. It is never destroyed, so that tensors with static lifetime can use it at exit.
+/// Holds free blocks by size. The cache is never destroyed, so that tensors with static lifetime can use it at exit.
 struct BlockCache {
     std::mutex mutex;
     std::multimap<size_t, void*> free;
@@ -94,7 +94,7 @@ void with_type(DType type, F f) {
 
 constexpr const char* kItself = "use the tensor itself";
 
-/// Tells the tape about a copy that is not an op.
+/// Records a copy on the tape, if there is one.
 void record_copy(const char* call, const char* instead, const Tensor& from, const Tensor& to) {
     if (Recorder* const tape = Scope::current().tape) tape->record_copy(call, instead, from, to);
 }
@@ -286,7 +286,7 @@ void to_host(std::span<Tensor> tensors) {
         RG_CHECK(!needs_download(t) ||
                      t.device() == std::find_if(tensors.begin(), tensors.end(), needs_download)->device(),
                  "to_host: expected tensors on one device, got two devices; call it once for each device");
-    // Allocate everything first: an error between the downloads would leave some of them without a wait.
+    // Allocate all copies first: an error between the downloads would leave some of them without a wait.
     std::vector<Tensor> copies;
     for (const Tensor& t : tensors) copies.push_back(t.device() ? Tensor::on_host(t.shape(), t.dtype()) : t);
     for (size_t i = 0; i < tensors.size(); ++i) {

@@ -1,10 +1,10 @@
 // Defines Tensor: a handle to contiguous memory with a shape and an element type.
 //
 // Images are N H W C, filters are K R S C. Tensors have no strides: the only views are reshape() and slice(), which
-// are contiguous too. Copying a Tensor shares its storage. Storage comes from a caching allocator: a training step
-// allocates the same sizes again and again, and gets freed blocks back without a call of the operating system. The
-// allocator counts live bytes. In a DryRun it counts them without providing memory, so that a program knows the memory
-// that a step needs before it runs one.
+// are contiguous too. A copy of a Tensor object shares its storage. Storage comes from a caching allocator: a training
+// step allocates the same sizes again and again, and gets freed blocks back without a call of the operating system. The
+// allocator counts live bytes. In a DryRun it counts the bytes without providing memory, so that a program knows how
+// much memory a step needs before it runs the step.
 #pragma once
 
 #include "core/base.h"
@@ -19,10 +19,10 @@
 
 namespace rg {
 
-/// f64 and i64 exist for the reference backend and for files. Kernels compute with the other types only.
+/// f64 and i64 exist for the reference backend and for files. CPU and GPU kernels compute with the other types only.
 enum class DType : uint8_t { f32, bf16, u8, i32, f64, i64 };
 
-/// Returns the bytes of one element.
+/// Returns the number of bytes in one element.
 int64_t size_of(DType type);
 const char* name_of(DType type);
 
@@ -56,7 +56,7 @@ private:
 };
 
 class Device;
-struct Storage; // a block of the allocator; freed with its last Tensor
+struct Storage; // a block of memory, freed with its last Tensor unless it is borrowed
 
 class Tensor {
 public:
@@ -67,12 +67,15 @@ public:
     /// Returns a tensor with uninitialised values in host memory, for values that the program itself reads or writes.
     static Tensor on_host(const Shape& shape, DType type = DType::f32);
     static Tensor zeros(const Shape& shape, DType type = DType::f32);
-    /// Returns a tensor in memory of the caller, which is aligned to 64 bytes and outlives the tensor and its views.
+    /// Returns a tensor in memory of the caller. The memory must be aligned to 64 bytes, and must outlive the tensor
+    /// and its views.
     static Tensor borrow(std::byte* memory, const Shape& shape, DType type = DType::f32);
-    /// Returns a tensor with all elements `value`. It has memory even in a dry run, so a traced function may use it.
+    /// Returns a tensor whose elements are all `value`. It has memory even in a dry run, so a traced function may use
+    /// it.
     static Tensor constant(const Shape& shape, double value, DType type = DType::f32);
+    /// Returns a tensor in host memory that holds a copy of `values`.
     template <class T>
-    static Tensor of(const Shape& shape, std::span<const T> values); // in host memory
+    static Tensor of(const Shape& shape, std::span<const T> values);
 
     bool defined() const { return id_ != 0; }
     const Shape& shape() const { return shape_; }
@@ -90,16 +93,18 @@ public:
     /// Returns the device whose memory holds the values, or null for host memory.
     Device* device() const;
 
-    // to_host(), copy_from(), to() and clone() are copies, not ops. Gradients do not flow through them; where one would
-    // have to, Tape::gradients() throws. A traced function must not call them: replays would not repeat the copy.
+    // to_host(), copy_from(), to() and clone() are copies, not ops. Gradients do not flow through copies; if a gradient
+    // would have to, Tape::gradients() throws. A traced function must not call these four: replays would not repeat the
+    // copy.
 
     /// Returns the same values in host memory: the tensor itself if it is there, otherwise a copy.
     Tensor to_host() const;
-    /// Copies the values of a tensor of the same shape and type. Each of the two may be in host or device memory.
+    /// Copies the values of `source`, which has the same shape and type, into this tensor. Each of the two tensors may
+    /// be in host or device memory.
     void copy_from(const Tensor& source) const;
 
-    /// Returns the first element. Throws Error if T is not the element type, if the tensor has no memory (in a dry
-    /// run), or if it is in device memory.
+    /// Returns a pointer to the first element. Throws Error if T is not the element type, if the tensor has no memory
+    /// (in a dry run), or if it is in device memory.
     template <class T>
     T* data() const {
         return static_cast<T*>(raw(dtype_of<T>()));
@@ -108,30 +113,35 @@ public:
     std::span<T> span() const {
         return {data<T>(), size_t(numel())};
     }
-    /// Returns the first byte, in host or device memory.
+    /// Returns a pointer to the first byte, in host or device memory.
     std::byte* bytes_data() const;
-    /// Sets all elements. Throws Error while a function is traced.
+    /// Sets all elements to `value`. Throws Error while a function is traced.
     void fill(double value) const;
-    /// Returns a copy with the elements converted to another type. Both tensors are in host memory.
+    /// Returns a copy with the elements converted to another type. This tensor must be in host memory, and so is the
+    /// copy.
     Tensor to(DType type) const;
-    /// Returns a copy in the same kind of memory.
+    /// Returns a copy on the same device, or in host memory if this tensor is there.
     Tensor clone() const;
 
-    /// Identifies a value for tapes and plans. Two tensors with the same key are the same value, whatever their shapes.
+    /// Says where the values of a tensor begin, for tapes and plans. A reshaped view has the same key. So has a slice
+    /// that begins at the first element: tensors with the same key share memory, but they may differ in size.
     struct Key {
-        uint64_t id;    // of the block; never used again
+        uint64_t id;    // number of the block; no other block gets this number
         int64_t offset; // bytes from the start of the block
         auto operator<=>(const Key&) const = default;
     };
     Key key() const { return {id_, offset_}; }
-    /// Returns true if the tensor has values. A tensor that was made in a dry run has none.
+    /// Returns true if memory was allocated for the values. Returns false for a tensor that was made in a dry run or
+    /// without elements.
     bool has_memory() const;
     /// Returns the whole block that this is a view of, as a tensor with one extent.
     Tensor whole() const;
+    /// Returns the number of bytes in the whole block.
     int64_t block_bytes() const;
     /// Returns a tensor with the same shape, type and key, which does not keep the memory alive.
     Tensor without_memory() const;
-    /// Returns a view with this type, shape and offset, of the memory of `base`.
+    /// Returns a view of the memory of `base`. The view has the type and shape of this tensor. It begins as many bytes
+    /// after the start of `base` as this tensor begins after the start of its block.
     Tensor over(const Tensor& base) const;
 
 private:
@@ -140,8 +150,8 @@ private:
     void set_all(double value) const;
     void* raw(DType wanted) const;
     std::shared_ptr<Storage> storage_;
-    uint64_t id_ = 0;    // of the storage; 0 if undefined
-    int64_t offset_ = 0; // bytes
+    uint64_t id_ = 0;    // number of the block; 0 if undefined
+    int64_t offset_ = 0; // bytes from the start of the block
     Shape shape_;
     DType dtype_ = DType::f32;
 };
@@ -155,7 +165,7 @@ Tensor Tensor::of(const Shape& shape, std::span<const T> values) {
     return t;
 }
 
-/// Returns the bytes that all tensors of the process hold now.
+/// Returns the number of bytes that all tensors of the process hold now. Borrowed memory does not count.
 int64_t live_bytes();
 /// Returns the largest live_bytes() since reset_peak_bytes().
 int64_t peak_bytes();
@@ -171,7 +181,8 @@ private:
     Setting<int> dry_runs_{Scope::current().dry_runs, Scope::current().dry_runs + 1};
 };
 
-/// Replaces each tensor by its to_host(), and waits only once for all of them. The tensors are on at most one device.
+/// Replaces each tensor by its to_host(), but waits only once for all copies. All tensors that are not in host memory
+/// must be on the same device.
 void to_host(std::span<Tensor> tensors);
 
 } // namespace rg

@@ -1,4 +1,4 @@
-// See text.h.
+// Decodes UTF-8, and escapes the characters that could control a terminal.
 #include "core/text.h"
 
 #include <algorithm>

@@ -10,7 +10,7 @@ namespace rg::cpu {
 
 namespace {
 
-/// Returns i, mirrored at the edge of the extent if it lies outside. The edge pixel itself is not repeated.
+/// Returns i if it lies in [0, extent), else i mirrored at the nearer edge. The edge pixel itself is not repeated.
 int64_t mirrored(int64_t i, int64_t extent) { return i < 0 ? -i : i >= extent ? 2 * (extent - 1) - i : i; }
 
 template <int kChannels, class T>

@@ -12,7 +12,7 @@
 
 namespace rg::cpu {
 
-/// Returns the values in the type that the kernels use: float, or uint16_t for the bits of bf16.
+/// Returns a pointer to the values in the type that the kernels use: float, or uint16_t for the bits of bf16.
 template <class T>
 T* stored(const Tensor& t) {
     if constexpr (std::is_same_v<T, float>)
@@ -27,6 +27,7 @@ void with_stored(const Tensor& t, F f) {
     return t.dtype() == DType::bf16 ? f(uint16_t{}) : f(float{});
 }
 
+/// Returns the kernels for values that are stored as T.
 template <class T>
 const StoredKernels<T>& kernels() {
     if constexpr (std::is_same_v<T, float>)
@@ -35,10 +36,10 @@ const StoredKernels<T>& kernels() {
         return isa().elements->bf16;
 }
 
-/// Returns the least common multiple of the channels and the vector width.
+/// Returns the least common multiple of the number of channels and the vector width.
 inline int64_t period_of(int64_t channels) { return std::lcm(channels, int64_t{isa().width}); }
 
-/// One value per channel, repeated until it fills a period.
+/// Holds one value per channel, repeated until the values fill a period (see period_of()).
 class PerChannel {
 public:
     template <class F>
@@ -52,7 +53,7 @@ private:
     Scratch<float> values_;
 };
 
-/// Calls f(image index) for all images in parallel, with many images per task.
+/// Calls f(image index) for all images, in at most 64 parallel tasks.
 template <class F>
 void each_image(int64_t images, F f) {
     constexpr int64_t kTasks = 64;
@@ -62,23 +63,25 @@ void each_image(int64_t images, F f) {
     });
 }
 
-/// Collects the mean and the squared deviations of each channel over a number of images, in double. Threads may call
+/// Collects the mean and the squared deviations of each channel over all images, in double. Threads may call
 /// add() for different images at the same time. finish() combines the images in order (Chan, Golub and LeVeque, 1979),
-/// so the result does not depend on the threads.
+/// so the result does not depend on the number of threads.
 class StatsCollector {
 public:
     StatsCollector(int64_t images, int64_t pixels, int64_t channels);
     /// Adds an image from its values [pixels channels].
     template <class T>
     void add(int64_t image, const T* values);
-    /// Adds an image from sums of (value - shift) and (value - shift)^2, each [lanes]. `lanes` is a multiple of the
-    /// channels, and each lane must have the same number of pixels.
+    /// Adds an image from its sums of (value - shift) and (value - shift)^2, where `shift` and both sums are [lanes].
+    /// Lane i belongs to channel i % channels. `lanes` is a multiple of the number of channels, and each lane must have
+    /// the sums of the same number of pixels.
     void add_sums(int64_t image, int64_t lanes, const float* shift, const float* sum, const float* squares);
     /// Writes the mean and the biased variance to stats [2 channels].
     void finish(const Tensor& stats) const;
 
 private:
-    /// Adds the mean and the squared deviations of `pixels` values to those of `pixels_before` values.
+    /// Combines the mean and the squared deviations of `pixels` values with those of `pixels_before` values, in
+    /// all_mean and all_squares.
     static void combine(double pixels_before, double pixels, double mean, double squares, double& all_mean,
                         double& all_squares);
 

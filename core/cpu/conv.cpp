@@ -1,5 +1,5 @@
-// Convolution, with the optional normalisation of its input or its result. Distributes the images over threads. An
-// engine of conv_engine.h convolves them.
+// Convolution, with the optional batch norm of its input or its result. Distributes the images over threads. An engine
+// of conv_engine.h, winograd.h or tile_engine.h convolves them.
 //
 // A thread processes one image or a few completely, while they stay in its second-level cache: padding (with
 // normalisation), convolution, statistics of the result, ReLU, rounding, max pooling.
@@ -12,7 +12,7 @@ namespace rg::cpu {
 
 namespace {
 
-/// Processes each image [p q k] of the convolution's result, and writes it to y.
+/// Processes each image [p q k] of the convolution's result (statistics, ReLU, max pooling), and writes it to y.
 struct Epilogue {
     const Tensor& y;
     int64_t p, q, k;
@@ -25,12 +25,12 @@ struct Epilogue {
     T* image(int64_t n) const {
         return stored<T>(y) + n * (p / window) * (q / window) * k;
     }
-    /// Pools values that are already rounded.
+    /// Pools image n, whose values are already rounded to T, into y.
     template <class T>
     void pool(int64_t n, const T* rounded) const {
         max_pool_image(rounded, p, q, k, window, image<T>(n));
     }
-    /// Processes the convolution's f32 values, which may already be in y.
+    /// Processes image n of the convolution's f32 result. If T is float, `convolved` may already be in y.
     template <class T>
     void finish(int64_t n, float* convolved) const {
         if (relu) isa().elements->f32.relu(convolved, convolved, values());
@@ -50,7 +50,7 @@ struct Epilogue {
 template <class Engine, class T>
 void run(const Engine& engine, const Images<T>& x, const float* bias, const Epilogue& epilogue) {
     const int64_t images = epilogue.y.extent(0), group = engine.images_at_once();
-    float* in_place = nullptr; // the engine writes f32 results without pooling directly to y
+    float* in_place = nullptr; // y, if the engine can write to it directly: f32 without pooling
     if constexpr (std::is_same_v<T, float>)
         if (epilogue.window == 1) in_place = epilogue.image<float>(0);
     parallel((images + group - 1) / group, [&](int64_t task) {
@@ -98,7 +98,7 @@ void conv2d(const Call& call) {
                           x.extent(2) + 2 * pad, pad,         pad,         1};
     const int64_t k = w.extent(0), p = (padding.rows - w.extent(1)) / stride + 1,
                   q = (padding.columns - w.extent(2)) / stride + 1;
-    // The normalisation of the result goes into the filters and the bias.
+    // The batch norm of the result goes into the filters and the bias.
     Filters filters = filters_of(w);
     if (y_norm) filters.scale = y_norm->scale;
     const auto bias_of = [&](int64_t i) {

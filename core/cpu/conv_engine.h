@@ -1,7 +1,7 @@
 // Code that the convolution and its gradients share: packed filters, and the engines that convolve images.
 //
-// An engine convolves one zero-padded image or a few at a time. So its kernels need no code for borders, and all
-// conversions of the input happen when the image is read (padding.h).
+// An engine convolves zero-padded images, one or a few at a time. So its kernels need no code for borders, and all
+// conversions of the input happen when an image is copied into its padded form (padding.h).
 #pragma once
 
 #include "core/cpu/winograd.h"
@@ -11,13 +11,14 @@
 
 namespace rg::cpu {
 
-/// Filters with arbitrary strides, indexed by (output channel, row, column, input channel).
+/// A view of filters in memory, with any distance (step_*) between neighbouring values. The indices are output channel,
+/// row, column and input channel.
 struct Filters {
     const float* data;
     int64_t k, r, s, c;                     // extents in the convolution
-    int64_t step_k, step_r, step_s, step_c; // strides in floats; negative for rotated filters
-    const float* scale = nullptr;           // per output channel, or null
-    bool to_bf16 = false;                   // round the values to bf16
+    int64_t step_k, step_r, step_s, step_c; // distances in floats; negative for rotated filters
+    const float* scale = nullptr;           // factor per output channel, or null
+    bool to_bf16 = false;                   // true: rounds the values to bf16
     float operator()(int64_t ik, int64_t ir, int64_t is, int64_t ic) const {
         float value = data[ik * step_k + ir * step_r + is * step_s + ic * step_c];
         if (scale) value *= scale[ik];
@@ -25,22 +26,23 @@ struct Filters {
     }
 };
 
-/// Returns w [k r s c] in its own layout, for the convolution itself.
+/// Returns a view of w [k r s c] as it is, for the forward pass.
 inline Filters filters_of(const Tensor& w) {
     const int64_t k = w.extent(0), r = w.extent(1), s = w.extent(2), c = w.extent(3);
     return {w.data<float>(), k, r, s, c, r * s * c, s * c, c, 1};
 }
 
-/// Returns w rotated by 180 degrees, with input and output channels exchanged, for the data gradient:
-/// dx[h w c] = sum over r s k of dy[h + pad - r, w + pad - s, k] * w[k r s c]. `data` points to the last tap.
+/// Returns a view of w that is rotated by 180 degrees, with input and output channels exchanged, for the data gradient:
+/// dx[h w c] = sum over r s k of dy[h + pad - r, w + pad - s, k] * w[k r s c] for stride 1. The view begins at the last
+/// row and column of the first filter.
 inline Filters rotated_filters_of(const Tensor& w) {
     const int64_t k = w.extent(0), r = w.extent(1), s = w.extent(2), c = w.extent(3);
     return {w.data<float>() + (r * s - 1) * c, c, r, s, k, 1, -s * c, -c, r * s * c};
 }
 
 /// Returns the number of neighbouring results of a row that share one vector of `lanes`. With few filters, a single
-/// result would leave lanes idle. Returns 1 in strict_fp32: the zeros in widened filters would carry a NaN to
-/// neighbouring results.
+/// result would leave lanes idle. Returns 1 in strict_fp32, because zeros in the widened filters would turn a NaN or an
+/// infinity of the image into a NaN in neighbouring results.
 inline int64_t pixels_per_vector(const Filters& f, int64_t q, int64_t stride, int64_t lanes) {
     const int64_t pixels = lanes / f.k;
     const bool fits = pixels > 1 && lanes % f.k == 0 && q % pixels == 0 && stride <= f.s;
@@ -71,8 +73,8 @@ private:
 };
 
 /// Filters in the order in which the register tiles read them. A block has up to 2 vectors of output channels. It
-/// contains these channels for each filter row and tap, with zeros after the last channel. Every call packs them again;
-/// that costs little compared with the convolution.
+/// contains these channels for each filter row and tap, with zeros after the last channel. Every call of the op packs
+/// the filters again; that costs little compared with the convolution.
 class FilterPack {
 public:
     explicit FilterPack(const Filters& f) : packed_(round_up(f.k, isa().width) * f.r * f.s * f.c) {
@@ -92,12 +94,13 @@ private:
     Scratch<float> packed_;
 };
 
-/// Distances between the results of an engine in memory, in pixels: from one row, or one pixel, to the next.
+/// Distances between the results of an engine in memory, in pixels: from one row to the next, and from one result of a
+/// row to the next.
 struct ResultStride {
     int64_t row, pixel;
 };
 
-/// A padded image for the register tiles.
+/// Holds a padded image for the register tiles.
 class DirectImage {
 public:
     DirectImage(const Padding& padding, int64_t) : padding_(padding), values_(padding.values()) {}
@@ -112,7 +115,7 @@ private:
     Scratch<float> values_;
 };
 
-/// Convolves by register tiles, without a transform.
+/// The engine that convolves by register tiles, without a transform.
 class Direct {
 public:
     using Image = DirectImage;
@@ -143,11 +146,11 @@ public:
         padded.copy(in, image);
         convolve(padded, 0, bias, out);
     }
-    /// Does the same from a padded image, beginning at value `from`.
+    /// Does the same with an image that is already padded, and that begins at value `from`.
     void convolve(const Image& padded, int64_t from, const float* bias, float* out) const {
         isa().conv->forward(g_, padded.data() + from, filters_.data(), bias, out);
     }
-    /// Number of values after a padded image that the engine may read.
+    /// Returns the number of values after a padded image that the engine may read.
     int64_t slack() const { return 0; }
 
 private:
@@ -157,8 +160,8 @@ private:
     FilterPack filters_;
 };
 
-/// Bias that fills whole pairs of vectors. It is repeated to their end, for several results per vector. An undefined
-/// bias is zero.
+/// Holds the bias, repeated until it fills whole pairs of vectors, so that it serves several results per vector. An
+/// undefined bias is zero.
 class PaddedBias {
 public:
     PaddedBias(const Tensor& bias, int64_t k)
@@ -173,10 +176,10 @@ private:
     Scratch<float> values_;
 };
 
-/// Data gradient of a convolution with stride 2, as four convolutions of dy with stride 1. The results in rows 2 i + a
-/// and columns 2 j + b use only every second row and column of the filters. So each of the four uses a quarter of the
-/// taps and writes every second pixel of every second row. All of them read one padded image. A dilated dy would
-/// multiply by zero in three of four products.
+/// Computes the data gradient of a convolution with stride 2, by four convolutions of dy with stride 1. The results in
+/// rows 2 i + a and columns 2 j + b use only every second row and column of the filters. So each of the four uses a
+/// quarter of the taps and writes every second pixel of every second row. All of them read one padded image. A single
+/// convolution would need a dy with zeros between its pixels, and multiply by these zeros in three of four products.
 template <class Engine>
 class Stride2Gradient {
 public:
@@ -215,8 +218,9 @@ public:
     }
 
 private:
-    /// The results 2 i + odd along one axis. In filter tap first + 2 t, result 2 i + odd uses pixel i + before - t of
-    /// the padded image.
+    /// Describes the results 2 i + odd along one axis. They need `before` zeros before the first pixel of dy (if
+    /// negative, they skip pixels). Result 2 i + odd multiplies filter tap first + 2 t by pixel i + taps - 1 - t of
+    /// this padded dy.
     struct Phase {
         Phase(int64_t kernel, int64_t pad, int64_t extent, int64_t odd_)
             : odd(odd_),
@@ -231,15 +235,15 @@ private:
     };
     struct Part {
         std::optional<Engine> engine;
-        int64_t from = 0, to = 0; // first value that it reads in the padded image, and that it writes in dx
+        int64_t from = 0, to = 0; // index of the first value that the part reads in the padded image, and writes in dx
     };
     Padding padding_;
     int64_t values_, written_ = 0, slack_ = 0;
     std::array<Part, 4> parts_;
 };
 
-/// Convolves images [first, first + count) of `in`, a few at a time. While a result is in cache, it calls
-/// done(image, result), which may change the f32 values. The results go to `out`, or to scratch memory if it is null.
+/// Convolves images [first, first + count) of `in`, a few at a time. While the result of an image is in cache, calls
+/// done(image, result), which may change the result. The results go to `out`, or to scratch memory if it is null.
 template <class Engine, class T, class Done>
 void convolve_images(const Engine& engine, const Images<T>& in, int64_t first, int64_t count, const float* bias,
                      int64_t out_values, float* out, Done done) {

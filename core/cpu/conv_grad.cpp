@@ -1,10 +1,12 @@
-// Gradients of a convolution, with the optional gradient of a batch norm of its result, and the sums for the batch norm
-// of its input.
+// Gradients of a convolution, with the optional gradient of a batch norm of its result, and the optional sums for the
+// batch norm of its input.
 //
-// Each image is processed once. The gradient dy at the convolution's result goes to scratch memory (through the
-// gradient of the batch norm, if there is one). Its products with the input are added to the weight gradient. Its
-// convolution gives the data gradient, which is summed together with the input while both are in cache. Weight gradients are summed per fixed
-// group of images, and then over the groups in order. So the bits do not depend on the threads.
+// With a batch norm of the result, each image is processed once. The gradient of the batch norm, which is the gradient
+// dy at the convolution's result, goes to scratch memory. The products of dy with the input are added to the weight
+// gradient. The convolution of dy gives the data gradient. The sums that the input's batch norm needs are computed from
+// the data gradient and the input while both are in cache. Without a batch norm of the result, the data gradient is
+// computed in a pass of its own. Weight gradients are summed per fixed group of images, and then over the groups in
+// order. So the bits do not depend on the number of threads.
 #include "core/cpu/dense.h"
 #include "core/cpu/tile_engine.h"
 #include "core/ops/conv.h"
@@ -36,8 +38,8 @@ struct Geometry {
     Padding x_padding() const { return {h, w, c, h + 2 * pad, w + 2 * pad, pad, pad, 1}; }
 
     int64_t images, c, k, r, s, p, q, h, w, pad, stride, taps;
-    int64_t pixels;         // neighbouring results in one vector, see WidenedFilters
-    int64_t wide, row_taps; // lanes of their filters in whole vectors, and taps in a row of their common window
+    int64_t pixels;         // number of neighbouring results in one vector, see WidenedFilters
+    int64_t wide, row_taps; // widened filters: number of lanes in whole vectors, and of taps in a filter row
     bool winograd;          // false with several results per vector: the transforms would cost more than they save
 };
 
@@ -58,9 +60,10 @@ public:
                                                                                       0} {}
 
     int64_t images_at_once() const { return g_.winograd ? winograd_.images_at_once() : 1; }
-    /// Number of values in the sums of a group: [r row_taps wide].
+    /// Returns the number of values in the sums of a group: [r row_taps wide].
     int64_t sums() const { return g_.r * g_.row_taps * g_.wide; }
-    /// Number of values in the transformed sums. They start at zero, and end() adds them to the sums.
+    /// Returns the number of values in Winograd's transformed sums. They start at zero; end() transforms them and
+    /// stores the result as the sums. Returns 0 without Winograd.
     int64_t transformed() const { return g_.winograd ? winograd_.floats_of_gradient() : 0; }
 
     template <class T>
@@ -102,10 +105,10 @@ public:
     }
 
 private:
-    /// The tiles read dy in whole vectors. Returns true if the channels of a pixel, or of the pixels in a vector, fill
-    /// whole vectors.
+    /// The register tiles read dy in whole vectors. Returns true if the channels of one pixel, or of the `pixels`
+    /// results that share a vector, fill whole vectors.
     bool in_whole_vectors() const { return g_.wide == g_.pixels * g_.k; }
-    /// Returns dy in whole vectors: dy itself if it has that form, else a copy with zeros in `widened`.
+    /// Returns dy in whole vectors: dy itself if it has that form, else `widened`, filled with dy and zeros.
     const float* in_whole_vectors(const float* dy, float* widened) const {
         if (in_whole_vectors()) return dy;
         for (int64_t i = 0; i < g_.p * g_.q; ++i) {
@@ -121,22 +124,23 @@ private:
     ConvImage direct_;
 };
 
-/// Returns the number of groups of images, each with its own sums. There are enough for the threads, and so few that
-/// the addition of their sums costs little. It depends only on the number of images, so that the bits do, too.
+/// Returns the number of groups of images, each with its own sums. There are enough groups for the threads, and so few
+/// that the addition of their sums costs little. The number depends only on the number of images, so that the bits of
+/// the result do not depend on the number of threads.
 int64_t groups_of(int64_t images) { return std::min(images, std::clamp<int64_t>(images / 8, 4, 16)); }
 
 /// Inputs of the gradients. T is the type that the images are stored as.
 template <class T>
 struct GradientInputs {
     Images<T> x;          // input of the convolution, possibly normalised on load
-    const T* dy;          // gradient at the convolution's result; with `norm`, at the normalised result
+    const T* dy;          // gradient of the convolution's result, or with `norm`, of the normalised result
     const NormGrad* norm; // gradient of the normalisation that follows, or null
     const T* y;           // the convolution's result; only with `norm`
     const T* addend;      // added to the data gradient, or null
 };
 
-/// Returns the gradient at the convolution's results for images [first, first + count), as To. It is in place if no
-/// conversion is necessary, else in `scratch`.
+/// Returns the gradient of the convolution's result for images [first, first + count), as To. This is dy itself if dy
+/// needs no conversion, else the contents of `scratch`.
 template <class T, class To>
 const To* make_gradient(const GradientInputs<T>& in, int64_t first, int64_t count, int64_t values, To* scratch) {
     const T *const dy = in.dy + first * values, *const y = in.y ? in.y + first * values : nullptr;
@@ -153,8 +157,9 @@ const To* make_gradient(const GradientInputs<T>& in, int64_t first, int64_t coun
     return scratch;
 }
 
-/// Computes the gradients with a weight-gradient engine. To is the type that the kernels compute with. `dgrad` writes
-/// the data gradient to dx_out, or is null. `sums` collects the sums for the input's normalisation, or is null.
+/// Computes the gradients with a weight-gradient engine. To is the type of the values that the kernels read. `dgrad`
+/// writes the data gradient to dx_out; null: no data gradient. `sums` collects the sums for the input's batch norm;
+/// null: no sums.
 template <class To, class T, class Wgrad, class Dgrad>
 void gradients(const Geometry& g, const GradientInputs<T>& in, const Wgrad& wgrad, const Dgrad* dgrad, T* dx_out,
                NormSums* sums, const Tensor& dw, const Tensor& db) {
@@ -252,7 +257,8 @@ void conv2d_grad(const Call& call) {
         if (a.data) dense::dgrad(dy, w, addend, dx);
         return;
     }
-    // Without a batch norm, dy is read from memory either way. On its own, the data gradient takes more images at once.
+    // Without a batch norm, both gradients read dy from memory, so a common pass would save nothing. In a pass of its
+    // own, the data gradient takes more images at once.
     const bool fused = y.defined() && a.data;
     if (a.data && !fused) data_gradient(dy, w, addend, a.conv, dx);
     if (!a.filters) return;

@@ -1,5 +1,5 @@
-// Direct convolution of one padded image: the loops around the register tiles. They read the image in place (no im2col)
-// and split the work into blocks that stay in cache.
+// Direct convolution of one padded image: the loops around the register tiles. They read the image itself, without a
+// copy for each tap (im2col), and split the work into blocks that stay in cache.
 #include "core/cpu/tiles.h"
 
 namespace rg::cpu::RG_ISA {
@@ -41,7 +41,7 @@ void conv_tile(const ConvImage& g, const Part& part, const float* image, const f
 
 using ConvTile = void (*)(const ConvImage&, const Part&, const float*, const float*, const float*, float*, int);
 
-/// Number of pixels in the longest tile.
+/// Number of pixels in the longest tile with NV vectors.
 template <int NV>
 constexpr int kLongest = NV == 1 ? 2 * kPixels : kPixels;
 
@@ -55,7 +55,7 @@ ConvTile conv_tile_of(int64_t pixels) {
 template <int NV>
 void conv_part(const ConvImage& g, const Part& part, const float* padded, const float* w, const float* bias, float* y,
                int last) {
-    // Split a row into tiles whose lengths differ by one pixel at most. A very short tile would stall on the latency of
+    // Split a row into tiles whose lengths differ by at most one pixel. A very short tile would wait for the results of
     // its own multiply-adds.
     const int64_t tiles = (g.q + kLongest<NV> - 1) / kLongest<NV>, longer = g.q % tiles;
     const ConvTile tile = conv_tile_of<NV>(g.q / tiles), long_tile = conv_tile_of<NV>(g.q / tiles + (longer > 0));
@@ -99,8 +99,8 @@ void forward(const ConvImage& g, const float* padded, const float* packed, const
     }
 }
 
-/// A pass keeps kBandBytes of image and dy rows in the first-level cache, where all taps read them again. It covers at
-/// least kBandPixels pixels, because each pass also loads and stores dw.
+/// A pass keeps kBandBytes of rows of the image and of dy in the first-level cache, where all taps read them again. A
+/// pass covers at least kBandPixels pixels, because each pass also loads and stores dw.
 constexpr int64_t kBandBytes = 24 << 10, kBandPixels = 64;
 
 void wgrad(const ConvImage& g, const float* padded, const float* dy, float* dw) {

@@ -1,5 +1,5 @@
-// Splits the samples (forward) or the inputs (gradients) into chunks of fixed length for the threads. So the bits of
-// the result do not depend on the number of threads.
+// Splits the samples (forward) or the inputs of the layer (gradients) into chunks of fixed length for the threads. So
+// the bits of the result do not depend on the number of threads.
 #include "core/cpu/dense.h"
 
 #include "core/cpu/channels.h"
@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kSamplesPerChunk = 8, kInputsPerChunk = 1024;
 
-/// Calls f(first, end) for chunks of the c inputs, in parallel.
+/// Calls f(first, end) for chunks [first, end) of the c inputs, in parallel.
 template <class F>
 void each_chunk(int64_t c, F f) {
     parallel((c + kInputsPerChunk - 1) / kInputsPerChunk,

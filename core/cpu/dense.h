@@ -1,4 +1,5 @@
-// Fully connected layers with many inputs. conv.cpp and conv_grad.cpp use this code for convolutions of that form.
+// Fully connected layers with many inputs. conv.cpp and conv_grad.cpp call this code for convolutions that are such
+// layers.
 #pragma once
 
 #include "core/ops/conv.h"

@@ -8,9 +8,9 @@ namespace rg::cpu::RG_ISA {
 
 namespace {
 
-constexpr int kRows = kRegisters == 32 ? 4 : 2; // samples, and outputs, in a tile of dot products
-constexpr int kSums = kRegisters == 32 ? 5 : 2; // rows of results in a tile of weighted sums
-constexpr int kAcross = 4;                      // vectors along c in a tile of weighted sums
+constexpr int kRows = kRegisters == 32 ? 4 : 2; // number of samples, and of outputs, in a tile of dot products
+constexpr int kSums = kRegisters == 32 ? 5 : 2; // number of rows of results in a tile of weighted sums
+constexpr int kAcross = 4;                      // number of vectors along c in a tile of weighted sums
 
 int lanes_at(int64_t i, int64_t n) { return int(n - i < kWidth ? n - i : kWidth); }
 
@@ -77,8 +77,8 @@ void combine(int64_t c, int lanes, int64_t terms, const float* factors, int64_t 
     }
 }
 
-/// Computes the same sums along [first, end). The rows are far apart in memory, so it reads several cache lines of each
-/// row at a time.
+/// Computes the same sums for the positions [first, end) along c. The rows are far apart in memory, so each step reads
+/// several cache lines of every row.
 template <int R>
 void combine_rows(int64_t first, int64_t end, int64_t c, int64_t terms, const float* factors, int64_t step,
                   int64_t next, const float* rows, float* out) {

@@ -87,7 +87,7 @@ void relu_grad(const Call& call) {
 
 namespace {
 
-/// The distribution function of a standard normal variable.
+/// Returns the probability that a standard normal variable is at most x.
 float normal_cdf(float x) { return 0.5f * std::erfc(-x * 0.70710678f); }
 
 } // namespace

@@ -1,5 +1,5 @@
 // Channel-wise and element-wise loops: batch norm, ReLU, pooling, the optimizers. Memory bandwidth limits all of them.
-// So each loop touches every value once, and results that are too large to stay in cache bypass it.
+// So each loop reads and writes every value once, and results that are too large to stay in cache are stored past it.
 #include "core/cpu/simd.h"
 
 #include "core/cpu/isa.h"
@@ -33,8 +33,9 @@ inline __attribute__((always_inline)) void map(T* y, int64_t count, int64_t peri
     });
 }
 
-/// Computes two sums per channel, a and b, over a run: add(i, j, lanes, sum_a, sum_b) adds one vector to both. The sums
-/// of kColumns neighbouring vectors stay in registers over all rows of `period` values.
+/// Adds kColumns vectors of each row of a run to the sums a and b, each [period]. A row has `period` values, and the
+/// vectors begin at value `first` of the row. add(i, j, lanes, sum_a, sum_b) adds the vector at value i to both sums.
+/// The sums stay in registers over all rows.
 template <int kColumns, class Add>
 inline __attribute__((always_inline)) void sum_columns(int64_t first, int64_t rows, int64_t period, float* a, float* b,
                                                        Add add) {
@@ -56,7 +57,7 @@ inline __attribute__((always_inline)) void sum_columns(int64_t first, int64_t ro
     }
 }
 
-/// Does the same for all columns.
+/// Does the same for all vectors of a row, and for an incomplete last row.
 template <class Add>
 inline __attribute__((always_inline)) void sum_all(int64_t count, int64_t period, float* a, float* b, Add add) {
     const int64_t rows = count / period;
@@ -201,7 +202,7 @@ void adam(float* p, float* m, float* v, const float* g, int64_t count, const Ada
 int64_t first_non_finite(const float* x, int64_t count) {
     constexpr int kVectors = 8;
     int64_t i = 0;
-    for (; i + kVectors * kWidth <= count; i += kVectors * kWidth) { // skips blocks where all values are finite
+    for (; i + kVectors * kWidth <= count; i += kVectors * kWidth) { // skips blocks whose values are all finite
         Vec bad{};
         RG_UNROLL
         for (int v = 0; v < kVectors; ++v) {

@@ -47,7 +47,8 @@ bool has_tiles() {
     return (d & kAmxBf16) && (d & kAmxTile) && (a1 & kAvx512Bf16);
 }
 
-/// Requests the tile registers. They are large, so Linux (since 5.16) enables them only for a process that asks.
+/// Asks the operating system for the tile registers, and returns true if it grants them. The registers are large, so
+/// Linux (since 5.16) enables them only for a process that asks.
 bool may_use_tiles() {
 #if defined(__linux__)
     constexpr long kRequestPermission = 0x1023, kTileData = 18;

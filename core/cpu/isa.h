@@ -1,7 +1,8 @@
-// Declares the kernels that are compiled once per instruction set. The program chooses one table of them at its start.
+// Declares the kernels that are compiled once per instruction set. The program chooses the table of one instruction set
+// at the first call of isa().
 //
-// A kernel works on one image or one run of elements, in one thread, on plain pointers. The callers (conv.cpp, norm.cpp
-// and so on) handle threads, packing and shapes.
+// A kernel processes one image or one run of elements, in one thread, with plain pointers. The callers (conv.cpp,
+// norm.cpp and so on) handle threads, packing and shapes.
 #pragma once
 
 #include <stdint.h>
@@ -10,19 +11,19 @@
 
 namespace rg::cpu {
 
-/// A convolution of one zero-padded image. Taps are the s*c values of one filter row; they are also contiguous in the
-/// image.
+/// A convolution of one zero-padded image. Taps are the s * c values of one filter row. The values that they multiply
+/// are contiguous in the image.
 struct ConvImage {
     int64_t p, q, k;       // extents of the result
-    int64_t r, taps;       // filter rows, and taps in a row (filter columns times channels)
+    int64_t r, taps;       // number of filter rows, and of taps in a row (filter columns times channels)
     int64_t row;           // floats from one padded row to the next
     int64_t stride;        // padded rows from one result row to the next
     int64_t step;          // floats from one output pixel's window to the next
-    int64_t y_row, y_step; // forward: floats from one row of the result, and from one pixel, to the next
+    int64_t y_row, y_step; // forward: floats from one row of the result to the next, and from pixel to pixel
 };
 
 struct ConvKernels {
-    /// Computes y[p q k] = bias + sum over r, taps of image * filter. FilterPack (conv_engine.h) packs the filters.
+    /// Computes y[p q k] = bias + sum over r, taps of image * filter. FilterPack (conv_engine.h) makes `packed`.
     void (*forward)(const ConvImage&, const float* padded, const float* packed, const float* bias, float* y);
     /// Adds the weight gradient of the image: dw[r taps k] += image * dy[p q k]. k is a multiple of the vector width.
     void (*wgrad)(const ConvImage&, const float* padded, const float* dy, float* dw);
@@ -33,9 +34,9 @@ struct ConvKernels {
 /// floats from the start of one array to the next.
 struct WinogradImage {
     int64_t p, q;           // extents of the result
-    int64_t across, down;   // tiles
-    int64_t c, k;           // channels in and out
-    int64_t c_step, k_step; // channels in and out, rounded up to whole vectors
+    int64_t across, down;   // number of tiles in a row, and of rows of tiles
+    int64_t c, k;           // number of input and output channels
+    int64_t c_step, k_step; // c and k, rounded up to whole vectors
     int64_t row;            // floats from one padded row to the next
 };
 constexpr int64_t kComponents = 36;
@@ -45,15 +46,16 @@ struct WinogradKernels {
     void (*input)(const WinogradImage&, const float* padded, float* v, int64_t component);
     /// Transforms the gradient of an image [p q k]: z = A dy A^T, the adjoint of the output transform.
     void (*gradient)(const WinogradImage&, const float* dy, float* z, int64_t component);
-    /// Multiplies each component, m = v * u, for `lanes` output channels (one or two vectors). m is [36][tiles][lanes],
-    /// u is [36][c][lanes].
+    /// Computes the matrix product m = v u of each component, for `lanes` output channels (one or two vectors).
+    /// m is [36][tiles][lanes], u is [36][c][lanes].
     void (*multiply)(const WinogradImage&, const float* v, int64_t v_component, int64_t tiles, const float* u,
                      int lanes, float* m, int64_t m_component);
     /// Computes y [p q k] = A^T m A + bias for the first `channels` of `lanes` output channels. y and bias point to the
     /// first of these channels.
     void (*output)(const WinogradImage&, const float* m, int64_t component, int lanes, int channels, const float* bias,
                    float* y);
-    /// Computes du [36][c][k_step] += v^T z for each component. v and z have different distances between components.
+    /// Computes du [36][c][k_step] += v^T z for each component. v_component and z_component are the distances
+    /// between the components of v and of z.
     void (*accumulate)(const WinogradImage&, const float* v, const float* z, int64_t v_component, int64_t z_component,
                        int64_t tiles, float* du);
     /// Transforms one vector of filters g[r * 3 + s][width]: u = G g G^T.
@@ -62,9 +64,9 @@ struct WinogradKernels {
     void (*filter_gradient)(const float* u, int64_t component, float* g);
 };
 
-/// Kernels for runs of values that start at channel 0. The channel of a value is its position modulo the number of
-/// channels. Per-channel arguments have `period` values, a common multiple of channels and vector width (see
-/// PerChannel), so that any number of channels runs at full width. Counts need not be multiples of anything. Values are
+/// Kernels for runs of values that start at channel 0. The channel of a value is its index in the run modulo the number
+/// of channels. Per-channel arguments have `period` values, a common multiple of channels and vector width (see
+/// PerChannel), so that any number of channels runs at full width. `count` can be any number. Values are
 /// stored as T: float, or uint16_t for the bits of bf16. Arithmetic and per-channel arguments are f32.
 template <class T>
 struct StoredKernels {
@@ -88,12 +90,12 @@ struct StoredKernels {
     void (*relu)(const T* x, T* y, int64_t count);
     void (*relu_grad)(const T* dy, const T* y, T* dx, int64_t count);
     void (*add)(const T* a, const T* b, T* y, int64_t count);
-    /// Computes one output pixel of max pooling: y is the largest of window x window values of each channel, and
-    /// `position` is its place in the window. `row` is the number of values in a row of x.
+    /// Computes one output pixel of max pooling: y gets the largest of window x window values of each channel, and
+    /// `position` gets row * window + column of that value in the window. `row` is the number of values in a row of x.
     void (*max_window)(const T* x, int64_t row, int64_t window, int64_t channels, T* y, uint8_t* position);
-    /// Adds dy to dx at `position` in the window.
+    /// Adds dy of each channel to dx at the channel's `position` in the window.
     void (*max_window_grad)(const T* dy, const uint8_t* position, int64_t row, int64_t window, int64_t channels, T* dx);
-    /// Do the same for average pooling: y = scale * sum, and dx += scale * dy.
+    /// Do the same for average pooling: y = scale * sum over the window, and dx += scale * dy in the whole window.
     void (*sum_window)(const T* x, int64_t row, int64_t window, int64_t channels, float scale, T* y);
     void (*sum_window_grad)(const T* dy, int64_t row, int64_t window, int64_t channels, float scale, T* dx);
 };
@@ -116,16 +118,16 @@ struct ElementKernels {
     void (*narrow)(const float* x, uint16_t* y, int64_t count); // rounds to nearest, ties to even
 };
 
-/// A convolution by tiles of 16 pixels; see tiles_isa.cpp. Rows and steps have the same meaning as in ConvImage. Values
-/// are bf16, or f32 as the sum of a high and a low bf16. For f32, images and filters have two planes, and the result is
-/// the sum of the three products that contain a high part.
+/// A convolution by tiles of 16 pixels; see tiles_isa.cpp. `row` and `step` have the same meaning as in ConvImage.
+/// Values are bf16, or f32 as the sum of a high and a low bf16. For f32, images and filters have two planes, high and
+/// low, and the result is the sum of three products of planes: all but low times low.
 struct TileConv {
-    int64_t k, r;        // filters, filter rows
-    int64_t runs;        // runs of 32 taps in a filter row; zero filters fill the last run
-    int64_t row, step;   // values from one padded row, or one output pixel's window, to the next
-    int64_t tiles;       // tiles in an image
-    const int32_t* from; // [tiles]: start of the window of each tile's first pixel
-    const int32_t* to;   // [tiles][16]: the output pixels; -1 means none
+    int64_t k, r;        // number of filters, and of rows in a filter
+    int64_t runs;        // number of runs of 32 taps in a filter row; zeros fill the last run of the filters
+    int64_t row, step;   // values from one padded row to the next, and from one output pixel's window to the next
+    int64_t tiles;       // number of tiles in an image
+    const int32_t* from; // [tiles]: first value of the window of each tile's first pixel
+    const int32_t* to;   // [tiles][16]: the output pixel of each row of a tile; -1 means none
     int64_t low, low_w;  // values from the high plane to the low plane, in the image and in the filters
 };
 template <class T> // float, or uint16_t for the bits of bf16
@@ -133,20 +135,21 @@ struct TileResult {
     T* y;              // [p q k]
     const float* bias; // [k rounded up to whole tiles]
     bool relu;
-    /// Null if no statistics are needed. Else per channel, rounded up to whole tiles: the first pixel's value, the sum
-    /// of the deviations from it, and the sum of their squares.
+    /// Null if no statistics are needed. Else one value for each channel, rounded up to whole tiles: the first pixel's
+    /// value (shift), the sum of the deviations from it (sum), and the sum of their squares (squares).
     float *shift, *sum, *squares;
 };
-/// The weight gradient of `images` images. There is one copy of x for each (row of taps modulo stride, column of taps).
-/// A copy contains the pixels that this tap multiplies, in the order of the result pixels.
+/// The weight gradient of `images` images. There is one copy of x for each remainder (filter row modulo stride) and
+/// each filter column. A copy contains the pixels that the taps of these rows and this column multiply, in the order of
+/// the result pixels.
 struct TileGradient {
     int64_t images, r, s, stride;
-    int64_t c_step, k_step; // channels and filters, rounded up to whole tiles
-    int64_t runs;           // runs of 32 result pixels in an image
+    int64_t c_step, k_step; // number of channels and of filters, rounded up to whole tiles
+    int64_t runs;           // number of runs of 32 result pixels in an image
     int64_t line;           // values of dy from one filter to the next
     int64_t row;            // values of x from one row of pixels to the next
     int64_t copy;           // values of x from one copy to the next
-    int64_t block, image;   // values of x from one tile of channels, or one image, to the next
+    int64_t block, image;   // values of x from one tile of channels to the next, and from one image to the next
 };
 
 struct TileKernels {
@@ -154,7 +157,7 @@ struct TileKernels {
     /// [pairs of tiles of k][r][runs][1 or 2 tiles][16 pairs of taps][16 filters][2].
     void (*forward)(const TileConv&, const uint16_t* padded, const uint16_t* packed, const TileResult<uint16_t>&);
     void (*forward_f32)(const TileConv&, const uint16_t* padded, const uint16_t* packed, const TileResult<float>&);
-    /// Splits x into high + low, with a relative error of 2^-17.
+    /// Splits x into high + low, with a relative error of at most 2^-17.
     void (*split)(const float* x, int64_t count, uint16_t* high, uint16_t* low);
     /// Transposes pixels [count c] to out [c rounded up to whole tiles][line]. Zeros fill each line from `count` to a
     /// multiple of 32.
@@ -163,14 +166,15 @@ struct TileKernels {
     /// from one tile to the next. Zeros follow the last pixel.
     void (*interleave)(const uint16_t* pixels, int64_t count, int64_t step, int64_t c, int64_t pairs, uint16_t* out,
                        int64_t block);
-    /// Adds to acc [r s k_step c_step] the sum over all pixels of dy (transposed) times x (interleaved).
+    /// Adds to acc [r s k_step c_step] the sum over all pixels of dy times x, where transpose() made dy and
+    /// interleave() made x.
     void (*accumulate)(const TileGradient&, const uint16_t* dy, const uint16_t* x, float* acc);
 };
 
 /// A fully connected layer, y [n k] = x [n c] w [k c]^T; see dense_isa.cpp.
 struct DenseKernels {
     void (*forward)(int64_t n, int64_t c, int64_t k, const float* x, const float* w, const float* bias, float* y);
-    /// Compute the inputs [first, end) of dx [n c], or of dw [k c].
+    /// Compute the columns [first, end) of dx [n c], or of dw [k c]. A column belongs to one of the c inputs.
     void (*dgrad)(int64_t n, int64_t c, int64_t k, int64_t first, int64_t end, const float* dy, const float* w,
                   float* dx);
     void (*wgrad)(int64_t n, int64_t c, int64_t k, int64_t first, int64_t end, const float* dy, const float* x,
@@ -179,7 +183,7 @@ struct DenseKernels {
 
 struct IsaKernels {
     const char* name;
-    int width; // floats in a vector
+    int width; // number of floats in a vector
     const ConvKernels* conv;
     const WinogradKernels* winograd;
     const ElementKernels* elements;
@@ -190,11 +194,13 @@ struct IsaKernels {
 /// Returns true if this CPU, operating system and build support the instruction set of that name.
 bool supports(const char* name);
 
-/// Returns the table in use: the best that this CPU supports, or the one that the environment variable RG_ISA names
-/// (portable, avx2, avx512, amx). Throws Error if RG_ISA names an unknown or unsupported one.
+/// Returns the table in use: that of the best instruction set that this CPU supports, or of the one that the
+/// environment variable RG_ISA names (portable, avx2, avx512, amx). Throws Error if RG_ISA names one that is unknown or
+/// unsupported.
 const IsaKernels& isa();
 
-/// Returns a reason if the operating system refuses a better instruction set of this CPU; else an empty text.
+/// Returns a text for the user if the operating system refuses a better instruction set of this CPU, else an empty
+/// text.
 const char* isa_note();
 
 } // namespace rg::cpu

@@ -1,5 +1,5 @@
-// Softmax and the losses, for batches of a few hundred rows of ten values. They use the formulas of core/ops/loss.cpp in
-// double, in one thread. That takes a thousandth of a training step, and allocates no memory.
+// Softmax and the losses, for batches of a few hundred rows of ten values. They use the formulas of core/ops/loss.cpp
+// in double, in one thread. That takes a thousandth of a training step, and allocates no memory.
 #include "core/cpu/scratch.h"
 #include "core/ops/loss.h"
 
@@ -10,7 +10,7 @@ namespace rg::cpu {
 
 namespace {
 
-/// Writes the softmax of a row of k scores to p. Returns the logarithm of the sum of their exponentials.
+/// Writes the softmax of a row of k scores to p. Returns the logarithm of the sum of the scores' exponentials.
 double softmax_row(const float* x, int64_t k, float* p) {
     const double largest = *std::max_element(x, x + k);
     const Scratch<double> e(k);
@@ -25,7 +25,7 @@ double target(int64_t j, int32_t label, float smoothing, int64_t k) {
     return (j == label ? 1 - double(smoothing) : 0) + double(smoothing) / double(k);
 }
 
-/// Computes the gradient of cross-entropy from the probabilities, which may lie in the same memory.
+/// Computes the gradient of cross-entropy from the probabilities. `dlogits` may be the same tensor as `probabilities`.
 void cross_entropy_gradient(const Tensor& probabilities, const Tensor& labels, float smoothing, const Tensor& dloss,
                             const Tensor& dlogits) {
     const int64_t n = dlogits.extent(0), k = dlogits.extent(1);

@@ -12,7 +12,7 @@ void StatsCollector::add(int64_t image, const T* values) {
     const int64_t period = period_of(channels_);
     const Scratch<float> first(channels_), sums(2 * period);
     // Sum deviations from the first pixel. They are about as small as the standard deviation, so the subtraction of
-    // squares in add_sums() does not cancel.
+    // squares in add_sums() loses few digits.
     if constexpr (std::is_same_v<T, float>)
         std::copy_n(values, channels_, first.data());
     else
@@ -114,7 +114,7 @@ void batch_norm_grad(const Call& call) {
     });
 }
 
-// These ops process a few hundred values once per layer, so they use one thread.
+// The ops below process a few hundred values once per layer, so they use one thread.
 
 void running_update(const Call& call) {
     using O = RunningUpdateOp;

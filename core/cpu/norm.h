@@ -1,6 +1,6 @@
-// Batch norm with given statistics, as an affine map per channel. The normalisation ops use it, and so do the ops that
-// normalise their input on load (conv.cpp, pool.cpp). The forward pass and the ReLU masks of the backward pass evaluate
-// the same expression, so both agree on which values ReLU set to zero.
+// Batch norm with given statistics, as an affine map per channel. The ops of batch norm use this code, and so do the
+// ops that normalise an operand on load (conv.cpp, pool.cpp, elements.cpp). The forward pass and the ReLU masks of the
+// backward pass evaluate the same expression, so both agree on which values ReLU set to zero.
 #pragma once
 
 #include "core/cpu/channels.h"
@@ -45,15 +45,16 @@ public:
     PerChannel scale, shift;
 };
 
-/// Makes the Norm of an operand if `norm` = {stats, gamma, beta} is defined.
+/// Sets `to` to the Norm of an operand if `norm` = {stats, gamma, beta} is defined.
 inline void make_norm(std::optional<Norm>& to, std::span<const Tensor> norm, const BatchNorm& attrs) {
     if (norm[0].defined()) to.emplace(norm, attrs);
 }
 
-/// Gradient of Norm: dx = gamma / sigma * (g - sum(g) / count - x^ * sum(g x^) / count), computed as
-/// g * scale + x * b + d. Here g is dy where ReLU passes the value, else 0. See ref::norm_grad() in core/ops/norm.cpp.
+/// Computes the gradient of Norm: dx = gamma / sigma * (g - sum(g) / count - x^ * sum(g x^) / count), in the form
+/// g * scale + x * b + d. Here g is dy, or 0 where ReLU set the value to zero. See ref::norm_grad() in
+/// core/ops/norm.cpp.
 struct NormGrad {
-    /// sums is [2 c], the sums of g x^ and of g. count is the number of values per channel.
+    /// `sums` [2 c] holds the sums of g x^ (row 0) and of g (row 1). `count` is the number of values per channel.
     NormGrad(const Norm& norm, const Tensor& sums, double count)
         : norm(norm), b(norm.c, [&](int64_t i) { return float(factor(sums, count, i)); }), d(norm.c, [&](int64_t i) {
               return float(-norm.slope(i) * sums.data<float>()[norm.c + i] / count -
@@ -75,7 +76,8 @@ private:
     }
 };
 
-/// Collects dgamma and dbeta image by image. Like StatsCollector, it does not depend on the threads.
+/// Collects dgamma and dbeta image by image. As in StatsCollector, threads may call add() for different images at the
+/// same time, and the result does not depend on the number of threads.
 class NormSums {
 public:
     NormSums(const Norm& norm, int64_t images)

@@ -1,5 +1,5 @@
-// Copies images into zero-padded form, so that convolution kernels need no code for borders. The copy can also convert
-// the values to the type that the kernels compute with, and apply batch norm with ReLU.
+// Copies images into zero-padded form, so that convolution kernels need no code for borders. The copy also converts the
+// values to the type that the kernels compute with, and can apply batch norm with ReLU.
 #pragma once
 
 #include "core/cpu/norm.h"
@@ -17,7 +17,7 @@ struct Images {
 
     int64_t values() const { return h * w * c; }
 
-    /// Reads `count` values of image n as To, from value `begin` on, which is a multiple of c.
+    /// Reads `count` values of image n as To, from index `begin` on. `begin` is a multiple of c.
     template <class To>
     void read(int64_t n, int64_t begin, int64_t count, To* to) const {
         const T* from = data + n * values() + begin;
@@ -43,8 +43,8 @@ Images<T> images_of(const Tensor& t, const Norm* norm = nullptr) {
 /// Position of an image of h x w pixels and c channels in a zero-padded image of rows x columns pixels.
 struct Padding {
     int64_t h, w, c, rows, columns;
-    int64_t top, left; // position of the first pixel; if negative, pixels are cut off
-    int64_t dilation;  // distance between neighbouring pixels: the stride for the data gradient, else 1
+    int64_t top, left; // row and column of the image's first pixel; if negative, pixels are cut off
+    int64_t dilation;  // distance between the image's pixels: the stride for the data gradient, else 1
 
     int64_t values() const { return rows * columns * c; }
 

@@ -16,11 +16,13 @@ void parallel(int64_t tasks, F&& f) {
     for (int64_t task = 0; task < tasks; ++task) f(task);
 }
 
-/// Values in a chunk: a whole number of cache lines.
+/// Number of values in a chunk. A chunk fills whole cache lines.
 inline constexpr int64_t kChunk = 1 << 15;
+/// Returns the number of chunks that `count` values take.
 inline int64_t chunks_of(int64_t count) { return (count + kChunk - 1) / kChunk; }
 
-/// Calls f(begin, count) for chunks of `count` values like parallel(). Chunk i begins at value i * kChunk.
+/// Splits `count` values into chunks, and calls f(begin, size of the chunk) for each of them like parallel(). Chunk i
+/// begins at value i * kChunk.
 template <class F>
 void each_chunk(int64_t count, F f) {
     parallel(chunks_of(count), [&](int64_t task) { f(task * kChunk, std::min(kChunk, count - task * kChunk)); });

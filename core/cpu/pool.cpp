@@ -7,7 +7,7 @@ namespace rg::cpu {
 
 namespace {
 
-/// Extents of the input, of the result and of the windows.
+/// Holds the extents of the input x, of the result y and of the windows.
 struct Windows {
     Windows(const Shape& x, const Shape& y, const Pool& pool)
         : images(x[0]), h(x[1]), w(x[2]), c(x[3]), p(y[1]), q(y[2]), window(pool.window), stride(pool.stride) {}
@@ -71,7 +71,8 @@ void pool_images(const Call& call, PoolWindow pool) {
     });
 }
 
-/// Computes each image of a gradient with grad(win, n), and its sums if the input of the pooling is given.
+/// Computes each image n of a gradient with grad(win, n, t). If the input of the pooling is defined, also computes the
+/// gradient's sums for the input's batch norm.
 template <class GradImage>
 void pool_gradient(const Call& call, GradImage grad) {
     using O = Pool2dGradOp;

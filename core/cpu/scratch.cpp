@@ -1,4 +1,4 @@
-// Implements the stack of chunks. An empty chunk that is too small for a request is replaced by a larger one. So after
+// Implements each thread's stack of chunks. take() replaces an empty chunk that is too small by a larger one. So after
 // a while all chunks have the sizes that the program needs.
 #include "core/cpu/scratch.h"
 
@@ -25,7 +25,7 @@ struct Chunk {
 
 struct Stack {
     std::vector<Chunk> chunks;
-    size_t top = 0; // the chunk in use; all later ones are empty
+    size_t top = 0; // index of the chunk in use; all later chunks are empty
     ~Stack() {
         for (const Chunk& c : chunks) std::free(c.memory);
     }
@@ -45,7 +45,7 @@ Chunk make_chunk(size_t bytes) {
 } // namespace
 
 void* take(size_t bytes) {
-    // The extra gap moves arrays of equal size to different cache sets.
+    // The additional cache line puts arrays of equal size at different cache sets.
     bytes = (bytes + kAlign - 1) / kAlign * kAlign + kAlign;
     for (;; ++stack.top) {
         if (stack.top == stack.chunks.size()) stack.chunks.push_back(make_chunk(std::max(bytes, kLeast)));

@@ -12,12 +12,13 @@
 namespace rg::cpu {
 
 namespace scratch_stack {
-/// Returns a block of at least `bytes` bytes, aligned to 64 bytes. Return the blocks in the opposite order.
+/// Returns a block of at least `bytes` bytes, aligned to 64 bytes. A thread must give its blocks back in the opposite
+/// order.
 void* take(size_t bytes);
 void give_back(void* block);
 } // namespace scratch_stack
 
-/// An uninitialised array of `count` values. It lives until the end of its scope; other threads may use it until then.
+/// Holds an uninitialised array of `count` values. Other threads may use the array too, until the end of the scope.
 template <class T>
 class Scratch {
 public:

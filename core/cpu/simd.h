@@ -1,9 +1,9 @@
 // Defines the vector type of the kernels that are compiled once per instruction set.
 //
-// Each *_isa.cpp file is compiled once for each RG_ISA (portable, avx2, avx512, amx), with other compiler flags. RG_ISA
-// is also the namespace of its definitions. The flags determine the vector width; the source is the same for all. These
-// files include no other header that contains code. At link time, an inline function compiled with these flags could
-// replace the one that a CPU without these instructions must run.
+// Each *_isa.cpp file is compiled once for each RG_ISA (portable, avx2, avx512, amx), with compiler flags of its own;
+// tiles_isa.cpp is compiled for amx only. RG_ISA is also the namespace of the definitions. The flags determine the
+// vector width; the source is the same for all. These files include no other header that contains code. At link time,
+// an inline function compiled with these flags could replace the copy that a CPU without these instructions must run.
 #pragma once
 
 #include <stdint.h>
@@ -34,7 +34,8 @@ static inline Vec load(const float* p) { return *reinterpret_cast<const VecU*>(p
 static inline void store(float* p, Vec v) { *reinterpret_cast<VecU*>(p) = v; }
 static inline Vec splat(float x) { return x - Vec{}; }
 
-/// Load or store only the first n lanes (0 <= n <= kWidth). The other lanes read as zero, without a memory access.
+/// Load or store only the first n lanes (0 <= n <= kWidth). A load sets the other lanes to zero. The memory of the
+/// other lanes is not accessed.
 #if defined(__AVX512F__)
 static inline __mmask16 first(int n) { return __mmask16((1u << n) - 1); }
 static inline Vec load_first(const float* p, int n) { return _mm512_maskz_loadu_ps(first(n), p); }
@@ -110,7 +111,8 @@ static inline void store_bytes(uint8_t* p, Vec v, int n) {
 }
 #endif
 
-/// Stores v so that it bypasses the caches, for results that are too large to stay there. p is aligned to the vector.
+/// Stores v past the caches, for results that are too large to stay there. p is aligned to the size of a vector of its
+/// type. Without an instruction for that, stores normally.
 static inline void stream(float* p, Vec v) {
 #if defined(__AVX512F__)
     _mm512_stream_ps(p, v);

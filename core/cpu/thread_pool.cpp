@@ -1,6 +1,6 @@
 // Works in rounds. In a round, the caller publishes a function, takes tasks itself, and waits until all tasks are done.
-// It does not wait for all workers. A worker that sleeps, or whose core runs another rank, delays nothing: it finds no
-// tasks when it wakes up.
+// The caller does not wait for all workers. A worker that sleeps, or whose core runs another rank, delays nothing: it
+// finds no tasks when it wakes up.
 #include "core/cpu/thread_pool.h"
 
 #include "core/base.h"
@@ -13,7 +13,7 @@ namespace rg {
 
 namespace {
 
-constexpr int kSpins = 4000; // about 50 microseconds
+constexpr int kSpins = 4000; // they take about 50 microseconds
 
 inline void pause() {
 #if defined(__x86_64__)
@@ -38,7 +38,7 @@ ThreadPool::ThreadPool(int threads) {
         for (int i = 1; i < threads; ++i) workers_.emplace_back([this](std::stop_token stop) { work(stop); });
     } catch (const std::system_error& e) {
         const size_t started = workers_.size();
-        stop_workers(); // or ~jthread() would wait forever for workers that wait for tasks
+        stop_workers(); // otherwise ~jthread() would wait forever for workers that wait for tasks
         fail("threads: expected to start ", threads - 1, " workers, got ", started, ": ", e.what(),
              "; use fewer --threads");
     }
@@ -77,7 +77,7 @@ void ThreadPool::run_erased(int64_t tasks, Body body, void* data) {
     if (tasks <= 0) return;
     if (uint64_t(tasks) >= kClosed) throw std::length_error("ThreadPool: too many tasks");
     const uint32_t round = round_.load(std::memory_order_relaxed) + 1;
-    // Close the last round first. Otherwise a late worker could take a task of this round with the last round's body.
+    // Close the previous round first. Otherwise a late worker could take a task of this round with the previous body.
     next_.store(uint64_t{round} << 32 | kClosed, std::memory_order_relaxed);
     body_.store(body, std::memory_order_relaxed);
     data_.store(data, std::memory_order_relaxed);

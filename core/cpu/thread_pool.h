@@ -1,7 +1,7 @@
 // Runs numbered tasks on a fixed number of threads.
 //
-// Any thread may run any task. So a kernel stores each partial result by the number of its task, and combines them in
-// order of these numbers; then results do not depend on the number of threads. A waiting worker spins for some
+// Any thread may run any task. So a kernel stores its partial results by the number of the task, and combines them in
+// the order of these numbers. Then the result does not depend on the number of threads. A waiting worker spins for some
 // microseconds, since the next kernel usually follows soon. Then it sleeps, since other ranks may need the core.
 #pragma once
 
@@ -22,7 +22,8 @@ public:
     ~ThreadPool();
     int size() const { return int(workers_.size()) + 1; }
 
-    /// Calls f(task) for every task in [0, tasks). Blocks until all are done, and rethrows the first exception.
+    /// Calls f(task) for every task in [0, tasks). Blocks until all are done. After an exception, skips the tasks that
+    /// have not begun, and rethrows the exception at the end.
     template <class F>
     void run(int64_t tasks, F&& f) {
         run_erased(
@@ -40,11 +41,11 @@ private:
     std::atomic<Body> body_{nullptr};
     std::atomic<void*> data_{nullptr};
     std::atomic<uint32_t> tasks_{0};
-    alignas(64) std::atomic<uint64_t> next_{kClosed}; // round in the upper half, next task in the lower
+    alignas(64) std::atomic<uint64_t> next_{kClosed}; // upper half: round, lower half: next task
     alignas(64) std::atomic<uint32_t> round_{0};      // sleeping workers wait for a change of this
     alignas(64) std::atomic<uint32_t> done_{0};
     std::atomic<bool> failed_{false};
-    static constexpr uint64_t kClosed = 0xFFFFFFFF; // a next task that exceeds all others: there is nothing to take
+    static constexpr uint64_t kClosed = 0xFFFFFFFF; // a next task that no round has: nothing to take
     std::mutex error_mutex_;
     std::exception_ptr error_;
     std::vector<std::jthread> workers_;

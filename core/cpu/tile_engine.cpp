@@ -1,26 +1,26 @@
-// See tile_engine.h.
+// Packs filters and images for the tiles, places the tiles in the images, and estimates when tiles are fastest.
 #include "core/cpu/tile_engine.h"
 
 namespace rg::cpu {
 
 namespace {
 
-constexpr int64_t kSide = kTileSide, kRun = 32, kTile = kSide * kRun; // rows in a tile, bf16 in a row, bf16 in a tile
+constexpr int64_t kSide = kTileSide, kRun = 32, kTile = kSide * kRun; // rows in a tile, bf16 in its row, bf16 in a tile
 
-/// Approximate number of pixels in a pass over the weight gradient. Each pass loads and stores all sums, so it should
-/// be long.
+/// Approximate number of pixels in a pass over the weight gradient. Each pass loads and stores all sums, so a pass
+/// should be long.
 constexpr int64_t kPixelsPerPass = 800;
 
 int64_t tiles_in(int64_t n) { return (n + kSide - 1) / kSide; }
 
-/// Returns the number of windows from one row to the next if tiles continue through the padding into the next row. 0 if
-/// that is impossible.
+/// Returns the number of windows from one row to the next in a run of tiles that continue through the padding into the
+/// next row. Returns 0 if such a run is impossible.
 int64_t run_row_of(const Padding& padding, int64_t stride, int64_t pixels) {
     return stride == 1 && padding.columns % pixels == 0 ? padding.columns / pixels : 0;
 }
 /// Returns the number of tiles that cover p rows of q windows in such a run.
 int64_t tiles_in_one_run(int64_t p, int64_t q, int64_t run_row) { return tiles_in((p - 1) * run_row + q); }
-/// Returns the smaller number of tiles: for one run, or for separate rows.
+/// Returns the number of tiles for one run or for separate rows, whichever is smaller.
 int64_t tiles_of(int64_t p, int64_t q, int64_t run_row) {
     const int64_t by_row = p * tiles_in(q);
     return run_row ? std::min(by_row, tiles_in_one_run(p, q, run_row)) : by_row;
@@ -34,9 +34,9 @@ Method method_for<uint16_t>(const Padding&, int64_t, int64_t, int64_t stride, co
     return stride == 1 && Winograd::fits(f.k, f.r, f.s, f.c) ? Method::winograd : Method::direct;
 }
 
-// Estimates cycles per image. The factors are fitted to measurements with 3 x 3 and 5 x 5 filters on 8 x 8 to 32 x 32
-// pixels of 1 to 128 channels. The core's other hardware thread shares the tile unit, so tiles must promise to take at
-// most 80 % of the time.
+// Estimates the cycles per image of each method. The factors are fitted to measurements with 3 x 3 and 5 x 5 filters on
+// 8 x 8 to 32 x 32 pixels of 1 to 128 channels. Two hardware threads of a core share its tile unit, so tiles are chosen
+// only if their estimate is below 80 % of the other method's.
 template <>
 Method method_for<float>(const Padding& padding, int64_t p, int64_t q, int64_t stride, const Filters& f) {
     const bool winograd = stride == 1 && Winograd::fits(f.k, f.r, f.s, f.c);
@@ -188,14 +188,14 @@ RG_TILES(float)
 
 TileWgrad::TileWgrad(const Padding& padding, int64_t p, int64_t q, int64_t k, int64_t r, int64_t s, int64_t stride)
     : padding_(padding), p_(p), q_(q), k_(k), r_(r), stride_(stride) {
-    // With few channels, treat all taps of a filter row as channels of one tap. They are contiguous.
+    // With few channels, treat the taps of a filter row as the channels of a single tap. Their values are contiguous.
     const bool taps_as_channels = s * padding.c <= kSide;
     c_ = taps_as_channels ? s * padding.c : padding.c;
     columns_ = q + q % 2;
     const int64_t runs = (p * columns_ + kRun - 1) / kRun, copies = taps_as_channels ? stride : stride * s;
     batch_ = std::max<int64_t>(1, kPixelsPerPass / (runs * kRun));
-    // A copy has all rows that the taps reach. The last run reads more values after them and multiplies these by zeros
-    // of dy.
+    // A copy has all rows that the taps reach. The last run reads more values after these rows, and multiplies them by
+    // zeros of dy.
     const int64_t rows = p + (r - 1) / stride, row = columns_ * kSide;
     const int64_t copy = rows * row + (runs * kRun - p * columns_) * kSide;
     g_ = {0,

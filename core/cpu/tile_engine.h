@@ -2,25 +2,27 @@
 // tiles_isa.cpp.
 //
 // T is the type that images are stored as: uint16_t for the bits of bf16, or float. The tiles multiply bf16. A float is
-// the sum of two bf16, so a float image or filter has two planes, for high and low parts. The weight gradient is for
-// bf16 only: for float, two layouts of each operand would cost more than the multiply-adds that they replace.
+// split into the sum of two bf16, so a float image or filter has two planes, for high and low parts. The weight
+// gradient is for bf16 only: for float, making the layouts of both planes of each operand would cost more than the
+// tiles save.
 #pragma once
 
 #include "core/cpu/conv_engine.h"
 
 namespace rg::cpu {
 
-/// Number of rows in a tile, and of its f32 columns.
+/// Number of rows in a tile, and also of f32 values in each row.
 constexpr int64_t kTileSide = 16;
 
 /// Number of bf16 planes for values of type T.
 template <class T>
 constexpr int64_t kPlanes = std::is_same_v<T, float> ? 2 : 1;
 
-/// How an image is convolved.
+/// The ways to convolve an image.
 enum class Method : uint8_t { direct, winograd, tiles };
 
-/// Returns the fastest method for images of T. With AMX, bf16 always uses tiles; for float it compares time estimates.
+/// Returns the method that should be fastest for images of T. With AMX, bf16 images always use tiles. For float images,
+/// the function compares estimates of the time.
 template <class T>
 Method method_for(const Padding& padding, int64_t p, int64_t q, int64_t stride, const Filters& filters);
 
@@ -33,11 +35,11 @@ public:
     int64_t plane() const { return plane_; }
 
 private:
-    int64_t plane_; // values in a plane
+    int64_t plane_; // number of values in a plane
     Scratch<uint16_t> packed_;
 };
 
-/// The planes of a padded image, each with zeros after its end.
+/// Holds the planes of a padded image, each with zeros after its end.
 template <class T>
 class TileImage {
 public:
@@ -53,7 +55,7 @@ private:
     Scratch<float> whole_;
 };
 
-/// Convolves images [h w c] to results [p q k].
+/// The engine that convolves images [h w c] to results [p q k] by tiles.
 template <class T>
 class TileEngine {
 public:
@@ -65,15 +67,16 @@ public:
     TileEngine(const Padding& padding, int64_t p, int64_t q, int64_t stride, const Filters& filters, ResultStride out,
                int64_t pixels = 1);
 
-    /// Computes y [p q k] of image n. The bias fills whole tiles. Adds the result to `stats`, unless that is null.
+    /// Computes y [p q k] of image n, with ReLU if `relu`. The bias fills whole tiles. Adds the values before ReLU to
+    /// `stats`, unless that is null.
     void run(const Images<T>& x, int64_t n, const float* bias, bool relu, T* y, StatsCollector* stats) const;
     int64_t images_at_once() const { return 1; }
     void run(const Images<T>& x, int64_t n, int64_t, const float* bias, T* y) const {
         run(x, n, bias, false, y, nullptr);
     }
-    /// Does the same from a padded image, beginning at value `from`.
+    /// Does the same with an image that is already padded, and that begins at value `from`.
     void convolve(const Image& padded, int64_t from, const float* bias, T* y) const;
-    /// Number of values after a padded image that the engine reads: a tile of pixels and a run of taps.
+    /// Returns the number of values after a padded image that the engine may read: a tile of pixels and a run of taps.
     int64_t slack() const;
 
 private:
@@ -89,8 +92,8 @@ private:
     TileConv g_;
 };
 
-/// Calls f with the engine for the data gradient of a convolution with filters w. It maps dy [p q k], stored as In, to
-/// dx [h w c]. With to_bf16, it rounds the filters to bf16.
+/// Calls f with the engine for the data gradient of a convolution with filters w. The engine maps dy [p q k], stored as
+/// In, to dx [h w c]. With to_bf16, the engine rounds the filters to bf16.
 template <class In, class F>
 void with_gradient_engine(const Tensor& w, bool to_bf16, int64_t stride, int64_t pad, const Shape& dy, const Shape& dx,
                           F f) {
@@ -114,13 +117,13 @@ void with_gradient_engine(const Tensor& w, bool to_bf16, int64_t stride, int64_t
     }
 }
 
-/// Sums the weight gradient over images. It has no transformed sums (see F32Wgrad in conv_grad.cpp).
+/// Sums the weight gradient over images by tiles. It has no transformed sums (see F32Wgrad in conv_grad.cpp).
 class TileWgrad {
 public:
     TileWgrad(const Padding& x_padding, int64_t p, int64_t q, int64_t k, int64_t r, int64_t s, int64_t stride);
 
     int64_t images_at_once() const { return batch_; }
-    /// Number of values in the sums [r s k c], with k and c rounded up to whole tiles.
+    /// Returns the number of values in the sums [r s k c], with k and c rounded up to whole tiles.
     int64_t sums() const { return g_.r * g_.s * g_.c_step * g_.k_step; }
     /// Adds the products of images [first, first + count) of x with dy [count p q k] to `sums`.
     void add(const Images<uint16_t>& x, int64_t first, int64_t count, const uint16_t* dy, float* sums, float*) const;
@@ -132,7 +135,7 @@ public:
 private:
     Padding padding_;
     int64_t p_, q_, k_, r_, stride_;
-    int64_t c_, batch_, columns_; // values in a pixel, images per call, pixels in a row (rounded up to an even number)
+    int64_t c_, batch_, columns_; // channels in a copy of x, images per call, pixels in a row (made even)
     TileGradient g_;
 };
 

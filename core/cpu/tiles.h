@@ -1,4 +1,5 @@
-// Two register tiles, in which convolutions spend nearly all their time. The direct and the Winograd kernels use them.
+// Two register tiles, in which convolutions without AMX spend nearly all their time. The direct and the Winograd
+// kernels use them.
 //
 // Both are outer products in registers: MR scalars times NV vectors, 2 * NV * MR * width operations for MR + NV loads.
 // In the forward pass, the scalars are one input value of each of MR neighbouring pixels, and the vectors are one tap
@@ -23,8 +24,8 @@ constexpr int kTaps = kRegisters == 32 ? 12 : 6;
 template <int MR, int NV>
 inline __attribute__((always_inline)) void accumulate(const float* image, int64_t step, int64_t taps, const float* w,
                                                       Vec (&acc)[MR][NV]) {
-    // There are too few registers for all addresses of a long tile. So its second half uses the addresses of the first
-    // half plus a fixed distance.
+    // There are too few registers for the addresses of all pixels of a long tile. So the pixels from kPixels on use the
+    // addresses of the first pixels plus a fixed distance.
     constexpr int kBases = MR < kPixels ? MR : kPixels;
     const float* pixel[kBases];
     RG_UNROLL

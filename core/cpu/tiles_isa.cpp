@@ -1,19 +1,20 @@
-// Convolution of bf16 images by AMX tile products: each multiplies 16 x 32 by 32 x 16 bf16 values into 16 x 16 f32
-// accumulators. This file is compiled only for the instruction set `amx`.
+// Convolution by AMX tile products. Each product multiplies 16 x 32 by 32 x 16 bf16 values and adds the result to
+// 16 x 16 f32 accumulators. This file is compiled only for the instruction set `amx`.
 //
-// f32 values use the same tiles, as sums of two bf16 and with three products. Each factor then has 16 significant bits,
-// and the relative RMS error of the result is below 5e-6. Three tile products take a fifth of the time of the
-// multiply-adds that they replace.
+// f32 values use the same tiles: each value is split into the sum of two bf16, and three products replace one. Each
+// factor then has 16 significant bits, and the relative RMS error of the result is below 5e-6. The three tile products
+// take a fifth of the time of the multiply-adds that they replace.
 //
 // In the forward pass, the rows of a tile are pixels and its columns are taps. The windows of neighbouring pixels begin
 // `step` values apart in the padded image. So a tile is loaded directly from the image, for any number of channels. The
-// taps of a filter row are contiguous. The last run of 32 taps may read more values, and multiplies these by zero
-// filters.
+// taps of a filter row are contiguous. The last run of 32 taps may read values after the row's taps, and
+// multiplies them by zeros in the filters.
 //
 // The weight gradient sums over result pixels. dy is transposed to [filter][pixel]. x is stored by pairs of pixels,
-// [pixel / 2][channel][2], in one copy for each column of taps. A copy omits the columns of the padding, so a result
-// pixel and the pixel that a tap multiplies have the same number, except for whole rows. So no product is wasted, and
-// every load reads whole cache lines. A load across cache lines takes twice as long, and loads limit the speed here.
+// [pixel / 2][channel][2], in one copy for each column of taps. A copy contains only the pixels that the
+// column's taps multiply, in the order of the result pixels; taps of other filter rows begin whole rows later. So no
+// product is wasted on padding columns, and every load reads whole cache lines. A load across cache lines takes twice
+// as long, and loads limit the speed here.
 #include "core/cpu/simd.h"
 
 #include "core/cpu/isa.h"
@@ -22,7 +23,7 @@ namespace rg::cpu::RG_ISA {
 
 namespace {
 
-constexpr int kSide = 16;      // rows in a tile, and its columns of f32 or of bf16 pairs
+constexpr int kSide = 16;      // number of rows in a tile, and of f32 values or bf16 pairs in a row
 constexpr int64_t kTile = 512; // bf16 in a tile
 constexpr int64_t kRun = 32;   // bf16 in a row of a tile
 
@@ -31,8 +32,8 @@ struct alignas(64) TileConfig {
     uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
     uint8_t rows[16] = {kSide, kSide, kSide, kSide, kSide, kSide, kSide, kSide};
 };
-// It must be a constant, which is completely in memory. g++ assumes that _tile_loadconfig reads only the first 8 bytes,
-// so it may omit the stores of a variable's other bytes.
+// The configuration must be a constant, so that all its bytes are in memory. g++ assumes that _tile_loadconfig reads
+// only the first 8 bytes, so it may omit the stores of a variable's other bytes.
 constexpr TileConfig kConfig;
 
 void configure() {
@@ -42,9 +43,10 @@ void configure() {
     done = true;
 }
 
-// Tiles 0 to 3 hold results [pixels 2][filters 2], tiles 4 and 5 pixels, tiles 6 and 7 filters.
+// In the forward pass, tiles 4 and 5 hold pixels, and tiles 6 and 7 hold filters. Tile 2 p + k holds the results of
+// pixel tile 4 + p and filter tile 6 + k, for p, k = 0, 1.
 
-/// Adds windows * filters to tiles 0 to 3.
+/// Adds windows * filters to tiles 0 to 3, for NP tiles of pixels (windows at a and b) and NK tiles of filters.
 template <int NP, int NK>
 void add_products(const TileConv& g, const uint16_t* a, const uint16_t* b, const uint16_t* w) {
     const int64_t step = g.step * 2;
@@ -65,8 +67,8 @@ void add_products(const TileConv& g, const uint16_t* a, const uint16_t* b, const
         }
 }
 
-/// Computes results [NP * 16][2 * 16] = windows * filters. With kSplit, it adds all products of high and low parts
-/// except low times low.
+/// Computes results [NP * 16][2 * 16] = windows * filters. With kSplit, sums the products of high and low parts, except
+/// low times low.
 template <int NP, int NK, bool kSplit>
 void products(const TileConv& g, const uint16_t* a, const uint16_t* b, const uint16_t* w, float* results) {
     _tile_zero(0);
@@ -230,16 +232,18 @@ void interleave(const uint16_t* pixels, int64_t count, int64_t step, int64_t c, 
     }
 }
 
-// Tiles 0 to 5 hold results, one for each Column. Tile 6 holds filters of dy, tile 7 the x of a Column.
+// In the weight gradient, tiles 0 to 5 hold results, one for each Column. Tile 6 holds dy of 16 filters, and tile 7
+// holds x of one Column.
 constexpr int kColumns = 6;
 
-/// A tile of columns of the weight gradient: 16 channels of x at one tap.
+/// Sixteen columns of the weight gradient: the channels of x in one tile, at one tap.
 struct Column {
-    const uint16_t* x; // its first run
+    const uint16_t* x; // first run of pixels of these channels
     float* acc;        // [16 filters][c_step]
 };
 
-/// Adds the sum over the pixels of dy[filter][pixel] * x[pixel][column] to acc [16 filters][16] of N Columns.
+/// For each of N Columns, adds the sum over the pixels of dy[filter][pixel] * x[pixel][channel] to its acc, for 16
+/// filters and 16 channels.
 template <int N>
 void gradient_block(const TileGradient& g, const uint16_t* dy, const Column* columns) {
     const int64_t line = g.line * 2, acc_line = g.c_step * 4;
@@ -269,9 +273,9 @@ void gradient_block(const TileGradient& g, const uint16_t* dy, const Column* col
 
 void accumulate(const TileGradient& g, const uint16_t* dy, const uint16_t* x, float* acc) {
     configure();
-    // The taps in one filter column read the same copy of x, a few rows apart. So process them one after the other, for
-    // one tile of channels. A block then reads little more of x than a single tap would, and finds the rows that it
-    // reads again in the first-level cache.
+    // The taps in one filter column read the same copies of x, a few rows apart. So process these taps one after the
+    // other, for one tile of channels. A block of Columns then reads little more of x than a single tap would, and
+    // finds the rows that it reads again in the first-level cache.
     const int64_t tiles = g.c_step / kSide;
     Column block[kColumns];
     int count = 0;

@@ -8,13 +8,13 @@ namespace rg::cpu {
 
 namespace {
 
-/// Number of tiles (rows of the products) in a batch. More tiles cost less per tile: the forward pass reads the filters
-/// once per batch. The backward pass reads and writes the transformed gradient once per batch, and at 128 channels that
-/// is larger than the cache.
+/// Number of tiles (rows of the products) in a batch of images. Larger batches cost less per tile: the forward pass
+/// reads the filters once per batch. The weight gradient reads and writes the transformed gradient once per batch, and
+/// with 128 channels the transformed gradient is larger than the cache.
 constexpr int64_t kTilesForward = 32, kTilesBackward = 64;
 
-/// Returns the distance between components: their size plus a cache line. At a distance of a power of two, 36 stores
-/// would all use the same set of the first-level cache.
+/// Returns the distance between components of this size, which is the size plus a cache line. If the distance were a
+/// power of two, the 36 stores of a tile would all use the same set of the first-level cache.
 int64_t component(int64_t floats) { return floats + 16; }
 
 } // namespace

@@ -34,7 +34,7 @@ public:
     /// Constructs the engine for the weight gradient, without filters.
     Winograd(const Padding& padding, int64_t p, int64_t q, int64_t k) : Winograd(padding, p, q, k, false) {}
 
-    /// Number of images per call: enough rows for efficient products, but few enough for the cache.
+    /// Returns the number of images per call: enough for efficient products, but few enough for the cache.
     int64_t images_at_once() const { return batch_; }
     /// Computes out [images p q k] = bias + filters * in, for at most images_at_once() images from `first` on.
     template <class T>
@@ -44,7 +44,7 @@ public:
     template <class T>
     void accumulate(const Images<T>& in, int64_t first, int64_t images, const float* dy, float* du) const;
     int64_t floats_of_gradient() const { return kComponents * g_.c * g_.k_step; }
-    /// Transforms du to dw [r taps k_step], where taps = s * c and k_step is k rounded up to whole vectors.
+    /// Transforms du to dw [3 taps k_step], where taps = 3 * c and k_step is k rounded up to whole vectors.
     void finish(const float* du, float* dw) const;
 
 private:
@@ -66,7 +66,7 @@ private:
 
     Padding padding_;
     WinogradImage g_;
-    int64_t tiles_, batch_; // tiles in an image, and images per call
+    int64_t tiles_, batch_; // number of tiles in an image, and of images per call
     Scratch<float> u_;      // blocks of up to 2 vectors of output channels: [36][c][lanes]
 };
 

@@ -1,14 +1,14 @@
 // Winograd convolution F(4x4, 3x3): 36 multiplications for 16 results of a 3x3 filter instead of 144
 // (Winograd, 1980; Lavin and Gray, "Fast algorithms for convolutional neural networks", CVPR 2016).
 //
-//   y = A^T [ (G g G^T) . (B^T d B) ] A       d: 6x6 inputs, g: 3x3 filter, y: 4x4 results, . element by element
+//   y = A^T [ (G g G^T) . (B^T d B) ] A       d: 6x6 inputs, g: 3x3 filter, y: 4x4 results, .: products of elements
 //
 // Summed over the input channels, the 36 products are 36 independent matrix products [tiles c] x [c k]. The weight
 // gradient is the adjoint and uses the same matrices: dg = G^T [ (A dy A^T) . (B^T d B) ] G.
 //
 // The interpolation points are 0, +-3/4, +-3/2 and infinity. With the usual points 0, +-1, +-2 the rounding errors
 // would be twice as large: for 64 channels, the RMS error relative to the RMS result is 1.3e-6 instead of 6.5e-7. It is
-// 2e-7 for direct convolution. All factors below are exact in binary, except the 1/N.
+// 2e-7 for direct convolution. All constants below are exact in binary, except kN0, kNb and kNa.
 #include "core/cpu/tiles.h"
 
 namespace rg::cpu::RG_ISA {
@@ -68,8 +68,8 @@ inline void filter_gradient_1d(const Vec (&u)[6], Vec (&g)[3]) {
     g[2] = kB2 * sb + (kA2 * sa + u[5]);
 }
 
-/// Applies a one-dimensional transform to the columns of an N x N square of vectors, and then to the rows. get(i, j)
-/// returns an input, and put(i, j, v) stores a result of the M x M square.
+/// Applies a one-dimensional transform to the columns of an N x N square of vectors, and then to the rows, which gives
+/// an M x M square. get(i, j) returns an input, and put(i, j, v) stores a result.
 template <int N, int M, class Get, class Put>
 inline __attribute__((always_inline)) void transform_2d(void (*transform)(const Vec (&)[N], Vec (&)[M]), Get get,
                                                         Put put) {

@@ -1,4 +1,4 @@
-// Random views of images: row and reference.
+// Views of images: the row of the op and its reference.
 #include "core/ops/augment.h"
 
 #include "core/ops/reference.h"
@@ -59,7 +59,7 @@ void ref::augment(const Call& call) {
                     const double* const v = &view[size_t(3 * n)];
                     int64_t row = int64_t(v[1]) + h, column = int64_t(v[2]) + (v[0] != 0 ? y.extent(2) - 1 - w : w);
                     const bool outside = row < 0 || row >= height || column < 0 || column >= width;
-                    row = height - 1 - std::abs(height - 1 - std::abs(row)); // mirrors once
+                    row = height - 1 - std::abs(height - 1 - std::abs(row)); // mirrored once at the edge
                     column = width - 1 - std::abs(width - 1 - std::abs(column));
                     const double byte = outside && !reflect
                                             ? 0

@@ -1,4 +1,4 @@
-// Random views of images, normalised.
+// The op that cuts views out of images, flips them, and normalises them. The caller draws the random numbers.
 #pragma once
 
 #include "core/op.h"
@@ -7,14 +7,17 @@ namespace rg {
 
 struct Window {
     int64_t height = 0, width = 0;
-    bool reflect = false; // pixels outside of the image: mirrored at the edge pixel; else black (byte 0)
+    bool reflect = false; // true: mirrors the image at its edge pixels; false: pixels outside are black (byte 0)
     DType dtype = DType::f32;
 };
 
-/// Cuts windows from images that are all in memory, and normalises them. images u8 [N h w c], up to 4 channels; indices
-/// i32 [n], the images to read; views i32 [n 3]: flip (0 or 1, left to right), and y0 and x0, where the window begins,
-/// which may lie outside of the image; statistics [2 c], mean and standard deviation -> [n height width c]. The results
-/// have the same bits as those of data/augment.h.
+/// Cuts a window out of each selected image, flips it if asked, and normalises it. Returns [n height width c], with the
+/// same bits as data/augment.h. Arguments:
+/// - images u8 [N h w c], with up to 4 channels;
+/// - indices i32 [n]: the selected images;
+/// - views i32 [n 3]: flip (1 mirrors the window left to right, 0 does not), and the first row and column of the
+///   window, which may lie outside of the image;
+/// - statistics f32 [2 c]: the mean (row 0) and the standard deviation (row 1) of byte / 255, per channel.
 Tensor augment(const Tensor& images, const Tensor& indices, const Tensor& views, const Tensor& statistics,
                const Window& window);
 

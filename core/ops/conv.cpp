@@ -1,4 +1,4 @@
-// Convolution: rows and reference.
+// Convolution: the rows of its ops and their reference.
 #include "core/ops/conv.h"
 
 #include "core/ops/pool.h"
@@ -75,11 +75,12 @@ void backward_conv2d(Backward& b) {
     if (data) b.give(O::x, out[Grad::dx]);
 }
 
-/// Counts a multiply-add as 2 operations. `y` is the number of values on the convolution's output side.
+/// Returns the number of operations, where a multiply-add counts as 2. `y` is the number of values in the convolution's
+/// result, before pooling.
 double conv_flops(int64_t y, const Tensor& w) {
     return 2.0 * double(y) * double(w.extent(1)) * double(w.extent(2)) * double(w.extent(3));
 }
-double flops_conv2d(const Call& call) { // of all pixels, whether they are pooled or not
+double flops_conv2d(const Call& call) { // counts all pixels before pooling
     const int64_t pool = call.attrs.as<Conv2dOp>().pool;
     return conv_flops(call.out[Conv2dOp::y].numel() * pool * pool, call.in[Conv2dOp::w]);
 }
@@ -114,7 +115,7 @@ WithStats conv2d_stats(const Tensor& x, const Tensor& w, const Tensor& b, Conv c
 }
 
 Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b) {
-    // A 1x1 convolution over images whose pixels are the samples, some per image, so that threads can share the images.
+    // Runs a 1x1 convolution. The samples become the pixels of images, several per image. Threads share the images.
     RG_CHECK(x.defined() && w.defined(), "linear: expected x and w, got an undefined tensor");
     expect_rank("linear", "x", x, 2);
     expect_rank("linear", "w", w, 2);
@@ -153,7 +154,7 @@ void for_each_product(const Shape& x, const Shape& w, const Shape& y, const Conv
                         }
 }
 
-/// Pools y into `result`.
+/// Writes the max pooling of y to `result`.
 void pool(const Tensor& y, int64_t window, const Tensor& result) {
     const Tensor positions = Tensor::on_host(result.shape(), DType::u8);
     op::max_pool2d->reference({Pool2dOp{{window, window}}, {{y, {}, {}, {}}}, {{result, positions}}});

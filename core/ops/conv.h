@@ -1,4 +1,4 @@
-// Convolution and fully connected layers.
+// The ops of convolution and of fully connected layers.
 #pragma once
 
 #include "core/ops/norm.h"
@@ -13,16 +13,18 @@ struct Conv {
 /// Returns the zero padding that keeps the extent at stride 1, for an odd kernel.
 constexpr int64_t same(int64_t kernel) { return (kernel - 1) / 2; }
 
-/// Cross-correlation: x [n h w c], w [k r s c], b [k] or undefined -> [n h' w' k].
+/// Returns the cross-correlation [n h' w' k] of x [n h w c] with the filters w [k r s c], plus the bias b [k] if that
+/// is defined.
 Tensor conv2d(const Tensor& x, const Tensor& w, const Tensor& b = {}, Conv conv = {});
 
-/// conv2d, and the batch statistics of its result (see channel_stats), which it computes while the result is in cache.
+/// The results of conv2d_stats(): y is that of conv2d(), stats is channel_stats(y). The op computes the statistics
+/// while y is in cache.
 struct WithStats {
     Tensor y, stats;
 };
 WithStats conv2d_stats(const Tensor& x, const Tensor& w, const Tensor& b = {}, Conv conv = {});
 
-/// x [n c], w [k c], b [k] or undefined -> [n k].
+/// Returns x w^T + b [n k], for x [n c], w [k c], and b [k] or undefined.
 Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b = {});
 
 // ---- rows of the op table ----
@@ -30,27 +32,29 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b = {});
 #define RG_CONV_OPS(X) X(conv2d) X(conv2d_grad)
 RG_CONV_OPS(RG_DECLARE_OP)
 
-/// A convolution with optional steps before and after it, which core/fuse.cpp moves into it.
+/// A convolution, with optional steps before and after it that core/fuse.cpp makes part of it. y_stats must be
+/// constants, and not the statistics of this convolution's result.
 struct Conv2dOp {
     enum In { x, w, bias, x_stats, x_gamma, x_beta, y_stats, y_gamma, y_beta };
     enum Out { y, stats };
     Conv conv;
-    bool with_stats = false; // the op also writes the batch statistics of its result
-    BatchNorm x_norm = {};   // with x_stats, x_gamma, x_beta: normalises x on load
-    BatchNorm y_norm = {};   // with y_stats, y_gamma, y_beta: normalises the result, with constant statistics
-    int64_t pool = 1;        // max pooling of the normalised result: window and stride
+    bool with_stats = false; // true: also writes the statistics of its result (channel_stats)
+    BatchNorm x_norm = {};   // used if x_stats, x_gamma and x_beta are defined: normalises x on load
+    BatchNorm y_norm = {};   // used if y_stats, y_gamma and y_beta are defined: normalises the result
+    int64_t pool = 1;        // window and stride of max pooling of the normalised result; 1: no pooling
 };
 
-/// Both gradients of a convolution, with optional steps before and after them.
+/// Computes the gradients of a convolution, with optional steps before and after them that core/fuse.cpp makes part of
+/// this op.
 struct Conv2dGradOp {
     enum In { dy, x, w, addend, y, y_stats, y_gamma, y_beta, y_sums, x_stats, x_gamma, x_beta };
     enum Out { dw, dbias, dx, x_dgamma, x_dbeta };
     Conv conv;
-    bool filters = true;     // compute dw and dbias
-    bool data = true;        // compute dx, plus `addend` if that is defined
-    bool with_sums = false;  // compute x_dgamma and x_dbeta: the sums of dx that BatchNormSumsOp defines
-    BatchNorm y_norm = {};   // with y and its statistics: dy is the gradient after a batch norm of y (BatchNormGradOp)
-    BatchNorm x_norm = {};   // with x_stats, x_gamma, x_beta: normalises x on load
+    bool filters = true;    // true: computes dw and dbias
+    bool data = true;       // true: computes dx, plus `addend` if that is defined
+    bool with_sums = false; // true: computes x_dgamma and x_dbeta, the sums of dx that BatchNormSumsOp defines
+    BatchNorm y_norm = {};  // used if y and its statistics are defined: dy is the gradient of batch_norm(y), not of y
+    BatchNorm x_norm = {};  // used if x_stats, x_gamma and x_beta are defined: normalises x on load
 };
 
 } // namespace rg

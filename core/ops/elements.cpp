@@ -1,4 +1,4 @@
-// Element-wise ops: rows and reference.
+// Element-wise ops: their rows and their reference.
 #include "core/ops/elements.h"
 
 #include "core/ops/reference.h"

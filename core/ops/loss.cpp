@@ -1,4 +1,4 @@
-// Softmax and losses: rows and reference.
+// Softmax and losses: the rows of the ops and their reference.
 #include "core/ops/loss.h"
 
 #include "core/ops/reference.h"

@@ -1,18 +1,18 @@
-// Softmax and the losses.
+// The ops of softmax and of the losses.
 #pragma once
 
 #include "core/op.h"
 
 namespace rg {
 
-/// Over the last extent: [n k] -> [n k].
+/// Returns the softmax of each row of x [n k].
 Tensor softmax(const Tensor& x);
 
-/// Mean over the batch of -log softmax(logits)[label], with label smoothing (Szegedy et al., 2016); a scalar.
-/// Logits [n k], labels i32 [n].
+/// Returns the mean over the batch of -log softmax(logits)[label], with label smoothing (Szegedy et al., 2016), as a
+/// scalar. Shapes: logits [n k], labels i32 [n].
 Tensor cross_entropy(const Tensor& logits, const Tensor& labels, float smoothing = 0);
 
-/// Mean of the squared differences; a scalar.
+/// Returns the mean of the squared differences, as a scalar.
 Tensor mse_loss(const Tensor& prediction, const Tensor& target);
 
 // ---- rows of the op table ----
@@ -27,7 +27,8 @@ struct SoftmaxOp {
 struct SoftmaxGradOp {
     enum In { dy, y };
 };
-/// Without dloss, writes the probabilities, for CrossEntropyGradOp. With it, writes dlogits instead.
+/// Computes the loss. If dloss is undefined, also computes the probabilities, which CrossEntropyGradOp reads. If dloss
+/// is defined, computes dlogits instead of the probabilities.
 struct CrossEntropyOp {
     enum In { logits, labels, dloss };
     enum Out { loss, probabilities, dlogits };

@@ -1,4 +1,4 @@
-// Batch norm: rows and reference.
+// Batch norm: the rows of its ops and their reference.
 #include "core/ops/norm.h"
 
 #include "core/context.h"
@@ -123,7 +123,8 @@ namespace ref {
 
 namespace {
 
-/// Batch norm of single elements: hat(i) is x^ = (x - mean) / sqrt(variance + epsilon), value(i) is gamma * x^ + beta.
+/// Computes the batch norm of single elements: hat(i) returns x^ = (x - mean) / sqrt(variance + epsilon), and value(i)
+/// returns gamma * x^ + beta.
 struct Normalised {
     Normalised(const Tensor& x, std::span<const Tensor> norm, const BatchNorm& attrs)
         : x_(read(x)), stats_(read(norm[0])), gamma_(read(norm[1])), beta_(read(norm[2])), attrs_(attrs) {}
@@ -132,7 +133,7 @@ struct Normalised {
     double scale(size_t c) const { return 1 / std::sqrt(stats_[channels() + c] + attrs_.epsilon); }
     double hat(size_t i) const { return (x_[i] - stats_[i % channels()]) * scale(i % channels()); }
     double value(size_t i) const { return gamma_[i % channels()] * hat(i) + beta_[i % channels()]; }
-    /// True if ReLU sets the value to zero. False for NaN, which ReLU keeps.
+    /// Returns true if ReLU sets value(i) to zero. Returns false for NaN, which ReLU keeps.
     bool cut(size_t i) const { return attrs_.relu && value(i) <= 0; }
     double gamma(size_t c) const { return gamma_[c]; }
 
@@ -170,8 +171,8 @@ void norm_sums(const Tensor& dy, const Tensor& x, std::span<const Tensor> norm, 
 
 // The closed form of Ioffe and Szegedy (2015), section 3. With the sums of dy and dy * x^ over all values of a channel,
 // dx = gamma / sigma * (dy - sum(dy) / count - x^ * sum(dy x^) / count). If ranks share statistics, the loss is the sum
-// of f_j * (loss of rank j), where f_j is the rank's fraction of the mini-batch. Here `count` is this rank's own count.
-// rank_sums weights the sums by f_j; so dx is the gradient of this rank's loss.
+// of f_j * (loss of rank j), where f_j is the fraction of the mini-batch that rank j computes. `count` is the number of
+// values per channel on this rank. rank_sums weights the sums by f_j. So dx is the gradient of this rank's loss.
 void norm_grad(const Tensor& dy, const Tensor& x, std::span<const Tensor> norm, const Tensor& sums,
                const BatchNorm& attrs, const Tensor& dx) {
     const Values dy_values = read(dy), sum_values = read(sums);

@@ -1,4 +1,4 @@
-// Batch normalization (Ioffe and Szegedy, 2015), and its statistics.
+// The ops of batch normalization (Ioffe and Szegedy, 2015) and of its statistics.
 #pragma once
 
 #include "core/op.h"
@@ -7,8 +7,8 @@
 
 namespace rg {
 
-/// y = gamma * (x - mean) / sqrt(variance + epsilon) + beta, then ReLU if set. Also an attribute of the ops that
-/// normalise an operand or their result.
+/// Options of a batch norm y = gamma * (x - mean) / sqrt(variance + epsilon) + beta, followed by ReLU if `relu` is set.
+/// The ops that normalise an operand or their result have these options as attributes.
 struct BatchNorm {
     float epsilon = 1e-5f;
     bool relu = false;
@@ -16,20 +16,22 @@ struct BatchNorm {
     bool operator==(const BatchNorm&) const = default;
 };
 
-/// x [n h w c], stats [2 c] (mean and biased variance), gamma [c], beta [c] -> the shape of x. In training, pass
-/// channel_stats(x): the gradient takes the dependence of the statistics on x into account. In evaluation, pass the
-/// running statistics, with frozen. Under Context::sync, training statistics are those of all ranks.
+/// Returns the batch norm of x [n h w c] with stats [2 c] (mean and biased variance), gamma [c] and beta [c]. In
+/// training, pass combine_stats(channel_stats(x)) as stats: the gradient takes into account that they depend on x, on
+/// all ranks of Context::sync if that is set. In evaluation, pass the running statistics, and set `frozen`.
 Tensor batch_norm(const Tensor& x, const Tensor& stats, const Tensor& gamma, const Tensor& beta,
                   BatchNorm options = {});
 
-/// Mean (row 0) and biased variance (row 1) of each channel: x [n h w c] -> [2 c].
+/// Returns the mean (row 0) and the biased variance (row 1) of each channel of x [n h w c], as [2 c].
 Tensor channel_stats(const Tensor& x);
 
-/// Statistics over all ranks of Context::sync, weighted by their fractions. Returns `stats` if there is no group.
+/// Returns the statistics over all ranks of Context::sync, weighted by the ranks' fractions of the mini-batch. Returns
+/// `stats` if Context::sync is not set.
 Tensor combine_stats(const Tensor& stats);
 
-/// running = (1 - momentum) * running + momentum * stats, with the variance unbiased for images * pixels values per
-/// channel (as PyTorch does); under Context::sync, for the images of all ranks. Both [2 c]; in place.
+/// Updates `running` [2 c] in place: running = (1 - momentum) * running + momentum * stats. First makes the variance in
+/// `stats` [2 c] unbiased, for images * pixels values per channel (as PyTorch does). If Context::sync is set, the
+/// number of images is SyncGroup::samples.
 void update_running(const Tensor& running, const Tensor& stats, int64_t images, int64_t pixels, float momentum);
 
 // ---- rows of the op table ----
@@ -41,7 +43,7 @@ RG_NORM_OPS(RG_DECLARE_OP)
 struct ChannelStatsOp {
     enum In { x };
 };
-/// Statistics over the ranks.
+/// Combines the statistics of the ranks; see combine_stats().
 struct RankStatsOp {
     enum In { stats };
 };
@@ -49,17 +51,18 @@ struct BatchNormOp {
     enum In { x, stats, gamma, beta };
     BatchNorm norm;
 };
-/// dgamma and dbeta, each [c].
+/// Computes two sums over the values of each channel: dgamma [c] sums g * x^, and dbeta [c] sums g. x^ is
+/// (x - mean) / sqrt(variance + epsilon). g is dy, or 0 where ReLU sets the batch norm of x to zero.
 struct BatchNormSumsOp {
     enum In { dy, x, stats, gamma, beta };
     enum Out { dgamma, dbeta };
     BatchNorm norm;
 };
-/// dgamma (row 0) and dbeta (row 1) over the ranks: [2 c].
+/// Computes [2 c]: the sums of dgamma (row 0) and dbeta (row 1) over the ranks, weighted by the ranks' fractions.
 struct RankSumsOp {
     enum In { dgamma, dbeta };
 };
-/// dx, from the sums of RankSumsOp.
+/// Computes dx. `sums` is the result of RankSumsOp, or zeros if the statistics are constants.
 struct BatchNormGradOp {
     enum In { dy, x, stats, gamma, beta, sums };
     BatchNorm norm;
@@ -70,14 +73,14 @@ struct RunningUpdateOp {
     float momentum = 0;
 };
 
-// ---- reference, for the ops that include a batch norm ----
+// ---- parts of the reference, for all ops that include a batch norm ----
 
 namespace ref {
 
-/// Returns the mean and the biased variance of each channel, in two passes over x.
+/// Returns the means and the biased variances of all channels, computed in two passes over x.
 std::vector<double> moments(const std::vector<double>& x, size_t channels);
 
-/// Returns the batch norm of x, where `norm` = {stats, gamma, beta}. Returns x if these are undefined.
+/// Returns the batch norm of x, where `norm` = {stats, gamma, beta}. Returns x itself if these are undefined.
 Tensor normalised(const Tensor& x, std::span<const Tensor> norm, const BatchNorm& attrs);
 
 /// Computes the sums that BatchNormSumsOp defines.

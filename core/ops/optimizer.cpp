@@ -1,4 +1,4 @@
-// Updates of the parameters: rows and reference.
+// Updates of the parameters: the rows of the ops and their reference.
 #include "core/ops/optimizer.h"
 
 #include "core/context.h"
@@ -11,7 +11,8 @@ RG_OPTIMIZER_OPS(RG_DECLARE_KERNELS)
 
 namespace {
 
-/// Checks flat buffers of one shape. All but the last, the gradients, are updated in place.
+/// Checks that the buffers have one shape and are different. Returns the outputs: all buffers except the last, the
+/// gradients, are updated in place.
 OutputSpecs infer_buffers(const OpRow& row, In buffers) {
     OutputSpecs out;
     for (size_t i = 0; i < buffers.size(); ++i) {
@@ -73,7 +74,8 @@ RG_ROW(first_non_finite, .inputs = kFirstNonFinite, .flops = flops_first_non_fin
 
 namespace {
 
-/// Returns the numbers as a tensor, which is valid until the next call on this thread. Allocates no host memory.
+/// Returns numbers that vary from step to step as a tensor. It is valid until the next call on this thread. Allocates
+/// no host memory.
 Tensor varying(const char* op, const char* what, std::initializer_list<float> values) {
     expect_no_trace(op, what);
     alignas(64) thread_local std::byte memory[64];

@@ -1,4 +1,4 @@
-// Updates of the parameters, and the check that guards them.
+// The ops that update the parameters, and the op that finds NaN and infinity.
 //
 // Per-step values (learning rate, step number) may be tensors, so that a replay of a traced function picks up new ones.
 // Outside of a trace they may be plain numbers.
@@ -8,35 +8,37 @@
 
 namespace rg {
 
-/// SGD with momentum over flat buffers, as PyTorch defines it: g += weight_decay * p; v = momentum * v + g;
-/// p -= lr * (nesterov ? g + momentum * v : v). In place.
+/// Options of SGD with momentum, as PyTorch defines it: g += weight_decay * p; v = momentum * v + g;
+/// p -= lr * (nesterov ? g + momentum * v : v). The update changes the flat buffers of p and v in place, but not g.
 struct Sgdm {
     float lr = 0.1f, momentum = 0.9f, weight_decay = 0;
     bool nesterov = false;
 };
 void sgdm_update(const Tensor& parameters, const Tensor& velocity, const Tensor& gradients, const Sgdm& options);
-/// The same with the learning rate in a tensor, f32 [1]. Does nothing if `non_finite_at`, a result of
-/// first_non_finite(), is an index.
+/// Does the same with the learning rate from a tensor, f32 [1]. Does nothing if `non_finite_at`, a result of
+/// first_non_finite(), is an index (not -1).
 void sgdm_update(const Tensor& parameters, const Tensor& velocity, const Tensor& gradients, const Sgdm& options,
                  const Tensor& lr, const Tensor& non_finite_at = {});
 
-/// Adam (Kingma and Ba, 2015) over flat buffers, as PyTorch defines it, with t the number of the step, from 1:
+/// Options of Adam (Kingma and Ba, 2015), as PyTorch defines it, where t is the number of the step, counted from 1:
 /// g += weight_decay * p; m = beta1 * m + (1 - beta1) * g; v = beta2 * v + (1 - beta2) * g^2;
-/// p -= lr * m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + epsilon). In place; m and v begin as zeros.
+/// p -= lr * m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + epsilon). The update changes the flat buffers of p, m and
+/// v in place, but not g. m and v must be zero before the first step.
 struct Adam {
     float lr = 1e-3f;
-    double beta1 = 0.9, beta2 = 0.999; // double, so that 1 - beta is exact
+    double beta1 = 0.9, beta2 = 0.999; // double, since in float 1 - beta would lose digits
     float epsilon = 1e-8f, weight_decay = 0;
 };
 void adam_update(const Tensor& parameters, const Tensor& m, const Tensor& v, const Tensor& gradients,
                  const Adam& options, int64_t step);
-/// The same with learning rate and t in a tensor, f32 [2]. Does nothing if `non_finite_at`, a result of
-/// first_non_finite(), is an index.
+/// Does the same with the learning rate and t from a tensor, f32 [2]. Does nothing if `non_finite_at`, a result of
+/// first_non_finite(), is an index (not -1).
 void adam_update(const Tensor& parameters, const Tensor& m, const Tensor& v, const Tensor& gradients,
                  const Adam& options, const Tensor& lr_and_step, const Tensor& non_finite_at = {});
 
-/// Index of the first NaN or infinity in a flat buffer, or -1: an i32 scalar, written into `non_finite_at` if that is
-/// given. If a loss is given, it is checked last and has index `values.numel()`.
+/// Returns the index of the first NaN or infinity in a flat buffer, or -1 if there is none. The result is an i32
+/// scalar, in the tensor `non_finite_at` if that is given. If a loss is given, it is checked last, and its index is
+/// `values.numel()`.
 Tensor first_non_finite(const Tensor& values, const Tensor& loss = {}, const Tensor& non_finite_at = {});
 
 // ---- rows of the op table ----
@@ -57,8 +59,8 @@ struct AdamUpdateOp {
 struct FirstNonFiniteOp {
     enum In { values, loss };
 };
-/// Returns true if `position`, the result of the op first_non_finite in host memory, is an index. Returns false if the
-/// tensor is undefined, because the check did not run.
+/// Returns true if `position`, a result of first_non_finite() in host memory, is an index. Returns false if it is -1,
+/// or if the tensor is undefined because the check did not run.
 inline bool found_non_finite(const Tensor& position) { return position.defined() && *position.data<int32_t>() >= 0; }
 
 } // namespace rg

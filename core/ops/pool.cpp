@@ -1,4 +1,4 @@
-// Pooling: rows and reference.
+// Pooling: the rows of its ops and their reference.
 #include "core/ops/pool.h"
 
 #include "core/ops/reference.h"
@@ -88,7 +88,7 @@ namespace {
 
 void expect_covered(const char* op, const Tensor& x, const Pool& pool, Uncovered rest) {
     const auto [window, stride] = pool;
-    if (rest == Uncovered::drop || x.shape().rank() != 4 || window < 1 || stride < 1) return; // run() checks those
+    if (rest == Uncovered::drop || x.shape().rank() != 4 || window < 1 || stride < 1) return; // run() rejects bad ones
     const auto left = [&](int64_t extent) {
         return std::max<int64_t>(0, (extent - window) % stride - std::max<int64_t>(0, stride - window));
     };
@@ -131,7 +131,7 @@ void for_each_window(const Shape& x, const Shape& y, const Pool& pool, F f) {
                             f(yi(n, p, q, c), xi(n, p * pool.stride + r, q * pool.stride + s, c), r * pool.window + s);
 }
 
-/// Computes the sums of dx, if x is defined.
+/// Computes the sums of dx that BatchNormSumsOp defines, if x is defined.
 void sum_gradient(const Call& call) {
     using O = Pool2dGradOp;
     if (call.in[O::x].defined())

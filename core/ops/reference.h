@@ -1,7 +1,7 @@
 // Helpers for the reference implementations, which define every op by plain loops.
 //
-// The loops follow the formulas, so that a reader can check them; they are not fast. Values and sums are double, and
-// are rounded once to the type of the result (f32, bf16 or f64). Tests compare each backend with these loops, and check
+// The loops follow the formulas, so that a reader can check them; they are not fast. They compute in double, and round
+// each result once, to its type (f32, bf16 or f64). Tests compare each backend with these loops, and check
 // the gradients against finite differences.
 #pragma once
 
@@ -15,12 +15,14 @@ namespace rg::ref {
 
 using Values = std::vector<double>;
 
+/// Returns the values of a tensor as doubles.
 inline Values read(const Tensor& t) {
     const Tensor wide = t.to(DType::f64);
     const auto span = wide.span<double>();
     return {span.begin(), span.end()};
 }
 
+/// Rounds the values to the type of t and stores them.
 inline void write(const Tensor& t, const Values& values) {
     const Tensor narrow = Tensor::of<double>(t.shape(), values).to(t.dtype());
     if (t.bytes()) std::copy_n(narrow.bytes_data(), t.bytes(), t.bytes_data());

@@ -8,7 +8,8 @@ namespace rg {
 
 using In = std::span<const Tensor>;
 
-/// Declares the kernels of an op: the reference, which the family defines, and that of core/cpu/.
+/// Declares two kernels of an op: the reference, which the family's source file defines, and the one that core/cpu/
+/// has.
 #define RG_DECLARE_KERNELS(op)                                                                                         \
     namespace ref {                                                                                                    \
     void op(const Call&);                                                                                              \
@@ -22,7 +23,7 @@ using In = std::span<const Tensor>;
         .name = #op, .reference = ref::op, .cpu = cpu::op, .infer = infer_##op, __VA_ARGS__                            \
     }
 
-/// An argument that only a plan passes.
+/// Returns an optional argument that only the steps of a plan have.
 constexpr Argument fused(const char* name, Type type = Type::precise) { return {name, type, Presence::fused}; }
 
 inline void expect_rank(const char* op, const char* name, const Tensor& t, int rank) {
@@ -40,10 +41,10 @@ inline void expect_image(const char* op, const char* name, const Tensor& t) {
              " has an empty extent: ", t.shape().str());
 }
 
-/// The type of parameters, statistics and sums beside activations x: f32 beside bf16.
+/// Returns the type of parameters, statistics and sums that belong to activations x: f32 if x is bf16, else that of x.
 inline DType precise(const Tensor& x) { return x.dtype() == DType::bf16 ? DType::f32 : x.dtype(); }
 
-/// Returns the extent of the result of windows over `extent` values.
+/// Returns the number of windows that fit into `extent` values with `pad` zeros on both sides.
 inline int64_t window_extent(const char* op, int64_t extent, int64_t window, int64_t stride, int64_t pad) {
     RG_CHECK(stride >= 1 && pad >= 0 && window >= 1, op, ": window ", window, ", stride ", stride, ", padding ", pad,
              " are not possible");
@@ -59,8 +60,8 @@ inline void expect_same_shapes(const OpRow& row, In in) {
     for (size_t i = 1; i < in.size(); ++i) expect_shape(row.name, row.inputs[i].name, in[i], in[0].shape());
 }
 
-/// Checks the arguments of a batch norm, `norm` = {stats, gamma, beta}. If it is an optional part of another op, all
-/// three may be undefined: then returns false. Throws Error if only some are.
+/// Checks the arguments of a batch norm, `norm` = {stats, gamma, beta}. Returns false if all three are undefined, as in
+/// an op where the batch norm is optional. Throws Error if only some are undefined, or if a shape is wrong.
 inline bool expect_norm(const char* op, int64_t channels, In norm) {
     if (!norm[0].defined() && !norm[1].defined() && !norm[2].defined()) return false;
     for (const Tensor& t : norm)
@@ -71,7 +72,7 @@ inline bool expect_norm(const char* op, int64_t channels, In norm) {
     return true;
 }
 
-/// Throws Error while a function is traced: each replay would use the same number.
+/// Throws Error while a function is traced: `what`, a plain number, would be the same in each replay.
 inline void expect_no_trace(const char* op, const char* what) {
     RG_CHECK(!Scope::current().trace, op, ": ", what,
              " of a traced function has to be a tensor, or each replay has the same");
