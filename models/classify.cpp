@@ -1,8 +1,8 @@
 // classify MODEL FILE...: classifies images with a trained cifar_net. Prints one line per image, tab-separated: its
-// file, then class and score for each of the --top best classes.
+// file, then class and score for each of the --top best classes. If some labels are known, the accuracy follows.
 //
-// The size of the network comes from the names and shapes in MODEL, so no option of the training must be repeated. All
-// images are read before the first is classified, so a bad file is an error before any output. Images must be 32 x 32.
+// The size of the network comes from the names and shapes in MODEL, so no option of the training is needed. All images
+// are read before the first is classified, so a bad file is an error before any output. Images must be 32 x 32.
 #include "core/atomic_file.h"
 #include "core/checkpoint.h"
 #include "core/context.h"
@@ -33,7 +33,7 @@ using namespace rg;
 namespace fs = std::filesystem;
 
 constexpr int64_t kSide = 32, kChannels = 3, kImageBytes = kSide * kSide * kChannels;
-constexpr int32_t kUnknown = -1; // a label
+constexpr int32_t kUnknown = -1; // label of an image whose class is not known
 
 /// Loads a safetensors file, a checkpoint, or the model in a run's folder.
 TensorFile load_model(std::string path) {
@@ -50,7 +50,8 @@ TensorFile load_model(std::string path) {
     return file;
 }
 
-/// Returns the class names of the model, else of the data, else of CIFAR-10 if it has 10 classes, else numbers.
+/// Returns the class names that the model's file stores. If it stores none, returns those of the data set `data`. If
+/// `data` is empty, returns those of CIFAR-10 for 10 classes, and otherwise numbers.
 std::vector<std::string> class_names(const TensorFile& file, const std::string& data, bool skip_other_images,
                                      int64_t classes) {
     std::vector<std::string> names;
@@ -69,11 +70,10 @@ std::vector<std::string> class_names(const TensorFile& file, const std::string& 
     return names;
 }
 
-/// All images to classify.
 struct Images {
     struct Item {
         std::string name;
-        int32_t truth; // label or kUnknown
+        int32_t truth; // true label, or kUnknown
     };
     std::vector<Item> items;
     std::vector<uint8_t> pixels; // [items 32 32 3]
@@ -100,7 +100,8 @@ void add_png(Images& images, const std::string& path, int32_t truth) {
     images.pixels.insert(images.pixels.end(), image.pixels.begin(), image.pixels.end());
 }
 
-/// Uses the file's labels if it has as many classes as the network, since a CIFAR file has no class names to compare.
+/// Adds the images of a CIFAR file. Their labels are known only if the file has as many classes as the network. A CIFAR
+/// file has no class names that could be compared.
 void add_cifar(Images& images, const std::string& path, size_t classes) {
     const std::string file = read_file(path);
     const data::CifarKind kind = data::cifar_kind(data::as_bytes(file), path);
@@ -110,7 +111,8 @@ void add_cifar(Images& images, const std::string& path, size_t classes) {
     images.pixels.insert(images.pixels.end(), set.pixels.begin(), set.pixels.end());
 }
 
-/// Adds the PNGs below a folder, in sorted order. The label is the innermost folder that is named like a class.
+/// Adds the PNGs below a folder, in sorted order. The label of an image is the innermost folder above it, up to
+/// `folder`, that is named like a class.
 void add_folder(Images& images, const fs::path& folder, const std::vector<std::string>& classes,
                 bool skip_other_images) {
     const std::vector<fs::path> files = data::png_files(folder, skip_other_images);
@@ -128,7 +130,7 @@ Images read_images(const std::vector<std::string>& paths, const std::vector<std:
     Images images;
     for (const std::string& path : paths) {
         if (fs::is_directory(path))
-            // parent_path() of "NAME/" is "NAME", also if the path already ends with a slash
+            // Removes slashes at the end, so that filename() is the folder's name: parent_path() of "NAME//" is "NAME".
             add_folder(images, fs::path(path + "/").parent_path(), classes, skip_other_images);
         else if (path.ends_with(".bin"))
             add_cifar(images, path, classes.size());
@@ -138,7 +140,8 @@ Images read_images(const std::vector<std::string>& paths, const std::vector<std:
     return images;
 }
 
-/// Returns "NAME \t CLASS \t SCORE ..." for one row of scores. Equal scores are in the order of their classes.
+/// Returns "NAME \t CLASS \t SCORE ..." for the scores of one image, with the `top` best classes. Classes with equal
+/// scores keep their order.
 std::string line(const std::string& name, std::span<const float> scores, const std::vector<std::string>& classes,
                  size_t top) {
     std::vector<size_t> order(scores.size());
@@ -156,14 +159,15 @@ int run(int argc, const char* const* argv) {
     int64_t batch_size = 250, threads = 0, top = 1;
     bool quiet = false, skip_other_images = false;
     std::vector<std::string> arguments;
-    Options options("classify", "classifies images with a trained network");
+    Options options("classify", "classifies images with a network of train_cifar");
     options.positional("MODEL FILE", &arguments,
-                       "MODEL: a run's folder, model.safetensors, or a checkpoint. FILE: a PNG of 32 x 32, or of "
-                       "several such images below each other; a folder of PNGs; or CIFAR records (.bin)",
+                       "MODEL: the folder of a run of train_cifar, its model.safetensors, or a checkpoint; networks of "
+                       "other programs are refused. FILE: a PNG of 32 x 32, or of several such images below each "
+                       "other; a folder of such PNGs; or CIFAR records (.bin)",
                        2);
     options.add("top", &top, "number of classes to print per image, best first").at_least(1);
     options.add("quiet", &quiet, "print only the summary, no line per image");
-    options.add("data", &data, "data set with the class names, if the model has none").metavar("DIR");
+    options.add("data", &data, "data set to take class names from, if the model has none").metavar("DIR");
     options.add("skip-other-images", &skip_other_images,
                 "skip images of other formats than PNG; without this option they are an error");
     options.add("batch-size", &batch_size, "images per mini-batch").range(1, 65536);

@@ -1,8 +1,8 @@
-// experiment: runs a table of trials of any training program, in parallel over the ranks or one after the other.
+// experiment: runs trials of any training program, in parallel over the ranks or one after the other.
 //
-// The table is a CSV file with option names in its first line, or a grid of all combinations of some values. If both
-// are given, every line of the file is combined with every point of the grid. Trials are ranked by validation accuracy;
-// none of them uses the test set. models/sweep/trials.h describes trials and their output.
+// The trials come from a CSV file with option names in its first line, or from a grid, which is all combinations of
+// some values. If both are given, every row of the file is combined with every point of the grid. Trials are ranked by
+// validation accuracy; none of them uses the test set. models/sweep/trials.h describes trials and their output.
 #include "core/text.h"
 #include "models/sweep/trials.h"
 #include "models/sweep/trials_board.h"
@@ -15,12 +15,12 @@ using namespace rg;
 namespace {
 
 void declare(Options& o, Trials& s) {
-    o.add("program", &s.program, "name of the training program").metavar("NAME");
+    o.add("program", &s.program, "training program: train_cifar, train_digits or train_digits_angles").metavar("NAME");
     o.add("table", &s.table_file, "CSV file with option names in the first line and a trial in each following line")
         .metavar("FILE");
     o.add("grid", &s.grid,
           "option and its values, for example depth=1:4, lr=0.01,0.05 or 'drops=\"20,40\",30'; several --grid make all "
-          "combinations")
+          "combinations; with --table, every row of the table is combined with every point of the grid")
         .metavar("NAME=VALUES");
     o.add("at-once", &s.parallel, "run trials in parallel; off: one after the other, each on all ranks");
 }

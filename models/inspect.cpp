@@ -1,9 +1,9 @@
 // inspect FILE...: describes the contents of files: kind, sizes, and for each tensor its type, range, mean and number
-// of values that are not finite. It recognises files by their contents, except CIFAR records (.bin), by their name.
+// of values that are not finite. It recognises a file by its contents; only CIFAR records (.bin) by their name.
 //
-// inspect uses the readers of the training programs, so they accept every file that it accepts. --raw OUT writes the
-// pixels of one PNG, to compare them with other decoders: RGBA, 8 bits per sample, or 16 (big-endian) if the file
-// has 16.
+// inspect uses the readers of the training programs, so they can read every file that it can read. --raw OUT writes the
+// pixels of one PNG, to compare our decoder with others. The pixels are RGBA, with 8 bits per sample, or with 16
+// (big-endian) if the PNG has 16.
 #include "core/atomic_file.h"
 #include "core/checkpoint.h"
 #include "core/options.h"
@@ -24,7 +24,8 @@ namespace {
 using namespace rg;
 using data::Bytes;
 
-/// Returns "  NAME  TYPE [SHAPE]  min ..  max ..  mean .." for the finite ones of the n values value(i).
+/// Returns "  NAME  TYPE [SHAPE]  min ..  max ..  mean ..  non-finite .." for the values value(0) to value(n - 1).
+/// min, max and mean are those of the finite values.
 template <class Value>
 std::string line(const std::string& name, const char* type, const std::string& shape, int64_t n, Value value) {
     double low = std::numeric_limits<double>::infinity(), high = -low, sum = 0;
@@ -123,13 +124,15 @@ bool is_tensor_file(Bytes bytes) {
     return header <= uint64_t(kMaxTensorHeader) && bytes[8] == '{';
 }
 
-/// Returns the description of a file. `path` is used for its ending and in error messages.
+/// Returns the description of a file with these bytes. `path` is for error messages; its ending may choose the reader,
+/// and a checkpoint is read from it once more.
 std::string describe(Bytes bytes, const std::string& path) {
     const auto ends_with = [&](std::string_view ending) { return path.ends_with(ending); };
     if (data::is_png(bytes)) return describe_png(bytes, path);
     if (is_tensor_file(bytes)) return describe_tensors(bytes, path);
     if (data::is_gzip(bytes) || data::is_idx(bytes)) return describe_idx(bytes, path);
-    // The contents are not recognised. The name tells which reader's error message helps, or that it is CIFAR records.
+    // The contents were not recognised. If the name ends like that of a known format, the reader of this format says
+    // in its error what is wrong. CIFAR records (.bin) have no mark in their contents.
     if (ends_with(".png")) return describe_png(bytes, path);
     if (ends_with(".safetensors")) return describe_tensors(bytes, path);
     if (ends_with(".gz") || ends_with("-ubyte")) return describe_idx(bytes, path);

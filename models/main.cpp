@@ -1,4 +1,5 @@
-// The main() of each training program. Meson defines RG_PROGRAM as the program's name.
+// The main() of each training program. Meson defines RG_PROGRAM as the name of the program's object, for example
+// train_cifar (models/run/program.h).
 #include "models/run/program.h"
 #include "par/session.h"
 

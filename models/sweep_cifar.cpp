@@ -1,9 +1,9 @@
-// sweep_cifar: trains cifar_net with several depths, or any other options, in parallel over the ranks. Then it tests
-// the best network.
+// sweep_cifar: trains cifar_net with several depths, or with several values of other options, in parallel over the
+// ranks. Then it tests the best network.
 //
 // The default is depths 1 to 4, with width round(16 / sqrt(depth)), so that their costs are similar. A fraction of the
-// training images is held out to choose the best; the test set is only for the chosen one. A trial is a run of
-// train_cifar with other arguments (models/sweep/trials.h).
+// training images is held out to choose the best network; only this network sees the test set. Each trial is a run of
+// train_cifar with its own arguments (models/sweep/trials.h).
 #include "core/atomic_file.h"
 #include "core/context.h"
 #include "core/cpu/cores.h"
@@ -31,7 +31,8 @@ void declare(Options& o, Trials& s) {
         .metavar("NAME=VALUES");
 }
 
-/// Sets the width from the depth, so that all trials cost about the same per image, unless the user set the width.
+/// Sets a trial's width from its depth, so that all trials cost about the same per image. Changes nothing if the user
+/// has set the width.
 void choose_width(const Trials& trials, TrialSettings& settings) {
     const std::vector<std::string> arguments = arguments_of(trials, settings);
     for (const std::string& argument : arguments)
@@ -67,7 +68,8 @@ void test_best(TrialsRun& run) {
     const std::string path = folder.path() + "/" + best->folder;
     par::ThreadWorld world(1);
     par::Group alone(world.link(0));
-    // The trial's seed is among the arguments: if the test set is split off by seed, the trial was trained on the rest.
+    // Load with the trial's --seed: if the data have no test set, the seed chooses the test images, and the trial was
+    // not trained on these.
     std::vector<std::string> arguments = arguments_of(run.trials, best->settings);
     arguments.push_back("--validation=0");
     const data::ImageSet set = find_program(run.trials.program).load(alone, arguments).test;

@@ -1,7 +1,8 @@
 // train_cifar: trains cifar_net on CIFAR-10, on one process or on several MPI ranks.
 //
-// Start with train(). Each rank holds the whole network and takes its share of every mini-batch; Trainer
-// (models/run/trainer.h) has the loop and the steps. The images and their order do not depend on the number of ranks.
+// Read train(TrainingRun&, ...) first. Each rank holds the whole network and takes its share of every mini-batch;
+// Trainer (models/run/trainer.h) has the loop and the steps. The images and their order do not depend on the number of
+// ranks.
 #include "core/profile.h"
 #include "models/nets/cifar_net.h"
 #include "models/run/data_parallel.h"
@@ -45,7 +46,8 @@ struct TrainCifar final : Training, TrainingOptions {
 
 void TrainCifar::declare(Options& o) {
     data_options.declare(o, "CIFAR binary files or class folders of PNGs", "either",
-                         "the embedded sample, where the defaults are --batch-size 50 --epochs 10 --drops 8");
+                         "the embedded sample, where the defaults are --epochs 10 --drops 8, and --batch-size 50 for "
+                         "any number of GPUs");
     o.add("partial-batch", &partial, "use of the last, smaller mini-batch of an epoch").one_of({"keep", "discard"});
     o.add("augment", &augment, "random augmentation of the images")
         .one_of({"flip,translate", "flip", "translate", "none"});
@@ -62,21 +64,22 @@ void TrainCifar::declare(Options& o) {
     o.add("drops", &drops, "piecewise: epochs after which the rate drops").metavar("LIST");
     o.add("drop-factor", &schedule.factor, "piecewise: factor for the rate at each drop").at_least(1e-9);
     o.add("lr-floor", &schedule.floor, "cosine, triangular: lowest rate").at_least(0);
-    o.add("lr-peak", &schedule.peak, "triangular: position of the highest rate, as a fraction of the training")
+    o.add("lr-peak", &schedule.peak,
+          "triangular: position of the highest rate, as a fraction of the training, above 0 and below 1")
         .range(0, 1);
     o.add("momentum", &momentum, "momentum of SGD").range(0, 1);
     o.add("nesterov", &nesterov, "use Nesterov momentum");
     o.add("label-smoothing", &smoothing, "fraction of the target spread over all classes").range(0, 0.99);
     machine_options.declare(o);
     o.add("sync-bn", &sync_bn,
-          "batch norm with statistics over all ranks; the result then does not depend on their number");
+          "batch norm with statistics over all ranks; up to rounding, the result then does not depend on their number");
     o.add("plan-dump", &plan_dump, "print the ops of the replayed step and the memory plan");
     o.add("profile", &profile, "print a table of time per op at the end");
     run_options.declare(o);
 }
 
 /// Sets the schedule, and the defaults that depend on other options. The default mini-batch grows with the number of
-/// GPUs, and the default learning rate with the mini-batch.
+/// GPUs, except for the embedded sample. The default learning rate grows with the mini-batch.
 void TrainCifar::complete(const Options& options, const Workers& workers, bool resumed) {
     int64_t& batch_size = data_options.batch_size;
     const bool small = data_options.path.empty() && !resumed; // a resumed run keeps its values
@@ -155,7 +158,8 @@ int TrainCifar::train(TrainingRun& run, const Options& options) {
         for (const auto& [name, f] : {std::pair("training", &trainer.train_step), {"evaluation", &test.predict}})
             run.note(cat("accelerate: ", f->occupancy() * double(f->cache_size), " plans of ", name, ", hit rate ",
                          100 * f->hit_rate(), " %"));
-    // On a GPU, profiling waits for each op, so the total time is longer than that of a replay and left out.
+    // On a GPU, profiling waits for each op, so the training takes longer than without it. The table then omits the
+    // total time.
     if (profile) run.note(op_times.table(machine.device() ? 0 : seconds));
     return code;
 }

@@ -1,5 +1,5 @@
-// train_digits: trains digits_net on drawn digits or MNIST, on one process or on several MPI ranks. It is the smallest
-// training program; use it as a template for your own.
+// train_digits: trains digits_net on drawn digits or MNIST, on one process or on several MPI ranks. It is the
+// shortest program with ranks, checkpoints and a report; use it as a template for your own.
 #include "data/digits.h"
 #include "models/nets/digits_net.h"
 #include "models/run/data_parallel.h"

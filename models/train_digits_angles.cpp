@@ -1,9 +1,9 @@
 // train_digits_angles: trains a network with two heads, one for the class of a digit and one for the angle of its
-// rotation. Then it repeats the training op by op, without acceleration, and compares the times. The second training is
+// rotation. Then it repeats the training with --no-accelerate, op by op, and compares the times. The second training is
 // a separate run, so the first can be resumed like any other.
 //
-// The network and the saved model give degrees. The loss is cross-entropy + 0.1 x the mean squared error in degrees^2.
-// Training drops a last, smaller mini-batch; the test keeps it.
+// The network, and so the saved model, gives the angle in degrees. The loss is cross-entropy + 0.1 x the mean squared
+// error in degrees^2. Training leaves out the last mini-batch of an epoch if it is smaller; the test uses it.
 #include "data/digits.h"
 #include "models/nets/digits_net.h"
 #include "models/run/data_parallel.h"
@@ -25,7 +25,7 @@ namespace {
 /// Weight of the mean squared error in the loss.
 constexpr double kAngleWeight = 0.1;
 
-/// The times and the outcome of a training.
+/// The times of a training, its plan cache's hit rates, and how it ended.
 struct Result {
     Trainer::Seconds seconds = {};
     double train_hits = 0, test_hits = 0; // fraction of calls that found their plan in the cache
@@ -42,12 +42,14 @@ struct TrainDigitsAngles final : Training, DigitsOptions {
                                "0.002 x sqrt(batch-size / 32)");
         machine_options.declare(o);
         o.add("compare", &compare,
-              "train a second time op by op, as run NAME-plain, and compare the times; off with --resume");
+              "train a second time, op by op, and compare the times; with --run-name NAME the second run is "
+              "NAME-plain; off with --resume or --no-accelerate");
         run_options.declare(o);
     }
     data::TrainTest load(par::Group& group, const std::function<void()>& pulse) const override;
     int train(Options& options, par::Group& group, Trial& trial) override;
-    /// Loads `data` if it is empty. `accelerated`, if given, is the result of the training to compare with.
+    /// Collective. Trains once. Loads `data` if it is empty. If `accelerated` is not null, it is the result of the
+    /// first training, and the report of this one compares the times of both.
     Result train(TrainingRun& run, const Options& options, data::TrainTest& data, const Result* accelerated);
 };
 
@@ -60,11 +62,11 @@ double squared_errors(const Tensor& angles, const Tensor& targets) {
     return sum;
 }
 
-/// Returns the times of both trainings as bars of the report; see report.h.
+/// Returns the times of both trainings as the member "bars" of the report; see report.h.
 Json bars_of(const Result& plain, const Result& accelerated) {
     Json groups = Json::array();
     const auto add = [&](const char* name, double plain_seconds, double accelerated_seconds, double hits) {
-        std::string note = "not measured"; // for example the test, if the training ended within its first epoch
+        std::string note = "not measured"; // for example no test, if the training ended within its first epoch
         if (plain_seconds > 0 && accelerated_seconds > 0)
             note = formatted("%.2f times as fast, hit rate %.2f %%", plain_seconds / accelerated_seconds, 100 * hits);
         groups.push(Json::object()
@@ -87,7 +89,8 @@ data::TrainTest TrainDigitsAngles::load(par::Group& group, const std::function<v
     return data;
 }
 
-/// Collective. Returns the score on a set, with the root mean squared error of the angles in degrees.
+/// Collective. Returns the score on a set, with the root mean squared error of the angles in degrees, and reports the
+/// confusion matrix.
 Score test(TrainingRun& run, const data::ImageSet& set, ImageFeed& feed, Accelerated& predict) {
     double sums[3] = {0, 0, 0}; // loss, correct, squared errors of the angles
     Predictions predictions(set.count);
@@ -170,7 +173,7 @@ Result TrainDigitsAngles::train(TrainingRun& run, const Options& options, data::
     return result;
 }
 
-/// Returns the bars of bars_of() as text.
+/// Returns a text with one bar of # per time in the result of bars_of().
 std::string chart(const Json& bars) {
     std::string text;
     for (const Json& group : bars.at("groups").as_array()) {
@@ -199,7 +202,7 @@ int TrainDigitsAngles::train(Options& options, par::Group& group, Trial& trial) 
     data::TrainTest data;
     const auto train_once = [&](const Result* accelerated) {
         TrainingRun run("train_digits_angles", run_options, options, group, trial);
-        Result result{.stopped = true}; // if a stop request ends loading
+        Result result{.stopped = true}; // stays so if a stop request ends the loading of data
         result.exit_code = run.supervise([&] {
             result = train(run, options, data, accelerated);
             return result.exit_code;

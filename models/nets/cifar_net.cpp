@@ -44,7 +44,8 @@ CifarNet::Options infer_network(const TensorFile& file) {
     o.classes = last->extent(0);
     RG_CHECK(o.width >= 1 && o.classes >= 1, file.source, ": expected at least one channel and class, got ", o.width,
              " and ", o.classes);
-    // Check the largest layers before the network is allocated: a damaged file must not claim more memory than it has.
+    // Check the largest layers before the network is allocated. Otherwise a damaged file could make the program
+    // allocate far more memory than the file has bytes.
     file.tensor(conv(1, 0), DType::f32, {o.width, 3, 3, 3});
     file.tensor(conv(3, o.depth - 1), DType::f32, {4 * o.width, (o.depth > 1 ? 4 : 2) * o.width, 3, 3});
     file.tensor("fc.weight", DType::f32, {o.classes, 4 * o.width});

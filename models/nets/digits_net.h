@@ -13,7 +13,8 @@ struct DigitsNetOptions {
     Init init = Init::he;
 };
 
-/// conv5x5 x 20 - bn - relu - 2 x [conv3x3 same x 20 - bn - relu] - fc. Maps [n 28 28 1] to scores [n classes].
+/// conv5x5 (20 filters) - bn - relu - 2 x [conv3x3 same (20 filters) - bn - relu] - fc. forward() maps images
+/// [n 28 28 1] to scores [n classes].
 class DigitsNet {
 public:
     using Options = DigitsNetOptions;
@@ -27,9 +28,10 @@ private:
     std::optional<Dense> fc_;
 };
 
-/// Two heads on a residual block. The stem is conv5x5 same x 16 - bn - relu. The block adds a branch (conv3x3 stride 2
-/// x 32 - bn - relu - conv3x3 x 32 - bn) and a skip (conv1x1 stride 2 x 32 - bn), then relu. One fc gives the class,
-/// the other the angle in degrees.
+/// A stem, a residual block and two heads. The stem is conv5x5 same (16 filters) - bn - relu. The block adds the output
+/// of a branch, conv3x3 same stride 2 - bn - relu - conv3x3 same - bn, and that of a skip, conv1x1 stride 2 - bn, and
+/// applies relu to the sum. Its convolutions have 32 filters each. Both heads are dense layers: `classify` gives the
+/// scores of the classes, and `degrees` the angle in degrees.
 class DigitsAnglesNet {
 public:
     using Options = DigitsNetOptions;

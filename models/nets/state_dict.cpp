@@ -10,8 +10,8 @@ namespace {
 
 Shape file_shape(const Shape& s) { return s.rank() == 4 ? Shape{s[0], s[3], s[1], s[2]} : s; }
 
-/// Copies a filter between `krsc`, our layout, and `oihw`, PyTorch's layout, both in host memory. Other shapes are
-/// the same in both.
+/// Copies a filter between `krsc`, our layout, and `oihw`, PyTorch's layout, both in host memory: to `oihw` if
+/// `to_oihw`, else to `krsc`. Tensors of other ranks have the same layout in both.
 void permute(const Tensor& krsc, const Tensor& oihw, bool to_oihw) {
     const Shape& s = krsc.shape();
     float *a = krsc.data<float>(), *b = oihw.data<float>();

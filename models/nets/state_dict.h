@@ -10,7 +10,7 @@
 
 namespace rg {
 
-/// Returns all values of the network, in host memory.
+/// Returns copies of all values of the network in host memory, with PyTorch's names and layouts.
 std::vector<NamedTensor> state_dict(const Parameters& parameters);
 
 /// Sets every value of the network from the file. Throws Error, and changes nothing, if a tensor is missing, has
