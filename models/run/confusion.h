@@ -10,7 +10,7 @@
 
 namespace rg {
 
-/// Rows are true classes, columns are predicted classes. The class names outlive it.
+/// Rows are true classes, columns are predicted classes. The class names must outlive this.
 class Confusion {
 public:
     explicit Confusion(const std::vector<std::string>& classes) : classes_(classes), sums_(classes.size()) {}
@@ -22,8 +22,9 @@ public:
 
     static constexpr size_t kMostShown = 100;
     /// Returns the classes that tables show, in ascending order: all of them up to kMostShown. If there are more
-    /// classes, it leaves out those that never occur. If that is not enough, it takes half of kMostShown by the most
-    /// mistakes (as true or as predicted class) and half by the most images.
+    /// classes, it leaves out those that never occur. If more than kMostShown remain, it takes the
+    /// kMostShown / 2 classes with the most mistakes (as true or as predicted class), and of the others the
+    /// kMostShown / 2 with the most images.
     std::vector<size_t> shown() const;
     bool shows_all() const { return classes_.size() <= kMostShown; }
 
@@ -36,8 +37,8 @@ public:
     /// Returns a table for people, with the number of images and the accuracy of each row. `images` is the number of
     /// all images, including those without a known label.
     std::string text(size_t images) const;
-    /// Returns one line per true class, including classes that are not shown: name, counts, number of images, accuracy
-    /// as a fraction. The columns are the shown classes.
+    /// Returns CSV with a heading and one line per true class, including classes that are not shown. A line has the
+    /// name, a count per shown class (as predicted class), the number of images, and the accuracy as a fraction.
     std::string csv() const;
 
 private:

@@ -6,7 +6,7 @@
 
 namespace rg {
 
-/// Returns the text of std::snprintf(), at most 127 bytes.
+/// Returns the text that std::snprintf() makes, cut to 127 bytes.
 template <class... Values>
 std::string formatted(const char* format, Values... values) {
     char text[128];

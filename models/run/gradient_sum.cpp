@@ -10,9 +10,10 @@ namespace rg {
 
 namespace {
 
-/// Large enough to hide the latency of a message, small enough that the first sums start early.
+/// Smallest size of a bucket: large enough that the latency of a message hardly counts, small enough that the first
+/// sums start early.
 constexpr int64_t kBucketBytes = 512 * 1024;
-/// A group keeps plans for a limited number of vectors. Half of them are for other reductions.
+/// A group keeps plans for kPlans vectors. Half of these plans are left for other reductions.
 constexpr int64_t kMaxBuckets = par::Group::kPlans / 2;
 
 } // namespace
@@ -42,7 +43,7 @@ GradientSum::GradientSum(par::Group& group, const Parameters& parameters, par::A
 }
 
 GradientSum::~GradientSum() {
-    // An error ended the step: the thread may wait for ranks that will never answer.
+    // An error has ended the step, so the thread may be waiting for ranks that will never answer.
     if (active_ && overlap_) group_.link().fail_all_waits();
 }
 
@@ -79,7 +80,7 @@ void GradientSum::finish() {
     }
     const std::span<float> gradients = parameters_.gradients().span<float>();
     if (!last_steps_known_)
-        return sum(gradients, {0, int64_t(gradients.size()), 0, "gradients"}); // nothing was started
+        return sum(gradients, {0, int64_t(gradients.size()), 0, "gradients"}); // no bucket was started
     std::unique_lock lock(mutex_);
     ready_ = buckets_.size();
     changed_.notify_all();

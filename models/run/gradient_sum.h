@@ -5,10 +5,11 @@
 //     network(inputs, true); // a replay; finished buckets are summed meanwhile
 //     sum.finish();          // the gradients are now those of the whole mini-batch
 //
-// Backward finishes the flat buffer from its beginning to its end, so a bucket is a range of it. Buckets are summed in
-// order. On the CPU a thread does this; it owns the group between begin() and finish(). A device runs by itself: after
-// the step that ends a bucket, the bucket's download to host memory is queued. finish() sums each bucket as it arrives,
-// while the device computes or downloads later buckets and uploads earlier ones.
+// Backward finishes the gradients in the order of the flat buffer. So a bucket is a range of this buffer, and buckets
+// are summed in order. On the CPU a thread sums them, and only this thread may use the group between begin() and
+// finish(). A device needs no thread: after the step that finishes a bucket, the bucket's download to host memory is
+// queued. finish() sums each bucket when it has arrived, while the device computes or downloads later buckets and
+// uploads earlier ones.
 #pragma once
 
 #include "core/device.h"
@@ -25,19 +26,21 @@ namespace rg {
 
 class GradientSum {
 public:
-    /// All arguments, and the device of the gradients, outlive this. Without `overlap`, the CPU sums all gradients at
-    /// once in finish(), on the caller's thread. This is required if the ranks exchange anything else during backward
-    /// (batch statistics). It is also faster if the ranks share memory: with 4 ranks on 2 cores the thread costs 1/10
-    /// of the step, and the sum 1/300.
+    /// The group, the parameters and the device of the gradients must outlive this. Without `overlap`, the CPU sums all
+    /// gradients at once in finish(), on the caller's thread. `overlap` must be false if the ranks exchange anything
+    /// else during backward, such as batch statistics. It should be false if all ranks share memory: with 4 ranks on 2
+    /// cores the thread costs 1/10 of the step's time, and the sum only 1/300.
     GradientSum(par::Group& group, const Parameters& parameters, par::Algorithm algorithm, bool overlap);
     ~GradientSum();
     GradientSum(const GradientSum&) = delete;
     GradientSum& operator=(const GradientSum&) = delete;
 
+    /// Begins a step. `share` is the fraction of the mini-batch that this rank computes.
     void begin(double share);
-    /// Starts the sums of the buckets that this step of the plan has finished. Returns true if there are any.
+    /// Starts the sums of the buckets that this step of the plan has finished. Returns true if there are such buckets.
     bool after_step(const Plan& plan, size_t step);
-    /// Sums the other buckets and blocks until all are done. Throws the errors of all sums, on any thread.
+    /// Sums the remaining buckets and blocks until all sums are done. If a sum failed, throws its error, also if it
+    /// failed on the thread.
     void finish();
 
     /// Returns a text that says after which step each bucket is summed; empty for a single rank.
@@ -45,8 +48,8 @@ public:
 
 private:
     struct Bucket {
-        int64_t begin, end; // values in the flat buffer
-        size_t last_step;   // of the plan: the last that uses any of the values
+        int64_t begin, end; // range of the flat buffer, in values
+        size_t last_step;   // index of the plan's last step that uses any of these values
         std::string name;   // for error messages
     };
     void find_last_steps(const Plan& plan, std::vector<Bucket>& buckets) const;
@@ -57,17 +60,18 @@ private:
     const Parameters& parameters_;
     par::Algorithm algorithm_;
     bool overlap_;
-    // For gradients on a device: their copy in host memory, which is summed, and the transfers.
+    // If the gradients are on a device: their copy in host memory, in which they are summed, and the transfers.
     std::span<float> host_gradients_;
     std::unique_ptr<Device::RoundTrip> round_trip_;
     bool active_ = false; // between begin() and finish()
     double share_ = 1;
-    std::vector<Bucket> buckets_;   // empty: sum all at once
-    bool last_steps_known_ = false; // for the plan of this training step
+    std::vector<Bucket> buckets_;   // empty: all gradients are summed at once
+    bool last_steps_known_ = false; // true if every last_step is that of this training step's plan
 
     std::mutex mutex_;
     std::condition_variable_any changed_;
-    // Numbers of buckets: ready to be summed (on a device: with a queued download), and summed.
+    // ready_: number of buckets that can be summed (on a device: whose download is queued). done_: number of buckets
+    // that the thread has summed.
     size_t ready_ = 0, done_ = 0;
     std::exception_ptr error_;
     std::jthread thread_;

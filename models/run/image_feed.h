@@ -1,7 +1,7 @@
 // Turns the mini-batches of a set into inputs of an Accelerated function, on the CPU and on a device.
 //
 // On the CPU the loader makes the images. A device holds all images of the set: the loader only chooses images and
-// views, and the augment op makes the batch on the device.
+// their views (flips and shifts), and the augment op makes the batch on the device.
 #pragma once
 
 #include "data/loader.h"
@@ -14,29 +14,31 @@ namespace rg {
 
 class ImageFeed {
 public:
-    /// Sets rank, ranks and views of the options. `set` and `machine` outlive this.
+    /// Sets `rank`, `ranks` and `views` in the options to those of the machine. `set` and `machine` must outlive this.
     ImageFeed(const data::ImageSet& set, data::LoaderOptions options, const Machine& machine);
 
     data::Loader loader;
 
-    /// Returns the images of a batch as inputs.
+    /// Returns the inputs for the images of a batch: the images, or on a device their indices and views.
     std::vector<Tensor> images(const data::Batch& batch) const;
-    /// Returns the images, the labels and, if the set has any, the targets.
+    /// Returns the inputs for the images, then the labels and, if the set has any, the targets.
     std::vector<Tensor> inputs(const data::Batch& batch) const;
 
-    /// Returns the batch for these inputs, inside the Accelerated function. x: f32 or bf16, see Machine::activations().
+    /// Converts inputs back to a batch. Call this inside the Accelerated function, since it runs ops. `x` of the batch
+    /// has the type Machine::activations(), f32 or bf16.
     data::Batch batch(std::span<const Tensor> inputs) const;
 
-    /// Returns the position of this rank's first image of the batch, in the epoch's order.
+    /// Returns the position, in the epoch's order, of this rank's first image in the batch.
     int64_t first_image(const data::Batch& b) const {
         return b.index * batch_size_ + machine_.workers().part_range(b.global_size).begin;
     }
 
-    /// Returns the length of a training on this set: `steps`, or if that is -1, `epochs`. Throws Error if the set is
-    /// smaller than a mini-batch.
+    /// Returns the length of a training on this set: `steps` steps, or if `steps` is -1, `epochs` epochs. Throws Error
+    /// if the set gives no mini-batch, since it is too small.
     TrainingRun::Length length(int64_t steps, int64_t epochs) const;
 
-    /// Returns this rank's share of the largest mini-batch, with arbitrary values, to make plans for it.
+    /// Returns a batch with the shapes of this rank's share of the largest mini-batch and arbitrary values. It serves
+    /// to make plans.
     data::Batch largest_batch() const;
 
 private:

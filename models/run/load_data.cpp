@@ -13,7 +13,7 @@ namespace rg {
 namespace {
 
 /// Collective. Runs `work` on all ranks at the same time. If one rank fails, throws on all; if one rank gets a stop
-/// request, throws Stopped on all.
+/// request, throws Stopped on all. `pulse`: see run_while_polling().
 void run_on_all_ranks(par::Group& group, const std::function<void()>& work, const std::function<void()>& pulse) {
     std::exception_ptr failure;
     std::string error;
@@ -25,10 +25,10 @@ void run_on_all_ranks(par::Group& group, const std::function<void()>& work, cons
             error = e.what();
         }
     };
-    // The same on all ranks. A rank's own flag may change at any moment, so it must not decide alone.
+    // Returns the same on all ranks. A rank must not act on its own stop request before the others know it.
     const auto agreed_to_stop = [&] { return !group.all(!stop_requested(), "go on"); };
     const auto poll = [&] {
-        if (agreed_to_stop()) request_stop(); // ends `work` on this rank, too
+        if (agreed_to_stop()) request_stop(); // ends `work` on this rank too
         if (pulse) pulse();
     };
     run_while_polling(group, "data", guarded, group.size() == 1 ? pulse : poll);
@@ -46,8 +46,9 @@ void broadcast(par::Group& group, std::string& bytes, int root) {
     group.broadcast(std::as_writable_bytes(std::span(bytes)), root, "data");
 }
 
-/// Collective. Returns the shards at a path. Each rank takes the path from its own command line. If it must be listed,
-/// rank 0 asks the server and sends the list. Every rank checks that the list has only objects below the path.
+/// Collective. Returns the shards at a path. Each rank takes the path from its own command line. If a server must list
+/// the objects at the path, rank 0 asks it and sends the list. Every rank checks that the list has only objects below
+/// the path.
 std::vector<data::Shard> find_shards(par::Group& group, const std::string& path, const data::FetchOptions& options,
                                      const std::function<void()>& pulse) {
     if (!data::is_listed(path)) return data::find_shards(path, options);
@@ -88,7 +89,8 @@ void DataOptions::declare(Options& o, const std::string& folder, const std::stri
           "then not used")
         .range(0, 0.9);
     o.add("batch-size", &batch_size,
-          "images per mini-batch, over all ranks; the default is multiplied by the number of GPUs")
+          "images per mini-batch, over all ranks; the default is multiplied by the number of GPUs, unless --data says "
+          "otherwise")
         .range(1, 1e6);
     o.add("shuffle", &shuffle, "epoch: new order of the images in every epoch; never: order of the files")
         .one_of({"epoch", "never"});

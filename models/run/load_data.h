@@ -1,8 +1,9 @@
 // Loads the data set of a --data option into the memory of every rank.
 //
-// Each rank reads local files by itself. Remote data are fetched once: all n ranks fetch at the same time, rank i mod n
-// fetches shard i and broadcasts it. So n machines have n times the bandwidth, and all ranks get the same images in the
-// same order. Shards are unpacked as they arrive, so a rank holds at most n shards besides the images.
+// Each rank reads local files by itself. Remote data are fetched once: all n ranks fetch at the same time, and the rank
+// i mod n fetches shard i and broadcasts it. So n machines have n times the bandwidth of one, and all ranks get the
+// same images in the same order. Shards are unpacked as they arrive, so a rank holds at most n shards besides the
+// images.
 #pragma once
 
 #include "core/options.h"
@@ -19,8 +20,8 @@ struct DataOptions {
     int64_t retries = 4, unpacked_mib = 1024, batch_size = 128, seed = 0;
     bool skip_other_images = false;
     double validation = 0;
-    /// The texts are for --help: possible contents of a `folder` and of the `shards` from s3: and pipe:, and the data
-    /// without a path (`none`).
+    /// The texts are for --help. `folder` and `shards` say what a folder and what shards from s3: and pipe: may
+    /// contain; `none` says which data are used without --data.
     void declare(Options& options, const std::string& folder, const std::string& shards, const std::string& none);
     data::LoadOptions load_options() const {
         return {.seed = uint64_t(seed),
@@ -34,11 +35,11 @@ struct DataOptions {
                 .augment = augment,
                 .normalise = normalise};
     }
-    /// With --validation, replaces the test set by that fraction of each class of the training images, chosen by seed.
-    /// The test set itself is kept for the network that is chosen in the end. Throws Error if no class has 2 images, or
-    /// if the images are not of the shape `image`, [height width channels].
+    /// With --validation, moves that fraction of each class of the training images, chosen by --seed, into sets.test.
+    /// The real test set is dropped: it is reserved for the network that is chosen in the end. Throws Error if no class
+    /// has 2 images, or if the images do not have the shape `image`, [height width channels].
     void hold_out_validation(data::TrainTest& sets, const Shape& image) const;
-    /// Returns the name of the set that the network is tested on.
+    /// Returns the name of the set that the network is tested on after each epoch.
     std::string test_set_name() const { return validation > 0 ? "validation" : "test"; }
 };
 

@@ -17,12 +17,13 @@ namespace {
 constexpr std::string_view kTemplate =
 #include "report_template.h" // models/run/page/ as a string literal
     ;
-// The texts around the data in the template, which has null there.
+// The texts before and after the data in the page. In the template, the data is null.
 constexpr std::string_view kBeforeData = "type=\"application/json\">", kAfterData = "</script>";
 
 Json rounded(double value) { return std::strtod(formatted("%.6g", value).c_str(), nullptr); }
 
-/// Returns a number of a line. A number that was not finite is null in the file.
+/// Returns the number of the member `key` of a line of metrics, or NaN if the line has none. In metrics.jsonl, null
+/// stands for a number that was not finite.
 double number(const Json& line, std::string_view key) {
     const Json* value = line.find(key);
     return value && value->is_number() ? value->as_double() : std::nan("");
@@ -113,7 +114,7 @@ Json Metrics::Point::line() const {
 Json::Array Metrics::lines() const {
     Json::Array lines;
     size_t epoch = 0;
-    for (const Point& point : points_) { // in the order of metrics.jsonl: an epoch follows its last step
+    for (const Point& point : points_) { // in the order of metrics.jsonl: an epoch's line follows its last step
         while (epoch < epochs_.size() && number(epochs_[epoch], "epoch") < double(point.epoch))
             lines.push_back(epochs_[epoch++]);
         lines.push_back(point.line());
@@ -156,7 +157,7 @@ Json report_confusion(const data::ImageSet& set, std::span<const Prediction> pre
     std::vector<size_t> wrong;
     for (size_t i = 0; i < predictions.size(); ++i)
         if (set.labels[i] != predictions[i].label) wrong.push_back(i);
-    // NaN has no order, so it would break the sort; it sorts last.
+    // A NaN would break the sort, since it cannot be compared. It counts as -1, so it comes last.
     const auto score = [&](size_t i) { return std::isnan(predictions[i].score) ? -1.0f : predictions[i].score; };
     std::stable_sort(wrong.begin(), wrong.end(), [&](size_t a, size_t b) { return score(a) > score(b); });
     wrong.resize(std::min(wrong.size(), max_mistakes));

@@ -1,10 +1,10 @@
 // Writes report.html: all results of a run as one page, readable offline in any browser.
 //
 // The page is a template (models/run/page/, compiled in) with one JSON value inside, {"runs": [RUN, ...]}; the monitor
-// (tools/monitor) serves the same template live. A RUN has these members. All but "name" are optional; the page leaves
-// out the part of a missing member:
+// (tools/monitor) serves the same template live. A RUN has these members. All but "name" are optional; if a member
+// is missing, the page leaves out its part:
 //
-//     name, state       text; the state is "running", "done", "stopped" or "failed", for a trial as in results.csv
+//     name, state       text; the state is "running", "done", "stopped" or "failed"; that of a trial is as in results.csv
 //     note              one line of text: why the run was stopped or failed
 //     config            as in config.json
 //     summary           one line of text: machine and data
@@ -28,8 +28,8 @@ namespace rg {
 
 class Plan;
 
-/// Lines of metrics.jsonl, with at most `points` lines of steps: if there are more, pairs of consecutive lines are
-/// merged into their mean.
+/// Holds lines of metrics.jsonl, but at most `points` lines of steps. If there are more, it replaces each pair of
+/// consecutive lines by their mean.
 class Metrics {
 public:
     explicit Metrics(size_t points) : max_points_(points) {}
@@ -39,7 +39,7 @@ public:
     Json::Array lines() const;
 
 private:
-    /// Consecutive steps: number, epoch and learning rate of the last one, sums of loss and accuracy over all.
+    /// `count` consecutive steps. `step`, `epoch` and `lr` are those of the last one; `loss` and `accuracy` are sums.
     struct Point {
         int64_t step, epoch, count;
         double loss, accuracy, lr;
@@ -56,9 +56,9 @@ private:
 /// The report of one run. It collects the logged lines, and writes the page on request.
 class Report {
 public:
-    static constexpr size_t kSteps = 2000;
+    static constexpr size_t kSteps = 2000; // the page has at most so many lines of steps
 
-    /// Reads the lines that metrics.jsonl has already, for a resumed run.
+    /// Reads the lines that are already in metrics.jsonl, if the run was resumed.
     Report(const RunFolder& folder, Json config);
 
     /// Adds a line of metrics.jsonl.
@@ -79,20 +79,20 @@ private:
     Metrics metrics_{kSteps};
 };
 
-/// Returns the page with `data` in it, the text of a JSON value.
+/// Returns the page with `data` in it. `data` is the text of a JSON value.
 std::string report_page(std::string_view data);
-/// Returns the data in such a page. Throws Error if there is no file, or another kind of file.
+/// Returns the data of the page in a file. Throws Error if there is no such file or if it is not such a page.
 Json read_report(const std::string& path);
 
-/// Returns {"parameters", "parameter_bytes", "tensors": [[name, [extents]], ...]}; with the plan of a training step
-/// also "planned_bytes", "unshared_bytes".
+/// Returns {"parameters", "parameter_bytes", "tensors": [[name, [extents]], ...]}. With the plan of a training step,
+/// also returns its memory: "planned_bytes", and "unshared_bytes", which it would need without reuse of memory.
 Json report_network(const Parameters& parameters, const Plan* plan = nullptr);
 
 /// Returns {"classes", "counts": a row per true class, "height", "width", "channels", "mistakes": [{"image", "truth",
 /// "seen" (the predicted class), "score", "pixels": base64}, ...]}. The mistakes are those with the highest scores, at
-/// most `max_mistakes`, in descending order. If not all classes are shown (see Confusion), it also has sums over all
-/// classes: "images" and "seen" (predictions) per shown class, "right" (correct predictions), "total", and "left_out",
-/// the number of classes that are not shown.
+/// most `max_mistakes`, in descending order. If not all classes are shown (see Confusion), it also has "images" and
+/// "seen" (the number of images of each shown class, and of predictions as this class), "right" (all correct
+/// predictions), "total" (all images), and "left_out" (the number of classes that are not shown).
 Json report_confusion(const data::ImageSet& set, std::span<const Prediction> predictions, size_t max_mistakes = 24);
 
 } // namespace rg

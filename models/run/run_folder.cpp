@@ -1,6 +1,5 @@
-// metrics.jsonl is appended with one write() per line, so a kill leaves at most one damaged line, the last one.
-//
-// The other files of a run are written atomically by those who know their contents (core/atomic_file, checkpoint).
+// See run_folder.h. Each line of metrics.jsonl is appended with one write(), so a kill damages at most the last line.
+// All other files of a run are written atomically: config.json here, the others by the code that makes their contents.
 #include "models/run/run_folder.h"
 
 #include "core/atomic_file.h"
@@ -35,7 +34,8 @@ void check_name(const std::string& name) {
              "run folder: expected a plain name, got \"", name, "\"");
 }
 
-/// The time of the newest file in the run's checkpoint folder; nothing when it has none or is another program's.
+/// Returns the time of the newest file in a run's checkpoint folder. Returns nothing if there is no file, or if the run
+/// is one of another program.
 std::optional<fs::file_time_type> resumable_since(const fs::path& run, const std::string& program) {
     try {
         const Json config = Json::parse(read_file((run / "config.json").string()), "config");
@@ -45,7 +45,7 @@ std::optional<fs::file_time_type> resumable_since(const fs::path& run, const std
         for (const fs::directory_entry& file : fs::directory_iterator(run / "checkpoint"))
             newest = std::max(newest.value_or(file.last_write_time()), file.last_write_time());
         return newest;
-    } catch (const std::exception&) { // not a run of ours: it does not stand for election
+    } catch (const std::exception&) { // not a run, so it cannot be resumed
         return {};
     }
 }
@@ -62,7 +62,8 @@ std::string newest_run(const std::string& root, const std::string& program) {
     return best->second;
 }
 
-/// Whether a line of a finished run may stay: a whole JSON object of a step or an epoch not after the checkpoint.
+/// Returns true if cut_metrics(step, epochs) keeps this line: a whole JSON object, of a step up to `step`, of an epoch
+/// up to `epochs`, or of neither.
 bool is_before(std::string_view line, int64_t step, int64_t epochs) {
     try {
         const Json json = Json::parse(line, "metrics");
@@ -122,13 +123,14 @@ RunFolder::~RunFolder() {
 void RunFolder::lock() {
     if (folder_ >= 0) return;
     folder_ = ::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    // The one before may be about to end, and a monitor holds the lock for a moment when it looks: both are waited for.
+    // Wait up to 2 s. An earlier process of this run may still be ending, and a monitor holds the lock for a moment
+    // when it checks whether the run is alive.
     for (int attempt = 0; folder_ >= 0 && ::flock(folder_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK; ++attempt) {
         RG_CHECK(attempt < 100, "run folder: expected a run that has ended, got one that another process trains (",
                  path_, ")");
         ::usleep(20'000);
     }
-    ::unlink((path_ + "/stop").c_str()); // it was meant for the one before
+    ::unlink((path_ + "/stop").c_str()); // it was meant for an earlier process of this run
     for (const std::string& file : {config_path(), metrics_path(), report_path(), model_path()}) remove_leftovers(file);
 }
 
@@ -149,13 +151,14 @@ void RunFolder::log(const Json& line) {
     do n = ::write(metrics_, text.data(), text.size());
     while (n < 0 && errno == EINTR);
     if (n == ssize_t(text.size())) return;
-    const int reason = n < 0 ? errno : ENOSPC; // a regular file takes less only when the disk is full
+    const int reason = n < 0 ? errno : ENOSPC; // a write to a regular file is short only if the disk is full
     const bool repaired = n <= 0 || ::ftruncate(metrics_, before) == 0;
     fail("metrics: cannot append to ", metrics_path(), ": ", std::strerror(reason),
          repaired ? "" : "; its last line is cut short");
 }
 
-// Files that are replaced follow the path of the folder. Only the folder and the metrics stay open.
+// Only the folder and metrics.jsonl stay open, so only these can be compared with the files that are now at their
+// paths.
 void RunFolder::check_in_place() const {
     const auto in_place = [](int descriptor, const std::string& path) {
         struct stat mine;
@@ -181,11 +184,12 @@ void RunFolder::cut_metrics(int64_t step, int64_t epochs) {
     for (size_t begin = 0, end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1)
         if (is_before(std::string_view(text).substr(begin, end - begin), step, epochs))
             kept.append(text, begin, end - begin + 1);
-    if (metrics_ >= 0) ::close(std::exchange(metrics_, -1)); // the file is replaced: later lines go to the new one
+    if (metrics_ >= 0) ::close(std::exchange(metrics_, -1)); // log() then opens the new file
     write_file_atomic(metrics_path(), kept);
 }
 
-// One call looks and takes. A microsecond where there is no such file: beside the line that each step logs, nothing.
+// One system call both looks for the file and removes it. If there is no file, it takes about a microsecond, which is
+// little compared with the line that each step logs.
 bool RunFolder::take_stop_request() { return ::unlink((path_ + "/stop").c_str()) == 0; }
 
 void check_stored_command(const std::string& folder, const std::string& option, const std::string& again) {

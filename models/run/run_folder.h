@@ -1,34 +1,36 @@
 // The folder of one training run: ROOT/NAME/ with config.json, metrics.jsonl, report.html, model.safetensors and
 // checkpoint/.
 //
-// metrics.jsonl has one JSON object per line, written whole as soon as it is known, doubles in full precision: step
-// lines carry "step" and "epoch", epoch lines "epoch" alone. On resume the lines after the checkpoint are cut, so
-// that the file of a killed and resumed run has the same steps as that of one that ran through. A name belongs to one
-// run: nothing here overwrites another one's files. Under MPI only rank 0 has one of these.
+// metrics.jsonl has one JSON object per line. Each line is written as a whole, as soon as its values are known, with
+// doubles in full precision. The line of a step has "step" and "epoch"; the line of an epoch has "epoch" but no "step".
+// On resume, the lines after the checkpoint are removed. So the file of a run that was killed and resumed has the same
+// steps as the file of an uninterrupted run. A folder belongs to one run: no function here overwrites files of another
+// run. Under MPI only rank 0 has a RunFolder.
 //
-// A lock on the folder (flock) keeps others from training the same run, and tells those who watch (tools/monitor) that
-// it lives. A file named "stop" in it asks it to stop. On file systems without locks a run passes for one that has
-// ended.
+// A running run holds a lock on its folder (flock). The lock keeps other processes from training the same run, and
+// shows tools/monitor that the run is alive. A file named "stop" in the folder is a stop request. On a file system
+// without locks, other processes are not kept out, and the monitor shows every run as ended.
 #pragma once
 
 #include "core/json.h"
 
 namespace rg {
 
-/// Returns the default of --runs: runs/ of the current folder. Inside a build folder (one that holds meson-private) it is
-/// runs/ beside that folder, because `meson setup --wipe` deletes everything in a build folder. tools/run.sh and
-/// tools/monitor follow the same rule.
+/// Returns the default of --runs: runs/ in the current folder. In a build folder (one that holds meson-private) and
+/// below it, the default is runs/ beside the build folder, because `meson setup --wipe` deletes everything in a build
+/// folder. tools/run.sh and tools/monitor follow the same rule.
 std::string default_runs_folder();
 
 class RunFolder {
 public:
-    /// Makes ROOT/NAME, for this user alone: options may hold a token. An empty name becomes PROGRAM-YYYYMMDD-HHMMSS,
-    /// with -2, -3, ... if taken. Error: the name exists or is no plain file name; the folder cannot be made; without
-    /// `make_root`, ROOT does not exist.
+    /// Creates ROOT/NAME, which only this user can read, since options may hold a token. If `name` is empty, the name
+    /// is PROGRAM-YYYYMMDD-HHMMSS, followed by -2, -3, ... if it exists. With `make_root`, creates ROOT if necessary.
+    /// Throws Error if `name` exists or is not a plain file name, or if the folder cannot be created.
     static RunFolder create(const std::string& root, const std::string& program, const std::string& name,
                             bool make_root = true);
-    /// Opens an existing run, and changes nothing in it. An empty name means the run of `program` (by config.json)
-    /// whose checkpoint is newest. Error: no such run.
+    /// Opens an existing run, and changes nothing in it. If `name` is empty, opens the run with the newest checkpoint
+    /// among the runs of `program` (by config.json). Throws Error if there is no such run, or if `name` is not a plain
+    /// file name.
     static RunFolder open(const std::string& root, const std::string& program, const std::string& name);
 
     RunFolder(RunFolder&& other) noexcept;
@@ -42,27 +44,30 @@ public:
     std::string model_path() const { return path_ + "/model.safetensors"; }
     std::string checkpoint_path() const { return path_ + "/checkpoint"; }
 
-    /// From here on until the end of this object the run is taken, and seen to live; what kills have left of its files
-    /// goes. Error: another process has it.
+    /// Locks the folder until the end of this object. Removes an old file "stop", and incomplete files that killed
+    /// processes have left. Throws Error if another process holds the lock for more than 2 s. No-op if this object
+    /// holds the lock already.
     void lock();
 
-    /// Throws if the folder, once it is locked, was deleted or renamed, or its metrics were. Files are written by path:
-    /// call it before a write that follows long work, so that nothing of a run comes back under a name that was taken
-    /// from it.
+    /// Throws Error if the locked folder, or its open metrics.jsonl, was deleted, renamed or replaced. Other files are
+    /// written by path. So call this before a write that follows long work: otherwise the write could create a file in
+    /// a place from which the user has removed the run.
     void check_in_place() const;
 
-    /// Writes config.json, indented. Convention: "program", "version", "ranks", "seed", "options".
+    /// Writes config.json, indented. By convention it has "program", "version", "ranks", "seed" and "options".
     void write_config(const Json& config);
 
-    /// Appends one line to metrics.jsonl. Error: path and reason; a half-written line is taken back; or what
-    /// check_in_place() throws.
+    /// Appends one line to metrics.jsonl. If the write fails, removes the incomplete line, and throws Error with the
+    /// path and the reason. Also throws the errors of check_in_place().
     void log(const Json& line);
-    /// Returns when all logged lines are on the disk. Call it before a checkpoint that relies on them.
+    /// Blocks until all logged lines are on the disk. Call it before a checkpoint is saved: a run that is resumed from
+    /// the checkpoint needs all lines up to it.
     void sync();
-    /// Keeps step lines up to `step` and epoch lines up to `epochs`; drops later ones and damaged ends of killed runs.
+    /// Removes from metrics.jsonl the lines of steps after `step` and of epochs after `epochs`, and damaged lines that
+    /// a kill has left.
     void cut_metrics(int64_t step, int64_t epochs);
 
-    /// Whether someone has asked the run to stop; says so once.
+    /// Returns true if the folder has a file "stop", and removes the file, so each request is returned once.
     bool take_stop_request();
 
 private:
@@ -71,11 +76,12 @@ private:
 
     std::string path_;
     int folder_ = -1;  // descriptor that holds the lock
-    int metrics_ = -1; // descriptor, opened by the first line
+    int metrics_ = -1; // descriptor of metrics.jsonl; opened when the first line is logged
 };
 
-/// Requires that an option that is stored in a run's folder, and goes on with it, holds no command (pipe:) of others:
-/// the folder is this user's own, and nobody else can write into it. `again`: how to type the option instead.
+/// Checks the value of an option that a resumed run reads from its folder. Throws Error if the value contains a command
+/// (pipe:) and another user may have written it: the folder belongs to another user, or others can write into it.
+/// `again` ends the error message; it says how to type the option instead.
 void check_stored_command(const std::string& folder, const std::string& option, const std::string& again);
 
 } // namespace rg
