@@ -38,13 +38,14 @@ void MachineOptions::declare(Options& o) {
            {"small", Algorithm::small},
            {"shared", Algorithm::shared},
            {"mpi", Algorithm::mpi}},
-          "all-reduce algorithm for the gradients");
+          "all-reduce algorithm for the gradients; auto: shared on one node, else the faster of ring and small by an "
+          "estimate; ring: fewest bytes; small: fewest messages; shared: memory of one node; mpi: MPI_Allreduce");
     o.add("accelerate", &accelerate, "trace the step once, fuse ops, and replay it; off: run op by op");
 }
 
 Workers workers_of(std::span<const std::string> gpu_of_rank, int rank, bool idle_spare_ranks) {
     Workers workers{0, int(gpu_of_rank.size()), rank};
-    int before = 0; // number of workers with lower ranks
+    int before = 0; // number of GPUs whose first rank is below `rank`
     bool is_first = false;
     for (int r = 0; r < int(gpu_of_rank.size()); ++r) {
         const auto end = gpu_of_rank.begin() + r;

@@ -23,23 +23,25 @@ struct MachineOptions {
     void declare(Options& options);
 };
 
-/// The ranks that take images: all, or one for each GPU.
+/// The ranks that take images (workers): all ranks, or with --spare-ranks idle one rank for each GPU.
 struct Workers {
-    int gpus = 0;  // number of GPUs of all ranks
+    int gpus = 0;  // number of GPUs that the ranks use together
     int count = 1; // number of workers
-    int index = 0; // of this rank among the workers; `count` if it takes no images
-    /// Returns the mini-batch for all GPUs from that for one. On the CPU it does not grow with the number of ranks.
+    int index = 0; // index of this rank among the workers; `count` if it takes no images
+    /// Returns the size of the mini-batch for all GPUs, if `batch` is that for one GPU. Without GPUs returns `batch`.
     int64_t scaled(int64_t batch) const { return batch * std::max(1, gpus); }
+    /// Returns this rank's part of n images.
     data::Range part_range(int64_t n) const { return data::part_range(n, count, index); }
 };
-/// `gpu_of_rank` has the name of each rank's GPU. With `idle_spare_ranks`, only the first rank of each GPU takes
-/// images.
+/// Returns the workers of a job, with the index of `rank`. `gpu_of_rank` has the ID of each rank's GPU. With
+/// `idle_spare_ranks`, only the first rank of each GPU takes images.
 Workers workers_of(std::span<const std::string> gpu_of_rank, int rank, bool idle_spare_ranks);
 
 class Machine {
 public:
-    /// Collective. Sets the number of threads in `settings`, unless the command line does. `settings` outlives this.
-    /// Throws Error for --device cuda without a GPU, and for fp32-strict on a GPU.
+    /// Collective. Sets the number of threads in `settings`, unless the command line gives one. `settings` must outlive
+    /// this. Throws Error for --device cuda without a GPU, for fp32-strict on a GPU, and for CPUs that use different
+    /// instruction sets.
     Machine(MachineOptions& settings, const Options& options, par::Group& group);
     Machine(const Machine&) = delete;
     Machine& operator=(const Machine&) = delete;
@@ -47,13 +49,14 @@ public:
     /// Returns a context for this machine. The caller installs it with a ContextScope.
     Context context();
     const MachineOptions& options() const { return options_; }
-    /// Null for the CPU.
+    /// Returns the device, or null for the CPU.
     Device* device() const { return device_.get(); }
-    /// The data type of images and activations.
+    /// Returns the data type of images and activations.
     DType activations() const { return activations_; }
-    /// A rank that takes no images still has a copy of the network on its GPU, and takes part in all reductions.
+    /// Returns the ranks that take images. A rank that takes no images still has a copy of the network on its GPU, and
+    /// takes part in all reductions.
     const Workers& workers() const { return workers_; }
-    /// For example "cpu (avx512), 1 thread x 4 ranks, fp32".
+    /// Returns a text for people, for example "cpu (avx512), 1 thread x 4 ranks, fp32".
     const std::string& text() const { return text_; }
 
 private:

@@ -14,7 +14,8 @@
 namespace rg {
 namespace {
 
-/// Returns the number after `word` on the first line that begins with it.
+/// Returns the number after `word` in the first line that begins with `word` and a number. Returns nothing if there is
+/// no such line.
 std::optional<int64_t> number_in(const std::string& path, std::string_view word = "") {
     std::ifstream file(path);
     for (std::string line; std::getline(file, line);) {
@@ -35,8 +36,8 @@ struct GroupFiles {
 constexpr GroupFiles kVersion1{"/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_inactive_file "};
 constexpr GroupFiles kVersion2{"/memory.max", "/memory.current", "inactive_file "};
 
-/// Returns the bytes left below the limits of the group at `path` below `mount` and of its parents, or the largest
-/// integer if there is no limit.
+/// Returns the bytes that a control group can still use: the least that is left below its limit or below the limit of
+/// one of its parents. Returns the largest integer if there is no limit. The group's folder is `mount` + `path`.
 int64_t left_in_groups(const std::string& mount, std::string path, const GroupFiles& files) {
     int64_t left = std::numeric_limits<int64_t>::max();
     for (;;) {
@@ -94,7 +95,7 @@ void check_memory(par::Group& group, int64_t bytes, const std::string& what, con
         Need& need = needs[{rank.at("host").as_string(), rank.at("boot").as_string()}];
         ++need.ranks;
         need.bytes += rank.at("bytes").as_int();
-        // The last rank to measure has seen what the others have already allocated.
+        // Take the smallest value: the rank that measured last also saw what the others had allocated by then.
         need.available = std::min(need.available, rank.at("available").as_int());
     }
     for (const auto& [on, need] : needs)

@@ -1,7 +1,8 @@
 // Checks that a machine has the memory that its ranks are about to allocate.
 //
-// Linux grants more memory than it has. If a rank writes to memory that does not exist, the kernel kills it, minutes
-// later and without a message. So programs add up their needs first, and end with an error if they are too large.
+// Linux grants more memory than it has. If a process later writes to more memory than there is, the kernel kills the
+// process without a message, perhaps after minutes of training. So programs add up their needs first, and end with an
+// error if the sum is too large.
 #pragma once
 
 #include "core/accelerate.h"
@@ -15,9 +16,9 @@
 
 namespace rg {
 
-/// Returns the bytes that processes on this machine can still allocate: the lesser of MemAvailable and the rest below
-/// the limits of this process's control groups (version 1 or 2). Returns the largest integer if the system does not
-/// say. `root` is put before the paths of the system's files, for tests.
+/// Returns the bytes that processes on this machine can still allocate: the smaller of MemAvailable and the
+/// bytes left below the limits of this process's control groups (version 1 or 2). Returns the largest integer if the
+/// system has no such values. `root` is put before the paths of the system's files, for tests.
 int64_t available_memory(const std::string& root = "");
 
 /// A machine's name and the ID of its current boot, since several machines may be named "localhost".
@@ -28,7 +29,8 @@ struct Host {
 Host this_host();
 
 /// Collective. Throws on all ranks if the ranks of one host together need more memory than is available there. `bytes`
-/// are this rank's. For the message, `what` names the use of the memory, and `advice` says how to need less.
+/// is the need of this rank. For the message, `what` names the use of the memory, and `advice` says how to need less.
+/// Tests set `available` and `host`.
 void check_memory(par::Group& group, int64_t bytes, const std::string& what, const std::string& advice,
                   int64_t available = available_memory(), const Host& host = this_host());
 
@@ -42,7 +44,8 @@ void check_planned_memory(par::Group& group, std::initializer_list<Accelerated*>
                           const std::function<void()>& plan, const std::string& advice,
                           int64_t available = available_memory());
 
-/// Returns the bytes that rank 0 needs for a checkpoint: values, and at most two optimizer values for each.
+/// Returns the bytes that rank 0 needs for a checkpoint: for each parameter its value, and at most two values of the
+/// optimizer.
 constexpr int64_t checkpoint_memory(int64_t parameter_bytes) { return 3 * parameter_bytes; }
 
 } // namespace rg

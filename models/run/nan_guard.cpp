@@ -1,6 +1,7 @@
-// See nan_guard.h. The cause of a bad step is searched in the order of computation: first the parameters, which were
-// there before the step; then, if the loss is bad, the running statistics in the order of forward; then the gradients
-// in the order of backward. If forward went bad, all gradients are bad too, and the first of them says nothing.
+// See nan_guard.h. The cause of a bad step is searched in the order of computation. First come the parameters, which
+// have their values from before the step. If the loss is bad, the running statistics follow, in the order of forward.
+// Last come the gradients, in the order of backward. If forward had bad values, all gradients are bad too, so the first
+// bad gradient does not show the cause.
 #include "models/run/nan_guard.h"
 
 #include "core/ops.h"
@@ -13,7 +14,7 @@ namespace {
 
 constexpr int kMaxBadSteps = 3;
 
-/// Omits the sign of a NaN, which means nothing.
+/// Returns a value as text. The sign of a NaN is omitted, since it means nothing.
 std::string value_text(float value) { return std::isnan(value) ? "nan" : cat(value); }
 
 } // namespace

@@ -4,11 +4,12 @@
 //   skip      leaves the step out: no update, and batch norm's running statistics are restored
 //   rollback  restores the state of the last checkpoint, from a copy in memory
 //
-// A training depends only on its seed. So after a rollback, an error of the hardware does not return, but any other
-// cause does. Therefore the fourth bad step in a row is an Error. The count restarts once the furthest of the bad steps
-// succeeds.
+// After a rollback, the same steps are computed again with the same bits. So an error of the hardware does not return,
+// but any other cause does. Therefore the fourth bad step in a row is an Error. The count restarts once the furthest of
+// the bad steps succeeds.
 //
-// The update changes nothing if a gradient or the loss is not finite, so it can be part of the replayed step. Trainer
+// The optimizer's update changes nothing if a gradient or the loss is not finite. So the update can be part of the
+// replayed step. Trainer
 // calls first_non_finite(), then the update with its result, then handle_non_finite(). All ranks decide alike without a
 // message, since loss and gradients are sums over the ranks. The cost is one pass over the gradients per step.
 // Values that are not finite are never saved: check_values() runs before any file is written.
@@ -32,12 +33,12 @@ using OptimizerState = std::vector<NamedTensor>;
 
 enum class OnNan : uint8_t { stop, skip, rollback };
 
-/// Says what became of a step.
+/// What was done with a step.
 enum class Verdict : uint8_t { applied, skipped, rolled_back };
 
 class NanGuard {
 public:
-    /// Copies the state that the policy may restore, and `position`. `parameters` outlives this.
+    /// Copies the state that the policy may restore, and `position`. `parameters` must outlive this.
     NanGuard(OnNan policy, Parameters& parameters, const OptimizerState& optimizer, const Position& position);
 
     /// Decides about the step after `position`. `non_finite_at` is the result of first_non_finite() for the gradients
@@ -46,7 +47,7 @@ public:
     /// step in a row.
     Verdict handle_non_finite(Position& position, double loss, const Tensor& non_finite_at, std::string& warning);
 
-    /// A later rollback returns to the current state, at `position`.
+    /// Call this when a checkpoint is saved: a later rollback returns to the current state, at `position`.
     void checkpoint(const Position& position);
 
     /// Throws Error if a parameter, a running statistic or a value of the optimizer is not finite.
@@ -64,11 +65,11 @@ private:
     Parameters& parameters_;
     const OptimizerState optimizer_;
     const Tensor non_finite_at_ = Tensor::empty({}, DType::i32); // scratch of describe_buffer(), allocated once
-    std::vector<Tensor> buffers_, backups_;                      // the buffers that the policy restores, and copies
+    std::vector<Tensor> buffers_, backups_;                      // the buffers that the policy restores; their copies
     Position backup_position_;
     int64_t backup_batches_tracked_ = 0;
-    int bad_steps_ = 0;             // in a row
-    int64_t furthest_bad_step_ = 0; // among these
+    int bad_steps_ = 0;             // number of bad steps in a row
+    int64_t furthest_bad_step_ = 0; // largest number of a bad step
 };
 
 } // namespace rg

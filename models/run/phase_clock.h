@@ -1,9 +1,9 @@
-// Measures the time of each phase of an epoch, on each rank. It tells a slow disk from a slow network or a slow
-// machine.
+// Measures the time of each phase of an epoch, on each rank. The times show whether a disk, a network or a machine is
+// slow.
 //
-// A GPU runs asynchronously, and the time is counted where the CPU waits for results. So an update counts as `compute`
-// of the next step, and the overlapped sum of gradients as `compute` of its own step. On a single rank, CPU or GPU, the
-// update is part of `compute`.
+// A GPU runs asynchronously, and its time is counted in the phase in which the CPU waits for results. So an update
+// counts as `compute` of the next step, and the overlapped sum of gradients as `compute` of its own step. On a single
+// rank, CPU or GPU, the update is part of `compute`.
 #pragma once
 
 #include "core/json.h"
@@ -29,8 +29,8 @@ public:
         last_ = now;
     }
 
-    /// Collective. Returns [{"rank", "host", "images", "steps", "seconds": {"data": ..., ...}}, ...] with the images of
-    /// each rank. The same on all ranks.
+    /// Collective. Returns [{"rank", "host", "images", "steps", "seconds": {"data": ..., ...}}, ...] with one member
+    /// per rank, on every rank. "images" counts only the images of that rank.
     Json gather(par::Group& group) const;
 
 private:

@@ -6,7 +6,7 @@
 namespace rg {
 namespace {
 
-/// A training, with its options parsed from the arguments.
+/// A training, and its options with the values of the arguments.
 struct Parsed {
     Parsed(const Program& program, const std::vector<std::string>& args)
         : training(program.make()), options(program.name, program.description) {

@@ -1,6 +1,7 @@
 // The training programs as objects, so that sweep_cifar and experiment can check their arguments and run them.
 //
-// To add a program: declare its object here, add it to find_program() and its name to meson.build.
+// To add a program: declare its object here, add it to find_program(), and add its file and its name to the top
+// meson.build.
 #pragma once
 
 #include "core/options.h"
@@ -13,12 +14,13 @@
 
 namespace rg {
 
-/// The options of a training program, its data and its training. Each program derives from it.
+/// The options of a training program, its data and its training. Each program has a class that derives from this one.
 class Training {
 public:
     virtual ~Training() = default;
     virtual void declare(Options& options) = 0;
-    /// Collective. Throws Error if the data cannot be trained on. `pulse`: see load_data().
+    /// Collective. Loads the data that the options choose. Throws Error if the program cannot train on them. `pulse`:
+    /// see load_data().
     virtual data::TrainTest load(par::Group& group, const std::function<void()>& pulse) const = 0;
     /// Collective. Returns the exit code.
     virtual int train(Options& options, par::Group& group, Trial& trial) = 0;
@@ -31,7 +33,7 @@ struct Program {
     /// Parses the arguments of a command line, without the program's name, and returns all options. Throws Error if a
     /// name is unknown or a value is bad.
     Json check(const std::vector<std::string>& args) const;
-    /// Collective. Reads the data like a training. Throws Error if they cannot be trained on.
+    /// Collective. Loads the data as a training with these arguments does. Throws Error if it cannot train on them.
     data::TrainTest load(par::Group& group, const std::vector<std::string>& args) const;
     /// Collective. Trains on all ranks of the group, or prints --help on rank 0. Returns the exit code.
     int run(par::Group& group, const std::vector<std::string>& args, Trial& trial) const;
@@ -39,7 +41,7 @@ struct Program {
 
 extern const Program train_cifar, train_digits, train_digits_angles;
 
-/// Returns the program with this name. Throws Error, with all names, if there is none.
+/// Returns the program with this name. Throws Error, with the names of all programs, if there is none.
 const Program& find_program(const std::string& name);
 
 } // namespace rg

@@ -20,7 +20,7 @@ struct StepStatus {
     int64_t images = 0; // in this step, over all ranks
 };
 
-/// A metric of a single program: its name in metrics.jsonl, and a printf format with its unit.
+/// A metric that only one program has: its name in metrics.jsonl, and a printf format with its label and unit.
 struct ExtraMetric {
     std::string name, format;
     double value;
@@ -31,7 +31,7 @@ struct EpochStatus {
     int64_t epoch = 0, epochs = 0;
     double train_loss = 0, train_accuracy = 0, test_loss = 0, test_accuracy = 0;
     double images_per_second = 0, seconds = 0;
-    std::string test_set_name = "test"; // the set that test_loss and test_accuracy are of
+    std::string test_set_name = "test"; // name of the set of test_loss and test_accuracy
     std::vector<ExtraMetric> extras = {};
 };
 
@@ -42,14 +42,14 @@ struct ScreenSize {
 };
 /// Returns the current size of the terminal, or 80 x 24 if it is unknown.
 ScreenSize screen_size();
-/// Returns the time of a monotonic clock.
+/// Returns the time of a monotonic clock, in seconds.
 double steady_seconds();
 
 class Progress {
 public:
     /// Writes to standard output, with a live line if that is a terminal.
     Progress();
-    /// For tests: a fixed width, and a clock in seconds.
+    /// For tests: writes lines of `columns` characters to `out`. `clock` returns seconds.
     Progress(std::ostream& out, bool live, int columns, std::function<double()> clock);
     ~Progress(); // clears the live line
     Progress(const Progress&) = delete;
@@ -72,7 +72,8 @@ private:
     bool drawn_ = false;
 };
 
-/// Returns the live line in at most `columns` characters. A rate or time left of 0 is unknown and left out.
+/// Returns the live line in at most `columns` characters. It omits `images_per_second` and `seconds_left` if they are
+/// 0, which means unknown.
 std::string step_text(const StepStatus& status, double images_per_second, double seconds_left, int columns);
 std::string epoch_text(const EpochStatus& status);
 

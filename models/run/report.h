@@ -1,10 +1,10 @@
 // Writes report.html: all results of a run as one page, readable offline in any browser.
 //
 // The page is a template (models/run/page/, compiled in) with one JSON value inside, {"runs": [RUN, ...]}; the monitor
-// (tools/monitor) serves the same template live. A RUN has these members. All but "name" are optional; if a member
-// is missing, the page leaves out its part:
+// (tools/monitor) serves the same template live. A RUN has these members. All but "name" are optional; the page
+// leaves out the part of a missing member:
 //
-//     name, state       text; the state is "running", "done", "stopped" or "failed"; that of a trial is as in results.csv
+//     name, state       text; the state is "running", "done", "stopped" or "failed"; for a trial, see results.csv
 //     note              one line of text: why the run was stopped or failed
 //     config            as in config.json
 //     summary           one line of text: machine and data

@@ -8,15 +8,15 @@
 namespace rg {
 namespace {
 
-std::atomic<bool> interrupted{false}; // by a signal other than SIGINT
+std::atomic<bool> interrupted{false}; // true after a stop signal other than SIGINT
 
 void on_signal(int number) {
     if (number != SIGINT) interrupted.store(true, std::memory_order_relaxed);
     request_stop();
 }
 
-/// UCX, a library of MPICH, installs a handler for SIGHUP before main(). So only code that runs before all libraries
-/// can tell that the process was started with SIGHUP ignored, for example by nohup.
+/// True if the process was started with SIGHUP ignored, for example by nohup. UCX, a library of MPICH, installs a
+/// handler for SIGHUP before main(). So this is recorded before the constructors of all libraries run.
 bool started_with_hangup_ignored = false;
 void record_hangup_action() {
     struct sigaction action {};

@@ -6,8 +6,8 @@
 //
 // Exit codes of a training: 0, it is done, or a person stopped it (SIGINT, a file "stop"); 1, an error;
 // kExitInterrupted, another signal stopped it, and the same command continues it, with --resume if there is a
-// checkpoint. Batch systems send such signals before a time limit or when they need the machine; a closed terminal
-// sends SIGHUP. A job script can decide by the code whether to queue the job again.
+// checkpoint. Batch systems send these other signals before a time limit or when they need the machine; a closed
+// terminal sends SIGHUP. A job script can decide by the code whether to queue the job again.
 #pragma once
 
 #include "core/stop.h"

@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::string_view kPrefix = "events.out.tfevents.";
 
-/// TFRecords mask a CRC, since the CRC of data that contain a CRC is weak.
+/// Returns the form in which TFRecords store a CRC. They mask it, since the CRC of data that contain a CRC is weak.
 uint32_t masked(uint32_t crc) { return std::rotr(crc, 15) + 0xa282ead8u; }
 
 /// Returns the bytes of `value`, little-endian on any machine.
@@ -49,13 +49,13 @@ std::string bytes_field(int field, std::string_view value) {
     return key(field, 2) + varint(value.size()) + std::string(value);
 }
 
-/// Returns an Event: time, step and one more field.
+/// Returns an Event with the current time, `step`, and `field`, which is an encoded field.
 std::string event(int64_t step, const std::string& field) {
     const auto now = std::chrono::system_clock::now().time_since_epoch();
     return double_field(1, std::chrono::duration<double>(now).count()) + int_field(2, step) + field;
 }
 
-/// Returns a name after those of all event files in the folder, even if the clock was set back.
+/// Returns a file name that sorts after those of all event files in the folder, even if the clock was set back.
 std::string next_name(const std::string& folder) {
     auto seconds = static_cast<long long>(std::time(nullptr));
     for (const fs::directory_entry& entry : fs::directory_iterator(folder))

@@ -20,14 +20,15 @@ uint32_t crc32c(std::string_view bytes);
 
 class EventFile {
 public:
-    /// Creates a file in the folder, with a name after those of all event files in it. `step` is the last finished
-    /// step. Throws Error if the file cannot be created.
+    /// Creates a file in the folder, with a name that sorts after those of all event files in it. `step` is the last
+    /// finished step. Throws Error if the file cannot be created.
     EventFile(const std::string& folder, int64_t step);
     ~EventFile();
     EventFile(const EventFile&) = delete;
     EventFile& operator=(const EventFile&) = delete;
 
-    /// Adds the numbers of a line of metrics.jsonl as step/NAME or epoch/NAME. Those of an epoch get its last step.
+    /// Adds the numbers of a line of metrics.jsonl as step/NAME or epoch/NAME. The numbers
+    /// of an epoch get the number of the epoch's last step.
     void add(const Json& line);
 
 private:

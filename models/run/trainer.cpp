@@ -9,15 +9,17 @@
 namespace rg {
 namespace {
 
-/// Moves gradients on the CPU into memory that the ranks of a node share, so that they are summed in place.
+/// On the CPU, moves the gradients into memory of the group. If one node holds all ranks, they share this memory, and
+/// the gradients are summed in place.
 Parameters& share_gradients(par::Group& group, Parameters& parameters) {
     if (group.size() > 1 && !parameters.gradients().device())
         parameters.place_gradients(group.memory(size_t(parameters.gradient_bytes()), "gradients").data());
     return parameters;
 }
 
-/// Within a node the sum is too fast to be worth a thread. Between nodes, overlap hides it behind backward, unless
-/// backward itself waits for messages: those of batch statistics over all ranks.
+/// Returns true if the gradients may be summed during backward. Within a node the sum is too fast to be worth a thread.
+/// Between nodes, overlap hides the sum behind backward. With --sync-bn, backward itself exchanges batch statistics, so
+/// another thread must not use the group.
 bool can_overlap(const par::Group& group) { return group.local_size() < group.size() && !context().sync; }
 
 } // namespace
@@ -77,7 +79,7 @@ void Trainer::train_epoch(const Schedule& schedule) {
 }
 
 /// Collective. Runs forward, backward, the sums over the ranks and the update, and handles values that are not finite.
-/// A single rank waits for its device once.
+/// On a single rank, the CPU waits for its device only once per step.
 StepResult Trainer::step(const data::Batch& batch, double lr) {
     const double share = double(batch.labels.extent(0)) / double(batch.global_size);
     par::Group& group = run.group();
@@ -91,14 +93,16 @@ StepResult Trainer::step(const data::Batch& batch, double lr) {
     gradient_sum.begin(share);
     const std::span<const Tensor> results = train_step(feed.inputs(batch), true);
     run.phases.lap(PhaseClock::compute);
-    gradient_sum.finish(); // Finish the sum first: the reads below wait for the device anyway.
+    // Finish the sums before to_host(), which blocks until the device has finished the step: no bucket would be summed
+    // meanwhile.
+    gradient_sum.finish();
     std::array downloaded{results[0], results[1], non_finite_at};
     to_host(downloaded);
     const auto& [scores, loss, own_non_finite_at] = downloaded;
     run.phases.lap(parameters.gradients().device() ? PhaseClock::compute : PhaseClock::sum);
 
-    // Sum over all ranks: loss, correct images, stop requests, ranks without further data. Batch norm's state is in the
-    // same message.
+    // Sum over all ranks: loss, correct images, stop requests, ranks without further data. Without --sync-bn, batch
+    // norm's state is in the same message; with it, all ranks have the same state.
     double sums[] = {share > 0 ? share * double(loss.data<float>()[0]) : 0.0,
                      double(count_correct(scores, batch.labels)), double(run.has_stop_request()),
                      double(!feed.loader.has_next())};

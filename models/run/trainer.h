@@ -27,11 +27,12 @@ namespace rg {
 /// The update of flat parameters. Per-step values are in a tensor, so that a replay picks up new ones.
 struct Optimizer {
     OptimizerState state; // flat buffers
-    Tensor rate_and_step; // f32: learning rate and, if the optimizer needs it, the number of the step from 1
-    /// No-op if first_non_finite() found a value that is not finite.
+    Tensor rate_and_step; // f32: learning rate and, if the optimizer needs it, the number of the step, counted from 1
+    /// Updates the parameters from their gradients. `non_finite_at` is the result of first_non_finite(). No-op if it is
+    /// not -1.
     std::function<void(const Tensor& non_finite_at)> update;
 };
-/// `parameters` outlives the result. The learning rate in the options is not used; Trainer::train() sets it.
+/// `parameters` must outlive the result. The learning rate in the options is not used; Trainer::train() sets it.
 Optimizer sgdm(const Parameters& parameters, const Sgdm& options);
 Optimizer adam(const Parameters& parameters, const Adam& options);
 
@@ -43,20 +44,20 @@ struct Trainer {
     /// The network's forward pass in training and its loss. It is traced, so it may only use ops.
     using Forward = std::function<ScoresAndLoss(const data::Batch& batch)>;
 
-    /// Moves the gradients into memory that the ranks of a node share, and restores parameters and optimizer. All
-    /// arguments except the optimizer and the function outlive this.
+    /// Collective. On the CPU, moves the gradients into memory that the ranks share if one node holds them all. Then
+    /// calls TrainingRun::restore_parameters(). All arguments except the optimizer and the function must outlive this.
     Trainer(TrainingRun& run, const Machine& machine, Parameters& parameters, Optimizer optimizer, ImageFeed& feed,
             const Forward& forward);
 
     /// Makes the plan of the largest batch, so that its memory is known before the first step.
     const Plan& plan() { return train_step.plan(feed.inputs(feed.largest_batch()), true); }
 
-    /// Time of all epochs, in seconds.
+    /// Sums of the times of all epochs, in seconds.
     struct Seconds {
         double train = 0, test = 0;
     };
     /// Collective. Trains from the run's position until all steps are done or a rank gets a stop request. Calls `test`
-    /// after each complete epoch, and saves after each epoch.
+    /// after each complete epoch. Saves after each epoch, also after an incomplete one.
     Seconds train(const Schedule& schedule, const std::function<Score()>& test);
 
     TrainingRun& run;
@@ -66,7 +67,8 @@ struct Trainer {
     ImageFeed& feed;
     const Forward forward;
     const Tensor loss_of_all = Tensor::zeros({}), non_finite_at = Tensor::zeros({}, DType::i32);
-    /// Returns scores and loss, and leaves the gradients in their buffer. On a single rank it also applies the update.
+    /// Runs forward and backward. Returns scores and loss, and leaves the gradients in the parameters' buffer. On a
+    /// single rank it also applies the update.
     Accelerated train_step;
     GradientSum gradient_sum;
 
@@ -93,7 +95,8 @@ struct Evaluation {
                         machine.options().accelerate};
 };
 
-/// Collective. Makes the plans for all sizes of batches, so that their memory is allocated before the first step.
+/// Collective. Makes the plans for the largest training batch and for all sizes of evaluation batches, so that their
+/// memory is allocated before the first step.
 /// Returns the plan of a training step. On the CPU, throws on all ranks if there is not enough memory; `advice` says
 /// how to need less.
 const Plan& plan_ahead(Trainer& trainer, Evaluation& test, const std::string& advice);

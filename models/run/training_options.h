@@ -18,7 +18,8 @@ struct TrainingOptions {
     MachineOptions machine_options;
     RunOptions run_options;
 
-    /// Declares length, learning rate and weight decay. `default_lr` is the formula for a learning rate of 0.
+    /// Declares length, learning rate and weight decay. `default_lr` says in --help which formula
+    /// replaces a learning rate of 0.
     void declare_training(Options& o, const std::string& default_lr,
                           const std::vector<std::pair<std::string, ScheduleKind>>& schedules);
 };
@@ -28,8 +29,8 @@ struct DigitsOptions : TrainingOptions {
 
     void declare(Options& o, const std::string& folder, const std::string& shards, const std::string& default_lr);
     /// Collective. Returns the grey images of --data, or 10,000 drawn ones. Data without a test set get one: a tenth of
-    /// each class, chosen by --seed. With --validation, a fraction of the training images takes its place. Throws Error
-    /// if the images are not 28 x 28, and what load_data() throws. `pulse`: see load_data().
+    /// each class, chosen by --seed. With --validation, a fraction of the training images takes the place of the test
+    /// set. Throws Error if the images are not 28 x 28, and what load_data() throws. `pulse`: see load_data().
     data::TrainTest load(par::Group& group, const std::function<void()>& pulse = {}) const;
     /// Returns the options for the training set's loader.
     data::LoaderOptions loader_options() const;

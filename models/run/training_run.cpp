@@ -53,8 +53,8 @@ Position restore_training(const std::string& program, TensorFile file, Parameter
 }
 
 /// Sets the options that the command line does not give to their values in the checkpoint. Throws Error if the command
-/// line changes an option of the network or of the order of the images, since then the checkpoint would not fit. Throws
-/// Error if check_stored_command() refuses a value.
+/// line changes an option of the network or of the mini-batches, since the checkpoint would not fit then. Also throws
+/// Error if check_stored_command() refuses a stored value.
 void restore_options(const TensorFile& file, Options& options) {
     static const std::set<std::string> kFixed = {"batch-size", "validation", "partial-batch", "shuffle",
                                                  "seed",       "augment",    "translate",     "fill",
@@ -130,10 +130,11 @@ void TrainingRun::begin(const Length& length, const std::vector<std::string>& cl
     classes_ = {{"classes", Json(Json::Array(classes.begin(), classes.end())).dump()}};
     group_.barrier("start");
     if (group_.rank() != 0) return;
-    // The parent folder of a trial existed when the trial began. If it is gone, somebody deleted it: do not create it.
+    // The parent folder of a trial existed when the trial began. If it is gone, a user has deleted it, so do not create
+    // it again.
     if (!folder_) folder_.emplace(RunFolder::create(settings_.runs, program_, settings_.name, trial_.standalone()));
     folder_->lock();
-    folder_->check_in_place(); // a resumed run was locked before the data were loaded
+    folder_->check_in_place(); // loading takes long, and a resumed run was opened before it
     folder_->cut_metrics(position_.step, position_.epoch - 1);
     const Json options = options_.to_json();
     const Json* seed = options.find("seed");

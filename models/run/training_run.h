@@ -13,7 +13,7 @@
 //         return run.end();
 //     });
 //
-// Every rank makes the same calls; only rank 0 has a folder and a screen. Trainer (trainer.h) computes the steps. This
+// Every rank makes the same calls; only rank 0 writes files and prints. Trainer (trainer.h) computes the steps. This
 // class changes parameters only in restore_parameters() and handle_non_finite().
 #pragma once
 
@@ -45,22 +45,24 @@ struct RunOptions {
 struct StepResult {
     int64_t images;           // in the mini-batch
     double loss, correct, lr; // mean loss, number of correctly classified images, learning rate
-    bool stop = false;        // a rank has a stop request
-    bool last = false;        // a rank has no further batch in this epoch
+    bool stop = false;        // some rank has a stop request
+    bool last = false;        // some rank has no further batch in this epoch
     Verdict verdict = Verdict::applied;
 };
 
 class TrainingRun {
 public:
-    /// Collective. Makes signals stop requests. With --resume, locks the run's folder, loads its last checkpoint, and
-    /// restores the options that the command line does not give. All arguments outlive this.
+    /// Collective. If the training is a program by itself, turns signals into stop requests. With --resume, locks the
+    /// run's folder, loads its last checkpoint, and restores the options that the command line does not give. The
+    /// references must outlive this.
     TrainingRun(std::string program, const RunOptions& settings, Options& options, par::Group& group, Trial& trial);
     ~TrainingRun();
     TrainingRun(const TrainingRun&) = delete;
     TrainingRun& operator=(const TrainingRun&) = delete;
 
-    /// Runs `training` and returns its exit code. If a stop request ended loading, returns the code for that; a trial
-    /// throws Stopped on to its pool. If `training` throws, report.html says that the run failed, and why.
+    /// Runs `training` and returns its exit code. If a stop request ends the loading of data, returns the exit code for
+    /// a stop; a trial of a pool throws Stopped instead. If `training` throws, report.html says that the run failed,
+    /// and why.
     template <class Body>
     int supervise(const Body& training) {
         try {
@@ -82,8 +84,8 @@ public:
     par::Group& group() const { return group_; }
     bool resumed() const { return checkpoint_ != nullptr; }
 
-    /// Restores values, optimizer and position from the checkpoint, or only the values from --init, or changes nothing.
-    /// `parameters` outlives this.
+    /// With --resume, restores values, optimizer and position from the checkpoint. Otherwise, with --init, restores
+    /// only the values. `parameters` must outlive this.
     void restore_parameters(Parameters& parameters, const OptimizerState& optimizer);
 
     /// The length of the training; a stop request may end it earlier.
@@ -91,39 +93,41 @@ public:
         int64_t steps = 0, batches = 0; // total number of steps; batches per epoch
         int64_t epochs() const { return std::max<int64_t>(1, steps / batches + (steps % batches != 0)); }
     };
-    /// Collective. If any rank fails before this call, no folder is created. `summary` is a text for people: the
-    /// machine, the data, the network.
+    /// Collective. Creates the folder of a new run and starts the output. So if any rank fails before this call, no
+    /// folder is created. `summary` is a text for people: the machine, the data, the network.
     void begin(const Length& length, const std::vector<std::string>& classes, const std::string& summary);
 
     const Position& position() const { return position_; }
-    /// Returns the number of epochs before the next step, with the fraction of the current one.
+    /// Returns how many epochs are done before the next step, with the done fraction of the current one.
     double epochs() const { return double(position_.epoch - 1) + double(position_.batch) / double(length_.batches); }
 
-    /// True until all steps are done or a rank got a stop request. The same on all ranks, like the next two functions.
+    /// True until all steps are done or a rank has a stop request. Returns the same on all ranks, as do the next three
+    /// functions.
     bool goes_on() const { return position_.step < length_.steps && !stopped_; }
-    /// True while every rank has a further batch in this epoch; false after a rollback, which leaves the epoch.
+    /// True while goes_on() and every rank has a further batch in this epoch. False after a rollback, which leaves the
+    /// epoch.
     bool epoch_goes_on() const { return goes_on() && epoch_goes_on_; }
     /// True if all batches of the epoch are done. Then test the network.
     bool epoch_is_complete() const { return position_.batch == length_.batches; }
-    /// True if a rank got a stop request.
+    /// True if a rank had a stop request.
     bool stopped() const { return stopped_; }
 
     /// Collective. Begins or resumes the epoch at position(). `has_data` is true if this rank has a batch.
     void begin_epoch(bool has_data);
-    /// Decides about the step after position(), as --on-nan says. `non_finite_at` is the result of first_non_finite()
+    /// Applies --on-nan to the step after position(). `non_finite_at` is the result of first_non_finite()
     /// for its gradients and its loss over all ranks. A rollback moves position() back.
     Verdict handle_non_finite(double loss, const Tensor& non_finite_at);
     /// Logs a step and advances position(), unless the step was rolled back. Saves a checkpoint if one is due.
     void end_step(const StepResult& result);
     /// Collective. Logs the score and advances position() to the next epoch.
     void end_epoch(const Score& test);
-    /// Returns true if this rank has a stop request: a signal, a file "stop" in the folder, or from Trial::report().
-    /// Ranks may differ.
+    /// Returns true if this rank has a stop request: a signal, a file "stop" in the folder, or a true from
+    /// Trial::report(). The result may differ between ranks.
     bool has_stop_request();
 
     /// Collective. Saves the model and a checkpoint. If a value is not finite, throws Error before it writes any file.
-    /// Trials are compared by the accuracy of their last whole epoch, so a trial that is stopped later keeps the model
-    /// of that epoch.
+    /// Trials are compared by the accuracy of their last complete epoch. So if a trial is stopped within an epoch, its
+    /// model remains that of the epoch before.
     void save() { save_model(), save_checkpoint(); }
     /// Sets a member of the run in report.html; see report.h. Call it after begin().
     void report(const std::string& name, Json value);
@@ -159,12 +163,12 @@ private:
     OptimizerState optimizer_;
     Position position_;
     bool stopped_ = false, epoch_goes_on_ = false;
-    bool untested_ = false;     // the network had steps since it was last tested
+    bool untested_ = false;     // true if steps followed the last test; false before the first test
     bool stop_request_ = false; // from the trial or from a file in the folder
     Length length_;
     Metadata classes_;
-    Clock::time_point epoch_begin_, last_step_; // the time of an epoch does not include testing and saving
-    double images_at_begin_ = 0;                // of this epoch, when it was begun or resumed
+    Clock::time_point epoch_begin_, last_step_; // without tests and checkpoints, an epoch takes the time between these
+    double images_at_begin_ = 0;                // number of this epoch's images that were done at epoch_begin_
 };
 
 } // namespace rg

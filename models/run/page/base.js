@@ -47,7 +47,7 @@ const option = (run, name) => run.config?.options?.[name];
 /** Renames the metrics of a validation set like those of a test set. */
 const asTest = line =>
   Object.fromEntries(Object.entries(line).map(([key, value]) => [key.replace(/^validation_/, 'test_'), value]));
-/** Name of the set that all these runs are tested on. Runs that have not started do not have it. */
+/** Returns the name of the set that these runs are tested on, or 'test' if they differ. Only started runs have it. */
 const testSetName = (...list) => {
   const sets = [...new Set(list.map(run => run.tested).filter(Boolean))];
   return sets.length === 1 ? sets[0] : 'test';
@@ -58,7 +58,7 @@ function addLines(run, lines) {
     else if ('epoch' in line) run.epochs.push({...asTest(line), last_step: last(run.steps)?.step});
   }
 }
-/** Copies a report into the run. */
+/** Copies the members of a report into the run. */
 function mergeReport(run, report) {
   const {metrics, epochs, ...rest} = report;
   Object.assign(run, rest, {epochs_planned: epochs});
@@ -67,14 +67,14 @@ function mergeReport(run, report) {
 const lastEpoch = run => last(run.epochs) ?? (run.last && asTest(run.last));
 const best = (run, key) => Math.max(...run.epochs.map(line => line[key]).filter(isNumber));
 
-/** Number of steps per epoch, for the position of a step on the axis. */
+/** Returns the number of steps per epoch, or Infinity if it is unknown. It gives the position of a step on the axis. */
 const perEpoch = run => run.steps_per_epoch || last(run.epochs)?.last_step / last(run.epochs)?.epoch || Infinity;
 const points = (run, list, key) => {
   const steps = perEpoch(run);
   return list.map(line =>
     ['step' in line ? steps === Infinity ? line.step : line.step / steps : line.epoch, line[key]]);
 };
-/** Averages consecutive points, so that there are at most 400. */
+/** Returns at most 400 points: averages of consecutive ones if there are more. */
 function averaged(all) {
   const n = Math.ceil(all.length / 400);
   if (n <= 1) return all;

@@ -1,5 +1,5 @@
 'use strict';
-// Charts with curves over epochs. For one run, a chart shows steps, training and test; for several, one quantity each.
+// Charts with curves over epochs. If one run is shown, a chart may also have a thin curve over its steps.
 
 /** Returns about n round numbers. The first is at most `low`, the last at least `high`. */
 function roundNumbers(low, high, n) {
@@ -13,7 +13,10 @@ function roundNumbers(low, high, n) {
 }
 
 class Chart {
-  /** `axis`: 'zero' if the axis starts at 0. `series(run, several, i)` returns the lines of the i-th shown run. */
+  /**
+   * `axis` is 'zero' if the vertical axis starts at 0. `series(run, several, i)` returns the lines of the i-th shown
+   * run; `several` is true if more than one run is shown.
+   */
   constructor(title, format, axis, series) {
     Object.assign(this, {format, axis, series, cursorX: null, lines: []});
     this.svg = make('svg', {tabindex: 0, role: 'img', 'aria-label': title,
@@ -109,7 +112,7 @@ class Chart {
   }
 }
 
-/** Lines for training and test of a quantity; for a single run also its steps. */
+/** Returns a `series` for a quantity: its lines for training and test, and for a single run also for its steps. */
 const trainingAndTest = quantity => (run, several, i) => {
   const train = points(run, run.epochs, 'train_' + quantity), test = points(run, run.epochs, 'test_' + quantity);
   const bold = run.name === chosen, failed = run.state === 'failed';
@@ -118,7 +121,7 @@ const trainingAndTest = quantity => (run, several, i) => {
     {name: 'steps', color: 0, thin: true, points: averaged(points(run, run.steps, quantity))},
     {name: 'training', color: 0, points: train}, {name: testSetName(run), color: 1, failed, points: test}];
 };
-/** Line for one quantity. Omits trials that failed in the first epoch, since their values may be far off. */
+/** Returns a `series` of one line per run. It omits runs that failed in epoch 1: their values may be far off. */
 const oneLine = (list, key) => (run, several, i) => several && run.state === 'failed' && !run.epochs.length ? [] : [
   {name: several ? label(run) : '', color: several ? i : 0, bold: several && run.name === chosen,
     points: averaged(points(run, run[list], key))}];

@@ -5,7 +5,7 @@
 let order = {column: null, down: false};
 const stateOf = run => make('span', {class: 'state ' + (/^(running|failed)$/.exec(run.state)?.[0] ?? '')}, run.state);
 function columnsOf(list, live) {
-  // Every option that differs gets a column.
+  // Every option that differs between the runs gets a column.
   const names = new Set(list.flatMap(run => Object.keys(run.config?.options ?? {})));
   const varied = [...names].filter(name => !/^(run-name|runs)$/.test(name) &&
     new Set(list.map(run => JSON.stringify(option(run, name))).filter(Boolean)).size > 1);
@@ -24,7 +24,7 @@ function columnsOf(list, live) {
 }
 function sorted(list, column) {
   if (!column) return list;
-  const isMissing = v => v == null || v !== v || v === -Infinity; // sorts last
+  const isMissing = v => v == null || v !== v || v === -Infinity; // missing values come last
   return [...list].sort((a, b) => {
     const [x, y] = [column[1](a), column[1](b)];
     if (isMissing(x) || isMissing(y)) return isMissing(x) - isMissing(y);
@@ -88,7 +88,7 @@ function update() {
   if (sweep && live) $('summary').append(' ', make('a', {href: '../../?token=' + token}, 'all runs'));
   $('chosen').replaceChildren(...(sweep && run ? [make('h2', {}, label(run), ' ', stateOf(run))] : []),
     ...(run?.note ? [make('p', {class: run.state === 'failed' ? 'bad' : 'dim'}, run.note)] : []));
-  // A sweep in the list of runs has no curves of its own.
+  // Hide the charts if all shown runs are sweeps, which have no curves of their own.
   $('tiles').hidden = $('charts').hidden = shown.length > 0 && shown.every(r => r.trials);
   if ($('charts').hidden) $('chosen').append(make('a', {href: address('trials/NAME/?', run), 'data-key': 'its trials'},
     'trials of this sweep'));
@@ -126,7 +126,7 @@ function stopButton(run) {
   return make('button', {class: 'stop', disabled: run.stopping, 'aria-label': 'stop ' + label(run),
     'data-key': 'stop ' + run.name, click: stop}, run.stopping ? 'stopping' : 'Stop');
 }
-/** Merges an answer of the monitor. Returns true if it has more data already. */
+/** Merges an answer of the monitor into the runs. Returns true if the monitor has more data already. */
 function mergeAnswer({runs: news, sweep: newSweep}) {
   const first = !runs.size;
   if (newSweep) sweep = {...sweep, ...newSweep};
@@ -142,12 +142,12 @@ function mergeAnswer({runs: news, sweep: newSweep}) {
   for (const name of runs.keys()) if (!names.has(name)) runs.delete(name);
   if (shownRuns().length || !first) return news.some(run => run.more);
   [...runs.values()].forEach((run, i) => run.shown = run.alive || (sweep !== null && i < 64));
-  if (!shownRuns().length && news.length) runOf(news[0].name).shown = true; // the newest
+  if (!shownRuns().length && news.length) runOf(news[0].name).shown = true; // the newest run
   chosen ??= sweep?.best ?? shownRuns().find(run => run.alive)?.name ?? null;
   return shownRuns().length > 0;
 }
 const MAX_QUERY = 8000; // characters; the monitor refuses addresses above 16 KiB
-/** Returns queries for new data of all shown runs, each short enough. If no run is shown, it is one empty query. */
+/** Returns queries for new data of all shown runs, each of about MAX_QUERY characters at most; at least one. */
 function queries() {
   const all = [''];
   for (const run of shownRuns()) {

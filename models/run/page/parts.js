@@ -9,7 +9,7 @@ function table(head, rows, kind = '') {
   return make('table', {class: kind}, make('thead', {}, make('tr', {}, head.map(h => make('th', {}, h)))),
     make('tbody', {}, rows.map(row => make('tr', {}, row.map(cell => make('td', {}, cell))))));
 }
-/** Draws lengths side by side, as fractions of a whole. */
+/** Draws lengths as parts of one bar; the bar is as long as `whole`. */
 const bar = (lengths, whole, first = 0) => make('div', {class: 'bar'}, lengths.map((n, i) =>
   make('i', {style: `--color: ${color(first + i)}; width: ${(100 * n / whole).toFixed(2)}%`})));
 
@@ -88,7 +88,7 @@ function ranksPart(ranks) {
 }
 
 function networkPart(network) {
-  const layers = new Map(); // by the tensors' name without its last component
+  const layers = new Map(); // key: name of a tensor without its last component
   for (const [name, extents] of network.tensors) {
     const layer = name.replace(/\.[^.]*$/, '');
     if (!layers.has(layer)) layers.set(layer, {shapes: [], n: 0});
