@@ -165,7 +165,8 @@ int run_program(int argc, const char* const* argv) {
     options.add("batch", &s.batch, "images per mini-batch").at_least(1);
     options.add("threads", &s.threads, "number of threads; 0: one per core").range(0, 1024);
     options.add("rounds", &s.rounds, "number of measurements, of which the median is printed").at_least(1);
-    options.add("precision", &s.precision, "arithmetic").one_of({"fp32", "fp32-strict", "bf16"});
+    options.add("precision", &s.precision, "number format; fp32-strict: only plain multiply-adds")
+        .one_of({"fp32", "fp32-strict", "bf16"});
     if (!options.parse(argc, argv)) {
         std::cout << options.help();
         return 0;

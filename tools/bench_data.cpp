@@ -296,7 +296,7 @@ int run_program(int argc, const char* const* argv) {
         .metavar("DIR");
     options.add("batch", &s.batch, "images per mini-batch").at_least(1);
     options.add("threads", &s.threads, "largest number of loader threads; 0: one per core").range(0, 1024);
-    options.add("seconds", &s.seconds, "time to measure each stage, at least 5 times").at_least(0);
+    options.add("seconds", &s.seconds, "seconds to measure each stage; it runs at least 5 times").at_least(0);
     if (!options.parse(argc, argv)) {
         std::cout << options.help();
         return 0;

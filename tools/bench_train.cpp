@@ -68,8 +68,8 @@ struct TwoHeads final : Subject {
     DigitsAnglesNet net{{}};
 };
 
-/// Returns a network by name. cifar or A is the default network on CIFAR-10, B has two heads on digits, and C is for
-/// digits. D1 to D4 are like A with that depth and a width of round(16 / sqrt(depth)).
+/// Returns a network by name. cifar and A are both the network of train_cifar, B is that of train_digits_angles, and C
+/// is that of train_digits. D1 to D4 are like A, with depth 1 to 4 and width round(16 / sqrt(depth)).
 std::unique_ptr<Subject> subject(const std::string& name) {
     if (name == "B") return std::make_unique<TwoHeads>();
     if (name == "C") return std::make_unique<Classifier<DigitsNet>>(DigitsNet::Options{}, Shape{28, 28, 1});
@@ -155,16 +155,21 @@ int run_program(int argc, const char* const* argv) {
     Settings s;
     Options options("bench_train", "measures training or prediction on random data in memory");
     options
-        .add("net", &s.net, "network: cifar or A (the default), B (digits, two heads), C (digits), D1 to D4 (narrow)")
+        .add("net", &s.net,
+             "network; cifar and A: that of train_cifar; B: that of train_digits_angles; C: that of train_digits; D1 "
+             "to D4: that of train_cifar with depth 1 to 4 and width round(16 / sqrt(depth))")
         .one_of({"cifar", "A", "B", "C", "D1", "D2", "D3", "D4"});
     options.add("mode", &s.mode, "measure training steps or predictions").one_of({"train", "infer"});
     options.add("device", &s.device, "device that computes").one_of({"cpu", "cuda"});
     options.add("batch", &s.batch, "images per mini-batch").at_least(1);
     options.add("threads", &s.threads, "number of threads; 0: one per core").range(0, 1024);
-    options.add("precision", &s.precision, "arithmetic").one_of({"fp32", "fp32-strict", "bf16"});
+    options
+        .add("precision", &s.precision,
+             "number format of activations; fp32-strict: only plain multiply-adds, on CPUs")
+        .one_of({"fp32", "fp32-strict", "bf16"});
     options.add("seconds", &s.seconds, "time to measure, at least 5 steps").at_least(0);
-    options.add("accelerate", &s.accelerate, "trace, fuse and replay the step instead of running op by op");
-    options.add("plan-dump", &s.plan, "print the plan too");
+    options.add("accelerate", &s.accelerate, "trace the step once, fuse ops, and replay it; off: run op by op");
+    options.add("plan-dump", &s.plan, "also print the plan: the ops of a replayed step, and its memory");
     options.add("profile", &s.profile, "print a table of time, GFLOP/s and GB/s per op; on a GPU also its peak rates");
     if (!options.parse(argc, argv)) {
         std::cout << options.help();

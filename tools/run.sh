@@ -3,14 +3,15 @@
 #
 #   tools/run.sh --max-restarts 5 -- mpiexec -n 4 ./train_cifar --epochs 50
 #
-# The command is a training program or a sweep, with or without mpiexec. For a restart, this script adds --run-name and
-# --resume, and removes --init (but not for a sweep, whose trials resume themselves). The exit status is that of the
-# last attempt. It does not restart after these:
+# The command is a training program or a sweep, with or without mpiexec. If it has no --run-name, this script adds one
+# before the first attempt. For a restart from a checkpoint, it adds --resume, and removes --init (but not for a sweep,
+# whose trials resume themselves). --max-restarts N allows N restarts; the default is 3. The exit status is that of the
+# last attempt. The script does not restart after these:
 #
 #   0   done, or stopped by a person (Ctrl-C, a stop request)
 #   75  interrupted by SIGTERM, SIGUSR1 or SIGHUP, which this script passes on as SIGTERM. So a training whose terminal
-#       is closed ends with a checkpoint; without this script, mpiexec would kill its ranks. Also 75 if a signal came
-#       before the first attempt, which then does not begin
+#       is closed ends with a checkpoint; without this script, mpiexec would kill its ranks. If such a signal comes
+#       before the first attempt, the script exits with 75 and starts nothing
 #   1   failed before its first step: a wrong option, no data
 #
 # A job of a batch system can therefore use: tools/run.sh ... || [ $? -ne 75 ] || scontrol requeue "$SLURM_JOB_ID"
@@ -20,6 +21,12 @@ usage() {
     echo "usage: run.sh [--max-restarts N] -- COMMAND...; $1" >&2
     exit 2
 }
+
+print_help() { sed -n '2,/^set/s/^# \{0,1\}//p' "$0"; }
+case ${1-} in
+--help) print_help && exit 0 ;;
+'') [ $# -gt 0 ] || { print_help >&2 && exit 2; } ;;
+esac
 
 max_restarts=3
 if [ "${1-}" = --max-restarts ]; then
@@ -32,7 +39,7 @@ case $max_restarts in *[!0-9]* | '') usage "expected a number of restarts, got \
 shift
 [ $# -gt 0 ] || usage "expected a command after --, got the end"
 
-# The same rule as in default_runs_folder() (models/run/run_folder.h).
+# Prints the default of --runs, by the same rule as default_runs_folder() (models/run/run_folder.h).
 default_runs() {
     up=''
     while [ ! -d "${up}meson-private" ]; do
@@ -66,7 +73,8 @@ run=$runs/$name
 existed=''
 [ ! -e "$run" ] || existed=1
 
-# Every attempt that reaches its first step replaces one of these files. A sweep replaces the second one.
+# Prints the identity of files that an attempt replaces when it begins: config.json for a training, results.jsonl for a
+# sweep. If neither has changed, the attempt failed before its first step.
 began() { stat -c '%i %y' "$run/config.json" "$run/results.jsonl" 2>/dev/null; }
 is_sweep() { [ -e "$run/journal.jsonl" ] || [ -d "$run/trials" ]; }
 state_is() { grep -qs "\"state\": \"$1\"" "$run/report.html"; }
@@ -76,7 +84,7 @@ child='' stopped='' passed_on=''
 pass_on() {
     stopped=interrupted
     [ -n "$child" ] || return 0
-    # Wait until exec has replaced the child's shell, which would ignore the signal.
+    # Wait until exec has replaced the child's shell, since this shell would ignore the signal.
     while cmp -s "/proc/$$/cmdline" "/proc/$child/cmdline"; do sleep 0.01; done
     kill -TERM "$child" 2>/dev/null
     passed_on=1

@@ -9,7 +9,7 @@ void TrainingOptions::declare_training(Options& o, const std::string& default_lr
                                        const std::vector<std::pair<std::string, ScheduleKind>>& schedules) {
     o.group("Training");
     o.add("epochs", &epochs, "number of epochs").range(1, 1e6);
-    o.add("steps", &steps, "total number of steps; -1: as many as --epochs has").at_least(-1);
+    o.add("steps", &steps, "total number of steps; -1: those of --epochs epochs").at_least(-1);
     o.add("lr", &schedule.base, cat("highest learning rate; 0: ", default_lr)).at_least(0);
     o.add("schedule", &schedule.kind, schedules, "schedule of the learning rate");
     o.add("l2", &l2, "weight decay of all parameters").at_least(0);

@@ -28,7 +28,7 @@ bool read_integer(const std::string& text, int64_t& value) {
     return error == std::errc() && end == text.data() + text.size();
 }
 
-/// Throws Error if there are already `count` = kMaxTrials trials.
+/// Throws Error if there are `count` trials already and no further one is allowed.
 void check_count(uint64_t count, const std::string& where) {
     RG_CHECK(count < kMaxTrials, "trials: expected at most ", kMaxTrials, " trials, got more (", where, ")");
 }
@@ -181,7 +181,7 @@ const TrialRow* best_trial(const std::vector<TrialRow>& rows) {
 }
 
 void write_results(const std::string& folder, const std::vector<TrialRow>& rows) {
-    // A column for every setting and metric of any trial.
+    // Every setting and every metric that some trial has gets a column.
     std::vector<std::string> settings, metrics;
     const auto add = [](std::vector<std::string>& names, const std::string& name) {
         if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);

@@ -1,4 +1,4 @@
-// A table of trials, with one row per training and its settings in columns. Reads it, and writes its results.
+// Reads a table of trials, which has one row per training and one column per option, and writes the results of trials.
 #pragma once
 
 #include "core/json.h"
@@ -8,13 +8,13 @@ namespace rg {
 /// Option names without dashes, and their values.
 using TrialSettings = std::vector<std::pair<std::string, std::string>>;
 
-/// More trials or longer option names are an error. So a table needs at most 500 bytes of memory per byte of its text,
-/// and a grid kMaxTrials settings of each of its options.
+/// Limits, so that a table or a grid cannot use up the memory: a table needs at most 500 bytes of memory per byte of
+/// its text, and a grid at most kMaxTrials settings per option. More trials or longer option names are an error.
 inline constexpr size_t kMaxTrials = 100'000, kMaxOptionName = 100;
 
-/// Returns all combinations of values; the first option changes slowest. Each text is "NAME=FROM:TO" or
-/// "NAME=FROM:STEP:TO" (whole numbers), or "NAME=a,b,c", where a value with a comma is in quotes, as in CSV. Throws
-/// Error for another form, for a name that occurs twice, and for more than kMaxTrials combinations.
+/// Returns all combinations of the options' values; the first option changes slowest. Each text is "NAME=FROM:TO" or
+/// "NAME=FROM:STEP:TO" (whole numbers), or "NAME=a,b,c", where a value that contains a comma is in quotes, as in CSV.
+/// Throws Error for another form, for a name that occurs twice, and for more than kMaxTrials combinations.
 std::vector<TrialSettings> trial_grid(const std::vector<std::string>& options);
 /// Parses CSV: option names in the first line, then one trial per line. An empty field does not set that option. A
 /// byte-order mark at the beginning is ignored. `name` is for error messages. Throws Error if there are no trials or
@@ -22,13 +22,13 @@ std::vector<TrialSettings> trial_grid(const std::vector<std::string>& options);
 /// a field is a command (data from pipe:), since tables may come from other users.
 std::vector<TrialSettings> parse_trials(std::string_view csv, const std::string& name);
 std::vector<TrialSettings> read_trials(const std::string& path);
-/// Returns "depth 2, width 11".
+/// Returns a text like "depth 2, width 11".
 std::string settings_text(const TrialSettings& settings);
-/// Returns "--depth=2", "--width=11".
+/// Returns arguments like "--depth=2", "--width=11".
 std::vector<std::string> arguments_of(const TrialSettings& settings);
 
-/// Returns the validation accuracy in an epoch's line of metrics, or -1. Trials are ranked and stopped only by it: the
-/// test accuracy of a network that was chosen by test accuracy would be too optimistic.
+/// Returns the validation accuracy in an epoch's line of metrics, or -1 if it has none. Trials are ranked and stopped
+/// only by this accuracy. If a network were chosen by its test accuracy, this accuracy would be too optimistic.
 double accuracy_of(const Json& epoch);
 
 /// A trial and its state.
@@ -37,7 +37,7 @@ struct TrialRow {
     TrialSettings settings;
     std::string state = "queued"; // or running, finished, stopped, failed
     std::string note;             // reason, if it was stopped or failed
-    std::string folder;
+    std::string folder; // run of the trial, relative to the folder of the sweep
     Json live; // newest line of metrics
     Json last; // line of the last epoch; null if there is none
     std::vector<int> ranks;
@@ -46,10 +46,12 @@ struct TrialRow {
     double accuracy() const { return accuracy_of(last); }
 };
 
-/// Returns the first trial with the highest validation accuracy, or null if none has one.
+/// Returns the trial with the highest validation accuracy (the first of several) that did not fail. Returns null if
+/// there is none.
 const TrialRow* best_trial(const std::vector<TrialRow>& rows);
 
-/// Writes results.csv and results.jsonl in the folder: number, settings, state, metrics of the last epoch, time.
+/// Writes results.csv and results.jsonl in the folder. A row has number, settings, state, metrics of the last epoch,
+/// time, note and folder.
 void write_results(const std::string& folder, const std::vector<TrialRow>& rows);
 
 } // namespace rg

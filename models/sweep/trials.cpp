@@ -1,4 +1,5 @@
-// See trials.h. First come the trial, on the ranks that run it, and the checks before all trials; then the controller.
+// See trials.h. This file has first the code of one trial, which runs on the trial's ranks, then the checks before all
+// trials, and then the controller on rank 0.
 #include "models/sweep/trials.h"
 
 #include "core/atomic_file.h"
@@ -49,7 +50,7 @@ Json last_epoch(const std::string& run) try {
         end = before;
     }
     return {};
-} catch (const std::exception&) { // damaged by a crash of the machine, or on a disk that this machine does not see
+} catch (const std::exception&) { // the file is damaged by a crash, or on a disk that this machine cannot read
     return {};
 }
 
@@ -64,7 +65,7 @@ std::vector<std::string> without_init(const std::vector<std::string>& arguments)
     std::vector<std::string> kept;
     for (size_t i = 0; i < arguments.size(); ++i) {
         if (arguments[i] == "--init")
-            ++i; // with its value
+            ++i; // also omit its value
         else if (!arguments[i].starts_with("--init="))
             kept.push_back(arguments[i]);
     }
@@ -102,13 +103,14 @@ private:
 
     par::TaskContext& task_;
     const StopRules& rules_;
-    // Set on the group's first rank only.
+    // Both are set only on the group's first rank.
     bool complete_ = false;
     std::string stop_reason_; // empty if it was not stopped
 };
 
-/// The task. If an earlier run has started this trial in the folder `runs`, it continues from the last checkpoint, if
-/// there is one. The journal identifies a trial by `args`, so they contain neither the folder nor the stop rules.
+/// The task of the pool: runs one trial in the folder `runs`, and returns its result. If an earlier run of the program
+/// has left a checkpoint of this trial, the trial continues from it. The journal identifies a trial by `args`, so
+/// `args` contains neither the folder nor the stop rules.
 Json run_trial(par::TaskContext& task, const Json& args, const std::string& runs, const StopRules& rules) {
     par::Group& group = task.group();
     const std::string& name = args.at("name").as_string();
@@ -131,12 +133,12 @@ Json run_trial(par::TaskContext& task, const Json& args, const std::string& runs
     const int code = find_program(args.at("program").as_string()).run(group, arguments, trial);
     RG_CHECK(code == 0, "trial: expected exit code 0, got ", code);
     if (group.rank() != 0) return {};
-    RG_CHECK(trial.complete() || !stop_requested(), "interrupted"); // a failed task, which --resume runs again
+    RG_CHECK(trial.complete() || !stop_requested(), "interrupted"); // makes it a failed task, which --resume runs again
     return Json::object().set("last", last_epoch(folder)).set("stopped", trial.stop_reason());
 }
 
-/// Cancels the trials in the lines "stop N" of a control file, from the byte `begin` on. Moves `begin` after these
-/// lines.
+/// Reads the complete lines of a control file from the byte `begin` on, and cancels trial N for each line "stop N".
+/// Moves `begin` to the end of these lines.
 void read_control(par::TaskPool& pool, const std::string& path, size_t trials, size_t& begin) {
     std::error_code none;
     if (!fs::exists(path, none)) return;
@@ -160,7 +162,7 @@ std::vector<TrialRow> rows_of(const Trials& trials, const std::string& folder) {
     return rows;
 }
 
-/// Throws if an argument only makes sense for a single training.
+/// Throws Error if an argument of a trial is an option that only makes sense for a single training.
 void check_arguments(const std::string& name, const Trials& trials, const std::vector<std::string>& arguments,
                      size_t trial) {
     static const std::map<std::string, const char*> kReasons = {
@@ -189,7 +191,8 @@ void check_machine(par::Group& group, const Json& trial) {
     const Machine machine(settings, options, group);
 }
 
-/// Collective. Throws the errors that would occur in every trial; see run_trials(). `stored_in`: see TrialsArguments.
+/// Collective. Throws the errors that would occur in every trial; see run_trials_main(). `stored_in`: see
+/// TrialsArguments.
 void check_trials(par::Group& group, const std::string& name, const Trials& trials, const std::string& stored_in) {
     const Program& program = find_program(trials.program);
     std::vector<std::vector<std::string>> arguments;
@@ -201,7 +204,7 @@ void check_trials(par::Group& group, const std::string& name, const Trials& tria
         RG_CHECK(options.back().at("validation").as_double() > 0, name,
                  ": expected a --validation above 0, got 0 (trial ", options.size(),
                  "); trials are ranked by validation accuracy; to train on all images, use ", trials.program);
-        // Check the parsed option, since a command has many spellings before quotes and lists are resolved.
+        // Check the parsed value of --data, since the text of an argument can spell the same command in many ways.
         if (!stored_in.empty())
             check_stored_command(stored_in, options.back().at("data").as_string(),
                                  "type the options of this run again before --resume");
@@ -243,16 +246,17 @@ namespace {
 
 /// The command line of a program of trials.
 struct TrialsArguments {
-    std::vector<std::string> texts = {};
-    bool resumed = false; // true if the texts begin with the arguments of the resumed run
-    // The folder of the resumed run, if some texts come only from its config.json; empty if all were typed.
+    std::vector<std::string> texts = {}; // the arguments
+    bool resumed = false;                // true if they begin with the arguments of the resumed run
+    // The folder of the resumed run, if some arguments come only from its config.json. Empty if the user typed all.
     std::string stored_in = {};
 };
 
 /// Declares the options that all programs of trials share.
 void declare(Options& o, Trials& s) {
     o.add("ranks-per-trial", &s.ranks_per_trial, "number of ranks for each trial").range(1, 1e6);
-    o.add("stop-below", &s.rules.below, "stop a trial with a validation accuracy below this, in percent").range(0, 100);
+    o.add("stop-below", &s.rules.below, "stop a trial with a validation accuracy below this, in percent; 0: off")
+        .range(0, 100);
     o.add("stop-below-after", &s.rules.below_after, "first epoch after which --stop-below is checked").at_least(1);
     o.add("target", &s.rules.target, "stop a trial that has reached this validation accuracy, in percent; 0: off")
         .range(0, 100);
@@ -262,8 +266,8 @@ void declare(Options& o, Trials& s) {
     o.add("resume", &s.resume, "continue --run-name with its options; finished trials are not run again");
 }
 
-/// Returns the arguments of the run to resume, followed by the `typed` ones. If `typed` repeats the arguments of the
-/// run, they are not added again. Throws Error if there is no --run-name or no such run.
+/// Returns the arguments of the run to resume, followed by the `typed` ones. If the `typed` ones begin with the
+/// arguments of the run, these are not added twice. Throws Error if there is no --run-name or no such run.
 TrialsArguments arguments_to_resume(const std::string& program, const Trials& s,
                                     const std::vector<std::string>& typed) {
     RG_CHECK(!s.run_name.empty(), program, ": expected --run-name with --resume, got none; name the run to continue");
@@ -286,7 +290,7 @@ TrialsArguments arguments_to_resume(const std::string& program, const Trials& s,
     return {arguments, true, repeated ? "" : folder.path()};
 }
 
-/// Copies the state of an ended or started task to its trial.
+/// Copies the state of a task that has started or ended to the row of its trial.
 void update_row(TrialRow& row, const par::TaskRecord& task) {
     const bool cancelled = task.state == par::TaskState::cancelled;
     row.ranks = task.ranks;
@@ -310,7 +314,7 @@ void control_trials(par::TaskPool& pool, TrialsRun& run) {
     size_t control_bytes_read = 0;
     bool interrupted = false;
     const auto check_stop_requests = [&] {
-        if (run.folder.take_stop_request()) std::raise(SIGINT); // has the same effect
+        if (run.folder.take_stop_request()) std::raise(SIGINT); // a file "stop" has the same effect as Ctrl-C
         if (stop_requested() && !std::exchange(interrupted, true)) pool.interrupt();
     };
     run.report.write("running");
@@ -331,10 +335,10 @@ void control_trials(par::TaskPool& pool, TrialsRun& run) {
         }
     });
     pool.on_change([&](const par::TaskRecord& task) {
-        run.folder.check_in_place(); // a trial that failed because the folder is gone is not a result
+        run.folder.check_in_place(); // if the folder was deleted, all trials fail, but that is not a result
         const bool cut_short = task.state == par::TaskState::cancelled || task.state == par::TaskState::failed;
-        const bool requeued = stop_requested() && cut_short && !task.from_journal; // --resume runs it again
-        if (requeued && task.ranks.empty()) return;                                // it was queued, and it stays so
+        const bool requeued = stop_requested() && cut_short && !task.from_journal; // so --resume runs the trial again
+        if (requeued && task.ranks.empty()) return;                                // not begun: its row stays queued
         TrialRow& row = row_of(task);
         update_row(row, task);
         if (requeued) row.state = "queued", row.note.clear();
@@ -423,7 +427,8 @@ int run_trials(par::Group& group, const TrialsProgram& program, const TrialsArgu
     std::optional<TrialsRun> run; // on rank 0 only
     const auto control = [&](par::TaskPool& pool) { control_trials(pool, run.emplace(*folder, trials)); };
     par::run_task_pool(group.link(), tasks, control, folder ? folder->path() + "/journal.jsonl" : "");
-    // Poll during finish(): a rank that only waited for a message would exceed the deadline.
+    // All ranks poll while finish() runs on rank 0. If they only waited for its next message, they would exceed the
+    // deadline for a silent rank.
     run_while_polling(group, program.name, [&] {
         if (!run) return;
         try {

@@ -16,30 +16,31 @@ namespace rg {
 
 /// Rules that end a trial early. They compare validation accuracies, in percent, at the end of each epoch.
 struct StopRules {
-    double below = 0;        // stop a trial below this accuracy...
-    int64_t below_after = 1; // ... from the end of this epoch on
-    double target = 0;       // stop a trial that has reached this accuracy; 0: none
+    double below = 0;        // stops a trial whose accuracy is below this; 0: off
+    int64_t below_after = 1; // first epoch at whose end `below` is checked
+    double target = 0;       // stops a trial that has reached this accuracy; 0: off
 };
 
-/// The options of experiment, of which presets declare only some, and the trials that they define.
+/// The options of experiment, and the trials that they define. A preset like sweep_cifar declares only some of these
+/// options.
 struct Trials {
     std::string program = "train_cifar", table_file, runs = default_runs_folder(), run_name;
     std::vector<std::string> grid;
     int64_t ranks_per_trial = 1;
     bool parallel = true, resume = false;
     StopRules rules;
-    std::vector<std::string> base; // arguments of all trials
+    std::vector<std::string> base; // arguments of every trial: the defaults, then those of the command line
     std::vector<TrialSettings> table;
-    int ranks_each = 1; // ranks_per_trial, or all ranks if the trials do not run in parallel
+    int ranks_each = 1; // number of ranks of each trial: ranks_per_trial, or all ranks with --no-at-once
 };
 
-/// The first argument of all trials, so that each has a validation set.
+/// A default argument of all trials, so that each has a validation set.
 inline constexpr const char* kDefaultValidation = "--validation=0.1";
 
-/// Returns the program's arguments for a trial with these settings.
+/// Returns the arguments of the training program for a trial with these settings.
 std::vector<std::string> arguments_of(const Trials& trials, const TrialSettings& settings);
 
-/// The state of all trials of a run, and its report.
+/// The state of all trials of a sweep or an experiment, and the report.
 struct TrialsRun {
     TrialsRun(RunFolder& folder, const Trials& trials);
     RunFolder& folder;
@@ -52,7 +53,7 @@ struct TrialsRun {
 struct TrialsProgram {
     const char *name, *description;
     const char* passed_on;             // text for --help about the options of the training program
-    std::vector<std::string> defaults; // arguments of all trials, before those of the command line
+    std::vector<std::string> defaults; // arguments of all trials; those of the command line follow and override them
     /// Declares the options that choose the trials.
     void (*declare)(Options& o, Trials& trials);
     /// Returns the trials. Throws Error if the options do not define any.
@@ -62,12 +63,13 @@ struct TrialsProgram {
 };
 
 /// The main() of such a program. Runs the trials over all ranks, then finish() on rank 0, and returns the exit code.
-/// The run's folder is new, with the arguments in its config.json, or that of the resumed run. Trials in its journal
-/// are not run again, even if the folder was moved or the rules have changed.
+/// Creates a folder with the arguments in its config.json, or with --resume continues in the folder of the run. Trials
+/// that have ended according to the folder's journal are not run again, even if the folder was moved or the stop rules
+/// have changed.
 ///
 /// Shows the trials on standard output, and updates results.csv, results.jsonl and report.html; see trials_report.h. A
-/// line "stop N" in the file `control` stops trial N. SIGINT, SIGTERM and a file "stop" in the folder end the run
-/// early, without finish().
+/// line "stop N" in the folder's file `control` stops trial N. A signal (signals.h) or a file "stop" in the folder ends
+/// the run early, without finish().
 ///
 /// Before it creates the folder, it checks for errors that would occur in every trial. Each trial's arguments must be
 /// valid, must hold out a validation set, and must not contain options that only make sense for a single training. Each

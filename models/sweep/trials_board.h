@@ -1,8 +1,8 @@
-// Shows the progress of many trainings. On a terminal, it redraws one line per trial in place. In a pipe, for example
-// under mpiexec, it prints a line when a trial starts, finishes an epoch or ends, and every ten seconds.
+// Shows the progress of many trainings. On a terminal, it redraws one line per trial in place. In a pipe, also under
+// mpiexec, it prints a line when a trial starts, ends an epoch or ends, and one per running trial every ten seconds.
 //
-// A drawing in place must not wrap or scroll. So lines are cut to the width of the terminal. If there are more trials
-// than lines, it shows the running trials and the numbers of the others.
+// Lines that are redrawn in place must not wrap or scroll. So they are cut to the width of the terminal. If there are
+// more trials than lines, the board shows only running trials, and how many trials are in each state.
 #pragma once
 
 #include "models/run/progress.h"
@@ -17,11 +17,11 @@ class TrialsBoard {
 public:
     /// Writes to standard output. The rows outlive this.
     explicit TrialsBoard(const std::vector<TrialRow>& rows);
-    /// For tests: a fixed size if live, and a clock in seconds.
+    /// For tests: writes to `out`, as on a terminal of this size if `live`, else as in a pipe. `clock` returns seconds.
     TrialsBoard(const std::vector<TrialRow>& rows, std::ostream& out, bool live, ScreenSize size,
                 std::function<double()> clock);
 
-    /// Shows a changed row, but not more often than needed. An `event` is shown at once.
+    /// Shows a changed row. An `event` is shown at once; other changes only if the last output is old enough.
     void update(const TrialRow& row, bool event);
 
 private:

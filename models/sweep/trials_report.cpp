@@ -1,5 +1,5 @@
-// See trials_report.h. A trial has fewer points here than on its own page, and no images, so a page of 100 trials has
-// some megabytes. Trials are stored as text, since Json values would need many times the memory.
+// See trials_report.h. A trial has fewer points here than on its own page, and no images of mistakes. So the page of
+// 100 trials has only some megabytes. Trials are stored as text, since Json values would need many times the memory.
 #include "models/sweep/trials_report.h"
 
 #include "core/atomic_file.h"
@@ -41,7 +41,8 @@ void TrialsReport::read(const TrialRow& row) {
             trial.set("confusion", Json(*confusion).set("mistakes", Json::array()));
         metrics.add_file(cat(folder_, "/", row.folder, "/metrics.jsonl"));
     } catch (const std::exception&) {
-        // The trial has not started, or its disk is not visible here. This must not end a sweep.
+        // The trial has not started, or its files are on a disk that this machine cannot read. This must not end a
+        // sweep.
     }
     trials_[i] = trial.set("metrics", metrics.lines()).dump();
 }

@@ -3,7 +3,7 @@
 // curves of failed trials.
 //
 // Each file is replaced as a whole, so the time of a write grows with the number of trials. The files may be some
-// seconds late; the journal of the pool holds the results that must not be lost, one line per trial.
+// seconds old. The journal of the pool holds the results that must not be lost, with one line per trial.
 #pragma once
 
 #include "models/run/progress.h"
@@ -16,14 +16,14 @@ namespace rg {
 
 class TrialsReport {
 public:
-    /// `folder` is that of the sweep. The rows outlive this. `options` returns all options of a trial with their
+    /// `folder` is that of the sweep. The rows must outlive this. `options` returns all options of a trial with their
     /// values.
     TrialsReport(std::string folder, const std::vector<TrialRow>& rows, std::function<Json(const TrialRow&)> options,
                  std::function<double()> clock = steady_seconds);
 
     /// Sets a member of "sweep"; see report.h.
     void set(std::string_view member, Json value) { sweep_.set(member, std::move(value)); }
-    /// Call it when a trial has started or ended: reads its files again, and writes the change now or later.
+    /// Reads the files of a trial again, and then calls write_if_due(). Call it when a trial has started or ended.
     void update(const TrialRow& row);
     /// Writes changes, unless the last write ended less than a second ago, or less than 20 times its duration ago. So
     /// all writes together take at most 1/20 of the run's time, for any number of trials.
@@ -37,9 +37,9 @@ private:
     const std::string folder_;
     const std::vector<TrialRow>& rows_;
     const std::function<Json(const TrialRow&)> options_;
-    const size_t points_; // number of lines of steps per trial
+    const size_t points_; // largest number of lines of steps per trial
     const std::function<double()> clock_;
-    std::vector<std::string> trials_; // JSON texts, without the state and note of the row
+    std::vector<std::string> trials_; // a RUN of report.h per trial, as JSON text, without state and note
     Json sweep_ = Json::object();
     bool changed_ = false;
     double next_write_ = 0; // earliest time for write_if_due()
