@@ -7,7 +7,7 @@
 # and of several ranks, a training, and PyTorch's speeds. A step that hangs is killed at its time limit with all of its
 # processes, and the next one begins.
 #
-#   --data DIR       CIFAR-10's binary files: trains for 50 epochs (without: 2 epochs of the built-in sample)
+#   --data DIR       CIFAR-10's binary files, to train for 50 epochs (default: 2 epochs of the built-in sample)
 #   --seconds S      time to measure each speed (default 3)
 #   --python PYTHON  a Python that has PyTorch (default: python3, else /usr/bin/python3)
 #   --tools DIR      tools that are not installed: meson/meson.py (from Meson's source), bin/ninja, doctest/doctest.h
@@ -35,7 +35,7 @@ need() { # skips the step unless these programs exist
         command -v "$program" >/dev/null || skip "no $program"
     done
 }
-use() { # sets the kernels: portable or hopper
+use() { # chooses the kernels of the step: portable or hopper
     if [ "$1" = hopper ] && [ "$capability" != 90a ]; then skip "the Hopper kernels need sm_90, got sm_$capability"; fi
     export RG_GPU_KERNELS="$1"
 }
@@ -67,7 +67,7 @@ unit_tests() { # kernels, and the message of tests that may be skipped, if any
     use "$1"
     need $build/tests/rg_tests
     rm -f $build/tests.txt
-    # Prints line by line with times, so that the report has all tests before one that hangs.
+    # Print each line at once, with times. So if a test hangs, the report has all tests before it.
     { stdbuf -oL $build/tests/rg_tests -ts=gpu -d=true 2>&1 || echo "exit status $?"; } | tee -a "$log" $build/tests.txt |
         grep --line-buffered -E 'ERROR|values:|describe|[0-9] s: |^\[doctest\] (test cases|assertions)' | sed -u '60,$d'
     if grep -q '^exit status' $build/tests.txt; then fail "$(tail -n 1 $build/tests.txt)"; fi
@@ -141,7 +141,7 @@ hopper_losses() {
 losses_of_ranks() {
     need mpiexec $build/train_cifar
     grep -q RG_HAVE_MPI $build/build.ninja || skip "the build has no MPI"
-    # Ranks that share batch statistics train as one, for any number of GPUs. Idle ranks change nothing.
+    # With --sync-bn, several ranks train like one rank, for any number of GPUs. Idle ranks change nothing.
     twenty_losses 1-rank 1 --precision fp32 --sync-bn
     for how in share idle; do
         twenty_losses 4-ranks-$how 4 --precision fp32 --sync-bn --spare-ranks $how
@@ -213,7 +213,7 @@ cd "$(dirname "$0")/.."
 
 smi() { timeout -s KILL 20 nvidia-smi "$@" 2>/dev/null; }
 if ! smi >/dev/null; then refuse "expected a GPU and its driver, got none (nvidia-smi)"; fi
-# Compile for this machine's GPU only, in a third of the time.
+# Compile only for this machine's GPU, which takes a third of the time for all GPUs.
 capability=$(smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d .)
 if [ "$capability" -lt 80 ]; then
     refuse "expected a GPU of sm_80 or newer, got sm_$capability; there are no kernels for it"

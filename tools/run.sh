@@ -23,10 +23,13 @@ usage() {
 }
 
 print_help() { sed -n '2,/^set/s/^# \{0,1\}//p' "$0"; }
-case ${1-} in
---help) print_help && exit 0 ;;
-'') [ $# -gt 0 ] || { print_help >&2 && exit 2; } ;;
-esac
+if [ "${1-}" = --help ]; then
+    print_help
+    exit 0
+elif [ $# = 0 ]; then
+    print_help >&2
+    exit 2
+fi
 
 max_restarts=3
 if [ "${1-}" = --max-restarts ]; then

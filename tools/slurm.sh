@@ -6,13 +6,14 @@
 # Two minutes before the time limit, SLURM sends USR1. The training then ends with a checkpoint, and the job returns to
 # the queue to resume from it. After a crash, tools/run.sh restarts the training within the same job.
 #
-# Adapt the partition, account and modules to your cluster, the nodes and the time, and the number of ranks:
+# Adapt these to your cluster: partition, account, modules, number of nodes, time limit, and the number of ranks:
 #
 #     per node      --ntasks-per-node=1                         --cpus-per-task=<cores of a node>
 #     per socket    --ntasks-per-node=2 --ntasks-per-socket=1   --cpus-per-task=<cores of a socket>
 #     per GPU       --ntasks-per-node=4 --gpus-per-node=4       --cpus-per-task=<cores / GPUs of a node>
 #
-# Each rank uses the GPU with its number on its node. A test and a checkpoint must take less than 120 seconds.
+# On its node, the first rank uses GPU 0, the second one GPU 1, and so on. A test and a checkpoint together must take
+# less than the 120 seconds between the signal and the time limit.
 #SBATCH --job-name=ringgrad
 #SBATCH --nodes=4
 #SBATCH --ntasks-per-node=1
@@ -34,7 +35,7 @@ for word do
     esac
 done
 cd "$SLURM_SUBMIT_DIR"
-export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK" # srun does not read it from the job
+export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK" # srun does not take it over from sbatch
 name=slurm-$SLURM_JOB_ID # a requeued job keeps its id
 if ls "runs/$name/checkpoint/step-"*.safetensors > /dev/null 2>&1; then
     set -- --resume --run-name "$name"

@@ -2,9 +2,9 @@
 # Builds and runs the tests.
 #
 #     sh tools/test.sh          the release build, with the tests of the programs and the library
-#     sh tools/test.sh --all    also the tests of headers and tools; results of ops perturbed, on every instruction set;
-#                               address and undefined-behaviour sanitizers; with clang++, ThreadSanitizer and a few
-#                               seconds of every fuzzer
+#     sh tools/test.sh --all    also tests of headers and tools; tests with perturbed results of ops, on every
+#                               instruction set; most tests under address and undefined-behaviour sanitizers; with
+#                               clang++, tests under ThreadSanitizer and a few seconds of every fuzzer
 #
 # The last line is "N passed, M failed, K skipped", with the Meson tests of all builds. The lines before it list the
 # skipped tests with their reasons. The exit status is 0 if no test failed. Build folders are kept, so a second run
