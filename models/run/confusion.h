@@ -22,9 +22,9 @@ public:
 
     static constexpr size_t kMostShown = 100;
     /// Returns the classes that tables show, in ascending order: all of them up to kMostShown. If there are more
-    /// classes, it leaves out those that never occur. If more than kMostShown remain, it takes the
-    /// kMostShown / 2 classes with the most mistakes (as true or as predicted class), and of the others the
-    /// kMostShown / 2 with the most images.
+    /// classes, it leaves out those that never occur. If more than kMostShown remain, it takes the kMostShown / 2
+    /// classes with the most mistakes (as true or as predicted class), and of the others the kMostShown / 2 with the
+    /// most images.
     std::vector<size_t> shown() const;
     bool shows_all() const { return classes_.size() <= kMostShown; }
 

@@ -6,10 +6,10 @@
 //     sum.finish();          // the gradients are now those of the whole mini-batch
 //
 // Backward finishes the gradients in the order of the flat buffer. So a bucket is a range of this buffer, and buckets
-// are summed in order. On the CPU a thread sums them, and only this thread may use the group between begin() and
-// finish(). A device needs no thread: after the step that finishes a bucket, the bucket's download to host memory is
-// queued. finish() sums each bucket when it has arrived, while the device computes or downloads later buckets and
-// uploads earlier ones.
+// are summed in order. On the CPU, with `overlap`, a thread sums them, and only this thread may use the group between
+// begin() and finish(). A device needs no thread: after the step that finishes a bucket, the bucket's download to host
+// memory is queued. finish() sums each bucket when it has arrived, while the device computes or downloads later buckets
+// and uploads earlier ones.
 #pragma once
 
 #include "core/device.h"

@@ -40,8 +40,8 @@ Workers workers_of(std::span<const std::string> gpu_of_rank, int rank, bool idle
 class Machine {
 public:
     /// Collective. Sets the number of threads in `settings`, unless the command line gives one. `settings` must outlive
-    /// this. Throws Error for --device cuda without a GPU, for fp32-strict on a GPU, and for CPUs that use different
-    /// instruction sets.
+    /// this. Throws Error for --device cuda without a GPU, for fp32-strict on a GPU, and if ranks on CPUs use
+    /// different instruction sets.
     Machine(MachineOptions& settings, const Options& options, par::Group& group);
     Machine(const Machine&) = delete;
     Machine& operator=(const Machine&) = delete;

@@ -9,10 +9,9 @@
 // the bad steps succeeds.
 //
 // The optimizer's update changes nothing if a gradient or the loss is not finite. So the update can be part of the
-// replayed step. Trainer
-// calls first_non_finite(), then the update with its result, then handle_non_finite(). All ranks decide alike without a
-// message, since loss and gradients are sums over the ranks. The cost is one pass over the gradients per step.
-// Values that are not finite are never saved: check_values() runs before any file is written.
+// replayed step. Trainer calls first_non_finite(), then the update with its result, then handle_non_finite(). All ranks
+// decide alike without a message, since loss and gradients are sums over the ranks. The cost is one pass over the
+// gradients per step. Values that are not finite are never saved: check_values() runs before any file is written.
 #pragma once
 
 #include "core/parameters.h"

@@ -33,7 +33,8 @@ struct Program {
     /// Parses the arguments of a command line, without the program's name, and returns all options. Throws Error if a
     /// name is unknown or a value is bad.
     Json check(const std::vector<std::string>& args) const;
-    /// Collective. Loads the data as a training with these arguments does. Throws Error if it cannot train on them.
+    /// Collective. Loads the data as a training with these arguments does. Throws Error if the program cannot train on
+    /// them.
     data::TrainTest load(par::Group& group, const std::vector<std::string>& args) const;
     /// Collective. Trains on all ranks of the group, or prints --help on rank 0. Returns the exit code.
     int run(par::Group& group, const std::vector<std::string>& args, Trial& trial) const;

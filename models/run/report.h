@@ -56,7 +56,7 @@ private:
 /// The report of one run. It collects the logged lines, and writes the page on request.
 class Report {
 public:
-    static constexpr size_t kSteps = 2000; // the page has at most so many lines of steps
+    static constexpr size_t kSteps = 2000; // largest number of lines of steps in the page
 
     /// Reads the lines that are already in metrics.jsonl, if the run was resumed.
     Report(const RunFolder& folder, Json config);

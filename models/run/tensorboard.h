@@ -27,8 +27,8 @@ public:
     EventFile(const EventFile&) = delete;
     EventFile& operator=(const EventFile&) = delete;
 
-    /// Adds the numbers of a line of metrics.jsonl as step/NAME or epoch/NAME. The numbers
-    /// of an epoch get the number of the epoch's last step.
+    /// Adds the numbers of a line of metrics.jsonl as step/NAME or epoch/NAME. The numbers of an epoch get the number
+    /// of the epoch's last step.
     void add(const Json& line);
 
 private:

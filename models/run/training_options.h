@@ -18,8 +18,8 @@ struct TrainingOptions {
     MachineOptions machine_options;
     RunOptions run_options;
 
-    /// Declares length, learning rate and weight decay. `default_lr` says in --help which formula
-    /// replaces a learning rate of 0.
+    /// Declares length, learning rate and weight decay. `default_lr` says in --help which formula replaces a learning
+    /// rate of 0.
     void declare_training(Options& o, const std::string& default_lr,
                           const std::vector<std::pair<std::string, ScheduleKind>>& schedules);
 };

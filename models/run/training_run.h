@@ -114,8 +114,8 @@ public:
 
     /// Collective. Begins or resumes the epoch at position(). `has_data` is true if this rank has a batch.
     void begin_epoch(bool has_data);
-    /// Applies --on-nan to the step after position(). `non_finite_at` is the result of first_non_finite()
-    /// for its gradients and its loss over all ranks. A rollback moves position() back.
+    /// Applies --on-nan to the step after position(). `non_finite_at` is the result of first_non_finite() for its
+    /// gradients and its loss over all ranks. A rollback moves position() back.
     Verdict handle_non_finite(double loss, const Tensor& non_finite_at);
     /// Logs a step and advances position(), unless the step was rolled back. Saves a checkpoint if one is due.
     void end_step(const StepResult& result);

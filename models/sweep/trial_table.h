@@ -28,7 +28,7 @@ std::string settings_text(const TrialSettings& settings);
 std::vector<std::string> arguments_of(const TrialSettings& settings);
 
 /// Returns the validation accuracy in an epoch's line of metrics, or -1 if it has none. Trials are ranked and stopped
-/// only by this accuracy. If a network were chosen by its test accuracy, this accuracy would be too optimistic.
+/// only by it. If a network were chosen by its test accuracy, its test accuracy would be too optimistic.
 double accuracy_of(const Json& epoch);
 
 /// A trial and its state.
@@ -46,8 +46,8 @@ struct TrialRow {
     double accuracy() const { return accuracy_of(last); }
 };
 
-/// Returns the trial with the highest validation accuracy (the first of several) that did not fail. Returns null if
-/// there is none.
+/// Returns the trial with the highest validation accuracy among those that have not failed; of equal ones the first.
+/// Returns null if there is none.
 const TrialRow* best_trial(const std::vector<TrialRow>& rows);
 
 /// Writes results.csv and results.jsonl in the folder. A row has number, settings, state, metrics of the last epoch,
