@@ -89,8 +89,8 @@ void DataOptions::declare(Options& o, const std::string& folder, const std::stri
           "then not used")
         .range(0, 0.9);
     o.add("batch-size", &batch_size,
-          "images per mini-batch, over all ranks; the default is multiplied by the number of GPUs, unless --data says "
-          "otherwise")
+          "images per mini-batch, over all ranks; the default, but not that of an embedded sample, is multiplied by "
+          "the number of GPUs")
         .range(1, 1e6);
     o.add("shuffle", &shuffle, "epoch: new order of the images in every epoch; never: order of the files")
         .one_of({"epoch", "never"});
