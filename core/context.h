@@ -46,7 +46,8 @@ const Context& context();
 /// Sets the context of this thread until the end of the scope.
 class ContextScope {
 public:
-    explicit ContextScope(const Context& context) : context_(Scope::current().context, &context) {} // keeps a reference to it
+    /// Keeps a reference to the context.
+    explicit ContextScope(const Context& context) : context_(Scope::current().context, &context) {}
     explicit ContextScope(Context&&) = delete;
 
 private:

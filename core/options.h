@@ -58,8 +58,8 @@ public:
     /// Sets the heading in --help for the options that are added from now on.
     void group(const std::string& title) { group_ = title; }
 
-    /// Declares --name. `text` is one phrase for --help, which prints the range and the default after it. For a list, each
-    /// --name VALUE appends one value.
+    /// Declares --name. `text` is one phrase for --help, which prints the range and the default after it. If the target
+    /// is a list, each --name VALUE appends one value.
     Entry& add(const std::string& name, Target target, const std::string& text);
     /// Declares an enum with its names, for example {{"zero", Fill::zero}, {"reflect", Fill::reflect}}.
     template <class E>

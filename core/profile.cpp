@@ -19,7 +19,8 @@ std::string Profile::table(double total_seconds, Rates peak) const {
     std::vector<std::pair<Op, Entry>> order(entries_.begin(), entries_.end());
     double sum = 0;
     for (const auto& [op, entry] : order) sum += entry.seconds;
-    std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
+    std::sort(order.begin(), order.end(),
+              [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
     const double total = std::max(total_seconds, sum);
     char line[160];
     std::string text;

@@ -18,7 +18,8 @@ class Tensor;
 /// Records the ops and copies of a thread. Tape and Trace implement it.
 class Recorder {
 public:
-    virtual void record(const OpRow* op, const Attrs& attrs, std::span<const Tensor> in, std::span<const Tensor> out) = 0;
+    virtual void record(const OpRow* op, const Attrs& attrs, std::span<const Tensor> in,
+                        std::span<const Tensor> out) = 0;
     /// Records a copy, which is not an op. `call` names the function that copies. `instead` is a hint for errors, such
     /// as "use cast()", since gradients do not flow through copies. Both texts must outlive the recorder.
     virtual void record_copy(const char* call, const char* instead, const Tensor& from, const Tensor& to) = 0;

@@ -304,7 +304,8 @@ void cast(const Call& call) {
 void slice(const Call& call) {
     with_stored(call.in[0], [&](auto t) {
         using T = decltype(t);
-        elementwise(call.out[0].numel(), Slice<T>{pointer<T>(call.in[SliceOp::x]) + call.attrs.as<SliceOp>().begin, pointer<T>(call.out[0])});
+        const T* const first = pointer<T>(call.in[SliceOp::x]) + call.attrs.as<SliceOp>().begin;
+        elementwise(call.out[0].numel(), Slice<T>{first, pointer<T>(call.out[0])});
     });
 }
 
@@ -312,7 +313,8 @@ void slice_grad(const Call& call) {
     const Tensor &dy = call.in[SliceGradOp::dy], &dx = call.out[0];
     with_stored(dy, [&](auto t) {
         using T = decltype(t);
-        elementwise(dx.numel(), SliceGrad<T>{pointer<T>(dy), pointer<T>(dx), call.attrs.as<SliceGradOp>().begin, dy.numel()});
+        elementwise(dx.numel(), SliceGrad<T>{pointer<T>(dy), pointer<T>(dx), call.attrs.as<SliceGradOp>().begin,
+                                             dy.numel()});
     });
 }
 

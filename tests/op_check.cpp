@@ -51,7 +51,8 @@ double draw_value(Draw draw, int64_t i, int64_t n, Rng& random, std::span<const 
     case Draw::damaged: {
         const double huge = std::numeric_limits<float>::max();
         if (i < n - n / 4 || random.uniform_below(24) < 22) return z < 0 ? -huge : huge;
-        return random.uniform_below(2) ? std::numeric_limits<double>::quiet_NaN() : z * std::numeric_limits<double>::infinity();
+        return random.uniform_below(2) ? std::numeric_limits<double>::quiet_NaN()
+                                       : z * std::numeric_limits<double>::infinity();
     }
     case Draw::statistics: return i < n / 2 ? z : 0.2 + z * z;
     case Draw::squares: return z * z;

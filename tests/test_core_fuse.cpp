@@ -122,8 +122,8 @@ TEST_SUITE("core") {
         };
         CHECK(count_steps(v, f, is(op::batch_norm)) == 0);
         CHECK(count_steps(v, f, with(op::conv2d, Conv2dOp::x_stats)) == 1);
-        CHECK(count_steps(v, f, with(op::max_pool2d, MaxPool2dOp::x_stats)) == 1);
-        CHECK(count_steps(v, f, with(op::avg_pool2d, AvgPool2dOp::x_stats)) == 1);
+        CHECK(count_steps(v, f, with(op::max_pool2d, Pool2dOp::x_stats)) == 1);
+        CHECK(count_steps(v, f, with(op::avg_pool2d, Pool2dOp::x_stats)) == 1);
         const auto one_cannot = [&](const Tensor& x) {
             const Tensor y = v.norm(x);
             return std::vector{v.conv(y), dropout(y, 0.5f, Tensor::constant({2}, 1, DType::i32))};
@@ -168,7 +168,7 @@ TEST_SUITE("core") {
     TEST_CASE("fuse: an argument that only a plan passes is an error where gradients are recorded") {
         const Values v;
         const Tape tape;
-        CHECK_THROWS_WITH(run(op::max_pool2d, {v.x, v.stats, v.gamma, v.beta}, MaxPool2dOp{{2, 2}}),
+        CHECK_THROWS_WITH(run(op::max_pool2d, {v.x, v.stats, v.gamma, v.beta}, Pool2dOp{{2, 2}}),
                           "max_pool2d: expected no x_stats where gradients are recorded, got one; only a plan passes it");
     }
 }

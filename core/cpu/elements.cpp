@@ -59,7 +59,8 @@ void relu(const Call& call) {
 void relu_grad(const Call& call) {
     using O = ReluGradOp;
     const Tensor &dy = call.in[O::dy], &y = call.in[O::y], &dx = call.out[O::dx];
-    if (!call.in[O::a].defined() && !call.in[O::b].defined()) return map(call, [](const auto& k) { return k.relu_grad; });
+    if (!call.in[O::a].defined() && !call.in[O::b].defined())
+        return map(call, [](const auto& k) { return k.relu_grad; });
     const auto& attrs = call.attrs.as<O>();
     const int64_t values = image_values(dy);
     struct Operand {
@@ -177,7 +178,8 @@ void slice(const Call& call) {
 
 void slice_grad(const Call& call) {
     const Tensor &dy = call.in[0], &dx = call.out[0];
-    const int64_t size = size_of(dy.dtype()), dy_begin = call.attrs.as<SliceGradOp>().begin, dy_end = dy_begin + dy.numel();
+    const int64_t size = size_of(dy.dtype());
+    const int64_t dy_begin = call.attrs.as<SliceGradOp>().begin, dy_end = dy_begin + dy.numel();
     each_chunk(dx.numel(), [&](int64_t begin, int64_t count) {
         const int64_t end = begin + count;
         const int64_t copy_begin = std::clamp(dy_begin, begin, end), copy_end = std::clamp(dy_end, begin, end);

@@ -27,7 +27,8 @@ void sgdm_update(const Call& call) {
     float *const p = call.in[O::parameters].data<float>(), *const v = call.in[O::velocity].data<float>();
     const float* const gradients = call.in[O::gradients].data<float>();
     each_chunk(call.in[O::parameters].numel(), [&](int64_t begin, int64_t count) {
-        isa().elements->sgdm(p + begin, v + begin, gradients + begin, count, lr, a.momentum, a.weight_decay, a.nesterov);
+        isa().elements->sgdm(p + begin, v + begin, gradients + begin, count, lr, a.momentum, a.weight_decay,
+                             a.nesterov);
     });
 }
 

@@ -49,8 +49,8 @@ void avg_pool_grad_image(const Windows& win, int64_t n, const T* dy, T* dx) {
     });
 }
 
-/// Pools each window of x with pool(win, start of the window, offset in y). With a norm, first normalises the image into
-/// scratch memory, so that it is pooled while it is in cache.
+/// Pools each window of x with pool(win, start of the window, offset in y). With a norm, first normalises the image
+/// into scratch memory, so that it is pooled while it is in cache.
 template <class PoolWindow>
 void pool_images(const Call& call, PoolWindow pool) {
     using O = Pool2dOp;

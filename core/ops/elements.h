@@ -36,7 +36,7 @@ Tensor seed_tensor(uint64_t seed);
 
 // ---- rows of the op table ----
 
-#define RG_ELEMENT_OPS(X)                                                                                               \
+#define RG_ELEMENT_OPS(X)                                                                                              \
     X(relu) X(relu_grad) X(gelu) X(gelu_grad) X(add) X(scale) X(scale_grad) X(cast) X(slice) X(slice_grad) X(dropout)
 RG_ELEMENT_OPS(RG_DECLARE_OP)
 

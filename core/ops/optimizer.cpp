@@ -18,8 +18,9 @@ OutputSpecs infer_buffers(const OpRow& row, In buffers) {
     for (size_t i = 0; i < buffers.size(); ++i) {
         expect_shape(row.name, row.inputs[i].name, buffers[i], buffers[0].shape());
         for (size_t j = 0; j < i; ++j)
-            RG_CHECK(buffers[i].key() != buffers[j].key(), row.name, ": expected different buffers, got the same one as ",
-                     row.inputs[j].name, " and ", row.inputs[i].name, "; allocate another");
+            RG_CHECK(buffers[i].key() != buffers[j].key(), row.name,
+                     ": expected different buffers, got the same one as ", row.inputs[j].name, " and ",
+                     row.inputs[i].name, "; allocate another");
         if (i + 1 < buffers.size()) out[i] = {buffers[0].shape(), buffers[0].dtype()};
     }
     return out;

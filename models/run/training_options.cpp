@@ -27,7 +27,8 @@ data::TrainTest DigitsOptions::load(par::Group& group, const std::function<void(
     data::LoadOptions grey = data_options.load_options();
     grey.channels = 1, grey.test_fraction = 0.1;
     data::TrainTest sets = data_options.path.empty()
-                               ? data::split_sets(data::draw_digits(1000, 0), grey.test_fraction, grey.seed, "drawn digits")
+                               ? data::split_sets(data::draw_digits(1000, 0), grey.test_fraction, grey.seed,
+                                                  "drawn digits")
                                : load_data(group, data_options.path, grey, pulse);
     data_options.hold_out_validation(sets, {data::kDigitSide, data::kDigitSide, 1});
     return sets;
