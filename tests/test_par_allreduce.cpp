@@ -28,7 +28,7 @@ template <class T>
 std::vector<std::vector<T>> sum_over_threads(int n, size_t count, size_t segment, Algorithm algorithm) {
     std::vector<std::vector<T>> results(static_cast<size_t>(n));
     par::run_threads(n, [&](Link& link) {
-        Group group(link, {segment});
+        Group group(link, segment);
         std::vector<T> values(count + 2, T(-5)); // with a guard value on each side
         const std::span<T> inner(values.data() + 1, count);
         for (int repeat = 0; repeat < 2; ++repeat) { // the second run uses the cached plan
@@ -63,7 +63,7 @@ void check_sums(Algorithm algorithm) {
 std::vector<std::vector<float>> random_sums(int n, size_t count, Algorithm algorithm) {
     std::vector<std::vector<float>> results(static_cast<size_t>(n));
     par::run_threads(n, [&](Link& link) {
-        Group group(link, {512});
+        Group group(link, 512);
         Rng rng(11, Purpose::test, 0, uint64_t(link.rank()));
         std::vector<float> values(count);
         for (float& v : values) v = rng.normal() * std::exp(4 * rng.normal());
@@ -97,7 +97,7 @@ TEST_SUITE("par") {
             const size_t count = 1003;
             std::vector<size_t> wrong(static_cast<size_t>(n), 0);
             par::run_threads(n, [&](Link& link) {
-                Group group(link, {256});
+                Group group(link, 256);
                 std::span<double> memories[2]; // the group must tell them apart
                 for (std::span<double>& memory : memories) {
                     const std::span<std::byte> bytes = group.memory(count * sizeof(double), "test");
@@ -139,7 +139,7 @@ TEST_SUITE("par") {
                     CAPTURE(in_memory);
                     std::vector<int> same(size_t(n), 0);
                     par::run_threads(n, [&](Link& link) {
-                        Group group(link, {segment});
+                        Group group(link, segment);
                         std::vector<float> ordinary(count);
                         const std::span<std::byte> memory = group.memory(count * sizeof(float), "test");
                         const std::span<float> values =
@@ -159,7 +159,7 @@ TEST_SUITE("par") {
         const int n = 3;
         std::vector<int> wrong(n, 0);
         par::run_threads(n, [&](Link& link) {
-            Group group(link, {64});
+            Group group(link, 64);
             const Algorithm algorithms[] = {Algorithm::shared, Algorithm::ring, Algorithm::small};
             for (size_t i = 0; i < 300; ++i) {
                 std::vector<float> values(i % 37);

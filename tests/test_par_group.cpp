@@ -232,7 +232,7 @@ TEST_SUITE("par") {
 
     TEST_CASE("deadline: names a rank that stops between sums in shared memory") {
         const std::string text = failure(3, [](Link& link) {
-            Group group(link, {1000});
+            Group group(link, 1000);
             std::vector<float> values(1000);
             group.allreduce_sum(values, "before", Algorithm::shared);
             if (link.rank() == 1) return;
@@ -270,7 +270,7 @@ TEST_SUITE("par") {
         for (const bool with_barrier : {false, true}) {
             CAPTURE(with_barrier);
             const std::string text = failure(4, [&](Link& link) {
-                Group group(link, {4096});
+                Group group(link, 4096);
                 std::vector<float> values(50'000);
                 for (int i = 0; i < 10; ++i) {
                     if (i == 7 && link.rank() == 2) fail("disk full");
@@ -326,7 +326,7 @@ TEST_SUITE("par") {
              }},
             {"segment",
              [](Group& g, auto& v) {
-                 Group other(g.link(), {64});
+                 Group other(g.link(), 64);
                  other.allreduce_sum(v, "gradients", Algorithm::ring);
              }},
         };

@@ -24,7 +24,7 @@ std::vector<std::string> said(int n, const std::function<void(Group&)>& sums) {
     std::atomic<int> ended{0};
     par::run_threads(n, [&](Link& link) {
         link.set_deadline(1);
-        Group group(link, {1000});
+        Group group(link, 1000);
         try {
             sums(group);
         } catch (const par::RankMissing& error) {
@@ -86,7 +86,7 @@ TEST_SUITE("par") {
             std::vector<float> sums(3);
             par::run_threads(3, [&](Link& link) {
                 link.set_deadline(4); // so the first call is after 1 s
-                Group group(link, {1000});
+                Group group(link, 1000);
                 for (int round = 0; round < 3; ++round) {
                     if (round == link.rank()) std::this_thread::sleep_for(std::chrono::milliseconds(1200));
                     std::vector<float> values(5000, 1.0f);

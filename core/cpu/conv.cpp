@@ -93,7 +93,7 @@ void conv2d(const Call& call) {
     make_norm(y_norm, call.in.subspan(O::y_stats, 3), a.y_norm);
     if (dense::fits(x, w.extent(1), w.extent(2), a.conv) && !x_norm && !y_norm && !a.with_stats)
         return dense::forward(x, w, b, y);
-    const auto [stride, pad] = a.conv;
+    const int64_t stride = a.conv.stride, pad = a.conv.pad;
     const Padding padding{x.extent(1),           x.extent(2), x.extent(3), x.extent(1) + 2 * pad,
                           x.extent(2) + 2 * pad, pad,         pad,         1};
     const int64_t k = w.extent(0), p = (padding.rows - w.extent(1)) / stride + 1,

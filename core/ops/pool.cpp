@@ -87,7 +87,7 @@ RG_ROW(avg_pool2d_grad, .inputs = std::span(kPool2dGrad).first(Pool2dGradOp::pos
 namespace {
 
 void expect_covered(const char* op, const Tensor& x, const Pool& pool, Uncovered rest) {
-    const auto [window, stride] = pool;
+    const int64_t window = pool.window, stride = pool.stride;
     if (rest == Uncovered::drop || x.shape().rank() != 4 || window < 1 || stride < 1) return; // run() rejects bad ones
     const auto left = [&](int64_t extent) {
         return std::max<int64_t>(0, (extent - window) % stride - std::max<int64_t>(0, stride - window));
