@@ -194,8 +194,8 @@ void conv2d_grad(const Call& call) {
     const auto& a = call.attrs.as<O>();
     const Tensor &dy = call.in[O::dy], &x = call.in[O::x], &w = call.in[O::w], &y = call.in[O::y];
     const Tensor &dw = call.out[O::dw], &dbias = call.out[O::dbias], &dx = call.out[O::dx];
-    const Geometry g = geometry_of(x.shape(), dy.shape(), w, a.conv);
-    with_stored(x, [&](auto t) {
+    const Geometry g = geometry_of(a.data ? dx.shape() : x.shape(), dy.shape(), w, a.conv);
+    with_stored(dy, [&](auto t) {
         using T = decltype(t);
         if (!y.defined()) {
             const Plain<T> reader{pointer<T>(dy)};

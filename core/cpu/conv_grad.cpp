@@ -252,7 +252,7 @@ void conv2d_grad(const Call& call) {
     const auto& a = call.attrs.as<O>();
     const Tensor &dy = call.in[O::dy], &x = call.in[O::x], &w = call.in[O::w], &addend = call.in[O::addend];
     const Tensor &y = call.in[O::y], &dw = call.out[O::dw], &dbias = call.out[O::dbias], &dx = call.out[O::dx];
-    if (!y.defined() && dense::fits(x, w.extent(1), w.extent(2), a.conv)) {
+    if (!y.defined() && dense::fits(a.data ? dx : x, w.extent(1), w.extent(2), a.conv)) {
         if (a.filters) dense::wgrad(dy, x, dw, dbias);
         if (a.data) dense::dgrad(dy, w, addend, dx);
         return;

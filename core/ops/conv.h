@@ -45,7 +45,7 @@ struct Conv2dOp {
 };
 
 /// Computes the gradients of a convolution, with optional steps before and after them that core/fuse.cpp makes part of
-/// this op.
+/// this op. A plan that computes only dx may leave x undefined, because dx has its shape.
 struct Conv2dGradOp {
     enum In { dy, x, w, addend, y, y_stats, y_gamma, y_beta, y_sums, x_stats, x_gamma, x_beta };
     enum Out { dw, dbias, dx, x_dgamma, x_dbeta };
