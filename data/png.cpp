@@ -243,7 +243,8 @@ int sample_at(const uint8_t* row, int64_t i, int depth) {
     return row[bit / 8] >> (8 - depth - bit % 8) & ((1 << depth) - 1);
 }
 
-/// Widens a row to whole samples of the Image's channels. `name` is for error texts.
+/// Expands an unfiltered row to the format of Image: samples of 8 or 16 bits, palette entries as colours, and an alpha
+/// channel if there is transparency. `name` is for error texts.
 void widen(const Contents& c, const uint8_t* row, int64_t pixels, uint8_t* out, std::string_view name) {
     const Header& h = c.header;
     const int samples = h.samples();

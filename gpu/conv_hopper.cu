@@ -350,7 +350,7 @@ __device__ __forceinline__ void convolve(const Images& images, const Reader& rea
 
 #else
 
-/// Replaces convolve() on GPUs without these instructions, where the kernels must not run.
+/// Replaces convolve() on GPUs without the instructions of Hopper, where the kernels must not run.
 template <int C, int N, int W, class... Arguments>
 __device__ void convolve(const Arguments&...) {
     __trap();

@@ -3,8 +3,8 @@
 // The model has three constants: alpha (seconds per message), beta (seconds per byte sent) and gamma (seconds per byte
 // added). The constants are fixed, not measured at start-up: the algorithms add in different orders, so a choice by
 // noisy measurements would change the bits from run to run. The choice depends only on the length, the number of ranks,
-// and whether one node holds them all. So the same seed and number of ranks give the same bits. bench_allreduce prints
-// the machine's real values next to the constants.
+// and whether one node holds them all. So runs with the same seed and number of ranks give the same bits, if all of
+// them use one node, or all of them several. bench_allreduce prints the machine's real values next to the constants.
 #pragma once
 
 #include <bit>

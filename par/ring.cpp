@@ -18,10 +18,11 @@
 // kDepth staging buffers in turn and are added. In the distributing half, they arrive in place.
 //
 // Invariants. (1) A segment is received in place only after its own send of the first half has completed: item j of the
-// second half overwrites the data that item j - (p-1) S sent. (2) Sends are never further ahead than the posted
-// receives (kAhead <= kDepth), so no cycle of ranks can deadlock, even if the transport buffers nothing. (3) Each
-// element is summed once, by one rank, in ring order, and then copied. So all ranks hold the same bits, and repeated
-// runs give the same bits. The borders depend only on the count, p and the segment size.
+// second half overwrites the data that item j - (p-1) S sent. (2) A rank waits for its send of item i
+// only after it has posted its own receive of item i (kAhead <= kDepth). So no cycle of ranks can deadlock, even if the
+// transport buffers nothing. (3) Each element is summed along one path: every rank on the way adds its own value to the
+// partial sum that it receives. The result of the last rank is then copied. So all ranks hold the same bits, and
+// repeated runs give the same bits. The borders depend only on the count, p and the segment size.
 //
 //   cost per rank     steps       bytes sent          additions
 //   ring              2 (p-1)     2 (p-1)/p bytes     (p-1)/p count      bandwidth-optimal

@@ -84,7 +84,8 @@ std::unique_ptr<SharedWindow> SubLink::open_shared(size_t bytes_per_rank) {
     if (!window) return nullptr;
     std::vector<std::byte*> parts;
     for (int q = 0; q < size(); ++q) parts.push_back(window->part(q));
-    // After a failure the window stays: freeing is collective, and the failed rank may have lost its part.
+    // After a failure, keeps the window until the process ends: freeing it is collective and would block, because the
+    // failed rank may have dropped its own window without freeing it.
     const auto release = [this, window] {
         if (failed_) keep(window);
     };

@@ -17,12 +17,12 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 # name, edited file, compiled kernel file, old text, new text
 FAULTS = [
-    ("no barrier before the tiles are overwritten", "conv.cu", "conv", "__syncthreads(); // the tiles have been read", ""),
+    ("no barrier before the tiles are overwritten", "conv.cu", "conv", "__syncthreads(); // all warps have read the previous tiles", ""),
     ("no barrier before the tiles are read", "conv.cu", "conv",
      "        __syncthreads();\n        if (tap + kTaps < taps)", "        if (tap + kTaps < taps)"),
     ("no barrier before the results are read", "conv.cu", "conv",
      "    __syncthreads();\n    const int channel", "    const int channel"),
-    ("no barrier before a gradient's sums", "conv.cu", "conv", "__syncthreads(); // the results have been read", ""),
+    ("no barrier before a gradient's sums", "conv.cu", "conv", "__syncthreads(); // all threads have read the results", ""),
     ("one column too many", "conv.cu", "conv", "column >= g.in_w", "column > g.in_w"),
     ("the taps that a stride leaves taken for the first", "conv.cu", "conv", "s = (j + g.pad) % stride", "s = j % stride"),
     ("wrong lanes for the rows of a matrix", "conv.cu", "conv", "+ t + lane / 16 * 8)", "+ t + lane % 2 * 8)"),

@@ -11,6 +11,7 @@ namespace rg::cpu {
 namespace {
 
 /// Returns i if it lies in [0, extent), else i mirrored at the nearer edge. The edge pixel itself is not repeated.
+/// Requires that i is less than `extent` beyond the edge.
 int64_t mirrored(int64_t i, int64_t extent) { return i < 0 ? -i : i >= extent ? 2 * (extent - 1) - i : i; }
 
 template <int kChannels, class T>

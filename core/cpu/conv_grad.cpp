@@ -82,7 +82,7 @@ public:
     /// Computes dw [k r taps] from the sums of the groups, in order of the groups.
     void combine(int64_t groups, const float* parts, int64_t part, const Tensor& dw) const {
         // Copies from [r row_taps wide] to [k r taps] in chunks of taps, so that it reads and writes whole cache lines.
-        // If several results share a vector, each has its own taps and lanes; their contributions are added.
+        // If several pixels of y share a vector, each has its own taps and lanes; their contributions are added.
         constexpr int64_t kTapsPerChunk = 16;
         float* out = dw.data<float>();
         const int64_t filter_size = g_.r * g_.taps, chunks = (g_.taps + kTapsPerChunk - 1) / kTapsPerChunk;

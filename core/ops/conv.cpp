@@ -115,7 +115,8 @@ WithStats conv2d_stats(const Tensor& x, const Tensor& w, const Tensor& b, Conv c
 }
 
 Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b) {
-    // Runs a 1x1 convolution. The samples become the pixels of images, several per image. Threads share the images.
+    // Runs a 1x1 convolution whose pixels are the samples. An image gets 4 to 16 samples if such a number divides n, so
+    // that there are several images to divide among the threads. Otherwise one image gets all samples.
     RG_CHECK(x.defined() && w.defined(), "linear: expected x and w, got an undefined tensor");
     expect_rank("linear", "x", x, 2);
     expect_rank("linear", "w", w, 2);
