@@ -22,8 +22,8 @@ public:
 
     /// Tells the other ranks how this one ended: without an error (empty text), with an error of its own, or with a
     /// PeerFailed (`echo` is true). Blocks until all other ranks have called finish(). All ranks return the same text:
-    /// the own error of the lowest rank that had one, or else the text of a PeerFailed, or "" if no rank had an error. If
-    /// the group has several ranks, the text includes the failing rank of `whole`. Call it once on every rank, before
+    /// the own error of the lowest rank that had one, or else the text of a PeerFailed, or "" if no rank had an error.
+    /// If the group has several ranks, the text includes the failing rank of `whole`. Call it once on every rank, before
     /// the objects that use this link are destroyed. Throws Error if a rank misses the deadline.
     std::string finish(const std::string& error, bool echo);
 
