@@ -45,6 +45,33 @@ int64_t place_all(std::vector<Life*> lives) {
     return total;
 }
 
+/// Finds the steps between which each intermediate lives, and the other tensors that the steps write. `inputs` are the
+/// ids of the placeholders. Tensors that have memory (parameters, constants) do not belong to the plan.
+std::map<uint64_t, Life> find_lives(std::span<const Step> steps, const std::map<uint64_t, size_t>& inputs,
+                                    std::vector<Tensor>& written_tensors) {
+    std::map<uint64_t, Life> lives;
+    std::set<uint64_t> written_ids;
+    for (size_t s = 0; s < steps.size(); ++s) {
+        const auto visit = [&](const Tensor& t, bool written) {
+            if (!t.defined() || inputs.contains(t.key().id)) return;
+            if (t.has_memory()) {
+                if (written && written_ids.insert(t.key().id).second) written_tensors.push_back(t.whole());
+                return;
+            }
+            const auto [known, first] = lives.try_emplace(t.key().id, Life{s, s});
+            RG_CHECK(!first || written || t.numel() == 0, "accelerate: expected ", steps[s].op->name,
+                     " to read the result of an op of the function, got ", t.shape().str(),
+                     " of Tensor::empty() or zeros(), which hold nothing while traced; use Tensor::constant()");
+            Life& life = known->second;
+            life.last = s;
+            life.bytes = std::max(life.bytes, (t.block_bytes() + kAlign - 1) / kAlign * kAlign);
+        };
+        for (const Tensor& t : steps[s].inputs()) visit(t, false);
+        for (const Tensor& t : steps[s].outputs()) visit(t, true);
+    }
+    return lives;
+}
+
 } // namespace
 
 void Trace::record(Op op, const Attrs& attrs, std::span<const Tensor> in, std::span<const Tensor> out) {
@@ -65,28 +92,8 @@ void Plan::place(std::span<const Tensor> results) {
     for (size_t i = 0; i < placeholders_.size(); ++i) input_of.emplace(placeholders_[i].key().id, i);
     std::set<uint64_t> result_ids; // values that live on after the last step
     for (const Tensor& t : results) result_ids.insert(t.key().id);
+    std::map<uint64_t, Life> lives = find_lives(steps_, input_of, written_);
 
-    // Find the lives of the intermediates. Values that have memory (parameters, constants) do not belong to the plan.
-    std::map<uint64_t, Life> lives;
-    std::set<uint64_t> written_ids;
-    for (size_t s = 0; s < steps_.size(); ++s) {
-        const auto visit = [&](const Tensor& t, bool written) {
-            if (!t.defined() || input_of.contains(t.key().id)) return;
-            if (t.has_memory()) {
-                if (written && written_ids.insert(t.key().id).second) written_.push_back(t.whole());
-                return;
-            }
-            const auto [known, first] = lives.try_emplace(t.key().id, Life{s, s});
-            RG_CHECK(!first || written || t.numel() == 0, "accelerate: expected ", steps_[s].op->name,
-                     " to read the result of an op of the function, got ", t.shape().str(),
-                     " of Tensor::empty() or zeros(), which hold nothing while traced; use Tensor::constant()");
-            Life& life = known->second;
-            life.last = s;
-            life.bytes = std::max(life.bytes, (t.block_bytes() + kAlign - 1) / kAlign * kAlign);
-        };
-        for (const Tensor& t : steps_[s].inputs()) visit(t, false);
-        for (const Tensor& t : steps_[s].outputs()) visit(t, true);
-    }
     std::vector<Life*> shared;
     std::map<uint64_t, Tensor> block; // the memory of each intermediate
     for (auto& [id, life] : lives) {

@@ -193,6 +193,16 @@ std::pair<std::string, std::string> type_and_key(const std::string& path) {
     return {lower(path.substr(path.rfind('.') + 1)), path.substr(0, point)};
 }
 
+/// Returns the label in the text of a .cls file. Throws Error if it is not a number of a class.
+int32_t parse_label(std::string_view text, const std::string& key, const std::string& name) {
+    text = text.substr(0, text.find_last_not_of(" \r\n") + 1);
+    int32_t label = -1;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), label);
+    RG_CHECK(error == std::errc() && end == text.data() + text.size() && label >= 0 && label <= kMaxClass,
+             "data: expected a number of 0 to ", kMaxClass, " in ", key, ".cls, got something else (", name, ")");
+    return label;
+}
+
 } // namespace
 
 bool is_remote(const std::string& path) { return path.starts_with(kS3) || path.starts_with(kPipe); }
@@ -277,6 +287,19 @@ void ShardSet::add(Bytes bytes) {
     ++next_;
 }
 
+/// Adds a PNG of a class folder. If its path has a folder train or test, the class folder is below that folder.
+void ShardSet::add_png_of_folder(const std::string& path, Bytes bytes, Part part) {
+    std::string below = path;
+    for (size_t begin = 0, slash; (slash = path.find('/', begin)) != path.npos; begin = slash + 1) {
+        const std::string folder = lower(path.substr(begin, slash - begin));
+        if (!is_train(folder) && !is_test(folder)) continue;
+        part = is_train(folder) ? Part::train : Part::test;
+        below = path.substr(slash + 1);
+        break;
+    }
+    add_png(below, part, bytes, path);
+}
+
 void ShardSet::add_tar(Bytes archive) {
     const std::string& url = shards_[next_].url;
     const Part part = part_of(names_[next_]);
@@ -313,17 +336,7 @@ void ShardSet::add_tar(Bytes archive) {
         const std::string name = url + ", " + png.path;
         if (!pairs) {
             require_labels(Labels::folders, name);
-            // If the path has a folder train or test, the class folder is below that folder.
-            Part image_part = part;
-            std::string path = png.path;
-            for (size_t begin = 0, slash; (slash = png.path.find('/', begin)) != png.path.npos; begin = slash + 1) {
-                const std::string folder = lower(png.path.substr(begin, slash - begin));
-                if (!is_train(folder) && !is_test(folder)) continue;
-                image_part = is_train(folder) ? Part::train : Part::test;
-                path = png.path.substr(slash + 1);
-                break;
-            }
-            add_png(path, image_part, png.bytes, png.path);
+            add_png_of_folder(png.path, png.bytes, part);
             images_.labels.push_back(0); // label_by_folder() sets it
             continue;
         }
@@ -331,12 +344,7 @@ void ShardSet::add_tar(Bytes archive) {
         const std::string key = type_and_key(png.path).second;
         const auto number = numbers.find(key);
         RG_CHECK(number != numbers.end(), "data: expected ", key, ".cls beside it, which is missing (", name, ")");
-        const std::string_view text =
-            std::string_view(number->second).substr(0, number->second.find_last_not_of(" \r\n") + 1);
-        int32_t label = -1;
-        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), label);
-        RG_CHECK(error == std::errc() && end == text.data() + text.size() && label >= 0 && label <= kMaxClass,
-                 "data: expected a number of 0 to ", kMaxClass, " in ", key, ".cls, got something else (", name, ")");
+        const int32_t label = parse_label(number->second, key, name);
         add_png(png.path, part, png.bytes, png.path);
         images_.labels.push_back(label);
         numbers.erase(number);

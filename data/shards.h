@@ -60,6 +60,7 @@ private:
     void add_tar(Bytes archive);
     void add_cifar(const std::string& path, Part part, Bytes bytes, const std::string& name);
     void add_png(const std::string& path, Part part, Bytes bytes, const std::string& member);
+    void add_png_of_folder(const std::string& path, Bytes bytes, Part part);
     void require_labels(Labels labels, const std::string& name);
     void label_by_folder();
     void take_angles();
