@@ -214,8 +214,8 @@ public:
     }
 
 private:
-    /// Limits of one round of the fast loop: it reads up to 24 bytes, and writes two literals, a match, and some bytes
-    /// after the match.
+    /// Room that one round of the fast loop needs: it reads up to 15 bytes, and writes two literals, a match, and some
+    /// bytes after the match.
     static constexpr size_t kInputRoom = 24, kOutputRoom = kMaxMatch + 32;
 
     size_t offset() const { return bits_.pos - size_t(bits_.count / 8); }

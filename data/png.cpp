@@ -1,4 +1,5 @@
-// Decodes a PNG in three steps: chunks (order, CRC), inflated and unfiltered passes, pixels. Encodes in two steps.
+// Decodes a PNG in three steps: chunks (order, CRC), inflated and unfiltered passes, pixels. Encodes in two
+// steps: filters the rows, then compresses them.
 //
 // An image without interlacing is one pass over all pixels. Adam7 has seven passes, each a smaller image. Rows are
 // unfiltered in place, widened to whole samples, and copied to the positions of the pass. The encoder chooses a filter

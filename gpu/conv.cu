@@ -280,7 +280,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<T, true>)
     convolve<T, true, kWhole>(g, reader, w, e, out);
 }
 
-/// Returns the number of pixels of a block in the forward pass.
+/// A functor that returns the number of pixels of a block in the forward pass.
 struct BlockPixels {
     int64_t total;
     __device__ double operator()(int block) const {

@@ -17,8 +17,8 @@ namespace rg::RG_GPU {
 namespace {
 
 constexpr int kFilters = 64, kTaps = 64, kPixels = 32, kThreads = 128, kPitch = kTaps + 8;
-/// The desired number of blocks: 264 fill the 132 SMs of an H100 twice. A block takes about 512 pixels or more, so that
-/// its partial sum is worth the cost of adding it.
+/// The desired number of blocks: 264 fill the 132 SMs of an H100 twice. A tile of the result has at most one
+/// block per 512 pixels (rounded up), so that a block's partial sum is worth the cost of adding it.
 constexpr int64_t kBlocks = 264, kPixelsPerBlock = 512;
 
 /// Reads dy of 8 filters at a pixel. Pixel -1 stands for any pixel beyond the last; its values are 0.

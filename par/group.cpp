@@ -1,7 +1,8 @@
-// Implements the collectives on top of the all-reduce algorithms, chooses the algorithm, and caches plans.
+// Implements the collectives. For an all-reduce, chooses the algorithm and caches its plan. all() and barrier() are
+// all-reduces, too.
 //
-// Broadcast and allgather serve start-up, checks and reports. So they use the simplest correct algorithms, not the
-// fastest: a binomial tree with chunks, and a ring that passes on whole texts.
+// Broadcast and allgather serve start-up, checks and reports. So they use the simplest correct algorithms of their own,
+// not the fastest: a binomial tree with chunks, and a ring that passes on whole texts.
 
 #include "par/group.h"
 

@@ -199,8 +199,7 @@ bool supports(const char* name);
 /// unsupported.
 const IsaKernels& isa();
 
-/// Returns a text for the user if the operating system refuses a better instruction set of this CPU, else an empty
-/// text.
+/// Returns a text for the user if the operating system refuses the AMX tiles of this CPU, else an empty text.
 const char* isa_note();
 
 } // namespace rg::cpu

@@ -104,8 +104,8 @@ public:
     /// True until all steps are done or a rank has a stop request. Returns the same on all ranks, as do the next three
     /// functions.
     bool goes_on() const { return position_.step < length_.steps && !stopped_; }
-    /// True while goes_on() and every rank has a further batch in this epoch. False after a rollback, which leaves the
-    /// epoch.
+    /// True while goes_on() and every rank has a further batch in this epoch. False after a rollback, since
+    /// that ends this pass through the epoch.
     bool epoch_goes_on() const { return goes_on() && epoch_goes_on_; }
     /// True if all batches of the epoch are done. Then test the network.
     bool epoch_is_complete() const { return position_.batch == length_.batches; }
