@@ -17,17 +17,18 @@ using Function = std::function<std::vector<Tensor>(const Tensor& x)>;
 /// Values that the functions below share. x is [4 6 6 8].
 struct Values {
     Tensor x = random({4, 6, 6, 8}, 1), w = random({8, 3, 3, 8}, 2), gamma = random({8}, 3), beta = random({8}, 4);
-    Tensor stats = Tensor::constant({2, 8}, 0.5);
+    Tensor stats = Tensor::constant({2, 8}, 0.5), target = random({4, 6, 6, 8}, 5);
     Tensor dw = Tensor::zeros({8, 3, 3, 8}), dgamma = Tensor::zeros({8}), dx = Tensor::zeros({4, 6, 6, 8});
 
     static Tensor random(const Shape& shape, uint64_t seed) { return random_tensor(shape, DType::f32, seed); }
     Tensor conv(const Tensor& in) const { return conv2d(in, w, {}, {.pad = 1}); }
     Tensor norm(const Tensor& in) const { return batch_norm(in, channel_stats(in), gamma, beta); }
     Tensor frozen(const Tensor& in) const { return batch_norm(in, stats, gamma, beta, {.frozen = true}); }
-    /// Returns the gradients of the mean square of f(x) with respect to w and gamma.
+    /// Computes the gradients of the squared distance of f() to a random target with respect to w and gamma. (The mean
+    /// square of a batch norm is constant, so its gradient would be rounding alone.) Returns the loss.
     std::vector<Tensor> gradients(const std::function<Tensor()>& f) const {
         Tape tape;
-        const Tensor y = f(), loss = mse_loss(y, Tensor::constant(y.shape(), 0));
+        const Tensor y = f(), loss = mse_loss(y, target.slice(0, y.shape()));
         tape.gradients(loss, std::array{w, gamma}, std::array{dw, dgamma});
         return {loss};
     }
