@@ -9,7 +9,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
-#include <set>
+#include <map>
 
 namespace rg {
 
@@ -39,16 +39,18 @@ uint32_t present(std::span<const T> inputs, IsDefined is_defined) {
 }
 
 /// True if every case of the op with these inputs expects the exact result: it rounds nothing, so no processor gives
-/// another.
+/// another. False for inputs that no case has.
 bool exact(Op op, const Call& call) {
-    static const std::set<std::pair<Op, uint32_t>> kRounded = [] {
-        std::set<std::pair<Op, uint32_t>> rounded;
-        for (const OpCase& c : op_cases())
-            if (c.tolerance != kExact)
-                rounded.emplace(c.op, present(std::span(c.in), [](const Input& i) { return i.draw != Draw::absent; }));
-        return rounded;
+    static const std::map<std::pair<Op, uint32_t>, bool> kExactInputs = [] {
+        std::map<std::pair<Op, uint32_t>, bool> all_exact;
+        for (const OpCase& c : op_cases()) {
+            const uint32_t inputs = present(std::span(c.in), [](const Input& i) { return i.draw != Draw::absent; });
+            all_exact.try_emplace({c.op, inputs}, true).first->second &= c.tolerance == kExact;
+        }
+        return all_exact;
     }();
-    return !kRounded.contains({op, present(call.in, [](const Tensor& t) { return t.defined(); })});
+    const auto known = kExactInputs.find({op, present(call.in, [](const Tensor& t) { return t.defined(); })});
+    return known != kExactInputs.end() && known->second;
 }
 
 /// True if an update was skipped because of a non-finite gradient: its last input holds the position of one.
