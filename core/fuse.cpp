@@ -19,8 +19,8 @@
 // - add_in_gradient and normalise_on_load before sum_in_gradient: the sums are those of the whole gradient, and they
 //   need the statistics of the input.
 // - loss_gradient is independent of the others.
-// round_filters runs at the end, because it inserts steps. It must come after fold_norm: filters with a folded batch
-// norm are scaled in f32 and only then rounded, so round_filters skips them.
+// split_gradients and round_filters run at the end, because they insert steps. round_filters must come after fold_norm:
+// filters with a folded batch norm are scaled in f32 and only then rounded, so round_filters skips them.
 #include "core/fuse.h"
 
 #include "core/context.h"

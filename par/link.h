@@ -215,7 +215,7 @@ public:
     /// Blocks until the previous rank's message has arrived. Throws Error naming both operations if they differ.
     void finish(const Operation& op);
 
-    /// From now on, posts this rank's operations at byte `offset` of its part of the window. The kPostBytes bytes there
+    /// Makes post() write this rank's operations at byte `offset` of its part of the window. The kPostBytes bytes there
     /// must be zero at first.
     static constexpr size_t kPostBytes = 128;
     void post_in(const SharedWindow& window, size_t offset);

@@ -170,6 +170,15 @@ TEST_SUITE("core") {
         const Values v;
         const Tape tape;
         CHECK_THROWS_WITH(run(op::max_pool2d, {v.x, v.stats, v.gamma, v.beta}, Pool2dOp{{2, 2}}),
-                          "max_pool2d: expected no x_stats where gradients are recorded, got one; only a plan passes it");
+                          "max_pool2d: expected no x_stats where gradients are recorded, got one; only a plan passes "
+                          "it");
+    }
+
+    TEST_CASE("fuse: the gradient of an add that includes ReLU is an error") {
+        const Values v;
+        Tape tape;
+        const Tensor y = run(op::add, {v.x, v.x}, AddOp{.relu = true})[0];
+        const Tensor loss = mse_loss(y, v.target);
+        CHECK_THROWS_AS(tape.gradients(loss, std::array{v.x}, std::array{v.dx}), Error);
     }
 }

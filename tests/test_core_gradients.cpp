@@ -48,7 +48,7 @@ TEST_SUITE("core") {
         std::set<Op> judged;
         for (const OpCase& c : op_cases()) {
             if (!GradientCase::possible(c) || GradientCase::work(c) > kBearable) continue;
-            // Of many values, one is so close to the kink of ReLU that a difference steps over it.
+            // Among many values, one is so close to the kink of ReLU that a difference steps over it.
             const bool has_kink = c.op == op::batch_norm && c.attrs.as<BatchNormOp>().norm.relu;
             if (has_kink && c.in[0].shape.numel() > 2000) continue;
             const bool quick = GradientCase::work(c) <= kQuick;

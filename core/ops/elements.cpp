@@ -105,6 +105,7 @@ void backward_gelu(Backward& b) {
 }
 
 void backward_add(Backward& b) {
+    RG_CHECK(!b.attrs().as<AddOp>().relu, "add: expected no ReLU where gradients are recorded, got it; call relu()");
     for (int i : {AddOp::a, AddOp::b})
         if (b.wants(i)) b.give(i, b.dy());
 }

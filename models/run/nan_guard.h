@@ -32,7 +32,7 @@ using OptimizerState = std::vector<NamedTensor>;
 
 enum class OnNan : uint8_t { stop, skip, rollback };
 
-/// What was done with a step.
+/// The outcome of a step: its update was applied or skipped, or the run went back to its last checkpoint.
 enum class Verdict : uint8_t { applied, skipped, rolled_back };
 
 class NanGuard {

@@ -1,6 +1,6 @@
 // The training programs as objects, so that sweep_cifar and experiment can check their arguments and run them.
 //
-// To add a program: declare its object here, add it to find_program(), and add its file and its name to the top
+// A new program needs its object declared here, an entry in find_program(), and its file and name in the top
 // meson.build.
 #pragma once
 
