@@ -7,9 +7,10 @@
 // continues.
 #include "gpu/device.h"
 
+#include "core/context.h"
 #include "gpu/block_cache.h"
 #include "gpu/kernels.h"
-#include "gpu/landing.h"
+#include "gpu/pinned_downloads.h"
 #include "gpu/scratch.cuh"
 #include "gpu/scratch_stack.h"
 
@@ -119,9 +120,6 @@ private:
     bool pinned_;
 };
 
-class CudaDevice;
-thread_local CudaDevice* current_device = nullptr; // set by kernel(), just before the op runs
-
 /// Runs for about 20 us.
 __global__ void delay_kernel() {
     for (const long long start = clock64(); clock64() - start < 40000;) {}
@@ -176,10 +174,10 @@ public:
     }
     // Goes through pinned memory if there is room, since a copy to pageable memory blocks.
     void download(void* to, const void* from, size_t bytes, bool more) override {
-        const auto copy = [&](void* landing) {
-            check(cudaMemcpyAsync(landing, from, bytes, cudaMemcpyDeviceToHost, stream_), "cudaMemcpyAsync");
+        const auto copy = [&](void* destination) {
+            check(cudaMemcpyAsync(destination, from, bytes, cudaMemcpyDeviceToHost, stream_), "cudaMemcpyAsync");
         };
-        landing_.download(to, bytes, more, copy, [&] { stream_.wait(); });
+        downloads_.download(to, bytes, more, copy, [&] { stream_.wait(); });
     }
     std::unique_ptr<RoundTrip> round_trip(void* host, void* device, std::vector<size_t> ends) override {
         return std::make_unique<CudaRoundTrip>(stream_, host, device, std::move(ends));
@@ -191,7 +189,6 @@ public:
             RG_OPS(RG_KERNEL)
 #undef RG_KERNEL
         };
-        current_device = const_cast<CudaDevice*>(this);
         return kKernels[index_of(op)];
     }
     void synchronize() override { stream_.wait(); }
@@ -212,7 +209,8 @@ public:
     Rates rates() override {
         constexpr size_t kBytes = size_t{1} << 28;
         constexpr int kRounds = 1 << 14;
-        current_device = this;
+        const Context on_this_device{.device = this};
+        const ContextScope scope(on_this_device);
         const gpu::Scratch<std::byte> from(kBytes), to(kBytes);
         const int blocks = 4 * traits_.sm_count;
         const gpu::Scratch<float> sums(size_t(blocks) * kMultiplyThreads);
@@ -245,8 +243,8 @@ private:
     BlockCache blocks_{allocate_memory, free_memory};
     ScratchStack scratch_{[this](size_t bytes) { return allocate(bytes); }, [this](void* memory) { release(memory); }};
     std::array<PinnedSlot, 4> slots_; // at most 4 chunks of uploads are in flight
-    PinnedSlot landing_slot_;
-    Landing landing_{landing_slot_.memory, PinnedSlot::kBytes};
+    PinnedSlot download_slot_;
+    PinnedDownloads downloads_{download_slot_.memory, PinnedSlot::kBytes};
     size_t next_slot_ = 0;
     Event began_{cudaEventDefault}, ended_{cudaEventDefault};
 };
@@ -294,15 +292,22 @@ std::unique_ptr<Device::Graph> CudaDevice::capture(const std::function<void()>& 
 
 } // namespace
 
-void* take_scratch(size_t bytes) { return current_device->scratch().take(bytes); }
-void give_back_scratch(void*) { current_device->scratch().give_back(); }
-cudaStream_t stream() { return current_device->stream(); }
-const GpuTraits& gpu_traits() { return current_device->traits(); }
+namespace {
+
+/// Returns the device of this thread's context, which runs the op that calls this.
+CudaDevice& current_device() { return static_cast<CudaDevice&>(*context().device); }
+
+} // namespace
+
+void* take_scratch(size_t bytes) { return current_device().scratch().take(bytes); }
+void give_back_scratch(void*) { current_device().scratch().give_back(); }
+cudaStream_t stream() { return current_device().stream(); }
+const GpuTraits& gpu_traits() { return current_device().traits(); }
 
 namespace {
 
 /// Returns the CUDA indices of the GPUs that can run this build. Sets found.ids and found.why_none.
-std::vector<int> find_usable(Found& found) {
+std::vector<int> find_usable(FoundGpus& found) {
     int count = 0;
     const cudaError_t status = cudaGetDeviceCount(&count);
     if (status != cudaSuccess) (void)cudaGetLastError();
@@ -323,14 +328,14 @@ std::vector<int> find_usable(Found& found) {
 
 } // namespace
 
-Found find_devices() {
-    Found found;
+FoundGpus find_devices() {
+    FoundGpus found;
     find_usable(found);
     return found;
 }
 
 std::unique_ptr<Device> open_device(int index) {
-    Found found;
+    FoundGpus found;
     const std::vector<int> indices = find_usable(found);
     RG_CHECK(!indices.empty(), "device cuda: ", found.why_none);
     return std::make_unique<CudaDevice>(indices.at(size_t(index)));

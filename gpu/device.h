@@ -6,24 +6,24 @@
 namespace rg::gpu {
 
 /// The GPUs that this build can use.
-struct Found {
+struct FoundGpus {
     std::vector<std::string> ids; // one per GPU, unique across machines
     std::string why_none;         // reason why ids is empty: no CUDA in the build, no driver, no GPU, or none supported
 };
-Found find_devices();
+FoundGpus find_devices();
 
 /// Opens GPU `index` of find_devices() for this process. Several processes may share a GPU. Requires an index below the
 /// number of ids. Throws Error if there is no GPU that this build can use.
 std::unique_ptr<Device> open_device(int index);
 
 /// The functions by which programs find and open GPUs. Tests replace them to supply their own devices.
-struct Gpus {
-    Found (*find)();
+struct GpuFunctions {
+    FoundGpus (*find)();
     std::unique_ptr<Device> (*open)(int index);
 };
 /// Initially find_devices() and open_device().
-inline Gpus& gpus() {
-    static Gpus functions{find_devices, open_device};
+inline GpuFunctions& gpu_functions() {
+    static GpuFunctions functions{find_devices, open_device};
     return functions;
 }
 

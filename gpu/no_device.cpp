@@ -4,7 +4,7 @@
 
 namespace rg::gpu {
 
-Found find_devices() { return {{}, "this build has no CUDA"}; }
+FoundGpus find_devices() { return {{}, "this build has no CUDA"}; }
 
 std::unique_ptr<Device> open_device(int) {
     fail("device cuda: this build has no CUDA; install the CUDA toolkit and build again with -Dcuda=enabled");

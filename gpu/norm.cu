@@ -2,7 +2,7 @@
 #include "core/context.h"
 #include "gpu/kernels.h"
 #include "gpu/norm.cuh"
-#include "gpu/transfer.h"
+#include "gpu/run_on_host.h"
 
 namespace rg::RG_GPU {
 
@@ -149,14 +149,14 @@ void batch_norm_grad(const Call& call) {
 // Ranks that share batch statistics exchange these few hundred values on the host. Without such a group, a rank uses
 // its own values.
 void rank_stats(const Call& call) {
-    if (context().sync) return on_host(op::rank_stats, call);
+    if (context().sync) return run_on_host(op::rank_stats, call);
     const float* const stats = pointer<float>(call.in[0]);
     const int c = int(call.in[0].extent(1));
     RG_LAUNCH(batch_norm_concatenate_kernel, blocks_for(c, 64), 64, 0, stream(), stats, stats + c, c,
               pointer<float>(call.out[0]));
 }
 void rank_sums(const Call& call) {
-    if (context().sync) return on_host(op::rank_sums, call);
+    if (context().sync) return run_on_host(op::rank_sums, call);
     const int c = int(call.in[0].numel());
     RG_LAUNCH(batch_norm_concatenate_kernel, blocks_for(c, 64), 64, 0, stream(), pointer<float>(call.in[0]),
               pointer<float>(call.in[1]), c, pointer<float>(call.out[0]));

@@ -91,19 +91,19 @@ private:
 /// Makes programs find these GPUs until the end of the scope.
 class GpusInPlace {
 public:
-    explicit GpusInPlace(gpu::Gpus others) : before_(std::exchange(gpu::gpus(), others)) {}
-    ~GpusInPlace() { gpu::gpus() = before_; }
+    explicit GpusInPlace(gpu::GpuFunctions others) : before_(std::exchange(gpu::gpu_functions(), others)) {}
+    ~GpusInPlace() { gpu::gpu_functions() = before_; }
     GpusInPlace(const GpusInPlace&) = delete;
     GpusInPlace& operator=(const GpusInPlace&) = delete;
 
 private:
-    gpu::Gpus before_;
+    gpu::GpuFunctions before_;
 };
 
 /// One executor, which all ranks share.
-inline constexpr gpu::Gpus kExecutorGpus{
+inline constexpr gpu::GpuFunctions kExecutorGpus{
     [] {
-        return gpu::Found{{"executor"}, {}};
+        return gpu::FoundGpus{{"executor"}, {}};
     },
     [](int) -> std::unique_ptr<Device> { return std::make_unique<ExecutorDevice>(); }};
 

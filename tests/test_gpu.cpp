@@ -38,7 +38,7 @@ std::vector<Tensor> run_there(const OpCase& c, std::span<const Tensor> host_inpu
 
 /// Returns the first GPU. If there is none, prints the reason and returns null.
 std::unique_ptr<Device> first_gpu() {
-    const gpu::Found found = gpu::find_devices();
+    const gpu::FoundGpus found = gpu::find_devices();
     if (found.ids.empty()) {
         MESSAGE("skipped: ", found.why_none);
         return nullptr;

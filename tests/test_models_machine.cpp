@@ -179,7 +179,7 @@ TEST_SUITE("models") {
     TEST_CASE("machine: uses a GPU only if the build has code for it") {
         {
             const GpusInPlace none({[] {
-                                        return gpu::Found{{}, gpu::why_not("T4", {7, 5}, "sm_80")};
+                                        return gpu::FoundGpus{{}, gpu::why_not("T4", {7, 5}, "sm_80")};
                                     },
                                     [](int) -> std::unique_ptr<Device> { fail("device cuda: no such GPU"); }});
             const std::string text = machine_text({"test"});

@@ -7,7 +7,7 @@
 #include "core/tape.h"
 #include "data/loader.h"
 #include "gpu/block_cache.h"
-#include "gpu/landing.h"
+#include "gpu/pinned_downloads.h"
 #include "gpu/scratch_stack.h"
 #include "models/nets/cifar_net.h"
 #include "models/nets/state_dict.h"
@@ -285,10 +285,10 @@ TEST_SUITE("simt") {
 
     TEST_CASE("device: downloads of a series that has failed are not made later") {
         std::array<char, 8> memory{};
-        gpu::Landing landing(memory.data(), memory.size());
+        gpu::PinnedDownloads downloads(memory.data(), memory.size());
         const auto bring = [&](std::string& to, const char* from, bool more, bool wait_fails = false,
                                bool copy_fails = false) {
-            landing.download(
+            downloads.download(
                 to.data(), to.size(), more,
                 [&](void* there) {
                     if (copy_fails) fail("no copy");

@@ -60,15 +60,15 @@ Workers workers_of(std::span<const std::string> gpu_of_rank, int rank, bool idle
 
 Machine::Machine(MachineOptions& settings, const Options& options, par::Group& group)
     : options_(settings), threads_(int(threads_of(settings, options, group))) {
-    const gpu::Found available = settings.device == "cpu" ? gpu::Found{} : gpu::gpus().find();
+    const gpu::FoundGpus available = settings.device == "cpu" ? gpu::FoundGpus{} : gpu::gpu_functions().find();
     workers_ = {0, group.size(), group.rank()};
-    if (settings.device == "cuda" && available.ids.empty()) gpu::gpus().open(0); // throws with the reason
+    if (settings.device == "cuda" && available.ids.empty()) gpu::gpu_functions().open(0); // throws with the reason
     if (group.all(!available.ids.empty(), "device") && settings.device != "cpu") {
         RG_CHECK(settings.precision != "fp32-strict",
                  "--precision: expected another precision than fp32-strict on a GPU, whose convolutions add three "
                  "products of tf32; use --precision fp32, or --device cpu");
         const size_t gpu = size_t(group.local_rank()) % available.ids.size();
-        device_ = gpu::gpus().open(int(gpu));
+        device_ = gpu::gpu_functions().open(int(gpu));
         workers_ = workers_of(group.allgather(available.ids[gpu], "GPUs"), group.rank(), settings.idle_spare_ranks);
     }
     if (!device_)

@@ -79,7 +79,7 @@ void multiply(const Product& p, int warp, Sums& sums) {
         for (int c = 0; c < columns; ++c) {
             const int lane = row % 8 * 4 + c % 8 / 2, i = c / 8 * 4 + row / 8 * 2 + c % 2;
             float& d = sums.values[size_t(lane * p.values + i)];
-            d = cut(double(d) + sum[c]);
+            d = truncate(double(d) + sum[c]);
         }
     }
 }

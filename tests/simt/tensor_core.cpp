@@ -41,7 +41,7 @@ void add_product(void* const (&data)[kWarp], const double (&a)[16][K], const Row
     Row d[16];
     for_each_sum(data, [&](float value, int row, int column) { d[row][column] = value; });
     multiply_add<K>(d, a, b);
-    for_each_sum(data, [&](float& value, int row, int column) { value = cut(d[row][column]); });
+    for_each_sum(data, [&](float& value, int row, int column) { value = truncate(d[row][column]); });
 }
 
 float bf16_of(uint32_t pair, int half) { return to_float(bf16{uint16_t(pair >> 16 * half)}); }

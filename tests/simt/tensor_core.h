@@ -15,7 +15,7 @@ namespace rg::simt {
 #define RG_SIMT_HERE Site site = Site::here(__builtin_FILE(), __builtin_LINE())
 
 /// Rounds a sum towards zero, as tensor cores do.
-inline float cut(double sum) {
+inline float truncate(double sum) {
     const float nearest = float(sum);
     const bool rounded_away = std::abs(double(nearest)) > std::abs(sum);
     return std::bit_cast<float>(std::bit_cast<uint32_t>(nearest) - rounded_away);

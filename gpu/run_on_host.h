@@ -9,7 +9,7 @@ namespace rg {
 
 /// Runs the reference implementation of an op on copies of its tensors in host memory, and copies the results back.
 /// Waits for the device.
-inline void on_host(Op op, const Call& call) {
+inline void run_on_host(Op op, const Call& call) {
     std::vector<Tensor> in, out;
     for (const Tensor& t : call.in) in.push_back(t.to_host());
     for (const Tensor& t : call.out) out.push_back(Tensor::on_host(t.shape(), t.dtype()));
