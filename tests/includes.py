@@ -8,8 +8,6 @@ import sys
 
 # Checks the tests of these folders too: tests/test_core_*.cpp may include files of core and of tests/ only, and so on.
 TESTED = ("core", "par")
-# Trains whole networks to compare replayed steps with plain ones.
-EXCEPTIONS = {"tests/test_core_accelerate.cpp"}
 
 # Lists the folders that each folder may include. The host half of gpu/ is compiled for the executor in tests/simt.
 ALLOWED = {
@@ -29,7 +27,7 @@ SUFFIXES = (".h", ".cpp", ".cuh", ".cu")
 def folder_of(path):
     """Returns the folder of ALLOWED that a file belongs to, or that a test tests; None if there is none."""
     for folder in TESTED:
-        if path.match(f"tests/test_{folder}_*.cpp") and str(path) not in EXCEPTIONS:
+        if path.match(f"tests/test_{folder}_*.cpp"):
             return folder
     for parent in path.parents:
         if str(parent) in ALLOWED:
