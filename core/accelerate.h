@@ -10,8 +10,8 @@
 // write tensors through ops only. Anything else that it does happens during the trace, and not in replays.
 #pragma once
 
-#include "core/context.h"
-#include "core/plan.h"
+#include "ringgrad/core/context.h"
+#include "ringgrad/core/plan.h"
 
 #include <functional>
 #include <list>

@@ -2,7 +2,7 @@
 //
 // Messages contain the path and the system's text ("No space left on device", "Permission denied"), since a user can
 // act on these. Interrupted calls are repeated.
-#include "core/atomic_file.h"
+#include "ringgrad/core/atomic_file.h"
 
 #include <cerrno>
 #include <cstring>

@@ -6,7 +6,7 @@
 // piece, so its contents must fit in memory.
 #pragma once
 
-#include "core/base.h"
+#include "ringgrad/core/base.h"
 
 #include <string_view>
 

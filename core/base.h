@@ -5,7 +5,7 @@
 // sample, and not once per element of an image.
 #pragma once
 
-#include "core/scope.h"
+#include "ringgrad/core/scope.h"
 
 #include <cstddef>
 #include <cstdint>

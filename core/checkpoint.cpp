@@ -4,9 +4,9 @@
 // The digits have a fixed position: exactly kOpening must follow the file's length word. So the check covers every
 // byte, even those of the checksum's own key. A valid header gives the place and the checksum of each tensor, and every
 // byte of the data belongs to a tensor (safetensors.h).
-#include "core/checkpoint.h"
+#include "ringgrad/core/checkpoint.h"
 
-#include "core/atomic_file.h"
+#include "ringgrad/core/atomic_file.h"
 
 #include <algorithm>
 #include <cstdio>

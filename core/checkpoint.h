@@ -8,7 +8,7 @@
 // tensors and texts to save.
 #pragma once
 
-#include "core/safetensors.h"
+#include "ringgrad/core/safetensors.h"
 
 namespace rg {
 

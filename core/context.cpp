@@ -1,5 +1,5 @@
 // Looks up and sets the context of the calling thread.
-#include "core/context.h"
+#include "ringgrad/core/context.h"
 
 namespace rg {
 

@@ -4,7 +4,7 @@
 // each thread has its own Context.
 #pragma once
 
-#include "core/base.h"
+#include "ringgrad/core/base.h"
 
 #include <memory>
 #include <span>

@@ -5,7 +5,7 @@
 // (Tensor::to_host(), Tensor::copy_from()), which take place after the ops that were started before.
 #pragma once
 
-#include "core/scope.h"
+#include "ringgrad/core/scope.h"
 
 #include <chrono>
 #include <cstddef>

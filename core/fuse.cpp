@@ -21,10 +21,10 @@
 // - loss_gradient is independent of the others.
 // split_gradients and round_filters run at the end, because they insert steps. round_filters must come after fold_norm:
 // filters with a folded batch norm are scaled in f32 and only then rounded, so round_filters skips them.
-#include "core/fuse.h"
+#include "ringgrad/core/fuse.h"
 
-#include "core/context.h"
-#include "core/ops.h"
+#include "ringgrad/core/context.h"
+#include "ringgrad/core/ops.h"
 
 #include <algorithm>
 #include <map>

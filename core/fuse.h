@@ -1,7 +1,7 @@
 // Fuses steps of a trace, so that a step's result is used while it is in cache.
 #pragma once
 
-#include "core/step.h"
+#include "ringgrad/core/step.h"
 
 #include <vector>
 

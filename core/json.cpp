@@ -2,9 +2,9 @@
 //
 // The depth of a value is limited to kMaxDepth. The length of the text limits the number of values, since each takes at
 // least one byte of text. Errors give the byte offset. Numbers use from_chars and to_chars, which ignore the locale.
-#include "core/json.h"
+#include "ringgrad/core/json.h"
 
-#include "core/text.h"
+#include "ringgrad/core/text.h"
 
 #include <algorithm>
 #include <charconv>

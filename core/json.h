@@ -7,7 +7,7 @@
 // text; an array of one-digit numbers takes that much.
 #pragma once
 
-#include "core/base.h"
+#include "ringgrad/core/base.h"
 
 #include <string_view>
 #include <variant>

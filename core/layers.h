@@ -1,8 +1,8 @@
 // Defines layers. A layer declares its parameters by name, and computes its output from its input.
 #pragma once
 
-#include "core/ops.h"
-#include "core/parameters.h"
+#include "ringgrad/core/ops.h"
+#include "ringgrad/core/parameters.h"
 
 namespace rg {
 

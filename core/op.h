@@ -6,7 +6,7 @@
 // backward rule is itself written with ops.
 #pragma once
 
-#include "core/tensor.h"
+#include "ringgrad/core/tensor.h"
 
 #include <array>
 #include <cstring>

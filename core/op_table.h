@@ -1,7 +1,7 @@
 // Defines the op table: the list of all ops, for code that does something for each of them.
 #pragma once
 
-#include "core/ops.h"
+#include "ringgrad/core/ops.h"
 
 namespace rg {
 

@@ -1,9 +1,9 @@
 // Parses, checks and prints options. A user reads these messages first, so they say what to type.
 //
 // --help is 96 columns wide: names on the left, wrapped texts on the right, one group after the other.
-#include "core/options.h"
+#include "ringgrad/core/options.h"
 
-#include "core/text.h"
+#include "ringgrad/core/text.h"
 
 #include <algorithm>
 #include <cerrno>

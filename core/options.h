@@ -5,7 +5,7 @@
 // counts if an option is given twice, but a list collects all values. There are no abbreviations and no option files.
 #pragma once
 
-#include "core/json.h"
+#include "ringgrad/core/json.h"
 
 #include <deque>
 #include <functional>

@@ -1,8 +1,8 @@
 // Computes the layout and the initial values. Filters are K R S C and dense weights are K C. So fan_in is the product
 // of all extents except the first, and fan_out the product of all extents except the last.
-#include "core/parameters.h"
+#include "ringgrad/core/parameters.h"
 
-#include "core/rng.h"
+#include "ringgrad/core/rng.h"
 
 namespace rg {
 

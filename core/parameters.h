@@ -6,7 +6,7 @@
 // zeros.
 #pragma once
 
-#include "core/tensor.h"
+#include "ringgrad/core/tensor.h"
 
 #include <deque>
 #include <string>

@@ -1,9 +1,9 @@
 // Traces ops, places values in memory, and replays steps. The number of a block (Tensor::key().id) identifies a value.
 // A view lies in the block of its value, so the block must live until the last step that reads the value or a view.
-#include "core/plan.h"
+#include "ringgrad/core/plan.h"
 
-#include "core/context.h"
-#include "core/fuse.h"
+#include "ringgrad/core/context.h"
+#include "ringgrad/core/fuse.h"
 
 #include <algorithm>
 #include <cstdio>

@@ -6,8 +6,8 @@
 // tensors: the inputs, and the parameters and gradients that the trace used.
 #pragma once
 
-#include "core/device.h"
-#include "core/step.h"
+#include "ringgrad/core/device.h"
+#include "ringgrad/core/step.h"
 
 #include <functional>
 #include <set>

@@ -1,5 +1,5 @@
 // Adds up the time per op and prints the table, with the longest time first.
-#include "core/profile.h"
+#include "ringgrad/core/profile.h"
 
 #include <algorithm>
 #include <cstdio>

@@ -3,11 +3,11 @@
 // With a buffer instead of a stream, a file is complete before it reaches the disk, the reader knows all sizes at once,
 // and tests need no file. The buffer temporarily takes as much memory as the file. Element bytes are little-endian on
 // disk and are copied without conversion.
-#include "core/safetensors.h"
+#include "ringgrad/core/safetensors.h"
 
-#include "core/atomic_file.h"
-#include "core/json.h"
-#include "core/text.h"
+#include "ringgrad/core/atomic_file.h"
+#include "ringgrad/core/json.h"
+#include "ringgrad/core/text.h"
 
 #include <algorithm>
 #include <bit>

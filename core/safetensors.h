@@ -8,7 +8,7 @@
 // type's name.
 #pragma once
 
-#include "core/tensor.h"
+#include "ringgrad/core/tensor.h"
 
 #include <string_view>
 

@@ -12,7 +12,7 @@
 //               floor at the end
 #pragma once
 
-#include "core/base.h"
+#include "ringgrad/core/base.h"
 
 #include <vector>
 

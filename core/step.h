@@ -1,7 +1,7 @@
 // Defines Step: one op of a trace or a plan, with its attributes and tensors.
 #pragma once
 
-#include "core/op.h"
+#include "ringgrad/core/op.h"
 
 namespace rg {
 

@@ -1,9 +1,9 @@
 // Records nodes and walks them backwards. Tensor::key() says where a value begins. A reshaped view has the key of its
 // source and is the same value. A slice can begin where its source does, so the number of bytes is compared as well.
-#include "core/tape.h"
+#include "ringgrad/core/tape.h"
 
-#include "core/context.h"
-#include "core/ops.h"
+#include "ringgrad/core/context.h"
+#include "ringgrad/core/ops.h"
 
 #include <algorithm>
 #include <map>

@@ -13,8 +13,8 @@
 // If a saved value is overwritten before gradients(), the gradients are wrong, and nothing detects this.
 #pragma once
 
-#include "core/op.h"
-#include "core/scope.h"
+#include "ringgrad/core/op.h"
+#include "ringgrad/core/scope.h"
 
 #include <vector>
 

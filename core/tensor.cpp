@@ -3,10 +3,10 @@
 // The cache keeps freed blocks by their exact size. Training allocates the same sizes in every step, so from the second
 // step on no block comes from the operating system. For large blocks, the allocator asks for huge pages: kernels stream
 // through tens of megabytes, which are thousands of pages of 4 KiB, more than the TLB holds.
-#include "core/tensor.h"
+#include "ringgrad/core/tensor.h"
 
-#include "core/context.h"
-#include "core/device.h"
+#include "ringgrad/core/context.h"
+#include "ringgrad/core/device.h"
 
 #include <algorithm>
 #include <atomic>

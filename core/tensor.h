@@ -7,8 +7,8 @@
 // much memory a step needs before it runs the step.
 #pragma once
 
-#include "core/base.h"
-#include "core/bf16.h"
+#include "ringgrad/core/base.h"
+#include "ringgrad/core/bf16.h"
 
 #include <algorithm>
 #include <array>

@@ -1,5 +1,5 @@
 // Decodes UTF-8, and escapes the characters that could control a terminal.
-#include "core/text.h"
+#include "ringgrad/core/text.h"
 
 #include <algorithm>
 #include <cstdint>

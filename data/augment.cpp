@@ -1,5 +1,5 @@
 // Chooses the views of images; core/cpu/augment.cpp writes their pixels.
-#include "data/augment.h"
+#include "ringgrad/data/augment.h"
 
 #include <algorithm>
 

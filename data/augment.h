@@ -5,10 +5,10 @@
 // image in its set), never on the mini-batch, rank or thread.
 #pragma once
 
-#include "core/cpu/augment.h"
-#include "core/rng.h"
-#include "core/tensor.h"
-#include "data/dataset.h"
+#include "ringgrad/core/cpu/augment.h"
+#include "ringgrad/core/rng.h"
+#include "ringgrad/core/tensor.h"
+#include "ringgrad/data/dataset.h"
 
 #include <array>
 

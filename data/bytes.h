@@ -4,7 +4,7 @@
 // files at once; the largest one known here (a CIFAR-100 training set) has 154 MB.
 #pragma once
 
-#include "core/base.h"
+#include "ringgrad/core/base.h"
 
 #include <span>
 #include <string_view>

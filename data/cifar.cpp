@@ -1,8 +1,8 @@
 // Reads CIFAR binary files. All sizes and labels are checked before anything is returned, because the format has no
 // header that would reveal a wrong file.
-#include "data/cifar.h"
+#include "ringgrad/data/cifar.h"
 
-#include "core/atomic_file.h"
+#include "ringgrad/core/atomic_file.h"
 
 #include <filesystem>
 

@@ -5,8 +5,8 @@
 // all other code here uses N H W C.
 #pragma once
 
-#include "data/bytes.h"
-#include "data/dataset.h"
+#include "ringgrad/data/bytes.h"
+#include "ringgrad/data/dataset.h"
 
 namespace rg::data {
 

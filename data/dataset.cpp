@@ -1,7 +1,7 @@
 // Checks, splits and selects sets of images.
-#include "data/dataset.h"
+#include "ringgrad/data/dataset.h"
 
-#include "core/rng.h"
+#include "ringgrad/core/rng.h"
 
 #include <algorithm>
 #include <cmath>

@@ -5,8 +5,8 @@
 // on (seed, purpose, epoch), so that all ranks make the same choices without communication.
 #pragma once
 
-#include "core/tensor.h"
-#include "data/fetch.h"
+#include "ringgrad/core/tensor.h"
+#include "ringgrad/data/fetch.h"
 
 #include <span>
 #include <vector>

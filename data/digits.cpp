@@ -1,12 +1,12 @@
 // Strokes are polylines in a box of x from -0.6 to 0.6 and y from -1 (top) to 1. For each image, their points are
 // transformed. Then every pixel gets ink according to its distance to the nearest stroke: a round pen with an edge one
 // pixel wide.
-#include "data/digits.h"
+#include "ringgrad/data/digits.h"
 
-#include "core/atomic_file.h"
-#include "core/rng.h"
-#include "data/image_folder.h"
-#include "data/png.h"
+#include "ringgrad/core/atomic_file.h"
+#include "ringgrad/core/rng.h"
+#include "ringgrad/data/image_folder.h"
+#include "ringgrad/data/png.h"
 
 #include <algorithm>
 #include <cmath>

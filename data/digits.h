@@ -6,8 +6,8 @@
 // random. 6 and 9 differ by 180 degrees, twice the range of angles, so they cannot be confused.
 #pragma once
 
-#include "data/augment.h"
-#include "data/dataset.h"
+#include "ringgrad/data/augment.h"
+#include "ringgrad/data/dataset.h"
 
 namespace rg::data {
 

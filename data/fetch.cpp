@@ -1,13 +1,13 @@
 // Fetches, retries and caches. An attempt fails if the command or the check of its output throws an Error.
-#include "data/fetch.h"
+#include "ringgrad/data/fetch.h"
 
-#include "core/atomic_file.h"
-#include "core/clock.h"
-#include "core/json.h"
-#include "core/stop.h"
-#include "core/text.h"
-#include "data/inflate.h"
-#include "data/sha256.h"
+#include "ringgrad/core/atomic_file.h"
+#include "ringgrad/core/clock.h"
+#include "ringgrad/core/json.h"
+#include "ringgrad/core/stop.h"
+#include "ringgrad/core/text.h"
+#include "ringgrad/data/inflate.h"
+#include "ringgrad/data/sha256.h"
 
 #include <algorithm>
 #include <atomic>

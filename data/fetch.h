@@ -9,8 +9,8 @@
 // share the folder, because a file appears only when it is complete. If a file cannot be written, a warning is printed.
 #pragma once
 
-#include "data/bytes.h"
-#include "data/pipe.h"
+#include "ringgrad/data/bytes.h"
+#include "ringgrad/data/pipe.h"
 
 #include <functional>
 

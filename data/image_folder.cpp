@@ -1,9 +1,9 @@
 // Reads class folders of PNGs. Lists all files first, so that missing images are reported before minutes of decoding.
-#include "data/image_folder.h"
+#include "ringgrad/data/image_folder.h"
 
-#include "core/atomic_file.h"
-#include "core/stop.h"
-#include "data/png.h"
+#include "ringgrad/core/atomic_file.h"
+#include "ringgrad/core/stop.h"
+#include "ringgrad/data/png.h"
 
 #include <algorithm>
 #include <charconv>

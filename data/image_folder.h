@@ -10,8 +10,8 @@
 // angles.csv, Thumbs.db) are ignored. Links are followed; a broken link is always an error.
 #pragma once
 
-#include "data/bytes.h"
-#include "data/dataset.h"
+#include "ringgrad/data/bytes.h"
+#include "ringgrad/data/dataset.h"
 
 #include <filesystem>
 #include <map>

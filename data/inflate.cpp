@@ -9,9 +9,9 @@
 // has spare room after its limit), so it checks neither. It stops before any special case (end, error, little room).
 // The careful loop then decodes one symbol and reports what is wrong. So there is one set of error texts, and they do
 // not affect the speed.
-#include "data/inflate.h"
+#include "ringgrad/data/inflate.h"
 
-#include "core/stop.h"
+#include "ringgrad/core/stop.h"
 
 #include <algorithm>
 #include <array>

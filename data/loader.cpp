@@ -2,7 +2,7 @@
 //
 // A worker claims mini-batch i only if i < next_ + depth. So the slot for the result is free, and memory is limited.
 // The worker prepares the mini-batch without the lock, and stores it only if start() was not called meanwhile.
-#include "data/loader.h"
+#include "ringgrad/data/loader.h"
 
 #include <algorithm>
 #include <system_error>

@@ -6,8 +6,8 @@
 // threads. A resumed run can start at any mini-batch of any epoch without computing the earlier ones.
 #pragma once
 
-#include "core/tensor.h"
-#include "data/augment.h"
+#include "ringgrad/core/tensor.h"
+#include "ringgrad/data/augment.h"
 
 #include <condition_variable>
 #include <exception>

@@ -1,11 +1,11 @@
 // Recognises the kind of data at a path.
-#include "data/open.h"
+#include "ringgrad/data/open.h"
 
-#include "data/cifar.h"
-#include "data/idx.h"
-#include "data/image_folder.h"
-#include "data/sample.h"
-#include "data/shards.h"
+#include "ringgrad/data/cifar.h"
+#include "ringgrad/data/idx.h"
+#include "ringgrad/data/image_folder.h"
+#include "ringgrad/data/sample.h"
+#include "ringgrad/data/shards.h"
 
 #include <algorithm>
 #include <filesystem>

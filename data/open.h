@@ -2,7 +2,7 @@
 // images links none of them.
 #pragma once
 
-#include "data/dataset.h"
+#include "ringgrad/data/dataset.h"
 
 namespace rg::data {
 

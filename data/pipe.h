@@ -6,7 +6,7 @@
 // readers check that their input is complete.
 #pragma once
 
-#include "core/base.h"
+#include "ringgrad/core/base.h"
 
 #include <limits>
 

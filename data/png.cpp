@@ -5,10 +5,10 @@
 // unfiltered in place, widened to whole samples, and copied to the positions of the pass. The encoder chooses a filter
 // per row by the usual heuristic (least sum of absolute differences) and compresses with fixed Huffman codes. That
 // keeps the code small; files are a little larger than those of other tools.
-#include "data/png.h"
+#include "ringgrad/data/png.h"
 
-#include "core/atomic_file.h"
-#include "data/inflate.h"
+#include "ringgrad/core/atomic_file.h"
+#include "ringgrad/data/inflate.h"
 
 #include <algorithm>
 #include <array>

@@ -7,7 +7,7 @@
 // Source: PNG Specification, third edition, W3C 2025.
 #pragma once
 
-#include "data/bytes.h"
+#include "ringgrad/data/bytes.h"
 
 #include <string_view>
 

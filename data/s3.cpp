@@ -1,11 +1,11 @@
 // Builds one command line per client and purpose, and parses each client's list of objects: JSON from aws, one JSON
 // object per line from s5cmd, and the protocol's XML from curl. The clients' own retries are switched off if possible,
 // because fetch() retries as the user has asked.
-#include "data/s3.h"
+#include "ringgrad/data/s3.h"
 
-#include "core/clock.h"
-#include "core/json.h"
-#include "data/pipe.h"
+#include "ringgrad/core/clock.h"
+#include "ringgrad/core/json.h"
+#include "ringgrad/data/pipe.h"
 
 #include <algorithm>
 #include <charconv>

@@ -6,7 +6,7 @@
 // secret variables, not their values. So error texts and lists of processes do not show the secrets.
 #pragma once
 
-#include "data/fetch.h"
+#include "ringgrad/data/fetch.h"
 
 namespace rg::data {
 

@@ -3,7 +3,7 @@
 // They let the first run work without files and network. They are far too few for a meaningful accuracy.
 #pragma once
 
-#include "data/dataset.h"
+#include "ringgrad/data/dataset.h"
 
 namespace rg::data {
 

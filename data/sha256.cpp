@@ -1,6 +1,6 @@
 // The constants are those of the standard: the first 32 bits of the fractional parts of cube roots (kRounds) and of
 // square roots (the initial state) of the first primes.
-#include "data/sha256.h"
+#include "ringgrad/data/sha256.h"
 
 #include <array>
 #include <bit>

@@ -2,7 +2,7 @@
 // another text with the same digest.
 #pragma once
 
-#include "data/bytes.h"
+#include "ringgrad/data/bytes.h"
 
 namespace rg::data {
 

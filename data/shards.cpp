@@ -1,12 +1,12 @@
 // Decodes images as they arrive. finish() assigns the images to classes and to the two sets, since only then all names
 // are known. See shards.h.
-#include "data/shards.h"
+#include "ringgrad/data/shards.h"
 
-#include "data/cifar.h"
-#include "data/inflate.h"
-#include "data/png.h"
-#include "data/s3.h"
-#include "data/tar.h"
+#include "ringgrad/data/cifar.h"
+#include "ringgrad/data/inflate.h"
+#include "ringgrad/data/png.h"
+#include "ringgrad/data/s3.h"
+#include "ringgrad/data/tar.h"
 
 #include <algorithm>
 #include <charconv>

@@ -4,9 +4,9 @@
 // fraction of each class is held out (LoadOptions::test_fraction), as for a folder of images.
 #pragma once
 
-#include "data/dataset.h"
-#include "data/fetch.h"
-#include "data/image_folder.h"
+#include "ringgrad/data/dataset.h"
+#include "ringgrad/data/fetch.h"
+#include "ringgrad/data/image_folder.h"
 
 namespace rg::data {
 

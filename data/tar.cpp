@@ -1,6 +1,6 @@
 // An archive is a sequence of 512-byte blocks: a header, then the contents padded with zeros. A pax header ('x') or a
 // GNU long name ('L') is a separate member whose contents change the next header.
-#include "data/tar.h"
+#include "ringgrad/data/tar.h"
 
 #include <algorithm>
 #include <charconv>

@@ -8,7 +8,7 @@
 // Sources: POSIX.1-2017, pax; GNU tar manual, "Basic Tar Format".
 #pragma once
 
-#include "data/bytes.h"
+#include "ringgrad/data/bytes.h"
 
 #include <functional>
 

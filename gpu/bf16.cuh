@@ -3,8 +3,8 @@
 // The type and the conversion of a single value come from core/bf16.h, so host and device produce the same bits.
 #pragma once
 
-#include "core/bf16.h"
-#include "gpu/cuda.cuh"
+#include "ringgrad/core/bf16.h"
+#include "ringgrad/gpu/cuda.cuh"
 
 namespace rg::RG_GPU {
 

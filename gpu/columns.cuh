@@ -10,8 +10,8 @@
 // would read megabytes of sums.
 #pragma once
 
-#include "gpu/scratch.cuh"
-#include "gpu/values.cuh"
+#include "ringgrad/gpu/scratch.cuh"
+#include "ringgrad/gpu/values.cuh"
 
 namespace rg::RG_GPU {
 

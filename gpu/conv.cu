@@ -8,10 +8,10 @@
 // through shared memory for two reasons: stores then cover whole memory lines, and a thread can add up a channel. In
 // the forward pass, each block stores a mean and a sum of squared deviations per channel; in the data gradient, it
 // stores the two sums that batch norm's gradient needs. conv.cuh merges these partials in a fixed order.
-#include "gpu/conv.cuh"
-#include "gpu/kernels.h"
-#include "gpu/norm.cuh"
-#include "gpu/products.cuh"
+#include "ringgrad/gpu/conv.cuh"
+#include "ringgrad/gpu/kernels.h"
+#include "ringgrad/gpu/norm.cuh"
+#include "ringgrad/gpu/products.cuh"
 
 namespace rg::RG_GPU {
 

@@ -2,7 +2,7 @@
 // partial sums.
 #pragma once
 
-#include "gpu/norm.cuh"
+#include "ringgrad/gpu/norm.cuh"
 
 namespace rg::RG_GPU {
 

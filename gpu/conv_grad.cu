@@ -6,9 +6,9 @@
 // A block of 4 warps computes 64 filters x 64 taps, 32 pixels at a time. Both operands are in shared memory with one
 // row per pixel. The tensor cores need them transposed: ldmatrix does this for bf16, and single loads do it for f32.
 // Precision and readers are as in conv.cu.
-#include "gpu/conv.cuh"
-#include "gpu/kernels.h"
-#include "gpu/products.cuh"
+#include "ringgrad/gpu/conv.cuh"
+#include "ringgrad/gpu/kernels.h"
+#include "ringgrad/gpu/products.cuh"
 
 #include <optional>
 

@@ -19,9 +19,9 @@
 // the order, so a GPU gives the same bits in every run.
 //
 // Not yet run on hardware. To be tuned there: the number of stages, the rows of a tile, and the split of registers.
-#include "gpu/conv.cuh"
-#include "gpu/hopper.cuh"
-#include "gpu/lane_sums.cuh"
+#include "ringgrad/gpu/conv.cuh"
+#include "ringgrad/gpu/hopper.cuh"
+#include "ringgrad/gpu/lane_sums.cuh"
 
 #include <algorithm>
 

@@ -12,7 +12,7 @@
 // (tests/simt/executor.h).
 #pragma once
 
-#include "core/base.h"
+#include "ringgrad/core/base.h"
 
 // Tests link both builds of the kernels into one program, so each build has its own namespace.
 #ifdef __CUDACC__
@@ -35,7 +35,7 @@
 #endif
 
 #ifndef __CUDACC__
-#include "tests/simt/simt.h"
+#include "ringgrad/tests/simt/simt.h"
 #else
 
 #include <cstdlib>

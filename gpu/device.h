@@ -1,7 +1,7 @@
 // Finds the GPUs of this machine and opens them as devices that run ops.
 #pragma once
 
-#include "core/device.h"
+#include "ringgrad/core/device.h"
 
 namespace rg::gpu {
 

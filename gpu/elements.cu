@@ -1,10 +1,10 @@
 // Elementwise ops: ReLU, GELU, sums, scaling, slices, conversions, dropout, image augmentation, parameter updates, and
 // the search for values that are not finite. Each op is a functor, whose name profiles show as the template argument of
 // elementwise_kernel. Only scale_grad, which adds up values, has a kernel of its own.
-#include "core/rng.h"
-#include "gpu/kernels.h"
-#include "gpu/norm.cuh"
-#include "gpu/reduce.cuh"
+#include "ringgrad/core/rng.h"
+#include "ringgrad/gpu/kernels.h"
+#include "ringgrad/gpu/norm.cuh"
+#include "ringgrad/gpu/reduce.cuh"
 
 namespace rg::RG_GPU {
 

@@ -25,9 +25,9 @@
 // not even RG_HOPPER.
 #pragma once
 
-#include "gpu/cuda.cuh"
+#include "ringgrad/gpu/cuda.cuh"
 #ifndef __CUDACC__
-#include "tests/simt/hopper.h"
+#include "ringgrad/tests/simt/hopper.h"
 #endif
 
 // Defined if the functions below exist. Code that uses them must be within #ifdef RG_HOPPER.

@@ -4,7 +4,7 @@
 // totals of its channels to [2][N]. N is 32 or 64.
 #pragma once
 
-#include "gpu/norm.cuh"
+#include "ringgrad/gpu/norm.cuh"
 
 namespace rg::RG_GPU {
 

@@ -1,10 +1,10 @@
 // Softmax, cross-entropy and squared error, with their gradients. With at most 32 classes, a thread computes a row of
 // softmax, so that one block can compute a whole mini-batch and its loss. With more classes, a warp computes a row. If
 // the rows need several blocks, a second kernel with one block sums the loss. The order of all sums is fixed.
-#include "gpu/kernels.h"
-#include "gpu/reduce.cuh"
-#include "gpu/scratch.cuh"
-#include "gpu/values.cuh"
+#include "ringgrad/gpu/kernels.h"
+#include "ringgrad/gpu/reduce.cuh"
+#include "ringgrad/gpu/scratch.cuh"
+#include "ringgrad/gpu/values.cuh"
 
 #include <algorithm>
 

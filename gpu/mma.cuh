@@ -20,9 +20,9 @@
 // cores", 2021). The host model adds in double and truncates once.
 #pragma once
 
-#include "gpu/cuda.cuh"
+#include "ringgrad/gpu/cuda.cuh"
 #ifndef __CUDACC__
-#include "tests/simt/tensor_core.h"
+#include "ringgrad/tests/simt/tensor_core.h"
 #endif
 
 namespace rg::RG_GPU {

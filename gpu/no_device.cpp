@@ -1,6 +1,6 @@
 // Implements device.h for a build without CUDA: there are no GPUs.
-#include "core/base.h"
-#include "gpu/device.h"
+#include "ringgrad/core/base.h"
+#include "ringgrad/gpu/device.h"
 
 namespace rg::gpu {
 

@@ -1,8 +1,8 @@
 // Batch norm: batch statistics, its gradient, running averages, and the normalisation where no other kernel applies it.
-#include "core/context.h"
-#include "gpu/kernels.h"
-#include "gpu/norm.cuh"
-#include "gpu/run_on_host.h"
+#include "ringgrad/core/context.h"
+#include "ringgrad/gpu/kernels.h"
+#include "ringgrad/gpu/norm.cuh"
+#include "ringgrad/gpu/run_on_host.h"
 
 namespace rg::RG_GPU {
 

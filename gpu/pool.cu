@@ -2,8 +2,8 @@
 //
 // Each value of a result is computed by one thread. For a value of dx, that thread visits all windows that contain the
 // value, so that overlapping windows need no atomics.
-#include "gpu/kernels.h"
-#include "gpu/norm.cuh"
+#include "ringgrad/gpu/kernels.h"
+#include "ringgrad/gpu/norm.cuh"
 
 namespace rg::RG_GPU {
 

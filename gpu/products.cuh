@@ -2,8 +2,8 @@
 // products on tensor cores.
 #pragma once
 
-#include "gpu/mma.cuh"
-#include "gpu/values.cuh"
+#include "ringgrad/gpu/mma.cuh"
+#include "ringgrad/gpu/values.cuh"
 
 namespace rg::RG_GPU {
 

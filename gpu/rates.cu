@@ -1,9 +1,9 @@
 // Measures the peak rate of a GPU's tensor cores, as a reference for the kernels. The kernel multiplies bf16 values in
 // registers, without loads, with eight independent sums in flight per warp. On Hopper GPUs, wgmma would reach a higher
 // rate.
-#include "gpu/kernels.h"
-#include "gpu/mma.cuh"
-#include "gpu/scratch.cuh"
+#include "ringgrad/gpu/kernels.h"
+#include "ringgrad/gpu/mma.cuh"
+#include "ringgrad/gpu/scratch.cuh"
 
 namespace rg::RG_GPU {
 

@@ -5,7 +5,7 @@
 // a function together. blockDim.y and blockDim.z must be 1, and each warp must have 32 lanes.
 #pragma once
 
-#include "gpu/cuda.cuh"
+#include "ringgrad/gpu/cuda.cuh"
 
 namespace rg::RG_GPU {
 

@@ -1,7 +1,7 @@
 // Runs an op of the GPU backend on the host. Ops that exchange a few values with other ranks need this.
 #pragma once
 
-#include "core/op.h"
+#include "ringgrad/core/op.h"
 
 #include <vector>
 

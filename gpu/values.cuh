@@ -4,9 +4,9 @@
 // Activations are stored as T, which is float or bf16. Arithmetic, statistics and parameters are f32.
 #pragma once
 
-#include "core/op.h"
-#include "gpu/bf16.cuh"
-#include "gpu/cuda.cuh"
+#include "ringgrad/core/op.h"
+#include "ringgrad/gpu/bf16.cuh"
+#include "ringgrad/gpu/cuda.cuh"
 
 namespace rg::RG_GPU {
 

@@ -1,12 +1,12 @@
 // example: a network and its training in one short file, to begin your own from. The README shows this program.
-#include "core/accelerate.h"
-#include "core/cpu/cores.h"
-#include "core/cpu/thread_pool.h"
-#include "core/layers.h"
-#include "core/options.h"
-#include "core/tape.h"
-#include "data/loader.h"
-#include "data/open.h"
+#include "ringgrad/core/accelerate.h"
+#include "ringgrad/core/cpu/cores.h"
+#include "ringgrad/core/cpu/thread_pool.h"
+#include "ringgrad/core/layers.h"
+#include "ringgrad/core/options.h"
+#include "ringgrad/core/tape.h"
+#include "ringgrad/data/loader.h"
+#include "ringgrad/data/open.h"
 
 #include <algorithm>
 #include <cstdio>

@@ -3,9 +3,9 @@
 // The trials come from a CSV file with option names in its first line, or from a grid, which is all combinations of
 // some values. If both are given, every row of the file is combined with every point of the grid. Trials are ranked by
 // validation accuracy; none of them uses the test set. models/sweep/trials.h describes trials and their output.
-#include "core/text.h"
-#include "models/sweep/trials.h"
-#include "models/sweep/trials_board.h"
+#include "ringgrad/core/text.h"
+#include "ringgrad/models/sweep/trials.h"
+#include "ringgrad/models/sweep/trials_board.h"
 
 #include <algorithm>
 #include <iostream>

@@ -4,14 +4,14 @@
 // inspect uses the readers of the training programs, so they can read every file that it can read. --raw OUT writes the
 // pixels of one PNG, to compare our decoder with others. The pixels are RGBA, with 8 bits per sample, or with 16
 // (big-endian) if the PNG has 16.
-#include "core/atomic_file.h"
-#include "core/checkpoint.h"
-#include "core/options.h"
-#include "core/text.h"
-#include "data/cifar.h"
-#include "data/idx.h"
-#include "data/inflate.h"
-#include "data/png.h"
+#include "ringgrad/core/atomic_file.h"
+#include "ringgrad/core/checkpoint.h"
+#include "ringgrad/core/options.h"
+#include "ringgrad/core/text.h"
+#include "ringgrad/data/cifar.h"
+#include "ringgrad/data/idx.h"
+#include "ringgrad/data/inflate.h"
+#include "ringgrad/data/png.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,7 +1,7 @@
 // The main() of each training program. Meson defines RG_PROGRAM as the name of the program's object, for example
 // train_cifar (models/run/program.h).
-#include "models/run/program.h"
-#include "par/session.h"
+#include "ringgrad/models/run/program.h"
+#include "ringgrad/par/session.h"
 
 int main(int argc, char** argv) {
     return rg::par::run_ranks_main(argc, argv, [&](rg::par::Group& group) {

@@ -4,17 +4,17 @@
 // The default is depths 1 to 4, with width round(16 / sqrt(depth)), so that their costs are similar. A fraction of the
 // training images is held out to choose the best network; only this network sees the test set. Each trial is a run of
 // train_cifar with its own arguments (models/sweep/trials.h).
-#include "core/atomic_file.h"
-#include "core/context.h"
-#include "core/cpu/cores.h"
-#include "core/cpu/thread_pool.h"
-#include "core/text.h"
-#include "models/nets/cifar_net.h"
-#include "models/nets/state_dict.h"
-#include "models/run/confusion.h"
-#include "models/run/program.h"
-#include "models/sweep/trials.h"
-#include "par/thread_link.h"
+#include "ringgrad/core/atomic_file.h"
+#include "ringgrad/core/context.h"
+#include "ringgrad/core/cpu/cores.h"
+#include "ringgrad/core/cpu/thread_pool.h"
+#include "ringgrad/core/text.h"
+#include "ringgrad/models/nets/cifar_net.h"
+#include "ringgrad/models/nets/state_dict.h"
+#include "ringgrad/models/run/confusion.h"
+#include "ringgrad/models/run/program.h"
+#include "ringgrad/models/sweep/trials.h"
+#include "ringgrad/par/thread_link.h"
 
 #include <algorithm>
 #include <cmath>

@@ -3,14 +3,14 @@
 // Read train(TrainingRun&, ...) first. Each rank holds the whole network and takes its share of every mini-batch;
 // Trainer (models/run/trainer.h) has the loop and the steps. The images and their order do not depend on the number of
 // ranks.
-#include "core/profile.h"
-#include "models/nets/cifar_net.h"
-#include "models/run/data_parallel.h"
-#include "models/run/memory.h"
-#include "models/run/program.h"
-#include "models/run/report.h"
-#include "models/run/trainer.h"
-#include "models/run/training_options.h"
+#include "ringgrad/core/profile.h"
+#include "ringgrad/models/nets/cifar_net.h"
+#include "ringgrad/models/run/data_parallel.h"
+#include "ringgrad/models/run/memory.h"
+#include "ringgrad/models/run/program.h"
+#include "ringgrad/models/run/report.h"
+#include "ringgrad/models/run/trainer.h"
+#include "ringgrad/models/run/training_options.h"
 
 using namespace rg;
 

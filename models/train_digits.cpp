@@ -1,12 +1,12 @@
 // train_digits: trains digits_net on drawn digits or MNIST, on one process or on several MPI ranks. It is the
 // shortest program with ranks, checkpoints and a report; use it as a template for your own.
-#include "data/digits.h"
-#include "models/nets/digits_net.h"
-#include "models/run/data_parallel.h"
-#include "models/run/program.h"
-#include "models/run/report.h"
-#include "models/run/trainer.h"
-#include "models/run/training_options.h"
+#include "ringgrad/data/digits.h"
+#include "ringgrad/models/nets/digits_net.h"
+#include "ringgrad/models/run/data_parallel.h"
+#include "ringgrad/models/run/program.h"
+#include "ringgrad/models/run/report.h"
+#include "ringgrad/models/run/trainer.h"
+#include "ringgrad/models/run/training_options.h"
 
 using namespace rg;
 

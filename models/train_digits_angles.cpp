@@ -4,15 +4,15 @@
 //
 // The network, and so the saved model, gives the angle in degrees. The loss is cross-entropy + 0.1 x the mean squared
 // error in degrees^2. Training leaves out the last mini-batch of an epoch if it is smaller; the test uses it.
-#include "data/digits.h"
-#include "models/nets/digits_net.h"
-#include "models/run/data_parallel.h"
-#include "models/run/formatted.h"
-#include "models/run/memory.h"
-#include "models/run/program.h"
-#include "models/run/report.h"
-#include "models/run/trainer.h"
-#include "models/run/training_options.h"
+#include "ringgrad/data/digits.h"
+#include "ringgrad/models/nets/digits_net.h"
+#include "ringgrad/models/run/data_parallel.h"
+#include "ringgrad/models/run/formatted.h"
+#include "ringgrad/models/run/memory.h"
+#include "ringgrad/models/run/program.h"
+#include "ringgrad/models/run/report.h"
+#include "ringgrad/models/run/trainer.h"
+#include "ringgrad/models/run/training_options.h"
 
 #include <cmath>
 #include <filesystem>

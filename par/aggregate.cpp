@@ -1,7 +1,7 @@
 // Weighted sums over ranks. Variances are taken about the combined mean. This needs a second small all-reduce, but
 // avoids the cancellation of E[x^2] - E[x]^2, which loses precision if means are large.
 
-#include "par/aggregate.h"
+#include "ringgrad/par/aggregate.h"
 
 #include <algorithm>
 #include <bit>

@@ -9,7 +9,7 @@
 // without samples contributes nothing, even if its values are NaN. All ranks end with the same bits.
 #pragma once
 
-#include "par/group.h"
+#include "ringgrad/par/group.h"
 
 namespace rg::par {
 

@@ -15,7 +15,7 @@
 // p.
 // Cost: log2 p rounds (two more when folding); each round sends and adds the whole vector.
 
-#include "par/doubling.h"
+#include "ringgrad/par/doubling.h"
 
 #include <bit>
 #include <cstring>

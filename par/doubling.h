@@ -4,8 +4,8 @@
 // length. Do not use it for gradients: see the table in ring.cpp.
 #pragma once
 
-#include "par/link.h"
-#include "par/reduce.h"
+#include "ringgrad/par/link.h"
+#include "ringgrad/par/reduce.h"
 
 namespace rg::par {
 

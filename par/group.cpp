@@ -4,7 +4,7 @@
 // Broadcast and allgather serve start-up, checks and reports. So they use the simplest correct algorithms of their own,
 // not the fastest: a binomial tree with chunks, and a ring that passes on whole texts.
 
-#include "par/group.h"
+#include "ringgrad/par/group.h"
 
 #include <algorithm>
 

@@ -7,12 +7,12 @@
 // error texts and must be the same on all ranks. A group may be used by one thread at a time.
 #pragma once
 
-#include "par/algorithm.h"
-#include "par/doubling.h"
-#include "par/link.h"
-#include "par/ring.h"
-#include "par/roll_call.h"
-#include "par/shared.h"
+#include "ringgrad/par/algorithm.h"
+#include "ringgrad/par/doubling.h"
+#include "ringgrad/par/link.h"
+#include "ringgrad/par/ring.h"
+#include "ringgrad/par/roll_call.h"
+#include "ringgrad/par/shared.h"
 
 #include <span>
 #include <string>

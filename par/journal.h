@@ -6,7 +6,7 @@
 // line, which is then dropped.
 #pragma once
 
-#include "core/json.h"
+#include "ringgrad/core/json.h"
 
 #include <map>
 #include <optional>

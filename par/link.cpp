@@ -3,9 +3,9 @@
 // Waits do not block inside the MPI library, because MPI libraries poll without yielding. With more ranks than cores,
 // each message would then wait for the end of a scheduler time slice: milliseconds instead of microseconds.
 
-#include "par/link.h"
+#include "ringgrad/par/link.h"
 
-#include "core/clock.h"
+#include "ringgrad/core/clock.h"
 
 #include <algorithm>
 #include <climits>

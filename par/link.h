@@ -8,7 +8,7 @@
 // (sub_link.h). Collective operations are in group.h.
 #pragma once
 
-#include "core/base.h"
+#include "ringgrad/core/base.h"
 
 #include <array>
 #include <atomic>

@@ -1,5 +1,5 @@
 // Format of a letter in the stream: kind, task and length of the text (8 bytes each), text.
-#include "par/mail.h"
+#include "ringgrad/par/mail.h"
 
 #include <cstring>
 

@@ -5,7 +5,7 @@
 // per direction, cut into messages of at most 4096 bytes; letters in the queue share messages.
 #pragma once
 
-#include "par/link.h"
+#include "ringgrad/par/link.h"
 
 #include <string>
 

@@ -1,5 +1,5 @@
 // Reads and writes the format that message.h describes. The reader checks each length before it uses it.
-#include "par/message.h"
+#include "ringgrad/par/message.h"
 
 #include <cstring>
 

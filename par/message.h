@@ -5,7 +5,7 @@
 // order, so numbers are sent as they are in memory.
 #pragma once
 
-#include "core/base.h"
+#include "ringgrad/core/base.h"
 
 #include <span>
 #include <string_view>

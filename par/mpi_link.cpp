@@ -9,7 +9,7 @@
 #define MPICH_SKIP_MPICXX 1
 #define OMPI_SKIP_MPICXX 1
 
-#include "par/mpi_link.h"
+#include "ringgrad/par/mpi_link.h"
 
 #include <cerrno>
 #include <cmath>

@@ -4,7 +4,7 @@
 // library in use. Programs use session.h instead.
 #pragma once
 
-#include "par/link.h"
+#include "ringgrad/par/link.h"
 
 #include <sys/types.h>
 

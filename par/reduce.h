@@ -4,7 +4,7 @@
 // distinguishes float and double.
 #pragma once
 
-#include "core/base.h"
+#include "ringgrad/core/base.h"
 
 namespace rg::par {
 

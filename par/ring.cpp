@@ -28,7 +28,7 @@
 //   ring              2 (p-1)     2 (p-1)/p bytes     (p-1)/p count      bandwidth-optimal
 //   doubling          log2 p      log2 p bytes        log2 p count       latency-optimal (doubling.cpp)
 
-#include "par/ring.h"
+#include "ringgrad/par/ring.h"
 
 #include <algorithm>
 

@@ -5,8 +5,8 @@
 // number of times without allocating. The caller caches plans (group.cpp).
 #pragma once
 
-#include "par/link.h"
-#include "par/reduce.h"
+#include "ringgrad/par/link.h"
+#include "ringgrad/par/reduce.h"
 
 namespace rg::par {
 

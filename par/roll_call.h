@@ -12,7 +12,7 @@
 // Short waits send nothing. A message may be read long after it was sent, so an answer carries the number of its call.
 #pragma once
 
-#include "par/link.h"
+#include "ringgrad/par/link.h"
 
 #include <string>
 

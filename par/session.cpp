@@ -2,13 +2,13 @@
 //
 // The order of destruction matters: the group must close its channels before the link finalises MPI.
 
-#include "par/session.h"
+#include "ringgrad/par/session.h"
 
-#include "core/options.h"
-#include "core/text.h"
-#include "par/thread_link.h"
+#include "ringgrad/core/options.h"
+#include "ringgrad/core/text.h"
+#include "ringgrad/par/thread_link.h"
 #if RG_HAVE_MPI
-#include "par/mpi_link.h"
+#include "ringgrad/par/mpi_link.h"
 #endif
 
 #include <algorithm>

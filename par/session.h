@@ -6,7 +6,7 @@
 // until the deadline.
 #pragma once
 
-#include "par/group.h"
+#include "ringgrad/par/group.h"
 
 #include <functional>
 

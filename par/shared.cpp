@@ -28,7 +28,7 @@
 //   in place          2                    (p-1)/p bytes              (p-1)/p bytes               (p-1)/p count
 //   with copies       2 per chunk          the same, plus two copies of the vector
 
-#include "par/shared.h"
+#include "ringgrad/par/shared.h"
 
 #include <algorithm>
 #include <cstring>

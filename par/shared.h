@@ -4,8 +4,8 @@
 // is copied in chunks through a window of fixed size. shared.cpp describes the steps.
 #pragma once
 
-#include "par/link.h"
-#include "par/reduce.h"
+#include "ringgrad/par/link.h"
+#include "ringgrad/par/reduce.h"
 
 #include <span>
 

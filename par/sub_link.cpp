@@ -1,5 +1,5 @@
 // Translates ranks and tags, and exchanges the notices that tell the ranks of a group how each of them ended.
-#include "par/sub_link.h"
+#include "ringgrad/par/sub_link.h"
 
 #include <algorithm>
 #include <mutex>

@@ -8,7 +8,7 @@
 // Memory is shared only if the group contains all ranks; otherwise sums use messages.
 #pragma once
 
-#include "par/link.h"
+#include "ringgrad/par/link.h"
 
 #include <string>
 

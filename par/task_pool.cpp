@@ -4,12 +4,12 @@
 // Letters to a rank: run (a task, with function, arguments and the ranks of its group), cancel, alive (the controller
 // is alive), end. Letters from the first rank of a group: report, alive (the task is alive), done, failed. The other
 // ranks of the group send nothing; they are free when the first rank's task has ended.
-#include "par/task_pool.h"
+#include "ringgrad/par/task_pool.h"
 
-#include "core/clock.h"
-#include "par/journal.h"
-#include "par/mail.h"
-#include "par/sub_link.h"
+#include "ringgrad/core/clock.h"
+#include "ringgrad/par/journal.h"
+#include "ringgrad/par/mail.h"
+#include "ringgrad/par/sub_link.h"
 
 #include <algorithm>
 #include <chrono>

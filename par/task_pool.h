@@ -14,8 +14,8 @@
 // within the link's deadline ends the job.
 #pragma once
 
-#include "core/json.h"
-#include "par/group.h"
+#include "ringgrad/core/json.h"
+#include "ringgrad/par/group.h"
 
 #include <functional>
 #include <map>

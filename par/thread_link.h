@@ -5,7 +5,7 @@
 // depend on buffering. A world of one rank is also the Link of a program built without MPI.
 #pragma once
 
-#include "par/link.h"
+#include "ringgrad/par/link.h"
 
 #include <functional>
 

@@ -1,18 +1,19 @@
 #!/bin/sh
 # Compiles every header by itself, so that a header that lacks an include fails.
 #
-# Arguments: the top folder, then the compiler command with its flags. Compiles several headers at a time. Skips headers
-# that are the first include of a .cpp of every build, since that has compiled them. Headers that are compiled once per
-# instruction set are checked for the portable one.
+# Arguments: the top folder, a folder in which it is ringgrad/, then the compiler command with its flags. Compiles several
+# headers at a time. Skips headers that are the first include of a .cpp of every build, since that has compiled them.
+# Headers that are compiled once per instruction set are checked for the portable one.
 set -eu
 cd "$1"
-shift
+include=$2
+shift 2
 
 folders='core gpu data par models tests'
 built=$(find $folders -path tests/fuzz -prune -o -name '*.cpp' ! -name no_device.cpp -exec \
-    sed -n '/^#include/{s/#include "\(.*\)"$/\1/p;q}' '{}' ';')
+    sed -n '/^#include/{s/#include "ringgrad\/\(.*\)"$/\1/p;q}' '{}' ';')
 find $folders -name '*.h' -o -name '*.cuh' | sort | grep -vxF "$built" | xargs -P "$(nproc)" -I '{}' sh -c '
-    header=$1
-    shift
-    echo "#include \"$header\"" | "$@" -std=c++20 -Wall -Wextra -Werror -fsyntax-only -DRG_ISA=portable -I. -x c++ - ||
-        { echo "$header: expected to compile by itself, got errors; add the missing includes"; exit 1; }' sh '{}' "$@"
+    header=$1 include=$2
+    shift 2
+    echo "#include \"ringgrad/$header\"" | "$@" -std=c++20 -Wall -Wextra -Werror -fsyntax-only -DRG_ISA=portable -I"$include" -x c++ - ||
+        { echo "$header: expected to compile by itself, got errors; add the missing includes"; exit 1; }' sh '{}' "$include" "$@"

@@ -68,7 +68,7 @@ def main():
     for file in sorted(files | tests):
         if not folder_of(file):
             continue
-        for line in re.findall(r'^#include "([^"]+)"', (top / file).read_text(), re.MULTILINE):
+        for line in re.findall(r'^#include "ringgrad/([^"]+)"', (top / file).read_text(), re.MULTILINE):
             other = pathlib.Path(line)
             if other not in files:
                 continue

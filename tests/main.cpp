@@ -5,8 +5,8 @@
 // skipped, if RG_ISA names an instruction set that this CPU lacks, or if nothing was checked (no GPU). See perturb.h
 // for RG_PERTURB.
 #define DOCTEST_CONFIG_IMPLEMENT
-#include "core/cpu/isa.h"
-#include "tests/perturb.h"
+#include "ringgrad/core/cpu/isa.h"
+#include "ringgrad/tests/perturb.h"
 
 #include <cstdio>
 #include <cstdlib>

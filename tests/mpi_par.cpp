@@ -7,10 +7,10 @@
 //   --late RANK STEP        the rank stops answering; the deadline of the others (2 s) must end the job
 //   --alone RANK STEP       like --late, while the others are in a call of the MPI library, which has no deadline
 
-#include "core/rng.h"
-#include "par/aggregate.h"
-#include "par/session.h"
-#include "par/task_pool.h"
+#include "ringgrad/core/rng.h"
+#include "ringgrad/par/aggregate.h"
+#include "ringgrad/par/session.h"
+#include "ringgrad/par/task_pool.h"
 
 #include <algorithm>
 #include <cmath>

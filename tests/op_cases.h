@@ -8,7 +8,7 @@
 // splits a mini-batch.
 #pragma once
 
-#include "core/op_table.h"
+#include "ringgrad/core/op_table.h"
 
 #include <vector>
 

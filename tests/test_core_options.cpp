@@ -1,6 +1,6 @@
 // Tests options: both spellings, errors, --help, and values that can be read back.
-#include "core/options.h"
-#include "tests/temp_dir.h"
+#include "ringgrad/core/options.h"
+#include "ringgrad/tests/temp_dir.h"
 
 #include <doctest/doctest.h>
 

@@ -1,6 +1,6 @@
 // Tests tensors: shapes, views, conversions and their rounding, byte counts, dry runs, and errors.
-#include "core/tensor.h"
-#include "tests/temp_dir.h"
+#include "ringgrad/core/tensor.h"
+#include "ringgrad/tests/temp_dir.h"
 
 #include <bit>
 #include <cmath>

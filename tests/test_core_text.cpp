@@ -1,5 +1,5 @@
 // Tests text from outside that is printed on one line, for people and as a field of a table.
-#include "core/text.h"
+#include "ringgrad/core/text.h"
 
 #include <doctest/doctest.h>
 

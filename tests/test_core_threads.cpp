@@ -1,7 +1,7 @@
 // Tests the thread pool: tasks, exceptions, many short rounds, long waits.
-#include "core/cpu/cores.h"
-#include "core/cpu/parallel.h"
-#include "tests/temp_dir.h"
+#include "ringgrad/core/cpu/cores.h"
+#include "ringgrad/core/cpu/parallel.h"
+#include "ringgrad/tests/temp_dir.h"
 
 #include <chrono>
 #include <doctest/doctest.h>

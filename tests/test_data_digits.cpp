@@ -1,12 +1,12 @@
 // Tests drawn digits: the angles, folders of digits, and targets of images.
-#include "core/atomic_file.h"
-#include "data/digits.h"
-#include "data/image_folder.h"
-#include "data/loader.h"
-#include "data/png.h"
-#include "models/run/training_options.h"
-#include "par/thread_link.h"
-#include "tests/temp_dir.h"
+#include "ringgrad/core/atomic_file.h"
+#include "ringgrad/data/digits.h"
+#include "ringgrad/data/image_folder.h"
+#include "ringgrad/data/loader.h"
+#include "ringgrad/data/png.h"
+#include "ringgrad/models/run/training_options.h"
+#include "ringgrad/par/thread_link.h"
+#include "ringgrad/tests/temp_dir.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,13 +1,13 @@
 // Tests data of commands: pipes, retries, the cache, and the lists and commands of S3.
-#include "core/atomic_file.h"
-#include "core/stop.h"
-#include "data/fetch.h"
-#include "data/image_folder.h"
-#include "data/inflate.h"
-#include "data/pipe.h"
-#include "data/s3.h"
-#include "data/sha256.h"
-#include "tests/temp_dir.h"
+#include "ringgrad/core/atomic_file.h"
+#include "ringgrad/core/stop.h"
+#include "ringgrad/data/fetch.h"
+#include "ringgrad/data/image_folder.h"
+#include "ringgrad/data/inflate.h"
+#include "ringgrad/data/pipe.h"
+#include "ringgrad/data/s3.h"
+#include "ringgrad/data/sha256.h"
+#include "ringgrad/tests/temp_dir.h"
 
 #include <chrono>
 #include <csignal>

@@ -1,8 +1,8 @@
 // Tests augmentation against a slow definition, and the loader: the batches are the same for any number of ranks and
 // threads and any depth.
-#include "core/rng.h"
-#include "data/loader.h"
-#include "tests/temp_dir.h"
+#include "ringgrad/core/rng.h"
+#include "ringgrad/data/loader.h"
+#include "ringgrad/tests/temp_dir.h"
 
 #include <algorithm>
 #include <array>

@@ -1,14 +1,14 @@
 // Tests the readers of CIFAR, IDX, PNG folders and the embedded sample, load(), and functions that count, split, divide
 // and shuffle sets.
-#include "core/atomic_file.h"
-#include "core/rng.h"
-#include "data/cifar.h"
-#include "data/idx.h"
-#include "data/image_folder.h"
-#include "data/open.h"
-#include "data/png.h"
-#include "data/sha256.h"
-#include "tests/temp_dir.h"
+#include "ringgrad/core/atomic_file.h"
+#include "ringgrad/core/rng.h"
+#include "ringgrad/data/cifar.h"
+#include "ringgrad/data/idx.h"
+#include "ringgrad/data/image_folder.h"
+#include "ringgrad/data/open.h"
+#include "ringgrad/data/png.h"
+#include "ringgrad/data/sha256.h"
+#include "ringgrad/tests/temp_dir.h"
 
 #include <algorithm>
 #include <array>

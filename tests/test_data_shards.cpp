@@ -1,16 +1,16 @@
 // Tests tar archives, and sets in shards on one rank and on several ranks.
-#include "core/atomic_file.h"
-#include "core/rng.h"
-#include "data/cifar.h"
-#include "data/digits.h"
-#include "data/open.h"
-#include "data/pipe.h"
-#include "data/png.h"
-#include "data/shards.h"
-#include "data/tar.h"
-#include "models/run/load_data.h"
-#include "par/thread_link.h"
-#include "tests/temp_dir.h"
+#include "ringgrad/core/atomic_file.h"
+#include "ringgrad/core/rng.h"
+#include "ringgrad/data/cifar.h"
+#include "ringgrad/data/digits.h"
+#include "ringgrad/data/open.h"
+#include "ringgrad/data/pipe.h"
+#include "ringgrad/data/png.h"
+#include "ringgrad/data/shards.h"
+#include "ringgrad/data/tar.h"
+#include "ringgrad/models/run/load_data.h"
+#include "ringgrad/par/thread_link.h"
+#include "ringgrad/tests/temp_dir.h"
 
 #include <algorithm>
 #include <doctest/doctest.h>

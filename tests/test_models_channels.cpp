@@ -1,18 +1,18 @@
 // Tests that text from outside passes unchanged between ranks, files and shells, or is rejected. par/README.md and
 // data/README.md list these channels. test_core_text.cpp tests output to a terminal.
-#include "core/atomic_file.h"
-#include "core/json.h"
-#include "core/text.h"
-#include "data/fetch.h"
-#include "data/pipe.h"
-#include "data/tar.h"
-#include "models/run/report.h"
-#include "models/sweep/trial_table.h"
-#include "par/journal.h"
-#include "par/message.h"
-#include "par/task_pool.h"
-#include "par/thread_link.h"
-#include "tests/temp_dir.h"
+#include "ringgrad/core/atomic_file.h"
+#include "ringgrad/core/json.h"
+#include "ringgrad/core/text.h"
+#include "ringgrad/data/fetch.h"
+#include "ringgrad/data/pipe.h"
+#include "ringgrad/data/tar.h"
+#include "ringgrad/models/run/report.h"
+#include "ringgrad/models/sweep/trial_table.h"
+#include "ringgrad/par/journal.h"
+#include "ringgrad/par/message.h"
+#include "ringgrad/par/task_pool.h"
+#include "ringgrad/par/thread_link.h"
+#include "ringgrad/tests/temp_dir.h"
 
 #include <algorithm>
 #include <doctest/doctest.h>

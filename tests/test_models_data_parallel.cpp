@@ -1,9 +1,9 @@
 // Tests the collective calls of a training loop whose ranks have different work.
-#include "models/run/data_parallel.h"
+#include "ringgrad/models/run/data_parallel.h"
 
-#include "core/ops.h"
-#include "core/tape.h"
-#include "par/thread_link.h"
+#include "ringgrad/core/ops.h"
+#include "ringgrad/core/tape.h"
+#include "ringgrad/par/thread_link.h"
 
 #include <chrono>
 #include <doctest/doctest.h>

@@ -1,11 +1,11 @@
 // Tests sums of gradient buckets during backward: they equal sums after it, and an error ends all ranks.
-#include "core/accelerate.h"
-#include "core/ops.h"
-#include "core/rng.h"
-#include "core/tape.h"
-#include "models/nets/cifar_net.h"
-#include "models/run/gradient_sum.h"
-#include "par/thread_link.h"
+#include "ringgrad/core/accelerate.h"
+#include "ringgrad/core/ops.h"
+#include "ringgrad/core/rng.h"
+#include "ringgrad/core/tape.h"
+#include "ringgrad/models/nets/cifar_net.h"
+#include "ringgrad/models/run/gradient_sum.h"
+#include "ringgrad/par/thread_link.h"
 
 #include <doctest/doctest.h>
 

@@ -1,9 +1,9 @@
 // Tests the gradients of a whole network: against central differences, and over ranks that share batch statistics.
-#include "core/ops.h"
-#include "core/tape.h"
-#include "models/nets/cifar_net.h"
-#include "tests/op_check.h"
-#include "tests/sync_ranks.h"
+#include "ringgrad/core/ops.h"
+#include "ringgrad/core/tape.h"
+#include "ringgrad/models/nets/cifar_net.h"
+#include "ringgrad/tests/op_check.h"
+#include "ringgrad/tests/sync_ranks.h"
 
 #include <doctest/doctest.h>
 

@@ -1,6 +1,6 @@
 // Tests the layers of networks.
-#include "core/layers.h"
-#include "tests/temp_dir.h"
+#include "ringgrad/core/layers.h"
+#include "ringgrad/tests/temp_dir.h"
 
 #include <doctest/doctest.h>
 

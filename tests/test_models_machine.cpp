@@ -1,13 +1,13 @@
 // Tests the choice of GPUs, the ranks that take images, and the memory that is available.
-#include "models/run/machine.h"
+#include "ringgrad/models/run/machine.h"
 
-#include "core/atomic_file.h"
-#include "gpu/gpu_traits.h"
-#include "models/nets/digits_net.h"
-#include "models/run/memory.h"
-#include "par/thread_link.h"
-#include "tests/executor_device.h"
-#include "tests/temp_dir.h"
+#include "ringgrad/core/atomic_file.h"
+#include "ringgrad/gpu/gpu_traits.h"
+#include "ringgrad/models/nets/digits_net.h"
+#include "ringgrad/models/run/memory.h"
+#include "ringgrad/par/thread_link.h"
+#include "ringgrad/tests/executor_device.h"
+#include "ringgrad/tests/temp_dir.h"
 
 #include <doctest/doctest.h>
 #include <limits>

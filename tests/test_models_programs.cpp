@@ -1,13 +1,13 @@
 // Tests the training programs as trials: the files that they save, and data that they reject.
-#include "core/atomic_file.h"
-#include "data/augment.h"
-#include "data/digits.h"
-#include "data/open.h"
-#include "models/nets/digits_net.h"
-#include "models/nets/state_dict.h"
-#include "models/run/program.h"
-#include "par/thread_link.h"
-#include "tests/temp_dir.h"
+#include "ringgrad/core/atomic_file.h"
+#include "ringgrad/data/augment.h"
+#include "ringgrad/data/digits.h"
+#include "ringgrad/data/open.h"
+#include "ringgrad/models/nets/digits_net.h"
+#include "ringgrad/models/nets/state_dict.h"
+#include "ringgrad/models/run/program.h"
+#include "ringgrad/par/thread_link.h"
+#include "ringgrad/tests/temp_dir.h"
 
 #include <cmath>
 #include <doctest/doctest.h>

@@ -1,10 +1,10 @@
 // Tests the files and the output of a run, and stop requests.
-#include "core/atomic_file.h"
-#include "models/run/progress.h"
-#include "models/run/run_folder.h"
-#include "models/run/signals.h"
-#include "models/run/training_run.h"
-#include "tests/temp_dir.h"
+#include "ringgrad/core/atomic_file.h"
+#include "ringgrad/models/run/progress.h"
+#include "ringgrad/models/run/run_folder.h"
+#include "ringgrad/models/run/signals.h"
+#include "ringgrad/models/run/training_run.h"
+#include "ringgrad/tests/temp_dir.h"
 
 #include <algorithm>
 #include <array>

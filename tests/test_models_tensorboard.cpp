@@ -1,5 +1,5 @@
 // Tests the checksum of event files with known results. tests/e2e/events.py reads the records.
-#include "models/run/tensorboard.h"
+#include "ringgrad/models/run/tensorboard.h"
 
 #include <doctest/doctest.h>
 

@@ -1,9 +1,9 @@
 // Tests tables of trials: grids, CSV files, results and the page.
 
-#include "core/atomic_file.h"
-#include "models/sweep/trial_table.h"
-#include "models/sweep/trials_board.h"
-#include "models/sweep/trials_report.h"
+#include "ringgrad/core/atomic_file.h"
+#include "ringgrad/models/sweep/trial_table.h"
+#include "ringgrad/models/sweep/trials_board.h"
+#include "ringgrad/models/sweep/trials_report.h"
 #include "temp_dir.h"
 
 #include <doctest/doctest.h>

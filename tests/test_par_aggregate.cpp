@@ -1,8 +1,8 @@
 // Tests aggregation against the same statistics computed in double over all samples at once.
 
-#include "core/rng.h"
-#include "par/aggregate.h"
-#include "par/thread_link.h"
+#include "ringgrad/core/rng.h"
+#include "ringgrad/par/aggregate.h"
+#include "ringgrad/par/thread_link.h"
 
 #include <cmath>
 #include <functional>

@@ -2,9 +2,9 @@
 // short that small vectors take the pipelined path. Values differ by rank and index, so a permuted, doubled or missing
 // chunk changes the result. The threads of the ranks store results, and the main thread checks them.
 
-#include "core/rng.h"
-#include "par/group.h"
-#include "par/thread_link.h"
+#include "ringgrad/core/rng.h"
+#include "ringgrad/par/group.h"
+#include "ringgrad/par/thread_link.h"
 
 #include <cmath>
 #include <cstring>

@@ -1,10 +1,10 @@
 // Tests the other collectives, and ranks that are late, missing or in another operation. Deadlines are short only where
 // no rank will ever answer. No check depends on how long something takes.
 
-#include "par/group.h"
-#include "par/message.h"
-#include "par/mpi_link.h"
-#include "par/thread_link.h"
+#include "ringgrad/par/group.h"
+#include "ringgrad/par/message.h"
+#include "ringgrad/par/mpi_link.h"
+#include "ringgrad/par/thread_link.h"
 
 #include <atomic>
 #include <csignal>

@@ -1,9 +1,9 @@
 // Tests that ranks name the missing rank, also if they wait for a rank that waits for it. Deadlines are short, and no
 // check depends on how long something takes.
 
-#include "par/group.h"
-#include "par/task_pool.h"
-#include "par/thread_link.h"
+#include "ringgrad/par/group.h"
+#include "ringgrad/par/task_pool.h"
+#include "ringgrad/par/thread_link.h"
 
 #include <doctest/doctest.h>
 

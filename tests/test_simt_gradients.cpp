@@ -1,15 +1,15 @@
 // Gradients on a device, summed over the ranks: in pieces, which leave while backward goes on.
-#include "core/accelerate.h"
-#include "core/context.h"
-#include "core/ops.h"
-#include "core/rng.h"
-#include "core/tape.h"
-#include "models/nets/cifar_net.h"
-#include "models/run/gradient_sum.h"
-#include "par/thread_link.h"
-#include "tests/allocations.h"
-#include "tests/executor_device.h"
-#include "tests/op_check.h"
+#include "ringgrad/core/accelerate.h"
+#include "ringgrad/core/context.h"
+#include "ringgrad/core/ops.h"
+#include "ringgrad/core/rng.h"
+#include "ringgrad/core/tape.h"
+#include "ringgrad/models/nets/cifar_net.h"
+#include "ringgrad/models/run/gradient_sum.h"
+#include "ringgrad/par/thread_link.h"
+#include "ringgrad/tests/allocations.h"
+#include "ringgrad/tests/executor_device.h"
+#include "ringgrad/tests/op_check.h"
 
 #include <doctest/doctest.h>
 

@@ -1,10 +1,10 @@
 // Every CUDA kernel, thread by thread on the executor: over the cases of op_cases.h against the reference, with guards
 // around every buffer, and the same bits in whatever order the threads run.
-#include "gpu/kernels.h"
-#include "tests/op_check.h"
-#include "tests/simt/executor.h"
-#include "tests/simt/sanitizers.h"
-#include "tests/temp_dir.h"
+#include "ringgrad/gpu/kernels.h"
+#include "ringgrad/tests/op_check.h"
+#include "ringgrad/tests/simt/executor.h"
+#include "ringgrad/tests/simt/sanitizers.h"
+#include "ringgrad/tests/temp_dir.h"
 
 #include <algorithm>
 #include <doctest/doctest.h>

@@ -11,8 +11,8 @@
 // Bus bandwidth = 2 (n-1)/n * bytes / median. It is the traffic per link, comparable between numbers of ranks. Each
 // size is checked once, with values that differ by rank and index. Without MPI there is nothing to measure.
 
-#include "par/reduce.h"
-#include "par/session.h"
+#include "ringgrad/par/reduce.h"
+#include "ringgrad/par/session.h"
 
 #include <algorithm>
 #include <chrono>

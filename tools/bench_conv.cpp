@@ -4,13 +4,13 @@
 // second. `peak` multiplies and adds in registers only, which no convolution can reach. `tile` is the register tile of
 // the direct convolution with all operands in the L1 cache. It separates the cost of loads from the cost of the outer
 // loops. The ratios are medians over the rounds; values above 1 are noise.
-#include "core/context.h"
-#include "core/cpu/cores.h"
-#include "core/cpu/isa.h"
-#include "core/cpu/thread_pool.h"
-#include "core/ops.h"
-#include "core/options.h"
-#include "core/rng.h"
+#include "ringgrad/core/context.h"
+#include "ringgrad/core/cpu/cores.h"
+#include "ringgrad/core/cpu/isa.h"
+#include "ringgrad/core/cpu/thread_pool.h"
+#include "ringgrad/core/ops.h"
+#include "ringgrad/core/options.h"
+#include "ringgrad/core/rng.h"
 
 #include <algorithm>
 #include <array>

@@ -8,18 +8,18 @@
 // the rate of both stages in sequence; with threads=1 it is the rate per core. PNG cases decode files from memory to
 // 8-bit RGB; an MB is 10^6 bytes of decoded pixels. In a build with libpng (-Dbench_libpng=enabled), libpng takes turns
 // with our decoder on the same files, and must give the same pixels. Figures are medians; those in *_max are the best.
-#include "core/atomic_file.h"
-#include "core/cpu/cores.h"
-#include "core/cpu/thread_pool.h"
-#include "core/options.h"
-#include "core/rng.h"
-#include "data/cifar.h"
-#include "data/image_folder.h"
-#include "data/loader.h"
-#include "data/png.h"
-#include "data/sample.h"
+#include "ringgrad/core/atomic_file.h"
+#include "ringgrad/core/cpu/cores.h"
+#include "ringgrad/core/cpu/thread_pool.h"
+#include "ringgrad/core/options.h"
+#include "ringgrad/core/rng.h"
+#include "ringgrad/data/cifar.h"
+#include "ringgrad/data/image_folder.h"
+#include "ringgrad/data/loader.h"
+#include "ringgrad/data/png.h"
+#include "ringgrad/data/sample.h"
 #ifdef RG_BENCH_LIBPNG
-#include "tools/bench/png_libpng.h"
+#include "ringgrad/tools/bench/png_libpng.h"
 #endif
 
 #include <algorithm>

@@ -1,8 +1,8 @@
 // make_digits DIR writes drawn digits as class folders of PNGs with angles.csv (data/digits.h). Without --data,
 // train_digits and train_digits_angles draw the same set themselves.
-#include "core/options.h"
-#include "core/text.h"
-#include "data/digits.h"
+#include "ringgrad/core/options.h"
+#include "ringgrad/core/text.h"
+#include "ringgrad/data/digits.h"
 
 #include <iostream>
 

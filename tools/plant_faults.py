@@ -80,12 +80,13 @@ def check():
 def first_failure(build, folder, file, kernel, old, new):
     """Returns the first failure of the tests with the fault, or None if they pass."""
     text = (ROOT / "gpu" / file).read_text()
-    copy = folder / "gpu"
-    copy.mkdir(exist_ok=True)
+    copy = folder / "ringgrad" / "gpu"
+    copy.mkdir(parents=True, exist_ok=True)
     (copy / file).write_text(text.replace(old, new))
     source = folder / "kernel.cpp"
-    source.write_text(f'#include "gpu/{kernel}.cu"\n')
-    made = run(["c++", "-std=c++20", "-O1", f"-I{folder}", f"-I{ROOT}", "-c", str(source), "-o", str(folder / "kernel.o")])
+    source.write_text(f'#include "ringgrad/gpu/{kernel}.cu"\n')
+    made = run(["c++", "-std=c++20", "-O1", f"-I{folder}", f"-I{build}/include", "-c", str(source),
+                "-o", str(folder / "kernel.o")])
     (copy / file).unlink()
     if made.returncode:
         sys.exit(f"plant_faults.py: {kernel}.cu with the fault does not compile:\n{made.stderr[:2000]}")

@@ -2,7 +2,7 @@
 // augment op share this code, so both give the same bits.
 #pragma once
 
-#include "core/bf16.h"
+#include "ringgrad/core/bf16.h"
 
 #include <array>
 #include <cstdint>

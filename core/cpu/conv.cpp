@@ -3,10 +3,10 @@
 //
 // A thread processes one image or a few completely, while they stay in its second-level cache: padding (with
 // normalisation), convolution, statistics of the result, ReLU, rounding, max pooling.
-#include "core/cpu/dense.h"
-#include "core/cpu/pool.h"
-#include "core/cpu/tile_engine.h"
-#include "core/ops/conv.h"
+#include "ringgrad/core/cpu/dense.h"
+#include "ringgrad/core/cpu/pool.h"
+#include "ringgrad/core/cpu/tile_engine.h"
+#include "ringgrad/core/ops/conv.h"
 
 namespace rg::cpu {
 

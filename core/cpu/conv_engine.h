@@ -4,7 +4,7 @@
 // conversions of the input happen when an image is copied into its padded form (padding.h).
 #pragma once
 
-#include "core/cpu/winograd.h"
+#include "ringgrad/core/cpu/winograd.h"
 
 #include <array>
 #include <optional>

@@ -7,9 +7,9 @@
 // the data gradient and the input while both are in cache. Without a batch norm of the result, the data gradient is
 // computed in a pass of its own. Weight gradients are summed per fixed group of images, and then over the groups in
 // order. So the bits do not depend on the number of threads.
-#include "core/cpu/dense.h"
-#include "core/cpu/tile_engine.h"
-#include "core/ops/conv.h"
+#include "ringgrad/core/cpu/dense.h"
+#include "ringgrad/core/cpu/tile_engine.h"
+#include "ringgrad/core/ops/conv.h"
 
 namespace rg::cpu {
 

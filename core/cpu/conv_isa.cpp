@@ -1,6 +1,6 @@
 // Direct convolution of one padded image: the loops around the register tiles. They read the image itself, without a
 // copy for each tap (im2col), and split the work into blocks that stay in cache.
-#include "core/cpu/tiles.h"
+#include "ringgrad/core/cpu/tiles.h"
 
 namespace rg::cpu::RG_ISA {
 

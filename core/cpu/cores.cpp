@@ -1,5 +1,5 @@
 // Asks the operating system for the cores of this process, which a scheduler or a user may have restricted.
-#include "core/cpu/cores.h"
+#include "ringgrad/core/cpu/cores.h"
 
 #include <algorithm>
 #include <thread>

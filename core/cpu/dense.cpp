@@ -1,8 +1,8 @@
 // Splits the samples (forward) or the inputs of the layer (gradients) into chunks of fixed length for the threads. So
 // the bits of the result do not depend on the number of threads.
-#include "core/cpu/dense.h"
+#include "ringgrad/core/cpu/dense.h"
 
-#include "core/cpu/channels.h"
+#include "ringgrad/core/cpu/channels.h"
 
 namespace rg::cpu::dense {
 

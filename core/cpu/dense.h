@@ -2,7 +2,7 @@
 // layers.
 #pragma once
 
-#include "core/ops/conv.h"
+#include "ringgrad/core/ops/conv.h"
 
 namespace rg::cpu {
 

@@ -1,8 +1,8 @@
 // Fully connected layers with many inputs c, few samples n and few outputs k: y [n k] = x [n c] w [k c]^T and its
 // gradients. All operands are contiguous along c, so all three kernels loop along c, and no operand is packed.
-#include "core/cpu/simd.h"
+#include "ringgrad/core/cpu/simd.h"
 
-#include "core/cpu/isa.h"
+#include "ringgrad/core/cpu/isa.h"
 
 namespace rg::cpu::RG_ISA {
 

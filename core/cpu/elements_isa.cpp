@@ -1,8 +1,8 @@
 // Channel-wise and element-wise loops: batch norm, ReLU, pooling, the optimizers. Memory bandwidth limits all of them.
 // So each loop reads and writes every value once, and results that are too large to stay in cache are stored past it.
-#include "core/cpu/simd.h"
+#include "ringgrad/core/cpu/simd.h"
 
-#include "core/cpu/isa.h"
+#include "ringgrad/core/cpu/isa.h"
 
 namespace rg::cpu::RG_ISA {
 

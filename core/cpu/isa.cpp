@@ -1,8 +1,8 @@
 // Chooses the instruction set once: the best that the CPU, the operating system and the build support, or the one that
 // RG_ISA names.
-#include "core/cpu/isa.h"
+#include "ringgrad/core/cpu/isa.h"
 
-#include "core/base.h"
+#include "ringgrad/core/base.h"
 
 #include <cstdlib>
 #include <string_view>

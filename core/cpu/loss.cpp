@@ -1,7 +1,7 @@
 // Softmax and the losses, for batches of a few hundred rows of ten values. They use the formulas of core/ops/loss.cpp
 // in double, in one thread. That takes a thousandth of a training step, and allocates no memory.
-#include "core/cpu/scratch.h"
-#include "core/ops/loss.h"
+#include "ringgrad/core/cpu/scratch.h"
+#include "ringgrad/core/ops/loss.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,6 @@
 // Batch norm: distributes the loops of elements_isa.cpp over threads and images.
-#include "core/cpu/norm.h"
-#include "core/context.h"
+#include "ringgrad/core/cpu/norm.h"
+#include "ringgrad/core/context.h"
 
 namespace rg::cpu {
 

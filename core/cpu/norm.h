@@ -3,8 +3,8 @@
 // backward pass evaluate the same expression, so both agree on which values ReLU set to zero.
 #pragma once
 
-#include "core/cpu/channels.h"
-#include "core/ops/norm.h"
+#include "ringgrad/core/cpu/channels.h"
+#include "ringgrad/core/ops/norm.h"
 
 #include <cmath>
 #include <optional>

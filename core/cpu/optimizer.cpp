@@ -1,7 +1,7 @@
 // Updates of the parameters: distributes the loops of elements_isa.cpp over threads.
-#include "core/cpu/isa.h"
-#include "core/cpu/parallel.h"
-#include "core/ops/optimizer.h"
+#include "ringgrad/core/cpu/isa.h"
+#include "ringgrad/core/cpu/parallel.h"
+#include "ringgrad/core/ops/optimizer.h"
 
 #include <atomic>
 #include <cmath>

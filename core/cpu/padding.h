@@ -2,7 +2,7 @@
 // values to the type that the kernels compute with, and can apply batch norm with ReLU.
 #pragma once
 
-#include "core/cpu/norm.h"
+#include "ringgrad/core/cpu/norm.h"
 
 namespace rg::cpu {
 

@@ -1,7 +1,7 @@
 // Max and average pooling, image by image, alone or fused with batch norm. Channels are contiguous, so each window
 // consists of a few whole vectors.
-#include "core/cpu/norm.h"
-#include "core/ops/pool.h"
+#include "ringgrad/core/cpu/norm.h"
+#include "ringgrad/core/ops/pool.h"
 
 namespace rg::cpu {
 

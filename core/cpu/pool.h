@@ -1,7 +1,7 @@
 // Max pooling of one image, for kernels that pool their result while it is in cache.
 #pragma once
 
-#include "core/cpu/norm.h"
+#include "ringgrad/core/cpu/norm.h"
 
 namespace rg::cpu {
 

@@ -1,8 +1,8 @@
 // Implements each thread's stack of chunks. take() replaces an empty chunk that is too small by a larger one. So after
 // a while all chunks have the sizes that the program needs.
-#include "core/cpu/scratch.h"
+#include "ringgrad/core/cpu/scratch.h"
 
-#include "core/base.h"
+#include "ringgrad/core/base.h"
 
 #include <algorithm>
 #include <cstdlib>

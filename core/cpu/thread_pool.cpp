@@ -1,9 +1,9 @@
 // Works in rounds. In a round, the caller publishes a function, takes tasks itself, and waits until all tasks are done.
 // The caller does not wait for all workers. A worker that sleeps, or whose core runs another rank, delays nothing: it
 // finds no tasks when it wakes up.
-#include "core/cpu/thread_pool.h"
+#include "ringgrad/core/cpu/thread_pool.h"
 
-#include "core/base.h"
+#include "ringgrad/core/base.h"
 
 #include <stdexcept>
 #include <system_error>

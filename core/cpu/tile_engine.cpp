@@ -1,5 +1,5 @@
 // Packs filters and images for the tiles, places the tiles in the images, and estimates when tiles are fastest.
-#include "core/cpu/tile_engine.h"
+#include "ringgrad/core/cpu/tile_engine.h"
 
 namespace rg::cpu {
 

@@ -7,7 +7,7 @@
 // tiles save.
 #pragma once
 
-#include "core/cpu/conv_engine.h"
+#include "ringgrad/core/cpu/conv_engine.h"
 
 namespace rg::cpu {
 

@@ -7,9 +7,9 @@
 // taps of one pixel's window, and the vectors are dy at that pixel.
 #pragma once
 
-#include "core/cpu/simd.h"
+#include "ringgrad/core/cpu/simd.h"
 
-#include "core/cpu/isa.h"
+#include "ringgrad/core/cpu/isa.h"
 
 namespace rg::cpu::RG_ISA {
 

@@ -15,9 +15,9 @@
 // column's taps multiply, in the order of the result pixels; taps of other filter rows begin whole rows later. So no
 // product is wasted on padding columns, and every load reads whole cache lines. A load across cache lines takes twice
 // as long, and loads limit the speed here.
-#include "core/cpu/simd.h"
+#include "ringgrad/core/cpu/simd.h"
 
-#include "core/cpu/isa.h"
+#include "ringgrad/core/cpu/isa.h"
 
 namespace rg::cpu::RG_ISA {
 

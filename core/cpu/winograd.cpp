@@ -1,6 +1,6 @@
 // Processes one image or a few at a time, and two vectors of output channels at a time. So the transformed inputs (2.25
 // times an image) and the products stay in the second-level cache of the core.
-#include "core/cpu/winograd.h"
+#include "ringgrad/core/cpu/winograd.h"
 
 #include <algorithm>
 

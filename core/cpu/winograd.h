@@ -2,9 +2,9 @@
 // and weight gradient. winograd_isa.cpp explains the mathematics, winograd.cpp the use of the caches.
 #pragma once
 
-#include "core/context.h"
-#include "core/cpu/isa.h"
-#include "core/cpu/padding.h"
+#include "ringgrad/core/context.h"
+#include "ringgrad/core/cpu/isa.h"
+#include "ringgrad/core/cpu/padding.h"
 
 namespace rg::cpu {
 

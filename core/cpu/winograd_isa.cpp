@@ -9,7 +9,7 @@
 // The interpolation points are 0, +-3/4, +-3/2 and infinity. With the usual points 0, +-1, +-2 the rounding errors
 // would be twice as large: for 64 channels, the RMS error relative to the RMS result is 1.3e-6 instead of 6.5e-7. It is
 // 2e-7 for direct convolution. All constants below are exact in binary, except kN0, kNb and kNa.
-#include "core/cpu/tiles.h"
+#include "ringgrad/core/cpu/tiles.h"
 
 namespace rg::cpu::RG_ISA {
 

@@ -1,8 +1,8 @@
 // Views of images: the row of the op and its reference.
-#include "core/ops/augment.h"
+#include "ringgrad/core/ops/augment.h"
 
-#include "core/ops/reference.h"
-#include "core/ops/rules.h"
+#include "ringgrad/core/ops/reference.h"
+#include "ringgrad/core/ops/rules.h"
 
 namespace rg {
 

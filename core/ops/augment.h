@@ -1,7 +1,7 @@
 // The op that cuts views out of images, flips them, and normalises them. The caller draws the random numbers.
 #pragma once
 
-#include "core/op.h"
+#include "ringgrad/core/op.h"
 
 namespace rg {
 

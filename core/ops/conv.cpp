@@ -1,9 +1,9 @@
 // Convolution: the rows of its ops and their reference.
-#include "core/ops/conv.h"
+#include "ringgrad/core/ops/conv.h"
 
-#include "core/ops/pool.h"
-#include "core/ops/reference.h"
-#include "core/ops/rules.h"
+#include "ringgrad/core/ops/pool.h"
+#include "ringgrad/core/ops/reference.h"
+#include "ringgrad/core/ops/rules.h"
 
 namespace rg {
 

@@ -1,7 +1,7 @@
 // The ops of convolution and of fully connected layers.
 #pragma once
 
-#include "core/ops/norm.h"
+#include "ringgrad/core/ops/norm.h"
 
 namespace rg {
 

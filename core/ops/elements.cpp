@@ -1,9 +1,9 @@
 // Element-wise ops: their rows and their reference.
-#include "core/ops/elements.h"
+#include "ringgrad/core/ops/elements.h"
 
-#include "core/ops/reference.h"
-#include "core/ops/rules.h"
-#include "core/rng.h"
+#include "ringgrad/core/ops/reference.h"
+#include "ringgrad/core/ops/rules.h"
+#include "ringgrad/core/rng.h"
 
 #include <numbers>
 

@@ -1,7 +1,7 @@
 // The element-wise ops: activations, sums, conversions, copies, dropout.
 #pragma once
 
-#include "core/ops/norm.h"
+#include "ringgrad/core/ops/norm.h"
 
 namespace rg {
 

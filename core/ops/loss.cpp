@@ -1,8 +1,8 @@
 // Softmax and losses: the rows of the ops and their reference.
-#include "core/ops/loss.h"
+#include "ringgrad/core/ops/loss.h"
 
-#include "core/ops/reference.h"
-#include "core/ops/rules.h"
+#include "ringgrad/core/ops/reference.h"
+#include "ringgrad/core/ops/rules.h"
 
 namespace rg {
 

@@ -1,7 +1,7 @@
 // The ops of softmax and of the losses.
 #pragma once
 
-#include "core/op.h"
+#include "ringgrad/core/op.h"
 
 namespace rg {
 

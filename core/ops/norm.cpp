@@ -1,9 +1,9 @@
 // Batch norm: the rows of its ops and their reference.
-#include "core/ops/norm.h"
+#include "ringgrad/core/ops/norm.h"
 
-#include "core/context.h"
-#include "core/ops/reference.h"
-#include "core/ops/rules.h"
+#include "ringgrad/core/context.h"
+#include "ringgrad/core/ops/reference.h"
+#include "ringgrad/core/ops/rules.h"
 
 namespace rg {
 

@@ -1,7 +1,7 @@
 // The ops of batch normalization (Ioffe and Szegedy, 2015) and of its statistics.
 #pragma once
 
-#include "core/op.h"
+#include "ringgrad/core/op.h"
 
 #include <vector>
 

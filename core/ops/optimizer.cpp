@@ -1,9 +1,9 @@
 // Updates of the parameters: the rows of the ops and their reference.
-#include "core/ops/optimizer.h"
+#include "ringgrad/core/ops/optimizer.h"
 
-#include "core/context.h"
-#include "core/ops/reference.h"
-#include "core/ops/rules.h"
+#include "ringgrad/core/context.h"
+#include "ringgrad/core/ops/reference.h"
+#include "ringgrad/core/ops/rules.h"
 
 namespace rg {
 

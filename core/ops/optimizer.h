@@ -4,7 +4,7 @@
 // Outside of a trace they may be plain numbers.
 #pragma once
 
-#include "core/op.h"
+#include "ringgrad/core/op.h"
 
 namespace rg {
 

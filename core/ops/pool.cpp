@@ -1,8 +1,8 @@
 // Pooling: the rows of its ops and their reference.
-#include "core/ops/pool.h"
+#include "ringgrad/core/ops/pool.h"
 
-#include "core/ops/reference.h"
-#include "core/ops/rules.h"
+#include "ringgrad/core/ops/reference.h"
+#include "ringgrad/core/ops/rules.h"
 
 #include <limits>
 

@@ -1,7 +1,7 @@
 // The ops of max and average pooling.
 #pragma once
 
-#include "core/ops/norm.h"
+#include "ringgrad/core/ops/norm.h"
 
 namespace rg {
 

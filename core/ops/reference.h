@@ -5,7 +5,7 @@
 // the gradients against finite differences.
 #pragma once
 
-#include "core/op.h"
+#include "ringgrad/core/op.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,5 @@
 // See cifar_net.h. The layer names are those of the PyTorch module with the same structure.
-#include "models/nets/cifar_net.h"
+#include "ringgrad/models/nets/cifar_net.h"
 
 namespace rg {
 

@@ -5,8 +5,8 @@
 // The input is 32 x 32 x 3, the output one score per class. Width 32, depth 4 and 10 classes give 677,610 parameters.
 #pragma once
 
-#include "core/layers.h"
-#include "core/safetensors.h"
+#include "ringgrad/core/layers.h"
+#include "ringgrad/core/safetensors.h"
 
 #include <optional>
 

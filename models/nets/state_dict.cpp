@@ -1,5 +1,5 @@
 // See state_dict.h.
-#include "models/nets/state_dict.h"
+#include "ringgrad/models/nets/state_dict.h"
 
 #include <cmath>
 #include <set>

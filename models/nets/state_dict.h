@@ -5,8 +5,8 @@
 // running_var and num_batches_tracked.
 #pragma once
 
-#include "core/parameters.h"
-#include "core/safetensors.h"
+#include "ringgrad/core/parameters.h"
+#include "ringgrad/core/safetensors.h"
 
 namespace rg {
 

@@ -1,8 +1,8 @@
 // See confusion.h.
-#include "models/run/confusion.h"
+#include "ringgrad/models/run/confusion.h"
 
-#include "core/text.h"
-#include "models/run/formatted.h"
+#include "ringgrad/core/text.h"
+#include "ringgrad/models/run/formatted.h"
 
 #include <algorithm>
 #include <numeric>

@@ -4,7 +4,7 @@
 // at most kMostShown classes.
 #pragma once
 
-#include "models/run/data_parallel.h"
+#include "ringgrad/models/run/data_parallel.h"
 
 #include <map>
 

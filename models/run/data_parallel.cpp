@@ -1,10 +1,10 @@
 // See data_parallel.h.
-#include "models/run/data_parallel.h"
+#include "ringgrad/models/run/data_parallel.h"
 
-#include "core/cpu/parallel.h"
-#include "core/ops.h"
-#include "core/tape.h"
-#include "data/inflate.h"
+#include "ringgrad/core/cpu/parallel.h"
+#include "ringgrad/core/ops.h"
+#include "ringgrad/core/tape.h"
+#include "ringgrad/data/inflate.h"
 
 #include <algorithm>
 #include <chrono>

@@ -1,12 +1,12 @@
 // Functions for a training on several ranks. With a single rank, the collective ones are no-ops or local calls.
 #pragma once
 
-#include "core/context.h"
-#include "core/options.h"
-#include "core/parameters.h"
-#include "data/augment.h"
-#include "models/run/progress.h"
-#include "par/aggregate.h"
+#include "ringgrad/core/context.h"
+#include "ringgrad/core/options.h"
+#include "ringgrad/core/parameters.h"
+#include "ringgrad/data/augment.h"
+#include "ringgrad/models/run/progress.h"
+#include "ringgrad/par/aggregate.h"
 
 #include <functional>
 

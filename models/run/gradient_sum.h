@@ -12,10 +12,10 @@
 // and uploads earlier ones.
 #pragma once
 
-#include "core/device.h"
-#include "core/parameters.h"
-#include "core/plan.h"
-#include "par/aggregate.h"
+#include "ringgrad/core/device.h"
+#include "ringgrad/core/parameters.h"
+#include "ringgrad/core/plan.h"
+#include "ringgrad/par/aggregate.h"
 
 #include <condition_variable>
 #include <exception>

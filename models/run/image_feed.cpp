@@ -1,7 +1,7 @@
 // See image_feed.h.
-#include "models/run/image_feed.h"
+#include "ringgrad/models/run/image_feed.h"
 
-#include "core/ops.h"
+#include "ringgrad/core/ops.h"
 
 namespace rg {
 namespace {

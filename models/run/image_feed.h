@@ -4,9 +4,9 @@
 // their views (flips and shifts), and the augment op makes the batch on the device.
 #pragma once
 
-#include "data/loader.h"
-#include "models/run/machine.h"
-#include "models/run/training_run.h"
+#include "ringgrad/data/loader.h"
+#include "ringgrad/models/run/machine.h"
+#include "ringgrad/models/run/training_run.h"
 
 #include <vector>
 

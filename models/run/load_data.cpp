@@ -1,12 +1,12 @@
 // See load_data.h.
-#include "models/run/load_data.h"
+#include "ringgrad/models/run/load_data.h"
 
-#include "core/stop.h"
-#include "data/open.h"
-#include "data/s3.h"
-#include "data/shards.h"
-#include "models/run/data_parallel.h"
-#include "par/message.h"
+#include "ringgrad/core/stop.h"
+#include "ringgrad/data/open.h"
+#include "ringgrad/data/s3.h"
+#include "ringgrad/data/shards.h"
+#include "ringgrad/models/run/data_parallel.h"
+#include "ringgrad/par/message.h"
 
 namespace rg {
 

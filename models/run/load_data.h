@@ -6,9 +6,9 @@
 // images.
 #pragma once
 
-#include "core/options.h"
-#include "data/loader.h"
-#include "par/group.h"
+#include "ringgrad/core/options.h"
+#include "ringgrad/data/loader.h"
+#include "ringgrad/par/group.h"
 
 #include <functional>
 

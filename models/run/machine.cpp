@@ -1,10 +1,10 @@
 // See machine.h.
-#include "models/run/machine.h"
+#include "ringgrad/models/run/machine.h"
 
-#include "core/cpu/cores.h"
-#include "core/cpu/isa.h"
-#include "gpu/device.h"
-#include "models/run/data_parallel.h"
+#include "ringgrad/core/cpu/cores.h"
+#include "ringgrad/core/cpu/isa.h"
+#include "ringgrad/gpu/device.h"
+#include "ringgrad/models/run/data_parallel.h"
 
 #include <algorithm>
 

@@ -3,13 +3,13 @@
 // All ranks use the same kind of device and the same precision, on any mixture of machines.
 #pragma once
 
-#include "core/context.h"
-#include "core/cpu/thread_pool.h"
-#include "core/device.h"
-#include "core/options.h"
-#include "core/tensor.h"
-#include "data/dataset.h"
-#include "par/group.h"
+#include "ringgrad/core/context.h"
+#include "ringgrad/core/cpu/thread_pool.h"
+#include "ringgrad/core/device.h"
+#include "ringgrad/core/options.h"
+#include "ringgrad/core/tensor.h"
+#include "ringgrad/data/dataset.h"
+#include "ringgrad/par/group.h"
 
 #include <algorithm>
 

@@ -5,9 +5,9 @@
 // error if the sum is too large.
 #pragma once
 
-#include "core/accelerate.h"
-#include "core/parameters.h"
-#include "par/group.h"
+#include "ringgrad/core/accelerate.h"
+#include "ringgrad/core/parameters.h"
+#include "ringgrad/par/group.h"
 
 #include <compare>
 #include <functional>

@@ -2,9 +2,9 @@
 // have their values from before the step. If the loss is bad, the running statistics follow, in the order of forward.
 // Last come the gradients, in the order of backward. If forward had bad values, all gradients are bad too, so the first
 // bad gradient does not show the cause.
-#include "models/run/nan_guard.h"
+#include "ringgrad/models/run/nan_guard.h"
 
-#include "core/ops.h"
+#include "ringgrad/core/ops.h"
 
 #include <cmath>
 

@@ -14,8 +14,8 @@
 // gradients per step. Values that are not finite are never saved: check_values() runs before any file is written.
 #pragma once
 
-#include "core/parameters.h"
-#include "core/safetensors.h"
+#include "ringgrad/core/parameters.h"
+#include "ringgrad/core/safetensors.h"
 
 namespace rg {
 

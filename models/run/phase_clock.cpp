@@ -1,7 +1,7 @@
 // See phase_clock.h.
-#include "models/run/phase_clock.h"
+#include "ringgrad/models/run/phase_clock.h"
 
-#include "models/run/memory.h"
+#include "ringgrad/models/run/memory.h"
 
 namespace rg {
 

@@ -6,8 +6,8 @@
 // rank, CPU or GPU, the update is part of `compute`.
 #pragma once
 
-#include "core/json.h"
-#include "par/group.h"
+#include "ringgrad/core/json.h"
+#include "ringgrad/par/group.h"
 
 #include <array>
 #include <chrono>

@@ -1,5 +1,5 @@
 // See program.h.
-#include "models/run/program.h"
+#include "ringgrad/models/run/program.h"
 
 #include <iostream>
 

@@ -4,10 +4,10 @@
 // meson.build.
 #pragma once
 
-#include "core/options.h"
-#include "data/dataset.h"
-#include "models/run/trial.h"
-#include "par/group.h"
+#include "ringgrad/core/options.h"
+#include "ringgrad/data/dataset.h"
+#include "ringgrad/models/run/trial.h"
+#include "ringgrad/par/group.h"
 
 #include <functional>
 #include <memory>

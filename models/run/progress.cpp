@@ -1,7 +1,7 @@
 // See progress.h. Fields keep their width from step to step, so that the line does not jitter.
-#include "models/run/progress.h"
+#include "ringgrad/models/run/progress.h"
 
-#include "models/run/formatted.h"
+#include "ringgrad/models/run/formatted.h"
 
 #include <algorithm>
 #include <chrono>

@@ -5,7 +5,7 @@
 // epochs (validation, checkpoints) does not count. Under MPI only rank 0 shows progress.
 #pragma once
 
-#include "core/base.h"
+#include "ringgrad/core/base.h"
 
 #include <functional>
 #include <ostream>

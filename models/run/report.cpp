@@ -1,10 +1,10 @@
 // See report.h. Metrics of steps are rounded to six digits, which is enough for a curve and keeps the file small.
-#include "models/run/report.h"
+#include "ringgrad/models/run/report.h"
 
-#include "core/atomic_file.h"
-#include "core/plan.h"
-#include "models/run/confusion.h"
-#include "models/run/formatted.h"
+#include "ringgrad/core/atomic_file.h"
+#include "ringgrad/core/plan.h"
+#include "ringgrad/models/run/confusion.h"
+#include "ringgrad/models/run/formatted.h"
 
 #include <algorithm>
 #include <cmath>

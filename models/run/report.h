@@ -20,9 +20,9 @@
 // "name", "state", "summary", and if known "best" (the name of a trial) and its "confusion" on the test set.
 #pragma once
 
-#include "data/dataset.h"
-#include "models/run/data_parallel.h"
-#include "models/run/run_folder.h"
+#include "ringgrad/data/dataset.h"
+#include "ringgrad/models/run/data_parallel.h"
+#include "ringgrad/models/run/run_folder.h"
 
 namespace rg {
 

@@ -1,8 +1,8 @@
 // See run_folder.h. Each line of metrics.jsonl is appended with one write(), so a kill damages at most the last line.
 // All other files of a run are written atomically: config.json here, the others by the code that makes their contents.
-#include "models/run/run_folder.h"
+#include "ringgrad/models/run/run_folder.h"
 
-#include "core/atomic_file.h"
+#include "ringgrad/core/atomic_file.h"
 
 #include <algorithm>
 #include <cerrno>

@@ -12,7 +12,7 @@
 // without locks, other processes are not kept out, and the monitor shows every run as ended.
 #pragma once
 
-#include "core/json.h"
+#include "ringgrad/core/json.h"
 
 namespace rg {
 

@@ -1,5 +1,5 @@
 // See signals.h.
-#include "models/run/signals.h"
+#include "ringgrad/models/run/signals.h"
 
 #include <atomic>
 #include <csignal>

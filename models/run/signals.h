@@ -10,8 +10,8 @@
 // terminal sends SIGHUP. A job script can decide by the code whether to queue the job again.
 #pragma once
 
-#include "core/stop.h"
-#include "par/group.h"
+#include "ringgrad/core/stop.h"
+#include "ringgrad/par/group.h"
 
 namespace rg {
 

@@ -1,8 +1,8 @@
 // See tensorboard.h. Each record is one write(), so a kill leaves at most one incomplete record, which TensorBoard
 // ignores.
-#include "models/run/tensorboard.h"
+#include "ringgrad/models/run/tensorboard.h"
 
-#include "models/run/memory.h"
+#include "ringgrad/models/run/memory.h"
 
 #include <bit>
 #include <cerrno>

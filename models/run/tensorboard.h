@@ -11,7 +11,7 @@
 // later ones, so no step is drawn twice.
 #pragma once
 
-#include "core/json.h"
+#include "ringgrad/core/json.h"
 
 namespace rg {
 

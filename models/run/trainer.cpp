@@ -1,8 +1,8 @@
 // See trainer.h.
-#include "models/run/trainer.h"
+#include "ringgrad/models/run/trainer.h"
 
-#include "core/tape.h"
-#include "models/run/memory.h"
+#include "ringgrad/core/tape.h"
+#include "ringgrad/models/run/memory.h"
 
 #include <array>
 

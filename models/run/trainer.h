@@ -15,12 +15,12 @@
 // apply the same update.
 #pragma once
 
-#include "core/accelerate.h"
-#include "core/ops.h"
-#include "core/schedule.h"
-#include "models/run/gradient_sum.h"
-#include "models/run/image_feed.h"
-#include "models/run/training_run.h"
+#include "ringgrad/core/accelerate.h"
+#include "ringgrad/core/ops.h"
+#include "ringgrad/core/schedule.h"
+#include "ringgrad/models/run/gradient_sum.h"
+#include "ringgrad/models/run/image_feed.h"
+#include "ringgrad/models/run/training_run.h"
 
 namespace rg {
 

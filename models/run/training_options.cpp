@@ -1,7 +1,7 @@
 // See training_options.h.
-#include "models/run/training_options.h"
+#include "ringgrad/models/run/training_options.h"
 
-#include "data/digits.h"
+#include "ringgrad/data/digits.h"
 
 namespace rg {
 

@@ -1,10 +1,10 @@
 // The options of the training programs, and the data of the digit programs.
 #pragma once
 
-#include "core/schedule.h"
-#include "models/run/load_data.h"
-#include "models/run/machine.h"
-#include "models/run/training_run.h"
+#include "ringgrad/core/schedule.h"
+#include "ringgrad/models/run/load_data.h"
+#include "ringgrad/models/run/machine.h"
+#include "ringgrad/models/run/training_run.h"
 
 namespace rg {
 

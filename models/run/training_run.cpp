@@ -1,9 +1,9 @@
 // See training_run.h.
-#include "models/run/training_run.h"
+#include "ringgrad/models/run/training_run.h"
 
-#include "core/checkpoint.h"
-#include "core/text.h"
-#include "models/nets/state_dict.h"
+#include "ringgrad/core/checkpoint.h"
+#include "ringgrad/core/text.h"
+#include "ringgrad/models/nets/state_dict.h"
 
 #include <filesystem>
 #include <set>

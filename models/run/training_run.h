@@ -17,14 +17,14 @@
 // class changes parameters only in restore_parameters() and handle_non_finite().
 #pragma once
 
-#include "models/run/data_parallel.h"
-#include "models/run/nan_guard.h"
-#include "models/run/phase_clock.h"
-#include "models/run/report.h"
-#include "models/run/run_folder.h"
-#include "models/run/signals.h"
-#include "models/run/tensorboard.h"
-#include "models/run/trial.h"
+#include "ringgrad/models/run/data_parallel.h"
+#include "ringgrad/models/run/nan_guard.h"
+#include "ringgrad/models/run/phase_clock.h"
+#include "ringgrad/models/run/report.h"
+#include "ringgrad/models/run/run_folder.h"
+#include "ringgrad/models/run/signals.h"
+#include "ringgrad/models/run/tensorboard.h"
+#include "ringgrad/models/run/trial.h"
 
 #include <chrono>
 #include <optional>

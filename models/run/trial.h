@@ -1,7 +1,7 @@
 // The interface between a training and the program that started it.
 #pragma once
 
-#include "core/json.h"
+#include "ringgrad/core/json.h"
 
 namespace rg {
 

@@ -1,8 +1,8 @@
 // See trial_table.h. CSV is as in RFC 4180, but a row is always one line.
-#include "models/sweep/trial_table.h"
+#include "ringgrad/models/sweep/trial_table.h"
 
-#include "core/atomic_file.h"
-#include "core/text.h"
+#include "ringgrad/core/atomic_file.h"
+#include "ringgrad/core/text.h"
 
 #include <algorithm>
 #include <charconv>

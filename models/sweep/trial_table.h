@@ -1,7 +1,7 @@
 // Reads a table of trials, which has one row per training and one column per option, and writes the results of trials.
 #pragma once
 
-#include "core/json.h"
+#include "ringgrad/core/json.h"
 
 namespace rg {
 

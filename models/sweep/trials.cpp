@@ -1,16 +1,16 @@
 // See trials.h. This file has first the code of one trial, which runs on the trial's ranks, then the checks before all
 // trials, and then the controller on rank 0.
-#include "models/sweep/trials.h"
+#include "ringgrad/models/sweep/trials.h"
 
-#include "core/atomic_file.h"
-#include "core/safetensors.h"
-#include "core/text.h"
-#include "models/run/data_parallel.h"
-#include "models/run/machine.h"
-#include "models/run/signals.h"
-#include "models/run/program.h"
-#include "models/sweep/trials_board.h"
-#include "par/session.h"
+#include "ringgrad/core/atomic_file.h"
+#include "ringgrad/core/safetensors.h"
+#include "ringgrad/core/text.h"
+#include "ringgrad/models/run/data_parallel.h"
+#include "ringgrad/models/run/machine.h"
+#include "ringgrad/models/run/signals.h"
+#include "ringgrad/models/run/program.h"
+#include "ringgrad/models/sweep/trials_board.h"
+#include "ringgrad/par/session.h"
 
 #include <algorithm>
 #include <csignal>

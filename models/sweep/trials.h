@@ -4,11 +4,11 @@
 // controller (rank 0) shows progress and writes the results; each trial applies the stop rules to itself.
 #pragma once
 
-#include "core/options.h"
-#include "models/run/run_folder.h"
-#include "models/sweep/trial_table.h"
-#include "models/sweep/trials_report.h"
-#include "par/task_pool.h"
+#include "ringgrad/core/options.h"
+#include "ringgrad/models/run/run_folder.h"
+#include "ringgrad/models/sweep/trial_table.h"
+#include "ringgrad/models/sweep/trials_report.h"
+#include "ringgrad/par/task_pool.h"
 
 #include <functional>
 

@@ -1,8 +1,8 @@
 // See trials_board.h.
-#include "models/sweep/trials_board.h"
+#include "ringgrad/models/sweep/trials_board.h"
 
-#include "core/text.h"
-#include "models/run/formatted.h"
+#include "ringgrad/core/text.h"
+#include "ringgrad/models/run/formatted.h"
 
 #include <algorithm>
 #include <iostream>

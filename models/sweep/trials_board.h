@@ -5,8 +5,8 @@
 // more trials than lines, the board shows only running trials, and how many trials are in each state.
 #pragma once
 
-#include "models/run/progress.h"
-#include "models/sweep/trial_table.h"
+#include "ringgrad/models/run/progress.h"
+#include "ringgrad/models/sweep/trial_table.h"
 
 namespace rg {
 

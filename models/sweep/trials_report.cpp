@@ -1,8 +1,8 @@
 // See trials_report.h. A trial has fewer points here than on its own page, and no images of mistakes. So the page of
 // 100 trials has only some megabytes. Trials are stored as text, since Json values would need many times the memory.
-#include "models/sweep/trials_report.h"
+#include "ringgrad/models/sweep/trials_report.h"
 
-#include "core/atomic_file.h"
+#include "ringgrad/core/atomic_file.h"
 
 #include <algorithm>
 #include <filesystem>

@@ -6,9 +6,9 @@
 // seconds old. The journal of the pool holds the results that must not be lost, with one line per trial.
 #pragma once
 
-#include "models/run/progress.h"
-#include "models/run/report.h"
-#include "models/sweep/trial_table.h"
+#include "ringgrad/models/run/progress.h"
+#include "ringgrad/models/run/report.h"
+#include "ringgrad/models/sweep/trial_table.h"
 
 #include <functional>
 

@@ -1,7 +1,7 @@
 // Fuzzes pack_texts and unpack_texts: texts survive a round trip, truncated messages are rejected, and accepted bytes
 // are what their texts pack to.
-#include "par/message.h"
-#include "tests/fuzz/fuzz.h"
+#include "ringgrad/par/message.h"
+#include "ringgrad/tests/fuzz/fuzz.h"
 
 namespace rg::fuzz {
 namespace {

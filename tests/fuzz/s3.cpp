@@ -1,9 +1,9 @@
 // Fuzzes parse_s3_list and check_s3_object: for any answer of a server, an accepted object is below the requested
 // prefix, and its name is one line. Also fuzzes shell_word: a shell reads each name unchanged.
-#include "data/s3.h"
-#include "core/text.h"
-#include "data/pipe.h"
-#include "tests/fuzz/fuzz.h"
+#include "ringgrad/data/s3.h"
+#include "ringgrad/core/text.h"
+#include "ringgrad/data/pipe.h"
+#include "ringgrad/tests/fuzz/fuzz.h"
 
 namespace rg::fuzz {
 namespace {

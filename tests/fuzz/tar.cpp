@@ -1,7 +1,7 @@
 // Fuzzes read_tar with unchanged archives, with correct checksums, and with archives of members that the input lists.
 // Files lie within the archive and have names of limited length. Valid members are read back.
-#include "data/tar.h"
-#include "tests/fuzz/fuzz.h"
+#include "ringgrad/data/tar.h"
+#include "ringgrad/tests/fuzz/fuzz.h"
 
 #include <algorithm>
 

@@ -8,7 +8,7 @@
 // Kernel files include gpu/cuda.cuh instead of this file.
 #pragma once
 
-#include "core/base.h"
+#include "ringgrad/core/base.h"
 
 #include <functional>
 #include <span>

@@ -1,6 +1,6 @@
 // Supplies what the ops need on the executor: scratch memory, a stream, GPU properties, and the table of kernels.
-#include "gpu/kernels.h"
-#include "gpu/scratch.cuh"
+#include "ringgrad/gpu/kernels.h"
+#include "ringgrad/gpu/scratch.cuh"
 
 #include <cstdlib>
 #include <cstring>

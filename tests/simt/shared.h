@@ -7,7 +7,7 @@
 // Accesses from one part of the dynamic memory into the next are never detected.
 #pragma once
 
-#include "tests/simt/executor.h"
+#include "ringgrad/tests/simt/executor.h"
 
 #include <type_traits>
 

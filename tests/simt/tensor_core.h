@@ -4,7 +4,7 @@
 // the access to its thread.
 #pragma once
 
-#include "tests/simt/executor.h"
+#include "ringgrad/tests/simt/executor.h"
 
 #include <bit>
 #include <cmath>

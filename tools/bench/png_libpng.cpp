@@ -2,7 +2,7 @@
 //
 // libpng reports errors with longjmp, which must not skip a destructor. So functions that call setjmp have only trivial
 // variables, and their callers create the objects to which these point.
-#include "tools/bench/png_libpng.h"
+#include "ringgrad/tools/bench/png_libpng.h"
 
 #include <csetjmp>
 #include <cstring>

@@ -2,7 +2,7 @@
 // builds with -Dbench_libpng=enabled have it, and only in bench_data.
 #pragma once
 
-#include "data/png.h"
+#include "ringgrad/data/png.h"
 
 namespace rg {
 
