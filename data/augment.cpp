@@ -2,14 +2,34 @@
 #include "ringgrad/data/augment.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace rg::data {
+
+Normalise normalisation_of(const ImageSet& set) {
+    RG_CHECK(set.count > 0 && set.channels <= kMaxImageChannels, "normalise: expected images of 1 to 16 channels, got ", set.count,
+             " images of ", set.channels);
+    Normalise result;
+    const double pixels = double(set.count * set.height * set.width);
+    for (size_t c = 0; c < size_t(set.channels); ++c) {
+        // Sums of bytes and of their squares are exact in integers.
+        uint64_t sum = 0, squares = 0;
+        for (size_t i = c; i < set.pixels.size(); i += size_t(set.channels)) {
+            sum += set.pixels[i];
+            squares += uint64_t{set.pixels[i]} * set.pixels[i];
+        }
+        const double mean = double(sum) / pixels, variance = double(squares) / pixels - mean * mean;
+        result.mean[c] = float(mean / 255);
+        if (variance > 0) result.deviation[c] = float(std::sqrt(variance) / 255);
+    }
+    return result;
+}
 
 Augmenter::Augmenter(int64_t height, int64_t width, int64_t channels, const Augment& augment,
                      const Normalise& normalise)
     : height_(height), width_(width), channels_(channels), augment_(augment), normalise_(normalise) {
-    RG_CHECK(height > 0 && width > 0 && channels >= 1 && channels <= 4,
-             "augment: expected images of 1 to 4 channels, got ", height, " x ", width, " x ", channels);
+    RG_CHECK(height > 0 && width > 0 && channels >= 1 && channels <= kMaxImageChannels,
+             "augment: expected images of 1 to 16 channels, got ", height, " x ", width, " x ", channels);
     const int64_t side = std::min(height, width);
     RG_CHECK(augment.crop >= 0 && augment.crop <= side, "augment: expected a crop of at most ", side, " pixels, got ",
              augment.crop);

@@ -16,11 +16,23 @@ namespace rg::data {
 
 /// Normalises with (x / 255 - mean) / deviation per channel. See core/cpu/augment.h.
 struct Normalise {
-    std::array<float, 4> mean{0, 0, 0, 0};
-    std::array<float, 4> deviation{1, 1, 1, 1};
+    using Channels = std::array<float, kMaxImageChannels>;
+    Channels mean{};
+    Channels deviation = ones();
+
+private:
+    static constexpr Channels ones() {
+        Channels values;
+        values.fill(1);
+        return values;
+    }
 };
 /// Mean and deviation of the CIFAR-10 training images.
-constexpr Normalise kCifar10{{0.4914f, 0.4822f, 0.4465f, 0}, {0.2470f, 0.2435f, 0.2616f, 1}};
+constexpr Normalise kCifar10{{0.4914f, 0.4822f, 0.4465f}, {0.2470f, 0.2435f, 0.2616f}};
+
+/// Returns the mean and the standard deviation of the images, per channel. A channel that is constant gets a deviation of
+/// 1.
+Normalise normalisation_of(const ImageSet& set);
 
 /// How to fill pixels uncovered by translation: with black (byte 0 before normalisation), or with the image mirrored at
 /// its edge pixels.
@@ -36,7 +48,7 @@ struct Augment {
 
 class Augmenter {
 public:
-    /// For images [height width channels]. Throws Error if there are more than 4 channels, if a deviation is not
+    /// For images [height width channels]. Throws Error if there are more than 16 channels, if a deviation is not
     /// positive, if the crop is larger than the image, or if the translation is not smaller than the image.
     Augmenter(int64_t height, int64_t width, int64_t channels, const Augment& augment, const Normalise& normalise);
 

@@ -23,6 +23,6 @@ ImageSet draw_digits(int64_t per_class, uint64_t seed);
 void write_digits(const std::string& dir, const ImageSet& set);
 
 /// Mean and deviation of MNIST's training images; those of the drawn digits are close to them.
-constexpr Normalise kDigits{{0.1307f, 0, 0, 0}, {0.3081f, 1, 1, 1}};
+constexpr Normalise kDigits{{0.1307f}, {0.3081f}};
 
 } // namespace rg::data

@@ -5,21 +5,65 @@
 #include "ringgrad/data/loader.h"
 
 #include <algorithm>
+#include <cstring>
 #include <system_error>
 
 namespace rg::data {
 
-Loader::Loader(const ImageSet& set, const LoaderOptions& options)
+Tensor Column::tensor(int64_t n) const {
+    std::vector<int64_t> all{n};
+    all.insert(all.end(), extents.extents().begin(), extents.extents().end());
+    return Tensor::on_host(Shape(all), type);
+}
+
+Column rows(const Tensor& values) {
+    RG_CHECK(values.shape().rank() >= 1, "rows: expected values [count ...], got a scalar");
+    const Tensor kept = values.to_host();
+    const Shape extents(values.shape().extents().subspan(1));
+    const size_t bytes = size_t(extents.numel() * size_of(values.dtype()));
+    return {extents, values.dtype(), values.extent(0), [kept, bytes](const Sample& sample, std::byte* out) {
+                std::memcpy(out, kept.bytes_data() + size_t(sample.index) * bytes, bytes);
+            }};
+}
+
+Column computed(const Shape& extents, std::function<void(const Sample&, std::span<float>)> f) {
+    const size_t numbers = size_t(extents.numel());
+    return {extents, DType::f32, -1, [f = std::move(f), numbers](const Sample& sample, std::byte* out) {
+                f(sample, {reinterpret_cast<float*>(out), numbers});
+            }};
+}
+
+Loader::Loader(const ImageSet& set, const LoaderOptions& options, std::vector<Column> columns)
+    : Loader(&set, options, std::move(columns)) {}
+
+Loader::Loader(std::vector<Column> columns, const LoaderOptions& options)
+    : Loader(nullptr, options, std::move(columns)) {}
+
+Loader::Loader(const ImageSet* set, const LoaderOptions& options, std::vector<Column> columns)
     : set_(set),
       options_(options),
-      augmenter_(set.height, set.width, set.channels, options.augment, options.normalise) {
-    set.check("loader");
+      augmenter_(set ? std::optional<Augmenter>(std::in_place, set->height, set->width, set->channels, options.augment,
+                                                options.normalise)
+                     : std::nullopt),
+      columns_(std::move(columns)) {
+    if (set) set->check("loader"), count_ = set->count;
+    for (size_t i = 0; i < columns_.size(); ++i) {
+        const Column& column = columns_[i];
+        RG_CHECK(column.write && column.extents.rank() <= 3, "loader: expected columns with a function and at most 3 ",
+                 "extents, got ", column.extents.str(), " (column ", i, ")");
+        if (count_ < 0) count_ = column.count;
+        RG_CHECK(column.count < 0 || column.count == count_, "loader: expected ", count_,
+                 " samples in every column, got ", column.count, " (column ", i, ")");
+    }
+    RG_CHECK(count_ >= 0, "loader: expected images or a column with a number of samples, got neither; make one with "
+                          "rows()");
+    RG_CHECK(set || !options.views, "loader: expected images with views, got columns alone");
     RG_CHECK(options.batch_size >= 1, "loader: expected a mini-batch of at least 1 sample, got ", options.batch_size);
     RG_CHECK(options.ranks >= 1 && options.rank >= 0 && options.rank <= options.ranks,
              "loader: expected a rank of 0 to ", options.ranks, ", got ", options.rank);
     RG_CHECK(options.threads >= 0 && options.depth >= 1, "loader: expected threads >= 0 and a depth >= 1, got ",
              options.threads, " and ", options.depth);
-    batches_ = (set.count + (options.keep_partial ? options.batch_size - 1 : 0)) / options.batch_size;
+    batches_ = (count_ + (options.keep_partial ? options.batch_size - 1 : 0)) / options.batch_size;
     next_ = claimed_ = batches_; // has_next() is false until start()
     slots_.resize(size_t(options.depth));
     try {
@@ -46,7 +90,7 @@ void Loader::start(int64_t epoch, int64_t first_batch) {
              first_batch, " (epoch ", epoch, ")");
     std::shared_ptr<const std::vector<int64_t>> order;
     if (options_.shuffle)
-        order = std::make_shared<const std::vector<int64_t>>(permutation(set_.count, options_.seed, epoch));
+        order = std::make_shared<const std::vector<int64_t>>(permutation(count_, options_.seed, epoch));
     {
         std::lock_guard lock(mutex_);
         ++generation_;
@@ -100,32 +144,47 @@ void Loader::work() {
     }
 }
 
-Batch Loader::make(const std::vector<int64_t>* order, int64_t epoch, int64_t index) const {
-    RG_CHECK(int64_t(set_.pixels.size()) == set_.count * set_.image_bytes(),
-             "loader: the set was changed while the loader used it (epoch ", epoch, ", batch ", index, ")");
-    const int64_t begin = index * options_.batch_size, size = std::min(options_.batch_size, set_.count - begin);
-    const Range part = part_range(size, options_.ranks, options_.rank);
-    const int64_t n = part.size(), h = augmenter_.height(), w = augmenter_.width(), c = set_.channels;
-    Batch batch;
+void Loader::write_images(Batch& batch, std::span<const int64_t> samples) const {
+    RG_CHECK(int64_t(set_->pixels.size()) == set_->count * set_->image_bytes(),
+             "loader: the set was changed while the loader used it (epoch ", batch.epoch, ", batch ", batch.index, ")");
+    const int64_t n = int64_t(samples.size()), h = augmenter_->height(), w = augmenter_->width(), c = set_->channels;
     batch.labels = Tensor::on_host({n}, DType::i32);
-    if (!set_.targets.empty()) batch.targets = Tensor::on_host({n, 1});
-    batch.epoch = epoch, batch.index = index, batch.global_size = size;
+    if (!set_->targets.empty()) batch.targets = Tensor::on_host({n, 1});
     if (options_.views)
         batch.indices = Tensor::on_host({n}, DType::i32), batch.views = Tensor::on_host({n, 3}, DType::i32);
     else
         batch.x = Tensor::on_host({n, h, w, c});
     for (int64_t i = 0; i < n; ++i) {
-        const int64_t position = begin + part.begin + i, sample = order ? (*order)[size_t(position)] : position;
-        batch.labels.data<int32_t>()[i] = set_.labels[size_t(sample)];
-        if (!set_.targets.empty()) batch.targets.data<float>()[i] = set_.targets[size_t(sample)];
+        const int64_t sample = samples[size_t(i)];
+        batch.labels.data<int32_t>()[i] = set_->labels[size_t(sample)];
+        if (!set_->targets.empty()) batch.targets.data<float>()[i] = set_->targets[size_t(sample)];
         if (!options_.views) {
-            augmenter_.apply(set_.image(sample), options_.seed, epoch, sample, batch.x.data<float>() + i * h * w * c);
+            augmenter_->apply(set_->image(sample), options_.seed, batch.epoch, sample,
+                              batch.x.data<float>() + i * h * w * c);
             continue;
         }
-        const cpu::View view = augmenter_.view(options_.seed, epoch, sample);
+        const cpu::View view = augmenter_->view(options_.seed, batch.epoch, sample);
         batch.indices.data<int32_t>()[i] = int32_t(sample);
         const std::array<int32_t, 3> numbers{view.flip, int32_t(view.y0), int32_t(view.x0)};
         std::copy_n(numbers.begin(), 3, batch.views.data<int32_t>() + 3 * i);
+    }
+}
+
+Batch Loader::make(const std::vector<int64_t>* order, int64_t epoch, int64_t index) const {
+    const int64_t begin = index * options_.batch_size, size = std::min(options_.batch_size, count_ - begin);
+    const Range part = part_range(size, options_.ranks, options_.rank);
+    std::vector<int64_t> samples;
+    for (int64_t position = begin + part.begin; position < begin + part.end; ++position)
+        samples.push_back(order ? (*order)[size_t(position)] : position);
+    Batch batch;
+    batch.epoch = epoch, batch.index = index, batch.global_size = size;
+    if (set_) write_images(batch, samples);
+    for (const Column& column : columns_) {
+        const Tensor values = column.tensor(part.size());
+        const int64_t bytes = column.extents.numel() * size_of(column.type);
+        for (size_t i = 0; i < samples.size(); ++i)
+            column.write({samples[i], epoch, options_.seed}, values.bytes_data() + int64_t(i) * bytes);
+        batch.columns.push_back(values);
     }
     return batch;
 }

@@ -4,6 +4,11 @@
 // order of the set. Mini-batch b has the positions [b * B, (b + 1) * B) of that order, and a rank takes its
 // part_range() of them. So the samples of a mini-batch, and their views, do not depend on the number of ranks or
 // threads. A resumed run can start at any mini-batch of any epoch without computing the earlier ones.
+//
+// Samples are images with their labels, or columns of numbers, or both, combined by their index:
+//
+//     Loader images(set, {.batch_size = 128});
+//     Loader numbers({rows(features), rows(classes)}, {.batch_size = 32});
 #pragma once
 
 #include "ringgrad/core/tensor.h"
@@ -11,11 +16,36 @@
 
 #include <condition_variable>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 namespace rg::data {
+
+/// The sample that a loader prepares.
+struct Sample {
+    int64_t index = 0, epoch = 0; // its position in the set
+    uint64_t seed = 0;            // LoaderOptions::seed
+    /// Returns random numbers that depend only on the three values, and not on the rank or the thread.
+    Rng random() const { return Rng(seed, Purpose::sample, uint32_t(epoch), uint64_t(index)); }
+};
+
+/// A value of every sample. The loader gives the values of a mini-batch as a tensor [n extents...].
+struct Column {
+    Shape extents; // of the value of one sample: at most 3
+    DType type = DType::f32;
+    int64_t count = -1; // number of samples; -1: any number
+    /// Writes the value of a sample. Several threads call this at the same time.
+    std::function<void(const Sample& sample, std::byte* out)> write = {};
+    /// Returns a tensor for the values of n samples, in host memory.
+    Tensor tensor(int64_t n) const;
+};
+/// Returns a column of the rows of `values` [count extents...], which is in host memory: features, targets, labels.
+Column rows(const Tensor& values);
+/// Returns a column of f32 values that f computes.
+Column computed(const Shape& extents, std::function<void(const Sample& sample, std::span<float> out)> f);
 
 /// One rank's part of a mini-batch. An empty part has 0 samples.
 struct Batch {
@@ -25,6 +55,7 @@ struct Batch {
     int64_t epoch = 0, index = 0;
     int64_t global_size = 0; // number of samples on all ranks
     Tensor targets = {};     // f32 [n 1] if the set has targets
+    std::vector<Tensor> columns = {}; // [n extents...], in the order of the loader's columns
 };
 
 struct LoaderOptions {
@@ -42,13 +73,18 @@ struct LoaderOptions {
 
 class Loader {
 public:
-    /// Keeps a reference to `set`, which must not change. Throws Error if the options or the set are invalid.
-    Loader(const ImageSet& set, const LoaderOptions& options);
+    /// Keeps a reference to `set`, which must not change. Throws Error if the options or the set are invalid, or if a
+    /// column has another number of samples.
+    Loader(const ImageSet& set, const LoaderOptions& options, std::vector<Column> columns = {});
+    /// Makes batches of columns alone. At least one must have a number of samples, and all that have must agree.
+    Loader(std::vector<Column> columns, const LoaderOptions& options);
     ~Loader();
     Loader(const Loader&) = delete;
     Loader& operator=(const Loader&) = delete;
 
-    const Augmenter& augmenter() const { return augmenter_; }
+    /// Requires images.
+    const Augmenter& augmenter() const { return *augmenter_; }
+    const std::vector<Column>& columns() const { return columns_; }
 
     /// Starts an epoch at one of its mini-batches, and discards mini-batches prepared before. May be called at any
     /// time.
@@ -66,14 +102,17 @@ private:
         Batch batch;
         std::exception_ptr error;
     };
+    Loader(const ImageSet* set, const LoaderOptions& options, std::vector<Column> columns);
+    void write_images(Batch& batch, std::span<const int64_t> samples) const;
     Batch make(const std::vector<int64_t>* order, int64_t epoch, int64_t index) const;
     void work();
     void stop();
 
-    const ImageSet& set_;
+    const ImageSet* const set_; // null: no images
     const LoaderOptions options_;
-    const Augmenter augmenter_;
-    int64_t batches_ = 0;
+    const std::optional<Augmenter> augmenter_;
+    const std::vector<Column> columns_;
+    int64_t count_ = -1, batches_ = 0; // number of samples; mini-batches per epoch
 
     // The consumer is the thread that calls start() and next(). Only the consumer writes next_, so it may read next_
     // without the lock. The lock protects all other members below.

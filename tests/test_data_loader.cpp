@@ -9,6 +9,7 @@
 #include <cmath>
 #include <doctest/doctest.h>
 #include <memory>
+#include <map>
 #include <set>
 
 namespace rg::data {
@@ -22,7 +23,7 @@ ImageSet random_set(int64_t count, int64_t h, int64_t w, int64_t c) {
     return set;
 }
 
-constexpr Normalise kPlain{{0.5f, 0.25f, 0.125f, 0.75f}, {0.5f, 2, 1, 0.3f}};
+constexpr Normalise kPlain{{0.5f, 0.25f, 0.125f, 0.75f, 0.375f}, {0.5f, 2, 1, 0.3f, 0.7f}};
 
 /// Returns the window at (y0, x0) of an image that is flipped before, if asked. Outside it is black or mirrored.
 std::vector<float> view(const ImageSet& set, int64_t i, bool flip, int64_t y0, int64_t x0, int64_t side_h,
@@ -99,7 +100,7 @@ LoaderOptions options_for(int64_t batch_size) {
 
 TEST_SUITE("data") {
     TEST_CASE("augment: without augmentation, normalises only") {
-        for (int64_t channels = 1; channels <= 4; ++channels) {
+        for (int64_t channels = 1; channels <= 5; ++channels) {
             const ImageSet set = random_set(3, 5, 4, channels);
             for (int64_t i = 0; i < 3; ++i)
                 CHECK(augmented(set, Augment{}, 1, 2, i) == view(set, i, false, 0, 0, 5, 4, Fill::zero));
@@ -168,10 +169,10 @@ TEST_SUITE("data") {
             return error_of([&] { Augmenter(8, 6, channels, augment, normalise); });
         };
         CHECK(error(3, {true, 5, Fill::reflect, 6}).empty());
-        CHECK(contains(error(5, {}), "1 to 4 channels"));
+        CHECK(contains(error(17, {}), "1 to 16 channels"));
         CHECK(contains(error(3, {false, 6}), "translation of 0 to 5 pixels, got 6"));
         CHECK(contains(error(3, {false, 0, Fill::zero, 7}), "at most 6 pixels, got 7"));
-        CHECK(contains(error(2, {}, {{0, 0, 0, 0}, {1, 0, 1, 1}}), "got 0 (channel 1)"));
+        CHECK(contains(error(2, {}, {{}, {1, 0}}), "got 0 (channel 1)"));
         const Augmenter a(2, 2, 1, {}, {});
         float out[4];
         CHECK_THROWS_AS(a.apply(std::array<uint8_t, 3>{}, 0, 0, 0, out), Error);
@@ -330,6 +331,78 @@ TEST_SUITE("data") {
         CHECK(contains(error([](LoaderOptions& o) { o.augment.translate = 2; }), "translation"));
         set.labels[3] = 3;
         CHECK(contains(error([](LoaderOptions&) {}), "got 3 (loader, image 3)"));
+    }
+
+    TEST_CASE("loader: columns are combined by the index of the sample, on any number of ranks and threads") {
+        const ImageSet set = random_set(23, 2, 2, 1);
+        const Tensor numbers = Tensor::on_host({23, 2}), classes = Tensor::on_host({23}, DType::i32);
+        for (int32_t i = 0; i < 23; ++i) {
+            numbers.data<float>()[2 * i] = float(i), numbers.data<float>()[2 * i + 1] = float(-i);
+            classes.data<int32_t>()[i] = 100 + i;
+        }
+        const auto draw = [](const Sample& sample, std::span<float> out) {
+            Rng random = sample.random();
+            for (float& v : out) v = float(sample.index) + float(0.5 * random.uniform());
+        };
+        const std::vector<Column> columns{rows(numbers), rows(classes), computed({1, 3}, draw)};
+        std::map<int32_t, std::array<float, 3>> drawn; // by index, from the first loader
+        for (const bool images : {false, true})
+            for (const int ranks : {1, 3})
+                for (const int threads : {0, 2}) {
+                    LoaderOptions o{.batch_size = 5, .keep_partial = true, .seed = 4, .ranks = ranks, .threads = threads};
+                    std::set<int32_t> seen;
+                    for (o.rank = 0; o.rank < ranks; ++o.rank) {
+                        const auto loader = images ? std::make_unique<Loader>(set, o, columns)
+                                                   : std::make_unique<Loader>(columns, o);
+                        for (loader->start(2); loader->has_next();) {
+                            const Batch batch = loader->next();
+                            REQUIRE(batch.columns.size() == 3);
+                            CHECK(batch.columns[0].shape() == Shape{batch.columns[1].extent(0), 2});
+                            CHECK(batch.columns[2].shape() == Shape{batch.columns[1].extent(0), 1, 3});
+                            CHECK(batch.x.defined() == images);
+                            for (int64_t i = 0; i < batch.columns[1].extent(0); ++i) {
+                                const int32_t index = batch.columns[1].data<int32_t>()[i] - 100;
+                                CHECK(seen.insert(index).second);
+                                CHECK(batch.columns[0].data<float>()[2 * i + 1] == float(-index));
+                                std::array<float, 3> values;
+                                std::copy_n(batch.columns[2].data<float>() + 3 * i, 3, values.begin());
+                                CHECK(drawn.try_emplace(index, values).first->second == values);
+                                if (images) CHECK(batch.labels.data<int32_t>()[i] == set.labels[size_t(index)]);
+                            }
+                        }
+                    }
+                    CHECK(seen.size() == 23);
+                }
+        CHECK(drawn[3] != drawn[4]);
+    }
+
+    TEST_CASE("loader: rejects columns that do not fit") {
+        const ImageSet set = random_set(4, 2, 2, 1);
+        const Tensor three = Tensor::zeros({3, 2}), four = Tensor::zeros({4, 2});
+        const auto nothing = [](const Sample&, std::span<float>) {};
+        CHECK(contains(error_of([&] { Loader(set, {}, {rows(three)}); }), "4 samples in every column, got 3 (column 0)"));
+        CHECK(contains(error_of([&] { Loader({rows(four), rows(three)}, {}); }), "got 3 (column 1)"));
+        CHECK(contains(error_of([&] { Loader({computed({2}, nothing)}, {}); }), "make one with rows()"));
+        CHECK(contains(error_of([&] { Loader({rows(four)}, {.views = true}); }), "images with views"));
+        CHECK(contains(error_of([&] { Loader({rows(four), {.extents = {1}}}, {}); }), "columns with a function"));
+        CHECK(contains(error_of([&] { rows(Tensor::zeros({})); }), "got a scalar"));
+    }
+
+    TEST_CASE("normalisation: mean 0 and variance 1 over the set, per channel") {
+        ImageSet set = random_set(7, 3, 5, 2);
+        for (size_t i = 1; i < set.pixels.size(); i += 2) set.pixels[i] = 51; // the second channel is constant
+        const Normalise normalise = normalisation_of(set);
+        CHECK(normalise.mean[1] == doctest::Approx(0.2));
+        CHECK(normalise.deviation[1] == 1);
+        const Augmenter augmenter(3, 5, 2, {}, normalise);
+        double sum = 0, squares = 0;
+        std::array<float, 30> out;
+        for (int64_t i = 0; i < 7; ++i) {
+            augmenter.apply(set.image(i), 0, 0, i, out.data());
+            for (size_t j = 0; j < 30; j += 2) sum += double(out[j]), squares += double(out[j]) * double(out[j]);
+        }
+        CHECK(std::abs(sum) < 1e-4 * 105); // 105 values, each with a rounding error of about 1e-7
+        CHECK(squares == doctest::Approx(105).epsilon(1e-4));
     }
 
 } // TEST_SUITE

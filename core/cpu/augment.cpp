@@ -14,33 +14,34 @@ namespace {
 /// Requires that i is less than `extent` beyond the edge.
 int64_t mirrored(int64_t i, int64_t extent) { return i < 0 ? -i : i >= extent ? 2 * (extent - 1) - i : i; }
 
-template <int kChannels, class T>
+/// kFixed is the number of channels, or 0 for any number.
+template <int kFixed, class T>
 void write(const ViewShape& s, const View& view, const ByteTable<T>& table, const uint8_t* image, T* out) {
-    const int64_t h = s.window_height, w = s.window_width;
+    const int64_t h = s.window_height, w = s.window_width, channels = kFixed ? kFixed : s.channels;
     // Columns [inside, inside_end) of the window lie in the image.
     const int64_t inside = std::clamp<int64_t>(-view.x0, 0, w),
                   inside_end = std::clamp<int64_t>(s.width - view.x0, inside, w);
-    const int64_t step = view.flip ? -kChannels : kChannels;
+    const int64_t step = view.flip ? -channels : channels;
     const auto put = [&](const uint8_t* pixel, T* out_pixel) {
-        for (size_t c = 0; c < kChannels; ++c) out_pixel[c] = table[c][pixel[c]];
+        for (size_t c = 0; c < size_t(channels); ++c) out_pixel[c] = table[c][pixel[c]];
     };
-    static constexpr uint8_t kBlack[kChannels] = {};
-    for (int64_t y = 0; y < h; ++y, out += w * kChannels) {
+    static constexpr uint8_t kBlack[kMaxImageChannels] = {};
+    for (int64_t y = 0; y < h; ++y, out += w * channels) {
         const int64_t source = view.y0 + y;
         const bool outside = source < 0 || source >= s.height;
-        const uint8_t* row = outside && !s.reflect ? nullptr : image + mirrored(source, s.height) * s.width * kChannels;
-        T* const begin = view.flip ? out + (w - 1) * kChannels : out; // column 0 of the window
+        const uint8_t* row = outside && !s.reflect ? nullptr : image + mirrored(source, s.height) * s.width * channels;
+        T* const begin = view.flip ? out + (w - 1) * channels : out; // column 0 of the window
         const auto put_outside = [&](int64_t x) {
-            put(row && s.reflect ? row + mirrored(view.x0 + x, s.width) * kChannels : kBlack, begin + x * step);
+            put(row && s.reflect ? row + mirrored(view.x0 + x, s.width) * channels : kBlack, begin + x * step);
         };
         if (!row) {
             for (int64_t x = 0; x < w; ++x) put_outside(x);
             continue;
         }
         for (int64_t x = 0; x < inside; ++x) put_outside(x);
-        const uint8_t* pixel = row + (view.x0 + inside) * kChannels;
+        const uint8_t* pixel = row + (view.x0 + inside) * channels;
         T* out_pixel = begin + inside * step;
-        for (int64_t x = inside; x < inside_end; ++x, pixel += kChannels, out_pixel += step) put(pixel, out_pixel);
+        for (int64_t x = inside; x < inside_end; ++x, pixel += channels, out_pixel += step) put(pixel, out_pixel);
         for (int64_t x = inside_end; x < w; ++x) put_outside(x);
     }
 }
@@ -92,6 +93,7 @@ void write_view(const ViewShape& shape, const View& view, const ByteTable<T>& ta
     case 2: return write<2>(shape, view, table, image, out);
     case 3: return write<3>(shape, view, table, image, out);
     case 4: return write<4>(shape, view, table, image, out);
+    default: return write<0>(shape, view, table, image, out);
     }
 }
 

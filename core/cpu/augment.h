@@ -3,13 +3,14 @@
 #pragma once
 
 #include "ringgrad/core/bf16.h"
+#include "ringgrad/core/ops/augment.h"
 
 #include <array>
 #include <cstdint>
 
 namespace rg::cpu {
 
-/// Extents of the images, which have 1 to 4 channels, and of the windows in them.
+/// Extents of the images and of the windows in them.
 struct ViewShape {
     int64_t height, width, channels;
     int64_t window_height, window_width;
@@ -29,7 +30,7 @@ bool within_reach(const ViewShape& shape, const View& view);
 /// Holds the normalised value of each byte, per channel; T is float or bf16. The value is (byte / 255 - mean) /
 /// deviation, computed in float and in this order, so that it has the same bits as the result of PyTorch's transforms.
 template <class T>
-using ByteTable = std::array<std::array<T, 256>, 4>;
+using ByteTable = std::array<std::array<T, 256>, kMaxImageChannels>;
 template <class T>
 ByteTable<T> byte_table(const float* mean, const float* deviation, int64_t channels);
 

@@ -17,7 +17,8 @@ OutputSpecs infer_augment(In in, const Attrs& attrs) {
     expect_image("augment", "images", images);
     expect_rank("augment", "indices", in[O::indices], 1);
     const int64_t n = in[O::indices].extent(0), h = images.extent(1), w = images.extent(2), c = images.extent(3);
-    RG_CHECK(c <= 4, "augment: expected images of 1 to 4 channels, got ", images.shape().str());
+    RG_CHECK(c <= kMaxImageChannels, "augment: expected images of 1 to ", kMaxImageChannels, " channels, got ",
+             images.shape().str());
     expect_shape("augment", "views", in[O::views], {n, 3});
     expect_shape("augment", "statistics", in[O::statistics], {2, c});
     RG_CHECK(window.height >= 1 && window.height <= h && window.width >= 1 && window.width <= w,

@@ -5,6 +5,9 @@
 
 namespace rg {
 
+/// The largest number of channels of an image.
+constexpr int64_t kMaxImageChannels = 16;
+
 struct Window {
     int64_t height = 0, width = 0;
     bool reflect = false; // true: mirrors the image at its edge pixels; false: pixels outside are black (byte 0)
@@ -13,7 +16,7 @@ struct Window {
 
 /// Cuts a window out of each selected image, flips it if asked, and normalises it. Returns [n height width c], with the
 /// same bits as data/augment.h. Arguments:
-/// - images u8 [N h w c], with up to 4 channels;
+/// - images u8 [N h w c], with up to 16 channels;
 /// - indices i32 [n]: the selected images;
 /// - views i32 [n 3]: flip (1 mirrors the window left to right, 0 does not), and the first row and column of the
 ///   window, which may lie outside of the image;
