@@ -6,8 +6,9 @@ namespace rg {
 namespace {
 using Start = Parameters::Entry::Start;
 
-void expect_allocated(const Tensor& weights) {
-    RG_CHECK(weights.defined(), "layer: expected allocated parameters, got none; call Parameters::allocate() ",
+void expect_allocated(const Tensor* weights) {
+    RG_CHECK(weights, "layer: expected a layer with parameters, got a default one; assign a layer first");
+    RG_CHECK(weights->defined(), "layer: expected allocated parameters, got none; call Parameters::allocate() ",
              "after all layers are made");
 }
 
@@ -15,11 +16,11 @@ void expect_allocated(const Tensor& weights) {
 
 ConvNorm::ConvNorm(Parameters& parameters, const std::string& name, const Spec& s)
     : name_(name),
-      w_(parameters.add(name + ".conv.weight", {s.out, s.kernel, s.kernel, s.in}, Start::random)),
-      b_(parameters.add(name + ".conv.bias", {s.out}, Start::zeros)),
-      gamma_(parameters.add(name + ".bn.weight", {s.out}, Start::ones)),
-      beta_(parameters.add(name + ".bn.bias", {s.out}, Start::zeros)),
-      running_(parameters.add_state(name + ".bn", s.out)),
+      w_(&parameters.add(name + ".conv.weight", {s.out, s.kernel, s.kernel, s.in}, Start::random)),
+      b_(&parameters.add(name + ".conv.bias", {s.out}, Start::zeros)),
+      gamma_(&parameters.add(name + ".bn.weight", {s.out}, Start::ones)),
+      beta_(&parameters.add(name + ".bn.bias", {s.out}, Start::zeros)),
+      running_(&parameters.add_state(name + ".bn", s.out)),
       conv_(s.conv),
       relu_(s.relu) {}
 
@@ -27,23 +28,23 @@ Tensor ConvNorm::operator()(const Tensor& x, Mode mode) const {
     const LayerScope layer(name_);
     expect_allocated(w_);
     if (mode == Mode::evaluate)
-        return batch_norm(conv2d(x, w_, b_, conv_), running_, gamma_, beta_, {.relu = relu_, .frozen = true});
+        return batch_norm(conv2d(x, *w_, *b_, conv_), *running_, *gamma_, *beta_, {.relu = relu_, .frozen = true});
     // The convolution also computes the batch statistics, while each image of its result is in cache.
-    const auto [y, local_stats] = conv2d_stats(x, w_, b_, conv_);
+    const auto [y, local_stats] = conv2d_stats(x, *w_, *b_, conv_);
     const Tensor stats = combine_stats(local_stats);
-    update_running(running_, stats, y.extent(0), y.extent(1) * y.extent(2), kRunningMomentum);
-    return batch_norm(y, stats, gamma_, beta_, {.relu = relu_});
+    update_running(*running_, stats, y.extent(0), y.extent(1) * y.extent(2), kRunningMomentum);
+    return batch_norm(y, stats, *gamma_, *beta_, {.relu = relu_});
 }
 
 Dense::Dense(Parameters& parameters, const std::string& name, int64_t out, int64_t in)
     : name_(name),
-      w_(parameters.add(name + ".weight", {out, in}, Start::random)),
-      b_(parameters.add(name + ".bias", {out}, Start::zeros)) {}
+      w_(&parameters.add(name + ".weight", {out, in}, Start::random)),
+      b_(&parameters.add(name + ".bias", {out}, Start::zeros)) {}
 
 Tensor Dense::operator()(const Tensor& x) const {
     const LayerScope layer(name_);
     expect_allocated(w_);
-    return linear(cast(x, w_.dtype()).reshape({x.extent(0), w_.extent(1)}), w_, b_);
+    return linear(cast(x, w_->dtype()).reshape({x.extent(0), w_->extent(1)}), *w_, *b_);
 }
 
 } // namespace rg

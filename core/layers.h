@@ -13,10 +13,11 @@ enum class Mode : uint8_t { train, evaluate };
 class ConvNorm {
 public:
     struct Spec {
-        int64_t out, kernel, in;
+        int64_t out = 0, kernel = 0, in = 0;
         Conv conv = {};
         bool relu = true;
     };
+    ConvNorm() = default; // unusable, until another one is assigned
     ConvNorm(Parameters& parameters, const std::string& name, const Spec& spec);
     /// Mode::train uses batch statistics (of all ranks if Context::sync is set) and updates the running statistics.
     /// Mode::evaluate uses the running statistics.
@@ -27,21 +28,33 @@ public:
 
 private:
     std::string name_;
-    const Tensor &w_, &b_, &gamma_, &beta_, &running_;
+    const Tensor *w_ = nullptr, *b_ = nullptr, *gamma_ = nullptr, *beta_ = nullptr, *running_ = nullptr;
     Conv conv_;
-    bool relu_;
+    bool relu_ = true;
 };
 
 /// Fully connected layer. Declares the parameters NAME.weight [out in] and NAME.bias [out]. operator() flattens
 /// x to [n in] and converts it to the type of the weights.
 class Dense {
 public:
+    Dense() = default; // unusable, until another one is assigned
     Dense(Parameters& parameters, const std::string& name, int64_t out, int64_t in);
     Tensor operator()(const Tensor& x) const;
 
 private:
     std::string name_;
-    const Tensor &w_, &b_;
+    const Tensor *w_ = nullptr, *b_ = nullptr;
+};
+
+/// A network that maps inputs to the scores of classes. Layers that a derived class declares may use `parameters` in
+/// their initialisers. The constructor of the derived class calls parameters.allocate().
+class Network {
+public:
+    virtual ~Network() = default;
+    /// Returns the scores [n classes], in f32. Mode::train uses batch statistics and updates the running statistics.
+    virtual Tensor forward(const Tensor& x, Mode mode) const = 0;
+
+    Parameters parameters;
 };
 
 } // namespace rg

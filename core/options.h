@@ -55,6 +55,8 @@ public:
     Options(const Options&) = delete;
     Options& operator=(const Options&) = delete;
 
+    const std::string& program() const { return program_; }
+
     /// Sets the heading in --help for the options that are added from now on.
     void group(const std::string& title) { group_ = title; }
 

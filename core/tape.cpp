@@ -245,6 +245,10 @@ void Tape::record_copy(const char* call, const char* instead, const Tensor& from
     push(std::move(node));
 }
 
+void Tape::gradients(const Tensor& loss, const Parameters& parameters) {
+    gradients(loss, parameters.value_list(), parameters.gradient_list());
+}
+
 void Tape::gradients(const Tensor& loss, std::span<const Tensor> tensors, std::span<const Tensor> destinations) {
     RG_CHECK(!consumed_, "gradients: expected the first call of this tape, got another; make another Tape, or ask for ",
              "all gradients at once");

@@ -14,6 +14,7 @@
 #pragma once
 
 #include "ringgrad/core/op.h"
+#include "ringgrad/core/parameters.h"
 #include "ringgrad/core/scope.h"
 
 #include <vector>
@@ -42,6 +43,8 @@ public:
     /// of the tensors, or on one of them through a copy, a view of a part or an op without a backward rule. Call it
     /// once: afterwards the tape records nothing.
     void gradients(const Tensor& loss, std::span<const Tensor> tensors, std::span<const Tensor> destinations);
+    /// Writes the gradients with respect to all parameters to their gradients.
+    void gradients(const Tensor& loss, const Parameters& parameters);
 
 private:
     void push(Node node);

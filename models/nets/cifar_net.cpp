@@ -16,7 +16,7 @@ CifarNet::CifarNet(const Options& options) : options_(options) {
                                  ConvNorm::Spec{out, 3, channels, {.pad = same(3)}});
             channels = out;
         }
-    fc_.emplace(parameters, "fc", options.classes, channels);
+    fc_ = Dense(parameters, "fc", options.classes, channels);
     parameters.allocate(options.seed, options.init, options.dtype);
 }
 
@@ -29,7 +29,7 @@ Tensor CifarNet::forward(const Tensor& x, Mode mode) const {
         for (int64_t i = 0; i < options_.depth; ++i) y = layers_[layer++](y, mode);
         y = block < 2 ? max_pool2d(y, 2, 2) : avg_pool2d(y, 8, 8);
     }
-    return (*fc_)(y);
+    return fc_(y);
 }
 
 CifarNet::Options infer_network(const TensorFile& file) {

@@ -8,11 +8,9 @@
 #include "ringgrad/core/layers.h"
 #include "ringgrad/core/safetensors.h"
 
-#include <optional>
-
 namespace rg {
 
-class CifarNet {
+class CifarNet final : public Network {
 public:
     struct Options {
         int64_t width = 32, depth = 4, classes = 10;
@@ -22,16 +20,13 @@ public:
     };
     explicit CifarNet(const Options& options);
 
-    /// Returns scores [n classes] in f32 for images [n 32 32 3] in f32 or bf16. Mode::train uses batch statistics and
-    /// updates the running statistics.
-    Tensor forward(const Tensor& x, Mode mode) const;
-
-    Parameters parameters;
+    /// Takes images [n 32 32 3] in f32 or bf16.
+    Tensor forward(const Tensor& x, Mode mode) const override;
 
 private:
     Options options_;
     std::vector<ConvNorm> layers_;
-    std::optional<Dense> fc_;
+    Dense fc_;
 };
 
 /// Returns the width, depth and classes of the network in a file, from its names and shapes. Throws Error if the file

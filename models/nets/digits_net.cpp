@@ -16,7 +16,7 @@ DigitsNet::DigitsNet(const Options& options) {
     layers_.emplace_back(parameters, "layer1", ConvNorm::Spec{20, 5, 1});
     layers_.emplace_back(parameters, "layer2", ConvNorm::Spec{20, 3, 20, {.pad = same(3)}});
     layers_.emplace_back(parameters, "layer3", ConvNorm::Spec{20, 3, 20, {.pad = same(3)}});
-    fc_.emplace(parameters, "fc", options.classes, 24 * 24 * 20);
+    fc_ = Dense(parameters, "fc", options.classes, 24 * 24 * 20);
     parameters.allocate(options.seed, options.init);
 }
 
@@ -24,24 +24,24 @@ Tensor DigitsNet::forward(const Tensor& x, Mode mode) const {
     expect_digits("digits_net", x);
     Tensor y = x;
     for (const ConvNorm& layer : layers_) y = layer(y, mode);
-    return (*fc_)(y);
+    return fc_(y);
 }
 
 DigitsAnglesNet::DigitsAnglesNet(const Options& options) {
-    stem_.emplace(parameters, "stem", ConvNorm::Spec{16, 5, 1, {.pad = same(5)}});
-    branch1_.emplace(parameters, "branch1", ConvNorm::Spec{32, 3, 16, {.stride = 2, .pad = same(3)}});
-    branch2_.emplace(parameters, "branch2", ConvNorm::Spec{32, 3, 32, {.pad = same(3)}, false});
-    skip_.emplace(parameters, "skip", ConvNorm::Spec{32, 1, 16, {.stride = 2}, false});
-    classify_.emplace(parameters, "classify", options.classes, 14 * 14 * 32);
-    degrees_.emplace(parameters, "degrees", 1, 14 * 14 * 32);
+    stem_ = ConvNorm(parameters, "stem", {16, 5, 1, {.pad = same(5)}});
+    branch1_ = ConvNorm(parameters, "branch1", {32, 3, 16, {.stride = 2, .pad = same(3)}});
+    branch2_ = ConvNorm(parameters, "branch2", {32, 3, 32, {.pad = same(3)}, false});
+    skip_ = ConvNorm(parameters, "skip", {32, 1, 16, {.stride = 2}, false});
+    classify_ = Dense(parameters, "classify", options.classes, 14 * 14 * 32);
+    degrees_ = Dense(parameters, "degrees", 1, 14 * 14 * 32);
     parameters.allocate(options.seed, options.init);
 }
 
 DigitsAnglesNet::Output DigitsAnglesNet::forward(const Tensor& x, Mode mode) const {
     expect_digits("digits_angles_net", x);
-    const Tensor y = (*stem_)(x, mode);
-    const Tensor z = relu(add((*branch2_)((*branch1_)(y, mode), mode), (*skip_)(y, mode)));
-    return {(*classify_)(z), (*degrees_)(z)};
+    const Tensor y = stem_(x, mode);
+    const Tensor z = relu(add(branch2_(branch1_(y, mode), mode), skip_(y, mode)));
+    return {classify_(z), degrees_(z)};
 }
 
 } // namespace rg

@@ -3,8 +3,6 @@
 
 #include "ringgrad/core/layers.h"
 
-#include <optional>
-
 namespace rg {
 
 struct DigitsNetOptions {
@@ -15,17 +13,15 @@ struct DigitsNetOptions {
 
 /// conv5x5 (20 filters) - bn - relu - 2 x [conv3x3 same (20 filters) - bn - relu] - fc. forward() maps images
 /// [n 28 28 1] to scores [n classes].
-class DigitsNet {
+class DigitsNet final : public Network {
 public:
     using Options = DigitsNetOptions;
     explicit DigitsNet(const Options& options);
-    Tensor forward(const Tensor& x, Mode mode) const;
-
-    Parameters parameters;
+    Tensor forward(const Tensor& x, Mode mode) const override;
 
 private:
     std::vector<ConvNorm> layers_;
-    std::optional<Dense> fc_;
+    Dense fc_;
 };
 
 /// A stem, a residual block and two heads. The stem is conv5x5 same (16 filters) - bn - relu. The block adds the output
@@ -44,8 +40,8 @@ public:
     Parameters parameters;
 
 private:
-    std::optional<ConvNorm> stem_, branch1_, branch2_, skip_;
-    std::optional<Dense> classify_, degrees_;
+    ConvNorm stem_, branch1_, branch2_, skip_;
+    Dense classify_, degrees_;
 };
 
 } // namespace rg

@@ -1,0 +1,22 @@
+// Runs ops on several CPU threads.
+#pragma once
+
+#include "ringgrad/core/context.h"
+#include "ringgrad/core/cpu/cores.h"
+#include "ringgrad/core/cpu/thread_pool.h"
+
+namespace rg {
+
+/// Until the end of its lifetime, the ops of this thread run on `threads` threads of the CPU, or on one per available
+/// core if that is 0. Without this, they run on the calling thread alone.
+class CpuScope {
+public:
+    explicit CpuScope(int threads = 0) : pool_(threads ? threads : available_cores()) {}
+
+private:
+    ThreadPool pool_;
+    const Context context_{.threads = &pool_};
+    const ContextScope scope_{context_};
+};
+
+} // namespace rg
