@@ -5,8 +5,7 @@
 // are read before the first is classified, so a bad file is an error before any output. Images must be 32 x 32.
 #include "ringgrad/core/atomic_file.h"
 #include "ringgrad/core/checkpoint.h"
-#include "ringgrad/core/context.h"
-#include "ringgrad/core/cpu/cores.h"
+#include "ringgrad/core/cpu/cpu_scope.h"
 #include "ringgrad/core/cpu/parallel.h"
 #include "ringgrad/core/json.h"
 #include "ringgrad/core/options.h"
@@ -20,6 +19,7 @@
 #include "ringgrad/models/nets/state_dict.h"
 #include "ringgrad/models/run/confusion.h"
 #include "ringgrad/models/run/formatted.h"
+#include "ringgrad/models/run/model_file.h"
 
 #include <algorithm>
 #include <cmath>
@@ -184,10 +184,8 @@ int run(int argc, const char* const* argv) {
     const std::vector<std::string> classes = class_names(file, data, skip_other_images, fc.extent(0));
     const Images images = read_images({arguments.begin() + 1, arguments.end()}, classes, skip_other_images);
 
-    ThreadPool pool(threads ? int(threads) : available_cores());
-    const Context context{.threads = &pool};
-    const ContextScope scope(context);
-    const data::Augmenter augmenter(kSide, kSide, kChannels, {}, data::kCifar10);
+    const CpuScope scope{int(threads)};
+    const data::Augmenter augmenter(kSide, kSide, kChannels, {}, stored_normalise(file, data::kCifar10));
     Confusion confusion(classes);
     const int64_t count = int64_t(images.items.size());
     for (int64_t begin = 0; begin < count; begin += batch_size) {

@@ -5,14 +5,13 @@
 // training images is held out to choose the best network; only this network sees the test set. Each trial is a run of
 // train_cifar with its own arguments (models/sweep/trials.h).
 #include "ringgrad/core/atomic_file.h"
-#include "ringgrad/core/context.h"
-#include "ringgrad/core/cpu/cores.h"
-#include "ringgrad/core/cpu/thread_pool.h"
+#include "ringgrad/core/cpu/cpu_scope.h"
 #include "ringgrad/core/text.h"
 #include "ringgrad/models/nets/cifar_net.h"
 #include "ringgrad/models/nets/state_dict.h"
+#include "ringgrad/models/programs.h"
 #include "ringgrad/models/run/confusion.h"
-#include "ringgrad/models/run/program.h"
+#include "ringgrad/models/run/model_file.h"
 #include "ringgrad/models/sweep/trials.h"
 #include "ringgrad/par/thread_link.h"
 
@@ -24,28 +23,14 @@ using namespace rg;
 
 namespace {
 
-void declare(Options& o, Trials& s) {
-    o.add("sweep", &s.grid,
-          "option of train_cifar and its values, for example depth=1:4, lr=0.01,0.05 or 'drops=\"20,40\",30'; several "
-          "--sweep make all combinations; none: depth=1:4")
-        .metavar("NAME=VALUES");
-}
-
 /// Sets a trial's width from its depth, so that all trials cost about the same per image. Changes nothing if the user
 /// has set the width.
 void choose_width(const Trials& trials, TrialSettings& settings) {
     const std::vector<std::string> arguments = arguments_of(trials, settings);
     for (const std::string& argument : arguments)
         if (argument == "--width" || argument.starts_with("--width=")) return;
-    const int64_t depth = find_program("train_cifar").check(arguments).at("depth").as_int();
+    const int64_t depth = trials.program->check(arguments).at("depth").as_int();
     settings.emplace_back("width", cat(std::lround(16 / std::sqrt(double(depth)))));
-}
-
-std::vector<TrialSettings> make_table(const Trials& trials) {
-    std::vector<TrialSettings> table =
-        trial_grid(trials.grid.empty() ? std::vector<std::string>{"depth=1:4"} : trials.grid);
-    for (TrialSettings& settings : table) choose_width(trials, settings);
-    return table;
 }
 
 /// Tests a model on the whole set, on this rank alone.
@@ -53,18 +38,17 @@ Score test(par::Group& alone, const std::string& model, const data::ImageSet& se
     const TensorFile file = load_tensors(model);
     CifarNet net(infer_network(file));
     load_state_dict(net.parameters, file);
-    ThreadPool pool(available_cores());
-    const Context context{.threads = &pool};
-    const ContextScope scope(context);
-    return evaluate(alone, {0, set.count}, set, data::kCifar10,
+    const CpuScope all_cores;
+    return evaluate(alone, {0, set.count}, set, stored_normalise(file, data::kCifar10),
                     [&](const Tensor& x) { return net.forward(x, Mode::evaluate); });
 }
 
 void test_best(TrialsRun& run) {
     const RunFolder& folder = run.folder;
-    const TrialRow* best = best_trial(run.rows);
-    RG_CHECK(best, "sweep_cifar: expected a trial with a validation accuracy, got none of ", run.rows.size(), "; see ",
-             folder.path(), "/results.csv");
+    const std::vector<const TrialRow*> ranked = best_first(run.rows, run.trials.ranking);
+    RG_CHECK(!ranked.empty(), "sweep_cifar: expected a trial with the metric ", run.trials.ranking.metric,
+             ", got none of ", run.rows.size(), "; see ", folder.path(), "/results.csv");
+    const TrialRow* best = ranked.front();
     const std::string path = folder.path() + "/" + best->folder;
     par::ThreadWorld world(1);
     par::Group alone(world.link(0));
@@ -72,7 +56,7 @@ void test_best(TrialsRun& run) {
     // not trained on these.
     std::vector<std::string> arguments = arguments_of(run.trials, best->settings);
     arguments.push_back("--validation=0");
-    const data::ImageSet set = find_program(run.trials.program).load(alone, arguments).test;
+    const data::ImageSet set = run.trials.program->load(alone, arguments).test;
     const Score score = test(alone, path + "/model.safetensors", set);
     const Confusion confusion(set, score.predictions);
     write_file_atomic(folder.path() + "/confusion.csv", confusion.csv());
@@ -91,17 +75,16 @@ void test_best(TrialsRun& run) {
               << printable(folder.path()) << std::endl;
 }
 
-const TrialsProgram kSweep{
-    "sweep_cifar",
-    "trains networks for CIFAR-10 with different options, and tests the best",
-    "option of train_cifar, for all trials; the defaults are --batch-size 128 --lr 0.05 --epochs 30 --validation 0.1 "
-    "(must not be 0) and --width round(16 / sqrt(depth))",
-    {"--batch-size=128", "--lr=0.05", "--epochs=30", kDefaultValidation},
-    declare,
-    make_table,
-    test_best,
-};
-
 } // namespace
 
-int main(int argc, char** argv) { return run_trials_main(argc, argv, kSweep); }
+int main(int argc, char** argv) {
+    return run_trials_main(argc, argv,
+                           {.name = "sweep_cifar",
+                            .description = "trains networks for CIFAR-10 with different options, and tests the best; "
+                                           "without --width, it is round(16 / sqrt(depth))",
+                            .programs = {&train_cifar},
+                            .defaults = {"--batch-size=128", "--lr=0.05", "--epochs=30"},
+                            .default_grid = {"depth=1:4"},
+                            .adjust = choose_width,
+                            .finish = test_best});
+}

@@ -9,7 +9,8 @@
 #include "ringgrad/models/run/data_parallel.h"
 #include "ringgrad/models/run/formatted.h"
 #include "ringgrad/models/run/memory.h"
-#include "ringgrad/models/run/program.h"
+#include "ringgrad/models/run/model_file.h"
+#include "ringgrad/models/programs.h"
 #include "ringgrad/models/run/report.h"
 #include "ringgrad/models/run/trainer.h"
 #include "ringgrad/models/run/training_options.h"
@@ -25,6 +26,8 @@ namespace {
 /// Weight of the mean squared error in the loss.
 constexpr double kAngleWeight = 0.1;
 
+constexpr const char* kMemoryAdvice = "make --batch-size smaller, or start fewer ranks";
+
 /// The times of a training, its plan cache's hit rates, and how it ended.
 struct Result {
     Trainer::Seconds seconds = {};
@@ -33,13 +36,18 @@ struct Result {
     int exit_code = 0;
 };
 
-struct TrainDigitsAngles final : Training, DigitsOptions {
+struct TrainDigitsAngles final : Training, TrainingOptions {
     bool compare = true;
-    TrainDigitsAngles() { data_options.batch_size = 32; }
+    TrainDigitsAngles() {
+        data_texts = {"class folders of 28 x 28 PNGs with angles.csv", "such folders", "drawn digits"};
+        data_options.batch_size = 32;
+        augmentations = {"translate", "none"}, augment = "translate", translate = 2;
+        default_rate = {0.002, 32, true};
+    }
 
     void declare(Options& o) override {
-        DigitsOptions::declare(o, "class folders of 28 x 28 PNGs with angles.csv", "such folders",
-                               "0.002 x sqrt(batch-size / 32)");
+        declare_data(o);
+        declare_training(o);
         machine_options.declare(o);
         o.add("compare", &compare,
               "train a second time, op by op, and compare the times; with --run-name NAME the second run is "
@@ -82,7 +90,7 @@ Json bars_of(const Result& plain, const Result& accelerated) {
 }
 
 data::TrainTest TrainDigitsAngles::load(par::Group& group, const std::function<void()>& pulse) const {
-    data::TrainTest data = DigitsOptions::load(group, pulse);
+    data::TrainTest data = load_digits(group, data_options, pulse);
     for (const data::ImageSet* set : {&data.train, &data.test})
         RG_CHECK(!set->targets.empty(), "train_digits_angles: expected images with angles (angles.csv), got ",
                  data.source);
@@ -121,8 +129,7 @@ Result TrainDigitsAngles::train(TrainingRun& run, const Options& options, data::
     Machine machine(machine_options, options, run.group());
     int64_t& batch_size = data_options.batch_size;
     if (!options.was_given("batch-size") && !run.resumed()) batch_size = machine.workers().scaled(batch_size);
-    if (schedule.base == 0) schedule.base = 0.002 * std::sqrt(double(batch_size) / 32);
-    schedule.epochs = double(epochs);
+    complete_schedule();
     if (data.source.empty()) data = load(run.group(), [&] { run.pulse(); });
     run.test_set_name = data_options.test_set_name();
     verify_same_data(run.group(), data, run.test_set_name);
@@ -130,16 +137,16 @@ Result TrainDigitsAngles::train(TrainingRun& run, const Options& options, data::
     const ContextScope scope(context);
 
     DigitsAnglesNet net({.classes = int64_t(data.train.classes.size()), .seed = uint64_t(data_options.seed)});
-    ImageFeed feed(data.train, loader_options(), machine);
+    ImageFeed feed(data.train, loader_options(data::kDigits), machine);
     const Tensor angle_weight = Tensor::constant({1, 1}, kAngleWeight);
     Trainer trainer(run, machine, net.parameters, adam(net.parameters, {.weight_decay = float(l2)}), feed,
                     [&](const data::Batch& batch) -> ScoresAndLoss {
                         const auto [scores, angles] = net.forward(batch.x, Mode::train);
                         const Tensor squares = mse_loss(angles, batch.targets).reshape({1, 1});
                         const Tensor angle_loss = linear(squares, angle_weight).reshape({});
-                        return {scores, add(cross_entropy(scores, batch.labels), angle_loss)};
+                        return {scores, add(cross_entropy(scores, batch.labels, float(smoothing)), angle_loss)};
                     });
-    data::LoaderOptions in_order = loader_options();
+    data::LoaderOptions in_order = loader_options(data::kDigits);
     in_order.shuffle = false, in_order.keep_partial = true, in_order.augment = {};
     ImageFeed test_feed(data.test, in_order, machine);
     Accelerated predict(
@@ -152,7 +159,7 @@ Result TrainDigitsAngles::train(TrainingRun& run, const Options& options, data::
     if (!machine.device())
         check_planned_memory(run.group(), {&trainer.train_step, &predict}, net.parameters, plan_largest, kMemoryAdvice);
 
-    run.begin(feed.length(steps, epochs), data.train.classes,
+    run.begin(feed.length(steps, epochs), describe_model(data.train, data::kDigits),
               cat(machine.text(), machine_options.accelerate ? ", accelerated; " : ", op by op; ", data.source, "; ",
                   net.parameters.count(), " parameters"));
     run.report("network", report_network(net.parameters));
@@ -201,7 +208,7 @@ int TrainDigitsAngles::train(Options& options, par::Group& group, Trial& trial) 
              ", which --compare creates, got one; give another --run-name, or --no-compare");
     data::TrainTest data;
     const auto train_once = [&](const Result* accelerated) {
-        TrainingRun run("train_digits_angles", run_options, options, group, trial);
+        TrainingRun run(run_options, options, group, trial);
         Result result{.stopped = true}; // stays so if a stop request ends the loading of data
         result.exit_code = run.supervise([&] {
             result = train(run, options, data, accelerated);
@@ -226,4 +233,4 @@ int TrainDigitsAngles::train(Options& options, par::Group& group, Trial& trial) 
 
 constinit const Program rg::train_digits_angles{
     "train_digits_angles", "trains a network to recognise digits and the angles of their rotation",
-    []() -> std::unique_ptr<Training> { return std::make_unique<TrainDigitsAngles>(); }};
+    make_training<TrainDigitsAngles>};

@@ -4,7 +4,7 @@
 #include "ringgrad/data/image_folder.h"
 #include "ringgrad/data/loader.h"
 #include "ringgrad/data/png.h"
-#include "ringgrad/models/run/training_options.h"
+#include "ringgrad/models/run/load_data.h"
 #include "ringgrad/par/thread_link.h"
 #include "ringgrad/tests/temp_dir.h"
 
@@ -19,12 +19,12 @@ namespace {
 
 /// Returns the set on which the digit programs train.
 TrainTest digits_at(const std::string& path, int64_t seed) {
-    DigitsOptions options;
-    options.data_options.path = path, options.data_options.seed = seed;
+    DataOptions options;
+    options.path = path, options.seed = seed;
     TrainTest sets;
     par::run_threads(1, [&](par::Link& link) {
         par::Group group(link);
-        sets = options.load(group);
+        sets = load_digits(group, options);
     });
     return sets;
 }

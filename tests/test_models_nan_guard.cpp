@@ -75,10 +75,10 @@ std::string train(const std::string& folder, OnNan policy, const std::function<v
     par::Group group(world.link(0));
     Quiet trial;
     Toy toy;
-    TrainingRun run("toy", settings, options, group, trial);
+    TrainingRun run(settings, options, group, trial);
     const int code = run.supervise([&] {
         run.restore_parameters(toy.parameters, toy.optimizer);
-        run.begin({12, 4}, {"a", "b"}, "toy");
+        run.begin({12, 4}, {}, "toy");
         std::array<int, 13> attempts{};
         while (run.goes_on()) {
             run.begin_epoch(true);

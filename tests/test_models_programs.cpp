@@ -5,7 +5,7 @@
 #include "ringgrad/data/open.h"
 #include "ringgrad/models/nets/digits_net.h"
 #include "ringgrad/models/nets/state_dict.h"
-#include "ringgrad/models/run/program.h"
+#include "ringgrad/models/programs.h"
 #include "ringgrad/par/thread_link.h"
 #include "ringgrad/tests/temp_dir.h"
 
@@ -21,13 +21,13 @@ public:
 };
 
 /// Trains in the run folder `name`.
-void train(const std::string& program, const TempDir& folder, const std::string& name, std::vector<std::string> args) {
+void train(const Program& program, const TempDir& folder, const std::string& name, std::vector<std::string> args) {
     args.insert(args.end(),
                 {"--runs=" + folder.path(), "--run-name=" + name, "--device=cpu", "--threads=1", "--precision=fp32"});
     par::run_threads(1, [&](par::Link& link) {
         par::Group group(link);
         Quiet trial;
-        CHECK(find_program(program).run(group, args, trial) == 0);
+        CHECK(program.run(group, args, trial) == 0);
     });
 }
 
@@ -35,7 +35,7 @@ TEST_SUITE("models") {
     TEST_CASE("train_digits_angles: the saved model returns degrees") {
         const TempDir dir;
         data::write_digits(dir / "set", data::draw_digits(20, 1));
-        train("train_digits_angles", dir, "a", {"--data=" + dir / "set", "--epochs=6", "--batch-size=16", "--seed=3"});
+        train(train_digits_angles, dir, "a", {"--data=" + dir / "set", "--epochs=6", "--batch-size=16", "--seed=3"});
         const std::string metrics = read_file(dir / "a/metrics.jsonl");
         const size_t last = metrics.rfind("{\"epoch\"");
         const double rmse = Json::parse(metrics.substr(last, metrics.find('\n', last) - last), "metrics")

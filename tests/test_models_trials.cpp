@@ -158,18 +158,18 @@ TEST_SUITE("models") {
                                "\r6 trials: 1 running, 1 queued, 4 ended\x1b[K\n\x1b[J");
     }
 
-    TEST_CASE("trials: the best is the first with the highest accuracy that has not failed") {
+    TEST_CASE("trials: the best has the best metric and has not failed") {
         std::vector<TrialRow> rows(4);
-        CHECK(best_trial(rows) == nullptr);
+        CHECK(best_first(rows, {}).empty());
         for (size_t i = 0; i < 4; ++i) rows[i].last = Json::object().set("validation_accuracy", i == 1 ? 0.25 : 0.5);
         rows[0].state = "failed";
-        CHECK(best_trial(rows) == &rows[2]);
-        // Whatever the test set says has no part in it.
+        using Order = std::vector<const TrialRow*>;
+        CHECK(best_first(rows, {}) == Order{&rows[2], &rows[3], &rows[1]});
+        CHECK(best_first(rows, {.lowest = true}) == Order{&rows[1], &rows[2], &rows[3]});
         for (TrialRow& row : rows)
-            row.last.set("test_accuracy", double(row.last.at("validation_accuracy").as_double() == 0.25));
-        CHECK(best_trial(rows) == &rows[2]);
-        for (TrialRow& row : rows) row.last = Json::object().set("test_accuracy", 0.5);
-        CHECK(best_trial(rows) == nullptr);
+            row.last.set("loss", double(row.last.at("validation_accuracy").as_double() == 0.25));
+        CHECK(best_first(rows, {.metric = "loss"}).front() == &rows[1]);
+        CHECK(best_first(rows, {.metric = "angle_rmse"}).empty());
     }
 
     TEST_CASE("trials: the page shows the metrics, state and reason of each trial, but no images") {
@@ -178,7 +178,7 @@ TEST_SUITE("models") {
         for (size_t i = 0; i < 2; ++i) rows[i].number = int64_t(i) + 1, rows[i].folder = cat("trials/", i + 1);
         const auto options = [](const TrialRow& row) { return Json::object().set("lr", row.number); };
         double now = 0;
-        TrialsReport all(folder.path(), rows, options, [&] { return now; });
+        TrialsReport all(folder.path(), rows, {}, options, [&] { return now; });
 
         const data::ImageSet set{2, 1, 1, 1, {1, 2}, {0, 1}, {"a", "b"}};
         RunFolder run = RunFolder::create(folder / "trials", "train", "1");
@@ -230,7 +230,7 @@ TEST_SUITE("models") {
         double now = 100, cost = 0; // a write takes `cost`: it reads the clock at its begin and end
         const auto clock = [&] { return now += cost; };
         TrialsReport all(
-            folder.path(), rows, [](const TrialRow&) { return Json::object(); }, clock);
+            folder.path(), rows, {}, [](const TrialRow&) { return Json::object(); }, clock);
         const auto end_one = [&](size_t i) {
             rows[i].state = "finished";
             all.update(rows[i]);

@@ -1,7 +1,7 @@
 // The training program itself, on GPUs whose kernels the executor runs: its losses are those of the CPU, on one rank,
 // on two that share a GPU, and on two of which one idles.
 #include "ringgrad/data/digits.h"
-#include "ringgrad/models/run/program.h"
+#include "ringgrad/models/programs.h"
 #include "ringgrad/par/thread_link.h"
 #include "ringgrad/tests/executor_device.h"
 #include "ringgrad/tests/temp_dir.h"

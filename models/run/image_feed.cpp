@@ -14,8 +14,9 @@ data::LoaderOptions for_this_rank(const Machine& machine, data::LoaderOptions op
 
 } // namespace
 
-ImageFeed::ImageFeed(const data::ImageSet& set, data::LoaderOptions options, const Machine& machine)
-    : loader(set, for_this_rank(machine, options)),
+ImageFeed::ImageFeed(const data::ImageSet& set, data::LoaderOptions options, const Machine& machine,
+                     std::vector<data::Column> columns)
+    : loader(set, for_this_rank(machine, options), std::move(columns)),
       set_(set),
       machine_(machine),
       batch_size_(options.batch_size),
@@ -30,19 +31,23 @@ std::vector<Tensor> ImageFeed::inputs(const data::Batch& batch) const {
     std::vector<Tensor> inputs;
     for (const Tensor* t : {&batch.x, &batch.indices, &batch.views, &batch.labels, &batch.targets})
         if (t->defined()) inputs.push_back(*t);
+    inputs.insert(inputs.end(), batch.columns.begin(), batch.columns.end());
     return inputs;
 }
 
 data::Batch ImageFeed::batch(std::span<const Tensor> inputs) const {
     const data::Augmenter& augmenter = loader.augmenter();
-    const size_t labels = machine_.device() ? 2 : 1;
     data::Batch batch;
     batch.x = machine_.device()
                   ? augment(resident_, inputs[0], inputs[1], statistics_,
                             {augmenter.height(), augmenter.width(), augmenter.reflect(), machine_.activations()})
                   : cast(inputs[0], machine_.activations());
-    if (inputs.size() > labels) batch.labels = inputs[labels];
-    if (inputs.size() > labels + 1) batch.targets = inputs[labels + 1];
+    inputs = inputs.subspan(machine_.device() ? 2 : 1);
+    if (inputs.empty()) return batch; // images alone, for a prediction
+    batch.labels = inputs[0];
+    if (!set_.targets.empty()) batch.targets = inputs[1];
+    const std::span<const Tensor> columns = inputs.subspan(set_.targets.empty() ? 1 : 2);
+    batch.columns.assign(columns.begin(), columns.end());
     return batch;
 }
 
@@ -62,6 +67,7 @@ data::Batch ImageFeed::largest_batch() const {
         batch.x = Tensor::on_host({n, loader.augmenter().height(), loader.augmenter().width(), set_.channels});
     batch.labels = Tensor::on_host({n}, DType::i32);
     if (!set_.targets.empty()) batch.targets = Tensor::on_host({n, 1});
+    for (const data::Column& column : loader.columns()) batch.columns.push_back(column.tensor(n));
     return batch;
 }
 

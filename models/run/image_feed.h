@@ -15,13 +15,15 @@ namespace rg {
 class ImageFeed {
 public:
     /// Sets `rank`, `ranks` and `views` in the options to those of the machine. `set` and `machine` must outlive this.
-    ImageFeed(const data::ImageSet& set, data::LoaderOptions options, const Machine& machine);
+    /// The batches have the values of `columns` in Batch::columns.
+    ImageFeed(const data::ImageSet& set, data::LoaderOptions options, const Machine& machine,
+              std::vector<data::Column> columns = {});
 
     data::Loader loader;
 
     /// Returns the inputs for the images of a batch: the images, or on a device their indices and views.
     std::vector<Tensor> images(const data::Batch& batch) const;
-    /// Returns the inputs for the images, then the labels and, if the set has any, the targets.
+    /// Returns the inputs for the images, then the labels, the targets if the set has any, and the columns.
     std::vector<Tensor> inputs(const data::Batch& batch) const;
 
     /// Converts inputs back to a batch. Call this inside the Accelerated function, since it runs ops. `x` of the batch

@@ -2,6 +2,7 @@
 #include "ringgrad/models/run/load_data.h"
 
 #include "ringgrad/core/stop.h"
+#include "ringgrad/data/digits.h"
 #include "ringgrad/data/open.h"
 #include "ringgrad/data/s3.h"
 #include "ringgrad/data/shards.h"
@@ -98,9 +99,7 @@ void DataOptions::declare(Options& o, const std::string& folder, const std::stri
         .at_least(0);
 }
 
-void DataOptions::hold_out_validation(data::TrainTest& sets, const Shape& image) const {
-    const Shape shape = {sets.train.height, sets.train.width, sets.train.channels};
-    RG_CHECK(shape == image, "--data: expected images of ", image.str(), ", got ", shape.str(), " in ", sets.source);
+void DataOptions::hold_out_validation(data::TrainTest& sets) const {
     if (validation == 0) return;
     const data::Split parts = data::split_fraction(sets.train, validation, uint64_t(seed));
     RG_CHECK(!parts.selected.empty() && !parts.others.empty(),
@@ -108,6 +107,22 @@ void DataOptions::hold_out_validation(data::TrainTest& sets, const Shape& image)
     sets.test = data::subset(sets.train, parts.selected);
     sets.train = data::subset(sets.train, parts.others);
     sets.source += cat(", ", sets.test.count, " of the training images for validation");
+}
+
+void expect_images(const data::TrainTest& sets, const Shape& image) {
+    const Shape shape = {sets.train.height, sets.train.width, sets.train.channels};
+    RG_CHECK(shape == image, "--data: expected images of ", image.str(), ", got ", shape.str(), " in ", sets.source);
+}
+
+data::TrainTest load_digits(par::Group& group, const DataOptions& options, const std::function<void()>& pulse) {
+    data::LoadOptions grey = options.load_options();
+    grey.channels = 1, grey.test_fraction = 0.1;
+    data::TrainTest sets = options.path.empty() ? data::split_sets(data::draw_digits(1000, 0), grey.test_fraction,
+                                                                   grey.seed, "drawn digits")
+                                                : load_data(group, options.path, grey, pulse);
+    expect_images(sets, {data::kDigitSide, data::kDigitSide, 1});
+    options.hold_out_validation(sets);
+    return sets;
 }
 
 data::TrainTest load_data(par::Group& group, const std::string& path, const data::LoadOptions& options,

@@ -28,17 +28,10 @@ struct DataOptions {
                 .skip_other_images = skip_other_images,
                 .fetch = {.cache = cache, .retries = retries, .unpacked_mib = unpacked_mib}};
     }
-    data::LoaderOptions loader_options(const data::Augment& augment, const data::Normalise& normalise) const {
-        return {.batch_size = batch_size,
-                .shuffle = shuffle == "epoch",
-                .seed = uint64_t(seed),
-                .augment = augment,
-                .normalise = normalise};
-    }
     /// With --validation, moves that fraction of each class of the training images, chosen by --seed, into sets.test.
     /// The real test set is dropped: it is reserved for the network that is chosen in the end. Throws Error if no class
-    /// has 2 images, or if the images do not have the shape `image`, [height width channels].
-    void hold_out_validation(data::TrainTest& sets, const Shape& image) const;
+    /// has 2 images.
+    void hold_out_validation(data::TrainTest& sets) const;
     /// Returns the name of the set that the network is tested on after each epoch.
     std::string test_set_name() const { return validation > 0 ? "validation" : "test"; }
 };
@@ -47,5 +40,13 @@ struct DataOptions {
 /// throws Stopped on all. `pulse`: see run_while_polling().
 data::TrainTest load_data(par::Group& group, const std::string& path, const data::LoadOptions& options = {},
                           const std::function<void()>& pulse = {});
+
+/// Collective. Returns the grey digits of --data, or 10,000 drawn ones. Data without a test set get one: a tenth of each
+/// class, chosen by --seed. With --validation, a fraction of the training images takes the place of the test set. Throws
+/// Error if the images are not 28 x 28, and what load_data() throws.
+data::TrainTest load_digits(par::Group& group, const DataOptions& options, const std::function<void()>& pulse = {});
+
+/// Throws Error unless the images have this shape, [height width channels].
+void expect_images(const data::TrainTest& sets, const Shape& image);
 
 } // namespace rg

@@ -1,6 +1,8 @@
 // See program.h.
 #include "ringgrad/models/run/program.h"
 
+#include "ringgrad/par/session.h"
+
 #include <iostream>
 
 namespace rg {
@@ -33,13 +35,11 @@ int Program::run(par::Group& group, const std::vector<std::string>& args, Trial&
     return 0;
 }
 
-const Program& find_program(const std::string& name) {
-    std::string names;
-    for (const Program* program : {&train_cifar, &train_digits, &train_digits_angles}) {
-        if (name == program->name) return *program;
-        names += (names.empty() ? "" : ", ") + std::string(program->name);
-    }
-    fail("programs: expected one of ", names, ", got \"", name, "\"");
+int run_training_main(int argc, char** argv, const Program& program) {
+    return par::run_ranks_main(argc, argv, [&](par::Group& group) {
+        Trial trial;
+        return program.run(group, {argv + 1, argv + argc}, trial);
+    });
 }
 
 } // namespace rg

@@ -1,7 +1,5 @@
-// The training programs as objects, so that sweep_cifar and experiment can check their arguments and run them.
-//
-// A new program needs its object declared here, an entry in find_program(), and its file and name in the top
-// meson.build.
+// Training programs as objects, so that programs of trials (models/sweep/trials.h) can check their arguments and run
+// them.
 #pragma once
 
 #include "ringgrad/core/options.h"
@@ -40,9 +38,13 @@ struct Program {
     int run(par::Group& group, const std::vector<std::string>& args, Trial& trial) const;
 };
 
-extern const Program train_cifar, train_digits, train_digits_angles;
+/// Makes a training for Program::make.
+template <class T>
+std::unique_ptr<Training> make_training() {
+    return std::make_unique<T>();
+}
 
-/// Returns the program with this name. Throws Error, with the names of all programs, if there is none.
-const Program& find_program(const std::string& name);
+/// The main() of a training program.
+int run_training_main(int argc, char** argv, const Program& program);
 
 } // namespace rg

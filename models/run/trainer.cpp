@@ -122,7 +122,7 @@ StepResult Trainer::step(const data::Batch& batch, double lr) {
 std::vector<Tensor> Trainer::forward_backward(std::span<const Tensor> inputs) {
     Tape tape;
     const auto [scores, loss] = forward(feed.batch(inputs));
-    tape.gradients(loss, parameters.value_list(), parameters.gradient_list());
+    tape.gradients(loss, parameters);
     if (run.group().size() == 1) update(loss);
     return {scores, loss};
 }

@@ -1,41 +1,61 @@
 // See training_options.h.
 #include "ringgrad/models/run/training_options.h"
 
-#include "ringgrad/data/digits.h"
+#include <cmath>
 
 namespace rg {
 
-void TrainingOptions::declare_training(Options& o, const std::string& default_lr,
-                                       const std::vector<std::pair<std::string, ScheduleKind>>& schedules) {
+double DefaultRate::at(int64_t batch_size) const {
+    return root ? rate * std::sqrt(double(batch_size) / batch) : rate * double(batch_size) / batch;
+}
+
+std::string DefaultRate::text() const {
+    return root ? cat(rate, " x sqrt(batch-size / ", batch, ")") : cat(rate, " x batch-size / ", batch);
+}
+
+void TrainingOptions::declare_data(Options& o) {
+    data_options.declare(o, data_texts.folder, data_texts.shards, data_texts.none);
+    o.add("partial-batch", &partial, "use of the last, smaller mini-batch of an epoch").one_of({"keep", "discard"});
+    o.add("augment", &augment, "random augmentation of the images").one_of(augmentations);
+    o.add("translate", &translate, "largest translation, in pixels").range(0, 16);
+    o.add("fill", &fill, {{"zero", data::Fill::zero}, {"reflect", data::Fill::reflect}},
+          "how to fill pixels uncovered by translation");
+}
+
+void TrainingOptions::declare_training(Options& o) {
     o.group("Training");
     o.add("epochs", &epochs, "number of epochs").range(1, 1e6);
     o.add("steps", &steps, "total number of steps; -1: those of --epochs epochs").at_least(-1);
-    o.add("lr", &schedule.base, cat("highest learning rate; 0: ", default_lr)).at_least(0);
-    o.add("schedule", &schedule.kind, schedules, "schedule of the learning rate");
+    o.add("lr", &schedule.base, cat("highest learning rate; 0: ", default_rate.text())).at_least(0);
+    o.add("schedule", &schedule.kind, schedule_kinds(), "schedule of the learning rate");
+    o.add("drops", &drops, "piecewise: epochs after which the rate drops").metavar("LIST");
+    o.add("drop-factor", &schedule.factor, "piecewise: factor for the rate at each drop").at_least(1e-9);
+    o.add("lr-floor", &schedule.floor, "cosine, triangular: lowest rate").at_least(0);
+    o.add("lr-peak", &schedule.peak,
+          "triangular: position of the highest rate, as a fraction of the training, above 0 and below 1")
+        .range(0, 1);
+    o.add("momentum", &momentum, "momentum of SGD").range(0, 1);
+    o.add("nesterov", &nesterov, "use Nesterov momentum");
     o.add("l2", &l2, "weight decay of all parameters").at_least(0);
+    o.add("label-smoothing", &smoothing, "fraction of the target spread over all classes").range(0, 0.99);
 }
 
-void DigitsOptions::declare(Options& o, const std::string& folder, const std::string& shards,
-                            const std::string& default_lr) {
-    data_options.declare(o, folder, shards, "drawn digits");
-    o.add("augment", &augment, "augmentation; translate: by up to 2 pixels in each direction")
-        .one_of({"translate", "none"});
-    declare_training(o, default_lr, {{"constant", ScheduleKind::constant}, {"cosine", ScheduleKind::cosine}});
+void TrainingOptions::complete_schedule() {
+    if (schedule.base == 0) schedule.base = default_rate.at(data_options.batch_size);
+    schedule.epochs = double(epochs);
+    schedule.drops = parse_drops(drops);
+    schedule.check();
 }
 
-data::TrainTest DigitsOptions::load(par::Group& group, const std::function<void()>& pulse) const {
-    data::LoadOptions grey = data_options.load_options();
-    grey.channels = 1, grey.test_fraction = 0.1;
-    data::TrainTest sets = data_options.path.empty()
-                               ? data::split_sets(data::draw_digits(1000, 0), grey.test_fraction, grey.seed,
-                                                  "drawn digits")
-                               : load_data(group, data_options.path, grey, pulse);
-    data_options.hold_out_validation(sets, {data::kDigitSide, data::kDigitSide, 1});
-    return sets;
-}
-
-data::LoaderOptions DigitsOptions::loader_options() const {
-    return data_options.loader_options({.translate = augment == "translate" ? 2 : 0}, data::kDigits);
+data::LoaderOptions TrainingOptions::loader_options(const data::Normalise& normalise) const {
+    const bool flips = augment.find("flip") != std::string::npos;
+    const bool translates = augment.find("translate") != std::string::npos;
+    return {.batch_size = data_options.batch_size,
+            .shuffle = data_options.shuffle == "epoch",
+            .keep_partial = partial == "keep",
+            .seed = uint64_t(data_options.seed),
+            .augment = {.flip = flips, .translate = translates ? translate : 0, .fill = fill},
+            .normalise = normalise};
 }
 
 } // namespace rg

@@ -1,4 +1,4 @@
-// The options of the training programs, and the data of the digit programs.
+// The options that all training programs share.
 #pragma once
 
 #include "ringgrad/core/schedule.h"
@@ -8,32 +8,45 @@
 
 namespace rg {
 
-/// The options that all training programs share. Programs change the defaults before they declare the options.
+/// The learning rate for a mini-batch size: `rate` at `batch`, and otherwise proportional to the size, or to its square
+/// root.
+struct DefaultRate {
+    double rate = 0.1, batch = 256;
+    bool root = false;
+    double at(int64_t batch_size) const;
+    std::string text() const; // the formula, for --help
+};
+
+/// Programs change the defaults before they declare the options.
 struct TrainingOptions {
+    /// The texts for --help: what folders and what remote shards may contain, and what is used without --data.
+    struct DataTexts {
+        std::string folder = "CIFAR binary files or class folders of PNGs", shards = "either",
+                    none = "the embedded sample of CIFAR-10";
+    };
+    DataTexts data_texts;
     DataOptions data_options;
-    std::string augment = "translate";
+    std::vector<std::string> augmentations{"flip,translate", "flip", "translate", "none"}; // choices of --augment
+    std::string augment = "flip,translate", partial = "discard";
+    int64_t translate = 4;
+    data::Fill fill = data::Fill::zero;
+
     int64_t epochs = 20, steps = -1;
-    double momentum = 0.9, l2 = 0;
+    DefaultRate default_rate;
     Schedule schedule{.kind = ScheduleKind::cosine, .base = 0};
+    std::string drops = "45";
+    double momentum = 0.9, l2 = 0, smoothing = 0;
+    bool nesterov = false;
+
     MachineOptions machine_options;
     RunOptions run_options;
 
-    /// Declares length, learning rate and weight decay. `default_lr` says in --help which formula replaces a learning
-    /// rate of 0.
-    void declare_training(Options& o, const std::string& default_lr,
-                          const std::vector<std::pair<std::string, ScheduleKind>>& schedules);
-};
-
-struct DigitsOptions : TrainingOptions {
-    static constexpr const char* kMemoryAdvice = "make --batch-size smaller, or start fewer ranks";
-
-    void declare(Options& o, const std::string& folder, const std::string& shards, const std::string& default_lr);
-    /// Collective. Returns the grey images of --data, or 10,000 drawn ones. Data without a test set get one: a tenth of
-    /// each class, chosen by --seed. With --validation, a fraction of the training images takes the place of the test
-    /// set. Throws Error if the images are not 28 x 28, and what load_data() throws. `pulse`: see load_data().
-    data::TrainTest load(par::Group& group, const std::function<void()>& pulse = {}) const;
-    /// Returns the options for the training set's loader.
-    data::LoaderOptions loader_options() const;
+    void declare_data(Options& options);
+    void declare_training(Options& options);
+    /// Sets the schedule, once the mini-batch size is known.
+    void complete_schedule();
+    /// Returns the options for the loader of the training set.
+    data::LoaderOptions loader_options(const data::Normalise& normalise) const;
 };
 
 } // namespace rg

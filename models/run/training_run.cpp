@@ -95,9 +95,8 @@ void RunOptions::declare(Options& o) {
           "checkpoint");
 }
 
-TrainingRun::TrainingRun(std::string program, const RunOptions& settings, Options& options, par::Group& group,
-                         Trial& trial)
-    : program_(std::move(program)), settings_(settings), options_(options), group_(group), trial_(trial) {
+TrainingRun::TrainingRun(const RunOptions& settings, Options& options, par::Group& group, Trial& trial)
+    : program_(options.program()), settings_(settings), options_(options), group_(group), trial_(trial) {
     if (trial.standalone()) install_stop_signals(); // now, since loading may take long
     verify_same_options(group, options);
     if (!settings.resume) return;
@@ -125,9 +124,9 @@ void TrainingRun::restore_parameters(Parameters& parameters, const OptimizerStat
     guard_.emplace(settings_.on_nan, parameters, optimizer, position_);
 }
 
-void TrainingRun::begin(const Length& length, const std::vector<std::string>& classes, const std::string& summary) {
+void TrainingRun::begin(const Length& length, const Metadata& model, const std::string& summary) {
     length_ = length;
-    classes_ = {{"classes", Json(Json::Array(classes.begin(), classes.end())).dump()}};
+    model_ = model;
     group_.barrier("start");
     if (group_.rank() != 0) return;
     // The parent folder of a trial existed when the trial began. If it is gone, a user has deleted it, so do not create
@@ -258,7 +257,7 @@ void TrainingRun::save_model() {
     std::vector<NamedTensor> tensors;
     if (folder_) tensors = state_dict(*parameters_);
     run_while_polling(group_, "model", [&] {
-        if (folder_) save_tensors(folder_->model_path(), tensors, classes_);
+        if (folder_) save_tensors(folder_->model_path(), tensors, model_);
     });
 }
 
@@ -269,7 +268,7 @@ void TrainingRun::save_checkpoint() {
     if (folder_) {
         folder_->sync();
         state = training_state(program_, *parameters_, optimizer_, position_, options_);
-        state.metadata.insert(state.metadata.end(), classes_.begin(), classes_.end());
+        state.metadata.insert(state.metadata.end(), model_.begin(), model_.end());
     }
     run_while_polling(group_, "checkpoint", [&] {
         if (folder_) rg::save_checkpoint(folder_->checkpoint_path(), position_.step, state, int(settings_.keep));

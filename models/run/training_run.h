@@ -1,6 +1,6 @@
 // The run of a training program: its position, stop requests, and all its files and output.
 //
-//     TrainingRun run("train_x", settings.run, options, group, trial); // opens the run to resume
+//     TrainingRun run(settings.run, options, group, trial); // opens the run to resume
 //     return run.supervise([&] {
 //         run.restore_parameters(parameters, optimizer); // also restores the position
 //         run.begin(length, classes, text);              // creates the folder
@@ -55,7 +55,7 @@ public:
     /// Collective. If the training is a program by itself, turns signals into stop requests. With --resume, locks the
     /// run's folder, loads its last checkpoint, and restores the options that the command line does not give. The
     /// references must outlive this.
-    TrainingRun(std::string program, const RunOptions& settings, Options& options, par::Group& group, Trial& trial);
+    TrainingRun(const RunOptions& settings, Options& options, par::Group& group, Trial& trial);
     ~TrainingRun();
     TrainingRun(const TrainingRun&) = delete;
     TrainingRun& operator=(const TrainingRun&) = delete;
@@ -94,8 +94,9 @@ public:
         int64_t epochs() const { return std::max<int64_t>(1, steps / batches + (steps % batches != 0)); }
     };
     /// Collective. Creates the folder of a new run and starts the output. So if any rank fails before this call, no
-    /// folder is created. `summary` is a text for people: the machine, the data, the network.
-    void begin(const Length& length, const std::vector<std::string>& classes, const std::string& summary);
+    /// folder is created. The files of the model store `model`; see describe_model(). `summary` is a text for people:
+    /// the machine, the data, the network.
+    void begin(const Length& length, const Metadata& model, const std::string& summary);
 
     const Position& position() const { return position_; }
     /// Returns how many epochs are done before the next step, with the done fraction of the current one.
@@ -166,7 +167,7 @@ private:
     bool untested_ = false;     // true if steps followed the last test; false before the first test
     bool stop_request_ = false; // from the trial or from a file in the folder
     Length length_;
-    Metadata classes_;
+    Metadata model_;
     Clock::time_point epoch_begin_, last_step_; // without tests and checkpoints, an epoch takes the time between these
     double images_at_begin_ = 0;                // number of this epoch's images that were done at epoch_begin_
 };

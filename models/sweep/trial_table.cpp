@@ -5,6 +5,7 @@
 #include "ringgrad/core/text.h"
 
 #include <algorithm>
+#include <optional>
 #include <charconv>
 #include <set>
 
@@ -173,10 +174,17 @@ double accuracy_of(const Json& epoch) {
     return value && value->is_number() ? value->as_double() : -1;
 }
 
-const TrialRow* best_trial(const std::vector<TrialRow>& rows) {
-    const TrialRow* best = nullptr;
+std::vector<const TrialRow*> best_first(const std::vector<TrialRow>& rows, const Ranking& ranking) {
+    const auto value_of = [&](const TrialRow& row) {
+        const Json* value = row.last.is_object() ? row.last.find(ranking.metric) : nullptr;
+        return value && value->is_number() ? std::optional(value->as_double()) : std::nullopt;
+    };
+    std::vector<const TrialRow*> best;
     for (const TrialRow& row : rows)
-        if (row.state != "failed" && row.accuracy() >= 0 && (!best || row.accuracy() > best->accuracy())) best = &row;
+        if (row.state != "failed" && value_of(row)) best.push_back(&row);
+    std::stable_sort(best.begin(), best.end(), [&](const TrialRow* a, const TrialRow* b) {
+        return ranking.lowest ? *value_of(*a) < *value_of(*b) : *value_of(*a) > *value_of(*b);
+    });
     return best;
 }
 

@@ -27,8 +27,8 @@ std::string settings_text(const TrialSettings& settings);
 /// Returns arguments like "--depth=2", "--width=11".
 std::vector<std::string> arguments_of(const TrialSettings& settings);
 
-/// Returns the validation accuracy in an epoch's line of metrics, or -1 if it has none. Trials are ranked and stopped
-/// only by it. If a network were chosen by its test accuracy, its test accuracy would be too optimistic.
+/// Returns the validation accuracy in an epoch's line of metrics, or -1 if it has none. Stop rules compare it. Trials
+/// hold out a validation set, and have no test accuracy: if a network were chosen by that, it would be too optimistic.
 double accuracy_of(const Json& epoch);
 
 /// A trial and its state.
@@ -46,9 +46,13 @@ struct TrialRow {
     double accuracy() const { return accuracy_of(last); }
 };
 
-/// Returns the trial with the highest validation accuracy among those that have not failed; of equal ones the first.
-/// Returns null if there is none.
-const TrialRow* best_trial(const std::vector<TrialRow>& rows);
+/// The metric of an epoch that says which trial is best.
+struct Ranking {
+    std::string metric = "validation_accuracy";
+    bool lowest = false; // true: the lowest value is the best, as of a loss
+};
+/// Returns the trials with that metric that have not failed, best first. Equal ones keep their order.
+std::vector<const TrialRow*> best_first(const std::vector<TrialRow>& rows, const Ranking& ranking);
 
 /// Writes results.csv and results.jsonl in the folder. A row has number, settings, state, metrics of the last epoch,
 /// time, note and folder.

@@ -8,7 +8,6 @@
 #include "ringgrad/models/run/data_parallel.h"
 #include "ringgrad/models/run/machine.h"
 #include "ringgrad/models/run/signals.h"
-#include "ringgrad/models/run/program.h"
 #include "ringgrad/models/sweep/trials_board.h"
 #include "ringgrad/par/session.h"
 
@@ -111,7 +110,7 @@ private:
 /// The task of the pool: runs one trial in the folder `runs`, and returns its result. If an earlier run of the program
 /// has left a checkpoint of this trial, the trial continues from it. The journal identifies a trial by `args`, so
 /// `args` contains neither the folder nor the stop rules.
-Json run_trial(par::TaskContext& task, const Json& args, const std::string& runs, const StopRules& rules) {
+Json run_trial(par::TaskContext& task, const Json& args, const std::string& runs, const Trials& trials) {
     par::Group& group = task.group();
     const std::string& name = args.at("name").as_string();
     const std::string folder = runs + "/" + name;
@@ -129,8 +128,8 @@ Json run_trial(par::TaskContext& task, const Json& args, const std::string& runs
     group.barrier("folder");
     arguments.push_back("--runs=" + runs);
     arguments.push_back("--run-name=" + name);
-    PooledTrial trial(task, rules);
-    const int code = find_program(args.at("program").as_string()).run(group, arguments, trial);
+    PooledTrial trial(task, trials.rules);
+    const int code = trials.program->run(group, arguments, trial);
     RG_CHECK(code == 0, "trial: expected exit code 0, got ", code);
     if (group.rank() != 0) return {};
     RG_CHECK(trial.complete() || !stop_requested(), "interrupted"); // makes it a failed task, which --resume runs again
@@ -178,7 +177,7 @@ void check_arguments(const std::string& name, const Trials& trials, const std::v
         if (!argument.starts_with("--")) continue;
         const auto reason = kReasons.find(argument.substr(2, argument.find('=') - 2));
         RG_CHECK(reason == kReasons.end(), name, ": expected options for trials, got ", argument, " (trial ", trial,
-                 "); ", reason->second, "; use this option with ", trials.program, " instead");
+                 "); ", reason->second, "; use this option with ", trials.program->name, " instead");
     }
 }
 
@@ -194,16 +193,15 @@ void check_machine(par::Group& group, const Json& trial) {
 /// Collective. Throws the errors that would occur in every trial; see run_trials_main(). `stored_in`: see
 /// TrialsArguments.
 void check_trials(par::Group& group, const std::string& name, const Trials& trials, const std::string& stored_in) {
-    const Program& program = find_program(trials.program);
     std::vector<std::vector<std::string>> arguments;
     std::vector<Json> options;
     for (const TrialSettings& settings : trials.table) {
         arguments.push_back(arguments_of(trials, settings));
         check_arguments(name, trials, arguments.back(), arguments.size());
-        options.push_back(program.check(arguments.back()));
+        options.push_back(trials.program->check(arguments.back()));
         RG_CHECK(options.back().at("validation").as_double() > 0, name,
                  ": expected a --validation above 0, got 0 (trial ", options.size(),
-                 "); trials are ranked by validation accuracy; to train on all images, use ", trials.program);
+                 "); trials are ranked by validation accuracy; to train on all images, use ", trials.program->name);
         // Check the parsed value of --data, since the text of an argument can spell the same command in many ways.
         if (!stored_in.empty())
             check_stored_command(stored_in, options.back().at("data").as_string(),
@@ -219,7 +217,7 @@ void check_trials(par::Group& group, const std::string& name, const Trials& tria
         if (is_new({"device", "precision"})) check_machine(group, options[i]);
         const std::string& init = options[i].at("init").as_string();
         if (!init.empty() && !trials.resume && is_new({"init"})) load_tensors(init); // a resumed trial does not need it
-        if (is_new({"data", "validation", "skip-other-images"})) program.load(group, arguments[i]);
+        if (is_new({"data", "validation", "skip-other-images"})) trials.program->load(group, arguments[i]);
     }
 }
 
@@ -235,11 +233,11 @@ TrialsRun::TrialsRun(RunFolder& folder, const Trials& trials)
     : folder(folder),
       trials(trials),
       rows(rows_of(trials, folder.path())),
-      report(folder.path(), rows, [&trials](const TrialRow& row) {
-          return find_program(trials.program).check(arguments_of(trials, row.settings));
+      report(folder.path(), rows, trials.ranking, [&trials](const TrialRow& row) {
+          return trials.program->check(arguments_of(trials, row.settings));
       }) {
-    report.set("summary", cat(trials.table.size(), " trials of ", trials.program, ", each on ", trials.ranks_each,
-                              trials.ranks_each == 1 ? " rank" : " ranks", ", ranked by validation accuracy"));
+    report.set("summary", cat(trials.table.size(), " trials of ", trials.program->name, ", each on ", trials.ranks_each,
+                              trials.ranks_each == 1 ? " rank" : " ranks", ", ranked by ", trials.ranking.metric));
 }
 
 namespace {
@@ -252,8 +250,27 @@ struct TrialsArguments {
     std::string stored_in = {};
 };
 
-/// Declares the options that all programs of trials share.
-void declare(Options& o, Trials& s) {
+/// A default argument of all trials, so that each has a validation set.
+constexpr const char* kDefaultValidation = "--validation=0.1";
+
+/// Declares the options that choose the trials and the training program, whose name goes to `program`.
+void declare(Options& o, const TrialsProgram& p, Trials& s, std::string& program) {
+    o.group("Trials");
+    if (p.programs.size() > 1) {
+        std::vector<std::string> names;
+        for (const Program* training : p.programs) names.push_back(training->name);
+        o.add("program", &program, "training program").one_of(names);
+    }
+    o.add("table", &s.table_file, "CSV file with option names in the first line and a trial in each following line")
+        .metavar("FILE");
+    o.add("grid", &s.grid,
+          cat("option and its values, for example seed=1:4, lr=0.01,0.05 or 'drops=\"20,40\",30'; several --grid make "
+              "all combinations; with --table, every row of the table is combined with every point of the grid",
+              p.default_grid.empty() ? "" : "; neither: " + p.default_grid.front()))
+        .metavar("NAME=VALUES");
+    o.add("at-once", &s.parallel, "run trials in parallel; off: one after the other, each on all ranks");
+    o.add("rank-by", &s.ranking.metric, "metric of the epochs that ranks the trials; the highest value is the best");
+    o.add("lowest", &s.ranking.lowest, "the lowest value of --rank-by is the best, as for validation_loss");
     o.add("ranks-per-trial", &s.ranks_per_trial, "number of ranks for each trial").range(1, 1e6);
     o.add("stop-below", &s.rules.below, "stop a trial with a validation accuracy below this, in percent; 0: off")
         .range(0, 100);
@@ -264,6 +281,36 @@ void declare(Options& o, Trials& s) {
     o.add("runs", &s.runs, "folder of all runs").metavar("DIR");
     o.add("run-name", &s.run_name, "name of this run's folder; none: program name and start time").metavar("NAME");
     o.add("resume", &s.resume, "continue --run-name with its options; finished trials are not run again");
+}
+
+/// Returns the trials. Throws Error if the options do not define any.
+std::vector<TrialSettings> make_table(const TrialsProgram& p, const Trials& s) {
+    const std::vector<std::string>& grid = s.grid.empty() && s.table_file.empty() ? p.default_grid : s.grid;
+    RG_CHECK(!s.table_file.empty() || !grid.empty(), p.name,
+             ": expected --table or --grid, got neither; give at least one");
+    std::vector<TrialSettings> rows = s.table_file.empty() ? std::vector<TrialSettings>(1) : read_trials(s.table_file);
+    std::vector<TrialSettings> all;
+    for (const TrialSettings& row : rows)
+        for (const TrialSettings& point : trial_grid(grid)) {
+            for (const auto& setting : point)
+                RG_CHECK(std::none_of(row.begin(), row.end(),
+                                      [&](const auto& other) { return other.first == setting.first; }),
+                         p.name, ": expected ", setting.first,
+                         " in --table or in --grid, got it in both; remove one");
+            all.push_back(row);
+            all.back().insert(all.back().end(), point.begin(), point.end());
+            if (p.adjust) p.adjust(s, all.back());
+        }
+    return all;
+}
+
+void print_best_first(const TrialsRun& run) {
+    const std::vector<const TrialRow*> best = best_first(run.rows, run.trials.ranking);
+    std::cout << "\nbest first, by " << printable(run.trials.ranking.metric) << ":\n";
+    for (const TrialRow* row : best) std::cout << trial_line(*row) << "\n";
+    for (const TrialRow& row : run.rows)
+        if (std::find(best.begin(), best.end(), &row) == best.end()) std::cout << trial_line(row) << "\n";
+    std::cout << printable(run.folder.path()) << "/results.csv" << std::endl;
 }
 
 /// Returns the arguments of the run to resume, followed by the `typed` ones. If the `typed` ones begin with the
@@ -350,7 +397,7 @@ void control_trials(par::TaskPool& pool, TrialsRun& run) {
         const std::vector<std::string> args = arguments_of(trials, row.settings);
         pool.submit("trial",
                     Json::object()
-                        .set("program", trials.program)
+                        .set("program", trials.program->name)
                         .set("arguments", Json(Json::Array(args.begin(), args.end())))
                         .set("name", cat(row.number)),
                     trials.ranks_each);
@@ -394,12 +441,15 @@ RunFolder open_folder(const std::string& program, const Trials& trials, const st
 
 int run_trials(par::Group& group, const TrialsProgram& program, const TrialsArguments& arguments) {
     Trials trials;
-    trials.base = program.defaults;
+    trials.base = {kDefaultValidation};
+    trials.base.insert(trials.base.end(), program.defaults.begin(), program.defaults.end());
+    std::string training = program.programs.front()->name;
     Options options(program.name, program.description);
-    options.group("Trials");
-    program.declare(options, trials);
-    declare(options, trials);
-    options.pass_on(&trials.base, program.passed_on);
+    declare(options, program, trials, training);
+    std::string defaults;
+    for (const std::string& argument : trials.base) defaults += " " + argument;
+    options.pass_on(&trials.base, cat("option of the training program, for all trials; the defaults are", defaults,
+                                      ", and --validation must not be 0"));
     if (!options.parse(arguments.texts)) {
         if (group.rank() == 0) std::cout << options.help();
         return 0;
@@ -407,7 +457,9 @@ int run_trials(par::Group& group, const TrialsProgram& program, const TrialsArgu
     if (trials.resume && !arguments.resumed)
         return run_trials(group, program, arguments_to_resume(program.name, trials, arguments.texts));
     trials.ranks_each = trials.parallel ? int(trials.ranks_per_trial) : group.size();
-    trials.table = program.make_table(trials);
+    trials.program = *std::find_if(program.programs.begin(), program.programs.end(),
+                                   [&](const Program* p) { return training == p->name; });
+    trials.table = make_table(program, trials);
     RG_CHECK(trials.ranks_each <= group.size(), program.name, ": expected --ranks-per-trial of at most ", group.size(),
              ", the number of ranks of this job, got ", trials.ranks_each);
     install_stop_signals();
@@ -423,7 +475,7 @@ int run_trials(par::Group& group, const TrialsProgram& program, const TrialsArgu
     if (group.rank() == 0) folder.emplace(open_folder(program.name, trials, arguments.texts, group.size(), options));
     const std::string runs = group.allgather(folder ? folder->path() + "/trials" : "", "folder").front();
     const par::TaskTable tasks{
-        {"trial", [&](par::TaskContext& task, const Json& args) { return run_trial(task, args, runs, trials.rules); }}};
+        {"trial", [&](par::TaskContext& task, const Json& args) { return run_trial(task, args, runs, trials); }}};
     std::optional<TrialsRun> run; // on rank 0 only
     const auto control = [&](par::TaskPool& pool) { control_trials(pool, run.emplace(*folder, trials)); };
     par::run_task_pool(group.link(), tasks, control, folder ? folder->path() + "/journal.jsonl" : "");
@@ -433,7 +485,7 @@ int run_trials(par::Group& group, const TrialsProgram& program, const TrialsArgu
         if (!run) return;
         try {
             check_stop();
-            program.finish(*run);
+            program.finish ? program.finish(*run) : print_best_first(*run);
         } catch (const Stopped&) {
             std::cout << "stopped; continue with --resume; " << printable(folder->path()) << std::endl;
         }

@@ -1,10 +1,18 @@
-// Runs many trainings in parallel over the ranks, for sweep_cifar and experiment.
+// Runs many trainings in parallel over the ranks. A program that does so, for example for one's own training:
+//
+//     int main(int argc, char** argv) {
+//         return run_trials_main(argc, argv, {"own_sweep", "trains my network with several options", {&my_training}});
+//     }
+//
+// The options of such a program choose the trials: a CSV file with option names in its first line, or a grid, which is
+// all combinations of some values. If both are given, every row of the file is combined with every point of the grid.
 //
 // Each trial is a task of a pool and a run in a subfolder of the sweep's folder. The pool assigns trials to ranks. The
 // controller (rank 0) shows progress and writes the results; each trial applies the stop rules to itself.
 #pragma once
 
 #include "ringgrad/core/options.h"
+#include "ringgrad/models/run/program.h"
 #include "ringgrad/models/run/run_folder.h"
 #include "ringgrad/models/sweep/trial_table.h"
 #include "ringgrad/models/sweep/trials_report.h"
@@ -21,10 +29,11 @@ struct StopRules {
     double target = 0;       // stops a trial that has reached this accuracy; 0: off
 };
 
-/// The options of experiment, and the trials that they define. A preset like sweep_cifar declares only some of these
-/// options.
+/// The options of a program of trials, and the trials that they define.
 struct Trials {
-    std::string program = "train_cifar", table_file, runs = default_runs_folder(), run_name;
+    const Program* program = nullptr; // trains
+    Ranking ranking;
+    std::string table_file, runs = default_runs_folder(), run_name;
     std::vector<std::string> grid;
     int64_t ranks_per_trial = 1;
     bool parallel = true, resume = false;
@@ -33,9 +42,6 @@ struct Trials {
     std::vector<TrialSettings> table;
     int ranks_each = 1; // number of ranks of each trial: ranks_per_trial, or all ranks with --no-at-once
 };
-
-/// A default argument of all trials, so that each has a validation set.
-inline constexpr const char* kDefaultValidation = "--validation=0.1";
 
 /// Returns the arguments of the training program for a trial with these settings.
 std::vector<std::string> arguments_of(const Trials& trials, const TrialSettings& settings);
@@ -49,17 +55,18 @@ struct TrialsRun {
     TrialsReport report;
 };
 
-/// A program that runs trials: experiment, or a preset of it.
+/// A program that runs trials.
 struct TrialsProgram {
-    const char *name, *description;
-    const char* passed_on;             // text for --help about the options of the training program
-    std::vector<std::string> defaults; // arguments of all trials; those of the command line follow and override them
-    /// Declares the options that choose the trials.
-    void (*declare)(Options& o, Trials& trials);
-    /// Returns the trials. Throws Error if the options do not define any.
-    std::vector<TrialSettings> (*make_table)(const Trials& trials);
-    /// Called on rank 0 after all trials. It may take long, but must not use the group of the ranks.
-    void (*finish)(TrialsRun& run);
+    std::string name, description;
+    std::vector<const Program*> programs; // training programs; --program chooses one if there are several
+    std::vector<std::string> defaults = {}; // arguments of all trials; those of the command line follow and override them
+    /// The grid without --grid and --table. If it is empty, one of these is required.
+    std::vector<std::string> default_grid = {};
+    /// Changes the settings of a trial, for example to derive one option from another.
+    void (*adjust)(const Trials& trials, TrialSettings& settings) = nullptr;
+    /// Called on rank 0 after all trials. It may take long, but must not use the group of the ranks. Null: prints the
+    /// trials, best first.
+    void (*finish)(TrialsRun& run) = nullptr;
 };
 
 /// The main() of such a program. Runs the trials over all ranks, then finish() on rank 0, and returns the exit code.

@@ -15,10 +15,11 @@ constexpr double kPausePerWrite = 20; // shortest pause, as a multiple of the du
 
 } // namespace
 
-TrialsReport::TrialsReport(std::string folder, const std::vector<TrialRow>& rows,
+TrialsReport::TrialsReport(std::string folder, const std::vector<TrialRow>& rows, const Ranking& ranking,
                            std::function<Json(const TrialRow&)> options, std::function<double()> clock)
     : folder_(std::move(folder)),
       rows_(rows),
+      ranking_(ranking),
       options_(std::move(options)),
       points_(std::clamp<size_t>(20'000 / std::max<size_t>(1, rows.size()), 50, 400)),
       clock_(std::move(clock)),
@@ -69,7 +70,8 @@ void TrialsReport::write(const std::string& state) {
         runs += cat(runs.empty() ? "" : ", ", members, std::string_view(trials_[size_t(row.number) - 1]).substr(1));
     }
     sweep_.set("name", std::filesystem::path(folder_).filename().string()).set("state", state);
-    if (const TrialRow* best = best_trial(rows_)) sweep_.set("best", cat(best->number));
+    const std::vector<const TrialRow*> best = best_first(rows_, ranking_);
+    if (!best.empty()) sweep_.set("best", cat(best.front()->number));
     write_file_atomic(folder_ + "/report.html",
                       report_page(cat("{\"sweep\": ", sweep_.dump(), ", \"runs\": [", runs, "]}")));
     changed_ = false;

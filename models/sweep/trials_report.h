@@ -18,8 +18,8 @@ class TrialsReport {
 public:
     /// `folder` is that of the sweep. The rows must outlive this. `options` returns all options of a trial with their
     /// values.
-    TrialsReport(std::string folder, const std::vector<TrialRow>& rows, std::function<Json(const TrialRow&)> options,
-                 std::function<double()> clock = steady_seconds);
+    TrialsReport(std::string folder, const std::vector<TrialRow>& rows, const Ranking& ranking,
+                 std::function<Json(const TrialRow&)> options, std::function<double()> clock = steady_seconds);
 
     /// Sets a member of "sweep"; see report.h.
     void set(std::string_view member, Json value) { sweep_.set(member, std::move(value)); }
@@ -36,6 +36,7 @@ private:
 
     const std::string folder_;
     const std::vector<TrialRow>& rows_;
+    const Ranking ranking_;
     const std::function<Json(const TrialRow&)> options_;
     const size_t points_; // largest number of lines of steps per trial
     const std::function<double()> clock_;

@@ -60,7 +60,7 @@ class BadInput(job.JobTest):
 
     def test_not_enough_memory(self):
         self.refuse_training(["--width", "4096", "--depth", "64"], "memory: expected at most", "GiB",
-                             "make --width, --depth or --batch-size smaller, or start fewer ranks")
+                             "make the network or --batch-size smaller, or start fewer ranks")
         # The plan of a mini-batch that is larger than the set has the size of the set.
         self.succeed(job.train(1, *SHORT, "--batch-size", "1000000", "--partial-batch", "keep"))
 
@@ -98,7 +98,7 @@ class BadInput(job.JobTest):
             os.chown(run, 12345, -1)
             self.refuse(resume, data[1], "is another user's", "give --data again")
 
-        sweep = [str(job.BUILD / "sweep_cifar"), "--run-name", "sweep", *SHORT, *data, "--batch-size", "30", "--sweep",
+        sweep = [str(job.BUILD / "sweep_cifar"), "--run-name", "sweep", *SHORT, *data, "--batch-size", "30", "--grid",
                  "lr=0.1,0.2"]
         self.run_command(sweep)
         self.assertTrue((self.runs / "sweep" / "config.json").exists())
@@ -111,7 +111,7 @@ class BadInput(job.JobTest):
         # A stored command is recognised with any quotes and line ends.
         proof.unlink()
         for spelling in ('data="pi"pe:echo x >> it-ran; cat data.bin', "data=pi\rpe:echo x >> it-ran; cat data.bin"):
-            for name, option in (("sweep_cifar", "--sweep"), ("experiment", "--grid")):
+            for name, option in (("sweep_cifar", "--grid"), ("experiment", "--grid")):
                 other = self.runs / "other"
                 other.mkdir(exist_ok=True)
                 other.chmod(0o777)

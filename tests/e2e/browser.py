@@ -205,7 +205,7 @@ class Frozen(BrowserTest):
     def test_sweep_page(self):
         # Trial 2 fails: its first loss is not finite. A rule stops trial 3.
         self.succeed([str(job.BUILD / "sweep_cifar"), "--run-name", "sweep", *job.TINY, "--epochs", "3",
-                      "--batch-size", "50", "--sweep", "lr=0.05,1e30,1e-9", "--stop-below", "12",
+                      "--batch-size", "50", "--grid", "lr=0.05,1e30,1e-9", "--stop-below", "12",
                       "--stop-below-after", "2"])
         run = self.runs / "sweep"
         trials = [job.epoch_lines(run / "trials" / str(i)) for i in (1, 2, 3)]
@@ -267,7 +267,7 @@ class Live(BrowserTest):
         monitor = self.start([sys.executable, str(ROOT / "tools" / "monitor"), "--port", "0"])
         url = monitor.stdout.readline().strip()
         sweep = self.start([str(job.BUILD / "sweep_cifar"), "--run-name", "a sweep", *job.TINY, "--epochs", "100000",
-                            "--batch-size", "50", "--sweep", "lr=1e30,0.05,0.01"])
+                            "--batch-size", "50", "--grid", "lr=1e30,0.05,0.01"])
         # In the list of runs, a sweep is one run with a page of its trials.
         page = self.browser.open(url)
         page.wait("document.querySelector('#runs a[href^=trials]')")

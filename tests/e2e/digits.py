@@ -130,7 +130,7 @@ class Digits(job.JobTest):
             file.write(angles)
         for name in ("train_digits", "train_digits_angles"):
             self.refuse(program(name, 1, "--data", "pipe:cat many.tar", "--batch-size", count * 4 // 5),
-                        "expected at most", "GiB for planned steps", "make --batch-size smaller, or start fewer ranks")
+                        "expected at most", "GiB for planned steps", "--batch-size smaller, or start fewer ranks")
         self.assertFalse(self.runs.exists())
 
     def test_resume(self):

@@ -155,7 +155,7 @@ class Events(job.JobTest):
         self.assertEqual([event(record)["step"] for record in records(files(run)[2].read_bytes())][:2], [0, 46])
 
     def test_trials(self):
-        self.succeed([str(job.BUILD / "sweep_cifar"), "--run-name", "sweep", "--sweep", "seed=1,2", *job.TINY,
+        self.succeed([str(job.BUILD / "sweep_cifar"), "--run-name", "sweep", "--grid", "seed=1,2", *job.TINY,
                       "--epochs", "1", "--batch-size", "100", "--tensorboard"])
         for trial in ("1", "2"):
             self.assertIn(("epoch/validation_accuracy", 9), self.check(self.runs / "sweep" / "trials" / trial))

@@ -137,7 +137,7 @@ class Classify(job.JobTest):
         self.assertIn(f"/0{shown}.png\t", out)
         out += self.succeed(program("inspect", model / "model.safetensors", next(data.rglob("*.png"))))
         out += self.succeed(program("sweep_cifar", *job.TINY, "--data", data.name, "--batch-size", "6", "--epochs", "1",
-                                    "--sweep", "lr=0.1", *run[:1], "sweep" + evil))
+                                    "--grid", "lr=0.1", *run[:1], "sweep" + evil))
         out += self.run_command(job.train(1, "--data", "no" + evil)).err
         self.assertIn(f"no{shown}", out)
         sweep = self.runs / ("sweep" + evil)
@@ -252,7 +252,7 @@ class Folder(job.JobTest):
         # The best trial of a sweep is tested on the images that its seed has held out.
         for seed in range(4):
             run = self.runs / f"sweep-{seed}"
-            self.succeed(program("sweep_cifar", "--run-name", run.name, *options, "--sweep", f"seed={seed}"))
+            self.succeed(program("sweep_cifar", "--run-name", run.name, *options, "--grid", f"seed={seed}"))
             self.assertEqual(self.images_of(job.report(run)["sweep"]["confusion"]), of_seed[seed])
 
     def test_images_in_other_formats(self):
@@ -304,7 +304,7 @@ class BuildFolder(job.JobTest):
             result = self.run_command(["sh", str(TOOLS / "run.sh"), "--max-restarts", "0", "--", *crash])
             self.assertIn(f"; {shown}\n", result.err)
             self.folder = below
-        self.succeed(program("sweep_cifar", *job.TINY, "--sweep", "lr=0.1", "--epochs", "1", "--run-name", "sweep"))
+        self.succeed(program("sweep_cifar", *job.TINY, "--grid", "lr=0.1", "--epochs", "1", "--run-name", "sweep"))
         self.assertEqual({run.name for run in self.runs.iterdir()}, {"first", "second", "sweep"})
         self.assertEqual(list(below.parent.rglob("runs")), [])
 

@@ -131,7 +131,7 @@ class Resume(job.JobTest):
         if job.MPIEXEC:
             cases += [(2, signal.SIGINT, 0), (2, signal.SIGUSR1, 75)]
         for program in ("train_cifar", "sweep_cifar"):
-            options = ["--sweep", "lr=0.1,0.2", "--validation", "0.2"] if program == "sweep_cifar" else []
+            options = ["--grid", "lr=0.1,0.2", "--validation", "0.2"] if program == "sweep_cifar" else []
             for ranks, number, code in cases:
                 launcher = [job.MPIEXEC, "-n", str(ranks)] if ranks > 1 else []
                 process = self.start([*launcher, str(job.BUILD / program), *options, "--data", command])

@@ -1,0 +1,4 @@
+// own_network: see own_network.h.
+#include "own_network.h"
+
+int main(int argc, char** argv) { return rg::run_training_main(argc, argv, example::own_network); }

@@ -1,0 +1,44 @@
+// A residual network of one's own, and its training on a folder of PNGs. own_network trains it once, and own_sweep with
+// several options. Either runs on one rank or many, on a GPU if there is one, and can be stopped and resumed.
+#pragma once
+
+#include "ringgrad/models/run/image_training.h"
+
+namespace example {
+
+using namespace rg;
+
+struct OwnNetwork final : Network {
+    ConvNorm stem, in, out;
+    Dense fc;
+
+    OwnNetwork(int64_t channels, int64_t classes, int64_t width, uint64_t seed)
+        : stem(parameters, "stem", {width, 3, channels, {.stride = 2, .pad = 1}}),
+          in(parameters, "in", {width, 3, width, {.pad = 1}}),
+          out(parameters, "out", {width, 3, width, {.pad = 1}, false}),
+          fc(parameters, "fc", classes, width) {
+        parameters.allocate(seed, Init::he);
+    }
+    Tensor forward(const Tensor& images, Mode mode) const override {
+        const Tensor x = stem(images, mode), y = relu(add(x, out(in(x, mode), mode)));
+        return fc(avg_pool2d(y, y.extent(1), 1));
+    }
+};
+
+struct OwnTraining final : ImageTraining {
+    int64_t width = 16;
+
+    OwnTraining() {
+        data_options.batch_size = 32;
+        augment = "flip,translate", translate = 4, fill = data::Fill::reflect;
+        epochs = 10;
+    }
+    void declare_network(Options& o) override { o.add("width", &width, "channels").range(1, 1024); }
+    std::unique_ptr<Network> make_network(const data::ImageSet& images) const override {
+        return std::make_unique<OwnNetwork>(images.channels, int64_t(images.classes.size()), width, seed());
+    }
+};
+
+inline constinit const Program own_network{"own_network", "trains my network", make_training<OwnTraining>};
+
+} // namespace example

@@ -1,0 +1,106 @@
+// See image_training.h.
+#include "ringgrad/models/run/image_training.h"
+
+#include "ringgrad/core/clock.h"
+#include "ringgrad/core/profile.h"
+#include "ringgrad/models/run/memory.h"
+#include "ringgrad/models/run/model_file.h"
+#include "ringgrad/models/run/report.h"
+#include "ringgrad/models/run/trainer.h"
+
+namespace rg {
+
+namespace {
+
+constexpr const char* kMemoryAdvice = "make the network or --batch-size smaller, or start fewer ranks";
+
+/// Returns the size of the values of all parameters, without allocating them.
+int64_t parameter_bytes(const std::function<std::unique_ptr<Network>()>& make) {
+    const DryRun without_memory;
+    return make()->parameters.values().bytes();
+}
+
+} // namespace
+
+void ImageTraining::declare(Options& o) {
+    declare_data(o);
+    o.group("Network");
+    declare_network(o);
+    declare_training(o);
+    machine_options.declare(o);
+    o.add("sync-bn", &sync_bn_,
+          "batch norm with statistics over all ranks; up to rounding, the result then does not depend on their number");
+    o.add("plan-dump", &plan_dump_, "print the ops of the replayed step and the memory plan");
+    o.add("profile", &profile_, "print a table of time per op at the end");
+    run_options.declare(o);
+}
+
+void ImageTraining::complete(const Options& options, const Workers& workers, bool resumed) {
+    if (!options.was_given("batch-size") && !resumed)
+        data_options.batch_size = workers.scaled(data_options.batch_size);
+}
+
+data::TrainTest ImageTraining::load(par::Group& group, const std::function<void()>& pulse) const {
+    data::TrainTest sets = load_data(group, data_options.path, data_options.load_options(), pulse);
+    data_options.hold_out_validation(sets);
+    return sets;
+}
+
+int ImageTraining::train(Options& options, par::Group& group, Trial& trial) {
+    TrainingRun run(run_options, options, group, trial);
+    return run.supervise([&] { return train(run, options); });
+}
+
+int ImageTraining::train(TrainingRun& run, const Options& options) {
+    par::Group& group = run.group();
+    Machine machine(machine_options, options, group);
+    complete(options, machine.workers(), run.resumed());
+    complete_schedule();
+    const data::TrainTest data = load(group, [&] { run.pulse(); });
+    run.test_set_name = data_options.test_set_name();
+    verify_same_data(group, data, run.test_set_name);
+
+    Profile op_times;
+    GroupSync sync(group);
+    Context context = machine.context();
+    if (sync_bn_ && group.size() > 1) context.sync = &sync;
+    if (profile_) context.profile = &op_times;
+    const ContextScope scope(context);
+
+    const auto make = [&] { return make_network(data.train); };
+    if (!machine.device()) check_parameter_memory(group, parameter_bytes(make), kMemoryAdvice);
+    const std::unique_ptr<Network> network = make();
+    Parameters& parameters = network->parameters;
+    const data::Normalise normalise = this->normalise(data.train);
+    ImageFeed feed(data.train, loader_options(normalise), machine);
+    const Sgdm sgd{.momentum = float(momentum), .weight_decay = float(l2), .nesterov = nesterov};
+    Trainer trainer(run, machine, parameters, sgdm(parameters, sgd), feed,
+                    [&](const data::Batch& batch) -> ScoresAndLoss {
+                        const Tensor scores = network->forward(batch.x, Mode::train);
+                        return {scores, cross_entropy(scores, batch.labels, float(smoothing))};
+                    });
+    Evaluation test{run, machine, data.test, normalise,
+                    [&](const Tensor& x) { return network->forward(x, Mode::evaluate); }};
+    const Plan& plan = plan_ahead(trainer, test, kMemoryAdvice);
+
+    run.begin(feed.length(steps, epochs), describe_model(data.train, normalise),
+              cat(machine.text(), "; ", data.source, "; ", parameters.count(), " parameters, ", plan.bytes() >> 20,
+                  " MiB planned"));
+    if (plan_dump_) run.note(plan.table() + trainer.gradient_sum.table(plan));
+    run.report("network", report_network(parameters, &plan));
+    int code = 0;
+    const double seconds = seconds_of([&] {
+        trainer.train(schedule, [&] { return test.score(); });
+        code = run.end();
+    });
+    if (plan_dump_)
+        for (const auto& [name, f] : {std::pair("training", &trainer.train_step), {"evaluation", &test.predict}})
+            run.note(cat("accelerate: ", f->occupancy() * double(f->cache_size), " plans of ", name, ", hit rate ",
+                         100 * f->hit_rate(), " %"));
+    // On a GPU, profiling waits for each op, so the training takes longer than without it. The table then omits the
+    // total time.
+    if (profile_) run.note(op_times.table(machine.device() ? 0 : seconds));
+    return code;
+}
+
+} // namespace rg

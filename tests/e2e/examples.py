@@ -1,0 +1,70 @@
+"""Runs the examples: the network on arrays, the training of one's own network, and the sweep of that training."""
+import csv
+import random
+import re
+import unittest
+
+import job
+
+SIDE = 64
+
+
+def program(ranks, name, *options):
+    command = [str(job.BUILD / name), *map(str, options)]
+    return command if ranks == 1 else [job.MPIEXEC, "-n", str(ranks), *command]
+
+
+class Examples(job.JobTest):
+    def write_images(self):
+        """Writes class folders of 64 x 64 PNGs, half of them grey: vertical stripes, horizontal stripes, and noise."""
+        chance = random.Random(1)
+        for label, name in enumerate(("columns", "rows", "noise")):
+            folder = self.folder / "images" / name
+            folder.mkdir(parents=True)
+            for i in range(40):
+                period, start = chance.randint(4, 10), chance.randint(0, 10)
+                grey = [[(chance.random() if label == 2 else (start + (y if label else x)) // period % 2) * 200 + 20
+                         for x in range(SIDE)] for y in range(SIDE)]
+                colour = i % 2 * 2
+                samples = bytes(int(v) for row in grey for v in row for _ in range(3 if colour else 1))
+                (folder / f"{i}.png").write_bytes(job.png(SIDE, SIDE, samples, colour))
+        return self.folder / "images"
+
+    def test_mlp_learns(self):
+        chances = [float(p) for p in re.findall(r"([\d.]+) on spiral 1", self.succeed(program(1, "mlp")))]
+        self.assertEqual(len(chances), 2)
+        self.assertLess(chances[0], 0.1)
+        self.assertGreater(chances[1], 0.9)
+
+    def test_own_network_learns_and_resumes_with_the_same_bits(self):
+        images = self.write_images()
+        ranks = job.rank_counts(1, 3)[-1]
+        options = ["--data", images, "--epochs", "8", "--threads", "1", "--device", "cpu"]
+        self.succeed(program(ranks, "own_network", *options, "--run-name", "whole"))
+        self.assertGreater(job.epoch_lines(self.runs / "whole")[-1]["test_accuracy"], 0.7)  # 0.33 is chance
+        run = self.runs / "parts"
+        process = self.start(program(ranks, "own_network", *options, "--run-name", "parts", "--checkpoint-every", "1"))
+        killed = self.wait_for(process, lambda: len(list(run.glob("checkpoint/*.safetensors"))) > 1)
+        job.kill_job(process)
+        self.assertTrue(killed)
+        self.succeed(program(ranks, "own_network", "--run-name", "parts", "--resume"))
+        self.assertEqual((run / "model.safetensors").read_bytes(),
+                         (self.runs / "whole" / "model.safetensors").read_bytes())
+
+    def test_own_sweep_ranks_by_any_metric(self):
+        images = self.write_images()
+        run = self.runs / "sweep"
+        out = self.succeed(program(job.rank_counts(1, 2)[-1], "own_sweep", "--run-name", run.name, "--data", images,
+                                   "--validation", "0.2", "--epochs", "8", "--threads", "1", "--device", "cpu",
+                                   "--grid", "lr=0.05,1e30,0.01,1e-9", "--stop-below", "70", "--stop-below-after", "7",
+                                   "--rank-by", "validation_loss", "--lowest"))
+        rows = list(csv.DictReader((run / "results.csv").read_text().splitlines()))
+        self.assertEqual([row["state"] for row in rows], ["finished", "failed", "finished", "stopped"])
+        ranked = re.findall(r"^trial (\d)", out.partition("best first, by validation_loss:\n")[2], re.MULTILINE)
+        losses = {row["trial"]: float(row["validation_loss"]) for row in rows if row["state"] != "failed"}
+        self.assertEqual(ranked, [*sorted(losses, key=losses.get), "2"])
+        self.assertEqual(job.report(run)["sweep"]["best"], ranked[0])
+
+
+if __name__ == "__main__":
+    job.main()
