@@ -30,7 +30,7 @@ const Tensor& Parameters::add(std::string name, const Shape& shape, Entry::Start
     expect_not_allocated(name);
     for (const Entry& e : entries_)
         RG_CHECK(e.name != name, "parameters: expected distinct names, got ", name, " twice; rename one of the two");
-    entries_.push_back({std::move(name), shape, start, 0, {}, {}});
+    entries_.push_back({.name = std::move(name), .shape = shape, .start = start});
     return entries_.back().value;
 }
 
@@ -68,6 +68,12 @@ void Parameters::place_gradients(std::byte* memory) {
     gradients_ = Tensor::borrow(memory, gradients_.shape(), gradients_.dtype());
     gradients_.fill(0);
     for (Entry& e : entries_) e.gradient = gradients_.slice(e.offset, e.shape);
+}
+
+Parameters::Entry& Parameters::entry(const std::string& name) {
+    for (Entry& entry : entries_)
+        if (entry.name == name) return entry;
+    fail("parameters: expected the name of a parameter, got ", name);
 }
 
 int64_t Parameters::count() const {

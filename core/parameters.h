@@ -25,8 +25,10 @@ public:
         std::string name;
         Shape shape;
         enum class Start : uint8_t { random, zeros, ones } start = Start::zeros;
+        float rate = 1;     // factor of the learning rate
+        bool decays = true; // false: no weight decay
         int64_t offset = 0; // elements from the start of the flat buffer
-        Tensor value, gradient;
+        Tensor value = {}, gradient = {};
     };
     struct State {
         std::string name;
@@ -56,6 +58,8 @@ public:
     void place_gradients(std::byte* memory);
 
     const std::deque<Entry>& entries() const { return entries_; }
+    /// Returns the entry of that name, to change how the optimizer treats it. Throws Error if there is none.
+    Entry& entry(const std::string& name);
     const std::deque<State>& states() const { return states_; }
     /// Returns the number of trainable values, without the gaps.
     int64_t count() const;

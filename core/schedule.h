@@ -28,12 +28,16 @@ struct Schedule {
     double factor = 0.1;            // used by piecewise
     double floor = 0;               // used by cosine and triangular
     double peak = 0.3;              // used by triangular
+    double warmup = 0;              // epochs in which a factor of the rate rises linearly from 0 to 1
 
-    /// Throws Error unless base >= floor >= 0, epochs > 0, factor > 0, 0 < peak < 1, and the drops are >= 0 and
-    /// in rising order.
+    /// Throws Error unless base >= floor >= 0, epochs > 0, factor > 0, 0 < peak < 1, warmup >= 0, and the drops are
+    /// >= 0 and in rising order.
     void check() const;
     /// Returns the rate at `progress` >= 0 epochs. After the last epoch, cosine and triangular stay at `floor`.
     double rate_at(double progress) const;
+
+private:
+    double rate_without_warmup(double progress) const;
 };
 
 /// Returns the kinds with their names, for Options::add().

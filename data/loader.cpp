@@ -89,8 +89,10 @@ void Loader::start(int64_t epoch, int64_t first_batch) {
     RG_CHECK(first_batch >= 0 && first_batch <= batches_, "loader: expected a first batch of 0 to ", batches_, ", got ",
              first_batch, " (epoch ", epoch, ")");
     std::shared_ptr<const std::vector<int64_t>> order;
-    if (options_.shuffle)
-        order = std::make_shared<const std::vector<int64_t>>(permutation(count_, options_.seed, epoch));
+    if (options_.shuffle != Shuffle::never) {
+        const int64_t drawn_for = options_.shuffle == Shuffle::once ? 0 : epoch;
+        order = std::make_shared<const std::vector<int64_t>>(permutation(count_, options_.seed, drawn_for));
+    }
     {
         std::lock_guard lock(mutex_);
         ++generation_;

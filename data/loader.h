@@ -58,9 +58,12 @@ struct Batch {
     std::vector<Tensor> columns = {}; // [n extents...], in the order of the loader's columns
 };
 
+/// The order of the samples: a new random one in every epoch, the same random one, or that of the set.
+enum class Shuffle : uint8_t { epoch, once, never };
+
 struct LoaderOptions {
     int64_t batch_size = 256;  // samples per mini-batch on all ranks together
-    bool shuffle = true;       // a new order every epoch
+    Shuffle shuffle = Shuffle::epoch;
     bool keep_partial = false; // keeps a last mini-batch that is smaller than the others
     uint64_t seed = 0;
     Augment augment = {};

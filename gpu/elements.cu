@@ -135,17 +135,33 @@ struct Dropout {
 /// `non_finite_at` is the result of first_non_finite(). Returns false if it is null, that is, if nothing was checked.
 __device__ bool found_non_finite(const int* non_finite_at) { return non_finite_at && *non_finite_at >= 0; }
 
+/// What all updates share; see UpdateInputs.
+struct UpdateFactors {
+    const int* non_finite_at;
+    const float *norm, *rates, *decays;
+    float max_norm;
+    UpdateFactors(std::span<const Tensor> in, float max_norm)
+        : non_finite_at(pointer<int>(in[0])),
+          norm(pointer<float>(in[1])),
+          rates(pointer<float>(in[2])),
+          decays(pointer<float>(in[3])),
+          max_norm(max_norm) {}
+    __device__ float clip() const { return max_norm > 0 ? clip_factor(*norm, max_norm) : 1; }
+    __device__ float rate(float lr, int64_t i) const { return rates ? lr * rates[i] : lr; }
+    __device__ float decay(float by, int64_t i) const { return decays ? by * decays[i] : by; }
+};
+
 struct SgdmUpdate {
     float *p, *v;
     const float *gradient, *lr;
-    const int* non_finite_at;
-    float momentum, decay;
+    float momentum, weight_decay;
     bool nesterov;
+    UpdateFactors factors;
     __device__ void operator()(int64_t i) const {
-        if (found_non_finite(non_finite_at)) return;
-        const float g = gradient[i] + decay * p[i];
+        if (found_non_finite(factors.non_finite_at)) return;
+        const float g = factors.clip() * gradient[i] + factors.decay(weight_decay, i) * p[i];
         v[i] = momentum * v[i] + g;
-        p[i] -= *lr * (nesterov ? g + momentum * v[i] : v[i]);
+        p[i] -= factors.rate(*lr, i) * (nesterov ? g + momentum * v[i] : v[i]);
     }
 };
 
@@ -153,16 +169,32 @@ struct SgdmUpdate {
 struct AdamUpdate {
     float *p, *m, *v;
     const float *gradient, *lr_and_step;
-    const int* non_finite_at;
-    float decay, one_minus_beta1, beta2, one_minus_beta2, log_beta1, log_beta2, epsilon;
+    float weight_decay, one_minus_beta1, beta2, one_minus_beta2, log_beta1, log_beta2, epsilon;
+    bool decoupled;
+    UpdateFactors factors;
     __device__ void operator()(int64_t i) const {
-        if (found_non_finite(non_finite_at)) return;
-        const float g = gradient[i] + decay * p[i], t = lr_and_step[1];
+        if (found_non_finite(factors.non_finite_at)) return;
+        const float lr = factors.rate(lr_and_step[0], i), decay = factors.decay(weight_decay, i), t = lr_and_step[1];
+        float parameter = p[i], g = factors.clip() * gradient[i];
+        if (decoupled)
+            parameter -= lr * decay * parameter;
+        else
+            g += decay * parameter;
         const float mean = m[i] + one_minus_beta1 * (g - m[i]);
         const float square = beta2 * v[i] + one_minus_beta2 * g * g;
         const float m_bias = -expm1f(t * log_beta1), v_bias = -expm1f(t * log_beta2);
-        p[i] -= lr_and_step[0] / m_bias * mean / (sqrtf(square / v_bias) + epsilon);
+        p[i] = parameter - lr / m_bias * mean / (sqrtf(square / v_bias) + epsilon);
         m[i] = mean, v[i] = square;
+    }
+};
+
+struct AverageUpdate {
+    float* average;
+    const float* p;
+    const int* non_finite_at;
+    float part;
+    __device__ void operator()(int64_t i) const {
+        if (!found_non_finite(non_finite_at)) average[i] += part * (p[i] - average[i]);
     }
 };
 
@@ -212,6 +244,25 @@ struct FirstNonFinite {
         if (value - value != 0) atomicMin(first, unsigned(i)); // the difference is NaN for NaN and infinity
     }
 };
+
+constexpr int kSquareBlocks = 1024;
+
+/// Stores the sum of the squares of each block's values to sums[block].
+__global__ void __launch_bounds__(kThreads) square_sums_kernel(int64_t count, const float* x, double* sums) {
+    double sum = 0;
+    for (int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x; i < count; i += int64_t(gridDim.x) * kThreads)
+        sum += double(x[i]) * double(x[i]);
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) sums[blockIdx.x] = sum;
+}
+
+/// Stores the square root of the sum of `count` values to *root. Runs as a single block.
+__global__ void __launch_bounds__(kThreads) root_of_sums_kernel(int count, const double* sums, float* root) {
+    double sum = 0;
+    for (int i = int(threadIdx.x); i < count; i += kThreads) sum += sums[i];
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) *root = float(sqrt(sum));
+}
 
 } // namespace
 
@@ -333,8 +384,8 @@ void sgdm_update(const Call& call) {
     const auto& a = call.attrs.as<O>();
     elementwise(call.in[O::parameters].numel(),
                 SgdmUpdate{pointer<float>(call.in[O::parameters]), pointer<float>(call.in[O::velocity]),
-                           pointer<float>(call.in[O::gradients]), pointer<float>(call.in[O::lr]),
-                           pointer<int>(call.in[O::non_finite_at]), a.momentum, a.weight_decay, a.nesterov});
+                           pointer<float>(call.in[O::gradients]), pointer<float>(call.in[O::lr]), a.momentum,
+                           a.weight_decay, a.nesterov, {call.in.subspan(O::non_finite_at), a.max_norm}});
 }
 
 void adam_update(const Call& call) {
@@ -343,9 +394,16 @@ void adam_update(const Call& call) {
     elementwise(call.in[O::parameters].numel(),
                 AdamUpdate{pointer<float>(call.in[O::parameters]), pointer<float>(call.in[O::m]),
                            pointer<float>(call.in[O::v]), pointer<float>(call.in[O::gradients]),
-                           pointer<float>(call.in[O::lr_and_step]), pointer<int>(call.in[O::non_finite_at]),
-                           a.weight_decay, float(1 - a.beta1), float(a.beta2), float(1 - a.beta2),
-                           float(log(a.beta1)), float(log(a.beta2)), a.epsilon});
+                           pointer<float>(call.in[O::lr_and_step]), a.weight_decay, float(1 - a.beta1),
+                           float(a.beta2), float(1 - a.beta2), float(log(a.beta1)), float(log(a.beta2)), a.epsilon,
+                           a.decoupled, {call.in.subspan(O::non_finite_at), a.max_norm}});
+}
+
+void average_update(const Call& call) {
+    using O = AverageUpdateOp;
+    elementwise(call.in[O::average].numel(),
+                AverageUpdate{pointer<float>(call.in[O::average]), pointer<float>(call.in[O::parameters]),
+                              pointer<int>(call.in[O::non_finite_at]), float(1 - call.attrs.as<O>().keep)});
 }
 
 void augment(const Call& call) {
@@ -368,6 +426,11 @@ void first_non_finite(const Call& call) {
     const int64_t count = call.in[O::values].numel();
     const float* const loss = pointer<float>(call.in[O::loss]);
     elementwise(count + (loss ? 1 : 0), FirstNonFinite{pointer<float>(call.in[O::values]), loss, count, first});
+    if (!call.attrs.as<O>().with_norm) return;
+    const int blocks = int(std::clamp<int64_t>(blocks_for(count, kThreads), 1, kSquareBlocks));
+    const Scratch<double> sums(kSquareBlocks);
+    RG_LAUNCH(square_sums_kernel, blocks, kThreads, 0, stream(), count, pointer<float>(call.in[O::values]), sums);
+    RG_LAUNCH(root_of_sums_kernel, 1, kThreads, 0, stream(), blocks, sums, pointer<float>(call.out[O::norm]));
 }
 
 } // namespace rg::RG_GPU

@@ -19,7 +19,7 @@ struct TrainCifar final : ImageTraining {
                           "any number of GPUs";
         data_options.batch_size = 256;
         epochs = 50;
-        l2 = 1e-10;
+        optimizer.weight_decay = 1e-10;
         schedule.kind = ScheduleKind::piecewise;
     }
     void declare_network(Options& o) override {

@@ -13,7 +13,7 @@ struct TrainDigits final : ImageTraining {
         data_texts = {"MNIST files or class folders of 28 x 28 PNGs", "class folders", "drawn digits"};
         augmentations = {"translate", "none"}, augment = "translate", translate = 2;
         default_rate = {0.01, 128};
-        l2 = 1e-4;
+        optimizer.weight_decay = 1e-4;
     }
     data::TrainTest load(par::Group& group, const std::function<void()>& pulse) const override {
         return load_digits(group, data_options, pulse);

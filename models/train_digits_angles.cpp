@@ -43,6 +43,7 @@ struct TrainDigitsAngles final : Training, TrainingOptions {
         data_options.batch_size = 32;
         augmentations = {"translate", "none"}, augment = "translate", translate = 2;
         default_rate = {0.002, 32, true};
+        optimizer.kind = OptimizerOptions::Kind::adam;
     }
 
     void declare(Options& o) override {
@@ -129,7 +130,7 @@ Result TrainDigitsAngles::train(TrainingRun& run, const Options& options, data::
     Machine machine(machine_options, options, run.group());
     int64_t& batch_size = data_options.batch_size;
     if (!options.was_given("batch-size") && !run.resumed()) batch_size = machine.workers().scaled(batch_size);
-    complete_schedule();
+    complete_schedule(options);
     if (data.source.empty()) data = load(run.group(), [&] { run.pulse(); });
     run.test_set_name = data_options.test_set_name();
     verify_same_data(run.group(), data, run.test_set_name);
@@ -139,7 +140,7 @@ Result TrainDigitsAngles::train(TrainingRun& run, const Options& options, data::
     DigitsAnglesNet net({.classes = int64_t(data.train.classes.size()), .seed = uint64_t(data_options.seed)});
     ImageFeed feed(data.train, loader_options(data::kDigits), machine);
     const Tensor angle_weight = Tensor::constant({1, 1}, kAngleWeight);
-    Trainer trainer(run, machine, net.parameters, adam(net.parameters, {.weight_decay = float(l2)}), feed,
+    Trainer trainer(run, machine, net.parameters, Optimizer(net.parameters, optimizer), feed,
                     [&](const data::Batch& batch) -> ScoresAndLoss {
                         const auto [scores, angles] = net.forward(batch.x, Mode::train);
                         const Tensor squares = mse_loss(angles, batch.targets).reshape({1, 1});
@@ -147,7 +148,7 @@ Result TrainDigitsAngles::train(TrainingRun& run, const Options& options, data::
                         return {scores, add(cross_entropy(scores, batch.labels, float(smoothing)), angle_loss)};
                     });
     data::LoaderOptions in_order = loader_options(data::kDigits);
-    in_order.shuffle = false, in_order.keep_partial = true, in_order.augment = {};
+    in_order.shuffle = data::Shuffle::never, in_order.keep_partial = true, in_order.augment = {};
     ImageFeed test_feed(data.test, in_order, machine);
     Accelerated predict(
         [&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {

@@ -262,9 +262,23 @@ inline void add_elementwise(std::vector<OpCase>& cases) {
                                      kRounded,
                                      3});
             }
+        // The factors of single parameters, and a limit for the norm of the gradients that is exceeded, or not.
+        const std::vector<Input> factors{{{}, Draw::absent}, {{}, Draw::squares}, {x, Draw::squares}, {x, Draw::squares}};
+        for (float max_norm : {0.02f, 1e9f}) {
+            std::vector<Input> sgdm{{x}, {x}, {x}, {{1}, Draw::lr}}, adam{{x}, {x}, {x, Draw::squares}, {x}, {{2}, Draw::lr_and_step}};
+            sgdm.insert(sgdm.end(), factors.begin(), factors.end());
+            adam.insert(adam.end(), factors.begin(), factors.end());
+            cases.push_back({op::sgdm_update, sgdm, SgdmUpdateOp{0.8f, 0.03f, false, max_norm}, kRounded, 2});
+            for (bool decoupled : {false, true})
+                cases.push_back(
+                    {op::adam_update, adam, AdamUpdateOp{0.9, 0.999, 0.1f, 0.03f, decoupled, max_norm}, kRounded, 3});
+        }
+        for (Draw found : {Draw::absent, Draw::none_found, Draw::found})
+            cases.push_back({op::average_update, {{x}, {x}, {{}, found}}, AverageUpdateOp{0.9}, kRounded, 1});
         for (Draw values : {Draw::offset, Draw::special, Draw::damaged})
             for (Draw loss : {Draw::absent, Draw::normal, Draw::not_a_number})
                 cases.push_back({op::first_non_finite, {{x, values}, {{}, loss}}});
+        cases.push_back({op::first_non_finite, {{x, Draw::offset}}, FirstNonFiniteOp{true}, kSummed});
     }
 }
 

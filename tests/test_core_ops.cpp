@@ -360,9 +360,9 @@ TEST_SUITE("core") {
                        "sgdm_update: expected the first 2 inputs as outputs"));
         CHECK(message([&] { run(op::sgdm_update, {x, v, g, floats({2}, 1, 2)}); }) == "sgdm_update: lr needs shape [1], got [2]");
         CHECK(contains(message([&] { sgdm_update(x, v, w, {}); }), "sgdm_update: gradients needs shape"));
-        CHECK(message([&] { sgdm_update(x, v, g, {}, lr, i); }) ==
+        CHECK(message([&] { sgdm_update(x, v, g, {}, lr, {i}); }) ==
               "sgdm_update: non_finite_at needs shape [], got [2]");
-        CHECK(message([&] { sgdm_update(x, v, g, {}, lr, Tensor::zeros({})); }) ==
+        CHECK(message([&] { sgdm_update(x, v, g, {}, lr, {Tensor::zeros({})}); }) ==
               "sgdm_update: non_finite_at is f32, expected i32");
         CHECK(message([&] { first_non_finite(x, lr); }) == "first_non_finite: loss needs shape [], got [1]");
         CHECK(message([&] { adam_update(x, v, x.clone(), g, {}, i); }) ==

@@ -182,7 +182,7 @@ TEST_SUITE("data") {
         const ImageSet set = random_set(23, 3, 3, 1);
         LoaderOptions o = options_for(5);
         o.augment = {};
-        o.shuffle = false;
+        o.shuffle = Shuffle::never;
         const auto sample = [&](int64_t i) { return view(set, i, false, 0, 0, 3, 3, Fill::zero); };
         {
             Loader loader(set, o);
@@ -193,7 +193,7 @@ TEST_SUITE("data") {
             CHECK(taken.labels == set.labels);
             CHECK(taken.sizes == std::vector<int64_t>{5, 5, 5, 5, 3});
         }
-        o.shuffle = true;
+        o.shuffle = Shuffle::epoch;
         Loader loader(set, o);
         const Taken first = take_epoch(loader, 1), second = take_epoch(loader, 2);
         CHECK(first.samples != second.samples);

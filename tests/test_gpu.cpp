@@ -69,7 +69,7 @@ Tensor train_on_device(DType type, Launches launches) {
         const Tensor loss = cross_entropy(net.forward(cast(in[0], type), Mode::train), in[1]);
         tape.gradients(loss, values, gradients);
         first_non_finite(parameters.gradients(), loss, found);
-        sgdm_update(parameters.values(), velocity, parameters.gradients(), {}, rate, found);
+        sgdm_update(parameters.values(), velocity, parameters.gradients(), {}, rate, {found});
         return {loss};
     });
     if (launches == Launches::graphs) step.after_step = [](const Plan&, size_t s) { return s % 5 == 2; };

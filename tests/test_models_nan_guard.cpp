@@ -47,7 +47,7 @@ struct Toy {
         loss.fill(mean_loss);
         first_non_finite(parameters.gradients(), loss, non_finite_at);
         sgdm_update(parameters.values(), optimizer[0].value, parameters.gradients(), {.momentum = 0.9f}, rate,
-                    non_finite_at);
+                    {non_finite_at});
         return non_finite_at;
     }
     /// Returns all values that training changes, as bytes.
@@ -92,7 +92,7 @@ std::string train(const std::string& folder, OnNan policy, const std::function<v
                 run.end_step({.images = 10, .loss = loss, .correct = 5, .lr = 0.1, .last = last, .verdict = verdict});
             }
             if (run.epoch_is_complete()) run.end_epoch({});
-            run.save();
+            run.save_model(), run.save_checkpoint();
         }
         return run.end();
     });

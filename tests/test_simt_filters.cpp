@@ -64,9 +64,9 @@ Standing train(par::Group& group, DType type, bool adam, Way way, Standing from 
         run(op::add, {all, damage}, {}, {all});
         first_non_finite(all, loss, found);
         if (adam)
-            adam_update(p, m, v, all, {.weight_decay = 0.01f}, now, found);
+            adam_update(p, m, v, all, {.weight_decay = 0.01f}, now, {found});
         else
-            sgdm_update(p, v, all, {.momentum = 0.9f, .nesterov = true}, now.slice(0, {1}), found);
+            sgdm_update(p, v, all, {.momentum = 0.9f, .nesterov = true}, now.slice(0, {1}), {found});
     };
     Accelerated step([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
         Tape tape;

@@ -75,7 +75,7 @@ Trained train_skipping(Device* device, bool inside) {
     const auto update = [&](const Tensor& loss) {
         run(op::add, {all, damage}, {}, {all});
         first_non_finite(all, loss, non_finite_at);
-        sgdm_update(parameters.values(), optimizer[0].value, all, {.momentum = 0.9f}, rate, non_finite_at);
+        sgdm_update(parameters.values(), optimizer[0].value, all, {.momentum = 0.9f}, rate, {non_finite_at});
     };
     Accelerated network([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
         Tape tape;

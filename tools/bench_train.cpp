@@ -114,7 +114,7 @@ int bench(const Settings& s) {
         const Tensor loss = net->loss(images, in[1], in[2]);
         tape.gradients(loss, values, gradients);
         first_non_finite(parameters.gradients(), loss, found);
-        sgdm_update(parameters.values(), velocity, parameters.gradients(), {}, rate, found);
+        sgdm_update(parameters.values(), velocity, parameters.gradients(), {}, rate, {found});
         return {loss};
     });
     network.enabled = s.accelerate;

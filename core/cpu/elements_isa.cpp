@@ -174,29 +174,60 @@ void convert(const From* x, To* y, int64_t count) {
     map(y, count, kWidth, false, [=](int64_t i, int64_t, int lanes) { return load_first(x + i, lanes); });
 }
 
-void sgdm(float* p, float* v, const float* g, int64_t count, float lr, float momentum, float decay, bool nesterov) {
-    const Vec rate = splat(lr), inertia = splat(momentum), shrink = splat(decay);
+/// The factors of UpdateFactors for the vector that begins at i.
+struct VectorFactors {
+    const UpdateFactors& all;
+    Vec clipped(Vec gradient) const { return all.clip == 1 ? gradient : splat(all.clip) * gradient; }
+    Vec rate(Vec lr, int64_t i, int lanes) const { return all.rates ? lr * load_first(all.rates + i, lanes) : lr; }
+    Vec decay(Vec by, int64_t i, int lanes) const { return all.decays ? by * load_first(all.decays + i, lanes) : by; }
+};
+
+void sgdm(float* p, float* v, const float* g, int64_t count, const SgdmStep& step, const UpdateFactors& all) {
+    const Vec lr = splat(step.lr), inertia = splat(step.momentum), decay = splat(step.decay);
+    const VectorFactors factors{all};
+    const bool nesterov = step.nesterov;
     each_vector(count, kWidth, [=](int64_t i, int64_t, int lanes) {
-        const Vec parameter = load_first(p + i, lanes), gradient = load_first(g + i, lanes) + shrink * parameter;
+        const Vec parameter = load_first(p + i, lanes), shrink = factors.decay(decay, i, lanes);
+        const Vec gradient = factors.clipped(load_first(g + i, lanes)) + shrink * parameter;
         const Vec velocity = inertia * load_first(v + i, lanes) + gradient;
-        const Vec moved = parameter - rate * (nesterov ? gradient + inertia * velocity : velocity);
+        const Vec moved =
+            parameter - factors.rate(lr, i, lanes) * (nesterov ? gradient + inertia * velocity : velocity);
         store_first(v + i, velocity, lanes);
         store_first(p + i, moved, lanes);
     });
 }
 
-void adam(float* p, float* m, float* v, const float* g, int64_t count, const AdamStep& step) {
-    const Vec shrink = splat(step.decay), m_part = splat(step.m_part), v_keep = splat(step.v_keep),
-              v_part = splat(step.v_part), rate = splat(step.rate), unbias = splat(step.unbias),
+void adam(float* p, float* m, float* v, const float* g, int64_t count, const AdamStep& step, const UpdateFactors& all) {
+    const Vec decay = splat(step.decay), m_part = splat(step.m_part), v_keep = splat(step.v_keep),
+              v_part = splat(step.v_part), lr = splat(step.rate), unbias = splat(step.unbias),
               epsilon = splat(step.epsilon);
+    const VectorFactors factors{all};
+    const bool decoupled = step.decoupled;
     each_vector(count, kWidth, [=](int64_t i, int64_t, int lanes) {
-        const Vec parameter = load_first(p + i, lanes), gradient = load_first(g + i, lanes) + shrink * parameter;
+        Vec parameter = load_first(p + i, lanes), gradient = factors.clipped(load_first(g + i, lanes));
+        const Vec shrink = factors.decay(decay, i, lanes);
+        if (decoupled)
+            parameter -= factors.rate(shrink, i, lanes) * parameter;
+        else
+            gradient += shrink * parameter;
         const Vec before = load_first(m + i, lanes), mean = before + m_part * (gradient - before);
         const Vec square = v_keep * load_first(v + i, lanes) + v_part * gradient * gradient;
+        const Vec rate = factors.rate(lr, i, lanes);
         store_first(m + i, mean, lanes);
         store_first(v + i, square, lanes);
         store_first(p + i, parameter - rate * mean / (square_root(square) * unbias + epsilon), lanes);
     });
+}
+
+float sum_of_squares(const float* x, int64_t count) {
+    Vec sums{};
+    each_vector(count, kWidth, [&](int64_t i, int64_t, int lanes) {
+        const Vec value = load_first(x + i, lanes);
+        sums += value * value;
+    });
+    float sum = 0;
+    for (int j = 0; j < kWidth; ++j) sum += sums[j];
+    return sum;
 }
 
 int64_t first_non_finite(const float* x, int64_t count) {
@@ -275,7 +306,7 @@ extern const ElementKernels kElements;
         channel_sums<T>, affine<T>, affine_sum<T>, norm_sums<T>, norm_grad<T>, relu_of<T>, relu_grad<T>, add<T>,       \
             max_window<T>, max_window_grad<T>, sum_window<T>, sum_window_grad<T>                                       \
     }
-const ElementKernels kElements{RG_STORED(float),         RG_STORED(uint16_t),     sgdm, adam, first_non_finite,
+const ElementKernels kElements{RG_STORED(float),         RG_STORED(uint16_t),     sgdm, adam, first_non_finite, sum_of_squares,
                                convert<uint16_t, float>, convert<float, uint16_t>};
 #undef RG_STORED
 

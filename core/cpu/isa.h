@@ -100,20 +100,38 @@ struct StoredKernels {
     void (*sum_window_grad)(const T* dy, int64_t row, int64_t window, int64_t channels, float scale, T* dx);
 };
 
+/// What all updates share: the factors of the gradients, and per parameter of the learning rate and the weight decay;
+/// null: 1.
+struct UpdateFactors {
+    float clip;
+    const float *rates, *decays;
+    UpdateFactors at(int64_t begin) const {
+        return {clip, rates ? rates + begin : nullptr, decays ? decays + begin : nullptr};
+    }
+};
+/// Constants of one step of SGD.
+struct SgdmStep {
+    float lr, momentum, decay;
+    bool nesterov;
+};
 /// Constants of one Adam step: m += m_part * (g - m), v = v_keep * v + v_part * g^2, with g the gradient after weight
-/// decay, and p -= rate * m / (sqrt(v) * unbias + epsilon).
+/// decay, and p -= rate * m / (sqrt(v) * unbias + epsilon). If `decoupled`, p -= decay * p takes the place of the decay
+/// of g.
 struct AdamStep {
     float decay, m_part, v_keep, v_part, rate, unbias, epsilon;
+    bool decoupled;
 };
 
 struct ElementKernels {
     StoredKernels<float> f32;
     StoredKernels<uint16_t> bf16;
-    void (*sgdm)(float* p, float* v, const float* g, int64_t count, float lr, float momentum, float decay,
-                 bool nesterov);
-    void (*adam)(float* p, float* m, float* v, const float* g, int64_t count, const AdamStep& step);
+    void (*sgdm)(float* p, float* v, const float* g, int64_t count, const SgdmStep& step, const UpdateFactors& factors);
+    void (*adam)(float* p, float* m, float* v, const float* g, int64_t count, const AdamStep& step,
+                 const UpdateFactors& factors);
     /// Returns the index of the first NaN or infinity, or `count` if there is none.
     int64_t (*first_non_finite)(const float* x, int64_t count);
+    /// Returns the sum of the squares.
+    float (*sum_of_squares)(const float* x, int64_t count);
     void (*widen)(const uint16_t* x, float* y, int64_t count);
     void (*narrow)(const float* x, uint16_t* y, int64_t count); // rounds to nearest, ties to even
 };

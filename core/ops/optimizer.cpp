@@ -30,10 +30,20 @@ void expect_scalar_if_defined(const char* op, const char* name, const Tensor& t)
     if (t.defined()) expect_shape(op, name, t, {});
 }
 
-OutputSpecs infer_sgdm_update(In in, const Attrs&) {
+/// Checks the inputs from non_finite_at on, which all updates have in the same order.
+void check_inputs(const char* op, const Shape& buffer, In inputs, float max_norm) {
+    expect_scalar_if_defined(op, "non_finite_at", inputs[0]);
+    expect_scalar_if_defined(op, "norm", inputs[1]);
+    RG_CHECK(max_norm >= 0 && (max_norm == 0 || inputs[1].defined()), op,
+             ": expected the norm of the gradients with a max_norm of ", max_norm, ", got none; see first_non_finite()");
+    if (inputs[2].defined()) expect_shape(op, "rates", inputs[2], buffer);
+    if (inputs[3].defined()) expect_shape(op, "decays", inputs[3], buffer);
+}
+
+OutputSpecs infer_sgdm_update(In in, const Attrs& attrs) {
     using O = SgdmUpdateOp;
     expect_shape("sgdm_update", "lr", in[O::lr], {1});
-    expect_scalar_if_defined("sgdm_update", "non_finite_at", in[O::non_finite_at]);
+    check_inputs("sgdm_update", in[0].shape(), in.subspan(O::non_finite_at), attrs.as<O>().max_norm);
     return infer_buffers(rows::sgdm_update, in.first(O::gradients + 1));
 }
 
@@ -43,33 +53,50 @@ OutputSpecs infer_adam_update(In in, const Attrs& attrs) {
     RG_CHECK(a.beta1 >= 0 && a.beta1 < 1 && a.beta2 >= 0 && a.beta2 < 1,
              "adam_update: beta1 and beta2 lie in [0, 1), got ", a.beta1, " and ", a.beta2);
     expect_shape("adam_update", "lr_and_step", in[O::lr_and_step], {2});
-    expect_scalar_if_defined("adam_update", "non_finite_at", in[O::non_finite_at]);
+    check_inputs("adam_update", in[0].shape(), in.subspan(O::non_finite_at), a.max_norm);
     return infer_buffers(rows::adam_update, in.first(O::gradients + 1));
 }
 
-OutputSpecs infer_first_non_finite(In in, const Attrs&) {
+OutputSpecs infer_average_update(In in, const Attrs& attrs) {
+    using O = AverageUpdateOp;
+    const double keep = attrs.as<O>().keep;
+    RG_CHECK(keep >= 0 && keep < 1, "average_update: keep lies in [0, 1), got ", keep);
+    expect_scalar_if_defined("average_update", "non_finite_at", in[O::non_finite_at]);
+    return infer_buffers(rows::average_update, in.first(O::parameters + 1));
+}
+
+OutputSpecs infer_first_non_finite(In in, const Attrs& attrs) {
     using O = FirstNonFiniteOp;
     RG_CHECK(in[O::values].numel() <= INT32_MAX, "first_non_finite: at most 2^31 - 1 values, got ",
              in[O::values].numel());
     expect_scalar_if_defined("first_non_finite", "loss", in[O::loss]);
-    return {{{{}, DType::i32}}};
+    return {{{{}, DType::i32}, {attrs.as<O>().with_norm ? Shape{} : Shape{0}, in[O::values].dtype()}}};
 }
 
-double flops_first_non_finite(const Call& call) { return double(call.in[FirstNonFiniteOp::values].numel()); }
+double flops_first_non_finite(const Call& call) {
+    const bool with_norm = call.attrs.as<FirstNonFiniteOp>().with_norm;
+    return (with_norm ? 3.0 : 1.0) * double(call.in[FirstNonFiniteOp::values].numel());
+}
 
 constexpr Argument kSgdm[] = {
     {"parameters", Type::precise}, {"velocity", Type::precise}, {"gradients", Type::precise}, {"lr", Type::f32},
-    {"non_finite_at", Type::i32, Presence::optional}};
+    {"non_finite_at", Type::i32, Presence::optional}, {"norm", Type::precise, Presence::optional},
+    {"rates", Type::f32, Presence::optional}, {"decays", Type::f32, Presence::optional}};
 constexpr Argument kAdam[] = {
     {"parameters", Type::precise}, {"m", Type::precise}, {"v", Type::precise}, {"gradients", Type::precise},
-    {"lr_and_step", Type::f32}, {"non_finite_at", Type::i32, Presence::optional}};
+    {"lr_and_step", Type::f32}, {"non_finite_at", Type::i32, Presence::optional},
+    {"norm", Type::precise, Presence::optional}, {"rates", Type::f32, Presence::optional},
+    {"decays", Type::f32, Presence::optional}};
+constexpr Argument kAverage[] = {
+    {"average", Type::precise}, {"parameters", Type::precise}, {"non_finite_at", Type::i32, Presence::optional}};
 constexpr Argument kFirstNonFinite[] = {{"values", Type::precise}, {"loss", Type::precise, Presence::optional}};
 
 } // namespace
 
 RG_ROW(sgdm_update, .inputs = kSgdm, .outputs = 2);
 RG_ROW(adam_update, .inputs = kAdam, .outputs = 3);
-RG_ROW(first_non_finite, .inputs = kFirstNonFinite, .flops = flops_first_non_finite);
+RG_ROW(average_update, .inputs = kAverage);
+RG_ROW(first_non_finite, .inputs = kFirstNonFinite, .outputs = 2, .flops = flops_first_non_finite);
 
 // ---- functions -----------------------------------------------------------------------------------------------------
 
@@ -92,18 +119,18 @@ Tensor varying(const char* op, const char* what, std::initializer_list<float> va
 } // namespace
 
 void sgdm_update(const Tensor& parameters, const Tensor& velocity, const Tensor& gradients, const Sgdm& o,
-                 const Tensor& lr, const Tensor& non_finite_at) {
-    run(op::sgdm_update, {parameters, velocity, gradients, lr, non_finite_at},
-        SgdmUpdateOp{o.momentum, o.weight_decay, o.nesterov}, {parameters, velocity});
+                 const Tensor& lr, const UpdateInputs& in) {
+    run(op::sgdm_update, {parameters, velocity, gradients, lr, in.non_finite_at, in.norm, in.rates, in.decays},
+        SgdmUpdateOp{o.momentum, o.weight_decay, o.nesterov, o.max_norm}, {parameters, velocity});
 }
 void sgdm_update(const Tensor& parameters, const Tensor& velocity, const Tensor& gradients, const Sgdm& o) {
     sgdm_update(parameters, velocity, gradients, o, varying("sgdm_update", "the learning rate", {o.lr}));
 }
 
 void adam_update(const Tensor& parameters, const Tensor& m, const Tensor& v, const Tensor& gradients, const Adam& o,
-                 const Tensor& lr_and_step, const Tensor& non_finite_at) {
-    run(op::adam_update, {parameters, m, v, gradients, lr_and_step, non_finite_at},
-        AdamUpdateOp{o.beta1, o.beta2, o.epsilon, o.weight_decay}, {parameters, m, v});
+                 const Tensor& lr_and_step, const UpdateInputs& in) {
+    run(op::adam_update, {parameters, m, v, gradients, lr_and_step, in.non_finite_at, in.norm, in.rates, in.decays},
+        AdamUpdateOp{o.beta1, o.beta2, o.epsilon, o.weight_decay, o.decoupled, o.max_norm}, {parameters, m, v});
 }
 void adam_update(const Tensor& parameters, const Tensor& m, const Tensor& v, const Tensor& gradients, const Adam& o,
                  int64_t step) {
@@ -111,13 +138,33 @@ void adam_update(const Tensor& parameters, const Tensor& m, const Tensor& v, con
     adam_update(parameters, m, v, gradients, o, varying("adam_update", "learning rate and step", {o.lr, float(step)}));
 }
 
-Tensor first_non_finite(const Tensor& values, const Tensor& loss, const Tensor& non_finite_at) {
-    return run(op::first_non_finite, {values, loss}, {}, {non_finite_at})[0];
+void average_update(const Tensor& average, const Tensor& parameters, double keep, const Tensor& non_finite_at) {
+    run(op::average_update, {average, parameters, non_finite_at}, AverageUpdateOp{keep}, {average});
+}
+
+Tensor first_non_finite(const Tensor& values, const Tensor& loss, const Tensor& non_finite_at, const Tensor& norm) {
+    return run(op::first_non_finite, {values, loss}, FirstNonFiniteOp{norm.defined()}, {non_finite_at, norm})[0];
 }
 
 // ---- reference -----------------------------------------------------------------------------------------------------
 
 namespace ref {
+
+namespace {
+
+/// The factors of UpdateInputs. `in` begins with non_finite_at.
+struct Factors {
+    Factors(std::span<const Tensor> in, float max_norm)
+        : clip(max_norm > 0 ? clip_factor(read(in[1])[0], double(max_norm)) : 1),
+          rates(in[2].defined() ? read(in[2]) : Values()),
+          decays(in[3].defined() ? read(in[3]) : Values()) {}
+    double rate(size_t i) const { return rates.empty() ? 1 : rates[i]; }
+    double decay(size_t i) const { return decays.empty() ? 1 : decays[i]; }
+    double clip;
+    Values rates, decays;
+};
+
+} // namespace
 
 void sgdm_update(const Call& call) {
     using O = SgdmUpdateOp;
@@ -125,10 +172,11 @@ void sgdm_update(const Call& call) {
     Values p = read(call.in[O::parameters]), v = read(call.in[O::velocity]);
     const Values gradient = read(call.in[O::gradients]);
     const double lr = read(call.in[O::lr])[0], momentum = a.momentum;
+    const Factors factors(call.in.subspan(O::non_finite_at), a.max_norm);
     for (size_t i = 0; i < p.size() && !found_non_finite(call.in[O::non_finite_at]); ++i) {
-        const double g = gradient[i] + double(a.weight_decay) * p[i];
+        const double g = factors.clip * gradient[i] + factors.decay(i) * double(a.weight_decay) * p[i];
         v[i] = momentum * v[i] + g;
-        p[i] -= lr * (a.nesterov ? g + momentum * v[i] : v[i]);
+        p[i] -= factors.rate(i) * lr * (a.nesterov ? g + momentum * v[i] : v[i]);
     }
     write(call.out[0], p);
     write(call.out[1], v);
@@ -140,12 +188,15 @@ void adam_update(const Call& call) {
     Values p = read(call.in[O::parameters]), m = read(call.in[O::m]), v = read(call.in[O::v]);
     const Values gradient = read(call.in[O::gradients]), lr_and_step = read(call.in[O::lr_and_step]);
     const double lr = lr_and_step[0], step = lr_and_step[1];
+    const Factors factors(call.in.subspan(O::non_finite_at), a.max_norm);
     for (size_t i = 0; i < p.size() && !found_non_finite(call.in[O::non_finite_at]); ++i) {
-        const double g = gradient[i] + double(a.weight_decay) * p[i];
+        const double decay = factors.decay(i) * double(a.weight_decay), rate = factors.rate(i) * lr;
+        const double g = factors.clip * gradient[i] + (a.decoupled ? 0 : decay * p[i]);
+        if (a.decoupled) p[i] *= 1 - rate * decay;
         m[i] = a.beta1 * m[i] + (1 - a.beta1) * g;
         v[i] = a.beta2 * v[i] + (1 - a.beta2) * g * g;
         const double mean = m[i] / (1 - std::pow(a.beta1, step)), square = v[i] / (1 - std::pow(a.beta2, step));
-        p[i] -= lr * mean / (std::sqrt(square) + double(a.epsilon));
+        p[i] -= rate * mean / (std::sqrt(square) + double(a.epsilon));
     }
     write(call.out[0], p);
     write(call.out[1], m);
@@ -159,6 +210,20 @@ void first_non_finite(const Call& call) {
     size_t i = 0;
     while (i < x.size() && std::isfinite(x[i])) ++i;
     write(call.out[0], {i < x.size() ? double(i) : -1});
+    if (!call.attrs.as<O>().with_norm) return;
+    double squares = 0;
+    for (const double value : read(call.in[O::values])) squares += value * value;
+    write(call.out[1], {std::sqrt(squares)});
+}
+
+void average_update(const Call& call) {
+    using O = AverageUpdateOp;
+    Values average = read(call.in[O::average]);
+    const Values p = read(call.in[O::parameters]);
+    const double keep = call.attrs.as<O>().keep;
+    for (size_t i = 0; i < p.size() && !found_non_finite(call.in[O::non_finite_at]); ++i)
+        average[i] = keep * average[i] + (1 - keep) * p[i];
+    write(call.out[0], average);
 }
 
 } // namespace ref

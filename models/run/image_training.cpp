@@ -55,7 +55,7 @@ int ImageTraining::train(TrainingRun& run, const Options& options) {
     par::Group& group = run.group();
     Machine machine(machine_options, options, group);
     complete(options, machine.workers(), run.resumed());
-    complete_schedule();
+    complete_schedule(options);
     const data::TrainTest data = load(group, [&] { run.pulse(); });
     run.test_set_name = data_options.test_set_name();
     verify_same_data(group, data, run.test_set_name);
@@ -73,8 +73,7 @@ int ImageTraining::train(TrainingRun& run, const Options& options) {
     Parameters& parameters = network->parameters;
     const data::Normalise normalise = this->normalise(data.train);
     ImageFeed feed(data.train, loader_options(normalise), machine);
-    const Sgdm sgd{.momentum = float(momentum), .weight_decay = float(l2), .nesterov = nesterov};
-    Trainer trainer(run, machine, parameters, sgdm(parameters, sgd), feed,
+    Trainer trainer(run, machine, parameters, Optimizer(parameters, optimizer), feed,
                     [&](const data::Batch& batch) -> ScoresAndLoss {
                         const Tensor scores = network->forward(batch.x, Mode::train);
                         return {scores, cross_entropy(scores, batch.labels, float(smoothing))};

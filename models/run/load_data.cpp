@@ -93,8 +93,9 @@ void DataOptions::declare(Options& o, const std::string& folder, const std::stri
           "images per mini-batch, over all ranks; the default, but not that of an embedded sample, is multiplied by "
           "the number of GPUs")
         .range(1, 1e6);
-    o.add("shuffle", &shuffle, "epoch: new order of the images in every epoch; never: order of the files")
-        .one_of({"epoch", "never"});
+    o.add("shuffle", &shuffle,
+          {{"epoch", data::Shuffle::epoch}, {"once", data::Shuffle::once}, {"never", data::Shuffle::never}},
+          "epoch: new order of the images in every epoch; once: the same random order; never: order of the files");
     o.add("seed", &seed, "seed of all random numbers: initial values, held-out images, order, augmentation")
         .at_least(0);
 }

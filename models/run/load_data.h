@@ -16,7 +16,8 @@ namespace rg {
 
 /// The options that choose the images and the mini-batches of a training. Every training program has them.
 struct DataOptions {
-    std::string path, cache, shuffle = "epoch";
+    std::string path, cache;
+    data::Shuffle shuffle = data::Shuffle::epoch;
     int64_t retries = 4, unpacked_mib = 1024, batch_size = 128, seed = 0;
     bool skip_other_images = false;
     double validation = 0;

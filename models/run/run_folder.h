@@ -42,6 +42,7 @@ public:
     std::string metrics_path() const { return path_ + "/metrics.jsonl"; }
     std::string report_path() const { return path_ + "/report.html"; }
     std::string model_path() const { return path_ + "/model.safetensors"; }
+    std::string best_model_path() const { return path_ + "/model-best.safetensors"; }
     std::string checkpoint_path() const { return path_ + "/checkpoint"; }
 
     /// Locks the folder until the end of this object. Removes an old file "stop", and incomplete files that killed

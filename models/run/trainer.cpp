@@ -24,21 +24,6 @@ bool can_overlap(const par::Group& group) { return group.local_size() < group.si
 
 } // namespace
 
-Optimizer sgdm(const Parameters& parameters, const Sgdm& options) {
-    const Tensor velocity = Tensor::zeros(parameters.values().shape()), rate = Tensor::zeros({1});
-    return {{{"optimizer.velocity", velocity}}, rate, [=, &parameters](const Tensor& non_finite_at) {
-                sgdm_update(parameters.values(), velocity, parameters.gradients(), options, rate, non_finite_at);
-            }};
-}
-
-Optimizer adam(const Parameters& parameters, const Adam& options) {
-    const Tensor m = Tensor::zeros(parameters.values().shape()), v = Tensor::zeros(parameters.values().shape());
-    const Tensor rate_and_step = Tensor::zeros({2});
-    return {{{"optimizer.m", m}, {"optimizer.v", v}}, rate_and_step, [=, &parameters](const Tensor& non_finite_at) {
-                adam_update(parameters.values(), m, v, parameters.gradients(), options, rate_and_step, non_finite_at);
-            }};
-}
-
 Trainer::Trainer(TrainingRun& run, const Machine& machine, Parameters& parameters, Optimizer optimizer, ImageFeed& feed,
                  const Forward& forward)
     : run(run),
@@ -50,7 +35,7 @@ Trainer::Trainer(TrainingRun& run, const Machine& machine, Parameters& parameter
                  machine.options().accelerate),
       gradient_sum(run.group(), parameters, machine.options().allreduce, can_overlap(run.group())) {
     train_step.after_step = [this](const Plan& plan, size_t step) { return gradient_sum.after_step(plan, step); };
-    run.restore_parameters(parameters, this->optimizer.state);
+    run.restore_parameters(parameters, this->optimizer.state());
 }
 
 Trainer::Seconds Trainer::train(const Schedule& schedule, const std::function<Score()>& test) {
@@ -59,10 +44,15 @@ Trainer::Seconds Trainer::train(const Schedule& schedule, const std::function<Sc
         seconds.train += seconds_of([&] { train_epoch(schedule); });
         if (run.epoch_is_complete()) {
             Score score;
+            optimizer.exchange_average(); // tests and models have the average of the weights, if there is one
             seconds.test += seconds_of([&] { score = test(); });
             run.end_epoch(score);
+            optimizer.exchange_average();
         }
-        run.save();
+        optimizer.exchange_average();
+        run.save_model();
+        optimizer.exchange_average();
+        run.save_checkpoint();
     }
     return seconds;
 }
@@ -86,9 +76,7 @@ StepResult Trainer::step(const data::Batch& batch, double lr) {
     SyncGroup* const sync = context().sync;
     if (sync) sync->samples = batch.global_size, sync->fraction = share;
     group.set_step(run.position().step + 1);
-    const std::span<float> next = next_rate_and_step.span<float>();
-    next[0] = float(lr), next[1] = float(run.position().step + 1);
-    optimizer.rate_and_step.copy_from(next_rate_and_step.slice(0, optimizer.rate_and_step.shape()));
+    optimizer.set(lr, run.position().step + 1);
 
     gradient_sum.begin(share);
     const std::span<const Tensor> results = train_step(feed.inputs(batch), true);
@@ -96,7 +84,7 @@ StepResult Trainer::step(const data::Batch& batch, double lr) {
     // Finish the sums before to_host(), which blocks until the device has finished the step: no bucket would be summed
     // meanwhile.
     gradient_sum.finish();
-    std::array downloaded{results[0], results[1], non_finite_at};
+    std::array downloaded{results[0], results[1], optimizer.non_finite_at()};
     to_host(downloaded);
     const auto& [scores, loss, own_non_finite_at] = downloaded;
     run.phases.lap(parameters.gradients().device() ? PhaseClock::compute : PhaseClock::sum);
@@ -113,8 +101,8 @@ StepResult Trainer::step(const data::Batch& batch, double lr) {
     ++parameters.batches_tracked;
     run.phases.lap(PhaseClock::sum);
 
-    if (group.size() > 1) loss_of_all.fill(sums[0]), update(loss_of_all);
-    const Verdict verdict = run.handle_non_finite(sums[0], group.size() > 1 ? non_finite_at : own_non_finite_at);
+    if (group.size() > 1) loss_of_all.fill(sums[0]), optimizer.update(loss_of_all);
+    const Verdict verdict = run.handle_non_finite(sums[0], group.size() > 1 ? optimizer.non_finite_at() : own_non_finite_at);
     run.phases.lap(PhaseClock::update);
     return {batch.global_size, sums[0], sums[1], lr, sums[2] > 0, sums[3] > 0, verdict};
 }
@@ -123,13 +111,8 @@ std::vector<Tensor> Trainer::forward_backward(std::span<const Tensor> inputs) {
     Tape tape;
     const auto [scores, loss] = forward(feed.batch(inputs));
     tape.gradients(loss, parameters);
-    if (run.group().size() == 1) update(loss);
+    if (run.group().size() == 1) optimizer.update(loss);
     return {scores, loss};
-}
-
-void Trainer::update(const Tensor& loss) {
-    first_non_finite(parameters.gradients(), loss, non_finite_at);
-    optimizer.update(non_finite_at);
 }
 
 Score Evaluation::score() {

@@ -1,6 +1,6 @@
 // The loop of a data-parallel training, for any network and optimizer.
 //
-//     Trainer trainer(run, machine, net.parameters, sgdm(net.parameters, {.momentum = 0.9f}), feed,
+//     Trainer trainer(run, machine, net.parameters, Optimizer(net.parameters, {.momentum = 0.9}), feed,
 //                     [&](const data::Batch& batch) -> ScoresAndLoss {
 //                         const Tensor scores = net.forward(batch.x, Mode::train);
 //                         return {scores, cross_entropy(scores, batch.labels)};
@@ -16,25 +16,13 @@
 #pragma once
 
 #include "ringgrad/core/accelerate.h"
-#include "ringgrad/core/ops.h"
 #include "ringgrad/core/schedule.h"
 #include "ringgrad/models/run/gradient_sum.h"
 #include "ringgrad/models/run/image_feed.h"
+#include "ringgrad/models/run/optimizer.h"
 #include "ringgrad/models/run/training_run.h"
 
 namespace rg {
-
-/// The update of flat parameters. Per-step values are in a tensor, so that a replay picks up new ones.
-struct Optimizer {
-    OptimizerState state; // flat buffers
-    Tensor rate_and_step; // f32: learning rate and, if the optimizer needs it, the number of the step, counted from 1
-    /// Updates the parameters from their gradients. `non_finite_at` is the result of first_non_finite(). No-op if it is
-    /// not -1.
-    std::function<void(const Tensor& non_finite_at)> update;
-};
-/// `parameters` must outlive the result. The learning rate in the options is not used; Trainer::train() sets it.
-Optimizer sgdm(const Parameters& parameters, const Sgdm& options);
-Optimizer adam(const Parameters& parameters, const Adam& options);
 
 struct ScoresAndLoss {
     Tensor scores, loss; // [n classes], a scalar
@@ -63,10 +51,9 @@ struct Trainer {
     TrainingRun& run;
     Parameters& parameters;
     const Optimizer optimizer;
-    const Tensor next_rate_and_step = Tensor::on_host({2});
     ImageFeed& feed;
     const Forward forward;
-    const Tensor loss_of_all = Tensor::zeros({}), non_finite_at = Tensor::zeros({}, DType::i32);
+    const Tensor loss_of_all = Tensor::zeros({});
     /// Runs forward and backward. Returns scores and loss, and leaves the gradients in the parameters' buffer. On a
     /// single rank it also applies the update.
     Accelerated train_step;
@@ -76,7 +63,6 @@ private:
     void train_epoch(const Schedule& schedule);
     StepResult step(const data::Batch& batch, double lr);
     std::vector<Tensor> forward_backward(std::span<const Tensor> inputs);
-    void update(const Tensor& loss);
 };
 
 /// Tests a classifier after each epoch.

@@ -5,6 +5,10 @@
 
 namespace rg {
 
+using Kind = OptimizerOptions::Kind;
+
+constexpr double kAdamRate = 0.001;
+
 double DefaultRate::at(int64_t batch_size) const {
     return root ? rate * std::sqrt(double(batch_size) / batch) : rate * double(batch_size) / batch;
 }
@@ -26,7 +30,8 @@ void TrainingOptions::declare_training(Options& o) {
     o.group("Training");
     o.add("epochs", &epochs, "number of epochs").range(1, 1e6);
     o.add("steps", &steps, "total number of steps; -1: those of --epochs epochs").at_least(-1);
-    o.add("lr", &schedule.base, cat("highest learning rate; 0: ", default_rate.text())).at_least(0);
+    o.add("lr", &schedule.base, cat("highest learning rate; 0: ", default_rate.text(), ", or with another --optimizer ", kAdamRate,
+              " (adam) or ", DefaultRate().text(), " (sgd)")).at_least(0);
     o.add("schedule", &schedule.kind, schedule_kinds(), "schedule of the learning rate");
     o.add("drops", &drops, "piecewise: epochs after which the rate drops").metavar("LIST");
     o.add("drop-factor", &schedule.factor, "piecewise: factor for the rate at each drop").at_least(1e-9);
@@ -34,14 +39,31 @@ void TrainingOptions::declare_training(Options& o) {
     o.add("lr-peak", &schedule.peak,
           "triangular: position of the highest rate, as a fraction of the training, above 0 and below 1")
         .range(0, 1);
-    o.add("momentum", &momentum, "momentum of SGD").range(0, 1);
-    o.add("nesterov", &nesterov, "use Nesterov momentum");
-    o.add("l2", &l2, "weight decay of all parameters").at_least(0);
+    o.add("warmup", &schedule.warmup, "epochs in which the rate rises linearly from 0 to that of the schedule")
+        .at_least(0);
+    default_optimizer_ = optimizer.kind;
+    o.add("optimizer", &optimizer.kind, {{"sgd", Kind::sgd}, {"adam", Kind::adam}, {"adamw", Kind::adamw}},
+          "update rule; sgd is that with momentum");
+    o.add("momentum", &optimizer.momentum, "sgd: momentum").range(0, 1);
+    o.add("nesterov", &optimizer.nesterov, "sgd: use Nesterov momentum");
+    o.add("l2", &optimizer.weight_decay, "weight decay").at_least(0);
+    o.add("decay-biases", &optimizer.decay_biases, "weight decay also of biases and of batch norm");
+    o.add("clip", &optimizer.max_norm, "largest norm of all gradients together; larger ones are scaled down; 0: none")
+        .at_least(0);
+    o.add("average", &optimizer.average,
+          "weight of the old value in a moving average of the weights over the steps, such as 0.999; tests and models "
+          "then use the average; 0: none")
+        .range(0, 0.999999);
     o.add("label-smoothing", &smoothing, "fraction of the target spread over all classes").range(0, 0.99);
 }
 
-void TrainingOptions::complete_schedule() {
-    if (schedule.base == 0) schedule.base = default_rate.at(data_options.batch_size);
+void TrainingOptions::complete_schedule(const Options& options) {
+    if (optimizer.kind != Kind::sgd)
+        for (const char* name : {"momentum", "nesterov"})
+            RG_CHECK(!options.was_given(name), "--", name, ": expected --optimizer sgd, got another one; omit one of them");
+    const DefaultRate rate = optimizer.kind == default_optimizer_ ? default_rate : DefaultRate();
+    const bool other_adam = optimizer.kind != Kind::sgd && default_optimizer_ == Kind::sgd;
+    if (schedule.base == 0) schedule.base = other_adam ? kAdamRate : rate.at(data_options.batch_size);
     schedule.epochs = double(epochs);
     schedule.drops = parse_drops(drops);
     schedule.check();
@@ -51,7 +73,7 @@ data::LoaderOptions TrainingOptions::loader_options(const data::Normalise& norma
     const bool flips = augment.find("flip") != std::string::npos;
     const bool translates = augment.find("translate") != std::string::npos;
     return {.batch_size = data_options.batch_size,
-            .shuffle = data_options.shuffle == "epoch",
+            .shuffle = data_options.shuffle,
             .keep_partial = partial == "keep",
             .seed = uint64_t(data_options.seed),
             .augment = {.flip = flips, .translate = translates ? translate : 0, .fill = fill},

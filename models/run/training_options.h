@@ -4,6 +4,7 @@
 #include "ringgrad/core/schedule.h"
 #include "ringgrad/models/run/load_data.h"
 #include "ringgrad/models/run/machine.h"
+#include "ringgrad/models/run/optimizer.h"
 #include "ringgrad/models/run/training_run.h"
 
 namespace rg {
@@ -35,18 +36,21 @@ struct TrainingOptions {
     DefaultRate default_rate;
     Schedule schedule{.kind = ScheduleKind::cosine, .base = 0};
     std::string drops = "45";
-    double momentum = 0.9, l2 = 0, smoothing = 0;
-    bool nesterov = false;
+    OptimizerOptions optimizer;
+    double smoothing = 0;
 
     MachineOptions machine_options;
     RunOptions run_options;
 
     void declare_data(Options& options);
     void declare_training(Options& options);
-    /// Sets the schedule, once the mini-batch size is known.
-    void complete_schedule();
+    /// Sets the schedule, once the mini-batch size is known. Throws Error if the options do not fit together.
+    void complete_schedule(const Options& options);
     /// Returns the options for the loader of the training set.
     data::LoaderOptions loader_options(const data::Normalise& normalise) const;
+
+private:
+    OptimizerOptions::Kind default_optimizer_ = OptimizerOptions::Kind::sgd; // that of default_rate
 };
 
 } // namespace rg

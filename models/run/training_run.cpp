@@ -24,7 +24,8 @@ TensorFile training_state(const std::string& program, const Parameters& paramete
                      {"epoch", cat(position.epoch)},
                      {"batch", cat(position.batch)},
                      {"steps_done", cat(position.step)},
-                     {"epoch_sums", Json(Json::Array{position.loss_sum, position.correct, position.images}).dump()}};
+                     {"epoch_sums", Json(Json::Array{position.loss_sum, position.correct, position.images}).dump()},
+                     {"best", Json(Json::Array{position.best_accuracy, position.best_epoch}).dump()}};
     return file;
 }
 
@@ -41,9 +42,16 @@ Position restore_training(const std::string& program, TensorFile file, Parameter
     const Json sums = Json::parse(file.text("epoch_sums"), file.source);
     RG_CHECK(sums.is_array() && sums.as_array().size() == 3, file.source,
              ": epoch_sums: expected 3 numbers, got others");
-    const Position position{file.number("epoch"),           file.number("batch"),
-                            file.number("steps_done"),      sums.as_array()[0].as_double(),
-                            sums.as_array()[1].as_double(), sums.as_array()[2].as_double()};
+    const Json best = Json::parse(file.text("best"), file.source);
+    RG_CHECK(best.is_array() && best.as_array().size() == 2, file.source, ": best: expected 2 numbers, got others");
+    const Position position{file.number("epoch"),
+                            file.number("batch"),
+                            file.number("steps_done"),
+                            sums.as_array()[0].as_double(),
+                            sums.as_array()[1].as_double(),
+                            sums.as_array()[2].as_double(),
+                            best.as_array()[0].as_double(),
+                            best.as_array()[1].as_int()};
     RG_CHECK(position.epoch >= 1 && position.batch >= 0 && position.step >= 0, file.source,
              ": expected epoch >= 1, batch >= 0 and steps_done >= 0, got ", position.epoch, ", ", position.batch,
              " and ", position.step);
@@ -89,6 +97,10 @@ void RunOptions::declare(Options& o) {
           "number of steps between checkpoints; 0: only at the end of each epoch")
         .at_least(0);
     o.add("tensorboard", &tensorboard, "also write event files for TensorBoard into the run's folder");
+    o.add("patience", &patience,
+          cat("end after this many epochs without a better accuracy on the validation set, or without --validation on "
+              "the test set; 0: off"))
+        .at_least(0);
     o.add("keep", &keep, "number of checkpoints to keep").range(1, 1e6);
     o.add("on-nan", &on_nan, {{"stop", OnNan::stop}, {"skip", OnNan::skip}, {"rollback", OnNan::rollback}},
           "action if a loss or gradient is not finite: stop with an error, skip the step, or roll back to the last "
@@ -126,6 +138,7 @@ void TrainingRun::restore_parameters(Parameters& parameters, const OptimizerStat
 
 void TrainingRun::begin(const Length& length, const Metadata& model, const std::string& summary) {
     length_ = length;
+    apply_patience(); // a resumed run may have ended by it
     model_ = model;
     group_.barrier("start");
     if (group_.rank() != 0) return;
@@ -226,8 +239,14 @@ void TrainingRun::end_epoch(const Score& test) {
                              seconds,
                              test_set_name,
                              test.extras};
-    position_ = {position_.epoch + 1, 0, position_.step};
     untested_ = false;
+    if (test.accuracy > position_.best_accuracy) {
+        position_.best_accuracy = test.accuracy, position_.best_epoch = position_.epoch;
+        guard_->check_values();
+        write_model(&RunFolder::best_model_path);
+    }
+    position_ = {position_.epoch + 1, 0, position_.step, 0, 0, 0, position_.best_accuracy, position_.best_epoch};
+    apply_patience();
     if (folder_) {
         Json line = Json::object()
                         .set("epoch", status.epoch)
@@ -254,11 +273,23 @@ void TrainingRun::report(const std::string& name, Json value) {
 void TrainingRun::save_model() {
     if (untested_ && !trial_.standalone()) return;
     guard_->check_values();
+    write_model(&RunFolder::model_path);
+}
+
+void TrainingRun::write_model(std::string (RunFolder::*path)() const) {
     std::vector<NamedTensor> tensors;
     if (folder_) tensors = state_dict(*parameters_);
     run_while_polling(group_, "model", [&] {
-        if (folder_) save_tensors(folder_->model_path(), tensors, model_);
+        if (folder_) save_tensors(((*folder_).*path)(), tensors, model_);
     });
+}
+
+void TrainingRun::apply_patience() {
+    const int64_t tested = position_.epoch - 1;
+    if (settings_.patience == 0 || tested - position_.best_epoch < settings_.patience) return;
+    length_.steps = std::min(length_.steps, position_.step);
+    note(cat("the last ", tested - position_.best_epoch, " epochs have not improved the accuracy of epoch ",
+             position_.best_epoch));
 }
 
 void TrainingRun::save_checkpoint() {

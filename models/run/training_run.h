@@ -8,7 +8,7 @@
 //             run.begin_epoch(has_data);
 //             while (run.epoch_goes_on()) run.end_step(result); // the result of a step, over all ranks
 //             if (run.epoch_is_complete()) run.end_epoch(score);
-//             run.save();
+//             run.save_model(), run.save_checkpoint();
 //         }
 //         return run.end();
 //     });
@@ -36,7 +36,7 @@ struct LoadedCheckpoint;
 struct RunOptions {
     std::string runs = default_runs_folder(), name, init;
     bool resume = false, tensorboard = false;
-    int64_t checkpoint_every = 0, keep = 2;
+    int64_t checkpoint_every = 0, keep = 2, patience = 0;
     OnNan on_nan = OnNan::stop;
     void declare(Options& options);
 };
@@ -120,16 +120,19 @@ public:
     Verdict handle_non_finite(double loss, const Tensor& non_finite_at);
     /// Logs a step and advances position(), unless the step was rolled back. Saves a checkpoint if one is due.
     void end_step(const StepResult& result);
-    /// Collective. Logs the score and advances position() to the next epoch.
+    /// Collective. Logs the score and advances position() to the next epoch. Saves the model as model-best.safetensors
+    /// if it has the best accuracy. Ends the training if the last --patience epochs have not improved it.
     void end_epoch(const Score& test);
     /// Returns true if this rank has a stop request: a signal, a file "stop" in the folder, or a true from
     /// Trial::report(). The result may differ between ranks.
     bool has_stop_request();
 
-    /// Collective. Saves the model and a checkpoint. If a value is not finite, throws Error before it writes any file.
-    /// Trials are compared by the accuracy of their last complete epoch. So if a trial is stopped within an epoch, its
-    /// model remains that of the epoch before.
-    void save() { save_model(), save_checkpoint(); }
+    /// Collective. Saves the model. If a value is not finite, throws Error before it writes any file. Trials are
+    /// compared by the accuracy of their last complete epoch. So if a trial is stopped within an epoch, its model remains
+    /// that of the epoch before.
+    void save_model();
+    /// Collective. Saves a checkpoint, or throws Error as save_model() does.
+    void save_checkpoint();
     /// Sets a member of the run in report.html; see report.h. Call it after begin().
     void report(const std::string& name, Json value);
     /// Prints a line.
@@ -144,8 +147,8 @@ public:
     [[nodiscard]] int end();
 
 private:
-    void save_model();
-    void save_checkpoint();
+    void write_model(std::string (RunFolder::*path)() const);
+    void apply_patience();
     void fail(const std::string& why);
 
     using Clock = std::chrono::steady_clock;

@@ -51,6 +51,31 @@ class Examples(job.JobTest):
         self.assertEqual((run / "model.safetensors").read_bytes(),
                          (self.runs / "whole" / "model.safetensors").read_bytes())
 
+    def test_patience_ends_a_training_that_does_not_improve(self):
+        images = self.write_images()
+        run = self.runs / "patient"
+        options = ["--data", images, "--validation", "0.2", "--threads", "1", "--device", "cpu", "--run-name", run.name]
+        # Without a learning rate only the statistics of batch norm change, so the accuracy soon stops to rise.
+        out = self.succeed(program(1, "own_network", *options, "--epochs", "1000", "--lr", "1e-30", "--patience", "3"))
+        accuracies = [line["validation_accuracy"] for line in job.epoch_lines(run)]
+        best = accuracies.index(max(accuracies))
+        self.assertEqual(len(accuracies), best + 1 + 3)
+        self.assertIn(f"have not improved the accuracy of epoch {best + 1}", out)
+        self.assertIn("done after step", out)
+        self.assertTrue((run / "model-best.safetensors").exists())
+        self.succeed(program(1, "own_network", "--run-name", run.name, "--resume"))
+        self.assertEqual(len(job.epoch_lines(run)), len(accuracies))
+
+    def test_optimizers_average_and_warm_up(self):
+        images = self.write_images()
+        options = ["--data", images, "--threads", "1", "--device", "cpu", "--epochs", "12", "--clip", "1", "--warmup", "2",
+                   "--average", "0.8", "--no-decay-biases", "--l2", "0.01", "--shuffle", "once"]
+        for kind in ("sgd", "adam", "adamw"):
+            self.succeed(program(1, "own_network", *options, "--optimizer", kind, "--run-name", kind))
+            self.assertGreater(job.epoch_lines(self.runs / kind)[-1]["test_accuracy"], 0.6, kind)
+        self.refuse(program(1, "own_network", *options, "--optimizer", "adam", "--momentum", "0.5"), "--momentum",
+                    "expected --optimizer sgd")
+
     def test_own_sweep_ranks_by_any_metric(self):
         images = self.write_images()
         run = self.runs / "sweep"

@@ -1,0 +1,136 @@
+// Tests the optimizer of a training against its formulas in double, over several steps.
+#include "ringgrad/core/rng.h"
+#include "ringgrad/models/run/optimizer.h"
+#include "ringgrad/tests/temp_dir.h"
+
+#include <cmath>
+#include <doctest/doctest.h>
+
+namespace rg {
+namespace {
+
+using Kind = OptimizerOptions::Kind;
+using Values = std::vector<double>;
+
+/// Parameters of 6 x 4 weights and 6 biases, with gradients that are drawn for each step.
+struct Toy {
+    Parameters parameters;
+    Toy() {
+        parameters.add("weight", {6, 4}, Parameters::Entry::Start::random);
+        parameters.add("bias", {6}, Parameters::Entry::Start::ones);
+        parameters.allocate(3, Init::he);
+    }
+    void draw_gradients(uint64_t step) {
+        Rng random(step, Purpose::test);
+        for (const Tensor& gradient : parameters.gradient_list())
+            for (float& v : gradient.span<float>()) v = random.normal();
+    }
+};
+
+/// What the reference keeps for one parameter tensor.
+struct Slot {
+    Values p, m, v, average;
+    double rate = 1, decay = 0;
+};
+
+/// The update of one step in double.
+void update(std::vector<Slot>& slots, const Parameters& parameters, const OptimizerOptions& o, double lr, int step) {
+    double squares = 0;
+    const std::vector<Tensor> gradients = parameters.gradient_list();
+    for (const Tensor& g : gradients)
+        for (const float v : g.span<float>()) squares += double(v) * double(v);
+    const double clip = o.max_norm > 0 ? std::min(1.0, o.max_norm / (std::sqrt(squares) + 1e-6)) : 1;
+    for (size_t s = 0; s < slots.size(); ++s) {
+        Slot& slot = slots[s];
+        const double rate = lr * slot.rate;
+        for (size_t i = 0; i < slot.p.size(); ++i) {
+            double g = clip * double(gradients[s].span<float>()[i]);
+            if (o.kind == Kind::adamw)
+                slot.p[i] *= 1 - rate * slot.decay;
+            else
+                g += slot.decay * slot.p[i];
+            if (o.kind == Kind::sgd) {
+                slot.v[i] = o.momentum * slot.v[i] + g;
+                slot.p[i] -= rate * (o.nesterov ? g + o.momentum * slot.v[i] : slot.v[i]);
+            } else {
+                slot.m[i] = 0.9 * slot.m[i] + 0.1 * g;
+                slot.v[i] = 0.999 * slot.v[i] + 0.001 * g * g;
+                const double m = slot.m[i] / (1 - std::pow(0.9, step)), v = slot.v[i] / (1 - std::pow(0.999, step));
+                slot.p[i] -= rate * m / (std::sqrt(v) + 1e-8);
+            }
+            slot.average[i] = o.average * slot.average[i] + (1 - o.average) * slot.p[i];
+        }
+    }
+}
+
+std::vector<double> list(const Tensor& t) { return {t.span<float>().begin(), t.span<float>().end()}; }
+
+double largest_difference(const Parameters& parameters, const std::vector<Slot>& slots, Values Slot::*values) {
+    double largest = 0;
+    const std::vector<Tensor> tensors = parameters.value_list();
+    for (size_t s = 0; s < slots.size(); ++s)
+        for (size_t i = 0; i < (slots[s].*values).size(); ++i)
+            largest = std::max(largest, std::abs(list(tensors[s])[i] - (slots[s].*values)[i]));
+    return largest;
+}
+
+TEST_SUITE("models") {
+    TEST_CASE("optimizer: follows the formulas, with groups, clipping and an average") {
+        for (const Kind kind : {Kind::sgd, Kind::adam, Kind::adamw})
+            for (const bool groups : {false, true})
+                for (const double max_norm : {0.0, 2.0, 100.0}) {
+                    CAPTURE(int(kind));
+                    CAPTURE(groups);
+                    CAPTURE(max_norm);
+                    OptimizerOptions options{
+                        .kind = kind, .nesterov = true, .weight_decay = 0.05, .max_norm = max_norm};
+                    options.average = 0.9;
+                    options.decay_biases = !groups;
+                    Toy toy;
+                    if (groups) toy.parameters.entry("weight").rate = 0.5f;
+                    std::vector<Slot> slots;
+                    for (const Tensor& t : toy.parameters.value_list()) {
+                        const Values zeros(size_t(t.numel()));
+                        slots.push_back({list(t), zeros, zeros, list(t), 1, 0.05});
+                    }
+                    if (groups) slots[0].rate = 0.5, slots[1].decay = 0;
+                    const Optimizer optimizer(toy.parameters, options);
+                    for (int step = 1; step <= 20; ++step) {
+                        toy.draw_gradients(uint64_t(step));
+                        optimizer.set(0.01 * step, step);
+                        optimizer.update(Tensor::zeros({}));
+                        update(slots, toy.parameters, options, double(float(0.01 * step)), step);
+                    }
+                    // The values are about 1 and have some 20 roundings of 6e-8.
+                    CHECK(largest_difference(toy.parameters, slots, &Slot::p) < 2e-5);
+                    optimizer.exchange_average();
+                    CHECK(largest_difference(toy.parameters, slots, &Slot::average) < 2e-5);
+                    optimizer.exchange_average();
+                    CHECK(largest_difference(toy.parameters, slots, &Slot::p) < 2e-5);
+                }
+    }
+
+    TEST_CASE("optimizer: leaves everything as it is if a value is not finite") {
+        for (const Kind kind : {Kind::sgd, Kind::adamw}) {
+            Toy toy;
+            const Optimizer optimizer(toy.parameters, {.kind = kind, .max_norm = 1, .average = 0.5});
+            toy.draw_gradients(1);
+            optimizer.set(0.1, 1);
+            optimizer.update(Tensor::zeros({}));
+            const std::vector<double> before = list(toy.parameters.values()), state = list(optimizer.state()[0].value);
+            toy.parameters.gradient_list()[0].span<float>()[5] = INFINITY;
+            optimizer.update(Tensor::zeros({}));
+            CHECK(optimizer.non_finite_at().data<int32_t>()[0] >= 0);
+            CHECK(list(toy.parameters.values()) == before);
+            CHECK(list(optimizer.state()[0].value) == state);
+        }
+    }
+
+    TEST_CASE("parameters: name an entry that does not exist") {
+        Toy toy;
+        CHECK(contains(error_of([&] { toy.parameters.entry("wieght"); }), "got wieght"));
+    }
+}
+
+} // namespace
+} // namespace rg
