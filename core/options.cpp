@@ -4,6 +4,7 @@
 #include "ringgrad/core/options.h"
 
 #include "ringgrad/core/text.h"
+#include "ringgrad/core/version.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -163,7 +164,7 @@ Options::Options(std::string program, std::string summary)
     : program_(std::move(program)), summary_(std::move(summary)) {}
 
 Options::Entry& Options::declare(const std::string& name, const std::string& text) {
-    RG_CHECK(!find(name) && name != "help", "options: --", name, " is declared twice");
+    RG_CHECK(!find(name) && name != "help" && name != "version", "options: --", name, " is declared twice");
     Entry& entry = entries_.emplace_back();
     entry.name_ = name;
     entry.text_ = text;
@@ -205,6 +206,7 @@ void Options::fail_unknown(const std::string& argument) const {
             nearest = name;
         }
     };
+    consider("--version");
     for (const Entry& e : entries_) {
         consider("--" + e.name_);
         if (e.is_bool()) consider("--no-" + e.name_);
@@ -219,7 +221,7 @@ size_t Options::parse_option(std::span<const std::string> args) {
     const size_t equals = argument.find('=');
     const bool attached = equals != std::string::npos;
     const std::string name = argument.substr(2, attached ? equals - 2 : std::string::npos);
-    RG_CHECK(name != "help", "option --help: expected --help alone, got ", argument);
+    RG_CHECK(name != "help" && name != "version", "option --", name, ": expected --", name, " alone, got ", argument);
     Entry* entry = find(name);
     Entry* negated = !entry && name.starts_with("no-") ? find(name.substr(3)) : nullptr;
     if (negated && !negated->is_bool()) negated = nullptr;
@@ -255,7 +257,10 @@ bool Options::parse(int argc, const char* const* argv) {
 }
 
 bool Options::parse(const std::vector<std::string>& args) {
-    if (std::find(args.begin(), args.end(), "--help") != args.end()) return false;
+    for (const std::string& argument : args) {
+        version_asked_ = argument == "--version";
+        if (version_asked_ || argument == "--help" || argument == "-h") return false;
+    }
     for (size_t i = 0; i < args.size();) {
         if (args[i].starts_with("--")) {
             i += parse_option(std::span(args).subspan(i));
@@ -299,9 +304,12 @@ std::string Options::help() const {
     }
     out += "\n";
     if (passed_on_) print_item(out, "any other option", passed_on_text_);
-    print_item(out, "--help", "print this and exit");
+    print_item(out, "-h, --help", "print this and exit");
+    print_item(out, "--version", "print the version, and what it was built with, and exit");
     return out;
 }
+
+std::string Options::version() const { return cat(program_, " ", kBuild, "\n"); }
 
 bool Options::was_given(const std::string& name) const {
     const Entry* entry = find(name);

@@ -80,11 +80,14 @@ public:
         passed_on_text_ = text;
     }
 
-    /// Parses argv[1...]. Returns false for --help: then the caller prints help() and exits with 0. Throws Error for an
-    /// unknown name (and suggests the most similar one), a missing or bad value, or too few or too many arguments.
+    /// Parses argv[1...]. Returns false for --help, -h and --version: then the caller prints answer() and exits with 0.
+    /// Throws Error for an unknown name (and suggests the most similar one), a missing or bad value, or too few or too
+    /// many arguments.
     bool parse(int argc, const char* const* argv);
     /// Does the same for arguments without the program's name.
     bool parse(const std::vector<std::string>& args);
+    /// Returns the help, or for --version one line with the version of ringgrad and its build (core/version.h).
+    std::string answer() const { return version_asked_ ? version() : help(); }
     std::string help() const;
 
     /// Returns true if the command line set the option. Use it for defaults that depend on other options.
@@ -104,6 +107,7 @@ private:
     [[noreturn]] void fail_unknown(const std::string& argument) const;
     /// Parses the option at args[0] and its value. Returns the number of arguments that they take.
     size_t parse_option(std::span<const std::string> args);
+    std::string version() const;
 
     std::string program_, summary_, group_ = "Options";
     std::deque<Entry> entries_; // a deque: references to entries stay valid
@@ -111,6 +115,7 @@ private:
     std::vector<std::string>* positional_ = nullptr;
     std::vector<std::string>* passed_on_ = nullptr;
     size_t positional_least_ = 0, positional_most_ = 0;
+    bool version_asked_ = false;
 };
 
 template <class E>

@@ -173,7 +173,7 @@ int run(int argc, const char* const* argv) {
     options.add("batch-size", &batch_size, "images per mini-batch").range(1, 65536);
     options.add("threads", &threads, "number of threads; 0: all cores").range(0, 1024);
     if (!options.parse(argc, argv)) {
-        std::fputs(options.help().c_str(), stdout);
+        std::fputs(options.answer().c_str(), stdout);
         return 0;
     }
 

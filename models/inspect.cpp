@@ -151,7 +151,7 @@ int run(int argc, const char* const* argv) {
              "file for the pixels of one PNG: RGBA, 8 bits per sample, or 16 (big-endian) if the PNG has 16")
         .metavar("OUT");
     if (!options.parse(argc, argv)) {
-        std::fputs(options.help().c_str(), stdout);
+        std::fputs(options.answer().c_str(), stdout);
         return 0;
     }
     RG_CHECK(raw.empty() || paths.size() == 1, "--raw: expected one PNG, got ", paths.size(), " files");

@@ -1,7 +1,9 @@
 // Tests options: both spellings, errors, --help, and values that can be read back.
 #include "ringgrad/core/options.h"
+#include "ringgrad/core/version.h"
 #include "ringgrad/tests/temp_dir.h"
 
+#include <algorithm>
 #include <doctest/doctest.h>
 
 namespace rg {
@@ -78,7 +80,9 @@ TEST_SUITE("core") {
         CHECK(error_with({"--no-shufle"}) == "unknown option --no-shufle; did you mean --no-shuffle?");
         CHECK(error_with({"--hepl"}) == "unknown option --hepl; did you mean --help?");
         CHECK(error_with({"--help=1"}) == "option --help: expected --help alone, got --help=1");
-        CHECK(error_with({"-h"}) == "unknown option -h; train --help lists all");
+        CHECK(error_with({"--versoin"}) == "unknown option --versoin; did you mean --version?");
+        CHECK(error_with({"--version=1"}) == "option --version: expected --version alone, got --version=1");
+        CHECK(error_with({"-q"}) == "unknown option -q; train --help lists all");
         CHECK(error_with({"--quux"}) == "unknown option --quux; train --help lists all");
         CHECK(error_with({"--no-epochs"}) == "unknown option --no-epochs; did you mean --epochs?");
         CHECK(contains(error_with({"--"}), "unknown option --"));
@@ -123,6 +127,9 @@ TEST_SUITE("core") {
         Program p;
         CHECK_FALSE(p.parse({"--help", "--nonsense"}));
         const std::string help = p.o.help();
+        CHECK(p.o.answer() == help);
+        CHECK_FALSE(p.parse({"--epochs", "3", "-h"}));
+        CHECK(p.o.answer() == help);
         CHECK(help.starts_with("train: trains a network\n\nUsage: train [options]\n\nTraining\n"));
         CHECK(contains(help,
                        "\n  --epochs N                  passes over the training set (an integer from 0 to 100000; "
@@ -136,6 +143,20 @@ TEST_SUITE("core") {
         for (size_t end; (end = help.find('\n', begin)) != std::string::npos; begin = end + 1) CHECK(end - begin <= 96);
         p.epochs = 7; // the default is the value at declaration, not at printing
         CHECK(p.o.help() == help);
+    }
+
+    TEST_CASE("options: print the version and the build on one line") {
+        Program p;
+        CHECK_FALSE(p.parse({"--version", "--help"}));
+        const std::string line = p.o.answer();
+        CHECK(line == cat("train ", kBuild, "\n"));
+        CHECK(line.starts_with(cat("train ", kVersion, " (")));
+        CHECK(std::count(line.begin(), line.end(), '\n') == 1);
+        CHECK(contains(line, "portable"));
+        CHECK(line.find('@') == std::string::npos); // the build has filled in all texts
+        CHECK_FALSE(p.parse({"--help", "--version"}));
+        CHECK(p.o.answer() == p.o.help());
+        CHECK(contains(error_of([&] { p.o.add("version", &p.data, "again"); }), "declared twice"));
     }
 
     TEST_CASE("options: read back their own values") {

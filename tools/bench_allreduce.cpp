@@ -1,6 +1,6 @@
 // bench_allreduce measures time and bus bandwidth of the all-reduce algorithms and of the MPI library's own.
 //
-//     mpiexec -n 2 ./bench_allreduce [--iterations N]
+//     mpiexec -n 2 ./bench_allreduce
 //
 // For each size the algorithms take turns, so that other load disturbs all of them alike. A barrier that yields the
 // core precedes each call. The time of a call is that of its slowest rank. The table has the median and the best of all
@@ -11,13 +11,13 @@
 // Bus bandwidth = 2 (n-1)/n * bytes / median. It is the traffic per link, comparable between numbers of ranks. Each
 // size is checked once, with values that differ by rank and index. Without MPI there is nothing to measure.
 
+#include "ringgrad/core/options.h"
 #include "ringgrad/par/reduce.h"
 #include "ringgrad/par/session.h"
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 
 namespace {
@@ -39,10 +39,6 @@ constexpr Kind kKinds[] = {{"MPI_Allreduce", Algorithm::mpi, false},
 constexpr size_t kKindsWithoutShared = 3;
 constexpr int kWarmUp = 6; // MPICH changes its algorithm after five calls
 constexpr double kSecondsPerSize = 2.5;
-constexpr const char* kUsage =
-    "usage: mpiexec -n RANKS bench_allreduce [--iterations N]\n"
-    "  --iterations N   largest number of calls per size and algorithm (default 200; a size ends after 2.5 s)\n"
-    "  --help           print this text\n";
 
 double now() {
     using namespace std::chrono;
@@ -156,15 +152,12 @@ void measure_model(Group& group) {
 }
 
 int run(Group& group, int argc, char** argv) {
-    int iterations = 200;
-    for (int i = 1; i < argc; ++i) {
-        if (!std::strcmp(argv[i], "--help")) {
-            if (group.rank() == 0) std::fputs(kUsage, stdout);
-            return 0;
-        }
-        RG_CHECK(!std::strcmp(argv[i], "--iterations"), "bench_allreduce: unknown option '", argv[i], "' (see --help)");
-        iterations = i + 1 < argc ? std::atoi(argv[++i]) : 0;
-        RG_CHECK(iterations >= 1, "bench_allreduce: --iterations expects a number above zero");
+    int64_t iterations = 200;
+    rg::Options options("bench_allreduce", "measures the all-reduce algorithms over the ranks of mpiexec");
+    options.add("iterations", &iterations, "most calls per size and algorithm; a size ends after 2.5 s").range(1, 1e6);
+    if (!options.parse(argc, argv)) {
+        if (group.rank() == 0) std::fputs(options.answer().c_str(), stdout);
+        return 0;
     }
     RG_CHECK(group.size() > 1, "bench_allreduce: expected at least two ranks, got one; start it with mpiexec -n 2");
     const bool one_node = group.local_size() == group.size();
@@ -178,7 +171,7 @@ int run(Group& group, int argc, char** argv) {
     if (group.rank() == 0)
         std::printf("%10s  %-15s %12s %12s %10s %10s %7s\n", "bytes", "algorithm", "median us", "best us", "bus GB/s",
                     "of MPI's", "calls");
-    for (const size_t count : kCounts) measure(group, kinds, memory, count, iterations);
+    for (const size_t count : kCounts) measure(group, kinds, memory, count, int(iterations));
     return 0;
 }
 

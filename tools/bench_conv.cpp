@@ -168,7 +168,7 @@ int run_program(int argc, const char* const* argv) {
     options.add("precision", &s.precision, "number format; fp32-strict: only plain multiply-adds")
         .one_of({"fp32", "fp32-strict", "bf16"});
     if (!options.parse(argc, argv)) {
-        std::cout << options.help();
+        std::cout << options.answer();
         return 0;
     }
     ThreadPool pool(s.threads ? int(s.threads) : available_cores());

@@ -172,7 +172,7 @@ int run_program(int argc, const char* const* argv) {
     options.add("plan-dump", &s.plan, "also print the plan: the ops of a replayed step, and its memory");
     options.add("profile", &s.profile, "print a table of time, GFLOP/s and GB/s per op; on a GPU also its peak rates");
     if (!options.parse(argc, argv)) {
-        std::cout << options.help();
+        std::cout << options.answer();
         return 0;
     }
     return bench(s);

@@ -17,7 +17,7 @@ struct Parsed {
     }
     std::unique_ptr<Training> training;
     Options options;
-    bool wants_training; // false for --help
+    bool wants_training; // false for --help and --version
 };
 
 } // namespace
@@ -31,7 +31,7 @@ data::TrainTest Program::load(par::Group& group, const std::vector<std::string>&
 int Program::run(par::Group& group, const std::vector<std::string>& args, Trial& trial) const {
     Parsed parsed(*this, args);
     if (parsed.wants_training) return parsed.training->train(parsed.options, group, trial);
-    if (group.rank() == 0) std::cout << parsed.options.help();
+    if (group.rank() == 0) std::cout << parsed.options.answer();
     return 0;
 }
 

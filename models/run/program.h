@@ -34,7 +34,8 @@ struct Program {
     /// Collective. Loads the data as a training with these arguments does. Throws Error if the program cannot train on
     /// them.
     data::TrainTest load(par::Group& group, const std::vector<std::string>& args) const;
-    /// Collective. Trains on all ranks of the group, or prints --help on rank 0. Returns the exit code.
+    /// Collective. Trains on all ranks of the group. For --help and --version, only prints on rank 0. Returns the exit
+    /// code.
     int run(par::Group& group, const std::vector<std::string>& args, Trial& trial) const;
 };
 

@@ -3,6 +3,7 @@
 
 #include "ringgrad/core/checkpoint.h"
 #include "ringgrad/core/text.h"
+#include "ringgrad/core/version.h"
 #include "ringgrad/models/nets/state_dict.h"
 
 #include <filesystem>
@@ -152,7 +153,7 @@ void TrainingRun::begin(const Length& length, const Metadata& model, const std::
     const Json* seed = options.find("seed");
     const Json config = Json::object()
                             .set("program", program_)
-                            .set("version", RG_VERSION)
+                            .set("version", kVersion)
                             .set("ranks", group_.size())
                             .set("seed", seed ? *seed : Json())
                             .set("options", options);

@@ -5,6 +5,7 @@
 #include "ringgrad/core/atomic_file.h"
 #include "ringgrad/core/safetensors.h"
 #include "ringgrad/core/text.h"
+#include "ringgrad/core/version.h"
 #include "ringgrad/models/run/data_parallel.h"
 #include "ringgrad/models/run/machine.h"
 #include "ringgrad/models/run/signals.h"
@@ -418,7 +419,7 @@ RunFolder open_folder(const std::string& program, const Trials& trials, const st
     Json config = trials.resume ? Json::parse(read_file(folder.config_path()), folder.config_path())
                                 : Json::object()
                                       .set("program", program)
-                                      .set("version", RG_VERSION)
+                                      .set("version", kVersion)
                                       .set("ranks", ranks)
                                       .set("arguments", Json(Json::Array(typed.begin(), typed.end())))
                                       .set("options", options.to_json())
@@ -451,7 +452,7 @@ int run_trials(par::Group& group, const TrialsProgram& program, const TrialsArgu
     options.pass_on(&trials.base, cat("option of the training program, for all trials; the defaults are", defaults,
                                       ", and --validation must not be 0"));
     if (!options.parse(arguments.texts)) {
-        if (group.rank() == 0) std::cout << options.help();
+        if (group.rank() == 0) std::cout << options.answer();
         return 0;
     }
     if (trials.resume && !arguments.resumed)

@@ -1,0 +1,122 @@
+# Tests an installation: its files, its programs, and that a program compiles with the flags of pkg-config alone.
+#
+# Called with the build folder, the path of mpiexec (unused), and the compiler command of the build.
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import job
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+MESON = shlex.split(os.environ.get("MESONINTROSPECT", "meson introspect"))[:-1]
+COMPILERS = [sys.argv[3:]] + [[path] for path in [shutil.which("clang++")] if path]
+# Each is compiled and must run with these arguments.
+EXAMPLES = {"mlp": [], "own_network": ["--steps", "2"], "own_sweep": ["--epochs", "1", "--grid", "lr=0.01,0.05"]}
+PROGRAMS = ["classify", "experiment", "inspect", "sweep_cifar", "train_cifar", "train_digits", "train_digits_angles"]
+FOLDERS = ["core", "data", "gpu", "models", "models/run", "models/sweep", "par"]  # with a README
+PAGE = ["base.js", "chart.js", "join.py", "page.html", "page.js", "parts.js", "style.css"]
+
+# A program that has a file with the same name as one of ringgrad's.
+OWN_HEADER = "#pragma once\ninline int own_number() { return 42; }\n"
+OWN_PROGRAM = """#include "core/json.h"
+#include "ringgrad/core/json.h"
+#include "ringgrad/core/version.h"
+#include <cstdio>
+int main() {
+    std::puts(rg::Json::object().set("own", own_number()).set("version", rg::kVersion).dump().c_str());
+}
+"""
+
+
+class InstallTest(job.JobTest):
+    @classmethod
+    def setUpClass(cls):
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="ringgrad-install-"))
+        cls.addClassCleanup(shutil.rmtree, folder)
+        subprocess.run([*MESON, "install", "-C", job.BUILD, "--no-rebuild", "--destdir", folder], check=True,
+                       stdout=subprocess.DEVNULL)
+        cls.pc = next(folder.rglob("ringgrad.pc"))
+        cls.lib = cls.pc.parents[1]
+        cls.prefix = next(folder.rglob("include/ringgrad")).parents[1]
+        # A build without -Dpkgconfig.relocatable=true names its final prefix, which is empty.
+        cls.pc.write_text(re.sub("(?m)^prefix=/.*", f"prefix={cls.prefix}", cls.pc.read_text()))
+
+    def flags(self, *options):
+        """Returns flags of the installed library from pkg-config."""
+        if not shutil.which("pkg-config"):
+            self.skipTest("expected pkg-config, got none (Debian: pkg-config)")
+        path = os.pathsep.join([str(self.pc.parent), os.environ.get("PKG_CONFIG_PATH", "")])
+        return shlex.split(self.succeed(["pkg-config", *options, "ringgrad"], PKG_CONFIG_PATH=path))
+
+    def compile(self, compiler, source, program):
+        """Compiles and links a program without optimization, and returns its path."""
+        program = self.folder / program
+        self.succeed([*compiler, *self.flags("--cflags"), str(source), "-o", str(program), *self.flags("--libs")])
+        return program
+
+    def test_files(self):
+        headers = self.prefix / "include"
+        files = {str(path.relative_to(self.prefix)) for path in self.prefix.rglob("*")
+                 if path.is_file() and headers not in path.parents}
+        lib = self.lib.relative_to(self.prefix)
+        doc = ["LICENSE", "README.md", *(f"{folder}/README.md" for folder in FOLDERS)]
+        tools = [f"tools/{name}" for name in ("get_cifar10.sh", "monitor", "run.sh")]
+        expected = [f"{lib}/libringgrad.a", f"{lib}/pkgconfig/ringgrad.pc", *(f"bin/{name}" for name in PROGRAMS),
+                    *(f"share/doc/ringgrad/{name}" for name in doc), *(f"share/ringgrad/{name}" for name in tools),
+                    *(f"share/ringgrad/models/run/page/{name}" for name in PAGE)]
+        self.assertEqual(sorted(files), sorted(expected))
+        with open(self.lib / "libringgrad.a", "rb") as archive:
+            self.assertEqual(archive.read(8), b"!<arch>\n")  # a thin archive refers to the build folder
+
+    def test_headers(self):
+        include = self.prefix / "include"
+        headers = sorted(str(path.relative_to(include)) for path in include.rglob("*") if path.is_file())
+        internal = [name for name in headers if re.search(r"_isa|\.cpp$|\.cuh$|^ringgrad/(gpu|tests)/", name)]
+        self.assertEqual(internal, [])
+        for program in (ROOT / "models").glob("*.cpp"):  # a user's program may include what ours do
+            for header in re.findall(r'(?m)^#include "(.*)"', program.read_text()):
+                self.assertIn(header, headers, program)
+        source = self.folder / "all.cpp"
+        source.write_text("".join(f'#include "{name}"\n' for name in headers))
+        for compiler in COMPILERS:
+            self.succeed([*compiler, *self.flags("--cflags"), "-Wall", "-Wextra", "-Werror", "-fsyntax-only",
+                          str(source)])
+
+    def test_examples(self):
+        for compiler in COMPILERS:
+            for name, arguments in EXAMPLES.items():
+                program = self.compile(compiler, ROOT / "models" / "examples" / f"{name}.cpp", name)
+                self.succeed([str(program), *arguments])
+
+    def test_own_headers(self):
+        own = self.folder / "core"
+        own.mkdir()
+        (own / "json.h").write_text(OWN_HEADER)
+        source = self.folder / "main.cpp"
+        source.write_text(OWN_PROGRAM)
+        version = self.flags("--modversion")[0]
+        for compiler in COMPILERS:
+            self.assertEqual(self.succeed([str(self.compile(compiler, source, "own"))]),
+                             f'{{"own": 42, "version": "{version}"}}\n')
+
+    def test_programs(self):
+        bin, tools = self.prefix / "bin", self.prefix / "share" / "ringgrad" / "tools"
+        for name in PROGRAMS:
+            self.assertRegex(self.succeed([str(bin / name), "--version"]), rf"^{name} \d.* instruction sets .*\n$")
+            self.assertEqual(self.succeed([str(bin / name), "-h"]), self.succeed([str(bin / name), "--help"]))
+        command = [str(bin / "train_cifar"), "--run-name", "one", *job.TINY, "--steps", "2"]
+        self.succeed(["sh", str(tools / "run.sh"), "--", *command])
+        self.assertIn("one", self.succeed([sys.executable, str(tools / "monitor"), "--text"]))
+        monitor = self.start([sys.executable, str(tools / "monitor"), "--port", "0"])
+        self.assertRegex(monitor.stdout.readline(), "^http")  # it has read the page
+        job.kill_job(monitor)
+        monitor.communicate()
+        self.succeed([str(bin / "classify"), str(self.runs / "one"), str(job.SAMPLE / "test.png")])
+
+
+job.main()

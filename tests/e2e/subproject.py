@@ -1,0 +1,66 @@
+# Tests ringgrad as a Meson subproject: it adds only the library, and a program of the parent project links it.
+#
+# Called with the build folder, the path of mpiexec (both unused), and the compiler command of the build.
+import json
+import os
+import pathlib
+import shlex
+import subprocess
+import sys
+
+import job
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+MESON = shlex.split(os.environ.get("MESONINTROSPECT", "meson introspect"))[:-1]
+
+# The parent has a program and an option whose names are ringgrad's, too.
+PROJECT = """project('parent', 'cpp', version: '7', default_options: ['cpp_std=c++20', 'werror=true'])
+assert(get_option('tests') == 'mine')
+ringgrad = dependency('ringgrad', fallback: ['ringgrad', 'ringgrad_dep'])
+test('train_cifar', executable('train_cifar', 'train_cifar.cpp', dependencies: ringgrad))
+"""
+OPTIONS = "option('tests', type: 'string', value: 'mine')\n"
+
+
+class SubprojectTest(job.JobTest):
+    def setUp(self):
+        super().setUp()
+        (self.folder / "subprojects").mkdir()
+        (self.folder / "subprojects" / "ringgrad").symlink_to(ROOT)
+        (self.folder / "meson.build").write_text(PROJECT)
+        (self.folder / "meson_options.txt").write_text(OPTIONS)
+        (self.folder / "train_cifar.cpp").write_text((ROOT / "models" / "examples" / "mlp.cpp").read_text())
+        self.build = self.folder / "build"
+
+    def run_meson(self, *arguments):
+        environment = os.environ | {"CXX": shlex.join(sys.argv[3:])}
+        result = subprocess.run([*MESON, *arguments], cwd=self.folder, env=environment, stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT, text=True, timeout=1500)
+        self.assertEqual(result.returncode, 0, result.stdout)
+
+    def set_up(self, *options):
+        """Configures without optimization, which compiles fastest, and without CUDA, even if nvcc is there."""
+        self.run_meson("setup", str(self.build), "--buildtype=plain", "--force-fallback-for=ringgrad",
+                       "-Dringgrad:cuda=disabled", *options)
+
+    def introspect(self, name):
+        return json.loads((self.build / "meson-info" / f"intro-{name}.json").read_text())
+
+    def programs(self):
+        return sorted(target["name"] for target in self.introspect("targets") if target["type"] == "executable")
+
+    def test_adds_only_the_library(self):
+        self.set_up()
+        self.assertEqual(self.programs(), ["train_cifar"])
+        self.assertEqual([test["name"] for test in self.introspect("tests")], ["train_cifar"])
+        self.run_meson("test", "-C", str(self.build))  # builds and runs the program
+        self.assertTrue((self.build / "train_cifar").exists())
+
+    def test_adds_programs_on_request(self):
+        self.set_up("-Dringgrad:programs=enabled")
+        self.assertEqual(self.programs().count("train_cifar"), 2)
+        self.assertIn("classify", self.programs())
+        self.assertNotIn("rg_tests", self.programs())
+
+
+job.main()
