@@ -143,7 +143,10 @@ void average_update(const Tensor& average, const Tensor& parameters, double keep
 }
 
 Tensor first_non_finite(const Tensor& values, const Tensor& loss, const Tensor& non_finite_at, const Tensor& norm) {
-    return run(op::first_non_finite, {values, loss}, FirstNonFiniteOp{norm.defined()}, {non_finite_at, norm})[0];
+    // Without a norm, the output for it has no elements. A new one in every step would be an allocation.
+    static const Tensor kNoNorm = Tensor::on_host({0});
+    const Tensor& to = norm.defined() || values.dtype() != DType::f32 ? norm : kNoNorm;
+    return run(op::first_non_finite, {values, loss}, FirstNonFiniteOp{norm.defined()}, {non_finite_at, to})[0];
 }
 
 // ---- reference -----------------------------------------------------------------------------------------------------

@@ -41,13 +41,11 @@ Trainer::Trainer(TrainingRun& run, const Machine& machine, Parameters& parameter
 Trainer::Seconds Trainer::train(const Schedule& schedule, const std::function<Score()>& test) {
     Seconds seconds;
     while (run.goes_on()) {
-        seconds.train += seconds_of([&] { train_epoch(schedule); });
+        seconds.train += seconds_of([&] { train_epoch(schedule, test); });
         if (run.epoch_is_complete()) {
             Score score;
-            optimizer.exchange_average(); // tests and models have the average of the weights, if there is one
-            seconds.test += seconds_of([&] { score = test(); });
+            seconds.test += seconds_of([&] { score = this->score(test); });
             run.end_epoch(score);
-            optimizer.exchange_average();
         }
         optimizer.exchange_average();
         run.save_model();
@@ -57,14 +55,25 @@ Trainer::Seconds Trainer::train(const Schedule& schedule, const std::function<Sc
     return seconds;
 }
 
-void Trainer::train_epoch(const Schedule& schedule) {
+/// Tests the average of the weights, if there is one, and saves it if it is the best.
+Score Trainer::score(const std::function<Score()>& test) {
+    optimizer.exchange_average();
+    const Score score = test();
+    run.keep_if_best(score);
+    optimizer.exchange_average();
+    return score;
+}
+
+void Trainer::train_epoch(const Schedule& schedule, const std::function<Score()>& test) {
     feed.loader.start(run.position().epoch, run.position().batch);
     run.begin_epoch(feed.loader.has_next());
     while (run.epoch_goes_on()) {
         const data::Batch batch = feed.loader.next(); // this rank's share, which may be empty
         run.phases.count_step(batch.labels.extent(0));
         run.phases.lap(PhaseClock::data);
-        run.end_step(step(batch, schedule.rate_at(run.epochs())));
+        StepResult result = step(batch, schedule.rate_at(run.epochs()));
+        if (result.verdict == Verdict::applied && run.test_is_due()) result.test = score(test);
+        run.end_step(result);
     }
 }
 

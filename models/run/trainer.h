@@ -60,7 +60,8 @@ struct Trainer {
     GradientSum gradient_sum;
 
 private:
-    void train_epoch(const Schedule& schedule);
+    void train_epoch(const Schedule& schedule, const std::function<Score()>& test);
+    Score score(const std::function<Score()>& test);
     StepResult step(const data::Batch& batch, double lr);
     std::vector<Tensor> forward_backward(std::span<const Tensor> inputs);
 };

@@ -98,6 +98,9 @@ void RunOptions::declare(Options& o) {
           "number of steps between checkpoints; 0: only at the end of each epoch")
         .at_least(0);
     o.add("tensorboard", &tensorboard, "also write event files for TensorBoard into the run's folder");
+    o.add("validate-every", &validate_every,
+          "number of steps between tests within an epoch, whose results are in metrics.jsonl; 0: none")
+        .at_least(0);
     o.add("patience", &patience,
           cat("end after this many epochs without a better accuracy on the validation set, or without --validation on "
               "the test set; 0: off"))
@@ -215,6 +218,9 @@ void TrainingRun::end_step(const StepResult& result) {
                         .set("accuracy", result.correct / images)
                         .set("lr", result.lr);
         if (skipped) line.set("skipped", true);
+        if (result.test)
+            line.set(test_set_name + "_loss", result.test->loss)
+                .set(test_set_name + "_accuracy", result.test->accuracy);
         log(line);
         if (progress_)
             progress_->step({p.epoch, length_.epochs(), p.step, length_.steps, p.loss_sum / p.images,
@@ -241,11 +247,6 @@ void TrainingRun::end_epoch(const Score& test) {
                              test_set_name,
                              test.extras};
     untested_ = false;
-    if (test.accuracy > position_.best_accuracy) {
-        position_.best_accuracy = test.accuracy, position_.best_epoch = position_.epoch;
-        guard_->check_values();
-        write_model(&RunFolder::best_model_path);
-    }
     position_ = {position_.epoch + 1, 0, position_.step, 0, 0, 0, position_.best_accuracy, position_.best_epoch};
     apply_patience();
     if (folder_) {
@@ -269,6 +270,18 @@ bool TrainingRun::has_stop_request() {
 
 void TrainingRun::report(const std::string& name, Json value) {
     if (report_) report_->set(name, std::move(value));
+}
+
+bool TrainingRun::test_is_due() const {
+    const int64_t every = settings_.validate_every;
+    return every && (position_.step + 1) % every == 0 && position_.batch + 1 < length_.batches;
+}
+
+void TrainingRun::keep_if_best(const Score& test) {
+    if (test.accuracy <= position_.best_accuracy) return;
+    position_.best_accuracy = test.accuracy, position_.best_epoch = position_.epoch;
+    guard_->check_values();
+    write_model(&RunFolder::best_model_path);
 }
 
 void TrainingRun::save_model() {

@@ -36,7 +36,7 @@ struct LoadedCheckpoint;
 struct RunOptions {
     std::string runs = default_runs_folder(), name, init;
     bool resume = false, tensorboard = false;
-    int64_t checkpoint_every = 0, keep = 2, patience = 0;
+    int64_t checkpoint_every = 0, keep = 2, patience = 0, validate_every = 0;
     OnNan on_nan = OnNan::stop;
     void declare(Options& options);
 };
@@ -48,6 +48,7 @@ struct StepResult {
     bool stop = false;        // some rank has a stop request
     bool last = false;        // some rank has no further batch in this epoch
     Verdict verdict = Verdict::applied;
+    std::optional<Score> test = {}; // of a test within the epoch
 };
 
 class TrainingRun {
@@ -120,8 +121,13 @@ public:
     Verdict handle_non_finite(double loss, const Tensor& non_finite_at);
     /// Logs a step and advances position(), unless the step was rolled back. Saves a checkpoint if one is due.
     void end_step(const StepResult& result);
-    /// Collective. Logs the score and advances position() to the next epoch. Saves the model as model-best.safetensors
-    /// if it has the best accuracy. Ends the training if the last --patience epochs have not improved it.
+    /// Returns true if --validate-every asks for a test after the step that follows position(). The last step of an
+    /// epoch needs none.
+    bool test_is_due() const;
+    /// Collective. Saves the model as model-best.safetensors if no test before had this accuracy.
+    void keep_if_best(const Score& test);
+    /// Collective. Logs the score and advances position() to the next epoch. Ends the training if the last --patience
+    /// epochs have not improved the accuracy.
     void end_epoch(const Score& test);
     /// Returns true if this rank has a stop request: a signal, a file "stop" in the folder, or a true from
     /// Trial::report(). The result may differ between ranks.

@@ -1,5 +1,6 @@
 """Runs the examples: the network on arrays, the training of one's own network, and the sweep of that training."""
 import csv
+import json
 import random
 import re
 import unittest
@@ -54,7 +55,8 @@ class Examples(job.JobTest):
     def test_patience_ends_a_training_that_does_not_improve(self):
         images = self.write_images()
         run = self.runs / "patient"
-        options = ["--data", images, "--validation", "0.2", "--threads", "1", "--device", "cpu", "--run-name", run.name]
+        options = ["--data", images, "--validation", "0.2", "--threads", "1", "--device", "cpu", "--run-name", run.name,
+                   "--validate-every", "1"]
         # Without a learning rate only the statistics of batch norm change, so the accuracy soon stops to rise.
         out = self.succeed(program(1, "own_network", *options, "--epochs", "1000", "--lr", "1e-30", "--patience", "3"))
         accuracies = [line["validation_accuracy"] for line in job.epoch_lines(run)]
@@ -63,6 +65,8 @@ class Examples(job.JobTest):
         self.assertIn(f"have not improved the accuracy of epoch {best + 1}", out)
         self.assertIn("done after step", out)
         self.assertTrue((run / "model-best.safetensors").exists())
+        tested = [line["step"] for line in map(json.loads, job.step_lines(run)) if "validation_accuracy" in line]
+        self.assertEqual(tested[:2], [1, 3])  # of 2 steps per epoch; the test of the epoch follows the others
         self.succeed(program(1, "own_network", "--run-name", run.name, "--resume"))
         self.assertEqual(len(job.epoch_lines(run)), len(accuracies))
 
