@@ -216,8 +216,9 @@ private:
     /// add -> relu: add applies ReLU to its result.
     void relu_of_sum(size_t relu) {
         const Step r = steps_[relu];
-        const auto sum = maker(r.in[ReluOp::x], op::add);
-        if (!sum || !has_one_reader(r.in[ReluOp::x])) return;
+        const auto sum = maker(r.in[ActivationOp::x], op::add);
+        if (r.attrs.as<ActivationOp>().kind != Activation::relu || !sum || !has_one_reader(r.in[ActivationOp::x]))
+            return;
         Step fused = steps_[*sum];
         if (fused.in[AddOp::a].shape().rank() != 4) return;
         fused.attrs.as<AddOp>().relu = true;
@@ -256,8 +257,8 @@ private:
         index();
     }
 
-    /// conv2d_grad, a gradient of pooling, or relu_grad -> batch_norm_sums of its result: the step that computes the
-    /// gradient also computes the sums.
+    /// conv2d_grad, a gradient of pooling, or activation_grad -> batch_norm_sums of its result: the step that computes
+    /// the gradient also computes the sums.
     void sum_in_gradient(size_t sums) {
         const Step s = steps_[sums];
         const Tensor& gradient = s.in[BatchNormSumsOp::dy];
@@ -290,12 +291,12 @@ private:
                    !step.in[Pool2dGradOp::x].defined()) {
             take(Pool2dGradOp::x, Pool2dGradOp::x_dgamma);
             step.attrs.as<Pool2dGradOp>().x_norm = options;
-        } else if (step.op == op::relu_grad && !options.relu && !step.in[ReluGradOp::a].defined()) {
-            take(ReluGradOp::a, ReluGradOp::a_dgamma);
-            step.attrs.as<ReluGradOp>().a_norm = options;
-        } else if (step.op == op::relu_grad && !options.relu && !step.in[ReluGradOp::b].defined()) {
-            take(ReluGradOp::b, ReluGradOp::b_dgamma);
-            step.attrs.as<ReluGradOp>().b_norm = options;
+        } else if (step.op == op::activation_grad && !options.relu && !step.in[ActivationGradOp::a].defined()) {
+            take(ActivationGradOp::a, ActivationGradOp::a_dgamma);
+            step.attrs.as<ActivationGradOp>().a_norm = options;
+        } else if (step.op == op::activation_grad && !options.relu && !step.in[ActivationGradOp::b].defined()) {
+            take(ActivationGradOp::b, ActivationGradOp::b_dgamma);
+            step.attrs.as<ActivationGradOp>().b_norm = options;
         } else {
             return false;
         }
@@ -390,7 +391,7 @@ const Fuser::Rule Fuser::kRules[] = {
     {op::batch_norm_grad, &Fuser::normalise_gradient},
     {op::add, &Fuser::add_in_gradient},
     {op::add, &Fuser::normalise_sum},
-    {op::relu, &Fuser::relu_of_sum},
+    {op::activation, &Fuser::relu_of_sum},
     {op::batch_norm, &Fuser::normalise_on_load},
     {op::batch_norm_sums, &Fuser::sum_in_gradient},
     {op::cross_entropy_grad, &Fuser::loss_gradient},

@@ -25,7 +25,7 @@ public:
     Attrs() = default;
     template <class T>
         requires std::is_trivially_copyable_v<T>
-    Attrs(const T& values) : type_(&typeid(T)) { // implicit: callers write run(op::relu, {x}, ReluOp{...})
+    Attrs(const T& values) : type_(&typeid(T)) { // implicit: callers write run(op::scale, {x}, ScaleOp{2})
         static_assert(sizeof(T) <= sizeof bytes_ && alignof(T) <= 8);
         std::memcpy(bytes_, &values, sizeof values);
     }
@@ -125,6 +125,8 @@ struct OpRow {
     /// Null if the op has no gradient, like gradients themselves and updates.
     void (*backward)(Backward&) = nullptr;
     uint32_t saves = 0;
+    /// Returns the bits for these attributes, for an op whose bits depend on them. Null: `saves` has the bits.
+    uint32_t (*saves_for)(const Attrs&) = nullptr;
     /// Returns the number of floating-point operations of a call. Null: one per element of output 0.
     double (*flops)(const Call&) = nullptr;
     /// Throws Error if an integer input, such as a label, is out of range. It checks inputs in host memory only; for

@@ -229,9 +229,9 @@ void Tape::record(Op op, const Attrs& attrs, std::span<const Tensor> in, std::sp
     }
     const OpRow& r = *op;
     Node node{.name = r.name, .backward = r.backward, .attrs = attrs};
-    for (size_t i = 0; i < in.size(); ++i) node.in[i] = r.saves & saves_in(int(i)) ? in[i] : in[i].without_memory();
-    for (size_t i = 0; i < out.size(); ++i)
-        node.out[i] = r.saves & saves_out(int(i)) ? out[i] : out[i].without_memory();
+    const uint32_t saves = r.saves_for ? r.saves_for(attrs) : r.saves;
+    for (size_t i = 0; i < in.size(); ++i) node.in[i] = saves & saves_in(int(i)) ? in[i] : in[i].without_memory();
+    for (size_t i = 0; i < out.size(); ++i) node.out[i] = saves & saves_out(int(i)) ? out[i] : out[i].without_memory();
     push(std::move(node));
 }
 

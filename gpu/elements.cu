@@ -1,6 +1,6 @@
-// Elementwise ops: ReLU, GELU, sums, scaling, slices, conversions, dropout, image augmentation, parameter updates, and
+// Elementwise ops: activations, arithmetic, copies, conversions, dropout, image augmentation, parameter updates, and
 // the search for values that are not finite. Each op is a functor, whose name profiles show as the template argument of
-// elementwise_kernel. Only scale_grad, which adds up values, has a kernel of its own.
+// elementwise_kernel. Only the sum over all values has a kernel of its own.
 #include "ringgrad/core/rng.h"
 #include "ringgrad/gpu/kernels.h"
 #include "ringgrad/gpu/norm.cuh"
@@ -24,38 +24,63 @@ void elementwise(int64_t count, const F& f) {
     if (count > 0) RG_LAUNCH(elementwise_kernel<F>, blocks_for(count, kThreads), kThreads, 0, stream(), count, f);
 }
 
-template <class T>
-struct Relu {
-    const T* x;
-    T* y;
-    __device__ void operator()(int64_t i) const { store(y + i, relu_of(load(x + i))); }
-};
-
-template <class T>
-struct ReluGrad {
-    const T *dy, *y;
-    T* dx;
-    __device__ void operator()(int64_t i) const { store(dx + i, load(y + i) <= 0 ? 0 : load(dy + i)); }
-};
+/// Calls f with the kind as a constant, so that each kind has kernels of its own.
+template <class F>
+void with_kind(Activation kind, F f) {
+    switch (kind) {
+#define RG_CASE(name)                                                                                                  \
+    case Activation::name: return f(std::integral_constant<Activation, Activation::name>());
+        RG_CASE(relu)
+        RG_CASE(leaky_relu)
+        RG_CASE(gelu)
+        RG_CASE(silu)
+        RG_CASE(sigmoid)
+        RG_CASE(tanh)
+#undef RG_CASE
+    }
+}
 
 /// The distribution function of a standard normal variable.
 __device__ float normal_cdf(float x) { return 0.5f * erfcf(-x * 0.70710678f); }
+__device__ float logistic(float x) { return 1 / (1 + expf(-x)); }
 
-template <class T>
-struct Gelu {
+template <class T, Activation kKind>
+struct Activate {
     const T* x;
     T* y;
-    __device__ void operator()(int64_t i) const { store(y + i, load(x + i) * normal_cdf(load(x + i))); }
+    float slope;
+    __device__ float value(float v) const {
+        switch (kKind) {
+        case Activation::relu: return relu_of(v);
+        case Activation::leaky_relu: return v <= 0 ? slope * v : v;
+        case Activation::gelu: return v * normal_cdf(v);
+        case Activation::silu: return v * logistic(v);
+        case Activation::sigmoid: return logistic(v);
+        case Activation::tanh: return tanhf(v);
+        }
+        return v;
+    }
+    __device__ void operator()(int64_t i) const { store(y + i, value(load(x + i))); }
 };
 
-template <class T>
-struct GeluGrad {
-    const T *dy, *x;
+template <class T, Activation kKind>
+struct ActivationGrad {
+    const T *dy, *from;
     T* dx;
-    __device__ void operator()(int64_t i) const {
-        const float v = load(x + i);
-        store(dx + i, load(dy + i) * (normal_cdf(v) + v * 0.39894228f * expf(-0.5f * v * v)));
+    float slope;
+    /// Returns g times the derivative. v is x for gelu and silu, else the result of the activation.
+    __device__ float gradient(float g, float v) const {
+        switch (kKind) {
+        case Activation::relu: return v <= 0 ? 0 : g;
+        case Activation::leaky_relu: return v <= 0 ? slope * g : g;
+        case Activation::gelu: return g * (normal_cdf(v) + v * 0.39894228f * expf(-0.5f * v * v));
+        case Activation::silu: return g * (logistic(v) * (1 + v * (1 - logistic(v))));
+        case Activation::sigmoid: return g * (v * (1 - v));
+        case Activation::tanh: return g * (1 - v * v);
+        }
+        return g;
     }
+    __device__ void operator()(int64_t i) const { store(dx + i, gradient(load(dy + i), load(from + i))); }
 };
 
 /// Adds the values of two readers.
@@ -82,14 +107,39 @@ struct Scale {
     __device__ void operator()(int64_t i) const { store(y + i, load(x + i) * (factor ? *factor : constant)); }
 };
 
-/// Stores the sum of dy * x to *sum. Runs as a single block, in a fixed order.
 template <class T>
-__global__ void __launch_bounds__(kThreads) scale_grad_kernel(int64_t count, const T* dy, const T* x, float* sum) {
+struct Sub {
+    const T *a, *b;
+    T* y;
+    __device__ void operator()(int64_t i) const { store(y + i, load(a + i) - load(b + i)); }
+};
+
+template <class T>
+struct Mul {
+    const T *a, *b;
+    T* y;
+    __device__ void operator()(int64_t i) const { store(y + i, load(a + i) * load(b + i)); }
+};
+
+constexpr int64_t kSumChunk = 1 << 14;
+/// Block b stores the sum of the values [b * chunk, (b + 1) * chunk), divided by `divisor`, to sums[b].
+template <class From, class To>
+__global__ void __launch_bounds__(kThreads)
+    sum_kernel(int64_t count, int64_t chunk, const From* values, double divisor, To* sums) {
+    const int64_t begin = int64_t(blockIdx.x) * chunk, end = begin + chunk < count ? begin + chunk : count;
     double total = 0;
-    for (int64_t i = threadIdx.x; i < count; i += kThreads) total += double(load(dy + i)) * double(load(x + i));
+    for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) total += double(load(values + i));
     total = block_sum(total);
-    if (threadIdx.x == 0) *sum = float(total);
+    if (threadIdx.x == 0) sums[blockIdx.x] = To(total / divisor);
 }
+
+template <class T>
+struct SumGrad {
+    const float* dy;
+    T* dx;
+    float divisor;
+    __device__ void operator()(int64_t i) const { store(dx + i, *dy / divisor); }
+};
 
 template <class From, class To>
 struct Cast {
@@ -112,6 +162,18 @@ struct SliceGrad {
     int64_t begin, count;
     __device__ void operator()(int64_t i) const {
         store(dx + i, i >= begin && i - begin < count ? load(dy + i - begin) : 0);
+    }
+};
+
+/// Copies rows of `columns` units. The steps are the units from one row to the next.
+template <class Unit>
+struct CopyRows {
+    const Unit* from;
+    Unit* to;
+    int64_t from_step, to_step, columns;
+    __device__ void operator()(int64_t i) const {
+        const int64_t row = i / columns, column = i - row * columns;
+        to[row * to_step + column] = from[row * from_step + column];
     }
 };
 
@@ -266,21 +328,28 @@ __global__ void __launch_bounds__(kThreads) root_of_sums_kernel(int count, const
 
 } // namespace
 
-void relu(const Call& call) {
-    const Tensor &x = call.in[ReluOp::x], &y = call.out[0];
+void activation(const Call& call) {
+    const auto& attrs = call.attrs.as<ActivationOp>();
+    const Tensor &x = call.in[ActivationOp::x], &y = call.out[0];
     with_stored(x, [&](auto t) {
         using T = decltype(t);
-        elementwise(y.numel(), Relu<T>{pointer<T>(x), pointer<T>(y)});
+        with_kind(attrs.kind, [&](auto kind) {
+            elementwise(y.numel(), Activate<T, decltype(kind)::value>{pointer<T>(x), pointer<T>(y), attrs.slope});
+        });
     });
 }
 
-void relu_grad(const Call& call) {
-    using O = ReluGradOp;
+void activation_grad(const Call& call) {
+    using O = ActivationGradOp;
     const auto& attrs = call.attrs.as<O>();
     const Tensor &dy = call.in[O::dy], &dx = call.out[O::dx];
     with_stored(dy, [&](auto t) {
         using T = decltype(t);
-        elementwise(dx.numel(), ReluGrad<T>{pointer<T>(dy), pointer<T>(call.in[O::y]), pointer<T>(dx)});
+        const T* const from = pointer<T>(call.in[O::from]);
+        with_kind(attrs.kind, [&](auto kind) {
+            elementwise(dx.numel(), ActivationGrad<T, decltype(kind)::value>{pointer<T>(dy), from, pointer<T>(dx),
+                                                                             attrs.slope});
+        });
     });
     const auto sum = [&](size_t x, const BatchNorm& norm, size_t dgamma) {
         if (!call.in[x].defined()) return;
@@ -289,22 +358,6 @@ void relu_grad(const Call& call) {
     };
     sum(O::a, attrs.a_norm, O::a_dgamma);
     sum(O::b, attrs.b_norm, O::b_dgamma);
-}
-
-void gelu(const Call& call) {
-    const Tensor &x = call.in[GeluOp::x], &y = call.out[0];
-    with_stored(x, [&](auto t) {
-        using T = decltype(t);
-        elementwise(y.numel(), Gelu<T>{pointer<T>(x), pointer<T>(y)});
-    });
-}
-
-void gelu_grad(const Call& call) {
-    const Tensor &dy = call.in[GeluGradOp::dy], &x = call.in[GeluGradOp::x], &dx = call.out[0];
-    with_stored(x, [&](auto t) {
-        using T = decltype(t);
-        elementwise(dx.numel(), GeluGrad<T>{pointer<T>(dy), pointer<T>(x), pointer<T>(dx)});
-    });
 }
 
 void add(const Call& call) {
@@ -324,21 +377,52 @@ void add(const Call& call) {
     });
 }
 
+void sub(const Call& call) {
+    const Tensor &a = call.in[SubOp::a], &b = call.in[SubOp::b], &y = call.out[0];
+    with_stored(y, [&](auto t) {
+        using T = decltype(t);
+        elementwise(y.numel(), Sub<T>{pointer<T>(a), pointer<T>(b), pointer<T>(y)});
+    });
+}
+
+void mul(const Call& call) {
+    const Tensor &a = call.in[MulOp::a], &b = call.in[MulOp::b], &y = call.out[0];
+    with_stored(y, [&](auto t) {
+        using T = decltype(t);
+        elementwise(y.numel(), Mul<T>{pointer<T>(a), pointer<T>(b), pointer<T>(y)});
+    });
+}
+
+// Each block sums a chunk, and a single block sums their results, all in a fixed order.
+void sum(const Call& call) {
+    const Tensor& x = call.in[SumOp::x];
+    const int64_t count = x.numel(), chunks = std::max<int64_t>(1, blocks_for(count, kSumChunk));
+    const double divisor = call.attrs.as<SumOp>().mean && count > 0 ? double(count) : 1;
+    const Scratch<double> sums{size_t(chunks)};
+    with_stored(x, [&](auto t) {
+        using T = decltype(t);
+        RG_LAUNCH((sum_kernel<T, double>), unsigned(chunks), kThreads, 0, stream(), count, kSumChunk, pointer<T>(x), 1,
+                  sums);
+    });
+    RG_LAUNCH((sum_kernel<double, float>), 1, kThreads, 0, stream(), chunks, chunks, sums, divisor,
+              pointer<float>(call.out[0]));
+}
+
+void sum_grad(const Call& call) {
+    const Tensor& dx = call.out[0];
+    const float divisor = call.attrs.as<SumGradOp>().mean ? float(dx.numel()) : 1;
+    with_stored(dx, [&](auto t) {
+        using T = decltype(t);
+        elementwise(dx.numel(), SumGrad<T>{pointer<float>(call.in[SumGradOp::dy]), pointer<T>(dx), divisor});
+    });
+}
+
 void scale(const Call& call) {
     const Tensor &x = call.in[ScaleOp::x], &y = call.out[0];
     with_stored(x, [&](auto t) {
         using T = decltype(t);
         elementwise(y.numel(), Scale<T>{pointer<T>(x), pointer<T>(y), pointer<float>(call.in[ScaleOp::factor]),
                                         call.attrs.as<ScaleOp>().constant});
-    });
-}
-
-void scale_grad(const Call& call) {
-    const Tensor &dy = call.in[ScaleGradOp::dy], &x = call.in[ScaleGradOp::x];
-    with_stored(x, [&](auto t) {
-        using T = decltype(t);
-        RG_LAUNCH(scale_grad_kernel<T>, 1, kThreads, 0, stream(), x.numel(), pointer<T>(dy), pointer<T>(x),
-                  pointer<float>(call.out[0]));
     });
 }
 
@@ -367,6 +451,52 @@ void slice_grad(const Call& call) {
         elementwise(dx.numel(), SliceGrad<T>{pointer<T>(dy), pointer<T>(dx), call.attrs.as<SliceGradOp>().begin,
                                              dy.numel()});
     });
+}
+
+namespace {
+
+/// Copies `size` bytes of each row. The steps are the bytes from one row to the next. Copies 16 bytes at a time if it
+/// can, else 4 or 2, the size of a value.
+void copy_rows(int64_t rows, const std::byte* from, int64_t from_step, std::byte* to, int64_t to_step, int64_t size) {
+    if (size == 0) return;
+    const auto copy = [&](auto unit) {
+        using Unit = decltype(unit);
+        constexpr int64_t kUnit = sizeof(Unit);
+        elementwise(rows * size / kUnit,
+                    CopyRows<Unit>{reinterpret_cast<const Unit*>(from), reinterpret_cast<Unit*>(to), from_step / kUnit,
+                                   to_step / kUnit, size / kUnit});
+    };
+    const auto divisible = [&](int64_t by) {
+        const intptr_t addresses = reinterpret_cast<intptr_t>(from) | reinterpret_cast<intptr_t>(to);
+        return (addresses | from_step | to_step | size) % by == 0;
+    };
+    if (divisible(16))
+        copy(uint4{});
+    else if (divisible(4))
+        copy(uint32_t{});
+    else
+        copy(uint16_t{});
+}
+
+} // namespace
+
+void concat(const Call& call) {
+    const Tensor& y = call.out[0];
+    if (y.numel() == 0) return;
+    std::byte* to = y.bytes_data();
+    for (const Tensor& x : call.in) {
+        if (!x.defined()) continue;
+        copy_rows(y.numel() / channels_of(y), x.bytes_data(), row_bytes(x), to, row_bytes(y), row_bytes(x));
+        to += row_bytes(x);
+    }
+}
+
+void concat_grad(const Call& call) {
+    const Tensor &dy = call.in[ConcatGradOp::dy], &dx = call.out[0];
+    if (dx.numel() == 0) return;
+    const int64_t offset = call.attrs.as<ConcatGradOp>().begin * size_of(dy.dtype());
+    copy_rows(dx.numel() / channels_of(dx), dy.bytes_data() + offset, row_bytes(dy), dx.bytes_data(), row_bytes(dx),
+              row_bytes(dx));
 }
 
 void dropout(const Call& call) {

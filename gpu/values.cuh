@@ -12,6 +12,7 @@ namespace rg::RG_GPU {
 
 __device__ __forceinline__ float load(const float* from) { return *from; }
 __device__ __forceinline__ float load(const bf16* from) { return to_float(*from); }
+__device__ __forceinline__ double load(const double* from) { return *from; } // of sums in scratch memory
 __device__ __forceinline__ void store(float* to, float value) { *to = value; }
 __device__ __forceinline__ void store(bf16* to, float value) { *to = to_bf16(value); }
 

@@ -10,6 +10,7 @@
 
 #include "ringgrad/core/op_table.h"
 
+#include <numeric>
 #include <vector>
 
 namespace rg {
@@ -234,15 +235,16 @@ inline void add_elementwise(std::vector<OpCase>& cases) {
                                                        {5, 20011},
                                                        {3, 3, 5, 64}}) {
         for (Draw values : {Draw::away, Draw::ties, Draw::special}) {
-            cases.push_back({op::relu, {{x, values}}});
-            cases.push_back({op::relu_grad, {{x, values == Draw::special ? Draw::normal : values}, {x, values}}});
+            cases.push_back({op::activation, {{x, values}}});
+            cases.push_back(
+                {op::activation_grad, {{x, values == Draw::special ? Draw::normal : values}, {x, values}}});
             cases.push_back({op::add, {{x, values}, {x}}, {}, kRounded});
         }
         cases.push_back({op::scale, {{x}}, ScaleOp{-0.7f}, kRounded});
-        cases.push_back({op::gelu, {{x}}, {}, kRounded});
-        cases.push_back({op::gelu_grad, {{x}, {x}}, {}, kRounded});
         cases.push_back({op::scale, {{x}, {{}, Draw::away}}, {}, kRounded});
-        cases.push_back({op::scale_grad, {{x, Draw::away}, {x, Draw::squares}}, {}, kSummed});
+        for (const bool mean : {false, true}) // the sums are in double, so they are accurate even where terms cancel
+            for (Draw values : {Draw::normal, Draw::squares, Draw::special})
+                cases.push_back({op::sum, {{x, values}}, SumOp{mean}, kRounded});
         for (float rate : {0.0f, 0.5f, 0.3f})
             for (uint32_t stream : {0u, 0xABCDEFu})
                 cases.push_back(
@@ -282,6 +284,26 @@ inline void add_elementwise(std::vector<OpCase>& cases) {
     }
 }
 
+/// Adds the activations beside ReLU, and arithmetic beside addition. Their loops are those of add_elementwise(), so few
+/// large cases suffice. The executor takes longest for these.
+inline void add_other_elementwise(std::vector<OpCase>& cases) {
+    for (const Shape& x : std::initializer_list<Shape>{{1}, {0, 5}, {17}, {2, 7, 9, 11}, {3, 3, 5, 64}})
+        for (const Activation kind : {Activation::leaky_relu, Activation::gelu, Activation::silu, Activation::sigmoid,
+                                      Activation::tanh})
+            for (Draw values : {Draw::away, Draw::ties, Draw::special}) {
+                cases.push_back({op::activation, {{x, values}}, ActivationOp{kind, 0.3f}, kRounded});
+                cases.push_back({op::activation_grad,
+                                 {{x, values == Draw::special ? Draw::normal : values}, {x, values}},
+                                 ActivationGradOp{kind, 0.3f},
+                                 kRounded});
+            }
+    for (const Shape& x : std::initializer_list<Shape>{{}, {1}, {0, 5}, {17}, {2, 7, 9, 11}, {40001}}) {
+        for (const Op op : {op::sub, op::mul}) cases.push_back({op, {{x, Draw::away}, {x}}, {}, kRounded});
+        cases.push_back({op::sum_grad, {{{}, Draw::away}}, SumGradOp{x, DType::f32, true}, kRounded});
+        cases.push_back({op::sum_grad, {{{}, Draw::away}}, SumGradOp{x, DType::bf16, false}, kNarrow});
+    }
+}
+
 inline void add_slices(std::vector<OpCase>& cases) {
     struct Slice {
         int64_t of, begin, count;
@@ -297,6 +319,38 @@ inline void add_slices(std::vector<OpCase>& cases) {
             cases.push_back({op::slice, {{{s.of}, values}}, SliceOp{s.begin, s.count}});
             cases.push_back({op::slice_grad, {{{s.count}, values}}, SliceGradOp{s.begin, s.of}});
         }
+}
+
+inline void add_concats(std::vector<OpCase>& cases) {
+    struct Concat {
+        Shape rows; // extents before the channels
+        std::vector<int64_t> channels;
+    };
+    for (const Concat& c : std::initializer_list<Concat>{{{1}, {1}},
+                                                         {{}, {3, 4}},
+                                                         {{2, 3, 5}, {7, 1, 9}},
+                                                         {{2, 3, 5}, {16, 8, 24}}, // rows of whole vectors
+                                                         {{5}, {0, 3, 0, 2}},
+                                                         {{0, 4, 4}, {3, 2}},
+                                                         {{4}, {2, 6, 10, 4}},
+                                                         {{3}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}},
+                                                         {{2}, {33000, 100}},    // a row is longer than a CPU task
+                                                         {{31, 50}, {5, 17}}}) { // several CPU tasks
+        const auto shape = [&](int64_t channels) {
+            std::vector<int64_t> extents(c.rows.extents().begin(), c.rows.extents().end());
+            extents.push_back(channels);
+            return Shape(extents);
+        };
+        std::vector<Input> in;
+        for (const int64_t channels : c.channels) in.push_back({shape(channels)});
+        cases.push_back({op::concat, in});
+        const int64_t all = std::accumulate(c.channels.begin(), c.channels.end(), int64_t{0});
+        int64_t begin = 0;
+        for (const int64_t channels : c.channels) {
+            cases.push_back({op::concat_grad, {{shape(all)}}, ConcatGradOp{begin, channels}});
+            begin += channels;
+        }
+    }
 }
 
 inline void add_pools(std::vector<OpCase>& cases) {
@@ -422,9 +476,12 @@ inline void add_fused(std::vector<OpCase>& cases) {
         for (bool relu : {false, true})
             for (const auto& [a, b] : {std::pair{norm, norm}, {norm, no_norm}, {no_norm, norm}, {no_norm, no_norm}})
                 cases.push_back({op::add, std::vector<Input>{{x}, {x}} + a + b, AddOp{relu, plain, other}, kSummed});
-        for (const std::vector<Input>& b : {normed, {}})
-            cases.push_back(
-                {op::relu_grad, std::vector<Input>{{x}, {x}} + normed + b, ReluGradOp{plain, other}, kSummed});
+        for (const Activation kind : {Activation::relu, Activation::silu})
+            for (const std::vector<Input>& b : {normed, {}})
+                cases.push_back({op::activation_grad,
+                                 std::vector<Input>{{x}, {x}} + normed + b,
+                                 ActivationGradOp{kind, 0, plain, other},
+                                 kSummed});
     }
 }
 
@@ -445,7 +502,7 @@ inline void add_narrow(std::vector<OpCase>& cases) {
         // Leaves out convolutions of NaN and infinities: incomplete tiles are filled with zeros, and 0 * NaN is NaN in
         // results that should not depend on it.
         if (!c.narrow || (convolves && (c.in[0].draw == Draw::special || c.in[1].draw == Draw::special))) continue;
-        const bool wide_result = c.op == op::batch_norm_sums || c.op == op::channel_stats ||
+        const bool wide_result = c.op == op::batch_norm_sums || c.op == op::channel_stats || c.op == op::sum ||
                                  (c.op == op::conv2d_grad && !c.attrs.as<Conv2dGradOp>().data &&
                                   c.in.size() <= Conv2dGradOp::y);
         if (c.tolerance.rms > 0 && !wide_result) c.tolerance = kNarrow;
@@ -491,7 +548,9 @@ inline const std::vector<OpCase>& op_cases() {
         add_convs(cases);
         add_norms(cases);
         add_elementwise(cases);
+        add_other_elementwise(cases);
         add_slices(cases);
+        add_concats(cases);
         add_pools(cases);
         add_fused(cases);
         add_casts(cases);

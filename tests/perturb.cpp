@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <tuple>
 
 namespace rg {
 
@@ -38,19 +39,29 @@ uint32_t present(std::span<const T> inputs, IsDefined is_defined) {
     return bits;
 }
 
-/// True if every case of the op with these inputs expects the exact result: it rounds nothing, so no processor gives
-/// another. False for inputs that no case has.
+/// The attribute on which it depends whether an op rounds: ReLU selects values, the other activations compute.
+int variant(Op op, const Attrs& attrs) {
+    if (op == op::activation) return int(attrs.as<ActivationOp>().kind);
+    if (op == op::activation_grad) return int(attrs.as<ActivationGradOp>().kind);
+    return 0;
+}
+
+/// True if every case of the op with this variant and these inputs expects the exact result: it rounds nothing, so no
+/// processor gives another. False for inputs that no case has.
 bool exact(Op op, const Call& call) {
-    static const std::map<std::pair<Op, uint32_t>, bool> kExactInputs = [] {
-        std::map<std::pair<Op, uint32_t>, bool> all_exact;
+    using Key = std::tuple<Op, int, uint32_t>;
+    static const std::map<Key, bool> kExactCalls = [] {
+        std::map<Key, bool> all_exact;
         for (const OpCase& c : op_cases()) {
             const uint32_t inputs = present(std::span(c.in), [](const Input& i) { return i.draw != Draw::absent; });
-            all_exact.try_emplace({c.op, inputs}, true).first->second &= c.tolerance == kExact;
+            all_exact.try_emplace({c.op, variant(c.op, c.attrs), inputs}, true).first->second &=
+                c.tolerance == kExact;
         }
         return all_exact;
     }();
-    const auto known = kExactInputs.find({op, present(call.in, [](const Tensor& t) { return t.defined(); })});
-    return known != kExactInputs.end() && known->second;
+    const uint32_t inputs = present(call.in, [](const Tensor& t) { return t.defined(); });
+    const auto known = kExactCalls.find({op, variant(op, call.attrs), inputs});
+    return known != kExactCalls.end() && known->second;
 }
 
 /// True if an update was skipped because of a non-finite gradient: its last input holds the position of one.

@@ -82,7 +82,7 @@ TEST_SUITE("core") {
         const auto f = [&](const Tensor& x) { return v.gradients([&] { return v.norm(v.conv(x)); }); };
         CHECK(count_steps(v, f, with(op::conv2d_grad, Conv2dGradOp::y_stats)) == 1);
         CHECK(count_steps(v, f, is(op::batch_norm_grad)) == 0);
-        // relu_grad reads the gradient of the batch norm here.
+        // activation_grad reads the gradient of the batch norm here.
         const auto between = [&](const Tensor& x) { return v.gradients([&] { return v.norm(relu(v.conv(x))); }); };
         CHECK(count_steps(v, between, with(op::conv2d_grad, Conv2dGradOp::y_stats)) == 0);
     }
@@ -104,7 +104,7 @@ TEST_SUITE("core") {
         const auto f = [&](const Tensor& x) { return std::vector{relu(add(v.norm(x), x))}; };
         CHECK(count_steps(v, f, with(op::add, AddOp::a_stats)) == 1);
         CHECK(count_steps(v, f, is(op::batch_norm)) == 0);
-        CHECK(count_steps(v, f, is(op::relu)) == 0);
+        CHECK(count_steps(v, f, is(op::activation)) == 0);
         const auto other_side = [&](const Tensor& x) { return std::vector{add(x, v.norm(x))}; };
         CHECK(count_steps(v, other_side, with(op::add, AddOp::b_stats)) == 1);
         const auto read_twice = [&](const Tensor& x) {
@@ -112,7 +112,9 @@ TEST_SUITE("core") {
             return std::vector{relu(sum), softmax(sum.reshape({4, 288})), softmax(y.reshape({4, 288}))};
         };
         CHECK(count_steps(v, read_twice, is(op::batch_norm)) == 1);
-        CHECK(count_steps(v, read_twice, is(op::relu)) == 1);
+        CHECK(count_steps(v, read_twice, is(op::activation)) == 1);
+        const auto other_kind = [&](const Tensor& x) { return std::vector{silu(add(x, x))}; };
+        CHECK(count_steps(v, other_kind, is(op::activation)) == 1);
     }
 
     TEST_CASE("fuse: conv2d and pooling normalise their input on load, if all of its readers can") {
@@ -141,6 +143,7 @@ TEST_SUITE("core") {
         CHECK(sums_of([](const Tensor& y) { return max_pool2d(y, 2, 2); }) == 0);
         CHECK(sums_of([](const Tensor& y) { return avg_pool2d(y, 2, 2); }) == 0);
         CHECK(sums_of([](const Tensor& y) { return relu(y); }) == 0);
+        CHECK(sums_of([](const Tensor& y) { return silu(y); }) == 0);
         CHECK(sums_of([&](const Tensor& y) { return v.norm(v.conv(y)); }) == 1); // that of the loss's gradient remains
         CHECK(sums_of([](const Tensor& y) { return scale(y, 2); }) == 1);
     }

@@ -149,6 +149,57 @@ TEST_SUITE("core") {
                   doctest::Approx(std::log(1 + std::exp(-10.0)) + 1));
             CHECK(list(softmax(floats({1, 2}, 1000, 1000))) == List{0.5, 0.5});
             CHECK(list(mse_loss(floats({2}, 1, 5), floats({2}, 2, 2))) == List{5});
+            CHECK(list(sub(floats({2}, 1, 5), floats({2}, 2, 3))) == List{-1, 2});
+            CHECK(list(mul(floats({2}, 1, 5), floats({2}, 2, 3))) == List{2, 15});
+            CHECK(list(concat({floats({2, 1}, 1, 4), floats({2, 2}, 2, 3, 5, 6)})) == List{1, 2, 3, 4, 5, 6});
+            CHECK(list(sum(x)) == List{45});
+            CHECK(list(mean(x)) == List{5});
+            CHECK(list(sum(floats({3}, 1e10, 1, -1e10))) == List{1});
+            for (const Tensor& none : {sum(Tensor::zeros({0, 3})), mean(Tensor::zeros({0, 3}))}) {
+                CHECK(none.shape() == Shape{});
+                CHECK(list(none) == List{0});
+            }
+        }
+    }
+
+    TEST_CASE("ops: activations are accurate, and follow PyTorch for large values, infinities and NaN") {
+        struct Case {
+            Activation kind;
+            double (*value)(double);
+            double at_minus_infinity, at_infinity, ulps;
+        };
+        const Case cases[] = {
+            {Activation::relu, [](double x) { return std::max(0.0, x); }, 0, INFINITY, 0},
+            {Activation::leaky_relu, [](double x) { return x < 0 ? 0.25 * x : x; }, -INFINITY, INFINITY, 0},
+            {Activation::gelu, [](double x) { return x / 2 * std::erfc(-x / std::sqrt(2.0)); }, NAN, INFINITY, 8},
+            {Activation::silu, [](double x) { return x / (1 + std::exp(-x)); }, NAN, INFINITY, 4},
+            {Activation::sigmoid, [](double x) { return 1 / (1 + std::exp(-x)); }, 0, 1, 4},
+            {Activation::tanh, [](double x) { return std::tanh(x); }, -1, 1, 4}};
+        for (const Case& c : cases) {
+            CAPTURE(int(c.kind));
+            const Tensor x = Tensor::on_host({20003}), y = Tensor::on_host({20003});
+            float* const values = x.data<float>();
+            for (int i = 0; i < 10001; ++i) { // dense in [-100, 100], and near 0
+                values[2 * i] = float(i - 5000) / 50;
+                values[2 * i + 1] = float(i - 5000) * 1e-4f;
+            }
+            values[20000] = -INFINITY, values[20001] = INFINITY, values[20002] = NAN;
+            // Calls the kernel directly: a perturbation would exceed the tolerance.
+            const ActivationOp attrs{c.kind, 0.25f};
+            op::activation->cpu({attrs, {{x}}, {{y}}});
+            double worst = 0;
+            for (int i = 0; i < 20000; ++i) {
+                const double want = c.value(values[i]), got = y.data<float>()[i];
+                // Results below the normal numbers have fewer digits. The exponent of gelu, x^2 / 2, is rounded.
+                const double unit = std::max(std::abs(want) * 0x1p-23, 0x1p-126);
+                const double rounded_exponent = c.kind == Activation::gelu ? 0.5 * values[i] * values[i] : 0;
+                worst = std::max(worst, std::abs(got - want) / unit - rounded_exponent);
+            }
+            CHECK(worst <= c.ulps);
+            const auto same = [](double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); };
+            CHECK(same(y.data<float>()[20000], c.at_minus_infinity));
+            CHECK(same(y.data<float>()[20001], c.at_infinity));
+            CHECK(std::isnan(y.data<float>()[20002]));
         }
     }
 
@@ -280,10 +331,24 @@ TEST_SUITE("core") {
         CHECK(contains(message([&] { conv2d(x, w, {}, {.stride = 0}); }), "stride 0"));
         CHECK(contains(message([&] { conv2d(x, w, {}, {.pad = -1}); }), "padding -1"));
         CHECK(message([&] { conv2d(x, w.to(DType::f64)); }) == "conv2d: w is f64, expected f32");
-        CHECK(contains(message([&] { relu(i); }), "relu: x is i32"));
+        CHECK(contains(message([&] { relu(i); }), "activation: x is i32"));
         CHECK(contains(message([&] { relu(Tensor::zeros({3}, DType::f64)); }), "elements are f64, not f32"));
         CHECK(message([&] { linear(Tensor::zeros({2, 5}), Tensor::zeros({3, 4})); }) == "linear: w has c=4, x has c=5");
         CHECK(message([&] { add(x, w); }) == "add: b needs shape [2 5 5 3], got [4 3 3 3]");
+        CHECK(message([&] { sub(x, w); }) == "sub: b needs shape [2 5 5 3], got [4 3 3 3]");
+        CHECK(message([&] { mul(x, w); }) == "mul: b needs shape [2 5 5 3], got [4 3 3 3]");
+        CHECK(message([&] { concat({x, w}); }) ==
+              "concat: expected tensors that differ only in the last extent, got [2 5 5 3] and [4 3 3 3]; make the "
+              "other extents the same");
+        CHECK(contains(message([&] { concat({x, x.reshape({2, 25, 3})}); }), "got [2 5 5 3] and [2 25 3]"));
+        CHECK(contains(message([&] { concat({Tensor::zeros({})}); }), "got [] and []"));
+        CHECK(message([&] { concat({x, {}, x}); }) == "concat: x1 is undefined");
+        CHECK(message([&] { concat({x, cast(x, DType::bf16)}); }) == "concat: x1 is bf16, expected f32; cast() it");
+        CHECK(message([&] { concat(std::vector<Tensor>(13, x)); }) ==
+              "concat: expected 1 to 12 tensors, got 13; concatenate them in groups");
+        CHECK(contains(message([&] { concat(std::vector<Tensor>()); }), "got 0"));
+        CHECK(contains(message([&] { run(op::concat_grad, {x}, ConcatGradOp{1, 3}); }), "got 3 from channel 1"));
+        CHECK(message([&] { mean(i); }) == "sum: x is i32, expected f32");
         CHECK(contains(message([&] {
                            batch_norm(x, Tensor::zeros({2, 4}), w, w);
                        }),
@@ -348,9 +413,12 @@ TEST_SUITE("core") {
                            augment(images, i, views, stats, {5, 5, true});
                        }),
                        "augment: expected the view of sample 1 within the mirrored image, got one"));
-        CHECK(message([&] { run(op::relu, {x, x}); }) == "relu: takes 1 inputs, got 2");
-        CHECK(contains(message([&] { run(op::relu, {x}, {}, {w}); }),
-                       "relu: expected output 0 of f32 [2 5 5 3], got f32 [4 3 3 3]"));
+        CHECK(message([&] { leaky_relu(x, -0.1f); }) ==
+              "activation: expected a finite slope of at least 0, got -0.1");
+        CHECK(contains(message([&] { leaky_relu(x, INFINITY); }), "got inf"));
+        CHECK(message([&] { run(op::activation, {x, x}); }) == "activation: takes 1 inputs, got 2");
+        CHECK(contains(message([&] { run(op::activation, {x}, {}, {w}); }),
+                       "activation: expected output 0 of f32 [2 5 5 3], got f32 [4 3 3 3]"));
         const Tensor lr = Tensor::zeros({1}), v = x.clone(), g = x.clone();
         CHECK(message([&] { sgdm_update(x, v, v, {}); }) ==
               "sgdm_update: expected different buffers, got the same one as velocity and gradients; allocate another");
@@ -384,7 +452,7 @@ TEST_SUITE("core") {
         conv2d(x, w, {}, {.pad = 1});
         relu(x);
         CHECK(profile.flops(op::conv2d) == 2 * (2 * 3 * 3 * 4 + 2 * 5 * 5 * 4) * 27);
-        CHECK(profile.flops(op::relu) == 150);
+        CHECK(profile.flops(op::activation) == 150);
         const std::string table = profile.table(1.0);
         CHECK(contains(table, "conv2d                      2"));
         CHECK(contains(table, "(outside of ops)"));

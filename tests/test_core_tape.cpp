@@ -214,6 +214,13 @@ TEST_SUITE("core") {
             loss = {};
             CHECK(live_bytes() == before);
         }
+        for (const Activation kind : {Activation::leaky_relu, Activation::gelu, Activation::tanh}) {
+            CAPTURE(int(kind));
+            const Tape tape;
+            Tensor y = add(x, x);
+            y = activation(y, kind);
+            CHECK(live_bytes() == before + (kind == Activation::gelu ? 2 : 1) * kBytes); // only gelu saves its input
+        }
         {
             Tape tape;
             Tensor y = x;
@@ -316,8 +323,8 @@ TEST_SUITE("core") {
         CHECK(contains(error([](const Tensor& y) { return y.slice(0, {4}); }), "Tensor::slice()"));
         CHECK(error([](const Tensor& y) { return y.slice(0, {8}); }) == ""); // the whole value
         CHECK(contains(error([&](const Tensor&) { return x.slice(2, {4}); }), "Tensor::slice()"));
-        CHECK(contains(error([](const Tensor& y) { return relu(y.slice(2, {4})); }), "input 0 of relu"));
-        CHECK(contains(error([](const Tensor& y) { return relu(relu(y.slice(2, {4}))); }), "input 0 of relu"));
+        CHECK(contains(error([](const Tensor& y) { return relu(y.slice(2, {4})); }), "input 0 of activation"));
+        CHECK(contains(error([](const Tensor& y) { return relu(relu(y.slice(2, {4}))); }), "input 0 of activation"));
         CHECK(contains(error([](const Tensor& y) { return y.clone(); }), "Tensor::clone(); use the tensor itself"));
         CHECK(contains(error([](const Tensor& y) { return y.clone().slice(0, {4}); }), "Tensor::clone()"));
         CHECK(contains(error([](const Tensor& y) { return y.slice(0, {4}).clone(); }), "Tensor::slice()"));

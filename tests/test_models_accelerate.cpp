@@ -232,13 +232,13 @@ TEST_SUITE("models") {
         };
         for (const bool training : {false, true}) {
             CAPTURE(training);
-            for (const Op op : {op::batch_norm, op::relu, op::batch_norm_sums}) CHECK(steps(training, op) == 0);
+            for (const Op op : {op::batch_norm, op::activation, op::batch_norm_sums}) CHECK(steps(training, op) == 0);
         }
         CHECK(steps(false, op::add) == 1);
         CHECK(steps(true, op::add, AddOp::a_stats) == 1);
         CHECK(steps(true, op::add) == 2); // the block's, and that of the losses
-        CHECK(steps(true, op::relu_grad) == 1);
-        CHECK(steps(true, op::relu_grad, ReluGradOp::a) == 1);
+        CHECK(steps(true, op::activation_grad) == 1);
+        CHECK(steps(true, op::activation_grad, ActivationGradOp::a) == 1);
     }
 
     TEST_CASE("accelerate: values that live at the same time do not share memory") {

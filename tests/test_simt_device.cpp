@@ -190,7 +190,7 @@ TEST_SUITE("simt") {
         a.fill(2);
         host.fill(5);
         CHECK(a.to_host().data<float>()[2] == 2);
-        CHECK_THROWS_WITH_AS(relu(host), doctest::Contains("relu: expected tensors on the executor"), Error);
+        CHECK_THROWS_WITH_AS(relu(host), doctest::Contains("activation: expected tensors on the executor"), Error);
         const Tensor sum = add(a, a), copy = sum.clone();
         CHECK(copy.device() == &device);
         CHECK(copy.to_host().data<float>()[0] == doctest::Approx(4));

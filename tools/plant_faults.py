@@ -39,6 +39,8 @@ FAULTS = [
     ("one window too many", "pool.cu", "pool", "row / g.stride, g.p - 1", "row / g.stride, g.p"),
     ("taps counted beyond a row of the filter", "products.cuh", "conv", "if (++s == width) s = 0, ++r;", "++s;"),
     ("one value too many", "elements.cu", "elements", "if (i < count) f(i);", "if (i <= count) f(i);"),
+    ("rows copied with the other tensor's step", "elements.cu", "elements", "from[row * from_step", "from[row * to_step"),
+    ("a sum of overlapping chunks", "elements.cu", "elements", "begin + chunk < count ? begin + chunk : count", "count"),
     ("an update in spite of a NaN", "elements.cu", "elements",
      "        if (found_non_finite(non_finite_at)) return;\n        const float g = gradient[i] + decay * p[i];\n",
      "        const float g = gradient[i] + decay * p[i];\n"),

@@ -33,7 +33,7 @@ struct Epilogue {
     /// Processes image n of the convolution's f32 result. If T is float, `convolved` may already be in y.
     template <class T>
     void finish(int64_t n, float* convolved) const {
-        if (relu) isa().elements->f32.relu(convolved, convolved, values());
+        if (relu) isa().elements->f32.activation(convolved, convolved, values(), Activation::relu, 0);
         if (stats) stats->add(n, convolved);
         if constexpr (std::is_same_v<T, float>) {
             if (window > 1) pool(n, convolved);

@@ -8,60 +8,39 @@ namespace rg::cpu {
 
 namespace {
 
-/// Calls the kernel that pick() returns, kernel(a, y, count) or kernel(a, b, y, count), for all values of the tensors.
+/// Calls the kernel that pick() returns, kernel(a, b, y, count), for all values of the tensors.
 template <class Pick>
 void map(const Call& call, Pick pick) {
     with_stored(call.out[0], [&](auto t) {
         using T = decltype(t);
-        const auto kernel = pick(kernels<T>());
-        each_chunk(call.out[0].numel(), [&](int64_t begin, int64_t count) {
-            if constexpr (requires { kernel(stored<T>(call.in[0]), stored<T>(call.out[0]), count); })
-                kernel(stored<T>(call.in[0]) + begin, stored<T>(call.out[0]) + begin, count);
-            else
-                kernel(stored<T>(call.in[0]) + begin, stored<T>(call.in[1]) + begin, stored<T>(call.out[0]) + begin,
-                       count);
-        });
-    });
-}
-
-float widened(float value) { return value; }
-float widened(uint16_t value) { return to_float(std::bit_cast<bf16>(value)); }
-
-/// Stores f(x), or f(a, b), for all values of the inputs.
-template <class F>
-void map_values(const Call& call, F f) {
-    with_stored(call.out[0], [&](auto t) {
-        using T = decltype(t);
-        const T *const a = stored<T>(call.in[0]), *const b = stored<T>(call.in[call.in.size() - 1]);
+        const T *const a = stored<T>(call.in[0]), *const b = stored<T>(call.in[1]);
         T* const y = stored<T>(call.out[0]);
         each_chunk(call.out[0].numel(), [&](int64_t begin, int64_t count) {
-            for (int64_t i = begin; i < begin + count; ++i) {
-                float value;
-                if constexpr (std::is_invocable_v<F, float>)
-                    value = f(widened(a[i]));
-                else
-                    value = f(widened(a[i]), widened(b[i]));
-                if constexpr (std::is_same_v<T, float>)
-                    y[i] = value;
-                else
-                    y[i] = std::bit_cast<uint16_t>(to_bf16(value));
-            }
+            pick(kernels<T>())(a + begin, b + begin, y + begin, count);
         });
     });
 }
 
 } // namespace
 
-void relu(const Call& call) {
-    map(call, [](const auto& k) { return k.relu; });
+void activation(const Call& call) {
+    const auto& a = call.attrs.as<ActivationOp>();
+    const Tensor &x = call.in[ActivationOp::x], &y = call.out[0];
+    with_stored(x, [&](auto t) {
+        using T = decltype(t);
+        each_chunk(x.numel(), [&](int64_t begin, int64_t count) {
+            kernels<T>().activation(stored<T>(x) + begin, stored<T>(y) + begin, count, a.kind, a.slope);
+        });
+    });
 }
 
-void relu_grad(const Call& call) {
-    using O = ReluGradOp;
-    const Tensor &dy = call.in[O::dy], &y = call.in[O::y], &dx = call.out[O::dx];
-    if (!call.in[O::a].defined() && !call.in[O::b].defined())
-        return map(call, [](const auto& k) { return k.relu_grad; });
+namespace {
+
+/// Computes the gradient of an activation, and the sums of one or two batch norms.
+void activation_grad_and_sums(const Call& call) {
+    using O = ActivationGradOp;
     const auto& attrs = call.attrs.as<O>();
+    const Tensor &dy = call.in[O::dy], &from = call.in[O::from], &dx = call.out[O::dx];
     const int64_t values = image_values(dy);
     struct Operand {
         size_t x, dgamma;
@@ -76,7 +55,8 @@ void relu_grad(const Call& call) {
         using T = decltype(t);
         each_image(dy.extent(0), [&](int64_t n) {
             const int64_t offset = n * values;
-            kernels<T>().relu_grad(stored<T>(dy) + offset, stored<T>(y) + offset, stored<T>(dx) + offset, values);
+            kernels<T>().activation_grad(stored<T>(dy) + offset, stored<T>(from) + offset, stored<T>(dx) + offset,
+                                         values, attrs.kind, attrs.slope);
             for (Operand& operand : operands)
                 if (operand.sums)
                     operand.sums->add(n, stored<T>(dx) + offset, stored<T>(call.in[operand.x]) + offset, values);
@@ -86,20 +66,19 @@ void relu_grad(const Call& call) {
         if (operand.sums) operand.sums->finish(call.out[operand.dgamma], call.out[operand.dgamma + 1]);
 }
 
-namespace {
-
-/// Returns the probability that a standard normal variable is at most x.
-float normal_cdf(float x) { return 0.5f * std::erfc(-x * 0.70710678f); }
-
 } // namespace
 
-void gelu(const Call& call) {
-    map_values(call, [](float x) { return x * normal_cdf(x); });
-}
-
-void gelu_grad(const Call& call) {
-    map_values(call, [](float dy, float x) {
-        return dy * (normal_cdf(x) + x * 0.39894228f * std::exp(-0.5f * x * x));
+void activation_grad(const Call& call) {
+    using O = ActivationGradOp;
+    if (call.in[O::a].defined() || call.in[O::b].defined()) return activation_grad_and_sums(call);
+    const auto& attrs = call.attrs.as<O>();
+    const Tensor &dy = call.in[O::dy], &from = call.in[O::from], &dx = call.out[O::dx];
+    with_stored(dy, [&](auto t) {
+        using T = decltype(t);
+        each_chunk(dy.numel(), [&](int64_t begin, int64_t count) {
+            kernels<T>().activation_grad(stored<T>(dy) + begin, stored<T>(from) + begin, stored<T>(dx) + begin, count,
+                                         attrs.kind, attrs.slope);
+        });
     });
 }
 
@@ -126,6 +105,61 @@ void add(const Call& call) {
     });
 }
 
+void sub(const Call& call) {
+    map(call, [](const auto& k) { return k.sub; });
+}
+
+void mul(const Call& call) {
+    map(call, [](const auto& k) { return k.mul; });
+}
+
+namespace {
+
+float widened(float value) { return value; }
+float widened(uint16_t value) { return to_float(std::bit_cast<bf16>(value)); }
+
+/// Returns the sum of a chunk. Its values go to the partial sums in turn, so that the compiler can use vectors.
+template <class T>
+double sum_of(const T* x, int64_t count) {
+    constexpr int64_t kPartialSums = 16;
+    double sums[kPartialSums] = {};
+    int64_t i = 0;
+    for (; i + kPartialSums <= count; i += kPartialSums)
+        for (int64_t j = 0; j < kPartialSums; ++j) sums[j] += double(widened(x[i + j]));
+    for (int64_t j = 0; i + j < count; ++j) sums[j] += double(widened(x[i + j]));
+    return std::accumulate(sums, sums + kPartialSums, 0.0);
+}
+
+} // namespace
+
+// Adds the chunks in their order, so the result does not depend on the number of threads.
+void sum(const Call& call) {
+    const Tensor& x = call.in[SumOp::x];
+    const int64_t chunks = chunks_of(x.numel());
+    const Scratch<double> sums(chunks);
+    with_stored(x, [&](auto t) {
+        using T = decltype(t);
+        each_chunk(x.numel(), [&](int64_t begin, int64_t count) {
+            sums[begin / kChunk] = sum_of(stored<T>(x) + begin, count);
+        });
+    });
+    const double total = std::accumulate(sums.data(), sums.data() + chunks, 0.0);
+    const bool divide = call.attrs.as<SumOp>().mean && x.numel() > 0;
+    *call.out[0].data<float>() = float(divide ? total / double(x.numel()) : total);
+}
+
+void sum_grad(const Call& call) {
+    const Tensor& dx = call.out[0];
+    const float dy = *call.in[SumGradOp::dy].data<float>();
+    const float value = call.attrs.as<SumGradOp>().mean ? dy / float(dx.numel()) : dy;
+    each_chunk(dx.numel(), [&](int64_t begin, int64_t count) {
+        if (dx.dtype() == DType::bf16)
+            std::fill_n(dx.data<bf16>() + begin, count, to_bf16(value));
+        else
+            std::fill_n(dx.data<float>() + begin, count, value);
+    });
+}
+
 void scale(const Call& call) {
     const Tensor &x = call.in[ScaleOp::x], &factor = call.in[ScaleOp::factor], &y = call.out[0];
     const float times = factor.defined() ? *factor.data<float>() : call.attrs.as<ScaleOp>().constant;
@@ -137,21 +171,6 @@ void scale(const Call& call) {
                                 false, past_cache(y));
         });
     });
-}
-
-// Sums in double, per chunk and then over the chunks in order.
-void scale_grad(const Call& call) {
-    const Tensor &dy = call.in[ScaleGradOp::dy], &x = call.in[ScaleGradOp::x];
-    const auto value = [](const Tensor& t, int64_t i) {
-        return t.dtype() == DType::bf16 ? to_float(t.data<bf16>()[i]) : t.data<float>()[i];
-    };
-    const Scratch<double> sums(chunks_of(x.numel()));
-    each_chunk(x.numel(), [&](int64_t begin, int64_t count) {
-        double sum = 0;
-        for (int64_t i = begin; i < begin + count; ++i) sum += double(value(dy, i)) * double(value(x, i));
-        sums[begin / kChunk] = sum;
-    });
-    *call.out[0].data<float>() = float(std::accumulate(sums.data(), sums.data() + chunks_of(x.numel()), 0.0));
 }
 
 void cast(const Call& call) {
@@ -189,6 +208,51 @@ void slice_grad(const Call& call) {
                         size_t((copy_end - copy_begin) * size));
         std::memset(dx.bytes_data() + copy_end * size, 0, size_t((end - copy_end) * size));
     });
+}
+
+namespace {
+
+/// A part of each row of a matrix, in bytes.
+struct RowParts {
+    std::byte* first; // the part of the first row
+    int64_t step;     // bytes from one row to the next
+};
+
+/// Copies `size` bytes of each of the rows [begin, end).
+void copy_rows(const RowParts& from, const RowParts& to, int64_t size, int64_t begin, int64_t end) {
+    if (size == 0) return;
+    for (int64_t row = begin; row < end; ++row)
+        std::memcpy(to.first + row * to.step, from.first + row * from.step, size_t(size));
+}
+
+/// Splits the rows of t into tasks of about kChunk values, and calls f(begin, end) for each in parallel.
+template <class F>
+void each_rows(const Tensor& t, F f) {
+    if (t.numel() == 0) return;
+    const int64_t rows = t.numel() / channels_of(t), per_task = std::max<int64_t>(1, kChunk / channels_of(t));
+    parallel((rows + per_task - 1) / per_task,
+             [&](int64_t task) { f(task * per_task, std::min(rows, (task + 1) * per_task)); });
+}
+
+} // namespace
+
+void concat(const Call& call) {
+    const Tensor& y = call.out[0];
+    each_rows(y, [&](int64_t begin, int64_t end) {
+        RowParts to{y.bytes_data(), row_bytes(y)};
+        for (const Tensor& x : call.in) {
+            if (!x.defined()) continue;
+            copy_rows({x.bytes_data(), row_bytes(x)}, to, row_bytes(x), begin, end);
+            to.first += row_bytes(x);
+        }
+    });
+}
+
+void concat_grad(const Call& call) {
+    const Tensor &dy = call.in[ConcatGradOp::dy], &dx = call.out[0];
+    const int64_t offset = call.attrs.as<ConcatGradOp>().begin * size_of(dy.dtype());
+    const RowParts from{dy.bytes_data() + offset, row_bytes(dy)}, to{dx.bytes_data(), row_bytes(dx)};
+    each_rows(dx, [&](int64_t begin, int64_t end) { copy_rows(from, to, row_bytes(dx), begin, end); });
 }
 
 void dropout(const Call& call) {

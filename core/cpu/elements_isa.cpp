@@ -1,8 +1,8 @@
-// Channel-wise and element-wise loops: batch norm, ReLU, pooling, the optimizers. Memory bandwidth limits all of them.
-// So each loop reads and writes every value once, and results that are too large to stay in cache are stored past it.
-#include "ringgrad/core/cpu/simd.h"
-
+// Channel-wise and element-wise loops: batch norm, activations, pooling, the optimizers. Memory bandwidth limits most
+// of them. So each loop reads and writes every value once, and results that are too large to stay in cache are stored
+// past it.
 #include "ringgrad/core/cpu/isa.h"
+#include "ringgrad/core/cpu/simd_math.h"
 
 namespace rg::cpu::RG_ISA {
 
@@ -91,26 +91,71 @@ void channel_sums(const T* x, int64_t count, int64_t period, const float* shift,
     });
 }
 
-/// ReLU, or the value itself, as a type: so that the loops need no branch.
-template <bool kRelu>
-struct Activation {
-    static Vec of(Vec v) { return kRelu ? relu(v) : v; }
-    /// Returns the gradient g, or with ReLU 0 in the lanes where v <= 0.
-    static Vec gradient(Vec v, Vec g) { return kRelu ? where_positive(v, g) : g; }
+// Activations as types, so that the loops need no branch. value(x) is the activation of x. gradient(dy, from) is dy
+// times the derivative, where `from` is x for Gelu and Silu, else the result.
+
+struct Identity {
+    static Vec value(Vec x) { return x; }
+    static Vec gradient(Vec dy, Vec) { return dy; }
 };
+struct Relu {
+    static Vec value(Vec x) { return relu(x); }
+    /// `y` may also be x, since both have the same positive lanes.
+    static Vec gradient(Vec dy, Vec y) { return where_positive(y, dy); }
+};
+struct LeakyRelu {
+    Vec slope;
+    Vec value(Vec x) const { return x <= Vec{} ? slope * x : x; }
+    Vec gradient(Vec dy, Vec y) const { return y <= Vec{} ? slope * dy : dy; }
+};
+struct Gelu {
+    static Vec value(Vec x) { return x * Normal(x).cdf; }
+    static Vec gradient(Vec dy, Vec x) {
+        const Normal normal(x);
+        return dy * (normal.cdf + x * normal.density);
+    }
+};
+struct Silu {
+    static Vec value(Vec x) { return x * logistic(x); }
+    static Vec gradient(Vec dy, Vec x) {
+        const Vec one = splat(1), s = logistic(x);
+        return dy * (s * (one + x * (one - s)));
+    }
+};
+struct Sigmoid {
+    static Vec value(Vec x) { return logistic(x); }
+    static Vec gradient(Vec dy, Vec y) { return dy * (y * (splat(1) - y)); }
+};
+struct Tanh {
+    static Vec value(Vec x) { return hyperbolic_tangent(x); }
+    static Vec gradient(Vec dy, Vec y) { return dy * (splat(1) - y * y); }
+};
+
+/// Calls f with ReLU, or with the identity.
+template <class F>
+void with_relu(bool relu, F f) {
+    relu ? f(Relu()) : f(Identity());
+}
 
 /// Calls f with the activation.
 template <class F>
-void with_activation(bool relu, F f) {
-    relu ? f(Activation<true>()) : f(Activation<false>());
+void with_activation(Activation kind, float slope, F f) {
+    switch (kind) {
+    case Activation::relu: return f(Relu());
+    case Activation::leaky_relu: return f(LeakyRelu{splat(slope)});
+    case Activation::gelu: return f(Gelu());
+    case Activation::silu: return f(Silu());
+    case Activation::sigmoid: return f(Sigmoid());
+    case Activation::tanh: return f(Tanh());
+    }
 }
 
 template <class T>
 void affine(const T* x, T* y, int64_t count, int64_t period, const float* scale, const float* shift, bool relu,
             bool past_cache) {
-    with_activation(relu, [=](auto activation) {
+    with_relu(relu, [=](auto activation) {
         map(y, count, period, past_cache, [=](int64_t i, int64_t j, int lanes) {
-            return activation.of(load_first(x + i, lanes) * load(scale + j) + load(shift + j));
+            return activation.value(load_first(x + i, lanes) * load(scale + j) + load(shift + j));
         });
     });
 }
@@ -118,10 +163,10 @@ void affine(const T* x, T* y, int64_t count, int64_t period, const float* scale,
 template <class T>
 void affine_sum(const T* a, const T* b, T* y, int64_t count, int64_t period, const float* scale_a, const float* scale_b,
                 const float* shift, bool relu, bool past_cache) {
-    with_activation(relu, [=](auto activation) {
+    with_relu(relu, [=](auto activation) {
         map(y, count, period, past_cache, [=](int64_t i, int64_t j, int lanes) {
-            return activation.of(load_first(a + i, lanes) * load(scale_a + j) +
-                                 (load_first(b + i, lanes) * load(scale_b + j) + load(shift + j)));
+            return activation.value(load_first(a + i, lanes) * load(scale_a + j) +
+                                    (load_first(b + i, lanes) * load(scale_b + j) + load(shift + j)));
         });
     });
 }
@@ -129,10 +174,10 @@ void affine_sum(const T* a, const T* b, T* y, int64_t count, int64_t period, con
 template <class T>
 void norm_sums(const T* dy, const T* x, int64_t count, int64_t period, const float* scale, const float* shift,
                const float* mean, bool relu, float* dbeta, float* dgamma) {
-    with_activation(relu, [=](auto activation) {
+    with_relu(relu, [=](auto activation) {
         sum_all(count, period, dbeta, dgamma, [=](int64_t i, int64_t j, int lanes, Vec& beta, Vec& gamma) {
             const Vec value = load_first(x + i, lanes), before_relu = value * load(scale + j) + load(shift + j);
-            const Vec g = activation.gradient(before_relu, load_first(dy + i, lanes)); // 0 in the other lanes
+            const Vec g = activation.gradient(load_first(dy + i, lanes), before_relu); // 0 in the other lanes
             beta += g;
             gamma += g * (value - load(mean + j));
         });
@@ -142,24 +187,29 @@ void norm_sums(const T* dy, const T* x, int64_t count, int64_t period, const flo
 template <class T>
 void norm_grad(const T* dy, const T* x, T* dx, int64_t count, int64_t period, const float* scale, const float* shift,
                const float* a, const float* b, const float* d, bool relu, bool past_cache) {
-    with_activation(relu, [=](auto activation) {
+    with_relu(relu, [=](auto activation) {
         map(dx, count, period, past_cache, [=](int64_t i, int64_t j, int lanes) {
             const Vec value = load_first(x + i, lanes), before_relu = value * load(scale + j) + load(shift + j);
-            const Vec g = activation.gradient(before_relu, load_first(dy + i, lanes));
+            const Vec g = activation.gradient(load_first(dy + i, lanes), before_relu);
             return g * load(a + j) + (value * load(b + j) + load(d + j));
         });
     });
 }
 
 template <class T>
-void relu_of(const T* x, T* y, int64_t count) {
-    map(y, count, kWidth, false, [=](int64_t i, int64_t, int lanes) { return relu(load_first(x + i, lanes)); });
+void activation(const T* x, T* y, int64_t count, Activation kind, float slope) {
+    with_activation(kind, slope, [=](auto activation) {
+        map(y, count, kWidth, false,
+            [=](int64_t i, int64_t, int lanes) { return activation.value(load_first(x + i, lanes)); });
+    });
 }
 
 template <class T>
-void relu_grad(const T* dy, const T* y, T* dx, int64_t count) {
-    map(dx, count, kWidth, false, [=](int64_t i, int64_t, int lanes) {
-        return where_positive(load_first(y + i, lanes), load_first(dy + i, lanes));
+void activation_grad(const T* dy, const T* from, T* dx, int64_t count, Activation kind, float slope) {
+    with_activation(kind, slope, [=](auto activation) {
+        map(dx, count, kWidth, false, [=](int64_t i, int64_t, int lanes) {
+            return activation.gradient(load_first(dy + i, lanes), load_first(from + i, lanes));
+        });
     });
 }
 
@@ -167,6 +217,18 @@ template <class T>
 void add(const T* a, const T* b, T* y, int64_t count) {
     map(y, count, kWidth, false,
         [=](int64_t i, int64_t, int lanes) { return load_first(a + i, lanes) + load_first(b + i, lanes); });
+}
+
+template <class T>
+void sub(const T* a, const T* b, T* y, int64_t count) {
+    map(y, count, kWidth, false,
+        [=](int64_t i, int64_t, int lanes) { return load_first(a + i, lanes) - load_first(b + i, lanes); });
+}
+
+template <class T>
+void mul(const T* a, const T* b, T* y, int64_t count) {
+    map(y, count, kWidth, false,
+        [=](int64_t i, int64_t, int lanes) { return load_first(a + i, lanes) * load_first(b + i, lanes); });
 }
 
 template <class From, class To>
@@ -303,8 +365,8 @@ void sum_window(const T* x, int64_t row, int64_t window, int64_t channels, float
 extern const ElementKernels kElements;
 #define RG_STORED(T)                                                                                                   \
     {                                                                                                                  \
-        channel_sums<T>, affine<T>, affine_sum<T>, norm_sums<T>, norm_grad<T>, relu_of<T>, relu_grad<T>, add<T>,       \
-            max_window<T>, max_window_grad<T>, sum_window<T>, sum_window_grad<T>                                       \
+        channel_sums<T>, affine<T>, affine_sum<T>, norm_sums<T>, norm_grad<T>, activation<T>, activation_grad<T>,      \
+            add<T>, sub<T>, mul<T>, max_window<T>, max_window_grad<T>, sum_window<T>, sum_window_grad<T>               \
     }
 const ElementKernels kElements{RG_STORED(float),         RG_STORED(uint16_t),     sgdm, adam, first_non_finite, sum_of_squares,
                                convert<uint16_t, float>, convert<float, uint16_t>};

@@ -5,9 +5,11 @@
 // norm.cpp and so on) handle threads, packing and shapes.
 #pragma once
 
+#include "ringgrad/core/ops/activation.h"
+
 #include <stdint.h>
 
-// No other headers: see simd.h.
+// No headers that contain code: see simd.h.
 
 namespace rg::cpu {
 
@@ -87,9 +89,12 @@ struct StoredKernels {
     void (*norm_grad)(const T* dy, const T* x, T* dx, int64_t count, int64_t period, const float* scale,
                       const float* shift, const float* a, const float* b, const float* d, bool relu, bool past_cache);
 
-    void (*relu)(const T* x, T* y, int64_t count);
-    void (*relu_grad)(const T* dy, const T* y, T* dx, int64_t count);
+    void (*activation)(const T* x, T* y, int64_t count, Activation kind, float slope);
+    /// Computes dx = dy * derivative; see ActivationGradOp.
+    void (*activation_grad)(const T* dy, const T* from, T* dx, int64_t count, Activation kind, float slope);
     void (*add)(const T* a, const T* b, T* y, int64_t count);
+    void (*sub)(const T* a, const T* b, T* y, int64_t count);
+    void (*mul)(const T* a, const T* b, T* y, int64_t count);
     /// Computes one output pixel of max pooling: y gets the largest of window x window values of each channel, and
     /// `position` gets row * window + column of that value in the window. `row` is the number of values in a row of x.
     void (*max_window)(const T* x, int64_t row, int64_t window, int64_t channels, T* y, uint8_t* position);

@@ -13,31 +13,32 @@ RG_ELEMENT_OPS(RG_DECLARE_KERNELS)
 
 namespace {
 
-OutputSpecs infer_relu(In in, const Attrs&) { return like(in[ReluOp::x]); }
+/// Returns true if the gradient of the activation is computed from x, and false if from the result.
+bool gradient_reads_x(Activation kind) { return kind == Activation::gelu || kind == Activation::silu; }
 
-OutputSpecs infer_relu_grad(In in, const Attrs& attrs) {
-    using O = ReluGradOp;
+OutputSpecs infer_activation(In in, const Attrs& attrs) {
+    const float slope = attrs.as<ActivationOp>().slope;
+    // The gradient takes the sign of x from that of the result, so the slope must not turn the sign.
+    RG_CHECK(slope >= 0 && std::isfinite(slope), "activation: expected a finite slope of at least 0, got ", slope);
+    return like(in[ActivationOp::x]);
+}
+
+OutputSpecs infer_activation_grad(In in, const Attrs& attrs) {
+    using O = ActivationGradOp;
     const auto& a = attrs.as<O>();
     const Tensor& dy = in[O::dy];
-    expect_shape("relu_grad", "y", in[O::y], dy.shape());
+    expect_shape("activation_grad", "from", in[O::from], dy.shape());
     OutputSpecs out = like(dy);
     for (const auto& [x, norm] : {std::pair{O::a, a.a_norm}, {O::b, a.b_norm}}) {
         const size_t dgamma = x == O::a ? O::a_dgamma : O::b_dgamma;
         out[dgamma] = out[dgamma + 1] = {Shape{in[x].defined() ? dy.extent(3) : 0}, precise(dy)};
         if (!in[x].defined()) continue;
-        expect_image("relu_grad", "dy", dy);
-        expect_shape("relu_grad", x == O::a ? "a" : "b", in[x], dy.shape());
-        expect_norm("relu_grad", dy.extent(3), in.subspan(x + 1, 3));
-        RG_CHECK(!norm.relu, "relu_grad: expected batch norms without ReLU, got one with ReLU");
+        expect_image("activation_grad", "dy", dy);
+        expect_shape("activation_grad", x == O::a ? "a" : "b", in[x], dy.shape());
+        expect_norm("activation_grad", dy.extent(3), in.subspan(x + 1, 3));
+        RG_CHECK(!norm.relu, "activation_grad: expected batch norms without ReLU, got one with ReLU");
     }
     return out;
-}
-
-OutputSpecs infer_gelu(In in, const Attrs&) { return like(in[GeluOp::x]); }
-
-OutputSpecs infer_gelu_grad(In in, const Attrs&) {
-    expect_same_shapes(rows::gelu_grad, in);
-    return like(in[GeluGradOp::x]);
 }
 
 OutputSpecs infer_add(In in, const Attrs& attrs) {
@@ -53,14 +54,26 @@ OutputSpecs infer_add(In in, const Attrs& attrs) {
     return like(in[O::a]);
 }
 
+OutputSpecs infer_sub(In in, const Attrs&) {
+    expect_same_shapes(rows::sub, in);
+    return like(in[SubOp::a]);
+}
+
+OutputSpecs infer_mul(In in, const Attrs&) {
+    expect_same_shapes(rows::mul, in);
+    return like(in[MulOp::a]);
+}
+
+OutputSpecs infer_sum(In in, const Attrs&) { return {{{{}, precise(in[SumOp::x])}}}; }
+
+OutputSpecs infer_sum_grad(In in, const Attrs& attrs) {
+    expect_shape("sum_grad", "dy", in[SumGradOp::dy], {});
+    return {{{attrs.as<SumGradOp>().shape, attrs.as<SumGradOp>().type}}};
+}
+
 OutputSpecs infer_scale(In in, const Attrs&) {
     if (in[ScaleOp::factor].defined()) expect_shape("scale", "factor", in[ScaleOp::factor], {});
     return like(in[ScaleOp::x]);
-}
-
-OutputSpecs infer_scale_grad(In in, const Attrs&) {
-    expect_same_shapes(rows::scale_grad, in);
-    return {{{{}, precise(in[ScaleGradOp::x])}}};
 }
 
 OutputSpecs infer_cast(In in, const Attrs& attrs) {
@@ -88,6 +101,39 @@ OutputSpecs infer_slice_grad(In in, const Attrs& attrs) {
     return {{{{a.count}, dy.dtype()}}};
 }
 
+/// Returns the extents of t without the last, its number of channels.
+std::span<const int64_t> row_extents(const Tensor& t) {
+    return t.shape().extents().first(size_t(t.shape().rank() - 1));
+}
+
+/// Returns the shape of t with another number of channels.
+Shape with_channels(const Tensor& t, int64_t channels) {
+    std::vector<int64_t> extents(row_extents(t).begin(), row_extents(t).end());
+    extents.push_back(channels);
+    return Shape(extents);
+}
+
+OutputSpecs infer_concat(In in, const Attrs&) {
+    const Tensor& first = in[ConcatOp::x0];
+    int64_t channels = 0;
+    for (const Tensor& t : in) {
+        if (!t.defined()) continue;
+        RG_CHECK(t.shape().rank() >= 1 && std::ranges::equal(row_extents(t), row_extents(first)),
+                 "concat: expected tensors that differ only in the last extent, got ", first.shape().str(), " and ",
+                 t.shape().str(), "; make the other extents the same");
+        channels += channels_of(t);
+    }
+    return {{{with_channels(first, channels), first.dtype()}}};
+}
+
+OutputSpecs infer_concat_grad(In in, const Attrs& attrs) {
+    const auto& a = attrs.as<ConcatGradOp>();
+    const Tensor& dy = in[ConcatGradOp::dy];
+    RG_CHECK(dy.shape().rank() >= 1 && a.begin >= 0 && a.count >= 0 && a.count <= channels_of(dy) - a.begin,
+             "concat_grad: expected channels of ", dy.shape().str(), ", got ", a.count, " from channel ", a.begin);
+    return {{{with_channels(dy, a.count), dy.dtype()}}};
+}
+
 OutputSpecs infer_dropout(In in, const Attrs& attrs) {
     const auto& a = attrs.as<DropoutOp>();
     expect_shape("dropout", "seed", in[DropoutOp::seed], {2});
@@ -96,12 +142,15 @@ OutputSpecs infer_dropout(In in, const Attrs& attrs) {
     return like(in[DropoutOp::x]);
 }
 
-void backward_relu(Backward& b) {
-    b.give(ReluOp::x, run(op::relu_grad, {b.dy(), b.out(0)}, {}, {b.into(ReluOp::x)})[0]);
+uint32_t saved_by_activation(const Attrs& attrs) {
+    return gradient_reads_x(attrs.as<ActivationOp>().kind) ? saves_in(ActivationOp::x) : saves_out(0);
 }
 
-void backward_gelu(Backward& b) {
-    b.give(GeluOp::x, run(op::gelu_grad, {b.dy(), b.in(GeluOp::x)}, {}, {b.into(GeluOp::x)})[0]);
+void backward_activation(Backward& b) {
+    using O = ActivationOp;
+    const auto& a = b.attrs().as<O>();
+    const Tensor& from = gradient_reads_x(a.kind) ? b.in(O::x) : b.out(0);
+    b.give(O::x, run(op::activation_grad, {b.dy(), from}, ActivationGradOp{a.kind, a.slope}, {b.into(O::x)})[0]);
 }
 
 void backward_add(Backward& b) {
@@ -110,10 +159,28 @@ void backward_add(Backward& b) {
         if (b.wants(i)) b.give(i, b.dy());
 }
 
+void backward_sub(Backward& b) {
+    if (b.wants(SubOp::a)) b.give(SubOp::a, b.dy());
+    if (b.wants(SubOp::b)) b.give(SubOp::b, run(op::scale, {b.dy()}, ScaleOp{-1}, {b.into(SubOp::b)})[0]);
+}
+
+void backward_mul(Backward& b) {
+    for (const auto& [i, other] : {std::pair{MulOp::a, MulOp::b}, {MulOp::b, MulOp::a}})
+        if (b.wants(i)) b.give(i, run(op::mul, {b.dy(), b.in(other)}, {}, {b.into(i)})[0]);
+}
+
+void backward_sum(Backward& b) {
+    const Tensor& x = b.in(SumOp::x);
+    const SumGradOp attrs{x.shape(), x.dtype(), b.attrs().as<SumOp>().mean};
+    b.give(SumOp::x, run(op::sum_grad, {b.dy()}, attrs, {b.into(SumOp::x)})[0]);
+}
+
+double flops_sum(const Call& call) { return double(call.in[SumOp::x].numel()); }
+
 void backward_scale(Backward& b) {
     using O = ScaleOp;
     if (b.wants(O::x)) b.give(O::x, run(op::scale, {b.dy(), b.in(O::factor)}, b.attrs(), {b.into(O::x)})[0]);
-    if (b.wants(O::factor)) b.give(O::factor, run(op::scale_grad, {b.dy(), b.in(O::x)}, {}, {b.into(O::factor)})[0]);
+    if (b.wants(O::factor)) b.give(O::factor, run(op::sum, {mul(b.dy(), b.in(O::x))}, {}, {b.into(O::factor)})[0]);
 }
 
 void backward_cast(Backward& b) {
@@ -125,44 +192,73 @@ void backward_slice(Backward& b) {
     b.give(SliceOp::x, run(op::slice_grad, {b.dy()}, attrs, {b.into(SliceOp::x)})[0]);
 }
 
+void backward_concat(Backward& b) {
+    int64_t begin = 0;
+    for (int i = 0; i < kMaxInputs && b.in(i).defined(); ++i) {
+        const int64_t channels = channels_of(b.in(i));
+        if (b.wants(i)) b.give(i, run(op::concat_grad, {b.dy()}, ConcatGradOp{begin, channels}, {b.into(i)})[0]);
+        begin += channels;
+    }
+}
+
 void backward_dropout(Backward& b) {
     b.give(DropoutOp::x, run(op::dropout, {b.dy(), b.in(DropoutOp::seed)}, b.attrs(), {b.into(DropoutOp::x)})[0]);
 }
 
 constexpr Argument kX[] = {{"x"}};
 constexpr Argument kDy[] = {{"dy"}};
-constexpr Argument kReluGrad[] = {
-    {"dy"}, {"y"}, fused("a", Type::activation), fused("a_stats"), fused("a_gamma"), fused("a_beta"),
+constexpr Argument kActivationGrad[] = {
+    {"dy"}, {"from"}, fused("a", Type::activation), fused("a_stats"), fused("a_gamma"), fused("a_beta"),
     fused("b", Type::activation), fused("b_stats"), fused("b_gamma"), fused("b_beta")};
-constexpr Argument kGeluGrad[] = {{"dy"}, {"x"}};
 constexpr Argument kAdd[] = {
     {"a"}, {"b"}, fused("a_stats"), fused("a_gamma"), fused("a_beta"), fused("b_stats"), fused("b_gamma"),
     fused("b_beta")};
 constexpr Argument kScale[] = {{"x"}, {"factor", Type::precise, Presence::optional}};
-constexpr Argument kScaleGrad[] = {{"dy"}, {"x"}};
+constexpr Argument kTwo[] = {{"a"}, {"b"}};
+constexpr Argument kSumGrad[] = {{"dy", Type::precise}};
+constexpr Argument another(const char* name) { return {name, Type::activation, Presence::optional}; }
+constexpr Argument kConcat[] = {
+    {"x0"}, another("x1"), another("x2"), another("x3"), another("x4"), another("x5"), another("x6"), another("x7"),
+    another("x8"), another("x9"), another("x10"), another("x11")};
+static_assert(std::size(kConcat) == kMaxInputs);
 constexpr Argument kDropout[] = {{"x"}, {"seed", Type::i32}};
 
 } // namespace
 
-RG_ROW(relu, .inputs = kX, .backward = backward_relu, .saves = saves_out(0));
-RG_ROW(relu_grad, .inputs = kReluGrad, .outputs = 5);
-RG_ROW(gelu, .inputs = kX, .backward = backward_gelu, .saves = saves_in(GeluOp::x));
-RG_ROW(gelu_grad, .inputs = kGeluGrad);
+RG_ROW(activation, .inputs = kX, .backward = backward_activation, .saves_for = saved_by_activation);
+RG_ROW(activation_grad, .inputs = kActivationGrad, .outputs = 5);
 RG_ROW(add, .inputs = kAdd, .backward = backward_add);
+RG_ROW(sub, .inputs = kTwo, .backward = backward_sub);
+RG_ROW(mul, .inputs = kTwo, .backward = backward_mul, .saves = saves_in(MulOp::a) | saves_in(MulOp::b));
+RG_ROW(sum, .inputs = kX, .backward = backward_sum, .flops = flops_sum);
+RG_ROW(sum_grad, .inputs = kSumGrad);
 RG_ROW(scale, .inputs = kScale, .backward = backward_scale, .saves = saves_in(ScaleOp::x) | saves_in(ScaleOp::factor));
-RG_ROW(scale_grad, .inputs = kScaleGrad);
 RG_ROW(cast, .inputs = kX, .backward = backward_cast);
 RG_ROW(slice, .inputs = kX, .backward = backward_slice);
 RG_ROW(slice_grad, .inputs = kDy);
+RG_ROW(concat, .inputs = kConcat, .backward = backward_concat);
+RG_ROW(concat_grad, .inputs = kDy);
 RG_ROW(dropout, .inputs = kDropout, .backward = backward_dropout, .saves = saves_in(DropoutOp::seed));
 
 // ---- functions -----------------------------------------------------------------------------------------------------
 
-Tensor relu(const Tensor& x) { return run(op::relu, {x})[0]; }
+Tensor activation(const Tensor& x, Activation kind, float slope) {
+    return run(op::activation, {x}, ActivationOp{kind, slope})[0];
+}
 
-Tensor gelu(const Tensor& x) { return run(op::gelu, {x})[0]; }
+Tensor relu(const Tensor& x) { return activation(x, Activation::relu); }
+Tensor leaky_relu(const Tensor& x, float slope) { return activation(x, Activation::leaky_relu, slope); }
+Tensor gelu(const Tensor& x) { return activation(x, Activation::gelu); }
+Tensor silu(const Tensor& x) { return activation(x, Activation::silu); }
+Tensor sigmoid(const Tensor& x) { return activation(x, Activation::sigmoid); }
+Tensor tanh(const Tensor& x) { return activation(x, Activation::tanh); }
 
 Tensor add(const Tensor& a, const Tensor& b) { return run(op::add, {a, b})[0]; }
+
+Tensor sub(const Tensor& a, const Tensor& b) { return run(op::sub, {a, b})[0]; }
+Tensor mul(const Tensor& a, const Tensor& b) { return run(op::mul, {a, b})[0]; }
+Tensor sum(const Tensor& x) { return run(op::sum, {x})[0]; }
+Tensor mean(const Tensor& x) { return run(op::sum, {x}, SumOp{.mean = true})[0]; }
 
 Tensor scale(const Tensor& x, float factor) { return run(op::scale, {x}, ScaleOp{factor})[0]; }
 
@@ -176,6 +272,15 @@ Tensor cast(const Tensor& x, DType to) { return x.dtype() == to ? x : run(op::ca
 Tensor slice(const Tensor& x, int64_t begin, const Shape& shape) {
     RG_CHECK(x.defined(), "slice: x is undefined");
     return run(op::slice, {x.reshape({x.numel()})}, SliceOp{begin, shape.numel()})[0].reshape(shape);
+}
+
+Tensor concat(std::initializer_list<Tensor> tensors) { return concat(std::span(tensors.begin(), tensors.size())); }
+
+Tensor concat(std::span<const Tensor> tensors) {
+    RG_CHECK(!tensors.empty() && tensors.size() <= kMaxInputs, "concat: expected 1 to ", kMaxInputs, " tensors, got ",
+             tensors.size(), "; concatenate them in groups");
+    for (size_t i = 0; i < tensors.size(); ++i) RG_CHECK(tensors[i].defined(), "concat: x", i, " is undefined");
+    return run(op::concat, tensors)[0];
 }
 
 Tensor dropout(const Tensor& x, float probability, const Tensor& seed, uint32_t stream) {
@@ -198,19 +303,55 @@ Tensor seed_tensor(uint64_t seed) {
 
 namespace ref {
 
-void relu(const Call& call) {
-    Values x = read(call.in[ReluOp::x]);
-    for (double& v : x) v = v <= 0 ? 0 : v; // keeps a NaN
+namespace {
+
+/// The distribution function of a standard normal variable.
+double normal_cdf(double x) { return 0.5 * std::erfc(-x * std::sqrt(0.5)); }
+double logistic(double x) { return 1 / (1 + std::exp(-x)); }
+
+double activated(const ActivationOp& a, double x) {
+    switch (a.kind) {
+    case Activation::relu: return x <= 0 ? 0 : x; // keeps a NaN
+    case Activation::leaky_relu: return x <= 0 ? double(a.slope) * x : x;
+    case Activation::gelu: return x * normal_cdf(x);
+    case Activation::silu: return x * logistic(x);
+    case Activation::sigmoid: return logistic(x);
+    case Activation::tanh: return std::tanh(x);
+    }
+    return x;
+}
+
+/// Returns dy times the derivative, which is computed from y, or from x for gelu and silu.
+double activation_gradient(const ActivationGradOp& a, double dy, double from) {
+    const double x = from, y = from;
+    switch (a.kind) {
+    case Activation::relu: return y <= 0 ? 0 : dy;
+    case Activation::leaky_relu: return y <= 0 ? double(a.slope) * dy : dy;
+    case Activation::gelu: {
+        const double density = std::exp(-0.5 * x * x) * std::sqrt(0.5 / std::numbers::pi);
+        return dy * (normal_cdf(x) + x * density);
+    }
+    case Activation::silu: return dy * logistic(x) * (1 + x * (1 - logistic(x)));
+    case Activation::sigmoid: return dy * y * (1 - y);
+    case Activation::tanh: return dy * (1 - y * y);
+    }
+    return dy;
+}
+
+} // namespace
+
+void activation(const Call& call) {
+    Values x = read(call.in[ActivationOp::x]);
+    for (double& v : x) v = activated(call.attrs.as<ActivationOp>(), v);
     write(call.out[0], x);
 }
 
-void relu_grad(const Call& call) {
-    using O = ReluGradOp;
+void activation_grad(const Call& call) {
+    using O = ActivationGradOp;
     const auto& o = call.attrs.as<O>();
     Values dx = read(call.in[O::dy]);
-    const Values y = read(call.in[O::y]);
-    for (size_t i = 0; i < dx.size(); ++i)
-        if (y[i] <= 0) dx[i] = 0;
+    const Values from = read(call.in[O::from]);
+    for (size_t i = 0; i < dx.size(); ++i) dx[i] = activation_gradient(o, dx[i], from[i]);
     write(call.out[O::dx], dx);
     if (call.in[O::a].defined())
         norm_sums(call.out[O::dx], call.in[O::a], call.in.subspan(O::a_stats, 3), o.a_norm, call.out[O::a_dgamma],
@@ -218,22 +359,6 @@ void relu_grad(const Call& call) {
     if (call.in[O::b].defined())
         norm_sums(call.out[O::dx], call.in[O::b], call.in.subspan(O::b_stats, 3), o.b_norm, call.out[O::b_dgamma],
                   call.out[O::b_dbeta]);
-}
-
-void gelu(const Call& call) {
-    Values x = read(call.in[GeluOp::x]);
-    for (double& v : x) v *= 0.5 * std::erfc(-v * std::sqrt(0.5));
-    write(call.out[0], x);
-}
-
-void gelu_grad(const Call& call) {
-    const Values dy = read(call.in[GeluGradOp::dy]);
-    Values x = read(call.in[GeluGradOp::x]);
-    for (size_t i = 0; i < x.size(); ++i) {
-        const double density = std::exp(-0.5 * x[i] * x[i]) * std::sqrt(0.5 / std::numbers::pi);
-        x[i] = dy[i] * (0.5 * std::erfc(-x[i] * std::sqrt(0.5)) + x[i] * density);
-    }
-    write(call.out[0], x);
 }
 
 void add(const Call& call) {
@@ -248,19 +373,40 @@ void add(const Call& call) {
     write(call.out[0], sum);
 }
 
+void sub(const Call& call) {
+    Values a = read(call.in[SubOp::a]);
+    const Values b = read(call.in[SubOp::b]);
+    for (size_t i = 0; i < a.size(); ++i) a[i] -= b[i];
+    write(call.out[0], a);
+}
+
+void mul(const Call& call) {
+    Values a = read(call.in[MulOp::a]);
+    const Values b = read(call.in[MulOp::b]);
+    for (size_t i = 0; i < a.size(); ++i) a[i] *= b[i];
+    write(call.out[0], a);
+}
+
+void sum(const Call& call) {
+    const Values x = read(call.in[SumOp::x]);
+    double sum = 0;
+    for (const double v : x) sum += v;
+    if (call.attrs.as<SumOp>().mean && !x.empty()) sum /= double(x.size());
+    write(call.out[0], {sum});
+}
+
+void sum_grad(const Call& call) {
+    const Tensor& dx = call.out[0];
+    const double dy = read(call.in[SumGradOp::dy])[0];
+    write(dx, Values(size_t(dx.numel()), call.attrs.as<SumGradOp>().mean ? dy / double(dx.numel()) : dy));
+}
+
 void scale(const Call& call) {
     Values x = read(call.in[ScaleOp::x]);
     const Tensor& factor = call.in[ScaleOp::factor];
     const double times = factor.defined() ? read(factor)[0] : double(call.attrs.as<ScaleOp>().constant);
     for (double& v : x) v *= times;
     write(call.out[0], x);
-}
-
-void scale_grad(const Call& call) {
-    const Values dy = read(call.in[ScaleGradOp::dy]), x = read(call.in[ScaleGradOp::x]);
-    double sum = 0;
-    for (size_t i = 0; i < x.size(); ++i) sum += dy[i] * x[i];
-    write(call.out[0], {sum});
 }
 
 void cast(const Call& call) {
@@ -280,6 +426,29 @@ void slice_grad(const Call& call) {
     const Values dy = read(call.in[SliceGradOp::dy]);
     Values dx(size_t(a.count), 0.0);
     std::copy(dy.begin(), dy.end(), dx.begin() + a.begin);
+    write(call.out[0], dx);
+}
+
+void concat(const Call& call) {
+    const size_t channels = size_t(channels_of(call.out[0]));
+    Values y(size_t(call.out[0].numel()));
+    size_t begin = 0;
+    for (const Tensor& t : call.in) {
+        if (!t.defined()) continue;
+        const Values x = read(t);
+        const size_t count = size_t(channels_of(t));
+        for (size_t i = 0; i < x.size(); ++i) y[i / count * channels + begin + i % count] = x[i];
+        begin += count;
+    }
+    write(call.out[0], y);
+}
+
+void concat_grad(const Call& call) {
+    const auto& a = call.attrs.as<ConcatGradOp>();
+    const Values dy = read(call.in[ConcatGradOp::dy]);
+    const size_t channels = size_t(channels_of(call.in[ConcatGradOp::dy])), count = size_t(a.count);
+    Values dx(size_t(call.out[0].numel()));
+    for (size_t i = 0; i < dx.size(); ++i) dx[i] = dy[i / count * channels + size_t(a.begin) + i % count];
     write(call.out[0], dx);
 }
 

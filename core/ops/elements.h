@@ -1,15 +1,40 @@
-// The element-wise ops: activations, sums, conversions, copies, dropout.
+// The element-wise ops (activations, arithmetic, conversions, copies, dropout), and sums over all elements.
 #pragma once
 
+#include "ringgrad/core/ops/activation.h"
 #include "ringgrad/core/ops/norm.h"
 
 namespace rg {
 
+/// Applies an activation to each element. A NaN stays NaN. Only leaky_relu uses `slope`. The backward pass needs the
+/// result, so that x can be freed; gelu and silu need x instead.
+///
+/// batch_norm() and add() can apply ReLU in their own pass (BatchNorm::relu; core/fuse.cpp does it for add). The other
+/// kinds always take a pass of their own: the kernels of convolutions evaluate batch norm, and exponentials there would
+/// cost registers, and so make networks with ReLU slower.
+Tensor activation(const Tensor& x, Activation kind, float slope = 0.01f);
+/// Returns max(0, x).
 Tensor relu(const Tensor& x);
+/// Returns x if x > 0, else slope * x (Maas, Hannun and Ng, 2013). Throws Error if the slope is negative or not finite.
+Tensor leaky_relu(const Tensor& x, float slope = 0.01f);
 /// Returns x * P(X <= x) for a standard normal X (Hendrycks and Gimpel, 2016). Uses the error function, and not the
 /// approximation by tanh.
 Tensor gelu(const Tensor& x);
+/// Returns x * sigmoid(x), also known as swish (Elfwing, Uchibe and Doya, 2017).
+Tensor silu(const Tensor& x);
+/// Returns 1 / (1 + exp(-x)).
+Tensor sigmoid(const Tensor& x);
+Tensor tanh(const Tensor& x);
+
+// Arithmetic on two tensors of the same shape. Throws Error if their shapes differ.
 Tensor add(const Tensor& a, const Tensor& b);
+Tensor sub(const Tensor& a, const Tensor& b);
+Tensor mul(const Tensor& a, const Tensor& b);
+
+/// Returns the sum of all elements as a scalar, which is f32, or f64 if x is f64. Adds in double, in a fixed order.
+Tensor sum(const Tensor& x);
+/// Returns sum(x) divided by the number of elements, or 0 if there are none, like the loss of an empty mini-batch.
+Tensor mean(const Tensor& x);
 
 /// Returns x times a constant.
 Tensor scale(const Tensor& x, float factor);
@@ -24,6 +49,10 @@ Tensor cast(const Tensor& x, DType to);
 /// makes. The backward pass of each call fills a gradient of the size of x.
 Tensor slice(const Tensor& x, int64_t begin, const Shape& shape);
 
+/// Concatenates 1 to kMaxInputs tensors over channels, the last extent. Throws Error if they differ in another extent.
+Tensor concat(std::initializer_list<Tensor> tensors);
+Tensor concat(std::span<const Tensor> tensors);
+
 /// Sets elements to zero with this probability, and divides the others by 1 - probability (inverted dropout, Srivastava
 /// et al., 2014). The seed, i32 [2], and `stream` determine which elements become zero. Use another seed in each step.
 /// Layers that share a seed need different values of `stream`, which must be below 2^24.
@@ -37,38 +66,51 @@ Tensor seed_tensor(uint64_t seed);
 // ---- rows of the op table ----
 
 #define RG_ELEMENT_OPS(X)                                                                                              \
-    X(relu) X(relu_grad) X(gelu) X(gelu_grad) X(add) X(scale) X(scale_grad) X(cast) X(slice) X(slice_grad) X(dropout)
+    X(activation) X(activation_grad) X(add) X(sub) X(mul) X(sum) X(sum_grad) X(scale) X(cast) X(slice) X(slice_grad)   \
+    X(concat) X(concat_grad) X(dropout)
 RG_ELEMENT_OPS(RG_DECLARE_OP)
 
-struct ReluOp {
+struct ActivationOp {
     enum In { x };
+    Activation kind = Activation::relu;
+    float slope = 0.01f; // of leaky_relu
 };
-/// Computes dx: dy where y > 0 or y is NaN, else 0. If `a` and its statistics are defined, also computes a_dgamma and
+/// Computes dx: dy times the derivative of the activation. `from` is the value that determines the derivative: x for
+/// gelu and silu, else the result of the activation. If `a` and its statistics are defined, also computes a_dgamma and
 /// a_dbeta, the sums of dx that BatchNormSumsOp defines. Does the same for b. A plan uses this for the backward pass of
 /// relu(batch_norm(a) + batch_norm(b)).
-struct ReluGradOp {
-    enum In { dy, y, a, a_stats, a_gamma, a_beta, b, b_stats, b_gamma, b_beta };
+struct ActivationGradOp {
+    enum In { dy, from, a, a_stats, a_gamma, a_beta, b, b_stats, b_gamma, b_beta };
     enum Out { dx, a_dgamma, a_dbeta, b_dgamma, b_dbeta };
+    Activation kind = Activation::relu;
+    float slope = 0.01f;
     BatchNorm a_norm = {}, b_norm = {};
-};
-struct GeluOp {
-    enum In { x };
-};
-struct GeluGradOp {
-    enum In { dy, x };
 };
 struct AddOp {
     enum In { a, b, a_stats, a_gamma, a_beta, b_stats, b_gamma, b_beta };
     bool relu = false;                  // true: applies ReLU to the sum
     BatchNorm a_norm = {}, b_norm = {}; // with a_stats or b_stats: normalises a or b on load, without ReLU
 };
+struct SubOp {
+    enum In { a, b };
+};
+struct MulOp {
+    enum In { a, b };
+};
+struct SumOp {
+    enum In { x };
+    bool mean = false;
+};
+/// Computes dx, the gradient of SumOp: each element is dy, divided by the number of elements if `mean`.
+struct SumGradOp {
+    enum In { dy };
+    Shape shape = {}; // of dx
+    DType type = DType::f32;
+    bool mean = false;
+};
 struct ScaleOp {
     enum In { x, factor };
     float constant = 1; // used if `factor` is undefined
-};
-/// Computes the gradient of the factor: the sum of dy * x.
-struct ScaleGradOp {
-    enum In { dy, x };
 };
 struct CastOp {
     enum In { x };
@@ -84,10 +126,23 @@ struct SliceGradOp {
     enum In { dy };
     int64_t begin = 0, count = 0;
 };
+struct ConcatOp {
+    enum In { x0 }; // x1, x2 and so on follow
+};
+/// Computes the gradient of one input of ConcatOp: the channels [begin, begin + count) of dy.
+struct ConcatGradOp {
+    enum In { dy };
+    int64_t begin = 0, count = 0;
+};
 struct DropoutOp {
     enum In { x, seed };
     float probability = 0;
     uint32_t stream = 0;
 };
+
+/// Returns the number of channels of t, its last extent.
+inline int64_t channels_of(const Tensor& t) { return t.extent(t.shape().rank() - 1); }
+/// Returns the number of bytes in a row of t, that is, in the channels of one pixel or sample.
+inline int64_t row_bytes(const Tensor& t) { return channels_of(t) * size_of(t.dtype()); }
 
 } // namespace rg

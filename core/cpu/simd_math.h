@@ -1,0 +1,68 @@
+// Vectors of exponentials, and of the functions that follow from them. The results are accurate to a few units in the
+// last place, and a NaN stays NaN. The polynomials are minimax approximations (Remez); their errors are relative.
+#pragma once
+
+#include "ringgrad/core/cpu/simd.h"
+
+namespace rg::cpu::RG_ISA {
+
+typedef int32_t Integers __attribute__((vector_size(kWidth * 4)));
+
+/// Returns c[0] + c[1] x + c[2] x^2 + ...
+template <int kTerms>
+static inline Vec polynomial(Vec x, const float (&c)[kTerms]) {
+    Vec sum = splat(c[kTerms - 1]);
+    RG_UNROLL
+    for (int i = kTerms - 2; i >= 0; --i) sum = sum * x + splat(c[i]);
+    return sum;
+}
+
+/// Returns 2^n for -127 < n < 128.
+static inline Vec power_of_two(Integers n) { return (Vec)((n + 127) << 23); }
+
+static inline Vec absolute(Vec x) { return x < Vec{} ? -x : x; }
+
+/// Returns e^x. Computes it as 2^n e^r, where n is the whole number next to x / log(2). So |r| <= log(2) / 2.
+static inline Vec exponential(Vec x) {
+    const Vec low = splat(-110), high = splat(89); // e^x is 0 below and infinite above
+    x = x < low ? low : x;
+    x = x > high ? high : x;
+    const Vec shift = splat(0x1.8p23f); // adding it rounds to a whole number, which the last bits of the sum hold
+    const Vec shifted = x * splat(1.44269504f) + shift, n = shifted - shift;
+    // log(2) in two parts. The first product is exact.
+    const Vec r = x - n * splat(0.693359375f) - n * splat(-2.12194440e-4f);
+    constexpr float kTerms[] = {0.49999994f, 0.16666515f, 0.041668456f, 0.0083694188f, 0.0013813151f}; // to 4e-9
+    const Vec value = r * r * polynomial(r, kTerms) + r + splat(1);
+    const Integers exponent = (Integers)shifted - (Integers)shift, half = exponent >> 1;
+    return value * power_of_two(half) * power_of_two(exponent - half); // two factors, since 2^n may be out of range
+}
+
+/// Returns 1 / (1 + e^-x).
+static inline Vec logistic(Vec x) {
+    const Vec one = splat(1), e = exponential(-absolute(x));
+    return (x < Vec{} ? e : one) / (one + e);
+}
+
+static inline Vec hyperbolic_tangent(Vec x) {
+    const Vec one = splat(1), size = absolute(x), square = x * x;
+    const Vec e = exponential(size * splat(-2)), far = (one - e) / (one + e);
+    constexpr float kTerms[] = {-0.33333281f, 0.13331442f, -0.053739715f, 0.020639084f, -0.0057049845f}; // to 5e-9
+    const Vec near = x + x * square * polynomial(square, kTerms); // far would lose digits to 1 - e
+    return size < splat(0.625f) ? near : x < Vec{} ? -far : far;
+}
+
+/// The distribution function of a standard normal variable at x, and its derivative.
+struct Normal {
+    explicit Normal(Vec x) {
+        // cdf(-|x|) / density(x), Mills' ratio, is a smooth function of t in (0, 1].
+        const Vec one = splat(1), e = exponential(x * x * splat(-0.5f)), t = one / (one + splat(0.35f) * absolute(x));
+        constexpr float kTerms[] = {0.13962126f,  0.13986433f, 0.11981557f,  0.10557452f,  -0.023263147f,
+                                    0.15939191f, -0.25590098f, 0.14406039f, -0.029163841f}; // to 4e-8, up to |x| = 15
+        const Vec tail = e * t * polynomial(t, kTerms);
+        cdf = x > Vec{} ? one - tail : tail;
+        density = e * splat(0.39894228f);
+    }
+    Vec cdf, density;
+};
+
+} // namespace rg::cpu::RG_ISA
