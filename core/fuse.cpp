@@ -19,6 +19,7 @@
 // - add_in_gradient and normalise_on_load before sum_in_gradient: the sums are those of the whole gradient, and they
 //   need the statistics of the input.
 // - loss_gradient is independent of the others.
+// Convolutions in several groups take no other steps.
 // split_gradients and round_filters run at the end, because they insert steps. round_filters must come after fold_norm:
 // filters with a folded batch norm are scaled in f32 and only then rounded, so round_filters skips them.
 #include "ringgrad/core/fuse.h"
@@ -127,6 +128,12 @@ private:
         std::copy_n(from.in.begin() + std::ptrdiff_t(from_stats), 3, to.in.begin() + std::ptrdiff_t(to_stats));
     }
 
+    /// Returns true if the step is a convolution, or its gradient, that can take other steps: one with a single group.
+    static bool fusible(const Step& s) {
+        if (s.op == op::conv2d) return s.attrs.as<Conv2dOp>().conv.groups == 1;
+        return s.op == op::conv2d_grad && s.attrs.as<Conv2dGradOp>().conv.groups == 1;
+    }
+
     /// conv2d -> batch_norm with constant statistics: conv2d normalises its result.
     void fold_norm(size_t norm) {
         const Step n = steps_[norm];
@@ -134,21 +141,22 @@ private:
         const auto conv = maker(n.in[BatchNormOp::x], op::conv2d);
         if (!options.frozen || !conv || !has_one_reader(n.in[BatchNormOp::x])) return;
         Step fused = steps_[*conv];
-        if (fused.attrs.as<Conv2dOp>().with_stats) return;
+        if (fused.attrs.as<Conv2dOp>().with_stats || !fusible(fused)) return;
         fused.attrs.as<Conv2dOp>().y_norm = options;
         copy_norm(n, BatchNormOp::stats, fused, Conv2dOp::y_stats);
         fused.out[Conv2dOp::y] = n.out[0];
         replace(norm, std::move(fused), {*conv});
     }
 
-    /// conv2d with a normalised result -> max_pool2d with non-overlapping windows: conv2d pools its result.
+    /// conv2d with a normalised result -> max_pool2d with square windows, side by side: conv2d pools its result.
     void pool_result(size_t pool) {
         const Step p = steps_[pool];
-        const auto [window, stride] = p.attrs.as<Pool2dOp>().pool;
+        const Pool& windows = p.attrs.as<Pool2dOp>().pool;
+        const int64_t window = windows.window.h;
         const Tensor& positions = p.out[Pool2dOp::positions]; // conv2d does not compute these
         const auto conv = maker(p.in[Pool2dOp::x], op::conv2d);
-        if (stride != window || !conv || !has_one_reader(p.in[Pool2dOp::x]) || readers_.contains(id(positions)) ||
-            results_.contains(id(positions)))
+        if (windows.window != window || windows.stride != window || windows.pad != 0 || !conv ||
+            !has_one_reader(p.in[Pool2dOp::x]) || readers_.contains(id(positions)) || results_.contains(id(positions)))
             return;
         Step fused = steps_[*conv];
         auto& attrs = fused.attrs.as<Conv2dOp>();
@@ -168,7 +176,8 @@ private:
         if (options.frozen || readers.size() != 1) return;
         const auto [grad, argument] = readers[0];
         Step fused = steps_[grad];
-        if (fused.op != op::conv2d_grad || argument != Grad::dy || !fused.attrs.as<Grad>().filters) return;
+        if (fused.op != op::conv2d_grad || !fusible(fused) || argument != Grad::dy || !fused.attrs.as<Grad>().filters)
+            return;
         fused.attrs.as<Grad>().y_norm = options;
         fused.in[Grad::dy] = n.in[Norm::dy];
         fused.in[Grad::y] = n.in[Norm::x];
@@ -188,6 +197,7 @@ private:
         const auto grad = maker(a.in[later], op::conv2d_grad, Grad::dx);
         if (!grad || !has_one_reader(a.in[later]) || steps_[*grad].in[Grad::addend].defined()) return;
         Step fused = steps_[*grad];
+        if (!fusible(fused)) return;
         fused.in[Grad::addend] = a.in[other];
         fused.out[Grad::dx] = a.out[0];
         replace(*grad, std::move(fused), {sum});
@@ -234,9 +244,8 @@ private:
         const std::vector<Reader> readers = intermediate_readers(n.out[0]);
         const auto can_normalise = [&](const Reader& r) {
             const Step& s = steps_[r.step];
-            return s.op == op::conv2d_grad ? r.argument == Conv2dGradOp::x && s.in[Conv2dGradOp::y].defined()
-                                           : (s.op == op::conv2d || s.op == op::max_pool2d || s.op == op::avg_pool2d) &&
-                                                 r.argument == 0;
+            if (s.op == op::conv2d_grad) return r.argument == Conv2dGradOp::x && s.in[Conv2dGradOp::y].defined();
+            return (fusible(s) || s.op == op::max_pool2d || s.op == op::avg_pool2d) && r.argument == 0;
         };
         if (options.frozen || readers.empty() || !std::all_of(readers.begin(), readers.end(), can_normalise)) return;
         for (const Reader& r : readers) {

@@ -1,6 +1,8 @@
 // Implements the layers with the functions of ops.h.
 #include "ringgrad/core/layers.h"
 
+#include <algorithm>
+
 namespace rg {
 
 namespace {
@@ -12,11 +14,16 @@ void expect_allocated(const Tensor* weights) {
              "after all layers are made");
 }
 
+/// Returns the shape of the filters. conv2d() reports numbers of groups that are not possible.
+Shape filters_of(const ConvNorm::Spec& s) {
+    return {s.out, s.kernel, s.kernel, s.in / std::max<int64_t>(1, s.conv.groups)};
+}
+
 } // namespace
 
 ConvNorm::ConvNorm(Parameters& parameters, const std::string& name, const Spec& s)
     : name_(name),
-      w_(&parameters.add(name + ".conv.weight", {s.out, s.kernel, s.kernel, s.in}, Start::random)),
+      w_(&parameters.add(name + ".conv.weight", filters_of(s), Start::random)),
       b_(&parameters.add(name + ".conv.bias", {s.out}, Start::zeros)),
       gamma_(&parameters.add(name + ".bn.weight", {s.out}, Start::ones)),
       beta_(&parameters.add(name + ".bn.bias", {s.out}, Start::zeros)),

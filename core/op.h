@@ -47,7 +47,7 @@ public:
 
 private:
     const std::type_info* type_ = nullptr;
-    alignas(8) std::byte bytes_[64] = {};
+    alignas(8) std::byte bytes_[96] = {};
 };
 
 /// One invocation of an op. Optional inputs that are absent are undefined tensors. Index inputs and outputs by the

@@ -300,6 +300,13 @@ void to_host(std::span<Tensor> tensors) {
     std::move(copies.begin(), copies.end(), tensors.begin());
 }
 
+Tensor Tensor::to_device() const {
+    if (device() == context().device) return *this;
+    const Tensor copy = empty(shape_, dtype_);
+    copy.copy_from(*this);
+    return copy;
+}
+
 void Tensor::copy_from(const Tensor& source) const {
     RG_CHECK(source.shape() == shape_ && source.dtype() == dtype_, "copy_from: expected ", name_of(dtype_), " ",
              shape_.str(), ", got ", name_of(source.dtype()), " ", source.shape().str(), "; use reshape() or cast()");

@@ -93,12 +93,14 @@ public:
     /// Returns the device whose memory holds the values, or null for host memory.
     Device* device() const;
 
-    // to_host(), copy_from(), to() and clone() are copies, not ops. Gradients do not flow through copies; if a gradient
-    // would have to, Tape::gradients() throws. A traced function must not call these four: replays would not repeat the
+    // to_host(), to_device(), copy_from(), to() and clone() are copies, not ops. Gradients do not flow through copies; if a gradient
+    // would have to, Tape::gradients() throws. A traced function must not call these five: replays would not repeat the
     // copy.
 
     /// Returns the same values in host memory: the tensor itself if it is there, otherwise a copy.
     Tensor to_host() const;
+    /// Returns the same values where the context's ops run: the tensor itself if it is there, otherwise a copy.
+    Tensor to_device() const;
     /// Copies the values of `source`, which has the same shape and type, into this tensor. Each of the two tensors may
     /// be in host or device memory.
     void copy_from(const Tensor& source) const;

@@ -19,33 +19,45 @@ namespace {
 
 constexpr int kPixels = 64, kChannels = 64, kTaps = 32, kThreads = 128;
 
-/// In the data gradient, row i of dx sums row (i + pad - r) / stride of dy over the filter rows r for which the
-/// division is exact; columns likewise. Two pixels of dx whose rows and columns differ by multiples of the stride use
-/// the same taps. The rows of these taps, and their columns, are a stride apart as well. Such pixels form a phase;
-/// there are stride x stride phases. A block takes pixels of one phase, and so multiplies no zeros. Each phase numbers
-/// its pixels and taps from 0.
+/// In the data gradient, row i of dx sums row (i + pad - r dilation) / stride of dy over the filter rows r for which
+/// the division is exact; columns likewise. Two pixels of dx whose rows and columns differ by multiples of the stride
+/// use the same taps. The rows of these taps are Geometry::tap_step apart, and so are their columns. Such pixels form a
+/// phase; there are stride.h x stride.w phases. A block takes pixels of one phase, and so multiplies no zeros. Each
+/// phase numbers its pixels and taps from 0.
 struct Phase {
-    int stride = 1;
-    int r = 0, s = 0;        // the phase's first tap
+    int first_tap = 0;       // the place of its first tap among all places of a filter
     int row = 0, column = 0; // the pixel of dy that the first tap reads for the phase's first pixel
 
     /// Makes phase `number`, and replaces the extents in `g` by those of the phase.
-    __device__ __forceinline__ Phase(Geometry& g, int number) : stride(g.stride) {
-        const int i = number / stride, j = number % stride; // the phase's first pixel
-        r = (i + g.pad) % stride, s = (j + g.pad) % stride;
-        row = (i + g.pad) / stride, column = (j + g.pad) / stride;
-        g.out_h = strides_in(g.out_h - i), g.out_w = strides_in(g.out_w - j);
-        g.r = strides_in(g.r - r), g.s = strides_in(g.s - s);
+    __device__ __forceinline__ Phase(Geometry& g, int number) {
+        const int i = number / g.stride.w, j = number % g.stride.w; // the phase's first pixel
+        const int r = first_of(i + g.pad.h, g.stride.h, g.dilation.h, g.r);
+        const int s = first_of(j + g.pad.w, g.stride.w, g.dilation.w, g.s);
+        first_tap = r * g.s + s;
+        row = (i + g.pad.h - r * g.dilation.h) / g.stride.h;
+        column = (j + g.pad.w - s * g.dilation.w) / g.stride.w;
+        g.out_h = steps_in(g.out_h - i, g.stride.h), g.out_w = steps_in(g.out_w - j, g.stride.w);
+        g.r = steps_in(g.r - r, g.tap_step.h), g.s = steps_in(g.s - s, g.tap_step.w);
     }
     Phase() = default; // the forward pass has a single phase
-    /// Returns count / stride, rounded up; 0 if count is negative.
-    __device__ __forceinline__ int strides_in(int count) const { return count > 0 ? (count + stride - 1) / stride : 0; }
-    /// Converts a pixel's number within the phase into its number among all pixels of dx, whose extents are in `full`.
-    __device__ __forceinline__ int64_t pixel(const Geometry& full, const Geometry& g, int64_t pixel) const {
-        if (stride == 1) return pixel;
+    /// Returns the first row or column for which the division is exact, or `taps` if there is none.
+    static __device__ __forceinline__ int first_of(int padded, int stride, int dilation, int taps) {
+        int tap = 0;
+        while (tap < taps && (padded - tap * dilation) % stride != 0) ++tap;
+        return tap;
+    }
+    /// Returns count / step, rounded up; 0 if count is negative.
+    static __device__ __forceinline__ int steps_in(int count, int step) {
+        return count > 0 ? (count + step - 1) / step : 0;
+    }
+    /// Converts a pixel's number within phase `number` into its number among all pixels of dx, whose extents are in
+    /// `full`.
+    static __device__ __forceinline__ int64_t pixel(const Geometry& full, const Geometry& g, int number,
+                                                    int64_t pixel) {
+        if (full.stride.h == 1 && full.stride.w == 1) return pixel;
         const int in_image = int(pixel % (g.out_h * g.out_w));
-        const int i = (row + in_image / g.out_w) * stride + r - g.pad;
-        const int j = (column + in_image % g.out_w) * stride + s - g.pad;
+        const int i = in_image / g.out_w * full.stride.h + number / full.stride.w;
+        const int j = in_image % g.out_w * full.stride.w + number % full.stride.w;
         return (pixel / (g.out_h * g.out_w) * full.out_h + i) * full.out_w + j;
     }
 };
@@ -57,8 +69,10 @@ struct TapOrigin {
     /// image, where all values count as 0.
     template <bool kDgrad>
     __device__ __forceinline__ bool locate(const Geometry& g, const Tap& tap, size_t* index) const {
-        const int row = kDgrad ? first_row - tap.r : first_row + tap.r;
-        const int column = kDgrad ? first_column - tap.s : first_column + tap.s;
+        const Axes step = kDgrad ? g.dy_step : g.dilation;
+        const int below = tap.r * step.h, right = tap.s * step.w;
+        const int row = kDgrad ? first_row - below : first_row + below;
+        const int column = kDgrad ? first_column - right : first_column + right;
         if (image < 0 || row < 0 || row >= g.in_h || column < 0 || column >= g.in_w) return false;
         *index = ((size_t(image) * g.in_h + row) * g.in_w + column) * g.in_c + tap.c;
         return true;
@@ -99,8 +113,8 @@ __device__ __forceinline__ void load_filter(const Geometry& full, const Geometry
     }
     Tap tap(g.in_c, g.s, t);
     const auto next = [&](int i) {
-        const int r = phase.r + tap.r * phase.stride, s = phase.s + tap.s * phase.stride;
-        const int index = kDgrad ? ((tap.c * full.r + r) * full.s + s) * g.out_c + o : o * g.taps() + t + i;
+        const int place = tap.r * g.tap_step.h * full.s + tap.s * g.tap_step.w + phase.first_tap;
+        const int index = kDgrad ? (tap.c * full.r * full.s + place) * g.out_c + o : o * g.taps() + t + i;
         tap.next<kWhole>(g.in_c, g.s);
         return o < g.out_c && t + i < g.taps() ? w[index] : T{};
     };
@@ -187,8 +201,8 @@ __device__ __forceinline__ void convolve(const Geometry& full, const Reader& rea
         if (pixel >= g.pixels()) continue; // a phase without pixels has divisors of 0
         const int in_image = int(pixel % (g.out_h * g.out_w));
         const int row = in_image / g.out_w, column = in_image % g.out_w;
-        origins[i] = {int(pixel / (g.out_h * g.out_w)), kDgrad ? row + phase.row : row * g.stride - g.pad,
-                      kDgrad ? column + phase.column : column * g.stride - g.pad};
+        origins[i] = {int(pixel / (g.out_h * g.out_w)), kDgrad ? row + phase.row : row * g.stride.h - g.pad.h,
+                      kDgrad ? column + phase.column : column * g.stride.w - g.pad.w};
     }
     float next_pixels[2][8];
     Pair<T> next_filters[2][4];
@@ -237,7 +251,8 @@ __device__ __forceinline__ void convolve(const Geometry& full, const Reader& rea
     TwoSums terms;
     if (channel < g.out_c)
         for (int i = thread / 64; i < count; i += 2) {
-            const size_t index = size_t(phase.pixel(full, g, first_pixel + i) * g.out_c + channel);
+            const int64_t pixel = kDgrad ? Phase::pixel(full, g, int(blockIdx.z), first_pixel + i) : first_pixel + i;
+            const size_t index = size_t(pixel * g.out_c + channel);
             float v = results[i * (kChannels + 1) + thread % 64];
             if constexpr (kDgrad) {
                 if (e.residual) v += load(e.residual + index);
@@ -331,9 +346,9 @@ void run_conv2d(const Geometry& g, const Reader& reader, std::type_identity_t<co
                 const ChannelReductions& reductions) {
     if constexpr (std::is_same_v<T, bf16>)
         if (convolve_on_hopper(g, kDgrad, reader, w, e, out, reductions)) return;
-    const int step = kDgrad ? g.stride : 1; // there are step x step phases; the first is the largest
-    const int64_t pixels = int64_t(g.images) * ((g.out_h + step - 1) / step) * ((g.out_w + step - 1) / step);
-    const unsigned blocks = blocks_for(pixels, kPixels), phases = unsigned(step * step);
+    const Axes step = kDgrad ? g.stride : Axes(1); // there are step.h x step.w phases; the first is the largest
+    const int64_t pixels = int64_t(g.images) * blocks_for(g.out_h, step.h) * blocks_for(g.out_w, step.w);
+    const unsigned blocks = blocks_for(pixels, kPixels), phases = unsigned(step.h * step.w);
     const Scratch<float> partials(reductions ? size_t(blocks) * phases * 2 * size_t(g.out_c) : 0);
     if (reductions) e.partials = partials;
     if (reductions.sums) e.terms = reductions.sums->terms<T>();
@@ -361,10 +376,13 @@ void run_conv2d(const Geometry& g, const Reader& reader, std::type_identity_t<co
 void conv2d(const Call& call) {
     using O = Conv2dOp;
     const auto& a = call.attrs.as<O>();
+    if (a.conv.groups > 1) return conv2d_in_groups(call);
     const Tensor &x = call.in[O::x], &w = call.in[O::w], &y = call.out[O::y];
-    const auto [stride, pad] = a.conv;
-    const Shape plain{x.extent(0), (x.extent(1) + 2 * pad - w.extent(1)) / stride + 1,
-                      (x.extent(2) + 2 * pad - w.extent(2)) / stride + 1, w.extent(0)};
+    const auto windows = [&](int axis, int64_t stride, int64_t pad, int64_t dilation) {
+        return (x.extent(axis) + 2 * pad - (w.extent(axis) - 1) * dilation - 1) / stride + 1;
+    };
+    const Shape plain{x.extent(0), windows(1, a.conv.stride.h, a.conv.pad.h, a.conv.dilation.h),
+                      windows(2, a.conv.stride.w, a.conv.pad.w, a.conv.dilation.w), w.extent(0)};
     const Geometry g = geometry_of(x.shape(), plain, w, a.conv);
     with_stored(x, [&](auto t) {
         using T = decltype(t);

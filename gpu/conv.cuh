@@ -4,20 +4,46 @@
 
 #include "ringgrad/gpu/norm.cuh"
 
+#include <numeric>
+
 namespace rg::RG_GPU {
+
+struct Axes {
+    int h, w;
+    Axes(PerAxis axes) : h(int(axes.h)), w(int(axes.w)) {} // implicit, like PerAxis itself
+    bool operator==(const Axes&) const = default;
+};
 
 /// Extents of a convolution. In the data gradient, in_h, in_w and in_c are the extents of dy; out_h, out_w and out_c
 /// are those of dx.
 struct Geometry {
-    int images, in_h, in_w, in_c, out_h, out_w, out_c, r, s, stride, pad;
+    int images, in_h, in_w, in_c, out_h, out_w, out_c, r, s;
+    Axes stride, pad, dilation;
+    // Data gradient: the distance between neighbouring taps that a pixel of dx uses, and between the pixels of dy that
+    // these taps read (see Phase in conv.cu).
+    Axes tap_step, dy_step;
     __host__ __device__ int64_t pixels() const { return int64_t(images) * out_h * out_w; }
     __host__ __device__ int taps() const { return r * s * in_c; }
 };
 
 /// `in` and `out` are the shapes of the images, w the filters [k r s c].
 inline Geometry geometry_of(const Shape& in, const Shape& out, const Tensor& w, const Conv& conv) {
-    return {int(in[0]),  int(in[1]),       int(in[2]),       int(in[3]),       int(out[1]),  int(out[2]),
-            int(out[3]), int(w.extent(1)), int(w.extent(2)), int(conv.stride), int(conv.pad)};
+    const PerAxis stride = conv.stride, dilation = conv.dilation;
+    const int64_t common_h = std::gcd(stride.h, dilation.h), common_w = std::gcd(stride.w, dilation.w);
+    return {int(in[0]),
+            int(in[1]),
+            int(in[2]),
+            int(in[3]),
+            int(out[1]),
+            int(out[2]),
+            int(out[3]),
+            int(w.extent(1)),
+            int(w.extent(2)),
+            stride,
+            conv.pad,
+            dilation,
+            PerAxis(stride.h / common_h, stride.w / common_w),
+            PerAxis(dilation.h / common_h, dilation.w / common_w)};
 }
 
 /// The operations on a result before a kernel stores it.
@@ -79,5 +105,9 @@ struct ChannelReductions {
 template <class Reader>
 bool convolve_on_hopper(const Geometry& g, bool dgrad, const Reader& reader, const bf16* w, Epilogue<bf16> e, bf16* out,
                         const ChannelReductions& reductions);
+
+/// Defined in conv_groups.cu. The ops with Conv::groups > 1.
+void conv2d_in_groups(const Call& call);
+void conv2d_grad_in_groups(const Call& call);
 
 } // namespace rg::RG_GPU

@@ -37,10 +37,11 @@ template <bool kWhole, class Reader>
 __device__ __forceinline__ void gather_x(const Geometry& g, const Reader& reader, int64_t pixel, int first,
                                          float (&v)[8]) {
     const int in_image = int(pixel % (g.out_h * g.out_w)), image = int(pixel / (g.out_h * g.out_w));
-    const int first_row = pixel < 0 ? -g.r : in_image / g.out_w * g.stride - g.pad; // -g.r: all taps above the image
-    const int first_column = in_image % g.out_w * g.stride - g.pad;
+    // For pixel -1, all taps lie above the image.
+    const int first_row = pixel < 0 ? -g.r * g.dilation.h : in_image / g.out_w * g.stride.h - g.pad.h;
+    const int first_column = in_image % g.out_w * g.stride.w - g.pad.w;
     const auto locate = [&](const Tap& tap, size_t* index) {
-        const int row = first_row + tap.r, column = first_column + tap.s;
+        const int row = first_row + tap.r * g.dilation.h, column = first_column + tap.s * g.dilation.w;
         *index = (size_t(image * g.in_h + row) * g.in_w + column) * g.in_c + tap.c;
         return row >= 0 && row < g.in_h && column >= 0 && column < g.in_w;
     };
@@ -192,6 +193,7 @@ void run_wgrad(const Geometry& g, const DyReader& dy, const XReader& x, const Te
 void conv2d_grad(const Call& call) {
     using O = Conv2dGradOp;
     const auto& a = call.attrs.as<O>();
+    if (a.conv.groups > 1) return conv2d_grad_in_groups(call);
     const Tensor &dy = call.in[O::dy], &x = call.in[O::x], &w = call.in[O::w], &y = call.in[O::y];
     const Tensor &dw = call.out[O::dw], &dbias = call.out[O::dbias], &dx = call.out[O::dx];
     const Geometry g = geometry_of(a.data ? dx.shape() : x.shape(), dy.shape(), w, a.conv);

@@ -417,9 +417,9 @@ template <class Reader>
 bool convolve_on_hopper(const Geometry& g, bool gradient, const Reader& reader, const bf16* w, Epilogue<bf16> e,
                         bf16* out, const ChannelReductions& reductions) {
     const auto covered = [](int channels) { return channels == 32 || channels == 64; };
-    if (!gpu_traits().hopper_kernels || g.images == 0 || g.r != 3 || g.s != 3 || g.stride != 1 || g.pad != 1 ||
-        !covered(g.in_c) || !covered(g.out_c) || (g.in_w != 8 && g.in_w != 16 && g.in_w != 32) ||
-        g.in_h % rows_of_tile(g.in_w) != 0)
+    if (!gpu_traits().hopper_kernels || g.images == 0 || g.r != 3 || g.s != 3 || g.stride != Axes(1) ||
+        g.pad != Axes(1) || g.dilation != Axes(1) || !covered(g.in_c) || !covered(g.out_c) ||
+        (g.in_w != 8 && g.in_w != 16 && g.in_w != 32) || g.in_h % rows_of_tile(g.in_w) != 0)
         return false;
     const auto with_channels = [](int channels, auto f) { channels == 32 ? f(Constant<32>{}) : f(Constant<64>{}); };
     const auto with_width = [&](auto f) {

@@ -11,16 +11,50 @@ namespace {
 
 constexpr int kThreads = 256;
 
+/// The windows along one axis of an image.
+struct Axis {
+    int extent, results, window, stride, pad;
+    Axis(int64_t extent, int64_t results, int64_t window, int64_t stride, int64_t pad)
+        : extent(int(extent)), results(int(results)), window(int(window)), stride(int(stride)), pad(int(pad)) {}
+    /// Return the first pixel of a window in the image, and the pixel after its last.
+    __device__ int begin(int result) const { return max(result * stride - pad, 0); }
+    __device__ int end(int result) const { return min(result * stride - pad + window, extent); }
+};
+
 struct Windows {
-    int h, w, c, p, q, window, stride; // the input is h x w x c, the result p x q x c
-    Windows(const Shape& x, const Shape& y, int64_t window, int64_t stride)
-        : h(int(x[1])),
-          w(int(x[2])),
+    Axis rows, columns;
+    int c;
+    bool count_pad;
+    Windows(const Shape& x, const Shape& y, const Pool& pool)
+        : rows(x[1], y[1], pool.window.h, pool.stride.h, pool.pad.h),
+          columns(x[2], y[2], pool.window.w, pool.stride.w, pool.pad.w),
           c(int(x[3])),
-          p(int(y[1])),
-          q(int(y[2])),
-          window(int(window)),
-          stride(int(stride)) {}
+          count_pad(pool.count_pad) {}
+    /// Returns the factor of average pooling for window (i, j).
+    __device__ float share(int i, int j) const {
+        if (count_pad) return 1 / float(rows.window * columns.window);
+        return 1 / float((rows.end(i) - rows.begin(i)) * (columns.end(j) - columns.begin(j)));
+    }
+};
+
+/// The value of a result that a thread computes.
+struct Result {
+    int64_t image;
+    int row, column, c;
+    __device__ Result(const Windows& g, int64_t i)
+        : image(i / g.c / g.columns.results / g.rows.results),
+          row(int(i / g.c / g.columns.results % g.rows.results)),
+          column(int(i / g.c % g.columns.results)),
+          c(int(i % g.c)) {}
+    /// Calls f(index in the input, position in the window) for each pixel of the window that lies in the image.
+    template <class F>
+    __device__ void each_pixel(const Windows& g, F f) const {
+        const int top = row * g.rows.stride - g.rows.pad, left = column * g.columns.stride - g.columns.pad;
+        for (int i = g.rows.begin(row); i < g.rows.end(row); ++i)
+            for (int j = g.columns.begin(column); j < g.columns.end(column); ++j)
+                f(((size_t(image) * g.rows.extent + i) * g.columns.extent + j) * g.c + size_t(c),
+                  (i - top) * g.columns.window + j - left);
+    }
 };
 
 /// Max pooling. `positions` receives the index of each maximum within its window; null if not needed. The first of
@@ -30,38 +64,40 @@ __global__ void __launch_bounds__(kThreads)
     max_pool2d_forward_kernel(Windows g, int64_t count, Reader reader, T* y, uint8_t* positions) {
     const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
     if (i >= count) return;
-    const int c = int(i % g.c), column = int(i / g.c % g.q), row = int(i / g.c / g.q % g.p);
-    const int64_t image = i / g.c / g.q / g.p;
+    const Result result(g, i);
     float best = 0;
     int position = -1;
-    for (int r = 0; r < g.window; ++r)
-        for (int s = 0; s < g.window; ++s) {
-            const size_t index =
-                ((size_t(image) * g.h + row * g.stride + r) * g.w + column * g.stride + s) * g.c + size_t(c);
-            const float v = reader.value(index, c);
-            if (position < 0 || v > best || (v != v && best == best)) best = v, position = r * g.window + s;
-        }
+    result.each_pixel(g, [&](size_t index, int place) {
+        const float v = reader.value(index, result.c);
+        if (position < 0 || v > best || (v != v && best == best)) best = v, position = place;
+    });
     store(y + i, best);
     if (positions) positions[i] = uint8_t(position);
 }
 
-/// Computes dx of one value as the sum of weight * dy over the windows that contain it. With positions, counts only the
-/// windows in which the value was the maximum.
+/// Computes dx of one value from the windows that contain it: with positions, the sum of dy over the windows in which
+/// the value was the maximum; without, the sum of its shares of dy.
 template <class T>
 struct PoolGrad {
     Windows g;
     const T* dy;
     const uint8_t* positions;
-    float weight;
     __device__ float operator()(uint32_t pixel, int c) const { // 32 bits, since 64-bit division is slow
-        const uint32_t image = pixel / uint32_t(g.h * g.w);
-        const int in_image = int(pixel % uint32_t(g.h * g.w)), row = in_image / g.w, column = in_image % g.w;
+        const Axis &rows = g.rows, &columns = g.columns;
+        const uint32_t pixels = uint32_t(rows.extent * columns.extent), image = pixel / pixels;
+        // Row and column in the padded image.
+        const int in_image = int(pixel % pixels), row = in_image / columns.extent + rows.pad,
+                  column = in_image % columns.extent + columns.pad;
         float sum = 0;
-        for (int i = min(row / g.stride, g.p - 1); i >= 0 && row - i * g.stride < g.window; --i)
-            for (int j = min(column / g.stride, g.q - 1); j >= 0 && column - j * g.stride < g.window; --j) {
-                const int position = (row - i * g.stride) * g.window + column - j * g.stride;
-                const size_t index = ((size_t(image) * g.p + i) * g.q + j) * g.c + size_t(c);
-                if (!positions || positions[index] == position) sum += weight * load(dy + index);
+        for (int i = min(row / rows.stride, rows.results - 1); i >= 0 && row - i * rows.stride < rows.window; --i)
+            for (int j = min(column / columns.stride, columns.results - 1);
+                 j >= 0 && column - j * columns.stride < columns.window; --j) {
+                const int position = (row - i * rows.stride) * columns.window + column - j * columns.stride;
+                const size_t index = ((size_t(image) * rows.results + i) * columns.results + j) * g.c + size_t(c);
+                if (!positions)
+                    sum += g.share(i, j) * load(dy + index);
+                else if (positions[index] == position)
+                    sum += load(dy + index);
             }
         return sum;
     }
@@ -88,18 +124,13 @@ struct PoolGradTerms {
 };
 
 template <class T, class Reader>
-__global__ void __launch_bounds__(kThreads)
-    avg_pool2d_forward_kernel(Windows g, int64_t count, float weight, Reader reader, T* y) {
+__global__ void __launch_bounds__(kThreads) avg_pool2d_forward_kernel(Windows g, int64_t count, Reader reader, T* y) {
     const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
     if (i >= count) return;
-    const int c = int(i % g.c), column = int(i / g.c % g.q), row = int(i / g.c / g.q % g.p);
-    const int64_t image = i / g.c / g.q / g.p;
+    const Result result(g, i);
     float sum = 0;
-    for (int r = 0; r < g.window; ++r)
-        for (int s = 0; s < g.window; ++s)
-            sum += reader.value(
-                ((size_t(image) * g.h + row * g.stride + r) * g.w + column * g.stride + s) * g.c + size_t(c), c);
-    store(y + i, weight * sum);
+    result.each_pixel(g, [&](size_t index, int) { sum += reader.value(index, result.c); });
+    store(y + i, g.share(result.row, result.column) * sum);
 }
 
 template <class T, class Reader>
@@ -110,14 +141,14 @@ void run_max_pool(const Windows& g, int64_t count, const Reader& reader, T* y, u
 }
 
 /// Computes dx. If x, the input of the pooling, is given, also computes batch norm's sums of dx.
-void run_pool_grad(const Call& call, const Tensor& positions, float weight) {
+void run_pool_grad(const Call& call, const Tensor& positions) {
     using O = Pool2dGradOp;
     const auto& a = call.attrs.as<O>();
     const Tensor &dy = call.in[O::dy], &x = call.in[O::x], &dx = call.out[O::dx];
-    const Windows g(dx.shape(), dy.shape(), a.pool.window, a.pool.stride);
+    const Windows g(dx.shape(), dy.shape(), a.pool);
     with_stored(dy, [&](auto t) {
         using T = decltype(t);
-        const PoolGrad<T> value{g, pointer<T>(dy), pointer<uint8_t>(positions), weight};
+        const PoolGrad<T> value{g, pointer<T>(dy), pointer<uint8_t>(positions)};
         if (x.defined()) {
             const Norm norm(call.in.subspan(O::x_stats, 3), a.x_norm);
             const NormSums sums(norm, dx, x, call.out[O::x_dgamma], call.out[O::x_dbeta]);
@@ -129,14 +160,12 @@ void run_pool_grad(const Call& call, const Tensor& positions, float weight) {
     });
 }
 
-float mean_weight(const Pool& pool) { return 1 / float(pool.window * pool.window); }
-
 } // namespace
 
 template <class T>
 void max_pool(const T* x, const Shape& s, int window, T* y) {
     const Shape to{s[0], (s[1] - window) / window + 1, (s[2] - window) / window + 1, s[3]};
-    run_max_pool(Windows(s, to, window, window), to.numel(), Plain<T>{x}, y, nullptr);
+    run_max_pool(Windows(s, to, {window, window}), to.numel(), Plain<T>{x}, y, nullptr);
 }
 template void max_pool(const float*, const Shape&, int, float*);
 template void max_pool(const bf16*, const Shape&, int, bf16*);
@@ -145,7 +174,7 @@ void max_pool2d(const Call& call) {
     using O = Pool2dOp;
     const auto& a = call.attrs.as<O>();
     const Tensor &x = call.in[O::x], &y = call.out[O::y];
-    const Windows g(x.shape(), y.shape(), a.pool.window, a.pool.stride);
+    const Windows g(x.shape(), y.shape(), a.pool);
     with_stored(x, [&](auto t) {
         using T = decltype(t);
         with_reader<T>(x, call.in.subspan(O::x_stats), a.x_norm, [&](const auto& reader) {
@@ -154,23 +183,23 @@ void max_pool2d(const Call& call) {
     });
 }
 
-void max_pool2d_grad(const Call& call) { run_pool_grad(call, call.in[Pool2dGradOp::positions], 1); }
+void max_pool2d_grad(const Call& call) { run_pool_grad(call, call.in[Pool2dGradOp::positions]); }
 
 void avg_pool2d(const Call& call) {
     using O = Pool2dOp;
     const auto& a = call.attrs.as<O>();
     const Tensor &x = call.in[O::x], &y = call.out[0];
-    const Windows g(x.shape(), y.shape(), a.pool.window, a.pool.stride);
+    const Windows g(x.shape(), y.shape(), a.pool);
     with_stored(x, [&](auto t) {
         using T = decltype(t);
         with_reader<T>(x, call.in.subspan(O::x_stats), a.x_norm, [&]<class Reader>(const Reader& reader) {
             if (y.numel() > 0)
                 RG_LAUNCH((avg_pool2d_forward_kernel<T, Reader>), blocks_for(y.numel(), kThreads), kThreads, 0,
-                          stream(), g, y.numel(), mean_weight(a.pool), reader, pointer<T>(y));
+                          stream(), g, y.numel(), reader, pointer<T>(y));
         });
     });
 }
 
-void avg_pool2d_grad(const Call& call) { run_pool_grad(call, {}, mean_weight(call.attrs.as<Pool2dGradOp>().pool)); }
+void avg_pool2d_grad(const Call& call) { run_pool_grad(call, {}); }
 
 } // namespace rg::RG_GPU

@@ -83,16 +83,23 @@ struct OpCase {
 
 /// One geometry of a convolution. add_conv() makes cases of the forward pass and of both gradients from it.
 struct ConvCase {
-    int64_t n, h, w, c, k, r, s, stride, pad;
+    int64_t n, h, w, c, k, r, s;
+    PerAxis stride, pad;
     bool bias = true, stats = false;
     Draw values = Draw::normal;
+    PerAxis dilation = 1;
+    int64_t groups = 1;
+    Conv conv() const { return {stride, pad, dilation, groups}; }
     Shape x() const { return {n, h, w, c}; }
-    Shape w_shape() const { return {k, r, s, c}; }
-    Shape y() const { return {n, (h + 2 * pad - r) / stride + 1, (w + 2 * pad - s) / stride + 1, k}; }
+    Shape w_shape() const { return {k, r, s, c / groups}; }
+    Shape y() const {
+        return {n, (h + 2 * pad.h - (r - 1) * dilation.h - 1) / stride.h + 1,
+                (w + 2 * pad.w - (s - 1) * dilation.w - 1) / stride.w + 1, k};
+    }
 };
 
 inline void add_conv(std::vector<OpCase>& cases, const ConvCase& g) {
-    const Conv conv{g.stride, g.pad};
+    const Conv conv = g.conv();
     const Shape x = g.x(), w = g.w_shape(), y = g.y();
     cases.push_back({op::conv2d,
                      {{x, g.values}, {w}, {{g.k}, g.bias ? Draw::normal : Draw::absent}},
@@ -102,16 +109,15 @@ inline void add_conv(std::vector<OpCase>& cases, const ConvCase& g) {
                      {{y, g.values}, {x}, {w}},
                      Conv2dGradOp{.conv = conv, .filters = false},
                      kConvolved});
-    cases.push_back({op::conv2d_grad,
-                     {{y, g.values}, {x}, {w}, {x}},
-                     Conv2dGradOp{.conv = conv, .filters = false},
-                     kConvolved});
+    const Input addend{x, g.groups == 1 ? Draw::normal : Draw::absent}; // a fused step, which groups exclude
+    cases.push_back(
+        {op::conv2d_grad, {{y, g.values}, {x}, {w}, addend}, Conv2dGradOp{.conv = conv, .filters = false}, kConvolved});
     cases.push_back({op::conv2d_grad,
                      {{y}, {x, g.values}, {w}},
                      Conv2dGradOp{.conv = conv, .data = false},
                      kConvolved});
     if (g.values == Draw::normal)
-        cases.push_back({op::conv2d_grad, {{y}, {x}, {w}, {x}}, Conv2dGradOp{.conv = conv}, kConvolved});
+        cases.push_back({op::conv2d_grad, {{y}, {x}, {w}, addend}, Conv2dGradOp{.conv = conv}, kConvolved});
 }
 
 inline void add_convs(std::vector<OpCase>& cases) {
@@ -171,7 +177,44 @@ inline void add_convs(std::vector<OpCase>& cases) {
              {1, 1, 1, 70, 3, 1, 1, 1, 0},                 //
              {1, 1, 256, 128, 10, 1, 1, 1, 0},             //
              {3, 1, 8, 700, 11, 1, 1, 1, 0},               // the same with many input channels
-             {2, 7, 8, 3, 5, 3, 3, 1, 1, true, false, Draw::special}}) // NaN reaches the results that depend on it
+             {2, 7, 8, 3, 5, 3, 3, 1, 1, true, false, Draw::special}, // NaN reaches the results that depend on it
+             // Options that differ between the axes.
+             {2, 8, 9, 6, 8, 3, 3, {1, 2}, {0, 1}, true, true},
+             {2, 8, 9, 16, 32, 3, 3, {2, 1}, 1, true, true},
+             {1, 7, 16, 32, 32, 1, 7, 1, {0, 3}, true, true},
+             {1, 16, 7, 32, 24, 7, 1, {2, 1}, {3, 0}},
+             {3, 5, 16, 4, 4, 2, 3, {1, 3}, {1, 2}}})
+        add_conv(cases, g);
+    const Draw normal = Draw::normal, special = Draw::special;
+    for (const ConvCase& g : std::initializer_list<ConvCase>{
+             // n h w c k  r s stride pad bias stats values dilation groups
+             {2, 9, 8, 5, 7, 3, 3, 1, 2, true, true, normal, 2},
+             {1, 11, 12, 16, 16, 3, 3, 1, 2, true, true, normal, 2},
+             {2, 9, 10, 8, 20, 3, 3, 2, 2, true, false, normal, 2}, // stride and dilation have a common factor
+             {1, 10, 9, 4, 6, 3, 2, {2, 3}, {1, 2}, true, true, normal, {3, 2}},
+             {1, 13, 12, 4, 6, 3, 3, {4, 2}, 1, true, true, normal, {2, 4}},
+             {1, 5, 34, 20, 8, 3, 3, 1, {1, 2}, true, true, normal, {1, 2}}, // few filters
+             {1, 5, 34, 20, 8, 3, 3, 1, {2, 1}, true, true, normal, {2, 1}},
+             {1, 10, 9, 40, 70, 5, 5, 1, 4, true, true, normal, 2}, // too many filters to be cached at once
+             {2, 7, 8, 3, 5, 3, 3, 1, 2, true, false, special, 2},
+             {2, 7, 8, 16, 16, 3, 3, 1, 1, true, true, normal, 1, 16}, // depthwise
+             {2, 9, 7, 5, 5, 3, 3, 2, 1, true, true, normal, 1, 5},
+             {2, 9, 10, 33, 33, 5, 5, 2, 2, false, true, normal, 1, 33},
+             {1, 8, 8, 6, 18, 3, 3, 1, 1, true, true, normal, 1, 6}, // three filters per channel
+             {1, 6, 9, 7, 7, 3, 3, {2, 1}, {1, 2}, true, true, normal, {2, 3}, 7},
+             {1, 5, 6, 4, 4, 1, 1, 3, 0, true, true, normal, 1, 4},      // pixels that no tap reaches
+             {1, 44, 70, 32, 32, 3, 3, 1, 1, true, true, normal, 1, 32}, // several bands of rows
+             {1, 71, 40, 20, 20, 3, 3, 3, 1, true, true, normal, 1, 20},
+             {19, 3, 4, 4, 4, 3, 3, 1, 1, true, true, normal, 1, 4},
+             {0, 6, 6, 4, 4, 3, 3, 1, 1, true, true, normal, 1, 4},
+             {2, 7, 8, 6, 6, 3, 3, 1, 1, true, false, special, 1, 6},
+             {1, 8, 9, 12, 8, 3, 3, 1, 1, true, true, normal, 1, 4}, // few channels in a group
+             {1, 6, 9, 16, 16, 3, 3, {3, 2}, {1, 2}, true, true, normal, {2, 1}, 8},
+             {2, 5, 5, 8, 16, 3, 3, 2, 0, false, true, special, 1, 4},
+             {2, 7, 6, 24, 40, 3, 3, 2, 1, true, true, normal, 1, 2}, // many channels in a group
+             {1, 8, 8, 64, 64, 3, 3, 1, 1, true, true, normal, 1, 4},
+             {9, 40, 40, 16, 10, 1, 1, 1, 0, true, true, normal, 1, 2}, // so large that a few images take their turn
+             {0, 4, 4, 32, 32, 3, 3, 1, 1, true, true, normal, 1, 2}})
         add_conv(cases, g);
 }
 
@@ -355,21 +398,29 @@ inline void add_concats(std::vector<OpCase>& cases) {
 
 inline void add_pools(std::vector<OpCase>& cases) {
     struct PoolCase {
-        int64_t n, h, w, c, window, stride;
+        int64_t n, h, w, c;
+        PerAxis window, stride, pad = 0;
     };
     for (const PoolCase& p : std::initializer_list<PoolCase>{{1, 1, 1, 1, 1, 1},
-                                                     {2, 4, 4, 3, 2, 2},
-                                                     {1, 5, 7, 5, 2, 2},  // a last row and column in no window
-                                                     {2, 7, 8, 16, 3, 2}, // overlapping windows
-                                                     {2, 6, 5, 17, 3, 1},
-                                                     {1, 8, 8, 33, 8, 8}, // the window is the image
-                                                     {3, 9, 9, 7, 2, 3},  // pixels in no window
-                                                     {1, 15, 15, 9, 15, 1},
-                                                     {70, 2, 2, 20, 2, 2},
-                                                     {0, 4, 4, 8, 2, 2}}) {
-        const Pool pool{p.window, p.stride};
+                                                             {2, 4, 4, 3, 2, 2},
+                                                             {1, 5, 7, 5, 2, 2},  // a last row and column in no window
+                                                             {2, 7, 8, 16, 3, 2}, // overlapping windows
+                                                             {2, 6, 5, 17, 3, 1},
+                                                             {1, 8, 8, 33, 8, 8}, // the window is the image
+                                                             {3, 9, 9, 7, 2, 3},  // pixels in no window
+                                                             {1, 15, 15, 9, 15, 1},
+                                                             {70, 2, 2, 20, 2, 2},
+                                                             {0, 4, 4, 8, 2, 2},
+                                                             {2, 9, 8, 19, 3, 2, 1}, // as in networks for ImageNet
+                                                             {2, 6, 7, 70, 3, 1, 1},
+                                                             {1, 2, 1, 5, 3, 1, 2}, // all windows touch the padding
+                                                             {2, 5, 9, 8, {1, 4}, {2, 3}, {0, 2}},
+                                                             {1, 8, 3, 33, {5, 2}, {1, 2}, {3, 1}},
+                                                             {2, 16, 16, 3, 16, 1}}) { // the largest window
         const Shape x{p.n, p.h, p.w, p.c};
-        const Shape y{p.n, (p.h - p.window) / p.stride + 1, (p.w - p.window) / p.stride + 1, p.c};
+        const Shape y{p.n, (p.h + 2 * p.pad.h - p.window.h) / p.stride.h + 1,
+                      (p.w + 2 * p.pad.w - p.window.w) / p.stride.w + 1, p.c};
+        const Pool pool{.window = p.window, .stride = p.stride, .pad = p.pad, .drop_rest = true};
         for (Draw values : {Draw::distinct, Draw::ties, Draw::special}) {
             cases.push_back({op::max_pool2d, {{x, values}}, Pool2dOp{pool}});
             cases.push_back({op::avg_pool2d, {{x, values}}, Pool2dOp{pool}, kSummed});
@@ -380,6 +431,11 @@ inline void add_pools(std::vector<OpCase>& cases) {
                          Pool2dGradOp{pool, p.h, p.w},
                          kRounded});
         cases.push_back({op::avg_pool2d_grad, {{y}}, Pool2dGradOp{pool, p.h, p.w}, kSummed});
+        if (p.pad == 0) continue;
+        Pool uncounted = pool;
+        uncounted.count_pad = false;
+        cases.push_back({op::avg_pool2d, {{x}}, Pool2dOp{uncounted}, kSummed});
+        cases.push_back({op::avg_pool2d_grad, {{y}}, Pool2dGradOp{uncounted, p.h, p.w}, kSummed});
     }
 }
 
@@ -441,7 +497,7 @@ inline void add_fused(std::vector<OpCase>& cases) {
             const Shape x = g.x(), w = g.w_shape(), y = g.y();
             const BatchNorm norm{.epsilon = 1e-3f, .relu = relu}, other{.epsilon = 1e-2f, .relu = !relu};
             const std::vector<Input> filter{{x}, {w}, {{g.k}, g.bias ? Draw::normal : Draw::absent}};
-            Conv2dOp a{.conv = {g.stride, g.pad}, .with_stats = g.stats, .x_norm = norm, .y_norm = other};
+            Conv2dOp a{.conv = g.conv(), .with_stats = g.stats, .x_norm = norm, .y_norm = other};
             cases.push_back({op::conv2d, filter + norm_of(x), a, kConvolved});
             a.with_stats = false;
             cases.push_back({op::conv2d, filter + norm_of(x) + norm_of(y), a, kConvolved});
@@ -450,7 +506,7 @@ inline void add_fused(std::vector<OpCase>& cases) {
                 a.pool = window;
                 cases.push_back({op::conv2d, filter + no_norm + norm_of(y), a, kConvolved});
             }
-            Conv2dGradOp grad{.conv = {g.stride, g.pad}, .y_norm = norm, .x_norm = other};
+            Conv2dGradOp grad{.conv = g.conv(), .y_norm = norm, .x_norm = other};
             const auto inputs = [&](bool addend, const std::vector<Input>& x_norm) {
                 return std::vector<Input>{{y}, {x}, {w}, addend ? Input{x} : absent, {y}} + norm_of(y) +
                        std::vector<Input>{{{2, g.k}}} + x_norm;
@@ -463,16 +519,18 @@ inline void add_fused(std::vector<OpCase>& cases) {
         }
     for (const Shape& x : std::initializer_list<Shape>{{2, 4, 4, 3}, {35, 6, 7, 9}, {1, 8, 8, 32}, {0, 4, 4, 8}}) {
         const BatchNorm with_relu{.epsilon = 1e-3f, .relu = true}, plain{.epsilon = 1e-3f}, other{.epsilon = 1e-2f};
-        const Pool pool{2, 2};
-        const Shape y{x[0], x[1] / 2, x[2] / 2, x[3]};
+        const Shape half{x[0], x[1] / 2, x[2] / 2, x[3]}, overlapping{x[0], (x[1] + 1) / 2, (x[2] + 1) / 2, x[3]};
         const std::vector<Input> norm = norm_of(x), normed = std::vector<Input>{{x}} + norm;
-        cases.push_back({op::max_pool2d, normed, Pool2dOp{pool, with_relu}, kRounded});
-        cases.push_back({op::avg_pool2d, normed, Pool2dOp{pool, with_relu}, kSummed});
-        cases.push_back({op::max_pool2d_grad,
-                         std::vector<Input>{{y}} + normed + std::vector<Input>{{y, Draw::positions}},
-                         Pool2dGradOp{pool, x[1], x[2], with_relu}, kConvolved});
-        cases.push_back({op::avg_pool2d_grad, std::vector<Input>{{y}} + normed,
-                         Pool2dGradOp{pool, x[1], x[2], with_relu}, kConvolved});
+        for (const auto& [pool, y] : {std::pair{Pool{.window = 2, .stride = 2, .drop_rest = true}, half},
+                                      {Pool{.window = 3, .stride = 2, .pad = 1}, overlapping}}) {
+            cases.push_back({op::max_pool2d, normed, Pool2dOp{pool, with_relu}, kRounded});
+            cases.push_back({op::avg_pool2d, normed, Pool2dOp{pool, with_relu}, kSummed});
+            cases.push_back({op::max_pool2d_grad,
+                             std::vector<Input>{{y}} + normed + std::vector<Input>{{y, Draw::positions}},
+                             Pool2dGradOp{pool, x[1], x[2], with_relu}, kConvolved});
+            cases.push_back({op::avg_pool2d_grad, std::vector<Input>{{y}} + normed,
+                             Pool2dGradOp{pool, x[1], x[2], with_relu}, kConvolved});
+        }
         for (bool relu : {false, true})
             for (const auto& [a, b] : {std::pair{norm, norm}, {norm, no_norm}, {no_norm, norm}, {no_norm, no_norm}})
                 cases.push_back({op::add, std::vector<Input>{{x}, {x}} + a + b, AddOp{relu, plain, other}, kSummed});

@@ -158,8 +158,8 @@ std::vector<Tensor> draw_inputs(const OpCase& c, DType type, uint64_t seed) {
         else if (input.draw == Draw::none_found || input.draw == Draw::found)
             in[i] = draw_floats(input, random).to(DType::i32);
         else if (input.draw == Draw::positions) {
-            const int64_t window = c.attrs.as<Pool2dGradOp>().pool.window;
-            in[i] = draw_whole(input, DType::u8, uint32_t(window * window), random);
+            const PerAxis window = c.attrs.as<Pool2dGradOp>().pool.window;
+            in[i] = draw_whole(input, DType::u8, uint32_t(window.h * window.w), random);
         } else
             in[i] = draw_floats(input, random).to(c.narrow >> i & 1 ? DType::bf16 : type);
         if (input.draw == Draw::probabilities) in[i] = reference(op::softmax, in[i]);

@@ -65,13 +65,14 @@ TEST_SUITE("core") {
                 return convolved(normalised(x).slice(6 * 6 * 5, {2, 6, 6, 5}));
             },
             [&](const Tensor& x) {
-                return max_pool2d(normalised(x).reshape({4, 4, 9, 5}), 2, 2, Uncovered::drop);
+                return max_pool2d(normalised(x).reshape({4, 4, 9, 5}), {.window = 2, .stride = 2, .drop_rest = true});
             },
             [&](const Tensor& x) {
                 return fixed(convolved(x).slice(6 * 6 * 5, {2, 6, 6, 5}));
             },
             [&](const Tensor& x) {
-                return max_pool2d(fixed(convolved(x)).reshape({4, 4, 9, 5}), 2, 2, Uncovered::drop);
+                return max_pool2d(fixed(convolved(x)).reshape({4, 4, 9, 5}),
+                                  {.window = 2, .stride = 2, .drop_rest = true});
             }};
         const Tensor x = random({4, 6, 6, 5}, 5);
         for (const auto& f : functions) {

@@ -69,12 +69,37 @@ TEST_SUITE("core") {
         CHECK(count_steps(v, read_twice, with(op::conv2d, Conv2dOp::y_stats)) == 0);
     }
 
-    TEST_CASE("fuse: conv2d pools its normalised result, if the windows do not overlap") {
+    TEST_CASE("fuse: conv2d pools its normalised result, if the windows are square and side by side") {
         const Values v;
-        for (const int64_t stride : {1, 2}) {
-            const auto f = [&](const Tensor& x) { return std::vector{max_pool2d(v.frozen(v.conv(x)), 2, stride)}; };
-            CHECK(count_steps(v, f, is(op::max_pool2d)) == (stride == 2 ? 0 : 1));
-        }
+        const auto pools = [&](const Pool& pool) {
+            const auto f = [&](const Tensor& x) { return std::vector{max_pool2d(v.frozen(v.conv(x)), pool)}; };
+            return count_steps(v, f, is(op::max_pool2d)) == 0;
+        };
+        CHECK(pools({2, 2}));
+        CHECK_FALSE(pools({2, 1}));
+        CHECK_FALSE(pools({.window = {1, 2}, .stride = {1, 2}}));
+        CHECK_FALSE(pools({.window = 2, .stride = 2, .pad = 1}));
+    }
+
+    TEST_CASE("fuse: a convolution in several groups takes no other step") {
+        const Values v;
+        const Tensor w = Values::random({8, 3, 3, 4}, 6), dw = Tensor::zeros({8, 3, 3, 4});
+        const auto conv = [&](const Tensor& x) { return conv2d(x, w, {}, {.pad = 1, .groups = 2}); };
+        const auto fused = [](const Step& s) {
+            const bool forward = s.op == op::conv2d;
+            if (!forward && s.op != op::conv2d_grad) return false;
+            const auto from = s.in.begin() + (forward ? int(Conv2dOp::x_stats) : int(Conv2dGradOp::addend));
+            return std::any_of(from, s.in.end(), [](const Tensor& t) { return t.defined(); });
+        };
+        const auto predict = [&](const Tensor& x) { return std::vector{max_pool2d(v.frozen(conv(x)), {2, 2})}; };
+        CHECK(count_steps(v, predict, fused) == 0);
+        const auto train = [&](const Tensor& x) {
+            Tape tape;
+            const Tensor y = relu(v.norm(conv(x))), loss = mse_loss(add(v.norm(conv(y)), y), v.target);
+            tape.gradients(loss, std::array{w}, std::array{dw});
+            return std::vector{loss};
+        };
+        CHECK(count_steps(v, train, fused) == 0);
     }
 
     TEST_CASE("fuse: conv2d_grad takes the gradient of a batch norm of the convolution's result") {
@@ -121,7 +146,7 @@ TEST_SUITE("core") {
         const Values v;
         const auto f = [&](const Tensor& x) {
             const Tensor y = v.norm(x);
-            return std::vector{v.conv(y), max_pool2d(y, 2, 2), avg_pool2d(y, 3, 3)};
+            return std::vector{v.conv(y), max_pool2d(y, {2, 2}), avg_pool2d(y, {3, 3})};
         };
         CHECK(count_steps(v, f, is(op::batch_norm)) == 0);
         CHECK(count_steps(v, f, with(op::conv2d, Conv2dOp::x_stats)) == 1);
@@ -140,8 +165,8 @@ TEST_SUITE("core") {
             const auto f = [&](const Tensor& x) { return v.gradients([&] { return after(v.norm(v.conv(x))); }); };
             return count_steps(v, f, is(op::batch_norm_sums));
         };
-        CHECK(sums_of([](const Tensor& y) { return max_pool2d(y, 2, 2); }) == 0);
-        CHECK(sums_of([](const Tensor& y) { return avg_pool2d(y, 2, 2); }) == 0);
+        CHECK(sums_of([](const Tensor& y) { return max_pool2d(y, {2, 2}); }) == 0);
+        CHECK(sums_of([](const Tensor& y) { return avg_pool2d(y, {2, 2}); }) == 0);
         CHECK(sums_of([](const Tensor& y) { return relu(y); }) == 0);
         CHECK(sums_of([](const Tensor& y) { return silu(y); }) == 0);
         CHECK(sums_of([&](const Tensor& y) { return v.norm(v.conv(y)); }) == 1); // that of the loss's gradient remains

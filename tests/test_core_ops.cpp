@@ -29,16 +29,20 @@ Tensor floats(const Shape& shape, Values... values) {
 TEST_SUITE("core") {
     TEST_CASE("ops: pooling that leaves rows or columns out has to be asked for") {
         const Tensor x = Tensor::zeros({2, 6, 8, 3});
-        CHECK(error_of([&] { avg_pool2d(x, 6, 6); }) ==
-              "avg_pool2d: expected windows of 6 with stride 6 to cover x, got 0 rows and 2 columns left over of "
-              "[2 6 8 3]; Uncovered::drop leaves them out");
-        CHECK(contains(error_of([&] { max_pool2d(x, 3, 2); }), "got 1 rows and 1 columns left over"));
-        CHECK(avg_pool2d(x, 6, 6, Uncovered::drop).shape() == Shape{2, 1, 1, 3});
-        CHECK(max_pool2d(x, 3, 2, Uncovered::drop).shape() == Shape{2, 2, 3, 3});
-        CHECK(max_pool2d(x, 4, 2).shape() == Shape{2, 2, 3, 3});
-        CHECK(avg_pool2d(x, 1, 3).shape() == Shape{2, 2, 3, 3}); // gaps between windows, and one behind the last
-        CHECK(contains(error_of([&] { avg_pool2d(x, 1, 4); }), "got 1 rows") == false);
-        CHECK(contains(error_of([&] { avg_pool2d(x, 2, 4); }), "columns") == false);
+        CHECK(error_of([&] {
+                  avg_pool2d(x, {6, 6});
+              }) ==
+              "avg_pool2d: expected windows of 6x6 with stride 6x6 to cover x, got 0 rows and 2 columns left over of "
+              "[2 6 8 3]; Pool::drop_rest leaves them out");
+        CHECK(contains(error_of([&] { max_pool2d(x, {3, 2}); }), "got 1 rows and 1 columns left over"));
+        CHECK(avg_pool2d(x, {.window = 6, .stride = 6, .drop_rest = true}).shape() == Shape{2, 1, 1, 3});
+        CHECK(max_pool2d(x, {.window = 3, .stride = 2, .drop_rest = true}).shape() == Shape{2, 2, 3, 3});
+        CHECK(max_pool2d(x, {4, 2}).shape() == Shape{2, 2, 3, 3});
+        CHECK(avg_pool2d(x, {1, 3}).shape() == Shape{2, 2, 3, 3}); // gaps between windows, and one behind the last
+        CHECK(max_pool2d(x, {.window = {3, 2}, .stride = {2, 3}, .pad = {1, 0}}).shape() == Shape{2, 3, 3, 3});
+        CHECK(max_pool2d(x, {.window = 3, .stride = 2, .pad = 1}).shape() == Shape{2, 3, 4, 3}); // drops only padding
+        CHECK(contains(error_of([&] { avg_pool2d(x, {1, 4}); }), "got 1 rows") == false);
+        CHECK(contains(error_of([&] { avg_pool2d(x, {2, 4}); }), "columns") == false);
     }
 
     TEST_CASE("ops: every op has cases") {
@@ -124,6 +128,11 @@ TEST_SUITE("core") {
             CHECK(list(conv2d(x, w, floats({1}, 0.5))) == List{16.5, 49.5});
             CHECK(conv2d(x, w).shape() == Shape{1, 2, 1, 1});
             CHECK(list(conv2d(x, w, {}, {.stride = 2, .pad = 1})) == List{2, 0, 8 + 0, 50});
+            CHECK(list(conv2d(x, w, {}, {.pad = 1, .dilation = {2, 1}})) == List{5, 6, 0, 8, 19, 20, 0, 40, 50});
+            const Tensor two_channels = floats({1, 1, 2, 2}, 1, 10, 2, 20), taps = floats({2, 1, 2, 1}, 1, 3, 5, 7);
+            CHECK(list(conv2d(two_channels, taps, {}, {.groups = 2})) == List{1 + 6, 50 + 140});
+            const Tensor pairs = floats({4, 1, 1, 1}, 1, 2, 3, 4);
+            CHECK(list(conv2d(two_channels, pairs, {}, {.groups = 2})) == List{1, 2, 30, 40, 2, 4, 60, 80});
             CHECK(list(linear(floats({2, 2}, 1, 2, 3, 4), floats({3, 2}, 1, 0, 0, 1, 1, 1), floats({3}, 0, 0, 10))) ==
                   List{1, 2, 13, 3, 4, 17});
             CHECK(list(channel_stats(floats({2, 1, 2, 2}, 1, 10, 3, 10, 5, 10, 7, 10))) == List{4, 10, 5, 0});
@@ -136,10 +145,21 @@ TEST_SUITE("core") {
             CHECK(list(batch_norm(floats({1, 1, 2, 1}, 1, 10), norm, floats({1}, 3), floats({1}, 2),
                                   {.relu = true}))[0] == 0);
             // First of equal values; a row and a column that no window holds.
-            const auto pooled = run(op::max_pool2d, {floats({1, 3, 2, 1}, 5, 5, 5, 5, 9, 9)}, Pool2dOp{{2, 2}});
+            const auto pooled = run(op::max_pool2d, {floats({1, 3, 2, 1}, 5, 5, 5, 5, 9, 9)},
+                                    Pool2dOp{{.window = 2, .stride = 2, .drop_rest = true}});
             CHECK(list(pooled[0]) == List{5});
             CHECK(pooled[1].data<uint8_t>()[0] == 0);
-            CHECK(list(avg_pool2d(x, 2, 1)) == List{3, 4, 6, 7});
+            CHECK(list(avg_pool2d(x, {2, 1})) == List{3, 4, 6, 7});
+            CHECK(list(avg_pool2d(x, {.window = {1, 2}, .stride = {2, 1}, .drop_rest = true})) ==
+                  List{1.5, 2.5, 7.5, 8.5});
+            const Pool padded{.window = 2, .stride = 2, .pad = 1}, unpadded{2, 2, 1, false};
+            CHECK(list(avg_pool2d(x, padded)) == List{0.25, 1.25, 2.75, 7});
+            CHECK(list(avg_pool2d(x, unpadded)) == List{1, 2.5, 5.5, 7});
+            CHECK(list(global_avg_pool(floats({2, 1, 2, 2}, 1, 10, 3, 20, 5, 30, 7, 40))) == List{2, 15, 6, 35});
+            // Negative values lose against no padding, and the position counts from the window's start.
+            const auto negative = run(op::max_pool2d, {floats({1, 2, 2, 1}, -4, -3, -2, -1)}, Pool2dOp{padded});
+            CHECK(list(negative[0]) == List{-4, -3, -2, -1});
+            CHECK(list(negative[1].to(DType::f32)) == List{3, 2, 1, 0});
             const int32_t label[] = {1};
             const Tensor labels = Tensor::of<int32_t>({1}, label), even = floats({1, 4}, 7, 7, 7, 7);
             CHECK(cross_entropy(even, labels).data<float>()[0] == doctest::Approx(std::log(4.0)));
@@ -329,6 +349,30 @@ TEST_SUITE("core") {
                        }),
                        "the window (9) exceeds the padded input (7)"));
         CHECK(contains(message([&] { conv2d(x, w, {}, {.stride = 0}); }), "stride 0"));
+        CHECK(contains(message([&] { conv2d(x, w, {}, {.dilation = {1, 0}}); }), "dilation 0 are not possible"));
+        CHECK(contains(message([&] {
+                           conv2d(x, w, {}, {.pad = {0, 1}, .dilation = 3});
+                       }),
+                       "the window (7) exceeds the padded input (5)"));
+        CHECK(message([&] { conv2d(x, w, {}, {.groups = 2}); }) ==
+              "conv2d: expected groups that divide c=3 of x and k=4 of w, got 2");
+        CHECK(contains(message([&] { conv2d(x, w, {}, {.groups = 0}); }), "got 0"));
+        CHECK(message([&] {
+                  conv2d(x, Tensor::zeros({6, 3, 3, 3}), {}, {.groups = 3});
+              }) == "conv2d: w has c=3, x has c=3 in 3 groups");
+        const Tensor depthwise = Tensor::zeros({3, 3, 3, 1}), moments = Tensor::zeros({2, 3}),
+                     three = Tensor::zeros({3});
+        CHECK(contains(message([&] {
+                           infer(*op::conv2d, {{x, depthwise, {}, moments, three, three, {}, {}, {}}},
+                                 Conv2dOp{.conv = {.groups = 3}});
+                       }),
+                       "conv2d: expected no fused steps with groups=3, got one"));
+        CHECK(contains(message([&] {
+                           infer(*op::conv2d_grad,
+                                 {{Tensor::zeros({2, 3, 3, 3}), x, depthwise, x, {}, {}, {}, {}, {}, {}, {}, {}}},
+                                 Conv2dGradOp{.conv = {.groups = 3}});
+                       }),
+                       "conv2d_grad: expected no fused steps with groups=3, got one"));
         CHECK(contains(message([&] { conv2d(x, w, {}, {.pad = -1}); }), "padding -1"));
         CHECK(message([&] { conv2d(x, w.to(DType::f64)); }) == "conv2d: w is f64, expected f32");
         CHECK(contains(message([&] { relu(i); }), "activation: x is i32"));
@@ -353,9 +397,21 @@ TEST_SUITE("core") {
                            batch_norm(x, Tensor::zeros({2, 4}), w, w);
                        }),
                        "stats needs shape [2 3], got [2 4]"));
-        CHECK(contains(message([&] { max_pool2d(x, 6, 1); }), "max_pool2d: the window (6) exceeds"));
-        CHECK(contains(message([&] { max_pool2d(Tensor::zeros({1, 16, 16, 1}), 16, 1); }), "window at most 15"));
-        CHECK(contains(message([&] { avg_pool2d(x, 2, 0); }), "avg_pool2d: window 2, stride 0"));
+        CHECK(contains(message([&] { max_pool2d(x, {6, 1}); }), "max_pool2d: the window (6) exceeds"));
+        CHECK(contains(message([&] {
+                           max_pool2d(Tensor::zeros({1, 17, 16, 1}), {.window = {17, 16}});
+                       }),
+                       "expected windows of at most 256 pixels, got 17x16"));
+        for (const PerAxis pad : {PerAxis{2, 0}, PerAxis{0, 2}})
+            CHECK(contains(message([&] { max_pool2d(x, {.window = 2, .pad = pad}); }),
+                           "max_pool2d: expected less padding than the window 2x2, got "));
+        CHECK(contains(message([&] { avg_pool2d(x, {.window = 2, .pad = -1}); }),
+                       "padding -1, dilation 1 are not possible"));
+        CHECK(message([&] { global_avg_pool({}); }) == "global_avg_pool: expected x, got an undefined tensor");
+        CHECK(message([&] {
+                  global_avg_pool(Tensor::zeros({2, 5}));
+              }) == "global_avg_pool: x needs 4 extents, got [2 5]");
+        CHECK(contains(message([&] { avg_pool2d(x, {2, 0}); }), "avg_pool2d: window 2, stride 0"));
         CHECK(contains(message([&] { cross_entropy(Tensor::zeros({3, 4}), i); }), "labels needs shape [3], got [2]"));
         CHECK(contains(message([&] { cross_entropy(Tensor::zeros({2, 4}), Tensor::zeros({2})); }), "labels is f32, expected i32"));
         CHECK(contains(message([&] {
@@ -367,7 +423,7 @@ TEST_SUITE("core") {
                   cross_entropy(Tensor::zeros({2, 4}), Tensor::of<int32_t>({2}, wrong));
               }) == "cross_entropy: label 4 of sample 1 lies outside [0, 4)");
         // bf16 is for activations; a gradient has the type and extents of what it is the gradient of.
-        const Tensor half = cast(x, DType::bf16), three = Tensor::zeros({3});
+        const Tensor half = cast(x, DType::bf16);
         CHECK(message([&] { conv2d(half, w.to(DType::f64)); }) == "conv2d: w is f64, expected f32");
         CHECK(contains(message([&] { conv2d(half, cast(w, DType::bf16)); }), "conv2d: w is bf16, expected f32"));
         CHECK(contains(message([&] {

@@ -33,7 +33,7 @@ Tensor half_squares(const Tensor& y) {
 }
 
 /// Returns the mean of all values. Unlike the losses, which compute in double, it needs no scratch memory.
-Tensor mean_of(const Tensor& square) { return avg_pool2d(square, square.extent(1), 1); }
+Tensor mean_of(const Tensor& square) { return avg_pool2d(square, {square.extent(1), 1}); }
 
 } // namespace
 
@@ -44,7 +44,7 @@ TEST_SUITE("core") {
         {
             Tape tape; // y = g (x^ + 1) with x^ = -1, 1, so the mean is g and its derivative is 1
             const Tensor y = batch_norm(x, stats, g, g, {.epsilon = 0, .frozen = true});
-            tape.gradients(avg_pool2d(y.reshape({1, 1, 2, 1}).reshape({1, 2, 1, 1}), 1, 2), {{g}}, {{dg}});
+            tape.gradients(avg_pool2d(y.reshape({1, 1, 2, 1}).reshape({1, 2, 1, 1}), {1, 2}), {{g}}, {{dg}});
             CHECK(list(dg)[0] == doctest::Approx(0)); // pooling takes only the first pixel: g (-1 + 1)
         }
         {
@@ -224,7 +224,7 @@ TEST_SUITE("core") {
         {
             Tape tape;
             Tensor y = x;
-            for (int i = 0; i < 10; ++i) y = avg_pool2d(y, 1, 1); // saves nothing, but each op has a gradient
+            for (int i = 0; i < 10; ++i) y = avg_pool2d(y, {1, 1}); // saves nothing, but each op has a gradient
             const Tensor loss = mean_of(y);
             y = {};
             const int64_t held = live_bytes();

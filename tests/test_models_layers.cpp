@@ -21,4 +21,12 @@ TEST_SUITE("models") {
         CHECK(dense(x).shape() == Shape{2, 2});
         CHECK(conv(images, Mode::train).shape() == Shape{2, 3, 3, 4});
     }
+
+    TEST_CASE("layers: a convolution in groups has filters for the channels of a group") {
+        Parameters parameters;
+        const ConvNorm conv(parameters, "depthwise", {.out = 6, .kernel = 3, .in = 3, .conv = {.groups = 3}});
+        parameters.allocate(0, Init::he);
+        for (const Mode mode : {Mode::train, Mode::evaluate})
+            CHECK(conv(Tensor::zeros({2, 5, 5, 3}), mode).shape() == Shape{2, 3, 3, 6});
+    }
 }

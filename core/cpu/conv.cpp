@@ -3,10 +3,11 @@
 //
 // A thread processes one image or a few completely, while they stay in its second-level cache: padding (with
 // normalisation), convolution, statistics of the result, ReLU, rounding, max pooling.
+#include "ringgrad/core/ops/conv.h"
+#include "ringgrad/core/cpu/conv_groups.h"
 #include "ringgrad/core/cpu/dense.h"
 #include "ringgrad/core/cpu/pool.h"
 #include "ringgrad/core/cpu/tile_engine.h"
-#include "ringgrad/core/ops/conv.h"
 
 namespace rg::cpu {
 
@@ -62,7 +63,7 @@ void run(const Engine& engine, const Images<T>& x, const float* bias, const Epil
 
 /// Convolves all images with the fastest engine for these extents.
 template <class T>
-void convolve(const Images<T>& x, const Padding& padding, Filters filters, int64_t stride, const float* bias,
+void convolve(const Images<T>& x, const Padding& padding, Filters filters, PerAxis stride, const float* bias,
               const Epilogue& epilogue) {
     const Method method = method_for<T>(padding, epilogue.p, epilogue.q, stride, filters);
     if (method == Method::tiles) {
@@ -87,19 +88,20 @@ void convolve(const Images<T>& x, const Padding& padding, Filters filters, int64
 void conv2d(const Call& call) {
     using O = Conv2dOp;
     const auto& a = call.attrs.as<O>();
+    if (a.conv.groups > 1) return groups::conv2d(call);
     const Tensor &x = call.in[O::x], &w = call.in[O::w], &b = call.in[O::bias], &y = call.out[O::y];
     std::optional<Norm> x_norm, y_norm;
     make_norm(x_norm, call.in.subspan(O::x_stats, 3), a.x_norm);
     make_norm(y_norm, call.in.subspan(O::y_stats, 3), a.y_norm);
     if (dense::fits(x, w.extent(1), w.extent(2), a.conv) && !x_norm && !y_norm && !a.with_stats)
         return dense::forward(x, w, b, y);
-    const int64_t stride = a.conv.stride, pad = a.conv.pad;
-    const Padding padding{x.extent(1),           x.extent(2), x.extent(3), x.extent(1) + 2 * pad,
-                          x.extent(2) + 2 * pad, pad,         pad,         1};
-    const int64_t k = w.extent(0), p = (padding.rows - w.extent(1)) / stride + 1,
-                  q = (padding.columns - w.extent(2)) / stride + 1;
+    const PerAxis stride = a.conv.stride, pad = a.conv.pad, dilation = a.conv.dilation;
+    const Padding padding{
+        x.extent(1), x.extent(2), x.extent(3), x.extent(1) + 2 * pad.h, x.extent(2) + 2 * pad.w, pad.h, pad.w, 1};
+    const int64_t k = w.extent(0), p = (padding.rows - dilation.h * (w.extent(1) - 1) - 1) / stride.h + 1,
+                  q = (padding.columns - dilation.w * (w.extent(2) - 1) - 1) / stride.w + 1;
     // The batch norm of the result goes into the filters and the bias.
-    Filters filters = filters_of(w);
+    Filters filters = filters_of(w, dilation);
     if (y_norm) filters.scale = y_norm->scale;
     const auto bias_of = [&](int64_t i) {
         const float value = b.defined() ? b.data<float>()[i] : 0;

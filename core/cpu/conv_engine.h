@@ -19,6 +19,7 @@ struct Filters {
     int64_t step_k, step_r, step_s, step_c; // distances in floats; negative for rotated filters
     const float* scale = nullptr;           // factor per output channel, or null
     bool to_bf16 = false;                   // true: rounds the values to bf16
+    PerAxis dilation = 1;                   // distance between the pixels that neighbouring taps multiply
     float operator()(int64_t ik, int64_t ir, int64_t is, int64_t ic) const {
         float value = data[ik * step_k + ir * step_r + is * step_s + ic * step_c];
         if (scale) value *= scale[ik];
@@ -27,25 +28,25 @@ struct Filters {
 };
 
 /// Returns a view of w [k r s c] as it is, for the forward pass.
-inline Filters filters_of(const Tensor& w) {
+inline Filters filters_of(const Tensor& w, PerAxis dilation) {
     const int64_t k = w.extent(0), r = w.extent(1), s = w.extent(2), c = w.extent(3);
-    return {w.data<float>(), k, r, s, c, r * s * c, s * c, c, 1};
+    return {w.data<float>(), k, r, s, c, r * s * c, s * c, c, 1, nullptr, false, dilation};
 }
 
 /// Returns a view of w that is rotated by 180 degrees, with input and output channels exchanged, for the data gradient:
 /// dx[h w c] = sum over r s k of dy[h + pad - r, w + pad - s, k] * w[k r s c] for stride 1. The view begins at the last
 /// row and column of the first filter.
-inline Filters rotated_filters_of(const Tensor& w) {
+inline Filters rotated_filters_of(const Tensor& w, PerAxis dilation) {
     const int64_t k = w.extent(0), r = w.extent(1), s = w.extent(2), c = w.extent(3);
-    return {w.data<float>() + (r * s - 1) * c, c, r, s, k, 1, -s * c, -c, r * s * c};
+    return {w.data<float>() + (r * s - 1) * c, c, r, s, k, 1, -s * c, -c, r * s * c, nullptr, false, dilation};
 }
 
 /// Returns the number of neighbouring results of a row that share one vector of `lanes`. With few filters, a single
 /// result would leave lanes idle. Returns 1 in strict_fp32, because zeros in the widened filters would turn a NaN or an
-/// infinity of the image into a NaN in neighbouring results.
+/// infinity of the image into a NaN in neighbouring results. Returns 1 with dilated columns, whose windows interleave.
 inline int64_t pixels_per_vector(const Filters& f, int64_t q, int64_t stride, int64_t lanes) {
     const int64_t pixels = lanes / f.k;
-    const bool fits = pixels > 1 && lanes % f.k == 0 && q % pixels == 0 && stride <= f.s;
+    const bool fits = pixels > 1 && lanes % f.k == 0 && q % pixels == 0 && stride <= f.s && f.dilation.w == 1;
     return fits && !context().strict_fp32 ? pixels : 1;
 }
 
@@ -62,7 +63,7 @@ public:
             for (int64_t r = 0; r < f.r; ++r)
                 for (int64_t tap = 0; tap < f.s * f.c; ++tap)
                     values_[((i * f.r + r) * s + i / f.k * stride) * f.c + tap] = f(i % f.k, r, tap / f.c, tap % f.c);
-        filters_ = {values_, pixels * f.k, f.r, s, f.c, f.r * s * f.c, s * f.c, f.c, 1, nullptr, f.to_bf16};
+        filters_ = {values_, pixels * f.k, f.r, s, f.c, f.r * s * f.c, s * f.c, f.c, 1, nullptr, f.to_bf16, f.dilation};
     }
     const Filters& filters() const { return filters_; }
     static int64_t width(const Filters& f, int64_t pixels, int64_t stride) { return f.s + (pixels - 1) * stride; }
@@ -115,29 +116,41 @@ private:
     Scratch<float> values_;
 };
 
+/// Returns the distances in a padded image for a result [p q k], with `pixels` results per vector. `f` are the widened
+/// filters.
+inline ConvImage conv_image(const Padding& padding, int64_t p, int64_t q, PerAxis stride, const Filters& f,
+                            int64_t pixels) {
+    const int64_t row = padding.columns * f.c, runs = f.dilation.w == 1 ? 1 : f.s;
+    return {p,
+            q / pixels,
+            f.k,
+            f.r,
+            runs,
+            f.s * f.c / runs,
+            f.dilation.h * row,
+            f.dilation.w * f.c,
+            stride.h * row,
+            pixels * stride.w * f.c,
+            0,
+            0};
+}
+
 /// The engine that convolves by register tiles, without a transform.
 class Direct {
 public:
     using Image = DirectImage;
     using Result = float;
-    Direct(const Padding& padding, int64_t p, int64_t q, int64_t stride, const Filters& f)
-        : Direct(padding, p, q, stride, f, {q, 1}, pixels_per_vector(f, q, stride, isa().width)) {}
+    Direct(const Padding& padding, int64_t p, int64_t q, PerAxis stride, const Filters& f)
+        : Direct(padding, p, q, stride, f, {q, 1}, pixels_per_vector(f, q, stride.w, isa().width)) {}
     /// `pixels` is the number of results per vector. If it exceeds 1, the results must be contiguous.
-    Direct(const Padding& padding, int64_t p, int64_t q, int64_t stride, const Filters& f, ResultStride out,
+    Direct(const Padding& padding, int64_t p, int64_t q, PerAxis stride, const Filters& f, ResultStride out,
            int64_t pixels = 1)
-        : widened_(f, pixels, stride),
+        : widened_(f, pixels, stride.w),
           padding_(padding),
-          g_{p,
-             q / pixels,
-             pixels * f.k,
-             f.r,
-             widened_.filters().s * f.c,
-             padding.columns * f.c,
-             stride,
-             pixels * stride * f.c,
-             out.row * f.k,
-             out.pixel * pixels * f.k},
-          filters_(widened_.filters()) {}
+          g_(conv_image(padding, p, q, stride, widened_.filters(), pixels)),
+          filters_(widened_.filters()) {
+        g_.y_row = out.row * f.k, g_.y_step = out.pixel * pixels * f.k;
+    }
     int64_t images_at_once() const { return 1; }
     /// Computes out [p q k] = bias + filters * image. The bias fills whole pairs of vectors (see PaddedBias).
     template <class T>
@@ -185,10 +198,10 @@ class Stride2Gradient {
 public:
     using Result = typename Engine::Result;
     /// `filters` is [k r s c]. run() maps dy [p q k] to dx [h w c].
-    Stride2Gradient(const Tensor& filters, int64_t pad, int64_t p, int64_t q, int64_t h, int64_t w, bool to_bf16)
+    Stride2Gradient(const Tensor& filters, PerAxis pad, int64_t p, int64_t q, int64_t h, int64_t w, bool to_bf16)
         : padding_{p, q, filters.extent(0), 0, 0, 0, 0, 1}, values_(h * w * filters.extent(3)) {
         const int64_t r = filters.extent(1), s = filters.extent(2), c = filters.extent(3), k = padding_.c;
-        const Phase rows[2] = {{r, pad, h, 0}, {r, pad, h, 1}}, columns[2] = {{s, pad, w, 0}, {s, pad, w, 1}};
+        const Phase rows[2] = {{r, pad.h, h, 0}, {r, pad.h, h, 1}}, columns[2] = {{s, pad.w, w, 0}, {s, pad.w, w, 1}};
         for (const Phase& phase : rows) padding_.top = std::max(padding_.top, phase.before);
         for (const Phase& phase : columns) padding_.left = std::max(padding_.left, phase.before);
         padding_.rows = padding_.top + p, padding_.columns = padding_.left + q;

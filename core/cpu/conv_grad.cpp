@@ -7,6 +7,7 @@
 // the data gradient and the input while both are in cache. Without a batch norm of the result, the data gradient is
 // computed in a pass of its own. Weight gradients are summed per fixed group of images, and then over the groups in
 // order. So the bits do not depend on the number of threads.
+#include "ringgrad/core/cpu/conv_groups.h"
 #include "ringgrad/core/cpu/dense.h"
 #include "ringgrad/core/cpu/tile_engine.h"
 #include "ringgrad/core/ops/conv.h"
@@ -16,7 +17,7 @@ namespace rg::cpu {
 namespace {
 
 struct Geometry {
-    Geometry(const Tensor& x, const Tensor& dy, const Tensor& filters, const Conv& conv)
+    Geometry(const Tensor& x, const Tensor& dy, const Tensor& filters, const Conv& options)
         : images(x.extent(0)),
           c(x.extent(3)),
           k(dy.extent(3)),
@@ -26,18 +27,19 @@ struct Geometry {
           q(dy.extent(2)),
           h(x.extent(1)),
           w(x.extent(2)),
-          pad(conv.pad),
-          stride(conv.stride),
+          conv(options),
           taps(s * c),
-          pixels(pixels_per_vector({nullptr, k, r, s, c, 0, 0, 0, 0}, q, stride, isa().width)),
+          pixels(pixels_per_vector(filters_of(filters, conv.dilation), q, conv.stride.w, isa().width)),
           wide(round_up(pixels * k, isa().width)),
-          row_taps((s + (pixels - 1) * stride) * c),
-          winograd(pixels == 1 && stride == 1 && Winograd::fits(k, r, s, c)) {}
+          row_taps((s + (pixels - 1) * conv.stride.w) * c),
+          winograd(pixels == 1 && conv.stride == 1 && conv.dilation == 1 && Winograd::fits(k, r, s, c)) {}
     int64_t x_values() const { return h * w * c; }
     int64_t dy_values() const { return p * q * k; }
-    Padding x_padding() const { return {h, w, c, h + 2 * pad, w + 2 * pad, pad, pad, 1}; }
+    Padding x_padding() const { return {h, w, c, h + 2 * conv.pad.h, w + 2 * conv.pad.w, conv.pad.h, conv.pad.w, 1}; }
 
-    int64_t images, c, k, r, s, p, q, h, w, pad, stride, taps;
+    int64_t images, c, k, r, s, p, q, h, w;
+    Conv conv;
+    int64_t taps;           // in a filter row
     int64_t pixels;         // number of neighbouring results in one vector, see WidenedFilters
     int64_t wide, row_taps; // widened filters: number of lanes in whole vectors, and of taps in a filter row
     bool winograd;          // false with several results per vector: the transforms would cost more than they save
@@ -48,16 +50,12 @@ struct Geometry {
 class F32Wgrad {
 public:
     explicit F32Wgrad(const Geometry& g)
-        : g_(g), padding_(g.x_padding()), winograd_(padding_, g.p, g.q, g.k), direct_{g.p,
-                                                                                      g.q / g.pixels,
-                                                                                      g.wide,
-                                                                                      g.r,
-                                                                                      g.row_taps,
-                                                                                      padding_.columns * g.c,
-                                                                                      g.stride,
-                                                                                      g.pixels * g.stride * g.c,
-                                                                                      0,
-                                                                                      0} {}
+        : g_(g),
+          padding_(g.x_padding()),
+          winograd_(padding_, g.p, g.q, g.k),
+          direct_(conv_image(padding_, g.p, g.q, g.conv.stride,
+                             {nullptr, g.wide, g.r, g.row_taps / g.c, g.c, 0, 0, 0, 0, nullptr, false, g.conv.dilation},
+                             g.pixels)) {}
 
     int64_t images_at_once() const { return g_.winograd ? winograd_.images_at_once() : 1; }
     /// Returns the number of values in the sums of a group: [r row_taps wide].
@@ -91,7 +89,7 @@ public:
             const int64_t count = std::min(kTapsPerChunk, g_.taps - first);
             const Scratch<float> sum(kTapsPerChunk * g_.wide);
             for (int64_t pixel = 0; pixel < g_.pixels; ++pixel) {
-                const int64_t from = (row * g_.row_taps + first + pixel * g_.stride * g_.c) * g_.wide;
+                const int64_t from = (row * g_.row_taps + first + pixel * g_.conv.stride.w * g_.c) * g_.wide;
                 sum.zeroed();
                 for (int64_t group = 0; group < groups; ++group)
                     isa().elements->f32.add(sum, parts + group * part + from, sum, count * g_.wide);
@@ -213,14 +211,14 @@ void all_gradients(const Geometry& g, const GradientInputs<T>& in, const Tensor&
             return gradients<To, T, std::remove_cvref_t<decltype(wgrad)>, DataGradient<Direct, T>>(
                 g, in, wgrad, nullptr, dx_out, sums, dw, db);
         constexpr bool kRounded = !std::is_same_v<T, float>;
-        with_gradient_engine<
-            To>(w, kRounded, g.stride, g.pad, {g.images, g.p, g.q, g.k}, dx.shape(), [&](const auto& engine) {
+        with_gradient_engine<To>(w, kRounded, g.conv, {g.images, g.p, g.q, g.k}, dx.shape(), [&](const auto& engine) {
             const DataGradient<std::remove_cvref_t<decltype(engine)>, T> dgrad{engine, no_bias.data(), g.x_values()};
             gradients<To>(g, in, wgrad, &dgrad, dx_out, sums, dw, db);
         });
     };
     if constexpr (!std::is_same_v<T, float>)
-        if (isa().tiles) return run_with(T{}, TileWgrad(g.x_padding(), g.p, g.q, g.k, g.r, g.s, g.stride));
+        if (isa().tiles && g.conv.dilation == 1 && g.conv.stride.h == g.conv.stride.w)
+            return run_with(T{}, TileWgrad(g.x_padding(), g.p, g.q, g.k, g.r, g.s, g.conv.stride.h));
     run_with(float{}, F32Wgrad(g));
 }
 
@@ -231,7 +229,7 @@ void data_gradient(const Tensor& dy, const Tensor& w, const Tensor& addend, cons
     with_stored(dy, [&](auto t) {
         using T = decltype(t);
         with_gradient_engine<T>(
-            w, !std::is_same_v<T, float>, conv.stride, conv.pad, dy.shape(), dx.shape(), [&](const auto& engine) {
+            w, !std::is_same_v<T, float>, conv, dy.shape(), dx.shape(), [&](const auto& engine) {
                 const DataGradient<std::remove_cvref_t<decltype(engine)>, T> gradient{engine, no_bias.data(), values};
                 const int64_t group = engine.images_at_once();
                 parallel((images + group - 1) / group, [&](int64_t task) {
@@ -250,6 +248,7 @@ void data_gradient(const Tensor& dy, const Tensor& w, const Tensor& addend, cons
 void conv2d_grad(const Call& call) {
     using O = Conv2dGradOp;
     const auto& a = call.attrs.as<O>();
+    if (a.conv.groups > 1) return groups::conv2d_grad(call);
     const Tensor &dy = call.in[O::dy], &x = call.in[O::x], &w = call.in[O::w], &addend = call.in[O::addend];
     const Tensor &y = call.in[O::y], &dw = call.out[O::dw], &dbias = call.out[O::dbias], &dx = call.out[O::dx];
     if (!y.defined() && dense::fits(a.data ? dx : x, w.extent(1), w.extent(2), a.conv)) {

@@ -310,54 +310,119 @@ int64_t first_non_finite(const float* x, int64_t count) {
     return i;
 }
 
-template <class T>
-void max_window(const T* x, int64_t row, int64_t window, int64_t channels, T* y, uint8_t* position) {
-    each_vector(channels, kWidth, [=](int64_t c, int64_t, int lanes) {
-        Vec best = load_first(x + c, lanes), best_position{};
-        for (int64_t r = 0; r < window; ++r)
-            for (int64_t s = r == 0 ? 1 : 0; s < window; ++s) {
-                const Vec v = load_first(x + r * row + s * channels + c, lanes);
-                const auto larger = (v > best) | ((v != v) & (best == best)); // a NaN is the largest value
-                best_position = larger ? splat(float(r * window + s)) : best_position;
-                best = larger ? v : best;
-            }
-        store_first(y + c, best, lanes);
-        store_bytes(position + c, best_position, lanes);
-    });
+struct Span {
+    int64_t begin, end;
+};
+/// Returns the pixels of a window that lie in the image.
+Span pixels_of(const PoolAxis& axis, int64_t window) {
+    const int64_t begin = window * axis.stride - axis.pad, end = begin + axis.window;
+    return {begin > 0 ? begin : 0, end < axis.extent ? end : axis.extent};
+}
+/// Returns the windows that contain a pixel.
+Span windows_with(const PoolAxis& axis, int64_t pixel) {
+    const int64_t padded = pixel + axis.pad, end = padded / axis.stride + 1;
+    return {padded < axis.window ? 0 : (padded - axis.window) / axis.stride + 1,
+            end < axis.results ? end : axis.results};
 }
 
 template <class T>
-void max_window_grad(const T* dy, const uint8_t* position, int64_t row, int64_t window, int64_t channels, T* dx) {
-    each_vector(channels, kWidth, [=](int64_t c, int64_t, int lanes) {
-        const Vec g = load_first(dy + c, lanes), largest = load_bytes(position + c, lanes);
-        for (int64_t r = 0; r < window; ++r)
-            for (int64_t s = 0; s < window; ++s) {
-                T* cell = dx + r * row + s * channels + c;
-                const Vec zero{}, cell_position = splat(float(r * window + s));
-                store_first(cell, load_first(cell, lanes) + (largest == cell_position ? g : zero), lanes);
-            }
-    });
+void max_pool(const PoolImage& g, int64_t row, const T* x, T* y, uint8_t* position) {
+    const Span rows = pixels_of(g.rows, row);
+    const int64_t top = row * g.rows.stride - g.rows.pad;
+    for (int64_t q = 0; q < g.columns.results; ++q) {
+        const Span columns = pixels_of(g.columns, q);
+        const int64_t left = q * g.columns.stride - g.columns.pad, to = (row * g.columns.results + q) * g.c;
+        each_vector(g.c, kWidth, [=](int64_t c, int64_t, int lanes) {
+            const auto pixel = [=](int64_t i, int64_t j) { return x + (i * g.columns.extent + j) * g.c + c; };
+            const auto place = [=](int64_t i, int64_t j) {
+                return splat(float((i - top) * g.columns.window + j - left));
+            };
+            Vec best = load_first(pixel(rows.begin, columns.begin), lanes);
+            Vec best_place = place(rows.begin, columns.begin);
+            for (int64_t i = rows.begin; i < rows.end; ++i)
+                for (int64_t j = columns.begin + (i == rows.begin); j < columns.end; ++j) {
+                    const Vec v = load_first(pixel(i, j), lanes);
+                    const auto larger = (v > best) | ((v != v) & (best == best)); // a NaN is the largest value
+                    best_place = larger ? place(i, j) : best_place;
+                    best = larger ? v : best;
+                }
+            store_first(y + to + c, best, lanes);
+            store_bytes(position + to + c, best_place, lanes);
+        });
+    }
 }
 
 template <class T>
-void sum_window_grad(const T* dy, int64_t row, int64_t window, int64_t channels, float scale, T* dx) {
-    for (int64_t r = 0; r < window; ++r)
-        for (int64_t s = 0; s < window; ++s) {
-            T* cell = dx + r * row + s * channels;
-            each_vector(channels, kWidth, [=](int64_t c, int64_t, int lanes) {
-                store_first(cell + c, load_first(cell + c, lanes) + splat(scale) * load_first(dy + c, lanes), lanes);
-            });
+void max_pool_grad(const PoolImage& g, int64_t row, const T* dy, const uint8_t* position, T* dx) {
+    const Span over_row = windows_with(g.rows, row);
+    for (int64_t column = 0; column < g.columns.extent; ++column) {
+        const Span over_column = windows_with(g.columns, column);
+        T* const to = dx + (row * g.columns.extent + column) * g.c;
+        each_vector(g.c, kWidth, [=](int64_t c, int64_t, int lanes) {
+            Vec sum{};
+            for (int64_t p = over_row.begin; p < over_row.end; ++p)
+                for (int64_t q = over_column.begin; q < over_column.end; ++q) {
+                    const int64_t from = (p * g.columns.results + q) * g.c + c;
+                    const int64_t r = row + g.rows.pad - p * g.rows.stride;
+                    const int64_t s = column + g.columns.pad - q * g.columns.stride;
+                    const Vec zero{}, place = splat(float(r * g.columns.window + s));
+                    sum += load_bytes(position + from, lanes) == place ? load_first(dy + from, lanes) : zero;
+                }
+            store_first(to + c, sum, lanes);
+        });
+    }
+}
+
+/// Returns the factor of average pooling for the window in row p and column q of the result.
+float share(const PoolImage& g, int64_t p, int64_t q) {
+    if (g.count_pad) return 1 / float(g.rows.window * g.columns.window);
+    const Span rows = pixels_of(g.rows, p), columns = pixels_of(g.columns, q);
+    return 1 / float((rows.end - rows.begin) * (columns.end - columns.begin));
+}
+
+/// Stores the mean of a window for kVectors vectors of channels; the last of them has `lanes` channels.
+template <int kVectors, class T>
+inline __attribute__((always_inline)) void mean(const PoolImage& g, Span rows, Span columns, float scale, const T* x,
+                                                T* y, int lanes) {
+    Vec sum[kVectors] = {};
+    for (int64_t i = rows.begin; i < rows.end; ++i)
+        for (int64_t j = columns.begin; j < columns.end; ++j) {
+            RG_UNROLL
+            for (int v = 0; v < kVectors; ++v)
+                sum[v] += load_first(x + (i * g.columns.extent + j) * g.c + v * kWidth, lanes);
         }
+    RG_UNROLL
+    for (int v = 0; v < kVectors; ++v) store_first(y + v * kWidth, sum[v] * splat(scale), lanes);
 }
 
 template <class T>
-void sum_window(const T* x, int64_t row, int64_t window, int64_t channels, float scale, T* y) {
-    each_vector(channels, kWidth, [=](int64_t c, int64_t, int lanes) {
-        Vec sum{};
-        for (int64_t r = 0; r < window; ++r)
-            for (int64_t s = 0; s < window; ++s) sum += load_first(x + r * row + s * channels + c, lanes);
-        store_first(y + c, sum * splat(scale), lanes);
-    });
+void avg_pool(const PoolImage& g, int64_t row, const T* x, T* y) {
+    const Span rows = pixels_of(g.rows, row);
+    T* to = y + row * g.columns.results * g.c;
+    for (int64_t q = 0; q < g.columns.results; ++q, to += g.c) {
+        const Span columns = pixels_of(g.columns, q);
+        const float scale = share(g, row, q);
+        int64_t c = 0;
+        for (; c + 4 * kWidth <= g.c; c += 4 * kWidth) mean<4>(g, rows, columns, scale, x + c, to + c, kWidth);
+        for (; c < g.c; c += kWidth)
+            mean<1>(g, rows, columns, scale, x + c, to + c, int(g.c - c < kWidth ? g.c - c : kWidth));
+    }
+}
+
+template <class T>
+void avg_pool_grad(const PoolImage& g, int64_t row, const T* dy, T* dx) {
+    const Span over_row = windows_with(g.rows, row);
+    for (int64_t column = 0; column < g.columns.extent; ++column) {
+        const Span over_column = windows_with(g.columns, column);
+        T* const to = dx + (row * g.columns.extent + column) * g.c;
+        each_vector(g.c, kWidth, [=](int64_t c, int64_t, int lanes) {
+            Vec sum{};
+            for (int64_t p = over_row.begin; p < over_row.end; ++p)
+                for (int64_t q = over_column.begin; q < over_column.end; ++q)
+                    sum += splat(share(g, p, q)) * load_first(dy + (p * g.columns.results + q) * g.c + c, lanes);
+            store_first(to + c, sum, lanes);
+        });
+    }
 }
 
 } // namespace
@@ -366,9 +431,9 @@ extern const ElementKernels kElements;
 #define RG_STORED(T)                                                                                                   \
     {                                                                                                                  \
         channel_sums<T>, affine<T>, affine_sum<T>, norm_sums<T>, norm_grad<T>, activation<T>, activation_grad<T>,      \
-            add<T>, sub<T>, mul<T>, max_window<T>, max_window_grad<T>, sum_window<T>, sum_window_grad<T>               \
+            add<T>, sub<T>, mul<T>, max_pool<T>, max_pool_grad<T>, avg_pool<T>, avg_pool_grad<T>                       \
     }
-const ElementKernels kElements{RG_STORED(float),         RG_STORED(uint16_t),     sgdm, adam, first_non_finite, sum_of_squares,
+const ElementKernels kElements{RG_STORED(float), RG_STORED(uint16_t), sgdm, adam, first_non_finite, sum_of_squares,
                                convert<uint16_t, float>, convert<float, uint16_t>};
 #undef RG_STORED
 

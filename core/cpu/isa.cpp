@@ -24,6 +24,7 @@ namespace rg::cpu {
     extern const WinogradKernels kWinograd;                                                                            \
     extern const ElementKernels kElements;                                                                             \
     extern const DenseKernels kDense;                                                                                  \
+    extern const LaneKernels kLanes;                                                                                   \
     }
 RG_ISA_TABLES(portable)
 #if defined(__x86_64__)
@@ -62,17 +63,20 @@ bool may_use_tiles() {
 #endif
 
 std::vector<IsaKernels> supported_isas() {
-    std::vector<IsaKernels> supported{
-        {"portable", 4, &portable::kConv, &portable::kWinograd, &portable::kElements, &portable::kDense}};
+    std::vector<IsaKernels> supported{{"portable", 4, &portable::kConv, &portable::kWinograd, &portable::kElements,
+                                       &portable::kDense, &portable::kLanes}};
 #if defined(__x86_64__)
     // The built-in checks CPUID, and XCR0 for the operating system's support of the registers.
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        supported.push_back({"avx2", 8, &avx2::kConv, &avx2::kWinograd, &avx2::kElements, &avx2::kDense});
+        supported.push_back(
+            {"avx2", 8, &avx2::kConv, &avx2::kWinograd, &avx2::kElements, &avx2::kDense, &avx2::kLanes});
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vl"))
-        supported.push_back({"avx512", 16, &avx512::kConv, &avx512::kWinograd, &avx512::kElements, &avx512::kDense});
+        supported.push_back(
+            {"avx512", 16, &avx512::kConv, &avx512::kWinograd, &avx512::kElements, &avx512::kDense, &avx512::kLanes});
     if (supported.size() == 3 && has_tiles() && may_use_tiles())
-        supported.push_back({"amx", 16, &amx::kConv, &amx::kWinograd, &amx::kElements, &amx::kDense, &amx::kTiles});
+        supported.push_back(
+            {"amx", 16, &amx::kConv, &amx::kWinograd, &amx::kElements, &amx::kDense, &amx::kLanes, &amx::kTiles});
 #endif
     return supported;
 }

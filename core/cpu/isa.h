@@ -13,21 +13,21 @@
 
 namespace rg::cpu {
 
-/// A convolution of one zero-padded image. Taps are the s * c values of one filter row. The values that they multiply
-/// are contiguous in the image.
+/// A convolution of one zero-padded image. A run consists of taps that multiply contiguous values of the image: all
+/// taps of a filter row, or with dilation only those of one pixel. Distances are in floats.
 struct ConvImage {
-    int64_t p, q, k;       // extents of the result
-    int64_t r, taps;       // number of filter rows, and of taps in a row (filter columns times channels)
-    int64_t row;           // floats from one padded row to the next
-    int64_t stride;        // padded rows from one result row to the next
-    int64_t step;          // floats from one output pixel's window to the next
-    int64_t y_row, y_step; // forward: floats from one row of the result to the next, and from pixel to pixel
+    int64_t p, q, k;          // extents of the result
+    int64_t r, runs, taps;    // number of filter rows, of runs in a filter row, and of taps in a run
+    int64_t r_step, run_step; // in the image, from one filter row to the next, and from one run to the next
+    int64_t row, step;        // in the image, from one result row's windows to the next, and from pixel to pixel
+    int64_t y_row, y_step;    // forward: in the result, from one row to the next, and from pixel to pixel
 };
 
 struct ConvKernels {
-    /// Computes y[p q k] = bias + sum over r, taps of image * filter. FilterPack (conv_engine.h) makes `packed`.
+    /// Computes y[p q k] = bias + sum over r, runs, taps of image * filter. FilterPack (conv_engine.h) makes `packed`.
     void (*forward)(const ConvImage&, const float* padded, const float* packed, const float* bias, float* y);
-    /// Adds the weight gradient of the image: dw[r taps k] += image * dy[p q k]. k is a multiple of the vector width.
+    /// Adds the weight gradient of the image: dw[r runs taps k] += image * dy[p q k]. k is a multiple of the vector
+    /// width.
     void (*wgrad)(const ConvImage&, const float* padded, const float* dy, float* dw);
 };
 
@@ -66,6 +66,17 @@ struct WinogradKernels {
     void (*filter_gradient)(const float* u, int64_t component, float* g);
 };
 
+/// The windows of pooling along one axis of an image.
+struct PoolAxis {
+    int64_t extent, results; // numbers of pixels and of windows
+    int64_t window, stride, pad;
+};
+struct PoolImage {
+    PoolAxis rows, columns;
+    int64_t c;
+    bool count_pad; // true: average pooling divides by the size of the window; false: by its pixels in the image
+};
+
 /// Kernels for runs of values that start at channel 0. The channel of a value is its index in the run modulo the number
 /// of channels. Per-channel arguments have `period` values, a common multiple of channels and vector width (see
 /// PerChannel), so that any number of channels runs at full width. `count` can be any number. Values are
@@ -95,14 +106,14 @@ struct StoredKernels {
     void (*add)(const T* a, const T* b, T* y, int64_t count);
     void (*sub)(const T* a, const T* b, T* y, int64_t count);
     void (*mul)(const T* a, const T* b, T* y, int64_t count);
-    /// Computes one output pixel of max pooling: y gets the largest of window x window values of each channel, and
-    /// `position` gets row * window + column of that value in the window. `row` is the number of values in a row of x.
-    void (*max_window)(const T* x, int64_t row, int64_t window, int64_t channels, T* y, uint8_t* position);
-    /// Adds dy of each channel to dx at the channel's `position` in the window.
-    void (*max_window_grad)(const T* dy, const uint8_t* position, int64_t row, int64_t window, int64_t channels, T* dx);
-    /// Do the same for average pooling: y = scale * sum over the window, and dx += scale * dy in the whole window.
-    void (*sum_window)(const T* x, int64_t row, int64_t window, int64_t channels, float scale, T* y);
-    void (*sum_window_grad)(const T* dy, int64_t row, int64_t window, int64_t channels, float scale, T* dx);
+    /// Computes row `row` of the result of max pooling, for an image x and its result y. `position` gets row * width +
+    /// column of each maximum in its window.
+    void (*max_pool)(const PoolImage&, int64_t row, const T* x, T* y, uint8_t* position);
+    /// Computes row `row` of dx, for the gradient dy of an image's result.
+    void (*max_pool_grad)(const PoolImage&, int64_t row, const T* dy, const uint8_t* position, T* dx);
+    /// Do the same for average pooling.
+    void (*avg_pool)(const PoolImage&, int64_t row, const T* x, T* y);
+    void (*avg_pool_grad)(const PoolImage&, int64_t row, const T* dy, T* dx);
 };
 
 /// What all updates share: the factors of the gradients, and per parameter of the learning rate and the weight decay;
@@ -141,9 +152,9 @@ struct ElementKernels {
     void (*narrow)(const float* x, uint16_t* y, int64_t count); // rounds to nearest, ties to even
 };
 
-/// A convolution by tiles of 16 pixels; see tiles_isa.cpp. `row` and `step` have the same meaning as in ConvImage.
-/// Values are bf16, or f32 as the sum of a high and a low bf16. For f32, images and filters have two planes, high and
-/// low, and the result is the sum of three products of planes: all but low times low.
+/// A convolution by tiles of 16 pixels; see tiles_isa.cpp. Values are bf16, or f32 as the sum of a high and a low bf16.
+/// For f32, images and filters have two planes, high and low, and the result is the sum of three products of planes:
+/// all but low times low.
 struct TileConv {
     int64_t k, r;        // number of filters, and of rows in a filter
     int64_t runs;        // number of runs of 32 taps in a filter row; zeros fill the last run of the filters
@@ -204,6 +215,32 @@ struct DenseKernels {
                   float* dw);
 };
 
+/// A tap of a convolution in groups: where a row's first result finds its value in the image, and its filter values.
+struct LaneTap {
+    int64_t image, filter; // in floats
+};
+/// Neighbouring results of a convolution in groups, which use the same taps. The image has in lane i the value that
+/// result channel i multiplies; see conv_groups.cpp. Distances are in floats.
+struct LaneRow {
+    int64_t q, lanes;     // number of results, and of channels in a result
+    int64_t count;        // number of taps
+    const LaneTap* taps;  // [count]
+    int64_t step, y_step; // in the image and in the result, from one result to the next
+};
+/// The channels of a pixel that the lanes of a vector hold: lane i holds channel first + place[i].
+struct LaneSources {
+    int32_t first, reach; // `reach` exceeds all places
+    int32_t place[16];
+};
+struct LaneKernels {
+    /// Computes y = bias + sum over taps of w * image. The filter values of a tap, and the bias, fill whole vectors.
+    void (*forward)(const LaneRow&, const float* image, const float* w, const float* bias, float* y);
+    /// Adds the weight gradient to dw, which has the layout of w.
+    void (*wgrad)(const LaneRow&, const float* image, const float* dy, float* dw);
+    /// Copies channels of each pixel [channels] to the lanes of `count` floats.
+    void (*spread)(const float* from, int64_t pixels, int64_t channels, const LaneSources*, int64_t count, float* to);
+};
+
 struct IsaKernels {
     const char* name;
     int width; // number of floats in a vector
@@ -211,6 +248,7 @@ struct IsaKernels {
     const WinogradKernels* winograd;
     const ElementKernels* elements;
     const DenseKernels* dense;
+    const LaneKernels* lanes;
     const TileKernels* tiles = nullptr; // convolution by AMX tiles; null without AMX
 };
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "ringgrad/core/cpu/norm.h"
+#include "ringgrad/core/ops/per_axis.h"
 
 namespace rg::cpu {
 
@@ -44,14 +45,14 @@ Images<T> images_of(const Tensor& t, const Norm* norm = nullptr) {
 struct Padding {
     int64_t h, w, c, rows, columns;
     int64_t top, left; // row and column of the image's first pixel; if negative, pixels are cut off
-    int64_t dilation;  // distance between the image's pixels: the stride for the data gradient, else 1
+    PerAxis spacing;   // distance between the image's pixels: the stride for the data gradient, else 1
 
     int64_t values() const { return rows * columns * c; }
 
     /// Writes image n and the zeros around it.
     template <class T, class To>
     void copy(const Images<T>& images, int64_t n, To* padded) const {
-        if (dilation != 1 || left < 0 || left + w > columns) return copy_by_pixel(images, n, padded);
+        if (spacing != 1 || left < 0 || left + w > columns) return copy_by_pixel(images, n, padded);
         for (int64_t row = 0; row < rows; ++row, padded += columns * c) {
             const int64_t i = row - top;
             if (i < 0 || i >= h) {
@@ -70,11 +71,11 @@ private:
         std::fill_n(padded, values(), To{});
         const Scratch<To> line(w * c);
         for (int64_t i = 0; i < h; ++i) {
-            const int64_t row = top + i * dilation;
+            const int64_t row = top + i * spacing.h;
             if (row < 0 || row >= rows) continue;
             images.read(n, i * w * c, w * c, line.data());
             for (int64_t j = 0; j < w; ++j)
-                if (const int64_t column = left + j * dilation; column >= 0 && column < columns)
+                if (const int64_t column = left + j * spacing.w; column >= 0 && column < columns)
                     std::memcpy(padded + (row * columns + column) * c, line + j * c, size_t(c) * sizeof(To));
         }
     }

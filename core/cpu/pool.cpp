@@ -7,87 +7,63 @@ namespace rg::cpu {
 
 namespace {
 
-/// Holds the extents of the input x, of the result y and of the windows.
-struct Windows {
-    Windows(const Shape& x, const Shape& y, const Pool& pool)
-        : images(x[0]), h(x[1]), w(x[2]), c(x[3]), p(y[1]), q(y[2]), window(pool.window), stride(pool.stride) {}
-    int64_t images, h, w, c, p, q, window, stride;
-    int64_t values_per_image() const { return h * w * c; } // in an image of the input
-    int64_t x_at(int64_t n, int64_t i, int64_t j) const { return ((n * h + i * stride) * w + j * stride) * c; }
-    int64_t y_at(int64_t n, int64_t i, int64_t j) const { return ((n * p + i) * q + j) * c; }
+/// Returns the windows of an image of x, for the result y.
+PoolImage windows_of(const Shape& x, const Shape& y, const Pool& pool) {
+    return {{x[1], y[1], pool.window.h, pool.stride.h, pool.pad.h},
+            {x[2], y[2], pool.window.w, pool.stride.w, pool.pad.w},
+            x[3],
+            pool.count_pad};
+}
 
-    /// Calls f(offset in x, offset in y) for every window of image n.
-    template <class F>
-    void each(int64_t n, F f) const {
-        for (int64_t i = 0; i < p; ++i)
-            for (int64_t j = 0; j < q; ++j) f(x_at(n, i, j), y_at(n, i, j));
-    }
-};
+/// Returns the numbers of values in an image of the input, and of the result.
+int64_t x_values(const PoolImage& g) { return g.rows.extent * g.columns.extent * g.c; }
+int64_t y_values(const PoolImage& g) { return g.rows.results * g.columns.results * g.c; }
 
-/// Calls f(n, t) for every image in parallel, where t has the type that x is stored as.
+/// Calls f(n, t) for every image of x in parallel, where t has the type that x is stored as.
 template <class F>
-void each_stored_image(const Windows& win, const Tensor& x, F f) {
-    with_stored(x, [&](auto t) { each_image(win.images, [&](int64_t n) { f(n, t); }); });
+void each_stored_image(const Tensor& x, F f) {
+    with_stored(x, [&](auto t) { each_image(x.extent(0), [&](int64_t n) { f(n, t); }); });
 }
 
-/// Computes image n of the gradient of max pooling: adds dy at `positions`, and leaves all other values zero.
-template <class T>
-void max_pool_grad_image(const Windows& win, int64_t n, const T* dy, const uint8_t* positions, T* dx) {
-    std::fill_n(dx + n * win.values_per_image(), win.values_per_image(), T{});
-    win.each(n, [&](int64_t to, int64_t from) {
-        kernels<T>().max_window_grad(dy + from, positions + from, win.w * win.c, win.window, win.c, dx + to);
-    });
-}
-
-/// Computes image n of the gradient of average pooling.
-template <class T>
-void avg_pool_grad_image(const Windows& win, int64_t n, const T* dy, T* dx) {
-    const float scale = 1 / float(win.window * win.window);
-    std::fill_n(dx + n * win.values_per_image(), win.values_per_image(), T{});
-    win.each(n, [&](int64_t to, int64_t from) {
-        kernels<T>().sum_window_grad(dy + from, win.w * win.c, win.window, win.c, scale, dx + to);
-    });
-}
-
-/// Pools each window of x with pool(win, start of the window, offset in y). With a norm, first normalises the image
-/// into scratch memory, so that it is pooled while it is in cache.
-template <class PoolWindow>
-void pool_images(const Call& call, PoolWindow pool) {
+/// Computes each row of the result with pool(windows, row, image of x, first value of the image's result). With a norm,
+/// first normalises the image into scratch memory, so that it is pooled while it is in cache.
+template <class PoolRow>
+void pool_images(const Call& call, PoolRow pool) {
     using O = Pool2dOp;
     const auto& attrs = call.attrs.as<O>();
     const Tensor& x = call.in[O::x];
-    const Windows win(x.shape(), call.out[0].shape(), attrs.pool);
+    const PoolImage g = windows_of(x.shape(), call.out[0].shape(), attrs.pool);
     std::optional<Norm> norm;
     make_norm(norm, call.in.subspan(O::x_stats), attrs.x_norm);
-    each_stored_image(win, x, [&](int64_t n, auto t) {
+    each_stored_image(x, [&](int64_t n, auto t) {
         using T = decltype(t);
-        const T* image = stored<T>(x) + n * win.values_per_image();
-        const Scratch<T> normalised(norm ? win.values_per_image() : 0);
+        const T* image = stored<T>(x) + n * x_values(g);
+        const Scratch<T> normalised(norm ? x_values(g) : 0);
         if (norm) {
-            norm->apply(image, normalised.data(), win.values_per_image());
+            norm->apply(image, normalised.data(), x_values(g));
             image = normalised;
         }
-        win.each(n, [&](int64_t from, int64_t to) { pool(win, image + (from - n * win.values_per_image()), to); });
+        for (int64_t row = 0; row < g.rows.results; ++row) pool(g, row, image, n * y_values(g));
     });
 }
 
-/// Computes each image n of a gradient with grad(win, n, t). If the input of the pooling is defined, also computes the
-/// gradient's sums for the input's batch norm.
-template <class GradImage>
-void pool_gradient(const Call& call, GradImage grad) {
+/// Computes each row of dx with grad(windows, row, image of dy, its number, image of dx). If the input of the pooling
+/// is defined, also computes the gradient's sums for the input's batch norm.
+template <class GradRow>
+void pool_gradient(const Call& call, GradRow grad) {
     using O = Pool2dGradOp;
     const auto& attrs = call.attrs.as<O>();
     const Tensor &dy = call.in[O::dy], &x = call.in[O::x], &dx = call.out[O::dx];
-    const Windows win(dx.shape(), dy.shape(), attrs.pool);
+    const PoolImage g = windows_of(dx.shape(), dy.shape(), attrs.pool);
     std::optional<Norm> norm;
     std::optional<NormSums> sums;
     make_norm(norm, call.in.subspan(O::x_stats, 3), attrs.x_norm);
-    if (norm) sums.emplace(*norm, win.images);
-    each_stored_image(win, dy, [&](int64_t n, auto t) {
+    if (norm) sums.emplace(*norm, dx.extent(0));
+    each_stored_image(dx, [&](int64_t n, auto t) {
         using T = decltype(t);
-        grad(win, n, t);
-        const int64_t values = win.values_per_image();
-        if (sums) sums->add(n, stored<T>(dx) + n * values, stored<T>(x) + n * values, values);
+        T* const image = stored<T>(dx) + n * x_values(g);
+        for (int64_t row = 0; row < g.rows.extent; ++row) grad(g, row, stored<T>(dy) + n * y_values(g), n, image);
+        if (sums) sums->add(n, image, stored<T>(x) + n * x_values(g), x_values(g));
     });
     if (sums) sums->finish(call.out[O::x_dgamma], call.out[O::x_dbeta]);
 }
@@ -97,30 +73,27 @@ void pool_gradient(const Call& call, GradImage grad) {
 void max_pool2d(const Call& call) {
     using O = Pool2dOp;
     uint8_t* const positions = call.out[O::positions].data<uint8_t>();
-    pool_images(call, [&]<class T>(const Windows& win, const T* x, int64_t to) {
-        kernels<T>().max_window(x, win.w * win.c, win.window, win.c, stored<T>(call.out[O::y]) + to, positions + to);
+    pool_images(call, [&]<class T>(const PoolImage& g, int64_t row, const T* x, int64_t to) {
+        kernels<T>().max_pool(g, row, x, stored<T>(call.out[O::y]) + to, positions + to);
     });
 }
 
 void max_pool2d_grad(const Call& call) {
-    using O = Pool2dGradOp;
-    pool_gradient(call, [&]<class T>(const Windows& win, int64_t n, T) {
-        max_pool_grad_image(win, n, stored<T>(call.in[O::dy]), call.in[O::positions].data<uint8_t>(),
-                            stored<T>(call.out[O::dx]));
+    const uint8_t* const positions = call.in[Pool2dGradOp::positions].data<uint8_t>();
+    pool_gradient(call, [&]<class T>(const PoolImage& g, int64_t row, const T* dy, int64_t n, T* dx) {
+        kernels<T>().max_pool_grad(g, row, dy, positions + n * y_values(g), dx);
     });
 }
 
 void avg_pool2d(const Call& call) {
-    pool_images(call, [&]<class T>(const Windows& win, const T* x, int64_t to) {
-        const float scale = 1 / float(win.window * win.window);
-        kernels<T>().sum_window(x, win.w * win.c, win.window, win.c, scale, stored<T>(call.out[0]) + to);
+    pool_images(call, [&]<class T>(const PoolImage& g, int64_t row, const T* x, int64_t to) {
+        kernels<T>().avg_pool(g, row, x, stored<T>(call.out[0]) + to);
     });
 }
 
 void avg_pool2d_grad(const Call& call) {
-    using O = Pool2dGradOp;
-    pool_gradient(call, [&]<class T>(const Windows& win, int64_t n, T) {
-        avg_pool_grad_image(win, n, stored<T>(call.in[O::dy]), stored<T>(call.out[O::dx]));
+    pool_gradient(call, []<class T>(const PoolImage& g, int64_t row, const T* dy, int64_t, T* dx) {
+        kernels<T>().avg_pool_grad(g, row, dy, dx);
     });
 }
 

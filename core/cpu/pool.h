@@ -9,10 +9,9 @@ namespace rg::cpu {
 /// columns after the last whole window.
 template <class T>
 void max_pool_image(const T* x, int64_t h, int64_t w, int64_t c, int64_t window, T* y) {
-    const Scratch<uint8_t> positions(c);
-    for (int64_t i = 0; i + window <= h; i += window)
-        for (int64_t j = 0; j + window <= w; j += window, y += c)
-            kernels<T>().max_window(x + (i * w + j) * c, w * c, window, c, y, positions);
+    const PoolImage image{{h, h / window, window, window, 0}, {w, w / window, window, window, 0}, c, true};
+    const Scratch<uint8_t> positions((h / window) * (w / window) * c);
+    for (int64_t row = 0; row < h / window; ++row) kernels<T>().max_pool(image, row, x, y, positions);
 }
 
 } // namespace rg::cpu

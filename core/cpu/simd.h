@@ -59,6 +59,19 @@ static inline void store_first(float* p, Vec v, int n) {
 }
 #endif
 
+/// Returns v[index[i]] in lane i.
+static inline Vec permute(Vec v, const int32_t* index) {
+#if defined(__AVX512F__)
+    return _mm512_permutexvar_ps(_mm512_loadu_si512(index), v);
+#elif defined(__AVX2__)
+    return _mm256_permutevar8x32_ps(v, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(index)));
+#else
+    Vec out{};
+    for (int i = 0; i < kWidth; ++i) out[i] = v[index[i]];
+    return out;
+#endif
+}
+
 /// Load or store the first n lanes as bf16 bits in memory and f32 in registers. Stores round to nearest, ties to even.
 /// A NaN stays NaN.
 #if defined(__AVX512F__)

@@ -15,7 +15,7 @@ int64_t tiles_in(int64_t n) { return (n + kSide - 1) / kSide; }
 
 /// Returns the number of windows from one row to the next in a run of tiles that continue through the padding into the
 /// next row. Returns 0 if such a run is impossible.
-int64_t run_row_of(const Padding& padding, int64_t stride, int64_t pixels) {
+int64_t run_row_of(const Padding& padding, PerAxis stride, int64_t pixels) {
     return stride == 1 && padding.columns % pixels == 0 ? padding.columns / pixels : 0;
 }
 /// Returns the number of tiles that cover p rows of q windows in such a run.
@@ -29,7 +29,8 @@ int64_t tiles_of(int64_t p, int64_t q, int64_t run_row) {
 } // namespace
 
 template <>
-Method method_for<uint16_t>(const Padding&, int64_t, int64_t, int64_t stride, const Filters& f) {
+Method method_for<uint16_t>(const Padding&, int64_t, int64_t, PerAxis stride, const Filters& f) {
+    if (f.dilation != 1) return Method::direct;
     if (isa().tiles) return Method::tiles;
     return stride == 1 && Winograd::fits(f.k, f.r, f.s, f.c) ? Method::winograd : Method::direct;
 }
@@ -38,12 +39,13 @@ Method method_for<uint16_t>(const Padding&, int64_t, int64_t, int64_t stride, co
 // 8 x 8 to 32 x 32 pixels of 1 to 128 channels. Two hardware threads of a core share its tile unit, so tiles are chosen
 // only if their estimate is below 80 % of the other method's.
 template <>
-Method method_for<float>(const Padding& padding, int64_t p, int64_t q, int64_t stride, const Filters& f) {
+Method method_for<float>(const Padding& padding, int64_t p, int64_t q, PerAxis stride, const Filters& f) {
+    if (f.dilation != 1) return Method::direct;
     const bool winograd = stride == 1 && Winograd::fits(f.k, f.r, f.s, f.c);
     const Method others = winograd ? Method::winograd : Method::direct;
     if (!isa().tiles || context().strict_fp32) return others;
-    const int64_t pixels = pixels_per_vector(f, q, stride, kSide), windows = q / pixels, k_widened = f.k * pixels;
-    const int64_t taps = WidenedFilters::width(f, pixels, stride) * f.c, runs = (taps + kRun - 1) / kRun;
+    const int64_t pixels = pixels_per_vector(f, q, stride.w, kSide), windows = q / pixels, k_widened = f.k * pixels;
+    const int64_t taps = WidenedFilters::width(f, pixels, stride.w) * f.c, runs = (taps + kRun - 1) / kRun;
     const int64_t tiles = tiles_of(p, windows, run_row_of(padding, stride, pixels));
     const double products = double(3 * tiles * tiles_in(k_widened) * f.r * runs);
     const double by_tiles = 24 * products + double(padding.values()) / 4;
@@ -105,9 +107,9 @@ void TileImage<T>::copy(const Images<T>& images, int64_t n) {
 }
 
 template <class T>
-TileEngine<T>::TileEngine(const Padding& padding, int64_t p, int64_t q, int64_t stride, const Filters& f,
+TileEngine<T>::TileEngine(const Padding& padding, int64_t p, int64_t q, PerAxis stride, const Filters& f,
                           ResultStride out, int64_t pixels)
-    : widened_(f, pixels, stride),
+    : widened_(f, pixels, stride.w),
       padding_(padding),
       filters_(widened_.filters()),
       from_(tiles_of(p, q / pixels, run_row_of(padding, stride, pixels))),
@@ -116,14 +118,14 @@ TileEngine<T>::TileEngine(const Padding& padding, int64_t p, int64_t q, int64_t 
          f.r,
          (widened_.filters().s * f.c + kRun - 1) / kRun,
          padding.columns * f.c,
-         pixels * stride * f.c,
+         pixels * stride.w * f.c,
          tiles_of(p, q / pixels, run_row_of(padding, stride, pixels)),
          from_,
          to_.data(),
          0,
          filters_.plane()} {
     g_.low = Image::plane(padding, slack());
-    place_tiles(p, q / pixels, stride, run_row_of(padding, stride, pixels), {out.row / pixels, out.pixel});
+    place_tiles(p, q / pixels, stride.h, run_row_of(padding, stride, pixels), {out.row / pixels, out.pixel});
 }
 
 template <class T>

@@ -8,6 +8,7 @@
 #pragma once
 
 #include "ringgrad/core/cpu/conv_engine.h"
+#include "ringgrad/core/ops/conv.h"
 
 namespace rg::cpu {
 
@@ -21,10 +22,10 @@ constexpr int64_t kPlanes = std::is_same_v<T, float> ? 2 : 1;
 /// The ways to convolve an image.
 enum class Method : uint8_t { direct, winograd, tiles };
 
-/// Returns the method that should be fastest for images of T. With AMX, bf16 images always use tiles. For float images,
-/// the function compares estimates of the time.
+/// Returns the method that should be fastest for images of T. With AMX, bf16 images use tiles, unless the filters are
+/// dilated. For float images, the function compares estimates of the time.
 template <class T>
-Method method_for(const Padding& padding, int64_t p, int64_t q, int64_t stride, const Filters& filters);
+Method method_for(const Padding& padding, int64_t p, int64_t q, PerAxis stride, const Filters& filters);
 
 /// Filters in the layout that TileKernels::forward expects.
 template <class T>
@@ -61,10 +62,10 @@ class TileEngine {
 public:
     using Image = TileImage<T>;
     using Result = T;
-    TileEngine(const Padding& padding, int64_t p, int64_t q, int64_t stride, const Filters& filters)
-        : TileEngine(padding, p, q, stride, filters, {q, 1}, pixels_per_vector(filters, q, stride, kTileSide)) {}
+    TileEngine(const Padding& padding, int64_t p, int64_t q, PerAxis stride, const Filters& filters)
+        : TileEngine(padding, p, q, stride, filters, {q, 1}, pixels_per_vector(filters, q, stride.w, kTileSide)) {}
     /// `pixels` is the number of results per row of a tile. If it exceeds 1, the results must be contiguous.
-    TileEngine(const Padding& padding, int64_t p, int64_t q, int64_t stride, const Filters& filters, ResultStride out,
+    TileEngine(const Padding& padding, int64_t p, int64_t q, PerAxis stride, const Filters& filters, ResultStride out,
                int64_t pixels = 1);
 
     /// Computes y [p q k] of image n, with ReLU if `relu`. The bias fills whole tiles. Adds the values before ReLU to
@@ -95,20 +96,20 @@ private:
 /// Calls f with the engine for the data gradient of a convolution with filters w. The engine maps dy [p q k], stored as
 /// In, to dx [h w c]. With to_bf16, the engine rounds the filters to bf16.
 template <class In, class F>
-void with_gradient_engine(const Tensor& w, bool to_bf16, int64_t stride, int64_t pad, const Shape& dy, const Shape& dx,
-                          F f) {
+void with_gradient_engine(const Tensor& w, bool to_bf16, const Conv& conv, const Shape& dy, const Shape& dx, F f) {
     const int64_t p = dy[1], q = dy[2], k = dy[3], height = dx[1], width = dx[2], r = w.extent(1), s = w.extent(2);
-    if (stride == 2) {
+    if (conv.stride == 2 && conv.dilation == 1) {
         // The largest of the four parts determines the method.
         const int64_t rows = (r + 1) / 2, columns = (s + 1) / 2, h = (height + 1) / 2, v = (width + 1) / 2;
         const Padding padding{p, q, k, h + rows - 1, v + columns - 1, 0, 0, 1};
         const Filters part{nullptr, dx[3], rows, columns, k, 0, 0, 0, 0};
         if (method_for<In>(padding, h, v, 1, part) == Method::tiles)
-            return f(Stride2Gradient<TileEngine<In>>(w, pad, p, q, height, width, to_bf16));
-        return f(Stride2Gradient<Direct>(w, pad, p, q, height, width, to_bf16));
+            return f(Stride2Gradient<TileEngine<In>>(w, conv.pad, p, q, height, width, to_bf16));
+        return f(Stride2Gradient<Direct>(w, conv.pad, p, q, height, width, to_bf16));
     }
-    const Padding padding{p, q, k, height + r - 1, width + s - 1, r - 1 - pad, s - 1 - pad, stride};
-    Filters rotated = rotated_filters_of(w);
+    const int64_t below = (r - 1) * conv.dilation.h, right = (s - 1) * conv.dilation.w;
+    const Padding padding{p, q, k, height + below, width + right, below - conv.pad.h, right - conv.pad.w, conv.stride};
+    Filters rotated = rotated_filters_of(w, conv.dilation);
     rotated.to_bf16 = to_bf16;
     switch (method_for<In>(padding, height, width, 1, rotated)) {
     case Method::tiles: return f(TileEngine<In>(padding, height, width, 1, rotated));

@@ -54,7 +54,7 @@ void wgrad_tile(const ConvImage& g, int64_t rows, const float* image, const floa
         RG_UNROLL
         for (int v = 0; v < NV; ++v) acc[i][v] = load(dw + i * g.k + v * kWidth);
     }
-    for (int64_t p = 0; p < rows; ++p, image += g.row * g.stride) {
+    for (int64_t p = 0; p < rows; ++p, image += g.row) {
         const float* x = image;
 #pragma GCC unroll 1
         for (int64_t q = 0; q < g.q; ++q, x += g.step, dy += g.k) {

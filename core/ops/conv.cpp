@@ -16,9 +16,20 @@ Shape convolved(const char* op, const Tensor& x, const Tensor& w, const Conv& co
     expect_image(op, "x", x);
     expect_rank(op, "w", w, 4);
     RG_CHECK(w.extent(0) >= 1, op, ": w has k=0");
-    RG_CHECK(w.extent(3) == x.extent(3), op, ": w has c=", w.extent(3), ", x has c=", x.extent(3));
-    return {x.extent(0), window_extent(op, x.extent(1), w.extent(1), conv.stride, conv.pad),
-            window_extent(op, x.extent(2), w.extent(2), conv.stride, conv.pad), w.extent(0)};
+    const int64_t c = x.extent(3), k = w.extent(0), groups = conv.groups;
+    RG_CHECK(groups >= 1 && c % groups == 0 && k % groups == 0, op, ": expected groups that divide c=", c,
+             " of x and k=", k, " of w, got ", groups);
+    RG_CHECK(w.extent(3) == c / groups, op, ": w has c=", w.extent(3), ", x has c=", c,
+             groups > 1 ? cat(" in ", groups, " groups") : "");
+    return {x.extent(0), window_extent(op, x.extent(1), w.extent(1), conv.stride.h, conv.pad.h, conv.dilation.h),
+            window_extent(op, x.extent(2), w.extent(2), conv.stride.w, conv.pad.w, conv.dilation.w), k};
+}
+
+/// Throws Error if one of the optional steps `fused` is defined for a convolution in several groups.
+void expect_plain_groups(const char* op, const Conv& conv, In fused) {
+    for (const Tensor& t : fused)
+        RG_CHECK(conv.groups == 1 || !t.defined(), op, ": expected no fused steps with groups=", conv.groups,
+                 ", got one; run them as ops of their own");
 }
 
 OutputSpecs infer_conv2d(In in, const Attrs& attrs) {
@@ -26,6 +37,7 @@ OutputSpecs infer_conv2d(In in, const Attrs& attrs) {
     const auto& a = attrs.as<O>();
     const Tensor &x = in[O::x], &w = in[O::w];
     const Shape y = convolved("conv2d", x, w, a.conv);
+    expect_plain_groups("conv2d", a.conv, in.subspan(O::x_stats));
     const int64_t k = w.extent(0);
     if (in[O::bias].defined()) expect_shape("conv2d", "b", in[O::bias], {k});
     expect_norm("conv2d", x.extent(3), in.subspan(O::x_stats, 3));
@@ -42,6 +54,7 @@ OutputSpecs infer_conv2d_grad(In in, const Attrs& attrs) {
     const auto& a = attrs.as<O>();
     const Tensor &x = in[O::x], &w = in[O::w], &y = in[O::y];
     const Shape dy = convolved("conv2d_grad", x, w, a.conv);
+    expect_plain_groups("conv2d_grad", a.conv, in.subspan(O::addend));
     expect_shape("conv2d_grad", "dy", in[O::dy], dy);
     if (in[O::addend].defined()) expect_shape("conv2d_grad", "addend", in[O::addend], x.shape());
     const bool x_norm = expect_norm("conv2d_grad", x.extent(3), in.subspan(O::x_stats, 3));
@@ -138,20 +151,23 @@ namespace {
 /// Returns the filters, rounded to bf16 if the activations x are bf16.
 Values read_filters(const Tensor& w, const Tensor& x) { return read(x.dtype() == DType::bf16 ? w.to(DType::bf16) : w); }
 
-/// Calls f(y index, x index, w index) for every product y[n p q k] += x[n h w c] * w[k r s c] of a convolution.
+/// Calls f(y index, x index, w index) for every product y[n p q k] += x[n h v c] * w[k r s c] of a convolution.
 template <class F>
 void for_each_product(const Shape& x, const Shape& w, const Shape& y, const Conv& conv, F f) {
     const Index4 xi(x), wi(w), yi(y);
+    const int64_t filters = y[3] / conv.groups; // in each group
     for (int64_t n = 0; n < y[0]; ++n)
         for (int64_t p = 0; p < y[1]; ++p)
             for (int64_t q = 0; q < y[2]; ++q)
                 for (int64_t k = 0; k < y[3]; ++k)
                     for (int64_t r = 0; r < w[1]; ++r)
                         for (int64_t s = 0; s < w[2]; ++s) {
-                            const int64_t h = p * conv.stride - conv.pad + r, v = q * conv.stride - conv.pad + s;
+                            const int64_t h = p * conv.stride.h - conv.pad.h + r * conv.dilation.h,
+                                          v = q * conv.stride.w - conv.pad.w + s * conv.dilation.w;
                             if (h < 0 || h >= x[1] || v < 0 || v >= x[2]) continue;
-                            const size_t y_index = yi(n, p, q, k), x_index = xi(n, h, v, 0), w_index = wi(k, r, s, 0);
-                            for (size_t c = 0; c < size_t(x[3]); ++c) f(y_index, x_index + c, w_index + c);
+                            const size_t y_index = yi(n, p, q, k), x_index = xi(n, h, v, k / filters * w[3]),
+                                         w_index = wi(k, r, s, 0);
+                            for (size_t c = 0; c < size_t(w[3]); ++c) f(y_index, x_index + c, w_index + c);
                         }
 }
 

@@ -2,19 +2,21 @@
 #pragma once
 
 #include "ringgrad/core/ops/norm.h"
+#include "ringgrad/core/ops/per_axis.h"
 
 namespace rg {
 
 struct Conv {
-    int64_t stride = 1;
-    int64_t pad = 0;
+    PerAxis stride = 1, pad = 0;
+    PerAxis dilation = 1; // distance between the pixels of x that neighbouring taps of a filter multiply
+    int64_t groups = 1;   // number of equal parts of the channels of x and y; part i of y depends only on part i of x
 };
 
 /// Returns the zero padding that keeps the extent at stride 1, for an odd kernel.
 constexpr int64_t same(int64_t kernel) { return (kernel - 1) / 2; }
 
-/// Returns the cross-correlation [n h' w' k] of x [n h w c] with the filters w [k r s c], plus the bias b [k] if that
-/// is defined.
+/// Returns the cross-correlation [n h' w' k] of x [n h w c] with the filters w [k r s c/groups], plus the bias b [k] if
+/// that is defined. With groups == c, the convolution is depthwise.
 Tensor conv2d(const Tensor& x, const Tensor& w, const Tensor& b = {}, Conv conv = {});
 
 /// The results of conv2d_stats(): y is that of conv2d(), stats is channel_stats(y). The op computes the statistics
@@ -32,8 +34,8 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b = {});
 #define RG_CONV_OPS(X) X(conv2d) X(conv2d_grad)
 RG_CONV_OPS(RG_DECLARE_OP)
 
-/// A convolution, with optional steps before and after it that core/fuse.cpp makes part of it. y_stats must be
-/// constants, and not the statistics of this convolution's result.
+/// A convolution, with optional steps before and after it that core/fuse.cpp makes part of it if `groups` is 1. y_stats
+/// must be constants, and not the statistics of this convolution's result.
 struct Conv2dOp {
     enum In { x, w, bias, x_stats, x_gamma, x_beta, y_stats, y_gamma, y_beta };
     enum Out { y, stats };
@@ -45,7 +47,7 @@ struct Conv2dOp {
 };
 
 /// Computes the gradients of a convolution, with optional steps before and after them that core/fuse.cpp makes part of
-/// this op. A plan that computes only dx may leave x undefined, because dx has its shape.
+/// this op if `groups` is 1. A plan that computes only dx may leave x undefined, because dx has its shape.
 struct Conv2dGradOp {
     enum In { dy, x, w, addend, y, y_stats, y_gamma, y_beta, y_sums, x_stats, x_gamma, x_beta };
     enum Out { dw, dbias, dx, x_dgamma, x_dbeta };

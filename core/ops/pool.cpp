@@ -4,31 +4,49 @@
 #include "ringgrad/core/ops/reference.h"
 #include "ringgrad/core/ops/rules.h"
 
-#include <limits>
-
 namespace rg {
 
 RG_POOL_OPS(RG_DECLARE_KERNELS)
 
 namespace {
 
+std::string str(const PerAxis& axes) { return cat(axes.h, "x", axes.w); }
+
 /// Returns the shape of the pooled x.
 Shape pooled(const char* op, const Shape& x, const Pool& pool) {
-    return {x[0], window_extent(op, x[1], pool.window, pool.stride, 0),
-            window_extent(op, x[2], pool.window, pool.stride, 0), x[3]};
+    RG_CHECK(pool.pad.h < pool.window.h && pool.pad.w < pool.window.w, op, ": expected less padding than the window ",
+             str(pool.window), ", got ", str(pool.pad));
+    return {x[0], window_extent(op, x[1], pool.window.h, pool.stride.h, pool.pad.h),
+            window_extent(op, x[2], pool.window.w, pool.stride.w, pool.pad.w), x[3]};
+}
+
+/// Throws Error if the windows leave out rows or columns at the end of x.
+void expect_covered(const char* op, const Shape& x, const Pool& pool) {
+    const auto left = [](int64_t extent, int64_t window, int64_t stride, int64_t pad) {
+        const int64_t gap = std::max<int64_t>(0, stride - window); // regular, so that it may follow the last window too
+        return std::max<int64_t>(0, (extent + 2 * pad - window) % stride - pad - gap);
+    };
+    const int64_t rows = left(x[1], pool.window.h, pool.stride.h, pool.pad.h),
+                  columns = left(x[2], pool.window.w, pool.stride.w, pool.pad.w);
+    RG_CHECK(rows == 0 && columns == 0, op, ": expected windows of ", str(pool.window), " with stride ",
+             str(pool.stride), " to cover x, got ", rows, " rows and ", columns, " columns left over of ", x.str(),
+             "; Pool::drop_rest leaves them out");
 }
 
 /// Checks the arguments that both kinds of pooling have. Returns shape and type of the result.
 OutputSpec infer_pooled(const char* op, In in, const Attrs& attrs) {
     const Tensor& x = in[Pool2dOp::x];
+    const Pool& pool = attrs.as<Pool2dOp>().pool;
     expect_rank(op, "x", x, 4);
     expect_norm(op, x.extent(3), in.subspan(Pool2dOp::x_stats));
-    return {pooled(op, x.shape(), attrs.as<Pool2dOp>().pool), x.dtype()};
+    const OutputSpec y{pooled(op, x.shape(), pool), x.dtype()};
+    if (!pool.drop_rest) expect_covered(op, x.shape(), pool);
+    return y;
 }
 
 OutputSpecs infer_max_pool2d(In in, const Attrs& attrs) {
-    const int64_t window = attrs.as<Pool2dOp>().pool.window;
-    RG_CHECK(window <= 15, "max_pool2d: window at most 15, got ", window);
+    const PerAxis window = attrs.as<Pool2dOp>().pool.window;
+    RG_CHECK(window.h * window.w <= 256, "max_pool2d: expected windows of at most 256 pixels, got ", str(window));
     const OutputSpec y = infer_pooled("max_pool2d", in, attrs);
     return {{y, {y.shape, DType::u8}}};
 }
@@ -84,32 +102,14 @@ RG_ROW(avg_pool2d_grad, .inputs = std::span(kPool2dGrad).first(Pool2dGradOp::pos
 
 // ---- functions -----------------------------------------------------------------------------------------------------
 
-namespace {
+Tensor max_pool2d(const Tensor& x, const Pool& pool) { return run(op::max_pool2d, {x}, Pool2dOp{pool})[0]; }
 
-void expect_covered(const char* op, const Tensor& x, const Pool& pool, Uncovered rest) {
-    const int64_t window = pool.window, stride = pool.stride;
-    if (rest == Uncovered::drop || x.shape().rank() != 4 || window < 1 || stride < 1) return; // run() rejects bad ones
-    const auto left = [&](int64_t extent) {
-        return std::max<int64_t>(0, (extent - window) % stride - std::max<int64_t>(0, stride - window));
-    };
-    const int64_t rows = left(x.extent(1)), columns = left(x.extent(2));
-    RG_CHECK(rows == 0 && columns == 0, op, ": expected windows of ", window, " with stride ", stride,
-             " to cover x, got ", rows, " rows and ", columns, " columns left over of ", x.shape().str(),
-             "; Uncovered::drop leaves them out");
-}
+Tensor avg_pool2d(const Tensor& x, const Pool& pool) { return run(op::avg_pool2d, {x}, Pool2dOp{pool})[0]; }
 
-} // namespace
-
-Tensor max_pool2d(const Tensor& x, int64_t window, int64_t stride, Uncovered rest) {
-    const Pool pool{window, stride};
-    expect_covered("max_pool2d", x, pool, rest);
-    return run(op::max_pool2d, {x}, Pool2dOp{pool})[0];
-}
-
-Tensor avg_pool2d(const Tensor& x, int64_t window, int64_t stride, Uncovered rest) {
-    const Pool pool{window, stride};
-    expect_covered("avg_pool2d", x, pool, rest);
-    return run(op::avg_pool2d, {x}, Pool2dOp{pool})[0];
+Tensor global_avg_pool(const Tensor& x) {
+    RG_CHECK(x.defined(), "global_avg_pool: expected x, got an undefined tensor");
+    expect_image("global_avg_pool", "x", x);
+    return avg_pool2d(x, {.window = {x.extent(1), x.extent(2)}}).reshape({x.extent(0), x.extent(3)});
 }
 
 // ---- reference -----------------------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ namespace ref {
 
 namespace {
 
-/// Calls f(y index, x index, position in the window) for every element of every window.
+/// Calls f(y index, x index, position in the window) for every element of every window that lies in the image.
 template <class F>
 void for_each_window(const Shape& x, const Shape& y, const Pool& pool, F f) {
     const Index4 xi(x), yi(y);
@@ -126,9 +126,20 @@ void for_each_window(const Shape& x, const Shape& y, const Pool& pool, F f) {
         for (int64_t p = 0; p < y[1]; ++p)
             for (int64_t q = 0; q < y[2]; ++q)
                 for (int64_t c = 0; c < y[3]; ++c)
-                    for (int64_t r = 0; r < pool.window; ++r)
-                        for (int64_t s = 0; s < pool.window; ++s)
-                            f(yi(n, p, q, c), xi(n, p * pool.stride + r, q * pool.stride + s, c), r * pool.window + s);
+                    for (int64_t r = 0; r < pool.window.h; ++r)
+                        for (int64_t s = 0; s < pool.window.w; ++s) {
+                            const int64_t row = p * pool.stride.h - pool.pad.h + r,
+                                          column = q * pool.stride.w - pool.pad.w + s;
+                            if (row < 0 || row >= x[1] || column < 0 || column >= x[2]) continue;
+                            f(yi(n, p, q, c), xi(n, row, column, c), r * pool.window.w + s);
+                        }
+}
+
+/// Returns the number by which average pooling divides, for each value of y.
+Values divisors(const Shape& x, const Shape& y, const Pool& pool) {
+    Values counts(size_t(y.numel()), pool.count_pad ? double(pool.window.h * pool.window.w) : 0.0);
+    if (!pool.count_pad) for_each_window(x, y, pool, [&](size_t yi, size_t, int64_t) { ++counts[yi]; });
+    return counts;
 }
 
 /// Computes the sums of dx that BatchNormSumsOp defines, if x is defined.
@@ -145,10 +156,11 @@ void max_pool2d(const Call& call) {
     using O = Pool2dOp;
     const auto& a = call.attrs.as<O>();
     const Values x = read(normalised(call.in[O::x], call.in.subspan(O::x_stats), a.x_norm));
-    Values y(size_t(call.out[O::y].numel()), -std::numeric_limits<double>::infinity()), position(y.size(), 0.0);
+    Values y(size_t(call.out[O::y].numel()), 0.0), position(y.size(), -1.0);
     for_each_window(call.in[O::x].shape(), call.out[O::y].shape(), a.pool, [&](size_t yi, size_t xi, int64_t tap) {
         // A NaN counts as the largest value, so that pooling does not hide a diverged network.
-        if (x[xi] > y[yi] || (std::isnan(x[xi]) && !std::isnan(y[yi]))) y[yi] = x[xi], position[yi] = double(tap);
+        if (position[yi] < 0 || x[xi] > y[yi] || (std::isnan(x[xi]) && !std::isnan(y[yi])))
+            y[yi] = x[xi], position[yi] = double(tap);
     });
     write(call.out[O::y], y);
     write(call.out[O::positions], position);
@@ -170,10 +182,10 @@ void avg_pool2d(const Call& call) {
     using O = Pool2dOp;
     const auto& a = call.attrs.as<O>();
     const Values x = read(normalised(call.in[O::x], call.in.subspan(O::x_stats), a.x_norm));
-    Values y(size_t(call.out[0].numel()), 0.0);
-    const double scale = 1 / double(a.pool.window * a.pool.window);
+    const Values divisor = divisors(call.in[O::x].shape(), call.out[0].shape(), a.pool);
+    Values y(divisor.size(), 0.0);
     for_each_window(call.in[O::x].shape(), call.out[0].shape(), a.pool,
-                    [&](size_t yi, size_t xi, int64_t) { y[yi] += scale * x[xi]; });
+                    [&](size_t yi, size_t xi, int64_t) { y[yi] += x[xi] / divisor[yi]; });
     write(call.out[0], y);
 }
 
@@ -181,10 +193,10 @@ void avg_pool2d_grad(const Call& call) {
     using O = Pool2dGradOp;
     const auto& a = call.attrs.as<O>();
     const Values dy = read(call.in[O::dy]);
+    const Values divisor = divisors(call.out[O::dx].shape(), call.in[O::dy].shape(), a.pool);
     Values dx(size_t(call.out[O::dx].numel()), 0.0);
-    const double scale = 1 / double(a.pool.window * a.pool.window);
     for_each_window(call.out[O::dx].shape(), call.in[O::dy].shape(), a.pool,
-                    [&](size_t yi, size_t xi, int64_t) { dx[xi] += scale * dy[yi]; });
+                    [&](size_t yi, size_t xi, int64_t) { dx[xi] += dy[yi] / divisor[yi]; });
     write(call.out[O::dx], dx);
     sum_gradient(call);
 }

@@ -2,29 +2,38 @@
 #pragma once
 
 #include "ringgrad/core/ops/norm.h"
+#include "ringgrad/core/ops/per_axis.h"
 
 namespace rg {
 
-/// Says how pooling treats rows and columns at the end of an image that no window covers (1 of 7 by windows of 2).
-enum class Uncovered : uint8_t { error, drop };
+/// The windows of pooling, in pixels. They may overlap. If the stride exceeds the window, pixels between windows are
+/// left out.
+struct Pool {
+    PerAxis window = 1, stride = 1;
+    PerAxis pad = 0;       // padding on each side of an axis; less than the window
+    bool count_pad = true; // true: average pooling divides by the size of the window; false: by its pixels in the image
+    bool drop_rest = false; // true: leaves out rows and columns at the end that no window covers; false: throws Error
+};
 
-/// Pool windows of x [n h w c] without padding. Return [n h' w' c]. Of equal maxima, the first gets the gradient. NaN
-/// is the largest value. If the stride exceeds the window, the gaps between windows are no error.
-Tensor max_pool2d(const Tensor& x, int64_t window, int64_t stride, Uncovered rest = Uncovered::error);
-Tensor avg_pool2d(const Tensor& x, int64_t window, int64_t stride, Uncovered rest = Uncovered::error);
+/// Pool windows of x [n h w c]. Return [n h' w' c]. Maxima ignore the padding; averages count it as zeros, or not at
+/// all without Pool::count_pad. Of equal maxima, the first gets the gradient. NaN is the largest value.
+Tensor max_pool2d(const Tensor& x, const Pool& pool);
+Tensor avg_pool2d(const Tensor& x, const Pool& pool);
+
+/// Returns the mean [n c] of each channel of each image of x [n h w c].
+Tensor global_avg_pool(const Tensor& x);
 
 // ---- rows of the op table ----
 
 #define RG_POOL_OPS(X) X(max_pool2d) X(max_pool2d_grad) X(avg_pool2d) X(avg_pool2d_grad)
 RG_POOL_OPS(RG_DECLARE_OP)
 
-struct Pool {
-    int64_t window = 0, stride = 1;
-};
-
 struct Pool2dOp {
     enum In { x, x_stats, x_gamma, x_beta };
-    enum Out { y, positions }; // positions: only of max pooling; u8, row * window + column of the maximum in its window
+    enum Out {
+        y,
+        positions
+    }; // positions: only of max pooling; u8, row * window.w + column of the maximum in its window
     Pool pool;
     BatchNorm x_norm = {}; // used if x_stats, x_gamma and x_beta are defined: normalises x on load
 };

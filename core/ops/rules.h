@@ -44,10 +44,13 @@ inline void expect_image(const char* op, const char* name, const Tensor& t) {
 /// Returns the type of parameters, statistics and sums that belong to activations x: f32 if x is bf16, else that of x.
 inline DType precise(const Tensor& x) { return x.dtype() == DType::bf16 ? DType::f32 : x.dtype(); }
 
-/// Returns the number of windows that fit into `extent` values with `pad` zeros on both sides.
-inline int64_t window_extent(const char* op, int64_t extent, int64_t window, int64_t stride, int64_t pad) {
-    RG_CHECK(stride >= 1 && pad >= 0 && window >= 1, op, ": window ", window, ", stride ", stride, ", padding ", pad,
-             " are not possible");
+/// Returns the number of windows that fit into `extent` values with `pad` zeros on both sides. `dilation` is the
+/// distance between the values of a window.
+inline int64_t window_extent(const char* op, int64_t extent, int64_t size, int64_t stride, int64_t pad,
+                             int64_t dilation = 1) {
+    RG_CHECK(stride >= 1 && pad >= 0 && size >= 1 && dilation >= 1, op, ": window ", size, ", stride ", stride,
+             ", padding ", pad, ", dilation ", dilation, " are not possible");
+    const int64_t window = (size - 1) * dilation + 1;
     RG_CHECK(extent + 2 * pad >= window, op, ": the window (", window, ") exceeds the padded input (", extent + 2 * pad,
              ")");
     return (extent + 2 * pad - window) / stride + 1;

@@ -21,7 +21,7 @@ struct OwnNetwork final : Network {
     }
     Tensor forward(const Tensor& images, Mode mode) const override {
         const Tensor x = stem(images, mode), y = relu(add(x, out(in(x, mode), mode)));
-        return fc(avg_pool2d(y, y.extent(1), 1));
+        return fc(global_avg_pool(y));
     }
 };
 

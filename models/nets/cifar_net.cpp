@@ -27,7 +27,7 @@ Tensor CifarNet::forward(const Tensor& x, Mode mode) const {
     size_t layer = 0;
     for (int block = 0; block < 3; ++block) {
         for (int64_t i = 0; i < options_.depth; ++i) y = layers_[layer++](y, mode);
-        y = block < 2 ? max_pool2d(y, 2, 2) : avg_pool2d(y, 8, 8);
+        y = block < 2 ? max_pool2d(y, {2, 2}) : avg_pool2d(y, {8, 8});
     }
     return fc_(y);
 }

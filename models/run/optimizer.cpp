@@ -19,9 +19,7 @@ Tensor factors_of(const Parameters& parameters, const F& factor) {
         needed |= factor(entry) != 1;
     }
     if (!needed) return {};
-    const Tensor result = Tensor::empty(values.shape());
-    result.copy_from(values);
-    return result;
+    return values.to_device();
 }
 
 } // namespace

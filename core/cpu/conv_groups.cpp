@@ -1,0 +1,433 @@
+// Chooses between two ways to convolve in groups.
+//
+// With few channels in a group, each lane of a vector computes one channel of the result (LaneConv). A channel of the
+// result multiplies c channels of its group, so there are c copies of each pixel. In copy j, lane i holds channel j of
+// the group of result channel i. A depthwise convolution of f32 needs no copy: it reads the image itself. Taps that lie
+// in the padding are left out, so the results of a row have up to three parts: at the edges, and between them.
+//
+// With more channels, each group is a convolution of its own, on copies of its channels: then the products cost much
+// more than the copies.
+#include "ringgrad/core/cpu/conv_groups.h"
+
+#include "ringgrad/core/cpu/conv_engine.h"
+#include "ringgrad/core/ops/conv.h"
+
+namespace rg::cpu::groups {
+
+namespace {
+
+/// The number of channels in a group, on either side, up to which lanes are faster.
+constexpr int64_t kMostInLanes = 4;
+/// A thread takes about so many floats of the copied pixels at once, which fit into its second-level cache.
+constexpr int64_t kBandFloats = 1 << 16;
+/// The least number of rows of the result in a band, since neighbouring bands load some rows of the image twice.
+constexpr int64_t kLeastBand = 4;
+
+int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+enum class Pass : uint8_t { forward, dgrad };
+
+/// One axis of a convolution, or of its data gradient, from a source (x or dy) to a result (y or dx).
+struct Axis {
+    Pass pass;
+    int64_t extent, results, taps; // pixels of the source and of the result; taps of the filter
+    int64_t stride, pad, dilation;
+
+    /// Returns the pixel of the source that a tap multiplies for a pixel of the result, or -1 if there is none.
+    int64_t source(int64_t result, int64_t tap) const {
+        int64_t pixel = result * stride - pad + tap * dilation;
+        if (pass == Pass::dgrad) {
+            pixel = result + pad - tap * dilation;
+            if (pixel % stride != 0) return -1;
+            pixel /= stride;
+        }
+        return pixel < extent ? std::max<int64_t>(pixel, -1) : -1;
+    }
+    /// Returns the distance between results that use the same taps, except at the edges of the source.
+    int64_t result_step() const { return pass == Pass::forward ? 1 : stride; }
+    /// Returns the distance between the pixels of the source that a tap multiplies for two such results.
+    int64_t source_step() const { return pass == Pass::forward ? stride : 1; }
+    bool same_taps(int64_t result, int64_t other) const {
+        for (int64_t tap = 0; tap < taps; ++tap)
+            if ((source(result, tap) < 0) != (source(other, tap) < 0)) return false;
+        return true;
+    }
+};
+
+/// Convolves bands of rows of an image: x [h w c] to y [p q k], or for Pass::dgrad, dy [p q k] to dx [h w c].
+class LaneConv {
+public:
+    LaneConv(Pass pass, const Tensor& w, const Conv& conv, const Shape& from, const Shape& to, bool to_bf16);
+
+    /// Returns the number of rows of the result in a band.
+    int64_t band() const { return band_; }
+    /// Returns the number of floats that the copies of a band's pixels need.
+    int64_t copied_floats() const { return source_rows(band_) * row_; }
+    /// Returns the number of floats in the filters, and in their gradient: [r s c][lanes in whole vectors].
+    int64_t filter_floats() const { return rows_.taps * columns_.taps * copies_ * filter_step_; }
+    int64_t filter_step() const { return filter_step_; }
+
+    /// Calls f(row of the result, first column, part of the row, image) for all parts of rows [first, first + rows).
+    /// The columns of a part are result_step() apart. The image may be in `copied`.
+    template <class T, class F>
+    void each_part(const Images<T>& images, int64_t n, int64_t first, int64_t rows, float* copied, F f) const;
+    const float* filters() const { return filters_; }
+
+private:
+    struct Part {
+        int64_t first, count; // columns of the result
+    };
+    /// Returns an upper bound of the number of rows of the source that some rows of the result need.
+    int64_t source_rows(int64_t rows) const {
+        return std::min(rows_.extent, (rows - 1) * rows_.stride + (rows_.taps - 1) * rows_.dilation + 1);
+    }
+    void find_sources(int64_t groups);
+    void find_parts();
+    void pack(const Tensor& w, int64_t groups, bool to_bf16);
+    /// Returns rows [begin, end) of the source with all copies of their pixels: those of `images`, or those that it
+    /// copies to `copied`.
+    template <class T>
+    const float* load(const Images<T>& images, int64_t n, int64_t begin, int64_t end, float* copied) const;
+    /// Lists the taps of a part. The image begins at row `begin` of the source.
+    int64_t list_taps(int64_t row, const Part& part, int64_t begin, LaneTap* taps) const;
+
+    Axis rows_, columns_;
+    int64_t lanes_, copies_; // channels of the result; copies of each pixel
+    int64_t row_;            // floats in a row of the image
+    int64_t filter_step_, band_ = 0, parts_count_ = 0;
+    Scratch<LaneSources> sources_; // of each vector of the copies of a pixel
+    Scratch<Part> parts_;          // the parts of a row
+    Scratch<float> filters_;
+};
+
+LaneConv::LaneConv(Pass pass, const Tensor& w, const Conv& conv, const Shape& from, const Shape& to, bool to_bf16)
+    : rows_{pass, from[1], to[1], w.extent(1), conv.stride.h, conv.pad.h, conv.dilation.h},
+      columns_{pass, from[2], to[2], w.extent(2), conv.stride.w, conv.pad.w, conv.dilation.w},
+      lanes_(to[3]),
+      copies_(from[3] / conv.groups),
+      row_(from[2] * copies_ * lanes_),
+      filter_step_(round_up(lanes_, isa().width)),
+      sources_(divide_up(copies_ * lanes_, isa().width)),
+      parts_(to[2]),
+      filters_(filter_floats()) {
+    band_ = std::min(to[1], std::max(kLeastBand, kBandFloats / (row_ * rows_.source_step())));
+    find_sources(conv.groups);
+    find_parts();
+    pack(w, conv.groups, to_bf16);
+}
+
+void LaneConv::find_sources(int64_t groups) {
+    const int64_t lanes_per_group = lanes_ / groups, width = isa().width, count = copies_ * lanes_;
+    for (int64_t i = 0; i < count; i += width) {
+        int32_t channels[16], last = 0;
+        LaneSources& sources = sources_[i / width] = {INT32_MAX, 0, {}};
+        const int64_t lanes = std::min(width, count - i);
+        for (int64_t j = 0; j < lanes; ++j) {
+            channels[j] = int32_t((i + j) % lanes_ / lanes_per_group * copies_ + (i + j) / lanes_);
+            sources.first = std::min(sources.first, channels[j]), last = std::max(last, channels[j]);
+        }
+        sources.reach = last - sources.first + 1;
+        for (int64_t j = 0; j < lanes; ++j) sources.place[j] = channels[j] - sources.first;
+    }
+}
+
+void LaneConv::find_parts() {
+    const int64_t step = columns_.result_step();
+    for (int64_t first = 0; first < std::min(step, columns_.results); ++first)
+        for (int64_t column = first; column < columns_.results; column += step)
+            if (column == first || !columns_.same_taps(column, column - step))
+                parts_[parts_count_++] = {column, 1};
+            else
+                ++parts_[parts_count_ - 1].count;
+}
+
+void LaneConv::pack(const Tensor& w, int64_t groups, bool to_bf16) {
+    const int64_t c = w.extent(3), taps = rows_.taps * columns_.taps, lanes_per_group = lanes_ / groups;
+    filters_.zeroed();
+    for (int64_t tap = 0; tap < taps * copies_; ++tap)
+        for (int64_t i = 0; i < lanes_; ++i) {
+            const int64_t copy = tap % copies_;
+            const bool forward = rows_.pass == Pass::forward;
+            const int64_t filter = forward ? i : i / lanes_per_group * copies_ + copy,
+                          channel = forward ? copy : i % lanes_per_group;
+            const float value = w.data<float>()[(filter * taps + tap / copies_) * c + channel];
+            filters_[tap * filter_step_ + i] = to_bf16 ? to_float(rg::to_bf16(value)) : value;
+        }
+}
+
+template <class T>
+const float* LaneConv::load(const Images<T>& images, int64_t n, int64_t begin, int64_t end, float* copied) const {
+    const int64_t row = images.w * images.c, pixels = (end - begin) * images.w;
+    const bool permutes = copies_ > 1 || images.c != lanes_;
+    if constexpr (std::is_same_v<T, float>) {
+        const float* const from = images.data + n * images.values() + begin * row;
+        if (!permutes) return from;
+        isa().lanes->spread(from, pixels, images.c, sources_, copies_ * lanes_, copied);
+    } else {
+        const Scratch<float> wide(permutes ? pixels * images.c : 0);
+        images.read(n, begin * row, (end - begin) * row, permutes ? wide.data() : copied);
+        if (permutes) isa().lanes->spread(wide, pixels, images.c, sources_, copies_ * lanes_, copied);
+    }
+    return copied;
+}
+
+int64_t LaneConv::list_taps(int64_t row, const Part& part, int64_t begin, LaneTap* taps) const {
+    int64_t count = 0;
+    for (int64_t r = 0; r < rows_.taps; ++r)
+        for (int64_t s = 0; s < columns_.taps; ++s) {
+            const int64_t i = rows_.source(row, r), j = columns_.source(part.first, s);
+            for (int64_t copy = 0; copy < copies_ && i >= 0 && j >= 0; ++copy)
+                taps[count++] = {(i - begin) * row_ + (j * copies_ + copy) * lanes_,
+                                 ((r * columns_.taps + s) * copies_ + copy) * filter_step_};
+        }
+    return count;
+}
+
+template <class T, class F>
+void LaneConv::each_part(const Images<T>& images, int64_t n, int64_t first, int64_t rows, float* copied, F f) const {
+    int64_t begin = rows_.extent, end = 0; // rows of the source that the taps reach
+    for (int64_t row = first; row < first + rows; ++row)
+        for (int64_t r = 0; r < rows_.taps; ++r)
+            if (const int64_t i = rows_.source(row, r); i >= 0) begin = std::min(begin, i), end = std::max(end, i + 1);
+    const float* const image = begin < end ? load(images, n, begin, end, copied) : copied;
+    const Scratch<LaneTap> taps(rows_.taps * columns_.taps * copies_);
+    for (int64_t row = first; row < first + rows; ++row)
+        for (int64_t i = 0; i < parts_count_; ++i) {
+            const int64_t count = list_taps(row, parts_[i], begin, taps);
+            const LaneRow part{parts_[i].count,
+                               lanes_,
+                               count,
+                               taps,
+                               columns_.source_step() * copies_ * lanes_,
+                               columns_.result_step() * lanes_};
+            f(row, parts_[i].first, part, image);
+        }
+}
+
+/// Calls f(image, first row of a band, number of rows) for the bands `begin` to `end` of all images.
+template <class F>
+void each_band(const LaneConv& conv, int64_t rows, int64_t begin, int64_t end, F f) {
+    const int64_t bands = divide_up(rows, conv.band());
+    for (int64_t i = begin; i < end; ++i) {
+        const int64_t first = i % bands * conv.band();
+        f(i / bands, first, std::min(conv.band(), rows - first));
+    }
+}
+int64_t bands_of(const LaneConv& conv, const Shape& result) { return result[0] * divide_up(result[1], conv.band()); }
+
+/// Computes all rows of `to`.
+template <class T>
+void convolve(const LaneConv& conv, const Tensor& from, const Tensor& bias, const Tensor& to) {
+    constexpr bool kWide = std::is_same_v<T, float>;
+    const int64_t rows = to.extent(1), lanes = to.extent(3), row_values = to.extent(2) * lanes;
+    const PaddedBias padded_bias(bias, lanes);
+    parallel(bands_of(conv, to.shape()), [&](int64_t task) {
+        const Scratch<float> copied(conv.copied_floats()), wide(kWide ? 0 : conv.band() * row_values);
+        each_band(conv, rows, task, task + 1, [&](int64_t n, int64_t first, int64_t count) {
+            T* const out = stored<T>(to) + (n * rows + first) * row_values;
+            float* result = wide;
+            if constexpr (kWide) result = out;
+            conv.each_part(images_of<T>(from), n, first, count, copied,
+                           [&](int64_t row, int64_t column, const LaneRow& part, const float* image) {
+                               isa().lanes->forward(part, image, conv.filters(), padded_bias.data(),
+                                                    result + (row - first) * row_values + column * lanes);
+                           });
+            if constexpr (!kWide) isa().elements->narrow(wide, out, count * row_values);
+        });
+    });
+}
+
+/// Adds the gradients of bands [begin, end) to dw [filters] and db [period].
+template <class T>
+void add_gradients(const LaneConv& conv, const Tensor& x, const Tensor& dy, int64_t begin, int64_t end, float* dw,
+                   float* db) {
+    constexpr bool kWide = std::is_same_v<T, float>;
+    const int64_t rows = dy.extent(1), k = dy.extent(3), row_values = dy.extent(2) * k, period = period_of(k);
+    const Scratch<float> copied(conv.copied_floats()), wide(kWide ? 0 : conv.band() * row_values), squares(period);
+    const PerChannel zero(k, [](int64_t) { return 0.0f; });
+    squares.zeroed();
+    each_band(conv, rows, begin, end, [&](int64_t n, int64_t first, int64_t count) {
+        const T* const from = stored<T>(dy) + (n * rows + first) * row_values;
+        const float* gradient = wide;
+        if constexpr (kWide)
+            gradient = from;
+        else
+            isa().elements->widen(from, wide, count * row_values);
+        conv.each_part(images_of<T>(x), n, first, count, copied,
+                       [&](int64_t row, int64_t column, const LaneRow& part, const float* image) {
+                           isa().lanes->wgrad(part, image, gradient + (row - first) * row_values + column * k, dw);
+                       });
+        isa().elements->f32.channel_sums(gradient, count * row_values, period, zero, db, squares);
+    });
+}
+
+/// Computes dw and dbias. The bands are summed in a fixed number of parts, which are then added in order, so that the
+/// bits do not depend on the number of threads.
+template <class T>
+void filter_gradient(const LaneConv& conv, const Tensor& x, const Tensor& dy, const Tensor& dw, const Tensor& dbias) {
+    constexpr int64_t kParts = 16;
+    const int64_t k = dy.extent(3), period = period_of(k), bands = bands_of(conv, dy.shape());
+    const int64_t parts = std::min(kParts, bands), filters = conv.filter_floats(), floats = filters + period;
+    const Scratch<float> sums((parts + 1) * floats);
+    sums.zeroed();
+    parallel(parts, [&](int64_t part) {
+        float* const dw_part = sums + (part + 1) * floats;
+        add_gradients<T>(conv, x, dy, bands * part / parts, bands * (part + 1) / parts, dw_part, dw_part + filters);
+    });
+    for (int64_t part = 1; part <= parts; ++part) isa().elements->f32.add(sums, sums + part * floats, sums, floats);
+    const int64_t taps = dw.numel() / k;
+    for (int64_t i = 0; i < k; ++i) {
+        float db = 0;
+        for (int64_t lane = i; lane < period; lane += k) db += sums[filters + lane];
+        dbias.data<float>()[i] = db;
+        for (int64_t tap = 0; tap < taps; ++tap) dw.data<float>()[i * taps + tap] = sums[tap * conv.filter_step() + i];
+    }
+}
+
+bool fits_lanes(const Tensor& w, const Conv& conv) {
+    return w.extent(3) <= kMostInLanes && w.extent(0) / conv.groups <= kMostInLanes;
+}
+
+/// Copies of a group's channels of some images of a tensor [n h w c], or room for them.
+class Slice {
+public:
+    /// Has room for `images` images. The tensor may be undefined.
+    Slice(const Tensor& all, int64_t images, int64_t groups)
+        : all_(all),
+          groups_(groups),
+          memory_(all.defined() ? images * image_values(all) / groups * bytes_per_value() : 0) {}
+    /// Returns the first `count` images in that room.
+    Tensor images(int64_t count) const {
+        if (!all_.defined()) return {};
+        const Shape& s = all_.shape();
+        return Tensor::borrow(memory_, {count, s[1], s[2], s[3] / groups_}, all_.dtype());
+    }
+    /// Copies the channels of a group from images [first, first + count) of the tensor, or to them.
+    void read(int64_t group, int64_t first, int64_t count) const { copy(group, first, count, true); }
+    void write(int64_t group, int64_t first, int64_t count) const { copy(group, first, count, false); }
+
+private:
+    int64_t bytes_per_value() const { return size_of(all_.dtype()); }
+    void copy(int64_t group, int64_t first, int64_t count, bool read) const {
+        if (!all_.defined()) return;
+        const int64_t step = all_.extent(3) * bytes_per_value(), size = step / groups_;
+        const int64_t pixels = all_.extent(1) * all_.extent(2);
+        parallel(count, [&](int64_t image) {
+            std::byte* part = memory_ + image * pixels * size;
+            std::byte* whole = all_.bytes_data() + (first + image) * pixels * step + group * size;
+            for (int64_t i = 0; i < pixels; ++i, part += size, whole += step)
+                std::memcpy(read ? part : whole, read ? whole : part, size_t(size));
+        });
+    }
+    Tensor all_;
+    int64_t groups_;
+    Scratch<std::byte> memory_;
+};
+
+/// Calls f(first, count, group) for every group of every run of images of t.
+template <class F>
+void each_run_of_images(const Tensor& t, int64_t run, int64_t groups, F f) {
+    for (int64_t first = 0; first < t.extent(0); first += run)
+        for (int64_t group = 0; group < groups; ++group) f(first, std::min(run, t.extent(0) - first), group);
+}
+/// Returns the number of images in a run, so few that the copies of a group stay in cache.
+int64_t images_in_cache(const Tensor& t, int64_t groups) {
+    constexpr int64_t kBytes = 1 << 18;
+    const int64_t threads = context().threads ? context().threads->size() : 1, image = image_values(t) / groups * 4;
+    return std::min(t.extent(0), std::max(threads, kBytes / image));
+}
+
+/// Returns part `group` of a tensor whose first extent counts the filters.
+Tensor filters_of_group(const Tensor& t, int64_t group, int64_t groups) {
+    if (!t.defined() || t.numel() == 0) return t;
+    const int64_t k = t.extent(0) / groups;
+    const Shape part = t.shape().rank() == 1 ? Shape{k} : Shape{k, t.extent(1), t.extent(2), t.extent(3)};
+    return t.slice(group * part.numel(), part);
+}
+
+/// Computes dx group by group.
+void data_gradient(Conv2dGradOp attrs, const Tensor& dy, const Tensor& w, int64_t groups, const Tensor& dx) {
+    using O = Conv2dGradOp;
+    attrs.filters = false;
+    const int64_t run = images_in_cache(dx, groups);
+    const Slice dy_slice(dy, run, groups), dx_slice(dx, run, groups);
+    each_run_of_images(dx, run, groups, [&](int64_t first, int64_t count, int64_t group) {
+        Tensor in[kMaxInputs], out[kMaxOutputs];
+        in[O::dy] = dy_slice.images(count), in[O::w] = filters_of_group(w, group, groups);
+        out[O::dx] = dx_slice.images(count);
+        dy_slice.read(group, first, count);
+        op::conv2d_grad->cpu({attrs, in, out});
+        dx_slice.write(group, first, count);
+    });
+}
+
+/// Computes dw and dbias group by group, each over all images.
+void filter_gradient(Conv2dGradOp attrs, const Call& call, int64_t groups) {
+    using O = Conv2dGradOp;
+    const Tensor &dy = call.in[O::dy], &x = call.in[O::x];
+    attrs.data = false;
+    const int64_t images = dy.extent(0);
+    const Slice dy_slice(dy, images, groups), x_slice(x, images, groups);
+    for (int64_t group = 0; group < groups; ++group) {
+        Tensor in[kMaxInputs], out[kMaxOutputs];
+        in[O::dy] = dy_slice.images(images), in[O::x] = x_slice.images(images),
+        in[O::w] = filters_of_group(call.in[O::w], group, groups);
+        out[O::dw] = filters_of_group(call.out[O::dw], group, groups),
+        out[O::dbias] = filters_of_group(call.out[O::dbias], group, groups);
+        dy_slice.read(group, 0, images), x_slice.read(group, 0, images);
+        op::conv2d_grad->cpu({attrs, in, out});
+    }
+}
+
+} // namespace
+
+void conv2d(const Call& call) {
+    using O = Conv2dOp;
+    O attrs = call.attrs.as<O>();
+    const Tensor &x = call.in[O::x], &w = call.in[O::w], &b = call.in[O::bias], &y = call.out[O::y];
+    const Conv conv = attrs.conv;
+    if (fits_lanes(w, conv)) {
+        with_stored(x, [&](auto t) {
+            using T = decltype(t);
+            const LaneConv engine(Pass::forward, w, conv, x.shape(), y.shape(), x.dtype() == DType::bf16);
+            convolve<T>(engine, x, b, y);
+        });
+    } else {
+        const int64_t run = images_in_cache(x, conv.groups);
+        const Slice x_slice(x, run, conv.groups), y_slice(y, run, conv.groups);
+        attrs.conv.groups = 1, attrs.with_stats = false;
+        each_run_of_images(x, run, conv.groups, [&](int64_t first, int64_t count, int64_t group) {
+            Tensor in[kMaxInputs], out[2] = {y_slice.images(count), {}};
+            in[O::x] = x_slice.images(count), in[O::w] = filters_of_group(w, group, conv.groups),
+            in[O::bias] = filters_of_group(b, group, conv.groups);
+            x_slice.read(group, first, count);
+            op::conv2d->cpu({attrs, in, out});
+            y_slice.write(group, first, count);
+        });
+    }
+    if (call.attrs.as<O>().with_stats) op::channel_stats->cpu({{}, {{y}}, {{call.out[O::stats]}}});
+}
+
+void conv2d_grad(const Call& call) {
+    using O = Conv2dGradOp;
+    O attrs = call.attrs.as<O>();
+    const Tensor &dy = call.in[O::dy], &x = call.in[O::x], &w = call.in[O::w], &dx = call.out[O::dx];
+    const Conv conv = attrs.conv;
+    if (fits_lanes(w, conv)) {
+        with_stored(dy, [&](auto t) {
+            using T = decltype(t);
+            if (attrs.filters)
+                filter_gradient<T>(LaneConv(Pass::forward, w, conv, x.shape(), dy.shape(), false), x, dy,
+                                   call.out[O::dw], call.out[O::dbias]);
+            if (attrs.data)
+                convolve<T>(LaneConv(Pass::dgrad, w, conv, dy.shape(), dx.shape(), dy.dtype() == DType::bf16), dy, {},
+                            dx);
+        });
+        return;
+    }
+    attrs.conv.groups = 1;
+    if (attrs.data) data_gradient(attrs, dy, w, conv.groups, dx);
+    if (attrs.filters) filter_gradient(attrs, call, conv.groups);
+}
+
+} // namespace rg::cpu::groups

@@ -1,0 +1,153 @@
+// Convolution with Conv::groups > 1, and its gradients: simple loops, without tensor cores. A thread computes a value
+// of the result, or of the data gradient. The weight gradient sums a term per filter value and pixel with
+// sum_columns().
+#include "ringgrad/gpu/conv.cuh"
+#include "ringgrad/gpu/kernels.h"
+
+namespace rg::RG_GPU {
+
+namespace {
+
+constexpr int kThreads = 256;
+
+/// In every pass, `in` are the extents of x, and `out` those of y.
+struct Groups {
+    Geometry g;
+    int c, k; // input channels and filters of a group
+    Groups(const Shape& x, const Shape& y, const Tensor& w, const Conv& conv)
+        : g(geometry_of(x, y, w, conv)), c(int(x[3] / conv.groups)), k(int(y[3] / conv.groups)) {}
+    /// Sets *index to the first value of x that filter `filter` multiplies with its taps in row r and column s, for a
+    /// pixel of y. Returns false if it lies in the padding.
+    __device__ bool locate(int64_t pixel, int filter, int r, int s, size_t* index) const {
+        const int in_image = int(pixel % (g.out_h * g.out_w));
+        const int row = in_image / g.out_w * g.stride.h - g.pad.h + r * g.dilation.h;
+        const int column = in_image % g.out_w * g.stride.w - g.pad.w + s * g.dilation.w;
+        const size_t image = size_t(pixel / (g.out_h * g.out_w));
+        *index = ((image * g.in_h + row) * g.in_w + column) * g.in_c + filter / k * c;
+        return row >= 0 && row < g.in_h && column >= 0 && column < g.in_w;
+    }
+};
+
+/// W is the type of the filters: f32, or bf16 if they are rounded already.
+template <class T, class W>
+__global__ void __launch_bounds__(kThreads)
+    conv2d_groups_forward_kernel(Groups a, const T* x, const W* w, const float* bias, T* y) {
+    const Geometry& g = a.g;
+    const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
+    if (i >= g.pixels() * g.out_c) return;
+    const int filter = int(i % g.out_c);
+    float sum = bias ? bias[filter] : 0;
+    for (int r = 0; r < g.r; ++r)
+        for (int s = 0; s < g.s; ++s) {
+            size_t from;
+            if (!a.locate(i / g.out_c, filter, r, s, &from)) continue;
+            const W* const tap = w + (size_t(filter) * g.r * g.s + r * g.s + s) * a.c;
+            for (int c = 0; c < a.c; ++c) sum += load(x + from + c) * as_stored(load(tap + c), T{});
+        }
+    store(y + i, sum);
+}
+
+/// Returns the pixel of y along one axis that multiplies pixel `in` of x with tap `tap`, or -1 if there is none.
+__device__ __forceinline__ int result_of(int in, int tap, int stride, int pad, int dilation, int results) {
+    const int distance = in + pad - tap * dilation;
+    return distance >= 0 && distance % stride == 0 && distance / stride < results ? distance / stride : -1;
+}
+
+template <class T, class W>
+__global__ void __launch_bounds__(kThreads)
+    conv2d_groups_dgrad_kernel(Groups a, int64_t count, const T* dy, const W* w, T* dx) {
+    const Geometry& g = a.g;
+    const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
+    if (i >= count) return;
+    const int channel = int(i % g.in_c), column = int(i / g.in_c % g.in_w), row = int(i / g.in_c / g.in_w % g.in_h);
+    const size_t image = size_t(i / g.in_c / g.in_w / g.in_h);
+    const int first_filter = channel / a.c * a.k;
+    float sum = 0;
+    for (int r = 0; r < g.r; ++r) {
+        const int p = result_of(row, r, g.stride.h, g.pad.h, g.dilation.h, g.out_h);
+        for (int s = 0; s < g.s && p >= 0; ++s) {
+            const int q = result_of(column, s, g.stride.w, g.pad.w, g.dilation.w, g.out_w);
+            if (q < 0) continue;
+            const T* const from = dy + ((image * g.out_h + p) * g.out_w + q) * g.out_c + first_filter;
+            for (int k = 0; k < a.k; ++k) {
+                const W* const tap = w + (size_t(first_filter + k) * g.r * g.s + r * g.s + s) * a.c;
+                sum += load(from + k) * as_stored(load(tap + channel % a.c), T{});
+            }
+        }
+    }
+    store(dx + i, sum);
+}
+
+/// A term for sum_columns(): the products of a filter value, whose filter changes fastest, and dy for the bias.
+template <class T>
+struct WgradTerms {
+    Groups a;
+    const T *x, *dy;
+    __device__ void operator()(int64_t pixel, int column, TwoSums& sum) const {
+        const int filter = column % a.g.out_c, tap = column / a.g.out_c / a.c, c = column / a.g.out_c % a.c;
+        const float gradient = load(dy + size_t(pixel) * a.g.out_c + filter);
+        size_t index;
+        if (a.locate(pixel, filter, tap / a.g.s, tap % a.g.s, &index)) sum.first += gradient * load(x + index + c);
+        sum.second += gradient;
+    }
+};
+/// Stores the sums of WgradTerms. All values of a filter have the same second sum.
+struct StoreWgrad {
+    int filters, values; // number of filters, and of values in a filter
+    float *dw, *dbias;
+    __device__ void operator()(int column, double first, double second) const {
+        const int filter = column % filters, value = column / filters;
+        dw[size_t(filter) * values + value] = float(first);
+        if (value == 0) dbias[filter] = float(second);
+    }
+};
+
+/// Calls f with the filters.
+template <class F>
+void with_filters(const Tensor& w, F f) {
+    if (w.dtype() == DType::bf16)
+        f(pointer<bf16>(w));
+    else
+        f(pointer<float>(w));
+}
+
+} // namespace
+
+void conv2d_in_groups(const Call& call) {
+    using O = Conv2dOp;
+    const auto& attrs = call.attrs.as<O>();
+    const Tensor &x = call.in[O::x], &w = call.in[O::w], &y = call.out[O::y];
+    const Groups a(x.shape(), y.shape(), w, attrs.conv);
+    with_stored(x, [&](auto t) {
+        using T = decltype(t);
+        with_filters(w, [&]<class W>(const W* filters) {
+            if (y.numel() > 0)
+                RG_LAUNCH((conv2d_groups_forward_kernel<T, W>), blocks_for(y.numel(), kThreads), kThreads, 0, stream(),
+                          a, pointer<T>(x), filters, pointer<float>(call.in[O::bias]), pointer<T>(y));
+        });
+    });
+    if (attrs.with_stats) channel_stats({{}, {{y}}, {{call.out[O::stats]}}});
+}
+
+void conv2d_grad_in_groups(const Call& call) {
+    using O = Conv2dGradOp;
+    const auto& attrs = call.attrs.as<O>();
+    const Tensor &dy = call.in[O::dy], &x = call.in[O::x], &w = call.in[O::w], &dx = call.out[O::dx];
+    const Groups a(attrs.data ? dx.shape() : x.shape(), dy.shape(), w, attrs.conv);
+    with_stored(dy, [&](auto t) {
+        using T = decltype(t);
+        if (attrs.filters) {
+            const int values = a.g.r * a.g.s * a.c;
+            sum_columns(
+                a.g.pixels(), int64_t(a.g.out_c) * values, WgradTerms<T>{a, pointer<T>(x), pointer<T>(dy)},
+                StoreWgrad{a.g.out_c, values, pointer<float>(call.out[O::dw]), pointer<float>(call.out[O::dbias])});
+        }
+        with_filters(w, [&]<class W>(const W* filters) {
+            if (attrs.data && dx.numel() > 0)
+                RG_LAUNCH((conv2d_groups_dgrad_kernel<T, W>), blocks_for(dx.numel(), kThreads), kThreads, 0, stream(),
+                          a, dx.numel(), pointer<T>(dy), filters, pointer<T>(dx));
+        });
+    });
+}
+
+} // namespace rg::RG_GPU

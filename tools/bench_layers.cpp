@@ -1,0 +1,117 @@
+// bench_layers measures pooling, depthwise, grouped and dilated convolution: the milliseconds of the forward pass and
+// of all gradients. tools/bench/layers.py compares them with PyTorch.
+#include "ringgrad/core/context.h"
+#include "ringgrad/core/cpu/cores.h"
+#include "ringgrad/core/cpu/thread_pool.h"
+#include "ringgrad/core/ops.h"
+#include "ringgrad/core/options.h"
+#include "ringgrad/core/rng.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <iostream>
+#include <vector>
+
+using namespace rg;
+
+namespace {
+
+struct Settings {
+    int64_t threads = 0, rounds = 5;
+    std::string precision = "fp32";
+};
+
+Tensor random_tensor(const Shape& shape, DType type) {
+    const Tensor values = Tensor::empty(shape);
+    Rng random(0, Purpose::synthetic);
+    for (float& v : values.span<float>()) v = random.normal();
+    return type == DType::f32 ? values : cast(values, type);
+}
+
+double median_ms(int64_t rounds, const std::function<void()>& f) {
+    std::vector<double> ms;
+    f(); // a warm-up, which allocates scratch memory and starts threads
+    for (int64_t round = 0; round < rounds; ++round) {
+        const auto start = std::chrono::steady_clock::now();
+        f();
+        ms.push_back(std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
+    }
+    std::sort(ms.begin(), ms.end());
+    return ms[ms.size() / 2];
+}
+
+/// Results have memory of their own before the measurement, as in a plan.
+void report(const char* name, const Settings& s, const std::function<void()>& forward,
+            const std::function<void()>& backward) {
+    std::printf("%s forward_ms=%.3f backward_ms=%.3f\n", name, median_ms(s.rounds, forward),
+                median_ms(s.rounds, backward));
+}
+
+void bench_pool(const Settings& s, const char* name, Op op, Op grad, const Shape& shape, const Pool& pool) {
+    const Tensor x = random_tensor(shape, s.precision == "bf16" ? DType::bf16 : DType::f32);
+    const auto y = run(op, {x}, Pool2dOp{pool});
+    const Tensor dx = Tensor::empty(x.shape(), x.dtype());
+    const Pool2dGradOp attrs{pool, shape[1], shape[2]};
+    report(
+        name, s, [&] { run(op, std::array{x}, Pool2dOp{pool}, y); },
+        [&] {
+            if (op == op::max_pool2d)
+                run(grad, {y[0], {}, {}, {}, {}, y[Pool2dOp::positions]}, attrs, {dx});
+            else
+                run(grad, {y[0]}, attrs, {dx});
+        });
+}
+
+void bench_conv(const Settings& s, const char* name, int64_t size, int64_t channels, int64_t kernel, const Conv& conv) {
+    const DType type = s.precision == "bf16" ? DType::bf16 : DType::f32;
+    const Tensor x = random_tensor({16, size, size, channels}, type),
+                 w = random_tensor({channels, kernel, kernel, channels / conv.groups}, DType::f32);
+    const auto y = run(op::conv2d, {x, w}, Conv2dOp{.conv = conv});
+    const Conv2dGradOp attrs{.conv = conv};
+    const auto gradients = run(op::conv2d_grad, {y[0], x, w}, attrs);
+    report(
+        name, s,
+        [&] {
+            run(op::conv2d, std::array{x, w}, Conv2dOp{.conv = conv}, y);
+        },
+        [&] {
+            run(op::conv2d_grad, std::array{y[0], x, w}, attrs, gradients);
+        });
+}
+
+int run_program(int argc, const char* const* argv) {
+    Settings s;
+    Options options("bench_layers", "measures pooling, and convolutions with groups or dilation");
+    options.add("threads", &s.threads, "number of threads; 0: one per core").range(0, 1024);
+    options.add("rounds", &s.rounds, "number of measurements, of which the median is printed").at_least(1);
+    options.add("precision", &s.precision, "number format").one_of({"fp32", "fp32-strict", "bf16"});
+    if (!options.parse(argc, argv)) {
+        std::cout << options.help();
+        return 0;
+    }
+    ThreadPool pool(s.threads ? int(s.threads) : available_cores());
+    const Context context{.threads = &pool, .strict_fp32 = s.precision == "fp32-strict"};
+    const ContextScope scope(context);
+    const Shape image{16, 112, 112, 64};
+    const Pool overlapping{.window = 3, .stride = 2, .pad = 1};
+    bench_pool(s, "max_pool_3x3_stride_2", op::max_pool2d, op::max_pool2d_grad, image, overlapping);
+    bench_pool(s, "avg_pool_3x3_stride_2", op::avg_pool2d, op::avg_pool2d_grad, image, overlapping);
+    bench_pool(s, "max_pool_2x2", op::max_pool2d, op::max_pool2d_grad, image, {2, 2});
+    bench_pool(s, "global_avg_pool", op::avg_pool2d, op::avg_pool2d_grad, {64, 7, 7, 2048}, {.window = 7});
+    bench_conv(s, "depthwise_3x3", 56, 64, 3, {.pad = 1, .groups = 64});
+    bench_conv(s, "depthwise_3x3_stride_2", 56, 64, 3, {.stride = 2, .pad = 1, .groups = 64});
+    bench_conv(s, "depthwise_3x3_512", 14, 512, 3, {.pad = 1, .groups = 512});
+    bench_conv(s, "grouped_3x3_32", 56, 64, 3, {.pad = 1, .groups = 32});
+    bench_conv(s, "grouped_3x3_16", 56, 64, 3, {.pad = 1, .groups = 16});
+    bench_conv(s, "grouped_3x3_8", 56, 64, 3, {.pad = 1, .groups = 8});
+    bench_conv(s, "grouped_3x3_4", 56, 64, 3, {.pad = 1, .groups = 4});
+    bench_conv(s, "dilated_3x3", 56, 64, 3, {.pad = 2, .dilation = 2});
+    return 0;
+}
+
+} // namespace
+
+int main(int argc, char** argv) { return run_main(argc, argv, run_program); }
