@@ -72,7 +72,8 @@ public:
     /// [ends[i - 1], ends[i]); chunk 0 starts at byte 0. Both memories must outlive the result.
     virtual std::unique_ptr<RoundTrip> round_trip(void* host, void* device, std::vector<size_t> ends) = 0;
 
-    /// Returns the kernel of an op. The kernel takes tensors in device memory and may return before its work is done.
+    /// Returns the kernel of an op, or null if the device has none: then the op runs on the host (see run_on_host()).
+    /// The kernel takes tensors in device memory and may return before its work is done.
     /// Convolution kernels for bf16 images also take filters in bf16 (see round_filters() in fuse.cpp).
     virtual Kernel kernel(const OpRow* op) const = 0;
     /// Blocks until all work that was started is done. Throws Error if a kernel failed and no earlier call has reported

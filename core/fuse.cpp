@@ -324,6 +324,7 @@ private:
         Step fused = steps_[*loss];
         const Tensor& dloss = g.in[Grad::dloss];
         if (!same(fused.in[Loss::labels], g.in[Grad::labels]) ||
+            !same(fused.in[Loss::weights], g.in[Grad::weights]) ||
             fused.attrs.as<Loss>().smoothing != g.attrs.as<Grad>().smoothing || !dloss.has_memory() || maker(dloss))
             return;
         fused.in[Loss::dloss] = dloss;

@@ -15,8 +15,9 @@ void expect_allocated(const Tensor* weights) {
 }
 
 /// Returns the shape of the filters. conv2d() reports numbers of groups that are not possible.
-Shape filters_of(const ConvNorm::Spec& s) {
-    return {s.out, s.kernel, s.kernel, s.in / std::max<int64_t>(1, s.conv.groups)};
+template <class Spec>
+Shape filters_of(const Spec& s) {
+    return {s.out, s.kernel.h, s.kernel.w, s.in / std::max<int64_t>(1, s.conv.groups)};
 }
 
 } // namespace
@@ -41,6 +42,34 @@ Tensor ConvNorm::operator()(const Tensor& x, Mode mode) const {
     const Tensor stats = combine_stats(local_stats);
     update_running(*running_, stats, y.extent(0), y.extent(1) * y.extent(2), kRunningMomentum);
     return batch_norm(y, stats, *gamma_, *beta_, {.relu = relu_});
+}
+
+ConvBias::ConvBias(Parameters& parameters, const std::string& name, const Spec& s)
+    : name_(name),
+      w_(&parameters.add(name + ".weight", filters_of(s), Start::random)),
+      b_(&parameters.add(name + ".bias", {s.out}, Start::zeros)),
+      conv_(s.conv) {}
+
+Tensor ConvBias::operator()(const Tensor& x) const {
+    const LayerScope layer(name_);
+    expect_allocated(w_);
+    return conv2d(x, *w_, *b_, conv_);
+}
+
+LayerNorm::LayerNorm(Parameters& parameters, const std::string& name, int64_t channels, float epsilon)
+    : name_(name),
+      gamma_(&parameters.add(name + ".weight", {channels}, Start::ones)),
+      beta_(&parameters.add(name + ".bias", {channels}, Start::zeros)),
+      epsilon_(epsilon) {}
+
+Tensor LayerNorm::operator()(const Tensor& x) const {
+    const LayerScope layer(name_);
+    expect_allocated(gamma_);
+    return layer_norm(x, *gamma_, *beta_, epsilon_);
+}
+
+Tensor Dropout::operator()(const Tensor& x, const Tensor& seed, Mode mode) const {
+    return mode == Mode::evaluate ? x : dropout(x, probability, seed, stream);
 }
 
 Dense::Dense(Parameters& parameters, const std::string& name, int64_t out, int64_t in)

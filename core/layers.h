@@ -13,7 +13,9 @@ enum class Mode : uint8_t { train, evaluate };
 class ConvNorm {
 public:
     struct Spec {
-        int64_t out = 0, kernel = 0, in = 0;
+        int64_t out = 0;
+        PerAxis kernel = 1; // height and width of the filters
+        int64_t in = 0;
         Conv conv = {};
         bool relu = true;
     };
@@ -31,6 +33,48 @@ private:
     const Tensor *w_ = nullptr, *b_ = nullptr, *gamma_ = nullptr, *beta_ = nullptr, *running_ = nullptr;
     Conv conv_;
     bool relu_ = true;
+};
+
+/// Convolution with bias, without a norm. Declares the parameters NAME.weight [out kernel.h kernel.w in/groups] and
+/// NAME.bias [out].
+class ConvBias {
+public:
+    struct Spec {
+        int64_t out = 0;
+        PerAxis kernel = 1; // height and width of the filters
+        int64_t in = 0;
+        Conv conv = {};
+    };
+    ConvBias() = default; // unusable, until another one is assigned
+    ConvBias(Parameters& parameters, const std::string& name, const Spec& spec);
+    Tensor operator()(const Tensor& x) const;
+
+private:
+    std::string name_;
+    const Tensor *w_ = nullptr, *b_ = nullptr;
+    Conv conv_;
+};
+
+/// Layer norm over the channels; see layer_norm(). Declares the parameters NAME.weight and NAME.bias, [channels] each.
+class LayerNorm {
+public:
+    LayerNorm() = default; // unusable, until another one is assigned
+    LayerNorm(Parameters& parameters, const std::string& name, int64_t channels, float epsilon = 1e-5f);
+    Tensor operator()(const Tensor& x) const;
+
+private:
+    std::string name_;
+    const Tensor *gamma_ = nullptr, *beta_ = nullptr;
+    float epsilon_ = 0;
+};
+
+/// Dropout in training; see dropout(). Mode::evaluate returns x itself. Layers that share a seed need different values
+/// of `stream`.
+struct Dropout {
+    float probability = 0.5f;
+    uint32_t stream = 0;
+    /// The seed is i32 [2]; see seed_tensor(). Mode::evaluate does not need it.
+    Tensor operator()(const Tensor& x, const Tensor& seed, Mode mode) const;
 };
 
 /// Fully connected layer. Declares the parameters NAME.weight [out in] and NAME.bias [out]. operator() flattens

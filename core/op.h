@@ -129,9 +129,12 @@ struct OpRow {
     uint32_t (*saves_for)(const Attrs&) = nullptr;
     /// Returns the number of floating-point operations of a call. Null: one per element of output 0.
     double (*flops)(const Call&) = nullptr;
-    /// Throws Error if an integer input, such as a label, is out of range. It checks inputs in host memory only; for
+    /// Throws Error if a value of an input, such as a label, is out of range. It checks inputs in host memory only; for
     /// those in device memory, the result is NaN instead. Null: all values are valid.
     void (*check)(const Call&) = nullptr;
+    /// The kernel for GPUs of an op from outside of this tree. The ops of RG_OPS have theirs in gpu/. Null: a device
+    /// runs `cpu` on copies in host memory.
+    Kernel gpu = nullptr;
 };
 
 /// An op is identified by its row. Each family declares rows::NAME and op::NAME for its ops, and defines the rows.
@@ -158,6 +161,10 @@ std::array<Tensor, kMaxOutputs> run(Op op, std::initializer_list<Tensor> in, con
 /// Executes an op on the context's device, or on its backend if it has no device. The outputs must exist already. If
 /// the context has a profile, adds the time of the op to it.
 void execute(Op op, const Call& call);
+/// Runs the CPU kernel of an op on copies of its tensors in host memory, and copies the results back to the device.
+/// Blocks until the device is done. Checks values as OpRow::check does. A plan with such an op cannot be replayed as
+/// graphs, so the device launches its ops one by one.
+void run_on_host(Op op, const Call& call);
 /// If this is not null, execute() calls it after each op. Only tests set it, to perturb results.
 inline void (*after_op)(Op, const Call&) = nullptr;
 /// Returns the floating-point operations of a call.

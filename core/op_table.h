@@ -14,11 +14,4 @@ inline constexpr Op kOps[] = {
 #undef RG_OP
 };
 
-/// Returns the index of an op in kOps.
-inline size_t index_of(Op op) {
-    for (size_t i = 0; i < std::size(kOps); ++i)
-        if (kOps[i] == op) return i;
-    fail("op_table: expected an op of the list RG_OPS, got ", op->name);
-}
-
 } // namespace rg

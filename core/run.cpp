@@ -21,17 +21,31 @@ void execute(Op op, const Call& call) {
     else if (op->check)
         op->check(call);
     const Kernel kernel = c.device ? c.device->kernel(op) : c.backend == Backend::cpu ? op->cpu : op->reference;
+    const auto work = [&] { kernel ? kernel(call) : run_on_host(op, call); };
     if (c.profile) {
-        const auto work = [&] { kernel(call); };
         const double seconds = c.device ? c.device->time_of(work) : seconds_of(work);
         double bytes = 0;
         for (const auto& side : {call.in, call.out})
             for (const Tensor& t : side) bytes += t.defined() ? double(t.bytes()) : 0;
         c.profile->add(op, seconds, flops_of(op, call), bytes);
     } else {
-        kernel(call);
+        work();
     }
     if (after_op) after_op(op, call);
+}
+
+void run_on_host(Op op, const Call& call) {
+    std::vector<Tensor> in(call.in.begin(), call.in.end()), out;
+    to_host(in);
+    for (const Tensor& t : call.out) out.push_back(t.defined() ? Tensor::on_host(t.shape(), t.dtype()) : Tensor());
+    Context host = context();
+    host.device = nullptr;
+    const ContextScope scope(host);
+    const Call host_call{call.attrs, in, out};
+    if (op->check) op->check(host_call);
+    op->cpu(host_call);
+    for (size_t i = 0; i < out.size(); ++i)
+        if (out[i].defined()) call.out[i].copy_from(out[i]);
 }
 
 namespace {
@@ -80,6 +94,8 @@ std::array<Tensor, kMaxOutputs> run(Op op, std::initializer_list<Tensor> in, con
 std::array<Tensor, kMaxOutputs> run(Op op, std::span<const Tensor> in, const Attrs& attrs,
                                     std::span<const Tensor> into) {
     const OpRow& r = *op;
+    RG_CHECK(r.reference && r.cpu && r.infer, r.name,
+             ": expected a row with reference, cpu and infer, got one without; define all three");
     RG_CHECK(in.size() <= r.inputs.size(), r.name, ": takes ", r.inputs.size(), " inputs, got ", in.size());
     std::array<Tensor, kMaxInputs> all;
     std::copy(in.begin(), in.end(), all.begin());

@@ -189,7 +189,7 @@ public:
             RG_OPS(RG_KERNEL)
 #undef RG_KERNEL
         };
-        return kKernels[index_of(op)];
+        return kernel_of(op, kKernels);
     }
     void synchronize() override { stream_.wait(); }
 

@@ -7,7 +7,16 @@
 #include "ringgrad/core/op_table.h"
 #include "ringgrad/gpu/gpu_traits.h"
 
+#include <algorithm>
+
 namespace rg {
+/// Returns the kernel of an op from `kernels`, which has one for each op of RG_OPS. For another op, returns the kernel
+/// of its row, or null if it has none.
+inline Kernel kernel_of(Op op, std::span<const Kernel, std::size(kOps)> kernels) {
+    const auto position = size_t(std::find(std::begin(kOps), std::end(kOps), op) - std::begin(kOps));
+    return position < kernels.size() ? kernels[position] : op->gpu;
+}
+
 #define RG_DECLARE(name) void name(const Call&);
 /// Launches a kernel that keeps the tensor cores busy (rates.cu), and returns the number of its floating-point
 /// operations. `out` has room for one value per thread of all blocks.
@@ -20,7 +29,7 @@ RG_MULTIPLY
 namespace gpu_on_host {
 RG_OPS(RG_DECLARE)
 RG_MULTIPLY
-/// Returns the op's function for the executor. It takes tensors in host memory.
+/// Returns the op's function for the executor, which takes tensors in host memory. See kernel_of() for other ops.
 Kernel kernel(Op op);
 /// Returns the traits that the executor reports to ops. Tests may change them.
 gpu::GpuTraits& settable_gpu_traits();

@@ -1,6 +1,7 @@
-// Softmax, cross-entropy and squared error, with their gradients. With at most 32 classes, a thread computes a row of
-// softmax, so that one block can compute a whole mini-batch and its loss. With more classes, a warp computes a row. If
-// the rows need several blocks, a second kernel with one block sums the loss. The order of all sums is fixed.
+// Softmax, cross-entropy, binary cross-entropy and squared error, with their gradients. With at most 32 classes, a
+// thread computes a row of softmax, so that one block can compute a whole mini-batch and its loss. With more classes, a
+// warp computes a row. If the rows need several blocks, a second kernel with one block sums the loss. The order of all
+// sums is fixed.
 #include "ringgrad/gpu/kernels.h"
 #include "ringgrad/gpu/reduce.cuh"
 #include "ringgrad/gpu/scratch.cuh"
@@ -25,9 +26,37 @@ __device__ __forceinline__ float target_probability(int class_, int label, float
     return (class_ == label ? 1 - smoothing : 0) + smoothing / float(k);
 }
 
+/// Class weights of cross-entropy. Without weights, both pointers are null.
+struct ClassWeights {
+    const float* of_class = nullptr;
+    const float* sums = nullptr; // [0]: the sum of the labels' weights; [1]: the sum of all weights
+    __device__ float of(int class_) const { return of_class ? of_class[class_] : 1; }
+    /// The sum of the targets of a sample with this label.
+    __device__ float target_sum(int label, float smoothing, int k) const {
+        if (!of_class) return 1;
+        const float weight = label >= 0 && label < k ? of_class[label] : NAN;
+        return weight * (1 - smoothing) + smoothing / float(k) * sums[1];
+    }
+    /// The sum of the labels' weights, of `rows` samples.
+    __device__ float total(int64_t rows) const { return sums ? sums[0] : float(rows); }
+};
+
+/// Computes ClassWeights::sums. A label out of range makes the first NaN. Runs as a single block.
+__global__ void __launch_bounds__(kThreads)
+    class_weight_sums_kernel(int64_t rows, int k, const int* labels, const float* weights, float* sums) {
+    double of_labels = 0, of_classes = 0;
+    for (int64_t i = threadIdx.x; i < rows; i += kThreads)
+        of_labels += double(labels[i] >= 0 && labels[i] < k ? weights[labels[i]] : NAN);
+    for (int j = int(threadIdx.x); j < k; j += kThreads) of_classes += double(weights[j]);
+    of_labels = block_sum(of_labels);
+    of_classes = block_sum(of_classes);
+    if (threadIdx.x == 0) sums[0] = float(of_labels), sums[1] = float(of_classes);
+}
+
 struct CrossEntropy {
     const int* labels = nullptr;
     float smoothing = 0;
+    ClassWeights weights = {};
     const float* dloss = nullptr; // if set, p receives the gradient of the logits instead
     float* loss = nullptr;        // receives the mean loss; null to compute only softmax
     float* losses = nullptr;      // [rows], receives each sample's loss if there are several blocks, else null
@@ -48,12 +77,14 @@ __global__ void __launch_bounds__(kLossThreads)
     for (int j = lane; j < end; j += lanes) sum += expf(logits[j] - top);
     sum = warp_sum(sum, lanes);
     const int label = c.loss && end > 0 ? c.labels[row] : 0;
-    const float log_sum = logf(sum), scale = c.dloss ? *c.dloss / float(rows) : 0;
+    const float log_sum = logf(sum), scale = c.dloss ? *c.dloss / c.weights.total(rows) : 0;
+    const float target_sum = c.weights.target_sum(label, c.smoothing, k);
     float loss = label >= 0 && label < k ? 0 : NAN;
     for (int j = lane; j < end; j += lanes) {
-        const float probability = expf(logits[j] - top) / sum, target = target_probability(j, label, c.smoothing, k);
+        const float probability = expf(logits[j] - top) / sum,
+                    target = c.weights.of(j) * target_probability(j, label, c.smoothing, k);
         loss -= target * (logits[j] - top - log_sum);
-        p[row * k + j] = c.dloss ? scale * (probability - target) : probability;
+        p[row * k + j] = c.dloss ? scale * (probability * target_sum - target) : probability;
     }
     if (!c.loss) return;
     loss = warp_sum(loss, lanes);
@@ -63,16 +94,17 @@ __global__ void __launch_bounds__(kLossThreads)
         return;
     }
     const double total = block_sum(has_row ? double(loss) : 0.0);
-    if (threadIdx.x == 0) *c.loss = rows > 0 ? float(total / double(rows)) : 0;
+    if (threadIdx.x == 0) *c.loss = rows > 0 ? float(total / double(c.weights.total(rows))) : 0;
 }
 
-/// Stores the mean of f(i) over all i < count to *out. Runs as a single block.
+/// Stores to *out the sum of f(i) over all i < count, divided by *total, or by count if `total` is null. Runs as a
+/// single block.
 template <class F>
-__global__ void __launch_bounds__(kThreads) loss_mean_kernel(int64_t count, F f, float* out) {
+__global__ void __launch_bounds__(kThreads) loss_mean_kernel(int64_t count, F f, const float* total, float* out) {
     double sum = 0;
     for (int64_t i = threadIdx.x; i < count; i += kThreads) sum += double(f(i));
     sum = block_sum(sum);
-    if (threadIdx.x == 0) *out = count > 0 ? float(sum / double(count)) : 0;
+    if (threadIdx.x == 0) *out = count > 0 ? float(sum / (total ? double(*total) : double(count))) : 0;
 }
 
 struct SampleLoss {
@@ -82,6 +114,15 @@ struct SampleLoss {
 struct SquaredDifference {
     const float *a, *b;
     __device__ float operator()(int64_t i) const { return (a[i] - b[i]) * (a[i] - b[i]); }
+};
+/// NaN if the target lies outside [0, 1].
+struct BinaryCrossEntropy {
+    const float *logits, *targets;
+    __device__ float operator()(int64_t i) const {
+        const float x = logits[i], t = targets[i];
+        if (!(t >= 0 && t <= 1)) return NAN;
+        return (x < 0 ? 0 : x) - x * t + log1pf(expf(-fabsf(x)));
+    }
 };
 
 __global__ void __launch_bounds__(kThreads)
@@ -96,11 +137,22 @@ __global__ void __launch_bounds__(kThreads)
 
 __global__ void __launch_bounds__(kThreads)
     cross_entropy_grad_kernel(int64_t count, int k, const float* p, const int* labels, const float* dloss,
-                              float smoothing, float* dx) {
+                              float smoothing, ClassWeights weights, float* dx) {
     const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
     if (i >= count) return;
-    const float scale = *dloss / float(count / k);
-    dx[i] = scale * (p[i] - target_probability(int(i % k), labels[i / k], smoothing, k));
+    const int class_ = int(i % k), label = labels[i / k];
+    const float scale = *dloss / weights.total(count / k);
+    dx[i] = scale * (p[i] * weights.target_sum(label, smoothing, k) -
+                     weights.of(class_) * target_probability(class_, label, smoothing, k));
+}
+
+__global__ void __launch_bounds__(kThreads)
+    binary_cross_entropy_grad_kernel(int64_t count, const float* logits, const float* targets, const float* dloss,
+                                     float* dx) {
+    const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
+    if (i >= count) return;
+    const float e = expf(-fabsf(logits[i])), p = (logits[i] < 0 ? e : 1) / (1 + e), t = targets[i];
+    dx[i] = t >= 0 && t <= 1 ? *dloss / float(count) * (p - t) : NAN;
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -119,8 +171,24 @@ void run_softmax(const Tensor& x, const Tensor& p, CrossEntropy c = {}) {
     RG_LAUNCH(softmax_cross_entropy_kernel, blocks, kLossThreads, 0, stream(), rows, int(k), lanes, pointer<float>(x),
               pointer<float>(p), c);
     if (c.loss && blocks > 1)
-        RG_LAUNCH(loss_mean_kernel<SampleLoss>, 1, kThreads, 0, stream(), rows, SampleLoss{losses}, c.loss);
+        RG_LAUNCH(loss_mean_kernel<SampleLoss>, 1, kThreads, 0, stream(), rows, SampleLoss{losses}, c.weights.sums,
+                  c.loss);
 }
+
+/// Holds the class weights of a call and their sums, or nothing if the call has no weights.
+class WeightSums {
+public:
+    WeightSums(const Tensor& weights, const Tensor& labels) : weights_(weights), sums_(weights.defined() ? 2 : 0) {
+        if (weights.defined())
+            RG_LAUNCH(class_weight_sums_kernel, 1, kThreads, 0, stream(), labels.numel(), int(weights.numel()),
+                      pointer<int>(labels), pointer<float>(weights), sums_);
+    }
+    ClassWeights get() const { return {pointer<float>(weights_), weights_.defined() ? sums_.data() : nullptr}; }
+
+private:
+    const Tensor& weights_;
+    Scratch<float> sums_;
+};
 
 } // namespace
 
@@ -137,9 +205,11 @@ void softmax_grad(const Call& call) {
 void cross_entropy(const Call& call) {
     using O = CrossEntropyOp;
     const Tensor& dloss = call.in[O::dloss];
+    const WeightSums weights(call.in[O::weights], call.in[O::labels]);
     run_softmax(call.in[O::logits], dloss.defined() ? call.out[O::dlogits] : call.out[O::probabilities],
                 {.labels = pointer<int>(call.in[O::labels]),
                  .smoothing = call.attrs.as<O>().smoothing,
+                 .weights = weights.get(),
                  .dloss = pointer<float>(dloss),
                  .loss = pointer<float>(call.out[O::loss])});
 }
@@ -147,16 +217,36 @@ void cross_entropy(const Call& call) {
 void cross_entropy_grad(const Call& call) {
     using O = CrossEntropyGradOp;
     const Tensor& p = call.in[O::probabilities];
+    const WeightSums weights(call.in[O::weights], call.in[O::labels]);
     if (p.numel() > 0)
         RG_LAUNCH(cross_entropy_grad_kernel, blocks_for(p.numel(), kThreads), kThreads, 0, stream(), p.numel(),
                   int(p.extent(1)), pointer<float>(p), pointer<int>(call.in[O::labels]),
-                  pointer<float>(call.in[O::dloss]), call.attrs.as<O>().smoothing, pointer<float>(call.out[0]));
+                  pointer<float>(call.in[O::dloss]), call.attrs.as<O>().smoothing, weights.get(),
+                  pointer<float>(call.out[0]));
+}
+
+void binary_cross_entropy(const Call& call) {
+    using O = BinaryCrossEntropyOp;
+    const Tensor& logits = call.in[O::logits];
+    RG_LAUNCH(loss_mean_kernel<BinaryCrossEntropy>, 1, kThreads, 0, stream(), logits.numel(),
+              BinaryCrossEntropy{pointer<float>(logits), pointer<float>(call.in[O::targets])}, nullptr,
+              pointer<float>(call.out[0]));
+}
+
+void binary_cross_entropy_grad(const Call& call) {
+    using O = BinaryCrossEntropyGradOp;
+    const int64_t count = call.out[0].numel();
+    if (count > 0)
+        RG_LAUNCH(binary_cross_entropy_grad_kernel, blocks_for(count, kThreads), kThreads, 0, stream(), count,
+                  pointer<float>(call.in[O::logits]), pointer<float>(call.in[O::targets]),
+                  pointer<float>(call.in[O::dloss]), pointer<float>(call.out[0]));
 }
 
 void mse_loss(const Call& call) {
     const Tensor &prediction = call.in[MseLossOp::prediction], &target = call.in[MseLossOp::target];
     RG_LAUNCH(loss_mean_kernel<SquaredDifference>, 1, kThreads, 0, stream(), prediction.numel(),
-              SquaredDifference{pointer<float>(prediction), pointer<float>(target)}, pointer<float>(call.out[0]));
+              SquaredDifference{pointer<float>(prediction), pointer<float>(target)}, nullptr,
+              pointer<float>(call.out[0]));
 }
 
 void mse_loss_grad(const Call& call) {

@@ -1,8 +1,9 @@
 // Batch norm: batch statistics, its gradient, running averages, and the normalisation where no other kernel applies it.
+// Layer norm: a warp computes a row.
 #include "ringgrad/core/context.h"
 #include "ringgrad/gpu/kernels.h"
 #include "ringgrad/gpu/norm.cuh"
-#include "ringgrad/gpu/run_on_host.h"
+#include "ringgrad/gpu/reduce.cuh"
 
 namespace rg::RG_GPU {
 
@@ -90,6 +91,82 @@ __global__ void batch_norm_running_update_kernel(const float* running, const flo
     out[i] = float((1 - momentum) * double(running[i]) + momentum * target);
 }
 
+constexpr int kWarpRows = kThreads / 32;
+
+/// The statistics of a row: its mean, and 1 / sqrt(variance + epsilon).
+struct RowStats {
+    float mean, scale;
+};
+
+/// Computes the statistics of a row of c values in a warp. Sums deviations from the first value, because sums of the
+/// values themselves would lose precision if they are far from 0.
+template <class T>
+__device__ __forceinline__ RowStats row_stats(const T* x, int c, int lane, float epsilon) {
+    const float first = load(x);
+    float sum = 0, squares = 0;
+    for (int j = lane; j < c; j += 32) sum += load(x + j) - first;
+    const float mean = warp_sum(sum) / float(c);
+    for (int j = lane; j < c; j += 32) {
+        const float d = load(x + j) - first - mean;
+        squares += d * d;
+    }
+    return {first + mean, 1 / sqrtf(warp_sum(squares) / float(c) + epsilon)};
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    layer_norm_kernel(int64_t rows, int c, const T* x, const float* gamma, const float* beta, float epsilon, T* y) {
+    const int64_t row = int64_t(blockIdx.x) * kWarpRows + threadIdx.x / 32;
+    const int lane = int(threadIdx.x) % 32;
+    if (row >= rows) return;
+    const auto [mean, scale] = row_stats(x + row * c, c, lane, epsilon);
+    for (int j = lane; j < c; j += 32)
+        store(y + row * c + j, (load(x + row * c + j) - mean) * scale * gamma[j] + beta[j]);
+}
+
+/// Computes dx, and stores the statistics of each row for LayerNormTerms.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    layer_norm_grad_kernel(int64_t rows, int c, const T* dy, const T* x, const float* gamma, float epsilon, T* dx,
+                           RowStats* stats) {
+    const int64_t row = int64_t(blockIdx.x) * kWarpRows + threadIdx.x / 32;
+    const int lane = int(threadIdx.x) % 32;
+    if (row >= rows) return;
+    const auto [mean, scale] = row_stats(x + row * c, c, lane, epsilon);
+    if (lane == 0) stats[row] = {mean, scale};
+    float g_mean = 0, product_mean = 0;
+    for (int j = lane; j < c; j += 32) {
+        const float g = load(dy + row * c + j) * gamma[j];
+        g_mean += g;
+        product_mean += g * ((load(x + row * c + j) - mean) * scale);
+    }
+    g_mean = warp_sum(g_mean) / float(c);
+    product_mean = warp_sum(product_mean) / float(c);
+    for (int j = lane; j < c; j += 32) {
+        const float g = load(dy + row * c + j) * gamma[j], hat = (load(x + row * c + j) - mean) * scale;
+        store(dx + row * c + j, scale * (g - g_mean - hat * product_mean));
+    }
+}
+
+/// The terms of dgamma and dbeta.
+template <class T>
+struct LayerNormTerms {
+    const T *dy, *x;
+    const RowStats* stats;
+    int c;
+    __device__ void operator()(int64_t row, int column, TwoSums& sum) const {
+        const float g = load(dy + row * c + column);
+        sum.first += g * ((load(x + row * c + column) - stats[row].mean) * stats[row].scale);
+        sum.second += g;
+    }
+};
+struct StoreLayerNormSums {
+    float *dgamma, *dbeta;
+    __device__ void operator()(int column, double gamma_sum, double beta_sum) const {
+        dgamma[column] = float(gamma_sum), dbeta[column] = float(beta_sum);
+    }
+};
+
 } // namespace
 
 Norm::Norm(std::span<const Tensor> norm, const BatchNorm& attrs, const Tensor& sums, double count)
@@ -171,6 +248,35 @@ void running_update(const Call& call) {
     RG_LAUNCH(batch_norm_running_update_kernel, blocks_for(2 * c, 64), 64, 0, stream(),
               pointer<float>(call.in[O::running]), pointer<float>(call.in[O::stats]), c, double(a.momentum),
               count > 1 ? count / (count - 1) : 1.0, pointer<float>(call.out[0]));
+}
+
+void layer_norm(const Call& call) {
+    using O = LayerNormOp;
+    const Tensor& x = call.in[O::x];
+    const int64_t c = call.in[O::gamma].numel(), rows = x.numel() / c;
+    if (rows == 0) return;
+    with_stored(x, [&](auto t) {
+        using T = decltype(t);
+        RG_LAUNCH(layer_norm_kernel<T>, blocks_for(rows, kWarpRows), kThreads, 0, stream(), rows, int(c), pointer<T>(x),
+                  pointer<float>(call.in[O::gamma]), pointer<float>(call.in[O::beta]), call.attrs.as<O>().epsilon,
+                  pointer<T>(call.out[0]));
+    });
+}
+
+void layer_norm_grad(const Call& call) {
+    using O = LayerNormGradOp;
+    const Tensor &dy = call.in[O::dy], &x = call.in[O::x];
+    const int64_t c = call.in[O::gamma].numel(), rows = x.numel() / c;
+    const Scratch<RowStats> stats(static_cast<size_t>(rows));
+    with_stored(x, [&](auto t) {
+        using T = decltype(t);
+        if (rows > 0)
+            RG_LAUNCH(layer_norm_grad_kernel<T>, blocks_for(rows, kWarpRows), kThreads, 0, stream(), rows, int(c),
+                      pointer<T>(dy), pointer<T>(x), pointer<float>(call.in[O::gamma]), call.attrs.as<O>().epsilon,
+                      pointer<T>(call.out[O::dx]), stats);
+        sum_columns(rows, c, LayerNormTerms<T>{pointer<T>(dy), pointer<T>(x), stats, int(c)},
+                    StoreLayerNormSums{pointer<float>(call.out[O::dgamma]), pointer<float>(call.out[O::dbeta])});
+    });
 }
 
 } // namespace rg::RG_GPU

@@ -33,6 +33,7 @@ enum class Draw : uint8_t {
     views,          // i32 [n 3]: flip, and first row and column of a window, which may leave input 0 by up to 2
     damaged,        // the largest float with both signs; in the last quarter also some NaN and infinities
     seed,           // i32 [2]: random bits
+    fractions,      // in [0, 1], many of them 0 or 1
     squares,        // squares of normal values, so never negative
     lr,             // f32: learning rate 0.3
     lr_and_step,    // f32: learning rate 0.02, step 7
@@ -264,6 +265,34 @@ inline void add_norms(std::vector<OpCase>& cases) {
                          1});
 }
 
+inline void add_layer_norms(std::vector<OpCase>& cases) {
+    const auto add = [&](const Shape& x, Draw values, Tolerance tolerance, float epsilon = 1e-3f) {
+        const Shape channels{x[x.rank() - 1]};
+        cases.push_back({op::layer_norm,
+                         {{x, values}, {channels, Draw::away}, {channels, Draw::away}},
+                         LayerNormOp{epsilon},
+                         tolerance});
+        cases.push_back({op::layer_norm_grad,
+                         {{x}, {x, values}, {channels, Draw::away}},
+                         LayerNormGradOp{epsilon},
+                         tolerance == kRounded ? kSummed : tolerance});
+    };
+    // With one or two channels, dx is a rounding error.
+    for (const Shape& x : std::initializer_list<Shape>{{4, 3},
+                                                       {1, 5},
+                                                       {7, 8},
+                                                       {33, 17},
+                                                       {130, 20}, // more rows than a task has
+                                                       {300, 31},
+                                                       {2, 3, 5, 64},
+                                                       {2, 1000},
+                                                       {600, 40}, // several slabs of rows on a GPU
+                                                       {0, 6}})
+        add(x, Draw::normal, kRounded);
+    add({40, 33}, Draw::offset, kCancelled);
+    add({20, 11}, Draw::special, kRounded, 0); // a NaN reaches its whole row, and nothing else but dgamma
+}
+
 inline void add_elementwise(std::vector<OpCase>& cases) {
     for (const Shape& x : std::initializer_list<Shape>{{1},
                                                        {3},
@@ -446,18 +475,25 @@ inline void add_losses(std::vector<OpCase>& cases) {
         for (Draw values : {Draw::normal, Draw::offset}) {
             cases.push_back({op::softmax, {{x, values}}, {}, kRounded});
             for (float smoothing : {0.0f, 0.1f})
-                for (const Draw dloss : {Draw::absent, Draw::away})
-                    cases.push_back({op::cross_entropy,
-                                     {{x, values}, labels, {{}, dloss}},
-                                     CrossEntropyOp{smoothing},
-                                     kRounded});
+                for (const Draw weights : {Draw::absent, Draw::squares})
+                    for (const Draw dloss : {Draw::absent, Draw::away})
+                        cases.push_back({op::cross_entropy,
+                                         {{x, values}, labels, {{x[1]}, weights}, {{}, dloss}},
+                                         CrossEntropyOp{smoothing},
+                                         kRounded});
+            cases.push_back({op::binary_cross_entropy, {{x, values}, {x, Draw::fractions}}, {}, kRounded});
+            cases.push_back({op::binary_cross_entropy_grad,
+                             {{x, values}, {x, Draw::fractions}, {{}, Draw::away}},
+                             {},
+                             kRounded});
         }
         cases.push_back({op::softmax_grad, {{x}, {x, Draw::probabilities}}, {}, kRounded});
         for (float smoothing : {0.0f, 0.1f})
-            cases.push_back({op::cross_entropy_grad,
-                             {{x, Draw::probabilities}, labels, {{}, Draw::away}},
-                             CrossEntropyGradOp{smoothing},
-                             kRounded});
+            for (const Draw weights : {Draw::absent, Draw::squares})
+                cases.push_back({op::cross_entropy_grad,
+                                 {{x, Draw::probabilities}, labels, {{x[1]}, weights}, {{}, Draw::away}},
+                                 CrossEntropyGradOp{smoothing},
+                                 kRounded});
         cases.push_back({op::mse_loss, {{x}, {x}}, {}, kRounded});
         cases.push_back({op::mse_loss_grad, {{x}, {x}, {{}, Draw::away}}, {}, kRounded});
     }
@@ -605,6 +641,7 @@ inline const std::vector<OpCase>& op_cases() {
         std::vector<OpCase> cases;
         add_convs(cases);
         add_norms(cases);
+        add_layer_norms(cases);
         add_elementwise(cases);
         add_other_elementwise(cases);
         add_slices(cases);

@@ -55,6 +55,7 @@ double draw_value(Draw draw, int64_t i, int64_t n, Rng& random, std::span<const 
                                        : z * std::numeric_limits<double>::infinity();
     }
     case Draw::statistics: return i < n / 2 ? z : 0.2 + z * z;
+    case Draw::fractions: return std::clamp(0.5 + 0.5 * z, 0.0, 1.0);
     case Draw::squares: return z * z;
     case Draw::lr: return 0.3;
     case Draw::lr_and_step: return i == 0 ? 0.02 : 7;

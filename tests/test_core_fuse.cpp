@@ -185,6 +185,16 @@ TEST_SUITE("core") {
         };
         CHECK(count_steps(v, f, with(op::cross_entropy, CrossEntropyOp::dloss)) == 1);
         CHECK(count_steps(v, f, is(op::cross_entropy_grad)) == 0);
+        const float three[] = {0.5f, 1, 2};
+        const Tensor class_weights = Tensor::of<float>({3}, three);
+        const auto weighted = [&](const Tensor& x) -> std::vector<Tensor> {
+            Tape tape;
+            const Tensor loss = cross_entropy(linear(x.reshape({4, 288}), w), labels, 0.1f, class_weights);
+            tape.gradients(loss, std::array{w}, std::array{dw});
+            return {loss, dw};
+        };
+        CHECK(count_steps(v, weighted, with(op::cross_entropy, CrossEntropyOp::dloss)) == 1);
+        CHECK(count_steps(v, weighted, is(op::cross_entropy_grad)) == 0);
         const auto scaled_loss = [&](const Tensor& x) -> std::vector<Tensor> {
             Tape tape;
             const Tensor loss = scale(cross_entropy(linear(x.reshape({4, 288}), w), labels), 0.5f);

@@ -168,6 +168,20 @@ TEST_SUITE("core") {
             CHECK(cross_entropy(floats({1, 2}, 0, 10), labels, 0.2f).data<float>()[0] ==
                   doctest::Approx(std::log(1 + std::exp(-10.0)) + 1));
             CHECK(list(softmax(floats({1, 2}, 1000, 1000))) == List{0.5, 0.5});
+            // Weights 3 and 1: (3 * log(4) + 1 * log(4 / 3)) / (3 + 1), as torch.nn.CrossEntropyLoss(weight) has it.
+            const int32_t both[] = {0, 1};
+            const Tensor odds = floats({2, 2}, 0, std::log(3.0), 0, std::log(3.0)), weights = floats({2}, 3, 1);
+            const Tensor two = Tensor::of<int32_t>({2}, both);
+            CHECK(cross_entropy(odds, two, 0, weights).data<float>()[0] ==
+                  doctest::Approx((3 * std::log(4.0) + std::log(4.0 / 3)) / 4));
+            // With smoothing 0.5, a sample has the targets 0.75 and 0.25, or 0.25 and 0.75, times the weights 3 and 1.
+            CHECK(cross_entropy(odds, two, 0.5f, weights).data<float>()[0] ==
+                  doctest::Approx((3 * std::log(4.0) + std::log(4.0 / 3)) / 4));
+            CHECK(list(binary_cross_entropy(floats({4}, 0, 0, 1000, -1000), floats({4}, 0, 0.3, 0.5, 0))) ==
+                  List{float(std::log(2.0) / 2 + 500.0 / 4)});
+            CHECK(list(layer_norm(floats({2, 3}, 1, 2, 3, 40, 40, 70), floats({3}, 1, 1, 10), floats({3}, 0, 1, 0))) ==
+                  List{-1.224745f, 1, 12.24745f, -0.707107f, 0.292893f, 14.14214f});
+            CHECK(list(layer_norm(floats({2, 1}, 7, -3), floats({1}, 5), floats({1}, 2))) == List{2, 2});
             CHECK(list(mse_loss(floats({2}, 1, 5), floats({2}, 2, 2))) == List{5});
             CHECK(list(sub(floats({2}, 1, 5), floats({2}, 2, 3))) == List{-1, 2});
             CHECK(list(mul(floats({2}, 1, 5), floats({2}, 2, 3))) == List{2, 15});
@@ -420,6 +434,28 @@ TEST_SUITE("core") {
                        "label smoothing lies in [0, 1)"));
         const int32_t wrong[] = {0, 4};
         CHECK(message([&] {
+                  cross_entropy(Tensor::zeros({2, 4}), i, 0, Tensor::zeros({3}));
+              }) == "cross_entropy: weights needs shape [4], got [3]");
+        CHECK(contains(message([&] { binary_cross_entropy(x, w); }), "binary_cross_entropy: targets needs shape"));
+        for (const double target : {-0.5, 1.5, double(NAN)})
+            CHECK(contains(message([&] { binary_cross_entropy(Tensor::zeros({2}), Tensor::constant({2}, target)); }),
+                           "of element 0 lies outside [0, 1]"));
+        CHECK(message([&] {
+                  layer_norm(x, Tensor::zeros({5}), Tensor::zeros({5}));
+              }) == "layer_norm: gamma needs shape [3], got [5]");
+        CHECK(message([&] {
+                  layer_norm(x, Tensor::zeros({3}), Tensor::zeros({5}));
+              }) == "layer_norm: beta needs shape [3], got [5]");
+        CHECK(message([&] { layer_norm(i, i, i); }) == "layer_norm: x is i32, expected f32");
+        CHECK(message([&] {
+                  layer_norm(Tensor::zeros({2, 3, 4}), Tensor::zeros({4}), Tensor::zeros({4}));
+              }) == "layer_norm: x needs 2 or 4 extents, got [2 3 4]");
+        CHECK(message([&] {
+                  layer_norm(Tensor::zeros({2, 0}), Tensor::zeros({0}), Tensor::zeros({0}));
+              }) == "layer_norm: x needs at least one channel, got [2 0]");
+        CHECK(contains(message([&] { layer_norm(x, Tensor::zeros({3}), Tensor::zeros({3}), -1); }),
+                       "layer_norm: epsilon is at least 0, got -1"));
+        CHECK(message([&] {
                   cross_entropy(Tensor::zeros({2, 4}), Tensor::of<int32_t>({2}, wrong));
               }) == "cross_entropy: label 4 of sample 1 lies outside [0, 4)");
         // bf16 is for activations; a gradient has the type and extents of what it is the gradient of.
@@ -447,7 +483,7 @@ TEST_SUITE("core") {
                        }),
                        "positions is f32, expected u8"));
         const Tensor scores = Tensor::zeros({2, 4});
-        CHECK(contains(message([&] { run(op::cross_entropy_grad, {scores, i, scores}); }), "needs one element"));
+        CHECK(contains(message([&] { run(op::cross_entropy_grad, {scores, i, {}, scores}); }), "needs one element"));
         CHECK(contains(message([&] { run(op::mse_loss_grad, {scores, scores, scores}); }), "needs one element"));
         CHECK(contains(message([&] { mse_loss(scores, scores.to(DType::f64)); }), "target is f64, expected f32"));
         CHECK(contains(message([&] { dropout(x, 1.0f, 1); }), "the probability lies in [0, 1), got 1"));

@@ -1,5 +1,6 @@
 // Tests the layers of networks.
 #include "ringgrad/core/layers.h"
+#include "ringgrad/tests/op_check.h"
 #include "ringgrad/tests/temp_dir.h"
 
 #include <doctest/doctest.h>
@@ -11,15 +12,51 @@ TEST_SUITE("models") {
         Parameters parameters;
         const Dense dense(parameters, "fc", 2, 3);
         const ConvNorm conv(parameters, "block1.0", {4, 3, 3});
+        const ConvBias plain(parameters, "out", {4, 3, 3});
+        const LayerNorm norm(parameters, "norm", 3);
         const Tensor x = Tensor::zeros({2, 3}), images = Tensor::zeros({2, 5, 5, 3});
         const std::string error = "layer: expected allocated parameters, got none; call Parameters::allocate() "
                                   "after all layers are made (layer ";
         CHECK(error_of([&] { dense(x); }) == error + "fc)");
+        CHECK(error_of([&] { plain(images); }) == error + "out)");
+        CHECK(error_of([&] { norm(x); }) == error + "norm)");
         for (const Mode mode : {Mode::train, Mode::evaluate})
             CHECK(error_of([&] { conv(images, mode); }) == error + "block1.0)");
         parameters.allocate(0, Init::he);
         CHECK(dense(x).shape() == Shape{2, 2});
         CHECK(conv(images, Mode::train).shape() == Shape{2, 3, 3, 4});
+        CHECK(plain(images).shape() == Shape{2, 3, 3, 4});
+        CHECK(norm(x).shape() == Shape{2, 3});
+    }
+
+    TEST_CASE("layers: convolution with bias and layer norm apply their parameters") {
+        Parameters parameters;
+        const ConvBias conv(parameters, "out", {2, 1, 1, {.stride = 2}});
+        const LayerNorm norm(parameters, "norm", 2, 0.0f);
+        CHECK(parameters.entries()[0].name == "out.weight");
+        CHECK(parameters.entries()[1].name == "out.bias");
+        CHECK(parameters.entries()[2].name == "norm.weight");
+        CHECK(parameters.entries()[3].name == "norm.bias");
+        parameters.allocate(0, Init::he);
+        const auto set = [&](size_t entry, std::vector<float> values) {
+            std::copy(values.begin(), values.end(), parameters.entries()[entry].value.data<float>());
+        };
+        set(0, {10, -1}), set(1, {0.5, 2});
+        const float pixels[] = {1, 2, 3};
+        const Tensor y = conv(Tensor::of<float>({1, 1, 3, 1}, pixels)); // pixels 0 and 2
+        CHECK(list(y) == Floats{10.5, 1, 30.5, -1});
+        CHECK(list(norm(y)) == Floats{1, -1, 1, -1}); // weight 1, bias 0
+        set(2, {3, 5}), set(3, {1, 2});
+        CHECK(list(norm(y)) == Floats{4, -3, 4, -3});
+    }
+
+    TEST_CASE("layers: dropout drops in training only, and its stream tells layers apart") {
+        const Tensor x = Tensor::constant({20, 50}, 1), seed = seed_tensor(3);
+        const Dropout layer{.probability = 0.25f, .stream = 1};
+        CHECK(same_bits(layer(x, seed, Mode::train), dropout(x, 0.25f, seed, 1)));
+        CHECK_FALSE(same_bits(layer(x, seed, Mode::train), Dropout{0.25f, 2}(x, seed, Mode::train)));
+        CHECK(layer(x, {}, Mode::evaluate).key() == x.key());
+        CHECK(error_of([&] { layer(x, {}, Mode::train); }) == "dropout: seed is undefined");
     }
 
     TEST_CASE("layers: a convolution in groups has filters for the channels of a group") {

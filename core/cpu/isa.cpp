@@ -25,6 +25,7 @@ namespace rg::cpu {
     extern const ElementKernels kElements;                                                                             \
     extern const DenseKernels kDense;                                                                                  \
     extern const LaneKernels kLanes;                                                                                   \
+    extern const NormKernels kNorm;                                                                                    \
     }
 RG_ISA_TABLES(portable)
 #if defined(__x86_64__)
@@ -63,21 +64,20 @@ bool may_use_tiles() {
 #endif
 
 std::vector<IsaKernels> supported_isas() {
-    std::vector<IsaKernels> supported{{"portable", 4, &portable::kConv, &portable::kWinograd, &portable::kElements,
-                                       &portable::kDense, &portable::kLanes}};
+#define RG_KERNELS_OF(isa)                                                                                             \
+    &isa::kConv, &isa::kWinograd, &isa::kElements, &isa::kDense, &isa::kLanes, &isa::kNorm
+    std::vector<IsaKernels> supported{{"portable", 4, RG_KERNELS_OF(portable)}};
 #if defined(__x86_64__)
     // The built-in checks CPUID, and XCR0 for the operating system's support of the registers.
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        supported.push_back(
-            {"avx2", 8, &avx2::kConv, &avx2::kWinograd, &avx2::kElements, &avx2::kDense, &avx2::kLanes});
+        supported.push_back({"avx2", 8, RG_KERNELS_OF(avx2)});
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vl"))
-        supported.push_back(
-            {"avx512", 16, &avx512::kConv, &avx512::kWinograd, &avx512::kElements, &avx512::kDense, &avx512::kLanes});
+        supported.push_back({"avx512", 16, RG_KERNELS_OF(avx512)});
     if (supported.size() == 3 && has_tiles() && may_use_tiles())
-        supported.push_back(
-            {"amx", 16, &amx::kConv, &amx::kWinograd, &amx::kElements, &amx::kDense, &amx::kLanes, &amx::kTiles});
+        supported.push_back({"amx", 16, RG_KERNELS_OF(amx), &amx::kTiles});
 #endif
+#undef RG_KERNELS_OF
     return supported;
 }
 

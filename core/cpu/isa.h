@@ -152,6 +152,19 @@ struct ElementKernels {
     void (*narrow)(const float* x, uint16_t* y, int64_t count); // rounds to nearest, ties to even
 };
 
+/// Layer norm of `rows` rows of c values, see norm_isa.cpp. Values are stored as in StoredKernels.
+template <class T>
+struct RowNormKernels {
+    void (*forward)(const T* x, T* y, int64_t rows, int64_t c, const float* gamma, const float* beta, float epsilon);
+    /// Computes dx, and adds to dgamma [c] and dbeta [c].
+    void (*backward)(const T* dy, const T* x, T* dx, int64_t rows, int64_t c, const float* gamma, float epsilon,
+                     float* dgamma, float* dbeta);
+};
+struct NormKernels {
+    RowNormKernels<float> f32;
+    RowNormKernels<uint16_t> bf16;
+};
+
 /// A convolution by tiles of 16 pixels; see tiles_isa.cpp. Values are bf16, or f32 as the sum of a high and a low bf16.
 /// For f32, images and filters have two planes, high and low, and the result is the sum of three products of planes:
 /// all but low times low.
@@ -249,6 +262,7 @@ struct IsaKernels {
     const ElementKernels* elements;
     const DenseKernels* dense;
     const LaneKernels* lanes;
+    const NormKernels* norm;
     const TileKernels* tiles = nullptr; // convolution by AMX tiles; null without AMX
 };
 

@@ -20,19 +20,48 @@ double softmax_row(const float* x, int64_t k, float* p) {
     return largest + std::log(sum);
 }
 
-/// Returns the target probability of class j. The label gets 1 - smoothing; all k classes share `smoothing` equally.
-double target(int64_t j, int32_t label, float smoothing, int64_t k) {
-    return (j == label ? 1 - double(smoothing) : 0) + double(smoothing) / double(k);
-}
+/// The targets of a mini-batch with k classes. The label gets 1 - smoothing; all classes share `smoothing` equally.
+/// Then each class counts as often as its weight says, or once if `weights` is undefined.
+struct Targets {
+    Targets(const Tensor& labels_, int64_t k_, double smoothing_, const Tensor& weights_)
+        : labels(labels_.span<int32_t>()),
+          k(k_),
+          smoothing(smoothing_),
+          weights(weights_.defined() ? weights_.data<float>() : nullptr) {
+        for (int64_t j = 0; weights && j < k; ++j) all_weights += weights[j];
+    }
+    double weight(int64_t j) const { return weights ? weights[j] : 1; }
+    double of(int64_t n, int64_t j) const {
+        return weight(j) * ((j == labels[size_t(n)] ? 1 - smoothing : 0) + smoothing / double(k));
+    }
+    /// Returns the sum of a sample's targets.
+    double sum(int64_t n) const {
+        return weights ? weight(labels[size_t(n)]) * (1 - smoothing) + smoothing / double(k) * all_weights : 1;
+    }
+    /// Returns the sum of the labels' weights: the number of samples, if there are no weights.
+    double samples() const {
+        double total = 0;
+        for (const int32_t label : labels) total += weight(label);
+        return total;
+    }
+
+    std::span<const int32_t> labels;
+    int64_t k;
+    double smoothing;
+    const float* weights;
+    double all_weights = 0;
+};
 
 /// Computes the gradient of cross-entropy from the probabilities. `dlogits` may be the same tensor as `probabilities`.
-void cross_entropy_gradient(const Tensor& probabilities, const Tensor& labels, float smoothing, const Tensor& dloss,
+void cross_entropy_gradient(const Tensor& probabilities, const Targets& targets, const Tensor& dloss,
                             const Tensor& dlogits) {
     const int64_t n = dlogits.extent(0), k = dlogits.extent(1);
-    const double scale = double(dloss.data<float>()[0]) / double(n);
-    for (int64_t i = 0; i < n * k; ++i) {
-        const double t = target(i % k, labels.data<int32_t>()[i / k], smoothing, k);
-        dlogits.data<float>()[i] = float(scale * (probabilities.data<float>()[i] - t));
+    const double scale = double(dloss.data<float>()[0]) / targets.samples();
+    const float* const p = probabilities.data<float>();
+    for (int64_t i = 0; i < n; ++i) {
+        const double sum = targets.sum(i);
+        for (int64_t j = 0; j < k; ++j)
+            dlogits.data<float>()[i * k + j] = float(scale * (p[i * k + j] * sum - targets.of(i, j)));
     }
 }
 
@@ -57,24 +86,47 @@ void softmax_grad(const Call& call) {
 
 void cross_entropy(const Call& call) {
     using O = CrossEntropyOp;
-    const float smoothing = call.attrs.as<O>().smoothing;
-    const Tensor &logits = call.in[O::logits], &labels = call.in[O::labels], &dloss = call.in[O::dloss];
+    const Tensor &logits = call.in[O::logits], &dloss = call.in[O::dloss];
     const Tensor& p = dloss.defined() ? call.out[O::dlogits] : call.out[O::probabilities];
     const int64_t n = logits.extent(0), k = logits.extent(1);
+    const Targets targets(call.in[O::labels], k, call.attrs.as<O>().smoothing, call.in[O::weights]);
     double loss = 0;
     for (int64_t i = 0; i < n; ++i) {
         const float* x = logits.data<float>() + i * k;
         const double log_sum = softmax_row(x, k, p.data<float>() + i * k);
-        for (int64_t j = 0; j < k; ++j) loss -= target(j, labels.data<int32_t>()[i], smoothing, k) * (x[j] - log_sum);
+        for (int64_t j = 0; j < k; ++j) loss -= targets.of(i, j) * (x[j] - log_sum);
     }
-    call.out[O::loss].data<float>()[0] = n ? float(loss / double(n)) : 0;
-    if (dloss.defined()) cross_entropy_gradient(p, labels, smoothing, dloss, p);
+    call.out[O::loss].data<float>()[0] = n ? float(loss / targets.samples()) : 0;
+    if (dloss.defined()) cross_entropy_gradient(p, targets, dloss, p);
 }
 
 void cross_entropy_grad(const Call& call) {
     using O = CrossEntropyGradOp;
-    cross_entropy_gradient(call.in[O::probabilities], call.in[O::labels], call.attrs.as<O>().smoothing,
-                           call.in[O::dloss], call.out[0]);
+    const Tensor& p = call.in[O::probabilities];
+    const Targets targets(call.in[O::labels], p.extent(1), call.attrs.as<O>().smoothing, call.in[O::weights]);
+    cross_entropy_gradient(p, targets, call.in[O::dloss], call.out[0]);
+}
+
+void binary_cross_entropy(const Call& call) {
+    const Tensor &logits = call.in[BinaryCrossEntropyOp::logits], &targets = call.in[BinaryCrossEntropyOp::targets];
+    const int64_t n = logits.numel();
+    double sum = 0;
+    for (int64_t i = 0; i < n; ++i) {
+        const double x = logits.data<float>()[i], t = targets.data<float>()[i];
+        sum += std::max(x, 0.0) - x * t + std::log1p(std::exp(-std::abs(x)));
+    }
+    call.out[0].data<float>()[0] = n ? float(sum / double(n)) : 0;
+}
+
+void binary_cross_entropy_grad(const Call& call) {
+    using O = BinaryCrossEntropyGradOp;
+    const int64_t n = call.in[O::logits].numel();
+    const float *x = call.in[O::logits].data<float>(), *t = call.in[O::targets].data<float>();
+    const double scale = double(call.in[O::dloss].data<float>()[0]) / double(n);
+    for (int64_t i = 0; i < n; ++i) {
+        const double e = std::exp(-std::abs(double(x[i]))), p = (x[i] < 0 ? e : 1) / (1 + e);
+        call.out[0].data<float>()[i] = float(scale * (p - t[i]));
+    }
 }
 
 void mse_loss(const Call& call) {

@@ -1,4 +1,5 @@
-// Batch norm: distributes the loops of elements_isa.cpp over threads and images.
+// Batch norm and layer norm: distributes the loops of elements_isa.cpp over threads and images, and those of
+// norm_isa.cpp over threads and rows.
 #include "ringgrad/core/cpu/norm.h"
 #include "ringgrad/core/context.h"
 
@@ -112,6 +113,69 @@ void batch_norm_grad(const Call& call) {
             grad.apply(stored<T>(dy) + offset, stored<T>(x) + offset, stored<T>(dx) + offset, values, past_cache(dx));
         });
     });
+}
+
+namespace {
+
+/// Number of rows of a layer norm in a task. It does not depend on the number of threads, so neither do the sums.
+constexpr int64_t kTaskRows = 128;
+int64_t row_tasks(int64_t rows) { return (rows + kTaskRows - 1) / kTaskRows; }
+
+/// Calls f(task, first value, number of rows) for all tasks.
+template <class F>
+void each_rows(int64_t rows, int64_t c, F f) {
+    parallel(row_tasks(rows), [&](int64_t task) {
+        f(task, task * kTaskRows * c, std::min(kTaskRows, rows - task * kTaskRows));
+    });
+}
+
+template <class T>
+const RowNormKernels<T>& row_norm() {
+    if constexpr (std::is_same_v<T, float>)
+        return isa().norm->f32;
+    else
+        return isa().norm->bf16;
+}
+
+} // namespace
+
+void layer_norm(const Call& call) {
+    using O = LayerNormOp;
+    const Tensor &x = call.in[O::x], &gamma = call.in[O::gamma];
+    const int64_t c = gamma.numel();
+    const float epsilon = call.attrs.as<O>().epsilon;
+    with_stored(x, [&](auto t) {
+        using T = decltype(t);
+        each_rows(x.numel() / c, c, [&](int64_t, int64_t first, int64_t rows) {
+            row_norm<T>().forward(stored<T>(x) + first, stored<T>(call.out[0]) + first, rows, c, gamma.data<float>(),
+                                  call.in[O::beta].data<float>(), epsilon);
+        });
+    });
+}
+
+void layer_norm_grad(const Call& call) {
+    using O = LayerNormGradOp;
+    const Tensor &dy = call.in[O::dy], &x = call.in[O::x], &gamma = call.in[O::gamma], &dx = call.out[O::dx];
+    const int64_t c = gamma.numel(), tasks = row_tasks(x.numel() / c);
+    const float epsilon = call.attrs.as<O>().epsilon;
+    const Scratch<float> parts(tasks * 2 * c); // per task: dgamma [c] and dbeta [c]
+    parts.zeroed();
+    with_stored(x, [&](auto t) {
+        using T = decltype(t);
+        each_rows(x.numel() / c, c, [&](int64_t task, int64_t first, int64_t rows) {
+            float* const part = parts + task * 2 * c;
+            row_norm<T>().backward(stored<T>(dy) + first, stored<T>(x) + first, stored<T>(dx) + first, rows, c,
+                                   gamma.data<float>(), epsilon, part, part + c);
+        });
+    });
+    const Scratch<double> sums(2 * c);
+    sums.zeroed();
+    for (int64_t task = 0; task < tasks; ++task)
+        for (int64_t i = 0; i < 2 * c; ++i) sums[i] += double(parts[task * 2 * c + i]);
+    for (int64_t i = 0; i < c; ++i) {
+        call.out[O::dgamma].data<float>()[i] = float(sums[i]);
+        call.out[O::dbeta].data<float>()[i] = float(sums[c + i]);
+    }
 }
 
 // The ops below process a few hundred values once per layer, so they use one thread.

@@ -21,9 +21,11 @@ OutputSpecs infer_softmax_grad(In in, const Attrs&) {
     return like(in[SoftmaxGradOp::y]);
 }
 
-void expect_labels(const char* op, const Tensor& scores, const Tensor& labels, float smoothing) {
+void expect_labels(const char* op, const Tensor& scores, const Tensor& labels, const Tensor& weights,
+                   float smoothing) {
     expect_rank(op, "logits", scores, 2);
     expect_shape(op, "labels", labels, {scores.extent(0)});
+    if (weights.defined()) expect_shape(op, "weights", weights, {scores.extent(1)});
     RG_CHECK(smoothing >= 0 && smoothing < 1, op, ": label smoothing lies in [0, 1), got ", smoothing);
 }
 
@@ -34,7 +36,7 @@ void expect_one_element(const char* op, const Tensor& dloss) {
 OutputSpecs infer_cross_entropy(In in, const Attrs& attrs) {
     using O = CrossEntropyOp;
     const Tensor& logits = in[O::logits];
-    expect_labels("cross_entropy", logits, in[O::labels], attrs.as<O>().smoothing);
+    expect_labels("cross_entropy", logits, in[O::labels], in[O::weights], attrs.as<O>().smoothing);
     const bool with_gradient = in[O::dloss].defined();
     if (with_gradient) expect_one_element("cross_entropy", in[O::dloss]);
     const Shape none{0};
@@ -45,9 +47,23 @@ OutputSpecs infer_cross_entropy(In in, const Attrs& attrs) {
 
 OutputSpecs infer_cross_entropy_grad(In in, const Attrs& attrs) {
     using O = CrossEntropyGradOp;
-    expect_labels("cross_entropy_grad", in[O::probabilities], in[O::labels], attrs.as<O>().smoothing);
+    expect_labels("cross_entropy_grad", in[O::probabilities], in[O::labels], in[O::weights],
+                  attrs.as<O>().smoothing);
     expect_one_element("cross_entropy_grad", in[O::dloss]);
     return like(in[O::probabilities]);
+}
+
+OutputSpecs infer_binary_cross_entropy(In in, const Attrs&) {
+    using O = BinaryCrossEntropyOp;
+    expect_shape("binary_cross_entropy", "targets", in[O::targets], in[O::logits].shape());
+    return {{{{}, in[O::logits].dtype()}}};
+}
+
+OutputSpecs infer_binary_cross_entropy_grad(In in, const Attrs&) {
+    using O = BinaryCrossEntropyGradOp;
+    expect_shape("binary_cross_entropy_grad", "targets", in[O::targets], in[O::logits].shape());
+    expect_one_element("binary_cross_entropy_grad", in[O::dloss]);
+    return like(in[O::logits]);
 }
 
 OutputSpecs infer_mse_loss(In in, const Attrs&) {
@@ -68,8 +84,14 @@ void backward_softmax(Backward& b) {
 
 void backward_cross_entropy(Backward& b) {
     using O = CrossEntropyOp;
-    b.give(O::logits, run(op::cross_entropy_grad, {b.out(O::probabilities), b.in(O::labels), b.dy()},
+    b.give(O::logits, run(op::cross_entropy_grad, {b.out(O::probabilities), b.in(O::labels), b.in(O::weights), b.dy()},
                           CrossEntropyGradOp{b.attrs().as<O>().smoothing}, {b.into(O::logits)})[0]);
+}
+
+void backward_binary_cross_entropy(Backward& b) {
+    using O = BinaryCrossEntropyOp;
+    b.give(O::logits, run(op::binary_cross_entropy_grad, {b.in(O::logits), b.in(O::targets), b.dy()}, {},
+                          {b.into(O::logits)})[0]);
 }
 
 void backward_mse_loss(Backward& b) {
@@ -82,11 +104,26 @@ void check_labels(const Call& call) {
     check_below(call.in[CrossEntropyOp::logits].extent(1), call.in[CrossEntropyOp::labels], "cross_entropy: label");
 }
 
+void check_targets(const Call& call) {
+    const Tensor& targets = call.in[BinaryCrossEntropyOp::targets];
+    if (targets.device()) return;
+    const Tensor wide = targets.to(DType::f64);
+    const auto all = wide.span<double>();
+    for (size_t i = 0; i < all.size(); ++i)
+        RG_CHECK(all[i] >= 0 && all[i] <= 1, "binary_cross_entropy: target ", all[i], " of element ", i,
+                 " lies outside [0, 1]");
+}
+
 constexpr Argument kSoftmax[] = {{"x", Type::precise}};
 constexpr Argument kSoftmaxGrad[] = {{"dy", Type::precise}, {"y", Type::precise}};
-constexpr Argument kCrossEntropy[] = {{"logits", Type::precise}, {"labels", Type::i32}, fused("dloss")};
+constexpr Argument kWeights = {"weights", Type::precise, Presence::optional};
+constexpr Argument kCrossEntropy[] = {
+    {"logits", Type::precise}, {"labels", Type::i32}, kWeights, fused("dloss")};
 constexpr Argument kCrossEntropyGrad[] = {
-    {"probabilities", Type::precise}, {"labels", Type::i32}, {"dloss", Type::precise}};
+    {"probabilities", Type::precise}, {"labels", Type::i32}, kWeights, {"dloss", Type::precise}};
+constexpr Argument kBinaryCrossEntropy[] = {{"logits", Type::precise}, {"targets", Type::precise}};
+constexpr Argument kBinaryCrossEntropyGrad[] = {
+    {"logits", Type::precise}, {"targets", Type::precise}, {"dloss", Type::precise}};
 constexpr Argument kMseLoss[] = {{"prediction", Type::precise}, {"target", Type::precise}};
 constexpr Argument kMseLossGrad[] = {
     {"prediction", Type::precise}, {"target", Type::precise}, {"dloss", Type::precise}};
@@ -96,8 +133,14 @@ constexpr Argument kMseLossGrad[] = {
 RG_ROW(softmax, .inputs = kSoftmax, .backward = backward_softmax, .saves = saves_out(0));
 RG_ROW(softmax_grad, .inputs = kSoftmaxGrad);
 RG_ROW(cross_entropy, .inputs = kCrossEntropy, .outputs = 3, .backward = backward_cross_entropy,
-       .saves = saves_in(CrossEntropyOp::labels) | saves_out(CrossEntropyOp::probabilities), .check = check_labels);
+       .saves = saves_in(CrossEntropyOp::labels) | saves_in(CrossEntropyOp::weights) |
+                saves_out(CrossEntropyOp::probabilities),
+       .check = check_labels);
 RG_ROW(cross_entropy_grad, .inputs = kCrossEntropyGrad);
+RG_ROW(binary_cross_entropy, .inputs = kBinaryCrossEntropy, .backward = backward_binary_cross_entropy,
+       .saves = saves_in(BinaryCrossEntropyOp::logits) | saves_in(BinaryCrossEntropyOp::targets),
+       .check = check_targets);
+RG_ROW(binary_cross_entropy_grad, .inputs = kBinaryCrossEntropyGrad);
 RG_ROW(mse_loss, .inputs = kMseLoss, .backward = backward_mse_loss,
        .saves = saves_in(MseLossOp::prediction) | saves_in(MseLossOp::target));
 RG_ROW(mse_loss_grad, .inputs = kMseLossGrad);
@@ -106,8 +149,12 @@ RG_ROW(mse_loss_grad, .inputs = kMseLossGrad);
 
 Tensor softmax(const Tensor& x) { return run(op::softmax, {x})[0]; }
 
-Tensor cross_entropy(const Tensor& logits, const Tensor& labels, float smoothing) {
-    return run(op::cross_entropy, {logits, labels}, CrossEntropyOp{smoothing})[CrossEntropyOp::loss];
+Tensor cross_entropy(const Tensor& logits, const Tensor& labels, float smoothing, const Tensor& weights) {
+    return run(op::cross_entropy, {logits, labels, weights}, CrossEntropyOp{smoothing})[CrossEntropyOp::loss];
+}
+
+Tensor binary_cross_entropy(const Tensor& logits, const Tensor& targets) {
+    return run(op::binary_cross_entropy, {logits, targets})[0];
 }
 
 Tensor mse_loss(const Tensor& prediction, const Tensor& target) { return run(op::mse_loss, {prediction, target})[0]; }
@@ -129,16 +176,46 @@ Values softmax_rows(Values x, size_t k) {
     return x;
 }
 
-/// Returns the target probability of class j. The label gets 1 - smoothing; all k classes share `smoothing` equally.
-double target(size_t j, int32_t label, double smoothing, size_t k) {
-    return (int32_t(j) == label ? 1 - smoothing : 0) + smoothing / double(k);
-}
+/// The targets of a mini-batch with k classes. The label gets 1 - smoothing; all classes share `smoothing` equally.
+/// Then each class counts as often as its weight says.
+struct Targets {
+    Targets(std::span<const int32_t> labels_, size_t k_, double smoothing_, const Tensor& weights_)
+        : labels(labels_),
+          k(k_),
+          smoothing(smoothing_),
+          weights(weights_.defined() ? read(weights_) : Values(k, 1.0)) {}
+    double of(size_t n, size_t j) const {
+        return weights[j] * ((int32_t(j) == labels[n] ? 1 - smoothing : 0) + smoothing / double(k));
+    }
+    /// Returns the sum of the labels' weights: the number of samples, if there are no weights.
+    double samples() const {
+        double sum = 0;
+        for (const int32_t label : labels) sum += weights[size_t(label)];
+        return sum;
+    }
+
+    std::span<const int32_t> labels;
+    size_t k;
+    double smoothing;
+    Values weights;
+};
 
 /// Returns the gradient of cross-entropy from the probabilities [n k].
-Values cross_entropy_gradient(Values p, size_t k, std::span<const int32_t> labels, double smoothing, double dloss) {
-    const double scale = dloss / double(labels.size());
-    for (size_t i = 0; i < p.size(); ++i) p[i] = scale * (p[i] - target(i % k, labels[i / k], smoothing, k));
+Values cross_entropy_gradient(Values p, const Targets& targets, double dloss) {
+    const double scale = dloss / targets.samples();
+    const size_t k = targets.k;
+    for (size_t n = 0; n < targets.labels.size(); ++n) {
+        double all = 0;
+        for (size_t j = 0; j < k; ++j) all += targets.of(n, j);
+        for (size_t j = 0; j < k; ++j) p[n * k + j] = scale * (p[n * k + j] * all - targets.of(n, j));
+    }
     return p;
+}
+
+/// Returns 1 / (1 + exp(-x)). The exponential does not overflow.
+double logistic(double x) {
+    const double e = std::exp(-std::abs(x));
+    return (x < 0 ? e : 1) / (1 + e);
 }
 
 } // namespace
@@ -162,22 +239,22 @@ void softmax_grad(const Call& call) {
 
 void cross_entropy(const Call& call) {
     using O = CrossEntropyOp;
-    const double smoothing = call.attrs.as<O>().smoothing;
     const Values x = read(call.in[O::logits]);
-    const auto labels = call.in[O::labels].span<int32_t>();
     const size_t k = size_t(call.in[O::logits].extent(1));
+    const Targets targets(call.in[O::labels].span<int32_t>(), k, call.attrs.as<O>().smoothing, call.in[O::weights]);
+    const bool empty = targets.labels.empty();
     double loss = 0;
-    for (size_t n = 0; n < labels.size(); ++n) {
+    for (size_t n = 0; n < targets.labels.size(); ++n) {
         const double largest = *std::max_element(&x[n * k], &x[n * k] + k);
         double sum = 0;
         for (size_t j = 0; j < k; ++j) sum += std::exp(x[n * k + j] - largest);
         for (size_t j = 0; j < k; ++j)
-            loss -= target(j, labels[n], smoothing, k) * (x[n * k + j] - largest - std::log(sum));
+            loss -= targets.of(n, j) * (x[n * k + j] - largest - std::log(sum));
     }
-    write(call.out[O::loss], {labels.empty() ? 0 : loss / double(labels.size())});
+    write(call.out[O::loss], {empty ? 0 : loss / targets.samples()});
     const Values p = softmax_rows(x, k);
     if (call.in[O::dloss].defined())
-        write(call.out[O::dlogits], cross_entropy_gradient(p, k, labels, smoothing, read(call.in[O::dloss])[0]));
+        write(call.out[O::dlogits], cross_entropy_gradient(p, targets, read(call.in[O::dloss])[0]));
     else
         write(call.out[O::probabilities], p);
 }
@@ -185,8 +262,26 @@ void cross_entropy(const Call& call) {
 void cross_entropy_grad(const Call& call) {
     using O = CrossEntropyGradOp;
     const Tensor& p = call.in[O::probabilities];
-    write(call.out[0], cross_entropy_gradient(read(p), size_t(p.extent(1)), call.in[O::labels].span<int32_t>(),
-                                              call.attrs.as<O>().smoothing, read(call.in[O::dloss])[0]));
+    const Targets targets(call.in[O::labels].span<int32_t>(), size_t(p.extent(1)), call.attrs.as<O>().smoothing,
+                          call.in[O::weights]);
+    write(call.out[0], cross_entropy_gradient(read(p), targets, read(call.in[O::dloss])[0]));
+}
+
+void binary_cross_entropy(const Call& call) {
+    const Values x = read(call.in[BinaryCrossEntropyOp::logits]), t = read(call.in[BinaryCrossEntropyOp::targets]);
+    double sum = 0;
+    for (size_t i = 0; i < x.size(); ++i)
+        sum += std::max(x[i], 0.0) - x[i] * t[i] + std::log1p(std::exp(-std::abs(x[i])));
+    write(call.out[0], {x.empty() ? 0 : sum / double(x.size())});
+}
+
+void binary_cross_entropy_grad(const Call& call) {
+    using O = BinaryCrossEntropyGradOp;
+    Values x = read(call.in[O::logits]);
+    const Values t = read(call.in[O::targets]);
+    const double scale = read(call.in[O::dloss])[0] / double(x.size());
+    for (size_t i = 0; i < x.size(); ++i) x[i] = scale * (logistic(x[i]) - t[i]);
+    write(call.out[0], x);
 }
 
 void mse_loss(const Call& call) {

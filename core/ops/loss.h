@@ -10,7 +10,16 @@ Tensor softmax(const Tensor& x);
 
 /// Returns the mean over the batch of -log softmax(logits)[label], with label smoothing (Szegedy et al., 2016), as a
 /// scalar. Shapes: logits [n k], labels i32 [n].
-Tensor cross_entropy(const Tensor& logits, const Tensor& labels, float smoothing = 0);
+///
+/// With class weights [k], f32, the term of class j in the loss of a sample counts weights[j] times, and the mean
+/// divides by the sum of weights[label] over the batch, as in PyTorch. If that sum is 0, the loss is NaN. No gradient
+/// flows to the weights. Ranks that train together each divide by the sum over their own samples.
+Tensor cross_entropy(const Tensor& logits, const Tensor& labels, float smoothing = 0, const Tensor& weights = {});
+
+/// Returns the mean over all elements of -t log(p) - (1 - t) log(1 - p) as a scalar, where p = 1 / (1 + exp(-logit))
+/// and t is the target. Takes logits because log(p) of a rounded p would lose all digits near 0 and 1. The targets, f32
+/// of the same shape, lie in [0, 1]; no gradient flows to them.
+Tensor binary_cross_entropy(const Tensor& logits, const Tensor& targets);
 
 /// Returns the mean of the squared differences, as a scalar.
 Tensor mse_loss(const Tensor& prediction, const Tensor& target);
@@ -18,7 +27,8 @@ Tensor mse_loss(const Tensor& prediction, const Tensor& target);
 // ---- rows of the op table ----
 
 #define RG_LOSS_OPS(X)                                                                                                 \
-    X(softmax) X(softmax_grad) X(cross_entropy) X(cross_entropy_grad) X(mse_loss) X(mse_loss_grad)
+    X(softmax) X(softmax_grad) X(cross_entropy) X(cross_entropy_grad)                                                  \
+    X(binary_cross_entropy) X(binary_cross_entropy_grad) X(mse_loss) X(mse_loss_grad)
 RG_LOSS_OPS(RG_DECLARE_OP)
 
 struct SoftmaxOp {
@@ -30,13 +40,19 @@ struct SoftmaxGradOp {
 /// Computes the loss. If dloss is undefined, also computes the probabilities, which CrossEntropyGradOp reads. If dloss
 /// is defined, computes dlogits instead of the probabilities.
 struct CrossEntropyOp {
-    enum In { logits, labels, dloss };
+    enum In { logits, labels, weights, dloss };
     enum Out { loss, probabilities, dlogits };
     float smoothing = 0;
 };
 struct CrossEntropyGradOp {
-    enum In { probabilities, labels, dloss };
+    enum In { probabilities, labels, weights, dloss };
     float smoothing = 0;
+};
+struct BinaryCrossEntropyOp {
+    enum In { logits, targets };
+};
+struct BinaryCrossEntropyGradOp {
+    enum In { logits, targets, dloss };
 };
 struct MseLossOp {
     enum In { prediction, target };

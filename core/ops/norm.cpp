@@ -1,4 +1,4 @@
-// Batch norm: the rows of its ops and their reference.
+// Batch norm and layer norm: the rows of their ops and their reference.
 #include "ringgrad/core/ops/norm.h"
 
 #include "ringgrad/core/context.h"
@@ -61,6 +61,44 @@ OutputSpecs infer_running_update(In in, const Attrs& attrs) {
     return like(in[RunningUpdateOp::running]);
 }
 
+/// Checks the arguments of a layer norm and returns the number of channels.
+int64_t expect_layer_norm(const char* op, const Tensor& x, const Tensor& gamma) {
+    const int rank = x.shape().rank();
+    RG_CHECK(rank == 2 || rank == 4, op, ": x needs 2 or 4 extents, got ", x.shape().str());
+    const int64_t channels = x.extent(rank - 1);
+    RG_CHECK(channels >= 1, op, ": x needs at least one channel, got ", x.shape().str());
+    expect_shape(op, "gamma", gamma, {channels});
+    return channels;
+}
+
+OutputSpecs infer_layer_norm(In in, const Attrs&) {
+    const Tensor& x = in[LayerNormOp::x];
+    expect_shape("layer_norm", "beta", in[LayerNormOp::beta],
+                 {expect_layer_norm("layer_norm", x, in[LayerNormOp::gamma])});
+    return like(x);
+}
+
+OutputSpecs infer_layer_norm_grad(In in, const Attrs&) {
+    const Tensor& x = in[LayerNormGradOp::x];
+    const int64_t channels = expect_layer_norm("layer_norm_grad", x, in[LayerNormGradOp::gamma]);
+    expect_shape("layer_norm_grad", "dy", in[LayerNormGradOp::dy], x.shape());
+    return {{{x.shape(), x.dtype()}, {{channels}, precise(x)}, {{channels}, precise(x)}}};
+}
+
+void backward_layer_norm(Backward& b) {
+    using O = LayerNormOp;
+    using Grad = LayerNormGradOp;
+    // If one tensor is two of the inputs, its two gradients need two buffers.
+    const auto same = [&](O::In i, O::In j) { return b.in(i).key() == b.in(j).key(); };
+    const Tensor dgamma_into = same(O::gamma, O::x) ? Tensor() : b.into(O::gamma),
+                 dbeta_into = same(O::beta, O::x) || same(O::beta, O::gamma) ? Tensor() : b.into(O::beta);
+    const auto gradients = run(op::layer_norm_grad, {b.dy(), b.in(O::x), b.in(O::gamma)},
+                               Grad{b.attrs().as<O>().epsilon}, {b.into(O::x), dgamma_into, dbeta_into});
+    if (b.wants(O::x)) b.give(O::x, gradients[Grad::dx]);
+    if (b.wants(O::gamma)) b.give(O::gamma, gradients[Grad::dgamma]);
+    if (b.wants(O::beta)) b.give(O::beta, gradients[Grad::dbeta]);
+}
+
 void backward_batch_norm(Backward& b) {
     using O = BatchNormOp;
     const Tensor &x = b.in(O::x), &stats = b.in(O::stats), &gamma = b.in(O::gamma), &beta = b.in(O::beta);
@@ -90,6 +128,8 @@ constexpr Argument kBatchNormGrad[] = {
     {"dy"}, {"x"}, {"stats", Type::precise}, {"gamma", Type::precise}, {"beta", Type::precise},
     {"sums", Type::precise}};
 constexpr Argument kRunningUpdate[] = {{"running", Type::precise}, {"stats", Type::precise}};
+constexpr Argument kLayerNorm[] = {{"x"}, {"gamma", Type::precise}, {"beta", Type::precise}};
+constexpr Argument kLayerNormGrad[] = {{"dy"}, {"x"}, {"gamma", Type::precise}};
 
 } // namespace
 
@@ -102,6 +142,9 @@ RG_ROW(batch_norm_sums, .inputs = kBatchNormSums, .outputs = 2);
 RG_ROW(rank_sums, .inputs = kRankSums);
 RG_ROW(batch_norm_grad, .inputs = kBatchNormGrad);
 RG_ROW(running_update, .inputs = kRunningUpdate);
+RG_ROW(layer_norm, .inputs = kLayerNorm, .backward = backward_layer_norm,
+       .saves = saves_in(LayerNormOp::x) | saves_in(LayerNormOp::gamma));
+RG_ROW(layer_norm_grad, .inputs = kLayerNormGrad, .outputs = 3);
 
 // ---- functions -----------------------------------------------------------------------------------------------------
 
@@ -115,6 +158,11 @@ Tensor batch_norm(const Tensor& x, const Tensor& stats, const Tensor& gamma, con
 
 void update_running(const Tensor& running, const Tensor& stats, int64_t images, int64_t pixels, float momentum) {
     run(op::running_update, {running, stats}, RunningUpdateOp{images, pixels, momentum}, {running});
+}
+
+Tensor layer_norm(const Tensor& x, const Tensor& gamma, const Tensor& beta, float epsilon) {
+    RG_CHECK(epsilon >= 0, "layer_norm: epsilon is at least 0, got ", epsilon);
+    return run(op::layer_norm, {x, gamma, beta}, LayerNormOp{epsilon})[0];
 }
 
 // ---- reference -----------------------------------------------------------------------------------------------------
@@ -263,6 +311,58 @@ void running_update(const Call& call) {
         running[i] = (1 - momentum) * running[i] + momentum * stats[i] * unbias;
     }
     write(call.out[0], running);
+}
+
+namespace {
+
+/// Normalises row number `row` of x [rows c] in place, and returns 1 / sqrt(variance + epsilon) of the row.
+double normalise_row(Values& x, size_t row, size_t c, double epsilon) {
+    double mean = 0, variance = 0;
+    for (size_t i = row * c; i < (row + 1) * c; ++i) mean += x[i] / double(c);
+    for (size_t i = row * c; i < (row + 1) * c; ++i) variance += (x[i] - mean) * (x[i] - mean) / double(c);
+    const double scale = 1 / std::sqrt(variance + epsilon);
+    for (size_t i = row * c; i < (row + 1) * c; ++i) x[i] = (x[i] - mean) * scale;
+    return scale;
+}
+
+} // namespace
+
+void layer_norm(const Call& call) {
+    using O = LayerNormOp;
+    Values y = read(call.in[O::x]);
+    const Values gamma = read(call.in[O::gamma]), beta = read(call.in[O::beta]);
+    const size_t c = gamma.size();
+    for (size_t row = 0; row < y.size() / c; ++row) normalise_row(y, row, c, call.attrs.as<O>().epsilon);
+    for (size_t i = 0; i < y.size(); ++i) y[i] = gamma[i % c] * y[i] + beta[i % c];
+    write(call.out[0], y);
+}
+
+// With x^ = (x - mean) * scale and g = gamma * dy: dx = scale * (g - mean(g) - x^ * mean(g * x^)), where both means are
+// over the channels.
+void layer_norm_grad(const Call& call) {
+    using O = LayerNormGradOp;
+    const Values dy = read(call.in[O::dy]), gamma = read(call.in[O::gamma]);
+    Values hat = read(call.in[O::x]);
+    const size_t c = gamma.size();
+    Values dx(hat.size()), dgamma(c, 0.0), dbeta(c, 0.0);
+    for (size_t row = 0; row < hat.size() / c; ++row) {
+        const double scale = normalise_row(hat, row, c, call.attrs.as<O>().epsilon);
+        double g_mean = 0, product_mean = 0;
+        for (size_t j = 0; j < c; ++j) {
+            const size_t i = row * c + j;
+            g_mean += gamma[j] * dy[i] / double(c);
+            product_mean += gamma[j] * dy[i] * hat[i] / double(c);
+            dgamma[j] += dy[i] * hat[i];
+            dbeta[j] += dy[i];
+        }
+        for (size_t j = 0; j < c; ++j) {
+            const size_t i = row * c + j;
+            dx[i] = scale * (gamma[j] * dy[i] - g_mean - hat[i] * product_mean);
+        }
+    }
+    write(call.out[O::dx], dx);
+    write(call.out[O::dgamma], dgamma);
+    write(call.out[O::dbeta], dbeta);
 }
 
 } // namespace ref

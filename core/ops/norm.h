@@ -1,4 +1,4 @@
-// The ops of batch normalization (Ioffe and Szegedy, 2015) and of its statistics.
+// The ops of batch normalization (Ioffe and Szegedy, 2015) and of its statistics, and of layer normalization.
 #pragma once
 
 #include "ringgrad/core/op.h"
@@ -34,10 +34,16 @@ Tensor combine_stats(const Tensor& stats);
 /// number of images is SyncGroup::samples.
 void update_running(const Tensor& running, const Tensor& stats, int64_t images, int64_t pixels, float momentum);
 
+/// Returns the layer norm gamma * (x - mean) / sqrt(variance + epsilon) + beta (Ba, Kiros and Hinton, 2016) of x [n c]
+/// or [n h w c]. The mean and the biased variance are those of the c channels of one sample or pixel. Shapes: gamma
+/// [c], beta [c].
+Tensor layer_norm(const Tensor& x, const Tensor& gamma, const Tensor& beta, float epsilon = 1e-5f);
+
 // ---- rows of the op table ----
 
 #define RG_NORM_OPS(X)                                                                                                 \
-    X(channel_stats) X(rank_stats) X(batch_norm) X(batch_norm_sums) X(rank_sums) X(batch_norm_grad) X(running_update)
+    X(channel_stats) X(rank_stats) X(batch_norm) X(batch_norm_sums) X(rank_sums) X(batch_norm_grad) X(running_update)  \
+    X(layer_norm) X(layer_norm_grad)
 RG_NORM_OPS(RG_DECLARE_OP)
 
 struct ChannelStatsOp {
@@ -71,6 +77,16 @@ struct RunningUpdateOp {
     enum In { running, stats };
     int64_t images = 0, pixels = 0;
     float momentum = 0;
+};
+struct LayerNormOp {
+    enum In { x, gamma, beta };
+    float epsilon = 1e-5f;
+};
+/// Computes all three gradients.
+struct LayerNormGradOp {
+    enum In { dy, x, gamma };
+    enum Out { dx, dgamma, dbeta };
+    float epsilon = 1e-5f;
 };
 
 // ---- parts of the reference, for all ops that include a batch norm ----

@@ -31,7 +31,7 @@ Kernel kernel(Op op) {
         RG_OPS(RG_KERNEL)
 #undef RG_KERNEL
     };
-    return kKernels[index_of(op)];
+    return kernel_of(op, kKernels);
 }
 
 } // namespace rg::gpu_on_host

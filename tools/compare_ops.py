@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+"""Compares the values and gradients of ops, and the updates of optimizers, with PyTorch.
+
+usage: compare_ops.py build/compare_ops
+
+Needs a Python with torch. Without it, the script says so and exits with status 0. compare_ops (compare_ops.cpp) writes
+each case to a file: inputs, results, gradients. This script computes the same in PyTorch, in float64, from the same
+inputs. It prints the errors of each case, relative to the root mean square of PyTorch's result: their root mean square
+and the largest one. The exit status is 1 if they exceed the limits: 1e-5 and 1e-4 for float32, 8e-3 and 8e-2 for bf16.
+The latter are those of kNarrow in tests/op_cases.h: one rounding to bf16 has an error of up to 4e-3.
+
+To cover another op, add a line to OPS (or OPTIMIZERS) and one to the table in compare_ops.cpp.
+"""
+import json, os, struct, subprocess, sys, tempfile
+from types import SimpleNamespace
+
+try:
+    import torch
+    import torch.nn.functional as F
+except ImportError as error:
+    print(f"compare_ops.py: nothing compared, because this Python has no torch: {error}")
+    sys.exit(0)
+
+LIMITS = {torch.float32: (1e-5, 1e-4), torch.bfloat16: (8e-3, 8e-2)}
+
+
+def nchw(t):
+    return t.permute(0, 3, 1, 2)
+
+
+def nhwc(t):
+    return t.permute(0, 2, 3, 1)
+
+
+# t has the inputs of a case, and t.y, our result. a has the attributes of a case.
+OPS = {
+    "conv2d": lambda t, a: nhwc(F.conv2d(nchw(t.x), nchw(t.w), t.b, int(a.stride), int(a.padding),
+                                         int(getattr(a, "dilation", 1)), int(getattr(a, "groups", 1)))),
+    "linear": lambda t, a: F.linear(t.x, t.w, t.b),
+    "max_pool2d": lambda t, a: nhwc(F.max_pool2d(nchw(t.x), (int(a.height), int(a.width)), int(a.stride),
+                                                 int(a.padding))),
+    "avg_pool2d": lambda t, a: nhwc(F.avg_pool2d(nchw(t.x), (int(a.height), int(a.width)), int(a.stride),
+                                                 int(a.padding), count_include_pad=bool(a.count_pad))),
+    "global_avg_pool": lambda t, a: t.x.mean((1, 2)),
+    "batch_norm": lambda t, a: nhwc(F.batch_norm(nchw(t.x), None, None, t.gamma, t.beta, training=True)),
+    "layer_norm": lambda t, a: F.layer_norm(t.x, t.gamma.shape, t.gamma, t.beta),
+    "relu": lambda t, a: F.relu(t.x),
+    "gelu": lambda t, a: F.gelu(t.x),
+    "leaky_relu": lambda t, a: F.leaky_relu(t.x, a.slope),
+    "silu": lambda t, a: F.silu(t.x),
+    "sigmoid": lambda t, a: torch.sigmoid(t.x),
+    "tanh": lambda t, a: torch.tanh(t.x),
+    "add": lambda t, a: t.a + t.b,
+    "sub": lambda t, a: t.a - t.b,
+    "mul": lambda t, a: t.a * t.b,
+    "concat": lambda t, a: torch.cat([t.a, t.b], -1),
+    "sum": lambda t, a: t.x.sum(),
+    "mean": lambda t, a: t.x.mean(),
+    "scale": lambda t, a: t.x * a.factor,
+    "dropout": lambda t, a: t.x * (t.y != 0) / (1 - a.probability),  # the same elements as ours become zero
+    "cross_entropy": lambda t, a: F.cross_entropy(t.x, t.labels.long(), getattr(t, "weights", None),
+                                                  label_smoothing=a.smoothing),
+    "mse_loss": lambda t, a: F.mse_loss(t.x, t.target),
+    "binary_cross_entropy": lambda t, a: F.binary_cross_entropy_with_logits(t.x, t.target),
+}
+OPTIMIZERS = {
+    "SGD": lambda p, a: torch.optim.SGD(p, a.lr, a.momentum, weight_decay=a.weight_decay, nesterov=bool(a.nesterov)),
+    "Adam": lambda p, a: torch.optim.Adam(p, a.lr, weight_decay=a.weight_decay),
+}
+
+
+def load_safetensors(path):
+    """Returns the tensors and the metadata of a file."""
+    with open(path, "rb") as f:
+        header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+        data = bytearray(f.read())
+    types = {"F32": torch.float32, "BF16": torch.bfloat16, "I32": torch.int32}
+    metadata = header.pop("__metadata__")
+    return {name: torch.frombuffer(data[slice(*t["data_offsets"])], dtype=types[t["dtype"]]).reshape(t["shape"])
+            for name, t in header.items()}, metadata
+
+
+def is_close(what, ours, wanted):
+    """Prints the error of `ours`, and returns True if it is within the limits."""
+    assert ours.shape == wanted.shape, f"{what}: expected the shape {tuple(wanted.shape)}, got {tuple(ours.shape)}"
+    difference = ours.double() - wanted
+    scale = wanted.square().mean().sqrt()
+    rms = float(difference.square().mean().sqrt() / scale)
+    largest = float((difference.abs() / torch.maximum(wanted.abs(), scale)).max())
+    limits = LIMITS[ours.dtype]
+    good = rms <= limits[0] and largest <= limits[1]
+    print(f"{what:50} rms {rms:8.1e}  largest {largest:8.1e}{'' if good else '   TOO LARGE'}")
+    return good
+
+
+def compare_op(name, tensors, a, label):
+    """Compares the result and the gradients of one case."""
+    t = SimpleNamespace(**{key: value if value.dtype == torch.int32 else value.double()
+                           for key, value in tensors.items() if not key.startswith("d ")})
+    inputs = [key[2:] for key in tensors if key.startswith("d ")]
+    for key in inputs:
+        getattr(t, key).requires_grad_()
+    y = OPS[name](t, a)
+    y.backward(t.dy)
+    good = is_close(label, tensors["y"], y.detach())
+    for key in inputs:
+        good &= is_close(f"  gradient of {key}", tensors[f"d {key}"], getattr(t, key).grad)
+    return good
+
+
+def compare_optimizer(name, tensors, a, label):
+    """Compares the parameters after each step."""
+    p = torch.nn.Parameter(tensors["start"].double())
+    optimizer = OPTIMIZERS[name]([p], a)
+    steps = []
+    for g in tensors["g"]:
+        p.grad = g.double()
+        optimizer.step()
+        steps.append(p.detach().clone())
+    return is_close(f"{label}, {len(steps)} steps", tensors["p"], torch.stack(steps))
+
+
+def compare_groups(name, tensors, a, label):
+    """Compares AdamW with two groups, clipping and an average."""
+    weights, biases = (torch.nn.Parameter(part.double()) for part in tensors["start"].split(
+        [int(a.weights), tensors["start"].numel() - int(a.weights)]))
+    optimizer = torch.optim.AdamW([{"params": [weights], "lr": 0.5 * a.lr, "weight_decay": a.weight_decay},
+                                   {"params": [biases], "lr": a.lr, "weight_decay": 0}])
+    average, steps, averages = tensors["start"].double(), [], []
+    for g in tensors["g"]:
+        weights.grad, biases.grad = g.double().split([weights.numel(), biases.numel()])
+        torch.nn.utils.clip_grad_norm_([weights, biases], a.max_norm)
+        optimizer.step()
+        steps.append(torch.cat([weights, biases]).detach())
+        average = a.average * average + (1 - a.average) * steps[-1]
+        averages.append(average)
+    good = is_close(f"{label}, {len(steps)} steps", tensors["p"], torch.stack(steps))
+    return is_close("  average", tensors["average"], torch.stack(averages)) and good
+
+
+def main():
+    if len(sys.argv) != 2:
+        sys.exit(f"compare_ops.py: expected the program compare_ops, got {len(sys.argv) - 1} arguments; "
+                 "pass build/compare_ops")
+    failed = seen = 0
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([sys.argv[1], folder], check=True)
+        for file in sorted(os.listdir(folder)):
+            tensors, metadata = load_safetensors(os.path.join(folder, file))
+            name = metadata.pop("op")
+            a = SimpleNamespace(**{key: float(value) for key, value in metadata.items()})
+            label = " ".join([name] + [f"{key}={value}" for key, value in sorted(metadata.items())])
+            if "weights" in tensors:
+                label += " weights"
+            if any(t.dtype == torch.bfloat16 for t in tensors.values()):
+                label += " bf16"
+            compare = compare_op if name in OPS else compare_groups if name == "AdamW" else compare_optimizer
+            failed += not compare(name, tensors, a, label)
+            seen += 1
+    print(f"{seen} cases compared with PyTorch {torch.__version__}, {failed} of them differ")
+    return 1 if failed or not seen else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
