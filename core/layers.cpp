@@ -80,6 +80,8 @@ Dense::Dense(Parameters& parameters, const std::string& name, int64_t out, int64
 Tensor Dense::operator()(const Tensor& x) const {
     const LayerScope layer(name_);
     expect_allocated(w_);
+    RG_CHECK(x.shape().rank() >= 1 && x.numel() == x.extent(0) * w_->extent(1), "dense: expected ", w_->extent(1),
+             " values per sample, got ", x.shape().str());
     return linear(cast(x, w_->dtype()).reshape({x.extent(0), w_->extent(1)}), *w_, *b_);
 }
 

@@ -78,7 +78,7 @@ struct Dropout {
 };
 
 /// Fully connected layer. Declares the parameters NAME.weight [out in] and NAME.bias [out]. operator() flattens
-/// x to [n in] and converts it to the type of the weights.
+/// x to [n in] and converts it to the type of the weights, f32. Convert its result before concat() with bf16.
 class Dense {
 public:
     Dense() = default; // unusable, until another one is assigned

@@ -84,7 +84,7 @@ public:
     int64_t numel() const { return shape_.numel(); }
     int64_t bytes() const { return numel() * size_of(dtype_); }
 
-    /// Returns a view with another shape and the same number of elements.
+    /// Returns a view with another shape and the same number of elements. Gradients flow through it.
     Tensor reshape(const Shape& shape) const;
     /// Returns a view of the elements [begin, begin + shape.numel()). Gradients do not flow through this view; use the
     /// op slice() of ops.h for that.

@@ -7,8 +7,8 @@
 namespace rg::data {
 
 Normalise normalisation_of(const ImageSet& set) {
-    RG_CHECK(set.count > 0 && set.channels <= kMaxImageChannels, "normalise: expected images of 1 to 16 channels, got ", set.count,
-             " images of ", set.channels);
+    RG_CHECK(set.count > 0 && set.channels <= kMaxImageChannels, "normalise: expected images of 1 to 16 channels, got ",
+             set.count, " images of ", set.channels);
     Normalise result;
     const double pixels = double(set.count * set.height * set.width);
     for (size_t c = 0; c < size_t(set.channels); ++c) {

@@ -30,8 +30,8 @@ private:
 /// Mean and deviation of the CIFAR-10 training images.
 constexpr Normalise kCifar10{{0.4914f, 0.4822f, 0.4465f}, {0.2470f, 0.2435f, 0.2616f}};
 
-/// Returns the mean and the standard deviation of the images, per channel. A channel that is constant gets a deviation of
-/// 1.
+/// Returns the mean and the standard deviation of the images, per channel. A channel that is constant gets a deviation
+/// of 1.
 Normalise normalisation_of(const ImageSet& set);
 
 /// How to fill pixels uncovered by translation: with black (byte 0 before normalisation), or with the image mirrored at

@@ -15,9 +15,9 @@ namespace rg::data {
 
 struct ImageSet {
     int64_t count = 0, height = 0, width = 0, channels = 0;
-    std::vector<uint8_t> pixels; // [count height width channels]
-    std::vector<int32_t> labels; // [count], each an index into classes
-    std::vector<std::string> classes;
+    std::vector<uint8_t> pixels = {}; // [count height width channels]
+    std::vector<int32_t> labels = {}; // [count], each an index into classes
+    std::vector<std::string> classes = {};
     std::vector<float> targets = {}; // [count] or empty: a number for each image, such as an angle
 
     int64_t image_bytes() const { return height * width * channels; }

@@ -64,7 +64,7 @@ Loader::Loader(const ImageSet* set, const LoaderOptions& options, std::vector<Co
     RG_CHECK(options.threads >= 0 && options.depth >= 1, "loader: expected threads >= 0 and a depth >= 1, got ",
              options.threads, " and ", options.depth);
     batches_ = (count_ + (options.keep_partial ? options.batch_size - 1 : 0)) / options.batch_size;
-    next_ = claimed_ = batches_; // has_next() is false until start()
+    next_ = claimed_ = batches_; // nothing to do until start()
     slots_.resize(size_t(options.depth));
     try {
         for (int i = 0; i < options.threads; ++i) workers_.emplace_back([this] { work(); });
@@ -88,6 +88,7 @@ void Loader::stop() {
 void Loader::start(int64_t epoch, int64_t first_batch) {
     RG_CHECK(first_batch >= 0 && first_batch <= batches_, "loader: expected a first batch of 0 to ", batches_, ", got ",
              first_batch, " (epoch ", epoch, ")");
+    started_ = true;
     std::shared_ptr<const std::vector<int64_t>> order;
     if (options_.shuffle != Shuffle::never) {
         const int64_t drawn_for = options_.shuffle == Shuffle::once ? 0 : epoch;

@@ -94,7 +94,11 @@ public:
     void start(int64_t epoch, int64_t first_batch = 0);
     /// Number of mini-batches per epoch.
     int64_t batches() const { return batches_; }
-    bool has_next() const { return next_ < batches_; }
+    /// Requires that an epoch has been started.
+    bool has_next() const {
+        RG_CHECK(started_, "loader: expected start() before the first mini-batch, got none; start an epoch");
+        return next_ < batches_;
+    }
     /// Returns the next mini-batch; blocks until it is ready. Requires has_next(). If preparing it failed, throws that
     /// exception, and throws it again in every later call until start().
     Batch next();
@@ -116,6 +120,7 @@ private:
     const std::optional<Augmenter> augmenter_;
     const std::vector<Column> columns_;
     int64_t count_ = -1, batches_ = 0; // number of samples; mini-batches per epoch
+    bool started_ = false;             // only the consumer uses this
 
     // The consumer is the thread that calls start() and next(). Only the consumer writes next_, so it may read next_
     // without the lock. The lock protects all other members below.

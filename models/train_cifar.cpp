@@ -53,6 +53,6 @@ struct TrainCifar final : ImageTraining {
 
 } // namespace
 
-constinit const Program rg::train_cifar{
-    "train_cifar", "trains a convolutional network on CIFAR-10, on one process or under mpiexec",
-    make_training<TrainCifar>};
+constinit const Program rg::train_cifar{"train_cifar",
+                                        "trains a convolutional network on CIFAR-10, on one process or under mpiexec",
+                                        make_training<TrainCifar>};

@@ -27,6 +27,5 @@ struct TrainDigits final : ImageTraining {
 
 } // namespace
 
-constinit const Program rg::train_digits{"train_digits",
-                                         "trains a small network on digits, on one process or under mpiexec",
-                                         make_training<TrainDigits>};
+constinit const Program rg::train_digits{
+    "train_digits", "trains a small network on digits, on one process or under mpiexec", make_training<TrainDigits>};

@@ -6,11 +6,11 @@
 // error in degrees^2. Training leaves out the last mini-batch of an epoch if it is smaller; the test uses it.
 #include "ringgrad/data/digits.h"
 #include "ringgrad/models/nets/digits_net.h"
+#include "ringgrad/models/programs.h"
 #include "ringgrad/models/run/data_parallel.h"
 #include "ringgrad/models/run/formatted.h"
 #include "ringgrad/models/run/memory.h"
 #include "ringgrad/models/run/model_file.h"
-#include "ringgrad/models/programs.h"
 #include "ringgrad/models/run/report.h"
 #include "ringgrad/models/run/trainer.h"
 #include "ringgrad/models/run/training_options.h"
@@ -232,6 +232,6 @@ int TrainDigitsAngles::train(Options& options, par::Group& group, Trial& trial) 
 
 } // namespace
 
-constinit const Program rg::train_digits_angles{
-    "train_digits_angles", "trains a network to recognise digits and the angles of their rotation",
-    make_training<TrainDigitsAngles>};
+constinit const Program rg::train_digits_angles{"train_digits_angles",
+                                                "trains a network to recognise digits and the angles of their rotation",
+                                                make_training<TrainDigitsAngles>};

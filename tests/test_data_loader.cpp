@@ -8,8 +8,8 @@
 #include <array>
 #include <cmath>
 #include <doctest/doctest.h>
-#include <memory>
 #include <map>
+#include <memory>
 #include <set>
 
 namespace rg::data {
@@ -300,7 +300,8 @@ TEST_SUITE("data") {
             LoaderOptions o = options_for(4);
             o.threads = threads;
             auto loader = std::make_unique<Loader>(set, o);
-            CHECK(contains(error_of([&] { loader->next(); }), "only while has_next()"));
+            CHECK(contains(error_of([&] { loader->has_next(); }), "expected start() before"));
+            CHECK(contains(error_of([&] { loader->next(); }), "expected start() before"));
             const uint8_t last = set.pixels.back(); // no thread reads before start()
             set.pixels.pop_back();
             loader->start(1);
@@ -349,11 +350,12 @@ TEST_SUITE("data") {
         for (const bool images : {false, true})
             for (const int ranks : {1, 3})
                 for (const int threads : {0, 2}) {
-                    LoaderOptions o{.batch_size = 5, .keep_partial = true, .seed = 4, .ranks = ranks, .threads = threads};
+                    LoaderOptions o{
+                        .batch_size = 5, .keep_partial = true, .seed = 4, .ranks = ranks, .threads = threads};
                     std::set<int32_t> seen;
                     for (o.rank = 0; o.rank < ranks; ++o.rank) {
-                        const auto loader = images ? std::make_unique<Loader>(set, o, columns)
-                                                   : std::make_unique<Loader>(columns, o);
+                        const auto loader =
+                            images ? std::make_unique<Loader>(set, o, columns) : std::make_unique<Loader>(columns, o);
                         for (loader->start(2); loader->has_next();) {
                             const Batch batch = loader->next();
                             REQUIRE(batch.columns.size() == 3);
@@ -380,7 +382,8 @@ TEST_SUITE("data") {
         const ImageSet set = random_set(4, 2, 2, 1);
         const Tensor three = Tensor::zeros({3, 2}), four = Tensor::zeros({4, 2});
         const auto nothing = [](const Sample&, std::span<float>) {};
-        CHECK(contains(error_of([&] { Loader(set, {}, {rows(three)}); }), "4 samples in every column, got 3 (column 0)"));
+        CHECK(
+            contains(error_of([&] { Loader(set, {}, {rows(three)}); }), "4 samples in every column, got 3 (column 0)"));
         CHECK(contains(error_of([&] { Loader({rows(four), rows(three)}, {}); }), "got 3 (column 1)"));
         CHECK(contains(error_of([&] { Loader({computed({2}, nothing)}, {}); }), "make one with rows()"));
         CHECK(contains(error_of([&] { Loader({rows(four)}, {.views = true}); }), "images with views"));

@@ -1,5 +1,6 @@
 // Tests the layers of networks.
 #include "ringgrad/core/layers.h"
+#include "ringgrad/core/tape.h"
 #include "ringgrad/tests/op_check.h"
 #include "ringgrad/tests/temp_dir.h"
 
@@ -65,5 +66,31 @@ TEST_SUITE("models") {
         parameters.allocate(0, Init::he);
         for (const Mode mode : {Mode::train, Mode::evaluate})
             CHECK(conv(Tensor::zeros({2, 5, 5, 3}), mode).shape() == Shape{2, 3, 3, 6});
+    }
+
+    TEST_CASE("layers: upsampling repeats each pixel, and gradients add up over the copies") {
+        const Tensor x = Tensor::empty({2, 3, 2, 5}), dx = Tensor::zeros(x.shape());
+        for (int64_t i = 0; i < x.numel(); ++i) x.data<float>()[i] = float(i);
+        Tape tape;
+        const Tensor y = upsample(x, 3);
+        REQUIRE(y.shape() == Shape{2, 9, 6, 5});
+        for (int64_t n = 0; n < 2; ++n)
+            for (int64_t h = 0; h < 9; ++h)
+                for (int64_t w = 0; w < 6; ++w)
+                    for (int64_t c = 0; c < 5; ++c)
+                        CHECK(y.data<float>()[((n * 9 + h) * 6 + w) * 5 + c] ==
+                              x.data<float>()[((n * 3 + h / 3) * 2 + w / 3) * 5 + c]);
+        tape.gradients(sum(y), {{x}}, {{dx}});
+        for (const float g : dx.span<float>()) CHECK(g == 9);
+        CHECK(contains(error_of([&] { upsample(x, 0); }), "factor of 1 to 12, got 0"));
+    }
+
+    TEST_CASE("layers: a dense layer names the number of values that it expects") {
+        Parameters parameters;
+        const Dense fc(parameters, "fc", 4, 30);
+        parameters.allocate(0, Init::he);
+        CHECK(error_of([&] {
+                  fc(Tensor::zeros({50, 4, 8}));
+              }) == "dense: expected 30 values per sample, got [50 4 8] (layer fc)");
     }
 }

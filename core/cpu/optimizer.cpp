@@ -1,8 +1,8 @@
 // Updates of the parameters: distributes the loops of elements_isa.cpp over threads.
+#include "ringgrad/core/ops/optimizer.h"
 #include "ringgrad/core/cpu/isa.h"
 #include "ringgrad/core/cpu/parallel.h"
 #include "ringgrad/core/cpu/scratch.h"
-#include "ringgrad/core/ops/optimizer.h"
 
 #include <atomic>
 #include <cmath>

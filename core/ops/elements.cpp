@@ -283,6 +283,17 @@ Tensor concat(std::span<const Tensor> tensors) {
     return run(op::concat, tensors)[0];
 }
 
+Tensor upsample(const Tensor& x, int64_t factor) {
+    expect_image("upsample", "x", x);
+    RG_CHECK(factor >= 1 && factor <= kMaxInputs, "upsample: expected a factor of 1 to ", kMaxInputs, ", got ", factor);
+    const int64_t n = x.extent(0), h = x.extent(1), w = x.extent(2), c = x.extent(3);
+    // Copies of a pixel's channels behind each other are copies of the pixel. The same holds for rows.
+    const std::vector<Tensor> pixels(size_t(factor), x);
+    const Tensor wide = concat(pixels).reshape({n, h, 1, w * factor * c});
+    const std::vector<Tensor> rows(size_t(factor), wide);
+    return concat(rows).reshape({n, h * factor, w * factor, c});
+}
+
 Tensor dropout(const Tensor& x, float probability, const Tensor& seed, uint32_t stream) {
     return run(op::dropout, {x, seed}, DropoutOp{probability, stream})[0];
 }

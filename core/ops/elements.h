@@ -49,9 +49,14 @@ Tensor cast(const Tensor& x, DType to);
 /// makes. The backward pass of each call fills a gradient of the size of x.
 Tensor slice(const Tensor& x, int64_t begin, const Shape& shape);
 
-/// Concatenates 1 to kMaxInputs tensors over channels, the last extent. Throws Error if they differ in another extent.
+/// Concatenates 1 to kMaxInputs tensors over channels, the last extent. Throws Error if they differ in another
+/// extent or in their type; see cast().
 Tensor concat(std::initializer_list<Tensor> tensors);
 Tensor concat(std::span<const Tensor> tensors);
+
+/// Returns [n h*factor w*factor c]: each pixel of x [n h w c] becomes a square of factor x factor equal pixels (nearest
+/// neighbour).
+Tensor upsample(const Tensor& x, int64_t factor);
 
 /// Sets elements to zero with this probability, and divides the others by 1 - probability (inverted dropout, Srivastava
 /// et al., 2014). The seed, i32 [2], and `stream` determine which elements become zero. Use another seed in each step.

@@ -17,7 +17,10 @@ constexpr const char* kMemoryAdvice = "make the network or --batch-size smaller,
 /// Returns the size of the values of all parameters, without allocating them.
 int64_t parameter_bytes(const std::function<std::unique_ptr<Network>()>& make) {
     const DryRun without_memory;
-    return make()->parameters.values().bytes();
+    const std::unique_ptr<Network> network = make();
+    RG_CHECK(network->parameters.values().defined(),
+             "network: expected allocated parameters, got none; call parameters.allocate() in its constructor");
+    return network->parameters.values().bytes();
 }
 
 } // namespace
@@ -36,8 +39,7 @@ void ImageTraining::declare(Options& o) {
 }
 
 void ImageTraining::complete(const Options& options, const Workers& workers, bool resumed) {
-    if (!options.was_given("batch-size") && !resumed)
-        data_options.batch_size = workers.scaled(data_options.batch_size);
+    if (!options.was_given("batch-size") && !resumed) data_options.batch_size = workers.scaled(data_options.batch_size);
 }
 
 data::TrainTest ImageTraining::load(par::Group& group, const std::function<void()>& pulse) const {
@@ -68,7 +70,8 @@ int ImageTraining::train(TrainingRun& run, const Options& options) {
     const ContextScope scope(context);
 
     const auto make = [&] { return make_network(data.train); };
-    if (!machine.device()) check_parameter_memory(group, parameter_bytes(make), kMemoryAdvice);
+    const int64_t bytes = parameter_bytes(make);
+    if (!machine.device()) check_parameter_memory(group, bytes, kMemoryAdvice);
     const std::unique_ptr<Network> network = make();
     Parameters& parameters = network->parameters;
     const data::Normalise normalise = this->normalise(data.train);

@@ -42,9 +42,9 @@ struct DataOptions {
 data::TrainTest load_data(par::Group& group, const std::string& path, const data::LoadOptions& options = {},
                           const std::function<void()>& pulse = {});
 
-/// Collective. Returns the grey digits of --data, or 10,000 drawn ones. Data without a test set get one: a tenth of each
-/// class, chosen by --seed. With --validation, a fraction of the training images takes the place of the test set. Throws
-/// Error if the images are not 28 x 28, and what load_data() throws.
+/// Collective. Returns the grey digits of --data, or 10,000 drawn ones. Data without a test set get one: a tenth of
+/// each class, chosen by --seed. With --validation, a fraction of the training images takes the place of the test set.
+/// Throws Error if the images are not 28 x 28, and what load_data() throws.
 data::TrainTest load_digits(par::Group& group, const DataOptions& options, const std::function<void()>& pulse = {});
 
 /// Throws Error unless the images have this shape, [height width channels].

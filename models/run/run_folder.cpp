@@ -131,7 +131,8 @@ void RunFolder::lock() {
         ::usleep(20'000);
     }
     ::unlink((path_ + "/stop").c_str()); // it was meant for an earlier process of this run
-    for (const std::string& file : {config_path(), metrics_path(), report_path(), model_path(), best_model_path()}) remove_leftovers(file);
+    for (const std::string& file : {config_path(), metrics_path(), report_path(), model_path(), best_model_path()})
+        remove_leftovers(file);
 }
 
 void RunFolder::write_config(const Json& config) { write_file_atomic(config_path(), config.dump(2) + "\n"); }

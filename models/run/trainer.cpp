@@ -111,7 +111,8 @@ StepResult Trainer::step(const data::Batch& batch, double lr) {
     run.phases.lap(PhaseClock::sum);
 
     if (group.size() > 1) loss_of_all.fill(sums[0]), optimizer.update(loss_of_all);
-    const Verdict verdict = run.handle_non_finite(sums[0], group.size() > 1 ? optimizer.non_finite_at() : own_non_finite_at);
+    const Verdict verdict =
+        run.handle_non_finite(sums[0], group.size() > 1 ? optimizer.non_finite_at() : own_non_finite_at);
     run.phases.lap(PhaseClock::update);
     return {batch.global_size, sums[0], sums[1], lr, sums[2] > 0, sums[3] > 0, verdict};
 }

@@ -30,8 +30,10 @@ void TrainingOptions::declare_training(Options& o) {
     o.group("Training");
     o.add("epochs", &epochs, "number of epochs").range(1, 1e6);
     o.add("steps", &steps, "total number of steps; -1: those of --epochs epochs").at_least(-1);
-    o.add("lr", &schedule.base, cat("highest learning rate; 0: ", default_rate.text(), ", or with another --optimizer ", kAdamRate,
-              " (adam) or ", DefaultRate().text(), " (sgd)")).at_least(0);
+    o.add("lr", &schedule.base,
+          cat("highest learning rate; 0: ", default_rate.text(), ", or with another --optimizer ", kAdamRate,
+              " (adam) or ", DefaultRate().text(), " (sgd)"))
+        .at_least(0);
     o.add("schedule", &schedule.kind, schedule_kinds(), "schedule of the learning rate");
     o.add("drops", &drops, "piecewise: epochs after which the rate drops").metavar("LIST");
     o.add("drop-factor", &schedule.factor, "piecewise: factor for the rate at each drop").at_least(1e-9);
@@ -60,7 +62,8 @@ void TrainingOptions::declare_training(Options& o) {
 void TrainingOptions::complete_schedule(const Options& options) {
     if (optimizer.kind != Kind::sgd)
         for (const char* name : {"momentum", "nesterov"})
-            RG_CHECK(!options.was_given(name), "--", name, ": expected --optimizer sgd, got another one; omit one of them");
+            RG_CHECK(!options.was_given(name), "--", name,
+                     ": expected --optimizer sgd, got another one; omit one of them");
     const DefaultRate rate = optimizer.kind == default_optimizer_ ? default_rate : DefaultRate();
     const bool other_adam = optimizer.kind != Kind::sgd && default_optimizer_ == Kind::sgd;
     if (schedule.base == 0) schedule.base = other_adam ? kAdamRate : rate.at(data_options.batch_size);

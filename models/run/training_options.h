@@ -42,6 +42,7 @@ struct TrainingOptions {
     MachineOptions machine_options;
     RunOptions run_options;
 
+    /// These declare the options of the data and of the training. machine_options and run_options declare their own.
     void declare_data(Options& options);
     void declare_training(Options& options);
     /// Sets the schedule, once the mini-batch size is known. Throws Error if the options do not fit together.

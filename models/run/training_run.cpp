@@ -45,14 +45,10 @@ Position restore_training(const std::string& program, TensorFile file, Parameter
              ": epoch_sums: expected 3 numbers, got others");
     const Json best = Json::parse(file.text("best"), file.source);
     RG_CHECK(best.is_array() && best.as_array().size() == 2, file.source, ": best: expected 2 numbers, got others");
-    const Position position{file.number("epoch"),
-                            file.number("batch"),
-                            file.number("steps_done"),
-                            sums.as_array()[0].as_double(),
-                            sums.as_array()[1].as_double(),
-                            sums.as_array()[2].as_double(),
-                            best.as_array()[0].as_double(),
-                            best.as_array()[1].as_int()};
+    const Position position{file.number("epoch"),           file.number("batch"),
+                            file.number("steps_done"),      sums.as_array()[0].as_double(),
+                            sums.as_array()[1].as_double(), sums.as_array()[2].as_double(),
+                            best.as_array()[0].as_double(), best.as_array()[1].as_int()};
     RG_CHECK(position.epoch >= 1 && position.batch >= 0 && position.step >= 0, file.source,
              ": expected epoch >= 1, batch >= 0 and steps_done >= 0, got ", position.epoch, ", ", position.batch,
              " and ", position.step);

@@ -134,8 +134,8 @@ public:
     bool has_stop_request();
 
     /// Collective. Saves the model. If a value is not finite, throws Error before it writes any file. Trials are
-    /// compared by the accuracy of their last complete epoch. So if a trial is stopped within an epoch, its model remains
-    /// that of the epoch before.
+    /// compared by the accuracy of their last complete epoch. So if a trial is stopped within an epoch, its model
+    /// remains that of the epoch before.
     void save_model();
     /// Collective. Saves a checkpoint, or throws Error as save_model() does.
     void save_checkpoint();

@@ -5,8 +5,8 @@
 #include "ringgrad/core/text.h"
 
 #include <algorithm>
-#include <optional>
 #include <charconv>
+#include <optional>
 #include <set>
 
 namespace rg {

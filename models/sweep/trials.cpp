@@ -234,9 +234,8 @@ TrialsRun::TrialsRun(RunFolder& folder, const Trials& trials)
     : folder(folder),
       trials(trials),
       rows(rows_of(trials, folder.path())),
-      report(folder.path(), rows, trials.ranking, [&trials](const TrialRow& row) {
-          return trials.program->check(arguments_of(trials, row.settings));
-      }) {
+      report(folder.path(), rows, trials.ranking,
+             [&trials](const TrialRow& row) { return trials.program->check(arguments_of(trials, row.settings)); }) {
     report.set("summary", cat(trials.table.size(), " trials of ", trials.program->name, ", each on ", trials.ranks_each,
                               trials.ranks_each == 1 ? " rank" : " ranks", ", ranked by ", trials.ranking.metric));
 }
@@ -296,8 +295,7 @@ std::vector<TrialSettings> make_table(const TrialsProgram& p, const Trials& s) {
             for (const auto& setting : point)
                 RG_CHECK(std::none_of(row.begin(), row.end(),
                                       [&](const auto& other) { return other.first == setting.first; }),
-                         p.name, ": expected ", setting.first,
-                         " in --table or in --grid, got it in both; remove one");
+                         p.name, ": expected ", setting.first, " in --table or in --grid, got it in both; remove one");
             all.push_back(row);
             all.back().insert(all.back().end(), point.begin(), point.end());
             if (p.adjust) p.adjust(s, all.back());

@@ -59,7 +59,8 @@ struct TrialsRun {
 struct TrialsProgram {
     std::string name, description;
     std::vector<const Program*> programs; // training programs; --program chooses one if there are several
-    std::vector<std::string> defaults = {}; // arguments of all trials; those of the command line follow and override them
+    std::vector<std::string> defaults =
+        {}; // arguments of all trials; those of the command line follow and override them
     /// The grid without --grid and --table. If it is empty, one of these is required.
     std::vector<std::string> default_grid = {};
     /// Changes the settings of a trial, for example to derive one option from another.

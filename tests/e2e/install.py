@@ -64,7 +64,9 @@ class InstallTest(job.JobTest):
         files = {str(path.relative_to(self.prefix)) for path in self.prefix.rglob("*")
                  if path.is_file() and headers not in path.parents}
         lib = self.lib.relative_to(self.prefix)
-        doc = ["LICENSE", "README.md", *(f"{folder}/README.md" for folder in FOLDERS)]
+        doc = ["LICENSE", "README.md", *(f"{folder}/README.md" for folder in FOLDERS), "models/train_digits_angles.cpp",
+               "tools/pictures/report.png",
+               *(f"models/examples/{name}" for name in ("mlp.cpp", "own_network.cpp", "own_network.h", "own_sweep.cpp"))]
         tools = [f"tools/{name}" for name in ("get_cifar10.sh", "monitor", "run.sh")]
         expected = [f"{lib}/libringgrad.a", f"{lib}/pkgconfig/ringgrad.pc", *(f"bin/{name}" for name in PROGRAMS),
                     *(f"share/doc/ringgrad/{name}" for name in doc), *(f"share/ringgrad/{name}" for name in tools),
