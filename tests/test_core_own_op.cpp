@@ -1,5 +1,5 @@
-// Tests that an op from outside of the tree, which is not in RG_OPS, works like the others: with tapes, plans, profiles,
-// bf16, and on a device with and without a kernel for it. The op computes factor * x^3.
+// Tests that an op from outside of the tree, which is not in RG_OPS, works like the others: with tapes, plans,
+// profiles, bf16, and on a device with and without a kernel for it. The op computes factor * x^3.
 #include "ringgrad/core/accelerate.h"
 #include "ringgrad/core/ops.h"
 #include "ringgrad/core/ops/reference.h"
@@ -82,11 +82,11 @@ const OpRow kCube{.name = "cube",
                   .saves = saves_in(CubeOp::x),
                   .check = check_cube};
 
-int launches = 0; // of the kernel for GPUs
+int launches = 0;                 // of the kernel for GPUs
 void cube_gpu(const Call& call) { // the executor's device memory is host memory
     ++launches;
     const float factor = call.attrs.as<CubeOp>().factor;
-    const auto *x = reinterpret_cast<const float*>(call.in[0].bytes_data());
+    const auto* x = reinterpret_cast<const float*>(call.in[0].bytes_data());
     for (int64_t i = 0; i < call.in[0].numel(); ++i)
         reinterpret_cast<float*>(call.out[0].bytes_data())[i] = factor * x[i] * x[i] * x[i];
 }
@@ -160,7 +160,8 @@ TEST_SUITE("core") {
                 device.captures = captures;
                 const Context on{.device = &device};
                 const ContextScope scope(on);
-                for (const bool plan : {false, true}) CHECK(differs(train(kCube, type, plan).w, plain.w, tolerance) == "");
+                for (const bool plan : {false, true})
+                    CHECK(differs(train(kCube, type, plan).w, plain.w, tolerance) == "");
                 if (type == DType::bf16) continue; // cube_gpu is for f32
                 launches = 0;
                 CHECK(differs(train(with_gpu, type, true).w, plain.w, tolerance) == "");

@@ -64,8 +64,8 @@ void forward(const T* x, T* y, int64_t rows, int64_t c, const float* gamma, cons
 
 // See ref::layer_norm_grad() in core/ops/norm.cpp.
 template <class T>
-void backward(const T* dy, const T* x, T* dx, int64_t rows, int64_t c, const float* gamma, float epsilon,
-              float* dgamma, float* dbeta) {
+void backward(const T* dy, const T* x, T* dx, int64_t rows, int64_t c, const float* gamma, float epsilon, float* dgamma,
+              float* dbeta) {
     for (; rows > 0; --rows, dy += c, x += c, dx += c) {
         const Row<T> row(x, c, epsilon);
         Vec g_sum{}, product_sum{};
