@@ -93,9 +93,9 @@ public:
     /// Returns the device whose memory holds the values, or null for host memory.
     Device* device() const;
 
-    // to_host(), to_device(), copy_from(), to() and clone() are copies, not ops. Gradients do not flow through copies; if a gradient
-    // would have to, Tape::gradients() throws. A traced function must not call these five: replays would not repeat the
-    // copy.
+    // to_host(), to_device(), copy_from(), to() and clone() are copies, not ops. Gradients do not flow through copies; if
+    // a gradient would have to, Tape::gradients() throws. A traced function must not call these five: replays would not
+    // repeat the copy.
 
     /// Returns the same values in host memory: the tensor itself if it is there, otherwise a copy.
     Tensor to_host() const;

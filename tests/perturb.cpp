@@ -64,10 +64,14 @@ bool exact(Op op, const Call& call) {
     return known != kExactCalls.end() && known->second;
 }
 
-/// True if an update was skipped because of a non-finite gradient: its last input holds the position of one.
+/// Returns true if an update was skipped because of a gradient that is not finite.
 bool skipped(Op op, const Call& call) {
-    if (op != op::sgdm_update && op != op::adam_update) return false;
-    const Tensor& found = call.in.back();
+    const int input = op == op::sgdm_update      ? int(SgdmUpdateOp::non_finite_at)
+                      : op == op::adam_update    ? int(AdamUpdateOp::non_finite_at)
+                      : op == op::average_update ? int(AverageUpdateOp::non_finite_at)
+                                                 : -1;
+    if (input < 0) return false;
+    const Tensor& found = call.in[size_t(input)];
     int32_t position = -1;
     if (found.defined()) std::memcpy(&position, found.bytes_data(), sizeof position);
     return position >= 0;

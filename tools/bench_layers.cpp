@@ -1,5 +1,5 @@
-// bench_layers measures pooling, depthwise, grouped and dilated convolution: the milliseconds of the forward pass and
-// of all gradients. tools/bench/layers.py compares them with PyTorch.
+// bench_layers measures pooling, GELU, and depthwise, grouped and dilated convolution: the milliseconds of the forward
+// pass and of all gradients. tools/bench/layers.py compares them with PyTorch.
 #include "ringgrad/core/context.h"
 #include "ringgrad/core/cpu/cores.h"
 #include "ringgrad/core/cpu/thread_pool.h"
@@ -82,9 +82,20 @@ void bench_conv(const Settings& s, const char* name, int64_t size, int64_t chann
         });
 }
 
+void bench_gelu(const Settings& s, const Shape& shape) {
+    const Tensor x = random_tensor(shape, s.precision == "bf16" ? DType::bf16 : DType::f32);
+    const Tensor y = Tensor::empty(shape, x.dtype()), dx = Tensor::empty(shape, x.dtype());
+    const ActivationOp kind{Activation::gelu};
+    report(
+        "gelu", s, [&] { run(op::activation, {x}, kind, {y}); },
+        [&] {
+            run(op::activation_grad, {y, x}, ActivationGradOp{.kind = Activation::gelu}, {dx});
+        });
+}
+
 int run_program(int argc, const char* const* argv) {
     Settings s;
-    Options options("bench_layers", "measures pooling, and convolutions with groups or dilation");
+    Options options("bench_layers", "measures pooling, GELU, and convolutions with groups or dilation");
     options.add("threads", &s.threads, "number of threads; 0: one per core").range(0, 1024);
     options.add("rounds", &s.rounds, "number of measurements, of which the median is printed").at_least(1);
     options.add("precision", &s.precision, "number format").one_of({"fp32", "fp32-strict", "bf16"});
@@ -101,6 +112,7 @@ int run_program(int argc, const char* const* argv) {
     bench_pool(s, "avg_pool_3x3_stride_2", op::avg_pool2d, op::avg_pool2d_grad, image, overlapping);
     bench_pool(s, "max_pool_2x2", op::max_pool2d, op::max_pool2d_grad, image, {2, 2});
     bench_pool(s, "global_avg_pool", op::avg_pool2d, op::avg_pool2d_grad, {64, 7, 7, 2048}, {.window = 7});
+    bench_gelu(s, image);
     bench_conv(s, "depthwise_3x3", 56, 64, 3, {.pad = 1, .groups = 64});
     bench_conv(s, "depthwise_3x3_stride_2", 56, 64, 3, {.stride = 2, .pad = 1, .groups = 64});
     bench_conv(s, "depthwise_3x3_512", 14, 512, 3, {.pad = 1, .groups = 512});

@@ -35,7 +35,8 @@ void check_inputs(const char* op, const Shape& buffer, In inputs, float max_norm
     expect_scalar_if_defined(op, "non_finite_at", inputs[0]);
     expect_scalar_if_defined(op, "norm", inputs[1]);
     RG_CHECK(max_norm >= 0 && (max_norm == 0 || inputs[1].defined()), op,
-             ": expected the norm of the gradients with a max_norm of ", max_norm, ", got none; see first_non_finite()");
+             ": expected the norm of the gradients with a max_norm of ", max_norm,
+             ", got none; see first_non_finite()");
     if (inputs[2].defined()) expect_shape(op, "rates", inputs[2], buffer);
     if (inputs[3].defined()) expect_shape(op, "decays", inputs[3], buffer);
 }

@@ -46,8 +46,8 @@ void adam_update(const Tensor& parameters, const Tensor& m, const Tensor& v, con
 void adam_update(const Tensor& parameters, const Tensor& m, const Tensor& v, const Tensor& gradients,
                  const Adam& options, const Tensor& lr_and_step, const UpdateInputs& inputs = {});
 
-/// Updates a moving average of the parameters in place: average = keep * average + (1 - keep) * parameters. Does nothing
-/// if `non_finite_at`, a result of first_non_finite(), is an index (not -1).
+/// Updates a moving average of the parameters in place: average = keep * average + (1 - keep) * parameters. Does
+/// nothing if `non_finite_at`, a result of first_non_finite(), is an index (not -1).
 void average_update(const Tensor& average, const Tensor& parameters, double keep, const Tensor& non_finite_at = {});
 
 /// Returns the index of the first NaN or infinity in a flat buffer, or -1 if there is none. The result is an i32

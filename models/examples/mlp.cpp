@@ -4,7 +4,6 @@
 #include "ringgrad/core/options.h"
 #include "ringgrad/core/tape.h"
 #include "ringgrad/data/loader.h"
-
 #include <cmath>
 #include <cstdio>
 

@@ -70,6 +70,10 @@ void Optimizer::update(const Tensor& loss) const {
     if (average_.defined()) average_update(average_, values, options_.average, non_finite_at_);
 }
 
+void Optimizer::start_average() const {
+    if (average_.defined()) average_.copy_from(parameters_.values());
+}
+
 void Optimizer::exchange_average() const {
     if (!average_.defined()) return;
     const Tensor values = parameters_.values().clone();

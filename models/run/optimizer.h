@@ -34,6 +34,8 @@ public:
     /// The index of the value that was not finite, or -1; see first_non_finite().
     const Tensor& non_finite_at() const { return non_finite_at_; }
 
+    /// Begins the average with the present parameters. Does nothing without an average.
+    void start_average() const;
     /// Exchanges the parameters and their average. Does nothing without an average.
     void exchange_average() const;
 

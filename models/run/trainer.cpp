@@ -36,6 +36,7 @@ Trainer::Trainer(TrainingRun& run, const Machine& machine, Parameters& parameter
       gradient_sum(run.group(), parameters, machine.options().allreduce, can_overlap(run.group())) {
     train_step.after_step = [this](const Plan& plan, size_t step) { return gradient_sum.after_step(plan, step); };
     run.restore_parameters(parameters, this->optimizer.state());
+    if (!run.resumed()) this->optimizer.start_average(); // --init has changed the parameters
 }
 
 Trainer::Seconds Trainer::train(const Schedule& schedule, const std::function<Score()>& test) {

@@ -86,7 +86,7 @@ class NotFinite(job.JobTest):
             self.assertEqual(out.count("skipped the step"), 3)
             for line in lines:
                 self.assertEqual(line["loss"] is None, "skipped" in line)
-            self.assertEqual(len(self.assert_finite_files(run)), 3)
+            self.assertEqual(len(self.assert_finite_files(run)), 4)  # two models, two checkpoints
             losses = [line["loss"] for line in lines if "skipped" not in line]
             self.assertLess(losses[-1], 0.9 * losses[0])
             self.assertTrue(all(math.isfinite(epoch["train_loss"]) for epoch in job.epoch_lines(run)[:3]))
