@@ -37,7 +37,12 @@ void execute(Op op, const Call& call) {
 void run_on_host(Op op, const Call& call) {
     std::vector<Tensor> in(call.in.begin(), call.in.end()), out;
     to_host(in);
-    for (const Tensor& t : call.out) out.push_back(t.defined() ? Tensor::on_host(t.shape(), t.dtype()) : Tensor());
+    for (const Tensor& t : call.out) {
+        out.push_back(t.defined() ? Tensor::on_host(t.shape(), t.dtype()) : Tensor());
+        for (size_t i = 0; i < in.size() && t.defined(); ++i) // an op that works in place
+            if (call.in[i].defined() && call.in[i].key() == t.key() && call.in[i].shape() == t.shape())
+                out.back() = in[i];
+    }
     Context host = context();
     host.device = nullptr;
     const ContextScope scope(host);
@@ -96,6 +101,9 @@ std::array<Tensor, kMaxOutputs> run(Op op, std::span<const Tensor> in, const Att
     const OpRow& r = *op;
     RG_CHECK(r.reference && r.cpu && r.infer, r.name,
              ": expected a row with reference, cpu and infer, got one without; define all three");
+    RG_CHECK(r.inputs.size() <= size_t(kMaxInputs) && r.outputs >= 1 && r.outputs <= kMaxOutputs, r.name,
+             ": expected a row with at most ", kMaxInputs, " inputs and 1 to ", kMaxOutputs, " outputs, got ",
+             r.inputs.size(), " and ", r.outputs);
     RG_CHECK(in.size() <= r.inputs.size(), r.name, ": takes ", r.inputs.size(), " inputs, got ", in.size());
     std::array<Tensor, kMaxInputs> all;
     std::copy(in.begin(), in.end(), all.begin());

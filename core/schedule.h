@@ -30,7 +30,8 @@ struct Schedule {
     double peak = 0.3;              // used by triangular
     double warmup = 0;              // epochs in which a factor of the rate rises linearly from 0 to 1
 
-    /// Throws Error unless base >= floor >= 0, epochs > 0, factor > 0, 0 < peak < 1, warmup >= 0, and the drops are
+    /// Throws Error unless base >= floor >= 0, epochs > 0, factor > 0, 0 < peak < 1, 0 <= warmup <= epochs, and the
+    /// drops are
     /// >= 0 and in rising order.
     void check() const;
     /// Returns the rate at `progress` >= 0 epochs. After the last epoch, cosine and triangular stay at `floor`.

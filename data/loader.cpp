@@ -89,6 +89,8 @@ void Loader::start(int64_t epoch, int64_t first_batch) {
     RG_CHECK(first_batch >= 0 && first_batch <= batches_, "loader: expected a first batch of 0 to ", batches_, ", got ",
              first_batch, " (epoch ", epoch, ")");
     started_ = true;
+    RG_CHECK(batches_ > 0 || count_ == 0, "loader: expected at least ", options_.batch_size,
+             " samples for a mini-batch, got ", count_, "; make batch_size smaller, or set keep_partial");
     std::shared_ptr<const std::vector<int64_t>> order;
     if (options_.shuffle != Shuffle::never) {
         const int64_t drawn_for = options_.shuffle == Shuffle::once ? 0 : epoch;

@@ -42,7 +42,8 @@ struct Column {
     /// Returns a tensor for the values of n samples, in host memory.
     Tensor tensor(int64_t n) const;
 };
-/// Returns a column of the rows of `values` [count extents...], which is in host memory: features, targets, labels.
+/// Returns a column of the rows of `values` [count extents...], features, targets or labels. The values must not change
+/// while a loader uses them.
 Column rows(const Tensor& values);
 /// Returns a column of f32 values that f computes.
 Column computed(const Shape& extents, std::function<void(const Sample& sample, std::span<float> out)> f);

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cmath>
+#include <numeric>
 
 namespace rg::cpu {
 
@@ -73,7 +74,12 @@ void first_non_finite(const Call& call) {
     // Each chunk has its own sum, so that the result does not depend on the number of threads.
     Scratch<double> squares(with_norm ? chunks_of(size) : 0);
     each_chunk(size, [&](int64_t begin, int64_t count) {
-        if (with_norm) squares[begin / kChunk] = double(isa().elements->sum_of_squares(x + begin, count));
+        if (with_norm) {
+            double& sum = squares[begin / kChunk] = double(isa().elements->sum_of_squares(x + begin, count));
+            if (!std::isfinite(sum)) // the squares leave the range of float
+                sum = std::transform_reduce(x + begin, x + begin + count, 0.0, std::plus(),
+                                            [](float v) { return double(v) * double(v); });
+        }
         if (begin > first) return;
         const int64_t non_finite = begin + isa().elements->first_non_finite(x + begin, count);
         if (non_finite == begin + count) return;

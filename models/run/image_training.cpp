@@ -74,7 +74,8 @@ int ImageTraining::train(TrainingRun& run, const Options& options) {
     if (!machine.device()) check_parameter_memory(group, bytes, kMemoryAdvice);
     const std::unique_ptr<Network> network = make();
     Parameters& parameters = network->parameters;
-    const data::Normalise normalise = this->normalise(data.train);
+    const data::Normalise normalise =
+        run.resumed() ? stored_normalise(*run.checkpoint(), this->normalise(data.train)) : this->normalise(data.train);
     ImageFeed feed(data.train, loader_options(normalise), machine);
     Trainer trainer(run, machine, parameters, Optimizer(parameters, optimizer), feed,
                     [&](const data::Batch& batch) -> ScoresAndLoss {

@@ -25,7 +25,7 @@ struct Position {
     int64_t epoch = 1, batch = 0;                 // of the next step; epochs count from 1, batches from 0
     int64_t step = 0;                             // number of finished steps since the start
     double loss_sum = 0, correct = 0, images = 0; // sums over the finished steps of this epoch and all ranks
-    double best_accuracy = -1;                    // highest accuracy in a test after an epoch; -1 before the first
+    double best_accuracy = -1;                    // highest accuracy in a test; -1 before the first
     int64_t best_epoch = 0;
 };
 

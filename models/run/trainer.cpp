@@ -73,7 +73,8 @@ void Trainer::train_epoch(const Schedule& schedule, const std::function<Score()>
         run.phases.count_step(batch.labels.extent(0));
         run.phases.lap(PhaseClock::data);
         StepResult result = step(batch, schedule.rate_at(run.epochs()));
-        if (result.verdict == Verdict::applied && run.test_is_due()) result.test = score(test);
+        if (result.verdict == Verdict::applied && run.test_is_due())
+            run.leave_out(seconds_of([&] { result.test = score(test); }));
         run.end_step(result);
     }
 }

@@ -45,7 +45,8 @@ struct Trainer {
         double train = 0, test = 0;
     };
     /// Collective. Trains from the run's position until all steps are done or a rank gets a stop request. Calls `test`
-    /// after each complete epoch. Saves after each epoch, also after an incomplete one.
+    /// after each complete epoch; it returns the same on all ranks. Saves after each epoch, also after an incomplete
+    /// one.
     Seconds train(const Schedule& schedule, const std::function<Score()>& test);
 
     TrainingRun& run;

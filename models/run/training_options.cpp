@@ -53,8 +53,8 @@ void TrainingOptions::declare_training(Options& o) {
     o.add("clip", &optimizer.max_norm, "largest norm of all gradients together; larger ones are scaled down; 0: none")
         .at_least(0);
     o.add("average", &optimizer.average,
-          "weight of the old value in a moving average of the weights over the steps, such as 0.999; tests and models "
-          "then use the average; 0: none")
+          "weight of the old value in a moving average of the weights over the steps, such as 0.999, which follows the "
+          "weights of about the last 1000 steps; tests and models then use the average; 0: none")
         .range(0, 0.999999);
     o.add("label-smoothing", &smoothing, "fraction of the target spread over all classes").range(0, 0.99);
 }
@@ -64,9 +64,11 @@ void TrainingOptions::complete_schedule(const Options& options) {
         for (const char* name : {"momentum", "nesterov"})
             RG_CHECK(!options.was_given(name), "--", name,
                      ": expected --optimizer sgd, got another one; omit one of them");
-    const DefaultRate rate = optimizer.kind == default_optimizer_ ? default_rate : DefaultRate();
-    const bool other_adam = optimizer.kind != Kind::sgd && default_optimizer_ == Kind::sgd;
-    if (schedule.base == 0) schedule.base = other_adam ? kAdamRate : rate.at(data_options.batch_size);
+    if (schedule.base == 0) {
+        const bool adam = optimizer.kind != Kind::sgd, same = adam == (default_optimizer_ != Kind::sgd);
+        const DefaultRate rate = same ? default_rate : DefaultRate();
+        schedule.base = adam && !same ? kAdamRate : rate.at(data_options.batch_size);
+    }
     schedule.epochs = double(epochs);
     schedule.drops = parse_drops(drops);
     schedule.check();

@@ -167,6 +167,7 @@ void TrainingRun::begin(const Length& length, const Metadata& model, const std::
     if (checkpoint_)
         for (const std::string& warning : checkpoint_->warnings) note(printable(warning));
     note(printable(cat(summary, "; ", folder_->path())));
+    apply_patience(); // again, to say so
     if (checkpoint_) note(printable(cat("resumed from ", checkpoint_->path, " at step ", position_.step)));
 }
 
@@ -268,13 +269,20 @@ void TrainingRun::report(const std::string& name, Json value) {
     if (report_) report_->set(name, std::move(value));
 }
 
+const TensorFile* TrainingRun::checkpoint() const { return checkpoint_ ? &checkpoint_->state : nullptr; }
+
+void TrainingRun::leave_out(double seconds) {
+    epoch_begin_ += std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+    phases.lap(PhaseClock::evaluate);
+}
+
 bool TrainingRun::test_is_due() const {
     const int64_t every = settings_.validate_every;
     return every && (position_.step + 1) % every == 0 && position_.batch + 1 < length_.batches;
 }
 
 void TrainingRun::keep_if_best(const Score& test) {
-    if (test.accuracy <= position_.best_accuracy) return;
+    if (!(test.accuracy > position_.best_accuracy)) return; // also if it is NaN
     position_.best_accuracy = test.accuracy, position_.best_epoch = position_.epoch;
     guard_->check_values();
     write_model(&RunFolder::best_model_path);

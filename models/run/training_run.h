@@ -84,6 +84,8 @@ public:
 
     par::Group& group() const { return group_; }
     bool resumed() const { return checkpoint_ != nullptr; }
+    /// Returns the checkpoint that the run resumes from, or null.
+    const TensorFile* checkpoint() const;
 
     /// With --resume, restores values, optimizer and position from the checkpoint. Otherwise, with --init, restores
     /// only the values. `parameters` must outlive this.
@@ -124,6 +126,8 @@ public:
     /// Returns true if --validate-every asks for a test after the step that follows position(). The last step of an
     /// epoch needs none.
     bool test_is_due() const;
+    /// Leaves out seconds that are not part of the training from the epoch's images per second.
+    void leave_out(double seconds);
     /// Collective. Saves the model as model-best.safetensors if no test before had this accuracy.
     void keep_if_best(const Score& test);
     /// Collective. Logs the score and advances position() to the next epoch. Ends the training if the last --patience

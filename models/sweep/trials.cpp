@@ -305,7 +305,11 @@ std::vector<TrialSettings> make_table(const TrialsProgram& p, const Trials& s) {
 
 void print_best_first(const TrialsRun& run) {
     const std::vector<const TrialRow*> best = best_first(run.rows, run.trials.ranking);
-    std::cout << "\nbest first, by " << printable(run.trials.ranking.metric) << ":\n";
+    const std::string metric = printable(run.trials.ranking.metric);
+    if (best.empty())
+        std::cout << "\nexpected trials with the metric " << metric << ", got none; see results.csv for its columns:\n";
+    else
+        std::cout << "\nbest first, by " << metric << ":\n";
     for (const TrialRow* row : best) std::cout << trial_line(*row) << "\n";
     for (const TrialRow& row : run.rows)
         if (std::find(best.begin(), best.end(), &row) == best.end()) std::cout << trial_line(row) << "\n";
@@ -455,6 +459,9 @@ int run_trials(par::Group& group, const TrialsProgram& program, const TrialsArgu
     }
     if (trials.resume && !arguments.resumed)
         return run_trials(group, program, arguments_to_resume(program.name, trials, arguments.texts));
+    for (const char* ending : {"loss", "rmse"})
+        RG_CHECK(trials.ranking.lowest || !trials.ranking.metric.ends_with(ending), program.name,
+                 ": expected --lowest with --rank-by ", trials.ranking.metric, ", got none; the lowest is the best");
     trials.ranks_each = trials.parallel ? int(trials.ranks_per_trial) : group.size();
     trials.program = *std::find_if(program.programs.begin(), program.programs.end(),
                                    [&](const Program* p) { return training == p->name; });

@@ -80,6 +80,20 @@ class Examples(job.JobTest):
         self.refuse(program(1, "own_network", *options, "--optimizer", "adam", "--momentum", "0.5"), "--momentum",
                     "expected --optimizer sgd")
 
+    def test_average_begins_with_the_initial_values(self):
+        images = self.write_images()
+        options = ["--data", images, "--threads", "1", "--device", "cpu", "--steps", "2", "--lr", "1e-30"]
+        self.succeed(program(1, "own_network", *options, "--seed", "7", "--run-name", "first"))
+        first = self.runs / "first" / "model.safetensors"
+        self.succeed(program(1, "own_network", *options, "--init", first, "--average", "0.999", "--run-name", "second"))
+        self.assertEqual(self.values(first, "fc.weight"),
+                         self.values(self.runs / "second" / "model.safetensors", "fc.weight"))
+
+    def values(self, path, name):
+        header, size = job.tensor_header(path)
+        begin, end = header[name]["data_offsets"]
+        return path.read_bytes()[-size:][begin:end]
+
     def test_own_sweep_ranks_by_any_metric(self):
         images = self.write_images()
         run = self.runs / "sweep"
@@ -93,6 +107,7 @@ class Examples(job.JobTest):
         losses = {row["trial"]: float(row["validation_loss"]) for row in rows if row["state"] != "failed"}
         self.assertEqual(ranked, [*sorted(losses, key=losses.get), "2"])
         self.assertEqual(job.report(run)["sweep"]["best"], ranked[0])
+        self.refuse(program(1, "own_sweep", "--data", images, "--rank-by", "validation_loss"), "--lowest", "--rank-by")
 
 
 if __name__ == "__main__":
