@@ -14,7 +14,8 @@ void Schedule::check() const {
     RG_CHECK(floor >= 0 && floor <= base, "schedule: expected a lowest rate from 0 to ", base, ", got ", floor);
     RG_CHECK(factor > 0, "schedule: expected a drop factor above 0, got ", factor);
     RG_CHECK(peak > 0 && peak < 1, "schedule: expected a peak between 0 and 1, got ", peak);
-    RG_CHECK(warmup >= 0 && warmup <= epochs, "schedule: expected a warm-up of 0 to ", epochs, " epochs, got ", warmup);
+    RG_CHECK(warmup >= 0 && warmup <= epochs, "schedule: expected a warm-up of 0 to ", epochs, " epochs, got ", warmup,
+             "; make the warm-up shorter");
     for (size_t i = 0; i < drops.size(); ++i)
         RG_CHECK(drops[i] >= 0 && (i == 0 || drops[i] > drops[i - 1]), "schedule: expected rising drop epochs, got ",
                  drops[i], i == 0 ? "" : cat(" after ", drops[i - 1]));

@@ -197,7 +197,7 @@ struct Dropout {
 /// `non_finite_at` is the result of first_non_finite(). Returns false if it is null, that is, if nothing was checked.
 __device__ bool found_non_finite(const int* non_finite_at) { return non_finite_at && *non_finite_at >= 0; }
 
-/// What all updates share; see UpdateInputs.
+/// Holds the tensors of UpdateInputs, which all updates share.
 struct UpdateFactors {
     const int* non_finite_at;
     const float *norm, *rates, *decays;

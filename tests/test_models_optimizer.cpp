@@ -27,7 +27,7 @@ struct Toy {
     }
 };
 
-/// What the reference keeps for one parameter tensor.
+/// Holds the values, state and factors that the reference keeps for one parameter tensor.
 struct Slot {
     Values p, m, v, average;
     double rate = 1, decay = 0;

@@ -116,8 +116,8 @@ struct StoredKernels {
     void (*avg_pool_grad)(const PoolImage&, int64_t row, const T* dy, T* dx);
 };
 
-/// What all updates share: the factors of the gradients, and per parameter of the learning rate and the weight decay;
-/// null: 1.
+/// Holds the factors that all updates share: that of the gradients, and those of the learning rate and the weight
+/// decay, one per parameter. A null pointer means that all are 1.
 struct UpdateFactors {
     float clip;
     const float *rates, *decays;

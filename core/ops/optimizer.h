@@ -8,7 +8,7 @@
 
 namespace rg {
 
-/// What an update may take beside the buffers. Each may be undefined.
+/// Holds the tensors that an update may take beside the buffers. Each may be undefined.
 struct UpdateInputs {
     Tensor non_finite_at = {}; // result of first_non_finite(): if it is an index (not -1), the update does nothing
     Tensor norm = {};          // norm of the gradients, from first_non_finite(); needed if the options have max_norm

@@ -1,4 +1,4 @@
-// What the file of a trained model says about its images, beside the values of the network.
+// Writes and reads what the file of a trained model says about its images: their classes and normalisation.
 #pragma once
 
 #include "ringgrad/core/safetensors.h"

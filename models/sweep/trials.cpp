@@ -461,7 +461,8 @@ int run_trials(par::Group& group, const TrialsProgram& program, const TrialsArgu
         return run_trials(group, program, arguments_to_resume(program.name, trials, arguments.texts));
     for (const char* ending : {"loss", "rmse"})
         RG_CHECK(trials.ranking.lowest || !trials.ranking.metric.ends_with(ending), program.name,
-                 ": expected --lowest with --rank-by ", trials.ranking.metric, ", got none; the lowest is the best");
+                 ": expected --lowest with --rank-by ", trials.ranking.metric,
+                 ", got none; add --lowest, since the lowest value is the best");
     trials.ranks_each = trials.parallel ? int(trials.ranks_per_trial) : group.size();
     trials.program = *std::find_if(program.programs.begin(), program.programs.end(),
                                    [&](const Program* p) { return training == p->name; });
