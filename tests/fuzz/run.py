@@ -22,9 +22,11 @@ import tarfile
 import tempfile
 import zlib
 
-OPTIONS = ["-seed=1", "-malloc_limit_mb=16", "-rss_limit_mb=512", "-timeout=60"]
+# libFuzzer would watch its memory limit on a thread, and report what that thread allocates at its start as a leak if the
+# first leak check comes before the thread runs. So AddressSanitizer has the limit.
+OPTIONS = ["-seed=1", "-malloc_limit_mb=16", "-rss_limit_mb=0", "-timeout=60"]
 # A few MiB of quarantine outlast any execution. Short stacks of allocations suffice, since a saved input repeats them.
-ASAN_OPTIONS = "malloc_context_size=2:quarantine_size_mb=4"
+ASAN_OPTIONS = "hard_rss_limit_mb=512:malloc_context_size=2:quarantine_size_mb=4"
 # Longer inputs are slower, but reach no other code.
 MOST_BYTES = {"cifar": 64, "json": 1024, "options": 256, "s3": 1024, "trials": 512}
 WORDS = b"the cat sat on the mat; the rat sat on the cat; that mat sat flat. " * 3
