@@ -91,7 +91,8 @@ double peak(ThreadPool& pool) {
 double tile(ThreadPool& pool) {
     constexpr int64_t kTaps = 256, kPixels = 8, kCalls = 15000;
     const int64_t k = 2 * cpu::isa().width;
-    const cpu::ConvImage image{1, kPixels, k, 1, 1, kTaps, 0, 0, kPixels * kTaps, kTaps, kPixels * k, k};
+    const int64_t run_start = 0;
+    const cpu::ConvImage image{1, kPixels, k, 1, kTaps, &run_start, kPixels * kTaps, kTaps, kPixels * k, k};
     // Vectors begin on cache lines, as in a convolution.
     const Tensor x = Tensor::constant({kPixels, kTaps}, 0.5), filters = Tensor::constant({kTaps, k}, 0.25);
     const Tensor bias = Tensor::zeros({k}), y = Tensor::zeros({pool.size(), kPixels, k});

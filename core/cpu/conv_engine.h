@@ -116,24 +116,22 @@ private:
     Scratch<float> values_;
 };
 
-/// Returns the distances in a padded image for a result [p q k], with `pixels` results per vector. `f` are the widened
-/// filters.
-inline ConvImage conv_image(const Padding& padding, int64_t p, int64_t q, PerAxis stride, const Filters& f,
-                            int64_t pixels) {
-    const int64_t row = padding.columns * f.c, runs = f.dilation.w == 1 ? 1 : f.s;
-    return {p,
-            q / pixels,
-            f.k,
-            f.r,
-            runs,
-            f.s * f.c / runs,
-            f.dilation.h * row,
-            f.dilation.w * f.c,
-            stride.h * row,
-            pixels * stride.w * f.c,
-            0,
-            0};
-}
+/// The runs of widened filters in a padded image, for ConvImage.
+class Runs {
+public:
+    Runs(const Padding& padding, const Filters& f)
+        : per_row_(f.dilation.w == 1 ? 1 : f.s), count_(f.r * per_row_), taps_(f.s * f.c / per_row_), starts_(count_) {
+        for (int64_t i = 0; i < count_; ++i)
+            starts_[i] = (i / per_row_ * f.dilation.h * padding.columns + i % per_row_ * f.dilation.w) * f.c;
+    }
+    int64_t count() const { return count_; }
+    int64_t taps() const { return taps_; }
+    const int64_t* starts() const { return starts_; }
+
+private:
+    int64_t per_row_, count_, taps_;
+    Scratch<int64_t> starts_;
+};
 
 /// The engine that convolves by register tiles, without a transform.
 class Direct {
@@ -147,10 +145,18 @@ public:
            int64_t pixels = 1)
         : widened_(f, pixels, stride.w),
           padding_(padding),
-          g_(conv_image(padding, p, q, stride, widened_.filters(), pixels)),
-          filters_(widened_.filters()) {
-        g_.y_row = out.row * f.k, g_.y_step = out.pixel * pixels * f.k;
-    }
+          runs_(padding, widened_.filters()),
+          g_{p,
+             q / pixels,
+             pixels * f.k,
+             runs_.count(),
+             runs_.taps(),
+             runs_.starts(),
+             stride.h * padding.columns * f.c,
+             pixels * stride.w * f.c,
+             out.row * f.k,
+             out.pixel * pixels * f.k},
+          filters_(widened_.filters()) {}
     int64_t images_at_once() const { return 1; }
     /// Computes out [p q k] = bias + filters * image. The bias fills whole pairs of vectors (see PaddedBias).
     template <class T>
@@ -169,6 +175,7 @@ public:
 private:
     WidenedFilters widened_;
     Padding padding_;
+    Runs runs_;
     ConvImage g_;
     FilterPack filters_;
 };

@@ -53,9 +53,17 @@ public:
         : g_(g),
           padding_(g.x_padding()),
           winograd_(padding_, g.p, g.q, g.k),
-          direct_(conv_image(padding_, g.p, g.q, g.conv.stride,
-                             {nullptr, g.wide, g.r, g.row_taps / g.c, g.c, 0, 0, 0, 0, nullptr, false, g.conv.dilation},
-                             g.pixels)) {}
+          runs_(padding_, {nullptr, g.wide, g.r, g.row_taps / g.c, g.c, 0, 0, 0, 0, nullptr, false, g.conv.dilation}),
+          direct_{g.p,
+                  g.q / g.pixels,
+                  g.wide,
+                  runs_.count(),
+                  runs_.taps(),
+                  runs_.starts(),
+                  g.conv.stride.h * padding_.columns * g.c,
+                  g.pixels * g.conv.stride.w * g.c,
+                  0,
+                  0} {}
 
     int64_t images_at_once() const { return g_.winograd ? winograd_.images_at_once() : 1; }
     /// Returns the number of values in the sums of a group: [r row_taps wide].
@@ -119,6 +127,7 @@ private:
     Geometry g_;
     Padding padding_;
     Winograd winograd_;
+    Runs runs_;
     ConvImage direct_;
 };
 

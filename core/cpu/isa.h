@@ -14,19 +14,19 @@
 namespace rg::cpu {
 
 /// A convolution of one zero-padded image. A run consists of taps that multiply contiguous values of the image: all
-/// taps of a filter row, or with dilation only those of one pixel. Distances are in floats.
+/// taps of a filter row, or with dilated columns only those of one pixel. Distances are in floats.
 struct ConvImage {
     int64_t p, q, k;          // extents of the result
-    int64_t r, runs, taps;    // number of filter rows, of runs in a filter row, and of taps in a run
-    int64_t r_step, run_step; // in the image, from one filter row to the next, and from one run to the next
+    int64_t runs, taps;       // number of runs in a filter, and of taps in a run
+    const int64_t* run_start; // [runs] in the image, from a window's first value to those of its runs
     int64_t row, step;        // in the image, from one result row's windows to the next, and from pixel to pixel
     int64_t y_row, y_step;    // forward: in the result, from one row to the next, and from pixel to pixel
 };
 
 struct ConvKernels {
-    /// Computes y[p q k] = bias + sum over r, runs, taps of image * filter. FilterPack (conv_engine.h) makes `packed`.
+    /// Computes y[p q k] = bias + sum over runs, taps of image * filter. FilterPack (conv_engine.h) makes `packed`.
     void (*forward)(const ConvImage&, const float* padded, const float* packed, const float* bias, float* y);
-    /// Adds the weight gradient of the image: dw[r runs taps k] += image * dy[p q k]. k is a multiple of the vector
+    /// Adds the weight gradient of the image: dw[runs taps k] += image * dy[p q k]. k is a multiple of the vector
     /// width.
     void (*wgrad)(const ConvImage&, const float* padded, const float* dy, float* dw);
 };

@@ -168,7 +168,7 @@ void multiply(const WinogradImage& g, const float* v, int64_t v_component, int64
 
 void accumulate_filters(const WinogradImage& g, const float* v, const float* z, int64_t v_component,
                         int64_t z_component, int64_t tiles, float* du) {
-    const ConvImage row{1, tiles, g.k_step, 1, 1, g.c, 0, 0, 0, g.c_step, 0, 0};
+    const ConvImage row{1, tiles, g.k_step, 1, g.c, nullptr, 0, g.c_step, 0, 0};
     for (int64_t i = 0; i < kComponents; ++i, v += v_component, z += z_component, du += g.c * g.k_step)
         for (int64_t j = 0; j < g.c; j += kTaps) {
             const int64_t taps = g.c - j < kTaps ? g.c - j : kTaps;
