@@ -325,52 +325,91 @@ Span windows_with(const PoolAxis& axis, int64_t pixel) {
             end < axis.results ? end : axis.results};
 }
 
+template <int kVectors>
+struct Count {};
+/// Calls f(c, number of vectors, lanes of the last vector) for all channels, with as many vectors at once as possible.
+/// The number is a Count.
+template <int kVectors = 4, class F>
+inline __attribute__((always_inline)) void each_group(int64_t c, int64_t channels, F f) {
+    for (; channels - c >= kVectors * kWidth; c += kVectors * kWidth) f(c, Count<kVectors>{}, kWidth);
+    if constexpr (kVectors > 1)
+        each_group<kVectors / 2>(c, channels, f);
+    else if (c < channels)
+        f(c, Count<1>{}, int(channels - c));
+}
+
 template <class T>
 void max_pool(const PoolImage& g, int64_t row, const T* x, T* y, uint8_t* position) {
+    const int64_t channels = g.c, x_row = g.columns.extent * channels, width = g.columns.window;
     const Span rows = pixels_of(g.rows, row);
     const int64_t top = row * g.rows.stride - g.rows.pad;
     for (int64_t q = 0; q < g.columns.results; ++q) {
         const Span columns = pixels_of(g.columns, q);
-        const int64_t left = q * g.columns.stride - g.columns.pad, to = (row * g.columns.results + q) * g.c;
-        each_vector(g.c, kWidth, [=](int64_t c, int64_t, int lanes) {
-            const auto pixel = [=](int64_t i, int64_t j) { return x + (i * g.columns.extent + j) * g.c + c; };
-            const auto place = [=](int64_t i, int64_t j) {
-                return splat(float((i - top) * g.columns.window + j - left));
-            };
-            Vec best = load_first(pixel(rows.begin, columns.begin), lanes);
-            Vec best_place = place(rows.begin, columns.begin);
-            for (int64_t i = rows.begin; i < rows.end; ++i)
-                for (int64_t j = columns.begin + (i == rows.begin); j < columns.end; ++j) {
-                    const Vec v = load_first(pixel(i, j), lanes);
-                    const auto larger = (v > best) | ((v != v) & (best == best)); // a NaN is the largest value
-                    best_place = larger ? place(i, j) : best_place;
-                    best = larger ? v : best;
+        const int64_t left = q * g.columns.stride - g.columns.pad, to = (row * g.columns.results + q) * channels;
+        const float first_place = float((rows.begin - top) * width + columns.begin - left);
+        each_group(0, channels, [=]<int kVectors>(int64_t c, Count<kVectors>, int lanes) {
+            Vec best[kVectors], best_place[kVectors], row_place = splat(first_place);
+            RG_UNROLL
+            for (int v = 0; v < kVectors; ++v) best[v] = splat(-__builtin_inff()), best_place[v] = row_place;
+            for (int64_t i = rows.begin; i < rows.end; ++i, row_place += splat(float(width))) {
+                const T* pixel = x + i * x_row + columns.begin * channels + c;
+                Vec place = row_place;
+                for (int64_t j = columns.begin; j < columns.end; ++j, pixel += channels, place += splat(1)) {
+                    RG_UNROLL
+                    for (int v = 0; v < kVectors; ++v) {
+                        const Vec value = load_first(pixel + v * kWidth, lanes);
+                        // A NaN is the largest value, and the first NaN stays.
+                        const auto keep = (value <= best[v]) | (best[v] != best[v]);
+                        best_place[v] = keep ? best_place[v] : place;
+                        best[v] = keep ? best[v] : value;
+                    }
                 }
-            store_first(y + to + c, best, lanes);
-            store_bytes(position + to + c, best_place, lanes);
+            }
+            RG_UNROLL
+            for (int v = 0; v < kVectors; ++v) {
+                store_first(y + to + c + v * kWidth, best[v], lanes);
+                store_bytes(position + to + c + v * kWidth, best_place[v], lanes);
+            }
         });
+    }
+}
+
+/// Calls f(column, windows that contain it) for all columns of an image.
+template <class F>
+inline __attribute__((always_inline)) void each_column(const PoolAxis& axis, F f) {
+    Span windows{0, 0};
+    for (int64_t column = 0; column < axis.extent; ++column) {
+        const int64_t padded = column + axis.pad;
+        while (windows.end < axis.results && windows.end * axis.stride <= padded) ++windows.end;
+        while (windows.begin * axis.stride + axis.window <= padded) ++windows.begin;
+        f(column, windows);
     }
 }
 
 template <class T>
 void max_pool_grad(const PoolImage& g, int64_t row, const T* dy, const uint8_t* position, T* dx) {
+    const int64_t channels = g.c;
     const Span over_row = windows_with(g.rows, row);
-    for (int64_t column = 0; column < g.columns.extent; ++column) {
-        const Span over_column = windows_with(g.columns, column);
-        T* const to = dx + (row * g.columns.extent + column) * g.c;
-        each_vector(g.c, kWidth, [=](int64_t c, int64_t, int lanes) {
-            Vec sum{};
+    each_column(g.columns, [&](int64_t column, Span over_column) {
+        T* const to = dx + (row * g.columns.extent + column) * channels;
+        each_group(0, channels, [&]<int kVectors>(int64_t c, Count<kVectors>, int lanes) {
+            Vec sum[kVectors] = {};
             for (int64_t p = over_row.begin; p < over_row.end; ++p)
                 for (int64_t q = over_column.begin; q < over_column.end; ++q) {
-                    const int64_t from = (p * g.columns.results + q) * g.c + c;
+                    const int64_t from = (p * g.columns.results + q) * channels + c;
                     const int64_t r = row + g.rows.pad - p * g.rows.stride;
                     const int64_t s = column + g.columns.pad - q * g.columns.stride;
                     const Vec zero{}, place = splat(float(r * g.columns.window + s));
-                    sum += load_bytes(position + from, lanes) == place ? load_first(dy + from, lanes) : zero;
+                    RG_UNROLL
+                    for (int v = 0; v < kVectors; ++v) {
+                        const Vec grad = load_first(dy + from + v * kWidth, lanes);
+                        sum[v] += load_bytes(position + from + v * kWidth, lanes) == place ? grad : zero;
+                    }
                 }
-            store_first(to + c, sum, lanes);
+            RG_UNROLL
+            for (int v = 0; v < kVectors; ++v) store_first(to + c + v * kWidth, sum[v], lanes);
         });
-    }
+    });
 }
 
 /// Returns the factor of average pooling for the window in row p and column q of the result.
@@ -380,21 +419,6 @@ float share(const PoolImage& g, int64_t p, int64_t q) {
     return 1 / float((rows.end - rows.begin) * (columns.end - columns.begin));
 }
 
-/// Stores the mean of a window for kVectors vectors of channels; the last of them has `lanes` channels.
-template <int kVectors, class T>
-inline __attribute__((always_inline)) void mean(const PoolImage& g, Span rows, Span columns, float scale, const T* x,
-                                                T* y, int lanes) {
-    Vec sum[kVectors] = {};
-    for (int64_t i = rows.begin; i < rows.end; ++i)
-        for (int64_t j = columns.begin; j < columns.end; ++j) {
-            RG_UNROLL
-            for (int v = 0; v < kVectors; ++v)
-                sum[v] += load_first(x + (i * g.columns.extent + j) * g.c + v * kWidth, lanes);
-        }
-    RG_UNROLL
-    for (int v = 0; v < kVectors; ++v) store_first(y + v * kWidth, sum[v] * splat(scale), lanes);
-}
-
 template <class T>
 void avg_pool(const PoolImage& g, int64_t row, const T* x, T* y) {
     const Span rows = pixels_of(g.rows, row);
@@ -402,27 +426,38 @@ void avg_pool(const PoolImage& g, int64_t row, const T* x, T* y) {
     for (int64_t q = 0; q < g.columns.results; ++q, to += g.c) {
         const Span columns = pixels_of(g.columns, q);
         const float scale = share(g, row, q);
-        int64_t c = 0;
-        for (; c + 4 * kWidth <= g.c; c += 4 * kWidth) mean<4>(g, rows, columns, scale, x + c, to + c, kWidth);
-        for (; c < g.c; c += kWidth)
-            mean<1>(g, rows, columns, scale, x + c, to + c, int(g.c - c < kWidth ? g.c - c : kWidth));
+        each_group(0, g.c, [&]<int kVectors>(int64_t c, Count<kVectors>, int lanes) {
+            Vec sum[kVectors] = {};
+            for (int64_t i = rows.begin; i < rows.end; ++i)
+                for (int64_t j = columns.begin; j < columns.end; ++j) {
+                    RG_UNROLL
+                    for (int v = 0; v < kVectors; ++v)
+                        sum[v] += load_first(x + (i * g.columns.extent + j) * g.c + c + v * kWidth, lanes);
+                }
+            RG_UNROLL
+            for (int v = 0; v < kVectors; ++v) store_first(to + c + v * kWidth, sum[v] * splat(scale), lanes);
+        });
     }
 }
 
 template <class T>
 void avg_pool_grad(const PoolImage& g, int64_t row, const T* dy, T* dx) {
     const Span over_row = windows_with(g.rows, row);
-    for (int64_t column = 0; column < g.columns.extent; ++column) {
-        const Span over_column = windows_with(g.columns, column);
+    each_column(g.columns, [&](int64_t column, Span over_column) {
         T* const to = dx + (row * g.columns.extent + column) * g.c;
-        each_vector(g.c, kWidth, [=](int64_t c, int64_t, int lanes) {
-            Vec sum{};
+        each_group(0, g.c, [&]<int kVectors>(int64_t c, Count<kVectors>, int lanes) {
+            Vec sum[kVectors] = {};
             for (int64_t p = over_row.begin; p < over_row.end; ++p)
-                for (int64_t q = over_column.begin; q < over_column.end; ++q)
-                    sum += splat(share(g, p, q)) * load_first(dy + (p * g.columns.results + q) * g.c + c, lanes);
-            store_first(to + c, sum, lanes);
+                for (int64_t q = over_column.begin; q < over_column.end; ++q) {
+                    const T* const from = dy + (p * g.columns.results + q) * g.c + c;
+                    const Vec scale = splat(share(g, p, q));
+                    RG_UNROLL
+                    for (int v = 0; v < kVectors; ++v) sum[v] += scale * load_first(from + v * kWidth, lanes);
+                }
+            RG_UNROLL
+            for (int v = 0; v < kVectors; ++v) store_first(to + c + v * kWidth, sum[v], lanes);
         });
-    }
+    });
 }
 
 } // namespace
