@@ -158,7 +158,9 @@ Result TrainDigitsAngles::train(TrainingRun& run, const Options& options, data::
         machine_options.accelerate);
     const auto plan_largest = [&] { trainer.plan(), predict.plan(test_feed.images(test_feed.largest_batch())); };
     if (!machine.device())
-        check_planned_memory(run.group(), {&trainer.train_step, &predict}, net.parameters, plan_largest, kMemoryAdvice);
+        check_planned_memory(run.group(), {&trainer.train_step, &predict},
+                             checkpoint_memory(net.parameters.values().bytes(), optimizer.buffers()), plan_largest,
+                             kMemoryAdvice);
 
     run.begin(feed.length(steps, epochs), describe_model(data.train, data::kDigits),
               cat(machine.text(), machine_options.accelerate ? ", accelerated; " : ", op by op; ", data.source, "; ",

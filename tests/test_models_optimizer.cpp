@@ -95,6 +95,7 @@ TEST_SUITE("models") {
                     }
                     if (groups) slots[0].rate = 0.5, slots[1].decay = 0;
                     const Optimizer optimizer(toy.parameters, options);
+                    CHECK(std::ssize(optimizer.state()) == options.buffers());
                     for (int step = 1; step <= 20; ++step) {
                         toy.draw_gradients(uint64_t(step));
                         optimizer.set(0.01 * step, step);

@@ -71,7 +71,7 @@ int ImageTraining::train(TrainingRun& run, const Options& options) {
 
     const auto make = [&] { return make_network(data.train); };
     const int64_t bytes = parameter_bytes(make);
-    if (!machine.device()) check_parameter_memory(group, bytes, kMemoryAdvice);
+    if (!machine.device()) check_parameter_memory(group, bytes, optimizer.buffers(), kMemoryAdvice);
     const std::unique_ptr<Network> network = make();
     Parameters& parameters = network->parameters;
     const data::Normalise normalise =

@@ -104,18 +104,19 @@ void check_memory(par::Group& group, int64_t bytes, const std::string& what, con
                  need.ranks == 1 ? " rank" : " ranks", "; ", advice);
 }
 
-void check_parameter_memory(par::Group& group, int64_t parameter_bytes, const std::string& advice) {
-    const int64_t checkpoint = group.rank() == 0 ? checkpoint_memory(parameter_bytes) : 0;
-    check_memory(group, (group.size() > 1 ? 4 : 3) * parameter_bytes + checkpoint, "parameters", advice);
+void check_parameter_memory(par::Group& group, int64_t parameter_bytes, int64_t buffers, const std::string& advice) {
+    const int64_t checkpoint = group.rank() == 0 ? checkpoint_memory(parameter_bytes, buffers) : 0;
+    const int64_t gradients = group.size() > 1 ? 2 : 1;
+    check_memory(group, (1 + gradients + buffers) * parameter_bytes + checkpoint, "parameters", advice);
 }
 
-void check_planned_memory(par::Group& group, std::initializer_list<Accelerated*> networks, const Parameters& parameters,
+void check_planned_memory(par::Group& group, std::initializer_list<Accelerated*> networks, int64_t checkpoint_bytes,
                           const std::function<void()>& plan, const std::string& advice, int64_t available) {
     {
         const DryRun without_memory;
         plan();
     }
-    int64_t bytes = group.rank() == 0 ? checkpoint_memory(parameters.values().bytes()) : 0;
+    int64_t bytes = group.rank() == 0 ? checkpoint_bytes : 0;
     for (Accelerated* network : networks) {
         bytes += network->planned_bytes();
         network->clear_cache();

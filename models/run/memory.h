@@ -6,7 +6,6 @@
 #pragma once
 
 #include "ringgrad/core/accelerate.h"
-#include "ringgrad/core/parameters.h"
 #include "ringgrad/par/group.h"
 
 #include <compare>
@@ -34,18 +33,20 @@ Host this_host();
 void check_memory(par::Group& group, int64_t bytes, const std::string& what, const std::string& advice,
                   int64_t available = available_memory(), const Host& host = this_host());
 
-/// Collective. Runs check_memory() for the buffers of a training with SGD on the CPU: values, gradients (also those
-/// that ranks share), velocity and, on rank 0, a checkpoint. `parameter_bytes` is the size of the values.
-void check_parameter_memory(par::Group& group, int64_t parameter_bytes, const std::string& advice);
+/// Returns the bytes that rank 0 needs for a checkpoint: the values of the parameters, of `parameter_bytes`, and as
+/// many bytes for each buffer of the optimizer.
+constexpr int64_t checkpoint_memory(int64_t parameter_bytes, int64_t buffers) {
+    return (1 + buffers) * parameter_bytes;
+}
+
+/// Collective. Runs check_memory() for the buffers of a training on the CPU: values, gradients (also those that ranks
+/// share), the optimizer's `buffers` and, on rank 0, a checkpoint. `parameter_bytes` is the size of the values.
+void check_parameter_memory(par::Group& group, int64_t parameter_bytes, int64_t buffers, const std::string& advice);
 
 /// Collective. Runs check_memory() before a training on the CPU starts: for the plans that `plan` makes in the networks
 /// and, on rank 0, for a checkpoint. Makes the plans without allocating memory, and then drops all plans.
-void check_planned_memory(par::Group& group, std::initializer_list<Accelerated*> networks, const Parameters& parameters,
+void check_planned_memory(par::Group& group, std::initializer_list<Accelerated*> networks, int64_t checkpoint_bytes,
                           const std::function<void()>& plan, const std::string& advice,
                           int64_t available = available_memory());
-
-/// Returns the bytes that rank 0 needs for a checkpoint: for each parameter its value, and at most two values of the
-/// optimizer.
-constexpr int64_t checkpoint_memory(int64_t parameter_bytes) { return 3 * parameter_bytes; }
 
 } // namespace rg

@@ -16,6 +16,9 @@ struct OptimizerOptions {
     bool decay_biases = true; // false: only parameters with two or more extents decay, so no bias and no batch norm
     double max_norm = 0;      // limit for the norm of all gradients together; 0: none
     double average = 0; // weight of the old value in a moving average of the weights, for tests and models; 0: none
+
+    /// Returns the number of buffers of the optimizer, each as large as the parameters.
+    int64_t buffers() const { return (kind == Kind::sgd ? 1 : 2) + (average > 0); }
 };
 
 /// Updates flat parameters. Per-step values are in tensors, so that a replay picks up new ones.

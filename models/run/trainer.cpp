@@ -144,8 +144,10 @@ const Plan& plan_ahead(Trainer& trainer, Evaluation& test, const std::string& ad
         return trainer.plan();
     };
     if (!trainer.parameters.gradients().device())
-        check_planned_memory(trainer.run.group(), {&trainer.train_step, &test.predict}, trainer.parameters, plan,
-                             advice);
+        check_planned_memory(
+            trainer.run.group(), {&trainer.train_step, &test.predict},
+            checkpoint_memory(trainer.parameters.values().bytes(), std::ssize(trainer.optimizer.state())), plan,
+            advice);
     return plan();
 }
 
