@@ -63,6 +63,8 @@ std::span<const Pass> passes(const Header& header) {
     return header.interlaced ? std::span<const Pass>(kAdam7) : std::span<const Pass>(kWhole);
 }
 
+constexpr const char* kCutOff = "; the file is cut off, so copy or download it again";
+
 /// Reads the chunks of one file. The offset in an error text is that of the chunk.
 class ChunkReader {
 public:
@@ -104,12 +106,12 @@ private:
     void next(size_t begin) {
         begin_ = begin;
         const Bytes rest = bytes_.subspan(begin);
-        check(rest.size() >= 12, "expected a chunk, got the end of the file");
+        check(rest.size() >= 12, "expected a chunk, got the end of the file", kCutOff);
         const size_t length = load_be32(rest.data());
         type_ = as_text(rest.subspan(4, 4));
         for (size_t i = 4; i < 8; ++i)
             check((rest[i] | 32) >= 'a' && (rest[i] | 32) <= 'z', "expected four letters as the type of a chunk");
-        check(length <= rest.size() - 12, type_, ": expected ", length, " bytes, got ", rest.size() - 12);
+        check(length <= rest.size() - 12, type_, ": expected ", length, " bytes, got ", rest.size() - 12, kCutOff);
         body_ = rest.subspan(8, length);
         const uint32_t wanted = load_be32(rest.data() + 8 + length), got = crc32(rest.subspan(4, length + 4));
         check(wanted == got, type_, ": expected CRC ", wanted, ", got ", got);
