@@ -45,11 +45,13 @@ def catches_sigterm(pid):
 
 
 class Resume(job.JobTest):
+    options = OPTIONS
+
     def interrupt(self, ranks, name, end):
         """Starts a run and calls end(process) in the middle of its second epoch. Returns its folder and result."""
         for attempt in range(ATTEMPTS):
             run = self.runs / f"{name}-{attempt}"
-            process = self.start(job.train(ranks, *OPTIONS, "--run-name", run.name))
+            process = self.start(job.train(ranks, *self.options, "--run-name", run.name))
             if not self.wait_for(process, lambda: max(checkpoints(run), default=0) >= STOP_FROM):
                 continue
             end(process)
@@ -94,7 +96,10 @@ class Resume(job.JobTest):
 
     @unittest.skipUnless(job.MPIEXEC, "no mpiexec")
     def test_two_ranks(self):
-        whole = self.train(2, "whole", *OPTIONS)
+        # All buffers and settings that an optimizer can have
+        self.options = [*OPTIONS, "--optimizer", "adamw", "--lr", "0.001", "--no-decay-biases", "--clip", "1", "--average",
+                        "0.9"]
+        whole = self.train(2, "whole", *self.options)
         self.killed_and_resumed(2, whole)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
             self.stopped_and_resumed(2, whole, number)
