@@ -54,10 +54,10 @@ void ImageSet::check(const std::string& name) const {
                  ", image ", i, ")");
 }
 
-TrainTest described(TrainTest sets, const std::string& what) {
+TrainTest described(TrainTest sets, const std::string& what, const std::string& note) {
     const ImageSet& train = sets.train;
     sets.source = cat(what, ": ", train.count, " + ", sets.test.count, " images ", train.height, "x", train.width, "x",
-                      train.channels, ", ", train.classes.size(), " classes");
+                      train.channels, ", ", train.classes.size(), " classes", note);
     return sets;
 }
 
@@ -104,12 +104,13 @@ ImageSet subset(const ImageSet& set, std::span<const int64_t> indices) {
     return part;
 }
 
-TrainTest split_sets(const ImageSet& set, double test_fraction, uint64_t seed, const std::string& what) {
+TrainTest split_sets(const ImageSet& set, double test_fraction, uint64_t seed, const std::string& what,
+                     const std::string& note) {
     const Split parts = split_fraction(set, test_fraction, seed);
     RG_CHECK(!parts.selected.empty() && !parts.others.empty(),
              "split: expected 2 images of some class, one of them for testing, got ", set.count, " in ",
              set.classes.size(), " classes (", what, ")");
-    return described({subset(set, parts.others), subset(set, parts.selected), ""}, what);
+    return described({subset(set, parts.others), subset(set, parts.selected), ""}, what, note);
 }
 
 Range part_range(int64_t n, int parts, int i) {

@@ -43,8 +43,8 @@ struct LoadOptions {
     bool skip_other_images = false; // false: an image that is not a PNG is an error
     FetchOptions fetch = {};        // for data that are not in a folder
 };
-/// Returns the sets with a new `source`, which consists of `what` and their sizes.
-TrainTest described(TrainTest sets, const std::string& what);
+/// Returns the sets with a new `source`, which consists of `what`, their sizes and `note`.
+TrainTest described(TrainTest sets, const std::string& what, const std::string& note = "");
 
 /// Returns all pixels as a u8 tensor [count height width channels] where the context's ops run, for the augment op.
 Tensor resident(const ImageSet& set);
@@ -65,8 +65,9 @@ Split split_count(const ImageSet& set, int64_t count, uint64_t seed);
 /// Returns the images with these indices, in the order of the indices. Throws Error if an index is out of range.
 ImageSet subset(const ImageSet& set, std::span<const int64_t> indices);
 /// Splits a set with split_fraction(): test_fraction of the images are for testing, the others for training. `what`
-/// describes the set. Throws Error if one of the two sets would be empty.
-TrainTest split_sets(const ImageSet& set, double test_fraction, uint64_t seed, const std::string& what);
+/// and `note` describe the set, as in described(). Throws Error if one of the two sets would be empty.
+TrainTest split_sets(const ImageSet& set, double test_fraction, uint64_t seed, const std::string& what,
+                     const std::string& note = "");
 
 struct Range {
     int64_t begin = 0, end = 0;

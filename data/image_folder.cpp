@@ -3,7 +3,6 @@
 
 #include "ringgrad/core/atomic_file.h"
 #include "ringgrad/core/stop.h"
-#include "ringgrad/data/png.h"
 
 #include <algorithm>
 #include <charconv>
@@ -199,26 +198,23 @@ Angles parse_angles(const std::string& text, const std::string& name) {
 }
 
 ImageSet read_image_folder(const std::string& path, int channels, std::vector<std::string> classes,
+                           bool skip_other_images) {
+    Conversion conversion({.channels = channels});
+    return read_image_folder(path, conversion, std::move(classes), skip_other_images);
+}
+
+ImageSet read_image_folder(const std::string& path, Conversion& conversion, std::vector<std::string> classes,
                            bool skip_other_images) try {
-    RG_CHECK(channels == 1 || channels == 3, "image folder: expected 1 or 3 channels, got ", channels);
     RG_CHECK(fs::is_directory(path), "image folder: expected a folder, got ", fs::exists(path) ? "a file" : "nothing",
              " (", path, ")");
     const std::vector<Listed> files = list(path, classes, skip_other_images);
-    ImageSet set{int64_t(files.size()), 0, 0, channels, {}, {}, std::move(classes), targets_of(files, path)};
-    set.labels.reserve(files.size());
-    for (const Listed& file : files) {
-        const Image image = to_u8(read_png(file.path), channels);
-        if (set.labels.empty()) {
-            set.height = image.height;
-            set.width = image.width;
-            set.pixels.reserve(files.size() * image.pixels.size());
-        }
-        RG_CHECK(image.height == set.height && image.width == set.width, "image folder: expected images of one size, ",
-                 set.width, " x ", set.height, " as in ", files[0].path, ", got ", image.width, " x ", image.height,
-                 " (", file.path, ")");
-        set.pixels.insert(set.pixels.end(), image.pixels.begin(), image.pixels.end());
-        set.labels.push_back(file.label);
-    }
+    ImageSet set;
+    set.classes = std::move(classes);
+    set.targets = targets_of(files, path);
+    for (const Listed& file : files) set.labels.push_back(file.label);
+    conversion.append(
+        set, int64_t(files.size()), [&](int64_t i) { return files[size_t(i)].path; },
+        [&](int64_t i) { return read_png(files[size_t(i)].path); });
     return set;
 } catch (const fs::filesystem_error& error) {
     fail("image folder: cannot read ", error.path1().string(), ": ", error.code().message());

@@ -11,7 +11,7 @@
 #pragma once
 
 #include "ringgrad/data/bytes.h"
-#include "ringgrad/data/dataset.h"
+#include "ringgrad/data/decode.h"
 
 #include <filesystem>
 #include <map>
@@ -27,6 +27,9 @@ namespace rg::data {
 constexpr const char* kAnglesFile = "angles.csv";
 ImageSet read_image_folder(const std::string& path, int channels, std::vector<std::string> classes = {},
                            bool skip_other_images = false);
+/// Does the same, with a conversion that counts the images of several folders.
+ImageSet read_image_folder(const std::string& path, Conversion& conversion, std::vector<std::string> classes,
+                           bool skip_other_images);
 
 /// Returns the numbers in the text of such a file, by image. `name` is for error texts.
 using Angles = std::map<std::string, float, std::less<>>;

@@ -31,8 +31,9 @@ bool holds_class_folders(const std::string& path) {
 }
 
 TrainTest load_image_folders(const std::string& path, const LoadOptions& options) {
+    Conversion conversion(options);
     const auto read = [&](const std::string& folder, std::vector<std::string> classes) {
-        return read_image_folder(folder, options.channels, std::move(classes), options.skip_other_images);
+        return read_image_folder(folder, conversion, std::move(classes), options.skip_other_images);
     };
     const std::string what = "PNG images in " + path, train = path + "/train";
     for (const char* const name : {"/test", "/val", "/validation"}) {
@@ -43,13 +44,14 @@ TrainTest load_image_folders(const std::string& path, const LoadOptions& options
         const ImageSet &a = sets.train, &b = sets.test;
         RG_CHECK(a.height == b.height && a.width == b.width, "image folder: expected the size of the training images, ",
                  a.width, " x ", a.height, ", got ", b.width, " x ", b.height, " (", test, ")");
-        return described(std::move(sets), cat(what, " (train and ", name + 1, ")"));
+        return described(std::move(sets), cat(what, " (train and ", name + 1, ")"), conversion.text());
     }
     for (const char* const name : {"/train", "/test", "/val", "/validation"})
         RG_CHECK(!holds_class_folders(path + name) || count_folders(path) > 1, // train may be one class of several
                  "image folder: expected class folders, or both train and test, got ", name + 1, " alone (", path,
                  "); give ", path, name, " to hold out a part of its images for testing");
-    return split_sets(read(path, {}), options.test_fraction, options.seed, what);
+    const ImageSet set = read(path, {});
+    return split_sets(set, options.test_fraction, options.seed, what, conversion.text());
 }
 
 } // namespace
@@ -57,7 +59,7 @@ TrainTest load_image_folders(const std::string& path, const LoadOptions& options
 TrainTest load(const std::string& path, const LoadOptions& options) try {
     if (path.empty()) return described(sample(), "embedded CIFAR-10 sample");
     if (is_remote(path)) {
-        const std::vector<Shard> shards = find_shards(path, options.fetch);
+        const std::vector<Shard> shards = find_shards(path, options);
         ShardSet set(path, shards, options);
         for (const Shard& shard : shards) set.add(as_bytes(fetch_shard(shard, options.fetch)));
         return set.finish();

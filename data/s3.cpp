@@ -3,6 +3,7 @@
 // because fetch() retries as the user has asked.
 #include "ringgrad/data/s3.h"
 
+#include "ringgrad/core/atomic_file.h"
 #include "ringgrad/core/clock.h"
 #include "ringgrad/core/json.h"
 #include "ringgrad/data/pipe.h"
@@ -10,6 +11,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <filesystem>
 #include <optional>
 #include <set>
 #include <unistd.h>
@@ -18,6 +20,9 @@ namespace rg::data {
 
 namespace {
 
+namespace fs = std::filesystem;
+
+constexpr int kTransfers = 16; // transfers of curl at the same time
 constexpr std::string_view kScheme = "s3://";
 // SHA-256 of an empty body. S3 requires it in a header that older versions of curl do not add.
 constexpr std::string_view kNoBody = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
@@ -70,19 +75,40 @@ std::string aws(const std::string& arguments) {
 
 bool is_pattern(const std::string& key) { return key.find_first_of("*?") != key.npos; }
 
+/// Returns the option of s5cmd for keys that are no patterns, if it is needed. Old releases do not have this option.
+const char* raw(const std::string& key) { return is_pattern(key) ? "--raw " : ""; }
+
+/// Returns a pattern of aws that matches this text alone.
+std::string pattern_of(const std::string& text) {
+    std::string pattern;
+    for (const char c : text)
+        pattern += std::string_view("*?[").find(c) == std::string_view::npos ? std::string(1, c) : cat("[", c, "]");
+    return pattern;
+}
+
+/// Returns a text as one word of a configuration file of curl.
+std::string config_word(const std::string& text) {
+    std::string word = "\"";
+    for (const char c : text) word += c == '"' || c == '\\' ? std::string{'\\', c} : std::string(1, c);
+    return word + "\"";
+}
+
 std::string s5cmd(const std::string& arguments) {
     return cat("s5cmd --retry-count 0", option("--endpoint-url", "S3_ENDPOINT"), " ", arguments);
 }
 
-/// Returns a curl command for an object or a query. The query's parameters must be sorted by name, because older
-/// versions of curl sign them unsorted.
-std::string curl(const Place& place, const std::string& object, const std::string& query) {
+/// Returns the address of an object or a query. The query's parameters must be sorted by name, because older versions
+/// of curl sign them unsorted.
+std::string address(const std::string& bucket, const std::string& object, const std::string& query) {
     const std::string endpoint = variable("S3_ENDPOINT", cat("https://s3.", region(), ".amazonaws.com").c_str());
-    const std::string target = cat(endpoint, endpoint.ends_with('/') ? "" : "/", encoded(place.bucket, ""), "/",
-                                   encoded(object, "/"), query.empty() ? "" : "?", query);
+    return cat(endpoint, endpoint.ends_with('/') ? "" : "/", encoded(bucket, ""), "/", encoded(object, "/"),
+               query.empty() ? "" : "?", query);
+}
+
+/// Returns a curl command that signs its requests. `arguments` has the addresses.
+std::string curl(const std::string& arguments) {
     std::string command =
-        cat("curl -sS --fail-with-body --path-as-is --connect-timeout 20 --speed-limit 1 --speed-time 60 ",
-            shell_word(target));
+        "curl -sS --fail-with-body --path-as-is --connect-timeout 20 --speed-limit 1 --speed-time 60 " + arguments;
     if (variable("AWS_ACCESS_KEY_ID").empty()) return command;
     for (const char* name : {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"}) {
         const std::string value = variable(name);
@@ -107,9 +133,9 @@ std::string list_command(S3Client client, const std::string& url, const std::str
                  excerpt(url), "; install aws or curl, or give a shorter prefix");
         return s5cmd("--json ls " + shell_word(cat(kScheme, place.bucket, "/", place.key, "*")));
     }
-    return curl(place, "",
-                cat(next.empty() ? "" : cat("continuation-token=", encoded(next, ""), "&"),
-                    "list-type=2&prefix=", encoded(place.key, "")));
+    return curl(shell_word(address(place.bucket, "",
+                                   cat(next.empty() ? "" : cat("continuation-token=", encoded(next, ""), "&"),
+                                       "list-type=2&prefix=", encoded(place.key, "")))));
 }
 
 /// Finds the text between <tag> and </tag> after `position`, and moves `position` behind it. Returns false if there is
@@ -239,9 +265,43 @@ std::vector<S3Object> list_s3(S3Client client, const std::string& url, const Fet
 std::string s3_get_command(S3Client client, const std::string& url) {
     const Place place = place_of(url);
     if (client == S3Client::aws) return aws(cat("s3 cp ", shell_word(url), " -"));
-    if (client == S3Client::s5cmd) // --raw: the key is not a pattern. Old releases do not have this option
-        return s5cmd(cat("cat ", is_pattern(place.key) ? "--raw " : "", shell_word(url)));
-    return curl(place, place.key, "");
+    if (client == S3Client::s5cmd) return s5cmd(cat("cat ", raw(place.key), shell_word(url)));
+    return curl(shell_word(address(place.bucket, place.key, "")));
+}
+
+S3Batch s3_get_batch(S3Client client, const std::string& url, std::span<const S3Object> objects,
+                     const std::string& folder) {
+    const std::string list_file = folder + "/list";
+    std::string list;
+    S3Batch batch;
+    if (client == S3Client::aws) {
+        // A list of objects would be slow: aws compares each object of the folder with each pattern.
+        const size_t begin = url.rfind('/') + 1;
+        for (const S3Object& object : objects) {
+            const fs::path file = object.url.substr(begin);
+            RG_CHECK(file == file.lexically_normal() && *file.begin() != "..",
+                     "s3: expected keys without empty folders, . and .., which aws cannot write, got ",
+                     excerpt(object.url), "; install s5cmd or curl instead of aws, or rename that object");
+            batch.files.push_back(fs::path(folder) / file);
+        }
+        batch.command =
+            aws(cat("s3 cp --recursive --only-show-errors ", shell_word(url.substr(0, begin)), " ", shell_word(folder),
+                    " --exclude '*' --include ", shell_word(pattern_of(url.substr(begin)) + "*")));
+        return batch;
+    }
+    for (size_t i = 0; i < objects.size(); ++i) {
+        const Place place = place_of(objects[i].url);
+        batch.files.push_back(cat(folder, "/", i));
+        list += client == S3Client::s5cmd
+                    ? cat("cp ", raw(place.key), shell_word(objects[i].url), " ", i, "\n")
+                    : cat("url=", config_word(address(place.bucket, place.key, "")), "\noutput=", i, "\n");
+    }
+    write_file_atomic(list_file, list, Readers::owner);
+    batch.command =
+        cat("cd ", shell_word(folder), " && ",
+            client == S3Client::s5cmd ? s5cmd("run list")
+                                      : curl(cat("--fail-early --parallel --parallel-max ", kTransfers, " -K list")));
+    return batch;
 }
 
 std::vector<S3Object> parse_s3_list(S3Client client, const std::string& bucket, const std::string& answer,

@@ -8,6 +8,8 @@
 
 #include "ringgrad/data/fetch.h"
 
+#include <span>
+
 namespace rg::data {
 
 enum class S3Client : uint8_t { aws, s5cmd, curl };
@@ -34,6 +36,16 @@ std::vector<S3Object> list_s3(S3Client client, const std::string& url, const Fet
 
 /// Returns the command that writes one object to standard output.
 std::string s3_get_command(S3Client client, const std::string& url);
+
+/// Gets many objects by one process.
+struct S3Batch {
+    std::string command;
+    std::vector<std::string> files; // for each object, the file that the command writes
+};
+/// Returns the command that gets the objects of a batch into `folder`, into which it may write a list for the client.
+/// The batch has all objects of a list whose URLs begin with `url`. Throws Error if the client cannot write a key.
+S3Batch s3_get_batch(S3Client client, const std::string& url, std::span<const S3Object> objects,
+                     const std::string& folder);
 
 /// Returns the URL, plus the endpoint if that is not Amazon's. Error texts and the cache use it as the object's name.
 std::string s3_name(const std::string& url);

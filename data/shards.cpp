@@ -2,10 +2,11 @@
 // are known. See shards.h.
 #include "ringgrad/data/shards.h"
 
+#include "ringgrad/core/atomic_file.h"
+#include "ringgrad/core/temp_folder.h"
 #include "ringgrad/data/cifar.h"
 #include "ringgrad/data/inflate.h"
 #include "ringgrad/data/png.h"
-#include "ringgrad/data/s3.h"
 #include "ringgrad/data/tar.h"
 
 #include <algorithm>
@@ -23,6 +24,8 @@ namespace fs = std::filesystem;
 constexpr std::string_view kS3 = "s3://", kPipe = "pipe:";
 constexpr size_t kMaxShards = 1000000, kMaxDigits = 9;
 constexpr int32_t kMaxClass = 99999;
+constexpr int64_t kBatchBytes = 16 << 20; // a larger batch of PNGs is divided
+constexpr size_t kBatchObjects = 4096;
 
 // ---- braces ----
 
@@ -203,6 +206,54 @@ int32_t parse_label(std::string_view text, const std::string& key, const std::st
     return label;
 }
 
+// ---- batches of PNGs ----
+
+/// Returns the part of an object's URL below the folder that `path` names: "cat/1.png" for s3://bucket/set/cat/1.png
+/// and s3://bucket/set/ or s3://bucket/set/c.
+std::string below_prefix(const std::string& path, const std::string& url) {
+    const bool bucket_alone = path.find('/', kS3.size()) == path.npos;
+    return url.substr(bucket_alone ? path.size() + 1 : path.rfind('/') + 1);
+}
+
+/// Divides sorted objects into batches, and appends these. A batch has all objects whose URLs begin with some text. If
+/// it is too large, it is divided by the next character of the URLs.
+void add_batches(std::vector<Shard>& batches, std::span<const S3Object> objects) {
+    int64_t bytes = 0;
+    for (const S3Object& object : objects) bytes += object.bytes;
+    const std::string &first = objects.front().url, &last = objects.back().url;
+    const auto common =
+        size_t(std::mismatch(first.begin(), first.end(), last.begin(), last.end()).first - first.begin());
+    if (objects.size() == 1 || (objects.size() <= kBatchObjects && bytes <= kBatchBytes)) {
+        batches.push_back({first.substr(0, common), bytes, {objects.begin(), objects.end()}});
+        return;
+    }
+    const auto next = [&](const S3Object& object) { return object.url.substr(common, 1); };
+    for (size_t begin = 0, end; begin < objects.size(); begin = end) {
+        for (end = begin + 1; end < objects.size() && next(objects[end]) == next(objects[begin]);) ++end;
+        add_batches(batches, objects.subspan(begin, end - begin));
+    }
+}
+
+/// Returns the bytes of the objects, one after the other.
+std::string fetch_batch(const Shard& shard, const FetchOptions& options) {
+    const TempFolder folder;
+    const S3Batch batch = s3_get_batch(find_s3_client(), shard.url, shard.objects, folder.path());
+    const auto collect = [&](std::string& bytes) {
+        bytes.clear(); // messages of the client
+        for (size_t i = 0; i < shard.objects.size(); ++i) {
+            const auto& [url, size] = shard.objects[i];
+            RG_CHECK(fs::exists(batch.files[i]), "expected ", size, " bytes of ", url, ", got no file");
+            const std::string file = read_file(batch.files[i]);
+            RG_CHECK(int64_t(file.size()) == size, "expected ", size, " bytes of ", url, ", got ", file.size(),
+                     "; the stream was cut");
+            bytes += file;
+        }
+    };
+    const std::string name =
+        cat(s3_name(shard.url + "*"), " (", shard.objects.size(), " objects, ", shard.bytes, " bytes)");
+    return fetch(name, batch.command, collect, options);
+}
+
 } // namespace
 
 bool is_remote(const std::string& path) { return path.starts_with(kS3) || path.starts_with(kPipe); }
@@ -217,7 +268,44 @@ bool is_listed(const std::string& path) {
     return path.starts_with(kS3) && expand_braces(path)[0] == path; // braces name objects, even if there is only one
 }
 
-std::vector<Shard> find_shards(const std::string& path, const FetchOptions& options) {
+std::vector<Shard> shards_of(const std::string& path, const std::vector<S3Object>& objects,
+                             const LoadOptions& options) {
+    std::vector<Shard> shards;
+    std::vector<S3Object> pngs, tables;
+    OtherImages others;
+    std::string first_image; // the first tar or CIFAR file
+    for (const S3Object& object : objects) {
+        const Stream stream = stream_of(object.url);
+        if (stream != Stream::other) shards.push_back({object.url, object.bytes});
+        if (first_image.empty() && (stream == Stream::tar || stream == Stream::cifar)) first_image = object.url;
+        const std::string name = below_prefix(path, object.url), file = name.substr(name.rfind('/') + 1);
+        if (stream != Stream::other || is_hidden(name)) continue; // ignored, as in a folder
+        RG_CHECK(object.bytes >= 0 && uint64_t(object.bytes) <= kMaxShard, "data: expected objects of 0 to ", kMaxShard,
+                 " bytes, got ", object.bytes, " (", object.url, ")");
+        if (file == kAnglesFile)
+            tables.push_back(object);
+        else if (const std::string format = image_format(file, {}); format == "PNG")
+            pngs.push_back(object);
+        else if (!format.empty())
+            others.add(object.url, format);
+    }
+    if (pngs.empty()) {
+        RG_CHECK(!first_image.empty(), "data: expected .tar, .tar.gz, .bin or .png objects, got none among ",
+                 objects.size(), " (", s3_name(path), objects.empty() ? "" : cat(", the first is ", objects[0].url),
+                 ")");
+        return shards;
+    }
+    RG_CHECK(first_image.empty(), "data: expected either .tar, .tar.gz and .bin objects or .png objects, got both, ",
+             first_image, " and ", pngs[0].url, "; give a longer prefix, or move one kind to another prefix");
+    if (!options.skip_other_images) others.check();
+    pngs.insert(pngs.end(), tables.begin(), tables.end());
+    std::sort(pngs.begin(), pngs.end(), [](const S3Object& a, const S3Object& b) { return a.url < b.url; });
+    shards.clear();
+    add_batches(shards, pngs);
+    return shards;
+}
+
+std::vector<Shard> find_shards(const std::string& path, const LoadOptions& options) {
     RG_CHECK(
         std::none_of(path.begin(), path.end(), [](char c) { return c == '\n' || kHidden.find(c) != kHidden.npos; }),
         "data: expected a path of one line and no control characters, got some");
@@ -226,19 +314,11 @@ std::vector<Shard> find_shards(const std::string& path, const FetchOptions& opti
         for (const std::string& url : expand_braces(path)) shards.push_back({url});
         return shards;
     }
-    const std::vector<S3Object> objects = list_s3(find_s3_client(), path, options);
-    bool images = false;
-    for (const S3Object& object : objects) {
-        const Stream stream = stream_of(object.url);
-        if (stream != Stream::other) shards.push_back({object.url, object.bytes});
-        images = images || stream == Stream::tar || stream == Stream::cifar;
-    }
-    RG_CHECK(images, "data: expected .tar, .tar.gz or .bin objects, got none among ", objects.size(), " (",
-             s3_name(path), objects.empty() ? "" : cat(", the first is ", objects[0].url), ")");
-    return shards;
+    return shards_of(path, list_s3(find_s3_client(), path, options.fetch), options);
 }
 
 std::string fetch_shard(const Shard& shard, const FetchOptions& options) {
+    if (!shard.objects.empty()) return fetch_batch(shard, options);
     const bool s3 = shard.url.starts_with(kS3);
     RG_CHECK(s3 || shard.url.starts_with(kPipe), "data: expected a shard of s3: or pipe:, got ", shard.url);
     const std::string name = s3 ? s3_name(shard.url) : shard.url;
@@ -259,7 +339,7 @@ std::string fetch_shard(const Shard& shard, const FetchOptions& options) {
 }
 
 ShardSet::ShardSet(std::string path, std::vector<Shard> shards, const LoadOptions& options)
-    : path_(std::move(path)), options_(options), shards_(std::move(shards)) {
+    : path_(std::move(path)), options_(options), conversion_(options), shards_(std::move(shards)) {
     RG_CHECK(!shards_.empty(), "data: expected shards, got none (", path_, ")");
     angles_.resize(shards_.size());
     for (const Shard& shard : shards_) names_.push_back(file_of(shard.url));
@@ -279,16 +359,44 @@ ShardSet::Part ShardSet::part_of(const std::string& path) {
 void ShardSet::add(Bytes bytes) {
     RG_CHECK(next_ < shards_.size(), "data: expected ", shards_.size(), " shards, got more (", path_, ")");
     const std::string &url = shards_[next_].url, &name = names_[next_];
-    switch (stream_of(name)) {
+    const bool batch = !shards_[next_].objects.empty();
+    if (batch) add_batch(bytes);
+    switch (batch ? Stream::other : stream_of(name)) {
     case Stream::cifar: add_cifar(name, part_of(name), bytes, url); break;
     case Stream::class_names: class_names_ = parse_class_names(as_text(bytes)); break;
-    default: add_tar(bytes);
+    default:
+        if (!batch) add_tar(bytes);
     }
     ++next_;
 }
 
-/// Adds a PNG of a class folder. If its path has a folder train or test, the class folder is below that folder.
-void ShardSet::add_png_of_folder(const std::string& path, Bytes bytes, Part part) {
+void ShardSet::add_batch(Bytes bytes) {
+    const Shard& shard = shards_[next_];
+    RG_CHECK(int64_t(bytes.size()) == shard.bytes, "data: expected ", shard.bytes, " bytes, got ", bytes.size(), " (",
+             shard.url, ")");
+    require_labels(Labels::folders, shard.url);
+    std::vector<Png> pngs;
+    size_t position = 0;
+    for (const S3Object& object : shard.objects) {
+        const Bytes content = bytes.subspan(position, size_t(object.bytes));
+        const std::string path = below_prefix(path_, object.url);
+        position += content.size();
+        if (path.ends_with(kAnglesFile))
+            add_angles(path, content, object.url);
+        else
+            pngs.push_back(png_of_folder(path, object.url, content, Part::unknown));
+    }
+    add_pngs(pngs);
+}
+
+/// Adds the table of the angles of the images beside it.
+void ShardSet::add_angles(const std::string& path, Bytes table, const std::string& name) {
+    for (const auto& [image, angle] : parse_angles(std::string(as_text(table)), name))
+        angles_[next_][path.substr(0, path.rfind('/') + 1) + image] = angle;
+}
+
+/// Returns a PNG of a class folder. If its path has a folder train or test, the class folder is below that folder.
+ShardSet::Png ShardSet::png_of_folder(const std::string& path, std::string name, Bytes bytes, Part part) {
     std::string below = path;
     for (size_t begin = 0, slash; (slash = path.find('/', begin)) != path.npos; begin = slash + 1) {
         const std::string folder = lower(path.substr(begin, slash - begin));
@@ -297,16 +405,12 @@ void ShardSet::add_png_of_folder(const std::string& path, Bytes bytes, Part part
         below = path.substr(slash + 1);
         break;
     }
-    add_png(below, part, bytes, path);
+    return {path, std::move(name), below, part, bytes};
 }
 
 void ShardSet::add_tar(Bytes archive) {
     const std::string& url = shards_[next_].url;
     const Part part = part_of(names_[next_]);
-    struct Png {
-        std::string path;
-        Bytes bytes;
-    };
     std::vector<Png> pngs;
     std::map<std::string, std::string> numbers; // texts of .cls files by key
     OtherImages others;
@@ -315,10 +419,8 @@ void ShardSet::add_tar(Bytes archive) {
         const auto [type, key] = type_and_key(path);
         const std::string file = path.substr(path.rfind('/') + 1);
         if (is_hidden(path)) return; // ignored, as in a folder
-        if (file == kAnglesFile)
-            for (const auto& [image, angle] : parse_angles(std::string(as_text(content)), url + ", " + path))
-                angles_[next_][path.substr(0, path.size() - file.size()) + image] = angle;
-        if (type == "png") pngs.push_back({path, content});
+        if (file == kAnglesFile) add_angles(path, content, url + ", " + path);
+        if (type == "png") pngs.push_back(png_of_folder(path, url + ", " + path, content, part));
         if (type == "cls") numbers[key] = as_text(content);
         if (type == "bin") {
             const Part file_part = part_of(file);
@@ -331,24 +433,19 @@ void ShardSet::add_tar(Bytes archive) {
             others.add(cat(url, ", ", path), format), other_keys.push_back(key);
     });
     if (!options_.skip_other_images) others.check();
-    const bool pairs = !numbers.empty();
-    for (const Png& png : pngs) {
-        const std::string name = url + ", " + png.path;
-        if (!pairs) {
-            require_labels(Labels::folders, name);
-            add_png_of_folder(png.path, png.bytes, part);
-            images_.labels.push_back(0); // label_by_folder() sets it
-            continue;
-        }
-        require_labels(Labels::pairs, name);
+    if (!pngs.empty()) require_labels(numbers.empty() ? Labels::folders : Labels::pairs, pngs[0].name);
+    std::vector<int32_t> labels;
+    for (Png& png : pngs) {
+        if (labels_ != Labels::pairs) break;
         const std::string key = type_and_key(png.path).second;
         const auto number = numbers.find(key);
-        RG_CHECK(number != numbers.end(), "data: expected ", key, ".cls beside it, which is missing (", name, ")");
-        const int32_t label = parse_label(number->second, key, name);
-        add_png(png.path, part, png.bytes, png.path);
-        images_.labels.push_back(label);
+        RG_CHECK(number != numbers.end(), "data: expected ", key, ".cls beside it, which is missing (", png.name, ")");
+        labels.push_back(parse_label(number->second, key, png.name));
         numbers.erase(number);
+        png.below = png.path, png.part = part;
     }
+    add_pngs(pngs);
+    std::copy(labels.begin(), labels.end(), images_.labels.end() - std::ptrdiff_t(labels.size()));
     for (const std::string& key : other_keys) numbers.erase(key); // their images were skipped
     if (!numbers.empty())
         fail("data: expected ", numbers.begin()->first, ".png beside ", numbers.begin()->first,
@@ -371,17 +468,14 @@ void ShardSet::add_cifar(const std::string& path, Part part, Bytes bytes, const 
     sources_.push_back({part, path, before, images_.count - before, next_, ""});
 }
 
-void ShardSet::add_png(const std::string& path, Part part, Bytes bytes, const std::string& member) {
-    const std::string name = shards_[next_].url + ", " + member;
-    const Image image = to_u8(decode_png(bytes, name), options_.channels);
-    if (images_.count == 0)
-        images_.height = image.height, images_.width = image.width, images_.channels = options_.channels;
-    RG_CHECK(image.height == images_.height && image.width == images_.width, "data: expected images of one size, ",
-             images_.width, " x ", images_.height, " as in ", first_name_, ", got ", image.width, " x ", image.height,
-             " (", name, ")");
-    sources_.push_back({part, path, images_.count, 1, next_, member});
-    images_.pixels.insert(images_.pixels.end(), image.pixels.begin(), image.pixels.end());
-    ++images_.count;
+/// Adds PNGs, with labels of 0.
+void ShardSet::add_pngs(const std::vector<Png>& pngs) {
+    for (size_t i = 0; i < pngs.size(); ++i)
+        sources_.push_back({pngs[i].part, pngs[i].below, images_.count + int64_t(i), 1, next_, pngs[i].path});
+    conversion_.append(
+        images_, int64_t(pngs.size()), [&](int64_t i) { return pngs[size_t(i)].name; },
+        [&](int64_t i) { return decode_png(pngs[size_t(i)].bytes, pngs[size_t(i)].name); });
+    images_.labels.resize(size_t(images_.count));
 }
 
 /// Labels images by class folder, as read_image_folder() does. Ignores a folder that contains all class folders.
@@ -454,9 +548,11 @@ TrainTest ShardSet::finish() {
     for (const Source& source : sources_)
         for (int64_t i = 0; i < source.count; ++i)
             (source.part == Part::test ? test : train).push_back(source.first + i);
-    what += cat(" in ", path_, " (", shards_.size(), shards_.size() == 1 ? " shard)" : " shards)");
-    if (test.empty()) return split_sets(subset(images_, train), options_.test_fraction, options_.seed, what);
-    return described({subset(images_, train), subset(images_, test), ""}, what);
+    what += " in " + path_;
+    if (shards_[0].objects.empty()) what += cat(" (", shards_.size(), shards_.size() == 1 ? " shard)" : " shards)");
+    const std::string note = conversion_.text();
+    if (test.empty()) return split_sets(subset(images_, train), options_.test_fraction, options_.seed, what, note);
+    return described({subset(images_, train), subset(images_, test), ""}, what, note);
 }
 
 } // namespace rg::data

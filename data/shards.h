@@ -1,12 +1,15 @@
 // Reads images from shards: objects of S3, or outputs of commands.
 //
+// A shard is an archive or a CIFAR file. PNGs that are objects of their own are fetched in batches, each by one process
+// of the client, and a batch is treated like a shard. It gives the same set as a folder with the same files.
+//
 // Images whose folder, shard or CIFAR file is named test or val form the test set. If there are no such images, a
 // fraction of each class is held out (LoadOptions::test_fraction), as for a folder of images.
 #pragma once
 
-#include "ringgrad/data/dataset.h"
-#include "ringgrad/data/fetch.h"
+#include "ringgrad/data/decode.h"
 #include "ringgrad/data/image_folder.h"
+#include "ringgrad/data/s3.h"
 
 namespace rg::data {
 
@@ -14,8 +17,10 @@ namespace rg::data {
 bool is_remote(const std::string& path);
 
 struct Shard {
-    std::string url;    // s3://bucket/key or pipe:COMMAND
+    std::string url;    // s3://bucket/key or pipe:COMMAND; of a batch, the beginning of all its URLs
     int64_t bytes = -1; // length, or -1 if unknown
+    /// A batch of PNGs: objects that are fetched together, and whose bytes follow each other. Else empty.
+    std::vector<S3Object> objects = {};
 };
 
 /// Expands {000..007}, {a,b} and nested braces as the shell does. Leaves ${...}, and braces in quotes, to the shell.
@@ -25,9 +30,14 @@ std::vector<std::string> expand_braces(const std::string& text);
 /// Returns true if a server must list the shards of this path. Otherwise, the path alone determines them.
 bool is_listed(const std::string& path);
 
-/// Returns the shards of a path with braces, or those that S3 lists below a prefix. Throws Error if there are none, and
-/// like fetch().
-std::vector<Shard> find_shards(const std::string& path, const FetchOptions& options);
+/// Returns the shards among the objects that S3 lists at a path: tars and CIFAR files, or else batches of PNGs. Throws
+/// Error if there are none or both. Also throws if there are images that cannot be used beside PNGs, unless
+/// options.skip_other_images.
+std::vector<Shard> shards_of(const std::string& path, const std::vector<S3Object>& objects, const LoadOptions& options);
+
+/// Returns the shards of a path with braces, or those that S3 lists below a prefix. Throws Error like shards_of() and
+/// fetch().
+std::vector<Shard> find_shards(const std::string& path, const LoadOptions& options);
 
 /// Returns the bytes of a shard, unpacked. Runs the command of a pipe: shard, so the caller must take such a command
 /// only from the command line. Throws Error like fetch(), and if the shard is incomplete or not an archive.
@@ -57,16 +67,26 @@ private:
     };
 
     static Part part_of(const std::string& path);
+    struct Png {
+        std::string path;  // below the prefix of a bucket, or in the tar
+        std::string name;  // for error texts
+        std::string below; // Source::path
+        Part part;
+        Bytes bytes;
+    };
     void add_tar(Bytes archive);
+    void add_batch(Bytes bytes);
     void add_cifar(const std::string& path, Part part, Bytes bytes, const std::string& name);
-    void add_png(const std::string& path, Part part, Bytes bytes, const std::string& member);
-    void add_png_of_folder(const std::string& path, Bytes bytes, Part part);
+    void add_angles(const std::string& path, Bytes table, const std::string& name);
+    void add_pngs(const std::vector<Png>& pngs);
+    static Png png_of_folder(const std::string& path, std::string name, Bytes bytes, Part part);
     void require_labels(Labels labels, const std::string& name);
     void label_by_folder();
     void take_angles();
 
     std::string path_;
     LoadOptions options_;
+    Conversion conversion_;
     std::vector<Shard> shards_;
     std::vector<std::string> names_; // names of the shards' files, without their common folders
     size_t next_ = 0;                // index of the next shard

@@ -131,11 +131,11 @@ Result TrainDigitsAngles::train(TrainingRun& run, const Options& options, data::
     int64_t& batch_size = data_options.batch_size;
     if (!options.was_given("batch-size") && !run.resumed()) batch_size = machine.workers().scaled(batch_size);
     complete_schedule(options);
+    const Context context = machine.context();
+    const ContextScope scope(context);
     if (data.source.empty()) data = load(run.group(), [&] { run.pulse(); });
     run.test_set_name = data_options.test_set_name();
     verify_same_data(run.group(), data, run.test_set_name);
-    const Context context = machine.context();
-    const ContextScope scope(context);
 
     DigitsAnglesNet net({.classes = int64_t(data.train.classes.size()), .seed = uint64_t(data_options.seed)});
     ImageFeed feed(data.train, loader_options(data::kDigits), machine);

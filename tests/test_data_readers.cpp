@@ -1,6 +1,7 @@
 // Tests the readers of CIFAR, IDX, PNG folders and the embedded sample, load(), and functions that count, split, divide
 // and shuffle sets.
 #include "ringgrad/core/atomic_file.h"
+#include "ringgrad/core/cpu/cpu_scope.h"
 #include "ringgrad/core/rng.h"
 #include "ringgrad/data/cifar.h"
 #include "ringgrad/data/idx.h"
@@ -324,6 +325,31 @@ TEST_SUITE("data") {
         CHECK(contains(error_of([&] { read_image_folder(dir.path(), 3, {}, true); }), "got none (" + dir / "emu)"));
         write_file_atomic(dir / "emu/a.png", jpeg);
         CHECK(contains(error_of([&] { read_image_folder(dir.path(), 3, {}, true); }), "that of a JPEG"));
+    }
+
+    TEST_CASE("image folder: any number of threads gives the same set and the same error") {
+        const TempDir dir;
+        for (int i = 0; i < 60; ++i) write_grey(dir / cat(i % 2 ? "a/" : "b/", 100 + i, ".png"), 4, 3, uint8_t(4 * i));
+        const ImageSet alone = read_image_folder(dir.path(), 3);
+        const auto with_threads = [&](int threads) {
+            const CpuScope scope(threads);
+            return read_image_folder(dir.path(), 3);
+        };
+        for (const int threads : {2, 5}) {
+            const ImageSet set = with_threads(threads);
+            CHECK(set.pixels == alone.pixels);
+            CHECK(set.labels == alone.labels);
+        }
+        // Of all bad files, the error names the first: first a damaged one, then one of another size.
+        for (const char* const late : {"b/158.png", "b/120.png"}) write_file_atomic(dir / late, "damaged");
+        write_grey(dir / "b/140.png", 2, 2, 1);
+        for (const std::string first : {"b/120.png", "b/118.png", "a/101.png"}) {
+            if (first == "b/118.png") write_grey(dir / first, 2, 2, 1);
+            if (first == "a/101.png") write_file_atomic(dir / first, "damaged");
+            for (const int threads : {1, 2, 5})
+                for (int repeat = 0; repeat < 20; ++repeat)
+                    CHECK(contains(error_of([&] { with_threads(threads); }), dir / first));
+        }
     }
 
     TEST_CASE("image folder: follows links, and rejects broken ones") {

@@ -236,7 +236,7 @@ TEST_CASE("shards: expand braces in a URL") {
           "echo \\{a,b}", "'{a..b}{1..}{..2}{1..2'", "echo \\{1..2}", "echo \"\\\"{a,b}\""})
         CHECK(expand_braces(plain) == Names{plain});
     // Braces that expand to one name mean that object, not a prefix.
-    const std::vector<Shard> one = find_shards("s3://b/x-{000..000}.tar", kQuick);
+    const std::vector<Shard> one = find_shards("s3://b/x-{000..000}.tar", {});
     CHECK(one.size() == 1);
     CHECK(one[0].url == "s3://b/x-000.tar");
     CHECK(contains(error_of([] { expand_braces("{0..99999999}"); }), "at most 1000000 shards"));
@@ -436,6 +436,97 @@ TEST_CASE("shards: name contents that do not fit together") {
     CHECK(contains(set_error({{"x-test.tar", folders}}), "for testing alone"));
     CHECK(contains(set_error({{"a.bin", records(2, 0) + "x"}}), "data/a.bin"));
     CHECK(contains(error_of([] { load("pipe:echo no tar", {.fetch = kQuick}); }), "pipe:echo no tar: failed 3 times"));
+}
+
+TEST_CASE("shards: divide PNG objects into batches by the beginnings of their names") {
+    std::vector<S3Object> objects;
+    for (int i = 0; i < 20000; ++i) objects.push_back({cat("s3://b/set/", i % 7, "/", i * 37, ".png"), 1000 + i % 3});
+    objects.push_back({"s3://b/set/0/10.png.png", 17 << 20});
+    objects.push_back({"s3://b/set/0/10.png", 17 << 20});
+    const auto by_url = [](const S3Object& a, const S3Object& b) { return a.url < b.url; };
+    std::sort(objects.begin(), objects.end(), by_url);
+    const std::vector<Shard> batches = shards_of("s3://b/set/", objects, {});
+    std::vector<std::string> listed, batched;
+    for (const S3Object& object : objects) listed.push_back(object.url);
+    for (const Shard& batch : batches) {
+        int64_t bytes = 0;
+        for (const S3Object& object : batch.objects) {
+            bytes += object.bytes;
+            batched.push_back(object.url);
+            CHECK(object.url.starts_with(batch.url));
+        }
+        CHECK(bytes == batch.bytes);
+        CHECK((batch.objects.size() == 1 || (batch.objects.size() <= 4096 && bytes <= 16 << 20)));
+    }
+    CHECK(batched == listed);
+    CHECK(batches.size() < 80); // 7 classes, most divided into ten
+
+    const auto error = [](const std::vector<S3Object>& list, const LoadOptions& options = {}) {
+        return error_of([&] { shards_of("s3://b/set/", list, options); });
+    };
+    CHECK(contains(error({}), "got none among 0"));
+    CHECK(contains(error({{"s3://b/set/x.txt", 1}}), "got none among 1 (s3://b/set/, the first is s3://b/set/x.txt)"));
+    CHECK(contains(error({{"s3://b/set/a/1.png", 1}, {"s3://b/set/b.tar", 1}}),
+                   "got both, s3://b/set/b.tar and s3://b/set/a/1.png; give a longer prefix"));
+    CHECK(contains(error({{"s3://b/set/a/1.png", -1}}), "got -1 (s3://b/set/a/1.png)"));
+    const std::vector<S3Object> others{
+        {"s3://b/set/a/.2.jpg", 1}, {"s3://b/set/a/1.png", 1}, {"s3://b/set/a/2.jpg", 1}};
+    CHECK(contains(error(others), "got 1 other image, s3://b/set/a/2.jpg (JPEG)"));
+    CHECK(error(others, {.skip_other_images = true}).empty());
+}
+
+TEST_CASE("shards: PNG objects give the set of the folder that was uploaded, with every client") {
+    const TempDir dir;
+    const std::string root = dir / "store/b/set [1]*/";
+    const ImageSet drawn = draw_digits(3, 1);
+    write_digits(root + "train", drawn);
+    write_digits(root + "test", draw_digits(2, 7));
+    const LoadOptions grey{.channels = 1, .fetch = kQuick};
+    const TrainTest disk = load(root, grey);
+    // These clients read the folder `store`.
+    const std::string begin =
+        cat("#!/bin/sh\necho \"$@\" >> ", shell_word(dir / "calls"), "\nstore=", shell_word(dir / "store"), "\n");
+    const std::string find = "cd \"$store/b\" && find . -type f -printf ";
+    const std::vector<std::pair<std::string, std::string>> clients{{"s5cmd", R"(
+            [ "$3" = --json ] && { )" + find + R"('{"key":"s3://b/%P","size":%s,"type":"file"}\n'; exit; }
+            while read -r line; do
+                eval "set -- $line"
+                [ "$2" = --raw ] && shift
+                cp "$store/${2#s3:/}" "$3" || exit
+            done < list)"},
+                                                                   {"aws", R"(
+            [ "$1" = s3api ] && { )" + find + R"(',["%P",%s]' | sed '1s/^,/[/'; echo ]; exit; }
+            folder=$6; cd "$store/${5#s3:/}" || exit
+            while [ "$1" != --include ]; do shift; done
+            find . -type f | while read -r file; do
+                case ${file#./} in $2) mkdir -p "$folder/${file%/*}" && cp "$file" "$folder/$file";; esac
+            done)"}};
+    const std::string before = std::getenv("PATH");
+    for (const auto& client : clients) {
+        const auto &name = client.first, &script = client.second;
+        CAPTURE(name);
+        const TempDir bin;
+        write_file_atomic(bin / name, begin + script + "\n");
+        fs::permissions(bin / name, fs::perms::owner_all);
+        for (const char* const tool : {"sh", "find", "sed", "cp", "cat", "mkdir"})
+            fs::create_symlink(read_pipe(cat("printf %s \"$(command -v ", tool, ")\""), 1000, 10), bin / tool);
+        setenv("PATH", bin.path().c_str(), 1);
+        fs::remove(dir / "calls");
+        TrainTest set;
+        const std::string error = error_of([&] { set = load(name == "aws" ? "s3://b/set [1]*/" : "s3://b/", grey); });
+        setenv("PATH", before.c_str(), 1);
+        CHECK(error == "");
+        CHECK(same(set.train, disk.train));
+        CHECK(same(set.test, disk.test));
+        CHECK(set.train.targets == disk.train.targets);
+        CHECK(set.test.targets == disk.test.targets);
+        const std::string calls = read_file(dir / "calls");
+        CHECK(std::count(calls.begin(), calls.end(), '\n') == 2); // a list, and one batch
+    }
+    const TempDir folder;
+    const std::vector<S3Object> above{{"s3://b/set/../x.png", 1}};
+    CHECK(contains(error_of([&] { s3_get_batch(S3Client::aws, "s3://b/set/", above, folder.path()); }),
+                   "which aws cannot write, got s3://b/set/../x.png; install s5cmd or curl"));
 }
 
 TEST_CASE("load_data: fetches every shard once for all ranks, and reports an error on all") {

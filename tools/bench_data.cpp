@@ -13,6 +13,7 @@
 #include "ringgrad/core/cpu/thread_pool.h"
 #include "ringgrad/core/options.h"
 #include "ringgrad/core/rng.h"
+#include "ringgrad/core/temp_folder.h"
 #include "ringgrad/data/cifar.h"
 #include "ringgrad/data/image_folder.h"
 #include "ringgrad/data/loader.h"
@@ -40,24 +41,6 @@ struct Settings {
     std::string data;
     int64_t threads = 0, batch = 256;
     double seconds = 2;
-};
-
-/// Makes a new folder, and removes it at the end of the scope.
-class Folder {
-public:
-    Folder() : path_((fs::temp_directory_path() / "bench_data-XXXXXX").string()) {
-        RG_CHECK(::mkdtemp(path_.data()), "bench_data: expected to create ", path_, ", got an error; check TMPDIR");
-    }
-    ~Folder() {
-        std::error_code ignored;
-        fs::remove_all(path_, ignored);
-    }
-    Folder(const Folder&) = delete;
-    Folder& operator=(const Folder&) = delete;
-    const std::string& path() const { return path_; }
-
-private:
-    std::string path_;
 };
 
 template <class F>
@@ -281,7 +264,7 @@ void run(const Settings& s) {
     if (!folders) bench_cifar(s, records);
     if (folders) bench_pipeline(s, "png_folder", s.data, [&] { return data::read_image_folder(s.data, 3); });
     if (!records && !folders) {
-        const Folder folder;
+        const TempFolder folder;
         write_folders(data::sample().train, folder.path());
         const auto read = [&] { return data::read_image_folder(folder.path(), 3); };
         bench_pipeline(s, "png_folder", "sample", read);

@@ -58,17 +58,17 @@ int ImageTraining::train(TrainingRun& run, const Options& options) {
     Machine machine(machine_options, options, group);
     complete(options, machine.workers(), run.resumed());
     complete_schedule(options);
-    const data::TrainTest data = load(group, [&] { run.pulse(); });
-    run.test_set_name = data_options.test_set_name();
-    verify_same_data(group, data, run.test_set_name);
 
     Profile op_times;
     GroupSync sync(group);
     Context context = machine.context();
     if (sync_bn_ && group.size() > 1) context.sync = &sync;
     if (profile_) context.profile = &op_times;
-    const ContextScope scope(context);
+    const ContextScope scope(context); // its threads also decode the images
 
+    const data::TrainTest data = load(group, [&] { run.pulse(); });
+    run.test_set_name = data_options.test_set_name();
+    verify_same_data(group, data, run.test_set_name);
     const auto make = [&] { return make_network(data.train); };
     const int64_t bytes = parameter_bytes(make);
     if (!machine.device()) check_parameter_memory(group, bytes, optimizer.buffers(), kMemoryAdvice);

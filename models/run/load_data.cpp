@@ -4,7 +4,6 @@
 #include "ringgrad/core/stop.h"
 #include "ringgrad/data/digits.h"
 #include "ringgrad/data/open.h"
-#include "ringgrad/data/s3.h"
 #include "ringgrad/data/shards.h"
 #include "ringgrad/models/run/data_parallel.h"
 #include "ringgrad/par/message.h"
@@ -49,27 +48,27 @@ void broadcast(par::Group& group, std::string& bytes, int root) {
 
 /// Collective. Returns the shards at a path. Each rank takes the path from its own command line. If a server must list
 /// the objects at the path, rank 0 asks it and sends the list. Every rank checks that the list has only objects below
-/// the path.
-std::vector<data::Shard> find_shards(par::Group& group, const std::string& path, const data::FetchOptions& options,
+/// the path, and makes the same shards of it.
+std::vector<data::Shard> find_shards(par::Group& group, const std::string& path, const data::LoadOptions& options,
                                      const std::function<void()>& pulse) {
     if (!data::is_listed(path)) return data::find_shards(path, options);
     std::string message;
     const auto list = [&] {
-        std::vector<std::string> texts; // URL and size of each shard
+        std::vector<std::string> texts; // URL and size of each object
         if (group.rank() == 0)
-            for (const data::Shard& shard : data::find_shards(path, options))
-                texts.insert(texts.end(), {shard.url, cat(shard.bytes)});
+            for (const data::S3Object& object : data::list_s3(data::find_s3_client(), path, options.fetch))
+                texts.insert(texts.end(), {object.url, cat(object.bytes)});
         message = par::pack_texts(texts);
     };
     run_on_all_ranks(group, list, pulse);
     broadcast(group, message, 0);
     const std::vector<std::string> texts = par::unpack_texts(message);
-    std::vector<data::Shard> shards;
+    std::vector<data::S3Object> objects;
     for (size_t i = 0; i + 1 < texts.size(); i += 2) {
         data::check_s3_object(texts[i], path);
-        shards.push_back({texts[i], std::stoll(texts[i + 1])});
+        objects.push_back({texts[i], std::stoll(texts[i + 1])});
     }
-    return shards;
+    return data::shards_of(path, objects, options);
 }
 
 } // namespace
@@ -134,7 +133,7 @@ data::TrainTest load_data(par::Group& group, const std::string& path, const data
         run_on_all_ranks(group, load, pulse);
         return sets;
     }
-    const std::vector<data::Shard> shards = find_shards(group, path, options.fetch, pulse);
+    const std::vector<data::Shard> shards = find_shards(group, path, options, pulse);
     data::ShardSet set(path, shards, options);
     const size_t n = size_t(group.size());
     for (size_t begin = 0; begin < shards.size(); begin += n) {

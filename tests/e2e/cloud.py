@@ -34,11 +34,13 @@ def digest(key, text):
 class Server(http.server.ThreadingHTTPServer):
     """Answers ListObjectsV2 and GetObject from the dictionary `objects`, and checks signatures."""
     daemon_threads = True
+    request_queue_size = 64  # a client opens many connections at the same time
 
     def __init__(self, objects, port=0):
         super().__init__(("127.0.0.1", port), Handler)
         self.objects, self.requests = objects, []
         self.cut, self.busy = False, 0  # send only half of each object; number of requests to answer with 503
+        self.busy_get = 0               # the same for requests of objects alone
         self.elsewhere = False          # True: the bucket is in another region
         self.dies_after = 1 << 30       # number of objects
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
@@ -90,6 +92,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.list(urllib.parse.parse_qs(query))
         if key not in self.server.objects:
             return self.say(404, "NoSuchKey")
+        if self.server.busy_get > 0:
+            self.server.busy_get -= 1
+            return self.say(503, "SlowDown")
         self.server.dies_after -= 1
         dies = self.server.dies_after == -1
         self.answer(200, self.server.objects[key], cut=self.server.cut or dies)
@@ -231,6 +236,49 @@ class Cloud(CloudJob):
             server.objects = {f"set/{name}": good.read_bytes() for name in names}
             self.assertIn("(9 shards)", self.succeed(job.train(ranks, *options), **curl))
             self.assertFalse(proof.exists())
+
+    @unittest.skipUnless(shutil.which("curl"), "no curl")
+    def test_objects_equal_tars_and_files(self):
+        """A bucket of PNGs trains as the folder that was uploaded, and as its tars."""
+        files = {str(path.relative_to(self.images)): path.read_bytes() for path in self.images.rglob("*.png")}
+        paths = sorted(files)
+        server = Server({f"tars/{i}.tar": tar_of({path: files[path] for path in paths[i::3]}) for i in range(3)} |
+                        {f"set 1&é/{path}": content for path, content in files.items()} |
+                        {"set 1&é/readme.html": b"<html>", "set 1&é/train/.cat/x.png": b"?", "set 2/cat/1.png": b"?"})
+        self.addCleanup(server.stop)
+        (self.folder / "temporary").mkdir()
+        curl = self.environment(server.url, "curl") | {"TMPDIR": str(self.folder / "temporary")}
+        data = "s3://bucket/set 1&é/"
+        for ranks in job.rank_counts(1, 3):
+            disk = self.trained(ranks, f"disk-{ranks}", str(self.images))
+            self.assertEqual(self.trained(ranks, f"tars-{ranks}", "s3://bucket/tars/", **curl), disk)
+            server.requests.clear()
+            self.assertEqual(self.trained(ranks, f"objects-{ranks}", data, "--cache", f"cache-{ranks}", **curl), disk)
+            # Any number of ranks requests every object once.
+            gets = [urllib.parse.unquote(path) for path in server.requests if "?" not in path]
+            self.assertEqual(sorted(gets), [f"/bucket/set 1&é/{path}" for path in paths])
+            server.requests.clear()
+            self.assertEqual(self.trained(ranks, f"cached-{ranks}", data, "--cache", f"cache-{ranks}", **curl), disk)
+            self.assertEqual(server.requests, [])
+        disk = self.trained(1, "train", str(self.images / "train"))
+        self.assertEqual(self.trained(1, "part", data + "train/", **curl), disk)
+        self.assertEqual(list((self.folder / "temporary").iterdir()), [])
+
+        server.busy = 2  # of the list
+        self.assertEqual(self.trained(1, "busy", data + "train/", **curl), disk)
+        server.busy_get = 2
+        self.assertEqual(self.trained(1, "busy-object", data + "train/", **curl), disk)
+        server.cut = True
+        self.refuse(job.train(1, *OPTIONS, "--data", data, "--retries", "1"), "s3://bucket/set 1&é/t", "objects,",
+                    server.url, "failed 2 times", **curl)
+        server.cut = False
+        hidden = server.objects | {"set 1&é/train/cat/y.jpg": b"?"}
+        server.objects = hidden
+        self.refuse(job.train(1, *OPTIONS, "--data", data), "got 1 other image", "set 1&é/train/cat/y.jpg", **curl)
+        self.succeed(job.train(1, *OPTIONS, "--data", data, "--skip-other-images"), **curl)
+        server.objects = hidden | {"set 1&é/x.tar": b"?"}
+        self.refuse(job.train(1, *OPTIONS, "--data", data), "got both, s3://bucket/set 1&é/x.tar and ",
+                    "give a longer prefix", **curl)
 
     @unittest.skipUnless(shutil.which("curl"), "no curl")
     def test_server_dies_and_comes_back(self):
