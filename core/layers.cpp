@@ -20,40 +20,65 @@ Shape filters_of(const Spec& s) {
     return {s.out, s.kernel.h, s.kernel.w, s.in / std::max<int64_t>(1, s.conv.groups)};
 }
 
+/// Declares the bias of a convolution, if it has one. Else returns null.
+template <class Spec>
+const Tensor* add_bias(Parameters& parameters, const std::string& name, const Spec& s) {
+    return s.bias ? &parameters.add(name + ".bias", {s.out}, Start::zeros) : nullptr;
+}
+
+Tensor value_or_none(const Tensor* parameter) { return parameter ? *parameter : Tensor(); }
+
 } // namespace
 
-ConvNorm::ConvNorm(Parameters& parameters, const std::string& name, const Spec& s)
+Norm::Norm(Parameters& parameters, const std::string& name, const Spec& s)
     : name_(name),
-      w_(&parameters.add(name + ".conv.weight", filters_of(s), Start::random)),
-      b_(&parameters.add(name + ".conv.bias", {s.out}, Start::zeros)),
-      gamma_(&parameters.add(name + ".bn.weight", {s.out}, Start::ones)),
-      beta_(&parameters.add(name + ".bn.bias", {s.out}, Start::zeros)),
-      running_(&parameters.add_state(name + ".bn", s.out)),
-      conv_(s.conv),
+      gamma_(&parameters.add(name + ".weight", {s.channels}, s.zero_gamma ? Start::zeros : Start::ones)),
+      beta_(&parameters.add(name + ".bias", {s.channels}, Start::zeros)),
+      running_(&parameters.add_state(name, s.channels)),
       relu_(s.relu) {}
+
+Tensor Norm::operator()(const Tensor& x, Mode mode) const {
+    const LayerScope layer(name_);
+    expect_allocated(gamma_);
+    return mode == Mode::evaluate ? evaluate(x) : train(x, channel_stats(x));
+}
+
+Tensor Norm::train(const Tensor& x, const Tensor& local_stats) const {
+    const Tensor stats = combine_stats(local_stats);
+    update_running(*running_, stats, x.extent(0), x.extent(1) * x.extent(2), kRunningMomentum);
+    return batch_norm(x, stats, *gamma_, *beta_, {.relu = relu_});
+}
+
+Tensor Norm::evaluate(const Tensor& x) const {
+    return batch_norm(x, *running_, *gamma_, *beta_, {.relu = relu_, .frozen = true});
+}
+
+ConvNorm::ConvNorm(Parameters& parameters, const std::string& layer, const Names& names, const Spec& s)
+    : name_(layer),
+      w_(&parameters.add(names.conv + ".weight", filters_of(s), Start::random)),
+      b_(add_bias(parameters, names.conv, s)),
+      norm_(parameters, names.norm, {s.out, s.relu, s.zero_gamma}),
+      conv_(s.conv) {}
 
 Tensor ConvNorm::operator()(const Tensor& x, Mode mode) const {
     const LayerScope layer(name_);
     expect_allocated(w_);
-    if (mode == Mode::evaluate)
-        return batch_norm(conv2d(x, *w_, *b_, conv_), *running_, *gamma_, *beta_, {.relu = relu_, .frozen = true});
+    if (mode == Mode::evaluate) return norm_.evaluate(conv2d(x, *w_, value_or_none(b_), conv_));
     // The convolution also computes the batch statistics, while each image of its result is in cache.
-    const auto [y, local_stats] = conv2d_stats(x, *w_, *b_, conv_);
-    const Tensor stats = combine_stats(local_stats);
-    update_running(*running_, stats, y.extent(0), y.extent(1) * y.extent(2), kRunningMomentum);
-    return batch_norm(y, stats, *gamma_, *beta_, {.relu = relu_});
+    const auto [y, local_stats] = conv2d_stats(x, *w_, value_or_none(b_), conv_);
+    return norm_.train(y, local_stats);
 }
 
-ConvBias::ConvBias(Parameters& parameters, const std::string& name, const Spec& s)
+Convolution::Convolution(Parameters& parameters, const std::string& name, const Spec& s)
     : name_(name),
       w_(&parameters.add(name + ".weight", filters_of(s), Start::random)),
-      b_(&parameters.add(name + ".bias", {s.out}, Start::zeros)),
+      b_(add_bias(parameters, name, s)),
       conv_(s.conv) {}
 
-Tensor ConvBias::operator()(const Tensor& x) const {
+Tensor Convolution::operator()(const Tensor& x) const {
     const LayerScope layer(name_);
     expect_allocated(w_);
-    return conv2d(x, *w_, *b_, conv_);
+    return conv2d(x, *w_, value_or_none(b_), conv_);
 }
 
 LayerNorm::LayerNorm(Parameters& parameters, const std::string& name, int64_t channels, float epsilon)

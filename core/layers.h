@@ -8,6 +8,34 @@ namespace rg {
 
 enum class Mode : uint8_t { train, evaluate };
 
+/// Batch norm, and optionally ReLU. Declares the parameters NAME.weight and NAME.bias, [channels] each, and the running
+/// statistics NAME.
+class Norm {
+public:
+    struct Spec {
+        int64_t channels = 0;
+        bool relu = true;
+        bool zero_gamma = false; // true: weights start with 0, so that a residual branch that ends here starts with 0
+    };
+    Norm() = default; // unusable, until another one is assigned
+    Norm(Parameters& parameters, const std::string& name, const Spec& spec);
+    /// Mode::train uses batch statistics (of all ranks if Context::sync is set) and updates the running statistics.
+    /// Mode::evaluate uses the running statistics.
+    Tensor operator()(const Tensor& x, Mode mode) const;
+
+    /// Weight of the newest mini-batch in the running statistics. PyTorch calls this weight momentum.
+    static constexpr float kRunningMomentum = 0.1f;
+
+private:
+    friend class ConvNorm;
+    Tensor train(const Tensor& x, const Tensor& local_stats) const;
+    Tensor evaluate(const Tensor& x) const;
+
+    std::string name_;
+    const Tensor *gamma_ = nullptr, *beta_ = nullptr, *running_ = nullptr;
+    bool relu_ = true;
+};
+
 /// Convolution, batch norm, and optionally ReLU. Declares the parameters NAME.conv.weight, NAME.conv.bias,
 /// NAME.bn.weight and NAME.bn.bias, and the running statistics NAME.bn.
 class ConvNorm {
@@ -18,40 +46,48 @@ public:
         int64_t in = 0;
         Conv conv = {};
         bool relu = true;
+        bool bias = true;        // false: the convolution has no bias
+        bool zero_gamma = false; // see Norm::Spec
+    };
+    /// The names of both parts, where they are not NAME.conv and NAME.bn.
+    struct Names {
+        std::string conv, norm;
     };
     ConvNorm() = default; // unusable, until another one is assigned
-    ConvNorm(Parameters& parameters, const std::string& name, const Spec& spec);
-    /// Mode::train uses batch statistics (of all ranks if Context::sync is set) and updates the running statistics.
-    /// Mode::evaluate uses the running statistics.
+    ConvNorm(Parameters& parameters, const std::string& name, const Spec& spec)
+        : ConvNorm(parameters, name, {name + ".conv", name + ".bn"}, spec) {}
+    ConvNorm(Parameters& parameters, const Names& names, const Spec& spec)
+        : ConvNorm(parameters, names.conv, names, spec) {}
+    /// For the modes, see Norm.
     Tensor operator()(const Tensor& x, Mode mode) const;
 
-    /// Weight of the newest mini-batch in the running statistics. PyTorch calls this weight momentum.
-    static constexpr float kRunningMomentum = 0.1f;
-
 private:
+    ConvNorm(Parameters& parameters, const std::string& layer, const Names& names, const Spec& spec);
+
     std::string name_;
-    const Tensor *w_ = nullptr, *b_ = nullptr, *gamma_ = nullptr, *beta_ = nullptr, *running_ = nullptr;
+    const Tensor *w_ = nullptr, *b_ = nullptr; // b_ is null without a bias
+    Norm norm_;
     Conv conv_;
-    bool relu_ = true;
 };
 
-/// Convolution with bias, without a norm. Declares the parameters NAME.weight [out kernel.h kernel.w in/groups] and
+/// Convolution without a norm. Declares the parameters NAME.weight [out kernel.h kernel.w in/groups] and, with a bias,
 /// NAME.bias [out].
-class ConvBias {
+class Convolution {
 public:
     struct Spec {
         int64_t out = 0;
         PerAxis kernel = 1; // height and width of the filters
         int64_t in = 0;
         Conv conv = {};
+        bool bias = true; // false: the convolution has no bias
     };
-    ConvBias() = default; // unusable, until another one is assigned
-    ConvBias(Parameters& parameters, const std::string& name, const Spec& spec);
+    Convolution() = default; // unusable, until another one is assigned
+    Convolution(Parameters& parameters, const std::string& name, const Spec& spec);
     Tensor operator()(const Tensor& x) const;
 
 private:
     std::string name_;
-    const Tensor *w_ = nullptr, *b_ = nullptr;
+    const Tensor *w_ = nullptr, *b_ = nullptr; // b_ is null without a bias
     Conv conv_;
 };
 
@@ -97,6 +133,8 @@ public:
     virtual ~Network() = default;
     /// Returns the scores [n classes], in f32. Mode::train uses batch statistics and updates the running statistics.
     virtual Tensor forward(const Tensor& x, Mode mode) const = 0;
+    /// Returns the results of all heads: the scores, and in a network with further heads the values [n k] of each.
+    virtual std::vector<Tensor> outputs(const Tensor& x, Mode mode) const { return {forward(x, mode)}; }
 
     Parameters parameters;
 };

@@ -10,10 +10,20 @@ namespace {
 
 int64_t aligned(int64_t elements) { return (elements + 15) / 16 * 16; }
 
+double initial_variance(const Shape& s, Init init) {
+    const double fan_in = double(s.numel() / s[0]), fan_out = double(s.numel() / s[s.rank() - 1]);
+    switch (init) {
+    case Init::he: return 2 / fan_in;
+    case Init::glorot: return 2 / (fan_in + fan_out);
+    case Init::narrow_normal: return 1e-4;
+    case Init::he_fan_out: return s.rank() == 4 ? 2 / fan_out : 1 / (3 * fan_in);
+    }
+    fail("parameters: expected an initial distribution, got ", int(init));
+}
+
 void draw_values(const Tensor& t, Init init, Rng random) {
     const Shape& s = t.shape();
-    const double fan_in = double(t.numel() / s[0]), fan_out = double(t.numel() / s[s.rank() - 1]);
-    const double variance = init == Init::he ? 2 / fan_in : init == Init::glorot ? 2 / (fan_in + fan_out) : 1e-4;
+    const double variance = initial_variance(s, init);
     const Tensor values = Tensor::on_host(s);
     for (float& v : values.span<float>()) v = float(std::sqrt(variance)) * random.normal();
     t.copy_from(values.to(t.dtype()));

@@ -15,9 +15,10 @@ namespace rg {
 
 /// Says from which normal distribution (mean 0) initial weights are drawn. `he` has variance 2 / fan_in (He et al.,
 /// 2015), `glorot` has variance 2 / (fan_in + fan_out) (Glorot and Bengio, 2010), and `narrow_normal` has standard
-/// deviation 0.01. The random numbers are those of the stream (seed, Purpose::init, position of the parameter in the
-/// order of declaration).
-enum class Init : uint8_t { he, glorot, narrow_normal };
+/// deviation 0.01. `he_fan_out` has variance 2 / fan_out for filters (He et al., 2015) and 1 / (3 fan_in) for dense
+/// weights, like the residual networks of torchvision. The random numbers are those of the stream (seed, Purpose::init,
+/// position of the parameter in the order of declaration).
+enum class Init : uint8_t { he, glorot, narrow_normal, he_fan_out };
 
 class Parameters {
 public:

@@ -13,7 +13,7 @@ TEST_SUITE("models") {
         Parameters parameters;
         const Dense dense(parameters, "fc", 2, 3);
         const ConvNorm conv(parameters, "block1.0", {4, 3, 3});
-        const ConvBias plain(parameters, "out", {4, 3, 3});
+        const Convolution plain(parameters, "out", {4, 3, 3});
         const LayerNorm norm(parameters, "norm", 3);
         const Tensor x = Tensor::zeros({2, 3}), images = Tensor::zeros({2, 5, 5, 3});
         const std::string error = "layer: expected allocated parameters, got none; call Parameters::allocate() "
@@ -32,7 +32,7 @@ TEST_SUITE("models") {
 
     TEST_CASE("layers: convolution with bias and layer norm apply their parameters") {
         Parameters parameters;
-        const ConvBias conv(parameters, "out", {2, 1, 1, {.stride = 2}});
+        const Convolution conv(parameters, "out", {2, 1, 1, {.stride = 2}});
         const LayerNorm norm(parameters, "norm", 2, 0.0f);
         CHECK(parameters.entries()[0].name == "out.weight");
         CHECK(parameters.entries()[1].name == "out.bias");
