@@ -4,19 +4,14 @@
 // The size of the network comes from the names and shapes in MODEL, so no option of the training is needed. All images
 // are read before the first is classified, so a bad file is an error before any output. Images must be 32 x 32.
 #include "ringgrad/core/atomic_file.h"
-#include "ringgrad/core/checkpoint.h"
 #include "ringgrad/core/cpu/cpu_scope.h"
 #include "ringgrad/core/cpu/parallel.h"
-#include "ringgrad/core/json.h"
 #include "ringgrad/core/options.h"
 #include "ringgrad/core/text.h"
 #include "ringgrad/data/augment.h"
 #include "ringgrad/data/cifar.h"
 #include "ringgrad/data/image_folder.h"
-#include "ringgrad/data/open.h"
 #include "ringgrad/data/png.h"
-#include "ringgrad/models/nets/cifar_net.h"
-#include "ringgrad/models/nets/state_dict.h"
 #include "ringgrad/models/run/confusion.h"
 #include "ringgrad/models/run/formatted.h"
 #include "ringgrad/models/run/model_file.h"
@@ -34,41 +29,6 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kSide = 32, kChannels = 3, kImageBytes = kSide * kSide * kChannels;
 constexpr int32_t kUnknown = -1; // label of an image whose class is not known
-
-/// Loads a safetensors file, a checkpoint, or the model in a run's folder.
-TensorFile load_model(std::string path) {
-    if (fs::is_directory(path)) {
-        RG_CHECK(fs::exists(path + "/model.safetensors"),
-                 "classify: expected a run's folder with model.safetensors, got one without it (", path,
-                 "); give a file of its checkpoint folder instead");
-        path += "/model.safetensors";
-    }
-    TensorFile file = load_tensors(path);
-    if (!file.find_text("checksum")) return file;
-    file = load_checkpoint(path).state; // verifies the checksum
-    std::erase_if(file.tensors, [](const NamedTensor& t) { return t.name.starts_with("optimizer."); });
-    return file;
-}
-
-/// Returns the class names that the model's file stores. If it stores none, returns those of the data set `data`. If
-/// `data` is empty, returns those of CIFAR-10 for 10 classes, and otherwise numbers.
-std::vector<std::string> class_names(const TensorFile& file, const std::string& data, bool skip_other_images,
-                                     int64_t classes) {
-    std::vector<std::string> names;
-    if (const std::string* text = file.find_text("classes")) {
-        const Json list = Json::parse(*text, file.source + ": classes");
-        for (const Json& name : list.as_array()) names.push_back(name.as_string());
-    } else if (!data.empty()) {
-        names = data::load(data, {.skip_other_images = skip_other_images}).train.classes;
-    } else if (classes == 10) {
-        names = data::class_names(data::CifarKind::cifar10);
-    } else {
-        for (int64_t i = 0; i < classes; ++i) names.push_back(cat(i));
-    }
-    RG_CHECK(int64_t(names.size()) == classes, "classify: expected names of the ", classes, " classes of ", file.source,
-             ", got ", names.size(), data.empty() ? "" : cat(" (", data, ")"));
-    return names;
-}
 
 struct Images {
     struct Item {
@@ -155,7 +115,6 @@ std::string line(const std::string& name, std::span<const float> scores, const s
 }
 
 int run(int argc, const char* const* argv) {
-    std::string data;
     int64_t batch_size = 250, threads = 0, top = 1;
     bool quiet = false, skip_other_images = false;
     std::vector<std::string> arguments;
@@ -167,7 +126,6 @@ int run(int argc, const char* const* argv) {
                        2);
     options.add("top", &top, "number of classes to print per image, best first").at_least(1);
     options.add("quiet", &quiet, "print only the summary, no line per image");
-    options.add("data", &data, "data set to take class names from, if the model has none").metavar("DIR");
     options.add("skip-other-images", &skip_other_images,
                 "skip images of other formats than PNG; without this option they are an error");
     options.add("batch-size", &batch_size, "images per mini-batch").range(1, 65536);
@@ -178,10 +136,11 @@ int run(int argc, const char* const* argv) {
     }
 
     const TensorFile file = load_model(arguments[0]);
-    CifarNet net(infer_network(file));
-    load_state_dict(net.parameters, file);
-    const Tensor& fc = *file.find("fc.weight");
-    const std::vector<std::string> classes = class_names(file, data, skip_other_images, fc.extent(0));
+    const std::unique_ptr<Network> network = make_network(file);
+    const ImageTask task = stored_task(file);
+    RG_CHECK(task.height == kSide && task.width == kSide && task.channels == kChannels, "classify: expected a network ",
+             "for images of 32 x 32 x 3, got one for ", task.height, " x ", task.width, " x ", task.channels);
+    const std::vector<std::string> classes = stored_classes(file);
     const Images images = read_images({arguments.begin() + 1, arguments.end()}, classes, skip_other_images);
 
     const CpuScope scope{int(threads)};
@@ -195,7 +154,7 @@ int run(int argc, const char* const* argv) {
             const std::span pixels(images.pixels.data() + (begin + i) * kImageBytes, size_t(kImageBytes));
             augmenter.apply(pixels, 0, 0, begin + i, x.data<float>() + i * kImageBytes);
         });
-        const Tensor scores = softmax(net.forward(x, Mode::evaluate));
+        const Tensor scores = softmax(network->forward(x, Mode::evaluate));
         for (int64_t i = 0; i < n; ++i) {
             const auto& [name, truth] = images.items[size_t(begin + i)];
             const auto row = scores.span<float>().subspan(size_t(i) * classes.size(), classes.size());

@@ -7,8 +7,7 @@
 #include "ringgrad/core/atomic_file.h"
 #include "ringgrad/core/cpu/cpu_scope.h"
 #include "ringgrad/core/text.h"
-#include "ringgrad/models/nets/cifar_net.h"
-#include "ringgrad/models/nets/state_dict.h"
+#include "ringgrad/models/nets/networks.h"
 #include "ringgrad/models/programs.h"
 #include "ringgrad/models/run/confusion.h"
 #include "ringgrad/models/run/model_file.h"
@@ -36,11 +35,10 @@ void choose_width(const Trials& trials, TrialSettings& settings) {
 /// Tests a model on the whole set, on this rank alone.
 Score test(par::Group& alone, const std::string& model, const data::ImageSet& set) {
     const TensorFile file = load_tensors(model);
-    CifarNet net(infer_network(file));
-    load_state_dict(net.parameters, file);
+    const std::unique_ptr<Network> network = make_network(file);
     const CpuScope all_cores;
     return evaluate(alone, {0, set.count}, set, stored_normalise(file, data::kCifar10),
-                    [&](const Tensor& x) { return net.forward(x, Mode::evaluate); });
+                    [&](const Tensor& x) { return network->forward(x, Mode::evaluate); });
 }
 
 void test_best(TrialsRun& run) {

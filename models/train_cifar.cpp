@@ -1,9 +1,8 @@
-// train_cifar: trains cifar_net on CIFAR-10, on one process or on several MPI ranks.
+// train_cifar: trains a classifier on CIFAR-10 or other images, on one process or on several MPI ranks.
 //
-// This file has the network's options and the defaults. ImageTraining (models/run/image_training.h) trains, with the
-// loop of Trainer (models/run/trainer.h).
+// This file has the networks and the defaults. ImageTraining (models/run/image_training.h) trains, with the loop of
+// Trainer (models/run/trainer.h).
 #include "ringgrad/data/cifar.h"
-#include "ringgrad/models/nets/cifar_net.h"
 #include "ringgrad/models/programs.h"
 #include "ringgrad/models/run/image_training.h"
 
@@ -12,9 +11,7 @@ using namespace rg;
 namespace {
 
 struct TrainCifar final : ImageTraining {
-    CifarNet::Options size;
-
-    TrainCifar() {
+    TrainCifar() : ImageTraining({"cifar"}) {
         data_texts.none = "the embedded sample, where the defaults are --epochs 10 --drops 8, and --batch-size 50 for "
                           "any number of GPUs";
         data_options.batch_size = 256;
@@ -22,32 +19,15 @@ struct TrainCifar final : ImageTraining {
         optimizer.weight_decay = 1e-10;
         schedule.kind = ScheduleKind::piecewise;
     }
-    void declare_network(Options& o) override {
-        o.add("width", &size.width, "channels of the first block").range(1, 4096);
-        o.add("depth", &size.depth, "convolutions per block").range(1, 64);
-        o.add("initializer", &size.init,
-              {{"he", Init::he}, {"glorot", Init::glorot}, {"narrow-normal", Init::narrow_normal}},
-              "distribution of the initial weights");
-    }
     void complete(const Options& options, const Workers& workers, bool resumed) override {
         if (!data_options.path.empty() || resumed) return ImageTraining::complete(options, workers, resumed);
         if (!options.was_given("batch-size")) data_options.batch_size = 50;
         if (!options.was_given("epochs")) epochs = 10;
         if (!options.was_given("drops")) drops = std::string("8"); // g++ 12 warns of a plain literal
     }
-    data::TrainTest load(par::Group& group, const std::function<void()>& pulse) const override {
-        data::TrainTest sets = ImageTraining::load(group, pulse);
-        expect_images(sets, {32, 32, 3});
-        return sets;
-    }
     data::Normalise normalise(const data::ImageSet& images) const override {
         const bool cifar10 = images.classes == data::class_names(data::CifarKind::cifar10);
         return cifar10 ? data::kCifar10 : ImageTraining::normalise(images);
-    }
-    std::unique_ptr<Network> make_network(const data::ImageSet& images) const override {
-        CifarNet::Options options = size;
-        options.classes = int64_t(images.classes.size()), options.seed = seed();
-        return std::make_unique<CifarNet>(options);
     }
 };
 

@@ -1,6 +1,5 @@
 // train_digits: trains digits_net on drawn digits or MNIST, on one process or on several MPI ranks.
 #include "ringgrad/data/digits.h"
-#include "ringgrad/models/nets/digits_net.h"
 #include "ringgrad/models/programs.h"
 #include "ringgrad/models/run/image_training.h"
 
@@ -9,7 +8,7 @@ using namespace rg;
 namespace {
 
 struct TrainDigits final : ImageTraining {
-    TrainDigits() {
+    TrainDigits() : ImageTraining({"digits"}) {
         data_texts = {"MNIST files or class folders of 28 x 28 PNGs", "class folders", "drawn digits"};
         augmentations = {"translate", "none"}, augment = "translate", translate = 2;
         default_rate = {0.01, 128};
@@ -19,10 +18,6 @@ struct TrainDigits final : ImageTraining {
         return load_digits(group, data_options, pulse);
     }
     data::Normalise normalise(const data::ImageSet&) const override { return data::kDigits; }
-    std::unique_ptr<Network> make_network(const data::ImageSet& images) const override {
-        return std::make_unique<DigitsNet>(
-            DigitsNet::Options{.classes = int64_t(images.classes.size()), .seed = seed()});
-    }
 };
 
 } // namespace

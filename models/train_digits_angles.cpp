@@ -5,7 +5,6 @@
 // The network, and so the saved model, gives the angle in degrees. The loss is cross-entropy + 0.1 x the mean squared
 // error in degrees^2. Training leaves out the last mini-batch of an epoch if it is smaller; the test uses it.
 #include "ringgrad/data/digits.h"
-#include "ringgrad/models/nets/digits_net.h"
 #include "ringgrad/models/programs.h"
 #include "ringgrad/models/run/data_parallel.h"
 #include "ringgrad/models/run/formatted.h"
@@ -137,35 +136,35 @@ Result TrainDigitsAngles::train(TrainingRun& run, const Options& options, data::
     run.test_set_name = data_options.test_set_name();
     verify_same_data(run.group(), data, run.test_set_name);
 
-    DigitsAnglesNet net({.classes = int64_t(data.train.classes.size()), .seed = uint64_t(data_options.seed)});
+    const NetworkChoice choice({"digits-angles"});
+    const std::unique_ptr<Network> network = choice.make(task_of(data.train, uint64_t(data_options.seed)));
+    Parameters& parameters = network->parameters;
     ImageFeed feed(data.train, loader_options(data::kDigits), machine);
     const Tensor angle_weight = Tensor::constant({1, 1}, kAngleWeight);
-    Trainer trainer(run, machine, net.parameters, Optimizer(net.parameters, optimizer), feed,
+    Trainer trainer(run, machine, parameters, Optimizer(parameters, optimizer), feed,
                     [&](const data::Batch& batch) -> ScoresAndLoss {
-                        const auto [scores, angles] = net.forward(batch.x, Mode::train);
-                        const Tensor squares = mse_loss(angles, batch.targets).reshape({1, 1});
+                        const std::vector<Tensor> out = network->outputs(batch.x, Mode::train); // scores, angles
+                        const Tensor squares = mse_loss(out[1], batch.targets).reshape({1, 1});
                         const Tensor angle_loss = linear(squares, angle_weight).reshape({});
-                        return {scores, add(cross_entropy(scores, batch.labels, float(smoothing)), angle_loss)};
+                        return {out[0], add(cross_entropy(out[0], batch.labels, float(smoothing)), angle_loss)};
                     });
     data::LoaderOptions in_order = loader_options(data::kDigits);
     in_order.shuffle = data::Shuffle::never, in_order.keep_partial = true, in_order.augment = {};
     ImageFeed test_feed(data.test, in_order, machine);
     Accelerated predict(
-        [&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
-            const auto [scores, angles] = net.forward(test_feed.batch(in).x, Mode::evaluate);
-            return {scores, angles};
-        },
+        [&](std::span<const Tensor> in, bool) { return network->outputs(test_feed.batch(in).x, Mode::evaluate); },
         machine_options.accelerate);
     const auto plan_largest = [&] { trainer.plan(), predict.plan(test_feed.images(test_feed.largest_batch())); };
     if (!machine.device())
         check_planned_memory(run.group(), {&trainer.train_step, &predict},
-                             checkpoint_memory(net.parameters.values().bytes(), optimizer.buffers()), plan_largest,
+                             checkpoint_memory(parameters.values().bytes(), optimizer.buffers()), plan_largest,
                              kMemoryAdvice);
 
-    run.begin(feed.length(steps, epochs), describe_model(data.train, data::kDigits),
+    run.begin(feed.length(steps, epochs),
+              describe_model(choice.describe(), data.train, data::kDigits, {{"angle", "degrees"}}),
               cat(machine.text(), machine_options.accelerate ? ", accelerated; " : ", op by op; ", data.source, "; ",
-                  net.parameters.count(), " parameters"));
-    run.report("network", report_network(net.parameters));
+                  parameters.count(), " parameters"));
+    run.report("network", report_network(parameters));
     Result result{.seconds = trainer.train(schedule, [&] { return test(run, data.test, test_feed, predict); }),
                   .train_hits = trainer.train_step.hit_rate(),
                   .test_hits = predict.hit_rate(),

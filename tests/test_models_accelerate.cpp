@@ -127,10 +127,10 @@ TEST_SUITE("models") {
             [](const DigitsNet& net, const Tensor& x) { return net.forward(x, Mode::evaluate); });
         check_digits<DigitsAnglesNet>(
             [](const DigitsAnglesNet& net, auto in) {
-                const DigitsAnglesNet::Output out = net.forward(in[0], Mode::train);
-                return add(cross_entropy(out.scores, in[1]), mse_loss(out.angles, in[2]));
+                const std::vector<Tensor> out = net.outputs(in[0], Mode::train);
+                return add(cross_entropy(out[0], in[1]), mse_loss(out[1], in[2]));
             },
-            [](const DigitsAnglesNet& net, const Tensor& x) { return net.forward(x, Mode::evaluate).scores; });
+            [](const DigitsAnglesNet& net, const Tensor& x) { return net.forward(x, Mode::evaluate); });
     }
 
     TEST_CASE("accelerate: a replayed training is the plain one") {
@@ -218,10 +218,10 @@ TEST_SUITE("models") {
         DigitsAnglesNet net({});
         const std::vector<Tensor> values = net.parameters.value_list(), gradients = net.parameters.gradient_list();
         Accelerated step([&](std::span<const Tensor> in, bool training) -> std::vector<Tensor> {
-            if (!training) return {net.forward(in[0], Mode::evaluate).scores};
+            if (!training) return {net.forward(in[0], Mode::evaluate)};
             Tape tape;
-            const auto [scores, angles] = net.forward(in[0], Mode::train);
-            const Tensor loss = add(cross_entropy(scores, in[1]), mse_loss(angles, in[2]));
+            const std::vector<Tensor> out = net.outputs(in[0], Mode::train);
+            const Tensor loss = add(cross_entropy(out[0], in[1]), mse_loss(out[1], in[2]));
             tape.gradients(loss, values, gradients);
             return {loss};
         });

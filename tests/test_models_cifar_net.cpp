@@ -1,4 +1,5 @@
 // Tests the CIFAR-10 network: parameters, modes, the memory of a step, and training.
+#include "ringgrad/core/accelerate.h"
 #include "ringgrad/core/context.h"
 #include "ringgrad/core/rng.h"
 #include "ringgrad/core/tape.h"
@@ -115,7 +116,7 @@ TEST_SUITE("models") {
         p.allocate(1, Init::he);
         CHECK(contains(error_of([&] { p.add("b", {1}, Parameters::Entry::Start::zeros); }), "got b after it"));
         CHECK(contains(error_of([&] { p.allocate(1, Init::he); }), "expected one call of allocate()"));
-        CHECK(contains(error_of([] { CifarNet({.width = 0}); }), "of at least 1, got 0, 4 and 10"));
+        CHECK(contains(error_of([] { CifarNet({.width = 0}); }), "of at least 1, got 0, 4, 10 and 3"));
     }
 
     TEST_CASE("cifar_net: has results of the expected shapes, and rejects wrong inputs") {
@@ -123,9 +124,24 @@ TEST_SUITE("models") {
         for (int64_t n : {1, 5})
             for (Mode mode : {Mode::train, Mode::evaluate})
                 CHECK(net.forward(Batch(n).images, mode).shape() == Shape{n, 7});
-        CHECK(error_of([&] {
-                  net.forward(Tensor::zeros({1, 28, 28, 1}), Mode::train);
-              }) == "cifar_net: expected images [n 32 32 3], got [1 28 28 1]");
+        for (const Shape& x : {Shape{1, 28, 28, 1}, {1, 3, 8, 3}, {1, 8, 3, 3}, {28, 28, 3}})
+            CHECK(error_of([&] { net.forward(Tensor::zeros(x), Mode::train); }) ==
+                  cat("cifar_net: expected images [n h w 3] with h and w of at least 4, got ", x.str()));
+    }
+
+    TEST_CASE("cifar_net: takes images of any size and any number of channels") {
+        for (const Shape& x : {Shape{2, 4, 4, 3}, {3, 29, 37, 1}, {2, 45, 6, 4}}) {
+            CAPTURE(x.str());
+            const CifarNet net({.width = 3, .depth = 1, .classes = 5, .channels = x[3]});
+            const Tensor images = Tensor::empty(x);
+            Rng random(1, Purpose::synthetic, 0, 0);
+            for (float& value : images.span<float>()) value = random.normal();
+            CHECK(net.forward(images, Mode::train).shape() == Shape{x[0], 5});
+            // A plan pools within the convolution, and leaves out the same rest of the image.
+            Accelerated predict([&](auto in, bool) { return std::vector{net.forward(in[0], Mode::evaluate)}; });
+            const Tensor expected = net.forward(images, Mode::evaluate);
+            for (int repeat = 0; repeat < 3; ++repeat) CHECK(differs(predict({images})[0], expected, kSummed) == "");
+        }
     }
 
     TEST_CASE("cifar_net: evaluation uses the running statistics and changes nothing") {

@@ -3,9 +3,8 @@
 #include "ringgrad/data/augment.h"
 #include "ringgrad/data/digits.h"
 #include "ringgrad/data/open.h"
-#include "ringgrad/models/nets/digits_net.h"
-#include "ringgrad/models/nets/state_dict.h"
 #include "ringgrad/models/programs.h"
+#include "ringgrad/models/run/model_file.h"
 #include "ringgrad/par/thread_link.h"
 #include "ringgrad/tests/temp_dir.h"
 
@@ -47,9 +46,9 @@ TEST_SUITE("models") {
         const data::Augmenter view(28, 28, 1, {}, data::kDigits);
         const Tensor x = Tensor::on_host({test.count, 28, 28, 1});
         for (int64_t i = 0; i < test.count; ++i) view.apply(test.image(i), 0, 0, i, x.data<float>() + i * 784);
-        DigitsAnglesNet net({});
-        load_state_dict(net.parameters, load_tensors(dir / "a/model.safetensors"));
-        const Tensor degrees = net.forward(x, Mode::evaluate).angles;
+        const TensorFile file = load_model(dir / "a");
+        CHECK(file.text("targets") == R"([{"name": "angle", "unit": "degrees"}])");
+        const Tensor degrees = make_network(file)->outputs(x, Mode::evaluate)[1];
         double squares = 0;
         for (size_t i = 0; i < test.targets.size(); ++i)
             squares += std::pow(double(degrees.span<float>()[i]) - double(test.targets[i]), 2);

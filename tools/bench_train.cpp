@@ -11,12 +11,12 @@
 #include "ringgrad/core/tape.h"
 #include "ringgrad/gpu/device.h"
 #include "ringgrad/models/nets/cifar_net.h"
-#include "ringgrad/models/nets/digits_net.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <iostream>
+#include <map>
 #include <memory>
 
 using namespace rg;
@@ -25,58 +25,41 @@ namespace {
 
 struct Settings {
     std::string net = "cifar", mode = "train", precision = "fp32", device = "cpu";
-    int64_t batch = 256, threads = 0;
+    int64_t batch = 256, threads = 0, size = 0;
     double seconds = 5;
     bool profile = false, accelerate = true, plan = false;
 };
 
-/// A network to measure: its parameters, the shape of its images, its predictions and its loss.
+/// A network to measure, and the extents of its images.
 struct Subject {
-    virtual ~Subject() = default;
-    virtual Parameters& parameters() = 0;
-    virtual Shape images(int64_t n) const = 0;
-    virtual std::vector<Tensor> predict(const Tensor& x) = 0;
-    virtual Tensor loss(const Tensor& x, const Tensor& labels, const Tensor& angles) = 0;
+    std::unique_ptr<Network> network;
+    int64_t side, channels;
+
+    /// Returns the cross-entropy, plus a tenth of the mean squared error of a second head.
+    Tensor loss(const Tensor& x, const Tensor& labels, const Tensor& target) const {
+        const std::vector<Tensor> out = network->outputs(x, Mode::train);
+        const Tensor loss = cross_entropy(out[0], labels);
+        if (out.size() == 1) return loss;
+        const Tensor tenth = Tensor::constant({1, 1}, 0.1);
+        return add(loss, linear(mse_loss(out[1], target).reshape({1, 1}), tenth).reshape({}));
+    }
 };
 
-template <class Net>
-struct Classifier final : Subject {
-    Classifier(const typename Net::Options& options, Shape one) : net(options), image(one) {}
-    Parameters& parameters() override { return net.parameters; }
-    Shape images(int64_t n) const override { return {n, image[0], image[1], image[2]}; }
-    std::vector<Tensor> predict(const Tensor& x) override { return {net.forward(x, Mode::evaluate)}; }
-    Tensor loss(const Tensor& x, const Tensor& labels, const Tensor&) override {
-        return cross_entropy(net.forward(x, Mode::train), labels);
+/// Returns a network by its name or letter; see the help.
+Subject subject(std::string name, int64_t side) {
+    static const std::map<std::string, std::string> kLetters = {
+        {"A", "cifar"}, {"B", "digits-angles"}, {"C", "digits"}};
+    if (const auto letter = kLetters.find(name); letter != kLetters.end()) name = letter->second;
+    if (name[0] == 'D') {
+        const int64_t depth = name[1] - '0';
+        return {std::make_unique<CifarNet>(
+                    CifarNet::Options{.width = std::lround(16 / std::sqrt(double(depth))), .depth = depth}),
+                32, 3};
     }
-    Net net;
-    Shape image;
-};
-
-struct TwoHeads final : Subject {
-    Parameters& parameters() override { return net.parameters; }
-    Shape images(int64_t n) const override { return {n, 28, 28, 1}; }
-    std::vector<Tensor> predict(const Tensor& x) override {
-        const auto [scores, angles] = net.forward(x, Mode::evaluate);
-        return {scores, angles};
-    }
-    Tensor loss(const Tensor& x, const Tensor& labels, const Tensor& target) override {
-        const auto [scores, angles] = net.forward(x, Mode::train);
-        const Tensor tenth = Tensor::constant({1, 1, 1, 1}, 0.1);
-        return add(cross_entropy(scores, labels),
-                   linear(mse_loss(angles, target).reshape({1, 1}), tenth.reshape({1, 1})).reshape({}));
-    }
-    DigitsAnglesNet net{{}};
-};
-
-/// Returns a network by name. cifar and A are both the network of train_cifar, B is that of train_digits_angles, and C
-/// is that of train_digits. D1 to D4 are like A, with depth 1 to 4 and width round(16 / sqrt(depth)).
-std::unique_ptr<Subject> subject(const std::string& name) {
-    if (name == "B") return std::make_unique<TwoHeads>();
-    if (name == "C") return std::make_unique<Classifier<DigitsNet>>(DigitsNet::Options{}, Shape{28, 28, 1});
-    CifarNet::Options options;
-    if (name[0] == 'D')
-        options.depth = name[1] - '0', options.width = std::lround(16 / std::sqrt(double(options.depth)));
-    return std::make_unique<Classifier<CifarNet>>(options, Shape{32, 32, 3});
+    const bool digits = name.starts_with("digits");
+    if (side == 0) side = digits ? 28 : 32;
+    const int64_t channels = digits ? 1 : 3;
+    return {NetworkChoice({name}).make({side, side, channels, 10}), side, channels};
 }
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
@@ -92,9 +75,10 @@ int bench(const Settings& s) {
     Context context{.device = device.get(), .threads = &pool, .strict_fp32 = s.precision == "fp32-strict"};
     const ContextScope scope(context);
 
-    const std::unique_ptr<Subject> net = subject(s.net);
-    Parameters& parameters = net->parameters();
-    const Tensor x = Tensor::empty(net->images(s.batch)), labels = Tensor::empty({s.batch}, DType::i32);
+    const Subject net = subject(s.net, s.size);
+    Parameters& parameters = net.network->parameters;
+    const Tensor x = Tensor::empty({s.batch, net.side, net.side, net.channels}),
+                 labels = Tensor::empty({s.batch}, DType::i32);
     const Tensor angles = Tensor::zeros({s.batch, 1});
     const Tensor images = Tensor::on_host(x.shape()), classes = Tensor::on_host(labels.shape(), DType::i32);
     Rng random(0, Purpose::synthetic);
@@ -109,9 +93,9 @@ int bench(const Settings& s) {
 
     Accelerated network([&](std::span<const Tensor> in, bool training) -> std::vector<Tensor> {
         const Tensor images = cast(in[0], s.precision == "bf16" ? DType::bf16 : DType::f32);
-        if (!training) return net->predict(images);
+        if (!training) return net.network->outputs(images, Mode::evaluate);
         Tape tape;
-        const Tensor loss = net->loss(images, in[1], in[2]);
+        const Tensor loss = net.loss(images, in[1], in[2]);
         tape.gradients(loss, values, gradients);
         first_non_finite(parameters.gradients(), loss, found);
         sgdm_update(parameters.values(), velocity, parameters.gradients(), {}, rate, {found});
@@ -136,7 +120,7 @@ int bench(const Settings& s) {
     // Count 2 operations per multiply-add, and the backward pass as twice the forward pass.
     Profile one;
     context.profile = &one;
-    net->predict(x);
+    net.network->outputs(x, Mode::evaluate);
     const double flops = one.flops(op::conv2d) * (s.mode == "train" ? 3 : 1);
 
     std::sort(times.begin(), times.end());
@@ -156,9 +140,11 @@ int run_program(int argc, const char* const* argv) {
     Options options("bench_train", "measures training or prediction on random data in memory");
     options
         .add("net", &s.net,
-             "network; cifar and A: that of train_cifar; B: that of train_digits_angles; C: that of train_digits; D1 "
-             "to D4: that of train_cifar with depth 1 to 4 and width round(16 / sqrt(depth))")
-        .one_of({"cifar", "A", "B", "C", "D1", "D2", "D3", "D4"});
+             "network, as in models/nets; A: cifar; B: digits-angles; C: digits; D1 to D4: cifar with depth 1 to 4 and "
+             "width round(16 / sqrt(depth))")
+        .one_of({"cifar", "digits", "digits-angles", "A", "B", "C", "D1",
+                 "D2", "D3", "D4"});
+    options.add("size", &s.size, "height and width of the images; 0: 32, or 28 for digits").range(0, 4096);
     options.add("mode", &s.mode, "measure training steps or predictions").one_of({"train", "infer"});
     options.add("device", &s.device, "device that computes").one_of({"cpu", "cuda"});
     options.add("batch", &s.batch, "images per mini-batch").at_least(1);

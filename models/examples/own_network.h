@@ -25,17 +25,21 @@ struct OwnNetwork final : Network {
     }
 };
 
-struct OwnTraining final : ImageTraining {
+struct OwnNetworks final : NetworkFamily {
     int64_t width = 16;
+    OwnNetworks() : NetworkFamily({"own"}) {}
+    void declare(Options& o) override { o.add("width", &width, "channels").range(1, 1024); }
+    std::unique_ptr<Network> make(const std::string&, const ImageTask& task) const override {
+        return std::make_unique<OwnNetwork>(task.channels, task.classes, width, task.seed);
+    }
+};
+inline const RegisterNetworks<OwnNetworks> own_networks; // files of models name the network
 
-    OwnTraining() {
+struct OwnTraining final : ImageTraining {
+    OwnTraining() : ImageTraining({"own"}) {
         data_options.batch_size = 32;
         augment = "flip,translate", translate = 4, fill = data::Fill::reflect;
         epochs = 10;
-    }
-    void declare_network(Options& o) override { o.add("width", &width, "channels").range(1, 1024); }
-    std::unique_ptr<Network> make_network(const data::ImageSet& images) const override {
-        return std::make_unique<OwnNetwork>(images.channels, int64_t(images.classes.size()), width, seed());
     }
 };
 

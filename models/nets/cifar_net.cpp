@@ -4,11 +4,10 @@
 namespace rg {
 
 CifarNet::CifarNet(const Options& options) : options_(options) {
-    RG_CHECK(options.width >= 1 && options.depth >= 1 && options.classes >= 1,
-             "cifar_net: expected width, depth and classes of at least 1, "
-             "got ",
-             options.width, ", ", options.depth, " and ", options.classes);
-    int64_t channels = 3;
+    RG_CHECK(options.width >= 1 && options.depth >= 1 && options.classes >= 1 && options.channels >= 1,
+             "cifar_net: expected width, depth, classes and channels of at least 1, got ", options.width, ", ",
+             options.depth, ", ", options.classes, " and ", options.channels);
+    int64_t channels = options.channels;
     for (int64_t block = 0; block < 3; ++block)
         for (int64_t i = 0; i < options.depth; ++i) {
             const int64_t out = options.width << block;
@@ -21,35 +20,28 @@ CifarNet::CifarNet(const Options& options) : options_(options) {
 }
 
 Tensor CifarNet::forward(const Tensor& x, Mode mode) const {
-    RG_CHECK(x.shape().rank() == 4 && x.extent(1) == 32 && x.extent(2) == 32 && x.extent(3) == 3,
-             "cifar_net: expected images [n 32 32 3], got ", x.shape().str());
+    expect_images("cifar_net", x, options_.channels, 4); // so that two poolings leave a pixel
     Tensor y = x;
     size_t layer = 0;
     for (int block = 0; block < 3; ++block) {
         for (int64_t i = 0; i < options_.depth; ++i) y = layers_[layer++](y, mode);
-        y = block < 2 ? max_pool2d(y, {2, 2}) : avg_pool2d(y, {8, 8});
+        if (block < 2) y = max_pool2d(y, {.window = 2, .stride = 2, .drop_rest = true});
     }
-    return fc_(y);
+    return fc_(global_avg_pool(y));
 }
 
-CifarNet::Options infer_network(const TensorFile& file) {
-    const auto conv = [](int64_t block, int64_t i) { return cat("block", block, ".", i, ".conv.weight"); };
-    CifarNet::Options o;
-    o.depth = 0;
-    while (file.find(conv(1, o.depth))) ++o.depth;
-    const Tensor *first = file.find(conv(1, 0)), *last = file.find("fc.weight");
-    RG_CHECK(first && first->shape().rank() == 4 && last && last->shape().rank() == 2, file.source,
-             ": expected a network of train_cifar (block1.0.conv.weight, ..., fc.weight), got another file");
-    o.width = first->extent(0);
-    o.classes = last->extent(0);
-    RG_CHECK(o.width >= 1 && o.classes >= 1, file.source, ": expected at least one channel and class, got ", o.width,
-             " and ", o.classes);
-    // Check the largest layers before the network is allocated. Otherwise a damaged file could make the program
-    // allocate far more memory than the file has bytes.
-    file.tensor(conv(1, 0), DType::f32, {o.width, 3, 3, 3});
-    file.tensor(conv(3, o.depth - 1), DType::f32, {4 * o.width, (o.depth > 1 ? 4 : 2) * o.width, 3, 3});
-    file.tensor("fc.weight", DType::f32, {o.classes, 4 * o.width});
-    return o;
+void CifarNets::declare(rg::Options& o) {
+    o.add("width", &options_.width, "channels of the first block").range(1, 4096);
+    o.add("depth", &options_.depth, "convolutions per block").range(1, 64);
+    o.add("initializer", &options_.init,
+          {{"he", Init::he}, {"glorot", Init::glorot}, {"narrow-normal", Init::narrow_normal}},
+          "distribution of the initial weights");
+}
+
+std::unique_ptr<Network> CifarNets::make(const std::string&, const ImageTask& task) const {
+    CifarNet::Options options = options_;
+    options.classes = task.classes, options.channels = task.channels, options.seed = task.seed;
+    return std::make_unique<CifarNet>(options);
 }
 
 } // namespace rg

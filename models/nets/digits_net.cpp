@@ -37,11 +37,20 @@ DigitsAnglesNet::DigitsAnglesNet(const Options& options) {
     parameters.allocate(options.seed, options.init);
 }
 
-DigitsAnglesNet::Output DigitsAnglesNet::forward(const Tensor& x, Mode mode) const {
+std::vector<Tensor> DigitsAnglesNet::outputs(const Tensor& x, Mode mode) const {
     expect_digits("digits_angles_net", x);
     const Tensor y = stem_(x, mode);
     const Tensor z = relu(add(branch2_(branch1_(y, mode), mode), skip_(y, mode)));
     return {classify_(z), degrees_(z)};
+}
+
+std::unique_ptr<Network> DigitsNets::make(const std::string& name, const ImageTask& task) const {
+    RG_CHECK(task.height == 28 && task.width == 28 && task.channels == 1, name,
+             ": expected grey images of 28 x 28, got images of ", task.height, " x ", task.width, " with ",
+             task.channels, " channels");
+    const DigitsNetOptions options{.classes = task.classes, .seed = task.seed};
+    if (name == "digits") return std::make_unique<DigitsNet>(options);
+    return std::make_unique<DigitsAnglesNet>(options);
 }
 
 } // namespace rg

@@ -1,7 +1,7 @@
 // Networks for grey images of 28 x 28: one for the digit, and one for the digit and the angle of its rotation.
 #pragma once
 
-#include "ringgrad/core/layers.h"
+#include "ringgrad/models/nets/networks.h"
 
 namespace rg {
 
@@ -28,20 +28,24 @@ private:
 /// of a branch, conv3x3 same stride 2 - bn - relu - conv3x3 same - bn, and that of a skip, conv1x1 stride 2 - bn, and
 /// applies relu to the sum. Its convolutions have 32 filters each. Both heads are dense layers: `classify` gives the
 /// scores of the classes, and `degrees` the angle in degrees.
-class DigitsAnglesNet {
+class DigitsAnglesNet final : public Network {
 public:
     using Options = DigitsNetOptions;
-    struct Output {
-        Tensor scores, angles; // [n classes], [n 1]
-    };
     explicit DigitsAnglesNet(const Options& options);
-    Output forward(const Tensor& x, Mode mode) const;
-
-    Parameters parameters;
+    Tensor forward(const Tensor& x, Mode mode) const override { return outputs(x, mode)[0]; }
+    /// Returns the scores [n classes] and the angles [n 1].
+    std::vector<Tensor> outputs(const Tensor& x, Mode mode) const override;
 
 private:
     ConvNorm stem_, branch1_, branch2_, skip_;
     Dense classify_, degrees_;
+};
+
+/// Has the networks "digits" and "digits-angles".
+class DigitsNets final : public NetworkFamily {
+public:
+    DigitsNets() : NetworkFamily({"digits", "digits-angles"}) {}
+    std::unique_ptr<Network> make(const std::string& name, const ImageTask& task) const override;
 };
 
 } // namespace rg

@@ -40,6 +40,16 @@ Tensor running_row(const Parameters::State& state, int64_t row) {
     return state.running.slice(row * state.channels, {state.channels});
 }
 
+/// Returns the text of `prefixes` that begins the name, or null if there is none.
+const std::string* prefix_of(const std::string& name, const std::vector<std::string>& prefixes) {
+    for (const std::string& prefix : prefixes)
+        if (name.starts_with(prefix)) return &prefix;
+    return nullptr;
+}
+
+/// Returns the name of the layer with this tensor: all of the name before its last dot.
+std::string layer_of(const std::string& name) { return name.substr(0, name.rfind('.')); }
+
 } // namespace
 
 std::vector<NamedTensor> state_dict(const Parameters& parameters) {
@@ -57,37 +67,59 @@ std::vector<NamedTensor> state_dict(const Parameters& parameters) {
     return tensors;
 }
 
-void load_state_dict(Parameters& parameters, const TensorFile& file) {
+void check_state_dict(const Parameters& parameters, const TensorFile& file, const std::vector<std::string>& skip) {
     std::set<std::string> known;
+    std::set<std::string> unused(skip.begin(), skip.end());
+    const auto is_skipped = [&](const std::string& name) {
+        const std::string* prefix = prefix_of(name, skip);
+        if (prefix) unused.erase(*prefix);
+        return prefix != nullptr;
+    };
     const auto need = [&](const std::string& name, DType type, const Shape& shape) -> const Tensor& {
         known.insert(name);
         const Tensor& tensor = file.tensor(name, type, shape);
         if (type == DType::f32) check_finite(file.source, name, tensor);
         return tensor;
     };
-    for (const auto& e : parameters.entries()) need(e.name, DType::f32, file_shape(e.shape));
-    int64_t tracked = 0;
+    for (const auto& e : parameters.entries()) {
+        if (is_skipped(e.name)) continue;
+        const Tensor* tensor = file.find(e.name);
+        RG_CHECK(!tensor || tensor->shape() == file_shape(e.shape), file.source, ": expected tensor ", e.name, " of ",
+                 file_shape(e.shape).str(), ", got ", tensor->shape().str(),
+                 "; load a file of the same network, or omit the tensor with --init-skip ", layer_of(e.name));
+        need(e.name, DType::f32, file_shape(e.shape));
+    }
     for (const auto& s : parameters.states()) {
+        if (is_skipped(s.name)) continue;
         need(s.name + ".running_mean", DType::f32, {s.channels});
         for (const float variance : need(s.name + ".running_var", DType::f32, {s.channels}).span<float>())
             RG_CHECK(variance >= 0, file.source, ": expected variances of at least 0, got ", variance, " in ", s.name,
                      ".running_var; the file is damaged or from another program");
-        tracked = *need(s.name + ".num_batches_tracked", DType::i64, {}).data<int64_t>();
+        need(s.name + ".num_batches_tracked", DType::i64, {});
     }
     for (const NamedTensor& t : file.tensors)
-        RG_CHECK(known.contains(t.name), file.source, ": expected only tensors of this network, got ", t.name,
-                 "; use the --width and --depth of the file");
+        RG_CHECK(is_skipped(t.name) || known.contains(t.name), file.source,
+                 ": expected only tensors of this network, got ", t.name,
+                 "; load a file of the same network, or omit the tensor with --init-skip ", layer_of(t.name));
+    RG_CHECK(unused.empty(), "--init-skip: expected the first part of the name of a tensor, got ", *unused.begin(),
+             ", which begins no name in the network or in ", file.source);
+}
 
+void load_state_dict(Parameters& parameters, const TensorFile& file, const std::vector<std::string>& skip) {
+    check_state_dict(parameters, file, skip);
     for (const auto& e : parameters.entries()) {
+        if (prefix_of(e.name, skip)) continue;
         const Tensor value = Tensor::on_host(e.shape);
         permute(value, *file.find(e.name), false);
         e.value.copy_from(value);
     }
+    parameters.batches_tracked = 0;
     for (const auto& s : parameters.states()) {
+        if (prefix_of(s.name, skip)) continue;
         running_row(s, 0).copy_from(*file.find(s.name + ".running_mean"));
         running_row(s, 1).copy_from(*file.find(s.name + ".running_var"));
+        parameters.batches_tracked = *file.find(s.name + ".num_batches_tracked")->data<int64_t>();
     }
-    parameters.batches_tracked = tracked;
 }
 
 } // namespace rg

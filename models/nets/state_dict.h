@@ -13,8 +13,14 @@ namespace rg {
 /// Returns copies of all values of the network in host memory, with PyTorch's names and layouts.
 std::vector<NamedTensor> state_dict(const Parameters& parameters);
 
-/// Sets every value of the network from the file. Throws Error, and changes nothing, if a tensor is missing, has
-/// another type or shape, or is unknown to the network, if a value is not finite, or if a variance is negative.
-void load_state_dict(Parameters& parameters, const TensorFile& file);
+/// Throws Error if a tensor is missing, has another type or shape, or is unknown to the network, if a value is not
+/// finite, or if a variance is negative. Leaves out tensors of the network and of the file whose names begin with a
+/// text of `skip`. Throws Error if a text of `skip` begins no name. Reads no value of the network, so it may be made in
+/// a DryRun.
+void check_state_dict(const Parameters& parameters, const TensorFile& file, const std::vector<std::string>& skip = {});
+
+/// Sets every value of the network that is not left out from the file. Throws Error, and changes nothing, if
+/// check_state_dict() does.
+void load_state_dict(Parameters& parameters, const TensorFile& file, const std::vector<std::string>& skip = {});
 
 } // namespace rg

@@ -28,7 +28,7 @@ int64_t parameter_bytes(const std::function<std::unique_ptr<Network>()>& make) {
 void ImageTraining::declare(Options& o) {
     declare_data(o);
     o.group("Network");
-    declare_network(o);
+    network_.declare(o);
     declare_training(o);
     machine_options.declare(o);
     o.add("sync-bn", &sync_bn_,
@@ -56,6 +56,7 @@ int ImageTraining::train(Options& options, par::Group& group, Trial& trial) {
 int ImageTraining::train(TrainingRun& run, const Options& options) {
     par::Group& group = run.group();
     Machine machine(machine_options, options, group);
+    network_.check(options);
     complete(options, machine.workers(), run.resumed());
     complete_schedule(options);
 
@@ -69,7 +70,7 @@ int ImageTraining::train(TrainingRun& run, const Options& options) {
     const data::TrainTest data = load(group, [&] { run.pulse(); });
     run.test_set_name = data_options.test_set_name();
     verify_same_data(group, data, run.test_set_name);
-    const auto make = [&] { return make_network(data.train); };
+    const auto make = [&] { return network_.make(task_of(data.train, uint64_t(data_options.seed))); };
     const int64_t bytes = parameter_bytes(make);
     if (!machine.device()) check_parameter_memory(group, bytes, optimizer.buffers(), kMemoryAdvice);
     const std::unique_ptr<Network> network = make();
@@ -86,7 +87,7 @@ int ImageTraining::train(TrainingRun& run, const Options& options) {
                     [&](const Tensor& x) { return network->forward(x, Mode::evaluate); }};
     const Plan& plan = plan_ahead(trainer, test, kMemoryAdvice);
 
-    run.begin(feed.length(steps, epochs), describe_model(data.train, normalise),
+    run.begin(feed.length(steps, epochs), describe_model(network_.describe(), data.train, normalise),
               cat(machine.text(), "; ", data.source, "; ", parameters.count(), " parameters, ", plan.bytes() >> 20,
                   " MiB planned"));
     if (plan_dump_) run.note(plan.table() + trainer.gradient_sum.table(plan));

@@ -1,9 +1,7 @@
 // The training of a classifier of images, with the options, tests and files that every training program has.
 //
 //     struct MyTraining final : ImageTraining {
-//         std::unique_ptr<Network> make_network(const data::ImageSet& images) const override {
-//             return std::make_unique<MyNetwork>(images.channels, int64_t(images.classes.size()), seed());
-//         }
+//         MyTraining() : ImageTraining({"mine"}) { epochs = 10; } // the name of a registered network
 //     };
 //     constinit const Program my_training{"my_training", "trains my network", make_training<MyTraining>};
 //     int main(int argc, char** argv) { return run_training_main(argc, argv, my_training); }
@@ -12,7 +10,7 @@
 // steps. The images and their order do not depend on the number of ranks.
 #pragma once
 
-#include "ringgrad/core/layers.h"
+#include "ringgrad/models/nets/networks.h"
 #include "ringgrad/models/run/program.h"
 #include "ringgrad/models/run/training_options.h"
 
@@ -20,27 +18,24 @@ namespace rg {
 
 class ImageTraining : public Training, public TrainingOptions {
 public:
+    /// Takes the names of the networks that --net chooses from; see NetworkChoice. A single one needs no --net.
+    explicit ImageTraining(std::vector<std::string> networks) : network_(std::move(networks)) {}
     void declare(Options& options) override;
     /// The images may have any size, but all have the same.
     data::TrainTest load(par::Group& group, const std::function<void()>& pulse) const override;
     int train(Options& options, par::Group& group, Trial& trial) override;
 
 protected:
-    /// Declares the options of the network.
-    virtual void declare_network(Options&) {}
     /// Sets the defaults that depend on other options. This one multiplies the default mini-batch by the number of
     /// GPUs. A resumed run keeps its values.
     virtual void complete(const Options& options, const Workers& workers, bool resumed);
-    /// Returns the network for images like these. It is called more than once.
-    virtual std::unique_ptr<Network> make_network(const data::ImageSet& images) const = 0;
     /// Returns the normalisation, which the model's file stores. This one has mean 0 and variance 1 over the images.
     virtual data::Normalise normalise(const data::ImageSet& images) const { return data::normalisation_of(images); }
-
-    uint64_t seed() const { return uint64_t(data_options.seed); }
 
 private:
     int train(TrainingRun& run, const Options& options);
 
+    NetworkChoice network_;
     bool sync_bn_ = false, profile_ = false, plan_dump_ = false;
 };
 

@@ -1,16 +1,52 @@
 // See model_file.h.
 #include "ringgrad/models/run/model_file.h"
 
+#include "ringgrad/core/checkpoint.h"
 #include "ringgrad/core/json.h"
+
+#include <filesystem>
 
 namespace rg {
 
-Metadata describe_model(const data::ImageSet& images, const data::Normalise& normalise) {
+ImageTask task_of(const data::ImageSet& images, uint64_t seed) {
+    return {images.height, images.width, images.channels, int64_t(images.classes.size()), seed};
+}
+
+Metadata describe_model(const Json& network, const data::ImageSet& images, const data::Normalise& normalise,
+                        const std::vector<Target>& targets) {
     Json mean = Json::array(), deviation = Json::array();
     for (size_t c = 0; c < size_t(images.channels); ++c)
         mean.push(double(normalise.mean[c])), deviation.push(double(normalise.deviation[c]));
-    return {{"classes", Json(Json::Array(images.classes.begin(), images.classes.end())).dump()},
-            {"normalise", Json::object().set("mean", mean).set("deviation", deviation).dump()}};
+    Metadata metadata{{"network", network.dump()},
+                      {"image", Json(Json::Array{images.height, images.width, images.channels}).dump()},
+                      {"classes", Json(Json::Array(images.classes.begin(), images.classes.end())).dump()},
+                      {"normalise", Json::object().set("mean", mean).set("deviation", deviation).dump()}};
+    if (targets.empty()) return metadata;
+    Json list = Json::array();
+    for (const Target& target : targets) list.push(Json::object().set("name", target.name).set("unit", target.unit));
+    metadata.emplace_back("targets", list.dump());
+    return metadata;
+}
+
+TensorFile load_model(std::string path) {
+    if (std::filesystem::is_directory(path)) {
+        RG_CHECK(std::filesystem::exists(path + "/model.safetensors"),
+                 "expected a run's folder with model.safetensors, got one without it (", path,
+                 "); give a file of its checkpoint folder instead");
+        path += "/model.safetensors";
+    }
+    TensorFile file = load_tensors(path);
+    if (!file.find_text("checksum")) return file;
+    file = load_checkpoint(path).state; // verifies the checksum
+    std::erase_if(file.tensors, [](const NamedTensor& t) { return t.name.starts_with("optimizer."); });
+    return file;
+}
+
+std::vector<std::string> stored_classes(const TensorFile& file) {
+    std::vector<std::string> names;
+    const Json list = Json::parse(file.text("classes"), file.source + ": classes");
+    for (const Json& name : list.as_array()) names.push_back(name.as_string());
+    return names;
 }
 
 data::Normalise stored_normalise(const TensorFile& file, const data::Normalise& fallback) {

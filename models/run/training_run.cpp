@@ -61,9 +61,10 @@ Position restore_training(const std::string& program, TensorFile file, Parameter
 /// line changes an option of the network or of the mini-batches, since the checkpoint would not fit then. Also throws
 /// Error if check_stored_command() refuses a stored value.
 void restore_options(const TensorFile& file, Options& options) {
-    static const std::set<std::string> kFixed = {"batch-size", "validation",  "partial-batch", "shuffle", "seed",
-                                                 "augment",    "translate",   "fill",          "width",   "depth",
-                                                 "init",       "initializer", "optimizer"};
+    static const std::set<std::string> kFixed = {"batch-size", "validation",     "partial-batch", "shuffle",   "seed",
+                                                 "augment",    "translate",      "fill",          "width",     "depth",
+                                                 "init",       "init-skip",      "initializer",   "optimizer", "net",
+                                                 "stem",       "zero-last-gamma"};
     const Json saved = Json::parse(file.text("options"), file.source);
     const auto run = std::filesystem::path(file.source).parent_path().parent_path(); // file.source: RUN/checkpoint/FILE
     for (const auto& [name, value] : options.values()) {
@@ -81,6 +82,17 @@ void restore_options(const TensorFile& file, Options& options) {
     }
 }
 
+/// Returns the names in a comma-separated text.
+std::vector<std::string> names_in(const std::string& text) {
+    std::vector<std::string> names;
+    for (size_t begin = 0, end; begin < text.size(); begin = end + 1) {
+        end = std::min(text.find(',', begin), text.size());
+        RG_CHECK(end > begin, "--init-skip: expected names such as fc,layer4, got \"", text, "\" (an empty name)");
+        names.push_back(text.substr(begin, end - begin));
+    }
+    return names;
+}
+
 } // namespace
 
 void RunOptions::declare(Options& o) {
@@ -89,6 +101,11 @@ void RunOptions::declare(Options& o) {
     o.add("runs", &runs, "folder of all runs").metavar("DIR");
     o.add("run-name", &name, "name of this run's folder; none: program name and start time").metavar("NAME");
     o.add("init", &init, "safetensors file with the initial values of the network").metavar("FILE");
+    o.add("init-skip", &init_skip,
+          "comma-separated first parts of names of tensors; those tensors of --init are not used, such as fc if the "
+          "file "
+          "has other classes")
+        .metavar("NAMES");
     o.add("resume", &resume, "continue from the last checkpoint of --run-name, or of the newest run");
     o.add("checkpoint-every", &checkpoint_every,
           "number of steps between checkpoints; 0: only at the end of each epoch")
@@ -111,6 +128,8 @@ TrainingRun::TrainingRun(const RunOptions& settings, Options& options, par::Grou
     : program_(options.program()), settings_(settings), options_(options), group_(group), trial_(trial) {
     if (trial.standalone()) install_stop_signals(); // now, since loading may take long
     verify_same_options(group, options);
+    RG_CHECK(settings.init_skip.empty() || !settings.init.empty() || settings.resume, program_,
+             ": expected --init with --init-skip, got none; omit --init-skip");
     if (!settings.resume) return;
     RG_CHECK(!options.was_given("init"), program_,
              ": expected --init (starts a new run) or --resume (continues a run), got both; omit one");
@@ -132,7 +151,7 @@ void TrainingRun::restore_parameters(Parameters& parameters, const OptimizerStat
         position_ = restore_training(program_, checkpoint_->state, parameters, optimizer),
         untested_ = position_.epoch > 1 && position_.batch;
     else if (!settings_.init.empty())
-        load_state_dict(parameters, load_tensors(settings_.init));
+        load_state_dict(parameters, load_tensors(settings_.init), names_in(settings_.init_skip));
     guard_.emplace(settings_.on_nan, parameters, optimizer, position_);
 }
 

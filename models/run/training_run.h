@@ -34,7 +34,7 @@ namespace rg {
 struct LoadedCheckpoint;
 
 struct RunOptions {
-    std::string runs = default_runs_folder(), name, init;
+    std::string runs = default_runs_folder(), name, init, init_skip;
     bool resume = false, tensorboard = false;
     int64_t checkpoint_every = 0, keep = 2, patience = 0, validate_every = 0;
     OnNan on_nan = OnNan::stop;

@@ -1,0 +1,97 @@
+// The networks that programs choose by name: their options, and how to make one of them.
+//
+// The file of a trained model stores the name and the options of its network, and the size of its images. So a program
+// can make the network again without the options of the training:
+//
+//     const TensorFile file = load_tensors("runs/NAME/model.safetensors");
+//     const std::unique_ptr<Network> network = make_network(file); // with the file's values
+//
+// A program registers networks of its own as a family:
+//
+//     struct OwnNetworks final : NetworkFamily {
+//         OwnNetworks() : NetworkFamily({"own"}) {}
+//         std::unique_ptr<Network> make(const std::string&, const ImageTask& task) const override {
+//             return std::make_unique<OwnNetwork>(task.channels, task.classes, task.seed);
+//         }
+//     };
+//     inline const RegisterNetworks<OwnNetworks> own_networks;
+#pragma once
+
+#include "ringgrad/core/layers.h"
+#include "ringgrad/core/options.h"
+#include "ringgrad/core/safetensors.h"
+
+#include <memory>
+
+namespace rg {
+
+/// The images and the classes that a network is made for, and the seed of its initial values.
+struct ImageTask {
+    int64_t height = 0, width = 0, channels = 0, classes = 0;
+    uint64_t seed = 0;
+};
+
+/// Networks that share their options.
+class NetworkFamily {
+public:
+    explicit NetworkFamily(std::vector<std::string> names) : names_(std::move(names)) {}
+    virtual ~NetworkFamily() = default;
+    NetworkFamily(const NetworkFamily&) = delete; // options point into this object
+    NetworkFamily& operator=(const NetworkFamily&) = delete;
+
+    const std::vector<std::string>& names() const { return names_; }
+    /// Declares the options, whose values are members of this object.
+    virtual void declare(Options&) {}
+    /// Makes the network of that name, which is one of names(). Throws Error if it cannot take such images.
+    virtual std::unique_ptr<Network> make(const std::string& name, const ImageTask& task) const = 0;
+
+private:
+    std::vector<std::string> names_;
+};
+
+using MakeFamily = std::unique_ptr<NetworkFamily> (*)();
+/// Adds a family to those of this folder. Names must differ from those of all other families.
+void register_networks(MakeFamily make);
+
+/// Registers a family while the program starts, as a variable in any of its files.
+template <class Family>
+struct RegisterNetworks {
+    RegisterNetworks() {
+        register_networks([]() -> std::unique_ptr<NetworkFamily> { return std::make_unique<Family>(); });
+    }
+};
+
+/// One of several registered networks, with its options.
+class NetworkChoice {
+public:
+    /// Takes the names of the networks. The first one is the default. Throws Error if one is not registered.
+    explicit NetworkChoice(std::vector<std::string> names);
+    /// Declares --net, if there are several networks, and the options of all of them.
+    void declare(Options& options);
+    /// Throws Error if the command line gives an option that the chosen network does not have.
+    void check(const Options& options) const;
+    std::unique_ptr<Network> make(const ImageTask& task) const { return chosen().make(name_, task); }
+    /// Returns the name and the options, as a model's file stores them: {"name": "cifar", "width": 32, ...}.
+    Json describe() const;
+
+private:
+    NetworkFamily& chosen() const;
+
+    std::vector<std::string> names_;
+    std::string name_;
+    std::vector<std::unique_ptr<NetworkFamily>> families_;
+};
+
+/// Returns the size of the images and the number of classes in the file of a model. Throws Error if they are missing.
+ImageTask stored_task(const TensorFile& file);
+
+/// Returns the network that the file of a model describes, with the values in the file. Throws Error if the file
+/// describes no registered network, and what load_state_dict() throws. Allocates nothing before the file's names and
+/// shapes are checked.
+std::unique_ptr<Network> make_network(const TensorFile& file);
+
+/// Throws Error unless x is a batch of images [n h w channels] with h and w of at least `smallest`. `network` is for
+/// the error text.
+void expect_images(const char* network, const Tensor& x, int64_t channels, int64_t smallest);
+
+} // namespace rg

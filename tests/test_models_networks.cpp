@@ -1,0 +1,150 @@
+// Tests that the files of models describe their networks, and that networks can be made from them.
+#include "ringgrad/models/nets/cifar_net.h"
+#include "ringgrad/models/nets/digits_net.h"
+#include "ringgrad/models/nets/state_dict.h"
+#include "ringgrad/models/run/model_file.h"
+#include "ringgrad/tests/op_check.h"
+#include "ringgrad/tests/temp_dir.h"
+
+#include <doctest/doctest.h>
+
+namespace rg {
+namespace {
+
+/// A network of a program's own: a dense layer.
+struct Flat final : Network {
+    Flat(const ImageTask& task, bool wide)
+        : fc(parameters, wide ? "wide" : "fc", task.classes, task.height * task.width * task.channels) {
+        parameters.allocate(task.seed, Init::he);
+    }
+    Tensor forward(const Tensor& x, Mode) const override { return fc(x); }
+    Dense fc;
+};
+struct Flats final : NetworkFamily {
+    bool wide = false;
+    Flats() : NetworkFamily({"flat", "flat2"}) {}
+    void declare(Options& o) override { o.add("wide", &wide, "other name"); }
+    std::unique_ptr<Network> make(const std::string&, const ImageTask& task) const override {
+        return std::make_unique<Flat>(task, wide);
+    }
+};
+const RegisterNetworks<Flats> flats;
+
+data::ImageSet images_of(int64_t height, int64_t width, int64_t channels, int classes) {
+    data::ImageSet set{.height = height, .width = width, .channels = channels};
+    for (int i = 0; i < classes; ++i) set.classes.push_back(cat("class ", i));
+    return set;
+}
+
+struct Saved {
+    std::unique_ptr<Network> network;
+    TensorFile file;
+};
+
+/// Makes a network like a program with these arguments, and its file.
+Saved saved(const std::vector<std::string>& names, const std::vector<std::string>& arguments,
+            const data::ImageSet& images) {
+    NetworkChoice choice(names);
+    Options options("test", "");
+    choice.declare(options);
+    options.parse(arguments);
+    choice.check(options);
+    std::unique_ptr<Network> network = choice.make(task_of(images, 7));
+    TensorFile file{state_dict(network->parameters), describe_model(choice.describe(), images, {}), "saved"};
+    return {std::move(network), std::move(file)};
+}
+
+std::string replaced(const TensorFile& file, const std::string& key, const std::string& text) {
+    TensorFile changed = file;
+    for (auto& [name, value] : changed.metadata)
+        if (name == key) value = text;
+    return error_of([&] { make_network(changed); });
+}
+
+} // namespace
+
+TEST_SUITE("models") {
+    TEST_CASE("networks: the file of a model says how to make its network") {
+        struct Case {
+            std::vector<std::string> names, arguments;
+            data::ImageSet images;
+            std::string description;
+        };
+        for (const auto& [names, arguments, images, description] :
+             {Case{{"cifar", "flat"},
+                   {"--width", "3", "--depth=2", "--initializer", "glorot"},
+                   images_of(9, 7, 1, 4),
+                   R"({"name": "cifar", "width": 3, "depth": 2, "initializer": "glorot"})"},
+              Case{{"cifar", "flat", "flat2"},
+                   {"--net", "flat2", "--wide"},
+                   images_of(2, 3, 3, 2),
+                   R"({"name": "flat2", "wide": true})"},
+              Case{{"digits"}, {}, images_of(28, 28, 1, 3), R"({"name": "digits"})"},
+              Case{{"digits-angles"}, {}, images_of(28, 28, 1, 3), R"({"name": "digits-angles"})"}}) {
+            CAPTURE(description);
+            const Saved model = saved(names, arguments, images);
+            CHECK(model.file.text("network") == description);
+            CHECK(stored_classes(model.file) == images.classes);
+            const ImageTask task = stored_task(model.file);
+            CHECK(Shape{task.height, task.width, task.channels, task.classes} ==
+                  Shape{images.height, images.width, images.channels, int64_t(images.classes.size())});
+            const std::unique_ptr<Network> network = make_network(model.file);
+            CHECK(same_bits(network->parameters.values(), model.network->parameters.values()));
+            const Tensor x = Tensor::constant({2, images.height, images.width, images.channels}, 0.5);
+            const std::vector<Tensor> results = network->outputs(x, Mode::evaluate);
+            CHECK(results.size() == (names[0] == "digits-angles" ? 2 : 1));
+            CHECK(same_bits(results[0], model.network->forward(x, Mode::evaluate)));
+        }
+    }
+
+    TEST_CASE("networks: name wrong use and damaged files") {
+        const Saved model = saved({"cifar"}, {"--width=2", "--depth=1"}, images_of(8, 8, 3, 2));
+        CHECK(error_of([] {
+                  NetworkChoice({"cifar", "no"});
+              }) == "networks: expected a registered network, got no; register it with RegisterNetworks");
+        CHECK(error_of([] {
+                  saved({"flat", "cifar"}, {"--depth=1"}, images_of(8, 8, 3, 2));
+              }) == "--depth: expected --net cifar, got --net flat, which has no such option; omit one of them");
+        CHECK(contains(error_of([] { saved({"digits"}, {}, images_of(28, 29, 1, 2)); }),
+                       "digits: expected grey images of 28 x 28, got images of 28 x 29 with 1 channels"));
+        TensorFile bare = model.file;
+        bare.metadata.clear();
+        CHECK(contains(error_of([&] { make_network(bare); }), "saved: expected the file of a model"));
+        CHECK(contains(replaced(model.file, "network", R"({"name": "no"})"), "this program knows, got no"));
+        CHECK(contains(replaced(model.file, "network", R"({"name": "cifar", "breadth": 2})"), "--breadth"));
+        CHECK(contains(replaced(model.file, "network", R"({"name": "cifar", "width": 0})"), "expected an integer"));
+        CHECK(contains(replaced(model.file, "image", "[8,8]"), "expected [height, width, channels], got [8, 8]"));
+        CHECK(contains(replaced(model.file, "image", "[0,8,3]"), "got [0, 8, 3]"));
+        CHECK(contains(replaced(model.file, "classes", "[]"), "classes: expected at least one, got none"));
+        // A damaged description must not make the program allocate terabytes.
+        CHECK(contains(replaced(model.file, "network", R"({"name": "cifar", "width": 4096, "depth": 64})"),
+                       "saved: expected tensor block1.0.conv.weight of [4096 3 3 3], got [2 3 3 3]"));
+    }
+
+    TEST_CASE("state dict: leaves out what --init-skip names") {
+        const Saved three = saved({"cifar"}, {"--width=2", "--depth=1"}, images_of(8, 8, 3, 3));
+        CifarNet net({.width = 2, .depth = 1, .classes = 5, .seed = 1});
+        const Tensor start = net.parameters.values().clone();
+        const auto load = [&](const std::vector<std::string>& skip) {
+            load_state_dict(net.parameters, three.file, skip);
+        };
+        CHECK(error_of([&] { load({}); }) == "saved: expected tensor fc.weight of [5 8], got [3 8]; load a file of the "
+                                             "same network, or omit the tensor with --init-skip fc");
+        CHECK(error_of([&] {
+                  load({"fc", "head"});
+              }) ==
+              "--init-skip: expected the first part of the name of a tensor, got head, which begins no name in the "
+              "network or in saved");
+        CHECK(same_bits(net.parameters.values(), start)); // an error changes nothing
+        load({"fc", "block2"});
+        for (const Parameters::Entry& e : net.parameters.entries()) {
+            CAPTURE(e.name);
+            const bool skipped = e.name.starts_with("fc") || e.name.starts_with("block2");
+            const Tensor& expected =
+                skipped ? start.slice(e.offset, e.shape) : three.network->parameters.entry(e.name).value;
+            CHECK(same_bits(e.value.clone(), expected.clone()));
+        }
+    }
+}
+
+} // namespace rg
