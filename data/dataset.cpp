@@ -56,8 +56,34 @@ void ImageSet::check(const std::string& name) const {
 
 TrainTest described(TrainTest sets, const std::string& what, const std::string& note) {
     const ImageSet& train = sets.train;
-    sets.source = cat(what, ": ", train.count, " + ", sets.test.count, " images ", train.height, "x", train.width, "x",
-                      train.channels, ", ", train.classes.size(), " classes", note);
+    sets.source =
+        cat(what, ": ", train.count, sets.test.count > 0 ? cat(" + ", sets.test.count) : "", " images ", train.height,
+            "x", train.width, "x", train.channels, ", ", train.classes.size(), " classes", note);
+    return sets;
+}
+
+TrainTest with_test_set(TrainTest sets, TrainTest other) {
+    const ImageSet& train = sets.train;
+    ImageSet& test = other.test.count > 0 ? other.test : other.train;
+    const auto require_classes = [&](const ImageSet& all, const ImageSet& some, const char* what) {
+        for (const std::string& name : some.classes)
+            RG_CHECK(std::find(all.classes.begin(), all.classes.end(), name) != all.classes.end(),
+                     "--test-data: expected the ", train.classes.size(), " classes of --data, got ", what, name, " (",
+                     other.source, ")");
+    };
+    require_classes(test, train, "no class ");
+    require_classes(train, test, "another class, ");
+    RG_CHECK(test.height == train.height && test.width == train.width && test.channels == train.channels,
+             "--test-data: expected images of ", train.height, "x", train.width, "x", train.channels,
+             " as in --data, got ", test.height, "x", test.width, "x", test.channels, " (", other.source,
+             "); give --size to resize all images");
+    for (int32_t& label : test.labels) {
+        const auto match = std::find(train.classes.begin(), train.classes.end(), test.classes[size_t(label)]);
+        label = int32_t(match - train.classes.begin());
+    }
+    test.classes = train.classes;
+    sets.test = std::move(test);
+    sets.source += "; tested on " + other.source;
     return sets;
 }
 
@@ -107,6 +133,7 @@ ImageSet subset(const ImageSet& set, std::span<const int64_t> indices) {
 TrainTest split_sets(const ImageSet& set, double test_fraction, uint64_t seed, const std::string& what,
                      const std::string& note) {
     const Split parts = split_fraction(set, test_fraction, seed);
+    if (test_fraction == 0) return described({set, subset(set, {}), ""}, what, note);
     RG_CHECK(!parts.selected.empty() && !parts.others.empty(),
              "split: expected 2 images of some class, one of them for testing, got ", set.count, " in ",
              set.classes.size(), " classes (", what, ")");

@@ -34,10 +34,12 @@ struct TrainTest {
     std::string source; // description for users: content and origin
 };
 
-/// How to load images. PNGs in class folders become grey (1 channel) or RGB (3 channels). If there is no test set,
-/// test_fraction is the fraction of each class held out for testing, chosen at random by seed.
+/// How to load images. They become grey (1 channel) or RGB (3 channels), and are resized and cropped to height x width
+/// if that is given (see fit()). If there is no test set, test_fraction is the fraction of each class held out for
+/// testing, chosen at random by seed. If that is 0, nothing is held out, and one of the sets may be empty.
 struct LoadOptions {
     int channels = 3;
+    int64_t height = 0, width = 0; // 0: as stored
     double test_fraction = 0.2;
     uint64_t seed = 0;
     bool skip_other_images = false; // false: an image that is not a PNG is an error
@@ -45,6 +47,10 @@ struct LoadOptions {
 };
 /// Returns the sets with a new `source`, which consists of `what`, their sizes and `note`.
 TrainTest described(TrainTest sets, const std::string& what, const std::string& note = "");
+
+/// Returns the training images of `sets`. The test set is that of `other`, or all images of `other` if it has none.
+/// Labels follow the names of the classes. Throws Error if the classes or the sizes differ.
+TrainTest with_test_set(TrainTest sets, TrainTest other);
 
 /// Returns all pixels as a u8 tensor [count height width channels] where the context's ops run, for the augment op.
 Tensor resident(const ImageSet& set);
@@ -65,7 +71,8 @@ Split split_count(const ImageSet& set, int64_t count, uint64_t seed);
 /// Returns the images with these indices, in the order of the indices. Throws Error if an index is out of range.
 ImageSet subset(const ImageSet& set, std::span<const int64_t> indices);
 /// Splits a set with split_fraction(): test_fraction of the images are for testing, the others for training. `what`
-/// and `note` describe the set, as in described(). Throws Error if one of the two sets would be empty.
+/// and `note` describe the set, as in described(). With a fraction of 0, all are for training. Otherwise, throws Error
+/// if one of the two sets would be empty.
 TrainTest split_sets(const ImageSet& set, double test_fraction, uint64_t seed, const std::string& what,
                      const std::string& note = "");
 

@@ -3,8 +3,10 @@
 
 #include "ringgrad/core/cpu/parallel.h"
 #include "ringgrad/core/stop.h"
+#include "ringgrad/data/resize.h"
 
 #include <algorithm>
+#include <charconv>
 #include <mutex>
 
 namespace rg::data {
@@ -34,7 +36,22 @@ void for_each_image(int64_t count, const std::function<void(int64_t)>& f) {
 
 } // namespace
 
-Conversion::Conversion(const LoadOptions& options) : channels_(options.channels) {
+ImageSize parse_size(const std::string& text) {
+    if (text.empty()) return {};
+    const auto number = [&](std::string_view digits) {
+        int64_t value = 0;
+        const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+        RG_CHECK(error == std::errc() && end == digits.data() + digits.size() && value >= 1 && value <= kMaxSide,
+                 "--size: expected HEIGHTxWIDTH or one number for both, of 1 to ", kMaxSide, " pixels, got ", text);
+        return value;
+    };
+    const size_t x = text.find('x');
+    if (x == text.npos) return {number(text), number(text)};
+    return {number(std::string_view(text).substr(0, x)), number(std::string_view(text).substr(x + 1))};
+}
+
+Conversion::Conversion(const LoadOptions& options)
+    : channels_(options.channels), height_(options.height), width_(options.width) {
     RG_CHECK(channels_ == 1 || channels_ == 3, "images: expected 1 or 3 channels, got ", channels_);
 }
 
@@ -42,7 +59,10 @@ Image Conversion::converted(const Image& image) {
     const bool grey = image.channels <= 2;
     if (grey && channels_ == 3) ++to_colour_;
     if (!grey && channels_ == 1) ++to_grey_;
-    return to_u8(image, channels_);
+    Image result = to_u8(image, channels_);
+    if (height_ == 0 || (result.height == height_ && result.width == width_)) return result;
+    ++resized_;
+    return fit(result, height_, width_);
 }
 
 void Conversion::append(ImageSet& set, int64_t count, const NameOfImage& name, const ReadImage& read) {
@@ -51,7 +71,7 @@ void Conversion::append(ImageSet& set, int64_t count, const NameOfImage& name, c
     const auto put = [&](int64_t i, const Image& image) {
         RG_CHECK(image.height == set.height && image.width == set.width, "images: expected images of one size, ",
                  set.width, " x ", set.height, " as in ", first_name_, ", got ", image.width, " x ", image.height, " (",
-                 name(i), ")");
+                 name(i), "); give --size to resize all images");
         std::copy(image.pixels.begin(), image.pixels.end(),
                   set.pixels.begin() + std::ptrdiff_t((set.count + i) * set.image_bytes()));
     };
@@ -69,6 +89,24 @@ void Conversion::append(ImageSet& set, int64_t count, const NameOfImage& name, c
     set.count += count;
 }
 
+void Conversion::append(ImageSet& set, const ImageSet& images, const std::string& name) {
+    append(
+        set, images.count, [&](int64_t) { return name; },
+        [&](int64_t i) {
+            const std::span<const uint8_t> pixels = images.image(i);
+            return Image{images.width, images.height, int(images.channels), 8, {pixels.begin(), pixels.end()}};
+        });
+}
+
+void Conversion::convert(ImageSet& set) {
+    if (set.channels == channels_ && (height_ == 0 || (set.height == height_ && set.width == width_))) return;
+    ImageSet result;
+    append(result, set, "set");
+    result.labels = std::move(set.labels), result.classes = std::move(set.classes);
+    result.targets = std::move(set.targets);
+    set = std::move(result);
+}
+
 std::string Conversion::text() const {
     std::string text;
     const auto add = [&](int64_t count, const char* from, const char* what) {
@@ -76,6 +114,7 @@ std::string Conversion::text() const {
     };
     add(to_colour_, " grey", "converted to colour");
     add(to_grey_, " colour", "converted to grey");
+    add(resized_, "", "resized");
     return text;
 }
 

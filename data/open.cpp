@@ -43,7 +43,8 @@ TrainTest load_image_folders(const std::string& path, const LoadOptions& options
         sets.test = read(test, sets.train.classes);
         const ImageSet &a = sets.train, &b = sets.test;
         RG_CHECK(a.height == b.height && a.width == b.width, "image folder: expected the size of the training images, ",
-                 a.width, " x ", a.height, ", got ", b.width, " x ", b.height, " (", test, ")");
+                 a.width, " x ", a.height, ", got ", b.width, " x ", b.height, " (", test,
+                 "); give --size to resize all images");
         return described(std::move(sets), cat(what, " (train and ", name + 1, ")"), conversion.text());
     }
     for (const char* const name : {"/train", "/test", "/val", "/validation"})
@@ -54,10 +55,17 @@ TrainTest load_image_folders(const std::string& path, const LoadOptions& options
     return split_sets(set, options.test_fraction, options.seed, what, conversion.text());
 }
 
+/// Returns the sets with the channels and the size of the options.
+TrainTest converted(TrainTest sets, const LoadOptions& options, const std::string& what) {
+    Conversion conversion(options);
+    for (ImageSet* const set : {&sets.train, &sets.test}) conversion.convert(*set);
+    return described(std::move(sets), what, conversion.text());
+}
+
 } // namespace
 
 TrainTest load(const std::string& path, const LoadOptions& options) try {
-    if (path.empty()) return described(sample(), "embedded CIFAR-10 sample");
+    if (path.empty()) return converted(sample(), options, "embedded CIFAR-10 sample");
     if (is_remote(path)) {
         const std::vector<Shard> shards = find_shards(path, options);
         ShardSet set(path, shards, options);
@@ -66,8 +74,8 @@ TrainTest load(const std::string& path, const LoadOptions& options) try {
     }
     RG_CHECK(fs::is_directory(path), "data: expected a folder, got ", fs::exists(path) ? "a file" : "nothing", " (",
              path, "); tools/get_cifar10.sh fetches CIFAR-10");
-    if (find_cifar(path) != CifarFolder::none) return described(read_cifar(path), "CIFAR files in " + path);
-    if (has_idx(path)) return described(read_idx_sets(path), "IDX files in " + path);
+    if (find_cifar(path) != CifarFolder::none) return converted(read_cifar(path), options, "CIFAR files in " + path);
+    if (has_idx(path)) return converted(read_idx_sets(path), options, "IDX files in " + path);
     // The CIFAR-10 archive unpacks into a folder of its own, and users often name the folder around it.
     if (const std::string inner = path + "/cifar-10-batches-bin"; find_cifar(inner) != CifarFolder::none)
         return load(inner, options);

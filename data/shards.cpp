@@ -463,9 +463,11 @@ void ShardSet::require_labels(Labels labels, const std::string& name) {
 void ShardSet::add_cifar(const std::string& path, Part part, Bytes bytes, const std::string& name) {
     const CifarKind kind = cifar_kind(bytes, name);
     require_labels(kind == CifarKind::cifar10 ? Labels::cifar10 : Labels::cifar100, name);
-    const int64_t before = images_.count;
-    append_cifar(images_, bytes, kind, name);
-    sources_.push_back({part, path, before, images_.count - before, next_, ""});
+    const ImageSet set = parse_cifar(bytes, kind, name);
+    sources_.push_back({part, path, images_.count, set.count, next_, ""});
+    conversion_.append(images_, set, name);
+    images_.labels.insert(images_.labels.end(), set.labels.begin(), set.labels.end());
+    images_.classes = set.classes;
 }
 
 /// Adds PNGs, with labels of 0.
@@ -476,6 +478,12 @@ void ShardSet::add_pngs(const std::vector<Png>& pngs) {
         images_, int64_t(pngs.size()), [&](int64_t i) { return pngs[size_t(i)].name; },
         [&](int64_t i) { return decode_png(pngs[size_t(i)].bytes, pngs[size_t(i)].name); });
     images_.labels.resize(size_t(images_.count));
+}
+
+/// Returns true if there are no images for training.
+bool ShardSet::is_test_alone() const {
+    return std::all_of(sources_.begin(), sources_.end(),
+                       [](const Source& source) { return source.part == Part::test; });
 }
 
 /// Labels images by class folder, as read_image_folder() does. Ignores a folder that contains all class folders.
@@ -491,8 +499,9 @@ void ShardSet::label_by_folder() {
         for (Source& source : sources_) source.path.erase(0, source.path.find('/') + 1);
 
     std::set<std::string> train_classes;
+    const bool test_alone = is_test_alone();
     for (const Source& source : sources_)
-        if (source.part != Part::test) train_classes.insert(folder(source));
+        if (test_alone || source.part != Part::test) train_classes.insert(folder(source));
     images_.classes.assign(train_classes.begin(), train_classes.end());
     for (const Source& source : sources_) {
         const auto match = std::find(images_.classes.begin(), images_.classes.end(), folder(source));
@@ -520,8 +529,8 @@ TrainTest ShardSet::finish() {
     RG_CHECK(next_ == shards_.size(), "data: expected ", shards_.size(), " shards, got ", next_, " (", path_, ")");
     RG_CHECK(images_.count > 0, "data: expected PNGs or CIFAR files, got none in ", shards_.size(),
              shards_.size() == 1 ? " shard (" : " shards (", path_, ")");
-    RG_CHECK(std::any_of(sources_.begin(), sources_.end(), [](const Source& p) { return p.part != Part::test; }),
-             "data: expected images for training, got ", images_.count, " for testing alone (", path_, ")");
+    RG_CHECK(options_.test_fraction == 0 || !is_test_alone(), "data: expected images for training, got ", images_.count,
+             " for testing alone (", path_, ")");
     std::string what = "CIFAR files";
     if (labels_ == Labels::pairs) {
         what = "PNG and class files";

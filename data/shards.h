@@ -51,8 +51,9 @@ public:
     /// Decodes the next shard. Throws Error with shard and member for a damaged image or label, or an image in another
     /// format. Also throws Error if an image differs from earlier ones in size or kind of label.
     void add(Bytes bytes);
-    /// Returns the sets. Requires that all shards were added. Throws Error if there are no images for training. Also
-    /// throws Error if images have class folders, and a class of the test set has no images for training.
+    /// Returns the sets. Requires that all shards were added. Throws Error if there are no images for training, unless
+    /// test_fraction is 0. Also throws Error if images have class folders, and a class of the test set has no images
+    /// for training.
     TrainTest finish();
 
 private:
@@ -81,6 +82,7 @@ private:
     void add_pngs(const std::vector<Png>& pngs);
     static Png png_of_folder(const std::string& path, std::string name, Bytes bytes, Part part);
     void require_labels(Labels labels, const std::string& name);
+    bool is_test_alone() const;
     void label_by_folder();
     void take_angles();
 

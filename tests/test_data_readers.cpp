@@ -8,6 +8,7 @@
 #include "ringgrad/data/image_folder.h"
 #include "ringgrad/data/open.h"
 #include "ringgrad/data/png.h"
+#include "ringgrad/data/resize.h"
 #include "ringgrad/data/sha256.h"
 #include "ringgrad/tests/temp_dir.h"
 
@@ -198,7 +199,7 @@ TEST_SUITE("data") {
         write_bytes(dir / "train-labels-idx1-ubyte", idx_file(8, {2}, {7, 1}));
         write_bytes(dir / "t10k-images-idx3-ubyte", idx_file(8, {1, 2, 1}, {9, 8}));
         write_bytes(dir / "t10k-labels-idx1-ubyte", idx_file(8, {1}, {11}));
-        TrainTest sets = load(dir.path());
+        const TrainTest sets = load(dir.path(), {.channels = 1});
         CHECK(sets.train.pixels == Vec{1, 2, 3, 4});
         CHECK(sets.train.labels == std::vector<int32_t>{7, 1});
         CHECK(sets.train.channels == 1);
@@ -227,7 +228,7 @@ TEST_SUITE("data") {
             const TempDir dir;
             write(dir, names);
             std::filesystem::create_directories(dir / "train-images-idx3-ubyte"); // some archives unpack to this
-            const TrainTest sets = load(dir.path());
+            const TrainTest sets = load(dir.path(), {.channels = 1});
             CHECK(sets.train.pixels == Vec{0, 0});
             CHECK(sets.train.labels == std::vector<int32_t>{1});
             CHECK(sets.test.pixels == Vec{2, 2});
@@ -237,7 +238,7 @@ TEST_SUITE("data") {
         write(dir, {"emnist-digits-train-images-idx3-ubyte", "emnist-digits-train-labels-idx1-ubyte",
                     "emnist-digits-test-images-idx3-ubyte", "emnist-digits-test-labels-idx1-ubyte"});
         write_bytes(dir / "emnist-digits-train-images-idx3-ubyte.gz", {1, 2, 3}); // load() takes the other one
-        CHECK(load(dir.path()).train.pixels == Vec{0, 0});
+        CHECK(load(dir.path(), {.channels = 1}).train.pixels == Vec{0, 0});
         write_bytes(dir / "emnist-letters-train-images-idx3-ubyte.gz", {1, 2, 3});
         CHECK(contains(error_of([&] { load(dir.path()); }),
                        "idx: expected one file like train-images-idx3-ubyte, got emnist-digits-train-images-idx3-ubyte "
@@ -350,6 +351,92 @@ TEST_SUITE("data") {
                 for (int repeat = 0; repeat < 20; ++repeat)
                     CHECK(contains(error_of([&] { with_threads(threads); }), dir / first));
         }
+    }
+
+    TEST_CASE("load: resizes images, and converts them to colour or grey, from every kind of file") {
+        const TempDir dir;
+        const auto rgb = [](int64_t width, int64_t height, uint8_t first) {
+            Vec pixels(size_t(width * height * 3));
+            std::iota(pixels.begin(), pixels.end(), first);
+            return Image{width, height, 3, 8, pixels};
+        };
+        const auto expected = [](const Image& image, int channels) { return fit(to_u8(image, channels), 2, 3).pixels; };
+        const std::vector<Image> images{rgb(3, 2, 0), rgb(7, 4, 50), rgb(4, 9, 100)};
+        for (size_t i = 0; i < images.size(); ++i) {
+            fs::create_directories(dir / "set/a");
+            write_png(dir / cat("set/a/", i, ".png"), images[i].width, images[i].height, 3, images[i].pixels);
+        }
+        write_grey(dir / "set/b/3.png", 6, 4, 9);
+        CHECK(contains(error_of([&] { load(dir / "set"); }), "got 7 x 4 (" + dir / "set/a/1.png); give --size to"));
+        const LoadOptions size{.height = 2, .width = 3, .test_fraction = 0};
+        for (const int channels : {3, 1}) {
+            LoadOptions options = size;
+            options.channels = channels;
+            const TrainTest sets = load(dir / "set", options);
+            REQUIRE(sets.train.count == 4);
+            CHECK(sets.test.count == 0);
+            CHECK(sets.train.image_bytes() == 6 * channels);
+            for (size_t i = 0; i < images.size(); ++i)
+                CHECK(std::ranges::equal(sets.train.image(int64_t(i)), expected(images[i], channels)));
+            CHECK(std::ranges::equal(sets.train.image(3), Vec(size_t(6 * channels), 9)));
+            CHECK(sets.source == cat("PNG images in ", dir / "set", ": 4 images 2x3x", channels, ", 2 classes, ",
+                                     channels == 3 ? "1 grey image converted to colour, 3 images resized"
+                                                   : "3 colour images converted to grey, 3 images resized"));
+        }
+
+        fs::create_directory(dir / "idx");
+        write_bytes(dir / "idx/train-images-idx3-ubyte", idx_file(8, {2, 2, 3}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2}));
+        write_bytes(dir / "idx/t10k-images-idx3-ubyte", idx_file(8, {1, 2, 3}, {9, 8, 7, 6, 5, 4}));
+        write_bytes(dir / "idx/train-labels-idx1-ubyte", idx_file(8, {2}, {7, 1}));
+        write_bytes(dir / "idx/t10k-labels-idx1-ubyte", idx_file(8, {1}, {1}));
+        const TrainTest idx = load(dir / "idx");
+        CHECK(idx.train.channels == 3);
+        CHECK(Vec(idx.test.pixels.begin(), idx.test.pixels.begin() + 6) == Vec{9, 9, 9, 8, 8, 8});
+        CHECK(idx.train.labels == std::vector<int32_t>{7, 1});
+        CHECK(contains(idx.source, "2 + 1 images 2x3x3, 10 classes, 3 grey images converted to colour"));
+        const Image first = fit(Image{3, 2, 1, 8, {1, 2, 3, 4, 5, 6}}, 4, 4);
+        const ImageSet larger = load(dir / "idx", {.channels = 1, .height = 4, .width = 4}).train;
+        CHECK(std::ranges::equal(larger.image(0), first.pixels));
+
+        const ImageSet sample = load("").test, small = load("", {.height = 8, .width = 5}).test;
+        const std::span<const uint8_t> whole = sample.image(7);
+        CHECK(std::ranges::equal(small.image(7), fit({32, 32, 3, 8, {whole.begin(), whole.end()}}, 8, 5).pixels));
+        CHECK(small.labels == sample.labels);
+    }
+
+    TEST_CASE("size: is two numbers, or one for both") {
+        CHECK((parse_size("").height == 0 && parse_size("").width == 0));
+        CHECK((parse_size("48").height == 48 && parse_size("48").width == 48));
+        CHECK((parse_size("1x8192").height == 1 && parse_size("1x8192").width == 8192));
+        for (const std::string wrong : {"0", "x", "3x", "x3", "3x0", "-1", "8193", "3x4x5", "3X4", " 3", "1e3", "+3"})
+            CHECK(contains(error_of([&] { parse_size(wrong); }), "of 1 to 8192 pixels, got " + wrong));
+    }
+
+    TEST_CASE("test data: have the classes and the size of the training images") {
+        const auto set_of = [](std::vector<std::string> classes, std::vector<int32_t> labels) {
+            ImageSet set{int64_t(labels.size()), 1, 2, 1, Vec(labels.size() * 2), labels, std::move(classes)};
+            std::iota(set.pixels.begin(), set.pixels.end(), uint8_t(0));
+            return set;
+        };
+        const TrainTest sets{set_of({"a", "b"}, {0, 0, 1}), set_of({"a", "b"}, {1}), "A"};
+        const TrainTest all{set_of({"b", "a"}, {0, 1}), {}, "B"}; // no test set: all images are tested on
+        const TrainTest joined = with_test_set(sets, all);
+        CHECK(joined.train.labels == sets.train.labels);
+        CHECK(joined.test.labels == std::vector<int32_t>{1, 0});
+        CHECK(joined.test.classes == sets.train.classes);
+        CHECK(joined.test.pixels == all.train.pixels);
+        CHECK(joined.source == "A; tested on B");
+        CHECK(with_test_set(sets, {all.train, set_of({"a", "b"}, {0}), ""}).test.count == 1);
+        const auto error = [&](const ImageSet& test) {
+            return error_of([&] { with_test_set(sets, {test, {}, "B"}); });
+        };
+        CHECK(error(set_of({"a"}, {0})) == "--test-data: expected the 2 classes of --data, got no class b (B)");
+        CHECK(error(set_of({"a", "b", "c"}, {0})) ==
+              "--test-data: expected the 2 classes of --data, got another class, c (B)");
+        ImageSet turned = set_of({"a", "b"}, {0});
+        std::swap(turned.height, turned.width);
+        CHECK(error(turned) ==
+              "--test-data: expected images of 1x2x1 as in --data, got 2x1x1 (B); give --size to resize all images");
     }
 
     TEST_CASE("image folder: follows links, and rejects broken ones") {

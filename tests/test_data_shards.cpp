@@ -529,6 +529,47 @@ TEST_CASE("shards: PNG objects give the set of the folder that was uploaded, wit
                    "which aws cannot write, got s3://b/set/../x.png; install s5cmd or curl"));
 }
 
+TEST_CASE("load_data: takes the test set from --test-data, of any kind, and holds nothing out") {
+    const TempDir dir;
+    std::string archives[2];
+    for (int i = 0; i < 12; ++i) {
+        const std::string path = cat(i % 2 ? "ant/" : "bird/", i, ".png"), part = i < 8 ? "train/" : "test/";
+        fs::create_directories(fs::path(dir / part + path).parent_path());
+        write_file_atomic(dir / part + path, png(uint8_t(i)));
+        archives[i < 8] += member(path, png(uint8_t(i)));
+    }
+    write_file_atomic(dir / "set-train.tar", archives[1] + kEnd);
+    write_file_atomic(dir / "set-val.tar", archives[0] + kEnd);
+    const TrainTest disk = load(dir.path());
+    const std::string tar = "pipe:cat " + dir / "set-";
+    const std::vector<std::pair<std::string, std::string>> sources{
+        {dir / "train", dir / "test"},     {dir / "train", tar + "val.tar"},
+        {tar + "train.tar", dir / "test"}, {tar + "train.tar", tar + "val.tar"},
+        {dir.path(), dir.path()},          {tar + "{train,val}.tar", tar + "{train,val}.tar"}};
+    for (const auto& source : sources) {
+        DataOptions options;
+        options.path = source.first, options.test_path = source.second;
+        par::run_threads(3, [&](par::Link& link) {
+            par::Group group(link);
+            const TrainTest sets = load_data(group, options, options.load_options());
+            CHECK(same(sets.train, disk.train));
+            CHECK(same(sets.test, disk.test));
+            CHECK(contains(sets.source, "; tested on "));
+        });
+    }
+    // A shard can be resized, and one with images for testing alone is no training set.
+    const auto tar_of_tests = [&](const LoadOptions& options) { return load(tar + "val.tar", options); };
+    CHECK(tar_of_tests({.height = 3, .width = 4, .test_fraction = 0}).test.width == 4);
+    CHECK(contains(error_of([&] { tar_of_tests({}); }), "got 4 for testing alone"));
+    const ImageSet grey = load(cat("pipe:cat ", dir / "set-train.tar"), {.channels = 1, .test_fraction = 0}).train;
+    CHECK(grey.channels == 1);
+    CHECK(shades(grey) == std::vector<int>{1, 3, 5, 7, 0, 2, 4, 6});
+    write_file_atomic(dir / "data.bin", records(3, 1));
+    const ImageSet small = load("pipe:cat " + dir / "data.bin", {.height = 4, .width = 4, .test_fraction = 0}).train;
+    CHECK(small.image_bytes() == 48);
+    CHECK(small.labels == std::vector<int32_t>{1, 2, 3});
+}
+
 TEST_CASE("load_data: fetches every shard once for all ranks, and reports an error on all") {
     const TempDir dir;
     Names files;

@@ -54,6 +54,7 @@ TEST_SUITE("models") {
     TEST_CASE("trials: a table of options is data and runs nothing") {
         const auto error = [](const std::string& table) { return error_of([&] { parse_trials(table, "t"); }); };
         CHECK(contains(error("lr,data\n1,s3://b/x\n1,pipe:id"), "got pipe: (t, line 3); give --data"));
+        CHECK(contains(error("lr,test-data\n1,pipe:id"), "got pipe: (t, line 2); give --test-data pipe:COMMAND"));
         CHECK(parse_trials("data,init\npipe,pipe:x", "t").size() == 1); // a folder, and a file
         CHECK(contains(error("data=pipe:id;,lr\nx,1\n"), "got \"data=pipe:id;\" (t, line 1)"));
         CHECK(contains(error("data=pipe:id,lr\ntrue,1\n"), "of letters, digits, - and _"));

@@ -67,7 +67,8 @@ void verify_same(par::Group& group, const std::string& name, const std::vector<s
 void verify_same_options(par::Group& group, const Options& options) {
     std::vector<std::string> parts;
     for (const auto& [name, value] : options.values())
-        if (name != "data" && name != "cache" && name != "threads") parts.push_back(cat("--", name, " ", value));
+        if (name != "data" && name != "test-data" && name != "cache" && name != "threads")
+            parts.push_back(cat("--", name, " ", value));
     verify_same(group, "options", parts, "start all ranks with the same options");
 }
 
@@ -82,7 +83,7 @@ void verify_same_data(par::Group& group, const data::TrainTest& data, const std:
         verify_same(
             group, set == &data.train ? "training set" : test_set_name + " set",
             {cat(set->count, " images ", set->height, "x", set->width, "x", set->channels, ", checksum ", checksum)},
-            "every rank needs the same --data");
+            "every rank needs the same --data and --test-data");
     }
 }
 

@@ -41,8 +41,8 @@ void verify_same(par::Group& group, const std::string& name, const std::vector<s
                  const std::string& hint);
 
 /// Collective. Throws Error on all ranks unless all were started with the same options. Otherwise they would train
-/// different networks without an error. --data (see verify_same_data()), --cache and --threads may differ, since the
-/// machines may differ.
+/// different networks without an error. --data and --test-data (see verify_same_data()), --cache and --threads may
+/// differ, since the machines may differ.
 void verify_same_options(par::Group& group, const Options& options);
 
 /// Collective. Throws Error on all ranks unless all have the same images, labels and targets. The check is needed since

@@ -43,7 +43,7 @@ void ImageTraining::complete(const Options& options, const Workers& workers, boo
 }
 
 data::TrainTest ImageTraining::load(par::Group& group, const std::function<void()>& pulse) const {
-    data::TrainTest sets = load_data(group, data_options.path, data_options.load_options(), pulse);
+    data::TrainTest sets = load_data(group, data_options, data_options.load_options(), pulse);
     data_options.hold_out_validation(sets);
     return sets;
 }

@@ -2,6 +2,7 @@
 #include "ringgrad/models/run/load_data.h"
 
 #include "ringgrad/core/stop.h"
+#include "ringgrad/data/decode.h"
 #include "ringgrad/data/digits.h"
 #include "ringgrad/data/open.h"
 #include "ringgrad/data/shards.h"
@@ -78,6 +79,14 @@ void DataOptions::declare(Options& o, const std::string& folder, const std::stri
     o.add("data", &path,
           cat("folder of ", folder, ", or s3://BUCKET/PREFIX or pipe:COMMAND for shards of ", shards, "; none: ", none))
         .metavar("DIR");
+    o.add("test-data", &test_path,
+          cat("test set, of the same kinds as --data; all of its images, unless it has a test set itself. "
+              "none: the test set of --data, or a part held out from it"))
+        .metavar("DIR");
+    o.add("size", &size,
+          "height and width of the images, which are resized and cropped to it when they are loaded; one number stands "
+          "for both; none: as they are")
+        .metavar("H[xW]");
     o.add("cache", &cache, "folder that keeps downloads from s3: and pipe:, to load them from there next time")
         .metavar("DIR");
     o.add("retries", &retries, "retries after a failed download, with 0.5 s, 1 s, 2 s ... between them").range(0, 20);
@@ -99,6 +108,15 @@ void DataOptions::declare(Options& o, const std::string& folder, const std::stri
         .at_least(0);
 }
 
+data::LoadOptions DataOptions::load_options() const {
+    const auto [height, width] = data::parse_size(size);
+    return {.height = height,
+            .width = width,
+            .seed = uint64_t(seed),
+            .skip_other_images = skip_other_images,
+            .fetch = {.cache = cache, .retries = retries, .unpacked_mib = unpacked_mib}};
+}
+
 void DataOptions::hold_out_validation(data::TrainTest& sets) const {
     if (validation == 0) return;
     const data::Split parts = data::split_fraction(sets.train, validation, uint64_t(seed));
@@ -111,18 +129,32 @@ void DataOptions::hold_out_validation(data::TrainTest& sets) const {
 
 void expect_images(const data::TrainTest& sets, const Shape& image) {
     const Shape shape = {sets.train.height, sets.train.width, sets.train.channels};
-    RG_CHECK(shape == image, "--data: expected images of ", image.str(), ", got ", shape.str(), " in ", sets.source);
+    RG_CHECK(shape == image, "--data: expected images of ", image.str(), ", got ", shape.str(), " in ", sets.source,
+             "; give --size ", image[0], "x", image[1]);
 }
 
 data::TrainTest load_digits(par::Group& group, const DataOptions& options, const std::function<void()>& pulse) {
     data::LoadOptions grey = options.load_options();
     grey.channels = 1, grey.test_fraction = 0.1;
-    data::TrainTest sets = options.path.empty() ? data::split_sets(data::draw_digits(1000, 0), grey.test_fraction,
-                                                                   grey.seed, "drawn digits")
-                                                : load_data(group, options.path, grey, pulse);
+    const auto draw = [](const data::LoadOptions& drawn) {
+        data::ImageSet set = data::draw_digits(1000, 0);
+        data::Conversion conversion(drawn);
+        conversion.convert(set);
+        return data::split_sets(set, drawn.test_fraction, drawn.seed, "drawn digits", conversion.text());
+    };
+    data::TrainTest sets = load_data(group, options, grey, pulse, draw);
     expect_images(sets, {data::kDigitSide, data::kDigitSide, 1});
     options.hold_out_validation(sets);
     return sets;
+}
+
+data::TrainTest load_data(par::Group& group, const DataOptions& options, data::LoadOptions load_options,
+                          const std::function<void()>& pulse, const BuiltInData& built_in) {
+    if (!options.test_path.empty()) load_options.test_fraction = 0;
+    data::TrainTest sets =
+        options.path.empty() && built_in ? built_in(load_options) : load_data(group, options.path, load_options, pulse);
+    if (options.test_path.empty()) return sets;
+    return data::with_test_set(std::move(sets), load_data(group, options.test_path, load_options, pulse));
 }
 
 data::TrainTest load_data(par::Group& group, const std::string& path, const data::LoadOptions& options,

@@ -16,7 +16,7 @@ namespace rg {
 
 /// The options that choose the images and the mini-batches of a training. Every training program has them.
 struct DataOptions {
-    std::string path, cache;
+    std::string path, test_path, size, cache;
     data::Shuffle shuffle = data::Shuffle::epoch;
     int64_t retries = 4, unpacked_mib = 1024, batch_size = 128, seed = 0;
     bool skip_other_images = false;
@@ -24,11 +24,8 @@ struct DataOptions {
     /// The texts are for --help. `folder` and `shards` say what a folder and what shards from s3: and pipe: may
     /// contain; `none` says which data are used without --data.
     void declare(Options& options, const std::string& folder, const std::string& shards, const std::string& none);
-    data::LoadOptions load_options() const {
-        return {.seed = uint64_t(seed),
-                .skip_other_images = skip_other_images,
-                .fetch = {.cache = cache, .retries = retries, .unpacked_mib = unpacked_mib}};
-    }
+    /// Throws Error if --size is wrong.
+    data::LoadOptions load_options() const;
     /// With --validation, moves that fraction of each class of the training images, chosen by --seed, into sets.test.
     /// The real test set is dropped: it is reserved for the network that is chosen in the end. Throws Error if no class
     /// has 2 images.
@@ -37,10 +34,17 @@ struct DataOptions {
     std::string test_set_name() const { return validation > 0 ? "validation" : "test"; }
 };
 
-/// Collective. Runs data::load() on all ranks. If one rank fails, throws Error on all; if one rank gets a stop request,
-/// throws Stopped on all. `pulse`: see run_while_polling().
+/// Collective. Runs data::load() on all ranks, with the threads of the context. If one rank fails, throws Error on all;
+/// if one rank gets a stop request, throws Stopped on all. `pulse`: see run_while_polling().
 data::TrainTest load_data(par::Group& group, const std::string& path, const data::LoadOptions& options = {},
                           const std::function<void()>& pulse = {});
+
+/// Collective. Does the same for --data and --test-data. With --test-data nothing is held out from --data, and the test
+/// set of --data is not used. Throws Error if the classes or the sizes of the two differ. `built_in` returns the data
+/// that are used without --data; if it is null, these are the embedded sample.
+using BuiltInData = std::function<data::TrainTest(const data::LoadOptions&)>;
+data::TrainTest load_data(par::Group& group, const DataOptions& options, data::LoadOptions load_options,
+                          const std::function<void()>& pulse = {}, const BuiltInData& built_in = {});
 
 /// Collective. Returns the grey digits of --data, or 10,000 drawn ones. Data without a test set get one: a tenth of
 /// each class, chosen by --seed. With --validation, a fraction of the training images takes the place of the test set.

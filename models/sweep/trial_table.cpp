@@ -138,9 +138,9 @@ std::vector<TrialSettings> parse_trials(std::string_view csv, const std::string&
         RG_CHECK(fields.size() == names.size(), "trials: expected ", names.size(), " fields, got ", fields.size(), " (",
                  where, ")");
         for (size_t i = 0; i < names.size(); ++i)
-            RG_CHECK(names[i] != "data" || !fields[i].starts_with("pipe:"),
-                     "trials: expected data without a command, got pipe: (", where,
-                     "); give --data pipe:COMMAND on the command line, since a table may come from others");
+            RG_CHECK((names[i] != "data" && names[i] != "test-data") || !fields[i].starts_with("pipe:"),
+                     "trials: expected data without a command, got pipe: (", where, "); give --", names[i],
+                     " pipe:COMMAND on the command line, since a table may come from others");
         TrialSettings& trial = trials.emplace_back();
         for (size_t i = 0; i < names.size(); ++i)
             if (!fields[i].empty()) trial.emplace_back(names[i], fields[i]);

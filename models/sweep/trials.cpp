@@ -203,10 +203,11 @@ void check_trials(par::Group& group, const std::string& name, const Trials& tria
         RG_CHECK(options.back().at("validation").as_double() > 0, name,
                  ": expected a --validation above 0, got 0 (trial ", options.size(),
                  "); trials are ranked by validation accuracy; to train on all images, use ", trials.program->name);
-        // Check the parsed value of --data, since the text of an argument can spell the same command in many ways.
-        if (!stored_in.empty())
-            check_stored_command(stored_in, options.back().at("data").as_string(),
-                                 "type the options of this run again before --resume");
+        // Check the parsed values, since the text of an argument can spell the same command in many ways.
+        for (const char* const source : {"data", "test-data"})
+            if (!stored_in.empty())
+                check_stored_command(stored_in, options.back().at(source).as_string(),
+                                     "type the options of this run again before --resume");
     }
     std::set<std::string> checked;
     for (size_t i = 0; i < options.size(); ++i) {
@@ -218,7 +219,8 @@ void check_trials(par::Group& group, const std::string& name, const Trials& tria
         if (is_new({"device", "precision"})) check_machine(group, options[i]);
         const std::string& init = options[i].at("init").as_string();
         if (!init.empty() && !trials.resume && is_new({"init"})) load_tensors(init); // a resumed trial does not need it
-        if (is_new({"data", "validation", "skip-other-images"})) trials.program->load(group, arguments[i]);
+        if (is_new({"data", "test-data", "size", "validation", "skip-other-images"}))
+            trials.program->load(group, arguments[i]);
     }
 }
 

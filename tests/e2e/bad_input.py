@@ -110,7 +110,8 @@ class BadInput(job.JobTest):
 
         # A stored command is recognised with any quotes and line ends.
         proof.unlink()
-        for spelling in ('data="pi"pe:echo x >> it-ran; cat data.bin', "data=pi\rpe:echo x >> it-ran; cat data.bin"):
+        for spelling in ('data="pi"pe:echo x >> it-ran; cat data.bin', "data=pi\rpe:echo x >> it-ran; cat data.bin",
+                         'test-data="pi"pe:echo x >> it-ran; cat data.bin'):
             for name, option in (("sweep_cifar", "--grid"), ("experiment", "--grid")):
                 other = self.runs / "other"
                 other.mkdir(exist_ok=True)

@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import stat
 import struct
 import subprocess
@@ -254,6 +255,48 @@ class Folder(job.JobTest):
             run = self.runs / f"sweep-{seed}"
             self.succeed(program("sweep_cifar", "--run-name", run.name, *options, "--grid", f"seed={seed}"))
             self.assertEqual(self.images_of(job.report(run)["sweep"]["confusion"]), of_seed[seed])
+
+    def test_test_data_and_size(self):
+        options = [*job.TINY, "--batch-size", "4", "--steps", "6", "--seed", "3"]
+        for part, share in (("train", slice(5)), ("test", slice(5, 7))):
+            for name in ("cat", "dog"):
+                for path in sorted((self.folder / "images" / name).iterdir())[share]:
+                    copy = self.folder / "parts" / part / name / path.name
+                    copy.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copy(path, copy)
+        for ranks in job.rank_counts(1, 3):
+            both = self.train(ranks, f"both-{ranks}", *options, "--data", "parts")
+            apart = self.train(ranks, f"apart-{ranks}", *options, "--data", "parts/train", "--test-data", "parts/test")
+            for lines in (job.step_lines, job.epoch_lines):
+                self.assertEqual(lines(apart), lines(both))
+            same = self.train(ranks, f"size-{ranks}", *options, "--data", "parts", "--size", "32x32")
+            self.assertEqual(job.step_lines(same), job.step_lines(both))
+            shutil.copytree(self.folder / "parts", self.folder / f"mixed-{ranks}")
+            grey = self.folder / f"mixed-{ranks}" / "train" / "cat" / "zz.png"
+            grey.write_bytes(job.png(50, 40, bytes(range(200)) * 10, colour=0))
+            mixed = ["--data", f"mixed-{ranks}", *options]
+            self.refuse(job.train(ranks, *mixed), f"mixed-{ranks}/train/cat/zz.png", "50 x 40", "--size")
+            out = self.succeed(job.train(ranks, *mixed, "--size", "32"))
+            self.assertIn("32x32x3, 2 classes, 1 grey image converted to colour, 1 image resized;", out)
+        self.refuse(job.train(1, *options, "--data", "parts", "--size", "32x"), "--size: expected HEIGHTxWIDTH")
+        for name in ("train_digits", "train_digits_angles"):
+            self.refuse(program(name, "--data", "parts"), "[28 28 1]", "--size 28x28")
+        self.succeed(program("train_digits", "--data", "parts", "--batch-size", "4", "--steps", "1", "--size", "28"))
+
+        # A sweep tests its best network on the images of --test-data.
+        run = self.runs / "sweep"
+        sweep = ["sweep_cifar", *options, "--validation", "0.3", "--grid", "depth=1", "--data", "parts/train"]
+        self.succeed(program(*sweep, "--run-name", run.name, "--test-data", "parts/test"))
+        rows = csv.DictReader((run / "confusion.csv").read_text().splitlines())
+        self.assertEqual(sum(int(row["images"]) for row in rows), 4)
+        (self.folder / "parts" / "test" / "emu").mkdir()
+        shutil.copy(path, self.folder / "parts" / "test" / "emu" / "1.png")
+        for command in (sweep, ["train_cifar", *options, "--data", "parts/train"]):
+            self.refuse(program(*command, "--test-data", "parts/test"), "--test-data", "another class, emu")
+        shutil.rmtree(self.folder / "parts" / "test" / "emu")
+        shutil.rmtree(self.folder / "parts" / "test" / "dog")
+        self.refuse(program("train_cifar", *options, "--data", "parts/train", "--test-data", "parts/test"),
+                    "--test-data", "got no class dog (PNG images in parts/test")
 
     def test_images_in_other_formats(self):
         run = self.train(1, "run", "--data", "images", *job.TINY, "--batch-size", "4", "--steps", "1")
