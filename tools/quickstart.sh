@@ -6,5 +6,5 @@ cd "$(dirname "$0")/.."
 . tools/deps.sh
 
 configure build --buildtype=release
-ninja -C build train_cifar classify inspect
+ninja -C build train_cifar predict inspect
 exec mpiexec -n 4 build/train_cifar "$@"

@@ -63,12 +63,13 @@ std::string Confusion::text(size_t images) const {
     out += cat("; accuracy ", percent(correct_, total_), " (", correct_, " of ", total_, ")\n");
 
     const std::vector<size_t> rows = shown();
-    size_t name_width = 0, cell_width = 0;
+    constexpr std::string_view kPredicted = "predicted", kCorrect = "correct";
+    size_t name_width = kPredicted.size(), cell_width = 4; // "100%"
     std::vector<std::string> names;
     for (const size_t i : rows) {
         names.push_back(printable(classes_[i]));
         name_width = std::max(name_width, names.back().size());
-        cell_width = std::max({cell_width, cat(i).size(), cat(images_of(i)).size()});
+        cell_width = std::max({cell_width, cat(i).size(), cat(images_of(i)).size(), cat(predicted_as(i)).size()});
     }
     ++cell_width;
     out += cat("\nconfusion matrix: rows are true classes, columns predicted classes");
@@ -86,6 +87,16 @@ std::string Confusion::text(size_t images) const {
         out += right_aligned(cat(row_images), 9) +
                right_aligned(row_images ? percent(count(i, i), row_images) : "-", 8) + "\n";
     }
+    const auto summary = [&](std::string_view title, const auto& cell) {
+        out += cat("     ", title, std::string(name_width - title.size(), ' '));
+        for (const size_t j : rows) out += right_aligned(cell(j), cell_width);
+        out += "\n";
+    };
+    summary(kPredicted, [&](size_t j) { return cat(predicted_as(j)); });
+    summary(kCorrect, [&](size_t j) {
+        const int64_t n = predicted_as(j);
+        return n ? cat((200 * count(j, j) + n) / (2 * n), "%") : "-";
+    });
     return out;
 }
 

@@ -34,8 +34,9 @@ public:
     int64_t correct() const { return correct_; }
     int64_t total() const { return total_; }
 
-    /// Returns a table for people, with the number of images and the accuracy of each row. `images` is the number of
-    /// all images, including those without a known label.
+    /// Returns a table for people, with the number of images and the accuracy of each row, and for each column the number
+    /// of images that were predicted so and the fraction of them that is correct. `images` is the number of all images,
+    /// including those without a known label.
     std::string text(size_t images) const;
     /// Returns CSV with a heading and one line per true class, including classes that are not shown. A line has the
     /// name, a count per shown class (as predicted class), the number of images, and the accuracy as a fraction.

@@ -20,17 +20,21 @@ int64_t threads_of(MachineOptions& settings, const Options& options, const par::
 
 } // namespace
 
-void MachineOptions::declare(Options& o) {
+void MachineOptions::declare_compute(Options& o) {
     o.group("Machine");
     o.add("device", &device, "device to compute on; auto: GPU if every rank has one, else CPU")
         .one_of({"auto", "cpu", "cuda"});
-    o.add("spare-ranks", &idle_spare_ranks, {{"share", false}, {"idle", true}},
-          "use of ranks beyond the number of GPUs; share: they share GPUs; idle: they take no images");
     o.add("precision", &precision,
           "number format of activations; auto: bf16 on GPUs and on CPUs with AMX, else fp32; fp32-strict: only plain "
           "multiply-adds, on CPUs")
         .one_of({"auto", "fp32", "fp32-strict", "bf16"});
     o.add("threads", &threads, "threads per rank; 0: number of cores / number of ranks on this machine").range(0, 1024);
+}
+
+void MachineOptions::declare(Options& o) {
+    declare_compute(o);
+    o.add("spare-ranks", &idle_spare_ranks, {{"share", false}, {"idle", true}},
+          "use of ranks beyond the number of GPUs; share: they share GPUs; idle: they take no images");
     using par::Algorithm;
     o.add("allreduce", &allreduce,
           {{"auto", Algorithm::automatic},

@@ -20,7 +20,9 @@ struct MachineOptions {
     int64_t threads = 0;
     par::Algorithm allreduce = par::Algorithm::automatic;
     bool accelerate = true, idle_spare_ranks = false;
+    /// Declares all options, or only those that a single process needs: device, precision and threads.
     void declare(Options& options);
+    void declare_compute(Options& options);
 };
 
 /// The ranks that take images (workers): all ranks, or with --spare-ranks idle one rank for each GPU.

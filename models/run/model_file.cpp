@@ -49,6 +49,16 @@ std::vector<std::string> stored_classes(const TensorFile& file) {
     return names;
 }
 
+std::vector<Target> stored_targets(const TensorFile& file) {
+    std::vector<Target> targets;
+    const std::string* text = file.find_text("targets");
+    if (!text) return targets;
+    const Json list = Json::parse(*text, file.source + ": targets");
+    for (const Json& target : list.as_array())
+        targets.push_back({target.at("name").as_string(), target.at("unit").as_string()});
+    return targets;
+}
+
 data::Normalise stored_normalise(const TensorFile& file, const data::Normalise& fallback) {
     const std::string* text = file.find_text("normalise");
     if (!text) return fallback;

@@ -27,6 +27,9 @@ TensorFile load_model(std::string path);
 /// Returns the names of the classes in the file of a model. Throws Error if it has none.
 std::vector<std::string> stored_classes(const TensorFile& file);
 
+/// Returns the targets in the file of a model, or none.
+std::vector<Target> stored_targets(const TensorFile& file);
+
 /// Returns the normalisation in a model's file, or `fallback` if the file has none.
 data::Normalise stored_normalise(const TensorFile& file, const data::Normalise& fallback);
 

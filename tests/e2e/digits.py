@@ -1,4 +1,5 @@
 # Tests make_digits, train_digits and train_digits_angles on tiny sets: accuracy, files, resume and errors.
+import csv
 import gzip
 import io
 import json
@@ -103,6 +104,26 @@ class Digits(job.JobTest):
                 self.assertEqual(log.read_text(), 3 * "x\n", (name, run))
                 self.assertEqual(job.step_lines(shards), job.step_lines(folder), (name, run))
         self.refuse(program("train_digits", 1, "--data", "pipe:false", "--retries", 1), "failed 2 times")
+
+    def test_predict(self):
+        for name, targets in (("train_digits", []), ("train_digits_angles", ["angle"])):
+            run = self.run_program(name, 1, f"{name}-predicted")
+            predict = [str(job.BUILD / "predict"), str(run), str(self.set)]
+            lines, _, summary = self.succeed(predict).partition("\n\n")
+            self.assertEqual(len(lines.splitlines()), 200)
+            self.assertIn("(200 known)" if targets else "accuracy", summary)
+            squares = []
+            for line in self.run_command([*predict, "--json"]).out.splitlines():
+                image = json.loads(line)
+                self.assertEqual(image["known class"], pathlib.Path(image["file"]).parent.name)
+                self.assertEqual(sorted(image.get("targets", {})), targets)
+                squares += [(value - image["known target"]) ** 2 for value in image.get("targets", {}).values()]
+            if targets:
+                rmse = (sum(squares) / len(squares)) ** 0.5
+                self.assertAlmostEqual(float(re.search(r"angle: RMSE (\S+) degrees", summary)[1]) / rmse, 1, delta=1e-3)
+            rows = list(csv.reader(self.run_command([*predict, "--csv", "--top", "2"]).out.splitlines()))
+            self.assertEqual(rows[0][:5], ["file", "class1", "score1", "class2", "score2"])
+            self.assertEqual({len(row) for row in rows}, {len(rows[0])})
 
     def test_not_enough_memory(self):
         # A step needs about 200 KiB per image. All images are copies of two, which are quick to make.

@@ -55,10 +55,9 @@ class Disk(job.JobTest):
     @unittest.skipUnless(os.path.exists("/dev/full"), "no /dev/full")
     def test_unwritable_output(self):
         programs = [[str(job.BUILD / name), "--help"] for name in
-                    ("classify", "inspect", "train_cifar", "train_digits", "sweep_cifar", "experiment", "make_digits")]
-        sample = job.SAMPLE / "test.png"
+                    ("predict", "inspect", "train_cifar", "train_digits", "sweep_cifar", "experiment", "make_digits")]
         with open("/dev/full", "w") as full:
-            for command in (*programs, [str(job.BUILD / "classify"), str(self.run_folder), str(sample)],
+            for command in (*programs, [str(job.BUILD / "predict"), str(self.run_folder)],
                             [str(job.BUILD / "inspect"), *50 * [str(self.run_folder / "model.safetensors")]],
                             job.train(1, "--run-name", "unseen", *OPTIONS, "--steps", "2")):
                 result = subprocess.run(command, cwd=self.folder, stdout=full, stderr=subprocess.PIPE, text=True,

@@ -1,4 +1,4 @@
-# Tests the files of a training with inspect, classify and an independent reader, and images and tensors of other
+# Tests the files of a training with inspect, predict and an independent reader, and images and tensors of other
 # programs.
 import csv
 import gzip
@@ -56,7 +56,7 @@ class Model(job.JobTest):
         self.assertEqual((again / "model.safetensors").read_bytes(), first.read_bytes())
 
 
-class Classify(job.JobTest):
+class Predict(job.JobTest):
     def setUp(self):
         super().setUp()
         self.run_folder = self.train(1, "run", *job.TINY, "--epochs", "2")
@@ -65,9 +65,9 @@ class Classify(job.JobTest):
         self.test_set.write_bytes(job.cifar_file(self.records))
 
     def lines(self, *arguments):
-        """Returns the fields that classify prints per image, and the lines of its summary."""
-        images, _, summary = self.succeed(program("classify", *arguments)).partition("\n\n")
-        return [line.split("\t") for line in images.splitlines()], summary.splitlines()
+        """Returns the fields that predict prints per image, and the lines of its summary but that of the speed."""
+        images, _, summary = self.succeed(program("predict", *arguments)).partition("\n\n")
+        return [line.split("\t") for line in images.splitlines()], summary.splitlines()[:-1]
 
     def test_records(self):
         lines, summary = self.lines(self.run_folder, self.test_set)
@@ -86,7 +86,7 @@ class Classify(job.JobTest):
         checkpoint = next((self.run_folder / "checkpoint").glob("*40.safetensors"))
         for options in ([checkpoint], [self.run_folder / "model.safetensors", "--batch-size", "7", "--threads", "3"]):
             self.assertEqual(self.lines(*options, self.test_set), (lines, summary))
-        self.assertEqual(self.succeed(program("classify", "--quiet", self.run_folder, self.test_set)).splitlines(),
+        self.assertEqual(self.succeed(program("predict", "--quiet", self.run_folder, self.test_set)).splitlines()[:-1],
                          summary)
         best, _ = self.lines("--top", "10", self.run_folder, self.test_set)
         for line, top in zip(lines, best):
@@ -109,10 +109,10 @@ class Classify(job.JobTest):
             self.assertEqual(seen, by_record[int(pathlib.Path(name).stem)][1:])
         right = sum(job.CLASSES[self.records[i][0]] == by_record[i][1] for i in range(12))
         self.assertIn(f"({right} of 12)", summary[0])
+        # The embedded sample has the same images as the file.
+        lines, summary = self.lines(self.run_folder)
+        self.assertEqual(lines, [[f"sample#{i}", *seen] for i, (_, *seen) in enumerate(by_record)])
         # Without class folders there are no labels and no summary.
-        column = job.SAMPLE / "test.png"
-        self.assertEqual(self.lines(self.run_folder, column),
-                         ([[f"{column}#{i}", *seen] for i, (_, *seen) in enumerate(by_record)], []))
         loose = self.folder / "loose.png"
         loose.write_bytes(job.png(job.SIDE, job.SIDE, job.interleaved(self.records[0][1])))
         self.assertEqual(self.lines(self.run_folder, loose), ([[str(loose), *by_record[0][1:]]], []))
@@ -133,7 +133,7 @@ class Classify(job.JobTest):
         self.assertIn(f"runs/run{shown}\n", out)
         self.assertIn(f"data{shown}", out)
         model = self.runs / run[1]
-        out += self.succeed(program("classify", model, data))
+        out += self.succeed(program("predict", model, data))
         self.assertRegex(out, r"\n +\d " + re.escape(shown) + r" +\d")
         self.assertIn(f"/0{shown}.png\t", out)
         out += self.succeed(program("inspect", model / "model.safetensors", next(data.rglob("*.png"))))
@@ -166,22 +166,23 @@ class Classify(job.JobTest):
         self.assertIn("accuracy 100.0% (15 of 15)", summary[0])
         self.assertEqual([line[1] for line in lines], ["blue"] * 5 + ["green"] * 5 + ["red"] * 5)
         # The labels of CIFAR do not fit this network.
-        self.assertEqual(self.succeed(program("classify", "--quiet", run, self.test_set)),
-                         "200 images, none with a known label\n")
+        self.assertIn("200 images, none with a known label\n",
+                      self.succeed(program("predict", "--quiet", run, self.test_set)))
 
     def test_rejected_inputs(self):
         small = self.folder / "small.png"
-        small.write_bytes(job.png(16, 8, bytes(3 * 16 * 8)))
+        small.write_bytes(job.png(16, 8, bytes(3 * 16 * 8))[:60])
         (self.folder / "void").mkdir()
-        for arguments, words in (([self.run_folder, self.test_set, small], ["small.png", "32 x 32", "16 x 8"]),
+        for arguments, words in (([self.run_folder, self.test_set, small], ["small.png", "cut off"]),
                                  ([self.run_folder, "void"], ["void", "none"]),
                                  ([self.run_folder, "nothing.png"], ["nothing.png"]),
                                  ([self.run_folder, self.run_folder / "config.json"], ["config.json", "PNG"]),
-                                 ([self.run_folder], ["MODEL"]),
+                                 ([], ["MODEL"]),
+                                 (["--json", "--csv", self.run_folder], ["--json or --csv"]),
                                  (["void", small], ["void", "model.safetensors"]),
                                  ([small, small], ["small.png", "safetensors"]),
                                  (["--tpo", "3", self.run_folder, small], ["--tpo", "--top"])):
-            self.refuse(program("classify", *arguments), *words)
+            self.refuse(program("predict", *arguments), *words)
 
     def test_values_that_overflow(self):
         model = self.run_folder / "model.safetensors"
@@ -195,17 +196,17 @@ class Classify(job.JobTest):
             bad = self.folder / "bad.safetensors"
             bad.write_bytes(whole[:at] + struct.pack("<f", value) * count + whole[at + 4 * count:])
             if words:
-                self.refuse(program("classify", bad, self.test_set), "bad.safetensors", *words)
+                self.refuse(program("predict", bad, self.test_set), "bad.safetensors", *words)
                 self.refuse(job.train(1, *job.TINY, "--init", str(bad)), "bad.safetensors", *words)
             else:
-                self.succeed(program("classify", bad, self.test_set))  # large, but the scores are finite
+                self.succeed(program("predict", bad, self.test_set))  # large, but the scores are finite
         # The values are finite, but results computed with them are not.
         begin, _ = header["fc.weight"]["data_offsets"]
         at = 8 + struct.unpack("<Q", whole[:8])[0] + begin
         bad.write_bytes(whole[:at] + struct.pack("<f", 3e38) * 160 + whole[at + 640:])
-        result = self.run_command(program("classify", bad, self.test_set))
+        result = self.run_command(program("predict", bad, self.test_set))
         self.assertEqual(result.code, 1)
-        self.assertIn("expected scores from 0 to 1, got nan for", result.err)
+        self.assertIn("expected finite outputs", result.err)
         self.assertNotIn("accuracy", result.out)
 
 
@@ -313,9 +314,9 @@ class Folder(job.JobTest):
         for name in ("train_digits", "train_digits_angles"):
             self.refuse(program(name, "--data", "images"), *words)
             self.refuse(program(name, "--data", "images", "--skip-other-images"), "[28 28 1]")
-        self.refuse(program("classify", run, "images"), *words)
-        self.assertIn("of 21)", self.succeed(program("classify", run, "images", "--skip-other-images")))
-        self.refuse(program("classify", run, "images/dog/0.jpg"), "got JPEG (images/dog/0.jpg)", "mogrify")
+        self.refuse(program("predict", run, "images"), *words)
+        self.assertIn("of 21)", self.succeed(program("predict", run, "images", "--skip-other-images")))
+        self.refuse(program("predict", run, "images/dog/0.jpg"), "got JPEG (images/dog/0.jpg)", "mogrify")
 
 
 class Sample(job.JobTest):
@@ -339,7 +340,7 @@ class BuildFolder(job.JobTest):
         for name, shown in (("first", "../runs/first"), ("second", "../../runs/second")):
             out = self.succeed(job.train(1, *job.TINY, "--steps", "2", "--checkpoint-every", "1", "--run-name", name))
             self.assertIn(f"; {shown}\n", out)
-            self.succeed(program("classify", shown, job.SAMPLE / "test.png"))
+            self.succeed(program("predict", shown))
             self.succeed(job.train(1, "--resume", "--steps", "3"))
             self.assertEqual(len(job.losses(self.runs / name)), 3)
             self.assertRegex(self.succeed([str(TOOLS / "monitor"), "--text"]), rf"(?m)^ *{name} ")

@@ -59,7 +59,7 @@ class SubprojectTest(job.JobTest):
     def test_adds_programs_on_request(self):
         self.set_up("-Dringgrad:programs=enabled")
         self.assertEqual(self.programs().count("train_cifar"), 2)
-        self.assertIn("classify", self.programs())
+        self.assertIn("predict", self.programs())
         self.assertNotIn("rg_tests", self.programs())
 
 

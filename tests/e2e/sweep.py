@@ -58,12 +58,12 @@ class Sweep(job.JobTest):
             self.assertEqual(job.step_lines(run / "trials" / "1"), job.step_lines(alone))
             self.assertEqual(len(job.step_lines(alone)), 2 * 18)  # 900 of the 1000 images
 
-            # The confusion matrix has all test images and agrees with classify.
+            # The confusion matrix has all test images and agrees with predict.
             rows = list(csv.reader((run / "confusion.csv").read_text().splitlines()))
             self.assertEqual([int(row[11]) for row in rows[1:]], [20] * 10)
             right = sum(int(rows[i][i]) for i in range(1, 11))
             self.assertAlmostEqual(best["test_accuracy"], right / 200)
-            seen = self.succeed([str(job.BUILD / "classify"), str(run / "trials" / "1"), str(test_set),
+            seen = self.succeed([str(job.BUILD / "predict"), str(run / "trials" / "1"), str(test_set),
                                  "--quiet"])
             self.assertIn(f"({right} of 200)", seen)
 

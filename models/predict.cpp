@@ -1,0 +1,301 @@
+// predict MODEL [FILE|DIR...]: predicts with the model of a training. Prints a line per image, tab-separated: its file,
+// then class and score for each of the --top best classes, then the targets, such as an angle. If some classes or
+// targets are known, the accuracy or the error follows.
+//
+// All images are read before the first prediction, so a bad file is an error before any output.
+#include "ringgrad/core/atomic_file.h"
+#include "ringgrad/core/clock.h"
+#include "ringgrad/core/json.h"
+#include "ringgrad/core/text.h"
+#include "ringgrad/data/cifar.h"
+#include "ringgrad/data/decode.h"
+#include "ringgrad/data/idx.h"
+#include "ringgrad/data/image_folder.h"
+#include "ringgrad/data/sample.h"
+#include "ringgrad/models/run/confusion.h"
+#include "ringgrad/models/run/formatted.h"
+#include "ringgrad/models/run/machine.h"
+#include "ringgrad/models/run/predictor.h"
+#include "ringgrad/par/session.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <iostream>
+#include <numeric>
+
+namespace {
+
+using namespace rg;
+namespace fs = std::filesystem;
+
+constexpr int32_t kUnknown = -1; // label of an image whose class is not known
+
+/// Images of the size of the network, with what is known about them.
+struct Images {
+    struct Item {
+        std::string name;
+        int32_t label = kUnknown;
+        float target = NAN; // of a model with one target; NAN: not known
+    };
+    std::vector<Item> items;
+    std::vector<uint8_t> pixels; // [items height width channels]
+};
+
+int32_t label_of(const fs::path& name, const std::vector<std::string>& classes) {
+    const auto position = std::find(classes.begin(), classes.end(), name.string());
+    return position == classes.end() ? kUnknown : int32_t(position - classes.begin());
+}
+
+/// Reads the images that a command line names.
+class Reader {
+public:
+    Reader(const Predictor& model, bool skip_other_images)
+        : model_(model), options_(options_of(model, skip_other_images)), conversion_(options_) {}
+
+    /// Without paths, takes the test images of the embedded sample.
+    Images read(const std::vector<std::string>& paths) {
+        if (paths.empty()) add(data::sample().test, "sample");
+        for (const std::string& path : paths) {
+            if (!fs::is_directory(path))
+                path.ends_with(".bin") ? add_cifar(path) : add_pngs({path}, "");
+            else if (data::find_cifar(path) != data::CifarFolder::none)
+                add(data::read_cifar(path).test, path);
+            else if (data::has_idx(path))
+                add(data::read_idx_sets(path).test, path);
+            else
+                // Removes slashes at the end, so that filename() is the folder's name: parent_path() of "NAME//" is
+                // "NAME".
+                add_folder(fs::path(path + "/").parent_path());
+        }
+        images_.pixels = std::move(set_.pixels);
+        return std::move(images_);
+    }
+    /// Returns what was converted; see data::Conversion::text().
+    std::string converted() const { return conversion_.text(); }
+
+private:
+    static data::LoadOptions options_of(const Predictor& model, bool skip_other_images) {
+        data::LoadOptions options;
+        options.channels = int(model.task.channels), options.skip_other_images = skip_other_images;
+        options.height = model.task.height, options.width = model.task.width;
+        return options;
+    }
+
+    /// Adds a set of images. Their labels are known only if the set has as many classes as the model, since files of
+    /// CIFAR and IDX do not always have names of classes.
+    void add(const data::ImageSet& set, const std::string& path) {
+        const auto name = [&](int64_t i) { return cat(path, "#", i); };
+        conversion_.append(set_, set.count, name, [&](int64_t i) {
+            const auto pixels = set.image(i);
+            return data::Image{set.width, set.height, int(set.channels), 8, {pixels.begin(), pixels.end()}};
+        });
+        const bool known = set.classes.size() == model_.classes.size();
+        for (int64_t i = 0; i < set.count; ++i)
+            images_.items.push_back({name(i), known ? set.labels[size_t(i)] : kUnknown});
+    }
+    void add_cifar(const std::string& path) {
+        const std::string file = read_file(path);
+        add(data::parse_cifar(data::as_bytes(file), data::cifar_kind(data::as_bytes(file), path), path), path);
+    }
+
+    /// Adds the PNGs below a folder, in sorted order, and their targets if the folder has the file of them.
+    void add_folder(const fs::path& folder) {
+        const std::vector<fs::path> files = data::png_files(folder, options_.skip_other_images);
+        RG_CHECK(!files.empty(), "predict: expected PNG images, got none (", folder.string(), ")");
+        const size_t first = images_.items.size();
+        add_pngs(files, folder);
+        const std::string truths = (folder / data::kAnglesFile).string();
+        if (model_.targets.size() != 1 || !fs::exists(truths)) return;
+        const data::Angles angles = data::parse_angles(read_file(truths), truths);
+        for (size_t i = 0; i < files.size(); ++i) {
+            const auto known = angles.find(files[i].lexically_relative(folder).generic_string());
+            if (known != angles.end()) images_.items[first + i].target = known->second;
+        }
+    }
+
+    /// Adds PNGs. The label of an image is the innermost folder above it that is named like a class: up to `root`, or
+    /// if that is empty, only the folder of the image.
+    void add_pngs(const std::vector<fs::path>& files, const fs::path& root) {
+        conversion_.append(
+            set_, std::ssize(files), [&](int64_t i) { return files[size_t(i)].string(); },
+            [&](int64_t i) { return read_png(files[size_t(i)].string()); });
+        for (const fs::path& file : files) {
+            int32_t label = label_of(root.empty() ? file.parent_path().filename() : root.filename(), model_.classes);
+            if (!root.empty())
+                for (const fs::path& inner : file.lexically_relative(root).parent_path())
+                    if (const int32_t known = label_of(inner, model_.classes); known != kUnknown) label = known;
+            images_.items.push_back({file.string(), label});
+        }
+    }
+    static data::Image read_png(const std::string& path) {
+        const std::string file = read_file(path);
+        if (!data::is_png(data::as_bytes(file)) && !path.ends_with(".png")) {
+            const std::string format = data::image_format(path, data::as_bytes(file));
+            fail("predict: expected a PNG, a folder of PNGs, or CIFAR records (.bin), got ",
+                 format.empty() ? "another file" : format, " (", path, ")",
+                 format.empty() ? "" : cat("; ", data::kHowToConvert));
+        }
+        return data::decode_png(data::as_bytes(file), path);
+    }
+
+    const Predictor& model_;
+    const data::LoadOptions options_;
+    data::Conversion conversion_;
+    data::ImageSet set_;
+    Images images_;
+};
+
+enum class Format : uint8_t { text, json, csv };
+
+/// Prints the predictions for images, and sums what is known about them.
+class Printer {
+public:
+    Printer(const Predictor& model, Format format, int64_t top, bool quiet)
+        : model_(model),
+          format_(format),
+          top_(std::min(size_t(top), model.classes.size())),
+          quiet_(quiet),
+          confusion_(model.classes) {
+        if (format_ != Format::csv || quiet_) return;
+        std::cout << "file";
+        for (size_t k = 1; k <= top_; ++k) {
+            const std::string number = top_ > 1 ? cat(k) : "";
+            std::cout << ",class" << number << ",score" << number;
+        }
+        for (const Target& target : model_.targets) std::cout << "," << csv_field(target.name);
+        std::cout << ",known class" << (model_.targets.size() == 1 ? ",known target" : "") << "\n";
+    }
+
+    /// Adds image `i` of the outputs.
+    void add(const Images::Item& image, const Predictor::Outputs& outputs, size_t i) {
+        const size_t count = model_.classes.size();
+        const auto scores = outputs.scores.span<float>().subspan(i * count, count);
+        std::vector<float> targets;
+        for (const Tensor& target : outputs.targets) targets.push_back(target.span<float>()[i]);
+        if (!quiet_) std::cout << line(image, scores, targets);
+        if (image.label != kUnknown)
+            confusion_.add(image.label, size_t(std::max_element(scores.begin(), scores.end()) - scores.begin()));
+        if (!std::isnan(image.target)) squares_ += std::pow(double(targets[0] - image.target), 2), ++known_targets_;
+    }
+
+    /// Prints the summary if there is one: as text, which in the other formats goes to the standard error, so that it is
+    /// not in the way. `ending` is its last line.
+    void finish(size_t images, const std::string& ending) {
+        if (!quiet_ && confusion_.empty() && known_targets_ == 0) return;
+        std::string text = !quiet_ && format_ == Format::text ? "\n" : "";
+        if (quiet_ || !confusion_.empty()) text += confusion_.text(images);
+        if (known_targets_ > 0)
+            text +=
+                cat(model_.targets[0].name, ": RMSE ", formatted("%.4g", std::sqrt(squares_ / double(known_targets_))),
+                    " ", model_.targets[0].unit, " (", known_targets_, " known)\n");
+        (format_ == Format::text || quiet_ ? std::cout : std::cerr) << text << ending;
+    }
+
+private:
+    /// Returns the best classes. Classes with equal scores keep their order.
+    std::vector<size_t> best(std::span<const float> scores) const {
+        std::vector<size_t> order(scores.size());
+        std::iota(order.begin(), order.end(), size_t{0});
+        std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return scores[a] > scores[b]; });
+        order.resize(top_);
+        return order;
+    }
+
+    std::string line(const Images::Item& image, std::span<const float> scores, std::span<const float> targets) const {
+        if (format_ == Format::json) return json_line(image, scores, targets);
+        const bool csv = format_ == Format::csv;
+        const char* const separator = csv ? "," : "\t";
+        const auto shown = [&](const std::string& text) { return csv ? csv_field(text) : printable(text); };
+        std::string out = shown(image.name);
+        for (const size_t k : best(scores))
+            out += cat(separator, shown(model_.classes[k]), separator, formatted("%.6f", double(scores[k])));
+        for (const float target : targets) out += cat(separator, formatted("%.6g", double(target)));
+        if (csv) {
+            out += cat(",", image.label == kUnknown ? "" : csv_field(model_.classes[size_t(image.label)]));
+            if (targets.size() == 1) out += cat(",", std::isnan(image.target) ? "" : cat(image.target));
+        }
+        return out + "\n";
+    }
+    std::string json_line(const Images::Item& image, std::span<const float> scores,
+                          std::span<const float> targets) const {
+        Json list = Json::array(), numbers = Json::object();
+        for (const size_t k : best(scores))
+            list.push(Json::object().set("class", model_.classes[k]).set("score", double(scores[k])));
+        for (size_t t = 0; t < targets.size(); ++t) numbers.set(model_.targets[t].name, double(targets[t]));
+        Json out = Json::object().set("file", image.name).set("best", list);
+        if (!targets.empty()) out.set("targets", numbers);
+        if (image.label != kUnknown) out.set("known class", model_.classes[size_t(image.label)]);
+        if (!std::isnan(image.target)) out.set("known target", double(image.target));
+        return out.dump() + "\n";
+    }
+
+    const Predictor& model_;
+    const Format format_;
+    const size_t top_;
+    const bool quiet_;
+    Confusion confusion_;
+    double squares_ = 0;
+    int64_t known_targets_ = 0;
+};
+
+struct Settings {
+    MachineOptions machine{.precision = "fp32"};
+    int64_t batch_size = 250, top = 1;
+    bool quiet = false, skip_other_images = false, json = false, csv = false;
+    std::vector<std::string> arguments; // MODEL FILE...
+};
+
+void declare(Options& o, Settings& s) {
+    o.positional(
+        "MODEL FILE", &s.arguments,
+        "MODEL: the folder of a run, its model.safetensors, or a checkpoint. FILE: a PNG of any size; a folder "
+        "with PNGs, or with files of CIFAR or IDX, whose test set is used; or CIFAR records (.bin). None: the "
+        "test images of the embedded CIFAR-10 sample",
+        1);
+    o.add("top", &s.top, "number of classes to print per image, best first").at_least(1);
+    o.add("json", &s.json, "print a JSON object per line");
+    o.add("csv", &s.csv, "print comma-separated values, with a heading");
+    o.add("quiet", &s.quiet, "print only the summary, no line per image");
+    o.add("skip-other-images", &s.skip_other_images,
+          "skip images of other formats than PNG; without this option they are an error");
+    o.add("batch-size", &s.batch_size, "images per mini-batch").range(1, 65536);
+    s.machine.declare_compute(o);
+}
+
+int predict(const Options& options, Settings& s, par::Group& group) {
+    RG_CHECK(group.size() == 1, "predict: expected one process, got ", group.size(), "; start it without mpiexec");
+    RG_CHECK(!s.json || !s.csv, "predict: expected --json or --csv, got both; omit one of them");
+    Machine machine(s.machine, options, group);
+    const Context context = machine.context();
+    const ContextScope scope(context);
+    Predictor model(s.arguments[0], machine.activations());
+    Reader reader(model, s.skip_other_images);
+    const Images images = reader.read({s.arguments.begin() + 1, s.arguments.end()});
+    const size_t count = images.items.size(), bytes = images.pixels.size() / count, batch = size_t(s.batch_size);
+    Printer printer(model, s.json ? Format::json : s.csv ? Format::csv : Format::text, s.top, s.quiet);
+    double seconds = 0;
+    for (size_t begin = 0; begin < count; begin += batch) {
+        const size_t n = std::min(batch, count - begin);
+        Predictor::Outputs outputs;
+        seconds +=
+            seconds_of([&] { outputs = model.predict(std::span(images.pixels).subspan(begin * bytes, n * bytes)); });
+        for (size_t i = 0; i < n; ++i) printer.add(images.items[begin + i], outputs, i);
+    }
+    printer.finish(count, cat(formatted("%.0f images/s; ", double(count) / seconds), machine.text(), reader.converted(),
+                              "\n"));
+    return 0;
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+    return rg::par::run_ranks_main(argc, argv, [&](rg::par::Group& group) {
+        Settings settings;
+        Options options("predict", "predicts with the model of a training");
+        declare(options, settings);
+        if (options.parse({argv + 1, argv + argc})) return predict(options, settings, group);
+        std::cout << options.answer();
+        return 0;
+    });
+}

@@ -1,0 +1,50 @@
+// Predicts with a trained network, from the file of its model alone.
+//
+//     const CpuScope scope;
+//     Predictor model("runs/flowers");
+//     const Predictor::Outputs outputs = model.predict(std::array{data::read_png("rose.png")});
+//     const auto scores = outputs.scores.span<float>(); // a probability per class of model.classes
+//
+// The file says which network it holds (models/nets/networks.h); networks of users have to be registered.
+#pragma once
+
+#include "ringgrad/core/accelerate.h"
+#include "ringgrad/data/png.h"
+#include "ringgrad/models/run/model_file.h"
+
+#include <memory>
+#include <span>
+
+namespace rg {
+
+class Predictor {
+public:
+    /// Loads the model of `path` (see load_model()) to where the context's ops run. Activations have the type
+    /// `activations`, f32 or bf16. Throws Error if the file is damaged, or does not describe a network that this
+    /// program knows.
+    explicit Predictor(const std::string& path, DType activations = DType::f32);
+
+    const ImageTask task; // the size and the channels of the network's images
+    const std::vector<std::string> classes;
+    const std::vector<Target> targets;
+
+    struct Outputs {
+        Tensor scores;               // f32 [n classes]: probabilities
+        std::vector<Tensor> targets; // f32 [n 1] for each target
+    };
+    /// Predicts for n images of any size and number of channels, which it converts as a training with --size does. The
+    /// results are in host memory.
+    Outputs predict(std::span<const data::Image> images);
+    /// Predicts for images [n height width channels] of the network's size. Throws Error if a result is not finite.
+    Outputs predict(std::span<const uint8_t> pixels);
+
+private:
+    Predictor(const TensorFile& file, DType activations);
+
+    const std::string source_; // the file, for error texts
+    const std::unique_ptr<Network> network_;
+    const data::Augmenter normaliser_;
+    Accelerated forward_;
+};
+
+} // namespace rg
