@@ -1,22 +1,30 @@
 // inspect FILE...: describes the contents of files: kind, sizes, and for each tensor its type, range, mean and number
 // of values that are not finite. It recognises a file by its contents; only CIFAR records (.bin) by their name.
 //
+// inspect DIR: describes the images that --data DIR would load, with the number of images of each class. DIR may also
+// be s3: or pipe:.
+//
 // inspect uses the readers of the training programs, so they can read every file that it can read. --raw OUT writes the
 // pixels of one PNG, to compare our decoder with others. The pixels are RGBA, with 8 bits per sample, or with 16
 // (big-endian) if the PNG has 16.
 #include "ringgrad/core/atomic_file.h"
 #include "ringgrad/core/checkpoint.h"
+#include "ringgrad/core/cpu/cpu_scope.h"
 #include "ringgrad/core/options.h"
 #include "ringgrad/core/text.h"
 #include "ringgrad/data/cifar.h"
+#include "ringgrad/data/decode.h"
 #include "ringgrad/data/idx.h"
 #include "ringgrad/data/inflate.h"
+#include "ringgrad/data/open.h"
 #include "ringgrad/data/png.h"
+#include "ringgrad/data/shards.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <limits>
 
 namespace {
@@ -117,6 +125,26 @@ std::string describe_tensors(Bytes bytes, const std::string& path) {
     return text;
 }
 
+/// Returns a line for the data set, and then a table of its classes.
+std::string describe_set(const std::string& path, const data::LoadOptions& options) {
+    const CpuScope all_cores;
+    const data::TrainTest sets = data::load(path, options);
+    const std::vector<int64_t> train = data::count_per_label(sets.train), test = data::count_per_label(sets.test);
+    const std::vector<std::string>& classes = sets.train.classes;
+    size_t width = 5;
+    for (const std::string& name : classes) width = std::max(width, printable(name).size());
+    const auto row = [&](const std::string& name, const std::string& a, const std::string& b) {
+        const auto column = [](const std::string& text) {
+            return std::string(text.size() < 9 ? 9 - text.size() : 1, ' ') + text;
+        };
+        return cat("  ", name, std::string(width - name.size(), ' '), column(a), column(b), "\n");
+    };
+    std::string text = printable(sets.source) + "\n" + row("class", "train", "test");
+    for (size_t i = 0; i < classes.size(); ++i)
+        text += row(printable(classes[i]), cat(train[i]), sets.test.count ? cat(test[i]) : "-");
+    return text;
+}
+
 bool is_tensor_file(Bytes bytes) {
     uint64_t header = 0;
     if (bytes.size() < 10) return false;
@@ -142,10 +170,15 @@ std::string describe(Bytes bytes, const std::string& path) {
 }
 
 int run(int argc, const char* const* argv) {
-    std::string raw;
+    std::string raw, size;
     std::vector<std::string> paths;
-    Options options("inspect", "describes the contents of PNG, CIFAR, IDX, safetensors and checkpoint files");
-    options.positional("FILE", &paths, "files to describe", 1);
+    data::LoadOptions load_options{.test_fraction = 0};
+    Options options("inspect", "describes the contents of PNG, CIFAR, IDX, safetensors and checkpoint files, and of "
+                               "sets of images");
+    options.positional("FILE", &paths, "files to describe; or sets of images as for --data: folders, s3: or pipe:", 1);
+    options.add("size", &size, "of sets of images: size to which they are resized; none: as they are").metavar("H[xW]");
+    options.add("skip-other-images", &load_options.skip_other_images,
+                "of sets of images: skip images of other formats than PNG");
     options
         .add("raw", &raw,
              "file for the pixels of one PNG: RGBA, 8 bits per sample, or 16 (big-endian) if the PNG has 16")
@@ -155,7 +188,14 @@ int run(int argc, const char* const* argv) {
         return 0;
     }
     RG_CHECK(raw.empty() || paths.size() == 1, "--raw: expected one PNG, got ", paths.size(), " files");
+    const auto [height, width] = data::parse_size(size);
+    load_options.height = height, load_options.width = width;
     for (const std::string& path : paths) {
+        if (data::is_remote(path) || std::filesystem::is_directory(path)) {
+            RG_CHECK(raw.empty(), "--raw: expected one PNG, got a set of images (", path, ")");
+            std::fputs(describe_set(path, load_options).c_str(), stdout);
+            continue;
+        }
         const std::string file = read_file(path, kMaxTensorFile);
         const Bytes bytes = data::as_bytes(file);
         if (!raw.empty()) write_output(raw, data::as_text(data::to_rgba(data::decode_png(bytes, path)).pixels));

@@ -263,6 +263,13 @@ class Cloud(CloudJob):
         disk = self.trained(1, "train", str(self.images / "train"))
         self.assertEqual(self.trained(1, "part", data + "train/", **curl), disk)
         self.assertEqual(list((self.folder / "temporary").iterdir()), [])
+        table = self.succeed([job.BUILD / "inspect", str(self.images)]).splitlines()
+        self.assertEqual(table[0], f"PNG images in {self.images} (train and test): 40 + 20 images 32x32x3, 10 classes")
+        self.assertEqual(table[1].split(), ["class", "train", "test"])
+        for line, name in zip(table[2:], job.CLASSES, strict=True):
+            counts = [len(list((self.images / part / name).glob("*.png"))) for part in ("train", "test")]
+            self.assertEqual(line.split(), [name, *map(str, counts)])
+        self.assertEqual(self.succeed([job.BUILD / "inspect", data], **curl).splitlines()[1:], table[1:])
 
         server.busy = 2  # of the list
         self.assertEqual(self.trained(1, "busy", data + "train/", **curl), disk)
