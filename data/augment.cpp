@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 
 namespace rg::data {
 
@@ -30,30 +31,88 @@ Augmenter::Augmenter(int64_t height, int64_t width, int64_t channels, const Augm
     : height_(height), width_(width), channels_(channels), augment_(augment), normalise_(normalise) {
     RG_CHECK(height > 0 && width > 0 && channels >= 1 && channels <= kMaxImageChannels,
              "augment: expected images of 1 to 16 channels, got ", height, " x ", width, " x ", channels);
-    const int64_t side = std::min(height, width);
-    RG_CHECK(augment.crop >= 0 && augment.crop <= side, "augment: expected a crop of at most ", side, " pixels, got ",
-             augment.crop);
-    RG_CHECK(augment.translate >= 0 && augment.translate < side, "augment: expected a translation of 0 to ", side - 1,
-             " pixels, got ", augment.translate);
-    for (size_t c = 0; c < size_t(channels); ++c)
-        RG_CHECK(normalise.deviation[c] > 0, "augment: expected a positive standard deviation, got ",
-                 normalise.deviation[c], " (channel ", c, ")");
+    check();
     table_ = cpu::byte_table<float>(normalise.mean.data(), normalise.deviation.data(), channels);
 }
 
-cpu::View Augmenter::view(uint64_t seed, int64_t epoch, int64_t index) const {
-    const int64_t room_y = height_ - height(), room_x = width_ - width(), t = augment_.translate;
-    if (!augment_.flip && t == 0 && (room_y + room_x == 0 || !augment_.random_crop))
-        return {false, room_y / 2, room_x / 2};
-    // Draws every number even if it is not used, so that changing one option does not change the others' numbers.
+void Augmenter::check() const {
+    const Augment& a = augment_;
+    const int64_t side = std::min(height_, width_);
+    RG_CHECK(a.crop >= 0 && a.crop <= side, "augment: expected a crop of at most ", side, " pixels, got ", a.crop);
+    const auto check_translation = [](const char* axis, int64_t most, int64_t extent) {
+        RG_CHECK(most >= 0 && most < extent, "augment: expected a translation of 0 to ", extent - 1, " pixels in ",
+                 axis, ", got ", most);
+    };
+    check_translation("x", a.translate_x, width_);
+    check_translation("y", a.translate_y, height_);
+    RG_CHECK(a.rotate >= 0 && a.rotate <= 180, "augment: expected a rotation by 0 to 180 degrees, got ", a.rotate);
+    const auto check_range = [](const char* what, const Interval& range, double most) {
+        RG_CHECK(range.least > 0 && range.least <= range.most && range.most <= most, "augment: expected a range of ",
+                 what, " above 0 and up to ", most, ", got ", range.least, " to ", range.most);
+    };
+    check_range("scales", a.scale, 1000);
+    check_range("areas", a.crop_area, 1);
+    // All positions of a view must fit into 32 bits.
+    const double diagonal = std::hypot(double(height_), double(width_)) / std::min(1.0, a.scale.least);
+    RG_CHECK(diagonal <= 8192, "augment: expected images whose diagonal, divided by the smallest scale, is at most ",
+             "8192 pixels long, got ", diagonal, "; resize the images");
+    for (size_t c = 0; c < size_t(channels_); ++c)
+        RG_CHECK(normalise_.deviation[c] > 0, "augment: expected a positive standard deviation, got ",
+                 normalise_.deviation[c], " (channel ", c, ")");
+}
+
+namespace {
+
+double draw(Rng& rng, double least, double most) { return least + (most - least) * double(rng.uniform()); }
+
+} // namespace
+
+Augmenter::Box Augmenter::random_box(Rng& rng) const {
+    const double pixels = double(height_ * width_), widest = 4.0 / 3.0;
+    for (int trial = 0; trial < 10; ++trial) {
+        const double area = pixels * draw(rng, augment_.crop_area.least, augment_.crop_area.most),
+                     aspect = std::exp(draw(rng, -std::log(widest), std::log(widest)));
+        const int64_t h = std::llround(std::sqrt(area / aspect)), w = std::llround(std::sqrt(area * aspect));
+        if (h < 1 || w < 1 || h > height_ || w > width_) continue;
+        const int64_t top = rng.uniform_below(uint32_t(height_ - h + 1)),
+                      left = rng.uniform_below(uint32_t(width_ - w + 1));
+        return {top, left, h, w};
+    }
+    // The largest box in the centre that is neither too wide nor too narrow.
+    const int64_t h = std::min<int64_t>(height_, std::llround(double(width_) * widest)),
+                  w = std::min<int64_t>(width_, std::llround(double(height_) * widest));
+    return {(height_ - h) / 2, (width_ - w) / 2, h, w};
+}
+
+View Augmenter::view(uint64_t seed, int64_t epoch, int64_t index) const {
+    const Augment& a = augment_;
+    // Draws every number even if it is not used, so that changing one option does not change the others' numbers. Those
+    // of random_box() are last, since their count varies.
     Rng rng(seed, Purpose::augment, uint32_t(epoch), uint64_t(index));
-    cpu::View view;
-    view.flip = rng.uniform_below(2) && augment_.flip;
-    view.y0 = int64_t(rng.uniform_below(uint32_t(2 * t + 1))) - t;
-    view.x0 = int64_t(rng.uniform_below(uint32_t(2 * t + 1))) - t;
-    const int64_t crop_y = rng.uniform_below(uint32_t(room_y + 1)), crop_x = rng.uniform_below(uint32_t(room_x + 1));
-    view.y0 += augment_.random_crop ? crop_y : room_y / 2;
-    view.x0 += augment_.random_crop ? crop_x : room_x / 2;
+    const auto up_to = [&](int64_t most) { return int64_t(rng.uniform_below(uint32_t(most + 1))); };
+    const bool flip = rng.uniform_below(2) && a.flip;
+    const int64_t shift_y = up_to(2 * a.translate_y) - a.translate_y,
+                  shift_x = up_to(2 * a.translate_x) - a.translate_x;
+    const int64_t room_y = height_ - height(), room_x = width_ - width(), crop_y = up_to(room_y),
+                  crop_x = up_to(room_x);
+    const bool flip_vertical = rng.uniform_below(2) && a.flip_vertical;
+    const double angle = draw(rng, -a.rotate, a.rotate) * std::numbers::pi / 180,
+                 scale = draw(rng, a.scale.least, a.scale.most);
+    Box box{a.random_crop ? crop_y : room_y / 2, a.random_crop ? crop_x : room_x / 2, height(), width()};
+    if (a.crop_area != Interval{}) box = random_box(rng);
+
+    const auto fixed = [](double pixels) { return int32_t(std::llround(pixels * double(kPixel))); };
+    const double down = double(box.height) / double(height()) / scale * (flip_vertical ? -1 : 1),
+                 right = double(box.width) / double(width()) / scale * (flip ? -1 : 1);
+    View view;
+    view.y_per_row = fixed(down * std::cos(angle)), view.y_per_column = fixed(right * std::sin(angle));
+    view.x_per_row = fixed(-down * std::sin(angle)), view.x_per_column = fixed(right * std::cos(angle));
+    // The centre of the window shows the centre of the box. The steps lead from there to the first pixel.
+    const auto first = [&](double centre, int32_t per_row, int32_t per_column) {
+        return int32_t(fixed(centre - 0.5) - (per_row * (height() - 1) + per_column * (width() - 1)) / 2);
+    };
+    view.y0 = first(double(box.top + shift_y) + double(box.height) / 2, view.y_per_row, view.y_per_column);
+    view.x0 = first(double(box.left + shift_x) + double(box.width) / 2, view.x_per_row, view.x_per_column);
     return view;
 }
 

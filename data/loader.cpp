@@ -156,7 +156,7 @@ void Loader::write_images(Batch& batch, std::span<const int64_t> samples) const 
     batch.labels = Tensor::on_host({n}, DType::i32);
     if (!set_->targets.empty()) batch.targets = Tensor::on_host({n, 1});
     if (options_.views)
-        batch.indices = Tensor::on_host({n}, DType::i32), batch.views = Tensor::on_host({n, 3}, DType::i32);
+        batch.indices = Tensor::on_host({n}, DType::i32), batch.views = Tensor::on_host({n, kViewNumbers}, DType::i32);
     else
         batch.x = Tensor::on_host({n, h, w, c});
     for (int64_t i = 0; i < n; ++i) {
@@ -168,10 +168,9 @@ void Loader::write_images(Batch& batch, std::span<const int64_t> samples) const 
                               batch.x.data<float>() + i * h * w * c);
             continue;
         }
-        const cpu::View view = augmenter_->view(options_.seed, batch.epoch, sample);
+        const View view = augmenter_->view(options_.seed, batch.epoch, sample);
         batch.indices.data<int32_t>()[i] = int32_t(sample);
-        const std::array<int32_t, 3> numbers{view.flip, int32_t(view.y0), int32_t(view.x0)};
-        std::copy_n(numbers.begin(), 3, batch.views.data<int32_t>() + 3 * i);
+        std::memcpy(batch.views.data<int32_t>() + kViewNumbers * i, &view, sizeof view);
     }
 }
 

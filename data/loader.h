@@ -51,7 +51,7 @@ Column computed(const Shape& extents, std::function<void(const Sample& sample, s
 /// One rank's part of a mini-batch. An empty part has 0 samples.
 struct Batch {
     Tensor x;              // f32 [n h w c]; undefined with LoaderOptions::views
-    Tensor indices, views; // only with views: i32 [n] and i32 [n 3], inputs of the augment op (core/ops.h)
+    Tensor indices, views; // only with views: i32 [n] and i32 [n 6], inputs of the augment op (core/ops.h)
     Tensor labels;         // i32 [n]
     int64_t epoch = 0, index = 0;
     int64_t global_size = 0; // number of samples on all ranks

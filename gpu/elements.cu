@@ -260,8 +260,7 @@ struct AverageUpdate {
     }
 };
 
-/// Gives NaN if an image's index is outside of the data set. With `reflect`, also gives NaN for pixels beyond the
-/// mirrored image.
+/// Gives NaN if an image's index is outside of the data set.
 template <class T>
 struct Augment {
     const uint8_t* images;
@@ -272,21 +271,21 @@ struct Augment {
     int height, width, channels, window_height, window_width;
     bool reflect;
 
-    static __device__ int mirrored(int i, int extent) { return i < 0 ? -i : i >= extent ? 2 * (extent - 1) - i : i; }
     __device__ float normalised(int64_t i) const {
         const int64_t n = i / (window_height * window_width * channels);
         const int within = int(i - n * (window_height * window_width * channels)), c = within % channels,
-                  pixel = within / channels, column = pixel % window_width;
-        int row = views[3 * n + 1] + pixel / window_width;
-        int from = views[3 * n + 2] + (views[3 * n] ? window_width - 1 - column : column);
-        const bool outside = row < 0 || row >= height || from < 0 || from >= width;
+                  pixel = within / channels, row = pixel / window_width, column = pixel % window_width;
+        if (indices[n] < 0 || indices[n] >= count) return NAN;
+        const View view = view_at(views, n);
+        const Neighbours at_y = neighbours(view.y(row, column), height, reflect),
+                         at_x = neighbours(view.x(row, column), width, reflect);
+        const auto byte_at = [&](int64_t y, int64_t x) {
+            return images[((int64_t(indices[n]) * height + y) * width + x) * channels + c];
+        };
         int byte = 0;
-        if (!outside || reflect) {
-            row = mirrored(row, height), from = mirrored(from, width);
-            if (row < 0 || row >= height || from < 0 || from >= width || indices[n] < 0 || indices[n] >= count)
-                return NAN;
-            byte = images[((int64_t(indices[n]) * height + row) * width + from) * channels + c];
-        }
+        if (!at_y.outside && !at_x.outside)
+            byte = bilinear(at_y, at_x, byte_at(at_y.first, at_x.first), byte_at(at_y.first, at_x.second),
+                            byte_at(at_y.second, at_x.first), byte_at(at_y.second, at_x.second));
         return (float(byte) / 255.0f - statistics[c]) / statistics[channels + c];
     }
     __device__ void operator()(int64_t i) const { store(y + i, normalised(i)); }

@@ -30,7 +30,7 @@ enum class Draw : uint8_t {
     positions,      // u8: random positions in a pooling window
     bytes,          // u8: random bytes
     indices,        // i32: random indices of samples of input 0
-    views,          // i32 [n 3]: flip, and first row and column of a window, which may leave input 0 by up to 2
+    views,          // i32 [n 6]: views of input 0: shifts and flips, rotations, and ones far outside
     damaged,        // the largest float with both signs; in the last quarter also some NaN and infinities
     seed,           // i32 [2]: random bits
     fractions,      // in [0, 1], many of them 0 or 1
@@ -614,14 +614,16 @@ inline void add_views(std::vector<OpCase>& cases) {
                                                      {5, 7, 9, 3, 11, 7, 9},
                                                      {40, 32, 32, 3, 6, 32, 32},
                                                      {3, 8, 6, 2, 5, 5, 4},
-                                                     {2, 4, 5, 4, 33, 4, 2},
+                                                     {2, 4, 5, 4, 100, 4, 2},
+                                                     {3, 4, 5, 5, 9, 9, 7},
+                                                     {2, 1, 1, 3, 8, 3, 2},
                                                      {2, 4, 5, 3, 0, 4, 5}})
         for (bool reflect : {false, true})
             for (DType to : {DType::f32, DType::bf16})
                 cases.push_back({op::augment,
                                  {{{v.of, v.h, v.w, v.c}, Draw::bytes},
                                   {{v.n}, Draw::indices},
-                                  {{v.n, 3}, Draw::views},
+                                  {{v.n, kViewNumbers}, Draw::views},
                                   {{2, v.c}, Draw::statistics}},
                                  AugmentOp{{v.height, v.width, reflect, to}},
                                  to == DType::f32 ? kRounded : kNarrow});

@@ -108,11 +108,30 @@ uint32_t number_of(Op op) {
 Tensor draw_views(const OpCase& c, const Input& input, Rng random) {
     const Tensor t = Tensor::empty(input.shape, DType::i32);
     const Window& window = c.attrs.as<AugmentOp>().window;
+    // Returns a number of [least, most).
+    const auto draw = [&](int64_t least, int64_t most) {
+        return int32_t(least + int64_t(random.uniform_below(uint32_t(most - least))));
+    };
+    // The first pixel of a window that leaves the image by up to 2 pixels, and the step, which is negative if flipped.
+    const auto draw_axis = [&](int64_t extent, int64_t size, int32_t& first, int32_t& step) {
+        const bool flip = draw(0, 2) != 0;
+        first = (draw(-2, std::max<int64_t>(0, extent - size) + 3) + int32_t(flip ? size - 1 : 0)) * int32_t(kPixel);
+        step = int32_t(flip ? -kPixel : kPixel);
+    };
     for (int64_t i = 0; i < input.shape[0]; ++i) {
-        int32_t* const view = t.data<int32_t>() + 3 * i;
-        view[0] = int32_t(random.uniform_below(2));
-        view[1] = int32_t(random.uniform_below(uint32_t(c.in[0].shape[1] - window.height + 5))) - 2;
-        view[2] = int32_t(random.uniform_below(uint32_t(c.in[0].shape[2] - window.width + 5))) - 2;
+        const int64_t h = c.in[0].shape[1], w = c.in[0].shape[2];
+        View view;
+        draw_axis(h, window.height, view.y0, view.y_per_row);
+        draw_axis(w, window.width, view.x0, view.x_per_column);
+        const int kind = draw(0, 6); // 3 to 5: whole pixels
+        if (kind == 0)               // a rotation with a factor of up to 2, and shifts by parts of a pixel
+            view = {draw(-2 * kPixel, h * kPixel), draw(-2 * kPixel, 2 * kPixel), draw(-2 * kPixel, 2 * kPixel),
+                    draw(-2 * kPixel, w * kPixel), draw(-2 * kPixel, 2 * kPixel), draw(-2 * kPixel, 2 * kPixel)};
+        if (kind == 1) // any view, far outside of the image
+            view = {int32_t(random.next()), int32_t(random.next()), int32_t(random.next()),
+                    int32_t(random.next()), int32_t(random.next()), int32_t(random.next())};
+        if (kind == 2) view.x0 += int32_t(kPixel / 2); // between two pixels
+        std::memcpy(t.data<int32_t>() + kViewNumbers * i, &view, sizeof view);
     }
     return t;
 }

@@ -93,7 +93,7 @@ LoaderOptions options_for(int64_t batch_size) {
     o.batch_size = batch_size;
     o.keep_partial = true;
     o.seed = 11;
-    o.augment = {true, 2, Fill::reflect};
+    o.augment = {.flip = true, .translate_x = 2, .translate_y = 2, .fill = Fill::reflect};
     o.normalise = kPlain;
     return o;
 }
@@ -118,7 +118,7 @@ TEST_SUITE("data") {
         const ImageSet set = random_set(1, 6, 7, 3);
         for (const Fill fill : {Fill::zero, Fill::reflect})
             for (const int64_t crop : {0, 5}) {
-                const Augment augment{true, 2, fill, crop};
+                const Augment augment{.flip = true, .translate_x = 2, .translate_y = 2, .fill = fill, .crop = crop};
                 const int64_t h = crop ? crop : 6, w = crop ? crop : 7;
                 std::array<int, 2> flips{};
                 std::set<std::array<int64_t, 3>> seen;
@@ -147,7 +147,9 @@ TEST_SUITE("data") {
 
     TEST_CASE("augment: views depend on seed, epoch and sample; evaluation takes the centre") {
         const ImageSet set = random_set(2, 16, 16, 3);
-        const Augment augment{true, 4, Fill::zero};
+        const Augment augment{.flip = true, .translate_x = 4, .translate_y = 4};
+        Augment without_flip = augment;
+        without_flip.flip = false;
         CHECK(augmented(set, augment, 1, 1, 0) == augmented(set, augment, 1, 1, 0));
         int equal_epoch = 0, equal_seed = 0;
         for (int64_t epoch = 0; epoch < 50; ++epoch) {
@@ -159,19 +161,172 @@ TEST_SUITE("data") {
         // Without reflection, the views are the same.
         int same = 0;
         for (int64_t epoch = 0; epoch < 40; ++epoch)
-            same += augmented(set, augment, 1, epoch, 0) == augmented(set, Augment{false, 4, Fill::zero}, 1, epoch, 0);
+            same += augmented(set, augment, 1, epoch, 0) == augmented(set, without_flip, 1, epoch, 0);
         CHECK(same > 8);
         CHECK(same < 32);
+    }
+
+    TEST_CASE("augment: flips, translations and crops keep their random numbers") {
+        // A run that is resumed, or repeated with a newer version, must get the same images. These are the flips and
+        // the first row and column of each window that seed 7 has always given.
+        struct Expected {
+            bool flip;
+            int64_t y0, x0;
+        };
+        const std::array<Expected, 8> whole = {{{false, 3, 0},
+                                                {false, -3, 4},
+                                                {false, -4, -3},
+                                                {true, 3, -1},
+                                                {true, -1, 3},
+                                                {false, 4, 1},
+                                                {false, -2, 1},
+                                                {true, -3, 2}}};
+        const std::array<Expected, 8> cropped = {{{false, 3, 1},
+                                                  {false, -1, 5},
+                                                  {false, -3, -2},
+                                                  {true, 5, 0},
+                                                  {true, 2, 5},
+                                                  {false, 5, 1},
+                                                  {false, -2, 3},
+                                                  {true, -3, 2}}};
+        const ImageSet set = random_set(1, 32, 30, 3);
+        for (const int64_t crop : {0, 28}) {
+            const Augmenter a(32, 30, 3, {.flip = true, .translate_x = 4, .translate_y = 4, .crop = crop}, kPlain);
+            std::vector<float> out(size_t(a.height() * a.width() * 3));
+            for (size_t i = 0; i < 8; ++i) {
+                a.apply(set.image(0), 7, int64_t(i) / 3, 1000 * int64_t(i), out.data());
+                const auto& [flip, y0, x0] = crop ? cropped[i] : whole[i];
+                CHECK(out == view(set, 0, flip, y0, x0, a.height(), a.width(), Fill::zero));
+            }
+        }
+    }
+
+    TEST_CASE("augment: vertical flips, and different translations in x and y") {
+        const Augmenter a(9, 7, 1, {.flip_vertical = true, .translate_x = 1, .translate_y = 3}, kPlain);
+        std::set<std::array<int64_t, 3>> seen;
+        for (int64_t i = 0; i < 1000; ++i) {
+            const View v = a.view(1, 2, i);
+            const bool flipped = v.y_per_row < 0;
+            CHECK(v == View{v.y0, int32_t(flipped ? -kPixel : kPixel), 0, v.x0, 0, kPixel});
+            CHECK(v.y0 % kPixel == 0);
+            CHECK(v.x0 % kPixel == 0);
+            seen.insert({flipped, v.y0 / kPixel - (flipped ? 8 : 0), v.x0 / kPixel});
+        }
+        std::set<std::array<int64_t, 3>> expected;
+        for (const int64_t flipped : {0, 1})
+            for (int64_t y = -3; y <= 3; ++y)
+                for (int64_t x = -1; x <= 1; ++x) expected.insert({flipped, y, x});
+        CHECK(seen == expected);
+        const Augmenter only_flip(2, 2, 1, {.flip_vertical = true}, {});
+        std::set<std::vector<float>> images;
+        std::vector<float> out(4);
+        for (int64_t i = 0; i < 20; ++i) {
+            only_flip.apply(std::array<uint8_t, 4>{0, 51, 102, 153}, 0, 0, i, out.data());
+            images.insert(out);
+        }
+        CHECK(images == std::set<std::vector<float>>{{0, 0.2f, 0.4f, 0.6f}, {0.4f, 0.6f, 0, 0.2f}});
+    }
+
+    TEST_CASE("augment: rotation and scale keep the centre, the angle and the factor in their ranges") {
+        const int64_t h = 40, w = 30;
+        const Augmenter a(h, w, 3, {.rotate = 20, .scale = {0.5, 2}}, kPlain);
+        double lowest_angle = 0, highest_angle = 0, lowest = 9, highest = 0;
+        for (int64_t i = 0; i < 500; ++i) {
+            const View v = a.view(3, 1, i);
+            // The steps of rows and columns are orthogonal and of the same length, which is 1 / scale.
+            CHECK(v.y_per_row == v.x_per_column);
+            CHECK(v.y_per_column == -v.x_per_row);
+            const double angle = std::atan2(v.y_per_column, v.x_per_column) * 180 / 3.14159265358979,
+                         scale = double(kPixel) / std::hypot(v.y_per_column, v.x_per_column);
+            lowest_angle = std::min(lowest_angle, angle), highest_angle = std::max(highest_angle, angle);
+            lowest = std::min(lowest, scale), highest = std::max(highest, scale);
+            // The centre of the window is between the first and the last pixel, and so is that of the image.
+            CHECK(std::abs(v.y(0, 0) + v.y(h - 1, w - 1) - (h - 1) * kPixel) <= 2);
+            CHECK(std::abs(v.x(0, 0) + v.x(h - 1, w - 1) - (w - 1) * kPixel) <= 2);
+        }
+        // 500 numbers leave out 5% at an end with a probability of e^-25. Steps are rounded to 1/65536.
+        CHECK(std::abs(lowest_angle + 19) <= 1.001);
+        CHECK(std::abs(highest_angle - 19) <= 1.001);
+        CHECK(std::abs(lowest - 0.54) <= 0.0401);
+        CHECK(std::abs(highest - 1.96) <= 0.0401);
+    }
+
+    TEST_CASE("augment: a rotation by 180 degrees and a scale of 2 show the right pixels") {
+        // Every angle is drawn from [-180, 180], so compare with the picture that the view's own angle asks for: pixels
+        // at a distance from the centre, in a picture whose brightness is 4 * row + column.
+        ImageSet set{1, 31, 33, 1, {}, {0}, {"a"}};
+        for (int64_t y = 0; y < 31; ++y)
+            for (int64_t x = 0; x < 33; ++x) set.pixels.push_back(uint8_t(4 * y + x));
+        const Augmenter a(31, 33, 1, {.rotate = 180, .scale = {2, 2}, .fill = Fill::reflect}, {});
+        std::vector<float> out(31 * 33);
+        for (int64_t i = 0; i < 50; ++i) {
+            const View v = a.view(1, 1, i);
+            const double angle = std::atan2(v.y_per_column, v.x_per_column);
+            a.apply(set.image(0), 1, 1, i, out.data());
+            for (const double dy : {-10.0, 0.0, 7.0})
+                for (const double dx : {-12.0, 0.0, 9.0}) {
+                    const double y = 15 + (std::cos(angle) * dy + std::sin(angle) * dx) / 2,
+                                 x = 16 + (std::cos(angle) * dx - std::sin(angle) * dy) / 2;
+                    const double byte = 255 * double(out[size_t((15 + dy) * 33 + 16 + dx)]);
+                    CHECK(std::abs(byte - (4 * y + x)) <= 0.51); // rounded to a byte, from positions in 1/65536
+                }
+        }
+    }
+
+    TEST_CASE("augment: resized crops have the area, the aspect and the place that they may have") {
+        const int64_t h = 60, w = 80;
+        const Augmenter a(h, w, 3, {.flip = true, .crop = 32, .crop_area = {0.1, 0.5}}, kPlain);
+        CHECK(a.height() == 32);
+        double least = 1, most = 0, narrowest = 9, widest = 0, first_row = 9, last_row = 0;
+        for (int64_t i = 0; i < 2000; ++i) {
+            const View v = a.view(5, 0, i);
+            const double box_h = 32.0 * v.y_per_row / double(kPixel),
+                         box_w = 32.0 * std::abs(v.x_per_column) / double(kPixel);
+            least = std::min(least, box_h * box_w / (h * w)), most = std::max(most, box_h * box_w / (h * w));
+            narrowest = std::min(narrowest, box_w / box_h), widest = std::max(widest, box_w / box_h);
+            // The box begins half a step before the first pixel's centre.
+            const double top = double(v.y0) / double(kPixel) + 0.5 - box_h / 64,
+                         left = double(std::min(v.x(0, 0), v.x(0, 31))) / double(kPixel) + 0.5 - box_w / 64;
+            CHECK(std::abs(top - std::round(top)) < 0.01);
+            CHECK(std::abs(left - std::round(left)) < 0.01);
+            CHECK(top > -0.01);
+            CHECK(left > -0.01);
+            CHECK(top + box_h < h + 0.01);
+            CHECK(left + box_w < w + 0.01);
+            first_row = std::min(first_row, top), last_row = std::max(last_row, top + box_h);
+        }
+        // The sides are rounded to pixels, of which there are at least 19.
+        CHECK(std::abs(least - 0.1) < 0.02);
+        CHECK(std::abs(most - 0.5) < 0.02);
+        CHECK(std::abs(narrowest - 0.75) < 0.05);
+        CHECK(std::abs(widest - 1.333) < 0.08);
+        CHECK(std::abs(first_row) < 0.01);
+        CHECK(std::abs(last_row - h) < 0.01);
+        // No box of this area and aspect fits into a narrow image, so it is the largest one in the centre.
+        const View narrow = Augmenter(100, 12, 1, {.crop_area = {0.999, 1}}, kPlain).view(0, 0, 0);
+        CHECK(narrow.x_per_column == kPixel);
+        CHECK(narrow.y_per_row == std::lround(0.16 * double(kPixel))); // 16 rows for 100
+        CHECK(std::abs(double(narrow.y(0, 0) + narrow.y(99, 0)) / double(kPixel) - 99) < 0.01);
     }
 
     TEST_CASE("augment: rejects impossible options") {
         const auto error = [](int64_t channels, const Augment& augment, Normalise normalise = {}) {
             return error_of([&] { Augmenter(8, 6, channels, augment, normalise); });
         };
-        CHECK(error(3, {true, 5, Fill::reflect, 6}).empty());
+        CHECK(error(3, {.translate_x = 5, .translate_y = 7, .fill = Fill::reflect, .crop = 6}).empty());
+        CHECK(error(3, {.rotate = 180, .scale = {0.01, 1000}, .crop_area = {0.01, 0.02}}).empty());
         CHECK(contains(error(17, {}), "1 to 16 channels"));
-        CHECK(contains(error(3, {false, 6}), "translation of 0 to 5 pixels, got 6"));
-        CHECK(contains(error(3, {false, 0, Fill::zero, 7}), "at most 6 pixels, got 7"));
+        CHECK(contains(error(3, {.translate_x = 6}), "translation of 0 to 5 pixels in x, got 6"));
+        CHECK(contains(error(3, {.translate_y = 8}), "translation of 0 to 7 pixels in y, got 8"));
+        CHECK(contains(error(3, {.translate_y = -1}), "in y, got -1"));
+        CHECK(contains(error(3, {.crop = 7}), "at most 6 pixels, got 7"));
+        CHECK(contains(error(3, {.rotate = 181}), "a rotation by 0 to 180 degrees, got 181"));
+        CHECK(contains(error(3, {.rotate = -1}), "got -1"));
+        CHECK(contains(error(3, {.rotate = NAN}), "got nan"));
+        CHECK(contains(error(3, {.scale = {0, 1}}), "a range of scales above 0 and up to 1000, got 0 to 1"));
+        CHECK(contains(error(3, {.scale = {2, 1}}), "got 2 to 1"));
+        CHECK(contains(error(3, {.scale = {0.001, 1}}), "at most 8192 pixels long, got 10000; resize"));
+        CHECK(contains(error(3, {.crop_area = {0.5, 1.5}}), "a range of areas above 0 and up to 1, got 0.5 to 1.5"));
         CHECK(contains(error(2, {}, {{}, {1, 0}}), "got 0 (channel 1)"));
         const Augmenter a(2, 2, 1, {}, {});
         float out[4];
@@ -328,7 +483,7 @@ TEST_SUITE("data") {
         CHECK(contains(error([](LoaderOptions& o) { o.batch_size = 0; }), "at least 1 sample, got 0"));
         CHECK(contains(error([](LoaderOptions& o) { o.rank = 2; }), "rank of 0 to 1, got 2"));
         CHECK(contains(error([](LoaderOptions& o) { o.depth = 0; }), "depth >= 1"));
-        CHECK(contains(error([](LoaderOptions& o) { o.augment.translate = 2; }), "translation"));
+        CHECK(contains(error([](LoaderOptions& o) { o.augment.translate_x = 2; }), "translation"));
         set.labels[3] = 3;
         CHECK(contains(error([](LoaderOptions&) {}), "got 3 (loader, image 3)"));
     }

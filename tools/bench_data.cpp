@@ -80,7 +80,7 @@ void bench_pipeline(const Settings& s, const char* name, const std::string& sour
     for (const int64_t threads : thread_counts) {
         data::Loader loader(set, {.batch_size = s.batch,
                                   .keep_partial = true,
-                                  .augment = {.flip = true, .translate = 4},
+                                  .augment = {.flip = true, .translate_x = 4, .translate_y = 4},
                                   .normalise = data::kCifar10,
                                   .threads = int(threads),
                                   .depth = 2 * int(threads)});

@@ -1,29 +1,53 @@
-// Resizes images for compare_images.py, which compares the results with Pillow.
+// Resizes images and takes views of them for compare_images.py, which compares the results with Pillow.
 //
 //     compare_images < REQUESTS > RESULTS
 //
-// A request is a line "FUNCTION ROWS COLUMNS CHANNELS HEIGHT WIDTH" and the bytes of the image. The function is resize
-// or fit. The result is the bytes of the image of HEIGHT x WIDTH.
+// A request is a line "FUNCTION ROWS COLUMNS CHANNELS HEIGHT WIDTH" and the bytes of the image. The function is resize,
+// fit, or view; then the six integers of a View follow in the line. The result is the bytes of the image of HEIGHT x
+// WIDTH.
+#include "ringgrad/core/cpu/augment.h"
 #include "ringgrad/data/resize.h"
 
+#include <cmath>
 #include <cstdio>
 #include <iostream>
 
 using namespace rg;
 
+namespace {
+
+std::vector<uint8_t> view_of(const data::Image& image, int64_t height, int64_t width, const View& view) {
+    const std::vector<float> zeros(size_t(image.channels)), ones(size_t(image.channels), 1);
+    std::vector<float> out(size_t(height * width * image.channels));
+    cpu::write_view({image.height, image.width, image.channels, height, width}, view,
+                    cpu::byte_table<float>(zeros.data(), ones.data(), image.channels), image.pixels.data(), out.data());
+    std::vector<uint8_t> bytes;
+    for (const float value : out) bytes.push_back(uint8_t(std::lround(value * 255)));
+    return bytes;
+}
+
+void answer(const std::string& function) {
+    data::Image image;
+    int64_t height = 0, width = 0;
+    View view;
+    std::cin >> image.height >> image.width >> image.channels >> height >> width;
+    if (function == "view")
+        std::cin >> view.y0 >> view.y_per_row >> view.y_per_column >> view.x0 >> view.x_per_row >> view.x_per_column;
+    std::cin.ignore(1);
+    image.pixels.resize(size_t(image.height * image.width * image.channels));
+    std::cin.read(reinterpret_cast<char*>(image.pixels.data()), std::streamsize(image.pixels.size()));
+    RG_CHECK(std::cin, "compare_images: expected a request and its image, got the end of the input");
+    const std::vector<uint8_t> bytes = function == "view"  ? view_of(image, height, width, view)
+                                       : function == "fit" ? data::fit(image, height, width).pixels
+                                                           : data::resize(image, height, width).pixels;
+    std::cout.write(reinterpret_cast<const char*>(bytes.data()), std::streamsize(bytes.size()));
+}
+
+} // namespace
+
 int main() {
     try {
-        for (std::string function; std::cin >> function;) {
-            data::Image image;
-            int64_t height = 0, width = 0;
-            std::cin >> image.height >> image.width >> image.channels >> height >> width;
-            std::cin.ignore(1);
-            image.pixels.resize(size_t(image.height * image.width * image.channels));
-            std::cin.read(reinterpret_cast<char*>(image.pixels.data()), std::streamsize(image.pixels.size()));
-            RG_CHECK(std::cin, "compare_images: expected a request, got ", function, " without an image");
-            const data::Image result = (function == "fit" ? data::fit : data::resize)(image, height, width);
-            std::cout.write(reinterpret_cast<const char*>(result.pixels.data()), std::streamsize(result.pixels.size()));
-        }
+        for (std::string function; std::cin >> function;) answer(function);
     } catch (const std::exception& error) {
         std::fprintf(stderr, "%s\n", error.what());
         return 1;

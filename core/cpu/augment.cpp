@@ -5,45 +5,74 @@
 #include "ringgrad/core/ops/augment.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 namespace rg::cpu {
 
 namespace {
 
-/// Returns i if it lies in [0, extent), else i mirrored at the nearer edge. The edge pixel itself is not repeated.
-/// Requires that i is less than `extent` beyond the edge.
-int64_t mirrored(int64_t i, int64_t extent) { return i < 0 ? -i : i >= extent ? 2 * (extent - 1) - i : i; }
+/// Returns true if the view shows each pixel unchanged: it only shifts by whole pixels, and flips.
+bool keeps_pixels(const View& v) {
+    return std::abs(v.y_per_row) == kPixel && std::abs(v.x_per_column) == kPixel && v.y_per_column == 0 &&
+           v.x_per_row == 0 && v.y0 % kPixel == 0 && v.x0 % kPixel == 0;
+}
 
-/// kFixed is the number of channels, or 0 for any number.
+constexpr uint8_t kBlack[kMaxImageChannels] = {};
+
+/// Writes a view with keeps_pixels(), 8 to 10 times as fast as write_sampled(). kFixed is the number of channels, or 0
+/// for any number.
 template <int kFixed, class T>
-void write(const ViewShape& s, const View& view, const ByteTable<T>& table, const uint8_t* image, T* out) {
-    const int64_t h = s.window_height, w = s.window_width, channels = kFixed ? kFixed : s.channels;
+void write_pixels(const ViewShape& s, const View& view, const ByteTable<T>& table, const uint8_t* image, T* out) {
+    const int64_t w = s.window_width, channels = kFixed ? kFixed : s.channels;
+    const int64_t x0 = view.x0 / kPixel, step = view.x_per_column / kPixel;
     // Columns [inside, inside_end) of the window lie in the image.
-    const int64_t inside = std::clamp<int64_t>(-view.x0, 0, w),
-                  inside_end = std::clamp<int64_t>(s.width - view.x0, inside, w);
-    const int64_t step = view.flip ? -channels : channels;
-    const auto put = [&](const uint8_t* pixel, T* out_pixel) {
-        for (size_t c = 0; c < size_t(channels); ++c) out_pixel[c] = table[c][pixel[c]];
+    const int64_t inside = std::clamp<int64_t>(step > 0 ? -x0 : x0 - s.width + 1, 0, w),
+                  inside_end = std::clamp<int64_t>(step > 0 ? s.width - x0 : x0 + 1, inside, w);
+    const auto put = [&](const uint8_t* pixel) {
+        for (size_t c = 0; c < size_t(channels); ++c) *out++ = table[c][pixel[c]];
     };
-    static constexpr uint8_t kBlack[kMaxImageChannels] = {};
-    for (int64_t y = 0; y < h; ++y, out += w * channels) {
-        const int64_t source = view.y0 + y;
-        const bool outside = source < 0 || source >= s.height;
-        const uint8_t* row = outside && !s.reflect ? nullptr : image + mirrored(source, s.height) * s.width * channels;
-        T* const begin = view.flip ? out + (w - 1) * channels : out; // column 0 of the window
+    for (int64_t y = 0; y < s.window_height; ++y) {
+        const int64_t source = view.y(y, 0) / kPixel;
+        const bool black = !s.reflect && (source < 0 || source >= s.height);
+        const uint8_t* const row = image + (black ? 0 : mirrored(source, s.height) * s.width * channels);
         const auto put_outside = [&](int64_t x) {
-            put(row && s.reflect ? row + mirrored(view.x0 + x, s.width) * channels : kBlack, begin + x * step);
+            put(s.reflect ? row + mirrored(x0 + x * step, s.width) * channels : kBlack);
         };
-        if (!row) {
-            for (int64_t x = 0; x < w; ++x) put_outside(x);
-            continue;
-        }
-        for (int64_t x = 0; x < inside; ++x) put_outside(x);
-        const uint8_t* pixel = row + (view.x0 + inside) * channels;
-        T* out_pixel = begin + inside * step;
-        for (int64_t x = inside; x < inside_end; ++x, pixel += channels, out_pixel += step) put(pixel, out_pixel);
+        for (int64_t x = 0; x < (black ? w : inside); ++x) put_outside(x);
+        if (black) continue;
+        const uint8_t* pixel = row + (x0 + inside * step) * channels;
+        for (int64_t x = inside; x < inside_end; ++x, pixel += step * channels) put(pixel);
         for (int64_t x = inside_end; x < w; ++x) put_outside(x);
     }
+}
+
+/// Writes any view. kFixed is the number of channels, or 0 for any number.
+template <int kFixed, class T>
+void write_sampled(const ViewShape& s, const View& view, const ByteTable<T>& table, const uint8_t* image, T* out) {
+    const int64_t channels = kFixed ? kFixed : s.channels;
+    for (int64_t row = 0; row < s.window_height; ++row)
+        for (int64_t column = 0; column < s.window_width; ++column) {
+            const Neighbours y = neighbours(view.y(row, column), s.height, s.reflect),
+                             x = neighbours(view.x(row, column), s.width, s.reflect);
+            const uint8_t *const above = image + y.first * s.width * channels, *const below = image + y.second *
+                                                                                                          s.width *
+                                                                                                          channels;
+            const int64_t left = x.first * channels, right = x.second * channels;
+            for (int64_t c = 0; c < channels; ++c) {
+                const uint8_t byte = y.outside || x.outside ? uint8_t(0)
+                                                            : bilinear(y, x, above[left + c], above[right + c],
+                                                                       below[left + c], below[right + c]);
+                *out++ = table[size_t(c)][byte];
+            }
+        }
+}
+
+template <int kFixed, class T>
+void write(const ViewShape& s, const View& view, const ByteTable<T>& table, const uint8_t* image, T* out) {
+    if (keeps_pixels(view))
+        write_pixels<kFixed>(s, view, table, image, out);
+    else
+        write_sampled<kFixed>(s, view, table, image, out);
 }
 
 template <class T>
@@ -57,20 +86,13 @@ void augment_as(const Call& call) {
     const float* const mean = call.in[O::statistics].data<float>();
     const ByteTable<T> table = byte_table<T>(mean, mean + shape.channels, shape.channels);
     parallel(y.extent(0), [&](int64_t n) {
-        const View view{views[3 * n] != 0, views[3 * n + 1], views[3 * n + 2]};
-        RG_CHECK(!shape.reflect || within_reach(shape, view), "augment: expected the view of sample ", n,
-                 " within the mirrored image, got one that begins at ", view.y0, ", ", view.x0);
-        write_view<T>(shape, view, table, images.data<uint8_t>() + indices[n] * (images.numel() / images.extent(0)),
+        write_view<T>(shape, view_at(views, n), table,
+                      images.data<uint8_t>() + indices[n] * (images.numel() / images.extent(0)),
                       y.data<T>() + n * (y.numel() / y.extent(0)));
     });
 }
 
 } // namespace
-
-bool within_reach(const ViewShape& s, const View& v) {
-    return v.y0 > -s.height && v.x0 > -s.width && v.y0 + s.window_height < 2 * s.height &&
-           v.x0 + s.window_width < 2 * s.width;
-}
 
 template <class T>
 ByteTable<T> byte_table(const float* mean, const float* deviation, int64_t channels) {

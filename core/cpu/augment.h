@@ -1,5 +1,5 @@
-// Cuts a window out of an image, optionally flips it, and normalises its bytes by a table. The data loader and the
-// augment op share this code, so both give the same bits.
+// Takes a view of an image, and normalises its bytes by a table. The data loader and the augment op share this code, so
+// both give the same bits.
 #pragma once
 
 #include "ringgrad/core/bf16.h"
@@ -17,16 +17,6 @@ struct ViewShape {
     bool reflect = false; // mirrors the image at its edge pixels; otherwise pixels outside are black (byte 0)
 };
 
-/// A window in an image: its first row and column, which may lie outside of the image. `flip` mirrors the window left
-/// to right.
-struct View {
-    bool flip = false;
-    int64_t y0 = 0, x0 = 0;
-};
-
-/// Returns true if one reflection of the image at its edges gives a pixel for every position in the window.
-bool within_reach(const ViewShape& shape, const View& view);
-
 /// Holds the normalised value of each byte, per channel; T is float or bf16. The value is (byte / 255 - mean) /
 /// deviation, computed in float and in this order, so that it has the same bits as the result of PyTorch's transforms.
 template <class T>
@@ -34,8 +24,7 @@ using ByteTable = std::array<std::array<T, 256>, kMaxImageChannels>;
 template <class T>
 ByteTable<T> byte_table(const float* mean, const float* deviation, int64_t channels);
 
-/// Writes a view of `image` to out [window_height window_width channels]. With shape.reflect, within_reach() must be
-/// true.
+/// Writes a view of `image` to out [window_height window_width channels].
 template <class T>
 void write_view(const ViewShape& shape, const View& view, const ByteTable<T>& table, const uint8_t* image, T* out);
 

@@ -16,13 +16,13 @@ OutputSpecs infer_augment(In in, const Attrs& attrs) {
     const Tensor& images = in[O::images];
     expect_image("augment", "images", images);
     expect_rank("augment", "indices", in[O::indices], 1);
-    const int64_t n = in[O::indices].extent(0), h = images.extent(1), w = images.extent(2), c = images.extent(3);
+    const int64_t n = in[O::indices].extent(0), c = images.extent(3);
     RG_CHECK(c <= kMaxImageChannels, "augment: expected images of 1 to ", kMaxImageChannels, " channels, got ",
              images.shape().str());
-    expect_shape("augment", "views", in[O::views], {n, 3});
+    expect_shape("augment", "views", in[O::views], {n, kViewNumbers});
     expect_shape("augment", "statistics", in[O::statistics], {2, c});
-    RG_CHECK(window.height >= 1 && window.height <= h && window.width >= 1 && window.width <= w,
-             "augment: a window of ", window.height, " x ", window.width, " in images of ", h, " x ", w);
+    RG_CHECK(window.height >= 1 && window.width >= 1, "augment: expected a window of at least 1 x 1, got ",
+             window.height, " x ", window.width);
     RG_CHECK(window.dtype == DType::f32 || window.dtype == DType::bf16, "augment: gives f32 or bf16, not ",
              name_of(window.dtype));
     return {{{{n, window.height, window.width, c}, window.dtype}}};
@@ -44,29 +44,57 @@ Tensor augment(const Tensor& images, const Tensor& indices, const Tensor& views,
     return run(op::augment, {images, indices, views, statistics}, AugmentOp{window})[0];
 }
 
+namespace {
+
+/// An image that continues on all sides: mirrored, or with its edge pixels.
+struct Picture {
+    const double* pixels;
+    int64_t height, width, channels;
+    bool reflect;
+
+    double at(int64_t row, int64_t column, int64_t channel) const {
+        const auto inside = [&](int64_t i, int64_t extent) {
+            while (reflect && extent > 1 && (i < 0 || i >= extent)) i = i < 0 ? -i : 2 * (extent - 1) - i;
+            return std::clamp<int64_t>(i, 0, extent - 1);
+        };
+        return pixels[(inside(row, height) * width + inside(column, width)) * channels + channel];
+    }
+
+    /// Returns the bilinear mean at a position, rounded to an integer.
+    double at_position(double y, double x, int64_t channel) const {
+        const bool outside = y < -0.5 || x < -0.5 || y >= double(height) - 0.5 || x >= double(width) - 0.5;
+        if (outside && !reflect) return 0;
+        const auto row = int64_t(std::floor(y)), column = int64_t(std::floor(x));
+        const double down = y - std::floor(y), right = x - std::floor(x);
+        const double above = at(row, column, channel) * (1 - right) + at(row, column + 1, channel) * right,
+                     below = at(row + 1, column, channel) * (1 - right) + at(row + 1, column + 1, channel) * right;
+        return std::floor(above * (1 - down) + below * down + 0.5);
+    }
+};
+
+} // namespace
+
 void ref::augment(const Call& call) {
     using O = AugmentOp;
-    const bool reflect = call.attrs.as<O>().window.reflect;
     const Tensor &images = call.in[O::images], &y = call.out[0];
-    const Values pixels = read(images), index = read(call.in[O::indices]), view = read(call.in[O::views]),
+    const Values pixels = read(images), index = read(call.in[O::indices]), views = read(call.in[O::views]),
                  stats = read(call.in[O::statistics]);
-    const Index4 image_index(images.shape()), y_index(y.shape());
-    const int64_t height = images.extent(1), width = images.extent(2), channels = images.extent(3);
+    const Index4 y_index(y.shape());
+    const int64_t channels = images.extent(3), image_size = images.extent(1) * images.extent(2) * channels;
     Values out(size_t(y.numel()));
-    for (int64_t n = 0; n < y.extent(0); ++n)
+    for (int64_t n = 0; n < y.extent(0); ++n) {
+        const double* const v = &views[size_t(kViewNumbers * n)];
+        const Picture picture{&pixels[size_t(int64_t(index[size_t(n)]) * image_size)], images.extent(1),
+                              images.extent(2), channels, call.attrs.as<O>().window.reflect};
         for (int64_t h = 0; h < y.extent(1); ++h)
             for (int64_t w = 0; w < y.extent(2); ++w)
                 for (int64_t c = 0; c < channels; ++c) {
-                    const double* const v = &view[size_t(3 * n)];
-                    int64_t row = int64_t(v[1]) + h, column = int64_t(v[2]) + (v[0] != 0 ? y.extent(2) - 1 - w : w);
-                    const bool outside = row < 0 || row >= height || column < 0 || column >= width;
-                    row = height - 1 - std::abs(height - 1 - std::abs(row)); // mirrored once at the edge
-                    column = width - 1 - std::abs(width - 1 - std::abs(column));
-                    const double byte = outside && !reflect
-                                            ? 0
-                                            : pixels[image_index(int64_t(index[size_t(n)]), row, column, c)];
+                    const double row = (v[0] + double(h) * v[1] + double(w) * v[2]) / double(kPixel),
+                                 column = (v[3] + double(h) * v[4] + double(w) * v[5]) / double(kPixel);
+                    const double byte = picture.at_position(row, column, c);
                     out[y_index(n, h, w, c)] = (byte / 255 - stats[size_t(c)]) / stats[size_t(channels + c)];
                 }
+    }
     write(y, out);
 }
 

@@ -1,12 +1,67 @@
-// The op that cuts views out of images, flips them, and normalises them. The caller draws the random numbers.
+// The op that takes views of images and normalises them. The caller draws the random numbers.
+//
+// A view is an affine map, so it can shift, flip, rotate and scale. It is computed in integers, by the functions below.
+// So the CPU kernel, the CUDA kernel and data/augment.h give the same bits.
 #pragma once
 
 #include "ringgrad/core/op.h"
+
+#include <algorithm>
 
 namespace rg {
 
 /// The largest number of channels of an image.
 constexpr int64_t kMaxImageChannels = 16;
+
+/// The fixed-point numbers of a view: one pixel is 65536.
+constexpr int64_t kPixel = 1 << 16;
+
+/// Maps each pixel of a window to a position in the image. All numbers are in units of 1/65536 pixel. Position 0 is the
+/// centre of the first pixel. By default, the window begins at the first pixel of the image.
+struct View {
+    int32_t y0 = 0, y_per_row = kPixel, y_per_column = 0;
+    int32_t x0 = 0, x_per_row = 0, x_per_column = kPixel;
+
+    constexpr int64_t y(int64_t row, int64_t column) const { return y0 + row * y_per_row + column * y_per_column; }
+    constexpr int64_t x(int64_t row, int64_t column) const { return x0 + row * x_per_row + column * x_per_column; }
+    bool operator==(const View&) const = default;
+};
+/// The number of integers of a view.
+constexpr int64_t kViewNumbers = sizeof(View) / sizeof(int32_t);
+
+/// Returns view n of an array of views, whose integers are in the order of the members.
+constexpr View view_at(const int32_t* views, int64_t n) {
+    const int32_t* const v = views + n * kViewNumbers;
+    return {v[0], v[1], v[2], v[3], v[4], v[5]};
+}
+
+/// Returns the pixel that is shown at i, if the image is mirrored at its edge pixels again and again.
+constexpr int64_t mirrored(int64_t i, int64_t extent) {
+    if (i >= 0 && i < extent) return i;
+    const int64_t period = std::max<int64_t>(1, 2 * extent - 2), within = (i < 0 ? -i : i) % period;
+    return within < extent ? within : period - within;
+}
+
+/// The two pixels beside a position on one axis, and the weight of the second one, in units of 1/65536.
+struct Neighbours {
+    int64_t first, second, weight;
+    bool outside; // then the position shows black
+};
+
+/// Returns the neighbours of a position. If `reflect` is set, the image continues mirrored, so no position is outside.
+/// Otherwise the outer half of an edge pixel has the value of that pixel.
+constexpr Neighbours neighbours(int64_t position, int64_t extent, bool reflect) {
+    const int64_t first = position >> 16, weight = position & (kPixel - 1);
+    if (reflect) return {mirrored(first, extent), mirrored(first + 1, extent), weight, false};
+    const bool outside = position < -kPixel / 2 || position >= extent * kPixel - kPixel / 2;
+    return {std::clamp<int64_t>(first, 0, extent - 1), std::clamp<int64_t>(first + 1, 0, extent - 1), weight, outside};
+}
+
+/// Returns the bilinear mean of four bytes, rounded to a byte: `a` and `b` of the first row, `c` and `d` of the second.
+constexpr uint8_t bilinear(const Neighbours& y, const Neighbours& x, int64_t a, int64_t b, int64_t c, int64_t d) {
+    const int64_t above = a * (kPixel - x.weight) + b * x.weight, below = c * (kPixel - x.weight) + d * x.weight;
+    return uint8_t((above * (kPixel - y.weight) + below * y.weight + kPixel * kPixel / 2) >> 32);
+}
 
 struct Window {
     int64_t height = 0, width = 0;
@@ -14,12 +69,11 @@ struct Window {
     DType dtype = DType::f32;
 };
 
-/// Cuts a window out of each selected image, flips it if asked, and normalises it. Returns [n height width c], with the
-/// same bits as data/augment.h. Arguments:
+/// Takes a view of each selected image, and normalises it. Bytes between pixels are interpolated bilinearly and rounded
+/// to a byte. Returns [n height width c], with the same bits as data/augment.h. Arguments:
 /// - images u8 [N h w c], with up to 16 channels;
 /// - indices i32 [n]: the selected images;
-/// - views i32 [n 3]: flip (1 mirrors the window left to right, 0 does not), and the first row and column of the
-///   window, which may lie outside of the image;
+/// - views i32 [n 6]: the integers of each View;
 /// - statistics f32 [2 c]: the mean (row 0) and the standard deviation (row 1) of byte / 255, per channel.
 Tensor augment(const Tensor& images, const Tensor& indices, const Tensor& views, const Tensor& statistics,
                const Window& window);

@@ -62,7 +62,7 @@ data::Batch ImageFeed::largest_batch() const {
     const int64_t n = machine_.workers().part_range(std::min(batch_size_, set_.count)).size();
     data::Batch batch;
     if (machine_.device())
-        batch.indices = Tensor::on_host({n}, DType::i32), batch.views = Tensor::on_host({n, 3}, DType::i32);
+        batch.indices = Tensor::on_host({n}, DType::i32), batch.views = Tensor::on_host({n, kViewNumbers}, DType::i32);
     else
         batch.x = Tensor::on_host({n, loader.augmenter().height(), loader.augmenter().width(), set_.channels});
     batch.labels = Tensor::on_host({n}, DType::i32);

@@ -1,7 +1,7 @@
 // Turns the mini-batches of a set into inputs of an Accelerated function, on the CPU and on a device.
 //
 // On the CPU the loader makes the images. A device holds all images of the set: the loader only chooses images and
-// their views (flips and shifts), and the augment op makes the batch on the device.
+// their views (data/augment.h), and the augment op makes the batch on the device.
 #pragma once
 
 #include "ringgrad/data/loader.h"

@@ -76,12 +76,12 @@ void TrainingOptions::complete_schedule(const Options& options) {
 
 data::LoaderOptions TrainingOptions::loader_options(const data::Normalise& normalise) const {
     const bool flips = augment.find("flip") != std::string::npos;
-    const bool translates = augment.find("translate") != std::string::npos;
+    const int64_t shift = augment.find("translate") != std::string::npos ? translate : 0;
     return {.batch_size = data_options.batch_size,
             .shuffle = data_options.shuffle,
             .keep_partial = partial == "keep",
             .seed = uint64_t(data_options.seed),
-            .augment = {.flip = flips, .translate = translates ? translate : 0, .fill = fill},
+            .augment = {.flip = flips, .translate_x = shift, .translate_y = shift, .fill = fill},
             .normalise = normalise};
 }
 
