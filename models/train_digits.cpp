@@ -10,7 +10,7 @@ namespace {
 struct TrainDigits final : ImageTraining {
     TrainDigits() : ImageTraining({"digits"}) {
         data_texts = {"MNIST files or class folders of 28 x 28 PNGs", "class folders", "drawn digits"};
-        augmentations = {"translate", "none"}, augment = "translate", translate = 2;
+        augmentations = {"translate", "rotate", "scale", "resized-crop"}, augment = "translate", translate = 2;
         default_rate = {0.01, 128};
         optimizer.weight_decay = 1e-4;
     }

@@ -40,7 +40,8 @@ struct TrainDigitsAngles final : Training, TrainingOptions {
     TrainDigitsAngles() {
         data_texts = {"class folders of 28 x 28 PNGs with angles.csv", "such folders", "drawn digits"};
         data_options.batch_size = 32;
-        augmentations = {"translate", "none"}, augment = "translate", translate = 2;
+        augmentations = {"translate", "scale"}; // the others change the angle
+        augment = "translate", translate = 2;
         default_rate = {0.002, 32, true};
         optimizer.kind = OptimizerOptions::Kind::adam;
     }

@@ -1,13 +1,38 @@
 // See training_options.h.
 #include "ringgrad/models/run/training_options.h"
 
+#include <algorithm>
+#include <charconv>
 #include <cmath>
+#include <set>
+#include <sstream>
 
 namespace rg {
 
 using Kind = OptimizerOptions::Kind;
 
 constexpr double kAdamRate = 0.001;
+
+namespace {
+
+std::string joined(const std::vector<std::string>& names) {
+    std::string text;
+    for (const std::string& name : names) text += (text.empty() ? "" : ",") + name;
+    return text;
+}
+
+data::Interval parse_range(const char* option, const std::string& text) {
+    data::Interval range;
+    const char* const end = text.data() + text.size();
+    const auto [colon, error] = std::from_chars(text.data(), end, range.least);
+    const bool first = error == std::errc() && colon != end && *colon == ':';
+    const auto [stop, second_error] = first ? std::from_chars(colon + 1, end, range.most) : std::from_chars_result{};
+    RG_CHECK(first && second_error == std::errc() && stop == end, "--", option,
+             ": expected MIN:MAX, such as 0.8:1.2, got \"", text, "\"");
+    return range;
+}
+
+} // namespace
 
 double DefaultRate::at(int64_t batch_size) const {
     return root ? rate * std::sqrt(double(batch_size) / batch) : rate * double(batch_size) / batch;
@@ -20,10 +45,39 @@ std::string DefaultRate::text() const {
 void TrainingOptions::declare_data(Options& o) {
     data_options.declare(o, data_texts.folder, data_texts.shards, data_texts.none);
     o.add("partial-batch", &partial, "use of the last, smaller mini-batch of an epoch").one_of({"keep", "discard"});
-    o.add("augment", &augment, "random augmentation of the images").one_of(augmentations);
-    o.add("translate", &translate, "largest translation, in pixels").range(0, 16);
+    o.add("augment", &augment,
+          cat("random flips and translations of the training images: none, or a list of ", joined(augment_names())))
+        .metavar("LIST");
+    o.add("translate", &translate,
+          "largest translation, in pixels; with --fill zero the same as a random crop with that padding")
+        .range(0, 1024);
+    o.add("translate-x", &translate_x, "largest translation to the left and right; -1: that of --translate")
+        .range(-1, 1024);
+    o.add("translate-y", &translate_y, "largest translation up and down; -1: that of --translate").range(-1, 1024);
+    if (allows("rotate"))
+        o.add("rotate", &rotate, "largest random rotation of the training images, in degrees, in both directions")
+            .range(0, 180);
+    if (allows("scale"))
+        o.add("scale", &scale, "range of the random factor by which the training images grow, such as 0.8:1.2")
+            .metavar("MIN:MAX");
+    if (allows("resized-crop"))
+        o.add("resized-crop", &resized_crop,
+              "range of the area, as a fraction of the image's, of a random box with an aspect ratio of 3:4 to 4:3, "
+              "which is resized to the whole image, such as 0.25:1; 1:1: off")
+            .metavar("MIN:MAX");
     o.add("fill", &fill, {{"zero", data::Fill::zero}, {"reflect", data::Fill::reflect}},
-          "how to fill pixels uncovered by translation");
+          "how to fill pixels uncovered by translation, rotation or scale: black, or the mirrored image");
+}
+
+bool TrainingOptions::allows(const std::string& augmentation) const {
+    return std::ranges::find(augmentations, augmentation) != augmentations.end();
+}
+
+std::vector<std::string> TrainingOptions::augment_names() const {
+    std::vector<std::string> names;
+    for (const char* name : {"flip", "flip-vertical", "translate"})
+        if (allows(name)) names.push_back(name);
+    return names;
 }
 
 void TrainingOptions::declare_training(Options& o) {
@@ -72,16 +126,36 @@ void TrainingOptions::complete_schedule(const Options& options) {
     schedule.epochs = double(epochs);
     schedule.drops = parse_drops(drops);
     schedule.check();
+    augmentation();
+}
+
+data::Augment TrainingOptions::augmentation() const {
+    const std::vector<std::string> names = augment_names();
+    std::set<std::string> chosen;
+    std::istringstream list(augment == "none" ? "" : augment);
+    bool known = !augment.empty();
+    for (std::string name; std::getline(list, name, ',');) {
+        known = known && std::ranges::find(names, name) != names.end();
+        chosen.insert(name);
+    }
+    RG_CHECK(known, "--augment: expected none, or a list of ", joined(names), ", got \"", augment, "\"");
+    const int64_t shift = chosen.contains("translate") ? 1 : 0;
+    return {.flip = chosen.contains("flip"),
+            .flip_vertical = chosen.contains("flip-vertical"),
+            .translate_x = shift * (translate_x >= 0 ? translate_x : translate),
+            .translate_y = shift * (translate_y >= 0 ? translate_y : translate),
+            .rotate = rotate,
+            .scale = parse_range("scale", scale),
+            .fill = fill,
+            .crop_area = parse_range("resized-crop", resized_crop)};
 }
 
 data::LoaderOptions TrainingOptions::loader_options(const data::Normalise& normalise) const {
-    const bool flips = augment.find("flip") != std::string::npos;
-    const int64_t shift = augment.find("translate") != std::string::npos ? translate : 0;
     return {.batch_size = data_options.batch_size,
             .shuffle = data_options.shuffle,
             .keep_partial = partial == "keep",
             .seed = uint64_t(data_options.seed),
-            .augment = {.flip = flips, .translate_x = shift, .translate_y = shift, .fill = fill},
+            .augment = augmentation(),
             .normalise = normalise};
 }
 

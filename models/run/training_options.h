@@ -27,9 +27,13 @@ struct TrainingOptions {
     };
     DataTexts data_texts;
     DataOptions data_options;
-    std::vector<std::string> augmentations{"flip,translate", "flip", "translate", "none"}; // choices of --augment
+    /// The augmentations that do not change what an image shows. --augment takes the first three names, and each other
+    /// name has an option of its own, which is not declared without it here.
+    std::vector<std::string> augmentations{"flip", "flip-vertical", "translate", "rotate", "scale", "resized-crop"};
     std::string augment = "flip,translate", partial = "discard";
-    int64_t translate = 4;
+    int64_t translate = 4, translate_x = -1, translate_y = -1;
+    double rotate = 0;
+    std::string scale = "1:1", resized_crop = "1:1";
     data::Fill fill = data::Fill::zero;
 
     int64_t epochs = 20, steps = -1;
@@ -47,10 +51,16 @@ struct TrainingOptions {
     void declare_training(Options& options);
     /// Sets the schedule, once the mini-batch size is known. Throws Error if the options do not fit together.
     void complete_schedule(const Options& options);
-    /// Returns the options for the loader of the training set.
+    /// Returns the options for the loader of the training set. Throws Error if --augment has an unknown name, or if a
+    /// range is not of the form MIN:MAX.
     data::LoaderOptions loader_options(const data::Normalise& normalise) const;
 
 private:
+    bool allows(const std::string& augmentation) const;
+    /// Returns the names of --augment that `augmentations` has.
+    std::vector<std::string> augment_names() const;
+    data::Augment augmentation() const;
+
     OptimizerOptions::Kind default_optimizer_ = OptimizerOptions::Kind::sgd; // that of default_rate
 };
 

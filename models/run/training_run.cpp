@@ -61,10 +61,10 @@ Position restore_training(const std::string& program, TensorFile file, Parameter
 /// line changes an option of the network or of the mini-batches, since the checkpoint would not fit then. Also throws
 /// Error if check_stored_command() refuses a stored value.
 void restore_options(const TensorFile& file, Options& options) {
-    static const std::set<std::string> kFixed = {"batch-size", "validation",      "partial-batch", "shuffle",   "seed",
-                                                 "augment",    "translate",       "fill",          "width",     "depth",
-                                                 "init",       "init-skip",       "initializer",   "optimizer", "net",
-                                                 "stem",       "zero-last-gamma", "size"};
+    static const std::set<std::string> kFixed = {
+        "batch-size", "validation",  "partial-batch",   "shuffle", "seed",      "size",         "augment",  "translate",
+        "fill",       "translate-x", "translate-y",     "rotate",  "scale",     "resized-crop", "net",      "width",
+        "depth",      "stem",        "zero-last-gamma", "init",    "init-skip", "initializer",  "optimizer"};
     const Json saved = Json::parse(file.text("options"), file.source);
     const auto run = std::filesystem::path(file.source).parent_path().parent_path(); // file.source: RUN/checkpoint/FILE
     for (const auto& [name, value] : options.values()) {

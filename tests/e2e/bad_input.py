@@ -55,6 +55,13 @@ class BadInput(job.JobTest):
         self.refuse_training(["--epochs"], "--epochs", "the end of the command line")
         self.refuse_training(["here"], "here")
         self.refuse_training(["--drops", "9,3"], "3 after 9")
+        self.refuse_training(["--augment", "flip,turn"], "--augment", "flip,flip-vertical,translate", "flip,turn")
+        self.refuse_training(["--augment="], "--augment", 'got ""')
+        self.refuse_training(["--translate-y", "32"], "0 to 31 pixels in y", "32")
+        self.refuse_training(["--rotate", "200"], "--rotate", "from 0 to 180", "200")
+        self.refuse_training(["--scale", "2"], "--scale", "MIN:MAX", '"2"')
+        self.refuse_training(["--scale", "1.5:0.5"], "range of scales", "1.5 to 0.5")
+        self.refuse_training(["--resized-crop", "0.5:2"], "range of areas", "0.5 to 2")
         self.refuse_training(["--run-name", "a/b"], "a/b")
         self.refuse_training([], "RG_ISA", "portable", "nonsense", RG_ISA="nonsense")
 

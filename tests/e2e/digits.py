@@ -72,7 +72,9 @@ class Digits(job.JobTest):
         self.assertEqual(job.step_lines(first), job.step_lines(again))
         self.assertEqual(len(job.step_lines(first)), 5)
         for name, change in (("seed", ["--seed", "1"]), ("init", ["--init", first / "model.safetensors"]),
-                             ("view", ["--augment", "translate"]), ("order", ["--shuffle", "epoch"])):
+                             ("view", ["--augment", "translate"]), ("order", ["--shuffle", "epoch"]),
+                             ("angle", ["--rotate", "20"]), ("scale", ["--scale", "0.8:1.2"]),
+                             ("box", ["--resized-crop", "0.5:1"])):
             self.assertNotEqual(job.losses(self.run_program("train_digits", 1, name, *options, *change))[0],
                                 job.losses(first)[0], name)
 
