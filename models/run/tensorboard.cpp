@@ -3,6 +3,7 @@
 #include "ringgrad/models/run/tensorboard.h"
 
 #include "ringgrad/models/run/memory.h"
+#include "ringgrad/models/run/protobuf.h"
 
 #include <bit>
 #include <cerrno>
@@ -16,38 +17,15 @@
 namespace fs = std::filesystem;
 
 namespace rg {
+
+using namespace protobuf;
+
 namespace {
 
 constexpr std::string_view kPrefix = "events.out.tfevents.";
 
 /// Returns the form in which TFRecords store a CRC. They mask it, since the CRC of data that contain a CRC is weak.
 uint32_t masked(uint32_t crc) { return std::rotr(crc, 15) + 0xa282ead8u; }
-
-/// Returns the bytes of `value`, little-endian on any machine.
-template <class T>
-std::string little_endian(T value) {
-    std::string bytes;
-    for (size_t i = 0; i < sizeof value; ++i) bytes += char(value >> (8 * i) & 0xff);
-    return bytes;
-}
-
-// Fields of a protobuf message: a key with the wire type, then the value.
-std::string varint(uint64_t value) {
-    std::string bytes;
-    for (; value >= 0x80; value >>= 7) bytes += char((value & 0x7f) | 0x80);
-    return bytes + char(value);
-}
-std::string key(int field, int type) { return varint(uint64_t(field) << 3 | uint64_t(type)); }
-std::string int_field(int field, int64_t value) { return key(field, 0) + varint(uint64_t(value)); }
-std::string double_field(int field, double value) {
-    return key(field, 1) + little_endian(std::bit_cast<uint64_t>(value));
-}
-std::string float_field(int field, float value) {
-    return key(field, 5) + little_endian(std::bit_cast<uint32_t>(value));
-}
-std::string bytes_field(int field, std::string_view value) {
-    return key(field, 2) + varint(value.size()) + std::string(value);
-}
 
 /// Returns an Event with the current time, `step`, and `field`, which is an encoded field.
 std::string event(int64_t step, const std::string& field) {
