@@ -11,6 +11,7 @@ import shutil
 import stat
 import struct
 import subprocess
+import sys
 
 import job
 
@@ -54,6 +55,37 @@ class Model(job.JobTest):
         first = self.train(1, "first", *job.TINY, "--steps", "2") / "model.safetensors"
         again = self.train(1, "again", *job.TINY, "--steps", "0", "--seed", "9", "--init", str(first))
         self.assertEqual((again / "model.safetensors").read_bytes(), first.read_bytes())
+
+
+class PyTorch(job.JobTest):
+    def test_readme(self):
+        """Runs the lines of models/run/README.md, and compares probabilities with those of predict."""
+        pythons = [path for path in (sys.executable, "/usr/bin/python3") if os.path.exists(path) and not subprocess.run(
+            [path, "-c", "import numpy, torch"], capture_output=True).returncode]
+        if not pythons:
+            self.skipTest("Python has no torch and numpy")
+        run = self.train(1, "run", *job.TINY, "--epochs", "1")
+        readme = (TOOLS.parent / "models" / "run" / "README.md").read_text()
+        lines = [line.strip() for line in readme.partition("In PyTorch")[2].splitlines() if line.startswith("    ")]
+        script = "\n".join(lines).replace("runs/NAME", str(run)) + """
+records = numpy.fromfile(sys.argv[1], numpy.uint8).reshape(-1, 3073)[:, 1:].reshape(-1, 3, 32, 32)
+mean, deviation = (numpy.float32(values).reshape(3, 1, 1) for values in (MEAN, DEVIATION))
+images = torch.from_numpy((records.astype(numpy.float32) / 255 - mean) / deviation)
+for row in net(images).softmax(1).tolist():
+    print(*row)
+"""
+        script = script.replace("MEAN", "(.4914, .4822, .4465)").replace("DEVIATION", "(.2470, .2435, .2616)")
+        test_set = self.folder / "test.bin"
+        test_set.write_bytes(job.cifar_file(job.sample_records("test")))
+        result = subprocess.run([pythons[0], "-c", "import numpy, torch\n" + script, test_set], cwd=TOOLS.parent,
+                                capture_output=True, text=True, timeout=job.LIMIT)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        ours = self.succeed(program("predict", run, test_set)).splitlines()
+        for i, line in enumerate(result.stdout.splitlines()):
+            _, name, probability = ours[i].split("\t")
+            # predict prints six digits, and adds in another order.
+            self.assertAlmostEqual(float(line.split()[job.CLASSES.index(name)]), float(probability), delta=1e-5)
+        self.assertEqual(i, 199)
 
 
 class Predict(job.JobTest):
