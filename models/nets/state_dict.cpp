@@ -52,12 +52,15 @@ std::string layer_of(const std::string& name) { return name.substr(0, name.rfind
 
 } // namespace
 
+Tensor channels_first(const Tensor& channels_last) {
+    const Tensor copy = Tensor::on_host(file_shape(channels_last.shape()));
+    permute(channels_last.to_host(), copy, true);
+    return copy;
+}
+
 std::vector<NamedTensor> state_dict(const Parameters& parameters) {
     std::vector<NamedTensor> tensors;
-    for (const auto& e : parameters.entries()) {
-        tensors.push_back({e.name, Tensor::on_host(file_shape(e.shape))});
-        permute(e.value.to_host(), tensors.back().value, true);
-    }
+    for (const auto& e : parameters.entries()) tensors.push_back({e.name, channels_first(e.value)});
     const int64_t tracked = parameters.batches_tracked;
     for (const auto& s : parameters.states()) {
         tensors.push_back({s.name + ".running_mean", running_row(s, 0).clone().to_host()});

@@ -10,6 +10,10 @@
 
 namespace rg {
 
+/// Returns a copy in host memory, with the last of four extents moved to the second place: filters K R S C become
+/// O I H W, images N H W C become N C H W. Copies of other tensors have the same shape. Takes f32 only.
+Tensor channels_first(const Tensor& channels_last);
+
 /// Returns copies of all values of the network in host memory, with PyTorch's names and layouts.
 std::vector<NamedTensor> state_dict(const Parameters& parameters);
 

@@ -1,0 +1,313 @@
+// See onnx.h. Writes ONNX 1.12: opset 17, IR version 8. Field numbers are those of onnx.proto.
+#include "ringgrad/models/run/onnx.h"
+
+#include "ringgrad/core/atomic_file.h"
+#include "ringgrad/core/op_table.h"
+#include "ringgrad/core/plan.h"
+#include "ringgrad/core/version.h"
+#include "ringgrad/models/run/onnx_graph.h"
+#include "ringgrad/models/run/protobuf.h"
+
+#include <algorithm>
+#include <set>
+
+namespace rg {
+
+using namespace protobuf;
+using onnx::attribute, onnx::Graph, onnx::Ints, onnx::Order;
+
+namespace {
+
+// ---- the nodes of each op ----
+
+Ints both(const PerAxis& p) { return {p.h, p.w}; }
+Ints pads(const PerAxis& p) { return {p.h, p.w, p.h, p.w}; }
+
+void write_conv2d(Graph& g, const Step& s) {
+    using O = Conv2dOp;
+    const Conv& c = s.attrs.as<O>().conv;
+    const Tensor &x = s.in[O::x], &w = s.in[O::w], &y = s.out[O::y];
+    // A 1x1 convolution of pixels that are not an image of ONNX is a dense layer.
+    const bool dense =
+        g.order_of(x) == Order::rows && w.extent(1) * w.extent(2) == 1 && c.stride == 1 && c.pad == 0 && c.groups == 1;
+    std::vector<std::string> inputs;
+    if (dense)
+        inputs = {g.read(x.reshape({x.numel() / x.extent(3), x.extent(3)}), Order::rows),
+                  g.read(w.reshape({w.extent(0), w.extent(3)}), Order::rows)};
+    else
+        inputs = {g.read(x, Order::channels_first), g.read(w, Order::channels_first)};
+    if (s.in[O::bias].defined()) inputs.push_back(g.read(s.in[O::bias], Order::rows));
+    if (dense)
+        return g.define(y.reshape({y.numel() / y.extent(3), y.extent(3)}), Order::rows,
+                        g.node("Gemm", inputs, attribute("transB", int64_t{1})));
+    g.define(y, Order::channels_first,
+             g.node("Conv", inputs,
+                    attribute("kernel_shape", Ints{w.extent(1), w.extent(2)}) + attribute("strides", both(c.stride)) +
+                        attribute("pads", pads(c.pad)) + attribute("dilations", both(c.dilation)) +
+                        attribute("group", c.groups)));
+}
+
+void write_batch_norm(Graph& g, const Step& s) {
+    using O = BatchNormOp;
+    const BatchNorm& norm = s.attrs.as<O>().norm;
+    const Tensor& stats = s.in[O::stats];
+    RG_CHECK(stats.has_memory(), "onnx: batch_norm: expected running statistics, got those of the batch; predict with ",
+             "Mode::evaluate");
+    const int64_t channels = stats.extent(1);
+    std::string y = g.node("BatchNormalization",
+                           {g.read(s.in[O::x], Order::channels_first), g.read(s.in[O::gamma], Order::rows),
+                            g.read(s.in[O::beta], Order::rows), g.read(stats.slice(0, {channels}), Order::rows),
+                            g.read(stats.slice(channels, {channels}), Order::rows)},
+                           attribute("epsilon", norm.epsilon));
+    if (norm.relu) y = g.node("Relu", {y});
+    g.define(s.out[0], Order::channels_first, y);
+}
+
+void write_layer_norm(Graph& g, const Step& s) {
+    using O = LayerNormOp;
+    const std::string y = g.node(
+        "LayerNormalization",
+        {g.read(s.in[O::x], Order::rows), g.read(s.in[O::gamma], Order::rows), g.read(s.in[O::beta], Order::rows)},
+        attribute("axis", int64_t{-1}) + attribute("epsilon", s.attrs.as<O>().epsilon));
+    g.define(s.out[0], Order::rows, y);
+}
+
+void write_pool(Graph& g, const Step& s, const char* type, const std::string& more) {
+    const Pool& p = s.attrs.as<Pool2dOp>().pool;
+    g.define(s.out[0], Order::channels_first,
+             g.node(type, {g.read(s.in[Pool2dOp::x], Order::channels_first)},
+                    attribute("kernel_shape", both(p.window)) + attribute("strides", both(p.stride)) +
+                        attribute("pads", pads(p.pad)) + more));
+}
+void write_max_pool2d(Graph& g, const Step& s) { write_pool(g, s, "MaxPool", ""); }
+void write_avg_pool2d(Graph& g, const Step& s) {
+    const Pool& p = s.attrs.as<Pool2dOp>().pool;
+    const Tensor& x = s.in[Pool2dOp::x];
+    if (p.window == PerAxis(x.extent(1), x.extent(2)) && p.pad == 0)
+        return g.define(s.out[0], Order::channels_first,
+                        g.node("GlobalAveragePool", {g.read(x, Order::channels_first)}));
+    write_pool(g, s, "AveragePool", attribute("count_include_pad", int64_t(p.count_pad)));
+}
+
+std::string gelu_node(Graph& g, const std::string& x) {
+    const std::string root = g.node("Mul", {x, g.scalar(0.70710678f)}); // x / sqrt(2)
+    const std::string both_tails = g.node("Add", {g.node("Erf", {root}), g.scalar(1)});
+    return g.node("Mul", {g.node("Mul", {x, g.scalar(0.5f)}), both_tails});
+}
+
+void write_activation(Graph& g, const Step& s) {
+    const auto& a = s.attrs.as<ActivationOp>();
+    const Order order = g.order_of(s.in[0]);
+    const std::string x = g.read(s.in[0], order);
+    const auto y = [&]() -> std::string {
+        switch (a.kind) {
+        case Activation::relu: return g.node("Relu", {x});
+        case Activation::leaky_relu: return g.node("LeakyRelu", {x}, attribute("alpha", a.slope));
+        case Activation::gelu: return gelu_node(g, x);
+        case Activation::silu: return g.node("Mul", {x, g.node("Sigmoid", {x})});
+        case Activation::sigmoid: return g.node("Sigmoid", {x});
+        case Activation::tanh: return g.node("Tanh", {x});
+        }
+        fail("onnx: activation: expected a kind that ONNX has, got ", int(a.kind));
+    };
+    g.define(s.out[0], order, y());
+}
+
+/// Writes arithmetic on two tensors, in the order of the first one that is no constant.
+void write_two(Graph& g, const Step& s, const char* type) {
+    const Order order = g.order_of(s.in[s.in[0].has_memory() ? 1 : 0]);
+    g.define(s.out[0], order, g.node(type, {g.read(s.in[0], order), g.read(s.in[1], order)}));
+}
+void write_add(Graph& g, const Step& s) { write_two(g, s, "Add"); }
+void write_sub(Graph& g, const Step& s) { write_two(g, s, "Sub"); }
+void write_mul(Graph& g, const Step& s) { write_two(g, s, "Mul"); }
+
+void write_scale(Graph& g, const Step& s) {
+    const Tensor& factor = s.in[ScaleOp::factor];
+    const Order order = g.order_of(s.in[ScaleOp::x]);
+    g.define(
+        s.out[0], order,
+        g.node("Mul", {g.read(s.in[ScaleOp::x], order),
+                       factor.defined() ? g.read(factor, Order::rows) : g.scalar(s.attrs.as<ScaleOp>().constant)}));
+}
+
+void write_sum(Graph& g, const Step& s) {
+    const char* const type = s.attrs.as<SumOp>().mean ? "ReduceMean" : "ReduceSum";
+    g.define(s.out[0], Order::rows,
+             g.node(type, {g.read(s.in[0], g.order_of(s.in[0]))}, attribute("keepdims", int64_t{0})));
+}
+
+void write_cast(Graph& g, const Step& s) {
+    const Order order = g.order_of(s.in[0]);
+    g.define(s.out[0], order, g.read(s.in[0], order));
+}
+
+void write_softmax(Graph& g, const Step& s) {
+    g.define(s.out[0], Order::rows, g.node("Softmax", {g.read(s.in[0], Order::rows)}, attribute("axis", int64_t{-1})));
+}
+
+void write_slice(Graph& g, const Step& s) {
+    const auto& a = s.attrs.as<SliceOp>();
+    RG_CHECK(!g.depends_on_batch(a.count), "onnx: slice: expected a part of fixed size, got one that depends on the ",
+             "size of the batch; slice the result of the prediction instead");
+    g.define(s.out[0], Order::rows,
+             g.node("Slice", {g.read(s.in[0], Order::rows), g.ints({a.begin}), g.ints({a.begin + a.count})}));
+}
+
+/// Writes upsample(), if this step is its second half: it concatenates copies of rows, in which each pixel is already
+/// repeated as often. Returns false if it is not.
+bool write_upsample(Graph& g, const Step& s, int64_t count) {
+    const Tensor& wide = s.in[0];
+    const auto first = g.copies.find(wide.key());
+    if (first == g.copies.end() || first->second.count != count) return false;
+    const Tensor& x = first->second.image;
+    const int64_t n = x.extent(0), h = x.extent(1), w = x.extent(2), c = x.extent(3);
+    if (wide.shape() != Shape{n, h, 1, w * count * c}) return false;
+    const float scales[] = {1, 1, float(count), float(count)};
+    const std::string y = g.node(
+        "Resize", {g.read(x, Order::channels_first), "", g.constant(cat("upsample_by_", count), scales, Ints{4})},
+        attribute("mode", "nearest") + attribute("coordinate_transformation_mode", "asymmetric") +
+            attribute("nearest_mode", "floor"));
+    g.define(s.out[0].reshape({n, h * count, w * count, c}), Order::channels_first, y);
+    return true;
+}
+
+void write_concat(Graph& g, const Step& s) {
+    const auto end = std::ranges::find_if_not(s.inputs(), &Tensor::defined);
+    const std::span<const Tensor> in(s.inputs().begin(), end);
+    const bool copies =
+        std::ranges::all_of(in, [&](const Tensor& t) { return t.key() == in[0].key() && t.shape() == in[0].shape(); });
+    if (copies && in[0].shape().rank() == 4) {
+        if (write_upsample(g, s, int64_t(in.size()))) return;
+        g.copies[s.out[0].key()] = {in[0], int64_t(in.size())};
+    }
+    const auto value = std::ranges::find_if_not(in, &Tensor::has_memory);
+    const Order order = value == in.end() ? Order::rows : g.order_of(*value);
+    std::vector<std::string> inputs;
+    for (const Tensor& t : in) inputs.push_back(g.read(t, order));
+    const int64_t axis = order == Order::channels_first ? 1 : in[0].shape().rank() - 1;
+    g.define(s.out[0], order, g.node("Concat", inputs, attribute("axis", axis)));
+}
+
+struct Mapping {
+    Op op;
+    void (*write)(Graph&, const Step&);
+};
+constexpr Mapping kMappings[] = {
+    {op::conv2d, write_conv2d},
+    {op::batch_norm, write_batch_norm},
+    {op::layer_norm, write_layer_norm},
+    {op::max_pool2d, write_max_pool2d},
+    {op::avg_pool2d, write_avg_pool2d},
+    {op::activation, write_activation},
+    {op::add, write_add},
+    {op::sub, write_sub},
+    {op::mul, write_mul},
+    {op::scale, write_scale},
+    {op::sum, write_sum},
+    {op::cast, write_cast},
+    {op::slice, write_slice},
+    {op::concat, write_concat},
+    {op::softmax, write_softmax},
+};
+
+const Mapping* find_mapping(Op op) {
+    const auto mapping = std::ranges::find(kMappings, op, &Mapping::op);
+    return mapping == std::end(kMappings) ? nullptr : mapping;
+}
+
+// ---- file ----
+
+const char* input_name(const Shape& sample) { return sample.rank() == 3 ? "image" : "x"; }
+
+/// Adds nodes that normalise the input, and states that the result is the value of x.
+void write_input(Graph& g, const Tensor& x, const std::string& input, const data::Normalise& normalise) {
+    std::string value = input;
+    if (x.shape().rank() == 4) {
+        const auto channels = size_t(x.extent(3));
+        const Ints extents{1, int64_t(channels), 1, 1};
+        const auto write = [&](const char* type, const char* name, const data::Normalise::Channels& values,
+                               float none) {
+            const std::span used = std::span(values).first(channels);
+            if (std::ranges::all_of(used, [&](float v) { return v == none; })) return;
+            value = g.node(type, {value, g.constant(name, used, extents)});
+        };
+        write("Sub", "normalise.mean", normalise.mean, 0);
+        write("Div", "normalise.deviation", normalise.deviation, 1);
+    }
+    g.define(x, Order::channels_first, value);
+}
+
+/// Returns the GraphProto of the prediction for `batch` inputs; see Graph.
+std::string encode_graph(const Prediction& predict, const Parameters& parameters, const Shape& sample,
+                         const OnnxOptions& options, int64_t batch) {
+    Ints extents{batch};
+    extents.insert(extents.end(), sample.extents().begin(), sample.extents().end());
+    Tensor x;
+    std::vector<Tensor> results;
+    std::vector<Step> steps;
+    {
+        Trace trace;
+        x = Tensor::empty(Shape(extents));
+        results = predict(x);
+        steps = std::move(trace.steps);
+    }
+    RG_CHECK(results.size() == options.outputs.size(), "onnx: expected as many names of outputs as results, got ",
+             options.outputs.size(), " names and ", results.size(), " results");
+    const char* const input = input_name(sample);
+    Graph graph(parameters, batch);
+    graph.input(input, x);
+    write_input(graph, x, input, options.normalise);
+    for (const Step& step : steps) {
+        const Mapping* const mapping = find_mapping(step.op);
+        RG_CHECK(mapping, "onnx: expected ops that have a counterpart in ONNX, got ", step.op->name,
+                 "; leave it out of the prediction");
+        mapping->write(graph, step);
+    }
+    for (size_t i = 0; i < results.size(); ++i) graph.output(options.outputs[i], results[i]);
+    return graph.message();
+}
+
+void expect_valid(const Shape& sample, const Parameters& parameters, const OnnxOptions& options) {
+    RG_CHECK(sample.rank() == 1 || sample.rank() == 3, "onnx: expected the shape of one image [h w c] or vector [k], ",
+             "got ", sample.str(), "; leave out the batch");
+    RG_CHECK(sample.rank() == 1 || sample[2] <= kMaxImageChannels, "onnx: expected at most ", kMaxImageChannels,
+             " channels, got ", sample[2]);
+    for (size_t c = 0; sample.rank() == 3 && c < size_t(sample[2]); ++c)
+        RG_CHECK(options.normalise.deviation[c] > 0, "onnx: expected deviations above 0, got ",
+                 options.normalise.deviation[c], " for channel ", c, "; give one per channel");
+    std::set<std::string> names{"", input_name(sample)};
+    for (const auto& e : parameters.entries()) names.insert(e.name);
+    for (const std::string& name : options.outputs)
+        RG_CHECK(names.insert(name).second, "onnx: expected names of outputs that nothing else has, got '", name,
+                 "'; give each result a name of its own");
+}
+
+} // namespace
+
+bool has_onnx_node(Op op) { return find_mapping(op); }
+
+std::string encode_onnx(const Prediction& predict, const Parameters& parameters, const Shape& sample,
+                        const OnnxOptions& options) {
+    expect_valid(sample, parameters, options);
+    const std::string graph = encode_graph(predict, parameters, sample, options, 10007);
+    // Whatever depends on the size of the batch and is not free differs between two sizes.
+    RG_CHECK(
+        graph == encode_graph(predict, parameters, sample, options, 10009),
+        "onnx: expected a prediction that computes the same for any size of the batch, got one that depends on it");
+    std::string file = int_field(1, 8) + bytes_field(2, "ringgrad") + bytes_field(3, kVersion) +
+                       bytes_field(6, options.description) + bytes_field(7, graph) +
+                       bytes_field(8, bytes_field(1, "") + int_field(2, 17));
+    for (const auto& [name, text] : options.metadata)
+        file += bytes_field(14, bytes_field(1, name) + bytes_field(2, text));
+    RG_CHECK(file.size() < size_t{1} << 31, "onnx: expected a file below 2 GiB, the limit of protobuf, got ",
+             file.size(), " bytes");
+    return file;
+}
+
+void save_onnx(const std::string& path, const Network& network, const Shape& sample, const OnnxOptions& options) {
+    const auto predict = [&](const Tensor& x) { return network.outputs(x, Mode::evaluate); };
+    write_file_atomic(path, encode_onnx(predict, network.parameters, sample, options));
+}
+
+} // namespace rg

@@ -1,0 +1,205 @@
+# Tests ONNX files: their fields with a reader of protobuf, and the results with ONNX Runtime if that is installed.
+#
+# ONNX Runtime is the npm package onnxruntime-node. NODE_PATH must name the folder node_modules that has it:
+#
+#     npm install --prefix /tmp/onnx onnxruntime-node
+#     NODE_PATH=/tmp/onnx/node_modules meson test -C build e2e-onnx
+import array
+import json
+import math
+import pathlib
+import shutil
+import struct
+import subprocess
+
+import job
+
+RUNTIME = pathlib.Path(__file__).with_name("onnx_runtime.js")
+
+
+def fields(message):
+    """Returns {field number: [values]} of a protobuf message. Values of strings and messages are bytes."""
+    found, i = {}, 0
+
+    def varint():
+        nonlocal i
+        value, shift = 0, 0
+        while True:
+            byte = message[i]
+            i += 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+
+    while i < len(message):
+        key = varint()
+        if key & 7 == 0:
+            value = varint()
+        else:
+            size = {2: varint, 5: lambda: 4}[key & 7]()
+            value = message[i:i + size]
+            if len(value) != size:
+                raise ValueError(f"field {key >> 3} has {len(value)} bytes of {size}")
+            i += size
+        found.setdefault(key >> 3, []).append(value)
+    return found
+
+
+def text(message, field):
+    return fields(message)[field][0].decode()
+
+
+def texts(message, field):
+    return [value.decode() for value in fields(message).get(field, [])]
+
+
+def values_of(message):
+    """Returns name -> (dimensions) of a graph's inputs or outputs. A free dimension is its name."""
+    found = {}
+    for value in message:
+        tensor = fields(fields(fields(value)[2][0])[1][0])
+        if tensor[1] != [1]:
+            raise ValueError(f"expected floats, got the type {tensor[1]}")
+        dims = [fields(dim) for dim in fields(tensor[2][0])[1]]
+        found[text(value, 1)] = [dim[1][0] if 1 in dim else dim[2][0].decode() for dim in dims]
+    return found
+
+
+class Onnx(job.JobTest):
+    def read(self, path):
+        """Checks the fields that all files have, and returns the fields of the model and of the graph."""
+        model = fields(pathlib.Path(path).read_bytes())
+        self.assertEqual(model[1], [8])
+        self.assertEqual(model[2], [b"ringgrad"])
+        self.assertEqual([fields(opset) for opset in model[8]], [{1: [b""], 2: [17]}])
+        graph = fields(model[7][0])
+        # Each name is written once, before nodes read it.
+        known = {text(value, 1) for value in graph[11]} | {""}
+        for tensor in map(fields, graph[5]):
+            name, count = tensor[8][0].decode(), math.prod(tensor.get(1, []))
+            self.assertNotIn(name, known)
+            self.assertEqual(len(tensor[9][0]), count * {1: 4, 7: 8}[tensor[2][0]], name)
+            known.add(name)
+        used = set()
+        for node in graph[1]:
+            self.assertLessEqual(set(texts(node, 1)), known)
+            used |= set(texts(node, 1))
+            for output in texts(node, 2):
+                self.assertNotIn(output, known)
+                known.add(output)
+        outputs = {text(value, 1) for value in graph[12]}
+        self.assertEqual((used | outputs) - {""}, known - {""})  # nothing is unused
+        return model, graph
+
+    def export(self, model):
+        out = self.folder / "model.onnx"
+        self.succeed([str(job.BUILD / "export_onnx"), str(model), str(out)])
+        return out
+
+    def run_all(self, networks):
+        """Runs NAME.onnx in ONNX Runtime for each of the networks; see onnx_runtime.js. Skips the test without it."""
+        node = shutil.which("node")
+        if not node:
+            self.skipTest("node is not installed")
+        if subprocess.run([node, "-e", "require('onnxruntime-node')"], capture_output=True).returncode:
+            self.skipTest("node has no onnxruntime-node; NODE_PATH must name the folder that has it")
+        (self.folder / "networks.json").write_text(json.dumps(networks))
+        return json.loads(self.succeed([node, str(RUNTIME), str(self.folder)]))
+
+    def floats(self, name):
+        values = array.array("f")
+        values.frombytes((self.folder / name).read_bytes())
+        return values
+
+    def test_export_of_train_cifar(self):
+        run = self.train(1, "run", *job.TINY, "--steps", "3")
+        model, graph = self.read(self.export(run))
+        self.assertEqual(values_of(graph[11]), {"image": ["n", 3, 32, 32]})
+        self.assertEqual(values_of(graph[12]), {"scores": ["n", 10]})
+        metadata = {text(entry, 1): text(entry, 2) for entry in model[14]}
+        self.assertEqual(json.loads(metadata["classes"]), job.CLASSES)
+        self.assertEqual(set(metadata), {"network", "image", "classes", "normalise"})
+        layer = ["Conv", "BatchNormalization", "Relu"]
+        self.assertEqual([text(node, 4) for node in graph[1]],
+                         ["Sub", "Div", *layer, "MaxPool", *layer, "MaxPool", *layer, "GlobalAveragePool", "Reshape",
+                          "Gemm", "Identity"])
+        # The weights are those of the model, bit by bit.
+        path = run / "model.safetensors"
+        header, size = job.tensor_header(path)
+        data = path.read_bytes()[-size:]
+        expected = {name: (t["shape"], data[slice(*t["data_offsets"])]) for name, t in header.items()
+                    if name != "__metadata__" and not name.endswith("num_batches_tracked")}
+        written = {t[8][0].decode(): (t.get(1, []), t[9][0]) for t in map(fields, graph[5])}
+        for name, values in (("mean", (.4914, .4822, .4465)), ("deviation", (.2470, .2435, .2616))):
+            self.assertEqual(written[f"normalise.{name}"], ([1, 3, 1, 1], struct.pack("<3f", *values)))
+        self.assertLessEqual(expected.items(), written.items())
+
+    def test_export_of_two_heads(self):
+        digits = self.folder / "digits"
+        self.succeed([str(job.BUILD / "make_digits"), str(digits), "--per-class", "10"])
+        for program, outputs in (("train_digits", {"scores": ["n", 10]}),
+                                 ("train_digits_angles", {"scores": ["n", 10], "angle": ["n", 1]})):
+            options = ["--no-compare"] if program == "train_digits_angles" else []
+            self.succeed([str(job.BUILD / program), "--data", str(digits), "--run-name", program, "--batch-size", "10",
+                          "--epochs", "1", *options])
+            _, graph = self.read(self.export(self.runs / program))
+            self.assertEqual(values_of(graph[11]), {"image": ["n", 1, 28, 28]})
+            self.assertEqual(values_of(graph[12]), outputs)
+            kinds = [text(node, 4) for node in graph[1]]
+            self.assertEqual(kinds.count("Gemm"), len(outputs))
+            self.assertEqual(kinds.count("Transpose"), 1)  # the dense layers read the channels last
+
+    def test_refuses_other_files(self):
+        program = str(job.BUILD / "export_onnx")
+        self.refuse([program, "model.safetensors"], "MODEL OUT")
+        run = self.train(1, "run", *job.TINY, "--steps", "0")
+        self.refuse([program, str(run), "a.onnx", "b.onnx"], "MODEL OUT")
+        self.refuse([program, str(run / "config.json"), "a.onnx"], "config.json")
+        self.refuse([program, str(run), "missing/a.onnx"], "missing/a.onnx")
+
+    def test_runtime_classifies_as_we_do(self):
+        run = self.train(1, "run", *job.TINY, "--steps", "10")
+        self.export(run)
+        records = job.sample_records("test")
+        with (self.folder / "model.in").open("wb") as file:
+            for _, planes in records:
+                array.array("f", (byte / 255 for byte in planes)).tofile(file)
+        test_set = self.folder / "test.bin"
+        test_set.write_bytes(job.cifar_file(records))
+        self.run_all([{"name": "model", "input": [len(records), 3, 32, 32]}])
+        scores = self.floats("model.got.0")
+        lines = self.succeed([str(job.BUILD / "classify"), str(run), str(test_set)]).splitlines()
+        for i in range(len(records)):
+            exponentials = [math.exp(score) for score in scores[10 * i:10 * i + 10]]
+            _, name, probability = lines[i].split("\t")
+            seen = exponentials[job.CLASSES.index(name)] / sum(exponentials)
+            self.assertAlmostEqual(seen, float(probability), delta=1e-5)  # classify prints six digits
+
+    def test_runtime_computes_the_same(self):
+        self.succeed([str(job.BUILD / "tests" / "onnx_networks"), str(self.folder), "60", "1"])
+        networks = json.loads((self.folder / "networks.json").read_text())
+        report = self.run_all(networks)
+        kinds = set()
+        for network in networks:
+            name, seen = network["name"], report[network["name"]]
+            _, graph = self.read(self.folder / f"{name}.onnx")
+            kinds |= {text(node, 4) for node in graph[1]}
+            self.assertEqual(seen["extents"], network["outputs"], name)
+            for i, output in enumerate(seen["outputs"]):
+                ours, theirs = self.floats(f"{name}.{i}"), self.floats(f"{name}.got.{i}")
+                # Both add in float32, in another order.
+                largest = max(map(abs, ours))
+                if output != "features":  # ReLU may set all of them to zero
+                    self.assertGreater(largest, 0, (name, output))
+                difference = max(abs(a - b) for a, b in zip(ours, theirs, strict=True))
+                self.assertLessEqual(difference, 1e-5 * max(1, largest), (name, output))
+        # Every kind of node has occurred.
+        self.assertLessEqual(
+            {"Add", "AveragePool", "BatchNormalization", "Concat", "Conv", "Div", "Erf", "Gemm", "GlobalAveragePool",
+             "LayerNormalization", "LeakyRelu", "MaxPool", "Mul", "ReduceMean", "ReduceSum", "Relu", "Reshape",
+             "Resize", "Sigmoid", "Slice", "Softmax", "Sub", "Tanh", "Transpose"}, kinds)
+
+
+if __name__ == "__main__":
+    job.main()

@@ -1,0 +1,22 @@
+// Runs the networks of a folder that onnx_networks has written in ONNX Runtime. Writes each output beside them, as
+// NAME.got.0 and so on, and prints {NAME: {"inputs": [names], "outputs": [names], "extents": [[...], ...]}}.
+const fs = require('fs');
+const onnx = require('onnxruntime-node');
+
+async function main(folder) {
+  const report = {};
+  for (const network of JSON.parse(fs.readFileSync(`${folder}/networks.json`))) {
+    const path = `${folder}/${network.name}`;
+    const session = await onnx.InferenceSession.create(`${path}.onnx`);
+    const bytes = fs.readFileSync(`${path}.in`);
+    const values = new Float32Array(bytes.buffer, bytes.byteOffset, bytes.length / 4);
+    const input = new onnx.Tensor('float32', values, network.input);
+    const results = await session.run({[session.inputNames[0]]: input});
+    const outputs = session.outputNames.map(name => results[name]);
+    outputs.forEach((y, i) => fs.writeFileSync(`${path}.got.${i}`, new Uint8Array(y.data.buffer, y.data.byteOffset, 4 * y.data.length)));
+    report[network.name] = {inputs: session.inputNames, outputs: session.outputNames, extents: outputs.map(y => y.dims)};
+  }
+  console.log(JSON.stringify(report));
+}
+
+main(process.argv[2]).catch(error => { console.error(error.message); process.exit(1); });
