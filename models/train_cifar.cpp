@@ -11,7 +11,7 @@ using namespace rg;
 namespace {
 
 struct TrainCifar final : ImageTraining {
-    TrainCifar() : ImageTraining({"cifar"}) {
+    TrainCifar() : ImageTraining({"cifar", "resnet20", "resnet18", "resnet50", "wrn16-4"}) {
         data_texts.none = "the embedded sample, where the defaults are --epochs 10 --drops 8, and --batch-size 50 for "
                           "any number of GPUs";
         data_options.batch_size = 256;

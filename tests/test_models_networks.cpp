@@ -70,20 +70,20 @@ TEST_SUITE("models") {
             data::ImageSet images;
             std::string description;
         };
-        for (const auto& [names, arguments, images, description] :
-             {Case{{"cifar", "flat"},
-                   {"--width", "3", "--depth=2", "--initializer", "glorot"},
-                   images_of(9, 7, 1, 4),
-                   R"({"name": "cifar", "width": 3, "depth": 2, "initializer": "glorot"})"},
-              Case{{"cifar", "flat", "flat2"},
-                   {"--net", "flat2", "--wide"},
-                   images_of(2, 3, 3, 2),
-                   R"({"name": "flat2", "wide": true})"},
-              Case{{"digits"}, {}, images_of(28, 28, 1, 3), R"({"name": "digits"})"},
-              Case{{"digits-angles"}, {}, images_of(28, 28, 1, 3), R"({"name": "digits-angles"})"}}) {
-            CAPTURE(description);
-            const Saved model = saved(names, arguments, images);
-            CHECK(model.file.text("network") == description);
+        for (const Case& c : {Case{{"cifar", "flat"},
+                                   {"--width", "3", "--depth=2", "--initializer", "glorot"},
+                                   images_of(9, 7, 1, 4),
+                                   R"({"name": "cifar", "width": 3, "depth": 2, "initializer": "glorot"})"},
+                              Case{{"cifar", "flat", "flat2"},
+                                   {"--net", "flat2", "--wide"},
+                                   images_of(2, 3, 3, 2),
+                                   R"({"name": "flat2", "wide": true})"},
+                              Case{{"digits"}, {}, images_of(28, 28, 1, 3), R"({"name": "digits"})"},
+                              Case{{"digits-angles"}, {}, images_of(28, 28, 1, 3), R"({"name": "digits-angles"})"}}) {
+            CAPTURE(c.description);
+            const data::ImageSet& images = c.images;
+            const Saved model = saved(c.names, c.arguments, images);
+            CHECK(model.file.text("network") == c.description);
             CHECK(stored_classes(model.file) == images.classes);
             const ImageTask task = stored_task(model.file);
             CHECK(Shape{task.height, task.width, task.channels, task.classes} ==
@@ -92,7 +92,7 @@ TEST_SUITE("models") {
             CHECK(same_bits(network->parameters.values(), model.network->parameters.values()));
             const Tensor x = Tensor::constant({2, images.height, images.width, images.channels}, 0.5);
             const std::vector<Tensor> results = network->outputs(x, Mode::evaluate);
-            CHECK(results.size() == (names[0] == "digits-angles" ? 2 : 1));
+            CHECK(results.size() == (c.names[0] == "digits-angles" ? 2 : 1));
             CHECK(same_bits(results[0], model.network->forward(x, Mode::evaluate)));
         }
     }

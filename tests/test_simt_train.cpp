@@ -1,12 +1,16 @@
 // The training program itself, on GPUs whose kernels the executor runs: its losses are those of the CPU, on one rank,
 // on two that share a GPU, and on two of which one idles.
+#include "ringgrad/core/atomic_file.h"
+#include "ringgrad/core/rng.h"
 #include "ringgrad/data/digits.h"
+#include "ringgrad/data/png.h"
 #include "ringgrad/models/programs.h"
 #include "ringgrad/par/thread_link.h"
 #include "ringgrad/tests/executor_device.h"
 #include "ringgrad/tests/temp_dir.h"
 
 #include <doctest/doctest.h>
+#include <filesystem>
 
 using namespace rg;
 
@@ -51,6 +55,27 @@ TEST_SUITE("simt") {
             REQUIRE(gpu.size() == 2);
             for (size_t i = 0; i < 2; ++i) CHECK(gpu[i] == doctest::Approx(cpu[i]).epsilon(3e-4));
         }
+    }
+
+    TEST_CASE("train_cifar: on a GPU a residual network trains as on the CPU") {
+        const GpusInPlace one(kExecutorGpus);
+        const TempDir set;
+        Rng random(1, Purpose::test);
+        for (const char* folder : {"train/a", "train/b", "test/a", "test/b"}) {
+            std::filesystem::create_directories(set / folder);
+            for (int i = 0; i < 2; ++i) {
+                std::vector<uint8_t> pixels;
+                for (int j = 0; j < 8 * 8 * 3; ++j) pixels.push_back(uint8_t(random.uniform_below(256)));
+                const std::vector<uint8_t> png = data::encode_png(8, 8, 3, pixels);
+                write_file_atomic(cat(set / folder, "/", i, ".png"), std::string(png.begin(), png.end()));
+            }
+        }
+        const std::vector<std::string> own = {"--net", "resnet20", "--lr", "0.01", "--data", set.path()};
+        const std::vector<double> cpu = train(train_cifar, 1, own, {"--device", "cpu"});
+        const std::vector<double> gpu = train(train_cifar, 1, own, {"--device", "cuda", "--precision", "fp32"});
+        REQUIRE(cpu.size() == 2);
+        REQUIRE(gpu.size() == 2);
+        for (size_t i = 0; i < 2; ++i) CHECK(gpu[i] == doctest::Approx(cpu[i]).epsilon(2e-3));
     }
 
     TEST_CASE("train_digits_angles: on a GPU it trains as on the CPU, with targets and Adam") {

@@ -142,7 +142,7 @@ int run_program(int argc, const char* const* argv) {
         .add("net", &s.net,
              "network, as in models/nets; A: cifar; B: digits-angles; C: digits; D1 to D4: cifar with depth 1 to 4 and "
              "width round(16 / sqrt(depth))")
-        .one_of({"cifar", "digits", "digits-angles", "A", "B", "C", "D1",
+        .one_of({"cifar", "digits", "digits-angles", "resnet18", "resnet20", "resnet50", "wrn16-4", "A", "B", "C", "D1",
                  "D2", "D3", "D4"});
     options.add("size", &s.size, "height and width of the images; 0: 32, or 28 for digits").range(0, 4096);
     options.add("mode", &s.mode, "measure training steps or predictions").one_of({"train", "infer"});

@@ -3,6 +3,7 @@
 
 #include "ringgrad/models/nets/cifar_net.h"
 #include "ringgrad/models/nets/digits_net.h"
+#include "ringgrad/models/nets/resnet.h"
 #include "ringgrad/models/nets/state_dict.h"
 
 #include <algorithm>
@@ -17,7 +18,7 @@ std::unique_ptr<NetworkFamily> make_family() {
 }
 
 std::vector<MakeFamily>& registry() {
-    static std::vector<MakeFamily> families{make_family<CifarNets>, make_family<DigitsNets>};
+    static std::vector<MakeFamily> families{make_family<CifarNets>, make_family<DigitsNets>, make_family<ResNets>};
     return families;
 }
 

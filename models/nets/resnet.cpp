@@ -1,0 +1,164 @@
+// See resnet.h.
+#include "ringgrad/models/nets/resnet.h"
+
+#include <algorithm>
+
+namespace rg {
+
+namespace {
+
+using Layer = std::function<Tensor(const Tensor& x, Mode mode)>;
+
+enum class Kind : uint8_t {
+    basic,      // 3 x 3, 3 x 3
+    bottleneck, // 1 x 1, 3 x 3, and 1 x 1 with four times as many channels
+    wide        // norm, 3 x 3, norm, 3 x 3
+};
+
+/// A row of the table in resnet.h.
+struct Row {
+    const char* name;
+    Kind kind;
+    std::vector<int64_t> blocks; // of each stage
+    int64_t stem, width;         // channels of the stem, and of the 3 x 3 in the first stage; each stage doubles them
+    bool by_size;                // true: the stem is chosen by the size of the images; false: it is Stem::cifar
+};
+
+const Row& row_of(const std::string& name) {
+    static const Row kRows[] = {{"resnet18", Kind::basic, {2, 2, 2, 2}, 64, 64, true},
+                                {"resnet20", Kind::basic, {3, 3, 3}, 16, 16, false},
+                                {"resnet50", Kind::bottleneck, {3, 4, 6, 3}, 64, 64, true},
+                                {"wrn16-4", Kind::wide, {2, 2, 2}, 16, 64, false}};
+    for (const Row& row : kRows)
+        if (row.name == name) return row;
+    fail("resnet: expected resnet18, resnet20, resnet50 or wrn16-4, got ", name);
+}
+
+/// Where a block stands: its name, the channels of its input and of its 3 x 3, and its stride.
+struct Place {
+    std::string name;
+    int64_t in, width, stride;
+    bool zero_last_gamma;
+};
+
+int64_t channels_of(Kind kind, int64_t width) { return kind == Kind::bottleneck ? 4 * width : width; }
+
+/// Returns a convolution with `same` padding and batch norm.
+ConvNorm::Spec conv_spec(int64_t out, int64_t kernel, int64_t in, int64_t stride = 1) {
+    return {.out = out, .kernel = kernel, .in = in, .conv = {.stride = stride, .pad = same(kernel)}, .bias = false};
+}
+/// Returns the end of a branch or of a shortcut: without ReLU, since that follows the sum.
+ConvNorm::Spec last_spec(ConvNorm::Spec spec, bool zero_gamma = false) {
+    spec.relu = false, spec.zero_gamma = zero_gamma;
+    return spec;
+}
+Convolution::Spec plain_spec(int64_t out, int64_t kernel, int64_t in, int64_t stride = 1) {
+    return {.out = out, .kernel = kernel, .in = in, .conv = {.stride = stride, .pad = same(kernel)}, .bias = false};
+}
+
+ConvNorm::Names numbered(const std::string& block, int i) { return {cat(block, ".conv", i), cat(block, ".bn", i)}; }
+
+/// relu(branch(x) + shortcut(x)), where the shortcut is x itself or a convolution.
+Layer residual_block(Parameters& p, Kind kind, const Place& place) {
+    const int64_t in = place.in, width = place.width, out = channels_of(kind, width), stride = place.stride;
+    std::vector<ConvNorm::Spec> specs{conv_spec(width, 3, in, stride), conv_spec(out, 3, width)};
+    if (kind == Kind::bottleneck)
+        specs = {conv_spec(width, 1, in), conv_spec(width, 3, width, stride), conv_spec(out, 1, width)};
+    specs.back() = last_spec(specs.back(), place.zero_last_gamma);
+    std::vector<ConvNorm> branch;
+    for (const ConvNorm::Spec& spec : specs) branch.emplace_back(p, numbered(place.name, int(branch.size()) + 1), spec);
+    const bool identity = stride == 1 && in == out;
+    ConvNorm shortcut;
+    if (!identity)
+        shortcut = ConvNorm(p, ConvNorm::Names{place.name + ".downsample.0", place.name + ".downsample.1"},
+                            last_spec(conv_spec(out, 1, in, stride)));
+    return [=](const Tensor& x, Mode mode) {
+        Tensor y = x;
+        for (const ConvNorm& layer : branch) y = layer(y, mode);
+        return relu(add(y, identity ? x : shortcut(x, mode)));
+    };
+}
+
+/// With y = relu(norm(x)): branch(y) + x, or branch(y) + conv1x1(y) where extents or channels change.
+Layer wide_block(Parameters& p, const Place& place) {
+    const int64_t in = place.in, width = place.width, stride = place.stride;
+    const Norm before(p, place.name + ".bn1", {.channels = in});
+    const ConvNorm first(p, ConvNorm::Names{place.name + ".conv1", place.name + ".bn2"},
+                         conv_spec(width, 3, in, stride));
+    const Convolution second(p, place.name + ".conv2", plain_spec(width, 3, width));
+    const bool identity = stride == 1 && in == width;
+    Convolution shortcut;
+    if (!identity) shortcut = Convolution(p, place.name + ".downsample.0", plain_spec(width, 1, in, stride));
+    return [=](const Tensor& x, Mode mode) {
+        const Tensor y = before(x, mode), z = second(first(y, mode));
+        return add(z, identity ? x : shortcut(y));
+    };
+}
+
+/// The stem. In a wide network the first block begins with the batch norm, so the stem has none.
+Layer stem_of(Parameters& p, const Row& row, Stem stem, int64_t channels) {
+    RG_CHECK(row.by_size || stem == Stem::cifar, "--stem: expected cifar or auto for ", row.name,
+             ", got imagenet; omit --stem");
+    if (row.kind == Kind::wide) {
+        const Convolution conv(p, "conv1", plain_spec(row.stem, 3, channels));
+        return [=](const Tensor& x, Mode) { return conv(x); };
+    }
+    const ConvNorm::Names names{"conv1", "bn1"};
+    if (stem == Stem::cifar) return ConvNorm(p, names, conv_spec(row.stem, 3, channels));
+    const ConvNorm conv(p, names, conv_spec(row.stem, 7, channels, 2));
+    return [=](const Tensor& x, Mode mode) {
+        return max_pool2d(conv(x, mode), {.window = 3, .stride = 2, .pad = 1, .drop_rest = true});
+    };
+}
+
+} // namespace
+
+ResNet::ResNet(const Options& options) : options_(options) {
+    const Row& row = row_of(options.name);
+    RG_CHECK(options.classes >= 1 && options.channels >= 1, "resnet: expected at least one class and channel, got ",
+             options.classes, " and ", options.channels);
+    layers_.push_back(stem_of(parameters, row, options.stem, options.channels));
+    int64_t channels = row.stem, width = row.width;
+    for (size_t stage = 0; stage < row.blocks.size(); ++stage, width *= 2)
+        for (int64_t i = 0; i < row.blocks[stage]; ++i) {
+            const Place place{cat("layer", stage + 1, ".", i), channels, width, stage > 0 && i == 0 ? 2 : 1,
+                              options.zero_last_gamma};
+            layers_.push_back(row.kind == Kind::wide ? wide_block(parameters, place)
+                                                     : residual_block(parameters, row.kind, place));
+            channels = channels_of(row.kind, width);
+        }
+    if (row.kind == Kind::wide) layers_.push_back(Norm(parameters, "bn1", {.channels = channels}));
+    fc_ = Dense(parameters, "fc", options.classes, channels);
+    parameters.allocate(options.seed, Init::he_fan_out, options.dtype);
+}
+
+Tensor ResNet::forward(const Tensor& x, Mode mode) const {
+    expect_images(options_.name.c_str(), x, options_.channels, 1);
+    Tensor y = x;
+    for (const Layer& layer : layers_) y = layer(y, mode);
+    return fc_(global_avg_pool(y));
+}
+
+void ResNets::declare(rg::Options& o) {
+    o.add("stem", &stem_, {{"auto", Stem::automatic}, {"imagenet", Stem::imagenet}, {"cifar", Stem::cifar}},
+          "first layers of a residual network: 7 x 7 with stride 2 and max pooling, or 3 x 3; auto: by the image size");
+    o.add(
+        "zero-last-gamma", &zero_last_gamma_,
+        "start the last batch norm of each residual branch with weights 0, so that each block starts as its shortcut");
+}
+
+std::unique_ptr<Network> ResNets::make(const std::string& name, const ImageTask& task) const {
+    const Row& row = row_of(name);
+    RG_CHECK(!zero_last_gamma_ || row.kind != Kind::wide, "--zero-last-gamma: expected a network whose branches end ",
+             "with batch norm, got ", name, "; omit the option");
+    const bool small = std::min(task.height, task.width) <= 64;
+    const Stem stem = stem_ != Stem::automatic ? stem_ : small || !row.by_size ? Stem::cifar : Stem::imagenet;
+    return std::make_unique<ResNet>(ResNet::Options{.name = name,
+                                                    .classes = task.classes,
+                                                    .channels = task.channels,
+                                                    .stem = stem,
+                                                    .zero_last_gamma = zero_last_gamma_,
+                                                    .seed = task.seed});
+}
+
+} // namespace rg

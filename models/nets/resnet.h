@@ -1,0 +1,60 @@
+// Residual networks for images of any size, with the names and layouts of torchvision's parameters (conv1.weight,
+// layer1.0.bn2.running_mean, fc.weight). So a state dict of torchvision loads, and torchvision loads ours.
+//
+// The ends of all networks are the same: the mean over all pixels, and a dense layer. Their convolutions have no bias.
+// A block adds the result of its branch to its input, or where extents or channels change, to that of a convolution
+// 1 x 1. The first block of each stage but the first has stride 2.
+//
+//     network   stem      blocks   channels           source
+//     resnet20  cifar     3 3 3    16 32 64           He et al. 2015, "Deep residual learning", section 4.2, option B
+//     resnet18  by size   2 2 2 2  64 128 256 512     He et al. 2015, table 1
+//     resnet50  by size   3 4 6 3  256 512 1024 2048  the same, with the stride in the 3 x 3 (torchvision's
+//     version 1.5) wrn16-4   cifar     2 2 2    64 128 256         Zagoruyko and Komodakis 2016, "Wide residual
+//     networks"
+#pragma once
+
+#include "ringgrad/models/nets/networks.h"
+
+#include <functional>
+
+namespace rg {
+
+/// The first layers. `imagenet` has a convolution 7 x 7 with stride 2 and max pooling 3 x 3 with stride 2. `cifar` has
+/// a convolution 3 x 3. `automatic` is that of the table; by size, it is `cifar` if a side has at most 64 pixels.
+enum class Stem : uint8_t { automatic, imagenet, cifar };
+
+class ResNet final : public Network {
+public:
+    struct Options {
+        std::string name = "resnet18";
+        int64_t classes = 10, channels = 3;
+        Stem stem = Stem::cifar;      // not automatic
+        bool zero_last_gamma = false; // true: the last batch norm of each branch starts with weights 0
+        uint64_t seed = 0;
+        DType dtype = DType::f32; // f64 only for checks on the reference backend
+    };
+    explicit ResNet(const Options& options);
+
+    /// Takes images [n h w channels] in f32 or bf16.
+    Tensor forward(const Tensor& x, Mode mode) const override;
+
+private:
+    using Layer = std::function<Tensor(const Tensor& x, Mode mode)>;
+    const Options options_;
+    std::vector<Layer> layers_; // the stem, the blocks, and in wide networks a batch norm
+    Dense fc_;
+};
+
+/// Has the networks of the table above. The stem `automatic` is chosen by the size of the images.
+class ResNets final : public NetworkFamily {
+public:
+    ResNets() : NetworkFamily({"resnet18", "resnet20", "resnet50", "wrn16-4"}) {}
+    void declare(rg::Options& options) override;
+    std::unique_ptr<Network> make(const std::string& name, const ImageTask& task) const override;
+
+private:
+    Stem stem_ = Stem::automatic;
+    bool zero_last_gamma_ = false;
+};
+
+} // namespace rg
