@@ -202,7 +202,11 @@ int run(int argc, const char* const* argv) {
     };
     for (const auto& [name, image, outputs] : {Known{"cifar", {32, 32, 3}, {"scores"}},
                                                {"digits", {28, 28, 1}, {"scores"}},
-                                               {"digits-angles", {28, 28, 1}, {"scores", "angle"}}}) {
+                                               {"digits-angles", {28, 28, 1}, {"scores", "angle"}},
+                                               {"resnet18", {70, 66, 1}, {"scores"}},
+                                               {"resnet20", {32, 32, 3}, {"scores"}},
+                                               {"resnet50", {32, 40, 3}, {"scores"}},
+                                               {"wrn16-4", {15, 16, 3}, {"scores"}}}) {
         const ImageTask task{image[0], image[1], image[2], 10, seed};
         write(folder, name, *NetworkChoice({name}).make(task), draw_images({4, image[0], image[1], image[2]}, seed),
               {.outputs = outputs, .normalise = data::kCifar10}, list);

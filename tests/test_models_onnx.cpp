@@ -118,7 +118,7 @@ TEST_SUITE("models") {
         Parameters parameters;
         const Dense dense(parameters, "dense", 3, 2);
         parameters.allocate(0, Init::he);
-        const Prediction predict = [&](const Tensor& x) { return std::vector{softmax(dense(x)), dense(x)}; };
+        const PredictFunction predict = [&](const Tensor& x) { return std::vector{softmax(dense(x)), dense(x)}; };
         CHECK(contains(encode_onnx(predict, parameters, {2}, {.outputs = {"p", "scores"}}), "Softmax_1"));
         CHECK(error_of([&] { encode_onnx(predict, parameters, {2}); }) ==
               "onnx: expected as many names of outputs as results, got 1 names and 2 results");

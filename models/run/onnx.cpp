@@ -239,7 +239,7 @@ void write_input(Graph& g, const Tensor& x, const std::string& input, const data
 }
 
 /// Returns the GraphProto of the prediction for `batch` inputs; see Graph.
-std::string encode_graph(const Prediction& predict, const Parameters& parameters, const Shape& sample,
+std::string encode_graph(const PredictFunction& predict, const Parameters& parameters, const Shape& sample,
                          const OnnxOptions& options, int64_t batch) {
     Ints extents{batch};
     extents.insert(extents.end(), sample.extents().begin(), sample.extents().end());
@@ -287,7 +287,7 @@ void expect_valid(const Shape& sample, const Parameters& parameters, const OnnxO
 
 bool has_onnx_node(Op op) { return find_mapping(op); }
 
-std::string encode_onnx(const Prediction& predict, const Parameters& parameters, const Shape& sample,
+std::string encode_onnx(const PredictFunction& predict, const Parameters& parameters, const Shape& sample,
                         const OnnxOptions& options) {
     expect_valid(sample, parameters, options);
     const std::string graph = encode_graph(predict, parameters, sample, options, 10007);

@@ -30,13 +30,13 @@ struct OnnxOptions {
 };
 
 /// A prediction: the results, such as scores [n classes], for inputs [n h w c] or [n k].
-using Prediction = std::function<std::vector<Tensor>(const Tensor& x)>;
+using PredictFunction = std::function<std::vector<Tensor>(const Tensor& x)>;
 
 /// Returns the contents of an ONNX file for a prediction, which must read and write tensors through ops only. `sample`
 /// is the shape of one input: [h w c] or [k]. Tensors that are not in `parameters` become constants. Traces the
 /// prediction with two sizes of the batch. Throws Error if an op has no counterpart in ONNX, if the prediction depends
 /// on the size of the batch (or has an extent above 10,000 that looks like it), or if the file would exceed 2 GiB.
-std::string encode_onnx(const Prediction& predict, const Parameters& parameters, const Shape& sample,
+std::string encode_onnx(const PredictFunction& predict, const Parameters& parameters, const Shape& sample,
                         const OnnxOptions& options = {});
 
 /// Writes encode_onnx() of a network's prediction to a file, atomically (see core/atomic_file.h).

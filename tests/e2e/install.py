@@ -17,7 +17,8 @@ MESON = shlex.split(os.environ.get("MESONINTROSPECT", "meson introspect"))[:-1]
 COMPILERS = [sys.argv[3:]] + [[path] for path in [shutil.which("clang++")] if path]
 # Each is compiled and must run with these arguments.
 EXAMPLES = {"mlp": [], "own_network": ["--steps", "2"], "own_sweep": ["--epochs", "1", "--grid", "lr=0.01,0.05"]}
-PROGRAMS = ["classify", "experiment", "inspect", "predict", "sweep_cifar", "train_cifar", "train_digits", "train_digits_angles"]
+PROGRAMS = ["classify", "experiment", "export_onnx", "inspect", "predict", "sweep_cifar", "train_cifar", "train_digits",
+            "train_digits_angles"]
 FOLDERS = ["core", "data", "gpu", "models", "models/run", "models/sweep", "par"]  # with a README
 PAGE = ["base.js", "chart.js", "join.py", "page.html", "page.js", "parts.js", "style.css"]
 

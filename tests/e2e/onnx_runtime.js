@@ -9,11 +9,13 @@ async function main(folder) {
     const path = `${folder}/${network.name}`;
     const session = await onnx.InferenceSession.create(`${path}.onnx`);
     const bytes = fs.readFileSync(`${path}.in`);
-    const values = new Float32Array(bytes.buffer, bytes.byteOffset, bytes.length / 4);
+    const values = new Float32Array(new Uint8Array(bytes).buffer); // a copy, which is aligned
     const input = new onnx.Tensor('float32', values, network.input);
     const results = await session.run({[session.inputNames[0]]: input});
     const outputs = session.outputNames.map(name => results[name]);
-    outputs.forEach((y, i) => fs.writeFileSync(`${path}.got.${i}`, new Uint8Array(y.data.buffer, y.data.byteOffset, 4 * y.data.length)));
+    for (const [i, y] of outputs.entries()) {
+      fs.writeFileSync(`${path}.got.${i}`, new Uint8Array(y.data.buffer, y.data.byteOffset, y.data.byteLength));
+    }
     report[network.name] = {inputs: session.inputNames, outputs: session.outputNames, extents: outputs.map(y => y.dims)};
   }
   console.log(JSON.stringify(report));
