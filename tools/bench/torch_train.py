@@ -2,16 +2,19 @@
 """Measures images per second of training steps or predictions in PyTorch for vs_pytorch.sh. Prints a line of key=value.
 
 usage: torch_train.py [--mode train|infer] [--layout nhwc|nchw] [--frozen] [--batch 256] [--threads N] [--seconds 5]
-                      [--precision fp32|bf16] [--device cpu|cuda] [--compile]
+                      [--precision fp32|bf16] [--device cpu|cuda] [--compile] [--net cifar|resnet18|...] [--size 32]
 
-The network is cifar_net(width 32, depth 4) as in models/nets/cifar_net.h. Like bench_train it uses random data in
-memory, and a training step is forward, cross-entropy, backward and SGD with momentum. nhwc is PyTorch's channels_last,
-and nchw its contiguous layout. --frozen traces the network and lets PyTorch optimise it for prediction (with folded
+The network cifar is cifar_net(width 32, depth 4) as in models/nets/cifar_net.h. The others are those of
+compare_resnet.py and torchvision, which they need. Like bench_train it uses random data in memory, and a training step
+is forward, cross-entropy, backward and SGD with momentum. nhwc is PyTorch's channels_last, and nchw its contiguous
+layout. --frozen traces the network and lets PyTorch optimise it for prediction (with folded
 batch norm). --compile is torch.compile with CUDA graphs, and bf16 is PyTorch's autocast. After a warm-up, each step is
 timed: images_per_s is from the median, and images_per_s_max from the fastest step.
 """
 import argparse
+import pathlib
 import statistics
+import sys
 import time
 
 import torch
@@ -29,6 +32,14 @@ def cifar_net(width, depth):
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(c, 10))
 
 
+def network(name, size):
+    if name == "cifar":
+        return cifar_net(32, 4)
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+    from compare_resnet import NETS
+    return NETS["resnet18-cifar" if name == "resnet18" and size <= 64 else name][0]()
+
+
 def main():
     p = argparse.ArgumentParser(usage=__doc__)
     p.add_argument("--mode", choices=["train", "infer"], default="train")
@@ -40,6 +51,8 @@ def main():
     p.add_argument("--batch", type=int, default=256)
     p.add_argument("--threads", type=int, default=0)
     p.add_argument("--seconds", type=float, default=5)
+    p.add_argument("--net", choices=["cifar", "resnet18", "resnet20", "resnet50", "wrn16-4"], default="cifar")
+    p.add_argument("--size", type=int, default=32)
     a = p.parse_args()
     if a.frozen and a.mode == "train":
         p.error("--frozen is for prediction")
@@ -48,9 +61,9 @@ def main():
         torch.set_num_threads(a.threads)
 
     layout = torch.channels_last if a.layout == "nhwc" else torch.contiguous_format
-    net = cifar_net(32, 4).to(a.device, memory_format=layout).train(a.mode == "train")
-    x = torch.randn(a.batch, 3, 32, 32, device=a.device).contiguous(memory_format=layout)
-    labels = torch.randint(0, 10, (a.batch,), device=a.device)
+    net = network(a.net, a.size).to(a.device, memory_format=layout).train(a.mode == "train")
+    x = torch.randn(a.batch, 3, a.size, a.size, device=a.device).contiguous(memory_format=layout)
+    labels = torch.randint(0, 3, (a.batch,), device=a.device)
     sgd = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
     loss_of = nn.CrossEntropyLoss()
     autocast = torch.autocast(a.device, dtype=torch.bfloat16, enabled=a.precision == "bf16")
@@ -85,7 +98,7 @@ def main():
         wait()
         times.append(time.perf_counter() - start)
     median, best = statistics.median(times), min(times)
-    print(f"net=cifar mode={a.mode} batch={a.batch} threads={torch.get_num_threads()} precision={a.precision}"
+    print(f"net={a.net} mode={a.mode} batch={a.batch} threads={torch.get_num_threads()} precision={a.precision}"
           f" layout={a.layout} frozen={int(a.frozen)} compile={int(a.compile)} device={a.device} torch={torch.__version__}"
           f" images_per_s={a.batch / median:.1f} images_per_s_max={a.batch / best:.1f}"
           f" ms_per_iter={median * 1e3:.3f} ms_per_iter_min={best * 1e3:.3f}")

@@ -2,17 +2,17 @@
 # Measures the same network in ringgrad and in PyTorch in turn, and prints a table of the ratios.
 #
 #     sh tools/bench/vs_pytorch.sh [--python PYTHON] [--rounds N] [--threads N] [--seconds S] [--batch N]
-#                                  [--precision fp32|fp32-strict|bf16] [--build FOLDER]
+#                                  [--precision fp32|fp32-strict|bf16] [--build FOLDER] [--net NAME] [--size N]
 #
 # A round measures every case once, so that other load affects all cases alike. Medians are compared with medians, and
 # best values with best values. torch() below has the settings that make PyTorch fast.
 set -eu
 cd "$(dirname "$0")/../.."
 
-python='' rounds=5 threads=$(nproc) seconds=5 batch=256 precision=fp32 build=build
+python='' rounds=5 threads=$(nproc) seconds=5 batch=256 precision=fp32 build=build net=cifar size=32
 while [ $# -gt 0 ]; do
     case $1 in
-    --python | --rounds | --threads | --seconds | --batch | --precision | --build)
+    --python | --rounds | --threads | --seconds | --batch | --precision | --build | --net | --size)
         if [ $# -lt 2 ]; then echo "vs_pytorch.sh: expected a value after $1" >&2; exit 1; fi
         eval "${1#--}=\$2"
         shift 2 ;;
@@ -42,12 +42,12 @@ torch() {
         MALLOC_ARENA_MAX=1 MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=20000000000 MALLOC_TOP_PAD_=268435456 \
         GLIBC_TUNABLES=glibc.malloc.hugetlb=1 $capability \
         "$found" tools/bench/torch_train.py --batch "$batch" --threads "$threads" --seconds "$seconds" \
-        --precision "${precision%-strict}" "$@"
+        --precision "${precision%-strict}" --net "$net" --size "$size" "$@"
 }
 capability='env'
 if grep -qw avx512bw /proc/cpuinfo; then capability="env ATEN_CPU_CAPABILITY=avx512"; fi
 ours() {
-    "$build/bench_train" --net A --batch "$batch" --threads "$threads" --seconds "$seconds" \
+    "$build/bench_train" --net "$net" --size "$size" --batch "$batch" --threads "$threads" --seconds "$seconds" \
         --precision "$precision" "$@"
 }
 
@@ -61,7 +61,7 @@ measure() { # mode, name in the table, command...
 }
 sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo | head -n 1
 echo "$(date +%F), $("$found" -c 'import torch; print("PyTorch", torch.__version__)'), $threads threads, $precision," \
-    "batch $batch, $rounds rounds of ${seconds} s, load before: $(cut -d' ' -f1 /proc/loadavg)"
+    "$net at $size x $size, batch $batch, $rounds rounds of ${seconds} s, load before: $(cut -d' ' -f1 /proc/loadavg)"
 echo "PyTorch runs with memory kept by glibc in huge pages, OMP_NUM_THREADS=$threads, GOMP_SPINCOUNT=0, $capability"
 for round in $(seq "$rounds"); do
     echo "round $round" >&2
