@@ -146,6 +146,26 @@ TEST_SUITE("models") {
         CHECK(contains(error_of([] { ResNet({.name = "resnet19"}); }), "wrn16-4, got resnet19"));
     }
 
+    TEST_CASE("resnet: has the scores that PyTorch computes in float64 with the same weights") {
+        struct Case {
+            std::string name;
+            std::vector<std::string> arguments;
+            std::vector<double> scores; // of torchvision's modules, and those of tools/compare_resnet.py
+        };
+        const Tensor x = Tensor::empty({1, 12, 10, 3});
+        for (int64_t i = 0; i < x.numel(); ++i) x.data<float>()[i] = float(i * 37 % 101) / 50 - 1;
+        for (const Case& c : {Case{"resnet20", {}, {0.90721, -0.036379, 0.85234, -1.7488}},
+                              {"wrn16-4", {}, {-0.043233, 0.14567, 0.18958, 0.079139}},
+                              {"resnet50", {"--stem=imagenet"}, {-0.47692, -0.13334, -0.22772, 0.20959}}}) {
+            CAPTURE(c.name);
+            const Tensor scores = make(c.name, {32, 32, 3, 10, 3}, c.arguments)->forward(x, Mode::evaluate);
+            for (size_t i = 0; i < c.scores.size(); ++i) {
+                CAPTURE(i);
+                CHECK(std::abs(double(scores.data<float>()[i]) - c.scores[i]) < 5e-3); // a structural error gives 0.05
+            }
+        }
+    }
+
     TEST_CASE("resnet: a replayed step and a replayed prediction are the plain ones") {
         struct Case {
             std::string name;

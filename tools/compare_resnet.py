@@ -20,7 +20,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 import torchvision
 
-CLASSES, PER_CLASS = 3, 4
+CLASSES = 3
 
 
 def write_safetensors(path, tensors):
@@ -53,6 +53,11 @@ def write_png(path, pixels):  # [h w 3], u8
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)) +
                      chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+
+
+def per_class(side):
+    """Images of each class. Batch norm needs some hundred values, or it amplifies roundings too much."""
+    return 16 if side <= 64 else 4
 
 
 class Cifar(nn.Module):
@@ -130,8 +135,8 @@ class Comparison:
 
     def train(self, name, *options):
         subprocess.run([str(self.build / "train_cifar"), "--runs", str(self.folder), "--run-name", name, "--augment",
-                        "none", "--shuffle", "never", "--batch-size", str(CLASSES * PER_CLASS), "--l2", "0",
-                        "--precision", self.precision, *map(str, options)], check=True, stdout=subprocess.DEVNULL)
+                        "none", "--shuffle", "never", "--l2", "0", "--precision", self.precision,
+                        *map(str, options)], check=True, stdout=subprocess.DEVNULL)
         return self.folder / name
 
     def images(self, side):
@@ -139,7 +144,7 @@ class Comparison:
         random, pixels, labels = np.random.default_rng(side), [], []
         for part in ("train", "test"):
             for label in range(CLASSES):
-                for i in range(PER_CLASS):
+                for i in range(per_class(side)):
                     small = random.integers(0, 256, (9, 9, 3))
                     large = np.kron(small, np.ones((side // 9 + 1,) * 2 + (1,)))[:side, :side].astype(np.uint8)
                     write_png(self.folder / f"images-{side}" / part / f"class{label}" / f"{i}.png", large)
@@ -168,7 +173,7 @@ class Comparison:
         pixels, labels = self.images(side)
         initial, run = self.folder / "initial.safetensors", f"{name}-{side}"
         write_safetensors(initial, net.state_dict())
-        options = [*options, "--data", self.folder / f"images-{side}", "--init", initial]
+        options = [*options, "--data", self.folder / f"images-{side}", "--init", initial, "--batch-size", len(labels)]
         start = self.train(f"{run}-start", "--steps", 0, *options)
         normalise = json.loads(read_safetensors(start / "model.safetensors")[1]["normalise"])
         mean, deviation = (torch.tensor(normalise[key]) for key in ("mean", "deviation"))
