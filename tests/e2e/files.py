@@ -355,6 +355,39 @@ class Folder(job.JobTest):
         self.refuse(program("predict", run, "images/dog/0.jpg"), "got JPEG (images/dog/0.jpg)", "mogrify")
 
 
+class Networks(job.JobTest):
+    """Residual networks on images of any size, whose models say what they are."""
+
+    def setUp(self):
+        super().setUp()
+        for folder, classes in (("two", 2), ("three", 3)):
+            for c in range(classes):
+                for i in range(5):
+                    path = self.folder / folder / f"class{c}" / f"{i}.png"
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_bytes(job.png(12, 9, bytes([100 * c + 9 * i]) * (3 * 12 * 9)))
+
+    def test_trains_resumes_and_starts_another(self):
+        options = ["--net", "resnet20", "--zero-last-gamma", "--batch-size", "4", "--data"]
+        whole = self.train(1, "whole", *options, "two", "--epochs", "2")
+        self.train(1, "parts", *options, "two", "--epochs", "1")
+        self.succeed(job.train(1, "--resume", "--run-name", "parts", "--epochs", "2"))
+        self.assertEqual((whole / "model.safetensors").read_bytes(),
+                         (self.runs / "parts" / "model.safetensors").read_bytes())
+        metadata = job.tensor_header(whole / "model.safetensors")[0]["__metadata__"]
+        self.assertEqual(json.loads(metadata["network"]), {"name": "resnet20", "stem": "auto", "zero-last-gamma": True})
+        self.assertEqual(json.loads(metadata["image"]), [9, 12, 3])
+        self.refuse(job.train(1, "--resume", "--run-name", "parts", "--net", "cifar"), "--net resnet20", "--init")
+        # Another number of classes needs another last layer.
+        start = ["--init", str(whole / "model.safetensors")]
+        self.refuse(job.train(1, *options, "three", *start), "fc.weight", "[3 64], got [2 64]", "--init-skip fc")
+        self.train(1, "three", *options, "three", *start, "--init-skip", "fc", "--steps", "0")
+        self.refuse(job.train(1, *options, "three", *start, "--init-skip", "fc,head"), "got head")
+        self.refuse(job.train(1, *options, "three", *start, "--init-skip", "fc,,x"), "empty name")
+        self.refuse(job.train(1, *options, "three", "--init-skip", "fc"), "expected --init with --init-skip")
+        self.refuse(job.train(1, *options, "three", "--width", "8"), "--width", "--net cifar", "resnet20")
+
+
 class Sample(job.JobTest):
     def test_only_programs_that_load_data_contain_it(self):
         images = (job.SAMPLE / "test.png").read_bytes()
