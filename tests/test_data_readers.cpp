@@ -14,11 +14,14 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <doctest/doctest.h>
 #include <filesystem>
 #include <numeric>
 #include <set>
+#include <thread>
 
 namespace rg::data {
 namespace {
@@ -350,6 +353,36 @@ TEST_SUITE("data") {
             for (const int threads : {1, 2, 5})
                 for (int repeat = 0; repeat < 20; ++repeat)
                     CHECK(contains(error_of([&] { with_threads(threads); }), dir / first));
+        }
+    }
+
+    TEST_CASE("conversion: of two bad images, reports the first, whichever fails first") {
+        const CpuScope scope(2);
+        for (const int64_t early : {1, 2}) {
+            CAPTURE(early);
+            std::atomic<int> begun = 0, thrown = 0;
+            // Waits, but not forever, since both images may run on the same thread.
+            const auto wait_for = [](const std::atomic<int>& counter, int value) {
+                for (int wait = 0; counter < value && wait < 200; ++wait)
+                    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+            };
+            const auto read = [&](int64_t i) -> Image {
+                if (i == 0) return {1, 1, 1, 8, {0}};
+                ++begun;
+                wait_for(begun, 2);
+                if (i != early) {
+                    wait_for(thrown, 1);
+                    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+                }
+                ++thrown;
+                fail("image ", i);
+            };
+            Conversion conversion({.channels = 1});
+            ImageSet set;
+            CHECK(error_of([&] {
+                      conversion.append(
+                          set, 3, [](int64_t i) { return cat(i); }, read);
+                  }) == "image 1");
         }
     }
 

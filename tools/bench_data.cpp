@@ -1,22 +1,27 @@
 // bench_data measures the input pipeline in images per second, and the PNG decoder in MB per second.
 //
 //     ./bench_data [--data DIR] [--threads N] [--seconds S]
+//     ./bench_data --images 100000 --pillow "python3 tools/bench/pillow_folder.py"
 //
 // Prints a line of key=value pairs per case. Pipeline cases have two stages. `decode` turns stored bytes into an
-// ImageSet, once per run and on one thread, as the programs do. For a folder it includes reads of the cached files.
+// ImageSet, here on one thread. For a folder it includes reads of the cached files.
 // `batches` augments, normalises and lays out the images of an epoch with the Loader of the programs. images_per_s is
 // the rate of both stages in sequence; with threads=1 it is the rate per core. PNG cases decode files from memory to
 // 8-bit RGB; an MB is 10^6 bytes of decoded pixels. In a build with libpng (-Dbench_libpng=enabled), libpng takes turns
 // with our decoder on the same files, and must give the same pixels. Figures are medians; those in *_max are the best.
+//
+// With --images, it measures only how fast all threads list and load a folder of many PNGs, in turn with Pillow.
 #include "ringgrad/core/atomic_file.h"
 #include "ringgrad/core/cpu/cores.h"
-#include "ringgrad/core/cpu/thread_pool.h"
+#include "ringgrad/core/cpu/cpu_scope.h"
 #include "ringgrad/core/options.h"
 #include "ringgrad/core/rng.h"
 #include "ringgrad/core/temp_folder.h"
 #include "ringgrad/data/cifar.h"
 #include "ringgrad/data/image_folder.h"
 #include "ringgrad/data/loader.h"
+#include "ringgrad/data/open.h"
+#include "ringgrad/data/pipe.h"
 #include "ringgrad/data/png.h"
 #include "ringgrad/data/sample.h"
 #ifdef RG_BENCH_LIBPNG
@@ -38,8 +43,8 @@ namespace fs = std::filesystem;
 namespace {
 
 struct Settings {
-    std::string data;
-    int64_t threads = 0, batch = 256;
+    std::string data, size, pillow;
+    int64_t threads = 0, batch = 256, images = 0;
     double seconds = 2;
 };
 
@@ -258,7 +263,52 @@ void bench_png_files(const Settings& s, bool from_folder) {
 #endif
 }
 
+// ---- folder of many images ----
+
+/// Loads the folder --data, or a new one with s.images PNGs: the images of the sample again and again. With --pillow,
+/// Pillow does so in turn.
+void bench_many_files(const Settings& s) {
+    const TempFolder made;
+    if (s.data.empty()) {
+        const data::ImageSet sample = data::sample().train;
+        std::vector<int64_t> indices(size_t(s.images), 0);
+        for (size_t i = 0; i < indices.size(); ++i) indices[i] = int64_t(i) % sample.count;
+        write_folders(data::subset(sample, indices), made.path());
+    }
+    const std::string folder = s.data.empty() ? made.path() : s.data;
+    const auto [height, width] = data::parse_size(s.size);
+    const data::LoadOptions options{.height = height, .width = width};
+    int64_t images = 0;
+    const auto load = [&] {
+        const CpuScope scope(static_cast<int>(s.threads));
+        const data::TrainTest sets = data::load(folder, options);
+        images = sets.train.count + sets.test.count;
+    };
+    const std::string command =
+        cat(s.pillow, " ", data::shell_word(folder), " ", s.threads, height > 0 ? cat(" ", height, " ", width) : "");
+    constexpr int kRounds = 5;
+    std::vector<double> ours, pillow, ratios;
+    load(); // does not count
+    for (int round = 0; round < kRounds; ++round) {
+        ours.push_back(double(images) / seconds_of(load));
+        if (s.pillow.empty()) continue;
+        pillow.push_back(std::stod(data::read_pipe(command, 100, 600)));
+        ratios.push_back(ours.back() / pillow.back());
+    }
+    const auto print = [](const char* name, std::vector<double> values) {
+        if (values.empty()) return;
+        std::sort(values.begin(), values.end());
+        std::printf(" %s=%.4g %s_min=%.4g %s_max=%.4g", name, values[values.size() / 2], name, values.front(), name,
+                    values.back());
+    };
+    std::printf("case=many_files images=%lld size=%s threads=%lld", static_cast<long long>(images),
+                s.size.empty() ? "stored" : s.size.c_str(), static_cast<long long>(s.threads));
+    print("images_per_s", ours), print("pillow_images_per_s", pillow), print("ours_over_pillow", ratios);
+    std::printf(" runs=%d\n", kRounds);
+}
+
 void run(const Settings& s) {
+    if (s.images > 0 || !s.pillow.empty()) return bench_many_files(s);
     const bool records = !s.data.empty() && data::find_cifar(s.data) != data::CifarFolder::none;
     const bool folders = !s.data.empty() && !records;
     if (!folders) bench_cifar(s, records);
@@ -277,6 +327,15 @@ int run_program(int argc, const char* const* argv) {
     Options options("bench_data", "measures how fast images are read, decoded, augmented and laid out");
     options.add("data", &s.data, "folder of CIFAR binary files, or class folders of PNGs; empty: the built-in sample")
         .metavar("DIR");
+    options
+        .add("images", &s.images,
+             "measure only how fast a folder is loaded: --data, or a new one with this number of PNGs; 0: all other "
+             "cases")
+        .range(0, 1e7);
+    options.add("size", &s.size, "size to which the images of that folder are resized; none: as they are")
+        .metavar("H[xW]");
+    options.add("pillow", &s.pillow, "command of tools/bench/pillow_folder.py, to load that folder with Pillow in turn")
+        .metavar("COMMAND");
     options.add("batch", &s.batch, "images per mini-batch").at_least(1);
     options.add("threads", &s.threads, "largest number of loader threads; 0: one per core").range(0, 1024);
     options.add("seconds", &s.seconds, "seconds to measure each stage; it runs at least 5 times").at_least(0);
