@@ -236,6 +236,12 @@ class Cloud(CloudJob):
             server.objects = {f"set/{name}": good.read_bytes() for name in names}
             self.assertIn("(9 shards)", self.succeed(job.train(ranks, *options), **curl))
             self.assertFalse(proof.exists())
+            # The same holds for PNGs, whose names go into a list for the client.
+            picture = job.png(job.SIDE, job.SIDE, bytes(3 * job.SIDE ** 2))
+            keys = [f"{folder}/{name[:-4]}.png" for folder in ("cat", "../dog", "a\"b\\", "c' # d") for name in names]
+            server.objects = {f"set/{key}": picture for key in keys}
+            self.assertIn("4 classes", self.succeed(job.train(ranks, *options), **curl))
+            self.assertFalse(proof.exists())
 
     @unittest.skipUnless(shutil.which("curl"), "no curl")
     def test_objects_equal_tars_and_files(self):
