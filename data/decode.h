@@ -30,7 +30,7 @@ public:
     /// Uses the channels and the size of the options. Throws Error unless there are 1 or 3 channels.
     explicit Conversion(const LoadOptions& options);
     /// Appends the pixels of `count` images to a set, which must be empty or have images of this conversion, but not
-    /// their labels. Throws the first Error of read(), and Error if images differ in size.
+    /// their labels. Throws the first Error of read(), and Error if images differ in size; then the set is incomplete.
     void append(ImageSet& set, int64_t count, const NameOfImage& name, const ReadImage& read);
     /// Does the same with the images of a set, which all have this name.
     void append(ImageSet& set, const ImageSet& images, const std::string& name);

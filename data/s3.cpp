@@ -75,7 +75,7 @@ std::string aws(const std::string& arguments) {
 
 bool is_pattern(const std::string& key) { return key.find_first_of("*?") != key.npos; }
 
-/// Returns the option of s5cmd for keys that are no patterns, if it is needed. Old releases do not have this option.
+/// Returns the option of s5cmd for keys that are not patterns, if it is needed. Old releases do not have this option.
 const char* raw(const std::string& key) { return is_pattern(key) ? "--raw " : ""; }
 
 /// Returns a pattern of aws that matches this text alone.

@@ -37,7 +37,7 @@ std::vector<S3Object> list_s3(S3Client client, const std::string& url, const Fet
 /// Returns the command that writes one object to standard output.
 std::string s3_get_command(S3Client client, const std::string& url);
 
-/// Gets many objects by one process.
+/// The fetch of many objects by one process.
 struct S3Batch {
     std::string command;
     std::vector<std::string> files; // for each object, the file that the command writes

@@ -459,6 +459,8 @@ TEST_CASE("shards: divide PNG objects into batches by the beginnings of their na
         CHECK((batch.objects.size() == 1 || (batch.objects.size() <= 4096 && bytes <= 16 << 20)));
     }
     CHECK(batched == listed);
+    const std::vector<S3Object> equal(5000, {"s3://b/set/a/1.png", 1}); // a list of a broken server
+    CHECK(shards_of("s3://b/set/", equal, {}).size() == 1);
     CHECK(batches.size() < 80); // 7 classes, most divided into ten
 
     const auto error = [](const std::vector<S3Object>& list, const LoadOptions& options = {}) {
