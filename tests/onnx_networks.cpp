@@ -205,7 +205,6 @@ int run(int argc, const char* const* argv) {
                                                {"digits-angles", {28, 28, 1}, {"scores", "angle"}},
                                                {"resnet18", {70, 66, 1}, {"scores"}},
                                                {"resnet20", {32, 32, 3}, {"scores"}},
-                                               {"resnet50", {32, 40, 3}, {"scores"}},
                                                {"wrn16-4", {15, 16, 3}, {"scores"}}}) {
         const ImageTask task{image[0], image[1], image[2], 10, seed};
         write(folder, name, *NetworkChoice({name}).make(task), draw_images({4, image[0], image[1], image[2]}, seed),

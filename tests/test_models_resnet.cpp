@@ -3,6 +3,7 @@
 #include "ringgrad/core/accelerate.h"
 #include "ringgrad/core/plan.h"
 #include "ringgrad/core/tape.h"
+#include "ringgrad/models/nets/networks.h"
 #include "ringgrad/models/nets/resnet.h"
 #include "ringgrad/models/nets/state_dict.h"
 #include "ringgrad/tests/op_check.h"

@@ -11,6 +11,7 @@
 #include "ringgrad/core/tape.h"
 #include "ringgrad/gpu/device.h"
 #include "ringgrad/models/nets/cifar_net.h"
+#include "ringgrad/models/nets/networks.h"
 
 #include <algorithm>
 #include <cmath>

@@ -54,9 +54,8 @@ void write_sampled(const ViewShape& s, const View& view, const ByteTable<T>& tab
         for (int64_t column = 0; column < s.window_width; ++column) {
             const Neighbours y = neighbours(view.y(row, column), s.height, s.reflect),
                              x = neighbours(view.x(row, column), s.width, s.reflect);
-            const uint8_t *const above = image + y.first * s.width * channels, *const below = image + y.second *
-                                                                                                          s.width *
-                                                                                                          channels;
+            const uint8_t* const above = image + y.first * s.width * channels;
+            const uint8_t* const below = image + y.second * s.width * channels;
             const int64_t left = x.first * channels, right = x.second * channels;
             for (int64_t c = 0; c < channels; ++c) {
                 const uint8_t byte = y.outside || x.outside ? uint8_t(0)

@@ -17,37 +17,10 @@
 //     inline const RegisterNetworks<OwnNetworks> own_networks;
 #pragma once
 
-#include "ringgrad/core/layers.h"
-#include "ringgrad/core/options.h"
 #include "ringgrad/core/safetensors.h"
-
-#include <memory>
+#include "ringgrad/models/nets/network_family.h"
 
 namespace rg {
-
-/// The images and the classes that a network is made for, and the seed of its initial values.
-struct ImageTask {
-    int64_t height = 0, width = 0, channels = 0, classes = 0;
-    uint64_t seed = 0;
-};
-
-/// Networks that share their options.
-class NetworkFamily {
-public:
-    explicit NetworkFamily(std::vector<std::string> names) : names_(std::move(names)) {}
-    virtual ~NetworkFamily() = default;
-    NetworkFamily(const NetworkFamily&) = delete; // options point into this object
-    NetworkFamily& operator=(const NetworkFamily&) = delete;
-
-    const std::vector<std::string>& names() const { return names_; }
-    /// Declares the options, whose values are members of this object.
-    virtual void declare(Options&) {}
-    /// Makes the network of that name, which is one of names(). Throws Error if it cannot take such images.
-    virtual std::unique_ptr<Network> make(const std::string& name, const ImageTask& task) const = 0;
-
-private:
-    std::vector<std::string> names_;
-};
 
 using MakeFamily = std::unique_ptr<NetworkFamily> (*)();
 /// Adds a family to those of this folder. Names must differ from those of all other families.
@@ -89,9 +62,5 @@ ImageTask stored_task(const TensorFile& file);
 /// describes no registered network, and what load_state_dict() throws. Allocates nothing before the file's names and
 /// shapes are checked.
 std::unique_ptr<Network> make_network(const TensorFile& file);
-
-/// Throws Error unless x is a batch of images [n h w channels] with h and w of at least `smallest`. `network` is for
-/// the error text.
-void expect_images(const char* network, const Tensor& x, int64_t channels, int64_t smallest);
 
 } // namespace rg

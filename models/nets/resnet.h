@@ -13,7 +13,7 @@
 //     networks"
 #pragma once
 
-#include "ringgrad/models/nets/networks.h"
+#include "ringgrad/models/nets/network_family.h"
 
 #include <functional>
 

@@ -2,9 +2,11 @@
 #include "ringgrad/models/run/onnx.h"
 
 #include "ringgrad/core/atomic_file.h"
+#include "ringgrad/core/json.h"
 #include "ringgrad/core/op_table.h"
 #include "ringgrad/core/plan.h"
 #include "ringgrad/core/version.h"
+#include "ringgrad/models/run/model_file.h"
 #include "ringgrad/models/run/onnx_graph.h"
 #include "ringgrad/models/run/protobuf.h"
 
@@ -89,10 +91,11 @@ void write_avg_pool2d(Graph& g, const Step& s) {
     write_pool(g, s, "AveragePool", attribute("count_include_pad", int64_t(p.count_pad)));
 }
 
-std::string gelu_node(Graph& g, const std::string& x) {
-    const std::string root = g.node("Mul", {x, g.scalar(0.70710678f)}); // x / sqrt(2)
-    const std::string both_tails = g.node("Add", {g.node("Erf", {root}), g.scalar(1)});
-    return g.node("Mul", {g.node("Mul", {x, g.scalar(0.5f)}), both_tails});
+std::string write_gelu(Graph& g, const std::string& x) {
+    // P(X <= x) = (1 + erf(x / sqrt(2))) / 2
+    const std::string scaled = g.node("Mul", {x, g.scalar(0.70710678f)});
+    const std::string twice_probability = g.node("Add", {g.node("Erf", {scaled}), g.scalar(1)});
+    return g.node("Mul", {g.node("Mul", {x, g.scalar(0.5f)}), twice_probability});
 }
 
 void write_activation(Graph& g, const Step& s) {
@@ -103,7 +106,7 @@ void write_activation(Graph& g, const Step& s) {
         switch (a.kind) {
         case Activation::relu: return g.node("Relu", {x});
         case Activation::leaky_relu: return g.node("LeakyRelu", {x}, attribute("alpha", a.slope));
-        case Activation::gelu: return gelu_node(g, x);
+        case Activation::gelu: return write_gelu(g, x);
         case Activation::silu: return g.node("Mul", {x, g.node("Sigmoid", {x})});
         case Activation::sigmoid: return g.node("Sigmoid", {x});
         case Activation::tanh: return g.node("Tanh", {x});
@@ -307,7 +310,24 @@ std::string encode_onnx(const PredictFunction& predict, const Parameters& parame
 
 void save_onnx(const std::string& path, const Network& network, const Shape& sample, const OnnxOptions& options) {
     const auto predict = [&](const Tensor& x) { return network.outputs(x, Mode::evaluate); };
-    write_file_atomic(path, encode_onnx(predict, network.parameters, sample, options));
+    write_output(path, encode_onnx(predict, network.parameters, sample, options));
+}
+
+void save_onnx(const std::string& path, const TensorFile& model) {
+    const std::unique_ptr<Network> network = make_network(model);
+    const ImageTask task = stored_task(model);
+    OnnxOptions options{.normalise = stored_normalise(model, {})};
+    options.description =
+        cat("image: f32 [n ", task.channels, " ", task.height, " ", task.width, "], bytes / 255",
+            task.channels == 3 ? ", in the order R G B" : "", "; the file normalises them. scores: f32 [n ",
+            task.classes, "], before softmax; the metadata has the names of the classes.");
+    for (const char* const key : {"network", "image", "classes", "normalise", "targets"})
+        if (const std::string* text = model.find_text(key)) options.metadata.emplace_back(key, *text);
+    if (const std::string* targets = model.find_text("targets")) {
+        const Json list = Json::parse(*targets, model.source + ": targets");
+        for (const Json& target : list.as_array()) options.outputs.push_back(target.at("name").as_string());
+    }
+    save_onnx(path, *network, {task.height, task.width, task.channels}, options);
 }
 
 } // namespace rg

@@ -1,6 +1,7 @@
 // Writes a network as an ONNX file, which ONNX Runtime, OpenVINO, TensorRT and others run.
 //
-//     save_onnx("digits.onnx", network, {28, 28, 1});
+//     save_onnx("net.onnx", load_model("runs/NAME")); // a network that the program has registered (nets/networks.h)
+//     save_onnx("net.onnx", network, {28, 28, 1});    // any network
 //
 // The file is a protobuf message (opset 17) and holds the weights. It comes from a trace of the prediction, so it
 // serves every network whose ops have a counterpart in ONNX, also one from outside of this tree. Training-only ops have
@@ -39,8 +40,12 @@ using PredictFunction = std::function<std::vector<Tensor>(const Tensor& x)>;
 std::string encode_onnx(const PredictFunction& predict, const Parameters& parameters, const Shape& sample,
                         const OnnxOptions& options = {});
 
-/// Writes encode_onnx() of a network's prediction to a file, atomically (see core/atomic_file.h).
+/// Writes encode_onnx() of a network's prediction to a file, as write_output() does (core/atomic_file.h).
 void save_onnx(const std::string& path, const Network& network, const Shape& sample, const OnnxOptions& options = {});
+/// Does the same with the network in the file of a model. Takes the normalisation from it, and the metadata that
+/// describe the model: network, image, classes, normalise and targets. The outputs are `scores` and the targets' names.
+/// Throws Error if the program has not registered the network.
+void save_onnx(const std::string& path, const TensorFile& model);
 
 /// Returns true if encode_onnx() can write this op.
 bool has_onnx_node(Op op);

@@ -17,6 +17,7 @@ MESON = shlex.split(os.environ.get("MESONINTROSPECT", "meson introspect"))[:-1]
 COMPILERS = [sys.argv[3:]] + [[path] for path in [shutil.which("clang++")] if path]
 # Each is compiled and must run with these arguments.
 EXAMPLES = {"mlp": [], "own_network": ["--steps", "2"], "own_sweep": ["--epochs", "1", "--grid", "lr=0.01,0.05"]}
+BOTH = {"classify": "predict"}  # programs with a second name
 PROGRAMS = ["classify", "experiment", "export_onnx", "inspect", "predict", "sweep_cifar", "train_cifar", "train_digits",
             "train_digits_angles"]
 FOLDERS = ["core", "data", "gpu", "models", "models/run", "models/sweep", "par"]  # with a README
@@ -110,7 +111,7 @@ class InstallTest(job.JobTest):
     def test_programs(self):
         bin, tools = self.prefix / "bin", self.prefix / "share" / "ringgrad" / "tools"
         for name in PROGRAMS:
-            self.assertRegex(self.succeed([str(bin / name), "--version"]), rf"^{name} \d.* instruction sets .*\n$")
+            self.assertRegex(self.succeed([str(bin / name), "--version"]), rf"^{BOTH.get(name, name)} \d.* instruction sets .*\n$")
             self.assertEqual(self.succeed([str(bin / name), "-h"]), self.succeed([str(bin / name), "--help"]))
         command = [str(bin / "train_cifar"), "--run-name", "one", *job.TINY, "--steps", "2"]
         self.succeed(["sh", str(tools / "run.sh"), "--", *command])
