@@ -176,9 +176,9 @@ int run(int argc, const char* const* argv) {
     Options options("inspect", "describes the contents of PNG, CIFAR, IDX, safetensors and checkpoint files, and of "
                                "sets of images");
     options.positional("FILE", &paths, "files to describe; or sets of images as for --data: folders, s3: or pipe:", 1);
-    options.add("size", &size, "of sets of images: size to which they are resized; none: as they are").metavar("H[xW]");
+    options.add("size", &size, "size to which sets of images are resized; none: as they are").metavar("H[xW]");
     options.add("skip-other-images", &load_options.skip_other_images,
-                "of sets of images: skip images of other formats than PNG");
+                "skip images of other formats than PNG in sets of images");
     options
         .add("raw", &raw,
              "file for the pixels of one PNG: RGBA, 8 bits per sample, or 16 (big-endian) if the PNG has 16")

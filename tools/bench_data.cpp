@@ -4,11 +4,11 @@
 //     ./bench_data --images 100000 --pillow "python3 tools/bench/pillow_folder.py"
 //
 // Prints a line of key=value pairs per case. Pipeline cases have two stages. `decode` turns stored bytes into an
-// ImageSet, here on one thread. For a folder it includes reads of the cached files.
-// `batches` augments, normalises and lays out the images of an epoch with the Loader of the programs. images_per_s is
-// the rate of both stages in sequence; with threads=1 it is the rate per core. PNG cases decode files from memory to
-// 8-bit RGB; an MB is 10^6 bytes of decoded pixels. In a build with libpng (-Dbench_libpng=enabled), libpng takes turns
-// with our decoder on the same files, and must give the same pixels. Figures are medians; those in *_max are the best.
+// ImageSet, here on one thread. For a folder it includes reads of the cached files. `batches` augments, normalises and
+// lays out the images of an epoch with the Loader of the programs. images_per_s is the rate of both stages in sequence;
+// with threads=1 it is the rate per core. PNG cases decode files from memory to 8-bit RGB; an MB is 10^6 bytes of
+// decoded pixels. In a build with libpng (-Dbench_libpng=enabled), libpng takes turns with our decoder on the same
+// files, and must give the same pixels. Figures are medians; those in *_max are the best.
 //
 // With --images, it measures only how fast all threads list and load a folder of many PNGs, in turn with Pillow.
 #include "ringgrad/core/atomic_file.h"
