@@ -1,6 +1,6 @@
 // predict MODEL [FILE|DIR...]: predicts with the model of a training. Prints a line per image, tab-separated: its file,
-// then class and score for each of the --top best classes, then the targets, such as an angle. If some classes or
-// targets are known, the accuracy or the error follows.
+// then class and score for each of the --top best classes, then the targets, such as an angle. If there are several
+// images, and the classes or targets of some are known, the accuracy or the error follows.
 //
 // All images are read before the first prediction, so a bad file is an error before any output.
 #include "ringgrad/core/atomic_file.h"
@@ -179,10 +179,10 @@ public:
         if (!std::isnan(image.target)) squares_ += std::pow(double(targets[0] - image.target), 2), ++known_targets_;
     }
 
-    /// Prints the summary if there is one: as text, which in the other formats goes to the standard error, so that it is
-    /// not in the way. `ending` is its last line.
+    /// Prints the summary, if there are several images and something is known about them: as text, which in the other
+    /// formats goes to the standard error, so that it is not in the way. `ending` is its last line.
     void finish(size_t images, const std::string& ending) {
-        if (!quiet_ && confusion_.empty() && known_targets_ == 0) return;
+        if (!quiet_ && (images == 1 || (confusion_.empty() && known_targets_ == 0))) return;
         std::string text = !quiet_ && format_ == Format::text ? "\n" : "";
         if (quiet_ || !confusion_.empty()) text += confusion_.text(images);
         if (known_targets_ > 0)

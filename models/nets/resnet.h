@@ -1,16 +1,15 @@
 // Residual networks for images of any size, with the names and layouts of torchvision's parameters (conv1.weight,
 // layer1.0.bn2.running_mean, fc.weight). So a state dict of torchvision loads, and torchvision loads ours.
 //
-// The ends of all networks are the same: the mean over all pixels, and a dense layer. Their convolutions have no bias.
-// A block adds the result of its branch to its input, or where extents or channels change, to that of a convolution
-// 1 x 1. The first block of each stage but the first has stride 2.
+// All networks end with the mean over all pixels and a dense layer. Their convolutions have no bias. A block adds the
+// result of its branch to its input or, where extents or channels change, to that of a 1 x 1 convolution. The first
+// block of each stage but the first has stride 2.
 //
 //     network   stem      blocks   channels           source
 //     resnet20  cifar     3 3 3    16 32 64           He et al. 2015, "Deep residual learning", section 4.2, option B
 //     resnet18  by size   2 2 2 2  64 128 256 512     He et al. 2015, table 1
-//     resnet50  by size   3 4 6 3  256 512 1024 2048  the same, with the stride in the 3 x 3 (torchvision's
-//     version 1.5) wrn16-4   cifar     2 2 2    64 128 256         Zagoruyko and Komodakis 2016, "Wide residual
-//     networks"
+//     resnet50  by size   3 4 6 3  256 512 1024 2048  He et al. 2015, table 1, but with the stride in the 3 x 3
+//     wrn16-4   cifar     2 2 2    64 128 256         Zagoruyko and Komodakis 2016, "Wide residual networks"
 #pragma once
 
 #include "ringgrad/models/nets/network_family.h"

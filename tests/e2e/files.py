@@ -141,6 +141,9 @@ class Predict(job.JobTest):
             self.assertEqual(seen, by_record[int(pathlib.Path(name).stem)][1:])
         right = sum(job.CLASSES[self.records[i][0]] == by_record[i][1] for i in range(12))
         self.assertIn(f"({right} of 12)", summary[0])
+        # A single image has one line, even if its class is known.
+        alone = next(images.rglob("0.png"))
+        self.assertEqual(self.lines(self.run_folder, alone), ([[str(alone), *by_record[0][1:]]], []))
         # The embedded sample has the same images as the file.
         lines, summary = self.lines(self.run_folder)
         self.assertEqual(lines, [[f"sample#{i}", *seen] for i, (_, *seen) in enumerate(by_record)])
