@@ -282,7 +282,10 @@ bool Options::parse(const std::vector<std::string>& args) {
 std::string Options::help() const {
     std::string out = cat(program_, ": ", summary_, "\n\nUsage: ", program_, " [options]");
     if (positional_)
-        out += cat(" ", positional_metavar_, positional_least_ > 1 ? " ..." : positional_most_ > 1 ? "..." : "");
+        out += cat(" ", positional_metavar_,
+                   positional_least_ == positional_most_ ? ""
+                   : positional_least_ > 1               ? " ..."
+                                                         : "...");
     out += "\n";
     if (positional_) {
         out += "\n";

@@ -248,9 +248,9 @@ struct Settings {
 
 void declare(Options& o, Settings& s) {
     o.positional(
-        "MODEL FILE", &s.arguments,
+        "MODEL [FILE]", &s.arguments,
         "MODEL: the folder of a run, its model.safetensors, or a checkpoint. FILE: a PNG of any size; a folder "
-        "with PNGs, or with files of CIFAR or IDX, whose test set is used; or CIFAR records (.bin). None: the "
+        "with PNGs, or with files of CIFAR or IDX, whose test set is used; or CIFAR records (.bin). Without FILE: the "
         "test images of the embedded CIFAR-10 sample",
         1);
     o.add("top", &s.top, "number of classes to print per image, best first").at_least(1);

@@ -79,15 +79,17 @@ void DataOptions::declare(Options& o, const std::string& folder, const std::stri
     o.add("data", &path,
           cat("folder of ", folder, ", or s3://BUCKET/PREFIX or pipe:COMMAND for shards of ", shards, "; none: ", none))
         .metavar("DIR");
-    o.add("test-data", &test_path,
-          cat("test set, of the same kinds as --data; all of its images, unless it has a test set itself. "
-              "none: the test set of --data, or a part held out from it"))
+    o.add(
+         "test-data", &test_path,
+         "test set, of the same kinds as --data; if it has a test set itself, that, else all of it. none: the test set "
+         "of --data, or a part held out from it")
         .metavar("DIR");
     o.add("size", &size,
           "height and width of the images, which are resized and cropped to it when they are loaded; one number stands "
           "for both; none: as they are")
         .metavar("H[xW]");
-    o.add("cache", &cache, "folder that keeps downloads from s3: and pipe:, to load them from there next time")
+    o.add("cache", &cache,
+          "folder that keeps downloads from s3: and pipe: for the next time; delete it when the data have changed")
         .metavar("DIR");
     o.add("retries", &retries, "retries after a failed download, with 0.5 s, 1 s, 2 s ... between them").range(0, 20);
     o.add("unpacked-mib", &unpacked_mib, "largest size of an unpacked gzipped shard, in MiB").range(1, 1 << 20);

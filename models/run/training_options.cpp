@@ -86,10 +86,10 @@ void TrainingOptions::declare_training(Options& o) {
     o.add("steps", &steps, "total number of steps; -1: those of --epochs epochs").at_least(-1);
     o.add("lr", &schedule.base,
           cat("highest learning rate; 0: ", default_rate.text(), ", or with another --optimizer ", kAdamRate,
-              " (adam) or ", DefaultRate().text(), " (sgd)"))
+              " (adam, adamw) or ", DefaultRate().text(), " (sgd)"))
         .at_least(0);
     o.add("schedule", &schedule.kind, schedule_kinds(), "schedule of the learning rate");
-    o.add("drops", &drops, "piecewise: epochs after which the rate drops").metavar("LIST");
+    o.add("drops", &drops, "piecewise: epochs after which the rate drops; they do not follow --epochs").metavar("LIST");
     o.add("drop-factor", &schedule.factor, "piecewise: factor for the rate at each drop").at_least(1e-9);
     o.add("lr-floor", &schedule.floor, "cosine, triangular: lowest rate").at_least(0);
     o.add("lr-peak", &schedule.peak,
@@ -106,9 +106,10 @@ void TrainingOptions::declare_training(Options& o) {
     o.add("decay-biases", &optimizer.decay_biases, "weight decay also of biases and of batch norm");
     o.add("clip", &optimizer.max_norm, "largest norm of all gradients together; larger ones are scaled down; 0: none")
         .at_least(0);
-    o.add("average", &optimizer.average,
-          "weight of the old value in a moving average of the weights over the steps, such as 0.999, which follows the "
-          "weights of about the last 1000 steps; tests and models then use the average; 0: none")
+    o.add(
+         "average", &optimizer.average,
+         "decay of a moving average of the weights, such as 0.999 for about the last 1000 steps; tests and models then "
+         "use the average; 0: none")
         .range(0, 0.999999);
     o.add("label-smoothing", &smoothing, "fraction of the target spread over all classes").range(0, 0.99);
 }

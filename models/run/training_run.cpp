@@ -102,9 +102,7 @@ void RunOptions::declare(Options& o) {
     o.add("run-name", &name, "name of this run's folder; none: program name and start time").metavar("NAME");
     o.add("init", &init, "safetensors file with the initial values of the network").metavar("FILE");
     o.add("init-skip", &init_skip,
-          "comma-separated first parts of names of tensors; those tensors of --init are not used, such as fc if the "
-          "file "
-          "has other classes")
+          "layers, separated by commas, whose tensors in --init are not used, such as fc if the file has other classes")
         .metavar("NAMES");
     o.add("resume", &resume, "continue from the last checkpoint of --run-name, or of the newest run");
     o.add("checkpoint-every", &checkpoint_every,
@@ -112,7 +110,9 @@ void RunOptions::declare(Options& o) {
         .at_least(0);
     o.add("tensorboard", &tensorboard, "also write event files for TensorBoard into the run's folder");
     o.add("validate-every", &validate_every,
-          "number of steps between tests within an epoch, whose results are in metrics.jsonl; 0: none")
+          "steps between tests within an epoch, on the validation set if there is one, with results in metrics.jsonl; "
+          "0: "
+          "none")
         .at_least(0);
     o.add("patience", &patience,
           cat("end after this many epochs without a better accuracy on the validation set, or without --validation on "
