@@ -1,9 +1,10 @@
-// Writing encodes the header with zeros as its checksum, computes the checksum, and inserts it. Reading replaces the
-// digits by zeros and computes the checksum again.
+// The header holds a checksum of each tensor, and a checksum of the header itself. Writing encodes the header with
+// zeros in place of its own checksum, computes the checksum, and inserts it. Reading puts zeros there again and
+// compares.
 //
-// The digits have a fixed position: exactly kOpening must follow the file's length word. So the check covers every
-// byte, even those of the checksum's own key. A valid header gives the place and the checksum of each tensor, and every
-// byte of the data belongs to a tensor (safetensors.h).
+// The place is fixed: exactly kOpening must follow the file's length word. So the header's checksum covers every byte
+// of the header, even those of its own key. Every byte of the data belongs to a tensor (safetensors.h), so the
+// checksums together cover the whole file.
 #include "ringgrad/core/checkpoint.h"
 
 #include "ringgrad/core/atomic_file.h"

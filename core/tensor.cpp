@@ -286,7 +286,8 @@ void to_host(std::span<Tensor> tensors) {
         RG_CHECK(!needs_download(t) ||
                      t.device() == std::find_if(tensors.begin(), tensors.end(), needs_download)->device(),
                  "to_host: expected tensors on one device, got two devices; call it once for each device");
-    // Allocate all copies first: an error between the downloads would leave some of them without a wait.
+    // Allocate all copies first. Only the last download waits for all, so after an error between the downloads the
+    // queued ones would write to freed memory.
     std::vector<Tensor> copies;
     for (const Tensor& t : tensors) copies.push_back(t.device() ? Tensor::on_host(t.shape(), t.dtype()) : t);
     for (size_t i = 0; i < tensors.size(); ++i) {

@@ -55,7 +55,7 @@ TrainTest load_image_folders(const std::string& path, const LoadOptions& options
     return split_sets(set, options.test_fraction, options.seed, what, conversion.text());
 }
 
-/// Returns the sets with the channels and the size of the options.
+/// Converts the images of both sets to the channels and the size that the options ask for.
 TrainTest converted(TrainTest sets, const LoadOptions& options, const std::string& what) {
     Conversion conversion(options);
     for (ImageSet* const set : {&sets.train, &sets.test}) conversion.convert(*set);

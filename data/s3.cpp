@@ -275,7 +275,7 @@ S3Batch s3_get_batch(S3Client client, const std::string& url, std::span<const S3
     std::string list;
     S3Batch batch;
     if (client == S3Client::aws) {
-        // A list of objects would be slow: aws compares each object of the folder with each pattern.
+        // One --include per object would be slow, since aws compares each object of the folder with each pattern.
         const size_t begin = url.rfind('/') + 1;
         for (const S3Object& object : objects) {
             const fs::path file = object.url.substr(begin);

@@ -145,8 +145,9 @@ Stream stream_of(std::string name) {
     return name.ends_with(".tar") || name.ends_with(".tgz") ? Stream::tar : Stream::other;
 }
 
-/// Returns the file of a shard. For S3 it is the key; for a command it is the last word that looks like a file, or "".
-/// The query of an address is not part of the name, since the query of a signed address holds arbitrary text.
+/// Returns the name of a shard's file. For S3 it is BUCKET/KEY. For a command it is the last word whose name tells the
+/// kind of its contents, or "" if there is none. The query of an address is not part of the name, since the query of a
+/// signed address holds arbitrary text.
 std::string file_of(const std::string& url) {
     if (url.starts_with(kS3)) return url.substr(kS3.size());
     std::string file, word;

@@ -1,5 +1,6 @@
-// An archive is a sequence of 512-byte blocks: a header, then the contents padded with zeros. A pax header ('x') or a
-// GNU long name ('L') is a separate member whose contents change the next header.
+// An archive is a sequence of members, such as files. A member is a header of 512 bytes, and then its contents, padded
+// with zeros to whole blocks of 512 bytes. A pax header ('x') or a GNU long name ('L') is a member of its own, whose
+// contents replace the path or the size in the header of the next member.
 #include "ringgrad/data/tar.h"
 
 #include <algorithm>

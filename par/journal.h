@@ -15,7 +15,7 @@ namespace rg::par {
 
 class Journal {
 public:
-    /// Reads the existing entries, and appends new ones after them. With an empty path it reads and writes nothing.
+    /// Reads the existing entries; write() appends new ones after them. With an empty path, both do nothing.
     /// Throws Error with path and reason.
     explicit Journal(const std::string& path);
     Journal(const Journal&) = delete;

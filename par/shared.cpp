@@ -1,8 +1,8 @@
 // All-reduce in shared memory: each rank sums one slice and writes the sum to all ranks.
 //
-// Every rank has a part of the window, and a chunk of the vector is at the same offset in each part. The chunk is cut
-// into p slices. Rank r sums slice r over all parts and writes the sum back into all of them. For p = 3 ("a01" is slice
-// a summed over ranks 0 and 1):
+// Every rank has a part of a window of shared memory, and a chunk of the vector is at the same offset in each part. The
+// chunk is cut into p slices. Rank r sums slice r over all parts and writes the sum back into all of them. For p = 3
+// ("a01" is slice a summed over ranks 0 and 1):
 //
 //               part 0          part 1          part 2
 //   ready       a0  b0  c0      a1  b1  c1      a2  b2  c2
@@ -17,12 +17,14 @@
 // barrier is needed.
 //
 // A vector in shared memory is one chunk, summed in place. Any other vector is copied in and out in chunks, which
-// alternate between two halves of the window. Chunk k + 1 is copied in before the wait for chunk k. So a rank has work
-// while others are late, and chunks stay in cache. Chunk k + 2 may reuse the half of chunk k: by then this rank has
-// seen that all ranks have reduced chunk k, so no other rank accesses this rank's part of it again.
+// alternate between two halves of the window. A rank copies in chunk k + 1 before it waits until all ranks have reduced
+// chunk k. So it has work while others are late, and chunks stay in cache. Chunk k + 2 may reuse the half of chunk k:
+// by then this rank has seen that all ranks have reduced chunk k, so no other rank accesses this rank's part of it
+// again.
 //
 // Each element is summed once, in rank order, independent of chunks and slices. So all ranks hold the same bits, and
-// repeated runs give the same bits. Slices begin on cache lines, so that no two ranks write to the same line.
+// repeated runs give the same bits. All slices but the first begin on cache lines, so that no two
+// ranks write to the same line.
 //
 //   cost per rank     synchronisations     bytes read from others     bytes written to others     additions
 //   in place          2                    (p-1)/p bytes              (p-1)/p bytes               (p-1)/p count

@@ -218,7 +218,7 @@ struct TileKernels {
     void (*accumulate)(const TileGradient&, const uint16_t* dy, const uint16_t* x, float* acc);
 };
 
-/// A fully connected layer, y [n k] = x [n c] w [k c]^T; see dense_isa.cpp.
+/// A fully connected layer, y [n k] = x [n c] w [k c]^T + bias [k]; see dense_isa.cpp.
 struct DenseKernels {
     void (*forward)(int64_t n, int64_t c, int64_t k, const float* x, const float* w, const float* bias, float* y);
     /// Compute the columns [first, end) of dx [n c], or of dw [k c]. A column belongs to one of the c inputs.

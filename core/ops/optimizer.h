@@ -52,7 +52,8 @@ void average_update(const Tensor& average, const Tensor& parameters, double keep
 
 /// Returns the index of the first NaN or infinity in a flat buffer, or -1 if there is none. The result is an i32
 /// scalar, in the tensor `non_finite_at` if that is given. If a loss is given, it is checked last, and its index is
-/// `values.numel()`. If `norm`, f32 [], is given, also writes the square root of the sum of the squares to it.
+/// `values.numel()`. If `norm`, f32 [], is given, also writes the square root of the sum of the squares of `values` to
+/// it.
 Tensor first_non_finite(const Tensor& values, const Tensor& loss = {}, const Tensor& non_finite_at = {},
                         const Tensor& norm = {});
 

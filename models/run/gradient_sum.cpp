@@ -43,7 +43,7 @@ GradientSum::GradientSum(par::Group& group, const Parameters& parameters, par::A
 }
 
 GradientSum::~GradientSum() {
-    // An error has ended the step, so the thread may be waiting for ranks that will never answer.
+    // If a step is still active, an error has ended it, and the thread may wait for ranks that will never answer.
     if (active_ && overlap_) group_.link().fail_all_waits();
 }
 
