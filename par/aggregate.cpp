@@ -19,8 +19,8 @@ void weigh(std::span<T> values, double fraction) {
         for (T& v : values) v = T(v * T(fraction));
 }
 
-/// Returns a checksum that depends on the positions of the values. Four independent lanes take 64-bit words in turn;
-/// each step rotates the lane's hash and multiplies it by an odd constant.
+/// Returns a checksum that depends on the positions of the values. Four independent lanes take 64-bit words in turn; at
+/// most 7 values at the end go to lane 0. A step XORs the word into the lane's hash, rotates it, and multiplies it.
 uint64_t checksum(std::span<const float> values) {
     constexpr uint64_t kOdd = 0x9E3779B97F4A7C15u;
     uint64_t lanes[4] = {1, 2, 3, 4};

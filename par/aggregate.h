@@ -1,12 +1,13 @@
 // Combines values that each rank computed on its part of the mini-batch into the values for the whole mini-batch.
 //
 // Rank j has m_j of the M samples; its fraction is f_j = m_j / M. Gradients and losses are means over samples, so the
-// total is the sum of f_j times the local value. Batch-norm statistics are a mean and a variance per channel:
+// total is the sum of f_j times the local value. Batch-norm statistics are a mean and a variance per channel. The
+// combined ones, mean_c and variance_c, of a channel are:
 //
 //   mean_c = sum f_j mean_j        variance_c = sum f_j (variance_j + (mean_j - mean_c)^2)
 //
-// The squared term accounts for the differences between the ranks' means; without it the variance is too small. A rank
-// without samples contributes nothing, even if its values are NaN. All ranks end with the same bits.
+// The squared term accounts for the differences between the ranks' means; without it the variance is too small. The
+// values of a rank without samples do not count, even if they are NaN. Group::allreduce_sum() adds the values.
 #pragma once
 
 #include "ringgrad/par/group.h"
@@ -17,8 +18,8 @@ namespace rg::par {
 /// rank has samples.
 double fraction_of(Group& group, int64_t samples);
 
-/// Replaces `values` by the sum of f_j * values_j on all ranks. Collective. Used for gradients (float) and losses
-/// (double).
+/// Replaces `values` by the sum of f_j * values_j over all ranks. Collective. The float version serves gradients, the
+/// double version batch-norm statistics. `fraction` is f_j of this rank.
 void aggregate(Group& group, std::span<float> values, double fraction, std::string_view what,
                Algorithm algorithm = Algorithm::automatic);
 void aggregate(Group& group, std::span<double> values, double fraction, std::string_view what);
@@ -29,9 +30,10 @@ struct StateBlock {
     float* variance = nullptr;
     int64_t channels = 0;
 };
-/// Combines the statistics of all layers by the formulas above, in double, in place. Collective; two small all-reduces.
-/// Allocates memory. The first all-reduce also sums `extra_sums` (a step's loss, counts and flags) over the ranks,
-/// without weights. This saves a message, and so a wait, which matters if ranks outnumber cores or span several nodes.
+/// Combines the statistics of all layers by the formulas at the top of this file, in double, in place. Collective; two
+/// small all-reduces. Allocates memory. The first all-reduce also sums `extra_sums` (a step's loss, counts and flags)
+/// over the ranks, without weights. So these sums need no all-reduce of their own, whose wait would cost time if ranks
+/// outnumber cores or span several nodes.
 void aggregate_state(Group& group, std::span<const StateBlock> blocks, double fraction,
                      std::span<double> extra_sums = {});
 

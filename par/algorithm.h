@@ -2,9 +2,9 @@
 //
 // The model has three constants: alpha (seconds per message), beta (seconds per byte sent) and gamma (seconds per byte
 // added). The constants are fixed, not measured at start-up: the algorithms add in different orders, so a choice by
-// noisy measurements would change the bits from run to run. The choice depends only on the length, the number of ranks,
-// and whether one node holds them all. So runs with the same seed and number of ranks give the same bits, if all of
-// them use one node, or all of them several. bench_allreduce prints the machine's real values next to the constants.
+// noisy measurements would change the bits from run to run. choose() depends only on the length, the number of ranks,
+// and whether one node holds them all. If the node then gives no shared memory, Group chooses again as between nodes.
+// So runs can give the same bits only if they agree in all of this. bench_allreduce prints the machine's real values.
 #pragma once
 
 #include <bit>
@@ -18,7 +18,8 @@ namespace rg::par {
 /// yielding the core.
 enum class Algorithm : uint8_t { automatic, ring, small, shared, mpi };
 
-/// Predicts seconds between nodes. Assumes a 100 Gb/s network with the latency of MPI, and additions at memory speed.
+/// Predicts the seconds of an all-reduce between nodes. Assumes 2 us per message, and 10 GB/s for both the network (100
+/// Gb/s nominal) and the additions (memory speed).
 struct CostModel {
     double alpha = 2e-6, beta = 1 / 10e9, gamma = 1 / 10e9;
 
@@ -33,8 +34,8 @@ struct CostModel {
     }
 };
 
-/// Returns the algorithm for a vector of this length. Within a node `shared` is best: each byte crosses memory once,
-/// and ranks synchronise faster than by messages. Between nodes the model chooses the cheaper of `ring` and `small`.
+/// Returns the algorithm for a vector of this length. Within a node `shared` is best: it sends no messages, and ranks
+/// synchronise faster in memory. Between nodes, CostModel decides which of `ring` and `small` is cheaper.
 inline Algorithm choose(size_t bytes, int ranks, bool one_node) {
     if (one_node) return Algorithm::shared;
     const CostModel cost;

@@ -1,5 +1,5 @@
 // Recursive doubling (Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH",
-// 2005). Ranks beyond a power of two are folded into others.
+// 2005). If the number of ranks p is not a power of two, some ranks are folded into others.
 //
 // p = 6: the largest power of two is 4, so there are 2 ranks too many. Ranks 0 and 2 send their vectors to 1 and 3, and
 // wait. The other four ranks (1 3 4 5) are numbered 0 1 2 3. There is one round for each bit of these numbers. In it,
@@ -10,10 +10,10 @@
 //   bit 1              1 <-> 4      3 <-> 5
 //   unfold        1 -> 0   3 -> 2
 //
-// After the round of bit k, groups of 2^(k+1) ranks hold equal sums. Both partners add the same two numbers, and a + b
-// has the bits of b + a. So by induction all ranks hold the same bits, and the order of the additions depends only on
-// p.
-// Cost: log2 p rounds (two more when folding); each round sends and adds the whole vector.
+// After the round of bit k, groups of 2^(k+1) numbered ranks hold equal sums. Both partners add the same two numbers,
+// and a + b has the bits of b + a, unless both are NaN. So by induction all ranks hold the same bits except those of
+// NaN. The order of the additions depends only on p. Cost: log2 p rounds, rounded down, that each send and add the
+// whole vector. Folding takes two more rounds.
 
 #include "ringgrad/par/doubling.h"
 

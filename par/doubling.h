@@ -1,7 +1,7 @@
 // All-reduce by recursive doubling, for short vectors: it needs few rounds, but sends the whole vector in each.
 //
 // A plan is made for one length and one Link. It copies the vector into its own buffer, so it serves any vector of that
-// length. Do not use it for gradients: see the table in ring.cpp.
+// length. Do not use it for long vectors such as gradients: ring.cpp has a table of costs.
 #pragma once
 
 #include "ringgrad/par/link.h"
@@ -23,7 +23,7 @@ private:
     struct Round {
         int peer;
         bool sends, receives;
-        bool adds; // true: the received vector is added; false: it is the finished sum
+        bool adds; // true: the received vector is added; false: the received vector is the finished sum
         Channel out, in;
     };
     void add_round(int peer, bool sends, bool receives, bool adds);

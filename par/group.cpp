@@ -1,8 +1,8 @@
 // Implements the collectives. For an all-reduce, chooses the algorithm and caches its plan. all() and barrier() are
 // all-reduces, too.
 //
-// Broadcast and allgather serve start-up, checks and reports. So they use the simplest correct algorithms of their own,
-// not the fastest: a binomial tree with chunks, and a ring that passes on whole texts.
+// Broadcast and allgather serve start-up, checks and reports, where speed hardly matters. So broadcast is a binomial
+// tree that sends chunks, and allgather a ring that passes on whole texts.
 
 #include "ringgrad/par/group.h"
 
@@ -15,8 +15,8 @@ namespace {
 constexpr int kDataTag = 4;
 constexpr size_t kBroadcastChunk = 1 << 20; // bytes; the levels of the tree transfer different chunks at once
 
-/// Returns the plan for a vector, and makes it if there is none. The plan becomes the first in the list; if the list is
-/// full, the last one is removed.
+/// Returns the plan for a vector, and makes it if there is none. The plan becomes the first in the list. If the list
+/// was full, a new plan replaces the last one.
 template <class Plan, class Make>
 Plan& find_plan(std::vector<std::unique_ptr<Plan>>& plans, const Vector& vector, const Make& make) {
     auto match = std::find_if(plans.begin(), plans.end(), [&](const auto& plan) { return plan->serves(vector); });
@@ -67,8 +67,8 @@ void Group::allreduce(const char* name, const Vector& vector, std::string_view w
         }
         handshake_.start(op);
         if (algorithm == Algorithm::ring) {
-            // Finishes the handshake before data are sent: otherwise, an error here could free the vector while a peer
-            // still reads it.
+            // Finishes the handshake before data are sent. Otherwise an error in the handshake could make the caller
+            // free the vector while a peer still reads it.
             handshake_.finish(op);
             find_plan(rings_, vector, [&] {
                 return std::make_unique<RingPlan>(link_, vector, segment_bytes_);
@@ -78,7 +78,7 @@ void Group::allreduce(const char* name, const Vector& vector, std::string_view w
                 return std::make_unique<DoublingPlan>(link_, vector.bytes());
             }).run(vector, handshake_, op);
         }
-    } catch (...) { // withdraws messages in flight: the caller may free their memory before this group ends
+    } catch (...) { // withdraws ring messages in flight: the caller may free their vector before this group ends
         rings_.clear();
         throw;
     }
@@ -93,7 +93,7 @@ Operation Group::agree(const char* name, std::string_view what, size_t bytes, ui
 
 SharedReducer* Group::shared(const char* name, std::string_view what, size_t bytes) {
     if (!tried_shared_ && local_size() == size()) {
-        agree(name, what, bytes, segment_bytes_ << 8); // opening has no deadline, so a missing rank must show here
+        agree(name, what, bytes, segment_bytes_ << 8); // opening cannot name a missing rank; this handshake can
         std::unique_ptr<SharedWindow> window = link_.open_shared(SharedReducer::window_bytes(segment_bytes_));
         if (window) {
             shared_ = std::make_unique<SharedReducer>(link_, std::move(window), segment_bytes_);
@@ -169,7 +169,7 @@ std::vector<std::string> Group::allgather(std::string_view text, std::string_vie
     for (int r = 0; r < p; ++r) texts[size_t(r)].resize(size_t(lengths[size_t(r)]));
 
     const Operation op = agree("allgather", what, 0, 0);
-    for (int round = 0; round < p - 1; ++round) { // pass on the text that arrived in the previous round
+    for (int round = 0; round < p - 1; ++round) { // pass on the own text, then each one that arrived
         const std::string& outgoing = texts[size_t((rank() - round + p) % p)];
         std::string& incoming = texts[size_t((rank() - round - 1 + p) % p)];
         Channel in = link_.open_receive(incoming.data(), incoming.size(), link_.previous(), kDataTag);

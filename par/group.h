@@ -1,10 +1,11 @@
 // Group: the collective operations of a program, over any Link.
 //
-// They use point-to-point messages, or memory that all ranks share. Their waits yield the core and have a deadline.
-// Only algorithm mpi, and opening shared memory, block inside the MPI library. All ranks of the link must call the same
-// operations in the same order. If calls do not match (Handshake), or a rank misses the deadline, the operation throws
-// Error. The group cannot be used after an Error: let it end the program (run_ranks_main). `what` names the data in
-// error texts and must be the same on all ranks. A group may be used by one thread at a time.
+// The operations use point-to-point messages, or memory that all ranks share. Their waits yield the core and have a
+// deadline. Only MPI's own all-reduce (Algorithm::mpi) and the opening of shared memory block inside the MPI library.
+// All ranks of the link must call the same operations in the same order. If calls do not match (Handshake), or a rank
+// misses the deadline, the operation throws Error. The group cannot be used after an Error: let the Error end the
+// program (run_ranks_main() in session.h) or the task (task_pool.h). `what` names the data in error texts and must be
+// the same on all ranks. A group may be used by one thread at a time.
 #pragma once
 
 #include "ringgrad/par/algorithm.h"
@@ -21,8 +22,8 @@ namespace rg::par {
 
 class Group {
 public:
-    /// Requires that the link outlives the group. `segment_bytes` is the size of a message (ring, shared), the same on
-    /// all ranks.
+    /// Requires that the link outlives the group. `segment_bytes` limits a message of Algorithm::ring, and the chunks
+    /// that Algorithm::shared copies. All ranks must pass the same value, which must not be 0.
     explicit Group(Link& link, size_t segment_bytes = 256 * 1024);
 
     int rank() const { return link_.rank(); }
@@ -33,25 +34,25 @@ public:
     /// Sets the training step that error texts name.
     void set_step(int64_t step) { step_ = step; }
 
-    /// Sums the values over all ranks, in place. Collective. All ranks end with the same bits, and a repeated run with
-    /// the same count, size and algorithm gives the same bits again. Algorithm ring makes a plan for each vector
-    /// (address, count and type), and small makes one for each length. The first call with a plan allocates memory;
-    /// later calls do not. The last kPlans plans of each algorithm are kept. Throws Error if the counts differ between
-    /// ranks.
+    /// Sums the values over all ranks, in place. Collective. All ranks end with the same bits (except those of NaN),
+    /// and a repeated run with the same count, number of ranks and algorithm gives them again. Algorithm::ring makes a
+    /// plan (channels and buffers) for each vector (address, count and type), and Algorithm::small makes one for each
+    /// length. Each of the two keeps the kPlans plans used last. Throws Error if the counts differ between ranks, or
+    /// the algorithm is not possible. Algorithm::mpi does not compare counts, and MPI need not give the same bits.
     void allreduce_sum(std::span<float> values, std::string_view what, Algorithm algorithm = Algorithm::automatic);
     void allreduce_sum(std::span<double> values, std::string_view what, Algorithm algorithm = Algorithm::automatic);
 
     /// Allocates zeroed memory for vectors that are summed often, such as gradients. Collective; all ranks pass the
-    /// same length. The memory is aligned to a cache line, and the group owns it. If one node holds all ranks, the
-    /// memory is shared, and sums need not copy it. A sum may cover any range of it, but the same range on all ranks.
+    /// same length. The memory is aligned to a cache line, and the group owns it. If Link::open_shared() works, several
+    /// ranks share the memory, and Algorithm::shared sums it in place: any range, but the same one on all ranks.
     std::span<std::byte> memory(size_t bytes, std::string_view what);
 
     /// Returns true if `value` is true on every rank. Collective.
     bool all(bool value, std::string_view what);
     /// Copies the bytes of rank `root` to all ranks. Collective; all ranks pass the same length.
     void broadcast(std::span<std::byte> bytes, int root, std::string_view what);
-    /// Returns the texts of all ranks, by rank. Collective; lengths may differ. Allocates memory, so use it for short
-    /// texts.
+    /// Returns the texts of all ranks, by rank. Collective; lengths may differ. Every rank receives and stores all
+    /// texts, so use it for short ones.
     std::vector<std::string> allgather(std::string_view text, std::string_view what);
     /// Blocks until all ranks have called it.
     void barrier(std::string_view what = {});
@@ -60,12 +61,13 @@ public:
 
 private:
     Operation next_operation(const char* name, std::string_view what, size_t bytes, uint64_t detail);
-    /// Starts the next operation, and blocks until the previous rank agrees with it.
+    /// Starts the next operation, and blocks until the previous rank has announced the same one (Handshake).
     Operation agree(const char* name, std::string_view what, size_t bytes, uint64_t detail);
     void allreduce(const char* name, const Vector& vector, std::string_view what, Algorithm algorithm);
     /// Returns the reducer for shared memory, or null on all ranks if there is none. The first call is collective.
     SharedReducer* shared(const char* name, std::string_view what, size_t bytes);
-    /// Returns the algorithm for a vector of a few bytes. Such a vector alone is no reason to open shared memory.
+    /// Returns the algorithm for a vector of a few bytes: shared memory if it is open already. Opening it would take
+    /// longer.
     Algorithm quickest() const { return shared_ ? Algorithm::shared : Algorithm::small; }
 
     Link& link_;

@@ -13,7 +13,7 @@ namespace rg::par {
 
 namespace {
 
-/// Returns the key of a task's entries. The key is a text, so that a look-up does not compare all entries.
+/// Returns the key of a task's entries in the map. The key is a text, because JSON values have no order.
 std::string key_of(const std::string& function, const Json& args) { return function + "\n" + args.dump(); }
 
 } // namespace

@@ -21,15 +21,16 @@ namespace rg::par {
 namespace {
 
 constexpr double kDeadline = 300.0; // seconds
-// Polls before the wait yields the core. With a core per rank, yielding is of little use, and a busy neighbour could
-// keep the core for a time slice. With more ranks than cores, 5 to 50 polls measured alike, and 500 measured three
-// times slower.
+// Number of polls before a wait yields the core. With a core per rank, yielding is of little use, and another process
+// could then keep the core for a time slice. With more ranks than cores, waits were equally fast with 5 to 50 polls,
+// and three times slower with 500.
 constexpr int kSpins = 500, kSpinsWhenCrowded = 20;
-// Seconds of yielding before the wait sleeps; by then the peer is probably computing. Earlier sleeps made four ranks on
-// two cores ten times slower: a rank that wakes among ranks that yield waits for the end of a time slice.
+// Seconds after which a wait no longer yields the core between polls, but sleeps: the peer is then probably computing.
+// Sleeping earlier made four ranks on two cores ten times slower. A rank that wakes up must wait for a time slice,
+// because the other ranks yield and never sleep.
 constexpr double kNapAfter = 0.05;
 constexpr long kNapNs = 50'000;
-constexpr double kRollCallAfter = 0.25; // seconds of a wait before it calls its observer
+constexpr double kRollCallAfter = 0.25; // seconds that a wait has taken before it calls its observer
 constexpr int kHandshakeTag = 1;
 
 uint64_t hash_of(std::string_view text, uint64_t h = 14695981039346656037u) { // FNV-1a (Fowler, Noll, Vo)
@@ -37,8 +38,8 @@ uint64_t hash_of(std::string_view text, uint64_t h = 14695981039346656037u) { //
     return h;
 }
 
-/// Slows down polls of memory. They take 1 ns, but polls of a message take 50 ns; with the pause, both kinds spin for a
-/// similar time.
+/// Slows down polls of shared memory, on x86 only. Such a poll takes 1 ns, and a poll of a message 50 ns. With the
+/// pause, the same number of polls takes a similar time for both.
 void relax() {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
@@ -159,8 +160,8 @@ void Link::wait_for(std::atomic_ref<uint64_t> word, uint64_t value, int peer, co
     if (waited_s > 0) fail_late(cat("rank ", peer, " ", doing), peer, op, round, waited_s);
 }
 
-/// Polls until done() returns true, and returns 0. If the deadline passes on this rank or on another before that,
-/// returns the seconds waited.
+/// Polls until done() returns true, and returns 0. If the deadline of this rank or of another one passes first, returns
+/// the seconds waited instead.
 template <class Done>
 double Link::poll(const Operation& op, const Done& done) const {
     const int spins = crowded_ ? kSpinsWhenCrowded : kSpins;
@@ -240,7 +241,8 @@ void Handshake::agree(const Operation& op) {
     for (const int q : link_.others()) {
         Post& theirs = post_of(q);
         link_.wait_for(std::atomic_ref(theirs.number), op.number, q, "to begin the operation", op, 0);
-        // The texts come after their hash, mostly on another cache line. They are read only if something differs.
+        // Compares hashes instead of the texts: most bytes of the texts are on another cache line, which is then not
+        // read.
         const bool same = theirs.message.bytes == local.bytes && theirs.message.number == local.number &&
                           theirs.message.detail == local.detail && theirs.message.text_hash == local.text_hash;
         if (!same) fail_different(theirs.message, q, op);

@@ -8,10 +8,10 @@ namespace rg::par {
 namespace {
 
 constexpr int kMailTag = 32;
-constexpr size_t kChunk = 4096; // short enough that MPI libraries send it eagerly, without a handshake
+constexpr size_t kChunk = 4096; // short enough that MPI libraries send it at once, without asking the receiver
 constexpr int kChunksAtOnce = 16;
 
-/// Fields of 8 bytes, so that no byte between them is undefined.
+/// All fields have 8 bytes, so there is no padding between them, whose bytes would be undefined.
 struct Header {
     int64_t kind, task;
     uint64_t length;

@@ -2,7 +2,7 @@
 //
 // post() queues a letter and sends as much as possible. Later calls of poll() send the rest, and return letters that
 // have arrived. So a rank in the middle of a training step does not delay its peer. The transport is one byte stream
-// per direction, cut into messages of at most 4096 bytes; letters in the queue share messages.
+// per direction, cut into messages of at most 4096 bytes; a message may hold several letters.
 #pragma once
 
 #include "ringgrad/par/link.h"
@@ -27,7 +27,7 @@ public:
     /// Returns the letters that have arrived, in order. Call it often. Each call reads a limited number of messages, so
     /// it returns even if the peer keeps writing.
     std::vector<Letter> poll();
-    /// Returns true if everything posted has been sent.
+    /// Returns true if everything posted had been sent at the last call of post() or poll().
     bool sent() const { return queued_.empty() && sending_.empty(); }
 
 private:
@@ -35,7 +35,7 @@ private:
 
     Link& link_;
     int peer_;
-    std::string queued_; // posted letters that wait, in order; bytes before begin_ have left
+    std::string queued_; // posted letters that wait, in order; bytes before begin_ have been sent or are in flight
     size_t begin_ = 0;
     std::string sending_;  // the chunk in flight
     std::string received_; // received letters; the last may be incomplete

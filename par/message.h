@@ -16,7 +16,7 @@ namespace rg::par {
 /// Returns the texts as one message.
 std::string pack_texts(std::span<const std::string> texts);
 
-/// Returns the texts of a message. Throws Error with the offset if the message is incomplete or longer than its texts.
+/// Returns the texts of a message. Throws Error if the message is incomplete or longer than its texts.
 /// Needs at most 8 times the memory of the message.
 std::vector<std::string> unpack_texts(std::string_view message);
 

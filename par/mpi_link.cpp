@@ -1,10 +1,10 @@
-// Uses persistent point-to-point requests on a communicator of its own. Only these calls block: three collectives at
-// start-up (duplicate, split by node, host names), opening and closing a shared window, mpi_allreduce(), and
-// MPI_Finalize.
+// Uses persistent point-to-point requests on a communicator of its own. Only these calls wait for other ranks inside
+// the MPI library: MPI_Init_thread, three collectives at start-up (duplicate, split by node, host names), opening and
+// closing a shared window, mpi_allreduce(), MPI_Finalize and MPI_Abort.
 //
-// Asks for MPI_THREAD_MULTIPLE, because a communication thread may take over the link later. Lower levels from
-// MPI_THREAD_FUNNELED on work too, since one thread at a time calls MPI. MPI returns errors as codes, which become
-// rg::Error; the code that catches this Error aborts the job.
+// Asks for MPI_THREAD_MULTIPLE, because gradients may be summed by a thread of their own (models/run/gradient_sum.h).
+// MPI_THREAD_SERIALIZED is accepted too, since one thread at a time calls MPI. Errors of the communicator are
+// returned as codes; check() makes them rg::Error.
 
 #define MPICH_SKIP_MPICXX 1
 #define OMPI_SKIP_MPICXX 1
@@ -30,7 +30,7 @@ namespace {
 
 constexpr size_t kPage = 4096;
 constexpr double kWithdrawSeconds = 0.02, kAbortSeconds = 10;
-constexpr int kShort = 4096; // bytes; MPI libraries send such messages eagerly, without a handshake
+constexpr int kShort = 4096; // bytes; MPI libraries send such messages at once, without asking the receiver
 
 void check(int code, const char* operation, int rank, int peer = -1, size_t bytes = 0) {
     if (code == MPI_SUCCESS) [[likely]]
@@ -43,8 +43,8 @@ void check(int code, const char* operation, int rank, int peer = -1, size_t byte
          peer, ", ", bytes, " bytes", kind == MPI_ERR_TRUNCATE ? "; the peer sent a longer message)" : ")");
 }
 
-/// Gives a deadline to library calls that wait for other ranks without one. If the deadline passes while an Alarm
-/// exists, it ends the process.
+/// Gives a deadline to a call of the MPI library that waits for other ranks and has no deadline of its own. If it
+/// passes while the Alarm exists, the process ends with an error.
 class Alarm {
 public:
     Alarm(const char* call, int rank, double seconds) {
@@ -76,9 +76,9 @@ struct Place {
     std::vector<Host> hosts; // by rank
 };
 
-/// Removes the signal handlers of UCX, which some builds of MPICH use: they answer a crash with a page of text. Setting
-/// UCX_ERROR_SIGNALS here would be too late, because UCX reads its environment before main(). If the user has set it,
-/// the handlers stay.
+/// Removes the signal handlers of UCX, the transport library of some builds of MPICH: they answer a crash with a page
+/// of text. Setting UCX_ERROR_SIGNALS here would be too late, because UCX reads its environment before main(). If the
+/// user has set it, or UCX_HANDLE_ERRORS, the handlers stay.
 void restore_signals() {
     if (!std::getenv("UCX_ERROR_SIGNALS") && !std::getenv("UCX_HANDLE_ERRORS"))
         for (const int number : {SIGILL, SIGBUS, SIGFPE, SIGSEGV}) std::signal(number, SIG_DFL);
@@ -89,8 +89,8 @@ Place start_mpi(int& argc, char**& argv) {
     int level = MPI_THREAD_SINGLE;
     check(MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level), "MPI_Init_thread", 0);
     restore_signals();
-    RG_CHECK(level >= MPI_THREAD_FUNNELED,
-             "MPI_Init_thread: expected an MPI that allows threads, got one that does not");
+    RG_CHECK(level >= MPI_THREAD_SERIALIZED,
+             "MPI_Init_thread: expected an MPI that several threads may call, got one that does not; install MPICH");
     Place place;
     check(MPI_Comm_dup(MPI_COMM_WORLD, &place.comm), "MPI_Comm_dup", 0);
     MPI_Comm_set_errhandler(place.comm, MPI_ERRORS_RETURN);
@@ -115,8 +115,8 @@ Place start_mpi(int& argc, char**& argv) {
     return place;
 }
 
-/// Returns true if the memory exists, and loads and stores of all ranks act on it as on ordinary memory. Fills it with
-/// zeros.
+/// Returns true if the memory exists, and loads and stores of all ranks act on it as on ordinary memory. Then it is
+/// also filled with zeros.
 bool is_usable(MPI_Win window, void* memory, size_t bytes) {
     int *model = nullptr, has_model = 0;
     MPI_Win_get_attr(window, MPI_WIN_MODEL, &model, &has_model);
@@ -126,7 +126,7 @@ bool is_usable(MPI_Win window, void* memory, size_t bytes) {
     // returns an error instead. Kernels that do not know this request return EINVAL.
     if (madvise(memory, bytes, MADV_POPULATE_WRITE) != 0 && errno != EINVAL) return false;
 #endif
-    std::memset(memory, 0, bytes); // the first touch places the memory near this rank's core
+    std::memset(memory, 0, bytes); // this rank touches it first, here or above, so it lies near this rank's core
     return true;
 }
 
@@ -146,7 +146,7 @@ public:
     }
 
     void abort(int code) override {
-        // run_ranks_main has printed the error; discard the lines that the library would add.
+        // run_ranks_main has printed a std::exception; discard the lines that the library would add.
         if (!std::freopen("/dev/null", "w", stderr)) std::fclose(stderr);
         const Alarm limit("MPI_Abort", rank(), kAbortSeconds);
         MPI_Abort(MPI_COMM_WORLD, code);
@@ -171,7 +171,7 @@ public:
         void* local_part = nullptr;
         const int code = MPI_Win_allocate_shared(MPI_Aint(bytes), 1, info, comm_, &local_part, &window);
         MPI_Info_free(&info);
-        // All ranks must use the window, or none: if one rank gave up alone, the others would wait for it forever.
+        // All ranks must use the window, or none: if one rank gave up alone, the others would wait for it in vain.
         enum { allocated, usable };
         int ok[] = {code == MPI_SUCCESS, code == MPI_SUCCESS && is_usable(window, local_part, bytes)};
         check(MPI_Allreduce(MPI_IN_PLACE, ok, 2, MPI_INT, MPI_MIN, comm_), "open_shared", rank(), -1, bytes);
@@ -179,7 +179,7 @@ public:
             if (ok[allocated]) MPI_Win_free(&window);
             return nullptr;
         }
-        // Locks once for the lifetime of the window. In the unified memory model, plain loads and stores ordered by
+        // Locks the window once for its lifetime. In the unified memory model, plain loads and stores ordered by
         // atomics suffice.
         MPI_Win_lock_all(MPI_MODE_NOCHECK, window);
         std::vector<std::byte*> parts;
@@ -241,7 +241,7 @@ private:
         MPI_Request_free(request);
     }
 
-    /// Leaves long messages alone: their bytes are still in the memory of the sender, and the sender may have freed it.
+    /// Stops at a long message: its bytes are still in the memory of the sender, and the sender may have freed it.
     void discard(int peer, int tag) override {
         std::vector<char> scratch(kShort);
         for (;;) {

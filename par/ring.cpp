@@ -3,7 +3,8 @@
 //
 // The vector is cut into p chunks, one per rank, and each chunk into S segments. In every step each rank sends one
 // chunk to the next rank and receives one from the previous rank. Rank r starts by sending chunk r. The diagram shows
-// ranks 0 1 2 of p = 3 and chunks a b c; "a01" is chunk a summed over ranks 0 and 1:
+// ranks 0 1 2 of p = 3 and chunks a b c. "a01" is chunk a summed over ranks 0 and 1, "a" alone is the final sum, and
+// "." is a chunk that is not final yet:
 //
 //              rank 0           rank 1           rank 2
 //   start      a0  b0  c0       a1  b1  c1       a2  b2  c2        0 --> 1 --> 2
@@ -12,21 +13,23 @@
 //   copy 1     a   b   .        .   b   c        a   .   c
 //   copy 2     a   b   c        a   b   c        a   b   c
 //
-// Items. One item is one segment of one step: item = step * S + segment, so there are 2 (p-1) S items. Item i sends the
-// data that item i - S received (the step before). So segments of different steps overlap: while segment k is added,
-// segment k + 1 is in flight. kDepth receives and kAhead sends are in flight. In the reducing half, segments arrive in
-// kDepth staging buffers in turn and are added. In the distributing half, they arrive in place.
+// Items. One item is the transfer of one segment in one step: item = step * S + segment, so there are 2 (p-1) S items.
+// Item i sends the data that item i - S received (the step before). A rank need not wait for the end of a step: while
+// it adds segment k, segment k + 1 is in flight. At most kDepth receives and kAhead sends are in flight. In the
+// reducing half, segments arrive in kDepth staging buffers in turn and are added. In the distributing half, they arrive
+// in place.
 //
-// Invariants. (1) A segment is received in place only after its own send of the first half has completed: item j of the
-// second half overwrites the data that item j - (p-1) S sent. (2) A rank waits for its send of item i
-// only after it has posted its own receive of item i (kAhead <= kDepth). So no cycle of ranks can deadlock, even if the
-// transport buffers nothing. (3) Each element is summed along one path: every rank on the way adds its own value to the
-// partial sum that it receives. The result of the last rank is then copied. So all ranks hold the same bits, and
-// repeated runs give the same bits. The borders depend only on the count, p and the segment size.
+// Invariants. (1) A segment is received in place only after the send of the same segment in the first half has
+// completed: item j of the second half overwrites the data that item j - (p-1) S sent. (2) A rank waits for its send of
+// item i only after it has posted its own receive of item i (kAhead <= kDepth). So no cycle of ranks can deadlock, even
+// if the transport buffers nothing. (3) Each element is summed along one path: every rank on the way adds its own value
+// to the partial sum that it receives. The result of the last rank is then copied. So all ranks hold the same bits, and
+// repeated runs give the same bits. The borders of chunks depend only on the count and p.
 //
-//   cost per rank     steps       bytes sent          additions
-//   ring              2 (p-1)     2 (p-1)/p bytes     (p-1)/p count      bandwidth-optimal
-//   doubling          log2 p      log2 p bytes        log2 p count       latency-optimal (doubling.cpp)
+//   cost per rank, for a vector of B bytes and N elements
+//               steps       bytes sent          additions
+//   ring        2 (p-1)     2 (p-1)/p B         (p-1)/p N      bandwidth-optimal
+//   doubling    log2 p      log2 p B            log2 p N       latency-optimal (doubling.cpp)
 
 #include "ringgrad/par/ring.h"
 
@@ -58,7 +61,8 @@ RingPlan::RingPlan(Link& link, const Vector& vector, size_t segment_bytes) : lin
     in_place_.resize(size_t(p * segments_));
     for (int64_t item = 0; item < items_; ++item) {
         const Range out = range_of(item, false), in = range_of(item, true);
-        // A chunk is sent once in each half, and both sends share a channel: see invariant (1).
+        // A chunk is sent at most once in each half. Both sends share a channel: by invariant (1), the first has
+        // completed.
         if (item < half_ + segments_)
             send_channel(item) = link.open_send(vector.data + out.begin * width, out.count * width, next, kDataTag);
         if (item >= half_)

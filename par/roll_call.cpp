@@ -14,7 +14,7 @@ constexpr int kRollCallTag = 5;
 // Seconds between two checks for messages during a wait.
 constexpr double kListenEvery = 0.005;
 // A waiting rank sends its first call after kCallAfter seconds, or after a quarter of the wait's limit if that is
-// shorter. After twice that time, a line on standard error names the missing ranks. The rank sends its second call
+// shorter. After twice that time, one rank names the missing ranks on standard error. The rank sends its second call
 // after the fraction kCallAgain of the limit, so that the names at the deadline rest on recent answers.
 constexpr double kCallAfter = 5, kCallAgain = 0.75;
 

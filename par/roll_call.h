@@ -3,13 +3,13 @@
 // A rank only notices that its neighbour is late, but that neighbour may itself be waiting for another rank. So a rank
 // that has waited for a while sends a short call to all others, and every rank that is waiting too answers. A rank that
 // does not answer has stopped, has died or is still computing. After some seconds a line on standard error names it. At
-// the deadline, the first rank whose wait ends tells all others which ranks it misses. All ranks then fail with that
-// name instead of their neighbour's.
+// the deadline, the first rank whose wait ends tells all others which ranks are missing. The other waits then fail with
+// these names instead of the neighbour's.
 //
 // An answer also says in which operation the answering rank last heard from its previous rank (Handshake). If the ranks
 // share no memory, nobody else knows how far a missing rank has come.
 //
-// Short waits send nothing. A message may be read long after it was sent, so an answer carries the number of its call.
+// Short waits send nothing. A message may be read long after it was sent, so an answer repeats the number of its call.
 #pragma once
 
 #include "ringgrad/par/link.h"
@@ -20,7 +20,7 @@ namespace rg::par {
 
 class RollCall final : public WaitObserver {
 public:
-    /// The link calls check() during its waits until this object is destroyed. Both arguments must outlive it.
+    /// The link calls check() during long waits until this object is destroyed. Both arguments must outlive it.
     RollCall(Link& link, const Handshake& handshake);
     ~RollCall();
     RollCall(const RollCall&) = delete;
@@ -29,14 +29,14 @@ public:
     /// Called from a wait that began at clock time `begin`, has taken `waited` seconds and may take `limit` seconds.
     /// Returns true if another rank's wait has failed; this one should then fail too.
     bool check(const Operation& op, double begin, double waited, double limit) override;
-    /// Ends a failed wait: tells the other ranks, and returns the names of the missing ranks. Returns "" if all are
-    /// waiting.
+    /// Ends a failed wait, and returns the names of the missing ranks, or "" if none is known to be missing. Tells the
+    /// other ranks, unless one of them has told this rank.
     std::string report_missing() override;
 
 private:
     enum Kind : uint8_t { call, answer, gave_up, kKinds };
     struct Message {
-        uint64_t number = 0; // number of the sender's call
+        uint64_t number = 0; // number of the call, also in an answer to it
         Kind kind = call;
         // gave_up: missing ranks. answer: Handshake::last_seen() of the sender's previous rank. Ends with a zero byte.
         std::array<char, 503> text{};
@@ -61,7 +61,7 @@ private:
     Link& link_;
     const Handshake& handshake_;
     std::vector<Peer> peers_;                 // by rank; filled in the first long wait
-    double wait_begin_ = 0, last_listen_ = 0; // current wait: clock time of its begin, seconds to its last listen()
+    double wait_begin_ = 0, last_listen_ = 0; // current wait: clock time of its begin, seconds until its last listen()
     int wait_calls_ = 0;                      // calls sent in the current wait
     bool warned_ = false;                     // the line on standard error was written in the current wait
     uint64_t all_calls_ = 0;                  // calls sent in all waits

@@ -1,4 +1,4 @@
-// Starts and ends a program with ranks. No other file of par/ knows whether the build has MPI.
+// Starts and ends a program with ranks. No other source file of par/ depends on whether the build has MPI.
 //
 // The order of destruction matters: the group must close its channels before the link finalises MPI.
 
@@ -31,17 +31,20 @@ std::shared_ptr<Link> open_link([[maybe_unused]] int& argc, [[maybe_unused]] cha
 #endif
 }
 
-/// Delay per rank, at most 4 times. All ranks notice a common mistake, such as a missing file, at the same time. The
-/// delay lets rank 0 report it and end the job, so that the user reads one line instead of one per rank.
+/// Rank r waits r times this time, at most 4 times, before it reports its own error. All ranks notice a common mistake,
+/// such as a missing file, at the same time. With the delay, rank 0 reports it and ends the job, so that the user reads
+/// one line instead of one per rank.
 constexpr std::chrono::milliseconds kPerRank{250};
 
-/// Delay of a rank that only learned of another rank's failure. The rank that failed reports it first and ends the job.
+/// Delay before a rank reports that another rank has failed (PeerFailed). The failed rank reports its error first and
+/// ends the job.
 constexpr std::chrono::milliseconds kEcho{1500};
 
 /// Delay before an abort. mpiexec exits as soon as it sees the abort, and loses output that it has not read yet.
 constexpr std::chrono::milliseconds kForwarding{100};
 
-/// Delay before an abort because of a missing rank. It lets the other ranks learn the missing rank's name first.
+/// Delay before an abort because of a missing rank. Meanwhile the other ranks learn the missing rank's name (RollCall),
+/// and report it too.
 constexpr std::chrono::milliseconds kHearing{500};
 
 int fail_job(Link* link, const std::exception& error) {

@@ -2,8 +2,8 @@
 //
 // A program built without MPI, or started without mpiexec, is a job of one rank. The program needs no extra code for
 // this case. The failure of one rank ends the whole job: a restart from a checkpoint is simpler and more reliable than
-// continuing with the other ranks. If the body of one rank returns early without throwing, the other ranks wait for it
-// until the deadline.
+// continuing with the other ranks. If the body of one rank returns early without throwing, that rank enters a final
+// barrier. The next collective operation of the others does not match it, so the job ends with an error.
 #pragma once
 
 #include "ringgrad/par/group.h"
@@ -12,9 +12,9 @@
 
 namespace rg::par {
 
-/// Implements main(): runs `body` with the group of all ranks, then finish_output() (core/options.h), and returns
-/// body's exit code. If either throws, writes one line to standard error and ends the whole job with exit code 1. The
-/// line is "error: ... (rank 2)", without the rank if there is only one.
+/// Implements main(): runs `body` with the group of all ranks, and returns its exit code. If the code is 0, first calls
+/// finish_output() (core/options.h). If one of these throws a std::exception, writes one line to standard error and
+/// ends the whole job with exit code 1. The line is "error: ... (rank 2)", without the rank if there is only one.
 int run_ranks_main(int argc, char** argv, const std::function<int(Group&)>& body);
 
 } // namespace rg::par

@@ -13,22 +13,22 @@
 //
 // Stages. Each rank counts its stages in a word at the start of its part. Each chunk has two stages: "ready" (all ranks
 // may read my part) and "reduced" (my slice is summed in all parts). A rank reduces chunk k after all ranks are ready,
-// and uses it after all have reduced. The counts only grow, over all operations, so nothing is reset and no other
-// barrier is needed.
+// and reads the result after all have reduced. The counts only grow, over all operations, so nothing is reset and no
+// other barrier is needed.
 //
 // A vector in shared memory is one chunk, summed in place. Any other vector is copied in and out in chunks, which
 // alternate between two halves of the window. A rank copies in chunk k + 1 before it waits until all ranks have reduced
 // chunk k. So it has work while others are late, and chunks stay in cache. Chunk k + 2 may reuse the half of chunk k:
-// by then this rank has seen that all ranks have reduced chunk k, so no other rank accesses this rank's part of it
-// again.
+// by then this rank has seen that all ranks have reduced chunk k, so no other rank accesses this half again.
 //
 // Each element is summed once, in rank order, independent of chunks and slices. So all ranks hold the same bits, and
-// repeated runs give the same bits. All slices but the first begin on cache lines, so that no two
-// ranks write to the same line.
+// repeated runs give the same bits. Borders between slices lie on cache lines, so that no two ranks write to the same
+// line.
 //
-//   cost per rank     synchronisations     bytes read from others     bytes written to others     additions
-//   in place          2                    (p-1)/p bytes              (p-1)/p bytes               (p-1)/p count
-//   with copies       2 per chunk          the same, plus two copies of the vector
+//   cost per rank, for a vector of B bytes and N elements
+//                   synchronisations     bytes read from others     bytes written to others     additions
+//   in place        2                    (p-1)/p B                  (p-1)/p B                   (p-1)/p N
+//   with copies     2 per chunk          the same, plus two copies of the vector
 
 #include "ringgrad/par/shared.h"
 
@@ -40,7 +40,7 @@ namespace rg::par {
 namespace {
 
 constexpr size_t kLine = 64;
-constexpr size_t kAhead = 32;    // lines that the prefetch is ahead; 20 % faster for vectors beyond the cache (16 MB)
+constexpr size_t kAhead = 32;    // cache lines fetched ahead; 20 % faster for vectors of 16 MB, beyond the cache
 constexpr size_t kHeader = 4096; // bytes before each part's data: a page for the stage word and the handshake's post
 
 size_t round_up(size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
@@ -49,8 +49,8 @@ std::atomic_ref<uint64_t> stage_word(const SharedWindow& window, int rank) {
     return std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(window.part(rank)));
 }
 
-/// Replaces elements [0, end) of all vectors by their sum, one cache line at a time. A line is fetched from the core
-/// that wrote it, and written back before the next one is touched. This measured a fifth faster than larger blocks.
+/// Replaces elements [0, end) of all vectors by their sum, one cache line at a time. The sum of a line is written to
+/// all vectors before the next line is read. This measured a fifth faster than larger blocks.
 template <class T>
 void sum_to_all(std::span<std::byte* const> parts, size_t end) {
     constexpr size_t kLanes = kLine / sizeof(T);
@@ -104,7 +104,7 @@ void SharedReducer::wait_for_all(uint64_t stage, const char* doing, const Operat
 
 void SharedReducer::reduce_slice(const SharedWindow& window, size_t begin, size_t bytes, Element type) {
     const size_t p = size_t(link_.size()), r = size_t(link_.rank()), end = begin + bytes, width = size_of(type);
-    // Slice 0 begins where the vector does. The begin of every other slice is rounded down to a cache line.
+    // Slice 0 begins where the vector does. Every other border is rounded down to a cache line.
     const auto border = [&](size_t i) {
         if (i == 0 || i == p) return i == 0 ? begin : end;
         return std::max(begin, (begin + bytes / p * i + bytes % p * i / p) / kLine * kLine);

@@ -1,7 +1,7 @@
 // All-reduce through memory that the ranks of one node share.
 //
-// It needs no plan per vector. A vector that is already in shared memory (adopt()) is summed in place. Any other vector
-// is copied in chunks through a window of fixed size. shared.cpp describes the steps.
+// Unlike the ring, it needs no plan per vector. A vector that is already in shared memory (adopt()) is summed in place.
+// Any other vector is copied in chunks through a window of fixed size. shared.cpp describes the steps.
 #pragma once
 
 #include "ringgrad/par/link.h"
@@ -18,18 +18,18 @@ public:
     /// Requires link.size() >= 2, and a zeroed window with window_bytes(chunk_bytes) per rank.
     SharedReducer(Link& link, std::unique_ptr<SharedWindow> window, size_t chunk_bytes);
 
-    /// Takes ownership of shared memory that may hold vectors. All ranks make the same calls.
+    /// Takes ownership of shared memory. Vectors in it are summed in place. All ranks must make the same calls.
     void adopt(std::unique_ptr<SharedWindow> memory);
     /// Returns a number that stands for the vector's memory and offset, or 0 if the vector is not in adopted memory.
-    /// This number must be equal on all ranks.
+    /// For a sum, this number must be equal on all ranks.
     uint64_t place_of(const Vector& vector) const;
 
     /// Returns the window in which the handshake posts its operations, at kPostOffset.
     const SharedWindow& window() const { return *window_; }
-    static constexpr size_t kPostOffset = 8; // in bytes; after the stage word
+    static constexpr size_t kPostOffset = 8; // in bytes; before it lies the stage word (shared.cpp)
 
-    /// Sums the vector in place over all ranks, each element in rank order; all end with the same bits. op.detail
-    /// includes place_of(vector). Throws Error if a rank is late or ranks disagree.
+    /// Sums the vector in place over all ranks, each element in rank order; all end with the same bits. op.detail must
+    /// include place_of(vector), so that a difference is detected. Throws Error if a rank is late or ranks disagree.
     void run(const Vector& vector, Handshake& handshake, const Operation& op);
 
 private:

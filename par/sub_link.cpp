@@ -11,7 +11,7 @@ namespace {
 // Tags of sub-links lie above all others. Each sub-link has kTagsEach tags; sub-link n + kLinks has the tags of
 // sub-link n again, since MPI guarantees tags only up to 32767.
 constexpr int kFirstTag = 64, kTagsEach = 16, kNoticeTag = kTagsEach - 1, kLinks = 2000;
-// Number of polls per check for notices: a check costs as much as a poll for the message itself.
+// Number of polls per check for notices: for each other rank, a check costs as much as a poll for the message itself.
 constexpr uint64_t kPollsPerCheck = 64;
 // First byte of a notice: the sender had no error, an error of its own, or a PeerFailed.
 constexpr char kNoError = '.', kFailed = '!', kEcho = '~';
@@ -60,7 +60,7 @@ std::string SubLink::finish(const std::string& error, bool echo) {
     const auto with_rank = [&](std::string_view text, int q) {
         return size() == 1 ? std::string(text) : cat(text, " (rank ", members_[size_t(q)], ")");
     };
-    std::string first, echoed; // of the lowest rank that has one, so that all ranks return the same text
+    std::string first, echoed; // each from the lowest rank that has one, so that all ranks return the same text
     for (int q = 0; q < size(); ++q) {
         Notice& notice = notices_[size_t(q)];
         if (q != rank()) whole_.wait(notice.in, op);
@@ -72,7 +72,7 @@ std::string SubLink::finish(const std::string& error, bool echo) {
     for (const int q : others()) whole_.wait(notices_[size_t(q)].out, op);
     if (first.empty()) first = echoed;
     failed_ = !first.empty();
-    // Messages that were sent before the notices have arrived by now.
+    // All other messages were sent before the notices. So they should have arrived by now, and can be discarded.
     for (const int q : others())
         for (int tag = 0; tag < kNoticeTag && failed_; ++tag) whole_.discard(members_[size_t(q)], first_tag_ + tag);
     return first;

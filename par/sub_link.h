@@ -1,11 +1,11 @@
 // SubLink: a link between some of the ranks of another link, for a task that runs on this group of ranks.
 //
-// Messages use the link below, with translated ranks and with tags of their own. So they cannot be mistaken for
-// messages of other groups, or for messages that a failed group left behind.
+// The other link (`whole`) carries the messages, with its own rank numbers and with tags of this sub-link. So they are
+// not mistaken for messages of other sub-links, unless the numbers of both differ by a multiple of 2000.
 // A failure of one rank must neither end the program nor leave the others waiting for it. So every rank tells all
 // others how it ended (finish()), and a rank that learns of a failure while it waits throws PeerFailed.
-// local_rank() and local_size() are those of the link below, because cores and GPUs are shared with other groups.
-// Memory is shared only if the group contains all ranks; otherwise sums use messages.
+// local_rank() and local_size() are those of `whole`, because cores and GPUs are shared with other groups. Memory is
+// shared only if the group contains all ranks of `whole`; otherwise sums use messages.
 #pragma once
 
 #include "ringgrad/par/link.h"
@@ -21,10 +21,11 @@ public:
     SubLink(Link& whole, std::vector<int> members, int64_t number);
 
     /// Tells the other ranks how this one ended: without an error (empty text), with an error of its own, or with a
-    /// PeerFailed (`echo` is true). Blocks until all other ranks have called finish(). All ranks return the same text:
-    /// the own error of the lowest rank that had one, or else the text of a PeerFailed, or "" if no rank had an error.
-    /// If the group has several ranks, the text includes the failing rank of `whole`. Call it once on every rank, before
-    /// the objects that use this link are destroyed. Throws Error if a rank misses the deadline.
+    /// PeerFailed (`echo` is true). Blocks until all other ranks have called finish(). All ranks return the same
+    /// text: the own error of the lowest rank that had one (other ranks cut it after 1022 bytes), or else that of a
+    /// PeerFailed, or "".
+    /// If the group has several ranks, an own error ends with " (rank N)", where N counts in `whole`. Call it once on
+    /// every rank, before the objects that use this link are destroyed. Throws RankMissing after the deadline.
     std::string finish(const std::string& error, bool echo);
 
     void abort(int code) override { whole_.abort(code); }

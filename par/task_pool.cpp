@@ -1,5 +1,5 @@
-// The controller exchanges mail with every other rank and knows which task each rank runs. serve() does its work: it
-// reads the mail, gives tasks to free ranks, and finds ranks that have been silent for too long.
+// The controller exchanges mail with every other rank and knows which task each rank runs. Its function serve() reads
+// the mail, gives tasks to free ranks, and finds ranks that have been silent for too long.
 //
 // Letters to a rank: run (a task, with function, arguments and the ranks of its group), cancel, alive (the controller
 // is alive), end. Letters from the first rank of a group: report, alive (the task is alive), done, failed. The other
@@ -61,7 +61,7 @@ Outcome run_task(Link& link, const TaskTable& functions, int64_t id, const Json&
         RG_CHECK(entry != functions.end(), "task pool: rank ", link.rank(), " has no function ", function);
         outcome.output = entry->second(context, task.at("args"));
     } catch (const RankMissing&) {
-        throw; // not caught: finish() would wait for the missing rank again
+        throw; // ends the job: finish() would wait for the missing rank again
     } catch (const PeerFailed& error) {
         echo = true;
         outcome.error = error.what();
@@ -87,7 +87,8 @@ public:
             const Letter letter = next();
             if (letter.kind == Kind::end) return;
             if (letter.kind == Kind::run) execute(letter);
-            // Ignores the rest: a sign that the controller is alive, or a cancel that came too late.
+            // Ignores the rest: a sign that the controller is alive, or a cancel of a task that has ended. tell() has
+            // seen the cancel, or it came too late.
         }
     }
 
@@ -115,8 +116,8 @@ private:
                 inbox_.pop_front();
                 return letter;
             }
-            // Waits for twice the deadline. If a rank is missing, rank 0 may be waiting for it within its own task. The
-            // ranks of that task notice after one deadline, can name the missing rank, and end the job first.
+            // Waits for twice the deadline. If a rank is missing, rank 0 may be waiting for it within a task of its
+            // own. The ranks of that task notice after one deadline, can name the missing rank, and end the job first.
             const double limit = 2 * link_.deadline();
             RG_CHECK(seconds_now() - begin < limit, "task pool: expected a message from rank 0, got none in ", limit,
                      " s (rank ", link_.rank(),
@@ -159,7 +160,7 @@ private:
     Mail mail_;
     std::deque<Letter> inbox_; // not yet handled
     int64_t task_ = 0;
-    bool cancelled_ = false, knows_cancelled_ = false; // a cancel has arrived; the task's function was told
+    bool cancelled_ = false, knows_cancelled_ = false; // a cancel has arrived; the task's function knows of it
     double last_sent_ = 0;
 };
 
@@ -180,7 +181,7 @@ struct TaskPool::State {
         Peer(Link& link, int rank) : mail(link, rank) {}
         Mail mail;
         int64_t task = 0;                     // 0 if free
-        double last_heard = 0, last_told = 0; // times of the last letters from it and to it
+        double last_heard = 0, last_told = 0; // since when its letters are awaited; time of the last letter to it
     };
     Peer& peer(int rank) { return *peers[size_t(rank) - 1]; }
 
@@ -209,8 +210,8 @@ struct TaskPool::State {
         peer(rank).last_told = seconds_now();
     }
 
-    /// Runs f, a part of the pool, within the controller's own task. Saves an error of f, so that it does not count as
-    /// an error of the task.
+    /// Runs f, work of the pool, within the controller's own task. Saves an error of f in `fatal`, so that
+    /// run_local_task() does not count it as an error of the task.
     template <class F>
     void guarded(const F& f) {
         try {
@@ -223,7 +224,7 @@ struct TaskPool::State {
 
     void serve() {
         const double now = seconds_now();
-        if (now - last_served > link.deadline() / 2) // busy so long, this rank read no mail
+        if (now - last_served > link.deadline() / 2) // this rank was busy and read no mail; the others may have written
             for (auto& p : peers) p->last_heard = now;
         last_served = now;
         for (int r = 1; r < link.size(); ++r)
@@ -303,21 +304,23 @@ struct TaskPool::State {
         task.state = state;
         task.output = std::move(output);
         task.error = error;
-        // A task that interrupt() cancelled stays out of the journal, so that the next run repeats it.
+        // A task that ends as cancelled after an interrupt stays out of the journal, so that the next run repeats it.
         if (!task.from_journal && !(interrupted && state == TaskState::cancelled))
             journal.write(description(task)
                               .set("state", name_of(state))
                               .set("output", task.output)
                               .set("error", error)
+                              .set("cancel_reason", task.cancel_reason)
                               .set("seconds", task.seconds));
         unfetched.push_back(task.id);
         if (on_change) on_change(task);
     }
 
-    void cancel_one(int64_t id) {
+    void cancel_one(int64_t id, const std::string& reason) {
         TaskRecord& task = record(id);
+        if (task.state == TaskState::queued || task.state == TaskState::running) task.cancel_reason = reason;
         if (task.state == TaskState::queued) {
-            queue.erase(std::find(queue.begin(), queue.end(), id)); // cancel_all() always finds the id at the front
+            queue.erase(std::find(queue.begin(), queue.end(), id)); // cancel_all() finds each id at the front
             finish(task, TaskState::cancelled, {}, {});
         } else if (task.state == TaskState::running) {
             if (task.ranks.front() == 0)
@@ -328,7 +331,7 @@ struct TaskPool::State {
     }
 
     void cancel_all() {
-        for (const TaskRecord& task : tasks) cancel_one(task.id);
+        for (const TaskRecord& task : tasks) cancel_one(task.id, "");
     }
 
     void run_local_task() {
@@ -344,7 +347,7 @@ struct TaskPool::State {
     }
 
     /// Returns true if the letters that start the controller's task have been sent to its other ranks. The task must
-    /// not start earlier, because nobody sends letters while it runs.
+    /// not start earlier: it may wait for these ranks before it next serves the mail.
     bool local_task_sent() {
         const std::vector<int>& ranks = record(local_task).ranks;
         return std::all_of(ranks.begin() + 1, ranks.end(), [&](int r) { return peer(r).mail.sent(); });
@@ -416,6 +419,7 @@ Future TaskPool::submit(const std::string& function, Json args, int ranks) {
         task.from_journal = true;
         for (const Json& rank : entry->at("ranks").as_array()) task.ranks.push_back(int(rank.as_int()));
         task.seconds = entry->at("seconds").as_double();
+        if (const Json* reason = entry->find("cancel_reason")) task.cancel_reason = reason->as_string();
         const bool finished = entry->at("state").as_string() == "finished";
         state_->finish(task, finished ? TaskState::finished : TaskState::cancelled, entry->at("output"), {});
     } else {
@@ -441,7 +445,7 @@ const TaskRecord* TaskPool::fetch_next() {
     return task;
 }
 
-void TaskPool::cancel(int64_t id) { state_->cancel_one(id); }
+void TaskPool::cancel(int64_t id, const std::string& reason) { state_->cancel_one(id, reason); }
 
 void TaskPool::interrupt() {
     state_->interrupted = true;
@@ -461,7 +465,7 @@ const TaskRecord& Future::wait() {
     return *record_;
 }
 
-void Future::cancel() { pool_->cancel(record_->id); }
+void Future::cancel(const std::string& reason) { pool_->cancel(record_->id, reason); }
 
 void run_task_pool(Link& link, const TaskTable& functions, const std::function<void(TaskPool&)>& control,
                    const std::string& journal) {

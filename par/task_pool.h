@@ -6,12 +6,14 @@
 //                       for (const TaskRecord* task : pool.fetch_outputs()) use(task->output);
 //                   });
 //
-// Every rank has the same table of functions, so a task is sent as a function's name and its arguments. Tasks start in
-// the order in which they were submitted, each as soon as enough ranks are free.
-// Rank 0 runs tasks too. It serves the other ranks whenever its own task calls report() or cancelled(). So a free rank
-// waits at most for the time between two such calls, such as a training step.
-// A task that throws is a failed task with the text of its error; it does not end the job. A rank that does not answer
-// within the link's deadline ends the job.
+// Every rank has the same table of functions, so a task is sent as a function's name and its arguments. Tasks get
+// their ranks in the order in which they were submitted, when rank 0 serves the others and enough ranks are free.
+// Rank 0 runs tasks too. It serves the other ranks whenever its own task calls report() or cancelled(). So during that
+// task, a free rank waits at most for the time between two such calls, such as a training step.
+// A task that throws is a failed task with the text of its error, except that RankMissing (link.h) ends the job. If the
+// first rank of a task calls neither report() nor cancelled() for the link's deadline (twice the deadline if the task
+// runs on several ranks), rank 0 ends the job. If rank 0 does so in its own task, a rank that waits for work ends the
+// job after twice the deadline.
 #pragma once
 
 #include "ringgrad/core/json.h"
@@ -33,8 +35,9 @@ struct TaskRecord {
     int size = 1; // number of ranks that it needs
     TaskState state = TaskState::queued;
     std::vector<int> ranks;    // ranks that run it
-    Json output;               // the function's return value, if the task finished or was cancelled while running
+    Json output;               // what its first rank returned, if it finished or was cancelled while running
     std::string error;         // reason, if the task failed
+    std::string cancel_reason; // of the last cancel() before its end, or empty
     double seconds = 0;        // from its start to its end
     bool from_journal = false; // true if it ended in an earlier run
 };
@@ -45,8 +48,8 @@ public:
     virtual ~TaskContext() = default;
     /// The ranks that run this task. Valid until the task ends.
     Group& group() { return group_; }
-    /// Sends data to the controller's on_report() callback. Never blocks. Does nothing except on the group's first
-    /// rank.
+    /// Sends data to the controller's on_report() callback. Never waits for another rank. Does nothing except on the
+    /// group's first rank.
     virtual void report(const Json& data) = 0;
     /// Returns true if the controller has asked the task to end. The task should then return soon, with what it has.
     /// Always false except on the group's first rank, so let the ranks of the group agree on the result (Group::all).
@@ -71,7 +74,7 @@ public:
     bool ended() const;
     /// Blocks until the task has ended, and returns its record.
     const TaskRecord& wait();
-    void cancel();
+    void cancel(const std::string& reason = "");
 
 private:
     friend class TaskPool;
@@ -81,7 +84,7 @@ private:
 };
 
 /// The controller's side of the pool, on rank 0. Callbacks run on the controller, also while it runs its own task. An
-/// exception in a callback ends the job.
+/// exception in a callback ends the job, unless `control` (run_task_pool) catches it.
 class TaskPool {
 public:
     TaskPool(const TaskPool&) = delete;
@@ -90,7 +93,7 @@ public:
     Link& link();
 
     /// Queues a task that needs `ranks` ranks, or takes its result from the journal. Throws Error if the function does
-    /// not exist or the pool has fewer ranks.
+    /// not exist, or `ranks` is below 1 or above the size of the pool.
     Future submit(const std::string& function, Json args, int ranks = 1);
     /// Blocks until all tasks have ended, and returns them in the order of submission.
     std::vector<const TaskRecord*> fetch_outputs();
@@ -98,9 +101,9 @@ public:
     /// have been returned.
     const TaskRecord* fetch_next();
 
-    /// Ends a queued task at once, and asks a running one to end.
-    void cancel(int64_t id);
-    /// Cancels all tasks without recording that in the journal, so that a later run continues with them.
+    /// Ends a queued task at once, and asks a running one to end. The journal keeps the reason.
+    void cancel(int64_t id, const std::string& reason = "");
+    /// Cancels all tasks. Those that then end as cancelled stay out of the journal, so a later run repeats them.
     void interrupt();
 
     /// Sets the callback for the data that running tasks report. Data of one task arrive in order.
@@ -117,7 +120,7 @@ private:
 };
 
 /// Runs a pool. Collective: rank 0 runs `control`, the others run the tasks that they are given. Tasks that have not
-/// ended when control returns are interrupted. `journal` is the path of a journal (journal.h), which only rank 0 reads.
+/// ended when control returns are interrupted. `journal` is the path of a journal (journal.h), which only rank 0 uses.
 void run_task_pool(Link& link, const TaskTable& functions, const std::function<void(TaskPool&)>& control,
                    const std::string& journal = {});
 

@@ -19,14 +19,14 @@ namespace {
 
 /// One side of a message: a send or a receive. `done` is set under the mailbox's mutex and polled without it.
 struct End {
-    const Link::Slot* slot = nullptr; // other ranks read only what open() has set
+    const Link::Slot* slot = nullptr; // other ranks read only the fields that open() has set
     void* data = nullptr;
     size_t moved = 0;
     bool too_long = false;
     std::atomic<bool> done{false};
 };
 
-/// Started sends to one rank, and its started receives, that have no match yet.
+/// Sends to one rank, and receives of that rank, that have been started but have no match yet.
 struct Mailbox {
     struct Waiting {
         int source;
@@ -57,7 +57,7 @@ void deliver(End& from, End& to) {
 
 constexpr size_t kPage = 4096;
 
-/// Returns zeroed memory that begins on a page, without touching it.
+/// Returns `size` times `bytes` zeroed bytes that begin on a page.
 std::shared_ptr<std::byte> allocate(int size, size_t bytes) {
     const std::shared_ptr<void> block(std::calloc(size_t(size) * bytes + kPage, 1), std::free);
     RG_CHECK(block, "open_shared: expected ", size, " times ", bytes, " bytes, got none");

@@ -1,8 +1,8 @@
-// Ranks as threads of one process: a Link without MPI, so that tests run one to nine ranks in milliseconds.
+// Ranks as threads of one process: a Link without MPI, so that tests can run several ranks quickly.
 //
-// The side that starts a message last copies it from the sender's buffer to the receiver's. A send is complete only
-// after this copy. That is stricter than MPI, which buffers short messages, so an algorithm that works here does not
-// depend on buffering. A world of one rank is also the Link of a program built without MPI.
+// Whichever rank starts last, sender or receiver, copies the message from the sender's buffer to the receiver's. A send
+// is complete only after this copy. That is stricter than MPI, which buffers short messages, so an algorithm that
+// works here does not depend on buffering. A world of one rank is also the Link of a program built without MPI.
 #pragma once
 
 #include "ringgrad/par/link.h"
@@ -26,8 +26,8 @@ private:
     std::unique_ptr<State> state_;
 };
 
-/// Runs body once per rank, each on its own thread, and joins the threads. If a body throws, the other ranks throw
-/// PeerFailed at their next wait. Then this function throws the first error.
+/// Runs body once per rank, each on its own thread. If a body throws, the other ranks throw PeerFailed when they next
+/// start or await a message. Then this function throws the first error, and a PeerFailed only if there is no other.
 void run_threads(int size, const std::function<void(Link&)>& body);
 
 } // namespace rg::par

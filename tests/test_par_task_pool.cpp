@@ -439,13 +439,14 @@ TEST_SUITE("par") {
             const TempDir folder;
             const std::string path = folder / "journal.jsonl";
             std::vector<bool> kept;
+            std::string reasons;
             const par::TaskTable table = {{"until cancelled", until_cancelled}};
             pool_on(
                 n, table,
                 [&](TaskPool& pool) {
                     pool.submit("until cancelled", 1);
                     for (int i = 2; i <= 5; ++i) pool.submit("until cancelled", i);
-                    pool.cancel(5);
+                    pool.cancel(5, "too slow");
                     pool.on_report([&](const TaskRecord&, const Json& times) {
                         if (times.as_int() == 2) pool.interrupt();
                     });
@@ -455,11 +456,15 @@ TEST_SUITE("par") {
             pool_on(
                 n, table,
                 [&](TaskPool& pool) {
-                    for (int i = 1; i <= 5; ++i)
-                        kept.push_back(pool.submit("until cancelled", i).record().from_journal);
+                    for (int i = 1; i <= 5; ++i) {
+                        const par::Future task = pool.submit("until cancelled", i);
+                        kept.push_back(task.record().from_journal);
+                        reasons += task.record().cancel_reason;
+                    }
                 },
                 path);
             CHECK(kept == std::vector<bool>{false, false, false, false, true});
+            CHECK(reasons == "too slow");
         }
     }
 
