@@ -26,6 +26,17 @@ Normalise normalisation_of(const ImageSet& set) {
     return result;
 }
 
+std::vector<WeightedView> mirrored_and_shifted(int64_t width) {
+    std::vector<WeightedView> views;
+    for (const int64_t shift : {0, -1, 1})
+        for (const bool mirror : {false, true}) {
+            View view{.y0 = int32_t(shift * kPixel), .x0 = int32_t(shift * kPixel)};
+            if (mirror) view.x0 += int32_t((width - 1) * kPixel), view.x_per_column = -kPixel;
+            views.push_back({view, shift == 0 ? 0.25f : 0.125f});
+        }
+    return views;
+}
+
 Augmenter::Augmenter(int64_t height, int64_t width, int64_t channels, const Augment& augment,
                      const Normalise& normalise)
     : height_(height), width_(width), channels_(channels), augment_(augment), normalise_(normalise) {
@@ -39,6 +50,7 @@ void Augmenter::check() const {
     const Augment& a = augment_;
     const int64_t side = std::min(height_, width_);
     RG_CHECK(a.crop >= 0 && a.crop <= side, "augment: expected a crop of at most ", side, " pixels, got ", a.crop);
+    RG_CHECK(!a.flip || !a.alternating_flip, "augment: expected one kind of flip, got both; omit one of them");
     const auto check_translation = [](const char* axis, int64_t most, int64_t extent) {
         RG_CHECK(most >= 0 && most < extent, "augment: expected a translation of 0 to ", extent - 1, " pixels in ",
                  axis, ", got ", most);
@@ -52,7 +64,7 @@ void Augmenter::check() const {
     };
     check_range("scales", a.scale, 1000);
     check_range("areas", a.crop_area, 1);
-    // All positions of a view must fit into 32 bits.
+    // The numbers of a View are 32-bit integers, in units of 1/65536 pixel, and must not overflow.
     const double diagonal = std::hypot(double(height_), double(width_)) / std::min(1.0, a.scale.least);
     RG_CHECK(diagonal <= 8192, "augment: expected images whose diagonal, divided by the smallest scale, is at most ",
              "8192 pixels long, got ", diagonal, "; resize the images");
@@ -78,7 +90,7 @@ Augmenter::Box Augmenter::random_box(Rng& rng) const {
                       left = rng.uniform_below(uint32_t(width_ - w + 1));
         return {top, left, h, w};
     }
-    // The largest box in the centre that is neither too wide nor too narrow.
+    // If no trial fits: a box in the centre, as large as an aspect ratio of 3/4 to 4/3 permits, up to rounding.
     const int64_t h = std::min<int64_t>(height_, std::llround(double(width_) * widest)),
                   w = std::min<int64_t>(width_, std::llround(double(height_) * widest));
     return {(height_ - h) / 2, (width_ - w) / 2, h, w};
@@ -86,11 +98,12 @@ Augmenter::Box Augmenter::random_box(Rng& rng) const {
 
 View Augmenter::view(uint64_t seed, int64_t epoch, int64_t index) const {
     const Augment& a = augment_;
-    // Draws every number even if it is not used, so that changing one option does not change the others' numbers. Those
-    // of random_box() are last, since their count varies.
+    // Draws these numbers even if they are not used, so that changing one option rarely changes the numbers of others
+    // (only if uniform_below() draws again). random_box() draws last, since it draws a varying count of numbers.
     Rng rng(seed, Purpose::augment, uint32_t(epoch), uint64_t(index));
     const auto up_to = [&](int64_t most) { return int64_t(rng.uniform_below(uint32_t(most + 1))); };
-    const bool flip = rng.uniform_below(2) && a.flip;
+    bool flip = rng.uniform_below(2) && a.flip;
+    if (a.alternating_flip) flip = (Rng(seed, Purpose::augment, 0, uint64_t(index)).uniform_below(2) + epoch) % 2 != 0;
     const int64_t shift_y = up_to(2 * a.translate_y) - a.translate_y,
                   shift_x = up_to(2 * a.translate_x) - a.translate_x;
     const int64_t room_y = height_ - height(), room_x = width_ - width(), crop_y = up_to(room_y),
@@ -107,7 +120,7 @@ View Augmenter::view(uint64_t seed, int64_t epoch, int64_t index) const {
     View view;
     view.y_per_row = fixed(down * std::cos(angle)), view.y_per_column = fixed(right * std::sin(angle));
     view.x_per_row = fixed(-down * std::sin(angle)), view.x_per_column = fixed(right * std::cos(angle));
-    // The centre of the window shows the centre of the box. The steps lead from there to the first pixel.
+    // The centre of the result shows the centre of the shifted box. The first pixel is (extent - 1) / 2 before it.
     const auto first = [&](double centre, int32_t per_row, int32_t per_column) {
         return int32_t(fixed(centre - 0.5) - (per_row * (height() - 1) + per_column * (width() - 1)) / 2);
     };
@@ -116,11 +129,11 @@ View Augmenter::view(uint64_t seed, int64_t epoch, int64_t index) const {
     return view;
 }
 
-void Augmenter::apply(std::span<const uint8_t> image, uint64_t seed, int64_t epoch, int64_t index, float* out) const {
+void Augmenter::apply(std::span<const uint8_t> image, const View& view, float* out) const {
     RG_CHECK(int64_t(image.size()) == height_ * width_ * channels_, "augment: expected an image of ",
              height_ * width_ * channels_, " bytes, got ", image.size());
     const cpu::ViewShape shape{height_, width_, channels_, height(), width(), reflect()};
-    cpu::write_view(shape, view(seed, epoch, index), table_, image.data(), out);
+    cpu::write_view(shape, view, table_, image.data(), out);
 }
 
 Tensor Augmenter::statistics() const {

@@ -1,12 +1,12 @@
 // Converts stored bytes to network inputs: normalisation, and random views of the training images.
 //
 // One pass over an image does both. A view (core/ops/augment.h) says where each pixel of the result lies in the image;
-// a table with the 256 normalised values of each channel converts the bytes. Flips, translation and crops by whole
-// pixels keep the bytes. Rotation, scale and resized crops interpolate between four pixels, without antialiasing: store
+// a table with the 256 normalised values of each channel converts the bytes. Flips, translation and plain crops alone
+// move whole pixels. Rotation, scale and resized crops interpolate between four pixels, without antialiasing: store
 // images at about the size of the network's inputs (data/resize.h).
 //
-// The random choices depend only on (seed, epoch, index of the image in its set), never on the mini-batch, rank or
-// thread.
+// The view of an image depends on the settings, the seed, the epoch, and the index of the image in its set. It does not
+// depend on the mini-batch, the rank or the thread.
 #pragma once
 
 #include "ringgrad/core/cpu/augment.h"
@@ -18,7 +18,7 @@
 
 namespace rg::data {
 
-/// Normalises with (x / 255 - mean) / deviation per channel. See core/cpu/augment.h.
+/// Mean and deviation of each channel. A byte x is normalised to (x / 255 - mean) / deviation. See core/cpu/augment.h.
 struct Normalise {
     using Channels = std::array<float, kMaxImageChannels>;
     Channels mean{};
@@ -31,58 +31,73 @@ private:
         return values;
     }
 };
-/// Mean and deviation of the CIFAR-10 training images.
+/// Mean and deviation of byte / 255 in the CIFAR-10 training images, per channel.
 constexpr Normalise kCifar10{{0.4914f, 0.4822f, 0.4465f}, {0.2470f, 0.2435f, 0.2616f}};
 
-/// Returns the mean and the standard deviation of the images, per channel. A channel that is constant gets a deviation
-/// of 1.
+/// Returns the mean and the standard deviation of byte / 255 in the images, per channel. A constant channel gets a
+/// deviation of 1. Throws Error if there are no images, or more than 16 channels.
 Normalise normalisation_of(const ImageSet& set);
 
 /// How to fill pixels outside of the image: with black (byte 0 before normalisation), or with the image mirrored at its
 /// edge pixels.
 enum class Fill : uint8_t { zero, reflect };
 
-/// A number that is drawn uniformly.
+/// The range [least, most) from which a number is drawn uniformly. If both ends are equal, the number is `least`.
 struct Interval {
     double least = 1, most = 1;
     bool operator==(const Interval&) const = default;
 };
 
-/// The random changes of the images. They apply in this order: a window is cut out, shifted, rotated and scaled about
-/// its centre, and flipped. A crop with padding of N pixels, as torchvision's RandomCrop(padding=N) of the whole image,
-/// is a translation by N with Fill::zero.
+/// The changes of the images. They apply in this order: a window is cut out, shifted, rotated and scaled about its
+/// centre, and flipped. A translation by up to N pixels with Fill::zero has the same distribution as torchvision's
+/// RandomCrop(size, padding=N), if that keeps the size of the images.
 struct Augment {
-    bool flip = false;          // mirrors half of the images left to right
-    bool flip_vertical = false; // mirrors half of the images top to bottom
+    bool flip = false;          // mirrors each image left to right with probability 1/2
+    bool alternating_flip = false; // mirrors a random half of the images in even epochs, and the others in odd epochs
+    bool flip_vertical = false; // mirrors each image top to bottom with probability 1/2
     int64_t translate_x = 0;    // largest shift in pixels, to the left and to the right
     int64_t translate_y = 0;    // the same, up and down
     double rotate = 0;          // largest angle in degrees, in both directions
     Interval scale{1, 1};       // factor by which the picture grows
-    Fill fill = Fill::zero;     // of pixels that translation, rotation or scale uncover
+    Fill fill = Fill::zero;     // how to fill the pixels that translation, rotation or scale uncover
     int64_t crop = 0;           // side of a square window in pixels; 0: the whole image
     bool random_crop = true;    // false: crop from the centre
-    /// Range of a window's area, as a fraction of the image's; the window has a random place and an aspect ratio of 3/4
-    /// to 4/3, and is resized to the size that the result has without this setting. {1, 1}: off. As torchvision's
-    /// RandomResizedCrop, but with bilinear interpolation alone.
+    /// Range of a random window's area, as a fraction of the image's area; {1, 1}: off. The window has a random place
+    /// and an aspect ratio of about 3/4 to 4/3; if 10 random windows do not fit, a large central one is used. It is
+    /// resized to the size without this setting. Like torchvision's RandomResizedCrop, but without antialiasing.
     Interval crop_area{1, 1};
 };
 
+/// A view of a test image, and the weight of its scores in the scores of the image.
+struct WeightedView {
+    View view = {};
+    float weight = 1;
+};
+/// Returns six views of an image: the image, its windows that begin one pixel before and after its first row and
+/// column, and these three mirrored left to right. The shifted ones have half the weight of the others. The weights
+/// add up to 1 (Jordan, arXiv:2404.00498).
+std::vector<WeightedView> mirrored_and_shifted(int64_t width);
+
 class Augmenter {
 public:
-    /// For images [height width channels]. Throws Error if there are more than 16 channels, if a deviation is not
-    /// positive, if the crop is larger than the image, if the translation is not smaller than the image, if the angle
-    /// is not in [0, 180], if a range is empty or not positive, if the area exceeds 1, or if the diagonal of the image,
-    /// divided by the smallest scale, is longer than 8192 pixels.
+    /// Takes images of [height width channels]. Throws Error unless all extents are positive, there are at most 16
+    /// channels, their deviations are positive, the crop is 0 to the shorter side, and translations are from 0 to below
+    /// the extent. Also throws unless the angle is in [0, 180] and 0 < least <= most in both ranges, with scales up to
+    /// 1000 and areas up to 1. Also throws if the diagonal, divided by min(1, least scale), exceeds 8192 pixels.
     Augmenter(int64_t height, int64_t width, int64_t channels, const Augment& augment, const Normalise& normalise);
 
     int64_t height() const { return augment_.crop ? augment_.crop : height_; }
     int64_t width() const { return augment_.crop ? augment_.crop : width_; }
 
-    /// Writes the view of image `index` in `epoch` to `out`: [height() width() channels] floats.
-    void apply(std::span<const uint8_t> image, uint64_t seed, int64_t epoch, int64_t index, float* out) const;
+    /// Writes the normalised view of image `index` in `epoch` to `out`: [height() width() channels] floats.
+    void apply(std::span<const uint8_t> image, uint64_t seed, int64_t epoch, int64_t index, float* out) const {
+        apply(image, view(seed, epoch, index), out);
+    }
+    /// Writes this view of an image.
+    void apply(std::span<const uint8_t> image, const View& view, float* out) const;
 
-    // The augment op (core/ops.h) needs these to produce the same pixels: the view of an image, the tensor [2 channels]
-    // of means and deviations where the context's ops run, and the fill of uncovered pixels (true: mirrored).
+    // Inputs of the augment op (core/ops/augment.h). statistics() returns the means (row 0) and deviations (row 1) as a
+    // 2 x channels tensor, on the context's device if it has one. reflect() is true if uncovered pixels are mirrored.
     View view(uint64_t seed, int64_t epoch, int64_t index) const;
     Tensor statistics() const;
     bool reflect() const { return augment_.fill == Fill::reflect; }
@@ -93,7 +108,7 @@ private:
         int64_t top, left, height, width;
     };
     void check() const;
-    /// Returns a box of a random area, aspect ratio and place.
+    /// Returns a box of a random area, aspect ratio and place. If 10 such boxes do not fit, returns a central one.
     Box random_box(Rng& rng) const;
 
     int64_t height_, width_, channels_;

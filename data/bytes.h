@@ -1,7 +1,7 @@
-// Types and functions for bytes, and for big-endian numbers in them, which every reader of this folder uses.
+// Types and functions for bytes, and for big-endian numbers in them, which the readers of this folder use.
 //
-// The readers take spans, so that tests, the embedded sample and archives need no file. core/atomic_file.h reads whole
-// files at once; the largest one known here (a CIFAR-100 training set) has 154 MB.
+// The parsers take spans, so that tests, the embedded sample and archives need no file. core/atomic_file.h reads whole
+// files at once; the training set of CIFAR-100, for example, has 154 MB.
 #pragma once
 
 #include "ringgrad/core/base.h"
@@ -14,7 +14,7 @@ namespace rg::data {
 
 using Bytes = std::span<const uint8_t>;
 
-/// Return a view of the same memory as bytes or as characters. They copy nothing.
+/// Return a view of the same memory as bytes or as characters.
 inline Bytes as_bytes(std::string_view text) { return {reinterpret_cast<const uint8_t*>(text.data()), text.size()}; }
 inline std::string_view as_text(Bytes bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
 

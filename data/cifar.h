@@ -2,7 +2,7 @@
 //
 // A record has one label byte and 3072 bytes of pixels, one plane per colour. In CIFAR-100, a record has two label
 // bytes: the coarse label, and then the fine label, which the reader uses. The reader interleaves the planes, because
-// all other code here uses N H W C.
+// all other code here stores images as [height width channels].
 #pragma once
 
 #include "ringgrad/data/bytes.h"
@@ -15,26 +15,27 @@ enum class CifarKind : uint8_t { cifar10, cifar100 };
 /// Returns the names of the ten classes of CIFAR-10, or "class 0" to "class 99" for CIFAR-100.
 std::vector<std::string> class_names(CifarKind kind);
 
-/// Returns all records of one file. Needs less memory than twice the size of the file. Throws Error with the offset if
-/// the file is empty, a record is incomplete, or a label is out of range.
+/// Returns all records of one file. Allocates about as much memory as the file has bytes. Throws Error with the offset
+/// if the file is empty, a record is incomplete, or a label is out of range.
 ImageSet parse_cifar(Bytes bytes, CifarKind kind, const std::string& name);
 /// Does the same, and appends the records to a set, which must be empty or of this kind. After an error the set may
-/// hold a part of them.
+/// be inconsistent.
 void append_cifar(ImageSet& set, Bytes bytes, CifarKind kind, const std::string& name);
 
-/// Returns the kind whose record size divides the number of bytes. Throws Error if there is none.
+/// Returns the kind whose record size divides the number of bytes; CIFAR-10 if both do. Throws Error otherwise, also
+/// if there are no bytes.
 CifarKind cifar_kind(Bytes bytes, const std::string& name);
 
-/// Returns the non-empty lines of batches.meta.txt or fine_label_names.txt.
+/// Returns the non-empty lines of a text, such as batches.meta.txt or fine_label_names.txt, without carriage returns.
 std::vector<std::string> parse_class_names(std::string_view text);
 
 /// Kind of a folder. cifar10: data_batch_1.bin to data_batch_5.bin and test_batch.bin. pair: train.bin and test.bin,
-/// which hold CIFAR-100 or a selection of images. One of the files is enough to recognise the kind.
+/// with records of CIFAR-100 or of CIFAR-10. One of the files is enough to recognise the kind.
 enum class CifarFolder : uint8_t { none, cifar10, pair };
 CifarFolder find_cifar(const std::string& folder);
 
-/// Reads a folder, with class names from batches.meta.txt or fine_label_names.txt if that exists. Throws Error like
-/// parse_cifar(), and if a file is missing or the numbers of names and classes differ.
+/// Reads a folder. Takes class names from batches.meta.txt (CIFAR-10) or fine_label_names.txt (CIFAR-100) if it has
+/// any. Throws Error if a file of images is missing or invalid, or if the numbers of names and classes differ.
 TrainTest read_cifar(const std::string& folder);
 
 } // namespace rg::data

@@ -102,7 +102,6 @@ std::vector<int64_t> count_per_label(const ImageSet& set) {
 Split split_fraction(const ImageSet& set, double fraction, uint64_t seed) {
     RG_CHECK(fraction >= 0 && fraction <= 1, "split: expected a fraction of 0 to 1, got ", fraction);
     return split(set, seed, [&](size_t, int64_t images) -> int64_t {
-        // If a class has two or more images, both lists get at least one, unless the fraction is 0 or 1.
         const int64_t part = std::llround(fraction * double(images));
         return images < 2 || fraction == 0 || fraction == 1 ? part : std::clamp<int64_t>(part, 1, images - 1);
     });

@@ -1,8 +1,8 @@
-// ImageSet: labelled images in host memory. Every reader returns one, and the loader takes one. This file also has
-// functions that split sets.
+// ImageSet: labelled images in host memory. The readers of data sets return such sets, and the loader (loader.h) can
+// take one. This file also has functions that split sets.
 //
-// Pixels stay bytes until a mini-batch is made, so CIFAR-10 takes 184 MB instead of 740 MB. Random choices depend only
-// on (seed, purpose, epoch), so that all ranks make the same choices without communication.
+// Pixels stay bytes until a mini-batch is made, so CIFAR-10 takes 184 MB instead of 740 MB. Splits and orders depend
+// only on their arguments, so that all ranks compute the same ones without communication.
 #pragma once
 
 #include "ringgrad/core/tensor.h"
@@ -24,8 +24,8 @@ struct ImageSet {
     std::span<const uint8_t> image(int64_t i) const {
         return std::span(pixels).subspan(size_t(i * image_bytes()), size_t(image_bytes()));
     }
-    /// Throws Error unless the vectors match the extents, every label has a class, and every target is finite. `name`
-    /// is for the error text.
+    /// Throws Error unless height, width and channels are positive, there is a class, the vectors match the extents,
+    /// every label has a class, and every target is finite. `name` is for the error text.
     void check(const std::string& name) const;
 };
 
@@ -35,8 +35,8 @@ struct TrainTest {
 };
 
 /// How to load images. They become grey (1 channel) or RGB (3 channels), and are resized and cropped to height x width
-/// if that is given (see fit()). If there is no test set, test_fraction is the fraction of each class held out for
-/// testing, chosen at random by seed. If that is 0, nothing is held out, and one of the sets may be empty.
+/// if that is given (fit() in resize.h). If there is no test set, test_fraction is the fraction of each class held out
+/// for testing, at random by seed. If the fraction is 0, nothing is held out, and one of the sets may be empty.
 struct LoadOptions {
     int channels = 3;
     int64_t height = 0, width = 0; // 0: as stored
@@ -48,11 +48,11 @@ struct LoadOptions {
 /// Returns the sets with a new `source`, which consists of `what`, their sizes and `note`.
 TrainTest described(TrainTest sets, const std::string& what, const std::string& note = "");
 
-/// Returns the training images of `sets`. The test set is that of `other`, or all images of `other` if it has none.
-/// Labels follow the names of the classes. Throws Error if the classes or the sizes differ.
+/// Returns the training images of `sets`, and the test set of `other` (all its images if it has no test set). Gives
+/// equal class names equal labels. Throws Error if the class names (in any order), image sizes or channels differ.
 TrainTest with_test_set(TrainTest sets, TrainTest other);
 
-/// Returns all pixels as a u8 tensor [count height width channels] where the context's ops run, for the augment op.
+/// Returns all pixels as a u8 tensor [count height width channels], in device memory if the context has a device.
 Tensor resident(const ImageSet& set);
 
 /// Returns the number of images of each class.
@@ -62,16 +62,16 @@ std::vector<int64_t> count_per_label(const ImageSet& set);
 struct Split {
     std::vector<int64_t> selected, others;
 };
-/// Selects round(fraction * images of the class) images of every class at random by seed. Requires a fraction in
-/// [0, 1]. A class with two or more images has at least one in each list, unless the fraction is 0 or 1.
+/// Selects round(fraction * images of the class) images of every class at random by seed. But a class with two or more
+/// images has at least one in each list, unless the fraction is 0 or 1. Throws Error unless the fraction is in [0, 1].
 Split split_fraction(const ImageSet& set, double fraction, uint64_t seed);
-/// Selects `count` images of every class at random by seed. Throws Error if a class has fewer.
+/// Selects `count` images of every class at random by seed. Throws Error if a class has fewer, or `count` is negative.
 Split split_count(const ImageSet& set, int64_t count, uint64_t seed);
 
 /// Returns the images with these indices, in the order of the indices. Throws Error if an index is out of range.
 ImageSet subset(const ImageSet& set, std::span<const int64_t> indices);
-/// Splits a set with split_fraction(): test_fraction of the images are for testing, the others for training. `what`
-/// and `note` describe the set, as in described(). With a fraction of 0, all are for training. Otherwise, throws Error
+/// Splits a set with split_fraction(): the selected images are for testing, the others for training. `what` and `note`
+/// describe the set, as in described(). With a fraction of 0, all are for training. With another fraction, throws Error
 /// if one of the two sets would be empty.
 TrainTest split_sets(const ImageSet& set, double test_fraction, uint64_t seed, const std::string& what,
                      const std::string& note = "");
@@ -82,13 +82,13 @@ struct Range {
     bool operator==(const Range&) const = default;
 };
 /// Returns the range of part i if n items are divided into `parts` parts in order. Each part has floor(n / parts)
-/// items, and the first n % parts parts have one more. For i = parts the range is empty.
+/// items, and the first n % parts parts have one more. For i = parts the range is empty; for larger i, throws Error.
 Range part_range(int64_t n, int parts, int i);
 
 /// Returns part i of a set that is divided as in part_range().
 ImageSet partition(const ImageSet& set, int parts, int i);
 
-/// Returns the order in which an epoch visits n samples. Requires n < 2^32. (Fisher and Yates, by Durstenfeld, 1964.)
+/// Returns a random order of n < 2^32 samples for an epoch. (Fisher-Yates shuffle, Durstenfeld, 1964.)
 std::vector<int64_t> permutation(int64_t n, uint64_t seed, int64_t epoch);
 
 } // namespace rg::data

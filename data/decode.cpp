@@ -13,8 +13,8 @@ namespace rg::data {
 
 namespace {
 
-/// Calls f(i) for every i in [0, count) on the threads of the context. If some calls throw an Error, throws that with
-/// the smallest i, as a loop would.
+/// Calls f(i) for the i in [0, count) on the threads of the context. If some calls throw an Error, skips larger i, and
+/// throws the Error with the smallest i, as a loop would. Throws Stopped after a stop request.
 void for_each_image(int64_t count, const std::function<void(int64_t)>& f) {
     std::mutex mutex;
     std::exception_ptr error;

@@ -26,8 +26,8 @@ struct Point {
 using Stroke = std::vector<Point>;
 using Glyph = std::vector<Stroke>;
 
-/// Returns part of an ellipse. Angles are in degrees from the right, clockwise if `to` is larger; 0 to 360 is the full
-/// ellipse.
+/// Returns the part of an ellipse between two angles in degrees: 0 is on the right, 90 at the bottom. 0 to 360 is the
+/// full ellipse.
 Stroke arc(double x, double y, double rx, double ry, double from, double to) {
     const int segments = std::max(2, int(std::abs(to - from) / 18));
     Stroke points;
@@ -84,8 +84,8 @@ std::vector<std::vector<Glyph>> alphabet() {
     };
 }
 
-/// Maps the points of a glyph to the image: proportions, slant and warp in the glyph's box, then size, angle and
-/// position.
+/// Maps the points of a glyph to the image: warps them in the glyph's box, applies size and proportions, slants them,
+/// rotates them and shifts them.
 class Placement {
 public:
     Placement(Rng& rng, double angle) {
@@ -177,7 +177,7 @@ void write_digits(const std::string& dir, const ImageSet& set) try {
         out << as_text(png) << std::flush;
         RG_CHECK(out, "digits: cannot write ", dir, "/", file);
     }
-    write_file_atomic(dir + "/" + kAnglesFile, angles); // written last, so a folder that has it is complete
+    write_file_atomic(dir + "/" + kAnglesFile, angles); // written last, so a killed program leaves none
 } catch (const std::filesystem::filesystem_error& error) {
     fail("digits: cannot write ", error.path1().string(), ": ", error.code().message());
 }

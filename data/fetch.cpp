@@ -1,4 +1,4 @@
-// Fetches, retries and caches. An attempt fails if the command or the check of its output throws an Error.
+// Fetches, retries and caches data. An attempt fails if the command or the check of its output throws an Error.
 #include "ringgrad/data/fetch.h"
 
 #include "ringgrad/core/atomic_file.h"
@@ -69,8 +69,8 @@ std::optional<std::string> from_cache(const std::string& path) try {
     return {};
 }
 
-/// Writes a file to the cache. If that fails, prints one warning: the data are still correct, but the next run must
-/// fetch them again.
+/// Writes a file to the cache. If that fails, prints a warning, once per process: the data are still correct, but the
+/// next run must fetch them again.
 void keep(const std::string& path, const std::string& file) try {
     write_file_atomic(path, file, Readers::owner);
 } catch (const Error& error) {
@@ -79,7 +79,7 @@ void keep(const std::string& path, const std::string& file) try {
         std::fprintf(stderr, "warning: cache: %s; the data are used, but not kept\n", printable(error.what()).c_str());
 }
 
-/// Returns ": CODE: MESSAGE" if an answer is an error message of S3 or a similar server, else "".
+/// Returns ": CODE: MESSAGE", with advice about a wrong region, if an answer has an error of S3 or the like, else "".
 std::string server_error(std::string_view answer) {
     const auto element = [&](const std::string& tag) {
         const size_t begin = answer.find(cat("<", tag, ">")), end = answer.find(cat("</", tag, ">"));
@@ -104,7 +104,7 @@ bool is_refusal(const std::string& text) {
                        [&](const char* refusal) { return text.find(refusal) != text.npos; });
 }
 
-/// Sleeps. Throws Stopped at most 20 ms after a stop request.
+/// Sleeps. Throws Stopped about 20 ms after a stop request or earlier.
 void sleep_unless_stopped(double seconds) {
     for (const double begin = seconds_now(); seconds_now() - begin < seconds; check_stop())
         std::this_thread::sleep_for(std::chrono::duration<double>(std::min(seconds, 0.02)));

@@ -6,7 +6,7 @@
 // contain the URL. A new cache folder and its files are readable only by this user. A cache folder that belongs to
 // another user, or that others can write into, is refused. If a file is unreadable or damaged, its data are fetched
 // again. A good file is used without asking the server, so the cache is for data that do not change. Ranks and jobs may
-// share the folder, because a file appears only when it is complete. If a file cannot be written, a warning is printed.
+// share the folder, because a file appears only when it is complete. A file that cannot be written causes a warning.
 #pragma once
 
 #include "ringgrad/data/bytes.h"
@@ -20,18 +20,18 @@ struct FetchOptions {
     std::string cache;           // folder; empty: no cache
     int64_t retries = 4;         // attempts after the first one
     double first_wait_s = 0.5;   // wait before the first retry; doubles with each retry
-    double silence_s = 300;      // limit for a command that neither writes nor ends
+    double silence_s = 300;      // longest time that a command may write nothing
     int64_t unpacked_mib = 1024; // limit for the unpacked size of a gzipped shard
     double list_s = 600;         // limit for a list of objects
 };
 
-/// Largest shard, in bytes as it is transferred. Larger ones are refused, because a shard is held in memory.
+/// Largest shard (shards.h), in bytes as it is transferred. Larger ones are refused, because a shard is held in memory.
 constexpr size_t kMaxShard = size_t{1} << 32;
 
-/// Returns the bytes of `url` from the cache, or else from the command. `check` throws Error unless the bytes are
-/// complete. It may unpack them in place; then fetch() returns and caches the unpacked bytes. All attempts together may
-/// take `total_s` seconds. A missing program and a server's refusal are not retried. After the last attempt, throws
-/// Error with the URL, the number of attempts and the last error.
+/// Returns the bytes of `url` from the cache, or else from the command. `check` throws Error unless the command's bytes
+/// are complete. It may replace them, for example by unpacked ones; fetch() returns and caches these. All attempts
+/// together may take `total_s` seconds. A missing program and a server's refusal are not retried. After the last
+/// attempt, throws Error with the URL, the number of attempts and the last error.
 std::string fetch(const std::string& url, const std::string& command, const std::function<void(std::string&)>& check,
                   const FetchOptions& options, double total_s = kNoTimeLimit);
 

@@ -40,7 +40,7 @@ constexpr Type kTypes[] = {{0x08, 1, values<uint8_t, uint8_t>}, {0x09, 1, values
 /// Returns the type with this code, or kTypes' end.
 const Type* find_type(int code) { return std::ranges::find(kTypes, code, &Type::code); }
 
-/// Describes one of the four files of a set.
+/// One of the four files of MNIST: images or labels, for training or testing.
 struct Kind {
     bool train;
     const char *what, *type;
@@ -49,9 +49,9 @@ struct Kind {
 constexpr Kind kKinds[] = {
     {true, "images", "idx3"}, {true, "labels", "idx1"}, {false, "images", "idx3"}, {false, "labels", "idx1"}};
 
-/// Returns the names of the folder's files of this kind, in order. If MNIST's own name exists, returns only that.
-/// Similar sets add words to the names (emnist-letters-test-labels-idx1-ubyte), or have a point in the place of a
-/// hyphen. A .gz is ignored if the same file lies unpacked beside it.
+/// Returns the sorted names of the folder's files of this kind. If a file has MNIST's own name (or that and .gz),
+/// returns only that name. Sets like MNIST add words to the names (emnist-letters-test-labels-idx1-ubyte), or have a
+/// point in the place of a hyphen. A .gz is ignored if the same file lies unpacked beside it.
 std::vector<std::string> files_of(const std::string& folder, const Kind& kind) {
     std::set<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator(folder)) {
@@ -119,7 +119,7 @@ namespace {
 
 Tensor read_idx(const std::string& path) { return parse_idx(as_bytes(read_file(path)), path); }
 
-/// Reads images u8 [n h w] and labels u8 [n] as one set. The classes are "0" to the largest label, and at least to "9".
+/// Reads images u8 [n height width] and labels u8 [n]. The classes are "0" to the largest label, and at least to "9".
 ImageSet read_idx_set(const std::string& images_path, const std::string& labels_path) {
     const Tensor images = read_idx(images_path), labels = read_idx(labels_path);
     RG_CHECK(images.dtype() == DType::u8 && images.shape().rank() == 3, "idx: expected images u8 [n h w], got ",

@@ -9,22 +9,21 @@
 
 namespace rg::data {
 
-/// Largest size of an IDX file, also after unpacking a .gz. Larger ones are refused. Reading needs at most 4 times this
-/// memory in addition to the file itself, because i8 becomes i32, and 2 times this while unpacking.
+/// Limit in bytes for the values in an IDX file, and for an unpacked file; larger ones are refused. The tensor takes up
+/// to 4 times the memory of the values, because i8 becomes i32. Unpacking takes at most twice this limit + 64 KiB.
 constexpr size_t kMaxIdxBytes = size_t{1} << 30;
 
-/// Returns true if the bytes begin like an IDX file.
+/// Returns true if the bytes begin like an IDX file that is not gzipped.
 bool is_idx(Bytes bytes);
 
 /// Returns the values as a tensor of rank 1 to 4. u8, i32, f32 and f64 keep their type; i8 and i16 become i32. Unpacks
-/// gzipped bytes first. Throws Error with the offset if the bytes are not IDX, or type, rank, extents or size are
-/// wrong.
+/// gzipped bytes first. Throws Error if the bytes are not IDX, or type, rank, extents or size are wrong.
 Tensor parse_idx(Bytes bytes, const std::string& name);
 
-/// For a folder with the four files of MNIST: train-images-idx3-ubyte, train-labels-idx1-ubyte, and the same with t10k.
-/// Files with other names are found if these contain the same words ("test" may replace t10k). Each name may end in
-/// .gz. has_idx() returns true if the folder has at least one of the four files. read_idx_sets() throws Error if one of
-/// them is missing, or if several files match one.
+/// Find and read the four files of MNIST in a folder: train-images-idx3-ubyte, train-labels-idx1-ubyte, and two whose
+/// names have t10k instead of train. If there is no such file, one whose name has the same words counts ("test" may
+/// replace t10k). Each name may end in .gz. has_idx() returns true if the folder has at least one of the four files.
+/// read_idx_sets() throws Error if a file is missing or invalid, several match one, or the sizes of images differ.
 bool has_idx(const std::string& folder);
 TrainTest read_idx_sets(const std::string& folder);
 

@@ -1,4 +1,4 @@
-// Reads class folders of PNGs. Lists all files first, so that missing images are reported before minutes of decoding.
+// Reads class folders of PNGs. Lists all files first, to report missing and unusable images before minutes of decoding.
 #include "ringgrad/data/image_folder.h"
 
 #include "ringgrad/core/atomic_file.h"
@@ -44,7 +44,7 @@ std::string first_bytes(const fs::path& path) {
     return bytes;
 }
 
-/// Throws Error for a broken link, because the file behind it would be missing from the set.
+/// Throws Error for a broken link, because its file would be missing from the set.
 void check_link(const fs::directory_entry& entry) {
     RG_CHECK(!entry.is_symlink() || entry.exists(), "image folder: expected a file or a folder, got a broken link (",
              entry.path().string(), ")");
@@ -115,7 +115,7 @@ std::vector<Listed> list(const std::string& path, std::vector<std::string>& clas
         if (images.empty()) empty.push_back(folder.string());
         for (const fs::path& image : images) files.push_back({image.string(), int32_t(match - classes.begin())});
     }
-    if (!skip_other_images) others.check(); // check first: a folder without PNGs may be full of JPEGs
+    if (!skip_other_images) others.check(); // the error below would not mention the JPEGs in a folder without PNGs
     RG_CHECK(empty.empty(), "image folder: expected PNG images, got none (", empty[0], ")");
     return files;
 }

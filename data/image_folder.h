@@ -1,13 +1,13 @@
 // Reads class folders of PNGs: the name of the class folder is the label.
 //
-// Classes are the sorted names of the sub-folders. Images are the PNGs anywhere below them, in sorted order, so the set
-// does not depend on the file system. Images are not resized, so all must have the same size.
+// By default, classes are the sorted names of the sub-folders. Images are the PNGs anywhere below them, sorted, so the
+// set does not depend on the file system. All must have the same size, unless a Conversion (decode.h) resizes them.
 //
-// No image is left out silently: an image that cannot be used is an error, unless the caller asks to skip such images.
-// There are three kinds: an image in another format (JPEG, GIF, WebP, TIFF, BMP, HEIF, AVIF, PNM, JPEG 2000, JPEG XL),
-// a PNG whose name does not end in .png, and an image beside the class folders. A file is recognised as an image by the
-// end of its name or by its first bytes. Hidden files and folders (.DS_Store, ._1.png) and all other files (README.md,
-// angles.csv, Thumbs.db) are ignored. Links are followed; a broken link is always an error.
+// An image that cannot be used is an error, unless the caller asks to skip such images. There are three kinds: an image
+// in another format (JPEG, GIF, WebP, TIFF, BMP, HEIF, AVIF, PNM, JPEG 2000, JPEG XL), a PNG whose name does not end in
+// .png, and an image beside the class folders. A file is recognised as an image by the end of its name or, in most
+// formats, by its first bytes. Hidden files and folders (.DS_Store, ._1.png) and other files (README.md, angles.csv)
+// are ignored. Links are followed. A broken link is an error even if images are skipped, unless it is hidden.
 #pragma once
 
 #include "ringgrad/data/bytes.h"
@@ -18,24 +18,24 @@
 
 namespace rg::data {
 
-/// Reads all images, and converts them to 1 (grey) or 3 (RGB) channels of 8 bits. If `classes` is given, labels are
+constexpr const char* kAnglesFile = "angles.csv";
+/// Reads all images, and converts them to 1 (grey) or 3 (RGB) channels of 8 bits. If `classes` is not empty, labels are
 /// indices into it. Then another class is an error, but the folder of a class may be missing (for a test set that
 /// belongs to a training set). If the folder has a file kAnglesFile, its numbers become the targets. That file has the
 /// heading "file,angle", and then one line per image with its path below the folder and its number. Throws Error if
-/// there are no class folders, a class folder has no images, a PNG is damaged, or images differ in size. Also throws if
+/// there are no class folders, a class folder has no PNGs, a PNG is damaged, or images differ in size. Also throws if
 /// a line of kAnglesFile is wrong or missing, and, unless `skip_other_images`, if an image cannot be used.
-constexpr const char* kAnglesFile = "angles.csv";
 ImageSet read_image_folder(const std::string& path, int channels, std::vector<std::string> classes = {},
                            bool skip_other_images = false);
-/// Does the same, with a conversion that counts the images of several folders.
+/// Does the same with a Conversion, which may also resize images, and counts the changed images of several folders.
 ImageSet read_image_folder(const std::string& path, Conversion& conversion, std::vector<std::string> classes,
                            bool skip_other_images);
 
-/// Returns the numbers in the text of such a file, by image. `name` is for error texts.
+/// Returns the numbers in the text of an angles.csv by image path. Throws Error, with `name`, for a wrong line.
 using Angles = std::map<std::string, float, std::less<>>;
 Angles parse_angles(const std::string& text, const std::string& name);
 
-/// Returns the PNGs anywhere below a folder, sorted by name. Throws Error like read_image_folder().
+/// Returns the visible PNGs below a folder, sorted. Throws Error for broken links, and for other images unless skipped.
 std::vector<std::filesystem::path> png_files(const std::filesystem::path& folder, bool skip_other_images = false);
 
 /// Returns the format of an image, such as "JPEG", or "" if it does not look like an image. Uses the first kFormatBytes
@@ -43,7 +43,7 @@ std::vector<std::filesystem::path> png_files(const std::filesystem::path& folder
 constexpr size_t kFormatBytes = 16;
 std::string image_format(const std::string& name, Bytes begin);
 
-/// The end of error texts about images in other formats.
+/// Advice for error texts about images in other formats.
 constexpr const char* kHowToConvert = "convert it to PNG, e.g. with ImageMagick: mogrify -format png *.jpg";
 
 /// Counts the images of a data set that cannot be used.

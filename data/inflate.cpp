@@ -1,14 +1,14 @@
 // Inflate (RFC 1951): decodes canonical Huffman codes with a primary table, and with secondary tables for long codes.
 //
 // A table entry describes a symbol completely: the number of bits of its code, and its kind. The kind is a literal, the
-// base of a length or distance with a number of extra bits, the end of the block, or a pointer to a secondary table.
-// Bits come from a 64-bit buffer, which is filled eight bytes at a time while enough input is left. (Entries for two
-// literals at once were tried. On photos and on 32 x 32 images, filling them takes the time that they save.)
+// base of a length or distance with a number of extra bits, the end of the block, a pointer to a secondary table, or
+// invalid. Bits come from a 64-bit buffer, which is filled by loads of eight bytes while enough input is left. (Entries
+// for two literals at once were tried. On photos and on 32 x 32 images, filling them takes as long as they save.)
 //
 // Decoding has two loops over the same tables. The fast loop runs while input and output have enough room (the output
-// has spare room after its limit), so it checks neither. It stops before any special case (end, error, little room).
-// The careful loop then decodes one symbol and reports what is wrong. So there is one set of error texts, and they do
-// not affect the speed.
+// has spare room after its limit), so it checks neither within a round. It stops before the end of a block, an invalid
+// code or little room, and then checks the limit of the output. The careful loop then decodes one symbol, and reports
+// all other errors.
 #include "ringgrad/data/inflate.h"
 
 #include "ringgrad/core/stop.h"
@@ -27,7 +27,7 @@ namespace {
 struct Entry {
     uint16_t value = 0; // literal; base of a length or distance; start of a secondary table
     uint8_t bits = 0;   // length of the whole code
-    uint8_t kind = 0;   // below kLiteral: number of extra bits, and value is a base
+    uint8_t kind = 0;   // if below kLiteral: number of extra bits, and `value` is a base
 };
 constexpr uint8_t kLiteral = 0x10, kEnd = 0x20, kSecondary = 0x40 /* | index bits */, kInvalid = 0x80;
 
@@ -63,8 +63,8 @@ struct Table {
     }
 };
 
-/// `sparse`: the code has unused bit patterns in the way that RFC 1951 (3.2.7) allows: a single symbol of one bit, or
-/// no symbol.
+/// `sparse`: the code has unused bit patterns in the way that RFC 1951 (3.2.7) allows for distances: a single symbol of
+/// one bit, or no symbol.
 enum class CodeState { complete, sparse, too_many, too_few };
 
 /// Returns the lowest `bits` bits of a code in reverse order.
@@ -144,8 +144,8 @@ const Codes& fixed_codes() {
     return codes;
 }
 
-/// Bit buffer. The next `count` bits of the input are the low bits of `buffer`. Bits above them, if any, are already
-/// correct.
+/// Bit buffer. The next `count` bits of the input are the low bits of `buffer`. Bits above these are zeros or already
+/// the input bits that follow.
 struct Bits {
     Bytes in;
     size_t pos = 0;
@@ -180,7 +180,7 @@ class Inflater {
 public:
     Inflater(Bytes in, size_t limit, std::string_view name) : bits_{in}, limit_(limit), name_(name) {}
 
-    /// Decodes one DEFLATE stream that starts at byte `pos`, appends its contents, and returns the byte after it.
+    /// Decodes one DEFLATE stream from byte `pos` on, appends its contents, and returns the offset after its end.
     size_t run(size_t pos) {
         bits_ = {bits_.in, pos};
         start_ = size_;
@@ -214,8 +214,8 @@ public:
     }
 
 private:
-    /// Room that one round of the fast loop needs: it reads up to 15 bytes, and writes two literals, a match, and some
-    /// bytes after the match.
+    /// Bytes of room that one round of the fast loop needs: it reads up to 15 bytes, and writes up to two literals, a
+    /// match, and some bytes after the match.
     static constexpr size_t kInputRoom = 24, kOutputRoom = kMaxMatch + 32;
 
     size_t offset() const { return bits_.pos - size_t(bits_.count / 8); }
@@ -238,7 +238,7 @@ private:
 
     [[noreturn]] void bad_size() const { bad("expected at most ", limit_, " bytes of output, got more"); }
 
-    /// Makes room for `more` bytes of output.
+    /// Makes room for `more` bytes of output. Throws Error if these exceed the limit.
     void reserve(size_t more) {
         if (more > limit_ - size_) bad_size();
         if (size_ + more <= out_.size()) return;
@@ -305,7 +305,7 @@ private:
             bad("the code of the ", what, " is incomplete");
     }
 
-    /// Decodes symbols while neither input nor output can run out. Stops before any special case.
+    /// Decodes literals and matches while neither input nor output can run out. Throws Error above the limit.
     void fast_symbols(const Codes& codes) {
         if (bits_.in.size() < kInputRoom || out_.empty()) return;
         const size_t in_end = bits_.in.size() - kInputRoom, out_end = out_.size() - kOutputRoom;
@@ -328,7 +328,8 @@ private:
             }
             if (entry.kind > kLiteral) break;
             bits.fill_fast();
-            // A match needs at most 15 + 5 + 15 + 13 = 48 bits. In a special case the old buffer is restored.
+            // A match (two codes with extra bits) needs up to 15 + 5 + 15 + 13 = 48 bits. Special cases restore the
+            // buffer.
             const uint64_t buffer = bits.buffer;
             const int count = bits.count;
             bits.drop(entry.bits);
@@ -349,7 +350,7 @@ private:
         if (size_ > limit_) bad_size();
     }
 
-    /// Copies a match. May write up to 15 bytes after it.
+    /// Copies a match from earlier output. May write up to 15 bytes after its end.
     static void copy_match(uint8_t* to, size_t distance, size_t length) {
         const uint8_t* from = to - distance;
         if (distance >= 16) {
@@ -388,7 +389,7 @@ private:
     Bits bits_;
     size_t limit_;
     std::string_view name_;
-    std::vector<uint8_t> out_; // empty, or kOutputRoom bytes longer than the output may be so far
+    std::vector<uint8_t> out_; // size_ bytes of output, then unused room; empty until the first reserve()
     size_t size_ = 0, start_ = 0;
     Table lengths_code_;
     Codes codes_;
@@ -402,7 +403,7 @@ bool all_zero(Bytes bytes) {
     return std::all_of(bytes.begin(), bytes.end(), [](uint8_t byte) { return byte == 0; });
 }
 
-/// Returns the byte after the header of the member that starts at `begin`. RFC 1952, section 2.3.
+/// Returns the offset after the header of the member that starts at `begin`. RFC 1952, section 2.3.
 size_t skip_gzip_header(Bytes in, size_t begin, std::string_view name) {
     constexpr int kHeaderCrc = 2, kExtra = 4, kName = 8, kComment = 16;
     const auto check = [&](bool good, const char* text, size_t offset) {
@@ -513,8 +514,8 @@ bool is_gzip(Bytes bytes) { return bytes.size() >= 2 && bytes[0] == 0x1F && byte
 
 std::vector<uint8_t> inflate_gzip(Bytes in, size_t limit, std::string_view name) {
     Inflater inflater(in, limit, name);
-    // Refuses a decompression bomb with a true length field before a byte is unpacked. A bomb with a false one stops at
-    // the limit.
+    // Refuses a decompression bomb before a byte is unpacked if its last four bytes, normally the length modulo 2^32,
+    // exceed the limit. Other bombs stop at the limit.
     constexpr size_t kSmallest = 18; // header and trailer
     const uint32_t last = in.size() < kSmallest ? 0 : load_le32(in.data() + in.size() - 4);
     if (last > limit)

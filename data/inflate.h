@@ -1,9 +1,8 @@
 // Inflate: the decompressor for PNG (zlib streams) and .gz files, and their two checksums.
 //
-// The output never exceeds the caller's limit, and memory grows only with output that was really produced. It stays
-// below twice the limit + 64 KiB, and below four times the input + three times the output + 64 KiB. (The output is at
-// most 1032 times the input.) Every violation of the format throws Error with its own text and the offset in the input;
-// no partial output is returned.
+// The output never exceeds the caller's limit. Memory stays below twice the limit + 64 KiB, and below four times the
+// input + three times the output + 64 KiB. (The output is at most 1032 times the input.) If the input violates the
+// format, throws Error with the offset in the input; no partial output is returned.
 // Sources: RFC 1950 (zlib), RFC 1951 (DEFLATE), RFC 1952 (gzip).
 #pragma once
 
@@ -14,7 +13,7 @@
 namespace rg::data {
 
 /// Returns the contents of one zlib stream that fills `in` exactly. Throws Error for a wrong header, a preset
-/// dictionary, invalid DEFLATE data, more than `limit` bytes of output, a wrong Adler-32, or bytes after the stream.
+/// dictionary, invalid or cut DEFLATE data, more than `limit` bytes of output, a wrong Adler-32, or bytes after it.
 /// `name` is for error texts.
 /// The declared window size is not enforced, because distances are limited by the output so far.
 std::vector<uint8_t> inflate_zlib(Bytes in, size_t limit, std::string_view name = "zlib stream");
@@ -22,13 +21,13 @@ std::vector<uint8_t> inflate_zlib(Bytes in, size_t limit, std::string_view name 
 /// Returns true if the bytes begin like a .gz file.
 bool is_gzip(Bytes bytes);
 /// Returns the contents of a .gz file: one or more members, which zeros may follow. Throws Error like inflate_zlib(),
-/// and for a wrong CRC-32 or length. Unpacks nothing if the length field at the end of the file exceeds `limit`.
+/// and for a wrong CRC-32 or length. If the last four bytes, normally the length, exceed `limit`, unpacks nothing.
 std::vector<uint8_t> inflate_gzip(Bytes in, size_t limit, std::string_view name = "gzip file");
 
-/// Returns the CRC-32 of PNG and gzip. `crc` continues an earlier result.
+/// Returns the CRC-32 of PNG and gzip. To continue, pass the result for the bytes before as `crc`.
 uint32_t crc32(Bytes bytes, uint32_t crc = 0);
 
-/// Returns the Adler-32 (RFC 1950, section 8.2). `adler` continues an earlier result.
+/// Returns the Adler-32 (RFC 1950, section 8.2). To continue, pass the result for the bytes before as `adler`.
 uint32_t adler32(Bytes bytes, uint32_t adler = 1);
 
 } // namespace rg::data

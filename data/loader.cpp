@@ -1,6 +1,7 @@
 // The queue of mini-batches. Workers claim mini-batches in order and put the results into a ring of slots.
 //
-// A worker claims mini-batch i only if i < next_ + depth. So the slot for the result is free, and memory is limited.
+// A worker claims mini-batch i only if i < next_ + depth, where next_ is the next one that the training loop gets. So
+// the slot for the result is free, and memory is limited.
 // The worker prepares the mini-batch without the lock, and stores it only if start() was not called meanwhile.
 #include "ringgrad/data/loader.h"
 
@@ -88,9 +89,9 @@ void Loader::stop() {
 void Loader::start(int64_t epoch, int64_t first_batch) {
     RG_CHECK(first_batch >= 0 && first_batch <= batches_, "loader: expected a first batch of 0 to ", batches_, ", got ",
              first_batch, " (epoch ", epoch, ")");
-    started_ = true;
     RG_CHECK(batches_ > 0 || count_ == 0, "loader: expected at least ", options_.batch_size,
              " samples for a mini-batch, got ", count_, "; make batch_size smaller, or set keep_partial");
+    started_ = true;
     std::shared_ptr<const std::vector<int64_t>> order;
     if (options_.shuffle != Shuffle::never) {
         const int64_t drawn_for = options_.shuffle == Shuffle::once ? 0 : epoch;

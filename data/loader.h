@@ -1,9 +1,11 @@
-// Loader: the queue of mini-batches that a training loop reads. Background threads prepare them in advance.
+// Loader: the queue of mini-batches that a training loop reads. By default, a background thread prepares them.
 //
-// An epoch goes through the whole set in one order, the same on every rank: a permutation by (seed, epoch), or the
-// order of the set. Mini-batch b has the positions [b * B, (b + 1) * B) of that order, and a rank takes its
-// part_range() of them. So the samples of a mini-batch, and their views, do not depend on the number of ranks or
-// threads. A resumed run can start at any mini-batch of any epoch without computing the earlier ones.
+// An epoch goes through the set in one order, the same on every rank: a permutation by (seed, epoch), one by the seed
+// for all epochs, or the order of the set (see Shuffle). With B samples per mini-batch, mini-batch b has positions
+// [b * B, (b + 1) * B) of that order, and each rank takes its part (part_range() in dataset.h). So the samples of a
+// mini-batch, and their random views (augment.h), do not depend on the number of ranks or threads. If the last samples
+// do not fill a mini-batch, an epoch leaves them out, or with keep_partial makes a smaller one. A resumed run can start
+// at any mini-batch of any epoch without computing the earlier ones.
 //
 // Samples are images with their labels, or columns of numbers, or both, combined by their index:
 //
@@ -24,42 +26,42 @@
 
 namespace rg::data {
 
-/// The sample that a loader prepares.
+/// Tells a Column which sample to write, and for which epoch.
 struct Sample {
-    int64_t index = 0, epoch = 0; // its position in the set
+    int64_t index = 0, epoch = 0; // index: the sample's position in the set
     uint64_t seed = 0;            // LoaderOptions::seed
-    /// Returns random numbers that depend only on the three values, and not on the rank or the thread.
+    /// Returns a generator whose numbers depend only on these three values, and not on the rank or the thread.
     Rng random() const { return Rng(seed, Purpose::sample, uint32_t(epoch), uint64_t(index)); }
 };
 
-/// A value of every sample. The loader gives the values of a mini-batch as a tensor [n extents...].
+/// One value, a number or an array, of every sample. A mini-batch of n samples gives a tensor [n extents...].
 struct Column {
-    Shape extents; // of the value of one sample: at most 3
+    Shape extents; // of the value of one sample: at most 3 extents
     DType type = DType::f32;
     int64_t count = -1; // number of samples; -1: any number
-    /// Writes the value of a sample. Several threads call this at the same time.
+    /// Writes the value of a sample. Several threads may call this at the same time.
     std::function<void(const Sample& sample, std::byte* out)> write = {};
     /// Returns a tensor for the values of n samples, in host memory.
     Tensor tensor(int64_t n) const;
 };
-/// Returns a column of the rows of `values` [count extents...], features, targets or labels. The values must not change
-/// while a loader uses them.
+/// Returns a column whose value of sample i is row i of `values` [count extents...], such as features, targets or
+/// labels. The values must not change while a loader uses them.
 Column rows(const Tensor& values);
 /// Returns a column of f32 values that f computes.
 Column computed(const Shape& extents, std::function<void(const Sample& sample, std::span<float> out)> f);
 
-/// One rank's part of a mini-batch. An empty part has 0 samples.
+/// One rank's part of a mini-batch: n samples, possibly 0. Images have height h, width w and c channels.
 struct Batch {
-    Tensor x;              // f32 [n h w c]; undefined with LoaderOptions::views
+    Tensor x;              // f32 [n h w c]; undefined without images, and with LoaderOptions::views
     Tensor indices, views; // only with views: i32 [n] and i32 [n 6], inputs of the augment op (core/ops.h)
-    Tensor labels;         // i32 [n]
+    Tensor labels;         // i32 [n]; undefined without images
     int64_t epoch = 0, index = 0;
     int64_t global_size = 0; // number of samples on all ranks
     Tensor targets = {};     // f32 [n 1] if the set has targets
     std::vector<Tensor> columns = {}; // [n extents...], in the order of the loader's columns
 };
 
-/// The order of the samples: a new random one in every epoch, the same random one, or that of the set.
+/// The order of the samples: a new random one in every epoch, one random order for all epochs, or that of the set.
 enum class Shuffle : uint8_t { epoch, once, never };
 
 struct LoaderOptions {
@@ -71,16 +73,16 @@ struct LoaderOptions {
     Normalise normalise = {};
     int rank = 0, ranks = 1; // divides mini-batches as in part_range()
     int threads = 1;         // 0: next() does the work itself
-    int depth = 2;           // mini-batches prepared in advance
+    int depth = 2;           // most mini-batches that background threads prepare in advance
     bool views = false;      // returns indices and views for the augment op instead of images
 };
 
 class Loader {
 public:
-    /// Keeps a reference to `set`, which must not change. Throws Error if the options or the set are invalid, or if a
-    /// column has another number of samples.
+    /// Keeps a reference to `set`, which must outlive the loader and not change. Throws Error if the options, the set
+    /// or a column are invalid, if a column has another number of samples, or if a thread cannot be started.
     Loader(const ImageSet& set, const LoaderOptions& options, std::vector<Column> columns = {});
-    /// Makes batches of columns alone. At least one must have a number of samples, and all that have must agree.
+    /// Makes batches of columns alone. At least one must give its number of samples, and all that do must agree.
     Loader(std::vector<Column> columns, const LoaderOptions& options);
     ~Loader();
     Loader(const Loader&) = delete;
@@ -90,18 +92,18 @@ public:
     const Augmenter& augmenter() const { return *augmenter_; }
     const std::vector<Column>& columns() const { return columns_; }
 
-    /// Starts an epoch at one of its mini-batches, and discards mini-batches prepared before. May be called at any
-    /// time.
+    /// Starts an epoch at mini-batch `first_batch` (at most batches()), and discards those prepared before. May be
+    /// called in the middle of an epoch. Throws Error if there are samples, but too few for one mini-batch.
     void start(int64_t epoch, int64_t first_batch = 0);
     /// Number of mini-batches per epoch.
     int64_t batches() const { return batches_; }
-    /// Requires that an epoch has been started.
+    /// Throws Error if no epoch has been started.
     bool has_next() const {
         RG_CHECK(started_, "loader: expected start() before the first mini-batch, got none; start an epoch");
         return next_ < batches_;
     }
     /// Returns the next mini-batch; blocks until it is ready. Requires has_next(). If preparing it failed, throws that
-    /// exception, and throws it again in every later call until start().
+    /// exception. Later calls throw it again, until start(). But with threads = 0, a later call tries again.
     Batch next();
 
 private:
@@ -123,13 +125,13 @@ private:
     int64_t count_ = -1, batches_ = 0; // number of samples; mini-batches per epoch
     bool started_ = false;             // only the consumer uses this
 
-    // The consumer is the thread that calls start() and next(). Only the consumer writes next_, so it may read next_
-    // without the lock. The lock protects all other members below.
+    // The consumer is the thread that calls start() and next(). Only this thread writes next_, so it may read next_
+    // without the lock. If there are workers, the lock protects the other members below, except workers_.
     std::mutex mutex_;
     std::condition_variable work_available_, batch_ready_;
     int64_t next_, claimed_; // next mini-batch for the consumer, next for a worker
     int64_t epoch_ = 0;
-    uint64_t generation_ = 0;                           // number of start() calls; results of older ones are dropped
+    uint64_t generation_ = 0;                           // number of epochs started; results of older ones are dropped
     std::shared_ptr<const std::vector<int64_t>> order_; // null: order of the set
     std::vector<Slot> slots_;                           // mini-batch i is in slot i % depth
     bool stopping_ = false;

@@ -23,11 +23,12 @@ int64_t count_folders(const std::string& path) {
     });
 }
 
-/// Returns true if a folder has sub-folders and no PNGs beside them: train/ may also be a class.
+/// Returns true if a folder has sub-folders and no .png files beside them. A folder train/ with .png files is a class.
 bool holds_class_folders(const std::string& path) {
     if (!fs::is_directory(path) || count_folders(path) == 0) return false;
-    return std::none_of(fs::directory_iterator(path), {},
-                        [](const fs::directory_entry& entry) { return entry.path().extension() == ".png"; });
+    return std::none_of(fs::directory_iterator(path), {}, [](const fs::directory_entry& entry) {
+        return lower(entry.path().extension().string()) == ".png";
+    });
 }
 
 TrainTest load_image_folders(const std::string& path, const LoadOptions& options) {

@@ -27,7 +27,7 @@ constexpr size_t kStepBytes = 1 << 16;  // bytes per read
 constexpr size_t kErrorBytes = 4096;    // bytes of each output that are kept for error texts
 constexpr size_t kLineBytes = 300;      // longest excerpt
 constexpr size_t kMaxErrors = 64 << 20; // limit for standard error: progress bars write less
-constexpr int kPollMs = 20;             // delay until the end of a silent command is noticed
+constexpr int kPollMs = 20;             // longest wait for output before checking for stop requests and the end
 constexpr int kLowestOther = 3;         // the first descriptor after the standard ones
 
 /// One output pipe of the child.
@@ -51,8 +51,8 @@ public:
     void close_write() { close(write_); }
     void close_read() { close(read_); }
 
-    /// Appends the bytes that the pipe holds, but at most kStepBytes. Closes the pipe if its end is reached. Returns
-    /// false if nothing was read.
+    /// Appends the bytes that the pipe holds, but at most kStepBytes. Closes the pipe at its end or after an error.
+    /// Returns false if nothing was read.
     bool read(std::string& to) {
         if (!open()) return false;
         const size_t before = to.size();
@@ -81,8 +81,8 @@ void kill_tree(pid_t pid) {
     ::kill(pid, SIGKILL);
 }
 
-/// Kills all other processes that hold the pipe open. kill_tree() does not find background jobs, which become children
-/// of init when their shell ends.
+/// Kills the other processes that hold the pipe open, as far as /proc shows them. kill_tree() does not find background
+/// jobs whose shell has ended, since they get another parent.
 void kill_holders(int read_end) {
     namespace fs = std::filesystem;
     std::error_code ignored; // any process may end at any time
@@ -105,8 +105,8 @@ public:
         posix_spawn_file_actions_adddup2(&files, out.write_end(), 1);
         posix_spawn_file_actions_adddup2(&files, err.write_end(), 2);
         posix_spawn_file_actions_addclosefrom_np(&files, kLowestOther);
-        // A child inherits that its parent ignores SIGPIPE. Then nothing would end a child that writes to a pipe after
-        // this program has closed it.
+        // If this program ignores SIGPIPE, the child would inherit that. Then a write to a closed pipe would not end
+        // the child.
         posix_spawnattr_t attributes;
         posix_spawnattr_init(&attributes);
         sigset_t to_default;
@@ -195,7 +195,7 @@ std::string read_pipe(const std::string& command, size_t limit, double silence_s
         RG_CHECK(seconds_now() - begin < total_s, "pipe: expected an end within ", total_s, " s, got ", bytes.size(),
                  " bytes and no end", last_line(error_text));
     }
-    // A background job may keep writing to standard error, so this reads only what the pipe holds now.
+    // A background job may keep writing to standard error, so this reads at most about one pipe's capacity.
     for (const size_t end = error_bytes + err.capacity(); error_bytes < end && read_errors();) {}
     if (child.status() != 0)
         throw PipeError(cat(child.describe_end(), " after ", bytes.size(), " bytes", last_line(error_text)),

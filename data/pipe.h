@@ -2,7 +2,7 @@
 //
 // This lets data come from anywhere without network code in this project: curl, aws, s5cmd and ssh handle protocols,
 // certificates and credentials. The output counts only if the command ends with status 0, because a broken connection
-// looks like a short file. The exit status of `a | b` is that of b alone, as in any shell. This is one reason why the
+// looks like a short file. By default, the exit status of `a | b` is that of b alone. This is one reason why the
 // readers check that their input is complete.
 #pragma once
 
@@ -14,11 +14,11 @@ namespace rg::data {
 
 constexpr double kNoTimeLimit = std::numeric_limits<double>::infinity();
 
-/// Thrown if the command fails or is ended by a signal.
+/// Thrown if the command ends with a status other than 0, or is ended by a signal.
 struct PipeError : Error {
     PipeError(const std::string& text, int status_, std::string output_)
         : Error(text), status(status_), output(std::move(output_)) {}
-    int status;         // exit status of the shell; 127: program not found
+    int status;         // exit status of the shell (127: program not found), or 128 + the signal that ended it
     std::string output; // beginning of the output, where servers say why they refuse
 };
 
@@ -26,11 +26,11 @@ struct PipeError : Error {
 /// the last line of standard error, if the command ends by a signal or with a status other than 0. Throws Error if it
 /// cannot be started, writes more than `limit` bytes, or writes more than 64 MiB to standard error. Also throws Error
 /// if it neither writes nor ends for `silence_s` seconds, or does not end within `total_s` seconds. Throws Stopped
-/// after a stop request. After an error, kills the command, its descendants, and all processes that hold its output
-/// open. A background job survives only if it has redirected both of its outputs and its shell has ended.
+/// after a stop request. If the command has not ended then, kills it, its descendants, and the processes that hold its
+/// output open. A background job can survive this if it has redirected both of its outputs and its shell has ended.
 std::string read_pipe(const std::string& command, size_t limit, double silence_s, double total_s = kNoTimeLimit);
 
-/// Returns a text from outside in a form that fits into messages: printable(), and at most 300 bytes of it.
+/// Returns the first 300 bytes of a text from outside through printable(), for messages, and "..." if it has more.
 std::string excerpt(std::string_view text);
 
 /// Returns the text quoted as one word of a shell command.

@@ -1,5 +1,5 @@
-// Decodes a PNG in three steps: chunks (order, CRC), inflated and unfiltered passes, pixels. Encodes in two
-// steps: filters the rows, then compresses them.
+// Decodes a PNG in three steps: reads and checks the chunks, inflates and unfilters the passes, and places the pixels.
+// Encodes in two steps: filters the rows, then compresses them.
 //
 // An image without interlacing is one pass over all pixels. Adam7 has seven passes, each a smaller image. Rows are
 // unfiltered in place, widened to whole samples, and copied to the positions of the pass. The encoder chooses a filter
@@ -34,7 +34,7 @@ struct Header {
     size_t row_bytes(int64_t pixels) const { return size_t((pixels * bits_per_pixel() + 7) / 8); }
 };
 
-/// Contents of all chunks, still compressed.
+/// Contents of the chunks that the decoder uses. The image data are still compressed.
 struct Contents {
     Header header;
     std::vector<uint8_t> palette;          // RGB triples
@@ -194,8 +194,9 @@ void store_pixel(uint8_t* p, Lanes lanes) {
 }
 
 /// Returns the one of a, b and c that is nearest to p = a + b - c; if several are equally near, the first of them. Let
-/// lower <= upper be a and b in order. If c lies between them, then |p - upper| <= |p - c| means 3c - a - b <= lower,
-/// and so on. The same comparisons are correct for all other c, so no branch is needed.
+/// lower <= upper be a and b in order. For a c between them, upper is at least as near as c if 3c - a - b <= lower, and
+/// lower is at least as near as c if 3c - a - b >= upper. The same comparisons are correct for all other c, so no
+/// branch is needed.
 template <class T>
 T paeth(T a, T b, T c) {
     const T lower = a < b ? a : b, upper = a < b ? b : a, d = 3 * c - a - b;
@@ -203,8 +204,8 @@ T paeth(T a, T b, T c) {
     return d <= lower ? upper : not_upper;
 }
 
-/// Unfilters a row in place. `up` is the row above, all zeros for the first row. kStep is the number of bytes of a
-/// whole pixel, at least 1.
+/// Unfilters a row in place. `up` is the row above, all zeros for the first row of a pass. kStep is the number of bytes
+/// of a whole pixel, at least 1.
 template <size_t kStep>
 void unfilter(int filter, uint8_t* row, const uint8_t* up, size_t bytes) {
     const auto each_pixel = [&](const auto& guess) {
@@ -308,7 +309,7 @@ Image decode_png(Bytes bytes, std::string_view name) {
 
     Image image{h.width, h.height, c.channels(), h.depth == 16 ? 16 : 8, {}};
     const size_t pixel_bytes = size_t(image.channels * image.bit_depth / 8), pixels = size_t(h.width * h.height);
-    // If only the filter bytes must be removed, the rows are moved together in place.
+    // If only the filter bytes must be removed, the rows are moved within `raw`, without a second buffer.
     const bool in_place = c.wide() && !h.interlaced;
     if (!in_place) image.pixels.resize(pixels * pixel_bytes);
     const auto unfilter_row = unfilter_for(h.bits_per_pixel());
@@ -397,8 +398,8 @@ void put_be32(std::vector<uint8_t>& out, uint32_t value) {
     for (int shift = 24; shift >= 0; shift -= 8) out.push_back(uint8_t(value >> shift));
 }
 
-/// DEFLATE with fixed Huffman codes (RFC 1951, section 3.2.6). For each hash of three bytes it remembers one earlier
-/// position.
+/// DEFLATE with fixed Huffman codes (RFC 1951, section 3.2.6). For each hash of three bytes, the encoder remembers the
+/// last position where a literal or a match began, and looks for a match only there.
 class Deflater {
 public:
     std::vector<uint8_t> zlib(Bytes in) {

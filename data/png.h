@@ -1,7 +1,7 @@
-// PNG: a decoder for every valid file, and a small encoder. Needs no library; data/inflate.h decompresses.
+// PNG: a decoder for every valid file of up to kMaxPixels pixels, and a small encoder. data/inflate.h decompresses.
 //
 // The decoder is strict. It checks the CRC of every chunk, the Adler-32 of the image data, the order and number of the
-// critical chunks and of tRNS, and the amount of image data. Any violation throws Error with file and offset; no
+// critical chunks and of tRNS, and the amount of image data. A violation throws Error with the name of the file; no
 // partial image is returned. Unknown ancillary chunks are skipped (there is no colour management), unknown critical
 // chunks are refused. Bytes after IEND are ignored, as in other decoders, because tools append data to PNGs.
 // Source: PNG Specification, third edition, W3C 2025.
@@ -22,9 +22,9 @@ struct Image {
     std::vector<uint8_t> pixels;
 };
 
-/// Files with more pixels are refused before any memory is allocated. Decoding other files needs at most 20 bytes per
-/// pixel + 8 times the size of the file + 64 KiB. Memory for pixels is allocated only as data are really unpacked: see
-/// data/inflate.h.
+/// Files with more pixels are refused before memory for pixels is allocated. Decoding other files needs at most 20
+/// bytes per pixel (32 if an interlaced image has less than 5 rows) + 8 times the size of the file + 64 KiB. Memory
+/// for pixels grows with the unpacked data: see data/inflate.h.
 constexpr int64_t kMaxPixels = int64_t{1} << 26;
 
 /// Returns true if the bytes begin with the PNG signature.
@@ -38,8 +38,8 @@ Image read_png(const std::string& path);
 /// Returns the image with four channels and the same depth. Missing alpha becomes opaque.
 Image to_rgba(const Image& image);
 
-/// Returns the image with `channels` (1 to 4) samples of 8 bits. 16-bit samples are rounded. Grey is the luma of ITU-R
-/// BT.601. Alpha that is dropped is not blended.
+/// Returns the image with `channels` (1 to 4, as in Image) samples of 8 bits per pixel. 16-bit samples are rounded.
+/// Grey is the luma of ITU-R BT.601. Alpha that is dropped is not blended.
 Image to_u8(const Image& image, int channels);
 
 /// Returns a PNG with `channels` (1 to 4, as in Image) samples of 8 bits per pixel. `pixels` must have width * height *

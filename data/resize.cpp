@@ -1,4 +1,4 @@
-// Resamples images. Only pixels that are in the result are computed, so cropping costs nothing.
+// Resamples images. Pixels that are cropped away are not computed.
 #include "ringgrad/data/resize.h"
 
 #include "ringgrad/core/ops/augment.h"
@@ -17,13 +17,13 @@ struct Part {
     int64_t extent, begin, count;
 };
 
-/// The source pixels of one position of the result, and where their weights are.
+/// The source pixels [first, first + count) that one pixel of the result uses, and the index of their first weight.
 struct Taps {
     int64_t first, count;
     size_t weights;
 };
 
-/// One axis: the taps of each position, and all weights.
+/// One axis of the result: the taps of each position, and all weights.
 struct Axis {
     std::vector<Taps> taps;
     std::vector<int32_t> weights;
@@ -52,7 +52,7 @@ Axis resampled(int64_t source, const Part& part) {
     return axis;
 }
 
-// The sum of weights and bytes fits into 31 bits, since rounding to an integer at most doubles a weight.
+// Sums of weights times bytes stay below 2^31: weights add up to 2^22, and rounding to integers at most doubles each.
 constexpr int32_t kHalf = 1 << (kWeightBits - 1);
 uint8_t to_byte(int32_t sum) { return uint8_t(std::min(255, sum >> kWeightBits)); }
 
@@ -81,7 +81,7 @@ void resample_row(const Axis& axis, int channels, const uint8_t* row, uint8_t* o
     }
 }
 
-/// Returns the weighted sum of rows of `bytes` bytes. `rows` has the rows from number `first_row` on.
+/// Writes weighted sums of rows of `bytes` bytes to `out`. `rows` has the source rows from number `first_row` on.
 void resample_column(const Axis& axis, const uint8_t* rows, int64_t first_row, int64_t bytes, uint8_t* out) {
     std::vector<int32_t> sums(static_cast<size_t>(bytes));
     for (const Taps& taps : axis.taps) {
@@ -97,7 +97,7 @@ void resample_column(const Axis& axis, const uint8_t* rows, int64_t first_row, i
 
 Image resample(const Image& image, const Part& height, const Part& width) {
     const Axis columns = resampled(image.width, width), rows = resampled(image.height, height);
-    // Only these rows of the source are in the result.
+    // Only these rows of the source contribute to the result.
     const int64_t first_row = rows.taps.front().first, end_row = rows.taps.back().first + rows.taps.back().count;
     const int64_t in_bytes = image.width * image.channels, bytes = width.count * image.channels;
     std::vector<uint8_t> narrow(size_t((end_row - first_row) * bytes));
@@ -121,7 +121,7 @@ void check(const char* function, const Image& image, int64_t height, int64_t wid
              image.pixels.size(), " bytes");
 }
 
-/// Returns the middle `count` of `extent` pixels. The offset is rounded to the even number, as torchvision does it.
+/// Returns the middle `count` of `extent` pixels. Rounds an offset of half a pixel to even, as torchvision does.
 Part centre(int64_t extent, int64_t count) {
     const int64_t half = (extent - count) / 2;
     return {extent, half + ((extent - count) % 2) * (half % 2), count};
@@ -137,7 +137,7 @@ Image resize(const Image& image, int64_t height, int64_t width) {
 Image fit(const Image& image, int64_t height, int64_t width) {
     check("fit", image, height, width);
     if (image.height == height && image.width == width) return image;
-    // The axis on which the image is shorter, relative to the result, gets exactly its size.
+    // The axis on which the image is shorter, relative to the result, is scaled to exactly the extent of the result.
     const bool wide = image.width * height >= image.height * width;
     return resample(image, centre(wide ? height : image.height * width / image.width, height),
                     centre(wide ? image.width * height / image.height : width, width));

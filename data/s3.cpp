@@ -1,6 +1,6 @@
 // Builds one command line per client and purpose, and parses each client's list of objects: JSON from aws, one JSON
-// object per line from s5cmd, and the protocol's XML from curl. The clients' own retries are switched off if possible,
-// because fetch() retries as the user has asked.
+// object per line from s5cmd, and the protocol's XML from curl. The clients' own retries are switched off, unless
+// AWS_MAX_ATTEMPTS sets those of aws, because fetch() retries as the user has asked.
 #include "ringgrad/data/s3.h"
 
 #include "ringgrad/core/atomic_file.h"
@@ -62,7 +62,7 @@ std::string encoded(const std::string& text, std::string_view kept) {
     return out;
 }
 
-/// Returns " OPTION VALUE" with the value of a variable, or "" if that is not set.
+/// Returns " OPTION VALUE" with the value of an environment variable, or "" if that is not set.
 std::string option(const char* name, const char* variable_name) {
     const std::string value = variable(variable_name);
     return value.empty() ? "" : cat(" ", name, " ", shell_word(value));
@@ -75,7 +75,7 @@ std::string aws(const std::string& arguments) {
 
 bool is_pattern(const std::string& key) { return key.find_first_of("*?") != key.npos; }
 
-/// Returns the option of s5cmd for keys that are not patterns, if it is needed. Old releases do not have this option.
+/// Returns s5cmd's option --raw if a key has * or ?, which would else be a pattern. Old releases lack the option.
 const char* raw(const std::string& key) { return is_pattern(key) ? "--raw " : ""; }
 
 /// Returns a pattern of aws that matches this text alone.
@@ -97,15 +97,16 @@ std::string s5cmd(const std::string& arguments) {
     return cat("s5cmd --retry-count 0", option("--endpoint-url", "S3_ENDPOINT"), " ", arguments);
 }
 
-/// Returns the address of an object or a query. The query's parameters must be sorted by name, because older versions
-/// of curl sign them unsorted.
+/// Returns the address of an object or a query. The query's parameters must be sorted by name: the signature requires
+/// it, and older versions of curl do not sort them.
 std::string address(const std::string& bucket, const std::string& object, const std::string& query) {
     const std::string endpoint = variable("S3_ENDPOINT", cat("https://s3.", region(), ".amazonaws.com").c_str());
     return cat(endpoint, endpoint.ends_with('/') ? "" : "/", encoded(bucket, ""), "/", encoded(object, "/"),
                query.empty() ? "" : "?", query);
 }
 
-/// Returns a curl command that signs its requests. `arguments` has the addresses.
+/// Returns a curl command that signs its requests if AWS_ACCESS_KEY_ID is set. `arguments` has the addresses, or names
+/// a file that has them.
 std::string curl(const std::string& arguments) {
     std::string command =
         "curl -sS --fail-with-body --path-as-is --connect-timeout 20 --speed-limit 1 --speed-time 60 " + arguments;

@@ -1,9 +1,9 @@
 // Reads objects from S3 and compatible stores with the client that is installed: aws, s5cmd, or curl (7.76 or newer).
 //
-// aws and s5cmd find credentials as usual. curl signs with AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and
-// AWS_SESSION_TOKEN if a key is set, else its requests are anonymous. The region is AWS_REGION, or else
-// AWS_DEFAULT_REGION. The server is S3_ENDPOINT (http://host:port), or else Amazon's. Commands contain the names of
-// secret variables, not their values. So error texts and lists of processes do not show the secrets.
+// aws and s5cmd find credentials and region as usual. curl signs with AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and
+// AWS_SESSION_TOKEN if a key is set, else its requests are anonymous; its region is AWS_REGION, AWS_DEFAULT_REGION or
+// us-east-1. The server is S3_ENDPOINT (http://host:port) if set. Commands contain the names of secret variables, not
+// their values. So error texts and lists of processes do not show the secrets.
 #pragma once
 
 #include "ringgrad/data/fetch.h"
@@ -30,24 +30,24 @@ constexpr size_t kMaxS3Key = 1024;
 /// chooses the keys.
 void check_s3_object(const std::string& object_url, const std::string& url);
 
-/// Returns all objects whose URL begins with `url`, sorted by name. Throws Error if check_s3_object() refuses one, if
-/// the server sends a continuation token twice, or if the list takes more than options.list_s seconds.
+/// Returns all objects whose URL begins with `url`, sorted by name. Throws Error as fetch() does, if check_s3_object()
+/// refuses one, if a continuation token comes twice, or if the list takes more than options.list_s seconds.
 std::vector<S3Object> list_s3(S3Client client, const std::string& url, const FetchOptions& options);
 
 /// Returns the command that writes one object to standard output.
 std::string s3_get_command(S3Client client, const std::string& url);
 
-/// The fetch of many objects by one process.
+/// A command that fetches many objects in one process.
 struct S3Batch {
     std::string command;
     std::vector<std::string> files; // for each object, the file that the command writes
 };
-/// Returns the command that gets the objects of a batch into `folder`, into which it may write a list for the client.
-/// The batch has all objects of a list whose URLs begin with `url`. Throws Error if the client cannot write a key.
+/// Returns the command that gets the objects into `folder`; may write a list for the client there. Their URLs must
+/// begin with `url`; aws also gets others whose URLs do. Throws Error if the client cannot write a file for a key.
 S3Batch s3_get_batch(S3Client client, const std::string& url, std::span<const S3Object> objects,
                      const std::string& folder);
 
-/// Returns the URL, plus the endpoint if that is not Amazon's. Error texts and the cache use it as the object's name.
+/// Returns the URL, plus " at S3_ENDPOINT" if that is set. Error texts and the cache use it as the object's name.
 std::string s3_name(const std::string& url);
 
 /// Parses a client's answer to a list request. Sets `next` to the token with which the next part of the list is

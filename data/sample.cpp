@@ -1,12 +1,12 @@
 // Embeds the sample: the assembler's .incbin makes the PNGs and labels in data/sample part of the program.
 //
 // RG_SAMPLE_DIR is that folder; the build defines it. A generated array of 2.6 MB would compile slowly and need a
-// generator. Works for ELF targets only.
+// generator. The assembler directives are for ELF targets only.
 #include "ringgrad/data/sample.h"
 
 #include "ringgrad/data/cifar.h"
 #include "ringgrad/data/png.h"
-#include "sample_stamp.h" // checksums of the files, so that this is compiled again when they change
+#include "sample_stamp.h" // checksums of the files: if they change, this file is compiled again
 
 #ifndef RG_SAMPLE_DIR
 #error "RG_SAMPLE_DIR must name the folder data/sample"
@@ -34,7 +34,7 @@ namespace rg::data {
 
 namespace {
 
-/// Returns the images of a PNG that holds them one below the other. Their labels are digits.
+/// Returns the images of a PNG that holds them one below the other. `digits` has one label per image.
 ImageSet unpack(Bytes png, Bytes digits, const std::string& name) {
     Image column = decode_png(png, name);
     ImageSet set{column.height / 32, 32, 32, 3, std::move(column.pixels), {}, class_names(CifarKind::cifar10)};

@@ -1,6 +1,6 @@
-// The images that every program contains: 100 training and 20 test images per class of CIFAR-10 (data/sample).
+// The embedded sample: 100 training and 20 test images per class of CIFAR-10, in each program that can load them.
 //
-// They let the first run work without files and network. They are far too few for a meaningful accuracy.
+// With the sample, the first run needs no files and no network. It is far too small for a meaningful accuracy.
 #pragma once
 
 #include "ringgrad/data/dataset.h"

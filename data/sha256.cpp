@@ -47,7 +47,7 @@ std::string sha256(Bytes bytes) {
     State state{0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
     const uint64_t bits = uint64_t(bytes.size()) * 8;
     for (; bytes.size() >= kBlock; bytes = bytes.subspan(kBlock)) add_block(state, bytes.data());
-    // The last block or two: a bit that is 1, zeros, and the length in bits.
+    // The padding completes the last one or two blocks: a bit of 1, zeros, and the length of the text in bits.
     std::vector<uint8_t> last(bytes.begin(), bytes.end());
     last.push_back(0x80);
     last.resize(last.size() + kLength <= kBlock ? kBlock : 2 * kBlock);

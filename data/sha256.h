@@ -1,5 +1,5 @@
-// SHA-256 (FIPS 180-4). The digest can serve as a file name: it does not show the text, and nobody can construct
-// another text with the same digest.
+// SHA-256 (FIPS 180-4). The digest can serve as a file name: it does not contain the text, and no way is known to
+// construct another text with the same digest.
 #pragma once
 
 #include "ringgrad/data/bytes.h"

@@ -1,4 +1,4 @@
-// Decodes images as they arrive. finish() assigns the images to classes and to the two sets, since only then all names
+// Decodes images as they arrive. finish() assigns them to class folders and to the two sets, since only then all names
 // are known. See shards.h.
 #include "ringgrad/data/shards.h"
 
@@ -73,7 +73,7 @@ std::string hidden(std::string text) {
 }
 
 /// Returns the alternatives inside a pair of braces: the numbers of a range FROM..TO, or the parts between commas.
-/// Returns none if it is neither.
+/// Returns nothing if the text is neither.
 std::vector<std::string> alternatives(const std::string& inside) {
     const size_t dots = inside.find("..");
     if (dots != inside.npos) {
@@ -134,7 +134,7 @@ std::vector<std::string> expand(const std::string& text) {
 
 // ---- names ----
 
-/// Kind of a stream, by the name of its file. Streams of kind `other` are read as a tar.
+/// Kind of a shard, by the name of its file. A shard of kind `other` is read as a tar.
 enum class Stream : uint8_t { tar, cifar, class_names, other };
 Stream stream_of(std::string name) {
     name = lower(name);
@@ -216,8 +216,9 @@ std::string below_prefix(const std::string& path, const std::string& url) {
     return url.substr(bucket_alone ? path.size() + 1 : path.rfind('/') + 1);
 }
 
-/// Divides sorted objects into batches, and appends these. A batch has all objects whose URLs begin with some text. If
-/// it is too large, it is divided by the next character of the URLs.
+/// Divides sorted objects into batches, and appends these. The URLs of a batch begin with a common text, since aws
+/// selects objects by such a text. If a batch of several objects is too large, it is divided by the next character of
+/// the URLs.
 void add_batches(std::vector<Shard>& batches, std::span<const S3Object> objects) {
     int64_t bytes = 0;
     for (const S3Object& object : objects) bytes += object.bytes;
@@ -235,12 +236,12 @@ void add_batches(std::vector<Shard>& batches, std::span<const S3Object> objects)
     }
 }
 
-/// Returns the bytes of the objects, one after the other.
+/// Fetches a batch, and returns the bytes of its objects one after the other.
 std::string fetch_batch(const Shard& shard, const FetchOptions& options) {
     const TempFolder folder;
     const S3Batch batch = s3_get_batch(find_s3_client(), shard.url, shard.objects, folder.path());
     const auto collect = [&](std::string& bytes) {
-        bytes.clear(); // messages of the client
+        bytes.clear(); // drops the client's messages
         for (size_t i = 0; i < shard.objects.size(); ++i) {
             const auto& [url, size] = shard.objects[i];
             std::error_code ignored;
@@ -391,13 +392,13 @@ void ShardSet::add_batch(Bytes bytes) {
     add_pngs(pngs);
 }
 
-/// Adds the table of the angles of the images beside it.
+/// Adds the angles in a table. The table names images relative to its own folder.
 void ShardSet::add_angles(const std::string& path, Bytes table, const std::string& name) {
     for (const auto& [image, angle] : parse_angles(std::string(as_text(table)), name))
         angles_[next_][path.substr(0, path.rfind('/') + 1) + image] = angle;
 }
 
-/// Returns a PNG of a class folder. If its path has a folder train or test, the class folder is below that folder.
+/// Returns a PNG of a class folder. If its path has a folder train, test or the like, the class folder is below that.
 ShardSet::Png ShardSet::png_of_folder(const std::string& path, std::string name, Bytes bytes, Part part) {
     std::string below = path;
     for (size_t begin = 0, slash; (slash = path.find('/', begin)) != path.npos; begin = slash + 1) {
@@ -472,7 +473,7 @@ void ShardSet::add_cifar(const std::string& path, Part part, Bytes bytes, const 
     images_.classes = set.classes;
 }
 
-/// Adds PNGs, with labels of 0.
+/// Adds PNGs. Their labels are 0 until add_tar() or label_by_folder() sets them.
 void ShardSet::add_pngs(const std::vector<Png>& pngs) {
     for (size_t i = 0; i < pngs.size(); ++i)
         sources_.push_back({pngs[i].part, pngs[i].below, images_.count + int64_t(i), 1, next_, pngs[i].path});
@@ -488,7 +489,7 @@ bool ShardSet::is_test_alone() const {
                        [](const Source& source) { return source.part == Part::test; });
 }
 
-/// Labels images by class folder, as read_image_folder() does. Ignores a folder that contains all class folders.
+/// Labels images by class folder, as read_image_folder() does. Ignores folders that contain all images in sub-folders.
 void ShardSet::label_by_folder() {
     const auto folder = [](const Source& source) { return source.path.substr(0, source.path.find('/')); };
     for (const Source& source : sources_)

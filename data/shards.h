@@ -1,10 +1,11 @@
 // Reads images from shards: objects of S3, or outputs of commands.
 //
-// A shard is an archive or a CIFAR file. PNGs that are objects of their own are fetched in batches, each by one process
-// of the client, and a batch is treated like a shard. It gives the same set as a folder with the same files.
+// A shard is a tar, a CIFAR file or a list of class names. PNGs that are objects of their own are fetched in batches,
+// each by one process of the S3 client (s3.h). Class folders in train/ and test/ give the same sets as on a disk.
 //
-// Images whose folder, shard or CIFAR file is named test or val form the test set. If there are no such images, a
-// fraction of each class is held out (LoadOptions::test_fraction), as for a folder of images.
+// Images form the test set if a word in the name of their shard or CIFAR file is test, val or the like. For PNGs in
+// class folders, a folder of that name above the class folder decides first. If there are no such images, a fraction of
+// each class is held out (LoadOptions::test_fraction), as for a folder of images.
 #pragma once
 
 #include "ringgrad/data/decode.h"
@@ -23,37 +24,38 @@ struct Shard {
     std::vector<S3Object> objects = {};
 };
 
-/// Expands {000..007}, {a,b} and nested braces as the shell does. Leaves ${...}, and braces in quotes, to the shell.
-/// But expands ranges such as {000..007} in quotes too, since they name shards.
+/// Expands ranges of numbers {000..007}, lists {a,b} and nested braces as the shell does. Leaves ${...}, and braces in
+/// quotes, to the shell. But a range such as {000..007} is expanded in quotes too, since it names shards.
 std::vector<std::string> expand_braces(const std::string& text);
 
-/// Returns true if a server must list the shards of this path. Otherwise, the path alone determines them.
+/// Returns true if a server must list the shards of this remote path. Otherwise, the path alone determines them.
 bool is_listed(const std::string& path);
 
-/// Returns the shards among the objects that S3 lists at a path: tars and CIFAR files, or else batches of PNGs. Throws
-/// Error if there are none or both. Also throws if there are images that cannot be used beside PNGs, unless
-/// options.skip_other_images.
+/// Returns the shards among the objects that S3 lists at a path: tars, CIFAR files and lists of class names, or else
+/// batches of PNGs. Throws Error if there are neither archives nor PNGs, or both. Also throws if images beside PNGs
+/// cannot be used, unless options.skip_other_images.
 std::vector<Shard> shards_of(const std::string& path, const std::vector<S3Object>& objects, const LoadOptions& options);
 
-/// Returns the shards of a path with braces, or those that S3 lists below a prefix. Throws Error like shards_of() and
-/// fetch().
+/// Returns the shards that a pipe: path or an S3 path with braces names, or those that S3 lists below a prefix. Throws
+/// Error like expand_braces(), shards_of() and list_s3(), and for a line break or the bytes 1, 2 and 3 in the path.
 std::vector<Shard> find_shards(const std::string& path, const LoadOptions& options);
 
-/// Returns the bytes of a shard, unpacked. Runs the command of a pipe: shard, so the caller must take such a command
-/// only from the command line. Throws Error like fetch(), and if the shard is incomplete or not an archive.
+/// Returns the bytes of a shard, unpacked if it was gzipped. Runs the command of a pipe: shard, so the caller must take
+/// such a command only from the command line. Throws Error like fetch(), and if the shard is incomplete or wrong.
 std::string fetch_shard(const Shard& shard, const FetchOptions& options);
 
 class ShardSet {
 public:
-    /// `path` is for texts that users read. Of the options, uses all except `fetch`.
+    /// `path` is the --data value: error texts name it, and in a batch of PNGs it tells where class folders begin. Of
+    /// the options, uses all except `fetch`.
     ShardSet(std::string path, std::vector<Shard> shards, const LoadOptions& options = {});
 
-    /// Decodes the next shard. Throws Error with shard and member for a damaged image or label, or an image in another
-    /// format. Also throws Error if an image differs from earlier ones in size or kind of label.
+    /// Decodes the next shard. Throws Error, with the shard and the member of a tar, for a damaged image or label, or
+    /// (unless skipped) another format. Also throws if an image differs from earlier ones in size or kind of label.
     void add(Bytes bytes);
-    /// Returns the sets. Requires that all shards were added. Throws Error if there are no images for training, unless
-    /// test_fraction is 0. Also throws Error if images have class folders, and a class of the test set has no images
-    /// for training.
+    /// Returns the sets. Throws Error if shards are missing, if there are no images, or if there are none for training,
+    /// unless test_fraction is 0. Also throws Error if images lack a class folder, an angle or a class name, or if a
+    /// class folder has images for testing but none for training.
     TrainTest finish();
 
 private:
@@ -61,7 +63,7 @@ private:
     enum class Part : uint8_t { unknown, train, test };
     struct Source { // images from one file
         Part part;
-        std::string path; // the file's; if in a class folder, without the part up to train/ or test/
+        std::string path; // the file's; for class folders below train/ or test/, only the part after that folder
         int64_t first, count;
         size_t shard;
         std::string member; // the file's name in the shard
@@ -69,7 +71,7 @@ private:
 
     static Part part_of(const std::string& path);
     struct Png {
-        std::string path;  // below the prefix of a bucket, or in the tar
+        std::string path;  // below the folder of the --data URL, or in the tar
         std::string name;  // for error texts
         std::string below; // Source::path
         Part part;
@@ -93,10 +95,10 @@ private:
     std::vector<std::string> names_; // names of the shards' files, without their common folders
     size_t next_ = 0;                // index of the next shard
     Labels labels_ = Labels::none_yet;
-    std::string first_name_; // name of the first image, for error texts
+    std::string first_name_; // name of the first image or batch, for error texts
     ImageSet images_;        // in order of arrival
     std::vector<Source> sources_;
-    std::vector<std::string> class_names_; // from a file of names, if there is one
+    std::vector<std::string> class_names_; // from batches.meta.txt or fine_label_names.txt, if there is one
     std::vector<Angles> angles_;           // of each shard, by member
 };
 

@@ -69,7 +69,7 @@ private:
         switch (type) {
         case 'x': pax(content, offset + kBlock); return;
         case 'g':
-        case 'K': return; // 'g': defaults, as git writes them; 'K': the target of a link, and links are refused
+        case 'K': return; // 'g': defaults, which git archive writes; 'K': the target of a link, and links are refused
         case 'L': long_name_ = text(content, {0, content.size()}); return;
         case '\0':
         case '0':

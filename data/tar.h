@@ -1,10 +1,10 @@
 // Reads tar archives: ustar, the pax extensions (path, size), GNU's long names and large sizes, and the old format.
 //
-// It returns views into the archive and never accesses a file system, so a name such as ../x is harmless. It is strict,
-// because nothing else protects an archive that came over a network. It checks the checksum of every header, and every
-// size against the bytes that are there. It also requires the two blocks of zeros at the end; without them the stream
-// was cut. Concatenated archives (cat a.tar b.tar) are read as one. Links, devices and sparse files are refused,
-// because skipping them would silently lose images.
+// The reader returns views into the archive and never accesses a file system, so a name such as ../x is harmless. It is
+// strict, because nothing else protects an archive that came over a network. It checks the checksum of every header,
+// and every size against the bytes that are there. It also requires the two blocks of zeros at the end; without them
+// the stream was cut. Concatenated archives (cat a.tar b.tar) are read as one. Links, devices and sparse files are
+// refused, because skipping them would silently lose images.
 // Sources: POSIX.1-2017, pax; GNU tar manual, "Basic Tar Format".
 #pragma once
 

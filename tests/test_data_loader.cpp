@@ -166,6 +166,38 @@ TEST_SUITE("data") {
         CHECK(same < 32);
     }
 
+    TEST_CASE("augment: alternating flips mirror a random half of the images, and in the next epoch the others") {
+        const ImageSet set = random_set(40, 5, 7, 3);
+        int flipped = 0;
+        for (int64_t i = 0; i < 40; ++i) {
+            const bool flip = augmented(set, {.alternating_flip = true}, 3, 0, i) != augmented(set, {}, 3, 0, i);
+            flipped += flip;
+            for (int64_t epoch = 0; epoch < 6; ++epoch)
+                CHECK(augmented(set, {.alternating_flip = true}, 3, epoch, i) ==
+                      view(set, i, flip != (epoch % 2 != 0), 0, 0, 5, 7, Fill::zero));
+        }
+        CHECK(std::abs(flipped - 20) < 16); // 5 standard deviations
+        CHECK(contains(error_of([] { Augmenter(5, 7, 3, {.flip = true, .alternating_flip = true}, kPlain); }),
+                       "one kind of flip, got both"));
+    }
+
+    TEST_CASE("augment: the six views of a test image are shifted and mirrored, with weights that add up to 1") {
+        const ImageSet set = random_set(1, 5, 7, 3);
+        const Augmenter augmenter(5, 7, 3, {.fill = Fill::reflect}, kPlain);
+        const std::vector<WeightedView> views = mirrored_and_shifted(7);
+        REQUIRE(views.size() == 6);
+        std::vector<float> out(5 * 7 * 3);
+        float weights = 0;
+        for (size_t i = 0; i < 6; ++i) {
+            const int64_t shift = std::array<int64_t, 3>{0, -1, 1}[i / 2];
+            augmenter.apply(set.image(0), views[i].view, out.data());
+            CHECK(out == view(set, 0, i % 2 != 0, shift, shift, 5, 7, Fill::reflect));
+            CHECK(views[i].weight == (shift == 0 ? 0.25f : 0.125f));
+            weights += views[i].weight;
+        }
+        CHECK(weights == 1);
+    }
+
     TEST_CASE("augment: flips, translations and crops keep their random numbers") {
         // A run that is resumed, or repeated with a newer version, must get the same images. These are the flips and
         // the first row and column of each window that seed 7 has always given.
@@ -364,6 +396,7 @@ TEST_SUITE("data") {
         o.batch_size = 24;
         Loader none(set, o);
         CHECK(contains(error_of([&] { none.start(1); }), "at least 24 samples for a mini-batch, got 23; make batch_size"));
+        CHECK(contains(error_of([&] { none.has_next(); }), "expected start() before")); // it did not start
     }
 
     TEST_CASE("loader: 1 to 5 ranks get the same batches together") {

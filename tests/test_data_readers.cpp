@@ -530,7 +530,7 @@ TEST_SUITE("data") {
         CHECK(contains(error_of([&] { load(dir / "three"); }), "got train alone (" + dir / "three); give"));
         fs::rename(dir / "three/train", dir / "three/test");
         CHECK(contains(error_of([&] { load(dir / "three"); }), "got test alone"));
-        for (const char* name : {"train/1.png", "train/side/2.png", "bus/1.png"})
+        for (const char* name : {"train/1.PNG", "train/side/2.png", "bus/1.png"})
             write_grey(dir / "four/" + name, 2, 2, 1);
         for (const char* name : {"train/side/1.png", "train/side/2.png", "bus/1.png"})
             write_grey(dir / "five/" + name, 2, 2, 1);
