@@ -15,7 +15,7 @@ using rg::to_float;
 /// Packs two values into one register. `low` is in the lower half, so it comes first in memory.
 __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
 #ifdef __CUDA_ARCH__
-    uint32_t pair; // one instruction; differs from to_bf16() only for NaN: the instruction gives 0x7fff
+    uint32_t pair; // The instruction rounds like to_bf16(), but makes every NaN 0x7fff.
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
     return pair;
 #else

@@ -1,6 +1,6 @@
-// A cache of device memory blocks. Allocating and freeing device memory waits for the device, so the cache keeps blocks
-// that are given back, and reuses them for requests of the same size. If an allocation fails, all kept blocks are freed
-// and the allocation is tried once more.
+// A cache of device memory blocks. Allocating and freeing device memory may wait for the device, so the cache keeps
+// blocks that are given back, and reuses them for requests of the same size. If an allocation fails, all kept blocks
+// are freed and the allocation is tried once more.
 #pragma once
 
 #include <cstddef>
@@ -46,7 +46,7 @@ private:
     }
     void* (*allocate_)(size_t);
     void (*free_)(void*);
-    std::multimap<size_t, void*> unused_; // blocks by their bytes
+    std::multimap<size_t, void*> unused_; // kept blocks by their size in bytes
     std::map<void*, size_t> sizes_in_use_;
     size_t bytes_taken_ = 0;
 };

@@ -2,12 +2,13 @@
 // rows are pixels.
 //
 // In the first kernel, a block sums a slab of 512 rows for 32 columns. Each thread takes every 8th row of a column, and
-// the 8 threads of a column are combined in shared memory. The second kernel adds the sums of the slabs in double, and
-// hands the two sums of each column to `finish`. A large batch may have thousands of slabs, but only 32 columns. So a
-// block of the second kernel takes only 8 columns, with 64 threads for each: 8 floats fill a memory sector of 32 bytes,
-// and a tree combines the threads. If there are more than 256 slabs, each group of 256 has its own blocks, and the
-// second kernel runs again on the groups' sums. Without this split, 32 columns would give 4 blocks, and only 4 SMs
-// would read megabytes of sums.
+// the sums of the column's 8 threads are added in shared memory. The second kernel adds the sums of the slabs in
+// double, and hands the two sums of each column to the functor `finish`.
+//
+// A large batch may have thousands of slabs, but only 32 columns. So a block of the second kernel takes only 8 columns,
+// whose 8 floats fill a memory sector of 32 bytes. It has 64 threads per column; a tree reduction adds their sums. If
+// there are more than 256 slabs, each group of 256 gets its own blocks, and the second kernel runs again on the sums of
+// the groups. Without these groups, 32 columns would give 4 blocks, and only 4 SMs would read megabytes of sums.
 #pragma once
 
 #include "ringgrad/gpu/scratch.cuh"
@@ -22,8 +23,8 @@ struct TwoSums {
 };
 
 /// Sums each slab of rows into sums [slabs][2][columns]. term(row, column, sum) adds an element's two terms to `sum`.
-/// It is called exactly once for each element, so it may also compute and store the element. The launch bound asks for
-/// 4 blocks per SM: without it, the compiler aims at 8 and spills registers.
+/// The kernel calls term() once for each element, so term() may also compute and store the element. The launch bound
+/// asks for 4 blocks per SM: without the bound, the compiler aims at 8 blocks and spills registers.
 template <class Term>
 __global__ void __launch_bounds__(kColumns* kRows, 4)
     column_slab_sums_kernel(int64_t rows, int columns, Term term, float* sums) {
@@ -48,8 +49,9 @@ __global__ void __launch_bounds__(kColumns* kRows, 4)
 constexpr int kReduceColumns = 8, kReduceRows = 64;
 
 constexpr int kReduceSlabs = 256;
-/// Block (x, y) reduces group y of up to 256 slabs, for 8 columns. term(slab, column, first, second) adds the slab's
-/// two sums of the column to `first` and `second`. finish(column, first, second) receives the totals.
+/// Block (x, y) adds the sums of group y, which has at most 256 slabs, for columns 8 x to 8 x + 7.
+/// term(slab, column, first, second) adds the slab's two sums of the column to `first` and `second`.
+/// finish(column, first, second) receives the totals.
 template <class Term, class Finish>
 __global__ void __launch_bounds__(kReduceColumns* kReduceRows)
     column_sums_reduce_kernel(int slabs, int columns, Term term, Finish finish) {
@@ -71,8 +73,8 @@ __global__ void __launch_bounds__(kReduceColumns* kReduceRows)
     if (y == 0 && column < columns) finish(column, *firsts, *seconds);
 }
 
-/// Stores the mean and the variance of a column's `count` values to stats [2][columns]. `sum` is the sum of value -
-/// shift, and `squares` is the sum of (value - shift)^2. Stores zeros if count is 0.
+/// Stores the mean and the variance of a column's `count` values to stats [2][columns]. `sum` is the sum of
+/// (value - shift), and `squares` is the sum of (value - shift)^2. Stores zeros if count is 0.
 inline __device__ void store_moments(float* stats, int columns, int column, int64_t count, double shift, double sum,
                                      double squares) {
     const double n = double(count), mean = count > 0 ? sum / n : 0,
@@ -81,7 +83,7 @@ inline __device__ void store_moments(float* stats, int columns, int column, int6
     stats[columns + column] = variance < 0 ? 0 : float(variance); // keeps NaN
 }
 
-/// A term for column_sums_reduce_kernel that reads sums [slabs][2][columns].
+/// A `term` functor for column_sums_reduce_kernel. Reads sums [slabs][2][columns].
 template <class T>
 struct SlabSums {
     const T* sums;
@@ -92,7 +94,7 @@ struct SlabSums {
     }
 };
 
-/// A finish for column_sums_reduce_kernel that stores sums [groups of slabs][2][columns] for the next reduction.
+/// A `finish` functor for column_sums_reduce_kernel. Stores sums [groups of slabs][2][columns] for the next reduction.
 struct StoreSums {
     double* sums;
     int columns;
@@ -102,7 +104,7 @@ struct StoreSums {
     }
 };
 
-/// Reduces any number of slabs. Uses several launches if there are more than 256.
+/// Adds the sums of any number of slabs and hands them to finish(). With more than 256 slabs, launches several kernels.
 template <class Term, class Finish>
 void reduce_slabs(unsigned slabs, int64_t columns, const Term& term, const Finish& finish) {
     const dim3 grid(blocks_for(columns, kReduceColumns), slabs > 0 ? blocks_for(slabs, kReduceSlabs) : 1);
@@ -117,7 +119,7 @@ void reduce_slabs(unsigned slabs, int64_t columns, const Term& term, const Finis
     reduce_slabs(grid.y, columns, SlabSums<double>{sums, int(columns)}, finish);
 }
 
-/// Sums term() over all elements of a matrix [rows][columns]; finish(column, first, second) receives the totals.
+/// Sums the two terms of term() over the rows of a matrix. finish(column, first, second) receives a column's totals.
 template <class Term, class Finish>
 void sum_columns(int64_t rows, int64_t columns, const Term& term, const Finish& finish) {
     const unsigned slabs = blocks_for(rows, kSlabRows);

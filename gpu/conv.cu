@@ -1,13 +1,16 @@
 // Convolution and its data gradient as implicit matrix products on tensor cores. Rows are pixels of the result, columns
-// are its channels, and the sum runs over taps. There is no im2col buffer: a block gathers the pixels that it needs.
+// are its channels, and the sum runs over taps. A tap is one value of a filter: row, column and channel. There is no
+// im2col buffer: a block gathers the pixels that it needs.
 //
-// A block of 4 warps computes 64 pixels x 64 channels, 32 taps at a time. While it multiplies one pair of tiles, the
-// next pair is loaded into registers. During this load, readers (values.cuh) apply batch norm, ReLU or their gradient.
-// bf16 operands are multiplied directly, f32 operands as three tf32 products (products.cuh). A kernel of its own has
-// already rounded the filters to the type of the activations; otherwise, every block would round them. Results pass
-// through shared memory for two reasons: stores then cover whole memory lines, and a thread can add up a channel. In
-// the forward pass, each block stores a mean and a sum of squared deviations per channel; in the data gradient, it
-// stores the two sums that batch norm's gradient needs. conv.cuh merges these partials in a fixed order.
+// A block of 4 warps computes 64 pixels x 64 channels, 32 taps at a time. While it multiplies a tile of pixels and a
+// tile of filters, it loads the next two tiles into registers. During this load, readers (values.cuh) apply batch norm,
+// ReLU or their gradient. bf16 operands are multiplied directly, f32 operands as three tf32 products (products.cuh). If
+// the activations are bf16 and the filters f32, a separate kernel first rounds the filters, so that not every block has
+// to. Results pass through shared memory: stores then cover whole memory lines, and a thread can add up a channel.
+//
+// If an op asks for statistics of the result, each block stores two values per channel. In the forward pass, they are a
+// mean and a sum of squared deviations. In the data gradient, they are the two sums that batch norm's gradient needs.
+// conv.cuh merges the values of all blocks in a fixed order.
 #include "ringgrad/gpu/conv.cuh"
 #include "ringgrad/gpu/kernels.h"
 #include "ringgrad/gpu/norm.cuh"
@@ -19,13 +22,13 @@ namespace {
 
 constexpr int kPixels = 64, kChannels = 64, kTaps = 32, kThreads = 128;
 
-/// In the data gradient, row i of dx sums row (i + pad - r dilation) / stride of dy over the filter rows r for which
-/// the division is exact; columns likewise. Two pixels of dx whose rows and columns differ by multiples of the stride
-/// use the same taps. The rows of these taps are Geometry::tap_step apart, and so are their columns. Such pixels form a
-/// phase; there are stride.h x stride.w phases. A block takes pixels of one phase, and so multiplies no zeros. Each
-/// phase numbers its pixels and taps from 0.
+/// A phase is a set of pixels of dx that use the same filter taps. Row i of dx gets contributions from rows
+/// (i + pad - r dilation) / stride of dy, for the filter rows r for which the division is exact. Columns follow the
+/// same rule. So pixels of dx belong to the same phase if their rows and columns differ by multiples of the stride;
+/// there are stride.h x stride.w phases. Neighbouring taps of a phase are Geometry::tap_step apart. A block takes
+/// pixels of one phase only, and skips the taps that the phase does not use. Each phase numbers its taps from 0.
 struct Phase {
-    int first_tap = 0;       // the place of its first tap among all places of a filter
+    int first_tap = 0;       // position of the first tap in the filter: its row * the filter's width + its column
     int row = 0, column = 0; // the pixel of dy that the first tap reads for the phase's first pixel
 
     /// Makes phase `number`, and replaces the extents in `g` by those of the phase.
@@ -40,7 +43,7 @@ struct Phase {
         g.r = steps_in(g.r - r, g.tap_step.h), g.s = steps_in(g.s - s, g.tap_step.w);
     }
     Phase() = default; // the forward pass has a single phase
-    /// Returns the first row or column for which the division is exact, or `taps` if there is none.
+    /// Returns the first filter row or column for which the division is exact, or `taps` if there is none.
     static __device__ __forceinline__ int first_of(int padded, int stride, int dilation, int taps) {
         int tap = 0;
         while (tap < taps && (padded - tap * dilation) % stride != 0) ++tap;
@@ -50,8 +53,7 @@ struct Phase {
     static __device__ __forceinline__ int steps_in(int count, int step) {
         return count > 0 ? (count + step - 1) / step : 0;
     }
-    /// Converts a pixel's number within phase `number` into its number among all pixels of dx, whose extents are in
-    /// `full`.
+    /// Converts a pixel's number within phase `number` (extents: g) into its number within dx (extents: full).
     static __device__ __forceinline__ int64_t pixel(const Geometry& full, const Geometry& g, int number,
                                                     int64_t pixel) {
         if (full.stride.h == 1 && full.stride.w == 1) return pixel;
@@ -100,8 +102,8 @@ __device__ __forceinline__ void gather_taps(const Geometry& g, const Reader& rea
     }
 }
 
-/// Loads 8 consecutive filter values of result channel o, beginning with tap t. w is [k r s c]; the result channel is k
-/// in the forward pass, and c in the data gradient.
+/// Loads the filter values of 8 consecutive taps for result channel o, beginning with tap t. The filters w are
+/// [k r s c] (conv.cuh); the result channel is k in the forward pass, and c in the data gradient.
 template <bool kDgrad, bool kWhole, class T>
 __device__ __forceinline__ void load_filter(const Geometry& full, const Geometry& g, const Phase& phase, const T* w,
                                             int o, int t, Pair<T> (&v)[4]) {
@@ -125,8 +127,8 @@ __device__ __forceinline__ void load_filter(const Geometry& full, const Geometry
     }
 }
 
-/// Number of values from the start of a tile's row to the start of the next. A padding of 16 bytes puts the rows into
-/// different banks.
+/// Number of values from the start of a tile's row to the start of the next. A padding of 16 bytes puts 8
+/// neighbouring rows into different banks.
 template <class T>
 constexpr int kPitch = kTaps + 16 / int(sizeof(T));
 
@@ -168,8 +170,7 @@ __device__ __forceinline__ void multiply(const float* a, const float* b, float (
 
 // ---- the kernels ---------------------------------------------------------------------------------------------------
 
-/// The minimum number of blocks per SM, for the launch bounds. 0 leaves the choice to the compiler. With a higher
-/// minimum, the compiler spills registers.
+/// The minimum of blocks per SM for the launch bounds; 0 sets none. A larger one makes the compiler spill registers.
 template <class T, bool kDgrad>
 constexpr int kBlocks = !kDgrad                   ? 0
                         : std::is_same_v<T, bf16> ? 4
@@ -187,18 +188,18 @@ __device__ __forceinline__ void convolve(const Geometry& full, const Reader& rea
     Geometry g = full;
     const Phase phase = kDgrad ? Phase(g, int(blockIdx.z)) : Phase();
     const int64_t first_pixel = int64_t(blockIdx.x) * kPixels;
-    // Phases differ in size by up to a row and a column. A block may therefore have no pixels; its sums are 0 then. A
-    // phase may have no taps.
+    // The grid has enough blocks for the largest phase. So a block of a smaller phase may have no pixels; its sums are
+    // 0 then. A phase may also have no taps.
     const int taps = kDgrad && first_pixel >= g.pixels() ? 0 : g.taps();
     const int first_channel = int(blockIdx.y) * kChannels;
 
-    // For each pair of tiles, this thread loads 8 taps, beginning with 8 * (thread % 4), of the block's pixels thread /
-    // 4 and thread / 4 + 32. It also loads 16 filter values.
+    // For each tile of pixels, this thread loads 8 taps, beginning with 8 * (thread % 4), of the tile's pixels
+    // thread / 4 and thread / 4 + 32. For each tile of filters, it loads 16 values.
     TapOrigin origins[2] = {{-1, 0, 0}, {-1, 0, 0}};
     RG_UNROLL
     for (int i = 0; i < 2; ++i) {
         const int64_t pixel = first_pixel + thread / 4 + 32 * i;
-        if (pixel >= g.pixels()) continue; // a phase without pixels has divisors of 0
+        if (pixel >= g.pixels()) continue; // without pixels, the divisors below may be 0
         const int in_image = int(pixel % (g.out_h * g.out_w));
         const int row = in_image / g.out_w, column = in_image % g.out_w;
         origins[i] = {int(pixel / (g.out_h * g.out_w)), kDgrad ? row + phase.row : row * g.stride.h - g.pad.h,
@@ -310,8 +311,8 @@ __global__ void conv2d_round_filters_kernel(int count, const float* w, T* filter
     if (i < count) store(filters + i, w[i]);
 }
 
-/// Folds the batch norm after a convolution into its filters and bias. `count` is the number of values of all filters,
-/// and `size` that of one filter.
+/// Folds the batch norm after a convolution into the filters and the bias. `count` is the number of values in all
+/// filters, `size` the number in one filter.
 template <class T>
 __global__ void conv2d_norm_fold_kernel(int count, int size, const float* w, const float* bias, const float* scale,
                                         const float* shift, T* filters, float* biases) {
@@ -339,14 +340,13 @@ private:
     const T* data_;
 };
 
-/// Runs a convolution (or its data gradient) and its reductions. Uses the Hopper kernel if that is enabled and covers
-/// the case.
+/// Runs a convolution or its data gradient, and the reductions. Uses the Hopper kernel if enabled for this case.
 template <bool kDgrad, class T, class Reader>
 void run_conv2d(const Geometry& g, const Reader& reader, std::type_identity_t<const T*> w, Epilogue<T> e, T* out,
                 const ChannelReductions& reductions) {
     if constexpr (std::is_same_v<T, bf16>)
         if (convolve_on_hopper(g, kDgrad, reader, w, e, out, reductions)) return;
-    const Axes step = kDgrad ? g.stride : Axes(1); // there are step.h x step.w phases; the first is the largest
+    const Axes step = kDgrad ? g.stride : Axes(1); // there are step.h x step.w phases; phase 0 has the most pixels
     const int64_t pixels = int64_t(g.images) * blocks_for(g.out_h, step.h) * blocks_for(g.out_w, step.w);
     const unsigned blocks = blocks_for(pixels, kPixels), phases = unsigned(step.h * step.w);
     const Scratch<float> partials(reductions ? size_t(blocks) * phases * 2 * size_t(g.out_c) : 0);
@@ -371,8 +371,8 @@ void run_conv2d(const Geometry& g, const Reader& reader, std::type_identity_t<co
 
 } // namespace
 
-// A batch norm of the result is folded into the filters and the bias. Max pooling of the result runs as a separate
-// kernel.
+// If the op also applies batch norm to the result, that is folded into the filters and the bias. If the op also applies
+// max pooling, that runs as a separate kernel.
 void conv2d(const Call& call) {
     using O = Conv2dOp;
     const auto& a = call.attrs.as<O>();

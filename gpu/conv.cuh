@@ -1,5 +1,6 @@
-// Shared by conv.cu, conv_grad.cu and conv_hopper.cu: extents, the epilogue of a result, and per-channel reductions of
-// partial sums.
+// Shared by the convolution kernels (conv*.cu): extents, operations on a result before it is stored, and reductions.
+//
+// Extents in brackets: n images, h rows, w columns and c channels of images; k filters of r rows and s columns.
 #pragma once
 
 #include "ringgrad/gpu/norm.cuh"
@@ -14,19 +15,19 @@ struct Axes {
     bool operator==(const Axes&) const = default;
 };
 
-/// Extents of a convolution. In the data gradient, in_h, in_w and in_c are the extents of dy; out_h, out_w and out_c
-/// are those of dx.
+/// Extents of a convolution with filters of r rows and s columns. in_h, in_w and in_c are those of x, and out_h, out_w
+/// and out_c those of y. But in the data gradients of conv.cu and conv_hopper.cu, they are those of dy and dx.
 struct Geometry {
     int images, in_h, in_w, in_c, out_h, out_w, out_c, r, s;
     Axes stride, pad, dilation;
-    // Data gradient: the distance between neighbouring taps that a pixel of dx uses, and between the pixels of dy that
-    // these taps read (see Phase in conv.cu).
+    // For the data gradient: with a stride, a pixel of dx uses only some of the taps (see Phase in conv.cu). tap_step
+    // is the distance between neighbouring taps in use, dy_step the distance between the pixels of dy that they read.
     Axes tap_step, dy_step;
     __host__ __device__ int64_t pixels() const { return int64_t(images) * out_h * out_w; }
     __host__ __device__ int taps() const { return r * s * in_c; }
 };
 
-/// `in` and `out` are the shapes of the images, w the filters [k r s c].
+/// `in` and `out` are shapes [n h w c]: of x and y, or in data_gradient() of dy and dx. `w` holds filters [k r s c].
 inline Geometry geometry_of(const Shape& in, const Shape& out, const Tensor& w, const Conv& conv) {
     const PerAxis stride = conv.stride, dilation = conv.dilation;
     const int64_t common_h = std::gcd(stride.h, dilation.h), common_w = std::gcd(stride.w, dilation.w);
@@ -52,16 +53,16 @@ struct Epilogue {
     const float* bias = nullptr; // null if there is none
     bool relu = false;
     const T* residual = nullptr; // added to a data gradient; null if there is none
-    /// Receives partial sums [number of partials][2][out_c] over the pixels; null if none are needed. The forward pass
-    /// stores means and sums of squared deviations; the data gradient stores the sums of `terms`.
+    /// Receives partials [number of partials][2][out_c]; null if none are needed. A partial holds two values for each
+    /// channel, computed from the results of some of the pixels. In the forward pass, they are the mean and the sum of
+    /// squared deviations. In the data gradient, they are the two sums of `terms`.
     float* partials = nullptr;
     NormTerms<T> terms = {};
 };
 
-/// A term for reduce_slabs(): converts a partial's mean and squared deviations into two sums over its pixels. These are
-/// the sum of the deviations from the first partial's mean, and the sum of their squares. The first partial's mean is
-/// close enough to the total mean that sums in double stay precise. pixels(partial) returns the number of pixels in a
-/// partial.
+/// A `term` functor for reduce_slabs() (columns.cuh). Converts a partial of the forward pass into two sums over its
+/// pixels: deviations from the first partial's mean, and their squares. That mean is so close to the total mean that
+/// sums in double stay precise. pixels(partial) returns the number of pixels of a partial.
 template <class Pixels>
 struct PartialMoments {
     const float* moments;
@@ -74,7 +75,7 @@ struct PartialMoments {
         squares += double(mean[c]) + n * d * d;
     }
 };
-/// The finish for reduce_slabs() with PartialMoments: stores a channel's mean and variance.
+/// The `finish` functor for reduce_slabs() with PartialMoments: stores a channel's mean and variance.
 struct FinishStats {
     const float* moments;
     int64_t pixels;
@@ -85,12 +86,12 @@ struct FinishStats {
     }
 };
 
-/// The per-channel reductions of the results over all pixels. At most one of `stats` and `sums` is set.
+/// The reductions of a convolution's results over all pixels, per channel. At most one of `stats` and `sums` is set.
 struct ChannelReductions {
-    Tensor stats;                   // receives the batch statistics; undefined if not needed
-    const NormSums* sums = nullptr; // the sums of a data gradient for batch norm; null if not needed
+    Tensor stats;                   // receives each channel's mean and variance; undefined if not needed
+    const NormSums* sums = nullptr; // receives the sums of dx for the gradient of a batch norm; null if not needed
     explicit operator bool() const { return stats.defined() || sums; }
-    /// Reduces partials [count][2][out_c] of an Epilogue.
+    /// Reduces `count` partials (see Epilogue) to the results.
     template <class Pixels>
     void finish(const float* partials, unsigned count, const Pixels& pixels, const Geometry& g) const {
         if (stats.defined())
@@ -106,7 +107,7 @@ template <class Reader>
 bool convolve_on_hopper(const Geometry& g, bool dgrad, const Reader& reader, const bf16* w, Epilogue<bf16> e, bf16* out,
                         const ChannelReductions& reductions);
 
-/// Defined in conv_groups.cu. The ops with Conv::groups > 1.
+/// Defined in conv_groups.cu. Run the ops if Conv::groups > 1.
 void conv2d_in_groups(const Call& call);
 void conv2d_grad_in_groups(const Call& call);
 

@@ -1,11 +1,10 @@
-// The weight gradient of a convolution as an implicit matrix product. Rows are filters, columns are taps, and the sum
-// runs over pixels. The pixels are split between blocks. A second kernel adds the sums of the blocks in a fixed order,
-// so that every run gives the same bits. The bias gradient is one more tap after the others, for which x is 1
-// everywhere.
+// The weight gradient of a convolution as an implicit matrix product. Rows are filters, columns are taps (values of a
+// filter), and the sum runs over pixels of y. The pixels are split between blocks. A second kernel adds their sums in a
+// fixed order, so that every run gives the same bits. An additional last tap, whose x is 1, gives the bias gradient.
 //
 // A block of 4 warps computes 64 filters x 64 taps, 32 pixels at a time. Both operands are in shared memory with one
 // row per pixel. The tensor cores need them transposed: ldmatrix does this for bf16, and single loads do it for f32.
-// Precision and readers are as in conv.cu.
+// f32 operands are multiplied as three tf32 products (products.cuh). Readers (values.cuh) transform x and dy on load.
 #include "ringgrad/gpu/conv.cuh"
 #include "ringgrad/gpu/kernels.h"
 #include "ringgrad/gpu/products.cuh"
@@ -17,11 +16,11 @@ namespace rg::RG_GPU {
 namespace {
 
 constexpr int kFilters = 64, kTaps = 64, kPixels = 32, kThreads = 128, kPitch = kTaps + 8;
-/// The desired number of blocks: 264 fill the 132 SMs of an H100 twice. A tile of the result has at most one
-/// block per 512 pixels (rounded up), so that a block's partial sum is worth the cost of adding it.
+/// kBlocks is the desired number of blocks: two for each of the 132 SMs of an H100. The blocks of a tile of the result
+/// split the pixels. A tile gets at most one block per 512 pixels (rounded up), since all blocks' sums are added.
 constexpr int64_t kBlocks = 264, kPixelsPerBlock = 512;
 
-/// Reads dy of 8 filters at a pixel. Pixel -1 stands for any pixel beyond the last; its values are 0.
+/// Reads dy of a pixel for 8 filters, beginning with filter `first`. Pixel -1 is beyond the last; its values are 0.
 template <bool kWhole, class Reader>
 __device__ __forceinline__ void gather_dy(const Geometry& g, const Reader& reader, int64_t pixel, int first,
                                           float (&v)[8]) {
@@ -31,8 +30,9 @@ __device__ __forceinline__ void gather_dy(const Geometry& g, const Reader& reade
         v[i] = pixel >= 0 && first + i < g.out_c ? reader.value(size_t(pixel) * g.out_c + first + i, first + i) : 0;
 }
 
-/// Reads the values of x for 8 taps of a result pixel. Taps beyond the last read as 1; the first of them is that of the
-/// bias. For pixel -1 the values do not matter, since dy is 0 there.
+/// Reads the values of x that 8 taps, beginning with tap `first`, multiply for a pixel of y. Taps beyond the filter
+/// read 1: the first of them is the tap of the bias, and the rest is never stored. For pixel -1, the values do not
+/// matter, since dy is 0 there.
 template <bool kWhole, class Reader>
 __device__ __forceinline__ void gather_x(const Geometry& g, const Reader& reader, int64_t pixel, int first,
                                          float (&v)[8]) {
@@ -93,8 +93,8 @@ __device__ __forceinline__ void multiply(const float* dy, const float* x, float 
     }
 }
 
-/// Stores each block's sums over its pixels to partials [splits][k][taps + 1]. The launch bound asks for 2 blocks per
-/// SM: with 3, the compiler spills registers.
+/// Stores each block's sums over its pixels to partials [splits][filters][taps + 1]; a split is a range of pixels. The
+/// launch bound asks for 2 blocks per SM: with 3, the compiler spills registers.
 template <class T, bool kWhole, class DyReader, class XReader>
 __global__ void __launch_bounds__(kThreads, 2)
     conv2d_wgrad_kernel(Geometry g, DyReader dy_reader, XReader x_reader, int64_t pixels_per_split,
@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     const int64_t begin = int64_t(blockIdx.z) * pixels_per_split;
     const int64_t end = begin + pixels_per_split < g.pixels() ? begin + pixels_per_split : g.pixels();
 
-    // For one pixel at a time, this thread loads dy of 16 filters and x of 16 taps.
+    // In each step of 32 pixels, this thread loads dy of 16 filters and x of 16 taps for one pixel.
     const int pixel = thread / 4, first = thread % 4 * 16;
     float next_dy[2][8], next_x[2][8];
     const auto fetch = [&](int64_t from) {
@@ -146,8 +146,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
 }
 
-/// Adds the partial sums. A block computes 32 values with 8 threads for each, since a small result has many partial
-/// sums.
+/// Adds the sums of all splits and stores dw and db. There may be many splits, so 8 threads share each value.
 __global__ void conv2d_wgrad_reduce_kernel(int splits, int k, int taps, const float* partials, float* dw, float* db) {
     SHARED(double, sums, 8 * 32);
     const int value = int(threadIdx.x) % 32, first = int(threadIdx.x) / 32;
@@ -163,7 +162,7 @@ __global__ void conv2d_wgrad_reduce_kernel(int splits, int k, int taps, const fl
     (tap < taps ? dw[filter * taps + tap] : db[filter]) = float(sum);
 }
 
-/// Computes dw [k r s c] and db [k].
+/// Computes dw [filters, rows, columns, channels] and db [filters].
 template <class T, class DyReader, class XReader>
 void run_wgrad(const Geometry& g, const DyReader& dy, const XReader& x, const Tensor& dw, const Tensor& db) {
     const dim3 tiles(blocks_for(g.taps() + 1, kTaps), blocks_for(g.out_c, kFilters));
@@ -188,8 +187,8 @@ void run_wgrad(const Geometry& g, const DyReader& dy, const XReader& x, const Te
 
 } // namespace
 
-// If y has a batch norm, the gradient with respect to y is never stored: the kernels for the weight gradient and the
-// data gradient compute it while they load dy and y.
+// If y is given, a batch norm follows the convolution, and dy is the gradient with respect to its result. The kernels
+// then compute the gradient with respect to y, the result of the convolution, while they load dy and y.
 void conv2d_grad(const Call& call) {
     using O = Conv2dGradOp;
     const auto& a = call.attrs.as<O>();

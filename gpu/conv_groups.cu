@@ -1,6 +1,5 @@
 // Convolution with Conv::groups > 1, and its gradients: simple loops, without tensor cores. A thread computes a value
-// of the result, or of the data gradient. The weight gradient sums a term per filter value and pixel with
-// sum_columns().
+// of the result, or of the data gradient. The weight gradient is computed by sum_columns() (columns.cuh).
 #include "ringgrad/gpu/conv.cuh"
 #include "ringgrad/gpu/kernels.h"
 
@@ -10,14 +9,14 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// In every pass, `in` are the extents of x, and `out` those of y.
+/// Extents of the convolution. In g, `in` always stands for x and `out` for y, for the data gradient as well.
 struct Groups {
     Geometry g;
     int c, k; // input channels and filters of a group
     Groups(const Shape& x, const Shape& y, const Tensor& w, const Conv& conv)
         : g(geometry_of(x, y, w, conv)), c(int(x[3] / conv.groups)), k(int(y[3] / conv.groups)) {}
-    /// Sets *index to the first value of x that filter `filter` multiplies with its taps in row r and column s, for a
-    /// pixel of y. Returns false if it lies in the padding.
+    /// For a pixel of y, sets *index to the first value of x that filter `filter` multiplies with its values in row r
+    /// and column s. Returns false if this value of x lies in the padding.
     __device__ bool locate(int64_t pixel, int filter, int r, int s, size_t* index) const {
         const int in_image = int(pixel % (g.out_h * g.out_w));
         const int row = in_image / g.out_w * g.stride.h - g.pad.h + r * g.dilation.h;
@@ -47,7 +46,7 @@ __global__ void __launch_bounds__(kThreads)
     store(y + i, sum);
 }
 
-/// Returns the pixel of y along one axis that multiplies pixel `in` of x with tap `tap`, or -1 if there is none.
+/// Returns the row (column) of y for which filter row (column) `tap` multiplies row (column) `in` of x; -1 if none.
 __device__ __forceinline__ int result_of(int in, int tap, int stride, int pad, int dilation, int results) {
     const int distance = in + pad - tap * dilation;
     return distance >= 0 && distance % stride == 0 && distance / stride < results ? distance / stride : -1;
@@ -78,7 +77,8 @@ __global__ void __launch_bounds__(kThreads)
     store(dx + i, sum);
 }
 
-/// A term for sum_columns(): the products of a filter value, whose filter changes fastest, and dy for the bias.
+/// A `term` functor for sum_columns(). Columns are filter values: column = value's number in its filter * number of
+/// filters + filter. The first sum adds the products of x and dy for dw, the second adds dy for the bias gradient.
 template <class T>
 struct WgradTerms {
     Groups a;
@@ -102,7 +102,6 @@ struct StoreWgrad {
     }
 };
 
-/// Calls f with the filters.
 template <class F>
 void with_filters(const Tensor& w, F f) {
     if (w.dtype() == DType::bf16)

@@ -1,22 +1,27 @@
-// 3 x 3 convolution with stride 1, and its data gradient, for Hopper GPUs (sm_90a). Covers bf16, 32 or 64 channels on
-// both sides, and images 8, 16 or 32 pixels wide whose height is a multiple of the tile height. conv.cu covers all
-// other cases.
+// 3 x 3 convolution with stride 1 and padding 1, and its data gradient, for Hopper GPUs (sm_90a). Covers bf16, 32 or 64
+// channels on both sides, and images 8, 16 or 32 pixels wide whose height is a multiple of the tile height. conv.cu and
+// conv_groups.cu cover all other cases.
 //
-// Each SM runs one block, which stays until all tiles are done. Blocks take tiles of whole image rows in turn. In a
-// block, 128 producer threads load a tile, with one more row above and below, into one of several stages in shared
+// Each SM runs at most one block, which stays until its tiles are done. Blocks take tiles of whole image rows in turn.
+// In a block, 128 producer threads load a tile, with one more row above and below, into one of several stages in shared
 // memory. They apply batch norm, ReLU or their gradient on load, once per value instead of once for each of 9 taps. Two
 // consumer groups of 128 threads multiply the tile with all filters, which stay in shared memory, and store the
-// results. Producers and consumers synchronise at the barriers full[stage] and empty[stage].
+// results. The barriers full[stage] and empty[stage] tell consumers that a stage is loaded, and producers that it is
+// free again.
+//
+// An octet is a group of 8 channels. The layouts in shared memory are:
 //
 //   a stage     [row][octet of channels][pixel, with a zero pixel at either end][8 channels]
 //   filters     [column of the filter][row of the filter][octet][result channel][8 channels]
 //
-// A patch of 8 x 8 pixels is an operand of 64 rows; a tap only changes its start address. The octets of an image row
-// follow those of the row above, so the 3 taps of a filter column form a single sum over 3 C values. The data gradient
-// uses the same code, with filters that are rotated by 180 degrees and whose input and result channels are exchanged.
-// For statistics, each lane keeps the mean and the squared deviations of its pixels (Welford, 1962), or the sums for
-// batch norm's gradient. At the end, a warp merges its lanes, and conv.cuh merges the warps. The number of SMs fixes
-// the order, so a GPU gives the same bits in every run.
+// A patch of 8 x 8 pixels is an operand of 64 rows; each of the 9 filter positions only changes its start address. The
+// octets of an image row follow the octets of the row above. So the 3 positions of a filter column form a single sum
+// over 3 x C values, with C input channels. The data gradient uses the same code, with filters that are rotated by 180
+// degrees and whose input and result channels are exchanged.
+//
+// For statistics, each lane keeps the mean and the squared deviations of its pixels (Welford, 1962), or the two sums
+// that batch norm's gradient needs. At the end, a warp merges its lanes, and conv.cuh merges the warps. The order of
+// the sums depends only on the number of SMs, so a GPU gives the same bits in every run.
 //
 // Not yet run on hardware. To be tuned there: the number of stages, the rows of a tile, and the split of registers.
 #include "ringgrad/gpu/conv.cuh"
@@ -30,8 +35,7 @@ namespace rg::RG_GPU {
 namespace {
 
 constexpr int kGroup = 128, kThreads = 3 * kGroup;
-// Registers per thread. At launch, all threads have 168. Then producers get more, to keep the loads of a tile in
-// flight.
+// Registers per thread. At launch, all threads have 168. Producers then get more, to keep a tile's loads in flight.
 constexpr int kProducerRegisters = 216, kConsumerRegisters = 144;
 static_assert(kProducerRegisters + 2 * kConsumerRegisters == 3 * 168);
 
@@ -44,8 +48,8 @@ template <int C, int N, int W>
 struct Tile {
     static constexpr int kOctets = C / 8, kRows = rows_of_tile(W), kPatches = kRows / 8 * (W / 8);
     static constexpr int kStages = C == 32 ? 4 : 3;
-    // With 32 channels, W + 2 pixels let the 4 octets begin in different banks. With 64, the 8 octets need an odd
-    // number of pixels for that.
+    // The octets of a row should begin in different banks. The 4 octets of 32 channels do so with W + 2 pixels each.
+    // The 8 octets of 64 channels do so only with an odd number of pixels each.
     static constexpr int kOctetBytes = 16 * (C == 32 ? W + 2 : (W + 2) | 1);
     static constexpr int kRowBytes = kOctets * kOctetBytes, kStageBytes = (kRows + 2) * kRowBytes;
     static constexpr int kFilterBytes = 9 * C * N * 2;
@@ -56,8 +60,8 @@ struct Images {
     int count, height, tiles; // number of images, rows of an image, tiles in all images
 };
 
-/// Returns the number of pixels that a partial covers. Each warp stores one partial; partials are numbered by (block,
-/// consumer group, warp).
+/// Returns the number of pixels that a partial covers. Each consumer warp stores one partial: two values per channel,
+/// computed from the warp's pixels (Epilogue in conv.cuh). Partials are numbered by (block, consumer group, warp).
 struct WarpPixels {
     int tiles, blocks, patches; // tiles in all images, blocks of the grid, patches per tile
     __device__ double operator()(int partial) const {
@@ -92,8 +96,8 @@ __device__ __forceinline__ void copy_8(float (&to)[8], const float* from) {
     for (int i = 0; i < 8; ++i) to[i] = from[i];
 }
 
-/// Reads 8 channels, beginning with the constructor's argument c. load(index) starts the loads, and transform(loaded)
-/// computes the values.
+/// Reads 8 channels of a pixel, beginning with channel c, an argument of the constructor. load(index) starts the loads,
+/// and transform(loaded) computes the values.
 template <class Reader>
 struct OctetReader;
 
@@ -189,8 +193,7 @@ __device__ __forceinline__ void produce(const Images& images, const Reader& read
                 if (inside(pass))
                     loaded[pass] = octet_reader.load(
                         ((size_t(image) * images.height + top + row_of(pass)) * W + column_of(pass)) * C + 8 * octet);
-            // Waits until consumers have freed the stage. On the first use of a stage, this wait returns at once
-            // (hopper.cuh).
+            // Waits until consumers have freed the stage. At the first use of a stage, the wait returns at once.
             if (first == 0) mbarrier_wait(barriers.empty + stage, (i / T::kStages + 1) % 2);
             RG_UNROLL
             for (int pass = 0; pass < kPassesInFlight; ++pass)
@@ -224,8 +227,8 @@ __device__ __forceinline__ void transpose_quads(uint32_t (&words)[4]) {
     }
 }
 
-/// If kTerms, e.partials receives the sums of `terms`, whose coefficients are in shared memory. Otherwise, it receives
-/// moments.
+/// The work of a consumer thread. If e.partials is not null, each warp stores a partial there. With kTerms, it consists
+/// of the sums of `terms`, whose coefficients are in shared memory; otherwise, of means and squared deviations.
 template <class T, int N, int W, bool kTerms>
 __device__ __forceinline__ void consume(const Images& images, const std::byte* stages, const std::byte* filters,
                                         const Barriers& barriers, const Epilogue<bf16>& e, const NormTerms<bf16>& terms,
@@ -249,7 +252,8 @@ __device__ __forceinline__ void consume(const Images& images, const std::byte* s
                 return ((size_t(tile / tiles_of_image) * images.height + row) * W + right + pixel) * N + 32 * octet +
                        8 * quarter;
             };
-            // sum[4 j + 2 i + k] belongs to row 8 i + pixel of this warp's 16, and to the channel of bias[2 j + k].
+            // A warp computes 2 x 8 pixels of the patch. sum[4 j + 2 i + k] of a lane belongs to the pixel in row i and
+            // column `pixel`, and to the channel of bias[2 j + k].
             float sum[N / 2];
             RG_UNROLL
             for (int k = 0; k < N / 2; ++k) sum[k] = bias[k / 4 * 2 + k % 2];
@@ -283,7 +287,7 @@ __device__ __forceinline__ void consume(const Images& images, const std::byte* s
                     if (e.partials) lane_sums.add(values);
                 RG_UNROLL
                 for (int octet = 0; octet < N / 32; ++octet) {
-                    // This lane has 2 channels of each of 4 octets; after the transpose, it has all 8 channels of one.
+                    // This lane has 2 channels of each of 4 octets. After the transpose, it has the 8 channels of one.
                     uint32_t words[4];
                     RG_UNROLL
                     for (int j = 0; j < 4; ++j) {
@@ -350,7 +354,7 @@ __device__ __forceinline__ void convolve(const Images& images, const Reader& rea
 
 #else
 
-/// Replaces convolve() on GPUs without the instructions of Hopper, where the kernels must not run.
+/// Replaces convolve() on GPUs without the instructions of Hopper, where the host does not launch the kernels.
 template <int C, int N, int W, class... Arguments>
 __device__ void convolve(const Arguments&...) {
     __trap();
@@ -372,8 +376,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     convolve<C, N, W>(images, reader, packed, e, out);
 }
 
-/// Packs w [k r s c] to packed [s][r][in_c / 8][out_c][8 of in_c]. For the data gradient, also rotates the filters by
-/// 180 degrees.
+/// Packs filters to packed [s][r][in_c / 8][out_c][8 of in_c]. In the forward pass, w is [out_c][r][s][in_c]. In the
+/// data gradient, w is [in_c][r][s][out_c], and the filters are also rotated by 180 degrees.
 __global__ void conv2d_pack_filters_hopper_kernel(Geometry g, bool gradient, const bf16* w, bf16* packed) {
     const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
     if (i >= 9 * g.in_c * g.out_c) return;

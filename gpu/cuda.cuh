@@ -1,15 +1,15 @@
-// CUDA C++ for kernel files (.cu), which all include this file. nvcc compiles them for GPUs. For tests, any C++20
-// compiler compiles all of them except device.cu for the executor in tests/simt, which runs kernels thread by thread on
-// the CPU and reports faults. The executor is too slow for training.
+// Lets both nvcc and a plain C++20 compiler compile the kernel files (.cu), which all include this file. nvcc compiles
+// them for GPUs. For tests, a C++20 compiler compiles all of them except device.cu for the executor in tests/simt. The
+// executor runs kernels thread by thread on the CPU and reports faults; it is too slow for training.
 //
 // Differences from plain CUDA, so that both compilers accept the source:
 //   SHARED(type, name, count)        instead of `__shared__ type name[count]`
 //   DYNAMIC_SHARED(type, name)       instead of `extern __shared__ type name[]`
 //   RG_LAUNCH(kernel, grid, block, shared_bytes, stream, arguments...)   instead of triple brackets
-//   inline PTX only in bf16.cuh, hopper.cuh and mma.cuh, where each function has a host model
-// Each call of a warp function passes an explicit mask. No kernel may rely on the lanes of a warp running in lock-step.
-// No thread returns before the last barrier of its block. Tests launch kernels within simt::run_in_every_order()
-// (tests/simt/executor.h).
+//   inline PTX only in bf16.cuh, hopper.cuh and mma.cuh, whose functions also have a version in C++ for the executor
+// Each call of a shuffle passes an explicit mask. No kernel may rely on the lanes of a warp running in lock-step.
+// No thread returns before the last barrier of its block. simt::run_in_every_order() (tests/simt/executor.h) repeats a
+// kernel in several orders of threads.
 #pragma once
 
 #include "ringgrad/core/base.h"
@@ -26,8 +26,8 @@
 // needs parentheses: RG_LAUNCH((kernel<float, 4>), ...).
 #define RG_LAUNCH(kernel, ...) ::rg::RG_GPU::launch(kernel, #kernel, __VA_ARGS__)
 
-// Unrolls the loop that follows. Loops over arrays in registers need this: registers have no addresses, so each index
-// must be a constant.
+// With nvcc, unrolls the loop that follows. Loops over arrays in registers need this: registers have no addresses, so
+// each index must be a constant.
 #ifdef __CUDACC__
 #define RG_UNROLL _Pragma("unroll")
 #else
@@ -44,8 +44,8 @@
 #include <type_traits>
 
 #define SHARED(type, name, count) __shared__ alignas(16) type name[count]
-// Declares one byte array, always under the same name, and casts it: two kernels of a file must not declare an extern
-// array with different types. Bulk copies and descriptors (hopper.cuh) need an alignment of 16 bytes. 128 also suits
+// Declares a byte array, under the same name in every kernel, and casts it to `type`. A file must not declare the same
+// extern array with two types. Bulk copies and descriptors (hopper.cuh) need an alignment of 16 bytes; 128 also suits
 // tensor copies (cp.async.bulk.tensor), which no kernel uses yet.
 #define DYNAMIC_SHARED(type, name)                                                                                     \
     extern __shared__ __align__(128) unsigned char rg_dynamic_shared[];                                                \

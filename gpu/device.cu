@@ -1,8 +1,8 @@
 // A GPU as a Device, through the CUDA runtime. One stream runs all work in order. Only RoundTrip, which copies gradient
 // buckets, uses two more streams.
 //
-// Freed memory is cached and reused (block_cache.h). Within one stream, a block may be reused as soon as the work that
-// reads it is queued. Scratch memory grows only while an op runs for the first time, so that the addresses in captured
+// Freed memory is cached and reused (block_cache.h). Since one stream runs all ops, a block may be reused as soon as
+// the work that reads it is queued. Scratch memory is freed only with the device, so that its addresses in captured
 // graphs stay valid. Uploads and small downloads go through pinned memory, which the GPU can access while the program
 // continues.
 #include "ringgrad/gpu/device.h"
@@ -52,7 +52,6 @@ struct Stream {
     cudaStream_t stream = nullptr;
 };
 
-/// A point in a stream.
 struct Event {
     explicit Event(unsigned flags = cudaEventDisableTiming) {
         check(cudaEventCreateWithFlags(&event, flags), "cudaEventCreate");
@@ -66,7 +65,7 @@ struct Event {
     cudaEvent_t event = nullptr;
 };
 
-/// Pinned memory, and the event after the last copy from it.
+/// Pinned memory, and an event that is recorded after the last upload from it.
 struct PinnedSlot {
     static constexpr size_t kBytes = size_t{1} << 20;
     PinnedSlot() { check(cudaMallocHost(&memory, kBytes), "cudaMallocHost"); }
@@ -95,7 +94,7 @@ public:
     }
     void download(size_t chunk) override {
         computed_.record(ops_);
-        down_.wait_for(computed_); // waits for this record, even if the event is recorded again
+        down_.wait_for(computed_); // waits for the record() above, even if the event is recorded again later
         copy(chunk, host_, device_, cudaMemcpyDeviceToHost, down_);
         copied_[chunk].record(down_);
     }
@@ -120,7 +119,7 @@ private:
     bool pinned_;
 };
 
-/// Runs for about 20 us.
+/// Runs for 40000 clock cycles, about 20 us.
 __global__ void delay_kernel() {
     for (const long long start = clock64(); clock64() - start < 40000;) {}
 }
@@ -195,7 +194,7 @@ public:
 
     double time_of(const std::function<void()>& f) override {
         synchronize();
-        delay_kernel<<<1, 1, 0, stream_>>>(); // the CPU queues f meanwhile, so that launch overhead is not measured
+        delay_kernel<<<1, 1, 0, stream_>>>(); // the CPU queues f meanwhile, so that most launch overhead is hidden
         began_.record(stream_);
         f();
         ended_.record(stream_);
@@ -204,8 +203,8 @@ public:
         check(cudaEventElapsedTime(&ms, began_, ended_), "cudaEventElapsedTime");
         return double(ms) * 1e-3;
     }
-    /// Measures copies within device memory, which are far larger than the cache, and products on tensor cores
-    /// (rates.cu). Returns the best rate of each in five runs.
+    /// Measures copies of 256 MiB within device memory, far more than fits the cache, and products on tensor cores
+    /// (rates.cu). Runs each five times, and returns the best rates.
     Rates rates() override {
         constexpr size_t kBytes = size_t{1} << 28;
         constexpr int kRounds = 1 << 14;
@@ -242,7 +241,7 @@ private:
     Stream stream_;
     BlockCache blocks_{allocate_memory, free_memory};
     ScratchStack scratch_{[this](size_t bytes) { return allocate(bytes); }, [this](void* memory) { release(memory); }};
-    std::array<PinnedSlot, 4> slots_; // at most 4 chunks of uploads are in flight
+    std::array<PinnedSlot, 4> slots_; // for uploads; at most 4 copies of up to 1 MiB are in flight
     PinnedSlot download_slot_;
     PinnedDownloads downloads_{download_slot_.memory, PinnedSlot::kBytes};
     size_t next_slot_ = 0;

@@ -8,7 +8,7 @@ namespace rg::gpu {
 /// The GPUs that this build can use.
 struct FoundGpus {
     std::vector<std::string> ids; // one per GPU, unique across machines
-    std::string why_none;         // reason why ids is empty: no CUDA in the build, no driver, no GPU, or none supported
+    std::string why_none;         // if ids is empty, the reason, such as no driver, or no GPU that this build supports
 };
 FoundGpus find_devices();
 
@@ -16,7 +16,7 @@ FoundGpus find_devices();
 /// number of ids. Throws Error if there is no GPU that this build can use.
 std::unique_ptr<Device> open_device(int index);
 
-/// The functions by which programs find and open GPUs. Tests replace them to supply their own devices.
+/// The functions with which programs find and open GPUs. Tests replace these functions to supply their own devices.
 struct GpuFunctions {
     FoundGpus (*find)();
     std::unique_ptr<Device> (*open)(int index);

@@ -1,6 +1,6 @@
 // Elementwise ops: activations, arithmetic, copies, conversions, dropout, image augmentation, parameter updates, and
-// the search for values that are not finite. Each op is a functor, whose name profiles show as the template argument of
-// elementwise_kernel. Only the sum over all values has a kernel of its own.
+// the search for values that are not finite. Most ops are functors, whose names profiles show as the template argument
+// of elementwise_kernel. Only sums have kernels of their own.
 #include "ringgrad/core/rng.h"
 #include "ringgrad/gpu/kernels.h"
 #include "ringgrad/gpu/norm.cuh"
@@ -40,7 +40,6 @@ void with_kind(Activation kind, F f) {
     }
 }
 
-/// The distribution function of a standard normal variable.
 __device__ float normal_cdf(float x) { return 0.5f * erfcf(-x * 0.70710678f); }
 __device__ float logistic(float x) { return 1 / (1 + expf(-x)); }
 
@@ -68,7 +67,8 @@ struct ActivationGrad {
     const T *dy, *from;
     T* dx;
     float slope;
-    /// Returns g times the derivative. v is x for gelu and silu, else the result of the activation.
+    /// Returns g times the derivative of the activation. v is the input x for gelu and silu. For the other kinds, v is
+    /// the result of the activation.
     __device__ float gradient(float g, float v) const {
         switch (kKind) {
         case Activation::relu: return v <= 0 ? 0 : g;
@@ -83,7 +83,6 @@ struct ActivationGrad {
     __device__ void operator()(int64_t i) const { store(dx + i, gradient(load(dy + i), load(from + i))); }
 };
 
-/// Adds the values of two readers.
 template <class T, class ReaderA, class ReaderB>
 struct Add {
     ReaderA a;
@@ -122,7 +121,7 @@ struct Mul {
 };
 
 constexpr int64_t kSumChunk = 1 << 14;
-/// Block b stores the sum of the values [b * chunk, (b + 1) * chunk), divided by `divisor`, to sums[b].
+/// Block b sums the values with indices in [b * chunk, (b + 1) * chunk), and stores the sum / divisor to sums[b].
 template <class From, class To>
 __global__ void __launch_bounds__(kThreads)
     sum_kernel(int64_t count, int64_t chunk, const From* values, double divisor, To* sums) {
@@ -165,7 +164,7 @@ struct SliceGrad {
     }
 };
 
-/// Copies rows of `columns` units. The steps are the units from one row to the next.
+/// Copies rows of `columns` units. from_step and to_step are the distances between the starts of two rows, in units.
 template <class Unit>
 struct CopyRows {
     const Unit* from;
@@ -194,10 +193,10 @@ struct Dropout {
     }
 };
 
-/// `non_finite_at` is the result of first_non_finite(). Returns false if it is null, that is, if nothing was checked.
+/// Returns true if first_non_finite() found a NaN or infinity. `non_finite_at` is its result; null if it did not run.
 __device__ bool found_non_finite(const int* non_finite_at) { return non_finite_at && *non_finite_at >= 0; }
 
-/// Holds the tensors of UpdateInputs, which all updates share.
+/// The inputs that the SGDM and Adam updates share (UpdateInputs in core/ops/optimizer.h), as device pointers.
 struct UpdateFactors {
     const int* non_finite_at;
     const float *norm, *rates, *decays;
@@ -260,7 +259,7 @@ struct AverageUpdate {
     }
 };
 
-/// Gives NaN if an image's index is outside of the data set.
+/// Stores NaN for an image whose index is outside of the data set.
 template <class T>
 struct Augment {
     const uint8_t* images;
@@ -302,7 +301,7 @@ struct FirstNonFinite {
     unsigned* first;
     __device__ void operator()(int64_t i) const {
         const float value = i < count ? x[i] : *loss;
-        if (value - value != 0) atomicMin(first, unsigned(i)); // the difference is NaN for NaN and infinity
+        if (value - value != 0) atomicMin(first, unsigned(i)); // infinity - infinity is NaN
     }
 };
 
@@ -392,7 +391,7 @@ void mul(const Call& call) {
     });
 }
 
-// Each block sums a chunk, and a single block sums their results, all in a fixed order.
+// In the first launch, each block sums a chunk. In the second, a single block adds these sums. The order is fixed.
 void sum(const Call& call) {
     const Tensor& x = call.in[SumOp::x];
     const int64_t count = x.numel(), chunks = std::max<int64_t>(1, blocks_for(count, kSumChunk));
@@ -454,8 +453,8 @@ void slice_grad(const Call& call) {
 
 namespace {
 
-/// Copies `size` bytes of each row. The steps are the bytes from one row to the next. Copies 16 bytes at a time if it
-/// can, else 4 or 2, the size of a value.
+/// Copies `size` bytes of each row. from_step and to_step are the distances between the starts of two rows, in bytes. A
+/// thread copies 16 bytes if addresses, steps and size are multiples of 16. If not, it copies 4 bytes, or 2.
 void copy_rows(int64_t rows, const std::byte* from, int64_t from_step, std::byte* to, int64_t to_step, int64_t size) {
     if (size == 0) return;
     const auto copy = [&](auto unit) {
@@ -551,7 +550,7 @@ void augment(const Call& call) {
 void first_non_finite(const Call& call) {
     using O = FirstNonFiniteOp;
     unsigned* const first = pointer<unsigned>(call.out[0]);
-    elementwise(1, SetInteger{first, 0xFFFFFFFFu}); // larger than any index, and -1 as a signed number
+    elementwise(1, SetInteger{first, 0xFFFFFFFFu}); // above any index; read as int, it is -1, which means none found
     const int64_t count = call.in[O::values].numel();
     const float* const loss = pointer<float>(call.in[O::loss]);
     elementwise(count + (loss ? 1 : 0), FirstNonFinite{pointer<float>(call.in[O::values]), loss, count, first});

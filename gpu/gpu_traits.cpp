@@ -10,8 +10,9 @@ namespace rg::gpu {
 
 std::string Capability::str() const { return cat("sm_", major, minor); }
 
-// Targets differ in the capabilities that can run them. sm_80: 8.0 and later 8.x. sm_90a and compute_90a: only 9.0.
-// sm_100f: 10.0 and later 10.x. compute_90: 9.0 and all later ones, since the driver translates this code.
+// Code for sm_80 runs on GPUs of capability 8.0 and later 8.x, and code for sm_100f on 10.0 and later 10.x. Code for
+// sm_90a and compute_90a runs only on 9.0. Code for compute_90 runs on 9.0 and all later capabilities, since the driver
+// translates it.
 bool runs_on(std::string_view targets, Capability gpu) {
     while (!targets.empty()) {
         const std::string target(targets.substr(0, targets.find(", ")));

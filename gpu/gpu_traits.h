@@ -7,11 +7,11 @@
 namespace rg::gpu {
 
 struct GpuTraits {
-    int sm_count = 1;            // number of SMs: at least this many blocks run at once
-    bool hopper_kernels = false; // true: ops use the Hopper kernels, for the cases that these cover
+    int sm_count = 1;            // number of SMs
+    bool hopper_kernels = false; // true if ops use the kernels of conv_hopper.cu wherever these cover the case
 };
 
-/// Compute capability of a GPU: sm_90 has capability 9.0.
+/// Compute capability of a GPU, for example major = 9 and minor = 0 for sm_90.
 struct Capability {
     int major = 0, minor = 0;
     std::string str() const; // "sm_90"
@@ -20,8 +20,8 @@ struct Capability {
 /// Returns true if the GPU can run code for one of the targets. `targets` holds the values of the build option
 /// gpu_arch, for example "sm_80, sm_90a, compute_90".
 bool runs_on(std::string_view targets, Capability gpu);
-/// Returns an empty text if the GPU can run code for one of the targets. Otherwise, returns an error text with the
-/// GPU's name, the reason and a remedy.
+/// Returns an empty text if the GPU can run code for one of the targets. Otherwise, returns an error text with the name
+/// of the GPU, the reason, and a remedy if there is one.
 std::string why_not(const std::string& name, Capability gpu, std::string_view targets);
 
 /// Returns the traits of a GPU. `kernels` is the value of RG_GPU_KERNELS: "portable", "hopper", or "" if unset. Throws

@@ -10,19 +10,19 @@
 // both bf16. Let g = lane / 4 and t = lane % 4. A thread in warp w of its warpgroup holds the sum of row 16 w + g + 8 i
 // and column 8 j + 2 t + k in d[4 j + 2 i + k].
 //
-// Descriptors name operands that are K-major without swizzle: 8 consecutive values lie along the summed dimension. An
-// operand consists of core matrices of 8 rows (for b: 8 columns) x 8 values, each 128 consecutive bytes. A core matrix
-// and the one of the next 8 values are `next_values` bytes apart. A core matrix and the one of the next 8 rows are
-// `next_rows` bytes apart. All addresses and distances are multiples of 16, so adding bytes / 16 to a descriptor moves
-// the operand. (PTX ISA manual, "Matrix-Descriptor Format": leading and stride offset.)
+// Descriptors describe operands that are K-major without swizzle: 8 consecutive values lie along the summed dimension.
+// An operand consists of core matrices of 8 rows (for b: 8 columns) x 8 values, each 128 consecutive bytes. A core
+// matrix and the one of the next 8 values are `next_values` bytes apart. A core matrix and the one of the next 8 rows
+// are `next_rows` bytes apart. All addresses and distances are multiples of 16, so adding bytes / 16 to a descriptor
+// moves the operand. (PTX ISA manual, "Matrix-Descriptor Format": leading and stride offset.)
 //
 // Barriers. A phase of a barrier ends when all arrivals and all expected bytes have come; then the next phase begins.
 // mbarrier_wait(barrier, parity) blocks until the phase of that parity has ended; the first phase has parity 0. On a
 // new barrier, waiting for parity 1 returns at once, as if a phase before the first had ended. One thread initialises a
 // barrier, and calls fence_proxy_async() and __syncthreads() before others use it.
 //
-// tests/simt/async_proxy.h models all this on the host, except setmaxnreg. For other GPUs, this file defines nothing,
-// not even RG_HOPPER.
+// tests/simt/hopper.h models these functions on the host; there, changing the number of registers has no effect. When
+// the code is compiled for other GPUs, this file defines nothing, not even RG_HOPPER.
 #pragma once
 
 #include "ringgrad/gpu/cuda.cuh"
@@ -74,7 +74,8 @@ __device__ __forceinline__ void mbarrier_wait(uint64_t* barrier, int parity) {
                      : "memory");
     while (!ended);
 }
-/// Starts a copy that is complete when the barrier's phase ends. Addresses and size are multiples of 16.
+/// Starts a copy from global to shared memory. The current phase of the barrier cannot end before the copy is complete,
+/// if mbarrier_arrive_expect() was called with its bytes. Addresses and size are multiples of 16.
 __device__ __forceinline__ void bulk_copy(void* shared, const void* global, int bytes, uint64_t* barrier) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
                      shared_address(shared)),
@@ -84,8 +85,8 @@ __device__ __forceinline__ void bulk_copy(void* shared, const void* global, int 
 
 // ---- products ----
 
-// The fence and wait instructions do not name d. So pin() keeps the compiler from moving computations with d across
-// them.
+// The fence and wait instructions do not name d as an operand. So pin() keeps the compiler from moving computations
+// with d across these instructions.
 template <int K>
 __device__ __forceinline__ void pin(float (&d)[K]) {
     RG_UNROLL
@@ -128,7 +129,7 @@ template <int N>
 __device__ __forceinline__ void decrease_registers() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
 }
-/// Blocks until the pool has enough registers.
+/// Takes registers from the block's pool. Blocks until the pool has enough.
 template <int N>
 __device__ __forceinline__ void increase_registers() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));

@@ -10,8 +10,8 @@
 #include <algorithm>
 
 namespace rg {
-/// Returns the kernel of an op from `kernels`, which has one for each op of RG_OPS. For another op, returns the kernel
-/// of its row, or null if it has none.
+/// For an op of RG_OPS, returns its element of `kernels`, which has the order of kOps. For any other op, returns
+/// OpRow::gpu, which is null if the op has no kernel.
 inline Kernel kernel_of(Op op, std::span<const Kernel, std::size(kOps)> kernels) {
     const auto position = size_t(std::find(std::begin(kOps), std::end(kOps), op) - std::begin(kOps));
     return position < kernels.size() ? kernels[position] : op->gpu;
@@ -19,7 +19,7 @@ inline Kernel kernel_of(Op op, std::span<const Kernel, std::size(kOps)> kernels)
 
 #define RG_DECLARE(name) void name(const Call&);
 /// Launches a kernel that keeps the tensor cores busy (rates.cu), and returns the number of its floating-point
-/// operations. `out` has room for one value per thread of all blocks.
+/// operations, which is proportional to `rounds`. `out` has room for one value per thread of all blocks.
 #define RG_MULTIPLY double multiply(float* out, int blocks, int rounds);
 inline constexpr int kMultiplyThreads = 256;
 namespace gpu {

@@ -1,7 +1,7 @@
 // Per-channel statistics of a convolution's results, accumulated in registers. The results of a warp are spread over
-// its lanes: 4 neighbouring lanes (a quad) hold all N channels of a pixel. add() adds the lane's channels of one more
-// pixel. merge() with lane masks 4, 8 and 16 combines the 8 quads. After that, each of the first 4 lanes stores the
-// totals of its channels to [2][N]. N is 32 or 64.
+// its lanes: 4 neighbouring lanes (a quad) hold all N channels of a pixel. Moments::add() adds all of the lane's
+// channels of one more pixel, and TermSums::add() adds 8 of them. merge() with lane masks 4, 8 and 16 combines the 8
+// quads. After that, each of the first 4 lanes stores the totals of its channels to [2][N]. N is 32 or 64.
 #pragma once
 
 #include "ringgrad/gpu/norm.cuh"
@@ -10,8 +10,8 @@ namespace rg::RG_GPU {
 
 constexpr unsigned kAllLanes = 0xffffffffu;
 
-/// Mean and sum of squared deviations (Welford, 1962). Value c of a lane is channel 8 (c / 2) + 2 quarter + c % 2, with
-/// quarter = lane % 4.
+/// Mean and sum of squared deviations (Welford, 1962). mean[c] and squares[c] of a lane belong to channel
+/// 8 (c / 2) + 2 quarter + c % 2, with quarter = lane % 4.
 template <int N>
 struct Moments {
     static constexpr int K = N / 4;
@@ -46,12 +46,13 @@ struct Moments {
     }
 };
 
-/// The sums that batch norm's gradient needs (NormTerms). Value c of a lane is channel 32 (c / 8) + 8 quarter + c % 8.
+/// The sums that batch norm's gradient needs (NormTerms). sums[c] of a lane belongs to channel
+/// 32 (c / 8) + 8 quarter + c % 8, with quarter = lane % 4.
 template <int N>
 struct TermSums {
     TwoSums sums[N / 4];
-    /// Adds the terms of 8 channels of a pixel. `dy` holds the stored bf16 values. The coefficients of `terms` are
-    /// aligned to 16 bytes.
+    /// Adds the terms of the 8 channels of a pixel that begin at channel 32 octet + 8 quarter. `dy` and `x` hold 8 bf16
+    /// values each. The coefficients of `terms` must be aligned to 16 bytes.
     __device__ __forceinline__ void add(const NormTerms<bf16>& terms, int octet, int quarter, uint4 dy, uint4 x) {
         float dy_values[8], x_values[8];
         unpack_8(dy, dy_values);

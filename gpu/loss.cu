@@ -1,7 +1,7 @@
 // Softmax, cross-entropy, binary cross-entropy and squared error, with their gradients. With at most 32 classes, a
-// thread computes a row of softmax, so that one block can compute a whole mini-batch and its loss. With more classes, a
-// warp computes a row. If the rows need several blocks, a second kernel with one block sums the loss. The order of all
-// sums is fixed.
+// thread computes a row of softmax. So one block can compute a whole mini-batch of up to 1024 samples and its loss.
+// With more classes, a warp computes a row. If the rows need several blocks, a second kernel with one block sums the
+// loss. The order of all sums is fixed.
 #include "ringgrad/gpu/kernels.h"
 #include "ringgrad/gpu/reduce.cuh"
 #include "ringgrad/gpu/scratch.cuh"
@@ -21,7 +21,8 @@ struct WarpRow {
     int lane = int(threadIdx.x) % 32;
 };
 
-/// The target probability of a class. Label smoothing gives smoothing / k to every class, and the rest to the label.
+/// Returns the target probability of a class. Label smoothing gives smoothing / k to each of the k classes, and the
+/// remaining 1 - smoothing to the class of the label.
 __device__ __forceinline__ float target_probability(int class_, int label, float smoothing, int k) {
     return (class_ == label ? 1 - smoothing : 0) + smoothing / float(k);
 }
@@ -29,19 +30,19 @@ __device__ __forceinline__ float target_probability(int class_, int label, float
 /// Class weights of cross-entropy. Without weights, both pointers are null.
 struct ClassWeights {
     const float* of_class = nullptr;
-    const float* sums = nullptr; // [0]: the sum of the labels' weights; [1]: the sum of all weights
+    const float* sums = nullptr; // [0]: sum of the weights of all samples' labels; [1]: sum of the k class weights
     __device__ float of(int class_) const { return of_class ? of_class[class_] : 1; }
-    /// The sum of the targets of a sample with this label.
+    /// Returns the sum of weight * target probability over all k classes, for a sample with this label.
     __device__ float target_sum(int label, float smoothing, int k) const {
         if (!of_class) return 1;
         const float weight = label >= 0 && label < k ? of_class[label] : NAN;
         return weight * (1 - smoothing) + smoothing / float(k) * sums[1];
     }
-    /// The sum of the labels' weights, of `rows` samples.
+    /// Returns the divisor of the mean loss: the sum of the weights of all labels, or `rows` without class weights.
     __device__ float total(int64_t rows) const { return sums ? sums[0] : float(rows); }
 };
 
-/// Computes ClassWeights::sums. A label out of range makes the first NaN. Runs as a single block.
+/// Computes ClassWeights::sums. If a label is out of range, the first sum is NaN. Runs as a single block.
 __global__ void __launch_bounds__(kThreads)
     class_weight_sums_kernel(int64_t rows, int k, const int* labels, const float* weights, float* sums) {
     double of_labels = 0, of_classes = 0;
@@ -57,12 +58,13 @@ struct CrossEntropy {
     const int* labels = nullptr;
     float smoothing = 0;
     ClassWeights weights = {};
-    const float* dloss = nullptr; // if set, p receives the gradient of the logits instead
+    const float* dloss = nullptr; // if set, p receives the gradient with respect to the logits, not the softmax
     float* loss = nullptr;        // receives the mean loss; null to compute only softmax
-    float* losses = nullptr;      // [rows], receives each sample's loss if there are several blocks, else null
+    float* losses = nullptr;      // [rows], receives each sample's loss if there are several blocks; otherwise null
 };
 
-/// Computes p = softmax of each row, with `lanes` neighbouring lanes per row. A label out of range makes its loss NaN.
+/// Computes p = softmax of each row (or the gradient, see c.dloss), with `lanes` neighbouring lanes per row, and the
+/// loss if c.loss is set. The loss of a sample is NaN if its label is out of range.
 __global__ void __launch_bounds__(kLossThreads)
     softmax_cross_entropy_kernel(int64_t rows, int k, int lanes, const float* x, float* p, CrossEntropy c) {
     const int64_t row = (int64_t(blockIdx.x) * kLossThreads + threadIdx.x) / lanes;
@@ -115,7 +117,7 @@ struct SquaredDifference {
     const float *a, *b;
     __device__ float operator()(int64_t i) const { return (a[i] - b[i]) * (a[i] - b[i]); }
 };
-/// NaN if the target lies outside [0, 1].
+/// Returns the loss of one logit, or NaN if its target lies outside [0, 1].
 struct BinaryCrossEntropy {
     const float *logits, *targets;
     __device__ float operator()(int64_t i) const {

@@ -1,8 +1,8 @@
 // Tensor cores: products of small matrices whose elements are spread over the lanes of a warp.
 //
-// All 32 lanes call each function together. For lane l, let g = l / 4 and t = l % 4. The table gives the (row, column)
-// of each element (PTX ISA manual, section "Matrix Fragments"). Two bf16 share a register; the one with the lower
-// column (for B: the lower row) is in the lower half.
+// All 32 lanes call each function but to_tf32() together. For lane l, let g = l / 4 and t = l % 4. The table gives the
+// (row, column) of each element (PTX ISA manual, section "Matrix Fragments"). Two bf16 share a register; the one with
+// the lower column (for B: the lower row) is in the lower half.
 //
 //   m16n8k16 bf16   A 16 x 16   a[0] (g, 2t..2t+1)   a[1] (g+8, 2t..)   a[2] (g, 2t+8..)   a[3] (g+8, 2t+8..)
 //                   B 16 x 8    b[0] (2t..2t+1, g)   b[1] (2t+8..2t+9, g)
@@ -12,12 +12,12 @@
 //
 // ldmatrix loads 8 x 8 matrices of 16-bit elements. Lanes 8i to 8i+7 pass the addresses of the rows of matrix i; a row
 // has 16 bytes and is aligned to 16. r[i] of lane l receives the elements (g, 2t) and (g, 2t+1) of matrix i, or with
-// _trans the elements (2t, g) and (2t+1, g). ldmatrix_x4 thus loads A from row-major memory. ldmatrix_x2_trans loads B
-// from row-major memory, and ldmatrix_x2 loads B from its transpose.
+// _trans the elements (2t, g) and (2t+1, g). So ldmatrix_x4 loads A from row-major memory, ldmatrix_x2_trans loads B
+// from row-major memory, and ldmatrix_x2 loads B from column-major memory.
 //
 // Sums are in f32. PTX does not specify the order of additions within one instruction, and the hardware truncates
 // instead of rounding. Long sums therefore drift towards zero (Fasi et al., "Numerical behavior of NVIDIA tensor
-// cores", 2021). The host model adds in double and truncates once.
+// cores", 2021). The model of the executor (tests/simt/tensor_core.h) adds in double and truncates once.
 #pragma once
 
 #include "ringgrad/gpu/cuda.cuh"

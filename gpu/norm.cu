@@ -1,5 +1,5 @@
-// Batch norm: batch statistics, its gradient, running averages, and the normalisation where no other kernel applies it.
-// Layer norm: a warp computes a row.
+// The kernels of batch norm and layer norm. For batch norm: statistics, running averages, gradients, and the
+// normalisation where no other kernel applies it. For layer norm, a warp computes a row.
 #include "ringgrad/core/context.h"
 #include "ringgrad/gpu/kernels.h"
 #include "ringgrad/gpu/norm.cuh"
@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// Computes the coefficients of class Norm: scale and shift, and, if `sums` is given, b and d of the gradient.
+/// Computes the coefficients of class Norm (norm.cuh): scale and shift, and also b and d if `sums` is not null.
 __global__ void batch_norm_coefficients_kernel(const float* stats, const float* gamma, const float* beta, int c,
                                                float epsilon, const float* sums, double count, float* out) {
     const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
@@ -41,8 +41,8 @@ void apply(const Reader& reader, const Tensor& y) {
                   int(y.extent(y.shape().rank() - 1)), reader, pointer<T>(y));
 }
 
-/// Sums deviations from the first row, and their squares. Sums of the values themselves would lose precision if the
-/// values are far from 0.
+/// A `term` functor for sum_columns(): sums deviations from the column's value in the first row, and their squares.
+/// Sums of the values themselves would lose precision if the values are far from 0.
 template <class T>
 struct Deviations {
     const T* x;
@@ -75,7 +75,6 @@ struct NormGradientTerms {
     }
 };
 
-/// Concatenates two vectors of c values.
 __global__ void batch_norm_concatenate_kernel(const float* first, const float* second, int c, float* out) {
     const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
     if (i < c) out[i] = first[i], out[c + i] = second[i];
@@ -99,7 +98,7 @@ struct RowStats {
 };
 
 /// Computes the statistics of a row of c values in a warp. Sums deviations from the first value, because sums of the
-/// values themselves would lose precision if they are far from 0.
+/// values themselves would lose precision if the values are far from 0.
 template <class T>
 __device__ __forceinline__ RowStats row_stats(const T* x, int c, int lane, float epsilon) {
     const float first = load(x);
@@ -223,8 +222,8 @@ void batch_norm_grad(const Call& call) {
     });
 }
 
-// Ranks that share batch statistics exchange these few hundred values on the host. Without such a group, a rank uses
-// its own values.
+// rank_stats() and rank_sums() combine batch statistics, or the sums for their gradient, over all ranks. If
+// Context::sync is set, the host exchanges these few hundred values. Otherwise, the ops only copy the rank's values.
 void rank_stats(const Call& call) {
     if (context().sync) return run_on_host(op::rank_stats, call);
     const float* const stats = pointer<float>(call.in[0]);

@@ -6,13 +6,13 @@
 
 namespace rg::RG_GPU {
 
-/// Coefficients of the normalisation: scale = gamma / sigma and shift = beta - mean * scale, with sigma^2 = variance +
-/// epsilon. `sums` holds sum(dz x^) and sum(dz) over the `count` values of a channel, where x^ is the normalised x. If
-/// `sums` is defined, Norm also has the coefficients b and d of the gradient: dx = gamma / sigma * (dz - sum(dz) /
-/// count - x^ * sum(dz x^) / count) = scale dz + b x + d.
+/// Coefficients of batch norm: scale = gamma / sigma and shift = beta - mean * scale, with sigma^2 = variance +
+/// epsilon. `sums` holds sum(dz x^) and sum(dz) over the `count` values of a channel. x^ is (x - mean) / sigma, and dz
+/// is the gradient with respect to the result before ReLU. If `sums` is defined, Norm also has the coefficients b and d
+/// of the gradient: dx = gamma / sigma * (dz - sum(dz) / count - x^ * sum(dz x^) / count) = scale dz + b x + d.
 class Norm {
 public:
-    /// `norm` = {stats, gamma, beta}.
+    /// `norm` = {stats, gamma, beta}; stats [2][c] holds the mean and the variance of each of the c channels.
     Norm(std::span<const Tensor> norm, const BatchNorm& attrs, const Tensor& sums = {}, double count = 0);
     const float* scale() const { return coefficients_; }
     const float* shift() const { return coefficients_ + c_; }
@@ -37,7 +37,7 @@ private:
     Scratch<float> coefficients_; // scale, shift, b, d; c values each
 };
 
-/// Calls f with a reader of x. The reader normalises if `norm` = {stats, gamma, beta} is defined.
+/// Calls f with a reader of x. If the tensors `norm` = {stats, gamma, beta} are defined, the reader normalises x.
 template <class T, class F>
 void with_reader(const Tensor& x, std::span<const Tensor> norm, const BatchNorm& attrs, F f) {
     if (!norm[0].defined()) return f(Plain<T>{pointer<T>(x)});
@@ -45,8 +45,8 @@ void with_reader(const Tensor& x, std::span<const Tensor> norm, const BatchNorm&
     f(coefficients.read<T>(x));
 }
 
-/// The terms that a value of dy adds to its channel's two sums: g (x - mean) and g. g is dy, or 0 where the forward
-/// ReLU gave 0.
+/// The terms that a value of dy adds to its channel's two sums: g (x - mean) and g. x is batch norm's input, and dy is
+/// the gradient with respect to batch norm's output. g is dy, but if `relu` is set, 0 where the ReLU gave 0.
 template <class T>
 struct NormTerms {
     const T* x;
@@ -61,7 +61,7 @@ struct NormTerms {
         sum.second += dy;
     }
 };
-/// Converts a channel's two sums of NormTerms into dgamma and dbeta.
+/// Converts a channel's two sums of NormTerms into dgamma and dbeta, the gradients of batch norm's parameters.
 struct FinishNormSums {
     const float* stats;
     int c;
@@ -73,8 +73,8 @@ struct FinishNormSums {
     }
 };
 
-/// Computes dgamma = sum of g x^ and dbeta = sum of g over each channel. Either the kernel that computes dy also adds
-/// the terms() and calls finish(), or compute() reads dy from memory.
+/// Computes dgamma = sum of g x^ and dbeta = sum of g for each channel, with g as in NormTerms and x^ as in Norm. There
+/// are two ways. compute() reads dy from memory. Or the kernel of dy also sums the terms(), and finish() converts them.
 class NormSums {
 public:
     NormSums(const Norm& norm, const Tensor& dy, const Tensor& x, const Tensor& dgamma, const Tensor& dbeta)
@@ -101,7 +101,8 @@ template <class T, class Reader>
 void data_gradient(const Reader& dy, const Shape& dy_shape, const Tensor& w, const Conv& conv, const Tensor& addend,
                    const Tensor& dx, const NormSums* sums);
 
-/// Defined in pool.cu. Max pooling of x [n h w c] with non-overlapping windows.
+/// Defined in pool.cu. Computes max pooling of x [images, rows, columns, channels] with non-overlapping windows of
+/// `window` x `window` pixels.
 template <class T>
 void max_pool(const T* x, const Shape& x_shape, int window, T* y);
 

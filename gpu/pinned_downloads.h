@@ -1,5 +1,5 @@
-// Downloads through pinned memory. A series of copies into pinned memory is queued. After one wait for all of them,
-// each value is copied on to its destination.
+// Downloads through pinned memory. The device first copies a series of values into pinned memory. After one wait for
+// all of these copies, the host copies each value from pinned memory to its destination.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ public:
     PinnedDownloads(void* memory, size_t bytes) : memory_(static_cast<std::byte*>(memory)), size_(bytes) {}
 
     /// Calls copy(destination) to queue a copy into pinned memory, or directly into `to` if the pinned memory is full.
-    /// With `more`, returns at once. Otherwise, calls wait(), which blocks until all queued copies are done, and then
+    /// With `more`, does not wait. Otherwise, calls wait(), which blocks until all queued copies are done, and then
     /// fills all destinations of the series. If copy() or wait() throws, drops the whole series, since its destinations
     /// may not exist any more at the next call.
     template <class Copy, class Wait>
@@ -43,7 +43,7 @@ private:
 
     std::byte* memory_;
     size_t size_, used_ = 0;
-    std::vector<Queued> queued_; // queued copies
+    std::vector<Queued> queued_; // copies into pinned memory since the last wait
 };
 
 } // namespace rg::gpu

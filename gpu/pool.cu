@@ -1,4 +1,5 @@
-// Max and average pooling and their gradients. Each op can include the batch norm of its input.
+// Max and average pooling and their gradients. The forward ops can apply a batch norm to their input on load. The
+// gradient ops can also compute the sums that the gradient of this batch norm needs.
 //
 // Each value of a result is computed by one thread. For a value of dx, that thread visits all windows that contain the
 // value, so that overlapping windows need no atomics.
@@ -16,7 +17,7 @@ struct Axis {
     int extent, results, window, stride, pad;
     Axis(int64_t extent, int64_t results, int64_t window, int64_t stride, int64_t pad)
         : extent(int(extent)), results(int(results)), window(int(window)), stride(int(stride)), pad(int(pad)) {}
-    /// Return the first pixel of a window in the image, and the pixel after its last.
+    /// begin() returns the first pixel of a window that lies in the image, and end() the pixel after the last.
     __device__ int begin(int result) const { return max(result * stride - pad, 0); }
     __device__ int end(int result) const { return min(result * stride - pad + window, extent); }
 };
@@ -30,7 +31,7 @@ struct Windows {
           columns(x[2], y[2], pool.window.w, pool.stride.w, pool.pad.w),
           c(int(x[3])),
           count_pad(pool.count_pad) {}
-    /// Returns the factor of average pooling for window (i, j).
+    /// Returns the factor by which average pooling multiplies the sum of window (i, j).
     __device__ float share(int i, int j) const {
         if (count_pad) return 1 / float(rows.window * columns.window);
         return 1 / float((rows.end(i) - rows.begin(i)) * (columns.end(j) - columns.begin(j)));
@@ -75,14 +76,15 @@ __global__ void __launch_bounds__(kThreads)
     if (positions) positions[i] = uint8_t(position);
 }
 
-/// Computes dx of one value from the windows that contain it: with positions, the sum of dy over the windows in which
-/// the value was the maximum; without, the sum of its shares of dy.
+/// Computes one value of dx from the windows that contain its pixel. For max pooling, where `positions` is not null, dx
+/// is the sum of dy over the windows whose maximum is at this pixel. For average pooling, dx is the sum of dy times
+/// share() over all these windows.
 template <class T>
 struct PoolGrad {
     Windows g;
     const T* dy;
     const uint8_t* positions;
-    __device__ float operator()(uint32_t pixel, int c) const { // 32 bits, since 64-bit division is slow
+    __device__ float operator()(uint32_t pixel, int c) const { // uint32_t, since 64-bit division is slow
         const Axis &rows = g.rows, &columns = g.columns;
         const uint32_t pixels = uint32_t(rows.extent * columns.extent), image = pixel / pixels;
         // Row and column in the padded image.
@@ -109,7 +111,7 @@ __global__ void __launch_bounds__(kThreads) pool2d_grad_kernel(int64_t count, Po
     if (i < count) store(dx + i, value(uint32_t(i / value.g.c), int(i % value.g.c)));
 }
 
-/// A term for sum_columns(): computes and stores a value of dx, and adds its terms to batch norm's two sums.
+/// A `term` functor for sum_columns() (columns.cuh). Computes and stores a value of dx, and adds its NormTerms.
 template <class T>
 struct PoolGradTerms {
     PoolGrad<T> value;
@@ -140,7 +142,7 @@ void run_max_pool(const Windows& g, int64_t count, const Reader& reader, T* y, u
                   reader, y, positions);
 }
 
-/// Computes dx. If x, the input of the pooling, is given, also computes batch norm's sums of dx.
+/// Computes dx. If x, the input of the pooling, is defined, also computes the sums of dx for batch norm's gradient.
 void run_pool_grad(const Call& call, const Tensor& positions) {
     using O = Pool2dGradOp;
     const auto& a = call.attrs.as<O>();

@@ -1,23 +1,23 @@
-// Sums and maxima over a warp and over a block, in a fixed order, so that every run gives the same bits.
+// Sums over a warp or a block, and maxima over a warp, in a fixed order, so that every run gives the same bits.
 //
-// A warp reduces by a butterfly of 5 exchanges, after which every lane has the result. A block stores its warps'
-// results in shared memory and reduces them by a butterfly as well. All threads of the warp, or of the block, must call
-// a function together. blockDim.y and blockDim.z must be 1, and each warp must have 32 lanes.
+// A warp of 32 lanes reduces by a butterfly of 5 exchanges, after which every lane has the result. A block stores the
+// results of its warps in shared memory; then each warp reduces them by another butterfly. All threads of the warp, or
+// of the block, must call a function together. blockDim.y and blockDim.z must be 1.
 #pragma once
 
 #include "ringgrad/gpu/cuda.cuh"
 
 namespace rg::RG_GPU {
 
-/// Returns the sum over the 32 lanes to every lane. If `lanes`, a power of two, is less than 32, sums over each group
-/// of `lanes` neighbouring lanes.
+/// Sums `value` over each group of `lanes` neighbouring lanes, by default over all 32 lanes of the warp. Returns the
+/// sum to every lane of the group. `lanes` is a power of two.
 template <class T>
 __device__ __forceinline__ T warp_sum(T value, int lanes = 32) {
     for (int step = lanes / 2; step > 0; step /= 2) value += __shfl_xor_sync(0xffffffffu, value, step);
     return value;
 }
 
-/// Returns the maximum over the same lanes as warp_sum(). Ignores NaN, as fmaxf does.
+/// Returns to every lane the maximum over its group of `lanes` neighbouring lanes. Ignores NaN, as fmaxf does.
 template <class T>
 __device__ __forceinline__ T warp_max(T value, int lanes = 32) {
     for (int step = lanes / 2; step > 0; step /= 2) value = max(value, __shfl_xor_sync(0xffffffffu, value, step));

@@ -6,8 +6,8 @@
 
 namespace rg::RG_GPU {
 
-/// Returns at least `bytes` bytes of device memory, aligned to 256 bytes. The last memory taken must be given back
-/// first. Memory may be given back while kernels that use it are queued: later work in the same stream runs after them.
+/// Returns at least `bytes` bytes of device memory, aligned to 256 bytes. Memory must be given back in reverse order.
+/// It may be given back while kernels that use it are queued: later work in the same stream runs after these kernels.
 void* take_scratch(size_t bytes);
 void give_back_scratch(void* memory);
 /// Returns the stream that runs the ops of this thread.

@@ -1,8 +1,7 @@
-// Scratch memory as a stack over large chunks. Allocations are given back in reverse order.
+// Scratch memory as a stack over chunks of 32 MiB or more. Allocations are given back in reverse order.
 //
-// Every op finds the stack empty and begins at the first chunk. The same ops in the same order therefore get the same
-// addresses, and allocate no new memory when they run again. The capture of a CUDA graph needs this: it must not
-// allocate.
+// Every op finds the stack empty and begins at the first chunk. So an op that runs again with the same sizes gets the
+// same addresses, and allocates no new chunk. The capture of a CUDA graph needs this: it must not allocate memory.
 #pragma once
 
 #include <algorithm>

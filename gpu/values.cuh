@@ -1,7 +1,7 @@
-// Shared by all kernels: loads and stores of single values, loads of 4 and 8 values, and readers, which transform
-// activations while a kernel loads them.
+// Loads and stores of single values, loads of 4 and 8 values, and readers: functors that transform activations while a
+// kernel loads them, for example by batch norm.
 //
-// Activations are stored as T, which is float or bf16. Arithmetic, statistics and parameters are f32.
+// Activations are stored as T, which is float or bf16. Statistics and the parameters of batch norm are f32.
 #pragma once
 
 #include "ringgrad/core/op.h"
@@ -12,7 +12,7 @@ namespace rg::RG_GPU {
 
 __device__ __forceinline__ float load(const float* from) { return *from; }
 __device__ __forceinline__ float load(const bf16* from) { return to_float(*from); }
-__device__ __forceinline__ double load(const double* from) { return *from; } // of sums in scratch memory
+__device__ __forceinline__ double load(const double* from) { return *from; } // for sums in scratch memory
 __device__ __forceinline__ void store(float* to, float value) { *to = value; }
 __device__ __forceinline__ void store(bf16* to, float value) { *to = to_bf16(value); }
 
@@ -39,15 +39,16 @@ __device__ __forceinline__ void clear(float (&v)[8]) {
     for (float& value : v) value = 0;
 }
 
-/// Returns `value` after a store to memory of the second argument's type and a load from there.
+/// Returns `value` rounded to the second argument's type, as if it had been stored and loaded again.
 __device__ __forceinline__ float as_stored(float value, float) { return value; }
 __device__ __forceinline__ float as_stored(float value, bf16) { return to_float(to_bf16(value)); }
 
 /// ReLU. Keeps NaN.
 __device__ __forceinline__ float relu_of(float x) { return x <= 0 ? 0 : x; }
 
-// ---- readers: value(index, channel) reads one value, values(index, channel, v) reads 8 from that index on ----------
-// For values(), the first channel is a multiple of 8. Coefficients are loaded in vectors of 4.
+// ---- readers --------------------------------------------------------------------------------------------------------
+// value(index, channel) reads the value at `index`, which belongs to `channel`. values(index, channel, v) reads the 8
+// values from `index` on, which belong to the 8 channels from `channel` on; `channel` is a multiple of 8.
 
 /// Reads an activation unchanged.
 template <class T>
@@ -57,8 +58,7 @@ struct Plain {
     __device__ __forceinline__ void values(size_t index, int, float (&v)[8]) const { load_8(x + index, v); }
 };
 
-/// Reads x * scale + shift with per-channel coefficients, then applies ReLU if `relu`. Rounds as if the normalised
-/// value had been stored.
+/// Reads x * scale + shift with per-channel coefficients, rounded as if stored as T. Then applies ReLU if `relu`.
 template <class T>
 struct Normalised {
     const T* x;
@@ -78,8 +78,8 @@ struct Normalised {
     }
 };
 
-/// Reads the gradient with respect to batch norm's input y: scale * g + b * y + d with per-channel coefficients. g is
-/// dz, or 0 where the forward ReLU gave 0.
+/// Reads the gradient with respect to batch norm's input y: scale * g + b * y + d with per-channel coefficients. dz is
+/// the gradient with respect to batch norm's output. g is dz, but if `relu` is set, 0 where the ReLU gave 0.
 template <class T>
 struct NormGradient {
     const T *dz, *y;
