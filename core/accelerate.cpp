@@ -42,6 +42,7 @@ Plan& Accelerated::find_or_trace(std::span<const Tensor> in, bool training, bool
         steps = std::move(trace.steps);
     }
     Plan plan(std::move(steps), placeholders, results);
+    if (keep_prepared) plan.keep_prepared();
     while (cache_.size() >= cache_size) cache_.pop_back();
     cache_.push_front({std::move(signature), std::move(plan)});
     return cache_.front().plan;
@@ -49,7 +50,7 @@ Plan& Accelerated::find_or_trace(std::span<const Tensor> in, bool training, bool
 
 namespace {
 
-/// Returns the inputs. If the context has a device, copies those to it that are elsewhere.
+/// Returns the inputs. If the context has a device, copies each input that is not yet in its memory to that device.
 std::vector<Tensor> on_device(std::span<const Tensor> in) {
     std::vector<Tensor> inputs(in.begin(), in.end());
     for (Tensor& t : inputs)

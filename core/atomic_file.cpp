@@ -1,7 +1,7 @@
 // Uses POSIX calls: the standard library has no fsync and does not say why a write failed.
 //
-// Messages contain the path and the system's text ("No space left on device", "Permission denied"), since a user can
-// act on these. Interrupted calls are repeated.
+// Messages contain the path and the system's text ("No space left on device", "Permission denied"), since both help a
+// user to solve the problem. A call that a signal interrupts (EINTR) is repeated.
 #include "ringgrad/core/atomic_file.h"
 
 #include <cerrno>
@@ -50,8 +50,8 @@ bool write_all(int fd, std::string_view bytes) {
     return true;
 }
 
-/// Syncs the folder of `path`, which makes a rename in it durable. Returns true on
-/// success, and also if the file system cannot sync folders (EINVAL).
+/// Syncs the folder of `path`, which makes a rename in that folder durable. Returns true on success, and also if the
+/// file system cannot sync folders (EINVAL).
 bool sync_folder_of(const std::string& path) {
     const size_t slash = path.rfind('/');
     const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
@@ -122,7 +122,7 @@ void write_output(const std::string& path, std::string_view bytes) {
     for (int links = 0; !in_place && fs::is_symlink(target, ignored); ++links) {
         RG_CHECK(links < kMaxLinks, "write ", path, ": ", std::strerror(ELOOP));
         const fs::path folder = target.has_parent_path() ? target.parent_path() : ".";
-        // /dev/stdout leads to /proc/self/fd/1. The shell has the file behind it open, so do not replace that file.
+        // /dev/stdout leads to /proc/self/fd/1, which stands for an open file. That file must not be replaced.
         in_place = fs::canonical(folder, ignored).string().starts_with("/proc/");
         if (!in_place) target = target.parent_path() / fs::read_symlink(target, ignored);
     }

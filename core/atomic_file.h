@@ -33,7 +33,7 @@ void write_file_atomic(const std::string& path, std::string_view bytes, Readers 
 
 /// Writes to a path that a user has chosen. Follows symbolic links. Creates or replaces a regular file like
 /// write_file_atomic(), and writes into a device or a FIFO. If a link leads through /proc, as /dev/stdout does, appends
-/// to the file and does not replace it, because another process has it open.
+/// to the file instead of replacing it, because a process already has that file open.
 void write_output(const std::string& path, std::string_view bytes);
 
 /// Removes the temporary files of `path` that killed processes left behind. No process may be writing `path` meanwhile.

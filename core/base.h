@@ -1,8 +1,8 @@
-// Defines the exception type, the check macro and the text builder that all other files use.
+// Defines the exception type Error, the check macro RG_CHECK and the text builder cat().
 //
-// An error message names, in this order: the operation, the expected value, the actual value, the context (tensor, file
-// and offset, rank), and a hint. Checks stay on in release builds. They are cheap, since they run once per call or per
-// sample, and not once per element of an image.
+// By convention, an error message names those of the following parts that apply, in this order: the operation, the
+// expected value, the actual value, the context (tensor, file and offset, rank), and a hint. Checks stay on in release
+// builds. They are cheap, since they run once per call or per sample, and not once per element of an image.
 #pragma once
 
 #include "ringgrad/core/scope.h"
@@ -30,8 +30,8 @@ std::string cat(const Parts&... parts) {
     return out.str();
 }
 
-/// While a LayerScope exists, appends " (layer NAME)" to the messages of fail() and RG_CHECK on this thread. Keeps a
-/// reference to the name.
+/// While a LayerScope exists, fail() and RG_CHECK append " (layer NAME)" to their messages on this thread. The name
+/// must outlive the LayerScope, which keeps only a reference.
 class LayerScope {
 public:
     explicit LayerScope(const std::string& name) : layer_(Scope::current().layer, &name) {}

@@ -1,7 +1,8 @@
 // Defines bf16, the upper half of a float, for tensors, CPU kernels and CUDA kernels.
 //
 // The type has only the two conversions below, and no arithmetic. Kernels convert values to float to add or multiply
-// them, except tensor cores and CPU tiles, which read the bits directly.
+// them. Only a few instructions multiply bf16 values directly: those of the tensor cores of GPUs, and of AMX and
+// AVX512-BF16 of CPUs.
 #pragma once
 
 #include <cstdint>

@@ -1,10 +1,10 @@
-// The header holds a checksum of each tensor, and a checksum of the header itself. Writing encodes the header with
-// zeros in place of its own checksum, computes the checksum, and inserts it. Reading puts zeros there again and
-// compares.
+// The header holds a checksum of each tensor, and a checksum of the header itself. The writer encodes the header with
+// 16 zeros in place of the header's checksum, computes the checksum, and puts it in place of the zeros. The reader
+// replaces these digits by zeros again, computes the checksum, and compares it with the digits.
 //
-// The place is fixed: exactly kOpening must follow the file's length word. So the header's checksum covers every byte
-// of the header, even those of its own key. Every byte of the data belongs to a tensor (safetensors.h), so the
-// checksums together cover the whole file.
+// The digits have a fixed offset: a file begins with the 8-byte length of the header, and then with the bytes of
+// kOpening. So the header's checksum covers every other byte of the header. Every byte of the data belongs to a tensor
+// (safetensors.h), so the checksums together cover the whole file.
 #include "ringgrad/core/checkpoint.h"
 
 #include "ringgrad/core/atomic_file.h"
@@ -28,9 +28,9 @@ constexpr std::string_view kPrefix = "step-", kSuffix = ".safetensors";
 constexpr std::string_view kReserved[] = {"format", "checksum", "tensor_checksums",
                                           "step"}; // metadata keys that the caller must not use
 
-/// Returns a 64-bit checksum. For a given word, each round is a bijection of the state; for a given state, it is a
-/// bijection of the word. So the checksum always detects a change within one word. It misses a change of several words
-/// with a probability of about 2^-64.
+/// Returns a 64-bit checksum. Each round mixes one 8-byte word into the state. The new state is a bijection of the old
+/// state, and also of the word. So the checksum always detects a change within one word. It misses a change of several
+/// words with a probability of about 2^-64.
 uint64_t checksum(std::string_view bytes) {
     uint64_t h = bytes.size();
     const auto mix = [&h](uint64_t word) {
@@ -55,7 +55,7 @@ std::string hex(uint64_t value) {
     return text;
 }
 
-/// Returns the checksum of a file's length word and header text, with zeros in place of the checksum's digits.
+/// Returns the checksum of the first 8 bytes of a file and its header, with zeros in place of the checksum's digits.
 std::string header_checksum(std::string_view bytes) {
     std::string header(bytes);
     header.replace(kDigitsOffset, kDigits, kDigits, '0');
@@ -66,7 +66,8 @@ std::string tensor_checksum(const Tensor& t) {
     return hex(t.bytes() ? checksum({reinterpret_cast<const char*>(t.bytes_data()), size_t(t.bytes())}) : 0);
 }
 
-/// Returns the number of bytes of a file's length word and header text together, or the size of a file that is shorter.
+/// Returns the number of bytes before the data of a file: 8 bytes that hold the header's length, and the header.
+/// Returns the size of the file if that is smaller.
 size_t header_size(std::string_view bytes) {
     uint64_t length = 0;
     if (bytes.size() >= kLengthBytes) std::memcpy(&length, bytes.data(), kLengthBytes);
@@ -87,7 +88,7 @@ std::optional<int64_t> step_of_name(const std::string& name) {
         if (c < '0' || c > '9') return {};
         step = step * 10 + (c - '0');
     }
-    // This comparison rejects all other spellings, such as too few digits.
+    // This comparison rejects other spellings of the same step, such as step-123 instead of step-00000123.
     return name == name_of_step(step) ? std::optional(step) : std::nullopt;
 }
 
@@ -108,7 +109,8 @@ void delete_old(const std::string& dir, int64_t newest, int keep_last) {
     std::error_code ignored;
     int kept = 0;
     for (int64_t step : steps_in(dir)) {
-        // A checkpoint of a later step was saved before the run was resumed from an older one.
+        // If the run was resumed from an older checkpoint, there may be checkpoints of steps after `newest`: delete
+        // them.
         if (step > newest || ++kept > keep_last) fs::remove(fs::path(dir) / name_of_step(step), ignored);
     }
     std::vector<fs::path> leftovers;

@@ -1,5 +1,5 @@
 // Saves the whole state of a training run in one file: tensors (parameters, momentum, batch-norm state) and texts
-// (epoch, sampler position, seed, options). A resumed run computes the same bits as a run without interruption.
+// (options, epoch, mini-batch). On as many ranks, a resumed run computes the same bits as a run without interruption.
 //
 // A checkpoint is a safetensors file DIR/step-00000123.safetensors, so other tools can read it. Its metadata contain a
 // 64-bit checksum of each tensor's bytes, and one of the header. The header's checksum is computed with '0' in place of
@@ -19,14 +19,14 @@ std::string encode_checkpoint(int64_t step, const TensorFile& state);
 /// Writes `state` as the checkpoint of `step` (>= 0) into `dir`, and returns the path. Creates `dir` if necessary, but
 /// not its parent. Then deletes the checkpoints of later steps, which remain if a run is resumed from an older
 /// checkpoint. Of the others, keeps only the newest `keep_last` (>= 1). Also deletes the leftovers of killed writes.
-/// Throws Error like encode_checkpoint() and write_file_atomic().
+/// Throws Error like encode_checkpoint() and write_file_atomic(), and if it cannot create `dir`.
 std::string save_checkpoint(const std::string& dir, int64_t step, const TensorFile& state, int keep_last);
 
 struct LoadedCheckpoint {
-    TensorFile state; // as given to save_checkpoint()
+    TensorFile state; // as given to save_checkpoint(), with the name of the file
     int64_t step = 0;
     std::string path;
-    std::vector<std::string> warnings; // one per newer checkpoint that was skipped, since it is damaged
+    std::vector<std::string> warnings; // one for each newer checkpoint that was skipped because it cannot be loaded
 };
 
 /// Decode one checkpoint, from the file's contents or from the file. Throw Error if it is not a checkpoint or if any

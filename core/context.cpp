@@ -1,4 +1,4 @@
-// Looks up and sets the context of the calling thread.
+// Looks up the context of the calling thread.
 #include "ringgrad/core/context.h"
 
 namespace rg {

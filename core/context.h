@@ -27,7 +27,7 @@ public:
     virtual ~SyncGroup() = default;
     /// Replaces each value by its sum over all ranks. Collective.
     virtual void sum(std::span<double> values) = 0;
-    double fraction = 1; // part of the mini-batch's samples that this rank computes
+    double fraction = 1; // fraction of the mini-batch's samples that this rank computes
     int64_t samples = 0; // number of samples in the mini-batch, over all ranks
 };
 
@@ -36,14 +36,14 @@ struct Context {
     Device* device = nullptr;      // runs the ops and holds new tensors; null: `backend` runs the ops in host memory
     ThreadPool* threads = nullptr; // null: the calling thread runs all tasks
     SyncGroup* sync = nullptr;     // null: batch statistics are over the samples of this rank
-    bool strict_fp32 = false;      // true: ops use plain multiply-adds, and no algorithm such as Winograd
+    bool strict_fp32 = false;      // true: CPU kernels use plain multiply-adds, not Winograd or sums of bf16 products
     Profile* profile = nullptr;    // null: ops are not timed
 };
 
 /// Returns the context of this thread, or a default context outside of every ContextScope.
 const Context& context();
 
-/// Sets the context of this thread until the end of the scope.
+/// Sets the context of this thread until the ContextScope is destroyed.
 class ContextScope {
 public:
     /// Keeps a reference to the context.
@@ -54,8 +54,8 @@ private:
     Setting<const Context*> context_;
 };
 
-/// Returns a function that runs f in the caller's context, for use on another thread. The context must outlive the
-/// function. The caller's tapes, traces and dry runs do not apply on the other thread.
+/// Returns a function that runs f in the context of the thread that calls in_this_context(), for use on another thread.
+/// The context must outlive the function. The caller's tapes, traces and dry runs do not apply on the other thread.
 template <class F>
 auto in_this_context(F f) {
     return [f = std::move(f), &callers_context = context()] {

@@ -2,7 +2,7 @@
 //
 // Core does not know CUDA. A program puts a device into the Context; then new tensors are in device memory, and the
 // device runs the ops in order while the program goes on. The program reads and writes values through copies
-// (Tensor::to_host(), Tensor::copy_from()), which take place after the ops that were started before.
+// (Tensor::to_host(), Tensor::copy_from()). A copy takes place after all ops that were started before it.
 #pragma once
 
 #include "ringgrad/core/scope.h"
@@ -29,8 +29,8 @@ double seconds_of(F&& f) {
 }
 
 /// Peak rates of a device: floating-point operations per second, and bytes read or written per second. For a GPU,
-/// `flops` is the rate of its tensor cores in bf16, where a multiply-add counts as two operations. A product in f32
-/// takes six times as long: three TF32 products at half the rate.
+/// `flops` is the rate of its tensor cores in bf16, where a multiply-add counts as two operations. An f32 product takes
+/// six times as long as a bf16 product: it consists of three TF32 products, each at half the bf16 rate.
 struct Rates {
     double flops = 0, bytes = 0;
 };
@@ -39,7 +39,7 @@ struct Rates {
 class Device : public std::enable_shared_from_this<Device> {
 public:
     virtual ~Device() = default;
-    /// Returns a text like "NVIDIA H200 (sm_90, 139.8 GiB)".
+    /// Returns a text like "NVIDIA H200 (sm_90, 139 GiB)".
     virtual std::string name() const = 0;
 
     /// Returns `bytes` bytes of device memory, aligned to 256 bytes. Throws Error if not enough memory is left.
@@ -50,7 +50,7 @@ public:
     virtual void upload(void* to, const void* from, size_t bytes) = 0;
     virtual void copy(void* to, const void* from, size_t bytes) = 0;
     /// Copies device memory to host memory, after all ops that were started before. Blocks until the copy is done. With
-    /// `more`, it may return before the copy is done; the next download without `more` waits for all of them.
+    /// `more`, it may return before the copy is done; the next download without `more` also waits for this copy.
     virtual void download(void* to, const void* from, size_t bytes, bool more = false) = 0;
 
     /// Moves chunks of device memory to host memory and back, while ops and the transfers of other chunks run. Example:
@@ -58,9 +58,9 @@ public:
     ///     start_ops(), trip->download(0), start_more_ops(), trip->download(1);
     ///     for (size_t i = 0; i < 2; ++i) trip->wait(i), change(i), trip->upload(i);
     ///
-    /// download() sees the results of all ops that were started before it. Ops that are started after upload() get
-    /// the changed chunk. Ops that are started between the two calls must not use the chunk. The program may use the
-    /// chunk's host memory only between wait() and upload(): wait() blocks until the chunk is in host memory.
+    /// download() sees the results of all ops that were started before it. Ops that are started after upload() get the
+    /// changed chunk. Ops that are started between download() and upload() of a chunk must not use that chunk. wait()
+    /// blocks until the chunk is in host memory. The program may use that memory only between wait() and upload().
     class RoundTrip {
     public:
         virtual ~RoundTrip() = default;
@@ -73,8 +73,8 @@ public:
     virtual std::unique_ptr<RoundTrip> round_trip(void* host, void* device, std::vector<size_t> ends) = 0;
 
     /// Returns the kernel of an op, or null if the device has none: then the op runs on the host (see run_on_host()).
-    /// The kernel takes tensors in device memory and may return before its work is done.
-    /// Convolution kernels for bf16 images also take filters in bf16 (see round_filters() in fuse.cpp).
+    /// The kernel takes tensors in device memory and may return before its work is done. A plan may round filters to
+    /// bf16 (round_filters() in fuse.cpp), so convolution kernels for bf16 images must take filters in f32 and in bf16.
     virtual Kernel kernel(const OpRow* op) const = 0;
     /// Blocks until all work that was started is done. Throws Error if a kernel failed and no earlier call has reported
     /// it.
@@ -95,8 +95,8 @@ public:
         virtual void launch() = 0;
     };
     /// Calls f and records the work that f starts, without doing the work. Returns null if the device has no graphs.
-    /// Call f directly at least once before this. Throws Error if f throws, or if f does something that a graph cannot
-    /// contain; direct calls of f still work afterwards.
+    /// Call f directly at least once before, so that scratch memory is allocated. Throws Error if f throws, or if f
+    /// does something that a graph cannot contain; direct calls of f still work afterwards.
     virtual std::unique_ptr<Graph> capture(const std::function<void()>&) { return nullptr; }
 };
 

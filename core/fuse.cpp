@@ -1,27 +1,27 @@
 // Moves steps of a trace into the steps before or after them, so that a step's result is used while it is in cache.
 //
-// The ops of convolution, pooling, addition and their gradients have optional arguments for additional work: they
-// normalise an operand on load, or process their result before it leaves the cache (core/ops/). Each rule below turns
-// one kind of step into such additional work. So the plan of a training step has two steps for each layer of
-// convolution, batch norm and ReLU. conv2d normalises its input on load and computes the statistics of its result.
-// conv2d_grad computes the gradient of the batch norm, both gradients of the convolution, and the sums for the batch
-// norm of its input. The normalised activations are never written to memory. In an evaluation, the batch norm goes into
-// the filters and the bias.
+// Several ops, such as conv2d, conv2d_grad and add, have optional arguments for additional work: they normalise an
+// operand on load, or process their result before they store it (core/ops/). Each rule below turns one kind of step
+// into such additional work. So the plan of a training step has only two steps that read or write images for each layer
+// of convolution, batch norm and ReLU that another convolution follows. conv2d normalises its input on load and
+// computes the statistics of its result. conv2d_grad computes the gradient of the batch norm, both gradients of the
+// convolution, and the sums for the batch norm of its input. The normalised activations of such a layer are never
+// written to memory. In an evaluation, the batch norm goes into the filters and the bias.
 //
 // kRules below is the table of the rules, in the order of their application. The order matters where a rule removes or
 // changes a step that another rule looks for:
-// - fold_norm before pool_result: only a normalised result can be pooled.
-// - fold_norm before normalise_sum: normalise_sum would also take a batch norm with constant statistics. fold_norm
-//   makes it part of the filters, where it costs nothing.
-// - add_in_gradient before normalise_sum: the add of two gradients costs least in the gradient.
-// - normalise_gradient before normalise_on_load: conv2d_grad normalises its input only beside the gradient of a batch
-//   norm.
-// - add_in_gradient and normalise_on_load before sum_in_gradient: the sums are those of the whole gradient, and they
-//   need the statistics of the input.
+// - fold_norm before pool_result: conv2d can pool its result only if it also normalises the result.
+// - fold_norm before normalise_sum: both take a batch norm with constant statistics. fold_norm makes it part of the
+//   filters, where it costs nothing, while normalise_sum would compute it in each add.
+// - add_in_gradient before normalise_sum: add_in_gradient does not take an add that already normalises an operand.
+// - normalise_gradient before normalise_on_load: conv2d_grad can normalise its input only if it also computes the
+//   gradient of a batch norm.
+// - add_in_gradient and normalise_on_load before sum_in_gradient: the sums must include a gradient that is added, and
+//   they need the statistics of the input.
 // - loss_gradient is independent of the others.
-// Convolutions in several groups take no other steps.
-// split_gradients and round_filters run at the end, because they insert steps. round_filters must come after fold_norm:
-// filters with a folded batch norm are scaled in f32 and only then rounded, so round_filters skips them.
+// Convolutions in several groups are not fused with other steps. split_gradients and round_filters run at the end,
+// because they insert steps. round_filters must come after fold_norm: filters with a folded batch norm are scaled in
+// f32 and only then rounded, so round_filters skips them.
 #include "ringgrad/core/fuse.h"
 
 #include "ringgrad/core/context.h"
@@ -40,8 +40,8 @@ using Id = uint64_t; // the number of a value's block of memory
 
 Id id(const Tensor& t) { return t.key().id; }
 
-/// Returns true if a and b begin at the same element and have the same shape. A fused step takes its extents from the
-/// value, so the rules accept only steps that read the whole value in its own shape, and no views.
+/// Returns true if a and b begin at the same element and have the same shape. A fused step takes the shape from the
+/// tensor that it gets. So the rules fuse only steps that read a value in its own shape, and not through a view.
 bool same(const Tensor& a, const Tensor& b) { return a.key() == b.key() && a.shape() == b.shape(); }
 
 class Fuser {
@@ -68,7 +68,8 @@ private:
         size_t step;
         int argument;
     };
-    /// `apply` is called for each step of `op`. It does nothing if the step or its neighbours do not fit.
+    /// run() calls `apply` for each step of `op`. `apply` changes nothing if that step cannot be fused. In the comments
+    /// of these functions, a -> b means that step b reads a result of step a.
     struct Rule {
         Op op;
         void (Fuser::*apply)(size_t step);
@@ -96,8 +97,8 @@ private:
         index();
     }
 
-    /// Returns the readers of an intermediate. Returns none if t is a result or outside of the plan, or if any reader
-    /// takes a view of it.
+    /// Returns the readers of t if it is an intermediate. Returns none if t is a result of the plan, if t has memory
+    /// outside of the plan, or if a reader takes a view of t.
     std::vector<Reader> intermediate_readers(const Tensor& t) const {
         const auto entry = readers_.find(id(t));
         if (t.has_memory() || results_.contains(id(t)) || entry == readers_.end()) return {};
@@ -107,8 +108,8 @@ private:
     }
     bool has_one_reader(const Tensor& intermediate) const { return intermediate_readers(intermediate).size() == 1; }
 
-    /// Returns the step of op `op` that makes t as its output number `output`. Returns nothing if another step makes t,
-    /// or if t is a view.
+    /// Returns the index of the step that makes t as output `output` of op `op`. Returns nothing if t has another maker
+    /// or is a view.
     std::optional<size_t> maker(const Tensor& t, Op op, int output = 0) const {
         const std::optional<size_t> s = maker(t);
         if (!s || steps_[*s].op != op || !same(steps_[*s].out[size_t(output)], t)) return std::nullopt;
@@ -148,12 +149,12 @@ private:
         replace(norm, std::move(fused), {*conv});
     }
 
-    /// conv2d with a normalised result -> max_pool2d with square windows, side by side: conv2d pools its result.
+    /// conv2d with a normalised result -> max_pool2d with square, non-overlapping windows: conv2d pools its result.
     void pool_result(size_t pool) {
         const Step p = steps_[pool];
         const Pool& windows = p.attrs.as<Pool2dOp>().pool;
         const int64_t window = windows.window.h;
-        const Tensor& positions = p.out[Pool2dOp::positions]; // conv2d does not compute these
+        const Tensor& positions = p.out[Pool2dOp::positions]; // conv2d does not compute them, so nobody may read them
         const auto conv = maker(p.in[Pool2dOp::x], op::conv2d);
         if (windows.window != window || windows.stride != window || windows.pad != 0 || !conv ||
             !has_one_reader(p.in[Pool2dOp::x]) || readers_.contains(id(positions)) || results_.contains(id(positions)))
@@ -236,8 +237,8 @@ private:
         replace(relu, std::move(fused), {*sum});
     }
 
-    /// batch_norm -> conv2d, pooling or conv2d_grad: these readers normalise their input on load. All readers of the
-    /// batch norm must be able to do that.
+    /// batch_norm -> conv2d, pooling or conv2d_grad: these readers normalise their input on load. The rule applies only
+    /// if all readers of the batch norm can do that.
     void normalise_on_load(size_t norm) {
         const Step n = steps_[norm];
         const BatchNorm& options = n.attrs.as<BatchNormOp>().norm;
@@ -286,7 +287,7 @@ private:
             step.out[dgamma] = sums.out[Sums::dgamma];
             step.out[dgamma + 1] = sums.out[Sums::dbeta];
         };
-        if (step.op == op::conv2d_grad) { // it can sum only for the batch norm of its own input
+        if (step.op == op::conv2d_grad) { // can sum only for the batch norm of the convolution's input
             using Grad = Conv2dGradOp;
             auto& attrs = step.attrs.as<Grad>();
             if (!same(step.out[Grad::dx], sums.in[Sums::dy]) || !same(step.in[Grad::x], sums.in[Sums::x]) ||
@@ -312,8 +313,8 @@ private:
         return true;
     }
 
-    /// cross_entropy -> cross_entropy_grad: cross_entropy writes the gradient instead of the probabilities. The
-    /// gradient of the loss must be a constant.
+    /// cross_entropy -> cross_entropy_grad: cross_entropy writes the gradient instead of the probabilities. The rule
+    /// applies only if `dloss`, the gradient of the loss, has memory outside of the plan and no step writes it.
     void loss_gradient(size_t grad) {
         using Loss = CrossEntropyOp;
         using Grad = CrossEntropyGradOp;
@@ -333,9 +334,9 @@ private:
         replace(*loss, std::move(fused), {grad});
     }
 
-    /// Splits the conv2d_grad of both gradients, if it has no batch norm, into two steps. The second step does not need
-    /// the values of x, so that their memory is free for dx. In a network with two heads, this saves 15 % of the plan's
-    /// memory and 3 % of a step's time.
+    /// Splits a conv2d_grad that computes both gradients, and no gradient of a batch norm, into two steps. The second
+    /// step computes dx and does not need the values of x, so dx can get their memory. In the network of
+    /// train_digits_angles, this saved 15 % of the plan's memory and 2 to 3 % of a step's time.
     void split_gradients() {
         using Grad = Conv2dGradOp;
         std::vector<Step> steps;
@@ -354,7 +355,7 @@ private:
         steps_ = std::move(steps);
     }
 
-    /// Returns the filters of a step that accepts filters in bf16, or null for other steps.
+    /// Returns the filters of a step that a device can run with filters in bf16, or null for other steps.
     static Tensor* filters(Step& s) {
         if (s.op == op::conv2d && !s.in[Conv2dOp::y_stats].defined()) return &s.in[Conv2dOp::w];
         if (s.op == op::conv2d_grad) return &s.in[Conv2dGradOp::w];
@@ -364,8 +365,7 @@ private:
     /// Rounds the filters of bf16 convolutions at the start of the plan, with one step per flat buffer of parameters.
     /// Otherwise each convolution and each gradient would round its own filters. Every replay rounds again, so code
     /// that writes parameters between replays (an update, a resumed checkpoint, a rollback) can ignore the rounded
-    /// copies. Skips buffers that an earlier step writes, and filters whose rounded copy would not be aligned to 16
-    /// bytes.
+    /// copies. Skips filters that an earlier step may write, and filters whose copy would not be aligned to 16 bytes.
     void round_filters() {
         std::map<Id, Tensor> rounded; // the rounded copy of each flat buffer
         std::set<Id> written;

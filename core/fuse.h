@@ -1,4 +1,4 @@
-// Fuses steps of a trace, so that a step's result is used while it is in cache.
+// Fuses steps of a trace (plan.h): one op does the work of several, and uses their results while these are in cache.
 #pragma once
 
 #include "ringgrad/core/step.h"
@@ -8,7 +8,7 @@
 namespace rg {
 
 /// Replaces each group of steps that can be fused by one step that does the work of the group. `results` are the
-/// tensors that must have their values after the last step.
+/// tensors that the traced function returns; fusion keeps their values.
 void fuse(std::vector<Step>& steps, std::span<const Tensor> results);
 
 } // namespace rg

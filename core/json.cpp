@@ -13,8 +13,8 @@
 namespace rg {
 namespace {
 
-// A byte from 0x80 to 0xFF outside of valid UTF-8, as file names may contain, is written as the surrogate kByte + byte.
-// Valid text has no such surrogate, so parse() can restore the byte. Python calls this "surrogateescape" (PEP 383).
+// File names may contain bytes that are not valid UTF-8. dump() writes such a byte as an escape, \u and the hexadecimal
+// digits of kByte + byte. Valid text has no such escape, so parse() can restore the byte (PEP 383, "surrogateescape").
 constexpr uint32_t kByte = 0xDC00;
 
 class Parser {
@@ -137,8 +137,7 @@ private:
         }
         const std::string_view token = text_.substr(begin, offset_ - begin);
         int64_t integer = 0;
-        // "-0" becomes a double, since an integer would lose the sign. An integer of more than 64 bits
-        // becomes a double, too.
+        // "-0" becomes a double, since an integer would lose the sign. An integer beyond 64 bits becomes a double too.
         if (whole && token != "-0" &&
             std::from_chars(token.data(), token.data() + token.size(), integer).ec == std::errc())
             return integer;
@@ -174,7 +173,7 @@ private:
         }
         if (!accept('u')) fail_expected("an escape (one of \"\\/bfnrtu)");
         uint32_t point = hex4();
-        if (point >= kByte + 0x80 && point <= kByte + 0xFF) { // see write_string()
+        if (point >= kByte + 0x80 && point <= kByte + 0xFF) { // a byte that is not UTF-8; see kByte
             out += char(point - kByte);
             return;
         }

@@ -3,8 +3,8 @@
 // Objects keep their members in the order in which they were added or read. Integers that fit in 64 bits are a separate
 // kind and stay exact; every other number is a double. A double is written with the fewest digits that read back as the
 // same bits, and always with a point or an exponent. The parser accepts only RFC 8259: no comments, no trailing commas,
-// no duplicate keys, only valid UTF-8, and a limited depth. A parsed value takes at most 64 bytes of memory per byte of
-// text; an array of one-digit numbers takes that much.
+// no duplicate keys, only valid UTF-8, and a limited depth. To parse a text takes at most 64 bytes of memory per byte
+// of text; an array of one-digit numbers takes nearly that much.
 #pragma once
 
 #include "ringgrad/core/base.h"
@@ -51,8 +51,8 @@ public:
     /// Returns "an array", "a string" and so on, for messages.
     const char* kind() const;
 
-    /// Return the value as that type. If the value is of another kind, throw Error, which names both kinds. as_double()
-    /// converts integers.
+    /// Return the value as the type in the function's name. as_double() also accepts integers. Throw Error if the value
+    /// is of another kind; the message names the expected kind and the actual one.
     bool as_bool() const;
     int64_t as_int() const;
     double as_double() const;

@@ -14,7 +14,7 @@ void expect_allocated(const Tensor* weights) {
              "after all layers are made");
 }
 
-/// Returns the shape of the filters. conv2d() reports numbers of groups that are not possible.
+/// Returns the shape of the filters. An invalid number of groups passes here; conv2d() throws Error for it.
 template <class Spec>
 Shape filters_of(const Spec& s) {
     return {s.out, s.kernel.h, s.kernel.w, s.in / std::max<int64_t>(1, s.conv.groups)};
@@ -35,7 +35,10 @@ Norm::Norm(Parameters& parameters, const std::string& name, const Spec& s)
       gamma_(&parameters.add(name + ".weight", {s.channels}, s.zero_gamma ? Start::zeros : Start::ones)),
       beta_(&parameters.add(name + ".bias", {s.channels}, Start::zeros)),
       running_(&parameters.add_state(name, s.channels)),
-      relu_(s.relu) {}
+      relu_(s.relu),
+      options_(s.options) {
+    if (!options_.scale) parameters.entry(name + ".weight").rate = 0;
+}
 
 Tensor Norm::operator()(const Tensor& x, Mode mode) const {
     const LayerScope layer(name_);
@@ -45,19 +48,19 @@ Tensor Norm::operator()(const Tensor& x, Mode mode) const {
 
 Tensor Norm::train(const Tensor& x, const Tensor& local_stats) const {
     const Tensor stats = combine_stats(local_stats);
-    update_running(*running_, stats, x.extent(0), x.extent(1) * x.extent(2), kRunningMomentum);
-    return batch_norm(x, stats, *gamma_, *beta_, {.relu = relu_});
+    update_running(*running_, stats, x.extent(0), x.extent(1) * x.extent(2), options_.momentum);
+    return batch_norm(x, stats, *gamma_, *beta_, {.epsilon = options_.epsilon, .relu = relu_});
 }
 
 Tensor Norm::evaluate(const Tensor& x) const {
-    return batch_norm(x, *running_, *gamma_, *beta_, {.relu = relu_, .frozen = true});
+    return batch_norm(x, *running_, *gamma_, *beta_, {.epsilon = options_.epsilon, .relu = relu_, .frozen = true});
 }
 
 ConvNorm::ConvNorm(Parameters& parameters, const std::string& layer, const Names& names, const Spec& s)
     : name_(layer),
       w_(&parameters.add(names.conv + ".weight", filters_of(s), Start::random)),
       b_(add_bias(parameters, names.conv, s)),
-      norm_(parameters, names.norm, {s.out, s.relu, s.zero_gamma}),
+      norm_(parameters, names.norm, {s.out, s.relu, s.zero_gamma, s.norm}),
       conv_(s.conv) {}
 
 Tensor ConvNorm::operator()(const Tensor& x, Mode mode) const {
@@ -97,17 +100,17 @@ Tensor Dropout::operator()(const Tensor& x, const Tensor& seed, Mode mode) const
     return mode == Mode::evaluate ? x : dropout(x, probability, seed, stream);
 }
 
-Dense::Dense(Parameters& parameters, const std::string& name, int64_t out, int64_t in)
+Dense::Dense(Parameters& parameters, const std::string& name, int64_t out, int64_t in, bool bias)
     : name_(name),
       w_(&parameters.add(name + ".weight", {out, in}, Start::random)),
-      b_(&parameters.add(name + ".bias", {out}, Start::zeros)) {}
+      b_(bias ? &parameters.add(name + ".bias", {out}, Start::zeros) : nullptr) {}
 
 Tensor Dense::operator()(const Tensor& x) const {
     const LayerScope layer(name_);
     expect_allocated(w_);
     RG_CHECK(x.shape().rank() >= 1 && x.numel() == x.extent(0) * w_->extent(1), "dense: expected ", w_->extent(1),
              " values per sample, got ", x.shape().str());
-    return linear(cast(x, w_->dtype()).reshape({x.extent(0), w_->extent(1)}), *w_, *b_);
+    return linear(cast(x, w_->dtype()).reshape({x.extent(0), w_->extent(1)}), *w_, value_or_none(b_));
 }
 
 } // namespace rg

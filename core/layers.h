@@ -8,6 +8,14 @@ namespace rg {
 
 enum class Mode : uint8_t { train, evaluate };
 
+/// Options of a batch norm that few networks change.
+struct NormOptions {
+    bool scale = true; // false: the weights keep their initial values, so only the bias is trained
+    float epsilon = 1e-5f;
+    /// Weight of the newest mini-batch in the running statistics. PyTorch calls this weight momentum.
+    float momentum = 0.1f;
+};
+
 /// Batch norm, and optionally ReLU. Declares the parameters NAME.weight and NAME.bias, [channels] each, and the running
 /// statistics NAME.
 class Norm {
@@ -15,16 +23,14 @@ public:
     struct Spec {
         int64_t channels = 0;
         bool relu = true;
-        bool zero_gamma = false; // true: weights start with 0, so that a residual branch that ends here starts with 0
+        bool zero_gamma = false; // true: weights start with 0; a residual branch that ends with this norm first gives 0
+        NormOptions options = {};
     };
     Norm() = default; // unusable, until another one is assigned
     Norm(Parameters& parameters, const std::string& name, const Spec& spec);
     /// Mode::train uses batch statistics (of all ranks if Context::sync is set) and updates the running statistics.
     /// Mode::evaluate uses the running statistics.
     Tensor operator()(const Tensor& x, Mode mode) const;
-
-    /// Weight of the newest mini-batch in the running statistics. PyTorch calls this weight momentum.
-    static constexpr float kRunningMomentum = 0.1f;
 
 private:
     friend class ConvNorm;
@@ -34,10 +40,11 @@ private:
     std::string name_;
     const Tensor *gamma_ = nullptr, *beta_ = nullptr, *running_ = nullptr;
     bool relu_ = true;
+    NormOptions options_;
 };
 
-/// Convolution, batch norm, and optionally ReLU. Declares the parameters NAME.conv.weight, NAME.conv.bias,
-/// NAME.bn.weight and NAME.bn.bias, and the running statistics NAME.bn.
+/// Convolution, batch norm, and optionally ReLU. Declares the parameters NAME.conv.weight, NAME.conv.bias (unless
+/// Spec::bias is false), NAME.bn.weight and NAME.bn.bias, and the running statistics NAME.bn.
 class ConvNorm {
 public:
     struct Spec {
@@ -48,8 +55,9 @@ public:
         bool relu = true;
         bool bias = true;        // false: the convolution has no bias
         bool zero_gamma = false; // see Norm::Spec
+        NormOptions norm = {};
     };
-    /// The names of both parts, where they are not NAME.conv and NAME.bn.
+    /// Names of the convolution and of the batch norm, for a layer that does not call them NAME.conv and NAME.bn.
     struct Names {
         std::string conv, norm;
     };
@@ -58,7 +66,6 @@ public:
         : ConvNorm(parameters, name, {name + ".conv", name + ".bn"}, spec) {}
     ConvNorm(Parameters& parameters, const Names& names, const Spec& spec)
         : ConvNorm(parameters, names.conv, names, spec) {}
-    /// For the modes, see Norm.
     Tensor operator()(const Tensor& x, Mode mode) const;
 
 private:
@@ -113,17 +120,18 @@ struct Dropout {
     Tensor operator()(const Tensor& x, const Tensor& seed, Mode mode) const;
 };
 
-/// Fully connected layer. Declares the parameters NAME.weight [out in] and NAME.bias [out]. operator() flattens
-/// x to [n in] and converts it to the type of the weights, f32. Convert its result before concat() with bf16.
+/// Fully connected layer. Declares the parameters NAME.weight [out in] and, with a bias, NAME.bias [out]. operator()
+/// flattens x to [samples in]. It computes in the type of the weights, f32, even if x is bf16, and returns an f32
+/// tensor.
 class Dense {
 public:
     Dense() = default; // unusable, until another one is assigned
-    Dense(Parameters& parameters, const std::string& name, int64_t out, int64_t in);
+    Dense(Parameters& parameters, const std::string& name, int64_t out, int64_t in, bool bias = true);
     Tensor operator()(const Tensor& x) const;
 
 private:
     std::string name_;
-    const Tensor *w_ = nullptr, *b_ = nullptr;
+    const Tensor *w_ = nullptr, *b_ = nullptr; // b_ is null without a bias
 };
 
 /// A network that maps inputs to the scores of classes. Layers that a derived class declares may use `parameters` in
@@ -131,9 +139,9 @@ private:
 class Network {
 public:
     virtual ~Network() = default;
-    /// Returns the scores [n classes], in f32. Mode::train uses batch statistics and updates the running statistics.
+    /// Returns the scores [samples classes], in f32. `mode` has the meaning that Norm and Dropout describe.
     virtual Tensor forward(const Tensor& x, Mode mode) const = 0;
-    /// Returns the results of all heads: the scores, and in a network with further heads the values [n k] of each.
+    /// Returns the scores. A network with further heads also returns the values of each, [samples values].
     virtual std::vector<Tensor> outputs(const Tensor& x, Mode mode) const { return {forward(x, mode)}; }
 
     Parameters parameters;

@@ -2,8 +2,8 @@
 //
 // core/ops/ has one header and one source file per family of ops. They hold everything about an op except its fast
 // kernels: attributes, arguments, shape rule, backward rule, cost, and the reference implementation. A new op needs a
-// row there, a kernel in core/cpu/, a kernel in gpu/, and cases in tests/op_cases.h. No other code needs to change. A
-// backward rule is itself written with ops.
+// row in core/ops/, a kernel in core/cpu/, a kernel in gpu/, and cases in tests/op_cases.h. No other code needs to
+// change. A backward rule is itself written with ops.
 #pragma once
 
 #include "ringgrad/core/tensor.h"
@@ -85,7 +85,7 @@ struct OutputSpec {
 };
 using OutputSpecs = std::array<OutputSpec, kMaxOutputs>;
 
-/// Gives a backward rule the tensors and attributes of its op's invocation, and takes the gradients that it computes.
+/// Gives a backward rule the tensors and attributes of its op's invocation, and takes the gradients from the rule.
 class Backward {
 public:
     virtual const Attrs& attrs() const = 0;
@@ -95,8 +95,9 @@ public:
     virtual const Tensor& dy() const = 0;
     /// Returns true if the gradient of input i is needed.
     virtual bool wants(int i) const = 0;
-    /// Returns the caller's buffer for the gradient of input i. The rule may pass it to run() as the output. Returns an
-    /// undefined tensor if there is no such buffer, or if the buffer already holds an earlier contribution.
+    /// Returns the buffer that the caller of Tape::gradients() gave for the gradient of input i. The rule may pass the
+    /// buffer to run() as an output. Returns an undefined tensor if there is no such buffer, or if the buffer already
+    /// holds an earlier contribution.
     virtual Tensor into(int i) const = 0;
     /// Contributes to the gradient of input i. The first contribution is assigned, later ones are added.
     virtual void give(int i, const Tensor& gradient) = 0;
@@ -122,18 +123,18 @@ struct OpRow {
     OutputSpecs (*infer)(std::span<const Tensor> in, const Attrs&);
     std::span<const Argument> inputs;
     int outputs = 1;
-    /// Null if the op has no gradient, like gradients themselves and updates.
+    /// The backward rule computes the gradients of the inputs. Null if no gradient can flow through the op.
     void (*backward)(Backward&) = nullptr;
     uint32_t saves = 0;
-    /// Returns the bits for these attributes, for an op whose bits depend on them. Null: `saves` has the bits.
+    /// Returns the bits of `saves` if they depend on the attributes. Null: `saves` itself has the bits.
     uint32_t (*saves_for)(const Attrs&) = nullptr;
     /// Returns the number of floating-point operations of a call. Null: one per element of output 0.
     double (*flops)(const Call&) = nullptr;
-    /// Throws Error if a value of an input, such as a label, is out of range. It checks inputs in host memory only; for
-    /// those in device memory, the result is NaN instead. Null: all values are valid.
+    /// Throws Error if a value of an input, such as a label, is out of range. Checks only inputs in host memory. If
+    /// such a value is in device memory, the op's result is NaN instead. Null: all values are valid.
     void (*check)(const Call&) = nullptr;
-    /// The kernel for GPUs of an op from outside of this tree. The ops of RG_OPS have theirs in gpu/. Null: a device
-    /// runs `cpu` on copies in host memory.
+    /// The GPU kernel of an op that a program defines itself. The ops of RG_OPS (op_table.h) leave this null, since
+    /// gpu/ has their kernels. If a program's own op has none, a device runs `cpu` on copies in host memory.
     Kernel gpu = nullptr;
 };
 
@@ -152,7 +153,7 @@ OutputSpecs infer(const OpRow& row, std::span<const Tensor> in, const Attrs& att
 
 /// Runs an op: checks the inputs, allocates the outputs (or takes those that are defined in `into`), executes the op,
 /// and records it on the active tape. While a function is traced, records the op in the trace instead of executing it.
-/// Optional inputs at the end may be omitted. All calls of ops go through here; replays of a plan call execute().
+/// Optional inputs at the end may be omitted. All ops go through run(), except that replays of a plan call execute().
 std::array<Tensor, kMaxOutputs> run(Op op, std::span<const Tensor> in, const Attrs& attrs = {},
                                     std::span<const Tensor> into = {});
 std::array<Tensor, kMaxOutputs> run(Op op, std::initializer_list<Tensor> in, const Attrs& attrs = {},
@@ -162,8 +163,8 @@ std::array<Tensor, kMaxOutputs> run(Op op, std::initializer_list<Tensor> in, con
 /// the context has a profile, adds the time of the op to it.
 void execute(Op op, const Call& call);
 /// Runs the CPU kernel of an op on copies of its tensors in host memory, and copies the results back to the device.
-/// Blocks until the device is done. Checks values as OpRow::check does. A plan with such an op cannot be replayed as
-/// graphs, so the device launches its ops one by one.
+/// Blocks until the device has finished the earlier ops. Calls OpRow::check. A device launches the ops of a plan that
+/// contains such an op one by one, and not as graphs.
 void run_on_host(Op op, const Call& call);
 /// If this is not null, execute() calls it after each op. Only tests set it, to perturb results.
 inline void (*after_op)(Op, const Call&) = nullptr;

@@ -1,6 +1,6 @@
-// Parses, checks and prints options. A user reads these messages first, so they say what to type.
+// Parses, checks and prints options. The error messages say what to type, since most users see them before all others.
 //
-// --help is 96 columns wide: names on the left, wrapped texts on the right, one group after the other.
+// --help is 80 columns wide: names on the left, wrapped texts on the right, one group after the other.
 #include "ringgrad/core/options.h"
 
 #include "ringgrad/core/text.h"
@@ -13,13 +13,14 @@
 #include <cstdio>
 #include <cstring>
 #include <fcntl.h>
+#include <fstream>
 #include <iostream>
 #include <unistd.h>
 
 namespace rg {
 namespace {
 
-constexpr size_t kHelpWidth = 96, kNameColumn = 30;
+constexpr size_t kHelpWidth = 80, kNameColumn = 26;
 
 std::string shortest(double value) {
     char digits[32];
@@ -54,21 +55,15 @@ size_t distance(const std::string& a, const std::string& b) {
     return d[a.size()][b.size()];
 }
 
-/// Appends `label` on the left and `text` on the right, wrapped to the width of the help.
-void print_item(std::string& out, const std::string& label, const std::string& text) {
-    std::string line = "  " + label;
-    if (line.size() + 2 > kNameColumn) {
-        out += line + "\n";
-        line.clear();
-    }
-    line.resize(kNameColumn, ' ');
+/// Appends `text` to `line`, wrapped to the width of the help. Further lines begin in `column`, where `line` ends.
+void print_wrapped(std::string& out, const std::string& text, size_t column, std::string line = "") {
     size_t begin = 0;
     while (begin < text.size()) {
         const size_t end = std::min(text.find(' ', begin), text.size());
-        const bool first = line.size() == kNameColumn;
+        const bool first = line.size() == column;
         if (!first && line.size() + 1 + end - begin > kHelpWidth) {
             out += line + "\n";
-            line.assign(kNameColumn, ' ');
+            line.assign(column, ' ');
         } else if (!first) {
             line += ' ';
         }
@@ -76,6 +71,17 @@ void print_item(std::string& out, const std::string& label, const std::string& t
         begin = end + 1;
     }
     out += line + "\n";
+}
+
+/// Appends `label` on the left and `text` on the right.
+void print_item(std::string& out, const std::string& label, const std::string& text) {
+    std::string line = "  " + label;
+    if (line.size() + 2 > kNameColumn) {
+        out += line + "\n";
+        line.clear();
+    }
+    line.resize(kNameColumn, ' ');
+    print_wrapped(out, text, kNameColumn, line);
 }
 
 } // namespace
@@ -93,6 +99,11 @@ Options::Entry& Options::Entry::one_of(std::vector<std::string> names) {
 
 Options::Entry& Options::Entry::metavar(std::string name) {
     metavar_ = std::move(name);
+    return *this;
+}
+
+Options::Entry& Options::Entry::basic() {
+    basic_ = true;
     return *this;
 }
 
@@ -164,7 +175,8 @@ Options::Options(std::string program, std::string summary)
     : program_(std::move(program)), summary_(std::move(summary)) {}
 
 Options::Entry& Options::declare(const std::string& name, const std::string& text) {
-    RG_CHECK(!find(name) && name != "help" && name != "version", "options: --", name, " is declared twice");
+    RG_CHECK(!find(name) && name != "help" && name != "help-all" && name != "version", "options: --", name,
+             " is declared twice");
     Entry& entry = entries_.emplace_back();
     entry.name_ = name;
     entry.text_ = text;
@@ -178,6 +190,10 @@ Options::Entry& Options::add(const std::string& name, Target target, const std::
     entry.target_ = target;
     if (!entry.is_list()) entry.default_ = entry.get();
     return entry.metavar(kMetavars[target.index()]);
+}
+
+void Options::examples(const std::vector<std::string>& arguments, const std::string& launcher) {
+    for (const std::string& argument : arguments) examples_.push_back(cat(launcher, program_path(), " ", argument));
 }
 
 void Options::positional(const std::string& metavar, std::vector<std::string>* values, const std::string& text,
@@ -207,13 +223,14 @@ void Options::fail_unknown(const std::string& argument) const {
         }
     };
     consider("--version");
+    consider("--help-all");
     for (const Entry& e : entries_) {
         consider("--" + e.name_);
         if (e.is_bool()) consider("--no-" + e.name_);
     }
     if (nearest_distance <= std::max<size_t>(2, typed.size() / 3))
         fail("unknown option ", typed, "; did you mean ", nearest, "?");
-    fail("unknown option ", typed, "; ", program_, " --help lists all");
+    fail("unknown option ", typed, "; ", program_, " --help-all lists all");
 }
 
 size_t Options::parse_option(std::span<const std::string> args) {
@@ -221,7 +238,8 @@ size_t Options::parse_option(std::span<const std::string> args) {
     const size_t equals = argument.find('=');
     const bool attached = equals != std::string::npos;
     const std::string name = argument.substr(2, attached ? equals - 2 : std::string::npos);
-    RG_CHECK(name != "help" && name != "version", "option --", name, ": expected --", name, " alone, got ", argument);
+    RG_CHECK(name != "help" && name != "help-all" && name != "version", "option --", name, ": expected --", name,
+             " alone, got ", argument);
     Entry* entry = find(name);
     Entry* negated = !entry && name.starts_with("no-") ? find(name.substr(3)) : nullptr;
     if (negated && !negated->is_bool()) negated = nullptr;
@@ -245,7 +263,7 @@ size_t Options::parse_option(std::span<const std::string> args) {
         e.set(argument.substr(equals + 1));
         return 1;
     }
-    // A negative number is a value. An argument that begins with -- is the next option.
+    // A following argument such as -3 is the value. A following argument that begins with "--" is the next option.
     RG_CHECK(args.size() > 1 && !args[1].starts_with("--"), "option --", e.name_, ": expected ", e.expected(),
              " after it, got ", args.size() > 1 ? args[1] : "the end of the command line");
     e.set(args[1]);
@@ -259,7 +277,8 @@ bool Options::parse(int argc, const char* const* argv) {
 bool Options::parse(const std::vector<std::string>& args) {
     for (const std::string& argument : args) {
         version_asked_ = argument == "--version";
-        if (version_asked_ || argument == "--help" || argument == "-h") return false;
+        all_asked_ = argument == "--help-all";
+        if (version_asked_ || all_asked_ || argument == "--help" || argument == "-h") return false;
     }
     for (size_t i = 0; i < args.size();) {
         if (args[i].starts_with("--")) {
@@ -268,7 +287,7 @@ bool Options::parse(const std::vector<std::string>& args) {
         }
         if (args[i].size() > 1 && args[i][0] == '-') fail_unknown(args[i]);
         RG_CHECK(positional_, "unexpected argument \"", args[i], "\"; options begin with --, ", program_,
-                 " --help lists them");
+                 " --help-all lists them");
         positional_->push_back(args[i++]);
     }
     const size_t count = positional_ ? positional_->size() : 0;
@@ -279,8 +298,24 @@ bool Options::parse(const std::vector<std::string>& args) {
     return true;
 }
 
-std::string Options::help() const {
-    std::string out = cat(program_, ": ", summary_, "\n\nUsage: ", program_, " [options]");
+void Options::print_entry(std::string& out, const Entry& e) {
+    if (e.is_bool()) {
+        print_item(out, "--[no-]" + e.name_, cat(e.text_, " (default ", e.default_ == "true" ? "on" : "off", ")"));
+        return;
+    }
+    std::string notes;
+    if (!e.choices_.empty() || std::isfinite(e.lowest_) || std::isfinite(e.highest_)) notes = e.expected();
+    if (!e.default_.empty()) notes += cat(notes.empty() ? "" : "; ", "default ", e.default_);
+    const std::string metavar = e.choices_.empty() ? e.metavar_ : "NAME";
+    print_item(out, cat("--", e.name_, " ", metavar), notes.empty() ? e.text_ : cat(e.text_, " (", notes, ")"));
+}
+
+std::string Options::help(bool all) const {
+    std::string out;
+    print_wrapped(out, cat(program_, ": ", summary_), 0);
+    if (!examples_.empty()) out += "\nExamples\n";
+    for (const std::string& example : examples_) out += cat("  ", example, "\n");
+    out += cat("\nUsage: ", program_, " [options]");
     if (positional_)
         out += cat(" ", positional_metavar_,
                    positional_least_ == positional_most_ ? ""
@@ -291,23 +326,23 @@ std::string Options::help() const {
         out += "\n";
         print_item(out, positional_metavar_, positional_text_);
     }
+    const size_t basics =
+        size_t(std::count_if(entries_.begin(), entries_.end(), [](const Entry& e) { return e.basic_; }));
+    all = all || basics == 0;
+    if (basics > 0) out += "\nMain options\n";
+    for (const Entry& e : entries_)
+        if (e.basic_) print_entry(out, e);
     std::string group;
     for (const Entry& e : entries_) {
-        if (e.group_ != group) out += cat("\n", e.group_, "\n");
+        if (!all || e.basic_) continue;
+        if (e.group_ != group) print_wrapped(out += "\n", e.group_, 0);
         group = e.group_;
-        if (e.is_bool()) {
-            print_item(out, "--[no-]" + e.name_, cat(e.text_, " (default ", e.default_ == "true" ? "on" : "off", ")"));
-            continue;
-        }
-        std::string notes;
-        if (!e.choices_.empty() || std::isfinite(e.lowest_) || std::isfinite(e.highest_)) notes = e.expected();
-        if (!e.default_.empty()) notes += cat(notes.empty() ? "" : "; ", "default ", e.default_);
-        const std::string metavar = e.choices_.empty() ? e.metavar_ : "NAME";
-        print_item(out, cat("--", e.name_, " ", metavar), notes.empty() ? e.text_ : cat(e.text_, " (", notes, ")"));
+        print_entry(out, e);
     }
     out += "\n";
     if (passed_on_) print_item(out, "any other option", passed_on_text_);
-    print_item(out, "-h, --help", "print this and exit");
+    print_item(out, "-h, --help", basics > 0 ? "print the main options and exit" : "print this and exit");
+    if (basics > 0) print_item(out, "--help-all", cat("print also the ", entries_.size() - basics, " other options"));
     print_item(out, "--version", "print the version, and what it was built with, and exit");
     return out;
 }
@@ -343,6 +378,13 @@ void open_standard_streams() {
     do fd = ::open("/dev/null", O_RDWR);
     while (fd >= 0 && fd <= STDERR_FILENO);
     if (fd >= 0) ::close(fd);
+}
+
+std::string program_path() {
+    std::ifstream command("/proc/self/cmdline");
+    std::string path;
+    std::getline(command, path, '\0');
+    return path;
 }
 
 void finish_output() {

@@ -1,8 +1,8 @@
 // Parses, checks and lists the command-line options of a program, from one declaration each.
 //
-// A declaration binds an option to a variable of the program. The value of the variable at that time is the default.
-// Options have long names only: `--name value`, `--name=value`, and for a bool `--name` or `--no-name`. The last value
-// counts if an option is given twice, but a list collects all values. There are no abbreviations and no option files.
+// A declaration binds an option to a variable of the program. The variable's value at the declaration is the default.
+// Options have long names only: `--name value`, `--name=value`, and for a bool `--name` or `--no-name`. If an option is
+// given twice, the last value counts, but a list collects all values. There are no abbreviations and no option files.
 #pragma once
 
 #include "ringgrad/core/json.h"
@@ -29,6 +29,8 @@ public:
         Entry& one_of(std::vector<std::string> names);
         /// Sets the placeholder for the value in --help, for example "DIR".
         Entry& metavar(std::string name);
+        /// Marks one of the about ten options that matter most. --help then shows only these, and --help-all all.
+        Entry& basic();
 
     private:
         friend class Options;
@@ -40,7 +42,7 @@ public:
         std::function<void(size_t)> set_choice_;
         std::vector<std::string> choices_;
         double lowest_ = -std::numeric_limits<double>::infinity(), highest_ = std::numeric_limits<double>::infinity();
-        bool given_ = false;
+        bool given_ = false, basic_ = false;
 
         bool is_list() const { return std::holds_alternative<std::vector<std::string>*>(target_); }
         bool is_bool() const { return !set_choice_ && std::holds_alternative<bool*>(target_); }
@@ -56,6 +58,9 @@ public:
     Options& operator=(const Options&) = delete;
 
     const std::string& program() const { return program_; }
+
+    /// Sets the commands with which --help begins: `launcher`, the path of this program, and each of `arguments`.
+    void examples(const std::vector<std::string>& arguments, const std::string& launcher = "");
 
     /// Sets the heading in --help for the options that are added from now on.
     void group(const std::string& title) { group_ = title; }
@@ -80,22 +85,24 @@ public:
         passed_on_text_ = text;
     }
 
-    /// Parses argv[1...]. Returns false for --help, -h and --version: then the caller prints answer() and exits with 0.
-    /// Throws Error for an unknown name (and suggests the most similar one), a missing or bad value, or too few or too
-    /// many arguments.
+    /// Parses argv[1...]. Returns false if --help, -h, --help-all or --version is among them: then the caller prints
+    /// answer() and exits with 0. Throws Error for an unknown name (and suggests a similar one), a missing or bad value,
+    /// or too few or too many arguments without a name.
     bool parse(int argc, const char* const* argv);
-    /// Does the same for arguments without the program's name.
+    /// Does the same for a list of arguments that does not begin with the program's name.
     bool parse(const std::vector<std::string>& args);
     /// Returns the help, or for --version one line with the version of ringgrad and its build (core/version.h).
-    std::string answer() const { return version_asked_ ? version() : help(); }
-    std::string help() const;
+    std::string answer() const { return version_asked_ ? version() : help(all_asked_); }
+    /// Returns the help with `all` options, or only the basic ones. If no option is basic, it always has all.
+    std::string help(bool all = true) const;
 
     /// Returns true if the command line set the option. Use it for defaults that depend on other options.
     bool was_given(const std::string& name) const;
-    /// Sets an option from text, but was_given() stays false. Use it for the values() of the run that is resumed.
+    /// Sets an option from text. Does not change was_given(). A resumed run calls this for the values() of its first
+    /// part.
     void set(const std::string& name, const std::string& value);
-    /// Returns all options with their current values, in order of declaration. set() accepts these texts, except that
-    /// of a list, whose values are joined by spaces.
+    /// Returns all options with their current values as texts, in order of declaration. set() accepts these texts,
+    /// except the text of a list, which has all values of the list, joined by spaces.
     std::vector<std::pair<std::string, std::string>> values() const;
     /// Returns the options as a JSON object, where numbers and bools are not texts.
     Json to_json() const;
@@ -105,17 +112,19 @@ private:
     Entry* find(const std::string& name);
     const Entry* find(const std::string& name) const { return const_cast<Options*>(this)->find(name); }
     [[noreturn]] void fail_unknown(const std::string& argument) const;
-    /// Parses the option at args[0] and its value. Returns the number of arguments that they take.
+    /// Parses the option at args[0] and its value. Returns how many elements of `args` the option and its value are.
     size_t parse_option(std::span<const std::string> args);
     std::string version() const;
+    static void print_entry(std::string& out, const Entry& entry);
 
     std::string program_, summary_, group_ = "Options";
     std::deque<Entry> entries_; // a deque: references to entries stay valid
     std::string positional_metavar_, positional_text_, passed_on_text_;
+    std::vector<std::string> examples_;
     std::vector<std::string>* positional_ = nullptr;
     std::vector<std::string>* passed_on_ = nullptr;
     size_t positional_least_ = 0, positional_most_ = 0;
-    bool version_asked_ = false;
+    bool version_asked_ = false, all_asked_ = false;
 };
 
 template <class E>
@@ -136,6 +145,9 @@ Options::Entry& Options::add(const std::string& name, E* value, const std::vecto
 /// Opens /dev/null for each closed standard stream. Otherwise a file that the program opens would get the descriptor of
 /// that stream, and the text that is meant for the stream would go into the file. Call this first in main().
 void open_standard_streams();
+
+/// Returns the path with which this process was started, such as build/train_cifar.
+std::string program_path();
 
 /// Flushes standard output. Throws Error if a part of it could not be written, for example because the disk is full.
 /// Call this at the end of a program that has otherwise succeeded.

@@ -1,8 +1,11 @@
-// Computes the layout and the initial values. Filters are K R S C and dense weights are K C. So fan_in is the product
-// of all extents except the first, and fan_out the product of all extents except the last.
+// Computes the layout and the initial values. Filters are [k r s c] and dense weights [k c], where k is the number of
+// outputs and c that of inputs. So fan_in is the product of all extents except the first, and fan_out the product of
+// all extents except the last.
 #include "ringgrad/core/parameters.h"
 
 #include "ringgrad/core/rng.h"
+
+#include <algorithm>
 
 namespace rg {
 
@@ -17,8 +20,18 @@ double initial_variance(const Shape& s, Init init) {
     case Init::glorot: return 2 / (fan_in + fan_out);
     case Init::narrow_normal: return 1e-4;
     case Init::he_fan_out: return s.rank() == 4 ? 2 / fan_out : 1 / (3 * fan_in);
+    case Init::dirac: return 1 / (3 * fan_in);
     }
     fail("parameters: expected an initial distribution, got ", int(init));
+}
+
+/// Makes the first filters of [k r s c] copy the channels of the input; see Init::dirac.
+void copy_channels(const Tensor& filters) {
+    const Shape& s = filters.shape();
+    const int64_t centre = (s[1] / 2 * s[2] + s[2] / 2) * s[3], copies = std::min(s[0], s[3]);
+    const std::span<float> values = filters.span<float>();
+    std::fill_n(values.begin(), copies * s[1] * s[2] * s[3], 0.0f);
+    for (int64_t i = 0; i < copies; ++i) values[size_t(i * s[1] * s[2] * s[3] + centre + i)] = 1;
 }
 
 void draw_values(const Tensor& t, Init init, Rng random) {
@@ -26,6 +39,7 @@ void draw_values(const Tensor& t, Init init, Rng random) {
     const double variance = initial_variance(s, init);
     const Tensor values = Tensor::on_host(s);
     for (float& v : values.span<float>()) v = float(std::sqrt(variance)) * random.normal();
+    if (init == Init::dirac && s.rank() == 4) copy_channels(values);
     t.copy_from(values.to(t.dtype()));
 }
 

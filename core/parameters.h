@@ -1,14 +1,15 @@
 // Holds the trainable values of a network, their gradients, and its batch-norm state, in one flat buffer each.
 //
-// So one op updates all parameters, and a gradient bucket for the all-reduce is one range of memory. A network declares
-// its parameters in the order of use and then allocates all of them once. In memory they have the opposite order, in
-// which the backward pass finishes the gradients. Every tensor starts at a multiple of 64 bytes; the gaps always hold
-// zeros.
+// With flat buffers, one op updates all parameters, and ranks can sum several gradients at once as one range of memory.
+// A network declares its parameters in the order in which it uses them, and then allocates all of them once. In memory
+// they have the opposite order, because the backward pass finishes the gradients in that order. Every tensor starts at
+// a multiple of 64 bytes; the gaps always hold zeros.
 #pragma once
 
 #include "ringgrad/core/tensor.h"
 
 #include <deque>
+#include <limits>
 #include <string>
 
 namespace rg {
@@ -16,9 +17,11 @@ namespace rg {
 /// Says from which normal distribution (mean 0) initial weights are drawn. `he` has variance 2 / fan_in (He et al.,
 /// 2015), `glorot` has variance 2 / (fan_in + fan_out) (Glorot and Bengio, 2010), and `narrow_normal` has standard
 /// deviation 0.01. `he_fan_out` has variance 2 / fan_out for filters (He et al., 2015) and 1 / (3 fan_in) for dense
-/// weights, like the residual networks of torchvision. The random numbers are those of the stream (seed, Purpose::init,
-/// position of the parameter in the order of declaration).
-enum class Init : uint8_t { he, glorot, narrow_normal, he_fan_out };
+/// weights, like the residual networks of torchvision. `dirac` has variance 1 / (3 fan_in), the default of PyTorch, but
+/// the first filters [r s c] copy the channels of the input: filter i, up to c of them, has a single 1 at its centre
+/// and channel i (Zagoruyko and Komodakis, "DiracNets", 2017). Each parameter has a stream of random numbers of its own
+/// (rng.h): Rng(seed, Purpose::init, 0, number of parameters that are declared before it).
+enum class Init : uint8_t { he, glorot, narrow_normal, he_fan_out, dirac };
 
 class Parameters {
 public:
@@ -26,8 +29,10 @@ public:
         std::string name;
         Shape shape;
         enum class Start : uint8_t { random, zeros, ones } start = Start::zeros;
-        float rate = 1;     // factor of the learning rate
-        bool decays = true; // false: no weight decay
+        float rate = 1;  // factor of the learning rate; 0: the optimizer does not change the value
+        float decay = 1; // factor of the weight decay
+        /// The optimizer changes the value only in this number of epochs at the start.
+        int64_t epochs = std::numeric_limits<int64_t>::max();
         int64_t offset = 0; // elements from the start of the flat buffer
         Tensor value = {}, gradient = {};
     };
@@ -53,9 +58,9 @@ public:
 
     /// Returns the number of bytes in the buffer of the gradients.
     int64_t gradient_bytes() const { return gradients_.bytes(); }
-    /// Makes gradient_bytes() bytes at `memory` the buffer of the gradients, and sets them to zero. The memory is
-    /// aligned to 64 bytes and must outlive this object. If the ranks of a node share it, they can sum the gradients
-    /// without a copy. Call this after allocate() and before any use of the gradients.
+    /// Makes gradient_bytes() bytes at `memory` the buffer of the gradients, and sets them to zero. The memory must be
+    /// aligned to 64 bytes and must outlive this object. If it is memory that the ranks of a node share, they can sum
+    /// the gradients without a copy. Call this after allocate() and before any use of the gradients.
     void place_gradients(std::byte* memory);
 
     const std::deque<Entry>& entries() const { return entries_; }

@@ -1,5 +1,6 @@
-// Traces ops, places values in memory, and replays steps. The number of a block (Tensor::key().id) identifies a value.
-// A view lies in the block of its value, so the block must live until the last step that reads the value or a view.
+// Traces ops, places values in memory, and replays steps. Each value has a block of memory, whose number
+// (Tensor::key().id) identifies the value. A view uses the block of its source. So the block must live until the last
+// step that reads the value or a view of it.
 #include "ringgrad/core/plan.h"
 
 #include "ringgrad/core/context.h"
@@ -22,7 +23,7 @@ struct Life {
 };
 
 /// Gives each value, the largest first, the lowest offset at which the arena is free during the value's life. Returns
-/// the number of bytes in the arena ("greedy by size", Pisarchyk and Lee, 2020, section 5).
+/// the number of bytes in the arena. A first-fit variant of "greedy by size" (Pisarchyk and Lee, 2020, section 5).
 int64_t place_all(std::vector<Life*> lives) {
     std::sort(lives.begin(), lives.end(), [](const Life* a, const Life* b) {
         return a->bytes != b->bytes ? a->bytes > b->bytes : a->first < b->first;
@@ -45,8 +46,9 @@ int64_t place_all(std::vector<Life*> lives) {
     return total;
 }
 
-/// Finds the steps between which each intermediate lives, and the other tensors that the steps write. `inputs` are the
-/// ids of the placeholders. Tensors that have memory (parameters, constants) do not belong to the plan.
+/// Returns the Life of each intermediate. Appends to `written_tensors` the tensors with memory of their own, such as
+/// gradients, that the steps write; these do not belong to the plan. The keys of `inputs` are the ids of the
+/// placeholders, which are skipped.
 std::map<uint64_t, Life> find_lives(std::span<const Step> steps, const std::map<uint64_t, size_t>& inputs,
                                     std::vector<Tensor>& written_tensors) {
     std::map<uint64_t, Life> lives;
@@ -70,6 +72,13 @@ std::map<uint64_t, Life> find_lives(std::span<const Step> steps, const std::map<
         for (const Tensor& t : steps[s].outputs()) visit(t, true);
     }
     return lives;
+}
+
+/// Calls f for each input of a step that is a parameter or a statistic.
+template <class F>
+void each_parameter(const Step& step, F f) {
+    for (size_t i = 0; i < step.op->inputs.size(); ++i)
+        if (step.in[i].defined() && step.op->inputs[i].type == Type::precise) f(step.in[i]);
 }
 
 } // namespace
@@ -145,7 +154,7 @@ std::span<const Tensor> Plan::replay(std::span<const Tensor> inputs, const After
     };
     bind(inputs);
     if (c.device) {
-        for (const Binding& b : bindings_) // check labels and the like now, while they are in host memory
+        for (const Binding& b : bindings_) // check inputs such as labels now, while they are in host memory
             if (const Step& step = steps_[b.step]; step.op->check)
                 step.op->check({step.attrs, step.inputs(), step.outputs()});
         for (size_t i = device_inputs_.size(); i < inputs.size(); ++i)
@@ -153,7 +162,7 @@ std::span<const Tensor> Plan::replay(std::span<const Tensor> inputs, const After
         for (size_t i = 0; i < inputs.size(); ++i) device_inputs_[i].copy_from(inputs[i]);
         bind(device_inputs_);
     }
-    const bool use_graphs = c.device && !c.profile && !c.sync;   // for profile and sync, the host works at ops
+    const bool use_graphs = c.device && !c.profile && !c.sync;   // a profile and `sync` need the host during ops
     if (use_graphs && ++graph_replays_ == 2) capture(*c.device); // the first replay has allocated scratch memory
     if (use_graphs && !graphs_.empty())
         for (const auto& [end, graph] : graphs_) {
@@ -167,6 +176,19 @@ std::span<const Tensor> Plan::replay(std::span<const Tensor> inputs, const After
     return results_;
 }
 
+void Plan::keep_prepared() {
+    std::set<uint64_t> changing; // blocks whose values a replay changes
+    for (const Tensor& t : written_) changing.insert(t.key().id);
+    for (const Tensor& t : placeholders_) changing.insert(t.key().id);
+    if (arena_.defined()) changing.insert(arena_.key().id);
+    for (const Tensor& t : results_) changing.insert(t.key().id);
+    for (Step& step : steps_) {
+        bool constant = true;
+        each_parameter(step, [&](const Tensor& t) { constant = constant && !changing.contains(t.key().id); });
+        if (constant) step.kept = std::make_shared<Kept>();
+    }
+}
+
 void Plan::capture(Device& device) {
     graph_ends_.insert(steps_.size());
     size_t begin = 0;
@@ -177,14 +199,23 @@ void Plan::capture(Device& device) {
             begin = end;
         }
     } catch (const Error&) {
-        graphs_.clear(); // launch the ops one by one instead. That is slower; a real error is thrown there again.
+        graphs_.clear(); // launch the ops one by one instead, which is slower; an op that fails throws again then
     }
 }
 
 void Plan::run(size_t begin, size_t end, const AfterStep& after_step) {
     for (size_t s = begin; s < end; ++s) {
         const Step& step = steps_[s];
-        execute(step.op, {step.attrs, step.inputs(), step.outputs()});
+        if (step.kept) {
+            uint64_t version = 0; // none of the terms ever decreases
+            each_parameter(step, [&](const Tensor& t) { version += t.version(); });
+            step.kept->begin(version);
+        }
+        {
+            const Setting<Kept*> kept(Scope::current().kept, step.kept.get());
+            execute(step.op, {step.attrs, step.inputs(), step.outputs()});
+        }
+        if (step.kept) step.kept->end();
         if (after_step && after_step(*this, s)) graph_ends_.insert(s + 1);
     }
 }

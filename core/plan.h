@@ -1,4 +1,4 @@
-// Defines Trace and Plan, which record the ops of a function once and then replay them without allocating memory.
+// Defines Trace, which records the ops of a function, and Plan, which replays them in memory that it allocates once.
 //
 // While a Trace exists, ops do not execute: run() appends each op, of the forward and the backward pass, to a list of
 // steps. A Plan fuses steps (fuse.h) and places all intermediates in one block of memory, the arena. Values that live
@@ -16,8 +16,8 @@
 
 namespace rg {
 
-/// While a Trace exists on this thread, ops are recorded instead of executed. Reading a tensor's
-/// value then throws Error.
+/// While a Trace exists on this thread, ops are recorded instead of executed. To read a value that such an op would
+/// compute then throws Error.
 class Trace final : public Recorder {
 public:
     void record(Op op, const Attrs& attrs, std::span<const Tensor> in, std::span<const Tensor> out) override;
@@ -35,16 +35,20 @@ public:
     Plan(std::vector<Step> steps, std::span<const Tensor> placeholders, std::span<const Tensor> results);
     Plan(Plan&&) = default;
 
-    /// A function that replay() calls after steps; `step` is the index of the last one that was started. It returns
-    /// true if it used values that the steps so far have written.
+    /// A function that replay() calls after steps; `step` is the index of the last step that was started. The function
+    /// returns true if it used values that the steps so far have written.
     using AfterStep = std::function<bool(const Plan&, size_t step)>;
     /// Executes all steps on the context's device or backend, and returns the results. The next replay overwrites them.
     /// The inputs must have the shapes and types of the placeholders. Allocates no tensors; only the first replay on a
     /// device allocates copies of the inputs. after_step, if any, is called after each step. A device may still be
-    /// working on that step then. From the second replay on, a device launches the steps as graphs, unless the context
-    /// has a profile or `sync`. A graph ends at each step for which after_step returned true before, and after_step is
-    /// called after each graph, for its last step.
+    /// working on that step then. From the second replay on, a device launches the steps as graphs (Device::Graph),
+    /// unless the context has a profile or `sync`. A graph ends at each step for which after_step returned true in an
+    /// earlier replay. Then after_step is called only after each graph, for its last step.
     std::span<const Tensor> replay(std::span<const Tensor> inputs, const AfterStep& after_step = {});
+
+    /// Lets CPU kernels keep what they prepare from parameters, such as packed filters, from replay to replay. They
+    /// prepare it again when a parameter has changed (Tensor::version()).
+    void keep_prepared();
 
     /// Returns the tensors outside of the plan that its steps write, such as gradients and running statistics.
     const std::vector<Tensor>& written() const { return written_; }
@@ -58,7 +62,7 @@ public:
     std::string table() const;
 
 private:
-    struct Binding { // says that `argument` of `step` is a view of input `input`
+    struct Binding { // says that `argument` of `step` is a view of input `input` of the plan
         size_t step, argument, input;
         Tensor view;
     };
@@ -71,7 +75,7 @@ private:
     std::vector<Binding> bindings_;
     Tensor arena_;
     std::vector<Tensor> device_inputs_; // copies of the inputs at fixed addresses, which graphs need
-    std::set<size_t> graph_ends_;       // for each graph, the index of the step after it
+    std::set<size_t> graph_ends_;       // index of the step after the last step of each graph
     std::vector<std::pair<size_t, std::unique_ptr<Device::Graph>>> graphs_; // each with its entry of graph_ends_
     int64_t graph_replays_ = 0;                                             // number of replays that could use graphs
     int64_t bytes_ = 0, bytes_unshared_ = 0;

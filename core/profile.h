@@ -16,8 +16,8 @@ class Profile {
 public:
     void add(Op op, double seconds, double flops, double bytes);
     /// Returns a table with one line per op. If `total_seconds` exceeds the time of all ops, one more line shows the
-    /// difference. If `peak` has the peak rates of the device, each line also shows the fractions of these that the op
-    /// reached.
+    /// difference. If `peak` has the peak rates of the device, each line also shows what percentage of them the op
+    /// reached, and a last line shows the peak rates.
     std::string table(double total_seconds = 0, Rates peak = {}) const;
     double flops(Op op) const { return entries_.contains(op) ? entries_.at(op).flops : 0; }
 

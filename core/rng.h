@@ -28,7 +28,7 @@ constexpr std::array<uint32_t, 4> philox(std::array<uint32_t, 4> ctr, std::array
 /// Returns the seed that a tensor holds as two i32 halves, the low half first.
 constexpr uint64_t seed_of(const int32_t* halves) { return uint64_t(uint32_t(halves[1])) << 32 | uint32_t(halves[0]); }
 
-/// Generates one stream of random numbers. `epoch` is below 2^24. A copy continues from the same position.
+/// Generates one stream of random numbers. `epoch` must be below 2^24. A copy continues at the original's position.
 class Rng {
 public:
     Rng(uint64_t seed, Purpose purpose, uint32_t epoch = 0, uint64_t index = 0)

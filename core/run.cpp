@@ -31,6 +31,7 @@ void execute(Op op, const Call& call) {
     } else {
         work();
     }
+    for (const Tensor& t : call.out) t.note_write();
     if (after_op) after_op(op, call);
 }
 
@@ -55,10 +56,11 @@ void run_on_host(Op op, const Call& call) {
 
 namespace {
 
-/// Throws Error unless all inputs that are not optional are defined, and have the types that the row declares.
+/// Throws Error if a required input is undefined, or if an input has another type than the row declares. While a tape
+/// records an op with a backward rule, also throws if a `fused` input is defined.
 void check_types(const OpRow& row, std::span<const Tensor> in) {
     DType activation = DType::f32, precise = DType::f32;
-    bool known = false; // true after the first argument of one of these two types, which determines both
+    bool known = false; // true after the first input of type activation or precise, which sets both variables
     for (size_t i = 0; i < in.size(); ++i) {
         const Tensor& t = in[i];
         const auto [name, type, presence] = row.inputs[i];
@@ -125,7 +127,7 @@ std::array<Tensor, kMaxOutputs> run(Op op, std::span<const Tensor> in, const Att
     if (scope.trace) {
         scope.trace->record(op, attrs, inputs, outputs);
     } else if (!DryRun::active()) {
-        const NoTape pause; // so that no tape records copies that the kernel makes
+        const NoTape pause; // so that no tape records the copies of tensors that a kernel makes
         execute(op, {attrs, inputs, outputs});
     }
     if (scope.tape) scope.tape->record(op, attrs, inputs, outputs);

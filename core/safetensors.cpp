@@ -1,8 +1,8 @@
 // Encodes and decodes safetensors files in one buffer in memory.
 //
-// With a buffer instead of a stream, a file is complete before it reaches the disk, the reader knows all sizes at once,
-// and tests need no file. The buffer temporarily takes as much memory as the file. Element bytes are little-endian on
-// disk and are copied without conversion.
+// With a buffer instead of a stream, a file is complete before it reaches the disk, the reader knows the file size from
+// the start, and tests need no file. While a file is written or read, its buffer takes as much memory as the file has
+// bytes. Element bytes are little-endian on disk and are copied without conversion.
 #include "ringgrad/core/safetensors.h"
 
 #include "ringgrad/core/atomic_file.h"
@@ -112,8 +112,7 @@ void check_cover(const std::vector<Entry>& entries, int64_t data_bytes, const st
              kDamaged);
 }
 
-/// Throws Error unless the text is valid UTF-8. core/json.h can store other bytes too, but other programs that read
-/// these files cannot.
+/// Throws Error unless the text is valid UTF-8. Json can write other bytes as escapes, but other programs reject these.
 void check_utf8(std::string_view text, const std::string& where) {
     RG_CHECK(is_utf8(text), where, "expected names and metadata in valid UTF-8, got other bytes; rename them");
 }

@@ -39,7 +39,7 @@ struct TensorFile {
     int64_t number(std::string_view key) const;
 };
 
-/// Largest file, in bytes, that load_tensors() reads.
+/// Largest file, in bytes, that load_tensors() and load_checkpoint() read.
 inline constexpr uint64_t kMaxTensorFile = uint64_t{1} << 36;
 /// Largest header, in bytes, that is read or written. The format defines this limit.
 inline constexpr int64_t kMaxTensorHeader = 100'000'000;

@@ -12,6 +12,8 @@ void Schedule::check() const {
     RG_CHECK(std::isfinite(base) && base >= 0, "schedule: expected a learning rate of at least 0, got ", base);
     RG_CHECK(epochs > 0, "schedule: expected more than 0 epochs, got ", epochs);
     RG_CHECK(floor >= 0 && floor <= base, "schedule: expected a lowest rate from 0 to ", base, ", got ", floor);
+    RG_CHECK((start >= 0 || start == -1) && start <= base, "schedule: expected a first rate from 0 to ", base,
+             ", or -1, got ", start);
     RG_CHECK(factor > 0, "schedule: expected a drop factor above 0, got ", factor);
     RG_CHECK(peak > 0 && peak < 1, "schedule: expected a peak between 0 and 1, got ", peak);
     RG_CHECK(warmup >= 0 && warmup <= epochs, "schedule: expected a warm-up of 0 to ", epochs, " epochs, got ", warmup,
@@ -36,9 +38,11 @@ double Schedule::rate_without_warmup(double progress) const {
         return rate;
     }
     case ScheduleKind::cosine: return floor + (base - floor) * 0.5 * (1 + std::cos(std::numbers::pi * fraction_done));
-    case ScheduleKind::triangular:
-        return floor +
-               (base - floor) * (fraction_done < peak ? fraction_done / peak : (1 - fraction_done) / (1 - peak));
+    case ScheduleKind::triangular: {
+        if (fraction_done >= peak) return floor + (base - floor) * ((1 - fraction_done) / (1 - peak));
+        const double first = start >= 0 ? start : floor;
+        return first + (base - first) * (fraction_done / peak);
+    }
     }
     fail("schedule: kind ", int(kind), " does not exist");
 }

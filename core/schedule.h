@@ -8,8 +8,8 @@
 //   piecewise   base * factor^k after k of the `drops` (in epochs); drops {45} lowers the rate from the 46th epoch on
 //   cosine      from base at 0 down to floor at the end, along half a cosine (Loshchilov and Hutter, "SGDR", 2017,
 //               without restarts)
-//   triangular  linearly from floor at 0 up to base at `peak` (a fraction of the training), then linearly down to
-//               floor at the end
+//   triangular  linearly from start (by default, the floor) at 0 up to base at `peak` (a fraction of the training),
+//               then linearly down to floor at the end
 #pragma once
 
 #include "ringgrad/core/base.h"
@@ -22,17 +22,17 @@ enum class ScheduleKind { constant, piecewise, cosine, triangular };
 
 struct Schedule {
     ScheduleKind kind = ScheduleKind::constant;
-    double base = 0.1;              // the highest rate
+    double base = 0.1;              // the rate in the formulas above
     double epochs = 1;              // length of the training, in epochs
     std::vector<double> drops = {}; // used by piecewise
     double factor = 0.1;            // used by piecewise
     double floor = 0;               // used by cosine and triangular
     double peak = 0.3;              // used by triangular
-    double warmup = 0;              // epochs in which a factor of the rate rises linearly from 0 to 1
+    double start = -1;              // used by triangular; -1: the floor
+    double warmup = 0;              // epochs at the start in which the rate is multiplied by progress / warmup
 
-    /// Throws Error unless base >= floor >= 0, epochs > 0, factor > 0, 0 < peak < 1, 0 <= warmup <= epochs, and the
-    /// drops are
-    /// >= 0 and in rising order.
+    /// Throws Error unless base >= floor >= 0, start <= base, epochs > 0, factor > 0, 0 < peak < 1, 0 <= warmup <=
+    /// epochs, and the drops are not negative and strictly increase.
     void check() const;
     /// Returns the rate at `progress` >= 0 epochs. After the last epoch, cosine and triangular stay at `floor`.
     double rate_at(double progress) const;

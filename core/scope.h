@@ -1,6 +1,6 @@
 // Defines Scope: the state that all ops of a thread use without taking it as arguments, so that the code of a network
-// looks like formulas. Objects of these classes change a field for their lifetime: ContextScope, Tape, NoTape, Trace,
-// DryRun, LayerScope.
+// looks like formulas. An object of one of these classes changes a field of Scope for its lifetime: ContextScope, Tape,
+// NoTape, Trace, DryRun, LayerScope.
 #pragma once
 
 #include <span>
@@ -11,6 +11,7 @@ namespace rg {
 
 class Attrs;
 struct Context;
+class Kept;
 struct OpRow;
 class Shape;
 class Tensor;
@@ -33,6 +34,7 @@ struct Scope {
     Recorder* tape = nullptr;           // records ops for gradients
     Recorder* trace = nullptr;          // records ops for a plan, instead of executing them
     int dry_runs = 0;                   // while positive, tensors have no memory and ops do not execute
+    Kept* kept = nullptr;               // memory of the step that a plan executes; null: the plan keeps nothing
     const std::string* layer = nullptr; // name of the layer for errors; null: none
 
     /// Returns the scope of this thread.
@@ -42,7 +44,7 @@ struct Scope {
     }
 };
 
-/// Gives a variable a value until the end of its own lifetime, and then the old value again.
+/// Sets a variable to a value. The destructor restores the old value.
 template <class T>
 class Setting {
 public:

@@ -1,6 +1,7 @@
 // Defines Step: one op of a trace or a plan, with its attributes and tensors.
 #pragma once
 
+#include "ringgrad/core/kept.h"
 #include "ringgrad/core/op.h"
 
 namespace rg {
@@ -10,6 +11,7 @@ struct Step {
     Attrs attrs;
     std::array<Tensor, kMaxInputs> in;
     std::array<Tensor, kMaxOutputs> out;
+    std::shared_ptr<Kept> kept = nullptr; // null: kernels prepare their filters in each call
     std::span<const Tensor> inputs() const { return {in.data(), op->inputs.size()}; }
     std::span<const Tensor> outputs() const { return {out.data(), size_t(op->outputs)}; }
 };

@@ -1,5 +1,6 @@
-// Records nodes and walks them backwards. Tensor::key() says where a value begins. A reshaped view has the key of its
-// source and is the same value. A slice can begin where its source does, so the number of bytes is compared as well.
+// Records nodes and walks them backwards. Tensor::key() says where a value begins, and so identifies the value. A
+// reshaped view has the key of its source and is the same value. A slice can have the key of its source too, but fewer
+// bytes. So the number of bytes is compared as well.
 #include "ringgrad/core/tape.h"
 
 #include "ringgrad/core/context.h"
@@ -12,7 +13,8 @@ namespace rg {
 
 namespace {
 
-/// Holds the gradients that are computed so far, and the caller's destinations for the gradients that it asked for.
+/// Holds the gradients that are computed so far, and the destinations that the caller of gradients() gave. The key of
+/// both maps is Tensor::key() of the value whose gradient it is.
 struct Gradients {
     std::map<Tensor::Key, Tensor> gradient, destination;
 
@@ -29,16 +31,16 @@ struct Gradients {
     }
 };
 
-/// A call that gradients do not flow through. A value that depends on a requested tensor through such a call is
-/// blocked.
+/// A call that gradients do not flow through. A tensor is requested if the caller of gradients() asked for its
+/// gradient. A value is blocked if it depends on a requested tensor through such a call.
 struct Barrier {
     const char *call, *instead;
 };
 constexpr Barrier kView{"a view of a part (Tensor::slice())",
                         "use slice() of core/ops.h, or ask for the gradient of the view"};
 
-/// The inputs of a node that depend on a requested tensor: bit i stands for input i. Gradients must flow to the inputs
-/// in `needed`. They cannot flow to the inputs in `blocked`.
+/// The inputs of a node that depend on a requested tensor: bit i stands for input i. The inputs in `needed` need their
+/// gradients. The inputs in `blocked` are blocked values or views of a part, to which no gradient can flow.
 struct Dependents {
     uint32_t needed = 0, blocked = 0;
     Barrier barrier = {}; // the call that blocks the last blocked input
@@ -106,8 +108,8 @@ private:
         return {node.name, node.instead ? node.instead : "it has no gradient for this result"};
     }
 
-    /// Returns the known value that is t or overlaps t in memory, or end() if there is none. Known values do not
-    /// overlap each other. If t has no elements, only t itself is found.
+    /// Returns the value in values_ that is t or overlaps t in memory, or end() if there is none. The values in values_
+    /// do not overlap each other. If t has no elements, finds only t itself.
     Position overlapping(const Tensor& t) {
         const Tensor::Key key = t.key();
         const auto next = values_.upper_bound(key);
@@ -211,8 +213,8 @@ Tape* Tape::outer() const {
 }
 
 void Tape::push(Node node) {
-    // The outer tape records the node without a backward rule. So its gradients() throws if a gradient must flow
-    // through the node.
+    // The outer tape records the node without a backward rule. So gradients() of the outer tape throws Error if a
+    // gradient must flow through the node.
     if (Tape* const other = outer()) {
         Node barrier{.name = node.name, .instead = "compute it before the inner Tape begins"};
         for (size_t i = 0; i < node.in.size(); ++i) barrier.in[i] = node.in[i].without_memory();
@@ -281,8 +283,8 @@ void Tape::gradients(const Tensor& loss, std::span<const Tensor> tensors, std::s
         const auto slot = computed.gradient.find(node.out[0].key());
         if (!node.backward || slot == computed.gradient.end() || !(inputs.needed | inputs.blocked)) continue;
         const Tensor dy = slot->second.reshape(node.out[0].shape());
-        // Only this node reads the gradient of its result. If nobody asked for that gradient, drop it here; `dy` keeps
-        // it until the node is done.
+        // Only this node reads the gradient of its result. Unless the caller requested that gradient, remove it from
+        // the map. `dy` keeps its memory until the node is done.
         if (!computed.destination.contains(slot->first)) computed.gradient.erase(slot);
         NodeBackward backward(node, inputs, dy, computed);
         node.backward(backward);

@@ -3,12 +3,12 @@
 // While a Tape exists on a thread, every op appends a node: the op, its attributes, and the inputs and outputs that its
 // backward rule reads (OpRow::saves). gradients() walks the nodes backwards once. It frees each node after its backward
 // rule, so the memory of activations shrinks during the walk. The first contribution to a gradient is assigned and
-// later ones are added, so gradients are never cleared.
+// later ones are added, so the caller need not clear the gradients.
 //
 // Gradients do not flow through copies (Tensor::clone(), to(), to_host(), copy_from()), through views of a part
-// (Tensor::slice()) or through ops without a backward rule. gradients() throws if a gradient would have to. Values that
-// are computed under NoTape are constants. Tapes nest: the innermost tape records the ops, until its gradients() is
-// called. gradients() of an outer tape throws if a gradient would have to flow through ops of an inner tape.
+// (Tensor::slice()) or through ops without a backward rule. gradients() throws Error if a gradient would have to.
+// Values that are computed under NoTape are constants. Tapes nest: the innermost tape records the ops, until its
+// gradients() is called. An outer tape treats the ops of an inner tape like ops without a backward rule.
 //
 // If a saved value is overwritten before gradients(), the gradients are wrong, and nothing detects this.
 #pragma once
@@ -24,7 +24,7 @@ namespace rg {
 class Tape final : public Recorder {
 public:
     struct Node {
-        const char* name;              // of the op, or of the function that made a copy
+        const char* name;              // name of the op, or of the function that made a copy
         const char* instead = nullptr; // for a copy: a hint for errors (see Recorder)
         void (*backward)(Backward&) = nullptr;
         Attrs attrs = {};
@@ -43,12 +43,12 @@ public:
     /// of the tensors, or on one of them through a copy, a view of a part or an op without a backward rule. Call it
     /// once: afterwards the tape records nothing.
     void gradients(const Tensor& loss, std::span<const Tensor> tensors, std::span<const Tensor> destinations);
-    /// Writes the gradients with respect to all parameters to their gradients.
+    /// Writes the gradients of `loss` with respect to all parameters to their Parameters::Entry::gradient.
     void gradients(const Tensor& loss, const Parameters& parameters);
 
 private:
     void push(Node node);
-    /// Returns the nearest tape around this one whose gradients() has not been called, or null.
+    /// Returns the last tape before this one on this thread whose gradients() has not been called, or null.
     Tape* outer() const;
 
     std::vector<Node> nodes_;
@@ -56,8 +56,8 @@ private:
     Setting<Recorder*> tape_{Scope::current().tape, this};
 };
 
-/// While a NoTape exists, the tapes that were made before it on this thread record nothing. Use it for evaluation
-/// during training.
+/// While a NoTape exists, the tapes that were made before it on this thread record nothing. Use a NoTape to evaluate a
+/// network while a Tape exists.
 class NoTape {
     Setting<Recorder*> tape_{Scope::current().tape, nullptr};
 };

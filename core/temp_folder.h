@@ -8,7 +8,7 @@
 
 namespace rg {
 
-/// A new folder below $TMPDIR or /tmp that only this user can open. Removes it at the end, with its files.
+/// A new folder below $TMPDIR or /tmp that only this user can open. The destructor removes the folder and its files.
 class TempFolder {
 public:
     TempFolder() : path_((std::filesystem::temp_directory_path() / "ringgrad-XXXXXX").string()) {

@@ -1,8 +1,8 @@
 // Implements Tensor and its storage: a caching allocator with byte counts and a dry-run mode.
 //
 // The cache keeps freed blocks by their exact size. Training allocates the same sizes in every step, so from the second
-// step on no block comes from the operating system. For large blocks, the allocator asks for huge pages: kernels stream
-// through tens of megabytes, which are thousands of pages of 4 KiB, more than the TLB holds.
+// step on no block comes from the operating system. For blocks of 2 MiB or more, the allocator asks for huge pages.
+// Kernels stream through tens of megabytes; as pages of 4 KiB, these would be more pages than the TLB of a CPU holds.
 #include "ringgrad/core/tensor.h"
 
 #include "ringgrad/core/context.h"
@@ -162,6 +162,7 @@ struct Storage {
 
     size_t bytes;
     void* block = nullptr;
+    std::atomic<uint64_t> version{0};
     Device* device;
     std::shared_ptr<Device> device_owner; // null if no shared_ptr owns the device
     bool owned = true;
@@ -226,6 +227,12 @@ Tensor Tensor::slice(int64_t begin, const Shape& shape) const {
     return t;
 }
 
+uint64_t Tensor::version() const { return storage_ ? storage_->version.load(std::memory_order_relaxed) : 0; }
+
+void Tensor::note_write() const {
+    if (storage_) storage_->version.fetch_add(1, std::memory_order_relaxed);
+}
+
 bool Tensor::has_memory() const { return storage_ && storage_->block; }
 
 int64_t Tensor::block_bytes() const {
@@ -286,8 +293,8 @@ void to_host(std::span<Tensor> tensors) {
         RG_CHECK(!needs_download(t) ||
                      t.device() == std::find_if(tensors.begin(), tensors.end(), needs_download)->device(),
                  "to_host: expected tensors on one device, got two devices; call it once for each device");
-    // Allocate all copies first. Only the last download waits for all, so after an error between the downloads the
-    // queued ones would write to freed memory.
+    // Allocate all copies before the first download. Only the last download waits for the others. If an allocation
+    // between two downloads failed, the downloads in flight would write to freed memory.
     std::vector<Tensor> copies;
     for (const Tensor& t : tensors) copies.push_back(t.device() ? Tensor::on_host(t.shape(), t.dtype()) : t);
     for (size_t i = 0; i < tensors.size(); ++i) {
@@ -318,6 +325,7 @@ void Tensor::copy_from(const Tensor& source) const {
 }
 
 void Tensor::copy_bytes_from(const Tensor& source) const {
+    note_write();
     const size_t n = size_t(bytes());
     if (n == 0) return;
     std::byte *const to = bytes_data(), *const from = source.bytes_data();
@@ -339,6 +347,7 @@ void Tensor::fill(double value) const {
 }
 
 void Tensor::set_all(double value) const {
+    note_write();
     if (device()) {
         const Tensor host = on_host(shape_, dtype_);
         host.set_all(value);

@@ -1,10 +1,10 @@
 // Defines Tensor: a handle to contiguous memory with a shape and an element type.
 //
-// Images are N H W C, filters are K R S C. Tensors have no strides: the only views are reshape() and slice(), which
-// are contiguous too. A copy of a Tensor object shares its storage. Storage comes from a caching allocator: a training
-// step allocates the same sizes again and again, and gets freed blocks back without a call of the operating system. The
-// allocator counts live bytes. In a DryRun it counts the bytes without providing memory, so that a program knows how
-// much memory a step needs before it runs the step.
+// Images have the extents [n h w c]: number, height, width, channels. Filters have [k r s c]: number, height, width,
+// channels. Tensors have no strides: the only views are reshape() and slice(), which are contiguous too. A copy of a
+// Tensor object shares its storage. Storage comes from a caching allocator: a training step allocates the same sizes
+// again and again, and gets freed blocks back without a call of the operating system. The allocator counts live bytes.
+// In a DryRun it only counts, and provides no memory. So a program can find out how much memory a step needs.
 #pragma once
 
 #include "ringgrad/core/base.h"
@@ -93,9 +93,9 @@ public:
     /// Returns the device whose memory holds the values, or null for host memory.
     Device* device() const;
 
-    // to_host(), to_device(), copy_from(), to() and clone() are copies, not ops. Gradients do not flow through copies; if
-    // a gradient would have to, Tape::gradients() throws. A traced function must not call these five: replays would not
-    // repeat the copy.
+    // to_host(), to_device(), copy_from(), to() and clone() are copies, not ops. Tape::gradients() throws Error if a
+    // gradient would have to flow through a copy. A traced function must not call these five functions, because replays
+    // would not repeat the copy.
 
     /// Returns the same values in host memory: the tensor itself if it is there, otherwise a copy.
     Tensor to_host() const;
@@ -113,8 +113,14 @@ public:
     }
     template <class T>
     std::span<T> span() const {
+        note_write();
         return {data<T>(), size_t(numel())};
     }
+    /// Returns a number that grows whenever an op, copy_from() or fill() writes to the tensor's block of memory, and
+    /// when span() gives access to it. Writes through pointers do not count.
+    uint64_t version() const;
+    /// Makes version() grow.
+    void note_write() const;
     /// Returns a pointer to the first byte, in host or device memory.
     std::byte* bytes_data() const;
     /// Sets all elements to `value`. Throws Error while a function is traced.
@@ -125,18 +131,17 @@ public:
     /// Returns a copy on the same device, or in host memory if this tensor is there.
     Tensor clone() const;
 
-    /// Says where the values of a tensor begin, for tapes and plans. A reshaped view has the same key. So has a slice
-    /// that begins at the first element: tensors with the same key share memory, but they may differ in size.
+    /// Says where the values of a tensor begin, for tapes and plans. A reshaped view has the key of its source, and so
+    /// does a slice from the first element on. So tensors with the same key share memory, but they may differ in size.
     struct Key {
         uint64_t id;    // number of the block; no other block gets this number
         int64_t offset; // bytes from the start of the block
         auto operator<=>(const Key&) const = default;
     };
     Key key() const { return {id_, offset_}; }
-    /// Returns true if memory was allocated for the values. Returns false for a tensor that was made in a dry run or
-    /// without elements.
+    /// Returns true if the tensor holds memory for its values. The result of empty() in a dry run has no memory.
     bool has_memory() const;
-    /// Returns the whole block that this is a view of, as a tensor with one extent.
+    /// Returns the whole block of memory that holds this tensor, as a tensor with one extent.
     Tensor whole() const;
     /// Returns the number of bytes in the whole block.
     int64_t block_bytes() const;
@@ -167,7 +172,8 @@ Tensor Tensor::of(const Shape& shape, std::span<const T> values) {
     return t;
 }
 
-/// Returns the number of bytes that all tensors of the process hold now. Borrowed memory does not count.
+/// Returns the number of bytes that all tensors of the process hold now. Includes the bytes that a DryRun only counts,
+/// but no borrowed memory.
 int64_t live_bytes();
 /// Returns the largest live_bytes() since reset_peak_bytes().
 int64_t peak_bytes();

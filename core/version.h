@@ -6,9 +6,9 @@ namespace rg {
 /// The version, for example "0.1.0".
 extern const char* const kVersion;
 
-/// Version and build on one line, for --version, for example
-/// "0.1.0 (1a2b3c4d5e6f), instruction sets portable, avx2, avx512, amx; MPI: mpich 4.0.2; CUDA: no".
-/// The text in brackets is the git commit, "-dirty" if files differ from it, or "no git" in a build outside of git.
+/// Version and build on one line, for --version, for example "0.1.0 (1a2b3c4d5e6f), instruction sets amx, avx2, avx512,
+/// avx512bf16, portable; MPI: mpich 4.0.2; CUDA: no". The text in parentheses is the git commit, followed by "-dirty"
+/// if files differ from the commit, or "no git" in a build outside of git.
 extern const char* const kBuild;
 
 } // namespace rg

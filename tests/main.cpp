@@ -13,6 +13,13 @@
 #include <cstring>
 #include <doctest/doctest.h>
 
+namespace rg::cpu::avx512bf16_emulated {
+extern const TileKernels kTiles;
+}
+namespace rg::cpu::amx_emulated {
+extern const TileKernels kTiles;
+}
+
 namespace {
 
 constexpr int kSkipped = 77;
@@ -38,12 +45,22 @@ struct Counter final : doctest::IReporter {
 };
 REGISTER_LISTENER("counter", 1, Counter);
 
+/// Adds the instruction sets whose tiles are emulated (emulated_isa.h) to those that RG_ISA can name.
+void add_emulated_isas() {
+#if defined(__x86_64__)
+    if (!rg::cpu::find_isa("avx2")) return; // the emulation is compiled for AVX2
+    rg::cpu::add_isa("avx512bf16-emulated", rg::cpu::avx512bf16_emulated::kTiles);
+    rg::cpu::add_isa("amx-emulated", rg::cpu::amx_emulated::kTiles);
+#endif
+}
+
 } // namespace
 
 int main(int argc, char** argv) {
+    add_emulated_isas();
     const char* const wanted = std::getenv("RG_ISA");
-    for (const char* known : {"avx2", "avx512", "amx"})
-        if (wanted && std::strcmp(wanted, known) == 0 && !rg::cpu::supports(known)) {
+    for (const char* known : {"avx2", "avx512", "avx512bf16", "amx", "avx512bf16-emulated", "amx-emulated"})
+        if (wanted && std::strcmp(wanted, known) == 0 && !rg::cpu::find_isa(known)) {
             std::printf("skipped: this CPU has no %s\n", known);
             return kSkipped;
         }

@@ -82,8 +82,8 @@ TEST_SUITE("core") {
         CHECK(error_with({"--help=1"}) == "option --help: expected --help alone, got --help=1");
         CHECK(error_with({"--versoin"}) == "unknown option --versoin; did you mean --version?");
         CHECK(error_with({"--version=1"}) == "option --version: expected --version alone, got --version=1");
-        CHECK(error_with({"-q"}) == "unknown option -q; train --help lists all");
-        CHECK(error_with({"--quux"}) == "unknown option --quux; train --help lists all");
+        CHECK(error_with({"-q"}) == "unknown option -q; train --help-all lists all");
+        CHECK(error_with({"--quux"}) == "unknown option --quux; train --help-all lists all");
         CHECK(error_with({"--no-epochs"}) == "unknown option --no-epochs; did you mean --epochs?");
         CHECK(contains(error_with({"--"}), "unknown option --"));
     }
@@ -131,18 +131,41 @@ TEST_SUITE("core") {
         CHECK_FALSE(p.parse({"--epochs", "3", "-h"}));
         CHECK(p.o.answer() == help);
         CHECK(help.starts_with("train: trains a network\n\nUsage: train [options]\n\nTraining\n"));
-        CHECK(contains(help,
-                       "\n  --epochs N                  passes over the training set (an integer from 0 to 100000; "
-                       "default\n                              50)\n"));
-        CHECK(contains(help, "--weight-decay X            factor of the L2"));
+        CHECK(contains(help, "\n  --epochs N              passes over the training set (an integer from 0 to\n"
+                             "                          100000; default 50)\n"));
+        CHECK(contains(help, "--weight-decay X        factor of the L2"));
         CHECK(contains(help, "default 1e-10)"));
-        CHECK(contains(help, "--[no-]shuffle              a new order of the samples in every epoch (default on)"));
-        CHECK(contains(help, "\nFiles\n  --data DIR                  folder of the data set\n"));
-        CHECK(contains(help, "--device NAME               where to compute (one of auto or cpu; default auto)"));
+        CHECK(contains(help, "--[no-]shuffle          a new order of the samples in every epoch (default on)"));
+        CHECK(contains(help, "\nFiles\n  --data DIR              folder of the data set\n"));
+        CHECK(contains(help, "--device NAME           where to compute (one of auto or cpu; default auto)"));
         size_t begin = 0;
-        for (size_t end; (end = help.find('\n', begin)) != std::string::npos; begin = end + 1) CHECK(end - begin <= 96);
+        for (size_t end; (end = help.find('\n', begin)) != std::string::npos; begin = end + 1) CHECK(end - begin <= 80);
         p.epochs = 7; // the default is the value at declaration, not at printing
         CHECK(p.o.help() == help);
+    }
+
+    TEST_CASE("options: help begins with examples and the basic options, and --help-all has the others") {
+        Program p;
+        p.o.examples({"--epochs 3", "--resume"}, "mpiexec -n 4 ");
+        CHECK(p.o.help(false) == p.o.help(true)); // no option is basic
+        bool fast = false;
+        p.o.group("Speed");
+        p.o.add("fast", &fast, "hurry").basic();
+        CHECK_FALSE(p.parse({"--help"}));
+        const std::string basic = p.o.answer();
+        const std::string command = cat("  mpiexec -n 4 ", program_path());
+        CHECK(basic.starts_with(
+            cat("train: trains a network\n\nExamples\n", command, " --epochs 3\n", command,
+                " --resume\n\nUsage: train [options]\n\nMain options\n  --[no-]fast             hurry (default off)\n"
+                "\n  -h, --help              print the main options and exit\n"
+                "  --help-all              print also the 9 other options\n")));
+        CHECK_FALSE(p.parse({"--help-all", "--help"}));
+        const std::string all = p.o.answer();
+        CHECK(contains(all, "\nTraining\n  --epochs N"));
+        CHECK(all.find("--[no-]fast") == all.rfind("--[no-]fast")); // not a second time in its group
+        CHECK_FALSE(contains(all, "\nSpeed\n"));
+        CHECK(error_with({"--help-all=1"}) == "option --help-all: expected --help-all alone, got --help-all=1");
+        CHECK(error_with({"--hlep-all"}) == "unknown option --hlep-all; did you mean --help-all?");
     }
 
     TEST_CASE("options: print the version and the build on one line") {

@@ -41,6 +41,16 @@ TEST_SUITE("core") {
         CHECK(s.rate_at(11) == s.rate_at(10));
     }
 
+    TEST_CASE("schedule: triangular can start elsewhere than it ends") {
+        const Schedule s{
+            .kind = ScheduleKind::triangular, .base = 1, .epochs = 10, .floor = 0.1, .peak = 0.25, .start = 0.2};
+        CHECK(s.rate_at(0) == doctest::Approx(0.2).epsilon(1e-14));
+        CHECK(s.rate_at(1.25) == doctest::Approx(0.6).epsilon(1e-14));
+        CHECK(s.rate_at(2.5) == 1.0);
+        CHECK(s.rate_at(10) == doctest::Approx(0.1).epsilon(1e-14));
+        CHECK(contains(error_of([] { Schedule{.base = 0.1, .start = 0.2}.check(); }), "from 0 to 0.1, or -1, got 0.2"));
+    }
+
     TEST_CASE("schedule: rejects values out of range, and parses drops") {
         CHECK(error_of([] { Schedule{}.check(); }).empty());
         CHECK(contains(error_of([] { Schedule{.base = -1}.check(); }), "learning rate of at least 0, got -1"));

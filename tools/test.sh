@@ -4,11 +4,12 @@
 #     sh tools/test.sh          the release build, with the tests of the programs and the library
 #     sh tools/test.sh --all    also tests of headers and tools; tests with perturbed results of ops, on every
 #                               instruction set; most tests under address and undefined-behaviour sanitizers; with
-#                               clang++, tests under ThreadSanitizer and a few seconds of every fuzzer
+#                               clang++, tests under ThreadSanitizer and a few seconds of every fuzzer; with a cross
+#                               compiler and an emulator (aarch64.ini), tests for 64-bit Arm
 #
 # The last line is "N passed, M failed, K skipped", with the Meson tests of all builds. The lines before it list the
-# skipped tests with their reasons. The exit status is 0 if no test failed. Build folders are kept, so a second run
-# compiles only changed files. With --all, warnings are errors.
+# skipped tests with their reasons, and the failed tests. The exit status is 0 if no test failed. Build folders are
+# kept, so a second run compiles only changed files. With --all, warnings are errors.
 set -eu
 case ${1:-} in
 '') all='' left_out='--no-suite slow --no-suite perturbed' ;;
@@ -25,14 +26,21 @@ passed=0
 failed=0
 skipped=0
 reasons=''
+failures=''
 
 count_results() { # prints the number of tests of the last run with one of these results
     grep -cE "\"result\": \"($1)\"" "$log" || true
 }
 
+add_failures() { # number, what failed
+    failed=$((failed + $1))
+    failures="$failures
+failed: $2"
+}
+
 prepare() { # build folder, Meson options; a failure counts as one failed test
     if configure "$@" ${all:+-Dwerror=true}; then return 0; fi
-    failed=$((failed + 1))
+    add_failures 1 "$1: cannot be configured"
     return 1
 }
 
@@ -45,9 +53,15 @@ run_tests() { # build folder, arguments of `meson test`, which builds the progra
     status=0
     meson test -C "$folder" --print-errorlogs "$@" || status=$?
     bad=$(count_results "FAIL|ERROR|TIMEOUT|INTERRUPT|UNEXPECTEDPASS")
-    if [ "$status" -ne 0 ] && [ "$bad" -eq 0 ]; then bad=1; fi
+    if [ "$bad" -gt 0 ]; then
+        add_failures "$bad" "$folder:$(python3 -c 'import json, sys
+for test in map(json.loads, open(sys.argv[1])):
+    if test["result"] not in ("OK", "EXPECTEDFAIL", "SKIP"): print("", test["name"], test["result"].lower(), end=",")' \
+            "$log" | sed 's/,$//')"
+    elif [ "$status" -ne 0 ]; then
+        add_failures 1 "$folder: cannot be built"
+    fi
     passed=$((passed + $(count_results "OK|EXPECTEDFAIL")))
-    failed=$((failed + bad))
     skipped=$((skipped + $(count_results "SKIP")))
     reasons="$reasons
 $(python3 -c 'import json, re, sys
@@ -57,7 +71,7 @@ for test in map(json.loads, open(sys.argv[1])):
 
 echo "== release"
 if prepare build --buildtype=release; then
-    ninja -C build || failed=$((failed + 1))
+    ninja -C build || add_failures 1 "build: cannot be built"
     run_tests build --no-suite more-seeds $left_out
 fi
 
@@ -84,8 +98,18 @@ if [ "$all" ]; then
         echo "== skipped: no clang++ (Debian: clang), so no check for data races and no fuzzers"
         skipped=$((skipped + 1))
     fi
+
+    if command -v aarch64-linux-gnu-g++ >/dev/null 2>&1 && command -v qemu-aarch64 >/dev/null 2>&1; then
+        echo "== aarch64"
+        [ -f build-aarch64/build.ninja ] || meson setup build-aarch64 --cross-file tools/aarch64.ini -Dwerror=true
+        run_tests build-aarch64 --timeout-multiplier 4 core ops-portable data par
+    else
+        echo "== skipped: no cross compiler or emulator for Arm (Debian: g++-aarch64-linux-gnu, qemu-user)"
+        skipped=$((skipped + 1))
+    fi
 fi
 
 echo "$reasons" | sort -u | sed '/^$/d'
+echo "$failures" | sed '/^$/d'
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]

@@ -19,8 +19,8 @@ bool keeps_pixels(const View& v) {
 
 constexpr uint8_t kBlack[kMaxImageChannels] = {};
 
-/// Writes a view with keeps_pixels(), 8 to 10 times as fast as write_sampled(). kFixed is the number of channels, or 0
-/// for any number.
+/// Writes a view for which keeps_pixels() is true, several times as fast as write_sampled(). kFixed is the number of
+/// channels, or 0 for any number.
 template <int kFixed, class T>
 void write_pixels(const ViewShape& s, const View& view, const ByteTable<T>& table, const uint8_t* image, T* out) {
     const int64_t w = s.window_width, channels = kFixed ? kFixed : s.channels;
@@ -46,7 +46,7 @@ void write_pixels(const ViewShape& s, const View& view, const ByteTable<T>& tabl
     }
 }
 
-/// Writes any view. kFixed is the number of channels, or 0 for any number.
+/// Writes any view, with bilinear interpolation. kFixed is the number of channels, or 0 for any number.
 template <int kFixed, class T>
 void write_sampled(const ViewShape& s, const View& view, const ByteTable<T>& table, const uint8_t* image, T* out) {
     const int64_t channels = kFixed ? kFixed : s.channels;

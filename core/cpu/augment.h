@@ -1,5 +1,5 @@
-// Takes a view of an image, and normalises its bytes by a table. The data loader and the augment op share this code, so
-// both give the same bits.
+// Takes a view (a window that may be shifted, flipped or transformed) of an image, and normalises its bytes by a table.
+// The data loader and the augment op share this code, so both give the same bits.
 #pragma once
 
 #include "ringgrad/core/bf16.h"
@@ -17,8 +17,8 @@ struct ViewShape {
     bool reflect = false; // mirrors the image at its edge pixels; otherwise pixels outside are black (byte 0)
 };
 
-/// Holds the normalised value of each byte, per channel; T is float or bf16. The value is (byte / 255 - mean) /
-/// deviation, computed in float and in this order, so that it has the same bits as the result of PyTorch's transforms.
+/// Holds the normalised value of each byte, per channel; T is float or bf16. The value is
+/// (byte / 255 - mean) / deviation, computed in float in this order, for the same bits as PyTorch's transforms.
 template <class T>
 using ByteTable = std::array<std::array<T, 256>, kMaxImageChannels>;
 template <class T>

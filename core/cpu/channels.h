@@ -12,7 +12,7 @@
 
 namespace rg::cpu {
 
-/// Returns a pointer to the values in the type that the kernels use: float, or uint16_t for the bits of bf16.
+/// Returns a pointer to the tensor's values in the type that the kernels use: float, or uint16_t for the bits of bf16.
 template <class T>
 T* stored(const Tensor& t) {
     if constexpr (std::is_same_v<T, float>)
@@ -21,7 +21,7 @@ T* stored(const Tensor& t) {
         return reinterpret_cast<uint16_t*>(t.data<bf16>());
 }
 
-/// Calls f with a value of the type that the kernels use for this tensor: float or uint16_t.
+/// Calls f with a zero of the type that the kernels use for this tensor, float or uint16_t, so that f learns the type.
 template <class F>
 void with_stored(const Tensor& t, F f) {
     return t.dtype() == DType::bf16 ? f(uint16_t{}) : f(float{});
@@ -63,25 +63,25 @@ void each_image(int64_t images, F f) {
     });
 }
 
-/// Collects the mean and the squared deviations of each channel over all images, in double. Threads may call
-/// add() for different images at the same time. finish() combines the images in order (Chan, Golub and LeVeque, 1979),
-/// so the result does not depend on the number of threads.
+/// Computes the mean and the variance of each channel over all images, in double. Threads may call add() for different
+/// images at the same time. finish() combines the images in order (Chan, Golub and LeVeque, 1979), so the result does
+/// not depend on the number of threads.
 class StatsCollector {
 public:
     StatsCollector(int64_t images, int64_t pixels, int64_t channels);
     /// Adds an image from its values [pixels channels].
     template <class T>
     void add(int64_t image, const T* values);
-    /// Adds an image from its sums of (value - shift) and (value - shift)^2, where `shift` and both sums are [lanes].
-    /// Lane i belongs to channel i % channels. `lanes` is a multiple of the number of channels, and each lane must have
-    /// the sums of the same number of pixels.
+    /// Adds an image from its sums of (value - shift) and of (value - shift)^2. `shift` and both sums have one value
+    /// per lane, and lane i belongs to channel i % channels. `lanes` is a multiple of the number of channels. Each lane
+    /// must have the sums of the same number of pixels.
     void add_sums(int64_t image, int64_t lanes, const float* shift, const float* sum, const float* squares);
     /// Writes the mean and the biased variance to stats [2 channels].
     void finish(const Tensor& stats) const;
 
 private:
-    /// Combines the mean and the squared deviations of `pixels` values with those of `pixels_before` values, in
-    /// all_mean and all_squares.
+    /// `mean` and `squares` are the mean and the sum of squared deviations of `pixels` values; all_mean and all_squares
+    /// are those of `pixels_before` other values. Changes all_mean and all_squares to those of both sets.
     static void combine(double pixels_before, double pixels, double mean, double squares, double& all_mean,
                         double& all_squares);
 

@@ -1,5 +1,5 @@
 // Convolution, with the optional batch norm of its input or its result. Distributes the images over threads. An engine
-// of conv_engine.h, winograd.h or tile_engine.h convolves them.
+// of conv_engine.h, winograd.h or tile_engine.h convolves the images. The result has p x q pixels and k channels.
 //
 // A thread processes one image or a few completely, while they stay in its second-level cache: padding (with
 // normalisation), convolution, statistics of the result, ReLU, rounding, max pooling.
@@ -31,10 +31,11 @@ struct Epilogue {
     void pool(int64_t n, const T* rounded) const {
         max_pool_image(rounded, p, q, k, window, image<T>(n));
     }
-    /// Processes image n of the convolution's f32 result. If T is float, `convolved` may already be in y.
+    /// Processes image n of the convolution's f32 result, `convolved`, and rounds it to T. Without pooling, a float
+    /// result must already be in y.
     template <class T>
     void finish(int64_t n, float* convolved) const {
-        if (relu) isa().elements->f32.activation(convolved, convolved, values(), Activation::relu, 0);
+        if (relu) isa().elements->f32.activation(convolved, convolved, values(), Activation::relu, 0, false);
         if (stats) stats->add(n, convolved);
         if constexpr (std::is_same_v<T, float>) {
             if (window > 1) pool(n, convolved);
@@ -48,39 +49,85 @@ struct Epilogue {
     }
 };
 
+/// Returns the number of threads that should share each of `groups` groups of images, for equal work on all threads.
+/// `products` is the number of multiply-adds per group.
+int64_t shares_of(int64_t groups, double products) {
+    constexpr double kLeastProducts = 1 << 18; // of a share; for fewer, one thread takes no more time
+    const int64_t threads = context().threads ? context().threads->size() : 1;
+    int64_t shares = 1;
+    while (groups * shares % threads != 0 && groups * shares < 4 * threads &&
+           products >= kLeastProducts * double(shares + 1))
+        ++shares;
+    return shares;
+}
+
+/// Calls convolve(first, count, result, share) for all groups of up to `group` images, and done(image, result) for each
+/// image. The results go to `out`, or to scratch memory if `out` is null. A thread convolves and completes a whole
+/// group, while the group is in its cache. But several threads share a group if there are few, and no statistics.
+/// `products` is the number of multiply-adds per image.
+template <class R, class Convolve, class Done>
+void each_group(const Epilogue& epilogue, int64_t group, double products, R* out, Convolve convolve, Done done) {
+    const int64_t images = epilogue.y.extent(0), groups = (images + group - 1) / group, values = epilogue.values();
+    const auto count_of = [&](int64_t first) { return std::min(group, images - first); };
+    const int64_t shares = epilogue.stats ? 1 : shares_of(groups, products * double(count_of(0)));
+    if (shares == 1)
+        return parallel(groups, [&](int64_t task) {
+            const int64_t first = task * group, count = count_of(first);
+            const Scratch<R> scratch(out ? 0 : count * values);
+            R* const result = out ? out + first * values : scratch.data();
+            convolve(first, count, result, Share{});
+            for (int64_t i = 0; i < count; ++i) done(first + i, result + i * values);
+        });
+    const Scratch<R> scratch(out ? 0 : images * values);
+    R* const results = out ? out : scratch.data();
+    parallel(groups * shares, [&](int64_t task) {
+        const int64_t first = task / shares * group;
+        convolve(first, count_of(first), results + first * values, Share{task % shares, shares});
+    });
+    parallel(images, [&](int64_t n) { done(n, results + n * values); });
+}
+
 template <class Engine, class T>
-void run(const Engine& engine, const Images<T>& x, const float* bias, const Epilogue& epilogue) {
-    const int64_t images = epilogue.y.extent(0), group = engine.images_at_once();
+void run(const Engine& engine, const Images<T>& x, const float* bias, const Epilogue& epilogue, double products) {
     float* in_place = nullptr; // y, if the engine can write to it directly: f32 without pooling
     if constexpr (std::is_same_v<T, float>)
         if (epilogue.window == 1) in_place = epilogue.image<float>(0);
-    parallel((images + group - 1) / group, [&](int64_t task) {
-        const int64_t first = task * group, count = std::min(group, images - first);
-        convolve_images(engine, x, first, count, bias, epilogue.values(), in_place,
-                        [&](int64_t n, float* result) { epilogue.finish<T>(n, result); });
-    });
+    each_group(
+        epilogue, engine.images_at_once(), products, in_place,
+        [&](int64_t first, int64_t count, float* result, Share share) {
+            engine.run(x, first, count, bias, result, share);
+        },
+        [&](int64_t n, float* result) { epilogue.finish<T>(n, result); });
 }
 
-/// Convolves all images with the fastest engine for these extents.
+template <class T>
+void run_tiles(const TileEngine<T>& engine, const Images<T>& x, const float* bias, const Epilogue& epilogue,
+               double products) {
+    const bool pools = epilogue.window > 1;
+    each_group(
+        epilogue, engine.images_at_once(), products, pools ? nullptr : epilogue.image<T>(0),
+        [&](int64_t first, int64_t count, T* result, Share share) {
+            engine.run(x, first, count, bias, epilogue.relu, result, epilogue.stats, share);
+        },
+        [&](int64_t n, T* result) {
+            if (pools) epilogue.pool(n, result);
+        });
+}
+
+/// Convolves all images with the engine that method_for() (tile_engine.h) chooses.
 template <class T>
 void convolve(const Images<T>& x, const Padding& padding, Filters filters, PerAxis stride, const float* bias,
               const Epilogue& epilogue) {
-    const Method method = method_for<T>(padding, epilogue.p, epilogue.q, stride, filters);
-    if (method == Method::tiles) {
-        const TileEngine<T> engine(padding, epilogue.p, epilogue.q, stride, filters);
-        return parallel(epilogue.y.extent(0), [&](int64_t n) {
-            if (epilogue.window == 1)
-                return engine.run(x, n, bias, epilogue.relu, epilogue.image<T>(n), epilogue.stats);
-            const Scratch<T> result(epilogue.values());
-            engine.run(x, n, bias, epilogue.relu, result.data(), epilogue.stats);
-            epilogue.pool(n, result.data());
-        });
-    }
+    const int64_t p = epilogue.p, q = epilogue.q;
+    const double products = double(p * q * filters.k * filters.r * filters.s * filters.c / filters.groups);
+    const Method method = method_for<T>(padding, p, q, stride, filters);
+    if (method == Method::tiles)
+        return run_tiles(TileEngine<T>(padding, p, q, stride, filters), x, bias, epilogue, products);
     filters.to_bf16 = !std::is_same_v<T, float>;
     if (method == Method::winograd)
-        run(Winograd(padding, epilogue.p, epilogue.q, filters.k, filters), x, bias, epilogue);
+        run(Winograd(padding, p, q, filters), x, bias, epilogue, products);
     else
-        run(Direct(padding, epilogue.p, epilogue.q, stride, filters), x, bias, epilogue);
+        run(Direct(padding, p, q, stride, filters), x, bias, epilogue, products);
 }
 
 } // namespace
@@ -88,8 +135,8 @@ void convolve(const Images<T>& x, const Padding& padding, Filters filters, PerAx
 void conv2d(const Call& call) {
     using O = Conv2dOp;
     const auto& a = call.attrs.as<O>();
-    if (a.conv.groups > 1) return groups::conv2d(call);
     const Tensor &x = call.in[O::x], &w = call.in[O::w], &b = call.in[O::bias], &y = call.out[O::y];
+    if (groups::fits(w, a.conv, y)) return groups::conv2d(call);
     std::optional<Norm> x_norm, y_norm;
     make_norm(x_norm, call.in.subspan(O::x_stats, 3), a.x_norm);
     make_norm(y_norm, call.in.subspan(O::y_stats, 3), a.y_norm);
@@ -100,8 +147,8 @@ void conv2d(const Call& call) {
         x.extent(1), x.extent(2), x.extent(3), x.extent(1) + 2 * pad.h, x.extent(2) + 2 * pad.w, pad.h, pad.w, 1};
     const int64_t k = w.extent(0), p = (padding.rows - dilation.h * (w.extent(1) - 1) - 1) / stride.h + 1,
                   q = (padding.columns - dilation.w * (w.extent(2) - 1) - 1) / stride.w + 1;
-    // The batch norm of the result goes into the filters and the bias.
-    Filters filters = filters_of(w, dilation);
+    // Multiply the scale of the result's batch norm into the filters, and its scale and shift into the bias.
+    Filters filters = filters_of(w, a.conv);
     if (y_norm) filters.scale = y_norm->scale;
     const auto bias_of = [&](int64_t i) {
         const float value = b.defined() ? b.data<float>()[i] : 0;

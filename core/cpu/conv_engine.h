@@ -1,84 +1,63 @@
-// Code that the convolution and its gradients share: packed filters, and the engines that convolve images.
+// Code that the convolution and its gradients share: packed filters, and the engines that convolve images. Engines are
+// Direct (here), Winograd (winograd.h) and TileEngine (tile_engine.h).
 //
-// An engine convolves zero-padded images, one or a few at a time. So its kernels need no code for borders, and all
-// conversions of the input happen when an image is copied into its padded form (padding.h).
+// An engine copies one image or a few at a time into zero-padded form (padding.h) and convolves them. So its kernels
+// need no code for borders, and the copy does all conversions of the input.
+//
+// Shapes: n images, h x w input pixels, c input and k output channels, p x q result pixels, r x s filters.
 #pragma once
 
-#include "ringgrad/core/cpu/winograd.h"
+#include "ringgrad/core/cpu/filters.h"
+#include "ringgrad/core/cpu/isa.h"
+#include "ringgrad/core/cpu/padding.h"
+#include "ringgrad/core/cpu/prepared.h"
 
 #include <array>
 #include <optional>
 
 namespace rg::cpu {
 
-/// A view of filters in memory, with any distance (step_*) between neighbouring values. The indices are output channel,
-/// row, column and input channel.
-struct Filters {
-    const float* data;
-    int64_t k, r, s, c;                     // extents in the convolution
-    int64_t step_k, step_r, step_s, step_c; // distances in floats; negative for rotated filters
-    const float* scale = nullptr;           // factor per output channel, or null
-    bool to_bf16 = false;                   // true: rounds the values to bf16
-    PerAxis dilation = 1;                   // distance between the pixels that neighbouring taps multiply
-    float operator()(int64_t ik, int64_t ir, int64_t is, int64_t ic) const {
-        float value = data[ik * step_k + ir * step_r + is * step_s + ic * step_c];
-        if (scale) value *= scale[ik];
-        return to_bf16 ? to_float(rg::to_bf16(value)) : value;
-    }
-};
-
-/// Returns a view of w [k r s c] as it is, for the forward pass.
-inline Filters filters_of(const Tensor& w, PerAxis dilation) {
-    const int64_t k = w.extent(0), r = w.extent(1), s = w.extent(2), c = w.extent(3);
-    return {w.data<float>(), k, r, s, c, r * s * c, s * c, c, 1, nullptr, false, dilation};
-}
-
-/// Returns a view of w that is rotated by 180 degrees, with input and output channels exchanged, for the data gradient:
-/// dx[h w c] = sum over r s k of dy[h + pad - r, w + pad - s, k] * w[k r s c] for stride 1. The view begins at the last
-/// row and column of the first filter.
-inline Filters rotated_filters_of(const Tensor& w, PerAxis dilation) {
-    const int64_t k = w.extent(0), r = w.extent(1), s = w.extent(2), c = w.extent(3);
-    return {w.data<float>() + (r * s - 1) * c, c, r, s, k, 1, -s * c, -c, r * s * c, nullptr, false, dilation};
-}
-
-/// Returns the number of neighbouring results of a row that share one vector of `lanes`. With few filters, a single
-/// result would leave lanes idle. Returns 1 in strict_fp32, because zeros in the widened filters would turn a NaN or an
-/// infinity of the image into a NaN in neighbouring results. Returns 1 with dilated columns, whose windows interleave.
+/// Returns the number of neighbouring result pixels that share one vector of `lanes` lanes (see WidenedFilters). With
+/// few filters, a single pixel would leave lanes idle. Returns 1 in strict_fp32, because zeros in the widened filters
+/// would spread a NaN or an infinity of the image to neighbouring results as NaN. Returns 1 if columns are dilated.
 inline int64_t pixels_per_vector(const Filters& f, int64_t q, int64_t stride, int64_t lanes) {
     const int64_t pixels = lanes / f.k;
     const bool fits = pixels > 1 && lanes % f.k == 0 && q % pixels == 0 && stride <= f.s && f.dilation.w == 1;
     return fits && !context().strict_fp32 ? pixels : 1;
 }
 
-/// Filters that compute `pixels` neighbouring results at once, in a window that covers all of their windows. Filter
-/// i * k + j is filter j at the position of result i, with zeros around it. The layout of the results is unchanged.
+/// Filters that compute `pixels` neighbouring result pixels at once. Their window covers the windows of all these
+/// pixels. Widened filter i * k + j is filter j, shifted to the window of pixel i, with zeros elsewhere. The layout of
+/// the results is unchanged.
 class WidenedFilters {
 public:
     WidenedFilters(const Filters& f, int64_t pixels, int64_t stride)
         : values_(pixels == 1 ? 0 : pixels * f.k * f.r * width(f, pixels, stride) * f.c), filters_(f) {
         if (pixels == 1) return;
-        values_.zeroed();
         const int64_t s = width(f, pixels, stride);
+        filters_ = {values_, pixels * f.k, f.r, s, f.c, f.r * s * f.c, s * f.c, f.c, 1, nullptr, f.to_bf16, f.dilation};
+        if (values_.ready()) return;
+        std::fill_n(values_.data(), pixels * f.k * f.r * s * f.c, 0.0f);
         for (int64_t i = 0; i < pixels * f.k; ++i)
             for (int64_t r = 0; r < f.r; ++r)
                 for (int64_t tap = 0; tap < f.s * f.c; ++tap)
                     values_[((i * f.r + r) * s + i / f.k * stride) * f.c + tap] = f(i % f.k, r, tap / f.c, tap % f.c);
-        filters_ = {values_, pixels * f.k, f.r, s, f.c, f.r * s * f.c, s * f.c, f.c, 1, nullptr, f.to_bf16, f.dilation};
     }
     const Filters& filters() const { return filters_; }
     static int64_t width(const Filters& f, int64_t pixels, int64_t stride) { return f.s + (pixels - 1) * stride; }
 
 private:
-    Scratch<float> values_;
+    Prepared<float> values_;
     Filters filters_;
 };
 
-/// Filters in the order in which the register tiles read them. A block has up to 2 vectors of output channels. It
-/// contains these channels for each filter row and tap, with zeros after the last channel. Every call of the op packs
-/// the filters again; that costs little compared with the convolution.
+/// Filters in the order in which the register tiles (tiles.h) read them: blocks of up to 2 vectors of output channels.
+/// For each filter row and each of its taps, a block contains the values of these channels. Zeros follow the last
+/// channel.
 class FilterPack {
 public:
     explicit FilterPack(const Filters& f) : packed_(round_up(f.k, isa().width) * f.r * f.s * f.c) {
+        if (packed_.ready()) return;
         const int64_t width = isa().width, block = 2 * width, taps = f.s * f.c;
         parallel((f.k + block - 1) / block, [&](int64_t b) {
             float* out = packed_ + b * block * f.r * taps;
@@ -92,7 +71,7 @@ public:
     const float* data() const { return packed_; }
 
 private:
-    Scratch<float> packed_;
+    Prepared<float> packed_;
 };
 
 /// Distances between the results of an engine in memory, in pixels: from one row to the next, and from one result of a
@@ -101,10 +80,10 @@ struct ResultStride {
     int64_t row, pixel;
 };
 
-/// Holds a padded image for the register tiles.
+/// Holds a padded f32 image for the engine Direct. The other parameters serve TileImages, which has the same interface.
 class DirectImage {
 public:
-    DirectImage(const Padding& padding, int64_t) : padding_(padding), values_(padding.values()) {}
+    DirectImage(const Padding& padding, int64_t, int64_t) : padding_(padding), values_(padding.values()) {}
     template <class T>
     void copy(const Images<T>& images, int64_t n) {
         padding_.copy(images, n, values_.data());
@@ -116,7 +95,7 @@ private:
     Scratch<float> values_;
 };
 
-/// The runs of widened filters in a padded image, for ConvImage.
+/// The runs of filters in a padded image, as ConvImage (isa.h) describes them.
 class Runs {
 public:
     Runs(const Padding& padding, const Filters& f)
@@ -158,18 +137,22 @@ public:
              out.pixel * pixels * f.k},
           filters_(widened_.filters()) {}
     int64_t images_at_once() const { return 1; }
-    /// Computes out [p q k] = bias + filters * image. The bias fills whole pairs of vectors (see PaddedBias).
+    /// Computes out [p q k] = bias + filters * image, for image number `image` of `in`. `bias` comes from PaddedBias. A
+    /// share consists of rows of the result.
     template <class T>
-    void run(const Images<T>& in, int64_t image, int64_t, const float* bias, float* out) const {
-        Image padded(padding_, slack());
+    void run(const Images<T>& in, int64_t image, int64_t, const float* bias, float* out, Share share = {}) const {
+        Image padded(padding_, slack(), 1);
         padded.copy(in, image);
-        convolve(padded, 0, bias, out);
+        const int64_t row = share.begin(g_.p);
+        ConvImage rows = g_;
+        rows.p = share.end(g_.p) - row;
+        isa().conv->forward(rows, padded.data() + row * g_.row, filters_.data(), bias, out + row * g_.y_row);
     }
-    /// Does the same with an image that is already padded, and that begins at value `from`.
-    void convolve(const Image& padded, int64_t from, const float* bias, float* out) const {
+    /// Computes the results like run(), from an image that is already padded and begins at value `from`.
+    void convolve(const Image& padded, int64_t from, int64_t, const float* bias, float* out, int64_t) const {
         isa().conv->forward(g_, padded.data() + from, filters_.data(), bias, out);
     }
-    /// Returns the number of values after a padded image that the engine may read.
+    /// Returns the number of values that the engine may read beyond the end of a padded image.
     int64_t slack() const { return 0; }
 
 private:
@@ -180,26 +163,28 @@ private:
     FilterPack filters_;
 };
 
-/// Holds the bias, repeated until it fills whole pairs of vectors, so that it serves several results per vector. An
-/// undefined bias is zero.
+/// Holds the bias [k], repeated up to a multiple of 32. The repetition serves engines with several result
+/// pixels per vector. An undefined bias counts as zero.
 class PaddedBias {
 public:
     PaddedBias(const Tensor& bias, int64_t k)
         : PaddedBias([&](int64_t i) { return bias.defined() ? bias.data<float>()[i] : 0.0f; }, k) {}
     template <class F>
-    PaddedBias(F value, int64_t k) : values_(round_up(k, 2 * isa().width)) {
-        for (int64_t i = 0; i < round_up(k, 2 * isa().width); ++i) values_[i] = i < k ? value(i) : values_[i - k];
+    PaddedBias(F value, int64_t k) : values_(round_up(k, kChannels)) {
+        for (int64_t i = 0; i < round_up(k, kChannels); ++i) values_[i] = i < k ? value(i) : values_[i - k];
     }
     const float* data() const { return values_; }
 
 private:
+    static constexpr int64_t kChannels = 32; // most channels that a kernel reads at once, with any instruction set
     Scratch<float> values_;
 };
 
 /// Computes the data gradient of a convolution with stride 2, by four convolutions of dy with stride 1. The results in
-/// rows 2 i + a and columns 2 j + b use only every second row and column of the filters. So each of the four uses a
-/// quarter of the taps and writes every second pixel of every second row. All of them read one padded image. A single
-/// convolution would need a dy with zeros between its pixels, and multiply by these zeros in three of four products.
+/// rows 2 i + a and columns 2 j + b, for given a and b in {0, 1}, use only every second row and column of the filters.
+/// So each of the four convolutions uses about a quarter of the taps, and writes every second pixel of every second
+/// row. All four read the same padded image. A single convolution would need a dy with zeros between its pixels. Then
+/// three of four products would multiply by zero.
 template <class Engine>
 class Stride2Gradient {
 public:
@@ -224,23 +209,24 @@ public:
                 part.from = ((padding_.top - a.before) * padding_.columns + padding_.left - b.before) * k;
                 part.to = (a.odd * w + b.odd) * c;
                 slack_ = part.engine->slack(); // the same for all parts
+                images_at_once_ = std::max(images_at_once_, part.engine->images_at_once());
                 written_ += a.results * b.results * c;
             }
     }
-    int64_t images_at_once() const { return 1; }
+    int64_t images_at_once() const { return images_at_once_; }
     template <class T>
-    void run(const Images<T>& dy, int64_t image, int64_t, const float* bias, Result* dx) const {
-        typename Engine::Image padded(padding_, slack_);
-        padded.copy(dy, image);
-        if (written_ < values_) std::fill_n(dx, values_, Result{});
+    void run(const Images<T>& dy, int64_t first, int64_t count, const float* bias, Result* dx) const {
+        typename Engine::Image padded(padding_, slack_, count);
+        padded.copy(dy, first);
+        if (written_ < values_) std::fill_n(dx, count * values_, Result{});
         for (const Part& part : parts_)
-            if (part.engine) part.engine->convolve(padded, part.from, bias, dx + part.to);
+            if (part.engine) part.engine->convolve(padded, part.from, count, bias, dx + part.to, values_);
     }
 
 private:
-    /// Describes the results 2 i + odd along one axis. They need `before` zeros before the first pixel of dy (if
-    /// negative, they skip pixels). Result 2 i + odd multiplies filter tap first + 2 t by pixel i + taps - 1 - t of
-    /// this padded dy.
+    /// The results 2 i + odd along one axis, i = 0, 1, ... Their dy is padded by `before` zeros before its first pixel,
+    /// or loses -before pixels if `before` is negative. Result 2 i + odd is the sum over t of filter tap first + 2 t
+    /// times pixel i + taps - 1 - t of this padded dy.
     struct Phase {
         Phase(int64_t kernel, int64_t pad, int64_t extent, int64_t odd_)
             : odd(odd_),
@@ -255,15 +241,16 @@ private:
     };
     struct Part {
         std::optional<Engine> engine;
-        int64_t from = 0, to = 0; // index of the first value that the part reads in the padded image, and writes in dx
+        int64_t from = 0, to = 0; // first value that the part reads in the padded image, and first that it writes in dx
     };
     Padding padding_;
-    int64_t values_, written_ = 0, slack_ = 0;
+    int64_t values_, written_ = 0, slack_ = 0, images_at_once_ = 1;
     std::array<Part, 4> parts_;
 };
 
-/// Convolves images [first, first + count) of `in`, a few at a time. While the result of an image is in cache, calls
-/// done(image, result), which may change the result. The results go to `out`, or to scratch memory if it is null.
+/// Convolves images [first, first + count) of `in`, a few at a time. Each result has `out_values` values. While the
+/// result of an image is in cache, calls done(image, result), which may change the result. The results go to `out`, or
+/// to scratch memory if `out` is null.
 template <class Engine, class T, class Done>
 void convolve_images(const Engine& engine, const Images<T>& in, int64_t first, int64_t count, const float* bias,
                      int64_t out_values, float* out, Done done) {
@@ -277,7 +264,7 @@ void convolve_images(const Engine& engine, const Images<T>& in, int64_t first, i
     }
 }
 
-/// Computes the data gradient dx [count h w c] from images [first, first + count) of dy, with an engine.
+/// Computes the data gradient dx [count h w c] from images [first, first + count) of dy. `engine` maps dy to dx.
 template <class Engine, class T>
 struct DataGradient {
     const Engine& engine;

@@ -28,31 +28,32 @@ struct Geometry {
           h(x.extent(1)),
           w(x.extent(2)),
           conv(options),
-          taps(s * c),
-          pixels(pixels_per_vector(filters_of(filters, conv.dilation), q, conv.stride.w, isa().width)),
+          taps(s * filters.extent(3)),
+          pixels(pixels_per_vector(filters_of(filters, conv), q, conv.stride.w, isa().width)),
           wide(round_up(pixels * k, isa().width)),
-          row_taps((s + (pixels - 1) * conv.stride.w) * c),
-          winograd(pixels == 1 && conv.stride == 1 && conv.dilation == 1 && Winograd::fits(k, r, s, c)) {}
+          row_taps((s + (pixels - 1) * conv.stride.w) * filters.extent(3)),
+          winograd(pixels == 1 && (conv.groups > 1 || Winograd::fits(filters_of(filters, conv), conv.stride, p, q))) {}
     int64_t x_values() const { return h * w * c; }
     int64_t dy_values() const { return p * q * k; }
     Padding x_padding() const { return {h, w, c, h + 2 * conv.pad.h, w + 2 * conv.pad.w, conv.pad.h, conv.pad.w, 1}; }
 
     int64_t images, c, k, r, s, p, q, h, w;
     Conv conv;
-    int64_t taps;           // in a filter row
+    int64_t taps;           // number of taps in a filter row
     int64_t pixels;         // number of neighbouring results in one vector, see WidenedFilters
     int64_t wide, row_taps; // widened filters: number of lanes in whole vectors, and of taps in a filter row
     bool winograd;          // false with several results per vector: the transforms would cost more than they save
 };
 
-/// Sums the weight gradient of a group of images by register tiles, or by Winograd. TileWgrad (tile_engine.h) does the
-/// same by AMX tiles.
+/// Sums the weight gradient of a group of images by register tiles or by Winograd. TileWgrad uses tiles of bf16
+/// instead.
 class F32Wgrad {
 public:
     explicit F32Wgrad(const Geometry& g)
         : g_(g),
           padding_(g.x_padding()),
-          winograd_(padding_, g.p, g.q, g.k),
+          winograd_(padding_, g.p, g.q,
+                    {nullptr, g.k, g.r, g.s, g.c, 0, 0, 0, 0, nullptr, false, g.conv.dilation, g.conv.groups}),
           runs_(padding_, {nullptr, g.wide, g.r, g.row_taps / g.c, g.c, 0, 0, 0, 0, nullptr, false, g.conv.dilation}),
           direct_{g.p,
                   g.q / g.pixels,
@@ -165,8 +166,7 @@ const To* make_gradient(const GradientInputs<T>& in, int64_t first, int64_t coun
 }
 
 /// Computes the gradients with a weight-gradient engine. To is the type of the values that the kernels read. `dgrad`
-/// writes the data gradient to dx_out; null: no data gradient. `sums` collects the sums for the input's batch norm;
-/// null: no sums.
+/// writes the data gradient to dx_out, and `sums` collects the sums for the input's batch norm; each may be null.
 template <class To, class T, class Wgrad, class Dgrad>
 void gradients(const Geometry& g, const GradientInputs<T>& in, const Wgrad& wgrad, const Dgrad* dgrad, T* dx_out,
                NormSums* sums, const Tensor& dw, const Tensor& db) {
@@ -209,6 +209,15 @@ void gradients(const Geometry& g, const GradientInputs<T>& in, const Wgrad& wgra
     }
 }
 
+/// Returns true if the weight gradient of f32 images takes less time by tiles, with the margin of method_for().
+/// Winograd's transformed sums are fast while they stay in cache.
+template <class T>
+bool tiles_are_faster(const Geometry& g, const TileWgrad<T>& tiles) {
+    if (context().strict_fp32 || !isa().tiles->forward_f32) return false;
+    if (g.winograd) return Winograd::exceeds_cache(g.k, g.c);
+    return tiles.cycles() < 0.8 * 1.3 * double(g.p * (g.q / g.pixels) * g.r * g.row_taps * g.wide) / 32;
+}
+
 /// Chooses the engines and computes the gradients. dx is undefined if no data gradient is needed; then w is not read.
 template <class T>
 void all_gradients(const Geometry& g, const GradientInputs<T>& in, const Tensor& w, const Tensor& dx, NormSums* sums,
@@ -225,9 +234,10 @@ void all_gradients(const Geometry& g, const GradientInputs<T>& in, const Tensor&
             gradients<To>(g, in, wgrad, &dgrad, dx_out, sums, dw, db);
         });
     };
-    if constexpr (!std::is_same_v<T, float>)
-        if (isa().tiles && g.conv.dilation == 1 && g.conv.stride.h == g.conv.stride.w)
-            return run_with(T{}, TileWgrad(g.x_padding(), g.p, g.q, g.k, g.r, g.s, g.conv.stride.h));
+    if (isa().tiles && g.conv.dilation == 1 && g.conv.groups == 1 && g.conv.stride.h == g.conv.stride.w) {
+        const TileWgrad<T> tiles(g.x_padding(), g.images, g.p, g.q, g.k, g.r, g.s, g.conv.stride.h);
+        if (!std::is_same_v<T, float> || tiles_are_faster(g, tiles)) return run_with(T{}, tiles);
+    }
     run_with(float{}, F32Wgrad(g));
 }
 
@@ -257,7 +267,7 @@ void data_gradient(const Tensor& dy, const Tensor& w, const Tensor& addend, cons
 void conv2d_grad(const Call& call) {
     using O = Conv2dGradOp;
     const auto& a = call.attrs.as<O>();
-    if (a.conv.groups > 1) return groups::conv2d_grad(call);
+    if (groups::fits(call.in[O::w], a.conv, call.in[O::dy])) return groups::conv2d_grad(call);
     const Tensor &dy = call.in[O::dy], &x = call.in[O::x], &w = call.in[O::w], &addend = call.in[O::addend];
     const Tensor &y = call.in[O::y], &dw = call.out[O::dw], &dbias = call.out[O::dbias], &dx = call.out[O::dx];
     if (!y.defined() && dense::fits(a.data ? dx : x, w.extent(1), w.extent(2), a.conv)) {

@@ -1,4 +1,4 @@
-// Chooses between two ways to convolve in groups.
+// Chooses between two ways to convolve in groups. A third way is Winograd, see winograd.cpp.
 //
 // With few channels in a group, each lane of a vector computes one channel of the result (LaneConv). A channel of the
 // result multiplies c channels of its group, so there are c copies of each pixel. In copy j, lane i holds channel j of
@@ -10,6 +10,7 @@
 #include "ringgrad/core/cpu/conv_groups.h"
 
 #include "ringgrad/core/cpu/conv_engine.h"
+#include "ringgrad/core/cpu/winograd.h"
 #include "ringgrad/core/ops/conv.h"
 
 namespace rg::cpu::groups {
@@ -59,7 +60,7 @@ class LaneConv {
 public:
     LaneConv(Pass pass, const Tensor& w, const Conv& conv, const Shape& from, const Shape& to, bool to_bf16);
 
-    /// Returns the number of rows of the result in a band.
+    /// Returns the number of rows of the result in a band. The last band of an image may have fewer.
     int64_t band() const { return band_; }
     /// Returns the number of floats that the copies of a band's pixels need.
     int64_t copied_floats() const { return source_rows(band_) * row_; }
@@ -97,7 +98,7 @@ private:
     int64_t filter_step_, band_ = 0, parts_count_ = 0;
     Scratch<LaneSources> sources_; // of each vector of the copies of a pixel
     Scratch<Part> parts_;          // the parts of a row
-    Scratch<float> filters_;
+    Prepared<float> filters_;
 };
 
 LaneConv::LaneConv(Pass pass, const Tensor& w, const Conv& conv, const Shape& from, const Shape& to, bool to_bf16)
@@ -143,7 +144,8 @@ void LaneConv::find_parts() {
 
 void LaneConv::pack(const Tensor& w, int64_t groups, bool to_bf16) {
     const int64_t c = w.extent(3), taps = rows_.taps * columns_.taps, lanes_per_group = lanes_ / groups;
-    filters_.zeroed();
+    if (filters_.ready()) return;
+    std::fill_n(filters_.data(), filter_floats(), 0.0f);
     for (int64_t tap = 0; tap < taps * copies_; ++tap)
         for (int64_t i = 0; i < lanes_; ++i) {
             const int64_t copy = tap % copies_;
@@ -381,6 +383,12 @@ void filter_gradient(Conv2dGradOp attrs, const Call& call, int64_t groups) {
 
 } // namespace
 
+bool fits(const Tensor& w, const Conv& conv, const Tensor& y) {
+    if (conv.groups == 1) return false;
+    const bool by_tiles = isa().tiles && y.dtype() == DType::bf16 && !fits_lanes(w, conv);
+    return by_tiles || !Winograd::fits(filters_of(w, conv), conv.stride, y.extent(1), y.extent(2));
+}
+
 void conv2d(const Call& call) {
     using O = Conv2dOp;
     O attrs = call.attrs.as<O>();
@@ -393,6 +401,7 @@ void conv2d(const Call& call) {
             convolve<T>(engine, x, b, y);
         });
     } else {
+        const Setting<Kept*> keep_nothing(Scope::current().kept, nullptr); // a step would keep filters of each run
         const int64_t run = images_in_cache(x, conv.groups);
         const Slice x_slice(x, run, conv.groups), y_slice(y, run, conv.groups);
         attrs.conv.groups = 1, attrs.with_stats = false;

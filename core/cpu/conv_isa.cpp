@@ -1,17 +1,17 @@
-// Direct convolution of one padded image: the loops around the register tiles. They read the image itself, without a
-// copy for each tap (im2col), and split the work into blocks that stay in cache.
+// Direct convolution of one padded image: the loops around the register tiles of tiles.h. The loops read the image
+// itself, without a copy for each tap (im2col), and split the work into parts that stay in cache.
 #include "ringgrad/core/cpu/tiles.h"
 
 namespace rg::cpu::RG_ISA {
 
 namespace {
 
-/// What one pass over the image uses of the filters, and keeps in cache: runs [run0, run1) and taps [j0, j1) of each.
+/// The filter values that one pass over the image keeps in cache: taps [j0, j1) of runs [run0, run1) (see ConvImage).
 struct Part {
     int64_t run0, run1, j0, j1;
-    const float* w;    // of up to 2 vectors of channels
-    const float* bias; // null: the pass adds to the result
-    int last;          // number of channels in the last vector
+    const float* w;    // packed filters of up to 2 vectors of output channels
+    const float* bias; // the result starts at the bias; null: the pass adds to the result of the passes before
+    int last;          // number of output channels in the last vector
 };
 
 template <int MR, int NV>
@@ -43,10 +43,6 @@ void conv_tile(const ConvImage& g, const Part& part, const float* image, float* 
 
 using ConvTile = void (*)(const ConvImage&, const Part&, const float*, float*);
 
-/// Number of pixels in the longest tile with NV vectors.
-template <int NV>
-constexpr int kLongest = NV == 1 ? 2 * kPixels : kPixels;
-
 template <int NV, int MR = kLongest<NV>>
 ConvTile conv_tile_of(int64_t pixels) {
     if constexpr (MR > 1)
@@ -56,23 +52,20 @@ ConvTile conv_tile_of(int64_t pixels) {
 
 template <int NV>
 void conv_part(const ConvImage& g, const Part& part, const float* padded, float* y) {
-    // Split a row into tiles whose lengths differ by at most one pixel. A very short tile would wait for the results of
-    // its own multiply-adds.
-    const int64_t tiles = (g.q + kLongest<NV> - 1) / kLongest<NV>, shortest = g.q / tiles, longer = g.q % tiles;
-    const ConvTile tile = conv_tile_of<NV>(shortest), long_tile = conv_tile_of<NV>(shortest + (longer > 0));
+    const EvenParts tiles(g.q, kLongest<NV>);
+    const ConvTile tile = conv_tile_of<NV>(tiles.shortest), longer = conv_tile_of<NV>(tiles.longest());
     for (int64_t p = 0; p < g.p; ++p) {
         const float* image = padded + p * g.row;
         float* to = y + p * g.y_row;
-        for (int64_t t = 0; t < tiles; ++t) {
-            (t < longer ? long_tile : tile)(g, part, image, to);
-            const int64_t pixels = shortest + (t < longer);
-            image += pixels * g.step, to += pixels * g.y_step;
+        for (int64_t t = 0; t < tiles.count; ++t) {
+            (t < tiles.longer ? longer : tile)(g, part, image, to);
+            image += tiles.length(t) * g.step, to += tiles.length(t) * g.y_step;
         }
     }
 }
 
-/// Bytes of packed filters that stay in the first-level cache while image rows stream through it. Filters of at most
-/// kFilterBytes take one pass, larger ones take passes of kPartBytes each.
+/// Packed filters should stay in the first-level cache while image rows stream through it. Two vectors of filters of at
+/// most kFilterBytes bytes take one pass over the image. Larger ones take several passes of at most about kPartBytes.
 constexpr int64_t kFilterBytes = 36 << 10, kPartBytes = 20 << 10;
 
 void forward(const ConvImage& g, const float* padded, const float* packed, const float* bias, float* y) {
@@ -97,8 +90,8 @@ void forward(const ConvImage& g, const float* padded, const float* packed, const
     }
 }
 
-/// A pass keeps kBandBytes of rows of the image and of dy in the first-level cache, where all taps read them again. A
-/// pass covers at least kBandPixels pixels, because each pass also loads and stores dw.
+/// A pass of the weight gradient covers a band of rows. About kBandBytes bytes of the image and of dy stay in the
+/// first-level cache for all taps. A band has at least kBandPixels pixels, because each pass loads and stores dw.
 constexpr int64_t kBandBytes = 24 << 10, kBandPixels = 64;
 
 void wgrad(const ConvImage& g, const float* padded, const float* dy, float* dw) {

@@ -77,8 +77,8 @@ void combine(int64_t c, int lanes, int64_t terms, const float* factors, int64_t 
     }
 }
 
-/// Computes the same sums for the positions [first, end) along c. The rows are far apart in memory, so each step reads
-/// several cache lines of every row.
+/// Computes R rows of the sums of combine(), at the positions [first, end) along c. The rows are far apart in memory,
+/// so each call of combine() reads several cache lines of every row.
 template <int R>
 void combine_rows(int64_t first, int64_t end, int64_t c, int64_t terms, const float* factors, int64_t step,
                   int64_t next, const float* rows, float* out) {

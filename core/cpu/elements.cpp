@@ -8,7 +8,7 @@ namespace rg::cpu {
 
 namespace {
 
-/// Calls the kernel that pick() returns, kernel(a, b, y, count), for all values of the tensors.
+/// Applies the kernel(a, b, y, count) that pick(kernels) returns to all values of the two inputs and the output.
 template <class Pick>
 void map(const Call& call, Pick pick) {
     with_stored(call.out[0], [&](auto t) {
@@ -29,14 +29,15 @@ void activation(const Call& call) {
     with_stored(x, [&](auto t) {
         using T = decltype(t);
         each_chunk(x.numel(), [&](int64_t begin, int64_t count) {
-            kernels<T>().activation(stored<T>(x) + begin, stored<T>(y) + begin, count, a.kind, a.slope);
+            kernels<T>().activation(stored<T>(x) + begin, stored<T>(y) + begin, count, a.kind, a.slope, past_cache(y));
         });
     });
 }
 
 namespace {
 
-/// Computes the gradient of an activation, and the sums of one or two batch norms.
+/// Computes the gradient dx of the activation of batch_norm(a) + batch_norm(b), and the gradients of gamma and beta of
+/// both batch norms. Either batch norm may be missing.
 void activation_grad_and_sums(const Call& call) {
     using O = ActivationGradOp;
     const auto& attrs = call.attrs.as<O>();
@@ -56,7 +57,7 @@ void activation_grad_and_sums(const Call& call) {
         each_image(dy.extent(0), [&](int64_t n) {
             const int64_t offset = n * values;
             kernels<T>().activation_grad(stored<T>(dy) + offset, stored<T>(from) + offset, stored<T>(dx) + offset,
-                                         values, attrs.kind, attrs.slope);
+                                         values, attrs.kind, attrs.slope, false);
             for (Operand& operand : operands)
                 if (operand.sums)
                     operand.sums->add(n, stored<T>(dx) + offset, stored<T>(call.in[operand.x]) + offset, values);
@@ -77,7 +78,7 @@ void activation_grad(const Call& call) {
         using T = decltype(t);
         each_chunk(dy.numel(), [&](int64_t begin, int64_t count) {
             kernels<T>().activation_grad(stored<T>(dy) + begin, stored<T>(from) + begin, stored<T>(dx) + begin, count,
-                                         attrs.kind, attrs.slope);
+                                         attrs.kind, attrs.slope, past_cache(dx));
         });
     });
 }
@@ -118,7 +119,7 @@ namespace {
 float widened(float value) { return value; }
 float widened(uint16_t value) { return to_float(std::bit_cast<bf16>(value)); }
 
-/// Returns the sum of a chunk. Its values go to the partial sums in turn, so that the compiler can use vectors.
+/// Returns the sum of `count` values. Partial sums take the values in turn, so that the compiler can use vectors.
 template <class T>
 double sum_of(const T* x, int64_t count) {
     constexpr int64_t kPartialSums = 16;
@@ -132,7 +133,7 @@ double sum_of(const T* x, int64_t count) {
 
 } // namespace
 
-// Adds the chunks in their order, so the result does not depend on the number of threads.
+// Adds the sums of the chunks in their order, so the result does not depend on the number of threads.
 void sum(const Call& call) {
     const Tensor& x = call.in[SumOp::x];
     const int64_t chunks = chunks_of(x.numel());
@@ -212,13 +213,13 @@ void slice_grad(const Call& call) {
 
 namespace {
 
-/// A part of each row of a matrix, in bytes.
+/// Describes a part of each row of a matrix.
 struct RowParts {
     std::byte* first; // the part of the first row
     int64_t step;     // bytes from one row to the next
 };
 
-/// Copies `size` bytes of each of the rows [begin, end).
+/// Copies the first `size` bytes of the parts of the rows [begin, end).
 void copy_rows(const RowParts& from, const RowParts& to, int64_t size, int64_t begin, int64_t end) {
     if (size == 0) return;
     for (int64_t row = begin; row < end; ++row)

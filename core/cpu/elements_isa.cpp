@@ -1,6 +1,6 @@
 // Channel-wise and element-wise loops: batch norm, activations, pooling, the optimizers. Memory bandwidth limits most
-// of them. So each loop reads and writes every value once, and results that are too large to stay in cache are stored
-// past it.
+// of them. So the loops read and write every value once, except pooling with overlapping windows. With past_cache, a
+// loop stores its results past the caches, since they are too large to stay there.
 #include "ringgrad/core/cpu/isa.h"
 #include "ringgrad/core/cpu/simd_math.h"
 
@@ -11,8 +11,8 @@ namespace {
 bool aligned(const float* p) { return reinterpret_cast<uintptr_t>(p) % (kWidth * 4) == 0; }
 bool aligned(const uint16_t* p) { return reinterpret_cast<uintptr_t>(p) % (kWidth * 2) == 0; }
 
-/// Calls body(i, j, lanes) for every vector of a run, where i is its position and j is i modulo the period. Only the
-/// last vector can have fewer than kWidth lanes.
+/// Calls body(i, j, lanes) for every vector of `count` values, where i is the index of its first value and j is i
+/// modulo the period. Only the last vector can have fewer than kWidth lanes.
 template <class Body>
 inline __attribute__((always_inline)) void each_vector(int64_t count, int64_t period, Body body) {
     int64_t i = 0;
@@ -33,9 +33,9 @@ inline __attribute__((always_inline)) void map(T* y, int64_t count, int64_t peri
     });
 }
 
-/// Adds kColumns vectors of each row of a run to the sums a and b, each [period]. A row has `period` values, and the
-/// vectors begin at value `first` of the row. add(i, j, lanes, sum_a, sum_b) adds the vector at value i to both sums.
-/// The sums stay in registers over all rows.
+/// Adds kColumns vectors of each row to the sums a and b, each [period]. A row has `period` values, and the vectors
+/// begin at value `first` of the row. add(i, j, lanes, sum_a, sum_b) adds the vector at index i to both sums; j is the
+/// index within the row. The sums stay in registers over all rows.
 template <int kColumns, class Add>
 inline __attribute__((always_inline)) void sum_columns(int64_t first, int64_t rows, int64_t period, float* a, float* b,
                                                        Add add) {
@@ -57,7 +57,7 @@ inline __attribute__((always_inline)) void sum_columns(int64_t first, int64_t ro
     }
 }
 
-/// Does the same for all vectors of a row, and for an incomplete last row.
+/// Adds all `count` values to the sums a and b like sum_columns(), including an incomplete last row.
 template <class Add>
 inline __attribute__((always_inline)) void sum_all(int64_t count, int64_t period, float* a, float* b, Add add) {
     const int64_t rows = count / period;
@@ -66,7 +66,7 @@ inline __attribute__((always_inline)) void sum_all(int64_t count, int64_t period
     for (; j + 2 * kWidth <= period; j += 2 * kWidth) sum_columns<2>(j, rows, period, a, b, add);
     for (; j < period; j += kWidth) sum_columns<1>(j, rows, period, a, b, add);
     int64_t i = rows * period;
-    for (j = 0; i < count; j += kWidth, i += kWidth) { // the last row may be incomplete
+    for (j = 0; i < count; j += kWidth, i += kWidth) { // the incomplete last row
         Vec sum_a = load(a + j), sum_b = load(b + j);
         add(i, j, int(count - i < kWidth ? count - i : kWidth), sum_a, sum_b);
         store(a + j, sum_a);
@@ -74,7 +74,15 @@ inline __attribute__((always_inline)) void sum_all(int64_t count, int64_t period
     }
 }
 
-/// Returns v in the first lanes and zero in the others.
+/// Loads like load_first(), and prefetches the values one page later. With many instructions per vector, the processor
+/// runs only a few vectors ahead, and its own prefetching ends with the page.
+template <class T>
+inline Vec load_ahead(const T* p, int lanes) {
+    __builtin_prefetch(reinterpret_cast<const char*>(p) + 4096);
+    return load_first(p, lanes);
+}
+
+/// Returns v in the first `lanes` lanes and zero in the rest.
 inline Vec only_first(Vec v, int lanes) {
     if (lanes == kWidth) return v;
     alignas(64) float values[kWidth];
@@ -100,7 +108,7 @@ struct Identity {
 };
 struct Relu {
     static Vec value(Vec x) { return relu(x); }
-    /// `y` may also be x, since both have the same positive lanes.
+    /// `y` may also be the activation's input x, since x and y are positive in the same lanes.
     static Vec gradient(Vec dy, Vec y) { return where_positive(y, dy); }
 };
 struct LeakyRelu {
@@ -131,13 +139,12 @@ struct Tanh {
     static Vec gradient(Vec dy, Vec y) { return dy * (splat(1) - y * y); }
 };
 
-/// Calls f with ReLU, or with the identity.
+/// Calls f with a Relu, or with an Identity if `relu` is false.
 template <class F>
 void with_relu(bool relu, F f) {
     relu ? f(Relu()) : f(Identity());
 }
 
-/// Calls f with the activation.
 template <class F>
 void with_activation(Activation kind, float slope, F f) {
     switch (kind) {
@@ -177,7 +184,7 @@ void norm_sums(const T* dy, const T* x, int64_t count, int64_t period, const flo
     with_relu(relu, [=](auto activation) {
         sum_all(count, period, dbeta, dgamma, [=](int64_t i, int64_t j, int lanes, Vec& beta, Vec& gamma) {
             const Vec value = load_first(x + i, lanes), before_relu = value * load(scale + j) + load(shift + j);
-            const Vec g = activation.gradient(load_first(dy + i, lanes), before_relu); // 0 in the other lanes
+            const Vec g = activation.gradient(load_first(dy + i, lanes), before_relu); // 0 in unused lanes
             beta += g;
             gamma += g * (value - load(mean + j));
         });
@@ -197,18 +204,18 @@ void norm_grad(const T* dy, const T* x, T* dx, int64_t count, int64_t period, co
 }
 
 template <class T>
-void activation(const T* x, T* y, int64_t count, Activation kind, float slope) {
+void activation(const T* x, T* y, int64_t count, Activation kind, float slope, bool past_cache) {
     with_activation(kind, slope, [=](auto activation) {
-        map(y, count, kWidth, false,
-            [=](int64_t i, int64_t, int lanes) { return activation.value(load_first(x + i, lanes)); });
+        map(y, count, kWidth, past_cache,
+            [=](int64_t i, int64_t, int lanes) { return activation.value(load_ahead(x + i, lanes)); });
     });
 }
 
 template <class T>
-void activation_grad(const T* dy, const T* from, T* dx, int64_t count, Activation kind, float slope) {
+void activation_grad(const T* dy, const T* from, T* dx, int64_t count, Activation kind, float slope, bool past_cache) {
     with_activation(kind, slope, [=](auto activation) {
-        map(dx, count, kWidth, false, [=](int64_t i, int64_t, int lanes) {
-            return activation.gradient(load_first(dy + i, lanes), load_first(from + i, lanes));
+        map(dx, count, kWidth, past_cache, [=](int64_t i, int64_t, int lanes) {
+            return activation.gradient(load_ahead(dy + i, lanes), load_ahead(from + i, lanes));
         });
     });
 }
@@ -236,7 +243,7 @@ void convert(const From* x, To* y, int64_t count) {
     map(y, count, kWidth, false, [=](int64_t i, int64_t, int lanes) { return load_first(x + i, lanes); });
 }
 
-/// The factors of UpdateFactors for the vector that begins at i.
+/// Applies UpdateFactors to the vector that begins at parameter i.
 struct VectorFactors {
     const UpdateFactors& all;
     Vec clipped(Vec gradient) const { return all.clip == 1 ? gradient : splat(all.clip) * gradient; }
@@ -295,7 +302,7 @@ float sum_of_squares(const float* x, int64_t count) {
 int64_t first_non_finite(const float* x, int64_t count) {
     constexpr int kVectors = 8;
     int64_t i = 0;
-    for (; i + kVectors * kWidth <= count; i += kVectors * kWidth) { // skips blocks whose values are all finite
+    for (; i + kVectors * kWidth <= count; i += kVectors * kWidth) { // skip blocks whose values are all finite
         Vec bad{};
         RG_UNROLL
         for (int v = 0; v < kVectors; ++v) {
@@ -313,12 +320,12 @@ int64_t first_non_finite(const float* x, int64_t count) {
 struct Span {
     int64_t begin, end;
 };
-/// Returns the pixels of a window that lie in the image.
+/// Returns the range of the pixels of a window that lie in the image, along one axis.
 Span pixels_of(const PoolAxis& axis, int64_t window) {
     const int64_t begin = window * axis.stride - axis.pad, end = begin + axis.window;
     return {begin > 0 ? begin : 0, end < axis.extent ? end : axis.extent};
 }
-/// Returns the windows that contain a pixel.
+/// Returns the range of the windows that contain a pixel, along one axis.
 Span windows_with(const PoolAxis& axis, int64_t pixel) {
     const int64_t padded = pixel + axis.pad, end = padded / axis.stride + 1;
     return {padded < axis.window ? 0 : (padded - axis.window) / axis.stride + 1,
@@ -327,8 +334,8 @@ Span windows_with(const PoolAxis& axis, int64_t pixel) {
 
 template <int kVectors>
 struct Count {};
-/// Calls f(c, number of vectors, lanes of the last vector) for all channels, with as many vectors at once as possible.
-/// The number is a Count.
+/// Covers the channels [c, channels) by groups of 4, 2 or 1 vectors, the largest first. Calls f(first channel, Count of
+/// the vectors, lanes) for each group. `lanes` is kWidth, except in a last incomplete vector.
 template <int kVectors = 4, class F>
 inline __attribute__((always_inline)) void each_group(int64_t c, int64_t channels, F f) {
     for (; channels - c >= kVectors * kWidth; c += kVectors * kWidth) f(c, Count<kVectors>{}, kWidth);
@@ -358,7 +365,7 @@ void max_pool(const PoolImage& g, int64_t row, const T* x, T* y, uint8_t* positi
                     RG_UNROLL
                     for (int v = 0; v < kVectors; ++v) {
                         const Vec value = load_first(pixel + v * kWidth, lanes);
-                        // A NaN is the largest value, and the first NaN stays.
+                        // A NaN counts as larger than all numbers, and the first NaN of a window stays.
                         const auto keep = (value <= best[v]) | (best[v] != best[v]);
                         best_place[v] = keep ? best_place[v] : place;
                         best[v] = keep ? best[v] : value;
@@ -374,7 +381,7 @@ void max_pool(const PoolImage& g, int64_t row, const T* x, T* y, uint8_t* positi
     }
 }
 
-/// Calls f(column, windows that contain it) for all columns of an image.
+/// Calls f(column, range of the windows that contain the column) for all columns of an image.
 template <class F>
 inline __attribute__((always_inline)) void each_column(const PoolAxis& axis, F f) {
     Span windows{0, 0};
@@ -412,7 +419,7 @@ void max_pool_grad(const PoolImage& g, int64_t row, const T* dy, const uint8_t* 
     });
 }
 
-/// Returns the factor of average pooling for the window in row p and column q of the result.
+/// Returns the factor by which average pooling multiplies the sum of the window in row p and column q of the result.
 float share(const PoolImage& g, int64_t p, int64_t q) {
     if (g.count_pad) return 1 / float(g.rows.window * g.columns.window);
     const Span rows = pixels_of(g.rows, p), columns = pixels_of(g.columns, q);

@@ -1,5 +1,5 @@
-// Chooses the instruction set once: the best that the CPU, the operating system and the build support, or the one that
-// RG_ISA names.
+// Chooses the instruction set once per process: the one that the environment variable RG_ISA names, else the best that
+// the CPU, the operating system and the build support.
 #include "ringgrad/core/cpu/isa.h"
 
 #include "ringgrad/core/base.h"
@@ -31,7 +31,10 @@ RG_ISA_TABLES(portable)
 #if defined(__x86_64__)
 RG_ISA_TABLES(avx2)
 RG_ISA_TABLES(avx512)
-RG_ISA_TABLES(amx)
+RG_ISA_TABLES(avx512bf16)
+namespace avx512bf16 {
+extern const TileKernels kTiles;
+}
 namespace amx {
 extern const TileKernels kTiles;
 }
@@ -42,11 +45,10 @@ namespace {
 
 #if defined(__x86_64__)
 
-bool has_tiles() {
-    unsigned a, b, c, d, a1, b1, c1, d1;
-    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !__get_cpuid_count(7, 1, &a1, &b1, &c1, &d1)) return false;
-    constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24, kAvx512Bf16 = 1u << 5;
-    return (d & kAmxBf16) && (d & kAmxTile) && (a1 & kAvx512Bf16);
+bool has_amx() {
+    unsigned a, b, c, d;
+    constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & kAmxBf16) && (d & kAmxTile);
 }
 
 /// Asks the operating system for the tile registers, and returns true if it grants them. The registers are large, so
@@ -63,47 +65,59 @@ bool may_use_tiles() {
 
 #endif
 
-std::vector<IsaKernels> supported_isas() {
 #define RG_KERNELS_OF(isa)                                                                                             \
     &isa::kConv, &isa::kWinograd, &isa::kElements, &isa::kDense, &isa::kLanes, &isa::kNorm
+
+/// Returns the tables of all supported instruction sets. The best is the last.
+std::vector<IsaKernels> detect() {
     std::vector<IsaKernels> supported{{"portable", 4, RG_KERNELS_OF(portable)}};
 #if defined(__x86_64__)
-    // The built-in checks CPUID, and XCR0 for the operating system's support of the registers.
+    // The built-in also checks that the operating system saves the registers (XCR0).
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
         supported.push_back({"avx2", 8, RG_KERNELS_OF(avx2)});
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vl"))
         supported.push_back({"avx512", 16, RG_KERNELS_OF(avx512)});
-    if (supported.size() == 3 && has_tiles() && may_use_tiles())
-        supported.push_back({"amx", 16, RG_KERNELS_OF(amx), &amx::kTiles});
+    if (supported.size() == 3 && __builtin_cpu_supports("avx512bf16")) {
+        // On CPUs with AMX, dot products of bf16 have half the FLOP rate of multiply-adds. So avx512 is better there if
+        // the operating system refuses AMX.
+        supported.insert(has_amx() ? supported.end() - 1 : supported.end(),
+                         {"avx512bf16", 16, RG_KERNELS_OF(avx512bf16), &avx512bf16::kTiles});
+        if (has_amx() && may_use_tiles()) supported.push_back({"amx", 16, RG_KERNELS_OF(avx512bf16), &amx::kTiles});
+    }
 #endif
-#undef RG_KERNELS_OF
     return supported;
 }
 
-IsaKernels choose() {
-    const std::vector<IsaKernels> supported = supported_isas();
+std::vector<IsaKernels>& supported_isas() {
+    static std::vector<IsaKernels> supported = detect();
+    return supported;
+}
+
+const IsaKernels& choose() {
     const char* wanted = std::getenv("RG_ISA");
-    if (!wanted || !*wanted) return supported.back();
+    if (!wanted || !*wanted) return supported_isas().back();
+    if (const IsaKernels* found = find_isa(wanted)) return *found;
     std::string names;
-    for (const IsaKernels& isa : supported) {
-        if (std::string_view(wanted) == isa.name) return isa;
-        names += cat(names.empty() ? "" : ", ", isa.name);
-    }
+    for (const IsaKernels& isa : supported_isas()) names += cat(names.empty() ? "" : ", ", isa.name);
     fail("RG_ISA: expected an instruction set of this CPU (", names, "), got ", wanted);
 }
 
 } // namespace
 
-bool supports(const char* name) {
+const IsaKernels* find_isa(const char* name) {
     for (const IsaKernels& isa : supported_isas())
-        if (std::string_view(name) == isa.name) return true;
-    return false;
+        if (std::string_view(name) == isa.name) return &isa;
+    return nullptr;
+}
+
+void add_isa(const char* name, const TileKernels& tiles) {
+    supported_isas().insert(supported_isas().begin(), {name, 4, RG_KERNELS_OF(portable), &tiles});
 }
 
 const char* isa_note() {
 #if defined(__x86_64__)
-    if (has_tiles() && !may_use_tiles()) return "the operating system refuses the AMX tiles of this CPU";
+    if (has_amx() && !may_use_tiles()) return "the operating system refuses the AMX tiles of this CPU";
 #endif
     return "";
 }

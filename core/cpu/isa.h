@@ -1,5 +1,8 @@
-// Declares the kernels that are compiled once per instruction set. The program chooses the table of one instruction set
-// at the first call of isa().
+// Declares the kernels that are compiled once per instruction set, and the table of pointers to them (IsaKernels). The
+// first call of isa() chooses the table of one instruction set.
+//
+// Brackets contain the extents of an array, outermost first: n images, h x w pixels, c input and k output channels,
+// p x q result pixels, r x s filter taps.
 //
 // A kernel processes one image or one run of elements, in one thread, with plain pointers. The callers (conv.cpp,
 // norm.cpp and so on) handle threads, packing and shapes.
@@ -9,60 +12,66 @@
 
 #include <stdint.h>
 
-// No headers that contain code: see simd.h.
+// Do not include headers that contain code here; simd.h says why.
 
 namespace rg::cpu {
 
-/// A convolution of one zero-padded image. A run consists of taps that multiply contiguous values of the image: all
-/// taps of a filter row, or with dilated columns only those of one pixel. Distances are in floats.
+/// A convolution of one zero-padded image. A tap is one filter value. A run is a series of taps that multiply
+/// contiguous values of the image: a filter row, or with dilated columns only one pixel of it. Distances are in floats.
 struct ConvImage {
     int64_t p, q, k;          // extents of the result
     int64_t runs, taps;       // number of runs in a filter, and of taps in a run
-    const int64_t* run_start; // [runs] in the image, from a window's first value to those of its runs
-    int64_t row, step;        // in the image, from one result row's windows to the next, and from pixel to pixel
-    int64_t y_row, y_step;    // forward: in the result, from one row to the next, and from pixel to pixel
+    const int64_t* run_start; // [runs]: distance in the image from the start of a window to the start of each run
+    int64_t row, step;        // distance in the image between windows of neighbouring result rows, and result pixels
+    int64_t y_row, y_step;    // forward only: distance in the result between neighbouring rows, and between pixels
 };
 
 struct ConvKernels {
-    /// Computes y[p q k] = bias + sum over runs, taps of image * filter. FilterPack (conv_engine.h) makes `packed`.
+    /// Computes y[p q k] = bias + sum over all taps of image * filter. FilterPack (conv_engine.h) makes `packed`.
     void (*forward)(const ConvImage&, const float* padded, const float* packed, const float* bias, float* y);
-    /// Adds the weight gradient of the image: dw[runs taps k] += image * dy[p q k]. k is a multiple of the vector
-    /// width.
+    /// Adds the weight gradient: dw[runs taps k] += image * dy[p q k]. k is a multiple of the vector width.
     void (*wgrad)(const ConvImage&, const float* padded, const float* dy, float* dw);
 };
 
-/// Winograd convolution F(4x4, 3x3), see winograd_isa.cpp. An image consists of tiles of 4 x 4 results. A transformed
-/// tile has 36 components. Each component is an array [tiles c_step] or [tiles k_step]. `component` is the number of
-/// floats from the start of one array to the next.
+/// Winograd convolution F(4x4, 3x3); winograd_isa.cpp explains it and its matrices. The result consists of tiles of
+/// 4 x 4 pixels. A transformed tile has 36 components. All values of one component form an array [tiles c_step] or
+/// [tiles k_step]. The arguments `component` and `*_component` are the number of floats from the start of one such array
+/// to the next. All distances are in floats.
 struct WinogradImage {
-    int64_t p, q;           // extents of the result
-    int64_t across, down;   // number of tiles in a row, and of rows of tiles
+    int64_t across;         // number of tiles in a row of tiles
     int64_t c, k;           // number of input and output channels
     int64_t c_step, k_step; // c and k, rounded up to whole vectors
-    int64_t row;            // floats from one padded row to the next
+    int64_t x_row, x_pixel; // distances between neighbouring rows and pixels of a tile, in the image
+    int64_t y_row, y_pixel; // distances between neighbouring rows and pixels of a tile, in the result
+};
+/// The part of a row of tiles that lies in the image: rows [top, bottom) and columns [left, right), counted from the
+/// first pixel of the first tile. The other pixels are padding.
+struct WinogradWindow {
+    int64_t top, bottom, left, right;
 };
 constexpr int64_t kComponents = 36;
 
 struct WinogradKernels {
-    /// Transforms the tiles of a padded image: v = B^T d B.
-    void (*input)(const WinogradImage&, const float* padded, float* v, int64_t component);
-    /// Transforms the gradient of an image [p q k]: z = A dy A^T, the adjoint of the output transform.
-    void (*gradient)(const WinogradImage&, const float* dy, float* z, int64_t component);
-    /// Computes the matrix product m = v u of each component, for `lanes` output channels (one or two vectors).
-    /// m is [36][tiles][lanes], u is [36][c][lanes].
+    /// Transforms the 6 x 6 inputs d of each tile of a row: v = B^T d B. x points to the first pixel of the first tile.
+    /// Pixels outside the window are not read, and count as zero.
+    void (*input)(const WinogradImage&, const WinogradWindow&, const float* x, float* v, int64_t component);
+    /// Transforms the gradient of the results of a row of tiles: z = A dy A^T, the adjoint of output(). dy has
+    /// `rows` rows of `columns` pixels; beyond them, the gradient counts as zero.
+    void (*gradient)(const WinogradImage&, int64_t rows, int64_t columns, const float* dy, float* z, int64_t component);
+    /// Computes the matrix products m = v u of all components, for `lanes` output channels (one or two vectors).
+    /// m is [tiles][36][lanes], u is [36][c][lanes].
     void (*multiply)(const WinogradImage&, const float* v, int64_t v_component, int64_t tiles, const float* u,
-                     int lanes, float* m, int64_t m_component);
-    /// Computes y [p q k] = A^T m A + bias for the first `channels` of `lanes` output channels. y and bias point to the
-    /// first of these channels.
-    void (*output)(const WinogradImage&, const float* m, int64_t component, int lanes, int channels, const float* bias,
-                   float* y);
-    /// Computes du [36][c][k_step] += v^T z for each component. v_component and z_component are the distances
-    /// between the components of v and of z.
+                     int lanes, float* m);
+    /// Computes the results of a row of tiles, y = A^T m A + bias, for the first `channels` of `lanes` output channels.
+    /// y and bias point to the first of these channels. Of y, only `rows` rows of `columns` pixels are written.
+    void (*output)(const WinogradImage&, int64_t rows, int64_t columns, const float* m, int lanes, int channels,
+                   const float* bias, float* y);
+    /// Computes du [36][c][k_step] += v^T z for each component, with v from input() and z from gradient().
     void (*accumulate)(const WinogradImage&, const float* v, const float* z, int64_t v_component, int64_t z_component,
                        int64_t tiles, float* du);
-    /// Transforms one vector of filters g[r * 3 + s][width]: u = G g G^T.
+    /// Transforms as many filters as a vector has lanes, g[r * 3 + s][lane]: u = G g G^T.
     void (*filter)(const float* g, float* u, int64_t component);
-    /// Computes g = G^T u G, the adjoint of the filter transform.
+    /// Computes g = G^T u G, the adjoint of filter().
     void (*filter_gradient)(const float* u, int64_t component, float* g);
 };
 
@@ -74,13 +83,13 @@ struct PoolAxis {
 struct PoolImage {
     PoolAxis rows, columns;
     int64_t c;
-    bool count_pad; // true: average pooling divides by the size of the window; false: by its pixels in the image
+    bool count_pad; // average pooling divides by the window's size if true, else by the number of its image pixels
 };
 
-/// Kernels for runs of values that start at channel 0. The channel of a value is its index in the run modulo the number
-/// of channels. Per-channel arguments have `period` values, a common multiple of channels and vector width (see
-/// PerChannel), so that any number of channels runs at full width. `count` can be any number. Values are
-/// stored as T: float, or uint16_t for the bits of bf16. Arithmetic and per-channel arguments are f32.
+/// Kernels for `count` contiguous values, the first of channel 0. The channel of a value is its index modulo the number
+/// of channels. Per-channel arguments have `period` values, a common multiple of channels and vector width. So any
+/// number of channels runs at full width. PerChannel (channels.h) makes such arguments. Values are stored as T: float,
+/// or uint16_t for the bits of bf16. Arithmetic and per-channel arguments are f32.
 template <class T>
 struct StoredKernels {
     /// Computes sum += x - shift and squares += (x - shift)^2, each [period].
@@ -100,27 +109,28 @@ struct StoredKernels {
     void (*norm_grad)(const T* dy, const T* x, T* dx, int64_t count, int64_t period, const float* scale,
                       const float* shift, const float* a, const float* b, const float* d, bool relu, bool past_cache);
 
-    void (*activation)(const T* x, T* y, int64_t count, Activation kind, float slope);
-    /// Computes dx = dy * derivative; see ActivationGradOp.
-    void (*activation_grad)(const T* dy, const T* from, T* dx, int64_t count, Activation kind, float slope);
+    void (*activation)(const T* x, T* y, int64_t count, Activation kind, float slope, bool past_cache);
+    /// Computes dx = dy * derivative of the activation. `from` is x for GELU and SiLU, else y.
+    void (*activation_grad)(const T* dy, const T* from, T* dx, int64_t count, Activation kind, float slope,
+                            bool past_cache);
     void (*add)(const T* a, const T* b, T* y, int64_t count);
     void (*sub)(const T* a, const T* b, T* y, int64_t count);
     void (*mul)(const T* a, const T* b, T* y, int64_t count);
-    /// Computes row `row` of the result of max pooling, for an image x and its result y. `position` gets row * width +
-    /// column of each maximum in its window.
+    /// Computes row `row` of the result y of max pooling the image x. `position` gets the place of each maximum in its
+    /// window: row * width of the window + column.
     void (*max_pool)(const PoolImage&, int64_t row, const T* x, T* y, uint8_t* position);
-    /// Computes row `row` of dx, for the gradient dy of an image's result.
+    /// Computes row `row` of the image's gradient dx from the gradient dy of its max pooling.
     void (*max_pool_grad)(const PoolImage&, int64_t row, const T* dy, const uint8_t* position, T* dx);
-    /// Do the same for average pooling.
+    /// Computes row `row` of the result y of average pooling the image x.
     void (*avg_pool)(const PoolImage&, int64_t row, const T* x, T* y);
+    /// Computes row `row` of the image's gradient dx from the gradient dy of its average pooling.
     void (*avg_pool_grad)(const PoolImage&, int64_t row, const T* dy, T* dx);
 };
 
-/// Holds the factors that all updates share: that of the gradients, and those of the learning rate and the weight
-/// decay, one per parameter. A null pointer means that all are 1.
+/// Factors of one optimizer step, for SGD and Adam. A null pointer means that all factors are 1.
 struct UpdateFactors {
-    float clip;
-    const float *rates, *decays;
+    float clip;                  // multiplies all gradients
+    const float *rates, *decays; // one per parameter: multiply the learning rate and the weight decay
     UpdateFactors at(int64_t begin) const {
         return {clip, rates ? rates + begin : nullptr, decays ? decays + begin : nullptr};
     }
@@ -130,9 +140,9 @@ struct SgdmStep {
     float lr, momentum, decay;
     bool nesterov;
 };
-/// Constants of one Adam step: m += m_part * (g - m), v = v_keep * v + v_part * g^2, with g the gradient after weight
-/// decay, and p -= rate * m / (sqrt(v) * unbias + epsilon). If `decoupled`, p -= decay * p takes the place of the decay
-/// of g.
+/// Constants of one Adam step: m += m_part * (g - m), v = v_keep * v + v_part * g^2 and
+/// p -= rate * m / (sqrt(v) * unbias + epsilon). Here p is the parameter and g its gradient plus decay * p. If
+/// `decoupled`, g is the gradient alone, and p -= decay * p comes first.
 struct AdamStep {
     float decay, m_part, v_keep, v_part, rate, unbias, epsilon;
     bool decoupled;
@@ -156,7 +166,7 @@ struct ElementKernels {
 template <class T>
 struct RowNormKernels {
     void (*forward)(const T* x, T* y, int64_t rows, int64_t c, const float* gamma, const float* beta, float epsilon);
-    /// Computes dx, and adds to dgamma [c] and dbeta [c].
+    /// Computes dx, and adds the gradients of gamma and beta to dgamma [c] and dbeta [c].
     void (*backward)(const T* dy, const T* x, T* dx, int64_t rows, int64_t c, const float* gamma, float epsilon,
                      float* dgamma, float* dbeta);
 };
@@ -165,92 +175,110 @@ struct NormKernels {
     RowNormKernels<uint16_t> bf16;
 };
 
-/// A convolution by tiles of 16 pixels; see tiles_isa.cpp. Values are bf16, or f32 as the sum of a high and a low bf16.
-/// For f32, images and filters have two planes, high and low, and the result is the sum of three products of planes:
-/// all but low times low.
+/// A convolution of `images` images by tiles, which compute TileKernels::pixels pixels times 16 filters; see
+/// tiles_isa.cpp. Values are bf16, or f32 as the sum of a high and a low bf16. For f32, images and filters have two
+/// planes, high and low. The result is then the sum of the products high * high, high * low and low * high.
 struct TileConv {
     int64_t k, r;        // number of filters, and of rows in a filter
-    int64_t runs;        // number of runs of 32 taps in a filter row; zeros fill the last run of the filters
+    int64_t pairs;       // number of pairs of taps in a filter row; a zero follows an odd number of taps
+    int64_t runs;        // number of runs of 16 pairs in a filter row; in the filters, zeros complete the last run
     int64_t row, step;   // values from one padded row to the next, and from one output pixel's window to the next
-    int64_t tiles;       // number of tiles in an image
+    int64_t tiles;       // number of tiles of pixels in an image
     const int32_t* from; // [tiles]: first value of the window of each tile's first pixel
-    const int32_t* to;   // [tiles][16]: the output pixel of each row of a tile; -1 means none
-    int64_t low, low_w;  // values from the high plane to the low plane, in the image and in the filters
+    const int32_t* to;   // [tiles][pixels]: the output pixel of each row of a tile; -1 means none
+    int64_t low, low_w;  // f32: values from the high plane to the low plane, in the images and in the filters
+    int64_t k_begin, k_end; // the filters that the call computes: whole pairs of tiles, or up to k
+    int64_t images;
+    int64_t image, y_image; // values from one padded image to the next, and from one result to the next
 };
 template <class T> // float, or uint16_t for the bits of bf16
 struct TileResult {
     T* y;              // [p q k]
-    const float* bias; // [k rounded up to whole tiles]
+    const float* bias; // [k rounded up to a multiple of 16]
     bool relu;
-    /// Null if no statistics are needed. Else one value for each channel, rounded up to whole tiles: the first pixel's
-    /// value (shift), the sum of the deviations from it (sum), and the sum of their squares (squares).
-    float *shift, *sum, *squares;
+    /// Null if no statistics are needed. Else [images][3][channels], with the channels rounded up to a multiple of
+    /// 16: the first pixel's value (shift), the sum of the deviations from `shift`, and the sum of their squares.
+    float* stats;
 };
-/// The weight gradient of `images` images. There is one copy of x for each remainder (filter row modulo stride) and
-/// each filter column. A copy contains the pixels that the taps of these rows and this column multiply, in the order of
-/// the result pixels.
+/// The weight gradient of `images` images by tiles; see tiles_isa.cpp. x is the padded input, rearranged: it has
+/// one part, called copy, for each pair of a remainder (filter row modulo stride) and a filter column. A copy contains
+/// the pixels that the taps of these filter rows and this column multiply, in the order of the result pixels. For f32,
+/// x and dy have two planes; see TileConv.
 struct TileGradient {
     int64_t images, r, s, stride;
-    int64_t c_step, k_step; // number of channels and of filters, rounded up to whole tiles
+    int64_t c_step, k_step; // number of channels and of filters, rounded up to multiples of 16
     int64_t runs;           // number of runs of 32 result pixels in an image
     int64_t line;           // values of dy from one filter to the next
     int64_t row;            // values of x from one row of pixels to the next
     int64_t copy;           // values of x from one copy to the next
-    int64_t block, image;   // values of x from one tile of channels to the next, and from one image to the next
+    int64_t block, image;   // values of x from one tile of 16 channels to the next, and from one image to the next
+    int64_t low_x, low_dy;  // values from the high plane to the low plane; 0: there is one plane
+    int64_t columns;        // c_step / 16 * s * r: number of taps times tiles of 16 channels
+    bool add;               // true: adds to the sums; false: overwrites them
 };
 
 struct TileKernels {
-    /// Convolve a padded image. The filters are packed as
-    /// [pairs of tiles of k][r][runs][1 or 2 tiles][16 pairs of taps][16 filters][2].
+    int pixels; // number of pixels in a tile
+    /// Convolve padded images. The filters are packed as
+    /// [pairs of tiles of 16 filters][r][runs][1 or 2 tiles][16 pairs of taps][16 filters][2]. forward_f32 is null if
+    /// three products of bf16 take longer than the multiply-adds of f32.
     void (*forward)(const TileConv&, const uint16_t* padded, const uint16_t* packed, const TileResult<uint16_t>&);
     void (*forward_f32)(const TileConv&, const uint16_t* padded, const uint16_t* packed, const TileResult<float>&);
-    /// Splits x into high + low, with a relative error of at most 2^-17.
+    /// Transposes `count` filters of up to 32 taps, `step` values apart, to out [32 taps][16 filters]. Zeros take the
+    /// place of missing filters. Rows of `out` from `taps` on are undefined.
+    void (*transpose_taps)(const float* filters, int64_t step, int64_t count, int64_t taps, float* out);
+    /// Packs taps [32][16 filters], times scale [16], as `forward` expects a tile: the high parts and, unless `low` is
+    /// null, the low parts.
+    void (*pack)(const float* taps, const float* scale, uint16_t* high, uint16_t* low);
+    /// Splits x into the sum of two bf16, high + low, with a relative error of at most 2^-17.
     void (*split)(const float* x, int64_t count, uint16_t* high, uint16_t* low);
-    /// Transposes pixels [count c] to out [c rounded up to whole tiles][line]. Zeros fill each line from `count` to a
-    /// multiple of 32.
+    /// Transposes pixels [count c] to out [c, rounded up to tiles of 16][line]. Zeros extend lines to a multiple of 32.
     void (*transpose)(const uint16_t* pixels, int64_t count, int64_t c, uint16_t* out, int64_t line);
-    /// Copies `count` pixels of c values, `step` values apart, to out [tiles of c][pairs][16][2], with `block` values
-    /// from one tile to the next. Zeros follow the last pixel.
+    /// Copies `count` pixels of c values, `step` values apart, to out [tiles of 16 channels][pairs of pixels][16][2].
+    /// The tiles of `out` begin `block` values apart. Zeros follow the last pixel until there are `pairs` pairs.
     void (*interleave)(const uint16_t* pixels, int64_t count, int64_t step, int64_t c, int64_t pairs, uint16_t* out,
                        int64_t block);
-    /// Adds to acc [r s k_step c_step] the sum over all pixels of dy times x, where transpose() made dy and
-    /// interleave() made x.
-    void (*accumulate)(const TileGradient&, const uint16_t* dy, const uint16_t* x, float* acc);
+    /// Computes sums [k_step][r s][c_step] over all pixels of dy times x, where transpose() made dy and interleave()
+    /// made x: those of filters [k, k + filters), a multiple of 16, and of up to 6 columns from `column` on. A column
+    /// is a tap of 16 channels; its index is (tile of channels * s + filter column) * r + filter row.
+    void (*accumulate)(const TileGradient&, int64_t k, int64_t filters, int64_t column, const uint16_t* dy,
+                       const uint16_t* x, float* sums);
 };
 
-/// A fully connected layer, y [n k] = x [n c] w [k c]^T + bias [k]; see dense_isa.cpp.
+/// A fully connected layer with c inputs and k outputs, y [n k] = x [n c] w [k c]^T + bias [k]; see dense_isa.cpp.
 struct DenseKernels {
     void (*forward)(int64_t n, int64_t c, int64_t k, const float* x, const float* w, const float* bias, float* y);
-    /// Compute the columns [first, end) of dx [n c], or of dw [k c]. A column belongs to one of the c inputs.
+    /// Compute the columns [first, end) of dx [n c] (dgrad), or of dw [k c] (wgrad).
     void (*dgrad)(int64_t n, int64_t c, int64_t k, int64_t first, int64_t end, const float* dy, const float* w,
                   float* dx);
     void (*wgrad)(int64_t n, int64_t c, int64_t k, int64_t first, int64_t end, const float* dy, const float* x,
                   float* dw);
 };
 
-/// A tap of a convolution in groups: where a row's first result finds its value in the image, and its filter values.
+/// A tap of a convolution in groups of channels. For the first result of a row, the tap multiplies the image's values
+/// at index `image` by the filter values at index `filter`.
 struct LaneTap {
     int64_t image, filter; // in floats
 };
-/// Neighbouring results of a convolution in groups, which use the same taps. The image has in lane i the value that
-/// result channel i multiplies; see conv_groups.cpp. Distances are in floats.
+/// Neighbouring result pixels of a convolution in groups, which use the same taps. The image is rearranged, so that its
+/// channel i is the one that a tap multiplies for result channel i; see conv_groups.cpp. Distances are in floats.
 struct LaneRow {
-    int64_t q, lanes;     // number of results, and of channels in a result
+    int64_t q, lanes;     // number of result pixels, and of channels in a pixel
     int64_t count;        // number of taps
     const LaneTap* taps;  // [count]
-    int64_t step, y_step; // in the image and in the result, from one result to the next
+    int64_t step, y_step; // distance between neighbouring pixels in the image and in the result
 };
-/// The channels of a pixel that the lanes of a vector hold: lane i holds channel first + place[i].
+/// Tells spread() which channels of a pixel go to the lanes of a vector: lane i gets channel first + place[i].
 struct LaneSources {
     int32_t first, reach; // `reach` exceeds all places
     int32_t place[16];
 };
 struct LaneKernels {
-    /// Computes y = bias + sum over taps of w * image. The filter values of a tap, and the bias, fill whole vectors.
+    /// Computes y = bias + sum over taps of w * image. The bias, and w of each tap, are padded to whole vectors.
     void (*forward)(const LaneRow&, const float* image, const float* w, const float* bias, float* y);
     /// Adds the weight gradient to dw, which has the layout of w.
     void (*wgrad)(const LaneRow&, const float* image, const float* dy, float* dw);
-    /// Copies channels of each pixel [channels] to the lanes of `count` floats.
+    /// Copies, for each pixel, `count` values chosen from its `channels` values. A vector of `to` has one LaneSources.
     void (*spread)(const float* from, int64_t pixels, int64_t channels, const LaneSources*, int64_t count, float* to);
 };
 
@@ -263,18 +291,22 @@ struct IsaKernels {
     const DenseKernels* dense;
     const LaneKernels* lanes;
     const NormKernels* norm;
-    const TileKernels* tiles = nullptr; // convolution by AMX tiles; null without AMX
+    const TileKernels* tiles = nullptr; // convolution by products of bf16; null without such instructions
 };
 
-/// Returns true if this CPU, operating system and build support the instruction set of that name.
-bool supports(const char* name);
+/// Returns the table of the instruction set of that name, or null if this CPU, operating system or build lacks it.
+const IsaKernels* find_isa(const char* name);
 
-/// Returns the table in use: that of the best instruction set that this CPU supports, or of the one that the
-/// environment variable RG_ISA names (portable, avx2, avx512, amx). Throws Error if RG_ISA names one that is unknown or
-/// unsupported.
+/// Adds an instruction set that has `tiles` and, for all else, the kernels of `portable`. Call it before isa(), which
+/// chooses it only if RG_ISA names it. Tests add tiles whose instructions are emulated.
+void add_isa(const char* name, const TileKernels& tiles);
+
+/// Returns the table of the instruction set that the environment variable RG_ISA names (portable, avx2, avx512,
+/// avx512bf16, amx), else of the best supported one. Throws Error if RG_ISA names an unknown or unsupported instruction
+/// set.
 const IsaKernels& isa();
 
-/// Returns a text for the user if the operating system refuses the AMX tiles of this CPU, else an empty text.
+/// Returns a note for the user if the operating system refuses the AMX tiles of this CPU, else an empty string.
 const char* isa_note();
 
 } // namespace rg::cpu

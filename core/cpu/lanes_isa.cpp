@@ -1,5 +1,5 @@
 // Convolution in groups of few channels, depthwise included: each lane of a vector computes one channel of the result.
-// See conv_groups.cpp.
+// conv_groups.cpp rearranges the image for these kernels.
 #include "ringgrad/core/cpu/simd.h"
 
 #include "ringgrad/core/cpu/isa.h"
@@ -8,11 +8,12 @@ namespace rg::cpu::RG_ISA {
 
 namespace {
 
-// A forward tile has up to kPixels results, a weight-gradient tile has up to kTaps taps. Both fill the latency of the
-// multiply-adds. Each value of the image is an operand in memory.
+// A forward tile has up to kPixels result pixels. A weight-gradient tile has up to kTaps taps. A full tile has enough
+// independent sums to hide the latency of the multiply-adds.
 constexpr int kPixels = kRegisters == 32 ? 14 : 8, kTaps = kRegisters == 32 ? 12 : 9;
 
-/// Calls f(c, number of lanes) for the vectors of a pixel. The number is a constant for all but the last.
+/// Calls f(first channel, number of lanes) for the vectors of a pixel with `lanes` channels. For all but an incomplete
+/// last vector, the number is the constant kWidth.
 template <class F>
 inline __attribute__((always_inline)) void each_vector(int64_t lanes, F f) {
     int64_t c = 0;
@@ -20,7 +21,7 @@ inline __attribute__((always_inline)) void each_vector(int64_t lanes, F f) {
     if (c < lanes) f(c, int(lanes - c));
 }
 
-/// Computes MR neighbouring results of a row.
+/// Computes MR neighbouring result pixels of a row.
 template <int MR>
 void forward_tile(const LaneRow& g, const float* image, const float* w, const float* bias, float* y) {
     each_vector(

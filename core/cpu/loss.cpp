@@ -1,5 +1,5 @@
-// Softmax and the losses, for batches of a few hundred rows of ten values. They use the formulas of core/ops/loss.cpp
-// in double, in one thread. That takes a thousandth of a training step, and allocates no memory.
+// Softmax and the losses, with the formulas of core/ops/loss.cpp in double. A typical batch has a few hundred rows of
+// ten values, so one thread suffices. The functions allocate no memory.
 #include "ringgrad/core/cpu/scratch.h"
 #include "ringgrad/core/ops/loss.h"
 
@@ -10,7 +10,7 @@ namespace rg::cpu {
 
 namespace {
 
-/// Writes the softmax of a row of k scores to p. Returns the logarithm of the sum of the scores' exponentials.
+/// Writes the softmax of the k scores x to p. Returns the logarithm of the sum of the scores' exponentials.
 double softmax_row(const float* x, int64_t k, float* p) {
     const double largest = *std::max_element(x, x + k);
     const Scratch<double> e(k);
@@ -20,8 +20,8 @@ double softmax_row(const float* x, int64_t k, float* p) {
     return largest + std::log(sum);
 }
 
-/// The targets of a mini-batch with k classes. The label gets 1 - smoothing; all classes share `smoothing` equally.
-/// Then each class counts as often as its weight says, or once if `weights` is undefined.
+/// The target probabilities of a mini-batch with k classes. The label's class gets 1 - smoothing, and all classes share
+/// `smoothing` equally. Then each target is multiplied by the weight of its class, if `weights` is defined.
 struct Targets {
     Targets(const Tensor& labels_, int64_t k_, double smoothing_, const Tensor& weights_)
         : labels(labels_.span<int32_t>()),
@@ -34,11 +34,11 @@ struct Targets {
     double of(int64_t n, int64_t j) const {
         return weight(j) * ((j == labels[size_t(n)] ? 1 - smoothing : 0) + smoothing / double(k));
     }
-    /// Returns the sum of a sample's targets.
+    /// Returns the sum of the targets of sample n.
     double sum(int64_t n) const {
         return weights ? weight(labels[size_t(n)]) * (1 - smoothing) + smoothing / double(k) * all_weights : 1;
     }
-    /// Returns the sum of the labels' weights: the number of samples, if there are no weights.
+    /// Returns the sum of the labels' weights, which is the number of samples if there are no weights.
     double samples() const {
         double total = 0;
         for (const int32_t label : labels) total += weight(label);
@@ -52,7 +52,7 @@ struct Targets {
     double all_weights = 0;
 };
 
-/// Computes the gradient of cross-entropy from the probabilities. `dlogits` may be the same tensor as `probabilities`.
+/// Computes the gradient of cross-entropy from the softmax. `dlogits` may be the same tensor as `probabilities`.
 void cross_entropy_gradient(const Tensor& probabilities, const Targets& targets, const Tensor& dloss,
                             const Tensor& dlogits) {
     const int64_t n = dlogits.extent(0), k = dlogits.extent(1);

@@ -12,7 +12,7 @@ template <class T>
 void StatsCollector::add(int64_t image, const T* values) {
     const int64_t period = period_of(channels_);
     const Scratch<float> first(channels_), sums(2 * period);
-    // Sum deviations from the first pixel. They are about as small as the standard deviation, so the subtraction of
+    // Sum the deviations from the first pixel. These are of the order of the standard deviation, so the subtraction of
     // squares in add_sums() loses few digits.
     if constexpr (std::is_same_v<T, float>)
         std::copy_n(values, channels_, first.data());
@@ -117,11 +117,11 @@ void batch_norm_grad(const Call& call) {
 
 namespace {
 
-/// Number of rows of a layer norm in a task. It does not depend on the number of threads, so neither do the sums.
+/// Number of rows of a layer norm in a task. It is fixed, so that the result does not depend on the number of threads.
 constexpr int64_t kTaskRows = 128;
 int64_t row_tasks(int64_t rows) { return (rows + kTaskRows - 1) / kTaskRows; }
 
-/// Calls f(task, first value, number of rows) for all tasks.
+/// Calls f(task, index of its first value, its number of rows) for all tasks, in parallel.
 template <class F>
 void each_rows(int64_t rows, int64_t c, F f) {
     parallel(row_tasks(rows), [&](int64_t task) {
@@ -178,7 +178,7 @@ void layer_norm_grad(const Call& call) {
     }
 }
 
-// The ops below process a few hundred values once per layer, so they use one thread.
+// The ops below process only a few values per channel, so they use one thread.
 
 void running_update(const Call& call) {
     using O = RunningUpdateOp;

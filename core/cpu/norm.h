@@ -1,6 +1,6 @@
 // Batch norm with given statistics, as an affine map per channel. The ops of batch norm use this code, and so do the
-// ops that normalise an operand on load (conv.cpp, pool.cpp, elements.cpp). The forward pass and the ReLU masks of the
-// backward pass evaluate the same expression, so both agree on which values ReLU set to zero.
+// ops that normalise an operand on load (conv.cpp, pool.cpp, elements.cpp). The forward pass and the backward pass
+// evaluate the same expression before ReLU, so they agree on which values ReLU sets to zero.
 #pragma once
 
 #include "ringgrad/core/cpu/channels.h"
@@ -12,7 +12,7 @@
 namespace rg::cpu {
 
 struct Norm {
-    /// `norm` = {stats [2 c], gamma [c], beta [c]}.
+    /// `norm` = {stats [2 c], gamma [c], beta [c]}, where stats holds the means, then the variances.
     Norm(std::span<const Tensor> norm, const BatchNorm& attrs)
         : c(norm[1].numel()),
           period(period_of(c)),
@@ -27,7 +27,7 @@ struct Norm {
     double inv_std(int64_t i) const { return 1 / std::sqrt(double(var_[i]) + double(epsilon_)); }
     double slope(int64_t i) const { return gamma_[i] * inv_std(i); }
 
-    /// Computes y = x * scale + shift, then ReLU if set, for `count` values that start at channel 0.
+    /// Computes y = x * scale + shift, then ReLU if `relu`, for `count` values, the first of channel 0.
     template <class T>
     void apply(const T* x, T* y, int64_t count, bool past_cache = false) const {
         kernels<T>().affine(x, y, count, period, scale, shift, relu, past_cache);
@@ -51,8 +51,8 @@ inline void make_norm(std::optional<Norm>& to, std::span<const Tensor> norm, con
 }
 
 /// Computes the gradient of Norm: dx = gamma / sigma * (g - sum(g) / count - x^ * sum(g x^) / count), in the form
-/// g * scale + x * b + d. Here g is dy, or 0 where ReLU set the value to zero. See ref::norm_grad() in
-/// core/ops/norm.cpp.
+/// g * scale + x * b + d. Here g is dy, or 0 where ReLU set the value to zero, sigma is the standard deviation, and
+/// x^ = (x - mean) / sigma. See ref::norm_grad() in core/ops/norm.cpp.
 struct NormGrad {
     /// `sums` [2 c] holds the sums of g x^ (row 0) and of g (row 1). `count` is the number of values per channel.
     NormGrad(const Norm& norm, const Tensor& sums, double count)
@@ -76,7 +76,7 @@ private:
     }
 };
 
-/// Collects dgamma and dbeta image by image. As in StatsCollector, threads may call add() for different images at the
+/// Sums the gradients dgamma and dbeta of a Norm image by image. Threads may call add() for different images at the
 /// same time, and the result does not depend on the number of threads.
 class NormSums {
 public:
@@ -112,13 +112,13 @@ private:
     const Norm& norm_;
     int64_t images_;
     PerChannel mean_;
-    Scratch<double> parts_; // per image: [2 c], the sums of g (x - mean) and of g
+    Scratch<double> parts_; // per image: [2 c], the sums of g * (x - mean), then those of g (see NormGrad)
 };
 
-/// Returns the number of values in an image of t [n h w c].
+/// Returns the number of values in an image of t, whose axes are images, rows, columns and channels.
 inline int64_t image_values(const Tensor& t) { return t.extent(1) * t.extent(2) * t.extent(3); }
 
-/// Returns true if a result is too large to remain in the caches until it is read again.
+/// Returns true if a result (of 4 MiB or more) is too large to stay in the caches until it is read again.
 inline bool past_cache(const Tensor& t) { return t.bytes() >= int64_t{4} << 20; }
 
 } // namespace rg::cpu

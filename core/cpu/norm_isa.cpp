@@ -7,7 +7,7 @@ namespace rg::cpu::RG_ISA {
 
 namespace {
 
-/// Calls f(i, lanes) for every vector of c values. Only the last one can have fewer than kWidth lanes.
+/// Calls f(index of the first value, lanes) for every vector of c values. Only the last can have lanes < kWidth.
 template <class F>
 inline __attribute__((always_inline)) void each_vector(int64_t c, F f) {
     for (int64_t i = 0; i < c; i += kWidth) f(i, int(c - i < kWidth ? c - i : kWidth));
@@ -19,8 +19,8 @@ inline float sum_of(Vec v) {
     return sum;
 }
 
-/// The statistics of a row. The sum of the deviations from the rounded mean corrects the mean and the variance (the
-/// corrected two-pass algorithm of Chan, Golub and LeVeque, 1983).
+/// The mean and the variance of a row, by the corrected two-pass algorithm of Chan, Golub and LeVeque (1983). The sum
+/// of the deviations from the rounded mean corrects both.
 template <class T>
 class Row {
 public:
@@ -39,7 +39,7 @@ public:
         set_mean(mean + error);
         scale_ = splat(1 / __builtin_sqrtf((variance < 0 ? 0 : variance) + epsilon));
     }
-    /// Returns (x - mean) / sqrt(variance + epsilon) in the first lanes, and zero in the others.
+    /// Returns (x - mean) / sqrt(variance + epsilon) of the vector at index i: `lanes` values, followed by zeros.
     Vec hat(int64_t i, int lanes) const { return deviation(i, lanes) * scale_; }
     Vec scale() const { return scale_; }
 
@@ -62,7 +62,7 @@ void forward(const T* x, T* y, int64_t rows, int64_t c, const float* gamma, cons
     }
 }
 
-// See ref::layer_norm_grad() in core/ops/norm.cpp.
+// ref::layer_norm_grad() in core/ops/norm.cpp contains the formulas.
 template <class T>
 void backward(const T* dy, const T* x, T* dx, int64_t rows, int64_t c, const float* gamma, float epsilon, float* dgamma,
               float* dbeta) {

@@ -1,4 +1,4 @@
-// Updates of the parameters: distributes the loops of elements_isa.cpp over threads.
+// Optimizer steps, and the search for NaN and infinity: distributes the loops of elements_isa.cpp over threads.
 #include "ringgrad/core/ops/optimizer.h"
 #include "ringgrad/core/cpu/isa.h"
 #include "ringgrad/core/cpu/parallel.h"
@@ -18,7 +18,7 @@ void expect_in_place(const char* op, const Call& call) {
                  " inputs as outputs, got other tensors; the op works in place");
 }
 
-/// Returns the factors of UpdateInputs. `in` begins with non_finite_at.
+/// Returns the factors for the kernels. `in` holds the tensors of UpdateInputs, in the order of its members.
 UpdateFactors factors_of(std::span<const Tensor> in, float max_norm) {
     const auto pointer = [](const Tensor& t) { return t.defined() ? t.data<float>() : nullptr; };
     return {max_norm > 0 ? clip_factor(*in[1].data<float>(), max_norm) : 1, pointer(in[2]), pointer(in[3])};
@@ -76,7 +76,7 @@ void first_non_finite(const Call& call) {
     each_chunk(size, [&](int64_t begin, int64_t count) {
         if (with_norm) {
             double& sum = squares[begin / kChunk] = double(isa().elements->sum_of_squares(x + begin, count));
-            if (!std::isfinite(sum)) // the squares leave the range of float
+            if (!std::isfinite(sum)) // the sum of squares may exceed the range of float, so repeat it in double
                 sum = std::transform_reduce(x + begin, x + begin + count, 0.0, std::plus(),
                                             [](float v) { return double(v) * double(v); });
         }

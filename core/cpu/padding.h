@@ -9,7 +9,7 @@ namespace rg::cpu {
 
 inline int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
-/// Images [n h w c] stored as T. If `norm` is set, read() normalises them.
+/// Images of h x w pixels and c channels, stored as T. If `norm` is set, read() normalises the values.
 template <class T>
 struct Images {
     const T* data;
@@ -18,7 +18,7 @@ struct Images {
 
     int64_t values() const { return h * w * c; }
 
-    /// Reads `count` values of image n as To, from index `begin` on. `begin` is a multiple of c.
+    /// Reads `count` values of image n from index `begin` on, converted to type To. `begin` is a multiple of c.
     template <class To>
     void read(int64_t n, int64_t begin, int64_t count, To* to) const {
         const T* from = data + n * values() + begin;
@@ -44,12 +44,12 @@ Images<T> images_of(const Tensor& t, const Norm* norm = nullptr) {
 /// Position of an image of h x w pixels and c channels in a zero-padded image of rows x columns pixels.
 struct Padding {
     int64_t h, w, c, rows, columns;
-    int64_t top, left; // row and column of the image's first pixel; if negative, pixels are cut off
-    PerAxis spacing;   // distance between the image's pixels: the stride for the data gradient, else 1
+    int64_t top, left; // row and column of the image's first pixel; if negative, the first pixels are cut off
+    PerAxis spacing;   // distance between the image's pixels: for the data gradient the stride, else 1
 
     int64_t values() const { return rows * columns * c; }
 
-    /// Writes image n and the zeros around it.
+    /// Writes image n and the zeros around and between its pixels.
     template <class T, class To>
     void copy(const Images<T>& images, int64_t n, To* padded) const {
         if (spacing != 1 || left < 0 || left + w > columns) return copy_by_pixel(images, n, padded);

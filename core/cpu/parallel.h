@@ -16,12 +16,20 @@ void parallel(int64_t tasks, F&& f) {
     for (int64_t task = 0; task < tasks; ++task) f(task);
 }
 
+/// One of several equal parts of some work.
+struct Share {
+    int64_t index = 0, count = 1;
+    /// Return the first of `items` items that belong to the share, and the end of these items.
+    int64_t begin(int64_t items) const { return items * index / count; }
+    int64_t end(int64_t items) const { return items * (index + 1) / count; }
+};
+
 /// Number of values in a chunk. A chunk fills whole cache lines.
 inline constexpr int64_t kChunk = 1 << 15;
 /// Returns the number of chunks that `count` values take.
 inline int64_t chunks_of(int64_t count) { return (count + kChunk - 1) / kChunk; }
 
-/// Splits `count` values into chunks, and calls f(begin, size of the chunk) for each of them like parallel(). Chunk i
+/// Splits `count` values into chunks, and calls f(first value, size of the chunk) for all of them in parallel. Chunk i
 /// begins at value i * kChunk.
 template <class F>
 void each_chunk(int64_t count, F f) {

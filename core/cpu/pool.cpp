@@ -7,7 +7,7 @@ namespace rg::cpu {
 
 namespace {
 
-/// Returns the windows of an image of x, for the result y.
+/// Describes the pooling of one image from an input of shape x to a result of shape y, for the kernels.
 PoolImage windows_of(const Shape& x, const Shape& y, const Pool& pool) {
     return {{x[1], y[1], pool.window.h, pool.stride.h, pool.pad.h},
             {x[2], y[2], pool.window.w, pool.stride.w, pool.pad.w},
@@ -15,7 +15,7 @@ PoolImage windows_of(const Shape& x, const Shape& y, const Pool& pool) {
             pool.count_pad};
 }
 
-/// Returns the numbers of values in an image of the input, and of the result.
+/// Return the number of values in an image of the input (x) and of the result (y).
 int64_t x_values(const PoolImage& g) { return g.rows.extent * g.columns.extent * g.c; }
 int64_t y_values(const PoolImage& g) { return g.rows.results * g.columns.results * g.c; }
 
@@ -25,8 +25,8 @@ void each_stored_image(const Tensor& x, F f) {
     with_stored(x, [&](auto t) { each_image(x.extent(0), [&](int64_t n) { f(n, t); }); });
 }
 
-/// Computes each row of the result with pool(windows, row, image of x, first value of the image's result). With a norm,
-/// first normalises the image into scratch memory, so that it is pooled while it is in cache.
+/// Computes each row of the result with pool(g, row, image of x, index of the image's first value in the result). If
+/// the op has a batch norm, first normalises the image into scratch memory, and pools it while it is in cache.
 template <class PoolRow>
 void pool_images(const Call& call, PoolRow pool) {
     using O = Pool2dOp;
@@ -47,8 +47,8 @@ void pool_images(const Call& call, PoolRow pool) {
     });
 }
 
-/// Computes each row of dx with grad(windows, row, image of dy, its number, image of dx). If the input of the pooling
-/// is defined, also computes the gradient's sums for the input's batch norm.
+/// Computes each row of dx with grad(g, row, image of dy, number of the image, image of dx). If the op has a batch norm
+/// of its input, also computes the gradients of gamma and beta from dx.
 template <class GradRow>
 void pool_gradient(const Call& call, GradRow grad) {
     using O = Pool2dGradOp;

@@ -5,8 +5,8 @@
 
 namespace rg::cpu {
 
-/// Writes the largest value of each window x window pixels of x [h w c] to y [h/window w/window c]. Skips the rows and
-/// columns after the last whole window.
+/// Divides an image x [h w c] (rows, columns, channels) into squares of window x window pixels. Writes the largest
+/// value of each square and channel to y [h/window w/window c]. Skips rows and columns after the last whole square.
 template <class T>
 void max_pool_image(const T* x, int64_t h, int64_t w, int64_t c, int64_t window, T* y) {
     const PoolImage image{{h, h / window, window, window, 0}, {w, w / window, window, window, 0}, c, true};

@@ -1,5 +1,5 @@
-// Implements each thread's stack of chunks. take() replaces an empty chunk that is too small by a larger one. So after
-// a while all chunks have the sizes that the program needs.
+// Implements each thread's stack of memory chunks. If the next empty chunk is too small, take() replaces it by a larger
+// one. So after a while all chunks have the sizes that the program needs.
 #include "ringgrad/core/cpu/scratch.h"
 
 #include "ringgrad/core/base.h"
@@ -45,7 +45,7 @@ Chunk make_chunk(size_t bytes) {
 } // namespace
 
 void* take(size_t bytes) {
-    // The additional cache line puts arrays of equal size at different cache sets.
+    // Without the additional cache line, arrays whose size is a power of two would compete for the same cache sets.
     bytes = (bytes + kAlign - 1) / kAlign * kAlign + kAlign;
     for (;; ++stack.top) {
         if (stack.top == stack.chunks.size()) stack.chunks.push_back(make_chunk(std::max(bytes, kLeast)));

@@ -1,8 +1,8 @@
 // Provides scratch memory for the duration of a kernel call.
 //
-// Each thread has a stack of large chunks. A Scratch takes a block from it and returns the block at the end of its
-// scope. From the second training step on, the chunks exist and nothing is allocated. A kernel gets the block that the
-// kernel before it returned last, which is still in cache.
+// Each thread has a stack of large chunks of memory. A Scratch takes a block from the stack and returns the block at
+// the end of its scope. After the first training steps, the chunks are large enough and nothing is allocated. A kernel
+// reuses the memory of the kernel before it, which is still in cache.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,7 @@
 namespace rg::cpu {
 
 namespace scratch_stack {
-/// Returns a block of at least `bytes` bytes, aligned to 64 bytes. A thread must give its blocks back in the opposite
-/// order.
+/// Returns a block of at least `bytes` bytes, aligned to 64 bytes. A thread must return its blocks in reverse order.
 void* take(size_t bytes);
 void give_back(void* block);
 } // namespace scratch_stack

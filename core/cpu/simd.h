@@ -1,9 +1,9 @@
 // Defines the vector type of the kernels that are compiled once per instruction set.
 //
-// Each *_isa.cpp file is compiled once for each RG_ISA (portable, avx2, avx512, amx), with compiler flags of its own;
-// tiles_isa.cpp is compiled for amx only. RG_ISA is also the namespace of the definitions. The flags determine the
-// vector width; the source is the same for all. These files include no other header that contains code. At link time,
-// an inline function compiled with these flags could replace the copy that a CPU without these instructions must run.
+// Each *_isa.cpp file is compiled once for each RG_ISA (portable, avx2, avx512, avx512bf16), with the compiler flags
+// of that instruction set; tiles_isa.cpp is compiled for avx512bf16 and amx only. RG_ISA is also the namespace of the
+// definitions. The flags determine the vector width. These files must not call inline functions that other namespaces
+// define. The linker keeps one copy of such a function, possibly one with instructions that an older CPU lacks.
 #pragma once
 
 #include <stdint.h>
@@ -12,7 +12,7 @@
 #endif
 
 #ifndef RG_ISA
-#error "compile with -DRG_ISA=portable, avx2, avx512 or amx"
+#error "compile with -DRG_ISA=portable, avx2, avx512, avx512bf16 or amx"
 #endif
 
 #define RG_UNROLL _Pragma("GCC unroll 16")
@@ -23,8 +23,18 @@ namespace rg::cpu::RG_ISA {
 constexpr int kWidth = 16, kRegisters = 32;
 #elif defined(__AVX2__)
 constexpr int kWidth = 8, kRegisters = 16;
+#elif defined(__aarch64__)
+constexpr int kWidth = 4, kRegisters = 32;
 #else
 constexpr int kWidth = 4, kRegisters = 16;
+#endif
+
+/// True if a multiply-add can take one lane of a vector as its scalar factor, without an instruction that copies the lane
+/// to all others.
+#if defined(__aarch64__)
+constexpr bool kLaneFactors = true;
+#else
+constexpr bool kLaneFactors = false;
 #endif
 
 typedef float Vec __attribute__((vector_size(kWidth * 4)));
@@ -34,8 +44,8 @@ static inline Vec load(const float* p) { return *reinterpret_cast<const VecU*>(p
 static inline void store(float* p, Vec v) { *reinterpret_cast<VecU*>(p) = v; }
 static inline Vec splat(float x) { return x - Vec{}; }
 
-/// Load or store only the first n lanes (0 <= n <= kWidth). A load sets the other lanes to zero. The memory of the
-/// other lanes is not accessed.
+/// Load or store only the first n lanes (0 <= n <= kWidth). A load sets the remaining lanes to zero. Memory beyond the
+/// first n values is not accessed.
 #if defined(__AVX512F__)
 static inline __mmask16 first(int n) { return __mmask16((1u << n) - 1); }
 static inline Vec load_first(const float* p, int n) { return _mm512_maskz_loadu_ps(first(n), p); }
@@ -105,7 +115,7 @@ static inline void store_first(uint16_t* p, Vec v, int n) {
 }
 #endif
 
-/// Load or store the first n lanes as bytes: whole numbers from 0 to 255.
+/// Load or store the first n lanes as bytes in memory and f32 in registers. The values are whole numbers from 0 to 255.
 #if defined(__AVX512BW__) && defined(__AVX512VL__)
 static inline Vec load_bytes(const uint8_t* p, int n) {
     return _mm512_maskz_cvtepi32_ps(first(n), _mm512_maskz_cvtepu8_epi32(first(n), _mm_maskz_loadu_epi8(first(n), p)));
@@ -124,8 +134,8 @@ static inline void store_bytes(uint8_t* p, Vec v, int n) {
 }
 #endif
 
-/// Stores v past the caches, for results that are too large to stay there. p is aligned to the size of a vector of its
-/// type. Without an instruction for that, stores normally.
+/// Stores v past the caches, for results that are too large to stay there. p is aligned to the size of kWidth values of
+/// its type. Stores normally if the instruction set has no store past the caches.
 static inline void stream(float* p, Vec v) {
 #if defined(__AVX512F__)
     _mm512_stream_ps(p, v);
@@ -154,6 +164,33 @@ static inline Vec square_root(Vec v) {
 #else
     for (int i = 0; i < kWidth; ++i) v[i] = __builtin_sqrtf(v[i]);
     return v;
+#endif
+}
+
+/// Returns 1 / v with an error of at most 1 unit in the last place, for 2^-100 < v < 2^100. It takes less time than
+/// a division.
+static inline Vec reciprocal(Vec v) {
+#if defined(__AVX512F__)
+    const Vec estimate = _mm512_rcp14_ps(v), one = splat(1);
+    return estimate + estimate * (one - v * estimate); // a Newton step doubles the 14 valid bits
+#else
+    return splat(1) / v;
+#endif
+}
+
+/// Return the larger or the smaller of the two, or b if that is a NaN.
+static inline Vec larger(Vec a, Vec b) {
+#if defined(__AVX512F__)
+    return _mm512_max_ps(a, b);
+#else
+    return a > b ? a : b;
+#endif
+}
+static inline Vec smaller(Vec a, Vec b) {
+#if defined(__AVX512F__)
+    return _mm512_min_ps(a, b);
+#else
+    return a < b ? a : b;
 #endif
 }
 

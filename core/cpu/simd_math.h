@@ -1,5 +1,5 @@
-// Vectors of exponentials, and of the functions that follow from them. The results are accurate to a few units in the
-// last place, and a NaN stays NaN. The polynomials are minimax approximations (Remez); their errors are relative.
+// Exponentials of vectors, and functions that are computed from exponentials. The results are accurate to a few units
+// in the last place, and a NaN stays NaN. The polynomials are minimax approximations (Remez).
 #pragma once
 
 #include "ringgrad/core/cpu/simd.h"
@@ -20,21 +20,30 @@ static inline Vec polynomial(Vec x, const float (&c)[kTerms]) {
 /// Returns 2^n for -127 < n < 128.
 static inline Vec power_of_two(Integers n) { return (Vec)((n + 127) << 23); }
 
-static inline Vec absolute(Vec x) { return x < Vec{} ? -x : x; }
+static inline Vec absolute(Vec x) { return (Vec)((Integers)x & 0x7FFFFFFF); }
 
-/// Returns e^x. Computes it as 2^n e^r, where n is the whole number next to x / log(2). So |r| <= log(2) / 2.
-static inline Vec exponential(Vec x) {
-    const Vec low = splat(-110), high = splat(89); // e^x is 0 below and infinite above
-    x = x < low ? low : x;
-    x = x > high ? high : x;
-    const Vec shift = splat(0x1.8p23f); // adding it rounds to a whole number, which the last bits of the sum hold
-    const Vec shifted = x * splat(1.44269504f) + shift, n = shifted - shift;
-    // log(2) in two parts. The first product is exact.
-    const Vec r = x - n * splat(0.693359375f) - n * splat(-2.12194440e-4f);
-    constexpr float kTerms[] = {0.49999994f, 0.16666515f, 0.041668456f, 0.0083694188f, 0.0013813151f}; // to 4e-9
-    const Vec value = r * r * polynomial(r, kTerms) + r + splat(1);
+/// Returns v * 2^n for the whole number n = shifted - shift, where `shift` is 1.5 * 2^23 and -160 < n < 128. The result
+/// may be too small for the format.
+static inline Vec scaled(Vec v, Vec shifted, Vec shift) {
+#if defined(__AVX512F__)
+    return _mm512_scalef_ps(v, shifted - shift);
+#else
     const Integers exponent = (Integers)shifted - (Integers)shift, half = exponent >> 1;
-    return value * power_of_two(half) * power_of_two(exponent - half); // two factors, since 2^n may be out of range
+    return v * power_of_two(half) * power_of_two(exponent - half); // two factors, since 2^n may be too small
+#endif
+}
+
+/// Returns e^x for x <= 88. Computes it as 2^n e^r, where n is the whole number next to x / log(2). So
+/// |r| <= log(2) / 2.
+static inline Vec exponential(Vec x) {
+    x = larger(splat(-110), x);         // e^x is 0 below
+    const Vec shift = splat(0x1.8p23f); // x + shift rounds x to a whole number, and its last bits hold this number
+    const Vec shifted = x * splat(1.44269504f) + shift, n = shifted - shift;
+    // Subtract n * log(2) in two parts. The product with the first part is exact.
+    const Vec r = x - n * splat(0.693359375f) - n * splat(-2.12194440e-4f);
+    constexpr float kTerms[] = {0.49999994f, 0.16666515f, 0.041668456f, 0.0083694188f, 0.0013813151f};
+    const Vec value = r * r * polynomial(r, kTerms) + r + splat(1); // the polynomial's part of the error is 4e-9
+    return scaled(value, shifted, shift);
 }
 
 /// Returns 1 / (1 + e^-x).
@@ -46,18 +55,20 @@ static inline Vec logistic(Vec x) {
 static inline Vec hyperbolic_tangent(Vec x) {
     const Vec one = splat(1), size = absolute(x), square = x * x;
     const Vec e = exponential(size * splat(-2)), far = (one - e) / (one + e);
-    constexpr float kTerms[] = {-0.33333281f, 0.13331442f, -0.053739715f, 0.020639084f, -0.0057049845f}; // to 5e-9
-    const Vec near = x + x * square * polynomial(square, kTerms); // far would lose digits to 1 - e
+    constexpr float kTerms[] = {-0.33333281f, 0.13331442f, -0.053739715f, 0.020639084f, -0.0057049845f};
+    const Vec near = x + x * square * polynomial(square, kTerms); // for small x, 1 - e would lose digits
     return size < splat(0.625f) ? near : x < Vec{} ? -far : far;
 }
 
-/// The distribution function of a standard normal variable at x, and its derivative.
+/// The distribution function of a standard normal variable at x (cdf), and its derivative (density).
 struct Normal {
     explicit Normal(Vec x) {
-        // cdf(-|x|) / density(x), Mills' ratio, is a smooth function of t in (0, 1].
-        const Vec one = splat(1), e = exponential(x * x * splat(-0.5f)), t = one / (one + splat(0.35f) * absolute(x));
+        // Mills' ratio, cdf(-|x|) / density(x), is a smooth function of t = 1 / (1 + 0.35 |x|). The polynomial
+        // approximates this function with a relative error below 8e-8 for |x| <= 15.
+        const Vec one = splat(1), e = exponential(x * x * splat(-0.5f)),
+                  t = reciprocal(smaller(splat(1e20f), one + splat(0.35f) * absolute(x)));
         constexpr float kTerms[] = {0.13962126f,  0.13986433f, 0.11981557f,  0.10557452f,  -0.023263147f,
-                                    0.15939191f, -0.25590098f, 0.14406039f, -0.029163841f}; // to 4e-8, up to |x| = 15
+                                    0.15939191f, -0.25590098f, 0.14406039f, -0.029163841f};
         const Vec tail = e * t * polynomial(t, kTerms);
         cdf = x > Vec{} ? one - tail : tail;
         density = e * splat(0.39894228f);

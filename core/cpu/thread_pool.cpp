@@ -1,6 +1,7 @@
-// Works in rounds. In a round, the caller publishes a function, takes tasks itself, and waits until all tasks are done.
-// The caller does not wait for all workers. A worker that sleeps, or whose core runs another rank, delays nothing: it
-// finds no tasks when it wakes up.
+// Each call of run() is a round. In a round, the caller publishes a function, takes tasks itself, and waits until all
+// tasks are done. The caller does not wait for all workers. So a worker that has taken no task yet, because it sleeps
+// or its core runs another MPI rank, delays nothing. If no tasks are left when it wakes up, it waits for the next
+// round.
 #include "ringgrad/core/cpu/thread_pool.h"
 
 #include "ringgrad/core/base.h"
@@ -13,7 +14,7 @@ namespace rg {
 
 namespace {
 
-constexpr int kSpins = 4000; // they take about 50 microseconds
+constexpr int kSpins = 4000; // take about 50 microseconds on current x86 processors
 
 inline void pause() {
 #if defined(__x86_64__)

@@ -1,8 +1,8 @@
 // Runs numbered tasks on a fixed number of threads.
 //
 // Any thread may run any task. So a kernel stores its partial results by the number of the task, and combines them in
-// the order of these numbers. Then the result does not depend on the number of threads. A waiting worker spins for some
-// microseconds, since the next kernel usually follows soon. Then it sleeps, since other ranks may need the core.
+// the order of these numbers. Then the result does not depend on the number of threads. A waiting worker spins for
+// about 50 microseconds, since the next kernel usually follows soon. Then it sleeps, to free the core for other ranks.
 #pragma once
 
 #include <atomic>
@@ -22,8 +22,8 @@ public:
     ~ThreadPool();
     int size() const { return int(workers_.size()) + 1; }
 
-    /// Calls f(task) for every task in [0, tasks). Blocks until all are done. After an exception, skips the tasks that
-    /// have not begun, and rethrows the exception at the end.
+    /// Calls f(task) for every task in [0, tasks). Blocks until all are done. After an exception in f, skips the tasks
+    /// that have not begun, and rethrows the exception at the end.
     template <class F>
     void run(int64_t tasks, F&& f) {
         run_erased(
@@ -37,15 +37,15 @@ private:
     void work(std::stop_token stop);
     void stop_workers();
 
-    // These three are valid from the start of a round until its last task is done.
+    // A round is one call of run(). body_, data_ and tasks_ are valid from its start until its last task is done.
     std::atomic<Body> body_{nullptr};
     std::atomic<void*> data_{nullptr};
     std::atomic<uint32_t> tasks_{0};
-    alignas(64) std::atomic<uint64_t> next_{kClosed}; // upper half: round, lower half: next task
-    alignas(64) std::atomic<uint32_t> round_{0};      // sleeping workers wait for a change of this
+    alignas(64) std::atomic<uint64_t> next_{kClosed}; // upper half: number of the round, lower half: next task
+    alignas(64) std::atomic<uint32_t> round_{0};      // number of the round; idle workers wait until it changes
     alignas(64) std::atomic<uint32_t> done_{0};
     std::atomic<bool> failed_{false};
-    static constexpr uint64_t kClosed = 0xFFFFFFFF; // a next task that no round has: nothing to take
+    static constexpr uint64_t kClosed = 0xFFFFFFFF; // in next_: exceeds all task numbers, so workers take no task
     std::mutex error_mutex_;
     std::exception_ptr error_;
     std::vector<std::jthread> workers_;

@@ -1,49 +1,50 @@
-// Packs filters and images for the tiles, places the tiles in the images, and estimates when tiles are fastest.
+// Packs filters and images for the tiles, chooses the pixels of each tile, and estimates when tiles are fastest.
 #include "ringgrad/core/cpu/tile_engine.h"
 
 namespace rg::cpu {
 
 namespace {
 
-constexpr int64_t kSide = kTileSide, kRun = 32, kTile = kSide * kRun; // rows in a tile, bf16 in its row, bf16 in a tile
+// Numbers of filters in a tile, of taps of each filter, and of bf16 values
+constexpr int64_t kSide = kTileSide, kRun = 32, kTile = kSide * kRun;
 
-/// Approximate number of pixels in a pass over the weight gradient. Each pass loads and stores all sums, so a pass
-/// should be long.
+/// Approximate number of result pixels that one call of TileWgrad::add() processes. Each call loads and stores all sums
+/// of the weight gradient, so it should have many pixels.
 constexpr int64_t kPixelsPerPass = 800;
 
 int64_t tiles_in(int64_t n) { return (n + kSide - 1) / kSide; }
+int64_t tiles_of_pixels(int64_t n) { return (n + isa().tiles->pixels - 1) / isa().tiles->pixels; }
 
-/// Returns the number of windows from one row to the next in a run of tiles that continue through the padding into the
-/// next row. Returns 0 if such a run is impossible.
+/// Tiles may cover all rows in one run, which continues through the padding columns into the next row. Returns the
+/// number of windows from one row to the next in such a run, or 0 if such a run is impossible.
 int64_t run_row_of(const Padding& padding, PerAxis stride, int64_t pixels) {
     return stride == 1 && padding.columns % pixels == 0 ? padding.columns / pixels : 0;
 }
-/// Returns the number of tiles that cover p rows of q windows in such a run.
-int64_t tiles_in_one_run(int64_t p, int64_t q, int64_t run_row) { return tiles_in((p - 1) * run_row + q); }
-/// Returns the number of tiles for one run or for separate rows, whichever is smaller.
+/// Returns the number of tiles that cover p rows of q windows in one run. `run_row` comes from run_row_of().
+int64_t tiles_in_one_run(int64_t p, int64_t q, int64_t run_row) { return tiles_of_pixels((p - 1) * run_row + q); }
+/// Returns the number of tiles that cover p rows of q windows, in one run or row by row, whichever is smaller.
 int64_t tiles_of(int64_t p, int64_t q, int64_t run_row) {
-    const int64_t by_row = p * tiles_in(q);
+    const int64_t by_row = p * tiles_of_pixels(q);
     return run_row ? std::min(by_row, tiles_in_one_run(p, q, run_row)) : by_row;
 }
 
 } // namespace
 
 template <>
-Method method_for<uint16_t>(const Padding&, int64_t, int64_t, PerAxis stride, const Filters& f) {
-    if (f.dilation != 1) return Method::direct;
-    if (isa().tiles) return Method::tiles;
-    return stride == 1 && Winograd::fits(f.k, f.r, f.s, f.c) ? Method::winograd : Method::direct;
+Method method_for<uint16_t>(const Padding&, int64_t p, int64_t q, PerAxis stride, const Filters& f) {
+    if (isa().tiles && f.dilation == 1 && f.groups == 1) return Method::tiles;
+    return f.groups > 1 || Winograd::fits(f, stride, p, q) ? Method::winograd : Method::direct;
 }
 
 // Estimates the cycles per image of each method. The factors are fitted to measurements with 3 x 3 and 5 x 5 filters on
-// 8 x 8 to 32 x 32 pixels of 1 to 128 channels. Two hardware threads of a core share its tile unit, so tiles are chosen
-// only if their estimate is below 80 % of the other method's.
+// 8 x 8 to 32 x 32 pixels of 1 to 128 channels. Two hardware threads of a core share one tile unit. So tiles are chosen
+// only if their estimate is below 80 % of the estimate of the best method without tiles.
 template <>
 Method method_for<float>(const Padding& padding, int64_t p, int64_t q, PerAxis stride, const Filters& f) {
-    if (f.dilation != 1) return Method::direct;
-    const bool winograd = stride == 1 && Winograd::fits(f.k, f.r, f.s, f.c);
+    const bool winograd = f.groups > 1 || Winograd::fits(f, stride, p, q);
     const Method others = winograd ? Method::winograd : Method::direct;
-    if (!isa().tiles || context().strict_fp32) return others;
+    if (!isa().tiles || !isa().tiles->forward_f32 || context().strict_fp32 || f.dilation != 1 || f.groups != 1)
+        return others;
     const int64_t pixels = pixels_per_vector(f, q, stride.w, kSide), windows = q / pixels, k_widened = f.k * pixels;
     const int64_t taps = WidenedFilters::width(f, pixels, stride.w) * f.c, runs = (taps + kRun - 1) / kRun;
     const int64_t tiles = tiles_of(p, windows, run_row_of(padding, stride, pixels));
@@ -51,7 +52,10 @@ Method method_for<float>(const Padding& padding, int64_t p, int64_t q, PerAxis s
     const double by_tiles = 24 * products + double(padding.values()) / 4;
     const double c = double(round_up(f.c, kSide)), k = double(round_up(k_widened, kSide));
     const double winograd_tiles = double((p + 3) / 4 * ((q + 3) / 4));
-    const double by_others = winograd ? winograd_tiles * (36 * double(f.c) * k / 32 + 9 * (c + k))
+    // Transformed filters that exceed the cache are read once per 32 tiles, with 8 bytes per cycle.
+    const double filters_again =
+        Winograd::exceeds_cache(f.k, f.c) ? 36.0 * 4 / 8 * double(f.c * f.k) * winograd_tiles / 32 : 0;
+    const double by_others = winograd ? winograd_tiles * (36 * double(f.c) * k / 32 + 9 * (c + k)) + filters_again
                                       : 1.3 * double(p * windows * f.r * taps) * k / 32;
     return by_tiles < 0.8 * by_others ? Method::tiles : others;
 }
@@ -59,51 +63,51 @@ Method method_for<float>(const Padding& padding, int64_t p, int64_t q, PerAxis s
 template <class T>
 TilePack<T>::TilePack(const Filters& f)
     : plane_(tiles_in(f.k) * f.r * ((f.s * f.c + kRun - 1) / kRun) * kTile), packed_(kPlanes<T> * plane_) {
+    if (packed_.ready()) return;
     const int64_t taps = f.s * f.c, runs = (taps + kRun - 1) / kRun, tiles = tiles_in(f.k);
     parallel((tiles + 1) / 2 * f.r, [&](int64_t task) {
         const int64_t tile = task / f.r * 2, r = task % f.r, in_pair = std::min<int64_t>(2, tiles - tile);
         uint16_t* out = packed_ + (tile * f.r + r * in_pair) * runs * kTile;
         for (int64_t run = 0; run < runs; ++run)
             for (int64_t k = tile * kSide; k < (tile + in_pair) * kSide; k += kSide, out += kTile) {
-                float values[kTile] = {}; // [32 taps][16 filters]
-                uint16_t rounded[2][kTile];
-                const int64_t filters = std::min(kSide, f.k - k), first = run * kRun;
-                for (int64_t i = 0; i < std::min(kRun, taps - first); ++i) {
-                    const float* tap = f.data + k * f.step_k + r * f.step_r + (first + i) / f.c * f.step_s +
-                                       (first + i) % f.c * f.step_c;
-                    for (int64_t j = 0; j < filters; ++j)
-                        values[i * kSide + j] = tap[j * f.step_k] * (f.scale ? f.scale[k + j] : 1.0f);
-                }
-                isa().tiles->split(values, kTile, rounded[0], rounded[1]);
-                for (int64_t plane = 0; plane < kPlanes<T>; ++plane)
-                    for (int64_t i = 0; i < kSide; ++i)
-                        for (int64_t j = 0; j < kSide; ++j) {
-                            uint16_t* const pair = out + plane * plane_ + i * kRun + 2 * j;
-                            pair[0] = rounded[plane][2 * i * kSide + j];
-                            pair[1] = rounded[plane][(2 * i + 1) * kSide + j];
-                        }
+                float values[kTile] = {}, scale[kSide] = {}; // [32 taps][16 filters], [16 filters]
+                const int64_t filters = std::min(kSide, f.k - k), first = run * kRun,
+                              count = std::min(kRun, taps - first);
+                const float* const row = f.data + k * f.step_k + r * f.step_r;
+                if (f.step_k == 1) // rotated filters
+                    for (int64_t i = first; i < first + count; ++i)
+                        std::copy_n(row + i / f.c * f.step_s + i % f.c * f.step_c, filters,
+                                    values + (i - first) * kSide);
+                else // the taps of a row are contiguous
+                    isa().tiles->transpose_taps(row + first, f.step_k, filters, count, values);
+                for (int64_t j = 0; j < filters; ++j) scale[j] = f.scale ? f.scale[k + j] : 1;
+                isa().tiles->pack(values, scale, out, kPlanes<T> == 2 ? out + plane_ : nullptr);
             }
     });
 }
 
 template <class T>
-TileImage<T>::TileImage(const Padding& padding, int64_t slack)
+TileImages<T>::TileImages(const Padding& padding, int64_t slack, int64_t count)
     : padding_(padding),
       slack_(slack),
-      values_(kPlanes<T> * plane(padding, slack)),
+      count_(count),
+      values_(kPlanes<T> * count * (padding.values() + slack)),
       whole_(kPlanes<T> == 2 ? padding.values() : 0) {}
 
 template <class T>
-void TileImage<T>::copy(const Images<T>& images, int64_t n) {
-    const int64_t values = padding_.values(), next = plane(padding_, slack_);
-    if constexpr (kPlanes<T> == 2) {
-        padding_.copy(images, n, whole_.data());
-        isa().tiles->split(whole_, values, values_, values_ + next);
-    } else {
-        padding_.copy(images, n, values_.data());
+void TileImages<T>::copy(const Images<T>& images, int64_t first) {
+    const int64_t values = padding_.values(), next = values + slack_;
+    for (int64_t i = 0; i < count_; ++i) {
+        uint16_t *const high = values_ + i * next, *const low = high + count_ * next;
+        if constexpr (kPlanes<T> == 2) {
+            padding_.copy(images, first + i, whole_.data());
+            isa().tiles->split(whole_, values, high, low);
+            std::fill_n(low + values, slack_, uint16_t{0});
+        } else {
+            padding_.copy(images, first + i, high);
+        }
+        std::fill_n(high + values, slack_, uint16_t{0});
     }
-    for (int64_t plane = 0; plane < kPlanes<T>; ++plane)
-        std::fill_n(values_ + plane * next + values, slack_, uint16_t{0});
 }
 
 template <class T>
@@ -111,11 +115,13 @@ TileEngine<T>::TileEngine(const Padding& padding, int64_t p, int64_t q, PerAxis 
                           ResultStride out, int64_t pixels)
     : widened_(f, pixels, stride.w),
       padding_(padding),
+      y_image_(p * q * f.k),
       filters_(widened_.filters()),
       from_(tiles_of(p, q / pixels, run_row_of(padding, stride, pixels))),
-      to_(tiles_of(p, q / pixels, run_row_of(padding, stride, pixels)) * kSide),
+      to_(tiles_of(p, q / pixels, run_row_of(padding, stride, pixels)) * isa().tiles->pixels),
       g_{pixels * f.k,
          f.r,
+         (widened_.filters().s * f.c + 1) / 2,
          (widened_.filters().s * f.c + kRun - 1) / kRun,
          padding.columns * f.c,
          pixels * stride.w * f.c,
@@ -123,148 +129,236 @@ TileEngine<T>::TileEngine(const Padding& padding, int64_t p, int64_t q, PerAxis 
          from_,
          to_.data(),
          0,
-         filters_.plane()} {
-    g_.low = Image::plane(padding, slack());
+         filters_.plane(),
+         0,
+         pixels * f.k,
+         1,
+         0,
+         0} {
+    g_.image = padding.values() + slack();
     place_tiles(p, q / pixels, stride.h, run_row_of(padding, stride, pixels), {out.row / pixels, out.pixel});
 }
 
 template <class T>
 void TileEngine<T>::place_tiles(int64_t p, int64_t q, int64_t stride, int64_t run_row, ResultStride out) {
-    std::fill_n(to_.data(), g_.tiles * kSide, -1);
+    const int64_t pixels = isa().tiles->pixels;
+    std::fill_n(to_.data(), g_.tiles * pixels, -1);
     int64_t t = 0;
     if (run_row && tiles_in_one_run(p, q, run_row) == g_.tiles) {
         for (; t < g_.tiles; ++t) {
-            from_[t] = int32_t(t * kSide * g_.step);
-            for (int64_t i = 0; i < kSide; ++i)
-                if (const int64_t window = t * kSide + i, row = window / run_row, column = window % run_row;
+            from_[t] = int32_t(t * pixels * g_.step);
+            for (int64_t i = 0; i < pixels; ++i)
+                if (const int64_t window = t * pixels + i, row = window / run_row, column = window % run_row;
                     row < p && column < q)
-                    to_[t * kSide + i] = int32_t(row * out.row + column * out.pixel);
+                    to_[t * pixels + i] = int32_t(row * out.row + column * out.pixel);
         }
         return;
     }
     for (int64_t row = 0; row < p; ++row)
-        for (int64_t column = 0; column < q; column += kSide, ++t) {
+        for (int64_t column = 0; column < q; column += pixels, ++t) {
             from_[t] = int32_t(row * stride * g_.row + column * g_.step);
-            for (int64_t i = 0; i < kSide && column + i < q; ++i)
-                to_[t * kSide + i] = int32_t(row * out.row + (column + i) * out.pixel);
+            for (int64_t i = 0; i < pixels && column + i < q; ++i)
+                to_[t * pixels + i] = int32_t(row * out.row + (column + i) * out.pixel);
         }
 }
 
 template <class T>
-void TileEngine<T>::forward(const uint16_t* padded, const TileResult<T>& to) const {
+void TileEngine<T>::forward(const uint16_t* padded, int64_t count, int64_t y_image, const TileResult<T>& to,
+                            Share share) const {
+    TileConv g = g_;
+    g.images = count, g.y_image = y_image, g.low = count * g.image;
+    const int64_t filter_pairs = (tiles_in(g.k) + 1) / 2, pixel_pairs = (g.tiles + 1) / 2;
+    if (filter_pairs >= share.count && filters_.plane() > count * g.image) { // share the larger of the two
+        g.k_begin = share.begin(filter_pairs) * 2 * kSide;
+        g.k_end = std::min(g.k, share.end(filter_pairs) * 2 * kSide);
+    } else {
+        const int64_t tile = share.begin(pixel_pairs) * 2;
+        g.tiles = std::min(g.tiles, share.end(pixel_pairs) * 2) - tile;
+        g.from += tile, g.to += tile * isa().tiles->pixels;
+    }
     if constexpr (kPlanes<T> == 2)
-        isa().tiles->forward_f32(g_, padded, filters_.data(), to);
+        isa().tiles->forward_f32(g, padded, filters_.data(), to);
     else
-        isa().tiles->forward(g_, padded, filters_.data(), to);
+        isa().tiles->forward(g, padded, filters_.data(), to);
 }
 
 template <class T>
-void TileEngine<T>::run(const Images<T>& x, int64_t n, const float* bias, bool relu, T* y,
-                        StatsCollector* stats) const {
-    Image padded(padding_, slack());
-    padded.copy(x, n);
+void TileEngine<T>::run(const Images<T>& x, int64_t first, int64_t count, const float* bias, bool relu, T* y,
+                        StatsCollector* stats, Share share) const {
+    Image padded(padding_, slack(), count);
+    padded.copy(x, first);
     const int64_t channels = tiles_in(g_.k) * kSide;
-    const Scratch<float> sums(stats ? 3 * channels : 0);
-    forward(padded.data(), {y, bias, relu, stats ? sums.data() : nullptr, stats ? sums + channels : nullptr,
-                            stats ? sums + 2 * channels : nullptr});
-    if (stats) stats->add_sums(n, g_.k, sums, sums + channels, sums + 2 * channels);
+    const Scratch<float> sums(stats ? count * 3 * channels : 0);
+    forward(padded.data(), count, y_image_, {y, bias, relu, stats ? sums.data() : nullptr}, share);
+    for (int64_t i = 0; stats && i < count; ++i) {
+        const float* const of_image = sums + i * 3 * channels;
+        stats->add_sums(first + i, g_.k, of_image, of_image + channels, of_image + 2 * channels);
+    }
 }
 
 template <class T>
-void TileEngine<T>::convolve(const Image& padded, int64_t from, const float* bias, T* y) const {
-    forward(padded.data() + from, {y, bias, false, nullptr, nullptr, nullptr});
+void TileEngine<T>::convolve(const Image& padded, int64_t from, int64_t count, const float* bias, T* y,
+                             int64_t y_image) const {
+    forward(padded.data() + from, count, y_image, {y, bias, false, nullptr}, {});
 }
 
 template <class T>
 int64_t TileEngine<T>::slack() const {
-    return kSide * g_.step + kRun;
+    return isa().tiles->pixels * g_.step + kRun;
 }
 
 #define RG_TILES(T)                                                                                                    \
     template class TilePack<T>;                                                                                        \
-    template class TileImage<T>;                                                                                       \
+    template class TileImages<T>;                                                                                      \
     template class TileEngine<T>;
 RG_TILES(uint16_t)
 RG_TILES(float)
 #undef RG_TILES
 
-TileWgrad::TileWgrad(const Padding& padding, int64_t p, int64_t q, int64_t k, int64_t r, int64_t s, int64_t stride)
-    : padding_(padding), p_(p), q_(q), k_(k), r_(r), stride_(stride) {
+template <class T>
+TileWgrad<T>::TileWgrad(const Padding& padding, int64_t images, int64_t p, int64_t q, int64_t k, int64_t r, int64_t s,
+                        int64_t stride)
+    : padding_(padding),
+      p_(p),
+      q_(q),
+      k_(k),
+      r_(r),
+      stride_(stride),
+      images_(images),
+      columns_(q + q % 2),
+      remainders_(std::min(r, stride)),
+      g_(geometry(s)),
+      pairs_(all_at_end() ? packed_x() : 0),
+      dyt_(all_at_end() ? packed_dy() : 0) {}
+
+template <class T>
+TileGradient TileWgrad<T>::geometry(int64_t s) {
     // With few channels, treat the taps of a filter row as the channels of a single tap. Their values are contiguous.
-    const bool taps_as_channels = s * padding.c <= kSide;
-    c_ = taps_as_channels ? s * padding.c : padding.c;
-    columns_ = q + q % 2;
-    const int64_t runs = (p * columns_ + kRun - 1) / kRun, copies = taps_as_channels ? stride : stride * s;
-    batch_ = std::max<int64_t>(1, kPixelsPerPass / (runs * kRun));
+    const bool taps_as_channels = tiles_in(s * padding_.c) < s * tiles_in(padding_.c);
+    c_ = taps_as_channels ? s * padding_.c : padding_.c;
+    TileGradient g{};
+    g.r = r_, g.s = taps_as_channels ? 1 : s, g.stride = stride_;
+    g.c_step = tiles_in(c_) * kSide, g.k_step = tiles_in(k_) * kSide;
+    g.columns = tiles_in(c_) * g.s * g.r;
+    g.runs = (p_ * columns_ + kRun - 1) / kRun;
+    batch_ = std::max<int64_t>(1, kPixelsPerPass / (g.runs * kRun));
     // A copy has all rows that the taps reach. The last run reads more values after these rows, and multiplies them by
     // zeros of dy.
-    const int64_t rows = p + (r - 1) / stride, row = columns_ * kSide;
-    const int64_t copy = rows * row + (runs * kRun - p * columns_) * kSide;
-    g_ = {0,
-          r,
-          taps_as_channels ? 1 : s,
-          stride,
-          tiles_in(c_) * kSide,
-          tiles_in(k) * kSide,
-          runs,
-          batch_ * runs * kRun + kRun,
-          row,
-          copy,
-          batch_ * copies * copy,
-          copies * copy};
+    g.row = columns_ * kSide;
+    g.copy = (p_ + (r_ - 1) / stride_) * g.row + (g.runs * kRun - p_ * columns_) * kSide;
+    g.image = remainders_ * g.s * g.copy;
+    // If the weight gradient is larger than the images, the packed images are kept until combine().
+    const int64_t image_values = padding_.h * padding_.w * padding_.c + p_ * q_ * k_;
+    g.add = 4 * g.r * g.s * g.c_step * g.k_step <= images_ * image_values;
+    const int64_t packed = g.add ? batch_ : images_;
+    g.line = packed * g.runs * kRun + kRun;
+    g.block = packed * g.image;
+    if (kPlanes<T> == 2) g.low_x = g.c_step / kSide * g.block, g.low_dy = g.k_step * g.line;
+    return g;
 }
 
-void TileWgrad::add(const Images<uint16_t>& x, int64_t first, int64_t count, const uint16_t* dy, float* sums,
-                    float*) const {
+template <class T>
+double TileWgrad<T>::cycles() const {
+    const double products = double(g_.columns * (g_.k_step / kSide) * g_.runs);
+    const double packed = double(p_ * q_ * k_ + g_.image * g_.c_step / kSide);
+    return (kPlanes<T> == 2 ? 3 : 1) * 24 * products + 1.5 * kPlanes<T> * packed;
+}
+
+template <class T>
+void TileWgrad<T>::pack_dy(const uint16_t* dy, uint16_t* dyt) const {
+    if (columns_ == q_) return isa().tiles->transpose(dy, p_ * q_, k_, dyt, g_.line);
+    const Scratch<uint16_t> widened(p_ * columns_ * k_);
+    for (int64_t row = 0; row < p_; ++row)
+        std::fill_n(std::copy_n(dy + row * q_ * k_, q_ * k_, widened + row * columns_ * k_), k_, uint16_t{0});
+    isa().tiles->transpose(widened, p_ * columns_, k_, dyt, g_.line);
+}
+
+template <class T>
+void TileWgrad<T>::pack(const Images<T>& x, int64_t n, const T* dy, int64_t to, uint16_t* pairs, uint16_t* dyt) const {
+    const int64_t rows = p_ + (r_ - 1) / stride_;
+    TileImages<T> padded(padding_, 0, 1);
+    padded.copy(x, n);
+    for (int64_t plane = 0; plane < kPlanes<T>; ++plane)
+        for (int64_t i = 0; i < remainders_ * g_.s; ++i) {
+            uint16_t* const copy = pairs + plane * g_.low_x + to * g_.image + i * g_.copy;
+            for (int64_t row = 0; row < rows; ++row) {
+                const int64_t from = row * stride_ + i / g_.s;
+                const bool inside = from < padding_.rows;
+                const uint16_t* const pixels = padded.data() + plane * padding_.values() +
+                                               (inside ? from * padding_.columns + i % g_.s : 0) * padding_.c;
+                isa().tiles->interleave(pixels, inside ? q_ : 0, stride_ * padding_.c, c_, columns_ / 2,
+                                        copy + row * g_.row, g_.block);
+            }
+            for (int64_t c = 0; c < g_.c_step / kSide; ++c)
+                std::fill_n(copy + c * g_.block + rows * g_.row, g_.copy - rows * g_.row, uint16_t{0});
+        }
+    uint16_t* const image = dyt + to * g_.runs * kRun;
+    if constexpr (kPlanes<T> == 2) {
+        const int64_t values = p_ * q_ * k_;
+        const Scratch<uint16_t> planes(2 * values);
+        isa().tiles->split(dy, values, planes, planes + values);
+        pack_dy(planes, image);
+        pack_dy(planes + values, image + g_.low_dy);
+    } else {
+        pack_dy(dy, image);
+    }
+}
+
+template <class T>
+void TileWgrad<T>::add(const Images<T>& x, int64_t first, int64_t count, const T* dy, float* sums, float*) const {
+    const int64_t values = p_ * q_ * k_;
+    if (all_at_end()) {
+        for (int64_t i = 0; i < count; ++i) pack(x, first + i, dy + i * values, first + i, pairs_, dyt_);
+        return;
+    }
+    const Scratch<uint16_t> pairs(packed_x()), dyt(packed_dy());
+    for (int64_t i = 0; i < count; ++i) pack(x, first + i, dy + i * values, i, pairs, dyt);
     TileGradient g = g_;
     g.images = count;
-    const int64_t pixels = g.runs * kRun, rows = p_ + (r_ - 1) / stride_;
-    // If taps count as channels, the taps of the last pixel reach beyond the image, so zeros follow it.
-    const Scratch<uint16_t> pairs(g.c_step / kSide * g.block), dyt(g.k_step * g.line),
-        widened(columns_ == q_ ? 0 : p_ * columns_ * k_), padded(padding_.values() + kSide);
-    std::fill_n(padded + padding_.values(), kSide, uint16_t{0});
-    for (int64_t i = 0; i < count; ++i) {
-        padding_.copy(x, first + i, padded.data());
-        for (int64_t a = 0; a < stride_; ++a)
-            for (int64_t s = 0; s < g.s; ++s) {
-                uint16_t* const copy = pairs + i * g.image + (a * g.s + s) * g.copy;
-                for (int64_t row = 0; row < rows; ++row) {
-                    const int64_t from = row * stride_ + a;
-                    const bool inside = from < padding_.rows;
-                    isa().tiles->interleave(padded + (inside ? from * padding_.columns + s : 0) * padding_.c,
-                                            inside ? q_ : 0, stride_ * padding_.c, c_, columns_ / 2, copy + row * g.row,
-                                            g.block);
-                }
-                for (int64_t c = 0; c < g.c_step / kSide; ++c)
-                    std::fill_n(copy + c * g.block + rows * g.row, g.copy - rows * g.row, uint16_t{0});
-            }
-        const uint16_t* image = dy + i * p_ * q_ * k_;
-        if (columns_ != q_) {
-            for (int64_t row = 0; row < p_; ++row) {
-                uint16_t* const to = widened + row * columns_ * k_;
-                std::fill_n(std::copy_n(image + row * q_ * k_, q_ * k_, to), k_, uint16_t{0});
-            }
-            image = widened;
-        }
-        isa().tiles->transpose(image, p_ * columns_, k_, dyt + i * pixels, g.line);
-    }
-    isa().tiles->accumulate(g, dyt, pairs, sums);
+    for (int64_t column = 0; column < g.columns; column += kTileColumns)
+        isa().tiles->accumulate(g, 0, g.k_step, column, dyt, pairs, sums);
 }
 
-void TileWgrad::combine(int64_t groups, float* sums, int64_t part, const Tensor& dw) const {
+template <class T>
+void TileWgrad<T>::combine(int64_t groups, float* sums, int64_t part, const Tensor& dw) const {
     if (groups == 0) return dw.fill(0);
+    if (all_at_end()) return multiply_all(dw);
     constexpr int64_t kValuesPerTask = 4096;
-    parallel((this->sums() + kValuesPerTask - 1) / kValuesPerTask, [&](int64_t task) {
-        const int64_t begin = task * kValuesPerTask, count = std::min(kValuesPerTask, this->sums() - begin);
+    parallel((all_sums() + kValuesPerTask - 1) / kValuesPerTask, [&](int64_t task) {
+        const int64_t begin = task * kValuesPerTask, count = std::min(kValuesPerTask, all_sums() - begin);
         for (int64_t group = 1; group < groups; ++group)
             isa().elements->f32.add(sums + begin, sums + group * part + begin, sums + begin, count);
     });
-    // [r s][k_step][c_step] -> [k][r][s c]
-    const int64_t c = c_, rows = r_ * g_.s;
-    float* out = dw.data<float>();
-    for (int64_t k = 0; k < k_; ++k)
-        for (int64_t rs = 0; rs < rows; ++rs)
-            std::copy_n(sums + (rs * g_.k_step + k) * g_.c_step, c, out + (k * rows + rs) * c);
+    copy_to(sums, dw);
 }
+
+template <class T>
+void TileWgrad<T>::multiply_all(const Tensor& dw) const {
+    TileGradient g = g_;
+    g.images = images_;
+    const bool whole_tiles = g.c_step == c_ && g.k_step == k_; // then dw has the layout of the sums
+    const Scratch<float> scratch(whole_tiles ? 0 : all_sums());
+    float* const sums = whole_tiles ? dw.data<float>() : scratch.data();
+    // A task reads a block of columns of x, and again for each column the dy of its filters, which stays in cache.
+    constexpr int64_t kValuesOfDy = 512 << 10;
+    const int64_t filters = std::max<int64_t>(1, kValuesOfDy / (kPlanes<T> * kSide * g.line)) * kSide;
+    const int64_t blocks = (g.columns + kTileColumns - 1) / kTileColumns;
+    parallel((g.k_step + filters - 1) / filters * blocks, [&](int64_t task) {
+        const int64_t k = task / blocks * filters;
+        isa().tiles->accumulate(g, k, std::min(filters, g.k_step - k), task % blocks * kTileColumns, dyt_, pairs_,
+                                sums);
+    });
+    if (!whole_tiles) copy_to(sums, dw);
+}
+
+/// Copies sums [k_step][r s][c_step] to dw [k][r][s c].
+template <class T>
+void TileWgrad<T>::copy_to(const float* sums, const Tensor& dw) const {
+    for (int64_t row = 0; row < k_ * r_ * g_.s; ++row)
+        std::copy_n(sums + row * g_.c_step, c_, dw.data<float>() + row * c_);
+}
+
+template class TileWgrad<uint16_t>;
+template class TileWgrad<float>;
 
 } // namespace rg::cpu

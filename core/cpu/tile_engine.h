@@ -1,19 +1,22 @@
-// Convolution by AMX tiles: the engine that convolves images, and the weight gradient. Both call the kernels of
-// tiles_isa.cpp.
+// Convolution by tiles of bf16: the engine that convolves images, and the weight gradient. Both call the kernels of
+// tiles_isa.cpp, which explains the tiles.
 //
 // T is the type that images are stored as: uint16_t for the bits of bf16, or float. The tiles multiply bf16. A float is
-// split into the sum of two bf16, so a float image or filter has two planes, for high and low parts. The weight
-// gradient is for bf16 only: for float, making the layouts of both planes of each operand would cost more than the
-// tiles save.
+// split into the sum of two bf16, so a float image or filter has two planes, for high and low parts.
+//
+// Shapes: h x w input pixels, c input and k output channels, p x q result pixels, r x s filters.
 #pragma once
 
 #include "ringgrad/core/cpu/conv_engine.h"
-#include "ringgrad/core/ops/conv.h"
+#include "ringgrad/core/cpu/winograd.h"
 
 namespace rg::cpu {
 
-/// Number of rows in a tile, and also of f32 values in each row.
+/// Number of filters in a tile.
 constexpr int64_t kTileSide = 16;
+
+/// Number of columns of the weight gradient per call of TileKernels::accumulate.
+constexpr int64_t kTileColumns = 6;
 
 /// Number of bf16 planes for values of type T.
 template <class T>
@@ -22,12 +25,13 @@ constexpr int64_t kPlanes = std::is_same_v<T, float> ? 2 : 1;
 /// The ways to convolve an image.
 enum class Method : uint8_t { direct, winograd, tiles };
 
-/// Returns the method that should be fastest for images of T. With AMX, bf16 images use tiles, unless the filters are
-/// dilated. For float images, the function compares estimates of the time.
+/// Returns the method that should be fastest for images of type T. bf16 images use tiles if the instruction
+/// set has them, unless the filters are dilated. For float images, the function compares estimates of the time. Filters
+/// in groups come here only if Winograd is applicable; see conv_groups.h.
 template <class T>
 Method method_for(const Padding& padding, int64_t p, int64_t q, PerAxis stride, const Filters& filters);
 
-/// Filters in the layout that TileKernels::forward expects.
+/// Filters in the layout that TileKernels::forward (isa.h) expects.
 template <class T>
 class TilePack {
 public:
@@ -36,22 +40,22 @@ public:
     int64_t plane() const { return plane_; }
 
 private:
-    int64_t plane_; // number of values in a plane
-    Scratch<uint16_t> packed_;
+    int64_t plane_; // number of values in the plane of high parts, or in that of low parts
+    Prepared<uint16_t> packed_;
 };
 
-/// Holds the planes of a padded image, each with zeros after its end.
+/// Holds `count` padded images, and with T = float their high and low planes. `slack` zeros follow each image, since a
+/// tile reads beyond it: zeros of the filters times a NaN of the next image would be NaN.
 template <class T>
-class TileImage {
+class TileImages {
 public:
-    TileImage(const Padding& padding, int64_t slack);
-    void copy(const Images<T>& images, int64_t n);
+    TileImages(const Padding& padding, int64_t slack, int64_t count);
+    void copy(const Images<T>& images, int64_t first);
     const uint16_t* data() const { return values_; }
-    static int64_t plane(const Padding& padding, int64_t slack) { return padding.values() + slack; }
 
 private:
     const Padding& padding_;
-    int64_t slack_;
+    int64_t slack_, count_;
     Scratch<uint16_t> values_;
     Scratch<float> whole_;
 };
@@ -60,34 +64,41 @@ private:
 template <class T>
 class TileEngine {
 public:
-    using Image = TileImage<T>;
+    using Image = TileImages<T>;
     using Result = T;
     TileEngine(const Padding& padding, int64_t p, int64_t q, PerAxis stride, const Filters& filters)
         : TileEngine(padding, p, q, stride, filters, {q, 1}, pixels_per_vector(filters, q, stride.w, kTileSide)) {}
-    /// `pixels` is the number of results per row of a tile. If it exceeds 1, the results must be contiguous.
+    /// `pixels` is the number of results per row of a tile (see WidenedFilters). Unless 1, results must be contiguous.
     TileEngine(const Padding& padding, int64_t p, int64_t q, PerAxis stride, const Filters& filters, ResultStride out,
                int64_t pixels = 1);
 
-    /// Computes y [p q k] of image n, with ReLU if `relu`. The bias fills whole tiles. Adds the values before ReLU to
-    /// `stats`, unless that is null.
-    void run(const Images<T>& x, int64_t n, const float* bias, bool relu, T* y, StatsCollector* stats) const;
-    int64_t images_at_once() const { return 1; }
-    void run(const Images<T>& x, int64_t n, int64_t, const float* bias, T* y) const {
-        run(x, n, bias, false, y, nullptr);
+    /// Computes y [count p q k] of images [first, first + count), with ReLU if `relu`. `bias` has k values,
+    /// padded to a multiple of kTileSide. If `stats` is not null, adds the values before ReLU to it; then the share
+    /// must be the whole. A share consists of tiles of pixels or of filters.
+    void run(const Images<T>& x, int64_t first, int64_t count, const float* bias, bool relu, T* y,
+             StatsCollector* stats, Share share = {}) const;
+    /// Returns the number of images per call. Filters that exceed the cache are read once for several images.
+    int64_t images_at_once() const { return filters_.plane() * kPlanes<T> < kFiltersInCache ? 1 : 4; }
+    void run(const Images<T>& x, int64_t first, int64_t count, const float* bias, T* y) const {
+        run(x, first, count, bias, false, y, nullptr);
     }
-    /// Does the same with an image that is already padded, and that begins at value `from`.
-    void convolve(const Image& padded, int64_t from, const float* bias, T* y) const;
-    /// Returns the number of values after a padded image that the engine may read: a tile of pixels and a run of taps.
+    /// Computes y without ReLU, like run(), from `count` images that are already padded. The first begins at value
+    /// `from`. Results of neighbouring images are y_image values apart.
+    void convolve(const Image& padded, int64_t from, int64_t count, const float* bias, T* y, int64_t y_image) const;
+    /// Returns the number of values that the engine may read beyond a padded image: a tile of pixels and a run of taps.
     int64_t slack() const;
 
 private:
-    /// Fills from_ and to_. Tiles cover either each row separately, or the whole padded image in one run, whichever
-    /// takes fewer tiles.
+    static constexpr int64_t kFiltersInCache = 512 << 10; // bf16
+
+    /// Chooses the windows and results of each tile (from_ and to_). Tiles cover either each result row separately, or
+    /// all windows of the padded image in one run, whichever takes fewer tiles.
     void place_tiles(int64_t p, int64_t q, int64_t stride, int64_t run_row, ResultStride out);
-    void forward(const uint16_t* padded, const TileResult<T>& to) const;
+    void forward(const uint16_t* padded, int64_t count, int64_t y_image, const TileResult<T>& to, Share share) const;
 
     WidenedFilters widened_;
     Padding padding_;
+    int64_t y_image_; // values in a result [p q k]
     TilePack<T> filters_;
     Scratch<int32_t> from_, to_;
     TileConv g_;
@@ -99,7 +110,7 @@ template <class In, class F>
 void with_gradient_engine(const Tensor& w, bool to_bf16, const Conv& conv, const Shape& dy, const Shape& dx, F f) {
     const int64_t p = dy[1], q = dy[2], k = dy[3], height = dx[1], width = dx[2], r = w.extent(1), s = w.extent(2);
     if (conv.stride == 2 && conv.dilation == 1) {
-        // The largest of the four parts determines the method.
+        // Choose the method for the largest of the four convolutions of Stride2Gradient.
         const int64_t rows = (r + 1) / 2, columns = (s + 1) / 2, h = (height + 1) / 2, v = (width + 1) / 2;
         const Padding padding{p, q, k, h + rows - 1, v + columns - 1, 0, 0, 1};
         const Filters part{nullptr, dx[3], rows, columns, k, 0, 0, 0, 0};
@@ -109,35 +120,57 @@ void with_gradient_engine(const Tensor& w, bool to_bf16, const Conv& conv, const
     }
     const int64_t below = (r - 1) * conv.dilation.h, right = (s - 1) * conv.dilation.w;
     const Padding padding{p, q, k, height + below, width + right, below - conv.pad.h, right - conv.pad.w, conv.stride};
-    Filters rotated = rotated_filters_of(w, conv.dilation);
+    Filters rotated = rotated_filters_of(w, conv);
     rotated.to_bf16 = to_bf16;
     switch (method_for<In>(padding, height, width, 1, rotated)) {
     case Method::tiles: return f(TileEngine<In>(padding, height, width, 1, rotated));
-    case Method::winograd: return f(Winograd(padding, height, width, dx[3], rotated));
+    case Method::winograd: return f(Winograd(padding, height, width, rotated));
     case Method::direct: return f(Direct(padding, height, width, 1, rotated));
     }
 }
 
-/// Sums the weight gradient over images by tiles. It has no transformed sums (see F32Wgrad in conv_grad.cpp).
+/// Sums the weight gradient over images by tiles. Has the interface of F32Wgrad (conv_grad.cpp), which may also need
+/// sums that Winograd has transformed. Here transformed() is 0, and end() does nothing. If the weight gradient is
+/// larger than the images, sums per group of images would cost more time than the products. Then add() only packs the
+/// images, and combine() multiplies all of them at once.
+template <class T>
 class TileWgrad {
 public:
-    TileWgrad(const Padding& x_padding, int64_t p, int64_t q, int64_t k, int64_t r, int64_t s, int64_t stride);
+    TileWgrad(const Padding& x_padding, int64_t images, int64_t p, int64_t q, int64_t k, int64_t r, int64_t s,
+              int64_t stride);
 
     int64_t images_at_once() const { return batch_; }
-    /// Returns the number of values in the sums [r s k c], with k and c rounded up to whole tiles.
-    int64_t sums() const { return g_.r * g_.s * g_.c_step * g_.k_step; }
+    /// Returns the number of values in the sums of a group: [k r s c], with k and c rounded up to multiples of 16.
+    int64_t sums() const { return all_at_end() ? 0 : all_sums(); }
     /// Adds the products of images [first, first + count) of x with dy [count p q k] to `sums`.
-    void add(const Images<uint16_t>& x, int64_t first, int64_t count, const uint16_t* dy, float* sums, float*) const;
+    void add(const Images<T>& x, int64_t first, int64_t count, const T* dy, float* sums, float*) const;
     int64_t transformed() const { return 0; }
     void end(float*, const float*) const {}
-    /// Adds the sums of all groups, `part` values apart, to those of the first, and copies them to dw [k r s c].
+    /// Each of `groups` groups of images has its own sums, `part` values apart. Adds them all to those of the first
+    /// group, and copies the total to dw [k r s c].
     void combine(int64_t groups, float* sums, int64_t part, const Tensor& dw) const;
+    /// Returns an estimate of the cycles per image, like those of method_for().
+    double cycles() const;
 
 private:
+    TileGradient geometry(int64_t s);
+    /// Returns true if combine() multiplies all images.
+    bool all_at_end() const { return !g_.add; }
+    int64_t all_sums() const { return g_.r * g_.s * g_.c_step * g_.k_step; }
+    int64_t packed_x() const { return kPlanes<T> * g_.c_step / kTileSide * g_.block; }
+    int64_t packed_dy() const { return kPlanes<T> * g_.k_step * g_.line; }
+    /// Packs image n of x and its dy as image `to` of `pairs` and dyt.
+    void pack(const Images<T>& x, int64_t n, const T* dy, int64_t to, uint16_t* pairs, uint16_t* dyt) const;
+    void pack_dy(const uint16_t* dy, uint16_t* dyt) const;
+    void multiply_all(const Tensor& dw) const;
+    void copy_to(const float* sums, const Tensor& dw) const;
+
     Padding padding_;
-    int64_t p_, q_, k_, r_, stride_;
-    int64_t c_, batch_, columns_; // channels in a copy of x, images per call, pixels in a row (made even)
-    TileGradient g_;
+    int64_t p_, q_, k_, r_, stride_, images_;
+    int64_t c_, batch_, columns_; // channels in a copy of x, images per add(), even number >= q
+    int64_t remainders_;          // number of remainders of filter rows modulo stride
+    TileGradient g_;              // initialised after the members above, since geometry() sets some of them
+    Scratch<uint16_t> pairs_, dyt_; // of all images if all_at_end()
 };
 
 } // namespace rg::cpu

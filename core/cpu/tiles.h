@@ -1,10 +1,10 @@
 // Two register tiles, in which convolutions without AMX spend nearly all their time. The direct and the Winograd
 // kernels use them.
 //
-// Both are outer products in registers: MR scalars times NV vectors, 2 * NV * MR * width operations for MR + NV loads.
-// In the forward pass, the scalars are one input value of each of MR neighbouring pixels, and the vectors are one tap
-// of the filters. The data gradient is a forward pass with rotated filters. In the weight gradient, the scalars are MR
-// taps of one pixel's window, and the vectors are dy at that pixel.
+// Both compute outer products in registers: MR scalars times NV vectors, 2 * NV * MR * width operations for MR + NV
+// loads. In the forward pass, the scalars are one input value of each of MR neighbouring pixels, and the vectors are
+// the values of NV * width filters at one tap. The data gradient is a forward pass with rotated filters. In the weight
+// gradient, the scalars are the inputs of MR taps in one pixel's window, and the vectors are dy at that pixel.
 #pragma once
 
 #include "ringgrad/core/cpu/simd.h"
@@ -17,22 +17,55 @@ namespace {
 
 // A forward tile has kPixels pixels of 2 vectors, or up to 2 * kPixels pixels of 1 vector.
 constexpr int kPixels = kRegisters == 32 ? 8 : 6;
-// A weight-gradient tile has up to kTaps taps of 2 vectors.
-constexpr int kTaps = kRegisters == 32 ? 12 : 6;
+/// Number of pixels in the longest forward tile of NV vectors.
+template <int NV>
+constexpr int kLongest = NV == 1 ? 2 * kPixels : kPixels;
+// A weight-gradient tile has up to kTaps taps of 2 vectors, or up to 2 * kTaps taps of 1 vector.
+// With 12 taps on Arm, g++ 12 would keep some of the sums in memory.
+constexpr int kTaps = kLaneFactors ? 10 : kRegisters == 32 ? 12 : 6;
+
+/// Splits `total` into as few parts as possible, whose lengths differ by at most one. A very short tile would wait for
+/// the results of its own multiply-adds.
+struct EvenParts {
+    EvenParts(int64_t total, int64_t most)
+        : count((total + most - 1) / most), shortest(count ? total / count : 0), longer(count ? total % count : 0) {}
+    int64_t length(int64_t part) const { return shortest + (part < longer); }
+    int64_t longest() const { return length(0); }
+    int64_t count, shortest, longer; // the first `longer` parts are longer by one
+};
 
 /// Computes acc[i][v] += sum over j of image[i * step + j] * w[j][v], for MR pixels and NV vectors of output channels.
 template <int MR, int NV>
 inline __attribute__((always_inline)) void accumulate(const float* image, int64_t step, int64_t taps, const float* w,
                                                       Vec (&acc)[MR][NV]) {
-    // There are too few registers for the addresses of all pixels of a long tile. So the pixels from kPixels on use the
-    // addresses of the first pixels plus a fixed distance.
+    // There are too few registers for the addresses of all pixels of a long tile. So pixel i >= kPixels uses the
+    // address of pixel i - kPixels plus a fixed distance.
     constexpr int kBases = MR < kPixels ? MR : kPixels;
     const float* pixel[kBases];
     RG_UNROLL
     for (int i = 0; i < kBases; ++i) pixel[i] = image + i * step;
     const int64_t far = kPixels * step;
+    int64_t j = 0;
+    if constexpr (kLaneFactors && MR * (NV + 1) + NV <= kRegisters) {
+        // One load per pixel serves several taps.
 #pragma GCC unroll 1
-    for (int64_t j = 0; j < taps; ++j, w += NV * kWidth) {
+        for (; j + kWidth <= taps; j += kWidth) {
+            Vec inputs[MR];
+            RG_UNROLL
+            for (int i = 0; i < MR; ++i) inputs[i] = load(pixel[i % kPixels] + (i < kPixels ? j : far + j));
+            RG_UNROLL
+            for (int tap = 0; tap < kWidth; ++tap, w += NV * kWidth) {
+                RG_UNROLL
+                for (int v = 0; v < NV; ++v) {
+                    const Vec filter = load(w + v * kWidth);
+                    RG_UNROLL
+                    for (int i = 0; i < MR; ++i) acc[i][v] += inputs[i][tap] * filter;
+                }
+            }
+        }
+    }
+#pragma GCC unroll 1
+    for (; j < taps; ++j, w += NV * kWidth) {
         Vec filter[NV];
         RG_UNROLL
         for (int v = 0; v < NV; ++v) filter[v] = load(w + v * kWidth);
@@ -45,7 +78,7 @@ inline __attribute__((always_inline)) void accumulate(const float* image, int64_
     }
 }
 
-/// Computes dw[i][k] += sum over rows and pixels of image[pixel][i] * dy[pixel][k], for MR taps and NV vectors.
+/// Computes dw[i][k] += sum over rows and pixels of image[pixel][i] * dy[pixel][k], for MR taps i, NV vectors of k.
 template <int MR, int NV>
 void wgrad_tile(const ConvImage& g, int64_t rows, const float* image, const float* dy, float* dw) {
     Vec acc[MR][NV];
@@ -77,7 +110,7 @@ void wgrad_tile(const ConvImage& g, int64_t rows, const float* image, const floa
 
 using WgradTile = void (*)(const ConvImage&, int64_t, const float*, const float*, float*);
 
-template <int NV, int MR = kTaps>
+template <int NV, int MR = NV == 1 ? 2 * kTaps : kTaps>
 WgradTile wgrad_tile_of(int64_t taps) {
     if constexpr (MR > 1)
         if (taps < MR) return wgrad_tile_of<NV, MR - 1>(taps);

@@ -1,5 +1,13 @@
-// Processes one image or a few at a time, and two vectors of output channels at a time. So the transformed inputs (2.25
-// times an image) and the products stay in the second-level cache of the core.
+// Winograd convolution: calls the kernels of winograd_isa.cpp for a few rows of tiles, and one or two vectors of output
+// channels at a time. So the transformed inputs (2.25 times the pixels) and the products stay in the second-level cache
+// of the core.
+//
+// A convolution with dilation d consists of d * d convolutions without dilation. Each of them computes the pixels whose
+// row and column have given remainders modulo d, from such pixels.
+//
+// A convolution in groups is computed part by part. A part consists of one group, or of so many groups that their
+// output channels fill a vector. In the second case, the filters are zero where a filter and a channel belong to
+// different groups. So all lanes are busy. A part is so small that it stays in the first-level cache.
 #include "ringgrad/core/cpu/winograd.h"
 
 #include <algorithm>
@@ -12,82 +20,212 @@ namespace {
 /// reads the filters once per batch. The weight gradient reads and writes the transformed gradient once per batch, and
 /// with 128 channels the transformed gradient is larger than the cache.
 constexpr int64_t kTilesForward = 32, kTilesBackward = 64;
+/// If c * k of a part is at most kSmallPart, the part and kTilesOfSmallPart tiles of it fit the first-level cache.
+constexpr int64_t kSmallPart = 32 * 32, kTilesOfSmallPart = 16;
+/// Least number of channels without groups, and of channels in a group. With fewer, the transforms cost too much.
+constexpr int64_t kLeast = 8, kLeastInGroup = 4;
 
-/// Returns the distance between components of this size, which is the size plus a cache line. If the distance were a
-/// power of two, the 36 stores of a tile would all use the same set of the first-level cache.
+/// Returns the distance between the arrays of neighbouring components, of `floats` floats each: this size plus a cache
+/// line. If the distance were a power of two, the 36 stores of a tile could all use one set of the first-level cache.
 int64_t component(int64_t floats) { return floats + 16; }
+
+int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/// Returns the number of tiles that cover `results` results along an axis.
+int64_t tiles_of(int64_t results, int64_t dilation) { return divide_up(divide_up(results, dilation), 4); }
+
+/// Returns the number of groups in a part, or 0 if the groups do not fill vectors.
+int64_t groups_in_part(int64_t channels, int64_t groups) {
+    const int64_t width = isa().width;
+    if (groups == 1 || channels % width == 0) return 1;
+    return width % channels == 0 && groups % (width / channels) == 0 ? width / channels : 0;
+}
 
 } // namespace
 
-Winograd::Winograd(const Padding& padding, int64_t p, int64_t q, int64_t k, bool filters)
-    : padding_(padding), u_(filters ? kComponents * padding.c * round_up(k, isa().width) : 0) {
-    const int64_t down = (p + 3) / 4, across = (q + 3) / 4;
-    padding_.rows = 4 * down + 2; // whole tiles; pixels after the image are zero
-    padding_.columns = 4 * across + 2;
-    const int64_t width = isa().width;
-    g_ = {
-        p, q, across, down, padding.c, k, round_up(padding.c, width), round_up(k, width), padding_.columns * padding.c};
-    tiles_ = down * across;
-    batch_ = std::max<int64_t>(1, (filters ? kTilesForward : kTilesBackward) / tiles_);
+bool Winograd::fits(const Filters& f, PerAxis stride, int64_t p, int64_t q) {
+    const int64_t k = f.k / f.groups, c = f.c / f.groups;
+    const int64_t least = f.groups > 1 ? kLeastInGroup : kLeast;
+    if (context().strict_fp32 || stride != 1 || f.r != 3 || f.s != 3 || k < least || c < least) return false;
+    if (f.groups > 1) {
+        // The transformed filters of all groups should stay in the second-level cache, or serve many tiles.
+        constexpr int64_t kMostFloats = 1 << 19, kManyTiles = 32;
+        const bool worthwhile = kComponents * f.k * c <= kMostFloats || tiles_of(p, 1) * tiles_of(q, 1) >= kManyTiles;
+        return worthwhile && groups_in_part(k, f.groups) > 0 && groups_in_part(c, f.groups) > 0;
+    }
+    // With a large dilation, tiles may compute many results beyond the image.
+    const PerAxis d = f.dilation;
+    return d == 1 || 16 * d.h * d.w * tiles_of(p, d.h) * tiles_of(q, d.w) <= 2 * p * q;
 }
 
-float* Winograd::filter_block(int64_t k, int64_t& lanes) const {
-    const int64_t block = 2 * isa().width, first = k / block * block;
-    lanes = std::min(block, g_.k_step - first);
-    return u_ + first * kComponents * g_.c;
+Winograd::Winograd(const Padding& padding, int64_t p, int64_t q, const Filters& f)
+    : whole_{padding.h,
+             padding.w,
+             padding.c,
+             (padding.h - 1) * padding.spacing.h + 1,
+             (padding.w - 1) * padding.spacing.w + 1,
+             0,
+             0,
+             padding.spacing},
+      top_(padding.top),
+      left_(padding.left),
+      dilation_(f.dilation),
+      p_(p),
+      q_(q),
+      down_(tiles_of(p, dilation_.h)),
+      groups_(f.groups),
+      parts_(groups_ / std::max<int64_t>(1, groups_in_part(f.k / groups_, groups_))),
+      g_{tiles_of(q, dilation_.w),
+         f.c / parts_,
+         f.k / parts_,
+         round_up(f.c / parts_, isa().width),
+         round_up(f.k / parts_, isa().width),
+         dilation_.h * whole_.columns * f.c,
+         dilation_.w * f.c,
+         dilation_.h * q * f.k,
+         dilation_.w * f.k},
+      u_(f.data ? parts_ * part_floats() : 0) {
+    const int64_t tiles = f.data ? kTilesForward : kTilesBackward;
+    batch_ = std::max<int64_t>(1, tiles / (lines_of_image() * g_.across));
+    lines_at_once_ = std::max<int64_t>(1, (g_.c * g_.k > kSmallPart ? tiles : kTilesOfSmallPart) / g_.across);
+    if (f.data && !u_.ready()) pack(f);
+}
+
+void Winograd::pack(const Filters& filters) {
+    const int64_t width = isa().width, vectors = g_.k_step / width, group_k = filters.k / groups_,
+                  group_c = filters.c / groups_;
+    parallel(parts_ * vectors, [&](int64_t task) {
+        const int64_t part = task / vectors, first = task % vectors * width, block = first / (2 * width) * (2 * width);
+        const int64_t lanes = std::min(2 * width, g_.k_step - block);
+        float* const u = u_ + part * part_floats() + block * kComponents * g_.c + first - block;
+        for (int64_t c = 0; c < g_.c; ++c) {
+            alignas(64) float taps[9 * 16] = {};
+            for (int64_t i = 0; i < std::min(width, g_.k - first); ++i) {
+                const int64_t group = (first + i) / group_k, channel = c - group * group_c;
+                if (channel < 0 || channel >= group_c) continue;
+                const Filters of_group = filters.group(part * (groups_ / parts_) + group);
+                for (int64_t rs = 0; rs < 9; ++rs)
+                    taps[rs * width + i] = of_group((first + i) % group_k, rs / 3, rs % 3, channel);
+            }
+            isa().winograd->filter(taps, u + c * lanes, g_.c * lanes);
+        }
+    });
+}
+
+Winograd::Line Winograd::line(int64_t i) const {
+    const int64_t image = i / lines_of_image(), phase = i / down_ % (dilation_.h * dilation_.w);
+    const int64_t row = i % down_ * 4 * dilation_.h + phase / dilation_.w, column = phase % dilation_.w;
+    const int64_t top = row - top_, left = column - left_; // of the first tile, in the image
+    return {((image * whole_.rows + top) * whole_.columns + left) * whole_.c,
+            ((image * p_ + row) * q_ + column) * parts_ * g_.k,
+            divide_up(p_ - row, dilation_.h),
+            divide_up(q_ - column, dilation_.w),
+            {divide_up(-top, dilation_.h), divide_up(whole_.rows - top, dilation_.h), divide_up(-left, dilation_.w),
+             divide_up(whole_.columns - left, dilation_.w)}};
+}
+
+/// Some images as f32, normalised and with the spacing between their pixels: the images themselves, or copies.
+class Winograd::Inputs {
+public:
+    template <class T>
+    Inputs(const Padding& whole, const Images<T>& in, int64_t first, int64_t images)
+        : copies_(needs_copy(whole, in) ? images * whole.values() : 0), data_(copies_) {
+        if constexpr (std::is_same_v<T, float>)
+            if (!needs_copy(whole, in)) data_ = in.data + first * in.values();
+        for (int64_t i = 0; i < images && data_ == copies_; ++i)
+            whole.copy(in, first + i, copies_ + i * whole.values());
+    }
+    const float* data() const { return data_; }
+
+private:
+    template <class T>
+    static bool needs_copy(const Padding& whole, const Images<T>& in) {
+        return whole.spacing != 1 || in.norm || !std::is_same_v<T, float>;
+    }
+    const Scratch<float> copies_;
+    const float* data_;
+};
+
+template <class F>
+void Winograd::each_piece(int64_t images, Share share, F f) const {
+    const int64_t all = images * lines_of_image(), first = share.begin(all), lines = share.end(all) - first;
+    const int64_t pieces = divide_up(lines, lines_at_once_);
+    for (int64_t i = 0; i < pieces; ++i)
+        for (int64_t part = 0; part < parts_; ++part)
+            f(part, first + lines * i / pieces, first + lines * (i + 1) / pieces);
 }
 
 template <class T>
-void Winograd::transform_inputs(const Images<T>& in, int64_t first, int64_t images, float* v) const {
-    const Scratch<float> padded(padding_.values());
-    for (int64_t i = 0; i < images; ++i) {
-        padding_.copy(in, first + i, padded.data());
-        isa().winograd->input(g_, padded, v + i * tiles_ * g_.c_step, component(images * tiles_ * g_.c_step));
-    }
-}
-
-template <class T>
-void Winograd::run(const Images<T>& in, int64_t first, int64_t images, const float* bias, float* out) const {
-    const int64_t tiles = images * tiles_;
-    const int64_t v_component = component(tiles * g_.c_step), m_component = component(tiles * 2 * isa().width);
-    const Scratch<float> v(kComponents * v_component), m(kComponents * m_component);
-    transform_inputs(in, first, images, v);
-    for (int64_t k = 0; k < g_.k; k += 2 * isa().width) {
-        int64_t lanes;
-        const float* u = filter_block(k, lanes);
-        isa().winograd->multiply(g_, v, v_component, tiles, u, int(lanes), m, m_component);
-        for (int64_t i = 0; i < images; ++i)
-            isa().winograd->output(g_, m + i * tiles_ * lanes, m_component, int(lanes), int(std::min(lanes, g_.k - k)),
-                                   bias + k, out + i * g_.p * g_.q * g_.k + k);
-    }
+void Winograd::run(const Images<T>& in, int64_t first, int64_t images, const float* bias, float* out,
+                   Share share) const {
+    const int64_t most_tiles = lines_at_once_ * g_.across, v_component = component(most_tiles * g_.c_step);
+    const int64_t block = 2 * isa().width, blocks = divide_up(g_.k, block);
+    // If the transformed filters are larger than the transformed inputs, threads share the filters.
+    const bool share_filters = blocks >= share.count && g_.k > images * lines_of_image() * g_.across;
+    const Share of_blocks = share_filters ? share : Share{}, of_lines = share_filters ? Share{} : share;
+    const Inputs x(whole_, in, first, images);
+    const Scratch<float> v(kComponents * v_component), m(kComponents * most_tiles * block);
+    each_piece(images, of_lines, [&](int64_t part, int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i)
+            isa().winograd->input(g_, line(i).window, x.data() + line(i).x + part * g_.c,
+                                  v + (i - begin) * g_.across * g_.c_step, v_component);
+        for (int64_t k = of_blocks.begin(blocks) * block; k < std::min(g_.k, of_blocks.end(blocks) * block);
+             k += block) {
+            const int64_t lanes = std::min(block, g_.k_step - k), channel = part * g_.k + k;
+            isa().winograd->multiply(g_, v, v_component, (end - begin) * g_.across,
+                                     u_ + part * part_floats() + k * kComponents * g_.c, int(lanes), m);
+            for (int64_t i = begin; i < end; ++i) {
+                const Line to = line(i);
+                isa().winograd->output(g_, to.rows, to.columns, m + (i - begin) * g_.across * kComponents * lanes,
+                                       int(lanes), int(std::min(lanes, g_.k - k)), bias + channel,
+                                       out + to.y + channel);
+            }
+        }
+    });
 }
 
 template <class T>
 void Winograd::accumulate(const Images<T>& in, int64_t first, int64_t images, const float* dy, float* du) const {
-    const int64_t tiles = images * tiles_;
-    const int64_t v_component = component(tiles * g_.c_step), z_component = component(tiles * g_.k_step);
+    const int64_t most_tiles = lines_at_once_ * g_.across;
+    const int64_t v_component = component(most_tiles * g_.c_step), z_component = component(most_tiles * g_.k_step);
+    const Inputs x(whole_, in, first, images);
     const Scratch<float> v(kComponents * v_component), z(kComponents * z_component);
-    transform_inputs(in, first, images, v);
-    for (int64_t i = 0; i < images; ++i)
-        isa().winograd->gradient(g_, dy + i * g_.p * g_.q * g_.k, z + i * tiles_ * g_.k_step, z_component);
-    isa().winograd->accumulate(g_, v, z, v_component, z_component, tiles, du);
+    each_piece(images, {}, [&](int64_t part, int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+            const Line from = line(i);
+            const int64_t tile = (i - begin) * g_.across;
+            isa().winograd->input(g_, from.window, x.data() + from.x + part * g_.c, v + tile * g_.c_step, v_component);
+            isa().winograd->gradient(g_, from.rows, from.columns, dy + from.y + part * g_.k, z + tile * g_.k_step,
+                                     z_component);
+        }
+        isa().winograd->accumulate(g_, v, z, v_component, z_component, (end - begin) * g_.across,
+                                   du + part * part_floats());
+    });
 }
 
 #define RG_STORED(T)                                                                                                   \
-    template void Winograd::run(const Images<T>&, int64_t, int64_t, const float*, float*) const;                       \
+    template void Winograd::run(const Images<T>&, int64_t, int64_t, const float*, float*, Share) const;                \
     template void Winograd::accumulate(const Images<T>&, int64_t, int64_t, const float*, float*) const;
 RG_STORED(float)
 RG_STORED(uint16_t)
 #undef RG_STORED
 
 void Winograd::finish(const float* du, float* dw) const {
-    const int64_t width = isa().width;
+    const int64_t width = isa().width, group_k = parts_ * g_.k / groups_, group_c = parts_ * g_.c / groups_,
+                  line = (parts_ - 1) * g_.k + g_.k_step;
     alignas(64) float g[9 * 16];
-    for (int64_t c = 0; c < g_.c; ++c)
-        for (int64_t k = 0; k < g_.k_step; k += width) {
-            isa().winograd->filter_gradient(du + c * g_.k_step + k, g_.c * g_.k_step, g);
-            for (int64_t rs = 0; rs < 9; ++rs) std::copy_n(g + rs * width, width, dw + (rs * g_.c + c) * g_.k_step + k);
-        }
+    for (int64_t part = 0; part < parts_; ++part, du += part_floats())
+        for (int64_t c = 0; c < g_.c; ++c)
+            for (int64_t k = 0; k < g_.k_step; k += width) {
+                isa().winograd->filter_gradient(du + c * g_.k_step + k, g_.c * g_.k_step, g);
+                for (int64_t rs = 0; rs < 9 && groups_ == parts_; ++rs)
+                    std::copy_n(g + rs * width, width, dw + (rs * g_.c + c) * line + part * g_.k + k);
+                for (int64_t i = 0; i < width && groups_ > parts_; ++i) {
+                    const int64_t channel = c - (k + i) / group_k * group_c; // in the group of filter k + i
+                    for (int64_t rs = 0; rs < 9 && channel >= 0 && channel < group_c; ++rs)
+                        dw[(rs * group_c + channel) * line + part * g_.k + k + i] = g[rs * width + i];
+                }
+            }
 }
 
 } // namespace rg::cpu

@@ -2,72 +2,67 @@
 // and weight gradient. winograd_isa.cpp explains the mathematics, winograd.cpp the use of the caches.
 #pragma once
 
-#include "ringgrad/core/context.h"
+#include "ringgrad/core/cpu/filters.h"
 #include "ringgrad/core/cpu/isa.h"
 #include "ringgrad/core/cpu/padding.h"
+#include "ringgrad/core/cpu/prepared.h"
 
 namespace rg::cpu {
 
+/// An engine (see conv_engine.h) that convolves with filters of 3 x 3 taps and stride 1, to results [p q k].
 class Winograd {
 public:
     using Result = float;
-    /// Returns true if Winograd is applicable and has enough channels, so that the products cost more than the
-    /// transforms.
-    static bool fits(int64_t k, int64_t r, int64_t s, int64_t c) {
-        return !context().strict_fp32 && r == 3 && s == 3 && k >= kLeast && c >= kLeast;
-    }
+    /// Returns true if Winograd is applicable to results [p q k], and has enough channels, so that the products cost
+    /// more than the transforms.
+    static bool fits(const Filters& filters, PerAxis stride, int64_t p, int64_t q);
+    /// Returns true if the transformed filters [k 3 3 c] exceed the second-level cache. Then each call reads them from
+    /// memory.
+    static bool exceeds_cache(int64_t k, int64_t c) { return kComponents * k * c > 1 << 20; }
 
-    /// `filters` is called as filters(k, r, s, c). p and q are the extents of the result.
-    template <class Filters>
-    Winograd(const Padding& padding, int64_t p, int64_t q, int64_t k, const Filters& filters)
-        : Winograd(padding, p, q, k, true) {
-        const int64_t width = isa().width;
-        parallel((k + width - 1) / width, [&](int64_t block) {
-            const int64_t ik = block * width;
-            for (int64_t ic = 0; ic < g_.c; ++ic)
-                set_filters(ik, ic, [&](int64_t i, int64_t r, int64_t s) {
-                    return ik + i < k ? filters(ik + i, r, s, ic) : 0.0f;
-                });
-        });
-    }
-
-    /// Constructs the engine for the weight gradient, without filters.
-    Winograd(const Padding& padding, int64_t p, int64_t q, int64_t k) : Winograd(padding, p, q, k, false) {}
+    /// p and q are the extents of the result. Without values in `filters`, the engine computes weight gradients only.
+    Winograd(const Padding& padding, int64_t p, int64_t q, const Filters& filters);
 
     /// Returns the number of images per call: enough for efficient products, but few enough for the cache.
     int64_t images_at_once() const { return batch_; }
-    /// Computes out [images p q k] = bias + filters * in, for at most images_at_once() images from `first` on.
+    /// Computes out [images p q k] = bias + filters * in, for images [first, first + images). `images` is at most
+    /// images_at_once(). A share consists of rows of tiles, or of output channels.
     template <class T>
-    void run(const Images<T>& in, int64_t first, int64_t images, const float* bias, float* out) const;
-    /// Adds the contribution of the images to the transformed weight gradient du [36 c k_step], which has
-    /// floats_of_gradient() floats.
+    void run(const Images<T>& in, int64_t first, int64_t images, const float* bias, float* out, Share share = {}) const;
+    /// Adds the contribution of the images to the transformed weight gradient du, which has floats_of_gradient()
+    /// floats.
     template <class T>
     void accumulate(const Images<T>& in, int64_t first, int64_t images, const float* dy, float* du) const;
-    int64_t floats_of_gradient() const { return kComponents * g_.c * g_.k_step; }
-    /// Transforms du to dw [3 taps k_step], where taps = 3 * c and k_step is k rounded up to whole vectors.
+    int64_t floats_of_gradient() const { return parts_ * part_floats(); }
+    /// Transforms du to dw [3 taps k], where taps = 3 * c / groups, and k is rounded up to whole vectors.
     void finish(const float* du, float* dw) const;
 
 private:
-    static constexpr int64_t kLeast = 8;
-    Winograd(const Padding& padding, int64_t p, int64_t q, int64_t k, bool filters);
-    template <class T>
-    void transform_inputs(const Images<T>& in, int64_t first, int64_t images, float* v) const;
-    float* filter_block(int64_t k, int64_t& lanes) const;
+    /// A row of tiles.
+    struct Line {
+        int64_t x, y;          // index of the first value in the images (it may lie in the padding), and in the results
+        int64_t rows, columns; // number of results from the first one to the end of the image, along each axis
+        WinogradWindow window; // the image
+    };
+    Line line(int64_t i) const;
+    int64_t lines_of_image() const { return dilation_.h * dilation_.w * down_; }
+    /// Returns the number of floats in the transformed filters of a part.
+    int64_t part_floats() const { return kComponents * g_.c * g_.k_step; }
+    void pack(const Filters& filters);
+    class Inputs;
+    /// Calls f(part, begin, end) for all parts of a share of the lines of the images, for at most lines_at_once_ lines
+    /// at once.
     template <class F>
-    void set_filters(int64_t k, int64_t c, F filter) {
-        const int64_t width = isa().width;
-        alignas(64) float g[9 * 16];
-        for (int64_t rs = 0; rs < 9; ++rs)
-            for (int64_t i = 0; i < width; ++i) g[rs * width + i] = filter(i, rs / 3, rs % 3);
-        int64_t lanes;
-        float* block = filter_block(k, lanes);
-        isa().winograd->filter(g, block + c * lanes + k % (2 * width), g_.c * lanes);
-    }
+    void each_piece(int64_t images, Share share, F f) const;
 
-    Padding padding_;
-    WinogradImage g_;
-    int64_t tiles_, batch_; // number of tiles in an image, and of images per call
-    Scratch<float> u_;      // blocks of up to 2 vectors of output channels: [36][c][lanes]
+    Padding whole_;      // the input, without zeros around it
+    int64_t top_, left_; // zeros above the image, and left of it
+    PerAxis dilation_;
+    int64_t p_, q_, down_;          // extents of the result; rows of tiles in an image
+    int64_t groups_, parts_;        // groups of channels; parts, which consist of whole groups
+    int64_t lines_at_once_, batch_; // rows of tiles in a piece; images per call
+    WinogradImage g_;               // of a part
+    Prepared<float> u_;             // parts of blocks of up to 2 vectors of output channels: [36][c][lanes]
 };
 
 } // namespace rg::cpu

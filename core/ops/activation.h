@@ -1,4 +1,5 @@
-// The kinds of activations. Has no code, so that the kernels of core/cpu/*_isa.cpp can include it; see core/cpu/simd.h.
+// The kinds of activations. This header has no code, because core/cpu/*_isa.cpp include it. These files are compiled
+// once per instruction set and must not contain inline functions of a shared header; core/cpu/simd.h explains why.
 #pragma once
 
 namespace rg {

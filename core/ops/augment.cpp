@@ -1,4 +1,4 @@
-// Views of images: the row of the op and its reference.
+// The op that takes views of images: its row in the op table (core/op.h) and its reference implementation.
 #include "ringgrad/core/ops/augment.h"
 
 #include "ringgrad/core/ops/reference.h"
@@ -46,7 +46,7 @@ Tensor augment(const Tensor& images, const Tensor& indices, const Tensor& views,
 
 namespace {
 
-/// An image that continues on all sides: mirrored, or with its edge pixels.
+/// An image that continues beyond its sides: mirrored if `reflect` is set, otherwise with its edge pixels.
 struct Picture {
     const double* pixels;
     int64_t height, width, channels;

@@ -1,7 +1,8 @@
-// The op that takes views of images and normalises them. The caller draws the random numbers.
+// The op that takes views of images and normalises them. The caller chooses the views, for example at random.
 //
-// A view is an affine map, so it can shift, flip, rotate and scale. It is computed in integers, by the functions below.
-// So the CPU kernel, the CUDA kernel and data/augment.h give the same bits.
+// A view is an affine map, so it can shift, flip, rotate and scale an image. The functions below compute it in
+// integers. The CPU kernel, the CUDA kernel and data/augment.h (the same work in the data loader) use them, so all
+// three give the same bits.
 #pragma once
 
 #include "ringgrad/core/op.h"
@@ -29,13 +30,13 @@ struct View {
 /// The number of integers of a view.
 constexpr int64_t kViewNumbers = sizeof(View) / sizeof(int32_t);
 
-/// Returns view n of an array of views, whose integers are in the order of the members.
+/// Returns view n of an array of views. Each view has six integers in the array, in the order of View's members.
 constexpr View view_at(const int32_t* views, int64_t n) {
     const int32_t* const v = views + n * kViewNumbers;
     return {v[0], v[1], v[2], v[3], v[4], v[5]};
 }
 
-/// Returns the pixel that is shown at i, if the image is mirrored at its edge pixels again and again.
+/// Returns the index of the pixel at position i of a row or column that is mirrored at its edge pixels again and again.
 constexpr int64_t mirrored(int64_t i, int64_t extent) {
     if (i >= 0 && i < extent) return i;
     const int64_t period = std::max<int64_t>(1, 2 * extent - 2), within = (i < 0 ? -i : i) % period;
@@ -45,11 +46,11 @@ constexpr int64_t mirrored(int64_t i, int64_t extent) {
 /// The two pixels beside a position on one axis, and the weight of the second one, in units of 1/65536.
 struct Neighbours {
     int64_t first, second, weight;
-    bool outside; // then the position shows black
+    bool outside; // true: the position lies outside of the image and shows black (byte 0)
 };
 
 /// Returns the neighbours of a position. If `reflect` is set, the image continues mirrored, so no position is outside.
-/// Otherwise the outer half of an edge pixel has the value of that pixel.
+/// Otherwise the outer half of an edge pixel has the value of that pixel, and positions farther away are outside.
 constexpr Neighbours neighbours(int64_t position, int64_t extent, bool reflect) {
     const int64_t first = position >> 16, weight = position & (kPixel - 1);
     if (reflect) return {mirrored(first, extent), mirrored(first + 1, extent), weight, false};
@@ -57,7 +58,8 @@ constexpr Neighbours neighbours(int64_t position, int64_t extent, bool reflect) 
     return {std::clamp<int64_t>(first, 0, extent - 1), std::clamp<int64_t>(first + 1, 0, extent - 1), weight, outside};
 }
 
-/// Returns the bilinear mean of four bytes, rounded to a byte: `a` and `b` of the first row, `c` and `d` of the second.
+/// Returns the bilinear mean of four bytes, rounded to a byte. `a` and `b` are the two pixels of the first row, `c` and
+/// `d` those of the second.
 constexpr uint8_t bilinear(const Neighbours& y, const Neighbours& x, int64_t a, int64_t b, int64_t c, int64_t d) {
     const int64_t above = a * (kPixel - x.weight) + b * x.weight, below = c * (kPixel - x.weight) + d * x.weight;
     return uint8_t((above * (kPixel - y.weight) + below * y.weight + kPixel * kPixel / 2) >> 32);
@@ -69,9 +71,9 @@ struct Window {
     DType dtype = DType::f32;
 };
 
-/// Takes a view of each selected image, and normalises it. Bytes between pixels are interpolated bilinearly and rounded
-/// to a byte. Returns [n height width c], with the same bits as data/augment.h. Arguments:
-/// - images u8 [N h w c], with up to 16 channels;
+/// Takes a view of each selected image, and normalises it. Values between pixels are interpolated bilinearly and
+/// rounded to a byte. Returns [n height width c], with the same bits as data/augment.h. Arguments:
+/// - images u8 [N h w c]: all N images of a set, each with h x w pixels and up to 16 channels;
 /// - indices i32 [n]: the selected images;
 /// - views i32 [n 6]: the integers of each View;
 /// - statistics f32 [2 c]: the mean (row 0) and the standard deviation (row 1) of byte / 255, per channel.

@@ -1,4 +1,4 @@
-// Convolution: the rows of its ops and their reference.
+// The ops of convolution: their rows in the op table (core/op.h) and their reference implementations.
 #include "ringgrad/core/ops/conv.h"
 
 #include "ringgrad/core/ops/pool.h"
@@ -25,7 +25,7 @@ Shape convolved(const char* op, const Tensor& x, const Tensor& w, const Conv& co
             window_extent(op, x.extent(2), w.extent(2), conv.stride.w, conv.pad.w, conv.dilation.w), k};
 }
 
-/// Throws Error if one of the optional steps `fused` is defined for a convolution in several groups.
+/// Throws Error if a convolution in several groups has one of the inputs `fused`, which only fused steps use.
 void expect_plain_groups(const char* op, const Conv& conv, In fused) {
     for (const Tensor& t : fused)
         RG_CHECK(conv.groups == 1 || !t.defined(), op, ": expected no fused steps with groups=", conv.groups,
@@ -88,8 +88,8 @@ void backward_conv2d(Backward& b) {
     if (data) b.give(O::x, out[Grad::dx]);
 }
 
-/// Returns the number of operations, where a multiply-add counts as 2. `y` is the number of values in the convolution's
-/// result, before pooling.
+/// Returns the number of floating-point operations of a convolution, where a multiply-add counts as 2. `y` is the
+/// number of values in the result, before pooling.
 double conv_flops(int64_t y, const Tensor& w) {
     return 2.0 * double(y) * double(w.extent(1)) * double(w.extent(2)) * double(w.extent(3));
 }
@@ -128,8 +128,8 @@ WithStats conv2d_stats(const Tensor& x, const Tensor& w, const Tensor& b, Conv c
 }
 
 Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b) {
-    // Runs a 1x1 convolution whose pixels are the samples. An image gets 4 to 16 samples if such a number divides n, so
-    // that there are several images to divide among the threads. Otherwise one image gets all samples.
+    // Runs a 1x1 convolution whose pixels are the samples. If a number from 4 to 16 divides n, each image gets that
+    // many samples, so that there are several images to divide among the threads. Otherwise one image gets all samples.
     RG_CHECK(x.defined() && w.defined(), "linear: expected x and w, got an undefined tensor");
     expect_rank("linear", "x", x, 2);
     expect_rank("linear", "w", w, 2);
@@ -151,11 +151,12 @@ namespace {
 /// Returns the filters, rounded to bf16 if the activations x are bf16.
 Values read_filters(const Tensor& w, const Tensor& x) { return read(x.dtype() == DType::bf16 ? w.to(DType::bf16) : w); }
 
-/// Calls f(y index, x index, w index) for every product y[n p q k] += x[n h v c] * w[k r s c] of a convolution.
+/// Calls f(y index, x index, w index) for every product y[n p q k] += x[n h v c] * w[k r s c] of a convolution. (p, q)
+/// is a pixel of the result, (h, v) a pixel of x, and (r, s) a pixel of the filter.
 template <class F>
 void for_each_product(const Shape& x, const Shape& w, const Shape& y, const Conv& conv, F f) {
     const Index4 xi(x), wi(w), yi(y);
-    const int64_t filters = y[3] / conv.groups; // in each group
+    const int64_t filters = y[3] / conv.groups; // filters in each group
     for (int64_t n = 0; n < y[0]; ++n)
         for (int64_t p = 0; p < y[1]; ++p)
             for (int64_t q = 0; q < y[2]; ++q)

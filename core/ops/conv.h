@@ -1,4 +1,5 @@
-// The ops of convolution and of fully connected layers.
+// The ops of convolution and of fully connected layers. In shapes, n is the number of images or samples, h and w are
+// pixels, c and k are the channels of the input and of the result, and r and s are the height and width of a filter.
 #pragma once
 
 #include "ringgrad/core/ops/norm.h"
@@ -12,11 +13,11 @@ struct Conv {
     int64_t groups = 1;   // number of equal parts of the channels of x and y; part i of y depends only on part i of x
 };
 
-/// Returns the zero padding that keeps the extent at stride 1, for an odd kernel.
+/// Returns the zero padding with which an odd kernel keeps the extent of an image, at stride 1 and dilation 1.
 constexpr int64_t same(int64_t kernel) { return (kernel - 1) / 2; }
 
 /// Returns the cross-correlation [n h' w' k] of x [n h w c] with the filters w [k r s c/groups], plus the bias b [k] if
-/// that is defined. With groups == c, the convolution is depthwise.
+/// that is defined. h' x w' is the number of positions of a filter. With groups == c, the convolution is depthwise.
 Tensor conv2d(const Tensor& x, const Tensor& w, const Tensor& b = {}, Conv conv = {});
 
 /// The results of conv2d_stats(): y is that of conv2d(), stats is channel_stats(y). The op computes the statistics
@@ -34,20 +35,20 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b = {});
 #define RG_CONV_OPS(X) X(conv2d) X(conv2d_grad)
 RG_CONV_OPS(RG_DECLARE_OP)
 
-/// A convolution, with optional steps before and after it that core/fuse.cpp makes part of it if `groups` is 1. y_stats
+/// A convolution. In a plan, core/fuse.cpp makes steps before and after it part of this op, if `groups` is 1. y_stats
 /// must be constants, and not the statistics of this convolution's result.
 struct Conv2dOp {
     enum In { x, w, bias, x_stats, x_gamma, x_beta, y_stats, y_gamma, y_beta };
     enum Out { y, stats };
     Conv conv;
-    bool with_stats = false; // true: also writes the statistics of its result (channel_stats)
+    bool with_stats = false; // true: also writes the statistics of the result, as channel_stats() computes them
     BatchNorm x_norm = {};   // used if x_stats, x_gamma and x_beta are defined: normalises x on load
     BatchNorm y_norm = {};   // used if y_stats, y_gamma and y_beta are defined: normalises the result
     int64_t pool = 1;        // window and stride of max pooling of the normalised result; 1: no pooling
 };
 
-/// Computes the gradients of a convolution, with optional steps before and after them that core/fuse.cpp makes part of
-/// this op if `groups` is 1. A plan that computes only dx may leave x undefined, because dx has its shape.
+/// Computes the gradients of a convolution. In a plan, core/fuse.cpp makes steps before and after it part of this op,
+/// if `groups` is 1. A step of a plan that computes only dx may leave x undefined; dx has the same shape.
 struct Conv2dGradOp {
     enum In { dy, x, w, addend, y, y_stats, y_gamma, y_beta, y_sums, x_stats, x_gamma, x_beta };
     enum Out { dw, dbias, dx, x_dgamma, x_dbeta };
@@ -55,7 +56,7 @@ struct Conv2dGradOp {
     bool filters = true;    // true: computes dw and dbias
     bool data = true;       // true: computes dx, plus `addend` if that is defined
     bool with_sums = false; // true: computes x_dgamma and x_dbeta, the sums of dx that BatchNormSumsOp defines
-    BatchNorm y_norm = {};  // used if y and its statistics are defined: dy is the gradient of batch_norm(y), not of y
+    BatchNorm y_norm = {};  // used if y and y_stats are defined: dy is the gradient of batch_norm(y), not of y
     BatchNorm x_norm = {};  // used if x_stats, x_gamma and x_beta are defined: normalises x on load
 };
 

@@ -1,4 +1,4 @@
-// Element-wise ops: their rows and their reference.
+// The element-wise ops: their rows in the op table (core/op.h) and their reference implementations.
 #include "ringgrad/core/ops/elements.h"
 
 #include "ringgrad/core/ops/reference.h"
@@ -18,7 +18,7 @@ bool gradient_reads_x(Activation kind) { return kind == Activation::gelu || kind
 
 OutputSpecs infer_activation(In in, const Attrs& attrs) {
     const float slope = attrs.as<ActivationOp>().slope;
-    // The gradient takes the sign of x from that of the result, so the slope must not turn the sign.
+    // The backward pass infers the sign of x from the sign of the result. With a negative slope, the two would differ.
     RG_CHECK(slope >= 0 && std::isfinite(slope), "activation: expected a finite slope of at least 0, got ", slope);
     return like(in[ActivationOp::x]);
 }
@@ -101,7 +101,7 @@ OutputSpecs infer_slice_grad(In in, const Attrs& attrs) {
     return {{{{a.count}, dy.dtype()}}};
 }
 
-/// Returns the extents of t without the last, its number of channels.
+/// Returns the extents of t without the last one, which is the number of channels.
 std::span<const int64_t> row_extents(const Tensor& t) {
     return t.shape().extents().first(size_t(t.shape().rank() - 1));
 }
@@ -287,7 +287,8 @@ Tensor upsample(const Tensor& x, int64_t factor) {
     expect_image("upsample", "x", x);
     RG_CHECK(factor >= 1 && factor <= kMaxInputs, "upsample: expected a factor of 1 to ", kMaxInputs, ", got ", factor);
     const int64_t n = x.extent(0), h = x.extent(1), w = x.extent(2), c = x.extent(3);
-    // Copies of a pixel's channels behind each other are copies of the pixel. The same holds for rows.
+    // concat() over channels repeats the channels of each pixel. In memory, this is the pixel, repeated along its row.
+    // In the same way, concat() over [n h 1 w*factor*c] repeats whole rows.
     const std::vector<Tensor> pixels(size_t(factor), x);
     const Tensor wide = concat(pixels).reshape({n, h, 1, w * factor * c});
     const std::vector<Tensor> rows(size_t(factor), wide);
@@ -332,7 +333,7 @@ double activated(const ActivationOp& a, double x) {
     return x;
 }
 
-/// Returns dy times the derivative, which is computed from y, or from x for gelu and silu.
+/// Returns dy times the derivative. `from` is x for gelu and silu, and the result y for the other kinds.
 double activation_gradient(const ActivationGradOp& a, double dy, double from) {
     const double x = from, y = from;
     switch (a.kind) {

@@ -1,4 +1,5 @@
-// The element-wise ops (activations, arithmetic, conversions, copies, dropout), and sums over all elements.
+// The element-wise ops (activations, arithmetic, conversions, copies, dropout), and sums over all elements. An image
+// tensor is [n h w c]: n images of h x w pixels with c channels.
 #pragma once
 
 #include "ringgrad/core/ops/activation.h"
@@ -6,12 +7,12 @@
 
 namespace rg {
 
-/// Applies an activation to each element. A NaN stays NaN. Only leaky_relu uses `slope`. The backward pass needs the
-/// result, so that x can be freed; gelu and silu need x instead.
+/// Applies an activation to each element. A NaN stays NaN. Only leaky_relu uses `slope`. The backward pass of most
+/// kinds needs only the result, so x can be freed; that of gelu and silu needs x.
 ///
-/// batch_norm() and add() can apply ReLU in their own pass (BatchNorm::relu; core/fuse.cpp does it for add). The other
-/// kinds always take a pass of their own: the kernels of convolutions evaluate batch norm, and exponentials there would
-/// cost registers, and so make networks with ReLU slower.
+/// ReLU can be part of another op: of batch_norm(), with BatchNorm::relu, and in plans also of add() (core/fuse.cpp).
+/// The other kinds always read and write all elements once more. Convolution kernels also evaluate batch norms; code
+/// for exponentials in these kernels would need more registers, and so slow down networks with ReLU.
 Tensor activation(const Tensor& x, Activation kind, float slope = 0.01f);
 /// Returns max(0, x).
 Tensor relu(const Tensor& x);
@@ -41,12 +42,12 @@ Tensor scale(const Tensor& x, float factor);
 /// Returns x times a scalar tensor, which is f32, or f64 if x is f64. Gradients also flow to the factor.
 Tensor scale(const Tensor& x, const Tensor& factor);
 
-/// Converts each element. Returns x itself if it has that type already.
+/// Converts each element to the type `to`: f32, bf16 or f64. Returns x itself if it has that type already.
 Tensor cast(const Tensor& x, DType to);
 
 /// Returns a copy of the elements [begin, begin + shape.numel()) of x, counted in the order of x's memory: image i of
 /// [n h w c] begins at i * h * w * c. Gradients flow through this op, but not through the view that Tensor::slice()
-/// makes. The backward pass of each call fills a gradient of the size of x.
+/// makes. The backward pass writes a gradient with as many elements as x, even for a small slice.
 Tensor slice(const Tensor& x, int64_t begin, const Shape& shape);
 
 /// Concatenates 1 to kMaxInputs tensors over channels, the last extent. Throws Error if they differ in another
@@ -55,15 +56,15 @@ Tensor concat(std::initializer_list<Tensor> tensors);
 Tensor concat(std::span<const Tensor> tensors);
 
 /// Returns [n h*factor w*factor c]: each pixel of x [n h w c] becomes a square of factor x factor equal pixels (nearest
-/// neighbour).
+/// neighbour). The factor is 1 to kMaxInputs.
 Tensor upsample(const Tensor& x, int64_t factor);
 
-/// Sets elements to zero with this probability, and divides the others by 1 - probability (inverted dropout, Srivastava
-/// et al., 2014). The seed, i32 [2], and `stream` determine which elements become zero. Use another seed in each step.
-/// Layers that share a seed need different values of `stream`, which must be below 2^24.
+/// Sets each element to zero with the given probability, and divides the other elements by 1 - probability (inverted
+/// dropout, Srivastava et al., 2014). The seed, i32 [2], and `stream` determine which elements become zero. Use another
+/// seed in each step. Layers that share a seed need different values of `stream`, which must be below 2^24.
 Tensor dropout(const Tensor& x, float probability, const Tensor& seed, uint32_t stream = 0);
-/// Does the same with a number as the seed. Throws Error in a traced function: every replay would drop the same
-/// elements.
+/// Does the same with a plain number as the seed. Throws Error in a traced function, because every replay would set the
+/// same elements to zero.
 Tensor dropout(const Tensor& x, float probability, uint64_t seed, uint32_t stream = 0);
 /// Returns a seed in the form that dropout() takes: i32 [2], in host memory.
 Tensor seed_tensor(uint64_t seed);
@@ -82,8 +83,8 @@ struct ActivationOp {
 };
 /// Computes dx: dy times the derivative of the activation. `from` is the value that determines the derivative: x for
 /// gelu and silu, else the result of the activation. If `a` and its statistics are defined, also computes a_dgamma and
-/// a_dbeta, the sums of dx that BatchNormSumsOp defines. Does the same for b. A plan uses this for the backward pass of
-/// relu(batch_norm(a) + batch_norm(b)).
+/// a_dbeta, the sums of dx that BatchNormSumsOp defines. The same holds for b, b_dgamma and b_dbeta. A plan uses these
+/// sums for the backward pass of relu(batch_norm(a) + batch_norm(b)).
 struct ActivationGradOp {
     enum In { dy, from, a, a_stats, a_gamma, a_beta, b, b_stats, b_gamma, b_beta };
     enum Out { dx, a_dgamma, a_dbeta, b_dgamma, b_dbeta };
@@ -94,7 +95,7 @@ struct ActivationGradOp {
 struct AddOp {
     enum In { a, b, a_stats, a_gamma, a_beta, b_stats, b_gamma, b_beta };
     bool relu = false;                  // true: applies ReLU to the sum
-    BatchNorm a_norm = {}, b_norm = {}; // with a_stats or b_stats: normalises a or b on load, without ReLU
+    BatchNorm a_norm = {}, b_norm = {}; // used if a_stats or b_stats is defined: normalises a or b, without ReLU
 };
 struct SubOp {
     enum In { a, b };
@@ -106,7 +107,7 @@ struct SumOp {
     enum In { x };
     bool mean = false;
 };
-/// Computes dx, the gradient of SumOp: each element is dy, divided by the number of elements if `mean`.
+/// Computes dx, the gradient of the input of SumOp: each element is dy, divided by the number of elements if `mean`.
 struct SumGradOp {
     enum In { dy };
     Shape shape = {}; // of dx
@@ -126,7 +127,7 @@ struct SliceOp {
     enum In { x };
     int64_t begin = 0, count = 0;
 };
-/// Computes dx, which has `count` elements: dy from element `begin` on, and zeros elsewhere.
+/// Computes dx [count]: the elements of dy begin at element `begin` of dx; the other elements are zero.
 struct SliceGradOp {
     enum In { dy };
     int64_t begin = 0, count = 0;

@@ -1,4 +1,4 @@
-// Softmax and losses: the rows of the ops and their reference.
+// The ops of softmax and losses: their rows in the op table (core/op.h) and their reference implementations.
 #include "ringgrad/core/ops/loss.h"
 
 #include "ringgrad/core/ops/reference.h"
@@ -176,8 +176,8 @@ Values softmax_rows(Values x, size_t k) {
     return x;
 }
 
-/// The targets of a mini-batch with k classes. The label gets 1 - smoothing; all classes share `smoothing` equally.
-/// Then each class counts as often as its weight says.
+/// The targets of a mini-batch with k classes. Each class gets smoothing / k, and the label's class gets 1 - smoothing
+/// in addition. Then the target of each class is multiplied by its weight.
 struct Targets {
     Targets(std::span<const int32_t> labels_, size_t k_, double smoothing_, const Tensor& weights_)
         : labels(labels_),
@@ -187,7 +187,7 @@ struct Targets {
     double of(size_t n, size_t j) const {
         return weights[j] * ((int32_t(j) == labels[n] ? 1 - smoothing : 0) + smoothing / double(k));
     }
-    /// Returns the sum of the labels' weights: the number of samples, if there are no weights.
+    /// Returns the sum of the weights of all samples' labels. Without weights, this is the number of samples.
     double samples() const {
         double sum = 0;
         for (const int32_t label : labels) sum += weights[size_t(label)];
@@ -212,7 +212,7 @@ Values cross_entropy_gradient(Values p, const Targets& targets, double dloss) {
     return p;
 }
 
-/// Returns 1 / (1 + exp(-x)). The exponential does not overflow.
+/// Returns 1 / (1 + exp(-x)). Computes only exp(-|x|), which cannot overflow.
 double logistic(double x) {
     const double e = std::exp(-std::abs(x));
     return (x < 0 ? e : 1) / (1 + e);

@@ -1,4 +1,4 @@
-// The ops of softmax and of the losses.
+// The ops of softmax and of the losses. In shapes, n is the number of samples and k the number of classes.
 #pragma once
 
 #include "ringgrad/core/op.h"
@@ -17,8 +17,8 @@ Tensor softmax(const Tensor& x);
 Tensor cross_entropy(const Tensor& logits, const Tensor& labels, float smoothing = 0, const Tensor& weights = {});
 
 /// Returns the mean over all elements of -t log(p) - (1 - t) log(1 - p) as a scalar, where p = 1 / (1 + exp(-logit))
-/// and t is the target. Takes logits because log(p) of a rounded p would lose all digits near 0 and 1. The targets, f32
-/// of the same shape, lie in [0, 1]; no gradient flows to them.
+/// and t is the target. Takes logits instead of p because log(p) and log(1 - p) of a rounded p would lose all digits
+/// where p is near 0 or 1. The targets, f32 of the same shape, lie in [0, 1]; no gradient flows to them.
 Tensor binary_cross_entropy(const Tensor& logits, const Tensor& targets);
 
 /// Returns the mean of the squared differences, as a scalar.

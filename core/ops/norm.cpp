@@ -1,4 +1,4 @@
-// Batch norm and layer norm: the rows of their ops and their reference.
+// The ops of batch norm and layer norm: their rows in the op table (core/op.h) and their reference implementations.
 #include "ringgrad/core/ops/norm.h"
 
 #include "ringgrad/core/context.h"
@@ -88,7 +88,7 @@ OutputSpecs infer_layer_norm_grad(In in, const Attrs&) {
 void backward_layer_norm(Backward& b) {
     using O = LayerNormOp;
     using Grad = LayerNormGradOp;
-    // If one tensor is two of the inputs, its two gradients need two buffers.
+    // If one tensor is passed as two of the inputs, it gets two gradients, which need two buffers.
     const auto same = [&](O::In i, O::In j) { return b.in(i).key() == b.in(j).key(); };
     const Tensor dgamma_into = same(O::gamma, O::x) ? Tensor() : b.into(O::gamma),
                  dbeta_into = same(O::beta, O::x) || same(O::beta, O::gamma) ? Tensor() : b.into(O::beta);
@@ -103,7 +103,7 @@ void backward_batch_norm(Backward& b) {
     using O = BatchNormOp;
     const Tensor &x = b.in(O::x), &stats = b.in(O::stats), &gamma = b.in(O::gamma), &beta = b.in(O::beta);
     const BatchNorm& norm = b.attrs().as<O>().norm;
-    // If one tensor is both gamma and beta, its two gradients need two buffers.
+    // If one tensor is passed as both gamma and beta, it gets two gradients, which need two buffers.
     const Tensor dbeta_into = beta.key() == gamma.key() ? Tensor() : b.into(O::beta);
     const auto [dgamma, dbeta, unused, unused2, unused3] =
         run(op::batch_norm_sums, {b.dy(), x, stats, gamma, beta}, BatchNormSumsOp{norm},
@@ -217,10 +217,13 @@ void norm_sums(const Tensor& dy, const Tensor& x, std::span<const Tensor> norm, 
     write(dbeta, beta_sums);
 }
 
-// The closed form of Ioffe and Szegedy (2015), section 3. With the sums of dy and dy * x^ over all values of a channel,
-// dx = gamma / sigma * (dy - sum(dy) / count - x^ * sum(dy x^) / count). If ranks share statistics, the loss is the sum
-// of f_j * (loss of rank j), where f_j is the fraction of the mini-batch that rank j computes. `count` is the number of
-// values per channel on this rank. rank_sums weights the sums by f_j. So dx is the gradient of this rank's loss.
+// The closed form of Ioffe and Szegedy (2015), section 3. With sigma = sqrt(variance + epsilon), x^ = (x - mean) /
+// sigma, and sums over all values of a channel, dx = gamma / sigma * (dy - sum(dy) / count - x^ * sum(dy x^) / count).
+//
+// If ranks share statistics, the loss is the sum of f_j * (loss of rank j), where f_j is the fraction of the mini-batch
+// that rank j computes. rank_sums weights the sums by f_j, and `count` is the number of values per channel on this
+// rank. So dx is the gradient of the whole loss, divided by this rank's f_j. The sum of the gradients over the ranks
+// multiplies by f_j (par/aggregate.h).
 void norm_grad(const Tensor& dy, const Tensor& x, std::span<const Tensor> norm, const Tensor& sums,
                const BatchNorm& attrs, const Tensor& dx) {
     const Values dy_values = read(dy), sum_values = read(sums);
@@ -270,8 +273,8 @@ void batch_norm_grad(const Call& call) {
               call.in[BatchNormGradOp::sums], call.attrs.as<BatchNormGradOp>().norm, call.out[0]);
 }
 
-// Sums f * mean and f * (variance + mean^2) over the ranks, where f is a rank's fraction of the mini-batch. Double is
-// accurate enough to do without a second all-reduce of the deviations.
+// Sums f * mean and f * (variance + mean^2) over the ranks, where f is a rank's fraction of the mini-batch. In double,
+// subtracting the square of the total mean is accurate enough, so the deviations need no second all-reduce.
 void rank_stats(const Call& call) {
     Values moments = read(call.in[RankStatsOp::stats]);
     SyncGroup* group = context().sync;
@@ -287,7 +290,7 @@ void rank_stats(const Call& call) {
     write(call.out[0], moments);
 }
 
-// Sums dgamma and dbeta over all ranks, weighted by each rank's fraction; norm_grad explains why.
+// Sums dgamma and dbeta over all ranks, weighted by each rank's fraction; the comment of norm_grad() explains why.
 void rank_sums(const Call& call) {
     const Values dgamma = read(call.in[RankSumsOp::dgamma]), dbeta = read(call.in[RankSumsOp::dbeta]);
     SyncGroup* group = context().sync;
@@ -337,8 +340,8 @@ void layer_norm(const Call& call) {
     write(call.out[0], y);
 }
 
-// With x^ = (x - mean) * scale and g = gamma * dy: dx = scale * (g - mean(g) - x^ * mean(g * x^)), where both means are
-// over the channels.
+// dx = scale * (g - mean(g) - x^ * mean(g * x^)), where x^ = (x - mean) * scale is the normalised x, g = gamma * dy,
+// scale = 1 / sqrt(variance + epsilon), and all means are over the channels.
 void layer_norm_grad(const Call& call) {
     using O = LayerNormGradOp;
     const Values dy = read(call.in[O::dy]), gamma = read(call.in[O::gamma]);

@@ -1,4 +1,5 @@
-// The ops of batch normalization (Ioffe and Szegedy, 2015) and of its statistics, and of layer normalization.
+// The ops of batch normalization (Ioffe and Szegedy, 2015) and of its statistics, and of layer normalization. In
+// shapes, n is the number of images or samples, h and w are pixels, and c is the number of channels.
 #pragma once
 
 #include "ringgrad/core/op.h"
@@ -12,26 +13,27 @@ namespace rg {
 struct BatchNorm {
     float epsilon = 1e-5f;
     bool relu = false;
-    bool frozen = false; // true: the statistics are constants (evaluation); false: they are those of x
+    bool frozen = false; // true: the statistics are constants (evaluation); false: the statistics are those of x
     bool operator==(const BatchNorm&) const = default;
 };
 
 /// Returns the batch norm of x [n h w c] with stats [2 c] (mean and biased variance), gamma [c] and beta [c]. In
-/// training, pass combine_stats(channel_stats(x)) as stats: the gradient takes into account that they depend on x, on
-/// all ranks of Context::sync if that is set. In evaluation, pass the running statistics, and set `frozen`.
+/// training, pass combine_stats(channel_stats(x)) as stats: unless `frozen` is set, the gradient includes the part that
+/// flows through the statistics to x, on all ranks of Context::sync. In evaluation, pass the running statistics, and
+/// set `frozen`.
 Tensor batch_norm(const Tensor& x, const Tensor& stats, const Tensor& gamma, const Tensor& beta,
                   BatchNorm options = {});
 
 /// Returns the mean (row 0) and the biased variance (row 1) of each channel of x [n h w c], as [2 c].
 Tensor channel_stats(const Tensor& x);
 
-/// Returns the statistics over all ranks of Context::sync, weighted by the ranks' fractions of the mini-batch. Returns
-/// `stats` if Context::sync is not set.
+/// Returns the statistics of the whole mini-batch over all ranks of Context::sync, from the statistics [2 c] of each
+/// rank. Returns `stats` if Context::sync is not set.
 Tensor combine_stats(const Tensor& stats);
 
-/// Updates `running` [2 c] in place: running = (1 - momentum) * running + momentum * stats. First makes the variance in
-/// `stats` [2 c] unbiased, for images * pixels values per channel (as PyTorch does). If Context::sync is set, the
-/// number of images is SyncGroup::samples.
+/// Updates `running` [2 c] in place: running = (1 - momentum) * running + momentum * stats. Uses the unbiased variance,
+/// as PyTorch does: the variance in `stats` [2 c] times N / (N - 1), where N = images * pixels. If Context::sync is
+/// set, SyncGroup::samples takes the place of `images`.
 void update_running(const Tensor& running, const Tensor& stats, int64_t images, int64_t pixels, float momentum);
 
 /// Returns the layer norm gamma * (x - mean) / sqrt(variance + epsilon) + beta (Ba, Kiros and Hinton, 2016) of x [n c]
@@ -57,18 +59,19 @@ struct BatchNormOp {
     enum In { x, stats, gamma, beta };
     BatchNorm norm;
 };
-/// Computes two sums over the values of each channel: dgamma [c] sums g * x^, and dbeta [c] sums g. x^ is
-/// (x - mean) / sqrt(variance + epsilon). g is dy, or 0 where ReLU sets the batch norm of x to zero.
+/// Computes two sums over the values of each channel: dgamma [c] is the sum of g * x^, and dbeta [c] is the sum of g.
+/// x^ is (x - mean) / sqrt(variance + epsilon). g is dy, or 0 where ReLU sets the batch norm of x to zero.
 struct BatchNormSumsOp {
     enum In { dy, x, stats, gamma, beta };
     enum Out { dgamma, dbeta };
     BatchNorm norm;
 };
-/// Computes [2 c]: the sums of dgamma (row 0) and dbeta (row 1) over the ranks, weighted by the ranks' fractions.
+/// Computes [2 c]: the sums of dgamma (row 0) and dbeta (row 1) over the ranks, weighted by each rank's fraction of the
+/// mini-batch (SyncGroup::fraction).
 struct RankSumsOp {
     enum In { dgamma, dbeta };
 };
-/// Computes dx. `sums` is the result of RankSumsOp, or zeros if the statistics are constants.
+/// Computes dx of a batch norm. `sums` is the result of RankSumsOp, or zeros if the statistics are constants.
 struct BatchNormGradOp {
     enum In { dy, x, stats, gamma, beta, sums };
     BatchNorm norm;
@@ -82,21 +85,20 @@ struct LayerNormOp {
     enum In { x, gamma, beta };
     float epsilon = 1e-5f;
 };
-/// Computes all three gradients.
 struct LayerNormGradOp {
     enum In { dy, x, gamma };
     enum Out { dx, dgamma, dbeta };
     float epsilon = 1e-5f;
 };
 
-// ---- parts of the reference, for all ops that include a batch norm ----
+// ---- parts of the reference implementations of all ops that include a batch norm ----
 
 namespace ref {
 
-/// Returns the means and the biased variances of all channels, computed in two passes over x.
+/// Returns the means of all channels, followed by their biased variances. Takes two passes over x.
 std::vector<double> moments(const std::vector<double>& x, size_t channels);
 
-/// Returns the batch norm of x, where `norm` = {stats, gamma, beta}. Returns x itself if these are undefined.
+/// Returns the batch norm of x, where `norm` = {stats, gamma, beta}. Returns x itself if all three are undefined.
 Tensor normalised(const Tensor& x, std::span<const Tensor> norm, const BatchNorm& attrs);
 
 /// Computes the sums that BatchNormSumsOp defines.

@@ -1,4 +1,4 @@
-// Updates of the parameters: the rows of the ops and their reference.
+// The ops that update parameters: their rows in the op table (core/op.h) and their reference implementations.
 #include "ringgrad/core/ops/optimizer.h"
 
 #include "ringgrad/core/context.h"
@@ -11,8 +11,8 @@ RG_OPTIMIZER_OPS(RG_DECLARE_KERNELS)
 
 namespace {
 
-/// Checks that the buffers have one shape and are different. Returns the outputs: all buffers except the last, the
-/// gradients, are updated in place.
+/// Checks that all buffers have the same shape, and that no buffer is passed twice. Returns the outputs: the update
+/// changes all buffers except the last in place.
 OutputSpecs infer_buffers(const OpRow& row, In buffers) {
     OutputSpecs out;
     for (size_t i = 0; i < buffers.size(); ++i) {
@@ -30,7 +30,7 @@ void expect_scalar_if_defined(const char* op, const char* name, const Tensor& t)
     if (t.defined()) expect_shape(op, name, t, {});
 }
 
-/// Checks the inputs from non_finite_at on, which all updates have in the same order.
+/// Checks non_finite_at, norm, rates and decays, which sgdm_update and adam_update have in this order.
 void check_inputs(const char* op, const Shape& buffer, In inputs, float max_norm) {
     expect_scalar_if_defined(op, "non_finite_at", inputs[0]);
     expect_scalar_if_defined(op, "norm", inputs[1]);
@@ -103,8 +103,8 @@ RG_ROW(first_non_finite, .inputs = kFirstNonFinite, .outputs = 2, .flops = flops
 
 namespace {
 
-/// Returns numbers that vary from step to step as a tensor. It is valid until the next call on this thread. Allocates
-/// no host memory.
+/// Returns a tensor of numbers that vary from step to step. In host memory, the tensor is valid until the next call on
+/// this thread, which uses the same memory. So no step allocates host memory.
 Tensor varying(const char* op, const char* what, std::initializer_list<float> values) {
     expect_no_trace(op, what);
     alignas(64) thread_local std::byte memory[64];
@@ -144,7 +144,7 @@ void average_update(const Tensor& average, const Tensor& parameters, double keep
 }
 
 Tensor first_non_finite(const Tensor& values, const Tensor& loss, const Tensor& non_finite_at, const Tensor& norm) {
-    // Without a norm, the output for it has no elements. A new one in every step would be an allocation.
+    // Without a norm, this output has no elements. A static tensor for it avoids an allocation in every step.
     static const Tensor kNoNorm = Tensor::on_host({0});
     const Tensor& to = norm.defined() || values.dtype() != DType::f32 ? norm : kNoNorm;
     return run(op::first_non_finite, {values, loss}, FirstNonFiniteOp{norm.defined()}, {non_finite_at, to})[0];
@@ -156,7 +156,7 @@ namespace ref {
 
 namespace {
 
-/// The factors of UpdateInputs. `in` begins with non_finite_at.
+/// The factors that an update applies to g, lr and weight_decay. `in` has non_finite_at, norm, rates and decays.
 struct Factors {
     Factors(std::span<const Tensor> in, float max_norm)
         : clip(max_norm > 0 ? clip_factor(read(in[1])[0], double(max_norm)) : 1),

@@ -8,31 +8,39 @@
 
 namespace rg {
 
-/// Holds the tensors that an update may take beside the buffers. Each may be undefined.
+/// Holds the tensors that an update may take in addition to the buffers of parameters, gradients and optimizer state.
+/// Each may be undefined.
 struct UpdateInputs {
     Tensor non_finite_at = {}; // result of first_non_finite(): if it is an index (not -1), the update does nothing
     Tensor norm = {};          // norm of the gradients, from first_non_finite(); needed if the options have max_norm
-    Tensor rates = {}, decays = {}; // f32, one per parameter: factors of the learning rate and of the weight decay
+    Tensor rates = {}, decays = {}; // f32, with the shape of the buffers: factors of lr and of weight_decay
 };
 
-/// Options of SGD with momentum, as PyTorch defines it: g += weight_decay * p; v = momentum * v + g;
-/// p -= lr * (nesterov ? g + momentum * v : v). Before that, if max_norm is above 0, g *= min(1, max_norm / (norm +
-/// 1e-6)), where norm is that of all gradients. The update changes the flat buffers of p and v in place, but not g.
+/// Options of SGD with momentum, as PyTorch defines it, for parameters p, gradients g and velocity v:
+///   g *= min(1, max_norm / (norm + 1e-6))   if max_norm is above 0, where norm is the Euclidean norm of all gradients
+///   g += weight_decay * p
+///   v = momentum * v + g
+///   p -= lr * (nesterov ? g + momentum * v : v)
+/// The update changes the flat buffers of p and v in place, but not that of g.
 struct Sgdm {
     float lr = 0.1f, momentum = 0.9f, weight_decay = 0;
     bool nesterov = false;
     float max_norm = 0;
 };
 void sgdm_update(const Tensor& parameters, const Tensor& velocity, const Tensor& gradients, const Sgdm& options);
-/// Does the same with the learning rate from a tensor, f32 [1].
+/// Does the same with the learning rate from the tensor `lr`, f32 [1], instead of options.lr.
 void sgdm_update(const Tensor& parameters, const Tensor& velocity, const Tensor& gradients, const Sgdm& options,
                  const Tensor& lr, const UpdateInputs& inputs = {});
 
-/// Options of Adam (Kingma and Ba, 2015), as PyTorch defines it, where t is the number of the step, counted from 1:
-/// g += weight_decay * p; m = beta1 * m + (1 - beta1) * g; v = beta2 * v + (1 - beta2) * g^2;
-/// p -= lr * m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + epsilon). If `decoupled` (AdamW; Loshchilov and Hutter,
-/// 2019), p *= 1 - lr * weight_decay takes the place of the first formula. max_norm is that of Sgdm. The update changes
-/// the flat buffers of p, m and v in place, but not g. m and v must be zero before the first step.
+/// Options of Adam (Kingma and Ba, 2015), as PyTorch defines it. Before these formulas, max_norm limits g as in Sgdm. t
+/// is the number of the step, counted from 1. If `decoupled` (AdamW; Loshchilov and Hutter, 2019), the first formula is
+/// p *= 1 - lr * weight_decay instead.
+///   g += weight_decay * p
+///   m = beta1 * m + (1 - beta1) * g
+///   v = beta2 * v + (1 - beta2) * g^2
+///   p -= lr * m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + epsilon)
+/// The update changes the flat buffers of p, m and v in place, but not that of g. m and v must be zero before the first
+/// step.
 struct Adam {
     float lr = 1e-3f;
     double beta1 = 0.9, beta2 = 0.999; // double, since in float 1 - beta would lose digits
@@ -42,7 +50,7 @@ struct Adam {
 };
 void adam_update(const Tensor& parameters, const Tensor& m, const Tensor& v, const Tensor& gradients,
                  const Adam& options, int64_t step);
-/// Does the same with the learning rate and t from a tensor, f32 [2].
+/// Does the same with the learning rate and t from the tensor `lr_and_step`, f32 [2].
 void adam_update(const Tensor& parameters, const Tensor& m, const Tensor& v, const Tensor& gradients,
                  const Adam& options, const Tensor& lr_and_step, const UpdateInputs& inputs = {});
 
@@ -50,10 +58,9 @@ void adam_update(const Tensor& parameters, const Tensor& m, const Tensor& v, con
 /// nothing if `non_finite_at`, a result of first_non_finite(), is an index (not -1).
 void average_update(const Tensor& average, const Tensor& parameters, double keep, const Tensor& non_finite_at = {});
 
-/// Returns the index of the first NaN or infinity in a flat buffer, or -1 if there is none. The result is an i32
-/// scalar, in the tensor `non_finite_at` if that is given. If a loss is given, it is checked last, and its index is
-/// `values.numel()`. If `norm`, f32 [], is given, also writes the square root of the sum of the squares of `values` to
-/// it.
+/// Returns the index of the first NaN or infinity in the flat buffer `values`, or -1 if there is none. The result is an
+/// i32 scalar; it is written to `non_finite_at` if that is given. If a loss is given, it is checked last, and its index
+/// is `values.numel()`. If `norm`, a scalar, is given, the Euclidean norm of `values` is written to it.
 Tensor first_non_finite(const Tensor& values, const Tensor& loss = {}, const Tensor& non_finite_at = {},
                         const Tensor& norm = {});
 
@@ -84,7 +91,7 @@ struct FirstNonFiniteOp {
     enum Out { non_finite_at, norm };
     bool with_norm = false;
 };
-/// Returns the factor that limits the norm of the gradients to max_norm; 0 means that there is no limit.
+/// Returns the factor for the gradients that limits their norm to max_norm. If max_norm is 0, there is no limit.
 template <class T>
 constexpr T clip_factor(T norm, T max_norm) {
     const T factor = max_norm / (norm + T(1e-6));

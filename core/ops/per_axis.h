@@ -5,7 +5,7 @@
 
 namespace rg {
 
-/// A value for the rows and a value for the columns of an image. A single number stands for both.
+/// A value for the vertical axis (h) and one for the horizontal axis (w) of an image. A single number stands for both.
 struct PerAxis {
     constexpr PerAxis(int64_t both) : h(both), w(both) {} // implicit: callers write {.stride = 2}
     constexpr PerAxis(int64_t h_, int64_t w_) : h(h_), w(w_) {}

@@ -1,4 +1,4 @@
-// Pooling: the rows of its ops and their reference.
+// The ops of pooling: their rows in the op table (core/op.h) and their reference implementations.
 #include "ringgrad/core/ops/pool.h"
 
 #include "ringgrad/core/ops/reference.h"
@@ -23,7 +23,7 @@ Shape pooled(const char* op, const Shape& x, const Pool& pool) {
 /// Throws Error if the windows leave out rows or columns at the end of x.
 void expect_covered(const char* op, const Shape& x, const Pool& pool) {
     const auto left = [](int64_t extent, int64_t window, int64_t stride, int64_t pad) {
-        const int64_t gap = std::max<int64_t>(0, stride - window); // regular, so that it may follow the last window too
+        const int64_t gap = std::max<int64_t>(0, stride - window); // between windows; also allowed at the end
         return std::max<int64_t>(0, (extent + 2 * pad - window) % stride - pad - gap);
     };
     const int64_t rows = left(x[1], pool.window.h, pool.stride.h, pool.pad.h),
@@ -33,7 +33,7 @@ void expect_covered(const char* op, const Shape& x, const Pool& pool) {
              "; Pool::drop_rest leaves them out");
 }
 
-/// Checks the arguments that both kinds of pooling have. Returns shape and type of the result.
+/// Checks the arguments of max or average pooling. Returns the shape and the type of the result.
 OutputSpec infer_pooled(const char* op, In in, const Attrs& attrs) {
     const Tensor& x = in[Pool2dOp::x];
     const Pool& pool = attrs.as<Pool2dOp>().pool;
@@ -75,7 +75,7 @@ OutputSpecs infer_max_pool2d_grad(In in, const Attrs& attrs) {
 
 OutputSpecs infer_avg_pool2d_grad(In in, const Attrs& attrs) { return infer_pool_grad("avg_pool2d_grad", in, attrs); }
 
-/// Gives x its gradient: the result of the op `grad` for the arguments `in`.
+/// Runs the op `grad` on `in`, and gives the result to `b` as the gradient of x.
 void backward_pool(Backward& b, Op grad, std::initializer_list<Tensor> in) {
     const Tensor& x = b.in(Pool2dOp::x);
     const Pool2dGradOp attrs{b.attrs().as<Pool2dOp>().pool, x.extent(1), x.extent(2)};
@@ -118,7 +118,7 @@ namespace ref {
 
 namespace {
 
-/// Calls f(y index, x index, position in the window) for every element of every window that lies in the image.
+/// Calls f(y index, x index, position in the window) for every element of every window, except those in the padding.
 template <class F>
 void for_each_window(const Shape& x, const Shape& y, const Pool& pool, F f) {
     const Index4 xi(x), yi(y);

@@ -1,4 +1,4 @@
-// The ops of max and average pooling.
+// The ops of max and average pooling. In shapes, n is the number of images, h and w are pixels, and c channels.
 #pragma once
 
 #include "ringgrad/core/ops/norm.h"
@@ -10,13 +10,14 @@ namespace rg {
 /// left out.
 struct Pool {
     PerAxis window = 1, stride = 1;
-    PerAxis pad = 0;       // padding on each side of an axis; less than the window
-    bool count_pad = true; // true: average pooling divides by the size of the window; false: by its pixels in the image
-    bool drop_rest = false; // true: leaves out rows and columns at the end that no window covers; false: throws Error
+    PerAxis pad = 0;        // padding on each side of an axis; less than the window
+    bool count_pad = true;  // true: averages divide by the window's area; false: by the part of it inside the image
+    bool drop_rest = false; // true: ignores rows and columns at the end that no window covers; false: they are an Error
 };
 
-/// Pool windows of x [n h w c]. Return [n h' w' c]. Maxima ignore the padding; averages count it as zeros, or not at
-/// all without Pool::count_pad. Of equal maxima, the first gets the gradient. NaN is the largest value.
+/// Pool windows of x [n h w c]. Return [n h' w' c], where h' x w' is the number of windows in an image. Maxima ignore
+/// the padding; averages count it as zeros, or ignore it if Pool::count_pad is false. Of equal maxima, the first gets
+/// the gradient. Max pooling takes NaN as the largest value.
 Tensor max_pool2d(const Tensor& x, const Pool& pool);
 Tensor avg_pool2d(const Tensor& x, const Pool& pool);
 
@@ -33,7 +34,7 @@ struct Pool2dOp {
     enum Out {
         y,
         positions
-    }; // positions: only of max pooling; u8, row * window.w + column of the maximum in its window
+    }; // positions: only of max pooling; u8: row * window.w + column of the maximum, counted within its window
     Pool pool;
     BatchNorm x_norm = {}; // used if x_stats, x_gamma and x_beta are defined: normalises x on load
 };

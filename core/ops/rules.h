@@ -8,8 +8,7 @@ namespace rg {
 
 using In = std::span<const Tensor>;
 
-/// Declares two kernels of an op: the reference, which the family's source file defines, and the one that core/cpu/
-/// has.
+/// Declares two kernels of an op: the reference, defined in core/ops/, and the CPU kernel, defined in core/cpu/.
 #define RG_DECLARE_KERNELS(op)                                                                                         \
     namespace ref {                                                                                                    \
     void op(const Call&);                                                                                              \
@@ -17,7 +16,7 @@ using In = std::span<const Tensor>;
     namespace cpu {                                                                                                    \
     void op(const Call&);                                                                                              \
     }
-/// Defines the row of an op: its name, its kernels and infer_NAME, and then the fields that are given.
+/// Defines the row of an op. Sets its name, its two kernels and the function infer_NAME, and the fields in __VA_ARGS__.
 #define RG_ROW(op, ...)                                                                                                \
     constinit const OpRow rows::op {                                                                                   \
         .name = #op, .reference = ref::op, .cpu = cpu::op, .infer = infer_##op, __VA_ARGS__                            \
@@ -44,8 +43,8 @@ inline void expect_image(const char* op, const char* name, const Tensor& t) {
 /// Returns the type of parameters, statistics and sums that belong to activations x: f32 if x is bf16, else that of x.
 inline DType precise(const Tensor& x) { return x.dtype() == DType::bf16 ? DType::f32 : x.dtype(); }
 
-/// Returns the number of windows that fit into `extent` values with `pad` zeros on both sides. `dilation` is the
-/// distance between the values of a window.
+/// Returns the number of windows that fit into `extent` values with `pad` zeros on each side. A window consists of
+/// `size` values; `dilation` is the distance between two neighbouring ones. Throws Error if no window fits.
 inline int64_t window_extent(const char* op, int64_t extent, int64_t size, int64_t stride, int64_t pad,
                              int64_t dilation = 1) {
     RG_CHECK(stride >= 1 && pad >= 0 && size >= 1 && dilation >= 1, op, ": window ", size, ", stride ", stride,
@@ -75,7 +74,7 @@ inline bool expect_norm(const char* op, int64_t channels, In norm) {
     return true;
 }
 
-/// Throws Error while a function is traced: `what`, a plain number, would be the same in each replay.
+/// Throws Error while a function is traced. `what` names a plain number, which would be the same in each replay.
 inline void expect_no_trace(const char* op, const char* what) {
     RG_CHECK(!Scope::current().trace, op, ": ", what,
              " of a traced function has to be a tensor, or each replay has the same");

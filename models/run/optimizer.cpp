@@ -40,9 +40,8 @@ Optimizer::Optimizer(const Parameters& parameters, const OptimizerOptions& optio
     inputs_.non_finite_at = non_finite_at_;
     if (options.max_norm > 0) inputs_.norm = Tensor::zeros({});
     inputs_.rates = factors_of(parameters, [](const Entry& e) { return double(e.rate); });
-    inputs_.decays = factors_of(parameters, [&](const Entry& e) {
-        return e.decays && (options.decay_biases || e.shape.rank() > 1) ? 1.0 : 0.0;
-    });
+    inputs_.decays = factors_of(
+        parameters, [&](const Entry& e) { return options.decay_biases || e.shape.rank() > 1 ? double(e.decay) : 0.0; });
 }
 
 void Optimizer::set(double lr, int64_t step) const {

@@ -1,0 +1,61 @@
+// Filters of a convolution, as its engines read them: in the order of the forward pass, or rotated.
+#pragma once
+
+#include "ringgrad/core/context.h"
+#include "ringgrad/core/ops/conv.h"
+
+namespace rg::cpu {
+
+/// A view of filters in memory, with any distance (step_*) between neighbouring values. Its call operator takes the
+/// indices output channel, row, column and input channel. With several groups, it may be used on group(i) only.
+struct Filters {
+    const float* data;
+    int64_t k, r, s, c;                     // extents in the convolution, of all groups
+    int64_t step_k, step_r, step_s, step_c; // distances in floats; negative for rotated filters
+    const float* scale = nullptr;           // factor per output channel, or null
+    bool to_bf16 = false;                   // true: rounds the values to bf16
+    PerAxis dilation = 1;                   // distance between the pixels that neighbouring taps multiply
+    int64_t groups = 1;
+    float operator()(int64_t ik, int64_t ir, int64_t is, int64_t ic) const {
+        float value = data[ik * step_k + ir * step_r + is * step_s + ic * step_c];
+        if (scale) value *= scale[ik];
+        return to_bf16 ? to_float(rg::to_bf16(value)) : value;
+    }
+    /// Returns the filters of a group.
+    Filters group(int64_t i) const {
+        Filters one = *this;
+        one.k /= groups, one.c /= groups, one.groups = 1;
+        one.data += i * one.k * r * s * one.c;
+        if (scale) one.scale += i * one.k;
+        return one;
+    }
+};
+
+/// Returns a view of w [k r s c/groups] as it is, for the forward pass.
+inline Filters filters_of(const Tensor& w, const Conv& conv) {
+    const int64_t k = w.extent(0), r = w.extent(1), s = w.extent(2), c = w.extent(3);
+    return {w.data<float>(), k,          r, s, c * conv.groups, r * s * c, s * c, c, 1, nullptr, false,
+            conv.dilation,   conv.groups};
+}
+
+/// Returns a view of w for the data gradient: filters rotated by 180 degrees, with input and output channels exchanged.
+/// With stride 1, dx[h, w, c] = sum over r, s, k of dy[h + pad - r, w + pad - s, k] * w[k, r, s, c]. The view begins at
+/// the last row and column of the first filter.
+inline Filters rotated_filters_of(const Tensor& w, const Conv& conv) {
+    const int64_t k = w.extent(0), r = w.extent(1), s = w.extent(2), c = w.extent(3);
+    return {w.data<float>() + (r * s - 1) * c,
+            c * conv.groups,
+            r,
+            s,
+            k,
+            1,
+            -s * c,
+            -c,
+            r * s * c,
+            nullptr,
+            false,
+            conv.dilation,
+            conv.groups};
+}
+
+} // namespace rg::cpu

@@ -1,0 +1,36 @@
+// Memory for what a kernel computes from parameters, such as packed filters.
+#pragma once
+
+#include "ringgrad/core/cpu/scratch.h"
+#include "ringgrad/core/kept.h"
+#include "ringgrad/core/scope.h"
+
+namespace rg::cpu {
+
+/// An array of `count` values that depend on parameters alone. If the step's plan keeps them (Plan::keep_prepared()),
+/// they live as long as the plan. Otherwise they are scratch memory (scratch.h).
+template <class T>
+class Prepared {
+public:
+    explicit Prepared(int64_t count) : kept_(Scope::current().kept) {
+        const size_t bytes = size_t(count) * sizeof(T);
+        data_ = static_cast<T*>(kept_ ? kept_->take(bytes) : scratch_stack::take(bytes));
+        ready_ = kept_ && kept_->filled();
+    }
+    ~Prepared() {
+        if (!kept_) scratch_stack::give_back(data_);
+    }
+    Prepared(const Prepared&) = delete;
+    Prepared& operator=(const Prepared&) = delete;
+    /// Returns true if an earlier call has already computed the values.
+    bool ready() const { return ready_; }
+    T* data() const { return data_; }
+    operator T*() const { return data_; }
+
+private:
+    Kept* kept_;
+    T* data_;
+    bool ready_;
+};
+
+} // namespace rg::cpu

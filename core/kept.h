@@ -1,0 +1,53 @@
+// Defines Kept: memory in which the kernels of a plan's step keep what they compute from parameters alone, such as
+// packed filters. So the next replay need not compute it again.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <vector>
+
+namespace rg {
+
+/// The kept memory of one step. A kernel takes the same blocks in the same order in each call; see cpu/prepared.h.
+class Kept {
+public:
+    /// Begins a call of the kernel. The blocks keep their contents if `version` is the same as in the last call that
+    /// ended without an error. The version must change when the parameters of the step change.
+    void begin(uint64_t version) {
+        filled_ = filled_ && version == version_;
+        version_ = version;
+        next_ = 0;
+    }
+    /// Returns the next block of this call, with `bytes` bytes, aligned to 64 bytes.
+    void* take(size_t bytes) {
+        if (next_ == blocks_.size()) blocks_.push_back({nullptr, 0});
+        Block& block = blocks_[next_++];
+        if (block.bytes != bytes || !block.memory) {
+            block = {std::unique_ptr<void, Free>(::operator new(bytes, kAlign)), bytes};
+            filled_ = false; // only before the first call has ended, since a step has the same shapes in each call
+        }
+        return block.memory.get();
+    }
+    /// Returns true if the blocks hold what an earlier call wrote.
+    bool filled() const { return filled_; }
+    /// Ends a call in which the kernel has written all blocks, or found them filled.
+    void end() { filled_ = true; }
+
+private:
+    static constexpr std::align_val_t kAlign{64};
+    struct Free {
+        void operator()(void* memory) const { ::operator delete(memory, kAlign); }
+    };
+    struct Block {
+        std::unique_ptr<void, Free> memory;
+        size_t bytes;
+    };
+    std::vector<Block> blocks_;
+    size_t next_ = 0;
+    uint64_t version_ = 0;
+    bool filled_ = false;
+};
+
+} // namespace rg
