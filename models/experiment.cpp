@@ -1,5 +1,5 @@
-// experiment: runs trials of any training program, in parallel over the ranks or one after the other. None of them uses
-// the test set. models/sweep/trials.h describes trials and their output.
+// experiment: runs trials, which are trainings with different options, of one training program. They run in parallel
+// over the ranks or one after the other. No trial uses the test set. models/sweep/trials.h describes their output.
 #include "ringgrad/models/programs.h"
 #include "ringgrad/models/sweep/trials.h"
 

@@ -12,6 +12,7 @@ using namespace rg;
 int run(int argc, const char* const* argv) {
     std::vector<std::string> arguments;
     Options options("export_onnx", "writes a trained network as an ONNX file");
+    options.examples({"runs/NAME net.onnx", "runs/NAME/model-best.safetensors best.onnx"});
     options.positional("MODEL OUT", &arguments,
                        "MODEL: the folder of a run, its model.safetensors, or a checkpoint. OUT: the file to write, "
                        "such as net.onnx",

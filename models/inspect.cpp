@@ -1,12 +1,12 @@
 // inspect FILE...: describes the contents of files: kind, sizes, and for each tensor its type, range, mean and number
-// of values that are not finite. It recognises a file by its contents; only CIFAR records (.bin) by their name.
+// of values that are not finite. It recognises a file by its contents, but CIFAR records by the file's ending .bin.
 //
 // inspect DIR: describes the images that --data DIR would load, with the number of images of each class. DIR may also
 // be s3: or pipe:.
 //
-// inspect uses the readers of the training programs, so they can read every file that it can read. --raw OUT writes the
-// pixels of one PNG, to compare our decoder with others. The pixels are RGBA, with 8 bits per sample, or with 16
-// (big-endian) if the PNG has 16.
+// inspect reads files with the same functions as the training programs. --raw OUT writes the pixels of one PNG, to
+// compare our decoder with others. The pixels are RGBA, with 8 bits per sample, or with 16 (big-endian) if the PNG has
+// 16.
 #include "ringgrad/core/atomic_file.h"
 #include "ringgrad/core/checkpoint.h"
 #include "ringgrad/core/cpu/cpu_scope.h"
@@ -33,7 +33,7 @@ using namespace rg;
 using data::Bytes;
 
 /// Returns "  NAME  TYPE [SHAPE]  min ..  max ..  mean ..  non-finite .." for the values value(0) to value(n - 1).
-/// min, max and mean are those of the finite values.
+/// min, max and mean are those of the finite values; without finite values they are omitted.
 template <class Value>
 std::string line(const std::string& name, const char* type, const std::string& shape, int64_t n, Value value) {
     double low = std::numeric_limits<double>::infinity(), high = -low, sum = 0;
@@ -72,7 +72,7 @@ std::string line(const std::string& name, const Tensor& t) {
 
 std::string describe_png(Bytes bytes, const std::string& path) {
     const data::Image image = data::decode_png(bytes, path);
-    // The file is valid, so IHDR is at its fixed position.
+    // The file is valid, so its header (IHDR) is at the fixed position.
     const int depth = bytes[24], colour = bytes[25], interlaced = bytes[28];
     static constexpr const char* kColours[] = {"grey", "", "RGB", "palette", "grey and alpha", "", "RGBA"};
     const bool wide = image.bit_depth == 16;
@@ -125,7 +125,7 @@ std::string describe_tensors(Bytes bytes, const std::string& path) {
     return text;
 }
 
-/// Returns a line for the data set, and then a table of its classes.
+/// Returns a line about the data set, and a table with the number of training and test images of each class.
 std::string describe_set(const std::string& path, const data::LoadOptions& options) {
     const CpuScope all_cores;
     const data::TrainTest sets = data::load(path, options);
@@ -152,15 +152,15 @@ bool is_tensor_file(Bytes bytes) {
     return header <= uint64_t(kMaxTensorHeader) && bytes[8] == '{';
 }
 
-/// Returns the description of a file with these bytes. `path` is for error messages; its ending may choose the reader,
-/// and a checkpoint is read from it once more.
+/// Returns the description of a file with these bytes. `path` is for error messages. If the bytes are not recognised,
+/// the ending of `path` chooses the reader. A checkpoint is read once more from `path`.
 std::string describe(Bytes bytes, const std::string& path) {
     const auto ends_with = [&](std::string_view ending) { return path.ends_with(ending); };
     if (data::is_png(bytes)) return describe_png(bytes, path);
     if (is_tensor_file(bytes)) return describe_tensors(bytes, path);
     if (data::is_gzip(bytes) || data::is_idx(bytes)) return describe_idx(bytes, path);
-    // The contents were not recognised. If the name ends like that of a known format, the reader of this format says
-    // in its error what is wrong. CIFAR records (.bin) have no mark in their contents.
+    // The contents were not recognised. If the name ends like that of a known format, the reader of this format says in
+    // its error what is wrong. CIFAR records (.bin) have no mark in their contents.
     if (ends_with(".png")) return describe_png(bytes, path);
     if (ends_with(".safetensors")) return describe_tensors(bytes, path);
     if (ends_with(".gz") || ends_with("-ubyte")) return describe_idx(bytes, path);
@@ -175,8 +175,9 @@ int run(int argc, const char* const* argv) {
     data::LoadOptions load_options{.test_fraction = 0};
     Options options("inspect", "describes the contents of PNG, CIFAR, IDX, safetensors and checkpoint files, and of "
                                "sets of images");
+    options.examples({"~/photos --size 32", "runs/NAME/model.safetensors"});
     options.positional("FILE", &paths, "files to describe; or sets of images as for --data: folders, s3: or pipe:", 1);
-    options.add("size", &size, "size to which sets of images are resized; none: as they are").metavar("H[xW]");
+    options.add("size", &size, "size to which sets of images are resized (default: as they are)").metavar("H[xW]");
     options.add("skip-other-images", &load_options.skip_other_images,
                 "skip images of other formats than PNG in sets of images");
     options

@@ -1,6 +1,6 @@
-// predict MODEL [FILE|DIR...]: predicts with the model of a training. Prints a line per image, tab-separated: its file,
-// then class and score for each of the --top best classes, then the targets, such as an angle. If there are several
-// images, and the classes or targets of some are known, the accuracy or the error follows.
+// predict MODEL [FILE|DIR...]: predicts with the model of a training. By default, prints a line per image, separated by
+// tabs: its name, then class and score for each of the --top best classes, then the targets, such as an angle. If there
+// are several images, and the true class or target of some is known, a summary of the accuracy or the error follows.
 //
 // All images are read before the first prediction, so a bad file is an error before any output.
 #include "ringgrad/core/atomic_file.h"
@@ -31,15 +31,15 @@ namespace fs = std::filesystem;
 
 constexpr int32_t kUnknown = -1; // label of an image whose class is not known
 
-/// Images of the size of the network, with what is known about them.
+/// Images of the size that the network takes, with their names, true classes and true targets.
 struct Images {
     struct Item {
         std::string name;
         int32_t label = kUnknown;
-        float target = NAN; // of a model with one target; NAN: not known
+        float target = NAN; // true value, if the model has one target; NAN: unknown
     };
     std::vector<Item> items;
-    std::vector<uint8_t> pixels; // [items height width channels]
+    std::vector<uint8_t> pixels; // of all items: [items height width channels]
 };
 
 int32_t label_of(const fs::path& name, const std::vector<std::string>& classes) {
@@ -82,8 +82,8 @@ private:
         return options;
     }
 
-    /// Adds a set of images. Their labels are known only if the set has as many classes as the model, since files of
-    /// CIFAR and IDX do not always have names of classes.
+    /// Adds a set of images. Uses their labels only if the set has as many classes as the model. Names cannot be
+    /// compared, since files of CIFAR and IDX do not always have names of classes.
     void add(const data::ImageSet& set, const std::string& path) {
         const auto name = [&](int64_t i) { return cat(path, "#", i); };
         conversion_.append(set_, set.count, name, [&](int64_t i) {
@@ -99,7 +99,8 @@ private:
         add(data::parse_cifar(data::as_bytes(file), data::cifar_kind(data::as_bytes(file), path), path), path);
     }
 
-    /// Adds the PNGs below a folder, in sorted order, and their targets if the folder has the file of them.
+    /// Adds the PNGs below a folder, in sorted order. Takes true targets from angles.csv, if it exists there and the
+    /// model has one target.
     void add_folder(const fs::path& folder) {
         const std::vector<fs::path> files = data::png_files(folder, options_.skip_other_images);
         RG_CHECK(!files.empty(), "predict: expected PNG images, got none (", folder.string(), ")");
@@ -114,8 +115,8 @@ private:
         }
     }
 
-    /// Adds PNGs. The label of an image is the innermost folder above it that is named like a class: up to `root`, or
-    /// if that is empty, only the folder of the image.
+    /// Adds PNGs. The label of an image is the class whose name is that of a folder above the image. Takes the
+    /// innermost such folder below or at `root`, or if `root` is empty, looks only at the folder of the image.
     void add_pngs(const std::vector<fs::path>& files, const fs::path& root) {
         conversion_.append(
             set_, std::ssize(files), [&](int64_t i) { return files[size_t(i)].string(); },
@@ -148,7 +149,7 @@ private:
 
 enum class Format : uint8_t { text, json, csv };
 
-/// Prints the predictions for images, and sums what is known about them.
+/// Prints the prediction for each image, and a summary over the images whose true class or target is known.
 class Printer {
 public:
     Printer(const Predictor& model, Format format, int64_t top, bool quiet)
@@ -167,7 +168,7 @@ public:
         std::cout << ",known class" << (model_.targets.size() == 1 ? ",known target" : "") << "\n";
     }
 
-    /// Adds image `i` of the outputs.
+    /// Without --quiet, prints the prediction for an image. Adds element `i` of `outputs`, its result, to the summary.
     void add(const Images::Item& image, const Predictor::Outputs& outputs, size_t i) {
         const size_t count = model_.classes.size();
         const auto scores = outputs.scores.span<float>().subspan(i * count, count);
@@ -179,8 +180,9 @@ public:
         if (!std::isnan(image.target)) squares_ += std::pow(double(targets[0] - image.target), 2), ++known_targets_;
     }
 
-    /// Prints the summary, if there are several images and something is known about them: as text, which in the other
-    /// formats goes to the standard error, so that it is not in the way. `ending` is its last line.
+    /// Prints the summary as text, with `ending` as its last line. Without --quiet, does so only if there are several
+    /// images, and the true class or target of one is known. If --json or --csv prints predictions, the summary goes to
+    /// the standard error.
     void finish(size_t images, const std::string& ending) {
         if (!quiet_ && (images == 1 || (confusion_.empty() && known_targets_ == 0))) return;
         std::string text = !quiet_ && format_ == Format::text ? "\n" : "";
@@ -193,7 +195,7 @@ public:
     }
 
 private:
-    /// Returns the best classes. Classes with equal scores keep their order.
+    /// Returns the --top classes with the highest scores, best first. Classes with equal scores keep their order.
     std::vector<size_t> best(std::span<const float> scores) const {
         std::vector<size_t> order(scores.size());
         std::iota(order.begin(), order.end(), size_t{0});
@@ -253,10 +255,10 @@ void declare(Options& o, Settings& s) {
         "with PNGs, or with files of CIFAR or IDX, whose test set is used; or CIFAR records (.bin). Without FILE: the "
         "test images of the embedded CIFAR-10 sample",
         1);
-    o.add("top", &s.top, "number of classes to print per image, best first").at_least(1);
-    o.add("json", &s.json, "print a JSON object per line");
-    o.add("csv", &s.csv, "print comma-separated values, with a heading");
-    o.add("quiet", &s.quiet, "print only the summary, no line per image");
+    o.add("top", &s.top, "number of classes to print per image, best first").at_least(1).basic();
+    o.add("json", &s.json, "print a JSON object per line").basic();
+    o.add("csv", &s.csv, "print comma-separated values, with a heading").basic();
+    o.add("quiet", &s.quiet, "print only the summary, no line per image").basic();
     o.add("skip-other-images", &s.skip_other_images,
           "skip images of other formats than PNG; without this option they are an error");
     o.add("batch-size", &s.batch_size, "images per mini-batch").range(1, 65536);
@@ -293,6 +295,7 @@ int main(int argc, char** argv) {
     return rg::par::run_ranks_main(argc, argv, [&](rg::par::Group& group) {
         Settings settings;
         Options options("predict", "predicts with the model of a training");
+        options.examples({"runs/NAME", "runs/NAME ~/photos --top 3"});
         declare(options, settings);
         if (options.parse({argv + 1, argv + argc})) return predict(options, settings, group);
         std::cout << options.answer();

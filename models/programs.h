@@ -1,4 +1,4 @@
-// The training programs, for the programs that run trials of them.
+// The training programs as objects, so that `experiment` and `sweep_cifar` can run many trainings of them.
 #pragma once
 
 #include "ringgrad/models/run/program.h"

@@ -1,5 +1,5 @@
-// sweep_cifar: trains cifar_net with several depths, or with several values of other options, in parallel over the
-// ranks. Then it tests the best network.
+// sweep_cifar: trains networks with several depths, or with several values of other options, in parallel over the
+// ranks. Then it tests the best network, unless it was stopped.
 //
 // The default is depths 1 to 4, with width round(16 / sqrt(depth)), so that their costs are similar. A fraction of the
 // training images is held out to choose the best network; only this network sees the test set. Each trial is a run of
@@ -23,12 +23,14 @@ using namespace rg;
 namespace {
 
 /// Sets a trial's width from its depth, so that all trials cost about the same per image. Changes nothing if the user
-/// has set the width.
+/// has set the width, or has chosen a network without that option.
 void choose_width(const Trials& trials, TrialSettings& settings) {
     const std::vector<std::string> arguments = arguments_of(trials, settings);
     for (const std::string& argument : arguments)
         if (argument == "--width" || argument.starts_with("--width=")) return;
-    const int64_t depth = trials.program->check(arguments).at("depth").as_int();
+    const Json options = trials.program->check(arguments);
+    if (options.at("net").as_string() != "cifar") return; // other networks have no such option
+    const int64_t depth = options.at("depth").as_int();
     settings.emplace_back("width", cat(std::lround(16 / std::sqrt(double(depth)))));
 }
 
@@ -50,8 +52,8 @@ void test_best(TrialsRun& run) {
     const std::string path = folder.path() + "/" + best->folder;
     par::ThreadWorld world(1);
     par::Group alone(world.link(0));
-    // Load with the trial's --seed: if the data have no test set, the seed chooses the test images, and the trial was
-    // not trained on these.
+    // Load with the trial's --seed. If the data have no test set, the seed chooses the test images, so these are the
+    // test images that the trial held out.
     std::vector<std::string> arguments = arguments_of(run.trials, best->settings);
     arguments.push_back("--validation=0");
     const data::ImageSet set = run.trials.program->load(alone, arguments).test;
@@ -70,7 +72,7 @@ void test_best(TrialsRun& run) {
     std::cout << "\nbest: trial " << best->number << " (" << printable(settings_text(best->settings))
               << "), on the test set:\n"
               << confusion.text(size_t(set.count)) << "\n"
-              << printable(folder.path()) << std::endl;
+              << "report: " << printable(folder.path()) << "/report.html" << std::endl;
 }
 
 } // namespace

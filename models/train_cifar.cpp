@@ -1,7 +1,7 @@
 // train_cifar: trains a classifier on CIFAR-10 or other images, on one process or on several MPI ranks.
 //
-// This file has the networks and the defaults. ImageTraining (models/run/image_training.h) trains, with the loop of
-// Trainer (models/run/trainer.h).
+// This file chooses the networks and the defaults. ImageTraining (models/run/image_training.h) loads the data and
+// trains, with the loop of Trainer (models/run/trainer.h).
 #include "ringgrad/data/cifar.h"
 #include "ringgrad/models/programs.h"
 #include "ringgrad/models/run/image_training.h"
@@ -12,10 +12,10 @@ namespace {
 
 struct TrainCifar final : ImageTraining {
     TrainCifar() : ImageTraining({"cifar", "resnet20", "resnet18", "resnet50", "wrn16-4"}) {
-        data_texts.none = "the embedded sample, where the defaults are --epochs 10 --drops 8, and --batch-size 50 for "
-                          "any number of GPUs";
+        data_texts.none = "the embedded sample, then also --epochs 10 --drops 8 --batch-size 50";
         data_options.batch_size = 256;
         epochs = 50;
+        run_options.predictor = "predict", run_options.predictor_images = std::string(); // the sample
         optimizer.weight_decay = 1e-10;
         schedule.kind = ScheduleKind::piecewise;
     }
@@ -35,4 +35,5 @@ struct TrainCifar final : ImageTraining {
 
 constinit const Program rg::train_cifar{"train_cifar",
                                         "trains a convolutional network on CIFAR-10, on one process or under mpiexec",
-                                        make_training<TrainCifar>};
+                                        make_training<TrainCifar>,
+                                        {"--epochs 3", "--data ~/photos --size 32 --net resnet18"}};

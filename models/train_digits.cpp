@@ -1,4 +1,5 @@
-// train_digits: trains digits_net on drawn digits or MNIST, on one process or on several MPI ranks.
+// train_digits: trains digits_net on drawn digits, MNIST or other grey images of 28 x 28, on one process or on several
+// MPI ranks.
 #include "ringgrad/data/digits.h"
 #include "ringgrad/models/programs.h"
 #include "ringgrad/models/run/image_training.h"
@@ -12,6 +13,7 @@ struct TrainDigits final : ImageTraining {
         data_texts = {"MNIST files or class folders of 28 x 28 PNGs", "class folders", "drawn digits"};
         augmentations = {"translate", "rotate", "scale", "resized-crop"}, augment = "translate", translate = 2;
         default_rate = {0.01, 128};
+        run_options.predictor = "predict";
         optimizer.weight_decay = 1e-4;
     }
     data::TrainTest load(par::Group& group, const std::function<void()>& pulse) const override {
@@ -22,5 +24,7 @@ struct TrainDigits final : ImageTraining {
 
 } // namespace
 
-constinit const Program rg::train_digits{
-    "train_digits", "trains a small network on digits, on one process or under mpiexec", make_training<TrainDigits>};
+constinit const Program rg::train_digits{"train_digits",
+                                         "trains a small network on digits, on one process or under mpiexec",
+                                         make_training<TrainDigits>,
+                                         {"--epochs 3", "--data ~/mnist --run-name mnist"}};

@@ -1,9 +1,10 @@
 // train_digits_angles: trains a network with two heads, one for the class of a digit and one for the angle of its
-// rotation. Then it repeats the training with --no-accelerate, op by op, and compares the times. The second training is
-// a separate run, so the first can be resumed like any other.
+// rotation. By default, it then repeats the training with --no-accelerate (op by op, without a plan) and compares the
+// times. The second training is a separate run, so the first can be resumed like any other.
 //
 // The network, and so the saved model, gives the angle in degrees. The loss is cross-entropy + 0.1 x the mean squared
-// error in degrees^2. Training leaves out the last mini-batch of an epoch if it is smaller; the test uses it.
+// error in degrees^2. By default, training leaves out the last mini-batch of an epoch if it is smaller than the others
+// (--partial-batch). The test uses all images.
 #include "ringgrad/data/digits.h"
 #include "ringgrad/models/programs.h"
 #include "ringgrad/models/run/data_parallel.h"
@@ -27,7 +28,7 @@ constexpr double kAngleWeight = 0.1;
 
 constexpr const char* kMemoryAdvice = "make --batch-size smaller, or start fewer ranks";
 
-/// The times of a training, its plan cache's hit rates, and how it ended.
+/// The times of a training, how often it found a plan (Accelerated) in its cache, and how it ended.
 struct Result {
     Trainer::Seconds seconds = {};
     double train_hits = 0, test_hits = 0; // fraction of calls that found their plan in the cache
@@ -40,9 +41,10 @@ struct TrainDigitsAngles final : Training, TrainingOptions {
     TrainDigitsAngles() {
         data_texts = {"class folders of 28 x 28 PNGs with angles.csv", "such folders", "drawn digits"};
         data_options.batch_size = 32;
-        augmentations = {"translate", "scale"}; // the others change the angle
+        augmentations = {"translate", "scale"}; // flip, rotate and resized-crop change the angle
         augment = "translate", translate = 2;
         default_rate = {0.002, 32, true};
+        run_options.predictor = "predict";
         optimizer.kind = OptimizerOptions::Kind::adam;
     }
 
@@ -57,8 +59,8 @@ struct TrainDigitsAngles final : Training, TrainingOptions {
     }
     data::TrainTest load(par::Group& group, const std::function<void()>& pulse) const override;
     int train(Options& options, par::Group& group, Trial& trial) override;
-    /// Collective. Trains once. Loads `data` if it is empty. If `accelerated` is not null, it is the result of the
-    /// first training, and the report of this one compares the times of both.
+    /// Collective. Trains once. Loads `data` if it is empty. In the second training, `accelerated` is the result of the
+    /// first one, and the report compares the times of both. In the first training it is null.
     Result train(TrainingRun& run, const Options& options, data::TrainTest& data, const Result* accelerated);
 };
 
@@ -183,7 +185,7 @@ Result TrainDigitsAngles::train(TrainingRun& run, const Options& options, data::
     return result;
 }
 
-/// Returns a text with one bar of # per time in the result of bars_of().
+/// Returns `bars`, from bars_of(), as text for a terminal. Each time has a line with a bar of # characters.
 std::string chart(const Json& bars) {
     std::string text;
     for (const Json& group : bars.at("groups").as_array()) {
@@ -212,7 +214,7 @@ int TrainDigitsAngles::train(Options& options, par::Group& group, Trial& trial) 
     data::TrainTest data;
     const auto train_once = [&](const Result* accelerated) {
         TrainingRun run(run_options, options, group, trial);
-        Result result{.stopped = true}; // stays so if a stop request ends the loading of data
+        Result result{.stopped = true}; // remains if a stop request ends the loading of data
         result.exit_code = run.supervise([&] {
             result = train(run, options, data, accelerated);
             return result.exit_code;
@@ -236,4 +238,5 @@ int TrainDigitsAngles::train(Options& options, par::Group& group, Trial& trial) 
 
 constinit const Program rg::train_digits_angles{"train_digits_angles",
                                                 "trains a network to recognise digits and the angles of their rotation",
-                                                make_training<TrainDigitsAngles>};
+                                                make_training<TrainDigitsAngles>,
+                                                {"--epochs 3", "--data ~/digits --no-compare"}};

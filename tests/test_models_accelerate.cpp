@@ -8,6 +8,7 @@
 #include "ringgrad/core/tape.h"
 #include "ringgrad/models/nets/cifar_net.h"
 #include "ringgrad/models/nets/digits_net.h"
+#include "ringgrad/models/nets/state_dict.h"
 #include "ringgrad/tests/allocations.h"
 #include "ringgrad/tests/op_check.h"
 #include "ringgrad/tests/temp_dir.h"
@@ -115,6 +116,40 @@ Tensor random(const Shape& shape, uint64_t seed) {
     return t;
 }
 
+/// A network whose convolutions use all engines, and are large enough for threads to share one image.
+struct Engines {
+    Engines() {
+        const auto add = [&](const char* name, int64_t out, int64_t kernel, int64_t in, const Conv& conv) {
+            layers.emplace_back(parameters, name, ConvNorm::Spec{out, kernel, in, conv});
+        };
+        add("few channels", 32, 3, 3, {.pad = 1});
+        add("many tiles", 32, 3, 32, {.pad = 1}); // then max pooling
+        add("strided", 64, 5, 32, {.stride = 2, .pad = 2});
+        add("depthwise", 64, 3, 64, {.pad = 1, .groups = 64});
+        add("grouped", 64, 3, 64, {.pad = 1, .groups = 2});
+        add("many filters", 128, 3, 64, {.pad = 1});
+        add("pixel by pixel", 100, 1, 128, {});
+        parameters.allocate(1, Init::he);
+        // Means of 0.1 and variances of 0.8. Greater means would leave zeros alone after some layers with ReLU.
+        for (float& v : parameters.state().span<float>()) v = 0.1f + 0.7f * v;
+    }
+    Tensor forward(const Tensor& x) const {
+        Tensor y = x;
+        for (size_t i = 0; i < layers.size(); ++i) {
+            y = layers[i](y, Mode::evaluate);
+            if (i == 1) y = max_pool2d(y, {.window = 2, .stride = 2});
+        }
+        return y;
+    }
+    Accelerated accelerated(DType type) {
+        return Accelerated([this, type](auto in, bool) -> std::vector<Tensor> {
+            return {cast(forward(cast(in[0], type)), DType::f32)};
+        });
+    }
+    Parameters parameters;
+    std::vector<ConvNorm> layers;
+};
+
 /// Returns true if the step has this input, which may be an optional one that fusing gave it.
 bool has(const Step& step, size_t input) { return step.in[input].defined(); }
 
@@ -131,6 +166,71 @@ TEST_SUITE("models") {
                 return add(cross_entropy(out[0], in[1]), mse_loss(out[1], in[2]));
             },
             [](const DigitsAnglesNet& net, const Tensor& x) { return net.forward(x, Mode::evaluate); });
+    }
+
+    TEST_CASE("accelerate: threads that share an image compute the bits of one thread") {
+        Engines net;
+        ThreadPool two(2), three(3), five(5);
+        for (const DType type : {DType::f32, DType::bf16})
+            for (const int64_t images : {1, 2, 3, 8}) {
+                CAPTURE(std::string(name_of(type)));
+                CAPTURE(images);
+                const Tensor x = random_images(images, 1, DType::f32);
+                const Tensor alone = net.accelerated(type)({x})[0].clone();
+                // The roundings of 7 layers in bf16 give errors of 0.007 (rms) and 0.043 (largest).
+                CHECK(differs(alone, net.forward(x),
+                              type == DType::f32 ? Tolerance{1e-4, 1e-4} : Tolerance{0.03, 0.2}) == "");
+                for (ThreadPool* pool : {&two, &three, &five}) {
+                    const Context context{.threads = pool};
+                    const ContextScope scope(context);
+                    CAPTURE(pool->size());
+                    CHECK(same_bits(net.accelerated(type)({x})[0], alone));
+                }
+            }
+    }
+
+    TEST_CASE("accelerate: what is prepared from parameters is kept until they change") {
+        for (const DType type : {DType::f32, DType::bf16}) {
+            CAPTURE(std::string(name_of(type)));
+            Engines net;
+            Accelerated kept = net.accelerated(type);
+            kept.keep_prepared = true;
+            const Tensor x = random_images(2, 1, DType::f32), &values = net.parameters.values();
+            const auto check_current = [&] {
+                for (int i = 0; i < 2; ++i) CHECK(same_bits(kept({x})[0], net.accelerated(type)({x})[0]));
+            };
+            check_current();
+            kept({random_images(3, 2, DType::f32)}); // another plan
+            check_current();
+            const Tensor original = kept({x})[0].clone();
+            SUBCASE("by an op") {
+                const Tensor gradient = random(values.shape(), 3);
+                sgdm_update(values, Tensor::zeros(values.shape()), gradient, {.lr = 0.01f});
+            }
+            SUBCASE("by a copy to one parameter") {
+                const Tensor w = net.parameters.value_list()[4]; // filters
+                w.copy_from(random(w.shape(), 4));
+            }
+            SUBCASE("by fill()") { net.parameters.value_list()[2].fill(0.5); } // the scale of a batch norm
+            SUBCASE("by span()") { net.parameters.value_list()[4].span<float>()[7] += 1; }
+            SUBCASE("by other statistics") { net.parameters.state().fill(0.75); }
+            SUBCASE("by a checkpoint or model file") {
+                Engines other;
+                for (float& v : other.parameters.values().span<float>()) v *= 0.9f;
+                TensorFile file;
+                file.tensors = state_dict(other.parameters);
+                load_state_dict(net.parameters, file);
+            }
+            check_current();
+            CHECK_FALSE(same_bits(kept({x})[0], original)); // otherwise, the case would accept old filters
+            // The plan does keep something: it does not see a change through a pointer before clear_cache().
+            const Tensor before = kept({x})[0].clone(), w = net.parameters.value_list()[0];
+            for (int64_t i = 0; i < w.numel(); ++i) w.data<float>()[i] *= 2;
+            CHECK(same_bits(kept({x})[0], before));
+            kept.clear_cache();
+            check_current();
+            CHECK_FALSE(same_bits(kept({x})[0], before));
+        }
     }
 
     TEST_CASE("accelerate: a replayed training is the plain one") {

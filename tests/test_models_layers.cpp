@@ -4,6 +4,8 @@
 #include "ringgrad/tests/op_check.h"
 #include "ringgrad/tests/temp_dir.h"
 
+#include <algorithm>
+#include <cmath>
 #include <doctest/doctest.h>
 
 using namespace rg;
@@ -83,6 +85,41 @@ TEST_SUITE("models") {
         tape.gradients(sum(y), {{x}}, {{dx}});
         for (const float g : dx.span<float>()) CHECK(g == doctest::Approx(9).epsilon(1e-5)); // nine ones
         CHECK(contains(error_of([&] { upsample(x, 0); }), "factor of 1 to 12, got 0"));
+    }
+
+    TEST_CASE("layers: batch norm takes its epsilon and momentum, and can go without trained weights") {
+        Parameters parameters;
+        const Norm norm(parameters, "norm",
+                        {.channels = 1, .relu = false, .options = {.scale = false, .epsilon = 3, .momentum = 0.5f}});
+        parameters.allocate(0, Init::he);
+        CHECK(parameters.entry("norm.weight").rate == 0);
+        CHECK(parameters.entry("norm.bias").rate == 1);
+        const float pixels[] = {1, 3}; // mean 2, variance 1, unbiased variance 2
+        const Tensor x = Tensor::of<float>({1, 1, 2, 1}, pixels);
+        CHECK(list(norm(x, Mode::train)) == Floats{-0.5, 0.5});
+        CHECK(list(parameters.states()[0].running) == Floats{1, 1.5});
+        CHECK(list(norm(x, Mode::evaluate))[1] == doctest::Approx(2 / std::sqrt(4.5)).epsilon(1e-5));
+    }
+
+    TEST_CASE("layers: dirac filters copy the channels of the input") {
+        Parameters parameters;
+        const Convolution more(parameters, "more", {5, 3, 2, {.pad = 1}, false}),
+            fewer(parameters, "fewer", {2, 3, 4, {.pad = 1}, false});
+        const Dense fc(parameters, "fc", 3, 2, false);
+        parameters.allocate(0, Init::dirac);
+        CHECK(parameters.entries().size() == 3);
+        Tensor x = Tensor::empty({1, 4, 4, 2});
+        for (int64_t i = 0; i < x.numel(); ++i) x.data<float>()[i] = float(i);
+        const Tensor y = more(x);
+        for (int64_t pixel = 0; pixel < 16; ++pixel)
+            for (int64_t c = 0; c < 2; ++c) // a tolerance for algorithms that round
+                CHECK(y.data<float>()[5 * pixel + c] == doctest::Approx(x.data<float>()[2 * pixel + c]).epsilon(1e-4));
+        CHECK(y.data<float>()[2] != 0); // a random filter
+        const std::span<const float> w = parameters.entry("fewer.weight").value.span<float>();
+        CHECK(std::count(w.begin(), w.end(), 0.0f) == 2 * 35);
+        CHECK(w[16] == 1);
+        CHECK(w[36 + 17] == 1);
+        CHECK(fc(Tensor::constant({1, 2}, 0)).span<float>()[0] == 0);
     }
 
     TEST_CASE("layers: a dense layer names the number of values that it expects") {

@@ -1,6 +1,7 @@
 // Tests the page of a run: it is valid for any data, and the data can be read back from it.
 #include "ringgrad/core/atomic_file.h"
 #include "ringgrad/core/plan.h"
+#include "ringgrad/core/version.h"
 #include "ringgrad/models/run/confusion.h"
 #include "ringgrad/models/run/report.h"
 #include "ringgrad/tests/temp_dir.h"
@@ -38,6 +39,24 @@ data::ImageSet images(std::vector<int32_t> labels) {
 } // namespace
 
 TEST_SUITE("models") {
+    TEST_CASE("report: fewer points of steps are means of all steps") {
+        for (const size_t points : {2, 3, 7, 8}) {
+            CAPTURE(points);
+            Metrics metrics(points);
+            for (int64_t step = 1; step <= 100; ++step)
+                metrics.add(Json::object().set("step", step).set("epoch", 1).set("loss", double(step)));
+            const Json::Array lines = metrics.lines();
+            CHECK(lines.size() <= points);
+            int64_t before = 0;
+            for (const Json& line : lines) {
+                const int64_t last = line.at("step").as_int();
+                CHECK(line.at("loss").as_double() == double(before + 1 + last) / 2); // of steps before + 1 to last
+                before = last;
+            }
+            CHECK(before == 100);
+        }
+    }
+
     TEST_CASE("report: escapes any text of the data") {
         const std::string bad = "</script><script>alert(1)</script><!-- \" \\ ' & \n \xe2\x80\xa8 null</script>";
         const Json data = Json::object().set(bad, bad);
@@ -66,6 +85,12 @@ TEST_SUITE("models") {
         CHECK(run.at("config").at("seed").as_int() == 3);
         CHECK(run.at("state").as_string() == "running");
         CHECK(run.at("metrics").as_array().empty());
+        CHECK(run.at("build").as_string() == kBuild);
+        CHECK(run.at("begun").as_double() > 1.7e9); // it is after 2023
+        CHECK(run.at("written").as_double() >= run.at("begun").as_double());
+        // The command line is that of this program. A system without /proc tells none.
+        const std::string command = run.at("command").as_string();
+        if (std::filesystem::exists("/proc/self/cmdline")) CHECK(contains(command, "rg_tests"));
 
         report.add(step_line(1, 1, 2.5));
         report.add(step_line(2, 1, std::nan("")));

@@ -184,7 +184,9 @@ TEST_SUITE("models") {
             const double expected = double(plain.run({plain.x, plain.labels}, true)[0].data<float>()[0]);
             CHECK(fused.run({fused.x, fused.labels}, true)[0].data<float>()[0] ==
                   doctest::Approx(expected).epsilon(c.deep ? 0.05 : 1e-3));
-            if (!c.deep) CHECK(differs(f.gradients(), p.gradients(), {0.01, 0.2}) == "");
+            // A ReLU whose input is nearly 0 may pass it in one of the two only. That changes single gradients, while a
+            // wrong gradient of a layer changes all gradients before it.
+            if (!c.deep) CHECK(differs(f.gradients(), p.gradients(), {0.03, 3}) == "");
             // The same statistics, so that predictions differ only by their own roundings.
             f.state().copy_from(p.state());
             CHECK(differs(fused.run({fused.x})[0], plain.run({plain.x})[0], {1e-3, 1e-2}) == "");

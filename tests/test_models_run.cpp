@@ -59,8 +59,8 @@ TEST_SUITE("models") {
                                                      {kMost, 8, (kMost - 7) / 8 + 1},
                                                      {kMost, 1, kMost}})
             CHECK(TrainingRun::Length{steps, batches}.epochs() == epochs);
-        const StepStatus status{1, kMost, 1, kMost, 1, 0.5, 1};
-        CHECK(step_text(status, 1, 1e30, 200).find("277777777777:46:40 left") != std::string::npos);
+        const StepStatus status{1, kMost, 1, kMost, 1, 0.5, 1, kMost};
+        CHECK(contains(step_text(status, 1, 1e30, 200), "left 277777777777h46m/277777777777h46m"));
     }
 
     TEST_CASE("run folder: appends a full-precision line of metrics after each step and epoch") {
@@ -187,15 +187,78 @@ TEST_SUITE("models") {
         CHECK(read_file(run.metrics_path()) == before);
     }
 
-    TEST_CASE("progress: the live line fits the width and drops whole fields") {
-        const StepStatus s{
-            .epoch = 2, .epochs = 50, .step = 300, .steps = 9800, .loss = 1.23456, .accuracy = 0.512, .images = 256};
-        CHECK(step_text(s, 2345.6, 3725, 200) ==
-              "epoch  2/50  loss 1.2346  acc  51.2 %  step  300/9800  2346 images/s  1:02:05 left");
-        CHECK(step_text(s, 0, 0, 200) == "epoch  2/50  loss 1.2346  acc  51.2 %  step  300/9800");
-        CHECK(step_text(s, 2345.6, 59.2, 40) == "epoch  2/50  loss 1.2346  acc  51.2 %");
-        CHECK(step_text(s, 2345.6, 59.2, 5).empty());
+    TEST_CASE("progress: the line of a step fits the width and drops whole fields") {
+        const StepStatus s{.epoch = 2,
+                           .epochs = 50,
+                           .step = 300,
+                           .steps = 9800,
+                           .loss = 1.23456,
+                           .accuracy = 0.512,
+                           .images = 256,
+                           .epoch_left = 92};
+        CHECK(step_text(s, 2345.6, 0.4, 79) ==
+              "epoch 2/50  loss 1.235  acc 51.2 %  step 300/9800  left 0:37/1h03m  2346 img/s");
+        CHECK(step_text(s, 0, 0, 200) == "epoch 2/50  loss 1.235  acc 51.2 %  step 300/9800");
+        CHECK(step_text(s, 2345.6, 0.4, 40) == "epoch 2/50  loss 1.235  acc 51.2 %");
+        CHECK(step_text(s, 2345.6, 0.4, 5).empty());
         for (int columns = 0; columns < 100; ++columns) CHECK(int(step_text(s, 1e4, 100, columns).size()) <= columns);
+        CHECK(duration_text(59.2) == "1:00");
+    }
+
+    TEST_CASE("progress: fold a text at semicolons and between words") {
+        CHECK(folded("cpu, fp32; 10 classes of images; 7 parameters", 80) ==
+              "cpu, fp32\n10 classes of images\n7 parameters");
+        CHECK(folded("one two three; four", 10) == "one two\n    three\nfour");
+        CHECK(folded("a-word-that-is-too-long b", 10) == "a-word-that-is-too-long\n    b");
+        CHECK(folded("", 10).empty());
+        CHECK(wrapped("a  b; c", 80) == "a  b; c");
+    }
+
+    TEST_CASE("progress: prints a line to a pipe after two seconds and then every ten, and the last step") {
+        double now = 0;
+        std::ostringstream pipe;
+        Progress progress(pipe, {.columns = 80}, [&] { return now; });
+        StepStatus step{.epoch = 1,
+                        .epochs = 2,
+                        .step = 0,
+                        .steps = 80,
+                        .loss = 1,
+                        .accuracy = 0.5,
+                        .images = 256,
+                        .epoch_left = 40};
+        const auto steps = [&](int count, double seconds) { // returns the lines
+            pipe.str("");
+            for (int i = 0; i < count; ++i) now += seconds, ++step.step, --step.epoch_left, progress.step(step);
+            return pipe.str();
+        };
+        CHECK(steps(7, 0.25) == "");
+        CHECK(steps(1, 0.25) == "epoch 1/2  loss 1.000  acc 50.0 %  step 8/80  left 0:08/0:18  1024 img/s\n");
+        CHECK(steps(9, 1) == "");
+        CHECK(contains(steps(1, 1), "  step 18/80  "));
+        progress.epoch({.epoch = 1, .epochs = 2});
+        CHECK(steps(9, 1) == ""); // the line of the epoch was the last
+        progress.end();
+        CHECK(contains(pipe.str(), "  step 27/80  "));
+        pipe.str("");
+        progress.end(); // it is printed already
+        CHECK(pipe.str() == "");
+        steps(1, 0.1);
+        progress.epoch({.epoch = 2, .epochs = 2});
+        pipe.str("");
+        progress.end();
+        CHECK(pipe.str() == "");
+
+        Progress none(pipe, {.lines = false, .columns = 80}, [&] { return now; });
+        now += 100;
+        none.step(step);
+        CHECK(pipe.str() == "");
+    }
+
+    TEST_CASE("progress: has colour only where the style says so") {
+        std::ostringstream out;
+        Progress(out, {.colour = true, .columns = 80}, [] { return 0.0; }).note("done", Colour::green);
+        Progress(out, {.columns = 80}, [] { return 0.0; }).note("done", Colour::green);
+        CHECK(out.str() == "\x1b[32mdone\x1b[0m\ndone\n");
     }
 
     TEST_CASE("progress: redraws and clears the line on a terminal, and prints only epochs to a pipe") {
@@ -207,24 +270,32 @@ TEST_SUITE("models") {
                                 .test_accuracy = 0.625,
                                 .images_per_second = 2560,
                                 .seconds = 1.5};
-        const std::string text =
-            "epoch 1/2  train loss 0.5000  train acc 75.00 %  test loss nan  test acc 62.50 %  2560 images/s  1.5 s\n";
+        const std::string text = "epoch 1/2  train loss 0.5000 acc 75.00 %  test loss nan acc 62.50 %  1.5 s\n";
         EpochStatus with_extra = epoch;
         with_extra.extras = {{"rmse", "rmse %.1f deg", 3.5}};
-        CHECK(contains(epoch_text(with_extra), "test acc 62.50 %  rmse 3.5 deg  2560 images/s"));
-        StepStatus step{.epoch = 1, .epochs = 2, .step = 0, .steps = 80, .loss = 1, .accuracy = 0.5, .images = 256};
+        CHECK(epoch_text(with_extra, 80) + "\n" == text + "  rmse 3.5 deg\n");
+        CHECK(contains(epoch_text(epoch, 100), "1.5 s  2560 img/s"));
+        StepStatus step{.epoch = 1,
+                        .epochs = 2,
+                        .step = 0,
+                        .steps = 80,
+                        .loss = 1,
+                        .accuracy = 0.5,
+                        .images = 256,
+                        .epoch_left = 1};
         double now = 0;
         std::ostringstream pipe, terminal;
         {
-            Progress plain(pipe, false, 80, [&] { return now; }), live(terminal, true, 100, [&] { return now; });
+            Progress plain(pipe, {.lines = false, .columns = 80}, [&] { return now; });
+            Progress live(terminal, {.live = true, .columns = 80}, [&] { return now; });
             for (step.step = 1; step.step <= 40; ++step.step) {
                 now += 0.0625; // at most ten redraws a second, so every second step redraws
                 plain.step(step);
                 live.step(step);
             }
-            // A constant 16 steps/s of 256 images gives 4096 images/s. At step 39, 41 steps are left.
+            // A constant 16 steps/s of 256 images gives 4096 img/s. At step 39, 41 steps are left.
             CHECK(contains(terminal.str(),
-                           "\repoch 1/2  loss 1.0000  acc  50.0 %  step 39/80  4096 images/s  0:03 left\x1b[K"));
+                           "\repoch 1/2  loss 1.000  acc 50.0 %  step 39/80  left 0:01/0:03  4096 img/s\x1b[K"));
             CHECK_FALSE(contains(terminal.str(), "step 40/80"));
             size_t drawn = 0;
             for (char c : terminal.str()) drawn += c == '\r';
@@ -234,7 +305,7 @@ TEST_SUITE("models") {
             live.epoch(epoch);
             now += 0.0625;
             live.step(step);
-            CHECK(contains(terminal.str().substr(terminal.str().rfind('\r')), "4096 images/s"));
+            CHECK(contains(terminal.str().substr(terminal.str().rfind('\r')), "4096 img/s"));
             live.note("saved");
             live.step(step);
         }

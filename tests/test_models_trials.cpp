@@ -1,12 +1,15 @@
 // Tests tables of trials: grids, CSV files, results and the page.
 
 #include "ringgrad/core/atomic_file.h"
+#include "ringgrad/models/sweep/stop_rules.h"
 #include "ringgrad/models/sweep/trial_table.h"
 #include "ringgrad/models/sweep/trials_board.h"
 #include "ringgrad/models/sweep/trials_report.h"
 #include "temp_dir.h"
 
+#include <cmath>
 #include <doctest/doctest.h>
+#include <set>
 #include <sstream>
 
 using namespace rg;
@@ -33,6 +36,86 @@ TEST_SUITE("models") {
         for (const char* bad : {"depth", "=1", "depth=", "depth=3:1", "depth=1:0:3", "depth=1:2:3:4", "x=\"1,2"})
             CHECK(contains(error_of([&] { trial_grid({bad}); }), bad));
         CHECK(error_of([&] { trial_grid({"a=1", "a=2"}); }) == "trials: expected a once, got it twice");
+    }
+
+    TEST_CASE("trials: random ones repeat, lie in their ranges, and differ") {
+        const std::vector<std::string> space{"lr=log:1e-3:1", "l2=linear:-1:2", "width=choice:16,32", "depth=1:3"};
+        const std::vector<TrialSettings> trials = random_trials(space, 300, 7);
+        REQUIRE(trials.size() == 300);
+        CHECK(random_trials(space, 300, 7) == trials);
+        CHECK(random_trials(space, 300, 8) != trials);
+        const std::vector<TrialSettings> first(trials.begin(), trials.begin() + 20);
+        CHECK(random_trials(space, 20, 7) == first); // more trials are appended
+        CHECK(std::set(trials.begin(), trials.end()).size() == 300);
+        // Of 300 uniform numbers, a third is in a third of the range: 100, with a standard deviation of 8.2. The test
+        // allows 5 of these.
+        int low_rates = 0, low_l2 = 0, wide = 0, deep = 0;
+        for (const TrialSettings& trial : trials) {
+            const double lr = std::stod(trial[0].second), l2 = std::stod(trial[1].second);
+            CHECK(lr >= 1e-3);
+            CHECK(lr <= 1);
+            CHECK(l2 >= -1);
+            CHECK(l2 <= 2);
+            low_rates += lr < 1e-2, low_l2 += l2 < 0, wide += trial[2].second == "32", deep += trial[3].second == "3";
+        }
+        for (const int count : {low_rates, low_l2, deep}) CHECK(std::abs(count - 100) < 41);
+        CHECK(std::abs(wide - 150) < 43);
+        CHECK(random_trials({"lr=linear:1.00001:1.00002"}, 1, 1)[0][0].second == "1.00001"); // and not 1, when rounded
+        // All combinations, but no more
+        const std::vector<TrialSettings> all = random_trials({"a=1,2", "b=1:3"}, 6, 1);
+        CHECK(std::set(all.begin(), all.end()).size() == 6);
+        CHECK(contains(error_of([&] { random_trials({"a=1,2", "b=1:3"}, 7, 1); }), "got 7 (6 found)"));
+        CHECK(contains(error_of([&] { random_trials({}, 1, 1); }), "got 1 (0 found)"));
+        for (const char* bad : {"a=log:0:1", "a=log:1:1", "a=linear:2:1", "a=linear:1", "a=log:1:2:3", "a=log:x:1",
+                                "a=linear:-1e308:1e308"})
+            CHECK(contains(error_of([&] { random_trials({bad}, 1, 1); }), bad));
+        CHECK(contains(error_of([&] { trial_grid({"lr=log:1e-3:1"}); }), "expected values of lr, got a range"));
+        CHECK(trial_grid({"width=choice:16,32"}) == trial_grid({"width=16,32"}));
+        CHECK(trial_grid({"schedule=log"}).size() == 1);
+    }
+
+    TEST_CASE("trials: stop rules compare a trial with the others after the same epoch") {
+        StopRules rules;
+        rules.set_below("12.5");
+        CHECK(rules.below == 12.5);
+        CHECK(TrialComparison(rules, {}).add(1, Json::object().set("epoch", 1)).empty());
+        for (const char* bad : {"", "half", "-1", "101", "5%", "nan"})
+            CHECK(contains(error_of([&] { rules.set_below(bad); }), "from 0 to 100, median or halving"));
+
+        const auto line = [](int64_t epoch, double value) {
+            return Json::object().set("epoch", epoch).set("validation_accuracy", value);
+        };
+        rules.set_below("median");
+        CHECK(rules.below == 0);
+        rules.after = 2;
+        TrialComparison median(rules, {});
+        for (int64_t trial = 1; trial <= 3; ++trial)
+            for (int64_t epoch = 1; epoch <= 2; ++epoch)
+                CHECK(median.add(trial, line(epoch, 0.1 * double(trial))).empty());
+        CHECK(median.add(4, line(1, 0)).empty()); // too early
+        CHECK(median.add(4, line(2, 0.19)) == "worse than the median of 3 others after epoch 2");
+        CHECK(median.add(5, line(2, 0.195)).empty()); // the median of four is between 0.19 and 0.2
+        CHECK(median.add(4, line(3, 0)).empty());     // no other has come as far
+        CHECK(median.add(6, Json::object().set("epoch", 2)).empty());
+
+        rules.set_below("halving");
+        TrialComparison halves(rules, {.metric = "loss", .lowest = true});
+        const auto loss = [&](int64_t trial, int64_t epoch, double value) {
+            return halves.add(trial, Json::object().set("epoch", epoch).set("loss", value));
+        };
+        for (const int64_t epoch : {1, 2, 3, 4, 5, 6, 7, 8, 9}) {
+            const bool checks = epoch == 2 || epoch == 4 || epoch == 8;
+            const auto reason = [&](int trials) {
+                return checks ? cat("not in the better half of ", trials, " trials after epoch ", epoch) : "";
+            };
+            CHECK(loss(1, epoch, 3).empty());
+            CHECK(loss(2, epoch, 4).empty()); // the last, but of too few
+            CHECK(loss(3, epoch, 3).empty());
+            CHECK(loss(4, epoch, 3.5) == reason(4));           // two are better
+            CHECK(loss(5, epoch, 3.2).empty());                // the third of five is in the better half
+            CHECK(loss(6, epoch, epoch == 1 ? 2 : 9).empty()); // its best was the first
+            CHECK(loss(7, epoch, 3.25) == reason(7));          // four are better
+        }
     }
 
     TEST_CASE("trials: reads CSV with quotes, empty fields and both line ends") {
@@ -107,12 +190,12 @@ TEST_SUITE("models") {
         CHECK(Json::parse(lines.substr(0, lines.find('\n')), "first").at("note").as_string() == rows[0].note);
     }
 
-    TEST_CASE("trials: print a line per event to a pipe, and one every ten seconds within an epoch") {
+    TEST_CASE("trials: print a line per event to a pipe, after two seconds, and then every ten seconds") {
         std::vector<TrialRow> rows(2);
         for (size_t i = 0; i < 2; ++i) rows[i].number = int64_t(i) + 1;
         double now = 100;
         std::ostringstream pipe;
-        TrialsBoard board(rows, pipe, false, {}, [&] { return now; });
+        TrialsBoard board(rows, pipe, {}, {}, [&] { return now; });
         const auto step = [&](size_t i, double seconds) {
             pipe.str("");
             now += seconds;
@@ -123,7 +206,7 @@ TEST_SUITE("models") {
         rows[0].state = "running", rows[0].ranks = {1}, rows[0].settings = {{"lr", "0.1"}};
         board.update(rows[0], true);
         CHECK(pipe.str() == "trial 1  lr 0.1  running on rank 1\n");
-        CHECK(step(0, 9.9) == "");
+        CHECK(step(0, 1.9) == "");
         CHECK(step(0, 0.2) == "trial 1  lr 0.1  running on rank 1  epoch 1  step 7  train acc 25.00 %\n");
         CHECK(step(0, 9.9) == "");
         CHECK(contains(step(1, 0), "trial 2"));
@@ -142,7 +225,7 @@ TEST_SUITE("models") {
             board.update(rows[0], false);
             return terminal.str();
         };
-        TrialsBoard board(rows, terminal, true, {25, 3}, [&] { return now; });
+        TrialsBoard board(rows, terminal, {.live = true}, {25, 3}, [&] { return now; });
         CHECK(draw(board, 0) == "\rtrial 1    queued\x1b[K\n\rtrial 2    queued  (two\\\x1b[K\n\x1b[J");
         CHECK(draw(board, 0.05) == "");
         rows[1].note = "caf\u00e9 au lait"; // a cut after so many bytes would split a character
@@ -151,7 +234,7 @@ TEST_SUITE("models") {
         rows.resize(6);
         for (size_t i = 0; i < 6; ++i) rows[i].number = int64_t(i) + 1, rows[i].state = i < 2 ? "failed" : "running";
         rows[5].state = "queued";
-        TrialsBoard full(rows, terminal, true, {60, 4}, [&] { return now; });
+        TrialsBoard full(rows, terminal, {.live = true}, {60, 4}, [&] { return now; });
         CHECK(draw(full, 1) == "\rtrial 3    running\x1b[K\n\rtrial 4    running\x1b[K\n"
                                "\r6 trials: 3 running, 1 queued, 2 ended\x1b[K\n\x1b[J");
         rows[2].state = rows[3].state = "finished";

@@ -332,7 +332,7 @@ int run_program(int argc, const char* const* argv) {
              "measure only how fast a folder is loaded: --data, or a new one with this number of PNGs; 0: all other "
              "cases")
         .range(0, 1e7);
-    options.add("size", &s.size, "size to which the images of that folder are resized; none: as they are")
+    options.add("size", &s.size, "size to which the images of that folder are resized (default: as they are)")
         .metavar("H[xW]");
     options.add("pillow", &s.pillow, "command of tools/bench/pillow_folder.py, to load that folder with Pillow in turn")
         .metavar("COMMAND");

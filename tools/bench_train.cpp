@@ -103,6 +103,7 @@ int bench(const Settings& s) {
         return {loss};
     });
     network.enabled = s.accelerate;
+    network.keep_prepared = s.mode == "infer";
     const auto step = [&] {
         network({x, labels, angles}, s.mode == "train");
         if (device) device->synchronize();

@@ -33,7 +33,7 @@ struct OwnNetworks final : NetworkFamily {
         return std::make_unique<OwnNetwork>(task.channels, task.classes, width, task.seed);
     }
 };
-inline const RegisterNetworks<OwnNetworks> own_networks; // files of models name the network
+inline const RegisterNetworks<OwnNetworks> own_networks; // predictions find the network by its name, "own"
 
 struct OwnTraining final : ImageTraining {
     OwnTraining() : ImageTraining({"own"}) {

@@ -1,6 +1,6 @@
-// The CIFAR-10 network. It has three blocks of `depth` layers [conv3x3 same - batch norm - relu], with width, 2 width
-// and 4 width channels. Max pooling by 2 follows each of the first two blocks. The mean over all pixels and a dense
-// layer follow the third block.
+// The CIFAR-10 network. It has three blocks of `depth` layers each. A layer is a 3 x 3 convolution that keeps the image
+// size, batch norm and ReLU. The blocks have `width`, 2 `width` and 4 `width` channels. Max pooling by 2 follows each
+// of the first two blocks. Global average pooling and a dense layer follow the third block.
 //
 // The output is one score per class. Width 32, depth 4, 3 channels and 10 classes give 677,610 parameters.
 #pragma once
@@ -19,7 +19,7 @@ public:
     };
     explicit CifarNet(const Options& options);
 
-    /// Takes images [n h w channels] of at least 4 x 4 pixels, in f32 or bf16.
+    /// Takes images [n height width channels] of at least 4 x 4 pixels, in f32 or bf16.
     Tensor forward(const Tensor& x, Mode mode) const override;
 
 private:
@@ -28,7 +28,7 @@ private:
     Dense fc_;
 };
 
-/// Has the network "cifar".
+/// The family of the only network "cifar".
 class CifarNets final : public NetworkFamily {
 public:
     CifarNets() : NetworkFamily({"cifar"}) {}

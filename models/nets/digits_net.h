@@ -11,8 +11,8 @@ struct DigitsNetOptions {
     Init init = Init::he;
 };
 
-/// conv5x5 (20 filters) - bn - relu - 2 x [conv3x3 same (20 filters) - bn - relu] - fc. forward() maps images
-/// [n 28 28 1] to scores [n classes].
+/// Three convolutions with 20 filters each and a dense layer. The first is 5 x 5 without padding; the others are 3 x 3
+/// and keep the size. Batch norm and ReLU follow each. forward() maps images [n 28 28 1] to scores [n classes].
 class DigitsNet final : public Network {
 public:
     using Options = DigitsNetOptions;
@@ -24,10 +24,10 @@ private:
     Dense fc_;
 };
 
-/// A stem, a residual block and two heads. The stem is conv5x5 same (16 filters) - bn - relu. The block adds the output
-/// of a branch, conv3x3 same stride 2 - bn - relu - conv3x3 same - bn, and that of a skip, conv1x1 stride 2 - bn, and
-/// applies relu to the sum. Its convolutions have 32 filters each. Both heads are dense layers: `classify` gives the
-/// scores of the classes, and `degrees` the angle in degrees.
+/// A stem, a residual block and two heads. The stem is a 5 x 5 convolution (16 filters), batch norm and ReLU. The block
+/// is relu(branch + skip). The branch is a 3 x 3 convolution with stride 2, batch norm, ReLU, a 3 x 3 convolution and
+/// batch norm. The skip is a 1 x 1 convolution with stride 2, and batch norm. The block's convolutions have 32 filters
+/// each. Both heads are dense layers: `classify` gives the scores of the classes, `degrees` the angle.
 class DigitsAnglesNet final : public Network {
 public:
     using Options = DigitsNetOptions;
@@ -41,7 +41,7 @@ private:
     Dense classify_, degrees_;
 };
 
-/// Has the networks "digits" and "digits-angles".
+/// The family of the networks "digits" (DigitsNet) and "digits-angles" (DigitsAnglesNet).
 class DigitsNets final : public NetworkFamily {
 public:
     DigitsNets() : NetworkFamily({"digits", "digits-angles"}) {}

@@ -1,4 +1,4 @@
-// Defines what networks share that programs choose by name. networks.h has the list of them.
+// The interface of networks that programs choose by name, with --net. networks.h makes a network by its name.
 #pragma once
 
 #include "ringgrad/core/layers.h"
@@ -14,7 +14,7 @@ struct ImageTask {
     uint64_t seed = 0;
 };
 
-/// Networks that share their options.
+/// One or several networks that share their options, for example all residual networks.
 class NetworkFamily {
 public:
     explicit NetworkFamily(std::vector<std::string> names) : names_(std::move(names)) {}
@@ -25,15 +25,15 @@ public:
     const std::vector<std::string>& names() const { return names_; }
     /// Declares the options, whose values are members of this object.
     virtual void declare(Options&) {}
-    /// Makes the network of that name, which is one of names(). Throws Error if it cannot take such images.
+    /// Makes the network `name`, one of names(). Throws Error if it cannot take images as in `task`.
     virtual std::unique_ptr<Network> make(const std::string& name, const ImageTask& task) const = 0;
 
 private:
     std::vector<std::string> names_;
 };
 
-/// Throws Error unless x is a batch of images [n h w channels] with h and w of at least `smallest`. `network` is for
-/// the error text.
+/// Throws Error unless x is a batch of images [n height width channels] with height and width of at least `smallest`.
+/// `network` is its name in the error.
 void expect_images(const char* network, const Tensor& x, int64_t channels, int64_t smallest);
 
 } // namespace rg

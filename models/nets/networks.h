@@ -1,4 +1,4 @@
-// The networks that programs choose by name: their options, and how to make one of them.
+// Finds networks by their names, declares their options, and makes them.
 //
 // The file of a trained model stores the name and the options of its network, and the size of its images. So a program
 // can make the network again without the options of the training:
@@ -23,10 +23,11 @@
 namespace rg {
 
 using MakeFamily = std::unique_ptr<NetworkFamily> (*)();
-/// Adds a family to those of this folder. Names must differ from those of all other families.
+/// Registers a family, beside the built-in CifarNets, DigitsNets and ResNets. The names of its networks must differ
+/// from those of all other families.
 void register_networks(MakeFamily make);
 
-/// Registers a family while the program starts, as a variable in any of its files.
+/// A global variable of this type registers the family `Family` before main() begins.
 template <class Family>
 struct RegisterNetworks {
     RegisterNetworks() {
@@ -41,7 +42,7 @@ public:
     explicit NetworkChoice(std::vector<std::string> names);
     /// Declares --net, if there are several networks, and the options of all of them.
     void declare(Options& options);
-    /// Throws Error if the command line gives an option that the chosen network does not have.
+    /// Throws Error if the command line gives an option of another family, which the chosen network does not have.
     void check(const Options& options) const;
     std::unique_ptr<Network> make(const ImageTask& task) const { return chosen().make(name_, task); }
     /// Returns the name and the options, as a model's file stores them: {"name": "cifar", "width": 32, ...}.
@@ -59,8 +60,8 @@ private:
 ImageTask stored_task(const TensorFile& file);
 
 /// Returns the network that the file of a model describes, with the values in the file. Throws Error if the file
-/// describes no registered network, and what load_state_dict() throws. Allocates nothing before the file's names and
-/// shapes are checked.
+/// describes no registered network, or if its tensors do not fit (see load_state_dict() in state_dict.h). Allocates the
+/// network only after the names and shapes in the file are checked.
 std::unique_ptr<Network> make_network(const TensorFile& file);
 
 } // namespace rg

@@ -10,17 +10,17 @@ namespace {
 using Layer = std::function<Tensor(const Tensor& x, Mode mode)>;
 
 enum class Kind : uint8_t {
-    basic,      // 3 x 3, 3 x 3
-    bottleneck, // 1 x 1, 3 x 3, and 1 x 1 with four times as many channels
-    wide        // norm, 3 x 3, norm, 3 x 3
+    basic,      // two 3 x 3 convolutions
+    bottleneck, // convolutions 1 x 1, 3 x 3, and 1 x 1 with four times as many channels
+    wide        // batch norm, 3 x 3, batch norm, 3 x 3
 };
 
 /// A row of the table in resnet.h.
 struct Row {
     const char* name;
     Kind kind;
-    std::vector<int64_t> blocks; // of each stage
-    int64_t stem, width;         // channels of the stem, and of the 3 x 3 in the first stage; each stage doubles them
+    std::vector<int64_t> blocks; // number of blocks in each stage
+    int64_t stem, width;         // channels of the stem, and of 3 x 3 in the first stage; later stages double width
     bool by_size;                // true: the stem is chosen by the size of the images; false: it is Stem::cifar
 };
 
@@ -34,7 +34,7 @@ const Row& row_of(const std::string& name) {
     fail("resnet: expected resnet18, resnet20, resnet50 or wrn16-4, got ", name);
 }
 
-/// Where a block stands: its name, the channels of its input and of its 3 x 3, and its stride.
+/// The parameters of a block: name, channels of the input, channels of the 3 x 3 convolution, stride.
 struct Place {
     std::string name;
     int64_t in, width, stride;
@@ -47,7 +47,7 @@ int64_t channels_of(Kind kind, int64_t width) { return kind == Kind::bottleneck 
 ConvNorm::Spec conv_spec(int64_t out, int64_t kernel, int64_t in, int64_t stride = 1) {
     return {.out = out, .kernel = kernel, .in = in, .conv = {.stride = stride, .pad = same(kernel)}, .bias = false};
 }
-/// Returns the end of a branch or of a shortcut: without ReLU, since that follows the sum.
+/// Returns `spec` without ReLU, for the end of a branch or of a shortcut: there, ReLU follows the sum of both.
 ConvNorm::Spec last_spec(ConvNorm::Spec spec, bool zero_gamma = false) {
     spec.relu = false, spec.zero_gamma = zero_gamma;
     return spec;
@@ -58,7 +58,7 @@ Convolution::Spec plain_spec(int64_t out, int64_t kernel, int64_t in, int64_t st
 
 ConvNorm::Names numbered(const std::string& block, int i) { return {cat(block, ".conv", i), cat(block, ".bn", i)}; }
 
-/// relu(branch(x) + shortcut(x)), where the shortcut is x itself or a convolution.
+/// Returns a block relu(branch(x) + shortcut(x)), where shortcut(x) is x or a 1 x 1 convolution with batch norm.
 Layer residual_block(Parameters& p, Kind kind, const Place& place) {
     const int64_t in = place.in, width = place.width, out = channels_of(kind, width), stride = place.stride;
     std::vector<ConvNorm::Spec> specs{conv_spec(width, 3, in, stride), conv_spec(out, 3, width)};
@@ -79,7 +79,7 @@ Layer residual_block(Parameters& p, Kind kind, const Place& place) {
     };
 }
 
-/// With y = relu(norm(x)): branch(y) + x, or branch(y) + conv1x1(y) where extents or channels change.
+/// Returns a block branch(y) + x, where y = relu(norm(x)). If size or channels change: branch(y) + conv1x1(y).
 Layer wide_block(Parameters& p, const Place& place) {
     const int64_t in = place.in, width = place.width, stride = place.stride;
     const Norm before(p, place.name + ".bn1", {.channels = in});
@@ -95,7 +95,7 @@ Layer wide_block(Parameters& p, const Place& place) {
     };
 }
 
-/// The stem. In a wide network the first block begins with the batch norm, so the stem has none.
+/// Returns the stem. In a wide network it has no batch norm, since the first block begins with one.
 Layer stem_of(Parameters& p, const Row& row, Stem stem, int64_t channels) {
     RG_CHECK(row.by_size || stem == Stem::cifar, "--stem: expected cifar or auto for ", row.name,
              ", got imagenet; omit --stem");

@@ -1,9 +1,11 @@
-// Residual networks for images of any size, with the names and layouts of torchvision's parameters (conv1.weight,
-// layer1.0.bn2.running_mean, fc.weight). So a state dict of torchvision loads, and torchvision loads ours.
+// Residual networks for images of any size. Their parameters have torchvision's names, for example
+// layer1.0.bn2.running_mean. state_dict.h converts the layouts. Files of resnet18 and resnet50 can be exchanged with
+// torchvision.
 //
-// All networks end with the mean over all pixels and a dense layer. Their convolutions have no bias. A block adds the
-// result of its branch to its input or, where extents or channels change, to that of a 1 x 1 convolution. The first
-// block of each stage but the first has stride 2.
+// All networks end with global average pooling and a dense layer. Their convolutions have no bias. A stage is a group
+// of consecutive blocks with the same number of channels. A block adds its input to the result of its convolutions. If
+// size or channels change, a 1 x 1 convolution adapts the input. From the second stage on, the first block of a stage
+// has stride 2.
 //
 //     network   stem      blocks   channels           source
 //     resnet20  cifar     3 3 3    16 32 64           He et al. 2015, "Deep residual learning", section 4.2, option B
@@ -18,8 +20,9 @@
 
 namespace rg {
 
-/// The first layers. `imagenet` has a convolution 7 x 7 with stride 2 and max pooling 3 x 3 with stride 2. `cifar` has
-/// a convolution 3 x 3. `automatic` is that of the table; by size, it is `cifar` if a side has at most 64 pixels.
+/// The first layers. `imagenet` is a 7 x 7 convolution with stride 2, followed by 3 x 3 max pooling with stride 2.
+/// `cifar` is a 3 x 3 convolution. `automatic` follows the table above. There, "by size" means `cifar` if height or
+/// width is at most 64 pixels, else `imagenet`.
 enum class Stem : uint8_t { automatic, imagenet, cifar };
 
 class ResNet final : public Network {
@@ -27,14 +30,14 @@ public:
     struct Options {
         std::string name = "resnet18";
         int64_t classes = 10, channels = 3;
-        Stem stem = Stem::cifar;      // not automatic
+        Stem stem = Stem::cifar;      // must not be automatic
         bool zero_last_gamma = false; // true: the last batch norm of each branch starts with weights 0
         uint64_t seed = 0;
         DType dtype = DType::f32; // f64 only for checks on the reference backend
     };
     explicit ResNet(const Options& options);
 
-    /// Takes images [n h w channels] in f32 or bf16.
+    /// Takes images [n height width channels] in f32 or bf16.
     Tensor forward(const Tensor& x, Mode mode) const override;
 
 private:
@@ -44,7 +47,7 @@ private:
     Dense fc_;
 };
 
-/// Has the networks of the table above. The stem `automatic` is chosen by the size of the images.
+/// The family of the networks in the table above.
 class ResNets final : public NetworkFamily {
 public:
     ResNets() : NetworkFamily({"resnet18", "resnet20", "resnet50", "wrn16-4"}) {}

@@ -10,8 +10,8 @@ namespace {
 
 Shape file_shape(const Shape& s) { return s.rank() == 4 ? Shape{s[0], s[3], s[1], s[2]} : s; }
 
-/// Copies a filter between `krsc`, our layout, and `oihw`, PyTorch's layout, both in host memory: to `oihw` if
-/// `to_oihw`, else to `krsc`. Tensors of other ranks have the same layout in both.
+/// Copies a filter from `krsc`, in our layout, to `oihw`, in PyTorch's layout, or back if `to_oihw` is false. Both are
+/// in host memory; state_dict.h describes the layouts. Other numbers of extents than four have one layout.
 void permute(const Tensor& krsc, const Tensor& oihw, bool to_oihw) {
     const Shape& s = krsc.shape();
     float *a = krsc.data<float>(), *b = oihw.data<float>();
@@ -40,7 +40,7 @@ Tensor running_row(const Parameters::State& state, int64_t row) {
     return state.running.slice(row * state.channels, {state.channels});
 }
 
-/// Returns the text of `prefixes` that begins the name, or null if there is none.
+/// Returns the first of `prefixes` with which the name begins, or null if there is none.
 const std::string* prefix_of(const std::string& name, const std::vector<std::string>& prefixes) {
     for (const std::string& prefix : prefixes)
         if (name.starts_with(prefix)) return &prefix;

@@ -1,7 +1,8 @@
 // Converts a network's values to PyTorch's names and layouts, and back. So a PyTorch module with the same structure can
 // load our files, and we can load its files.
 //
-// Filters change from K R S C to O I H W; vectors and dense weights stay the same. A batch-norm layer has running_mean,
+// Filters have the extents [output channels, height, width, input channels] here, and [output channels, input channels,
+// height, width] in PyTorch. Vectors and dense weights are the same in both. A batch-norm layer has running_mean,
 // running_var and num_batches_tracked.
 #pragma once
 
@@ -10,21 +11,21 @@
 
 namespace rg {
 
-/// Returns a copy in host memory, with the last of four extents moved to the second place: filters K R S C become
-/// O I H W, images N H W C become N C H W. Copies of other tensors have the same shape. Takes f32 only.
+/// Returns a copy in host memory. If the tensor has four extents, the last one, the channels, moves to the second
+/// place. This gives filters and images the layout of PyTorch. Other tensors keep their shape. Takes f32 only.
 Tensor channels_first(const Tensor& channels_last);
 
 /// Returns copies of all values of the network in host memory, with PyTorch's names and layouts.
 std::vector<NamedTensor> state_dict(const Parameters& parameters);
 
-/// Throws Error if a tensor is missing, has another type or shape, or is unknown to the network, if a value is not
-/// finite, or if a variance is negative. Leaves out tensors of the network and of the file whose names begin with a
-/// text of `skip`. Throws Error if a text of `skip` begins no name. Reads no value of the network, so it may be made in
-/// a DryRun.
+/// Throws Error if a tensor of the network is missing in the file, or has another type or shape there. Also throws
+/// Error if the file has further tensors, values that are not finite, or negative variances. Does not check tensors
+/// whose names begin with a text of `skip`, and throws Error if such a text begins no name. Reads no value of the
+/// network, so the network may be made in a DryRun, without memory.
 void check_state_dict(const Parameters& parameters, const TensorFile& file, const std::vector<std::string>& skip = {});
 
-/// Sets every value of the network that is not left out from the file. Throws Error, and changes nothing, if
-/// check_state_dict() does.
+/// Copies the values in the file to the network, except tensors whose names begin with a text of `skip`. If
+/// check_state_dict() throws Error, throws that and changes nothing.
 void load_state_dict(Parameters& parameters, const TensorFile& file, const std::vector<std::string>& skip = {});
 
 } // namespace rg

@@ -1,7 +1,7 @@
 // The confusion matrix of a classifier: how often images of each class were assigned to each class.
 //
-// Only pairs that occur are stored, so the memory does not grow with the square of the number of classes. Tables show
-// at most kMostShown classes.
+// Only pairs that occur are stored, so many classes need little memory if most pairs never occur. Tables have columns
+// for at most kMostShown classes.
 #pragma once
 
 #include "ringgrad/models/run/data_parallel.h"
@@ -10,7 +10,7 @@
 
 namespace rg {
 
-/// Rows are true classes, columns are predicted classes. The class names must outlive this.
+/// The rows of the matrix are true classes, its columns are predicted classes. The class names must outlive this.
 class Confusion {
 public:
     explicit Confusion(const std::vector<std::string>& classes) : classes_(classes), sums_(classes.size()) {}
@@ -21,10 +21,10 @@ public:
     double accuracy() const { return double(correct_) / double(total_); }
 
     static constexpr size_t kMostShown = 100;
-    /// Returns the classes that tables show, in ascending order: all of them up to kMostShown. If there are more
-    /// classes, it leaves out those that never occur. If more than kMostShown remain, it takes the kMostShown / 2
-    /// classes with the most mistakes (as true or as predicted class), and of the others the kMostShown / 2 with the
-    /// most images.
+    /// Returns the classes that tables show, in ascending order. These are all classes if there are at most kMostShown.
+    /// Else it leaves out those that never occur. If more than kMostShown remain, it takes kMostShown / 2 classes with
+    /// the most mistakes (as true or as predicted class). Then it adds the kMostShown / 2 other classes with the most
+    /// images.
     std::vector<size_t> shown() const;
     bool shows_all() const { return classes_.size() <= kMostShown; }
 
@@ -34,12 +34,12 @@ public:
     int64_t correct() const { return correct_; }
     int64_t total() const { return total_; }
 
-    /// Returns a table for people, with the number of images and the accuracy of each row, and for each column the number
-    /// of images that were predicted so and the fraction of them that is correct. `images` is the number of all images,
-    /// including those without a known label.
+    /// Returns the matrix as text, or a line if it is empty. Each row ends with its number of images and its accuracy.
+    /// Below each column are its number of predictions and the fraction of them that is correct. `images` is the number
+    /// of all images, including those without a known label.
     std::string text(size_t images) const;
     /// Returns CSV with a heading and one line per true class, including classes that are not shown. A line has the
-    /// name, a count per shown class (as predicted class), the number of images, and the accuracy as a fraction.
+    /// name, a count per shown class (as predicted class), the number of images, and (if there are any) the accuracy.
     std::string csv() const;
 
 private:

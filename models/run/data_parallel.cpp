@@ -38,6 +38,7 @@ void run_while_polling(par::Group& group, std::string_view what, const std::func
 void aggregate_state(par::Group& group, const Parameters& parameters, double share, std::span<double> extra_sums) {
     if (group.size() == 1) return;
     const Tensor state = parameters.state().to_host();
+    state.note_write();
     std::vector<par::StateBlock> blocks;
     for (const auto& s : parameters.states()) {
         float* mean = state.data<float>() + s.offset;
@@ -125,19 +126,24 @@ std::vector<Prediction> Predictions::gather(par::Group& group) {
 }
 
 Score evaluate(par::Group& group, data::Range range, const data::ImageSet& set, const data::Normalise& normalise,
-               const std::function<Tensor(const Tensor&)>& forward) {
-    const data::Augmenter view(set.height, set.width, set.channels, {}, normalise);
+               const std::function<Tensor(const Tensor&)>& forward, const std::vector<data::WeightedView>& views) {
+    const data::Augmenter augmenter(set.height, set.width, set.channels, {.fill = data::Fill::reflect}, normalise);
     double sums[2] = {0, 0}; // loss, correct
     Predictions predictions(set.count);
     for (int64_t begin = range.begin; begin < range.end; begin += kEvaluationBatch) {
         const int64_t n = std::min(kEvaluationBatch, range.end - begin);
         const Tensor x = Tensor::on_host({n, set.height, set.width, set.channels});
-        parallel(n, [&](int64_t i) {
-            view.apply(set.image(begin + i), 0, 0, begin + i, x.data<float>() + i * set.image_bytes());
-        });
         const Tensor labels =
             Tensor::of<int32_t>({n}, std::span<const int32_t>(set.labels).subspan(size_t(begin), size_t(n)));
-        const Tensor scores = forward(x).to_host();
+        Tensor scores;
+        for (const auto& [view, weight] : views) {
+            parallel(n, [&, &view = view](int64_t i) {
+                augmenter.apply(set.image(begin + i), view, x.data<float>() + i * set.image_bytes());
+            });
+            const Tensor of_view = forward(x).to_host();
+            if (!scores.defined()) scores = Tensor::on_host(of_view.shape()), scores.fill(0);
+            for (int64_t i = 0; i < scores.numel(); ++i) scores.data<float>()[i] += weight * of_view.data<float>()[i];
+        }
         sums[0] += double(n) * host_cross_entropy(scores, labels);
         sums[1] += double(count_correct(scores, labels));
         predictions.add(begin, scores);

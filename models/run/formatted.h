@@ -1,4 +1,4 @@
-// Formats numbers like printf.
+// Formats text like printf.
 #pragma once
 
 #include <cstdio>

@@ -10,10 +10,11 @@ namespace rg {
 
 namespace {
 
-/// Smallest size of a bucket: large enough that the latency of a message hardly counts, small enough that the first
-/// sums start early.
+/// Smallest size of a bucket, except the last: large enough that the latency of a message hardly counts, small enough
+/// that the first sums start early.
 constexpr int64_t kBucketBytes = 512 * 1024;
-/// A group keeps plans for kPlans vectors. Half of these plans are left for other reductions.
+/// With Algorithm::ring, a par::Group makes a plan for each vector that it sums, and keeps the kPlans plans used last.
+/// Buckets use at most half of these, so that the plans of other reductions are kept too.
 constexpr int64_t kMaxBuckets = par::Group::kPlans / 2;
 
 } // namespace

@@ -1,15 +1,15 @@
-// Sums gradients over the ranks, in buckets, while backward still runs.
+// Sums gradients over the ranks; where it can, in buckets while backward still runs.
 //
 //     network.after_step = [&](const Plan& plan, size_t step) { return sum.after_step(plan, step); };
 //     sum.begin(share);      // this rank's share of the mini-batch
-//     network(inputs, true); // a replay; finished buckets are summed meanwhile
+//     network(inputs, true); // with overlap, a replay sums finished buckets meanwhile
 //     sum.finish();          // the gradients are now those of the whole mini-batch
 //
-// Backward finishes the gradients in the order of the flat buffer. So a bucket is a range of this buffer, and buckets
-// are summed in order. On the CPU, with `overlap`, a thread sums them, and only this thread may use the group between
-// begin() and finish(). A device needs no thread: after the step that finishes a bucket, the bucket's download to host
-// memory is queued. finish() sums each bucket when it has arrived, while the device computes or downloads later buckets
-// and uploads earlier ones.
+// All gradients lie in one flat buffer, roughly in the order in which backward finishes them. A bucket is a range of
+// this buffer, and buckets are summed in order. On the CPU, with `overlap`, a thread sums them, and only this thread
+// may use the group between begin() and finish(). A device needs no thread: after the step that finishes a bucket, the
+// bucket's download to host memory is queued. finish() sums each bucket when it has arrived, while the device computes
+// or downloads later buckets and uploads earlier ones.
 #pragma once
 
 #include "ringgrad/core/device.h"
@@ -26,10 +26,10 @@ namespace rg {
 
 class GradientSum {
 public:
-    /// The group, the parameters and the device of the gradients must outlive this. Without `overlap`, the CPU sums all
-    /// gradients at once in finish(), on the caller's thread. `overlap` must be false if the ranks exchange anything
-    /// else during backward, such as batch statistics. It should be false if all ranks share memory: with 4 ranks on 2
-    /// cores the thread costs 1/10 of the step's time, and the sum only 1/300.
+    /// The group, the parameters and the device of the gradients must outlive this. Without `overlap`, finish() sums
+    /// gradients in host memory all at once, on the caller's thread. `overlap` must be false if the ranks exchange
+    /// anything else during backward, such as batch statistics. It should be false if all ranks share memory: with 4
+    /// ranks on 2 cores, the thread costs 1/10 of the step's time, but the sum itself only 1/300 of it.
     GradientSum(par::Group& group, const Parameters& parameters, par::Algorithm algorithm, bool overlap);
     ~GradientSum();
     GradientSum(const GradientSum&) = delete;
@@ -37,13 +37,13 @@ public:
 
     /// Begins a step. `share` is the fraction of the mini-batch that this rank computes.
     void begin(double share);
-    /// Starts the sums of the buckets that this step of the plan has finished. Returns true if there are such buckets.
+    /// Starts the sums (on a device: the downloads) of the buckets that steps up to `step` have finished, if they have
+    /// not started yet. Returns true if it started any.
     bool after_step(const Plan& plan, size_t step);
-    /// Sums the remaining buckets and blocks until all sums are done. If a sum failed, throws its error, also if it
-    /// failed on the thread.
+    /// Sums the remaining buckets and blocks until all sums are done. If a sum failed on any thread, throws its error.
     void finish();
 
-    /// Returns a text that says after which step each bucket is summed; empty for a single rank.
+    /// Returns a text that says after which step the gradients or their buckets are summed; empty for a single rank.
     std::string table(const Plan& plan) const;
 
 private:
@@ -71,7 +71,7 @@ private:
     std::mutex mutex_;
     std::condition_variable_any changed_;
     // ready_: number of buckets that can be summed (on a device: whose download is queued). done_: number of buckets
-    // that the thread has summed.
+    // whose sum on the thread has ended.
     size_t ready_ = 0, done_ = 0;
     std::exception_ptr error_;
     std::jthread thread_;

@@ -1,4 +1,4 @@
-// Turns the mini-batches of a set into inputs of an Accelerated function, on the CPU and on a device.
+// Turns the mini-batches of a set into inputs of an Accelerated function (core/accelerate.h), for CPU and device.
 //
 // On the CPU the loader makes the images. A device holds all images of the set: the loader only chooses images and
 // their views (data/augment.h), and the augment op makes the batch on the device.
@@ -14,8 +14,8 @@ namespace rg {
 
 class ImageFeed {
 public:
-    /// Sets `rank`, `ranks` and `views` in the options to those of the machine. `set` and `machine` must outlive this.
-    /// The batches have the values of `columns` in Batch::columns.
+    /// Sets `rank`, `ranks` and `views` in the options, as `machine` requires. `set` and `machine` must outlive this.
+    /// `columns` are further values of each image; a batch has them in Batch::columns.
     ImageFeed(const data::ImageSet& set, data::LoaderOptions options, const Machine& machine,
               std::vector<data::Column> columns = {});
 
@@ -26,8 +26,8 @@ public:
     /// Returns the inputs for the images, then the labels, the targets if the set has any, and the columns.
     std::vector<Tensor> inputs(const data::Batch& batch) const;
 
-    /// Converts inputs back to a batch. Call this inside the Accelerated function, since it runs ops. `x` of the batch
-    /// has the type Machine::activations(), f32 or bf16.
+    /// Converts inputs back to a batch. Call this inside the Accelerated function, since it runs ops. The batch has
+    /// only x, labels, targets and columns. Its x has the type Machine::activations(), f32 or bf16.
     data::Batch batch(std::span<const Tensor> inputs) const;
 
     /// Returns the position, in the epoch's order, of this rank's first image in the batch.
@@ -39,8 +39,8 @@ public:
     /// if the set gives no mini-batch, since it is too small.
     TrainingRun::Length length(int64_t steps, int64_t epochs) const;
 
-    /// Returns a batch with the shapes of this rank's share of the largest mini-batch and arbitrary values. It serves
-    /// to make plans.
+    /// Returns a batch with the shapes of this rank's share of the largest mini-batch. Its values are arbitrary. It
+    /// serves to make plans before the first step.
     data::Batch largest_batch() const;
 
 private:

@@ -3,6 +3,7 @@
 
 #include "ringgrad/core/clock.h"
 #include "ringgrad/core/profile.h"
+#include "ringgrad/models/run/formatted.h"
 #include "ringgrad/models/run/memory.h"
 #include "ringgrad/models/run/model_file.h"
 #include "ringgrad/models/run/report.h"
@@ -30,6 +31,8 @@ void ImageTraining::declare(Options& o) {
     o.group("Network");
     network_.declare(o);
     declare_training(o);
+    o.add("test-views", &test_views_,
+          "after the last epoch, test once more with the mean scores of six views of each image, mirrored or shifted");
     machine_options.declare(o);
     o.add("sync-bn", &sync_bn_,
           "batch norm with statistics over all ranks; up to rounding, the result then does not depend on their number");
@@ -65,7 +68,7 @@ int ImageTraining::train(TrainingRun& run, const Options& options) {
     Context context = machine.context();
     if (sync_bn_ && group.size() > 1) context.sync = &sync;
     if (profile_) context.profile = &op_times;
-    const ContextScope scope(context); // its threads also decode the images
+    const ContextScope scope(context); // the context's threads also decode the images
 
     const data::TrainTest data = load(group, [&] { run.pulse(); });
     run.test_set_name = data_options.test_set_name();
@@ -77,6 +80,7 @@ int ImageTraining::train(TrainingRun& run, const Options& options) {
     Parameters& parameters = network->parameters;
     const data::Normalise normalise =
         run.resumed() ? stored_normalise(*run.checkpoint(), this->normalise(data.train)) : this->normalise(data.train);
+    initialise(*network, data.train, normalise);
     ImageFeed feed(data.train, loader_options(normalise), machine);
     Trainer trainer(run, machine, parameters, Optimizer(parameters, optimizer), feed,
                     [&](const data::Batch& batch) -> ScoresAndLoss {
@@ -95,6 +99,10 @@ int ImageTraining::train(TrainingRun& run, const Options& options) {
     int code = 0;
     const double seconds = seconds_of([&] {
         trainer.train(schedule, [&] { return test.score(); });
+        if (test_views_ && !run.stopped()) {
+            const Score score = test.score(data::mirrored_and_shifted(data.test.width));
+            run.note(formatted("%s acc %.2f %% with six views", run.test_set_name.c_str(), 100 * score.accuracy));
+        }
         code = run.end();
     });
     if (plan_dump_)
@@ -102,7 +110,7 @@ int ImageTraining::train(TrainingRun& run, const Options& options) {
             run.note(cat("accelerate: ", f->occupancy() * double(f->cache_size), " plans of ", name, ", hit rate ",
                          100 * f->hit_rate(), " %"));
     // On a GPU, profiling waits for each op, so the training takes longer than without it. The table then omits the
-    // total time.
+    // time outside of ops.
     if (profile_) run.note(op_times.table(machine.device() ? 0 : seconds));
     return code;
 }

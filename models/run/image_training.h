@@ -7,7 +7,7 @@
 //     int main(int argc, char** argv) { return run_training_main(argc, argv, my_training); }
 //
 // Each rank holds the whole network and takes its share of every mini-batch; Trainer (trainer.h) has the loop and the
-// steps. The images and their order do not depend on the number of ranks.
+// steps. The order of the images in an epoch does not depend on the number of ranks.
 #pragma once
 
 #include "ringgrad/models/nets/networks.h"
@@ -18,25 +18,28 @@ namespace rg {
 
 class ImageTraining : public Training, public TrainingOptions {
 public:
-    /// Takes the names of the networks that --net chooses from; see NetworkChoice. A single one needs no --net.
+    /// Takes the names of the networks that --net chooses from; see NetworkChoice. For a single name, --net is absent.
     explicit ImageTraining(std::vector<std::string> networks) : network_(std::move(networks)) {}
     void declare(Options& options) override;
-    /// The images may have any size, but all have the same.
+    /// Collective. Loads the data that the options choose. Images may have any size, but without --size all the same.
     data::TrainTest load(par::Group& group, const std::function<void()>& pulse) const override;
     int train(Options& options, par::Group& group, Trial& trial) override;
 
 protected:
-    /// Sets the defaults that depend on other options. This one multiplies the default mini-batch by the number of
-    /// GPUs. A resumed run keeps its values.
+    /// Sets the defaults that depend on other options. This base version multiplies the default mini-batch size by the
+    /// number of GPUs, except in a resumed run.
     virtual void complete(const Options& options, const Workers& workers, bool resumed);
-    /// Returns the normalisation, which the model's file stores. This one has mean 0 and variance 1 over the images.
+    /// Returns the normalisation, which the model's file stores. This base version returns normalisation_of(images).
     virtual data::Normalise normalise(const data::ImageSet& images) const { return data::normalisation_of(images); }
+    /// Changes the initial values of the network, which a resumed run or --init replaces. This base version does
+    /// nothing.
+    virtual void initialise(Network&, const data::ImageSet& /*images*/, const data::Normalise&) const {}
 
 private:
     int train(TrainingRun& run, const Options& options);
 
     NetworkChoice network_;
-    bool sync_bn_ = false, profile_ = false, plan_dump_ = false;
+    bool test_views_ = false, sync_bn_ = false, profile_ = false, plan_dump_ = false;
 };
 
 } // namespace rg

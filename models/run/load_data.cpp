@@ -13,8 +13,8 @@ namespace rg {
 
 namespace {
 
-/// Collective. Runs `work` on all ranks at the same time. If one rank fails, throws on all; if one rank gets a stop
-/// request, throws Stopped on all. `pulse`: see run_while_polling().
+/// Collective. Runs `work` on all ranks at the same time. If one rank gets a stop request, throws Stopped on all. Else
+/// if `work` fails on some ranks, these throw its error, and the others PeerFailed. `pulse`: see run_while_polling().
 void run_on_all_ranks(par::Group& group, const std::function<void()>& work, const std::function<void()>& pulse) {
     std::exception_ptr failure;
     std::string error;
@@ -26,7 +26,8 @@ void run_on_all_ranks(par::Group& group, const std::function<void()>& work, cons
             error = e.what();
         }
     };
-    // Returns the same on all ranks. A rank must not act on its own stop request before the others know it.
+    // Returns true on all ranks if some rank has a stop request. A rank must not act on its own request alone, since
+    // the others would wait for it.
     const auto agreed_to_stop = [&] { return !group.all(!stop_requested(), "go on"); };
     const auto poll = [&] {
         if (agreed_to_stop()) request_stop(); // ends `work` on this rank too
@@ -77,17 +78,19 @@ std::vector<data::Shard> find_shards(par::Group& group, const std::string& path,
 void DataOptions::declare(Options& o, const std::string& folder, const std::string& shards, const std::string& none) {
     o.group("Data");
     o.add("data", &path,
-          cat("folder of ", folder, ", or s3://BUCKET/PREFIX or pipe:COMMAND for shards of ", shards, "; none: ", none))
-        .metavar("DIR");
-    o.add(
-         "test-data", &test_path,
-         "test set, of the same kinds as --data; if it has a test set itself, that, else all of it. none: the test set "
-         "of --data, or a part held out from it")
+          cat("folder of ", folder, ", or s3://BUCKET/PREFIX or pipe:COMMAND for shards of ", shards,
+              " (default: ", none, ")"))
+        .metavar("DIR")
+        .basic();
+    o.add("test-data", &test_path,
+          "test set, of the same kinds as --data; if it has a test set itself, that, else all of it (default: the "
+          "test set of --data, or a part held out from it)")
         .metavar("DIR");
     o.add("size", &size,
           "height and width of the images, which are resized and cropped to it when they are loaded; one number stands "
-          "for both; none: as they are")
-        .metavar("H[xW]");
+          "for both (default: as they are)")
+        .metavar("H[xW]")
+        .basic();
     o.add("cache", &cache,
           "folder that keeps downloads from s3: and pipe: for the next time; delete it when the data have changed")
         .metavar("DIR");
@@ -98,11 +101,13 @@ void DataOptions::declare(Options& o, const std::string& folder, const std::stri
     o.add("validation", &validation,
           "fraction of each class of the training images held out for validation, chosen by --seed; the test set is "
           "then not used")
-        .range(0, 0.9);
+        .range(0, 0.9)
+        .basic();
     o.add("batch-size", &batch_size,
           "images per mini-batch, over all ranks; the default, but not that of an embedded sample, is multiplied by "
           "the number of GPUs")
-        .range(1, 1e6);
+        .range(1, 1e6)
+        .basic();
     o.add("shuffle", &shuffle,
           {{"epoch", data::Shuffle::epoch}, {"once", data::Shuffle::once}, {"never", data::Shuffle::never}},
           "epoch: new order of the images in every epoch; once: the same random order; never: order of the files");

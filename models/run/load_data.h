@@ -1,9 +1,9 @@
 // Loads the data set of a --data option into the memory of every rank.
 //
-// Each rank reads local files by itself. Remote data are fetched once: all n ranks fetch at the same time, and the rank
-// i mod n fetches shard i and broadcasts it. So n machines have n times the bandwidth of one, and all ranks get the
-// same images in the same order. Shards are unpacked as they arrive, so a rank holds at most n shards besides the
-// images.
+// Each rank reads local files by itself. Remote data (s3: and pipe:) come as files called shards, and one rank fetches
+// each shard. Of n ranks, rank i mod n fetches shard i and broadcasts it; n ranks fetch up to n shards at the same
+// time. So n machines can use n times the bandwidth of one, and all ranks get the same images in the same order. Shards
+// are unpacked as they arrive, so a rank holds at most two packed ones at a time: its own and a received one.
 #pragma once
 
 #include "ringgrad/core/options.h"
@@ -21,8 +21,8 @@ struct DataOptions {
     int64_t retries = 4, unpacked_mib = 1024, batch_size = 128, seed = 0;
     bool skip_other_images = false;
     double validation = 0;
-    /// The texts are for --help. `folder` and `shards` say what a folder and what shards from s3: and pipe: may
-    /// contain; `none` says which data are used without --data.
+    /// The texts are for --help. `folder` says what a folder may contain, and `shards` what files from s3: and pipe:
+    /// may contain. `none` names the data that are used without --data.
     void declare(Options& options, const std::string& folder, const std::string& shards, const std::string& none);
     /// Throws Error if --size is wrong.
     data::LoadOptions load_options() const;
@@ -34,24 +34,25 @@ struct DataOptions {
     std::string test_set_name() const { return validation > 0 ? "validation" : "test"; }
 };
 
-/// Collective. Runs data::load() on all ranks, with the threads of the context. If one rank fails, throws Error on all;
-/// if one rank gets a stop request, throws Stopped on all. `pulse`: see run_while_polling().
+/// Collective. Loads the data at a path on all ranks, with the threads of the context. If reading or fetching fails on
+/// one rank, or it gets a stop request (Stopped), throws on all. `pulse`: see run_while_polling() in data_parallel.h.
 data::TrainTest load_data(par::Group& group, const std::string& path, const data::LoadOptions& options = {},
                           const std::function<void()>& pulse = {});
 
-/// Collective. Does the same for --data and --test-data. With --test-data nothing is held out from --data, and the test
-/// set of --data is not used. Throws Error if the classes or the sizes of the two differ. `built_in` returns the data
-/// that are used without --data; if it is null, these are the embedded sample.
+/// Returns the data for a program that is called without --data.
 using BuiltInData = std::function<data::TrainTest(const data::LoadOptions&)>;
+/// Collective. Loads the sets of --data and --test-data on all ranks. With --test-data, no test set is held out from
+/// --data, and its own test set is not used. Throws Error if the two differ in classes, image size or channels. Without
+/// --data, calls `built_in` for the data, or if it is null, takes the embedded sample.
 data::TrainTest load_data(par::Group& group, const DataOptions& options, data::LoadOptions load_options,
                           const std::function<void()>& pulse = {}, const BuiltInData& built_in = {});
 
-/// Collective. Returns the grey digits of --data, or 10,000 drawn ones. Data without a test set get one: a tenth of
-/// each class, chosen by --seed. With --validation, a fraction of the training images takes the place of the test set.
-/// Throws Error if the images are not 28 x 28, and what load_data() throws.
+/// Collective. Returns the digits of --data as grey images, or without --data 10,000 drawn ones. If there is no test
+/// set, a tenth of each class becomes the test set, chosen by --seed. With --validation, a fraction of the training
+/// images replaces it. Throws Error if the images are not 28 x 28, and like load_data() and hold_out_validation().
 data::TrainTest load_digits(par::Group& group, const DataOptions& options, const std::function<void()>& pulse = {});
 
-/// Throws Error unless the images have this shape, [height width channels].
+/// Throws Error unless the training images have this shape, [height width channels].
 void expect_images(const data::TrainTest& sets, const Shape& image);
 
 } // namespace rg

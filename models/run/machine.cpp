@@ -25,9 +25,10 @@ void MachineOptions::declare_compute(Options& o) {
     o.add("device", &device, "device to compute on; auto: GPU if every rank has one, else CPU")
         .one_of({"auto", "cpu", "cuda"});
     o.add("precision", &precision,
-          "number format of activations; auto: bf16 on GPUs and on CPUs with AMX, else fp32; fp32-strict: only plain "
-          "multiply-adds, on CPUs")
-        .one_of({"auto", "fp32", "fp32-strict", "bf16"});
+          "number format of activations; auto: bf16 on GPUs and on CPUs with AMX or AVX512-BF16, else fp32; "
+          "fp32-strict: only plain multiply-adds, on CPUs")
+        .one_of({"auto", "fp32", "fp32-strict", "bf16"})
+        .basic();
     o.add("threads", &threads, "threads per rank; 0: number of cores / number of ranks on this machine").range(0, 1024);
 }
 

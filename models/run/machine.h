@@ -1,6 +1,6 @@
 // Chooses the device, the threads and the precision of a training from its options and from the hardware.
 //
-// All ranks use the same kind of device and the same precision, on any mixture of machines.
+// All ranks use the same kind of device, even if not all have a GPU. With the same options they use one precision.
 #pragma once
 
 #include "ringgrad/core/context.h"
@@ -20,17 +20,17 @@ struct MachineOptions {
     int64_t threads = 0;
     par::Algorithm allreduce = par::Algorithm::automatic;
     bool accelerate = true, idle_spare_ranks = false;
-    /// Declares all options, or only those that a single process needs: device, precision and threads.
+    /// declare() declares all options. declare_compute(): only --device, --precision and --threads.
     void declare(Options& options);
     void declare_compute(Options& options);
 };
 
-/// The ranks that take images (workers): all ranks, or with --spare-ranks idle one rank for each GPU.
+/// The workers: the ranks that take images. These are all ranks, but on GPUs with --spare-ranks idle one rank per GPU.
 struct Workers {
     int gpus = 0;  // number of GPUs that the ranks use together
     int count = 1; // number of workers
     int index = 0; // index of this rank among the workers; `count` if it takes no images
-    /// Returns the size of the mini-batch for all GPUs, if `batch` is that for one GPU. Without GPUs returns `batch`.
+    /// Returns `batch` times the number of GPUs, or `batch` if there are no GPUs.
     int64_t scaled(int64_t batch) const { return batch * std::max(1, gpus); }
     /// Returns this rank's part of n images.
     data::Range part_range(int64_t n) const { return data::part_range(n, count, index); }
@@ -41,14 +41,14 @@ Workers workers_of(std::span<const std::string> gpu_of_rank, int rank, bool idle
 
 class Machine {
 public:
-    /// Collective. Sets the number of threads in `settings`, unless the command line gives one. `settings` must outlive
-    /// this. Throws Error for --device cuda without a GPU, for fp32-strict on a GPU, and if ranks on CPUs use
+    /// Collective. Sets the number of threads in `settings`, unless --threads gives one above 0. `settings` must
+    /// outlive this. Throws Error for --device cuda without a GPU, for fp32-strict on a GPU, and if ranks on CPUs use
     /// different instruction sets.
     Machine(MachineOptions& settings, const Options& options, par::Group& group);
     Machine(const Machine&) = delete;
     Machine& operator=(const Machine&) = delete;
 
-    /// Returns a context for this machine. The caller installs it with a ContextScope.
+    /// Returns a context that refers to this object. The caller installs it with a ContextScope.
     Context context();
     const MachineOptions& options() const { return options_; }
     /// Returns the device, or null for the CPU.

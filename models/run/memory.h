@@ -1,7 +1,7 @@
 // Checks that a machine has the memory that its ranks are about to allocate.
 //
-// Linux grants more memory than it has. If a process later writes to more memory than there is, the kernel kills the
-// process without a message, perhaps after minutes of training. So programs add up their needs first, and end with an
+// Linux grants more memory than it has. If a process later writes to more memory than there is, the kernel may kill it
+// without a message, perhaps after minutes of training. So programs add up their needs first, and end with an
 // error if the sum is too large.
 #pragma once
 
@@ -33,18 +33,19 @@ Host this_host();
 void check_memory(par::Group& group, int64_t bytes, const std::string& what, const std::string& advice,
                   int64_t available = available_memory(), const Host& host = this_host());
 
-/// Returns the bytes that rank 0 needs for a checkpoint: the values of the parameters, of `parameter_bytes`, and as
-/// many bytes for each buffer of the optimizer.
+/// Returns about the number of bytes that rank 0 needs for a checkpoint: `parameter_bytes` for the values of the
+/// parameters, and as many for each of the `buffers` of the optimizer.
 constexpr int64_t checkpoint_memory(int64_t parameter_bytes, int64_t buffers) {
     return (1 + buffers) * parameter_bytes;
 }
 
-/// Collective. Runs check_memory() for the buffers of a training on the CPU: values, gradients (also those that ranks
-/// share), the optimizer's `buffers` and, on rank 0, a checkpoint. `parameter_bytes` is the size of the values.
+/// Collective. Runs check_memory() for the buffers of a training on the CPU. These are the values, the gradients, the
+/// optimizer's `buffers` and, on rank 0, a checkpoint. With several ranks, gradients count twice: also those in shared
+/// memory. `parameter_bytes` is the size of the values.
 void check_parameter_memory(par::Group& group, int64_t parameter_bytes, int64_t buffers, const std::string& advice);
 
-/// Collective. Runs check_memory() before a training on the CPU starts: for the plans that `plan` makes in the networks
-/// and, on rank 0, for a checkpoint. Makes the plans without allocating memory, and then drops all plans.
+/// Collective. Runs check_memory() before a training on the CPU starts. Runs `plan`, which makes plans in `networks`,
+/// without allocating their memory. Counts these plans and, on rank 0, a checkpoint, and drops all plans of `networks`.
 void check_planned_memory(par::Group& group, std::initializer_list<Accelerated*> networks, int64_t checkpoint_bytes,
                           const std::function<void()>& plan, const std::string& advice,
                           int64_t available = available_memory());

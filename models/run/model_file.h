@@ -1,5 +1,5 @@
 // Writes and reads what the file of a trained model says about itself: its network, and the size, classes and
-// normalisation of its images. nets/networks.h makes the network again.
+// normalisation of its images. make_network() (nets/networks.h) makes the network from these data.
 #pragma once
 
 #include "ringgrad/data/augment.h"
@@ -12,7 +12,7 @@ struct Target {
     std::string name, unit;
 };
 
-/// Returns the task of a network for images like these.
+/// Returns the task of a network for these images: their size, channels and number of classes, and the `seed`.
 ImageTask task_of(const data::ImageSet& images, uint64_t seed);
 
 /// Returns the metadata of the model's file: NetworkChoice::describe() of its network, the size of the images, the
@@ -20,17 +20,17 @@ ImageTask task_of(const data::ImageSet& images, uint64_t seed);
 Metadata describe_model(const Json& network, const data::ImageSet& images, const data::Normalise& normalise,
                         const std::vector<Target>& targets = {});
 
-/// Loads the file of a model: a safetensors file, a checkpoint, or the model in a run's folder. Leaves out the state of
-/// the optimizer. Throws Error like load_tensors() and load_checkpoint().
+/// Loads the file of a model: a safetensors file, a checkpoint without the optimizer's state, or model.safetensors in a
+/// run's folder. Throws Error if the folder has none, and like load_tensors() and load_checkpoint().
 TensorFile load_model(std::string path);
 
-/// Returns the names of the classes in the file of a model. Throws Error if it has none.
+/// Returns the names of the classes in the file of a model. Throws Error if they are missing or malformed.
 std::vector<std::string> stored_classes(const TensorFile& file);
 
-/// Returns the targets in the file of a model, or none.
+/// Returns the targets in the file of a model, or none. Throws Error if they are malformed.
 std::vector<Target> stored_targets(const TensorFile& file);
 
-/// Returns the normalisation in a model's file, or `fallback` if the file has none.
+/// Returns the normalisation in a model's file, or `fallback` if the file has none. Throws Error if it is malformed.
 data::Normalise stored_normalise(const TensorFile& file, const data::Normalise& fallback);
 
 } // namespace rg

@@ -29,7 +29,8 @@ void write_conv2d(Graph& g, const Step& s) {
     using O = Conv2dOp;
     const Conv& c = s.attrs.as<O>().conv;
     const Tensor &x = s.in[O::x], &w = s.in[O::w], &y = s.out[O::y];
-    // A 1x1 convolution of pixels that are not an image of ONNX is a dense layer.
+    // A 1 x 1 convolution is a dense layer on each pixel. Write it so if x is not yet in channels-first order: this
+    // saves a Transpose.
     const bool dense =
         g.order_of(x) == Order::rows && w.extent(1) * w.extent(2) == 1 && c.stride == 1 && c.pad == 0 && c.groups == 1;
     std::vector<std::string> inputs;
@@ -116,7 +117,7 @@ void write_activation(Graph& g, const Step& s) {
     g.define(s.out[0], order, y());
 }
 
-/// Writes arithmetic on two tensors, in the order of the first one that is no constant.
+/// Writes arithmetic on two tensors, in the order of the first operand that is not a constant. Constants have memory.
 void write_two(Graph& g, const Step& s, const char* type) {
     const Order order = g.order_of(s.in[s.in[0].has_memory() ? 1 : 0]);
     g.define(s.out[0], order, g.node(type, {g.read(s.in[0], order), g.read(s.in[1], order)}));
@@ -157,8 +158,8 @@ void write_slice(Graph& g, const Step& s) {
              g.node("Slice", {g.read(s.in[0], Order::rows), g.ints({a.begin}), g.ints({a.begin + a.count})}));
 }
 
-/// Writes upsample(), if this step is its second half: it concatenates copies of rows, in which each pixel is already
-/// repeated as often. Returns false if it is not.
+/// Writes upsample(), which a trace holds as two concatenations: the first repeats each pixel `count` times, the second
+/// each row. Does so if this step is the second one, else returns false.
 bool write_upsample(Graph& g, const Step& s, int64_t count) {
     const Tensor& wide = s.in[0];
     const auto first = g.copies.find(wide.key());
@@ -223,7 +224,7 @@ const Mapping* find_mapping(Op op) {
 
 const char* input_name(const Shape& sample) { return sample.rank() == 3 ? "image" : "x"; }
 
-/// Adds nodes that normalise the input, and states that the result is the value of x.
+/// Adds nodes that normalise the input, and defines their result as the value of x.
 void write_input(Graph& g, const Tensor& x, const std::string& input, const data::Normalise& normalise) {
     std::string value = input;
     if (x.shape().rank() == 4) {
@@ -241,7 +242,7 @@ void write_input(Graph& g, const Tensor& x, const std::string& input, const data
     g.define(x, Order::channels_first, value);
 }
 
-/// Returns the GraphProto of the prediction for `batch` inputs; see Graph.
+/// Returns the GraphProto (ONNX message of a graph) of the prediction for `batch` inputs; see Graph in onnx_graph.h.
 std::string encode_graph(const PredictFunction& predict, const Parameters& parameters, const Shape& sample,
                          const OnnxOptions& options, int64_t batch) {
     Ints extents{batch};
@@ -294,7 +295,7 @@ std::string encode_onnx(const PredictFunction& predict, const Parameters& parame
                         const OnnxOptions& options) {
     expect_valid(sample, parameters, options);
     const std::string graph = encode_graph(predict, parameters, sample, options, 10007);
-    // Whatever depends on the size of the batch and is not free differs between two sizes.
+    // The size of the batch is written as -1 or "n". If the graph depends on it otherwise, two sizes give two graphs.
     RG_CHECK(
         graph == encode_graph(predict, parameters, sample, options, 10009),
         "onnx: expected a prediction that computes the same for any size of the batch, got one that depends on it");

@@ -3,16 +3,18 @@
 //     save_onnx("net.onnx", load_model("runs/NAME")); // a network that the program has registered (nets/networks.h)
 //     save_onnx("net.onnx", network, {28, 28, 1});    // any network
 //
-// The file is a protobuf message (opset 17) and holds the weights. It comes from a trace of the prediction, so it
-// serves every network whose ops have a counterpart in ONNX, also one from outside of this tree. Training-only ops have
-// none.
+// The file is a protobuf message (opset 17) and holds the weights. It is made from a trace of the prediction, so it can
+// also be written for networks of users, if their ops have a counterpart in ONNX. Ops that only training needs have no
+// counterpart.
 //
-// The input is `image`, f32 [n c h w]: bytes divided by 255, as in PyTorch. The file normalises them itself. n is free.
-// A network on vectors has the input `x`, f32 [n k], and no normalisation. Images within the file are N C H W, filters
-// O I H W; names and values of the weights are those of state_dict(). Types are f32 throughout, so casts are left out.
+// The input is `image`, f32 [n channels height width], for any number n of images: bytes divided by 255, as in PyTorch.
+// The file contains the normalisation. A network on vectors of k values has the input `x`, f32 [n k], and no
+// normalisation. Inputs, outputs and weights are f32. Names, values and layouts of the weights are those of
+// state_dict(). There is one exception: a 1 x 1 convolution of channels-last values becomes a Gemm, whose filters [out
+// in] are named constant_1, constant_2 and so on.
 //
-// Our gelu uses the error function, so it is not the approximation by tanh. Opset 17 has no node for it; the file has
-// its formula.
+// Our gelu uses the error function, not the approximation by tanh. Opset 17 has no node for gelu, so the file contains
+// the nodes of its formula.
 #pragma once
 
 #include "ringgrad/core/layers.h"
@@ -25,29 +27,30 @@ namespace rg {
 
 struct OnnxOptions {
     std::vector<std::string> outputs = {"scores"}; // names of the outputs, one per result of the prediction
-    data::Normalise normalise = {};                // of the images; the default leaves them as they are
+    data::Normalise normalise = {};                // of the images; the default changes nothing
     std::string description = {};                  // text for people
     Metadata metadata = {};                        // texts for programs, such as the names of the classes
 };
 
-/// A prediction: the results, such as scores [n classes], for inputs [n h w c] or [n k].
+/// A prediction for n images [n height width channels] or n vectors [n k]. Returns results such as scores [n classes].
 using PredictFunction = std::function<std::vector<Tensor>(const Tensor& x)>;
 
 /// Returns the contents of an ONNX file for a prediction, which must read and write tensors through ops only. `sample`
-/// is the shape of one input: [h w c] or [k]. Tensors that are not in `parameters` become constants. Traces the
-/// prediction with two sizes of the batch. Throws Error if an op has no counterpart in ONNX, if the prediction depends
-/// on the size of the batch (or has an extent above 10,000 that looks like it), or if the file would exceed 2 GiB.
+/// is the shape of one input: [height width channels] or [k]. Tensors that are not in `parameters` become constants.
+/// Traces the prediction with batches of 10,007 and of 10,009, and throws Error if the two graphs differ: then the
+/// prediction depends on the size of the batch, or an extent is a multiple of one of these numbers. Also throws Error
+/// if an argument is invalid, if an op cannot be written in ONNX, or if the file would reach 2 GiB.
 std::string encode_onnx(const PredictFunction& predict, const Parameters& parameters, const Shape& sample,
                         const OnnxOptions& options = {});
 
-/// Writes encode_onnx() of a network's prediction to a file, as write_output() does (core/atomic_file.h).
+/// Writes the result of encode_onnx() for a network's prediction to a file, with write_output() (core/atomic_file.h).
 void save_onnx(const std::string& path, const Network& network, const Shape& sample, const OnnxOptions& options = {});
-/// Does the same with the network in the file of a model. Takes the normalisation from it, and the metadata that
-/// describe the model: network, image, classes, normalise and targets. The outputs are `scores` and the targets' names.
-/// Throws Error if the program has not registered the network.
+/// Writes the network in a trained model's file as an ONNX file. Takes the normalisation from the model, and the
+/// metadata that describe it: network, image, classes, normalise and targets. The outputs are named `scores` and as the
+/// targets. Throws Error if the program has not registered the network.
 void save_onnx(const std::string& path, const TensorFile& model);
 
-/// Returns true if encode_onnx() can write this op.
+/// Returns true if encode_onnx() can write this op, at least with some attributes.
 bool has_onnx_node(Op op);
 
 } // namespace rg

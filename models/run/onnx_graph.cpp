@@ -22,7 +22,7 @@ std::string tensor_message(const std::string& name, int type, std::span<const in
     return message + int_field(2, type) + bytes_field(8, name) + bytes_field(9, little_endian_values);
 }
 
-/// Returns true if images of this shape have the same order of elements in both orders.
+/// Returns true if a tensor of this shape has its elements in the same order for both values of Order.
 bool same_in_both(const Shape& s) { return s.rank() != 4 || s[3] == 1 || s[1] * s[2] == 1; }
 
 } // namespace
@@ -159,7 +159,7 @@ std::string Graph::read_constant(const Tensor& t, Order order) {
              t.shape().str());
     std::string& stored = names_[{t.key(), t.shape().str()}];
     if (stored.empty()) stored = cat("constant_", ++unnamed_);
-    // A parameter has one order in nearly all networks. Only a second one needs another name.
+    // A filter keeps its name in the order channels_first. In the order rows it needs another name.
     const std::string name = t.shape().rank() == 4 && order == Order::rows ? stored + ".rows" : stored;
     if (constants_.contains(name)) return name;
     const Tensor values = order == Order::channels_first ? channels_first(t) : t.to_host();
@@ -168,7 +168,7 @@ std::string Graph::read_constant(const Tensor& t, Order order) {
 
 std::string Graph::message() const {
     std::set<std::string> needed(outputs_.begin(), outputs_.end());
-    std::string nodes; // written from the last to the first, so that `needed` is known
+    std::string nodes; // added from the last to the first: readers come before the nodes that they need
     for (auto n = nodes_.rbegin(); n != nodes_.rend(); ++n)
         if (needed.contains(n->output)) {
             needed.insert(n->inputs.begin(), n->inputs.end());

@@ -1,9 +1,9 @@
-// The graph of an ONNX file: nodes, constants, and the forms in which the values of a trace occur.
+// The graph of an ONNX file: nodes, constants, and the forms of each value (a tensor of the traced prediction).
 //
-// Our images are N H W C, those of ONNX N C H W. A value of the trace may therefore have several forms in the file: its
-// elements in the order of our memory, in any shape that the trace views it in, or as N C H W. Graph::read() makes a
-// form when a node first needs it. So there is a Transpose only where channels really change their place, as between a
-// convolution and a dense layer that reads h * w * c values.
+// Our images have their channels last, those of ONNX have them first. So a value may have several forms in the file: in
+// the order of our memory, in each shape that the trace uses, or with channels first. Graph::read() makes a form when a
+// node first needs it. So there is a Transpose only where channels must move, for example between a convolution and a
+// dense layer.
 #pragma once
 
 #include "ringgrad/core/parameters.h"
@@ -14,11 +14,11 @@ namespace rg::onnx {
 
 using Ints = std::vector<int64_t>;
 
-/// Order of the elements of a form. Only values of four extents can have `channels_first`; the others have `rows`, the
-/// order of our memory.
+/// Order of the elements of a form. `rows` is the order of our memory. Only values of four extents can have
+/// `channels_first`, which is [n channels height width].
 enum class Order : uint8_t { rows, channels_first };
 
-/// Encode an attribute of a node. The attributes of a node follow each other.
+/// Return an encoded attribute of a node. Concatenate them if a node has several.
 std::string attribute(const char* name, int64_t value);
 std::string attribute(const char* name, float value);
 std::string attribute(const char* name, const char* value);
@@ -26,36 +26,39 @@ std::string attribute(const char* name, const Ints& values);
 
 class Graph {
 public:
-    /// `batch` is the number of inputs in the trace. It must be a prime number above all extents of the network. So an
-    /// extent is a multiple of it only if it depends on the batch.
+    /// `batch` is the number of inputs in the trace. It must be a prime number that divides no extent of the network.
+    /// So an extent is a multiple of it only if it depends on the batch.
     Graph(const Parameters& parameters, int64_t batch);
 
-    /// Adds an input whose value is not that of a tensor yet, in the extents that x has in ONNX.
+    /// Declares an input of the file, with the extents that x has in ONNX. Then call define() for x.
     void input(const std::string& name, const Tensor& x);
-    /// Adds an output, which is the value of t.
+    /// Adds an output with this name, whose value is that of t.
     void output(const std::string& name, const Tensor& t);
 
     /// Adds a node with one output, and returns the name of the output.
     std::string node(const char* type, const std::vector<std::string>& inputs, const std::string& attributes = {});
-    /// Add a constant, if there is none of that name and value yet, and return its name. A scalar has no extents.
+    /// Add a constant, unless there is one of the same name, and return its name. scalar() and ints() make the name
+    /// from the value. A scalar has no extents.
     std::string scalar(float value);
     std::string constant(const std::string& name, std::span<const float> values, std::span<const int64_t> extents);
     std::string ints(const Ints& values);
 
     /// States that `name` is the value of t, in the shape of t.
     void define(const Tensor& t, Order order, const std::string& name);
-    /// Returns the name of t in this order. Adds nodes that make it if there is none yet.
+    /// Returns the name of t in this order. Adds nodes that make t in this order if there are none yet.
     std::string read(const Tensor& t, Order order);
-    /// Returns the order in which t exists in its shape, so that reading it needs no Transpose.
+    /// Returns channels_first if the graph already has t in that order and in its shape, else rows. A node that accepts
+    /// both orders should read t in this one, which saves a Transpose.
     Order order_of(const Tensor& t) const;
 
-    /// Returns true if the extent is a multiple of the size of the batch.
+    /// Returns true if the extent depends on the size of the batch, so that it is a multiple of this prime number.
     bool depends_on_batch(int64_t extent) const { return extent > 0 && extent % batch_ == 0; }
 
     /// Returns the GraphProto, without nodes and constants that no output depends on.
     std::string message() const;
 
-    /// Copies of an image behind each other, the first half of upsample().
+    /// A concatenation of `count` copies of `image`. It may be the first of two concatenations of upsample();
+    /// write_upsample() (onnx.cpp) looks it up in `copies`.
     struct Copies {
         Tensor image;
         int64_t count;
@@ -83,11 +86,11 @@ private:
     std::string reshape(const std::string& input, const Ints& extents) {
         return node("Reshape", {input, ints(extents)});
     }
-    /// Returns the form whose elements are in the order of rows. Adds one if there is none yet.
+    /// Returns a form of t, in any shape, whose elements are in the order `rows`. Adds one if there is none yet.
     Form rows_of(const Tensor& t);
 
     int64_t batch_;
-    std::map<std::pair<Tensor::Key, std::string>, std::string> names_; // (place, shape) of a constant -> name
+    std::map<std::pair<Tensor::Key, std::string>, std::string> names_; // (address, shape) of a constant -> name
     std::map<Tensor::Key, std::vector<Form>> forms_;
     std::vector<Node> nodes_;
     std::map<std::string, std::string> constants_; // name -> TensorProto

@@ -1,14 +1,18 @@
 // See optimizer.h.
 #include "ringgrad/models/run/optimizer.h"
 
+#include <limits>
+
 namespace rg {
 
 namespace {
 
 using Entry = Parameters::Entry;
 
-/// Returns one factor per flat value: factor(entry) for the values of each entry. Returns an undefined tensor if all
-/// factors are 1.
+constexpr int64_t kLastEpoch = std::numeric_limits<int64_t>::max();
+
+/// Returns a factor for each value of the flat parameters: factor(entry) for all values of that entry. If all factors
+/// are 1, returns an undefined tensor.
 template <class F>
 Tensor factors_of(const Parameters& parameters, const F& factor) {
     const Tensor values = Tensor::on_host(parameters.values().shape());
@@ -20,6 +24,11 @@ Tensor factors_of(const Parameters& parameters, const F& factor) {
     }
     if (!needed) return {};
     return values.to_device();
+}
+
+/// Returns the factors of the learning rate in an epoch.
+Tensor rates_in(int64_t epoch, const Parameters& parameters) {
+    return factors_of(parameters, [&](const Entry& e) { return epoch > e.epochs ? 0.0 : double(e.rate); });
 }
 
 } // namespace
@@ -37,11 +46,26 @@ Optimizer::Optimizer(const Parameters& parameters, const OptimizerOptions& optio
         average_ = parameters.values().clone();
         state_.push_back({"optimizer.average", average_});
     }
+    if (options.lookahead > 0) {
+        slow_ = parameters.values().clone();
+        state_.push_back({"optimizer.slow", slow_});
+    }
     inputs_.non_finite_at = non_finite_at_;
     if (options.max_norm > 0) inputs_.norm = Tensor::zeros({});
-    inputs_.rates = factors_of(parameters, [](const Entry& e) { return double(e.rate); });
+    // A replay keeps this tensor, so it must exist from the start if it is needed later.
+    inputs_.rates = rates_in(kLastEpoch, parameters);
+    begin_epoch(1);
     inputs_.decays = factors_of(
         parameters, [&](const Entry& e) { return options.decay_biases || e.shape.rank() > 1 ? double(e.decay) : 0.0; });
+}
+
+void Optimizer::begin_epoch(int64_t epoch) const {
+    if (!inputs_.rates.defined()) return;
+    const Tensor rates = rates_in(epoch, parameters_);
+    if (rates.defined())
+        inputs_.rates.copy_from(rates);
+    else
+        inputs_.rates.fill(1);
 }
 
 void Optimizer::set(double lr, int64_t step) const {
@@ -69,8 +93,18 @@ void Optimizer::update(const Tensor& loss) const {
     if (average_.defined()) average_update(average_, values, options_.average, non_finite_at_);
 }
 
-void Optimizer::start_average() const {
-    if (average_.defined()) average_.copy_from(parameters_.values());
+void Optimizer::look_ahead(int64_t step, int64_t steps) const {
+    constexpr int64_t kInterval = 5;
+    if (!slow_.defined() || (step % kInterval != 0 && step != steps)) return;
+    const double progress = double(step) / double(steps);
+    if (step % kInterval == 0)
+        average_update(slow_, parameters_.values(), options_.lookahead * progress * progress * progress);
+    parameters_.values().copy_from(slow_);
+}
+
+void Optimizer::start_averages() const {
+    for (const Tensor* average : {&average_, &slow_})
+        if (average->defined()) average->copy_from(parameters_.values());
 }
 
 void Optimizer::exchange_average() const {

@@ -1,4 +1,5 @@
-// The optimizer of a training: SGD with momentum, Adam or AdamW, with clipping and an average of the weights.
+// The optimizer of a training: SGD with momentum, Adam or AdamW, with clipping, lookahead and an average of the
+// weights.
 #pragma once
 
 #include "ringgrad/core/ops.h"
@@ -17,28 +18,39 @@ struct OptimizerOptions {
     double max_norm = 0;      // limit for the norm of all gradients together; 0: none
     double average = 0; // weight of the old value in a moving average of the weights, for tests and models; 0: none
 
+    /// Lookahead (Zhang et al., 2019), with a weight that rises during the training (Jordan, arXiv:2404.00498): after
+    /// every 5th step s of S, slow = w * slow + (1 - w) * weights with w = lookahead * (s / S)^3, and the weights
+    /// become `slow`. They also do after the last step. 0: none
+    double lookahead = 0;
+
     /// Returns the number of buffers of the optimizer, each as large as the parameters.
-    int64_t buffers() const { return (kind == Kind::sgd ? 1 : 2) + (average > 0); }
+    int64_t buffers() const { return (kind == Kind::sgd ? 1 : 2) + (average > 0) + (lookahead > 0); }
 };
 
 /// Updates flat parameters. Per-step values are in tensors, so that a replay picks up new ones.
 class Optimizer {
 public:
-    /// Takes the factors of learning rate and weight decay from the entries of `parameters`, which must outlive this.
+    /// Takes each entry's factors for learning rate and weight decay from `parameters`, which must outlive this.
     Optimizer(const Parameters& parameters, const OptimizerOptions& options);
 
+    /// Call it before the steps of an epoch, counted from 1. Values whose epochs have passed no longer change.
+    void begin_epoch(int64_t epoch) const;
     /// Sets the learning rate and the number of the step, counted from 1.
     void set(double lr, int64_t step) const;
-    /// Updates the parameters from their gradients. Does nothing if a gradient or the loss is not finite.
+    /// Updates the parameters and state() from the gradients, unless a gradient or the loss is not finite. Sets
+    /// non_finite_at().
     void update(const Tensor& loss) const;
+
+    /// Applies the lookahead after step `step` of `steps`, if it is due.
+    void look_ahead(int64_t step, int64_t steps) const;
 
     /// The flat buffers that a checkpoint holds.
     const OptimizerState& state() const { return state_; }
-    /// The index of the value that was not finite, or -1; see first_non_finite().
+    /// A scalar with the result of first_non_finite() in the last update().
     const Tensor& non_finite_at() const { return non_finite_at_; }
 
-    /// Begins the average with the present parameters. Does nothing without an average.
-    void start_average() const;
+    /// Sets the average and the slow weights to the current parameters, where these exist.
+    void start_averages() const;
     /// Exchanges the parameters and their average. Does nothing without an average.
     void exchange_average() const;
 
@@ -46,7 +58,7 @@ private:
     const Parameters& parameters_;
     const OptimizerOptions options_;
     OptimizerState state_;
-    Tensor average_; // undefined without an average
+    Tensor average_, slow_; // undefined without an average, or without lookahead
     const Tensor rate_and_step_, next_rate_and_step_ = Tensor::on_host({2});
     const Tensor non_finite_at_ = Tensor::zeros({}, DType::i32);
     UpdateInputs inputs_;

@@ -1,9 +1,9 @@
 // Measures the time of each phase of an epoch, on each rank. The times show whether a disk, a network or a machine is
 // slow.
 //
-// A GPU runs asynchronously, and its time is counted in the phase in which the CPU waits for results. So an update
-// counts as `compute` of the next step, and the overlapped sum of gradients as `compute` of its own step. On a single
-// rank, CPU or GPU, the update is part of `compute`.
+// A GPU runs asynchronously, and its time counts in the phase in which the CPU waits for its results. So with a GPU,
+// `compute` includes the sum of the gradients over the ranks. On a single rank, CPU or GPU, `compute` includes the
+// update.
 #pragma once
 
 #include "ringgrad/core/json.h"
@@ -18,7 +18,7 @@ class PhaseClock {
 public:
     enum Phase : uint8_t { data, compute, sum, update, evaluate, other, count };
 
-    /// Begins an epoch with all counts at 0.
+    /// Begins an epoch with all times and counts at 0.
     void start() { seconds_ = {}, steps_ = images_ = 0, last_ = Clock::now(); }
     /// Counts a step and this rank's images in it.
     void count_step(int64_t images) { ++steps_, images_ += images; }

@@ -37,7 +37,9 @@ Predictor::Predictor(const TensorFile& file, DType activations)
                    targets.size(), " targets, got ", outputs.size(), " outputs");
           outputs[0] = softmax(outputs[0]);
           return outputs;
-      }) {}
+      }) {
+    forward_.keep_prepared = true;
+}
 
 Predictor::Outputs Predictor::predict(std::span<const data::Image> images) {
     data::LoadOptions options;

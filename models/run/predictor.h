@@ -1,11 +1,12 @@
-// Predicts with a trained network, from the file of its model alone.
+// Predicts with a trained network. Needs only the file of the model, no options of the training.
 //
 //     const CpuScope scope;
 //     Predictor model("runs/flowers");
 //     const Predictor::Outputs outputs = model.predict(std::array{data::read_png("rose.png")});
 //     const auto scores = outputs.scores.span<float>(); // a probability per class of model.classes
 //
-// The file says which network it holds (models/nets/networks.h); networks of users have to be registered.
+// The file says which network it holds. The program must know this network: register your own ones
+// (models/nets/networks.h).
 #pragma once
 
 #include "ringgrad/core/accelerate.h"
@@ -19,9 +20,9 @@ namespace rg {
 
 class Predictor {
 public:
-    /// Loads the model of `path` (see load_model()) to where the context's ops run. Activations have the type
-    /// `activations`, f32 or bf16. Throws Error if the file is damaged, or does not describe a network that this
-    /// program knows.
+    /// Loads the model of `path` (see load_model()) into the memory of the context's device. Activations have the type
+    /// `activations`, f32 or bf16. Throws Error if the file is missing or malformed, or does not describe a network
+    /// that this program knows.
     explicit Predictor(const std::string& path, DType activations = DType::f32);
 
     const ImageTask task; // the size and the channels of the network's images
@@ -32,10 +33,10 @@ public:
         Tensor scores;               // f32 [n classes]: probabilities
         std::vector<Tensor> targets; // f32 [n 1] for each target
     };
-    /// Predicts for n images of any size and number of channels, which it converts as a training with --size does. The
-    /// results are in host memory.
+    /// Predicts for n images of any size and number of channels. Converts them to the network's size and channels, as a
+    /// training with --size does. The results are in host memory. Throws Error like the function below.
     Outputs predict(std::span<const data::Image> images);
-    /// Predicts for images [n height width channels] of the network's size. Throws Error if a result is not finite.
+    /// Predicts for images [n height width channels] of that size. Throws Error if n is 0, or a result is not finite.
     Outputs predict(std::span<const uint8_t> pixels);
 
 private:

@@ -12,12 +12,13 @@ namespace {
 struct Parsed {
     Parsed(const Program& program, const std::vector<std::string>& args)
         : training(program.make()), options(program.name, program.description) {
+        options.examples({program.examples.begin(), program.examples.end()}, "mpiexec -n 4 ");
         training->declare(options);
         wants_training = options.parse(args);
     }
     std::unique_ptr<Training> training;
     Options options;
-    bool wants_training; // false for --help and --version
+    bool wants_training; // false for --help, --help-all and --version
 };
 
 } // namespace

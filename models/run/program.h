@@ -1,5 +1,4 @@
-// Training programs as objects, so that programs of trials (models/sweep/trials.h) can check their arguments and run
-// them.
+// Training programs as objects. So a sweep (models/sweep/trials.h) can check their arguments and run them.
 #pragma once
 
 #include "ringgrad/core/options.h"
@@ -7,6 +6,7 @@
 #include "ringgrad/models/run/trial.h"
 #include "ringgrad/par/group.h"
 
+#include <array>
 #include <functional>
 #include <memory>
 
@@ -18,7 +18,7 @@ public:
     virtual ~Training() = default;
     virtual void declare(Options& options) = 0;
     /// Collective. Loads the data that the options choose. Throws Error if the program cannot train on them. `pulse`:
-    /// see load_data().
+    /// see run_while_polling() in data_parallel.h.
     virtual data::TrainTest load(par::Group& group, const std::function<void()>& pulse) const = 0;
     /// Collective. Returns the exit code.
     virtual int train(Options& options, par::Group& group, Trial& trial) = 0;
@@ -27,15 +27,17 @@ public:
 struct Program {
     const char *name, *description;
     std::unique_ptr<Training> (*make)();
+    /// The arguments of the two examples in --help.
+    std::array<const char*, 2> examples{"--epochs 3", "--resume"};
 
-    /// Parses the arguments of a command line, without the program's name, and returns all options. Throws Error if a
-    /// name is unknown or a value is bad.
+    /// Parses the arguments of a command line, without the program's name, and returns the values of all options.
+    /// Throws Error if a name is unknown or a value is bad.
     Json check(const std::vector<std::string>& args) const;
     /// Collective. Loads the data as a training with these arguments does. Throws Error if the program cannot train on
     /// them.
     data::TrainTest load(par::Group& group, const std::vector<std::string>& args) const;
-    /// Collective. Trains on all ranks of the group. For --help and --version, only prints on rank 0. Returns the exit
-    /// code.
+    /// Collective. Trains on all ranks of the group. For --help, --help-all and --version, only prints on rank 0.
+    /// Returns the exit code.
     int run(par::Group& group, const std::vector<std::string>& args, Trial& trial) const;
 };
 

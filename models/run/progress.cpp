@@ -1,4 +1,4 @@
-// See progress.h. Fields keep their width from step to step, so that the line does not jitter.
+// See progress.h.
 #include "ringgrad/models/run/progress.h"
 
 #include "ringgrad/models/run/formatted.h"
@@ -15,25 +15,49 @@
 namespace rg {
 namespace {
 
-constexpr double kRedrawSeconds = 0.1, kDecaySeconds = 10;
+constexpr double kRedrawSeconds = 0.1, kDecaySeconds = 10, kFirstLineSeconds = 2, kLineSeconds = 10;
 
-std::string duration(double seconds) {
-    const auto s = static_cast<long long>(std::min(std::ceil(seconds), 1e15));
-    if (s >= 3600) return formatted("%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60);
-    return formatted("%lld:%02lld", s / 60, s % 60);
+/// Returns the fields before the first that does not fit, with two spaces between them.
+std::string joined(std::initializer_list<std::string> fields, int columns) {
+    std::string line;
+    for (const std::string& field : fields) {
+        if (field.empty()) continue;
+        const std::string longer = line.empty() ? field : line + "  " + field;
+        if (int(longer.size()) > columns) break;
+        line = longer;
+    }
+    return line;
 }
 
-/// Returns "12/50", where the first number is as wide as the second.
-std::string count_of(int64_t i, int64_t n) {
-    const std::string total = std::to_string(n), current = std::to_string(i);
-    return std::string(total.size() - std::min(total.size(), current.size()), ' ') + current + "/" + total;
+/// Returns true if standard output is a terminal that can redraw a line.
+bool standard_output_is_terminal() {
+    const char* type = std::getenv("TERM");
+    return ::isatty(STDOUT_FILENO) && type && std::string_view(type) != "dumb";
 }
 
 } // namespace
 
-bool standard_output_is_terminal() {
-    const char* type = std::getenv("TERM");
-    return ::isatty(STDOUT_FILENO) && type && std::string_view(type) != "dumb";
+void declare_progress(Options& o, ProgressKind* kind) {
+    o.add("progress", kind,
+          {{"auto", ProgressKind::automatic},
+           {"line", ProgressKind::line},
+           {"bar", ProgressKind::bar},
+           {"none", ProgressKind::none}},
+          "what to show between epochs; line: a line every ten seconds, with the time left of the epoch / of the "
+          "training; bar: the same in place; auto: bar on a terminal, else line");
+}
+
+ProgressStyle style_of(ProgressKind kind) {
+    const bool terminal = standard_output_is_terminal();
+    const char* no_colour = std::getenv("NO_COLOR");
+    return {.live = kind == ProgressKind::bar || (kind == ProgressKind::automatic && terminal),
+            .lines = kind != ProgressKind::none,
+            .colour = terminal && !(no_colour && *no_colour)};
+}
+
+std::string coloured(const std::string& text, Colour colour, bool use) {
+    if (!use || colour == Colour::none) return text;
+    return formatted("\x1b[%dm", 30 + int(colour)) + text + "\x1b[0m";
 }
 
 ScreenSize screen_size() {
@@ -46,45 +70,70 @@ double steady_seconds() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-std::string step_text(const StepStatus& status, double images_per_second, double seconds_left, int columns) {
-    // In the order of importance, since a narrow window shows only the first few.
-    const std::string fields[] = {
-        "epoch " + count_of(status.epoch, status.epochs),
-        formatted("loss %.4f", status.loss),
-        formatted("acc %5.1f %%", 100 * status.accuracy),
-        "step " + count_of(status.step, status.steps),
-        images_per_second > 0 ? formatted("%.0f images/s", images_per_second) : "",
-        seconds_left > 0 ? duration(seconds_left) + " left" : "",
-    };
-    std::string line;
-    for (const std::string& field : fields) {
-        if (field.empty()) continue;
-        const std::string longer = line.empty() ? field : line + "  " + field;
-        if (int(longer.size()) > columns) break;
-        line = longer;
+std::string duration_text(double seconds) {
+    const auto s = static_cast<long long>(std::min(std::ceil(seconds), 1e15));
+    if (s >= 3600) return formatted("%lldh%02lldm", s / 3600, s / 60 % 60);
+    return formatted("%lld:%02lld", s / 60, s % 60);
+}
+
+std::string wrapped(const std::string& text, int columns) {
+    std::string out, line;
+    for (size_t begin = 0; begin < text.size();) {
+        const size_t end = std::min(text.find(' ', begin), text.size());
+        if (begin > 0 && int(line.size() + 1 + end - begin) > columns) {
+            out += line + "\n";
+            line = "   ";
+        }
+        if (begin > 0) line += " ";
+        line += text.substr(begin, end - begin);
+        begin = end + 1;
     }
+    return out + line;
+}
+
+std::string folded(const std::string& text, int columns) {
+    std::string out;
+    for (size_t begin = 0; begin < text.size();) {
+        const size_t end = std::min(text.find("; ", begin), text.size());
+        if (begin > 0) out += "\n";
+        out += wrapped(text.substr(begin, end - begin), columns);
+        begin = end + 2;
+    }
+    return out;
+}
+
+std::string step_text(const StepStatus& status, double images_per_second, double step_seconds, int columns) {
+    const auto left = [&](int64_t steps) { return duration_text(step_seconds * double(steps)); };
+    // In the order of importance, since a narrow window shows only the first few.
+    return joined({cat("epoch ", status.epoch, "/", status.epochs), formatted("loss %.3f", status.loss),
+                   formatted("acc %.1f %%", 100 * status.accuracy), cat("step ", status.step, "/", status.steps),
+                   step_seconds > 0 && status.step < status.steps
+                       ? cat("left ", left(status.epoch_left), "/", left(status.steps - status.step))
+                       : "",
+                   images_per_second > 0 ? formatted("%.0f img/s", images_per_second) : ""},
+                  columns);
+}
+
+std::string epoch_text(const EpochStatus& status, int columns) {
+    std::string line = joined(
+        {cat("epoch ", status.epoch, "/", status.epochs),
+         formatted("train loss %.4f acc %.2f %%", status.train_loss, 100 * status.train_accuracy),
+         cat(status.test_set_name, formatted(" loss %.4f acc %.2f %%", status.test_loss, 100 * status.test_accuracy)),
+         formatted("%.1f s", status.seconds), formatted("%.0f img/s", status.images_per_second)},
+        columns);
+    for (const ExtraMetric& extra : status.extras) line += "\n  " + formatted(extra.format.c_str(), extra.value);
     return line;
 }
 
-std::string epoch_text(const EpochStatus& status) {
-    std::string line = "epoch " + count_of(status.epoch, status.epochs);
-    const auto field = [&line](const std::string& format, double value) {
-        line += "  " + formatted(format.c_str(), value);
-    };
-    field("train loss %.4f", status.train_loss);
-    field("train acc %.2f %%", 100 * status.train_accuracy);
-    field(status.test_set_name + " loss %.4f", status.test_loss);
-    field(status.test_set_name + " acc %.2f %%", 100 * status.test_accuracy);
-    for (const ExtraMetric& extra : status.extras) field(extra.format, extra.value);
-    field("%.0f images/s", status.images_per_second);
-    field("%.1f s", status.seconds);
-    return line;
-}
+Progress::Progress(ProgressKind kind) : Progress(std::cout, style_of(kind), steady_seconds) {}
 
-Progress::Progress() : Progress(std::cout, standard_output_is_terminal(), 0, steady_seconds) {}
-
-Progress::Progress(std::ostream& out, bool live, int columns, std::function<double()> clock)
-    : out_(out), live_(live), columns_(columns), clock_(std::move(clock)), last_step_(clock_()) {}
+Progress::Progress(std::ostream& out, const ProgressStyle& style, std::function<double()> clock)
+    : out_(out),
+      style_(style),
+      clock_(std::move(clock)),
+      start_(clock_()),
+      last_step_(start_),
+      next_line_(start_ + kFirstLineSeconds) {}
 
 Progress::~Progress() { clear(); }
 
@@ -99,24 +148,37 @@ void Progress::step(const StepStatus& status) {
     seconds_ = seconds_ * decay + elapsed;
     images_ = images_ * decay + double(status.images);
     steps_ = steps_ * decay + 1;
-    if (!live_ || now - last_draw_ < kRedrawSeconds) return;
-    last_draw_ = now;
-    const double rate = seconds_ > 0 ? images_ / seconds_ : 0;
-    const double left = seconds_ / steps_ * double(status.steps - status.step);
-    // The last column stays free, since a full line makes some terminals wrap.
-    out_ << '\r' << step_text(status, rate, left, (columns_ > 0 ? columns_ : screen_size().columns) - 1) << "\x1b[K"
-         << std::flush;
-    drawn_ = true;
+    status_ = status;
+    unprinted_ = true;
+    if (style_.live && now - last_draw_ >= kRedrawSeconds) {
+        last_draw_ = now;
+        // The last column stays free, since a full line makes some terminals wrap.
+        out_ << '\r' << step_line(columns() - 1) << "\x1b[K" << std::flush;
+        drawn_ = true;
+    } else if (!style_.live && style_.lines && now >= next_line_) {
+        end();
+        next_line_ = now + kLineSeconds;
+    }
+}
+
+std::string Progress::step_line(int columns) const {
+    return step_text(status_, seconds_ > 0 ? images_ / seconds_ : 0, seconds_ / steps_, columns);
 }
 
 void Progress::epoch(const EpochStatus& status) {
-    note(epoch_text(status));
+    note(epoch_text(status, columns()));
+    unprinted_ = false;
     last_step_ = clock_();
+    next_line_ = last_step_ + kLineSeconds;
 }
 
-void Progress::note(const std::string& line) {
+void Progress::note(const std::string& line, Colour colour) {
     clear();
-    out_ << line << std::endl;
+    out_ << coloured(line, colour, style_.colour) << std::endl;
+}
+
+void Progress::end() {
+    if (std::exchange(unprinted_, false)) note(step_line(columns()));
 }
 
 } // namespace rg

@@ -1,11 +1,13 @@
-// Shows the progress of a training: a live line on a terminal, and a plain line per epoch everywhere.
+// Shows the progress of a training: a line per epoch, and within an epoch a live line on a terminal (a bar), or a plain
+// line about every ten seconds in a pipe. mpiexec makes a pipe of the output.
 //
-// The live line is redrawn at most ten times a second. In a narrow window it drops fields instead of wrapping. It is
-// erased when the run ends. Rate and time left are averages over about the last ten seconds of steps; time between
-// epochs (validation, checkpoints) does not count. Under MPI only rank 0 shows progress.
+// The live line is redrawn at most ten times a second, and erased when the run ends. The first plain line comes after
+// two seconds. Where space is short (80 columns in a pipe), a line drops fields instead of wrapping. In the line of a
+// step, images per second and time left are averages over about the last ten seconds. The time of the test after an
+// epoch does not count. Under MPI only rank 0 shows progress.
 #pragma once
 
-#include "ringgrad/core/base.h"
+#include "ringgrad/core/options.h"
 
 #include <functional>
 #include <ostream>
@@ -13,11 +15,12 @@
 
 namespace rg {
 
-/// One finished training step. Accuracies are fractions; epochs and steps count from 1, over the whole training.
+/// One finished training step. Epochs and steps count from 1. Loss and accuracy (a fraction) are of the epoch so far.
 struct StepStatus {
     int64_t epoch = 0, epochs = 0, step = 0, steps = 0;
-    double loss = 0, accuracy = 0;
-    int64_t images = 0; // in this step, over all ranks
+    double loss = 0, accuracy = 0; // means over the epoch so far
+    int64_t images = 0;     // number of images in this step, over all ranks
+    int64_t epoch_left = 0; // number of steps left in this epoch
 };
 
 /// A metric that only one program has: its name in metrics.jsonl, and a printf format with its label and unit.
@@ -35,8 +38,24 @@ struct EpochStatus {
     std::vector<ExtraMetric> extras = {};
 };
 
-/// Returns true if standard output is a terminal that can redraw a line.
-bool standard_output_is_terminal();
+/// What --progress shows between the lines of epochs. automatic: bar on a terminal, else line.
+enum class ProgressKind { automatic, line, bar, none };
+/// Declares --progress. Trainings and programs of trials share it.
+void declare_progress(Options& options, ProgressKind* kind);
+
+/// How to write to an output.
+struct ProgressStyle {
+    bool live = false;   // redraw lines in place
+    bool lines = true;   // if not live: print a line every ten seconds
+    bool colour = false; // use colours
+    int columns = 0;     // width of a line; 0: that of screen_size(), each time, since it may change
+};
+/// Returns the style for standard output. It has colour on a terminal, unless TERM is unset or "dumb", or NO_COLOR is
+/// not empty (no-color.org).
+ProgressStyle style_of(ProgressKind kind);
+enum class Colour { none, red, green, yellow, blue };
+/// Returns the text in this colour, or unchanged if `use` is false.
+std::string coloured(const std::string& text, Colour colour, bool use);
 struct ScreenSize {
     int columns = 0, lines = 0;
 };
@@ -47,34 +66,52 @@ double steady_seconds();
 
 class Progress {
 public:
-    /// Writes to standard output, with a live line if that is a terminal.
-    Progress();
-    /// For tests: writes lines of `columns` characters to `out`. `clock` returns seconds.
-    Progress(std::ostream& out, bool live, int columns, std::function<double()> clock);
+    /// Writes to standard output.
+    explicit Progress(ProgressKind kind);
+    /// For tests: writes to `out`. `clock` returns seconds.
+    Progress(std::ostream& out, const ProgressStyle& style, std::function<double()> clock);
     ~Progress(); // clears the live line
     Progress(const Progress&) = delete;
     Progress& operator=(const Progress&) = delete;
 
     void step(const StepStatus& status);
     void epoch(const EpochStatus& status);
-    /// Prints any other line, for example a warning, above the live line.
-    void note(const std::string& line);
+    /// Erases the live line and prints another line, for example a warning.
+    void note(const std::string& line, Colour colour = Colour::none);
+    /// Prints the last step, unless the line of its epoch or its own line was printed.
+    void end();
+    /// Returns the width of a line.
+    int columns() const { return style_.columns > 0 ? style_.columns : screen_size().columns; }
+    /// Returns the seconds since the start.
+    double seconds() const { return clock_() - start_; }
 
 private:
     void clear();
+    std::string step_line(int columns) const;
 
     std::ostream& out_;
-    bool live_;
-    int columns_; // 0: ask the terminal each time, since it may be resized
-    std::function<double()> clock_;
+    const ProgressStyle style_;
+    const std::function<double()> clock_;
+    const double start_;
     double last_step_, last_draw_ = -1e9;
+    double next_line_;                            // earliest time of the next plain line
+    StepStatus status_;                           // of the last step
+    bool unprinted_ = false;                      // true if the last step was not printed
     double seconds_ = 0, images_ = 0, steps_ = 0; // sums that decay exponentially
     bool drawn_ = false;
 };
 
-/// Returns the live line in at most `columns` characters. It omits `images_per_second` and `seconds_left` if they are
-/// 0, which means unknown.
-std::string step_text(const StepStatus& status, double images_per_second, double seconds_left, int columns);
-std::string epoch_text(const EpochStatus& status);
+/// Returns the line of a step in at most `columns` characters. If there is room, it has the time left of the epoch and
+/// that of the training. A rate or a time that is 0 is unknown, and omitted.
+std::string step_text(const StepStatus& status, double images_per_second, double step_seconds, int columns);
+/// Returns the line of an epoch. Extra metrics follow on lines of their own.
+std::string epoch_text(const EpochStatus& status, int columns);
+/// Returns a duration, such as 0:07 or 1h02m.
+std::string duration_text(double seconds);
+/// Returns a text whose parts, separated by "; ", are on lines of their own. Lines of more than `columns` characters
+/// are wrapped between words.
+std::string folded(const std::string& text, int columns);
+/// Returns the text in lines of at most `columns` characters, or more for a long word. Further lines are indented.
+std::string wrapped(const std::string& text, int columns);
 
 } // namespace rg

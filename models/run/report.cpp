@@ -3,13 +3,18 @@
 
 #include "ringgrad/core/atomic_file.h"
 #include "ringgrad/core/plan.h"
+#include "ringgrad/core/text.h"
+#include "ringgrad/core/version.h"
+#include "ringgrad/data/pipe.h"
 #include "ringgrad/models/run/confusion.h"
 #include "ringgrad/models/run/formatted.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 
 namespace rg {
 namespace {
@@ -20,6 +25,10 @@ constexpr std::string_view kTemplate =
 // The texts before and after the data in the page. In the template, the data is null.
 constexpr std::string_view kBeforeData = "type=\"application/json\">", kAfterData = "</script>";
 
+// An argument of only these characters needs no quotes in a shell.
+constexpr std::string_view kPlainCharacters =
+    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-+=.,:/@%";
+
 Json rounded(double value) { return std::strtod(formatted("%.6g", value).c_str(), nullptr); }
 
 /// Returns the number of the member `key` of a line of metrics, or NaN if the line has none. In metrics.jsonl, null
@@ -27,6 +36,17 @@ Json rounded(double value) { return std::strtod(formatted("%.6g", value).c_str()
 double number(const Json& line, std::string_view key) {
     const Json* value = line.find(key);
     return value && value->is_number() ? value->as_double() : std::nan("");
+}
+
+/// Returns the arguments of this process as a line for a shell, or "" if the system does not tell them.
+std::string command_line() {
+    std::ifstream file("/proc/self/cmdline");
+    std::string line;
+    for (std::string argument; std::getline(file, argument, '\0');) {
+        const bool is_plain = !argument.empty() && argument.find_first_not_of(kPlainCharacters) == std::string::npos;
+        line += cat(line.empty() ? "" : " ", is_plain ? argument : data::shell_word(argument));
+    }
+    return printable(line);
 }
 
 std::string base64(std::span<const uint8_t> bytes) {
@@ -123,7 +143,15 @@ Json::Array Metrics::lines() const {
     return lines;
 }
 
-Report::Report(const RunFolder& folder, Json config) : path_(folder.report_path()) {
+double unix_seconds() {
+    return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+Json report_origin() {
+    return Json::object().set("begun", unix_seconds()).set("build", kBuild).set("command", command_line());
+}
+
+Report::Report(const RunFolder& folder, Json config) : path_(folder.report_path()), run_(report_origin()) {
     run_.set("name", std::filesystem::path(folder.path()).filename().string()).set("config", std::move(config));
     metrics_.add_file(folder.metrics_path());
 }
@@ -134,7 +162,7 @@ void Report::reread(const RunFolder& folder) {
 }
 
 void Report::write(const std::string& state) {
-    run_.set("state", state);
+    run_.set("state", state).set("written", unix_seconds());
     write_file_atomic(path_, report_page(Json::object().set("runs", Json::array().push(run())).dump()));
 }
 

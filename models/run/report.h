@@ -1,13 +1,15 @@
 // Writes report.html: all results of a run as one page, readable offline in any browser.
 //
 // The page is a template (models/run/page/, compiled in) with one JSON value inside, {"runs": [RUN, ...]}; the monitor
-// (tools/monitor) serves the same template live. A RUN has these members. All but "name" are optional; the page
-// leaves out the part of a missing member:
+// (tools/monitor) serves the same template live. A RUN has these members. All but "name" are optional. If a member is
+// missing, the page omits what it would show of it:
 //
-//     name, state       text; the state is "running", "done", "stopped" or "failed"; for a trial, see results.csv
+//     name, state       text; the state is "running", "done", "stopped" or "failed"; a trial has those of TrialRow
 //     note              one line of text: why the run was stopped or failed
 //     config            as in config.json
 //     summary           one line of text: machine and data
+//     begun, written    times in seconds since 1970: when the program began (or resumed) the run, and of this page
+//     build, command    version and git commit of the program, see kBuild; the command line that started it
 //     tested            name of the set that the network is tested on, "test" or "validation"
 //     epochs            planned number of epochs
 //     steps_per_epoch   number of steps; if missing, the page takes it from the metrics
@@ -17,29 +19,33 @@
 //
 // If there are several runs, the page overlays their curves and compares them in a sortable table, with a column for
 // every option in "config" that differs. For the trials of a sweep, a member "sweep" stands beside "runs". It has
-// "name", "state", "summary", and if known "best" (the name of a trial) and its "confusion" on the test set.
+// "name", "state", "summary", "begun", "written", "build", "command", and if known "best" (the name of a trial) and
+// its "confusion" on the test set.
 #pragma once
 
 #include "ringgrad/data/dataset.h"
 #include "ringgrad/models/run/data_parallel.h"
 #include "ringgrad/models/run/run_folder.h"
 
+#include <algorithm>
+
 namespace rg {
 
 class Plan;
 
-/// Holds lines of metrics.jsonl, but at most `points` lines of steps. If there are more, it replaces each pair of
-/// consecutive lines by their mean.
+/// Holds lines of metrics.jsonl: loss, accuracy and lr of at most `points` lines of steps, and all other lines. If
+/// there are more steps, it replaces each pair of consecutive lines of steps by their mean, and drops an unpaired one.
 class Metrics {
 public:
-    explicit Metrics(size_t points) : max_points_(points) {}
+    explicit Metrics(size_t points) : max_points_(std::max<size_t>(2, points - points % 2)) {}
     void add(const Json& line);
-    /// Adds all lines of a file, if it exists.
+    /// Adds all complete lines of a file, if it exists.
     void add_file(const std::string& path);
     Json::Array lines() const;
 
 private:
-    /// `count` consecutive steps. `step`, `epoch` and `lr` are those of the last one; `loss` and `accuracy` are sums.
+    /// Stands for `count` consecutive steps. `step`, `epoch` and `lr` are those of the last one; `loss` and `accuracy`
+    /// are sums over all of them.
     struct Point {
         int64_t step, epoch, count;
         double loss, accuracy, lr;
@@ -65,7 +71,7 @@ public:
     void add(const Json& line) { metrics_.add(line); }
     /// Replaces all lines by those of metrics.jsonl, after a rollback.
     void reread(const RunFolder& folder);
-    /// Sets any other member of the run.
+    /// Sets any member of the run except "metrics".
     void set(std::string_view member, Json value) { run_.set(member, std::move(value)); }
 
     /// Returns the run as a member of "runs".
@@ -79,13 +85,17 @@ private:
     Metrics metrics_{kSteps};
 };
 
+/// Returns {"begun", "build", "command"} as members of a RUN that this process begins now.
+Json report_origin();
+/// Returns the current time in seconds since 1970.
+double unix_seconds();
 /// Returns the page with `data` in it. `data` is the text of a JSON value.
 std::string report_page(std::string_view data);
-/// Returns the data of the page in a file. Throws Error if there is no such file or if it is not such a page.
+/// Returns the data in a file that holds a page of report_page(). Throws Error if there is none.
 Json read_report(const std::string& path);
 
 /// Returns {"parameters", "parameter_bytes", "tensors": [[name, [extents]], ...]}. With the plan of a training step,
-/// also returns its memory: "planned_bytes", and "unshared_bytes", which it would need without reuse of memory.
+/// also returns the memory of the plan: "planned_bytes", and "unshared_bytes", the size without reuse of memory.
 Json report_network(const Parameters& parameters, const Plan* plan = nullptr);
 
 /// Returns {"classes", "counts": a row per true class, "height", "width", "channels", "mistakes": [{"image", "truth",

@@ -1,5 +1,5 @@
 // See run_folder.h. Each line of metrics.jsonl is appended with one write(), so a kill damages at most the last line.
-// All other files of a run are written atomically: config.json here, the others by the code that makes their contents.
+// The other files of a run, except those of tensorboard.h, are written atomically; only config.json is written here.
 #include "ringgrad/models/run/run_folder.h"
 
 #include "ringgrad/core/atomic_file.h"
@@ -34,8 +34,8 @@ void check_name(const std::string& name) {
              "run folder: expected a plain name, got \"", name, "\"");
 }
 
-/// Returns the time of the newest file in a run's checkpoint folder. Returns nothing if there is no file, or if the run
-/// is one of another program.
+/// Returns the time of the newest file in a run's checkpoint folder. Returns nothing if there is no such file, or if
+/// another program has made the run.
 std::optional<fs::file_time_type> resumable_since(const fs::path& run, const std::string& program) {
     try {
         const Json config = Json::parse(read_file((run / "config.json").string()), "config");
@@ -45,7 +45,7 @@ std::optional<fs::file_time_type> resumable_since(const fs::path& run, const std
         for (const fs::directory_entry& file : fs::directory_iterator(run / "checkpoint"))
             newest = std::max(newest.value_or(file.last_write_time()), file.last_write_time());
         return newest;
-    } catch (const std::exception&) { // not a run, so it cannot be resumed
+    } catch (const std::exception&) { // not a run, or one without a checkpoint
         return {};
     }
 }
@@ -152,14 +152,13 @@ void RunFolder::log(const Json& line) {
     do n = ::write(metrics_, text.data(), text.size());
     while (n < 0 && errno == EINTR);
     if (n == ssize_t(text.size())) return;
-    const int reason = n < 0 ? errno : ENOSPC; // a write to a regular file is short only if the disk is full
+    const int reason = n < 0 ? errno : ENOSPC; // a write to a regular file is short if the disk is full
     const bool repaired = n <= 0 || ::ftruncate(metrics_, before) == 0;
     fail("metrics: cannot append to ", metrics_path(), ": ", std::strerror(reason),
          repaired ? "" : "; its last line is cut short");
 }
 
-// Only the folder and metrics.jsonl stay open, so only these can be compared with the files that are now at their
-// paths.
+// Only the folder and metrics.jsonl stay open. Only these can be compared with the files that are now at their paths.
 void RunFolder::check_in_place() const {
     const auto in_place = [](int descriptor, const std::string& path) {
         struct stat mine;

@@ -5,11 +5,11 @@
 // doubles in full precision. The line of a step has "step" and "epoch"; the line of an epoch has "epoch" but no "step".
 // On resume, the lines after the checkpoint are removed. So the file of a run that was killed and resumed has the same
 // steps as the file of an uninterrupted run. A folder belongs to one run: no function here overwrites files of another
-// run. Under MPI only rank 0 has a RunFolder.
+// run. Only the first rank of a run has its RunFolder.
 //
 // A running run holds a lock on its folder (flock). The lock keeps other processes from training the same run, and
 // shows tools/monitor that the run is alive. A file named "stop" in the folder is a stop request. On a file system
-// without locks, other processes are not kept out, and the monitor shows every run as ended.
+// without locks, other processes can train the same run, and the monitor shows every run as ended.
 #pragma once
 
 #include "ringgrad/core/json.h"
@@ -45,21 +45,21 @@ public:
     std::string best_model_path() const { return path_ + "/model-best.safetensors"; }
     std::string checkpoint_path() const { return path_ + "/checkpoint"; }
 
-    /// Locks the folder until the end of this object. Removes an old file "stop", and incomplete files that killed
-    /// processes have left. Throws Error if another process holds the lock for more than 2 s. No-op if this object
-    /// holds the lock already.
+    /// Locks the folder until the end of this object, if the file system has locks. Removes an old file "stop", and
+    /// incomplete files that killed processes have left. Throws Error if another process holds the lock for 2 s. No-op
+    /// if this object has locked the folder already.
     void lock();
 
-    /// Throws Error if the locked folder, or its open metrics.jsonl, was deleted, renamed or replaced. Other files are
-    /// written by path. So call this before a write that follows long work: otherwise the write could create a file in
-    /// a place from which the user has removed the run.
+    /// Throws Error if the locked folder, or its open metrics.jsonl, was deleted, renamed or replaced. Call this after
+    /// long work, before other files are written. These are opened by path, so a write could otherwise create a file
+    /// where the user has removed the run.
     void check_in_place() const;
 
-    /// Writes config.json, indented. By convention it has "program", "version", "ranks", "seed" and "options".
+    /// Writes config.json, indented. That of a training has "program", "version", "ranks", "seed" and "options".
     void write_config(const Json& config);
 
-    /// Appends one line to metrics.jsonl. If the write fails, removes the incomplete line, and throws Error with the
-    /// path and the reason. Also throws the errors of check_in_place().
+    /// Appends one line to metrics.jsonl. If the write fails, tries to remove the incomplete line, and throws Error
+    /// with the path and the reason. Also throws the errors of check_in_place().
     void log(const Json& line);
     /// Blocks until all logged lines are on the disk. Call it before a checkpoint is saved: a run that is resumed from
     /// the checkpoint needs all lines up to it.

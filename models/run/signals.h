@@ -1,13 +1,13 @@
-// Turns SIGINT, SIGTERM, SIGUSR1 and SIGHUP into stop requests. A training loop checks for one after each step, and
-// ends with a checkpoint. Loading data ends at once, and nothing is saved.
+// Turns SIGINT, SIGTERM, SIGUSR1 and SIGHUP into stop requests. A training loop checks for one in each step, and ends
+// with a checkpoint. Loading data ends soon, and nothing is saved.
 //
-// The first signal sets a flag and restores the default handling, so a second signal of the same kind kills the
+// The first signal of a kind sets a flag and restores its default action, so a second one of this kind kills the
 // process. Under MPI a signal may reach one rank only, so the ranks must agree on the flag before they act on it.
 //
-// Exit codes of a training: 0, it is done, or a person stopped it (SIGINT, a file "stop"); 1, an error;
-// kExitInterrupted, another signal stopped it, and the same command continues it, with --resume if there is a
-// checkpoint. Batch systems send these other signals before a time limit or when they need the machine; a closed
-// terminal sends SIGHUP. A job script can decide by the code whether to queue the job again.
+// Exit codes of a training: 0 if it is done, or if a person stopped it (SIGINT, a file "stop"); 1 after an error;
+// kExitInterrupted if another signal stopped it. In the last case the same command continues the training, with
+// --resume if there is a checkpoint. Batch systems send SIGTERM or SIGUSR1 before a time limit or when they need the
+// machine; a closed terminal sends SIGHUP. A job script can decide by the code whether to queue the job again.
 #pragma once
 
 #include "ringgrad/core/stop.h"

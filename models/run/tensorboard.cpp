@@ -65,7 +65,7 @@ EventFile::~EventFile() { ::close(file_); }
 void EventFile::add(const Json& line) {
     const Json* step = line.find("step");
     if (step) step_ = step->as_int();
-    if (!step && !line.find("epoch")) return; // a summary at the end of the run
+    if (!step && !line.find("epoch")) return; // a line with totals at the end of the run
     std::string summary;
     for (const auto& [name, value] : line.as_object()) {
         if (name == "step" || name == "epoch" || !value.is_number()) continue;

@@ -7,8 +7,8 @@
 //     Summary   value = 1, repeated: { tag = 1, simple_value = 2 (float) }
 //
 // TensorBoard reads all files of a folder in the order of their names, so a resumed run writes another file. Each file
-// starts with a session START at the next step. At a START, TensorBoard drops the values that it has for that step and
-// later ones, so no step is drawn twice.
+// starts with its version and an event START for the step that follows. At a START, TensorBoard drops the values of
+// this step and of all later steps. So no step is drawn twice.
 #pragma once
 
 #include "ringgrad/core/json.h"
@@ -27,8 +27,8 @@ public:
     EventFile(const EventFile&) = delete;
     EventFile& operator=(const EventFile&) = delete;
 
-    /// Adds the numbers of a line of metrics.jsonl as step/NAME or epoch/NAME. The numbers of an epoch get the number
-    /// of the epoch's last step.
+    /// Adds the numbers of a line of metrics.jsonl as step/NAME or epoch/NAME. Those of an epoch are stored at the step
+    /// that was added last. Ignores a line without step and epoch.
     void add(const Json& line);
 
 private:

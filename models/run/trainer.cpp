@@ -9,8 +9,8 @@
 namespace rg {
 namespace {
 
-/// On the CPU, moves the gradients into memory of the group. If one node holds all ranks, they share this memory, and
-/// the gradients are summed in place.
+/// On the CPU with several ranks, moves the gradients into Group::memory(). If one node holds all ranks, they can share
+/// this memory, and then Algorithm::shared sums the gradients in place.
 Parameters& share_gradients(par::Group& group, Parameters& parameters) {
     if (group.size() > 1 && !parameters.gradients().device())
         parameters.place_gradients(group.memory(size_t(parameters.gradient_bytes()), "gradients").data());
@@ -36,7 +36,7 @@ Trainer::Trainer(TrainingRun& run, const Machine& machine, Parameters& parameter
       gradient_sum(run.group(), parameters, machine.options().allreduce, can_overlap(run.group())) {
     train_step.after_step = [this](const Plan& plan, size_t step) { return gradient_sum.after_step(plan, step); };
     run.restore_parameters(parameters, this->optimizer.state());
-    if (!run.resumed()) this->optimizer.start_average(); // --init has changed the parameters
+    if (!run.resumed()) this->optimizer.start_averages(); // --init may have changed the parameters
 }
 
 Trainer::Seconds Trainer::train(const Schedule& schedule, const std::function<Score()>& test) {
@@ -56,7 +56,7 @@ Trainer::Seconds Trainer::train(const Schedule& schedule, const std::function<Sc
     return seconds;
 }
 
-/// Tests the average of the weights, if there is one, and saves it if it is the best.
+/// Runs `test` with the average of the weights, if there is one, and saves the model if it is the best so far.
 Score Trainer::score(const std::function<Score()>& test) {
     optimizer.exchange_average();
     const Score score = test();
@@ -67,6 +67,7 @@ Score Trainer::score(const std::function<Score()>& test) {
 
 void Trainer::train_epoch(const Schedule& schedule, const std::function<Score()>& test) {
     feed.loader.start(run.position().epoch, run.position().batch);
+    optimizer.begin_epoch(run.position().epoch);
     run.begin_epoch(feed.loader.has_next());
     while (run.epoch_goes_on()) {
         const data::Batch batch = feed.loader.next(); // this rank's share, which may be empty
@@ -100,8 +101,8 @@ StepResult Trainer::step(const data::Batch& batch, double lr) {
     const auto& [scores, loss, own_non_finite_at] = downloaded;
     run.phases.lap(parameters.gradients().device() ? PhaseClock::compute : PhaseClock::sum);
 
-    // Sum over all ranks: loss, correct images, stop requests, ranks without further data. Without --sync-bn, batch
-    // norm's state is in the same message; with it, all ranks have the same state.
+    // Sum over all ranks: loss, correct images, stop requests, ranks without further data. Without --sync-bn, the same
+    // all-reduce also sums batch norm's running means. With --sync-bn, these are the same on all ranks already.
     double sums[] = {share > 0 ? share * double(loss.data<float>()[0]) : 0.0,
                      double(count_correct(scores, batch.labels)), double(run.has_stop_request()),
                      double(!feed.loader.has_next())};
@@ -115,6 +116,7 @@ StepResult Trainer::step(const data::Batch& batch, double lr) {
     if (group.size() > 1) loss_of_all.fill(sums[0]), optimizer.update(loss_of_all);
     const Verdict verdict =
         run.handle_non_finite(sums[0], group.size() > 1 ? optimizer.non_finite_at() : own_non_finite_at);
+    if (verdict == Verdict::applied) optimizer.look_ahead(run.position().step + 1, run.length().steps);
     run.phases.lap(PhaseClock::update);
     return {batch.global_size, sums[0], sums[1], lr, sums[2] > 0, sums[3] > 0, verdict};
 }
@@ -127,11 +129,14 @@ std::vector<Tensor> Trainer::forward_backward(std::span<const Tensor> inputs) {
     return {scores, loss};
 }
 
-Score Evaluation::score() {
-    Score score = evaluate(run.group(), range, set, normalise, [&](const Tensor& x) {
-        run.pulse();
-        return predict({x})[0];
-    });
+Score Evaluation::score(const std::vector<data::WeightedView>& views) {
+    Score score = evaluate(
+        run.group(), range, set, normalise,
+        [&](const Tensor& x) {
+            run.pulse();
+            return predict({x})[0];
+        },
+        views);
     run.report("confusion", report_confusion(set, score.predictions));
     return score;
 }

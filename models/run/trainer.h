@@ -9,10 +9,10 @@
 //     trainer.train(schedule, [&] { return test.score(); });
 //     return run.end();
 //
-// Each rank holds the whole network and takes its share f = m / M of the M images of a mini-batch. The gradient and the
-// loss of the mini-batch are sums over the ranks: f times the rank's value. The same holds for batch norm's running
-// mean. Its running variance also contains the differences between the ranks' means (par/aggregate.h). All ranks then
-// apply the same update.
+// Each rank holds the whole network and takes m of the M images of a mini-batch, a share of f = m / M. The gradient and
+// the loss of the mini-batch are sums over the ranks of f times the rank's value. Batch norm's running mean is such a
+// sum too. Its running variance also contains the differences between the ranks' means (par/aggregate.h). All ranks
+// then apply the same update.
 #pragma once
 
 #include "ringgrad/core/accelerate.h"
@@ -29,24 +29,25 @@ struct ScoresAndLoss {
 };
 
 struct Trainer {
-    /// The network's forward pass in training and its loss. It is traced, so it may only use ops.
+    /// The network's forward pass in training and its loss. It may be traced, so it may only use ops.
     using Forward = std::function<ScoresAndLoss(const data::Batch& batch)>;
 
-    /// Collective. On the CPU, moves the gradients into memory that the ranks share if one node holds them all. Then
-    /// calls TrainingRun::restore_parameters(). All arguments except the optimizer and the function must outlive this.
+    /// Collective. On the CPU with several ranks, places the gradients in Group::memory(). Then calls
+    /// TrainingRun::restore_parameters(). The optimizer and the function are copied; all other arguments must outlive
+    /// this.
     Trainer(TrainingRun& run, const Machine& machine, Parameters& parameters, Optimizer optimizer, ImageFeed& feed,
             const Forward& forward);
 
     /// Makes the plan of the largest batch, so that its memory is known before the first step.
     const Plan& plan() { return train_step.plan(feed.inputs(feed.largest_batch()), true); }
 
-    /// Sums of the times of all epochs, in seconds.
+    /// Seconds, summed over the epochs of this call. `train` includes the tests within epochs (--validate-every).
     struct Seconds {
         double train = 0, test = 0;
     };
-    /// Collective. Trains from the run's position until all steps are done or a rank gets a stop request. Calls `test`
-    /// after each complete epoch; it returns the same on all ranks. Saves after each epoch, also after an incomplete
-    /// one.
+    /// Collective. Trains from the run's position until TrainingRun::goes_on() is false. Calls `test`, which must
+    /// return the same on all ranks, after each complete epoch and as --validate-every asks. Calls save_model() and
+    /// save_checkpoint() after each epoch, also after an incomplete one.
     Seconds train(const Schedule& schedule, const std::function<Score()>& test);
 
     TrainingRun& run;
@@ -67,7 +68,7 @@ private:
     std::vector<Tensor> forward_backward(std::span<const Tensor> inputs);
 };
 
-/// Tests a classifier after each epoch.
+/// Tests a classifier on a set of images, such as the test set.
 struct Evaluation {
     TrainingRun& run;
     const Machine& machine;
@@ -75,18 +76,18 @@ struct Evaluation {
     const data::Normalise normalise;
     std::function<Tensor(const Tensor& x)> forward; // returns the scores of images; it is traced
 
-    /// Collective. Returns loss, accuracy and predictions on the whole set, and reports the confusion matrix.
-    Score score();
+    /// Collective. Returns loss, accuracy and predictions on the whole set, and reports the confusion matrix. The
+    /// scores of an image are the weighted sum of the scores of its views.
+    Score score(const std::vector<data::WeightedView>& views = {{}});
 
     const data::Range range = machine.workers().part_range(set.count); // this rank's images
     Accelerated predict{[this](auto in, bool) { return std::vector{forward(cast(in[0], machine.activations()))}; },
                         machine.options().accelerate};
 };
 
-/// Collective. Makes the plans for the largest training batch and for all sizes of evaluation batches, so that their
-/// memory is allocated before the first step.
-/// Returns the plan of a training step. On the CPU, throws on all ranks if there is not enough memory; `advice` says
-/// how to need less.
+/// Collective. Makes the plans for the largest training batch and, unless --no-accelerate is given, for all sizes of
+/// evaluation batches. So their memory is allocated before the first step. Returns the plan of a training step. On the
+/// CPU, throws on all ranks if there is not enough memory; `advice` says how to need less.
 const Plan& plan_ahead(Trainer& trainer, Evaluation& test, const std::string& advice);
 
 } // namespace rg

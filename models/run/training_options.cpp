@@ -75,19 +75,20 @@ bool TrainingOptions::allows(const std::string& augmentation) const {
 
 std::vector<std::string> TrainingOptions::augment_names() const {
     std::vector<std::string> names;
-    for (const char* name : {"flip", "flip-vertical", "translate"})
+    for (const char* name : {"flip", "alternating-flip", "flip-vertical", "translate"})
         if (allows(name)) names.push_back(name);
     return names;
 }
 
 void TrainingOptions::declare_training(Options& o) {
     o.group("Training");
-    o.add("epochs", &epochs, "number of epochs").range(1, 1e6);
+    o.add("epochs", &epochs, "number of epochs").range(1, 1e6).basic();
     o.add("steps", &steps, "total number of steps; -1: those of --epochs epochs").at_least(-1);
     o.add("lr", &schedule.base,
           cat("highest learning rate; 0: ", default_rate.text(), ", or with another --optimizer ", kAdamRate,
               " (adam, adamw) or ", DefaultRate().text(), " (sgd)"))
-        .at_least(0);
+        .at_least(0)
+        .basic();
     o.add("schedule", &schedule.kind, schedule_kinds(), "schedule of the learning rate");
     o.add("drops", &drops, "piecewise: epochs after which the rate drops; they do not follow --epochs").metavar("LIST");
     o.add("drop-factor", &schedule.factor, "piecewise: factor for the rate at each drop").at_least(1e-9);
@@ -95,6 +96,7 @@ void TrainingOptions::declare_training(Options& o) {
     o.add("lr-peak", &schedule.peak,
           "triangular: position of the highest rate, as a fraction of the training, above 0 and below 1")
         .range(0, 1);
+    o.add("lr-start", &schedule.start, "triangular: first rate; -1: that of --lr-floor").at_least(-1);
     o.add("warmup", &schedule.warmup, "epochs in which the rate rises linearly from 0 to that of the schedule")
         .at_least(0);
     default_optimizer_ = optimizer.kind;
@@ -110,6 +112,10 @@ void TrainingOptions::declare_training(Options& o) {
          "average", &optimizer.average,
          "decay of a moving average of the weights, such as 0.999 for about the last 1000 steps; tests and models then "
          "use the average; 0: none")
+        .range(0, 0.999999);
+    o.add("lookahead", &optimizer.lookahead,
+          "every 5 steps, moves the weights back by this fraction, which rises with the cube of the progress, towards "
+          "their values after the last such move; 0: never")
         .range(0, 0.999999);
     o.add("label-smoothing", &smoothing, "fraction of the target spread over all classes").range(0, 0.99);
 }
@@ -142,6 +148,7 @@ data::Augment TrainingOptions::augmentation() const {
     RG_CHECK(known, "--augment: expected none, or a list of ", joined(names), ", got \"", augment, "\"");
     const int64_t shift = chosen.contains("translate") ? 1 : 0;
     return {.flip = chosen.contains("flip"),
+            .alternating_flip = chosen.contains("alternating-flip"),
             .flip_vertical = chosen.contains("flip-vertical"),
             .translate_x = shift * (translate_x >= 0 ? translate_x : translate),
             .translate_y = shift * (translate_y >= 0 ? translate_y : translate),

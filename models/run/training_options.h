@@ -9,8 +9,8 @@
 
 namespace rg {
 
-/// The learning rate for a mini-batch size: `rate` at `batch`, and otherwise proportional to the size, or to its square
-/// root.
+/// The default learning rate as a function of the mini-batch size. It is `rate` at size `batch`, and proportional to
+/// the size, or with `root` to its square root.
 struct DefaultRate {
     double rate = 0.1, batch = 256;
     bool root = false;
@@ -18,7 +18,7 @@ struct DefaultRate {
     std::string text() const; // the formula, for --help
 };
 
-/// Programs change the defaults before they declare the options.
+/// The options and their defaults. A program may change the defaults before it declares the options.
 struct TrainingOptions {
     /// The texts for --help: what folders and what remote shards may contain, and what is used without --data.
     struct DataTexts {
@@ -27,9 +27,11 @@ struct TrainingOptions {
     };
     DataTexts data_texts;
     DataOptions data_options;
-    /// The augmentations that do not change what an image shows. --augment takes the first three names, and each other
-    /// name has an option of its own, which is not declared without it here.
-    std::vector<std::string> augmentations{"flip", "flip-vertical", "translate", "rotate", "scale", "resized-crop"};
+    /// The augmentations that the program allows, since they do not change the class or target of its images. The flips
+    /// and "translate" are names for --augment. Each of the others has an option of its own, which is declared only if
+    /// the list has its name.
+    std::vector<std::string> augmentations{"flip",  "alternating-flip", "flip-vertical", "translate", "rotate",
+                                           "scale", "resized-crop"};
     std::string augment = "flip,translate", partial = "discard";
     int64_t translate = 4, translate_x = -1, translate_y = -1;
     double rotate = 0;
@@ -46,22 +48,22 @@ struct TrainingOptions {
     MachineOptions machine_options;
     RunOptions run_options;
 
-    /// These declare the options of the data and of the training. machine_options and run_options declare their own.
+    /// Declare the options of the data and of the training. machine_options and run_options declare their own.
     void declare_data(Options& options);
     void declare_training(Options& options);
     /// Sets the schedule, once the mini-batch size is known. Throws Error if the options do not fit together.
     void complete_schedule(const Options& options);
-    /// Returns the options for the loader of the training set. Throws Error if --augment has an unknown name, or if a
-    /// range is not of the form MIN:MAX.
+    /// Returns the options for the loader of the training set. Throws Error if --augment is empty or has an unknown
+    /// name, or if a range is not of the form MIN:MAX.
     data::LoaderOptions loader_options(const data::Normalise& normalise) const;
 
 private:
     bool allows(const std::string& augmentation) const;
-    /// Returns the names of --augment that `augmentations` has.
+    /// Returns the names in `augmentations` that --augment accepts.
     std::vector<std::string> augment_names() const;
     data::Augment augmentation() const;
 
-    OptimizerOptions::Kind default_optimizer_ = OptimizerOptions::Kind::sgd; // that of default_rate
+    OptimizerOptions::Kind default_optimizer_ = OptimizerOptions::Kind::sgd; // for which default_rate holds
 };
 
 } // namespace rg

@@ -5,9 +5,13 @@
 #include "ringgrad/core/text.h"
 #include "ringgrad/core/version.h"
 #include "ringgrad/models/nets/state_dict.h"
+#include "ringgrad/models/run/formatted.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <set>
+
+namespace fs = std::filesystem;
 
 namespace rg {
 namespace {
@@ -31,7 +35,7 @@ TensorFile training_state(const std::string& program, const Parameters& paramete
 }
 
 /// Restores parameters and optimizer from a checkpoint, and returns its position. Throws Error if the file is from
-/// another program or network.
+/// another program or network, or is malformed.
 Position restore_training(const std::string& program, TensorFile file, Parameters& parameters,
                           const OptimizerState& optimizer) {
     RG_CHECK(file.text("program") == program, file.source, ": expected a checkpoint of ", program, ", got one of ",
@@ -58,8 +62,8 @@ Position restore_training(const std::string& program, TensorFile file, Parameter
 }
 
 /// Sets the options that the command line does not give to their values in the checkpoint. Throws Error if the command
-/// line changes an option of the network or of the mini-batches, since the checkpoint would not fit then. Also throws
-/// Error if check_stored_command() refuses a stored value.
+/// line changes an option in kFixed, with which the checkpoint would not fit the network, the images or the optimizer.
+/// Also throws Error if check_stored_command() refuses a stored value.
 void restore_options(const TensorFile& file, Options& options) {
     static const std::set<std::string> kFixed = {
         "batch-size", "validation",  "partial-batch",   "shuffle", "seed",      "size",         "augment",  "translate",
@@ -93,26 +97,40 @@ std::vector<std::string> names_in(const std::string& text) {
     return names;
 }
 
+/// Returns the text as a word for the shell.
+std::string shell_word(const std::string& text) {
+    const bool plain = !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+               std::string_view("/._-+,=:@%").find(c) != std::string_view::npos;
+    });
+    if (plain) return text;
+    std::string word = "'";
+    for (const char c : text) word += c == '\'' ? std::string("'\\''") : std::string(1, c);
+    return word + "'";
+}
+
 } // namespace
 
 void RunOptions::declare(Options& o) {
     o.group(cat("Run (exit status 0: done, or stopped by Ctrl-C; 1: error; ", kExitInterrupted,
                 ": interrupted, --resume)"));
     o.add("runs", &runs, "folder of all runs").metavar("DIR");
-    o.add("run-name", &name, "name of this run's folder; none: program name and start time").metavar("NAME");
+    o.add("run-name", &name, "name of this run's folder (default: program name and start time)")
+        .metavar("NAME")
+        .basic();
     o.add("init", &init, "safetensors file with the initial values of the network").metavar("FILE");
     o.add("init-skip", &init_skip,
           "layers, separated by commas, whose tensors in --init are not used, such as fc if the file has other classes")
         .metavar("NAMES");
-    o.add("resume", &resume, "continue from the last checkpoint of --run-name, or of the newest run");
+    o.add("resume", &resume, "continue from the last checkpoint of --run-name, or of the newest run").basic();
+    declare_progress(o, &progress);
     o.add("checkpoint-every", &checkpoint_every,
           "number of steps between checkpoints; 0: only at the end of each epoch")
         .at_least(0);
     o.add("tensorboard", &tensorboard, "also write event files for TensorBoard into the run's folder");
     o.add("validate-every", &validate_every,
           "steps between tests within an epoch, on the validation set if there is one, with results in metrics.jsonl; "
-          "0: "
-          "none")
+          "0: none")
         .at_least(0);
     o.add("patience", &patience,
           cat("end after this many epochs without a better accuracy on the validation set, or without --validation on "
@@ -126,7 +144,7 @@ void RunOptions::declare(Options& o) {
 
 TrainingRun::TrainingRun(const RunOptions& settings, Options& options, par::Group& group, Trial& trial)
     : program_(options.program()), settings_(settings), options_(options), group_(group), trial_(trial) {
-    if (trial.standalone()) install_stop_signals(); // now, since loading may take long
+    if (trial.standalone()) install_stop_signals(); // before the data are loaded, which may take long
     verify_same_options(group, options);
     RG_CHECK(settings.init_skip.empty() || !settings.init.empty() || settings.resume, program_,
              ": expected --init with --init-skip, got none; omit --init-skip");
@@ -157,7 +175,7 @@ void TrainingRun::restore_parameters(Parameters& parameters, const OptimizerStat
 
 void TrainingRun::begin(const Length& length, const Metadata& model, const std::string& summary) {
     length_ = length;
-    apply_patience(); // a resumed run may have ended by it
+    apply_patience(); // --patience may have ended a resumed run already
     model_ = model;
     group_.barrier("start");
     if (group_.rank() != 0) return;
@@ -182,11 +200,12 @@ void TrainingRun::begin(const Length& length, const Metadata& model, const std::
     report("tested", test_set_name);
     report("epochs", length.epochs());
     report("steps_per_epoch", length.batches);
-    if (trial_.standalone()) progress_.emplace();
+    if (trial_.standalone()) progress_.emplace(settings_.progress);
     if (checkpoint_)
-        for (const std::string& warning : checkpoint_->warnings) note(printable(warning));
-    note(printable(cat(summary, "; ", folder_->path())));
-    apply_patience(); // again, to say so
+        for (const std::string& warning : checkpoint_->warnings) note(printable(warning), Colour::yellow);
+    if (progress_) note(folded(printable(summary), progress_->columns()));
+    note(printable(folder_->path()));
+    apply_patience(); // again, since now note() can print its message
     if (checkpoint_) note(printable(cat("resumed from ", checkpoint_->path, " at step ", position_.step)));
 }
 
@@ -202,7 +221,7 @@ void TrainingRun::begin_epoch(bool has_data) {
 Verdict TrainingRun::handle_non_finite(double loss, const Tensor& non_finite_at) {
     std::string warning;
     const Verdict verdict = guard_->handle_non_finite(position_, loss, non_finite_at, warning);
-    if (!warning.empty()) note(printable(warning));
+    if (!warning.empty()) note(printable(warning), Colour::yellow);
     if (verdict == Verdict::rolled_back && folder_) {
         folder_->cut_metrics(position_.step, position_.epoch - 1);
         report_->reread(*folder_);
@@ -240,7 +259,8 @@ void TrainingRun::end_step(const StepResult& result) {
         log(line);
         if (progress_)
             progress_->step({p.epoch, length_.epochs(), p.step, length_.steps, p.loss_sum / p.images,
-                             p.correct / p.images, result.images});
+                             p.correct / p.images, result.images,
+                             std::min(length_.batches - p.batch, length_.steps - p.step)});
     }
     const int64_t every = settings_.checkpoint_every;
     if (every && p.step % every == 0 && p.batch < length_.batches) save_checkpoint();
@@ -263,6 +283,7 @@ void TrainingRun::end_epoch(const Score& test) {
                              test_set_name,
                              test.extras};
     untested_ = false;
+    last_accuracy_ = test.accuracy;
     position_ = {position_.epoch + 1, 0, position_.step, 0, 0, 0, position_.best_accuracy, position_.best_epoch};
     apply_patience();
     if (folder_) {
@@ -359,13 +380,39 @@ void TrainingRun::log(const Json& line) {
     if (trial_.report(line)) stop_request_ = true;
 }
 
+void TrainingRun::print_end(bool stopped) {
+    if (!progress_) return;
+    progress_->end();
+    note(cat(stopped ? "stopped" : "done", " after step ", position_.step, "; ", duration_text(progress_->seconds())),
+         stopped ? Colour::yellow : Colour::green);
+    const auto percent = [](double fraction) { return formatted("%.2f %%", 100 * fraction); };
+    if (position_.best_epoch > 0)
+        note(cat("best ", test_set_name, " acc ", percent(position_.best_accuracy), " in epoch ", position_.best_epoch,
+                 last_accuracy_ < 0 ? "" : ", last " + percent(last_accuracy_)));
+    note(printable("report: " + folder_->report_path()));
+    const fs::path folder(folder_->path()), program(program_path());
+    if (stopped)
+        note(printable(cat("next: ", group_.size() > 1 ? cat("mpiexec -n ", group_.size(), " ") : "",
+                           shell_word(program.string()), " --resume --runs ", shell_word(folder.parent_path().string()),
+                           " --run-name ", shell_word(folder.filename().string()))));
+    else if (!settings_.predictor.empty()) {
+        const Json options = options_.to_json();
+        const Json* const data = options.find("data");
+        std::error_code none;
+        const std::string images = data && fs::is_directory(data->as_string(), none) ? shell_word(data->as_string())
+                                                                                     : settings_.predictor_images;
+        note(printable(cat("next: ", shell_word((program.parent_path() / settings_.predictor).string()), " ",
+                           shell_word(folder.string()), images.empty() ? "" : " ", images)));
+    }
+}
+
 int TrainingRun::end() {
     if (length_.steps == 0) save_model();
     const bool stopped = stopped_ && position_.step < length_.steps;
     if (folder_) {
         report_->write(stopped ? "stopped" : "done");
         trial_.end(stopped);
-        note(printable(cat(stopped ? "stopped" : "done", " after step ", position_.step, "; ", folder_->path())));
+        print_end(stopped);
     }
     return stopped && trial_.standalone() ? stopped_exit_code(group_) : 0;
 }

@@ -1,9 +1,9 @@
-// The run of a training program: its position, stop requests, and all its files and output.
+// The run of a training program: its position (epoch and step), stop requests, files and output.
 //
 //     TrainingRun run(settings.run, options, group, trial); // opens the run to resume
 //     return run.supervise([&] {
 //         run.restore_parameters(parameters, optimizer); // also restores the position
-//         run.begin(length, classes, text);              // creates the folder
+//         run.begin(length, model, summary);             // creates the folder
 //         while (run.goes_on()) {
 //             run.begin_epoch(has_data);
 //             while (run.epoch_goes_on()) run.end_step(result); // the result of a step, over all ranks
@@ -35,6 +35,10 @@ struct LoadedCheckpoint;
 
 struct RunOptions {
     std::string runs = default_runs_folder(), name, init, init_skip;
+    /// A training that is done prints a command for predictions. `predictor` is its program, in the training program's
+    /// folder; empty: no command. `predictor_images` are its images if --data is not a local folder.
+    std::string predictor, predictor_images = "IMAGE.png";
+    ProgressKind progress = ProgressKind::automatic;
     bool resume = false, tensorboard = false;
     int64_t checkpoint_every = 0, keep = 2, patience = 0, validate_every = 0;
     OnNan on_nan = OnNan::stop;
@@ -54,16 +58,16 @@ struct StepResult {
 class TrainingRun {
 public:
     /// Collective. If the training is a program by itself, turns signals into stop requests. With --resume, locks the
-    /// run's folder, loads its last checkpoint, and restores the options that the command line does not give. The
-    /// references must outlive this.
+    /// run's folder, loads its newest valid checkpoint, and restores the options that the command line does not give.
+    /// All arguments must outlive this.
     TrainingRun(const RunOptions& settings, Options& options, par::Group& group, Trial& trial);
     ~TrainingRun();
     TrainingRun(const TrainingRun&) = delete;
     TrainingRun& operator=(const TrainingRun&) = delete;
 
     /// Runs `training` and returns its exit code. If a stop request ends the loading of data, returns the exit code for
-    /// a stop; a trial of a pool throws Stopped instead. If `training` throws, report.html says that the run failed,
-    /// and why.
+    /// a stop. In a trial of a sweep, throws Stopped instead. If `training` throws another exception after begin(),
+    /// report.html says that the run failed, and why. The exception continues to the caller.
     template <class Body>
     int supervise(const Body& training) {
         try {
@@ -87,8 +91,8 @@ public:
     /// Returns the checkpoint that the run resumes from, or null.
     const TensorFile* checkpoint() const;
 
-    /// With --resume, restores values, optimizer and position from the checkpoint. Otherwise, with --init, restores
-    /// only the values. `parameters` must outlive this.
+    /// With --resume, restores the network's tensors, the state of the optimizer and the position from the checkpoint.
+    /// Otherwise, with --init, loads only the network's tensors. `parameters` must outlive this.
     void restore_parameters(Parameters& parameters, const OptimizerState& optimizer);
 
     /// The length of the training; a stop request may end it earlier.
@@ -96,20 +100,21 @@ public:
         int64_t steps = 0, batches = 0; // total number of steps; batches per epoch
         int64_t epochs() const { return std::max<int64_t>(1, steps / batches + (steps % batches != 0)); }
     };
-    /// Collective. Creates the folder of a new run and starts the output. So if any rank fails before this call, no
-    /// folder is created. The files of the model store `model`; see describe_model(). `summary` is a text for people:
-    /// the machine, the data, the network.
+    /// Collective. Creates the folder of a new run and starts the output. If any rank fails before this call, no folder
+    /// is created. The files of the model store `model`; see describe_model(). `summary` is a text for people: the
+    /// machine, the data, the network.
     void begin(const Length& length, const Metadata& model, const std::string& summary);
 
     const Position& position() const { return position_; }
-    /// Returns how many epochs are done before the next step, with the done fraction of the current one.
+    const Length& length() const { return length_; }
+    /// Returns the number of finished epochs, plus the finished fraction of the current epoch.
     double epochs() const { return double(position_.epoch - 1) + double(position_.batch) / double(length_.batches); }
 
-    /// True until all steps are done or a rank has a stop request. Returns the same on all ranks, as do the next three
-    /// functions.
+    /// True until all steps are done, a rank has a stop request, or --patience ends the training. Like the next three
+    /// functions, returns the same on all ranks.
     bool goes_on() const { return position_.step < length_.steps && !stopped_; }
-    /// True while goes_on() and every rank has a further batch in this epoch. False after a rollback, since
-    /// that ends this pass through the epoch.
+    /// True while goes_on() is true and every rank has a further batch in this epoch. False after a rollback, which
+    /// ends this pass through the epoch.
     bool epoch_goes_on() const { return goes_on() && epoch_goes_on_; }
     /// True if all batches of the epoch are done. Then test the network.
     bool epoch_is_complete() const { return position_.batch == length_.batches; }
@@ -118,36 +123,36 @@ public:
 
     /// Collective. Begins or resumes the epoch at position(). `has_data` is true if this rank has a batch.
     void begin_epoch(bool has_data);
-    /// Applies --on-nan to the step after position(). `non_finite_at` is the result of first_non_finite() for its
-    /// gradients and its loss over all ranks. A rollback moves position() back.
+    /// Applies --on-nan to the step after position(). `non_finite_at` is the result of first_non_finite() for the
+    /// gradients and the loss of this step, summed over all ranks. A rollback moves position() back.
     Verdict handle_non_finite(double loss, const Tensor& non_finite_at);
-    /// Logs a step and advances position(), unless the step was rolled back. Saves a checkpoint if one is due.
+    /// Collective. Logs a step and advances position(), unless it was rolled back. Saves a checkpoint if one is due.
     void end_step(const StepResult& result);
-    /// Returns true if --validate-every asks for a test after the step that follows position(). The last step of an
-    /// epoch needs none.
+    /// Returns true if --validate-every asks for a test after the step that follows position(). Returns false for the
+    /// last step of an epoch, after which the network is tested anyway.
     bool test_is_due() const;
-    /// Leaves out seconds that are not part of the training from the epoch's images per second.
+    /// Excludes this time, in seconds, from the training time of the epoch. Used for tests within an epoch.
     void leave_out(double seconds);
-    /// Collective. Saves the model as model-best.safetensors if no test before had this accuracy.
+    /// Collective. Saves the model as model-best.safetensors if its accuracy is higher than in every test before.
     void keep_if_best(const Score& test);
     /// Collective. Logs the score and advances position() to the next epoch. Ends the training if the last --patience
-    /// epochs have not improved the accuracy.
+    /// epochs have not improved the accuracy. Throws Error if the parameters differ between the ranks.
     void end_epoch(const Score& test);
-    /// Returns true if this rank has a stop request: a signal, a file "stop" in the folder, or a true from
-    /// Trial::report(). The result may differ between ranks.
+    /// Returns true if this rank has a stop request: a signal (outside of sweeps), a file "stop" in the folder, or a
+    /// true from Trial::report(). The result may differ between ranks.
     bool has_stop_request();
 
-    /// Collective. Saves the model. If a value is not finite, throws Error before it writes any file. Trials are
-    /// compared by the accuracy of their last complete epoch. So if a trial is stopped within an epoch, its model
-    /// remains that of the epoch before.
+    /// Collective. Saves the model. If a value is not finite, throws Error before it writes any file. A sweep compares
+    /// its trials by the accuracy of their last complete epoch. So if a trial is stopped within a later epoch, its
+    /// saved model remains that of the last complete one.
     void save_model();
     /// Collective. Saves a checkpoint, or throws Error as save_model() does.
     void save_checkpoint();
     /// Sets a member of the run in report.html; see report.h. Call it after begin().
     void report(const std::string& name, Json value);
-    /// Prints a line.
-    void note(const std::string& line) {
-        if (progress_) progress_->note(line);
+    /// Prints a line on rank 0, after begin() and unless this is a trial of a sweep.
+    void note(const std::string& line, Colour colour = Colour::none) {
+        if (progress_) progress_->note(line, colour);
     }
     /// Adds a line to the metrics and reports it to the trial.
     void log(const Json& line);
@@ -160,6 +165,7 @@ private:
     void write_model(std::string (RunFolder::*path)() const);
     void apply_patience();
     void fail(const std::string& why);
+    void print_end(bool stopped);
 
     using Clock = std::chrono::steady_clock;
     const std::string program_;
@@ -177,11 +183,12 @@ private:
     OptimizerState optimizer_;
     Position position_;
     bool stopped_ = false, epoch_goes_on_ = false;
-    bool untested_ = false;     // true if steps followed the last test; false before the first test
+    bool untested_ = false;     // true if steps followed the last complete epoch; false in epoch 1
     bool stop_request_ = false; // from the trial or from a file in the folder
     Length length_;
     Metadata model_;
-    Clock::time_point epoch_begin_, last_step_; // without tests and checkpoints, an epoch takes the time between these
+    Clock::time_point epoch_begin_, last_step_; // their difference is the epoch's training time
+    double last_accuracy_ = -1;                 // accuracy after the last complete epoch in this process; -1: none
     double images_at_begin_ = 0;                // number of this epoch's images that were done at epoch_begin_
 };
 

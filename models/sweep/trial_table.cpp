@@ -2,16 +2,20 @@
 #include "ringgrad/models/sweep/trial_table.h"
 
 #include "ringgrad/core/atomic_file.h"
+#include "ringgrad/core/rng.h"
 #include "ringgrad/core/text.h"
+#include "ringgrad/models/run/formatted.h"
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <optional>
 #include <set>
 
 namespace rg {
 namespace {
 
+constexpr int kMostTries = 10'000;                          // to draw a trial that was not drawn before
 constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf"; // some programs write it before a table
 
 std::vector<std::string> split(std::string_view text, char separator) {
@@ -24,12 +28,13 @@ std::vector<std::string> split(std::string_view text, char separator) {
     }
 }
 
-bool read_integer(const std::string& text, int64_t& value) {
+template <class T>
+bool read_number(const std::string& text, T& value) {
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     return error == std::errc() && end == text.data() + text.size();
 }
 
-/// Throws Error if there are `count` trials already and no further one is allowed.
+/// Throws Error if kMaxTrials allows no further trial after the `count` existing ones.
 void check_count(uint64_t count, const std::string& where) {
     RG_CHECK(count < kMaxTrials, "trials: expected at most ", kMaxTrials, " trials, got more (", where, ")");
 }
@@ -65,13 +70,14 @@ std::vector<std::string> csv_fields(const std::string& line, const std::string& 
     return fields;
 }
 
-/// Expands FROM:TO and FROM:STEP:TO of whole numbers. Any other text is a list; a colon in it may belong to an address
-/// or a command, and the option's own check finds mistakes.
+/// Expands FROM:TO and FROM:STEP:TO of whole numbers. Throws Error for other whole numbers with colons between them,
+/// such as 3:1. Any other text is a list of values in CSV. A colon in a list is allowed, since a value may be an
+/// address or a command. The option's own check finds wrong values.
 std::vector<std::string> values_of(const std::string& text, const std::string& option) {
     std::vector<int64_t> numbers;
     const std::vector<std::string> parts = split(text, ':');
     for (const std::string& part : parts)
-        if (int64_t number; read_integer(part, number)) numbers.push_back(number);
+        if (int64_t number; read_number(part, number)) numbers.push_back(number);
     if (parts.size() == 1 || numbers.size() < parts.size()) return csv_fields(text, option);
     const int64_t from = numbers.front(), to = numbers.back();
     const int64_t step = numbers.size() == 3 ? numbers[1] : 1;
@@ -85,6 +91,61 @@ std::vector<std::string> values_of(const std::string& text, const std::string& o
     return values;
 }
 
+/// An option and what it may be: values, or a range of numbers if there are none.
+struct Axis {
+    std::string name;
+    std::vector<std::string> values;
+    double least = 0, most = 0; // the range
+    std::string from, to;       // its ends, as typed
+    bool logarithmic = false;
+
+    std::string draw(Rng& random) const {
+        if (!values.empty()) return values[random.uniform_below(uint32_t(values.size()))];
+        const double u = random.uniform();
+        const double value = logarithmic ? least * std::pow(most / least, u) : least + (most - least) * u;
+        const std::string text = formatted("%.4g", value);
+        double rounded = value;
+        read_number(text, rounded);
+        return rounded < least ? from : rounded > most ? to : text;
+    }
+};
+
+/// Parses "NAME=VALUES".
+Axis parse_axis(const std::string& option) {
+    const size_t equals = option.find('=');
+    RG_CHECK(equals != std::string::npos && equals > 0 && equals + 1 < option.size(),
+             "trials: expected NAME=VALUES, such as depth=1:4 or lr=0.01,0.05, got ", option);
+    Axis axis;
+    axis.name = option.substr(0, equals);
+    check_name(axis.name, option);
+    const std::string text = option.substr(equals + 1);
+    const std::vector<std::string> parts = split(text, ':');
+    if (parts.size() > 1 && (parts[0] == "log" || parts[0] == "linear")) {
+        axis.logarithmic = parts[0] == "log";
+        RG_CHECK(parts.size() == 3 && read_number(parts[1], axis.least) && read_number(parts[2], axis.most) &&
+                     axis.least < axis.most && std::isfinite(axis.most - axis.least) &&
+                     (!axis.logarithmic || axis.least > 0),
+                 "trials: expected ", parts[0], ":FROM:TO with ascending numbers", axis.logarithmic ? " above 0" : "",
+                 ", got ", option);
+        axis.from = parts[1], axis.to = parts[2];
+    } else {
+        constexpr std::string_view kChoice = "choice:";
+        axis.values =
+            text.starts_with(kChoice) ? csv_fields(text.substr(kChoice.size()), option) : values_of(text, option);
+    }
+    return axis;
+}
+
+std::vector<Axis> parse_axes(const std::vector<std::string>& options) {
+    std::vector<Axis> axes;
+    for (const std::string& option : options) {
+        axes.push_back(parse_axis(option));
+        for (size_t i = 0; i + 1 < axes.size(); ++i)
+            RG_CHECK(axes[i].name != axes.back().name, "trials: expected ", axes[i].name, " once, got it twice");
+    }
+    return axes;
+}
+
 std::string cell_text(const Json* value) {
     if (!value || value->is_null()) return "";
     return value->is_string() ? value->as_string() : value->dump();
@@ -94,22 +155,41 @@ std::string cell_text(const Json* value) {
 
 std::vector<TrialSettings> trial_grid(const std::vector<std::string>& options) {
     std::vector<TrialSettings> trials(1);
-    for (const std::string& option : options) {
-        const size_t equals = option.find('=');
-        RG_CHECK(equals != std::string::npos && equals > 0 && equals + 1 < option.size(),
-                 "trials: expected NAME=VALUES, such as depth=1:4 or lr=0.01,0.05, got ", option);
-        const std::string name = option.substr(0, equals);
-        check_name(name, option);
+    const std::vector<Axis> axes = parse_axes(options);
+    for (size_t i = 0; i < axes.size(); ++i) {
+        const Axis& axis = axes[i];
+        RG_CHECK(!axis.values.empty(), "trials: expected values of ", axis.name,
+                 ", got a range; list them, or give "
+                 "--random N to draw N trials");
         std::vector<TrialSettings> longer;
         for (const TrialSettings& trial : trials)
-            for (const std::string& value : values_of(option.substr(equals + 1), option)) {
-                for (const auto& setting : trial)
-                    RG_CHECK(setting.first != name, "trials: expected ", name, " once, got it twice");
-                check_count(longer.size(), option);
+            for (const std::string& value : axis.values) {
+                check_count(longer.size(), options[i]);
                 longer.push_back(trial);
-                longer.back().emplace_back(name, value);
+                longer.back().emplace_back(axis.name, value);
             }
         trials = std::move(longer);
+    }
+    return trials;
+}
+
+std::vector<TrialSettings> random_trials(const std::vector<std::string>& options, int64_t count, uint64_t seed) {
+    const std::vector<Axis> axes = parse_axes(options);
+    std::vector<TrialSettings> trials;
+    std::set<TrialSettings> drawn;
+    for (int64_t i = 0; i < count; ++i) {
+        Rng random(seed, Purpose::split, 0, uint64_t(i));
+        TrialSettings trial;
+        for (int tries = 0; trial.empty() || drawn.contains(trial); ++tries) {
+            RG_CHECK(!axes.empty() && tries < kMostTries,
+                     "trials: expected --random of at most the number of different "
+                     "trials, got ",
+                     count, " (", i, " found); give fewer, or more values");
+            trial.clear();
+            for (const Axis& axis : axes) trial.emplace_back(axis.name, axis.draw(random));
+        }
+        drawn.insert(trial);
+        trials.push_back(trial);
     }
     return trials;
 }

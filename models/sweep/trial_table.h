@@ -1,4 +1,4 @@
-// Reads a table of trials, which has one row per training and one column per option, and writes the results of trials.
+// Defines trials by a table (one row per trial, one column per option) or by a grid, and writes the results of trials.
 #pragma once
 
 #include "ringgrad/core/json.h"
@@ -8,38 +8,45 @@ namespace rg {
 /// Option names without dashes, and their values.
 using TrialSettings = std::vector<std::pair<std::string, std::string>>;
 
-/// Limits, so that a table or a grid cannot use up the memory: a table needs at most 500 bytes of memory per byte of
-/// its text, and a grid at most kMaxTrials settings per option. More trials or longer option names are an error.
+/// Limits, so that a table or a grid cannot use up the memory. With them, a table needs at most 500 bytes of memory per
+/// byte of its text, and a grid has at most kMaxTrials settings per option. More trials or longer option names are an
+/// error.
 inline constexpr size_t kMaxTrials = 100'000, kMaxOptionName = 100;
 
 /// Returns all combinations of the options' values; the first option changes slowest. Each text is "NAME=FROM:TO" or
-/// "NAME=FROM:STEP:TO" (whole numbers), or "NAME=a,b,c", where a value that contains a comma is in quotes, as in CSV.
+/// "NAME=FROM:STEP:TO" (whole numbers), or "NAME=a,b,c" or "NAME=choice:a,b,c", where a value that contains a comma is
+/// in quotes, as in CSV.
 /// Throws Error for another form, for a name that occurs twice, and for more than kMaxTrials combinations.
 std::vector<TrialSettings> trial_grid(const std::vector<std::string>& options);
-/// Parses CSV: option names in the first line, then one trial per line. An empty field does not set that option. A
-/// byte-order mark at the beginning is ignored. `name` is for error messages. Throws Error if there are no trials or
-/// more than kMaxTrials, if a name is invalid, too long or repeated, if a line does not have one field per name, or if
-/// a field is a command (data from pipe:), since tables may come from other users.
+/// Returns `count` different trials, drawn at random from the same texts as trial_grid() takes. A text may also be a
+/// range, "NAME=linear:FROM:TO" or "NAME=log:FROM:TO" (uniform logarithm), rounded to four digits. Each trial
+/// depends only on the texts, the seed, its number, and the trials before it. So a larger `count` appends trials.
+/// Throws Error for another form, for a name that occurs twice, and if 10,000 draws give no new trial.
+std::vector<TrialSettings> random_trials(const std::vector<std::string>& options, int64_t count, uint64_t seed);
+/// Parses CSV: option names in the first line, then one trial per line. An empty field does not set that option. Empty
+/// lines and a byte-order mark at the beginning are ignored. `name` is for error messages. Throws Error if there are no
+/// trials or more than kMaxTrials, if a name is invalid, too long or repeated, if a line does not have one field per
+/// name, or if a field is a command (data from pipe:), since tables may come from other users.
 std::vector<TrialSettings> parse_trials(std::string_view csv, const std::string& name);
 std::vector<TrialSettings> read_trials(const std::string& path);
 /// Returns a text like "depth 2, width 11".
 std::string settings_text(const TrialSettings& settings);
-/// Returns arguments like "--depth=2", "--width=11".
+/// Returns arguments like "--depth=2". For the values true and false, they are like "--sync-bn" and "--no-sync-bn".
 std::vector<std::string> arguments_of(const TrialSettings& settings);
 
-/// Returns the validation accuracy in an epoch's line of metrics, or -1 if it has none. Stop rules compare it. Trials
-/// hold out a validation set, and have no test accuracy: if a network were chosen by that, it would be too optimistic.
+/// Returns the validation accuracy in an epoch's line of metrics, or -1 if it has none. StopRules::below and ::target
+/// use it. Trials have no test accuracy, since that of a network that was chosen by it would be too optimistic.
 double accuracy_of(const Json& epoch);
 
-/// A trial and its state.
+/// A trial, its state and its results so far.
 struct TrialRow {
     int64_t number = 0; // from 1
     TrialSettings settings;
     std::string state = "queued"; // or running, finished, stopped, failed
-    std::string note;             // reason, if it was stopped or failed
-    std::string folder; // run of the trial, relative to the folder of the sweep
-    Json live; // newest line of metrics
-    Json last; // line of the last epoch; null if there is none
+    std::string note;             // reason, if it was stopped or failed; "done before" if in an earlier run
+    std::string folder;           // folder of the trial's run, relative to that of the sweep
+    Json live;                    // newest line of metrics.jsonl that this run has received; null if there is none
+    Json last;                    // line of the last complete epoch; null if there is none
     std::vector<int> ranks;
     double seconds = 0;
 
@@ -51,7 +58,7 @@ struct Ranking {
     std::string metric = "validation_accuracy";
     bool lowest = false; // true: the lowest value is the best, as of a loss
 };
-/// Returns the trials with that metric that have not failed, best first. Equal ones keep their order.
+/// Returns the trials that have the metric of `ranking` and have not failed, best first. Equal ones keep their order.
 std::vector<const TrialRow*> best_first(const std::vector<TrialRow>& rows, const Ranking& ranking);
 
 /// Writes results.csv and results.jsonl in the folder. A row has number, settings, state, metrics of the last epoch,

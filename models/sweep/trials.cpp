@@ -16,6 +16,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <map>
 #include <optional>
@@ -39,8 +40,15 @@ bool has_checkpoint(const std::string& run) {
     return false;
 }
 
-/// Returns the line of the last epoch in the metrics of a run, or null. It reads the file, since a resumed trial may
-/// end before it finishes another epoch.
+/// Calls `use` with the line of each epoch in the metrics of a run. Ends at the first damaged one.
+void for_each_epoch(const std::string& run, const std::function<void(const Json&)>& use) try {
+    std::ifstream file(run + "/metrics.jsonl");
+    for (std::string line; std::getline(file, line);)
+        if (line.starts_with("{\"epoch\"")) use(Json::parse(line, run));
+} catch (const Error&) {}
+
+/// Returns the line of the last epoch in the metrics of a run, or null if it has none or cannot be read. It reads the
+/// file, since a resumed trial may end before it finishes another epoch.
 Json last_epoch(const std::string& run) try {
     const std::string path = run + "/metrics.jsonl", text = fs::exists(path) ? read_file(path) : "";
     for (size_t end = text.rfind('\n'); end != std::string::npos && end > 0;) {
@@ -72,14 +80,14 @@ std::vector<std::string> without_init(const std::vector<std::string>& arguments)
     return kept;
 }
 
-/// A training that runs as a task of the pool.
+/// Connects a training with the pool: passes on its reports, and stops it by rules of fixed accuracies or on request.
 class PooledTrial final : public Trial {
 public:
     PooledTrial(par::TaskContext& task, const StopRules& rules) : task_(task), rules_(rules) {}
     bool standalone() const override { return false; }
     bool report(const Json& line) override {
         task_.report(line);
-        if (is_epoch(line)) apply_rules(line);
+        if (is_epoch(line) && stop_reason_.empty()) apply_rules(line);
         if (stop_reason_.empty() && task_.cancelled()) stop_reason_ = "on request";
         return !stop_reason_.empty();
     }
@@ -97,20 +105,20 @@ private:
         if (percent < 0) return;
         if (rules_.target > 0 && percent >= rules_.target)
             stop_reason_ = cat("reached ", rules_.target, " %");
-        else if (epoch.at("epoch").as_int() >= rules_.below_after && percent < rules_.below)
+        else if (epoch.at("epoch").as_int() >= rules_.after && percent < rules_.below)
             stop_reason_ = cat("below ", rules_.below, " %");
     }
 
     par::TaskContext& task_;
     const StopRules& rules_;
-    // Both are set only on the group's first rank.
+    // complete_ and stop_reason_ are set only on the group's first rank.
     bool complete_ = false;
-    std::string stop_reason_; // empty if it was not stopped
+    std::string stop_reason_; // empty if there was none; the trial may be complete all the same
 };
 
-/// The task of the pool: runs one trial in the folder `runs`, and returns its result. If an earlier run of the program
-/// has left a checkpoint of this trial, the trial continues from it. The journal identifies a trial by `args`, so
-/// `args` contains neither the folder nor the stop rules.
+/// The task of the pool: runs one trial in a subfolder of `runs`. Returns its result on the first rank of the trial,
+/// else null. If an earlier run of the program has left a checkpoint of this trial, the trial continues from that. The
+/// journal identifies a trial by `args`. So `args` has neither the folder nor the stop rules, which may change.
 Json run_trial(par::TaskContext& task, const Json& args, const std::string& runs, const Trials& trials) {
     par::Group& group = task.group();
     const std::string& name = args.at("name").as_string();
@@ -133,8 +141,9 @@ Json run_trial(par::TaskContext& task, const Json& args, const std::string& runs
     const int code = trials.program->run(group, arguments, trial);
     RG_CHECK(code == 0, "trial: expected exit code 0, got ", code);
     if (group.rank() != 0) return {};
-    RG_CHECK(trial.complete() || !stop_requested(), "interrupted"); // makes it a failed task, which --resume runs again
-    return Json::object().set("last", last_epoch(folder)).set("stopped", trial.stop_reason());
+    RG_CHECK(trial.complete() || !stop_requested(), "interrupted"); // fails the task, so --resume runs it again
+    const std::string reason = trial.complete() ? "" : trial.stop_reason();
+    return Json::object().set("last", last_epoch(folder)).set("stopped", reason);
 }
 
 /// Reads the complete lines of a control file from the byte `begin` on, and cancels trial N for each line "stop N".
@@ -146,11 +155,11 @@ void read_control(par::TaskPool& pool, const std::string& path, size_t trials, s
     for (size_t end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
         if (text.compare(begin, 5, "stop ") != 0) continue;
         const int64_t number = std::atoll(text.c_str() + begin + 5);
-        if (number >= 1 && number <= int64_t(trials)) pool.cancel(number);
+        if (number >= 1 && number <= int64_t(trials)) pool.cancel(number, "on request");
     }
 }
 
-/// Returns the rows of all trials, with the results that an earlier run has left in the folder.
+/// Returns the rows of all trials, after --resume with the results in the trials' metrics.jsonl.
 std::vector<TrialRow> rows_of(const Trials& trials, const std::string& folder) {
     std::vector<TrialRow> rows(trials.table.size());
     for (size_t i = 0; i < rows.size(); ++i) {
@@ -172,7 +181,9 @@ void check_arguments(const std::string& name, const Trials& trials, const std::v
         {"compare", "a trial is trained once"},
         {"plan-dump", "a trial prints nothing"},
         {"profile", "a trial prints nothing"},
+        {"progress", "a trial prints nothing"},
         {"help", "a trial prints nothing"},
+        {"help-all", "a trial prints nothing"},
     };
     for (const std::string& argument : arguments) {
         if (!argument.starts_with("--")) continue;
@@ -191,7 +202,7 @@ void check_machine(par::Group& group, const Json& trial) {
     const Machine machine(settings, options, group);
 }
 
-/// Collective. Throws the errors that would occur in every trial; see run_trials_main(). `stored_in`: see
+/// Collective. Throws Error if an option of a trial is wrong; see run_trials_main(). `stored_in` is that of
 /// TrialsArguments.
 void check_trials(par::Group& group, const std::string& name, const Trials& trials, const std::string& stored_in) {
     std::vector<std::vector<std::string>> arguments;
@@ -218,7 +229,7 @@ void check_trials(par::Group& group, const std::string& name, const Trials& tria
         };
         if (is_new({"device", "precision"})) check_machine(group, options[i]);
         const std::string& init = options[i].at("init").as_string();
-        if (!init.empty() && !trials.resume && is_new({"init"})) load_tensors(init); // a resumed trial does not need it
+        if (!init.empty() && !trials.resume && is_new({"init"})) load_tensors(init); // resumed trials need none
         if (is_new({"data", "test-data", "size", "validation", "skip-other-images"}))
             trials.program->load(group, arguments[i]);
     }
@@ -247,53 +258,83 @@ namespace {
 /// The command line of a program of trials.
 struct TrialsArguments {
     std::vector<std::string> texts = {}; // the arguments
-    bool resumed = false;                // true if they begin with the arguments of the resumed run
-    // The folder of the resumed run, if some arguments come only from its config.json. Empty if the user typed all.
+    bool resumed = false;                // true if `texts` begins with the arguments of the resumed run
+    // The folder of the resumed run, if some arguments come only from its config.json. Empty if all were typed.
     std::string stored_in = {};
 };
 
-/// A default argument of all trials, so that each has a validation set.
+/// The first default argument of all trials, so that each has a validation set by default.
 constexpr const char* kDefaultValidation = "--validation=0.1";
 
-/// Declares the options that choose the trials and the training program, whose name goes to `program`.
+/// Declares the options of a program `p` that runs trials. Their values go to `s`, and the name of the training program
+/// to `program`.
 void declare(Options& o, const TrialsProgram& p, Trials& s, std::string& program) {
     o.group("Trials");
     if (p.programs.size() > 1) {
         std::vector<std::string> names;
         for (const Program* training : p.programs) names.push_back(training->name);
-        o.add("program", &program, "training program").one_of(names);
+        o.add("program", &program, "training program").one_of(names).basic();
     }
     o.add("table", &s.table_file, "CSV file with option names in the first line and a trial in each following line")
-        .metavar("FILE");
+        .metavar("FILE")
+        .basic();
     o.add("grid", &s.grid,
-          cat("option and its values, for example seed=1:4, lr=0.01,0.05 or 'drops=\"20,40\",30'; several --grid make "
-              "all combinations; with --table, every row of the table is combined with every point of the grid",
+          cat("option and its values, for example seed=1:4, lr=0.01,0.05 or 'drops=\"20,40\",30', or with --random a "
+              "range, lr=log:1e-3:1 or l2=linear:0:0.01; several --grid make all combinations; with --table, every row "
+              "of the table is combined with every point of the grid",
               p.default_grid.empty() ? "" : "; neither: " + p.default_grid.front()))
-        .metavar("NAME=VALUES");
+        .metavar("NAME=VALUES")
+        .basic();
+    o.add("random", &s.random,
+          "draw this many different trials at random from --grid, by --seed, instead of all combinations; 0: all")
+        .range(0, double(kMaxTrials))
+        .basic();
     o.add("at-once", &s.parallel, "run trials in parallel; off: one after the other, each on all ranks");
-    o.add("rank-by", &s.ranking.metric, "metric of the epochs that ranks the trials; the highest value is the best");
-    o.add("lowest", &s.ranking.lowest, "the lowest value of --rank-by is the best, as for validation_loss");
-    o.add("ranks-per-trial", &s.ranks_per_trial, "number of ranks for each trial").range(1, 1e6);
-    o.add("stop-below", &s.rules.below, "stop a trial with a validation accuracy below this, in percent; 0: off")
-        .range(0, 100);
-    o.add("stop-below-after", &s.rules.below_after, "first epoch after which --stop-below is checked").at_least(1);
+    o.add("rank-by", &s.ranking.metric,
+          "column of results.csv that ranks the trials, such as validation_loss; the highest value is the best")
+        .basic();
+    o.add("lowest", &s.ranking.lowest, "the lowest value of --rank-by is the best, as for validation_loss").basic();
+    o.add("ranks-per-trial", &s.ranks_per_trial, "number of ranks for each trial").range(1, 1e6).basic();
+    o.add("stop-below", &s.stop_below,
+          "stop a trial with a validation accuracy below this, in percent; or one whose best --rank-by so far is worse "
+          "than the median of the others after the same epoch, or for halving, is not in the better half after N, 2 N, "
+          "4 N ... epochs; N: --stop-below-after; 0: off")
+        .metavar("X|median|halving")
+        .basic();
+    o.add("stop-below-after", &s.rules.after, "first epoch after which --stop-below is checked").range(1, 1e6);
     o.add("target", &s.rules.target, "stop a trial that has reached this validation accuracy, in percent; 0: off")
         .range(0, 100);
     o.group("Run");
     o.add("runs", &s.runs, "folder of all runs").metavar("DIR");
-    o.add("run-name", &s.run_name, "name of this run's folder; none: program name and start time").metavar("NAME");
-    o.add("resume", &s.resume, "continue --run-name with its options; finished trials are not run again");
+    o.add("run-name", &s.run_name, "name of this run's folder (default: program name and start time)")
+        .metavar("NAME")
+        .basic();
+    declare_progress(o, &s.progress);
+    o.add("resume", &s.resume, "continue --run-name with its options; finished trials are not run again").basic();
 }
 
-/// Returns the trials. Throws Error if the options do not define any.
+/// Returns the --seed of the trials, or 0 if they have none.
+uint64_t seed_of(const Trials& s) {
+    const Json options = s.program->check(s.base);
+    const Json* const seed = options.find("seed");
+    return seed ? uint64_t(seed->as_int()) : 0;
+}
+
+/// Returns the trials. Throws Error if the options define none, or an option is both in the table and in the grid.
 std::vector<TrialSettings> make_table(const TrialsProgram& p, const Trials& s) {
     const std::vector<std::string>& grid = s.grid.empty() && s.table_file.empty() ? p.default_grid : s.grid;
     RG_CHECK(!s.table_file.empty() || !grid.empty(), p.name,
              ": expected --table or --grid, got neither; give at least one");
     std::vector<TrialSettings> rows = s.table_file.empty() ? std::vector<TrialSettings>(1) : read_trials(s.table_file);
+    RG_CHECK(s.random == 0 || !grid.empty(), p.name, ": expected --grid with --random, got none; omit --random");
+    const std::vector<TrialSettings> points =
+        s.random > 0 ? random_trials(grid, s.random, seed_of(s)) : trial_grid(grid);
+    RG_CHECK(rows.size() * points.size() <= kMaxTrials, p.name, ": expected at most ", kMaxTrials, " trials, got ",
+             rows.size() * points.size(), " (", rows.size(), " of the table times ", points.size(),
+             " of the grid); shorten --table or --grid");
     std::vector<TrialSettings> all;
     for (const TrialSettings& row : rows)
-        for (const TrialSettings& point : trial_grid(grid)) {
+        for (const TrialSettings& point : points) {
             for (const auto& setting : point)
                 RG_CHECK(std::none_of(row.begin(), row.end(),
                                       [&](const auto& other) { return other.first == setting.first; }),
@@ -312,14 +353,18 @@ void print_best_first(const TrialsRun& run) {
         std::cout << "\nexpected trials with the metric " << metric << ", got none; see results.csv for its columns:\n";
     else
         std::cout << "\nbest first, by " << metric << ":\n";
-    for (const TrialRow* row : best) std::cout << trial_line(*row) << "\n";
+    const auto print = [](const TrialRow& row) {
+        std::cout << wrapped(trial_line(row), screen_size().columns) << "\n";
+    };
+    for (const TrialRow* row : best) print(*row);
     for (const TrialRow& row : run.rows)
-        if (std::find(best.begin(), best.end(), &row) == best.end()) std::cout << trial_line(row) << "\n";
-    std::cout << printable(run.folder.path()) << "/results.csv" << std::endl;
+        if (std::find(best.begin(), best.end(), &row) == best.end()) print(row);
+    const std::string folder = printable(run.folder.path());
+    std::cout << "results: " << folder << "/results.csv\nreport: " << folder << "/report.html" << std::endl;
 }
 
-/// Returns the arguments of the run to resume, followed by the `typed` ones. If the `typed` ones begin with the
-/// arguments of the run, these are not added twice. Throws Error if there is no --run-name or no such run.
+/// Returns the arguments of the run to resume, followed by the `typed` ones. If `typed` begins with the arguments of
+/// the run, does not add these twice. Throws Error if there is no --run-name or no such run.
 TrialsArguments arguments_to_resume(const std::string& program, const Trials& s,
                                     const std::vector<std::string>& typed) {
     RG_CHECK(!s.run_name.empty(), program, ": expected --run-name with --resume, got none; name the run to continue");
@@ -348,12 +393,15 @@ void update_row(TrialRow& row, const par::TaskRecord& task) {
     row.ranks = task.ranks;
     row.seconds = task.seconds;
     row.state = par::name_of(task.state);
-    row.note = cancelled ? "on request" : task.error;
+    row.note = task.error;
     if (task.output.is_object()) {
         row.last = task.output.at("last");
         row.note = task.output.at("stopped").as_string();
     }
-    if (cancelled || (task.state == par::TaskState::finished && !row.note.empty())) row.state = "stopped";
+    // A trial that is cancelled in its last epoch may be complete.
+    const bool stopped = task.output.is_object() ? !row.note.empty() : cancelled;
+    if (stopped && !task.cancel_reason.empty()) row.note = task.cancel_reason;
+    if (stopped || cancelled) row.state = stopped ? "stopped" : "finished";
     if (task.from_journal) row.note += row.note.empty() ? "done before" : "; done before";
 }
 
@@ -361,7 +409,7 @@ void update_row(TrialRow& row, const par::TaskRecord& task) {
 void control_trials(par::TaskPool& pool, TrialsRun& run) {
     const Trials& trials = run.trials;
     std::vector<TrialRow>& rows = run.rows;
-    TrialsBoard board(rows);
+    TrialsBoard board(rows, trials.progress);
     double control_read_at = 0;
     size_t control_bytes_read = 0;
     bool interrupted = false;
@@ -369,6 +417,11 @@ void control_trials(par::TaskPool& pool, TrialsRun& run) {
         if (run.folder.take_stop_request()) std::raise(SIGINT); // a file "stop" has the same effect as Ctrl-C
         if (stop_requested() && !std::exchange(interrupted, true)) pool.interrupt();
     };
+    TrialComparison comparison(trials.rules, trials.ranking);
+    if (trials.resume)
+        for (const TrialRow& row : rows)
+            for_each_epoch(run.folder.path() + "/" + row.folder,
+                           [&](const Json& line) { (void)comparison.add(row.number, line); });
     run.report.write("running");
     // Trials are the pool's first tasks, so a task's id is its trial's number.
     const auto row_of = [&](const par::TaskRecord& task) -> TrialRow& { return rows[size_t(task.id) - 1]; };
@@ -377,7 +430,11 @@ void control_trials(par::TaskPool& pool, TrialsRun& run) {
         TrialRow& row = row_of(task);
         row.live = line;
         const bool epoch = is_epoch(line);
-        if (epoch) row.last = line;
+        if (epoch) {
+            row.last = line;
+            const std::string worse = comparison.add(row.number, line);
+            if (!worse.empty()) pool.cancel(task.id, worse);
+        }
         board.update(row, epoch);
         run.report.write_if_due();
         check_stop_requests();
@@ -389,7 +446,7 @@ void control_trials(par::TaskPool& pool, TrialsRun& run) {
     pool.on_change([&](const par::TaskRecord& task) {
         run.folder.check_in_place(); // if the folder was deleted, all trials fail, but that is not a result
         const bool cut_short = task.state == par::TaskState::cancelled || task.state == par::TaskState::failed;
-        const bool requeued = stop_requested() && cut_short && !task.from_journal; // so --resume runs the trial again
+        const bool requeued = stop_requested() && cut_short && !task.from_journal; // --resume runs such a trial again
         if (requeued && task.ranks.empty()) return;                                // not begun: its row stays queued
         TrialRow& row = row_of(task);
         update_row(row, task);
@@ -413,8 +470,8 @@ void control_trials(par::TaskPool& pool, TrialsRun& run) {
     run.report.write(stop_requested() ? "stopped" : "done");
 }
 
-/// Creates the folder of a new run, or opens that of the resumed run. A resumed run must have the same trials, and may
-/// have more after them, since an existing trial cannot continue with other settings.
+/// Creates the folder of a new run, or opens that of the resumed run. A resumed run must begin with the same trials,
+/// since none of them can continue with other settings. New trials may follow.
 RunFolder open_folder(const std::string& program, const Trials& trials, const std::vector<std::string>& typed,
                       int ranks, const Options& options) {
     RunFolder folder = trials.resume ? RunFolder::open(trials.runs, program, trials.run_name)
@@ -450,6 +507,8 @@ int run_trials(par::Group& group, const TrialsProgram& program, const TrialsArgu
     trials.base.insert(trials.base.end(), program.defaults.begin(), program.defaults.end());
     std::string training = program.programs.front()->name;
     Options options(program.name, program.description);
+    options.examples({"--grid lr=0.01,0.05 --grid seed=1:3", "--random 20 --grid lr=log:0.001:1 --stop-below halving"},
+                     "mpiexec -n 4 ");
     declare(options, program, trials, training);
     std::string defaults;
     for (const std::string& argument : trials.base) defaults += " " + argument;
@@ -468,6 +527,7 @@ int run_trials(par::Group& group, const TrialsProgram& program, const TrialsArgu
     trials.ranks_each = trials.parallel ? int(trials.ranks_per_trial) : group.size();
     trials.program = *std::find_if(program.programs.begin(), program.programs.end(),
                                    [&](const Program* p) { return training == p->name; });
+    trials.rules.set_below(trials.stop_below);
     trials.table = make_table(program, trials);
     RG_CHECK(trials.ranks_each <= group.size(), program.name, ": expected --ranks-per-trial of at most ", group.size(),
              ", the number of ranks of this job, got ", trials.ranks_each);
@@ -488,8 +548,8 @@ int run_trials(par::Group& group, const TrialsProgram& program, const TrialsArgu
     std::optional<TrialsRun> run; // on rank 0 only
     const auto control = [&](par::TaskPool& pool) { control_trials(pool, run.emplace(*folder, trials)); };
     par::run_task_pool(group.link(), tasks, control, folder ? folder->path() + "/journal.jsonl" : "");
-    // All ranks poll while finish() runs on rank 0. If they only waited for its next message, they would exceed the
-    // deadline for a silent rank.
+    // While finish() runs on rank 0, all ranks exchange messages. Otherwise rank 0 might be silent for so long that the
+    // other ranks would take it as failed.
     run_while_polling(group, program.name, [&] {
         if (!run) return;
         try {

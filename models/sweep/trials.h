@@ -1,19 +1,23 @@
-// Runs many trainings in parallel over the ranks. A program that does so, for example for one's own training:
+// Runs many trainings in parallel over the ranks. Each training is a trial with its own options. A program that does so
+// with its own training `my_training`:
 //
 //     int main(int argc, char** argv) {
 //         return run_trials_main(argc, argv, {"own_sweep", "trains my network with several options", {&my_training}});
 //     }
 //
 // The options of such a program choose the trials: a CSV file with option names in its first line, or a grid, which is
-// all combinations of some values. If both are given, every row of the file is combined with every point of the grid.
+// all combinations of some values, or points drawn from it at random. If a file and a grid are given, every row of the
+// file is combined with every point of the grid.
 //
-// Each trial is a task of a pool and a run in a subfolder of the sweep's folder. The pool assigns trials to ranks. The
-// controller (rank 0) shows progress and writes the results; each trial applies the stop rules to itself.
+// A task pool (par/task_pool.h) assigns the trials to ranks. Each trial is a run (models/run/training_run.h) in a
+// subfolder of the folder of the sweep. Rank 0 shows the progress, writes the results, and stops trials that lag behind
+// the others. Each trial checks the stop rules of fixed accuracies itself.
 #pragma once
 
 #include "ringgrad/core/options.h"
 #include "ringgrad/models/run/program.h"
 #include "ringgrad/models/run/run_folder.h"
+#include "ringgrad/models/sweep/stop_rules.h"
 #include "ringgrad/models/sweep/trial_table.h"
 #include "ringgrad/models/sweep/trials_report.h"
 #include "ringgrad/par/task_pool.h"
@@ -22,21 +26,17 @@
 
 namespace rg {
 
-/// Rules that end a trial early. They compare validation accuracies, in percent, at the end of each epoch.
-struct StopRules {
-    double below = 0;        // stops a trial whose accuracy is below this; 0: off
-    int64_t below_after = 1; // first epoch at whose end `below` is checked
-    double target = 0;       // stops a trial that has reached this accuracy; 0: off
-};
-
-/// The options of a program of trials, and the trials that they define.
+/// The options of a program that runs trials, and the trials that these options define.
 struct Trials {
-    const Program* program = nullptr; // trains
+    const Program* program = nullptr; // the training program
     Ranking ranking;
     std::string table_file, runs = default_runs_folder(), run_name;
     std::vector<std::string> grid;
+    int64_t random = 0; // number of trials drawn from the grid; 0: all combinations
     int64_t ranks_per_trial = 1;
     bool parallel = true, resume = false;
+    ProgressKind progress = ProgressKind::automatic;
+    std::string stop_below = "0";
     StopRules rules;
     std::vector<std::string> base; // arguments of every trial: the defaults, then those of the command line
     std::vector<TrialSettings> table;
@@ -46,7 +46,7 @@ struct Trials {
 /// Returns the arguments of the training program for a trial with these settings.
 std::vector<std::string> arguments_of(const Trials& trials, const TrialSettings& settings);
 
-/// The state of all trials of a sweep or an experiment, and the report.
+/// The state of all trials of a run, and their common report.
 struct TrialsRun {
     TrialsRun(RunFolder& folder, const Trials& trials);
     RunFolder& folder;
@@ -55,34 +55,34 @@ struct TrialsRun {
     TrialsReport report;
 };
 
-/// A program that runs trials.
+/// The description of a program that runs trials, for run_trials_main().
 struct TrialsProgram {
     std::string name, description;
     std::vector<const Program*> programs; // training programs; --program chooses one if there are several
     std::vector<std::string> defaults =
         {}; // arguments of all trials; those of the command line follow and override them
-    /// The grid without --grid and --table. If it is empty, one of these is required.
+    /// The grid if neither --grid nor --table is given. If it is empty, the user must give --grid or --table.
     std::vector<std::string> default_grid = {};
     /// Changes the settings of a trial, for example to derive one option from another.
     void (*adjust)(const Trials& trials, TrialSettings& settings) = nullptr;
-    /// Called on rank 0 after all trials. It may take long, but must not use the group of the ranks. Null: prints the
-    /// trials, best first.
+    /// Called on rank 0 after all trials, unless the run was stopped. It may take long, but must not use the group of
+    /// the ranks. If it is null, the trials are printed, best first.
     void (*finish)(TrialsRun& run) = nullptr;
 };
 
-/// The main() of such a program. Runs the trials over all ranks, then finish() on rank 0, and returns the exit code.
-/// Creates a folder with the arguments in its config.json, or with --resume continues in the folder of the run. Trials
-/// that have ended according to the folder's journal are not run again, even if the folder was moved or the stop rules
-/// have changed.
+/// The main() of a program that runs trials. Runs the trials over all ranks, then finish() on rank 0, and returns the
+/// exit code. Creates a folder with the arguments in its config.json, or with --resume continues in the folder of the
+/// run. Trials that finished or were stopped according to the folder's journal are not run again, even if the folder
+/// was moved or the stop rules have changed. Failed trials are run again.
 ///
 /// Shows the trials on standard output, and updates results.csv, results.jsonl and report.html; see trials_report.h. A
 /// line "stop N" in the folder's file `control` stops trial N. A signal (signals.h) or a file "stop" in the folder ends
 /// the run early, without finish().
 ///
-/// Before it creates the folder, it checks for errors that would occur in every trial. Each trial's arguments must be
-/// valid, must hold out a validation set, and must not contain options that only make sense for a single training. Each
-/// device and precision must be available, and each data set and file of initial values readable. No stored argument
-/// may run a command of another user.
+/// Before it creates the folder, it checks the options of all trials. Each trial's arguments must be valid, must hold
+/// out a validation set, and must not contain options that only make sense for a single training. Each device and
+/// precision must be available, each data set readable, and without --resume also each file of initial values. With
+/// --resume, no argument that is stored in the folder may run a command (pipe:) that another user may have written.
 int run_trials_main(int argc, char** argv, const TrialsProgram& program);
 
 } // namespace rg

@@ -10,7 +10,7 @@
 namespace rg {
 namespace {
 
-constexpr double kRedrawSeconds = 0.1, kRepeatSeconds = 10;
+constexpr double kRedrawSeconds = 0.1, kRepeatSeconds = 10, kFirstSeconds = 2;
 
 /// Cuts a line to at most `columns` bytes, but not inside a UTF-8 character.
 std::string fit(std::string line, int columns) {
@@ -18,6 +18,13 @@ std::string fit(std::string line, int columns) {
     while (size > 0 && size < line.size() && (line[size] & 0xC0) == 0x80) --size;
     line.resize(size);
     return line;
+}
+
+Colour colour_of(const TrialRow& row) {
+    return row.state == "failed"     ? Colour::red
+           : row.state == "stopped"  ? Colour::yellow
+           : row.state == "finished" ? Colour::green
+                                     : Colour::none;
 }
 
 } // namespace
@@ -40,42 +47,52 @@ std::string trial_line(const TrialRow& row) {
     return printable(line);
 }
 
-TrialsBoard::TrialsBoard(const std::vector<TrialRow>& rows)
-    : TrialsBoard(rows, std::cout, standard_output_is_terminal(), {}, steady_seconds) {}
+TrialsBoard::TrialsBoard(const std::vector<TrialRow>& rows, ProgressKind kind)
+    : TrialsBoard(rows, std::cout, style_of(kind), {}, steady_seconds) {}
 
-TrialsBoard::TrialsBoard(const std::vector<TrialRow>& rows, std::ostream& out, bool live, ScreenSize size,
-                         std::function<double()> clock)
-    : rows_(rows), out_(out), live_(live), size_(size), clock_(std::move(clock)), printed_at_(rows.size(), clock_()) {}
+TrialsBoard::TrialsBoard(const std::vector<TrialRow>& rows, std::ostream& out, const ProgressStyle& style,
+                         ScreenSize size, std::function<double()> clock)
+    : rows_(rows),
+      out_(out),
+      style_(style),
+      size_(size),
+      clock_(std::move(clock)),
+      printed_at_(rows.size(), clock_() - kRepeatSeconds + kFirstSeconds) {}
 
 void TrialsBoard::update(const TrialRow& row, bool event) {
     const double now = clock_();
-    double& shown_at = live_ ? drawn_at_ : printed_at_[size_t(row.number) - 1];
-    if (!event && now - shown_at < (live_ ? kRedrawSeconds : kRepeatSeconds)) return;
-    shown_at = now;
-    if (live_)
+    double& shown_at = style_.live ? drawn_at_ : printed_at_[size_t(row.number) - 1];
+    if (!event && now - shown_at < (style_.live ? kRedrawSeconds : kRepeatSeconds)) return;
+    const bool first = row.state == "running" && !row.live.is_object(); // its next line comes after two seconds
+    shown_at = first && !style_.live ? now - kRepeatSeconds + kFirstSeconds : now;
+    if (style_.live)
         draw();
-    else
-        out_ << trial_line(row) << std::endl;
+    else if (event || style_.lines)
+        out_ << coloured(wrapped(trial_line(row), style_.columns ? style_.columns : screen_size().columns),
+                         colour_of(row), style_.colour)
+             << std::endl;
 }
 
 void TrialsBoard::draw() {
     const ScreenSize size = size_.lines ? size_ : screen_size();
     const size_t room = size_t(std::max(size.lines, 3)) - 1; // the last line is for the cursor
-    std::vector<std::string> lines;
+    std::vector<std::pair<std::string, Colour>> lines;
     if (rows_.size() <= room) {
-        for (const TrialRow& row : rows_) lines.push_back(trial_line(row));
+        for (const TrialRow& row : rows_) lines.emplace_back(trial_line(row), colour_of(row));
     } else {
         size_t running = 0, queued = 0;
         for (const TrialRow& row : rows_) {
             queued += row.state == "queued";
-            if (row.state == "running" && ++running < room) lines.push_back(trial_line(row));
+            if (row.state == "running" && ++running < room) lines.emplace_back(trial_line(row), Colour::none);
         }
-        lines.push_back(cat(rows_.size(), " trials: ", running, " running, ", queued, " queued, ",
-                            rows_.size() - running - queued, " ended"));
+        lines.emplace_back(cat(rows_.size(), " trials: ", running, " running, ", queued, " queued, ",
+                               rows_.size() - running - queued, " ended"),
+                           Colour::none);
     }
     if (drawn_lines_) out_ << "\x1b[" << drawn_lines_ << "A";
     // The last column stays free, since a full line makes some terminals wrap.
-    for (const std::string& line : lines) out_ << "\r" << fit(line, size.columns - 1) << "\x1b[K\n";
+    for (const auto& [line, colour] : lines)
+        out_ << "\r" << coloured(fit(line, size.columns - 1), colour, style_.colour) << "\x1b[K\n";
     out_ << "\x1b[J" << std::flush; // erases the remaining lines of the last drawing
     drawn_lines_ = lines.size();
 }

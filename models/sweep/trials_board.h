@@ -1,8 +1,9 @@
 // Shows the progress of many trainings. On a terminal, it redraws one line per trial in place. In a pipe, also under
-// mpiexec, it prints a line when a trial starts, ends an epoch or ends, and one per running trial every ten seconds.
+// mpiexec, it prints a line when a trial starts, ends an epoch or ends, and one per running trial every ten seconds,
+// the first after two. --progress chooses between them, as for one training; with none, no lines depend on the time.
 //
 // Lines that are redrawn in place must not wrap or scroll. So they are cut to the width of the terminal. If there are
-// more trials than lines, the board shows only running trials, and how many trials are in each state.
+// more trials than lines, the board shows as many running trials as fit, and counts running, queued and ended ones.
 #pragma once
 
 #include "ringgrad/models/run/progress.h"
@@ -15,13 +16,14 @@ std::string trial_line(const TrialRow& row);
 
 class TrialsBoard {
 public:
-    /// Writes to standard output. The rows outlive this.
-    explicit TrialsBoard(const std::vector<TrialRow>& rows);
-    /// For tests: writes to `out`, as on a terminal of this size if `live`, else as in a pipe. `clock` returns seconds.
-    TrialsBoard(const std::vector<TrialRow>& rows, std::ostream& out, bool live, ScreenSize size,
+    /// Writes to standard output. The rows must outlive this.
+    TrialsBoard(const std::vector<TrialRow>& rows, ProgressKind kind);
+    /// For tests: writes to `out`, as on a terminal of this size if `style` is live. `clock` returns seconds.
+    TrialsBoard(const std::vector<TrialRow>& rows, std::ostream& out, const ProgressStyle& style, ScreenSize size,
                 std::function<double()> clock);
 
-    /// Shows a changed row. An `event` is shown at once; other changes only if the last output is old enough.
+    /// Shows a changed row: at once if `event` is true, else only if the last output is old enough. That is 0.1 s on a
+    /// terminal. In a pipe, it is 10 s for the row's own last line, or 2 s if that line showed its start.
     void update(const TrialRow& row, bool event);
 
 private:
@@ -29,10 +31,10 @@ private:
 
     const std::vector<TrialRow>& rows_;
     std::ostream& out_;
-    const bool live_;
+    const ProgressStyle style_;
     const ScreenSize size_; // 0: ask the terminal each time, since it may be resized
     const std::function<double()> clock_;
-    std::vector<double> printed_at_; // time when each row was last printed to a pipe
+    std::vector<double> printed_at_; // in a pipe, a row's next line without an event is due 10 s after this time
     double drawn_at_ = -1e9;         // time of the last drawing
     size_t drawn_lines_ = 0;
 };

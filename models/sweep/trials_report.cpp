@@ -1,5 +1,5 @@
-// See trials_report.h. A trial has fewer points here than on its own page, and no images of mistakes. So the page of
-// 100 trials has only some megabytes. Trials are stored as text, since Json values would need many times the memory.
+// See trials_report.h. In the sweep's report, a trial has at most 400 points, and no images of mistakes. So the page of
+// 100 trials has only some megabytes. Trials are kept in memory as text, since Json values would need many times more.
 #include "ringgrad/models/sweep/trials_report.h"
 
 #include "ringgrad/core/atomic_file.h"
@@ -23,7 +23,8 @@ TrialsReport::TrialsReport(std::string folder, const std::vector<TrialRow>& rows
       options_(std::move(options)),
       points_(std::clamp<size_t>(20'000 / std::max<size_t>(1, rows.size()), 50, 400)),
       clock_(std::move(clock)),
-      trials_(rows.size()) {
+      trials_(rows.size()),
+      sweep_(report_origin()) {
     for (const TrialRow& row : rows_) read(row);
 }
 
@@ -35,8 +36,8 @@ void TrialsReport::read(const TrialRow& row) {
     try {
         const Json page = read_report(cat(folder_, "/", row.folder, "/report.html"));
         const Json& run = page.at("runs").as_array().at(0);
-        for (const char* name :
-             {"config", "summary", "tested", "epochs", "steps_per_epoch", "bars", "network", "ranks"})
+        for (const char* name : {"config", "summary", "tested", "begun", "written", "epochs", "steps_per_epoch", "bars",
+                                 "network", "ranks"})
             if (const Json* value = run.find(name)) trial.set(name, *value);
         if (const Json* confusion = run.find("confusion"))
             trial.set("confusion", Json(*confusion).set("mistakes", Json::array()));
@@ -69,7 +70,9 @@ void TrialsReport::write(const std::string& state) {
         members.back() = ',';
         runs += cat(runs.empty() ? "" : ", ", members, std::string_view(trials_[size_t(row.number) - 1]).substr(1));
     }
-    sweep_.set("name", std::filesystem::path(folder_).filename().string()).set("state", state);
+    sweep_.set("name", std::filesystem::path(folder_).filename().string())
+        .set("state", state)
+        .set("written", unix_seconds());
     const std::vector<const TrialRow*> best = best_first(rows_, ranking_);
     if (!best.empty()) sweep_.set("best", cat(best.front()->number));
     write_file_atomic(folder_ + "/report.html",

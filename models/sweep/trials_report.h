@@ -1,9 +1,10 @@
 // Writes the results of many trainings: results.csv, results.jsonl, and report.html, which overlays the curves of all
-// trials and compares them in a table. The page is made from the pages and metrics of the trials, so it also shows the
-// curves of failed trials.
+// trials and compares them in a table. The page is made from the report.html and metrics.jsonl of each trial, so it
+// also shows the curves of failed trials.
 //
-// Each file is replaced as a whole, so the time of a write grows with the number of trials. The files may be some
-// seconds old. The journal of the pool holds the results that must not be lost, with one line per trial.
+// Each file is replaced as a whole, so the time of a write grows with the number of trials. So the files are written
+// seldom, and may be seconds old, or older if there are many trials. The results that must not be lost are in the
+// journal of the task pool, which gets a line when a trial ends.
 #pragma once
 
 #include "ringgrad/models/run/progress.h"
@@ -16,8 +17,8 @@ namespace rg {
 
 class TrialsReport {
 public:
-    /// `folder` is that of the sweep. The rows must outlive this. `options` returns all options of a trial with their
-    /// values.
+    /// `folder` is the folder of the sweep. `options` returns all options of a trial with their values. The rows must
+    /// outlive this.
     TrialsReport(std::string folder, const std::vector<TrialRow>& rows, const Ranking& ranking,
                  std::function<Json(const TrialRow&)> options, std::function<double()> clock = steady_seconds);
 
@@ -25,8 +26,8 @@ public:
     void set(std::string_view member, Json value) { sweep_.set(member, std::move(value)); }
     /// Reads the files of a trial again, and then calls write_if_due(). Call it when a trial has started or ended.
     void update(const TrialRow& row);
-    /// Writes changes, unless the last write ended less than a second ago, or less than 20 times its duration ago. So
-    /// all writes together take at most 1/20 of the run's time, for any number of trials.
+    /// Writes the files if update() was called since the last write. Does nothing if that ended less than a second ago,
+    /// or less than 20 times its duration ago. So these writes take about 1/20 of the run's time or less.
     void write_if_due();
     /// Writes all three files now, each atomically.
     void write(const std::string& state);
@@ -40,8 +41,8 @@ private:
     const std::function<Json(const TrialRow&)> options_;
     const size_t points_; // largest number of lines of steps per trial
     const std::function<double()> clock_;
-    std::vector<std::string> trials_; // a RUN of report.h per trial, as JSON text, without state and note
-    Json sweep_ = Json::object();
+    std::vector<std::string> trials_; // per trial, its RUN (see report.h) as JSON text, without state and note
+    Json sweep_;
     bool changed_ = false;
     double next_write_ = 0; // earliest time for write_if_due()
 };

@@ -55,7 +55,7 @@ class BadInput(job.JobTest):
         self.refuse_training(["--epochs"], "--epochs", "the end of the command line")
         self.refuse_training(["here"], "here")
         self.refuse_training(["--drops", "9,3"], "3 after 9")
-        self.refuse_training(["--augment", "flip,turn"], "--augment", "flip,flip-vertical,translate", "flip,turn")
+        self.refuse_training(["--augment", "flip,turn"], "--augment", "flip,alternating-flip,flip-vertical,translate", "flip,turn")
         self.refuse_training(["--augment="], "--augment", 'got ""')
         self.refuse_training(["--translate-y", "32"], "0 to 31 pixels in y", "32")
         self.refuse_training(["--rotate", "200"], "--rotate", "from 0 to 180", "200")

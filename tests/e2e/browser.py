@@ -1,13 +1,16 @@
 # Tests the page of a run in a real browser, from its file and from the monitor. SHOTS=DIR keeps pictures of all widths
 # and colours.
 import base64
+import csv
 import json
 import os
 import pathlib
 import random
 import runpy
 import signal
+import statistics
 import sys
+import time
 import urllib.parse
 
 import chromium
@@ -21,6 +24,80 @@ TABLE = ("(() => { const head = [...document.querySelectorAll('#runs th')]"
          "return [...document.querySelectorAll('#runs tbody tr')]"
          "    .map(r => Object.fromEntries([...r.children].map((d, i) => [head[i], d.textContent.trim()]))); })()")
 CURVE = "[...document.querySelectorAll('#charts section')].find(s => s.textContent.startsWith('Loss')).querySelector('path')"
+
+# The number of curves in the same chart, without those of steps.
+CURVES = CURVE + ".parentNode.querySelectorAll('path:not(.thin)').length"
+
+
+# Returns the texts whose contrast with their background is below 4.5 to 1, and the controls without a name.
+DEFECTS = """(() => {
+  const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
+  const colours = new Map();
+  const parse = text => {
+    if (!colours.has(text)) {
+      canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = text; canvas.fillRect(0, 0, 1, 1);
+      colours.set(text, [...canvas.getImageData(0, 0, 1, 1).data]);
+    }
+    return colours.get(text);
+  };
+  const over = (a, b) => [0, 1, 2].map(i => (a[i] * a[3] + b[i] * (255 - a[3])) / 255);
+  const background = e => {
+    const layers = [];
+    for (; e; e = e.parentElement) layers.push(parse(getComputedStyle(e).backgroundColor));
+    return layers.reverse().reduce((below, layer) => over(layer, below), [255, 255, 255]);
+  };
+  const light = c => c.map(v => v / 255).map(v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)
+    .reduce((a, v, i) => a + v * [.2126, .7152, .0722][i], 0);
+  const found = [];
+  for (const e of document.querySelectorAll('body *')) {
+    const text = [...e.childNodes].filter(n => n.nodeType === 3).map(n => n.data.trim()).join('');
+    if (!text || !e.checkVisibility({visibilityProperty: true}) || e.disabled || /SCRIPT|STYLE|NOSCRIPT/.test(e.tagName)) continue;
+    const style = getComputedStyle(e), below = background(e);
+    const front = over(parse(e instanceof SVGElement ? style.fill : style.color), below);
+    const [a, b] = [light(front), light(below)].sort((x, y) => y - x);
+    if ((a + .05) / (b + .05) < 4.5) found.push(`${e.tagName} ${text.slice(0, 30)}: ${((a + .05) / (b + .05)).toFixed(2)}`);
+  }
+  for (const e of document.querySelectorAll('button, input, select, textarea, a, svg.chart, [tabindex]'))
+    if (e.checkVisibility() && !e.textContent.trim() && !e.getAttribute('aria-label') && !e.labels?.length)
+      found.push('no name: ' + e.outerHTML.slice(0, 80));
+  const ids = [...document.querySelectorAll('[id]')].map(e => e.id);
+  return [...found, ...ids.filter((id, i) => ids.indexOf(id) !== i).map(id => 'twice: ' + id)];
+})()"""
+LOSS = "charts[0]"
+# The texts at the ticks and titles of the axes of the chart of the loss.
+AXIS_TEXTS = "[...charts[0].svg.querySelectorAll(':scope > text')].map(t => t.textContent)"
+
+
+def training(name, epochs, steps, seed=0, best=0.9, **members):
+    """Returns a run as in a report, with `steps` steps per epoch."""
+    chance, metrics = random.Random(f"{name} {seed}"), []
+    for e in range(1, epochs + 1):
+        for i in range(1, steps + 1):
+            x = e - 1 + i / steps
+            metrics.append({"step": steps * (e - 1) + i, "epoch": e, "loss": 2.3 / (1 + x) + chance.gauss(0, 0.08) ** 2 + 0.05,
+                            "accuracy": best * x / (1 + x), "lr": 0.1 * (1 - x / epochs)})
+        metrics.append({"epoch": e, "train_loss": 2.3 / (1 + e), "train_accuracy": best * e / (1 + e),
+                        "test_loss": 2.6 / (1 + e) + chance.random() / 20,
+                        "test_accuracy": best * e / (1.2 + e) + chance.random() / 50, "images_per_s": 900 + 50 * chance.random(),
+                        "seconds": 50.0})
+    return {"name": name, "state": "done", "epochs": epochs, "steps_per_epoch": steps, "tested": "test", "begun": 1.76e9,
+            "written": 1.76e9 + 60 * epochs, "build": "0.1.0 (1a2b3c4d5e6f), more", "command": "train_cifar --lr 0.1",
+            "metrics": metrics} | members
+
+
+def many(runs, epochs, steps, diverged=()):
+    """Returns runs with differing settings. The losses of the diverged ones are large."""
+    found = []
+    for i in range(runs):
+        options = {"lr": [0.001, 0.01, 0.1][i % 3], "width": 16 * (1 + i // 3 % 3), "optimizer": ["sgd", "adam"][i % 2], "seed": i}
+        run = training(str(i + 1), epochs, steps, best=0.5 + 0.4 * ((7 * i) % runs) / runs, config={"options": options})
+        if i in diverged:
+            for line in run["metrics"]:
+                for key in ("loss", "train_loss", "test_loss"):
+                    if key in line:
+                        line[key] *= 600
+        found.append(run)
+    return found
 
 
 class BrowserTest(job.JobTest):
@@ -39,10 +116,11 @@ class BrowserTest(job.JobTest):
         path.write_text(TEMPLATE.replace(">null</script>", f">{text}</script>", 1))
         return path.as_uri()
 
-    def assert_fits(self, page):
+    def assert_fits(self, page, prefix=""):
         if "SHOTS" in os.environ:
-            name = f"{self._testMethodName}-{page.width}{'-dark' if page.dark else ''}.png"
+            name = f"{self._testMethodName}-{prefix}{page.width}{'-dark' if page.dark else ''}.png"
             pathlib.Path(os.environ["SHOTS"], name).write_bytes(page.picture())
+        self.assertEqual(page.value(DEFECTS), [])
         self.assertLessEqual(page.value("document.documentElement.scrollWidth"), page.width)
 
 
@@ -136,11 +214,226 @@ class Frozen(BrowserTest):
         page.wait(CURVE)
         page.value("document.querySelector('svg').focus()")
         page.press("End")
-        text = page.wait("document.querySelector('output').textContent")
+        text = page.wait("document.querySelector('#charts output').textContent")
         self.assertIn("epoch 3", text)
         self.assertIn(f"test {job.epoch_lines(run)[-1]['test_loss']:.4g}".rstrip("0"), text)
         page.press("ArrowLeft")
-        self.assertIn("epoch 2", page.value("document.querySelector('output').textContent"))
+        self.assertIn("epoch 2", page.value("document.querySelector('#charts output').textContent"))
+
+    def test_log_clip_and_zoom(self):
+        run = training("run", 6, 40)
+        run["metrics"][100]["loss"] = 1500.0  # a spike
+        page = self.browser.open(self.page_of({"runs": [run]}))
+        page.wait(CURVE)
+        numbers = f"({AXIS_TEXTS}).slice(0, -2).map(Number).filter(x => x === x)"
+        texts = page.value(AXIS_TEXTS)
+        self.assertEqual(texts[-2:], ["epoch", "loss"])
+        self.assertLess(max(page.value(numbers)), 10)  # the spike is clipped
+        self.assertIn("the highest value is 1500", page.value(LOSS + ".legend.textContent"))
+        page.value("document.querySelector('[name=clip]').click()")
+        self.assertGreaterEqual(max(page.value(numbers)), 1500)
+        page.value("document.querySelector('[name=log]').click()")
+        self.assertTrue({"1", "10", "100", "1000"} <= set(page.value(AXIS_TEXTS)))
+        # The axis may have steps or times: 6 epochs of 40 steps and of 50 seconds.
+        for axis, title, end in (("step", "step", 240), ("time", "training time (min)", 300), ("epoch", "epoch", 6)):
+            page.value(f"(a => (a.value = '{axis}', a.dispatchEvent(new Event('change'))))(document.getElementById('axis'))")
+            self.assertEqual(page.value(AXIS_TEXTS)[-2], title)
+            self.assertEqual(page.value(LOSS + ".map.x1"), end)
+        # Drag over the third of the chart in the middle. All charts have the same horizontal axis.
+        page.value("scrollTo(0, 0)")
+        box = page.value("(r => [r.left, r.top, r.width])(charts[0].svg.getBoundingClientRect())")
+        left, right = box[0] + 66, box[0] + box[2] - 8
+        page.drag(left + (right - left) / 3, box[1] + 50, left + 2 * (right - left) / 3)
+        self.assertEqual([round(x, 1) for x in page.value("charts.map(c => [c.map.x0, c.map.x1]).flat()")], 5 * [2, 4])
+        self.assertTrue(page.value("!document.getElementById('unzoom').disabled"))
+        for clicks in (1, 2):
+            for kind in ("mousePressed", "mouseReleased"):
+                page.mouse(kind, left + 50, box[1] + 50, clickCount=clicks)
+        self.assertEqual(page.value(LOSS + ".map.x1"), 6)
+
+    def test_hover_moves_nothing(self):
+        page = self.browser.open(self.page_of({"runs": many(20, 5, 5)}))
+        page.wait(CURVE)
+        places = "JSON.stringify([...document.querySelectorAll('section, .tile, .chart')].map(e => e.getBoundingClientRect()))"
+        page.value("charts[0].svg.scrollIntoView({block: 'center'})")
+        before = page.value(places)
+        x, y = page.value("(r => [r.left + 200, r.top + 80])(charts[0].svg.getBoundingClientRect())")
+        page.mouse("mouseMoved", x, y)
+        self.assertIn("epoch", page.wait(LOSS + ".values.textContent"))
+        self.assertEqual(page.value(places), before)
+
+    def test_smoothing(self):
+        page = self.browser.open(self.page_of({"runs": [training("run", 3, 300)]}))
+        page.wait(CURVE)
+        page.value("document.getElementById('smoothing').focus()")
+        page.press("End")
+        self.assertEqual(page.value("view.smoothing"), 0.99)
+        rough = ("(name => { const ys = charts[0].lines.find(l => l.points.length > 800 && l.name === name).points.map(p => p[1]);"
+                 "return ys.slice(1).reduce((a, y, i) => a + Math.abs(y - ys[i]), 0); })")
+        self.assertLess(page.value(rough + "('steps smoothed')"), page.value(rough + "(null)") / 3)
+        # The average of equal values is that value, from the first one on.
+        self.assertEqual(page.value("smoothed([[1, 2], [2, null], [3, 2]], .9).map(p => p[1] && +p[1].toFixed(9))"), [2, None, 2])
+
+    def test_filter_and_colours(self):
+        page = self.browser.open(self.page_of({"runs": many(9, 3, 4)}))
+        page.wait(CURVE)
+        rows = "[...document.querySelectorAll('#runs tbody tr')].map(r => r.querySelector('button').textContent)"
+        colours = ("Object.fromEntries([...document.querySelectorAll('#runs tbody tr')].filter(r => r.querySelector('.swatch'))"
+                   ".map(r => [r.querySelector('button').textContent, r.querySelector('.swatch').getAttribute('style')]))")
+        first = page.value(colours)
+        self.assertEqual(len(set(first.values())), 9)
+
+        def filter_by(text):
+            page.value(f"(f => (f.value = {json.dumps(text)}, f.dispatchEvent(new Event('input'))))(document.getElementById('filter'))")
+            return page.value(rows)
+
+        for text, names in (("lr>0.01", "369"), ("lr<=0.01 width=32", "45"), ("adam", "2468"), ("optimizer!=adam lr>=1e-1", "39"),
+                            ("test-accuracy>99%", ""), ("seed=3", "4"), ("", "123456789")):
+            self.assertEqual("".join(filter_by(text)), names, text)
+        self.assertEqual(len(filter_by("nothing>1")), 9)
+        self.assertEqual(page.value("document.getElementById('filtered').textContent"), "expected a column, got nothing")
+        # "none" and "all" concern the rows that the filter shows. Colours stay.
+        filter_by("lr>0.01")
+        page.value("document.getElementById('show-none').click()")
+        self.assertEqual(page.value("shownRuns().map(r => r.name).join('')"), "124578")
+        filter_by("")
+        self.assertEqual(page.value(colours), {name: colour for name, colour in first.items() if name not in "369"})
+        page.value("document.getElementById('show-none').click()")
+        page.value("document.querySelector('[data-key=\"show 6\"]').click()")
+        self.assertEqual(page.value(colours), {"6": first["6"]})
+        page.value("document.getElementById('show-all').click()")
+        self.assertEqual(page.value(colours), first)
+
+    def test_csv(self):
+        run = self.train(1, "run", *job.TINY, "--epochs", "3")
+        self.browser.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(self.folder))
+
+        def saved(name):
+            file = self.folder / name
+            self.assertTrue(job.within_limit(file.exists))
+            with file.open(newline="") as text:
+                return list(csv.reader(text))
+
+        page = self.browser.open((run / "report.html").as_uri())
+        page.wait("document.querySelector('[aria-label=\"CSV of all epochs\"]')")
+        page.value("document.querySelector('[aria-label=\"CSV of all epochs\"]').click()")
+        head, *rows = saved("run epochs.csv")
+        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        self.assertEqual([dict(zip(head, map(float, row))) for row in rows], [line for line in lines if "step" not in line])
+        # The table has the shown rows in their order. No text is a formula of a spreadsheet.
+        trials = many(4, 2, 3)
+        trials[1]["name"] = '=HYPERLINK("x"),\n'
+        page = self.browser.open(self.page_of({"runs": trials}))
+        page.wait(CURVE)
+        page.value("document.querySelector('[data-key=\"sort seed\"]').click()")
+        page.value("(f => (f.value = 'seed<3', f.dispatchEvent(new Event('input'))))(document.getElementById('filter'))")
+        page.value("document.getElementById('csv').click()")
+        head, *rows = saved("runs.csv")
+        self.assertEqual([dict(zip(head, row))["run"] for row in rows], ["3", "'" + trials[1]["name"], "1"])
+        self.assertEqual([float(dict(zip(head, row))["test loss"]) for row in rows],
+                         [trials[i]["metrics"][-1]["test_loss"] for i in (2, 1, 0)])
+
+    def test_groups(self):
+        trials = many(6, 2, 2)
+        page = self.browser.open(self.page_of({"runs": trials}))
+        page.wait(CURVE)
+        page.value("(g => (g.value = 'optimizer', g.dispatchEvent(new Event('change'))))(document.getElementById('group'))")
+        fills = page.value("[...charts[0].svg.querySelectorAll('.band')].map(b => getComputedStyle(b).fill)")
+        self.assertEqual((len(set(fills)), "none" in fills), (2, False))
+        swatches = "[...document.querySelectorAll('#runs tbody .swatch')].map(s => s.getAttribute('style'))"
+        self.assertEqual(page.value(swatches), 3 * ["--color: var(--c1)", "--color: var(--c0)"])
+        self.assert_fits(page)
+        self.assertIn("optimizer adam (3)", page.value(LOSS + ".legend.textContent"))
+        losses = [run["metrics"][-1]["test_loss"] for run in trials[1::2]]
+        line = page.value("(l => [l.points.at(-1), l.band.at(-1)])(charts[0].lines.find(l => l.band))")
+        middle, spread = statistics.mean(losses), statistics.pstdev(losses)
+        for found, expected in zip(line[0] + line[1], (2, middle, 2, middle - spread, middle + spread)):
+            self.assertAlmostEqual(found, expected)
+        # On a logarithmic axis, a band that reaches 0 stays in the chart.
+        page.value("(charts[0].lines.forEach(l => l.band?.forEach(p => p[1] = -1)), charts[0].log = true, charts[0].draw())")
+        self.assertNotIn("NaN", page.value(LOSS + ".svg.outerHTML"))
+
+    def test_settings_and_results(self):
+        page = self.browser.open(self.page_of({"runs": many(9, 2, 2)}))
+        page.wait("document.querySelector('#settings circle')")
+        self.assertEqual(page.value("[...document.querySelectorAll('#settings svg')].map(s => s.querySelectorAll('circle, path').length)"),
+                         [9, 9])
+        page.value("document.querySelector('#settings svg').focus()")
+        page.press("Home")
+        self.assertEqual(page.value("option(runs.get(chosen), 'lr')"), 0.001)
+        for _ in range(8):
+            page.press("ArrowRight")
+        self.assertEqual(page.value("option(runs.get(chosen), 'lr')"), 0.1)
+        # The filter of the table holds here, too.
+        page.value("(f => (f.value = 'lr>0.01', f.dispatchEvent(new Event('input'))))(document.getElementById('filter'))")
+        self.assertEqual(page.value("document.querySelectorAll('#settings circle').length"), 3)
+
+    def test_link_to_a_trial(self):
+        trials = [training(str(i), 2, 2) for i in (1, 2)]
+        (self.folder / "trials" / "2").mkdir(parents=True)
+        url = self.page_of({"runs": [training("2", 2, 2)]})
+        (self.folder / "page.html").rename(self.folder / "trials" / "2" / "report.html")
+        page = self.browser.open(self.page_of({"sweep": {"name": "s", "state": "done", "best": "1"}, "runs": trials}))
+        page.wait("document.querySelectorAll('#runs a').length === 2")
+        page.value("document.querySelectorAll('#runs a')[1].click()")
+        page.wait("location.href.endsWith('trials/2/report.html') && document.querySelector('h1')?.textContent.trim() === '2 done'")
+        self.assertNotEqual(page.value("location.href"), url)
+
+    def test_pictures_of_many_runs(self):
+        for number, diverged in ((9, (4,)), (20, ()), (200, (7,))) if "SHOTS" in os.environ else ((9, (4,)),):
+            url = self.page_of({"sweep": {"name": f"sweep of {number}", "state": "done", "best": "3", "summary": "trials",
+                                          "build": "0.1.0 (1a2b3c4d5e6f), more", "command": "sweep_cifar --grid " + 40 * "lr=0.1,1 "},
+                                "runs": many(number, 8, 20, diverged)})
+            for width in (1280, 400) if number != 200 else (1280,):
+                for dark in (False, True):
+                    page = self.browser.open(url, width, dark)
+                    page.wait(CURVE)
+                    if diverged:
+                        self.assertLess(page.value(LOSS + ".map.Y(3)"), page.value(LOSS + ".map.Y(0)") - 50)  # not flat
+                    self.assert_fits(page, f"{number}-")
+                    page.call("Page.close")
+
+    def test_all_by_keyboard(self):
+        page = self.browser.open(self.page_of({"sweep": {"name": "s", "state": "done"}, "runs": many(3, 2, 4)}))
+        page.wait(CURVE)
+        focus = ("(e => e.getAttribute('data-key') || e.id || e.name || e.getAttribute('aria-label')?.split('.')[0] || e.textContent)"
+                 "(document.activeElement)")
+        seen = []
+        for _ in range(60):
+            page.press("Tab")
+            seen.append(page.value(focus))
+        for name in ("filter", "show-all", "show-none", "csv", "sort lr", "show 2", "choose 3", "report 1", "scatter", "axis", "steps",
+                     "smoothing", "group", "log", "clip", "Loss", "Accuracy", "Learning rate", "CSV of all epochs"):
+            self.assertIn(name, seen)
+
+        def focus_on(name):
+            page.value("document.activeElement.blur()")
+            for _ in range(80):
+                page.press("Tab")
+                if page.value(focus) == name:
+                    return
+            self.fail(name)
+
+        focus_on("Loss")
+        page.press("End")
+        self.assertIn("epoch 2", page.value(LOSS + ".values.textContent"))
+        page.press("+")
+        self.assertEqual(page.value("view.zoom"), [1, 2])
+        page.press("0")
+        self.assertIsNone(page.value("view.zoom"))
+        focus_on("clip")
+        page.press(" ")
+        self.assertFalse(page.value(LOSS + ".clip"))
+        focus_on("show 2")
+        page.press(" ")
+        self.assertEqual(page.value("shownRuns().map(r => r.name)"), ["1", "3"])
+        self.assertEqual(page.value(focus), "show 2")
+        focus_on("choose 3")
+        page.press("Enter")
+        self.assertEqual(page.value("chosen"), "3")
+        focus_on("axis")
+        page.press("ArrowDown")
+        page.wait("view.axis === 'step'")
 
     def test_hidden_classes_count_in_sums(self):
         confusion = {"classes": ["a", "b"], "counts": [[3, 1], [0, 2]], "images": [8, 4], "seen": [5, 3], "right": 50,
@@ -152,8 +445,8 @@ class Frozen(BrowserTest):
         self.assertRegex(text, "omits the 4.?998 others")
         self.assertEqual(page.value("[...document.querySelectorAll('.confusion tbody .sum')].map(d => d.textContent)"),
                          ["8", "4"])
-        self.assertEqual(page.value("[...document.querySelectorAll('.confusion tbody tr')].map(r => r.lastChild."
-                                    "textContent.slice(0, 2))"), ["37", "50"])
+        self.assertEqual(page.value("[...document.querySelectorAll('.confusion tbody tr')].map(r => [...r.children]"
+                                    ".slice(-2).map(d => d.textContent))"), [["37.5%", "62.5%"], ["50.0%", "50.0%"]])
 
     def test_names_are_text(self):
         evil = "</script><img src=x onerror='window.hacked=1'><script>window.hacked=1</script>"
@@ -167,6 +460,19 @@ class Frozen(BrowserTest):
         self.assertEqual(page.value("document.querySelectorAll('img').length"), 0)
         self.assertIsNone(page.value("window.hacked"))
         self.assertIn(evil, page.value("document.querySelector('h1').textContent"))
+        # The same holds in the table, the filter, the groups and the pictures of many runs.
+        page = self.browser.open(self.page_of({"runs": [
+            training(evil + str(i), 2, 2, state=evil, note=evil, tested=evil, build=evil, command=evil,
+                     config={"options": {evil: evil + str(i), "__proto__": i, "constructor": {evil: i}}}) for i in range(3)]}))
+        page.wait("document.querySelectorAll('#settings circle').length === 3")
+        for name in ("group", "setting", "metric"):
+            page.value(f"(s => [...s.options].forEach(o => (s.value = o.value, s.dispatchEvent(new Event('change')))))({name})")
+        for text in (evil, "constructor=1", "__proto__>0", "toString=1"):
+            page.value(f"(f => (f.value = {json.dumps(text)}, f.dispatchEvent(new Event('input'))))(document.getElementById('filter'))")
+        page.value("document.querySelectorAll('#runs button').forEach(b => b.click())")
+        self.assertEqual(page.value("document.querySelectorAll('img').length"), 0)
+        self.assertIsNone(page.value("window.hacked"))
+        self.assert_fits(page)
 
     def test_empty_and_non_finite_metrics(self):
         self.browser.open(self.page_of(None)).wait("document.querySelector('h1').textContent.includes('no data')")
@@ -194,12 +500,12 @@ class Frozen(BrowserTest):
         head = page.wait("[...document.querySelectorAll('#runs th')].map(h => h.textContent)")
         self.assertIn("lr", head)
         self.assertNotIn("same", head)
-        self.assertEqual(page.value(CURVE + ".parentNode.querySelectorAll('path').length"), 6)
+        self.assertEqual(page.value(CURVES), 6)
         for column, order in (("best", [2, 1, 3]), ("best", [3, 1, 2]), ("lr", [3, 1, 2]), ("run", [1, 2, 3])):
             page.value(f"document.querySelector('[data-key=\"sort {column}\"]').click()")
             self.assertEqual(page.value(names), [f"trial {i}" for i in order], column)
-        page.value("document.querySelector('#runs input').click()")
-        self.assertEqual(page.value(CURVE + ".parentNode.querySelectorAll('path').length"), 4)
+        page.value("document.querySelector('#runs tbody input').click()")
+        self.assertEqual(page.value(CURVES), 4)
 
 
     def test_sweep_page(self):
@@ -227,7 +533,7 @@ class Frozen(BrowserTest):
             self.assertNotEqual(colours[0], colours[1])
             self.assertEqual(cells[0]["validation loss"], page.value(f"digits({trials[0][-1]['validation_loss']})"))
             # Two trials have curves, for training and validation. A click sorts the rows.
-            self.assertEqual(page.value(CURVE + ".parentNode.querySelectorAll('path').length"), 4)
+            self.assertEqual(page.value(CURVES), 4)
             page.value("document.querySelector('[data-key=\"sort validation loss\"]').click()")
             worse = trials[0][-1]["validation_loss"] > trials[2][-1]["validation_loss"]
             self.assertEqual([row["trial"][0] for row in page.value(TABLE)], ["3", "1", "2"] if worse else ["1", "3", "2"])
@@ -263,6 +569,123 @@ class Frozen(BrowserTest):
 
 
 class Live(BrowserTest):
+    def start_monitor(self, port=0):
+        monitor = self.start([sys.executable, str(ROOT / "tools" / "monitor"), "--port", str(port)])
+        return monitor, monitor.stdout.readline().strip()
+
+    def add_run(self, data):
+        """Writes the files of a run."""
+        folder = self.runs / data["name"]
+        folder.mkdir(parents=True)
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in data["metrics"]))
+        (folder / "config.json").write_text(json.dumps(data.get("config", {})))
+        path = urllib.parse.urlsplit(self.page_of({"runs": [data]})).path
+        os.replace(path, folder / "report.html")
+        return folder
+
+    def test_first_seconds(self):
+        # The page shows the progress within the first epoch.
+        monitor, url = self.start_monitor()
+        training = self.start(job.train(1, "--run-name", "young", "--epochs", "1000", "--width", "32", "--depth", "4",
+                                        "--batch-size", "10", "--threads", "1", "--precision", "fp32"))
+        pages = [self.browser.open(url, width, dark) for width in (1280, 400) for dark in (False, True)]
+        for page in pages:
+            page.wait("runs.get('young')?.steps.length > 2")
+            page.wait("rate(runs.get('young')) > 0")
+            page.wait(CURVE)
+            self.assert_fits(page)
+        tiles = pages[0].value("Object.fromEntries([...document.querySelectorAll('.tile')].map(t => [t.lastChild.textContent,"
+                               "t.firstChild.textContent]))")
+        if "steps/s" in tiles:  # the first epoch is not over yet
+            for name in ("steps/s", "time left, about", "elapsed", "loss, last 20 steps", "accuracy, last 20 steps"):
+                self.assertRegex(tiles[name], "[1-9]", name)
+        origin = pages[0].value("document.getElementById('origin').textContent")
+        self.assertRegex(origin, r"begun \d.*; version \d+\.\d+\.\d+ \(.+\); .*train_cifar --run-name young")
+        job.kill_job(training)
+
+    def test_restart_of_the_monitor(self):
+        run = self.add_run(training("run", 1, 3))
+        monitor, url = self.start_monitor()
+        page = self.browser.open(url)
+        page.wait("runs.get('run')?.steps.length === 3")
+        job.kill_job(monitor)
+        page.wait("document.getElementById('message').textContent.includes('No answer from the monitor')")
+        monitor, again = self.start_monitor(urllib.parse.urlsplit(url).port)
+        self.assertEqual(again, url)
+        with (run / "metrics.jsonl").open("a") as file:
+            file.write('{"step": 4, "epoch": 2, "loss": 1}\n')
+        page.wait("runs.get('run').steps.length === 4 && !document.getElementById('message').textContent")
+        self.browser.complaints = [text for text in self.browser.complaints if "ERR_CONNECTION_REFUSED" not in text]
+
+    def test_rows_without_a_tick(self):
+        # The table has the settings and results of all runs. A run that starts later appears, and shows its results.
+        for data in many(4, 3, 4):
+            self.add_run(data)
+        monitor, url = self.start_monitor()
+        page = self.browser.open(url)
+        page.wait("runs.size === 4")
+        self.assertEqual(page.value("shownRuns().length"), 1)
+        rows = {row["run"]: row for row in page.value(TABLE)}
+        self.assertEqual({name: row["lr"] for name, row in rows.items()}, {"1": "0.001", "2": "0.01", "3": "0.1", "4": "0.001"})
+        for row in rows.values():
+            self.assertRegex(row["test accuracy"], r"^\d+\.\d")
+            self.assertRegex(row["best"], r"^\d+\.\d")
+        late = many(5, 3, 4)[4]
+        self.add_run(late)
+        page.wait("runs.get('5')?.best_of")
+        self.assertEqual([row["lr"] for row in page.value(TABLE) if row["run"] == "5"], ["0.01"])
+
+    def test_notes(self):
+        hostile = "</textarea><img src=x onerror='window.hacked=1'>\n=1+1"
+        folders = [self.add_run(data) for data in many(2, 1, 2)]
+        monitor, url = self.start_monitor()
+        page = self.browser.open(url)
+        page.wait(CURVE)
+        name = page.value("chosen")
+        page.value("document.querySelector('#notes textarea').focus()")
+        page.call("Input.insertText", text=hostile)
+        page.press("Tab", "Enter")  # the button
+        page.wait("document.querySelector('#notes span').textContent === 'saved'")
+        self.assertEqual((self.runs / name / "notes.txt").read_text(), hostile)
+        page = self.browser.open(url)
+        page.wait("document.querySelector('#runs td .note')?.textContent")
+        self.assertEqual(page.value("document.querySelector('#notes textarea').value"), hostile)
+        page.value(f"document.querySelector('[data-key=\"choose {3 - int(name)}\"]').click()")
+        self.assertEqual(page.value("document.querySelector('#notes textarea').value"), "")
+        # A text that another page has changed does not replace the text that this one is editing.
+        page.value("document.querySelector('#notes textarea').value = 'mine'")
+        folders[2 - int(name)].joinpath("notes.txt").write_text("theirs")
+        page.wait("runs.get(chosen).notes === 'theirs'")
+        self.assertEqual(page.value("document.querySelector('#notes textarea').value"), "mine")
+        self.assertIsNone(page.value("window.hacked"))
+        self.assertEqual(page.value("document.querySelectorAll('img').length"), 0)
+
+    def test_many_runs(self):
+        # Prints how long the page takes. MANY=RUNS,STEPS sets the number of runs and their steps.
+        number, steps = map(int, os.environ.get("MANY", "60,400").split(","))
+        for i, data in enumerate(many(number, 10, steps // 10)):
+            every = max(1, steps // 2000)  # a report has at most 2000 lines of steps
+            folder = self.add_run(data | {"metrics": [line for line in data["metrics"] if line.get("step", 0) % every == 0]})
+            (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in data["metrics"]))
+        monitor, url = self.start_monitor()
+        begin = time.monotonic()
+        page = self.browser.open(url)
+        page.wait(f"runs.size === {number} && document.querySelector('#charts path')")
+        said = [f"first paint {time.monotonic() - begin:.2f} s"]
+        begin = time.monotonic()
+        page.value("document.getElementById('show-all').click()")
+        page.wait("[...runs.values()].every(run => run.epochs.length === 10)")
+        said.append(f"all curves {time.monotonic() - begin:.2f} s")
+        for name, action in (("update", "update()"), ("zoom", "setZoom([2, 4])"), ("smoothing", "setView('smoothing', .9)"),
+                             ("axis", "setView('axis', 'time')"),
+                             ("hover", "charts[0].moveCursor(300, 100)")):
+            took = page.value(f"(async () => {{ const t = performance.now(); {action};"
+                              "await new Promise(done => requestAnimationFrame(() => setTimeout(done))); return performance.now() - t; })()")
+            said.append(f"{name} {took:.0f} ms")
+        memory = page.call("Runtime.getHeapUsage")["usedSize"] / 2 ** 20
+        print(f"{number} runs of {steps} steps: {', '.join(said)}, {memory:.0f} MiB", flush=True)
+        self.assertEqual(page.value("shownRuns().length"), number)
+
     def test_sweep(self):
         monitor = self.start([sys.executable, str(ROOT / "tools" / "monitor"), "--port", "0"])
         url = monitor.stdout.readline().strip()
@@ -308,6 +731,21 @@ class Live(BrowserTest):
             with (self.runs / name / "metrics.jsonl").open("a") as file:
                 file.write('{"step": 2, "epoch": 1, "loss": 1}\n')
         page.wait("[...runs.values()].every(run => run.steps.length === 2)")
+        self.assertEqual(page.value("document.getElementById('message').textContent"), "")
+
+    def test_thousand_runs(self):
+        for i in range(1000):
+            run = self.runs / f"run {i:03}"
+            run.mkdir(parents=True)
+            (run / "config.json").write_text(json.dumps({"options": {"lr": i / 1000}}))
+            (run / "metrics.jsonl").write_text('{"step": 1, "epoch": 1, "loss": 2}\n')
+        monitor, url = self.start_monitor()
+        page = self.browser.open(url)
+        page.wait("document.querySelectorAll('#runs tbody tr').length === 1000")
+        page.value("(f => (f.value = 'lr>=0.99', f.dispatchEvent(new Event('input'))))(document.getElementById('filter'))")
+        page.value("document.getElementById('show-all').click()")
+        page.wait("[...runs.values()].filter(run => run.steps.length).length >= 10")
+        self.assertEqual(page.value("document.querySelectorAll('#runs tbody tr').length"), 10)
         self.assertEqual(page.value("document.getElementById('message').textContent"), "")
 
     def test_damaged_runs(self):
@@ -359,8 +797,7 @@ class Live(BrowserTest):
 
         # Start a second run.
         other = self.start(job.train(1, *options, "--run-name", "other"))
-        page.wait("document.querySelector('[data-key=\"show other\"]')")
-        page.value("document.querySelector('[data-key=\"show other\"]').click()")
+        # It appears, with its curves, without a click.
         page.wait("shownRuns().length === 2 && shownRuns().every(r => r.epochs.length)")
 
         seen = len(job.step_lines(run))

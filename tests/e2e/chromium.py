@@ -109,9 +109,25 @@ class Page:
             time.sleep(0.02)
         return value
 
-    def press(self, key):
-        for kind in ("rawKeyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key)
+    def press(self, *keys):
+        numbers = {"Tab": 9, "Enter": 13, " ": 32, "End": 35, "Home": 36, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39,
+                   "ArrowDown": 40}
+        for key in keys:
+            code = "Space" if key == " " else key
+            text = {"text": {"Enter": "\r"}.get(key, key)} if key == "Enter" or len(key) == 1 else {}
+            self.call("Input.dispatchKeyEvent", type="keyDown" if text else "rawKeyDown", key=key, code=code,
+                      windowsVirtualKeyCode=numbers.get(key, 0), **text)
+            self.call("Input.dispatchKeyEvent", type="keyUp", key=key, code=code, windowsVirtualKeyCode=numbers.get(key, 0))
+
+    def mouse(self, kind, x, y, **more):
+        self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **({} if kind == "mouseMoved" else {"button": "left"}), **more)
+
+    def drag(self, x, y, to):
+        """Drags horizontally from x to `to`, at the height y in the window."""
+        self.mouse("mousePressed", x, y, clickCount=1)
+        for at in (x, (x + to) / 2, to):
+            self.mouse("mouseMoved", at, y, buttons=1)
+        self.mouse("mouseReleased", to, y, clickCount=1)
 
     def picture(self):
         """Returns a PNG of the whole page."""

@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import signal
 import struct
 import tarfile
@@ -204,6 +205,11 @@ class Digits(job.JobTest):
                 self.assertLess(abs(a - b), 1e-3 * abs(a))
         # A training that ends within its first epoch has no test results.
         out = self.succeed(program("train_digits_angles", 1, "--data", self.set, "--run-name", "short", "--steps", "1"))
+        self.assertRegex(out, r"\nepoch 1/1  loss [\d.]+  acc [\d.]+ %  step 1/1.*\ndone after step 1; ")
+        for line in out.splitlines():
+            if not line.startswith("next: "):  # has paths, which may be of any length
+                self.assertLessEqual(len(line), 80, line)
+        self.succeed(shlex.split(re.search(r"(?m)^next: (.*)$", out)[1]))  # predicts
         self.assertRegex(out, r"prediction accelerated +0.00 s  \n +not measured\n")
         # Without --compare, one training runs.
         for name, options in (("once", ["--no-compare"]), ("plain", ["--no-accelerate"])):

@@ -52,6 +52,15 @@ class Examples(job.JobTest):
         self.assertEqual((run / "model.safetensors").read_bytes(),
                          (self.runs / "whole" / "model.safetensors").read_bytes())
 
+    @unittest.skipIf(job.SANITIZED, "a sanitizer makes the training take minutes")
+    def test_quick94_learns_and_tests_with_six_views(self):
+        run = self.runs / "quick"
+        options = ["--threads", "1", "--device", "cpu", "--epochs", "4", "--test-views", "--run-name", run.name]
+        out = self.succeed(program(job.rank_counts(1, 2)[-1], "quick94", *options))
+        self.assertGreater(job.epoch_lines(run)[-1]["test_accuracy"], 0.15)  # 0.1 is chance
+        self.assertLess(job.epoch_lines(run)[-1]["test_loss"], 3)  # 2.3 is chance
+        self.assertRegex(out, r"test acc [\d.]+ % with six views")
+
     def test_patience_ends_a_training_that_does_not_improve(self):
         images = self.write_images()
         run = self.runs / "patient"
@@ -63,7 +72,8 @@ class Examples(job.JobTest):
         best = accuracies.index(max(accuracies))
         self.assertEqual(len(accuracies), best + 1 + 3)
         self.assertIn(f"have not improved the accuracy of epoch {best + 1}", out)
-        self.assertIn("done after step", out)
+        self.assertRegex(out, rf"done after step \d+; 0:\d+\nbest validation acc [\d.]+ % in epoch {best + 1}, last [\d.]+ %\n"
+                              rf"report: runs/{run.name}/report.html\n$")  # predict does not know the network
         self.assertTrue((run / "model-best.safetensors").exists())
         tested = [line["step"] for line in map(json.loads, job.step_lines(run)) if "validation_accuracy" in line]
         self.assertEqual(tested[:2], [1, 3])  # of 2 steps per epoch; the test of the epoch follows the others

@@ -316,7 +316,8 @@ class Folder(job.JobTest):
             self.assertIn("\n  cat          6        2\n  dog          5        2\n",
                           self.succeed(program("inspect", f"mixed-{ranks}", "--size", "32")))
             out = self.succeed(job.train(ranks, *mixed, "--size", "32"))
-            self.assertIn("32x32x3, 2 classes, 1 grey image converted to colour, 1 image resized;", out)
+            self.assertIn("32x32x3, 2 classes, 1 grey image converted to colour, 1 image resized",
+                          " ".join(out.split()))  # lines of 80 columns
         self.refuse(job.train(1, *options, "--data", "parts", "--size", "32x"), "--size: expected HEIGHTxWIDTH")
         self.assertIn("\n  dog          5        -\n", self.succeed(program("inspect", "parts/train")))
         for name in ("train_digits", "train_digits_angles"):
@@ -411,7 +412,7 @@ class BuildFolder(job.JobTest):
         below.mkdir()
         for name, shown in (("first", "../runs/first"), ("second", "../../runs/second")):
             out = self.succeed(job.train(1, *job.TINY, "--steps", "2", "--checkpoint-every", "1", "--run-name", name))
-            self.assertIn(f"; {shown}\n", out)
+            self.assertIn(f"\n{shown}\n", out)
             self.succeed(program("predict", shown))
             self.succeed(job.train(1, "--resume", "--steps", "3"))
             self.assertEqual(len(job.losses(self.runs / name)), 3)

@@ -16,12 +16,13 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 MESON = shlex.split(os.environ.get("MESONINTROSPECT", "meson introspect"))[:-1]
 COMPILERS = [sys.argv[3:]] + [[path] for path in [shutil.which("clang++")] if path]
 # Each is compiled and must run with these arguments.
-EXAMPLES = {"mlp": [], "own_network": ["--steps", "2"], "own_sweep": ["--epochs", "1", "--grid", "lr=0.01,0.05"]}
+EXAMPLES = {"mlp": [], "own_network": ["--steps", "2"], "own_sweep": ["--epochs", "1", "--grid", "lr=0.01,0.05"],
+            "quick94": ["--steps", "2"]}
 BOTH = {"classify": "predict"}  # programs with a second name
 PROGRAMS = ["classify", "experiment", "export_onnx", "inspect", "predict", "sweep_cifar", "train_cifar", "train_digits",
             "train_digits_angles"]
 FOLDERS = ["core", "data", "gpu", "models", "models/run", "models/sweep", "par"]  # with a README
-PAGE = ["base.js", "chart.js", "join.py", "page.html", "page.js", "parts.js", "style.css"]
+PAGE = ["base.js", "chart.js", "join.py", "page.html", "page.js", "parts.js", "settings.js", "style.css", "table.js"]
 
 # A program that has a file with the same name as one of ringgrad's.
 OWN_HEADER = "#pragma once\ninline int own_number() { return 42; }\n"
@@ -68,7 +69,8 @@ class InstallTest(job.JobTest):
         lib = self.lib.relative_to(self.prefix)
         doc = ["LICENSE", "README.md", *(f"{folder}/README.md" for folder in FOLDERS), "models/train_digits_angles.cpp",
                "tools/pictures/report.png",
-               *(f"models/examples/{name}" for name in ("mlp.cpp", "own_network.cpp", "own_network.h", "own_sweep.cpp"))]
+               *(f"models/examples/{name}" for name in ("mlp.cpp", "own_network.cpp", "own_network.h", "own_sweep.cpp",
+                                                        "quick94.cpp"))]
         tools = [f"tools/{name}" for name in ("get_cifar10.sh", "monitor", "run.sh")]
         expected = [f"{lib}/libringgrad.a", f"{lib}/pkgconfig/ringgrad.pc", *(f"bin/{name}" for name in PROGRAMS),
                     *(f"share/doc/ringgrad/{name}" for name in doc), *(f"share/ringgrad/{name}" for name in tools),

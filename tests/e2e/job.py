@@ -23,6 +23,8 @@ LIMIT = 60
 SAMPLE = pathlib.Path(__file__).resolve().parents[2] / "data" / "sample"
 SIDE = 32
 CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+# True if the programs were built with AddressSanitizer or ThreadSanitizer.
+SANITIZED = any(sign in (BUILD / "train_cifar").read_bytes() for sign in (b"__asan_init", b"__tsan_init"))
 # A network that trains in a fraction of a second.
 TINY = ["--width", "4", "--depth", "1"]
 

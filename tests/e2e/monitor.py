@@ -208,18 +208,100 @@ class MonitorTest(job.JobTest):
             self.refuse([*MONITOR, "--runs", "file", *what], "monitor: file: Not a directory")
 
     def test_large(self):
+        # A long file comes in pieces, with every n-th step, the last step, and all epochs.
         run = self.add_run("large")
-        steps = 200_000
-        (run / "metrics.jsonl").write_text("".join(f'{{"step": {i}, "loss": 0.12345678, "lr": 0.1}}\n' for i in range(steps)))
-        at, got, pieces = "", [], 0
+        steps = 1_000_000
+        with (run / "metrics.jsonl").open("w") as file:
+            for i in range(steps):
+                file.write(f'{{"step": {i}, "loss": 0.12345678, "lr": 0.1}}\n')
+                if i % 1000 == 999:
+                    file.write(f'{{"epoch": {i // 1000 + 1}, "test_loss": 0.5}}\n')
+        at, got, epochs, pieces = "", [], [], 0
         while True:
             news = self.news("large", at)
-            got += [line["step"] for line in news["metrics"]]
+            got += [line["step"] for line in news["metrics"] if "step" in line]
+            epochs += [line["epoch"] for line in news["metrics"] if "step" not in line]
             at, pieces = news["at"], pieces + 1
             if not news["more"]:
                 break
-        self.assertEqual(got, list(range(steps)))
         self.assertGreater(pieces, 1)
+        self.assertEqual(epochs, list(range(1, 1001)))
+        self.assertEqual(got, sorted(set(got)))
+        self.assertEqual(got[0], 0)
+        self.assertGreater(got[-1], steps - 1000)
+        self.assertTrue(1000 < len(got) < 20_000, len(got))
+
+    def test_rows(self):
+        # A row comes with the first answer, and again when it has changed.
+        for i in range(3):
+            self.add_run(f"run-{i}", lr=i)
+        first = json.loads(self.ask("/data?since=")[1])
+        self.assertEqual({run["name"]: run["row"]["options"] for run in first["runs"]},
+                         {f"run-{i}": {"lr": i} for i in range(3)})
+
+        def changed(since):
+            answer = json.loads(self.ask("/data?since=" + urllib.parse.quote(since))[1])
+            return answer["since"], sorted(run["name"] for run in answer["runs"] if "row" in run)
+
+        since, _ = changed(first["since"])
+        self.assertEqual(changed(since)[1], [])
+        (self.runs / "run-1" / "config.json").write_text('{"options": {"lr": 7, "new": 1}}')
+        self.assertEqual(changed(since)[1], ["run-1"])
+        for odd in ("other-1", since + "x", since + 30 * "9", "-", "\u00b2"):
+            self.assertEqual(len(changed(odd)[1]), 3, odd)
+
+    def test_notes(self):
+        hostile = "</script><b>\n=1+1\x00\u202e\U0001f600"
+        run = self.add_run("run")
+        self.assertEqual(self.ask("/notes?run=run", "POST", body=hostile.encode())[0], 200)
+        self.assertEqual((run / "notes.txt").read_text(), hostile)
+        row = json.loads(self.ask("/data?since=")[1])["runs"][0]["row"]
+        self.assertEqual(row["notes"], hostile)
+        for target, token, body, status in (
+                ("/notes?run=run", False, b"x", 403), ("/notes?run=..", True, b"x", 404), ("/notes?run=%2e%2e%2frun", True, b"x", 404),
+                ("/notes", True, b"x", 404), ("/notes?run=run", True, 50_000 * b"x", 413), ("/stop?run=run", True, b"x", 413)):
+            self.assertEqual(self.ask(target, "POST", token, body)[0], status, target)
+        self.assertEqual(self.ask("/notes?run=run", "POST", body=b"x", Origin="http://evil.example")[0], 403)
+        self.assertEqual((run / "notes.txt").read_text(), hostile)
+        # A link is replaced, not followed. No other file remains.
+        secret = self.folder / "secret"
+        secret.write_text("secret")
+        (run / "notes.txt").unlink()
+        (run / "notes.txt").symlink_to(secret)
+        self.assertEqual(json.loads(self.ask("/data?since=")[1])["runs"][0]["row"]["notes"], "")
+        self.assertEqual(self.ask("/notes?run=run", "POST", body=b"new")[0], 200)
+        self.assertEqual((secret.read_text(), (run / "notes.txt").read_text()), ("secret", "new"))
+        (run / "notes.txt").unlink()
+        (run / "notes.txt").mkdir()
+        self.assertEqual(self.ask("/notes?run=run", "POST", body=b"x")[0], 500)
+        self.assertEqual(sorted(path.name for path in run.iterdir()), ["config.json", "notes.txt"])
+
+    def test_token(self):
+        # The folder of runs keeps the token. A file that others can read, a link, or another text is replaced.
+        token_of = runpy.run_path(MONITOR[1])["stored_token"]
+        self.assertNotEqual(token_of(self.runs), token_of(self.runs))  # there is no folder yet
+        self.runs.mkdir()
+        token, file = token_of(self.runs), self.runs / ".monitor-token"
+        self.assertEqual(token_of(self.runs), token)
+        self.assertEqual((file.read_text(), file.stat().st_mode & 0o777), (token, 0o600))
+        other = self.folder / "other"
+        other.write_text(24 * "a")
+        other.chmod(0o600)
+
+        def replace_by_link():
+            file.unlink()
+            file.symlink_to(other)
+
+        for damage in (lambda: file.chmod(0o644), replace_by_link, lambda: file.write_text(""), lambda: file.write_bytes(24 * b"\xff")):
+            old = token_of(self.runs)
+            damage()
+            self.assertNotIn(token_of(self.runs), (old, 24 * "a"))
+            self.assertEqual(token_of(self.runs), file.read_text())
+            self.assertEqual(file.stat().st_mode & 0o777, 0o600)
+        self.assertEqual(other.read_text(), 24 * "a")
+        file.unlink()
+        file.mkdir()
+        self.assertNotEqual(token_of(self.runs), token_of(self.runs))
 
     def test_access(self):
         self.add_run("run")

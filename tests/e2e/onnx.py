@@ -163,20 +163,22 @@ class Onnx(job.JobTest):
     def test_runtime_classifies_as_we_do(self):
         run = self.train(1, "run", *job.TINY, "--steps", "10")
         self.export(run)
+        images = self.folder / "images"
+        images.mkdir()
         records = job.sample_records("test")
         with (self.folder / "model.in").open("wb") as file:
-            for _, planes in records:
+            for i, (_, planes) in enumerate(records):
                 array.array("f", (byte / 255 for byte in planes)).tofile(file)
-        test_set = self.folder / "test.bin"
-        test_set.write_bytes(job.cifar_file(records))
+                (images / f"{i:03}.png").write_bytes(job.png(job.SIDE, job.SIDE, job.interleaved(planes)))
         self.run_all([{"name": "model", "input": [len(records), 3, 32, 32]}])
         scores = self.floats("model.got.0")
-        lines = self.succeed([str(job.BUILD / "predict"), str(run), str(test_set)]).splitlines()
-        for i in range(len(records)):
+        lines = self.succeed([str(job.BUILD / "predict"), str(run), str(images), "--json", "--top", "10"]).splitlines()
+        for i, line in enumerate(lines):
             exponentials = [math.exp(score) for score in scores[10 * i:10 * i + 10]]
-            _, name, probability = lines[i].split("\t")
-            seen = exponentials[job.CLASSES.index(name)] / sum(exponentials)
-            self.assertAlmostEqual(seen, float(probability), delta=1e-5)  # predict prints six digits
+            for best in json.loads(line)["best"]:
+                expected = exponentials[job.CLASSES.index(best["class"])] / sum(exponentials)
+                self.assertAlmostEqual(best["score"], expected, delta=1e-5, msg=line)
+        self.assertEqual(len(lines), len(records))
 
     def test_runtime_computes_the_same(self):
         self.succeed([str(job.BUILD / "tests" / "onnx_networks"), str(self.folder), "60", "1"])

@@ -67,8 +67,7 @@ class Sweep(job.JobTest):
                                  "--quiet"])
             self.assertIn(f"({right} of 200)", seen)
 
-    @unittest.skipIf(any(sign in (job.BUILD / "sweep_cifar").read_bytes() for sign in (b"__asan_init", b"__tsan_init")),
-                     "sanitizers need all addresses")
+    @unittest.skipIf(job.SANITIZED, "sanitizers need all addresses")
     def test_trial_without_memory_is_a_row(self):
         run = self.runs / "memory"
         self.succeed(["sh", "-c", 'ulimit -v 3000000 && exec "$@"', "sh", *program(
@@ -89,6 +88,47 @@ class Sweep(job.JobTest):
         self.assertEqual(states(run), ["stopped"])
         self.assertIn("reached 12 %", results(run)[0]["note"])
         self.assertGreaterEqual(float(results(run)[0]["validation_accuracy"]), 0.12)
+        # A trial that breaks a rule in its last epoch has nothing left to stop.
+        run = self.runs / "last"
+        self.succeed(program(1, "sweep_cifar", "--run-name", run.name, *TINY, "--epochs", "1", "--depth", "1",
+                             "--grid", "lr=1e-9", "--stop-below", "99"))
+        self.assertEqual((states(run), results(run)[0]["note"]), (["finished"], ""))
+
+    def test_rules_that_compare_trials(self):
+        options = [*TINY, "--depth", "1", "--epochs", "2"]
+        for rule, rates, note in (("halving", "0.05,0.04,0.03,1e-9", "not in the better half of 4 trials after epoch 1"),
+                                  ("median", "0.05,0.04,0.03,1e-9", "worse than the median of 3 others after epoch 1")):
+            run = self.runs / rule
+            command = program(1, "experiment", "--run-name", run.name, *options, "--grid", f"lr={rates}", "--stop-below", rule)
+            self.assertIn(f"({note})", " ".join(self.succeed(command).split()))
+            self.assertEqual((states(run)[0], states(run)[-1]), ("finished", "stopped"))
+            self.assertEqual((results(run)[-1]["epoch"], results(run)[-1]["note"]), ("1", note))
+            self.assertEqual(job.report(run)["runs"][-1]["note"], note)
+            # A resumed sweep knows the reasons, and compares new trials with the old ones.
+            self.succeed([*command, "--resume"])
+            self.assertEqual(results(run)[-1]["note"], note + "; done before")
+        self.refuse(program(1, "experiment", *options, "--grid", "lr=0.05", "--stop-below", "mean"),
+                    "--stop-below: expected a number from 0 to 100, median or halving")
+
+    def test_random_trials_repeat_and_resume(self):
+        def settings(run):
+            return [(row["lr"], row["width"]) for row in results(run)]
+
+        command = ["--batch-size", "50", "--depth", "1", "--epochs", "1", "--grid", "lr=log:0.01:0.1", "--grid",
+                   "width=choice:4,6", "--seed", "5"]
+        ranks = job.rank_counts(1, 2)[-1]
+        for name, n in (("once", ranks), ("again", 1)):
+            self.succeed(program(n, "experiment", "--run-name", name, *command, "--random", "3"))
+        once = settings(self.runs / "once")
+        self.assertEqual(once, settings(self.runs / "again"))
+        self.assertEqual(len(set(once)), 3)
+        for rate, width in once:
+            self.assertTrue(0.01 <= float(rate) <= 0.1 and width in ("4", "6"), once)
+        self.succeed(program(1, "experiment", "--run-name", "once", "--resume", "--random", "4"))
+        self.assertEqual(settings(self.runs / "once")[:3], once)
+        self.assertEqual([row["note"] for row in results(self.runs / "once")], ["done before"] * 3 + [""])
+        self.refuse(program(1, "experiment", *command), "expected values of lr, got a range")
+        self.refuse(program(1, "experiment", "--random", "3"), "expected --table or --grid")
 
     @unittest.skipUnless(job.MPIEXEC, "no mpiexec")
     def test_stopped_trial_makes_room_and_killed_job_resumes(self):
@@ -129,6 +169,11 @@ class Sweep(job.JobTest):
         self.assertLessEqual(result.out.count("  queued"), 2)  # nothing is done for those that have not begun
         self.assertIn("continue with --resume", result.out)
         self.assertNotIn("finished", (run / "journal.jsonl").read_text() if (run / "journal.jsonl").exists() else "")
+
+    def test_network_without_width(self):
+        self.succeed(program(1, "sweep_cifar", "--run-name", "resnets", "--net", "resnet20", "--grid", "lr=0.01,0.02",
+                             "--epochs", "1", "--batch-size", "50"))
+        self.assertEqual(states(self.runs / "resnets"), ["finished"] * 2)
 
     def test_resume_of_finished_trials(self):
         start = self.train(1, "start", *job.TINY, "--steps", "0") / "model.safetensors"
@@ -314,6 +359,7 @@ class Sweep(job.JobTest):
             best = max(rows, key=lambda row: float(row["validation_accuracy"]))  # the first of equal ones
             ranked = out.partition("best first, by validation_accuracy:\n")[2]
             self.assertTrue(ranked.startswith(f"trial {best['trial']} "), out)
+            self.assertTrue(ranked.endswith(f"\nresults: runs/{name}/results.csv\nreport: runs/{name}/report.html\n"), out)
             page = job.report(run)["sweep"]
             self.assertEqual(page["best"], best["trial"])
             self.assertIn("ranked by validation_accuracy", page["summary"])
@@ -376,6 +422,9 @@ class Sweep(job.JobTest):
         self.refuse(program(1, "experiment"), "expected --table or --grid")
         (self.folder / "table.csv").write_text("lr\n0.1\n")
         self.refuse(program(1, "experiment", "--table", "table.csv", "--grid", "lr=0.2"), "lr", "in both")
+        (self.folder / "table.csv").write_text("lr\n" + "0.1\n" * 1001)
+        self.refuse(program(1, "experiment", "--table", "table.csv", "--grid", "seed=0:99"),
+                    "expected at most 100000 trials, got 100100")
         self.refuse(program(1, "experiment", "--program", "train", "--grid", "depth=1:2"), "train_cifar", '"train"')
         self.assertFalse(self.runs.exists())
 

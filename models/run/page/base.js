@@ -4,14 +4,20 @@
 const $ = id => document.getElementById(id);
 /** Creates an element. Attributes that are functions become listeners. Strings among the children become text nodes. */
 function make(tag, attributes = {}, ...children) {
-  const isSvg = ['svg', 'path', 'line', 'text', 'circle'].includes(tag);
+  const isSvg = ['svg', 'path', 'line', 'rect', 'text', 'circle'].includes(tag);
   const element = isSvg ? document.createElementNS('http://www.w3.org/2000/svg', tag) : document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
     if (typeof value === 'function') element.addEventListener(name, value);
     else if (value !== false && value != null) element.setAttribute(name, value === true ? '' : value);
   }
-  element.append(...children.flat(2).filter(child => child != null));
+  element.append(...children.flat(Infinity).filter(child => child != null));
   return element;
+}
+/** Offers these values in a select element. It stays as it is if it has them already, since it may be open. */
+function setChoices(select, values, selected) {
+  if ([...select.options].map(known => known.value).join('\n') === values.join('\n')) return;
+  select.replaceChildren(...values.map(value =>
+    make('option', {value, selected: value === selected}, value || 'none')));
 }
 const last = list => list[list.length - 1];
 const sum = list => list.reduce((a, b) => a + b, 0);
@@ -32,6 +38,7 @@ const seconds = x => ifNumber(x, v => v < 100 ? v.toPrecision(3) + ' s' : v < 60
 const color = i => i < 8 ? `var(--c${i})` : `hsl(${Math.round(i * 137.508) % 360} 50% 55%)`;
 const swatch = i => make('span', {class: 'swatch', style: `--color: ${color(i)}`});
 
+
 // ---- runs ----
 const runs = new Map(); // by name; `shown` is true if the curves of the run are drawn
 let chosen = null; // name of the run whose parts are shown
@@ -43,40 +50,86 @@ function runOf(name) {
 const shownRuns = () => [...runs.values()].filter(run => run.shown);
 const label = run => sweep ? 'trial ' + run.name : run.name;
 const option = (run, name) => run.config?.options?.[name];
+let colorsUsed = 0;
+/** Returns the colour of a run. A run gets it when it is first shown, and keeps it. */
+const colorOf = run => run.color ??= colorsUsed++;
 
 /** Renames the metrics of a validation set like those of a test set. */
 const asTest = line =>
   Object.fromEntries(Object.entries(line).map(([key, value]) => [key.replace(/^validation_/, 'test_'), value]));
-/** Returns the name of the set that these runs are tested on, or 'test' if they differ. Only started runs have it. */
+/** Returns the name of the set that these runs are tested on, or 'test' if they have several names. */
 const testSetName = (...list) => {
   const sets = [...new Set(list.map(run => run.tested).filter(Boolean))];
   return sets.length === 1 ? sets[0] : 'test';
 };
+const MAX_STEPS = 8000; // lines of steps per run that the page keeps; if there are more, it drops every second one
 function addLines(run, lines) {
   for (const line of lines) {
     if ('step' in line) run.steps.push(line);
     else if ('epoch' in line) run.epochs.push({...asTest(line), last_step: last(run.steps)?.step});
   }
+  if (run.steps.length > MAX_STEPS) run.steps = run.steps.filter((_, i, all) => i % 2 || i === all.length - 1);
+  run.computed = null;
 }
 /** Copies the members of a report into the run. */
 function mergeReport(run, report) {
   const {metrics, epochs, ...rest} = report;
   Object.assign(run, rest, {epochs_planned: epochs});
   if (metrics) run.steps = [], run.epochs = [], addLines(run, metrics);
+  run.computed = null;
+}
+/** Returns make(), and stores it in the run until its data change. */
+function computed(run, key, make) {
+  run.computed ??= new Map();
+  if (!run.computed.has(key)) run.computed.set(key, make());
+  return run.computed.get(key);
 }
 const lastEpoch = run => last(run.epochs) ?? (run.last && asTest(run.last));
-const best = (run, key) => Math.max(...run.epochs.map(line => line[key]).filter(isNumber));
+const best = (run, key) => run.epochs.length || !isNumber(run.best_of?.[key]) ?
+  Math.max(...run.epochs.map(line => line[key]).filter(isNumber)) : run.best_of[key];
 
-/** Returns the number of steps per epoch, or Infinity if it is unknown. It gives the position of a step on the axis. */
+// ---- time ----
+let clockOffset = 0; // seconds by which the clock of the monitor is ahead of the browser's
+const now = () => Date.now() / 1000 + clockOffset;
+/** Returns the seconds since the program began or resumed the run, until now or until the report was written. */
+const elapsed = run => (run.alive ? now() : run.written) - run.begun;
+/** Returns the steps per second of a live run over the last half minute, or NaN if the page has just been opened. */
+function rate(run) {
+  const seen = run.progress ?? [];
+  return seen.length > 1 ? (last(seen).step - seen[0].step) / (last(seen).time - seen[0].time) : NaN;
+}
+function noteProgress(run) {
+  const step = last(run.steps)?.step, time = now();
+  if (!isNumber(step)) return;
+  run.progress = [...run.progress ?? [], {step, time}].filter(seen => seen.step <= step && seen.time >= time - 30);
+}
+
+// ---- points of curves ----
+/** Returns the number of steps per epoch, or Infinity if it is unknown. points() places steps by it. */
 const perEpoch = run => run.steps_per_epoch || last(run.epochs)?.last_step / last(run.epochs)?.epoch || Infinity;
-const points = (run, list, key) => {
+/** Returns a function that gives the position of a line of metrics on an axis of epochs, steps or seconds. */
+function positions(run, axis) {
   const steps = perEpoch(run);
-  return list.map(line =>
-    ['step' in line ? steps === Infinity ? line.step : line.step / steps : line.epoch, line[key]]);
+  const epochOf = line => 'step' in line ? steps === Infinity ? line.step : line.step / steps : line.epoch;
+  if (axis === 'epoch') return epochOf;
+  if (axis === 'step') return line => line.step ?? line.last_step ?? line.epoch * steps;
+  const ends = [0]; // times of the ends of the epochs
+  for (const {seconds} of run.epochs) ends.push(last(ends) + (isNumber(seconds) ? seconds : 0));
+  const skipped = (run.epochs[0]?.epoch ?? 1) - 1; // epochs before the first line
+  return line => {
+    const epoch = epochOf(line) - skipped, whole = Math.min(Math.floor(epoch), ends.length - 1);
+    if (epoch === whole) return ends[whole];
+    const next = Math.min(whole + 1, ends.length - 1); // an epoch that is not over is as long as the one before
+    return ends[whole] + (epoch - whole) * (next > 0 ? ends[next] - ends[next - 1] : steps / rate(run));
+  };
+}
+const points = (run, list, key, axis) => {
+  const position = positions(run, axis);
+  return list.map(line => [position(line), line[key]]).filter(p => isNumber(p[0]));
 };
-/** Returns at most 400 points: averages of consecutive ones if there are more. */
-function averaged(all) {
-  const n = Math.ceil(all.length / 400);
+/** Returns at most `limit` points. If there are more, each point is the mean of some consecutive ones. */
+function averaged(all, limit) {
+  const n = Math.ceil(all.length / limit);
   if (n <= 1) return all;
   const out = [];
   for (let i = 0; i < all.length; i += n) {
@@ -84,4 +137,13 @@ function averaged(all) {
     out.push([last(group)[0], values.every(isNumber) ? sum(values) / group.length : null]);
   }
   return out;
+}
+/** Returns exponential averages: each is `weight` of the one before and the rest of the value, without bias to 0. */
+function smoothed(all, weight) {
+  let average = 0, n = 0;
+  return all.map(([x, y]) => {
+    if (!isNumber(y)) return [x, null];
+    average = weight * average + (1 - weight) * y, n++;
+    return [x, average / (1 - weight ** n)];
+  });
 }

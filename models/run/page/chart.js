@@ -1,5 +1,5 @@
 'use strict';
-// Charts with curves over epochs. If one run is shown, a chart may also have a thin curve over its steps.
+// Charts with curves over epochs, steps or time. All have the same horizontal axis, and are zoomed together.
 
 /** Returns about n round numbers. The first is at most `low`, the last at least `high`. */
 function roundNumbers(low, high, n) {
@@ -7,128 +7,323 @@ function roundNumbers(low, high, n) {
   const step = [1, 2, 5, 10].find(f => f * power >= raw) * power, out = [];
   for (let i = Math.floor(low / step + 1e-9); ; i++) {
     out.push(+(i * step).toPrecision(10));
-    // The second condition is for numbers beyond 2^53, which may not change when a step is added.
+    // Beyond 2^53, i + 1 may equal i. Then only the second condition ends the loop.
     if (i * step >= high - 1e-9 * step || out.length > 5 * n) return out;
   }
 }
 
+/** Returns powers of ten from `low` to `high`, with their multiples by 2 and 5 if these are less than two decades. */
+function logTicks(low, high) {
+  const first = Math.floor(Math.log10(low)), decades = Math.log10(high / low), out = [];
+  const every = Math.max(1, Math.ceil(decades / 6));
+  for (let power = first; power <= Math.log10(high) + 1; power += every)
+    for (const factor of decades < 2 ? [1, 2, 5] : [1]) out.push(+(factor * 10 ** power).toPrecision(3));
+  return out.filter(y => y >= low && y <= high);
+}
+/**
+ * Returns the upper end of an axis that shows most curves well. This is the largest value, unless that is far above
+ * the typical largest value of a curve, as in a diverged run. The first values and spikes of a curve do not count.
+ */
+function upperEnd(curves, low, high) {
+  const sortedValues = list => [...list].sort((a, b) => a - b);
+  const typical = sortedValues(curves.map(ys => sortedValues(ys)[Math.ceil(.97 * (ys.length - 1))]));
+  const limit = low + 4 * (typical[Math.floor((typical.length - 1) / 2)] - low);
+  const end = typical.findLast(y => y <= limit) ?? limit;
+  return end > low && high - low > 4 * (end - low) ? end : high;
+}
+
+/** The settings of all charts. `zoom` is [from, to] on the horizontal axis, or null. */
+const view = {axis: 'epoch', zoom: null, smoothing: 0, steps: 'auto', group: ''};
+const MARGIN = {left: 66, right: 8, top: 8, bottom: 36};
+
 class Chart {
   /**
-   * `axis` is 'zero' if the vertical axis starts at 0. `series(run, several, i)` returns the lines of the i-th shown
-   * run; `several` is true if more than one run is shown.
+   * `options.zero`: the vertical axis starts at 0. `options.log`: offers a logarithmic axis. `options.clip`: leaves out
+   * outliers at first. `series(shown)` returns the lines of the shown runs. A line has `name`, `color`, `points`, and
+   * may have `band` (points with a low and a high value), and flags for its style.
    */
-  constructor(title, format, axis, series) {
-    Object.assign(this, {format, axis, series, cursorX: null, lines: []});
-    this.svg = make('svg', {tabindex: 0, role: 'img', 'aria-label': title,
-      pointermove: e => this.moveCursor(e.offsetX), pointerleave: () => this.moveCursor(null),
-      blur: () => this.moveCursor(null), keydown: e => this.onKey(e)});
-    this.legend = make('div');
+  constructor(title, unit, format, options, series) {
+    Object.assign(this, {title, unit, format, options, series, cursorX: null, cursorY: null, dragX: null, lines: []});
+    this.log = false, this.clip = options.clip;
+    this.svg = make('svg', {class: 'chart', tabindex: 0, role: 'img', 'aria-label': title + '. Keys: left and right ' +
+        'arrow move the cursor, plus and minus zoom, 0 resets the zoom.', pointerdown: e => this.onDown(e),
+      pointermove: e => this.onMove(e), pointerup: e => this.onUp(e),
+      pointercancel: () => this.dragX = null, pointerleave: () => this.moveCursor(null),
+      dblclick: () => setZoom(null), blur: () => this.moveCursor(null), keydown: e => this.onKey(e)});
+    const toggle = (name, text) => make('label', {}, make('input', {type: 'checkbox', checked: this[name], name,
+      change: e => (this[name] = e.target.checked, this.draw())}), ' ' + text);
+    this.legend = make('div', {class: 'legend'});
+    this.note = make('span', {class: 'key dim'});
     this.values = make('output', {'aria-live': 'polite'});
-    $('charts').append(make('section', {}, make('h2', {}, title), this.legend, this.svg, this.values));
+    $('charts').append(make('section', {}, make('div', {class: 'head'}, make('h2', {}, title),
+      options.log ? toggle('log', 'log') : null, options.clip ? toggle('clip', 'clip outliers') : null),
+    this.legend, this.svg, this.values));
     new ResizeObserver(() => this.draw()).observe(this.svg);
   }
   update(shown) {
     const several = shown.length > 1;
-    this.lines = shown.flatMap((run, i) => this.series(run, several, i));
-    const legend = several ? [] : this.lines.filter(l => l.name && !l.thin).map(l => [swatch(l.color), l.name]);
+    this.lines = this.series(shown);
+    const named = several && !view.group ? [] : this.lines.filter(l => l.name && !l.thin && !l.fine);
+    const legend = named.map(l => [swatch(l.color), l.name]);
     if (several && this.lines.some(l => l.dash)) legend.push([`solid: ${testSetName(...shown)}, dashed: training`]);
     if (this.lines.some(l => l.failed && l.points.length)) legend.push(['\u00d7 failed']);
-    this.legend.replaceChildren(...legend.map(entry => make('span', {class: several ? 'key dim' : 'key'}, entry)));
+    this.legend.replaceChildren(...legend.map(entry => make('span', {class: several ? 'key dim' : 'key'}, entry)),
+      this.note);
+    this.values.className = several ? 'several' : '';
     this.draw();
   }
+  /** Returns the visible points of a line, and one on either side, so that the curve goes on to the edges. */
+  visible(all) {
+    if (!view.zoom) return all;
+    const from = all.findIndex(p => p[0] >= view.zoom[0]), to = all.findLastIndex(p => p[0] <= view.zoom[1]);
+    return from < 0 ? all.slice(-1) : all.slice(Math.max(0, from - 1), to + 2);
+  }
   draw(width = this.svg.clientWidth, height = this.svg.clientHeight) {
-    const left = 54, top = 8, bottom = 20;
-    if (!width) return;
+    if (width < 100) return; // hidden
     this.svg.setAttribute('viewBox', `0 0 ${width} ${height}`);
-    const all = this.lines.flatMap(line => line.points).filter(p => isNumber(p[0]) && isNumber(p[1]));
+    const limit = Math.min(400, Math.max(60, Math.floor(24000 / this.lines.length)));
+    const canDraw = y => isNumber(y) && !(this.log && y <= 0);
+    this.drawn = this.lines.map(line => ({...line, points: averaged(this.visible(line.points), limit)
+      .map(([x, y]) => [x, canDraw(y) ? y : null])})).filter(line => line.points.some(p => p[1] !== null));
     this.svg.replaceChildren();
-    if (!all.length) {
-      this.svg.append(make('text', {x: left, y: height / 2}, 'no data yet'));
+    this.note.textContent = '';
+    if (!this.drawn.length) {
+      this.svg.append(make('text', {x: MARGIN.left, y: height / 2}, 'no data yet'));
       this.map = null;
+      this.values.replaceChildren();
       return;
     }
-    const xs = all.map(p => p[0]), ys = all.map(p => p[1]);
-    const least = list => list.reduce((a, b) => Math.min(a, b)), most = list => list.reduce((a, b) => Math.max(a, b));
-    const x1 = Math.max(1e-9, most(xs));
-    let [y0, y1] = [this.axis === 'zero' ? 0 : least(ys), most(ys)];
-    if (y1 - y0 < 1e-12) [y0, y1] = [y0 - (Math.abs(y0) || 1) / 2, y1 + (Math.abs(y1) || 1) / 2];
-    const ticks = roundNumbers(y0, y1, 5);
-    y0 = Math.min(y0, ticks[0]), y1 = Math.max(y1, last(ticks));
-    const X = x => left + x / x1 * (width - left - 8);
-    const Y = y => top + (y1 - y) / (y1 - y0) * (height - top - bottom);
-    for (const y of ticks)
-      this.svg.append(make('line', {class: 'axis', x1: left, x2: width - 8, y1: Y(y), y2: Y(y)}),
-        make('text', {x: left - 5, y: Y(y) + 4, 'text-anchor': 'end'}, this.format(y)));
-    for (const x of roundNumbers(0, x1, Math.max(2, width / 90)).filter(x => x <= x1))
-      this.svg.append(make('text', {x: X(x), y: height - 4, 'text-anchor': 'middle'}, digits(x)));
-    for (const line of this.lines) this.drawLine(line, X, Y);
-    this.map = {X, x1, left, width};
-    this.cursor = this.svg.appendChild(make('line', {class: 'cursor', y1: top, y2: height - bottom}));
+    this.map = this.scales(width, height);
+    const {X, Y, x0, x1, yTicks} = this.map, right = width - MARGIN.right, bottom = height - MARGIN.bottom;
+    const text = (attributes, content) => this.svg.append(make('text', attributes, content));
+    for (const y of yTicks) {
+      this.svg.append(make('line', {class: 'axis', x1: MARGIN.left, x2: right, y1: Y(y), y2: Y(y)}));
+      text({x: MARGIN.left - 5, y: Y(y) + 4, 'text-anchor': 'end'}, this.format(y));
+    }
+    const [xTitle, scale] = axisTitle(x1);
+    for (const x of roundNumbers(x0 / scale, x1 / scale, Math.max(2, width / 90)).map(x => x * scale))
+      if (x >= x0 && x <= x1)
+        text({x: Math.min(X(x), right - 8), y: bottom + 14, 'text-anchor': 'middle'}, digits(x / scale));
+    text({class: 'title', x: (MARGIN.left + right) / 2, y: height - 5, 'text-anchor': 'middle'}, xTitle);
+    text({class: 'title', transform: `translate(12 ${(MARGIN.top + bottom) / 2}) rotate(-90)`, 'text-anchor': 'middle'},
+      this.unit);
+    // Lines are cut off at the edges of this inner element. Its origin is that of the outer one.
+    const [w, h] = [right - MARGIN.left + 4, bottom - MARGIN.top + 4]; // room for the marks at the ends
+    this.plot = this.svg.appendChild(make('svg', {class: 'plot', x: MARGIN.left, y: MARGIN.top - 4, width: w, height: h,
+      viewBox: `${MARGIN.left} ${MARGIN.top - 4} ${w} ${h}`}));
+    for (const line of this.drawn) this.drawLine(line, X, Y);
+    this.selection = this.plot.appendChild(make('rect', {class: 'selection', y: 0, height, visibility: 'hidden'}));
+    this.cursor = this.plot.appendChild(make('line', {class: 'cursor', y1: 0, y2: height}));
     this.showValues();
   }
+  /** Returns the ranges of the axes, and functions from values to places in the picture. */
+  scales(width, height) {
+    const least = list => list.reduce((a, b) => Math.min(a, b)), most = list => list.reduce((a, b) => Math.max(a, b));
+    const curves = this.drawn.map(line => line.points.filter(p => p[1] !== null));
+    const all = curves.flat(), ys = all.map(p => p[1]);
+    const [x0, x1] = view.zoom ?? [0, Math.max(1e-9, most(all.map(p => p[0])))];
+    const edges = this.drawn.flatMap(line => this.visible(line.band ?? []).flatMap(p => p.slice(1)));
+    const lowest = least(this.log ? ys : [...ys, ...edges]), highest = most([...ys, ...edges]);
+    let y0 = this.options.zero && !this.log ? Math.min(0, lowest) : lowest;
+    let y1 = this.clip ? upperEnd(curves.map(points => points.map(p => p[1])), y0, highest) : highest;
+    if (y1 < highest) this.note.textContent = `clipped; the highest value is ${this.format(highest)}`;
+    if (y1 - y0 < 1e-12 * Math.abs(y1) || y1 === y0)
+      [y0, y1] = this.log ? [y0 / 2, y1 * 2] : [y0 - (Math.abs(y0) || 1) / 2, y1 + (Math.abs(y1) || 1) / 2];
+    const yTicks = this.log ? logTicks(y0, y1) : roundNumbers(y0, y1, 5);
+    if (!this.log) y0 = Math.min(y0, yTicks[0]), y1 = Math.max(y1, last(yTicks));
+    const low = y0, f = this.log ? y => Math.log10(Math.max(y, low)) : y => y;
+    const X = x => MARGIN.left + (x - x0) / (x1 - x0) * (width - MARGIN.left - MARGIN.right);
+    const Y = y => MARGIN.top + (f(y1) - f(y)) / (f(y1) - f(y0)) * (height - MARGIN.top - MARGIN.bottom);
+    return {X, Y, x0, x1, yTicks, width};
+  }
   drawLine(line, X, Y) {
+    const at = (x, y) => `${X(x).toFixed(1)} ${Math.max(-1e4, Y(y)).toFixed(1)}`;
+    if (line.band) {
+      const edge = [...line.band.map(p => at(p[0], p[2])), ...line.band.map(p => at(p[0], p[1])).reverse()];
+      this.plot.append(make('path', {class: 'band', d: `M${edge.join('L')}Z`, style: `--color: ${color(line.color)}`}));
+    }
     let d = '', pen = 'M';
     for (const [x, y] of line.points) {
-      if (isNumber(y)) d += `${pen}${X(x).toFixed(1)} ${Y(y).toFixed(1)}`, pen = 'L';
+      if (y !== null) d += pen + at(x, y), pen = 'L';
       else pen = 'M';
     }
-    if (d) this.svg.append(make('path', {d, stroke: color(line.color), opacity: line.thin && .4,
-      class: line.bold && 'bold', 'stroke-dasharray': line.dash && '5 4'}));
-    const real = line.points.filter(p => isNumber(p[1]));
-    if (!line.thin && real.length <= 30) for (const [x, y] of real)
-      this.svg.append(make('circle', {cx: X(x), cy: Y(y), r: 2.5, fill: color(line.color)}));
-    if (line.failed && real.length) this.svg.append(make('text', {class: 'failed', x: X(last(real)[0]),
-      y: Y(last(real)[1]) + 6, 'text-anchor': 'middle'}, '\u00d7'));
+    const alone = this.drawn.every(other => other.thin);
+    const real = line.points.filter(p => p[1] !== null);
+    this.plot.append(make('path', {d, stroke: color(line.color), opacity: line.thin && !alone && .4,
+      class: line.bold ? 'bold' : line.thin ? 'thin' : line.fine && 'fine', 'stroke-dasharray': line.dash && '5 4'}));
+    if (!line.thin && real.length <= 30 && this.drawn.length <= 20) for (const [x, y] of real)
+      this.plot.append(make('circle', {cx: X(x), cy: Y(y), r: 2.5, fill: color(line.color)}));
+    if (line.failed) this.plot.append(make('text', {class: 'failed', x: X(last(real)[0]),
+      y: Math.max(MARGIN.top + 10, Y(last(real)[1]) + 6), 'text-anchor': 'middle'}, '\u00d7'));
   }
-  moveCursor(offset) {
+  /** Returns the position on the horizontal axis at a distance from the left edge of the picture. */
+  positionAt(offset) {
+    const {x0, x1, width} = this.map;
+    const part = (offset - MARGIN.left) / (width - MARGIN.left - MARGIN.right);
+    return x0 + Math.min(1, Math.max(0, part)) * (x1 - x0);
+  }
+  onDown(event) {
+    if (!this.map || event.button !== 0) return;
+    this.dragX = this.offset(event);
+    this.svg.setPointerCapture(event.pointerId);
+  }
+  onMove(event) {
     if (!this.map) return;
-    const {left, width, x1} = this.map;
-    this.cursorX = offset === null ? null : Math.min(1, Math.max(0, (offset - left) / (width - left - 8))) * x1;
+    const x = this.offset(event);
+    if (this.dragX !== null) {
+      this.selection.setAttribute('visibility', 'visible');
+      this.selection.setAttribute('x', Math.min(x, this.dragX));
+      this.selection.setAttribute('width', Math.abs(x - this.dragX));
+    }
+    this.moveCursor(x, event.clientY - this.svg.getBoundingClientRect().top);
+  }
+  onUp(event) {
+    if (this.dragX === null) return;
+    const range = [this.dragX, this.offset(event)].sort((a, b) => a - b);
+    this.dragX = null;
+    this.selection?.setAttribute('visibility', 'hidden');
+    if (this.map && range[1] - range[0] > 5) setZoom(range.map(x => this.positionAt(x)));
+  }
+  offset(event) { return event.clientX - this.svg.getBoundingClientRect().left; }
+  moveCursor(offset, height = null) {
+    if (!this.map) return;
+    this.cursorX = offset === null ? null : this.positionAt(offset);
+    this.cursorY = height;
     this.showValues();
   }
   onKey(event) {
     if (!this.map) return;
-    const all = this.lines.filter(l => !l.thin).flatMap(l => l.points.map(p => p[0]));
-    const xs = [...new Set(all)].sort((a, b) => a - b);
-    const x0 = this.cursorX;
-    const moves = {ArrowRight: xs.find(x => x > x0), ArrowLeft: xs.findLast(x => x < (x0 ?? Infinity)),
+    const {x0, x1} = this.map, thick = this.drawn.filter(l => !l.thin);
+    const all = (thick.length ? thick : this.drawn).flatMap(l => l.points.map(p => p[0]));
+    const xs = [...new Set(all)].filter(x => x >= x0 && x <= x1).sort((a, b) => a - b);
+    const x = this.cursorX, middle = x ?? (x0 + x1) / 2;
+    const moves = {ArrowRight: xs.find(at => at > x), ArrowLeft: xs.findLast(at => at < (x ?? Infinity)),
       Home: xs[0], End: last(xs)};
-    if (!(event.key in moves)) return;
+    const zooms = {'+': .5, '=': .5, '-': 2};
+    if (event.key in moves) this.cursorX = moves[event.key] ?? x, this.cursorY = null, this.showValues();
+    else if (event.key in zooms)
+      setZoom([middle - (middle - x0) * zooms[event.key], middle + (x1 - middle) * zooms[event.key]]);
+    else if (event.key === '0' || event.key === 'Escape') setZoom(null);
+    else return;
     event.preventDefault();
-    this.cursorX = moves[event.key] ?? this.cursorX;
-    this.showValues();
   }
-  /** Shows the cursor and the values at it. */
+  /** Shows the cursor and the values at it. If there are many lines, those near the pointer come first. */
   showValues() {
     this.cursor.setAttribute('visibility', this.cursorX === null ? 'hidden' : 'visible');
     if (this.cursorX === null) return this.values.replaceChildren();
-    this.cursor.setAttribute('x1', this.map.X(this.cursorX));
-    this.cursor.setAttribute('x2', this.map.X(this.cursorX));
+    const {X, Y, x1} = this.map, [title, scale] = axisTitle(x1);
+    this.cursor.setAttribute('x1', X(this.cursorX));
+    this.cursor.setAttribute('x2', X(this.cursorX));
     const distance = point => Math.abs(point[0] - this.cursorX);
-    const nearest = line => line.points.reduce((a, b) => distance(b) < distance(a) ? b : a);
-    this.values.replaceChildren(make('span', {}, 'epoch ' + digits(this.cursorX)),
-      ...this.lines.filter(l => l.points.length).map(l =>
-        make('span', {}, swatch(l.color), `${l.name} `, make('b', {}, this.format(nearest(l)[1])))));
+    const found = this.drawn.filter(line => line.name !== null).map(line =>
+      ({line, y: line.points.reduce((a, b) => distance(b) < distance(a) ? b : a)[1]}));
+    const away = one => one.y === null ? Infinity : Math.abs(Y(one.y) - this.cursorY);
+    if (this.cursorY !== null && found.length > 4) found.sort((a, b) => away(a) - away(b));
+    this.values.replaceChildren(make('span', {}, `${title} ${digits(this.cursorX / scale)}`),
+      ...found.slice(0, 40).map(({line, y}) =>
+        make('span', {}, swatch(line.color), `${line.name} `, make('b', {}, this.format(y)))));
   }
 }
 
-/** Returns a `series` for a quantity: its lines for training and test, and for a single run also for its steps. */
-const trainingAndTest = quantity => (run, several, i) => {
-  const train = points(run, run.epochs, 'train_' + quantity), test = points(run, run.epochs, 'test_' + quantity);
-  const bold = run.name === chosen, failed = run.state === 'failed';
-  return several ? [{name: label(run) + ' training', color: i, dash: true, bold, points: train},
-    {name: label(run), color: i, bold, failed, points: test}] : [
-    {name: 'steps', color: 0, thin: true, points: averaged(points(run, run.steps, quantity))},
-    {name: 'training', color: 0, points: train}, {name: testSetName(run), color: 1, failed, points: test}];
+/** Returns the title of the horizontal axis, and how many units of its positions are one of its numbers. */
+function axisTitle(end) {
+  if (view.axis !== 'time') return [shownRuns().every(run => perEpoch(run) === Infinity) ? 'step' : view.axis, 1];
+  return end < 120 ? ['training time (s)', 1] : end < 7200 ? ['training time (min)', 60] : ['training time (h)', 3600];
+}
+function setZoom(range) {
+  if (range) {
+    const full = Math.max(1e-9, ...charts.flatMap(chart => chart.lines.map(line => last(line.points)?.[0] ?? 0)));
+    range = [Math.max(0, range[0]), Math.min(full, range[1])];
+    if (range[0] === 0 && range[1] === full) range = null;
+    else if (!(range[1] - range[0] > 1e-6 * full)) return;
+  }
+  view.zoom = range;
+  $('unzoom').disabled = !range;
+  charts.forEach(chart => chart.draw());
+}
+/** Sets a member of `view` and draws the charts again. */
+function setView(name, value) {
+  view[name] = value;
+  if (name === 'axis') view.zoom = null, $('unzoom').disabled = true;
+  for (const run of runs.values()) run.computed = null;
+  charts.forEach(chart => chart.update(shownRuns()));
+}
+
+// ---- lines ----
+const curve = (run, list, key) =>
+  computed(run, `${list} ${key}`, () => points(run, run[list], key, view.axis));
+/** Returns the lines of a quantity by step: those of each step, thin, and if smoothing is on also their averages. */
+function stepLines(run, quantity, name, color, several) {
+  const all = curve(run, 'steps', quantity);
+  const raw = {name, color, thin: true, points: all};
+  if (!view.smoothing) return [raw];
+  const line = {name: name + ' smoothed', color, fine: true,
+    points: computed(run, 'smoothed ' + quantity, () => smoothed(all, view.smoothing))};
+  return several ? [line] : [{...raw, name: null}, line];
+}
+/** Groups the shown runs by the setting `view.group`, in the order of its values. */
+function groups(shown) {
+  const found = new Map();
+  for (const run of shown) {
+    const value = option(run, view.group) ?? '\u2013', text = typeof value === 'string' ? value : JSON.stringify(value);
+    if (!found.has(text)) found.set(text, []);
+    found.get(text).push(run);
+  }
+  return [...found].sort(([a], [b]) => a.localeCompare(b, 'en', {numeric: true}));
+}
+/** Returns a line with the mean of a quantity over the runs, and a band of one standard deviation. */
+function meanLine(list, lines, key) {
+  const all = new Map(); // step or epoch -> its points
+  for (const run of list) {
+    const position = positions(run, view.axis);
+    for (const line of run[lines]) {
+      const at = line[lines === 'steps' ? 'step' : 'epoch'];
+      if (!all.has(at)) all.set(at, []);
+      all.get(at).push([position(line), line[key]]);
+    }
+  }
+  const mean = values => sum(values) / values.length;
+  const band = [...all.values()].map(found => {
+    const ys = found.map(p => p[1]).filter(isNumber), middle = mean(ys);
+    return [mean(found.map(p => p[0])), middle, Math.sqrt(mean(ys.map(y => (y - middle) ** 2)))];
+  }).filter(p => isNumber(p[0]) && isNumber(p[1])).sort((a, b) => a[0] - b[0]);
+  return {points: band.map(([x, y]) => [x, y]), band: band.map(([x, y, s]) => [x, y - s, y + s])};
+}
+const groupLines = (shown, lines, key, style = {}) => groups(shown).map(([value, list], i) =>
+  ({name: `${view.group} ${value} (${list.length})`, color: i, ...meanLine(list, lines, key), ...style}));
+
+/** Returns a `series` for a quantity: lines for training and test, and for the steps if the view has them. */
+const trainingAndTest = quantity => shown => {
+  const several = shown.length > 1, [train, test] = ['train_' + quantity, 'test_' + quantity];
+  if (several && view.group) {
+    return [...groupLines(shown, 'epochs', train, {dash: true, band: null, name: null}),
+      ...groupLines(shown, 'epochs', test)];
+  }
+  return shown.flatMap(run => {
+    const withSteps = view.steps === 'auto' ? shown.length <= 8 || !run.epochs.length : view.steps === 'on';
+    const bold = several && run.name === chosen, failed = run.state === 'failed', color = several ? colorOf(run) : 0;
+    const steps = withSteps ? stepLines(run, quantity, several ? label(run) + ' steps' : 'steps', color, several) : [];
+    const epochs = several ? [
+      {name: label(run) + ' training', color, dash: true, bold, points: curve(run, 'epochs', train)},
+      {name: label(run), color, bold, failed, points: curve(run, 'epochs', test)}] : [
+      {name: 'training', color, points: curve(run, 'epochs', train)},
+      {name: testSetName(run), color: 1, failed, points: curve(run, 'epochs', test)}];
+    return [...steps, ...epochs];
+  });
 };
 /** Returns a `series` of one line per run. It omits runs that failed in epoch 1: their values may be far off. */
-const oneLine = (list, key) => (run, several, i) => several && run.state === 'failed' && !run.epochs.length ? [] : [
-  {name: several ? label(run) : '', color: several ? i : 0, bold: several && run.name === chosen,
-    points: averaged(points(run, run[list], key))}];
+const oneLine = (list, key) => shown => {
+  const several = shown.length > 1;
+  if (several && view.group) return groupLines(shown, list, key);
+  return shown.filter(run => !several || run.state !== 'failed' || run.epochs.length).map(run =>
+    ({name: several ? label(run) : '', color: several ? colorOf(run) : 0, bold: several && run.name === chosen,
+      points: curve(run, list, key)}));
+};
+const inPercent = x => ifNumber(x, v => +(100 * v).toPrecision(4) + '\u00a0%');
 const charts = [
-  new Chart('Loss', digits, 'fit', trainingAndTest('loss')),
-  new Chart('Accuracy', x => ifNumber(x, v => +(100 * v).toPrecision(4) + ' %'), 'zero', trainingAndTest('accuracy')),
-  new Chart('Learning rate', digits, 'zero', oneLine('steps', 'lr')),
-  new Chart('Images per second, training', count, 'zero', oneLine('epochs', 'images_per_s')),
-  new Chart('Seconds per epoch, training', digits, 'zero', oneLine('epochs', 'seconds')),
+  new Chart('Loss', 'loss', digits, {log: true, clip: true}, trainingAndTest('loss')),
+  new Chart('Accuracy', 'accuracy', inPercent, {zero: true}, trainingAndTest('accuracy')),
+  new Chart('Learning rate', 'learning rate', digits, {zero: true, log: true}, oneLine('steps', 'lr')),
+  new Chart('Images per second, training', 'images/s', count, {zero: true}, oneLine('epochs', 'images_per_s')),
+  new Chart('Seconds per epoch, training', 'seconds', digits, {zero: true}, oneLine('epochs', 'seconds')),
 ];

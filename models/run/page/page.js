@@ -1,70 +1,5 @@
 'use strict';
-// The whole page: the table of runs, the choice of shown runs, and the data, from the file or from the monitor.
-
-// ---- the table of runs ----
-let order = {column: null, down: false};
-const stateOf = run => make('span', {class: 'state ' + (/^(running|failed)$/.exec(run.state)?.[0] ?? '')}, run.state);
-function columnsOf(list, live) {
-  // Every option that differs between the runs gets a column.
-  const names = new Set(list.flatMap(run => Object.keys(run.config?.options ?? {})));
-  const varied = [...names].filter(name => !/^(run-name|runs)$/.test(name) &&
-    new Set(list.map(run => JSON.stringify(option(run, name))).filter(Boolean)).size > 1);
-  const set = testSetName(...list);
-  return [ // heading, function for the value, function for its text or element
-    [sweep ? 'trial' : 'run', run => run.name, String],
-    ...(live || sweep ? [['state', run => run.state, (_, run) => run.state ? stateOf(run) : '']] : []),
-    ...varied.map(name => [name, run => option(run, name), x => isNumber(x) ? digits(x) : String(x ?? '\u2013')]),
-    ['epoch', run => lastEpoch(run)?.epoch, count],
-    ['train loss', run => lastEpoch(run)?.train_loss, digits],
-    [set + ' loss', run => lastEpoch(run)?.test_loss, digits],
-    [set + ' accuracy', run => lastEpoch(run)?.test_accuracy, percent],
-    ['best', run => best(run, 'test_accuracy'), percent],
-    ['images/s', run => lastEpoch(run)?.images_per_s, count],
-    ...(list.some(run => run.note) ? [['reason', run => run.note, x => make('div', {class: 'note'}, x ?? '')]] : [])];
-}
-function sorted(list, column) {
-  if (!column) return list;
-  const isMissing = v => v == null || v !== v || v === -Infinity; // missing values come last
-  return [...list].sort((a, b) => {
-    const [x, y] = [column[1](a), column[1](b)];
-    if (isMissing(x) || isMissing(y)) return isMissing(x) - isMissing(y);
-    const ascending = isNumber(x) && isNumber(y) ? x - y : String(x).localeCompare(String(y), 'en', {numeric: true});
-    return order.down ? -ascending : ascending;
-  });
-}
-function runCell(run, shown) {
-  const show = () => (run.shown = true, chosen = run.name, update(), poll?.());
-  return [make('input', {type: 'checkbox', 'aria-label': 'show ' + label(run), 'data-key': 'show ' + run.name,
-    checked: run.shown, change: e => e.target.checked ? show() : (run.shown = false, update())}), ' ',
-  run.shown ? swatch(shown.indexOf(run)) : null,
-  make('button', {class: 'plain', 'data-key': 'choose ' + run.name, click: show}, run.name),
-  run.name === sweep?.best ? ' (best)' : null];
-}
-/** Returns the address of a page of the monitor. */
-const address = (path, run) => `${path}token=${token}`.replace('NAME', () => encodeURIComponent(run.name));
-function runTable(list, live) {
-  const columns = columnsOf(list, live), shown = shownRuns();
-  const head = columns.map(([name]) => {
-    const isSorted = name === order.column;
-    const sort = isSorted && (order.down ? 'descending' : 'ascending');
-    return make('th', {class: name === 'reason' && 'reason', 'aria-sort': sort},
-      make('button', {'data-key': 'sort ' + name, click: () => {
-        order = {column: name, down: isSorted ? !order.down : !/loss|run|trial|state|reason/.test(name)};
-        update();
-      }}, name, isSorted ? order.down ? ' \u25be' : ' \u25b4' : ''));
-  });
-  const link = (run, text, path) => make('a', {href: address(path, run), 'data-key': `${text} ${run.name}`}, text);
-  const actions = run => [stopButton(run), ' ', run.page ? link(run, 'report', 'report?run=NAME&') : null, ' ',
-    run.trials ? link(run, 'trials', 'trials/NAME/?') : null];
-  const rows = sorted(list, columns.find(c => c[0] === order.column)).map(run => {
-    const [name, ...cells] = columns.map(([, value, text], i) =>
-      make('td', {}, i ? text(value(run), run) : runCell(run, shown)));
-    return make('tr', {class: run.name === chosen && 'chosen'}, name,
-      live ? make('td', {}, actions(run)) : null, cells);
-  });
-  return make('table', {}, make('thead', {}, make('tr', {}, head[0], live ? make('th') : null, head.slice(1))),
-    make('tbody', {}, rows));
-}
+// The whole page: its update, its controls, and the data, from the file or from the monitor.
 
 // ---- update of the page ----
 let poll = null, drawnParts = null;
@@ -74,13 +9,19 @@ function update() {
   const run = shown.find(r => r.name === chosen) ?? shown[0];
   chosen = run?.name ?? null;
   $('runs').hidden = all.length < 2 && !live && !sweep;
-  $('runs').firstChild.textContent = sweep ? 'Trials' : 'Runs';
-  if (!$('runs').hidden) $('runs').lastChild.replaceChildren(runTable(all, live));
+  $('runs').querySelector('h2').textContent = sweep ? 'Trials' : 'Runs';
+  if (!$('runs').hidden) {
+    const columns = columnsOf(all, live), rows = tableRuns(all, columns);
+    $('runs').querySelector('.scroll').replaceChildren(runTable(rows, columns, live));
+    drawSettings(rows);
+  }
+  updateView(shown);
   for (const chart of charts) chart.update(shown);
   const subject = sweep ?? run, title = subject?.name ?? (live ? 'runs' : 'no data');
   document.title = title + ' \u2013 ringgrad';
   $('title').replaceChildren(title, ' ', subject?.state ? stateOf(subject) : '', ' ',
     (run && !sweep && stopButton(run)) || '');
+  $('origin').replaceChildren(...originOf(subject ?? {}));
   const states = all.map(r => r.state);
   const counts = [...new Set(states)].map(state => `${states.filter(s => s === state).length} ${state}`);
   $('summary').textContent = sweep ? [sweep.summary, counts.join(', ')].filter(Boolean).join('; ') :
@@ -89,10 +30,11 @@ function update() {
   $('chosen').replaceChildren(...(sweep && run ? [make('h2', {}, label(run), ' ', stateOf(run))] : []),
     ...(run?.note ? [make('p', {class: run.state === 'failed' ? 'bad' : 'dim'}, run.note)] : []));
   // Hide the charts if all shown runs are sweeps, which have no curves of their own.
-  $('tiles').hidden = $('charts').hidden = shown.length > 0 && shown.every(r => r.trials);
+  $('tiles').hidden = $('charts').hidden = $('view').hidden = shown.length > 0 && shown.every(r => r.trials);
   if ($('charts').hidden) $('chosen').append(make('a', {href: address('trials/NAME/?', run), 'data-key': 'its trials'},
     'trials of this sweep'));
-  $('tiles').replaceChildren(...(run ? tiles(run) : []));
+  updateTiles();
+  updateNotes(run);
   // Parts change once per epoch. Between changes they stay, so that open and focused elements stay too.
   const currentParts = [run?.name, run?.epochs.length, run?.state, sweep?.state, sweep?.best].join(' ');
   if (currentParts !== drawnParts) {
@@ -103,7 +45,43 @@ function update() {
   }
   if (focus) document.querySelector(`[data-key=${CSS.escape(focus)}]`)?.focus({preventScroll: true});
 }
-// The width of the paper is unknown, so draw the curves for half a page; the browser scales them.
+function updateTiles() {
+  $('tiles').replaceChildren(...(runs.has(chosen) ? tiles(runs.get(chosen)) : []));
+}
+/** Shows the controls of the charts that have a use for these runs. */
+function updateView(shown) {
+  const varied = shown.length > 1 ? variedOptions(shown) : [];
+  if (!varied.includes(view.group)) view.group = '';
+  $('grouping').hidden = !varied.length;
+  setChoices($('group'), ['', ...varied], view.group);
+}
+/** Returns when and by what a run was made, as far as its report says so. */
+function originOf({begun, build, command}) {
+  const parts = [isNumber(begun) ? 'begun ' + new Date(1000 * begun).toLocaleString('en-GB') : null,
+    typeof build === 'string' ? 'version ' + build.split(',')[0] : null,
+    typeof command === 'string' && command ? make('code', {}, command) : null].filter(Boolean);
+  return parts.flatMap((text, i) => i ? ['; ', text] : [text]);
+}
+$('filter').addEventListener('input', () => update());
+const setShown = value => () => {
+  for (const run of tableRuns([...runs.values()], columnsOf([...runs.values()], poll !== null))) run.shown = value;
+  update();
+  poll?.();
+};
+$('show-all').addEventListener('click', setShown(true));
+$('show-none').addEventListener('click', setShown(false));
+$('csv').addEventListener('click', () => {
+  const all = [...runs.values()], columns = columnsOf(all, poll !== null);
+  saveCsv(sweep?.name ?? 'runs', tableCsv(tableRuns(all, columns), columns));
+});
+for (const name of ['axis', 'steps']) $(name).addEventListener('change', e => setView(name, e.target.value));
+for (const name of ['setting', 'metric'])
+  $(name).addEventListener('change', e => (axes[name] = e.target.value, update()));
+$('group').addEventListener('change', e => (view.group = e.target.value, update()));
+$('smoothing').addEventListener('input', e => setView('smoothing', Number(e.target.value)));
+$('unzoom').addEventListener('click', () => setZoom(null));
+
+// For printing: the width of the paper is unknown, so draw the charts for half a page. The browser scales them.
 addEventListener('beforeprint', () => {
   document.querySelectorAll('details').forEach(d => d.open = true);
   charts.forEach(chart => chart.draw(350, 240));
@@ -126,37 +104,80 @@ function stopButton(run) {
   return make('button', {class: 'stop', disabled: run.stopping, 'aria-label': 'stop ' + label(run),
     'data-key': 'stop ' + run.name, click: stop}, run.stopping ? 'stopping' : 'Stop');
 }
-/** Merges an answer of the monitor into the runs. Returns true if the monitor has more data already. */
-function mergeAnswer({runs: news, sweep: newSweep}) {
-  const first = !runs.size;
+
+// ---- notes: a text per run, kept in its folder ----
+const notesText = $('notes').querySelector('textarea'), notesSaid = $('notes').querySelector('span');
+let notesOf = null; // name of the run whose notes are in the text field
+function updateNotes(run) {
+  $('notes').hidden = !run || poll === null;
+  const isEdited = notesOf === run?.name && notesText.value !== notesText.dataset.saved;
+  if (!run || isEdited) return;
+  if (notesOf !== run.name) notesSaid.textContent = '';
+  notesOf = run.name;
+  notesText.value = notesText.dataset.saved = (run.notes ?? '').replace(/\r\n?/g, '\n');
+}
+$('notes').querySelector('button').addEventListener('click', async () => {
+  const name = notesOf, text = notesText.value;
+  const answer = await ask('notes?run=' + encodeURIComponent(name), {method: 'POST', body: text}).catch(() => null);
+  notesSaid.textContent = answer?.ok ? 'saved' : 'not saved: ' + (answer ? await answer.text() : 'no connection');
+  if (!answer?.ok || notesOf !== name) return;
+  runOf(name).notes = notesText.dataset.saved = text;
+});
+
+// ---- answers of the monitor ----
+const MAX_FOLLOWED = 20; // runs that start later are shown by themselves, up to this number of curves
+let answeredSince = ''; // the member "since" of the last answer
+let drawnStates = ''; // the states of all runs in the last answer
+/**
+ * Merges an answer of the monitor into the runs. Returns `more` if the monitor has more data already, and `changed` if
+ * the page must be drawn again.
+ */
+function mergeAnswer({runs: news, sweep: newSweep, now: time, since}) {
+  const first = !runs.size, states = [];
+  let changed = newSweep !== undefined;
   if (newSweep) sweep = {...sweep, ...newSweep};
-  for (const {name, report, metrics, whole, ...rest} of news) {
-    const run = runOf(name);
+  if (isNumber(time)) clockOffset = time - Date.now() / 1000;
+  answeredSince = since ?? '';
+  for (const {name, report, metrics, whole, row, ...rest} of news) {
+    const isNew = !runs.has(name), run = runOf(name);
+    if (row) Object.assign(run, row, {config: {...run.config, options: row.options}});
+    if (isNew && !first && rest.alive && shownRuns().length < MAX_FOLLOWED) run.shown = true;
     if (whole) run.steps = [], run.epochs = [];
     if (report) mergeReport(run, report);
     if (metrics) addLines(run, metrics);
-    Object.assign(run, rest); // overwrites the state of the report, since the monitor's is newer
-    if (!run.alive) run.stopping = false;
+    Object.assign(run, rest); // overwrites the state in the report, since the monitor's state is newer
+    const {at, more, ...state} = rest;
+    states.push(state);
+    changed ||= Boolean(row || report || metrics?.length || whole);
+    if (run.alive) noteProgress(run);
+    else run.stopping = false;
   }
   const names = new Set(news.map(run => run.name));
   for (const name of runs.keys()) if (!names.has(name)) runs.delete(name);
-  if (shownRuns().length || !first) return news.some(run => run.more);
+  const newStates = JSON.stringify(states);
+  if (newStates !== drawnStates) drawnStates = newStates, changed = true;
+  if (shownRuns().length || !first) return {more: news.some(run => run.more), changed};
   [...runs.values()].forEach((run, i) => run.shown = run.alive || (sweep !== null && i < 64));
   if (!shownRuns().length && news.length) runOf(news[0].name).shown = true; // the newest run
   chosen ??= sweep?.best ?? shownRuns().find(run => run.alive)?.name ?? null;
-  return shownRuns().length > 0;
+  return {more: shownRuns().length > 0, changed};
 }
+const MAX_NEW = 50; // runs per query whose data the page does not have yet, so that it is drawn soon
 const MAX_QUERY = 8000; // characters; the monitor refuses addresses above 16 KiB
 /** Returns queries for new data of all shown runs, each of about MAX_QUERY characters at most; at least one. */
 function queries() {
   const all = [''];
+  let unknown = 0;
   for (const run of shownRuns()) {
     const term = `${encodeURIComponent(run.name)}=${encodeURIComponent(run.at ?? '')}&`;
-    if (all.at(-1).length + term.length > MAX_QUERY) all.push('');
+    unknown += !run.at;
+    if (last(all).length + term.length > MAX_QUERY || unknown > MAX_NEW) all.push(''), unknown = +!run.at;
     all[all.length - 1] += term;
   }
-  return all.map(query => sweep ? `${query}sweep=${encodeURIComponent(sweep.version)}` : query);
+  return all;
 }
+/** Returns the part of a query that all runs share. */
+const sharedQuery = () => 'since=' + answeredSince + (sweep ? '&sweep=' + encodeURIComponent(sweep.version) : '');
 function watch() {
   let timer, busy = false;
   poll = async () => {
@@ -166,15 +187,17 @@ function watch() {
     let more = false;
     try {
       for (const query of queries()) {
-        const answer = await ask('data?' + query);
+        const answer = await ask('data?' + query + sharedQuery());
         if (!answer.ok) throw new Error(await answer.text());
-        more = mergeAnswer(await answer.json()) || more;
+        const merged = mergeAnswer(await answer.json());
+        more ||= merged.more;
+        if (merged.changed) update();
+        else updateTiles();
       }
       $('message').textContent = '';
     } catch (error) {
       $('message').textContent = 'No answer from the monitor (' + error.message + '); trying again.';
     }
-    update();
     busy = false;
     timer = setTimeout(poll, more ? 0 : 1000);
   };

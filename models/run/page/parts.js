@@ -13,18 +13,27 @@ function table(head, rows, kind = '') {
 const bar = (lengths, whole, first = 0) => make('div', {class: 'bar'}, lengths.map((n, i) =>
   make('i', {style: `--color: ${color(first + i)}; width: ${(100 * n / whole).toFixed(2)}%`})));
 
+/** Returns the mean of a quantity over the last 20 steps, since a single mini-batch varies much. */
+const recent = (run, key) => {
+  const values = run.steps.slice(-20).map(line => line[key]);
+  return values.length && values.every(isNumber) ? sum(values) / values.length : undefined;
+};
 function tiles(run) {
-  const epoch = last(run.epochs) ?? {}, step = last(run.steps), set = testSetName(run);
-  const left = (run.epochs_planned - (step ? step.step / perEpoch(run) : 0)) * epoch.seconds;
+  const epoch = last(run.epochs) ?? {}, step = last(run.steps), set = testSetName(run), live = run.alive;
+  const steps = run.epochs_planned * perEpoch(run), perSecond = rate(run), done = run.epochs.length > 0;
+  const left = perSecond > 0 && isFinite(steps) && step ? (steps - step.step) / perSecond :
+    (run.epochs_planned - (step ? step.step / perEpoch(run) : 0)) * epoch.seconds;
   return [
-    ['epochs done', `${run.epochs.length ? epoch.epoch : 0}${run.epochs_planned ? ' / ' + run.epochs_planned : ''}`],
-    ['step', step ? count(step.step) : '\u2013'],
-    ['training loss', step && !isNumber(step.loss) ? 'not finite' : digits(epoch.train_loss ?? step?.loss)],
-    [set + ' loss', digits(epoch.test_loss)],
+    [run.epochs_planned ? `epochs of ${count(run.epochs_planned)} done` : 'epochs done', count(done ? epoch.epoch : 0)],
+    ['step' + (isFinite(steps) ? ' of ' + count(steps) : ''), step ? count(step.step) : '\u2013'],
+    done ? ['training loss', step && !isNumber(step.loss) ? 'not finite' : digits(epoch.train_loss)] :
+      ['loss, last 20 steps', step && !isNumber(step.loss) ? 'not finite' : digits(recent(run, 'loss'))],
+    done ? [set + ' loss', digits(epoch.test_loss)] : ['accuracy, last 20 steps', percent(recent(run, 'accuracy'))],
     [set + ' accuracy', percent(epoch.test_accuracy)],
     [`best ${set} accuracy`, percent(best(run, 'test_accuracy'))],
-    ['images/s', count(epoch.images_per_s)],
-    run.state === 'running' && left > 0 ? ['time left, about', seconds(left)] :
+    live && !done ? ['steps/s', digits(perSecond)] : ['images/s', count(epoch.images_per_s)],
+    ...(isNumber(elapsed(run)) ? [['elapsed', seconds(Math.max(0, elapsed(run)))]] : []),
+    live || run.state === 'running' ? ['time left, about', seconds(left > 0 ? left : NaN)] :
       ['training time', seconds(sum(run.epochs.map(e => e.seconds)))],
   ].map(([name, value]) => make('div', {class: 'tile'}, make('b', {}, value), make('span', {}, name)));
 }
@@ -32,19 +41,26 @@ function tiles(run) {
 function confusionPart(title, {classes, counts, mistakes,
   images = counts.map(sum), seen = classes.map((_, j) => sum(counts.map(row => row[j]))), total = sum(seen),
   right = sum(counts.map((row, i) => row[i])), left_out, ...image}) {
-  const heat = (n, whole) => n ? `background: rgb(var(--heat) / ${(.08 + .62 * n / whole).toFixed(2)})` : null;
+  // Right predictions are blue, wrong ones orange. Wrong ones are few, so their shade grows with the root.
+  const heat = (share, correct) => share > 0 ? `background: rgb(var(--${correct ? 'right' : 'wrong'}) / ` +
+    `${(.08 + .5 * (correct ? share : Math.sqrt(share))).toFixed(2)})` : null;
   const cell = (n, whole, correct) =>
-    make('td', {class: correct && 'right', style: heat(n, whole)}, n ? String(n) : '');
+    make('td', {class: correct && 'right', style: heat(n / whole, correct)}, n ? String(n) : '');
+  const shareCell = (share, correct) => make('td', {style: heat(share, correct)}, percent(share).replace(/\s/, ''));
   const head = make('tr', {}, make('th', {}, 'true \\ predicted'),
     classes.map(name => make('th', {class: 'up', scope: 'col'}, name)),
-    make('th', {class: 'sum'}, 'images'), make('th', {}, 'recall'));
+    make('th', {class: 'sum'}, 'images'), make('th', {scope: 'col'}, 'recall'),
+    make('th', {scope: 'col'}, 'missed'));
   const rows = counts.map((row, i) => make('tr', {}, make('th', {scope: 'row'}, classes[i]),
     row.map((n, j) => cell(n, images[i], i === j)),
-    make('td', {class: 'sum'}, count(images[i])), make('td', {}, percent(row[i] / images[i]))));
-  const precision = seen.map((n, j) => percent(counts[j][j] / n).replace(/\s/, ''));
-  const foot = [['predicted', seen.map(count), count(total), ''], ['precision', precision, '', percent(right / total)]]
-    .map(([name, cells, all, share]) => make('tr', {}, make('th', {scope: 'row'}, name),
-      cells.map(text => make('td', {}, text)), make('td', {class: 'sum'}, all), make('td', {}, share)));
+    make('td', {class: 'sum'}, count(images[i])), shareCell(row[i] / images[i], true),
+    shareCell(1 - row[i] / images[i], false)));
+  const summary = (name, cells, ...all) => make('tr', {}, make('th', {scope: 'row'}, name), cells, all);
+  const foot = [
+    summary('predicted', seen.map(n => make('td', {}, count(n))), make('td', {class: 'sum'}, count(total))),
+    summary('precision', seen.map((n, j) => shareCell(counts[j][j] / n, true)), make('td', {class: 'sum'}),
+      shareCell(right / total, true), shareCell(1 - right / total, false)),
+    summary('false', seen.map((n, j) => shareCell(1 - counts[j][j] / n, false)), make('td', {class: 'sum'}))];
   const pairs = counts.flatMap((row, i) => row.map((n, j) => [n, i, j])).filter(([n, i, j]) => n && i !== j)
     .sort((a, b) => b[0] - a[0]).slice(0, 8).map(([n, i, j]) => `${classes[i]} as ${classes[j]} ${n}`);
   return [part(`${title}: ${count(right)} of ${count(total)} correct`, scroll('confusion matrix',
@@ -104,10 +120,14 @@ function networkPart(network) {
       [...layers].map(([name, {shapes, n}]) => [name, shapes.join(', '), count(n)])))));
 }
 
-function epochsPart(epochs, set) {
+function epochsPart(epochs, set, name) {
   const columns = [['epoch', count], ['train_loss', digits], ['train_accuracy', percent], ['test_loss', digits],
     ['test_accuracy', percent], ['images_per_s', count], ['seconds', digits]];
-  return part('Epochs', folded('all numbers', scroll('epochs', table(
+  const all = [...new Set(epochs.flatMap(Object.keys))].filter(key => key !== 'last_step');
+  const save = () => saveCsv(name + ' epochs', [all, ...epochs.map(line => all.map(key => line[key]))]);
+  const head = make('div', {class: 'head'}, make('h2', {}, 'Epochs'),
+    make('button', {click: save, 'aria-label': 'CSV of all epochs'}, 'CSV'));
+  return make('section', {}, head, folded('all numbers', scroll('epochs', table(
     columns.map(([key]) => key.replace('test', set).replace(/_/g, ' ')),
     epochs.map(line => columns.map(([key, text]) => text(line[key])))))));
 }
@@ -134,6 +154,6 @@ function partsOf(run, sweep) {
       run.confusion),
     () => run?.ranks && ranksPart(run.ranks),
     () => run?.network && networkPart(run.network),
-    () => run?.epochs.length && epochsPart(run.epochs, testSetName(run)),
+    () => run?.epochs.length && epochsPart(run.epochs, testSetName(run), label(run)),
     () => run && Object.keys(run.config).length && settingsPart(run.config)].map(makeSafely).flat().filter(Boolean);
 }

@@ -1,0 +1,161 @@
+// quick94: trains a network on CIFAR-10 in 10 epochs, with the method of Keller Jordan, "94% on CIFAR-10
+// in 3.29 Seconds on a Single GPU", 2024, arXiv:2404.00498.
+//
+//     quick94 --data cifar-10-batches-bin --precision bf16
+//
+// Differences from the paper: 10 epochs instead of 9.9, and the running statistics of batch norm take no part in the
+// lookahead.
+#include "ringgrad/data/cifar.h"
+#include "ringgrad/models/run/image_training.h"
+
+#include <algorithm>
+#include <cmath>
+
+using namespace rg;
+
+namespace {
+
+constexpr int64_t kPatch = 2; // height and width of the whitening filters
+constexpr NormOptions kNorm{.scale = false, .epsilon = 1e-12f, .momentum = 0.4f};
+constexpr float kBiasRate = 64;                 // factor of the learning rate of batch norm's biases
+constexpr double kRate = 11.5, kDecay = 0.0153; // per 1024 images, if the loss is the sum over a mini-batch
+constexpr double kMomentum = 0.85;
+
+/// conv 3x3, max pooling, batch norm, GELU, conv 3x3, batch norm, GELU. Halves the height and the width.
+struct Block {
+    Convolution first;
+    Norm norm;
+    ConvNorm second;
+
+    Block(Parameters& p, const std::string& name, int64_t in, int64_t out)
+        : first(p, name + ".conv1", {out, 3, in, {.pad = 1}, false}),
+          norm(p, name + ".norm1", {.channels = out, .relu = false, .options = kNorm}),
+          second(
+              p, ConvNorm::Names{name + ".conv2", name + ".norm2"},
+              {.out = out, .kernel = 3, .in = out, .conv = {.pad = 1}, .relu = false, .bias = false, .norm = kNorm}) {
+        for (const char* bias : {".norm1.bias", ".norm2.bias"})
+            p.entry(name + bias).rate = kBiasRate, p.entry(name + bias).decay = 1 / kBiasRate;
+    }
+    Tensor operator()(const Tensor& x, Mode mode) const {
+        const Tensor y = max_pool2d(first(x), {.window = 2, .stride = 2, .drop_rest = true});
+        return gelu(second(gelu(norm(y, mode)), mode));
+    }
+};
+
+struct Quick94 final : Network {
+    const int64_t channels, filters = 2 * channels * kPatch * kPatch;
+    Convolution whiten{parameters, "whiten", {filters, kPatch, channels}};
+    Block a{parameters, "block1", filters, 64}, b{parameters, "block2", 64, 256}, c{parameters, "block3", 256, 256};
+    Dense fc;
+
+    explicit Quick94(const ImageTask& task) : channels(task.channels), fc(parameters, "fc", task.classes, 256, false) {
+        parameters.entry("whiten.weight").rate = 0;
+        parameters.entry("whiten.bias").epochs = 3;
+        parameters.allocate(task.seed, Init::dirac);
+    }
+    Tensor forward(const Tensor& images, Mode mode) const override {
+        expect_images("quick94", images, channels, 25); // 25 pixels leave 3 x 3 for the last pooling
+        const Tensor x = c(b(a(gelu(whiten(images)), mode), mode), mode);
+        return scale(fc(max_pool2d(x, {.window = 3, .stride = 3, .drop_rest = true})), 1.0f / 9);
+    }
+};
+
+struct Quick94s final : NetworkFamily {
+    Quick94s() : NetworkFamily({"quick94"}) {}
+    std::unique_ptr<Network> make(const std::string&, const ImageTask& task) const override {
+        return std::make_unique<Quick94>(task);
+    }
+};
+const RegisterNetworks<Quick94s> quick94s;
+
+using Matrix = std::vector<std::vector<double>>;
+
+/// Turns the symmetric matrix `a` into the diagonal matrix of its eigenvalues, with Jacobi rotations. Returns the
+/// eigenvectors as rows.
+Matrix diagonalise(Matrix& a) {
+    const size_t n = a.size();
+    Matrix vectors(n, std::vector<double>(n));
+    for (size_t i = 0; i < n; ++i) vectors[i][i] = 1;
+    constexpr int kSweeps = 30; // a symmetric matrix of this size needs fewer than 10
+    for (int sweep = 0; sweep < kSweeps; ++sweep)
+        for (size_t p = 0; p < n; ++p)
+            for (size_t q = p + 1; q < n; ++q) {
+                // The angle for which the rotated matrix has a zero at (p, q)
+                const double angle = 0.5 * std::atan2(2 * a[p][q], a[q][q] - a[p][p]), s = std::sin(angle),
+                             c = std::cos(angle);
+                const auto rotate = [&](double& x, double& y) {
+                    const double old = x;
+                    x = c * old - s * y, y = s * old + c * y;
+                };
+                for (size_t i = 0; i < n; ++i) rotate(a[i][p], a[i][q]);
+                for (size_t i = 0; i < n; ++i) rotate(a[p][i], a[q][i]), rotate(vectors[p][i], vectors[q][i]);
+            }
+    return vectors;
+}
+
+/// Returns the mean of x x^T over the patches x of the first 5000 images. The values of a patch have the order
+/// [row column channel].
+Matrix patch_products(const data::ImageSet& images, const data::Normalise& normalise) {
+    const int64_t channels = images.channels;
+    const size_t size = size_t(kPatch * kPatch * channels);
+    const data::Augmenter augmenter(images.height, images.width, channels, {}, normalise);
+    std::vector<float> image(size_t(images.image_bytes()));
+    Matrix products(size, std::vector<double>(size));
+    std::vector<double> patch(size);
+    const int64_t count = std::min<int64_t>(5000, images.count);
+    const double patches = double(count * (images.height - kPatch + 1) * (images.width - kPatch + 1));
+    for (int64_t n = 0; n < count; ++n) {
+        augmenter.apply(images.image(n), View{}, image.data());
+        for (int64_t y = 0; y + kPatch <= images.height; ++y)
+            for (int64_t x = 0; x + kPatch <= images.width; ++x) {
+                for (int64_t row = 0; row < kPatch; ++row)
+                    std::copy_n(&image[size_t(((y + row) * images.width + x) * channels)], kPatch * channels,
+                                &patch[size_t(row * kPatch * channels)]);
+                for (size_t i = 0; i < patch.size(); ++i)
+                    for (size_t j = 0; j < patch.size(); ++j) products[i][j] += patch[i] * patch[j] / patches;
+            }
+    }
+    return products;
+}
+
+struct Quick94Training final : ImageTraining {
+    Quick94Training() : ImageTraining({"quick94"}) {
+        epochs = 10;
+        data_options.batch_size = 1024;
+        augment = "alternating-flip,translate", translate = 2, fill = data::Fill::reflect;
+        smoothing = 0.2;
+        // With Nesterov momentum, a constant gradient moves the weights 1 + 1 / (1 - momentum) times as far per step.
+        // The decay counts relative to the rate, and the loss is the mean over the mini-batch.
+        default_rate = {.rate = kRate / (1 + 1 / (1 - kMomentum)), .batch = 1024};
+        optimizer = {.momentum = kMomentum, .nesterov = true, .weight_decay = kDecay / kRate};
+        optimizer.lookahead = std::pow(0.95, 5);
+        schedule.kind = ScheduleKind::triangular, schedule.peak = 0.23;
+    }
+    /// Without CIFAR-10, trains on the embedded sample, which has too few images for large mini-batches.
+    void complete(const Options& options, const Workers&, bool resumed) override {
+        if (resumed) return;
+        if (data_options.path.empty() && !options.was_given("batch-size")) data_options.batch_size = 50;
+        const double rate = schedule.base > 0 ? schedule.base : default_rate.at(data_options.batch_size);
+        if (!options.was_given("lr-start")) schedule.start = 0.2 * rate;
+        if (!options.was_given("lr-floor")) schedule.floor = 0.07 * rate;
+    }
+    data::Normalise normalise(const data::ImageSet&) const override { return data::kCifar10; }
+    /// Makes the first layer whiten 2 x 2 patches: its filters are the eigenvectors of patch_products(), divided by the
+    /// square roots of their eigenvalues, and the negatives of these.
+    void initialise(Network& network, const data::ImageSet& images, const data::Normalise& normalise) const override {
+        Matrix products = patch_products(images, normalise);
+        const Matrix vectors = diagonalise(products);
+        std::vector<float> filters;
+        for (const double sign : {1.0, -1.0})
+            for (size_t i = 0; i < vectors.size(); ++i)
+                for (const double v : vectors[i]) filters.push_back(float(sign * v / std::sqrt(products[i][i] + 5e-4)));
+        const Tensor& weights = network.parameters.entry("whiten.weight").value;
+        weights.copy_from(Tensor::of<float>(weights.shape(), filters));
+    }
+};
+
+constinit const Program quick94{"quick94", "trains a network on CIFAR-10 in 10 epochs", make_training<Quick94Training>};
+
+} // namespace
+
+int main(int argc, char** argv) { return run_training_main(argc, argv, quick94); }

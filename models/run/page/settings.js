@@ -1,0 +1,99 @@
+'use strict';
+// Two pictures of many runs: a metric over a setting, and parallel coordinates of all settings that differ.
+
+const axes = {setting: null, metric: null};
+/**
+ * Returns a function from values to positions from 0 to 1, with its `ticks`. Numbers get a linear axis, or a
+ * logarithmic one if they are positive and far apart. Other values stand side by side.
+ */
+function scaleOf(values) {
+  const known = [...new Set(values.filter(v => !isMissing(v)))];
+  if (known.length && known.every(isNumber)) {
+    const low = known.sort((a, b) => a - b)[0], high = last(known);
+    const f = low > 0 && high / low >= 30 ? Math.log : x => x;
+    const scale = x => high > low ? (f(x) - f(low)) / (f(high) - f(low)) : .5;
+    return Object.assign(scale, {ticks: known.length <= 6 ? known : [low, high]});
+  }
+  const texts = [...new Set(known.map(settingText))].sort((a, b) => a.localeCompare(b, 'en', {numeric: true}));
+  const scale = x => texts.length > 1 ? texts.indexOf(settingText(x)) / (texts.length - 1) : .5;
+  return Object.assign(scale, {ticks: texts.length <= 12 ? texts : [texts[0], last(texts)]});
+}
+/** Returns the colour of a result from 0 (worst) to 1 (best). */
+const resultColor = t => `color-mix(in oklab, var(--c0) ${Math.round(100 * t)}%, var(--c1))`;
+
+/** Draws the pictures of the runs into #settings, or hides it if no setting differs. */
+function drawSettings(list) {
+  const settings = variedOptions(list);
+  const metrics = metricColumns(testSetName(...list)).filter(([name]) => name !== 'epoch');
+  const section = $('settings');
+  section.hidden = !settings.length || list.length < 3;
+  if (section.hidden) return;
+  const setting = settings.includes(axes.setting) ? axes.setting : settings[0];
+  const metric = metrics.find(([name]) => name === axes.metric) ?? metrics.find(([name]) => name === 'best');
+  const done = list.filter(run => isNumber(metric[1](run)));
+  const toBetter = /loss/.test(metric[0]) ? y => 1 - y : y => y, height = scaleOf(done.map(metric[1]));
+  const results = done.map(run => ({run, y: height(metric[1](run)), quality: toBetter(height(metric[1](run)))}))
+    .sort((a, b) => a.quality - b.quality); // the best are drawn last
+  setChoices($('setting'), settings, setting);
+  setChoices($('metric'), metrics.map(([name]) => name), metric[0]);
+  const width = Math.min(560, section.clientWidth - 34), said = section.querySelector('output');
+  section.querySelector('.pair').replaceChildren(scatter(results, setting, metric, height, width, said),
+    parallel(results, settings.slice(0, 8), metric, height, width));
+}
+const chooseRun = run => (run.shown = true, chosen = run.name, update(), poll?.());
+const svgText = (x, y, text, anchor = 'middle', kind = '') =>
+  make('text', {x, y, 'text-anchor': anchor, class: kind}, text);
+const cut = (text, n = 14) => text.length > n ? text.slice(0, n - 1) + '\u2026' : text;
+
+function scatter(results, setting, [name, value, text], height, W, said) {
+  const [H, left, bottom] = [250, 66, 210], width = scaleOf(results.map(one => option(one.run, setting)));
+  const X = run => left + 15 + width(option(run, setting)) * (W - left - 45), Y = y => bottom - 10 - y * (bottom - 30);
+  const tell = ({run}) => said.replaceChildren(make('span', {}, `${label(run)}: ${setting} ` +
+    `${settingText(option(run, setting))}, ${name} ${text(value(run))}`));
+  const known = results.filter(one => !isMissing(option(one.run, setting)));
+  const marks = known.map(one => make('circle', {cx: X(one.run), cy: Y(one.y), r: one.run.name === chosen ? 7 : 4.5,
+    fill: resultColor(one.quality), pointerenter: () => tell(one), click: () => chooseRun(one.run)}));
+  const inOrder = [...known].sort((a, b) => X(a.run) - X(b.run) || a.y - b.y);
+  const onKey = event => {
+    const now = inOrder.findIndex(one => one.run.name === chosen);
+    const moves = {ArrowRight: inOrder[now + 1], ArrowLeft: inOrder[now - 1], Home: inOrder[0], End: last(inOrder)};
+    const next = moves[event.key];
+    if (!next) return;
+    event.preventDefault();
+    chooseRun(next.run);
+  };
+  return make('svg', {class: 'chart', viewBox: `0 0 ${W} ${H}`, tabindex: 0, role: 'img', 'data-key': 'scatter',
+    keydown: onKey, 'aria-label': `${name} over ${setting}. The arrow keys choose a run.`},
+  make('line', {class: 'axis', x1: left, x2: W - 8, y1: bottom, y2: bottom}),
+  make('line', {class: 'axis', x1: left, x2: left, y1: 15, y2: bottom}),
+  width.ticks.map(x => svgText(left + 15 + width(x) * (W - left - 45), bottom + 14, cut(settingText(x), 10))),
+  [...new Set([height.ticks[0], last(height.ticks)])].map(y => svgText(left - 5, Y(height(y)) + 4, text(y), 'end')),
+  svgText((left + W) / 2, H - 5, cut(setting, 60), 'middle', 'title'),
+  make('text', {class: 'title', transform: `translate(12 ${bottom / 2}) rotate(-90)`, 'text-anchor': 'middle'}, name),
+  marks);
+}
+
+function parallel(results, settings, [name, , text], height, W) {
+  const [H, top, bottom] = [250, 40, 225];
+  const all = [...settings.map(setting => {
+    const scale = scaleOf(results.map(one => option(one.run, setting)));
+    const position = ({run}) => isMissing(option(run, setting)) ? null : scale(option(run, setting));
+    return {title: setting, scale, position, tick: settingText};
+  }), {title: name, scale: height, position: one => one.y, tick: text}];
+  const X = i => 45 + i * (W - 90) / (all.length - 1), Y = y => bottom - y * (bottom - top);
+  const lines = results.map(one => {
+    const places = all.map((a, i) => [X(i), a.position(one)]).filter(([, y]) => y !== null);
+    return make('path', {d: 'M' + places.map(([x, y]) => `${x} ${Y(y).toFixed(1)}`).join('L'), opacity: .75,
+      stroke: resultColor(one.quality), class: one.run.name === chosen && 'bold', click: () => chooseRun(one.run)});
+  });
+  return make('svg', {class: 'chart', viewBox: `0 0 ${W} ${H}`, role: 'img',
+    'aria-label': 'A line per run through its settings and its result'}, lines,
+  all.map((a, i) => {
+    const ticks = a.scale.ticks.length > 6 || a.title === name ?
+      [...new Set([a.scale.ticks[0], last(a.scale.ticks)])] : a.scale.ticks;
+    return [make('line', {class: 'axis', x1: X(i), x2: X(i), y1: top, y2: bottom}),
+      svgText(X(i), i % 2 ? 25 : 12, cut(a.title), 'middle', 'title'),
+      ticks.map(v =>
+        svgText(X(i) + 4, Y(a.scale(v)) + (a.scale(v) > .9 ? 10 : 0), cut(a.tick(v), 9), 'start', 'halo'))];
+  }));
+}

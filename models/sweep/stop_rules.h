@@ -1,0 +1,51 @@
+// Rules that end a trial early. They are checked at the ends of epochs.
+#pragma once
+
+#include "ringgrad/models/sweep/trial_table.h"
+
+#include <map>
+
+namespace rg {
+
+/// Rules that compare a trial with the other trials, by the best value so far of the ranking's metric.
+enum class CompareRule {
+    none,
+    median,  // stops a trial that is worse than the median of the others after the same epoch
+    halving, // stops a trial that is not in the better half after N, 2 N, 4 N, ... epochs
+};
+
+struct StopRules {
+    double below = 0; // stops a trial whose validation accuracy, in percent, is below this; 0: off
+    CompareRule compare = CompareRule::none;
+    int64_t after = 1; // first epoch at whose end `below` and `compare` are checked
+    double target = 0; // stops a trial that has reached this validation accuracy, in percent; 0: off
+
+    /// Sets `below` or `compare` from a text: a number from 0 to 100, "median" or "halving". Turns the other one off.
+    /// Throws Error for another text.
+    void set_below(const std::string& text);
+};
+
+/// Applies the rule that compares trials. It compares the best value of each trial up to an epoch, since single values
+/// are noisy. It needs three other trials that have come as far, since fewer say little. (Median rule: Golovin et al.,
+/// "Google Vizier", KDD 2017.) Neither rule waits for all trials. (Halving: ASHA, Li et al., "A system for massively
+/// parallel hyperparameter tuning", MLSys 2020.) So the first trials run longer, and the order of the trials' epochs
+/// may decide which ones are stopped.
+class TrialComparison {
+public:
+    TrialComparison(const StopRules& rules, const Ranking& ranking) : rules_(rules), ranking_(ranking) {}
+
+    /// Adds a trial's line of metrics of an epoch. Returns why the trial should be stopped, or "" if it should not be.
+    /// Without a rule, or if the line lacks the ranking's metric, does nothing and returns "".
+    std::string add(int64_t trial, const Json& epoch);
+
+private:
+    std::string below_median(int64_t trial, int64_t epoch) const;
+    std::string below_half(int64_t trial, int64_t epoch) const;
+
+    const StopRules rules_;
+    const Ranking ranking_;
+    std::map<int64_t, std::map<int64_t, double>>
+        values_; // best so far, by epoch and trial; negated if the lowest is best
+};
+
+} // namespace rg
