@@ -209,10 +209,11 @@ void gradients(const Geometry& g, const GradientInputs<T>& in, const Wgrad& wgra
     }
 }
 
-/// Returns true if the weight gradient of f32 images takes less time by tiles, with the margin of method_for().
+/// Returns true if the weight gradient takes less time by tiles; for f32 images, with the margin of method_for().
 /// Winograd's transformed sums are fast while they stay in cache.
 template <class T>
 bool tiles_are_faster(const Geometry& g, const TileWgrad<T>& tiles) {
+    if (!std::is_same_v<T, float>) return !(g.winograd && winograd_beats_bf16());
     if (context().strict_fp32 || !isa().tiles->forward_f32) return false;
     if (g.winograd) return Winograd::exceeds_cache(g.k, g.c);
     return tiles.cycles() < 0.8 * 1.3 * double(g.p * (g.q / g.pixels) * g.r * g.row_taps * g.wide) / 32;
@@ -236,7 +237,7 @@ void all_gradients(const Geometry& g, const GradientInputs<T>& in, const Tensor&
     };
     if (isa().tiles && g.conv.dilation == 1 && g.conv.groups == 1 && g.conv.stride.h == g.conv.stride.w) {
         const TileWgrad<T> tiles(g.x_padding(), g.images, g.p, g.q, g.k, g.r, g.s, g.conv.stride.h);
-        if (!std::is_same_v<T, float> || tiles_are_faster(g, tiles)) return run_with(T{}, tiles);
+        if (tiles_are_faster(g, tiles)) return run_with(T{}, tiles);
     }
     run_with(float{}, F32Wgrad(g));
 }

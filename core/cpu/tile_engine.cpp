@@ -32,8 +32,9 @@ int64_t tiles_of(int64_t p, int64_t q, int64_t run_row) {
 
 template <>
 Method method_for<uint16_t>(const Padding&, int64_t p, int64_t q, PerAxis stride, const Filters& f) {
-    if (isa().tiles && f.dilation == 1 && f.groups == 1) return Method::tiles;
-    return f.groups > 1 || Winograd::fits(f, stride, p, q) ? Method::winograd : Method::direct;
+    const bool winograd = f.groups > 1 || Winograd::fits(f, stride, p, q);
+    if (isa().tiles && f.groups == 1 && f.dilation == 1 && !(winograd && winograd_beats_bf16())) return Method::tiles;
+    return winograd ? Method::winograd : Method::direct;
 }
 
 // Estimates the cycles per image of each method. The factors are fitted to measurements with 3 x 3 and 5 x 5 filters on
