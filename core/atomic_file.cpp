@@ -140,7 +140,8 @@ void remove_leftovers(const std::string& path) {
     const std::string start = cat(fs::path(path).filename().string(), kTempMark);
     std::vector<fs::path> leftovers;
     std::error_code ignored;
-    for (const fs::directory_entry& entry : fs::directory_iterator(fs::path(path).parent_path(), ignored))
+    const fs::path folder = fs::path(path).has_parent_path() ? fs::path(path).parent_path() : ".";
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored))
         if (entry.path().filename().string().starts_with(start)) leftovers.push_back(entry.path());
     for (const fs::path& leftover : leftovers) fs::remove(leftover, ignored); // harmless if it fails
 }

@@ -314,7 +314,8 @@ private:
     }
 
     /// cross_entropy -> cross_entropy_grad: cross_entropy writes the gradient instead of the probabilities. The rule
-    /// applies only if `dloss`, the gradient of the loss, has memory outside of the plan and no step writes it.
+    /// applies only if `dloss`, the gradient of the loss, is known before the plan runs: it has memory outside of the
+    /// plan, and no step writes it.
     void loss_gradient(size_t grad) {
         using Loss = CrossEntropyOp;
         using Grad = CrossEntropyGradOp;

@@ -26,7 +26,7 @@ public:
         Block& block = blocks_[next_++];
         if (block.bytes != bytes || !block.memory) {
             block = {std::unique_ptr<void, Free>(::operator new(bytes, kAlign)), bytes};
-            filled_ = false; // only before the first call has ended, since a step has the same shapes in each call
+            filled_ = false; // happens only in the first calls: a step has the same shapes in each call
         }
         return block.memory.get();
     }

@@ -15,7 +15,8 @@ namespace rg::cpu {
 /// Number of filters in a tile.
 constexpr int64_t kTileSide = 16;
 
-/// Number of columns of the weight gradient per call of TileKernels::accumulate.
+/// Most columns of the weight gradient that a call of TileKernels::accumulate (isa.h) computes. A column is a tap of 16
+/// channels.
 constexpr int64_t kTileColumns = 6;
 
 /// Number of bf16 planes for values of type T.
@@ -133,10 +134,10 @@ void with_gradient_engine(const Tensor& w, bool to_bf16, const Conv& conv, const
     }
 }
 
-/// Sums the weight gradient over images by tiles. Has the interface of F32Wgrad (conv_grad.cpp), which may also need
-/// sums that Winograd has transformed. Here transformed() is 0, and end() does nothing. If the weight gradient is
-/// larger than the images, sums per group of images would cost more time than the products. Then add() only packs the
-/// images, and combine() multiplies all of them at once.
+/// Sums the weight gradient over images by tiles. Has the interface of F32Wgrad (conv_grad.cpp). F32Wgrad also sums in
+/// the form that Winograd has transformed, and end() transforms the sums back; this class needs neither. If the weight
+/// gradient is larger than the images, sums per group of images would cost more time than the products. Then add() only
+/// packs the images, and combine() multiplies all of them at once.
 template <class T>
 class TileWgrad {
 public:

@@ -35,8 +35,8 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b = {});
 #define RG_CONV_OPS(X) X(conv2d) X(conv2d_grad)
 RG_CONV_OPS(RG_DECLARE_OP)
 
-/// A convolution. In a plan, core/fuse.cpp makes steps before and after it part of this op, if `groups` is 1. y_stats
-/// must be constants, and not the statistics of this convolution's result.
+/// A convolution. In a plan, core/fuse.cpp makes steps before and after it part of this op, if `groups` is 1. The op
+/// reads y_stats; it does not compute them from its own result. In an evaluation, they are running statistics.
 struct Conv2dOp {
     enum In { x, w, bias, x_stats, x_gamma, x_beta, y_stats, y_gamma, y_beta };
     enum Out { y, stats };

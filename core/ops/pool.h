@@ -29,12 +29,10 @@ Tensor global_avg_pool(const Tensor& x);
 #define RG_POOL_OPS(X) X(max_pool2d) X(max_pool2d_grad) X(avg_pool2d) X(avg_pool2d_grad)
 RG_POOL_OPS(RG_DECLARE_OP)
 
+/// Pools. Max pooling also writes `positions`, in u8: row * window.w + column of each maximum within its window.
 struct Pool2dOp {
     enum In { x, x_stats, x_gamma, x_beta };
-    enum Out {
-        y,
-        positions
-    }; // positions: only of max pooling; u8: row * window.w + column of the maximum, counted within its window
+    enum Out { y, positions };
     Pool pool;
     BatchNorm x_norm = {}; // used if x_stats, x_gamma and x_beta are defined: normalises x on load
 };
