@@ -49,7 +49,7 @@ public:
 
     /// Declares a parameter and returns its tensor, which is undefined until allocate(). The reference stays valid.
     const Tensor& add(std::string name, const Shape& shape, Entry::Start start);
-    /// Declares the running statistics of a batch-norm layer, which start with mean 0 and variance 1.
+    /// Declares the running statistics of a batch-norm layer. allocate() sets the means to 0 and the variances to 1.
     const Tensor& add_state(std::string name, int64_t channels);
 
     /// Allocates the buffers and sets the initial values. Call it once, after the last add(). f64 is for checks on the

@@ -20,8 +20,8 @@ double softmax_row(const float* x, int64_t k, float* p) {
     return largest + std::log(sum);
 }
 
-/// The target probabilities of a mini-batch with k classes. The label's class gets 1 - smoothing, and all classes share
-/// `smoothing` equally. Then each target is multiplied by the weight of its class, if `weights` is defined.
+/// The targets of a mini-batch with k classes. Each class of a sample gets smoothing / k, and the label's class gets
+/// 1 - smoothing in addition. Then each target is multiplied by the weight of its class, if `weights` is defined.
 struct Targets {
     Targets(const Tensor& labels_, int64_t k_, double smoothing_, const Tensor& weights_)
         : labels(labels_.span<int32_t>()),

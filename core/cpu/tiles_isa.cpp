@@ -135,7 +135,7 @@ inline void transpose_16(__m512i (&v)[16]) {
         v[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
     }
     RG_UNROLL
-    for (int i = 0; i < 4; ++i) { // collects quarters of the rows 4 j + i
+    for (int i = 0; i < 4; ++i) { // combines quarters of v[i], v[4 + i], v[8 + i] and v[12 + i]
         t[i] = _mm512_shuffle_i32x4(v[i], v[4 + i], 0x88);
         t[4 + i] = _mm512_shuffle_i32x4(v[i], v[4 + i], 0xDD);
         t[8 + i] = _mm512_shuffle_i32x4(v[8 + i], v[12 + i], 0x88);

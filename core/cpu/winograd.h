@@ -9,7 +9,8 @@
 
 namespace rg::cpu {
 
-/// An engine (see conv_engine.h) that convolves with filters of 3 x 3 taps and stride 1, to results [p q k].
+/// An engine (see conv_engine.h) that convolves with filters of 3 x 3 taps and stride 1. A result [p q k] has p rows, q
+/// columns and k channels.
 class Winograd {
 public:
     using Result = float;
