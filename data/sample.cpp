@@ -34,7 +34,8 @@ namespace rg::data {
 
 namespace {
 
-/// Returns the images of a PNG that holds them one below the other. `digits` has one label per image.
+/// Returns the images of a PNG that holds them one below the other, 32 x 32 pixels each. `digits` has one character
+/// from '0' to '9' per image, its label.
 ImageSet unpack(Bytes png, Bytes digits, const std::string& name) {
     Image column = decode_png(png, name);
     ImageSet set{column.height / 32, 32, 32, 3, std::move(column.pixels), {}, class_names(CifarKind::cifar10)};

@@ -125,7 +125,7 @@ public:
     /// briefly, so that ranks that outnumber cores do not starve each other. Returns at once if no message is in
     /// flight. Throws RankMissing after the deadline; the text names the ranks, the operation, the round and the bytes.
     size_t wait(Channel& channel, const Operation& op, int round = 0);
-    /// Returns true if no message is in flight. *bytes is then the length of the message that this call has completed.
+    /// Returns true if no message is in flight. If this call has completed a message, *bytes is its length.
     bool test(Channel& channel, size_t* bytes);
 
     /// Collective. Returns zeroed memory that all ranks share. Returns null on all ranks if they cannot share memory:

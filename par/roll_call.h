@@ -38,7 +38,8 @@ private:
     struct Message {
         uint64_t number = 0; // number of the call, also in an answer to it
         Kind kind = call;
-        // gave_up: missing ranks. answer: Handshake::last_seen() of the sender's previous rank. Ends with a zero byte.
+        // call: empty. gave_up: names of the missing ranks. answer: the last operation in which the sender heard from
+        // the rank before it (Handshake::last_seen()). Ends with a zero byte.
         std::array<char, 503> text{};
     };
     struct Peer {

@@ -213,7 +213,7 @@ void gradients(const Geometry& g, const GradientInputs<T>& in, const Wgrad& wgra
 /// Winograd's transformed sums are fast while they stay in cache.
 template <class T>
 bool tiles_are_faster(const Geometry& g, const TileWgrad<T>& tiles) {
-    if (!std::is_same_v<T, float>) return !(g.winograd && winograd_beats_bf16());
+    if (!std::is_same_v<T, float>) return !(g.winograd && winograd_beats_bf16(g.k, g.c));
     if (context().strict_fp32 || !isa().tiles->forward_f32) return false;
     if (g.winograd) return Winograd::exceeds_cache(g.k, g.c);
     return tiles.cycles() < 0.8 * 1.3 * double(g.p * (g.q / g.pixels) * g.r * g.row_taps * g.wide) / 32;

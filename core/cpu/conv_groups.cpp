@@ -385,8 +385,8 @@ void filter_gradient(Conv2dGradOp attrs, const Call& call, int64_t groups) {
 
 bool fits(const Tensor& w, const Conv& conv, const Tensor& y) {
     if (conv.groups == 1) return false;
-    const bool by_tiles =
-        isa().tiles && !winograd_beats_bf16() && y.dtype() == DType::bf16 && !fits_lanes(w, conv);
+    const bool by_tiles = isa().tiles && !winograd_beats_bf16(w.extent(0) / conv.groups, w.extent(3)) &&
+                          y.dtype() == DType::bf16 && !fits_lanes(w, conv);
     return by_tiles || !Winograd::fits(filters_of(w, conv), conv.stride, y.extent(1), y.extent(2));
 }
 

@@ -33,7 +33,8 @@ int64_t tiles_of(int64_t p, int64_t q, int64_t run_row) {
 template <>
 Method method_for<uint16_t>(const Padding&, int64_t p, int64_t q, PerAxis stride, const Filters& f) {
     const bool winograd = f.groups > 1 || Winograd::fits(f, stride, p, q);
-    if (isa().tiles && f.groups == 1 && f.dilation == 1 && !(winograd && winograd_beats_bf16())) return Method::tiles;
+    if (isa().tiles && f.groups == 1 && f.dilation == 1 && !(winograd && winograd_beats_bf16(f.k, f.c)))
+        return Method::tiles;
     return winograd ? Method::winograd : Method::direct;
 }
 

@@ -26,9 +26,12 @@ constexpr int64_t kPlanes = std::is_same_v<T, float> ? 2 : 1;
 /// The ways to convolve an image.
 enum class Method : uint8_t { direct, winograd, tiles };
 
-/// Returns true if Winograd in f32 takes less time than products of bf16, wherever it is applicable. This is so with
-/// AVX512-BF16, but not with AMX. On a Zen 5, with 3 x 3 filters, Winograd computes 1.05 to 1.4 times as many results.
-inline bool winograd_beats_bf16() { return !isa().tiles->forward_f32; }
+/// Returns true if Winograd in f32, where it is applicable, takes less time than products of bf16 for k filters of c
+/// channels. This is so with AVX512-BF16 while the transformed filters fit the cache, but never with AMX. On a Zen 5,
+/// Winograd computes 1.05 to 1.4 times as many results.
+inline bool winograd_beats_bf16(int64_t k, int64_t c) {
+    return !isa().tiles->forward_f32 && !Winograd::exceeds_cache(k, c);
+}
 
 /// Returns the method that should be fastest for images of type T. bf16 images use tiles if the instruction set has
 /// them, unless the filters are dilated or Winograd is faster. For float images, the function compares estimates of the
