@@ -4,29 +4,13 @@
 #pragma once
 
 #include "ringgrad/core/base.h"
-
-#include <cstdlib>
-#include <filesystem>
+#include "ringgrad/core/temp_folder.h"
 
 namespace rg {
 
-class TempDir {
+class TempDir : public TempFolder {
 public:
-    TempDir() : path_((std::filesystem::temp_directory_path() / "ringgrad-XXXXXX").string()) {
-        RG_CHECK(::mkdtemp(path_.data()), "test: expected to create ", path_, ", got an error; check TMPDIR");
-    }
-    ~TempDir() {
-        std::error_code ignored;
-        std::filesystem::remove_all(path_, ignored);
-    }
-    TempDir(const TempDir&) = delete;
-    TempDir& operator=(const TempDir&) = delete;
-
-    const std::string& path() const { return path_; }
-    std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
-private:
-    std::string path_;
+    std::string operator/(const std::string& name) const { return path() + "/" + name; }
 };
 
 /// Returns the text of the Error that `f` throws, or an empty string if it throws none.

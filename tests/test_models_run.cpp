@@ -47,6 +47,18 @@ void add_run(const std::string& root, const std::string& program, const std::str
                         fs::file_time_type::clock::now() - std::chrono::seconds(age));
 }
 
+/// Returns the status before the first step of an epoch of which this many steps are left.
+StepStatus first_step(int64_t epoch_left) {
+    return {.epoch = 1,
+            .epochs = 2,
+            .step = 0,
+            .steps = 80,
+            .loss = 1,
+            .accuracy = 0.5,
+            .images = 256,
+            .epoch_left = epoch_left};
+}
+
 } // namespace
 
 TEST_SUITE("models") {
@@ -218,14 +230,7 @@ TEST_SUITE("models") {
         double now = 0;
         std::ostringstream pipe;
         Progress progress(pipe, {.columns = 80}, [&] { return now; });
-        StepStatus step{.epoch = 1,
-                        .epochs = 2,
-                        .step = 0,
-                        .steps = 80,
-                        .loss = 1,
-                        .accuracy = 0.5,
-                        .images = 256,
-                        .epoch_left = 40};
+        StepStatus step = first_step(40);
         const auto steps = [&](int count, double seconds) { // returns the lines
             pipe.str("");
             for (int i = 0; i < count; ++i) now += seconds, ++step.step, --step.epoch_left, progress.step(step);
@@ -275,14 +280,7 @@ TEST_SUITE("models") {
         with_extra.extras = {{"rmse", "rmse %.1f deg", 3.5}};
         CHECK(epoch_text(with_extra, 80) + "\n" == text + "  rmse 3.5 deg\n");
         CHECK(contains(epoch_text(epoch, 100), "1.5 s  2560 img/s"));
-        StepStatus step{.epoch = 1,
-                        .epochs = 2,
-                        .step = 0,
-                        .steps = 80,
-                        .loss = 1,
-                        .accuracy = 0.5,
-                        .images = 256,
-                        .epoch_left = 1};
+        StepStatus step = first_step(1);
         double now = 0;
         std::ostringstream pipe, terminal;
         {

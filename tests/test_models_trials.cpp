@@ -47,8 +47,8 @@ TEST_SUITE("models") {
         const std::vector<TrialSettings> first(trials.begin(), trials.begin() + 20);
         CHECK(random_trials(space, 20, 7) == first); // more trials are appended
         CHECK(std::set(trials.begin(), trials.end()).size() == 300);
-        // Of 300 uniform numbers, a third is in a third of the range: 100, with a standard deviation of 8.2. The test
-        // allows 5 of these.
+        // A third of the range gets 100 of 300 uniform numbers on average, with a standard deviation of 8.2. The test
+        // allows 5 standard deviations.
         int low_rates = 0, low_l2 = 0, wide = 0, deep = 0;
         for (const TrialSettings& trial : trials) {
             const double lr = std::stod(trial[0].second), l2 = std::stod(trial[1].second);

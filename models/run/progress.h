@@ -38,7 +38,7 @@ struct EpochStatus {
     std::vector<ExtraMetric> extras = {};
 };
 
-/// What --progress shows between the lines of epochs. automatic: bar on a terminal, else line.
+/// Selects what a training prints between the lines of its epochs. `automatic` is `bar` on a terminal, else `line`.
 enum class ProgressKind { automatic, line, bar, none };
 /// Declares --progress. Trainings and programs of trials share it.
 void declare_progress(Options& options, ProgressKind* kind);
