@@ -1,0 +1,58 @@
+# Tests what a training prints on terminals of several widths, and to a pipe.
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import termios
+
+import job
+
+ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+OPTIONS = [*job.TINY, "--batch-size", "50", "--epochs", "2"]
+
+
+class Terminal(job.JobTest):
+    def shown(self, columns, command, **environment):
+        """Runs a command on a terminal of this width and returns its output with the escape sequences."""
+        terminal, end = pty.openpty()
+        fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("RG_") and k != "NO_COLOR"}
+        process = subprocess.Popen(command, cwd=self.folder, env=kept | {"TERM": "xterm"} | environment,
+                                   stdin=subprocess.DEVNULL, stdout=end, stderr=end, start_new_session=True)
+        self.addCleanup(lambda: process.poll() is None and job.kill_job(process))
+        os.close(end)
+        output = b""
+        try:
+            while block := os.read(terminal, 4096):
+                output += block
+        except OSError:
+            pass  # Linux's way to say that the other end is closed
+        os.close(terminal)
+        self.assertEqual(process.wait(job.LIMIT), 0)
+        return output.decode()
+
+    def test_widths_and_colours(self):
+        for columns in (80, 200):
+            text = self.shown(columns, job.train(1, *OPTIONS))
+            self.assertRegex(text, r"\x1b\[3\dmdone")
+            # The progress bar overwrites its line.
+            for line in re.split("[\r\n]+", ESCAPE.sub("", text)):
+                if "runs/" not in line:  # a path is never broken
+                    self.assertLessEqual(len(line), columns, line)
+
+    def test_no_colour(self):
+        for environment, colours in (({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True), ({"TERM": "dumb"}, False)):
+            text = self.shown(80, job.train(1, *OPTIONS), **environment)
+            self.assertEqual(re.search(r"\x1b\[3\dm", text) is not None, colours, environment)
+
+    def test_pipe(self):
+        for ranks in job.rank_counts(1, 2):
+            text = self.succeed(job.train(ranks, *OPTIONS))
+            self.assertNotRegex(text, "[\x1b\r]")
+            self.assertEqual(len(re.findall("^epoch ./2  train loss", text, re.M)), 2)
+            self.assertIn("\ndone after step", text)
+
+
+job.main()
