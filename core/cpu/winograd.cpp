@@ -124,26 +124,15 @@ Winograd::Line Winograd::line(int64_t i) const {
              divide_up(whole_.columns - left, dilation_.w)}};
 }
 
-/// Some images as f32, normalised and with the spacing between their pixels: the images themselves, or copies.
+/// Holds some images as f32, normalised and with the spacing between their pixels. Copies plain f32 images too: the
+/// kernels read rows that lie far apart, which takes longer in a large tensor than in scratch memory.
 class Winograd::Inputs {
 public:
     template <class T>
-    Inputs(const Padding& whole, const Images<T>& in, int64_t first, int64_t images)
-        : copies_(needs_copy(whole, in) ? images * whole.values() : 0), data_(copies_) {
-        if constexpr (std::is_same_v<T, float>)
-            if (!needs_copy(whole, in)) data_ = in.data + first * in.values();
-        for (int64_t i = 0; i < images && data_ == copies_; ++i)
-            whole.copy(in, first + i, copies_ + i * whole.values());
+    Inputs(const Padding& whole, const Images<T>& in, int64_t first, int64_t images) : data(images * whole.values()) {
+        for (int64_t i = 0; i < images; ++i) whole.copy(in, first + i, data + i * whole.values());
     }
-    const float* data() const { return data_; }
-
-private:
-    template <class T>
-    static bool needs_copy(const Padding& whole, const Images<T>& in) {
-        return whole.spacing != 1 || in.norm || !std::is_same_v<T, float>;
-    }
-    const Scratch<float> copies_;
-    const float* data_;
+    const Scratch<float> data;
 };
 
 template <class F>
@@ -167,7 +156,7 @@ void Winograd::run(const Images<T>& in, int64_t first, int64_t images, const flo
     const Scratch<float> v(kComponents * v_component), m(kComponents * most_tiles * block);
     each_piece(images, of_lines, [&](int64_t part, int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i)
-            isa().winograd->input(g_, line(i).window, x.data() + line(i).x + part * g_.c,
+            isa().winograd->input(g_, line(i).window, x.data + line(i).x + part * g_.c,
                                   v + (i - begin) * g_.across * g_.c_step, v_component);
         for (int64_t k = of_blocks.begin(blocks) * block; k < std::min(g_.k, of_blocks.end(blocks) * block);
              k += block) {
@@ -194,7 +183,7 @@ void Winograd::accumulate(const Images<T>& in, int64_t first, int64_t images, co
         for (int64_t i = begin; i < end; ++i) {
             const Line from = line(i);
             const int64_t tile = (i - begin) * g_.across;
-            isa().winograd->input(g_, from.window, x.data() + from.x + part * g_.c, v + tile * g_.c_step, v_component);
+            isa().winograd->input(g_, from.window, x.data + from.x + part * g_.c, v + tile * g_.c_step, v_component);
             isa().winograd->gradient(g_, from.rows, from.columns, dy + from.y + part * g_.k, z + tile * g_.k_step,
                                      z_component);
         }
