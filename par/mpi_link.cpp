@@ -12,12 +12,14 @@
 #include "ringgrad/par/mpi_link.h"
 
 #include <cerrno>
+#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <thread>
 
 #include <mpi.h>
 #include <sys/mman.h>
@@ -30,6 +32,8 @@ namespace {
 
 constexpr size_t kPage = 4096;
 constexpr double kWithdrawSeconds = 0.02, kAbortSeconds = 10;
+// Longer than the ranks take, one after the other, to leave their last barrier
+constexpr std::chrono::milliseconds kPauseBeforeFinalize{500};
 constexpr int kShort = 4096; // bytes; MPI libraries send such messages at once, without asking the receiver
 
 void check(int code, const char* operation, int rank, int peer = -1, size_t bytes = 0) {
@@ -138,10 +142,15 @@ public:
           hosts_(std::move(place.hosts)),
           exceptions_(std::uncaught_exceptions()) {}
 
+    /// Between machines, MPICH over UCX and TCP can wait in MPI_Finalize forever. There, a rank asks each peer to
+    /// acknowledge what it has sent, and stops answering once its own requests are acknowledged. So a rank that answers
+    /// before it has asked may find nobody left to answer it. During a pause without MPI calls all ranks leave their
+    /// last barrier, so that none answers before it enters MPI_Finalize.
     ~MpiLink() override {
         if (std::uncaught_exceptions() > exceptions_) MpiLink::abort(1); // finalising would wait for the other ranks
-        const Alarm limit("MPI_Finalize", rank(), deadline());
         MPI_Comm_free(&comm_);
+        if (local_size() != size()) std::this_thread::sleep_for(kPauseBeforeFinalize);
+        const Alarm limit("MPI_Finalize", rank(), deadline());
         MPI_Finalize();
     }
 
