@@ -2,6 +2,7 @@
 #include "ringgrad/core/options.h"
 #include "ringgrad/models/run/model_file.h"
 #include "ringgrad/models/run/onnx.h"
+#include "ringgrad/models/run/run_folder.h"
 
 #include <cstdio>
 
@@ -12,10 +13,11 @@ using namespace rg;
 int run(int argc, const char* const* argv) {
     std::vector<std::string> arguments;
     Options options("export_onnx", "writes a trained network as an ONNX file");
-    options.examples({"runs/NAME net.onnx", "runs/NAME/model-best.safetensors best.onnx"});
+    const std::string run = default_runs_folder() + "/NAME";
+    options.examples({run + " net.onnx", run + "/model-best.safetensors best.onnx"});
     options.positional("MODEL OUT", &arguments,
-                       "MODEL: the folder of a run, its model.safetensors, or a checkpoint. OUT: the file to write, "
-                       "such as net.onnx",
+                       "MODEL: the folder of a run (its model.safetensors), or one of its models or checkpoints. OUT: "
+                       "the file to write, such as net.onnx",
                        2, 2);
     if (!options.parse(argc, argv)) {
         std::fputs(options.answer().c_str(), stdout);

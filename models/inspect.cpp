@@ -19,6 +19,7 @@
 #include "ringgrad/data/open.h"
 #include "ringgrad/data/png.h"
 #include "ringgrad/data/shards.h"
+#include "ringgrad/models/run/run_folder.h"
 
 #include <algorithm>
 #include <cmath>
@@ -175,7 +176,7 @@ int run(int argc, const char* const* argv) {
     data::LoadOptions load_options{.test_fraction = 0};
     Options options("inspect", "describes the contents of PNG, CIFAR, IDX, safetensors and checkpoint files, and of "
                                "sets of images");
-    options.examples({"~/photos --size 32", "runs/NAME/model.safetensors"});
+    options.examples({"~/photos --size 32", default_runs_folder() + "/NAME/model.safetensors"});
     options.positional("FILE", &paths, "files to describe; or sets of images as for --data: folders, s3: or pipe:", 1);
     options.add("size", &size, "size to which sets of images are resized (default: as they are)").metavar("H[xW]");
     options.add("skip-other-images", &load_options.skip_other_images,

@@ -16,6 +16,7 @@
 #include "ringgrad/models/run/formatted.h"
 #include "ringgrad/models/run/machine.h"
 #include "ringgrad/models/run/predictor.h"
+#include "ringgrad/models/run/run_folder.h"
 #include "ringgrad/par/session.h"
 
 #include <algorithm>
@@ -251,9 +252,9 @@ struct Settings {
 void declare(Options& o, Settings& s) {
     o.positional(
         "MODEL [FILE]", &s.arguments,
-        "MODEL: the folder of a run, its model.safetensors, or a checkpoint. FILE: a PNG of any size; a folder "
-        "with PNGs, or with files of CIFAR or IDX, whose test set is used; or CIFAR records (.bin). Without FILE: the "
-        "test images of the embedded CIFAR-10 sample",
+        "MODEL: the folder of a run (its model.safetensors), or one of its models or checkpoints. FILE: a PNG of "
+        "any size; a folder of PNGs, or of the test files of CIFAR or IDX; or CIFAR records (.bin). Without FILE: "
+        "the test images of the embedded CIFAR-10 sample",
         1);
     o.add("top", &s.top, "number of classes to print per image, best first").at_least(1).basic();
     o.add("json", &s.json, "print a JSON object per line").basic();
@@ -294,8 +295,9 @@ int predict(const Options& options, Settings& s, par::Group& group) {
 int main(int argc, char** argv) {
     return rg::par::run_ranks_main(argc, argv, [&](rg::par::Group& group) {
         Settings settings;
-        Options options("predict", "predicts with the model of a training");
-        options.examples({"runs/NAME", "runs/NAME ~/photos --top 3"});
+        Options options("predict", "predicts the classes or values of images with a trained network");
+        const std::string run = default_runs_folder() + "/NAME";
+        options.examples({run, run + " ~/photos --top 3"});
         declare(options, settings);
         if (options.parse({argv + 1, argv + argc})) return predict(options, settings, group);
         std::cout << options.answer();

@@ -140,11 +140,14 @@ Tensor ResNet::forward(const Tensor& x, Mode mode) const {
 }
 
 void ResNets::declare(rg::Options& o) {
-    o.add("stem", &stem_, {{"auto", Stem::automatic}, {"imagenet", Stem::imagenet}, {"cifar", Stem::cifar}},
-          "first layers of a residual network: 7 x 7 with stride 2 and max pooling, or 3 x 3; auto: by the image size");
+    o.add(
+        "stem", &stem_, {{"auto", Stem::automatic}, {"imagenet", Stem::imagenet}, {"cifar", Stem::cifar}},
+        "resnet18, resnet50: first layers; imagenet: 7 x 7 with stride 2 and max pooling; cifar: 3 x 3; auto: imagenet "
+        "for images larger than 64 x 64");
     o.add(
         "zero-last-gamma", &zero_last_gamma_,
-        "start the last batch norm of each residual branch with weights 0, so that each block starts as its shortcut");
+        "resnet: set the last batch norm's weights of each residual branch to 0 at first, so that a block's result is "
+        "that of its shortcut");
 }
 
 std::unique_ptr<Network> ResNets::make(const std::string& name, const ImageTask& task) const {

@@ -83,19 +83,22 @@ void DataOptions::declare(Options& o, const std::string& folder, const std::stri
         .metavar("DIR")
         .basic();
     o.add("test-data", &test_path,
-          "test set, of the same kinds as --data; if it has a test set itself, that, else all of it (default: the "
-          "test set of --data, or a part held out from it)")
+          "test set, of the same kinds as --data: its own test set if it has one, else all of it (default: the test "
+          "set of --data; of a folder without one, a fifth of each class)")
         .metavar("DIR");
     o.add("size", &size,
-          "height and width of the images, which are resized and cropped to it when they are loaded; one number stands "
-          "for both (default: as they are)")
+          "height and width to which images are resized and cropped when they are loaded, with their aspect ratio "
+          "kept; one number stands for both (default: as they are)")
         .metavar("H[xW]")
         .basic();
     o.add("cache", &cache,
-          "folder that keeps downloads from s3: and pipe: for the next time; delete it when the data have changed")
+          "folder that keeps downloads from s3: and pipe: for the next time; delete it when the data have changed "
+          "(default: "
+          "none)")
         .metavar("DIR");
     o.add("retries", &retries, "retries after a failed download, with 0.5 s, 1 s, 2 s ... between them").range(0, 20);
-    o.add("unpacked-mib", &unpacked_mib, "largest size of an unpacked gzipped shard, in MiB").range(1, 1 << 20);
+    o.add("unpacked-mib", &unpacked_mib, "largest size of an unpacked gzipped shard, in MiB; a larger one is an error")
+        .range(1, 1 << 20);
     o.add("skip-other-images", &skip_other_images,
           "skip images of other formats than PNG; without this option they are an error");
     o.add("validation", &validation,
@@ -104,13 +107,13 @@ void DataOptions::declare(Options& o, const std::string& folder, const std::stri
         .range(0, 0.9)
         .basic();
     o.add("batch-size", &batch_size,
-          "images per mini-batch, over all ranks; the default, but not that of an embedded sample, is multiplied by "
-          "the number of GPUs")
+          "images per mini-batch, over all ranks; the default is multiplied by the number of GPUs")
         .range(1, 1e6)
         .basic();
     o.add("shuffle", &shuffle,
           {{"epoch", data::Shuffle::epoch}, {"once", data::Shuffle::once}, {"never", data::Shuffle::never}},
-          "epoch: new order of the images in every epoch; once: the same random order; never: order of the files");
+          "order of the images; epoch: a new random one in every epoch; once: one random order for all; never: that of "
+          "the files");
     o.add("seed", &seed, "seed of all random numbers: initial values, held-out images, order, augmentation")
         .at_least(0);
 }

@@ -26,7 +26,7 @@ void MachineOptions::declare_compute(Options& o) {
         .one_of({"auto", "cpu", "cuda"});
     o.add("precision", &precision,
           "number format of activations; auto: bf16 on GPUs and on CPUs with AMX or AVX512-BF16, else fp32; "
-          "fp32-strict: only plain multiply-adds, on CPUs")
+          "fp32-strict: fp32 without Winograd or sums of bf16 products, on CPUs alone")
         .one_of({"auto", "fp32", "fp32-strict", "bf16"})
         .basic();
     o.add("threads", &threads, "threads per rank; 0: number of cores / number of ranks on this machine").range(0, 1024);
@@ -37,14 +37,16 @@ void MachineOptions::declare(Options& o) {
     o.add("spare-ranks", &idle_spare_ranks, {{"share", false}, {"idle", true}},
           "use of ranks beyond the number of GPUs; share: they share GPUs; idle: they take no images");
     using par::Algorithm;
-    o.add("allreduce", &allreduce,
-          {{"auto", Algorithm::automatic},
-           {"ring", Algorithm::ring},
-           {"small", Algorithm::small},
-           {"shared", Algorithm::shared},
-           {"mpi", Algorithm::mpi}},
-          "all-reduce algorithm for the gradients; auto: shared on one node, else the faster of ring and small by an "
-          "estimate; ring: fewest bytes; small: fewest messages; shared: memory of one node; mpi: MPI_Allreduce");
+    o.add(
+        "allreduce", &allreduce,
+        {{"auto", Algorithm::automatic},
+         {"ring", Algorithm::ring},
+         {"small", Algorithm::small},
+         {"shared", Algorithm::shared},
+         {"mpi", Algorithm::mpi}},
+        "all-reduce algorithm for the gradients; shared: through shared memory, on one node alone; ring: fewest bytes; "
+        "small: fewest messages; mpi: MPI_Allreduce; auto: shared if possible, else the faster of ring and small by "
+        "an estimate");
     o.add("accelerate", &accelerate, "trace the step once, fuse ops, and replay it; off: run op by op");
 }
 

@@ -43,8 +43,8 @@ void declare_progress(Options& o, ProgressKind* kind) {
            {"line", ProgressKind::line},
            {"bar", ProgressKind::bar},
            {"none", ProgressKind::none}},
-          "what to show between epochs; line: a line every ten seconds, with the time left of the epoch / of the "
-          "training; bar: the same in place; auto: bar on a terminal, else line");
+          "what to show during an epoch; line: a line every ten seconds, with the time left in the epoch / in all; "
+          "bar: one line that changes; auto: bar on a terminal, else line");
 }
 
 ProgressStyle style_of(ProgressKind kind) {

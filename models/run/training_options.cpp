@@ -46,7 +46,7 @@ void TrainingOptions::declare_data(Options& o) {
     data_options.declare(o, data_texts.folder, data_texts.shards, data_texts.none);
     o.add("partial-batch", &partial, "use of the last, smaller mini-batch of an epoch").one_of({"keep", "discard"});
     o.add("augment", &augment,
-          cat("random flips and translations of the training images: none, or a list of ", joined(augment_names())))
+          cat("random changes of the training images: none, or a list of ", joined(augment_names())))
         .metavar("LIST");
     o.add("translate", &translate,
           "largest translation, in pixels; with --fill zero the same as a random crop with that padding")
@@ -58,7 +58,7 @@ void TrainingOptions::declare_data(Options& o) {
         o.add("rotate", &rotate, "largest random rotation of the training images, in degrees, in both directions")
             .range(0, 180);
     if (allows("scale"))
-        o.add("scale", &scale, "range of the random factor by which the training images grow, such as 0.8:1.2")
+        o.add("scale", &scale, "range of a random zoom factor for the training images, such as 0.8:1.2")
             .metavar("MIN:MAX");
     if (allows("resized-crop"))
         o.add("resized-crop", &resized_crop,
@@ -66,7 +66,7 @@ void TrainingOptions::declare_data(Options& o) {
               "which is resized to the whole image, such as 0.25:1; 1:1: off")
             .metavar("MIN:MAX");
     o.add("fill", &fill, {{"zero", data::Fill::zero}, {"reflect", data::Fill::reflect}},
-          "how to fill pixels uncovered by translation, rotation or scale: black, or the mirrored image");
+          "how to fill the pixels beyond the edge of a moved image; zero: black; reflect: the mirrored image");
 }
 
 bool TrainingOptions::allows(const std::string& augmentation) const {
@@ -83,29 +83,32 @@ std::vector<std::string> TrainingOptions::augment_names() const {
 void TrainingOptions::declare_training(Options& o) {
     o.group("Training");
     o.add("epochs", &epochs, "number of epochs").range(1, 1e6).basic();
-    o.add("steps", &steps, "total number of steps; -1: those of --epochs epochs").at_least(-1);
+    o.add("steps", &steps, "total number of steps, in place of --epochs; -1: those of --epochs").at_least(-1);
     o.add("lr", &schedule.base,
-          cat("highest learning rate; 0: ", default_rate.text(), ", or with another --optimizer ", kAdamRate,
-              " (adam, adamw) or ", DefaultRate().text(), " (sgd)"))
+          cat("highest learning rate; 0: ", default_rate.text(),
+              optimizer.kind == Kind::sgd ? cat("; with adam or adamw ", kAdamRate)
+                                          : cat("; with adamw ", kAdamRate, "; with sgd ", DefaultRate().text())))
         .at_least(0)
         .basic();
     o.add("schedule", &schedule.kind, schedule_kinds(), "schedule of the learning rate");
-    o.add("drops", &drops, "piecewise: epochs after which the rate drops; they do not follow --epochs").metavar("LIST");
+    o.add("drops", &drops, "piecewise: epochs after which the rate drops; --epochs does not scale them")
+        .metavar("LIST");
     o.add("drop-factor", &schedule.factor, "piecewise: factor for the rate at each drop").at_least(1e-9);
     o.add("lr-floor", &schedule.floor, "cosine, triangular: lowest rate").at_least(0);
-    o.add("lr-peak", &schedule.peak,
-          "triangular: position of the highest rate, as a fraction of the training, above 0 and below 1")
+    o.add("lr-peak", &schedule.peak, "triangular: when the rate is highest, as a fraction of the training; not 0 or 1")
         .range(0, 1);
     o.add("lr-start", &schedule.start, "triangular: first rate; -1: that of --lr-floor").at_least(-1);
     o.add("warmup", &schedule.warmup, "epochs in which the rate rises linearly from 0 to that of the schedule")
         .at_least(0);
     default_optimizer_ = optimizer.kind;
     o.add("optimizer", &optimizer.kind, {{"sgd", Kind::sgd}, {"adam", Kind::adam}, {"adamw", Kind::adamw}},
-          "update rule; sgd is that with momentum");
+          "update rule; sgd: SGD with momentum");
     o.add("momentum", &optimizer.momentum, "sgd: momentum").range(0, 1);
     o.add("nesterov", &optimizer.nesterov, "sgd: use Nesterov momentum");
-    o.add("l2", &optimizer.weight_decay, "weight decay").at_least(0);
-    o.add("decay-biases", &optimizer.decay_biases, "weight decay also of biases and of batch norm");
+    o.add("l2", &optimizer.weight_decay,
+          "weight decay: factor of a parameter that is added to its gradient; adamw: decoupled")
+        .at_least(0);
+    o.add("decay-biases", &optimizer.decay_biases, "apply weight decay to biases and batch norm, too");
     o.add("clip", &optimizer.max_norm, "largest norm of all gradients together; larger ones are scaled down; 0: none")
         .at_least(0);
     o.add(
@@ -113,9 +116,10 @@ void TrainingOptions::declare_training(Options& o) {
          "decay of a moving average of the weights, such as 0.999 for about the last 1000 steps; tests and models then "
          "use the average; 0: none")
         .range(0, 0.999999);
-    o.add("lookahead", &optimizer.lookahead,
-          "every 5 steps, moves the weights back by this fraction, which rises with the cube of the progress, towards "
-          "their values after the last such move; 0: never")
+    o.add(
+         "lookahead", &optimizer.lookahead,
+         "every 5 steps, move the weights back towards where the last such move left them, by the fraction X (s / S)^3 "
+         "at step s of S; 0: never")
         .range(0, 0.999999);
     o.add("label-smoothing", &smoothing, "fraction of the target spread over all classes").range(0, 0.99);
 }

@@ -113,7 +113,7 @@ std::string shell_word(const std::string& text) {
 
 void RunOptions::declare(Options& o) {
     o.group(cat("Run (exit status 0: done, or stopped by Ctrl-C; 1: error; ", kExitInterrupted,
-                ": interrupted, --resume)"));
+                ": ended by SIGTERM, SIGUSR1 or SIGHUP, for --resume)"));
     o.add("runs", &runs, "folder of all runs").metavar("DIR");
     o.add("run-name", &name, "name of this run's folder (default: program name and start time)")
         .metavar("NAME")
@@ -122,10 +122,12 @@ void RunOptions::declare(Options& o) {
     o.add("init-skip", &init_skip,
           "layers, separated by commas, whose tensors in --init are not used, such as fc if the file has other classes")
         .metavar("NAMES");
-    o.add("resume", &resume, "continue from the last checkpoint of --run-name, or of the newest run").basic();
+    o.add("resume", &resume,
+          "continue --run-name, or the newest run, from its last checkpoint, with its options unless given")
+        .basic();
     declare_progress(o, &progress);
     o.add("checkpoint-every", &checkpoint_every,
-          "number of steps between checkpoints; 0: only at the end of each epoch")
+          "steps between checkpoints, besides that at the end of each epoch; 0: none")
         .at_least(0);
     o.add("tensorboard", &tensorboard, "also write event files for TensorBoard into the run's folder");
     o.add("validate-every", &validate_every,
@@ -137,9 +139,10 @@ void RunOptions::declare(Options& o) {
               "the test set; 0: off"))
         .at_least(0);
     o.add("keep", &keep, "number of checkpoints to keep").range(1, 1e6);
-    o.add("on-nan", &on_nan, {{"stop", OnNan::stop}, {"skip", OnNan::skip}, {"rollback", OnNan::rollback}},
-          "action if a loss or gradient is not finite: stop with an error, skip the step, or roll back to the last "
-          "checkpoint");
+    o.add(
+        "on-nan", &on_nan, {{"stop", OnNan::stop}, {"skip", OnNan::skip}, {"rollback", OnNan::rollback}},
+        "what to do if a loss or gradient is not finite; stop: end with an error; skip: leave out the step; rollback: "
+        "go back to the last checkpoint");
 }
 
 TrainingRun::TrainingRun(const RunOptions& settings, Options& options, par::Group& group, Trial& trial)

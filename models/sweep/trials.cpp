@@ -280,25 +280,28 @@ void declare(Options& o, const TrialsProgram& p, Trials& s, std::string& program
         .basic();
     o.add("grid", &s.grid,
           cat("option and its values, for example seed=1:4, lr=0.01,0.05 or 'drops=\"20,40\",30', or with --random a "
-              "range, lr=log:1e-3:1 or l2=linear:0:0.01; several --grid make all combinations; with --table, every row "
+              "range, lr=log:1e-3:1 or l2=linear:0:0.01; seed=1:4 is 1, 2, 3 and 4; several --grid make all "
+              "combinations; with --table, every row "
               "of the table is combined with every point of the grid",
-              p.default_grid.empty() ? "" : "; neither: " + p.default_grid.front()))
+              p.default_grid.empty() ? "" : "; without either: " + p.default_grid.front()))
         .metavar("NAME=VALUES")
         .basic();
     o.add("random", &s.random,
-          "draw this many different trials at random from --grid, by --seed, instead of all combinations; 0: all")
+          "draw this many different trials at random from --grid, instead of all combinations; 0: all combinations")
         .range(0, double(kMaxTrials))
         .basic();
-    o.add("at-once", &s.parallel, "run trials in parallel; off: one after the other, each on all ranks");
+    o.add("at-once", &s.parallel,
+          "run trials in parallel; off: one after the other, each on all ranks, whatever --ranks-per-trial");
     o.add("rank-by", &s.ranking.metric,
-          "column of results.csv that ranks the trials, such as validation_loss; the highest value is the best")
+          "column of results.csv that ranks the trials; the highest value is the best, unless --lowest is given")
         .basic();
-    o.add("lowest", &s.ranking.lowest, "the lowest value of --rank-by is the best, as for validation_loss").basic();
+    o.add("lowest", &s.ranking.lowest, "the lowest value of --rank-by is the best, as with --rank-by validation_loss")
+        .basic();
     o.add("ranks-per-trial", &s.ranks_per_trial, "number of ranks for each trial").range(1, 1e6).basic();
     o.add("stop-below", &s.stop_below,
-          "stop a trial with a validation accuracy below this, in percent; or one whose best --rank-by so far is worse "
-          "than the median of the others after the same epoch, or for halving, is not in the better half after N, 2 N, "
-          "4 N ... epochs; N: --stop-below-after; 0: off")
+          "stop bad trials; X: those with a validation accuracy below X percent; median: those whose best --rank-by is "
+          "worse than the median of the others after as many epochs; halving: those not in the better half after N, "
+          "2 N, 4 N ... epochs, with N from --stop-below-after; 0: none")
         .metavar("X|median|halving")
         .basic();
     o.add("stop-below-after", &s.rules.after, "first epoch after which --stop-below is checked").range(1, 1e6);
