@@ -304,9 +304,7 @@ struct BlockPixels {
     }
 };
 
-/// Rounds f32 filters to type T.
-template <class T>
-__global__ void conv2d_round_filters_kernel(int count, const float* w, T* filters) {
+__global__ void conv2d_round_filters_kernel(int count, const float* w, bf16* filters) {
     const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
     if (i < count) store(filters + i, w[i]);
 }
@@ -327,10 +325,10 @@ class Filters {
 public:
     explicit Filters(const Tensor& w)
         : copy_(needs_copy(w) ? size_t(w.numel()) : 0), data_(needs_copy(w) ? copy_.data() : pointer<T>(w)) {
-        const int count = int(w.numel());
-        if (needs_copy(w))
-            RG_LAUNCH(conv2d_round_filters_kernel<T>, blocks_for(count, 256), 256, 0, stream(), count,
-                      pointer<float>(w), copy_);
+        if constexpr (std::is_same_v<T, bf16>)
+            if (needs_copy(w))
+                RG_LAUNCH(conv2d_round_filters_kernel, blocks_for(w.numel(), 256), 256, 0, stream(), int(w.numel()),
+                          pointer<float>(w), copy_);
     }
     operator const T*() const { return data_; }
 

@@ -1,14 +1,18 @@
 #!/usr/bin/env python3
-"""Plants faults in the CUDA kernels, one at a time, and checks that the tests on the executor detect them.
+"""Plants faults in the CUDA kernels, one at a time, and checks that the tests detect them.
 
 usage: tools/plant_faults.py BUILD_FOLDER [NAME...]
        tools/plant_faults.py --check    checks that the source still has the text of each fault
 
-A fault is an edit of a copy of one file. The kernel file that includes it is compiled from the copy, and linked before
-the library to the unit tests of an existing build. Prints a line per fault with the first failure. The exit status is 1
-if a fault was not detected. Takes about a minute per fault.
+A fault is an edit of a copy of one file. The kernel file that includes it is compiled from the copy. For a fault in
+C++, it is linked before the library to the unit tests of an existing build, and runs on the executor. For a fault in
+inline assembly, nvcc makes PTX of it, which the interpreter of tests/ptx runs; without nvcc these faults are skipped.
+Prints a line per fault with the first failure. The exit status is 1 if a fault was not detected. Takes about a minute
+per fault.
 """
+import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,7 +20,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 # name, edited file, compiled kernel file, old text, new text
-FAULTS = [
+EXECUTOR_FAULTS = [
     ("no barrier before the tiles are overwritten", "conv.cu", "conv", "__syncthreads(); // all warps have read the previous tiles", ""),
     ("no barrier before the tiles are read", "conv.cu", "conv",
      "        __syncthreads();\n        if (tap + kTaps < taps)", "        if (tap + kTaps < taps)"),
@@ -79,6 +83,35 @@ FAULTS = [
     ("no barrier between the threads of a value", "conv_grad.cu", "conv_grad",
      "__syncthreads();\n    if (first > 0", "if (first > 0"),
 ]
+ASSEMBLY_FAULTS = [
+    ("the registers of a bf16 operand exchanged", "mma.cuh", "conv",
+     "f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}", "f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%6,%5,%7}"),
+    ("the registers of a tf32 operand exchanged", "mma.cuh", "conv_grad",
+     "f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}", "f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%9,%8}"),
+    ("the matrices of a load exchanged", "mma.cuh", "conv", "{%0,%1,%2,%3}, [%4]", "{%0,%2,%1,%3}, [%4]"),
+    ("a load that does not transpose", "mma.cuh", "conv_grad", 'RG_LDMATRIX_2(ldmatrix_x2_trans, ".trans")',
+     'RG_LDMATRIX_2(ldmatrix_x2_trans, "")'),
+    ("two bf16 in the wrong order", "bf16.cuh", "conv", "bf16x2.f32 %0, %1, %2", "bf16x2.f32 %0, %2, %1"),
+    ("the address of an operand not divided by 16", "hopper.cuh", "conv_hopper", "shared_address(shared) >> 4", "shared_address(shared)"),
+    ("a distance at the wrong bits of a descriptor", "hopper.cuh", "conv_hopper", "(next_rows >> 4) << 32", "(next_rows >> 4) << 30"),
+    ("the operands of a product exchanged", "hopper.cuh", "conv_hopper", "%16, %17, 1, 1, 1, 0, 0", "%17, %16, 1, 1, 1, 0, 0"),
+    ("two sums of a product exchanged", "hopper.cuh", "conv_hopper", '"%16,%17,%18,%19,', '"%17,%16,%18,%19,'),
+    ("a product that discards the sum", "hopper.cuh", "conv_hopper", "%32, %33, 1, 1, 1, 0, 0", "%32, %33, 0, 1, 1, 0, 0"),
+    ("no wait for the products", "hopper.cuh", "conv_hopper", 'asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");', ""),
+    ("a wait that leaves a product in flight", "hopper.cuh", "conv_hopper", "wait_group.sync.aligned 0", "wait_group.sync.aligned 1"),
+    ("no fence before the products", "hopper.cuh", "conv_hopper", 'asm volatile("wgmma.fence.sync.aligned;" ::: "memory");', ""),
+    ("products that are not committed", "hopper.cuh", "conv_hopper",
+     '{ asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }', "{}"),
+    ("no fence between the proxies", "hopper.cuh", "conv_hopper",
+     '{ asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }', "{}"),
+    ("a wait for the other parity", "hopper.cuh", "conv_hopper", '"r"(parity)', '"r"(1 - parity)'),
+    ("a wait that ends too soon", "hopper.cuh", "conv_hopper", "selp.b32 %0, 1, 0, over", "mov.b32 %0, 1"),
+    ("an arrival too many for a barrier", "hopper.cuh", "conv_hopper", '"r"(arrivals)', '"r"(arrivals + 1)'),
+    ("no arrival at a barrier", "hopper.cuh", "conv_hopper",
+     'asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");', ""),
+    ("16 bytes of a copy not awaited", "hopper.cuh", "conv_hopper",
+     '_, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)', '_, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes - 16)'),
+]
 
 
 def run(command):
@@ -86,30 +119,33 @@ def run(command):
 
 
 def check():
-    for name, file, _, old, _ in FAULTS:
+    for name, file, _, old, _ in EXECUTOR_FAULTS + ASSEMBLY_FAULTS:
         count = (ROOT / "gpu" / file).read_text().count(old)
         if count != 1:
             sys.exit(f"plant_faults.py: {name}: expected the text once in gpu/{file}, got it {count} times; "
-                     f"update FAULTS: {old!r}")
+                     f"update the list of faults: {old!r}")
 
 
-def first_failure(build, folder, file, kernel, old, new):
-    """Returns the first failure of the tests with the fault, or None if they pass."""
-    text = (ROOT / "gpu" / file).read_text()
+def compile_copy(command, build, folder, file, kernel, old, new):
+    """Compiles the kernel file with the fault. Returns the path of the result."""
     copy = folder / "ringgrad" / "gpu"
-    copy.mkdir(parents=True, exist_ok=True)
-    (copy / file).write_text(text.replace(old, new))
-    source = folder / "kernel.cpp"
+    copy.mkdir(parents=True)
+    (copy / file).write_text((ROOT / "gpu" / file).read_text().replace(old, new))
+    source, result = folder / f"{kernel}{'.cu' if 'nvcc' in command[0] else '.cpp'}", folder / "result"
     source.write_text(f'#include "ringgrad/gpu/{kernel}.cu"\n')
-    made = run(["c++", "-std=c++20", "-O1", f"-I{folder}", f"-I{build}/include", "-c", str(source),
-                "-o", str(folder / "kernel.o")])
-    (copy / file).unlink()
+    made = run([*command, "-std=c++20", f"-I{folder}", f"-I{build}/include", str(source), "-o", str(result)])
     if made.returncode:
         sys.exit(f"plant_faults.py: {kernel}.cu with the fault does not compile:\n{made.stderr[:2000]}")
+    return result
+
+
+def failure_on_executor(build, folder, *fault):
+    """Returns the first failure of the tests with the fault, or None if they pass."""
+    kernel = compile_copy(["c++", "-O1", "-c"], build, folder, *fault)
     objects = sorted(str(p) for p in (build / "tests" / "rg_tests.p").glob("*.o"))
     archives = sorted(str(p) for p in build.rglob("*.a"))
     libraries = run(["pkg-config", "--libs", "mpich"]).stdout.split() + ["-lpthread"]
-    linked = run(["c++", *objects, str(folder / "kernel.o"), "-Wl,--start-group", *archives, "-Wl,--end-group",
+    linked = run(["c++", *objects, str(kernel), "-Wl,--start-group", *archives, "-Wl,--end-group",
                   *libraries, "-o", str(folder / "tests")])
     if linked.returncode:
         sys.exit(f"plant_faults.py: cannot link the tests (a build with -Dcuda=disabled?):\n{linked.stderr[:2000]}")
@@ -121,6 +157,16 @@ def first_failure(build, folder, file, kernel, old, new):
                 f"exit status {result.returncode}")
 
 
+def failure_in_interpreter(build, folder, nvcc, file, kernel, old, new):
+    """Returns the first failure of the interpreter with the fault, or None if it finds none."""
+    ptx = compile_copy([nvcc, "-arch=sm_90a", "-O3", "--expt-relaxed-constexpr", "-ptx"], build, folder,
+                       file, kernel, old, new)
+    others = [p for p in (build / "tests" / "ptx").glob("*.ptx") if p.stem != kernel]
+    result = run([sys.executable, str(ROOT / "tests" / "ptx" / "run.py"), "--first", str(build / "tests" / "ptx" / "ptx_record"),
+                  "quick", str(ptx), *map(str, others)])
+    return result.stdout.strip().splitlines()[-1] if result.returncode == 1 else None
+
+
 def main():
     if len(sys.argv) < 2:
         sys.exit(__doc__)
@@ -128,12 +174,18 @@ def main():
     if sys.argv[1] == "--check":
         return 0
     build = pathlib.Path(sys.argv[1]).resolve()
+    nvcc = shutil.which("nvcc", path=os.environ.get("PATH", "") + ":/usr/local/cuda/bin")
+    if not nvcc:
+        print("skipped: faults in inline assembly; no nvcc")
     undetected = 0
-    for name, *fault in FAULTS:
+    for n, (name, *fault) in enumerate(EXECUTOR_FAULTS + (ASSEMBLY_FAULTS if nvcc else [])):
         if sys.argv[2:] and not any(word in name for word in sys.argv[2:]):
             continue
         with tempfile.TemporaryDirectory() as folder:
-            failure = first_failure(build, pathlib.Path(folder), *fault)
+            if n < len(EXECUTOR_FAULTS):
+                failure = failure_on_executor(build, pathlib.Path(folder), *fault)
+            else:
+                failure = failure_in_interpreter(build, pathlib.Path(folder), nvcc, *fault)
         print(f"{'detected' if failure else 'NOT DETECTED'}: {name} (gpu/{fault[0]}): {failure or ''}"[:230], flush=True)
         undetected += not failure
     return undetected > 0

@@ -46,6 +46,23 @@ Settings& settings();
 /// Runs all blocks of a grid. Throws Error with kernel, block and thread if the kernel does something undefined.
 void run_grid(const char* kernel, Index3 grid, Index3 block, size_t shared_bytes, const std::function<void()>& body);
 
+/// A launch, with the bytes of each parameter.
+struct Launch {
+    const void* kernel; // the function, as compiled for the executor
+    Index3 grid, block;
+    size_t shared_bytes;
+    std::vector<std::vector<std::byte>> parameters;
+};
+/// Takes launches and provides scratch memory in place of the executor. tests/ptx/ uses one to record launches.
+class Interceptor {
+public:
+    virtual ~Interceptor() = default;
+    virtual void launch(Launch launch) = 0;
+    virtual void* scratch(size_t bytes) = 0;
+};
+/// The interceptor of the calling thread, or null.
+inline thread_local Interceptor* interceptor = nullptr;
+
 /// Returns the names of the kernels that this thread has launched since the last call.
 std::vector<std::string> take_launched();
 

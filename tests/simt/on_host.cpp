@@ -10,12 +10,15 @@ namespace rg::gpu_on_host {
 // Uses the heap, so that AddressSanitizer finds accesses out of bounds. Filled with NaN, so that no kernel relies on
 // zeros.
 void* take_scratch(size_t bytes) {
+    if (simt::interceptor) return simt::interceptor->scratch(bytes);
     void* const memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256 + 256);
     RG_CHECK(memory, "take_scratch: no memory for ", bytes, " bytes");
     std::memset(memory, 0xFF, bytes);
     return memory;
 }
-void give_back_scratch(void* memory) { std::free(memory); }
+void give_back_scratch(void* memory) {
+    if (!simt::interceptor) std::free(memory);
+}
 
 cudaStream_t stream() { return nullptr; }
 

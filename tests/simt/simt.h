@@ -19,6 +19,14 @@ namespace rg::RG_GPU {
 template <class... P>
 void launch(void (*kernel)(P...), const char* name, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t,
             std::type_identity_t<P>... args) {
+    if (simt::interceptor) {
+        [[maybe_unused]] const auto bytes = [](const auto& value) {
+            const std::span view = std::as_bytes(std::span(&value, 1));
+            return std::vector(view.begin(), view.end());
+        };
+        return simt::interceptor->launch(
+            {reinterpret_cast<const void*>(kernel), grid, block, shared_bytes, {bytes(args)...}});
+    }
     simt::run_grid(name, grid, block, shared_bytes, [&] { kernel(args...); });
 }
 
