@@ -38,9 +38,13 @@
 #include "ringgrad/tests/simt/simt.h"
 #else
 
+#include "ringgrad/gpu/deadline.h"
+
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <cuda_runtime.h>
+#include <map>
 #include <type_traits>
 
 #define SHARED(type, name, count) __shared__ alignas(16) type name[count]
@@ -69,19 +73,39 @@ inline bool synchronous_launches() {
     return enabled;
 }
 
+/// Waits until query() returns another status than cudaErrorNotReady, and returns that. If this takes minutes, a kernel
+/// never ends. Nothing can stop it but the end of the process, since even freeing memory would wait for it.
+template <class Query>
+cudaError_t wait_for_gpu(const char* what, Query query) {
+    constexpr double kSeconds = 120;
+    cudaError_t status = cudaSuccess;
+    if (gpu::ends_within(kSeconds, [&] { return (status = query()) != cudaErrorNotReady; })) return status;
+    std::fprintf(stderr,
+                 "error: %s: expected it to end, got nothing in %g s; to get the name of a kernel, set RG_SYNC=1; "
+                 "RG_GPU_KERNELS=portable avoids the kernels for Hopper GPUs\n",
+                 what, kSeconds);
+    std::fflush(nullptr);
+    std::_Exit(1);
+}
+
 template <class... P>
 void launch(void (*kernel)(P...), const char* name, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
             std::type_identity_t<P>... args) {
     const auto check = [&](cudaError_t status, const char* action) {
         check_launch(status, name, action, grid, block, shared_bytes);
     };
-    // Without this call, a kernel gets at most 48 KiB of shared memory, static and dynamic together.
-    if (shared_bytes)
+    // Without this call, a kernel gets at most 48 KiB of shared memory, static and dynamic together. It is not repeated,
+    // so that it does not happen while a graph is captured.
+    thread_local std::map<const void*, size_t> granted;
+    size_t& limit = granted[reinterpret_cast<const void*>(kernel)];
+    if (shared_bytes > limit) {
         check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared_bytes)),
               "shared memory");
+        limit = shared_bytes;
+    }
     kernel<<<grid, block, shared_bytes, stream>>>(args...);
     check(cudaGetLastError(), "launch");
-    if (synchronous_launches()) check(cudaStreamSynchronize(stream), "run");
+    if (synchronous_launches()) check(wait_for_gpu(name, [&] { return cudaStreamQuery(stream); }), "run");
 }
 
 } // namespace rg::RG_GPU

@@ -9,6 +9,7 @@
 
 #include "ringgrad/core/context.h"
 #include "ringgrad/gpu/block_cache.h"
+#include "ringgrad/gpu/hopper_check.h"
 #include "ringgrad/gpu/kernels.h"
 #include "ringgrad/gpu/pinned_downloads.h"
 #include "ringgrad/gpu/scratch.cuh"
@@ -48,7 +49,9 @@ struct Stream {
     /// Makes later work in this stream wait for the event.
     void wait_for(cudaEvent_t event) { check(cudaStreamWaitEvent(stream, event, 0), "cudaStreamWaitEvent"); }
     /// Blocks until all work in this stream is done.
-    void wait() { check(cudaStreamSynchronize(stream), "a kernel or a copy"); }
+    void wait() {
+        check(wait_for_gpu("a kernel or a copy", [&] { return cudaStreamQuery(stream); }), "a kernel or a copy");
+    }
     cudaStream_t stream = nullptr;
 };
 
@@ -61,7 +64,9 @@ struct Event {
     Event& operator=(const Event&) = delete;
     operator cudaEvent_t() const { return event; }
     void record(cudaStream_t stream) { check(cudaEventRecord(event, stream), "cudaEventRecord"); }
-    void wait() { check(cudaEventSynchronize(event), "a kernel or a copy"); } // returns at once if never recorded
+    void wait() { // returns at once if never recorded
+        check(wait_for_gpu("a kernel or a copy", [&] { return cudaEventQuery(event); }), "a kernel or a copy");
+    }
     cudaEvent_t event = nullptr;
 };
 
@@ -138,14 +143,30 @@ public:
         const char* const kernels = std::getenv("RG_GPU_KERNELS");
         traits_ = gpu_traits_of(properties.multiProcessorCount, capability_of(properties), kernels ? kernels : "",
                                 RG_CUDA_ARCH);
-        name_ = cat(properties.name, " (", capability_of(properties).str(), ", ", properties.totalGlobalMem >> 30,
-                    traits_.hopper_kernels ? " GiB, hopper kernels)" : " GiB)");
+        name_ = cat(properties.name, " (", capability_of(properties).str(), ", ", properties.totalGlobalMem >> 30);
         cudaFuncAttributes attributes; // fails here if the driver is too old to translate this build's kernels
         check(cudaFuncGetAttributes(&attributes, delay_kernel), "loading the kernels of this build, for " RG_CUDA_ARCH);
     }
     ~CudaDevice() override { (void)cudaStreamSynchronize(stream_); }
 
-    std::string name() const override { return name_; }
+    std::string name() const override {
+        return name_ + (traits_.hopper_kernels ? " GiB, hopper kernels)" : " GiB)");
+    }
+
+    /// Turns off the Hopper kernels if they do not compute on this GPU what the portable ones do.
+    void check_hopper_kernels() {
+        if (!traits_.hopper_kernels) return;
+        std::string mismatch;
+        try {
+            mismatch = find_hopper_mismatch(*this, traits_);
+        } catch (const Error& error) { // after a fault, a GPU runs nothing more for this process
+            fail(error.what(), "; RG_GPU_KERNELS=portable avoids the kernels for Hopper GPUs");
+        }
+        if (mismatch.empty()) return;
+        traits_.hopper_kernels = false;
+        std::fprintf(stderr, "warning: on this GPU, the Hopper kernels compute %s wrongly; portable kernels replace them\n",
+                     mismatch.c_str());
+    }
 
     void* allocate(size_t bytes) override {
         if (void* const memory = blocks_.take(bytes)) return memory;
@@ -236,7 +257,7 @@ private:
         explicit Selection(int index) { check(cudaSetDevice(index), "cudaSetDevice"); }
     };
     Selection selection_;
-    std::string name_;
+    std::string name_; // without the end, which depends on the traits
     GpuTraits traits_;
     Stream stream_;
     BlockCache blocks_{allocate_memory, free_memory};
@@ -337,7 +358,9 @@ std::unique_ptr<Device> open_device(int index) {
     FoundGpus found;
     const std::vector<int> indices = find_usable(found);
     RG_CHECK(!indices.empty(), "device cuda: ", found.why_none);
-    return std::make_unique<CudaDevice>(indices.at(size_t(index)));
+    auto device = std::make_unique<CudaDevice>(indices.at(size_t(index)));
+    device->check_hopper_kernels();
+    return device;
 }
 
 } // namespace rg::gpu

@@ -33,14 +33,12 @@ std::string why_not(const std::string& name, Capability gpu, std::string_view ta
 }
 
 GpuTraits gpu_traits_of(int sm_count, Capability gpu, std::string_view kernels, std::string_view targets) {
-    GpuTraits traits{.sm_count = sm_count};
-    if (kernels.empty() || kernels == "portable") return traits;
-    RG_CHECK(kernels == "hopper", "RG_GPU_KERNELS: expected portable or hopper, got ", kernels);
-    RG_CHECK(gpu.major == 9 && gpu.minor == 0 && targets.find("sm_90a") != targets.npos,
-             "RG_GPU_KERNELS=hopper: expected an sm_90 GPU and a build for sm_90a, got ", gpu.str(),
-             " and a build for ", targets);
-    traits.hopper_kernels = true;
-    return traits;
+    const bool hopper = gpu.major == 9 && gpu.minor == 0 && targets.find("sm_90a") != targets.npos;
+    RG_CHECK(kernels.empty() || kernels == "portable" || kernels == "hopper",
+             "RG_GPU_KERNELS: expected portable or hopper, got ", kernels);
+    RG_CHECK(hopper || kernels != "hopper", "RG_GPU_KERNELS=hopper: expected an sm_90 GPU and a build for sm_90a, got ",
+             gpu.str(), " and a build for ", targets);
+    return {sm_count, hopper && kernels != "portable"};
 }
 
 } // namespace rg::gpu

@@ -24,8 +24,9 @@ bool runs_on(std::string_view targets, Capability gpu);
 /// of the GPU, the reason, and a remedy if there is one.
 std::string why_not(const std::string& name, Capability gpu, std::string_view targets);
 
-/// Returns the traits of a GPU. `kernels` is the value of RG_GPU_KERNELS: "portable", "hopper", or "" if unset. Throws
-/// Error for other values, and for "hopper" if the GPU or the build cannot run the Hopper kernels.
+/// Returns the traits of a GPU. `kernels` is the value of RG_GPU_KERNELS: "portable", "hopper", or "" if unset, which
+/// takes the Hopper kernels where the GPU and the build can run them. Throws Error for other values, and for "hopper"
+/// if they cannot.
 GpuTraits gpu_traits_of(int sm_count, Capability gpu, std::string_view kernels, std::string_view targets);
 
 } // namespace rg::gpu

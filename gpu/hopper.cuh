@@ -168,7 +168,8 @@ void increase_registers() {
 
 #ifdef RG_HOPPER
 __device__ __forceinline__ uint64_t descriptor(const void* shared, int next_values, int next_rows) {
-    return uint64_t(shared_address(shared) >> 4) | uint64_t(next_values >> 4) << 16 | uint64_t(next_rows >> 4) << 32;
+    const auto field = [](int bytes) { return uint64_t(bytes >> 4 & 0x3fff); };
+    return field(int(shared_address(shared))) | field(next_values) << 16 | field(next_rows) << 32;
 }
 #endif
 

@@ -163,7 +163,9 @@ TEST_SUITE("models") {
     }
 
     TEST_CASE("machine: RG_GPU_KERNELS selects the kernels") {
-        CHECK_FALSE(gpu::gpu_traits_of(132, {9, 0}, "", "sm_90a").hopper_kernels);
+        CHECK(gpu::gpu_traits_of(132, {9, 0}, "", "sm_90a").hopper_kernels);
+        CHECK_FALSE(gpu::gpu_traits_of(132, {9, 0}, "", "sm_80, compute_90").hopper_kernels);
+        CHECK_FALSE(gpu::gpu_traits_of(132, {10, 0}, "", "sm_90a, compute_90").hopper_kernels);
         CHECK_FALSE(gpu::gpu_traits_of(132, {9, 0}, "portable", "sm_90a").hopper_kernels);
         CHECK(gpu::gpu_traits_of(132, {9, 0}, "hopper", "sm_80, sm_90a").hopper_kernels);
         CHECK(gpu::gpu_traits_of(132, {9, 0}, "hopper", "sm_90a").sm_count == 132);

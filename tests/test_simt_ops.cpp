@@ -1,12 +1,16 @@
 // Every CUDA kernel, thread by thread on the executor: over the cases of op_cases.h against the reference, with guards
 // around every buffer, and the same bits in whatever order the threads run.
+#include "ringgrad/gpu/deadline.h"
+#include "ringgrad/gpu/hopper_check.h"
 #include "ringgrad/gpu/kernels.h"
+#include "ringgrad/tests/executor_device.h"
 #include "ringgrad/tests/op_check.h"
 #include "ringgrad/tests/simt/executor.h"
 #include "ringgrad/tests/simt/sanitizers.h"
 #include "ringgrad/tests/temp_dir.h"
 
 #include <algorithm>
+#include <cstring>
 #include <doctest/doctest.h>
 #include <map>
 #include <tuple>
@@ -96,6 +100,33 @@ TEST_SUITE("simt") {
         std::vector<float> out(2 * kMultiplyThreads);
         CHECK(gpu_on_host::multiply(out.data(), 2, 3) == 2.0 * kMultiplyThreads / 32 * 3 * 8 * 4096);
         CHECK(out == std::vector<float>(out.size(), 3 * 8 * 4 * 16));
+    }
+
+    TEST_CASE("simt: the check of the Hopper kernels passes, and names a kernel that computes something else") {
+        struct Faulty final : ExecutorDevice {
+            static void convolve(const Call& call) {
+                gpu_on_host::kernel(op::conv2d)(call);
+                if (gpu_on_host::settable_gpu_traits().hopper_kernels && call.in[Conv2dOp::w].extent(0) == 64)
+                    std::memset(call.out[0].bytes_data(), 0x40, size_t(call.out[0].bytes() / 32)); // 3.0
+            }
+            Kernel kernel(Op op) const override { return op == op::conv2d ? convolve : ExecutorDevice::kernel(op); }
+        };
+        if (simt::kTsan || simt::kAsan) return; // many kernels, each of which the cases below run, too
+        gpu::GpuTraits& traits = gpu_on_host::settable_gpu_traits();
+        const gpu::GpuTraits before = traits;
+        ExecutorDevice device;
+        CHECK(gpu::find_hopper_mismatch(device, traits) == "");
+        Faulty faulty;
+        CHECK(gpu::find_hopper_mismatch(faulty, traits) == "a convolution of 32 channels with 64 filters at width 8");
+        CHECK(traits.sm_count == before.sm_count);
+        CHECK(traits.hopper_kernels == before.hopper_kernels);
+    }
+
+    TEST_CASE("simt: a wait for a GPU ends after its deadline") {
+        int calls = 0;
+        CHECK(gpu::ends_within(60, [&] { return ++calls == 3; }));
+        CHECK(calls == 3);
+        CHECK_FALSE(gpu::ends_within(0.01, [] { return false; }));
     }
 
     // Few tiles for many blocks, and many for one, that goes round its stages.

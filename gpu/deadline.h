@@ -1,0 +1,22 @@
+// A wait that does not last forever if a GPU never finishes its work.
+#pragma once
+
+#include <chrono>
+#include <thread>
+
+namespace rg::gpu {
+
+/// Calls done() until it returns true; then returns true. Returns false after `seconds`. Pauses between calls, but not
+/// during the first millisecond, so that short waits end at once.
+template <class Done>
+bool ends_within(double seconds, Done done) {
+    using Clock = std::chrono::steady_clock;
+    for (const auto begin = Clock::now(); !done();) {
+        const double waited = std::chrono::duration<double>(Clock::now() - begin).count();
+        if (waited > seconds) return false;
+        if (waited > 1e-3) std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+    return true;
+}
+
+} // namespace rg::gpu

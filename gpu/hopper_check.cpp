@@ -1,0 +1,105 @@
+// See hopper_check.h. Uses no CUDA, so that tests can run it on the executor.
+#include "ringgrad/gpu/hopper_check.h"
+
+#include "ringgrad/core/context.h"
+#include "ringgrad/core/ops/conv.h"
+
+#include <cmath>
+
+namespace rg::gpu {
+
+namespace {
+
+/// Returns values from -1 to 1 that bf16 holds exactly, on the context's device. Sums of their products are exact in
+/// f32, whatever their order. With `positive`, values from 0.5 to 2.5.
+Tensor drawn(const Shape& shape, DType type, int64_t seed, bool positive = false) {
+    const Tensor values = Tensor::on_host(shape);
+    for (uint64_t state = uint64_t(seed); float& v : values.span<float>()) {
+        state = state * 6364136223846793005u + 1442695040888963407u; // Knuth's MMIX generator
+        v = float(int(state >> 59) - 15) / 16;
+        if (positive) v += 1.5f;
+    }
+    return values.to(type).to_device();
+}
+
+/// Returns true if the error of all values together is below 1 % of the values, which is above the error of bf16.
+bool agree(const Tensor& a, const Tensor& b) {
+    const Tensor x = a.to_host().to(DType::f64), y = b.to_host().to(DType::f64);
+    double error = 0, size = 0;
+    for (int64_t i = 0; i < x.numel(); ++i) {
+        error += std::pow(x.data<double>()[i] - y.data<double>()[i], 2);
+        size += std::pow(y.data<double>()[i], 2);
+    }
+    return error <= 1e-4 * size; // false for NaN
+}
+
+struct Case {
+    const char* name;
+    Op op;
+    Attrs attrs;
+    std::vector<Tensor> in;
+};
+
+/// Returns convolutions that use all kernels for c input channels, k filters and images of this width.
+std::vector<Case> cases_of(int64_t c, int64_t k, int64_t width) {
+    using F = Conv2dOp;
+    using G = Conv2dGradOp;
+    // Ten tiles, which one block computes, so that it uses each of its at most four stages twice.
+    const int64_t height = width == 16 ? 32 : 16;
+    const Shape x{5, height, width, c}, y{5, height, width, k}, w{k, 3, 3, c};
+    const BatchNorm norm{.relu = true};
+    const auto set_norm = [](std::vector<Tensor>& in, size_t first, int64_t channels) {
+        in[first] = drawn({2, channels}, DType::f32, 7, true); // mean and variance
+        in[first + 1] = drawn({channels}, DType::f32, 8), in[first + 2] = drawn({channels}, DType::f32, 9);
+    };
+    std::vector<Tensor> forward(F::y_beta + 1), backward(G::x_beta + 1);
+    forward[F::x] = drawn(x, DType::bf16, 1), forward[F::w] = drawn(w, DType::f32, 2);
+    forward[F::bias] = drawn({k}, DType::f32, 3);
+    backward[G::dy] = drawn(y, DType::bf16, 4), backward[G::x] = forward[F::x], backward[G::w] = forward[F::w];
+    std::vector<Tensor> normalised = forward, through_norms = backward;
+    set_norm(normalised, F::x_stats, c), set_norm(through_norms, G::x_stats, c), set_norm(through_norms, G::y_stats, k);
+    through_norms[G::y] = drawn(y, DType::bf16, 5), through_norms[G::y_sums] = drawn({2, k}, DType::f32, 6);
+    const Conv conv{.pad = 1};
+    return {{"a convolution", op::conv2d, F{.conv = conv, .with_stats = true}, forward},
+            {"a convolution of normalised images", op::conv2d, F{.conv = conv, .with_stats = true, .x_norm = norm},
+             normalised},
+            {"a gradient of a convolution", op::conv2d_grad, G{.conv = conv, .filters = false}, backward},
+            {"a gradient of a convolution between norms", op::conv2d_grad,
+             G{.conv = conv, .with_sums = true, .y_norm = norm, .x_norm = norm}, through_norms}};
+}
+
+std::vector<Tensor> run(Device& device, const Case& c) {
+    std::vector<Tensor> out;
+    const OutputSpecs specs = infer(*c.op, c.in, c.attrs);
+    for (int i = 0; i < c.op->outputs; ++i)
+        out.push_back(Tensor::empty(specs[size_t(i)].shape, specs[size_t(i)].dtype));
+    device.kernel(c.op)({c.attrs, c.in, out});
+    return out;
+}
+
+} // namespace
+
+std::string find_hopper_mismatch(Device& device, GpuTraits& traits) {
+    struct Restore {
+        GpuTraits &traits, before;
+        ~Restore() { traits = before; }
+    } const restore{traits, traits};
+    const Context on_device{.device = &device};
+    const ContextScope scope(on_device);
+    for (const int64_t c : {32, 64})
+        for (const int64_t k : {32, 64})
+            for (const int64_t width : {8, 16, 32})
+                for (const Case& one : cases_of(c, k, width)) {
+                    std::vector<Tensor> results[2];
+                    for (const bool hopper : {false, true}) {
+                        traits = {.sm_count = 1, .hopper_kernels = hopper}; // so all tiles are those of one block
+                        results[hopper] = run(device, one);
+                    }
+                    for (size_t i = 0; i < results[0].size(); ++i)
+                        if (!agree(results[1][i], results[0][i]))
+                            return cat(one.name, " of ", c, " channels with ", k, " filters at width ", width);
+                }
+    return {};
+}
+
+} // namespace rg::gpu
