@@ -42,13 +42,14 @@ Operation Group::next_operation(const char* name, std::string_view what, size_t 
 
 void Group::allreduce(const char* name, const Vector& vector, std::string_view what, Algorithm algorithm) {
     if (size() == 1) return;
-    const bool chosen = algorithm == Algorithm::automatic, one_node = local_size() == size();
-    if (chosen) algorithm = choose(vector.bytes(), size(), one_node);
+    const bool chosen = algorithm == Algorithm::automatic;
+    const int nodes = link_.node().ranks.empty() ? size() : size() / int(link_.node().ranks.size());
+    if (chosen) algorithm = choose(vector.bytes(), size(), nodes, shared_ && shared_->place_of(vector));
     if (algorithm == Algorithm::shared && !shared(name, what, vector.bytes())) {
-        RG_CHECK(chosen, name, " ", what, ": expected memory that all ", size(),
-                 " ranks share for algorithm shared, got ",
-                 one_node ? "none from the MPI library" : "ranks on several nodes", " (rank ", rank(), ")");
-        algorithm = choose(vector.bytes(), size(), false);
+        RG_CHECK(chosen, name, " ", what, ": expected memory that the ranks of a node share for algorithm shared, got ",
+                 link_.node().ranks.empty() ? "nodes with different numbers of ranks" : "none from the MPI library",
+                 " (rank ", rank(), ")");
+        algorithm = choose(vector.bytes(), size(), size(), false);
     }
     if (algorithm == Algorithm::mpi) {
         RG_CHECK(link_.mpi_allreduce(vector.data, vector.count, size_of(vector.type)), name, " ", what,
@@ -92,12 +93,12 @@ Operation Group::agree(const char* name, std::string_view what, size_t bytes, ui
 }
 
 SharedReducer* Group::shared(const char* name, std::string_view what, size_t bytes) {
-    if (!tried_shared_ && local_size() == size()) {
+    if (!tried_shared_ && !link_.node().ranks.empty()) {
         agree(name, what, bytes, segment_bytes_ << 8); // opening cannot name a missing rank; this handshake can
         std::unique_ptr<SharedWindow> window = link_.open_shared(SharedReducer::window_bytes(segment_bytes_));
         if (window) {
             shared_ = std::make_unique<SharedReducer>(link_, std::move(window), segment_bytes_);
-            handshake_.post_in(shared_->window(), SharedReducer::kPostOffset);
+            if (one_node()) handshake_.post_in(shared_->window(), SharedReducer::kPostOffset);
         }
     }
     tried_shared_ = true;
@@ -108,7 +109,7 @@ std::span<std::byte> Group::memory(size_t bytes, std::string_view what) {
     if (size() > 1 && shared("memory", what, bytes)) {
         agree("memory", what, bytes, 0);
         if (std::unique_ptr<SharedWindow> window = link_.open_shared(bytes)) {
-            std::byte* local_part = window->part(rank());
+            std::byte* local_part = window->part(link_.node().place);
             shared_->adopt(std::move(window));
             return {local_part, bytes};
         }

@@ -43,8 +43,9 @@ public:
     void allreduce_sum(std::span<double> values, std::string_view what, Algorithm algorithm = Algorithm::automatic);
 
     /// Allocates zeroed memory for vectors that are summed often, such as gradients. Collective; all ranks pass the
-    /// same length. The memory is aligned to a cache line, and the group owns it. If Link::open_shared() works, several
-    /// ranks share the memory, and Algorithm::shared sums it in place: any range, but the same one on all ranks.
+    /// same length. The memory is aligned to a cache line, and the group owns it. If Link::open_shared() works, the
+    /// ranks of a node share the memory, and Algorithm::shared sums it in place: any range, but the same one on all
+    /// ranks.
     std::span<std::byte> memory(size_t bytes, std::string_view what);
 
     /// Returns true if `value` is true on every rank. Collective.
@@ -68,7 +69,8 @@ private:
     SharedReducer* shared(const char* name, std::string_view what, size_t bytes);
     /// Returns the algorithm for a vector of a few bytes: shared memory if it is open already. Opening it would take
     /// longer.
-    Algorithm quickest() const { return shared_ ? Algorithm::shared : Algorithm::small; }
+    Algorithm quickest() const { return shared_ && one_node() ? Algorithm::shared : Algorithm::small; }
+    bool one_node() const { return int(link_.node().ranks.size()) == size(); }
 
     Link& link_;
     size_t segment_bytes_;

@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <map>
 
 #include <sched.h>
 #include <unistd.h>
@@ -69,6 +70,19 @@ Link::Link(int rank, int size, int local_rank, int local_size)
       deadline_(kDeadline) {
     for (int q = 0; q < size; ++q)
         if (q != rank) others_.push_back(q);
+}
+
+void Link::set_nodes(std::span<const int> first_of_node) {
+    std::map<int, std::vector<int>> nodes; // by the first rank
+    for (size_t q = 0; q < first_of_node.size(); ++q) nodes[first_of_node[q]].push_back(int(q));
+    for (const auto& [first, ranks] : nodes)
+        if (ranks.size() != nodes.begin()->second.size()) return;
+    const auto own = nodes.find(first_of_node[size_t(rank_)]);
+    node_.ranks = own->second;
+    node_.place = size_t(std::find(node_.ranks.begin(), node_.ranks.end(), rank_) - node_.ranks.begin());
+    if (own != nodes.begin()) node_.previous = std::prev(own)->second[node_.place];
+    node_.after = int(std::distance(own, nodes.end())) - 1;
+    if (node_.after > 0) node_.next = std::next(own)->second[node_.place];
 }
 
 void Link::read_environment() {

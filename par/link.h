@@ -16,6 +16,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -74,7 +75,7 @@ private:
     int slot_ = -1;
 };
 
-/// Memory that all ranks of a link share. Each rank has one part, and all parts have the same size. All ranks create it
+/// Memory that the ranks of a node share. Each has one part, and all parts have the same size. The ranks create it
 /// together, and destroy it together.
 class SharedWindow {
 public:
@@ -84,8 +85,8 @@ public:
     ~SharedWindow() { release_(); }
     SharedWindow(const SharedWindow&) = delete;
     SharedWindow& operator=(const SharedWindow&) = delete;
-    /// Returns the first byte of a rank's part, aligned to 64 bytes.
-    std::byte* part(int rank) const { return parts_[size_t(rank)]; }
+    /// Returns the first byte of the part of the rank node().ranks[place], aligned to 64 bytes.
+    std::byte* part(size_t place) const { return parts_[place]; }
     /// Returns the number of bytes in one part.
     size_t bytes() const { return bytes_; }
 
@@ -110,6 +111,15 @@ public:
     /// Return this rank's index among the program's ranks on this node, and the number of these ranks.
     int local_rank() const { return local_rank_; }
     int local_size() const { return local_size_; }
+    /// The nodes of a job, if all have the same number of ranks.
+    struct Node {
+        std::vector<int> ranks;       // those of this node, in ascending order; empty if nodes differ in their number
+        size_t place = 0;             // index of this rank in `ranks`
+        int previous = -1, next = -1; // the ranks with the same place on the nodes before and after this one; -1: none
+        int after = 0;                // number of nodes after this one
+    };
+    /// Nodes are in the order of their lowest ranks. Ranks of a node can share memory (open_shared).
+    const Node& node() const { return node_; }
     /// Returns "rank 2", or "rank 2 on HOST" if the ranks are MPI processes. For error texts.
     virtual std::string name_of(int rank) const;
 
@@ -128,10 +138,10 @@ public:
     /// Returns true if no message is in flight. If this call has completed a message, *bytes is its length.
     bool test(Channel& channel, size_t* bytes);
 
-    /// Collective. Returns zeroed memory that all ranks share. Returns null on all ranks if they cannot share memory:
-    /// they are on several nodes, or are only some of the ranks of another link, or MPI has no such memory. All ranks
-    /// of a ThreadWorld can; for them, lack of memory throws Error. With MPI, the function blocks, and its error cannot
-    /// name a missing rank. So let the ranks agree first (Handshake); that error names the rank.
+    /// Collective over all nodes. Returns zeroed memory that the ranks of this node share, with a part for each of
+    /// node().ranks. Returns null on all ranks if there is none: node().ranks is empty, or MPI has no such memory. In a
+    /// ThreadWorld, lack of memory throws Error. With MPI, the function blocks, and its error cannot name a missing
+    /// rank. So let the ranks agree first (Handshake); that error names the rank.
     virtual std::unique_ptr<SharedWindow> open_shared(size_t bytes_per_rank);
     /// Blocks, as wait() does, until a word in shared memory is at least `value`. Then everything that its writer
     /// stored before the word is visible. Throws RankMissing after the deadline, with "expected rank `peer` `doing`".
@@ -167,6 +177,9 @@ public:
 
 protected:
     Link(int rank, int size, int local_rank, int local_size);
+    /// Sets node(). first_of_node[r] is the lowest rank on the node of rank r.
+    void set_nodes(std::span<const int> first_of_node);
+    void set_node(const Node& node) { node_ = node; }
     const Slot& slot(int i) const { return slots_[size_t(i)]; }
 
 private:
@@ -193,6 +206,7 @@ private:
     int rank_, size_, local_rank_, local_size_;
     bool crowded_; // more ranks than cores on this node
     std::vector<int> others_;
+    Node node_;
     std::atomic<double> deadline_;
     WaitObserver* wait_observer_ = nullptr; // the group's roll call, or null
     std::deque<Slot> slots_;                // a deque keeps addresses: the roll call opens channels during a wait
@@ -247,7 +261,7 @@ private:
     };
     static_assert(sizeof(Post) <= kPostBytes);
     static Message message_of(const Operation& op);
-    Post& post_of(int rank) const { return *reinterpret_cast<Post*>(window_->part(rank) + offset_); }
+    Post& post_of(int rank) const { return *reinterpret_cast<Post*>(window_->part(size_t(rank)) + offset_); }
     [[noreturn]] void fail_different(const Message& theirs, int rank, const Operation& op) const;
 
     Link& link_;

@@ -1,6 +1,6 @@
 // Uses persistent point-to-point requests on a communicator of its own. Only these calls wait for other ranks inside
-// the MPI library: MPI_Init_thread, three collectives at start-up (duplicate, split by node, host names), opening and
-// closing a shared window, mpi_allreduce(), MPI_Finalize and MPI_Abort.
+// the MPI library: MPI_Init_thread, five collectives at start-up (duplicate, split by node, its first rank twice, host
+// names), opening and closing a shared window, mpi_allreduce(), MPI_Finalize and MPI_Abort.
 //
 // Asks for MPI_THREAD_MULTIPLE, because gradients may be summed by a thread of their own (models/run/gradient_sum.h).
 // MPI_THREAD_SERIALIZED is accepted too, since one thread at a time calls MPI. Errors of the communicator are
@@ -75,9 +75,10 @@ using Host = std::array<char, MPI_MAX_PROCESSOR_NAME>; // ends with a zero byte
 
 /// Holds the ranks and hosts that a link is made from.
 struct Place {
-    MPI_Comm comm = MPI_COMM_NULL;
+    MPI_Comm comm = MPI_COMM_NULL, node = MPI_COMM_NULL; // all ranks, and those of this node
     int rank = 0, size = 1, local_rank = 0, local_size = 1;
-    std::vector<Host> hosts; // by rank
+    std::vector<int> first_of_node; // by rank: the lowest rank on its node
+    std::vector<Host> hosts;        // by rank
 };
 
 /// Removes the signal handlers of UCX, the transport library of some builds of MPICH: they answer a crash with a page
@@ -103,12 +104,15 @@ Place start_mpi(int& argc, char**& argv) {
     // Without its launcher, a rank would continue where nobody sees it. So it gets a stop request when the launcher
     // ends.
     if (place.size > 1) end_with(launcher);
-    MPI_Comm node = MPI_COMM_NULL;
-    check(MPI_Comm_split_type(place.comm, MPI_COMM_TYPE_SHARED, place.rank, MPI_INFO_NULL, &node),
+    check(MPI_Comm_split_type(place.comm, MPI_COMM_TYPE_SHARED, place.rank, MPI_INFO_NULL, &place.node),
           "MPI_Comm_split_type", place.rank);
-    MPI_Comm_rank(node, &place.local_rank);
-    MPI_Comm_size(node, &place.local_size);
-    MPI_Comm_free(&node);
+    MPI_Comm_rank(place.node, &place.local_rank);
+    MPI_Comm_size(place.node, &place.local_size);
+    int first = place.rank;
+    check(MPI_Bcast(&first, 1, MPI_INT, 0, place.node), "MPI_Bcast", place.rank);
+    place.first_of_node.resize(size_t(place.size));
+    check(MPI_Allgather(&first, 1, MPI_INT, place.first_of_node.data(), 1, MPI_INT, place.comm), "MPI_Allgather",
+          place.rank);
     Host host{};
     int length = 0;
     MPI_Get_processor_name(host.data(), &length);
@@ -139,8 +143,11 @@ public:
     explicit MpiLink(Place place)
         : Link(place.rank, place.size, place.local_rank, place.local_size),
           comm_(place.comm),
+          node_comm_(place.node),
           hosts_(std::move(place.hosts)),
-          exceptions_(std::uncaught_exceptions()) {}
+          exceptions_(std::uncaught_exceptions()) {
+        set_nodes(place.first_of_node);
+    }
 
     /// Between machines, MPICH over UCX and TCP can wait in MPI_Finalize forever. There, a rank asks each peer to
     /// acknowledge what it has sent, and stops answering once its own requests are acknowledged. So a rank that answers
@@ -148,6 +155,7 @@ public:
     /// last barrier, so that none answers before it enters MPI_Finalize.
     ~MpiLink() override {
         if (std::uncaught_exceptions() > exceptions_) MpiLink::abort(1); // finalising would wait for the other ranks
+        MPI_Comm_free(&node_comm_);
         MPI_Comm_free(&comm_);
         if (local_size() != size()) std::this_thread::sleep_for(kPauseBeforeFinalize);
         const Alarm limit("MPI_Finalize", rank(), deadline());
@@ -170,15 +178,21 @@ public:
     }
 
     std::unique_ptr<SharedWindow> open_shared(size_t bytes) override {
-        if (local_size() != size()) return nullptr;
-        const Alarm limit("open_shared", rank(), deadline());
+        if (node().ranks.empty()) return nullptr;
         bytes = (bytes + kPage - 1) / kPage * kPage;
+        if (local_size() == 1) { // on every node; MPI's memory for one rank need not begin on a page
+            const std::shared_ptr<void> memory(std::aligned_alloc(kPage, bytes), std::free);
+            RG_CHECK(memory, "open_shared: expected ", bytes, " bytes, got none");
+            auto* const part = static_cast<std::byte*>(std::memset(memory.get(), 0, bytes));
+            return std::make_unique<SharedWindow>(std::vector{part}, bytes, [memory] {});
+        }
+        const Alarm limit("open_shared", rank(), deadline());
         MPI_Info info = MPI_INFO_NULL;
         MPI_Info_create(&info);
         MPI_Info_set(info, "alloc_shared_noncontig", "true"); // lets the library place each part near its rank
         MPI_Win window = MPI_WIN_NULL;
         void* local_part = nullptr;
-        const int code = MPI_Win_allocate_shared(MPI_Aint(bytes), 1, info, comm_, &local_part, &window);
+        const int code = MPI_Win_allocate_shared(MPI_Aint(bytes), 1, info, node_comm_, &local_part, &window);
         MPI_Info_free(&info);
         // All ranks must use the window, or none: if one rank gave up alone, the others would wait for it in vain.
         enum { allocated, usable };
@@ -192,7 +206,7 @@ public:
         // atomics suffice.
         MPI_Win_lock_all(MPI_MODE_NOCHECK, window);
         std::vector<std::byte*> parts;
-        for (int q = 0; q < size(); ++q) {
+        for (int q = 0; q < local_size(); ++q) {
             MPI_Aint length = 0;
             int unit = 0;
             void* part = nullptr;
@@ -264,7 +278,7 @@ private:
         }
     }
 
-    MPI_Comm comm_;
+    MPI_Comm comm_, node_comm_; // all ranks, and those of this node
     std::vector<Host> hosts_; // by rank
     int exceptions_;
     std::vector<MPI_Request> requests_; // by slot

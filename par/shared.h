@@ -1,4 +1,4 @@
-// All-reduce through memory that the ranks of one node share.
+// All-reduce through memory that the ranks of a node share, and along a chain of the nodes if there are several.
 //
 // Unlike the ring, it needs no plan per vector. A vector that is already in shared memory (adopt()) is summed in place.
 // Any other vector is copied in chunks through a window of fixed size. shared.cpp describes the steps.
@@ -15,7 +15,7 @@ class SharedReducer {
 public:
     /// Returns the bytes that each rank's part of the window needs for chunks of at most chunk_bytes.
     static size_t window_bytes(size_t chunk_bytes);
-    /// Requires link.size() >= 2, and a zeroed window with window_bytes(chunk_bytes) per rank.
+    /// Requires link.size() >= 2, and a zeroed window of this node with window_bytes(chunk_bytes) per rank.
     SharedReducer(Link& link, std::unique_ptr<SharedWindow> window, size_t chunk_bytes);
 
     /// Takes ownership of shared memory. Vectors in it are summed in place. All ranks must make the same calls.
@@ -38,16 +38,21 @@ private:
         uint64_t number = 0;                  // index of the memory, from 1
         size_t offset = 0;                    // bytes
     };
+    bool several_nodes() const { return node_.previous >= 0 || node_.next >= 0; }
     Place find(const Vector& vector) const;
     void publish();
     void wait_for_all(uint64_t stage, const char* doing, const Operation& op, int chunk);
-    void reduce_slice(const SharedWindow& window, size_t begin, size_t bytes, Element type);
+    void reduce_slice(const SharedWindow& window, size_t begin, size_t bytes, Element type, const Operation& op);
+    template <class T>
+    void sum_over_nodes(size_t count, const Operation& op);
 
     Link& link_;
+    const Link::Node& node_;
     size_t chunk_bytes_;
     std::unique_ptr<SharedWindow> window_;
     std::vector<std::unique_ptr<SharedWindow>> memories_;
-    std::vector<std::byte*> slices_; // start of this rank's slice in each part
+    std::vector<std::byte*> slices_;         // start of this rank's slice in each part
+    std::vector<std::byte> partial_, total_; // sums of a slice over the nodes up to this one, and over all nodes
     uint64_t stage_ = 0;             // stages published by this rank; equal on all ranks between operations
 };
 

@@ -39,6 +39,7 @@ SubLink::SubLink(Link& whole, std::vector<int> members, int64_t number)
       first_tag_(kFirstTag + int(number % kLinks) * kTagsEach),
       notices_(members_.size()) {
     set_deadline(whole.deadline());
+    if (size() == whole.size()) set_node(whole.node());
     for (const int q : others()) {
         Notice& notice = notices_[size_t(q)];
         notice.in =
@@ -83,7 +84,7 @@ std::unique_ptr<SharedWindow> SubLink::open_shared(size_t bytes_per_rank) {
     const std::shared_ptr<SharedWindow> window = whole_.open_shared(bytes_per_rank);
     if (!window) return nullptr;
     std::vector<std::byte*> parts;
-    for (int q = 0; q < size(); ++q) parts.push_back(window->part(q));
+    for (size_t q = 0; q < node().ranks.size(); ++q) parts.push_back(window->part(q));
     // After a failure, keeps the window until the process ends: freeing it is collective and would block, because the
     // failed rank may have dropped its own window without freeing it.
     const auto release = [this, window] {

@@ -5,6 +5,7 @@
 
 #include "ringgrad/par/thread_link.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -71,18 +72,24 @@ struct Shared {
     std::vector<Mailbox> mailboxes;
     std::atomic<int> failed_rank{-1}; // the first rank that failed
 
-    /// Windows that only some ranks have opened so far. The key is the number of windows that a rank had opened before.
+    /// Windows that only some ranks of a node have opened so far. The key consists of the number of windows that a rank
+    /// had opened before, and the node's first rank.
     struct Opening {
         std::shared_ptr<std::byte> memory;
         int ranks = 0;
     };
     std::mutex mutex;
-    std::map<int, Opening> openings;
+    std::map<std::pair<int, int>, Opening> openings;
 };
 
 class ThreadLink final : public Link {
 public:
-    ThreadLink(Shared& shared, int rank, int size) : Link(rank, size, rank, size), shared_(shared) {}
+    ThreadLink(Shared& shared, int rank, int size, int per_node)
+        : Link(rank, size, rank % per_node, std::min(per_node, size - rank / per_node * per_node)), shared_(shared) {
+        std::vector<int> first_of_node;
+        for (int q = 0; q < size; ++q) first_of_node.push_back(q / per_node * per_node);
+        set_nodes(first_of_node);
+    }
 
     void abort(int) override {
         int none = -1;
@@ -91,14 +98,16 @@ public:
 
     /// Does not wait: the first rank that calls it allocates the memory.
     std::unique_ptr<SharedWindow> open_shared(size_t bytes) override {
+        const std::vector<int>& ranks = node().ranks;
+        if (ranks.empty()) return nullptr;
         const std::lock_guard lock(shared_.mutex);
-        const auto opening = shared_.openings.try_emplace(windows_++).first;
+        const auto opening = shared_.openings.try_emplace({windows_++, ranks[0]}).first;
         const size_t stride = (bytes + kPage - 1) / kPage * kPage;
-        if (!opening->second.memory) opening->second.memory = allocate(size(), stride);
+        if (!opening->second.memory) opening->second.memory = allocate(int(ranks.size()), stride);
         const std::shared_ptr<std::byte> memory = opening->second.memory;
-        if (++opening->second.ranks == size()) shared_.openings.erase(opening);
+        if (++opening->second.ranks == int(ranks.size())) shared_.openings.erase(opening);
         std::vector<std::byte*> parts;
-        for (int q = 0; q < size(); ++q) parts.push_back(memory.get() + size_t(q) * stride);
+        for (size_t q = 0; q < ranks.size(); ++q) parts.push_back(memory.get() + q * stride);
         return std::make_unique<SharedWindow>(std::move(parts), bytes, [memory] {}); // the capture keeps the memory
     }
 
@@ -165,18 +174,19 @@ struct ThreadWorld::State {
     std::vector<std::unique_ptr<Link>> links;
 };
 
-ThreadWorld::ThreadWorld(int size) {
+ThreadWorld::ThreadWorld(int size, int per_node) {
     RG_CHECK(size >= 1, "ThreadWorld: expected at least one rank, got ", size);
     state_ = std::make_unique<State>(size);
-    for (int r = 0; r < size; ++r) state_->links.push_back(std::make_unique<ThreadLink>(state_->shared, r, size));
+    for (int r = 0; r < size; ++r)
+        state_->links.push_back(std::make_unique<ThreadLink>(state_->shared, r, size, per_node ? per_node : size));
 }
 
 ThreadWorld::~ThreadWorld() = default;
 
 Link& ThreadWorld::link(int rank) { return *state_->links.at(size_t(rank)); }
 
-void run_threads(int size, const std::function<void(Link&)>& body) {
-    ThreadWorld world(size);
+void run_threads(int size, const std::function<void(Link&)>& body, int per_node) {
+    ThreadWorld world(size, per_node);
     std::mutex mutex;
     std::exception_ptr first, peer_failed;
     std::vector<std::thread> threads;

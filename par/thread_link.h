@@ -13,7 +13,8 @@ namespace rg::par {
 
 class ThreadWorld {
 public:
-    explicit ThreadWorld(int size);
+    /// With `per_node`, each `per_node` consecutive ranks form a node, and only they share memory. 0: all do.
+    explicit ThreadWorld(int size, int per_node = 0);
     ~ThreadWorld();
     ThreadWorld(const ThreadWorld&) = delete;
     ThreadWorld& operator=(const ThreadWorld&) = delete;
@@ -28,6 +29,7 @@ private:
 
 /// Runs body once per rank, each on its own thread. If a body throws, the other ranks throw PeerFailed when they next
 /// start or await a message. Then this function throws the first error, and a PeerFailed only if there is no other.
-void run_threads(int size, const std::function<void(Link&)>& body);
+/// `per_node` is that of ThreadWorld.
+void run_threads(int size, const std::function<void(Link&)>& body, int per_node = 0);
 
 } // namespace rg::par

@@ -94,40 +94,49 @@ TEST_SUITE("par") {
     TEST_CASE("shared: gives exact sums of any range of the group's memory in place") {
         for (int n = 1; n <= 9; ++n) {
             CAPTURE(n);
-            const size_t count = 1003;
-            std::vector<size_t> wrong(static_cast<size_t>(n), 0);
-            par::run_threads(n, [&](Link& link) {
-                Group group(link, 256);
-                std::span<double> memories[2]; // the group must tell them apart
-                for (std::span<double>& memory : memories) {
-                    const std::span<std::byte> bytes = group.memory(count * sizeof(double), "test");
-                    memory = {reinterpret_cast<double*>(bytes.data()), count};
-                    for (const double zero : memory) wrong[size_t(link.rank())] += zero != 0;
-                }
-                for (const std::span<double> memory : memories)
-                    for (const size_t begin : {size_t(0), size_t(1), size_t(8), size_t(13), size_t(1000)})
-                        for (const size_t length : {size_t(0), size_t(1), size_t(7), size_t(100), count}) {
-                            const size_t end = std::min(count, begin + length);
-                            for (size_t i = 0; i < count; ++i) memory[i] = value_of<double>(i, link.rank());
-                            group.allreduce_sum(memory.subspan(begin, end - begin), "in place");
-                            for (size_t i = 0; i < count; ++i) {
-                                double sum = value_of<double>(i, link.rank());
-                                if (i >= begin && i < end) {
-                                    sum = 0;
-                                    for (int r = 0; r < n; ++r) sum += value_of<double>(i, r);
-                                }
-                                wrong[size_t(link.rank())] += memory[i] != sum;
-                            }
+            for (int per_node = 1; per_node <= n; ++per_node) { // on nodes of equal size, and on unequal ones
+                CAPTURE(per_node);
+                const size_t count = 1003;
+                std::vector<size_t> wrong(static_cast<size_t>(n), 0);
+                par::run_threads(
+                    n,
+                    [&](Link& link) {
+                        Group group(link, 256);
+                        std::span<double> memories[2]; // the group must tell them apart
+                        for (std::span<double>& memory : memories) {
+                            const std::span<std::byte> bytes = group.memory(count * sizeof(double), "test");
+                            memory = {reinterpret_cast<double*>(bytes.data()), count};
+                            for (const double zero : memory) wrong[size_t(link.rank())] += zero != 0;
                         }
-            });
-            CHECK(wrong == std::vector<size_t>(size_t(n), 0));
+                        for (const std::span<double> memory : memories)
+                            for (const size_t begin : {size_t(0), size_t(1), size_t(8), size_t(13), size_t(1000)})
+                                for (const size_t length : {size_t(0), size_t(1), size_t(7), size_t(100), count}) {
+                                    const size_t end = std::min(count, begin + length);
+                                    for (size_t i = 0; i < count; ++i) memory[i] = value_of<double>(i, link.rank());
+                                    group.allreduce_sum(memory.subspan(begin, end - begin), "in place");
+                                    for (size_t i = 0; i < count; ++i) {
+                                        double sum = value_of<double>(i, link.rank());
+                                        if (i >= begin && i < end) {
+                                            sum = 0;
+                                            for (int r = 0; r < n; ++r) sum += value_of<double>(i, r);
+                                        }
+                                        wrong[size_t(link.rank())] += memory[i] != sum;
+                                    }
+                                }
+                    },
+                    per_node);
+                CHECK(wrong == std::vector<size_t>(size_t(n), 0));
+            }
         }
     }
 
-    TEST_CASE("shared: adds in rank order, for any chunks and any place") {
-        for (const int n : {2, 3, 4, 7}) {
+    TEST_CASE("shared: adds in rank order, for any chunks and any place, on one node or several") {
+        const std::pair<int, int> kRanks[] = {{2, 2}, {3, 3}, {4, 4}, {7, 7}, {2, 1}, {3, 1}, {4, 2}, {6, 2}, {9, 3}};
+        for (const auto& [ranks, ranks_per_node] : kRanks) {
+            const int n = ranks, per_node = ranks_per_node; // lambdas cannot capture a binding
             CAPTURE(n);
-            const size_t count = 1003;
+            CAPTURE(per_node);
+            const size_t count = 40003; // more than a message between nodes
             std::vector<float> expected(count);
             for (int r = 0; r < n; ++r) {
                 Rng rng(3, Purpose::test, 0, uint64_t(r));
@@ -138,18 +147,22 @@ TEST_SUITE("par") {
                     CAPTURE(segment);
                     CAPTURE(in_memory);
                     std::vector<int> same(size_t(n), 0);
-                    par::run_threads(n, [&](Link& link) {
-                        Group group(link, segment);
-                        std::vector<float> ordinary(count);
-                        const std::span<std::byte> memory = group.memory(count * sizeof(float), "test");
-                        const std::span<float> values =
-                            in_memory ? std::span(reinterpret_cast<float*>(memory.data()), count) : std::span(ordinary);
-                        Rng rng(3, Purpose::test, 0, uint64_t(link.rank()));
-                        for (float& v : values) v = rng.normal();
-                        group.allreduce_sum(values, "random", Algorithm::shared);
-                        same[size_t(link.rank())] =
-                            std::memcmp(values.data(), expected.data(), count * sizeof(float)) == 0;
-                    });
+                    par::run_threads(
+                        n,
+                        [&](Link& link) {
+                            Group group(link, segment);
+                            std::vector<float> ordinary(count);
+                            const std::span<std::byte> memory = group.memory(count * sizeof(float), "test");
+                            const std::span<float> values =
+                                in_memory ? std::span(reinterpret_cast<float*>(memory.data()), count)
+                                          : std::span(ordinary);
+                            Rng rng(3, Purpose::test, 0, uint64_t(link.rank()));
+                            for (float& v : values) v = rng.normal();
+                            group.allreduce_sum(values, "random", Algorithm::shared);
+                            same[size_t(link.rank())] =
+                                std::memcmp(values.data(), expected.data(), count * sizeof(float)) == 0;
+                        },
+                        per_node);
                     CHECK(same == std::vector<int>(size_t(n), 1));
                 }
         }
@@ -175,16 +188,18 @@ TEST_SUITE("par") {
         CHECK(wrong == std::vector<int>(n, 0));
     }
 
-    TEST_CASE("choice: shared within a node; between nodes, doubling for short vectors and ring for long ones") {
+    TEST_CASE("choice: shared within a node; between nodes, doubling for short vectors, ring or shared for long ones") {
         for (const size_t bytes : {size_t(0), size_t(4096), size_t(1) << 24})
-            for (int n = 2; n <= 9; ++n) CHECK(par::choose(bytes, n, true) == Algorithm::shared);
+            for (int n = 2; n <= 9; ++n) CHECK(par::choose(bytes, n, 1, false) == Algorithm::shared);
         for (const int n : {2, 3, 4, 8, 64, 1000}) {
             CAPTURE(n);
-            CHECK(par::choose(64, n, false) == Algorithm::small);
-            CHECK(par::choose(size_t(1) << 28, n, false) == Algorithm::ring);
+            CHECK(par::choose(64, n, n, false) == Algorithm::small);
+            CHECK(par::choose(size_t(1) << 28, n, n, false) == Algorithm::ring);
+            // Two ranks need one round, in which both links carry the vector once, as in the chain.
+            CHECK(par::choose(size_t(1) << 28, n, n, true) == (n == 2 ? Algorithm::small : Algorithm::shared));
             bool ring = false; // from some length on, the choice is ring
             for (size_t bytes = 64; bytes <= size_t(1) << 28; bytes *= 2) {
-                const bool now = par::choose(bytes, n, false) == Algorithm::ring;
+                const bool now = par::choose(bytes, n, n, false) == Algorithm::ring;
                 CHECK(now >= ring);
                 ring = now;
             }

@@ -6,7 +6,7 @@
 // core precedes each call. The time of a call is that of its slowest rank. The table has the median and the best of all
 // calls. Each rank writes its vector before each call, as a training step does. Otherwise a repeated sum of the same
 // values would find data in the cache. "shared" sums an ordinary vector through the window, and "shared, no copy" a
-// vector in Group::memory(). Both need all ranks on one node.
+// vector in Group::memory(). Both need the same number of ranks on every node.
 //
 // Bus bandwidth = 2 (n-1)/n * bytes / median. It is the traffic per link, comparable between numbers of ranks. Each
 // size is checked once, with values that differ by rank and index. Without MPI there is nothing to measure.
@@ -160,8 +160,8 @@ int run(Group& group, int argc, char** argv) {
         return 0;
     }
     RG_CHECK(group.size() > 1, "bench_allreduce: expected at least two ranks, got one; start it with mpiexec -n 2");
-    const bool one_node = group.local_size() == group.size();
-    const std::span<const Kind> kinds = std::span(kKinds).first(one_node ? std::size(kKinds) : kKindsWithoutShared);
+    const bool shared = !group.link().node().ranks.empty();
+    const std::span<const Kind> kinds = std::span(kKinds).first(shared ? std::size(kKinds) : kKindsWithoutShared);
     const size_t longest = *std::max_element(std::begin(kCounts), std::end(kCounts)) * sizeof(float);
     const std::span<std::byte> bytes = group.memory(longest, "benchmark");
     const std::span<float> memory(reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float));

@@ -37,16 +37,15 @@ void MachineOptions::declare(Options& o) {
     o.add("spare-ranks", &idle_spare_ranks, {{"share", false}, {"idle", true}},
           "use of ranks beyond the number of GPUs; share: they share GPUs; idle: they take no images");
     using par::Algorithm;
-    o.add(
-        "allreduce", &allreduce,
-        {{"auto", Algorithm::automatic},
-         {"ring", Algorithm::ring},
-         {"small", Algorithm::small},
-         {"shared", Algorithm::shared},
-         {"mpi", Algorithm::mpi}},
-        "all-reduce algorithm for the gradients; shared: through shared memory, on one node alone; ring: fewest bytes; "
-        "small: fewest messages; mpi: MPI_Allreduce; auto: shared if possible, else the faster of ring and small by "
-        "an estimate");
+    o.add("allreduce", &allreduce,
+          {{"auto", Algorithm::automatic},
+           {"ring", Algorithm::ring},
+           {"small", Algorithm::small},
+           {"shared", Algorithm::shared},
+           {"mpi", Algorithm::mpi}},
+          "all-reduce algorithm for the gradients; shared: in shared memory within a node, along a chain between "
+          "nodes; ring: fewest bytes; small: fewest messages; mpi: MPI_Allreduce; auto: shared if possible, else the "
+          "faster of ring and small by an estimate");
     o.add("accelerate", &accelerate, "trace the step once, fuse ops, and replay it; off: run op by op");
 }
 

@@ -9,8 +9,8 @@
 namespace rg {
 namespace {
 
-/// On the CPU with several ranks, moves the gradients into Group::memory(). If one node holds all ranks, they can share
-/// this memory, and then Algorithm::shared sums the gradients in place.
+/// On the CPU with several ranks, moves the gradients into Group::memory(). If the ranks of a node can share this
+/// memory, Algorithm::shared sums the gradients in place.
 Parameters& share_gradients(par::Group& group, Parameters& parameters) {
     if (group.size() > 1 && !parameters.gradients().device())
         parameters.place_gradients(group.memory(size_t(parameters.gradient_bytes()), "gradients").data());
