@@ -37,6 +37,11 @@ def train(ranks, *options):
     return program if ranks == 1 else [MPIEXEC, "-n", str(ranks), *program]
 
 
+def is_mpich():
+    """Returns True if mpiexec is that of MPICH (Hydra)."""
+    return bool(MPIEXEC) and "HYDRA" in subprocess.run([MPIEXEC, "--version"], stdout=subprocess.PIPE, text=True).stdout
+
+
 def rank_counts(*counts):
     """Returns the counts that can run here."""
     return [n for n in counts if n == 1 or MPIEXEC]

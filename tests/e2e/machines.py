@@ -16,7 +16,7 @@ OPTIONS = ["--width", "16", "--depth", "1", "--batch-size", "100", "--threads", 
 
 
 def why_skipped():
-    if not job.MPIEXEC or "HYDRA" not in output(job.MPIEXEC, "--version"):
+    if not job.is_mpich():
         return "no mpiexec of MPICH"
     if os.geteuid() != 0:
         return "namespaces need root"

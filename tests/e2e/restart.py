@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+import unittest
 
 import job
 
@@ -92,6 +93,46 @@ class Restart(job.JobTest):
             cuts += cut
         print(f"{KILLS} of {KILLS} killed trainings on {RANKS} ranks ended with the same bits: {done}, of which {cuts} "
               f"left a checkpoint half written; {time.monotonic() - begin:.0f} s", flush=True)
+
+    @unittest.skipUnless(job.is_mpich(), "no mpiexec of MPICH")
+    def test_elastic(self):
+        """Ranks are killed while machines come and go: the training ends with the bits of an undisturbed one."""
+        chance = random.Random(SEED)
+        options = [*OPTIONS, "--epochs", str(8 * KILLS), "--workers", "4", "--threads", "1"]
+        whole = self.train(1, "whole", *options)
+        there = {name: self.folder / name for name in "ab"}  # files that exist while the machine answers
+        (self.folder / "answers").write_text('[ -e "$1" ]')
+        (self.folder / "hosts").write_text("localhost:2 # always there\na\n\nb:1\n")
+        run = self.runs / "elastic"
+        # All "machines" are this one.
+        command = [job.MPIEXEC, "-launcher", "fork", *job.train(1, *options, "--run-name", run.name)]
+        process = self.start(["sh", str(RUN_SH), "--max-restarts", str(KILLS), "--elastic", "hosts", "--min-ranks", "2",
+                              "--", *command], RG_SSH="sh answers", RG_ASK_S="0.1")
+        sizes, kills = set(), 0
+        while kills < KILLS:
+            steps = steps_done(run) + 5
+            self.assertTrue(self.wait_for(process, lambda: steps_done(run) >= steps), "ended before the last kill")
+            for path in there.values():
+                path.touch() if chance.random() < 0.5 else path.unlink(missing_ok=True)
+            time.sleep(chance.random() * 0.3)  # machines that have come may be used now, or after the kill
+            ranks, steps = job.trainings(process), steps_done(run) + 2
+            # If a rank dies within MPI_Init, mpiexec of MPICH 4.0.2 waits forever for those on other machines.
+            self.assertTrue(self.wait_for(process, lambda: steps_done(run) >= steps), "ended before the last kill")
+            if not ranks or ranks != job.trainings(process):
+                continue  # it restarts
+            sizes.add(len(ranks))
+            kill([chance.choice(ranks)])
+            kills += self.wait_for(process, lambda: not set(ranks) & set(job.job_pids(process.pid)))
+        result = self.finish(process)
+        self.assertEqual(result.code, 0, result.err)
+        self.assertEqual((run / "model.safetensors").read_bytes(), (whole / "model.safetensors").read_bytes())
+        self.assertEqual(job.step_lines(run), job.step_lines(whole))
+        self.assertLessEqual(sizes, {2, 3, 4})
+        print(f"{KILLS} kills on {sizes} ranks, {result.err.count('more ranks can run')} times more ranks", flush=True)
+        for words, wrong in (("no -n", ["-n", "2"]), ("at least 9 ranks", [])):
+            result = self.run_command(["sh", str(RUN_SH), "--elastic", "hosts", "--min-ranks", "2" if wrong else "9",
+                                       "--", job.MPIEXEC, *wrong, *job.train(1, *options)])
+            self.assertEqual((result.code, words in result.err), (2, True), result.err)
 
     def test_killed_before_its_first_checkpoint(self):
         start = self.train(1, "start", *job.TINY, "--steps", "0", "--seed", "3")
