@@ -62,10 +62,13 @@ Loader::Loader(const ImageSet* set, const LoaderOptions& options, std::vector<Co
     RG_CHECK(options.batch_size >= 1, "loader: expected a mini-batch of at least 1 sample, got ", options.batch_size);
     RG_CHECK(options.ranks >= 1 && options.rank >= 0 && options.rank <= options.ranks,
              "loader: expected a rank of 0 to ", options.ranks, ", got ", options.rank);
+    RG_CHECK(options.parts >= 1 && options.rank + options.parts <= options.ranks + (options.parts == 1),
+             "loader: expected parts of a mini-batch from ", options.rank, " to ", options.ranks - 1, ", got ",
+             options.parts, " parts");
     RG_CHECK(options.threads >= 0 && options.depth >= 1, "loader: expected threads >= 0 and a depth >= 1, got ",
              options.threads, " and ", options.depth);
     batches_ = (count_ + (options.keep_partial ? options.batch_size - 1 : 0)) / options.batch_size;
-    next_ = claimed_ = batches_; // nothing to do until start()
+    next_ = claimed_ = end(); // nothing to do until start()
     slots_.resize(size_t(options.depth));
     try {
         for (int i = 0; i < options.threads; ++i) workers_.emplace_back([this] { work(); });
@@ -101,7 +104,7 @@ void Loader::start(int64_t epoch, int64_t first_batch) {
         std::lock_guard lock(mutex_);
         ++generation_;
         epoch_ = epoch;
-        next_ = claimed_ = first_batch;
+        next_ = claimed_ = first_batch * options_.parts;
         order_ = std::move(order);
         for (Slot& slot : slots_) slot = {};
     }
@@ -131,7 +134,7 @@ void Loader::work() {
     std::unique_lock lock(mutex_);
     for (;;) {
         work_available_.wait(lock,
-                             [&] { return stopping_ || (claimed_ < batches_ && claimed_ < next_ + options_.depth); });
+                             [&] { return stopping_ || (claimed_ < end() && claimed_ < next_ + options_.depth); });
         if (stopping_) return;
         const int64_t index = claimed_++, epoch = epoch_;
         const uint64_t generation = generation_;
@@ -176,13 +179,14 @@ void Loader::write_images(Batch& batch, std::span<const int64_t> samples) const 
 }
 
 Batch Loader::make(const std::vector<int64_t>* order, int64_t epoch, int64_t index) const {
-    const int64_t begin = index * options_.batch_size, size = std::min(options_.batch_size, count_ - begin);
-    const Range part = part_range(size, options_.ranks, options_.rank);
+    const int64_t number = index / options_.parts, begin = number * options_.batch_size;
+    const int64_t size = std::min(options_.batch_size, count_ - begin);
+    const Range part = part_range(size, options_.ranks, options_.rank + int(index % options_.parts));
     std::vector<int64_t> samples;
     for (int64_t position = begin + part.begin; position < begin + part.end; ++position)
         samples.push_back(order ? (*order)[size_t(position)] : position);
     Batch batch;
-    batch.epoch = epoch, batch.index = index, batch.global_size = size;
+    batch.epoch = epoch, batch.index = number, batch.global_size = size, batch.first = begin + part.begin;
     if (set_) write_images(batch, samples);
     for (const Column& column : columns_) {
         const Tensor values = column.tensor(part.size());

@@ -50,13 +50,14 @@ Column rows(const Tensor& values);
 /// Returns a column of f32 values that f computes.
 Column computed(const Shape& extents, std::function<void(const Sample& sample, std::span<float> out)> f);
 
-/// One rank's part of a mini-batch: n samples, possibly 0. Images have height h, width w and c channels.
+/// A part of a mini-batch: n samples, possibly 0. Images have height h, width w and c channels.
 struct Batch {
     Tensor x;              // f32 [n h w c]; undefined without images, and with LoaderOptions::views
     Tensor indices, views; // only with views: i32 [n] and i32 [n 6], inputs of the augment op (core/ops.h)
     Tensor labels;         // i32 [n]; undefined without images
     int64_t epoch = 0, index = 0;
-    int64_t global_size = 0; // number of samples on all ranks
+    int64_t global_size = 0; // number of samples in the whole mini-batch
+    int64_t first = 0;       // position, in the epoch's order, of this part's first sample
     Tensor targets = {};     // f32 [n 1] if the set has targets
     std::vector<Tensor> columns = {}; // [n extents...], in the order of the loader's columns
 };
@@ -71,9 +72,10 @@ struct LoaderOptions {
     uint64_t seed = 0;
     Augment augment = {};
     Normalise normalise = {};
-    int rank = 0, ranks = 1; // divides mini-batches as in part_range()
+    int rank = 0, ranks = 1; // which part of each mini-batch next() returns; see part_range()
+    int parts = 1;           // number of parts that next() returns, one after another: `rank` and those after it
     int threads = 1;         // 0: next() does the work itself
-    int depth = 2;           // most mini-batches that background threads prepare in advance
+    int depth = 2;           // most parts that background threads prepare in advance
     bool views = false;      // returns indices and views for the augment op instead of images
 };
 
@@ -97,13 +99,14 @@ public:
     void start(int64_t epoch, int64_t first_batch = 0);
     /// Number of mini-batches per epoch.
     int64_t batches() const { return batches_; }
-    /// Throws Error if no epoch has been started.
+    /// Returns false after the last part of the last mini-batch. Throws Error if no epoch has been started.
     bool has_next() const {
         RG_CHECK(started_, "loader: expected start() before the first mini-batch, got none; start an epoch");
-        return next_ < batches_;
+        return next_ < end();
     }
-    /// Returns the next mini-batch; blocks until it is ready. Requires has_next(). If preparing it failed, throws that
-    /// exception. Later calls throw it again, until start(). But with threads = 0, a later call tries again.
+    /// Returns the next part of a mini-batch; blocks until it is ready. Requires has_next(). If preparing it failed,
+    /// throws that exception. Later calls throw it again, until start(). But with threads = 0, a later call tries
+    /// again.
     Batch next();
 
 private:
@@ -115,6 +118,7 @@ private:
     Loader(const ImageSet* set, const LoaderOptions& options, std::vector<Column> columns);
     void write_images(Batch& batch, std::span<const int64_t> samples) const;
     Batch make(const std::vector<int64_t>* order, int64_t epoch, int64_t index) const;
+    int64_t end() const { return batches_ * options_.parts; }
     void work();
     void stop();
 
@@ -129,11 +133,12 @@ private:
     // without the lock. If there are workers, the lock protects the other members below, except workers_.
     std::mutex mutex_;
     std::condition_variable work_available_, batch_ready_;
-    int64_t next_, claimed_; // next mini-batch for the consumer, next for a worker
+    // Part p of mini-batch b has the index b * parts + p.
+    int64_t next_, claimed_; // index of the next part for the consumer, and for a worker
     int64_t epoch_ = 0;
     uint64_t generation_ = 0;                           // number of epochs started; results of older ones are dropped
     std::shared_ptr<const std::vector<int64_t>> order_; // null: order of the set
-    std::vector<Slot> slots_;                           // mini-batch i is in slot i % depth
+    std::vector<Slot> slots_;                           // part i is in slot i % depth
     bool stopping_ = false;
     std::vector<std::thread> workers_;
 };

@@ -116,7 +116,7 @@ Score test(TrainingRun& run, const data::ImageSet& set, ImageFeed& feed, Acceler
         sums[0] += double(n) * host_cross_entropy(scores, batch.labels) + kAngleWeight * squares;
         sums[1] += double(count_correct(scores, batch.labels));
         sums[2] += squares;
-        predictions.add(feed.first_image(batch), scores);
+        predictions.add(batch.first, scores);
     }
     run.group().allreduce_sum(std::span<double>(sums), "test");
     for (double& sum : sums) sum /= double(set.count);

@@ -12,11 +12,36 @@ namespace rg::par {
 namespace {
 
 template <class T>
-void weigh(std::span<T> values, double fraction) {
+void weigh_values(std::span<T> values, double fraction) {
     if (fraction == 0) // 0 * NaN would be NaN
         std::fill(values.begin(), values.end(), T(0));
     else
         for (T& v : values) v = T(v * T(fraction));
+}
+
+void weigh(std::span<double> values, double fraction) { weigh_values(values, fraction); }
+
+/// Returns the sum of the rows of all workers, each of the same length. Collective. `rows` are those of this rank.
+std::vector<double> sum_rows(Group& group, std::vector<std::vector<double>> rows, std::string_view what) {
+    if (group.most_workers() == 1) {
+        group.allreduce_sum(std::span(rows[0]), what);
+        return rows[0];
+    }
+    std::string bytes;
+    for (const std::vector<double>& row : rows)
+        bytes.append(reinterpret_cast<const char*>(row.data()), row.size() * sizeof(double));
+    const std::vector<std::string> texts = group.allgather(bytes, what);
+    std::vector<double> sum, row(rows[0].size());
+    for (const int rank : group.order())
+        for (int worker = 0; worker < group.workers(rank); ++worker) {
+            std::memcpy(row.data(), texts[size_t(rank)].data() + size_t(worker) * row.size() * sizeof(double),
+                        row.size() * sizeof(double));
+            if (sum.empty())
+                sum = row;
+            else
+                for (size_t i = 0; i < row.size(); ++i) sum[i] += row[i];
+        }
+    return sum;
 }
 
 /// Returns a checksum that depends on the positions of the values. Four independent lanes take 64-bit words in turn; at
@@ -48,6 +73,8 @@ double fraction_of(Group& group, int64_t samples) {
     return double(samples) / total;
 }
 
+void weigh(std::span<float> values, double fraction) { weigh_values(values, fraction); }
+
 void aggregate(Group& group, std::span<float> values, double fraction, std::string_view what, Algorithm algorithm) {
     weigh(values, fraction);
     group.allreduce_sum(values, what, algorithm);
@@ -58,22 +85,37 @@ void aggregate(Group& group, std::span<double> values, double fraction, std::str
     group.allreduce_sum(values, what);
 }
 
-void aggregate_state(Group& group, std::span<const StateBlock> blocks, double fraction, std::span<double> extra_sums) {
-    std::vector<double> mean, variance;
+void StateSum::add(std::span<const StateBlock> blocks, double fraction, std::span<const double> sums) {
+    Worker worker{{}, {}, {sums.begin(), sums.end()}, fraction};
     for (const StateBlock& b : blocks) {
-        mean.insert(mean.end(), b.mean, b.mean + b.channels);
-        variance.insert(variance.end(), b.variance, b.variance + b.channels);
+        worker.mean.insert(worker.mean.end(), b.mean, b.mean + b.channels);
+        worker.variance.insert(worker.variance.end(), b.variance, b.variance + b.channels);
     }
-    const std::vector<double> local_mean = mean;
-    weigh(std::span(mean), fraction);
-    mean.insert(mean.end(), extra_sums.begin(), extra_sums.end());
-    group.allreduce_sum(mean, "running means");
-    std::copy(mean.end() - std::ptrdiff_t(extra_sums.size()), mean.end(), extra_sums.begin());
-    for (size_t c = 0; c < variance.size(); ++c) {
-        const double difference = local_mean[c] - mean[c];
-        variance[c] += difference * difference;
+    workers_.push_back(std::move(worker));
+}
+
+void StateSum::finish(Group& group, std::span<const StateBlock> blocks, std::span<double> sums) {
+    RG_CHECK(std::ssize(workers_) == group.workers(group.rank()), "StateSum: expected the statistics of ",
+             group.workers(group.rank()), " workers, got ", workers_.size(), " (rank ", group.rank(), ")");
+    std::vector<std::vector<double>> rows;
+    for (const Worker& worker : workers_) {
+        std::vector<double>& row = rows.emplace_back(worker.mean);
+        weigh(std::span(row), worker.fraction);
+        row.insert(row.end(), worker.sums.begin(), worker.sums.end());
     }
-    aggregate(group, variance, fraction, "running variances");
+    const std::vector<double> mean = sum_rows(group, std::move(rows), "running means");
+    std::copy(mean.end() - std::ptrdiff_t(sums.size()), mean.end(), sums.begin());
+    rows.clear();
+    for (const Worker& worker : workers_) {
+        std::vector<double>& row = rows.emplace_back(worker.variance);
+        for (size_t c = 0; c < row.size(); ++c) {
+            const double difference = worker.mean[c] - mean[c];
+            row[c] += difference * difference;
+        }
+        weigh(std::span(row), worker.fraction);
+    }
+    workers_.clear();
+    const std::vector<double> variance = sum_rows(group, std::move(rows), "running variances");
     size_t c = 0;
     for (const StateBlock& b : blocks)
         for (int64_t i = 0; i < b.channels; ++i, ++c) {

@@ -1,13 +1,14 @@
-// Combines values that each rank computed on its part of the mini-batch into the values for the whole mini-batch.
+// Combines values that each worker computed on its part of the mini-batch into the values for the whole mini-batch. A
+// worker is a rank, or one of several that a rank stands for (Group::set_workers()).
 //
-// Rank j has m_j of the M samples; its fraction is f_j = m_j / M. Gradients and losses are means over samples, so the
+// Worker j has m_j of the M samples; its fraction is f_j = m_j / M. Gradients and losses are means over samples, so the
 // total is the sum of f_j times the local value. Batch-norm statistics are a mean and a variance per channel. The
 // combined ones, mean_c and variance_c, of a channel are:
 //
 //   mean_c = sum f_j mean_j        variance_c = sum f_j (variance_j + (mean_j - mean_c)^2)
 //
-// The squared term accounts for the differences between the ranks' means; without it the variance is too small. The
-// values of a rank without samples do not count, even if they are NaN. Group::allreduce_sum() adds the values.
+// The squared term accounts for the differences between the workers' means; without it the variance is too small. The
+// values of a worker without samples do not count, even if they are NaN. Group::allreduce_sum() adds the values.
 #pragma once
 
 #include "ringgrad/par/group.h"
@@ -18,6 +19,8 @@ namespace rg::par {
 /// rank has samples.
 double fraction_of(Group& group, int64_t samples);
 
+/// Multiplies the values by `fraction`. If that is 0, sets them to 0, even those that are NaN.
+void weigh(std::span<float> values, double fraction);
 /// Replaces `values` by the sum of f_j * values_j over all ranks. Collective. The float version serves gradients, the
 /// double version batch-norm statistics. `fraction` is f_j of this rank.
 void aggregate(Group& group, std::span<float> values, double fraction, std::string_view what,
@@ -30,12 +33,24 @@ struct StateBlock {
     float* variance = nullptr;
     int64_t channels = 0;
 };
-/// Combines the statistics of all layers by the formulas at the top of this file, in double, in place. Collective; two
-/// small all-reduces. Allocates memory. The first all-reduce also sums `extra_sums` (a step's loss, counts and flags)
-/// over the ranks, without weights. So these sums need no all-reduce of their own, whose wait would cost time if ranks
-/// outnumber cores or span several nodes.
-void aggregate_state(Group& group, std::span<const StateBlock> blocks, double fraction,
-                     std::span<double> extra_sums = {});
+/// Combines the statistics of all layers by the formulas at the top of this file, in double. Also sums numbers such as
+/// a step's loss, counts and flags over the workers, without weights. So these sums need no all-reduce of their own,
+/// whose wait would cost time if ranks outnumber cores or span several nodes.
+class StateSum {
+public:
+    /// Keeps the statistics and the sums of this rank's next worker.
+    void add(std::span<const StateBlock> blocks, double fraction, std::span<const double> sums = {});
+    /// Collective; two small all-reduces. Requires add() for each of this rank's workers. Writes the combined
+    /// statistics to `blocks` and the sums over all workers to `sums`.
+    void finish(Group& group, std::span<const StateBlock> blocks, std::span<double> sums = {});
+
+private:
+    struct Worker {
+        std::vector<double> mean, variance, sums;
+        double fraction;
+    };
+    std::vector<Worker> workers_;
+};
 
 /// Throws Error on all ranks unless all hold the same number of values with the same bits. Collective. Compares 64-bit
 /// checksums. The error text names the ranks that differ from the majority, or from rank 0 if there is no majority.

@@ -40,11 +40,19 @@ Operation Group::next_operation(const char* name, std::string_view what, size_t 
     return {name, what, bytes, ++operations_, step_, detail};
 }
 
-void Group::allreduce(const char* name, const Vector& vector, std::string_view what, Algorithm algorithm) {
-    if (size() == 1) return;
+void Group::allreduce(const char* name, const Vector& vector, std::string_view what, Algorithm algorithm,
+                      const VectorsPerRank& several) {
+    if (size() == 1) {
+        std::vector<std::byte*> sources;
+        several.append(sources, vector.data, 0);
+        if (sources.size() > 1) sum_vectors(sources, {&sources.back(), 1}, vector.count, vector.type);
+        return;
+    }
     const bool chosen = algorithm == Algorithm::automatic;
     const int nodes = link_.node().ranks.empty() ? size() : size() / int(link_.node().ranks.size());
-    if (chosen) algorithm = choose(vector.bytes(), size(), nodes, shared_ && shared_->place_of(vector));
+    if (chosen)
+        algorithm = !order_.empty() ? Algorithm::shared
+                                    : choose(vector.bytes(), size(), nodes, shared_ && shared_->place_of(vector));
     if (algorithm == Algorithm::shared && !shared(name, what, vector.bytes())) {
         RG_CHECK(chosen, name, " ", what, ": expected memory that the ranks of a node share for algorithm shared, got ",
                  link_.node().ranks.empty() ? "nodes with different numbers of ranks" : "none from the MPI library",
@@ -63,7 +71,7 @@ void Group::allreduce(const char* name, const Vector& vector, std::string_view w
     const Operation op = next_operation(name, what, vector.bytes(), detail);
     try {
         if (algorithm == Algorithm::shared) {
-            shared_->run(vector, handshake_, op);
+            shared_->run(vector, handshake_, op, several);
             return;
         }
         handshake_.start(op);
@@ -127,6 +135,28 @@ void Group::allreduce_sum(std::span<float> values, std::string_view what, Algori
 void Group::allreduce_sum(std::span<double> values, std::string_view what, Algorithm algorithm) {
     const Vector vector{reinterpret_cast<std::byte*>(values.data()), values.size(), Element::f64};
     allreduce("allreduce", vector, what, algorithm);
+}
+
+void Group::set_workers(std::vector<int> of_rank) {
+    RG_CHECK(!order_.empty() && of_rank.size() == size_t(size()) && std::ranges::min(of_rank) >= 1,
+             "set_workers: expected at least one worker for each of ", size(), " ranks, after sum_in_order(); got ",
+             of_rank.size(), " numbers");
+    workers_ = std::move(of_rank);
+}
+
+void Group::sum_in_order() {
+    if (size() > 1 && !shared("sum_in_order", {}, 0)) {
+        link_.set_one_rank_per_node(); // then each rank has memory of its own
+        tried_shared_ = false;
+        shared("sum_in_order", {}, 0);
+    }
+    order_ = size() > 1 ? link_.node().order : std::vector{0};
+}
+
+void Group::sum_over_workers(std::span<float> values, size_t stride, std::string_view what) {
+    RG_CHECK(!workers_.empty(), "sum_over_workers ", what, ": expected set_workers() first");
+    const Vector vector{reinterpret_cast<std::byte*>(values.data()), values.size(), Element::f32};
+    allreduce("allreduce", vector, what, Algorithm::automatic, {workers_, stride * sizeof(float)});
 }
 
 bool Group::all(bool value, std::string_view what) {

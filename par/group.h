@@ -15,6 +15,7 @@
 #include "ringgrad/par/roll_call.h"
 #include "ringgrad/par/shared.h"
 
+#include <algorithm>
 #include <span>
 #include <string>
 
@@ -42,6 +43,22 @@ public:
     void allreduce_sum(std::span<float> values, std::string_view what, Algorithm algorithm = Algorithm::automatic);
     void allreduce_sum(std::span<double> values, std::string_view what, Algorithm algorithm = Algorithm::automatic);
 
+    /// Makes Algorithm::automatic add rank after rank from now on, in the order that order() then returns. So the sum
+    /// does not depend on the length of a vector, or on how the ranks are connected. Collective.
+    void sum_in_order();
+    const std::vector<int>& order() const { return order_; }
+    /// Sets the number of workers of each rank, at least 1. A mini-batch is divided among the workers, and a rank
+    /// computes the parts of its workers one after another. Requires sum_in_order().
+    void set_workers(std::vector<int> of_rank);
+    /// Returns the number of workers of a rank: 1 before set_workers().
+    int workers(int rank) const { return workers_.empty() ? 1 : workers_[size_t(rank)]; }
+    /// Returns the largest number of workers of a rank.
+    int most_workers() const { return workers_.empty() ? 1 : std::ranges::max(workers_); }
+    /// Sums the vectors of all workers, one after another. So the bits do not depend on which rank has which workers.
+    /// `values` is the vector of the rank's last worker, and gets the sum. Those of its other workers lie in the same
+    /// memory() at `values.data() + i * stride`, for i = 1 and so on. Collective. Requires set_workers().
+    void sum_over_workers(std::span<float> values, size_t stride, std::string_view what);
+
     /// Allocates zeroed memory for vectors that are summed often, such as gradients. Collective; all ranks pass the
     /// same length. The memory is aligned to a cache line, and the group owns it. If Link::open_shared() works, the
     /// ranks of a node share the memory, and Algorithm::shared sums it in place: any range, but the same one on all
@@ -64,7 +81,8 @@ private:
     Operation next_operation(const char* name, std::string_view what, size_t bytes, uint64_t detail);
     /// Starts the next operation, and blocks until the previous rank has announced the same one (Handshake).
     Operation agree(const char* name, std::string_view what, size_t bytes, uint64_t detail);
-    void allreduce(const char* name, const Vector& vector, std::string_view what, Algorithm algorithm);
+    void allreduce(const char* name, const Vector& vector, std::string_view what, Algorithm algorithm,
+                   const VectorsPerRank& several = {});
     /// Returns the reducer for shared memory, or null on all ranks if there is none. The first call is collective.
     SharedReducer* shared(const char* name, std::string_view what, size_t bytes);
     /// Returns the algorithm for a vector of a few bytes: shared memory if it is open already. Opening it would take
@@ -80,6 +98,7 @@ private:
     std::vector<std::unique_ptr<DoublingPlan>> doublings_; // most recently used first
     std::unique_ptr<SharedReducer> shared_;
     bool tried_shared_ = false;
+    std::vector<int> order_, workers_;
     std::vector<std::vector<std::byte>> memories_; // used if the ranks share no memory
     uint64_t operations_ = 0;
     int64_t step_ = 0;

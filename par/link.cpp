@@ -13,6 +13,7 @@
 #include <cstring>
 #include <ctime>
 #include <map>
+#include <numeric>
 
 #include <sched.h>
 #include <unistd.h>
@@ -83,6 +84,14 @@ void Link::set_nodes(std::span<const int> first_of_node) {
     if (own != nodes.begin()) node_.previous = std::prev(own)->second[node_.place];
     node_.after = int(std::distance(own, nodes.end())) - 1;
     if (node_.after > 0) node_.next = std::next(own)->second[node_.place];
+    for (const auto& [first, ranks] : nodes) node_.order.insert(node_.order.end(), ranks.begin(), ranks.end());
+}
+
+void Link::set_one_rank_per_node() {
+    std::vector<int> ranks(static_cast<size_t>(size_));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    node_ = {};
+    set_nodes(ranks);
 }
 
 void Link::read_environment() {
@@ -103,7 +112,15 @@ std::string Link::name_of(int rank) const { return cat("rank ", rank); }
 
 bool Link::mpi_allreduce(void*, size_t, size_t) { return false; }
 
-std::unique_ptr<SharedWindow> Link::open_shared(size_t) { return nullptr; }
+std::unique_ptr<SharedWindow> Link::open_shared(size_t bytes_per_rank) {
+    if (node_.ranks.empty()) return nullptr;
+    if (node_.ranks.size() > 1) return do_open_shared(bytes_per_rank);
+    const size_t page = size_t(sysconf(_SC_PAGESIZE)), bytes = (bytes_per_rank + page - 1) / page * page;
+    const std::shared_ptr<void> memory(std::aligned_alloc(page, bytes), std::free);
+    RG_CHECK(memory, "open_shared: expected ", bytes, " bytes, got none");
+    auto* const part = static_cast<std::byte*>(std::memset(memory.get(), 0, bytes));
+    return std::make_unique<SharedWindow>(std::vector{part}, bytes, [memory] {}); // the capture keeps the memory
+}
 
 Channel Link::open_send(const void* data, size_t bytes, int to, int tag) {
     return open(true, const_cast<void*>(data), bytes, to, tag);

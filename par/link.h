@@ -117,9 +117,12 @@ public:
         size_t place = 0;             // index of this rank in `ranks`
         int previous = -1, next = -1; // the ranks with the same place on the nodes before and after this one; -1: none
         int after = 0;                // number of nodes after this one
+        std::vector<int> order;       // all ranks of the job, node by node
     };
     /// Nodes are in the order of their lowest ranks. Ranks of a node can share memory (open_shared).
     const Node& node() const { return node_; }
+    /// Makes each rank a node of its own. Call it on all ranks.
+    void set_one_rank_per_node();
     /// Returns "rank 2", or "rank 2 on HOST" if the ranks are MPI processes. For error texts.
     virtual std::string name_of(int rank) const;
 
@@ -139,10 +142,10 @@ public:
     bool test(Channel& channel, size_t* bytes);
 
     /// Collective over all nodes. Returns zeroed memory that the ranks of this node share, with a part for each of
-    /// node().ranks. Returns null on all ranks if there is none: node().ranks is empty, or MPI has no such memory. In a
-    /// ThreadWorld, lack of memory throws Error. With MPI, the function blocks, and its error cannot name a missing
+    /// node().ranks. Returns null on all ranks if there is none: node().ranks is empty, or MPI has no such memory. Lack
+    /// of memory throws Error, except with MPI. With MPI, the function blocks, and its error cannot name a missing
     /// rank. So let the ranks agree first (Handshake); that error names the rank.
-    virtual std::unique_ptr<SharedWindow> open_shared(size_t bytes_per_rank);
+    std::unique_ptr<SharedWindow> open_shared(size_t bytes_per_rank);
     /// Blocks, as wait() does, until a word in shared memory is at least `value`. Then everything that its writer
     /// stored before the word is visible. Throws RankMissing after the deadline, with "expected rank `peer` `doing`".
     void wait_for(std::atomic_ref<uint64_t> word, uint64_t value, int peer, const char* doing, const Operation& op,
@@ -184,7 +187,7 @@ protected:
 
 private:
     friend class Channel;
-    friend class SubLink;  // calls check_peers() and discard() of the link that it uses
+    friend class SubLink;  // calls private functions of the link that it uses
     friend class RollCall; // sets wait_observer_
     virtual void do_open(int slot, void* data) = 0;
     virtual void do_start(int slot) = 0;
@@ -193,6 +196,8 @@ private:
     virtual void do_close(int slot) = 0;
     /// Removes short messages from this peer with this tag that nobody will receive, if the transport stores messages.
     virtual void discard(int /*peer*/, int /*tag*/) {}
+    /// Does what open_shared() says, if a node has several ranks.
+    virtual std::unique_ptr<SharedWindow> do_open_shared(size_t /*bytes_per_rank*/) { return nullptr; }
     /// Throws PeerFailed if another rank is known to have failed. Called between the polls of wait_for().
     virtual void check_peers() {}
 

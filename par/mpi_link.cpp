@@ -1,6 +1,7 @@
 // Uses persistent point-to-point requests on a communicator of its own. Only these calls wait for other ranks inside
 // the MPI library: MPI_Init_thread, five collectives at start-up (duplicate, split by node, its first rank twice, host
-// names), opening and closing a shared window, mpi_allreduce(), MPI_Finalize and MPI_Abort.
+// names), opening and closing a shared window, mpi_allreduce(), the end (prepare_to_finalize(), MPI_Finalize) and
+// MPI_Abort.
 //
 // Asks for MPI_THREAD_MULTIPLE, because gradients may be summed by a thread of their own (models/run/gradient_sum.h).
 // MPI_THREAD_SERIALIZED is accepted too, since one thread at a time calls MPI. Errors of the communicator are
@@ -32,7 +33,7 @@ namespace {
 
 constexpr size_t kPage = 4096;
 constexpr double kWithdrawSeconds = 0.02, kAbortSeconds = 10;
-// Longer than the ranks take, one after the other, to leave their last barrier
+// Longer than the ranks take, one after the other, to leave a barrier
 constexpr std::chrono::milliseconds kPauseBeforeFinalize{500};
 constexpr int kShort = 4096; // bytes; MPI libraries send such messages at once, without asking the receiver
 
@@ -144,21 +145,18 @@ public:
         : Link(place.rank, place.size, place.local_rank, place.local_size),
           comm_(place.comm),
           node_comm_(place.node),
+          first_of_node_(std::move(place.first_of_node)),
           hosts_(std::move(place.hosts)),
           exceptions_(std::uncaught_exceptions()) {
-        set_nodes(place.first_of_node);
+        set_nodes(first_of_node_);
     }
 
-    /// Between machines, MPICH over UCX and TCP can wait in MPI_Finalize forever. There, a rank asks each peer to
-    /// acknowledge what it has sent, and stops answering once its own requests are acknowledged. So a rank that answers
-    /// before it has asked may find nobody left to answer it. During a pause without MPI calls all ranks leave their
-    /// last barrier, so that none answers before it enters MPI_Finalize.
     ~MpiLink() override {
         if (std::uncaught_exceptions() > exceptions_) MpiLink::abort(1); // finalising would wait for the other ranks
+        const Alarm limit("MPI_Finalize", rank(), deadline());
+        if (local_size() != size()) prepare_to_finalize();
         MPI_Comm_free(&node_comm_);
         MPI_Comm_free(&comm_);
-        if (local_size() != size()) std::this_thread::sleep_for(kPauseBeforeFinalize);
-        const Alarm limit("MPI_Finalize", rank(), deadline());
         MPI_Finalize();
     }
 
@@ -177,15 +175,33 @@ public:
         return true;
     }
 
-    std::unique_ptr<SharedWindow> open_shared(size_t bytes) override {
-        if (node().ranks.empty()) return nullptr;
+private:
+    /// Makes MPI_Finalize safe between machines. There, MPICH over UCX and TCP asks each peer that it has sent messages
+    /// to acknowledge them. A rank that has got all its answers answers nobody any more, and a peer that asks it later
+    /// waits forever. So each rank needs the answer of a rank that comes last: rank 0, or the first one of another
+    /// machine for the ranks beside rank 0. These two enter MPI_Finalize when all others are in it, and make no MPI
+    /// calls until then, because these would answer. What they ask arrives before their answers.
+    void prepare_to_finalize() {
+        int first_elsewhere = 0;
+        while (first_of_node_[size_t(first_elsewhere)] == first_of_node_[0]) ++first_elsewhere;
+        const auto last_for = [&](int q) {
+            return first_of_node_[size_t(q)] == first_of_node_[0] ? first_elsewhere : 0;
+        };
+        std::vector<MPI_Request> requests;
+        const auto exchange = [&](int peer) {
+            MPI_Isend(nullptr, 0, MPI_BYTE, peer, 0, comm_, &requests.emplace_back());
+            MPI_Irecv(nullptr, 0, MPI_BYTE, peer, 0, comm_, &requests.emplace_back());
+        };
+        const bool is_last = rank() == 0 || rank() == first_elsewhere;
+        for (const int q : others())
+            if (q == last_for(rank()) || last_for(q) == rank()) exchange(q);
+        MPI_Waitall(int(requests.size()), requests.data(), MPI_STATUSES_IGNORE);
+        MPI_Barrier(comm_);
+        std::this_thread::sleep_for((is_last ? 2 : 1) * kPauseBeforeFinalize);
+    }
+
+    std::unique_ptr<SharedWindow> do_open_shared(size_t bytes) override {
         bytes = (bytes + kPage - 1) / kPage * kPage;
-        if (local_size() == 1) { // on every node; MPI's memory for one rank need not begin on a page
-            const std::shared_ptr<void> memory(std::aligned_alloc(kPage, bytes), std::free);
-            RG_CHECK(memory, "open_shared: expected ", bytes, " bytes, got none");
-            auto* const part = static_cast<std::byte*>(std::memset(memory.get(), 0, bytes));
-            return std::make_unique<SharedWindow>(std::vector{part}, bytes, [memory] {});
-        }
         const Alarm limit("open_shared", rank(), deadline());
         MPI_Info info = MPI_INFO_NULL;
         MPI_Info_create(&info);
@@ -221,7 +237,6 @@ public:
         return std::make_unique<SharedWindow>(std::move(parts), bytes, release);
     }
 
-private:
     void do_open(int i, void* data) override {
         if (requests_.size() <= size_t(i)) requests_.resize(size_t(i) + 1, MPI_REQUEST_NULL);
         const Slot& s = slot(i);
@@ -278,8 +293,9 @@ private:
         }
     }
 
-    MPI_Comm comm_, node_comm_; // all ranks, and those of this node
-    std::vector<Host> hosts_; // by rank
+    MPI_Comm comm_, node_comm_;      // all ranks, and those of this node
+    std::vector<int> first_of_node_; // by rank: the lowest rank on its node
+    std::vector<Host> hosts_;        // by rank
     int exceptions_;
     std::vector<MPI_Request> requests_; // by slot
 };

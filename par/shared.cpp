@@ -30,6 +30,9 @@
 // directions of the network are busy, and all ranks of a node send their slices at the same time. The sum is in rank
 // order, if the nodes hold consecutive ranks. So it does not depend on how many ranks a node has.
 //
+// A rank may bring several vectors (VectorsPerRank). They are added one by one, so that the sum depends only on the
+// order of all vectors, and not on which rank brings which.
+//
 //   cost per rank, for a vector of B bytes and N elements
 //                   synchronisations     bytes read from others     bytes written to others     additions
 //   in place        2                    (p-1)/p B                  (p-1)/p B                   (p-1)/p N
@@ -61,25 +64,24 @@ std::atomic_ref<uint64_t> stage_word(const SharedWindow& window, size_t place) {
     return std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(window.part(place)));
 }
 
-/// Replaces elements [0, end) of all vectors by their sum, one cache line at a time. The sum of a line is written to
-/// all vectors before the next line is read. This measured a fifth faster than larger blocks.
+/// Works through one cache line at a time: its sum is written to all targets before the next line is read. This
+/// measured a fifth faster than larger blocks.
 template <class T>
-void sum_to_all(std::span<std::byte* const> parts, size_t end) {
+void sum_vectors(std::span<std::byte* const> sources, std::span<std::byte* const> targets, size_t end) {
     constexpr size_t kLanes = kLine / sizeof(T);
-    const size_t p = parts.size();
-    const auto vector = [&](size_t q) { return reinterpret_cast<T*>(parts[q]); };
+    const auto values = [](std::byte* vector) { return reinterpret_cast<T*>(vector); };
     const auto sum_range = [&](size_t first, size_t count) {
         T sum[kLanes];
-        for (size_t i = 0; i < count; ++i) sum[i] = vector(0)[first + i];
-        for (size_t q = 1; q < p; ++q)
-            for (size_t i = 0; i < count; ++i) sum[i] += vector(q)[first + i];
-        for (size_t q = 0; q < p; ++q)
-            for (size_t i = 0; i < count; ++i) vector(q)[first + i] = sum[i];
+        for (size_t i = 0; i < count; ++i) sum[i] = values(sources[0])[first + i];
+        for (std::byte* const source : sources.subspan(1))
+            for (size_t i = 0; i < count; ++i) sum[i] += values(source)[first + i];
+        for (std::byte* const target : targets)
+            for (size_t i = 0; i < count; ++i) values(target)[first + i] = sum[i];
     };
     size_t first = 0;
     for (; first + kLanes <= end; first += kLanes) {
         if (first + kAhead * kLanes < end)
-            for (size_t q = 0; q < p; ++q) __builtin_prefetch(vector(q) + first + kAhead * kLanes, 1);
+            for (std::byte* const source : sources) __builtin_prefetch(values(source) + first + kAhead * kLanes, 1);
         sum_range(first, kLanes);
     }
     if (first < end) sum_range(first, end - first);
@@ -87,14 +89,14 @@ void sum_to_all(std::span<std::byte* const> parts, size_t end) {
 
 } // namespace
 
+void sum_vectors(std::span<std::byte* const> sources, std::span<std::byte* const> targets, size_t count, Element type) {
+    type == Element::f32 ? sum_vectors<float>(sources, targets, count) : sum_vectors<double>(sources, targets, count);
+}
+
 size_t SharedReducer::window_bytes(size_t chunk_bytes) { return kHeader + 2 * round_up(chunk_bytes); }
 
 SharedReducer::SharedReducer(Link& link, std::unique_ptr<SharedWindow> window, size_t chunk_bytes)
-    : link_(link),
-      node_(link.node()),
-      chunk_bytes_(chunk_bytes),
-      window_(std::move(window)),
-      slices_(node_.ranks.size()) {}
+    : link_(link), node_(link.node()), chunk_bytes_(chunk_bytes), window_(std::move(window)) {}
 
 void SharedReducer::adopt(std::unique_ptr<SharedWindow> memory) { memories_.push_back(std::move(memory)); }
 
@@ -142,7 +144,7 @@ void SharedReducer::sum_over_nodes(size_t count, const Operation& op) {
     };
     const auto finish = [&](const T* sums, size_t i) {
         if (!first) send(sums, i, node_.previous);
-        for (std::byte* const slice : slices_) std::memcpy(at(slice, i), sums, length(i) * sizeof(T));
+        for (std::byte* const target : targets_) std::memcpy(at(target, i), sums, length(i) * sizeof(T));
     };
     size_t finished = 0, bytes = 0;
     const auto finish_up_to = [&](size_t end) { // waits for the final sums
@@ -157,9 +159,9 @@ void SharedReducer::sum_over_nodes(size_t count, const Operation& op) {
             link_.wait(from_previous[i], op, int(i));
         }
         T* const sums = at(partial_.data(), i);
-        if (first) std::memcpy(sums, at(slices_[0], i), length(i) * sizeof(T));
-        for (size_t q = first; q < slices_.size(); ++q) {
-            const T* const values = at(slices_[q], i);
+        if (first) std::memcpy(sums, at(sources_[0], i), length(i) * sizeof(T));
+        for (size_t s = first; s < sources_.size(); ++s) {
+            const T* const values = at(sources_[s], i);
             for (size_t j = 0; j < length(i); ++j) sums[j] += values[j];
         }
         if (last) {
@@ -177,7 +179,7 @@ void SharedReducer::sum_over_nodes(size_t count, const Operation& op) {
 }
 
 void SharedReducer::reduce_slice(const SharedWindow& window, size_t begin, size_t bytes, Element type,
-                                 const Operation& op) {
+                                 const VectorsPerRank& several, const Operation& op) {
     const size_t p = node_.ranks.size(), r = node_.place, end = begin + bytes, width = size_of(type);
     // Slice 0 begins where the vector does. Every other border is rounded down to a cache line.
     const auto border = [&](size_t i) {
@@ -185,19 +187,24 @@ void SharedReducer::reduce_slice(const SharedWindow& window, size_t begin, size_
         return std::max(begin, (begin + bytes / p * i + bytes % p * i / p) / kLine * kLine);
     };
     const size_t slice = border(r), count = (border(r + 1) - slice) / width;
-    for (size_t q = 0; q < p; ++q) slices_[q] = window.part(q) + slice;
-    const bool f32 = type == Element::f32;
+    sources_.clear(), targets_.clear();
+    for (size_t q = 0; q < p; ++q) {
+        several.append(sources_, window.part(q) + slice, node_.ranks[q]);
+        targets_.push_back(window.part(q) + slice);
+    }
     if (several_nodes())
-        f32 ? sum_over_nodes<float>(count, op) : sum_over_nodes<double>(count, op);
+        type == Element::f32 ? sum_over_nodes<float>(count, op) : sum_over_nodes<double>(count, op);
     else
-        f32 ? sum_to_all<float>(slices_, count) : sum_to_all<double>(slices_, count);
+        sum_vectors(sources_, targets_, count, type);
 }
 
-void SharedReducer::run(const Vector& vector, Handshake& handshake, const Operation& op) {
+void SharedReducer::run(const Vector& vector, Handshake& handshake, const Operation& op,
+                        const VectorsPerRank& several) {
     constexpr const char* kReady = "to bring its part";
     constexpr const char* kReduced = "to add up its slice";
     const Place place = find(vector);
     const bool copies = !place.memory;
+    RG_CHECK(!copies || several.counts.empty(), op.name, " ", op.what, ": expected vectors in Group::memory()");
     const SharedWindow& window = copies ? *window_ : *place.memory;
     const size_t width = size_of(vector.type), most = copies ? chunk_bytes_ / width * width : vector.bytes();
     const size_t chunk = std::max(width, most), chunks = std::max<size_t>(1, (vector.bytes() + chunk - 1) / chunk);
@@ -214,7 +221,7 @@ void SharedReducer::run(const Vector& vector, Handshake& handshake, const Operat
     several_nodes() ? handshake.finish(op) : handshake.agree(op);
     for (size_t k = 0; k < chunks; ++k) {
         wait_for_all(first + 2 * k + 1, kReady, op, int(k));
-        reduce_slice(window, offset(k), length(k), vector.type, op);
+        reduce_slice(window, offset(k), length(k), vector.type, several, op);
         publish();
         if (k + 1 < chunks) {
             copy_in(k + 1);

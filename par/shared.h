@@ -11,6 +11,22 @@
 
 namespace rg::par {
 
+/// The vectors that each rank brings to a sum: a rank's last vector, which gets the sum, and its others in the same
+/// memory, the first `stride` bytes after the last, the next `stride` bytes after that one, and so on.
+struct VectorsPerRank {
+    std::vector<int> counts = {}; // of each rank, at least 1; empty: one vector each
+    size_t stride = 0;
+    int of(int rank) const { return counts.empty() ? 1 : counts[size_t(rank)]; }
+    /// Appends the starts of a rank's vectors, in the order in which they are added.
+    void append(std::vector<std::byte*>& starts, std::byte* last, int rank) const {
+        for (int i = 1; i < of(rank); ++i) starts.push_back(last + size_t(i) * stride);
+        starts.push_back(last);
+    }
+};
+
+/// Adds the vectors of `count` elements at `sources` in their order, and writes the sum to all of `targets`.
+void sum_vectors(std::span<std::byte* const> sources, std::span<std::byte* const> targets, size_t count, Element type);
+
 class SharedReducer {
 public:
     /// Returns the bytes that each rank's part of the window needs for chunks of at most chunk_bytes.
@@ -28,9 +44,10 @@ public:
     const SharedWindow& window() const { return *window_; }
     static constexpr size_t kPostOffset = 8; // in bytes; before it lies the stage word (shared.cpp)
 
-    /// Sums the vector in place over all ranks, each element in rank order; all end with the same bits. op.detail must
-    /// include place_of(vector), so that a difference is detected. Throws Error if a rank is late or ranks disagree.
-    void run(const Vector& vector, Handshake& handshake, const Operation& op);
+    /// Sums the vector in place over all ranks, each element in the order of Link::order(); all end with the same bits.
+    /// op.detail must include place_of(vector), so that a difference is detected. Throws Error if a rank is late or
+    /// ranks disagree. With several vectors per rank, the vectors must be in adopted memory.
+    void run(const Vector& vector, Handshake& handshake, const Operation& op, const VectorsPerRank& several = {});
 
 private:
     struct Place {
@@ -42,7 +59,8 @@ private:
     Place find(const Vector& vector) const;
     void publish();
     void wait_for_all(uint64_t stage, const char* doing, const Operation& op, int chunk);
-    void reduce_slice(const SharedWindow& window, size_t begin, size_t bytes, Element type, const Operation& op);
+    void reduce_slice(const SharedWindow& window, size_t begin, size_t bytes, Element type,
+                      const VectorsPerRank& several, const Operation& op);
     template <class T>
     void sum_over_nodes(size_t count, const Operation& op);
 
@@ -51,7 +69,7 @@ private:
     size_t chunk_bytes_;
     std::unique_ptr<SharedWindow> window_;
     std::vector<std::unique_ptr<SharedWindow>> memories_;
-    std::vector<std::byte*> slices_;         // start of this rank's slice in each part
+    std::vector<std::byte*> sources_, targets_; // starts of this rank's slice in the vectors, and in those for the sum
     std::vector<std::byte> partial_, total_; // sums of a slice over the nodes up to this one, and over all nodes
     uint64_t stage_ = 0;             // stages published by this rank; equal on all ranks between operations
 };

@@ -79,9 +79,8 @@ std::string SubLink::finish(const std::string& error, bool echo) {
     return first;
 }
 
-std::unique_ptr<SharedWindow> SubLink::open_shared(size_t bytes_per_rank) {
-    if (size() < whole_.size()) return nullptr;
-    const std::shared_ptr<SharedWindow> window = whole_.open_shared(bytes_per_rank);
+std::unique_ptr<SharedWindow> SubLink::do_open_shared(size_t bytes_per_rank) {
+    const std::shared_ptr<SharedWindow> window = whole_.do_open_shared(bytes_per_rank);
     if (!window) return nullptr;
     std::vector<std::byte*> parts;
     for (size_t q = 0; q < node().ranks.size(); ++q) parts.push_back(window->part(q));

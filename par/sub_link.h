@@ -30,7 +30,6 @@ public:
 
     void abort(int code) override { whole_.abort(code); }
     std::string name_of(int rank) const override { return whole_.name_of(members_[size_t(rank)]); }
-    std::unique_ptr<SharedWindow> open_shared(size_t bytes_per_rank) override;
 
 private:
     static constexpr size_t kNoticeBytes = 1024;
@@ -39,6 +38,7 @@ private:
         Channel out, in;
         bool arrived = false;
     };
+    std::unique_ptr<SharedWindow> do_open_shared(size_t bytes_per_rank) override;
     void do_open(int slot, void* data) override;
     void do_start(int slot) override;
     bool do_test(int slot, size_t* bytes) override;

@@ -97,9 +97,9 @@ public:
     }
 
     /// Does not wait: the first rank that calls it allocates the memory.
-    std::unique_ptr<SharedWindow> open_shared(size_t bytes) override {
+private:
+    std::unique_ptr<SharedWindow> do_open_shared(size_t bytes) override {
         const std::vector<int>& ranks = node().ranks;
-        if (ranks.empty()) return nullptr;
         const std::lock_guard lock(shared_.mutex);
         const auto opening = shared_.openings.try_emplace({windows_++, ranks[0]}).first;
         const size_t stride = (bytes + kPage - 1) / kPage * kPage;
@@ -111,7 +111,6 @@ public:
         return std::make_unique<SharedWindow>(std::move(parts), bytes, [memory] {}); // the capture keeps the memory
     }
 
-private:
     void do_open(int i, void* data) override {
         while (ends_.size() <= size_t(i)) ends_.push_back(std::make_unique<End>());
         End& end = *ends_[size_t(i)];

@@ -2,6 +2,7 @@
 // threads and any depth.
 #include "ringgrad/core/rng.h"
 #include "ringgrad/data/loader.h"
+#include "ringgrad/tests/op_check.h"
 #include "ringgrad/tests/temp_dir.h"
 
 #include <algorithm>
@@ -515,10 +516,41 @@ TEST_SUITE("data") {
         CHECK(error([](LoaderOptions&) {}).empty());
         CHECK(contains(error([](LoaderOptions& o) { o.batch_size = 0; }), "at least 1 sample, got 0"));
         CHECK(contains(error([](LoaderOptions& o) { o.rank = 2; }), "rank of 0 to 1, got 2"));
+        CHECK(contains(error([](LoaderOptions& o) { o.ranks = 4, o.rank = 2, o.parts = 3; }),
+                       "parts of a mini-batch from 2 to 3, got 3"));
+        CHECK(contains(error([](LoaderOptions& o) { o.parts = 0; }), "from 0 to 0, got 0"));
         CHECK(contains(error([](LoaderOptions& o) { o.depth = 0; }), "depth >= 1"));
         CHECK(contains(error([](LoaderOptions& o) { o.augment.translate_x = 2; }), "translation"));
         set.labels[3] = 3;
         CHECK(contains(error([](LoaderOptions&) {}), "got 3 (loader, image 3)"));
+    }
+
+    TEST_CASE("loader: several parts of each mini-batch, one after another") {
+        const ImageSet set = random_set(33, 4, 4, 3);
+        for (const int threads : {0, 2}) {
+            LoaderOptions o = options_for(8); // the last batch has 1 sample
+            o.threads = threads, o.ranks = 5;
+            std::vector<std::unique_ptr<Loader>> single;
+            for (o.rank = 0; o.rank < o.ranks; ++o.rank) single.push_back(std::make_unique<Loader>(set, o));
+            o.rank = 1, o.parts = 3;
+            Loader several(set, o);
+            CHECK(several.batches() == 5);
+            for (const int64_t first : {0, 3}) {
+                for (const auto& loader : single) loader->start(2, first);
+                several.start(2, first);
+                for (int64_t b = first; b < 5; ++b)
+                    for (size_t rank = 0; rank < 5; ++rank) {
+                        const Batch one = single[rank]->next();
+                        if (rank == 0 || rank == 4) continue;
+                        REQUIRE(several.has_next());
+                        const Batch part = several.next();
+                        CHECK((part.index == b && part.global_size == one.global_size && part.first == one.first));
+                        CHECK(same_bits(part.x, one.x));
+                        CHECK(same_bits(part.labels, one.labels));
+                    }
+                CHECK_FALSE(several.has_next());
+            }
+        }
     }
 
     TEST_CASE("loader: columns are combined by the index of the sample, on any number of ranks and threads") {

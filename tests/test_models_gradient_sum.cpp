@@ -17,6 +17,7 @@ namespace {
 std::vector<float> gradients_of(par::Group& group, bool overlap, bool fail, std::string* table = nullptr) {
     CifarNet net({.width = 32, .depth = 2}); // has several gradient buckets
     Parameters& parameters = net.parameters;
+    GradientSum sum(group, parameters, par::Algorithm::automatic, overlap); // before gradient_list(): moves them
     const std::vector<Tensor> values = parameters.value_list(), gradients = parameters.gradient_list();
     Accelerated step([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
         Tape tape;
@@ -24,7 +25,6 @@ std::vector<float> gradients_of(par::Group& group, bool overlap, bool fail, std:
         tape.gradients(loss, values, gradients);
         return {loss};
     });
-    GradientSum sum(group, parameters, par::Algorithm::automatic, overlap);
     step.after_step = [&](const Plan& plan, size_t s) {
         RG_CHECK(!fail || s + 2 < plan.steps().size(), "a rank that fails");
         return sum.after_step(plan, s);

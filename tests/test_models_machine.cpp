@@ -196,41 +196,57 @@ TEST_SUITE("models") {
         CHECK(machine_text({"test", "--precision", "fp32-strict", "--device", "cpu"}).ends_with("fp32-strict"));
     }
 
-    TEST_CASE("machine: ranks beyond the number of GPUs share them, or take no images") {
+    TEST_CASE("workers: ranks beyond the number of GPUs share them, or take no images") {
         // Two machines with three ranks each have two GPUs and one.
         const std::vector<std::string> gpus = {"a", "b", "a", "c", "c", "c"};
-        const int places[] = {0, 1, 3, 2, 3, 3}; // 3 means none
+        const std::vector<int> order = {0, 1, 2, 3, 4, 5}, places = {0, 1, 3, 2, 3, 3}; // 3 means none
         int64_t images = 0;
         for (int rank = 0; rank < 6; ++rank) {
             CAPTURE(rank);
-            const Workers sharing = workers_of(gpus, rank, false), some = workers_of(gpus, rank, true);
+            const Workers sharing = workers_of(gpus, order, rank, false), some = workers_of(gpus, order, rank, true);
             CHECK(sharing.gpus == 3);
             CHECK(sharing.count == 6);
-            CHECK(sharing.index == rank);
+            CHECK(sharing.first == rank);
             CHECK(some.gpus == 3);
             CHECK(some.count == 3);
-            CHECK(some.index == places[rank]);
+            CHECK(some.first == places[size_t(rank)]);
             const data::Range mine = some.part_range(100);
-            CHECK(mine.size() == (places[rank] == 3 ? 0 : places[rank] == 0 ? 34 : 33));
+            CHECK(mine.size() == (places[size_t(rank)] == 3 ? 0 : places[size_t(rank)] == 0 ? 34 : 33));
             images += mine.size();
         }
         CHECK(images == 100);
     }
 
-    TEST_CASE("machine: with a GPU for each rank, all ranks work") {
+    TEST_CASE("workers: with a GPU for each rank, all ranks take images") {
         const std::vector<std::string> gpus = {"a", "b", "c"};
         for (int rank = 0; rank < 3; ++rank) {
-            const Workers all = workers_of(gpus, rank, true);
+            const Workers all = workers_of(gpus, std::vector{0, 1, 2}, rank, true);
             CHECK(all.gpus == 3);
             CHECK(all.count == 3);
-            CHECK(all.index == rank);
+            CHECK(all.first == rank);
             CHECK(all.scaled(256) == 768);
         }
     }
 
-    TEST_CASE("machine: the mini-batch grows with the GPUs, not with the ranks") {
+    TEST_CASE("workers: the mini-batch grows with the GPUs, not with the ranks") {
         const std::vector<std::string> gpus = {"a", "b", "a", "b", "a"};
-        for (const bool idle : {false, true}) CHECK(workers_of(gpus, 4, idle).scaled(50) == 100);
-        CHECK(Workers{0, 4, 1}.scaled(50) == 50); // ranks on CPUs
+        for (const bool idle : {false, true})
+            CHECK(workers_of(gpus, std::vector{0, 1, 2, 3, 4}, 4, idle).scaled(50) == 100);
+        CHECK(workers_of({}, std::vector{0, 1, 2, 3}, 1, false).scaled(50) == 50); // ranks on CPUs
+    }
+
+    TEST_CASE("workers: more than ranks; each rank has consecutive ones, in the order of the ranks that is given") {
+        const std::vector<int> order = {0, 2, 1};
+        const Workers zero = workers_of({}, order, 0, false, 8), one = workers_of({}, order, 1, false, 8),
+                      two = workers_of({}, order, 2, false, 8);
+        CHECK(zero.of_rank == std::vector{3, 2, 3});
+        CHECK((zero.first == 0 && zero.here == 3));
+        CHECK((two.first == 3 && two.here == 3));
+        CHECK((one.first == 6 && one.here == 2));
+        CHECK(zero.part_range(100) == data::Range{0, 39}); // parts of 13, 13, 13, 13, 12, 12, 12 and 12
+        CHECK(two.part_range(100) == data::Range{39, 76});
+        CHECK(one.part_range(100) == data::Range{76, 100});
+        CHECK_THROWS_WITH_AS(workers_of({}, order, 0, false, 2),
+                             doctest::Contains("one worker for each of 3 ranks, got 2; start fewer ranks"), Error);
     }
 }

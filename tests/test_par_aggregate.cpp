@@ -47,6 +47,13 @@ std::string verify_failure(int n, size_t count, const std::function<void(int, st
     return texts[0];
 }
 
+void aggregate_state(Group& group, std::span<const par::StateBlock> blocks, double fraction,
+                     std::span<double> sums = {}) {
+    par::StateSum sum;
+    sum.add(blocks, fraction, sums);
+    sum.finish(group, blocks, sums);
+}
+
 } // namespace
 
 TEST_SUITE("par") {
@@ -91,7 +98,7 @@ TEST_SUITE("par") {
         }
     }
 
-    TEST_CASE("aggregate_state: gives mean and variance of all samples, also for large and unequal means") {
+    TEST_CASE("StateSum: gives mean and variance of all samples, also for large and unequal means") {
         const int64_t widths[] = {3, 1, 8};
         for (int n = 1; n <= 5; ++n) {
             CAPTURE(n);
@@ -121,7 +128,7 @@ TEST_SUITE("par") {
                     mean += width;
                     variance += width;
                 }
-                par::aggregate_state(group, blocks, par::fraction_of(group, samples_of(link.rank())));
+                aggregate_state(group, blocks, par::fraction_of(group, samples_of(link.rank())));
             });
             for (size_t c = 0; c < channels; ++c) {
                 CAPTURE(c);
@@ -137,7 +144,7 @@ TEST_SUITE("par") {
         }
     }
 
-    TEST_CASE("aggregate_state: the mean-difference term, by hand, and extra sums") {
+    TEST_CASE("StateSum: the mean-difference term, by hand, and extra sums") {
         std::vector<float> mean = {1, 5}, variance = {2, 6}; // by rank; shares 1/4 and 3/4
         std::vector<std::vector<double>> extra_sums = {{3, 10}, {4, 200}};
         std::vector<std::vector<double>> alone = extra_sums; // where no layer has a state
@@ -145,13 +152,79 @@ TEST_SUITE("par") {
             Group group(link);
             const size_t r = size_t(link.rank());
             const par::StateBlock block{&mean[r], &variance[r], 1};
-            par::aggregate_state(group, {&block, 1}, r == 0 ? 0.25 : 0.75, extra_sums[r]);
-            par::aggregate_state(group, {}, r == 0 ? 0.0 : 1.0, alone[r]);
+            aggregate_state(group, {&block, 1}, r == 0 ? 0.25 : 0.75, extra_sums[r]);
+            aggregate_state(group, {}, r == 0 ? 0.0 : 1.0, alone[r]);
         });
         for (const auto& sums : {extra_sums[0], extra_sums[1], alone[0], alone[1]})
             CHECK(sums == std::vector<double>{7, 210});
         CHECK(mean == std::vector<float>{4, 4});
         CHECK(variance == std::vector<float>{8, 8}); // (2 + 9) / 4 + 3 (6 + 1) / 4
+    }
+
+    TEST_CASE("workers: sums have the same bits on any number of ranks and nodes") {
+        constexpr int kWorkers = 7;
+        constexpr size_t kValues = 3001; // three slices of several messages between nodes
+        constexpr double kShare = 1.0 / kWorkers;
+        const auto value = [](Rng& rng) { return rng.normal() * std::exp(4 * rng.normal()); };
+        std::vector<float> expected;
+        std::vector<double> expected_state;
+        for (int n = 1; n <= kWorkers; ++n)
+            for (int per_node = 1; per_node <= n; ++per_node) {
+                CAPTURE(n);
+                CAPTURE(per_node);
+                std::vector<std::vector<float>> sums(static_cast<size_t>(n));
+                std::vector<std::vector<double>> states(static_cast<size_t>(n));
+                const auto body = [&](Link& link) {
+                    Group group(link);
+                    std::vector<int> of_rank;
+                    for (int r = 0; r < n; ++r) of_rank.push_back((r + 1) * kWorkers / n - r * kWorkers / n);
+                    group.sum_in_order();
+                    group.set_workers(of_rank);
+                    const size_t stride = (kValues + 15) / 16 * 16;
+                    auto* const memory = reinterpret_cast<float*>(
+                        group.memory(size_t(group.most_workers()) * stride * sizeof(float), "vectors").data());
+                    const int rank = group.rank(), first = rank * kWorkers / n, count = group.workers(rank);
+                    for (int repeat = 0; repeat < 2; ++repeat) {
+                        par::StateSum state_sum;
+                        std::array<float, 2> mean, variance;
+                        std::array<double, 1> extra;
+                        const par::StateBlock block{mean.data(), variance.data(), 2};
+                        for (int w = 0; w < count; ++w) {
+                            Rng rng(5, Purpose::test, 0, uint64_t(first + w));
+                            float* const vector = memory + size_t((w + 1) % count) * stride; // the last one lies first
+                            for (size_t i = 0; i < kValues; ++i) vector[i] = value(rng);
+                            mean = {value(rng), value(rng)}, variance = {value(rng), value(rng)};
+                            extra = {double(value(rng)) / 3};
+                            state_sum.add({&block, 1}, kShare, extra);
+                        }
+                        group.sum_over_workers({memory, kValues}, stride, "vectors");
+                        state_sum.finish(group, {&block, 1}, extra);
+                        sums[size_t(rank)].assign(memory, memory + kValues);
+                        states[size_t(rank)] = {mean[0], mean[1], variance[0], variance[1], extra[0]};
+                    }
+                };
+                par::run_threads(n, body, per_node);
+                if (n == 1) expected = sums[0], expected_state = states[0];
+                for (const std::vector<float>& sum : sums) CHECK(sum == expected);
+                for (const std::vector<double>& state : states) CHECK(state == expected_state);
+            }
+    }
+
+    TEST_CASE("workers: wrong calls are errors") {
+        par::run_threads(1, [](Link& link) {
+            Group group(link);
+            float value = 1;
+            CHECK_THROWS_WITH_AS(group.sum_over_workers({&value, 1}, 1, "x"), doctest::Contains("set_workers() first"),
+                                 Error);
+            CHECK_THROWS_WITH_AS(group.set_workers({1}), doctest::Contains("after sum_in_order()"), Error);
+            group.sum_in_order();
+            CHECK_THROWS_WITH_AS(group.set_workers({0}), doctest::Contains("at least one worker"), Error);
+            CHECK_THROWS_WITH_AS(group.set_workers({1, 1}), doctest::Contains("got 2 numbers"), Error);
+            group.set_workers({2});
+            par::StateSum sum;
+            sum.add({}, 1);
+            CHECK_THROWS_WITH_AS(sum.finish(group, {}), doctest::Contains("statistics of 2 workers, got 1"), Error);
+        });
     }
 
     TEST_CASE("verify_identical: passes if equal, and otherwise names the ranks that differ") {

@@ -64,14 +64,15 @@ Trained train(par::Group& group, Device* device, DType type, bool sync_bn, int w
         }
         sync.fraction = double(mine.size()) / double(kImages);
         sync.samples = kImages;
+        StepSums step_sums(group, parameters);
         gradient_sum.begin(sync.fraction);
-        double loss = double(network({x, labels}, true)[0].to_host().data<float>()[0]);
-        loss = sync.fraction > 0 ? sync.fraction * loss : 0;
+        const double local_loss = double(network({x, labels}, true)[0].to_host().data<float>()[0]);
         gradient_sum.finish();
         sgdm_update(parameters.values(), velocity, parameters.gradients(), {.lr = 0.05f, .momentum = 0.9f});
-        if (!sync_bn) aggregate_state(group, parameters, sync.fraction);
-        group.allreduce_sum(std::span<double>(&loss, 1), "loss");
-        result.losses.push_back(loss);
+        std::array loss{sync.fraction > 0 ? sync.fraction * local_loss : 0.0};
+        step_sums.add(sync.fraction, loss);
+        step_sums.finish(loss);
+        result.losses.push_back(loss[0]);
     }
     result.parameters = parameters.values().to_host().clone();
     result.state = parameters.state().to_host().clone();

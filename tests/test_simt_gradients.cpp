@@ -112,6 +112,33 @@ TEST_SUITE("simt") {
         }
     }
 
+    TEST_CASE("device: gradients of several workers of a rank") {
+        for (const int ranks : {1, 2}) {
+            CAPTURE(ranks);
+            par::run_threads(ranks, [&](par::Link& link) {
+                par::Group group(link);
+                group.sum_in_order();
+                group.set_workers(ranks == 1 ? std::vector{3} : std::vector{2, 1});
+                ExecutorDevice device;
+                const Context on{.device = &device};
+                const ContextScope scope(on);
+                CifarNet net({.width = 32, .depth = 2});
+                const Tensor& gradients = net.parameters.gradients();
+                GradientSum sum(group, net.parameters, par::Algorithm::automatic, false);
+                for (int step = 0; step < 2; ++step) {
+                    const int first = group.rank() * 2, end = first + group.workers(group.rank());
+                    for (int worker = first; worker < end; ++worker) {
+                        gradients.fill(double(1 << worker));
+                        worker + 1 < end ? sum.keep(0.5) : sum.begin(0.5);
+                    }
+                    sum.finish();
+                    const Tensor host = gradients.to_host();
+                    CHECK(std::ranges::count(host.span<float>(), 3.5f) == host.numel());
+                }
+            });
+        }
+    }
+
     TEST_CASE("device: gradients leave while backward goes on, op by op and between graphs, and are the same") {
         using Captures = ExecutorDevice::Captures;
         const std::pair<Captures, bool> ways[] = {

@@ -12,10 +12,28 @@
 
 namespace rg {
 
-/// Collective. Aggregates the running mean and variance of all batch-norm layers over the ranks; par/aggregate.h has
-/// the formulas. `share` is the fraction of the mini-batch that this rank has computed, and weights its statistics.
-/// Replaces `extra_sums` by their sums over the ranks, without weights.
-void aggregate_state(par::Group& group, const Parameters& parameters, double share, std::span<double> extra_sums = {});
+/// The running mean and variance of all batch-norm layers, and further sums, in one training step of all workers
+/// (Group::set_workers()). par/aggregate.h has the formulas. With --sync-bn, the statistics are the same on all ranks
+/// already.
+class StepSums {
+public:
+    /// Both arguments must outlive this. Call it before the step's first forward pass.
+    StepSums(par::Group& group, const Parameters& parameters);
+    /// Call this after the backward pass of each of this rank's workers. `share` is the fraction of the mini-batch that
+    /// the worker has computed. Before the next worker, the statistics return to those before the step.
+    void add(double share, std::span<const double> sums);
+    /// Collective. Sets the statistics to those of the whole mini-batch, and `sums` to the sums over all workers,
+    /// without weights.
+    void finish(std::span<double> sums);
+
+private:
+    std::vector<par::StateBlock> blocks() const;
+    par::Group& group_;
+    const Parameters& parameters_;
+    Tensor before_, state_; // statistics before the step, if this rank has several workers; of a worker, in host memory
+    int workers_left_;
+    par::StateSum sum_;
+};
 
 /// Collective. Runs `work` on another thread, in the caller's context, and blocks until all ranks are done. (A single
 /// rank without `pulse` runs it directly.) Meanwhile the calling thread exchanges messages with the other ranks.

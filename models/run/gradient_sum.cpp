@@ -19,13 +19,20 @@ constexpr int64_t kMaxBuckets = par::Group::kPlans / 2;
 
 } // namespace
 
-GradientSum::GradientSum(par::Group& group, const Parameters& parameters, par::Algorithm algorithm, bool overlap)
+GradientSum::GradientSum(par::Group& group, Parameters& parameters, par::Algorithm algorithm, bool overlap)
     : group_(group),
       parameters_(parameters),
       algorithm_(algorithm),
+      alone_(group.size() == 1 && group.most_workers() == 1),
       overlap_(overlap && group.size() > 1 && !parameters.gradients().device()) {
+    if (alone_) return;
     const Tensor& gradients = parameters.gradients();
-    const bool on_device = gradients.device() && group.size() > 1;
+    const bool on_device = gradients.device();
+    stride_ = size_t(gradients.numel());
+    const size_t bytes = size_t(group.most_workers()) * size_t(parameters.gradient_bytes());
+    std::byte* const memory = group.memory(bytes, "gradients").data();
+    memory_ = {reinterpret_cast<float*>(memory), size_t(gradients.numel())};
+    if (!on_device) parameters.place_gradients(memory);
     if (!overlap_ && !on_device) return;
     const int64_t min_size = std::max(kBucketBytes / 4, (gradients.numel() + kMaxBuckets - 1) / kMaxBuckets);
     const int64_t size = (min_size + 15) / 16 * 16; // whole cache lines
@@ -33,8 +40,6 @@ GradientSum::GradientSum(par::Group& group, const Parameters& parameters, par::A
         buckets_.push_back(
             {begin, std::min(begin + size, gradients.numel()), 0, cat("gradients, bucket ", buckets_.size())});
     if (on_device) {
-        std::byte* const memory = group.memory(size_t(gradients.bytes()), "gradients").data();
-        host_gradients_ = {reinterpret_cast<float*>(memory), size_t(gradients.numel())};
         std::vector<size_t> ends;
         for (const Bucket& b : buckets_) ends.push_back(4 * size_t(b.end));
         round_trip_ = gradients.device()->round_trip(memory, gradients.bytes_data(), ends);
@@ -46,6 +51,15 @@ GradientSum::GradientSum(par::Group& group, const Parameters& parameters, par::A
 GradientSum::~GradientSum() {
     // If a step is still active, an error has ended it, and the thread may wait for ranks that will never answer.
     if (active_ && overlap_) group_.link().fail_all_waits();
+}
+
+void GradientSum::keep(double share) {
+    RG_CHECK(++kept_ < group_.workers(group_.rank()), "GradientSum: expected keep() for all workers but the last");
+    const std::span<float> kept(memory_.data() + size_t(kept_) * stride_, memory_.size());
+    const Tensor& gradients = parameters_.gradients();
+    auto* const memory = reinterpret_cast<std::byte*>(kept.data());
+    Tensor::borrow(memory, gradients.shape(), gradients.dtype()).copy_from(gradients);
+    par::weigh(kept, share);
 }
 
 void GradientSum::begin(double share) {
@@ -69,19 +83,19 @@ bool GradientSum::after_step(const Plan& plan, size_t step) {
 
 void GradientSum::finish() {
     active_ = false;
-    if (group_.size() == 1) return;
+    kept_ = 0;
+    if (alone_) return;
     if (round_trip_) {
         for (; ready_ < buckets_.size(); ++ready_) round_trip_->download(ready_);
         for (size_t i = 0; i < buckets_.size(); ++i) {
             round_trip_->wait(i);
-            sum(host_gradients_, buckets_[i]);
+            sum(buckets_[i]);
             round_trip_->upload(i);
         }
         return;
     }
-    const std::span<float> gradients = parameters_.gradients().span<float>();
-    if (!last_steps_known_)
-        return sum(gradients, {0, int64_t(gradients.size()), 0, "gradients"}); // no bucket was started
+    parameters_.gradients().note_write();
+    if (!last_steps_known_) return sum({0, int64_t(memory_.size()), 0, "gradients"}); // no bucket was started
     std::unique_lock lock(mutex_);
     ready_ = buckets_.size();
     changed_.notify_all();
@@ -96,7 +110,7 @@ void GradientSum::sum_on_thread(const std::stop_token& stop) {
         lock.unlock();
         std::exception_ptr error;
         try {
-            sum(parameters_.gradients().span<float>(), bucket);
+            sum(bucket);
         } catch (...) {
             error = std::current_exception();
         }
@@ -108,9 +122,11 @@ void GradientSum::sum_on_thread(const std::stop_token& stop) {
     }
 }
 
-void GradientSum::sum(std::span<float> gradients, const Bucket& bucket) const {
-    const std::span<float> values = gradients.subspan(size_t(bucket.begin), size_t(bucket.end - bucket.begin));
-    par::aggregate(group_, values, share_, bucket.name, algorithm_);
+void GradientSum::sum(const Bucket& bucket) const {
+    const std::span<float> values = memory_.subspan(size_t(bucket.begin), size_t(bucket.end - bucket.begin));
+    if (group_.most_workers() == 1) return par::aggregate(group_, values, share_, bucket.name, algorithm_);
+    par::weigh(values, share_);
+    group_.sum_over_workers(values, stride_, bucket.name);
 }
 
 void GradientSum::find_last_steps(const Plan& plan, std::vector<Bucket>& buckets) const {
@@ -127,7 +143,7 @@ void GradientSum::find_last_steps(const Plan& plan, std::vector<Bucket>& buckets
 }
 
 std::string GradientSum::table(const Plan& plan) const {
-    if (group_.size() == 1) return "";
+    if (alone_) return "";
     if (buckets_.empty()) return "gradients are summed over the ranks at once, after the last step\n";
     std::string text = "gradients are summed over the ranks in buckets, each after a step of the plan:\n";
     std::vector<Bucket> buckets = buckets_;

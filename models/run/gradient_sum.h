@@ -1,7 +1,8 @@
 // Sums gradients over the ranks; where it can, in buckets while backward still runs.
 //
 //     network.after_step = [&](const Plan& plan, size_t step) { return sum.after_step(plan, step); };
-//     sum.begin(share);      // this rank's share of the mini-batch
+//     for (each of this rank's workers but the last) network(inputs, true), sum.keep(share);
+//     sum.begin(share);      // the worker's share of the mini-batch
 //     network(inputs, true); // with overlap, a replay sums finished buckets meanwhile
 //     sum.finish();          // the gradients are now those of the whole mini-batch
 //
@@ -26,16 +27,19 @@ namespace rg {
 
 class GradientSum {
 public:
-    /// The group, the parameters and the device of the gradients must outlive this. Without `overlap`, finish() sums
-    /// gradients in host memory all at once, on the caller's thread. `overlap` must be false if the ranks exchange
+    /// Collective. On the CPU with several ranks or workers, moves the gradients into Group::memory(). The group, the
+    /// parameters and the device of the gradients must outlive this. Without `overlap`, finish() sums gradients in host
+    /// memory all at once, on the caller's thread. `overlap` must be false if the ranks exchange
     /// anything else during backward, such as batch statistics. It should be false if all ranks share memory: with 4
     /// ranks on 2 cores, the thread costs 1/10 of the step's time, but the sum itself only 1/300 of it.
-    GradientSum(par::Group& group, const Parameters& parameters, par::Algorithm algorithm, bool overlap);
+    GradientSum(par::Group& group, Parameters& parameters, par::Algorithm algorithm, bool overlap);
     ~GradientSum();
     GradientSum(const GradientSum&) = delete;
     GradientSum& operator=(const GradientSum&) = delete;
 
-    /// Begins a step. `share` is the fraction of the mini-batch that this rank computes.
+    /// Keeps a copy of the gradients, times `share`, for finish(). For each of this rank's workers but the last.
+    void keep(double share);
+    /// Begins the step of this rank's last worker. `share` is the fraction of the mini-batch that it computes.
     void begin(double share);
     /// Starts the sums (on a device: the downloads) of the buckets that steps up to `step` have finished, if they have
     /// not started yet. Returns true if it started any.
@@ -53,16 +57,18 @@ private:
         std::string name;   // for error messages
     };
     void find_last_steps(const Plan& plan, std::vector<Bucket>& buckets) const;
-    void sum(std::span<float> gradients, const Bucket& bucket) const;
+    void sum(const Bucket& bucket) const;
     void sum_on_thread(const std::stop_token& stop);
 
     par::Group& group_;
     const Parameters& parameters_;
     par::Algorithm algorithm_;
-    bool overlap_;
-    // If the gradients are on a device: their copy in host memory, in which they are summed, and the transfers.
-    std::span<float> host_gradients_;
-    std::unique_ptr<Device::RoundTrip> round_trip_;
+    bool alone_, overlap_; // alone_: there is a single worker
+    // The gradients of the last worker, then those that keep() has copied, at a distance of stride_ values.
+    std::span<float> memory_;
+    size_t stride_ = 0;
+    int kept_ = 0;
+    std::unique_ptr<Device::RoundTrip> round_trip_; // if the gradients are on a device: moves them to memory_ and back
     bool active_ = false; // between begin() and finish()
     double share_ = 1;
     std::vector<Bucket> buckets_;   // empty: all gradients are summed at once

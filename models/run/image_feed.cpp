@@ -7,7 +7,8 @@ namespace rg {
 namespace {
 
 data::LoaderOptions for_this_rank(const Machine& machine, data::LoaderOptions options) {
-    options.rank = machine.workers().index, options.ranks = machine.workers().count;
+    const Workers& workers = machine.workers();
+    options.rank = workers.first, options.ranks = workers.count, options.parts = workers.here;
     options.views = machine.device() != nullptr;
     return options;
 }
@@ -59,7 +60,8 @@ TrainingRun::Length ImageFeed::length(int64_t steps, int64_t epochs) const {
 }
 
 data::Batch ImageFeed::largest_batch() const {
-    const int64_t n = machine_.workers().part_range(std::min(batch_size_, set_.count)).size();
+    const Workers& workers = machine_.workers();
+    const int64_t n = data::part_range(std::min(batch_size_, set_.count), workers.count, workers.first).size();
     data::Batch batch;
     if (machine_.device())
         batch.indices = Tensor::on_host({n}, DType::i32), batch.views = Tensor::on_host({n, kViewNumbers}, DType::i32);

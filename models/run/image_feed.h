@@ -14,8 +14,8 @@ namespace rg {
 
 class ImageFeed {
 public:
-    /// Sets `rank`, `ranks` and `views` in the options, as `machine` requires. `set` and `machine` must outlive this.
-    /// `columns` are further values of each image; a batch has them in Batch::columns.
+    /// Sets `rank`, `ranks`, `parts` and `views` in the options, as `machine` requires. `set` and `machine` must
+    /// outlive this. `columns` are further values of each image; a batch has them in Batch::columns.
     ImageFeed(const data::ImageSet& set, data::LoaderOptions options, const Machine& machine,
               std::vector<data::Column> columns = {});
 
@@ -30,17 +30,12 @@ public:
     /// only x, labels, targets and columns. Its x has the type Machine::activations(), f32 or bf16.
     data::Batch batch(std::span<const Tensor> inputs) const;
 
-    /// Returns the position, in the epoch's order, of this rank's first image in the batch.
-    int64_t first_image(const data::Batch& b) const {
-        return b.index * batch_size_ + machine_.workers().part_range(b.global_size).begin;
-    }
-
     /// Returns the length of a training on this set: `steps` steps, or if `steps` is -1, `epochs` epochs. Throws Error
     /// if the set gives no mini-batch, since it is too small.
     TrainingRun::Length length(int64_t steps, int64_t epochs) const;
 
-    /// Returns a batch with the shapes of this rank's share of the largest mini-batch. Its values are arbitrary. It
-    /// serves to make plans before the first step.
+    /// Returns a batch with the shapes of the largest part of a mini-batch that this rank computes at once. Its values
+    /// are arbitrary. It serves to make plans before the first step.
     data::Batch largest_batch() const;
 
 private:

@@ -7,6 +7,7 @@
 #include "ringgrad/models/run/data_parallel.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace rg {
 
@@ -36,6 +37,11 @@ void MachineOptions::declare(Options& o) {
     declare_compute(o);
     o.add("spare-ranks", &idle_spare_ranks, {{"share", false}, {"idle", true}},
           "use of ranks beyond the number of GPUs; share: they share GPUs; idle: they take no images");
+    o.add(
+         "workers", &workers,
+         "number of parts of a mini-batch, which the ranks share; with the same number, a training gives the same bits "
+         "on any number of ranks; 0: the number of ranks that take images")
+        .range(0, 1 << 20);
     using par::Algorithm;
     o.add("allreduce", &allreduce,
           {{"auto", Algorithm::automatic},
@@ -49,25 +55,33 @@ void MachineOptions::declare(Options& o) {
     o.add("accelerate", &accelerate, "trace the step once, fuse ops, and replay it; off: run op by op");
 }
 
-Workers workers_of(std::span<const std::string> gpu_of_rank, int rank, bool idle_spare_ranks) {
-    Workers workers{0, int(gpu_of_rank.size()), rank};
-    int before = 0; // number of GPUs whose first rank is below `rank`
-    bool is_first = false;
-    for (int r = 0; r < int(gpu_of_rank.size()); ++r) {
-        const auto end = gpu_of_rank.begin() + r;
-        if (std::find(gpu_of_rank.begin(), end, *end) != end) continue;
-        ++workers.gpus;
-        before += r < rank;
-        is_first |= r == rank;
+Workers workers_of(std::span<const std::string> gpu_of_rank, std::span<const int> order, int rank,
+                   bool idle_spare_ranks, int64_t count) {
+    Workers workers;
+    std::vector<int> with_images;
+    for (const int r : order) {
+        const bool is_first = !gpu_of_rank.empty() && std::find(gpu_of_rank.begin(), gpu_of_rank.begin() + r,
+                                                                gpu_of_rank[size_t(r)]) == gpu_of_rank.begin() + r;
+        workers.gpus += is_first;
+        if (is_first || !idle_spare_ranks) with_images.push_back(r);
     }
-    if (idle_spare_ranks) workers.count = workers.gpus, workers.index = is_first ? before : workers.gpus;
+    const int parts = int(with_images.size());
+    RG_CHECK(count == 0 || count >= parts, "--workers: expected at least one worker for each of ", parts,
+             " ranks, got ", count, "; start fewer ranks, or use more workers");
+    workers.first = workers.count = count ? int(count) : parts;
+    workers.of_rank.assign(order.size(), 1);
+    for (int i = 0; i < parts; ++i) {
+        const data::Range range = data::part_range(workers.count, parts, i);
+        workers.of_rank[size_t(with_images[size_t(i)])] = int(range.size());
+        if (with_images[size_t(i)] == rank) workers.first = int(range.begin), workers.here = int(range.size());
+    }
     return workers;
 }
 
 Machine::Machine(MachineOptions& settings, const Options& options, par::Group& group)
     : options_(settings), threads_(int(threads_of(settings, options, group))) {
     const gpu::FoundGpus available = settings.device == "cpu" ? gpu::FoundGpus{} : gpu::gpu_functions().find();
-    workers_ = {0, group.size(), group.rank()};
+    std::vector<std::string> gpu_of_rank;
     if (settings.device == "cuda" && available.ids.empty()) gpu::gpu_functions().open(0); // throws with the reason
     if (group.all(!available.ids.empty(), "device") && settings.device != "cpu") {
         RG_CHECK(settings.precision != "fp32-strict",
@@ -75,8 +89,19 @@ Machine::Machine(MachineOptions& settings, const Options& options, par::Group& g
                  "products of tf32; use --precision fp32, or --device cpu");
         const size_t gpu = size_t(group.local_rank()) % available.ids.size();
         device_ = gpu::gpu_functions().open(int(gpu));
-        workers_ = workers_of(group.allgather(available.ids[gpu], "GPUs"), group.rank(), settings.idle_spare_ranks);
+        gpu_of_rank = group.allgather(available.ids[gpu], "GPUs");
     }
+    std::vector<int> order(static_cast<size_t>(group.size()));
+    std::iota(order.begin(), order.end(), 0);
+    if (settings.workers > 0) {
+        RG_CHECK(settings.allreduce == par::Algorithm::automatic || settings.allreduce == par::Algorithm::shared,
+                 "--workers: expected --allreduce auto or shared, which add in the order of the workers; other ",
+                 "algorithms add in an order that depends on the number of ranks");
+        group.sum_in_order();
+        order = group.order();
+    }
+    workers_ = workers_of(gpu_of_rank, order, group.rank(), settings.idle_spare_ranks && device_, settings.workers);
+    if (settings.workers > 0) group.set_workers(workers_.of_rank);
     if (!device_)
         verify_same(group, "instruction set", {cpu::isa().name},
                     "set RG_ISA on all ranks to one that every CPU has, since instruction sets round differently");
@@ -91,6 +116,7 @@ Machine::Machine(MachineOptions& settings, const Options& options, par::Group& g
                 : cat("cpu (", cpu::isa().name, ")", note, settings.device == "auto" ? ", since " + reason : "");
     text_ = cat(device, ", ", settings.threads, settings.threads == 1 ? " thread" : " threads", " x ", group.size(),
                 group.size() == 1 ? " rank" : " ranks");
+    if (settings.workers > 0) text_ += cat(" for ", settings.workers, settings.workers == 1 ? " worker" : " workers");
     if (const int spare = group.size() - workers_.gpus; device_ && group.size() > 1)
         text_ += cat(" on ", workers_.gpus, workers_.gpus == 1 ? " GPU" : " GPUs",
                      spare == 0 ? "" : cat(" (", spare, settings.idle_spare_ranks ? " idle)" : " share)"));

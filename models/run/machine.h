@@ -19,25 +19,33 @@ struct MachineOptions {
     std::string device = "auto", precision = "fp32";
     int64_t threads = 0;
     par::Algorithm allreduce = par::Algorithm::automatic;
+    int64_t workers = 0; // 0: as many as ranks that take images
     bool accelerate = true, idle_spare_ranks = false;
     /// declare() declares all options. declare_compute(): only --device, --precision and --threads.
     void declare(Options& options);
     void declare_compute(Options& options);
 };
 
-/// The workers: the ranks that take images. These are all ranks, but on GPUs with --spare-ranks idle one rank per GPU.
+/// The workers: a mini-batch is divided among them, and each rank computes the parts of some of them, one after
+/// another. All ranks take images, but on GPUs with --spare-ranks idle one rank per GPU.
 struct Workers {
     int gpus = 0;  // number of GPUs that the ranks use together
-    int count = 1; // number of workers
-    int index = 0; // index of this rank among the workers; `count` if it takes no images
+    int count = 1; // number of workers of all ranks
+    int first = 0; // index of this rank's first worker; `count` if it takes no images
+    int here = 1;  // number of this rank's workers; 1 if it takes no images
+    std::vector<int> of_rank = {}; // `here` of each rank
     /// Returns `batch` times the number of GPUs, or `batch` if there are no GPUs.
     int64_t scaled(int64_t batch) const { return batch * std::max(1, gpus); }
     /// Returns this rank's part of n images.
-    data::Range part_range(int64_t n) const { return data::part_range(n, count, index); }
+    data::Range part_range(int64_t n) const {
+        return {data::part_range(n, count, first).begin, data::part_range(n, count, first + here - 1).end};
+    }
 };
-/// Returns the workers of a job, with the index of `rank`. `gpu_of_rank` has the ID of each rank's GPU. With
-/// `idle_spare_ranks`, only the first rank of each GPU takes images.
-Workers workers_of(std::span<const std::string> gpu_of_rank, int rank, bool idle_spare_ranks);
+/// Returns the workers of a job, as `rank` sees them. `order` has all ranks; workers are given to them in this order.
+/// `gpu_of_rank` has the ID of each rank's GPU, or is empty. With `idle_spare_ranks`, only the first rank of each GPU
+/// takes images. `count` is the number of workers; 0: one for each rank that takes images. Throws Error if it is less.
+Workers workers_of(std::span<const std::string> gpu_of_rank, std::span<const int> order, int rank,
+                   bool idle_spare_ranks, int64_t count = 0);
 
 class Machine {
 public:
@@ -55,8 +63,7 @@ public:
     Device* device() const { return device_.get(); }
     /// Returns the data type of images and activations.
     DType activations() const { return activations_; }
-    /// Returns the ranks that take images. A rank that takes no images still has a copy of the network on its GPU, and
-    /// takes part in all reductions.
+    /// A rank that takes no images still has a copy of the network on its GPU, and takes part in all reductions.
     const Workers& workers() const { return workers_; }
     /// Returns a text for people, for example "cpu (avx512), 1 thread x 4 ranks, fp32".
     const std::string& text() const { return text_; }

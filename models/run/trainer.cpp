@@ -9,14 +9,6 @@
 namespace rg {
 namespace {
 
-/// On the CPU with several ranks, moves the gradients into Group::memory(). If the ranks of a node can share this
-/// memory, Algorithm::shared sums the gradients in place.
-Parameters& share_gradients(par::Group& group, Parameters& parameters) {
-    if (group.size() > 1 && !parameters.gradients().device())
-        parameters.place_gradients(group.memory(size_t(parameters.gradient_bytes()), "gradients").data());
-    return parameters;
-}
-
 /// Returns true if the gradients may be summed during backward. Within a node the sum is too fast to be worth a thread.
 /// Between nodes, overlap hides the sum behind backward. With --sync-bn, backward itself exchanges batch statistics, so
 /// another thread must not use the group.
@@ -27,13 +19,16 @@ bool can_overlap(const par::Group& group) { return group.local_size() < group.si
 Trainer::Trainer(TrainingRun& run, const Machine& machine, Parameters& parameters, Optimizer optimizer, ImageFeed& feed,
                  const Forward& forward)
     : run(run),
-      parameters(share_gradients(run.group(), parameters)),
+      parameters(parameters),
       optimizer(std::move(optimizer)),
       feed(feed),
       forward(forward),
       train_step([this](std::span<const Tensor> in, bool) { return forward_backward(in); },
                  machine.options().accelerate),
       gradient_sum(run.group(), parameters, machine.options().allreduce, can_overlap(run.group())) {
+    RG_CHECK(!context().sync || run.group().most_workers() == 1, "--sync-bn: expected one worker per rank, got ",
+             run.group().most_workers(), "; the workers of a rank compute one after another, so they cannot exchange ",
+             "batch statistics");
     train_step.after_step = [this](const Plan& plan, size_t step) { return gradient_sum.after_step(plan, step); };
     run.restore_parameters(parameters, this->optimizer.state());
     if (!run.resumed()) this->optimizer.start_averages(); // --init may have changed the parameters
@@ -70,62 +65,69 @@ void Trainer::train_epoch(const Schedule& schedule, const std::function<Score()>
     optimizer.begin_epoch(run.position().epoch);
     run.begin_epoch(feed.loader.has_next());
     while (run.epoch_goes_on()) {
-        const data::Batch batch = feed.loader.next(); // this rank's share, which may be empty
-        run.phases.count_step(batch.labels.extent(0));
-        run.phases.lap(PhaseClock::data);
-        StepResult result = step(batch, schedule.rate_at(run.epochs()));
+        StepResult result = step(schedule.rate_at(run.epochs()));
         if (result.verdict == Verdict::applied && run.test_is_due())
             run.leave_out(seconds_of([&] { result.test = score(test); }));
         run.end_step(result);
     }
 }
 
-/// Collective. Runs forward, backward, the sums over the ranks and the update, and handles values that are not finite.
-/// On a single rank, the CPU waits for its device only once per step.
-StepResult Trainer::step(const data::Batch& batch, double lr) {
-    const double share = double(batch.labels.extent(0)) / double(batch.global_size);
+/// Collective. Runs forward and backward for each of this rank's workers, the sums over all workers and the update, and
+/// handles values that are not finite. With a single worker, the CPU waits for its device only once per step.
+StepResult Trainer::step(double lr) {
     par::Group& group = run.group();
     SyncGroup* const sync = context().sync;
-    if (sync) sync->samples = batch.global_size, sync->fraction = share;
     group.set_step(run.position().step + 1);
     optimizer.set(lr, run.position().step + 1);
+    StepSums step_sums(group, parameters);
+    // Summed over all workers: loss, correct images, stop requests, workers without further data.
+    std::array<double, 4> sums;
+    int64_t global_size = 0, images = 0; // images: of this rank
+    Tensor non_finite_at;
+    for (int workers_left = group.workers(group.rank()); workers_left > 0; --workers_left) {
+        const data::Batch batch = feed.loader.next(); // the worker's part, which may be empty
+        global_size = batch.global_size;
+        const double share = double(batch.labels.extent(0)) / double(global_size);
+        if (sync) sync->samples = global_size, sync->fraction = share;
+        images += batch.labels.extent(0);
+        run.phases.lap(PhaseClock::data);
 
-    gradient_sum.begin(share);
-    const std::span<const Tensor> results = train_step(feed.inputs(batch), true);
-    run.phases.lap(PhaseClock::compute);
-    // Finish the sums before to_host(), which blocks until the device has finished the step: no bucket would be summed
-    // meanwhile.
-    gradient_sum.finish();
-    std::array downloaded{results[0], results[1], optimizer.non_finite_at()};
-    to_host(downloaded);
-    const auto& [scores, loss, own_non_finite_at] = downloaded;
-    run.phases.lap(parameters.gradients().device() ? PhaseClock::compute : PhaseClock::sum);
-
-    // Sum over all ranks: loss, correct images, stop requests, ranks without further data. Without --sync-bn, the same
-    // all-reduce also sums batch norm's running means. With --sync-bn, these are the same on all ranks already.
-    double sums[] = {share > 0 ? share * double(loss.data<float>()[0]) : 0.0,
-                     double(count_correct(scores, batch.labels)), double(run.has_stop_request()),
-                     double(!feed.loader.has_next())};
-    if (sync)
-        group.allreduce_sum(std::span<double>(sums), "loss");
-    else
-        aggregate_state(group, parameters, share, sums);
+        const bool last = workers_left == 1;
+        if (last) gradient_sum.begin(share);
+        const std::span<const Tensor> results = train_step(feed.inputs(batch), true);
+        run.phases.lap(PhaseClock::compute);
+        // Finish the sums before to_host(), which blocks until the device has finished the step: no bucket would be
+        // summed meanwhile.
+        last ? gradient_sum.finish() : gradient_sum.keep(share);
+        std::array downloaded{results[0], results[1], optimizer.non_finite_at()};
+        to_host(downloaded);
+        const auto& [scores, loss, own_non_finite_at] = downloaded;
+        non_finite_at = own_non_finite_at;
+        run.phases.lap(parameters.gradients().device() ? PhaseClock::compute : PhaseClock::sum);
+        sums = {share > 0 ? share * double(loss.data<float>()[0]) : 0.0, double(count_correct(scores, batch.labels)),
+                double(run.has_stop_request()), double(!feed.loader.has_next())};
+        step_sums.add(share, sums);
+    }
+    run.phases.count_step(images);
+    step_sums.finish(sums);
     ++parameters.batches_tracked;
     run.phases.lap(PhaseClock::sum);
 
-    if (group.size() > 1) loss_of_all.fill(sums[0]), optimizer.update(loss_of_all);
-    const Verdict verdict =
-        run.handle_non_finite(sums[0], group.size() > 1 ? optimizer.non_finite_at() : own_non_finite_at);
+    if (!updates_in_step()) {
+        loss_of_all.fill(sums[0]), optimizer.update(loss_of_all);
+        non_finite_at = optimizer.non_finite_at();
+    }
+    const Verdict verdict = run.handle_non_finite(sums[0], non_finite_at);
     if (verdict == Verdict::applied) optimizer.look_ahead(run.position().step + 1, run.length().steps);
     run.phases.lap(PhaseClock::update);
-    return {batch.global_size, sums[0], sums[1], lr, sums[2] > 0, sums[3] > 0, verdict};
+    return {global_size, sums[0], sums[1], lr, sums[2] > 0, sums[3] > 0, verdict};
 }
 
 std::vector<Tensor> Trainer::forward_backward(std::span<const Tensor> inputs) {
     Tape tape;
     const auto [scores, loss] = forward(feed.batch(inputs));
     tape.gradients(loss, parameters);
-    if (run.group().size() == 1) optimizer.update(loss);
+    if (updates_in_step()) optimizer.update(loss);
     return {scores, loss};
 }
 

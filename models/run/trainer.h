@@ -9,10 +9,11 @@
 //     trainer.train(schedule, [&] { return test.score(); });
 //     return run.end();
 //
-// Each rank holds the whole network and takes m of the M images of a mini-batch, a share of f = m / M. The gradient and
-// the loss of the mini-batch are sums over the ranks of f times the rank's value. Batch norm's running mean is such a
-// sum too. Its running variance also contains the differences between the ranks' means (par/aggregate.h). All ranks
-// then apply the same update.
+// Each rank holds the whole network. A worker takes m of the M images of a mini-batch, a share of f = m / M. The
+// gradient and the loss of the mini-batch are sums over the workers of f times the worker's value. Batch norm's running
+// mean is such a sum too. Its running variance also contains the differences between the workers' means
+// (par/aggregate.h). All ranks then apply the same update. A rank is one worker, or with --workers several, one after
+// another.
 #pragma once
 
 #include "ringgrad/core/accelerate.h"
@@ -32,9 +33,8 @@ struct Trainer {
     /// The network's forward pass in training and its loss. It may be traced, so it may only use ops.
     using Forward = std::function<ScoresAndLoss(const data::Batch& batch)>;
 
-    /// Collective. On the CPU with several ranks, places the gradients in Group::memory(). Then calls
-    /// TrainingRun::restore_parameters(). The optimizer and the function are copied; all other arguments must outlive
-    /// this.
+    /// Collective. Creates the GradientSum, then calls TrainingRun::restore_parameters(). The optimizer and the
+    /// function are copied; all other arguments must outlive this.
     Trainer(TrainingRun& run, const Machine& machine, Parameters& parameters, Optimizer optimizer, ImageFeed& feed,
             const Forward& forward);
 
@@ -57,14 +57,15 @@ struct Trainer {
     const Forward forward;
     const Tensor loss_of_all = Tensor::zeros({});
     /// Runs forward and backward. Returns scores and loss, and leaves the gradients in the parameters' buffer. On a
-    /// single rank it also applies the update.
+    /// single worker it also applies the update.
     Accelerated train_step;
     GradientSum gradient_sum;
 
 private:
     void train_epoch(const Schedule& schedule, const std::function<Score()>& test);
     Score score(const std::function<Score()>& test);
-    StepResult step(const data::Batch& batch, double lr);
+    StepResult step(double lr);
+    bool updates_in_step() const { return run.group().size() == 1 && run.group().most_workers() == 1; }
     std::vector<Tensor> forward_backward(std::span<const Tensor> inputs);
 };
 

@@ -133,6 +133,25 @@ class Resume(job.JobTest):
         other = self.train(3, "order-other", *options, "--seed", "8", "--init", str(run / "model.safetensors"))
         self.assertNotEqual(values(other, "accuracy"), values(straight, "accuracy"))
 
+    @unittest.skipUnless(job.MPIEXEC, "no mpiexec")
+    def test_workers(self):
+        """With the same number of workers, a training has the same bits on any number of ranks, also after a resume."""
+        self.options = [*OPTIONS, "--workers", "5", "--threads", "1", "--augment", "flip,translate"]
+        whole = self.train(1, "whole", *self.options)
+        self.assertEqual(len(job.step_lines(whole)), LAST_STEP)
+        for ranks in (2, 5):
+            self.assert_same_model(self.train(ranks, f"ranks-{ranks}", *self.options), whole)
+        run, _ = self.interrupt(3, "killed", job.kill_job)
+        self.resume(2, run)
+        self.assert_same_model(run, whole)
+        for ranks, options, words in ((3, ["2"], "one worker for each of 3 ranks"), (2, ["3", "--sync-bn"], "sync-bn"),
+                                      (2, ["3", "--allreduce", "ring"], "order of the workers")):
+            self.refuse(job.train(ranks, *OPTIONS, "--workers", *options), words)
+
+    def assert_same_model(self, run, whole):
+        self.assertEqual(job.step_lines(run), job.step_lines(whole))
+        self.assertEqual((run / "model.safetensors").read_bytes(), (whole / "model.safetensors").read_bytes())
+
     def test_signal_while_loading(self):
         # The command has two processes, and neither ends by itself. A signal to one rank ends everything.
         command = "pipe:sleep 1000 | cat"
