@@ -14,8 +14,9 @@ constexpr int kRollCallTag = 5;
 // Seconds between two checks for messages during a wait.
 constexpr double kListenEvery = 0.005;
 // A waiting rank sends its first call after kCallAfter seconds, or after a quarter of the wait's limit if that is
-// shorter. After twice that time, one rank names the missing ranks on standard error. The rank sends its second call
-// after the fraction kCallAgain of the limit, so that the names at the deadline rest on recent answers.
+// shorter. If answers are missing after the same time again, one rank names the missing ranks on standard error. The
+// rank sends its second call after the fraction kCallAgain of the limit, so that the names at the deadline rest on
+// recent answers.
 constexpr double kCallAfter = 5, kCallAgain = 0.75;
 
 } // namespace
@@ -34,10 +35,10 @@ bool RollCall::check(const Operation& op, double begin, double waited, double li
     const double first = std::min(kCallAfter, limit / 4);
     if (wait_calls_ < 2 && waited > (wait_calls_ ? kCallAgain * limit : first)) {
         for (Peer& peer : peers_) peer.present = false;
-        ++wait_calls_, ++all_calls_;
+        ++wait_calls_, ++all_calls_, last_call_ = waited;
         send_all(call);
     }
-    if (wait_calls_ == 1 && !warned_ && waited > 2 * first) {
+    if (wait_calls_ == 1 && !warned_ && waited > last_call_ + first) {
         warned_ = true;
         if (const std::string missing_ranks = missing(); !missing_ranks.empty() && first_present())
             std::fputs(printable(cat("waiting for ", missing_ranks, ": ", op.name, op.what.empty() ? "" : " ", op.what,

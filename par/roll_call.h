@@ -64,6 +64,7 @@ private:
     std::vector<Peer> peers_;                 // by rank; filled in the first long wait
     double wait_begin_ = 0, last_listen_ = 0; // current wait: clock time of its begin, seconds until its last listen()
     int wait_calls_ = 0;                      // calls sent in the current wait
+    double last_call_ = 0;                    // seconds of the wait until its last call
     bool warned_ = false;                     // the line on standard error was written in the current wait
     uint64_t all_calls_ = 0;                  // calls sent in all waits
     bool some_rank_gave_up_ = false;          // some rank's wait has failed

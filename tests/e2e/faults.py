@@ -158,6 +158,25 @@ class Faults(job.JobTest):
             result = self.finish(process)
             self.assertEqual((result.code, result.err), (0, ""))
 
+    def test_slow_in_a_wait(self):
+        """Stops a rank, and then one that waits for it. When this one goes on, it must not name the rank that answers."""
+        for repetition, chance in self.repetitions():
+            way, (slow, waiting, third) = chance.choice(WAYS), chance.sample(range(RANKS), RANKS)
+            run, process = self.begin(f"wait-{repetition}", chance.randrange(4, 100), way, deadline=3 * DEADLINE)
+            os.kill(self.pids[slow], signal.SIGSTOP)
+            time.sleep(0.75)  # half the time until the first call
+            os.kill(self.pids[waiting], signal.SIGSTOP)
+            line = process.stderr.readline()
+            os.kill(self.pids[waiting], signal.SIGCONT)
+            time.sleep(0.2)  # it still waits
+            os.kill(self.pids[slow], signal.SIGCONT)
+            self.assertIn(f"rank {slow} on", line)
+            self.assertIn(f"rank {waiting} on", line)
+            (run / "stop").touch()
+            result = self.finish(process)
+            self.assertEqual(result.code, 0)
+            self.assertNotIn(f"rank {third} on", line + result.err)
+
     def test_throws(self):
         """Makes writes of rank 0 fail."""
         for repetition, chance in self.repetitions():
