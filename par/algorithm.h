@@ -28,8 +28,10 @@ struct CostModel {
         const double p = ranks;
         return 2 * (p - 1) * alpha + 2 * (p - 1) / p * bytes * beta + (p - 1) / p * bytes * gamma;
     }
-    /// Both directions of the chain carry data at the same time.
-    double chain(double bytes, int nodes) const { return 2 * (nodes - 1) * alpha + bytes * (beta + gamma); }
+    /// Both directions of the chain carry data at the same time. A node within it sends to both of its neighbours.
+    double chain(double bytes, int nodes) const {
+        return 2 * (nodes - 1) * alpha + bytes * ((nodes > 2 ? 2 : 1) * beta + gamma);
+    }
     double doubling(double bytes, int ranks) const {
         const unsigned p = unsigned(ranks);
         const int rounds = std::bit_width(p) - 1 + (std::has_single_bit(p) ? 0 : 2); // folding takes two more

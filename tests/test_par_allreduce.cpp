@@ -206,6 +206,8 @@ TEST_SUITE("par") {
         }
         const par::CostModel cost{1, 0.1, 0.01}; // computed by hand for 4 ranks and 1000 bytes
         CHECK(cost.ring(1000, 4) == doctest::Approx(6 + 150 + 7.5));
+        CHECK(cost.chain(1000, 2) == doctest::Approx(2 + 110));
+        CHECK(cost.chain(1000, 4) == doctest::Approx(6 + 210));
         CHECK(cost.doubling(1000, 4) == doctest::Approx(2 * 111));
         CHECK(cost.doubling(1000, 6) == doctest::Approx(4 * 111));
     }
