@@ -75,9 +75,10 @@ double fraction_of(Group& group, int64_t samples) {
 
 void weigh(std::span<float> values, double fraction) { weigh_values(values, fraction); }
 
-void aggregate(Group& group, std::span<float> values, double fraction, std::string_view what, Algorithm algorithm) {
+void aggregate(Group& group, std::span<float> values, double fraction, std::string_view what, Algorithm algorithm,
+               Wire wire) {
     weigh(values, fraction);
-    group.allreduce_sum(values, what, algorithm);
+    group.allreduce_sum(values, what, algorithm, wire);
 }
 
 void aggregate(Group& group, std::span<double> values, double fraction, std::string_view what) {

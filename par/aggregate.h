@@ -24,7 +24,7 @@ void weigh(std::span<float> values, double fraction);
 /// Replaces `values` by the sum of f_j * values_j over all ranks. Collective. The float version serves gradients, the
 /// double version batch-norm statistics. `fraction` is f_j of this rank.
 void aggregate(Group& group, std::span<float> values, double fraction, std::string_view what,
-               Algorithm algorithm = Algorithm::automatic);
+               Algorithm algorithm = Algorithm::automatic, Wire wire = Wire::full);
 void aggregate(Group& group, std::span<double> values, double fraction, std::string_view what);
 
 /// The running statistics of one layer: two vectors of `channels` values. Does not own the memory.

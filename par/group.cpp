@@ -48,6 +48,11 @@ void Group::allreduce(const char* name, const Vector& vector, std::string_view w
         if (sources.size() > 1) sum_vectors(sources, {&sources.back(), 1}, vector.count, vector.type);
         return;
     }
+    if (vector.wire == Wire::bf16) {
+        RG_CHECK(algorithm == Algorithm::automatic || algorithm == Algorithm::shared, name, " ", what,
+                 ": expected algorithm automatic or shared, which alone can send bf16 between nodes");
+        algorithm = Algorithm::shared;
+    }
     const bool chosen = algorithm == Algorithm::automatic;
     const int nodes = link_.node().ranks.empty() ? size() : size() / int(link_.node().ranks.size());
     if (chosen)
@@ -64,10 +69,11 @@ void Group::allreduce(const char* name, const Vector& vector, std::string_view w
                  ": expected an MPI link for algorithm mpi, got threads of one process");
         return;
     }
-    // Ranks must agree on everything that determines the messages: length, number type, algorithm, segments, position
-    // in shared memory.
+    // Ranks must agree on everything that determines the messages: length, number type, wire, algorithm, segments,
+    // position in shared memory.
     const uint64_t place = algorithm == Algorithm::shared ? shared_->place_of(vector) : 0;
-    const uint64_t detail = (place ? place : segment_bytes_) << 8 | size_of(vector.type) << 4 | uint64_t(algorithm);
+    const uint64_t detail = (place ? place : segment_bytes_) << 8 |
+                            (size_of(vector.type) | uint64_t(vector.wire)) << 4 | uint64_t(algorithm);
     const Operation op = next_operation(name, what, vector.bytes(), detail);
     try {
         if (algorithm == Algorithm::shared) {
@@ -127,8 +133,8 @@ std::span<std::byte> Group::memory(size_t bytes, std::string_view what) {
     return {block + (kLine - reinterpret_cast<uintptr_t>(block) % kLine) % kLine, bytes};
 }
 
-void Group::allreduce_sum(std::span<float> values, std::string_view what, Algorithm algorithm) {
-    const Vector vector{reinterpret_cast<std::byte*>(values.data()), values.size(), Element::f32};
+void Group::allreduce_sum(std::span<float> values, std::string_view what, Algorithm algorithm, Wire wire) {
+    const Vector vector{reinterpret_cast<std::byte*>(values.data()), values.size(), Element::f32, wire};
     allreduce("allreduce", vector, what, algorithm);
 }
 

@@ -40,7 +40,9 @@ public:
     /// plan (channels and buffers) for each vector (address, count and type), and Algorithm::small makes one for each
     /// length. Each of the two keeps the kPlans plans used last. Throws Error if the counts differ between ranks, or
     /// the algorithm is not possible. Algorithm::mpi does not compare counts, and MPI need not give the same bits.
-    void allreduce_sum(std::span<float> values, std::string_view what, Algorithm algorithm = Algorithm::automatic);
+    /// With Wire::bf16 the algorithm must be `automatic` or `shared`, and both mean `shared`.
+    void allreduce_sum(std::span<float> values, std::string_view what, Algorithm algorithm = Algorithm::automatic,
+                       Wire wire = Wire::full);
     void allreduce_sum(std::span<double> values, std::string_view what, Algorithm algorithm = Algorithm::automatic);
 
     /// Makes Algorithm::automatic add rank after rank from now on, in the order that order() then returns. So the sum

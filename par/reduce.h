@@ -12,11 +12,16 @@ enum class Element : uint8_t { f32, f64 };
 
 inline size_t size_of(Element type) { return type == Element::f32 ? sizeof(float) : sizeof(double); }
 
+/// The format in which Algorithm::shared passes sums on between nodes. full: that of the vector. bf16: half the bytes
+/// of f32. Each node adds in f32, then rounds the sums that it passes on; all ranks get the same rounded sums.
+enum class Wire : uint8_t { full, bf16 };
+
 /// A contiguous vector that is summed in place over the ranks. Does not own the memory.
 struct Vector {
     std::byte* data = nullptr;
     size_t count = 0;
     Element type = Element::f32;
+    Wire wire = Wire::full;
     size_t bytes() const { return count * size_of(type); }
     bool operator==(const Vector&) const = default;
 };

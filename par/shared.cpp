@@ -37,9 +37,11 @@
 //                   synchronisations     bytes read from others     bytes written to others     additions
 //   in place        2                    (p-1)/p B                  (p-1)/p B                   (p-1)/p N
 //   with copies     2 per chunk          the same, plus two copies of the vector
-//   each node sends B bytes to the next node and B bytes to the previous node
+//   each node sends B bytes to the next node and B bytes to the previous node; half of that with Wire::bf16
 
 #include "ringgrad/par/shared.h"
+
+#include "ringgrad/core/bf16.h"
 
 #include <algorithm>
 #include <cstring>
@@ -87,6 +89,22 @@ void sum_vectors(std::span<std::byte* const> sources, std::span<std::byte* const
     if (first < end) sum_range(first, end - first);
 }
 
+/// Writes sums into a message between nodes.
+template <class T>
+void pack(const T* sums, T* message, size_t count) {
+    std::memcpy(message, sums, count * sizeof(T));
+}
+void pack(const float* sums, bf16* message, size_t count) { std::transform(sums, sums + count, message, to_bf16); }
+
+/// Reads sums from a message between nodes.
+template <class T>
+void unpack(const T* message, T* sums, size_t count) {
+    std::memcpy(sums, message, count * sizeof(T));
+}
+void unpack(const bf16* message, float* sums, size_t count) {
+    std::transform(message, message + count, sums, to_float);
+}
+
 } // namespace
 
 void sum_vectors(std::span<std::byte* const> sources, std::span<std::byte* const> targets, size_t count, Element type) {
@@ -122,65 +140,72 @@ void SharedReducer::wait_for_all(uint64_t stage, const char* doing, const Operat
 }
 
 /// Adds this node's values to the sums of the nodes before it, and passes them on, segment by segment. The last node
-/// sends the final sums back along the chain.
-template <class T>
+/// sends the final sums back along the chain. W is the type of sums in messages.
+template <class T, class W>
 void SharedReducer::sum_over_nodes(size_t count, const Operation& op) {
-    constexpr size_t kSegment = kSegmentBytes / sizeof(T);
+    constexpr size_t kSegment = kSegmentBytes / sizeof(W);
     const bool first = node_.previous < 0, last = node_.next < 0;
     const size_t segments = (count + kSegment - 1) / kSegment, ahead = kAheadPerNode * size_t(node_.after);
-    partial_.resize(count * sizeof(T)), total_.resize(last ? 0 : count * sizeof(T));
+    partial_.resize(count * sizeof(W)), total_.resize(last ? 0 : count * sizeof(W));
     const auto length = [&](size_t i) { return std::min(kSegment, count - i * kSegment); };
-    const auto at = [&](std::byte* data, size_t i) { return reinterpret_cast<T*>(data) + i * kSegment; };
+    const auto message = [&](std::vector<std::byte>& sums, size_t i) {
+        return reinterpret_cast<W*>(sums.data()) + i * kSegment;
+    };
+    const auto at = [&](std::byte* values, size_t i) { return reinterpret_cast<T*>(values) + i * kSegment; };
     std::vector<Channel> from_previous, from_next, sends;
-    const auto receive_up_to = [&](size_t i, std::vector<Channel>& channels, std::byte* data, int from) {
+    const auto receive_up_to = [&](size_t i, std::vector<Channel>& channels, std::vector<std::byte>& sums, int from) {
         for (size_t j = channels.size(); j < segments && j <= i; ++j) {
-            channels.push_back(link_.open_receive(at(data, j), length(j) * sizeof(T), from, kChainTag));
+            channels.push_back(link_.open_receive(message(sums, j), length(j) * sizeof(W), from, kChainTag));
             link_.start(channels.back());
         }
     };
-    const auto send = [&](const T* data, size_t i, int to) {
-        sends.push_back(link_.open_send(data, length(i) * sizeof(T), to, kChainTag));
+    const auto send = [&](const W* sums, size_t i, int to) {
+        sends.push_back(link_.open_send(sums, length(i) * sizeof(W), to, kChainTag));
         link_.start(sends.back());
     };
-    const auto finish = [&](const T* sums, size_t i) {
+    const auto finish = [&](const W* sums, size_t i) {
         if (!first) send(sums, i, node_.previous);
-        for (std::byte* const target : targets_) std::memcpy(at(target, i), sums, length(i) * sizeof(T));
+        for (std::byte* const target : targets_) unpack(sums, at(target, i), length(i));
     };
     size_t finished = 0, bytes = 0;
     const auto finish_up_to = [&](size_t end) { // waits for the final sums
         for (; finished < end; ++finished) {
             link_.wait(from_next[finished], op, int(finished));
-            finish(at(total_.data(), finished), finished);
+            finish(message(total_, finished), finished);
         }
     };
     for (size_t i = 0; i < segments; ++i) {
-        if (!first) {
-            receive_up_to(i + ahead + kAheadPerNode, from_previous, partial_.data(), node_.previous);
+        T sums[kSegment];
+        W* const packed = message(partial_, i);
+        if (first) {
+            std::memcpy(sums, at(sources_[0], i), length(i) * sizeof(T));
+        } else {
+            receive_up_to(i + ahead + kAheadPerNode, from_previous, partial_, node_.previous);
             link_.wait(from_previous[i], op, int(i));
+            unpack(packed, sums, length(i));
         }
-        T* const sums = at(partial_.data(), i);
-        if (first) std::memcpy(sums, at(sources_[0], i), length(i) * sizeof(T));
         for (size_t s = first; s < sources_.size(); ++s) {
             const T* const values = at(sources_[s], i);
             for (size_t j = 0; j < length(i); ++j) sums[j] += values[j];
         }
+        pack(sums, packed, length(i));
         if (last) {
-            finish(sums, i);
+            finish(packed, i);
             continue;
         }
         if (i >= ahead) finish_up_to(i - ahead + 1);
-        receive_up_to(i, from_next, total_.data(), node_.next);
-        send(sums, i, node_.next);
+        receive_up_to(i, from_next, total_, node_.next);
+        send(packed, i, node_.next);
         for (; finished < i && link_.test(from_next[finished], &bytes); ++finished)
-            finish(at(total_.data(), finished), finished);
+            finish(message(total_, finished), finished);
     }
     if (!last) finish_up_to(segments);
     for (Channel& channel : sends) link_.wait(channel, op, int(segments));
 }
 
-void SharedReducer::reduce_slice(const SharedWindow& window, size_t begin, size_t bytes, Element type,
+void SharedReducer::reduce_slice(const SharedWindow& window, size_t begin, size_t bytes, const Vector& vector,
                                  const VectorsPerRank& several, const Operation& op) {
-    const size_t p = node_.ranks.size(), r = node_.place, end = begin + bytes, width = size_of(type);
+    const size_t p = node_.ranks.size(), r = node_.place, end = begin + bytes, width = size_of(vector.type);
     // Slice 0 begins where the vector does. Every other border is rounded down to a cache line.
     const auto border = [&](size_t i) {
         if (i == 0 || i == p) return i == 0 ? begin : end;
@@ -192,10 +217,12 @@ void SharedReducer::reduce_slice(const SharedWindow& window, size_t begin, size_
         several.append(sources_, window.part(q) + slice, node_.ranks[q]);
         targets_.push_back(window.part(q) + slice);
     }
-    if (several_nodes())
-        type == Element::f32 ? sum_over_nodes<float>(count, op) : sum_over_nodes<double>(count, op);
+    if (!several_nodes())
+        sum_vectors(sources_, targets_, count, vector.type);
+    else if (vector.type == Element::f64)
+        sum_over_nodes<double, double>(count, op);
     else
-        sum_vectors(sources_, targets_, count, type);
+        vector.wire == Wire::bf16 ? sum_over_nodes<float, bf16>(count, op) : sum_over_nodes<float, float>(count, op);
 }
 
 void SharedReducer::run(const Vector& vector, Handshake& handshake, const Operation& op,
@@ -221,7 +248,7 @@ void SharedReducer::run(const Vector& vector, Handshake& handshake, const Operat
     several_nodes() ? handshake.finish(op) : handshake.agree(op);
     for (size_t k = 0; k < chunks; ++k) {
         wait_for_all(first + 2 * k + 1, kReady, op, int(k));
-        reduce_slice(window, offset(k), length(k), vector.type, several, op);
+        reduce_slice(window, offset(k), length(k), vector, several, op);
         publish();
         if (k + 1 < chunks) {
             copy_in(k + 1);

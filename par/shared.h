@@ -59,9 +59,9 @@ private:
     Place find(const Vector& vector) const;
     void publish();
     void wait_for_all(uint64_t stage, const char* doing, const Operation& op, int chunk);
-    void reduce_slice(const SharedWindow& window, size_t begin, size_t bytes, Element type,
+    void reduce_slice(const SharedWindow& window, size_t begin, size_t bytes, const Vector& vector,
                       const VectorsPerRank& several, const Operation& op);
-    template <class T>
+    template <class T, class W>
     void sum_over_nodes(size_t count, const Operation& op);
 
     Link& link_;

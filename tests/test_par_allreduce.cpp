@@ -2,10 +2,12 @@
 // short that small vectors take the pipelined path. Values differ by rank and index, so a permuted, doubled or missing
 // chunk changes the result. The threads of the ranks store results, and the main thread checks them.
 
+#include "ringgrad/core/bf16.h"
 #include "ringgrad/core/rng.h"
 #include "ringgrad/par/group.h"
 #include "ringgrad/par/thread_link.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -166,6 +168,50 @@ TEST_SUITE("par") {
                     CHECK(same == std::vector<int>(size_t(n), 1));
                 }
         }
+    }
+
+    TEST_CASE("shared: bf16 between nodes rounds each node's sums, and all ranks get the same") {
+        const int n = 6;
+        const size_t count = 9001; // two messages of bf16 between nodes, and one value
+        for (const int per_node : {1, 2, 3, 6}) {
+            CAPTURE(per_node);
+            std::vector<float> expected(count, 0);
+            for (int r = 0; r < n; ++r) {
+                Rng rng(4, Purpose::test, 0, uint64_t(r));
+                for (float& e : expected) {
+                    e = r == 0 ? rng.normal() : e + rng.normal();
+                    if (r % per_node == per_node - 1 && per_node < n) e = to_float(to_bf16(e));
+                }
+            }
+            std::vector<int> same(size_t(n), 0);
+            par::run_threads(
+                n,
+                [&](Link& link) {
+                    Group group(link);
+                    const std::span<std::byte> memory = group.memory(count * sizeof(float), "test");
+                    const std::span<float> values(reinterpret_cast<float*>(memory.data()), count);
+                    Rng rng(4, Purpose::test, 0, uint64_t(link.rank()));
+                    for (float& v : values) v = rng.normal();
+                    group.allreduce_sum(values, "random", Algorithm::automatic, par::Wire::bf16);
+                    same[size_t(link.rank())] = std::ranges::equal(values, expected);
+                },
+                per_node);
+            CHECK(same == std::vector<int>(size_t(n), 1));
+        }
+        const auto sum = [](Algorithm algorithm, int ranks, int per_node) {
+            par::run_threads(
+                ranks,
+                [&](Link& link) {
+                    Group group(link);
+                    std::vector<float> values(4);
+                    group.allreduce_sum(values, "x", algorithm, par::Wire::bf16);
+                },
+                per_node);
+        };
+        CHECK_THROWS_WITH_AS(sum(Algorithm::ring, 4, 2), doctest::Contains("expected algorithm automatic or shared"),
+                             Error);
+        CHECK_THROWS_WITH_AS(sum(Algorithm::automatic, 3, 2),
+                             doctest::Contains("got nodes with different numbers of ranks"), Error);
     }
 
     TEST_CASE("shared: operations of all kinds can follow each other") {

@@ -19,10 +19,12 @@ constexpr int64_t kMaxBuckets = par::Group::kPlans / 2;
 
 } // namespace
 
-GradientSum::GradientSum(par::Group& group, Parameters& parameters, par::Algorithm algorithm, bool overlap)
+GradientSum::GradientSum(par::Group& group, Parameters& parameters, par::Algorithm algorithm, bool overlap,
+                         par::Wire wire)
     : group_(group),
       parameters_(parameters),
       algorithm_(algorithm),
+      wire_(wire),
       alone_(group.size() == 1 && group.most_workers() == 1),
       overlap_(overlap && group.size() > 1 && !parameters.gradients().device()) {
     if (alone_) return;
@@ -124,7 +126,7 @@ void GradientSum::sum_on_thread(const std::stop_token& stop) {
 
 void GradientSum::sum(const Bucket& bucket) const {
     const std::span<float> values = memory_.subspan(size_t(bucket.begin), size_t(bucket.end - bucket.begin));
-    if (group_.most_workers() == 1) return par::aggregate(group_, values, share_, bucket.name, algorithm_);
+    if (group_.most_workers() == 1) return par::aggregate(group_, values, share_, bucket.name, algorithm_, wire_);
     par::weigh(values, share_);
     group_.sum_over_workers(values, stride_, bucket.name);
 }

@@ -32,7 +32,8 @@ public:
     /// memory all at once, on the caller's thread. `overlap` must be false if the ranks exchange
     /// anything else during backward, such as batch statistics. It should be false if all ranks share memory: with 4
     /// ranks on 2 cores, the thread costs 1/10 of the step's time, but the sum itself only 1/300 of it.
-    GradientSum(par::Group& group, Parameters& parameters, par::Algorithm algorithm, bool overlap);
+    GradientSum(par::Group& group, Parameters& parameters, par::Algorithm algorithm, bool overlap,
+                par::Wire wire = par::Wire::full);
     ~GradientSum();
     GradientSum(const GradientSum&) = delete;
     GradientSum& operator=(const GradientSum&) = delete;
@@ -63,6 +64,7 @@ private:
     par::Group& group_;
     const Parameters& parameters_;
     par::Algorithm algorithm_;
+    par::Wire wire_;
     bool alone_, overlap_; // alone_: there is a single worker
     // The gradients of the last worker, then those that keep() has copied, at a distance of stride_ values.
     std::span<float> memory_;

@@ -52,6 +52,8 @@ void MachineOptions::declare(Options& o) {
           "all-reduce algorithm for the gradients; shared: in shared memory within a node, along a chain between "
           "nodes; ring: fewest bytes; small: fewest messages; mpi: MPI_Allreduce; auto: shared if possible, else the "
           "faster of ring and small by an estimate");
+    o.add("wire", &wire, {{"fp32", par::Wire::full}, {"bf16", par::Wire::bf16}},
+          "number format of gradients between nodes; bf16: half the bytes, sums still in fp32");
     o.add("accelerate", &accelerate, "trace the step once, fuse ops, and replay it; off: run op by op");
 }
 
@@ -90,6 +92,12 @@ Machine::Machine(MachineOptions& settings, const Options& options, par::Group& g
         const size_t gpu = size_t(group.local_rank()) % available.ids.size();
         device_ = gpu::gpu_functions().open(int(gpu));
         gpu_of_rank = group.allgather(available.ids[gpu], "GPUs");
+    }
+    if (settings.wire == par::Wire::bf16) {
+        RG_CHECK(settings.allreduce == par::Algorithm::automatic || settings.allreduce == par::Algorithm::shared,
+                 "--wire bf16: expected --allreduce auto or shared; the other algorithms send fp32");
+        RG_CHECK(settings.workers == 0, "--wire bf16: expected no --workers, got ", settings.workers,
+                 "; sums rounded between nodes would depend on the number of nodes");
     }
     std::vector<int> order(static_cast<size_t>(group.size()));
     std::iota(order.begin(), order.end(), 0);

@@ -19,6 +19,7 @@ struct MachineOptions {
     std::string device = "auto", precision = "fp32";
     int64_t threads = 0;
     par::Algorithm allreduce = par::Algorithm::automatic;
+    par::Wire wire = par::Wire::full;
     int64_t workers = 0; // 0: as many as ranks that take images
     bool accelerate = true, idle_spare_ranks = false;
     /// declare() declares all options. declare_compute(): only --device, --precision and --threads.

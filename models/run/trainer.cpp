@@ -25,7 +25,8 @@ Trainer::Trainer(TrainingRun& run, const Machine& machine, Parameters& parameter
       forward(forward),
       train_step([this](std::span<const Tensor> in, bool) { return forward_backward(in); },
                  machine.options().accelerate),
-      gradient_sum(run.group(), parameters, machine.options().allreduce, can_overlap(run.group())) {
+      gradient_sum(run.group(), parameters, machine.options().allreduce, can_overlap(run.group()),
+                   machine.options().wire) {
     RG_CHECK(!context().sync || run.group().most_workers() == 1, "--sync-bn: expected one worker per rank, got ",
              run.group().most_workers(), "; the workers of a rank compute one after another, so they cannot exchange ",
              "batch statistics");

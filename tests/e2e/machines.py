@@ -104,6 +104,13 @@ exec ip netns exec $name unshare --uts --ipc sh -c "hostname $name; $*"
             result = self.finish(self.begin(rate, 60, "--steps", "4"))
             self.assertEqual((result.code, self.errors(rate)), (0, [""] * RANKS), result)
             self.assertEqual(job.step_lines(self.runs / rate), job.step_lines(one))
+        result = self.finish(self.begin("bf16", 60, "--steps", "4", "--wire", "bf16"))
+        self.assertEqual((result.code, self.errors("bf16")), (0, [""] * RANKS), result)
+        rounded, exact = job.losses(self.runs / "bf16"), job.losses(one)
+        self.assertEqual(rounded[0], exact[0])
+        self.assertNotEqual(rounded[1:], exact[1:])
+        for a, b in zip(rounded, exact, strict=True):
+            self.assertAlmostEqual(a, b, delta=0.02 * b)  # gradients round by 1/256 at most
 
     def test_cut(self):
         """A cable that is cut for two seconds only delays a training."""

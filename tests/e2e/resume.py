@@ -145,8 +145,10 @@ class Resume(job.JobTest):
         self.resume(2, run)
         self.assert_same_model(run, whole)
         for ranks, options, words in ((3, ["2"], "one worker for each of 3 ranks"), (2, ["3", "--sync-bn"], "sync-bn"),
-                                      (2, ["3", "--allreduce", "ring"], "order of the workers")):
+                                      (2, ["3", "--allreduce", "ring"], "order of the workers"),
+                                      (2, ["3", "--wire", "bf16"], "number of nodes")):
             self.refuse(job.train(ranks, *OPTIONS, "--workers", *options), words)
+        self.refuse(job.train(2, *OPTIONS, "--wire", "bf16", "--allreduce", "mpi"), "auto or shared")
 
     def assert_same_model(self, run, whole):
         self.assertEqual(job.step_lines(run), job.step_lines(whole))
