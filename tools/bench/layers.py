@@ -133,4 +133,5 @@ def main():
         compare(args)
 
 
-main()
+if __name__ == "__main__":
+    main()
