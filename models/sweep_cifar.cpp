@@ -12,7 +12,6 @@
 #include "ringgrad/models/run/confusion.h"
 #include "ringgrad/models/run/model_file.h"
 #include "ringgrad/models/sweep/trials.h"
-#include "ringgrad/par/thread_link.h"
 
 #include <algorithm>
 #include <cmath>
@@ -50,8 +49,8 @@ void test_best(TrialsRun& run) {
              ", got none of ", run.rows.size(), "; see ", folder.path(), "/results.csv");
     const TrialRow* best = ranked.front();
     const std::string path = folder.path() + "/" + best->folder;
-    par::ThreadWorld world(1);
-    par::Group alone(world.link(0));
+    par::SingleLink link;
+    par::Group alone(link);
     // Load with the trial's --seed. If the data have no test set, the seed chooses the test images, so these are the
     // test images that the trial held out.
     std::vector<std::string> arguments = arguments_of(run.trials, best->settings);

@@ -66,7 +66,7 @@ void Group::allreduce(const char* name, const Vector& vector, std::string_view w
     }
     if (algorithm == Algorithm::mpi) {
         RG_CHECK(link_.mpi_allreduce(vector.data, vector.count, size_of(vector.type)), name, " ", what,
-                 ": expected an MPI link for algorithm mpi, got threads of one process");
+                 ": expected an MPI link for algorithm mpi, got another link");
         return;
     }
     // Ranks must agree on everything that determines the messages: length, number type, wire, algorithm, segments,

@@ -5,8 +5,8 @@
 // complete. The plans of all-reduces keep channels open between training steps. Messages from one rank to another with
 // the same tag arrive in the order in which they were started. If all ranks are on one node, a Link can also provide
 // memory that they share. Only fail_all_waits() may be called while another thread uses the Link. Implementations: MPI
-// (mpi_link.h), threads of one process (thread_link.h), and a subset of another link's ranks (sub_link.h). Collective
-// operations are in group.h.
+// (mpi_link.h), a single rank (SingleLink), and a subset of another link's ranks (sub_link.h); for tests, threads of
+// one process (tests/thread_link.h). Collective operations are in group.h.
 #pragma once
 
 #include "ringgrad/core/base.h"
@@ -216,6 +216,19 @@ private:
     WaitObserver* wait_observer_ = nullptr; // the group's roll call, or null
     std::deque<Slot> slots_;                // a deque keeps addresses: the roll call opens channels during a wait
     std::vector<int> free_slots_;
+};
+
+/// The link of a rank that is alone. It opens no channels, since their peer must be another rank.
+class SingleLink final : public Link {
+public:
+    SingleLink() : Link(0, 1, 0, 1) { set_nodes(std::array{0}); }
+    void abort(int) override {}
+
+private:
+    void do_open(int, void*) override {}
+    void do_start(int) override {}
+    bool do_test(int, size_t*) override { return true; }
+    void do_close(int) override {}
 };
 
 /// Detects ranks that are in different operations. Without this check, they would hang, or produce wrong results

@@ -6,7 +6,6 @@
 
 #include "ringgrad/core/options.h"
 #include "ringgrad/core/text.h"
-#include "ringgrad/par/thread_link.h"
 #if RG_HAVE_MPI
 #include "ringgrad/par/mpi_link.h"
 #endif
@@ -26,8 +25,7 @@ std::shared_ptr<Link> open_link([[maybe_unused]] int& argc, [[maybe_unused]] cha
 #if RG_HAVE_MPI
     return open_mpi(argc, argv);
 #else
-    const auto world = std::make_shared<ThreadWorld>(1);
-    return {world, &world->link(0)};
+    return std::make_shared<SingleLink>();
 #endif
 }
 

@@ -5,8 +5,8 @@
 #include "ringgrad/data/loader.h"
 #include "ringgrad/data/png.h"
 #include "ringgrad/models/run/load_data.h"
-#include "ringgrad/par/thread_link.h"
 #include "ringgrad/tests/temp_dir.h"
+#include "ringgrad/tests/thread_link.h"
 
 #include <algorithm>
 #include <cmath>

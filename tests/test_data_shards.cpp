@@ -9,8 +9,8 @@
 #include "ringgrad/data/shards.h"
 #include "ringgrad/data/tar.h"
 #include "ringgrad/models/run/load_data.h"
-#include "ringgrad/par/thread_link.h"
 #include "ringgrad/tests/temp_dir.h"
+#include "ringgrad/tests/thread_link.h"
 
 #include <algorithm>
 #include <doctest/doctest.h>

@@ -8,8 +8,8 @@
 #include "ringgrad/gpu/device.h"
 #include "ringgrad/models/nets/cifar_net.h"
 #include "ringgrad/models/run/gradient_sum.h"
-#include "ringgrad/par/thread_link.h"
 #include "ringgrad/tests/op_check.h"
+#include "ringgrad/tests/thread_link.h"
 
 #include <cstdlib>
 #include <doctest/doctest.h>

@@ -11,8 +11,8 @@
 #include "ringgrad/par/journal.h"
 #include "ringgrad/par/message.h"
 #include "ringgrad/par/task_pool.h"
-#include "ringgrad/par/thread_link.h"
 #include "ringgrad/tests/temp_dir.h"
+#include "ringgrad/tests/thread_link.h"
 
 #include <algorithm>
 #include <doctest/doctest.h>

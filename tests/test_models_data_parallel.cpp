@@ -3,7 +3,7 @@
 
 #include "ringgrad/core/ops.h"
 #include "ringgrad/core/tape.h"
-#include "ringgrad/par/thread_link.h"
+#include "ringgrad/tests/thread_link.h"
 
 #include <chrono>
 #include <doctest/doctest.h>

@@ -5,9 +5,9 @@
 #include "ringgrad/gpu/gpu_traits.h"
 #include "ringgrad/models/nets/digits_net.h"
 #include "ringgrad/models/run/memory.h"
-#include "ringgrad/par/thread_link.h"
 #include "ringgrad/tests/executor_device.h"
 #include "ringgrad/tests/temp_dir.h"
+#include "ringgrad/tests/thread_link.h"
 
 #include <doctest/doctest.h>
 #include <limits>

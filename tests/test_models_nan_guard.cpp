@@ -3,9 +3,9 @@
 #include "ringgrad/core/checkpoint.h"
 #include "ringgrad/core/ops.h"
 #include "ringgrad/models/run/training_run.h"
-#include "ringgrad/par/thread_link.h"
 #include "ringgrad/tests/allocations.h"
 #include "ringgrad/tests/temp_dir.h"
+#include "ringgrad/tests/thread_link.h"
 
 #include <cstring>
 #include <doctest/doctest.h>

@@ -5,8 +5,8 @@
 #include "ringgrad/data/open.h"
 #include "ringgrad/models/programs.h"
 #include "ringgrad/models/run/model_file.h"
-#include "ringgrad/par/thread_link.h"
 #include "ringgrad/tests/temp_dir.h"
+#include "ringgrad/tests/thread_link.h"
 
 #include <cmath>
 #include <doctest/doctest.h>

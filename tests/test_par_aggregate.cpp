@@ -2,7 +2,7 @@
 
 #include "ringgrad/core/rng.h"
 #include "ringgrad/par/aggregate.h"
-#include "ringgrad/par/thread_link.h"
+#include "ringgrad/tests/thread_link.h"
 
 #include <cmath>
 #include <functional>

@@ -5,7 +5,7 @@
 #include "ringgrad/core/bf16.h"
 #include "ringgrad/core/rng.h"
 #include "ringgrad/par/group.h"
-#include "ringgrad/par/thread_link.h"
+#include "ringgrad/tests/thread_link.h"
 
 #include <algorithm>
 #include <cmath>

@@ -4,7 +4,7 @@
 #include "ringgrad/par/group.h"
 #include "ringgrad/par/message.h"
 #include "ringgrad/par/mpi_link.h"
-#include "ringgrad/par/thread_link.h"
+#include "ringgrad/tests/thread_link.h"
 
 #include <atomic>
 #include <csignal>

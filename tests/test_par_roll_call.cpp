@@ -3,7 +3,7 @@
 
 #include "ringgrad/par/group.h"
 #include "ringgrad/par/task_pool.h"
-#include "ringgrad/par/thread_link.h"
+#include "ringgrad/tests/thread_link.h"
 
 #include <doctest/doctest.h>
 

@@ -5,7 +5,7 @@
 #include "ringgrad/par/journal.h"
 #include "ringgrad/par/sub_link.h"
 #include "ringgrad/par/task_pool.h"
-#include "ringgrad/par/thread_link.h"
+#include "ringgrad/tests/thread_link.h"
 #include "temp_dir.h"
 
 #include <algorithm>

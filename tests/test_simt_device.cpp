@@ -13,10 +13,10 @@
 #include "ringgrad/models/nets/state_dict.h"
 #include "ringgrad/models/run/data_parallel.h"
 #include "ringgrad/models/run/gradient_sum.h"
-#include "ringgrad/par/thread_link.h"
 #include "ringgrad/tests/executor_device.h"
 #include "ringgrad/tests/op_check.h"
 #include "ringgrad/tests/temp_dir.h"
+#include "ringgrad/tests/thread_link.h"
 
 #include <array>
 #include <cmath>

@@ -5,9 +5,9 @@
 #include "ringgrad/core/rng.h"
 #include "ringgrad/core/tape.h"
 #include "ringgrad/models/run/gradient_sum.h"
-#include "ringgrad/par/thread_link.h"
 #include "ringgrad/tests/executor_device.h"
 #include "ringgrad/tests/op_check.h"
+#include "ringgrad/tests/thread_link.h"
 
 #include <cmath>
 #include <doctest/doctest.h>

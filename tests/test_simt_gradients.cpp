@@ -6,10 +6,10 @@
 #include "ringgrad/core/tape.h"
 #include "ringgrad/models/nets/cifar_net.h"
 #include "ringgrad/models/run/gradient_sum.h"
-#include "ringgrad/par/thread_link.h"
 #include "ringgrad/tests/allocations.h"
 #include "ringgrad/tests/executor_device.h"
 #include "ringgrad/tests/op_check.h"
+#include "ringgrad/tests/thread_link.h"
 
 #include <doctest/doctest.h>
 

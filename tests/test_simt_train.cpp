@@ -5,9 +5,9 @@
 #include "ringgrad/data/digits.h"
 #include "ringgrad/data/png.h"
 #include "ringgrad/models/programs.h"
-#include "ringgrad/par/thread_link.h"
 #include "ringgrad/tests/executor_device.h"
 #include "ringgrad/tests/temp_dir.h"
+#include "ringgrad/tests/thread_link.h"
 
 #include <doctest/doctest.h>
 #include <filesystem>

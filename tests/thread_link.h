@@ -2,7 +2,7 @@
 //
 // Whichever rank starts last, sender or receiver, copies the message from the sender's buffer to the receiver's. A send
 // is complete only after this copy. That is stricter than MPI, which buffers short messages, so an algorithm that
-// works here does not depend on buffering. A world of one rank is also the Link of a program built without MPI.
+// works here does not depend on buffering.
 #pragma once
 
 #include "ringgrad/par/link.h"

@@ -3,7 +3,7 @@
 // A message is copied under the mailbox's mutex, and a channel is withdrawn under it too. So no thread touches the
 // buffer of a closed channel, even if ranks unwind after an error in any order.
 
-#include "ringgrad/par/thread_link.h"
+#include "ringgrad/tests/thread_link.h"
 
 #include <algorithm>
 #include <atomic>
