@@ -9,7 +9,6 @@
 #include "ringgrad/models/run/report.h"
 #include "ringgrad/models/sweep/trial_table.h"
 #include "ringgrad/par/journal.h"
-#include "ringgrad/par/message.h"
 #include "ringgrad/par/task_pool.h"
 #include "ringgrad/tests/temp_dir.h"
 #include "ringgrad/tests/thread_link.h"
@@ -58,7 +57,6 @@ std::string tar_with(const std::string& path) {
 
 TEST_SUITE("models") {
     TEST_CASE("channels: ranks exchange any text unchanged") {
-        CHECK(par::unpack_texts(par::pack_texts(kEvil)) == kEvil);
         // A task pool sends arguments, reports, outputs and errors. A task in its journal is not repeated.
         const TempDir dir;
         for (const bool again : {false, true}) {

@@ -2,7 +2,6 @@
 // no rank will ever answer. No check depends on how long something takes.
 
 #include "ringgrad/par/group.h"
-#include "ringgrad/par/message.h"
 #include "ringgrad/par/mpi_link.h"
 #include "ringgrad/tests/thread_link.h"
 
@@ -69,24 +68,6 @@ TEST_SUITE("par") {
                 results[size_t(link.rank())] = group.allgather(expected[size_t(link.rank())], "names");
             });
             for (const auto& result : results) CHECK(result == expected);
-        }
-    }
-
-    TEST_CASE("message: decodes what was encoded, and rejects anything else") {
-        using par::pack_texts, par::unpack_texts;
-        const std::vector<std::string> texts{
-            "-1 pipe:id",  "",         "line\nline\r\n",          std::string("\0\0", 2),
-            "\"$(id)'`\\", "\xff\xc3", std::string(1 << 20, '\n')};
-        CHECK(unpack_texts(pack_texts(texts)) == texts);
-        CHECK(unpack_texts(pack_texts({})).empty());
-        const std::string small = pack_texts(std::vector<std::string>{"a", "\n-1 pipe:id"});
-        for (size_t size = 0; size < small.size(); ++size) CHECK_THROWS_AS(unpack_texts(small.substr(0, size)), Error);
-        CHECK_THROWS_WITH(unpack_texts(small + "x"), "message: expected its end at offset 36, got 1 bytes more");
-        for (size_t at = 0; at < 25; ++at) { // damage each byte of counts and lengths
-            if (at == 16) continue;          // this byte is the first text
-            std::string damaged = small;
-            damaged[at] = char(0xff);
-            CHECK_THROWS_AS(unpack_texts(damaged), Error);
         }
     }
 

@@ -1,13 +1,13 @@
 // See load_data.h.
 #include "ringgrad/models/run/load_data.h"
 
+#include "ringgrad/core/json.h"
 #include "ringgrad/core/stop.h"
 #include "ringgrad/data/decode.h"
 #include "ringgrad/data/digits.h"
 #include "ringgrad/data/open.h"
 #include "ringgrad/data/shards.h"
 #include "ringgrad/models/run/data_parallel.h"
-#include "ringgrad/par/message.h"
 
 namespace rg {
 
@@ -54,21 +54,22 @@ void broadcast(par::Group& group, std::string& bytes, int root) {
 std::vector<data::Shard> find_shards(par::Group& group, const std::string& path, const data::LoadOptions& options,
                                      const std::function<void()>& pulse) {
     if (!data::is_listed(path)) return data::find_shards(path, options);
-    std::string message;
+    std::string message; // JSON: URL, bytes, URL, bytes, ...
     const auto list = [&] {
-        std::vector<std::string> texts; // URL and size of each object
+        Json found = Json::array();
         if (group.rank() == 0)
             for (const data::S3Object& object : data::list_s3(data::find_s3_client(), path, options.fetch))
-                texts.insert(texts.end(), {object.url, cat(object.bytes)});
-        message = par::pack_texts(texts);
+                found.push(object.url).push(object.bytes);
+        message = found.dump();
     };
     run_on_all_ranks(group, list, pulse);
     broadcast(group, message, 0);
-    const std::vector<std::string> texts = par::unpack_texts(message);
+    const Json received = Json::parse(message, "list of objects");
+    const Json::Array& values = received.as_array();
     std::vector<data::S3Object> objects;
-    for (size_t i = 0; i + 1 < texts.size(); i += 2) {
-        data::check_s3_object(texts[i], path);
-        objects.push_back({texts[i], std::stoll(texts[i + 1])});
+    for (size_t i = 0; i + 1 < values.size(); i += 2) {
+        objects.push_back({values[i].as_string(), values[i + 1].as_int()});
+        data::check_s3_object(objects.back().url, path);
     }
     return data::shards_of(path, objects, options);
 }
