@@ -4,10 +4,10 @@
 #include "ringgrad/core/plan.h"
 
 #include "ringgrad/core/context.h"
+#include "ringgrad/core/formatted.h"
 #include "ringgrad/core/fuse.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <map>
 
 namespace rg {
@@ -221,8 +221,6 @@ void Plan::run(size_t begin, size_t end, const AfterStep& after_step) {
 }
 
 std::string Plan::table() const {
-    char line[256];
-    std::string text;
     const auto describe = [&](const Tensor& t) -> std::string {
         const std::string size = cat(name_of(t.dtype()), t.shape().str());
         if (arena_.defined() && t.key().id == arena_.key().id) return cat(size, "@", t.key().offset);
@@ -232,9 +230,8 @@ std::string Plan::table() const {
             if (t.key() == r.key()) return cat(size, "=result", &r - results_.data());
         return size;
     };
-    std::snprintf(line, sizeof line, "%4s %-20s %10s %10s  %s\n", "step", "op", "MFLOP", "KiB",
-                  "written <- read (type[shape]@offset)");
-    text += line;
+    std::string text =
+        formatted("%4s %-20s %10s %10s  %s\n", "step", "op", "MFLOP", "KiB", "written <- read (type[shape]@offset)");
     double total_flops = 0, total_bytes = 0;
     for (size_t s = 0; s < steps_.size(); ++s) {
         const Step& step = steps_[s];
@@ -246,15 +243,13 @@ std::string Plan::table() const {
             if (t.defined() && t.numel()) bytes += double(t.bytes()), writes += cat(describe(t), " ");
         const double flops = flops_of(step.op, {step.attrs, step.inputs(), step.outputs()});
         total_flops += flops, total_bytes += bytes;
-        std::snprintf(line, sizeof line, "%4zu %-20s %10.2f %10.1f  ", s, step.op->name, flops * 1e-6,
-                      bytes / 1024);
-        text += cat(line, writes, "<-", reads, "\n");
+        text += formatted("%4zu %-20s %10.2f %10.1f  ", s, step.op->name, flops * 1e-6, bytes / 1024);
+        text += cat(writes, "<-", reads, "\n");
     }
-    std::snprintf(line, sizeof line,
-                  "%zu steps, %.2f GFLOP, %.1f MiB read and written; %.1f MiB planned, %.1f MiB without sharing\n",
-                  steps_.size(), total_flops * 1e-9, total_bytes / 1048576, double(bytes_) / 1048576,
-                  double(bytes_unshared_) / 1048576);
-    return text + line;
+    return text +
+           formatted("%zu steps, %.2f GFLOP, %.1f MiB read and written; %.1f MiB planned, %.1f MiB without sharing\n",
+                     steps_.size(), total_flops * 1e-9, total_bytes / 1048576, double(bytes_) / 1048576,
+                     double(bytes_unshared_) / 1048576);
 }
 
 } // namespace rg

@@ -1,8 +1,9 @@
 // Adds up the time per op and prints the table, with the longest time first.
 #include "ringgrad/core/profile.h"
 
+#include "ringgrad/core/formatted.h"
+
 #include <algorithm>
-#include <cstdio>
 #include <vector>
 
 namespace rg {
@@ -22,12 +23,8 @@ std::string Profile::table(double total_seconds, Rates peak) const {
     std::sort(order.begin(), order.end(),
               [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
     const double total = std::max(total_seconds, sum);
-    char line[160];
     std::string text;
-    const auto print = [&](const char* format, auto... values) {
-        std::snprintf(line, sizeof line, format, values...);
-        text += line;
-    };
+    const auto print = [&](const char* format, auto... values) { text += formatted(format, values...); };
     print("%-20s %8s %12s %7s %10s %10s", "op", "calls", "ms", "share", "GFLOP/s", "GB/s");
     text += peak.bytes > 0 ? "   of peak    of peak\n" : "\n";
     for (const auto& [op, e] : order) {

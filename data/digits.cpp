@@ -4,13 +4,13 @@
 #include "ringgrad/data/digits.h"
 
 #include "ringgrad/core/atomic_file.h"
+#include "ringgrad/core/formatted.h"
 #include "ringgrad/core/rng.h"
 #include "ringgrad/data/image_folder.h"
 #include "ringgrad/data/png.h"
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 
@@ -166,11 +166,9 @@ void write_digits(const std::string& dir, const ImageSet& set) try {
     for (const std::string& name : set.classes) fs::create_directories(dir + "/" + name);
     for (int64_t i = 0; i < set.count; ++i) {
         const size_t label = size_t(set.labels[size_t(i)]);
-        char number[32], angle[32];
-        std::snprintf(number, sizeof number, "%0*lld", digits, static_cast<long long>(written[label]++));
-        std::snprintf(angle, sizeof angle, "%.2f", double(set.targets[size_t(i)]));
+        const std::string number = formatted("%0*lld", digits, static_cast<long long>(written[label]++));
         const std::string file = cat(set.classes[label], "/", number, ".png");
-        angles += cat(file, ",", angle, "\n");
+        angles += cat(file, ",", formatted("%.2f", double(set.targets[size_t(i)])), "\n");
         // Does not use write_png(), which syncs each file to disk: ten thousand files would take minutes.
         const std::vector<uint8_t> png = encode_png(set.width, set.height, int(set.channels), set.image(i));
         std::ofstream out(dir + "/" + file, std::ios::binary);

@@ -5,6 +5,7 @@
 // All images are read before the first prediction, so a bad file is an error before any output.
 #include "ringgrad/core/atomic_file.h"
 #include "ringgrad/core/clock.h"
+#include "ringgrad/core/formatted.h"
 #include "ringgrad/core/json.h"
 #include "ringgrad/core/text.h"
 #include "ringgrad/data/cifar.h"
@@ -13,7 +14,6 @@
 #include "ringgrad/data/image_folder.h"
 #include "ringgrad/data/sample.h"
 #include "ringgrad/models/run/confusion.h"
-#include "ringgrad/models/run/formatted.h"
 #include "ringgrad/models/run/machine.h"
 #include "ringgrad/models/run/predictor.h"
 #include "ringgrad/models/run/run_folder.h"

@@ -5,10 +5,10 @@
 // The network, and so the saved model, gives the angle in degrees. The loss is cross-entropy + 0.1 x the mean squared
 // error in degrees^2. By default, training leaves out the last mini-batch of an epoch if it is smaller than the others
 // (--partial-batch). The test uses all images.
+#include "ringgrad/core/formatted.h"
 #include "ringgrad/data/digits.h"
 #include "ringgrad/models/programs.h"
 #include "ringgrad/models/run/data_parallel.h"
-#include "ringgrad/models/run/formatted.h"
 #include "ringgrad/models/run/memory.h"
 #include "ringgrad/models/run/model_file.h"
 #include "ringgrad/models/run/report.h"

@@ -1,7 +1,7 @@
 // See gradient_sum.h.
 #include "ringgrad/models/run/gradient_sum.h"
 
-#include "ringgrad/models/run/formatted.h"
+#include "ringgrad/core/formatted.h"
 
 #include <algorithm>
 #include <cinttypes>

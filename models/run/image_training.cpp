@@ -2,8 +2,8 @@
 #include "ringgrad/models/run/image_training.h"
 
 #include "ringgrad/core/clock.h"
+#include "ringgrad/core/formatted.h"
 #include "ringgrad/core/profile.h"
-#include "ringgrad/models/run/formatted.h"
 #include "ringgrad/models/run/memory.h"
 #include "ringgrad/models/run/model_file.h"
 #include "ringgrad/models/run/report.h"

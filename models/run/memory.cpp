@@ -1,8 +1,8 @@
 // See memory.h. File caches of a control group that the kernel can drop (inactive pages) count as available.
 #include "ringgrad/models/run/memory.h"
 
+#include "ringgrad/core/formatted.h"
 #include "ringgrad/core/json.h"
-#include "ringgrad/models/run/formatted.h"
 
 #include <charconv>
 #include <fstream>

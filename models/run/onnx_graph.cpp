@@ -1,8 +1,8 @@
 // See onnx_graph.h. Field numbers are those of onnx.proto.
 #include "ringgrad/models/run/onnx_graph.h"
 
+#include "ringgrad/core/formatted.h"
 #include "ringgrad/models/nets/state_dict.h"
-#include "ringgrad/models/run/formatted.h"
 #include "ringgrad/models/run/protobuf.h"
 
 #include <set>

@@ -1,7 +1,9 @@
 // See progress.h.
 #include "ringgrad/models/run/progress.h"
 
-#include "ringgrad/models/run/formatted.h"
+#include "ringgrad/core/clock.h"
+#include "ringgrad/core/formatted.h"
+#include "ringgrad/core/text.h"
 
 #include <algorithm>
 #include <chrono>

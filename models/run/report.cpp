@@ -2,12 +2,13 @@
 #include "ringgrad/models/run/report.h"
 
 #include "ringgrad/core/atomic_file.h"
+#include "ringgrad/core/clock.h"
+#include "ringgrad/core/formatted.h"
 #include "ringgrad/core/plan.h"
 #include "ringgrad/core/text.h"
 #include "ringgrad/core/version.h"
 #include "ringgrad/data/pipe.h"
 #include "ringgrad/models/run/confusion.h"
-#include "ringgrad/models/run/formatted.h"
 
 #include <algorithm>
 #include <chrono>

@@ -2,10 +2,11 @@
 #include "ringgrad/models/run/training_run.h"
 
 #include "ringgrad/core/checkpoint.h"
+#include "ringgrad/core/clock.h"
+#include "ringgrad/core/formatted.h"
 #include "ringgrad/core/text.h"
 #include "ringgrad/core/version.h"
 #include "ringgrad/models/nets/state_dict.h"
-#include "ringgrad/models/run/formatted.h"
 
 #include <algorithm>
 #include <filesystem>

@@ -2,9 +2,9 @@
 #include "ringgrad/models/sweep/trial_table.h"
 
 #include "ringgrad/core/atomic_file.h"
+#include "ringgrad/core/formatted.h"
 #include "ringgrad/core/rng.h"
 #include "ringgrad/core/text.h"
-#include "ringgrad/models/run/formatted.h"
 
 #include <algorithm>
 #include <charconv>

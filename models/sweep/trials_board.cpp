@@ -1,8 +1,9 @@
 // See trials_board.h.
 #include "ringgrad/models/sweep/trials_board.h"
 
+#include "ringgrad/core/clock.h"
+#include "ringgrad/core/formatted.h"
 #include "ringgrad/core/text.h"
-#include "ringgrad/models/run/formatted.h"
 
 #include <algorithm>
 #include <iostream>

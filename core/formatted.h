@@ -6,10 +6,10 @@
 
 namespace rg {
 
-/// Returns the text that std::snprintf() makes, cut to 127 bytes.
+/// Returns the text that std::snprintf() makes, cut to 255 bytes.
 template <class... Values>
 std::string formatted(const char* format, Values... values) {
-    char text[128];
+    char text[256];
     std::snprintf(text, sizeof text, format, values...);
     return text;
 }
