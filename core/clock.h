@@ -1,4 +1,4 @@
-// The clock for time limits and waits.
+// The clocks: one for measurements and time limits, one for dates.
 #pragma once
 
 #include <chrono>
@@ -8,6 +8,11 @@ namespace rg {
 /// Returns the seconds since a fixed moment. Changes of the system's time do not affect it.
 inline double seconds_now() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// Returns the time in seconds since 1970.
+inline double unix_seconds() {
+    return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 } // namespace rg

@@ -6,11 +6,11 @@
 // update.
 #pragma once
 
+#include "ringgrad/core/clock.h"
 #include "ringgrad/core/json.h"
 #include "ringgrad/par/group.h"
 
 #include <array>
-#include <chrono>
 
 namespace rg {
 
@@ -19,13 +19,13 @@ public:
     enum Phase : uint8_t { data, compute, sum, update, evaluate, other, count };
 
     /// Begins an epoch with all times and counts at 0.
-    void start() { seconds_ = {}, steps_ = images_ = 0, last_ = Clock::now(); }
+    void start() { seconds_ = {}, steps_ = images_ = 0, last_ = seconds_now(); }
     /// Counts a step and this rank's images in it.
     void count_step(int64_t images) { ++steps_, images_ += images; }
     /// Adds the time since the last lap(), or since start(), to this phase.
     void lap(Phase phase) {
-        const Clock::time_point now = Clock::now();
-        seconds_[phase] += std::chrono::duration<double>(now - last_).count();
+        const double now = seconds_now();
+        seconds_[phase] += now - last_;
         last_ = now;
     }
 
@@ -34,10 +34,9 @@ public:
     Json gather(par::Group& group) const;
 
 private:
-    using Clock = std::chrono::steady_clock;
     std::array<double, count> seconds_{};
     int64_t steps_ = 0, images_ = 0;
-    Clock::time_point last_ = Clock::now();
+    double last_ = seconds_now();
 };
 
 } // namespace rg

@@ -6,7 +6,6 @@
 #include "ringgrad/core/text.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <iostream>
@@ -68,10 +67,6 @@ ScreenSize screen_size() {
     return known ? ScreenSize{size.ws_col, size.ws_row} : ScreenSize{80, 24};
 }
 
-double steady_seconds() {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 std::string duration_text(double seconds) {
     const auto s = static_cast<long long>(std::min(std::ceil(seconds), 1e15));
     if (s >= 3600) return formatted("%lldh%02lldm", s / 3600, s / 60 % 60);
@@ -127,7 +122,7 @@ std::string epoch_text(const EpochStatus& status, int columns) {
     return line;
 }
 
-Progress::Progress(ProgressKind kind) : Progress(std::cout, style_of(kind), steady_seconds) {}
+Progress::Progress(ProgressKind kind) : Progress(std::cout, style_of(kind), seconds_now) {}
 
 Progress::Progress(std::ostream& out, const ProgressStyle& style, std::function<double()> clock)
     : out_(out),

@@ -61,8 +61,6 @@ struct ScreenSize {
 };
 /// Returns the current size of the terminal, or 80 x 24 if it is unknown.
 ScreenSize screen_size();
-/// Returns the time of a monotonic clock, in seconds.
-double steady_seconds();
 
 class Progress {
 public:

@@ -11,7 +11,6 @@
 #include "ringgrad/models/run/confusion.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -142,10 +141,6 @@ Json::Array Metrics::lines() const {
     }
     lines.insert(lines.end(), epochs_.begin() + std::ptrdiff_t(epoch), epochs_.end());
     return lines;
-}
-
-double unix_seconds() {
-    return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 Json report_origin() {

@@ -87,8 +87,6 @@ private:
 
 /// Returns {"begun", "build", "command"} as members of a RUN that this process begins now.
 Json report_origin();
-/// Returns the current time in seconds since 1970.
-double unix_seconds();
 /// Returns the page with `data` in it. `data` is the text of a JSON value.
 std::string report_page(std::string_view data);
 /// Returns the data in a file that holds a page of report_page(). Throws Error if there is none.

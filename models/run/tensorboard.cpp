@@ -2,12 +2,12 @@
 // ignores.
 #include "ringgrad/models/run/tensorboard.h"
 
+#include "ringgrad/core/clock.h"
 #include "ringgrad/models/run/memory.h"
 #include "ringgrad/models/run/protobuf.h"
 
 #include <bit>
 #include <cerrno>
-#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <fcntl.h>
@@ -29,8 +29,7 @@ uint32_t masked(uint32_t crc) { return std::rotr(crc, 15) + 0xa282ead8u; }
 
 /// Returns an Event with the current time, `step`, and `field`, which is an encoded field.
 std::string event(int64_t step, const std::string& field) {
-    const auto now = std::chrono::system_clock::now().time_since_epoch();
-    return double_field(1, std::chrono::duration<double>(now).count()) + int_field(2, step) + field;
+    return double_field(1, unix_seconds()) + int_field(2, step) + field;
 }
 
 /// Returns a file name that sorts after those of all event files in the folder, even if the clock was set back.

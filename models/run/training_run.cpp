@@ -215,7 +215,7 @@ void TrainingRun::begin(const Length& length, const Metadata& model, const std::
 
 void TrainingRun::begin_epoch(bool has_data) {
     if (report_) report_->write("running");
-    epoch_begin_ = Clock::now();
+    epoch_begin_ = seconds_now();
     images_at_begin_ = position_.images;
     stopped_ = !group_.all(!has_stop_request(), "go on");
     epoch_goes_on_ = group_.all(has_data, "has data");
@@ -248,7 +248,7 @@ void TrainingRun::end_step(const StepResult& result) {
         p.correct += result.correct;
         p.images += images;
     }
-    last_step_ = Clock::now();
+    last_step_ = seconds_now();
     if (folder_) {
         Json line = Json::object()
                         .set("step", p.step)
@@ -275,7 +275,7 @@ void TrainingRun::end_epoch(const Score& test) {
     par::verify_identical(group_, parameters_->values().to_host().span<float>(), "parameters");
     phases.lap(PhaseClock::evaluate);
     report("ranks", phases.gather(group_));
-    const double seconds = std::chrono::duration<double>(last_step_ - epoch_begin_).count();
+    const double seconds = last_step_ - epoch_begin_;
     const EpochStatus status{position_.epoch,
                              length_.epochs(),
                              position_.loss_sum / position_.images,
@@ -316,7 +316,7 @@ void TrainingRun::report(const std::string& name, Json value) {
 const TensorFile* TrainingRun::checkpoint() const { return checkpoint_ ? &checkpoint_->state : nullptr; }
 
 void TrainingRun::leave_out(double seconds) {
-    epoch_begin_ += std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+    epoch_begin_ += seconds;
     phases.lap(PhaseClock::evaluate);
 }
 

@@ -26,7 +26,6 @@
 #include "ringgrad/models/run/tensorboard.h"
 #include "ringgrad/models/run/trial.h"
 
-#include <chrono>
 #include <optional>
 
 namespace rg {
@@ -167,7 +166,6 @@ private:
     void fail(const std::string& why);
     void print_end(bool stopped);
 
-    using Clock = std::chrono::steady_clock;
     const std::string program_;
     const RunOptions& settings_;
     Options& options_;
@@ -187,7 +185,7 @@ private:
     bool stop_request_ = false; // from the trial or from a file in the folder
     Length length_;
     Metadata model_;
-    Clock::time_point epoch_begin_, last_step_; // their difference is the epoch's training time
+    double epoch_begin_ = 0, last_step_ = 0;    // their difference is the epoch's training time
     double last_accuracy_ = -1;                 // accuracy after the last complete epoch in this process; -1: none
     double images_at_begin_ = 0;                // number of this epoch's images that were done at epoch_begin_
 };

@@ -3,6 +3,7 @@
 #include "ringgrad/models/sweep/trials.h"
 
 #include "ringgrad/core/atomic_file.h"
+#include "ringgrad/core/clock.h"
 #include "ringgrad/core/safetensors.h"
 #include "ringgrad/core/text.h"
 #include "ringgrad/core/version.h"
@@ -441,7 +442,7 @@ void control_trials(par::TaskPool& pool, TrialsRun& run) {
         board.update(row, epoch);
         run.report.write_if_due();
         check_stop_requests();
-        if (const double now = steady_seconds(); now - control_read_at > kControlSeconds) {
+        if (const double now = seconds_now(); now - control_read_at > kControlSeconds) {
             control_read_at = now;
             read_control(pool, run.folder.path() + "/control", rows.size(), control_bytes_read);
         }

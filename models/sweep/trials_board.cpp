@@ -49,7 +49,7 @@ std::string trial_line(const TrialRow& row) {
 }
 
 TrialsBoard::TrialsBoard(const std::vector<TrialRow>& rows, ProgressKind kind)
-    : TrialsBoard(rows, std::cout, style_of(kind), {}, steady_seconds) {}
+    : TrialsBoard(rows, std::cout, style_of(kind), {}, seconds_now) {}
 
 TrialsBoard::TrialsBoard(const std::vector<TrialRow>& rows, std::ostream& out, const ProgressStyle& style,
                          ScreenSize size, std::function<double()> clock)

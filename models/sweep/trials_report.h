@@ -7,7 +7,7 @@
 // journal of the task pool, which gets a line when a trial ends.
 #pragma once
 
-#include "ringgrad/models/run/progress.h"
+#include "ringgrad/core/clock.h"
 #include "ringgrad/models/run/report.h"
 #include "ringgrad/models/sweep/trial_table.h"
 
@@ -20,7 +20,7 @@ public:
     /// `folder` is the folder of the sweep. `options` returns all options of a trial with their values. The rows must
     /// outlive this.
     TrialsReport(std::string folder, const std::vector<TrialRow>& rows, const Ranking& ranking,
-                 std::function<Json(const TrialRow&)> options, std::function<double()> clock = steady_seconds);
+                 std::function<Json(const TrialRow&)> options, std::function<double()> clock = seconds_now);
 
     /// Sets a member of "sweep"; see report.h.
     void set(std::string_view member, Json value) { sweep_.set(member, std::move(value)); }
