@@ -8,9 +8,10 @@
 #include "ringgrad/core/checkpoint.h"
 
 #include "ringgrad/core/atomic_file.h"
+#include "ringgrad/core/checksum.h"
+#include "ringgrad/core/formatted.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <new>
@@ -28,32 +29,7 @@ constexpr std::string_view kPrefix = "step-", kSuffix = ".safetensors";
 constexpr std::string_view kReserved[] = {"format", "checksum", "tensor_checksums",
                                           "step"}; // metadata keys that the caller must not use
 
-/// Returns a 64-bit checksum. Each round mixes one 8-byte word into the state. The new state is a bijection of the old
-/// state, and also of the word. So the checksum always detects a change within one word. It misses a change of several
-/// words with a probability of about 2^-64.
-uint64_t checksum(std::string_view bytes) {
-    uint64_t h = bytes.size();
-    const auto mix = [&h](uint64_t word) {
-        h = (h ^ word) * 0x9FB21C651E98DF25u;
-        h ^= h >> 32;
-    };
-    for (; bytes.size() >= 8; bytes.remove_prefix(8)) {
-        uint64_t word;
-        std::memcpy(&word, bytes.data(), 8);
-        mix(word);
-    }
-    uint64_t last = 0;
-    std::memcpy(&last, bytes.data(), bytes.size());
-    mix(last);
-    mix(0); // spreads the last word over all digits
-    return h;
-}
-
-std::string hex(uint64_t value) {
-    char text[kDigits + 1];
-    std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(value));
-    return text;
-}
+std::string hex(uint64_t value) { return formatted("%016llx", static_cast<unsigned long long>(value)); }
 
 /// Returns the checksum of the first 8 bytes of a file and its header, with zeros in place of the checksum's digits.
 std::string header_checksum(std::string_view bytes) {
@@ -74,11 +50,7 @@ size_t header_size(std::string_view bytes) {
     return length <= bytes.size() ? std::min(kLengthBytes + size_t(length), bytes.size()) : bytes.size();
 }
 
-std::string name_of_step(int64_t step) {
-    char text[48];
-    std::snprintf(text, sizeof text, "step-%08lld.safetensors", static_cast<long long>(step));
-    return text;
-}
+std::string name_of_step(int64_t step) { return formatted("step-%08lld.safetensors", static_cast<long long>(step)); }
 
 /// Returns the step in a checkpoint's file name, or nothing for any other name.
 std::optional<int64_t> step_of_name(const std::string& name) {

@@ -3,23 +3,14 @@
 
 #include "ringgrad/par/aggregate.h"
 
+#include "ringgrad/core/checksum.h"
+
 #include <algorithm>
-#include <bit>
 #include <cstring>
 
 namespace rg::par {
 
 namespace {
-
-template <class T>
-void weigh_values(std::span<T> values, double fraction) {
-    if (fraction == 0) // 0 * NaN would be NaN
-        std::fill(values.begin(), values.end(), T(0));
-    else
-        for (T& v : values) v = T(v * T(fraction));
-}
-
-void weigh(std::span<double> values, double fraction) { weigh_values(values, fraction); }
 
 /// Returns the sum of the rows of all workers, each of the same length. Collective. `rows` are those of this rank.
 std::vector<double> sum_rows(Group& group, std::vector<std::vector<double>> rows, std::string_view what) {
@@ -44,47 +35,7 @@ std::vector<double> sum_rows(Group& group, std::vector<std::vector<double>> rows
     return sum;
 }
 
-/// Returns a checksum that depends on the positions of the values. Four independent lanes take 64-bit words in turn; at
-/// most 7 values at the end go to lane 0. A step XORs the word into the lane's hash, rotates it, and multiplies it.
-uint64_t checksum(std::span<const float> values) {
-    constexpr uint64_t kOdd = 0x9E3779B97F4A7C15u;
-    uint64_t lanes[4] = {1, 2, 3, 4};
-    const auto mix = [](uint64_t h, uint64_t word) { return std::rotl(h ^ word, 29) * kOdd; };
-    size_t i = 0;
-    for (; i + 8 <= values.size(); i += 8)
-        for (size_t lane = 0; lane < 4; ++lane) {
-            uint64_t word;
-            std::memcpy(&word, &values[i + 2 * lane], sizeof word);
-            lanes[lane] = mix(lanes[lane], word);
-        }
-    for (; i < values.size(); ++i) lanes[0] = mix(lanes[0], std::bit_cast<uint32_t>(values[i]));
-    uint64_t h = values.size();
-    for (const uint64_t lane : lanes) h = mix(h, lane);
-    return h ^ h >> 32;
-}
-
 } // namespace
-
-double fraction_of(Group& group, int64_t samples) {
-    RG_CHECK(samples >= 0, "fraction_of: expected at least zero samples, got ", samples, " (rank ", group.rank(), ")");
-    double total = double(samples);
-    group.allreduce_sum({&total, 1}, "sample count");
-    RG_CHECK(total > 0, "fraction_of: expected samples on some rank, got none on all ", group.size());
-    return double(samples) / total;
-}
-
-void weigh(std::span<float> values, double fraction) { weigh_values(values, fraction); }
-
-void aggregate(Group& group, std::span<float> values, double fraction, std::string_view what, Algorithm algorithm,
-               Wire wire) {
-    weigh(values, fraction);
-    group.allreduce_sum(values, what, algorithm, wire);
-}
-
-void aggregate(Group& group, std::span<double> values, double fraction, std::string_view what) {
-    weigh(values, fraction);
-    group.allreduce_sum(values, what);
-}
 
 void StateSum::add(std::span<const StateBlock> blocks, double fraction, std::span<const double> sums) {
     Worker worker{{}, {}, {sums.begin(), sums.end()}, fraction};
@@ -126,7 +77,7 @@ void StateSum::finish(Group& group, std::span<const StateBlock> blocks, std::spa
 }
 
 void verify_identical(Group& group, std::span<const float> values, std::string_view what) {
-    const uint64_t local_sum = checksum(values);
+    const uint64_t local_sum = checksum({reinterpret_cast<const char*>(values.data()), values.size_bytes()});
     const std::string_view bytes(reinterpret_cast<const char*>(&local_sum), sizeof local_sum);
     const std::vector<std::string> sums = group.allgather(bytes, what);
     const std::string* reference = &sums[0];

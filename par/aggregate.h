@@ -13,19 +13,18 @@
 
 #include "ringgrad/par/group.h"
 
+#include <algorithm>
+
 namespace rg::par {
 
-/// Returns f_j of this rank, which has `samples` samples. Collective. Throws Error if `samples` is negative, or if no
-/// rank has samples.
-double fraction_of(Group& group, int64_t samples);
-
 /// Multiplies the values by `fraction`. If that is 0, sets them to 0, even those that are NaN.
-void weigh(std::span<float> values, double fraction);
-/// Replaces `values` by the sum of f_j * values_j over all ranks. Collective. The float version serves gradients, the
-/// double version batch-norm statistics. `fraction` is f_j of this rank.
-void aggregate(Group& group, std::span<float> values, double fraction, std::string_view what,
-               Algorithm algorithm = Algorithm::automatic, Wire wire = Wire::full);
-void aggregate(Group& group, std::span<double> values, double fraction, std::string_view what);
+template <class T>
+void weigh(std::span<T> values, double fraction) {
+    if (fraction == 0) // 0 * NaN would be NaN
+        std::fill(values.begin(), values.end(), T(0));
+    else
+        for (T& v : values) v = T(v * T(fraction));
+}
 
 /// The running statistics of one layer: two vectors of `channels` values. Does not own the memory.
 struct StateBlock {

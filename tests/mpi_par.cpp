@@ -100,7 +100,7 @@ void check_others(Checks& checks) {
     float mean = float(rank), variance = 1;
     const par::StateBlock block{&mean, &variance, 1};
     par::StateSum state;
-    state.add({&block, 1}, par::fraction_of(group, 10));
+    state.add({&block, 1}, 1.0 / n);
     state.finish(group, {&block, 1});
     checks.expect(mean == float(n - 1) / 2, "the mean of 0 .. n - 1");
     checks.expect(std::abs(variance - (1 + float(n * n - 1) / 12)) < 1e-6f,

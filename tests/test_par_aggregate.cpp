@@ -57,23 +57,7 @@ void aggregate_state(Group& group, std::span<const par::StateBlock> blocks, doub
 } // namespace
 
 TEST_SUITE("par") {
-    TEST_CASE("fraction_of: the samples of a rank over those of all ranks") {
-        std::vector<double> shares(4);
-        par::run_threads(4, [&](Link& link) {
-            Group group(link);
-            const int64_t samples[] = {64, 64, 0, 63};
-            shares[size_t(link.rank())] = par::fraction_of(group, samples[link.rank()]);
-        });
-        CHECK(shares == std::vector<double>{64.0 / 191, 64.0 / 191, 0.0, 63.0 / 191});
-        CHECK_THROWS_WITH_AS(par::run_threads(2,
-                                              [](Link& link) {
-                                                  Group group(link);
-                                                  par::fraction_of(group, 0);
-                                              }),
-                             doctest::Contains("expected samples on some rank"), Error);
-    }
-
-    TEST_CASE("aggregate: weighs sums, and ignores NaNs of a rank without samples") {
+    TEST_CASE("weigh: sums are weighted, and ignore NaNs of a rank without samples") {
         const std::vector<double> shares = {0.5, 0.0, 0.375, 0.125};
         std::vector<std::vector<float>> gradients(4);
         std::vector<double> losses(4);
@@ -84,8 +68,10 @@ TEST_SUITE("par") {
             if (r != 1)
                 for (size_t i = 0; i < g.size(); ++i) g[i] = float(8 * (i % 1000) * (r + 1));
             double loss = r == 1 ? std::numeric_limits<double>::infinity() : double(r + 1);
-            par::aggregate(group, g, shares[r], "gradients");
-            par::aggregate(group, std::span(&loss, 1), shares[r], "loss");
+            par::weigh(std::span(g), shares[r]);
+            par::weigh(std::span(&loss, 1), shares[r]);
+            group.allreduce_sum(g, "gradients");
+            group.allreduce_sum({&loss, 1}, "loss");
             gradients[r] = g;
             losses[r] = loss;
         });
@@ -128,7 +114,7 @@ TEST_SUITE("par") {
                     mean += width;
                     variance += width;
                 }
-                aggregate_state(group, blocks, par::fraction_of(group, samples_of(link.rank())));
+                aggregate_state(group, blocks, samples_of(link.rank()) / double(all[0].size()));
             });
             for (size_t c = 0; c < channels; ++c) {
                 CAPTURE(c);

@@ -126,8 +126,8 @@ void GradientSum::sum_on_thread(const std::stop_token& stop) {
 
 void GradientSum::sum(const Bucket& bucket) const {
     const std::span<float> values = memory_.subspan(size_t(bucket.begin), size_t(bucket.end - bucket.begin));
-    if (group_.most_workers() == 1) return par::aggregate(group_, values, share_, bucket.name, algorithm_, wire_);
     par::weigh(values, share_);
+    if (group_.most_workers() == 1) return group_.allreduce_sum(values, bucket.name, algorithm_, wire_);
     group_.sum_over_workers(values, stride_, bucket.name);
 }
 
