@@ -28,6 +28,9 @@ constexpr size_t kErrorBytes = 4096;    // bytes of each output that are kept fo
 constexpr size_t kLineBytes = 300;      // longest excerpt
 constexpr size_t kMaxErrors = 64 << 20; // limit for standard error: progress bars write less
 constexpr int kPollMs = 20;             // longest wait for output before checking for stop requests and the end
+// A word of only these characters needs no quotes in a shell.
+constexpr std::string_view kPlainCharacters =
+    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-+=.,:/@%";
 constexpr int kLowestOther = 3;         // the first descriptor after the standard ones
 
 /// One output pipe of the child.
@@ -208,6 +211,7 @@ std::string excerpt(std::string_view text) {
 }
 
 std::string shell_word(const std::string& text) {
+    if (!text.empty() && text.find_first_not_of(kPlainCharacters) == text.npos) return text;
     std::string word = "'";
     for (const char c : text) word += c == '\'' ? std::string("'\\''") : std::string(1, c);
     return word + "'";

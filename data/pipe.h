@@ -33,7 +33,7 @@ std::string read_pipe(const std::string& command, size_t limit, double silence_s
 /// Returns the first 300 bytes of a text from outside through printable(), for messages, and "..." if it has more.
 std::string excerpt(std::string_view text);
 
-/// Returns the text quoted as one word of a shell command.
+/// Returns the text as one word of a shell command, in quotes if necessary.
 std::string shell_word(const std::string& text);
 
 } // namespace rg::data

@@ -25,10 +25,6 @@ constexpr std::string_view kTemplate =
 // The texts before and after the data in the page. In the template, the data is null.
 constexpr std::string_view kBeforeData = "type=\"application/json\">", kAfterData = "</script>";
 
-// An argument of only these characters needs no quotes in a shell.
-constexpr std::string_view kPlainCharacters =
-    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-+=.,:/@%";
-
 Json rounded(double value) { return std::strtod(formatted("%.6g", value).c_str(), nullptr); }
 
 /// Returns the number of the member `key` of a line of metrics, or NaN if the line has none. In metrics.jsonl, null
@@ -42,10 +38,8 @@ double number(const Json& line, std::string_view key) {
 std::string command_line() {
     std::ifstream file("/proc/self/cmdline");
     std::string line;
-    for (std::string argument; std::getline(file, argument, '\0');) {
-        const bool is_plain = !argument.empty() && argument.find_first_not_of(kPlainCharacters) == std::string::npos;
-        line += cat(line.empty() ? "" : " ", is_plain ? argument : data::shell_word(argument));
-    }
+    for (std::string argument; std::getline(file, argument, '\0');)
+        line += cat(line.empty() ? "" : " ", data::shell_word(argument));
     return printable(line);
 }
 

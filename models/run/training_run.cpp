@@ -6,6 +6,7 @@
 #include "ringgrad/core/formatted.h"
 #include "ringgrad/core/text.h"
 #include "ringgrad/core/version.h"
+#include "ringgrad/data/pipe.h"
 #include "ringgrad/models/nets/state_dict.h"
 
 #include <algorithm>
@@ -96,18 +97,6 @@ std::vector<std::string> names_in(const std::string& text) {
         names.push_back(text.substr(begin, end - begin));
     }
     return names;
-}
-
-/// Returns the text as a word for the shell.
-std::string shell_word(const std::string& text) {
-    const bool plain = !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
-        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-               std::string_view("/._-+,=:@%").find(c) != std::string_view::npos;
-    });
-    if (plain) return text;
-    std::string word = "'";
-    for (const char c : text) word += c == '\'' ? std::string("'\\''") : std::string(1, c);
-    return word + "'";
 }
 
 } // namespace
@@ -397,16 +386,18 @@ void TrainingRun::print_end(bool stopped) {
     const fs::path folder(folder_->path()), program(program_path());
     if (stopped)
         note(printable(cat("next: ", group_.size() > 1 ? cat("mpiexec -n ", group_.size(), " ") : "",
-                           shell_word(program.string()), " --resume --runs ", shell_word(folder.parent_path().string()),
-                           " --run-name ", shell_word(folder.filename().string()))));
+                           data::shell_word(program.string()), " --resume --runs ",
+                           data::shell_word(folder.parent_path().string()), " --run-name ",
+                           data::shell_word(folder.filename().string()))));
     else if (!settings_.predictor.empty()) {
         const Json options = options_.to_json();
         const Json* const data = options.find("data");
         std::error_code none;
-        const std::string images = data && fs::is_directory(data->as_string(), none) ? shell_word(data->as_string())
-                                                                                     : settings_.predictor_images;
-        note(printable(cat("next: ", shell_word((program.parent_path() / settings_.predictor).string()), " ",
-                           shell_word(folder.string()), images.empty() ? "" : " ", images)));
+        const std::string images = data && fs::is_directory(data->as_string(), none)
+                                       ? data::shell_word(data->as_string())
+                                       : settings_.predictor_images;
+        note(printable(cat("next: ", data::shell_word((program.parent_path() / settings_.predictor).string()), " ",
+                           data::shell_word(folder.string()), images.empty() ? "" : " ", images)));
     }
 }
 

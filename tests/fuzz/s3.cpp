@@ -9,6 +9,7 @@
 #include "ringgrad/tests/fuzz/fuzz.h"
 #include "ringgrad/tests/temp_dir.h"
 
+#include <cctype>
 #include <set>
 
 namespace rg::fuzz {
@@ -16,10 +17,15 @@ namespace {
 
 using namespace rg::data;
 
-/// Returns the text that a shell reads from quoted parts and escaped characters, or nothing for anything else.
+/// Returns the text that a shell reads from plain characters, quoted parts and escaped characters, or nothing for
+/// anything else.
 std::optional<std::string> unquoted(std::string_view word) {
     std::string out;
     for (size_t i = 0; i < word.size(); ++i) {
+        if (std::isalnum(uint8_t(word[i])) || std::string_view("_-+=.,:/@%").find(word[i]) != word.npos) {
+            out += word[i];
+            continue;
+        }
         if (word[i] == '\\' && i + 1 < word.size()) {
             out += word[++i];
             continue;
