@@ -41,7 +41,8 @@ bool has_checkpoint(const std::string& run) {
     return false;
 }
 
-/// Calls `use` with the line of each epoch in the metrics of a run. Ends at the first damaged one.
+/// Calls `use` with the line of each epoch in the metrics of a run. Ends at the first damaged one, and does nothing if
+/// the file cannot be read.
 void for_each_epoch(const std::string& run, const std::function<void(const Json&)>& use) try {
     std::ifstream file(run + "/metrics.jsonl");
     for (std::string line; std::getline(file, line);)
@@ -50,17 +51,10 @@ void for_each_epoch(const std::string& run, const std::function<void(const Json&
 
 /// Returns the line of the last epoch in the metrics of a run, or null if it has none or cannot be read. It reads the
 /// file, since a resumed trial may end before it finishes another epoch.
-Json last_epoch(const std::string& run) try {
-    const std::string path = run + "/metrics.jsonl", text = fs::exists(path) ? read_file(path) : "";
-    for (size_t end = text.rfind('\n'); end != std::string::npos && end > 0;) {
-        const size_t before = text.rfind('\n', end - 1), begin = before + 1; // begin is 0 if there is no line before
-        const Json line = Json::parse(std::string_view(text).substr(begin, end - begin), path);
-        if (is_epoch(line)) return line;
-        end = before;
-    }
-    return {};
-} catch (const std::exception&) { // the file is damaged by a crash, or on a disk that this machine cannot read
-    return {};
+Json last_epoch(const std::string& run) {
+    Json last;
+    for_each_epoch(run, [&](const Json& epoch) { last = epoch; });
+    return last;
 }
 
 std::vector<std::string> texts_of(const Json& list) {
