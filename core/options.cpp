@@ -27,12 +27,6 @@ std::string shortest(double value) {
     return {digits, std::to_chars(digits, digits + sizeof digits, value).ptr};
 }
 
-template <class T>
-bool read_number(const std::string& text, T& value) {
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    return error == std::errc() && end == text.data() + text.size();
-}
-
 std::string join(const std::vector<std::string>& names) {
     std::string all;
     for (size_t i = 0; i < names.size(); ++i) all += (i == 0 ? "" : i + 1 == names.size() ? " or " : ", ") + names[i];
@@ -55,24 +49,6 @@ size_t distance(const std::string& a, const std::string& b) {
     return d[a.size()][b.size()];
 }
 
-/// Appends `text` to `line`, wrapped to the width of the help. Further lines begin in `column`, where `line` ends.
-void print_wrapped(std::string& out, const std::string& text, size_t column, std::string line = "") {
-    size_t begin = 0;
-    while (begin < text.size()) {
-        const size_t end = std::min(text.find(' ', begin), text.size());
-        const bool first = line.size() == column;
-        if (!first && line.size() + 1 + end - begin > kHelpWidth) {
-            out += line + "\n";
-            line.assign(column, ' ');
-        } else if (!first) {
-            line += ' ';
-        }
-        line += text.substr(begin, end - begin);
-        begin = end + 1;
-    }
-    out += line + "\n";
-}
-
 /// Appends `label` on the left and `text` on the right.
 void print_item(std::string& out, const std::string& label, const std::string& text) {
     std::string line = "  " + label;
@@ -81,7 +57,7 @@ void print_item(std::string& out, const std::string& label, const std::string& t
         line.clear();
     }
     line.resize(kNameColumn, ' ');
-    print_wrapped(out, text, kNameColumn, line);
+    out += wrapped(text, kHelpWidth, kNameColumn, line) + "\n";
 }
 
 } // namespace
@@ -311,8 +287,7 @@ void Options::print_entry(std::string& out, const Entry& e) {
 }
 
 std::string Options::help(bool all) const {
-    std::string out;
-    print_wrapped(out, cat(program_, ": ", summary_), 0);
+    std::string out = wrapped(cat(program_, ": ", summary_), kHelpWidth, 0) + "\n";
     if (!examples_.empty()) out += "\nExamples\n";
     for (const std::string& example : examples_) out += cat("  ", example, "\n");
     out += cat("\nUsage: ", program_, " [options]");
@@ -335,7 +310,7 @@ std::string Options::help(bool all) const {
     std::string group;
     for (const Entry& e : entries_) {
         if (!all || e.basic_) continue;
-        if (e.group_ != group) print_wrapped(out += "\n", e.group_, 0);
+        if (e.group_ != group) out += cat("\n", wrapped(e.group_, kHelpWidth, 0), "\n");
         group = e.group_;
         print_entry(out, e);
     }

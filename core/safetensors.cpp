@@ -11,7 +11,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <charconv>
 #include <cstring>
 #include <numeric>
 
@@ -149,9 +148,8 @@ const std::string& TensorFile::text(std::string_view key) const {
 int64_t TensorFile::number(std::string_view key) const {
     const std::string& digits = text(key);
     int64_t value = 0;
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-    RG_CHECK(error == std::errc() && end == digits.data() + digits.size(), source, ": expected an integer as metadata ",
-             key, ", got \"", digits, "\"; load a file that this program has written");
+    RG_CHECK(read_number(digits, value), source, ": expected an integer as metadata ", key, ", got \"", digits,
+             "\"; load a file that this program has written");
     return value;
 }
 

@@ -1,4 +1,4 @@
-// Decodes UTF-8, and escapes the characters that could control a terminal.
+// Decodes UTF-8, escapes the characters that could control a terminal, and divides text.
 #include "ringgrad/core/text.h"
 
 #include <algorithm>
@@ -86,6 +86,32 @@ std::string csv_field(std::string_view text) {
         out += c;
     }
     return out + '"';
+}
+
+std::vector<std::string> split(std::string_view text, char separator) {
+    std::vector<std::string> parts;
+    for (size_t begin = 0;;) {
+        const size_t end = text.find(separator, begin);
+        parts.emplace_back(text.substr(begin, end - begin));
+        if (end == text.npos) return parts;
+        begin = end + 1;
+    }
+}
+
+std::string wrapped(std::string_view text, size_t columns, size_t indent, std::string line) {
+    std::string out;
+    bool first = true;
+    for (const std::string& word : split(text, ' ')) {
+        if (!first && line.size() + 1 + word.size() > columns) {
+            out += line + "\n";
+            line.assign(indent, ' ');
+        } else if (!first) {
+            line += ' ';
+        }
+        line += word;
+        first = false;
+    }
+    return out + line;
 }
 
 } // namespace rg

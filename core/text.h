@@ -1,12 +1,15 @@
-// Makes text from outside (names of files, classes and objects, replies of servers) safe to print.
+// Makes text from outside (names of files, classes and objects, replies of servers) safe to print. Also reads, splits
+// and wraps text.
 //
 // A file name can contain a line break, a colour code or a cursor movement. Pass such text through printable()
 // before a terminal shows it, and through csv_field() before it becomes part of a CSV line. core/json.h escapes text
 // itself. For a shell, use shell_word() of data/pipe.h.
 #pragma once
 
+#include <charconv>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace rg {
 
@@ -23,5 +26,19 @@ std::string printable(std::string_view text);
 /// Returns the text as one field of a CSV line (RFC 4180), in quotes if necessary. Line breaks and other control
 /// characters appear as in printable().
 std::string csv_field(std::string_view text);
+
+/// Returns true if the whole text is a number of type T, in the syntax of std::from_chars(). Then sets `value` to it.
+template <class T>
+bool read_number(std::string_view text, T& value) {
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    return error == std::errc() && end == text.data() + text.size();
+}
+
+/// Returns the parts of a text between the separators, one more than there are separators.
+std::vector<std::string> split(std::string_view text, char separator);
+
+/// Appends the text to `line`, in lines of at most `columns` bytes, or more for a long word. Further lines are indented
+/// by `indent` spaces.
+std::string wrapped(std::string_view text, size_t columns, size_t indent = 4, std::string line = "");
 
 } // namespace rg

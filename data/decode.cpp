@@ -3,10 +3,10 @@
 
 #include "ringgrad/core/cpu/parallel.h"
 #include "ringgrad/core/stop.h"
+#include "ringgrad/core/text.h"
 #include "ringgrad/data/resize.h"
 
 #include <algorithm>
-#include <charconv>
 #include <mutex>
 
 namespace rg::data {
@@ -40,8 +40,7 @@ ImageSize parse_size(const std::string& text) {
     if (text.empty()) return {};
     const auto number = [&](std::string_view digits) {
         int64_t value = 0;
-        const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-        RG_CHECK(error == std::errc() && end == digits.data() + digits.size() && value >= 1 && value <= kMaxSide,
+        RG_CHECK(read_number(digits, value) && value >= 1 && value <= kMaxSide,
                  "--size: expected HEIGHTxWIDTH or one number for both, of 1 to ", kMaxSide, " pixels, got ", text);
         return value;
     };

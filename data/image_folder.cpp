@@ -3,9 +3,9 @@
 
 #include "ringgrad/core/atomic_file.h"
 #include "ringgrad/core/stop.h"
+#include "ringgrad/core/text.h"
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <fstream>
 
@@ -187,9 +187,7 @@ Angles parse_angles(const std::string& text, const std::string& name) {
         const size_t comma = std::min(line.rfind(','), line.size());
         if (++line_number == 1) continue;
         float number = 0;
-        const auto [stop, error] =
-            std::from_chars(line.data() + std::min(comma + 1, line.size()), line.data() + line.size(), number);
-        RG_CHECK(comma > 0 && comma < line.size() && error == std::errc() && stop == line.data() + line.size(),
+        RG_CHECK(comma > 0 && comma < line.size() && read_number(line.substr(comma + 1), number),
                  "image folder: expected file,angle, got ", line, " (", name, ", line ", line_number, ")");
         RG_CHECK(numbers.emplace(line.substr(0, comma), number).second, "image folder: expected one line for ",
                  line.substr(0, comma), ", got a second one (", name, ", line ", line_number, ")");

@@ -6,6 +6,7 @@
 #include "ringgrad/core/atomic_file.h"
 #include "ringgrad/core/clock.h"
 #include "ringgrad/core/json.h"
+#include "ringgrad/core/text.h"
 #include "ringgrad/data/pipe.h"
 
 #include <algorithm>
@@ -203,10 +204,9 @@ std::vector<S3Object> parse_xml(const std::string& bucket, const std::string& xm
 S3Client find_s3_client() {
     const std::string path = variable("PATH", "/usr/local/bin:/usr/bin:/bin");
     for (const S3Client client : {S3Client::aws, S3Client::s5cmd, S3Client::curl})
-        for (size_t position = 0, end; position <= path.size(); position = end + 1) {
-            end = std::min(path.find(':', position), path.size());
-            const std::string file = cat(path.substr(position, end - position), "/", kClients[int(client)]);
-            if (end > position && ::access(file.c_str(), X_OK) == 0) return client;
+        for (const std::string& folder : split(path, ':')) {
+            const std::string file = cat(folder, "/", kClients[int(client)]);
+            if (!folder.empty() && ::access(file.c_str(), X_OK) == 0) return client;
         }
     fail("s3: expected aws, s5cmd or curl, got none of them (PATH is ", path, "); install one");
 }
@@ -320,10 +320,9 @@ std::vector<S3Object> parse_s3_list(S3Client client, const std::string& bucket, 
         }
         return objects;
     }
-    for (size_t position = 0, end; position < answer.size(); position = end + 1) {
-        end = std::min(answer.find('\n', position), answer.size());
-        if (end == position) continue;
-        const Json entry = Json::parse(answer.substr(position, end - position), "list of s5cmd");
+    for (const std::string& line : split(answer, '\n')) {
+        if (line.empty()) continue;
+        const Json entry = Json::parse(line, "list of s5cmd");
         if (entry.at("type").as_string() == "file")
             objects.push_back({entry.at("key").as_string(), entry.at("size").as_int()});
     }

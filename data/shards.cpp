@@ -4,13 +4,13 @@
 
 #include "ringgrad/core/atomic_file.h"
 #include "ringgrad/core/temp_folder.h"
+#include "ringgrad/core/text.h"
 #include "ringgrad/data/cifar.h"
 #include "ringgrad/data/inflate.h"
 #include "ringgrad/data/png.h"
 #include "ringgrad/data/tar.h"
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -201,9 +201,8 @@ std::pair<std::string, std::string> type_and_key(const std::string& path) {
 int32_t parse_label(std::string_view text, const std::string& key, const std::string& name) {
     text = text.substr(0, text.find_last_not_of(" \r\n") + 1);
     int32_t label = -1;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), label);
-    RG_CHECK(error == std::errc() && end == text.data() + text.size() && label >= 0 && label <= kMaxClass,
-             "data: expected a number of 0 to ", kMaxClass, " in ", key, ".cls, got something else (", name, ")");
+    RG_CHECK(read_number(text, label) && label >= 0 && label <= kMaxClass, "data: expected a number of 0 to ",
+             kMaxClass, " in ", key, ".cls, got something else (", name, ")");
     return label;
 }
 

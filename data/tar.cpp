@@ -3,6 +3,8 @@
 // contents replace the path or the size in the header of the next member.
 #include "ringgrad/data/tar.h"
 
+#include "ringgrad/core/text.h"
+
 #include <algorithm>
 #include <charconv>
 #include <cstring>
@@ -160,8 +162,7 @@ private:
                 pax_path_ = value;
             } else if (key == "size") {
                 uint64_t size = 0;
-                const auto [stop, wrong] = std::from_chars(value.data(), value.data() + value.size(), size);
-                RG_CHECK(wrong == std::errc() && stop == value.data() + value.size(), where(offset),
+                RG_CHECK(read_number(value, size), where(offset),
                          "expected a size in digits in an extended header, got something else");
                 pax_size_ = size;
             } else {

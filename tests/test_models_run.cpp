@@ -1,5 +1,6 @@
 // Tests the files and the output of a run, and stop requests.
 #include "ringgrad/core/atomic_file.h"
+#include "ringgrad/core/text.h"
 #include "ringgrad/models/run/progress.h"
 #include "ringgrad/models/run/run_folder.h"
 #include "ringgrad/models/run/signals.h"

@@ -73,27 +73,12 @@ std::string duration_text(double seconds) {
     return formatted("%lld:%02lld", s / 60, s % 60);
 }
 
-std::string wrapped(const std::string& text, int columns) {
-    std::string out, line;
-    for (size_t begin = 0; begin < text.size();) {
-        const size_t end = std::min(text.find(' ', begin), text.size());
-        if (begin > 0 && int(line.size() + 1 + end - begin) > columns) {
-            out += line + "\n";
-            line = "   ";
-        }
-        if (begin > 0) line += " ";
-        line += text.substr(begin, end - begin);
-        begin = end + 1;
-    }
-    return out + line;
-}
-
 std::string folded(const std::string& text, int columns) {
     std::string out;
     for (size_t begin = 0; begin < text.size();) {
         const size_t end = std::min(text.find("; ", begin), text.size());
         if (begin > 0) out += "\n";
-        out += wrapped(text.substr(begin, end - begin), columns);
+        out += wrapped(text.substr(begin, end - begin), size_t(columns));
         begin = end + 2;
     }
     return out;

@@ -109,7 +109,5 @@ std::string duration_text(double seconds);
 /// Returns a text whose parts, separated by "; ", are on lines of their own. Lines of more than `columns` characters
 /// are wrapped between words.
 std::string folded(const std::string& text, int columns);
-/// Returns the text in lines of at most `columns` characters, or more for a long word. Further lines are indented.
-std::string wrapped(const std::string& text, int columns);
 
 } // namespace rg

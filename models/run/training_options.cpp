@@ -1,8 +1,9 @@
 // See training_options.h.
 #include "ringgrad/models/run/training_options.h"
 
+#include "ringgrad/core/text.h"
+
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <set>
 #include <sstream>
@@ -23,11 +24,8 @@ std::string joined(const std::vector<std::string>& names) {
 
 data::Interval parse_range(const char* option, const std::string& text) {
     data::Interval range;
-    const char* const end = text.data() + text.size();
-    const auto [colon, error] = std::from_chars(text.data(), end, range.least);
-    const bool first = error == std::errc() && colon != end && *colon == ':';
-    const auto [stop, second_error] = first ? std::from_chars(colon + 1, end, range.most) : std::from_chars_result{};
-    RG_CHECK(first && second_error == std::errc() && stop == end, "--", option,
+    const std::vector<std::string> parts = split(text, ':');
+    RG_CHECK(parts.size() == 2 && read_number(parts[0], range.least) && read_number(parts[1], range.most), "--", option,
              ": expected MIN:MAX, such as 0.8:1.2, got \"", text, "\"");
     return range;
 }

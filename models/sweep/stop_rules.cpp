@@ -1,8 +1,9 @@
 // See stop_rules.h.
 #include "ringgrad/models/sweep/stop_rules.h"
 
+#include "ringgrad/core/text.h"
+
 #include <algorithm>
-#include <charconv>
 
 namespace rg {
 namespace {
@@ -21,9 +22,7 @@ void StopRules::set_below(const std::string& text) {
     below = 0;
     compare = text == "median" ? CompareRule::median : text == "halving" ? CompareRule::halving : CompareRule::none;
     if (compare != CompareRule::none) return;
-    const char* const end = text.data() + text.size();
-    const auto [stop, error] = std::from_chars(text.data(), end, below);
-    RG_CHECK(error == std::errc() && stop == end && below >= 0 && below <= 100,
+    RG_CHECK(read_number(text, below) && below >= 0 && below <= 100,
              "option --stop-below: expected a number from 0 to 100, median or halving, got \"", text, "\"");
 }
 

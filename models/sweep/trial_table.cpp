@@ -7,7 +7,6 @@
 #include "ringgrad/core/text.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <optional>
 #include <set>
@@ -17,22 +16,6 @@ namespace {
 
 constexpr int kMostTries = 10'000;                          // to draw a trial that was not drawn before
 constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf"; // some programs write it before a table
-
-std::vector<std::string> split(std::string_view text, char separator) {
-    std::vector<std::string> parts;
-    for (size_t begin = 0;;) {
-        const size_t end = text.find(separator, begin);
-        parts.emplace_back(text.substr(begin, end - begin));
-        if (end == std::string_view::npos) return parts;
-        begin = end + 1;
-    }
-}
-
-template <class T>
-bool read_number(const std::string& text, T& value) {
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    return error == std::errc() && end == text.data() + text.size();
-}
 
 /// Throws Error if kMaxTrials allows no further trial after the `count` existing ones.
 void check_count(uint64_t count, const std::string& where) {

@@ -352,7 +352,7 @@ void print_best_first(const TrialsRun& run) {
     else
         std::cout << "\nbest first, by " << metric << ":\n";
     const auto print = [](const TrialRow& row) {
-        std::cout << wrapped(trial_line(row), screen_size().columns) << "\n";
+        std::cout << wrapped(trial_line(row), size_t(screen_size().columns)) << "\n";
     };
     for (const TrialRow* row : best) print(*row);
     for (const TrialRow& row : run.rows)

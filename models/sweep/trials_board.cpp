@@ -69,7 +69,7 @@ void TrialsBoard::update(const TrialRow& row, bool event) {
     if (style_.live)
         draw();
     else if (event || style_.lines)
-        out_ << coloured(wrapped(trial_line(row), style_.columns ? style_.columns : screen_size().columns),
+        out_ << coloured(wrapped(trial_line(row), size_t(style_.columns ? style_.columns : screen_size().columns)),
                          colour_of(row), style_.colour)
              << std::endl;
 }
