@@ -102,6 +102,7 @@ def main():
     rate, nodes, ranks_per_node, *words = sys.argv[1:]
     if reason := why_impossible():
         sys.exit(f"cluster: {reason}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with Cluster(int(nodes)) as cluster:
         cluster.limit(rate)
         sys.exit(subprocess.run(cluster.command(int(ranks_per_node), *words)).returncode)
