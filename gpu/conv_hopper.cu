@@ -27,6 +27,7 @@
 #include "ringgrad/gpu/conv.cuh"
 #include "ringgrad/gpu/hopper.cuh"
 #include "ringgrad/gpu/lane_sums.cuh"
+#include "ringgrad/gpu/octets.cuh"
 
 #include <algorithm>
 
@@ -77,12 +78,6 @@ struct Barriers {
     uint64_t *full, *empty, *filters;
 };
 
-// ---- readers as in values.cuh, for 8 channels of a pixel and with the coefficients in registers -------------------
-
-__device__ __forceinline__ uint4 load_16(const bf16* from) { return *reinterpret_cast<const uint4*>(from); }
-__device__ __forceinline__ uint4 pack_8(const float (&v)[8]) {
-    return make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
-}
 __device__ __forceinline__ uint4 add_8(uint4 a, uint4 b) {
     float v[8], other[8];
     unpack_8(a, v);
@@ -91,74 +86,6 @@ __device__ __forceinline__ uint4 add_8(uint4 a, uint4 b) {
     for (int i = 0; i < 8; ++i) v[i] += other[i];
     return pack_8(v);
 }
-__device__ __forceinline__ void copy_8(float (&to)[8], const float* from) {
-    RG_UNROLL
-    for (int i = 0; i < 8; ++i) to[i] = from[i];
-}
-
-/// Reads 8 channels of a pixel, beginning with channel c, an argument of the constructor. load(index) starts the loads,
-/// and transform(loaded) computes the values.
-template <class Reader>
-struct OctetReader;
-
-template <>
-struct OctetReader<Plain<bf16>> {
-    static constexpr int kLoads = 1; // loads of 16 bytes per call
-    using Loaded = uint4;
-    const bf16* x;
-    __device__ OctetReader(const Plain<bf16>& reader, int) : x(reader.x) {}
-    __device__ __forceinline__ Loaded load(size_t index) const { return load_16(x + index); }
-    __device__ __forceinline__ uint4 transform(const Loaded& x_values) const { return x_values; }
-};
-
-template <>
-struct OctetReader<Normalised<bf16>> {
-    static constexpr int kLoads = 1;
-    using Loaded = uint4;
-    const bf16* x;
-    float scale[8], shift[8];
-    bool relu;
-    __device__ OctetReader(const Normalised<bf16>& reader, int c) : x(reader.x), relu(reader.relu) {
-        copy_8(scale, reader.scale + c);
-        copy_8(shift, reader.shift + c);
-    }
-    __device__ __forceinline__ Loaded load(size_t index) const { return load_16(x + index); }
-    __device__ __forceinline__ uint4 transform(const Loaded& x_values) const {
-        const Normalised<bf16> reader{x, scale, shift, relu};
-        float v[8];
-        unpack_8(x_values, v);
-        RG_UNROLL
-        for (int i = 0; i < 8; ++i) v[i] = reader.transform(v[i], i);
-        return pack_8(v);
-    }
-};
-
-template <>
-struct OctetReader<NormGradient<bf16>> {
-    static constexpr int kLoads = 2;
-    struct Loaded {
-        uint4 dz, y;
-    };
-    const bf16 *dz, *y;
-    float scale[8], shift[8], b[8], d[8];
-    bool relu;
-    __device__ OctetReader(const NormGradient<bf16>& reader, int c) : dz(reader.dz), y(reader.y), relu(reader.relu) {
-        copy_8(scale, reader.scale + c);
-        copy_8(shift, reader.shift + c);
-        copy_8(b, reader.b + c);
-        copy_8(d, reader.d + c);
-    }
-    __device__ __forceinline__ Loaded load(size_t index) const { return {load_16(dz + index), load_16(y + index)}; }
-    __device__ __forceinline__ uint4 transform(const Loaded& loaded) const {
-        const NormGradient<bf16> reader{dz, y, scale, shift, b, d, relu};
-        float v[8], y_values[8];
-        unpack_8(loaded.dz, v);
-        unpack_8(loaded.y, y_values);
-        RG_UNROLL
-        for (int i = 0; i < 8; ++i) v[i] = reader.transform(v[i], y_values[i], i);
-        return pack_8(v);
-    }
-};
 
 // ---- producers -----------------------------------------------------------------------------------------------------
 

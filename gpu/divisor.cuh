@@ -1,0 +1,28 @@
+// Division of integers by a divisor that is known at the launch. A GPU has no instruction for it: a division takes some
+// 20 instructions, which here become 3.
+#pragma once
+
+#include "ringgrad/gpu/cuda.cuh"
+
+namespace rg::RG_GPU {
+
+/// An integer d >= 1 that divides n, with 0 <= n < 2^31, in few instructions: n / d is the upper half of n * factor,
+/// plus n, shifted to the right (Granlund and Montgomery, "Division by invariant integers using multiplication", 1994).
+class Divisor {
+public:
+    explicit Divisor(int d) : d_(d) {
+        while (int64_t{1} << shift_ < d) ++shift_;
+        if (d > 0) factor_ = uint32_t((((int64_t{1} << shift_) - d) << 32) / d + 1);
+    }
+    __host__ __device__ operator int() const { return d_; }
+    friend __device__ __forceinline__ int operator/(int n, const Divisor& d) {
+        return int((uint32_t((uint64_t(uint32_t(n)) * d.factor_) >> 32) + uint32_t(n)) >> d.shift_);
+    }
+    friend __device__ __forceinline__ int operator%(int n, const Divisor& d) { return n - n / d * d.d_; }
+
+private:
+    int d_, shift_ = 0;
+    uint32_t factor_ = 0;
+};
+
+} // namespace rg::RG_GPU

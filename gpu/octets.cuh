@@ -1,0 +1,131 @@
+// Readers as in values.cuh for 8 channels (an octet) of a pixel, with the coefficients of these channels in registers.
+// load(index) starts the loads, and transform(loaded) computes the values later, when the loads have arrived.
+#pragma once
+
+#include "ringgrad/gpu/values.cuh"
+
+namespace rg::RG_GPU {
+
+__device__ __forceinline__ uint4 load_16(const bf16* from) { return *reinterpret_cast<const uint4*>(from); }
+__device__ __forceinline__ uint4 pack_8(const float (&v)[8]) {
+    return make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
+}
+/// 8 values in f32.
+struct Octet {
+    float v[8];
+};
+
+/// Reads the octet that begins with channel c, an argument of the constructor. This version is for readers of f32,
+/// which load and transform at once.
+template <class Reader>
+struct OctetReader {
+    static constexpr int kLoads = 2; // loads of 16 bytes per call
+    using Loaded = Octet;
+    Reader reader;
+    int channel;
+    __device__ OctetReader(const Reader& r, int c) : reader(r), channel(c) {}
+    __device__ __forceinline__ Loaded load(size_t index) const {
+        Octet octet;
+        reader.values(index, channel, octet.v);
+        return octet;
+    }
+    __device__ __forceinline__ Octet transform(const Loaded& octet) const { return octet; }
+};
+
+template <>
+struct OctetReader<Plain<bf16>> {
+    static constexpr int kLoads = 1; // loads of 16 bytes per call
+    using Loaded = uint4;
+    const bf16* x;
+    __device__ OctetReader(const Plain<bf16>& reader, int) : x(reader.x) {}
+    __device__ __forceinline__ Loaded load(size_t index) const { return load_16(x + index); }
+    __device__ __forceinline__ uint4 transform(const Loaded& x_values) const { return x_values; }
+};
+
+template <>
+struct OctetReader<Normalised<bf16>> {
+    static constexpr int kLoads = 1;
+    using Loaded = uint4;
+    const bf16* x;
+    float scale[8], shift[8];
+    bool relu;
+    __device__ OctetReader(const Normalised<bf16>& reader, int c) : x(reader.x), relu(reader.relu) {
+        load_8(reader.scale + c, scale);
+        load_8(reader.shift + c, shift);
+    }
+    __device__ __forceinline__ Loaded load(size_t index) const { return load_16(x + index); }
+    /// Rounds once, at the end: ReLU of a rounded value is the rounded value of ReLU.
+    __device__ __forceinline__ uint4 transform(const Loaded& x_values) const {
+        float v[8];
+        unpack_8(x_values, v);
+        RG_UNROLL
+        for (int i = 0; i < 8; ++i) {
+            v[i] = v[i] * scale[i] + shift[i];
+            if (relu) v[i] = relu_of(v[i]);
+        }
+        return pack_8(v);
+    }
+};
+
+template <>
+struct OctetReader<NormGradient<bf16>> {
+    static constexpr int kLoads = 2;
+    struct Loaded {
+        uint4 dz, y;
+    };
+    const bf16 *dz, *y;
+    float scale[8], shift[8], b[8], d[8];
+    bool relu;
+    __device__ OctetReader(const NormGradient<bf16>& reader, int c) : dz(reader.dz), y(reader.y), relu(reader.relu) {
+        load_8(reader.scale + c, scale);
+        load_8(reader.shift + c, shift);
+        load_8(reader.b + c, b);
+        load_8(reader.d + c, d);
+    }
+    __device__ __forceinline__ Loaded load(size_t index) const { return {load_16(dz + index), load_16(y + index)}; }
+    __device__ __forceinline__ uint4 transform(const Loaded& loaded) const {
+        const NormGradient<bf16> reader{dz, y, scale, shift, b, d, relu};
+        float v[8], y_values[8];
+        unpack_8(loaded.dz, v);
+        unpack_8(loaded.y, y_values);
+        RG_UNROLL
+        for (int i = 0; i < 8; ++i) v[i] = reader.transform(v[i], y_values[i], i);
+        return pack_8(v);
+    }
+};
+
+/// Replaces OctetReader if the number of channels is no multiple of 8: then values are loaded one by one.
+template <class Reader>
+struct SingleValues {
+    using Loaded = Octet;
+    Reader reader;
+    __device__ SingleValues(const Reader& r, int) : reader(r) {}
+    __device__ __forceinline__ Octet transform(const Octet& octet) const { return octet; }
+};
+template <bool kWhole, class Reader>
+using Source = std::conditional_t<kWhole, OctetReader<Reader>, SingleValues<Reader>>;
+
+/// Returns v, or 8 times `other` if `inside` is false.
+__device__ __forceinline__ uint4 choose(bool inside, uint4 v, float other) {
+    const uint32_t pair = pack_bf16(other, other);
+    return inside ? v : make_uint4(pair, pair, pair, pair);
+}
+__device__ __forceinline__ Octet choose(bool inside, Octet octet, float other) {
+    RG_UNROLL
+    for (float& v : octet.v) v = inside ? v : other;
+    return octet;
+}
+
+/// Stores 8 values, aligned to 16 bytes.
+__device__ __forceinline__ void store_octet(bf16* to, uint4 eight) { *reinterpret_cast<uint4*>(to) = eight; }
+template <class T>
+__device__ __forceinline__ void store_octet(T* to, const Octet& octet) {
+    if constexpr (std::is_same_v<T, bf16>)
+        store_octet(to, pack_8(octet.v));
+    else
+        RG_UNROLL
+    for (int j = 0; j < 8; j += 4)
+        *reinterpret_cast<float4*>(to + j) = {octet.v[j], octet.v[j + 1], octet.v[j + 2], octet.v[j + 3]};
+}
+
+} // namespace rg::RG_GPU
