@@ -14,6 +14,7 @@
 #include "ringgrad/gpu/conv.cuh"
 #include "ringgrad/gpu/kernels.h"
 #include "ringgrad/gpu/norm.cuh"
+#include "ringgrad/gpu/octets.cuh"
 #include "ringgrad/gpu/products.cuh"
 
 namespace rg::RG_GPU {
@@ -81,49 +82,35 @@ struct TapOrigin {
     }
 };
 
-/// Reads the input values of 8 consecutive taps of a result pixel, beginning with tap `first`. kWhole: in_c is a
-/// multiple of 8, so these values are 8 channels of one input pixel.
-template <bool kDgrad, bool kWhole, class Reader>
-__device__ __forceinline__ void gather_taps(const Geometry& g, const Reader& reader, const TapOrigin& origin, int first,
-                                            float (&v)[8]) {
-    Tap tap(g.in_c, g.s, first);
-    size_t index;
+/// 8 consecutive values of a filter.
+template <class T>
+using EightOf = typename OctetReader<Plain<T>>::Loaded;
+
+/// Loads the filter values of 8 consecutive taps for result channel o, beginning with `tap`. kWhole: in_c is a multiple
+/// of 8, so these are 8 channels of one place. w holds filters [out_c][rows][columns][in_c]; for the data gradient, a
+/// kernel has exchanged their channels. Values beyond the last tap or channel do not matter: loads of other places
+/// replace them, since the compiler would wait for each load within a branch.
+template <bool kDgrad, bool kWhole, class T>
+__device__ __forceinline__ EightOf<T> load_filter(const Geometry& full, const Geometry& g, const Phase& phase,
+                                                  const T* w, int o, Tap tap) {
+    const auto index = [&] {
+        const int place =
+            kDgrad ? tap.r * g.tap_step.h * full.s + tap.s * g.tap_step.w + phase.first_tap : tap.r * g.s + tap.s;
+        return (min(o, g.out_c - 1) * full.r * full.s + (tap.r < g.r ? place : 0)) * g.in_c + tap.c;
+    };
     if constexpr (kWhole) {
-        if (first < g.taps() && origin.locate<kDgrad>(g, tap, &index))
-            reader.values(index, tap.c, v);
-        else
-            clear(v);
+        return OctetReader<Plain<T>>({w}, 0).load(size_t(index()));
     } else {
+        Octet octet;
         RG_UNROLL
-        for (int i = 0; i < 8; ++i) {
-            v[i] = first + i < g.taps() && origin.locate<kDgrad>(g, tap, &index) ? reader.value(index, tap.c) : 0;
+        for (float& v : octet.v) {
+            v = load(w + index());
             tap.next<false>(g.in_c, g.s);
         }
-    }
-}
-
-/// Loads the filter values of 8 consecutive taps for result channel o, beginning with tap t. The filters w are
-/// [k r s c] (conv.cuh); the result channel is k in the forward pass, and c in the data gradient.
-template <bool kDgrad, bool kWhole, class T>
-__device__ __forceinline__ void load_filter(const Geometry& full, const Geometry& g, const Phase& phase, const T* w,
-                                            int o, int t, Pair<T> (&v)[4]) {
-    if constexpr (std::is_same_v<T, bf16> && kWhole && !kDgrad) {
-        auto eight = make_uint4(0, 0, 0, 0);
-        if (o < g.out_c && t < g.taps()) eight = *reinterpret_cast<const uint4*>(w + o * g.taps() + t);
-        v[0] = eight.x, v[1] = eight.y, v[2] = eight.z, v[3] = eight.w;
-        return;
-    }
-    Tap tap(g.in_c, g.s, t);
-    const auto next = [&](int i) {
-        const int place = tap.r * g.tap_step.h * full.s + tap.s * g.tap_step.w + phase.first_tap;
-        const int index = kDgrad ? (tap.c * full.r * full.s + place) * g.out_c + o : o * g.taps() + t + i;
-        tap.next<kWhole>(g.in_c, g.s);
-        return o < g.out_c && t + i < g.taps() ? w[index] : T{};
-    };
-    RG_UNROLL
-    for (int i = 0; i < 4; ++i) {
-        const T first = next(2 * i);
-        v[i] = pair_of(first, next(2 * i + 1));
+        if constexpr (std::is_same_v<T, bf16>)
+            return pack_8(octet.v);
+        else
+            return octet;
     }
 }
 
@@ -193,8 +180,8 @@ __device__ __forceinline__ void convolve(const Geometry& full, const Reader& rea
     const int taps = kDgrad && first_pixel >= g.pixels() ? 0 : g.taps();
     const int first_channel = int(blockIdx.y) * kChannels;
 
-    // For each tile of pixels, this thread loads 8 taps, beginning with 8 * (thread % 4), of the tile's pixels
-    // thread / 4 and thread / 4 + 32. For each tile of filters, it loads 16 values.
+    // For each tile, this thread loads 8 taps, beginning with 8 * (thread % 4), of the tile's pixels thread / 4 and
+    // thread / 4 + 32, and of the filters with these numbers.
     TapOrigin origins[2] = {{-1, 0, 0}, {-1, 0, 0}};
     RG_UNROLL
     for (int i = 0; i < 2; ++i) {
@@ -205,36 +192,51 @@ __device__ __forceinline__ void convolve(const Geometry& full, const Reader& rea
         origins[i] = {int(pixel / (g.out_h * g.out_w)), kDgrad ? row + phase.row : row * g.stride.h - g.pad.h,
                       kDgrad ? column + phase.column : column * g.stride.w - g.pad.w};
     }
-    float next_pixels[2][8];
-    Pair<T> next_filters[2][4];
-    const auto fetch = [&](int tap) {
+    using Pixels = Source<kWhole, Reader>;
+    typename Pixels::Loaded next_pixels[2];
+    EightOf<T> next_filters[2];
+    Tap tap(taps > 0 ? g.in_c : 1, taps > 0 ? g.s : 1, thread % 4 * 8);
+    int pixels_channel = 0; // the first channel of next_pixels
+    bool inside[2] = {};    // true if next_pixels lie in the image; otherwise, they count as 0
+    const auto fetch = [&] {
+        pixels_channel = tap.c;
+        const Pixels source(reader, pixels_channel);
         RG_UNROLL
         for (int i = 0; i < 2; ++i) {
-            gather_taps<kDgrad, kWhole>(g, reader, origins[i], tap + thread % 4 * 8, next_pixels[i]);
-            const int o = kDgrad ? thread % 64 : thread / 4 + 32 * i; // neighbouring threads read neighbouring values
-            const int t = tap + (kDgrad ? (thread / 64 + 2 * i) * 8 : thread % 4 * 8);
-            load_filter<kDgrad, kWhole>(full, g, phase, w, first_channel + o, t, next_filters[i]);
+            next_filters[i] = load_filter<kDgrad, kWhole>(full, g, phase, w, first_channel + thread / 4 + 32 * i, tap);
+            size_t index;
+            if constexpr (kWhole) {
+                inside[i] = tap.r < g.r && origins[i].template locate<kDgrad>(g, tap, &index);
+                next_pixels[i] = source.load(inside[i] ? index : 0);
+            } else {
+                inside[i] = true;
+                Tap next = tap;
+                RG_UNROLL
+                for (float& v : next_pixels[i].v) {
+                    v = next.r < g.r && origins[i].template locate<kDgrad>(g, next, &index)
+                            ? reader.value(index, next.c)
+                            : 0;
+                    next.template next<false>(g.in_c, g.s);
+                }
+            }
         }
+        tap.advance(kTaps, g.in_c, g.s);
     };
 
     float sum[2][4][4] = {};
     const int row = warp / 2 * 32, column = warp % 2 * 32; // first row and column of this warp's results
-    if (taps > 0) fetch(0);
-    for (int tap = 0; tap < taps; tap += kTaps) {
+    if (taps > 0) fetch();
+    for (int first = 0; first < taps; first += kTaps) {
+        const Pixels source(reader, pixels_channel);
         __syncthreads(); // all warps have read the previous tiles
         RG_UNROLL
         for (int i = 0; i < 2; ++i) {
-            const int o = kDgrad ? thread % 64 : thread / 4 + 32 * i;
-            const int t = kDgrad ? (thread / 64 + 2 * i) * 8 : thread % 4 * 8;
-            RG_UNROLL
-            for (int j = 0; j < 8; j += 2) {
-                store_pair(pixels + (thread / 4 + 32 * i) * kLine + thread % 4 * 8 + j, next_pixels[i][j],
-                           next_pixels[i][j + 1]);
-                store_pair(filters + o * kLine + t + j, next_filters[i][j / 2]);
-            }
+            const int place = (thread / 4 + 32 * i) * kLine + thread % 4 * 8;
+            store_octet(pixels + place, choose(inside[i], source.transform(next_pixels[i]), 0));
+            store_octet(filters + place, next_filters[i]);
         }
         __syncthreads();
-        if (tap + kTaps < taps) fetch(tap + kTaps);
+        if (first + kTaps < taps) fetch();
         multiply(pixels + row * kLine, filters + column * kLine, sum);
     }
 
@@ -309,6 +311,13 @@ __global__ void conv2d_round_filters_kernel(int count, const float* w, bf16* fil
     if (i < count) store(filters + i, w[i]);
 }
 
+/// Exchanges the channels of filters: w is [k][places][c], and `filters` [c][places][k]. A place is a row and a column.
+template <class T>
+__global__ void conv2d_dgrad_filters_kernel(int count, int places, int c, int k, const T* w, T* filters) {
+    const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
+    if (i < count) filters[i] = w[(i % k * places + i / k % places) * c + i / k / places];
+}
+
 /// Folds the batch norm after a convolution into the filters and the bias. `count` is the number of values in all
 /// filters, `size` the number in one filter.
 template <class T>
@@ -351,6 +360,13 @@ void run_conv2d(const Geometry& g, const Reader& reader, std::type_identity_t<co
     if (reductions) e.partials = partials;
     if (reductions.sums) e.terms = reductions.sums->terms<T>();
     const dim3 grid(blocks, blocks_for(g.out_c, kChannels), phases);
+    const int places = g.r * g.s, count = kDgrad ? places * g.in_c * g.out_c : 0;
+    const Scratch<T> exchanged(static_cast<size_t>(count));
+    if (count > 0) {
+        RG_LAUNCH(conv2d_dgrad_filters_kernel<T>, blocks_for(count, 256), 256, 0, stream(), count, places, g.out_c,
+                  g.in_c, w, exchanged);
+        w = exchanged;
+    }
     const auto launch_kernel = [&](auto whole) {
         constexpr bool kWhole = decltype(whole)::value;
         if constexpr (kDgrad)

@@ -8,7 +8,7 @@
 namespace rg::RG_GPU {
 
 /// A tap is one value of a filter: row r, column s, channel c. Filters are `width` wide and have `channels` channels.
-/// next() moves to the next tap without a division.
+/// next() and advance() move to a later tap without a division.
 struct Tap {
     int r, s, c;
     __device__ __forceinline__ Tap(int channels, int width, int number)
@@ -21,21 +21,11 @@ struct Tap {
         c = 0;
         if (++s == width) s = 0, ++r;
     }
+    __device__ __forceinline__ void advance(int count, int channels, int width) {
+        for (c += count; c >= channels; c -= channels)
+            if (++s == width) s = 0, ++r;
+    }
 };
-
-/// Two neighbouring values of an operand, laid out as in memory.
-template <class T>
-using Pair = std::conditional_t<std::is_same_v<T, bf16>, uint32_t, float2>;
-__device__ __forceinline__ uint32_t pair_of(bf16 a, bf16 b) { return uint32_t{a.bits} | uint32_t{b.bits} << 16; }
-__device__ __forceinline__ float2 pair_of(float a, float b) { return make_float2(a, b); }
-
-/// Stores a pair to an even index of an operand.
-template <class T>
-__device__ __forceinline__ void store_pair(T* to, Pair<T> pair) {
-    *reinterpret_cast<Pair<T>*>(to) = pair;
-}
-__device__ __forceinline__ void store_pair(bf16* to, float a, float b) { store_pair(to, pack_bf16(a, b)); }
-__device__ __forceinline__ void store_pair(float* to, float a, float b) { store_pair(to, make_float2(a, b)); }
 
 /// Splits value into high + low, two tf32 values that together have 22 mantissa bits.
 __device__ __forceinline__ void split(float value, uint32_t& high, uint32_t& low) {
