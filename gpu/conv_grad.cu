@@ -61,12 +61,14 @@ public:
             const int pixel = from + Mine::pixel(i);
             inside_[i] = pixel < end && filter_ < count_;
             const size_t index = inside_[i] ? size_t(pixel) * count_ + filter_ : 0;
-            if constexpr (kWhole)
+            if constexpr (kWhole) {
                 loaded_[i] = source_.load(index);
-            else
+            } else {
                 RG_UNROLL
-            for (int j = 0; j < 8; ++j)
-                loaded_[i].v[j] = inside_[i] && filter_ + j < count_ ? source_.reader.value(index + j, filter_ + j) : 0;
+                for (int j = 0; j < 8; ++j)
+                    loaded_[i].v[j] =
+                        inside_[i] && filter_ + j < count_ ? source_.reader.value(index + j, filter_ + j) : 0;
+            }
         }
     }
     template <class T>

@@ -120,12 +120,13 @@ __device__ __forceinline__ Octet choose(bool inside, Octet octet, float other) {
 __device__ __forceinline__ void store_octet(bf16* to, uint4 eight) { *reinterpret_cast<uint4*>(to) = eight; }
 template <class T>
 __device__ __forceinline__ void store_octet(T* to, const Octet& octet) {
-    if constexpr (std::is_same_v<T, bf16>)
+    if constexpr (std::is_same_v<T, bf16>) {
         store_octet(to, pack_8(octet.v));
-    else
+    } else {
         RG_UNROLL
-    for (int j = 0; j < 8; j += 4)
-        *reinterpret_cast<float4*>(to + j) = {octet.v[j], octet.v[j + 1], octet.v[j + 2], octet.v[j + 3]};
+        for (int j = 0; j < 8; j += 4)
+            *reinterpret_cast<float4*>(to + j) = {octet.v[j], octet.v[j + 1], octet.v[j + 2], octet.v[j + 3]};
+    }
 }
 
 } // namespace rg::RG_GPU

@@ -4,8 +4,9 @@
     python3 tools/scale_model.py --check 2:1 FILE    # compares with what bench_allreduce printed on 2 nodes x 1 rank
 
 alpha is the time of a short message between nodes, beta the time per byte on a node's link, in each direction, and
-gamma the time to add a byte. All ranks of a node share its link. The algorithms are those of par/algorithm.h, and
-"halving-doubling" (Thakur, Rabenseifner and Gropp, 2005, section 4.5), which par/ lacks.
+gamma the time to add a byte. All ranks of a node share its link. The algorithms are those of par/algorithm.h, whose
+formulas leave out segments and the exchange within a node, and "halving-doubling" (Thakur, Rabenseifner and Gropp,
+2005, section 4.5), which par/ lacks.
 """
 import argparse
 import math

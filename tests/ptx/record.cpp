@@ -293,7 +293,11 @@ void record_step(bool hopper, int64_t batch) {
 
 int main(int argc, char** argv) {
     if (argc == 4 && argv[1] == std::string("step")) {
-        record_step(argv[2] == std::string("hopper"), std::atoll(argv[3]));
+        const std::string kernels = argv[2];
+        const int64_t batch = std::atoll(argv[3]);
+        RG_CHECK((kernels == "hopper" || kernels == "portable") && batch > 0,
+                 "ptx_record: expected step, hopper or portable, and a batch size");
+        record_step(kernels == "hopper", batch);
         return 0;
     }
     const std::string amount = argc == 2 ? argv[1] : "";
