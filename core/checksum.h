@@ -22,7 +22,7 @@ inline uint64_t checksum(std::string_view bytes) {
         mix(word);
     }
     uint64_t last = 0;
-    std::memcpy(&last, bytes.data(), bytes.size());
+    bytes.copy(reinterpret_cast<char*>(&last), bytes.size()); // not memcpy: the pointer of an empty view may be null
     mix(last);
     mix(0); // spreads the last word over all digits
     return h;

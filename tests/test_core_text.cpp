@@ -1,7 +1,10 @@
-// Tests text from outside that is printed on one line, for people and as a field of a table.
+// Tests text from outside that is printed on one line, for people and as a field of a table, and the checksum of bytes.
+#include "ringgrad/core/checksum.h"
 #include "ringgrad/core/text.h"
 
 #include <doctest/doctest.h>
+
+#include <algorithm>
 
 namespace rg {
 
@@ -33,6 +36,25 @@ TEST_SUITE("core") {
         CHECK(csv_field("a,b") == "\"a,b\"");
         CHECK(csv_field("say \"x\"") == "\"say \"\"x\"\"\"");
         CHECK(csv_field("a\r\nb\x1b,") == "\"a\\r\\nb\\x1b,\"");
+    }
+
+    TEST_CASE("checksum: differs if any bit does, or the number of zeros") {
+        CHECK(checksum({}) == checksum("")); // the first has a null pointer
+        const auto differ = [](std::vector<uint64_t> sums) {
+            std::sort(sums.begin(), sums.end());
+            return std::adjacent_find(sums.begin(), sums.end()) == sums.end();
+        };
+        std::vector<uint64_t> of_zeros, of_bits;
+        for (size_t length = 0; length < 20; ++length) of_zeros.push_back(checksum(std::string(length, '\0')));
+        CHECK(differ(of_zeros));
+        std::string bytes(19, '\0');
+        for (char& byte : bytes)
+            for (int bit = 0; bit < 8; ++bit) {
+                byte = char(1 << bit);
+                of_bits.push_back(checksum(bytes));
+                byte = 0;
+            }
+        CHECK(differ(of_bits));
     }
 }
 
