@@ -66,7 +66,7 @@ class PyTorch(job.JobTest):
             self.skipTest("Python has no torch and numpy")
         run = self.train(1, "run", *job.TINY, "--epochs", "1")
         readme = (TOOLS.parent / "models" / "run" / "README.md").read_text()
-        lines = [line.strip() for line in readme.partition("In PyTorch")[2].splitlines() if line.startswith("    ")]
+        lines = [line.strip() for line in readme.partition("load it in PyTorch")[2].splitlines() if line.startswith("    ")]
         script = "\n".join(lines).replace("runs/NAME", str(run)) + """
 records = numpy.fromfile(sys.argv[1], numpy.uint8).reshape(-1, 3073)[:, 1:].reshape(-1, 3, 32, 32)
 mean, deviation = (numpy.float32(values).reshape(3, 1, 1) for values in (MEAN, DEVIATION))

@@ -68,7 +68,7 @@ class InstallTest(job.JobTest):
                  if path.is_file() and headers not in path.parents}
         lib = self.lib.relative_to(self.prefix)
         doc = ["LICENSE", "README.md", *(f"{folder}/README.md" for folder in FOLDERS), "models/train_digits_angles.cpp",
-               "par/channels.md", "tools/pictures/report.png",
+               "par/channels.md", "data/channels.md", "tools/pictures/report.png",
                *(f"models/examples/{name}" for name in ("mlp.cpp", "own_network.cpp", "own_network.h", "own_sweep.cpp",
                                                         "quick94.cpp"))]
         tools = [f"tools/{name}" for name in ("get_cifar10.sh", "monitor", "run.sh")]
