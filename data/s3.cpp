@@ -140,8 +140,8 @@ std::string list_command(S3Client client, const std::string& url, const std::str
                                        "list-type=2&prefix=", encoded(place.key, "")))));
 }
 
-/// Finds the text between <tag> and </tag> after `position`, and moves `position` behind it. Returns false if there is
-/// none.
+/// Finds the next element <tag>TEXT</tag> from `position` on. Sets `text` to TEXT, and moves `position` past </tag>.
+/// Returns false if there is no <tag>. Throws Error if </tag> is missing.
 bool element(const std::string& xml, const std::string& tag, size_t& position, std::string& text) {
     const size_t begin = xml.find("<" + tag + ">", position);
     if (begin == xml.npos) return false;
@@ -280,7 +280,7 @@ S3Batch s3_get_batch(S3Client client, const std::string& url, std::span<const S3
         const size_t begin = url.rfind('/') + 1;
         for (const S3Object& object : objects) {
             const fs::path file = object.url.substr(begin);
-            RG_CHECK(file == file.lexically_normal() && *file.begin() != "..",
+            RG_CHECK(file.is_relative() && file == file.lexically_normal() && *file.begin() != "..",
                      "s3: expected keys without empty folders, . and .., which aws cannot write, got ",
                      excerpt(object.url), "; install s5cmd or curl instead of aws, or rename that object");
             batch.files.push_back(fs::path(folder) / file);

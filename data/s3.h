@@ -42,8 +42,9 @@ struct S3Batch {
     std::string command;
     std::vector<std::string> files; // for each object, the file that the command writes
 };
-/// Returns the command that gets the objects into `folder`; may write a list for the client there. Their URLs must
-/// begin with `url`; aws also gets others whose URLs do. Throws Error if the client cannot write a file for a key.
+/// Returns a command that downloads the objects into `folder`. For s5cmd and curl, writes a list of the objects there.
+/// The URL of every object must begin with `url`. aws also downloads all other objects whose URL begins with `url`.
+/// Throws Error if aws cannot write a file for a key.
 S3Batch s3_get_batch(S3Client client, const std::string& url, std::span<const S3Object> objects,
                      const std::string& folder);
 
