@@ -31,10 +31,11 @@ RG_ISA_TABLES(portable)
 #if defined(__x86_64__)
 RG_ISA_TABLES(avx2)
 RG_ISA_TABLES(avx512)
-RG_ISA_TABLES(avx512bf16)
-namespace avx512bf16 {
+namespace avx512bf16 { // the kernels with bf16; for the others, those of avx512 serve
+extern const ElementKernels kElements;
+extern const NormKernels kNorm;
 extern const TileKernels kTiles;
-}
+} // namespace avx512bf16
 namespace amx {
 extern const TileKernels kTiles;
 }
@@ -44,6 +45,19 @@ extern const TileKernels kTiles;
 namespace {
 
 #if defined(__x86_64__)
+
+/// Returns the kernels of avx512bf16 with these tiles.
+IsaKernels kernels_with_bf16(const char* name, const TileKernels& tiles) {
+    return {name,
+            16,
+            &avx512::kConv,
+            &avx512::kWinograd,
+            &avx512bf16::kElements,
+            &avx512::kDense,
+            &avx512::kLanes,
+            &avx512bf16::kNorm,
+            &tiles};
+}
 
 bool has_amx() {
     unsigned a, b, c, d;
@@ -65,8 +79,7 @@ bool may_use_tiles() {
 
 #endif
 
-#define RG_KERNELS_OF(isa)                                                                                             \
-    &isa::kConv, &isa::kWinograd, &isa::kElements, &isa::kDense, &isa::kLanes, &isa::kNorm
+#define RG_KERNELS_OF(isa) &isa::kConv, &isa::kWinograd, &isa::kElements, &isa::kDense, &isa::kLanes, &isa::kNorm
 
 /// Returns the tables of all supported instruction sets. The best is the last.
 std::vector<IsaKernels> detect() {
@@ -82,8 +95,8 @@ std::vector<IsaKernels> detect() {
         // On CPUs with AMX, dot products of bf16 have half the FLOP rate of multiply-adds. So avx512 is better there if
         // the operating system refuses AMX.
         supported.insert(has_amx() ? supported.end() - 1 : supported.end(),
-                         {"avx512bf16", 16, RG_KERNELS_OF(avx512bf16), &avx512bf16::kTiles});
-        if (has_amx() && may_use_tiles()) supported.push_back({"amx", 16, RG_KERNELS_OF(avx512bf16), &amx::kTiles});
+                         kernels_with_bf16("avx512bf16", avx512bf16::kTiles));
+        if (has_amx() && may_use_tiles()) supported.push_back(kernels_with_bf16("amx", amx::kTiles));
     }
 #endif
     return supported;

@@ -1,9 +1,10 @@
 // Defines the vector type of the kernels that are compiled once per instruction set.
 //
-// Each *_isa.cpp file is compiled once for each RG_ISA (portable, avx2, avx512, avx512bf16), with the compiler flags
-// of that instruction set; tiles_isa.cpp is compiled for avx512bf16 and amx only. RG_ISA is also the namespace of the
-// definitions. The flags determine the vector width. These files must not call inline functions that other namespaces
-// define. The linker keeps one copy of such a function, possibly one with instructions that an older CPU lacks.
+// Each *_isa.cpp file is compiled once for each RG_ISA (portable, avx2, avx512), with the compiler flags of that
+// instruction set. elements_isa.cpp and norm_isa.cpp, which convert bf16, are also compiled for avx512bf16, and
+// tiles_isa.cpp for avx512bf16 and amx only. RG_ISA is also the namespace of the definitions. The flags determine the
+// vector width. These files must not call inline functions that other namespaces define. The linker keeps one copy of
+// such a function, possibly one with instructions that an older CPU lacks.
 #pragma once
 
 #include <stdint.h>
