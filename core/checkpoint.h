@@ -1,5 +1,6 @@
-// Saves the whole state of a training run in one file: tensors (parameters, momentum, batch-norm state) and texts
-// (options, epoch, mini-batch). On as many ranks, a resumed run computes the same bits as a run without interruption.
+// Saves the state of a training run in one file: tensors (parameters, momentum, batch-norm state) and texts (options,
+// epoch, mini-batch). With the same number of ranks and the same instruction set, a resumed run computes the same bits
+// as a run without interruption.
 //
 // A checkpoint is a safetensors file DIR/step-00000123.safetensors, so other tools can read it. Its metadata contain a
 // 64-bit checksum of each tensor's bytes, and one of the header. The header's checksum is computed with '0' in place of

@@ -36,7 +36,7 @@ struct Context {
     Device* device = nullptr;      // runs the ops and holds new tensors; null: `backend` runs the ops in host memory
     ThreadPool* threads = nullptr; // null: the calling thread runs all tasks
     SyncGroup* sync = nullptr;     // null: batch statistics are over the samples of this rank
-    bool strict_fp32 = false;      // true: CPU kernels use plain multiply-adds, not Winograd or sums of bf16 products
+    bool strict_fp32 = false;      // true: f32 convolutions on CPUs use multiply-adds, not Winograd or bf16 products
     Profile* profile = nullptr;    // null: ops are not timed
 };
 

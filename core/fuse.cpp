@@ -204,7 +204,7 @@ private:
         replace(*grad, std::move(fused), {sum});
     }
 
-    /// batch_norm -> add: add normalises the operand on load.
+    /// batch_norm without ReLU -> add: add normalises that operand, or both operands, on load.
     void normalise_sum(size_t sum) {
         Step fused = steps_[sum];
         std::vector<size_t> norms;
@@ -356,7 +356,8 @@ private:
         steps_ = std::move(steps);
     }
 
-    /// Returns the filters of a step that a device can run with filters in bf16, or null for other steps.
+    /// Returns the filters of a conv2d or conv2d_grad. Returns null for other steps, and if a batch norm is folded into
+    /// the filters, since a device scales those in f32. The caller checks that the images are bf16.
     static Tensor* filters(Step& s) {
         if (s.op == op::conv2d && !s.in[Conv2dOp::y_stats].defined()) return &s.in[Conv2dOp::w];
         if (s.op == op::conv2d_grad) return &s.in[Conv2dGradOp::w];

@@ -16,7 +16,7 @@ namespace rg {
 
 class Options {
 public:
-    /// The variable that an option sets.
+    /// Points to the variable that an option sets. The variable's type decides which values are valid.
     using Target = std::variant<int64_t*, double*, bool*, std::string*, std::vector<std::string>*>;
 
     /// One declared option. Its functions refine the declaration and return the Entry, for chaining.

@@ -13,8 +13,8 @@ namespace rg {
 
 namespace {
 
-/// Holds the gradients that are computed so far, and the destinations that the caller of gradients() gave. The key of
-/// both maps is Tensor::key() of the value whose gradient it is.
+/// Holds the gradients that the walk or the caller still needs, and the destinations that the caller of gradients()
+/// passed. Both maps are keyed by Tensor::key() of the value, not of its gradient.
 struct Gradients {
     std::map<Tensor::Key, Tensor> gradient, destination;
 

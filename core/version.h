@@ -3,7 +3,7 @@
 
 namespace rg {
 
-/// The version, for example "0.1.0".
+/// The version of ringgrad, from meson.build, for example "0.1.0".
 extern const char* const kVersion;
 
 /// Version and build on one line, for --version, for example "0.1.0 (1a2b3c4d5e6f), instruction sets amx, avx2, avx512,

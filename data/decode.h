@@ -42,7 +42,7 @@ private:
     Image converted(const Image& image);
 
     const int channels_;
-    const int64_t height_, width_; // 0: the size of the first image
+    const int64_t height_, width_; // 0: all images must have the size of the first one
     std::string first_name_;       // name of the first image
     std::atomic<int64_t> to_colour_ = 0, to_grey_ = 0, resized_ = 0;
 };

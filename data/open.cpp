@@ -77,7 +77,7 @@ TrainTest load(const std::string& path, const LoadOptions& options) try {
              path, "); tools/get_cifar10.sh fetches CIFAR-10");
     if (find_cifar(path) != CifarFolder::none) return converted(read_cifar(path), options, "CIFAR files in " + path);
     if (has_idx(path)) return converted(read_idx_sets(path), options, "IDX files in " + path);
-    // The CIFAR-10 archive unpacks into a folder of its own, and users often name the folder around it.
+    // The CIFAR-10 archive unpacks into a subfolder. Users often give the path of its parent folder instead.
     if (const std::string inner = path + "/cifar-10-batches-bin"; find_cifar(inner) != CifarFolder::none)
         return load(inner, options);
     return load_image_folders(path, options);

@@ -33,7 +33,7 @@ constexpr std::string_view kPlainCharacters =
     "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-+=.,:/@%";
 constexpr int kLowestOther = 3;         // the first descriptor after the standard ones
 
-/// One output pipe of the child.
+/// A pipe for one output of the child. Owns both ends.
 class Output {
 public:
     Output() {

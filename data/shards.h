@@ -32,8 +32,8 @@ std::vector<std::string> expand_braces(const std::string& text);
 bool is_listed(const std::string& path);
 
 /// Returns the shards among the objects that S3 lists at a path: tars, CIFAR files and lists of class names, or else
-/// batches of PNGs. Throws Error if there are neither archives nor PNGs, or both. Also throws if images beside PNGs
-/// cannot be used, unless options.skip_other_images.
+/// batches of PNGs and angle tables. Throws Error if there are no images, or if tars or CIFAR files are mixed with
+/// PNGs. Beside PNGs, images in other formats are an Error too, unless options.skip_other_images.
 std::vector<Shard> shards_of(const std::string& path, const std::vector<S3Object>& objects, const LoadOptions& options);
 
 /// Returns the shards that a pipe: path or an S3 path with braces names, or those that S3 lists below a prefix. Throws

@@ -35,7 +35,7 @@ private:
 
     Link& link_;
     int peer_;
-    std::string queued_; // posted letters that wait, in order; bytes before begin_ have been sent or are in flight
+    std::string queued_; // posted letters, in order; bytes before begin_ have been sent or are in flight
     size_t begin_ = 0;
     std::string sending_;  // the chunk in flight
     std::string received_; // received letters; the last may be incomplete

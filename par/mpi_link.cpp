@@ -35,7 +35,7 @@ constexpr size_t kPage = 4096;
 constexpr double kWithdrawSeconds = 0.02, kAbortSeconds = 10;
 // Longer than the ranks take, one after the other, to leave a barrier
 constexpr std::chrono::milliseconds kPauseBeforeFinalize{500};
-constexpr int kShort = 4096; // bytes; MPI libraries send such messages at once, without asking the receiver
+constexpr int kShort = 4096; // bytes; MPI libraries send a message up to this size without asking the receiver
 
 void check(int code, const char* operation, int rank, int peer = -1, size_t bytes = 0) {
     if (code == MPI_SUCCESS) [[likely]]

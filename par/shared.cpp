@@ -53,10 +53,10 @@ namespace {
 constexpr size_t kLine = 64;
 constexpr size_t kAhead = 32;    // cache lines fetched ahead; 20 % faster for vectors of 16 MB, beyond the cache
 // Messages between nodes. MPI libraries send 8000 bytes at once, while for a longer message they first ask the
-// receiver. The answer would wait behind the data of its own direction. For the same reason, few messages are under way
+// receiver. The answer would wait behind the data of its own direction. For the same reason, few messages are in flight
 // at once. With two nodes and 1 Gbit/s, 64 KiB at a time took 25 ms for 2.7 MB, and all at once 35 ms.
 constexpr size_t kSegmentBytes = 8000;
-constexpr size_t kAheadPerNode = 8; // segments under way, for each of the following nodes
+constexpr size_t kAheadPerNode = 8; // limit of segments in flight, per node after this one
 constexpr int kChainTag = 6;
 constexpr size_t kHeader = 4096; // bytes before each part's data: a page for the stage word and the handshake's post
 

@@ -72,7 +72,8 @@ class Future {
 public:
     const TaskRecord& record() const { return *record_; }
     bool ended() const;
-    /// Blocks until the task has ended, and returns its record.
+    /// Blocks until the task has ended, and returns its record. Meanwhile, serves the pool: callbacks run, and rank 0
+    /// may run a task.
     const TaskRecord& wait();
     void cancel(const std::string& reason = "");
 

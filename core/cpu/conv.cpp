@@ -52,7 +52,7 @@ struct Epilogue {
 /// Returns the number of threads that should share each of `groups` groups of images, for equal work on all threads.
 /// `products` is the number of multiply-adds per group.
 int64_t shares_of(int64_t groups, double products) {
-    constexpr double kLeastProducts = 1 << 18; // of a share; for fewer, one thread takes no more time
+    constexpr double kLeastProducts = 1 << 18; // per share; with fewer, several threads are no faster than one
     const int64_t threads = context().threads ? context().threads->size() : 1;
     int64_t shares = 1;
     while (groups * shares % threads != 0 && groups * shares < 4 * threads &&

@@ -31,7 +31,7 @@ enum class Pass : uint8_t { forward, dgrad };
 /// One axis of a convolution, or of its data gradient, from a source (x or dy) to a result (y or dx).
 struct Axis {
     Pass pass;
-    int64_t extent, results, taps; // pixels of the source and of the result; taps of the filter
+    int64_t extent, results, taps; // numbers of pixels in source and result, and of taps in the filter
     int64_t stride, pad, dilation;
 
     /// Returns the pixel of the source that a tap multiplies for a pixel of the result, or -1 if there is none.

@@ -90,8 +90,8 @@ public:
     void run(const Images<T>& x, int64_t first, int64_t count, const float* bias, T* y) const {
         run(x, first, count, bias, false, y, nullptr);
     }
-    /// Computes y without ReLU, like run(), from `count` images that are already padded. The first begins at value
-    /// `from`. Results of neighbouring images are y_image values apart.
+    /// Does the same as run() without ReLU, for `count` images that are already padded. The first begins at index
+    /// `from` of `padded`. In y, the results of neighbouring images are y_image values apart.
     void convolve(const Image& padded, int64_t from, int64_t count, const float* bias, T* y, int64_t y_image) const;
     /// Returns the number of values that the engine may read beyond a padded image: a tile of pixels and a run of taps.
     int64_t slack() const;

@@ -30,7 +30,8 @@ void record_hangup_action() {
 void install_stop_signals() {
     struct sigaction action {};
     action.sa_handler = on_signal;
-    // RESETHAND: a second signal gets the default action. RESTART: a write to a checkpoint continues after a signal.
+    // RESETHAND: a second signal of the same kind gets the default action.
+    // RESTART: a write to a checkpoint continues after a signal.
     action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
     sigemptyset(&action.sa_mask);
     for (const int number : {SIGINT, SIGUSR1, SIGTERM}) sigaction(number, &action, nullptr);

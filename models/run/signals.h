@@ -1,13 +1,14 @@
-// Turns SIGINT, SIGTERM, SIGUSR1 and SIGHUP into stop requests. A training loop checks for one in each step, and ends
-// with a checkpoint. Loading data ends soon, and nothing is saved.
+// Turns SIGINT, SIGTERM, SIGUSR1 and SIGHUP into stop requests. A training loop checks for a stop request in each step,
+// then saves a checkpoint and ends. A stop request during data loading ends the program soon, and nothing is saved.
 //
 // The first signal of a kind sets a flag and restores its default action, so a second one of this kind kills the
 // process. Under MPI a signal may reach one rank only, so the ranks must agree on the flag before they act on it.
 //
-// Exit codes of a training: 0 if it is done, or if a person stopped it (SIGINT, a file "stop"); 1 after an error;
-// kExitInterrupted if another signal stopped it. In the last case the same command continues the training, with
-// --resume if there is a checkpoint. Batch systems send SIGTERM or SIGUSR1 before a time limit or when they need the
-// machine; a closed terminal sends SIGHUP. A job script can decide by the code whether to queue the job again.
+// Exit codes of a training program: 0 if the training is done, or if a person stopped it (SIGINT, a file "stop"); 1
+// after an error; kExitInterrupted if another signal stopped it. To continue after kExitInterrupted, run the same
+// command again; add --resume if there is a checkpoint. Batch systems send SIGTERM or SIGUSR1 before a time limit or
+// when they need the machine; a closed terminal sends SIGHUP. From the exit code, a job script can decide whether to
+// queue the job again.
 #pragma once
 
 #include "ringgrad/core/stop.h"

@@ -261,8 +261,8 @@ struct TrialsArguments {
 /// The first default argument of all trials, so that each has a validation set by default.
 constexpr const char* kDefaultValidation = "--validation=0.1";
 
-/// Declares the options of a program `p` that runs trials. Their values go to `s`, and the name of the training program
-/// to `program`.
+/// Declares the options of a program `p` that runs trials. Their values go to `s`. If `p` has several training
+/// programs, also declares --program, whose value goes to `program`.
 void declare(Options& o, const TrialsProgram& p, Trials& s, std::string& program) {
     o.group("Trials");
     if (p.programs.size() > 1) {

@@ -42,7 +42,7 @@ const swatch = i => make('span', {class: 'swatch', style: `--color: ${color(i)}`
 // ---- runs ----
 const runs = new Map(); // by name; `shown` is true if the curves of the run are drawn
 let chosen = null; // name of the run whose parts are shown
-let sweep = null; // the sweep, if the runs are its trials
+let sweep = null; // the sweep that the page shows, or null if its runs are not trials
 function runOf(name) {
   if (!runs.has(name)) runs.set(name, {name, state: '', shown: false, steps: [], epochs: [], config: {}});
   return runs.get(name);
