@@ -59,11 +59,13 @@ IsaKernels kernels_with_bf16(const char* name, const TileKernels& tiles) {
             &tiles};
 }
 
-bool has_amx() {
+/// Returns true if the CPU has all of these features: bits of EDX of CPUID's leaf 7.
+bool has_features(unsigned bits) {
     unsigned a, b, c, d;
-    constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24;
-    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & kAmxBf16) && (d & kAmxTile);
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & bits) == bits;
 }
+constexpr unsigned kAmx = 1u << 22 | 1u << 24; // AMX-BF16 and AMX-TILE
+constexpr unsigned kFp16 = 1u << 23;           // AVX512-FP16
 
 /// Asks the operating system for the tile registers, and returns true if it grants them. The registers are large, so
 /// Linux (since 5.16) enables them only for a process that asks.
@@ -92,11 +94,12 @@ std::vector<IsaKernels> detect() {
         __builtin_cpu_supports("avx512vl"))
         supported.push_back({"avx512", 16, RG_KERNELS_OF(avx512)});
     if (supported.size() == 3 && __builtin_cpu_supports("avx512bf16")) {
-        // On CPUs with AMX, dot products of bf16 have half the FLOP rate of multiply-adds. So avx512 is better there if
-        // the operating system refuses AMX.
-        supported.insert(has_amx() ? supported.end() - 1 : supported.end(),
+        // On Intel CPUs with AVX512-FP16 (since Sapphire Rapids), dot products of bf16 have half the FLOP rate of
+        // multiply-adds. So avx512 is better there if the operating system refuses AMX or a hypervisor hides it.
+        const bool slow_dots = __builtin_cpu_is("intel") && has_features(kFp16);
+        supported.insert(slow_dots ? supported.end() - 1 : supported.end(),
                          kernels_with_bf16("avx512bf16", avx512bf16::kTiles));
-        if (has_amx() && may_use_tiles()) supported.push_back(kernels_with_bf16("amx", amx::kTiles));
+        if (has_features(kAmx) && may_use_tiles()) supported.push_back(kernels_with_bf16("amx", amx::kTiles));
     }
 #endif
     return supported;
@@ -130,7 +133,7 @@ void add_isa(const char* name, const TileKernels& tiles) {
 
 const char* isa_note() {
 #if defined(__x86_64__)
-    if (has_amx() && !may_use_tiles()) return "the operating system refuses the AMX tiles of this CPU";
+    if (has_features(kAmx) && !may_use_tiles()) return "the operating system refuses the AMX tiles of this CPU";
 #endif
     return "";
 }

@@ -26,8 +26,8 @@ void MachineOptions::declare_compute(Options& o) {
     o.add("device", &device, "device to compute on; auto: GPU if every rank has one, else CPU")
         .one_of({"auto", "cpu", "cuda"});
     o.add("precision", &precision,
-          "number format of activations; auto: bf16 on GPUs and on CPUs with AMX or AVX512-BF16, else fp32; "
-          "fp32-strict: fp32 without Winograd or sums of bf16 products, on CPUs alone")
+          "number format of activations; auto: bf16 on GPUs and on CPUs that multiply bf16 faster (with AMX, or AMD's "
+          "AVX512-BF16), else fp32; fp32-strict: fp32 without Winograd or sums of bf16 products, on CPUs alone")
         .one_of({"auto", "fp32", "fp32-strict", "bf16"})
         .basic();
     o.add("threads", &threads, "threads per rank; 0: number of cores / number of ranks on this machine").range(0, 1024);
