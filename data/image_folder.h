@@ -58,7 +58,7 @@ struct OtherImages {
 /// Returns the text with the letters A to Z in lower case.
 std::string lower(std::string text);
 
-/// Returns true for a path that contains a hidden file or folder.
+/// Returns true if the name of the file, or of a folder in its path, begins with a dot. Ignores "." and "..".
 bool is_hidden(const std::filesystem::path& path);
 
 } // namespace rg::data

@@ -1,5 +1,5 @@
-// Combines values that each worker computed on its part of the mini-batch into the values for the whole mini-batch. A
-// worker is a rank, or one of several that a rank stands for (Group::set_workers()).
+// Combines values that each worker computed on its part of the mini-batch into the values for the whole mini-batch.
+// Each rank is one worker, unless Group::set_workers() gives ranks several workers.
 //
 // Worker j has m_j of the M samples; its fraction is f_j = m_j / M. Gradients and losses are means over samples, so the
 // total is the sum of f_j times the local value. Batch-norm statistics are a mean and a variance per channel. The
@@ -7,8 +7,9 @@
 //
 //   mean_c = sum f_j mean_j        variance_c = sum f_j (variance_j + (mean_j - mean_c)^2)
 //
-// The squared term accounts for the differences between the workers' means; without it the variance is too small. The
-// values of a worker without samples do not count, even if they are NaN. Group::allreduce_sum() adds the values.
+// The squared term accounts for the differences between the workers' means; without it the variance is too small.
+// Values weighted by the fraction of a worker without samples do not count, even if they are NaN. Group adds the
+// weighted values of all workers.
 #pragma once
 
 #include "ringgrad/par/group.h"
@@ -39,8 +40,8 @@ class StateSum {
 public:
     /// Keeps the statistics and the sums of this rank's next worker.
     void add(std::span<const StateBlock> blocks, double fraction, std::span<const double> sums = {});
-    /// Collective; two small all-reduces. Requires add() for each of this rank's workers. Writes the combined
-    /// statistics to `blocks` and the sums over all workers to `sums`.
+    /// Collective; two small all-reduces, or two allgathers if a rank has several workers. Requires add() for each of
+    /// this rank's workers. Writes the combined statistics to `blocks` and the sums over all workers to `sums`.
     void finish(Group& group, std::span<const StateBlock> blocks, std::span<double> sums = {});
 
 private:

@@ -101,7 +101,7 @@ private:
     std::unique_ptr<SharedReducer> shared_;
     bool tried_shared_ = false;
     std::vector<int> order_, workers_;
-    std::vector<std::vector<std::byte>> memories_; // used if the ranks share no memory
+    std::vector<std::vector<std::byte>> memories_; // blocks of memory() that do not come from Link::open_shared()
     uint64_t operations_ = 0;
     int64_t step_ = 0;
 };

@@ -86,7 +86,7 @@ std::string folded(const std::string& text, int columns) {
 
 std::string step_text(const StepStatus& status, double images_per_second, double step_seconds, int columns) {
     const auto left = [&](int64_t steps) { return duration_text(step_seconds * double(steps)); };
-    // In the order of importance, since a narrow window shows only the first few.
+    // The fields are in order of importance, since a narrow window shows only the first few.
     return joined({cat("epoch ", status.epoch, "/", status.epochs), formatted("loss %.3f", status.loss),
                    formatted("acc %.1f %%", 100 * status.accuracy), cat("step ", status.step, "/", status.steps),
                    step_seconds > 0 && status.step < status.steps

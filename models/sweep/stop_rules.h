@@ -25,11 +25,13 @@ struct StopRules {
     void set_below(const std::string& text);
 };
 
-/// Applies the rule that compares trials. It compares the best value of each trial up to an epoch, since single values
-/// are noisy. It needs three other trials that have come as far, since fewer say little. (Median rule: Golovin et al.,
-/// "Google Vizier", KDD 2017.) Neither rule waits for all trials. (Halving: ASHA, Li et al., "A system for massively
-/// parallel hyperparameter tuning", MLSys 2020.) So the first trials run longer, and the order of the trials' epochs
-/// may decide which ones are stopped.
+/// Applies the rule in StopRules::compare. At the end of a trial's epoch, compares the trial's best value so far with
+/// the other trials' best values up to the same epoch, since single values are noisy. Stops a trial only if three
+/// others have reached that epoch, since fewer say little. Does not wait for slower trials. So the first trials that
+/// reach an epoch go on, and the order in which trials reach it may decide which ones are stopped.
+///
+/// Median rule: Golovin et al., "Google Vizier", KDD 2017. Halving: ASHA, Li et al., "A system for massively parallel
+/// hyperparameter tuning", MLSys 2020.
 class TrialComparison {
 public:
     TrialComparison(const StopRules& rules, const Ranking& ranking) : rules_(rules), ranking_(ranking) {}
