@@ -8,13 +8,15 @@
 // arguments: wgmma_fence(d), any number of wgmma(d, a, b), wgmma_commit(), wgmma_wait(d). wgmma computes d += a b.
 // Between fence and wait, nothing else may access d, and the operands must not change. a is 64 x 16 and b is 16 x N,
 // both bf16. Let g = lane / 4 and t = lane % 4. A thread in warp w of its warpgroup holds the sum of row 16 w + g + 8 i
-// and column 8 j + 2 t + k in d[4 j + 2 i + k].
+// and column 8 j + 2 t + k in d[4 j + 2 i + k]. wgmma_transposed does the same, but reads transposed operands.
 //
-// Descriptors describe operands that are K-major without swizzle: 8 consecutive values lie along the summed dimension.
-// An operand consists of core matrices of 8 rows (for b: 8 columns) x 8 values, each 128 consecutive bytes. A core
-// matrix and the one of the next 8 values are `next_values` bytes apart. A core matrix and the one of the next 8 rows
-// are `next_rows` bytes apart. All addresses and distances are multiples of 16, so adding bytes / 16 to a descriptor
-// moves the operand. (PTX ISA manual, "Matrix-Descriptor Format": leading and stride offset.)
+// Descriptors describe operands without swizzle. An operand consists of core matrices of 8 rows (for b: 8 columns) x 8
+// values of the summed dimension, each 128 consecutive bytes. For wgmma, operands are K-major: 8 consecutive values
+// belong to a row. For wgmma_transposed, they are MN-major: 8 consecutive values belong to 8 rows, with the same index
+// in the summed dimension. Either way, a core matrix and the one of the next 8 values of the summed dimension are
+// `next_values` bytes apart, and a core matrix and the one of the next 8 rows are `next_rows` bytes apart. Addresses
+// and distances are multiples of 16, so adding bytes / 16 to a descriptor moves the operand. (PTX ISA manual,
+// "Matrix-Descriptor Format" and "Strides": leading and stride offset. With swizzle, MN-major operands exchange them.)
 //
 // Barriers. A phase of a barrier ends when all arrivals and all expected bytes have come; then the next phase begins.
 // mbarrier_wait(barrier, parity) blocks until the phase of that parity has ended; the first phase has parity 0. On a
@@ -119,6 +121,42 @@ __device__ __forceinline__ void wgmma(float (&d)[32], uint64_t a, uint64_t b) {
                  : RG_D16(0), RG_D16(16)
                  : "l"(a), "l"(b));
 }
+
+// The numbers of ten registers in a text of assembly; t is the tens digit.
+#define RG_TEN(t) "%" #t "0,%" #t "1,%" #t "2,%" #t "3,%" #t "4,%" #t "5,%" #t "6,%" #t "7,%" #t "8,%" #t "9,"
+__device__ __forceinline__ void wgmma_transposed(float (&d)[4], uint64_t a, uint64_t b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0,%1,%2,%3}, %4, %5, 1, 1, 1, 1, 1;"
+                 : RG_D4(0)
+                 : "l"(a), "l"(b));
+}
+__device__ __forceinline__ void wgmma_transposed(float (&d)[32], uint64_t a, uint64_t b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+                 "{" RG_TEN() RG_TEN(1) RG_TEN(2) "%30,%31}, %32, %33, 1, 1, 1, 1, 1;"
+                 : RG_D16(0), RG_D16(16)
+                 : "l"(a), "l"(b));
+}
+__device__ __forceinline__ void wgmma_transposed(float (&d)[48], uint64_t a, uint64_t b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 "
+                 "{" RG_TEN() RG_TEN(1) RG_TEN(2) RG_TEN(3) "%40,%41,%42,%43,%44,%45,%46,%47}, "
+                 "%48, %49, 1, 1, 1, 1, 1;"
+                 : RG_D16(0), RG_D16(16), RG_D16(32)
+                 : "l"(a), "l"(b));
+}
+__device__ __forceinline__ void wgmma_transposed(float (&d)[64], uint64_t a, uint64_t b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+                 "{" RG_TEN() RG_TEN(1) RG_TEN(2) RG_TEN(3) RG_TEN(4) RG_TEN(5) "%60,%61,%62,%63}, "
+                 "%64, %65, 1, 1, 1, 1, 1;"
+                 : RG_D16(0), RG_D16(16), RG_D16(32), RG_D16(48)
+                 : "l"(a), "l"(b));
+}
+__device__ __forceinline__ void wgmma_transposed(float (&d)[96], uint64_t a, uint64_t b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 "
+                 "{" RG_TEN() RG_TEN(1) RG_TEN(2) RG_TEN(3) RG_TEN(4) RG_TEN(5) RG_TEN(6) RG_TEN(7) RG_TEN(8)
+                 "%90,%91,%92,%93,%94,%95}, %96, %97, 1, 1, 1, 1, 1;"
+                 : RG_D16(0), RG_D16(16), RG_D16(32), RG_D16(48), RG_D16(64), RG_D16(80)
+                 : "l"(a), "l"(b));
+}
+#undef RG_TEN
 #undef RG_D4
 #undef RG_D16
 
@@ -148,6 +186,7 @@ using simt::shared_address;
 using simt::wgmma;
 using simt::wgmma_commit;
 using simt::wgmma_fence;
+using simt::wgmma_transposed;
 using simt::wgmma_wait;
 
 inline void store_operand(void* shared, uint4 value,

@@ -142,6 +142,30 @@ struct Products {
     }
 };
 
+/// d [64][N] = a b for operands that come as they lie in shared memory: a [k / 8][row / 8][k % 8][row % 8] with 16 k,
+/// likewise b with columns. With `swapped`, the descriptor of a has its distances in the wrong order.
+template <int N>
+__global__ void __launch_bounds__(128)
+    transposed_product_kernel(const uint4* a, const uint4* b, float* d, bool swapped) {
+    SHARED(uint4, rows, 16 * 64 / 8);
+    SHARED(uint4, columns, 16 * N / 8);
+    const int thread = int(threadIdx.x), lane = thread % 32;
+    for (int i = thread; i < 16 * 64 / 8; i += 128) store_operand(rows + i, a[i]);
+    for (int i = thread; i < 16 * N / 8; i += 128) store_operand(columns + i, b[i]);
+    fence_proxy_async();
+    __syncthreads();
+    float sum[N / 2] = {};
+    wgmma_fence(sum);
+    wgmma_transposed(sum, swapped ? descriptor(rows, 128, 64 / 8 * 128) : descriptor(rows, 64 / 8 * 128, 128),
+                     descriptor(columns, N / 8 * 128, 128));
+    wgmma_commit();
+    wgmma_wait(sum);
+    for (int i = 0; i < N / 2; ++i) {
+        const int row = 16 * (thread / 32) + lane / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+        d[row * N + column] = sum[i];
+    }
+}
+
 constexpr const char* kHere = "test_simt_hopper.cpp:";
 
 void check(Fault fault, std::initializer_list<std::string> parts) {
@@ -161,6 +185,29 @@ TEST_SUITE("simt") {
         Products<Columns::value> products;
         products.run(Fault::none);
         CHECK(products.d == products.expected);
+    }
+
+    TEST_CASE_TEMPLATE("simt: products of transposed operands against plain loops", Columns,
+                       std::integral_constant<int, 8>, std::integral_constant<int, 64>, std::integral_constant<int, 96>,
+                       std::integral_constant<int, 128>, std::integral_constant<int, 192>) {
+        constexpr size_t N = Columns::value;
+        alignas(16) bf16 a[16 * 64], b[16 * N];
+        for (size_t i = 0; i < 16 * 64; ++i) a[i] = to_bf16(float(int(i * 37 % 251) - 125)); // exact in bf16
+        for (size_t i = 0; i < 16 * N; ++i) b[i] = to_bf16(float(int(i * 11 % 67) - 30));
+        std::vector<float> d(64 * N), expected = d;
+        for (size_t k = 0; k < 16; ++k)
+            for (size_t row = 0; row < 64; ++row)
+                for (size_t c = 0; c < N; ++c)
+                    expected[row * N + c] += to_float(a[k / 8 * 512 + row / 8 * 64 + k % 8 * 8 + row % 8]) *
+                                             to_float(b[k / 8 * 8 * N + c / 8 * 64 + k % 8 * 8 + c % 8]);
+        const auto run = [&](bool swapped) {
+            RG_LAUNCH(transposed_product_kernel<N>, 1, 128, 0, nullptr, reinterpret_cast<const uint4*>(a),
+                      reinterpret_cast<const uint4*>(b), d.data(), swapped);
+        };
+        run(false);
+        CHECK(d == expected);
+        const std::string error = error_of([&] { run(true); });
+        CHECK((!error.empty() || d != expected));
     }
 
     TEST_CASE("simt: operands that a product must not read yet") {

@@ -12,7 +12,7 @@ from translate import FIRST_SHARED, Fault
 WARP, GROUP = 32, 128  # threads of a warp and of a warpgroup
 # The state of a byte: it has a value; it may be written; wgmma may read it.
 READ, WRITE, ASYNC = 1, 2, 4
-VISIBLE = bytes([READ | WRITE | ASYNC]) * 16
+VISIBLE = bytes([READ | WRITE | ASYNC]) * 128  # of a core matrix
 
 BF16 = struct.unpack("<65536f", b"".join(struct.pack("<I", i << 16) for i in range(65536)))
 
@@ -394,20 +394,23 @@ class Launch:
             t.products, t.fenced = [], False
         return [t.answer for t in group]
 
-    def operand(self, descriptors, count):
-        """Returns the rows (for b: columns) that descriptors of consecutive products describe."""
+    def operand(self, operands, count):
+        """Returns the rows (for b: columns) of an operand of consecutive products. Each is given as its descriptor, and
+        1 if it is transposed: a core matrix then has 8 values of 8 rows, instead of 8 rows of 8 values."""
         rows = [[] for _ in range(count)]
-        for d in descriptors:
+        for d, transposed in operands:
             start, next_values, next_rows = ((d >> shift & 0x3fff) << 4 for shift in (0, 16, 32))
             if d & ~0x3fff3fff3fff:
                 raise Fault(f"descriptor {d:#x}: swizzles and base offsets are not implemented")
-            for r, row in enumerate(rows):
+            for r in range(0, count, 8):
                 for octet in (0, 1):
-                    address = start + r // 8 * next_rows + r % 8 * 16 + octet * next_values
+                    address = start + r // 8 * next_rows + octet * next_values
                     offset = address - FIRST_SHARED
-                    if self.shared.state[offset:offset + 16] != VISIBLE:
-                        self.shared.at(address, 16, READ | ASYNC)
-                    row += [BF16[bits] for bits in struct.unpack_from("<8H", self.shared.data, offset)]
+                    if self.shared.state[offset:offset + 128] != VISIBLE:
+                        self.shared.at(address, 128, READ | ASYNC, 16)
+                    core = [BF16[bits] for bits in struct.unpack_from("<64H", self.shared.data, offset)]
+                    for n in range(8):
+                        rows[r + n] += core[n::8] if transposed else core[8 * n:8 * n + 8]
         return rows
 
 

@@ -401,12 +401,13 @@ class Kernel:
         names = registers_of(i.operands[0])
         if i.parts[5:] != ["f32", "bf16", "bf16"] or len(names) != int(shape[1]) // 2:
             raise Fault("unknown product")
-        if i.operands[3:] != ["1", "1", "1", "0", "0"]:  # scale-d, signs of a and b, a and b not transposed
+        if i.operands[3:6] != ["1", "1", "1"] or set(i.operands[6:]) - {"0", "1"}:  # scale-d, signs of a and b
             raise Fault("these operands of a product are not implemented")
         if self.written & set(names):
             raise Fault("a sum was written after wgmma.fence")
         self.in_flight |= set(names)
-        a, b = i.operands[1][1:], i.operands[2][1:]
+        # A descriptor, and 1 if the operand is transposed
+        a, b = (f"({i.operands[n][1:]}, {i.operands[n + 5]})" for n in (1, 2))
         number = self.sums.index(i.operands[0])
         return f"PRODUCT(T, {number}, {a}, {b}, ({', '.join(names)}))\n{' = '.join(names)} = None"
 

@@ -69,6 +69,7 @@ struct Barrier {
 struct Product {
     float* d[kWarp]; // each lane's sums
     int values;
+    bool transposed; // true if both operands are MN-major
     uint64_t a, b;
     Site site;
 };

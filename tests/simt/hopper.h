@@ -22,7 +22,7 @@ void bulk_copy(void* shared, const void* global, int bytes, uint64_t* barrier, R
 
 // `values` is the number of sums that each thread holds: half the number of columns of b.
 void products_fence(Site site);
-void add_product(float* d, int values, uint64_t a, uint64_t b, Site site);
+void add_product(float* d, int values, bool transposed, uint64_t a, uint64_t b, Site site);
 void products_commit(Site site);
 void products_wait(Site site);
 
@@ -33,7 +33,12 @@ void wgmma_fence(float (&)[K], RG_SIMT_HERE) {
 template <int K>
 void wgmma(float (&d)[K], uint64_t a, uint64_t b, RG_SIMT_HERE) {
     static_assert(K == 16 || K == 32); // the sizes that hopper.cuh implements
-    add_product(d, K, a, b, site);
+    add_product(d, K, false, a, b, site);
+}
+template <int K>
+void wgmma_transposed(float (&d)[K], uint64_t a, uint64_t b, RG_SIMT_HERE) {
+    static_assert(K == 4 || K == 32 || K == 48 || K == 64 || K == 96);
+    add_product(d, K, true, a, b, site);
 }
 inline void wgmma_commit(RG_SIMT_HERE) { products_commit(site); }
 template <int K>

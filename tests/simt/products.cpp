@@ -16,6 +16,7 @@ namespace {
 
 constexpr unsigned kAllLanes = 0xffffffffu;
 constexpr int kSum = 16, kRun = 8; // values that a product sums, and neighbouring values in memory
+constexpr int kMaxColumns = 192;   // of a product
 constexpr float kInFlight = std::bit_cast<float>(0xffffffffu); // a NaN
 
 struct Operand {
@@ -50,7 +51,7 @@ void check(const Product& p, int warp) {
 }
 
 /// Reads 8 * count rows of an operand, from row 8 * first on, to to[kSum][8 * count].
-void read(uint64_t descriptor, int first, int count, float* to) {
+void read(uint64_t descriptor, bool transposed, int first, int count, float* to) {
     for (int i = 0; i < count; ++i)
         for (int v = 0; v < kSum / kRun; ++v) {
             const std::byte* const core = Operand(descriptor).core_matrix(first + i, v);
@@ -63,17 +64,17 @@ void read(uint64_t descriptor, int first, int count, float* to) {
             for (int row = 0; row < kRun; ++row)
                 for (int k = 0; k < kRun; ++k)
                     to[(v * kRun + k) * count * kRun + i * kRun + row] =
-                        std::bit_cast<float>(uint32_t{bits[row][k]} << 16);
+                        std::bit_cast<float>(uint32_t{transposed ? bits[k][row] : bits[row][k]} << 16);
         }
 }
 
 void multiply(const Product& p, int warp, Sums& sums) {
     const int columns = 2 * p.values;
-    float a[kSum * 16], b[kSum * 64];
-    read(p.a, warp % 4 * 2, 2, a);
-    read(p.b, 0, columns / kRun, b);
+    float a[kSum * 16], b[kSum * kMaxColumns];
+    read(p.a, p.transposed, warp % 4 * 2, 2, a);
+    read(p.b, p.transposed, 0, columns / kRun, b);
     for (int row = 0; row < 16; ++row) {
-        double sum[64] = {};
+        double sum[kMaxColumns] = {};
         for (int k = 0; k < kSum; ++k)
             for (int c = 0; c < columns; ++c) sum[c] += double(a[k * 16 + row]) * double(b[k * columns + c]);
         for (int c = 0; c < columns; ++c) {
@@ -92,6 +93,7 @@ Sums* find(WarpProducts& warp, const Product& p) {
 
 struct Arguments {
     float* d;
+    bool transposed;
     uint64_t a, b;
     Site site;
 };
@@ -99,7 +101,7 @@ struct Arguments {
 void issue(void* const (&data)[kWarp], unsigned, int values) {
     const OwnAccesses do_not_instrument;
     const auto arguments = [&](int lane) { return *static_cast<const Arguments*>(data[lane]); };
-    Product p{{}, values, arguments(0).a, arguments(0).b, arguments(0).site};
+    Product p{{}, values, arguments(0).transposed, arguments(0).a, arguments(0).b, arguments(0).site};
     for (int lane = 0; lane < kWarp; ++lane) {
         p.d[lane] = arguments(lane).d;
         if (arguments(lane).a != p.a || arguments(lane).b != p.b)
@@ -112,7 +114,8 @@ void issue(void* const (&data)[kWarp], unsigned, int values) {
     WarpProducts& warp = proxy.warps[number];
     std::vector<Product>& issued = proxy.groups[number / 4];
     if (warp.issued == issued.size()) issued.push_back(p);
-    if (const Product& other = issued[warp.issued++]; other.a != p.a || other.b != p.b || other.values != p.values)
+    if (const Product& other = issued[warp.issued++];
+        other.a != p.a || other.b != p.b || other.values != p.values || other.transposed != p.transposed)
         fail_here(p.site, "wgmma: another warp of the group has issued another product");
     check(p, number);
     Sums* sums = find(warp, p);
@@ -169,8 +172,8 @@ void fence(void* const (&)[kWarp], unsigned, int) {
 } // namespace
 
 void products_fence(Site site) { warp_collective({.name = "wgmma_fence", .combine = fence}, kAllLanes, nullptr, site); }
-void add_product(float* d, int values, uint64_t a, uint64_t b, Site site) {
-    Arguments arguments{d, a, b, site};
+void add_product(float* d, int values, bool transposed, uint64_t a, uint64_t b, Site site) {
+    Arguments arguments{d, transposed, a, b, site};
     warp_collective({.name = "wgmma", .argument = values, .combine = issue}, kAllLanes, &arguments, site);
 }
 void products_commit(Site site) {
