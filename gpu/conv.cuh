@@ -107,6 +107,14 @@ template <class Reader>
 bool convolve_on_hopper(const Geometry& g, bool dgrad, const Reader& reader, const bf16* w, Epilogue<bf16> e, bf16* out,
                         const ChannelReductions& reductions);
 
+/// Defined in conv_grad_hopper.cu. Computes the weight gradient dw and the bias gradient db with the Hopper kernel and
+/// returns true. Returns false and does nothing if that kernel is not enabled or does not cover the case.
+template <class DyReader, class XReader>
+bool wgrad_on_hopper(const Geometry& g, const DyReader& dy, const XReader& x, const Tensor& dw, const Tensor& db);
+
+/// Defined in conv_grad.cu. Adds `count` partials [filters][taps + 1] of the weight gradient and stores dw and db.
+void reduce_wgrad(const Geometry& g, int count, const float* partials, const Tensor& dw, const Tensor& db);
+
 /// Defined in conv_groups.cu. Run the ops if Conv::groups > 1.
 void conv2d_in_groups(const Call& call);
 void conv2d_grad_in_groups(const Call& call);

@@ -243,6 +243,8 @@ __global__ void conv2d_wgrad_reduce_kernel(int splits, int k, int taps, const fl
 template <class T, class DyReader, class XReader>
 void run_wgrad(const Geometry& g, const DyReader& dy, const XReader& x, const Tensor& dw, const Tensor& db) {
     RG_CHECK(g.pixels() < INT32_MAX - kPixels, "conv2d_grad: expected fewer than 2^31 pixels, got ", g.pixels());
+    if constexpr (std::is_same_v<T, bf16>)
+        if (wgrad_on_hopper(g, dy, x, dw, db)) return;
     const int64_t count = int64_t(g.out_c) * (g.taps() + 1);
     const auto launch_kernel = [&](auto whole) {
         constexpr Whole kWhole = decltype(whole)::value;
@@ -256,8 +258,7 @@ void run_wgrad(const Geometry& g, const DyReader& dy, const XReader& x, const Te
         if (splits > 0)
             RG_LAUNCH((conv2d_wgrad_kernel<T, kWhole, DyReader, XReader>), dim3(tiles.x, tiles.y, splits), kThreads, 0,
                       stream(), g, divisors, dy, x, int(per_split), partials);
-        RG_LAUNCH(conv2d_wgrad_reduce_kernel, blocks_for(count, 32), 256, 0, stream(), int(splits), g.out_c, g.taps(),
-                  partials, pointer<float>(dw), pointer<float>(db));
+        reduce_wgrad(g, int(splits), partials, dw, db);
     };
     if (g.out_c % 8 != 0)
         launch_kernel(std::integral_constant<Whole, Whole::none>{});
@@ -268,6 +269,11 @@ void run_wgrad(const Geometry& g, const DyReader& dy, const XReader& x, const Te
 }
 
 } // namespace
+
+void reduce_wgrad(const Geometry& g, int count, const float* partials, const Tensor& dw, const Tensor& db) {
+    RG_LAUNCH(conv2d_wgrad_reduce_kernel, blocks_for(int64_t(g.out_c) * (g.taps() + 1), 32), 256, 0, stream(), count,
+              g.out_c, g.taps(), partials, pointer<float>(dw), pointer<float>(db));
+}
 
 // If y is given, a batch norm follows the convolution, and dy is the gradient with respect to its result. The kernels
 // then compute the gradient with respect to y, the result of the convolution, while they load dy and y.

@@ -44,7 +44,7 @@ struct Case {
 std::vector<Case> cases_of(int64_t c, int64_t k, int64_t width) {
     using F = Conv2dOp;
     using G = Conv2dGradOp;
-    // Ten tiles, which one block computes, so that it uses each of its at most four stages twice.
+    // At least ten tiles, which one block computes, so that it uses each of its at most four stages twice.
     const int64_t height = width == 16 ? 32 : 16;
     const Shape x{5, height, width, c}, y{5, height, width, k}, w{k, 3, 3, c};
     const BatchNorm norm{.relu = true};
@@ -56,14 +56,18 @@ std::vector<Case> cases_of(int64_t c, int64_t k, int64_t width) {
     forward[F::x] = drawn(x, DType::bf16, 1), forward[F::w] = drawn(w, DType::f32, 2);
     forward[F::bias] = drawn({k}, DType::f32, 3);
     backward[G::dy] = drawn(y, DType::bf16, 4), backward[G::x] = forward[F::x], backward[G::w] = forward[F::w];
-    std::vector<Tensor> normalised = forward, through_norms = backward;
-    set_norm(normalised, F::x_stats, c), set_norm(through_norms, G::x_stats, c), set_norm(through_norms, G::y_stats, k);
-    through_norms[G::y] = drawn(y, DType::bf16, 5), through_norms[G::y_sums] = drawn({2, k}, DType::f32, 6);
+    std::vector<Tensor> normalised = forward, through_norm = backward;
+    set_norm(normalised, F::x_stats, c), set_norm(through_norm, G::y_stats, k);
+    through_norm[G::y] = drawn(y, DType::bf16, 5), through_norm[G::y_sums] = drawn({2, k}, DType::f32, 6);
+    std::vector<Tensor> through_norms = through_norm;
+    set_norm(through_norms, G::x_stats, c);
     const Conv conv{.pad = 1};
     return {{"a convolution", op::conv2d, F{.conv = conv, .with_stats = true}, forward},
             {"a convolution of normalised images", op::conv2d, F{.conv = conv, .with_stats = true, .x_norm = norm},
              normalised},
-            {"a gradient of a convolution", op::conv2d_grad, G{.conv = conv, .filters = false}, backward},
+            {"a gradient of a convolution", op::conv2d_grad, G{.conv = conv}, backward},
+            {"a gradient of a convolution before a norm", op::conv2d_grad, G{.conv = conv, .y_norm = norm},
+             through_norm},
             {"a gradient of a convolution between norms", op::conv2d_grad,
              G{.conv = conv, .with_sums = true, .y_norm = norm, .x_norm = norm}, through_norms}};
 }

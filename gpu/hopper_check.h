@@ -6,9 +6,10 @@
 
 namespace rg::gpu {
 
-/// Runs each kernel of conv_hopper.cu on a few small images, and compares the results with those of the portable
-/// kernels. Returns a text that names the first convolution whose results differ, or an empty text. `traits` are those
-/// that the device's ops read; this function changes them meanwhile. Takes some milliseconds on a GPU.
+/// Runs each kernel of conv_hopper.cu and conv_grad_hopper.cu on a few small images, and compares the results with
+/// those of the portable kernels. Returns a text that names the first convolution whose results differ, or an empty
+/// text. `traits` are those that the device's ops read; this function changes them meanwhile. Takes some milliseconds
+/// on a GPU.
 std::string find_hopper_mismatch(Device& device, GpuTraits& traits);
 
 } // namespace rg::gpu

@@ -171,8 +171,9 @@ inline void add_convs(std::vector<OpCase>& cases) {
              {9, 8, 8, 32, 32, 3, 3, 1, 1, true, true},    // whole tiles on Hopper GPUs, of each width
              {2, 16, 16, 32, 64, 3, 3, 1, 1, true, true},  //
              {1, 24, 32, 64, 32, 3, 3, 1, 1},              //
+             {1, 24, 16, 64, 64, 3, 3, 1, 1},              //
              {3, 9, 7, 64, 32, 3, 3, 1, 1, true, true},    // extents that no tile of 4 divides
-             {1, 8, 8, 128, 128, 3, 3, 1, 1},              //
+             {2, 8, 8, 128, 128, 3, 3, 1, 1},              //
              {1, 6, 9, 128, 48, 3, 3, 1, 0},               //
              {1, 5, 6, 200, 24, 5, 5, 1, 2},               //
              {1, 20, 40, 32, 32, 3, 3, 1, 1, true, true},  // several bands of the weight gradient

@@ -133,9 +133,18 @@ void add_hopper(std::vector<Variant>& variants, bool wrap) {
                     variant(op::conv2d, forward, Conv2dOp{.conv = conv, .with_stats = true}, kNarrow, true));
                 instances.push_back(variant(op::conv2d, forward + norm_of(x),
                                             Conv2dOp{.conv = conv, .with_stats = true, .x_norm = norm}, kNarrow, true));
-                Conv2dGradOp gradient{.conv = conv, .filters = false};
+                // The instances of the weight gradient depend on the smaller of c and k.
+                Conv2dGradOp gradient{.conv = conv, .filters = c == k};
                 instances.push_back(variant(op::conv2d_grad, {{y}, {x}, {w}, {x}}, gradient, kNarrow, true));
-                gradient.y_norm = gradient.x_norm = norm;
+                gradient.y_norm = norm;
+                gradient.data = false;
+                if (c == k)
+                    instances.push_back(variant(op::conv2d_grad,
+                                                std::vector<Input>{{y}, {x}, {w}, absent, {y}} + norm_of(y) +
+                                                    std::vector<Input>{{{2, k}}},
+                                                gradient, kNarrow, true));
+                gradient.x_norm = norm;
+                gradient.data = true;
                 gradient.with_sums = gradient.filters = true; // batch norm requires both gradients
                 instances.push_back(variant(op::conv2d_grad,
                                             std::vector<Input>{{y}, {x}, {w}, absent, {y}} + norm_of(y) +

@@ -1,0 +1,301 @@
+// The weight gradient of a 3 x 3 convolution with stride 1 and padding 1, for Hopper GPUs (sm_90a). Covers bf16,
+// multiples of 32 channels and filters, and images 8, 16 or 32 pixels wide whose height is a multiple of 8.
+// conv_grad.cu and conv_groups.cu cover all other cases.
+//
+// Each SM runs at most one block. It computes the gradient of a chunk, which has C filters and C input channels, over
+// some of the tiles of whole image rows. In a block, 128 producer threads load a tile of dy, and a tile of x with one
+// more row above and below, into one of several stages in shared memory. They apply batch norm, ReLU or their gradient
+// on load, once per value instead of once for each of 9 taps. Two consumer groups of 128 threads multiply the two tiles
+// and keep the sums in registers until the block's tiles are done. The barriers full[stage] and empty[stage] tell
+// consumers that a stage is loaded, and producers that it is free again.
+//
+// An octet is a group of 8 channels. The layouts in shared memory are:
+//
+//   x     [row][octet of input channels][pixel, with a zero pixel at either end][8 channels]
+//   dy    [row][octet of filters][pixel][8 filters]
+//
+// Rows of a product are filters, columns are input channels, and the sum runs over 16 pixels, so both operands are
+// transposed. A filter column s only changes the start address of x. The octets of an image row follow the octets of
+// the row above. So the columns of a product cover all 3 rows of the filter. Each consumer group computes one outer
+// column of the filter and half of the middle column.
+//
+// A product has 64 rows. If C is 32, these are the filters at a pixel and at the pixel below, and the columns cover 4
+// rows of x. The two parts of a gradient, from the upper and the lower rows of dy, are added at the end with those of
+// other blocks. A quarter of the results is not used.
+//
+// The bias gradient is a product of dy and ones. Each block stores partial sums, and conv_grad.cu adds them. The order
+// of the sums depends only on the number of SMs, so a GPU gives the same bits in every run.
+//
+// Not yet run on hardware. To be tuned there: the number of stages, the rows of a tile, and the split of registers.
+#include "ringgrad/gpu/conv.cuh"
+#include "ringgrad/gpu/divisor.cuh"
+#include "ringgrad/gpu/hopper.cuh"
+#include "ringgrad/gpu/octets.cuh"
+
+#include <algorithm>
+
+namespace rg::RG_GPU {
+
+namespace {
+
+constexpr int kGroup = 128, kThreads = 3 * kGroup, kStages = 4;
+constexpr int kRegisters = 168; // per thread, at launch
+
+/// A tile of a chunk of C filters and C input channels, for images W pixels wide.
+template <int C, int W>
+struct Tile {
+    static constexpr int kOctets = C / 8, kParts = 64 / C;   // octets of a chunk, rows of dy in a product
+    static constexpr int kRows = C == 64 && W == 16 ? 4 : 8; // with 8 rows, the loads would need too many registers
+    // The octets of a row should begin in different banks. The 4 octets of 32 channels do so with W + 2 pixels each.
+    // The 8 octets of 64 channels do so only with an odd number of pixels each.
+    static constexpr int kOctetBytes = 16 * (C == 32 ? W + 2 : (W + 2) | 1), kRowBytes = kOctets * kOctetBytes;
+    static constexpr int kXBytes = (kRows + 2) * kRowBytes, kStageBytes = kXBytes + kRows * kRowBytes;
+    // The 16 pixels of a product are those of a row, or 8 of a row and 8 of the next row of the same part.
+    static constexpr int kColumnStep = std::min(W, 16), kRowStep = 16 / kColumnStep * kParts;
+    static constexpr int kNextPixels = W == 8 ? kParts * kRowBytes : 128; // bytes to the next 8 pixels
+    static constexpr int kColumns = (kParts + 2) * C;                     // of a product
+    // Producers need many registers to keep the loads of a tile in flight.
+    static constexpr int kConsumerRegisters = C == 32 ? 128 : 176;
+    static constexpr int kProducerRegisters = 3 * kRegisters - 2 * kConsumerRegisters;
+};
+
+struct Images {
+    Divisor tiles_of_image;
+    int tiles, in_c, out_c;                                         // tiles in all images, channels of x and dy
+    __host__ __device__ int values() const { return 9 * in_c + 1; } // sums of a filter, with that of the bias
+};
+
+#ifdef RG_HOPPER
+
+struct Barriers {
+    uint64_t *full, *empty;
+};
+
+/// Sets the registers per thread to N.
+template <int N>
+__device__ __forceinline__ void set_registers() {
+    if constexpr (N > kRegisters)
+        increase_registers<N>();
+    else
+        decrease_registers<N>();
+}
+
+// ---- producers -----------------------------------------------------------------------------------------------------
+
+/// A producer thread's part of an operand: an octet of channels in a column of the image, in some rows of a tile. kHalo
+/// is 1 if the operand has one more row above and below, and one more pixel at either end. load() starts the loads of a
+/// tile. store() transforms and stores them; rows outside of the image are 0. There, load() reads a row inside instead:
+/// with a branch around a load, the compiler would wait for one load before the next.
+template <int C, int W, int kHalo, class Reader>
+class Loader {
+public:
+    __device__ __forceinline__ Loader(const Reader& reader, int channels, int first_channel,
+                                      const Divisor& tiles_of_image)
+        : reader_(reader, first_channel + octet() * 8),
+          channels_(channels),
+          channel_(first_channel + octet() * 8),
+          tiles_of_image_(tiles_of_image) {}
+    __device__ __forceinline__ void load(int tile) {
+        if constexpr (kHalo) above_ = tile % tiles_of_image_ > 0, below_ = (tile + 1) % tiles_of_image_ > 0;
+        RG_UNROLL
+        for (int pass = 0; pass < kPasses; ++pass) {
+            const int row = min(row_of(pass), kAllRows - 1);
+            const int nearest = inside(row) ? row : row == 0 ? 1 : T::kRows;
+            loaded_[pass] = reader_.load(
+                size_t((tile * T::kRows - kHalo + nearest) * W + column()) * unsigned(channels_) + unsigned(channel_));
+        }
+    }
+    __device__ __forceinline__ void store(std::byte* operand) const {
+        RG_UNROLL
+        for (int pass = 0; pass < kPasses; ++pass)
+            if (const int row = row_of(pass); row < kAllRows)
+                store_operand(operand + row * T::kRowBytes + octet() * T::kOctetBytes + (column() + kHalo) * 16,
+                              choose(inside(row), reader_.transform(loaded_[pass]), 0));
+    }
+
+private:
+    using T = Tile<C, W>;
+    static constexpr int kRowsPerPass = kGroup / (T::kOctets * W), kAllRows = T::kRows + 2 * kHalo;
+    static constexpr int kPasses = (kAllRows + kRowsPerPass - 1) / kRowsPerPass;
+    static __device__ __forceinline__ int octet() { return int(threadIdx.x) % T::kOctets; }
+    static __device__ __forceinline__ int column() { return int(threadIdx.x) / T::kOctets % W; }
+    static __device__ __forceinline__ int row_of(int pass) {
+        return int(threadIdx.x) / (T::kOctets * W) % kRowsPerPass + pass * kRowsPerPass;
+    }
+    __device__ __forceinline__ bool inside(int row) const {
+        return !kHalo || ((row > 0 || above_) && (row <= T::kRows || below_));
+    }
+    OctetReader<Reader> reader_;
+    int channels_, channel_;
+    const Divisor& tiles_of_image_;
+    typename OctetReader<Reader>::Loaded loaded_[kPasses];
+    bool above_ = false, below_ = false; // true if the image has a row above or below the tile
+};
+
+template <int C, int W, class DyReader, class XReader>
+__device__ __forceinline__ void produce(const Images& images, const DyReader& dy_reader, const XReader& x_reader,
+                                        std::byte* stages, const Barriers& barriers) {
+    using T = Tile<C, W>;
+    // The zero pixels left and right of the image are stored once and never change.
+    for (int i = int(threadIdx.x); i < kStages * (T::kRows + 2) * T::kOctets * 2; i += kGroup) {
+        const int row = i / (T::kOctets * 2) % (T::kRows + 2), stage = i / (T::kOctets * 2) / (T::kRows + 2);
+        store_operand(stages + stage * T::kStageBytes + row * T::kRowBytes + i / 2 % T::kOctets * T::kOctetBytes +
+                          i % 2 * (W + 1) * 16,
+                      make_uint4(0, 0, 0, 0));
+    }
+    Loader<C, W, 1, XReader> x(x_reader, images.in_c, int(blockIdx.y) * C, images.tiles_of_image);
+    Loader<C, W, 0, DyReader> dy(dy_reader, images.out_c, int(blockIdx.z) * C, images.tiles_of_image);
+    x.load(int(blockIdx.x)), dy.load(int(blockIdx.x));
+    for (int i = 0, tile = int(blockIdx.x); tile < images.tiles; tile += int(gridDim.x), ++i) {
+        std::byte* const stage = stages + i % kStages * T::kStageBytes;
+        // Waits until consumers have freed the stage. At the first use of a stage, the wait returns at once.
+        mbarrier_wait(barriers.empty + i % kStages, (i / kStages + 1) % 2);
+        x.store(stage), dy.store(stage + T::kXBytes);
+        fence_proxy_async();
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) mbarrier_arrive(barriers.full + i % kStages);
+        if (const int next = tile + int(gridDim.x); next < images.tiles) x.load(next), dy.load(next);
+    }
+}
+
+// ---- consumers -----------------------------------------------------------------------------------------------------
+
+/// Returns where the sums of a consumer thread's first filter go.
+template <int C>
+__device__ __forceinline__ float* partial_of(const Images& images, float* partials) {
+    const int row = int(threadIdx.x) % kGroup / 32 * 16 + int(threadIdx.x) % 32 / 4, part = C == 64 ? 0 : row / C;
+    return partials +
+           (size_t(int(blockIdx.x) * (64 / C) + part) * images.out_c + int(blockIdx.z) * C + row % C) * images.values();
+}
+
+/// Stores the sums of a product's columns from kFirst on, for column s of the filter.
+template <int C, int kFirst, int K>
+__device__ __forceinline__ void store_sums(const Images& images, int s, const float (&sum)[K], float* partials) {
+    float* const partial = partial_of<C>(images, partials);
+    const int part = C == 64 ? 0 : int(threadIdx.x) % kGroup / 64;
+    RG_UNROLL
+    for (int j = 0; j < K / 4; ++j) {
+        const int r = (kFirst + 8 * j) / C - part;
+        const int c = int(blockIdx.y) * C + (kFirst + 8 * j) % C + int(threadIdx.x) % 4 * 2;
+        if (r < 0 || r > 2) continue;
+        RG_UNROLL
+        for (int k = 0; k < 4; ++k)
+            partial[k / 2 * 8 * images.values() + (3 * r + s) * images.in_c + c + k % 2] = sum[4 * j + k];
+    }
+}
+
+/// The work of a thread of consumer group kIndex. Group 0 also computes the bias gradient.
+template <int C, int W, int kIndex>
+__device__ __forceinline__ void consume(const Images& images, const std::byte* stages, const uint4* ones,
+                                        const Barriers& barriers, float* partials) {
+    using T = Tile<C, W>;
+    constexpr int kHalf = T::kColumns / 2;
+    // Sums of column 2 kIndex of the filter, of half of the middle column, and of the bias
+    float outer[T::kColumns / 2] = {}, middle[kHalf / 2] = {}, bias[4] = {};
+    const uint64_t ones_descriptor = descriptor(ones, 0, 0); // the same 8 x 8 ones for all 16 pixels
+    for (int i = 0, tile = int(blockIdx.x); tile < images.tiles; tile += int(gridDim.x), ++i) {
+        const std::byte* const stage = stages + i % kStages * T::kStageBytes;
+        mbarrier_wait(barriers.full + i % kStages, i / kStages % 2);
+        const uint64_t x = descriptor(stage, T::kNextPixels, T::kOctetBytes);
+        const uint64_t dy = descriptor(stage + T::kXBytes, T::kNextPixels, T::kOctetBytes);
+        wgmma_fence(outer);
+        wgmma_fence(middle);
+        if constexpr (kIndex == 0) wgmma_fence(bias);
+        RG_UNROLL
+        for (int row = 0; row < T::kRows; row += T::kRowStep) RG_UNROLL
+        for (int column = 0; column < W; column += T::kColumnStep) {
+            const auto offset = unsigned(row * T::kRowBytes / 16 + column);
+            wgmma_transposed(outer, dy + offset, x + offset + unsigned(2 * kIndex));
+            wgmma_transposed(middle, dy + offset, x + offset + unsigned(1 + kIndex * kHalf / 8 * T::kOctetBytes / 16));
+            if constexpr (kIndex == 0) wgmma_transposed(bias, dy + offset, ones_descriptor);
+        }
+        wgmma_commit();
+        wgmma_wait(outer);
+        wgmma_wait(middle);
+        if constexpr (kIndex == 0) wgmma_wait(bias);
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) mbarrier_arrive(barriers.empty + i % kStages);
+    }
+    store_sums<C, 0>(images, 2 * kIndex, outer, partials);
+    store_sums<C, kIndex * kHalf>(images, 1, middle, partials);
+    if (kIndex == 0 && blockIdx.y == 0 && threadIdx.x % 4 == 0) {
+        float* const partial = partial_of<C>(images, partials) + 9 * images.in_c;
+        partial[0] = bias[0], partial[8 * images.values()] = bias[2];
+    }
+}
+
+#endif // RG_HOPPER
+
+/// Stores sums over the pixels of some tiles to partials [splits][parts][filters][taps + 1]. The grid has splits x
+/// chunks of input channels x chunks of filters.
+template <int C, int W, class DyReader, class XReader>
+__global__ void __launch_bounds__(kThreads, 1)
+    conv2d_wgrad_hopper_kernel(Images images, DyReader dy, XReader x, float* __restrict__ partials) {
+#ifdef RG_HOPPER
+    DYNAMIC_SHARED(std::byte, stages);
+    SHARED(uint64_t, full, kStages);
+    SHARED(uint64_t, empty, kStages);
+    SHARED(uint4, ones, 8);
+    if (threadIdx.x < 8) store_operand(ones + threadIdx.x, choose(false, uint4{}, 1));
+    if (threadIdx.x == 0)
+        for (int i = 0; i < kStages; ++i) {
+            mbarrier_init(full + i, kGroup / 32);
+            mbarrier_init(empty + i, 2 * (kGroup / 32));
+        }
+    fence_proxy_async();
+    __syncthreads();
+    const Barriers barriers{full, empty};
+    using T = Tile<C, W>;
+    const int group = int(threadIdx.x) / kGroup;
+    if (group == 0) {
+        set_registers<T::kProducerRegisters>();
+        produce<C, W>(images, dy, x, stages, barriers);
+    } else {
+        set_registers<T::kConsumerRegisters>();
+        if (group == 1)
+            consume<C, W, 0>(images, stages, ones, barriers, partials);
+        else
+            consume<C, W, 1>(images, stages, ones, barriers, partials);
+    }
+#else
+    __trap(); // the host does not launch it on GPUs without the instructions of Hopper
+#endif
+}
+
+template <int I>
+using Constant = std::integral_constant<int, I>;
+
+} // namespace
+
+template <class DyReader, class XReader>
+bool wgrad_on_hopper(const Geometry& g, const DyReader& dy, const XReader& x, const Tensor& dw, const Tensor& db) {
+    if (!gpu_traits().hopper_kernels || g.pixels() == 0 || g.r != 3 || g.s != 3 || g.stride != Axes(1) ||
+        g.pad != Axes(1) || g.dilation != Axes(1) || g.in_c % 32 != 0 || g.out_c % 32 != 0 ||
+        (g.in_w != 8 && g.in_w != 16 && g.in_w != 32) || g.in_h % 8 != 0)
+        return false;
+    const auto run = [&](auto channels, auto width) {
+        constexpr int C = decltype(channels)::value, W = decltype(width)::value;
+        const int tiles_of_image = g.in_h / Tile<C, W>::kRows;
+        const Images images{Divisor(tiles_of_image), g.images * tiles_of_image, g.in_c, g.out_c};
+        const int in_chunks = g.in_c / C, out_chunks = g.out_c / C;
+        const int splits = std::clamp(gpu_traits().sm_count / (in_chunks * out_chunks), 1, images.tiles);
+        const int count = splits * Tile<C, W>::kParts;
+        const Scratch<float> partials(size_t(count) * size_t(g.out_c) * size_t(images.values()));
+        RG_LAUNCH((conv2d_wgrad_hopper_kernel<C, W, DyReader, XReader>),
+                  dim3(unsigned(splits), unsigned(in_chunks), unsigned(out_chunks)), kThreads,
+                  kStages * Tile<C, W>::kStageBytes, stream(), images, dy, x, partials);
+        reduce_wgrad(g, count, partials, dw, db);
+    };
+    const bool by_64 = g.in_c % 64 == 0 && g.out_c % 64 == 0;
+    if (g.in_w == 32) run(Constant<32>{}, Constant<32>{}); // a stage with 64 channels would be too large
+    if (g.in_w == 16) by_64 ? run(Constant<64>{}, Constant<16>{}) : run(Constant<32>{}, Constant<16>{});
+    if (g.in_w == 8) by_64 ? run(Constant<64>{}, Constant<8>{}) : run(Constant<32>{}, Constant<8>{});
+    return true;
+}
+template bool wgrad_on_hopper(const Geometry&, const Plain<bf16>&, const Plain<bf16>&, const Tensor&, const Tensor&);
+template bool wgrad_on_hopper(const Geometry&, const NormGradient<bf16>&, const Plain<bf16>&, const Tensor&,
+                              const Tensor&);
+template bool wgrad_on_hopper(const Geometry&, const NormGradient<bf16>&, const Normalised<bf16>&, const Tensor&,
+                              const Tensor&);
+
+} // namespace rg::RG_GPU
