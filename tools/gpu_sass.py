@@ -204,7 +204,7 @@ class Instruction:
                 self.targets, self.compute = operands[:1], lambda w: 1
             return
         is_predicate = lambda o: re.fullmatch(r"U?P[\dT]", o)
-        if self.base == "LOP3" and is_predicate(operands[0]):
+        if self.base in ("LOP3", "SHFL") and is_predicate(operands[0]):
             operands[:2] = operands[1::-1]
         if operands and not is_predicate(operands[0]):
             self.targets.append(operands.pop(0).split(".")[0])
@@ -369,6 +369,12 @@ class Instruction:
         if "U32" not in self.mods:
             return lambda w: None
         return self.map(o, lambda a: int(max(0, min(as_float(a), M))) & M)
+
+    def op_SHFL(self, o):
+        get, lane = source(o[0]), source(o[1])
+        if self.mods != ["IDX"]:
+            return lambda w: None
+        return lambda w: apply(lambda n: (lambda v: v[n] if type(v) is list else v)(get(w)), lane(w))
 
     def op_SYNCS(self, o):
         return lambda w: 1  # the phase of a barrier is over
