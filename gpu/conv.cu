@@ -328,31 +328,36 @@ __global__ void conv2d_norm_fold_kernel(int count, int size, const float* w, con
     if (i < count / size) biases[i] = (bias ? bias[i] * scale[i] : 0) + shift[i];
 }
 
-/// Provides filters of type T, aligned to 16 bytes: w itself if it has type T, else a rounded copy.
+/// Provides filters of type T, aligned to 16 bytes: the given ones if they have type T, else a rounded copy.
 template <class T>
 class Filters {
 public:
-    explicit Filters(const Tensor& w)
-        : copy_(needs_copy(w) ? size_t(w.numel()) : 0), data_(needs_copy(w) ? copy_.data() : pointer<T>(w)) {
-        if constexpr (std::is_same_v<T, bf16>)
-            if (needs_copy(w))
-                RG_LAUNCH(conv2d_round_filters_kernel, blocks_for(w.numel(), 256), 256, 0, stream(), int(w.numel()),
-                          pointer<float>(w), copy_);
+    Filters(const GivenFilters& w, int count) : copy_(needs_copy(w) ? size_t(count) : 0) {
+        if constexpr (std::is_same_v<T, bf16>) {
+            data_ = w.rounded;
+            if (!needs_copy(w)) return;
+            RG_LAUNCH(conv2d_round_filters_kernel, blocks_for(count, 256), 256, 0, stream(), count, w.f32, copy_);
+            data_ = copy_;
+        } else {
+            data_ = w.f32;
+        }
     }
     operator const T*() const { return data_; }
 
 private:
-    static bool needs_copy(const Tensor& w) { return std::is_same_v<T, bf16> && w.dtype() != DType::bf16; }
+    static bool needs_copy(const GivenFilters& w) { return std::is_same_v<T, bf16> && !w.rounded; }
     Scratch<T> copy_;
     const T* data_;
 };
 
 /// Runs a convolution or its data gradient, and the reductions. Uses the Hopper kernel if enabled for this case.
 template <bool kDgrad, class T, class Reader>
-void run_conv2d(const Geometry& g, const Reader& reader, std::type_identity_t<const T*> w, Epilogue<T> e, T* out,
+void run_conv2d(const Geometry& g, const Reader& reader, const GivenFilters& given, Epilogue<T> e, T* out,
                 const ChannelReductions& reductions) {
     if constexpr (std::is_same_v<T, bf16>)
-        if (convolve_on_hopper(g, kDgrad, reader, w, e, out, reductions)) return;
+        if (convolve_on_hopper(g, kDgrad, reader, given, e, out, reductions)) return;
+    const Filters<T> filters(given, g.taps() * g.out_c);
+    const T* w = filters;
     const Axes step = kDgrad ? g.stride : Axes(1); // there are step.h x step.w phases; phase 0 has the most pixels
     const int64_t pixels = int64_t(g.images) * blocks_for(g.out_h, step.h) * blocks_for(g.out_w, step.w);
     const unsigned blocks = blocks_for(pixels, kPixels), phases = unsigned(step.h * step.w);
@@ -402,8 +407,8 @@ void conv2d(const Call& call) {
         using T = decltype(t);
         with_reader<T>(x, call.in.subspan(O::x_stats, 3), a.x_norm, [&](const auto& reader) {
             if (!call.in[O::y_stats].defined())
-                return run_conv2d<false>(g, reader, Filters<T>(w), {.bias = pointer<float>(call.in[O::bias])},
-                                         pointer<T>(y), {a.with_stats ? call.out[O::stats] : Tensor()});
+                return run_conv2d<false>(g, reader, w, {.bias = pointer<float>(call.in[O::bias])}, pointer<T>(y),
+                                         {a.with_stats ? call.out[O::stats] : Tensor()});
             const Norm norm(call.in.subspan(O::y_stats, 3), a.y_norm);
             const int count = int(w.numel());
             const bool pooled = a.pool > 1;
@@ -412,7 +417,7 @@ void conv2d(const Call& call) {
             const Scratch<T> filters(static_cast<size_t>(count));
             RG_LAUNCH(conv2d_norm_fold_kernel<T>, blocks_for(count, 256), 256, 0, stream(), count, count / g.out_c,
                       pointer<float>(w), pointer<float>(call.in[O::bias]), norm.scale(), norm.shift(), filters, bias);
-            run_conv2d<false>(g, reader, filters, {.bias = bias, .relu = a.y_norm.relu},
+            run_conv2d<false>(g, reader, filters.data(), {.bias = bias, .relu = a.y_norm.relu},
                               pooled ? unpooled.data() : pointer<T>(y), {});
             if (pooled) max_pool(unpooled.data(), plain, int(a.pool), pointer<T>(y));
         });
@@ -422,7 +427,7 @@ void conv2d(const Call& call) {
 template <class T, class Reader>
 void data_gradient(const Reader& dy, const Shape& dy_shape, const Tensor& w, const Conv& conv, const Tensor& addend,
                    const Tensor& dx, const NormSums* sums) {
-    run_conv2d<true>(geometry_of(dy_shape, dx.shape(), w, conv), dy, Filters<T>(w), {.residual = pointer<T>(addend)},
+    run_conv2d<true>(geometry_of(dy_shape, dx.shape(), w, conv), dy, w, {.residual = pointer<T>(addend)},
                      pointer<T>(dx), {{}, sums});
 }
 #define RG_DATA_GRADIENT(T, Reader)                                                                                    \

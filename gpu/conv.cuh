@@ -101,11 +101,25 @@ struct ChannelReductions {
     }
 };
 
+/// Filters as an op gets them: in f32, or already rounded to bf16. The other pointer is null.
+struct GivenFilters {
+    const float* f32 = nullptr;
+    const bf16* rounded = nullptr;
+    GivenFilters(const float* w) : f32(w) {}
+    GivenFilters(const bf16* w) : rounded(w) {}
+    GivenFilters(const Tensor& w) {
+        if (w.dtype() == DType::bf16)
+            rounded = pointer<bf16>(w);
+        else
+            f32 = pointer<float>(w);
+    }
+};
+
 /// Defined in conv_hopper.cu. Runs the convolution, or its data gradient, with the Hopper kernel and returns true.
 /// Returns false and does nothing if that kernel is not enabled (GpuTraits) or does not cover the case.
 template <class Reader>
-bool convolve_on_hopper(const Geometry& g, bool dgrad, const Reader& reader, const bf16* w, Epilogue<bf16> e, bf16* out,
-                        const ChannelReductions& reductions);
+bool convolve_on_hopper(const Geometry& g, bool dgrad, const Reader& reader, const GivenFilters& w, Epilogue<bf16> e,
+                        bf16* out, const ChannelReductions& reductions);
 
 /// Defined in conv_grad_hopper.cu. Computes the weight gradient dw and the bias gradient db with the Hopper kernel and
 /// returns true. Returns false and does nothing if that kernel is not enabled or does not cover the case.

@@ -1,13 +1,15 @@
-// 3 x 3 convolution with stride 1 and padding 1, and its data gradient, for Hopper GPUs (sm_90a). Covers bf16, 32 or 64
-// channels on both sides, and images 8, 16 or 32 pixels wide whose height is a multiple of the tile height. conv.cu and
-// conv_groups.cu cover all other cases.
+// 3 x 3 convolution with stride 1 and padding 1, and its data gradient, for Hopper GPUs (sm_90a). Covers bf16, and
+// images 8, 16 or 32 pixels wide whose height is a multiple of the tile height. Each side has 32 or 64 channels. Images
+// 8 pixels wide may also have 128 channels on one side, or both, but not together with 32. conv.cu and conv_groups.cu
+// cover all other cases.
 //
 // Each SM runs at most one block, which stays until its tiles are done. Blocks take tiles of whole image rows in turn.
 // In a block, 128 producer threads load a tile, with one more row above and below, into one of several stages in shared
-// memory. They apply batch norm, ReLU or their gradient on load, once per value instead of once for each of 9 taps. Two
-// consumer groups of 128 threads multiply the tile with all filters, which stay in shared memory, and store the
-// results. The barriers full[stage] and empty[stage] tell consumers that a stage is loaded, and producers that it is
-// free again.
+// memory. They apply batch norm, ReLU or their gradient on load, once per value instead of once for each of 9 taps. The
+// loads of the next tile are in flight while they wait for a stage. Two consumer groups of 128 threads multiply the
+// tile with all filters and store the results. At the start, they load the filters, which stay in shared memory. 128
+// result channels are two chunks of 64: half of the blocks compute one chunk of all tiles, half the other. The barriers
+// full[stage] and empty[stage] tell consumers that a stage is loaded, and producers that it is free again.
 //
 // An octet is a group of 8 channels. The layouts in shared memory are:
 //
@@ -20,11 +22,13 @@
 // degrees and whose input and result channels are exchanged.
 //
 // For statistics, each lane keeps the mean and the squared deviations of its pixels (Welford, 1962), or the two sums
-// that batch norm's gradient needs. At the end, a warp merges its lanes, and conv.cuh merges the warps. The order of
-// the sums depends only on the number of SMs, so a GPU gives the same bits in every run.
+// that batch norm's gradient needs. At the end, a warp merges its lanes, the block merges its warps, and conv.cuh
+// merges the blocks. The order of the sums depends only on the number of SMs, so a GPU gives the same bits in every
+// run.
 //
 // Not yet run on hardware. To be tuned there: the number of stages, the rows of a tile, and the split of registers.
 #include "ringgrad/gpu/conv.cuh"
+#include "ringgrad/gpu/divisor.cuh"
 #include "ringgrad/gpu/hopper.cuh"
 #include "ringgrad/gpu/lane_sums.cuh"
 #include "ringgrad/gpu/octets.cuh"
@@ -44,38 +48,39 @@ static_assert(kProducerRegisters + 2 * kConsumerRegisters == 3 * 168);
 
 constexpr int rows_of_tile(int width) { return width == 16 ? 16 : 8; }
 
-/// A tile of images W pixels wide, with C input channels and N result channels.
+/// A tile of images W pixels wide, with C input channels, and the filters of N result channels.
 template <int C, int N, int W>
 struct Tile {
     static constexpr int kOctets = C / 8, kRows = rows_of_tile(W), kPatches = kRows / 8 * (W / 8);
-    static constexpr int kStages = C == 32 ? 4 : 3;
+    static constexpr int kStages = C == 32 ? 4 : C == 64 ? 3 : 2;
     // The octets of a row should begin in different banks. The 4 octets of 32 channels do so with W + 2 pixels each.
-    // The 8 octets of 64 channels do so only with an odd number of pixels each.
+    // More octets do so only with an odd number of pixels each.
     static constexpr int kOctetBytes = 16 * (C == 32 ? W + 2 : (W + 2) | 1);
     static constexpr int kRowBytes = kOctets * kOctetBytes, kStageBytes = (kRows + 2) * kRowBytes;
     static constexpr int kFilterBytes = 9 * C * N * 2;
     static constexpr int kSharedBytes = kFilterBytes + kStages * kStageBytes;
 };
 
-struct Images {
-    int count, height, tiles; // number of images, rows of an image, tiles in all images
+/// The tiles of all images. Tile i begins at row i * (rows of a tile), counted through all images.
+struct Tiles {
+    int count;
+    Divisor per_image;
+    /// Returns the number of tiles of one of `blocks` blocks.
+    __device__ int of_block(int block, int blocks) const { return (count - block + blocks - 1) / blocks; }
 };
 
-/// Returns the number of pixels that a partial covers. Each consumer warp stores one partial: two values per channel,
-/// computed from the warp's pixels (Epilogue in conv.cuh). Partials are numbered by (block, consumer group, warp).
-struct WarpPixels {
-    int tiles, blocks, patches; // tiles in all images, blocks of the grid, patches per tile
-    __device__ double operator()(int partial) const {
-        const int block = partial / 8, group = partial / 4 % 2;
-        const int block_patches = (tiles - block + blocks - 1) / blocks * patches;
-        return 16.0 * double((block_patches - group + 1) / 2);
-    }
+/// Returns the number of pixels that a partial covers. Each block stores one partial: two values per channel, computed
+/// from the block's pixels (Epilogue in conv.cuh).
+struct TilePixels {
+    Tiles tiles;
+    int blocks, pixels; // blocks of the grid, pixels per tile
+    __device__ double operator()(int block) const { return double(tiles.of_block(block, blocks)) * pixels; }
 };
 
 #ifdef RG_HOPPER
 
 struct Barriers {
-    uint64_t *full, *empty, *filters;
+    uint64_t *full, *empty, *consumers; // the last is for all warps of consumers
 };
 
 __device__ __forceinline__ uint4 add_8(uint4 a, uint4 b) {
@@ -90,48 +95,68 @@ __device__ __forceinline__ uint4 add_8(uint4 a, uint4 b) {
 // ---- producers -----------------------------------------------------------------------------------------------------
 
 template <class T, int C, int W, class Reader>
-__device__ __forceinline__ void produce(const Images& images, const Reader& reader, std::byte* stages,
+__device__ __forceinline__ void produce(const Tiles& tiles, const Reader& reader, std::byte* stages,
                                         const Barriers& barriers) {
-    constexpr int kCells = (T::kRows + 2) * W * T::kOctets; // a cell has 8 channels of a pixel
-    constexpr int kPasses = (kCells + kGroup - 1) / kGroup;
-    constexpr int kPassesInFlight = (kPasses <= 10 ? kPasses : kPasses / 2) / OctetReader<Reader>::kLoads;
-    const int thread = int(threadIdx.x), octet = thread % T::kOctets;
+    // A thread always loads the same octet. With each pass, it moves on by kStep pixels of the tile.
+    constexpr int kStep = kGroup / T::kOctets, kPasses = ((T::kRows + 2) * W + kStep - 1) / kStep;
+    // As many passes in flight as the registers allow
+    constexpr int kPassesInFlight =
+        kPasses * OctetReader<Reader>::kLoads <= 20 ? kPasses : kPasses / (kPasses % 4 == 0 ? 4 : 2);
+    static_assert(kPasses % kPassesInFlight == 0);
+    const int thread = int(threadIdx.x), octet = thread % T::kOctets, pixel = thread / T::kOctets;
     const OctetReader<Reader> octet_reader(reader, 8 * octet);
-    const auto zero = make_uint4(0, 0, 0, 0);
 
     // The zero pixels left and right of the image are stored once and never change.
     for (int i = thread; i < T::kStages * (T::kRows + 2) * T::kOctets * 2; i += kGroup)
-        store_operand(stages + i / 2 * T::kOctetBytes + i % 2 * (W + 1) * 16, zero);
+        store_operand(stages + i / 2 * T::kOctetBytes + i % 2 * (W + 1) * 16, make_uint4(0, 0, 0, 0));
 
-    const int tiles_of_image = images.height / T::kRows;
-    for (int i = 0, tile = int(blockIdx.x); tile < images.tiles; tile += int(gridDim.x), ++i) {
+    const int first_row = kStep > W ? pixel / W : 0;
+    const auto row_of = [&](int pass) { return first_row + pass * kStep / W; };
+    struct Neighbours { // true if the image has a row above the tile, or below it
+        bool above, below;
+        __device__ bool contain(int row) const {
+            return (row > 0 || above) && (row <= T::kRows || below) && row < T::kRows + 2;
+        }
+    };
+    const auto neighbours_of = [&](int tile) {
+        const int number = tile % tiles.per_image;
+        return Neighbours{number > 0, number + 1 < tiles.per_image};
+    };
+    typename OctetReader<Reader>::Loaded loaded[kPassesInFlight] = {};
+    const auto load = [&](int tile, const Neighbours& neighbours, int first) {
+        const size_t index = (size_t(tile) * T::kRows * W + pixel - W) * C + 8 * octet; // of the tile's first pass
+        RG_UNROLL
+        for (int i = 0; i < kPassesInFlight; ++i)
+            if (neighbours.contain(row_of(first + i))) loaded[i] = octet_reader.load(index + (first + i) * (kStep * C));
+    };
+    std::byte* const first_cell = stages + first_row * T::kRowBytes + octet * T::kOctetBytes + (pixel % W + 1) * 16;
+
+    int tile = int(blockIdx.x);
+    Neighbours neighbours = neighbours_of(tile);
+    load(tile, neighbours, 0);
+    for (int i = 0; tile < tiles.count; ++i) {
         const int stage = i % T::kStages;
-        const int image = tile / tiles_of_image, top = tile % tiles_of_image * T::kRows - 1;
+        // Waits until consumers have freed the stage. At the first use of a stage, the wait returns at once.
+        mbarrier_wait(barriers.empty + stage, (i / T::kStages + 1) % 2);
+        RG_UNROLL
         for (int first = 0; first < kPasses; first += kPassesInFlight) {
-            typename OctetReader<Reader>::Loaded loaded[kPassesInFlight] = {};
-            const auto row_of = [&](int pass) { return ((first + pass) * kGroup + thread) / (W * T::kOctets); };
-            const auto column_of = [&](int pass) { return ((first + pass) * kGroup + thread) / T::kOctets % W; };
-            const auto inside = [&](int pass) {
-                const int row = row_of(pass);
-                return row < T::kRows + 2 && top + row >= 0 && top + row < images.height;
-            };
             RG_UNROLL
-            for (int pass = 0; pass < kPassesInFlight; ++pass)
-                if (inside(pass))
-                    loaded[pass] = octet_reader.load(
-                        ((size_t(image) * images.height + top + row_of(pass)) * W + column_of(pass)) * C + 8 * octet);
-            // Waits until consumers have freed the stage. At the first use of a stage, the wait returns at once.
-            if (first == 0) mbarrier_wait(barriers.empty + stage, (i / T::kStages + 1) % 2);
-            RG_UNROLL
-            for (int pass = 0; pass < kPassesInFlight; ++pass)
+            for (int j = 0; j < kPassesInFlight; ++j) {
+                const int pass = first + j;
+                const uint4 values = octet_reader.transform(loaded[j]);
                 if (row_of(pass) < T::kRows + 2)
-                    store_operand(stages + stage * T::kStageBytes + row_of(pass) * T::kRowBytes +
-                                      octet * T::kOctetBytes + (column_of(pass) + 1) * 16,
-                                  inside(pass) ? octet_reader.transform(loaded[pass]) : zero);
+                    store_operand(first_cell + stage * T::kStageBytes + pass * kStep / W * T::kRowBytes +
+                                      pass * kStep % W * 16,
+                                  choose(neighbours.contain(row_of(pass)), values, 0));
+            }
+            if (first + kPassesInFlight < kPasses) load(tile, neighbours, first + kPassesInFlight);
         }
         fence_proxy_async();
         __syncwarp();
         if (thread % 32 == 0) mbarrier_arrive(barriers.full + stage);
+        tile += int(gridDim.x);
+        neighbours = neighbours_of(tile);
+        if (tile < tiles.count) load(tile, neighbours, 0);
     }
 }
 
@@ -154,31 +179,99 @@ __device__ __forceinline__ void transpose_quads(uint32_t (&words)[4]) {
     }
 }
 
-/// The work of a consumer thread. If e.partials is not null, each warp stores a partial there. With kTerms, it consists
-/// of the sums of `terms`, whose coefficients are in shared memory; otherwise, of means and squared deviations.
-template <class T, int N, int W, bool kTerms>
-__device__ __forceinline__ void consume(const Images& images, const std::byte* stages, const std::byte* filters,
-                                        const Barriers& barriers, const Epilogue<bf16>& e, const NormTerms<bf16>& terms,
-                                        bf16* out) {
-    const int group = int(threadIdx.x) / kGroup - 1, warp = int(threadIdx.x) % kGroup / 32;
-    const int lane = int(threadIdx.x) % 32, pixel = lane / 4, quarter = lane % 4;
-    float bias[N / 4]; // bias[c] belongs to channel 8 (c / 2) + 2 quarter + c % 2
-    RG_UNROLL
-    for (int c = 0; c < N / 4; ++c) bias[c] = e.bias ? e.bias[c / 2 * 8 + 2 * quarter + c % 2] : 0;
-    std::conditional_t<kTerms, TermSums<N>, Moments<N>> lane_sums;
-    const uint64_t filters_descriptor = descriptor(filters, N * 16, 128);
-    mbarrier_wait(barriers.filters, 0);
+/// Loads the filters of N result channels, beginning with channel `first`, and packs them. In the forward pass, w is
+/// [out_c][r][s][in_c]. In the data gradient, w is [in_c][r][s][out_c], and the filters are also rotated by 180
+/// degrees.
+template <class T, int N, bool kDgrad, class Weight>
+__device__ __forceinline__ void load_filters(const Weight* __restrict__ w, int first, int out_c, std::byte* filters) {
+    constexpr int kPlaces = 9 * T::kOctets, kLoaders = kThreads - kGroup, kInFlight = 6;
+    // Octets are numbered such that neighbouring threads load from few memory lines, and store to different banks.
+    const auto channel_of = [](int i) { return kDgrad ? i % N : i / (8 * kPlaces) * 8 + i % 8; };
+    const auto place_of = [](int i) { return kDgrad ? i / N : i / 8 % kPlaces; };
+    for (int begin = int(threadIdx.x) - kGroup; begin < kPlaces * N; begin += kInFlight * kLoaders) {
+        float v[kInFlight][8];
+        RG_UNROLL
+        for (int k = 0; k < kInFlight; ++k) {
+            // Instead of octets beyond the last, loads the last, since the compiler would wait for loads in a branch.
+            const int i = min(begin + k * kLoaders, kPlaces * N - 1);
+            const int channel = first + channel_of(i), place = place_of(i);
+            if constexpr (kDgrad) {
+                RG_UNROLL
+                for (int j = 0; j < 8; ++j)
+                    v[k][j] = load(w + ((place % T::kOctets * 8 + j) * 9 + place / T::kOctets) * out_c + channel);
+            } else {
+                load_8(w + (channel * kPlaces + place) * 8, v[k]);
+            }
+        }
+        RG_UNROLL
+        for (int k = 0; k < kInFlight; ++k) {
+            const int i = begin + k * kLoaders, place = place_of(i);
+            const int tap = kDgrad ? 8 - place / T::kOctets : place / T::kOctets;
+            if (i < kPlaces * N)
+                store_operand(
+                    filters + (((tap % 3 * 3 + tap / 3) * T::kOctets + place % T::kOctets) * N + channel_of(i)) * 16,
+                    pack_8(v[k]));
+        }
+    }
+}
 
-    const int tiles_of_image = images.height / T::kRows;
-    for (int i = 0, tile = int(blockIdx.x); tile < images.tiles; tile += int(gridDim.x), ++i) {
+/// Merges the values of a channel of all consumer warps. `stored` holds [8 warps][2][N] as lane_sums.cuh stores them.
+/// pixels(group) returns the number of pixels of each warp of a group.
+template <int N, bool kTerms, class Pixels>
+__device__ __forceinline__ float2 merge_warps(const float* stored, int channel, const Pixels& pixels) {
+    float first = 0, second = 0, count = 0;
+    for (int warp = 0; warp < 8; ++warp) {
+        const float weight = kTerms ? 1 : pixels(warp / 4);
+        first += weight * stored[warp * 2 * N + channel];
+        second += stored[(warp * 2 + 1) * N + channel];
+        count += weight;
+    }
+    if constexpr (!kTerms) { // means and squared deviations
+        first /= count;
+        for (int warp = 0; warp < 8; ++warp) {
+            const float d = stored[warp * 2 * N + channel] - first;
+            second += pixels(warp / 4) * d * d;
+        }
+    }
+    return make_float2(first, second);
+}
+
+/// The work of a consumer thread. If e.partials is not null, the block stores a partial there. In the data gradient, it
+/// consists of the sums of `terms`, whose coefficients are in shared memory; otherwise, of means and squared
+/// deviations. `warp_sums` has space for 8 warps. The block computes the result channels from first_channel on.
+template <class T, int N, int W, bool kDgrad>
+__device__ __forceinline__ void consume(const Tiles& tiles, const std::byte* stages, std::byte* filters,
+                                        float* warp_sums, const Barriers& barriers, const GivenFilters& w,
+                                        const Epilogue<bf16>& e, const NormTerms<bf16>& terms, bf16* out) {
+    const int out_c = int(gridDim.y) * N, first_channel = int(blockIdx.y) * N;
+    // The shuffles show the compiler that all lanes have the same value.
+    const int group = __shfl_sync(kAllLanes, int(threadIdx.x) / kGroup - 1, 0);
+    const int warp = __shfl_sync(kAllLanes, int(threadIdx.x) % kGroup / 32, 0);
+    const int lane = int(threadIdx.x) % 32, pixel = lane / 4, quarter = lane % 4;
+    const auto arrive = [&](uint64_t* barrier) {
+        __syncwarp();
+        if (lane == 0) mbarrier_arrive(barrier);
+    };
+    if (w.f32)
+        load_filters<T, N, kDgrad>(w.f32, first_channel, out_c, filters);
+    else
+        load_filters<T, N, kDgrad>(w.rounded, first_channel, out_c, filters);
+    fence_proxy_async();
+    arrive(barriers.consumers);
+
+    float bias[N / 4] = {}; // bias[c] belongs to channel 8 (c / 2) + 2 quarter + c % 2; 0 in the data gradient
+    if (!kDgrad && e.bias) {
+        RG_UNROLL
+        for (int c = 0; c < N / 4; ++c) bias[c] = e.bias[first_channel + c / 2 * 8 + 2 * quarter + c % 2];
+    }
+    std::conditional_t<kDgrad, TermSums<N>, Moments<N>> lane_sums;
+    const uint64_t filters_descriptor = descriptor(filters, N * 16, 128);
+    mbarrier_wait(barriers.consumers, 0);
+
+    for (int i = 0, tile = int(blockIdx.x); tile < tiles.count; tile += int(gridDim.x), ++i) {
         const int stage = i % T::kStages;
         for (int patch = (group + i * T::kPatches) % 2; patch < T::kPatches; patch += 2) {
             const int down = patch / (W / 8) * 8, right = patch % (W / 8) * 8;
-            const auto output_index = [&](int half, int octet) { // index of the first channel that this lane stores
-                const int row = tile % tiles_of_image * T::kRows + down + 2 * warp + half;
-                return ((size_t(tile / tiles_of_image) * images.height + row) * W + right + pixel) * N + 32 * octet +
-                       8 * quarter;
-            };
             // A warp computes 2 x 8 pixels of the patch. sum[4 j + 2 i + k] of a lane belongs to the pixel in row i and
             // column `pixel`, and to the channel of bias[2 j + k].
             float sum[N / 2];
@@ -195,41 +288,60 @@ __device__ __forceinline__ void consume(const Images& images, const std::byte* s
                 wgmma(sum, patch_descriptor + unsigned(s + octet * T::kOctetBytes / 16),
                       filters_descriptor + unsigned((s * 3 * T::kOctets + octet) * N));
             wgmma_commit();
-            uint4 x[2][N / 32] = {}; // values of x for the terms, loaded while the product runs
-            if constexpr (kTerms)
-                if (e.partials) {
-                    RG_UNROLL
-                    for (int k = 0; k < N / 16; ++k) x[k % 2][k / 2] = load_16(terms.x + output_index(k % 2, k / 2));
-                }
-            wgmma_wait(sum);
-            __syncwarp();
-            if (patch + 2 >= T::kPatches && lane == 0) mbarrier_arrive(barriers.empty + stage);
 
+            // While the product runs, prepares for the results. A lane stores octets of the pixels in both rows, from
+            // the index first_output on.
+            const size_t row = size_t(tile) * T::kRows + down + 2 * warp;
+            const size_t first_output = (row * W + right + pixel) * out_c + first_channel + 8 * quarter;
+            const auto output_index = [&](int half, int octet) { return first_output + half * W * out_c + 32 * octet; };
+            uint4 x[2][N / 32] = {}; // values of x for the terms
+            float weights[2] = {};   // of the pixels in the statistics
+            if constexpr (!kDgrad) {
+                weights[0] = lane_sums.next_weight(), weights[1] = lane_sums.next_weight();
+            } else if (e.partials) {
+                RG_UNROLL
+                for (int k = 0; k < N / 16; ++k) x[k % 2][k / 2] = load_16(terms.x + output_index(k % 2, k / 2));
+            }
+            wgmma_wait(sum);
+            if (patch + 2 >= T::kPatches) arrive(barriers.empty + stage);
+
+            float values[2][N / 4]; // of the pixels in both rows, in the order of bias
             RG_UNROLL
-            for (int half = 0; half < 2; ++half) {
-                float values[N / 4];
-                RG_UNROLL
-                for (int c = 0; c < N / 4; ++c) values[c] = sum[c / 2 * 4 + 2 * half + c % 2];
-                if constexpr (!kTerms)
-                    if (e.partials) lane_sums.add(values);
-                RG_UNROLL
-                for (int octet = 0; octet < N / 32; ++octet) {
-                    // This lane has 2 channels of each of 4 octets. After the transpose, it has the 8 channels of one.
-                    uint32_t words[4];
+            for (int k = 0; k < N / 2; ++k) values[k / 2 % 2][k / 4 * 2 + k % 2] = sum[k];
+            if constexpr (!kDgrad) {
+                if (e.partials) lane_sums.add(values[0], weights[0]), lane_sums.add(values[1], weights[1]);
+                if (e.relu) {
                     RG_UNROLL
-                    for (int j = 0; j < 4; ++j) {
-                        const float low = values[8 * octet + 2 * j], high = values[8 * octet + 2 * j + 1];
-                        words[j] = e.relu ? pack_bf16(relu_of(low), relu_of(high)) : pack_bf16(low, high);
-                    }
-                    transpose_quads(words);
-                    auto eight = make_uint4(words[0], words[1], words[2], words[3]);
-                    const size_t index = output_index(half, octet);
-                    if (e.residual) eight = add_8(eight, load_16(e.residual + index));
-                    *reinterpret_cast<uint4*>(out + index) = eight;
-                    if constexpr (kTerms)
-                        if (e.partials) lane_sums.add(terms, octet, quarter, eight, x[half][octet]);
+                    for (int k = 0; k < N / 2; ++k) values[k % 2][k / 2] = relu_of(values[k % 2][k / 2]);
                 }
             }
+            uint4 octets[2][N / 32];
+            RG_UNROLL
+            for (int half = 0; half < 2; ++half) RG_UNROLL
+            for (int octet = 0; octet < N / 32; ++octet) {
+                // This lane has 2 channels of each of 4 octets. After the transpose, it has the 8 channels of one.
+                uint32_t words[4];
+                RG_UNROLL
+                for (int j = 0; j < 4; ++j)
+                    words[j] = pack_bf16(values[half][8 * octet + 2 * j], values[half][8 * octet + 2 * j + 1]);
+                transpose_quads(words);
+                octets[half][octet] = make_uint4(words[0], words[1], words[2], words[3]);
+            }
+            if constexpr (kDgrad)
+                if (e.residual) {
+                    RG_UNROLL
+                    for (int k = 0; k < N / 16; ++k)
+                        octets[k % 2][k / 2] =
+                            add_8(octets[k % 2][k / 2], load_16(e.residual + output_index(k % 2, k / 2)));
+                }
+            RG_UNROLL
+            for (int k = 0; k < N / 16; ++k) store_octet(out + output_index(k % 2, k / 2), octets[k % 2][k / 2]);
+            if constexpr (kDgrad)
+                if (e.partials) {
+                    RG_UNROLL
+                    for (int k = 0; k < N / 16; ++k)
+                        lane_sums.add(terms, k / 2, quarter, octets[k % 2][k / 2], x[k % 2][k / 2]);
+                }
         }
     }
 
@@ -237,52 +349,60 @@ __device__ __forceinline__ void consume(const Images& images, const std::byte* s
     lane_sums.merge(4);
     lane_sums.merge(8);
     lane_sums.merge(16);
-    if (lane < 4) lane_sums.store(e.partials + size_t((int(blockIdx.x) * 2 + group) * 4 + warp) * 2 * N, quarter);
+    if (lane < 4) lane_sums.store(warp_sums + (group * 4 + warp) * 2 * N, quarter);
+    arrive(barriers.consumers);
+    mbarrier_wait(barriers.consumers, 1);
+    const int channel = int(threadIdx.x) - kGroup;
+    if (channel >= N) return;
+    const int patches = tiles.of_block(int(blockIdx.x), int(gridDim.x)) * T::kPatches;
+    const float2 merged = merge_warps<N, kDgrad>(
+        warp_sums, channel, [&](int of_group) { return float(16 * ((patches - of_group + 1) / 2)); });
+    float* const partial = e.partials + size_t(blockIdx.x) * 2 * out_c + first_channel + channel;
+    partial[0] = merged.x, partial[out_c] = merged.y;
 }
 
-/// The body of the two kernels below, which have two names so that profiles show the direction. The grid has at most as
-/// many blocks as run at once. Each block has kSharedBytes of dynamic shared memory.
-template <int C, int N, int W, class Reader>
-__device__ __forceinline__ void convolve(const Images& images, const Reader& reader, const bf16* __restrict__ packed,
+/// The body of the two kernels below, which have two names so that profiles show the direction. In the grid, x numbers
+/// the blocks that share the tiles, and y the chunks of N result channels. There are at most as many blocks as run at
+/// once. Each has kSharedBytes of dynamic shared memory.
+template <int C, int N, int W, bool kDgrad, class Reader>
+__device__ __forceinline__ void convolve(const Tiles& tiles, const Reader& reader, const GivenFilters& w,
                                          const Epilogue<bf16>& e, bf16* __restrict__ out) {
     using T = Tile<C, N, W>;
     DYNAMIC_SHARED(std::byte, memory); // the filters, then the stages
     SHARED(uint64_t, full, T::kStages);
     SHARED(uint64_t, empty, T::kStages);
-    SHARED(uint64_t, filters, 1);
-    constexpr bool kTerms = std::is_same_v<Reader, NormGradient<bf16>>; // with another reader, no sums are needed
-    SHARED(float, coefficients, kTerms ? 3 * N : 1);
+    SHARED(uint64_t, consumers, 1);
+    SHARED(float, warp_sums, 8 * 2 * N);
+    SHARED(float, coefficients, kDgrad ? 3 * N : 1);
     const NormTerms<bf16> terms{e.terms.x, coefficients, coefficients + N, coefficients + 2 * N, e.terms.relu};
-    if constexpr (kTerms)
-        if (const int c = int(threadIdx.x); e.partials && c < N)
-            coefficients[c] = e.terms.scale[c], coefficients[N + c] = e.terms.shift[c],
-            coefficients[2 * N + c] = e.terms.mean[c];
-    const Barriers barriers{full, empty, filters};
+    if constexpr (kDgrad)
+        if (const int c = int(threadIdx.x), channel = int(blockIdx.y) * N + c; e.partials && c < N)
+            coefficients[c] = e.terms.scale[channel], coefficients[N + c] = e.terms.shift[channel],
+            coefficients[2 * N + c] = e.terms.mean[channel];
+    const Barriers barriers{full, empty, consumers};
     constexpr int kConsumers = T::kPatches > 1 ? 2 : 1; // consumer groups per tile; they take its patches in turn
     if (threadIdx.x == 0) {
         for (int i = 0; i < T::kStages; ++i) {
             mbarrier_init(full + i, kGroup / 32);
             mbarrier_init(empty + i, kConsumers * (kGroup / 32));
         }
-        mbarrier_init(filters, 1);
+        mbarrier_init(consumers, 2 * (kGroup / 32));
         fence_proxy_async();
-        mbarrier_arrive_expect(filters, T::kFilterBytes);
-        bulk_copy(memory, packed, T::kFilterBytes, filters);
     }
     __syncthreads();
     if (threadIdx.x < kGroup) {
         increase_registers<kProducerRegisters>();
-        produce<T, C, W>(images, reader, memory + T::kFilterBytes, barriers);
+        produce<T, C, W>(tiles, reader, memory + T::kFilterBytes, barriers);
     } else {
         decrease_registers<kConsumerRegisters>();
-        consume<T, N, W, kTerms>(images, memory + T::kFilterBytes, memory, barriers, e, terms, out);
+        consume<T, N, W, kDgrad>(tiles, memory + T::kFilterBytes, memory, warp_sums, barriers, w, e, terms, out);
     }
 }
 
 #else
 
 /// Replaces convolve() on GPUs without the instructions of Hopper, where the host does not launch the kernels.
-template <int C, int N, int W, class... Arguments>
+template <int C, int N, int W, bool kDgrad, class... Arguments>
 __device__ void convolve(const Arguments&...) {
     __trap();
 }
@@ -291,52 +411,38 @@ __device__ void convolve(const Arguments&...) {
 
 template <int C, int N, int W, class Reader>
 __global__ void __launch_bounds__(kThreads, 1)
-    conv2d_forward_hopper_kernel(Images images, Reader reader, const bf16* __restrict__ packed, Epilogue<bf16> e,
-                                 bf16* __restrict__ out) {
-    convolve<C, N, W>(images, reader, packed, e, out);
+    conv2d_forward_hopper_kernel(Tiles tiles, Reader reader, GivenFilters w, Epilogue<bf16> e, bf16* __restrict__ out) {
+    convolve<C, N, W, false>(tiles, reader, w, e, out);
 }
 
 template <int C, int N, int W, class Reader>
 __global__ void __launch_bounds__(kThreads, 1)
-    conv2d_dgrad_hopper_kernel(Images images, Reader reader, const bf16* __restrict__ packed, Epilogue<bf16> e,
-                               bf16* __restrict__ out) {
-    convolve<C, N, W>(images, reader, packed, e, out);
-}
-
-/// Packs filters to packed [s][r][in_c / 8][out_c][8 of in_c]. In the forward pass, w is [out_c][r][s][in_c]. In the
-/// data gradient, w is [in_c][r][s][out_c], and the filters are also rotated by 180 degrees.
-__global__ void conv2d_pack_filters_hopper_kernel(Geometry g, bool gradient, const bf16* w, bf16* packed) {
-    const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
-    if (i >= 9 * g.in_c * g.out_c) return;
-    const int out = i / 8 % g.out_c, in = i / 8 / g.out_c % (g.in_c / 8) * 8 + i % 8;
-    const int s = i / (3 * g.in_c * g.out_c), r = i / (g.in_c * g.out_c) % 3;
-    const int tap = gradient ? 8 - (3 * r + s) : 3 * r + s;
-    packed[i] = gradient ? w[(size_t(in) * 9 + tap) * g.out_c + out] : w[(size_t(out) * 9 + tap) * g.in_c + in];
+    conv2d_dgrad_hopper_kernel(Tiles tiles, Reader reader, GivenFilters w, Epilogue<bf16> e, bf16* __restrict__ out) {
+    convolve<C, N, W, true>(tiles, reader, w, e, out);
 }
 
 template <int C, int N, int W, class Reader>
-void run_conv2d(const Geometry& g, bool gradient, const Reader& reader, const bf16* w, Epilogue<bf16> e, bf16* out,
-                const ChannelReductions& reductions) {
+void run_conv2d(const Geometry& g, bool gradient, const Reader& reader, const GivenFilters& w, Epilogue<bf16> e,
+                bf16* out, const ChannelReductions& reductions) {
     using T = Tile<C, N, W>;
-    const Images images{g.images, g.in_h, g.images * (g.in_h / T::kRows)};
-    const int blocks = std::min(images.tiles, gpu_traits().sm_count), count = blocks * 8;
-    const Scratch<bf16> packed(9 * C * N);
-    const Scratch<float> partials(reductions ? size_t(count) * 2 * N : 0);
+    const Tiles tiles{g.images * (g.in_h / T::kRows), Divisor(g.in_h / T::kRows)};
+    const int chunks = g.out_c / N, blocks = std::min(tiles.count, std::max(1, gpu_traits().sm_count / chunks));
+    const dim3 grid{unsigned(blocks), unsigned(chunks)};
+    const Scratch<float> partials(reductions ? size_t(blocks) * 2 * size_t(g.out_c) : 0);
     if (reductions) e.partials = partials;
     if (reductions.sums) e.terms = reductions.sums->terms<bf16>();
-    RG_LAUNCH(conv2d_pack_filters_hopper_kernel, blocks_for(9 * C * N, 256), 256, 0, stream(), g, gradient, w, packed);
     // Reader Plain is used in both directions, each other reader in one.
     constexpr bool kOnlyForward = std::is_same_v<Reader, Normalised<bf16>>;
     constexpr bool kOnlyDgrad = std::is_same_v<Reader, NormGradient<bf16>>;
     if constexpr (!kOnlyDgrad)
         if (!gradient)
-            RG_LAUNCH((conv2d_forward_hopper_kernel<C, N, W, Reader>), unsigned(blocks), kThreads, T::kSharedBytes,
-                      stream(), images, reader, packed, e, out);
+            RG_LAUNCH((conv2d_forward_hopper_kernel<C, N, W, Reader>), grid, kThreads, T::kSharedBytes, stream(), tiles,
+                      reader, w, e, out);
     if constexpr (!kOnlyForward)
         if (gradient)
-            RG_LAUNCH((conv2d_dgrad_hopper_kernel<C, N, W, Reader>), unsigned(blocks), kThreads, T::kSharedBytes,
-                      stream(), images, reader, packed, e, out);
-    reductions.finish(partials, unsigned(count), WarpPixels{images.tiles, blocks, T::kPatches}, g);
+            RG_LAUNCH((conv2d_dgrad_hopper_kernel<C, N, W, Reader>), grid, kThreads, T::kSharedBytes, stream(), tiles,
+                      reader, w, e, out);
+    reductions.finish(partials, unsigned(blocks), TilePixels{tiles, blocks, T::kRows * W}, g);
 }
 
 template <int I>
@@ -345,34 +451,38 @@ using Constant = std::integral_constant<int, I>;
 } // namespace
 
 template <class Reader>
-bool convolve_on_hopper(const Geometry& g, bool gradient, const Reader& reader, const bf16* w, Epilogue<bf16> e,
+bool convolve_on_hopper(const Geometry& g, bool gradient, const Reader& reader, const GivenFilters& w, Epilogue<bf16> e,
                         bf16* out, const ChannelReductions& reductions) {
-    const auto covered = [](int channels) { return channels == 32 || channels == 64; };
+    const auto covered = [](int channels) { return channels == 32 || channels == 64 || channels == 128; };
     if (!gpu_traits().hopper_kernels || g.images == 0 || g.r != 3 || g.s != 3 || g.stride != Axes(1) ||
         g.pad != Axes(1) || g.dilation != Axes(1) || !covered(g.in_c) || !covered(g.out_c) ||
         (g.in_w != 8 && g.in_w != 16 && g.in_w != 32) || g.in_h % rows_of_tile(g.in_w) != 0)
         return false;
-    const auto with_channels = [](int channels, auto f) { channels == 32 ? f(Constant<32>{}) : f(Constant<64>{}); };
+    if (std::max(g.in_c, g.out_c) == 128 && (std::min(g.in_c, g.out_c) == 32 || g.in_w > 8)) return false;
+    const auto with_chunk = [&](auto f) { g.out_c == 32 ? f(Constant<32>{}) : f(Constant<64>{}); };
     const auto with_width = [&](auto f) {
         if (g.in_w == 8) f(Constant<8>{});
         if (g.in_w == 16) f(Constant<16>{});
         if (g.in_w == 32) f(Constant<32>{});
     };
-    with_channels(g.in_c, [&](auto c) {
-        with_channels(g.out_c, [&](auto n) {
-            with_width([&](auto width) {
-                run_conv2d<decltype(c)::value, decltype(n)::value, decltype(width)::value>(g, gradient, reader, w, e,
-                                                                                           out, reductions);
-            });
+    const auto run = [&](auto c, auto n, auto width) {
+        run_conv2d<decltype(c)::value, decltype(n)::value, decltype(width)::value>(g, gradient, reader, w, e, out,
+                                                                                   reductions);
+    };
+    if (g.in_c == 128)
+        run(Constant<128>{}, Constant<64>{}, Constant<8>{});
+    else
+        with_chunk([&](auto n) {
+            with_width(
+                [&](auto width) { g.in_c == 32 ? run(Constant<32>{}, n, width) : run(Constant<64>{}, n, width); });
         });
-    });
     return true;
 }
-template bool convolve_on_hopper(const Geometry&, bool, const Plain<bf16>&, const bf16*, Epilogue<bf16>, bf16*,
+template bool convolve_on_hopper(const Geometry&, bool, const Plain<bf16>&, const GivenFilters&, Epilogue<bf16>, bf16*,
                                  const ChannelReductions&);
-template bool convolve_on_hopper(const Geometry&, bool, const Normalised<bf16>&, const bf16*, Epilogue<bf16>, bf16*,
-                                 const ChannelReductions&);
-template bool convolve_on_hopper(const Geometry&, bool, const NormGradient<bf16>&, const bf16*, Epilogue<bf16>, bf16*,
-                                 const ChannelReductions&);
+template bool convolve_on_hopper(const Geometry&, bool, const Normalised<bf16>&, const GivenFilters&, Epilogue<bf16>,
+                                 bf16*, const ChannelReductions&);
+template bool convolve_on_hopper(const Geometry&, bool, const NormGradient<bf16>&, const GivenFilters&, Epilogue<bf16>,
+                                 bf16*, const ChannelReductions&);
 
 } // namespace rg::RG_GPU

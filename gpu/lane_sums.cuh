@@ -17,8 +17,9 @@ struct Moments {
     static constexpr int K = N / 4;
     int count = 0;
     float mean[K] = {}, squares[K] = {};
-    __device__ __forceinline__ void add(const float (&values)[K]) {
-        const float weight = 1.0f / float(++count);
+    /// Counts one more pixel, and returns its weight in the means.
+    __device__ __forceinline__ float next_weight() { return __fdividef(1, float(++count)); }
+    __device__ __forceinline__ void add(const float (&values)[K], float weight) {
         RG_UNROLL
         for (int c = 0; c < K; ++c) {
             const float d = values[c] - mean[c];

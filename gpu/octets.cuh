@@ -59,11 +59,13 @@ struct OctetReader<Normalised<bf16>> {
         float v[8];
         unpack_8(x_values, v);
         RG_UNROLL
-        for (int i = 0; i < 8; ++i) {
-            v[i] = v[i] * scale[i] + shift[i];
-            if (relu) v[i] = relu_of(v[i]);
-        }
-        return pack_8(v);
+        for (int i = 0; i < 8; ++i) v[i] = v[i] * scale[i] + shift[i];
+        const uint4 plain = pack_8(v);
+        RG_UNROLL
+        for (float& value : v) value = relu_of(value);
+        const uint4 clamped = pack_8(v); // an instruction packs and clamps two values
+        return make_uint4(relu ? clamped.x : plain.x, relu ? clamped.y : plain.y, relu ? clamped.z : plain.z,
+                          relu ? clamped.w : plain.w);
     }
 };
 

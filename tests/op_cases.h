@@ -173,7 +173,7 @@ inline void add_convs(std::vector<OpCase>& cases) {
              {1, 24, 32, 64, 32, 3, 3, 1, 1},              //
              {1, 24, 16, 64, 64, 3, 3, 1, 1},              //
              {3, 9, 7, 64, 32, 3, 3, 1, 1, true, true},    // extents that no tile of 4 divides
-             {2, 8, 8, 128, 128, 3, 3, 1, 1},              //
+             {3, 8, 8, 128, 128, 3, 3, 1, 1, true, true},  // on Hopper GPUs, two chunks of filters
              {1, 6, 9, 128, 48, 3, 3, 1, 0},               //
              {1, 5, 6, 200, 24, 5, 5, 1, 2},               //
              {1, 20, 40, 32, 32, 3, 3, 1, 1, true, true},  // several bands of the weight gradient
@@ -549,6 +549,8 @@ inline void add_fused(std::vector<OpCase>& cases) {
                                                              {3, 16, 16, 4, 8, 5, 5, 1, 2, true, true},
                                                              {1, 16, 16, 64, 32, 3, 3, 1, 1, true, true},
                                                              {3, 8, 8, 64, 64, 3, 3, 1, 1, false, true},
+                                                             {5, 8, 8, 64, 128, 3, 3, 1, 1, true, true},
+                                                             {3, 8, 8, 128, 64, 3, 3, 1, 1, true, true},
                                                              {2, 4, 4, 72, 16, 3, 3, 1, 1, true, true},
                                                              {2, 4, 4, 16, 72, 3, 3, 1, 1, true, true},
                                                              {5, 2, 3, 176, 176, 3, 3, 1, 1, true, true},

@@ -420,10 +420,10 @@ def shuffle(_, i, arguments):
     lanes = {lane: arguments for lane, arguments in zip(
         [n for n in range(WARP) if arguments[0][0] >> n & 1], arguments)}
     answers = []
-    for lane, (_, value, step, limits) in lanes.items():
+    for lane, (_, value, operand, limits) in lanes.items():
         segment = limits >> 8 & 31
         last = lane & segment | limits & 31 & ~segment
-        source = lane ^ step
+        source = lane ^ operand if "bfly" in i.parts else lane & segment | operand & 31 & ~segment
         inside = source <= last
         if inside and source not in lanes:
             raise Fault(f"lane {lane} reads from lane {source}, which is not in the mask")

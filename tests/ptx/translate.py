@@ -365,7 +365,7 @@ class Kernel:
         return self.wait(i)
 
     def op_shfl(self, i):
-        if i.parts[1:] != ["sync", "bfly", "b32"]:
+        if i.parts[1:] not in (["sync", "bfly", "b32"], ["sync", "idx", "b32"]):
             raise Fault("unknown shuffle")
         value, predicate = i.operands[0].split("|")
         mask, *arguments = [self.value(i.operands[n], "u32") for n in (4, 1, 2, 3)]

@@ -49,6 +49,7 @@ inline long max(long a, long b) { return std::max(a, b); }
 inline float min(float a, float b) { return fminf(a, b); }
 inline float max(float a, float b) { return fmaxf(a, b); }
 
+inline float __fdividef(float a, float b) { return a / b; }
 inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
 
 // ---- memory ----
