@@ -1,16 +1,18 @@
 // For each column of a matrix [rows][columns], computes two sums over all rows, in a fixed order. Columns are channels,
 // rows are pixels.
 //
-// In the first kernel, a block sums a slab of 512 rows for 32 columns. Each thread takes every 8th row of a column, and
-// the sums of the column's 8 threads are added in shared memory. The second kernel adds the sums of the slabs in
-// double, and hands the two sums of each column to the functor `finish`.
+// In the first kernel, a block sums a slab of 512 rows for 32 columns. A thread takes kWidth neighbouring columns: 8 of
+// every 64th row, or one of every 8th row. The sums of a column's threads are added first within each warp, then in
+// shared memory. The second kernel adds the sums of the slabs in double, and hands the two sums of each column to the
+// functor `finish`.
 //
 // A large batch may have thousands of slabs, but only 32 columns. So a block of the second kernel takes only 8 columns,
 // whose 8 floats fill a memory sector of 32 bytes. It has 64 threads per column; a tree reduction adds their sums. If
-// there are more than 256 slabs, each group of 256 gets its own blocks, and the second kernel runs again on the sums of
-// the groups. Without these groups, 32 columns would give 4 blocks, and only 4 SMs would read megabytes of sums.
+// there are more than 256 slabs, each group of 256 gets its own blocks, and the last of these blocks to end adds the
+// sums of the groups. Without groups, 32 columns would give 4 blocks, and only 4 SMs would read megabytes of sums.
 #pragma once
 
+#include "ringgrad/gpu/reduce.cuh"
 #include "ringgrad/gpu/scratch.cuh"
 #include "ringgrad/gpu/values.cuh"
 
@@ -22,25 +24,37 @@ struct TwoSums {
     float first = 0, second = 0;
 };
 
-/// Sums each slab of rows into sums [slabs][2][columns]. term(row, column, sum) adds an element's two terms to `sum`.
-/// The kernel calls term() once for each element, so term() may also compute and store the element. The launch bound
-/// asks for 4 blocks per SM: without the bound, the compiler aims at 8 blocks and spills registers.
-template <class Term>
-__global__ void __launch_bounds__(kColumns* kRows, 4)
+/// Sums each slab of rows into sums [slabs][2][columns]. term(row, column, sum) adds the two terms of kWidth elements,
+/// the first of which is in `column`, to sum[0] to sum[kWidth - 1]. `columns` is a multiple of kWidth. The kernel calls
+/// term() once for each element, so term() may also compute and store the element. The launch bound asks for 4 blocks
+/// per SM, or 2 with 8 columns per thread: without the bound, the compiler aims at 8 blocks and spills registers.
+template <int kWidth, class Term>
+__global__ void __launch_bounds__(kColumns* kRows, kWidth == 1 ? 4 : 2)
     column_slab_sums_kernel(int64_t rows, int columns, Term term, float* sums) {
+    constexpr int kLanes = kColumns / kWidth; // threads of a row
     SHARED(float, partial, 2 * kRows * kColumns);
-    const int x = int(threadIdx.x) % kColumns, y = int(threadIdx.x) / kColumns;
-    const int column = int(blockIdx.y) * kColumns + x;
+    const int thread = int(threadIdx.x), x = thread % kLanes * kWidth, first_column = int(blockIdx.y) * kColumns;
     const int64_t begin = int64_t(blockIdx.x) * kSlabRows, end = begin + kSlabRows < rows ? begin + kSlabRows : rows;
-    TwoSums sum;
-    if (column < columns)
-        for (int64_t row = begin + y; row < end; row += kRows) term(row, column, sum);
-    partial[y * kColumns + x] = sum.first;
-    partial[(kRows + y) * kColumns + x] = sum.second;
+    TwoSums sum[kWidth];
+    if (first_column + x < columns)
+        for (int64_t row = begin + thread / kLanes; row < end; row += kRows * kWidth) term(row, first_column + x, sum);
+    for (int lane_mask = kLanes; lane_mask < 32; lane_mask *= 2) {
+        RG_UNROLL
+        for (TwoSums& s : sum) {
+            s.first += __shfl_xor_sync(0xffffffffu, s.first, lane_mask);
+            s.second += __shfl_xor_sync(0xffffffffu, s.second, lane_mask);
+        }
+    }
+    if (thread % 32 < kLanes) {
+        float* const of_warp = partial + thread / 32 * kColumns + x;
+        RG_UNROLL
+        for (int i = 0; i < kWidth; ++i) of_warp[i] = sum[i].first, of_warp[kRows * kColumns + i] = sum[i].second;
+    }
     __syncthreads();
+    const int y = thread / kColumns, column = first_column + thread % kColumns;
     if (y > 1 || column >= columns) return;
     float total = 0;
-    for (int i = 0; i < kRows; ++i) total += partial[(y * kRows + i) * kColumns + x];
+    for (int i = 0; i < kRows; ++i) total += partial[(y * kRows + i) * kColumns + thread % kColumns];
     sums[(size_t(blockIdx.x) * 2 + y) * columns + column] = total;
 }
 
@@ -48,29 +62,51 @@ __global__ void __launch_bounds__(kColumns* kRows, 4)
 // store_moments() would spill some.
 constexpr int kReduceColumns = 8, kReduceRows = 64;
 
-constexpr int kReduceSlabs = 256;
-/// Block (x, y) adds the sums of group y, which has at most 256 slabs, for columns 8 x to 8 x + 7.
+/// A `term` functor for column_sums_reduce_kernel: reads sums [slabs][2][columns].
+template <class T>
+struct SlabSums {
+    const T* sums;
+    int columns;
+    __device__ void operator()(int slab, int column, double& first, double& second) const {
+        first += double(sums[size_t(slab) * 2 * columns + column]);
+        second += double(sums[(size_t(slab) * 2 + 1) * columns + column]);
+    }
+};
+
+constexpr unsigned kReduceSlabs = 256;
+/// Block (x, y) adds the sums of group y, which has `group_slabs` slabs or fewer, for columns 8 x to 8 x + 7.
 /// term(slab, column, first, second) adds the slab's two sums of the column to `first` and `second`.
-/// finish(column, first, second) receives the totals.
+/// finish(column, first, second) receives the totals. With several groups, their sums pass through `group_sums`
+/// [groups][2][columns], and each x has a counter in `arrivals`.
 template <class Term, class Finish>
 __global__ void __launch_bounds__(kReduceColumns* kReduceRows)
-    column_sums_reduce_kernel(int slabs, int columns, Term term, Finish finish) {
+    column_sums_reduce_kernel(int slabs, int group_slabs, int columns, Term term, Finish finish, double* group_sums,
+                              unsigned* arrivals) {
     SHARED(double, partial, 2 * kReduceRows * kReduceColumns);
     const int x = int(threadIdx.x) % kReduceColumns, y = int(threadIdx.x) / kReduceColumns;
-    const int column = int(blockIdx.x) * kReduceColumns + x;
-    const int begin = int(blockIdx.y) * kReduceSlabs, end = begin + kReduceSlabs < slabs ? begin + kReduceSlabs : slabs;
-    double first = 0, second = 0;
-    if (column < columns)
-        for (int slab = begin + y; slab < end; slab += kReduceRows) term(slab, column, first, second);
+    const int column = int(blockIdx.x) * kReduceColumns + x, group = int(blockIdx.y), groups = int(gridDim.y);
     double *const firsts = partial + threadIdx.x, *const seconds = firsts + kReduceRows * kReduceColumns;
-    *firsts = first, *seconds = second;
-    for (int step = kReduceRows / 2; step > 0; step /= 2) {
-        __syncthreads();
-        if (y >= step) continue;
-        *firsts += firsts[step * kReduceColumns];
-        *seconds += seconds[step * kReduceColumns];
+    const auto add = [&](int begin, int end, const auto& terms) {
+        double first = 0, second = 0;
+        if (column < columns)
+            for (int slab = begin + y; slab < end; slab += kReduceRows) terms(slab, column, first, second);
+        *firsts = first, *seconds = second;
+        for (int step = kReduceRows / 2; step > 0; step /= 2) {
+            __syncthreads();
+            if (y >= step) continue;
+            *firsts += firsts[step * kReduceColumns];
+            *seconds += seconds[step * kReduceColumns];
+        }
+    };
+    add(group * group_slabs, min((group + 1) * group_slabs, slabs), term);
+    const bool has_total = y == 0 && column < columns;
+    if (groups > 1) {
+        double* const sums = group_sums + size_t(group) * 2 * columns + column;
+        if (has_total) sums[0] = *firsts, sums[columns] = *seconds;
+        if (!is_last_block(arrivals + blockIdx.x, gridDim.y)) return;
+        add(0, groups, SlabSums<double>{group_sums, columns});
     }
-    if (y == 0 && column < columns) finish(column, *firsts, *seconds);
+    if (has_total) finish(column, *firsts, *seconds);
 }
 
 /// Stores the mean and the variance of a column's `count` values to stats [2][columns]. `sum` is the sum of
@@ -83,50 +119,26 @@ inline __device__ void store_moments(float* stats, int columns, int column, int6
     stats[columns + column] = variance < 0 ? 0 : float(variance); // keeps NaN
 }
 
-/// A `term` functor for column_sums_reduce_kernel. Reads sums [slabs][2][columns].
-template <class T>
-struct SlabSums {
-    const T* sums;
-    int columns;
-    __device__ void operator()(int slab, int column, double& first, double& second) const {
-        first += double(sums[size_t(slab) * 2 * columns + column]);
-        second += double(sums[(size_t(slab) * 2 + 1) * columns + column]);
-    }
-};
-
-/// A `finish` functor for column_sums_reduce_kernel. Stores sums [groups of slabs][2][columns] for the next reduction.
-struct StoreSums {
-    double* sums;
-    int columns;
-    __device__ void operator()(int column, double first, double second) const {
-        double* const column_sums = sums + size_t(blockIdx.y) * 2 * columns + column;
-        column_sums[0] = first, column_sums[columns] = second;
-    }
-};
-
-/// Adds the sums of any number of slabs and hands them to finish(). With more than 256 slabs, launches several kernels.
+/// Adds the sums of any number of slabs and hands them to finish().
 template <class Term, class Finish>
 void reduce_slabs(unsigned slabs, int64_t columns, const Term& term, const Finish& finish) {
-    const dim3 grid(blocks_for(columns, kReduceColumns), slabs > 0 ? blocks_for(slabs, kReduceSlabs) : 1);
-    if (grid.y == 1) {
-        RG_LAUNCH((column_sums_reduce_kernel<Term, Finish>), grid, kReduceColumns * kReduceRows, 0, stream(),
-                  int(slabs), int(columns), term, finish);
-        return;
-    }
-    const Scratch<double> sums(size_t(grid.y) * 2 * size_t(columns));
-    RG_LAUNCH((column_sums_reduce_kernel<Term, StoreSums>), grid, kReduceColumns * kReduceRows, 0, stream(), int(slabs),
-              int(columns), term, StoreSums{sums, int(columns)});
-    reduce_slabs(grid.y, columns, SlabSums<double>{sums, int(columns)}, finish);
+    const unsigned blocks = blocks_for(columns, kReduceColumns);
+    const unsigned groups = blocks > kArrivalCounters ? 1 : std::max(1u, blocks_for(slabs, kReduceSlabs));
+    const Scratch<double> sums(groups > 1 ? size_t(groups) * 2 * size_t(columns) : 0);
+    RG_LAUNCH((column_sums_reduce_kernel<Term, Finish>), dim3(blocks, groups), kReduceColumns * kReduceRows, 0,
+              stream(), int(slabs), int(blocks_for(slabs, groups)), int(columns), term, finish, sums,
+              arrival_counters());
 }
 
-/// Sums the two terms of term() over the rows of a matrix. finish(column, first, second) receives a column's totals.
-template <class Term, class Finish>
+/// Sums the two terms of term() over the rows of a matrix; see column_slab_sums_kernel for kWidth.
+/// finish(column, first, second) receives a column's totals.
+template <int kWidth, class Term, class Finish>
 void sum_columns(int64_t rows, int64_t columns, const Term& term, const Finish& finish) {
     const unsigned slabs = blocks_for(rows, kSlabRows);
     const Scratch<float> sums(size_t(slabs) * 2 * size_t(columns));
     if (slabs > 0)
-        RG_LAUNCH(column_slab_sums_kernel<Term>, dim3(slabs, blocks_for(columns, kColumns)), kColumns * kRows, 0,
-                  stream(), rows, int(columns), term, sums);
+        RG_LAUNCH((column_slab_sums_kernel<kWidth, Term>), dim3(slabs, blocks_for(columns, kColumns)),
+                  kColumns * kRows, 0, stream(), rows, int(columns), term, sums);
     reduce_slabs(slabs, columns, SlabSums<float>{sums, int(columns)}, finish);
 }
 

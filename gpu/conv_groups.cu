@@ -83,12 +83,12 @@ template <class T>
 struct WgradTerms {
     Groups a;
     const T *x, *dy;
-    __device__ void operator()(int64_t pixel, int column, TwoSums& sum) const {
+    __device__ void operator()(int64_t pixel, int column, TwoSums (&sum)[1]) const {
         const int filter = column % a.g.out_c, tap = column / a.g.out_c / a.c, c = column / a.g.out_c % a.c;
         const float gradient = load(dy + size_t(pixel) * a.g.out_c + filter);
         size_t index;
-        if (a.locate(pixel, filter, tap / a.g.s, tap % a.g.s, &index)) sum.first += gradient * load(x + index + c);
-        sum.second += gradient;
+        if (a.locate(pixel, filter, tap / a.g.s, tap % a.g.s, &index)) sum[0].first += gradient * load(x + index + c);
+        sum[0].second += gradient;
     }
 };
 /// Stores the sums of WgradTerms. All values of a filter have the same second sum.
@@ -137,7 +137,7 @@ void conv2d_grad_in_groups(const Call& call) {
         using T = decltype(t);
         if (attrs.filters) {
             const int values = a.g.r * a.g.s * a.c;
-            sum_columns(
+            sum_columns<1>(
                 a.g.pixels(), int64_t(a.g.out_c) * values, WgradTerms<T>{a, pointer<T>(x), pointer<T>(dy)},
                 StoreWgrad{a.g.out_c, values, pointer<float>(call.out[O::dw]), pointer<float>(call.out[O::dbias])});
         }

@@ -28,10 +28,13 @@
 
 // With nvcc, unrolls the loop that follows. Loops over arrays in registers need this: registers have no addresses, so
 // each index must be a constant.
+// RG_UNROLL_4 unrolls by 4, so that the loads of 4 iterations are in flight together.
 #ifdef __CUDACC__
 #define RG_UNROLL _Pragma("unroll")
+#define RG_UNROLL_4 _Pragma("unroll 4")
 #else
 #define RG_UNROLL
+#define RG_UNROLL_4
 #endif
 
 #ifndef __CUDACC__

@@ -146,8 +146,14 @@ public:
         name_ = cat(properties.name, " (", capability_of(properties).str(), ", ", properties.totalGlobalMem >> 30);
         cudaFuncAttributes attributes; // fails here if the driver is too old to translate this build's kernels
         check(cudaFuncGetAttributes(&attributes, delay_kernel), "loading the kernels of this build, for " RG_CUDA_ARCH);
+        constexpr size_t kBytes = kArrivalCounters * sizeof(unsigned);
+        arrival_counters_ = static_cast<unsigned*>(allocate(kBytes));
+        check(cudaMemsetAsync(arrival_counters_, 0, kBytes, stream_), "cudaMemsetAsync");
     }
-    ~CudaDevice() override { (void)cudaStreamSynchronize(stream_); }
+    ~CudaDevice() override {
+        (void)cudaStreamSynchronize(stream_);
+        release(arrival_counters_);
+    }
 
     std::string name() const override {
         return name_ + (traits_.hopper_kernels ? " GiB, hopper kernels)" : " GiB)");
@@ -250,6 +256,7 @@ public:
     cudaStream_t stream() const { return stream_; }
     const GpuTraits& traits() const { return traits_; }
     ScratchStack& scratch() { return scratch_; }
+    unsigned* arrival_counters() const { return arrival_counters_; }
 
 private:
     /// Selects the GPU before the members below create streams and memory on it.
@@ -262,6 +269,7 @@ private:
     Stream stream_;
     BlockCache blocks_{allocate_memory, free_memory};
     ScratchStack scratch_{[this](size_t bytes) { return allocate(bytes); }, [this](void* memory) { release(memory); }};
+    unsigned* arrival_counters_;
     std::array<PinnedSlot, 4> slots_; // for uploads; at most 4 copies of up to 1 MiB are in flight
     PinnedSlot download_slot_;
     PinnedDownloads downloads_{download_slot_.memory, PinnedSlot::kBytes};
@@ -320,6 +328,7 @@ CudaDevice& current_device() { return static_cast<CudaDevice&>(*context().device
 } // namespace
 
 void* take_scratch(size_t bytes) { return current_device().scratch().take(bytes); }
+unsigned* arrival_counters() { return current_device().arrival_counters(); }
 void give_back_scratch(void*) { current_device().scratch().give_back(); }
 cudaStream_t stream() { return current_device().stream(); }
 const GpuTraits& gpu_traits() { return current_device().traits(); }

@@ -3,6 +3,7 @@
 #include "ringgrad/core/context.h"
 #include "ringgrad/gpu/kernels.h"
 #include "ringgrad/gpu/norm.cuh"
+#include "ringgrad/gpu/octets.cuh"
 #include "ringgrad/gpu/reduce.cuh"
 
 namespace rg::RG_GPU {
@@ -47,10 +48,10 @@ template <class T>
 struct Deviations {
     const T* x;
     int c;
-    __device__ void operator()(int64_t row, int column, TwoSums& sum) const {
+    __device__ void operator()(int64_t row, int column, TwoSums (&sum)[1]) const {
         const float d = load(x + row * c + column) - load(x + column);
-        sum.first += d;
-        sum.second += d * d;
+        sum[0].first += d;
+        sum[0].second += d * d;
     }
 };
 template <class T>
@@ -64,14 +65,17 @@ struct FinishMoments {
     }
 };
 
-template <class T>
+template <class T, int kWidth>
 struct NormGradientTerms {
     const T* dy;
     NormTerms<T> terms;
     int c;
-    __device__ void operator()(int64_t row, int column, TwoSums& sum) const {
+    __device__ void operator()(int64_t row, int column, TwoSums (&sum)[kWidth]) const {
         const size_t index = size_t(row) * c + column;
-        terms.add(load(dy + index), index, column, sum);
+        float dy_values[kWidth], x_values[kWidth];
+        ChannelReader<kWidth, Plain<T>>({dy}, column).read(index, dy_values);
+        ChannelReader<kWidth, Plain<T>>({terms.x}, column).read(index, x_values);
+        terms.add_of(dy_values, x_values, column, sum);
     }
 };
 
@@ -153,10 +157,10 @@ struct LayerNormTerms {
     const T *dy, *x;
     const RowStats* stats;
     int c;
-    __device__ void operator()(int64_t row, int column, TwoSums& sum) const {
+    __device__ void operator()(int64_t row, int column, TwoSums (&sum)[1]) const {
         const float g = load(dy + row * c + column);
-        sum.first += g * ((load(x + row * c + column) - stats[row].mean) * stats[row].scale);
-        sum.second += g;
+        sum[0].first += g * ((load(x + row * c + column) - stats[row].mean) * stats[row].scale);
+        sum[0].second += g;
     }
 };
 struct StoreLayerNormSums {
@@ -181,7 +185,11 @@ void NormSums::compute() const {
     const int c = norm_.channels();
     with_stored(dy_, [&](auto t) {
         using T = decltype(t);
-        sum_columns(dy_.numel() / c, c, NormGradientTerms<T>{pointer<T>(dy_), terms<T>(), c}, finish_);
+        with_width(c, [&](auto width) {
+            constexpr int kWidth = decltype(width)::value;
+            sum_columns<kWidth>(dy_.numel() / c, c, NormGradientTerms<T, kWidth>{pointer<T>(dy_), terms<T>(), c},
+                                finish_);
+        });
     });
 }
 
@@ -191,8 +199,8 @@ void channel_stats(const Call& call) {
     with_stored(x, [&](auto t) {
         using T = decltype(t);
         const int64_t rows = x.numel() / c;
-        sum_columns(rows, c, Deviations<T>{pointer<T>(x), c},
-                    FinishMoments<T>{pointer<T>(x), rows, c, pointer<float>(call.out[0])});
+        sum_columns<1>(rows, c, Deviations<T>{pointer<T>(x), c},
+                       FinishMoments<T>{pointer<T>(x), rows, c, pointer<float>(call.out[0])});
     });
 }
 
@@ -273,8 +281,8 @@ void layer_norm_grad(const Call& call) {
             RG_LAUNCH(layer_norm_grad_kernel<T>, blocks_for(rows, kWarpRows), kThreads, 0, stream(), rows, int(c),
                       pointer<T>(dy), pointer<T>(x), pointer<float>(call.in[O::gamma]), call.attrs.as<O>().epsilon,
                       pointer<T>(call.out[O::dx]), stats);
-        sum_columns(rows, c, LayerNormTerms<T>{pointer<T>(dy), pointer<T>(x), stats, int(c)},
-                    StoreLayerNormSums{pointer<float>(call.out[O::dgamma]), pointer<float>(call.out[O::dbeta])});
+        sum_columns<1>(rows, c, LayerNormTerms<T>{pointer<T>(dy), pointer<T>(x), stats, int(c)},
+                       StoreLayerNormSums{pointer<float>(call.out[O::dgamma]), pointer<float>(call.out[O::dbeta])});
     });
 }
 

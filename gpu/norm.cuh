@@ -60,6 +60,17 @@ struct NormTerms {
         sum.first += dy * (x_value - mean[c]);
         sum.second += dy;
     }
+    /// Does the same for kWidth channels from c on; kWidth is 1 or 8.
+    template <int kWidth>
+    __device__ __forceinline__ void add_of(const float (&dy)[kWidth], const float (&x_values)[kWidth], int c,
+                                           TwoSums (&sum)[kWidth]) const {
+        if constexpr (kWidth == 1) return add_of(dy[0], x_values[0], c, sum[0]);
+        float scales[8], shifts[8], means[8];
+        load_8(scale + c, scales), load_8(shift + c, shifts), load_8(mean + c, means);
+        const NormTerms of_8{x, scales, shifts, means, relu};
+        RG_UNROLL
+        for (int i = 0; i < kWidth; ++i) of_8.add_of(dy[i], x_values[i], i, sum[i]);
+    }
 };
 /// Converts a channel's two sums of NormTerms into dgamma and dbeta, the gradients of batch norm's parameters.
 struct FinishNormSums {

@@ -14,6 +14,10 @@ __device__ __forceinline__ uint4 pack_8(const float (&v)[8]) {
 struct Octet {
     float v[8];
 };
+__device__ __forceinline__ void unpack_8(const Octet& octet, float (&v)[8]) {
+    RG_UNROLL
+    for (int i = 0; i < 8; ++i) v[i] = octet.v[i];
+}
 
 /// Reads the octet that begins with channel c, an argument of the constructor. This version is for readers of f32,
 /// which load and transform at once.
@@ -129,6 +133,50 @@ __device__ __forceinline__ void store_octet(T* to, const Octet& octet) {
         for (int j = 0; j < 8; j += 4)
             *reinterpret_cast<float4*>(to + j) = {octet.v[j], octet.v[j + 1], octet.v[j + 2], octet.v[j + 3]};
     }
+}
+
+// ---- 8 channels or one ----------------------------------------------------------------------------------------------
+// kWidth is the number of neighbouring channels that a thread computes: 8, or 1 if the channels are no multiple of 8.
+
+/// Reads kWidth values of a pixel, the first of which belongs to channel c, an argument of the constructor.
+template <int kWidth, class Reader>
+class ChannelReader {
+public:
+    __device__ ChannelReader(const Reader& reader, int c) : source_(reader, c), c_(c) {}
+    __device__ __forceinline__ void read(size_t index, float (&v)[kWidth]) const {
+        if constexpr (kWidth == 8)
+            unpack_8(source_.transform(source_.load(index)), v);
+        else
+            v[0] = source_.reader.value(index, c_);
+    }
+
+private:
+    Source<kWidth == 8, Reader> source_;
+    int c_;
+};
+
+/// Stores kWidth values, and sets v to the values as stored, so rounded to T.
+template <int kWidth, class T>
+__device__ __forceinline__ void store_rounded(T* to, float (&v)[kWidth]) {
+    if constexpr (kWidth == 1) {
+        v[0] = as_stored(v[0], T{});
+        store(to, v[0]);
+    } else if constexpr (std::is_same_v<T, bf16>) {
+        const uint4 eight = pack_8(v);
+        store_octet(to, eight);
+        unpack_8(eight, v);
+    } else {
+        store_octet(to, reinterpret_cast<const Octet&>(v));
+    }
+}
+
+/// Calls f with kWidth as a constant.
+template <class F>
+void with_width(int64_t channels, F f) {
+    if (channels % 8 == 0)
+        f(std::integral_constant<int, 8>{});
+    else
+        f(std::integral_constant<int, 1>{});
 }
 
 } // namespace rg::RG_GPU

@@ -1,10 +1,12 @@
 // Max and average pooling and their gradients. The forward ops can apply a batch norm to their input on load. The
 // gradient ops can also compute the sums that the gradient of this batch norm needs.
 //
-// Each value of a result is computed by one thread. For a value of dx, that thread visits all windows that contain the
-// value, so that overlapping windows need no atomics.
+// A thread computes kWidth values of a result (octets.cuh). For values of dx, that thread visits all windows that
+// contain their pixel, so that overlapping windows need no atomics.
+#include "ringgrad/gpu/divisor.cuh"
 #include "ringgrad/gpu/kernels.h"
 #include "ringgrad/gpu/norm.cuh"
+#include "ringgrad/gpu/octets.cuh"
 
 namespace rg::RG_GPU {
 
@@ -14,12 +16,13 @@ constexpr int kThreads = 256;
 
 /// The windows along one axis of an image.
 struct Axis {
-    int extent, results, window, stride, pad;
+    Divisor extent, results, stride;
+    int window, pad;
     Axis(int64_t extent, int64_t results, int64_t window, int64_t stride, int64_t pad)
-        : extent(int(extent)), results(int(results)), window(int(window)), stride(int(stride)), pad(int(pad)) {}
+        : extent(int(extent)), results(int(results)), stride(int(stride)), window(int(window)), pad(int(pad)) {}
     /// begin() returns the first pixel of a window that lies in the image, and end() the pixel after the last.
     __device__ int begin(int result) const { return max(result * stride - pad, 0); }
-    __device__ int end(int result) const { return min(result * stride - pad + window, extent); }
+    __device__ int end(int result) const { return min(result * stride - pad + window, int(extent)); }
 };
 
 struct Windows {
@@ -30,7 +33,10 @@ struct Windows {
         : rows(x[1], y[1], pool.window.h, pool.stride.h, pool.pad.h),
           columns(x[2], y[2], pool.window.w, pool.stride.w, pool.pad.w),
           c(int(x[3])),
-          count_pad(pool.count_pad) {}
+          count_pad(pool.count_pad) {
+        const int64_t work = std::max(x.numel(), y.numel()) / (c % 8 == 0 ? 8 : 1);
+        RG_CHECK(work < INT32_MAX, "pooling: expected less than 2^31 values, or octets of values, got ", work);
+    }
     /// Returns the factor by which average pooling multiplies the sum of window (i, j).
     __device__ float share(int i, int j) const {
         if (count_pad) return 1 / float(rows.window * columns.window);
@@ -38,108 +44,184 @@ struct Windows {
     }
 };
 
-/// The value of a result that a thread computes.
-struct Result {
-    int64_t image;
-    int row, column, c;
-    __device__ Result(const Windows& g, int64_t i)
-        : image(i / g.c / g.columns.results / g.rows.results),
-          row(int(i / g.c / g.columns.results % g.rows.results)),
-          column(int(i / g.c % g.columns.results)),
-          c(int(i % g.c)) {}
-    /// Calls f(index in the input, position in the window) for each pixel of the window that lies in the image.
+/// The values that the threads of a kernel without sums compute, kWidth each.
+template <int kWidth>
+struct Work {
+    int threads;   // number of threads that have work
+    Divisor lanes; // number of threads per pixel
+    Work(int64_t values, int c) : threads(int(values / kWidth)), lanes(c / kWidth) {}
+    unsigned blocks() const { return blocks_for(threads, kThreads); }
+    /// Calls f(pixel, channel, index of the first value).
     template <class F>
-    __device__ void each_pixel(const Windows& g, F f) const {
-        const int top = row * g.rows.stride - g.rows.pad, left = column * g.columns.stride - g.columns.pad;
-        for (int i = g.rows.begin(row); i < g.rows.end(row); ++i)
-            for (int j = g.columns.begin(column); j < g.columns.end(column); ++j)
-                f(((size_t(image) * g.rows.extent + i) * g.columns.extent + j) * g.c + size_t(c),
-                  (i - top) * g.columns.window + j - left);
+    __device__ __forceinline__ void run(F f) const {
+        const int i = int(blockIdx.x) * kThreads + int(threadIdx.x);
+        if (i < threads) f(i / lanes, i % lanes * kWidth, size_t(i) * kWidth);
     }
 };
 
-/// Max pooling. `positions` receives the index of each maximum within its window; null if not needed. The first of
-/// equal values wins. NaN wins over all values, so that a diverged network remains visible.
-template <class T, class Reader>
-__global__ void __launch_bounds__(kThreads)
-    max_pool2d_forward_kernel(Windows g, int64_t count, Reader reader, T* y, uint8_t* positions) {
-    const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
-    if (i >= count) return;
-    const Result result(g, i);
-    float best = 0;
-    int position = -1;
-    result.each_pixel(g, [&](size_t index, int place) {
-        const float v = reader.value(index, result.c);
-        if (position < 0 || v > best || (v != v && best == best)) best = v, position = place;
-    });
-    store(y + i, best);
-    if (positions) positions[i] = uint8_t(position);
+/// A pixel of a result.
+struct Result {
+    int image, row, column;
+    __device__ Result(const Windows& g, int pixel)
+        : image(pixel / g.columns.results / g.rows.results),
+          row(pixel / g.columns.results % g.rows.results),
+          column(pixel % g.columns.results) {}
+    /// Returns the position in the window of its first pixel that lies in the image.
+    __device__ int first_position(const Windows& g) const {
+        return max(g.rows.pad - row * g.rows.stride, 0) * g.columns.window +
+               max(g.columns.pad - column * g.columns.stride, 0);
+    }
+    /// Calls f(index in the input, position in the window) for each pixel of the window that lies in the image.
+    template <class F>
+    __device__ __forceinline__ void each_pixel(const Windows& g, int channel, F f) const {
+        const int top = row * g.rows.stride - g.rows.pad, left = column * g.columns.stride - g.columns.pad;
+        for (int i = g.rows.begin(row); i < g.rows.end(row); ++i) {
+            RG_UNROLL_4
+            for (int j = g.columns.begin(column); j < g.columns.end(column); ++j)
+                f(((size_t(image) * g.rows.extent + i) * g.columns.extent + j) * g.c + channel,
+                  (i - top) * g.columns.window + j - left);
+        }
+    }
+};
+
+/// Stores kWidth positions within windows.
+template <int kWidth>
+__device__ __forceinline__ void store_positions(uint8_t* to, const int (&positions)[kWidth]) {
+    if constexpr (kWidth == 1) {
+        *to = uint8_t(positions[0]);
+    } else {
+        uint64_t bytes = 0;
+        RG_UNROLL
+        for (int i = 0; i < kWidth; ++i) bytes |= uint64_t(positions[i]) << 8 * i;
+        *reinterpret_cast<uint64_t*>(to) = bytes;
+    }
 }
 
-/// Computes one value of dx from the windows that contain its pixel. For max pooling, where `positions` is not null, dx
-/// is the sum of dy over the windows whose maximum is at this pixel. For average pooling, dx is the sum of dy times
-/// share() over all these windows.
-template <class T>
+/// Max pooling. `positions` receives the index of each maximum within its window; null if not needed. The first of
+/// equal values wins. NaN wins over all values, so that a diverged network remains visible.
+template <class T, int kWidth, class Reader>
+__global__ void __launch_bounds__(kThreads)
+    max_pool2d_forward_kernel(Windows g, Work<kWidth> work, Reader reader, T* y, uint8_t* positions) {
+    work.run([&](int pixel, int channel, size_t to) {
+        const ChannelReader<kWidth, Reader> source(reader, channel);
+        const Result result(g, pixel);
+        float best[kWidth];
+        int position[kWidth];
+        RG_UNROLL
+        for (int i = 0; i < kWidth; ++i) best[i] = -INFINITY, position[i] = result.first_position(g);
+        result.each_pixel(g, channel, [&](size_t index, int place) {
+            float v[kWidth];
+            source.read(index, v);
+            RG_UNROLL
+            for (int i = 0; i < kWidth; ++i)
+                if (!(v[i] <= best[i]) && best[i] == best[i]) best[i] = v[i], position[i] = place;
+        });
+        store_rounded<kWidth>(y + to, best);
+        if (positions) store_positions<kWidth>(positions + to, position);
+    });
+}
+
+/// Computes kWidth values of dx from the windows that contain their pixel. For max pooling, where `positions` is not
+/// null, a value of dx is the sum of dy over the windows whose maximum is at this pixel. For average pooling, it is the
+/// sum of dy times share() over all these windows.
+template <class T, int kWidth>
 struct PoolGrad {
     Windows g;
     const T* dy;
     const uint8_t* positions;
-    __device__ float operator()(uint32_t pixel, int c) const { // uint32_t, since 64-bit division is slow
+    __device__ __forceinline__ void compute(int pixel, int channel, float (&sum)[kWidth]) const {
         const Axis &rows = g.rows, &columns = g.columns;
-        const uint32_t pixels = uint32_t(rows.extent * columns.extent), image = pixel / pixels;
+        const int row_of_all = pixel / columns.extent, image = row_of_all / rows.extent;
         // Row and column in the padded image.
-        const int in_image = int(pixel % pixels), row = in_image / columns.extent + rows.pad,
-                  column = in_image % columns.extent + columns.pad;
-        float sum = 0;
+        const int row = row_of_all % rows.extent + rows.pad, column = pixel % columns.extent + columns.pad;
+        const ChannelReader<kWidth, Plain<T>> source({dy}, channel);
+        RG_UNROLL
+        for (float& s : sum) s = 0;
         for (int i = min(row / rows.stride, rows.results - 1); i >= 0 && row - i * rows.stride < rows.window; --i)
             for (int j = min(column / columns.stride, columns.results - 1);
                  j >= 0 && column - j * columns.stride < columns.window; --j) {
-                const int position = (row - i * rows.stride) * columns.window + column - j * columns.stride;
-                const size_t index = ((size_t(image) * rows.results + i) * columns.results + j) * g.c + size_t(c);
-                if (!positions)
-                    sum += g.share(i, j) * load(dy + index);
-                else if (positions[index] == position)
-                    sum += load(dy + index);
+                const size_t index = ((size_t(image) * rows.results + i) * columns.results + j) * g.c + channel;
+                float v[kWidth];
+                source.read(index, v);
+                if (positions) {
+                    const int position = (row - i * rows.stride) * columns.window + column - j * columns.stride;
+                    keep(v, position, positions + index);
+                }
+                const float factor = positions ? 1 : g.share(i, j);
+                RG_UNROLL
+                for (int c = 0; c < kWidth; ++c) sum[c] += factor * v[c];
             }
-        return sum;
+    }
+
+private:
+    /// Sets the values to 0 whose window has another position.
+    static __device__ __forceinline__ void keep(float (&v)[kWidth], int position, const uint8_t* positions_of_v) {
+        uint64_t bytes;
+        if constexpr (kWidth == 8)
+            bytes = *reinterpret_cast<const uint64_t*>(positions_of_v);
+        else
+            bytes = *positions_of_v;
+        RG_UNROLL
+        for (int c = 0; c < kWidth; ++c)
+            if (int(uint8_t(bytes >> 8 * c)) != position) v[c] = 0;
     }
 };
 
-template <class T>
-__global__ void __launch_bounds__(kThreads) pool2d_grad_kernel(int64_t count, PoolGrad<T> value, T* dx) {
-    const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
-    if (i < count) store(dx + i, value(uint32_t(i / value.g.c), int(i % value.g.c)));
+template <class T, int kWidth>
+__global__ void __launch_bounds__(kThreads)
+    pool2d_grad_kernel(Work<kWidth> work, PoolGrad<T, kWidth> gradient, T* dx) {
+    work.run([&](int pixel, int channel, size_t to) {
+        float v[kWidth];
+        gradient.compute(pixel, channel, v);
+        store_rounded<kWidth>(dx + to, v);
+    });
 }
 
-/// A `term` functor for sum_columns() (columns.cuh). Computes and stores a value of dx, and adds its NormTerms.
-template <class T>
+/// A `term` functor for sum_columns() (columns.cuh). Computes and stores values of dx, and adds their NormTerms.
+template <class T, int kWidth>
 struct PoolGradTerms {
-    PoolGrad<T> value;
+    PoolGrad<T, kWidth> gradient;
     NormTerms<T> terms;
     T* dx;
-    __device__ void operator()(int64_t pixel, int c, TwoSums& sum) const {
-        const size_t index = size_t(pixel) * value.g.c + c;
-        const float v = value(uint32_t(pixel), c);
-        store(dx + index, v);
-        terms.add(as_stored(v, T{}), index, c, sum);
+    __device__ __forceinline__ void operator()(int64_t pixel, int channel, TwoSums (&sum)[kWidth]) const {
+        const size_t index = size_t(pixel) * gradient.g.c + channel;
+        float x[kWidth], v[kWidth];
+        ChannelReader<kWidth, Plain<T>>({terms.x}, channel).read(index, x);
+        gradient.compute(int(pixel), channel, v);
+        store_rounded<kWidth>(dx + index, v);
+        terms.add_of(v, x, channel, sum);
     }
 };
 
-template <class T, class Reader>
-__global__ void __launch_bounds__(kThreads) avg_pool2d_forward_kernel(Windows g, int64_t count, Reader reader, T* y) {
-    const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
-    if (i >= count) return;
-    const Result result(g, i);
-    float sum = 0;
-    result.each_pixel(g, [&](size_t index, int) { sum += reader.value(index, result.c); });
-    store(y + i, g.share(result.row, result.column) * sum);
+template <class T, int kWidth, class Reader>
+__global__ void __launch_bounds__(kThreads)
+    avg_pool2d_forward_kernel(Windows g, Work<kWidth> work, Reader reader, T* y) {
+    work.run([&](int pixel, int channel, size_t to) {
+        const ChannelReader<kWidth, Reader> source(reader, channel);
+        const Result result(g, pixel);
+        float sum[kWidth] = {};
+        result.each_pixel(g, channel, [&](size_t index, int) {
+            float v[kWidth];
+            source.read(index, v);
+            RG_UNROLL
+            for (int i = 0; i < kWidth; ++i) sum[i] += v[i];
+        });
+        const float share = g.share(result.row, result.column);
+        RG_UNROLL
+        for (float& s : sum) s *= share;
+        store_rounded<kWidth>(y + to, sum);
+    });
 }
 
 template <class T, class Reader>
 void run_max_pool(const Windows& g, int64_t count, const Reader& reader, T* y, uint8_t* positions) {
-    if (count > 0)
-        RG_LAUNCH((max_pool2d_forward_kernel<T, Reader>), blocks_for(count, kThreads), kThreads, 0, stream(), g, count,
-                  reader, y, positions);
+    if (count == 0) return;
+    with_width(g.c, [&](auto width) {
+        constexpr int kWidth = decltype(width)::value;
+        const Work<kWidth> work(count, g.c);
+        RG_LAUNCH((max_pool2d_forward_kernel<T, kWidth, Reader>), work.blocks(), kThreads, 0, stream(), g, work, reader,
+                  y, positions);
+    });
 }
 
 /// Computes dx. If x, the input of the pooling, is defined, also computes the sums of dx for batch norm's gradient.
@@ -149,16 +231,21 @@ void run_pool_grad(const Call& call, const Tensor& positions) {
     const Tensor &dy = call.in[O::dy], &x = call.in[O::x], &dx = call.out[O::dx];
     const Windows g(dx.shape(), dy.shape(), a.pool);
     with_stored(dy, [&](auto t) {
-        using T = decltype(t);
-        const PoolGrad<T> value{g, pointer<T>(dy), pointer<uint8_t>(positions)};
-        if (x.defined()) {
-            const Norm norm(call.in.subspan(O::x_stats, 3), a.x_norm);
-            const NormSums sums(norm, dx, x, call.out[O::x_dgamma], call.out[O::x_dbeta]);
-            sum_columns(dx.numel() / g.c, g.c, PoolGradTerms<T>{value, sums.terms<T>(), pointer<T>(dx)}, sums.finish());
-        } else if (dx.numel() > 0) {
-            RG_LAUNCH(pool2d_grad_kernel<T>, blocks_for(dx.numel(), kThreads), kThreads, 0, stream(), dx.numel(), value,
-                      pointer<T>(dx));
-        }
+        with_width(g.c, [&](auto width) {
+            using T = decltype(t);
+            constexpr int kWidth = decltype(width)::value;
+            const PoolGrad<T, kWidth> gradient{g, pointer<T>(dy), pointer<uint8_t>(positions)};
+            if (x.defined()) {
+                const Norm norm(call.in.subspan(O::x_stats, 3), a.x_norm);
+                const NormSums sums(norm, dx, x, call.out[O::x_dgamma], call.out[O::x_dbeta]);
+                sum_columns<kWidth>(dx.numel() / g.c, g.c,
+                                    PoolGradTerms<T, kWidth>{gradient, sums.terms<T>(), pointer<T>(dx)}, sums.finish());
+            } else if (dx.numel() > 0) {
+                const Work<kWidth> work(dx.numel(), g.c);
+                RG_LAUNCH((pool2d_grad_kernel<T, kWidth>), work.blocks(), kThreads, 0, stream(), work, gradient,
+                          pointer<T>(dx));
+            }
+        });
     });
 }
 
@@ -195,9 +282,13 @@ void avg_pool2d(const Call& call) {
     with_stored(x, [&](auto t) {
         using T = decltype(t);
         with_reader<T>(x, call.in.subspan(O::x_stats), a.x_norm, [&]<class Reader>(const Reader& reader) {
-            if (y.numel() > 0)
-                RG_LAUNCH((avg_pool2d_forward_kernel<T, Reader>), blocks_for(y.numel(), kThreads), kThreads, 0,
-                          stream(), g, y.numel(), reader, pointer<T>(y));
+            with_width(g.c, [&](auto width) {
+                constexpr int kWidth = decltype(width)::value;
+                const Work<kWidth> work(y.numel(), g.c);
+                if (y.numel() > 0)
+                    RG_LAUNCH((avg_pool2d_forward_kernel<T, kWidth, Reader>), work.blocks(), kThreads, 0, stream(), g,
+                              work, reader, pointer<T>(y));
+            });
         });
     });
 }

@@ -1,4 +1,5 @@
-// Sums over a warp or a block, and maxima over a warp, in a fixed order, so that every run gives the same bits.
+// Sums over a warp or a block, and maxima over a warp, in a fixed order, so that every run gives the same bits. And
+// is_last_block(), with which the block that ends last adds the results of all blocks, again in a fixed order.
 //
 // A warp of 32 lanes reduces by a butterfly of 5 exchanges, after which every lane has the result. A block stores the
 // results of its warps in shared memory; then each warp reduces them by another butterfly. All threads of the warp, or
@@ -35,6 +36,22 @@ __device__ __forceinline__ T block_sum(T value) {
     value = warp_sum(lane < warps ? partial[lane] : T(0));
     __syncthreads(); // the next call overwrites `partial`
     return value;
+}
+
+/// Returns true to all threads of a block if the block is the last of `blocks` blocks to call this. That block then
+/// sees all that the others have written before their calls. *arrivals is one of arrival_counters() (scratch.cuh). It
+/// is 0 before the first call, and 0 again after the last.
+__device__ __forceinline__ bool is_last_block(unsigned* arrivals, unsigned blocks) {
+    SHARED(int, last, 1);
+    __threadfence(); // makes this thread's results visible before the block arrives
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        *last = atomicAdd(arrivals, 1u) == blocks - 1;
+        if (*last) *arrivals = 0;
+    }
+    __syncthreads();
+    __threadfence(); // keeps later loads from being done before the other blocks arrived
+    return *last;
 }
 
 } // namespace rg::RG_GPU

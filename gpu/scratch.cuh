@@ -10,6 +10,9 @@ namespace rg::RG_GPU {
 /// It may be given back while kernels that use it are queued: later work in the same stream runs after these kernels.
 void* take_scratch(size_t bytes);
 void give_back_scratch(void* memory);
+/// Returns kArrivalCounters counters for is_last_block() (reduce.cuh) in device memory. They are 0 between kernels.
+unsigned* arrival_counters();
+constexpr unsigned kArrivalCounters = 1024;
 /// Returns the stream that runs the ops of this thread.
 cudaStream_t stream();
 const gpu::GpuTraits& gpu_traits();

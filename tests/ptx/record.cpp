@@ -19,12 +19,14 @@
 #include "ringgrad/core/accelerate.h"
 #include "ringgrad/core/tape.h"
 #include "ringgrad/gpu/kernels.h"
+#include "ringgrad/gpu/scratch.cuh"
 #include "ringgrad/models/nets/cifar_net.h"
 #include "ringgrad/tests/executor_device.h"
 #include "ringgrad/tests/op_check.h"
 #include "ringgrad/tests/simt/executor.h"
 
 #include <cmath>
+#include <cstring>
 #include <map>
 #include <set>
 
@@ -65,10 +67,14 @@ public:
     void release(void*) noexcept override {}
     void launch(simt::Launch launch) override { launches.push_back(std::move(launch)); }
     void* scratch(size_t bytes) override { return allocate(bytes); }
+    unsigned* counters() override { return static_cast<unsigned*>(blocks[0].memory); }
+    /// Block 0 of a case is the counters.
     void start_case() {
         blocks.clear();
         launches.clear();
         used_ = 0;
+        constexpr size_t kBytes = gpu_on_host::kArrivalCounters * sizeof(unsigned);
+        std::memset(allocate(kBytes), 0, kBytes);
     }
 
     std::vector<Block> blocks;
@@ -221,6 +227,7 @@ std::string record(LaunchRecorder& recorder, const Variant& v, bool results) {
         in[i].copy_from(given[i]);
         describe_block({in[i].bytes_data(), size_t(given[i].bytes())}, given[i].bytes_data(), int(i) < c.in_place);
     }
+    describe_block(recorder.blocks[0], recorder.blocks[0].memory, true);
     const size_t inputs = recorder.blocks.size();
     for (size_t i = 0; i < out.size(); ++i)
         out[i] = int(i) < c.in_place ? in[i] : Tensor::empty(specs[i].shape, specs[i].dtype);
@@ -259,6 +266,7 @@ std::string record_rate(LaunchRecorder& recorder) {
 void record_step(bool hopper, int64_t batch) {
     static LaunchRecorder recorder(size_t(batch) << 22); // static, since after_op captures nothing
     simt::interceptor = &recorder;
+    recorder.start_case();
     gpu_on_host::settable_gpu_traits() = {.sm_count = 132, .hopper_kernels = hopper};
     const Context context{.device = &recorder};
     const ContextScope scope(context);

@@ -52,6 +52,7 @@ class Kernel:
         self.place_shared(body, module_shared)
         self.sites = []            # instruction of each place where threads wait
         self.parameter_loads = []  # (index, offset, format) of each value in the list P
+        self.pointers = {}         # the parameter whose address a register holds
         self.lines = [0]           # PTX line of each line of `python`
         self.sums = []             # the registers of each accumulator of wgmma
         self.python = []
@@ -60,14 +61,14 @@ class Kernel:
         self.emit_function()
 
     def place_shared(self, body, module_shared):
-        declaration = r"(?m)^\s*\.shared \.align (\d+) \.b8 (\w+)\[(\d+)\]"
+        declaration = r"(?m)^\s*\.shared \.align (\d+) \.(?:b8|u32) ([\w$]+)(?:\[(\d+)\])?"
         self.shared, end = {}, FIRST_SHARED
         own = re.findall(declaration, body)
-        used = [d for d in re.findall(declaration, module_shared) if re.search(rf"\b{d[1]}\b", body)]
+        used = [d for d in re.findall(declaration, module_shared) if re.search(rf"\b{re.escape(d[1])}\b", body)]
         for align, name, size in own + used:
             end += -end % int(align)
             self.shared[name] = end
-            end += int(size)
+            end += int(size or 4)
         for align, name in re.findall(r"\.extern \.shared \.align (\d+) \.b8 (\w+)\[\]", module_shared):
             end += -end % int(align)
             self.shared[name] = end
@@ -240,6 +241,9 @@ class Kernel:
 
     def op_mov(self, i):
         target, source = i.operands
+        if source in self.parameters:
+            self.pointers[target] = source
+            return "pass"
         if source.startswith("{"):
             parts = registers_of(source)
             width = width_of(i.kind) // len(parts)
@@ -329,7 +333,7 @@ class Kernel:
 
     def load_parameter(self, i, targets):
         name, *offset = i.operands[1].strip("[]").split("+")
-        index, at = self.parameters[name], int(offset[0]) if offset else 0
+        index, at = self.parameters[self.pointers.get(name, name)], int(offset[0]) if offset else 0
         lines = []
         for target in targets:
             self.parameter_loads.append((index, at, "<" + LETTERS[i.kind]))
@@ -350,10 +354,14 @@ class Kernel:
         return f"ST_{space}_{LETTERS[kind]}{len(values)}(T, {self.address(i.operands[0])}, {', '.join(values)})"
 
     def op_atom(self, i):
-        if i.parts[1:] != ["global", "min", "u32"]:
+        results = {"min": "min({old}, {b})", "add": "{old} + {b} & 4294967295"}
+        if i.parts[1] != "global" or i.kind != "u32" or len(i.parts) != 4:
             raise Fault("unknown atomic operation")
-        a, b = self.address(i.operands[1]), self.value(i.operands[2], "u32")
-        return f"{i.operands[0][1:]} = LD_global_I1({a}); ST_global_I1(T, {a}, min({i.operands[0][1:]}, {b}))"
+        a, b, old = self.address(i.operands[1]), self.value(i.operands[2], "u32"), i.operands[0][1:]
+        return f"{old} = LD_global_I1({a}); ST_global_I1(T, {a}, {results[i.parts[2]].format(old=old, b=b)})"
+
+    def op_membar(self, i):
+        return "pass"  # blocks run one after the other
 
     # ---- threads together -------------------------------------------------------------------------------------------
 

@@ -53,12 +53,13 @@ struct Launch {
     size_t shared_bytes;
     std::vector<std::vector<std::byte>> parameters;
 };
-/// Takes launches and provides scratch memory in place of the executor. tests/ptx/ uses one to record launches.
+/// Takes launches, and provides scratch memory and counters, in place of the executor. tests/ptx/ records launches.
 class Interceptor {
 public:
     virtual ~Interceptor() = default;
     virtual void launch(Launch launch) = 0;
     virtual void* scratch(size_t bytes) = 0;
+    virtual unsigned* counters() = 0;
 };
 /// The interceptor of the calling thread, or null.
 inline thread_local Interceptor* interceptor = nullptr;

@@ -53,13 +53,17 @@ inline float __fdividef(float a, float b) { return a / b; }
 inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
 
 // ---- memory ----
-/// Returns the old value.
+// These return the old value.
 inline unsigned atomicMin(unsigned* to, unsigned value) {
     unsigned before = __atomic_load_n(to, __ATOMIC_RELAXED);
     while (value < before &&
            !__atomic_compare_exchange_n(to, &before, value, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
     return before;
 }
+
+inline unsigned atomicAdd(unsigned* to, unsigned value) { return __atomic_fetch_add(to, value, __ATOMIC_RELAXED); }
+/// Blocks run one after the other, so each sees what the earlier ones have written.
+inline void __threadfence() {}
 
 // ---- threads of a block, lanes of a warp ----
 inline void __syncthreads(rg::simt::Site site = rg::simt::Site::here(__builtin_FILE(), __builtin_LINE())) {

@@ -2,6 +2,7 @@
 #include "ringgrad/gpu/kernels.h"
 #include "ringgrad/gpu/scratch.cuh"
 
+#include <array>
 #include <cstdlib>
 #include <cstring>
 
@@ -18,6 +19,12 @@ void* take_scratch(size_t bytes) {
 }
 void give_back_scratch(void* memory) {
     if (!simt::interceptor) std::free(memory);
+}
+
+unsigned* arrival_counters() {
+    if (simt::interceptor) return simt::interceptor->counters();
+    thread_local std::array<unsigned, kArrivalCounters> counters{};
+    return counters.data();
 }
 
 cudaStream_t stream() { return nullptr; }
