@@ -1,6 +1,6 @@
 // Elementwise ops: activations, arithmetic, copies, conversions, dropout, image augmentation, parameter updates, and
 // the search for values that are not finite. Most ops are functors, whose names profiles show as the template argument
-// of elementwise_kernel. Only sums have kernels of their own.
+// of elementwise_kernel. Only sums and this search have kernels of their own.
 #include "ringgrad/core/rng.h"
 #include "ringgrad/gpu/kernels.h"
 #include "ringgrad/gpu/norm.cuh"
@@ -290,38 +290,39 @@ struct Augment {
     __device__ void operator()(int64_t i) const { store(y + i, normalised(i)); }
 };
 
-struct SetInteger {
-    unsigned *to, value;
-    __device__ void operator()(int64_t) const { *to = value; }
-};
+constexpr int kSearchBlocks = 1024;
 
-struct FirstNonFinite {
-    const float *x, *loss;
-    int64_t count;
-    unsigned* first;
-    __device__ void operator()(int64_t i) const {
-        const float value = i < count ? x[i] : *loss;
-        if (value - value != 0) atomicMin(first, unsigned(i)); // infinity - infinity is NaN
+/// Stores the index of the first value of x that is not finite to *first, or -1 if there is none. If `loss` is not
+/// null, it counts as value `count`. If `norm` is not null, stores the norm of x there; then `sums` has room for a value
+/// per block. Uses two counters.
+__global__ void __launch_bounds__(kThreads)
+    first_non_finite_kernel(int64_t count, const float* x, const float* loss, int* first, double* sums, float* norm,
+                            unsigned* counters) {
+    double sum = 0;
+    const auto check = [&](float value, int64_t i) { // the largest complement is that of the first index
+        if (value - value != 0) atomicMax(counters + 1, ~unsigned(i)); // infinity - infinity is NaN
+    };
+    const int64_t thread = int64_t(blockIdx.x) * kThreads + threadIdx.x;
+    for (int64_t i = thread; i < count; i += int64_t(gridDim.x) * kThreads) {
+        const float value = x[i];
+        check(value, i);
+        sum += double(value) * double(value);
     }
-};
-
-constexpr int kSquareBlocks = 1024;
-
-/// Stores the sum of the squares of each block's values to sums[block].
-__global__ void __launch_bounds__(kThreads) square_sums_kernel(int64_t count, const float* x, double* sums) {
-    double sum = 0;
-    for (int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x; i < count; i += int64_t(gridDim.x) * kThreads)
-        sum += double(x[i]) * double(x[i]);
-    sum = block_sum(sum);
-    if (threadIdx.x == 0) sums[blockIdx.x] = sum;
-}
-
-/// Stores the square root of the sum of `count` values to *root. Runs as a single block.
-__global__ void __launch_bounds__(kThreads) root_of_sums_kernel(int count, const double* sums, float* root) {
-    double sum = 0;
-    for (int i = int(threadIdx.x); i < count; i += kThreads) sum += sums[i];
-    sum = block_sum(sum);
-    if (threadIdx.x == 0) *root = float(sqrt(sum));
+    if (loss && thread == 0) check(*loss, count);
+    if (norm) {
+        sum = block_sum(sum);
+        if (threadIdx.x == 0) sums[blockIdx.x] = sum;
+    }
+    if (!is_last_block(counters, gridDim.x)) return;
+    if (norm) {
+        sum = 0;
+        for (int i = int(threadIdx.x); i < int(gridDim.x); i += kThreads) sum += sums[i];
+        sum = block_sum(sum);
+    }
+    if (threadIdx.x > 0) return;
+    if (norm) *norm = float(sqrt(sum));
+    *first = int(~counters[1]);
+    counters[1] = 0;
 }
 
 } // namespace
@@ -549,16 +550,12 @@ void augment(const Call& call) {
 
 void first_non_finite(const Call& call) {
     using O = FirstNonFiniteOp;
-    unsigned* const first = pointer<unsigned>(call.out[0]);
-    elementwise(1, SetInteger{first, 0xFFFFFFFFu}); // above any index; read as int, it is -1, which means none found
     const int64_t count = call.in[O::values].numel();
-    const float* const loss = pointer<float>(call.in[O::loss]);
-    elementwise(count + (loss ? 1 : 0), FirstNonFinite{pointer<float>(call.in[O::values]), loss, count, first});
-    if (!call.attrs.as<O>().with_norm) return;
-    const int blocks = int(std::clamp<int64_t>(blocks_for(count, kThreads), 1, kSquareBlocks));
-    const Scratch<double> sums(kSquareBlocks);
-    RG_LAUNCH(square_sums_kernel, blocks, kThreads, 0, stream(), count, pointer<float>(call.in[O::values]), sums);
-    RG_LAUNCH(root_of_sums_kernel, 1, kThreads, 0, stream(), blocks, sums, pointer<float>(call.out[O::norm]));
+    const int blocks = int(std::clamp<int64_t>(blocks_for(count, kThreads), 1, kSearchBlocks));
+    const Scratch<double> sums(kSearchBlocks);
+    RG_LAUNCH(first_non_finite_kernel, blocks, kThreads, 0, stream(), count, pointer<float>(call.in[O::values]),
+              pointer<float>(call.in[O::loss]), pointer<int>(call.out[0]), sums,
+              call.attrs.as<O>().with_norm ? pointer<float>(call.out[O::norm]) : nullptr, arrival_counters());
 }
 
 } // namespace rg::RG_GPU

@@ -354,7 +354,7 @@ class Kernel:
         return f"ST_{space}_{LETTERS[kind]}{len(values)}(T, {self.address(i.operands[0])}, {', '.join(values)})"
 
     def op_atom(self, i):
-        results = {"min": "min({old}, {b})", "add": "{old} + {b} & 4294967295"}
+        results = {"max": "max({old}, {b})", "add": "{old} + {b} & 4294967295"}
         if i.parts[1] != "global" or i.kind != "u32" or len(i.parts) != 4:
             raise Fault("unknown atomic operation")
         a, b, old = self.address(i.operands[1]), self.value(i.operands[2], "u32"), i.operands[0][1:]

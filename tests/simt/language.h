@@ -54,9 +54,9 @@ inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
 
 // ---- memory ----
 // These return the old value.
-inline unsigned atomicMin(unsigned* to, unsigned value) {
+inline unsigned atomicMax(unsigned* to, unsigned value) {
     unsigned before = __atomic_load_n(to, __ATOMIC_RELAXED);
-    while (value < before &&
+    while (value > before &&
            !__atomic_compare_exchange_n(to, &before, value, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
     return before;
 }
