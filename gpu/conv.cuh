@@ -129,6 +129,11 @@ bool wgrad_on_hopper(const Geometry& g, const DyReader& dy, const XReader& x, co
 /// Defined in conv_grad.cu. Adds `count` partials [filters][taps + 1] of the weight gradient and stores dw and db.
 void reduce_wgrad(const Geometry& g, int count, const float* partials, const Tensor& dw, const Tensor& db);
 
+/// Defined in linear.cu. Run conv2d or conv2d_grad and return true if the convolution is a linear layer in f32 with few
+/// results and samples. Otherwise return false and do nothing.
+bool linear_forward(const Call& call);
+bool linear_grad(const Call& call);
+
 /// Defined in conv_groups.cu. Run the ops if Conv::groups > 1.
 void conv2d_in_groups(const Call& call);
 void conv2d_grad_in_groups(const Call& call);

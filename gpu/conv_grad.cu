@@ -281,6 +281,7 @@ void conv2d_grad(const Call& call) {
     using O = Conv2dGradOp;
     const auto& a = call.attrs.as<O>();
     if (a.conv.groups > 1) return conv2d_grad_in_groups(call);
+    if (linear_grad(call)) return;
     const Tensor &dy = call.in[O::dy], &x = call.in[O::x], &w = call.in[O::w], &y = call.in[O::y];
     const Tensor &dw = call.out[O::dw], &dbias = call.out[O::dbias], &dx = call.out[O::dx];
     const Geometry g = geometry_of(a.data ? dx.shape() : x.shape(), dy.shape(), w, a.conv);
