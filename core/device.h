@@ -75,6 +75,8 @@ public:
     /// Returns the kernel of an op, or null if the device has none: then the op runs on the host (see run_on_host()).
     /// The kernel takes tensors in device memory and may return before its work is done. A plan may round filters to
     /// bf16 (round_filters() in fuse.cpp), so convolution kernels for bf16 images must take filters in f32 and in bf16.
+    /// Kernels of ops with a batch norm must take statistics and sums with 2 and with 4 rows (core/ops/norm.h). Kernels
+    /// of conv2d and of the gradients of convolution and pooling must compute the rows that a plan asks for.
     virtual Kernel kernel(const OpRow* op) const = 0;
     /// Blocks until all work that was started is done. Throws Error if a kernel failed and no earlier call has reported
     /// it.

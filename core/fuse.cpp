@@ -19,6 +19,8 @@
 // - add_in_gradient and normalise_on_load before sum_in_gradient: the sums must include a gradient that is added, and
 //   they need the statistics of the input.
 // - loss_gradient is independent of the others.
+// - prepare_norm and update_running first: they look for the steps that the layers record. prepare_sums last: it looks
+//   for steps with the sums of a batch norm. These three rules apply only on devices, where they save launches.
 // Convolutions in several groups are not fused with other steps. split_gradients and round_filters run at the end,
 // because they insert steps. round_filters must come after fold_norm: filters with a folded batch norm are scaled in
 // f32 and only then rounded, so round_filters skips them.
@@ -74,7 +76,7 @@ private:
         Op op;
         void (Fuser::*apply)(size_t step);
     };
-    static const Rule kRules[9];
+    static const Rule kRules[12];
 
     /// Finds the step that makes each value, and the steps that read the value.
     void index() {
@@ -133,6 +135,96 @@ private:
     static bool fusible(const Step& s) {
         if (s.op == op::conv2d) return s.attrs.as<Conv2dOp>().conv.groups == 1;
         return s.op == op::conv2d_grad && s.attrs.as<Conv2dGradOp>().conv.groups == 1;
+    }
+
+    /// Replaces a value of two rows by one of four rows in all steps (core/ops/norm.h). Returns the new value.
+    Tensor add_rows(const Tensor& value) {
+        const DryRun no_memory; // the plan allocates the new value
+        const Id replaced = id(value);
+        const Tensor rows = Tensor::empty({4, value.extent(1)}, value.dtype());
+        for (Step& s : steps_) {
+            for (Tensor& t : s.in)
+                if (t.defined() && id(t) == replaced) t = rows;
+            for (Tensor& t : s.out)
+                if (t.defined() && id(t) == replaced) t = rows;
+        }
+        return rows;
+    }
+
+    /// conv2d with statistics -> batch_norm: conv2d also computes the coefficients of the batch norm.
+    void prepare_norm(size_t norm) {
+        using Conv = Conv2dOp;
+        const Step n = steps_[norm];
+        const Tensor &stats = n.in[BatchNormOp::stats], &gamma = n.in[BatchNormOp::gamma],
+                     &beta = n.in[BatchNormOp::beta];
+        const auto conv = maker(stats, op::conv2d, Conv::stats);
+        if (!context().device || !conv || !fusible(steps_[*conv])) return;
+        const auto known_before = [&](const Tensor& t) { // true if t has its values before the convolution
+            if (!t.has_memory()) return false;
+            for (size_t s = *conv; s < norm; ++s)
+                for (const Tensor& made : steps_[s].out)
+                    if (made.defined() && id(made) == id(t)) return false;
+            return true;
+        };
+        if (!known_before(gamma) || !known_before(beta)) return;
+        const std::vector<Reader> readers = intermediate_readers(stats);
+        const auto can_take_rows = [&](const Reader& r) {
+            const Step& s = steps_[r.step];
+            if (s.op == op::running_update) return true;
+            const size_t argument = size_t(r.argument);
+            return (r.step == norm || s.op == op::batch_norm_sums || s.op == op::batch_norm_grad) &&
+                   s.in[argument + 1].key() == gamma.key() && s.in[argument + 2].key() == beta.key();
+        };
+        if (readers.empty() || !std::all_of(readers.begin(), readers.end(), can_take_rows)) return;
+        add_rows(stats);
+        Step& fused = steps_[*conv];
+        fused.attrs.as<Conv>().y_norm = n.attrs.as<BatchNormOp>().norm;
+        fused.in[Conv::y_gamma] = gamma, fused.in[Conv::y_beta] = beta;
+        index();
+    }
+
+    /// conv2d with statistics -> running_update as the next step: conv2d updates the running statistics.
+    void update_running(size_t update) {
+        using Update = RunningUpdateOp;
+        const Step u = steps_[update];
+        const auto conv = maker(u.in[Update::stats], op::conv2d, Conv2dOp::stats);
+        if (!context().device || !conv || *conv + 1 != update || !fusible(steps_[*conv])) return;
+        Step fused = steps_[*conv];
+        const auto& attrs = u.attrs.as<Update>();
+        const Shape& y = fused.out[Conv2dOp::y].shape();
+        if (attrs.images != y[0] || attrs.pixels != y[1] * y[2]) return;
+        fused.attrs.as<Conv2dOp>().momentum = attrs.momentum;
+        fused.in[Conv2dOp::running] = u.in[Update::running];
+        fused.out[Conv2dOp::new_running] = u.out[0];
+        replace(*conv, std::move(fused), {update});
+    }
+
+    /// conv2d_grad or a gradient of pooling -> rank_sums on one rank: the step also computes the coefficients of the
+    /// batch norm's gradient.
+    void prepare_sums(size_t sums) {
+        const Step s = steps_[sums];
+        const Tensor& dgamma = s.in[RankSumsOp::dgamma];
+        if (!context().device || context().sync) return;
+        const std::vector<Reader> readers = intermediate_readers(s.out[0]);
+        const auto can_take_rows = [&](const Reader& r) {
+            const Op op = steps_[r.step].op;
+            return op == op::conv2d_grad || op == op::batch_norm_grad;
+        };
+        if (readers.empty() || !std::all_of(readers.begin(), readers.end(), can_take_rows)) return;
+        for (size_t made = sums; made-- > 0;) { // maker() finds only the last step that writes the flat gradients
+            if (dead_[made]) continue;
+            Step& grad = steps_[made];
+            const size_t first = grad.op == op::conv2d_grad ? size_t(Conv2dGradOp::x_dgamma)
+                                                            : size_t(Pool2dGradOp::x_dgamma);
+            const bool pools = grad.op == op::max_pool2d_grad || grad.op == op::avg_pool2d_grad;
+            if (grad.op != op::conv2d_grad && !pools) continue;
+            if (!grad.out[first].defined() || !same(grad.out[first], dgamma) ||
+                !same(grad.out[first + 1], s.in[RankSumsOp::dbeta]))
+                continue;
+            grad.out[first + 2] = add_rows(s.out[0]);
+            dead_[sums] = true;
+            return index();
+        }
     }
 
     /// conv2d -> batch_norm with constant statistics: conv2d normalises its result.
@@ -398,6 +490,8 @@ private:
 };
 
 const Fuser::Rule Fuser::kRules[] = {
+    {op::batch_norm, &Fuser::prepare_norm},
+    {op::running_update, &Fuser::update_running},
     {op::batch_norm, &Fuser::fold_norm},
     {op::max_pool2d, &Fuser::pool_result},
     {op::batch_norm_grad, &Fuser::normalise_gradient},
@@ -407,6 +501,7 @@ const Fuser::Rule Fuser::kRules[] = {
     {op::batch_norm, &Fuser::normalise_on_load},
     {op::batch_norm_sums, &Fuser::sum_in_gradient},
     {op::cross_entropy_grad, &Fuser::loss_gradient},
+    {op::rank_sums, &Fuser::prepare_sums},
 };
 
 } // namespace

@@ -15,7 +15,7 @@
 
 namespace rg {
 
-constexpr int kMaxInputs = 12, kMaxOutputs = 5;
+constexpr int kMaxInputs = 12, kMaxOutputs = 6;
 
 /// Holds the values that an op takes beside tensors, in the op's own struct (for example Conv2dOp). A plan keeps the
 /// attributes of its trace. So a value that changes from call to call, such as the learning rate, must be a tensor.

@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kColumns* kRows, kWidth == 1 ? 4 : 2)
 }
 
 // A block has 8 x 64 = 512 threads. With 1024, a thread would have only 64 registers, and the division in double in
-// store_moments() would spill some.
+// moments_of() would spill some.
 constexpr int kReduceColumns = 8, kReduceRows = 64;
 
 /// A `term` functor for column_sums_reduce_kernel: reads sums [slabs][2][columns].
@@ -109,14 +109,12 @@ __global__ void __launch_bounds__(kReduceColumns* kReduceRows)
     if (has_total) finish(column, *firsts, *seconds);
 }
 
-/// Stores the mean and the variance of a column's `count` values to stats [2][columns]. `sum` is the sum of
-/// (value - shift), and `squares` is the sum of (value - shift)^2. Stores zeros if count is 0.
-inline __device__ void store_moments(float* stats, int columns, int column, int64_t count, double shift, double sum,
-                                     double squares) {
+/// Returns the mean and the variance of a column's `count` values. `sum` is the sum of (value - shift), and `squares`
+/// is the sum of (value - shift)^2. Returns zeros if count is 0.
+inline __device__ float2 moments_of(int64_t count, double shift, double sum, double squares) {
     const double n = double(count), mean = count > 0 ? sum / n : 0,
                  variance = count > 0 ? squares / n - mean * mean : 0;
-    stats[column] = count > 0 ? float(shift + mean) : 0;
-    stats[columns + column] = variance < 0 ? 0 : float(variance); // keeps NaN
+    return make_float2(count > 0 ? float(shift + mean) : 0, variance < 0 ? 0 : float(variance)); // keeps NaN
 }
 
 /// Adds the sums of any number of slabs and hands them to finish().

@@ -408,8 +408,11 @@ void conv2d(const Call& call) {
         using T = decltype(t);
         with_reader<T>(x, call.in.subspan(O::x_stats, 3), a.x_norm, [&](const auto& reader) {
             if (!call.in[O::y_stats].defined())
-                return run_conv2d<false>(g, reader, w, {.bias = pointer<float>(call.in[O::bias])}, pointer<T>(y),
-                                         {a.with_stats ? call.out[O::stats] : Tensor()});
+                return run_conv2d<false>(
+                    g, reader, w, {.bias = pointer<float>(call.in[O::bias])}, pointer<T>(y),
+                    {.stats = a.with_stats ? call.out[O::stats] : Tensor(),
+                     .after = {pointer<float>(call.in[O::y_gamma]), pointer<float>(call.in[O::y_beta]),
+                               a.y_norm.epsilon, pointer<float>(call.in[O::running]), double(a.momentum)}});
             const Norm norm(call.in.subspan(O::y_stats, 3), a.y_norm);
             const int count = int(w.numel());
             const bool pooled = a.pool > 1;

@@ -75,14 +75,32 @@ struct PartialMoments {
         squares += double(mean[c]) + n * d * d;
     }
 };
+/// What follows once a channel's statistics are known; see Conv2dOp. Null pointers leave the parts out.
+struct AfterStats {
+    const float *gamma = nullptr, *beta = nullptr; // if set, `stats` has 4 rows, and the last two get scale and shift
+    float epsilon = 0;
+    float* running = nullptr; // updated with `momentum`
+    double momentum = 0;
+};
 /// The `finish` functor for reduce_slabs() with PartialMoments: stores a channel's mean and variance.
 struct FinishStats {
     const float* moments;
     int64_t pixels;
     int c;
     float* stats;
+    AfterStats after;
+    double unbias; // unbias_factor(pixels)
     __device__ void operator()(int channel, double sum, double squares) const {
-        store_moments(stats, c, channel, pixels, pixels > 0 ? double(moments[channel]) : 0, sum, squares);
+        // All loads come first: the compiler cannot move them before a store.
+        const float gamma = after.gamma ? after.gamma[channel] : 0, beta = after.gamma ? after.beta[channel] : 0;
+        const float2 old = after.running ? make_float2(after.running[channel], after.running[c + channel]) : float2();
+        const float2 batch = moments_of(pixels, pixels > 0 ? double(moments[channel]) : 0, sum, squares);
+        const float2 coefficients = scale_and_shift(batch.x, batch.y, gamma, beta, after.epsilon);
+        stats[channel] = batch.x, stats[c + channel] = batch.y;
+        if (after.gamma) stats[2 * c + channel] = coefficients.x, stats[3 * c + channel] = coefficients.y;
+        if (!after.running) return;
+        after.running[channel] = moved(old.x, batch.x, after.momentum, 1);
+        after.running[c + channel] = moved(old.y, batch.y, after.momentum, unbias);
     }
 };
 
@@ -90,13 +108,15 @@ struct FinishStats {
 struct ChannelReductions {
     Tensor stats;                   // receives each channel's mean and variance; undefined if not needed
     const NormSums* sums = nullptr; // receives the sums of dx for the gradient of a batch norm; null if not needed
+    AfterStats after = {};
     explicit operator bool() const { return stats.defined() || sums; }
     /// Reduces `count` partials (see Epilogue) to the results.
     template <class Pixels>
     void finish(const float* partials, unsigned count, const Pixels& pixels, const Geometry& g) const {
         if (stats.defined())
             reduce_slabs(count, g.out_c, PartialMoments<Pixels>{partials, pixels, g.out_c},
-                         FinishStats{partials, g.pixels(), g.out_c, pointer<float>(stats)});
+                         FinishStats{partials, g.pixels(), g.out_c, pointer<float>(stats), after,
+                                     unbias_factor(g.pixels())});
         if (sums) reduce_slabs(count, g.out_c, SlabSums<float>{partials, g.out_c}, sums->finish());
     }
 };

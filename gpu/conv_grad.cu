@@ -302,7 +302,8 @@ void conv2d_grad(const Call& call) {
         else
             run_wgrad<T>(g, reader, Plain<T>{pointer<T>(x)}, dw, dbias);
         std::optional<NormSums> sums;
-        if (a.with_sums) sums.emplace(*x_norm, dx, x, call.out[O::x_dgamma], call.out[O::x_dbeta]);
+        if (a.with_sums)
+            sums.emplace(*x_norm, dx, x, call.out[O::x_dgamma], call.out[O::x_dbeta], call.out[O::x_sums]);
         if (a.data)
             data_gradient<T>(reader, y.shape(), w, a.conv, call.in[O::addend], dx, sums ? &*sums : nullptr);
     });

@@ -53,7 +53,7 @@ std::vector<Case> cases_of(int64_t c, int64_t k, int64_t width) {
         in[first] = drawn({2, channels}, DType::f32, 7, true); // mean and variance
         in[first + 1] = drawn({channels}, DType::f32, 8), in[first + 2] = drawn({channels}, DType::f32, 9);
     };
-    std::vector<Tensor> forward(F::y_beta + 1), backward(G::x_beta + 1);
+    std::vector<Tensor> forward(F::running + 1), backward(G::x_beta + 1);
     forward[F::x] = drawn(x, DType::bf16, 1), forward[F::w] = drawn(w, DType::f32, 2);
     forward[F::bias] = drawn({k}, DType::f32, 3);
     backward[G::dy] = drawn(y, DType::bf16, 4), backward[G::x] = forward[F::x], backward[G::w] = forward[F::w];

@@ -17,13 +17,12 @@ __global__ void batch_norm_coefficients_kernel(const float* stats, const float* 
                                                float epsilon, const float* sums, double count, float* out) {
     const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
     if (i >= c) return;
-    const double sigma = sqrt(double(stats[c + i]) + double(epsilon)), scale = double(gamma[i]) / sigma;
-    out[i] = float(scale);
-    out[c + i] = float(double(beta[i]) - double(stats[i]) * double(out[i]));
+    const float mean = stats[i], variance = stats[c + i];
+    const float2 forward = scale_and_shift(mean, variance, gamma[i], beta[i], epsilon);
+    out[i] = forward.x, out[c + i] = forward.y;
     if (!sums) return;
-    const double b = -scale / sigma * double(sums[i]) / count;
-    out[2 * c + i] = float(b);
-    out[3 * c + i] = float(-scale * double(sums[c + i]) / count - b * double(stats[i]));
+    const float2 gradient = b_and_d(mean, variance, gamma[i], epsilon, sums[i], sums[c + i], count);
+    out[2 * c + i] = gradient.x, out[3 * c + i] = gradient.y;
 }
 
 /// Stores y[i] = reader.value(i, channel). The reader determines what the kernel computes: the normalisation or its
@@ -61,7 +60,8 @@ struct FinishMoments {
     int c;
     float* stats;
     __device__ void operator()(int column, double sum, double squares) const {
-        store_moments(stats, c, column, rows, rows > 0 ? double(load(x + column)) : 0, sum, squares);
+        const float2 moments = moments_of(rows, rows > 0 ? double(load(x + column)) : 0, sum, squares);
+        stats[column] = moments.x, stats[c + column] = moments.y;
     }
 };
 
@@ -89,9 +89,7 @@ __global__ void batch_norm_concatenate_kernel(const float* first, const float* s
 __global__ void batch_norm_running_update_kernel(const float* running, const float* stats, int c, double momentum,
                                                  double unbias, float* out) {
     const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
-    if (i >= 2 * c) return;
-    const double target = double(stats[i]) * (i >= c ? unbias : 1);
-    out[i] = float((1 - momentum) * double(running[i]) + momentum * target);
+    if (i < 2 * c) out[i] = moved(running[i], stats[i], momentum, i >= c ? unbias : 1);
 }
 
 constexpr int kWarpRows = kThreads / 32;
@@ -176,9 +174,14 @@ Norm::Norm(std::span<const Tensor> norm, const BatchNorm& attrs, const Tensor& s
     : c_(int(norm[1].numel())),
       attrs_(attrs),
       stats_(pointer<float>(norm[0])),
-      coefficients_((sums.defined() ? 4 : 2) * size_t(c_)) {
-    RG_LAUNCH(batch_norm_coefficients_kernel, blocks_for(c_, 64), 64, 0, stream(), stats_, pointer<float>(norm[1]),
-              pointer<float>(norm[2]), c_, attrs.epsilon, pointer<float>(sums), count, coefficients_);
+      gamma_(pointer<float>(norm[1])),
+      has_coefficients_(norm[0].extent(0) == 4 && (!sums.defined() || sums.extent(0) == 4)),
+      coefficients_(has_coefficients_ ? 0 : (sums.defined() ? 4 : 2) * size_t(c_)),
+      scale_(has_coefficients_ ? stats_ + 2 * c_ : coefficients_),
+      b_(has_coefficients_ && sums.defined() ? pointer<float>(sums) + 2 * c_ : coefficients_ + 2 * c_) {
+    if (!has_coefficients_)
+        RG_LAUNCH(batch_norm_coefficients_kernel, blocks_for(c_, 64), 64, 0, stream(), stats_, gamma_,
+                  pointer<float>(norm[2]), c_, attrs.epsilon, pointer<float>(sums), count, coefficients_);
 }
 
 void NormSums::compute() const {
@@ -250,11 +253,11 @@ void running_update(const Call& call) {
     using O = RunningUpdateOp;
     const auto& a = call.attrs.as<O>();
     const SyncGroup* group = context().sync;
-    const double count = double((group ? group->samples : a.images) * a.pixels);
+    const int64_t count = (group ? group->samples : a.images) * a.pixels;
     const int c = int(call.in[O::running].extent(1));
     RG_LAUNCH(batch_norm_running_update_kernel, blocks_for(2 * c, 64), 64, 0, stream(),
               pointer<float>(call.in[O::running]), pointer<float>(call.in[O::stats]), c, double(a.momentum),
-              count > 1 ? count / (count - 1) : 1.0, pointer<float>(call.out[0]));
+              unbias_factor(count), pointer<float>(call.out[0]));
 }
 
 void layer_norm(const Call& call) {

@@ -6,17 +6,39 @@
 
 namespace rg::RG_GPU {
 
+/// Returns the coefficients scale and shift of a channel (see class Norm).
+inline __device__ float2 scale_and_shift(float mean, float variance, float gamma, float beta, float epsilon) {
+    const float scale = float(double(gamma) / sqrt(double(variance) + double(epsilon)));
+    return make_float2(scale, float(double(beta) - double(mean) * double(scale)));
+}
+/// Returns the coefficients b and d of a channel (see class Norm). dgamma is sum(dz x^), and dbeta is sum(dz).
+inline __device__ float2 b_and_d(float mean, float variance, float gamma, float epsilon, float dgamma, float dbeta,
+                                 double count) {
+    const double sigma = sqrt(double(variance) + double(epsilon)), scale = double(gamma) / sigma;
+    const double b = -scale / sigma * double(dgamma) / count;
+    return make_float2(float(b), float(-scale * double(dbeta) / count - b * double(mean)));
+}
+
+/// Returns a running statistic, moved towards that of the batch. For a variance, `unbias` is unbias_factor().
+inline __device__ float moved(float running, float batch, double momentum, double unbias) {
+    return float((1 - momentum) * double(running) + momentum * (double(batch) * unbias));
+}
+/// Returns the factor that makes the variance of `count` values unbiased.
+inline double unbias_factor(int64_t count) { return count > 1 ? double(count) / double(count - 1) : 1; }
+
 /// Coefficients of batch norm: scale = gamma / sigma and shift = beta - mean * scale, with sigma^2 = variance +
 /// epsilon. `sums` holds sum(dz x^) and sum(dz) over the `count` values of a channel. x^ is (x - mean) / sigma, and dz
 /// is the gradient with respect to the result before ReLU. If `sums` is defined, Norm also has the coefficients b and d
 /// of the gradient: dx = gamma / sigma * (dz - sum(dz) / count - x^ * sum(dz x^) / count) = scale dz + b x + d.
 class Norm {
 public:
-    /// `norm` = {stats, gamma, beta}; stats [2][c] holds the mean and the variance of each of the c channels.
+    /// `norm` = {stats, gamma, beta}; stats [2][c] holds the mean and the variance of each of the c channels. If stats
+    /// and sums have 4 rows (core/ops/norm.h), these include the coefficients. Otherwise, a kernel computes them.
     Norm(std::span<const Tensor> norm, const BatchNorm& attrs, const Tensor& sums = {}, double count = 0);
-    const float* scale() const { return coefficients_; }
-    const float* shift() const { return coefficients_ + c_; }
+    const float* scale() const { return scale_; }
+    const float* shift() const { return scale_ + c_; }
     const float* stats() const { return stats_; }
+    const float* gamma() const { return gamma_; }
     int channels() const { return c_; }
     const BatchNorm& attrs() const { return attrs_; }
     /// Returns a reader of the normalised x.
@@ -27,14 +49,16 @@ public:
     /// Returns a reader of the gradient with respect to x. Requires that the constructor got sums.
     template <class T>
     NormGradient<T> gradient(const Tensor& dz, const Tensor& x) const {
-        return {pointer<T>(dz), pointer<T>(x), scale(), shift(), shift() + c_, shift() + 2 * c_, attrs_.relu};
+        return {pointer<T>(dz), pointer<T>(x), scale(), shift(), b_, b_ + c_, attrs_.relu};
     }
 
 private:
     int c_;
     BatchNorm attrs_;
-    const float* stats_;
-    Scratch<float> coefficients_; // scale, shift, b, d; c values each
+    const float *stats_, *gamma_;
+    bool has_coefficients_;
+    Scratch<float> coefficients_; // scale, shift, b, d, with c values each; empty if has_coefficients_
+    const float *scale_, *b_;     // each followed by the next coefficient
 };
 
 /// Calls f with a reader of x. If the tensors `norm` = {stats, gamma, beta} are defined, the reader normalises x.
@@ -72,27 +96,44 @@ struct NormTerms {
         for (int i = 0; i < kWidth; ++i) of_8.add_of(dy[i], x_values[i], i, sum[i]);
     }
 };
-/// Converts a channel's two sums of NormTerms into dgamma and dbeta, the gradients of batch norm's parameters.
+/// Converts a channel's two sums of NormTerms into dgamma and dbeta, the gradients of batch norm's parameters. If
+/// `sums` [4][c] is not null, it receives dgamma, dbeta, and the coefficients b and d for `count` values per channel.
 struct FinishNormSums {
-    const float* stats;
+    const float *stats, *gamma;
     int c;
     float epsilon;
-    float *dgamma, *dbeta;
+    float *dgamma, *dbeta, *sums;
+    double count;
     __device__ void operator()(int column, double dot, double sum) const {
-        dgamma[column] = float(dot / sqrt(double(stats[c + column]) + double(epsilon)));
+        const float mean = stats[column], variance = stats[c + column], scale = gamma[column];
+        const float product = float(dot / sqrt(double(variance) + double(epsilon)));
+        dgamma[column] = product;
         dbeta[column] = float(sum);
+        if (!sums) return;
+        const float2 coefficients = b_and_d(mean, variance, scale, epsilon, product, float(sum), count);
+        sums[column] = product, sums[c + column] = float(sum);
+        sums[2 * c + column] = coefficients.x, sums[3 * c + column] = coefficients.y;
     }
 };
 
 /// Computes dgamma = sum of g x^ and dbeta = sum of g for each channel, with g as in NormTerms and x^ as in Norm. There
 /// are two ways. compute() reads dy from memory. Or the kernel of dy also sums the terms(), and finish() converts them.
+/// If `sums` [4 c] is defined and not empty, also computes its rows (FinishNormSums).
 class NormSums {
 public:
-    NormSums(const Norm& norm, const Tensor& dy, const Tensor& x, const Tensor& dgamma, const Tensor& dbeta)
+    NormSums(const Norm& norm, const Tensor& dy, const Tensor& x, const Tensor& dgamma, const Tensor& dbeta,
+             const Tensor& sums = {})
         : norm_(norm),
           dy_(dy),
           x_(x),
-          finish_{norm.stats(), norm.channels(), norm.attrs().epsilon, pointer<float>(dgamma), pointer<float>(dbeta)} {}
+          finish_{norm.stats(),
+                  norm.gamma(),
+                  norm.channels(),
+                  norm.attrs().epsilon,
+                  pointer<float>(dgamma),
+                  pointer<float>(dbeta),
+                  sums.numel() > 0 ? pointer<float>(sums) : nullptr,
+                  double(dy.numel() / norm.channels())} {}
     template <class T>
     NormTerms<T> terms() const {
         return {pointer<T>(x_), norm_.scale(), norm_.shift(), norm_.stats(), norm_.attrs().relu};

@@ -237,7 +237,8 @@ void run_pool_grad(const Call& call, const Tensor& positions) {
             const PoolGrad<T, kWidth> gradient{g, pointer<T>(dy), pointer<uint8_t>(positions)};
             if (x.defined()) {
                 const Norm norm(call.in.subspan(O::x_stats, 3), a.x_norm);
-                const NormSums sums(norm, dx, x, call.out[O::x_dgamma], call.out[O::x_dbeta]);
+                const NormSums sums(norm, dx, x, call.out[O::x_dgamma], call.out[O::x_dbeta],
+                                    call.out[O::x_sums]);
                 sum_columns<kWidth>(dx.numel() / g.c, g.c,
                                     PoolGradTerms<T, kWidth>{gradient, sums.terms<T>(), pointer<T>(dx)}, sums.finish());
             } else if (dx.numel() > 0) {

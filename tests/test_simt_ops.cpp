@@ -1,12 +1,17 @@
 // Every CUDA kernel, thread by thread on the executor: over the cases of op_cases.h against the reference, with guards
 // around every buffer, and the same bits in whatever order the threads run.
+#include "ringgrad/core/accelerate.h"
+#include "ringgrad/core/context.h"
+#include "ringgrad/core/tape.h"
 #include "ringgrad/gpu/deadline.h"
 #include "ringgrad/gpu/hopper_check.h"
 #include "ringgrad/gpu/kernels.h"
+#include "ringgrad/models/nets/cifar_net.h"
 #include "ringgrad/tests/executor_device.h"
 #include "ringgrad/tests/op_check.h"
 #include "ringgrad/tests/simt/executor.h"
 #include "ringgrad/tests/simt/sanitizers.h"
+#include "ringgrad/tests/sync_ranks.h"
 #include "ringgrad/tests/temp_dir.h"
 
 #include <algorithm>
@@ -94,6 +99,42 @@ TEST_SUITE("simt") {
             }
         }
         simt::settings() = {};
+    }
+
+    TEST_CASE("simt ops: in a plan, kernels that compute statistics also compute what the readers need of them") {
+        const Tensor x = random_tensor({3, 8, 8, 3}, DType::f32, 1), labels = random_labels(3, 10, 2);
+        const Tensor host_w = random_tensor({8, 3, 3, 3}, DType::f32, 3),
+                     host_gamma = random_tensor({8}, DType::f32, 4);
+        ExecutorDevice device;
+        const Context on{.device = &device};
+        const ContextScope scope(on);
+        CifarNet net({.width = 8, .depth = 2});
+        const std::vector<Tensor> values = net.parameters.value_list(), gradients = net.parameters.gradient_list();
+        Accelerated train([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
+            Tape tape;
+            const Tensor loss = cross_entropy(net.forward(in[0], Mode::train), in[1]);
+            tape.gradients(loss, values, gradients);
+            return {loss};
+        });
+        train.check = true; // compares losses, gradients and running statistics with those of single ops
+        CHECK_NOTHROW(train({x, labels}, true));
+        train.check = false;
+        simt::take_launched();
+        train({x, labels}, true);
+        const std::vector<std::string> launched = simt::take_launched();
+        CHECK(among(launched, "column_sums_reduce_kernel"));
+        CHECK_FALSE(among(launched, "batch_norm"));
+
+        // Statistics whose gamma is computed after the convolution
+        const Tensor w = host_w.to_device(), gamma = host_gamma.to_device();
+        Accelerated late([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
+            const auto [y, stats] = conv2d_stats(in[0], w);
+            return {max_pool2d(batch_norm(y, stats, scale(gamma, 2), gamma), {.window = 2, .stride = 2})};
+        });
+        late.check = true;
+        CHECK_NOTHROW(late({x}));
+        for (const Step& s : late.plan({x}).steps())
+            CHECK((s.op != op::conv2d || s.out[Conv2dOp::stats].extent(0) == 2));
     }
 
     TEST_CASE("simt: the products that a GPU is measured by are all made, and counted") {

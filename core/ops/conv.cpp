@@ -46,7 +46,8 @@ OutputSpecs infer_conv2d(In in, const Attrs& attrs) {
     RG_CHECK(normalised || a.pool == 1, "conv2d: expected a normalised result for pooling, got a plain one");
     const Shape result{y[0], window_extent("conv2d", y[1], a.pool, a.pool, 0),
                        window_extent("conv2d", y[2], a.pool, a.pool, 0), k};
-    return {{{result, x.dtype()}, {a.with_stats ? Shape{2, k} : Shape{0}, precise(x)}}};
+    const Shape none{0};
+    return {{{result, x.dtype()}, {a.with_stats ? Shape{2, k} : none, precise(x)}, {none, precise(x)}}};
 }
 
 OutputSpecs infer_conv2d_grad(In in, const Attrs& attrs) {
@@ -72,7 +73,8 @@ OutputSpecs infer_conv2d_grad(In in, const Attrs& attrs) {
              {a.filters ? Shape{w.extent(0)} : none, type},
              {a.data ? x.shape() : none, x.dtype()},
              {sums, type},
-             {sums, type}}};
+             {sums, type},
+             {none, type}}};
 }
 
 void backward_conv2d(Backward& b) {
@@ -104,7 +106,7 @@ double flops_conv2d_grad(const Call& call) {
 
 constexpr Argument kConv2d[] = {
     {"x"}, {"w", Type::precise}, {"b", Type::precise, Presence::optional}, fused("x_stats"), fused("x_gamma"),
-    fused("x_beta"), fused("y_stats"), fused("y_gamma"), fused("y_beta")};
+    fused("x_beta"), fused("y_stats"), fused("y_gamma"), fused("y_beta"), fused("running")};
 constexpr Argument kConv2dGrad[] = {
     {"dy"}, {"x"}, {"w", Type::precise}, fused("addend", Type::activation), fused("y", Type::activation),
     fused("y_stats"), fused("y_gamma"), fused("y_beta"), fused("y_sums"), fused("x_stats"), fused("x_gamma"),
@@ -112,9 +114,9 @@ constexpr Argument kConv2dGrad[] = {
 
 } // namespace
 
-RG_ROW(conv2d, .inputs = kConv2d, .outputs = 2, .backward = backward_conv2d,
+RG_ROW(conv2d, .inputs = kConv2d, .outputs = 3, .backward = backward_conv2d,
        .saves = saves_in(Conv2dOp::x) | saves_in(Conv2dOp::w), .flops = flops_conv2d);
-RG_ROW(conv2d_grad, .inputs = kConv2dGrad, .outputs = 5, .flops = flops_conv2d_grad);
+RG_ROW(conv2d_grad, .inputs = kConv2dGrad, .outputs = 6, .flops = flops_conv2d_grad);
 
 // ---- functions -----------------------------------------------------------------------------------------------------
 

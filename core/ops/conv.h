@@ -37,21 +37,27 @@ RG_CONV_OPS(RG_DECLARE_OP)
 
 /// A convolution. In a plan, core/fuse.cpp makes steps before and after it part of this op, if `groups` is 1. The op
 /// reads y_stats; it does not compute them from its own result. In an evaluation, they are running statistics.
+///
+/// In a plan for a device, the op may do more with the statistics that it computes. If y_gamma and y_beta are defined
+/// and y_stats is not, `stats` has 4 rows (norm.h), with the coefficients of batch_norm(y). If `running` is defined,
+/// the op updates it in place as update_running() does, with `momentum`.
 struct Conv2dOp {
-    enum In { x, w, bias, x_stats, x_gamma, x_beta, y_stats, y_gamma, y_beta };
-    enum Out { y, stats };
+    enum In { x, w, bias, x_stats, x_gamma, x_beta, y_stats, y_gamma, y_beta, running };
+    enum Out { y, stats, new_running };
     Conv conv;
     bool with_stats = false; // true: also writes the statistics of the result, as channel_stats() computes them
     BatchNorm x_norm = {};   // used if x_stats, x_gamma and x_beta are defined: normalises x on load
     BatchNorm y_norm = {};   // used if y_stats, y_gamma and y_beta are defined: normalises the result
     int64_t pool = 1;        // window and stride of max pooling of the normalised result; 1: no pooling
+    float momentum = 0;      // used if `running` is defined
 };
 
 /// Computes the gradients of a convolution. In a plan, core/fuse.cpp makes steps before and after it part of this op,
-/// if `groups` is 1. A step of a plan that computes only dx may leave x undefined; dx has the same shape.
+/// if `groups` is 1. A step of a plan that computes only dx may leave x undefined; dx has the same shape. In a plan for
+/// a device, x_sums may be defined: it gets the rows of RankSumsOp for x_dgamma and x_dbeta, and two more (norm.h).
 struct Conv2dGradOp {
     enum In { dy, x, w, addend, y, y_stats, y_gamma, y_beta, y_sums, x_stats, x_gamma, x_beta };
-    enum Out { dw, dbias, dx, x_dgamma, x_dbeta };
+    enum Out { dw, dbias, dx, x_dgamma, x_dbeta, x_sums };
     Conv conv;
     bool filters = true;    // true: computes dw and dbias
     bool data = true;       // true: computes dx, plus `addend` if that is defined

@@ -105,9 +105,9 @@ void backward_batch_norm(Backward& b) {
     const BatchNorm& norm = b.attrs().as<O>().norm;
     // If one tensor is passed as both gamma and beta, it gets two gradients, which need two buffers.
     const Tensor dbeta_into = beta.key() == gamma.key() ? Tensor() : b.into(O::beta);
-    const auto [dgamma, dbeta, unused, unused2, unused3] =
-        run(op::batch_norm_sums, {b.dy(), x, stats, gamma, beta}, BatchNormSumsOp{norm},
-            {b.into(O::gamma), dbeta_into});
+    const auto gradients = run(op::batch_norm_sums, {b.dy(), x, stats, gamma, beta}, BatchNormSumsOp{norm},
+                               {b.into(O::gamma), dbeta_into});
+    const Tensor &dgamma = gradients[BatchNormSumsOp::dgamma], &dbeta = gradients[BatchNormSumsOp::dbeta];
     if (b.wants(O::gamma)) b.give(O::gamma, dgamma);
     if (b.wants(O::beta)) b.give(O::beta, dbeta);
     b.covers(O::stats, O::x);

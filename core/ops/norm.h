@@ -42,6 +42,10 @@ void update_running(const Tensor& running, const Tensor& stats, int64_t images, 
 Tensor layer_norm(const Tensor& x, const Tensor& gamma, const Tensor& beta, float epsilon = 1e-5f);
 
 // ---- rows of the op table ----
+//
+// In a plan for a device, the statistics or the sums of a batch norm may have 4 rows instead of 2 (core/fuse.cpp). The
+// two additional rows hold coefficients that each reader would otherwise compute: after the statistics, scale and shift
+// of y = scale * x + shift; after the sums, b and d of dx = scale * g + b * x + d.
 
 #define RG_NORM_OPS(X)                                                                                                 \
     X(channel_stats) X(rank_stats) X(batch_norm) X(batch_norm_sums) X(rank_sums) X(batch_norm_grad) X(running_update)  \

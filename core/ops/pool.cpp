@@ -65,7 +65,7 @@ OutputSpecs infer_pool_grad(const char* op, In in, const Attrs& attrs) {
         expect_norm(op, dx[3], in.subspan(O::x_stats, 3));
     }
     const OutputSpec sums{x.defined() ? Shape{dx[3]} : Shape{0}, precise(dy)};
-    return {{{dx, dy.dtype()}, sums, sums}};
+    return {{{dx, dy.dtype()}, sums, sums, {Shape{0}, precise(dy)}}};
 }
 
 OutputSpecs infer_max_pool2d_grad(In in, const Attrs& attrs) {
@@ -96,9 +96,9 @@ constexpr Argument kPool2dGrad[] = {{"dy"},          fused("x", Type::activation
 
 RG_ROW(max_pool2d, .inputs = kPool2d, .outputs = 2, .backward = backward_max_pool2d,
        .saves = saves_out(Pool2dOp::positions));
-RG_ROW(max_pool2d_grad, .inputs = kPool2dGrad, .outputs = 3);
+RG_ROW(max_pool2d_grad, .inputs = kPool2dGrad, .outputs = 4);
 RG_ROW(avg_pool2d, .inputs = kPool2d, .backward = backward_avg_pool2d);
-RG_ROW(avg_pool2d_grad, .inputs = std::span(kPool2dGrad).first(Pool2dGradOp::positions), .outputs = 3);
+RG_ROW(avg_pool2d_grad, .inputs = std::span(kPool2dGrad).first(Pool2dGradOp::positions), .outputs = 4);
 
 // ---- functions -----------------------------------------------------------------------------------------------------
 

@@ -37,10 +37,10 @@ struct Pool2dOp {
     BatchNorm x_norm = {}; // used if x_stats, x_gamma and x_beta are defined: normalises x on load
 };
 /// Computes dx. If x, the input of the pooling, and its statistics are defined, also computes x_dgamma and x_dbeta: the
-/// sums of dx that BatchNormSumsOp defines.
+/// sums of dx that BatchNormSumsOp defines. For x_sums, see Conv2dGradOp.
 struct Pool2dGradOp {
     enum In { dy, x, x_stats, x_gamma, x_beta, positions }; // positions: only for max pooling
-    enum Out { dx, x_dgamma, x_dbeta };
+    enum Out { dx, x_dgamma, x_dbeta, x_sums };
     Pool pool;
     int64_t height = 0, width = 0; // extents of dx
     BatchNorm x_norm = {};
