@@ -363,7 +363,7 @@ class Instruction:
     def op_MUFU(self, o):
         if self.mods != ["RCP"]:
             return lambda w: None
-        return self.map(o, lambda a: float_bits(1 / as_float(a)) if as_float(a) else 0x7f800000)
+        return self.map(o, lambda a: float_bits(1 / as_float(a)) if abs(as_float(a)) > 2e-38 else 0x7f800000)
 
     def op_F2I(self, o):
         if "U32" not in self.mods:
@@ -517,7 +517,8 @@ class Warp:
                         self.products_end = max(self.products_end, self.time) + hgmma_cycles(i)
                     if i.targets:
                         self.write(i, i.compute(self) if i.compute else None)
-            for key, (pc, lanes) in list(waiting.items()):
+            # Lanes that have all met go on first. If no group of lanes is complete, one goes on that is not.
+            for key, (pc, lanes) in sorted(waiting.items(), key=lambda w: w[1][1] != w[0][0] & alive):
                 if lanes == key[0] & alive or (not groups and lanes):
                     del waiting[key]
                     groups.append((pc, lanes))
