@@ -1,17 +1,18 @@
 // Convolution and its data gradient as implicit matrix products on tensor cores. Rows are pixels of the result, columns
 // are its channels, and the sum runs over taps. A tap is one value of a filter: row, column and channel. There is no
-// im2col buffer: a block gathers the pixels that it needs.
+// im2col buffer: a block stages the pixels that its tile reads (halo.cuh), and the products read them for each tap.
 //
-// A block of 4 warps computes 64 pixels x 64 channels, 32 taps at a time. While it multiplies a tile of pixels and a
-// tile of filters, it loads the next two tiles into registers. During this load, readers (values.cuh) apply batch norm,
-// ReLU or their gradient. bf16 operands are multiplied directly, f32 operands as three tf32 products (products.cuh). If
-// the activations are bf16 and the filters f32, a separate kernel first rounds the filters, so that not every block has
-// to. Results pass through shared memory: stores then cover whole memory lines, and a thread can add up a channel.
+// A block of 4 warps computes 128 pixels x 32 or 64 channels; each warp computes 32 of the pixels. While they stage
+// pixels, readers (values.cuh) apply batch norm, ReLU or their gradient. A unit is 8 channels of one row and column of
+// the filters. bf16 units are multiplied directly, two at a time, and f32 units as three tf32 products (products.cuh).
+// If the activations are bf16 and the filters f32, a separate kernel first rounds the filters, so that not every block
+// has to. Results pass through shared memory, so that each thread stores 8 channels of a pixel.
 //
 // If an op asks for statistics of the result, each block stores two values per channel. In the forward pass, they are a
 // mean and a sum of squared deviations. In the data gradient, they are the two sums that batch norm's gradient needs.
 // conv.cuh merges the values of all blocks in a fixed order.
 #include "ringgrad/gpu/conv.cuh"
+#include "ringgrad/gpu/halo.cuh"
 #include "ringgrad/gpu/kernels.h"
 #include "ringgrad/gpu/norm.cuh"
 #include "ringgrad/gpu/octets.cuh"
@@ -21,134 +22,103 @@ namespace rg::RG_GPU {
 
 namespace {
 
-constexpr int kPixels = 64, kChannels = 64, kTaps = 32, kThreads = 128;
-
-/// A phase is a set of pixels of dx that use the same filter taps. Row i of dx gets contributions from rows
-/// (i + pad - r dilation) / stride of dy, for the filter rows r for which the division is exact. Columns follow the
-/// same rule. So pixels of dx belong to the same phase if their rows and columns differ by multiples of the stride;
-/// there are stride.h x stride.w phases. Neighbouring taps of a phase are Geometry::tap_step apart. A block takes
-/// pixels of one phase only, and skips the taps that the phase does not use. Each phase numbers its taps from 0.
-struct Phase {
-    int first_tap = 0;       // position of the first tap in the filter: its row * the filter's width + its column
-    int row = 0, column = 0; // the pixel of dy that the first tap reads for the phase's first pixel
-
-    /// Makes phase `number`, and replaces the extents in `g` by those of the phase.
-    __device__ __forceinline__ Phase(Geometry& g, int number) {
-        const int i = number / g.stride.w, j = number % g.stride.w; // the phase's first pixel
-        const int r = first_of(i + g.pad.h, g.stride.h, g.dilation.h, g.r);
-        const int s = first_of(j + g.pad.w, g.stride.w, g.dilation.w, g.s);
-        first_tap = r * g.s + s;
-        row = (i + g.pad.h - r * g.dilation.h) / g.stride.h;
-        column = (j + g.pad.w - s * g.dilation.w) / g.stride.w;
-        g.out_h = steps_in(g.out_h - i, g.stride.h), g.out_w = steps_in(g.out_w - j, g.stride.w);
-        g.r = steps_in(g.r - r, g.tap_step.h), g.s = steps_in(g.s - s, g.tap_step.w);
-    }
-    Phase() = default; // the forward pass has a single phase
-    /// Returns the first filter row or column for which the division is exact, or `taps` if there is none.
-    static __device__ __forceinline__ int first_of(int padded, int stride, int dilation, int taps) {
-        int tap = 0;
-        while (tap < taps && (padded - tap * dilation) % stride != 0) ++tap;
-        return tap;
-    }
-    /// Returns count / step, rounded up; 0 if count is negative.
-    static __device__ __forceinline__ int steps_in(int count, int step) {
-        return count > 0 ? (count + step - 1) / step : 0;
-    }
-    /// Converts a pixel's number within phase `number` (extents: g) into its number within dx (extents: full).
-    static __device__ __forceinline__ int64_t pixel(const Geometry& full, const Geometry& g, int number,
-                                                    int64_t pixel) {
-        if (full.stride.h == 1 && full.stride.w == 1) return pixel;
-        const int in_image = int(pixel % (g.out_h * g.out_w));
-        const int i = in_image / g.out_w * full.stride.h + number / full.stride.w;
-        const int j = in_image % g.out_w * full.stride.w + number % full.stride.w;
-        return (pixel / (g.out_h * g.out_w) * full.out_h + i) * full.out_w + j;
-    }
-};
-
-/// The input pixel that the first tap of a result pixel reads. It may lie outside of the image.
-struct TapOrigin {
-    int image, first_row, first_column; // image is -1 for a result pixel beyond the last
-    /// Sets *index to the index of the input value that `tap` reads. Returns false if that value lies outside of the
-    /// image, where all values count as 0.
-    template <bool kDgrad>
-    __device__ __forceinline__ bool locate(const Geometry& g, const Tap& tap, size_t* index) const {
-        const Axes step = kDgrad ? g.dy_step : g.dilation;
-        const int below = tap.r * step.h, right = tap.s * step.w;
-        const int row = kDgrad ? first_row - below : first_row + below;
-        const int column = kDgrad ? first_column - right : first_column + right;
-        if (image < 0 || row < 0 || row >= g.in_h || column < 0 || column >= g.in_w) return false;
-        *index = ((size_t(image) * g.in_h + row) * g.in_w + column) * g.in_c + tap.c;
-        return true;
-    }
-};
-
-/// 8 consecutive values of a filter.
+/// 8 values of a tensor of type T, as loaded.
 template <class T>
 using EightOf = typename OctetReader<Plain<T>>::Loaded;
 
-/// Loads the filter values of 8 consecutive taps for result channel o, beginning with `tap`. kWhole: in_c is a multiple
-/// of 8, so these are 8 channels of one place. w holds filters [out_c][rows][columns][in_c]; for the data gradient, a
-/// kernel has exchanged their channels. Values beyond the last tap or channel do not matter: loads of other places
-/// replace them, since the compiler would wait for each load within a branch.
-template <bool kDgrad, bool kWhole, class T>
-__device__ __forceinline__ EightOf<T> load_filter(const Geometry& full, const Geometry& g, const Phase& phase,
-                                                  const T* w, int o, Tap tap) {
-    const auto index = [&] {
-        const int place =
-            kDgrad ? tap.r * g.tap_step.h * full.s + tap.s * g.tap_step.w + phase.first_tap : tap.r * g.s + tap.s;
-        return (min(o, g.out_c - 1) * full.r * full.s + (tap.r < g.r ? place : 0)) * g.in_c + tap.c;
-    };
-    if constexpr (kWhole) {
-        return OctetReader<Plain<T>>({w}, 0).load(size_t(index()));
-    } else {
-        Octet octet;
-        RG_UNROLL
-        for (float& v : octet.v) {
-            v = load(w + index());
-            tap.next<false>(g.in_c, g.s);
-        }
-        if constexpr (std::is_same_v<T, bf16>)
-            return pack_8(octet.v);
-        else
-            return octet;
-    }
+__device__ __forceinline__ EightOf<float> eight_of(const float (&v)[8], float) {
+    Octet octet;
+    RG_UNROLL
+    for (int i = 0; i < 8; ++i) octet.v[i] = v[i];
+    return octet;
 }
+__device__ __forceinline__ EightOf<bf16> eight_of(const float (&v)[8], bf16) { return pack_8(v); }
+__device__ __forceinline__ void values_of(const Octet& octet, float (&v)[8]) {
+    RG_UNROLL
+    for (int i = 0; i < 8; ++i) v[i] = octet.v[i];
+}
+__device__ __forceinline__ void values_of(uint4 eight, float (&v)[8]) { unpack_8(eight, v); }
 
-/// Number of values from the start of a tile's row to the start of the next. A padding of 16 bytes puts 8
-/// neighbouring rows into different banks.
+/// Loads the 8 values from `index` on. If not `whole`, loads only the first `count` one by one; the others are 0.
 template <class T>
-constexpr int kPitch = kTaps + 16 / int(sizeof(T));
+__device__ __forceinline__ EightOf<T> load_eight(const T* from, size_t index, bool whole, int count) {
+    if (whole) return OctetReader<Plain<T>>({from}, 0).load(index);
+    float v[8];
+    RG_UNROLL
+    for (int i = 0; i < 8; ++i) v[i] = i < count ? load(from + index + i) : 0;
+    return eight_of(v, T{});
+}
 
-// ---- the products of a warp: 32 x 32 results over 32 taps ---------------------------------------------------------
+/// The shared memory of a block for results of kN channels and octets of channels of the input. First, it holds the
+/// staged pixels, the filters [unit][channel of the result][8 channels], and for each unit the first of its staged
+/// pixels and the index of its filter values. Then it holds the results and the sums of the threads.
+template <class T, int kOctets, int kN>
+struct Memory {
+    /// bf16 units are multiplied in pairs, so an odd unit gets a partner. It reads zeros from an octet of its own.
+    static constexpr bool kPairs = std::is_same_v<T, bf16>;
+    static constexpr int kStagedOctets = kPairs && kOctets == 1 ? 2 : kOctets;
+    // A padding of 16 bytes puts 8 neighbouring rows into different banks.
+    static constexpr int kUnitPitch = 8 * kN + 16 / int(sizeof(T)), kResultPitch = kN + 4, kSumPitch = 2 * kN + 4;
+    static constexpr int kPixelBytes = 8 * kStagedOctets * int(sizeof(T));
+    static constexpr int kUnitBytes = kUnitPitch * int(sizeof(T)) + 2 * int(sizeof(int));
+    static constexpr int kSumsPerChannel = kTileThreads / (kN / 8); // threads that have the same channels
+    static constexpr int kResultBytes = (kTilePixels * kResultPitch + kSumsPerChannel * kSumPitch) * int(sizeof(float));
+    static __host__ __device__ int units(int taps, int octets) {
+        return kPairs ? (taps * octets + 1) / 2 * 2 : taps * octets;
+    }
+    static size_t bytes(const Tiling& t) {
+        return size_t(
+            std::max(kResultBytes, t.octet_cells * kPixelBytes + units(t.taps.h * t.taps.w, kOctets) * kUnitBytes));
+    }
+};
 
-__device__ __forceinline__ void multiply(const bf16* a, const bf16* b, float (&sum)[2][4][4]) {
-    constexpr int kLine = kPitch<bf16>;
+// ---- the products of a warp: 32 pixels x kN channels ---------------------------------------------------------------
+
+template <int kUnitPitch, int kN>
+__device__ __forceinline__ void multiply(const int* cells, const bf16* staged, const bf16* filters,
+                                         const int* unit_cells, int units, float (&sum)[2][kN / 8][4]) {
     const int lane = int(threadIdx.x) % 32;
-    for (int t = 0; t < kTaps; t += 16) {
-        uint32_t rows[2][4], columns[2];
+    const bf16* const pixels[2] = {staged + cells[lane % 16] * 8, staged + cells[16 + lane % 16] * 8};
+    const bf16* const filter = filters + lane / 8 % 2 * kUnitPitch + (lane / 16 * 8 + lane % 8) * 8;
+    for (int unit = 0; unit < units; unit += 2) {
+        const int offset = unit_cells[unit + lane / 16] * 8;
+        uint32_t rows[2][4], columns[4];
         RG_UNROLL
-        for (int m = 0; m < 2; ++m) ldmatrix_x4(rows[m], a + (16 * m + lane % 16) * kLine + t + lane / 16 * 8);
+        for (int m = 0; m < 2; ++m) ldmatrix_x4(rows[m], pixels[m] + offset);
         RG_UNROLL
-        for (int n = 0; n < 4; ++n) {
-            ldmatrix_x2(columns, b + (8 * n + lane % 8) * kLine + t + lane / 8 % 2 * 8);
+        for (int n = 0; n < kN / 8; n += 2) {
+            ldmatrix_x4(columns, filter + unit * kUnitPitch + n * 64);
+            const uint32_t first[2] = {columns[0], columns[1]}, second[2] = {columns[2], columns[3]};
             RG_UNROLL
-            for (int m = 0; m < 2; ++m) mma_bf16_16x8x16(sum[m][n], rows[m], columns);
+            for (int m = 0; m < 2; ++m) {
+                mma_bf16_16x8x16(sum[m][n], rows[m], first);
+                mma_bf16_16x8x16(sum[m][n + 1], rows[m], second);
+            }
         }
     }
 }
 
-__device__ __forceinline__ void multiply(const float* a, const float* b, float (&sum)[2][4][4]) {
-    constexpr int kLine = kPitch<float>;
-    const int group = int(threadIdx.x) % 32 / 4, t0 = int(threadIdx.x) % 4;
-    for (int t = 0; t < kTaps; t += 8) {
+/// A lane takes two neighbouring channels of a unit at a time, as the columns t and t + 4 of an operand (mma.cuh).
+template <int kUnitPitch, int kN>
+__device__ __forceinline__ void multiply(const int* cells, const float* staged, const float* filters,
+                                         const int* unit_cells, int units, float (&sum)[2][kN / 8][4]) {
+    const int lane = int(threadIdx.x) % 32, group = lane / 4, t = lane % 4 * 2;
+    int pixels[4];
+    RG_UNROLL
+    for (int i = 0; i < 4; ++i) pixels[i] = cells[8 * i + group] * 8 + t;
+    const auto load_2 = [](const float* from) { return *reinterpret_cast<const float2*>(from); };
+    for (int unit = 0; unit < units; ++unit) {
+        const int offset = unit_cells[unit] * 8;
         float rows[2][4], columns[2];
         RG_UNROLL
-        for (int m = 0; m < 2; ++m) RG_UNROLL
-        for (int i = 0; i < 4; ++i) rows[m][i] = a[(16 * m + group + i % 2 * 8) * kLine + t + t0 + i / 2 * 4];
+        for (int i = 0; i < 4; ++i) {
+            const float2 pair = load_2(staged + pixels[i] + offset);
+            rows[i / 2][i % 2] = pair.x, rows[i / 2][i % 2 + 2] = pair.y;
+        }
         RG_UNROLL
-        for (int n = 0; n < 4; ++n) {
-            RG_UNROLL
-            for (int i = 0; i < 2; ++i) columns[i] = b[(8 * n + group) * kLine + t + t0 + 4 * i];
+        for (int n = 0; n < kN / 8; ++n) {
+            const float2 pair = load_2(filters + unit * kUnitPitch + (8 * n + group) * 8 + t);
+            columns[0] = pair.x, columns[1] = pair.y;
             RG_UNROLL
             for (int m = 0; m < 2; ++m) mma_f32_16x8x8(sum[m][n], rows[m], columns);
         }
@@ -157,153 +127,202 @@ __device__ __forceinline__ void multiply(const float* a, const float* b, float (
 
 // ---- the kernels ---------------------------------------------------------------------------------------------------
 
-/// The minimum of blocks per SM for the launch bounds; 0 sets none. A larger one makes the compiler spill registers.
-template <class T, bool kDgrad>
-constexpr int kBlocks = !kDgrad                   ? 0
-                        : std::is_same_v<T, bf16> ? 4
-                                                  : 3;
+/// Stages the filters of all units for kN channels of the result. w holds filters [out_c][rows][columns][in_c]; for the
+/// data gradient, a kernel has exchanged their channels. Values of channels beyond the last do not matter.
+template <class M, bool kWhole, int kN, class T>
+__device__ __forceinline__ void stage_filters(const Geometry& g, const T* w, int first_out, int in_channels, int units,
+                                              const int* unit_places, T* filters) {
+    constexpr int kUnits = 64 / kN; // of 8 threads' units at a time; 4 loads are in flight
+    const int thread = int(threadIdx.x), size = g.taps();
+    for (int begin = thread % 8; begin < units; begin += 8 * kUnits) {
+        EightOf<T> loaded[kUnits][kN / 16];
+        int places[kUnits];
+        RG_UNROLL
+        for (int u = 0; u < kUnits; ++u) {
+            places[u] = begin + 8 * u < units ? unit_places[begin + 8 * u] : -1;
+            RG_UNROLL
+            for (int i = 0; i < kN / 16; ++i) {
+                const int o = min(first_out + thread / 8 + 16 * i, g.out_c - 1);
+                loaded[u][i] = load_eight(w, size_t(o * size + max(places[u], 0)), kWhole, in_channels);
+            }
+        }
+        RG_UNROLL
+        for (int u = 0; u < kUnits; ++u) RG_UNROLL
+        for (int i = 0; i < kN / 16; ++i)
+            if (const int unit = begin + 8 * u; unit < units)
+                store_octet(filters + unit * M::kUnitPitch + (thread / 8 + 16 * i) * 8,
+                            choose(places[u] >= 0, loaded[u][i], 0));
+    }
+}
+
+/// The minimum of blocks per SM for the launch bounds. A larger one makes the compiler spill registers.
+template <class T, bool kDgrad, int kN>
+constexpr int kBlocks = std::is_same_v<T, float> ? 3 : 5 - int(kDgrad) - int(kN > 32);
 
 /// The body of conv2d_forward_kernel and conv2d_dgrad_kernel, which have two names so that profiles show the direction.
-template <class T, bool kDgrad, bool kWhole, class Reader>
-__device__ __forceinline__ void convolve(const Geometry& full, const Reader& reader, const T* __restrict__ w,
-                                         const Epilogue<T>& e, T* __restrict__ out) {
-    constexpr int kLine = kPitch<T>;
-    SHARED(T, pixels, kPixels * kLine);
-    SHARED(T, filters, kChannels * kLine);
-    SHARED(float, results, kPixels*(kChannels + 1));
+template <class T, bool kDgrad, bool kWhole, int kN, class Reader>
+__device__ __forceinline__ void convolve(const Geometry& g, const Tiling& t, const Reader& reader,
+                                         const T* __restrict__ w, const Epilogue<T>& e, T* __restrict__ out) {
+    constexpr int kOctets = kWhole ? 4 : 1;
+    using M = Memory<T, kOctets, kN>;
+    DYNAMIC_SHARED(std::byte, memory);
+    SHARED(int, cells, kTilePixels);   // the first staged pixel of each result
+    SHARED(int, numbers, kTilePixels); // the number of each result within the tensor; -1 for none
     const int thread = int(threadIdx.x), warp = thread / 32, lane = thread % 32;
-    Geometry g = full;
-    const Phase phase = kDgrad ? Phase(g, int(blockIdx.z)) : Phase();
-    const int64_t first_pixel = int64_t(blockIdx.x) * kPixels;
-    // The grid has enough blocks for the largest phase. So a block of a smaller phase may have no pixels; its sums are
-    // 0 then. A phase may also have no taps.
-    const int taps = kDgrad && first_pixel >= g.pixels() ? 0 : g.taps();
-    const int first_channel = int(blockIdx.y) * kChannels;
-
-    // For each tile, this thread loads 8 taps, beginning with 8 * (thread % 4), of the tile's pixels thread / 4 and
-    // thread / 4 + 32, and of the filters with these numbers.
-    TapOrigin origins[2] = {{-1, 0, 0}, {-1, 0, 0}};
-    RG_UNROLL
-    for (int i = 0; i < 2; ++i) {
-        const int64_t pixel = first_pixel + thread / 4 + 32 * i;
-        if (pixel >= g.pixels()) continue; // without pixels, the divisors below may be 0
-        const int in_image = int(pixel % (g.out_h * g.out_w));
-        const int row = in_image / g.out_w, column = in_image % g.out_w;
-        origins[i] = {int(pixel / (g.out_h * g.out_w)), kDgrad ? row + phase.row : row * g.stride.h - g.pad.h,
-                      kDgrad ? column + phase.column : column * g.stride.w - g.pad.w};
+    const Tile tile(t, int(blockIdx.x));
+    const int first_out = int(blockIdx.y) * kN;
+    const int phase_row = kDgrad ? int(blockIdx.z) / g.stride.w : 0, row_step = kDgrad ? g.stride.h : 1;
+    const int phase_column = kDgrad ? int(blockIdx.z) % g.stride.w : 0, column_step = kDgrad ? g.stride.w : 1;
+    {
+        const TilePixel pixel(t, tile, thread);
+        const int row = pixel.row * row_step + phase_row, column = pixel.column * column_step + phase_column;
+        const bool inside = pixel.image < g.images && row < g.out_h && column < g.out_w;
+        cells[thread] = pixel.cell;
+        numbers[thread] = inside ? (pixel.image * g.out_h + row) * g.out_w + column : -1;
     }
-    using Pixels = Source<kWhole, Reader>;
-    typename Pixels::Loaded next_pixels[2];
-    EightOf<T> next_filters[2];
-    Tap tap(taps > 0 ? g.in_c : 1, taps > 0 ? g.s : 1, thread % 4 * 8);
-    int pixels_channel = 0; // the first channel of next_pixels
-    bool inside[2] = {};    // true if next_pixels lie in the image; otherwise, they count as 0
-    const auto fetch = [&] {
-        pixels_channel = tap.c;
-        const Pixels source(reader, pixels_channel);
-        RG_UNROLL
-        for (int i = 0; i < 2; ++i) {
-            next_filters[i] = load_filter<kDgrad, kWhole>(full, g, phase, w, first_channel + thread / 4 + 32 * i, tap);
-            size_t index;
-            if constexpr (kWhole) {
-                inside[i] = tap.r < g.r && origins[i].template locate<kDgrad>(g, tap, &index);
-                next_pixels[i] = source.load(inside[i] ? index : 0);
-            } else {
-                inside[i] = true;
-                Tap next = tap;
-                RG_UNROLL
-                for (float& v : next_pixels[i].v) {
-                    v = next.r < g.r && origins[i].template locate<kDgrad>(g, next, &index)
-                            ? reader.value(index, next.c)
-                            : 0;
-                    next.template next<false>(g.in_c, g.s);
-                }
-            }
-        }
-        tap.advance(kTaps, g.in_c, g.s);
-    };
+    T* const staged = reinterpret_cast<T*>(memory);
+    T* const filters = staged + M::kStagedOctets * t.octet_cells * 8;
+    int* const unit_cells = reinterpret_cast<int*>(filters + M::units(t.taps.h * t.taps.w, kOctets) * M::kUnitPitch);
+    int* const unit_places = unit_cells + M::units(t.taps.h * t.taps.w, kOctets);
+    if constexpr (M::kStagedOctets > kOctets)
+        for (int i = thread; i < t.cells; i += kTileThreads)
+            store_octet(staged + (kOctets * t.octet_cells + i) * 8, Octet{});
 
-    float sum[2][4][4] = {};
-    const int row = warp / 2 * 32, column = warp % 2 * 32; // first row and column of this warp's results
-    if (taps > 0) fetch();
-    for (int first = 0; first < taps; first += kTaps) {
-        const Pixels source(reader, pixels_channel);
-        __syncthreads(); // all warps have read the previous tiles
-        RG_UNROLL
-        for (int i = 0; i < 2; ++i) {
-            const int place = (thread / 4 + 32 * i) * kLine + thread % 4 * 8;
-            store_octet(pixels + place, choose(inside[i], source.transform(next_pixels[i]), 0));
-            store_octet(filters + place, next_filters[i]);
+    float sum[2][kN / 8][4] = {};
+    const TapAxis row_axis = TapAxis::rows(g, t), column_axis = TapAxis::columns(g, t);
+    const int row_ranges = kDgrad ? row_axis.phase_ranges() : row_axis.ranges();
+    const int column_ranges = kDgrad ? column_axis.phase_ranges() : column_axis.ranges();
+    for (int channel = 0; channel < g.in_c; channel += 8 * kOctets)
+        for (int r = 0, s = 0; r < row_ranges; s + 1 < column_ranges ? ++s : (s = 0, ++r)) {
+            const TapRange rows = kDgrad ? row_axis.phase_range(phase_row, r) : row_axis.range(r);
+            const TapRange columns = kDgrad ? column_axis.phase_range(phase_column, s) : column_axis.range(s);
+            if (rows.count <= 0 || columns.count <= 0) continue;
+            __syncthreads(); // all warps have read the previous pixels and filters
+            const int octets = min(kOctets, steps_in(g.in_c - channel, 8));
+            const int units = list_units<M::kPairs>(g, t, rows, columns, channel, octets, unit_cells, unit_places);
+            stage_pixels<kWhole, kOctets>(g, t, tile, rows, columns, reader, channel, staged);
+            __syncthreads(); // the units are listed
+            stage_filters<M, kWhole, kN>(g, w, first_out, g.in_c - channel, units, unit_places, filters);
+            __syncthreads(); // pixels and filters are staged
+            multiply<M::kUnitPitch, kN>(cells + 32 * warp, staged, filters, unit_cells, units, sum);
         }
-        __syncthreads();
-        if (first + kTaps < taps) fetch();
-        multiply(pixels + row * kLine, filters + column * kLine, sum);
-    }
 
+    __syncthreads(); // all warps have read the last pixels and filters
+    float *const results = reinterpret_cast<float*>(memory), *const sums = results + kTilePixels * M::kResultPitch;
     RG_UNROLL
     for (int m = 0; m < 2; ++m) RG_UNROLL
-    for (int n = 0; n < 4; ++n) RG_UNROLL
-    for (int i = 0; i < 4; ++i) {
-        const int o = column + 8 * n + lane % 4 * 2 + i % 2;
-        const float bias = e.bias && first_channel + o < g.out_c ? e.bias[first_channel + o] : 0;
-        results[(row + 16 * m + lane / 4 + i / 2 * 8) * (kChannels + 1) + o] = sum[m][n][i] + bias;
-    }
-    __syncthreads();
-    const int channel = first_channel + thread % 64;
-    const int count = int(min(long(kPixels), long(g.pixels() - first_pixel)));
-    TwoSums terms;
-    if (channel < g.out_c)
-        for (int i = thread / 64; i < count; i += 2) {
-            const int64_t pixel = kDgrad ? Phase::pixel(full, g, int(blockIdx.z), first_pixel + i) : first_pixel + i;
-            const size_t index = size_t(pixel * g.out_c + channel);
-            float v = results[i * (kChannels + 1) + thread % 64];
-            if constexpr (kDgrad) {
-                if (e.residual) v += load(e.residual + index);
-                if (e.partials) e.terms.add(as_stored(v, T{}), index, channel, terms);
-            }
-            store(out + index, e.relu ? relu_of(v) : v);
-        }
-    if (!e.partials) return;
+    for (int n = 0; n < kN / 8; ++n) RG_UNROLL
+    for (int i = 0; i < 2; ++i)
+        *reinterpret_cast<float2*>(results + (32 * warp + 16 * m + 8 * i + lane / 4) * M::kResultPitch + 8 * n +
+                                   lane % 4 * 2) = make_float2(sum[m][n][2 * i], sum[m][n][2 * i + 1]);
+    __syncthreads(); // the results are in shared memory
+
+    // A thread takes 8 channels of every kStep-th pixel, and adds up their terms of the statistics.
+    constexpr int kStep = M::kSumsPerChannel, kBatch = 4;
+    const int in_tile = thread % (kN / 8) * 8, out_channel = first_out + in_tile, count = g.out_c - out_channel;
+    const bool whole = g.out_c % 8 == 0;
+    const auto load_coefficients = [&](const float* from, float(&v)[8]) {
+        RG_UNROLL
+        for (int j = 0; j < 8; ++j) v[j] = from && j < count ? from[out_channel + j] : 0;
+    };
+    float bias[8], scale[8], shift[8], mean[8];
+    load_coefficients(e.bias, bias);
     if constexpr (kDgrad) {
-        __syncthreads(); // all threads have read the results
-        if (thread >= 64) results[thread] = terms.first, results[thread + 64] = terms.second;
-        __syncthreads();
-    }
-    if (thread >= 64 || channel >= g.out_c) return;
-    float* const partial = e.partials + (size_t(blockIdx.z) * gridDim.x + blockIdx.x) * 2 * g.out_c + channel;
-    if constexpr (kDgrad) {
-        partial[0] = terms.first + results[thread + 64];
-        partial[g.out_c] = terms.second + results[thread + 128];
+        load_coefficients(e.terms.scale, scale), load_coefficients(e.terms.shift, shift);
+        load_coefficients(e.terms.mean, mean);
     } else {
-        float mean = 0, squares = 0;
-        for (int i = 0; i < count; ++i) mean += results[i * (kChannels + 1) + thread];
-        mean /= float(count);
-        for (int i = 0; i < count; ++i) {
-            const float d = results[i * (kChannels + 1) + thread] - mean;
-            squares += d * d;
-        }
-        partial[0] = mean, partial[g.out_c] = squares;
+        values_of(load_eight(results, in_tile, true, 8), shift);
     }
+    const NormTerms<T> terms{e.terms.x, scale, shift, mean, e.terms.relu};
+    TwoSums channel_sums[8];
+    for (int begin = thread / (kN / 8); begin < kTilePixels && count > 0; begin += kBatch * kStep) {
+        EightOf<T> residual[kBatch] = {}, x[kBatch] = {};
+        if constexpr (kDgrad) {
+            RG_UNROLL
+            for (int i = 0; i < kBatch; ++i) {
+                const size_t index = size_t(max(numbers[begin + i * kStep], 0)) * g.out_c + out_channel;
+                if (e.residual) residual[i] = load_eight(e.residual, index, whole, count);
+                if (e.partials) x[i] = load_eight(e.terms.x, index, whole, count);
+            }
+        }
+        RG_UNROLL
+        for (int i = 0; i < kBatch; ++i) {
+            const int number = numbers[begin + i * kStep];
+            float v[8], other[8];
+            load_8(results + (begin + i * kStep) * M::kResultPitch + in_tile, v);
+            if constexpr (kDgrad) {
+                values_of(residual[i], other);
+                RG_UNROLL
+                for (int j = 0; j < 8; ++j) v[j] += other[j];
+                if (e.partials && number >= 0) {
+                    values_of(eight_of(v, T{}), v);
+                    values_of(x[i], other);
+                    RG_UNROLL
+                    for (int j = 0; j < 8; ++j) terms.add_of(v[j], other[j], j, channel_sums[j]);
+                }
+            } else {
+                RG_UNROLL
+                for (int j = 0; j < 8; ++j) {
+                    const float d = number >= 0 ? v[j] - shift[j] : 0;
+                    channel_sums[j].first += d, channel_sums[j].second += d * d;
+                    v[j] += bias[j];
+                    if (e.relu) v[j] = relu_of(v[j]);
+                }
+            }
+            if (number < 0) continue;
+            T* const to = out + size_t(number) * g.out_c + out_channel;
+            if (whole) {
+                store_octet(to, eight_of(v, T{}));
+            } else {
+                RG_UNROLL
+                for (int j = 0; j < 8; ++j)
+                    if (j < count) store(to + j, v[j]);
+            }
+        }
+    }
+    if (!e.partials) return;
+    Octet first, second;
+    RG_UNROLL
+    for (int j = 0; j < 8; ++j) first.v[j] = channel_sums[j].first, second.v[j] = channel_sums[j].second;
+    store_octet(sums + thread / (kN / 8) * M::kSumPitch + in_tile, first);
+    store_octet(sums + thread / (kN / 8) * M::kSumPitch + kN + in_tile, second);
+    __syncthreads(); // the sums are in shared memory
+    if (thread >= kN || first_out + thread >= g.out_c) return;
+    TwoSums total;
+    for (int i = 0; i < kStep; ++i) {
+        total.first += sums[i * M::kSumPitch + thread];
+        total.second += sums[i * M::kSumPitch + kN + thread];
+    }
+    if constexpr (!kDgrad) { // the terms were deviations from the first pixel
+        const float mean_deviation = total.first / float(max(tile.results(t, g.images, g.out_w), 1));
+        const float squares = total.second - total.first * mean_deviation;
+        total = {results[thread] + mean_deviation + (e.bias ? e.bias[first_out + thread] : 0),
+                 squares < 0 ? 0 : squares};
+    }
+    float* const partial =
+        e.partials + (size_t(blockIdx.z) * gridDim.x + blockIdx.x) * 2 * g.out_c + first_out + thread;
+    partial[0] = total.first, partial[g.out_c] = total.second;
 }
 
-template <class T, bool kWhole, class Reader>
-__global__ void __launch_bounds__(kThreads, kBlocks<T, false>)
-    conv2d_forward_kernel(Geometry g, Reader reader, const T* __restrict__ w, Epilogue<T> e, T* __restrict__ out) {
-    convolve<T, false, kWhole>(g, reader, w, e, out);
+template <class T, bool kWhole, int kN, class Reader>
+__global__ void __launch_bounds__(kTileThreads, kBlocks<T, false, kN>)
+    conv2d_forward_kernel(Geometry g, Tiling t, Reader reader, const T* __restrict__ w, Epilogue<T> e,
+                          T* __restrict__ out) {
+    convolve<T, false, kWhole, kN>(g, t, reader, w, e, out);
 }
 
-template <class T, bool kWhole, class Reader>
-__global__ void __launch_bounds__(kThreads, kBlocks<T, true>)
-    conv2d_dgrad_kernel(Geometry g, Reader reader, const T* __restrict__ w, Epilogue<T> e, T* __restrict__ out) {
-    convolve<T, true, kWhole>(g, reader, w, e, out);
+template <class T, bool kWhole, int kN, class Reader>
+__global__ void __launch_bounds__(kTileThreads, kBlocks<T, true, kN>)
+    conv2d_dgrad_kernel(Geometry g, Tiling t, Reader reader, const T* __restrict__ w, Epilogue<T> e,
+                        T* __restrict__ out) {
+    convolve<T, true, kWhole, kN>(g, t, reader, w, e, out);
 }
 
 /// A functor that returns the number of pixels of a block in the forward pass.
 struct BlockPixels {
-    int64_t total;
-    __device__ double operator()(int block) const {
-        return double(min(long(kPixels), long(total - int64_t(block) * kPixels)));
-    }
+    Tiling t;
+    int images, columns;
+    __device__ double operator()(int block) const { return double(Tile(t, block).results(t, images, columns)); }
 };
 
 __global__ void conv2d_round_filters_kernel(int count, const float* w, bf16* filters) {
@@ -358,13 +377,6 @@ void run_conv2d(const Geometry& g, const Reader& reader, const GivenFilters& giv
         if (convolve_on_hopper(g, kDgrad, reader, given, e, out, reductions)) return;
     const Filters<T> filters(given, g.taps() * g.out_c);
     const T* w = filters;
-    const Axes step = kDgrad ? g.stride : Axes(1); // there are step.h x step.w phases; phase 0 has the most pixels
-    const int64_t pixels = int64_t(g.images) * blocks_for(g.out_h, step.h) * blocks_for(g.out_w, step.w);
-    const unsigned blocks = blocks_for(pixels, kPixels), phases = unsigned(step.h * step.w);
-    const Scratch<float> partials(reductions ? size_t(blocks) * phases * 2 * size_t(g.out_c) : 0);
-    if (reductions) e.partials = partials;
-    if (reductions.sums) e.terms = reductions.sums->terms<T>();
-    const dim3 grid(blocks, blocks_for(g.out_c, kChannels), phases);
     const int places = g.r * g.s, count = kDgrad ? places * g.in_c * g.out_c : 0;
     const Scratch<T> exchanged(static_cast<size_t>(count));
     if (count > 0) {
@@ -372,20 +384,33 @@ void run_conv2d(const Geometry& g, const Reader& reader, const GivenFilters& giv
                   g.in_c, w, exchanged);
         w = exchanged;
     }
-    const auto launch_kernel = [&](auto whole) {
+    const auto launch_kernel = [&](auto whole, auto channels) {
         constexpr bool kWhole = decltype(whole)::value;
-        if constexpr (kDgrad)
-            RG_LAUNCH((conv2d_dgrad_kernel<T, kWhole, Reader>), grid, kThreads, 0, stream(), g, reader, w, e, out);
-        else
-            RG_LAUNCH((conv2d_forward_kernel<T, kWhole, Reader>), grid, kThreads, 0, stream(), g, reader, w, e, out);
+        constexpr int kOctets = kWhole ? 4 : 1, kN = decltype(channels)::value;
+        using M = Memory<T, kOctets, kN>;
+        const Axes step = kDgrad ? g.stride : Axes(1); // there are step.h x step.w phases; phase 0 has the most pixels
+        const Tiling t = tiling_of(g, step, g.r * g.s, M::kPixelBytes, kOctets * M::kUnitBytes);
+        const unsigned blocks = unsigned(t.blocks()), phases = unsigned(step.h * step.w);
+        const Scratch<float> partials(reductions ? size_t(blocks) * phases * 2 * size_t(g.out_c) : 0);
+        if (reductions) e.partials = partials;
+        if (reductions.sums) e.terms = reductions.sums->terms<T>();
+        const dim3 grid(blocks, blocks_for(g.out_c, kN), phases);
+        if (blocks > 0) {
+            if constexpr (kDgrad)
+                RG_LAUNCH((conv2d_dgrad_kernel<T, kWhole, kN, Reader>), grid, kTileThreads, M::bytes(t), stream(), g, t,
+                          reader, w, e, out);
+            else
+                RG_LAUNCH((conv2d_forward_kernel<T, kWhole, kN, Reader>), grid, kTileThreads, M::bytes(t), stream(), g,
+                          t, reader, w, e, out);
+        }
+        reductions.finish(partials, blocks * phases, BlockPixels{t, g.images, g.out_w}, g);
     };
-    if (blocks > 0) {
-        if (g.in_c % 8 == 0)
-            launch_kernel(std::true_type{});
-        else
-            launch_kernel(std::false_type{});
-    }
-    reductions.finish(partials, blocks * phases, BlockPixels{g.pixels()}, g);
+    // Tiles of 64 channels would take too much memory in f32. With few channels of the input, they gain nothing.
+    const std::integral_constant<int, 32> narrow;
+    if (g.in_c % 8 != 0) return launch_kernel(std::false_type{}, narrow);
+    if constexpr (std::is_same_v<T, bf16>)
+        if (g.out_c > 32) return launch_kernel(std::true_type{}, std::integral_constant<int, 64>{});
+    launch_kernel(std::true_type{}, narrow);
 }
 
 } // namespace

@@ -1,13 +1,13 @@
 // The weight gradient of a convolution as an implicit matrix product. Rows are filters, columns are taps (values of a
 // filter), and the sum runs over pixels of y. The pixels are split between blocks. A second kernel adds their sums in a
-// fixed order, so that every run gives the same bits. An additional last tap, whose x is 1, gives the bias gradient.
+// fixed order, so that every run gives the same bits.
 //
-// A block of 4 warps computes 32 filters x 128 taps, 32 pixels at a time. Both operands are in shared memory with one
-// row per pixel. The tensor cores need them transposed: ldmatrix does this for bf16, and single loads do it for f32.
-// f32 operands are multiplied as three tf32 products (products.cuh). A thread loads the same octet of channels of all
-// its pixels, so it keeps the coefficients of their transformation in registers (octets.cuh).
+// A block of 4 warps computes 32 filters x 36 units; a unit is 8 channels of one row and column of the filters.
+// For each of its tiles of 128 pixels, the block stages dy with one row per pixel, and the pixels of x that the taps
+// read (halo.cuh). The products need both transposed: ldmatrix does this for bf16, and single loads do it for f32. f32
+// operands are multiplied as three tf32 products (products.cuh). An additional product by ones gives the bias gradient.
 #include "ringgrad/gpu/conv.cuh"
-#include "ringgrad/gpu/divisor.cuh"
+#include "ringgrad/gpu/halo.cuh"
 #include "ringgrad/gpu/kernels.h"
 #include "ringgrad/gpu/octets.cuh"
 #include "ringgrad/gpu/products.cuh"
@@ -18,208 +18,169 @@ namespace rg::RG_GPU {
 
 namespace {
 
-constexpr int kPixels = 32, kThreads = 128;
+constexpr int kFilters = 32, kWarps = kTileThreads / 32;
 /// The desired number of blocks: three for each of the 132 SMs of an H100. The blocks of a tile of the result split the
 /// pixels. A tile gets at most one block per 512 pixels (rounded up), since all blocks' sums are added.
-constexpr int64_t kBlocks = 396, kPixelsPerBlock = 512;
+constexpr int kBlocks = 396, kTilesPerBlock = 512 / kTilePixels;
+/// Values from a pixel of dy to the next. The padding puts 8 neighbouring pixels into different banks.
+constexpr int kDyPitch = kFilters + 8;
 
 /// The operands whose number of channels is a multiple of 8.
 enum class Whole { both, dy, none };
 
-/// The tile of results of a block. If x has few channels, there are few taps.
+/// The octets of channels of x that a block stages, and the units of a warp: a quarter of 3 x 3 taps.
 template <Whole kWhole>
-struct Tile {
-    static constexpr int kFilters = kWhole == Whole::both ? 32 : 64, kTaps = 4096 / kFilters;
-    // Values from the start of a pixel's row to that of the next. The padding puts 8 neighbouring rows into different
-    // banks.
-    static constexpr int kDyPitch = kFilters + 8, kXPitch = kTaps + 8;
-};
+constexpr int kOctets = kWhole == Whole::both ? 4 : 1;
+template <Whole kWhole>
+constexpr int kWarpUnits = kWhole == Whole::both ? 9 : 3;
 
-struct PixelDivisors {
-    Divisor image, row; // pixels of an image and of a row
-};
-
-/// The octet of a tile's rows that a thread loads, and its pixels.
-template <int kValues>
-struct Share {
-    static constexpr int kOctets = kValues / 8, kCount = kPixels * kOctets / kThreads;
-    static __device__ __forceinline__ int first() { return int(threadIdx.x) % kOctets * 8; }
-    static __device__ __forceinline__ int pixel(int i) { return int(threadIdx.x) / kOctets + i * (kThreads / kOctets); }
-};
-
-/// A thread's part of dy: 8 filters of some pixels. load() starts the loads of 32 pixels from pixel `from` on. store()
-/// transforms and stores them; pixels from `end` on, and filters beyond the last, are 0. There, load() reads the first
-/// value instead: with a branch around a load, the compiler would wait for one load before the next.
-template <bool kWhole, int kFilters, class Reader>
-class DyLoader {
-public:
-    __device__ __forceinline__ DyLoader(const Geometry& g, const Reader& reader, int first_filter)
-        : count_(g.out_c), filter_(first_filter + Mine::first()), source_(reader, filter_ < count_ ? filter_ : 0) {}
-    __device__ __forceinline__ void load(int from, int end) {
+/// Stages a tile of dy for 32 filters. Pixels and filters beyond the last are 0. There, the loads read the first value
+/// instead: with a branch around a load, the compiler would wait for one load before the next.
+template <bool kWhole, class T, class Reader>
+__device__ __forceinline__ void stage_dy(const Geometry& g, const Tiling& t, const Tile& tile, const Reader& reader,
+                                         int first_filter, T* dy) {
+    // The loads of a batch are in flight together.
+    constexpr int kOctets = kFilters / 8, kStep = kTileThreads / kOctets, kBatch = 2;
+    const int octet = int(threadIdx.x) % kOctets * 8, filter = first_filter + octet;
+    const Source<kWhole, Reader> source(reader, filter < g.out_c ? filter : 0);
+    for (int begin = int(threadIdx.x) / kOctets; begin < kTilePixels; begin += kBatch * kStep) {
+        typename Source<kWhole, Reader>::Loaded loaded[kBatch];
+        bool inside[kBatch];
         RG_UNROLL
-        for (int i = 0; i < Mine::kCount; ++i) {
-            const int pixel = from + Mine::pixel(i);
-            inside_[i] = pixel < end && filter_ < count_;
-            const size_t index = inside_[i] ? size_t(pixel) * count_ + filter_ : 0;
+        for (int i = 0; i < kBatch; ++i) {
+            const TilePixel pixel(t, tile, begin + i * kStep);
+            inside[i] = pixel.image < g.images && pixel.column < g.out_w && filter < g.out_c;
+            const int number = (pixel.image * g.out_h + pixel.row) * g.out_w + pixel.column;
+            const size_t index = inside[i] ? size_t(number) * g.out_c + filter : 0;
             if constexpr (kWhole) {
-                loaded_[i] = source_.load(index);
+                loaded[i] = source.load(index);
             } else {
                 RG_UNROLL
                 for (int j = 0; j < 8; ++j)
-                    loaded_[i].v[j] =
-                        inside_[i] && filter_ + j < count_ ? source_.reader.value(index + j, filter_ + j) : 0;
+                    loaded[i].v[j] = inside[i] && filter + j < g.out_c ? reader.value(index + j, filter + j) : 0;
             }
         }
-    }
-    template <class T>
-    __device__ __forceinline__ void store(T* tile, int pitch) const {
         RG_UNROLL
-        for (int i = 0; i < Mine::kCount; ++i)
-            store_octet(tile + Mine::pixel(i) * pitch + Mine::first(),
-                        choose(inside_[i], source_.transform(loaded_[i]), 0));
-    }
-
-private:
-    using Mine = Share<kFilters>;
-    int count_, filter_;
-    Source<kWhole, Reader> source_;
-    typename Source<kWhole, Reader>::Loaded loaded_[Mine::kCount];
-    bool inside_[Mine::kCount] = {}; // true if the values of loaded_ count
-};
-
-/// A thread's part of x: the values that 8 taps multiply for some pixels of y. Taps beyond the filter read 1: the first
-/// of them is the tap of the bias, and the rest is never stored.
-template <bool kWhole, int kTaps, class Reader>
-class XLoader {
-public:
-    __device__ __forceinline__ XLoader(const Geometry& geometry, const PixelDivisors& divisors, const Reader& reader,
-                                       int first_tap)
-        : g(geometry),
-          divisors_(divisors),
-          tap_(g.in_c, g.s, first_tap + Mine::first()),
-          source_(reader, tap_.c),
-          beyond_(float(tap_.r >= g.r)) {}
-    __device__ __forceinline__ void load(int from, int end) {
-        RG_UNROLL
-        for (int i = 0; i < Mine::kCount; ++i) {
-            const int pixel = min(from + Mine::pixel(i), end - 1); // x beyond does not matter, since dy is 0 there
-            const int image = pixel / divisors_.image, in_image = pixel % divisors_.image;
-            const int row = in_image / divisors_.row, column = in_image % divisors_.row;
-            size_t index;
-            if constexpr (kWhole) {
-                inside_[i] = locate(image, row, column, tap_, &index);
-                loaded_[i] = source_.load(inside_[i] ? index : 0);
-            } else {
-                inside_[i] = true;
-                Tap tap = tap_;
-                RG_UNROLL
-                for (int j = 0; j < 8; ++j) {
-                    loaded_[i].v[j] = locate(image, row, column, tap, &index) ? source_.reader.value(index, tap.c)
-                                                                              : float(tap.r >= g.r);
-                    tap.next<false>(g.in_c, g.s);
-                }
-            }
-        }
-    }
-    template <class T>
-    __device__ __forceinline__ void store(T* tile, int pitch) const {
-        RG_UNROLL
-        for (int i = 0; i < Mine::kCount; ++i)
-            store_octet(tile + Mine::pixel(i) * pitch + Mine::first(),
-                        choose(inside_[i], source_.transform(loaded_[i]), beyond_));
-    }
-
-private:
-    using Mine = Share<kTaps>;
-    /// Sets *index to that of the value that `tap` reads. Returns false if there is none.
-    __device__ __forceinline__ bool locate(int image, int i, int j, const Tap& tap, size_t* index) const {
-        const int row = i * g.stride.h - g.pad.h + tap.r * g.dilation.h;
-        const int column = j * g.stride.w - g.pad.w + tap.s * g.dilation.w;
-        *index = (size_t(image * g.in_h + row) * g.in_w + column) * g.in_c + tap.c;
-        return tap.r < g.r && row >= 0 && row < g.in_h && column >= 0 && column < g.in_w;
-    }
-    const Geometry& g;
-    const PixelDivisors& divisors_;
-    Tap tap_;
-    Source<kWhole, Reader> source_;
-    typename Source<kWhole, Reader>::Loaded loaded_[Mine::kCount];
-    bool inside_[Mine::kCount] = {}; // true if the values of loaded_ count
-    float beyond_;                   // replaces the others: 1 for the bias
-};
-
-template <class Tile>
-__device__ __forceinline__ void multiply(const bf16* dy, const bf16* x, float (&sum)[2][4][4]) {
-    const int lane = int(threadIdx.x) % 32;
-    for (int t = 0; t < kPixels; t += 16) {
-        uint32_t rows[2][4], columns[2];
-        RG_UNROLL
-        for (int m = 0; m < 2; ++m)
-            ldmatrix_x4_trans(rows[m],
-                              dy + (t + lane % 8 + lane / 16 * 8) * Tile::kDyPitch + 16 * m + lane / 8 % 2 * 8);
-        RG_UNROLL
-        for (int n = 0; n < 4; ++n) {
-            ldmatrix_x2_trans(columns, x + (t + lane % 16) * Tile::kXPitch + 8 * n);
-            RG_UNROLL
-            for (int m = 0; m < 2; ++m) mma_bf16_16x8x16(sum[m][n], rows[m], columns);
-        }
+        for (int i = 0; i < kBatch; ++i)
+            store_octet(dy + (begin + i * kStep) * kDyPitch + octet, choose(inside[i], source.transform(loaded[i]), 0));
     }
 }
 
-template <class Tile>
-__device__ __forceinline__ void multiply(const float* dy, const float* x, float (&sum)[2][4][4]) {
+/// The sums of a warp: 32 filters x kUnits units, and 16 filters x 8 ones. Warps with an even number take the first 16
+/// filters for the ones, the others the last.
+template <int kUnits>
+struct WarpSums {
+    float units[kUnits][2][4] = {}, ones[4] = {};
+};
+
+/// Adds the products of a tile. `cells` are the staged pixels of the results, and unit_cells are those of the units,
+/// which begin with `first`. A warp that has fewer than kUnits multiplies the last unit several times.
+template <int kUnits>
+__device__ __forceinline__ void multiply(const bf16* dy, const bf16* x, const int* cells, const int* unit_cells,
+                                         int first, int units, WarpSums<kUnits>& sums) {
+    const int lane = int(threadIdx.x) % 32;
+    int offsets[(kUnits + 1) / 2];
+    RG_UNROLL
+    for (int i = 0; i < kUnits; i += 2) offsets[i / 2] = unit_cells[min(first + i + lane / 16, units - 1)] * 8;
+    const uint32_t ones[2] = {0x3f803f80, 0x3f803f80};
+    RG_NO_UNROLL
+    for (int t = 0; t < kTilePixels; t += 16) {
+        uint32_t rows[2][4], columns[4];
+        RG_UNROLL
+        for (int m = 0; m < 2; ++m)
+            ldmatrix_x4_trans(rows[m], dy + (t + lane % 8 + lane / 16 * 8) * kDyPitch + 16 * m + lane / 8 % 2 * 8);
+        const bf16* const pixel = x + cells[t + lane % 16] * 8;
+        RG_UNROLL
+        for (int i = 0; i < kUnits; i += 2) {
+            ldmatrix_x4_trans(columns, pixel + offsets[i / 2]);
+            const uint32_t even[2] = {columns[0], columns[1]}, odd[2] = {columns[2], columns[3]};
+            RG_UNROLL
+            for (int m = 0; m < 2; ++m) {
+                mma_bf16_16x8x16(sums.units[i][m], rows[m], even);
+                if (i + 1 < kUnits) mma_bf16_16x8x16(sums.units[i + 1][m], rows[m], odd);
+            }
+        }
+        uint32_t half[4];
+        RG_UNROLL
+        for (int i = 0; i < 4; ++i) half[i] = threadIdx.x / 32 % 2 ? rows[1][i] : rows[0][i];
+        mma_bf16_16x8x16(sums.ones, half, ones);
+    }
+}
+
+template <int kUnits>
+__device__ __forceinline__ void multiply(const float* dy, const float* x, const int* cells, const int* unit_cells,
+                                         int first, int units, WarpSums<kUnits>& sums) {
     const int group = int(threadIdx.x) % 32 / 4, t0 = int(threadIdx.x) % 4;
-    for (int t = 0; t < kPixels; t += 8) {
+    const float ones[2] = {1, 1};
+    for (int t = 0; t < kTilePixels; t += 8) {
         float rows[2][4], columns[2];
         RG_UNROLL
         for (int m = 0; m < 2; ++m) RG_UNROLL
-        for (int i = 0; i < 4; ++i) rows[m][i] = dy[(t + t0 + i / 2 * 4) * Tile::kDyPitch + 16 * m + group + i % 2 * 8];
+        for (int i = 0; i < 4; ++i) rows[m][i] = dy[(t + t0 + i / 2 * 4) * kDyPitch + 16 * m + group + i % 2 * 8];
+        const float *const upper = x + cells[t + t0] * 8 + group, *const lower = x + cells[t + t0 + 4] * 8 + group;
         RG_UNROLL
-        for (int n = 0; n < 4; ++n) {
+        for (int i = 0; i < kUnits; ++i) {
+            const int offset = unit_cells[min(first + i, units - 1)] * 8;
+            columns[0] = upper[offset], columns[1] = lower[offset];
             RG_UNROLL
-            for (int i = 0; i < 2; ++i) columns[i] = x[(t + t0 + 4 * i) * Tile::kXPitch + 8 * n + group];
-            RG_UNROLL
-            for (int m = 0; m < 2; ++m) mma_f32_16x8x8(sum[m][n], rows[m], columns);
+            for (int m = 0; m < 2; ++m) mma_f32_16x8x8(sums.units[i][m], rows[m], columns);
         }
+        float half[4];
+        RG_UNROLL
+        for (int i = 0; i < 4; ++i) half[i] = threadIdx.x / 32 % 2 ? rows[1][i] : rows[0][i];
+        mma_f32_16x8x8(sums.ones, half, ones);
     }
 }
 
-/// Stores each block's sums over its pixels to partials [splits][filters][taps + 1]; a split is a range of pixels. The
-/// launch bound keeps the compiler from spilling registers to get one block more.
+/// Stores each block's sums over its pixels to partials [splits][filters][taps + 1]; a split is a range of tiles, and
+/// the last tap is that of the bias. Block x of the grid has one range of rows, of columns and of channels. The launch
+/// bound keeps the compiler from spilling registers to get one block more.
 template <class T, Whole kWhole, class DyReader, class XReader>
-__global__ void __launch_bounds__(kThreads, std::is_same_v<T, bf16> ? 3 : 2)
-    conv2d_wgrad_kernel(Geometry g, PixelDivisors divisors, DyReader dy_reader, XReader x_reader, int pixels_per_split,
+__global__ void __launch_bounds__(kTileThreads, std::is_same_v<T, bf16> ? 3 : 2)
+    conv2d_wgrad_kernel(Geometry g, Tiling t, DyReader dy_reader, XReader x_reader, int tiles_per_split,
                         float* __restrict__ partials) {
-    using Block = Tile<kWhole>;
-    SHARED(T, dy, kPixels * Block::kDyPitch);
-    SHARED(T, x, kPixels * Block::kXPitch);
-    const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
-    const int first_filter = int(blockIdx.y) * Block::kFilters, first_tap = int(blockIdx.x) * Block::kTaps;
-    const int begin = int(blockIdx.z) * pixels_per_split, end = min(begin + pixels_per_split, int(g.pixels()));
-    DyLoader<kWhole != Whole::none, Block::kFilters, DyReader> next_dy(g, dy_reader, first_filter);
-    XLoader<kWhole == Whole::both, Block::kTaps, XReader> next_x(g, divisors, x_reader, first_tap);
+    constexpr int kUnits = kWarpUnits<kWhole>, kMaxUnits = kWarps * kUnits, kChannels = 8 * kOctets<kWhole>;
+    DYNAMIC_SHARED(T, x);
+    SHARED(T, dy, kTilePixels * kDyPitch);
+    SHARED(int, cells, kTilePixels); // the first staged pixel of each result
+    SHARED(int, unit_cells, kMaxUnits);
+    SHARED(int, unit_places, kMaxUnits);
+    const int thread = int(threadIdx.x), warp = thread / 32, lane = thread % 32;
+    const int first_filter = int(blockIdx.y) * kFilters;
+    const TapAxis row_axis = TapAxis::rows(g, t), column_axis = TapAxis::columns(g, t);
+    const int row_ranges = row_axis.ranges(), column_ranges = column_axis.ranges();
+    const TapRange rows = row_axis.range(int(blockIdx.x) % row_ranges);
+    const TapRange columns = column_axis.range(int(blockIdx.x) / row_ranges % column_ranges);
+    if (rows.count <= 0 || columns.count <= 0) return;
+    const int first_channel = int(blockIdx.x) / (row_ranges * column_ranges) * kChannels;
+    const int octets = min(kOctets<kWhole>, steps_in(g.in_c - first_channel, 8));
+    const int units = list_units<false>(g, t, rows, columns, first_channel, octets, unit_cells, unit_places);
+    const int first_unit = warp * kUnits;
 
-    float sum[2][4][4] = {};
-    // First row and column of this warp's results
-    constexpr int kWarpRows = Block::kFilters / 32;
-    const int row = warp % kWarpRows * 32, column = warp / kWarpRows * 32;
-    next_dy.load(begin, end), next_x.load(begin, end);
-    for (int from = begin; from < end; from += kPixels) {
-        __syncthreads(); // all warps have read the previous tiles
-        next_dy.store(dy, Block::kDyPitch), next_x.store(x, Block::kXPitch);
-        __syncthreads();
-        if (from + kPixels < end) next_dy.load(from + kPixels, end), next_x.load(from + kPixels, end);
-        multiply<Block>(dy + row, x + column, sum);
+    WarpSums<kUnits> sums;
+    const int begin = int(blockIdx.z) * tiles_per_split, end = min(begin + tiles_per_split, t.blocks());
+    for (int number = begin; number < end; ++number) {
+        const Tile tile(t, number);
+        __syncthreads(); // all warps have read the previous tile
+        cells[thread] = TilePixel(t, tile, thread).cell;
+        stage_pixels<kWhole == Whole::both, kOctets<kWhole>>(g, t, tile, rows, columns, x_reader, first_channel, x);
+        stage_dy<kWhole != Whole::none>(g, t, tile, dy_reader, first_filter, dy);
+        __syncthreads(); // the tile is staged
+        multiply(dy, x, cells, unit_cells, first_unit, units, sums);
     }
 
     const int taps = g.taps() + 1;
     float* const partial = partials + size_t(blockIdx.z) * g.out_c * taps;
     RG_UNROLL
     for (int m = 0; m < 2; ++m) RG_UNROLL
-    for (int n = 0; n < 4; ++n) RG_UNROLL
     for (int i = 0; i < 4; ++i) {
-        const int filter = first_filter + row + 16 * m + lane / 4 + i / 2 * 8;
-        const int tap = first_tap + column + 8 * n + lane % 4 * 2 + i % 2;
-        if (filter < g.out_c && tap < taps) partial[size_t(filter) * taps + tap] = sum[m][n][i];
+        const int filter = first_filter + 16 * m + lane / 4 + i / 2 * 8, channel = lane % 4 * 2 + i % 2;
+        if (filter >= g.out_c) continue;
+        RG_UNROLL
+        for (int unit = 0; unit < kUnits; ++unit)
+            if (first_unit + unit < units && (kWhole == Whole::both || first_channel + channel < g.in_c))
+                partial[filter * taps + unit_places[first_unit + unit] + channel] = sums.units[unit][m][i];
+        if (blockIdx.x == 0 && warp == m && channel == 0) partial[filter * taps + taps - 1] = sums.ones[i];
     }
 }
 
@@ -242,22 +203,23 @@ __global__ void conv2d_wgrad_reduce_kernel(int splits, int k, int taps, const fl
 /// Computes dw [filters, rows, columns, channels] and db [filters].
 template <class T, class DyReader, class XReader>
 void run_wgrad(const Geometry& g, const DyReader& dy, const XReader& x, const Tensor& dw, const Tensor& db) {
-    RG_CHECK(g.pixels() < INT32_MAX - kPixels, "conv2d_grad: expected fewer than 2^31 pixels, got ", g.pixels());
     if constexpr (std::is_same_v<T, bf16>)
         if (wgrad_on_hopper(g, dy, x, dw, db)) return;
     const int64_t count = int64_t(g.out_c) * (g.taps() + 1);
     const auto launch_kernel = [&](auto whole) {
         constexpr Whole kWhole = decltype(whole)::value;
-        const dim3 tiles(blocks_for(g.taps() + 1, Tile<kWhole>::kTaps), blocks_for(g.out_c, Tile<kWhole>::kFilters));
-        const int64_t max_splits = std::min(std::max<int64_t>(1, kBlocks / (int64_t(tiles.x) * tiles.y)),
-                                            (g.pixels() + kPixelsPerBlock - 1) / kPixelsPerBlock);
-        const int64_t per_split = (g.pixels() / std::max<int64_t>(1, max_splits) + kPixels) / kPixels * kPixels;
-        const unsigned splits = blocks_for(g.pixels(), per_split);
+        constexpr int kPixelBytes = 8 * kOctets<kWhole> * int(sizeof(T));
+        const Tiling t = tiling_of(g, PerAxis(1), kWarps * kWarpUnits<kWhole> / kOctets<kWhole>, kPixelBytes, 0);
+        const int ranges = TapAxis::rows(g, t).ranges() * TapAxis::columns(g, t).ranges();
+        const dim3 grid(unsigned(ranges * steps_in(g.in_c, 8 * kOctets<kWhole>)), blocks_for(g.out_c, kFilters));
+        const int max_splits =
+            std::min(std::max(1, kBlocks / int(grid.x * grid.y)), steps_in(t.blocks(), kTilesPerBlock));
+        const int per_split = steps_in(t.blocks(), std::max(1, max_splits));
+        const unsigned splits = blocks_for(t.blocks(), std::max(1, per_split));
         const Scratch<float> partials(splits * size_t(count));
-        const PixelDivisors divisors{Divisor(std::max(1, g.out_h * g.out_w)), Divisor(std::max(1, g.out_w))};
         if (splits > 0)
-            RG_LAUNCH((conv2d_wgrad_kernel<T, kWhole, DyReader, XReader>), dim3(tiles.x, tiles.y, splits), kThreads, 0,
-                      stream(), g, divisors, dy, x, int(per_split), partials);
+            RG_LAUNCH((conv2d_wgrad_kernel<T, kWhole, DyReader, XReader>), dim3(grid.x, grid.y, splits), kTileThreads,
+                      size_t(t.octet_cells * kPixelBytes), stream(), g, t, dy, x, per_split, partials);
         reduce_wgrad(g, int(splits), partials, dw, db);
     };
     if (g.out_c % 8 != 0)

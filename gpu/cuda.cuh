@@ -27,14 +27,16 @@
 #define RG_LAUNCH(kernel, ...) ::rg::RG_GPU::launch(kernel, #kernel, __VA_ARGS__)
 
 // With nvcc, unrolls the loop that follows. Loops over arrays in registers need this: registers have no addresses, so
-// each index must be a constant.
-// RG_UNROLL_4 unrolls by 4, so that the loads of 4 iterations are in flight together.
+// each index must be a constant. RG_UNROLL_4 unrolls by 4, so that the loads of 4 iterations are in flight together.
+// RG_NO_UNROLL keeps a loop that, unrolled, would take too many registers.
 #ifdef __CUDACC__
 #define RG_UNROLL _Pragma("unroll")
 #define RG_UNROLL_4 _Pragma("unroll 4")
+#define RG_NO_UNROLL _Pragma("unroll 1")
 #else
 #define RG_UNROLL
 #define RG_UNROLL_4
+#define RG_NO_UNROLL
 #endif
 
 #ifndef __CUDACC__

@@ -1,31 +1,9 @@
-// Shared by the matrix products of conv.cu and conv_grad.cu: filter taps, stores of operands to shared memory, and f32
-// products on tensor cores.
+// Shared by the matrix products of conv.cu and conv_grad.cu: f32 products on tensor cores.
 #pragma once
 
 #include "ringgrad/gpu/mma.cuh"
-#include "ringgrad/gpu/values.cuh"
 
 namespace rg::RG_GPU {
-
-/// A tap is one value of a filter: row r, column s, channel c. Filters are `width` wide and have `channels` channels.
-/// next() and advance() move to a later tap without a division.
-struct Tap {
-    int r, s, c;
-    __device__ __forceinline__ Tap(int channels, int width, int number)
-        : r(number / channels / width), s(number / channels % width), c(number % channels) {}
-    /// kWhole: the caller knows that the next tap has the same row and column.
-    template <bool kWhole>
-    __device__ __forceinline__ void next(int channels, int width) {
-        ++c;
-        if (kWhole || c < channels) return;
-        c = 0;
-        if (++s == width) s = 0, ++r;
-    }
-    __device__ __forceinline__ void advance(int count, int channels, int width) {
-        for (c += count; c >= channels; c -= channels)
-            if (++s == width) s = 0, ++r;
-    }
-};
 
 /// Splits value into high + low, two tf32 values that together have 22 mantissa bits.
 __device__ __forceinline__ void split(float value, uint32_t& high, uint32_t& low) {

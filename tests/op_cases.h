@@ -178,6 +178,7 @@ inline void add_convs(std::vector<OpCase>& cases) {
              {1, 5, 6, 200, 24, 5, 5, 1, 2},               //
              {1, 20, 40, 32, 32, 3, 3, 1, 1, true, true},  // several bands of the weight gradient
              {1, 3, 65, 3, 40, 3, 3, 1, 1},                // a wide row
+             {1, 113, 33, 1, 2, 1, 1, 1, 0, true, true},   // the last tile on a GPU has no results
              {1, 1, 37, 50, 10, 1, 1, 1, 0},               // a linear layer: its samples are the pixels of one image
              {1, 1, 1, 70, 3, 1, 1, 1, 0},                 //
              {1, 1, 256, 128, 10, 1, 1, 1, 0},             //

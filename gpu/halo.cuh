@@ -1,0 +1,213 @@
+// Tiles of a convolution, and the pixels that a tile reads, staged in shared memory, for conv.cu and conv_grad.cu.
+//
+// A tile is 128 consecutive pixels of a strip, counted by image, row and column. A strip is a range of at most 32
+// columns of all images. A tile reads these pixels of the input and a halo around them. A block loads and transforms
+// each of them once, for 32 channels at a time, or for 8 if the number of channels is no multiple of 8. In shared
+// memory, another tap of a filter is only another address:
+//
+//   staged pixels   [octet of channels][row][column][8 channels]
+//
+// The rows of an image follow the rows of the image before, each image with its own halo. Pixels outside of an image
+// are 0. The distance of the octets puts 4 octets of 2 neighbouring pixels into different banks.
+//
+// With a stride, neighbouring results read pixels that are `stride` apart. So taps are staged together only if their
+// distances are multiples of the stride, and only with the pixels that they read. If too much would be in shared
+// memory, a block takes fewer taps at a time.
+#pragma once
+
+#include "ringgrad/gpu/divisor.cuh"
+#include "ringgrad/gpu/geometry.cuh"
+#include "ringgrad/gpu/octets.cuh"
+
+#include <algorithm>
+#include <numeric>
+
+namespace rg::RG_GPU {
+
+constexpr int kTilePixels = 128, kTileThreads = 128;
+
+/// Returns count / step, rounded up; 0 if count is negative.
+__host__ __device__ inline int steps_in(int count, int step) {
+    return count > 0 ? int(unsigned(count + step - 1) / unsigned(step)) : 0; // signed division takes more instructions
+}
+
+/// A range of taps along one axis: taps first + i * step of the filter for i < count. `count` may be 0 or less. For the
+/// result at position p, tap i reads the input at (p + i * distance) * scale + origin; `distance` is Geometry::dy_step.
+struct TapRange {
+    int first, step, count, scale, origin;
+};
+
+/// How a convolution is cut into tiles. In the data gradient, the results of a tile are from one phase (TapAxis), and
+/// the extents are those of the largest phase.
+struct Tiling {
+    int rows, width;          // result rows of an image, columns of a strip
+    int strips, strip_blocks; // number of strips, tiles of a strip
+    Axes taps;                // the most taps in a TapRange
+    int columns, cells;       // staged columns, staged pixels
+    int octet_cells;          // staged pixels from the start of an octet to the start of the next
+    Divisor by_columns, by_image_rows, by_width, by_rows, by_strip_blocks;
+    __host__ __device__ int blocks() const { return strips * strip_blocks; }
+};
+
+/// `result_step` is the distance between results of a phase, 1 in the forward pass. A block stages at most `max_taps`
+/// rows and columns of the filters. A staged pixel takes pixel_bytes, and each row and column tap_bytes.
+inline Tiling tiling_of(const Geometry& g, Axes result_step, int max_taps, int pixel_bytes, int tap_bytes) {
+    constexpr int kMaxBytes = 64 << 10, kMaxWidth = 32;
+    const int rows = std::max(1, steps_in(g.out_h, result_step.h)), all = std::max(1, steps_in(g.out_w, result_step.w));
+    const int strips = steps_in(all, kMaxWidth), width = steps_in(all, strips);
+    // The most runs of `length` pixels that a tile touches. Tiles begin at multiples of kTilePixels.
+    const auto touched = [](int length) {
+        return (length - std::gcd(length, kTilePixels) + kTilePixels - 1) / length + 1;
+    };
+    Axes taps = PerAxis(steps_in(g.r, g.tap_step.h), steps_in(g.s, g.tap_step.w));
+    while (true) {
+        const int halo = (taps.h - 1) * g.dy_step.h, columns = width + (taps.w - 1) * g.dy_step.w;
+        const int cells = (touched(width) + touched(rows * width) * halo) * columns,
+                  octet_cells = (cells + 5) / 8 * 8 + 2;
+        const int count = taps.h * taps.w;
+        if (count > 1 && (count > max_taps || octet_cells * pixel_bytes + count * tap_bytes > kMaxBytes)) {
+            int& more = taps.h >= taps.w ? taps.h : taps.w;
+            more = steps_in(more, 2);
+            continue;
+        }
+        RG_CHECK(std::max(g.pixels(), int64_t(g.images) * (rows + halo) * width) < INT32_MAX - kTilePixels,
+                 "conv2d: expected fewer than 2^31 pixels, got ", g.pixels());
+        const int blocks = steps_in(g.images * rows * width, kTilePixels);
+        return {rows,
+                width,
+                strips,
+                blocks,
+                taps,
+                columns,
+                cells,
+                octet_cells,
+                Divisor(columns),
+                Divisor(rows + halo),
+                Divisor(width),
+                Divisor(rows),
+                Divisor(std::max(1, blocks))};
+    }
+}
+
+/// The taps of one axis, cut into ranges.
+struct TapAxis {
+    int taps, stride, pad, dilation, step, distance, limit;
+    static __host__ __device__ __forceinline__ TapAxis rows(const Geometry& g, const Tiling& t) {
+        return {g.r, g.stride.h, g.pad.h, g.dilation.h, g.tap_step.h, g.dy_step.h, t.taps.h};
+    }
+    static __host__ __device__ __forceinline__ TapAxis columns(const Geometry& g, const Tiling& t) {
+        return {g.s, g.stride.w, g.pad.w, g.dilation.w, g.tap_step.w, g.dy_step.w, t.taps.w};
+    }
+    /// The number of ranges; that of a phase, in the data gradient.
+    __host__ __device__ __forceinline__ int ranges() const { return step * phase_ranges(); }
+    __host__ __device__ __forceinline__ int phase_ranges() const { return steps_in(steps_in(taps, step), limit); }
+    __device__ __forceinline__ TapRange range(int number) const {
+        const int start = int(unsigned(number) % unsigned(step)),
+                  begin = int(unsigned(number) / unsigned(step)) * limit;
+        const int count = steps_in(taps - start, step);
+        return {start + begin * step, step, min(limit, count - begin), stride,
+                start * dilation - pad + begin * distance * stride};
+    }
+    /// Returns a range of a phase of the data gradient. A phase is a set of pixels of dx that use the same filter taps.
+    /// Row i of dx gets contributions from rows (i + pad - r dilation) / stride of dy, for the filter rows r for which
+    /// the division is exact. So rows belong to the same phase if they differ by multiples of the stride. Columns
+    /// follow the same rule. Later pixels of dy belong to earlier taps, so the step is negative.
+    __device__ __forceinline__ TapRange phase_range(int phase, int number) const {
+        int start = 0;
+        while (start < taps && (phase + pad - start * dilation) % stride != 0) ++start;
+        const int last = steps_in(taps - start, step) - 1 - number * limit;
+        return {start + last * step, -step, min(limit, last + 1), 1,
+                (phase + pad - start * dilation) / stride - last * distance};
+    }
+};
+
+/// A tile of a block: the pixel of the strip with which it begins, its strip's first column, and its first staged row.
+struct Tile {
+    int first_pixel, first_column, first_row;
+    __device__ __forceinline__ Tile(const Tiling& t, int block)
+        : first_pixel(block % t.by_strip_blocks * kTilePixels), first_column(block / t.by_strip_blocks * t.width) {
+        const int row = first_pixel / t.by_width, image = row / t.by_rows;
+        first_row = row + image * (int(t.by_image_rows) - t.rows);
+    }
+    /// Returns the number of results. An image has `columns` columns of results.
+    __device__ __forceinline__ int results(const Tiling& t, int images, int columns) const {
+        const int end = min(first_pixel + kTilePixels, images * t.rows * t.width);
+        const int valid = min(t.width, columns - first_column);
+        const auto before = [&](int pixel) { return pixel / t.by_width * valid + min(pixel % t.by_width, valid); };
+        return before(end) - before(first_pixel);
+    }
+};
+
+/// A pixel of a tile: the result that it stands for, and the staged pixel that its first tap reads.
+struct TilePixel {
+    int image, row, column, cell;
+    __device__ __forceinline__ TilePixel(const Tiling& t, const Tile& tile, int number) {
+        const int pixel = tile.first_pixel + number, row_of_all = pixel / t.by_width;
+        image = row_of_all / t.by_rows;
+        row = row_of_all - image * t.rows;
+        const int in_strip = pixel - row_of_all * t.width;
+        column = tile.first_column + in_strip;
+        cell = (row_of_all + image * (int(t.by_image_rows) - t.rows) - tile.first_row) * t.columns + in_strip;
+    }
+};
+
+/// Lists the units of two ranges of taps and some octets of channels. A unit is an octet of channels of one tap. Stores
+/// the staged pixel that it reads for staged pixel 0, and the index of its first value within a filter. If kPairs, a
+/// last unit without a partner gets one that reads the octet behind the others and has index -1. Returns their number.
+template <bool kPairs>
+__device__ __forceinline__ int list_units(const Geometry& g, const Tiling& t, const TapRange& rows,
+                                          const TapRange& columns, int first_channel, int octets, int* cells,
+                                          int* places) {
+    const int count = rows.count * columns.count * octets, units = kPairs ? (count + 1) / 2 * 2 : count;
+    for (int unit = int(threadIdx.x); unit < units; unit += kTileThreads) {
+        const unsigned tap = unsigned(unit) / unsigned(octets);
+        const int octet = unit - int(tap) * octets;
+        const int r = int(tap / unsigned(columns.count)), s = int(tap) - r * columns.count;
+        const int place = (rows.first + r * rows.step) * g.s + columns.first + s * columns.step;
+        cells[unit] = unit < count ? octet * t.octet_cells + r * g.dy_step.h * t.columns + s * g.dy_step.w
+                                   : octets * t.octet_cells;
+        places[unit] = unit < count ? place * g.in_c + first_channel + 8 * octet : -1;
+    }
+    return units;
+}
+
+/// Loads the pixels of a tile for 8 kOctets channels from `first_channel` on, and stores them to `staged`. `rows` and
+/// `columns` are the taps that will read them.
+template <bool kWhole, int kOctets, class T, class Reader>
+__device__ __forceinline__ void stage_pixels(const Geometry& g, const Tiling& t, const Tile& tile, const TapRange& rows,
+                                             const TapRange& columns, const Reader& reader, int first_channel,
+                                             T* staged) {
+    // The loads of a batch are in flight together. Most tiles of 3 x 3 filters have some 200 pixels.
+    constexpr int kStep = kTileThreads / kOctets, kBatch = kOctets == 1 ? 2 : 4;
+    const int octet = int(threadIdx.x) % kOctets, channel = first_channel + 8 * octet;
+    const bool channel_inside = channel < g.in_c;
+    const Source<kWhole, Reader> source(reader, channel_inside ? channel : 0);
+    T* const to = staged + size_t(octet * t.octet_cells * 8);
+    for (int begin = int(threadIdx.x) / kOctets; begin < t.cells; begin += kBatch * kStep) {
+        typename Source<kWhole, Reader>::Loaded loaded[kBatch];
+        bool inside[kBatch];
+        RG_UNROLL
+        for (int i = 0; i < kBatch; ++i) {
+            const int cell = begin + i * kStep, staged_row = cell / t.by_columns;
+            const int row_of_all = tile.first_row + staged_row, image = row_of_all / t.by_image_rows;
+            const int row = row_of_all % t.by_image_rows * rows.scale + rows.origin;
+            const int column = (tile.first_column + cell - staged_row * t.columns) * columns.scale + columns.origin;
+            inside[i] = channel_inside && cell < t.cells && image < g.images && row >= 0 && row < g.in_h &&
+                        column >= 0 && column < g.in_w;
+            const size_t index = inside[i] ? (size_t(image * g.in_h + row) * g.in_w + column) * g.in_c + channel : 0;
+            if constexpr (kWhole) {
+                loaded[i] = source.load(index);
+            } else {
+                RG_UNROLL
+                for (int j = 0; j < 8; ++j)
+                    loaded[i].v[j] = inside[i] && channel + j < g.in_c ? reader.value(index + j, channel + j) : 0;
+            }
+        }
+        RG_UNROLL
+        for (int i = 0; i < kBatch; ++i)
+            if (const int cell = begin + i * kStep; cell < t.cells)
+                store_octet(to + cell * 8, choose(inside[i], source.transform(loaded[i]), 0));
+    }
+}
+
+} // namespace rg::RG_GPU
