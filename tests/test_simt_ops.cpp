@@ -177,7 +177,7 @@ TEST_SUITE("simt") {
         int tried = 0;
         for (const OpCase& c : op_cases()) {
             if (simt::kTsan && (tried || GradientCase::work(c) > 1e7)) continue;
-            settable_gpu_traits() = {.sm_count = tried % 2 ? 1 : 3, .hopper_kernels = true};
+            settable_gpu_traits() = {.sm_count = tried % 2 ? 1 : 4, .hopper_kernels = true};
             if (!c.narrow || (c.op != op::conv2d && c.op != op::conv2d_grad) || infinite_products(c)) continue;
             const Shape& w = c.in[c.op == op::conv2d ? size_t(Conv2dOp::w) : size_t(Conv2dGradOp::w)].shape;
             if (w[0] % 32 || w[1] != 3) continue;
