@@ -118,7 +118,7 @@ Variant variant(Op op, std::vector<Input> in, Attrs attrs, Tolerance tolerance, 
 }
 
 /// Adds a case for each instance of the Hopper kernels. With `wrap`, and for narrow images always, a block takes so
-/// many tiles that it uses each stage three times, so with both parities of its barriers.
+/// many tiles that it uses each stage with both parities of its barriers.
 void add_hopper(std::vector<Variant>& variants, bool wrap) {
     const Input absent{{0}, Draw::absent};
     for (const int64_t c : {32, 64, 128})
@@ -127,7 +127,8 @@ void add_hopper(std::vector<Variant>& variants, bool wrap) {
                 if (std::max(c, k) == 128 && (std::min(c, k) == 32 || width > 8)) continue; // portable kernels
                 const bool many = wrap || width == 8;
                 const int64_t height = width == 16 ? 32 : 16; // two tiles
-                const Shape x{many ? 5 : 1, height, width, c}, y{x[0], height, width, k}, w{k, 3, 3, c};
+                const int64_t images = !many ? 1 : std::max(c, k) == 128 ? 3 : 5; // 128 channels have fewer stages
+                const Shape x{images, height, width, c}, y{x[0], height, width, k}, w{k, 3, 3, c};
                 const auto norm_of = [](const Shape& of) { // stats, gamma, beta
                     const std::vector<Input> all = norm_inputs(of, Draw::normal, Draw::statistics);
                     return std::vector<Input>(all.begin() + 1, all.end());
