@@ -107,7 +107,8 @@ class Restart(job.JobTest):
         # All "machines" are this one.
         command = [job.MPIEXEC, "-launcher", "fork", *job.train(1, *options, "--run-name", run.name)]
         process = self.start(["sh", str(RUN_SH), "--max-restarts", str(KILLS), "--elastic", "hosts", "--min-ranks", "2",
-                              "--", *command], RG_SSH="sh answers", RG_ASK_S="0.1")
+                              "--", *command], RG_SSH="sh answers", RG_ASK_S="0.1",
+                             RG_DEADLINE_S="20")  # if a rank dies while the job ends, the others wait in MPI_Finalize
         sizes, kills = set(), 0
         while kills < KILLS:
             steps = steps_done(run) + 5
