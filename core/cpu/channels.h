@@ -63,9 +63,9 @@ void each_image(int64_t images, F f) {
     });
 }
 
-/// Computes the mean and the variance of each channel over all images, in double. Threads may call add() for different
-/// images at the same time. finish() combines the images in order (Chan, Golub and LeVeque, 1979), so the result does
-/// not depend on the number of threads.
+/// Computes the mean and the variance of each channel over all images. The sums over one image are f32, and are
+/// combined in double. Threads may call add() for different images at the same time. finish() combines the images in
+/// order (Chan, Golub and LeVeque, 1979), so the result does not depend on the number of threads.
 class StatsCollector {
 public:
     StatsCollector(int64_t images, int64_t pixels, int64_t channels);

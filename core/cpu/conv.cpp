@@ -1,7 +1,8 @@
-// Convolution, with the optional batch norm of its input or its result. Distributes the images over threads. An engine
-// of conv_engine.h, winograd.h or tile_engine.h convolves the images. The result has p x q pixels and k channels.
+// Convolution, with optional batch norms of its input and its result. Distributes the images over threads. An engine
+// of conv_engine.h, winograd.h or tile_engine.h convolves the images. conv_groups.cpp and dense.cpp take over the
+// convolutions that suit them. The result has p x q pixels and k channels.
 //
-// A thread processes one image or a few completely, while they stay in its second-level cache: padding (with
+// Usually a thread processes one image or a few completely, while they stay in its second-level cache: padding (with
 // normalisation), convolution, statistics of the result, ReLU, rounding, max pooling.
 #include "ringgrad/core/ops/conv.h"
 #include "ringgrad/core/cpu/conv_groups.h"
@@ -63,8 +64,8 @@ int64_t shares_of(int64_t groups, double products) {
 
 /// Calls convolve(first, count, result, share) for all groups of up to `group` images, and done(image, result) for each
 /// image. The results go to `out`, or to scratch memory if `out` is null. A thread convolves and completes a whole
-/// group, while the group is in its cache. But several threads share a group if there are few, and no statistics.
-/// `products` is the number of multiply-adds per image.
+/// group, while the group is in its cache. But if no statistics are needed, shares_of() may let several threads share
+/// each group. `products` is the number of multiply-adds per image.
 template <class R, class Convolve, class Done>
 void each_group(const Epilogue& epilogue, int64_t group, double products, R* out, Convolve convolve, Done done) {
     const int64_t images = epilogue.y.extent(0), groups = (images + group - 1) / group, values = epilogue.values();

@@ -1,8 +1,8 @@
 // Code that the convolution and its gradients share: packed filters, and the engines that convolve images. Engines are
-// Direct (here), Winograd (winograd.h) and TileEngine (tile_engine.h).
+// Direct and Stride2Gradient (here), Winograd (winograd.h) and TileEngine (tile_engine.h).
 //
-// An engine copies one image or a few at a time into zero-padded form (padding.h) and convolves them. So its kernels
-// need no code for borders, and the copy does all conversions of the input.
+// An engine copies one image or a few at a time (padding.h) and convolves them. The copy does all conversions of the
+// input. Except in Winograd, the copy also has zeros around the image, so that the kernels need no code for borders.
 //
 // Shapes: n images, h x w input pixels, c input and k output channels, p x q result pixels, r x s filters.
 #pragma once
@@ -19,7 +19,8 @@ namespace rg::cpu {
 
 /// Returns the number of neighbouring result pixels that share one vector of `lanes` lanes (see WidenedFilters). With
 /// few filters, a single pixel would leave lanes idle. Returns 1 in strict_fp32, because zeros in the widened filters
-/// would spread a NaN or an infinity of the image to neighbouring results as NaN. Returns 1 if columns are dilated.
+/// would spread a NaN or an infinity of the image to neighbouring results as NaN. Also returns 1 if the
+/// columns are dilated, if the stride exceeds the width of the filters, or if lanes or pixels do not divide evenly.
 inline int64_t pixels_per_vector(const Filters& f, int64_t q, int64_t stride, int64_t lanes) {
     const int64_t pixels = lanes / f.k;
     const bool fits = pixels > 1 && lanes % f.k == 0 && q % pixels == 0 && stride <= f.s && f.dilation.w == 1;
@@ -80,7 +81,8 @@ struct ResultStride {
     int64_t row, pixel;
 };
 
-/// Holds a padded f32 image for the engine Direct. The other parameters serve TileImages, which has the same interface.
+/// Holds a padded f32 image for the engine Direct. TileImages, which has the same interface, needs
+/// the unnamed parameters.
 class DirectImage {
 public:
     DirectImage(const Padding& padding, int64_t, int64_t) : padding_(padding), values_(padding.values()) {}

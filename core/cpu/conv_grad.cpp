@@ -5,8 +5,10 @@
 // dy at the convolution's result, goes to scratch memory. The products of dy with the input are added to the weight
 // gradient. The convolution of dy gives the data gradient. The sums that the input's batch norm needs are computed from
 // the data gradient and the input while both are in cache. Without a batch norm of the result, the data gradient is
-// computed in a pass of its own. Weight gradients are summed per fixed group of images, and then over the groups in
-// order. So the bits do not depend on the number of threads.
+// computed in a pass of its own.
+//
+// Weight gradients are summed per fixed group of images, and then over the groups in order. Large ones are computed at
+// the end instead, from all images (TileWgrad). In both cases, the bits do not depend on the number of threads.
 #include "ringgrad/core/cpu/conv_groups.h"
 #include "ringgrad/core/cpu/dense.h"
 #include "ringgrad/core/cpu/tile_engine.h"
@@ -42,7 +44,7 @@ struct Geometry {
     int64_t taps;           // number of taps in a filter row
     int64_t pixels;         // number of neighbouring results in one vector, see WidenedFilters
     int64_t wide, row_taps; // widened filters: number of lanes in whole vectors, and of taps in a filter row
-    bool winograd;          // false with several results per vector: the transforms would cost more than they save
+    bool winograd;          // false if results share a vector: the transforms would cost more than they save
 };
 
 /// Sums the weight gradient of a group of images by register tiles or by Winograd. TileWgrad uses tiles of bf16
@@ -132,8 +134,8 @@ private:
     ConvImage direct_;
 };
 
-/// Returns the number of groups of images, each with its own sums. There are enough groups for the threads, and so few
-/// that the addition of their sums costs little. The number depends only on the number of images, so that the bits of
+/// Returns the number of groups of images, each with its own sums. At most 16 threads can work on different groups, but
+/// the addition of so few sums costs little. The number depends only on the number of images, so that the bits of
 /// the result do not depend on the number of threads.
 int64_t groups_of(int64_t images) { return std::min(images, std::clamp<int64_t>(images / 8, 4, 16)); }
 
@@ -147,8 +149,8 @@ struct GradientInputs {
     const T* addend;      // added to the data gradient, or null
 };
 
-/// Returns the gradient of the convolution's result for images [first, first + count), as To. This is dy itself if dy
-/// needs no conversion, else the contents of `scratch`.
+/// Returns the gradient of the convolution's result for images [first, first + count), as To. This is dy itself if
+/// there is no `norm` and dy has type To, else the contents of `scratch`.
 template <class T, class To>
 const To* make_gradient(const GradientInputs<T>& in, int64_t first, int64_t count, int64_t values, To* scratch) {
     const T *const dy = in.dy + first * values, *const y = in.y ? in.y + first * values : nullptr;
@@ -209,8 +211,9 @@ void gradients(const Geometry& g, const GradientInputs<T>& in, const Wgrad& wgra
     }
 }
 
-/// Returns true if the weight gradient takes less time by tiles; for f32 images, with the margin of method_for().
-/// Winograd's transformed sums are fast while they stay in cache.
+/// Returns true if the weight gradient should take less time by tiles. Tiles of f32 images are never used in
+/// strict_fp32. They replace Winograd if its transformed sums exceed the cache, and register tiles if the estimate is
+/// lower by the margin of method_for().
 template <class T>
 bool tiles_are_faster(const Geometry& g, const TileWgrad<T>& tiles) {
     if (!std::is_same_v<T, float>) return !(g.winograd && winograd_beats_bf16(g.k, g.c));
@@ -219,7 +222,7 @@ bool tiles_are_faster(const Geometry& g, const TileWgrad<T>& tiles) {
     return tiles.cycles() < 0.8 * 1.3 * double(g.p * (g.q / g.pixels) * g.r * g.row_taps * g.wide) / 32;
 }
 
-/// Chooses the engines and computes the gradients. dx is undefined if no data gradient is needed; then w is not read.
+/// Chooses the engines and computes the gradients. If dx is undefined, computes no data gradient, and does not read w.
 template <class T>
 void all_gradients(const Geometry& g, const GradientInputs<T>& in, const Tensor& w, const Tensor& dx, NormSums* sums,
                    const Tensor& dw, const Tensor& db) {
@@ -242,7 +245,7 @@ void all_gradients(const Geometry& g, const GradientInputs<T>& in, const Tensor&
     run_with(float{}, F32Wgrad(g));
 }
 
-/// Computes the data gradient alone.
+/// Computes the data gradient alone, and adds `addend` if that tensor is defined.
 void data_gradient(const Tensor& dy, const Tensor& w, const Tensor& addend, const Conv& conv, const Tensor& dx) {
     const PaddedBias no_bias({}, dx.extent(3));
     const int64_t images = dx.extent(0), values = image_values(dx);

@@ -2,8 +2,10 @@
 //
 // With few channels in a group, each lane of a vector computes one channel of the result (LaneConv). A channel of the
 // result multiplies c channels of its group, so there are c copies of each pixel. In copy j, lane i holds channel j of
-// the group of result channel i. A depthwise convolution of f32 needs no copy: it reads the image itself. Taps that lie
-// in the padding are left out, so the results of a row have up to three parts: at the edges, and between them.
+// the group of result channel i. A depthwise convolution of f32 with as many results as channels needs no copy: it
+// reads the image itself. Taps that lie in the padding are left out. So a row of results is split into parts, whose
+// results all use the same taps. For example, with stride 1, 3 x 3 filters and padding 1 there are three parts: the
+// first pixel, the last pixel, and all between them.
 //
 // With more channels, each group is a convolution of its own, on copies of its channels: then the products cost much
 // more than the copies.
@@ -19,7 +21,8 @@ namespace {
 
 /// The number of channels in a group, on either side, up to which lanes are faster.
 constexpr int64_t kMostInLanes = 4;
-/// A thread takes about so many floats of the copied pixels at once, which fit into its second-level cache.
+/// Approximate number of floats of copied pixels that a thread takes at once. They fit into its second-level cache.
+/// Images with long rows need more (kLeastBand).
 constexpr int64_t kBandFloats = 1 << 16;
 /// The least number of rows of the result in a band, since neighbouring bands load some rows of the image twice.
 constexpr int64_t kLeastBand = 4;
@@ -69,7 +72,7 @@ public:
     int64_t filter_step() const { return filter_step_; }
 
     /// Calls f(row of the result, first column, part of the row, image) for all parts of rows [first, first + rows).
-    /// The columns of a part are result_step() apart. The image may be in `copied`.
+    /// The columns of a part are result_step() apart. `image` is the memory that load() returns.
     template <class T, class F>
     void each_part(const Images<T>& images, int64_t n, int64_t first, int64_t rows, float* copied, F f) const;
     const float* filters() const { return filters_; }
@@ -85,18 +88,18 @@ private:
     void find_sources(int64_t groups);
     void find_parts();
     void pack(const Tensor& w, int64_t groups, bool to_bf16);
-    /// Returns rows [begin, end) of the source with all copies of their pixels: those of `images`, or those that it
-    /// copies to `copied`.
+    /// Returns rows [begin, end) of the source as f32, with all copies of their pixels. Writes them to `copied`, unless
+    /// the memory of `images` has this form already.
     template <class T>
     const float* load(const Images<T>& images, int64_t n, int64_t begin, int64_t end, float* copied) const;
-    /// Lists the taps of a part. The image begins at row `begin` of the source.
+    /// Lists the taps of a part, and returns their number. The image begins at row `begin` of the source.
     int64_t list_taps(int64_t row, const Part& part, int64_t begin, LaneTap* taps) const;
 
     Axis rows_, columns_;
     int64_t lanes_, copies_; // channels of the result; copies of each pixel
     int64_t row_;            // floats in a row of the image
     int64_t filter_step_, band_ = 0, parts_count_ = 0;
-    Scratch<LaneSources> sources_; // of each vector of the copies of a pixel
+    Scratch<LaneSources> sources_; // one for each vector of the copies of a pixel
     Scratch<Part> parts_;          // the parts of a row
     Prepared<float> filters_;
 };
@@ -206,7 +209,8 @@ void LaneConv::each_part(const Images<T>& images, int64_t n, int64_t first, int6
         }
 }
 
-/// Calls f(image, first row of a band, number of rows) for the bands `begin` to `end` of all images.
+/// Calls f(image, first row of a band, number of rows) for bands [begin, end). The bands of all images are numbered in
+/// order.
 template <class F>
 void each_band(const LaneConv& conv, int64_t rows, int64_t begin, int64_t end, F f) {
     const int64_t bands = divide_up(rows, conv.band());
@@ -332,7 +336,8 @@ void each_run_of_images(const Tensor& t, int64_t run, int64_t groups, F f) {
     for (int64_t first = 0; first < t.extent(0); first += run)
         for (int64_t group = 0; group < groups; ++group) f(first, std::min(run, t.extent(0) - first), group);
 }
-/// Returns the number of images in a run, so few that the copies of a group stay in cache.
+/// Returns the number of images in a run. It is so small that the copies of a group stay in cache, but at least the
+/// smaller of the numbers of threads and of all images.
 int64_t images_in_cache(const Tensor& t, int64_t groups) {
     constexpr int64_t kBytes = 1 << 18;
     const int64_t threads = context().threads ? context().threads->size() : 1, image = image_values(t) / groups * 4;

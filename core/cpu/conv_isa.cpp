@@ -64,8 +64,9 @@ void conv_part(const ConvImage& g, const Part& part, const float* padded, float*
     }
 }
 
-/// Packed filters should stay in the first-level cache while image rows stream through it. Two vectors of filters of at
-/// most kFilterBytes bytes take one pass over the image. Larger ones take several passes of at most about kPartBytes.
+/// Packed filters should stay in the first-level cache while image rows stream through it. If the
+/// filters of up to two vectors have at most kFilterBytes bytes, they take one pass over the image. Otherwise each run
+/// takes one or more passes, of at most about kPartBytes.
 constexpr int64_t kFilterBytes = 36 << 10, kPartBytes = 20 << 10;
 
 void forward(const ConvImage& g, const float* padded, const float* packed, const float* bias, float* y) {

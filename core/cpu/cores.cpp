@@ -1,4 +1,4 @@
-// Asks the operating system for the cores of this process, which a scheduler or a user may have restricted.
+// Asks the operating system for the cores of this process. On Linux, a scheduler or a user may have restricted them.
 #include "ringgrad/core/cpu/cores.h"
 
 #include <algorithm>

@@ -3,7 +3,7 @@
 
 namespace rg {
 
-/// Returns the number of cores that this process may use.
+/// Returns the number of logical cores that this process may use, or on systems other than Linux, of all logical cores.
 int available_cores();
 
 } // namespace rg

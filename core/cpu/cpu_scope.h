@@ -8,8 +8,8 @@
 namespace rg {
 
 /// Until the end of its lifetime, the ops of this thread run on `threads` threads of the CPU, or on one per available
-/// core if `threads` is 0. Without such a scope, ops run on the thread pool of the current context (context.h), or on
-/// the calling thread alone if there is none.
+/// core if `threads` is 0. Replaces the whole context of the thread (context.h), including a device and a SyncGroup.
+/// Outside of every ContextScope, ops run on the calling thread alone.
 class CpuScope {
 public:
     explicit CpuScope(int threads = 0) : pool_(threads ? threads : available_cores()) {}

@@ -1,5 +1,6 @@
 // Fully connected layers with many inputs c, few samples n and few outputs k: y [n k] = x [n c] w [k c]^T and its
-// gradients. All operands are contiguous along c, so all three kernels loop along c, and no operand is packed.
+// gradients. x, w and their gradients are contiguous along c, so all three kernels loop along c, and no operand is
+// packed.
 #include "ringgrad/core/cpu/simd.h"
 
 #include "ringgrad/core/cpu/isa.h"

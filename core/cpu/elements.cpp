@@ -1,4 +1,4 @@
-// Element-wise ops: distributes the loops of elements_isa.cpp over threads.
+// Element-wise ops: distributes the loops of elements_isa.cpp, and simpler loops that are here, over threads.
 #include "ringgrad/core/cpu/norm.h"
 #include "ringgrad/core/cpu/parallel.h"
 #include "ringgrad/core/ops/elements.h"

@@ -7,7 +7,7 @@
 namespace rg::cpu {
 
 /// A view of filters in memory, with any distance (step_*) between neighbouring values. Its call operator takes the
-/// indices output channel, row, column and input channel. With several groups, it may be used on group(i) only.
+/// indices output channel, row, column and input channel. With several groups, call the operator of group(i) instead.
 struct Filters {
     const float* data;
     int64_t k, r, s, c;                     // extents in the convolution, of all groups
@@ -39,8 +39,9 @@ inline Filters filters_of(const Tensor& w, const Conv& conv) {
 }
 
 /// Returns a view of w for the data gradient: filters rotated by 180 degrees, with input and output channels exchanged.
-/// With stride 1, dx[h, w, c] = sum over r, s, k of dy[h + pad - r, w + pad - s, k] * w[k, r, s, c]. The view begins at
-/// the last row and column of the first filter.
+/// With stride 1, dilation 1 and one group,
+/// dx[h, w, c] = sum over r, s, k of dy[h + pad - r, w + pad - s, k] * w[k, r, s, c].
+/// The view begins at the last row and column of the first filter.
 inline Filters rotated_filters_of(const Tensor& w, const Conv& conv) {
     const int64_t k = w.extent(0), r = w.extent(1), s = w.extent(2), c = w.extent(3);
     return {w.data<float>() + (r * s - 1) * c,

@@ -31,7 +31,7 @@ RG_ISA_TABLES(portable)
 #if defined(__x86_64__)
 RG_ISA_TABLES(avx2)
 RG_ISA_TABLES(avx512)
-namespace avx512bf16 { // the kernels with bf16; for the others, those of avx512 serve
+namespace avx512bf16 { // only the kernels that convert or multiply bf16; kernels_with_bf16() adds others
 extern const ElementKernels kElements;
 extern const NormKernels kNorm;
 extern const TileKernels kTiles;
@@ -46,7 +46,7 @@ namespace {
 
 #if defined(__x86_64__)
 
-/// Returns the kernels of avx512bf16 with these tiles.
+/// Returns a table with these tiles, the kernels of avx512bf16 where they exist, and else those of avx512.
 IsaKernels kernels_with_bf16(const char* name, const TileKernels& tiles) {
     return {name,
             16,

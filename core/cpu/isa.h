@@ -1,11 +1,11 @@
 // Declares the kernels that are compiled once per instruction set, and the table of pointers to them (IsaKernels). The
 // first call of isa() chooses the table of one instruction set.
 //
-// Brackets contain the extents of an array, outermost first: n images, h x w pixels, c input and k output channels,
-// p x q result pixels, r x s filter taps.
+// Brackets contain the extents of an array, outermost first. The letters stand for n images, h x w pixels, c input and
+// k output channels, p x q result pixels, r x s filter taps.
 //
-// A kernel processes one image or one run of elements, in one thread, with plain pointers. The callers (conv.cpp,
-// norm.cpp and so on) handle threads, packing and shapes.
+// A kernel runs in one thread, on plain pointers. It processes a part of the work, such as an image or a series of
+// elements. The callers (conv.cpp, norm.cpp and so on) handle threads, shapes and memory.
 #pragma once
 
 #include "ringgrad/core/ops/activation.h"
@@ -16,14 +16,15 @@
 
 namespace rg::cpu {
 
-/// A convolution of one zero-padded image. A tap is one filter value. A run is a series of taps that multiply
-/// contiguous values of the image: a filter row, or with dilated columns only one pixel of it. Distances are in floats.
+/// A convolution of one zero-padded image. A tap is one value of a filter. A run is a series of taps that multiply
+/// contiguous values of the image: a filter row, or if columns are dilated, one pixel of a filter row. Distances are in
+/// floats.
 struct ConvImage {
     int64_t p, q, k;          // extents of the result
     int64_t runs, taps;       // number of runs in a filter, and of taps in a run
     const int64_t* run_start; // [runs]: distance in the image from the start of a window to the start of each run
-    int64_t row, step;        // distance in the image between windows of neighbouring result rows, and result pixels
-    int64_t y_row, y_step;    // forward only: distance in the result between neighbouring rows, and between pixels
+    int64_t row, step;        // distance between the windows of neighbouring result pixels: of a column, and of a row
+    int64_t y_row, y_step;    // forward only: distance in the result between neighbouring rows, and pixels of a row
 };
 
 struct ConvKernels {
@@ -34,9 +35,9 @@ struct ConvKernels {
 };
 
 /// Winograd convolution F(4x4, 3x3); winograd_isa.cpp explains it and its matrices. The result consists of tiles of
-/// 4 x 4 pixels. A transformed tile has 36 components. All values of one component form an array [tiles c_step] or
-/// [tiles k_step]. The arguments `component` and `*_component` are the number of floats from the start of one such array
-/// to the next. All distances are in floats.
+/// 4 x 4 pixels. A transformed tile or filter has 36 components. In v, z, u and du, all values of one component form an
+/// array: [tiles c_step] in v, [tiles k_step] in z. `component` and `*_component` are the distances from the start of
+/// one such array to the next. All distances are in floats.
 struct WinogradImage {
     int64_t across;         // number of tiles in a row of tiles
     int64_t c, k;           // number of input and output channels
@@ -44,15 +45,15 @@ struct WinogradImage {
     int64_t x_row, x_pixel; // distances between neighbouring rows and pixels of a tile, in the image
     int64_t y_row, y_pixel; // distances between neighbouring rows and pixels of a tile, in the result
 };
-/// The part of a row of tiles that lies in the image: rows [top, bottom) and columns [left, right), counted from the
-/// first pixel of the first tile. The other pixels are padding.
+/// The inputs of a row of tiles that lie in the image: rows [top, bottom) and columns [left, right), counted from the
+/// first of the 6 x 6 inputs of the first tile. The other inputs are padding.
 struct WinogradWindow {
     int64_t top, bottom, left, right;
 };
 constexpr int64_t kComponents = 36;
 
 struct WinogradKernels {
-    /// Transforms the 6 x 6 inputs d of each tile of a row: v = B^T d B. x points to the first pixel of the first tile.
+    /// Transforms the 6 x 6 inputs d of each tile of a row: v = B^T d B. x points to the first input of the first tile.
     /// Pixels outside the window are not read, and count as zero.
     void (*input)(const WinogradImage&, const WinogradWindow&, const float* x, float* v, int64_t component);
     /// Transforms the gradient of the results of a row of tiles: z = A dy A^T, the adjoint of output(). dy has
@@ -63,7 +64,7 @@ struct WinogradKernels {
     void (*multiply)(const WinogradImage&, const float* v, int64_t v_component, int64_t tiles, const float* u,
                      int lanes, float* m);
     /// Computes the results of a row of tiles, y = A^T m A + bias, for the first `channels` of `lanes` output channels.
-    /// y and bias point to the first of these channels. Of y, only `rows` rows of `columns` pixels are written.
+    /// y and bias point to the first of these channels. Writes no more than `rows` rows of `columns` pixels of y.
     void (*output)(const WinogradImage&, int64_t rows, int64_t columns, const float* m, int lanes, int channels,
                    const float* bias, float* y);
     /// Computes du [36][c][k_step] += v^T z for each component, with v from input() and z from gradient().
@@ -86,16 +87,17 @@ struct PoolImage {
     bool count_pad; // average pooling divides by the window's size if true, else by the number of its image pixels
 };
 
-/// Kernels for `count` contiguous values, the first of channel 0. The channel of a value is its index modulo the number
-/// of channels. Per-channel arguments have `period` values, a common multiple of channels and vector width. So any
-/// number of channels runs at full width. PerChannel (channels.h) makes such arguments. Values are stored as T: float,
-/// or uint16_t for the bits of bf16. Arithmetic and per-channel arguments are f32.
+/// Kernels for values that are stored as T: float, or uint16_t for the bits of bf16. Arithmetic and per-channel
+/// arguments are f32. `count` values are contiguous. For kernels with a `period`, the first value is of channel 0, and
+/// the channel of a value is its index modulo the number of channels. Per-channel arguments have `period` values, a
+/// common multiple of channels and vector width. So any number of channels runs at full width. PerChannel (channels.h)
+/// makes such arguments.
 template <class T>
 struct StoredKernels {
     /// Computes sum += x - shift and squares += (x - shift)^2, each [period].
     void (*channel_sums)(const T* x, int64_t count, int64_t period, const float* shift, float* sum, float* squares);
-    /// Computes y = x * scale + shift, then ReLU if `relu`. With past_cache, the stores bypass the caches, for a y that
-    /// is too large to stay in them.
+    /// Computes y = x * scale + shift, then ReLU if `relu`. With past_cache, the stores bypass the caches where
+    /// stream() (simd.h) can do so, for a y that is too large to stay in them.
     void (*affine)(const T* x, T* y, int64_t count, int64_t period, const float* scale, const float* shift, bool relu,
                    bool past_cache);
     /// Computes y = a * scale_a + b * scale_b + shift, then ReLU if `relu`.
@@ -117,7 +119,7 @@ struct StoredKernels {
     void (*sub)(const T* a, const T* b, T* y, int64_t count);
     void (*mul)(const T* a, const T* b, T* y, int64_t count);
     /// Computes row `row` of the result y of max pooling the image x. `position` gets the place of each maximum in its
-    /// window: row * width of the window + column.
+    /// window: row in the window * width of the window + column in the window.
     void (*max_pool)(const PoolImage&, int64_t row, const T* x, T* y, uint8_t* position);
     /// Computes row `row` of the image's gradient dx from the gradient dy of its max pooling.
     void (*max_pool_grad)(const PoolImage&, int64_t row, const T* dy, const uint8_t* position, T* dx);
@@ -142,7 +144,7 @@ struct SgdmStep {
 };
 /// Constants of one Adam step: m += m_part * (g - m), v = v_keep * v + v_part * g^2 and
 /// p -= rate * m / (sqrt(v) * unbias + epsilon). Here p is the parameter and g its gradient plus decay * p. If
-/// `decoupled`, g is the gradient alone, and p -= decay * p comes first.
+/// `decoupled`, g is the gradient alone, and p -= decay * p comes first. UpdateFactors apply in addition.
 struct AdamStep {
     float decay, m_part, v_keep, v_part, rate, unbias, epsilon;
     bool decoupled;
@@ -180,14 +182,14 @@ struct NormKernels {
 /// planes, high and low. The result is then the sum of the products high * high, high * low and low * high.
 struct TileConv {
     int64_t k, r;        // number of filters, and of rows in a filter
-    int64_t pairs;       // number of pairs of taps in a filter row; a zero follows an odd number of taps
+    int64_t pairs;       // number of pairs of taps in a filter row; if a tap is left over, a zero completes its pair
     int64_t runs;        // number of runs of 16 pairs in a filter row; in the filters, zeros complete the last run
-    int64_t row, step;   // values from one padded row to the next, and from one output pixel's window to the next
+    int64_t row, step;   // values from a padded row to the next, and from a window to that of the next pixel in the row
     int64_t tiles;       // number of tiles of pixels in an image
-    const int32_t* from; // [tiles]: first value of the window of each tile's first pixel
-    const int32_t* to;   // [tiles][pixels]: the output pixel of each row of a tile; -1 means none
+    const int32_t* from; // [tiles]: index of the first value of the window of each tile's first pixel
+    const int32_t* to;   // [tiles][pixels]: index of the output pixel of each row of a tile; -1 means none
     int64_t low, low_w;  // f32: values from the high plane to the low plane, in the images and in the filters
-    int64_t k_begin, k_end; // the filters that the call computes: whole pairs of tiles, or up to k
+    int64_t k_begin, k_end; // the call computes filters [k_begin, k_end): multiples of 32, but k_end may be k
     int64_t images;
     int64_t image, y_image; // values from one padded image to the next, and from one result to the next
 };
@@ -225,22 +227,25 @@ struct TileKernels {
     void (*forward)(const TileConv&, const uint16_t* padded, const uint16_t* packed, const TileResult<uint16_t>&);
     void (*forward_f32)(const TileConv&, const uint16_t* padded, const uint16_t* packed, const TileResult<float>&);
     /// Transposes `count` filters of up to 32 taps, `step` values apart, to out [32 taps][16 filters]. Zeros take the
-    /// place of missing filters. Rows of `out` from `taps` on are undefined.
+    /// place of missing filters. Rows of `out` from `taps` on become zero or stay unchanged, so clear `out` first.
     void (*transpose_taps)(const float* filters, int64_t step, int64_t count, int64_t taps, float* out);
     /// Packs taps [32][16 filters], times scale [16], as `forward` expects a tile: the high parts and, unless `low` is
     /// null, the low parts.
     void (*pack)(const float* taps, const float* scale, uint16_t* high, uint16_t* low);
-    /// Splits x into the sum of two bf16, high + low, with a relative error of at most 2^-17.
+    /// Splits x into the sum of two bf16, high + low. The relative error is at most 2^-17, except near the limits of
+    /// the range of f32.
     void (*split)(const float* x, int64_t count, uint16_t* high, uint16_t* low);
-    /// Transposes pixels [count c] to out [c, rounded up to tiles of 16][line]. Zeros extend lines to a multiple of 32.
+    /// Transposes pixels [count c] to out [c, rounded up to tiles of 16][line]. Zeros extend the `count` values of a
+    /// line to a multiple of 32.
     void (*transpose)(const uint16_t* pixels, int64_t count, int64_t c, uint16_t* out, int64_t line);
     /// Copies `count` pixels of c values, `step` values apart, to out [tiles of 16 channels][pairs of pixels][16][2].
     /// The tiles of `out` begin `block` values apart. Zeros follow the last pixel until there are `pairs` pairs.
     void (*interleave)(const uint16_t* pixels, int64_t count, int64_t step, int64_t c, int64_t pairs, uint16_t* out,
                        int64_t block);
     /// Computes sums [k_step][r s][c_step] over all pixels of dy times x, where transpose() made dy and interleave()
-    /// made x: those of filters [k, k + filters), a multiple of 16, and of up to 6 columns from `column` on. A column
-    /// is a tap of 16 channels; its index is (tile of channels * s + filter column) * r + filter row.
+    /// made x. Computes only filters [k, k + filters) and up to 6 columns from `column` on. k and `filters` are
+    /// multiples of 16. A column is a tap of 16 channels.
+    /// Its index is (tile of channels * s + filter column) * r + filter row.
     void (*accumulate)(const TileGradient&, int64_t k, int64_t filters, int64_t column, const uint16_t* dy,
                        const uint16_t* x, float* sums);
 };
@@ -260,13 +265,14 @@ struct DenseKernels {
 struct LaneTap {
     int64_t image, filter; // in floats
 };
-/// Neighbouring result pixels of a convolution in groups, which use the same taps. The image is rearranged, so that its
-/// channel i is the one that a tap multiplies for result channel i; see conv_groups.cpp. Distances are in floats.
+/// Result pixels at equal distances in a row, of a convolution in groups. All use the same taps. In the
+/// image, value i from the start of a tap on is the one for result channel i; see conv_groups.cpp. Distances are in
+/// floats.
 struct LaneRow {
     int64_t q, lanes;     // number of result pixels, and of channels in a pixel
     int64_t count;        // number of taps
     const LaneTap* taps;  // [count]
-    int64_t step, y_step; // distance between neighbouring pixels in the image and in the result
+    int64_t step, y_step; // distance from one result pixel to the next in the image, and in the result
 };
 /// Tells spread() which channels of a pixel go to the lanes of a vector: lane i gets channel first + place[i].
 struct LaneSources {
@@ -278,7 +284,8 @@ struct LaneKernels {
     void (*forward)(const LaneRow&, const float* image, const float* w, const float* bias, float* y);
     /// Adds the weight gradient to dw, which has the layout of w.
     void (*wgrad)(const LaneRow&, const float* image, const float* dy, float* dw);
-    /// Copies, for each pixel, `count` values chosen from its `channels` values. A vector of `to` has one LaneSources.
+    /// Copies, for each pixel, `count` values chosen from its `channels` values. Each vector of these
+    /// `count` values has its own LaneSources, the same for all pixels.
     void (*spread)(const float* from, int64_t pixels, int64_t channels, const LaneSources*, int64_t count, float* to);
 };
 
@@ -291,7 +298,7 @@ struct IsaKernels {
     const DenseKernels* dense;
     const LaneKernels* lanes;
     const NormKernels* norm;
-    const TileKernels* tiles = nullptr; // convolution by products of bf16; null without such instructions
+    const TileKernels* tiles = nullptr; // convolution by products of bf16; null if the set has no instructions for them
 };
 
 /// Returns the table of the instruction set of that name, or null if this CPU, operating system or build lacks it.

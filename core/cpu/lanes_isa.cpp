@@ -21,7 +21,7 @@ inline __attribute__((always_inline)) void each_vector(int64_t lanes, F f) {
     if (c < lanes) f(c, int(lanes - c));
 }
 
-/// Computes MR neighbouring result pixels of a row.
+/// Computes MR consecutive result pixels of a LaneRow.
 template <int MR>
 void forward_tile(const LaneRow& g, const float* image, const float* w, const float* bias, float* y) {
     each_vector(

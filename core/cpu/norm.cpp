@@ -12,8 +12,8 @@ template <class T>
 void StatsCollector::add(int64_t image, const T* values) {
     const int64_t period = period_of(channels_);
     const Scratch<float> first(channels_), sums(2 * period);
-    // Sum the deviations from the first pixel. These are of the order of the standard deviation, so the subtraction of
-    // squares in add_sums() loses few digits.
+    // Sum the deviations from the first pixel. These are usually of the order of the standard deviation, so the
+    // subtraction of squares in add_sums() loses few digits.
     if constexpr (std::is_same_v<T, float>)
         std::copy_n(values, channels_, first.data());
     else

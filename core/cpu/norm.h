@@ -51,7 +51,7 @@ inline void make_norm(std::optional<Norm>& to, std::span<const Tensor> norm, con
 }
 
 /// Computes the gradient of Norm: dx = gamma / sigma * (g - sum(g) / count - x^ * sum(g x^) / count), in the form
-/// g * scale + x * b + d. Here g is dy, or 0 where ReLU set the value to zero, sigma is the standard deviation, and
+/// g * scale + x * b + d. Here g is dy, or 0 where ReLU set the value to zero, sigma = sqrt(variance + epsilon), and
 /// x^ = (x - mean) / sigma. See ref::norm_grad() in core/ops/norm.cpp.
 struct NormGrad {
     /// `sums` [2 c] holds the sums of g x^ (row 0) and of g (row 1). `count` is the number of values per channel.

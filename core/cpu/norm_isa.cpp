@@ -1,4 +1,4 @@
-// Layer norm, row by row. A row stays in the first-level cache, so each further pass over it costs little.
+// Layer norm, row by row. A typical row stays in the first-level cache, so each further pass over it costs little.
 #include "ringgrad/core/cpu/simd.h"
 
 #include "ringgrad/core/cpu/isa.h"

@@ -1,5 +1,5 @@
-// Copies images into zero-padded form, so that convolution kernels need no code for borders. The copy also converts the
-// values to the type that the kernels compute with, and can apply batch norm with ReLU.
+// Copies images into zero-padded form, so that most convolution kernels need no code for borders. The copy also
+// converts the values to the type that the kernels compute with, and can apply batch norm with ReLU.
 #pragma once
 
 #include "ringgrad/core/cpu/norm.h"
@@ -44,7 +44,7 @@ Images<T> images_of(const Tensor& t, const Norm* norm = nullptr) {
 /// Position of an image of h x w pixels and c channels in a zero-padded image of rows x columns pixels.
 struct Padding {
     int64_t h, w, c, rows, columns;
-    int64_t top, left; // row and column of the image's first pixel; if negative, the first pixels are cut off
+    int64_t top, left; // place of the image's first pixel in the padded image; if negative, pixels are cut off
     PerAxis spacing;   // distance between the image's pixels: for the data gradient the stride, else 1
 
     int64_t values() const { return rows * columns * c; }

@@ -8,7 +8,8 @@
 
 namespace rg {
 
-/// Calls f(task) for every task in [0, tasks) on the context's pool, or on the calling thread if there is no pool.
+/// Calls f(task) for every task in [0, tasks) on the context's pool. A single task, or all tasks if there is no
+/// pool, run on the calling thread.
 template <class F>
 void parallel(int64_t tasks, F&& f) {
     ThreadPool* const pool = context().threads;
@@ -16,10 +17,10 @@ void parallel(int64_t tasks, F&& f) {
     for (int64_t task = 0; task < tasks; ++task) f(task);
 }
 
-/// One of several equal parts of some work.
+/// One of `count` parts of some work, as equal as whole items allow.
 struct Share {
     int64_t index = 0, count = 1;
-    /// Return the first of `items` items that belong to the share, and the end of these items.
+    /// Return the range of the share's items, [begin, end), when the work consists of `items` items.
     int64_t begin(int64_t items) const { return items * index / count; }
     int64_t end(int64_t items) const { return items * (index + 1) / count; }
 };

@@ -1,4 +1,4 @@
-// Memory for what a kernel computes from parameters, such as packed filters.
+// Memory for values that a kernel computes from parameters, such as packed filters.
 #pragma once
 
 #include "ringgrad/core/cpu/scratch.h"

@@ -2,7 +2,7 @@
 //
 // Each thread has a stack of large chunks of memory. A Scratch takes a block from the stack and returns the block at
 // the end of its scope. After the first training steps, the chunks are large enough and nothing is allocated. A kernel
-// reuses the memory of the kernel before it, which is still in cache.
+// reuses the memory of the kernel before it, which may still be in cache.
 #pragma once
 
 #include <cstddef>

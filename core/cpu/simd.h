@@ -1,10 +1,10 @@
 // Defines the vector type of the kernels that are compiled once per instruction set.
 //
-// Each *_isa.cpp file is compiled once for each RG_ISA (portable, avx2, avx512), with the compiler flags of that
-// instruction set. elements_isa.cpp and norm_isa.cpp, which convert bf16, are also compiled for avx512bf16, and
-// tiles_isa.cpp for avx512bf16 and amx only. RG_ISA is also the namespace of the definitions. The flags determine the
-// vector width. These files must not call inline functions that other namespaces define. The linker keeps one copy of
-// such a function, possibly one with instructions that an older CPU lacks.
+// Each *_isa.cpp file except tiles_isa.cpp is compiled once for each RG_ISA of portable, avx2 and avx512, with the
+// compiler flags of that instruction set. elements_isa.cpp and norm_isa.cpp, which convert bf16, are also compiled for
+// avx512bf16. tiles_isa.cpp is compiled for avx512bf16 and amx only. RG_ISA is also the namespace of the definitions.
+// The flags determine the vector width. These files must not call inline functions that other namespaces define. The
+// linker keeps one copy of such a function, possibly one with instructions that an older CPU lacks.
 #pragma once
 
 #include <stdint.h>
@@ -30,8 +30,8 @@ constexpr int kWidth = 4, kRegisters = 32;
 constexpr int kWidth = 4, kRegisters = 16;
 #endif
 
-/// True if a multiply-add can take one lane of a vector as its scalar factor, without an instruction that copies the lane
-/// to all others.
+/// True if a multiply-add can take one lane of a vector as its scalar factor, without an instruction that copies the
+/// lane to all others.
 #if defined(__aarch64__)
 constexpr bool kLaneFactors = true;
 #else
@@ -84,7 +84,7 @@ static inline Vec permute(Vec v, const int32_t* index) {
 }
 
 /// Load or store the first n lanes as bf16 bits in memory and f32 in registers. Stores round to nearest, ties to even.
-/// A NaN stays NaN.
+/// A NaN stays NaN. With AVX512-BF16, stores replace subnormal values by zero.
 #if defined(__AVX512F__)
 static inline Vec load_first(const uint16_t* p, int n) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first(n), p)), 16));
@@ -136,7 +136,7 @@ static inline void store_bytes(uint8_t* p, Vec v, int n) {
 #endif
 
 /// Stores v past the caches, for results that are too large to stay there. p is aligned to the size of kWidth values of
-/// its type. Stores normally if the instruction set has no store past the caches.
+/// its type. Stores normally on Arm, and bf16 also on x86 without AVX-512.
 static inline void stream(float* p, Vec v) {
 #if defined(__AVX512F__)
     _mm512_stream_ps(p, v);
@@ -179,7 +179,7 @@ static inline Vec reciprocal(Vec v) {
 #endif
 }
 
-/// Return the larger or the smaller of the two, or b if that is a NaN.
+/// Return the larger or the smaller of the two, or b if one of them is a NaN.
 static inline Vec larger(Vec a, Vec b) {
 #if defined(__AVX512F__)
     return _mm512_max_ps(a, b);

@@ -1,5 +1,6 @@
 // Exponentials of vectors, and functions that are computed from exponentials. The results are accurate to a few units
-// in the last place, and a NaN stays NaN. The polynomials are minimax approximations (Remez).
+// in the last place, except the small values in the tails of Normal, where the rounding error of x^2 counts. A NaN
+// stays NaN. The polynomials are minimax approximations (Remez).
 #pragma once
 
 #include "ringgrad/core/cpu/simd.h"
@@ -23,7 +24,7 @@ static inline Vec power_of_two(Integers n) { return (Vec)((n + 127) << 23); }
 static inline Vec absolute(Vec x) { return (Vec)((Integers)x & 0x7FFFFFFF); }
 
 /// Returns v * 2^n for the whole number n = shifted - shift, where `shift` is 1.5 * 2^23 and -160 < n < 128. The result
-/// may be too small for the format.
+/// may underflow.
 static inline Vec scaled(Vec v, Vec shifted, Vec shift) {
 #if defined(__AVX512F__)
     return _mm512_scalef_ps(v, shifted - shift);
@@ -63,8 +64,8 @@ static inline Vec hyperbolic_tangent(Vec x) {
 /// The distribution function of a standard normal variable at x (cdf), and its derivative (density).
 struct Normal {
     explicit Normal(Vec x) {
-        // Mills' ratio, cdf(-|x|) / density(x), is a smooth function of t = 1 / (1 + 0.35 |x|). The polynomial
-        // approximates this function with a relative error below 8e-8 for |x| <= 15.
+        // Mills' ratio, cdf(-|x|) / density(x), is a smooth function of t = 1 / (1 + 0.35 |x|). t * polynomial(t)
+        // approximates this ratio, divided by sqrt(2 pi), with a relative error below 8e-8 for |x| <= 15.
         const Vec one = splat(1), e = exponential(x * x * splat(-0.5f)),
                   t = reciprocal(smaller(splat(1e20f), one + splat(0.35f) * absolute(x)));
         constexpr float kTerms[] = {0.13962126f,  0.13986433f, 0.11981557f,  0.10557452f,  -0.023263147f,

@@ -1,11 +1,12 @@
-// Packs filters and images for the tiles, chooses the pixels of each tile, and estimates when tiles are fastest.
+// Packs filters, images and gradients for the tiles, chooses the pixels of each tile, and estimates when tiles are
+// fastest.
 #include "ringgrad/core/cpu/tile_engine.h"
 
 namespace rg::cpu {
 
 namespace {
 
-// Numbers of filters in a tile, of taps of each filter, and of bf16 values
+// In a tile: the numbers of filters, of taps of each filter, and of all bf16 values
 constexpr int64_t kSide = kTileSide, kRun = 32, kTile = kSide * kRun;
 
 /// Approximate number of result pixels that one call of TileWgrad::add() processes. Each call loads and stores all sums
@@ -341,7 +342,8 @@ void TileWgrad<T>::multiply_all(const Tensor& dw) const {
     const bool whole_tiles = g.c_step == c_ && g.k_step == k_; // then dw has the layout of the sums
     const Scratch<float> scratch(whole_tiles ? 0 : all_sums());
     float* const sums = whole_tiles ? dw.data<float>() : scratch.data();
-    // A task reads a block of columns of x, and again for each column the dy of its filters, which stays in cache.
+    // A task computes one block of columns for some filters. Consecutive tasks have the same filters and read the same
+    // dy, which stays in cache.
     constexpr int64_t kValuesOfDy = 512 << 10;
     const int64_t filters = std::max<int64_t>(1, kValuesOfDy / (kPlanes<T> * kSide * g.line)) * kSide;
     const int64_t blocks = (g.columns + kTileColumns - 1) / kTileColumns;

@@ -28,14 +28,15 @@ enum class Method : uint8_t { direct, winograd, tiles };
 
 /// Returns true if Winograd in f32, where it is applicable, takes less time than products of bf16 for k filters of c
 /// channels. This is so with AVX512-BF16 while the transformed filters fit the cache, but never with AMX. On a Zen 5,
-/// Winograd computes 1.05 to 1.4 times as many results.
+/// Winograd then computes 1.05 to 1.4 times as many results in the same time.
 inline bool winograd_beats_bf16(int64_t k, int64_t c) {
     return !isa().tiles->forward_f32 && !Winograd::exceeds_cache(k, c);
 }
 
 /// Returns the method that should be fastest for images of type T. bf16 images use tiles if the instruction set has
-/// them, unless the filters are dilated or Winograd is faster. For float images, the function compares estimates of the
-/// time. Filters in groups come here only if Winograd is applicable; see conv_groups.h.
+/// them, unless the filters are dilated or in groups, or Winograd is faster. For float images, the function compares
+/// estimates of the time, and never chooses tiles in strict_fp32. Filters in groups come here only if Winograd is
+/// applicable; see conv_groups.h.
 template <class T>
 Method method_for(const Padding& padding, int64_t p, int64_t q, PerAxis stride, const Filters& filters);
 
@@ -52,8 +53,8 @@ private:
     Prepared<uint16_t> packed_;
 };
 
-/// Holds `count` padded images, and with T = float their high and low planes. `slack` zeros follow each image, since a
-/// tile reads beyond it: zeros of the filters times a NaN of the next image would be NaN.
+/// Holds `count` padded images as bf16: one plane, or with T = float the high and the low plane. `slack` zeros follow
+/// each image, since a tile reads beyond it: zeros of the filters times a NaN of the next image would be NaN.
 template <class T>
 class TileImages {
 public:
@@ -149,20 +150,21 @@ public:
 
     int64_t images_at_once() const { return batch_; }
     /// Returns the number of values in the sums of a group: [k r s c], with k and c rounded up to multiples of 16.
+    /// Returns 0 if combine() multiplies all images.
     int64_t sums() const { return all_at_end() ? 0 : all_sums(); }
     /// Adds the products of images [first, first + count) of x with dy [count p q k] to `sums`.
     void add(const Images<T>& x, int64_t first, int64_t count, const T* dy, float* sums, float*) const;
     int64_t transformed() const { return 0; }
     void end(float*, const float*) const {}
-    /// Each of `groups` groups of images has its own sums, `part` values apart. Adds them all to those of the first
-    /// group, and copies the total to dw [k r s c].
+    /// Computes dw [k r s c]. Each of `groups` groups of images has its own sums, `part` values apart. Adds them all to
+    /// those of the first group. If add() has only packed the images, multiplies the packed images instead.
     void combine(int64_t groups, float* sums, int64_t part, const Tensor& dw) const;
     /// Returns an estimate of the cycles per image, like those of method_for().
     double cycles() const;
 
 private:
     TileGradient geometry(int64_t s);
-    /// Returns true if combine() multiplies all images.
+    /// Returns true if add() only packs the images, and combine() multiplies them all.
     bool all_at_end() const { return !g_.add; }
     int64_t all_sums() const { return g_.r * g_.s * g_.c_step * g_.k_step; }
     int64_t packed_x() const { return kPlanes<T> * g_.c_step / kTileSide * g_.block; }
@@ -175,10 +177,10 @@ private:
 
     Padding padding_;
     int64_t p_, q_, k_, r_, stride_, images_;
-    int64_t c_, batch_, columns_; // channels in a copy of x, images per add(), even number >= q
+    int64_t c_, batch_, columns_; // channels in a copy of x; images per add(); q, rounded up to an even number
     int64_t remainders_;          // number of remainders of filter rows modulo stride
     TileGradient g_;              // initialised after the members above, since geometry() sets some of them
-    Scratch<uint16_t> pairs_, dyt_; // of all images if all_at_end()
+    Scratch<uint16_t> pairs_, dyt_; // if all_at_end(): packed x and dy of all images
 };
 
 } // namespace rg::cpu

@@ -6,8 +6,8 @@
 //
 // With AVX512-BF16 alone, each instruction (vdpbf16ps) adds, for 16 results, the products of two pairs of bf16. One
 // operand has 16 different pairs: of filter taps in the forward pass, of pixels in the weight gradient. The other
-// operand is a single pair, which is broadcast from memory. A block of 16 or more accumulators stays in registers, so
-// that an instruction needs few loads: 10 loads per 16 instructions.
+// operand is a single pair, which is broadcast from memory. A block of usually 16 or more accumulators stays in
+// registers, so that an instruction needs few loads: for example, 10 loads per 16 instructions.
 #pragma once
 
 #include "ringgrad/core/cpu/simd.h"

@@ -1,5 +1,4 @@
-// Two register tiles, in which convolutions without AMX spend nearly all their time. The direct and the Winograd
-// kernels use them.
+// Two register tiles, in which the direct and the Winograd convolutions spend most of their time.
 //
 // Both compute outer products in registers: MR scalars times NV vectors, 2 * NV * MR * width operations for MR + NV
 // loads. In the forward pass, the scalars are one input value of each of MR neighbouring pixels, and the vectors are

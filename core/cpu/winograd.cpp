@@ -3,11 +3,12 @@
 // of the core.
 //
 // A convolution with dilation d consists of d * d convolutions without dilation. Each of them computes the pixels whose
-// row and column have given remainders modulo d, from such pixels.
+// row and column have given remainders modulo d. The rows of all their inputs have one remainder in common, and so
+// have the columns.
 //
-// A convolution in groups is computed part by part. A part consists of one group, or of so many groups that their
-// output channels fill a vector. In the second case, the filters are zero where a filter and a channel belong to
-// different groups. So all lanes are busy. A part is so small that it stays in the first-level cache.
+// A convolution in groups is computed part by part. A part consists of one group, or of several groups whose output
+// channels together fill a vector. In the second case, the filters are zero where a filter and a channel belong to
+// different groups. So all lanes are busy. Small parts take fewer tiles at once, so that these stay in a faster cache.
 #include "ringgrad/core/cpu/winograd.h"
 
 #include <algorithm>
@@ -16,11 +17,11 @@ namespace rg::cpu {
 
 namespace {
 
-/// Number of tiles (rows of the products) in a batch of images. Larger batches cost less per tile: the forward pass
-/// reads the filters once per batch. The weight gradient reads and writes the transformed gradient once per batch, and
-/// with 128 channels the transformed gradient is larger than the cache.
+/// Approximate number of tiles (rows of the products) that are computed at once. With more tiles, each tile costs less:
+/// the forward pass reads the filters only once for all of them, and the weight gradient reads and writes the
+/// transformed gradient only once. With 128 channels, the transformed gradient is larger than the cache.
 constexpr int64_t kTilesForward = 32, kTilesBackward = 64;
-/// If c * k of a part is at most kSmallPart, the part and kTilesOfSmallPart tiles of it fit the first-level cache.
+/// A part whose c * k is at most kSmallPart takes about kTilesOfSmallPart tiles at once.
 constexpr int64_t kSmallPart = 32 * 32, kTilesOfSmallPart = 16;
 /// Least number of channels without groups, and of channels in a group. With fewer, the transforms cost too much.
 constexpr int64_t kLeast = 8, kLeastInGroup = 4;
@@ -115,7 +116,7 @@ void Winograd::pack(const Filters& filters) {
 Winograd::Line Winograd::line(int64_t i) const {
     const int64_t image = i / lines_of_image(), phase = i / down_ % (dilation_.h * dilation_.w);
     const int64_t row = i % down_ * 4 * dilation_.h + phase / dilation_.w, column = phase % dilation_.w;
-    const int64_t top = row - top_, left = column - left_; // of the first tile, in the image
+    const int64_t top = row - top_, left = column - left_; // position of the line's first input in the image
     return {((image * whole_.rows + top) * whole_.columns + left) * whole_.c,
             ((image * p_ + row) * q_ + column) * parts_ * g_.k,
             divide_up(p_ - row, dilation_.h),
@@ -210,7 +211,7 @@ void Winograd::finish(const float* du, float* dw) const {
                 for (int64_t rs = 0; rs < 9 && groups_ == parts_; ++rs)
                     std::copy_n(g + rs * width, width, dw + (rs * g_.c + c) * line + part * g_.k + k);
                 for (int64_t i = 0; i < width && groups_ > parts_; ++i) {
-                    const int64_t channel = c - (k + i) / group_k * group_c; // in the group of filter k + i
+                    const int64_t channel = c - (k + i) / group_k * group_c; // c within the group of filter k + i
                     for (int64_t rs = 0; rs < 9 && channel >= 0 && channel < group_c; ++rs)
                         dw[(rs * group_c + channel) * line + part * g_.k + k + i] = g[rs * width + i];
                 }

@@ -14,11 +14,11 @@ namespace rg::cpu {
 class Winograd {
 public:
     using Result = float;
-    /// Returns true if Winograd is applicable to results [p q k], and has enough channels, so that the products cost
-    /// more than the transforms.
+    /// Returns true if Winograd is applicable to results [p q k], and there are enough channels, so that the products
+    /// cost more than the transforms. Returns false in strict_fp32.
     static bool fits(const Filters& filters, PerAxis stride, int64_t p, int64_t q);
     /// Returns true if the transformed filters [k 3 3 c] exceed the second-level cache. Then each call reads them from
-    /// memory.
+    /// a slower cache or from memory.
     static bool exceeds_cache(int64_t k, int64_t c) { return kComponents * k * c > 1 << 20; }
 
     /// p and q are the extents of the result. Without values in `filters`, the engine computes weight gradients only.
@@ -43,7 +43,7 @@ private:
     struct Line {
         int64_t x, y;          // index of the first value in the images (it may lie in the padding), and in the results
         int64_t rows, columns; // number of results from the first one to the end of the image, along each axis
-        WinogradWindow window; // the image
+        WinogradWindow window; // the inputs that lie in the image
     };
     Line line(int64_t i) const;
     int64_t lines_of_image() const { return dilation_.h * dilation_.w * down_; }
@@ -51,8 +51,8 @@ private:
     int64_t part_floats() const { return kComponents * g_.c * g_.k_step; }
     void pack(const Filters& filters);
     class Inputs;
-    /// Calls f(part, begin, end) for all parts of a share of the lines of the images, for at most lines_at_once_ lines
-    /// at once.
+    /// Splits a share of the lines of all images into pieces of at most lines_at_once_ lines. Calls f(part, begin, end)
+    /// for each piece, lines [begin, end), and each part.
     template <class F>
     void each_piece(int64_t images, Share share, F f) const;
 
@@ -62,8 +62,8 @@ private:
     int64_t p_, q_, down_;          // extents of the result; rows of tiles in an image
     int64_t groups_, parts_;        // groups of channels; parts, which consist of whole groups
     int64_t lines_at_once_, batch_; // rows of tiles in a piece; images per call
-    WinogradImage g_;               // of a part
-    Prepared<float> u_;             // parts of blocks of up to 2 vectors of output channels: [36][c][lanes]
+    WinogradImage g_;               // geometry of a part
+    Prepared<float> u_;             // transformed filters; per part: blocks [36][c][lanes] of up to 2 vectors of lanes
 };
 
 } // namespace rg::cpu

@@ -14,11 +14,11 @@ namespace rg {
 /// The largest number of channels of an image.
 constexpr int64_t kMaxImageChannels = 16;
 
-/// The fixed-point numbers of a view: one pixel is 65536.
+/// The number of units of a view's fixed-point numbers in one pixel.
 constexpr int64_t kPixel = 1 << 16;
 
 /// Maps each pixel of a window to a position in the image. All numbers are in units of 1/65536 pixel. Position 0 is the
-/// centre of the first pixel. By default, the window begins at the first pixel of the image.
+/// centre of the first pixel. By default, the window begins at the first pixel of the image and shows it unchanged.
 struct View {
     int32_t y0 = 0, y_per_row = kPixel, y_per_column = 0;
     int32_t x0 = 0, x_per_row = 0, x_per_column = kPixel;

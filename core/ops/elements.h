@@ -79,7 +79,7 @@ RG_ELEMENT_OPS(RG_DECLARE_OP)
 struct ActivationOp {
     enum In { x };
     Activation kind = Activation::relu;
-    float slope = 0.01f; // of leaky_relu
+    float slope = 0.01f; // used only by leaky_relu
 };
 /// Computes dx: dy times the derivative of the activation. `from` is the value that determines the derivative: x for
 /// gelu and silu, else the result of the activation. If `a` and its statistics are defined, also computes a_dgamma and
@@ -110,7 +110,7 @@ struct SumOp {
 /// Computes dx, the gradient of the input of SumOp: each element is dy, divided by the number of elements if `mean`.
 struct SumGradOp {
     enum In { dy };
-    Shape shape = {}; // of dx
+    Shape shape = {}; // shape of dx
     DType type = DType::f32;
     bool mean = false;
 };

@@ -12,13 +12,15 @@ Tensor softmax(const Tensor& x);
 /// scalar. Shapes: logits [n k], labels i32 [n].
 ///
 /// With class weights [k], f32, the term of class j in the loss of a sample counts weights[j] times, and the mean
-/// divides by the sum of weights[label] over the batch, as in PyTorch. If that sum is 0, the loss is NaN. No gradient
-/// flows to the weights. Ranks that train together each divide by the sum over their own samples.
+/// divides by the sum of weights[label] over the batch, as in PyTorch. If that sum is 0 and the batch is not empty, the
+/// loss is NaN or, with smoothing, may be infinite. No gradient flows to the weights. Ranks that train together each
+/// divide by the sum over their own samples.
 Tensor cross_entropy(const Tensor& logits, const Tensor& labels, float smoothing = 0, const Tensor& weights = {});
 
 /// Returns the mean over all elements of -t log(p) - (1 - t) log(1 - p) as a scalar, where p = 1 / (1 + exp(-logit))
 /// and t is the target. Takes logits instead of p because log(p) and log(1 - p) of a rounded p would lose all digits
-/// where p is near 0 or 1. The targets, f32 of the same shape, lie in [0, 1]; no gradient flows to them.
+/// where p is near 0 or 1. The targets have the shape and type of the logits and lie in [0, 1]. No gradient flows to
+/// them.
 Tensor binary_cross_entropy(const Tensor& logits, const Tensor& targets);
 
 /// Returns the mean of the squared differences, as a scalar.

@@ -50,7 +50,7 @@ struct Adam {
 };
 void adam_update(const Tensor& parameters, const Tensor& m, const Tensor& v, const Tensor& gradients,
                  const Adam& options, int64_t step);
-/// Does the same with the learning rate and t from the tensor `lr_and_step`, f32 [2].
+/// Does the same with the learning rate and t from the tensor `lr_and_step`, f32 [2], instead of options.lr and `step`.
 void adam_update(const Tensor& parameters, const Tensor& m, const Tensor& v, const Tensor& gradients,
                  const Adam& options, const Tensor& lr_and_step, const UpdateInputs& inputs = {});
 

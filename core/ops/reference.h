@@ -1,8 +1,8 @@
 // Helpers for the reference implementations, which define every op by plain loops.
 //
 // The loops follow the formulas, so that a reader can check them; they are not fast. They compute in double, and round
-// each result once, to its type (f32, bf16 or f64). Tests compare each backend with these loops, and check the backward
-// rules against finite differences.
+// each result to its type. A batch norm that is fused into another op is also rounded. Tests compare each backend with
+// these loops, and check the backward rules against finite differences.
 #pragma once
 
 #include "ringgrad/core/op.h"
