@@ -83,7 +83,8 @@ public:
     /// Takes images of [height width channels]. Throws Error unless all extents are positive, there are at most 16
     /// channels, their deviations are positive, the crop is 0 to the shorter side, and translations are from 0 to below
     /// the extent. Also throws unless the angle is in [0, 180] and 0 < least <= most in both ranges, with scales up to
-    /// 1000 and areas up to 1. Also throws if the diagonal, divided by min(1, least scale), exceeds 8192 pixels.
+    /// 1000 and areas up to 1. Also throws if the diagonal, divided by min(1, least scale), exceeds 8192 pixels, or if
+    /// both `flip` and `alternating_flip` are set.
     Augmenter(int64_t height, int64_t width, int64_t channels, const Augment& augment, const Normalise& normalise);
 
     int64_t height() const { return augment_.crop ? augment_.crop : height_; }

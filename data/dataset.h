@@ -42,7 +42,7 @@ struct LoadOptions {
     int64_t height = 0, width = 0; // 0: as stored
     double test_fraction = 0.2;
     uint64_t seed = 0;
-    bool skip_other_images = false; // false: an image that is not a PNG is an error
+    bool skip_other_images = false; // false: an image that cannot be used is an error (image_folder.h)
     FetchOptions fetch = {};        // for data that are not in a folder
 };
 /// Returns the sets with a new `source`, which consists of `what`, their sizes and `note`.

@@ -3,7 +3,7 @@
 //
 // The cache has one file per URL. Its first line gives the number of bytes that follow and their CRC-32. A URL, or a
 // command in its place, may contain a secret. So the file's name is the SHA-256 of the URL, and the file does not
-// contain the URL. A new cache folder and its files are readable only by this user. A cache folder that belongs to
+// contain the URL. New files, and a new cache folder, are readable only by this user. A cache folder that belongs to
 // another user, or that others can write into, is refused. If a file is unreadable or damaged, its data are fetched
 // again. A good file is used without asking the server, so the cache is for data that do not change. Ranks and jobs may
 // share the folder, because a file appears only when it is complete. A file that cannot be written causes a warning.

@@ -30,7 +30,7 @@ Tensor values(const Shape& shape, Bytes bytes) {
 
 struct Type {
     int code;
-    size_t bytes; // of one value
+    size_t bytes; // per value
     Tensor (*read)(const Shape& shape, Bytes bytes);
 };
 constexpr Type kTypes[] = {{0x08, 1, values<uint8_t, uint8_t>}, {0x09, 1, values<int8_t, int32_t>},

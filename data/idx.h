@@ -21,10 +21,11 @@ bool is_idx(Bytes bytes);
 Tensor parse_idx(Bytes bytes, const std::string& name);
 
 /// Find and read the four files of MNIST in a folder: train-images-idx3-ubyte, train-labels-idx1-ubyte, and two whose
-/// names have t10k instead of train. If there is no such file, one counts whose name has "train", or else "t10k" or
-/// "test", and contains images and idx3, or labels and idx1. Each name may end in .gz. has_idx() returns true if the
-/// folder has at least one of the four files. read_idx_sets() throws Error if a file is missing or invalid, several
-/// match one, or the sizes of images differ.
+/// names have t10k instead of train. If one of these is missing, a file with a similar name takes its place. The name
+/// has "train", or else "t10k" or "test"; it has "images" and "idx3", or "labels" and "idx1"; and it ends in "ubyte".
+/// Each name may have .gz added. has_idx() returns true if the folder has at least one of the four files.
+/// read_idx_sets() throws Error if a file is missing or invalid, if several similar names fit one place, or if the
+/// sizes of images differ.
 bool has_idx(const std::string& folder);
 TrainTest read_idx_sets(const std::string& folder);
 

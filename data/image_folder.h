@@ -31,7 +31,8 @@ ImageSet read_image_folder(const std::string& path, int channels, std::vector<st
 ImageSet read_image_folder(const std::string& path, Conversion& conversion, std::vector<std::string> classes,
                            bool skip_other_images);
 
-/// Returns the numbers in the text of an angles.csv by image path. Throws Error, with `name`, for a wrong line.
+/// Returns the numbers in the text of an angles.csv by image path. Throws Error, with `name`, for a wrong line or a
+/// second line for an image.
 using Angles = std::map<std::string, float, std::less<>>;
 Angles parse_angles(const std::string& text, const std::string& name);
 

@@ -6,9 +6,9 @@
 // for two literals at once were tried. On photos and on 32 x 32 images, filling them takes as long as they save.)
 //
 // Decoding has two loops over the same tables. The fast loop runs while input and output have enough room (the output
-// has spare room after its limit), so it checks neither within a round. It stops before the end of a block, an invalid
-// code or little room, and then checks the limit of the output. The careful loop then decodes one symbol, and reports
-// all other errors.
+// has spare room after its limit), so it checks neither within a round. It stops before the end of a block, before an
+// invalid code, or if too little room is left, and then checks the limit of the output. The careful loop then decodes
+// one symbol, and reports all other errors.
 #include "ringgrad/data/inflate.h"
 
 #include "ringgrad/core/stop.h"
@@ -152,7 +152,7 @@ struct Bits {
     uint64_t buffer = 0;
     int count = 0;
 
-    /// Fills the buffer to at least 56 bits. Requires 8 bytes of input after pos.
+    /// Fills the buffer to at least 56 bits. Requires 8 bytes of input from pos on.
     void fill_fast() {
         uint64_t word;
         std::memcpy(&word, in.data() + pos, 8);
@@ -214,8 +214,8 @@ public:
     }
 
 private:
-    /// Bytes of room that one round of the fast loop needs: it reads up to 15 bytes, and writes up to two literals, a
-    /// match, and some bytes after the match.
+    /// Bytes of room that one round of the fast loop needs. It reads up to 15 bytes. It writes up to three literals, or
+    /// up to two literals, a match, and some bytes after the match.
     static constexpr size_t kInputRoom = 24, kOutputRoom = kMaxMatch + 32;
 
     size_t offset() const { return bits_.pos - size_t(bits_.count / 8); }

@@ -13,15 +13,16 @@
 namespace rg::data {
 
 /// Returns the contents of one zlib stream that fills `in` exactly. Throws Error for a wrong header, a preset
-/// dictionary, invalid or cut DEFLATE data, more than `limit` bytes of output, a wrong Adler-32, or bytes after it.
-/// `name` is for error texts.
+/// dictionary, invalid or cut DEFLATE data, more than `limit` bytes of output, a wrong Adler-32, or bytes after the
+/// stream. `name` is for error texts.
 /// The declared window size is not enforced, because distances are limited by the output so far.
 std::vector<uint8_t> inflate_zlib(Bytes in, size_t limit, std::string_view name = "zlib stream");
 
 /// Returns true if the bytes begin like a .gz file.
 bool is_gzip(Bytes bytes);
 /// Returns the contents of a .gz file: one or more members, which zeros may follow. Throws Error like inflate_zlib(),
-/// and for a wrong CRC-32 or length. If the last four bytes, normally the length, exceed `limit`, unpacks nothing.
+/// and for a wrong CRC-32 or length. If the last four bytes, normally the length, exceed `limit`, throws Error before
+/// it unpacks anything.
 std::vector<uint8_t> inflate_gzip(Bytes in, size_t limit, std::string_view name = "gzip file");
 
 /// Returns the CRC-32 of PNG and gzip. To continue, pass the result for the bytes before as `crc`.

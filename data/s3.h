@@ -30,7 +30,7 @@ constexpr size_t kMaxS3Key = 1024;
 /// chooses the keys.
 void check_s3_object(const std::string& object_url, const std::string& url);
 
-/// Returns all objects whose URL begins with `url`, sorted by name. Throws Error as fetch() does, if check_s3_object()
+/// Returns all objects whose URL begins with `url`, sorted by URL. Throws Error as fetch() does, if check_s3_object()
 /// refuses one, if a continuation token comes twice, or if the list takes more than options.list_s seconds.
 std::vector<S3Object> list_s3(S3Client client, const std::string& url, const FetchOptions& options);
 

@@ -1,11 +1,13 @@
 // Reads images from shards: objects of S3, or outputs of commands.
 //
-// A shard is a tar, a CIFAR file or a list of class names. PNGs that are objects of their own are fetched in batches,
-// each by one process of the S3 client (s3.h). Class folders in train/ and test/ give the same sets as on a disk.
+// A shard is a tar, a CIFAR file, a list of class names, or a batch of PNGs. A batch consists of PNGs that are S3
+// objects of their own; one process of the S3 client (s3.h) fetches it. Class folders in train/ and test/ give the same
+// sets as on a disk.
 //
-// Images form the test set if a word in the name of their shard or CIFAR file is test, val or the like. For PNGs in
-// class folders, a folder of that name above the class folder decides first. If there are no such images, a fraction of
-// each class is held out (LoadOptions::test_fraction), as for a folder of images.
+// Images form the test set if a word in the name of their shard or CIFAR file is test, val or the like. If the name has
+// several such words, or train too, the last one decides. For PNGs in class folders, a folder train, test or the like
+// above the class folder decides first. If there are no images for testing, a fraction of each class is held out
+// (LoadOptions::test_fraction), as for a folder of images.
 #pragma once
 
 #include "ringgrad/data/decode.h"
@@ -18,7 +20,7 @@ namespace rg::data {
 bool is_remote(const std::string& path);
 
 struct Shard {
-    std::string url;    // s3://bucket/key or pipe:COMMAND; of a batch, the beginning of all its URLs
+    std::string url;    // s3://bucket/key or pipe:COMMAND; for a batch, the text with which all its URLs begin
     int64_t bytes = -1; // length, or -1 if unknown
     /// A batch of PNGs: objects that are fetched together, and whose bytes follow each other. Else empty.
     std::vector<S3Object> objects = {};
@@ -46,16 +48,17 @@ std::string fetch_shard(const Shard& shard, const FetchOptions& options);
 
 class ShardSet {
 public:
-    /// `path` is the --data value: error texts name it, and in a batch of PNGs it tells where class folders begin. Of
-    /// the options, uses all except `fetch`.
+    /// `path` is the --data value: error texts name it, and in a batch of PNGs it tells where class folders begin. Uses
+    /// all options except `fetch`.
     ShardSet(std::string path, std::vector<Shard> shards, const LoadOptions& options = {});
 
     /// Decodes the next shard. Throws Error, with the shard and the member of a tar, for a damaged image or label, or
     /// (unless skipped) another format. Also throws if an image differs from earlier ones in size or kind of label.
     void add(Bytes bytes);
     /// Returns the sets. Throws Error if shards are missing, if there are no images, or if there are none for training,
-    /// unless test_fraction is 0. Also throws Error if images lack a class folder, an angle or a class name, or if a
-    /// class folder has images for testing but none for training.
+    /// unless test_fraction is 0. Also throws Error if an image has no class folder, or no angle although there is a
+    /// table of angles, or if the number of class names is wrong. Also throws Error if a class folder has images for
+    /// testing but none for training, unless no class folder has any for training.
     TrainTest finish();
 
 private:
@@ -99,7 +102,7 @@ private:
     ImageSet images_;        // in order of arrival
     std::vector<Source> sources_;
     std::vector<std::string> class_names_; // from batches.meta.txt or fine_label_names.txt, if there is one
-    std::vector<Angles> angles_;           // of each shard, by member
+    std::vector<Angles> angles_;           // angles per shard, by member
 };
 
 } // namespace rg::data

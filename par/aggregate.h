@@ -40,7 +40,7 @@ class StateSum {
 public:
     /// Keeps the statistics and the sums of this rank's next worker.
     void add(std::span<const StateBlock> blocks, double fraction, std::span<const double> sums = {});
-    /// Collective; two small all-reduces, or two allgathers if a rank has several workers. Requires add() for each of
+    /// Collective; two small all-reduces, or two allgathers if any rank has several workers. Requires add() for each of
     /// this rank's workers. Writes the combined statistics to `blocks` and the sums over all workers to `sums`.
     void finish(Group& group, std::span<const StateBlock> blocks, std::span<double> sums = {});
 

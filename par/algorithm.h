@@ -3,9 +3,9 @@
 // The model has three constants: alpha (seconds per message), beta (seconds per byte sent) and gamma (seconds per byte
 // added). The constants are fixed, not measured at start-up: the algorithms add in different orders, so a choice by
 // noisy measurements would change the bits from run to run. choose() depends only on the length, the numbers of ranks
-// and nodes, and whether the vector lies in shared memory. If a single node gives no shared memory, Group chooses again
-// as between nodes. So runs can give the same bits only if they agree in all of this. bench_allreduce prints the
-// machine's real values.
+// and nodes, and whether the vector lies in shared memory. If a single node gives no shared memory, Group chooses as if
+// each rank were a node. Runs that differ in any of this may give different bits. bench_allreduce measures the
+// algorithms on a machine.
 #pragma once
 
 #include <bit>
@@ -14,9 +14,9 @@
 
 namespace rg::par {
 
-/// automatic: the choice of choose(). ring: segmented ring. small: recursive doubling. shared: in rank order, through
-/// the memory that the ranks of a node share, and along a chain of the nodes. mpi: MPI_Allreduce of the MPI library,
-/// for comparison only, since it polls without yielding the core.
+/// automatic: shared after Group::sum_in_order(), else the choice of choose(). ring: segmented ring. small: recursive
+/// doubling. shared: adds node by node, in rank order within a node. It uses memory that the ranks of a node share, and
+/// a chain of the nodes. mpi: MPI_Allreduce, for comparison only, since MPI polls without yielding the core.
 enum class Algorithm : uint8_t { automatic, ring, small, shared, mpi };
 
 /// Predicts the seconds of an all-reduce between nodes. Assumes 2 us per message, and 10 GB/s for both the network (100
@@ -39,7 +39,7 @@ struct CostModel {
     }
 };
 
-/// Returns the algorithm for a vector of this length. Within a node `shared` is best: it sends no messages, and ranks
+/// Returns the algorithm for a vector of this length. With one node `shared` is best: it sends no messages, and ranks
 /// synchronise faster in memory. Between nodes, CostModel decides between `small` and another: `shared` for a vector
 /// that lies in shared memory, else `ring`.
 inline Algorithm choose(size_t bytes, int ranks, int nodes, bool in_shared_memory) {

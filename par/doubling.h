@@ -15,8 +15,9 @@ public:
     DoublingPlan(Link& link, size_t bytes);
 
     bool serves(const Vector& vector) const { return vector.bytes() == bytes_; }
-    /// Sums the vector in place over all ranks; all end with the same bits. Requires that the handshake for `op` was
-    /// started; run() finishes the handshake. Throws Error if a message is late or wrong, or if ranks disagree.
+    /// Sums the vector in place over all ranks; all end with the same bits, except those of NaN. Requires that the
+    /// handshake for `op` was started; run() finishes it. Throws Error if a message is late or wrong, or if ranks
+    /// disagree.
     void run(const Vector& vector, Handshake& handshake, const Operation& op);
 
 private:

@@ -1,8 +1,9 @@
 // Implements the collectives. For an all-reduce, chooses the algorithm and caches its plan. all() and barrier() are
 // all-reduces, too.
 //
-// Broadcast and allgather serve start-up, checks and reports, where speed hardly matters. So broadcast is a binomial
-// tree that sends chunks, and allgather a ring that passes on whole texts.
+// Broadcast and allgather mostly serve start-up, checks and reports, where speed hardly matters. (If any rank has
+// several workers, StateSum also uses allgather in each step.) So broadcast is a binomial tree that sends chunks, and
+// allgather is a ring that passes on whole texts.
 
 #include "ringgrad/par/group.h"
 

@@ -1,7 +1,8 @@
 // Group: the collective operations of a program, over any Link.
 //
-// The operations use point-to-point messages, or memory that all ranks share. Their waits yield the core and have a
-// deadline. Only MPI's own all-reduce (Algorithm::mpi) and the opening of shared memory block inside the MPI library.
+// The operations use point-to-point messages, and memory that the ranks of a node share. Their waits yield the core and
+// have a deadline. Only MPI's own all-reduce (Algorithm::mpi) and the opening of shared memory block inside the MPI
+// library.
 // All ranks of the link must call the same operations in the same order. If calls do not match (Handshake), or a rank
 // misses the deadline, the operation throws Error. The group cannot be used after an Error: let the Error end the
 // program (run_ranks_main() in session.h) or the task (task_pool.h). `what` names the data in error texts and must be
@@ -35,8 +36,8 @@ public:
     /// Sets the training step that error texts name.
     void set_step(int64_t step) { step_ = step; }
 
-    /// Sums the values over all ranks, in place. Collective. All ranks end with the same bits (except those of NaN),
-    /// and a repeated run with the same count, number of ranks and algorithm gives them again. Algorithm::ring makes a
+    /// Sums the values over all ranks, in place. Collective. All ranks end with the same bits (except those of NaN).
+    /// A repeated run gives them again if count, ranks, their nodes and algorithm are the same. Algorithm::ring makes a
     /// plan (channels and buffers) for each vector (address, count and type), and Algorithm::small makes one for each
     /// length. Each of the two keeps the kPlans plans used last. Throws Error if the counts differ between ranks, or
     /// the algorithm is not possible. Algorithm::mpi does not compare counts, and MPI need not give the same bits.
@@ -45,8 +46,9 @@ public:
                        Wire wire = Wire::full);
     void allreduce_sum(std::span<double> values, std::string_view what, Algorithm algorithm = Algorithm::automatic);
 
-    /// Makes Algorithm::automatic add rank after rank from now on, in the order that order() then returns. So the sum
-    /// does not depend on the length of a vector, or on how the ranks are connected. Collective.
+    /// Makes Algorithm::automatic add rank after rank from now on, in the order that order() then returns. This order
+    /// is the same for vectors of any length. If each node holds consecutive ranks, it is ascending, so the sum does
+    /// not depend on how the ranks are spread over nodes. Collective.
     void sum_in_order();
     const std::vector<int>& order() const { return order_; }
     /// Sets the number of workers of each rank, at least 1. A mini-batch is divided among the workers, and a rank
@@ -87,8 +89,8 @@ private:
                    const VectorsPerRank& several = {});
     /// Returns the reducer for shared memory, or null on all ranks if there is none. The first call is collective.
     SharedReducer* shared(const char* name, std::string_view what, size_t bytes);
-    /// Returns the algorithm for a vector of a few bytes: shared memory if it is open already. Opening it would take
-    /// longer.
+    /// Returns the algorithm for a vector of a few bytes. That is shared memory, if all ranks are on one node and it is
+    /// open already: opening it would take longer.
     Algorithm quickest() const { return shared_ && one_node() ? Algorithm::shared : Algorithm::small; }
     bool one_node() const { return int(link_.node().ranks.size()) == size(); }
 

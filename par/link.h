@@ -3,10 +3,10 @@
 // A Link is one rank's view of a fixed set of ranks. Its channels carry messages. A channel is opened once for a fixed
 // buffer, direction, peer and tag. After that, each start() transfers one message, and wait() blocks until it is
 // complete. The plans of all-reduces keep channels open between training steps. Messages from one rank to another with
-// the same tag arrive in the order in which they were started. If all ranks are on one node, a Link can also provide
-// memory that they share. Only fail_all_waits() may be called while another thread uses the Link. Implementations: MPI
-// (mpi_link.h), a single rank (SingleLink), and a subset of another link's ranks (sub_link.h); for tests, threads of
-// one process (tests/thread_link.h). Collective operations are in group.h.
+// the same tag arrive in the order in which they were started. If all nodes have the same number of ranks, a Link can
+// also provide memory that the ranks of a node share. Only fail_all_waits() may be called while another thread uses the
+// Link. Implementations: MPI (mpi_link.h), a single rank (SingleLink), and some or all ranks of another link
+// (sub_link.h); for tests, threads of one process (tests/thread_link.h). Collective operations are in group.h.
 #pragma once
 
 #include "ringgrad/core/base.h"
@@ -113,7 +113,7 @@ public:
     int local_size() const { return local_size_; }
     /// The nodes of a job, if all have the same number of ranks.
     struct Node {
-        std::vector<int> ranks;       // those of this node, in ascending order; empty if nodes differ in their number
+        std::vector<int> ranks;       // those of this node, in ascending order; empty if nodes have unequal numbers
         size_t place = 0;             // index of this rank in `ranks`
         int previous = -1, next = -1; // the ranks with the same place on the nodes before and after this one; -1: none
         int after = 0;                // number of nodes after this one
@@ -142,9 +142,9 @@ public:
     bool test(Channel& channel, size_t* bytes);
 
     /// Collective over all nodes. Returns zeroed memory that the ranks of this node share, with a part for each of
-    /// node().ranks. Returns null on all ranks if there is none: node().ranks is empty, or MPI has no such memory. Lack
-    /// of memory throws Error, except with MPI. With MPI, the function blocks, and its error cannot name a missing
-    /// rank. So let the ranks agree first (Handshake); that error names the rank.
+    /// node().ranks. Returns null on all ranks if there is none: node().ranks is empty, or MPI cannot provide it. With
+    /// one rank per node, or without MPI, lack of memory throws Error instead. With several ranks per node, MPI blocks,
+    /// and its error cannot name a missing rank. So let the ranks agree first (Handshake); that error names the rank.
     std::unique_ptr<SharedWindow> open_shared(size_t bytes_per_rank);
     /// Blocks, as wait() does, until a word in shared memory is at least `value`. Then everything that its writer
     /// stored before the word is visible. Throws RankMissing after the deadline, with "expected rank `peer` `doing`".
@@ -239,9 +239,9 @@ private:
 /// number, detail). If the ranks do not all agree, at least one pair of neighbours differs, so some rank detects it.
 /// The message takes about a microsecond; recursive doubling (doubling.h) sends its first data meanwhile.
 ///
-/// Ranks that share memory also write each operation into that memory. An operation on shared memory uses post() and
-/// agree() instead of start() and finish(): it needs no message, and each rank compares its operation with those of all
-/// others. So these ranks also detect a rank that is in an operation with messages.
+/// If all ranks share memory, they also write each operation into that memory (post_in()). An operation on it then uses
+/// post() and agree() instead of start() and finish(): it needs no message, and each rank compares its operation with
+/// those of all others. So these ranks also detect a rank that is in an operation with messages.
 class Handshake {
 public:
     explicit Handshake(Link& link);
@@ -262,7 +262,7 @@ public:
     /// rank's operation differs.
     void agree(const Operation& op);
     /// Returns, for error texts, the last known operation of a rank: " (last in operation 411, step 41)". Without
-    /// shared memory, knows only the previous rank's, after its first handshake, and otherwise returns "".
+    /// post_in(), knows only the previous rank's, after its first handshake, and otherwise returns "".
     std::string last_seen(int rank) const;
 
 private:

@@ -1,7 +1,7 @@
 // Uses persistent point-to-point requests on a communicator of its own. Only these calls wait for other ranks inside
-// the MPI library: MPI_Init_thread, five collectives at start-up (duplicate, split by node, its first rank twice, host
-// names), opening and closing a shared window, mpi_allreduce(), the end (prepare_to_finalize(), MPI_Finalize) and
-// MPI_Abort.
+// the MPI library: MPI_Init_thread, five collectives at start-up (two make communicators, two find each node's first
+// rank, one gathers host names), opening and closing a shared window, mpi_allreduce(), the end (prepare_to_finalize(),
+// MPI_Finalize) and MPI_Abort.
 //
 // Asks for MPI_THREAD_MULTIPLE, because gradients may be summed by a thread of their own (models/run/gradient_sum.h).
 // MPI_THREAD_SERIALIZED is accepted too, since one thread at a time calls MPI. Errors of the communicator are
@@ -33,7 +33,7 @@ namespace {
 
 constexpr size_t kPage = 4096;
 constexpr double kWithdrawSeconds = 0.02, kAbortSeconds = 10;
-// Longer than the ranks take, one after the other, to leave a barrier
+// Longer than the time from the first to the last rank that leaves a barrier, even if they leave it one by one.
 constexpr std::chrono::milliseconds kPauseBeforeFinalize{500};
 constexpr int kShort = 4096; // bytes; MPI libraries send a message up to this size without asking the receiver
 

@@ -14,9 +14,9 @@ namespace rg::par {
 /// `parent`.
 void end_with(pid_t parent);
 
-/// Initialises MPI and returns the link of all its ranks. Call it once per process. Throws Error if several threads may
-/// not call the MPI library. If MPI cannot start, the library itself ends the process. The link's destructor finalises
-/// MPI, or aborts the job if an exception is being thrown.
+/// Initialises MPI and returns the link of all its ranks. Call it once per process. Throws Error if the MPI library
+/// accepts calls from one thread only. If MPI cannot start, the library itself ends the process. The link's destructor
+/// finalises MPI, or aborts the job if an exception is being thrown.
 std::unique_ptr<Link> open_mpi(int& argc, char**& argv);
 
 } // namespace rg::par

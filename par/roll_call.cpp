@@ -111,7 +111,8 @@ std::string RollCall::missing() const {
     return names;
 }
 
-/// Returns true on the lowest of the waiting ranks. Only this rank writes the line on standard error.
+/// Returns true if no lower rank has answered the last call: this rank is then the lowest that is known to wait. Only
+/// such a rank writes the line on standard error.
 bool RollCall::first_present() const {
     return std::none_of(peers_.begin(), peers_.begin() + link_.rank(), [](const Peer& peer) { return peer.present; });
 }

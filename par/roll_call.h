@@ -6,8 +6,8 @@
 // the deadline, the first rank whose wait ends tells all others which ranks are missing. The other waits then fail with
 // these names instead of the neighbour's.
 //
-// An answer also says in which operation the answering rank last heard from its previous rank (Handshake). If the ranks
-// share no memory, nobody else knows how far a missing rank has come.
+// An answer also says in which operation the answering rank last heard from its previous rank (Handshake). Unless all
+// ranks share memory, nobody else knows how far a missing rank has come.
 //
 // Short waits send nothing. A message may be read long after it was sent, so an answer repeats the number of its call.
 #pragma once
@@ -29,8 +29,8 @@ public:
     /// Called from a wait that began at clock time `begin`, has taken `waited` seconds and may take `limit` seconds.
     /// Returns true if another rank's wait has failed; this one should then fail too.
     bool check(const Operation& op, double begin, double waited, double limit) override;
-    /// Ends a failed wait, and returns the names of the missing ranks, or "" if none is known to be missing. Tells the
-    /// other ranks, unless one of them has told this rank.
+    /// Ends a failed wait, and returns the names of the missing ranks, or "" if none is known to be missing. If this
+    /// rank has sent a call in the wait, tells the other ranks, unless one of them has told this rank.
     std::string report_missing() override;
 
 private:

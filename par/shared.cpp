@@ -21,14 +21,14 @@
 // chunk k. So it has work while others are late, and chunks stay in cache. Chunk k + 2 may reuse the half of chunk k:
 // by then this rank has seen that all ranks have reduced chunk k, so no other rank accesses this half again.
 //
-// Each element is summed once, in rank order, independent of chunks and slices. So all ranks hold the same bits, and
-// repeated runs give the same bits. Borders between slices lie on cache lines, so that no two ranks write to the same
-// line.
+// Each element is summed once, in rank order within a node, independent of chunks and slices. So all ranks hold the
+// same bits, and repeated runs give the same bits. Borders between slices lie on cache lines, so that no two ranks
+// write to the same line.
 //
-// Several nodes. Rank r of a node adds the node's values of slice r to the sums of the nodes before it, and sends them
-// to rank r of the next node. The last node sends the final sums back. Short messages follow each other, so that both
-// directions of the network are busy, and all ranks of a node send their slices at the same time. The sum is in rank
-// order, if the nodes hold consecutive ranks. So it does not depend on how many ranks a node has.
+// Several nodes. The rank at place r of a node adds the node's values of slice r to the sums of the nodes before it. It
+// sends these sums to place r of the next node. The last node sends the final sums back. Short messages follow each
+// other, so that both directions of the network are busy, and all ranks of a node send their slices at the same time.
+// If each node holds consecutive ranks, the sum is in rank order, and does not depend on how many ranks a node has.
 //
 // A rank may bring several vectors (VectorsPerRank). They are added one by one, so that the sum depends only on the
 // order of all vectors, and not on which rank brings which.
@@ -37,7 +37,7 @@
 //                   synchronisations     bytes read from others     bytes written to others     additions
 //   in place        2                    (p-1)/p B                  (p-1)/p B                   (p-1)/p N
 //   with copies     2 per chunk          the same, plus two copies of the vector
-//   each node sends B bytes to the next node and B bytes to the previous node; half of that with Wire::bf16
+//   a node sends B bytes to each of its neighbours in the chain, or B/2 with Wire::bf16; p counts the node's ranks
 
 #include "ringgrad/par/shared.h"
 
@@ -206,7 +206,7 @@ void SharedReducer::sum_over_nodes(size_t count, const Operation& op) {
 void SharedReducer::reduce_slice(const SharedWindow& window, size_t begin, size_t bytes, const Vector& vector,
                                  const VectorsPerRank& several, const Operation& op) {
     const size_t p = node_.ranks.size(), r = node_.place, end = begin + bytes, width = size_of(vector.type);
-    // Slice 0 begins where the vector does. Every other border is rounded down to a cache line.
+    // The slices begin and end where the chunk does. Every border between slices is rounded down to a cache line.
     const auto border = [&](size_t i) {
         if (i == 0 || i == p) return i == 0 ? begin : end;
         return std::max(begin, (begin + bytes / p * i + bytes % p * i / p) / kLine * kLine);

@@ -14,7 +14,7 @@ namespace rg::par {
 /// The vectors that each rank brings to a sum: a rank's last vector, which gets the sum, and its others in the same
 /// memory, the first `stride` bytes after the last, the next `stride` bytes after that one, and so on.
 struct VectorsPerRank {
-    std::vector<int> counts = {}; // of each rank, at least 1; empty: one vector each
+    std::vector<int> counts = {}; // number of vectors of each rank, at least 1; empty: 1 for every rank
     size_t stride = 0;
     int of(int rank) const { return counts.empty() ? 1 : counts[size_t(rank)]; }
     /// Appends the starts of a rank's vectors, in the order in which they are added.
@@ -44,7 +44,8 @@ public:
     const SharedWindow& window() const { return *window_; }
     static constexpr size_t kPostOffset = 8; // in bytes; before it lies the stage word (shared.cpp)
 
-    /// Sums the vector in place over all ranks, each element in the order of Link::order(); all end with the same bits.
+    /// Sums the vector in place over all ranks, each element in the order of Link::Node::order; all end with the same
+    /// bits.
     /// op.detail must include place_of(vector), so that a difference is detected. Throws Error if a rank is late or
     /// ranks disagree. With several vectors per rank, the vectors must be in adopted memory.
     void run(const Vector& vector, Handshake& handshake, const Operation& op, const VectorsPerRank& several = {});
@@ -69,7 +70,7 @@ private:
     size_t chunk_bytes_;
     std::unique_ptr<SharedWindow> window_;
     std::vector<std::unique_ptr<SharedWindow>> memories_;
-    std::vector<std::byte*> sources_, targets_; // starts of this rank's slice in the vectors, and in those for the sum
+    std::vector<std::byte*> sources_, targets_; // starts of this rank's slice in all vectors; in those for the sum
     std::vector<std::byte> partial_, total_; // sums of a slice over the nodes up to this one, and over all nodes
     uint64_t stage_ = 0;             // stages published by this rank; equal on all ranks between operations
 };

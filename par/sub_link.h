@@ -21,11 +21,11 @@ public:
     SubLink(Link& whole, std::vector<int> members, int64_t number);
 
     /// Tells the other ranks how this one ended: without an error (empty text), with an error of its own, or with a
-    /// PeerFailed (`echo` is true). Blocks until all other ranks have called finish(). All ranks return the same
-    /// text: the own error of the lowest rank that had one (other ranks cut it after 1022 bytes), or else that of a
-    /// PeerFailed, or "".
-    /// If the group has several ranks, an own error ends with " (rank N)", where N counts in `whole`. Call it once on
-    /// every rank, before the objects that use this link are destroyed. Throws RankMissing after the deadline.
+    /// PeerFailed (`echo` is true). Blocks until all other ranks have called finish(). All ranks return the same text,
+    /// except that a rank cuts the text of another after 1022 bytes. The text is that of the lowest rank with an error
+    /// of its own, or else of the lowest rank with a PeerFailed, or else "". If the group has several ranks, an own
+    /// error ends with " (rank N)", where N counts in `whole`. Call it once on every rank, before the objects that use
+    /// this link are destroyed. Throws RankMissing after the deadline.
     std::string finish(const std::string& error, bool echo);
 
     void abort(int code) override { whole_.abort(code); }

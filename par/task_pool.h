@@ -35,9 +35,9 @@ struct TaskRecord {
     int size = 1; // number of ranks that it needs
     TaskState state = TaskState::queued;
     std::vector<int> ranks;    // ranks that run it
-    Json output;               // what its first rank returned, if it finished or was cancelled while running
+    Json output;               // result of its first rank, if it finished or was cancelled while running
     std::string error;         // reason, if the task failed
-    std::string cancel_reason; // of the last cancel() before its end, or empty
+    std::string cancel_reason; // reason given to the last cancel() before its end, or empty
     double seconds = 0;        // from its start to its end
     bool from_journal = false; // true if it ended in an earlier run
 };
