@@ -38,7 +38,8 @@ struct RegisterNetworks {
 /// One of several registered networks, with its options.
 class NetworkChoice {
 public:
-    /// Takes the names of the networks. The first one is the default. Throws Error if one is not registered.
+    /// Takes the names of the networks. The first one is the default. Throws Error if there is none,
+    /// or if one is not registered or registered twice.
     explicit NetworkChoice(std::vector<std::string> names);
     /// Declares --net, if there are several networks, and the options of all of them.
     void declare(Options& options);

@@ -21,7 +21,7 @@ struct Row {
     Kind kind;
     std::vector<int64_t> blocks; // number of blocks in each stage
     int64_t stem, width;         // channels of the stem, and of 3 x 3 in the first stage; later stages double width
-    bool by_size;                // true: the stem is chosen by the size of the images; false: it is Stem::cifar
+    bool by_size;                // true: Stem::automatic goes by the size of the images; false: it is Stem::cifar
 };
 
 const Row& row_of(const std::string& name) {
@@ -34,7 +34,7 @@ const Row& row_of(const std::string& name) {
     fail("resnet: expected resnet18, resnet20, resnet50 or wrn16-4, got ", name);
 }
 
-/// The parameters of a block: name, channels of the input, channels of the 3 x 3 convolution, stride.
+/// The settings of a block. `in`: channels of its input; `width`: channels of its 3 x 3 convolution.
 struct Place {
     std::string name;
     int64_t in, width, stride;
@@ -43,7 +43,7 @@ struct Place {
 
 int64_t channels_of(Kind kind, int64_t width) { return kind == Kind::bottleneck ? 4 * width : width; }
 
-/// Returns a convolution with `same` padding and batch norm.
+/// Returns the spec of a convolution without bias, with `same` padding, batch norm and ReLU.
 ConvNorm::Spec conv_spec(int64_t out, int64_t kernel, int64_t in, int64_t stride = 1) {
     return {.out = out, .kernel = kernel, .in = in, .conv = {.stride = stride, .pad = same(kernel)}, .bias = false};
 }
