@@ -1,5 +1,6 @@
 // Defines Accelerated, which runs a user's function of tensors faster. The first call with a signature traces the
-// function: it records the function's ops as a plan (plan.h). Later calls replay the plan. A cache keeps the plans.
+// function: it records the function's ops as a plan (plan.h). This call and later ones replay the plan. A cache keeps
+// the plans.
 //
 //     Accelerated step([&](std::span<const Tensor> in, bool training) -> std::vector<Tensor> { ... return {loss}; });
 //     const Tensor loss = step({x, labels}, true)[0];
@@ -23,9 +24,8 @@ public:
     using Function = std::function<std::vector<Tensor>(std::span<const Tensor> in, bool training)>;
     explicit Accelerated(Function function, bool enabled = true) : enabled(enabled), function_(std::move(function)) {}
 
-    /// Returns the results of the function. The next call with the same signature overwrites them, and a call with
-    /// another signature may free them; clone() them to keep their values. While a Tape records, the plain function
-    /// runs, so that the tape records its ops.
+    /// Returns the results of the function. Any later call, plan() or clear_cache() may overwrite or free them; clone()
+    /// them to keep their values. While a Tape records, the plain function runs, so that the tape records its ops.
     std::span<const Tensor> operator()(std::span<const Tensor> in, bool training = false);
     std::span<const Tensor> operator()(std::initializer_list<Tensor> in, bool training = false) {
         return (*this)(std::span(in.begin(), in.size()), training);
@@ -48,9 +48,10 @@ public:
     bool check = false;
     double check_tolerance = 1e-4;
 
-    /// If true, replays keep what CPU kernels prepare from parameters, such as packed filters, which makes predictions
-    /// of a few images faster. They prepare it again after an op, copy_from(), fill() or span() of a parameter. After
-    /// you have changed parameters through a pointer, call clear_cache(). Applies to plans that are traced later.
+    /// If true, replays keep the values that CPU kernels prepare from parameters, such as packed filters. This makes
+    /// predictions of a few images faster. See Plan::keep_prepared(). The kernels prepare them again when
+    /// Tensor::version() of a parameter has grown. After you have changed parameters through a pointer, call their
+    /// note_write(), or clear_cache(). Applies to plans that are traced later.
     bool keep_prepared = false;
 
     /// Each replay calls this function after its steps, as Plan::replay() describes. The function may start work on the

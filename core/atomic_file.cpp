@@ -1,7 +1,7 @@
 // Uses POSIX calls: the standard library has no fsync and does not say why a write failed.
 //
 // Messages contain the path and the system's text ("No space left on device", "Permission denied"), since both help a
-// user to solve the problem. Opening and writing are repeated if a signal interrupts them (EINTR).
+// user to solve the problem. Opening, reading and writing are repeated if a signal interrupts them (EINTR).
 #include "ringgrad/core/atomic_file.h"
 
 #include <cerrno>

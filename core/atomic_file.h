@@ -1,4 +1,4 @@
-// Reads and writes whole files. After a write, a file has either its new contents or its old ones, never a mixture.
+// Reads and writes whole files. write_file_atomic() leaves either the new contents or the old ones, never a mixture.
 //
 // write_file_atomic() writes a temporary file in the same folder, syncs it, renames it to the final name, and syncs the
 // folder. After a crash, a kill or a full disk at any point, the name refers to the complete old file or to the

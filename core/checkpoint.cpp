@@ -2,9 +2,9 @@
 // 16 zeros in place of the header's checksum, computes the checksum, and puts it in place of the zeros. The reader
 // replaces these digits by zeros again, computes the checksum, and compares it with the digits.
 //
-// The digits have a fixed offset: a file begins with the 8-byte length of the header, and then with the bytes of
-// kOpening. So the header's checksum covers every other byte of the header. Every byte of the data belongs to a tensor
-// (safetensors.h), so the checksums together cover the whole file.
+// The digits have a fixed offset: a file begins with the 8-byte length of the header, followed by the bytes of
+// kOpening. The header's checksum covers these 8 bytes and all of the header except the digits themselves. Every byte
+// of the data belongs to a tensor (safetensors.h), so the checksums together cover the whole file.
 #include "ringgrad/core/checkpoint.h"
 
 #include "ringgrad/core/atomic_file.h"
@@ -76,7 +76,7 @@ std::vector<int64_t> steps_in(const std::string& dir) {
     return steps;
 }
 
-/// Deletes old checkpoints and leftovers. Ignores errors: the new checkpoint is already durable.
+/// Deletes old checkpoints and leftovers. Ignores files that it cannot delete: the new checkpoint is already durable.
 void delete_old(const std::string& dir, int64_t newest, int keep_last) {
     std::error_code ignored;
     int kept = 0;

@@ -1,6 +1,6 @@
 // Saves the state of a training run in one file: tensors (parameters, momentum, batch-norm state) and texts (options,
-// epoch, mini-batch). With the same number of ranks and the same instruction set, a resumed run computes the same bits
-// as a run without interruption.
+// epoch, mini-batch). With the same options, number of ranks and kind of processor (on CPUs, the same instruction set),
+// a resumed run computes the same bits as a run without interruption.
 //
 // A checkpoint is a safetensors file DIR/step-00000123.safetensors, so other tools can read it. Its metadata contain a
 // 64-bit checksum of each tensor's bytes, and one of the header. The header's checksum is computed with '0' in place of
@@ -13,8 +13,9 @@
 
 namespace rg {
 
-/// Returns the contents of the checkpoint file of `step` (>= 0) with this state. Throws Error if the state's metadata
-/// use a reserved key: format, checksum, tensor_checksums or step.
+/// Returns the contents of the checkpoint file of `step` (>= 0) with this state. The tensors must be in host memory.
+/// Throws Error like encode_tensors(), and if the state's metadata use a reserved key: format, checksum,
+/// tensor_checksums or step.
 std::string encode_checkpoint(int64_t step, const TensorFile& state);
 
 /// Writes `state` as the checkpoint of `step` (>= 0) into `dir`, and returns the path. Creates `dir` if necessary, but
@@ -31,7 +32,8 @@ struct LoadedCheckpoint {
 };
 
 /// Decode one checkpoint, from the file's contents or from the file. Throw Error if it is not a checkpoint or if any
-/// byte is damaged; the error names the tensor or the header. safetensors.h says how much memory this takes.
+/// byte is damaged; the error names the tensor or the header. load_checkpoint() also throws like read_file().
+/// safetensors.h says how much memory this takes.
 LoadedCheckpoint decode_checkpoint(const std::string& bytes, const std::string& path);
 LoadedCheckpoint load_checkpoint(const std::string& path);
 

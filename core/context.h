@@ -1,7 +1,7 @@
 // Defines Context: the backend, device, worker threads, ranks and profile that ops use.
 //
-// A program makes one Context and one ContextScope for its whole run. In tests, ranks are threads of one process, and
-// each thread has its own Context.
+// A program usually makes one Context and one ContextScope for its whole run. Some tests run ranks as threads of one
+// process; then each thread has its own Context.
 #pragma once
 
 #include "ringgrad/core/base.h"
@@ -35,8 +35,8 @@ struct Context {
     Backend backend = Backend::cpu;
     Device* device = nullptr;      // runs the ops and holds new tensors; null: `backend` runs the ops in host memory
     ThreadPool* threads = nullptr; // null: the calling thread runs all tasks
-    SyncGroup* sync = nullptr;     // null: batch statistics are over the samples of this rank
-    bool strict_fp32 = false;      // true: f32 convolutions on CPUs use multiply-adds, not Winograd or bf16 products
+    SyncGroup* sync = nullptr;     // null: batch statistics are over the samples of the op's input alone
+    bool strict_fp32 = false;      // true: CPU convolutions use no Winograd, and those in f32 no bf16 products
     Profile* profile = nullptr;    // null: ops are not timed
 };
 

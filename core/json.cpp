@@ -14,7 +14,8 @@ namespace rg {
 namespace {
 
 // File names may contain bytes that are not valid UTF-8. dump() writes such a byte as an escape, \u and the hexadecimal
-// digits of kByte + byte. Valid text has no such escape, so parse() can restore the byte (PEP 383, "surrogateescape").
+// digits of kByte + byte. In valid text, such an escape only follows a high surrogate. So parse() can restore the byte
+// (PEP 383, "surrogateescape").
 constexpr uint32_t kByte = 0xDC00;
 
 class Parser {
@@ -137,7 +138,7 @@ private:
         }
         const std::string_view token = text_.substr(begin, offset_ - begin);
         int64_t integer = 0;
-        // "-0" becomes a double, since an integer would lose the sign. An integer beyond 64 bits becomes a double too.
+        // "-0" becomes a double, since an integer would lose the sign. An integer outside int64_t becomes a double too.
         if (whole && token != "-0" &&
             std::from_chars(token.data(), token.data() + token.size(), integer).ec == std::errc())
             return integer;

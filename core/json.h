@@ -1,10 +1,10 @@
 // Reads and writes JSON strictly, for file headers, configurations and metrics.
 //
-// Objects keep their members in the order in which they were added or read. Integers that fit in 64 bits are a separate
-// kind and stay exact; every other number is a double. A double is written with the fewest digits that read back as the
-// same bits, and always with a point or an exponent. The parser accepts only RFC 8259: no comments, no trailing commas,
-// no duplicate keys, only valid UTF-8, and a limited depth. To parse a text takes at most 64 bytes of memory per byte
-// of text; an array of one-digit numbers takes nearly that much.
+// Objects keep their members in the order in which they were added or read. Integers in the range of int64_t are a
+// separate kind and stay exact; every other number is a double, and so is -0. A finite double is written with the
+// fewest digits that read back as the same bits, and always with a point or an exponent. The parser accepts only
+// RFC 8259: no comments, no trailing commas, no duplicate keys, only valid UTF-8, and a limited depth. To parse a text
+// takes at most 64 bytes of memory per byte of text; an array of one-digit numbers takes nearly that much.
 #pragma once
 
 #include "ringgrad/core/base.h"
@@ -38,7 +38,7 @@ public:
 
     /// Deepest nesting that parse() accepts. The parser recurses once per level.
     static constexpr int kMaxDepth = 64;
-    /// Parses exactly one value. Throws Error with `source`: "SOURCE: json: expected ... at offset N".
+    /// Parses exactly one value. Throws Error with `source`, such as "SOURCE: json: expected ... at offset N".
     static Json parse(std::string_view text, const std::string& source);
 
     bool is_null() const { return is<std::monostate>(); }

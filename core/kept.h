@@ -13,8 +13,8 @@ namespace rg {
 /// The kept memory of one step. A kernel takes the same blocks in the same order in each call; see cpu/prepared.h.
 class Kept {
 public:
-    /// Begins a call of the kernel. The blocks keep their contents if `version` is the same as in the last call that
-    /// ended without an error. The version must change when the parameters of the step change.
+    /// Begins a call of the kernel. Filled blocks stay filled only if `version` is the same as in the last call. The
+    /// version must change when the parameters of the step change.
     void begin(uint64_t version) {
         filled_ = filled_ && version == version_;
         version_ = version;
@@ -30,7 +30,7 @@ public:
         }
         return block.memory.get();
     }
-    /// Returns true if the blocks hold what an earlier call wrote.
+    /// Returns true if an earlier call has filled the blocks for this version.
     bool filled() const { return filled_; }
     /// Ends a call in which the kernel has written all blocks, or found them filled.
     void end() { filled_ = true; }

@@ -67,7 +67,8 @@ Tensor ConvNorm::operator()(const Tensor& x, Mode mode) const {
     const LayerScope layer(name_);
     expect_allocated(w_);
     if (mode == Mode::evaluate) return norm_.evaluate(conv2d(x, *w_, value_or_none(b_), conv_));
-    // The convolution also computes the batch statistics, while each image of its result is in cache.
+    // The op also computes the batch statistics. With one group, CPU kernels do so while an image of y is in cache;
+    // other kernels do so later.
     const auto [y, local_stats] = conv2d_stats(x, *w_, value_or_none(b_), conv_);
     return norm_.train(y, local_stats);
 }

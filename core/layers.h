@@ -23,7 +23,7 @@ public:
     struct Spec {
         int64_t channels = 0;
         bool relu = true;
-        bool zero_gamma = false; // true: weights start with 0; a residual branch that ends with this norm first gives 0
+        bool zero_gamma = false; // true: weights start with 0; a residual branch that ends with this norm gives 0 then
         NormOptions options = {};
     };
     Norm() = default; // unusable, until another one is assigned
@@ -121,8 +121,8 @@ struct Dropout {
 };
 
 /// Fully connected layer. Declares the parameters NAME.weight [out in] and, with a bias, NAME.bias [out]. operator()
-/// flattens x to [samples in]. It computes in the type of the weights, f32, even if x is bf16, and returns an f32
-/// tensor.
+/// flattens x to [samples in]. It computes in the type of the weights even if x is bf16, and returns a tensor of that
+/// type. This type is f32, unless Parameters::allocate() got f64.
 class Dense {
 public:
     Dense() = default; // unusable, until another one is assigned
@@ -139,7 +139,8 @@ private:
 class Network {
 public:
     virtual ~Network() = default;
-    /// Returns the scores [samples classes], in f32. `mode` has the meaning that Norm and Dropout describe.
+    /// Returns the scores [samples classes], in the type of the parameters. Norm and Dropout describe the meaning of
+    /// `mode`.
     virtual Tensor forward(const Tensor& x, Mode mode) const = 0;
     /// Returns the scores. A network with further heads also returns the values of each, [samples values].
     virtual std::vector<Tensor> outputs(const Tensor& x, Mode mode) const { return {forward(x, mode)}; }

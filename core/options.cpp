@@ -33,7 +33,8 @@ std::string join(const std::vector<std::string>& names) {
     return all;
 }
 
-/// Returns the smallest number of edits (insert, delete, replace, swap of neighbours) that turn a into b.
+/// Returns the smallest number of edits (insert, delete, replace, swap of neighbours) that turn a into b and edit no
+/// character twice.
 size_t distance(const std::string& a, const std::string& b) {
     std::vector<std::vector<size_t>> d(a.size() + 1, std::vector<size_t>(b.size() + 1));
     for (size_t i = 0; i <= a.size(); ++i)

@@ -59,7 +59,8 @@ public:
 
     const std::string& program() const { return program_; }
 
-    /// Sets the commands with which --help begins: `launcher`, the path of this program, and each of `arguments`.
+    /// Adds one example command to --help for each text in `arguments`. It consists of `launcher`, the path of this
+    /// program, and the text.
     void examples(const std::vector<std::string>& arguments, const std::string& launcher = "");
 
     /// Sets the heading in --help for the options that are added from now on.
@@ -79,21 +80,22 @@ public:
                     size_t least = 0, size_t most = std::numeric_limits<size_t>::max());
 
     /// Collects unknown options and their values unchanged, to pass them to another program. `text` explains this in
-    /// --help. Without this call an unknown option is an error.
+    /// --help. The values of an unknown --NAME are all arguments up to the next one that begins with "--"; --NAME=VALUE
+    /// has only that value. Without this call an unknown option is an error.
     void pass_on(std::vector<std::string>* arguments, const std::string& text) {
         passed_on_ = arguments;
         passed_on_text_ = text;
     }
 
     /// Parses argv[1...]. Returns false if --help, -h, --help-all or --version is among them: then the caller prints
-    /// answer() and exits with 0. Throws Error for an unknown name (and suggests a similar one), a missing or bad value,
-    /// or too few or too many arguments without a name.
+    /// answer() and exits with 0. Throws Error for an unknown name (and suggests a similar one, if any), a missing or
+    /// bad value, or too few or too many arguments without a name.
     bool parse(int argc, const char* const* argv);
     /// Does the same for a list of arguments that does not begin with the program's name.
     bool parse(const std::vector<std::string>& args);
     /// Returns the help, or for --version one line with the version of ringgrad and its build (core/version.h).
     std::string answer() const { return version_asked_ ? version() : help(all_asked_); }
-    /// Returns the help with `all` options, or only the basic ones. If no option is basic, it always has all.
+    /// Returns the help. It has all options if `all` is true or if no option is basic, otherwise only the basic ones.
     std::string help(bool all = true) const;
 
     /// Returns true if the command line set the option. Use it for defaults that depend on other options.
@@ -101,8 +103,8 @@ public:
     /// Sets an option from text. Does not change was_given(). A resumed run calls this for the values() of its first
     /// part.
     void set(const std::string& name, const std::string& value);
-    /// Returns all options with their current values as texts, in order of declaration. set() accepts these texts,
-    /// except the text of a list, which has all values of the list, joined by spaces.
+    /// Returns all options with their current values as texts, in order of declaration. set() restores a value from its
+    /// text, except for a list: its text has all its values, joined by spaces, and set() appends a single value.
     std::vector<std::pair<std::string, std::string>> values() const;
     /// Returns the options as a JSON object, where numbers and bools are not texts.
     Json to_json() const;

@@ -17,7 +17,7 @@ namespace rg {
 /// Says from which normal distribution (mean 0) initial weights are drawn. `he` has variance 2 / fan_in (He et al.,
 /// 2015), `glorot` has variance 2 / (fan_in + fan_out) (Glorot and Bengio, 2010), and `narrow_normal` has standard
 /// deviation 0.01. `he_fan_out` has variance 2 / fan_out for filters (He et al., 2015) and 1 / (3 fan_in) for dense
-/// weights, like the residual networks of torchvision. `dirac` has variance 1 / (3 fan_in), the default of PyTorch, but
+/// weights, like the residual networks of torchvision. `dirac` has PyTorch's default variance, 1 / (3 fan_in), but
 /// the first filters [r s c] copy the channels of the input: filter i, up to c of them, has a single 1 at its centre
 /// and channel i (Zagoruyko and Komodakis, "DiracNets", 2017). Each parameter has a stream of random numbers of its own
 /// (rng.h): Rng(seed, Purpose::init, 0, number of parameters that are declared before it).
@@ -52,13 +52,13 @@ public:
     /// Declares the running statistics of a batch-norm layer. allocate() sets the means to 0 and the variances to 1.
     const Tensor& add_state(std::string name, int64_t channels);
 
-    /// Allocates the buffers and sets the initial values. Call it once, after the last add(). f64 is for checks on the
-    /// reference backend.
+    /// Allocates the buffers and sets the initial values. Call it once, after all add() and add_state(). f64 is for
+    /// checks on the reference backend.
     void allocate(uint64_t seed, Init init, DType type = DType::f32);
 
     /// Returns the number of bytes in the buffer of the gradients.
     int64_t gradient_bytes() const { return gradients_.bytes(); }
-    /// Makes gradient_bytes() bytes at `memory` the buffer of the gradients, and sets them to zero. The memory must be
+    /// Makes gradient_bytes() bytes of host memory the buffer of the gradients, and sets them to zero. `memory` must be
     /// aligned to 64 bytes and must outlive this object. If it is memory that the ranks of a node share, they can sum
     /// the gradients without a copy. Call this after allocate() and before any use of the gradients.
     void place_gradients(std::byte* memory);
@@ -67,7 +67,7 @@ public:
     /// Returns the entry of that name, to change how the optimizer treats it. Throws Error if there is none.
     Entry& entry(const std::string& name);
     const std::deque<State>& states() const { return states_; }
-    /// Returns the number of trainable values, without the gaps.
+    /// Returns the number of elements in all entries, without the gaps.
     int64_t count() const;
 
     const Tensor& values() const { return values_; }

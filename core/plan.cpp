@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kAlign = 64;
 
-/// Describes an intermediate: the first and last step that use it, its size, and its offset in the arena.
+/// Describes an intermediate or a result: the first and last step that use it, its size, and its offset in the arena.
 struct Life {
     size_t first, last;
     int64_t bytes = 0, offset = 0;
@@ -46,9 +46,9 @@ int64_t place_all(std::vector<Life*> lives) {
     return total;
 }
 
-/// Returns the Life of each intermediate. Appends to `written_tensors` the tensors with memory of their own, such as
-/// gradients, that the steps write; these do not belong to the plan. The keys of `inputs` are the ids of the
-/// placeholders, which are skipped.
+/// Returns the Life of each intermediate and each result. Appends to `written_tensors` the blocks outside of the plan
+/// that the steps write, such as those of gradients. The keys of `inputs` are the ids of the placeholders, which are
+/// skipped.
 std::map<uint64_t, Life> find_lives(std::span<const Step> steps, const std::map<uint64_t, size_t>& inputs,
                                     std::vector<Tensor>& written_tensors) {
     std::map<uint64_t, Life> lives;
@@ -74,7 +74,7 @@ std::map<uint64_t, Life> find_lives(std::span<const Step> steps, const std::map<
     return lives;
 }
 
-/// Calls f for each input of a step that is a parameter or a statistic.
+/// Calls f for each input of Type::precise, such as a parameter or a statistic.
 template <class F>
 void each_parameter(const Step& step, F f) {
     for (size_t i = 0; i < step.op->inputs.size(); ++i)
@@ -104,7 +104,7 @@ void Plan::place(std::span<const Tensor> results) {
     std::map<uint64_t, Life> lives = find_lives(steps_, input_of, written_);
 
     std::vector<Life*> shared;
-    std::map<uint64_t, Tensor> block; // the memory of each intermediate
+    std::map<uint64_t, Tensor> block; // the memory of each intermediate and result
     for (auto& [id, life] : lives) {
         bytes_unshared_ += life.bytes;
         if (result_ids.contains(id))
@@ -154,7 +154,7 @@ std::span<const Tensor> Plan::replay(std::span<const Tensor> inputs, const After
     };
     bind(inputs);
     if (c.device) {
-        for (const Binding& b : bindings_) // check inputs such as labels now, while they are in host memory
+        for (const Binding& b : bindings_) // check host inputs, such as labels, before they are copied
             if (const Step& step = steps_[b.step]; step.op->check)
                 step.op->check({step.attrs, step.inputs(), step.outputs()});
         for (size_t i = device_inputs_.size(); i < inputs.size(); ++i)

@@ -1,9 +1,9 @@
 // Defines Trace, which records the ops of a function, and Plan, which replays them in memory that it allocates once.
 //
-// While a Trace exists, ops do not execute: run() appends each op, of the forward and the backward pass, to a list of
+// While a Trace exists, ops do not execute: run() appends each op, also of a backward pass or an update, to a list of
 // steps. A Plan fuses steps (fuse.h) and places all intermediates in one block of memory, the arena. Values that live
 // at the same time do not overlap there. A replay executes the steps. All that changes between calls must be in
-// tensors: the inputs, and the parameters and gradients that the trace used.
+// tensors: the inputs, and tensors outside of the function that the trace used, such as parameters.
 #pragma once
 
 #include "ringgrad/core/device.h"
@@ -39,18 +39,23 @@ public:
     /// returns true if it used values that the steps so far have written.
     using AfterStep = std::function<bool(const Plan&, size_t step)>;
     /// Executes all steps on the context's device or backend, and returns the results. The next replay overwrites them.
-    /// The inputs must have the shapes and types of the placeholders. Allocates no tensors; only the first replay on a
-    /// device allocates copies of the inputs. after_step, if any, is called after each step. A device may still be
-    /// working on that step then. From the second replay on, a device launches the steps as graphs (Device::Graph),
-    /// unless the context has a profile or `sync`. A graph ends at each step for which after_step returned true in an
-    /// earlier replay. Then after_step is called only after each graph, for its last step.
+    /// The inputs must have the shapes and types of the placeholders. replay() itself allocates no tensors, except for
+    /// copies of the inputs in the first replay on a device. after_step, if any, is called after each step. A device
+    /// may still be working on that step then.
+    ///
+    /// Replays on a device without a profile or `sync` in the context can use graphs (Device::Graph). The second such
+    /// replay captures the steps. This and later such replays launch the graphs, if the device could capture them. A
+    /// graph ends at each step for which after_step returned true before the capture. With graphs, after_step is called
+    /// only after each graph, for its last step.
     std::span<const Tensor> replay(std::span<const Tensor> inputs, const AfterStep& after_step = {});
 
     /// Lets CPU kernels keep what they prepare from parameters, such as packed filters, from replay to replay. They
-    /// prepare it again when a parameter has changed (Tensor::version()).
+    /// prepare it again when a parameter has changed (Tensor::version()). Has no effect on steps whose parameters the
+    /// plan computes, writes or takes as inputs.
     void keep_prepared();
 
-    /// Returns the tensors outside of the plan that its steps write, such as gradients and running statistics.
+    /// Returns the blocks of memory outside of the plan that its steps write, such as those of gradients and running
+    /// statistics.
     const std::vector<Tensor>& written() const { return written_; }
     /// Returns the number of bytes in the arena and in the results.
     int64_t bytes() const { return bytes_; }
@@ -77,7 +82,8 @@ private:
     std::vector<Tensor> device_inputs_; // copies of the inputs at fixed addresses, which graphs need
     std::set<size_t> graph_ends_;       // index of the step after the last step of each graph
     std::vector<std::pair<size_t, std::unique_ptr<Device::Graph>>> graphs_; // each with its entry of graph_ends_
-    int64_t graph_replays_ = 0;                                             // number of replays that could use graphs
+    // Number of replays so far on a device, without a profile or `sync`. The second one captures the graphs.
+    int64_t graph_replays_ = 0;
     int64_t bytes_ = 0, bytes_unshared_ = 0;
 };
 

@@ -4,8 +4,8 @@
 // header maps each name to dtype, shape and data_offsets relative to the data, and "__metadata__" to a map of strings.
 // The offsets must cover the data without holes or overlaps. The reader checks all of this against the file size before
 // it allocates a tensor. Besides the file's contents and the tensors, the reader needs at most 100 bytes of memory per
-// byte of the header. It accepts the six types of Tensor. For another type (F16, BOOL, ...) it throws Error with the
-// type's name.
+// byte of the header. It accepts the six types of Tensor, and up to four extents. For another type (F16, BOOL, ...) it
+// throws Error with the type's name.
 #pragma once
 
 #include "ringgrad/core/tensor.h"
@@ -44,11 +44,13 @@ inline constexpr uint64_t kMaxTensorFile = uint64_t{1} << 36;
 /// Largest header, in bytes, that is read or written. The format defines this limit.
 inline constexpr int64_t kMaxTensorHeader = 100'000'000;
 
-/// Returns the contents of a file with these tensors and metadata. The data of tensors with larger elements come first,
-/// so that each tensor is aligned. Throws Error if a name is empty, used twice or "__metadata__", if a metadata key is
-/// used twice, if a text is not valid UTF-8, or if a tensor is undefined.
+/// Returns the contents of a file with these tensors and metadata. The tensors must be in host memory. The data of
+/// tensors with larger elements come first, so that each tensor is aligned to its element size. Throws Error if a name
+/// is empty, used twice or "__metadata__", if a metadata key is used twice, if a text is not valid UTF-8, if a tensor
+/// is undefined, or if the header is too long.
 std::string encode_tensors(const std::vector<NamedTensor>& tensors, const Metadata& metadata);
-/// Decodes the contents of a file. If they violate the format, throws Error, which names `source` and the tensor.
+/// Decodes the contents of a file. If they violate the format, throws Error with `source` and, if one is concerned, the
+/// name of the tensor.
 TensorFile decode_tensors(std::string_view bytes, const std::string& source);
 
 /// Writes encode_tensors() to a file, atomically and durably (see core/atomic_file.h).

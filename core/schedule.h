@@ -31,8 +31,8 @@ struct Schedule {
     double start = -1;              // used by triangular; -1: the floor
     double warmup = 0;              // epochs at the start in which the rate is multiplied by progress / warmup
 
-    /// Throws Error unless base >= floor >= 0, start <= base, epochs > 0, factor > 0, 0 < peak < 1, 0 <= warmup <=
-    /// epochs, and the drops are not negative and strictly increase.
+    /// Throws Error unless base >= floor >= 0, 0 <= start <= base or start == -1, epochs > 0, factor > 0, 0 < peak < 1,
+    /// 0 <= warmup <= epochs, and the drops are not negative and strictly increase.
     void check() const;
     /// Returns the rate at `progress` >= 0 epochs. After the last epoch, cosine and triangular stay at `floor`.
     double rate_at(double progress) const;

@@ -33,8 +33,8 @@ struct Scope {
     const Context* context = nullptr;   // null: the default context
     Recorder* tape = nullptr;           // records ops for gradients
     Recorder* trace = nullptr;          // records ops for a plan, instead of executing them
-    int dry_runs = 0;                   // while positive, tensors have no memory and ops do not execute
-    Kept* kept = nullptr;               // memory of the step that a plan executes; null: the plan keeps nothing
+    int dry_runs = 0;                   // while positive, new tensors have no memory and ops do not execute
+    Kept* kept = nullptr;               // memory of the step that a plan executes; null: kernels keep nothing
     const std::string* layer = nullptr; // name of the layer for errors; null: none
 
     /// Returns the scope of this thread.

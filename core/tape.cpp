@@ -72,7 +72,7 @@ public:
             if (!t.defined()) continue;
             const auto known = overlapping(t);
             if (known != values_.end() && known->second.requested) continue;
-            if (known != values_.end() && !is_whole(t, known)) { // the node overwrites a part of the known value
+            if (known != values_.end() && !is_whole(t, known)) { // the node overwrites bytes of the known value
                 known->second.blocked = true;
                 known->second.barrier = barrier_of(node);
             } else if (!depends)
@@ -177,7 +177,7 @@ private:
     uint32_t covered_ = 0;         // the inputs whose gradient is part of another input's gradient, as bits
 };
 
-/// Throws Error if any two of the tensors and destinations share memory. Otherwise a gradient could overwrite another
+/// Throws Error if any two of the tensors and destinations share memory. A gradient could then overwrite another
 /// gradient, or a value that the walk still reads.
 void expect_no_overlap(std::span<const Tensor> tensors, std::span<const Tensor> destinations) {
     struct Range {

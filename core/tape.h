@@ -5,8 +5,8 @@
 // rule, so the memory of activations shrinks during the walk. The first contribution to a gradient is assigned and
 // later ones are added, so the caller need not clear the gradients.
 //
-// Gradients do not flow through copies (Tensor::clone(), to(), to_host(), copy_from()), through views of a part
-// (Tensor::slice()) or through ops without a backward rule. gradients() throws Error if a gradient would have to.
+// Gradients do not flow through copies (Tensor::clone(), to(), to_host(), to_device(), copy_from()), through views of a
+// part (Tensor::slice()) or through ops without a backward rule. gradients() throws Error if a gradient would have to.
 // Values that are computed under NoTape are constants. Tapes nest: the innermost tape records the ops, until its
 // gradients() is called. An outer tape treats the ops of an inner tape like ops without a backward rule.
 //
@@ -25,7 +25,7 @@ class Tape final : public Recorder {
 public:
     struct Node {
         const char* name;              // name of the op, or of the function that made a copy
-        const char* instead = nullptr; // for a copy: a hint for errors (see Recorder)
+        const char* instead = nullptr; // for a copy or an op of an inner tape: a hint for errors (see Recorder)
         void (*backward)(Backward&) = nullptr;
         Attrs attrs = {};
         std::array<Tensor, kMaxInputs> in = {};
@@ -33,22 +33,23 @@ public:
     };
 
     /// Returns the tape that records the ops of this thread: the innermost one whose gradients() has not been called.
-    /// Returns null if there is none.
+    /// Returns null if there is none since the newest NoTape.
     static Tape* active();
     void record(Op op, const Attrs& attrs, std::span<const Tensor> in, std::span<const Tensor> out) override;
     void record_copy(const char* call, const char* instead, const Tensor& from, const Tensor& to) override;
 
     /// Writes the gradients of `loss` (one element) with respect to `tensors` to `destinations`, which have the same
     /// shapes and types. A tensor that the loss does not depend on gets zeros. Throws Error if the loss depends on none
-    /// of the tensors, or on one of them through a copy, a view of a part or an op without a backward rule. Call it
-    /// once: afterwards the tape records nothing.
+    /// of the tensors, or on one of them through a copy, a view of a part or an op without a backward rule. Also throws
+    /// if two of the tensors and destinations share memory. Call it once: afterwards the tape records nothing.
     void gradients(const Tensor& loss, std::span<const Tensor> tensors, std::span<const Tensor> destinations);
     /// Writes the gradients of `loss` with respect to all parameters to their Parameters::Entry::gradient.
     void gradients(const Tensor& loss, const Parameters& parameters);
 
 private:
     void push(Node node);
-    /// Returns the last tape before this one on this thread whose gradients() has not been called, or null.
+    /// Returns the last tape before this one on this thread whose gradients() has not been called. Returns null if
+    /// there is none, or if a NoTape lies between.
     Tape* outer() const;
 
     std::vector<Node> nodes_;

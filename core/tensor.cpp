@@ -1,8 +1,9 @@
 // Implements Tensor and its storage: a caching allocator with byte counts and a dry-run mode.
 //
-// The cache keeps freed blocks by their exact size. Training allocates the same sizes in every step, so from the second
-// step on no block comes from the operating system. For blocks of 2 MiB or more, the allocator asks for huge pages.
-// Kernels stream through tens of megabytes; as pages of 4 KiB, these would be more pages than the TLB of a CPU holds.
+// The cache keeps freed blocks of host memory by their exact size; a Device has its own allocator. Training allocates
+// the same sizes in every step, so after the first steps hardly any block comes from the operating system. On Linux,
+// the allocator asks for huge pages for blocks of 2 MiB or more. Kernels stream through tens of megabytes; as pages of
+// 4 KiB, these would be more pages than the TLB of a CPU holds.
 #include "ringgrad/core/tensor.h"
 
 #include "ringgrad/core/context.h"

@@ -2,9 +2,10 @@
 //
 // Images have the extents [n h w c]: number, height, width, channels. Filters have [k r s c]: number, height, width,
 // channels. Tensors have no strides: the only views are reshape() and slice(), which are contiguous too. A copy of a
-// Tensor object shares its storage. Storage comes from a caching allocator: a training step allocates the same sizes
-// again and again, and gets freed blocks back without a call of the operating system. The allocator counts live bytes.
-// In a DryRun it only counts, and provides no memory. So a program can find out how much memory a step needs.
+// Tensor object shares its storage. New storage in host memory comes from a cache of freed blocks: a training step
+// allocates the same sizes again and again, mostly without a call of the operating system. The bytes of all storage are
+// counted. In a DryRun they are only counted, and there is no memory. So a program can find out how much memory a step
+// needs.
 #pragma once
 
 #include "ringgrad/core/base.h"
@@ -19,7 +20,7 @@
 
 namespace rg {
 
-/// f64 and i64 exist for the reference backend and for files. CPU and GPU kernels compute with the other types only.
+/// f64 exists for the reference backend, and i64 for files. CPU and GPU kernels compute with the other types only.
 enum class DType : uint8_t { f32, bf16, u8, i32, f64, i64 };
 
 /// Returns the number of bytes in one element.
@@ -86,8 +87,8 @@ public:
 
     /// Returns a view with another shape and the same number of elements. Gradients flow through it.
     Tensor reshape(const Shape& shape) const;
-    /// Returns a view of the elements [begin, begin + shape.numel()). Gradients do not flow through this view; use the
-    /// op slice() of ops.h for that.
+    /// Returns a view of the elements [begin, begin + shape.numel()). Gradients do not flow through a view of a part;
+    /// use the op slice() of ops.h for that.
     Tensor slice(int64_t begin, const Shape& shape) const;
 
     /// Returns the device whose memory holds the values, or null for host memory.
@@ -105,8 +106,8 @@ public:
     /// be in host or device memory.
     void copy_from(const Tensor& source) const;
 
-    /// Returns a pointer to the first element. Throws Error if T is not the element type, if the tensor has no memory
-    /// (in a dry run), or if it is in device memory.
+    /// Returns a pointer to the first element. Throws Error if T is not the element type. If the tensor has elements,
+    /// also throws if it has no memory (see has_memory()) or is in device memory.
     template <class T>
     T* data() const {
         return static_cast<T*>(raw(dtype_of<T>()));
@@ -139,7 +140,8 @@ public:
         auto operator<=>(const Key&) const = default;
     };
     Key key() const { return {id_, offset_}; }
-    /// Returns true if the tensor holds memory for its values. The result of empty() in a dry run has no memory.
+    /// Returns true if the tensor refers to memory. A tensor made in a dry run, an undefined one, one of
+    /// without_memory(), and a new one without elements have none.
     bool has_memory() const;
     /// Returns the whole block of memory that holds this tensor, as a tensor with one extent.
     Tensor whole() const;
@@ -179,8 +181,9 @@ int64_t live_bytes();
 int64_t peak_bytes();
 void reset_peak_bytes();
 
-/// While a DryRun exists on this thread, Tensor::empty() counts bytes without providing memory, and ops do not execute.
-/// A Trace (plan.h) is a dry run that also records the ops.
+/// While a DryRun exists on this thread, new tensors have no memory, and ops do not execute. The bytes are still
+/// counted. Only Tensor::constant() and borrow() return tensors with memory. A Trace (plan.h) is a dry run that also
+/// records the ops.
 class DryRun {
 public:
     static bool active() { return Scope::current().dry_runs > 0; }

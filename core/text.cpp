@@ -9,8 +9,8 @@
 namespace rg {
 namespace {
 
-/// Returns true for a character that controls a terminal, reorders a line or is invisible. `character` is one valid
-/// UTF-8 sequence.
+/// Returns true for a character that controls a terminal or reorders a line, for a byte order mark, and for a tag.
+/// `character` is one valid UTF-8 sequence.
 bool is_control(std::string_view character) {
     static constexpr std::pair<uint32_t, uint32_t> kRanges[] = {
         {0, 0x1f},         // C0

@@ -14,20 +14,21 @@
 namespace rg {
 
 /// Returns the number of bytes in the UTF-8 sequence at the start of a non-empty text. Returns 0 if the sequence is
-/// invalid (overlong forms, surrogates, code points above U+10FFFF).
+/// invalid: incomplete, overlong, a surrogate, or above U+10FFFF.
 size_t utf8_sequence(std::string_view text);
 bool is_utf8(std::string_view text);
 
-/// Returns the text as one line that cannot control a terminal. Each byte of a control character, line separator,
-/// invisible mark, character that reorders a line, or invalid UTF-8 becomes an escape: \n, \t, \r, or \x and two
-/// hexadecimal digits.
+/// Returns the text as one line that cannot control a terminal. Each byte of a control character, line or paragraph
+/// separator, character that reorders a line, byte order mark, tag character, or invalid UTF-8 becomes an escape: \n,
+/// \t, \r, or \x and two hexadecimal digits.
 std::string printable(std::string_view text);
 
 /// Returns the text as one field of a CSV line (RFC 4180), in quotes if necessary. Line breaks and other control
 /// characters appear as in printable().
 std::string csv_field(std::string_view text);
 
-/// Returns true if the whole text is a number of type T, in the syntax of std::from_chars(). Then sets `value` to it.
+/// Returns true if the whole text is a number of type T, in the syntax of std::from_chars(), and sets `value` to it. If
+/// it returns false, `value` may have changed too.
 template <class T>
 bool read_number(std::string_view text, T& value) {
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
