@@ -34,7 +34,7 @@ struct PartialMoments {
         squares += double(mean[c]) + n * d * d;
     }
 };
-/// What follows once a channel's statistics are known; see Conv2dOp. Null pointers leave the parts out.
+/// Work on a channel once its statistics are known; see Conv2dOp. A null pointer leaves its part out.
 struct AfterStats {
     const float *gamma = nullptr, *beta = nullptr; // if set, `stats` has 4 rows, and the last two get scale and shift
     float epsilon = 0;

@@ -99,7 +99,7 @@ __device__ __forceinline__ void produce(const Tiles& tiles, const Reader& reader
                                         const Barriers& barriers) {
     // A thread always loads the same octet. With each pass, it moves on by kStep pixels of the tile.
     constexpr int kStep = kGroup / T::kOctets, kPasses = ((T::kRows + 2) * W + kStep - 1) / kStep;
-    // As many passes in flight as the registers allow
+    // The registers allow this many passes in flight.
     constexpr int kPassesInFlight =
         kPasses * OctetReader<Reader>::kLoads <= 20 ? kPasses : kPasses / (kPasses % 4 == 0 ? 4 : 2);
     static_assert(kPasses % kPassesInFlight == 0);
