@@ -248,7 +248,7 @@ TensorFile decode_tensors(std::string_view bytes, const std::string& source) {
     }
     check_cover(entries, int64_t(data.size()), file);
     for (const Entry& e : entries) {
-        Tensor t = Tensor::empty(e.shape, e.type);
+        Tensor t = Tensor::on_host(e.shape, e.type); // even if the context has a device
         if (t.bytes() > 0) std::memcpy(t.bytes_data(), data.data() + e.begin, size_t(t.bytes()));
         result.tensors.push_back({e.name, t});
     }

@@ -80,7 +80,7 @@ Trained train(par::Group& group, Device* device, DType type, bool sync_bn, int w
     // A checkpoint of it is read on the host, and restored onto the device.
     const std::vector<NamedTensor> saved = state_dict(parameters);
     parameters.values().fill(0);
-    load_state_dict(parameters, {saved, {}, "memory"});
+    load_state_dict(parameters, decode_tensors(encode_tensors(saved, {}), "memory"));
     CHECK(same_bits(parameters.values().to_host(), result.parameters));
     return result;
 }
