@@ -506,6 +506,8 @@ TEST_SUITE("core") {
                        }),
                        "batch_norm: gamma is bf16, expected f32"));
         CHECK(contains(message([&] { softmax(cast(Tensor::zeros({2, 4}), DType::bf16)); }), "expected f32; cast() it"));
+        CHECK(message([&] { softmax(Tensor::zeros({2, 0})); }) ==
+              "softmax: expected x with at least one column, got [2 0]");
         CHECK(contains(message([&] { cast(i, DType::f32); }), "cast: x is i32"));
         CHECK(contains(message([&] { cast(x, DType::u8); }), "cast: to u8 is not possible"));
         CHECK(contains(message([&] {

@@ -12,6 +12,8 @@ namespace {
 
 OutputSpecs infer_softmax(In in, const Attrs&) {
     expect_rank("softmax", "x", in[SoftmaxOp::x], 2);
+    RG_CHECK(in[SoftmaxOp::x].extent(1) > 0, "softmax: expected x with at least one column, got ",
+             in[SoftmaxOp::x].shape().str());
     return like(in[SoftmaxOp::x]);
 }
 
