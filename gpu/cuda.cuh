@@ -54,8 +54,7 @@
 
 #define SHARED(type, name, count) __shared__ alignas(16) type name[count]
 // Declares a byte array, under the same name in every kernel, and casts it to `type`. A file must not declare the same
-// extern array with two types. Bulk copies and descriptors (hopper.cuh) need an alignment of 16 bytes; 128 also suits
-// tensor copies (cp.async.bulk.tensor), which no kernel uses yet.
+// extern array with two types. Descriptors (hopper.cuh) need an alignment of 16 bytes.
 #define DYNAMIC_SHARED(type, name)                                                                                     \
     extern __shared__ __align__(128) unsigned char rg_dynamic_shared[];                                                \
     type* const name = reinterpret_cast<type*>(rg_dynamic_shared)

@@ -16,9 +16,7 @@ void fence_proxy_async();
 
 void mbarrier_init(uint64_t* barrier, int arrivals, RG_SIMT_HERE);
 void mbarrier_arrive(uint64_t* barrier, RG_SIMT_HERE);
-void mbarrier_arrive_expect(uint64_t* barrier, int bytes, RG_SIMT_HERE);
 void mbarrier_wait(uint64_t* barrier, int parity, RG_SIMT_HERE);
-void bulk_copy(void* shared, const void* global, int bytes, uint64_t* barrier, RG_SIMT_HERE);
 
 // `values` is the number of sums that each thread holds: half the number of columns of b.
 void products_fence(Site site);
