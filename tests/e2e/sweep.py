@@ -172,7 +172,7 @@ class Sweep(job.JobTest):
 
     def test_network_without_width(self):
         self.succeed(program(1, "sweep_cifar", "--run-name", "resnets", "--net", "resnet20", "--grid", "lr=0.01,0.02",
-                             "--epochs", "1", "--batch-size", "50"))
+                             "--epochs", "1", "--batch-size", "50", "--data", str(self.write_sample(200))))
         self.assertEqual(states(self.runs / "resnets"), ["finished"] * 2)
 
     def test_resume_of_finished_trials(self):
