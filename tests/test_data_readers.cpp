@@ -562,6 +562,7 @@ TEST_SUITE("data") {
         const ImageSet halves = numbered_set(200, 2);
         CHECK(count_per_label(subset(halves, split_count(halves, 10, 1).selected)) == std::vector<int64_t>{10, 10});
         CHECK_THROWS_AS(split_fraction(set, 1.5, 1), Error);
+        CHECK(contains(error_of([&] { split_sets(set, 1, 1, "images"); }), "less than 1 for testing, got 1 (images)"));
         CHECK_THROWS_AS(subset(set, std::array<int64_t, 1>{200}), Error);
     }
 
