@@ -32,11 +32,11 @@ struct ClassWeights {
     const float* of_class = nullptr;
     const float* sums = nullptr; // [0]: sum of the weights of all samples' labels; [1]: sum of the k class weights
     __device__ float of(int class_) const { return of_class ? of_class[class_] : 1; }
-    /// Returns the sum of weight * target probability over all k classes, for a sample with this label.
+    /// Returns the sum of weight * target probability over all k classes, for a sample with this label. Returns NaN if
+    /// the label is out of range.
     __device__ float target_sum(int label, float smoothing, int k) const {
-        if (!of_class) return 1;
-        const float weight = label >= 0 && label < k ? of_class[label] : NAN;
-        return weight * (1 - smoothing) + smoothing / float(k) * sums[1];
+        if (label < 0 || label >= k) return NAN;
+        return of_class ? of_class[label] * (1 - smoothing) + smoothing / float(k) * sums[1] : 1;
     }
     /// Returns the divisor of the mean loss: the sum of the weights of all labels, or `rows` without class weights.
     __device__ float total(int64_t rows) const { return sums ? sums[0] : float(rows); }
@@ -64,7 +64,7 @@ struct CrossEntropy {
 };
 
 /// Computes p = softmax of each row (or the gradient, see c.dloss), with `lanes` neighbouring lanes per row, and the
-/// loss if c.loss is set. The loss of a sample is NaN if its label is out of range.
+/// loss if c.loss is set. If the label of a sample is out of range, its loss and its gradient are NaN.
 __global__ void __launch_bounds__(kLossThreads)
     softmax_cross_entropy_kernel(int64_t rows, int k, int lanes, const float* x, float* p, CrossEntropy c) {
     const int64_t row = (int64_t(blockIdx.x) * kLossThreads + threadIdx.x) / lanes;

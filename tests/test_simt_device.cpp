@@ -183,6 +183,27 @@ TEST_SUITE("simt") {
         }
     }
 
+    TEST_CASE("device: a label in the device's memory that is no class gives NaN, as loss and as gradient") {
+        ExecutorDevice device;
+        const Context on{.device = &device};
+        const ContextScope scope(on);
+        const int32_t some[] = {3, 4, -1};
+        const Tensor scores = Tensor::zeros({3, 4}), labels = Tensor::empty({3}, DType::i32);
+        labels.copy_from(Tensor::of<int32_t>({3}, some));
+        Accelerated step([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
+            Tape tape;
+            const Tensor loss = cross_entropy(in[0], labels), dx = Tensor::empty({3, 4});
+            tape.gradients(loss, {{in[0]}}, {{dx}});
+            return {loss, dx};
+        });
+        for (int i = 0; i < 3; ++i) { // the plain function, then two replays of the fused op
+            const auto results = step({scores});
+            CHECK(std::isnan(results[0].to_host().data<float>()[0]));
+            const Tensor dx = results[1].to_host();
+            for (int j = 0; j < 12; ++j) CHECK(std::isnan(dx.data<float>()[j]) == (j >= 4));
+        }
+    }
+
     TEST_CASE("device: the loss of no samples is 0, as on a CPU") {
         ExecutorDevice device;
         const Context on{.device = &device};
