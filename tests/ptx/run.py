@@ -2,13 +2,15 @@
 
 usage: run.py [--first] RECORDER quick|all PTX_FILE...
 
-RECORDER is the program of record.cpp. Prints a line per case, and then the kernels that no case uses; after `all` these
-are reductions of so many rows that the interpreter would take hours. The exit status is 1 if a case failed. With
---first, runs only cases that use a kernel of the first file, and ends with the first that fails.
+RECORDER is the program of record.cpp. Runs as many cases at a time as the machine has CPUs. Prints a line per case, and
+then the kernels that no case uses; after `all` these are reductions of so many rows that the interpreter would take
+hours. The exit status is 1 if a case failed. With --first, runs only cases that use a kernel of the first file, and ends
+with the first that fails.
 """
 import collections
 import json
 import math
+import multiprocessing
 import pathlib
 import struct
 import subprocess
@@ -91,29 +93,37 @@ def run_case(module, case):
     return ""
 
 
+def run_line(line):
+    """Runs a case in a worker process. Returns its name, time and error, and the number of launches of each kernel."""
+    case = json.loads(line)
+    module.run.clear()
+    begin = time.monotonic()
+    error = run_case(module, case)
+    return case["name"], time.monotonic() - begin, error, module.run
+
+
 def main():
+    global module  # inherited by the worker processes
     arguments = sys.argv[1:]
     first = arguments[:1] == ["--first"]
     recorder, amount, *files = arguments[first:]
     module = Module(recorder, [pathlib.Path(f).read_text() for f in files])
-    recorded = subprocess.run([recorder, amount], capture_output=True, text=True, check=True).stdout
-    failed = cases = 0
-    begin = time.monotonic()
-    for line in recorded.splitlines():
-        case = json.loads(line)
-        if first and not any(module.names[launch[0]] in module.first for launch in case["launches"]):
-            continue
-        start = time.monotonic()
-        error = run_case(module, case)
-        print(f"{time.monotonic() - start:6.1f} s  {case['name']}  {error}", flush=True)
-        if error and first:
-            return 1
-        failed += error != ""
-        cases += 1
-    for name in sorted(module.makers.keys() - module.run.keys()):
+    lines = subprocess.run([recorder, amount], capture_output=True, text=True, check=True).stdout.splitlines()
+    if first:
+        lines = [line for line in lines
+                 if any(module.names[launch[0]] in module.first for launch in json.loads(line)["launches"])]
+    failed, launches, begin = 0, collections.Counter(), time.monotonic()
+    with multiprocessing.get_context("fork").Pool() as pool:
+        for name, seconds, error, case_launches in pool.imap_unordered(run_line, lines):
+            print(f"{seconds:6.1f} s  {name}  {error}", flush=True)
+            if error and first:
+                return 1
+            failed += error != ""
+            launches += case_launches
+    for name in sorted(module.makers.keys() - launches.keys()):
         print("not run:", name)
-    print(f"{cases} cases, {failed} failed; {len(module.run)} of {len(module.makers)} kernels, "
-          f"{sum(module.run.values())} launches, {time.monotonic() - begin:.0f} s")
+    print(f"{len(lines)} cases, {failed} failed; {len(launches)} of {len(module.makers)} kernels, "
+          f"{sum(launches.values())} launches, {time.monotonic() - begin:.0f} s")
     return failed > 0
 
 
