@@ -41,7 +41,7 @@ struct AfterStats {
     float* running = nullptr; // updated with `momentum`
     double momentum = 0;
 };
-/// The `finish` functor for reduce_slabs() with PartialMoments: stores a channel's mean and variance.
+/// A `finish` functor for reduce_slabs() with PartialMoments: stores a channel's mean and variance.
 struct FinishStats {
     const float* moments;
     int64_t pixels;
@@ -69,13 +69,15 @@ struct ChannelReductions {
     const NormSums* sums = nullptr; // receives the sums of dx for the gradient of a batch norm; null if not needed
     AfterStats after = {};
     explicit operator bool() const { return stats.defined() || sums; }
+    /// Returns a functor that stores a channel's statistics.
+    FinishStats finish_stats(const float* partials, const Geometry& g) const {
+        return {partials, g.pixels(), g.out_c, pointer<float>(stats), after, unbias_factor(g.pixels())};
+    }
     /// Reduces `count` partials (see Epilogue) to the results.
     template <class Pixels>
     void finish(const float* partials, unsigned count, const Pixels& pixels, const Geometry& g) const {
         if (stats.defined())
-            reduce_slabs(count, g.out_c, PartialMoments<Pixels>{partials, pixels, g.out_c},
-                         FinishStats{partials, g.pixels(), g.out_c, pointer<float>(stats), after,
-                                     unbias_factor(g.pixels())});
+            reduce_slabs(count, g.out_c, PartialMoments<Pixels>{partials, pixels, g.out_c}, finish_stats(partials, g));
         if (sums) reduce_slabs(count, g.out_c, SlabSums<float>{partials, g.out_c}, sums->finish());
     }
 };

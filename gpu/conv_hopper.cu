@@ -22,9 +22,9 @@
 // degrees and whose input and result channels are exchanged.
 //
 // For statistics, each lane keeps the mean and the squared deviations of its pixels (Welford, 1962), or the two sums
-// that batch norm's gradient needs. At the end, a warp merges its lanes, the block merges its warps, and conv.cuh
-// merges the blocks. The order of the sums depends only on the number of SMs, so a GPU gives the same bits in every
-// run.
+// that batch norm's gradient needs. At the end, a warp merges its lanes, the block merges its warps, and the block that
+// ends last merges all blocks. The order of the sums depends only on the number of SMs, so a GPU gives the same bits in
+// every run.
 //
 // Not yet run on hardware. To be tuned there: the number of stages, the rows of a tile, and the split of registers.
 #include "ringgrad/gpu/conv.cuh"
@@ -73,8 +73,8 @@ struct Tiles {
 /// from the block's pixels (Epilogue in conv.cuh).
 struct TilePixels {
     Tiles tiles;
-    int blocks, pixels; // blocks of the grid, pixels per tile
-    __device__ double operator()(int block) const { return double(tiles.of_block(block, blocks)) * pixels; }
+    int pixels; // pixels per tile
+    __device__ double operator()(int block) const { return double(tiles.of_block(block, int(gridDim.x))) * pixels; }
 };
 
 #ifdef RG_HOPPER
@@ -361,12 +361,31 @@ __device__ __forceinline__ void consume(const Tiles& tiles, const std::byte* sta
     partial[0] = merged.x, partial[out_c] = merged.y;
 }
 
+/// Adds the partials of all blocks for the N channels of this chunk, in a fixed order, and calls finish(channel, first,
+/// second) with the totals. term(block, channel, first, second) adds a block's values. `sums` has space for 2 kThreads
+/// values in shared memory.
+template <int N, class Term, class Finish>
+__device__ __forceinline__ void merge_blocks(const Term& term, const Finish& finish, double* sums) {
+    constexpr int kSlices = kThreads / N; // threads per channel, which take the blocks in turn
+    const int in_chunk = int(threadIdx.x) % N, slice = int(threadIdx.x) / N, channel = int(blockIdx.y) * N + in_chunk;
+    double first = 0, second = 0;
+    RG_UNROLL_4
+    for (int block = slice; block < int(gridDim.x); block += kSlices) term(block, channel, first, second);
+    sums[threadIdx.x] = first, sums[kThreads + threadIdx.x] = second;
+    __syncthreads();
+    if (slice > 0) return;
+    for (int i = 1; i < kSlices; ++i) first += sums[i * N + in_chunk], second += sums[kThreads + i * N + in_chunk];
+    finish(channel, first, second);
+}
+
 /// The body of the two kernels below, which have two names so that profiles show the direction. In the grid, x numbers
 /// the blocks that share the tiles, and y the chunks of N result channels. There are at most as many blocks as run at
-/// once. Each has kSharedBytes of dynamic shared memory.
-template <int C, int N, int W, bool kDgrad, class Reader>
+/// once. Each has kSharedBytes of dynamic shared memory. If e.partials is not null, the block of each chunk that ends
+/// last reduces the partials with `finish`. `arrivals` has a counter per chunk (reduce.cuh).
+template <int C, int N, int W, bool kDgrad, class Reader, class Finish>
 __device__ __forceinline__ void convolve(const Tiles& tiles, const Reader& reader, const GivenFilters& w,
-                                         const Epilogue<bf16>& e, bf16* __restrict__ out) {
+                                         const Epilogue<bf16>& e, const Finish& finish, unsigned* arrivals,
+                                         bf16* __restrict__ out) {
     using T = Tile<C, N, W>;
     DYNAMIC_SHARED(std::byte, memory); // the filters, then the stages
     SHARED(uint64_t, full, T::kStages);
@@ -397,6 +416,13 @@ __device__ __forceinline__ void convolve(const Tiles& tiles, const Reader& reade
         decrease_registers<kConsumerRegisters>();
         consume<T, N, W, kDgrad>(tiles, memory + T::kFilterBytes, memory, warp_sums, barriers, w, e, terms, out);
     }
+    if (!e.partials || !is_last_block(arrivals + blockIdx.y, gridDim.x)) return;
+    double* const sums = reinterpret_cast<double*>(memory); // nobody uses the filters any more
+    const int out_c = int(gridDim.y) * N;
+    if constexpr (kDgrad)
+        merge_blocks<N>(SlabSums<float>{e.partials, out_c}, finish, sums);
+    else
+        merge_blocks<N>(PartialMoments<TilePixels>{e.partials, {tiles, T::kRows * W}, out_c}, finish, sums);
 }
 
 #else
@@ -411,14 +437,16 @@ __device__ void convolve(const Arguments&...) {
 
 template <int C, int N, int W, class Reader>
 __global__ void __launch_bounds__(kThreads, 1)
-    conv2d_forward_hopper_kernel(Tiles tiles, Reader reader, GivenFilters w, Epilogue<bf16> e, bf16* __restrict__ out) {
-    convolve<C, N, W, false>(tiles, reader, w, e, out);
+    conv2d_forward_hopper_kernel(Tiles tiles, Reader reader, GivenFilters w, Epilogue<bf16> e, FinishStats finish,
+                                 unsigned* arrivals, bf16* __restrict__ out) {
+    convolve<C, N, W, false>(tiles, reader, w, e, finish, arrivals, out);
 }
 
 template <int C, int N, int W, class Reader>
 __global__ void __launch_bounds__(kThreads, 1)
-    conv2d_dgrad_hopper_kernel(Tiles tiles, Reader reader, GivenFilters w, Epilogue<bf16> e, bf16* __restrict__ out) {
-    convolve<C, N, W, true>(tiles, reader, w, e, out);
+    conv2d_dgrad_hopper_kernel(Tiles tiles, Reader reader, GivenFilters w, Epilogue<bf16> e, FinishNormSums finish,
+                               unsigned* arrivals, bf16* __restrict__ out) {
+    convolve<C, N, W, true>(tiles, reader, w, e, finish, arrivals, out);
 }
 
 template <int C, int N, int W, class Reader>
@@ -437,12 +465,12 @@ void run_conv2d(const Geometry& g, bool gradient, const Reader& reader, const Gi
     if constexpr (!kOnlyDgrad)
         if (!gradient)
             RG_LAUNCH((conv2d_forward_hopper_kernel<C, N, W, Reader>), grid, kThreads, T::kSharedBytes, stream(), tiles,
-                      reader, w, e, out);
+                      reader, w, e, reductions.finish_stats(partials, g), arrival_counters(), out);
     if constexpr (!kOnlyForward)
         if (gradient)
             RG_LAUNCH((conv2d_dgrad_hopper_kernel<C, N, W, Reader>), grid, kThreads, T::kSharedBytes, stream(), tiles,
-                      reader, w, e, out);
-    reductions.finish(partials, unsigned(blocks), TilePixels{tiles, blocks, T::kRows * W}, g);
+                      reader, w, e, reductions.sums ? reductions.sums->finish() : FinishNormSums{}, arrival_counters(),
+                      out);
 }
 
 template <int I>
