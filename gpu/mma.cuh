@@ -10,10 +10,10 @@
 //                   B 8 x 8     b[0] (t, g)          b[1] (t+4, g)
 //   both            D 16 x 8    d[0] (g, 2t)         d[1] (g, 2t+1)     d[2] (g+8, 2t)     d[3] (g+8, 2t+1)
 //
-// ldmatrix loads 8 x 8 matrices of 16-bit elements. Lanes 8i to 8i+7 pass the addresses of the rows of matrix i; a row
-// has 16 bytes and is aligned to 16. r[i] of lane l receives the elements (g, 2t) and (g, 2t+1) of matrix i, or with
-// _trans the elements (2t, g) and (2t+1, g). So ldmatrix_x4 loads A from row-major memory, ldmatrix_x2_trans loads B
-// from row-major memory, and ldmatrix_x2 loads B from column-major memory.
+// ldmatrix loads four 8 x 8 matrices of 16-bit elements. Lanes 8i to 8i+7 pass the addresses of the rows of matrix i.
+// A row has 16 bytes and is aligned to 16. r[i] of lane l receives the elements (g, 2t) and (g, 2t+1) of matrix i, or
+// with _trans the elements (2t, g) and (2t+1, g). So ldmatrix_x4 loads A from row-major memory, and ldmatrix_x4_trans
+// loads B of two products from row-major memory.
 //
 // Sums are in f32. PTX does not specify the order of additions within one instruction, and the hardware truncates
 // instead of rounding. Long sums therefore drift towards zero (Fasi et al., "Numerical behavior of NVIDIA tensor
@@ -53,31 +53,19 @@ __device__ __forceinline__ uint32_t to_tf32(float value) {
     return bits;
 }
 
-#define RG_LDMATRIX_4(name, suffix)                                                                                    \
+#define RG_LDMATRIX(name, suffix)                                                                                      \
     __device__ __forceinline__ void name(uint32_t(&r)[4], const void* shared_row) {                                    \
         asm volatile("ldmatrix.sync.aligned.m8n8.x4" suffix ".shared.b16 {%0,%1,%2,%3}, [%4];"                         \
                      : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])                                                  \
                      : "r"(uint32_t(__cvta_generic_to_shared(shared_row)))                                             \
                      : "memory");                                                                                      \
     }
-#define RG_LDMATRIX_2(name, suffix)                                                                                    \
-    __device__ __forceinline__ void name(uint32_t(&r)[2], const void* shared_row) {                                    \
-        asm volatile("ldmatrix.sync.aligned.m8n8.x2" suffix ".shared.b16 {%0,%1}, [%2];"                               \
-                     : "=r"(r[0]), "=r"(r[1])                                                                          \
-                     : "r"(uint32_t(__cvta_generic_to_shared(shared_row)))                                             \
-                     : "memory");                                                                                      \
-    }
-RG_LDMATRIX_4(ldmatrix_x4, "")
-RG_LDMATRIX_4(ldmatrix_x4_trans, ".trans")
-RG_LDMATRIX_2(ldmatrix_x2, "") // ignores the addresses of lanes 16 to 31
-RG_LDMATRIX_2(ldmatrix_x2_trans, ".trans")
-#undef RG_LDMATRIX_4
-#undef RG_LDMATRIX_2
+RG_LDMATRIX(ldmatrix_x4, "")
+RG_LDMATRIX(ldmatrix_x4_trans, ".trans")
+#undef RG_LDMATRIX
 
 #else
 
-using simt::ldmatrix_x2;
-using simt::ldmatrix_x2_trans;
 using simt::ldmatrix_x4;
 using simt::ldmatrix_x4_trans;
 using simt::mma_bf16_16x8x16;

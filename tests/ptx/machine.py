@@ -409,13 +409,13 @@ def shuffle(_, i, arguments):
 
 def load_matrices(block, i, arguments):
     rows = []
-    for (address,) in arguments[:8 * i.count]:
+    for (address,) in arguments:
         rows.append(struct.unpack_from("<8H", block.shared.data, block.shared.at(address, 16, READ)))
     answers = []
     for lane in range(WARP):
         g, t = lane // 4, lane % 4
         registers = []
-        for m in range(0, 8 * i.count, 8):
+        for m in range(0, WARP, 8):
             low, high = (rows[m + 2 * t][g], rows[m + 2 * t + 1][g]) if i.transposed else rows[m + g][2 * t:2 * t + 2]
             registers.append(low | high << 16)
         answers.append(registers)

@@ -380,8 +380,8 @@ class Kernel:
         return f"{value[1:]}, {predicate[1:]} = {self.wait(i, mask, *arguments)}"
 
     def op_ldmatrix(self, i):
-        i.count, i.transposed = int(i.parts[4][1:]), "trans" in i.parts
-        if i.parts[:4] != ["ldmatrix", "sync", "aligned", "m8n8"] or i.parts[-2:] != ["shared", "b16"]:
+        i.transposed = "trans" in i.parts
+        if i.parts[:5] != ["ldmatrix", "sync", "aligned", "m8n8", "x4"] or i.parts[-2:] != ["shared", "b16"]:
             raise Fault("unknown ldmatrix")
         return f"{', '.join(registers_of(i.operands[0]))} = {self.wait(i, self.address(i.operands[1]))}"
 

@@ -79,18 +79,18 @@ struct Rows {
     uint32_t* result;
 };
 
-/// Distributes elements to lanes. `argument` is the number of matrices, negated if transposed.
-void distribute(void* const (&data)[kWarp], unsigned, int argument) {
+/// Distributes elements to lanes.
+void distribute(void* const (&data)[kWarp], unsigned, int transposed) {
     const auto element = [&](int matrix, int row, int column) {
         const uint32_t pair = static_cast<const Rows*>(data[8 * matrix + row])->row[column / 2];
         return pair >> 16 * (column % 2) & 0xffff;
     };
     for (int lane = 0; lane < kWarp; ++lane)
-        for (int m = 0; m < (argument < 0 ? -argument : argument); ++m) {
+        for (int m = 0; m < 4; ++m) {
             const int g = lane / 4, t = lane % 4;
             static_cast<const Rows*>(data[lane])->result[m] =
-                argument > 0 ? element(m, g, 2 * t) | element(m, g, 2 * t + 1) << 16
-                             : element(m, 2 * t, g) | element(m, 2 * t + 1, g) << 16;
+                transposed ? element(m, 2 * t, g) | element(m, 2 * t + 1, g) << 16
+                           : element(m, g, 2 * t) | element(m, g, 2 * t + 1) << 16;
         }
 }
 
@@ -117,13 +117,10 @@ void check_matrix_row(const void* row, Site site) {
     if (!in_shared(row, 16)) fail_here(site, "ldmatrix: the row is not within a shared array");
 }
 
-void distribute_rows(uint32_t* result, const uint32_t (&row)[4], int matrices, bool transposed, Site site) {
+void distribute_rows(uint32_t (&result)[4], const uint32_t (&row)[4], bool transposed, Site site) {
     Rows rows{row, result};
-    const char* const name = matrices == 4 ? transposed ? "ldmatrix_x4_trans" : "ldmatrix_x4"
-                             : transposed  ? "ldmatrix_x2_trans"
-                                           : "ldmatrix_x2";
-    warp_collective({.name = name, .argument = transposed ? -matrices : matrices, .combine = distribute}, kAllLanes,
-                    &rows, site);
+    const char* const name = transposed ? "ldmatrix_x4_trans" : "ldmatrix_x4";
+    warp_collective({.name = name, .argument = transposed, .combine = distribute}, kAllLanes, &rows, site);
 }
 
 } // namespace rg::simt

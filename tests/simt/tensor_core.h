@@ -28,21 +28,17 @@ uint32_t to_tf32(float value);
 /// Throws Error unless the lane's row is aligned to 16 bytes and within a shared array.
 void check_matrix_row(const void* row, Site site);
 /// Distributes the rows that lanes have read: result[i] receives the lane's elements of matrix i.
-void distribute_rows(uint32_t* result, const uint32_t (&row)[4], int matrices, bool transposed, Site site);
+void distribute_rows(uint32_t (&result)[4], const uint32_t (&row)[4], bool transposed, Site site);
 
-inline void ldmatrix(uint32_t* result, const void* shared_row, int matrices, bool transposed, Site site) {
-    uint32_t row[4] = {};
-    if (lane_index() < 8 * matrices) {
-        check_matrix_row(shared_row, site);
-        std::memcpy(row, shared_row, sizeof row);
-    }
-    distribute_rows(result, row, matrices, transposed, site);
+inline void ldmatrix(uint32_t (&result)[4], const void* shared_row, bool transposed, Site site) {
+    uint32_t row[4];
+    check_matrix_row(shared_row, site);
+    std::memcpy(row, shared_row, sizeof row);
+    distribute_rows(result, row, transposed, site);
 }
 
-inline void ldmatrix_x4(uint32_t (&r)[4], const void* row, RG_SIMT_HERE) { ldmatrix(r, row, 4, false, site); }
-inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row, RG_SIMT_HERE) { ldmatrix(r, row, 4, true, site); }
-inline void ldmatrix_x2(uint32_t (&r)[2], const void* row, RG_SIMT_HERE) { ldmatrix(r, row, 2, false, site); }
-inline void ldmatrix_x2_trans(uint32_t (&r)[2], const void* row, RG_SIMT_HERE) { ldmatrix(r, row, 2, true, site); }
+inline void ldmatrix_x4(uint32_t (&r)[4], const void* row, RG_SIMT_HERE) { ldmatrix(r, row, false, site); }
+inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row, RG_SIMT_HERE) { ldmatrix(r, row, true, site); }
 
 #undef RG_SIMT_HERE
 
