@@ -211,8 +211,11 @@ class Launch:
 
     def run_block(self):
         self.start_block()
+        # Warps that come first run ahead as far as barriers let them: producers in every second block, consumers in
+        # the others.
+        self.order = range(len(self.warps))[::1 if sum(self.index) % 2 == 0 else -1]
         while any(self.ready):
-            for warp in range(len(self.warps)):
+            for warp in self.order:
                 self.run_warp(warp)
             self.release()
         if any(self.waiting):
@@ -258,6 +261,9 @@ class Launch:
         for site, threads in sites.items():
             threads.sort(key=lambda t: t.number)
             i = self.kernel.sites[site]
+            if i.op == "mbarrier":
+                failed = [t for t in threads if self.fails_once(t)]
+                self.go_on(failed, [False] * len(failed))
             combine = WARP_FUNCTIONS.get(i.op)
             if combine is None and i.parts[1:] != ["warp", "sync"]:
                 continue
@@ -283,11 +289,12 @@ class Launch:
         at_barrier = [t for t in waiting if self.kernel.sites[t.site].op == "bar" and not t.arguments]
         if len(at_barrier) == len(self.threads) and len({t.site for t in at_barrier}) == 1:
             return self.go_on(at_barrier, [None] * len(at_barrier))
-        at_phase = [t for t in waiting if self.kernel.sites[t.site].op == "mbarrier"]
-        over = [t for t in at_phase if self.phase_is_over(t)]
-        self.go_on(over, [True] * len(over))
-        again = [t for t in at_phase if t not in over and self.fails_once(t)]
-        self.go_on(again, [False] * len(again))
+        for warp in self.order:
+            over = [t for t in self.waiting[warp]
+                    if self.kernel.sites[t.site].op == "mbarrier" and self.phase_is_over(t)]
+            self.go_on(over, [True] * len(over))
+            if over:
+                break
         for begin in range(0, len(self.threads), GROUP):
             group = self.threads[begin:begin + GROUP]
             members = set(group)
@@ -321,7 +328,9 @@ class Launch:
         return self.barriers[address].phase % 2 != parity
 
     def fails_once(self, thread):
-        """Returns true at the first try of a wait: try_wait may return before the phase is over."""
+        """Returns true at the first try of a wait whose phase is not over: try_wait may return then."""
+        if self.phase_is_over(thread):
+            return False
         wait = thread.arguments, self.barriers[thread.arguments[0]].phase
         first, thread.tried = thread.tried != wait, wait
         return first
