@@ -74,14 +74,6 @@ inline __attribute__((always_inline)) void sum_all(int64_t count, int64_t period
     }
 }
 
-/// Loads like load_first(), and prefetches the values one page later. With many instructions per vector, the processor
-/// runs only a few vectors ahead, and its own prefetching ends with the page.
-template <class T>
-inline Vec load_ahead(const T* p, int lanes) {
-    __builtin_prefetch(reinterpret_cast<const char*>(p) + 4096);
-    return load_first(p, lanes);
-}
-
 /// Returns v in the first `lanes` lanes and zero in the rest.
 inline Vec only_first(Vec v, int lanes) {
     if (lanes == kWidth) return v;
@@ -138,6 +130,19 @@ struct Tanh {
     static Vec value(Vec x) { return hyperbolic_tangent(x); }
     static Vec gradient(Vec dy, Vec y) { return dy * (splat(1) - y * y); }
 };
+
+/// Loads like load_first(), and prefetches the values one page later. With many instructions per vector, the processor
+/// runs only a few vectors ahead, and its own prefetching ends with the page.
+template <class Kind, class T>
+Vec load_for(Kind, const T* p, int lanes) {
+    __builtin_prefetch(reinterpret_cast<const char*>(p) + 4096);
+    return load_first(p, lanes);
+}
+/// A ReLU takes a single instruction, and often reads results that are still in cache.
+template <class T>
+Vec load_for(Relu, const T* p, int lanes) {
+    return load_first(p, lanes);
+}
 
 /// Calls f with a Relu, or with an Identity if `relu` is false.
 template <class F>
@@ -207,7 +212,7 @@ template <class T>
 void activation(const T* x, T* y, int64_t count, Activation kind, float slope, bool past_cache) {
     with_activation(kind, slope, [=](auto activation) {
         map(y, count, kWidth, past_cache,
-            [=](int64_t i, int64_t, int lanes) { return activation.value(load_ahead(x + i, lanes)); });
+            [=](int64_t i, int64_t, int lanes) { return activation.value(load_for(activation, x + i, lanes)); });
     });
 }
 
@@ -215,7 +220,7 @@ template <class T>
 void activation_grad(const T* dy, const T* from, T* dx, int64_t count, Activation kind, float slope, bool past_cache) {
     with_activation(kind, slope, [=](auto activation) {
         map(dx, count, kWidth, past_cache, [=](int64_t i, int64_t, int lanes) {
-            return activation.gradient(load_ahead(dy + i, lanes), load_ahead(from + i, lanes));
+            return activation.gradient(load_for(activation, dy + i, lanes), load_for(activation, from + i, lanes));
         });
     });
 }
