@@ -403,6 +403,19 @@ void update_row(TrialRow& row, const par::TaskRecord& task) {
     if (task.from_journal) row.note += row.note.empty() ? "done before" : "; done before";
 }
 
+/// Submits all trials as the first tasks of the pool, so a task's id is its trial's number.
+void submit_trials(par::TaskPool& pool, const TrialsRun& run) {
+    for (const TrialRow& row : run.rows) {
+        const std::vector<std::string> args = arguments_of(run.trials, row.settings);
+        pool.submit("trial",
+                    Json::object()
+                        .set("program", run.trials.program->name)
+                        .set("arguments", Json(Json::Array(args.begin(), args.end())))
+                        .set("name", cat(row.number)),
+                    run.trials.ranks_each);
+    }
+}
+
 /// Controls the pool on rank 0, while all ranks train.
 void control_trials(par::TaskPool& pool, TrialsRun& run) {
     const Trials& trials = run.trials;
@@ -421,7 +434,6 @@ void control_trials(par::TaskPool& pool, TrialsRun& run) {
             for_each_epoch(run.folder.path() + "/" + row.folder,
                            [&](const Json& line) { (void)comparison.add(row.number, line); });
     run.report.write("running");
-    // Trials are the pool's first tasks, so a task's id is its trial's number.
     const auto row_of = [&](const par::TaskRecord& task) -> TrialRow& { return rows[size_t(task.id) - 1]; };
     pool.on_report([&](const par::TaskRecord& task, const Json& line) {
         run.folder.check_in_place();
@@ -453,15 +465,7 @@ void control_trials(par::TaskPool& pool, TrialsRun& run) {
         run.report.update(row);
         check_stop_requests();
     });
-    for (const TrialRow& row : rows) {
-        const std::vector<std::string> args = arguments_of(trials, row.settings);
-        pool.submit("trial",
-                    Json::object()
-                        .set("program", trials.program->name)
-                        .set("arguments", Json(Json::Array(args.begin(), args.end())))
-                        .set("name", cat(row.number)),
-                    trials.ranks_each);
-    }
+    submit_trials(pool, run);
     pool.fetch_outputs();
     pool.on_report({});
     pool.on_change({});
