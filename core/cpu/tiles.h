@@ -23,6 +23,10 @@ constexpr int kLongest = NV == 1 ? 2 * kPixels : kPixels;
 // With 12 taps on Arm, g++ 12 would keep some of the sums in memory.
 constexpr int kTaps = kLaneFactors ? 10 : kRegisters == 32 ? 12 : 6;
 
+/// In sums over at least kLongSum taps, filters are prefetched kAhead values (4 KB) before their use, because they may
+/// come from the last-level cache, and the processor itself prefetches only to the end of a page.
+constexpr int64_t kLongSum = 128, kAhead = 1024;
+
 /// Splits `total` into as few parts as possible, whose lengths differ by at most one. A very short tile would wait for
 /// the results of its own multiply-adds.
 struct EvenParts {
@@ -63,8 +67,7 @@ inline __attribute__((always_inline)) void accumulate(const float* image, int64_
             }
         }
     }
-#pragma GCC unroll 1
-    for (; j < taps; ++j, w += NV * kWidth) {
+    const auto add_tap = [&]() __attribute__((always_inline)) {
         Vec filter[NV];
         RG_UNROLL
         for (int v = 0; v < NV; ++v) filter[v] = load(w + v * kWidth);
@@ -74,7 +77,16 @@ inline __attribute__((always_inline)) void accumulate(const float* image, int64_
             for (int v = 0; v < NV; ++v)
                 acc[i][v] += (i < kPixels ? pixel[i % kPixels][j] : pixel[i % kPixels][far + j]) * filter[v];
         }
+    };
+    if (taps >= kLongSum) {
+#pragma GCC unroll 1
+        for (; j < taps; ++j, w += NV * kWidth) {
+            for (int line = 0; line < NV * kWidth; line += 16) __builtin_prefetch(w + line + kAhead);
+            add_tap();
+        }
     }
+#pragma GCC unroll 1
+    for (; j < taps; ++j, w += NV * kWidth) add_tap();
 }
 
 /// Computes dw[i][k] += sum over rows and pixels of image[pixel][i] * dy[pixel][k], for MR taps i, NV vectors of k.
