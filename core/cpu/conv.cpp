@@ -125,7 +125,7 @@ void convolve(const Images<T>& x, const Padding& padding, Filters filters, PerAx
     if (method == Method::tiles)
         return run_tiles(TileEngine<T>(padding, p, q, stride, filters), x, bias, epilogue, products);
     filters.to_bf16 = !std::is_same_v<T, float>;
-    if (method == Method::winograd)
+    if (method == Method::winograd && !Winograd::waits_for_filters(filters, epilogue.y.extent(0), p, q))
         run(Winograd(padding, p, q, filters), x, bias, epilogue, products);
     else
         run(Direct(padding, p, q, stride, filters), x, bias, epilogue, products);

@@ -140,15 +140,21 @@ public:
           filters_(widened_.filters()) {}
     int64_t images_at_once() const { return 1; }
     /// Computes out [p q k] = bias + filters * image, for image number `image` of `in`. `bias` comes from PaddedBias. A
-    /// share consists of rows of the result.
+    /// share consists of rows of the result, or of output channels.
     template <class T>
     void run(const Images<T>& in, int64_t image, int64_t, const float* bias, float* out, Share share = {}) const {
         Image padded(padding_, slack(), 1);
         padded.copy(in, image);
-        const int64_t row = share.begin(g_.p);
-        ConvImage rows = g_;
-        rows.p = share.end(g_.p) - row;
-        isa().conv->forward(rows, padded.data() + row * g_.row, filters_.data(), bias, out + row * g_.y_row);
+        const int64_t block = 2 * isa().width, blocks = (g_.k + block - 1) / block;
+        // If there are more filters than results of each, threads share the filters, so that each reads only its own.
+        const bool share_filters = blocks >= share.count && g_.k > g_.p * g_.q;
+        const Share of_blocks = share_filters ? share : Share{}, of_rows = share_filters ? Share{} : share;
+        const int64_t row = of_rows.begin(g_.p), k = of_blocks.begin(blocks) * block;
+        ConvImage part = g_;
+        part.p = of_rows.end(g_.p) - row;
+        part.k = std::min(g_.k, of_blocks.end(blocks) * block) - k;
+        isa().conv->forward(part, padded.data() + row * g_.row, filters_.data() + k * g_.runs * g_.taps, bias + k,
+                            out + row * g_.y_row + k);
     }
     /// Computes the results like run(), from an image that is already padded and begins at value `from`.
     void convolve(const Image& padded, int64_t from, int64_t, const float* bias, float* out, int64_t) const {

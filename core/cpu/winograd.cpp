@@ -59,6 +59,11 @@ bool Winograd::fits(const Filters& f, PerAxis stride, int64_t p, int64_t q) {
     return d == 1 || 16 * d.h * d.w * tiles_of(p, d.h) * tiles_of(q, d.w) <= 2 * p * q;
 }
 
+bool Winograd::waits_for_filters(const Filters& f, int64_t images, int64_t p, int64_t q) {
+    constexpr int64_t kFewTiles = 8; // with 512 channels on a Xeon, both methods take the same time for 8 tiles
+    return f.groups == 1 && exceeds_cache(f.k, f.c) && images * tiles_of(p, 1) * tiles_of(q, 1) < kFewTiles;
+}
+
 Winograd::Winograd(const Padding& padding, int64_t p, int64_t q, const Filters& f)
     : whole_{padding.h,
              padding.w,

@@ -20,6 +20,9 @@ public:
     /// Returns true if the transformed filters [k 3 3 c] exceed the second-level cache. Then each call reads them from
     /// a slower cache or from memory.
     static bool exceeds_cache(int64_t k, int64_t c) { return kComponents * k * c > 1 << 20; }
+    /// Returns true if the transformed filters exceed the cache and serve so few results, images of [p q k], that
+    /// direct convolution is faster: its filters have a quarter of the size.
+    static bool waits_for_filters(const Filters& filters, int64_t images, int64_t p, int64_t q);
 
     /// p and q are the extents of the result. Without values in `filters`, the engine computes weight gradients only.
     Winograd(const Padding& padding, int64_t p, int64_t q, const Filters& filters);
