@@ -183,6 +183,7 @@ inline void add_convs(std::vector<OpCase>& cases) {
              {1, 1, 1, 70, 3, 1, 1, 1, 0},                 //
              {1, 1, 256, 128, 10, 1, 1, 1, 0},             //
              {3, 1, 8, 700, 11, 1, 1, 1, 0},               // the same with many input channels
+             {1, 1, 37, 530, 70, 1, 1, 1, 0},              // the same with several tasks
              {5, 2, 3, 256, 256, 3, 3, 1, 1, true, true},  // bf16: filters larger than the images
              {3, 3, 5, 256, 264, 3, 3, 2, 1},              //
              {13, 16, 16, 64, 128, 3, 3, 2, 1},            // bf16: f32 sums of several groups of images

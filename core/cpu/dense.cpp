@@ -1,5 +1,5 @@
-// Splits the samples (forward) or the inputs of the layer (gradients) into chunks of fixed length for the threads. So
-// the bits of the result do not depend on the number of threads.
+// Splits the samples and the outputs of the layer (forward), or its inputs (gradients), into chunks of fixed length for
+// the threads. So the bits of the result do not depend on the number of threads.
 #include "ringgrad/core/cpu/dense.h"
 
 #include "ringgrad/core/cpu/channels.h"
@@ -8,7 +8,7 @@ namespace rg::cpu::dense {
 
 namespace {
 
-constexpr int64_t kSamplesPerChunk = 8, kInputsPerChunk = 1024;
+constexpr int64_t kSamplesPerChunk = 32, kOutputsPerChunk = 64, kInputsPerChunk = 1024;
 
 /// Calls f(first, end) for chunks [first, end) of the c inputs, in parallel.
 template <class F>
@@ -29,10 +29,12 @@ void forward(const Tensor& x, const Tensor& w, const Tensor& b, const Tensor& y)
     const Scratch<float> bias(k);
     bias.zeroed();
     if (b.defined()) std::copy_n(b.data<float>(), k, bias.data());
-    parallel((n + kSamplesPerChunk - 1) / kSamplesPerChunk, [&](int64_t task) {
-        const int64_t first = task * kSamplesPerChunk, count = std::min(kSamplesPerChunk, n - first);
-        isa().dense->forward(count, c, k, x.data<float>() + first * c, w.data<float>(), bias,
-                             y.data<float>() + first * k);
+    const int64_t columns = (k + kOutputsPerChunk - 1) / kOutputsPerChunk;
+    parallel((n + kSamplesPerChunk - 1) / kSamplesPerChunk * columns, [&](int64_t task) {
+        const int64_t sample = task / columns * kSamplesPerChunk, output = task % columns * kOutputsPerChunk;
+        isa().dense->forward(std::min(kSamplesPerChunk, n - sample), c, k, output,
+                             std::min(k, output + kOutputsPerChunk), x.data<float>() + sample * c, w.data<float>(),
+                             bias, y.data<float>() + sample * k);
     });
 }
 

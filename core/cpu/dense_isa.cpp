@@ -15,18 +15,11 @@ constexpr int kAcross = 4;                      // number of vectors along c in 
 
 int lanes_at(int64_t i, int64_t n) { return int(n - i < kWidth ? n - i : kWidth); }
 
-float total(Vec v) {
-    float sum = 0;
-    for (int i = 0; i < kWidth; ++i) sum += v[i];
-    return sum;
-}
-
 /// Computes y[i][j] = bias[j] + <x[i], w[j]> for MR samples and NR outputs.
 template <int MR, int NR>
 void dots(int64_t c, int64_t k, const float* x, const float* w, const float* bias, float* y) {
     Vec acc[MR][NR] = {};
-    for (int64_t i = 0; i < c; i += kWidth) {
-        const int lanes = lanes_at(i, c);
+    const auto add = [&](int64_t i, int lanes) __attribute__((always_inline)) {
         Vec b[NR];
         RG_UNROLL
         for (int n = 0; n < NR; ++n) b[n] = load_first(w + n * c + i, lanes);
@@ -36,22 +29,31 @@ void dots(int64_t c, int64_t k, const float* x, const float* w, const float* bia
             RG_UNROLL
             for (int n = 0; n < NR; ++n) acc[m][n] += a * b[n];
         }
-    }
-    for (int m = 0; m < MR; ++m)
-        for (int n = 0; n < NR; ++n) y[m * k + n] = bias[n] + total(acc[m][n]);
-}
-
-template <int MR>
-void dots_of_rows(int64_t c, int64_t k, const float* x, const float* w, const float* bias, float* y) {
-    int64_t j = 0;
-    for (; j + kRows <= k; j += kRows) dots<MR, kRows>(c, k, x, w + j * c, bias + j, y + j);
-    for (; j < k; ++j) dots<MR, 1>(c, k, x, w + j * c, bias + j, y + j);
-}
-
-void forward(int64_t n, int64_t c, int64_t k, const float* x, const float* w, const float* bias, float* y) {
+    };
     int64_t i = 0;
-    for (; i + kRows <= n; i += kRows) dots_of_rows<kRows>(c, k, x + i * c, w, bias, y + i * k);
-    for (; i < n; ++i) dots_of_rows<1>(c, k, x + i * c, w, bias, y + i * k);
+    for (; i + kWidth <= c; i += kWidth) add(i, kWidth);
+    if (i < c) add(i, int(c - i));
+    RG_UNROLL // so that the sums stay in registers
+        for (int m = 0; m < MR; ++m) {
+        RG_UNROLL
+        for (int n = 0; n < NR; ++n) y[m * k + n] = bias[n] + sum_of(acc[m][n]);
+    }
+}
+
+/// Computes NR outputs of all samples, while the weights of these outputs are in the first-level cache.
+template <int NR>
+void dots_of_samples(int64_t samples, int64_t c, int64_t k, const float* x, const float* w, const float* bias,
+                     float* y) {
+    int64_t i = 0;
+    for (; i + kRows <= samples; i += kRows) dots<kRows, NR>(c, k, x + i * c, w, bias, y + i * k);
+    for (; i < samples; ++i) dots<1, NR>(c, k, x + i * c, w, bias, y + i * k);
+}
+
+void forward(int64_t n, int64_t c, int64_t k, int64_t first, int64_t end, const float* x, const float* w,
+             const float* bias, float* y) {
+    int64_t j = first;
+    for (; j + kRows <= end; j += kRows) dots_of_samples<kRows>(n, c, k, x, w + j * c, bias + j, y + j);
+    for (; j < end; ++j) dots_of_samples<1>(n, c, k, x, w + j * c, bias + j, y + j);
 }
 
 /// Computes out[i] = sum over j < terms of factors[j * step + i * next] * rows[j], for R rows of results and V vectors

@@ -252,7 +252,9 @@ struct TileKernels {
 
 /// A fully connected layer with c inputs and k outputs, y [n k] = x [n c] w [k c]^T + bias [k]; see dense_isa.cpp.
 struct DenseKernels {
-    void (*forward)(int64_t n, int64_t c, int64_t k, const float* x, const float* w, const float* bias, float* y);
+    /// Computes the outputs [first, end) of y [n k].
+    void (*forward)(int64_t n, int64_t c, int64_t k, int64_t first, int64_t end, const float* x, const float* w,
+                    const float* bias, float* y);
     /// Compute the columns [first, end) of dx [n c] (dgrad), or of dw [k c] (wgrad).
     void (*dgrad)(int64_t n, int64_t c, int64_t k, int64_t first, int64_t end, const float* dy, const float* w,
                   float* dx);

@@ -13,12 +13,6 @@ inline __attribute__((always_inline)) void each_vector(int64_t c, F f) {
     for (int64_t i = 0; i < c; i += kWidth) f(i, int(c - i < kWidth ? c - i : kWidth));
 }
 
-inline float sum_of(Vec v) {
-    float sum = 0;
-    for (int i = 0; i < kWidth; ++i) sum += v[i];
-    return sum;
-}
-
 /// The mean and the variance of a row, by the corrected two-pass algorithm of Chan, Golub and LeVeque (1983). The sum
 /// of the deviations from the rounded mean corrects both.
 template <class T>

@@ -44,6 +44,17 @@ typedef float VecU __attribute__((vector_size(kWidth * 4), aligned(4), may_alias
 static inline Vec load(const float* p) { return *reinterpret_cast<const VecU*>(p); }
 static inline void store(float* p, Vec v) { *reinterpret_cast<VecU*>(p) = v; }
 static inline Vec splat(float x) { return x - Vec{}; }
+/// Returns the sum of all lanes. Adds pairs, since a sum lane by lane would wait for every addition.
+static inline float sum_of(Vec v) {
+    float lanes[kWidth];
+    store(lanes, v);
+    RG_UNROLL
+    for (int half = kWidth / 2; half > 0; half /= 2) {
+        RG_UNROLL
+        for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+    }
+    return lanes[0];
+}
 
 /// Load or store only the first n lanes (0 <= n <= kWidth). A load sets the remaining lanes to zero. Memory beyond the
 /// first n values is not accessed.
