@@ -1,7 +1,7 @@
 // quick94: trains a network on CIFAR-10 in 12 epochs, with the method of Keller Jordan, "94% on CIFAR-10
 // in 3.29 Seconds on a Single GPU", 2024, arXiv:2404.00498.
 //
-//     quick94 --data cifar-10-batches-bin --precision bf16
+//     quick94 --data cifar-10-batches-bin --precision bf16 --test-views
 //
 // Differences from the paper: 12 epochs instead of 9.9, and the running statistics of batch norm take no part in the
 // lookahead.
