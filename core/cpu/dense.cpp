@@ -8,7 +8,7 @@ namespace rg::cpu::dense {
 
 namespace {
 
-constexpr int64_t kSamplesPerChunk = 32, kOutputsPerChunk = 64, kInputsPerChunk = 1024;
+constexpr int64_t kSamplesPerChunk = 32, kOutputsPerChunk = 64, kInputsPerChunk = 256;
 
 /// Calls f(first, end) for chunks [first, end) of the c inputs, in parallel.
 template <class F>
