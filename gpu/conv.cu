@@ -347,6 +347,8 @@ __global__ void conv2d_norm_fold_kernel(int count, int size, const float* w, con
     if (i < count / size) biases[i] = (bias ? bias[i] * scale[i] : 0) + shift[i];
 }
 
+// ---- the host code that launches them ------------------------------------------------------------------------------
+
 /// Provides filters of type T, aligned to 16 bytes: the given ones if they have type T, else a rounded copy.
 template <class T>
 class Filters {

@@ -45,7 +45,7 @@ constexpr int kRegisters = 168; // per thread, at launch
 template <int C, int W>
 struct Tile {
     static constexpr int kOctets = C / 8, kParts = 64 / C;   // octets of a chunk, rows of dy in a product
-    static constexpr int kRows = C == 64 && W == 16 ? 4 : 8; // with 8 rows, the loads would need too many registers
+    static constexpr int kRows = C == 64 && W == 16 ? 4 : 8; // 4: else the loads need too many registers
     // The octets of a row should begin in different banks. The 4 octets of 32 channels do so with W + 2 pixels each.
     // The 8 octets of 64 channels do so only with an odd number of pixels each.
     static constexpr int kOctetBytes = 16 * (C == 32 ? W + 2 : (W + 2) | 1), kRowBytes = kOctets * kOctetBytes;
@@ -287,7 +287,7 @@ bool wgrad_on_hopper(const Geometry& g, const DyReader& dy, const XReader& x, co
         reduce_wgrad(g, count, partials, dw, db);
     };
     const bool by_64 = g.in_c % 64 == 0 && g.out_c % 64 == 0;
-    if (g.in_w == 32) run(Constant<32>{}, Constant<32>{}); // a stage with 64 channels would be too large
+    if (g.in_w == 32) run(Constant<32>{}, Constant<32>{}); // with 64 channels, the stages would be too large
     if (g.in_w == 16) by_64 ? run(Constant<64>{}, Constant<16>{}) : run(Constant<32>{}, Constant<16>{});
     if (g.in_w == 8) by_64 ? run(Constant<64>{}, Constant<8>{}) : run(Constant<32>{}, Constant<8>{});
     return true;

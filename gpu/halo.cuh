@@ -49,9 +49,9 @@ struct Tiling {
     __host__ __device__ int blocks() const { return strips * strip_blocks; }
 };
 
-/// Returns the tiling. `result_step` is the distance between results of a phase, 1 in the forward pass. A block stages
-/// at most `max_taps` rows and columns of the filters. A staged pixel takes pixel_bytes bytes of shared memory, and each
-/// row and column tap_bytes.
+/// Returns the tiling. `result_step` is the distance between results of a phase, 1 in the forward pass. A block
+/// stages at most `max_taps` rows and columns of the filters. A staged pixel takes pixel_bytes bytes of shared memory,
+/// and each row and column tap_bytes.
 inline Tiling tiling_of(const Geometry& g, Axes result_step, int max_taps, int pixel_bytes, int tap_bytes) {
     constexpr int kMaxBytes = 64 << 10, kMaxWidth = 32;
     const int rows = std::max(1, steps_in(g.out_h, result_step.h)), all = std::max(1, steps_in(g.out_w, result_step.w));
@@ -139,7 +139,8 @@ struct Tile {
     }
 };
 
-/// A pixel of a tile: the result that it stands for, and the staged pixel that its first tap reads.
+/// A pixel of a tile: the result that it stands for (in the data gradient, counted within the phase), and the staged
+/// pixel that the first tap of a TapRange reads for it.
 struct TilePixel {
     int image, row, column, cell;
     __device__ __forceinline__ TilePixel(const Tiling& t, const Tile& tile, int number) {

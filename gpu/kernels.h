@@ -29,7 +29,8 @@ RG_MULTIPLY
 namespace gpu_on_host {
 RG_OPS(RG_DECLARE)
 RG_MULTIPLY
-/// Returns the op's function for the executor, which takes tensors in host memory. See kernel_of() for other ops.
+/// Returns the function of an op of RG_OPS that was compiled for the executor. The function takes tensors in host
+/// memory. For any other op, returns the same as kernel_of().
 Kernel kernel(Op op);
 /// Returns the traits that the executor reports to ops. Tests may change them.
 gpu::GpuTraits& settable_gpu_traits();

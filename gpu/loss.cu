@@ -63,8 +63,9 @@ struct CrossEntropy {
     float* losses = nullptr;      // [rows], receives each sample's loss if there are several blocks; otherwise null
 };
 
-/// Computes p = softmax of each row (or the gradient, see c.dloss), with `lanes` neighbouring lanes per row, and the
-/// loss if c.loss is set. If the label of a sample is out of range, its loss and its gradient are NaN.
+/// Computes p = softmax of each row, or the gradient if c.dloss is set, which requires c.loss. Each row has `lanes`
+/// neighbouring lanes. If c.loss is set, also computes the mean loss, or only each sample's loss if c.losses is set. If
+/// the label of a sample is out of range, its loss and its gradient are NaN.
 __global__ void __launch_bounds__(kLossThreads)
     softmax_cross_entropy_kernel(int64_t rows, int k, int lanes, const float* x, float* p, CrossEntropy c) {
     const int64_t row = (int64_t(blockIdx.x) * kLossThreads + threadIdx.x) / lanes;

@@ -17,7 +17,7 @@ struct VectorsPerRank {
     std::vector<int> counts = {}; // number of vectors of each rank, at least 1; empty: 1 for every rank
     size_t stride = 0;
     int of(int rank) const { return counts.empty() ? 1 : counts[size_t(rank)]; }
-    /// Appends the starts of a rank's vectors, in the order in which they are added.
+    /// Appends the starts of a rank's vectors in the order in which they are summed: `last` comes last.
     void append(std::vector<std::byte*>& starts, std::byte* last, int rank) const {
         for (int i = 1; i < of(rank); ++i) starts.push_back(last + size_t(i) * stride);
         starts.push_back(last);

@@ -67,7 +67,7 @@ using TaskTable = std::map<std::string, TaskFunction>;
 
 class TaskPool;
 
-/// A submitted task. The pool must outlive it.
+/// Refers to a submitted task. The pool must outlive it.
 class Future {
 public:
     const TaskRecord& record() const { return *record_; }
@@ -85,7 +85,8 @@ private:
 };
 
 /// The controller's side of the pool, on rank 0. Callbacks run on the controller, also while it runs its own task. An
-/// exception in a callback ends the job, unless `control` (run_task_pool) catches it.
+/// exception in a callback passes through `control` (run_task_pool) and ends the job. `control` must not go on after
+/// it, since the pool may then wait for ever.
 class TaskPool {
 public:
     TaskPool(const TaskPool&) = delete;
@@ -120,8 +121,8 @@ private:
     std::unique_ptr<State> state_;
 };
 
-/// Runs a pool. Collective: rank 0 runs `control`, the others run the tasks that they are given. Tasks that have not
-/// ended when control returns are interrupted. `journal` is the path of a journal (journal.h), which only rank 0 uses.
+/// Runs a pool. Collective: rank 0 runs `control`, and all ranks run tasks. Tasks that have not ended when control
+/// returns are interrupted. `journal` is the path of a journal (journal.h), which only rank 0 uses; empty: no journal.
 void run_task_pool(Link& link, const TaskTable& functions, const std::function<void(TaskPool&)>& control,
                    const std::string& journal = {});
 
