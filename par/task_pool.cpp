@@ -191,11 +191,11 @@ struct TaskPool::State {
         void report(const Json& data) override {
             state.guarded([&] {
                 if (state.on_report) state.on_report(state.record(state.local_task), data);
-                state.serve();
             });
+            state.serve();
         }
         bool cancelled() override {
-            state.guarded([&] { state.serve(); });
+            state.serve();
             return state.local_task_knows = state.local_task_cancelled;
         }
         State& state;
@@ -210,8 +210,8 @@ struct TaskPool::State {
         peer(rank).last_told = seconds_now();
     }
 
-    /// Runs f, work of the pool, within the controller's own task. Saves an error of f in `fatal`, so that
-    /// run_local_task() does not count it as an error of the task.
+    /// Runs f, work of the pool. Saves an error of f in `fatal`: serve() throws it again if `control` or the
+    /// controller's own task caught it, and run_local_task() does not count it as an error of the task.
     template <class F>
     void guarded(const F& f) {
         try {
@@ -223,14 +223,17 @@ struct TaskPool::State {
     }
 
     void serve() {
-        const double now = seconds_now();
-        if (now - last_served > link.deadline() / 2) // this rank was busy and read no mail; the others may have written
-            for (auto& p : peers) p->last_heard = now;
-        last_served = now;
-        for (int r = 1; r < link.size(); ++r)
-            for (const Letter& letter : peer(r).mail.poll()) take(r, letter);
-        assign();
-        for (int r = 1; r < link.size(); ++r) watch(r, now);
+        if (fatal) std::rethrow_exception(fatal);
+        guarded([&] {
+            const double now = seconds_now();
+            if (now - last_served > link.deadline() / 2) // this rank read no mail; the others may have written
+                for (auto& p : peers) p->last_heard = now;
+            last_served = now;
+            for (int r = 1; r < link.size(); ++r)
+                for (const Letter& letter : peer(r).mail.poll()) take(r, letter);
+            assign();
+            for (int r = 1; r < link.size(); ++r) watch(r, now);
+        });
     }
 
     void take(int rank, const Letter& letter) {

@@ -85,8 +85,8 @@ private:
 };
 
 /// The controller's side of the pool, on rank 0. Callbacks run on the controller, also while it runs its own task. An
-/// exception in a callback passes through `control` (run_task_pool) and ends the job. `control` must not go on after
-/// it, since the pool may then wait for ever.
+/// exception in a callback ends the job: if `control` (run_task_pool) catches it, the pool's next function that serves
+/// the ranks, or the end of run_task_pool(), throws it again.
 class TaskPool {
 public:
     TaskPool(const TaskPool&) = delete;

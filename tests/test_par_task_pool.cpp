@@ -311,6 +311,19 @@ TEST_SUITE("par") {
                       pool.submit("until cancelled", {});
                       pool.fetch_outputs();
                   }) == "callback failed");
+            int caught = 0;
+            CHECK(failure(n, [&](TaskPool& pool) {
+                      pool.on_report([](const TaskRecord&, const Json&) { fail("callback failed"); });
+                      for (int i = 0; i < n; ++i) pool.submit("until cancelled", {});
+                      for (int i = 0; i < 2; ++i) {
+                          try {
+                              pool.fetch_outputs();
+                          } catch (const Error&) {
+                              ++caught;
+                          }
+                      }
+                  }) == "callback failed");
+            CHECK(caught == 2);
         }
     }
 
