@@ -146,7 +146,7 @@ public:
         Image padded(padding_, slack(), 1);
         padded.copy(in, image);
         const int64_t block = 2 * isa().width, blocks = (g_.k + block - 1) / block;
-        // If there are more filters than results of each, threads share the filters, so that each reads only its own.
+        // If there are more filters than pixels of the result, each thread takes some filters, and reads only these.
         const bool share_filters = blocks >= share.count && g_.k > g_.p * g_.q;
         const Share of_blocks = share_filters ? share : Share{}, of_rows = share_filters ? Share{} : share;
         const int64_t row = of_rows.begin(g_.p), k = of_blocks.begin(blocks) * block;

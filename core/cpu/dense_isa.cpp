@@ -33,8 +33,9 @@ void dots(int64_t c, int64_t k, const float* x, const float* w, const float* bia
     int64_t i = 0;
     for (; i + kWidth <= c; i += kWidth) add(i, kWidth);
     if (i < c) add(i, int(c - i));
-    RG_UNROLL // so that the sums stay in registers
-        for (int m = 0; m < MR; ++m) {
+    // Without unrolling, g++ would keep the sums in memory, and store each after every multiply-add.
+    RG_UNROLL
+    for (int m = 0; m < MR; ++m) {
         RG_UNROLL
         for (int n = 0; n < NR; ++n) y[m * k + n] = bias[n] + sum_of(acc[m][n]);
     }
