@@ -1,5 +1,5 @@
 // Takes a view (a window that may be shifted, flipped or transformed) of an image, and normalises its bytes by a table.
-// The data loader and the augment op share this code, so both give the same bits.
+// The data loader and the CPU kernel of the augment op share this code, so both give the same bits.
 #pragma once
 
 #include "ringgrad/core/bf16.h"
@@ -18,7 +18,8 @@ struct ViewShape {
 };
 
 /// Holds the normalised value of each byte, per channel; T is float or bf16. The value is
-/// (byte / 255 - mean) / deviation, computed in float in this order, for the same bits as PyTorch's transforms.
+/// (byte / 255 - mean) / deviation, computed in float in this order, for the same bits as PyTorch's transforms. For
+/// bf16, it is then rounded.
 template <class T>
 using ByteTable = std::array<std::array<T, 256>, kMaxImageChannels>;
 template <class T>

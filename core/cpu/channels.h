@@ -63,9 +63,10 @@ void each_image(int64_t images, F f) {
     });
 }
 
-/// Computes the mean and the variance of each channel over all images. The sums over one image are f32, and are
-/// combined in double. Threads may call add() for different images at the same time. finish() combines the images in
-/// order (Chan, Golub and LeVeque, 1979), so the result does not depend on the number of threads.
+/// Computes the mean and the biased variance of each channel over all images. The sums over one image are f32, and are
+/// combined in double. Call add() or add_sums() once for each image; threads may do so for different images at the same
+/// time. finish() combines the images in order (Chan, Golub and LeVeque, 1979), so the result does not depend on the
+/// number of threads.
 class StatsCollector {
 public:
     StatsCollector(int64_t images, int64_t pixels, int64_t channels);
@@ -76,7 +77,7 @@ public:
     /// per lane, and lane i belongs to channel i % channels. `lanes` is a multiple of the number of channels. Each lane
     /// must have the sums of the same number of pixels.
     void add_sums(int64_t image, int64_t lanes, const float* shift, const float* sum, const float* squares);
-    /// Writes the mean and the biased variance to stats [2 channels].
+    /// Writes the means (row 0) and the biased variances (row 1) to stats [2 channels].
     void finish(const Tensor& stats) const;
 
 private:

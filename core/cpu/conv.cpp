@@ -50,8 +50,8 @@ struct Epilogue {
     }
 };
 
-/// Returns the number of threads that should share each of `groups` groups of images, for equal work on all threads.
-/// `products` is the number of multiply-adds per group.
+/// Returns the number of shares into which each of `groups` groups of images should be split, for equal work on all
+/// threads. `products` is the number of multiply-adds per group.
 int64_t shares_of(int64_t groups, double products) {
     constexpr double kLeastProducts = 1 << 18; // per share; with fewer, several threads are no faster than one
     const int64_t threads = context().threads ? context().threads->size() : 1;
@@ -115,7 +115,8 @@ void run_tiles(const TileEngine<T>& engine, const Images<T>& x, const float* bia
         });
 }
 
-/// Convolves all images with the engine that method_for() (tile_engine.h) chooses.
+/// Convolves all images with the engine that method_for() (tile_engine.h) chooses, but with Direct instead of Winograd
+/// if Winograd::waits_for_filters() is true.
 template <class T>
 void convolve(const Images<T>& x, const Padding& padding, Filters filters, PerAxis stride, const float* bias,
               const Epilogue& epilogue) {

@@ -19,8 +19,9 @@ namespace rg::cpu {
 
 /// Returns the number of neighbouring result pixels that share one vector of `lanes` lanes (see WidenedFilters). With
 /// few filters, a single pixel would leave lanes idle. Returns 1 in strict_fp32, because zeros in the widened filters
-/// would spread a NaN or an infinity of the image to neighbouring results as NaN. Also returns 1 if the
-/// columns are dilated, if the stride exceeds the width of the filters, or if lanes or pixels do not divide evenly.
+/// would spread a NaN or an infinity of the image to neighbouring results as NaN. Also returns 1 in these cases: the
+/// columns are dilated, the stride exceeds the width of the filters, f.k does not divide `lanes`, or the number of
+/// pixels does not divide q.
 inline int64_t pixels_per_vector(const Filters& f, int64_t q, int64_t stride, int64_t lanes) {
     const int64_t pixels = lanes / f.k;
     const bool fits = pixels > 1 && lanes % f.k == 0 && q % pixels == 0 && stride <= f.s && f.dilation.w == 1;
@@ -81,8 +82,8 @@ struct ResultStride {
     int64_t row, pixel;
 };
 
-/// Holds a padded f32 image for the engine Direct. TileImages, which has the same interface, needs
-/// the unnamed parameters.
+/// Holds a padded f32 image for the engine Direct. Only TileImages, which has the same interface, uses the unnamed
+/// parameters.
 class DirectImage {
 public:
     DirectImage(const Padding& padding, int64_t, int64_t) : padding_(padding), values_(padding.values()) {}
@@ -121,7 +122,8 @@ public:
     using Result = float;
     Direct(const Padding& padding, int64_t p, int64_t q, PerAxis stride, const Filters& f)
         : Direct(padding, p, q, stride, f, {q, 1}, pixels_per_vector(f, q, stride.w, isa().width)) {}
-    /// `pixels` is the number of results per vector. If it exceeds 1, the results must be contiguous.
+    /// `pixels` is the number of result pixels per vector (see WidenedFilters). If it exceeds 1, the results must be
+    /// contiguous.
     Direct(const Padding& padding, int64_t p, int64_t q, PerAxis stride, const Filters& f, ResultStride out,
            int64_t pixels = 1)
         : widened_(f, pixels, stride.w),
@@ -146,7 +148,7 @@ public:
         Image padded(padding_, slack(), 1);
         padded.copy(in, image);
         const int64_t block = 2 * isa().width, blocks = (g_.k + block - 1) / block;
-        // If there are more filters than pixels of the result, each thread takes some filters, and reads only these.
+        // If there are more filters than pixels of the result, a share has some of the filters, and reads only these.
         const bool share_filters = blocks >= share.count && g_.k > g_.p * g_.q;
         const Share of_blocks = share_filters ? share : Share{}, of_rows = share_filters ? Share{} : share;
         const int64_t row = of_rows.begin(g_.p), k = of_blocks.begin(blocks) * block;
@@ -156,7 +158,7 @@ public:
         isa().conv->forward(part, padded.data() + row * g_.row, filters_.data() + k * g_.runs * g_.taps, bias + k,
                             out + row * g_.y_row + k);
     }
-    /// Computes the results like run(), from an image that is already padded and begins at value `from`.
+    /// Computes the results like run(), from an image that is already padded. The first window begins at value `from`.
     void convolve(const Image& padded, int64_t from, int64_t, const float* bias, float* out, int64_t) const {
         isa().conv->forward(g_, padded.data() + from, filters_.data(), bias, out);
     }
@@ -171,8 +173,8 @@ private:
     FilterPack filters_;
 };
 
-/// Holds the bias [k], repeated up to a multiple of 32. The repetition serves engines with several result
-/// pixels per vector. An undefined bias counts as zero.
+/// Holds the bias [k], repeated until the number of values is a multiple of 32. The repetition serves engines with
+/// several result pixels per vector. An undefined bias counts as zero.
 class PaddedBias {
 public:
     PaddedBias(const Tensor& bias, int64_t k)
@@ -257,8 +259,8 @@ private:
 };
 
 /// Convolves images [first, first + count) of `in`, a few at a time. Each result has `out_values` values. While the
-/// result of an image is in cache, calls done(image, result), which may change the result. The results go to `out`, or
-/// to scratch memory if `out` is null.
+/// result of an image is in cache, calls done(image, result), which may change the result. The result of image i goes
+/// to out + i * out_values, or to scratch memory if `out` is null.
 template <class Engine, class T, class Done>
 void convolve_images(const Engine& engine, const Images<T>& in, int64_t first, int64_t count, const float* bias,
                      int64_t out_values, float* out, Done done) {

@@ -43,8 +43,8 @@ struct Geometry {
     Conv conv;
     int64_t taps;           // number of taps in a filter row
     int64_t pixels;         // number of neighbouring results in one vector, see WidenedFilters
-    int64_t wide, row_taps; // widened filters: number of lanes in whole vectors, and of taps in a filter row
-    bool winograd;          // false if results share a vector: the transforms would cost more than they save
+    int64_t wide, row_taps; // widened filters: their number, rounded up to whole vectors; taps in a filter row
+    bool winograd;          // true: F32Wgrad uses Winograd. It does not pay off where results share a vector
 };
 
 /// Sums the weight gradient of a group of images by register tiles or by Winograd. TileWgrad uses tiles of bf16
@@ -167,8 +167,8 @@ const To* make_gradient(const GradientInputs<T>& in, int64_t first, int64_t coun
     return scratch;
 }
 
-/// Computes the gradients with a weight-gradient engine. To is the type of the values that the kernels read. `dgrad`
-/// writes the data gradient to dx_out, and `sums` collects the sums for the input's batch norm; each may be null.
+/// Computes the gradients. `wgrad` is an F32Wgrad or a TileWgrad, and reads dy as To. `dgrad` writes the data gradient
+/// to dx_out, and `sums` collects the sums for the input's batch norm; each may be null.
 template <class To, class T, class Wgrad, class Dgrad>
 void gradients(const Geometry& g, const GradientInputs<T>& in, const Wgrad& wgrad, const Dgrad* dgrad, T* dx_out,
                NormSums* sums, const Tensor& dw, const Tensor& db) {
@@ -211,9 +211,10 @@ void gradients(const Geometry& g, const GradientInputs<T>& in, const Wgrad& wgra
     }
 }
 
-/// Returns true if the weight gradient should take less time by tiles. Tiles of f32 images are never used in
-/// strict_fp32. They replace Winograd if its transformed sums exceed the cache, and register tiles if the estimate is
-/// lower by the margin of method_for().
+/// Returns true if the weight gradient should take less time by tiles. For bf16 images, tiles replace register tiles
+/// always, and Winograd unless winograd_beats_bf16(). For f32 images, they replace Winograd if its transformed sums
+/// exceed the cache, and register tiles if the estimate is lower by the margin of method_for(). In strict_fp32, they
+/// are never used for f32 images.
 template <class T>
 bool tiles_are_faster(const Geometry& g, const TileWgrad<T>& tiles) {
     if (!std::is_same_v<T, float>) return !(g.winograd && winograd_beats_bf16(g.k, g.c));
@@ -279,8 +280,8 @@ void conv2d_grad(const Call& call) {
         if (a.data) dense::dgrad(dy, w, addend, dx);
         return;
     }
-    // Without a batch norm, both gradients read dy from memory, so a common pass would save nothing. In a pass of its
-    // own, the data gradient takes more images at once.
+    // Without a batch norm of the result, both gradients read dy from memory, so a common pass would save nothing. In a
+    // pass of its own, the data gradient may take more images at once.
     const bool fused = y.defined() && a.data;
     if (a.data && !fused) data_gradient(dy, w, addend, a.conv, dx);
     if (!a.filters) return;

@@ -19,12 +19,13 @@ namespace rg::cpu::groups {
 
 namespace {
 
-/// The number of channels in a group, on either side, up to which lanes are faster.
+/// The largest number of channels of x, and of y, in a group for which LaneConv is used. With more, it is slower.
 constexpr int64_t kMostInLanes = 4;
 /// Approximate number of floats of copied pixels that a thread takes at once. They fit into its second-level cache.
 /// Images with long rows need more (kLeastBand).
 constexpr int64_t kBandFloats = 1 << 16;
-/// The least number of rows of the result in a band, since neighbouring bands load some rows of the image twice.
+/// The least number of rows of the result in a band, if the image has that many. Neighbouring bands load some rows of
+/// the image twice.
 constexpr int64_t kLeastBand = 4;
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -71,17 +72,18 @@ public:
     int64_t filter_floats() const { return rows_.taps * columns_.taps * copies_ * filter_step_; }
     int64_t filter_step() const { return filter_step_; }
 
-    /// Calls f(row of the result, first column, part of the row, image) for all parts of rows [first, first + rows).
-    /// The columns of a part are result_step() apart. `image` is the memory that load() returns.
+    /// Calls f(row of the result, first column, part of the row, image) for all parts of rows [first, first + rows) of
+    /// the result for image n. The columns of a part are result_step() apart. `image` is the memory that load()
+    /// returns. `copied` has room for copied_floats() floats.
     template <class T, class F>
     void each_part(const Images<T>& images, int64_t n, int64_t first, int64_t rows, float* copied, F f) const;
     const float* filters() const { return filters_; }
 
 private:
     struct Part {
-        int64_t first, count; // columns of the result
+        int64_t first, count; // first column of the result, and number of columns
     };
-    /// Returns an upper bound of the number of rows of the source that some rows of the result need.
+    /// Returns an upper bound of the number of rows of the source that `rows` rows of the result need.
     int64_t source_rows(int64_t rows) const {
         return std::min(rows_.extent, (rows - 1) * rows_.stride + (rows_.taps - 1) * rows_.dilation + 1);
     }
@@ -92,7 +94,8 @@ private:
     /// the memory of `images` has this form already.
     template <class T>
     const float* load(const Images<T>& images, int64_t n, int64_t begin, int64_t end, float* copied) const;
-    /// Lists the taps of a part, and returns their number. The image begins at row `begin` of the source.
+    /// Lists the taps of a part of row `row` of the result, and returns their number. The image that load() returned
+    /// begins at row `begin` of the source.
     int64_t list_taps(int64_t row, const Part& part, int64_t begin, LaneTap* taps) const;
 
     Axis rows_, columns_;
@@ -221,7 +224,7 @@ void each_band(const LaneConv& conv, int64_t rows, int64_t begin, int64_t end, F
 }
 int64_t bands_of(const LaneConv& conv, const Shape& result) { return result[0] * divide_up(result[1], conv.band()); }
 
-/// Computes all rows of `to`.
+/// Computes the tensor `to`, all bands of all images, from the tensor `from`.
 template <class T>
 void convolve(const LaneConv& conv, const Tensor& from, const Tensor& bias, const Tensor& to) {
     constexpr bool kWide = std::is_same_v<T, float>;
@@ -243,7 +246,7 @@ void convolve(const LaneConv& conv, const Tensor& from, const Tensor& bias, cons
     });
 }
 
-/// Adds the gradients of bands [begin, end) to dw [filters] and db [period].
+/// Adds the gradients of bands [begin, end) to dw, which has filter_floats() floats, and to db [period].
 template <class T>
 void add_gradients(const LaneConv& conv, const Tensor& x, const Tensor& dy, int64_t begin, int64_t end, float* dw,
                    float* db) {
@@ -407,7 +410,7 @@ void conv2d(const Call& call) {
             convolve<T>(engine, x, b, y);
         });
     } else {
-        const Setting<Kept*> keep_nothing(Scope::current().kept, nullptr); // a step would keep filters of each run
+        const Setting<Kept*> keep_nothing(Scope::current().kept, nullptr); // else the step keeps filters of every run
         const int64_t run = images_in_cache(x, conv.groups);
         const Slice x_slice(x, run, conv.groups), y_slice(y, run, conv.groups);
         attrs.conv.groups = 1, attrs.with_stats = false;

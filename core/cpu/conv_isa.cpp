@@ -64,9 +64,9 @@ void conv_part(const ConvImage& g, const Part& part, const float* padded, float*
     }
 }
 
-/// Packed filters should stay in the first-level cache while image rows stream through it. If the
-/// filters of up to two vectors have at most kFilterBytes bytes, they take one pass over the image. Otherwise each run
-/// takes one or more passes, of at most about kPartBytes.
+/// Packed filters should stay in the first-level cache while image rows stream through it. If the filters of a block
+/// (up to two vectors of output channels) have at most kFilterBytes bytes, they take one pass over the image.
+/// Otherwise each run takes one or more passes, each of which reads at most about kPartBytes bytes of the filters.
 constexpr int64_t kFilterBytes = 36 << 10, kPartBytes = 20 << 10;
 
 void forward(const ConvImage& g, const float* padded, const float* packed, const float* bias, float* y) {
@@ -91,8 +91,9 @@ void forward(const ConvImage& g, const float* padded, const float* packed, const
     }
 }
 
-/// A pass of the weight gradient covers a band of rows. About kBandBytes bytes of the image and of dy stay in the
-/// first-level cache for all taps. A band has at least kBandPixels pixels, because each pass loads and stores dw.
+/// A pass of the weight gradient covers a band of result rows. The band's part of the image and of dy has about
+/// kBandBytes bytes, and stays in the first-level cache for all taps. Each pass loads and stores dw, so a band has at
+/// least kBandPixels pixels, even if these need more bytes. Only the last band of an image may be smaller.
 constexpr int64_t kBandBytes = 24 << 10, kBandPixels = 64;
 
 void wgrad(const ConvImage& g, const float* padded, const float* dy, float* dw) {

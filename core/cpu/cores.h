@@ -3,7 +3,8 @@
 
 namespace rg {
 
-/// Returns the number of logical cores that this process may use, or on systems other than Linux, of all logical cores.
+/// Returns the number of logical cores that this process may use. On systems other than Linux, returns the number of
+/// all logical cores.
 int available_cores();
 
 } // namespace rg

@@ -8,7 +8,8 @@ namespace rg::cpu::dense {
 
 namespace {
 
-/// Many samples, so that the weights are read seldom, and few outputs and inputs, so that all threads have work.
+/// A chunk has many samples, so that the weights are read seldom, and few outputs or inputs, so that all threads have
+/// work.
 constexpr int64_t kSamplesPerChunk = 32, kOutputsPerChunk = 64, kInputsPerChunk = 256;
 
 /// Calls f(first, end) for chunks [first, end) of the c inputs, in parallel.

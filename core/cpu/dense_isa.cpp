@@ -41,7 +41,7 @@ void dots(int64_t c, int64_t k, const float* x, const float* w, const float* bia
     }
 }
 
-/// Computes NR outputs of all samples, while the weights of these outputs are in the first-level cache.
+/// Computes NR outputs of all samples, while the weights of these outputs are in cache.
 template <int NR>
 void dots_of_samples(int64_t samples, int64_t c, int64_t k, const float* x, const float* w, const float* bias,
                      float* y) {
@@ -82,7 +82,7 @@ void combine(int64_t c, int lanes, int64_t terms, const float* factors, int64_t 
 }
 
 /// Computes R rows of the sums of combine(), at the positions [first, end) along c. The rows are far apart in memory,
-/// so each call of combine() reads several cache lines of every row.
+/// so each call of combine() but the last few reads several cache lines of every row.
 template <int R>
 void combine_rows(int64_t first, int64_t end, int64_t c, int64_t terms, const float* factors, int64_t step,
                   int64_t next, const float* rows, float* out) {

@@ -8,7 +8,7 @@ namespace rg::cpu {
 
 namespace {
 
-/// Applies the kernel(a, b, y, count) that pick(kernels) returns to all values of the two inputs and the output.
+/// Computes the output from the two inputs, chunk by chunk, with the kernel(a, b, y, count) that pick(kernels) returns.
 template <class Pick>
 void map(const Call& call, Pick pick) {
     with_stored(call.out[0], [&](auto t) {
@@ -36,8 +36,8 @@ void activation(const Call& call) {
 
 namespace {
 
-/// Computes the gradient dx of the activation of batch_norm(a) + batch_norm(b), and the gradients of gamma and beta of
-/// both batch norms. Either batch norm may be missing.
+/// For an activation of batch_norm(a) + batch_norm(b): computes dx, the gradient of this sum, and the gradients of
+/// gamma and beta of both batch norms. One of the batch norms may be missing.
 void activation_grad_and_sums(const Call& call) {
     using O = ActivationGradOp;
     const auto& attrs = call.attrs.as<O>();
@@ -219,7 +219,7 @@ struct RowParts {
     int64_t step;     // bytes from one row to the next
 };
 
-/// Copies the first `size` bytes of the parts of the rows [begin, end).
+/// Copies the first `size` bytes of each part, for the rows [begin, end).
 void copy_rows(const RowParts& from, const RowParts& to, int64_t size, int64_t begin, int64_t end) {
     if (size == 0) return;
     for (int64_t row = begin; row < end; ++row)

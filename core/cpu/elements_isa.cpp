@@ -12,7 +12,7 @@ bool aligned(const float* p) { return reinterpret_cast<uintptr_t>(p) % (kWidth *
 bool aligned(const uint16_t* p) { return reinterpret_cast<uintptr_t>(p) % (kWidth * 2) == 0; }
 
 /// Calls body(i, j, lanes) for every vector of `count` values, where i is the index of its first value and j is i
-/// modulo the period. Only the last vector can have fewer than kWidth lanes.
+/// modulo the period, a multiple of kWidth. Only the last vector can have fewer than kWidth lanes.
 template <class Body>
 inline __attribute__((always_inline)) void each_vector(int64_t count, int64_t period, Body body) {
     int64_t i = 0;
@@ -21,7 +21,8 @@ inline __attribute__((always_inline)) void each_vector(int64_t count, int64_t pe
     for (int64_t j = 0; i < count; j += kWidth, i += kWidth) body(i, j, int(count - i < kWidth ? count - i : kWidth));
 }
 
-/// Stores f(i, j, lanes) at y + i for every vector. With past_cache the stores bypass the caches, if y is aligned.
+/// Stores f(i, j, lanes) at y + i for every vector; see each_vector(). With past_cache, the stores of whole vectors
+/// bypass the caches (stream() in simd.h), if y is aligned.
 template <class T, class F>
 inline __attribute__((always_inline)) void map(T* y, int64_t count, int64_t period, bool past_cache, F f) {
     const bool streams = past_cache && aligned(y);
@@ -131,14 +132,14 @@ struct Tanh {
     static Vec gradient(Vec dy, Vec y) { return dy * (splat(1) - y * y); }
 };
 
-/// Loads like load_first(), and prefetches the values one page later. With many instructions per vector, the processor
-/// runs only a few vectors ahead, and its own prefetching ends with the page.
+/// Loads like load_first(), and prefetches the values 4 KiB (a page) further on. With many instructions per vector, the
+/// processor runs only a few vectors ahead, and its own prefetching ends with the page.
 template <class Kind, class T>
 Vec load_for(Kind, const T* p, int lanes) {
     __builtin_prefetch(reinterpret_cast<const char*>(p) + 4096);
     return load_first(p, lanes);
 }
-/// A ReLU takes a single instruction, and often reads results that are still in cache.
+/// Does not prefetch: a ReLU takes a single instruction, and often reads results that are still in cache.
 template <class T>
 Vec load_for(Relu, const T* p, int lanes) {
     return load_first(p, lanes);
@@ -386,7 +387,7 @@ void max_pool(const PoolImage& g, int64_t row, const T* x, T* y, uint8_t* positi
     }
 }
 
-/// Calls f(column, range of the windows that contain the column) for all columns of an image.
+/// Calls f(column, range of the windows that contain the column) for all columns of an image. A range may be empty.
 template <class F>
 inline __attribute__((always_inline)) void each_column(const PoolAxis& axis, F f) {
     Span windows{0, 0};

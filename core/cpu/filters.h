@@ -11,7 +11,7 @@ namespace rg::cpu {
 struct Filters {
     const float* data;
     int64_t k, r, s, c;                     // extents in the convolution, of all groups
-    int64_t step_k, step_r, step_s, step_c; // distances in floats; negative for rotated filters
+    int64_t step_k, step_r, step_s, step_c; // in floats; step_r and step_s are negative for rotated filters
     const float* scale = nullptr;           // factor per output channel, or null
     bool to_bf16 = false;                   // true: rounds the values to bf16
     PerAxis dilation = 1;                   // distance between the pixels that neighbouring taps multiply
@@ -39,9 +39,9 @@ inline Filters filters_of(const Tensor& w, const Conv& conv) {
 }
 
 /// Returns a view of w for the data gradient: filters rotated by 180 degrees, with input and output channels exchanged.
-/// With stride 1, dilation 1 and one group,
+/// With stride 1, dilation 1 and one group, the data gradient is
 /// dx[h, w, c] = sum over r, s, k of dy[h + pad - r, w + pad - s, k] * w[k, r, s, c].
-/// The view begins at the last row and column of the first filter.
+/// `data` of the view points to the last row and column of the first filter.
 inline Filters rotated_filters_of(const Tensor& w, const Conv& conv) {
     const int64_t k = w.extent(0), r = w.extent(1), s = w.extent(2), c = w.extent(3);
     return {w.data<float>() + (r * s - 1) * c,

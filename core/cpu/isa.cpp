@@ -31,7 +31,7 @@ RG_ISA_TABLES(portable)
 #if defined(__x86_64__)
 RG_ISA_TABLES(avx2)
 RG_ISA_TABLES(avx512)
-namespace avx512bf16 { // only the kernels that convert or multiply bf16; kernels_with_bf16() adds others
+namespace avx512bf16 { // only the kernels that convert or multiply bf16; kernels_with_bf16() adds those of avx512
 extern const ElementKernels kElements;
 extern const NormKernels kNorm;
 extern const TileKernels kTiles;
@@ -59,7 +59,7 @@ IsaKernels kernels_with_bf16(const char* name, const TileKernels& tiles) {
             &tiles};
 }
 
-/// Returns true if the CPU has all of these features: bits of EDX of CPUID's leaf 7.
+/// Returns true if the CPU has all of these features. `bits` are bits of EDX of CPUID leaf 7, subleaf 0.
 bool has_features(unsigned bits) {
     unsigned a, b, c, d;
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & bits) == bits;

@@ -20,17 +20,18 @@ namespace rg::cpu {
 /// contiguous values of the image: a filter row, or if columns are dilated, one pixel of a filter row. Distances are in
 /// floats.
 struct ConvImage {
-    int64_t p, q, k;          // extents of the result
+    int64_t p, q, k;          // extents of the result, or of the part of it that a call computes
     int64_t runs, taps;       // number of runs in a filter, and of taps in a run
     const int64_t* run_start; // [runs]: distance in the image from the start of a window to the start of each run
-    int64_t row, step;        // distance between the windows of neighbouring result pixels: of a column, and of a row
-    int64_t y_row, y_step;    // forward only: distance in the result between neighbouring rows, and pixels of a row
+    int64_t row, step;        // distances in the image between the windows of vertical, and of horizontal neighbours
+    int64_t y_row, y_step;    // forward only: distances in the result between vertical, and horizontal neighbours
 };
 
 struct ConvKernels {
     /// Computes y[p q k] = bias + sum over all taps of image * filter. FilterPack (conv_engine.h) makes `packed`.
     void (*forward)(const ConvImage&, const float* padded, const float* packed, const float* bias, float* y);
-    /// Adds the weight gradient: dw[runs taps k] += image * dy[p q k]. k is a multiple of the vector width.
+    /// Adds the weight gradient: dw[runs taps k] += sum over result pixels of image * dy[p q k]. k is a multiple of the
+    /// vector width.
     void (*wgrad)(const ConvImage&, const float* padded, const float* dy, float* dw);
 };
 
@@ -40,7 +41,7 @@ struct ConvKernels {
 /// one such array to the next. All distances are in floats.
 struct WinogradImage {
     int64_t across;         // number of tiles in a row of tiles
-    int64_t c, k;           // number of input and output channels
+    int64_t c, k;           // number of input and output channels; with groups, those of a part (winograd.cpp)
     int64_t c_step, k_step; // c and k, rounded up to whole vectors
     int64_t x_row, x_pixel; // distances between neighbouring rows and pixels of a tile, in the image
     int64_t y_row, y_pixel; // distances between neighbouring rows and pixels of a tile, in the result
@@ -64,7 +65,8 @@ struct WinogradKernels {
     void (*multiply)(const WinogradImage&, const float* v, int64_t v_component, int64_t tiles, const float* u,
                      int lanes, float* m);
     /// Computes the results of a row of tiles, y = A^T m A + bias, for the first `channels` of `lanes` output channels.
-    /// y and bias point to the first of these channels. Writes no more than `rows` rows of `columns` pixels of y.
+    /// y and bias point to the first of these channels. Writes no more than `rows` rows of `columns` pixels of y. Reads
+    /// whole vectors of the bias.
     void (*output)(const WinogradImage&, int64_t rows, int64_t columns, const float* m, int lanes, int channels,
                    const float* bias, float* y);
     /// Computes du [36][c][k_step] += v^T z for each component, with v from input() and z from gradient().
@@ -84,7 +86,7 @@ struct PoolAxis {
 struct PoolImage {
     PoolAxis rows, columns;
     int64_t c;
-    bool count_pad; // average pooling divides by the window's size if true, else by the number of its image pixels
+    bool count_pad; // true: averages divide by the window's area; false: by the part of it inside the image
 };
 
 /// Kernels for values that are stored as T: float, or uint16_t for the bits of bf16. Arithmetic and per-channel
@@ -96,8 +98,8 @@ template <class T>
 struct StoredKernels {
     /// Computes sum += x - shift and squares += (x - shift)^2, each [period].
     void (*channel_sums)(const T* x, int64_t count, int64_t period, const float* shift, float* sum, float* squares);
-    /// Computes y = x * scale + shift, then ReLU if `relu`. With past_cache, the stores bypass the caches where
-    /// stream() (simd.h) can do so, for a y that is too large to stay in them.
+    /// Computes y = x * scale + shift, then ReLU if `relu`. Set past_cache for a y that is too large to stay in the
+    /// caches. Then stores bypass the caches, if y is aligned to whole vectors and stream() (simd.h) can do so.
     void (*affine)(const T* x, T* y, int64_t count, int64_t period, const float* scale, const float* shift, bool relu,
                    bool past_cache);
     /// Computes y = a * scale_a + b * scale_b + shift, then ReLU if `relu`.
@@ -177,8 +179,8 @@ struct NormKernels {
     RowNormKernels<uint16_t> bf16;
 };
 
-/// A convolution of `images` images by tiles, which compute TileKernels::pixels pixels times 16 filters; see
-/// tiles_isa.cpp. Values are bf16, or f32 as the sum of a high and a low bf16. For f32, images and filters have two
+/// A convolution of `images` images by tiles; see tiles_isa.cpp. A tile of results has TileKernels::pixels pixels of 16
+/// channels. Values are bf16, or f32 as the sum of a high and a low bf16. For f32, images and filters have two
 /// planes, high and low. The result is then the sum of the products high * high, high * low and low * high.
 struct TileConv {
     int64_t k, r;        // number of filters, and of rows in a filter
@@ -199,13 +201,14 @@ struct TileResult {
     const float* bias; // [k rounded up to a multiple of 16]
     bool relu;
     /// Null if no statistics are needed. Else [images][3][channels], with the channels rounded up to a multiple of
-    /// 16: the first pixel's value (shift), the sum of the deviations from `shift`, and the sum of their squares.
+    /// 16: the first pixel's value (shift), the sum of the deviations from `shift`, and the sum of their squares. These
+    /// are statistics of the values before ReLU.
     float* stats;
 };
 /// The weight gradient of `images` images by tiles; see tiles_isa.cpp. x is the padded input, rearranged: it has
 /// one part, called copy, for each pair of a remainder (filter row modulo stride) and a filter column. A copy contains
 /// the pixels that the taps of these filter rows and this column multiply, in the order of the result pixels. For f32,
-/// x and dy have two planes; see TileConv.
+/// x and dy have two planes; see TileConv. With few channels, the taps of a filter row count as channels, and s is 1.
 struct TileGradient {
     int64_t images, r, s, stride;
     int64_t c_step, k_step; // number of channels and of filters, rounded up to multiples of 16
@@ -223,7 +226,7 @@ struct TileKernels {
     int pixels; // number of pixels in a tile
     /// Convolve padded images. The filters are packed as
     /// [pairs of tiles of 16 filters][r][runs][1 or 2 tiles][16 pairs of taps][16 filters][2]. forward_f32 is null if
-    /// three products of bf16 take longer than the multiply-adds of f32.
+    /// three products of bf16 take longer than the multiply-adds of f32 with this instruction set.
     void (*forward)(const TileConv&, const uint16_t* padded, const uint16_t* packed, const TileResult<uint16_t>&);
     void (*forward_f32)(const TileConv&, const uint16_t* padded, const uint16_t* packed, const TileResult<float>&);
     /// Transposes `count` filters of up to 32 taps, `step` values apart, to out [32 taps][16 filters]. Zeros take the
@@ -244,8 +247,8 @@ struct TileKernels {
                        int64_t block);
     /// Computes sums [k_step][r s][c_step] over all pixels of dy times x, where transpose() made dy and interleave()
     /// made x. Computes only filters [k, k + filters) and up to 6 columns from `column` on. k and `filters` are
-    /// multiples of 16. A column is a tap of 16 channels.
-    /// Its index is (tile of channels * s + filter column) * r + filter row.
+    /// multiples of 16. A column is a tap of 16 channels. Its index is
+    /// (tile of channels * s + filter column) * r + filter row.
     void (*accumulate)(const TileGradient&, int64_t k, int64_t filters, int64_t column, const uint16_t* dy,
                        const uint16_t* x, float* sums);
 };
@@ -262,23 +265,22 @@ struct DenseKernels {
                   float* dw);
 };
 
-/// A tap of a convolution in groups of channels. For the first result of a row, the tap multiplies the image's values
-/// at index `image` by the filter values at index `filter`.
+/// A tap of a convolution in groups of channels. For the first result pixel of a LaneRow, the tap multiplies the values
+/// of the image from index `image` on by the values of the filters from index `filter` on.
 struct LaneTap {
     int64_t image, filter; // in floats
 };
-/// Result pixels at equal distances in a row, of a convolution in groups. All use the same taps. In the
-/// image, value i from the start of a tap on is the one for result channel i; see conv_groups.cpp. Distances are in
-/// floats.
+/// Result pixels at equal distances in a row, of a convolution in groups. All use the same taps. In the image, the
+/// value at index LaneTap::image + i belongs to result channel i; see conv_groups.cpp. Distances are in floats.
 struct LaneRow {
-    int64_t q, lanes;     // number of result pixels, and of channels in a pixel
+    int64_t q, lanes;     // number of result pixels, and of channels in a result pixel
     int64_t count;        // number of taps
     const LaneTap* taps;  // [count]
     int64_t step, y_step; // distance from one result pixel to the next in the image, and in the result
 };
 /// Tells spread() which channels of a pixel go to the lanes of a vector: lane i gets channel first + place[i].
 struct LaneSources {
-    int32_t first, reach; // `reach` exceeds all places
+    int32_t first, reach; // reach: the largest place, plus 1
     int32_t place[16];
 };
 struct LaneKernels {
@@ -311,8 +313,8 @@ const IsaKernels* find_isa(const char* name);
 void add_isa(const char* name, const TileKernels& tiles);
 
 /// Returns the table of the instruction set that the environment variable RG_ISA names (portable, avx2, avx512,
-/// avx512bf16, amx), else of the best supported one. Throws Error if RG_ISA names an unknown or unsupported instruction
-/// set.
+/// avx512bf16, amx, or one of add_isa()). If RG_ISA is empty or not set, returns the table of the best supported set.
+/// Throws Error if RG_ISA names an unknown or unsupported instruction set.
 const IsaKernels& isa();
 
 /// Returns a note for the user if the operating system refuses the AMX tiles of this CPU, else an empty string.

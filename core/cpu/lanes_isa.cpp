@@ -1,5 +1,5 @@
 // Convolution in groups of few channels, depthwise included: each lane of a vector computes one channel of the result.
-// conv_groups.cpp rearranges the image for these kernels.
+// conv_groups.cpp calls these kernels, and rearranges the image for them with spread() where necessary.
 #include "ringgrad/core/cpu/simd.h"
 
 #include "ringgrad/core/cpu/isa.h"

@@ -1,5 +1,5 @@
 // Softmax and the losses, with the formulas of core/ops/loss.cpp in double. A typical batch has a few hundred rows of
-// ten values, so one thread suffices. The functions need no memory but Scratch.
+// ten values, so one thread suffices. The functions allocate no memory except Scratch.
 #include "ringgrad/core/cpu/scratch.h"
 #include "ringgrad/core/ops/loss.h"
 

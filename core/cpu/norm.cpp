@@ -1,5 +1,5 @@
-// Batch norm and layer norm: distributes the loops of elements_isa.cpp over threads and images, and those of
-// norm_isa.cpp over threads and rows.
+// Batch norm and layer norm. Threads share the images of a batch norm (loops of elements_isa.cpp), and the rows of a
+// layer norm (loops of norm_isa.cpp).
 #include "ringgrad/core/cpu/norm.h"
 #include "ringgrad/core/context.h"
 

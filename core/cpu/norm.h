@@ -1,6 +1,6 @@
 // Batch norm with given statistics, as an affine map per channel. The ops of batch norm use this code, and so do the
-// ops that normalise an operand on load (conv.cpp, pool.cpp, elements.cpp). The forward pass and the backward pass
-// evaluate the same expression before ReLU, so they agree on which values ReLU sets to zero.
+// ops that normalise an operand or their result (conv.cpp, conv_grad.cpp, pool.cpp, elements.cpp). The forward pass and
+// the backward pass evaluate the same expression before ReLU, so they agree on which values ReLU sets to zero.
 #pragma once
 
 #include "ringgrad/core/cpu/channels.h"
@@ -51,8 +51,8 @@ inline void make_norm(std::optional<Norm>& to, std::span<const Tensor> norm, con
 }
 
 /// Computes the gradient of Norm: dx = gamma / sigma * (g - sum(g) / count - x^ * sum(g x^) / count), in the form
-/// g * scale + x * b + d. Here g is dy, or 0 where ReLU set the value to zero, sigma = sqrt(variance + epsilon), and
-/// x^ = (x - mean) / sigma. See ref::norm_grad() in core/ops/norm.cpp.
+/// g * norm.scale + x * b + d. Here g is dy, or 0 where ReLU set the value to zero. sigma is sqrt(variance + epsilon),
+/// and x^ is (x - mean) / sigma. See ref::norm_grad() in core/ops/norm.cpp.
 struct NormGrad {
     /// `sums` [2 c] holds the sums of g x^ (row 0) and of g (row 1). `count` is the number of values per channel.
     NormGrad(const Norm& norm, const Tensor& sums, double count)
@@ -76,8 +76,8 @@ private:
     }
 };
 
-/// Sums the gradients dgamma and dbeta of a Norm image by image. Threads may call add() for different images at the
-/// same time, and the result does not depend on the number of threads.
+/// Sums the gradients dgamma and dbeta of a Norm image by image. Call add() once for each image, then finish(). Threads
+/// may call add() for different images at the same time; the result does not depend on the number of threads.
 class NormSums {
 public:
     NormSums(const Norm& norm, int64_t images)
@@ -118,7 +118,7 @@ private:
 /// Returns the number of values in an image of t, whose axes are images, rows, columns and channels.
 inline int64_t image_values(const Tensor& t) { return t.extent(1) * t.extent(2) * t.extent(3); }
 
-/// Returns true if a result (of 4 MiB or more) is too large to stay in the caches until it is read again.
+/// Returns true if a result has 4 MiB or more. It is then too large to stay in the caches until it is read again.
 inline bool past_cache(const Tensor& t) { return t.bytes() >= int64_t{4} << 20; }
 
 } // namespace rg::cpu

@@ -7,7 +7,8 @@ namespace rg::cpu::RG_ISA {
 
 namespace {
 
-/// Calls f(index of the first value, lanes) for every vector of c values. Only the last can have lanes < kWidth.
+/// Calls f(index of the first value, number of lanes) for every vector of the c values of a row. Only the last vector
+/// can have fewer than kWidth lanes.
 template <class F>
 inline __attribute__((always_inline)) void each_vector(int64_t c, F f) {
     for (int64_t i = 0; i < c; i += kWidth) f(i, int(c - i < kWidth ? c - i : kWidth));

@@ -1,4 +1,5 @@
-// Optimizer steps, and the search for NaN and infinity: distributes the loops of elements_isa.cpp over threads.
+// Optimizer steps, the moving average of the parameters, and the search for NaN and infinity. Distributes the loops,
+// most of which are in elements_isa.cpp, over threads.
 #include "ringgrad/core/ops/optimizer.h"
 #include "ringgrad/core/cpu/isa.h"
 #include "ringgrad/core/cpu/parallel.h"

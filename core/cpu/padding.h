@@ -1,5 +1,5 @@
 // Copies images into zero-padded form, so that most convolution kernels need no code for borders. The copy also
-// converts the values to the type that the kernels compute with, and can apply batch norm with ReLU.
+// converts the values to the type that the kernels read, and can apply a batch norm, with or without ReLU.
 #pragma once
 
 #include "ringgrad/core/cpu/norm.h"
@@ -45,7 +45,7 @@ Images<T> images_of(const Tensor& t, const Norm* norm = nullptr) {
 struct Padding {
     int64_t h, w, c, rows, columns;
     int64_t top, left; // place of the image's first pixel in the padded image; if negative, pixels are cut off
-    PerAxis spacing;   // distance between the image's pixels: for the data gradient the stride, else 1
+    PerAxis spacing;   // distance between the image's pixels in the padded image; above 1 only for data gradients
 
     int64_t values() const { return rows * columns * c; }
 

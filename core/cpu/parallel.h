@@ -20,12 +20,12 @@ void parallel(int64_t tasks, F&& f) {
 /// One of `count` parts of some work, as equal as whole items allow.
 struct Share {
     int64_t index = 0, count = 1;
-    /// Return the range of the share's items, [begin, end), when the work consists of `items` items.
+    /// Return the first item of the share, and the item after its last, when the work consists of `items` items.
     int64_t begin(int64_t items) const { return items * index / count; }
     int64_t end(int64_t items) const { return items * (index + 1) / count; }
 };
 
-/// Number of values in a chunk. A chunk fills whole cache lines.
+/// Number of values in each chunk but the last, which may be shorter. These values fill whole cache lines.
 inline constexpr int64_t kChunk = 1 << 15;
 /// Returns the number of chunks that `count` values take.
 inline int64_t chunks_of(int64_t count) { return (count + kChunk - 1) / kChunk; }

@@ -8,7 +8,8 @@
 namespace rg::cpu {
 
 /// An array of `count` values that depend on parameters alone. If the step's plan keeps them (Plan::keep_prepared()),
-/// they live as long as the plan. Otherwise they are scratch memory (scratch.h).
+/// the array lives as long as the plan, and keeps its values until a parameter changes. Otherwise the array is scratch
+/// memory (scratch.h), and its values are computed in each call.
 template <class T>
 class Prepared {
 public:

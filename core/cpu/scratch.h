@@ -13,6 +13,7 @@ namespace rg::cpu {
 
 namespace scratch_stack {
 /// Returns a block of at least `bytes` bytes, aligned to 64 bytes. A thread must return its blocks in reverse order.
+/// Throws Error if there is not enough memory.
 void* take(size_t bytes);
 void give_back(void* block);
 } // namespace scratch_stack

@@ -2,9 +2,12 @@
 //
 // Each *_isa.cpp file except tiles_isa.cpp is compiled once for each RG_ISA of portable, avx2 and avx512, with the
 // compiler flags of that instruction set. elements_isa.cpp and norm_isa.cpp, which convert bf16, are also compiled for
-// avx512bf16. tiles_isa.cpp is compiled for avx512bf16 and amx only. RG_ISA is also the namespace of the definitions.
-// The flags determine the vector width. These files must not call inline functions that other namespaces define. The
-// linker keeps one copy of such a function, possibly one with instructions that an older CPU lacks.
+// avx512bf16. tiles_isa.cpp is compiled for avx512bf16 and amx only, and for the tests with emulated instructions.
+// RG_ISA is also the namespace of the definitions. The flags determine the vector width. On CPUs other than x86-64,
+// only portable is compiled.
+//
+// These files must not call inline functions that other namespaces define. The linker keeps one copy of such a
+// function, possibly one with instructions that an older CPU lacks.
 #pragma once
 
 #include <stdint.h>
@@ -44,7 +47,7 @@ typedef float VecU __attribute__((vector_size(kWidth * 4), aligned(4), may_alias
 static inline Vec load(const float* p) { return *reinterpret_cast<const VecU*>(p); }
 static inline void store(float* p, Vec v) { *reinterpret_cast<VecU*>(p) = v; }
 static inline Vec splat(float x) { return x - Vec{}; }
-/// Returns the sum of all lanes. Adds pairs, since a sum lane by lane would wait for every addition.
+/// Returns the sum of all lanes. Adds pairs: in a sum lane by lane, each addition would wait for the one before.
 static inline float sum_of(Vec v) {
     float lanes[kWidth];
     store(lanes, v);
@@ -146,8 +149,8 @@ static inline void store_bytes(uint8_t* p, Vec v, int n) {
 }
 #endif
 
-/// Stores v past the caches, for results that are too large to stay there. p is aligned to the size of kWidth values of
-/// its type. Stores normally on Arm, and bf16 also on x86 without AVX-512.
+/// Stores v past the caches, for results that are too large to stay there. p must be aligned to the size of kWidth
+/// values of its type. Stores normally on Arm, and bf16 also on x86 without AVX-512.
 static inline void stream(float* p, Vec v) {
 #if defined(__AVX512F__)
     _mm512_stream_ps(p, v);
@@ -179,8 +182,8 @@ static inline Vec square_root(Vec v) {
 #endif
 }
 
-/// Returns 1 / v with an error of at most 1 unit in the last place, for 2^-100 < v < 2^100. It takes less time than
-/// a division.
+/// Returns 1 / v with an error of at most 1 unit in the last place, for 2^-100 < v < 2^100. With AVX-512, this takes
+/// less time than a division.
 static inline Vec reciprocal(Vec v) {
 #if defined(__AVX512F__)
     const Vec estimate = _mm512_rcp14_ps(v), one = splat(1);

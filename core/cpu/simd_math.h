@@ -34,11 +34,11 @@ static inline Vec scaled(Vec v, Vec shifted, Vec shift) {
 #endif
 }
 
-/// Returns e^x for x <= 88. Computes it as 2^n e^r, where n is the whole number next to x / log(2). So
-/// |r| <= log(2) / 2.
+/// Returns e^x for x <= 88. Computes it as 2^n e^r, where n is the whole number nearest to x / log(2), and
+/// r = x - n * log(2). So |r| <= log(2) / 2.
 static inline Vec exponential(Vec x) {
     x = larger(splat(-110), x);         // e^x is 0 below
-    const Vec shift = splat(0x1.8p23f); // x + shift rounds x to a whole number, and its last bits hold this number
+    const Vec shift = splat(0x1.8p23f); // adding it rounds to a whole number, which the last bits of the sum then hold
     const Vec shifted = x * splat(1.44269504f) + shift, n = shifted - shift;
     // Subtract n * log(2) in two parts. The product with the first part is exact.
     const Vec r = x - n * splat(0.693359375f) - n * splat(-2.12194440e-4f);

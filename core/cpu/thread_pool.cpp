@@ -14,7 +14,7 @@ namespace rg {
 
 namespace {
 
-constexpr int kSpins = 4000; // take about 50 microseconds on current x86 processors
+constexpr int kSpins = 4000; // take tens to hundreds of microseconds on x86, depending on its pause instruction
 
 inline void pause() {
 #if defined(__x86_64__)

@@ -1,8 +1,9 @@
 // Runs numbered tasks on a fixed number of threads.
 //
 // Any thread may run any task. So a kernel stores its partial results by the number of the task, and combines them in
-// the order of these numbers. Then the result does not depend on the number of threads. A waiting worker spins for
-// about 50 microseconds, since the next kernel usually follows soon. Then it sleeps, to free the core for other ranks.
+// the order of these numbers. Then the result does not depend on the number of threads. A waiting worker first spins
+// for a fraction of a millisecond, since the next kernel usually follows soon. Then it sleeps, to free the core for
+// other ranks.
 #pragma once
 
 #include <atomic>
@@ -23,7 +24,7 @@ public:
     int size() const { return int(workers_.size()) + 1; }
 
     /// Calls f(task) for every task in [0, tasks). Blocks until all are done. After an exception in f, skips the tasks
-    /// that have not begun, and rethrows the exception at the end.
+    /// that have not begun, and rethrows the first exception at the end.
     template <class F>
     void run(int64_t tasks, F&& f) {
         run_erased(

@@ -1,5 +1,5 @@
-// Packs filters, images and gradients for the tiles, chooses the pixels of each tile, and estimates when tiles are
-// fastest.
+// Packs filters, images and gradients for the tiles, chooses the pixels of each tile, and estimates whether tiles are
+// the fastest method.
 #include "ringgrad/core/cpu/tile_engine.h"
 
 namespace rg::cpu {
@@ -41,7 +41,7 @@ Method method_for<uint16_t>(const Padding&, int64_t p, int64_t q, PerAxis stride
 
 // Estimates the cycles per image of each method. The factors are fitted to measurements with 3 x 3 and 5 x 5 filters on
 // 8 x 8 to 32 x 32 pixels of 1 to 128 channels. Two hardware threads of a core share one tile unit. So tiles are chosen
-// only if their estimate is below 80 % of the estimate of the best method without tiles.
+// only if their estimate is below 80 % of the estimate for the other method: Winograd if it is applicable, else direct.
 template <>
 Method method_for<float>(const Padding& padding, int64_t p, int64_t q, PerAxis stride, const Filters& f) {
     const bool winograd = f.groups > 1 || Winograd::fits(f, stride, p, q);
@@ -77,7 +77,7 @@ TilePack<T>::TilePack(const Filters& f)
                 const int64_t filters = std::min(kSide, f.k - k), first = run * kRun,
                               count = std::min(kRun, taps - first);
                 const float* const row = f.data + k * f.step_k + r * f.step_r;
-                if (f.step_k == 1) // rotated filters
+                if (f.step_k == 1) // neighbouring filters are contiguous, as in rotated filters
                     for (int64_t i = first; i < first + count; ++i)
                         std::copy_n(row + i / f.c * f.step_s + i % f.c * f.step_c, filters,
                                     values + (i - first) * kSide);
@@ -171,7 +171,7 @@ void TileEngine<T>::forward(const uint16_t* padded, int64_t count, int64_t y_ima
     TileConv g = g_;
     g.images = count, g.y_image = y_image, g.low = count * g.image;
     const int64_t filter_pairs = (tiles_in(g.k) + 1) / 2, pixel_pairs = (g.tiles + 1) / 2;
-    if (filter_pairs >= share.count && filters_.plane() > count * g.image) { // share the larger of the two
+    if (filter_pairs >= share.count && filters_.plane() > count * g.image) { // share the larger: filters or images
         g.k_begin = share.begin(filter_pairs) * 2 * kSide;
         g.k_end = std::min(g.k, share.end(filter_pairs) * 2 * kSide);
     } else {
@@ -250,7 +250,7 @@ TileGradient TileWgrad<T>::geometry(int64_t s) {
     g.row = columns_ * kSide;
     g.copy = (p_ + (r_ - 1) / stride_) * g.row + (g.runs * kRun - p_ * columns_) * kSide;
     g.image = remainders_ * g.s * g.copy;
-    // If the weight gradient is larger than the images, the packed images are kept until combine().
+    // If dw has more than a quarter as many values as all images of x and dy, the packed images are kept for combine().
     const int64_t image_values = padding_.h * padding_.w * padding_.c + p_ * q_ * k_;
     g.add = 4 * g.r * g.s * g.c_step * g.k_step <= images_ * image_values;
     const int64_t packed = g.add ? batch_ : images_;

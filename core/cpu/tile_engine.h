@@ -15,8 +15,8 @@ namespace rg::cpu {
 /// Number of filters in a tile.
 constexpr int64_t kTileSide = 16;
 
-/// Most columns of the weight gradient that a call of TileKernels::accumulate (isa.h) computes. A column is a tap of 16
-/// channels.
+/// Largest number of columns of the weight gradient that a call of TileKernels::accumulate (isa.h) computes. A column
+/// is a tap of 16 channels.
 constexpr int64_t kTileColumns = 6;
 
 /// Number of bf16 planes for values of type T.
@@ -28,7 +28,7 @@ enum class Method : uint8_t { direct, winograd, tiles };
 
 /// Returns true if Winograd in f32, where it is applicable, takes less time than products of bf16 for k filters of c
 /// channels. This is so with AVX512-BF16 while the transformed filters fit the cache, but never with AMX. On a Zen 5,
-/// Winograd then computes 1.05 to 1.4 times as many results in the same time.
+/// Winograd then computes 1.05 to 1.4 times as many results in the same time. isa().tiles must not be null.
 inline bool winograd_beats_bf16(int64_t k, int64_t c) {
     return !isa().tiles->forward_f32 && !Winograd::exceeds_cache(k, c);
 }
@@ -77,28 +77,30 @@ public:
     using Result = T;
     TileEngine(const Padding& padding, int64_t p, int64_t q, PerAxis stride, const Filters& filters)
         : TileEngine(padding, p, q, stride, filters, {q, 1}, pixels_per_vector(filters, q, stride.w, kTileSide)) {}
-    /// `pixels` is the number of results per row of a tile (see WidenedFilters). Unless 1, results must be contiguous.
+    /// `pixels` is the number of result pixels per row of a tile (see WidenedFilters). If it exceeds 1, the results
+    /// must be contiguous.
     TileEngine(const Padding& padding, int64_t p, int64_t q, PerAxis stride, const Filters& filters, ResultStride out,
                int64_t pixels = 1);
 
-    /// Computes y [count p q k] of images [first, first + count), with ReLU if `relu`. `bias` has k values,
-    /// padded to a multiple of kTileSide. If `stats` is not null, adds the values before ReLU to it; then the share
-    /// must be the whole. A share consists of tiles of pixels or of filters.
+    /// Computes y [count p q k] of images [first, first + count), with ReLU if `relu`. `bias` comes from PaddedBias. If
+    /// `stats` is not null, adds the values before ReLU to it; then the share must be the whole. A share consists of
+    /// tiles of pixels or of filters.
     void run(const Images<T>& x, int64_t first, int64_t count, const float* bias, bool relu, T* y,
              StatsCollector* stats, Share share = {}) const;
-    /// Returns the number of images per call. Filters that exceed the cache are read once for several images.
+    /// Returns the number of images per call of run(). A call with several images reads filters that exceed the cache
+    /// only once.
     int64_t images_at_once() const { return filters_.plane() * kPlanes<T> < kFiltersInCache ? 1 : 4; }
     void run(const Images<T>& x, int64_t first, int64_t count, const float* bias, T* y) const {
         run(x, first, count, bias, false, y, nullptr);
     }
-    /// Does the same as run() without ReLU, for `count` images that are already padded. The first begins at index
-    /// `from` of `padded`. In y, the results of neighbouring images are y_image values apart.
+    /// Does the same as run() without ReLU, for `count` images that are already padded. The first window of the first
+    /// image begins at index `from` of `padded`. In y, the results of neighbouring images are y_image values apart.
     void convolve(const Image& padded, int64_t from, int64_t count, const float* bias, T* y, int64_t y_image) const;
     /// Returns the number of values that the engine may read beyond a padded image: a tile of pixels and a run of taps.
     int64_t slack() const;
 
 private:
-    static constexpr int64_t kFiltersInCache = 512 << 10; // bf16
+    static constexpr int64_t kFiltersInCache = 512 << 10; // number of bf16 values that fit
 
     /// Chooses the windows and results of each tile (from_ and to_). Tiles cover either each result row separately, or
     /// all windows of the padded image in one run, whichever takes fewer tiles.
@@ -114,7 +116,8 @@ private:
 };
 
 /// Calls f with the engine for the data gradient of a convolution with filters w. The engine maps dy [p q k], stored as
-/// In, to dx [h w c]. With to_bf16, the engine rounds the filters to bf16.
+/// In, to dx [h w c]. With to_bf16, the engine rounds the filters to bf16. TileEngine<float> may ignore to_bf16, since
+/// its filters have two planes of bf16.
 template <class In, class F>
 void with_gradient_engine(const Tensor& w, bool to_bf16, const Conv& conv, const Shape& dy, const Shape& dx, F f) {
     const int64_t p = dy[1], q = dy[2], k = dy[3], height = dx[1], width = dx[2], r = w.extent(1), s = w.extent(2);
@@ -138,10 +141,10 @@ void with_gradient_engine(const Tensor& w, bool to_bf16, const Conv& conv, const
     }
 }
 
-/// Sums the weight gradient over images by tiles. Has the interface of F32Wgrad (conv_grad.cpp). F32Wgrad also sums in
-/// the form that Winograd has transformed, and end() transforms the sums back; this class needs neither. If the weight
-/// gradient is larger than the images, sums per group of images would cost more time than the products. Then add() only
-/// packs the images, and combine() multiplies all of them at once.
+/// Sums the weight gradient over images by tiles. Has the interface of F32Wgrad (conv_grad.cpp). The functions for
+/// Winograd's transformed sums, transformed() and end(), do nothing here. If the weight gradient is large compared with
+/// all images, sums per group of images would cost more time than the products. Then add() only packs the images, and
+/// combine() multiplies all of them at once.
 template <class T>
 class TileWgrad {
 public:
@@ -149,15 +152,17 @@ public:
               int64_t stride);
 
     int64_t images_at_once() const { return batch_; }
-    /// Returns the number of values in the sums of a group: [k r s c], with k and c rounded up to multiples of 16.
-    /// Returns 0 if combine() multiplies all images.
+    /// Returns the number of values in the sums of a group: [k_step][r s][c_step] of TileGradient (isa.h). Returns 0 if
+    /// combine() multiplies all images.
     int64_t sums() const { return all_at_end() ? 0 : all_sums(); }
-    /// Adds the products of images [first, first + count) of x with dy [count p q k] to `sums`.
+    /// Adds the products of images [first, first + count) of x with dy [count p q k] to `sums`, or only packs the
+    /// images for combine(). The last parameter is that of F32Wgrad for transformed sums, and is not used.
     void add(const Images<T>& x, int64_t first, int64_t count, const T* dy, float* sums, float*) const;
     int64_t transformed() const { return 0; }
     void end(float*, const float*) const {}
-    /// Computes dw [k r s c]. Each of `groups` groups of images has its own sums, `part` values apart. Adds them all to
-    /// those of the first group. If add() has only packed the images, multiplies the packed images instead.
+    /// Computes dw [k r s c]. Each of `groups` groups of images has its own sums; those of the next group begin `part`
+    /// values later. Adds them all to those of the first group. If add() has only packed the images, multiplies the
+    /// packed images instead.
     void combine(int64_t groups, float* sums, int64_t part, const Tensor& dw) const;
     /// Returns an estimate of the cycles per image, like those of method_for().
     double cycles() const;

@@ -23,12 +23,12 @@ constexpr int64_t kTile = 512; // number of bf16 values in a tile
 constexpr int64_t kRun = 32;   // number of bf16 values in a row of a tile
 
 // The weight gradient is a matrix. Its rows are filters, and its columns are pairs of a tap and a channel of x.
-constexpr int kColumns = 6; // number of Columns that are computed at once
+constexpr int kColumns = 6; // largest number of Columns (see below) that are computed at once
 
-/// Sixteen columns of the weight gradient: 16 channels of x at one tap.
+/// Sixteen columns of this matrix: 16 channels of x at one tap.
 struct Column {
     const uint16_t* x; // first run of pixels of these channels
-    float* sums;       // [16 filters], `line` floats apart
+    float* sums;       // [16 filters][16 channels]; from one filter to the next, r * s * c_step floats (TileGradient)
 };
 
 #if defined(__AMX_BF16__)
@@ -55,8 +55,8 @@ void configure() {
 // In the forward pass, tiles 4 and 5 hold pixels, and tiles 6 and 7 hold filters. Tile 2 p + k holds the results of
 // pixel tile 4 + p and filter tile 6 + k, for p, k = 0, 1.
 
-/// Adds windows * filters to tiles 0 to 3, for NP tiles of pixels and NK tiles of filters. a and b point to the first
-/// window of each tile of pixels; b is unused if NP is 1.
+/// Adds windows * filters to tiles 0 to 3, for NP tiles of pixels and NK tiles of filters. a points to the first window
+/// of the first tile of pixels, and b to that of the second. b is not used if NP is 1.
 template <int NP, int NK>
 void add_products(const TileConv& g, const uint16_t* a, const uint16_t* b, const uint16_t* w) {
     const int64_t step = g.step * 2;
@@ -103,7 +103,7 @@ void products(const TileConv& g, const uint16_t* a, const uint16_t* b, const uin
 #define RG_EACH_COLUMN(X) X(0) X(1) X(2) X(3) X(4) X(5)
 
 /// Adds the sum over the pixels of dy[filter][pixel] * x[pixel][channel] to tiles 0 to N - 1, for 16 filters and the 16
-/// channels of each of N Columns. The planes of x begin at `plane`.
+/// channels of each of N Columns. Reads the plane of x that begins `plane` values after Column::x.
 template <int N>
 void add_gradient(const TileGradient& g, const uint16_t* dy, const Column* columns, int64_t plane) {
     const int64_t line = g.line * 2;
@@ -120,7 +120,7 @@ void add_gradient(const TileGradient& g, const uint16_t* dy, const Column* colum
         }
 }
 
-/// Computes the sums of 16 filters for N Columns.
+/// Computes the sums of 16 filters for N Columns. Adds to the old sums, or overwrites them, as g.add says.
 template <int N>
 void gradient_block(const TileGradient& g, const uint16_t* dy, const Column* columns) {
     const int64_t sums_line = g.r * g.s * g.c_step * 4;
@@ -153,17 +153,17 @@ constexpr bool kSplitsF32 = false;
 
 void configure() {}
 
-/// Returns 16 times the pair of bf16 at p.
+/// Returns a vector of 16 copies of the pair of bf16 at p.
 inline __m512i broadcast_pair(const uint16_t* p) {
     int32_t pair;
     __builtin_memcpy(&pair, p, sizeof pair);
     return _mm512_set1_epi32(pair);
 }
-/// Returns sum + the products of 16 pairs.
+/// Returns, in each lane, `sum` plus the two products of the pair in a with the pair in b.
 inline Vec dot(Vec sum, __m512i a, __m512i b) { return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b); }
 
 /// Computes results [MR][NK * 16] = windows * filters, for MR pixels and NK tiles of filters. a points to the window of
-/// the first pixel, and b to that of pixel kPixels. Lines of `results` are 2 * 16 values apart.
+/// the first pixel, and b to that of pixel kPixels, if MR exceeds kPixels. Lines of `results` are 2 * 16 values apart.
 template <int MR, int NK>
 void dot_block(const TileConv& g, const uint16_t* a, const uint16_t* b, const uint16_t* w, float* results) {
     constexpr int kBases = MR < kPixels ? MR : kPixels;
@@ -198,7 +198,7 @@ void dot_block(const TileConv& g, const uint16_t* a, const uint16_t* b, const ui
 }
 
 /// Computes results [NP * kPixels][2 * 16] = windows * filters, for NP tiles of pixels and NK tiles of filters; only
-/// NK * 16 columns are written. a and b point to the first window of each tile of pixels.
+/// NK * 16 columns are written. a points to the first window of the first tile of pixels, and b to that of the second.
 template <int NP, int NK, bool kSplit>
 void products(const TileConv& g, const uint16_t* a, const uint16_t* b, const uint16_t* w, float* results) {
     static_assert(!kSplit, "three products take longer than multiply-adds of f32");
@@ -207,8 +207,8 @@ void products(const TileConv& g, const uint16_t* a, const uint16_t* b, const uin
     if (NP > 1) dot_block<kPixels, NK>(g, b, b, w, results + kPixels * 2 * kSide);
 }
 
-/// Adds the sum over the pixels of dy[filter][pixel] * x[pixel][channel], for MR filters, starting with filter `first`,
-/// and the 16 channels of each of N Columns.
+/// Computes the sum over the pixels of dy[filter][pixel] * x[pixel][channel], for MR filters, starting with filter
+/// `first`, and the 16 channels of each of N Columns. Adds it to Column::sums, or overwrites them, as g.add says.
 template <int MR, int N>
 void dot_gradient(const TileGradient& g, const uint16_t* dy, const Column* columns, int first) {
     const int64_t sums_line = g.r * g.s * g.c_step;
@@ -244,7 +244,7 @@ void dot_gradient(const TileGradient& g, const uint16_t* dy, const Column* colum
     }
 }
 
-/// Computes the sums of 16 filters for N Columns.
+/// Computes the sums of 16 filters for N Columns. Adds to the old sums, or overwrites them, as g.add says.
 template <int N>
 void gradient_block(const TileGradient& g, const uint16_t* dy, const Column* columns) {
     constexpr int kFilters = N == 1 ? 16 : N <= 3 ? 8 : 4; // then 16 to 24 accumulators

@@ -3,7 +3,8 @@
 // Both compute outer products in registers: MR scalars times NV vectors, 2 * NV * MR * width operations for MR + NV
 // loads. In the forward pass, the scalars are one input value of each of MR neighbouring pixels, and the vectors are
 // the values of NV * width filters at one tap. The data gradient is a forward pass with rotated filters. In the weight
-// gradient, the scalars are the inputs of MR taps in one pixel's window, and the vectors are dy at that pixel.
+// gradient, the scalars are the inputs of MR taps in one pixel's window, and the vectors are dy at that pixel. In
+// Winograd's matrix products, the tiles of 4 x 4 results take the place of the pixels, and channels that of the taps.
 #pragma once
 
 #include "ringgrad/core/cpu/simd.h"
@@ -14,7 +15,7 @@ namespace rg::cpu::RG_ISA {
 
 namespace {
 
-// A forward tile has kPixels pixels of 2 vectors, or up to 2 * kPixels pixels of 1 vector.
+// A forward tile has up to kPixels pixels of 2 vectors, or up to 2 * kPixels pixels of 1 vector.
 constexpr int kPixels = kRegisters == 32 ? 8 : 6;
 /// Number of pixels in the longest forward tile of NV vectors.
 template <int NV>
@@ -23,12 +24,12 @@ constexpr int kLongest = NV == 1 ? 2 * kPixels : kPixels;
 // With 12 taps on Arm, g++ 12 would keep some of the sums in memory.
 constexpr int kTaps = kLaneFactors ? 10 : kRegisters == 32 ? 12 : 6;
 
-/// In sums over at least kLongSum taps, filters are prefetched kAhead values (4 KB) before their use, because they may
-/// come from the last-level cache, and the processor itself prefetches only to the end of a page.
+/// In sums over at least kLongSum taps, the filters are prefetched kAhead values (4 KiB) ahead. They may come from the
+/// last-level cache, and the processor itself prefetches only to the end of a page.
 constexpr int64_t kLongSum = 128, kAhead = 1024;
 
-/// Splits `total` into as few parts as possible, whose lengths differ by at most one. A very short tile would wait for
-/// the results of its own multiply-adds.
+/// Splits `total` into as few parts of at most `most` as possible, whose lengths differ by at most one. So no register
+/// tile is much shorter than the others. A very short one would wait for the results of its own multiply-adds.
 struct EvenParts {
     EvenParts(int64_t total, int64_t most)
         : count((total + most - 1) / most), shortest(count ? total / count : 0), longer(count ? total % count : 0) {}

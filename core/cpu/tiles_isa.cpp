@@ -1,5 +1,5 @@
 // Convolution by products of tiles of bf16; tile_products.h has the products. This file is compiled for RG_ISA
-// avx512bf16 and amx only.
+// avx512bf16 and amx only, and for the tests with emulated instructions.
 //
 // With AMX, f32 values use the same tiles: each value is split into the sum of two bf16, and three products replace
 // one. The relative RMS error of the result is below 5e-6. Three tile products take about a fifth of the time of the
@@ -13,8 +13,9 @@
 // The weight gradient sums over result pixels. dy is transposed to [filter][pixel]. The input x is stored by pairs of
 // pixels, [pixel / 2][channel][2]. There is one copy of x for each column of the filter (TileGradient describes strides
 // above 1). A copy contains only the pixels that the taps of this column multiply, in the order of the result pixels. A
-// tap in another filter row begins whole rows later in the copy. So no product is wasted on padding columns, and every
-// load reads whole cache lines. A load across cache lines takes twice as long, and loads limit the speed here.
+// tap in another filter row begins whole rows later in the copy. So no product is wasted on padding columns. (Only a
+// row with an odd number of pixels gets one zero.) Every load reads whole cache lines. A load across cache lines takes
+// twice as long, and loads limit the speed here.
 #include "ringgrad/core/cpu/tile_products.h"
 
 namespace rg::cpu::RG_ISA {
@@ -109,12 +110,13 @@ void split(const float* x, int64_t count, uint16_t* high, uint16_t* low) {
     }
 }
 
-/// Returns 16 pairs of bf16.
+/// Returns 16 pairs of bf16: pair i is first[i], second[i].
 inline __m512i pair(__m256i first, __m256i second) {
     return _mm512_or_si512(_mm512_cvtepu16_epi32(first), _mm512_slli_epi32(_mm512_cvtepu16_epi32(second), 16));
 }
 
-/// Returns 16 bf16 of pixel p and of the next pixel as 16 pairs.
+/// Returns 16 pairs of a bf16 at p and a bf16 at `next`, the same channel of the next pixel. Lanes outside of the masks
+/// are not read, and are zero.
 inline __m512i load_pairs(const uint16_t* p, const uint16_t* next, __mmask16 lanes, __mmask16 next_lanes) {
     return pair(_mm256_maskz_loadu_epi16(lanes, p), _mm256_maskz_loadu_epi16(next_lanes, next));
 }
@@ -207,9 +209,9 @@ void interleave(const uint16_t* pixels, int64_t count, int64_t step, int64_t c, 
 void accumulate(const TileGradient& g, int64_t k, int64_t filters, int64_t column, const uint16_t* dy,
                 const uint16_t* x, float* sums) {
     configure();
-    // The taps in one filter column read the same copies of x, a few rows apart, and are neighbouring Columns. So a
-    // block of Columns reads little more of x than a single tap would, and finds the rows that it reads again in the
-    // first-level cache.
+    // The taps in one filter column are neighbouring Columns. They read the same copies of x (one copy if the stride is
+    // 1), a few rows apart. So a block of Columns reads little more of x than a single tap would. It finds the rows
+    // that it reads again in the first-level cache.
     Column block[kColumns];
     int count = 0;
     for (int64_t i = column; i < g.columns && count < kColumns; ++i) {

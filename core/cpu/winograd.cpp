@@ -2,9 +2,9 @@
 // channels at a time. So the transformed inputs (2.25 times the pixels) and the products stay in the second-level cache
 // of the core.
 //
-// A convolution with dilation d consists of d * d convolutions without dilation. Each of them computes the pixels whose
-// row and column have given remainders modulo d. The rows of all their inputs have one remainder in common, and so
-// have the columns.
+// A convolution with dilation d consists of d * d convolutions without dilation. Each of them computes the results
+// whose row and column have given remainders modulo d. The rows of all inputs that it reads have one remainder in
+// common, and so have the columns.
 //
 // A convolution in groups is computed part by part. A part consists of one group, or of several groups whose output
 // channels together fill a vector. In the second case, the filters are zero where a filter and a channel belong to
@@ -19,11 +19,12 @@ namespace {
 
 /// Approximate number of tiles (rows of the products) that are computed at once. With more tiles, each tile costs less:
 /// the forward pass reads the filters only once for all of them, and the weight gradient reads and writes the
-/// transformed gradient only once. With 128 channels, the transformed gradient is larger than the cache.
+/// transformed gradient only once. With c = k = 128, it has 2.25 MiB, more than most second-level caches.
 constexpr int64_t kTilesForward = 32, kTilesBackward = 64;
 /// A part whose c * k is at most kSmallPart takes about kTilesOfSmallPart tiles at once.
 constexpr int64_t kSmallPart = 32 * 32, kTilesOfSmallPart = 16;
-/// Least number of channels without groups, and of channels in a group. With fewer, the transforms cost too much.
+/// Least number of input and of output channels: without groups, and in each of several groups. With fewer, the
+/// transforms cost too much.
 constexpr int64_t kLeast = 8, kLeastInGroup = 4;
 
 /// Returns the distance between the arrays of neighbouring components, of `floats` floats each: this size plus a cache
@@ -32,10 +33,13 @@ int64_t component(int64_t floats) { return floats + 16; }
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/// Returns the number of tiles that cover `results` results along an axis.
+/// Returns the number of tiles along an axis that cover those of `results` results that have the same remainder modulo
+/// the dilation.
 int64_t tiles_of(int64_t results, int64_t dilation) { return divide_up(divide_up(results, dilation), 4); }
 
-/// Returns the number of groups in a part, or 0 if the groups do not fill vectors.
+/// Returns the number of groups in a part, for `groups` groups of `channels` channels each: 1 if a group fills whole
+/// vectors or is the only one, else as many groups as fill a vector. Returns 0 if that number is not whole, or does not
+/// divide `groups`.
 int64_t groups_in_part(int64_t channels, int64_t groups) {
     const int64_t width = isa().width;
     if (groups == 1 || channels % width == 0) return 1;
@@ -130,8 +134,9 @@ Winograd::Line Winograd::line(int64_t i) const {
              divide_up(whole_.columns - left, dilation_.w)}};
 }
 
-/// Holds some images as f32, normalised and with the spacing between their pixels. Copies plain f32 images too: the
-/// kernels read rows that lie far apart, which takes longer in a large tensor than in scratch memory.
+/// Holds some images as f32, normalised if they have a norm, and with the spacing between their pixels. Copies plain
+/// f32 images too: the kernels read rows that lie far apart, which takes longer in a large tensor than in scratch
+/// memory.
 class Winograd::Inputs {
 public:
     template <class T>

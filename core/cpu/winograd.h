@@ -14,11 +14,11 @@ namespace rg::cpu {
 class Winograd {
 public:
     using Result = float;
-    /// Returns true if Winograd is applicable to results [p q k], and there are enough channels, so that the products
-    /// cost more than the transforms. Returns false in strict_fp32.
+    /// Returns true if Winograd is applicable to results [p q k], and should be worthwhile: for example, there are so
+    /// many channels that the products cost more than the transforms. Returns false in strict_fp32.
     static bool fits(const Filters& filters, PerAxis stride, int64_t p, int64_t q);
-    /// Returns true if the transformed filters [k 3 3 c] exceed the second-level cache. Then each call reads them from
-    /// a slower cache or from memory.
+    /// Returns true if the transformed filters of [k 3 3 c], or their gradient, exceed 4 MiB and so the second-level
+    /// cache. Then each call reads them from a slower cache or from memory.
     static bool exceeds_cache(int64_t k, int64_t c) { return kComponents * k * c > 1 << 20; }
     /// Returns true if the transformed filters exceed the cache and serve so few results, images of [p q k], that
     /// direct convolution is faster: its filters have a quarter of the size.
@@ -33,8 +33,8 @@ public:
     /// images_at_once(). A share consists of rows of tiles, or of output channels.
     template <class T>
     void run(const Images<T>& in, int64_t first, int64_t images, const float* bias, float* out, Share share = {}) const;
-    /// Adds the contribution of the images to the transformed weight gradient du, which has floats_of_gradient()
-    /// floats.
+    /// Adds the contribution of images [first, first + images) to the transformed weight gradient du, which has
+    /// floats_of_gradient() floats. dy [images p q k] begins at image `first`.
     template <class T>
     void accumulate(const Images<T>& in, int64_t first, int64_t images, const float* dy, float* du) const;
     int64_t floats_of_gradient() const { return parts_ * part_floats(); }
@@ -42,10 +42,10 @@ public:
     void finish(const float* du, float* dw) const;
 
 private:
-    /// A row of tiles.
+    /// A row of tiles. With dilation d, neighbouring pixels of a tile are d pixels apart.
     struct Line {
         int64_t x, y;          // index of the first value in the images (it may lie in the padding), and in the results
-        int64_t rows, columns; // number of results from the first one to the end of the image, along each axis
+        int64_t rows, columns; // number of the line's results, from the first to the end of the image, along each axis
         WinogradWindow window; // the inputs that lie in the image
     };
     Line line(int64_t i) const;
@@ -62,9 +62,9 @@ private:
     Padding whole_;      // the input, without zeros around it
     int64_t top_, left_; // zeros above the image, and left of it
     PerAxis dilation_;
-    int64_t p_, q_, down_;          // extents of the result; rows of tiles in an image
-    int64_t groups_, parts_;        // groups of channels; parts, which consist of whole groups
-    int64_t lines_at_once_, batch_; // rows of tiles in a piece; images per call
+    int64_t p_, q_, down_;          // extents of the result; rows of tiles in each convolution without dilation
+    int64_t groups_, parts_;        // groups of channels; parts, which consist of whole groups (winograd.cpp)
+    int64_t lines_at_once_, batch_; // most rows of tiles in a piece; images per call
     WinogradImage g_;               // geometry of a part
     Prepared<float> u_;             // transformed filters; per part: blocks [36][c][lanes] of up to 2 vectors of lanes
 };

@@ -99,8 +99,8 @@ inline __attribute__((always_inline)) void transform_2d(void (*transform)(const 
 /// Returns the number of lanes in use in the vector that begins at channel i of n.
 inline int lanes_at(int64_t i, int64_t n) { return int(n - i < kWidth ? n - i : kWidth); }
 
-// The transforms of a vector of channels of a tile are functions of their own. In a loop over tiles, the compiler would
-// keep 36 addresses in memory, and increment each of them for every tile.
+// The transforms of a vector of channels of a tile are functions that are not inlined. If they were, then in the loop
+// over tiles the compiler would keep 36 addresses in memory, and increment each of them for every tile.
 
 /// Transforms a tile. Without kInside, pixels outside the window are zero.
 template <bool kInside>
@@ -115,8 +115,8 @@ __attribute__((noinline)) void input_tile(const WinogradImage& g, const Winograd
         [&](int r, int s, Vec value) { store(v + (r * 6 + s) * component, value); });
 }
 
-/// Loads 4 pixels in each of kRows rows into the cache. The processor itself prefetches only contiguous memory, not a
-/// few channels of each pixel.
+/// Loads the first channels of 4 pixels in each of kRows rows into the cache. The processor itself prefetches only
+/// contiguous memory, not a few channels of each pixel.
 template <int kRows>
 inline __attribute__((always_inline)) void prefetch(const float* first, int64_t row, int64_t pixel) {
     for (int r = 0; r < kRows; ++r)
@@ -133,8 +133,8 @@ void input(const WinogradImage& g, const WinogradWindow& window, const float* x,
     }
 }
 
-/// Transforms a tile of dy. From the first pixel of the tile on, dy has `rows` rows of `columns` pixels. Those beyond 4
-/// are not of this tile, and missing ones count as zero.
+/// Transforms a tile of dy. From the first pixel of the tile on, dy has `rows` rows of `columns` pixels. The tile uses
+/// at most 4 rows of 4 pixels; where dy has fewer, the missing pixels count as zero.
 __attribute__((noinline)) void gradient_tile(const WinogradImage& g, int64_t rows, int64_t columns, const float* dy,
                                              int lanes, float* z, int64_t component) {
     transform_2d<4, 6>(
