@@ -50,7 +50,7 @@ Plan& Accelerated::find_or_trace(std::span<const Tensor> in, bool training, bool
 
 namespace {
 
-/// Returns the inputs. If the context has a device, copies each input that is not yet in its memory to that device.
+/// Returns the inputs. If the context has a device, replaces each input that is elsewhere by a copy on the device.
 std::vector<Tensor> on_device(std::span<const Tensor> in) {
     std::vector<Tensor> inputs(in.begin(), in.end());
     for (Tensor& t : inputs)
@@ -91,8 +91,8 @@ void Accelerated::clear_cache() {
 
 namespace {
 
-/// Returns the largest difference between values of a and b, divided by the largest finite magnitude in b. Returns
-/// infinity if a difference is not finite, for example because only one of the two values is NaN.
+/// Returns the largest difference between values of a and b, divided by the largest finite magnitude in b. Two equal
+/// infinities and two NaNs count as no difference. Any other difference that is not finite makes the result infinity.
 double difference(const Tensor& a, const Tensor& b) {
     const Tensor x = a.to_host().to(DType::f64), y = b.to_host().to(DType::f64);
     double largest = 0, scale = 0;

@@ -31,8 +31,8 @@ public:
         return (*this)(std::span(in.begin(), in.size()), training);
     }
 
-    /// Returns the plan that a call with inputs of these shapes and types replays. Traces the function if the cache has
-    /// no such plan. Does not count as a call in hit_rate().
+    /// Returns the plan that a call with these arguments replays. Traces the function if the cache has no such plan.
+    /// The plan is valid as long as the cache keeps it. Does not count as a call in hit_rate().
     const Plan& plan(std::span<const Tensor> in, bool training = false);
     const Plan& plan(std::initializer_list<Tensor> in, bool training = false) {
         return plan(std::span(in.begin(), in.size()), training);
@@ -40,22 +40,24 @@ public:
 
     /// If false, every call runs the plain function.
     bool enabled;
-    /// Largest number of plans in the cache. When the cache is full, a new plan replaces the least recently used one.
+    /// Largest number of plans in the cache, at least 1. When the cache is full, a new plan replaces the least recently
+    /// used one.
     size_t cache_size = 50;
-    /// If true, each replay is compared with the plain function, which runs first; after_step is not called. Throws
-    /// Error if a result, or another tensor that the replay writes, differs from that of the plain function by more
-    /// than `check_tolerance` times the tensor's largest magnitude.
+    /// If true, each call runs the plain function before the replay and compares them; it does not call after_step. It
+    /// compares the results, and the blocks of memory in Plan::written(). Throws Error if one of these differs by more
+    /// than `check_tolerance` times the largest finite magnitude that the plain function gives for it.
     bool check = false;
     double check_tolerance = 1e-4;
 
     /// If true, replays keep the values that CPU kernels prepare from parameters, such as packed filters. This makes
     /// predictions of a few images faster. See Plan::keep_prepared(). The kernels prepare them again when
     /// Tensor::version() of a parameter has grown. After you have changed parameters through a pointer, call their
-    /// note_write(), or clear_cache(). Applies to plans that are traced later.
+    /// note_write(), or clear_cache(). Applies only to plans that are traced after the flag is set.
     bool keep_prepared = false;
 
-    /// Each replay calls this function after its steps, as Plan::replay() describes. The function may start work on the
-    /// values that the steps so far have written. Such work overlaps with the steps that follow.
+    /// If set, each replay calls this function after each step or, with graphs, after each graph; see Plan::replay().
+    /// The function may start work on the values that the steps so far have written. Such work can overlap with the
+    /// steps that follow.
     Plan::AfterStep after_step;
 
     /// Returns the sum of Plan::bytes() over the plans in the cache.
@@ -63,7 +65,7 @@ public:
 
     /// Returns the number of plans in the cache as a fraction of cache_size.
     double occupancy() const { return double(cache_.size()) / double(cache_size); }
-    /// Returns the fraction of the calls that found their plan in the cache, or 0 before the first call. Calls that run
+    /// Returns the fraction of the calls that found their plan in the cache, or 0 if there were none. Calls that run
     /// only the plain function do not count.
     double hit_rate() const { return calls_ ? double(hits_) / double(calls_) : 0; }
     /// Removes all plans from the cache, and forgets the calls that hit_rate() counts.

@@ -17,7 +17,7 @@
 namespace rg {
 namespace {
 
-/// Closes a file descriptor at the end of the scope. To check the result of close(), call release() first.
+/// Closes a file descriptor at the end of the scope. To close it earlier and check the result, call ::close(release()).
 class Descriptor {
 public:
     explicit Descriptor(int fd) : fd_(fd) {}

@@ -1,9 +1,9 @@
 // Reads and writes whole files. write_file_atomic() leaves either the new contents or the old ones, never a mixture.
 //
 // write_file_atomic() writes a temporary file in the same folder, syncs it, renames it to the final name, and syncs the
-// folder. After a crash, a kill or a full disk at any point, the name refers to the complete old file or to the
-// complete new one. Checkpoints, models and configurations are written this way. A file is read and written in one
-// piece, so its contents must fit in memory.
+// folder. After a crash, a kill or a full disk at any point, the name refers to the complete old file, if there was
+// one, or to the complete new one. Checkpoints, models and configurations are written this way. A file is read and
+// written in one piece, so its contents must fit in memory.
 #pragma once
 
 #include "ringgrad/core/base.h"
@@ -12,8 +12,8 @@
 
 namespace rg {
 
-/// Marks the names of temporary files: NAME + kTempMark + two random numbers. Such a file remains only if the process
-/// was killed or the machine crashed during the write.
+/// Marks the names of temporary files: NAME + kTempMark + two random numbers. Such a file remains if the process was
+/// killed, or the machine crashed, during the write.
 inline constexpr std::string_view kTempMark = ".tmp-";
 
 /// Size in bytes of the largest file that read_file() accepts by default.
@@ -28,12 +28,12 @@ enum class Readers : uint8_t { umask, owner };
 
 /// Replaces or creates `path`, durably. On failure, throws Error with the path and the system's reason, leaves the old
 /// file unchanged, and removes the temporary file. Exception: if only the last sync, that of the folder, fails, the new
-/// file is already in place.
+/// file is already in place. Replaces a symbolic link, not the file that it leads to.
 void write_file_atomic(const std::string& path, std::string_view bytes, Readers readers = Readers::umask);
 
 /// Writes to a path that a user has chosen. Follows symbolic links. Creates or replaces a regular file like
 /// write_file_atomic(), and writes into a device or a FIFO. If a link leads through /proc, as /dev/stdout does, appends
-/// to the file instead of replacing it, because a process already has that file open.
+/// to the file instead of replacing it, because a process already has that file open. Throws Error if that fails.
 void write_output(const std::string& path, std::string_view bytes);
 
 /// Removes the temporary files of `path` that killed processes left behind. No process may be writing `path` meanwhile.

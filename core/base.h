@@ -2,7 +2,7 @@
 //
 // By convention, an error message names those of the following parts that apply, in this order: the operation, the
 // expected value, the actual value, the context (tensor, file and offset, rank), and a hint. Checks stay on in release
-// builds. They are cheap, since they run once per call or per sample, and not once per element of an image.
+// builds. They are cheap, since nearly all run once per call or per sample, and not once per element of a tensor.
 #pragma once
 
 #include "ringgrad/core/scope.h"
@@ -35,7 +35,7 @@ std::string cat(const Parts&... parts) {
 class LayerScope {
 public:
     explicit LayerScope(const std::string& name) : layer_(Scope::current().layer, &name) {}
-    /// Returns " (layer NAME)" of the innermost LayerScope, or an empty text if there is none.
+    /// Returns " (layer NAME)" for the innermost LayerScope of this thread, or an empty text if there is none.
     static std::string note() {
         const std::string* const layer = Scope::current().layer;
         return layer ? cat(" (layer ", *layer, ")") : "";
@@ -45,7 +45,7 @@ private:
     Setting<const std::string*> layer_;
 };
 
-/// Throws Error with the concatenated parts.
+/// Throws Error with the concatenated parts, followed by LayerScope::note().
 template <class... Parts>
 [[noreturn]] void fail(const Parts&... parts) {
     throw Error(cat(parts..., LayerScope::note()));

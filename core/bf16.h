@@ -1,8 +1,8 @@
 // Defines bf16, the upper half of a float, for tensors, CPU kernels and CUDA kernels.
 //
-// The type has only the two conversions below, and no arithmetic. Kernels convert values to float to add or multiply
-// them. Only a few instructions multiply bf16 values directly: those of the tensor cores of GPUs, and of AMX and
-// AVX512-BF16 of CPUs.
+// This header defines the conversions from and to float, and no arithmetic. Kernels convert values to float to add or
+// multiply them. Convolutions can multiply bf16 values directly, with the tensor cores of GPUs, or with AMX or
+// AVX512-BF16 on CPUs. These add the products in float.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct bf16 {
 RG_HOST_DEVICE inline bf16 to_bf16(float value) {
     uint32_t bits;
     std::memcpy(&bits, &value, sizeof bits);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) return {uint16_t(bits >> 16 | 0x40)}; // NaN could round to infinity
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return {uint16_t(bits >> 16 | 0x40)}; // rounding could make infinity of NaN
     return {uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
 }
 

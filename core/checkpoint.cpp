@@ -31,7 +31,8 @@ constexpr std::string_view kReserved[] = {"format", "checksum", "tensor_checksum
 
 std::string hex(uint64_t value) { return formatted("%016llx", static_cast<unsigned long long>(value)); }
 
-/// Returns the checksum of the first 8 bytes of a file and its header, with zeros in place of the checksum's digits.
+/// Returns the header's checksum as 16 digits. `bytes` are the first 8 bytes of a file and its header. The checksum's
+/// own digits in `bytes` count as zeros.
 std::string header_checksum(std::string_view bytes) {
     std::string header(bytes);
     header.replace(kDigitsOffset, kDigits, kDigits, '0');
@@ -76,7 +77,8 @@ std::vector<int64_t> steps_in(const std::string& dir) {
     return steps;
 }
 
-/// Deletes old checkpoints and leftovers. Ignores files that it cannot delete: the new checkpoint is already durable.
+/// Deletes leftovers, and the checkpoints that save_checkpoint() does not keep after writing that of step `newest`.
+/// Ignores files that it cannot delete: the new checkpoint is already durable.
 void delete_old(const std::string& dir, int64_t newest, int keep_last) {
     std::error_code ignored;
     int kept = 0;

@@ -27,8 +27,8 @@ public:
     virtual ~SyncGroup() = default;
     /// Replaces each value by its sum over all ranks. Collective.
     virtual void sum(std::span<double> values) = 0;
-    double fraction = 1; // fraction of the mini-batch's samples that this rank computes
-    int64_t samples = 0; // number of samples in the mini-batch, over all ranks
+    double fraction = 1; // samples of this rank / samples of all ranks in the mini-batch
+    int64_t samples = 0; // number of samples of all ranks in the mini-batch
 };
 
 struct Context {
@@ -46,7 +46,7 @@ const Context& context();
 /// Sets the context of this thread until the ContextScope is destroyed.
 class ContextScope {
 public:
-    /// Keeps a reference to the context.
+    /// Keeps only a reference to the context, which must outlive the ContextScope.
     explicit ContextScope(const Context& context) : context_(Scope::current().context, &context) {}
     explicit ContextScope(Context&&) = delete;
 
@@ -54,8 +54,9 @@ private:
     Setting<const Context*> context_;
 };
 
-/// Returns a function that runs f in the context of the thread that calls in_this_context(), for use on another thread.
-/// The context must outlive the function. The caller's tapes, traces and dry runs do not apply on the other thread.
+/// Returns a function that another thread can call. It runs f in the context of the thread that calls
+/// in_this_context(). That context must outlive the function. The caller's tapes, traces and dry runs do not apply on
+/// the other thread.
 template <class F>
 auto in_this_context(F f) {
     return [f = std::move(f), &callers_context = context()] {

@@ -1,4 +1,4 @@
-// Defines Device: the interface of a GPU or another processor with its own memory and a kernel for each op.
+// Defines Device: the interface of a GPU or another processor with its own memory and its own kernels for ops.
 //
 // Core does not know CUDA. A program puts a device into the Context; then new tensors are in device memory, and the
 // device runs the ops in order while the program goes on. The program reads and writes values through copies
@@ -39,10 +39,11 @@ struct Rates {
 class Device : public std::enable_shared_from_this<Device> {
 public:
     virtual ~Device() = default;
-    /// Returns a text like "NVIDIA H200 (sm_90, 139 GiB)".
+    /// Returns a text like "NVIDIA H200 (sm_90, 139 GiB, hopper kernels)", for messages.
     virtual std::string name() const = 0;
 
-    /// Returns `bytes` bytes of device memory, aligned to 256 bytes. Throws Error if not enough memory is left.
+    /// Returns `bytes` bytes of device memory, aligned to 256 bytes. Throws Error if not enough memory is left. The
+    /// caller gives the memory back with release().
     virtual void* allocate(size_t bytes) = 0;
     virtual void release(void* memory) noexcept = 0;
     /// Copies host memory to device memory, before all ops that are started later. May return before the copy is done,
@@ -75,15 +76,15 @@ public:
     /// Returns the kernel of an op, or null if the device has none: then the op runs on the host (see run_on_host()).
     /// The kernel takes tensors in device memory and may return before its work is done. A plan may round filters to
     /// bf16 (round_filters() in fuse.cpp), so convolution kernels for bf16 images must take filters in f32 and in bf16.
-    /// Kernels of ops with a batch norm must take statistics and sums with 2 and with 4 rows (core/ops/norm.h). Kernels
-    /// of conv2d and of the gradients of convolution and pooling must compute the rows that a plan asks for.
+    /// Kernels that read the statistics or the sums of a batch norm must take them with 2 and with 4 rows
+    /// (core/ops/norm.h). If a plan asks for 4 rows, the kernels of conv2d and of the gradients of convolution and
+    /// pooling must compute them.
     virtual Kernel kernel(const OpRow* op) const = 0;
-    /// Blocks until all work that was started is done. Throws Error if a kernel failed and no earlier call has reported
-    /// it.
+    /// Blocks until all work that was started is done. Throws Error if a kernel has failed.
     virtual void synchronize() = 0;
 
-    /// Returns the seconds that the device needs for the work that f starts. Work that was started before, and is not
-    /// done yet, may count too.
+    /// Calls f, blocks until the work that f starts is done, and returns the seconds that the device needs for it. Work
+    /// that was started before, and is not done yet, may count too.
     virtual double time_of(const std::function<void()>& f) {
         return seconds_of([&] { f(), synchronize(); });
     }
@@ -96,9 +97,9 @@ public:
         virtual ~Graph() = default;
         virtual void launch() = 0;
     };
-    /// Calls f and records the work that f starts, without doing the work. Returns null if the device has no graphs.
-    /// Call f directly at least once before, so that scratch memory is allocated. Throws Error if f throws, or if f
-    /// does something that a graph cannot contain; direct calls of f still work afterwards.
+    /// Calls f and records the work that f starts, without doing the work. Returns null if the device cannot make a
+    /// graph of it. Call f directly at least once before, so that scratch memory is allocated. Throws Error if f
+    /// throws, for example because f waits for the device; direct calls of f still work afterwards.
     virtual std::unique_ptr<Graph> capture(const std::function<void()>&) { return nullptr; }
 };
 

@@ -2,8 +2,8 @@
 //
 // Several ops, such as conv2d, conv2d_grad and add, have optional arguments for additional work: they normalise an
 // operand on load, or process their result before they store it (core/ops/). Each rule below turns one kind of step
-// into such additional work. So the plan of a training step has only two steps that read or write images for each layer
-// of convolution, batch norm and ReLU that another convolution follows. conv2d normalises its input on load and
+// into such additional work. Consider a layer of convolution, batch norm and ReLU that another convolution follows. The
+// plan of a training step has only two steps for it that read or write images. conv2d normalises its input on load and
 // computes the statistics of its result. conv2d_grad computes the gradient of the batch norm, both gradients of the
 // convolution, and the sums for the batch norm of its input. The normalised activations of such a layer are never
 // written to memory. In an evaluation, the batch norm goes into the filters and the bias.
@@ -12,12 +12,12 @@
 // changes a step that another rule looks for:
 // - fold_norm before pool_result: conv2d can pool its result only if it also normalises the result.
 // - fold_norm before normalise_sum: both take a batch norm with constant statistics. fold_norm makes it part of the
-//   filters, where it costs nothing, while normalise_sum would compute it in each add.
+//   filters, where it costs next to nothing, while normalise_sum would compute it for each element of the sum.
 // - add_in_gradient before normalise_sum: add_in_gradient does not take an add that already normalises an operand.
-// - normalise_gradient before normalise_on_load: conv2d_grad can normalise its input only if it also computes the
-//   gradient of a batch norm.
+// - normalise_gradient before normalise_on_load: conv2d_grad can normalise x only if it also computes the gradient of a
+//   batch norm.
 // - add_in_gradient and normalise_on_load before sum_in_gradient: the sums must include a gradient that is added, and
-//   they need the statistics of the input.
+//   conv2d_grad needs the statistics of x for them.
 // - loss_gradient is independent of the others.
 // - prepare_norm and update_running first: they look for the steps that the layers record. prepare_sums last: it looks
 //   for steps with the sums of a batch norm. These three rules apply only on devices, where they save launches.
@@ -42,8 +42,8 @@ using Id = uint64_t; // the number of a value's block of memory
 
 Id id(const Tensor& t) { return t.key().id; }
 
-/// Returns true if a and b begin at the same element and have the same shape. A fused step takes the shape from the
-/// tensor that it gets. So the rules fuse only steps that read a value in its own shape, and not through a view.
+/// Returns true if a and b begin at the same place in memory and have the same shape. A fused step takes the shape from
+/// the tensor that it gets. So the rules fuse only steps that read a value in its own shape, and not through a view.
 bool same(const Tensor& a, const Tensor& b) { return a.key() == b.key() && a.shape() == b.shape(); }
 
 class Fuser {
@@ -131,7 +131,8 @@ private:
         std::copy_n(from.in.begin() + std::ptrdiff_t(from_stats), 3, to.in.begin() + std::ptrdiff_t(to_stats));
     }
 
-    /// Returns true if the step is a convolution, or its gradient, that can take other steps: one with a single group.
+    /// Returns true if the step is a conv2d or conv2d_grad with one group. With several groups, these ops can do no
+    /// additional work.
     static bool fusible(const Step& s) {
         if (s.op == op::conv2d) return s.attrs.as<Conv2dOp>().conv.groups == 1;
         return s.op == op::conv2d_grad && s.attrs.as<Conv2dGradOp>().conv.groups == 1;
@@ -159,7 +160,7 @@ private:
                      &beta = n.in[BatchNormOp::beta];
         const auto conv = maker(stats, op::conv2d, Conv::stats);
         if (!context().device || !conv || !fusible(steps_[*conv])) return;
-        const auto known_before = [&](const Tensor& t) { // true if t has its values before the convolution
+        const auto known_before = [&](const Tensor& t) { // true if t has its final values before the convolution
             if (!t.has_memory()) return false;
             for (size_t s = *conv; s < norm; ++s)
                 for (const Tensor& made : steps_[s].out)
@@ -199,8 +200,8 @@ private:
         replace(*conv, std::move(fused), {update});
     }
 
-    /// conv2d_grad or a gradient of pooling -> rank_sums on one rank: the step also computes the coefficients of the
-    /// batch norm's gradient.
+    /// conv2d_grad or a gradient of pooling -> rank_sums without Context::sync: the gradient step also computes the
+    /// coefficients of the batch norm's gradient.
     void prepare_sums(size_t sums) {
         const Step s = steps_[sums];
         const Tensor& dgamma = s.in[RankSumsOp::dgamma];
@@ -246,7 +247,7 @@ private:
         const Step p = steps_[pool];
         const Pool& windows = p.attrs.as<Pool2dOp>().pool;
         const int64_t window = windows.window.h;
-        const Tensor& positions = p.out[Pool2dOp::positions]; // conv2d does not compute them, so nobody may read them
+        const Tensor& positions = p.out[Pool2dOp::positions]; // conv2d does not write them, so no step may read them
         const auto conv = maker(p.in[Pool2dOp::x], op::conv2d);
         if (windows.window != window || windows.stride != window || windows.pad != 0 || !conv ||
             !has_one_reader(p.in[Pool2dOp::x]) || readers_.contains(id(positions)) || results_.contains(id(positions)))
@@ -329,8 +330,8 @@ private:
         replace(relu, std::move(fused), {*sum});
     }
 
-    /// batch_norm -> conv2d, pooling or conv2d_grad: these readers normalise their input on load. The rule applies only
-    /// if all readers of the batch norm can do that.
+    /// batch_norm -> conv2d, pooling or conv2d_grad: these readers normalise their input x on load. The rule applies
+    /// only if all readers of the batch norm can do that.
     void normalise_on_load(size_t norm) {
         const Step n = steps_[norm];
         const BatchNorm& options = n.attrs.as<BatchNormOp>().norm;

@@ -9,7 +9,7 @@ namespace rg {
 
 /// Replaces each group of steps that can be fused by one step that does the work of the group. Also splits some steps
 /// to save memory, and inserts steps that round filters if the context has a device. `results` are the tensors that the
-/// traced function returns; fusion keeps their values.
+/// traced function returns; the fused steps still write them.
 void fuse(std::vector<Step>& steps, std::span<const Tensor> results);
 
 } // namespace rg

@@ -1,7 +1,8 @@
 // Parses JSON by recursive descent over a string view, and writes it by a recursive walk.
 //
-// The depth of a value is limited to kMaxDepth. The length of the text limits the number of values, since each takes at
-// least one byte of text. Errors give the byte offset. Numbers use from_chars and to_chars, which ignore the locale.
+// When a text is parsed, kMaxDepth limits the depth of a value, and the length of the text limits the number of values,
+// since each takes at least one byte. Errors of the parser give the byte offset. Numbers use from_chars and to_chars,
+// which ignore the locale.
 #include "ringgrad/core/json.h"
 
 #include "ringgrad/core/text.h"

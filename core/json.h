@@ -1,10 +1,11 @@
 // Reads and writes JSON strictly, for file headers, configurations and metrics.
 //
 // Objects keep their members in the order in which they were added or read. Integers in the range of int64_t are a
-// separate kind and stay exact; every other number is a double, and so is -0. A finite double is written with the
-// fewest digits that read back as the same bits, and always with a point or an exponent. The parser accepts only
-// RFC 8259: no comments, no trailing commas, no duplicate keys, only valid UTF-8, and a limited depth. To parse a text
-// takes at most 64 bytes of memory per byte of text; an array of one-digit numbers takes nearly that much.
+// separate kind and stay exact. Every other number is a double, and so are -0, 1.0 and 1e3. A finite double is written
+// with the fewest digits that read back as the same bits, and always with a point or an exponent. The parser accepts
+// only the grammar of RFC 8259, so no comments and no trailing commas. It also rejects duplicate keys, invalid UTF-8,
+// numbers outside the range of a double, and values deeper than kMaxDepth. To parse a text takes at most 64 bytes of
+// memory per byte of text; an array of one-digit numbers takes nearly that much.
 #pragma once
 
 #include "ringgrad/core/base.h"
@@ -36,9 +37,11 @@ public:
     static Json array() { return Array{}; }
     static Json object() { return Object{}; }
 
-    /// Deepest nesting that parse() accepts. The parser recurses once per level.
+    /// Largest depth of a value that parse() accepts. The outermost value has depth 1. The parser recurses once per
+    /// level.
     static constexpr int kMaxDepth = 64;
-    /// Parses exactly one value. Throws Error with `source`, such as "SOURCE: json: expected ... at offset N".
+    /// Parses a text that consists of one value. Throws Error if it does not; the message begins with `source`, as in
+    /// "SOURCE: json: expected ... at offset N".
     static Json parse(std::string_view text, const std::string& source);
 
     bool is_null() const { return is<std::monostate>(); }
@@ -64,14 +67,17 @@ public:
     const Json* find(std::string_view key) const;
     /// Returns the member of that name. Throws Error if there is none, or if this is not an object.
     const Json& at(std::string_view key) const;
-    /// Adds or replaces a member, and returns *this. If this is null, it first becomes an object.
+    /// Adds or replaces a member, and returns *this. If this is null, it first becomes an object. Throws Error if it is
+    /// of another kind.
     Json& set(std::string_view key, Json value);
-    /// Appends an element, and returns *this. If this is null, it first becomes an array.
+    /// Appends an element, and returns *this. If this is null, it first becomes an array. Throws Error if it is of
+    /// another kind.
     Json& push(Json value);
 
     /// Returns the value as text. The text is one line; with `indent` > 0, each member and each element is on its own
-    /// line. NaN and infinities become null, since JSON has neither. A byte that is not part of valid UTF-8, as file
-    /// names may contain, becomes an escape from \udc80 to \udcff. parse() turns the escape back into that byte.
+    /// line, indented by `indent` spaces per level. NaN and infinities become null, since JSON has neither. File names
+    /// may contain bytes that are not valid UTF-8. Such a byte becomes an escape from \udc80 to \udcff, which parse()
+    /// turns back into the byte.
     std::string dump(int indent = 0) const;
 
     bool operator==(const Json& other) const;

@@ -1,5 +1,5 @@
-// Defines Kept: memory in which the kernels of a plan's step keep what they compute from parameters alone, such as
-// packed filters. So the next replay need not compute it again.
+// Defines Kept: memory in which the CPU kernel of a plan's step keeps values that depend on parameters alone, such as
+// packed filters. So later replays need not compute these values again.
 #pragma once
 
 #include <cstddef>
@@ -13,20 +13,20 @@ namespace rg {
 /// The kept memory of one step. A kernel takes the same blocks in the same order in each call; see cpu/prepared.h.
 class Kept {
 public:
-    /// Begins a call of the kernel. Filled blocks stay filled only if `version` is the same as in the last call. The
-    /// version must change when the parameters of the step change.
+    /// Begins a call of the kernel. Filled blocks count as filled only if `version` is the same as in the last call.
+    /// The caller must pass another version when the parameters of the step have changed.
     void begin(uint64_t version) {
         filled_ = filled_ && version == version_;
         version_ = version;
         next_ = 0;
     }
-    /// Returns the next block of this call, with `bytes` bytes, aligned to 64 bytes.
+    /// Returns the next block of this call: `bytes` bytes, aligned to 64 bytes. Kept owns the block.
     void* take(size_t bytes) {
         if (next_ == blocks_.size()) blocks_.push_back({nullptr, 0});
         Block& block = blocks_[next_++];
         if (block.bytes != bytes || !block.memory) {
             block = {std::unique_ptr<void, Free>(::operator new(bytes, kAlign)), bytes};
-            filled_ = false; // happens only in the first calls: a step has the same shapes in each call
+            filled_ = false; // happens only in the first call: a step has the same shapes in each call
         }
         return block.memory.get();
     }

@@ -20,7 +20,7 @@ Shape filters_of(const Spec& s) {
     return {s.out, s.kernel.h, s.kernel.w, s.in / std::max<int64_t>(1, s.conv.groups)};
 }
 
-/// Declares the bias of a convolution, if it has one. Else returns null.
+/// Declares the bias of a convolution and returns its tensor. Returns null if the convolution has no bias.
 template <class Spec>
 const Tensor* add_bias(Parameters& parameters, const std::string& name, const Spec& s) {
     return s.bias ? &parameters.add(name + ".bias", {s.out}, Start::zeros) : nullptr;
@@ -67,8 +67,8 @@ Tensor ConvNorm::operator()(const Tensor& x, Mode mode) const {
     const LayerScope layer(name_);
     expect_allocated(w_);
     if (mode == Mode::evaluate) return norm_.evaluate(conv2d(x, *w_, value_or_none(b_), conv_));
-    // The op also computes the batch statistics. With one group, CPU kernels do so while an image of y is in cache;
-    // other kernels do so later.
+    // The op also computes the batch statistics. This is faster than channel_stats(y), since most kernels add up the
+    // values of y while these are in cache or in registers.
     const auto [y, local_stats] = conv2d_stats(x, *w_, value_or_none(b_), conv_);
     return norm_.train(y, local_stats);
 }

@@ -1,4 +1,4 @@
-// Defines layers. A layer declares its parameters by name, and computes its output from its input.
+// Defines layers. A layer declares its parameters by name, if it has any, and computes its output from its input.
 #pragma once
 
 #include "ringgrad/core/ops.h"
@@ -23,7 +23,7 @@ public:
     struct Spec {
         int64_t channels = 0;
         bool relu = true;
-        bool zero_gamma = false; // true: weights start with 0; a residual branch that ends with this norm gives 0 then
+        bool zero_gamma = false; // true: the weights start at 0, so a residual branch that ends with this norm does too
         NormOptions options = {};
     };
     Norm() = default; // unusable, until another one is assigned
@@ -116,7 +116,7 @@ private:
 struct Dropout {
     float probability = 0.5f;
     uint32_t stream = 0;
-    /// The seed is i32 [2]; see seed_tensor(). Mode::evaluate does not need it.
+    /// The seed is i32 [2]; see seed_tensor(). Mode::evaluate ignores it, so it may be undefined then.
     Tensor operator()(const Tensor& x, const Tensor& seed, Mode mode) const;
 };
 
@@ -134,8 +134,8 @@ private:
     const Tensor *w_ = nullptr, *b_ = nullptr; // b_ is null without a bias
 };
 
-/// A network that maps inputs to the scores of classes. Layers that a derived class declares may use `parameters` in
-/// their initialisers. The constructor of the derived class calls parameters.allocate().
+/// A network that maps inputs to the scores of classes. A derived class has layers as members, and may pass
+/// `parameters` to their constructors. Its constructor must call parameters.allocate() after all layers are made.
 class Network {
 public:
     virtual ~Network() = default;

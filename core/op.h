@@ -1,9 +1,10 @@
-// Defines what an op is: a row of the op table. Dispatch, tape, plans, profile, tests and benchmarks use only the row.
+// Defines what an op is: a row of the op table. Dispatch, tape, plans, profile and generic tests know an op only by its
+// row. Fusion (fuse.cpp) and the export to ONNX know particular ops.
 //
 // core/ops/ has one header and one source file per family of ops. They hold everything about an op except its fast
-// kernels: attributes, arguments, shape rule, backward rule, cost, and the reference implementation. A new op needs a
-// row in core/ops/, a kernel in core/cpu/, a kernel in gpu/, and cases in tests/op_cases.h. No other code needs to
-// change. A backward rule is itself written with ops.
+// kernels: attributes, arguments, shape rule, backward rule, cost, and the reference implementation. A new op in a
+// family needs a row in core/ops/, a kernel in core/cpu/, a kernel in gpu/, and cases in tests/op_cases.h. No other
+// code needs to change. A backward rule is itself written with ops.
 #pragma once
 
 #include "ringgrad/core/tensor.h"
@@ -17,8 +18,9 @@ namespace rg {
 
 constexpr int kMaxInputs = 12, kMaxOutputs = 6;
 
-/// Holds the values that an op takes beside tensors, in the op's own struct (for example Conv2dOp). A plan keeps the
-/// attributes of its trace. So a value that changes from call to call, such as the learning rate, must be a tensor.
+/// Holds the values that an op takes beside tensors, in the op's own struct (for example Conv2dOp). The replays of a
+/// plan use the attributes of the trace. So a value that changes from call to call, such as the learning rate, must be
+/// a tensor.
 class Attrs {
 public:
     /// Makes the default attributes of any op.
@@ -38,7 +40,7 @@ public:
         RG_CHECK(*type_ == typeid(T), "expected the attributes ", typeid(T).name(), ", got ", type_->name());
         return *reinterpret_cast<const T*>(bytes_);
     }
-    /// Does the same, for callers that change the attributes.
+    /// Does the same, but the caller may change the attributes through the reference.
     template <class T>
     T& as() {
         if (!type_) *this = T{};
@@ -70,7 +72,7 @@ enum class Type : uint8_t {
 enum class Presence : uint8_t {
     required,
     optional,
-    fused // optional; only the steps of a plan have it, since backward rules ignore it
+    fused // optional; only fused steps of a plan have it, since backward rules ignore it
 };
 
 struct Argument {
@@ -86,6 +88,7 @@ struct OutputSpec {
 using OutputSpecs = std::array<OutputSpec, kMaxOutputs>;
 
 /// Gives a backward rule the tensors and attributes of its op's invocation, and takes the gradients from the rule.
+/// Inputs and outputs that OpRow::saves does not list have a shape and a type, but no values.
 class Backward {
 public:
     virtual const Attrs& attrs() const = 0;
@@ -99,7 +102,8 @@ public:
     /// buffer to run() as an output. Returns an undefined tensor if there is no such buffer, or if the buffer already
     /// holds an earlier contribution.
     virtual Tensor into(int i) const = 0;
-    /// Contributes to the gradient of input i. The first contribution is assigned, later ones are added.
+    /// Contributes `gradient` to the gradient of input i. Tape::gradients() assigns the first contribution and adds
+    /// later ones.
     virtual void give(int i, const Tensor& gradient) = 0;
     /// States that input i was computed from input `other`, and that the gradient of `other` already includes the part
     /// that flows through input i. So input i needs no gradient of its own.
@@ -118,12 +122,12 @@ constexpr uint32_t saves_out(int i) { return 1u << (kMaxInputs + i); }
 struct OpRow {
     const char* name;
     Kernel reference, cpu;
-    /// Checks the shapes of the inputs and the attributes, and returns the shapes and types of the outputs. Definedness
-    /// and types of the inputs are already checked.
+    /// Checks the shapes of the inputs and the attributes, and returns the shapes and types of the outputs. The caller
+    /// has already checked the types of the inputs, and that the required ones are defined.
     OutputSpecs (*infer)(std::span<const Tensor> in, const Attrs&);
     std::span<const Argument> inputs;
     int outputs = 1;
-    /// The backward rule computes the gradients of the inputs. Null if no gradient can flow through the op.
+    /// The backward rule: computes the gradients of the inputs. Null if no gradient can flow through the op.
     void (*backward)(Backward&) = nullptr;
     uint32_t saves = 0;
     /// Returns the bits of `saves` if they depend on the attributes. Null: `saves` itself has the bits.
@@ -152,8 +156,9 @@ using Op = const OpRow*;
 OutputSpecs infer(const OpRow& row, std::span<const Tensor> in, const Attrs& attrs);
 
 /// Runs an op: checks the inputs, allocates the outputs (or takes those that are defined in `into`), executes the op,
-/// and records it on the active tape. While a function is traced, records the op in the trace instead of executing it.
-/// Optional inputs at the end may be omitted. All ops go through run(), except that replays of a plan call execute().
+/// and records it on the active tape. Returns the outputs. While a function is traced, records the op in the trace
+/// instead of executing it. In a DryRun, does not execute it. Optional inputs at the end may be omitted. Networks and
+/// backward rules call ops through run(); replays of a plan call execute().
 std::array<Tensor, kMaxOutputs> run(Op op, std::span<const Tensor> in, const Attrs& attrs = {},
                                     std::span<const Tensor> into = {});
 std::array<Tensor, kMaxOutputs> run(Op op, std::initializer_list<Tensor> in, const Attrs& attrs = {},
@@ -163,10 +168,10 @@ std::array<Tensor, kMaxOutputs> run(Op op, std::initializer_list<Tensor> in, con
 /// the context has a profile, adds the time of the op to it.
 void execute(Op op, const Call& call);
 /// Runs the CPU kernel of an op on copies of its tensors in host memory, and copies the results back to the device.
-/// Blocks until the device has finished the earlier ops. Calls OpRow::check. A device launches the ops of a plan that
-/// contains such an op one by one, and not as graphs.
+/// Blocks until the device has finished the earlier ops. Calls OpRow::check on the copies. If a step of a plan runs on
+/// the host, the replays launch the ops of the plan one by one, and not as graphs.
 void run_on_host(Op op, const Call& call);
-/// If this is not null, execute() calls it after each op. Only tests set it, to perturb results.
+/// If this is not null, execute() calls it after each op. Only tests set it, for example to perturb results.
 inline void (*after_op)(Op, const Call&) = nullptr;
 /// Returns the floating-point operations of a call.
 double flops_of(Op op, const Call& call);

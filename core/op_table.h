@@ -1,4 +1,4 @@
-// Defines the op table: the list of all ops, for code that does something for each of them.
+// Defines the op table: the list of all ops of core/ops/, for code that does something for each of them.
 #pragma once
 
 #include "ringgrad/core/ops.h"

@@ -2,9 +2,9 @@
 //
 // Shapes: images [n h w c], filters [k r s c], vectors [n c], labels i32 [n], for n samples of h x w pixels and c
 // channels, and k filters of r x s pixels. Activations are f32 or bf16. Activations that are computed from bf16
-// activations are bf16 too. Parameters, statistics, sums and losses stay f32, and so does the arithmetic, but a
-// convolution of bf16 images rounds its filters to bf16. The reference backend also takes f64. Errors name the op, the
-// expected value and the actual one.
+// activations are bf16 too; cast() converts them. Parameters, statistics, sums and losses are f32. A convolution of
+// bf16 images rounds its filters to bf16, but adds in f32. The reference backend computes in double and also takes f64.
+// Errors name the op, the expected value and the actual one.
 //
 // Each header also defines the structs of its ops, which hold the attributes and the names of inputs and outputs. A
 // program that only calls the functions does not need these structs.

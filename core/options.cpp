@@ -1,4 +1,4 @@
-// Parses, checks and prints options. The error messages say what to type, since most users see them before all others.
+// Parses, checks and prints options. The error messages say what to type, since they are the first that most users see.
 //
 // --help is 80 columns wide: names on the left, wrapped texts on the right, one group after the other.
 #include "ringgrad/core/options.h"
@@ -33,8 +33,8 @@ std::string join(const std::vector<std::string>& names) {
     return all;
 }
 
-/// Returns the smallest number of edits (insert, delete, replace, swap of neighbours) that turn a into b and edit no
-/// character twice.
+/// Returns the smallest number of edits (insert, delete, replace, swap of neighbours) that turn a into b, where no
+/// character is edited twice.
 size_t distance(const std::string& a, const std::string& b) {
     std::vector<std::vector<size_t>> d(a.size() + 1, std::vector<size_t>(b.size() + 1));
     for (size_t i = 0; i <= a.size(); ++i)
@@ -50,7 +50,7 @@ size_t distance(const std::string& a, const std::string& b) {
     return d[a.size()][b.size()];
 }
 
-/// Appends `label` on the left and `text` on the right.
+/// Appends one item of --help to `out`: `label` on the left, and `text` on the right, wrapped.
 void print_item(std::string& out, const std::string& label, const std::string& text) {
     std::string line = "  " + label;
     if (line.size() + 2 > kNameColumn) {

@@ -1,8 +1,9 @@
 // Parses, checks and lists the command-line options of a program, from one declaration each.
 //
 // A declaration binds an option to a variable of the program. The variable's value at the declaration is the default.
-// Options have long names only: `--name value`, `--name=value`, and for a bool `--name` or `--no-name`. If an option is
-// given twice, the last value counts, but a list collects all values. There are no abbreviations and no option files.
+// Options have long names only (except -h): `--name value`, `--name=value`, and for a bool `--name` or `--no-name`. If
+// an option is given twice, the last value counts, but a list collects all values. There are no abbreviations and no
+// option files.
 #pragma once
 
 #include "ringgrad/core/json.h"
@@ -29,7 +30,8 @@ public:
         Entry& one_of(std::vector<std::string> names);
         /// Sets the placeholder for the value in --help, for example "DIR".
         Entry& metavar(std::string name);
-        /// Marks one of the about ten options that matter most. --help then shows only these, and --help-all all.
+        /// Marks one of the about ten options that matter most. If a program has such options, --help shows only these,
+        /// and --help-all shows all options.
         Entry& basic();
 
     private:
@@ -59,8 +61,8 @@ public:
 
     const std::string& program() const { return program_; }
 
-    /// Adds one example command to --help for each text in `arguments`. It consists of `launcher`, the path of this
-    /// program, and the text.
+    /// Adds one example command to --help for each text in `arguments`. The command consists of `launcher`, such as
+    /// "mpiexec -n 4 " (with a space at its end), the path of this program, and the text.
     void examples(const std::vector<std::string>& arguments, const std::string& launcher = "");
 
     /// Sets the heading in --help for the options that are added from now on.
@@ -88,25 +90,26 @@ public:
     }
 
     /// Parses argv[1...]. Returns false if --help, -h, --help-all or --version is among them: then the caller prints
-    /// answer() and exits with 0. Throws Error for an unknown name (and suggests a similar one, if any), a missing or
-    /// bad value, or too few or too many arguments without a name.
+    /// answer() and exits with 0, and no option is set. Throws Error for an unknown name (and suggests a similar one,
+    /// if any), a missing or bad value, or too few or too many arguments without a name.
     bool parse(int argc, const char* const* argv);
     /// Does the same for a list of arguments that does not begin with the program's name.
     bool parse(const std::vector<std::string>& args);
-    /// Returns the help, or for --version one line with the version of ringgrad and its build (core/version.h).
+    /// Returns the help, or for --version one line: the program's name, the version of ringgrad and its build
+    /// (core/version.h).
     std::string answer() const { return version_asked_ ? version() : help(all_asked_); }
     /// Returns the help. It has all options if `all` is true or if no option is basic, otherwise only the basic ones.
     std::string help(bool all = true) const;
 
     /// Returns true if the command line set the option. Use it for defaults that depend on other options.
     bool was_given(const std::string& name) const;
-    /// Sets an option from text. Does not change was_given(). A resumed run calls this for the values() of its first
-    /// part.
+    /// Sets an option from text. Does not change was_given(). For example, a resumed run sets its options to the
+    /// values() in the checkpoint. Throws Error for an unknown name or a bad value.
     void set(const std::string& name, const std::string& value);
     /// Returns all options with their current values as texts, in order of declaration. set() restores a value from its
     /// text, except for a list: its text has all its values, joined by spaces, and set() appends a single value.
     std::vector<std::pair<std::string, std::string>> values() const;
-    /// Returns the options as a JSON object, where numbers and bools are not texts.
+    /// Returns the options as a JSON object, with numbers and bools as such, and all else as texts like in values().
     Json to_json() const;
 
 private:
@@ -114,7 +117,7 @@ private:
     Entry* find(const std::string& name);
     const Entry* find(const std::string& name) const { return const_cast<Options*>(this)->find(name); }
     [[noreturn]] void fail_unknown(const std::string& argument) const;
-    /// Parses the option at args[0] and its value. Returns how many elements of `args` the option and its value are.
+    /// Parses the option at args[0] and its value. Returns the number of elements of `args` that it has parsed.
     size_t parse_option(std::span<const std::string> args);
     std::string version() const;
     static void print_entry(std::string& out, const Entry& entry);
@@ -148,14 +151,15 @@ Options::Entry& Options::add(const std::string& name, E* value, const std::vecto
 /// that stream, and the text that is meant for the stream would go into the file. Call this first in main().
 void open_standard_streams();
 
-/// Returns the path with which this process was started, such as build/train_cifar.
+/// Returns the name or path with which this process was started, such as build/train_cifar. Returns an empty text
+/// without /proc.
 std::string program_path();
 
 /// Flushes standard output. Throws Error if a part of it could not be written, for example because the disk is full.
 /// Call this at the end of a program that has otherwise succeeded.
 void finish_output();
 
-/// Calls open_standard_streams() and `body`, and if that returns 0, finish_output(). Returns the result of `body`.
+/// Calls open_standard_streams() and `body`, and if `body` returns 0, finish_output(). Returns the result of `body`.
 /// Turns an exception into one line on standard error ("error: ...") and returns 1. For the main() of a program without
 /// ranks.
 int run_main(int argc, char** argv, int (*body)(int argc, const char* const* argv));

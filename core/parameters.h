@@ -1,9 +1,9 @@
 // Holds the trainable values of a network, their gradients, and its batch-norm state, in one flat buffer each.
 //
 // With flat buffers, one op updates all parameters, and ranks can sum several gradients at once as one range of memory.
-// A network declares its parameters in the order in which it uses them, and then allocates all of them once. In memory
-// they have the opposite order, because the backward pass finishes the gradients in that order. Every tensor starts at
-// a multiple of 64 bytes; the gaps always hold zeros.
+// A network declares its parameters in the order in which it uses them, and then allocates all of them once. In memory,
+// parameters and gradients have the opposite order, because the backward pass finishes the gradients in that order.
+// Every tensor starts at a multiple of 64 bytes; the gaps always hold zeros.
 #pragma once
 
 #include "ringgrad/core/tensor.h"
@@ -17,10 +17,10 @@ namespace rg {
 /// Says from which normal distribution (mean 0) initial weights are drawn. `he` has variance 2 / fan_in (He et al.,
 /// 2015), `glorot` has variance 2 / (fan_in + fan_out) (Glorot and Bengio, 2010), and `narrow_normal` has standard
 /// deviation 0.01. `he_fan_out` has variance 2 / fan_out for filters (He et al., 2015) and 1 / (3 fan_in) for dense
-/// weights, like the residual networks of torchvision. `dirac` has PyTorch's default variance, 1 / (3 fan_in), but
-/// the first filters [r s c] copy the channels of the input: filter i, up to c of them, has a single 1 at its centre
-/// and channel i (Zagoruyko and Komodakis, "DiracNets", 2017). Each parameter has a stream of random numbers of its own
-/// (rng.h): Rng(seed, Purpose::init, 0, number of parameters that are declared before it).
+/// weights, like the residual networks of torchvision. `dirac` has PyTorch's default variance, 1 / (3 fan_in), but of
+/// the k filters [r s c], the first min(k, c) copy the channels of the input: filter i is 1 at its centre in channel i,
+/// and 0 elsewhere (Zagoruyko and Komodakis, "DiracNets", 2017). Each parameter has a stream of random numbers of its
+/// own (rng.h): Rng(seed, Purpose::init, 0, number of parameters that are declared before it).
 enum class Init : uint8_t { he, glorot, narrow_normal, he_fan_out, dirac };
 
 class Parameters {
@@ -29,11 +29,12 @@ public:
         std::string name;
         Shape shape;
         enum class Start : uint8_t { random, zeros, ones } start = Start::zeros;
-        float rate = 1;  // factor of the learning rate; 0: the optimizer does not change the value
+        /// The next three apply if the caller of an update op passes them on (UpdateInputs), as the training loop does.
+        float rate = 1;  // factor of the learning rate; 0: the update does not change the value
         float decay = 1; // factor of the weight decay
-        /// The optimizer changes the value only in this number of epochs at the start.
+        /// The training loop changes the value only in the first `epochs` epochs.
         int64_t epochs = std::numeric_limits<int64_t>::max();
-        int64_t offset = 0; // elements from the start of the flat buffer
+        int64_t offset = 0; // elements from the start of each of the flat buffers values() and gradients()
         Tensor value = {}, gradient = {};
     };
     struct State {
@@ -49,7 +50,8 @@ public:
 
     /// Declares a parameter and returns its tensor, which is undefined until allocate(). The reference stays valid.
     const Tensor& add(std::string name, const Shape& shape, Entry::Start start);
-    /// Declares the running statistics of a batch-norm layer. allocate() sets the means to 0 and the variances to 1.
+    /// Declares the running statistics of a batch-norm layer, and returns their tensor like add(). allocate() sets the
+    /// means to 0 and the variances to 1.
     const Tensor& add_state(std::string name, int64_t channels);
 
     /// Allocates the buffers and sets the initial values. Call it once, after all add() and add_state(). f64 is for
@@ -60,7 +62,7 @@ public:
     int64_t gradient_bytes() const { return gradients_.bytes(); }
     /// Makes gradient_bytes() bytes of host memory the buffer of the gradients, and sets them to zero. `memory` must be
     /// aligned to 64 bytes and must outlive this object. If it is memory that the ranks of a node share, they can sum
-    /// the gradients without a copy. Call this after allocate() and before any use of the gradients.
+    /// the gradients without a copy. Call this after allocate(), and before any code keeps a tensor of the gradients.
     void place_gradients(std::byte* memory);
 
     const std::deque<Entry>& entries() const { return entries_; }

@@ -1,6 +1,6 @@
-// Traces ops, places values in memory, and replays steps. Each value has a block of memory, whose number
-// (Tensor::key().id) identifies the value. A view uses the block of its source. So the block must live until the last
-// step that reads the value or a view of it.
+// Traces ops, places values in memory, and replays steps. In a trace, each intermediate has a block of its own, which
+// has a number (Tensor::key().id) but no memory. A view has the number of its source. So a plan reserves the memory of
+// a block until the last step that uses the value or a view of it.
 #include "ringgrad/core/plan.h"
 
 #include "ringgrad/core/context.h"
@@ -16,14 +16,16 @@ namespace {
 
 constexpr int64_t kAlign = 64;
 
-/// Describes an intermediate or a result: the first and last step that use it, its size, and its offset in the arena.
+/// Describes an intermediate or a result: the first and last step that write or read it, and its size in bytes, rounded
+/// up to kAlign. For an intermediate, also holds its offset in the arena.
 struct Life {
     size_t first, last;
     int64_t bytes = 0, offset = 0;
 };
 
 /// Gives each value, the largest first, the lowest offset at which the arena is free during the value's life. Returns
-/// the number of bytes in the arena. A first-fit variant of "greedy by size" (Pisarchyk and Lee, 2020, section 5).
+/// the number of bytes in the arena. This is a first-fit variant of "greedy by size" (Pisarchyk and Lee, 2020, section
+/// 5).
 int64_t place_all(std::vector<Life*> lives) {
     std::sort(lives.begin(), lives.end(), [](const Life* a, const Life* b) {
         return a->bytes != b->bytes ? a->bytes > b->bytes : a->first < b->first;
@@ -46,9 +48,9 @@ int64_t place_all(std::vector<Life*> lives) {
     return total;
 }
 
-/// Returns the Life of each intermediate and each result. Appends to `written_tensors` the blocks outside of the plan
-/// that the steps write, such as those of gradients. The keys of `inputs` are the ids of the placeholders, which are
-/// skipped.
+/// Returns the Life of each intermediate, and of each result that has no memory yet, by the number of its block.
+/// Appends to `written_tensors` the blocks outside of the plan that the steps write, such as those of gradients. Skips
+/// the placeholders, whose block numbers are the keys of `inputs`.
 std::map<uint64_t, Life> find_lives(std::span<const Step> steps, const std::map<uint64_t, size_t>& inputs,
                                     std::vector<Tensor>& written_tensors) {
     std::map<uint64_t, Life> lives;
@@ -74,7 +76,7 @@ std::map<uint64_t, Life> find_lives(std::span<const Step> steps, const std::map<
     return lives;
 }
 
-/// Calls f for each input of Type::precise, such as a parameter or a statistic.
+/// Calls f for each defined input that the op's row declares as Type::precise, such as a parameter or a statistic.
 template <class F>
 void each_parameter(const Step& step, F f) {
     for (size_t i = 0; i < step.op->inputs.size(); ++i)
@@ -99,7 +101,7 @@ Plan::Plan(std::vector<Step> steps, std::span<const Tensor> placeholders, std::s
 void Plan::place(std::span<const Tensor> results) {
     std::map<uint64_t, size_t> input_of;
     for (size_t i = 0; i < placeholders_.size(); ++i) input_of.emplace(placeholders_[i].key().id, i);
-    std::set<uint64_t> result_ids; // values that live on after the last step
+    std::set<uint64_t> result_ids; // values that must outlive the last step
     for (const Tensor& t : results) result_ids.insert(t.key().id);
     std::map<uint64_t, Life> lives = find_lives(steps_, input_of, written_);
 
@@ -171,7 +173,7 @@ std::span<const Tensor> Plan::replay(std::span<const Tensor> inputs, const After
         }
     else
         run(0, steps_.size(), after_step);
-    // Release the caller's tensors, which the steps refer to.
+    // Replace the tensors in the steps by the placeholders, so that the plan does not keep the caller's memory.
     for (const Binding& b : bindings_) steps_[b.step].in[b.argument] = b.view;
     return results_;
 }
@@ -207,7 +209,7 @@ void Plan::run(size_t begin, size_t end, const AfterStep& after_step) {
     for (size_t s = begin; s < end; ++s) {
         const Step& step = steps_[s];
         if (step.kept) {
-            uint64_t version = 0; // none of the terms ever decreases
+            uint64_t version = 0; // a sum; no version decreases, so the sum grows if any parameter changes
             each_parameter(step, [&](const Tensor& t) { version += t.version(); });
             step.kept->begin(version);
         }

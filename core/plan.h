@@ -1,9 +1,9 @@
 // Defines Trace, which records the ops of a function, and Plan, which replays them in memory that it allocates once.
 //
-// While a Trace exists, ops do not execute: run() appends each op, also of a backward pass or an update, to a list of
-// steps. A Plan fuses steps (fuse.h) and places all intermediates in one block of memory, the arena. Values that live
-// at the same time do not overlap there. A replay executes the steps. All that changes between calls must be in
-// tensors: the inputs, and tensors outside of the function that the trace used, such as parameters.
+// While a Trace exists, ops do not execute: run() of op.h appends each op, also of a backward pass or an update, to a
+// list of steps. A Plan fuses steps (fuse.h) and places all intermediates in one block of memory, the arena. Values
+// that live at the same time do not overlap there. A replay executes the steps. All that changes between calls must be
+// in tensors: the inputs, and tensors outside of the function that the trace used, such as parameters.
 #pragma once
 
 #include "ringgrad/core/device.h"
@@ -16,12 +16,13 @@
 
 namespace rg {
 
-/// While a Trace exists on this thread, ops are recorded instead of executed. To read a value that such an op would
-/// compute then throws Error.
+/// While a Trace exists on this thread, ops are recorded instead of executed. Their new results have no memory, so
+/// reading them throws Error. A tensor that has memory, such as a parameter, keeps its values even if an op writes to
+/// it.
 class Trace final : public Recorder {
 public:
     void record(Op op, const Attrs& attrs, std::span<const Tensor> in, std::span<const Tensor> out) override;
-    void record_copy(const char*, const char*, const Tensor&, const Tensor&) override {} // copies throw in a trace
+    void record_copy(const char*, const char*, const Tensor&, const Tensor&) override {} // only tapes get copies
     std::vector<Step> steps;
 
 private:
@@ -45,13 +46,13 @@ public:
     ///
     /// Replays on a device without a profile or `sync` in the context can use graphs (Device::Graph). The second such
     /// replay captures the steps. This and later such replays launch the graphs, if the device could capture them. A
-    /// graph ends at each step for which after_step returned true before the capture. With graphs, after_step is called
-    /// only after each graph, for its last step.
+    /// graph ends after each step for which after_step returned true before the capture, and after the last step. With
+    /// graphs, after_step is called only after each graph, for its last step.
     std::span<const Tensor> replay(std::span<const Tensor> inputs, const AfterStep& after_step = {});
 
     /// Lets CPU kernels keep what they prepare from parameters, such as packed filters, from replay to replay. They
-    /// prepare it again when a parameter has changed (Tensor::version()). Has no effect on steps whose parameters the
-    /// plan computes, writes or takes as inputs.
+    /// prepare it again when a parameter has changed (Tensor::version()). Has no effect on a step that reads a
+    /// parameter or statistic which the plan computes, writes or takes as an input.
     void keep_prepared();
 
     /// Returns the blocks of memory outside of the plan that its steps write, such as those of gradients and running

@@ -1,4 +1,4 @@
-// Adds up the time per op and prints the table, with the longest time first.
+// Adds up the time per op and formats the table, with the longest time first.
 #include "ringgrad/core/profile.h"
 
 #include "ringgrad/core/formatted.h"

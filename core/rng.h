@@ -1,8 +1,8 @@
 // Counter-based random numbers: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
 //
-// (seed, purpose, epoch, index) determines a stream of numbers; the rank and the order of calls do not matter. So each
-// sample and each parameter gets the same numbers with any number of ranks and threads. A checkpoint need not save any
-// state of the generator.
+// (seed, purpose, epoch, index) determines a stream of numbers; the rank and the order of calls do not matter. If the
+// index is that of a sample in its data set, or of a parameter, the numbers are the same with any number of ranks and
+// threads. A checkpoint need not save any state of the generator.
 #pragma once
 
 #include <array>
@@ -28,7 +28,7 @@ constexpr std::array<uint32_t, 4> philox(std::array<uint32_t, 4> ctr, std::array
 /// Returns the seed that a tensor holds as two i32 halves, the low half first.
 constexpr uint64_t seed_of(const int32_t* halves) { return uint64_t(uint32_t(halves[1])) << 32 | uint32_t(halves[0]); }
 
-/// Generates one stream of random numbers. `epoch` must be below 2^24. A copy continues at the original's position.
+/// Generates one stream of random numbers. `epoch` must be below 2^24. A copy starts at the position of the original.
 class Rng {
 public:
     Rng(uint64_t seed, Purpose purpose, uint32_t epoch = 0, uint64_t index = 0)

@@ -1,4 +1,4 @@
-// Implements run() and execute(), through which all ops pass.
+// Implements the functions of op.h that check, record and execute ops.
 #include "ringgrad/core/op.h"
 
 #include "ringgrad/core/context.h"
@@ -40,7 +40,7 @@ void run_on_host(Op op, const Call& call) {
     to_host(in);
     for (const Tensor& t : call.out) {
         out.push_back(t.defined() ? Tensor::on_host(t.shape(), t.dtype()) : Tensor());
-        for (size_t i = 0; i < in.size() && t.defined(); ++i) // an op that works in place
+        for (size_t i = 0; i < in.size() && t.defined(); ++i) // in place: use the copy of the input
             if (call.in[i].defined() && call.in[i].key() == t.key() && call.in[i].shape() == t.shape())
                 out.back() = in[i];
     }
@@ -56,11 +56,11 @@ void run_on_host(Op op, const Call& call) {
 
 namespace {
 
-/// Throws Error if a required input is undefined, or if an input has another type than the row declares. While a tape
-/// records an op with a backward rule, also throws if a `fused` input is defined.
+/// Throws Error if a required input is undefined, or if an input has another type than the row declares. If
+/// Scope::tape is set and the op has a backward rule, also throws if a `fused` input is defined.
 void check_types(const OpRow& row, std::span<const Tensor> in) {
     DType activation = DType::f32, precise = DType::f32;
-    bool known = false; // true after the first input of type activation or precise, which sets both variables
+    bool known = false; // true after the first input of Type::activation or Type::precise has set these two
     for (size_t i = 0; i < in.size(); ++i) {
         const Tensor& t = in[i];
         const auto [name, type, presence] = row.inputs[i];

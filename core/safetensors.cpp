@@ -45,7 +45,8 @@ struct Entry {
     int64_t begin = 0, end = 0;
 };
 
-/// Reads the description of one tensor from the header. Every message begins with `where`.
+/// Reads the description of one tensor from the header. If the description is wrong, or if the tensor exceeds the
+/// `data_bytes` bytes of data, throws Error with a message that begins with `where`.
 Entry read_entry(const std::string& name, const Json& json, int64_t data_bytes, const std::string& where) {
     RG_CHECK(json.is_object(), where, "expected an object, got ", json.kind(), kDamaged);
     for (const Json::Member& m : json.as_object())

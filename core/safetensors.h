@@ -45,12 +45,13 @@ inline constexpr uint64_t kMaxTensorFile = uint64_t{1} << 36;
 inline constexpr int64_t kMaxTensorHeader = 100'000'000;
 
 /// Returns the contents of a file with these tensors and metadata. The tensors must be in host memory. The data of
-/// tensors with larger elements come first, so that each tensor is aligned to its element size. Throws Error if a name
-/// is empty, used twice or "__metadata__", if a metadata key is used twice, if a text is not valid UTF-8, if a tensor
-/// is undefined, or if the header is too long.
+/// tensors with larger elements come first, so that in the file each tensor is aligned to its element size. Throws
+/// Error if a name is empty, used twice or "__metadata__", if a metadata key is used twice, if a text is not valid
+/// UTF-8, if a tensor is undefined, or if the header is too long.
 std::string encode_tensors(const std::vector<NamedTensor>& tensors, const Metadata& metadata);
-/// Decodes the contents of a file. If they violate the format, throws Error with `source` and, if one is concerned, the
-/// name of the tensor.
+/// Decodes the contents of a file into tensors in host memory. If the contents violate the format, or if a tensor has
+/// another type or more than four extents, throws Error. The message names `source` and, if a single tensor is wrong,
+/// that tensor.
 TensorFile decode_tensors(std::string_view bytes, const std::string& source);
 
 /// Writes encode_tensors() to a file, atomically and durably (see core/atomic_file.h).

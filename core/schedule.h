@@ -22,7 +22,7 @@ enum class ScheduleKind { constant, piecewise, cosine, triangular };
 
 struct Schedule {
     ScheduleKind kind = ScheduleKind::constant;
-    double base = 0.1;              // the rate in the formulas above
+    double base = 0.1;              // rate before drops or decay; triangular: the rate at the peak
     double epochs = 1;              // length of the training, in epochs
     std::vector<double> drops = {}; // used by piecewise
     double factor = 0.1;            // used by piecewise
@@ -31,8 +31,9 @@ struct Schedule {
     double start = -1;              // used by triangular; -1: the floor
     double warmup = 0;              // epochs at the start in which the rate is multiplied by progress / warmup
 
-    /// Throws Error unless base >= floor >= 0, 0 <= start <= base or start == -1, epochs > 0, factor > 0, 0 < peak < 1,
-    /// 0 <= warmup <= epochs, and the drops are not negative and strictly increase.
+    /// Throws Error unless base is finite, base >= floor >= 0, epochs > 0, factor > 0, 0 < peak < 1, and 0 <= warmup <=
+    /// epochs. Also throws unless start is -1 or 0 <= start <= base, and unless the drops are not negative and strictly
+    /// increase. Checks all members, whatever the kind.
     void check() const;
     /// Returns the rate at `progress` >= 0 epochs. After the last epoch, cosine and triangular stay at `floor`.
     double rate_at(double progress) const;

@@ -11,7 +11,7 @@ struct Step {
     Attrs attrs;
     std::array<Tensor, kMaxInputs> in;
     std::array<Tensor, kMaxOutputs> out;
-    std::shared_ptr<Kept> kept = nullptr; // null: kernels prepare their filters in each call
+    std::shared_ptr<Kept> kept = nullptr; // what kernels keep from call to call; null: nothing
     std::span<const Tensor> inputs() const { return {in.data(), op->inputs.size()}; }
     std::span<const Tensor> outputs() const { return {out.data(), size_t(op->outputs)}; }
 };

@@ -1,7 +1,7 @@
 // Holds the stop request of the process, for example from Ctrl-C, as one flag.
 //
-// Training loops check the flag between steps and save a checkpoint before they end. Long work that has nothing to
-// save, such as loading data, calls check_stop() often: for example once per image, or between two reads of a
+// A training program checks the flag between steps, and saves a checkpoint before it ends. Long work that has nothing
+// to save, such as loading data, calls check_stop() often: for example once per image, or between two reads of a
 // command's output.
 #pragma once
 

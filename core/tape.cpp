@@ -1,6 +1,6 @@
-// Records nodes and walks them backwards. Tensor::key() says where a value begins, and so identifies the value. A
-// reshaped view has the key of its source and is the same value. A slice can have the key of its source too, but fewer
-// bytes. So the number of bytes is compared as well.
+// Records nodes and walks them backwards. Tensor::key() says where a value begins in memory. A reshaped view has the
+// key and the number of bytes of its source: it is the same value. A slice from the first element on has the key of its
+// source, but fewer bytes. So class Dependence compares keys and numbers of bytes.
 #include "ringgrad/core/tape.h"
 
 #include "ringgrad/core/context.h"
@@ -31,8 +31,9 @@ struct Gradients {
     }
 };
 
-/// A call that gradients do not flow through. A tensor is requested if the caller of gradients() asked for its
-/// gradient. A value is blocked if it depends on a requested tensor through such a call.
+/// A call that gradients do not flow through, such as a copy or an op without a backward rule, and a hint for the
+/// error. A tensor is requested if the caller of gradients() asked for its gradient. A value is blocked if it depends
+/// on a requested tensor through such a call.
 struct Barrier {
     const char *call, *instead;
 };
@@ -40,7 +41,8 @@ constexpr Barrier kView{"a view of a part (Tensor::slice())",
                         "use slice() of core/ops.h, or ask for the gradient of the view"};
 
 /// The inputs of a node that depend on a requested tensor: bit i stands for input i. The inputs in `needed` need their
-/// gradients. The inputs in `blocked` are blocked values or views of a part, to which no gradient can flow.
+/// gradients. No gradient can flow to the inputs in `blocked`: they are blocked values, or overlap a value that depends
+/// on a requested tensor only in part, as a view of a part does.
 struct Dependents {
     uint32_t needed = 0, blocked = 0;
     Barrier barrier = {}; // the call that blocks the last blocked input
@@ -76,7 +78,7 @@ public:
                 known->second.blocked = true;
                 known->second.barrier = barrier_of(node);
             } else if (!depends)
-                values_.erase(t.key()); // the node overwrites the value
+                values_.erase(t.key()); // the node overwrites any value there
             else if (node.backward && i == 0)
                 values_[t.key()] = {t.bytes(), false, false, {}};
             else
@@ -85,7 +87,7 @@ public:
         return inputs;
     }
 
-    /// Returns the call that blocks gradients from the loss to the requested tensors, or null if none does.
+    /// Returns the call that blocks the loss, or null if the loss itself is not a blocked value.
     const Barrier* barrier_of(const Tensor& loss) const {
         const auto value = values_.find(loss.key());
         return value != values_.end() && value->second.blocked ? &value->second.barrier : nullptr;
@@ -108,7 +110,7 @@ private:
         return {node.name, node.instead ? node.instead : "it has no gradient for this result"};
     }
 
-    /// Returns the value in values_ that is t or overlaps t in memory, or end() if there is none. The values in values_
+    /// Returns a value in values_ that is t or overlaps t in memory, or end() if there is none. The values in values_
     /// do not overlap each other. If t has no elements, finds only t itself.
     Position overlapping(const Tensor& t) {
         const Tensor::Key key = t.key();

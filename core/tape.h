@@ -40,8 +40,9 @@ public:
 
     /// Writes the gradients of `loss` (one element) with respect to `tensors` to `destinations`, which have the same
     /// shapes and types. A tensor that the loss does not depend on gets zeros. Throws Error if the loss depends on none
-    /// of the tensors, or on one of them through a copy, a view of a part or an op without a backward rule. Also throws
-    /// if two of the tensors and destinations share memory. Call it once: afterwards the tape records nothing.
+    /// of the tensors, or on one of them through a copy, a view of a part or an op without a backward rule. A path that
+    /// another gradient includes (Backward::covers()), such as that through a batch norm's statistics, is allowed. Also
+    /// throws if two of the tensors and destinations share memory. Call it once: afterwards the tape records nothing.
     void gradients(const Tensor& loss, std::span<const Tensor> tensors, std::span<const Tensor> destinations);
     /// Writes the gradients of `loss` with respect to all parameters to their Parameters::Entry::gradient.
     void gradients(const Tensor& loss, const Parameters& parameters);

@@ -8,7 +8,8 @@
 
 namespace rg {
 
-/// A new folder below $TMPDIR or /tmp that only this user can open. The destructor removes the folder and its files.
+/// A new folder that only this user can open, below std::filesystem::temp_directory_path(): $TMPDIR if that is set,
+/// usually /tmp otherwise. The destructor removes the folder with its contents.
 class TempFolder {
 public:
     TempFolder() : path_((std::filesystem::temp_directory_path() / "ringgrad-XXXXXX").string()) {

@@ -165,7 +165,7 @@ struct Storage {
     void* block = nullptr;
     std::atomic<uint64_t> version{0};
     Device* device;
-    std::shared_ptr<Device> device_owner; // null if no shared_ptr owns the device
+    std::shared_ptr<Device> device_owner; // null if no shared_ptr owns the device, or if there is no device
     bool owned = true;
 };
 

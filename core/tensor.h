@@ -1,11 +1,11 @@
 // Defines Tensor: a handle to contiguous memory with a shape and an element type.
 //
 // Images have the extents [n h w c]: number, height, width, channels. Filters have [k r s c]: number, height, width,
-// channels. Tensors have no strides: the only views are reshape() and slice(), which are contiguous too. A copy of a
+// channels. Tensors have no strides: all views, such as those of reshape() and slice(), are contiguous too. A copy of a
 // Tensor object shares its storage. New storage in host memory comes from a cache of freed blocks: a training step
-// allocates the same sizes again and again, mostly without a call of the operating system. The bytes of all storage are
-// counted. In a DryRun they are only counted, and there is no memory. So a program can find out how much memory a step
-// needs.
+// allocates the same sizes again and again, mostly without a call of the operating system. The bytes of all storage
+// that is not borrowed are counted. In a DryRun they are only counted, and there is no memory. So a program can find
+// out how much memory a step needs.
 #pragma once
 
 #include "ringgrad/core/base.h"
@@ -68,8 +68,8 @@ public:
     /// Returns a tensor with uninitialised values in host memory, for values that the program itself reads or writes.
     static Tensor on_host(const Shape& shape, DType type = DType::f32);
     static Tensor zeros(const Shape& shape, DType type = DType::f32);
-    /// Returns a tensor in memory of the caller. The memory must be aligned to 64 bytes, and must outlive the tensor
-    /// and its views.
+    /// Returns a tensor in host memory of the caller. The memory must be aligned to 64 bytes, and must outlive the
+    /// tensor and its views.
     static Tensor borrow(std::byte* memory, const Shape& shape, DType type = DType::f32);
     /// Returns a tensor whose elements are all `value`. It has memory even in a dry run, so a traced function may use
     /// it.
@@ -118,7 +118,7 @@ public:
         return {data<T>(), size_t(numel())};
     }
     /// Returns a number that grows whenever an op, copy_from() or fill() writes to the tensor's block of memory, and
-    /// when span() gives access to it. Writes through pointers do not count.
+    /// when span() gives access to it. Writes through pointers, and by the graphs of a device, do not count.
     uint64_t version() const;
     /// Makes version() grow.
     void note_write() const;
@@ -140,8 +140,8 @@ public:
         auto operator<=>(const Key&) const = default;
     };
     Key key() const { return {id_, offset_}; }
-    /// Returns true if the tensor refers to memory. A tensor made in a dry run, an undefined one, one of
-    /// without_memory(), and a new one without elements have none.
+    /// Returns true if the tensor refers to memory. An undefined tensor, one of without_memory(), and a new one without
+    /// elements have none. Neither has a tensor that was made in a dry run, unless by constant() or borrow().
     bool has_memory() const;
     /// Returns the whole block of memory that holds this tensor, as a tensor with one extent.
     Tensor whole() const;

@@ -9,15 +9,15 @@
 namespace rg {
 namespace {
 
-/// Returns true for a character that controls a terminal or reorders a line, for a byte order mark, and for a tag.
-/// `character` is one valid UTF-8 sequence.
+/// Returns true for a character that controls a terminal, divides or reorders a line, for a byte order mark, and for a
+/// tag. `character` is one valid UTF-8 sequence.
 bool is_control(std::string_view character) {
     static constexpr std::pair<uint32_t, uint32_t> kRanges[] = {
         {0, 0x1f},         // C0
         {0x7f, 0x9f},      // DEL and C1
         {0x61c, 0x61c},    // Arabic letter mark
         {0x200e, 0x200f},  // left-to-right and right-to-left marks
-        {0x2028, 0x202e},  // separators, embeddings, overrides
+        {0x2028, 0x202e},  // line and paragraph separators, embeddings, overrides
         {0x2066, 0x2069},  // isolates
         {0xfeff, 0xfeff},  // byte order mark
         {0xe0000, 0xe007f} // tags

@@ -1,5 +1,5 @@
-// Makes text from outside (names of files, classes and objects, replies of servers) safe to print. Also reads, splits
-// and wraps text.
+// Makes text from outside (names of files, classes and objects, replies of servers) safe to print. Also checks UTF-8,
+// reads numbers, and splits and wraps text.
 //
 // A file name can contain a line break, a colour code or a cursor movement. Pass such text through printable()
 // before a terminal shows it, and through csv_field() before it becomes part of a CSV line. core/json.h escapes text
@@ -14,7 +14,7 @@
 namespace rg {
 
 /// Returns the number of bytes in the UTF-8 sequence at the start of a non-empty text. Returns 0 if the sequence is
-/// invalid: incomplete, overlong, a surrogate, or above U+10FFFF.
+/// invalid: for example incomplete, overlong, a surrogate, or above U+10FFFF.
 size_t utf8_sequence(std::string_view text);
 bool is_utf8(std::string_view text);
 
@@ -38,8 +38,8 @@ bool read_number(std::string_view text, T& value) {
 /// Returns the parts of a text between the separators, one more than there are separators.
 std::vector<std::string> split(std::string_view text, char separator);
 
-/// Appends the text to `line`, in lines of at most `columns` bytes, or more for a long word. Further lines are indented
-/// by `indent` spaces.
+/// Appends the text to `line` and returns the result. Breaks the text at spaces into lines of at most `columns` bytes;
+/// a longer word makes a longer line. Each line after the first begins with `indent` spaces.
 std::string wrapped(std::string_view text, size_t columns, size_t indent = 4, std::string line = "");
 
 } // namespace rg

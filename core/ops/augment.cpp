@@ -60,8 +60,8 @@ struct Picture {
         return pixels[(inside(row, height) * width + inside(column, width)) * channels + channel];
     }
 
-    /// Returns the bilinear mean at a position, rounded to an integer, or 0 (black) outside of an image that is not
-    /// mirrored.
+    /// Returns the bilinear mean at a position, rounded to an integer. Returns 0 (black) if the image is not mirrored
+    /// and the position is more than half a pixel beyond the centres of its edge pixels.
     double at_position(double y, double x, int64_t channel) const {
         const bool outside = y < -0.5 || x < -0.5 || y >= double(height) - 0.5 || x >= double(width) - 0.5;
         if (outside && !reflect) return 0;

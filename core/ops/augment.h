@@ -2,7 +2,7 @@
 //
 // A view is an affine map, so it can shift, flip, rotate and scale an image. The functions below compute it in
 // integers. The CPU kernel, the CUDA kernel and data/augment.h (the same work in the data loader) use them, so all
-// three give the same bits.
+// three give the same bits. The reference implementation uses double instead, and may round differently.
 #pragma once
 
 #include "ringgrad/core/op.h"
@@ -14,11 +14,11 @@ namespace rg {
 /// The largest number of channels of an image.
 constexpr int64_t kMaxImageChannels = 16;
 
-/// The number of units of a view's fixed-point numbers in one pixel.
+/// One pixel in the units of a view's fixed-point numbers, which are 1/65536 pixel.
 constexpr int64_t kPixel = 1 << 16;
 
-/// Maps each pixel of a window to a position in the image. All numbers are in units of 1/65536 pixel. Position 0 is the
-/// centre of the first pixel. By default, the window begins at the first pixel of the image and shows it unchanged.
+/// Maps each pixel of a window to a position (y, x) in the image. All numbers are in units of 1/65536 pixel. Position 0
+/// is the centre of the first pixel. By default, the window shows the image unchanged, from its first pixel on.
 struct View {
     int32_t y0 = 0, y_per_row = kPixel, y_per_column = 0;
     int32_t x0 = 0, x_per_row = 0, x_per_column = kPixel;
@@ -58,8 +58,8 @@ constexpr Neighbours neighbours(int64_t position, int64_t extent, bool reflect) 
     return {std::clamp<int64_t>(first, 0, extent - 1), std::clamp<int64_t>(first + 1, 0, extent - 1), weight, outside};
 }
 
-/// Returns the bilinear mean of four bytes, rounded to a byte. `a` and `b` are the two pixels of the first row, `c` and
-/// `d` those of the second.
+/// Returns the mean of four bytes with the weights of y and x (bilinear interpolation), rounded to a byte. `a` and `b`
+/// are the two pixels of row y.first, `c` and `d` those of row y.second.
 constexpr uint8_t bilinear(const Neighbours& y, const Neighbours& x, int64_t a, int64_t b, int64_t c, int64_t d) {
     const int64_t above = a * (kPixel - x.weight) + b * x.weight, below = c * (kPixel - x.weight) + d * x.weight;
     return uint8_t((above * (kPixel - y.weight) + below * y.weight + kPixel * kPixel / 2) >> 32);
@@ -72,7 +72,7 @@ struct Window {
 };
 
 /// Takes a view of each selected image, and normalises it. Values between pixels are interpolated bilinearly and
-/// rounded to a byte. Returns [n height width c], with the same bits as data/augment.h. Arguments:
+/// rounded to a byte. Returns [n height width c]; on CPU and GPU, with the same bits as data/augment.h. Arguments:
 /// - images u8 [N h w c]: all N images of a set, each with h x w pixels and up to 16 channels;
 /// - indices i32 [n]: the selected images;
 /// - views i32 [n 6]: the integers of each View;

@@ -95,7 +95,7 @@ void backward_conv2d(Backward& b) {
 double conv_flops(int64_t y, const Tensor& w) {
     return 2.0 * double(y) * double(w.extent(1)) * double(w.extent(2)) * double(w.extent(3));
 }
-double flops_conv2d(const Call& call) { // counts all pixels before pooling
+double flops_conv2d(const Call& call) { // counts the pixels that the pooling reads
     const int64_t pool = call.attrs.as<Conv2dOp>().pool;
     return conv_flops(call.out[Conv2dOp::y].numel() * pool * pool, call.in[Conv2dOp::w]);
 }
@@ -130,8 +130,9 @@ WithStats conv2d_stats(const Tensor& x, const Tensor& w, const Tensor& b, Conv c
 }
 
 Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b) {
-    // Runs a 1x1 convolution whose pixels are the samples. If a number from 4 to 16 divides n, each image gets that
-    // many samples, so that there are several images to divide among the threads. Otherwise one image gets all samples.
+    // Runs a 1x1 convolution whose pixels are the samples. Each image gets as many samples as the largest divisor of n
+    // up to 16, so that a large n gives many images to divide among the threads. But if that divisor is below 4, one
+    // image gets all samples.
     RG_CHECK(x.defined() && w.defined(), "linear: expected x and w, got an undefined tensor");
     expect_rank("linear", "x", x, 2);
     expect_rank("linear", "w", w, 2);
@@ -154,7 +155,8 @@ namespace {
 Values read_filters(const Tensor& w, const Tensor& x) { return read(x.dtype() == DType::bf16 ? w.to(DType::bf16) : w); }
 
 /// Calls f(y index, x index, w index) for every product y[n p q k] += x[n h v c] * w[k r s c] of a convolution. (p, q)
-/// is a pixel of the result, (h, v) a pixel of x, and (r, s) a pixel of the filter.
+/// is a pixel of the result, (h, v) a pixel of x, and (r, s) a pixel of the filter. In a convolution in groups, c
+/// counts the channels of filter k's group.
 template <class F>
 void for_each_product(const Shape& x, const Shape& w, const Shape& y, const Conv& conv, F f) {
     const Index4 xi(x), wi(w), yi(y);

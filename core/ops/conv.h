@@ -20,14 +20,14 @@ constexpr int64_t same(int64_t kernel) { return (kernel - 1) / 2; }
 /// that is defined. h' x w' is the number of positions of a filter. With groups == c, the convolution is depthwise.
 Tensor conv2d(const Tensor& x, const Tensor& w, const Tensor& b = {}, Conv conv = {});
 
-/// The results of conv2d_stats(): y is that of conv2d(), stats is channel_stats(y). The op computes the statistics
-/// while y is in cache.
+/// The results of conv2d_stats(): y is that of conv2d(), and stats is channel_stats(y), except that most kernels
+/// compute it before they round y to bf16. The op computes the statistics while y is in cache.
 struct WithStats {
     Tensor y, stats;
 };
 WithStats conv2d_stats(const Tensor& x, const Tensor& w, const Tensor& b = {}, Conv conv = {});
 
-/// Returns x w^T + b [n k], for x [n c], w [k c], and b [k] or undefined.
+/// Returns x w^T + b, with the shape [n k], for x [n c], w [k c], and b [k] or undefined.
 Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b = {});
 
 // ---- rows of the op table ----
@@ -35,7 +35,7 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b = {});
 #define RG_CONV_OPS(X) X(conv2d) X(conv2d_grad)
 RG_CONV_OPS(RG_DECLARE_OP)
 
-/// A convolution. In a plan, core/fuse.cpp makes steps before and after it part of this op, if `groups` is 1. The op
+/// A convolution. In a plan, core/fuse.cpp may make steps before and after it part of this op, if `groups` is 1. The op
 /// reads y_stats; it does not compute them from its own result. In an evaluation, they are running statistics.
 ///
 /// In a plan for a device, the op may do more with the statistics that it computes. If y_gamma and y_beta are defined
@@ -45,22 +45,23 @@ struct Conv2dOp {
     enum In { x, w, bias, x_stats, x_gamma, x_beta, y_stats, y_gamma, y_beta, running };
     enum Out { y, stats, new_running };
     Conv conv;
-    bool with_stats = false; // true: also writes the statistics of the result, as channel_stats() computes them
+    bool with_stats = false; // true: also writes the statistics of the result; see WithStats
     BatchNorm x_norm = {};   // used if x_stats, x_gamma and x_beta are defined: normalises x on load
-    BatchNorm y_norm = {};   // used if y_stats, y_gamma and y_beta are defined: normalises the result
+    BatchNorm y_norm = {};   // used with y_gamma and y_beta: normalises the result; without y_stats, see above
     int64_t pool = 1;        // window and stride of max pooling of the normalised result; 1: no pooling
     float momentum = 0;      // used if `running` is defined
 };
 
-/// Computes the gradients of a convolution. In a plan, core/fuse.cpp makes steps before and after it part of this op,
-/// if `groups` is 1. A step of a plan that computes only dx may leave x undefined; dx has the same shape. In a plan for
-/// a device, x_sums may be defined: it gets the rows of RankSumsOp for x_dgamma and x_dbeta, and two more (norm.h).
+/// Computes the gradients of a convolution. In a plan, core/fuse.cpp may make steps before and after it part of this
+/// op, if `groups` is 1. A step of a plan that computes only dx may leave x undefined; kernels then take the shape of x
+/// from dx. In a plan for a device, x_sums may have 4 rows: it gets the rows of RankSumsOp for x_dgamma and x_dbeta,
+/// and two more (norm.h).
 struct Conv2dGradOp {
     enum In { dy, x, w, addend, y, y_stats, y_gamma, y_beta, y_sums, x_stats, x_gamma, x_beta };
     enum Out { dw, dbias, dx, x_dgamma, x_dbeta, x_sums };
     Conv conv;
     bool filters = true;    // true: computes dw and dbias
-    bool data = true;       // true: computes dx, plus `addend` if that is defined
+    bool data = true;       // true: computes dx, and adds `addend` to it if that is defined
     bool with_sums = false; // true: computes x_dgamma and x_dbeta, the sums of dx that BatchNormSumsOp defines
     BatchNorm y_norm = {};  // used if y and y_stats are defined: dy is the gradient of batch_norm(y), not of y
     BatchNorm x_norm = {};  // used if x_stats, x_gamma and x_beta are defined: normalises x on load

@@ -11,8 +11,8 @@ namespace rg {
 /// kinds needs only the result, so x can be freed; that of gelu and silu needs x.
 ///
 /// ReLU can be part of another op: of batch_norm(), with BatchNorm::relu, and in plans also of add() (core/fuse.cpp).
-/// The other kinds always read and write all elements once more. Convolution kernels also evaluate batch norms; code
-/// for exponentials in these kernels would need more registers, and so slow down networks with ReLU.
+/// The other kinds always take a pass of their own over the elements. Convolution kernels evaluate batch norms with
+/// ReLU; exponentials in these kernels would need more registers, and so slow down networks with ReLU too.
 Tensor activation(const Tensor& x, Activation kind, float slope = 0.01f);
 /// Returns max(0, x).
 Tensor relu(const Tensor& x);
@@ -27,7 +27,7 @@ Tensor silu(const Tensor& x);
 Tensor sigmoid(const Tensor& x);
 Tensor tanh(const Tensor& x);
 
-// Arithmetic on two tensors of the same shape. Throws Error if their shapes differ.
+// Arithmetic on two tensors of the same shape and type. Throws Error if their shapes or types differ.
 Tensor add(const Tensor& a, const Tensor& b);
 Tensor sub(const Tensor& a, const Tensor& b);
 Tensor mul(const Tensor& a, const Tensor& b);

@@ -202,7 +202,7 @@ struct Targets {
     Values weights;
 };
 
-/// Returns the gradient of cross-entropy from the probabilities [n k].
+/// Returns the gradient of the cross-entropy with respect to the logits, from the probabilities p [n k].
 Values cross_entropy_gradient(Values p, const Targets& targets, double dloss) {
     const double scale = dloss / targets.samples();
     const size_t k = targets.k;

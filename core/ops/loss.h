@@ -9,12 +9,12 @@ namespace rg {
 Tensor softmax(const Tensor& x);
 
 /// Returns the mean over the batch of -log softmax(logits)[label], with label smoothing (Szegedy et al., 2016), as a
-/// scalar. Shapes: logits [n k], labels i32 [n].
+/// scalar. The loss of an empty batch is 0. Shapes: logits [n k], labels i32 [n].
 ///
-/// With class weights [k], f32, the term of class j in the loss of a sample counts weights[j] times, and the mean
-/// divides by the sum of weights[label] over the batch, as in PyTorch. If that sum is 0 and the batch is not empty, the
-/// loss is NaN or, with smoothing, may be infinite. No gradient flows to the weights. Ranks that train together each
-/// divide by the sum over their own samples.
+/// With class weights [k], of the type of the logits, the term of class j in the loss of a sample counts weights[j]
+/// times, and the mean divides by the sum of weights[label] over the batch, as in PyTorch. If that sum is 0 and the
+/// batch is not empty, the loss is NaN or, with smoothing, may be infinite. No gradient flows to the weights. Ranks
+/// that train together each divide by the sum over their own samples.
 Tensor cross_entropy(const Tensor& logits, const Tensor& labels, float smoothing = 0, const Tensor& weights = {});
 
 /// Returns the mean over all elements of -t log(p) - (1 - t) log(1 - p) as a scalar, where p = 1 / (1 + exp(-logit))
@@ -23,7 +23,7 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& labels, float smoothing
 /// them.
 Tensor binary_cross_entropy(const Tensor& logits, const Tensor& targets);
 
-/// Returns the mean of the squared differences, as a scalar.
+/// Returns the mean of the squared differences over all elements, as a scalar. Gradients flow to both arguments.
 Tensor mse_loss(const Tensor& prediction, const Tensor& target);
 
 // ---- rows of the op table ----

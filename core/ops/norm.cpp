@@ -217,8 +217,10 @@ void norm_sums(const Tensor& dy, const Tensor& x, std::span<const Tensor> norm, 
     write(dbeta, beta_sums);
 }
 
-// The closed form of Ioffe and Szegedy (2015), section 3. With sigma = sqrt(variance + epsilon), x^ = (x - mean) /
-// sigma, and sums over all values of a channel, dx = gamma / sigma * (dy - sum(dy) / count - x^ * sum(dy x^) / count).
+// Uses the closed form of Ioffe and Szegedy (2015), section 3:
+//   dx = gamma / sigma * (g - sum(g) / count - x^ * sum(g x^) / count)
+// Here sigma = sqrt(variance + epsilon) and x^ = (x - mean) / sigma. g is dy, or 0 where ReLU sets the result to zero.
+// The sums are over all values of a channel.
 //
 // If ranks share statistics, the loss is the sum of f_j * (loss of rank j), where f_j is the fraction of the mini-batch
 // that rank j computes. rank_sums weights the sums by f_j, and `count` is the number of values per channel on this

@@ -32,8 +32,8 @@ Tensor channel_stats(const Tensor& x);
 Tensor combine_stats(const Tensor& stats);
 
 /// Updates `running` [2 c] in place: running = (1 - momentum) * running + momentum * stats. Uses the unbiased variance,
-/// as PyTorch does: the variance in `stats` [2 c] times N / (N - 1), where N = images * pixels. If Context::sync is
-/// set, SyncGroup::samples takes the place of `images`.
+/// as PyTorch does: the variance in `stats` [2 c] times N / (N - 1), if N = images * pixels is above 1. `pixels` is the
+/// number in one image. If Context::sync is set, SyncGroup::samples takes the place of `images`.
 void update_running(const Tensor& running, const Tensor& stats, int64_t images, int64_t pixels, float momentum);
 
 /// Returns the layer norm gamma * (x - mean) / sqrt(variance + epsilon) + beta (Ba, Kiros and Hinton, 2016) of x [n c]

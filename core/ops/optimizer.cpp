@@ -103,8 +103,8 @@ RG_ROW(first_non_finite, .inputs = kFirstNonFinite, .outputs = 2, .flops = flops
 
 namespace {
 
-/// Returns a tensor of numbers that vary from step to step. In host memory, the tensor is valid until the next call on
-/// this thread, which uses the same memory. So no step allocates host memory.
+/// Returns a tensor of one or two numbers that vary from step to step. If the context has no device, the tensor is
+/// valid until the next call on this thread, which uses the same memory. So no step allocates host memory.
 Tensor varying(const char* op, const char* what, std::initializer_list<float> values) {
     expect_no_trace(op, what);
     alignas(64) thread_local std::byte memory[64];
@@ -144,7 +144,7 @@ void average_update(const Tensor& average, const Tensor& parameters, double keep
 }
 
 Tensor first_non_finite(const Tensor& values, const Tensor& loss, const Tensor& non_finite_at, const Tensor& norm) {
-    // Without a norm, this output has no elements. A static tensor for it avoids an allocation in every step.
+    // Without a norm, the second output has no elements. For f32, a static tensor avoids allocating it in every step.
     static const Tensor kNoNorm = Tensor::on_host({0});
     const Tensor& to = norm.defined() || values.dtype() != DType::f32 ? norm : kNoNorm;
     return run(op::first_non_finite, {values, loss}, FirstNonFiniteOp{norm.defined()}, {non_finite_at, to})[0];

@@ -12,8 +12,8 @@ namespace rg {
 /// Each may be undefined.
 struct UpdateInputs {
     Tensor non_finite_at = {}; // result of first_non_finite(): if it is an index (not -1), the update does nothing
-    Tensor norm = {};          // norm of the gradients, from first_non_finite(); needed if the options have max_norm
-    Tensor rates = {}, decays = {}; // f32, with the shape of the buffers: factors of lr and of weight_decay
+    Tensor norm = {};          // norm of the gradients, from first_non_finite(); needed if max_norm is above 0
+    Tensor rates = {}, decays = {}; // f32, with the shape of the buffers: factors of lr and weight_decay per parameter
 };
 
 /// Options of SGD with momentum, as PyTorch defines it, for parameters p, gradients g and velocity v:
@@ -21,7 +21,7 @@ struct UpdateInputs {
 ///   g += weight_decay * p
 ///   v = momentum * v + g
 ///   p -= lr * (nesterov ? g + momentum * v : v)
-/// The update changes the flat buffers of p and v in place, but not that of g.
+/// The update changes the flat buffers of p and v in place, but not that of g. v must be zero before the first step.
 struct Sgdm {
     float lr = 0.1f, momentum = 0.9f, weight_decay = 0;
     bool nesterov = false;

@@ -1,4 +1,4 @@
-// Options of convolution and pooling that may differ between the two axes of an image.
+// Defines PerAxis: an option of convolution or pooling that may differ between the two axes of an image.
 #pragma once
 
 #include <cstdint>

@@ -20,7 +20,7 @@ Shape pooled(const char* op, const Shape& x, const Pool& pool) {
             window_extent(op, x[2], pool.window.w, pool.stride.w, pool.pad.w), x[3]};
 }
 
-/// Throws Error if the windows leave out rows or columns at the end of x.
+/// Throws Error if the windows leave out more rows or columns at the end of x than between two windows.
 void expect_covered(const char* op, const Shape& x, const Pool& pool) {
     const auto left = [](int64_t extent, int64_t window, int64_t stride, int64_t pad) {
         const int64_t gap = std::max<int64_t>(0, stride - window); // between windows; also allowed at the end

@@ -12,12 +12,13 @@ struct Pool {
     PerAxis window = 1, stride = 1;
     PerAxis pad = 0;        // padding on each side of an axis; less than the window
     bool count_pad = true;  // true: averages divide by the window's area; false: by the part of it inside the image
-    bool drop_rest = false; // true: ignores rows and columns at the end that no window covers; false: they are an Error
+    bool drop_rest = false; // true: windows may leave out any rows and columns at the end of an image; false: Error if
+                            // they leave out more there than between two windows
 };
 
 /// Pool windows of x [n h w c]. Return [n h' w' c], where h' x w' is the number of windows in an image. Maxima ignore
 /// the padding; averages count it as zeros, or ignore it if Pool::count_pad is false. Of equal maxima, the first gets
-/// the gradient. Max pooling takes NaN as the largest value.
+/// the gradient. Max pooling takes NaN as the largest value. Its windows have at most 256 pixels.
 Tensor max_pool2d(const Tensor& x, const Pool& pool);
 Tensor avg_pool2d(const Tensor& x, const Pool& pool);
 
