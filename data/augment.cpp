@@ -90,7 +90,7 @@ Augmenter::Box Augmenter::random_box(Rng& rng) const {
                       left = rng.uniform_below(uint32_t(width_ - w + 1));
         return {top, left, h, w};
     }
-    // If no trial fits: a box in the centre, as large as an aspect ratio of 3/4 to 4/3 permits, up to rounding.
+    // No trial fits. Returns the largest box in the centre with an aspect ratio of 3/4 to 4/3, up to rounding.
     const int64_t h = std::min<int64_t>(height_, std::llround(double(width_) * widest)),
                   w = std::min<int64_t>(width_, std::llround(double(height_) * widest));
     return {(height_ - h) / 2, (width_ - w) / 2, h, w};
@@ -98,8 +98,8 @@ Augmenter::Box Augmenter::random_box(Rng& rng) const {
 
 View Augmenter::view(uint64_t seed, int64_t epoch, int64_t index) const {
     const Augment& a = augment_;
-    // Draws these numbers even if they are not used, so that changing one option rarely changes the numbers of others
-    // (only if uniform_below() draws again). random_box() draws last, since it draws a varying count of numbers.
+    // Draws the numbers of all options, even if they are not used. So changing one option rarely changes the numbers of
+    // others (only if uniform_below() draws again). random_box() is last, since it draws a varying count of numbers.
     Rng rng(seed, Purpose::augment, uint32_t(epoch), uint64_t(index));
     const auto up_to = [&](int64_t most) { return int64_t(rng.uniform_below(uint32_t(most + 1))); };
     bool flip = rng.uniform_below(2) && a.flip;
@@ -120,7 +120,8 @@ View Augmenter::view(uint64_t seed, int64_t epoch, int64_t index) const {
     View view;
     view.y_per_row = fixed(down * std::cos(angle)), view.y_per_column = fixed(right * std::sin(angle));
     view.x_per_row = fixed(-down * std::sin(angle)), view.x_per_column = fixed(right * std::cos(angle));
-    // The centre of the result shows the centre of the shifted box. The first pixel is (extent - 1) / 2 before it.
+    // The centre of the result shows the centre of the shifted box. On each axis, the first pixel of the result lies
+    // (extent - 1) / 2 pixels before that centre.
     const auto first = [&](double centre, int32_t per_row, int32_t per_column) {
         return int32_t(fixed(centre - 0.5) - (per_row * (height() - 1) + per_column * (width() - 1)) / 2);
     };

@@ -1,9 +1,9 @@
 // Converts stored bytes to network inputs: normalisation, and random views of the training images.
 //
 // One pass over an image does both. A view (core/ops/augment.h) says where each pixel of the result lies in the image;
-// a table with the 256 normalised values of each channel converts the bytes. Flips, translation and plain crops alone
-// move whole pixels. Rotation, scale and resized crops interpolate between four pixels, without antialiasing: store
-// images at about the size of the network's inputs (data/resize.h).
+// a table with the 256 normalised values of each channel converts the bytes. A view that only flips, translates or
+// crops moves whole pixels. Rotation, scale and resized crops interpolate between four pixels, without antialiasing:
+// store images at about the size of the network's inputs (data/resize.h).
 //
 // The view of an image depends on the settings, the seed, the epoch, and the index of the image in its set. It does not
 // depend on the mini-batch, the rank or the thread.
@@ -18,7 +18,7 @@
 
 namespace rg::data {
 
-/// Mean and deviation of each channel. A byte x is normalised to (x / 255 - mean) / deviation. See core/cpu/augment.h.
+/// Mean and standard deviation of each channel. A byte x is normalised to (x / 255 - mean) / deviation.
 struct Normalise {
     using Channels = std::array<float, kMaxImageChannels>;
     Channels mean{};
@@ -31,7 +31,7 @@ private:
         return values;
     }
 };
-/// Mean and deviation of byte / 255 in the CIFAR-10 training images, per channel.
+/// Mean and standard deviation of byte / 255 in the CIFAR-10 training images, per channel.
 constexpr Normalise kCifar10{{0.4914f, 0.4822f, 0.4465f}, {0.2470f, 0.2435f, 0.2616f}};
 
 /// Returns the mean and the standard deviation of byte / 255 in the images, per channel. A constant channel gets a
@@ -53,7 +53,7 @@ struct Interval {
 /// RandomCrop(size, padding=N), if that keeps the size of the images.
 struct Augment {
     bool flip = false;          // mirrors each image left to right with probability 1/2
-    bool alternating_flip = false; // mirrors a random half of the images in even epochs, and the others in odd epochs
+    bool alternating_flip = false; // mirrors a fixed random half left to right in even epochs, the others in odd ones
     bool flip_vertical = false; // mirrors each image top to bottom with probability 1/2
     int64_t translate_x = 0;    // largest shift in pixels, to the left and to the right
     int64_t translate_y = 0;    // the same, up and down
@@ -63,8 +63,9 @@ struct Augment {
     int64_t crop = 0;           // side of a square window in pixels; 0: the whole image
     bool random_crop = true;    // false: crop from the centre
     /// Range of a random window's area, as a fraction of the image's area; {1, 1}: off. The window has a random place
-    /// and an aspect ratio of about 3/4 to 4/3; if 10 random windows do not fit, a large central one is used. It is
-    /// resized to the size without this setting. Like torchvision's RandomResizedCrop, but without antialiasing.
+    /// and an aspect ratio of about 3/4 to 4/3. If none of 10 random windows fits into the image, a large central one
+    /// is used. It is resized to the size of the image or, with `crop`, to that of the square window. This is like
+    /// torchvision's RandomResizedCrop, but without antialiasing.
     Interval crop_area{1, 1};
 };
 
@@ -73,9 +74,9 @@ struct WeightedView {
     View view = {};
     float weight = 1;
 };
-/// Returns six views of an image: the image, its windows that begin one pixel before and after its first row and
-/// column, and these three mirrored left to right. The shifted ones have half the weight of the others. The weights
-/// add up to 1 (Jordan, arXiv:2404.00498).
+/// Returns six views of an image with this width: the image, the windows of the same size that begin one pixel before
+/// and after its first row and column, and these three mirrored left to right. The shifted ones have half the weight of
+/// the others. The weights add up to 1 (Jordan, arXiv:2404.00498).
 std::vector<WeightedView> mirrored_and_shifted(int64_t width);
 
 class Augmenter {
@@ -94,11 +95,13 @@ public:
     void apply(std::span<const uint8_t> image, uint64_t seed, int64_t epoch, int64_t index, float* out) const {
         apply(image, view(seed, epoch, index), out);
     }
-    /// Writes this view of an image.
+    /// Does the same with this view.
     void apply(std::span<const uint8_t> image, const View& view, float* out) const;
 
-    // Inputs of the augment op (core/ops/augment.h). statistics() returns the means (row 0) and deviations (row 1) as a
-    // 2 x channels tensor, on the context's device if it has one. reflect() is true if uncovered pixels are mirrored.
+    // Inputs of the augment op (core/ops/augment.h), which does the work of apply() for a mini-batch. view() returns
+    // the view of image `index` in `epoch`. statistics() returns the means (row 0) and standard deviations (row 1) as
+    // an f32 tensor [2 channels], on the context's device if it has one. reflect() is true if uncovered pixels show the
+    // mirrored image.
     View view(uint64_t seed, int64_t epoch, int64_t index) const;
     Tensor statistics() const;
     bool reflect() const { return augment_.fill == Fill::reflect; }
@@ -109,7 +112,8 @@ private:
         int64_t top, left, height, width;
     };
     void check() const;
-    /// Returns a box of a random area, aspect ratio and place. If 10 such boxes do not fit, returns a central one.
+    /// Returns a box of a random area, aspect ratio and place. If none of 10 such boxes fits into the image, returns a
+    /// central one.
     Box random_box(Rng& rng) const;
 
     int64_t height_, width_, channels_;

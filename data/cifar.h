@@ -1,8 +1,9 @@
-// Reads the binary versions of CIFAR-10 and CIFAR-100 (Krizhevsky, "Learning multiple layers of features", 2009).
+// Reads the binary versions of CIFAR-10 and CIFAR-100 (Krizhevsky, "Learning multiple layers of features from tiny
+// images", 2009).
 //
-// A record has one label byte and 3072 bytes of pixels, one plane per colour. In CIFAR-100, a record has two label
-// bytes: the coarse label, and then the fine label, which the reader uses. The reader interleaves the planes, because
-// all other code here stores images as [height width channels].
+// A record of CIFAR-10 has one label byte, and then 3072 bytes of pixels, one plane per colour. A record of CIFAR-100
+// has two label bytes: the coarse label, and then the fine label, which the reader uses. The reader interleaves the
+// planes, because all other code here stores images as [height width channels].
 #pragma once
 
 #include "ringgrad/data/bytes.h"
@@ -34,8 +35,9 @@ std::vector<std::string> parse_class_names(std::string_view text);
 enum class CifarFolder : uint8_t { none, cifar10, pair };
 CifarFolder find_cifar(const std::string& folder);
 
-/// Reads a folder. Takes class names from batches.meta.txt (CIFAR-10) or fine_label_names.txt (CIFAR-100) if it has
-/// any. Throws Error if a file of images is missing or invalid, or if the numbers of names and classes differ.
+/// Reads a folder. Takes class names from its file batches.meta.txt (CIFAR-10) or fine_label_names.txt (CIFAR-100),
+/// or else from class_names(). Throws Error if a file of images is missing or invalid, or if the numbers of names and
+/// classes differ.
 TrainTest read_cifar(const std::string& folder);
 
 } // namespace rg::data

@@ -1,7 +1,7 @@
 // ImageSet: labelled images in host memory. The readers of data sets return such sets, and the loader (loader.h) can
 // take one. This file also has functions that split sets.
 //
-// Pixels stay bytes until a mini-batch is made, so CIFAR-10 takes 184 MB instead of 740 MB. Splits and orders depend
+// Pixels stay bytes until a mini-batch is made, so CIFAR-10 takes 184 MB instead of 737 MB. Splits and orders depend
 // only on their arguments, so that all ranks compute the same ones without communication.
 #pragma once
 
@@ -48,8 +48,9 @@ struct LoadOptions {
 /// Returns the sets with a new `source`, which consists of `what`, their sizes and `note`.
 TrainTest described(TrainTest sets, const std::string& what, const std::string& note = "");
 
-/// Returns the training images of `sets`, and the test set of `other` (all its images if it has no test set). Gives
-/// equal class names equal labels. Throws Error if the class names (in any order), image sizes or channels differ.
+/// Returns the training images of `sets`, and the test set of `other` (or, if that is empty, its training images).
+/// Gives equal class names equal labels. Throws Error if the class names (in any order), image sizes or channels of the
+/// two differ.
 TrainTest with_test_set(TrainTest sets, TrainTest other);
 
 /// Returns all pixels as a u8 tensor [count height width channels], in device memory if the context has a device.
@@ -71,8 +72,8 @@ Split split_count(const ImageSet& set, int64_t count, uint64_t seed);
 /// Returns the images with these indices, in the order of the indices. Throws Error if an index is out of range.
 ImageSet subset(const ImageSet& set, std::span<const int64_t> indices);
 /// Splits a set with split_fraction(): the selected images are for testing, the others for training. `what` and `note`
-/// describe the set, as in described(). With a fraction of 0, all are for training. With another fraction, throws Error
-/// if one of the two sets would be empty.
+/// describe the set, as in described(). With a fraction of 0, all are for training. Throws Error unless the fraction is
+/// in [0, 1), and if it is positive but one of the two sets would be empty.
 TrainTest split_sets(const ImageSet& set, double test_fraction, uint64_t seed, const std::string& what,
                      const std::string& note = "");
 
@@ -82,13 +83,15 @@ struct Range {
     bool operator==(const Range&) const = default;
 };
 /// Returns the range of part i if n items are divided into `parts` parts in order. Each part has floor(n / parts)
-/// items, and the first n % parts parts have one more. For i = parts the range is empty; for larger i, throws Error.
+/// items, and the first n % parts parts have one more. For i = parts, returns the empty range {n, n}. Throws Error
+/// unless n >= 0, parts >= 1, and i is in [0, parts].
 Range part_range(int64_t n, int parts, int i);
 
 /// Returns part i of a set that is divided as in part_range().
 ImageSet partition(const ImageSet& set, int parts, int i);
 
-/// Returns a random order of n < 2^32 samples for an epoch. (Fisher-Yates shuffle, Durstenfeld, 1964.)
+/// Returns the indices 0 to n - 1 in a random order, by the seed and the epoch. Throws Error unless 0 <= n < 2^32.
+/// (Fisher-Yates shuffle, Durstenfeld, 1964.)
 std::vector<int64_t> permutation(int64_t n, uint64_t seed, int64_t epoch);
 
 } // namespace rg::data

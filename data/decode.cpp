@@ -13,8 +13,8 @@ namespace rg::data {
 
 namespace {
 
-/// Calls f(i) for the i in [0, count) on the threads of the context. If some calls throw an Error, skips larger i, and
-/// throws the Error with the smallest i, as a loop would. Throws Stopped after a stop request.
+/// Calls f(i) for every i in [0, count) on the threads of the context. If calls throw an Error, skips larger i where it
+/// still can, and throws the Error of the smallest i, as a loop would. Throws Stopped after a stop request.
 void for_each_image(int64_t count, const std::function<void(int64_t)>& f) {
     std::mutex mutex;
     std::exception_ptr error;
@@ -74,7 +74,7 @@ void Conversion::append(ImageSet& set, int64_t count, const NameOfImage& name, c
         std::copy(image.pixels.begin(), image.pixels.end(),
                   set.pixels.begin() + std::ptrdiff_t((set.count + i) * set.image_bytes()));
     };
-    if (set.count == 0) { // the first image determines the size of all
+    if (set.count == 0) { // the first image determines the size of the set
         const Image first = converted(read(0));
         first_name_ = name(0);
         set.height = first.height, set.width = first.width, set.channels = channels_;

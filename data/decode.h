@@ -1,4 +1,4 @@
-// Gives images the channels and the size in LoadOptions (dataset.h), on the threads of the context.
+// Converts images to the channels and the size in LoadOptions (dataset.h), on the threads of the context.
 //
 // Each image goes to its own place in the set, so the set does not depend on the number of threads. If several images
 // are bad, the Error is that of the first one in order.
@@ -30,10 +30,12 @@ public:
     /// Uses the channels and the size of the options. Throws Error unless the options ask for 1 or 3 channels.
     explicit Conversion(const LoadOptions& options);
     /// Appends the pixels of `count` images to a set, but not their labels. The set must be empty, or have images of
-    /// this conversion. Throws the Error of the first image that fails or differs in size; then the set is unusable.
+    /// this conversion. Throws the Error of the first image that fails or differs in size, and Stopped after a stop
+    /// request; then the set is unusable.
     void append(ImageSet& set, int64_t count, const NameOfImage& name, const ReadImage& read);
     /// Does the same with the images of another set; `name` stands for all of them in error texts.
     void append(ImageSet& set, const ImageSet& images, const std::string& name);
+    /// Converts all images of a set, and keeps its labels, classes and targets.
     void convert(ImageSet& set);
     /// Returns the counts of converted and resized images, as in ", 12 grey images converted to colour", or "".
     std::string text() const;
@@ -42,8 +44,8 @@ private:
     Image converted(const Image& image);
 
     const int channels_;
-    const int64_t height_, width_; // 0: all images must have the size of the first one
-    std::string first_name_;       // name of the first image
+    const int64_t height_, width_; // 0: all images of a set must have the size of its first one
+    std::string first_name_;       // name of the first image of the latest set
     std::atomic<int64_t> to_colour_ = 0, to_grey_ = 0, resized_ = 0;
 };
 

@@ -1,6 +1,6 @@
-// Strokes are polylines in a box of x from -0.6 to 0.6 and y from -1 (top) to 1. For each image, their points are
-// transformed. Then every pixel gets ink according to its distance to the nearest stroke: a round pen with an edge one
-// pixel wide.
+// Strokes are polylines in a box of x from about -0.6 to 0.6, and y from about -1 (top) to 1. For each image, their
+// points are transformed. Then every pixel gets ink according to its distance to the nearest stroke, as from a round
+// pen with an edge one pixel wide.
 #include "ringgrad/data/digits.h"
 
 #include "ringgrad/core/atomic_file.h"
@@ -175,7 +175,7 @@ void write_digits(const std::string& dir, const ImageSet& set) try {
         out << as_text(png) << std::flush;
         RG_CHECK(out, "digits: cannot write ", dir, "/", file);
     }
-    write_file_atomic(dir + "/" + kAnglesFile, angles); // written last, so a killed program leaves none
+    write_file_atomic(dir + "/" + kAnglesFile, angles); // last: a program killed before leaves no table
 } catch (const std::filesystem::filesystem_error& error) {
     fail("digits: cannot write ", error.path1().string(), ": ", error.code().message());
 }

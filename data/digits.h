@@ -15,14 +15,16 @@ constexpr int64_t kDigitSide = 28;
 constexpr float kMaxDigitAngle = 45;
 
 /// Returns `per_class` images of each digit, ordered by class. The targets are their angles in degrees,
-/// counter-clockwise, in steps of 0.01. An image depends only on the seed, its class and its index in the class.
+/// counter-clockwise, in steps of 0.01. An image depends only on the seed, its class and its index in the class. Throws
+/// Error unless `per_class` is 1 to 100000.
 ImageSet draw_digits(int64_t per_class, uint64_t seed);
 
-/// Writes a set with targets as class folders of PNGs (DIR/0/0000.png ...) and DIR/angles.csv, which has two decimals,
-/// for read_image_folder(). Throws Error if DIR exists and is not an empty folder, or if a file cannot be written.
+/// Writes a set with targets as class folders of PNGs (DIR/0/0000.png ...) and DIR/angles.csv, the targets with two
+/// decimals. read_image_folder() reads both. Throws Error if DIR exists and is not an empty folder, or if a file cannot
+/// be written.
 void write_digits(const std::string& dir, const ImageSet& set);
 
-/// Mean and deviation of byte / 255 in MNIST's training images. Programs use them for the drawn digits, too.
+/// Mean and standard deviation of byte / 255 in MNIST's training images. Programs use them for the drawn digits, too.
 constexpr Normalise kDigits{{0.1307f}, {0.3081f}};
 
 } // namespace rg::data

@@ -65,7 +65,7 @@ std::optional<std::string> from_cache(const std::string& path) try {
     file.erase(0, end + 1);
     if (line != first_line(path, file)) return {};
     return file;
-} catch (const Error&) { // the file may belong to another user
+} catch (const Error&) { // unreadable: the file may belong to another user
     return {};
 }
 
@@ -79,7 +79,8 @@ void keep(const std::string& path, const std::string& file) try {
         std::fprintf(stderr, "warning: cache: %s; the data are used, but not kept\n", printable(error.what()).c_str());
 }
 
-/// Returns ": CODE: MESSAGE", with advice about a wrong region, if an answer has an error of S3 or the like, else "".
+/// Returns ": CODE: MESSAGE" if a server's answer contains an error in the XML of S3, else "". Adds advice if the
+/// region is wrong.
 std::string server_error(std::string_view answer) {
     const auto element = [&](const std::string& tag) {
         const size_t begin = answer.find(cat("<", tag, ">")), end = answer.find(cat("</", tag, ">"));
@@ -104,7 +105,7 @@ bool is_refusal(const std::string& text) {
                        [&](const char* refusal) { return text.find(refusal) != text.npos; });
 }
 
-/// Sleeps. Throws Stopped about 20 ms after a stop request or earlier.
+/// Sleeps. After a stop request, throws Stopped within about 20 ms.
 void sleep_unless_stopped(double seconds) {
     for (const double begin = seconds_now(); seconds_now() - begin < seconds; check_stop())
         std::this_thread::sleep_for(std::chrono::duration<double>(std::min(seconds, 0.02)));

@@ -37,7 +37,7 @@ constexpr Type kTypes[] = {{0x08, 1, values<uint8_t, uint8_t>}, {0x09, 1, values
                            {0x0B, 2, values<int16_t, int32_t>}, {0x0C, 4, values<int32_t, int32_t>},
                            {0x0D, 4, values<float, float>},     {0x0E, 8, values<double, double>}};
 
-/// Returns the type with this code, or kTypes' end.
+/// Returns the type with this code, or the end of kTypes if there is none.
 const Type* find_type(int code) { return std::ranges::find(kTypes, code, &Type::code); }
 
 /// One of the four files of MNIST: images or labels, for training or testing.

@@ -24,8 +24,8 @@ Tensor parse_idx(Bytes bytes, const std::string& name);
 /// names have t10k instead of train. If one of these is missing, a file with a similar name takes its place. The name
 /// has "train", or else "t10k" or "test"; it has "images" and "idx3", or "labels" and "idx1"; and it ends in "ubyte".
 /// Each name may have .gz added. has_idx() returns true if the folder has at least one of the four files.
-/// read_idx_sets() throws Error if a file is missing or invalid, if several similar names fit one place, or if the
-/// sizes of images differ.
+/// read_idx_sets() throws Error if a file is missing or invalid, if several similar names fit one place, or if training
+/// and test images differ in size.
 bool has_idx(const std::string& folder);
 TrainTest read_idx_sets(const std::string& folder);
 

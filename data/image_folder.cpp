@@ -16,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 using namespace std::string_view_literals;
 
-/// An image format: its file name endings, separated by spaces, and its identifying bytes at `offset`, if it has any.
+/// An image format: its file name endings, each between spaces, and its identifying bytes at `offset`, if it has any.
 struct Format {
     std::string_view name, endings, bytes;
     size_t offset = 0;

@@ -31,16 +31,17 @@ ImageSet read_image_folder(const std::string& path, int channels, std::vector<st
 ImageSet read_image_folder(const std::string& path, Conversion& conversion, std::vector<std::string> classes,
                            bool skip_other_images);
 
-/// Returns the numbers in the text of an angles.csv by image path. Throws Error, with `name`, for a wrong line or a
-/// second line for an image.
+/// Returns the number of each image path in the text of an angles.csv, after its heading. Throws Error, with `name`,
+/// for a wrong line or a second line for an image.
 using Angles = std::map<std::string, float, std::less<>>;
 Angles parse_angles(const std::string& text, const std::string& name);
 
-/// Returns the visible PNGs below a folder, sorted. Throws Error for broken links, and for other images unless skipped.
+/// Returns the PNGs anywhere below a folder, sorted, except hidden ones. Throws Error for a broken link and, unless
+/// `skip_other_images`, for an image of another kind.
 std::vector<std::filesystem::path> png_files(const std::filesystem::path& folder, bool skip_other_images = false);
 
-/// Returns the format of an image, such as "JPEG", or "" if it does not look like an image. Uses the first kFormatBytes
-/// bytes (`begin` may have fewer), and then the end of the name.
+/// Returns the format of an image, such as "JPEG", or "" if the file does not look like an image. `begin` is the
+/// beginning of the file; kFormatBytes bytes are enough. If these do not tell the format, the end of the name does.
 constexpr size_t kFormatBytes = 16;
 std::string image_format(const std::string& name, Bytes begin);
 

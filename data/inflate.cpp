@@ -214,8 +214,8 @@ public:
     }
 
 private:
-    /// Bytes of room that one round of the fast loop needs. It reads up to 15 bytes. It writes up to three literals, or
-    /// up to two literals, a match, and some bytes after the match.
+    /// Bytes of room that one round of the fast loop needs. A round reads up to 15 bytes. It writes up to three
+    /// literals, or up to two literals, a match, and up to 15 bytes after the match.
     static constexpr size_t kInputRoom = 24, kOutputRoom = kMaxMatch + 32;
 
     size_t offset() const { return bits_.pos - size_t(bits_.count / 8); }
@@ -238,7 +238,7 @@ private:
 
     [[noreturn]] void bad_size() const { bad("expected at most ", limit_, " bytes of output, got more"); }
 
-    /// Makes room for `more` bytes of output. Throws Error if these exceed the limit.
+    /// Makes room for `more` bytes of output. Throws Error if all output would then exceed the limit.
     void reserve(size_t more) {
         if (more > limit_ - size_) bad_size();
         if (size_ + more <= out_.size()) return;
@@ -264,7 +264,7 @@ private:
         size_ += length;
     }
 
-    /// RFC 1951, section 3.2.7.
+    /// Reads the codes of a block with dynamic Huffman codes. RFC 1951, section 3.2.7.
     const Codes& read_codes() {
         static constexpr uint8_t kOrder[19] = {16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15};
         const uint32_t literals = take(5) + 257, distances = take(5) + 1, code_lengths = take(4) + 4;
@@ -328,8 +328,8 @@ private:
             }
             if (entry.kind > kLiteral) break;
             bits.fill_fast();
-            // A match (two codes with extra bits) needs up to 15 + 5 + 15 + 13 = 48 bits. Special cases restore the
-            // buffer.
+            // A match (two codes with extra bits) needs up to 15 + 5 + 15 + 13 = 48 bits. For an invalid distance, the
+            // buffer is restored, so that the careful loop reports the error.
             const uint64_t buffer = bits.buffer;
             const int count = bits.count;
             bits.drop(entry.bits);
@@ -452,7 +452,7 @@ constexpr auto kCrcTables = [] {
 } // namespace
 
 uint32_t crc32(Bytes bytes, uint32_t crc) {
-    const auto& t = kCrcTables; // eight bytes at a time: table k advances the CRC of a byte by k more bytes
+    const auto& t = kCrcTables; // eight bytes at a time: table k has the CRCs of a byte and k zero bytes after it
     crc = ~crc;
     size_t i = 0;
     for (; i + 8 <= bytes.size(); i += 8) {

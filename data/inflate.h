@@ -1,4 +1,4 @@
-// Inflate: the decompressor for PNG (zlib streams) and .gz files, and their two checksums.
+// Inflate: the decompressor for PNG (zlib streams) and .gz files, and the checksums CRC-32 and Adler-32.
 //
 // The output never exceeds the caller's limit. Memory stays below twice the limit + 64 KiB, and below four times the
 // input + three times the output + 64 KiB. (The output is at most 1032 times the input.) If the input violates the
@@ -14,8 +14,8 @@ namespace rg::data {
 
 /// Returns the contents of one zlib stream that fills `in` exactly. Throws Error for a wrong header, a preset
 /// dictionary, invalid or cut DEFLATE data, more than `limit` bytes of output, a wrong Adler-32, or bytes after the
-/// stream. `name` is for error texts.
-/// The declared window size is not enforced, because distances are limited by the output so far.
+/// stream. `name` is for error texts. A match may reach back farther than the window size in the header, but not before
+/// the beginning of the output.
 std::vector<uint8_t> inflate_zlib(Bytes in, size_t limit, std::string_view name = "zlib stream");
 
 /// Returns true if the bytes begin like a .gz file.

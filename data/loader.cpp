@@ -1,8 +1,8 @@
 // The queue of parts of mini-batches. Workers claim parts in order and put the results into a ring of slots.
 //
 // A worker claims part i only if i < next_ + depth, where next_ is the next part that the training loop gets. So the
-// slot for the result is free, and memory is limited.
-// The worker prepares the part without the lock, and stores it only if start() was not called meanwhile.
+// slot for the result is free, and memory is limited. The worker prepares the part without the lock, and stores it only
+// if start() was not called meanwhile.
 #include "ringgrad/data/loader.h"
 
 #include <algorithm>

@@ -57,8 +57,8 @@ struct Batch {
     Tensor labels;         // i32 [n]; undefined without images
     int64_t epoch = 0, index = 0;
     int64_t global_size = 0; // number of samples in the whole mini-batch
-    int64_t first = 0;       // position, in the epoch's order, of this part's first sample
-    Tensor targets = {};     // f32 [n 1] if the set has targets
+    int64_t first = 0;       // position of this part's first sample in the epoch's order
+    Tensor targets = {};     // f32 [n 1]; undefined if the set has no targets
     std::vector<Tensor> columns = {}; // [n extents...], in the order of the loader's columns
 };
 
@@ -129,8 +129,8 @@ private:
     int64_t count_ = -1, batches_ = 0; // number of samples; mini-batches per epoch
     bool started_ = false;             // only the consumer uses this
 
-    // The consumer is the thread that calls start() and next(). Only this thread writes next_, so it may read next_
-    // without the lock. If there are workers, the lock protects the other members below, except workers_.
+    // The consumer is the thread that calls start() and next(). If there are workers, the lock protects the members
+    // below, except workers_. But only the consumer writes next_, so it may read next_ without the lock.
     std::mutex mutex_;
     std::condition_variable work_available_, batch_ready_;
     // Part p of mini-batch b has the index b * parts + p.

@@ -23,7 +23,8 @@ int64_t count_folders(const std::string& path) {
     });
 }
 
-/// Returns true if a folder has sub-folders and no .png files beside them. A folder train/ with .png files is a class.
+/// Returns true if a folder exists and has sub-folders, but no .png files beside them. With such files, a folder train/
+/// is a class itself.
 bool holds_class_folders(const std::string& path) {
     if (!fs::is_directory(path) || count_folders(path) == 0) return false;
     return std::none_of(fs::directory_iterator(path), {}, [](const fs::directory_entry& entry) {

@@ -18,7 +18,7 @@ constexpr double kNoTimeLimit = std::numeric_limits<double>::infinity();
 struct PipeError : Error {
     PipeError(const std::string& text, int status_, std::string output_)
         : Error(text), status(status_), output(std::move(output_)) {}
-    int status;         // exit status of the shell (127: program not found), or 128 + the signal that ended it
+    int status;         // exit status of the shell (127: program not found), or 128 + the signal that ended the shell
     std::string output; // beginning of the output, where servers say why they refuse
 };
 

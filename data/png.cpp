@@ -4,7 +4,7 @@
 // An image without interlacing is one pass over all pixels. Adam7 has seven passes, each a smaller image. Rows are
 // unfiltered in place, widened to whole samples, and copied to the positions of the pass. The encoder chooses a filter
 // per row by the usual heuristic (least sum of absolute differences) and compresses with fixed Huffman codes. That
-// keeps the code small; files are a little larger than those of other tools.
+// keeps the code small, but files are larger than those of most other tools.
 #include "ringgrad/data/png.h"
 
 #include "ringgrad/core/atomic_file.h"

@@ -2,8 +2,8 @@
 //
 // The decoder is strict. It checks the CRC of every chunk, the Adler-32 of the image data, the order and number of the
 // critical chunks and of tRNS, and the amount of image data. A violation throws Error with the name of the file; no
-// partial image is returned. Unknown ancillary chunks are skipped (there is no colour management), unknown critical
-// chunks are refused. Bytes after IEND are ignored, as in other decoders, because tools append data to PNGs.
+// partial image is returned. Ancillary chunks other than tRNS are skipped (there is no colour management), and unknown
+// critical chunks are refused. Bytes after IEND are ignored, as in other decoders, because tools append data to PNGs.
 // Source: PNG Specification, third edition, W3C 2025.
 #pragma once
 
@@ -23,15 +23,15 @@ struct Image {
 };
 
 /// Files with more pixels are refused before memory for pixels is allocated. Decoding other files needs at most 20
-/// bytes per pixel (32 if an interlaced image has less than 5 rows) + 8 times the size of the file + 64 KiB. Memory
+/// bytes per pixel (32 if an interlaced image has fewer than 5 rows) + 8 times the size of the file + 64 KiB. Memory
 /// for pixels grows with the unpacked data: see data/inflate.h.
 constexpr int64_t kMaxPixels = int64_t{1} << 26;
 
 /// Returns true if the bytes begin with the PNG signature.
 bool is_png(Bytes bytes);
 
-/// Decodes a PNG of any colour type, depth and interlacing. Palettes become RGB, tRNS becomes alpha, and depths below 8
-/// are scaled to 8. `name` is for error texts.
+/// Decodes a PNG of any colour type, depth and interlacing. Palettes become RGB, tRNS becomes alpha, and grey samples
+/// of less than 8 bits are scaled to 8. `name` is for error texts.
 Image decode_png(Bytes bytes, std::string_view name);
 Image read_png(const std::string& path);
 

@@ -14,13 +14,13 @@
 namespace rg::data {
 
 /// Returns the image with height x width pixels. Throws Error if a size is below 1 or the result has more than
-/// kMaxPixels pixels, or if the image is not one of 8 bits, 1 to 16 channels and matching size.
+/// kMaxPixels pixels. Also throws unless the image has 8 bits, 1 to 16 channels, and the number of bytes for its size.
 Image resize(const Image& image, int64_t height, int64_t width);
 
 /// Returns the centre of the image with height x width pixels. Resizes both axes by one factor (up to rounding), so
-/// that the image just covers height x width, and crops the rest. The bytes equal those of torchvision's Resize and
-/// CenterCrop. An image that has this size already is returned unchanged. The memory taken is limited by the sizes of
-/// the image and of the result, however long and narrow the image is. Throws Error as resize() does.
+/// that the image just covers height x width, and crops the rest. The bytes equal those of torchvision's Resize to the
+/// covering size and CenterCrop. An image that has this size already is returned unchanged. The memory taken is limited
+/// by the sizes of the image and of the result, however long and narrow the image is. Throws Error as resize() does.
 Image fit(const Image& image, int64_t height, int64_t width);
 
 } // namespace rg::data

@@ -1,4 +1,4 @@
-// Reads objects from S3 and compatible stores with the client that is installed: aws, s5cmd, or curl (7.76 or newer).
+// Reads objects from S3 and compatible stores with a client that is installed: aws, s5cmd, or curl (7.76 or newer).
 //
 // aws and s5cmd find credentials and region as usual. curl signs with AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and
 // AWS_SESSION_TOKEN if a key is set, else its requests are anonymous; its region is AWS_REGION, AWS_DEFAULT_REGION or
@@ -14,7 +14,7 @@ namespace rg::data {
 
 enum class S3Client : uint8_t { aws, s5cmd, curl };
 
-/// Returns the first client that is found in PATH. Throws Error if there is none.
+/// Returns the first of aws, s5cmd and curl that a folder of PATH has. Throws Error if there is none.
 S3Client find_s3_client();
 
 struct S3Object {
@@ -31,7 +31,8 @@ constexpr size_t kMaxS3Key = 1024;
 void check_s3_object(const std::string& object_url, const std::string& url);
 
 /// Returns all objects whose URL begins with `url`, sorted by URL. Throws Error as fetch() does, if check_s3_object()
-/// refuses one, if a continuation token comes twice, or if the list takes more than options.list_s seconds.
+/// refuses one, if a continuation token comes twice, or if the list takes more than options.list_s seconds. For s5cmd,
+/// also throws if the prefix contains * or ?.
 std::vector<S3Object> list_s3(S3Client client, const std::string& url, const FetchOptions& options);
 
 /// Returns the command that writes one object to standard output.
@@ -48,7 +49,8 @@ struct S3Batch {
 S3Batch s3_get_batch(S3Client client, const std::string& url, std::span<const S3Object> objects,
                      const std::string& folder);
 
-/// Returns the URL, plus " at S3_ENDPOINT" if that is set. Error texts and the cache use it as the object's name.
+/// Returns the URL, plus " at " and the value of S3_ENDPOINT if that is set. Error texts and the cache use the result
+/// as the object's name.
 std::string s3_name(const std::string& url);
 
 /// Parses a client's answer to a list request. Sets `next` to the token with which the next part of the list is

@@ -1,4 +1,4 @@
-// The embedded sample: 100 training and 20 test images per class of CIFAR-10, in each program that can load them.
+// The embedded sample: 100 training and 20 test images per class of CIFAR-10, as a part of each program that links it.
 //
 // With the sample, the first run needs no files and no network. It is far too small for a meaningful accuracy.
 #pragma once

@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kS3 = "s3://", kPipe = "pipe:";
 constexpr size_t kMaxShards = 1000000, kMaxDigits = 9;
 constexpr int32_t kMaxClass = 99999;
-constexpr int64_t kBatchBytes = 16 << 20; // a larger batch of PNGs is divided
+constexpr int64_t kBatchBytes = 16 << 20; // a larger batch of several objects is divided
 constexpr size_t kBatchObjects = 4096;
 
 // ---- braces ----
@@ -134,7 +134,7 @@ std::vector<std::string> expand(const std::string& text) {
 
 // ---- names ----
 
-/// Kind of a shard, by the name of its file. A shard of kind `other` is read as a tar.
+/// Kind of a shard, by the name of its file. A shard of kind `other` that is not a batch is read as a tar.
 enum class Stream : uint8_t { tar, cifar, class_names, other };
 Stream stream_of(std::string name) {
     name = lower(name);
@@ -163,7 +163,8 @@ std::string file_of(const std::string& url) {
     return file;
 }
 
-/// Splits a text into lower-case words, such as "train" in "imagenet-train-{000..003}.tar", or "val" in "val/cat".
+/// Returns the words of a text in lower case, such as "train" in "imagenet-train-000.tar". A word is a run of letters
+/// and digits.
 std::vector<std::string> words_of(const std::string& text) {
     std::vector<std::string> words(1);
     for (const char c : lower(text))
@@ -190,14 +191,15 @@ size_t common_folders(const std::vector<std::string>& names) {
     return common.size();
 }
 
-/// Returns the file type in lower case, and the path up to the first point in the file's name (WebDataset's key).
+/// Returns the text after the last point in lower case, such as "png", and the path up to the first point in the file's
+/// name (WebDataset's key).
 std::pair<std::string, std::string> type_and_key(const std::string& path) {
     const size_t point = path.find('.', path.rfind('/') + 1);
     if (point == path.npos) return {"", path};
     return {lower(path.substr(path.rfind('.') + 1)), path.substr(0, point)};
 }
 
-/// Returns the label in the text of a .cls file. Throws Error if it is not a number of a class.
+/// Returns the label in the text of a .cls file. Throws Error unless it is a number of 0 to kMaxClass.
 int32_t parse_label(std::string_view text, const std::string& key, const std::string& name) {
     text = text.substr(0, text.find_last_not_of(" \r\n") + 1);
     int32_t label = -1;
@@ -281,7 +283,7 @@ std::vector<Shard> shards_of(const std::string& path, const std::vector<S3Object
         if (stream != Stream::other) shards.push_back({object.url, object.bytes});
         if (first_image.empty() && (stream == Stream::tar || stream == Stream::cifar)) first_image = object.url;
         const std::string name = below_prefix(path, object.url), file = name.substr(name.rfind('/') + 1);
-        if (stream != Stream::other || is_hidden(name)) continue; // ignored, as in a folder
+        if (stream != Stream::other || is_hidden(name)) continue; // hidden images are ignored, as in a folder
         RG_CHECK(object.bytes >= 0 && uint64_t(object.bytes) <= kMaxShard, "data: expected objects of 0 to ", kMaxShard,
                  " bytes, got ", object.bytes, " (", object.url, ")");
         if (file == kAnglesFile)
@@ -351,7 +353,7 @@ ShardSet::ShardSet(std::string path, std::vector<Shard> shards, const LoadOption
 
 ShardSet::Part ShardSet::part_of(const std::string& path) {
     const std::vector<std::string> words = words_of(path);
-    for (auto word = words.rbegin(); word != words.rend(); ++word) { // the word nearest to the file decides
+    for (auto word = words.rbegin(); word != words.rend(); ++word) { // the last such word decides
         if (is_train(*word)) return Part::train;
         if (is_test(*word)) return Part::test;
     }
@@ -397,7 +399,8 @@ void ShardSet::add_angles(const std::string& path, Bytes table, const std::strin
         angles_[next_][path.substr(0, path.rfind('/') + 1) + image] = angle;
 }
 
-/// Returns a PNG of a class folder. If its path has a folder train, test or the like, the class folder is below that.
+/// Returns a PNG of a class folder. If its path has a folder train, test or the like, the outermost one determines the
+/// part, and the class folder is below it.
 ShardSet::Png ShardSet::png_of_folder(const std::string& path, std::string name, Bytes bytes, Part part) {
     std::string below = path;
     for (size_t begin = 0, slash; (slash = path.find('/', begin)) != path.npos; begin = slash + 1) {
@@ -420,7 +423,7 @@ void ShardSet::add_tar(Bytes archive) {
     read_tar(archive, url, [&](const std::string& path, Bytes content) {
         const auto [type, key] = type_and_key(path);
         const std::string file = path.substr(path.rfind('/') + 1);
-        if (is_hidden(path)) return; // ignored, as in a folder
+        if (is_hidden(path)) return; // as in a folder
         if (file == kAnglesFile) add_angles(path, content, url + ", " + path);
         if (type == "png") pngs.push_back(png_of_folder(path, url + ", " + path, content, part));
         if (type == "cls") numbers[key] = as_text(content);
@@ -488,7 +491,8 @@ bool ShardSet::is_test_alone() const {
                        [](const Source& source) { return source.part == Part::test; });
 }
 
-/// Labels images by class folder, as read_image_folder() does. Ignores folders that contain all images in sub-folders.
+/// Labels images by class folder, as read_image_folder() does. While all images lie in sub-folders of one folder, first
+/// removes that folder from their paths.
 void ShardSet::label_by_folder() {
     const auto folder = [](const Source& source) { return source.path.substr(0, source.path.find('/')); };
     for (const Source& source : sources_)

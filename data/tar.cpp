@@ -102,7 +102,8 @@ private:
                  as_unsigned, ", got ", stored, "; not a tar, or a damaged one");
     }
 
-    /// Parses octal digits between spaces and zero bytes, or a big-endian number if the first bit of the field is set.
+    /// Parses octal digits, which spaces may precede, and spaces or zero bytes may follow. But if the first bit of the
+    /// field is set, the other bits are a big-endian number.
     uint64_t number(Bytes header, Field field, size_t offset, const char* what) const {
         const Bytes bytes = header.subspan(field.begin, field.size);
         uint64_t value = 0;
@@ -175,7 +176,8 @@ private:
     Bytes archive_;
     const std::string& archive_name_;
     size_t position_ = 0;
-    std::optional<std::string> long_name_, pax_path_; // for the next member
+    // These three are for the next member.
+    std::optional<std::string> long_name_, pax_path_;
     std::optional<uint64_t> pax_size_;
 };
 
