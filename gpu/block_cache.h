@@ -10,13 +10,13 @@ namespace rg::gpu {
 
 class BlockCache {
 public:
-    /// allocate(bytes) returns new memory, or null if none is left. free(memory) frees it.
+    /// allocate(bytes) returns new memory, or null if not enough is left. free(memory) frees it.
     BlockCache(void* (*allocate)(size_t), void (*free)(void*)) : allocate_(allocate), free_(free) {}
     ~BlockCache() { free_unused(); }
     BlockCache(const BlockCache&) = delete;
     BlockCache& operator=(const BlockCache&) = delete;
 
-    /// Returns a block of exactly `bytes` bytes, or null if the device has no memory left.
+    /// Returns a block of exactly `bytes` bytes, or null if the device has not enough memory left.
     void* take(size_t bytes) {
         void* memory = nullptr;
         if (const auto block = unused_.find(bytes); block != unused_.end()) {

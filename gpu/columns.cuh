@@ -1,5 +1,5 @@
-// For each column of a matrix [rows][columns], computes two sums over all rows, in a fixed order. Columns are channels,
-// rows are pixels.
+// For each column of a matrix [rows][columns], computes two sums over all rows, in a fixed order. Mostly, columns are
+// channels and rows are pixels.
 //
 // In the first kernel, a block sums a slab of 512 rows for 32 columns. A thread takes kWidth neighbouring columns: 8 of
 // every 64th row, or one of every 8th row. The sums of a column's threads are added first within each warp, then in
@@ -7,9 +7,10 @@
 // functor `finish`.
 //
 // A large batch may have thousands of slabs, but only 32 columns. So a block of the second kernel takes only 8 columns,
-// whose 8 floats fill a memory sector of 32 bytes. It has 64 threads per column; a tree reduction adds their sums. If
-// there are more than 256 slabs, each group of 256 gets its own blocks, and the last of these blocks to end adds the
-// sums of the groups. Without groups, 32 columns would give 4 blocks, and only 4 SMs would read megabytes of sums.
+// whose 8 floats fill a memory sector of 32 bytes. It has 64 threads per column; a tree reduction adds their sums. More
+// than 256 slabs form groups of at most 256. Each group gets its own blocks, and for each 8 columns, the block that
+// ends last adds the sums of the groups. Without groups, 32 columns would give 4 blocks, and only 4 SMs would read
+// megabytes of sums. With more than 8192 columns, there are enough blocks without groups.
 #pragma once
 
 #include "ringgrad/gpu/reduce.cuh"
@@ -25,9 +26,9 @@ struct TwoSums {
 };
 
 /// Sums each slab of rows into sums [slabs][2][columns]. term(row, column, sum) adds the two terms of kWidth elements,
-/// the first of which is in `column`, to sum[0] to sum[kWidth - 1]. `columns` is a multiple of kWidth. The kernel calls
-/// term() once for each element, so term() may also compute and store the element. The launch bound asks for 4 blocks
-/// per SM, or 2 with 8 columns per thread: without the bound, the compiler aims at 8 blocks and spills registers.
+/// the first of which is in `column`, to sum[0] to sum[kWidth - 1]. `columns` is a multiple of kWidth. Each element
+/// belongs to exactly one call of term(), so term() may also compute and store its elements. The launch bound asks for
+/// 4 blocks per SM, or 2 with 8 columns per thread: without it, the compiler aims at 8 blocks and spills registers.
 template <int kWidth, class Term>
 __global__ void __launch_bounds__(kColumns* kRows, kWidth == 1 ? 4 : 2)
     column_slab_sums_kernel(int64_t rows, int columns, Term term, float* sums) {
@@ -117,7 +118,7 @@ inline __device__ float2 moments_of(int64_t count, double shift, double sum, dou
     return make_float2(count > 0 ? float(shift + mean) : 0, variance < 0 ? 0 : float(variance)); // keeps NaN
 }
 
-/// Adds the sums of any number of slabs and hands them to finish().
+/// Adds the sums of any number of slabs, and hands the totals of each column to finish().
 template <class Term, class Finish>
 void reduce_slabs(unsigned slabs, int64_t columns, const Term& term, const Finish& finish) {
     const unsigned blocks = blocks_for(columns, kReduceColumns);

@@ -1,16 +1,16 @@
 // Convolution and its data gradient as implicit matrix products on tensor cores. Rows are pixels of the result, columns
-// are its channels, and the sum runs over taps. A tap is one value of a filter: row, column and channel. There is no
-// im2col buffer: a block stages the pixels that its tile reads (halo.cuh), and the products read them for each tap.
+// are its channels, and the sum runs over the values of a filter. There is no im2col buffer: a block stages the pixels
+// that its tile reads (halo.cuh), and the products read them for each row and column of the filters.
 //
-// A block of 4 warps computes 128 pixels x 32 or 64 channels; each warp computes 32 of the pixels. While they stage
-// pixels, readers (values.cuh) apply batch norm, ReLU or their gradient. A unit is 8 channels of one row and column of
+// A block of 4 warps computes 128 pixels x 32 or 64 channels; each warp computes 32 of the pixels. While pixels are
+// staged, readers (values.cuh) apply batch norm, ReLU or their gradient. A unit is 8 channels of one row and column of
 // the filters. bf16 units are multiplied directly, two at a time, and f32 units as three tf32 products (products.cuh).
 // If the activations are bf16 and the filters f32, a separate kernel first rounds the filters, so that not every block
 // has to. Results pass through shared memory, so that each thread stores 8 channels of a pixel.
 //
 // If an op asks for statistics of the result, each block stores two values per channel. In the forward pass, they are a
 // mean and a sum of squared deviations. In the data gradient, they are the two sums that batch norm's gradient needs.
-// conv.cuh merges the values of all blocks in a fixed order.
+// ChannelReductions (conv.cuh) merges the values of all blocks in a fixed order.
 #include "ringgrad/gpu/conv.cuh"
 #include "ringgrad/gpu/halo.cuh"
 #include "ringgrad/gpu/kernels.h"
@@ -49,15 +49,16 @@ __device__ __forceinline__ EightOf<T> load_eight(const T* from, size_t index, bo
     return eight_of(v, T{});
 }
 
-/// The shared memory of a block for results of kN channels and octets of channels of the input. First, it holds the
-/// staged pixels, the filters [unit][channel of the result][8 channels], and for each unit the first of its staged
-/// pixels and the index of its filter values. Then it holds the results and the sums of the threads.
+/// The dynamic shared memory of a block that computes kN channels of the result, from kOctets octets of input channels
+/// at a time. First, it holds the staged pixels, the filters [unit][channel of the result][8 channels], and for each
+/// unit the two numbers of list_units(). Then it holds the results and the sums of the threads.
 template <class T, int kOctets, int kN>
 struct Memory {
-    /// bf16 units are multiplied in pairs, so an odd unit gets a partner. It reads zeros from an octet of its own.
+    /// bf16 units are multiplied in pairs, so an odd unit gets a partner. The partner reads zeros: an octet beyond the
+    /// last channel or, with kOctets = 1, an additional octet.
     static constexpr bool kPairs = std::is_same_v<T, bf16>;
     static constexpr int kStagedOctets = kPairs && kOctets == 1 ? 2 : kOctets;
-    // A padding of 16 bytes puts 8 neighbouring rows into different banks.
+    // A padding of 16 bytes puts 8 neighbouring units (pixels, threads) into different banks.
     static constexpr int kUnitPitch = 8 * kN + 16 / int(sizeof(T)), kResultPitch = kN + 4, kSumPitch = 2 * kN + 4;
     static constexpr int kPixelBytes = 8 * kStagedOctets * int(sizeof(T));
     static constexpr int kUnitBytes = kUnitPitch * int(sizeof(T)) + 2 * int(sizeof(int));
@@ -98,7 +99,8 @@ __device__ __forceinline__ void multiply(const int* cells, const bf16* staged, c
     }
 }
 
-/// A lane takes two neighbouring channels of a unit at a time, as the columns t and t + 4 of an operand (mma.cuh).
+/// A lane takes two neighbouring channels of a unit at a time: as the columns t and t + 4 of A, and as the rows t and
+/// t + 4 of B, where t is that of mma.cuh.
 template <int kUnitPitch, int kN>
 __device__ __forceinline__ void multiply(const int* cells, const float* staged, const float* filters,
                                          const int* unit_cells, int units, float (&sum)[2][kN / 8][4]) {
@@ -128,11 +130,12 @@ __device__ __forceinline__ void multiply(const int* cells, const float* staged, 
 // ---- the kernels ---------------------------------------------------------------------------------------------------
 
 /// Stages the filters of all units for kN channels of the result. w holds filters [out_c][rows][columns][in_c]; for the
-/// data gradient, a kernel has exchanged their channels. Values of channels beyond the last do not matter.
+/// data gradient, a kernel has exchanged their channels. Filters of result channels beyond the last do not matter.
+/// `in_channels` is the number of input channels from the units' first one on.
 template <class M, bool kWhole, int kN, class T>
 __device__ __forceinline__ void stage_filters(const Geometry& g, const T* w, int first_out, int in_channels, int units,
                                               const int* unit_places, T* filters) {
-    constexpr int kUnits = 64 / kN; // of 8 threads' units at a time; 4 loads are in flight
+    constexpr int kUnits = 64 / kN; // units that a thread takes at a time; so 4 octets are in flight
     const int thread = int(threadIdx.x), size = g.taps();
     for (int begin = thread % 8; begin < units; begin += 8 * kUnits) {
         EightOf<T> loaded[kUnits][kN / 16];
@@ -167,7 +170,7 @@ __device__ __forceinline__ void convolve(const Geometry& g, const Tiling& t, con
     using M = Memory<T, kOctets, kN>;
     DYNAMIC_SHARED(std::byte, memory);
     SHARED(int, cells, kTilePixels);   // the first staged pixel of each result
-    SHARED(int, numbers, kTilePixels); // the number of each result within the tensor; -1 for none
+    SHARED(int, numbers, kTilePixels); // the pixel number of each result in `out`; -1 outside of the images
     const int thread = int(threadIdx.x), warp = thread / 32, lane = thread % 32;
     const Tile tile(t, int(blockIdx.x));
     const int first_out = int(blockIdx.y) * kN;
@@ -371,7 +374,8 @@ private:
     const T* data_;
 };
 
-/// Runs a convolution or its data gradient, and the reductions. Uses the Hopper kernel if enabled for this case.
+/// Runs a convolution or its data gradient, and the reductions. Uses the Hopper kernel if it is enabled and covers the
+/// case.
 template <bool kDgrad, class T, class Reader>
 void run_conv2d(const Geometry& g, const Reader& reader, const GivenFilters& given, Epilogue<T> e, T* out,
                 const ChannelReductions& reductions) {
@@ -407,7 +411,8 @@ void run_conv2d(const Geometry& g, const Reader& reader, const GivenFilters& giv
         }
         reductions.finish(partials, blocks * phases, BlockPixels{t, g.images, g.out_w}, g);
     };
-    // Tiles of 64 channels would take too much memory in f32. With few channels of the input, they gain nothing.
+    // Tiles of 64 channels would take too much memory in f32. If the number of input channels is no multiple of 8, it
+    // is mostly that of a first layer: so small that these tiles gain nothing.
     const std::integral_constant<int, 32> narrow;
     if (g.in_c % 8 != 0) return launch_kernel(std::false_type{}, narrow);
     if constexpr (std::is_same_v<T, bf16>)

@@ -107,11 +107,13 @@ bool convolve_on_hopper(const Geometry& g, bool dgrad, const Reader& reader, con
 template <class DyReader, class XReader>
 bool wgrad_on_hopper(const Geometry& g, const DyReader& dy, const XReader& x, const Tensor& dw, const Tensor& db);
 
-/// Defined in conv_grad.cu. Adds `count` partials [filters][taps + 1] of the weight gradient and stores dw and db.
+/// Defined in conv_grad.cu. Adds `count` partials [filters][g.taps() + 1] of the weight gradient, and stores dw
+/// and db. The last value of each filter is that of the bias.
 void reduce_wgrad(const Geometry& g, int count, const float* partials, const Tensor& dw, const Tensor& db);
 
-/// Defined in linear.cu. Run conv2d or conv2d_grad and return true if the convolution is a linear layer in f32 with few
-/// results and samples. Otherwise return false and do nothing.
+/// Defined in linear.cu. Run conv2d or conv2d_grad and return true if the convolution is a linear layer (1 x 1 filters,
+/// stride 1, no padding) in f32 with few results and pixels, and without fused steps. Otherwise return false and do
+/// nothing.
 bool linear_forward(const Call& call);
 bool linear_grad(const Call& call);
 

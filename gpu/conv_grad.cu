@@ -1,11 +1,12 @@
-// The weight gradient of a convolution as an implicit matrix product. Rows are filters, columns are taps (values of a
-// filter), and the sum runs over pixels of y. The pixels are split between blocks. A second kernel adds their sums in a
-// fixed order, so that every run gives the same bits.
+// The weight gradient of a convolution as an implicit matrix product. Rows are filters, columns are the values of a
+// filter, and the sum runs over pixels of y. The pixels are split between blocks. A second kernel adds the blocks' sums
+// in a fixed order, so that every run gives the same bits.
 //
-// A block of 4 warps computes 32 filters x 36 units; a unit is 8 channels of one row and column of the filters.
-// For each of its tiles of 128 pixels, the block stages dy with one row per pixel, and the pixels of x that the taps
-// read (halo.cuh). The products need both transposed: ldmatrix does this for bf16, and single loads do it for f32. f32
-// operands are multiplied as three tf32 products (products.cuh). An additional product by ones gives the bias gradient.
+// A block of 4 warps computes 32 filters x 36 units, or 12 units if the number of filters or of input channels is no
+// multiple of 8. A unit is 8 channels of one row and column of the filters. For each of its tiles of 128 pixels, the
+// block stages dy with one row per pixel, and the pixels of x that the units read (halo.cuh). The products need both
+// transposed: ldmatrix does this for bf16, and single loads do it for f32. f32 operands are multiplied as three tf32
+// products (products.cuh). An additional product by ones gives the bias gradient.
 #include "ringgrad/gpu/conv.cuh"
 #include "ringgrad/gpu/halo.cuh"
 #include "ringgrad/gpu/kernels.h"
@@ -19,23 +20,26 @@ namespace rg::RG_GPU {
 namespace {
 
 constexpr int kFilters = 32, kWarps = kTileThreads / 32;
-/// The desired number of blocks: three for each of the 132 SMs of an H100. The blocks of a tile of the result split the
-/// pixels. A tile gets at most one block per 512 pixels (rounded up), since all blocks' sums are added.
+/// The desired number of blocks: three for each of the 132 SMs of an H100. Blocks that compute the same values of dw
+/// split the tiles of pixels. There is at most one such block per 4 tiles (rounded up), since the blocks' sums must be
+/// added.
 constexpr int kBlocks = 396, kTilesPerBlock = 512 / kTilePixels;
-/// Values from a pixel of dy to the next. The padding puts 8 neighbouring pixels into different banks.
+/// Values from a pixel of dy to the next. The padding puts 8 neighbouring pixels (in f32: 4) into different banks.
 constexpr int kDyPitch = kFilters + 8;
 
-/// The operands whose number of channels is a multiple of 8.
+/// The operands that are loaded by octets of channels. `both` and `dy` require that their numbers of channels are
+/// multiples of 8.
 enum class Whole { both, dy, none };
 
-/// The octets of channels of x that a block stages, and the units of a warp: a quarter of 3 x 3 taps.
+/// The octets of channels of x that a block stages, and the units of a warp. The 4 warps cover these octets at all 9
+/// positions of 3 x 3 filters.
 template <Whole kWhole>
 constexpr int kOctets = kWhole == Whole::both ? 4 : 1;
 template <Whole kWhole>
 constexpr int kWarpUnits = kWhole == Whole::both ? 9 : 3;
 
-/// Stages a tile of dy for 32 filters. Pixels and filters beyond the last are 0. There, the loads read the first value
-/// instead: with a branch around a load, the compiler would wait for one load before the next.
+/// Stages a tile of dy for 32 filters. Pixels and filters beyond the last are 0. There, loads of octets read the start
+/// of dy instead: with a branch around a load, the compiler would wait for one load before the next.
 template <bool kWhole, class T, class Reader>
 __device__ __forceinline__ void stage_dy(const Geometry& g, const Tiling& t, const Tile& tile, const Reader& reader,
                                          int first_filter, T* dy) {
@@ -66,15 +70,16 @@ __device__ __forceinline__ void stage_dy(const Geometry& g, const Tiling& t, con
     }
 }
 
-/// The sums of a warp: 32 filters x kUnits units, and 16 filters x 8 ones. Warps with an even number take the first 16
-/// filters for the ones, the others the last.
+/// The sums of a warp: 32 filters x kUnits units, and 16 filters x 8 ones. For the ones, warps with an even number take
+/// the first 16 filters, and the others the last 16.
 template <int kUnits>
 struct WarpSums {
     float units[kUnits][2][4] = {}, ones[4] = {};
 };
 
-/// Adds the products of a tile. `cells` are the staged pixels of the results, and unit_cells are those of the units,
-/// which begin with `first`. A warp that has fewer than kUnits multiplies the last unit several times.
+/// Adds the products of a tile. `cells` and unit_cells are those of TilePixel and list_units() (halo.cuh). The warp
+/// takes kUnits of the block's `units` units, from unit `first` on. If there are fewer, it multiplies the last unit
+/// several times, and the kernel does not store the repeats.
 template <int kUnits>
 __device__ __forceinline__ void multiply(const bf16* dy, const bf16* x, const int* cells, const int* unit_cells,
                                          int first, int units, WarpSums<kUnits>& sums) {
@@ -132,9 +137,10 @@ __device__ __forceinline__ void multiply(const float* dy, const float* x, const 
     }
 }
 
-/// Stores each block's sums over its pixels to partials [splits][filters][taps + 1]; a split is a range of tiles, and
-/// the last tap is that of the bias. Block x of the grid has one range of rows, of columns and of channels. The launch
-/// bound keeps the compiler from spilling registers to get one block more.
+/// Stores each block's sums over its pixels to partials [splits][filters][g.taps() + 1]; the additional value is that
+/// of the bias. In the grid, x selects a range of rows and of columns of the filters and a range of channels, y 32
+/// filters, and z a split: a range of tiles. The launch bound keeps the compiler from spilling registers to get one
+/// block more.
 template <class T, Whole kWhole, class DyReader, class XReader>
 __global__ void __launch_bounds__(kTileThreads, std::is_same_v<T, bf16> ? 3 : 2)
     conv2d_wgrad_kernel(Geometry g, Tiling t, DyReader dy_reader, XReader x_reader, int tiles_per_split,
@@ -200,7 +206,8 @@ __global__ void conv2d_wgrad_reduce_kernel(int splits, int k, int taps, const fl
     (tap < taps ? dw[filter * taps + tap] : db[filter]) = float(sum);
 }
 
-/// Computes dw [filters, rows, columns, channels] and db [filters].
+/// Computes dw [filters, rows, columns, channels] and db [filters]. Uses the Hopper kernel if it is enabled and covers
+/// the case.
 template <class T, class DyReader, class XReader>
 void run_wgrad(const Geometry& g, const DyReader& dy, const XReader& x, const Tensor& dw, const Tensor& db) {
     if constexpr (std::is_same_v<T, bf16>)

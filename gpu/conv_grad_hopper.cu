@@ -1,13 +1,13 @@
 // The weight gradient of a 3 x 3 convolution with stride 1 and padding 1, for Hopper GPUs (sm_90a). Covers bf16,
 // multiples of 32 channels and filters, and images 8, 16 or 32 pixels wide whose height is a multiple of 8.
-// conv_grad.cu and conv_groups.cu cover all other cases.
+// conv_grad.cu, conv_groups.cu and linear.cu cover all other cases.
 //
-// Each SM runs at most one block. It computes the gradient of a chunk, which has C filters and C input channels, over
-// some of the tiles of whole image rows. In a block, 128 producer threads load a tile of dy, and a tile of x with one
-// more row above and below, into one of several stages in shared memory. They apply batch norm, ReLU or their gradient
-// on load, once per value instead of once for each of 9 taps. Two consumer groups of 128 threads multiply the two tiles
-// and keep the sums in registers until the block's tiles are done. The barriers full[stage] and empty[stage] tell
-// consumers that a stage is loaded, and producers that it is free again.
+// Each SM runs at most one block at a time. A block computes the gradient of a chunk, which has C filters and C input
+// channels, over some of the tiles of whole image rows. In a block, 128 producer threads load a tile of dy, and a tile
+// of x with one more row above and below, into one of several stages in shared memory. They apply batch norm, ReLU or
+// their gradient on load, once per loaded value instead of once for each of the 9 filter positions. Two consumer groups
+// of 128 threads multiply the two tiles and keep the sums in registers until the block's tiles are done. The barriers
+// full[stage] and empty[stage] tell consumers that a stage is loaded, and producers that it is free again.
 //
 // An octet is a group of 8 channels. The layouts in shared memory are:
 //
@@ -23,8 +23,8 @@
 // rows of x. The two parts of a gradient, from the upper and the lower rows of dy, are added at the end with those of
 // other blocks. A quarter of the results is not used.
 //
-// The bias gradient is a product of dy and ones. Each block stores partial sums, and conv_grad.cu adds them. The order
-// of the sums depends only on the number of SMs, so a GPU gives the same bits in every run.
+// The bias gradient is a product of dy and ones. Each block stores partial sums, and conv_grad.cu adds them. For given
+// shapes, the order of the sums depends only on the number of SMs, so a GPU gives the same bits in every run.
 //
 // Not yet run on hardware. To be tuned there: the number of stages, the rows of a tile, and the split of registers.
 #include "ringgrad/gpu/conv.cuh"
@@ -44,17 +44,18 @@ constexpr int kRegisters = 168; // per thread, at launch
 /// A tile of a chunk of C filters and C input channels, for images W pixels wide.
 template <int C, int W>
 struct Tile {
-    static constexpr int kOctets = C / 8, kParts = 64 / C;   // octets of a chunk, rows of dy in a product
+    static constexpr int kOctets = C / 8, kParts = 64 / C;   // octets of a chunk; parts of the 64 rows of a product
     static constexpr int kRows = C == 64 && W == 16 ? 4 : 8; // 4: else the loads need too many registers
     // The octets of a row should begin in different banks. The 4 octets of 32 channels do so with W + 2 pixels each.
     // The 8 octets of 64 channels do so only with an odd number of pixels each.
     static constexpr int kOctetBytes = 16 * (C == 32 ? W + 2 : (W + 2) | 1), kRowBytes = kOctets * kOctetBytes;
     static constexpr int kXBytes = (kRows + 2) * kRowBytes, kStageBytes = kXBytes + kRows * kRowBytes;
-    // The 16 pixels of a product are those of a row, or 8 of a row and 8 of the next row of the same part.
+    // The 16 pixels of a product are 16 of a row, or 8 of a row and 8 of the next row of the same part.
     static constexpr int kColumnStep = std::min(W, 16), kRowStep = 16 / kColumnStep * kParts;
     static constexpr int kNextPixels = W == 8 ? kParts * kRowBytes : 128; // bytes to the next 8 pixels
     static constexpr int kColumns = (kParts + 2) * C;                     // of a product
-    // Producers need many registers to keep the loads of a tile in flight.
+    // Registers per thread. Producers hold the loads of a tile in flight. Consumers hold up to 148 sums if C is 64, and
+    // up to 100 if C is 32.
     static constexpr int kConsumerRegisters = C == 32 ? 128 : 176;
     static constexpr int kProducerRegisters = 3 * kRegisters - 2 * kConsumerRegisters;
 };
@@ -160,7 +161,7 @@ __device__ __forceinline__ void produce(const Images& images, const DyReader& dy
 
 // ---- consumers -----------------------------------------------------------------------------------------------------
 
-/// Returns where the sums of a consumer thread's first filter go.
+/// Returns the place in `partials` for the sums of a consumer thread's first filter. Its second is 8 filters later.
 template <int C>
 __device__ __forceinline__ float* partial_of(const Images& images, float* partials) {
     const int row = int(threadIdx.x) % kGroup / 32 * 16 + int(threadIdx.x) % 32 / 4, part = C == 64 ? 0 : row / C;
@@ -226,8 +227,8 @@ __device__ __forceinline__ void consume(const Images& images, const std::byte* s
 
 #endif // RG_HOPPER
 
-/// Stores sums over the pixels of some tiles to partials [splits][parts][filters][taps + 1]. The grid has splits x
-/// chunks of input channels x chunks of filters.
+/// Stores sums over the pixels of some tiles to partials [splits][parts][filters][9 * input channels + 1]; the
+/// additional value is that of the bias. The grid has splits x chunks of input channels x chunks of filters.
 template <int C, int W, class DyReader, class XReader>
 __global__ void __launch_bounds__(kThreads, 1)
     conv2d_wgrad_hopper_kernel(Images images, DyReader dy, XReader x, float* __restrict__ partials) {
@@ -258,7 +259,7 @@ __global__ void __launch_bounds__(kThreads, 1)
             consume<C, W, 1>(images, stages, ones, barriers, partials);
     }
 #else
-    __trap(); // the host does not launch it on GPUs without the instructions of Hopper
+    __trap(); // the host does not launch this kernel on GPUs without the instructions of Hopper
 #endif
 }
 

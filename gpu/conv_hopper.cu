@@ -1,15 +1,16 @@
 // 3 x 3 convolution with stride 1 and padding 1, and its data gradient, for Hopper GPUs (sm_90a). Covers bf16, and
-// images 8, 16 or 32 pixels wide whose height is a multiple of the tile height. Each side has 32 or 64 channels. Images
-// 8 pixels wide may also have 128 channels on one side, or both, but not together with 32. conv.cu and conv_groups.cu
-// cover all other cases.
+// images 8, 16 or 32 pixels wide whose height is a multiple of 8, or for width 16 of 16. Input and result each have 32
+// or 64 channels. For images 8 pixels wide, either or both may also have 128, but not together with 32. conv.cu,
+// conv_groups.cu and linear.cu cover all other cases.
 //
-// Each SM runs at most one block, which stays until its tiles are done. Blocks take tiles of whole image rows in turn.
-// In a block, 128 producer threads load a tile, with one more row above and below, into one of several stages in shared
-// memory. They apply batch norm, ReLU or their gradient on load, once per value instead of once for each of 9 taps. The
-// loads of the next tile are in flight while they wait for a stage. Two consumer groups of 128 threads multiply the
-// tile with all filters and store the results. At the start, they load the filters, which stay in shared memory. 128
-// result channels are two chunks of 64: half of the blocks compute one chunk of all tiles, half the other. The barriers
-// full[stage] and empty[stage] tell consumers that a stage is loaded, and producers that it is free again.
+// Each SM runs at most one block at a time, which stays until its tiles are done. Blocks take tiles of whole image rows
+// in turn. In a block, 128 producer threads load a tile, with one more row above and below, into one of several stages
+// in shared memory. They apply batch norm, ReLU or their gradient on load, once per loaded value instead of once for
+// each of the 9 filter positions. The loads of the next tile are in flight while producers wait for a stage. Two
+// consumer groups of 128 threads multiply the tile with all filters and store the results. At the start, they load the
+// filters, which stay in shared memory. 128 result channels are two chunks of 64: half of the blocks compute one chunk
+// of all tiles, half the other. The barriers full[stage] and empty[stage] tell consumers that a stage is loaded, and
+// producers that it is free again.
 //
 // An octet is a group of 8 channels. The layouts in shared memory are:
 //
@@ -23,8 +24,8 @@
 //
 // For statistics, each lane keeps the mean and the squared deviations of its pixels (Welford, 1962), or the two sums
 // that batch norm's gradient needs. At the end, a warp merges its lanes, the block merges its warps, and the block that
-// ends last merges all blocks. The order of the sums depends only on the number of SMs, so a GPU gives the same bits in
-// every run.
+// ends last merges all blocks. For given shapes, the order of the sums depends only on the number of SMs, so a GPU
+// gives the same bits in every run.
 //
 // Not yet run on hardware. To be tuned there: the number of stages, the rows of a tile, and the split of registers.
 #include "ringgrad/gpu/conv.cuh"
@@ -53,8 +54,8 @@ template <int C, int N, int W>
 struct Tile {
     static constexpr int kOctets = C / 8, kRows = rows_of_tile(W), kPatches = kRows / 8 * (W / 8);
     static constexpr int kStages = C == 32 ? 4 : C == 64 ? 3 : 2;
-    // The octets of a row should begin in different banks. The 4 octets of 32 channels do so with W + 2 pixels each.
-    // More octets do so only with an odd number of pixels each.
+    // 8 neighbouring octets of a row (of 32 channels, all 4) should begin in different banks. The 4 octets of 32
+    // channels do so with W + 2 pixels each. More octets do so only with an odd number of pixels each.
     static constexpr int kOctetBytes = 16 * (C == 32 ? W + 2 : (W + 2) | 1);
     static constexpr int kRowBytes = kOctets * kOctetBytes, kStageBytes = (kRows + 2) * kRowBytes;
     static constexpr int kFilterBytes = 9 * C * N * 2;
@@ -65,7 +66,7 @@ struct Tile {
 struct Tiles {
     int count;
     Divisor per_image;
-    /// Returns the number of tiles of one of `blocks` blocks.
+    /// Returns the number of tiles that block number `block` of `blocks` blocks computes.
     __device__ int of_block(int block, int blocks) const { return (count - block + blocks - 1) / blocks; }
 };
 
@@ -124,7 +125,7 @@ __device__ __forceinline__ void produce(const Tiles& tiles, const Reader& reader
     };
     typename OctetReader<Reader>::Loaded loaded[kPassesInFlight] = {};
     const auto load = [&](int tile, const Neighbours& neighbours, int first) {
-        const size_t index = (size_t(tile) * T::kRows * W + pixel - W) * C + 8 * octet; // of the tile's first pass
+        const size_t index = (size_t(tile) * T::kRows * W + pixel - W) * C + 8 * octet; // of this thread in pass 0
         RG_UNROLL
         for (int i = 0; i < kPassesInFlight; ++i)
             if (neighbours.contain(row_of(first + i))) loaded[i] = octet_reader.load(index + (first + i) * (kStep * C));
@@ -179,9 +180,9 @@ __device__ __forceinline__ void transpose_quads(uint32_t (&words)[4]) {
     }
 }
 
-/// Loads the filters of N result channels, beginning with channel `first`, and packs them. In the forward pass, w is
-/// [out_c][r][s][in_c]. In the data gradient, w is [in_c][r][s][out_c], and the filters are also rotated by 180
-/// degrees.
+/// Loads the filters of N result channels, beginning with channel `first`, and stores them to shared memory in bf16. In
+/// the forward pass, w is [out_c][r][s][in_c]. In the data gradient, w is [in_c][r][s][out_c], and the function also
+/// rotates the filters by 180 degrees.
 template <class T, int N, bool kDgrad, class Weight>
 __device__ __forceinline__ void load_filters(const Weight* __restrict__ w, int first, int out_c, std::byte* filters) {
     constexpr int kPlaces = 9 * T::kOctets, kLoaders = kThreads - kGroup, kInFlight = 6;
@@ -236,9 +237,10 @@ __device__ __forceinline__ float2 merge_warps(const float* stored, int channel, 
     return make_float2(first, second);
 }
 
-/// The work of a consumer thread. If e.partials is not null, the block stores a partial there. In the data gradient, it
-/// consists of the sums of `terms`, whose coefficients are in shared memory; otherwise, of means and squared
-/// deviations. `warp_sums` has space for 8 warps. The block computes the result channels from first_channel on.
+/// The work of a consumer thread. If e.partials is not null, the block stores a partial there. In the data gradient,
+/// the partial consists of the sums of `terms`, whose coefficients are in shared memory; otherwise, of means and
+/// squared deviations. `warp_sums` has space for [8 warps][2][N] values. The block computes N result channels,
+/// beginning with channel blockIdx.y * N.
 template <class T, int N, int W, bool kDgrad>
 __device__ __forceinline__ void consume(const Tiles& tiles, const std::byte* stages, std::byte* filters,
                                         float* warp_sums, const Barriers& barriers, const GivenFilters& w,
@@ -289,13 +291,13 @@ __device__ __forceinline__ void consume(const Tiles& tiles, const std::byte* sta
                       filters_descriptor + unsigned((s * 3 * T::kOctets + octet) * N));
             wgmma_commit();
 
-            // While the product runs, prepares for the results. A lane stores octets of the pixels in both rows, from
-            // the index first_output on.
+            // While the product runs, prepares for the results. A lane stores octets of its pixels in both rows. The
+            // first of them goes to index first_output of `out`.
             const size_t row = size_t(tile) * T::kRows + down + 2 * warp;
             const size_t first_output = (row * W + right + pixel) * out_c + first_channel + 8 * quarter;
             const auto output_index = [&](int half, int octet) { return first_output + half * W * out_c + 32 * octet; };
             uint4 x[2][N / 32] = {}; // values of x for the terms
-            float weights[2] = {};   // of the pixels in the statistics
+            float weights[2] = {};   // of the lane's two pixels in the means
             if constexpr (!kDgrad) {
                 weights[0] = lane_sums.next_weight(), weights[1] = lane_sums.next_weight();
             } else if (e.partials) {
@@ -305,7 +307,7 @@ __device__ __forceinline__ void consume(const Tiles& tiles, const std::byte* sta
             wgmma_wait(sum);
             if (patch + 2 >= T::kPatches) arrive(barriers.empty + stage);
 
-            float values[2][N / 4]; // of the pixels in both rows, in the order of bias
+            float values[2][N / 4]; // results of the lane's pixels in both rows, with channels in the order of bias
             RG_UNROLL
             for (int k = 0; k < N / 2; ++k) values[k / 2 % 2][k / 4 * 2 + k % 2] = sum[k];
             if constexpr (!kDgrad) {
@@ -379,9 +381,9 @@ __device__ __forceinline__ void merge_blocks(const Term& term, const Finish& fin
 }
 
 /// The body of the two kernels below, which have two names so that profiles show the direction. In the grid, x numbers
-/// the blocks that share the tiles, and y the chunks of N result channels. There are at most as many blocks as run at
-/// once. Each has kSharedBytes of dynamic shared memory. If e.partials is not null, the block of each chunk that ends
-/// last reduces the partials with `finish`. `arrivals` has a counter per chunk (reduce.cuh).
+/// the blocks that share the tiles, and y the chunks of N result channels. Each block has kSharedBytes of dynamic
+/// shared memory. If e.partials is not null, the block of each chunk that ends last reduces the chunk's partials and
+/// hands the totals to `finish`. `arrivals` has a counter per chunk (reduce.cuh).
 template <int C, int N, int W, bool kDgrad, class Reader, class Finish>
 __device__ __forceinline__ void convolve(const Tiles& tiles, const Reader& reader, const GivenFilters& w,
                                          const Epilogue<bf16>& e, const Finish& finish, unsigned* arrivals,

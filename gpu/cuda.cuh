@@ -7,9 +7,9 @@
 //   DYNAMIC_SHARED(type, name)       instead of `extern __shared__ type name[]`
 //   RG_LAUNCH(kernel, grid, block, shared_bytes, stream, arguments...)   instead of triple brackets
 //   inline PTX only in bf16.cuh, hopper.cuh and mma.cuh, whose functions also have a version in C++ for the executor
-// Each call of a shuffle passes an explicit mask. No kernel may rely on the lanes of a warp running in lock-step.
-// No thread returns before the last barrier of its block. simt::run_in_every_order() (tests/simt/executor.h) repeats a
-// kernel in several orders of threads.
+// Each call of a shuffle passes an explicit mask. No kernel may rely on the lanes of a warp running in lock-step. A
+// thread returns before a barrier only if its whole block does. simt::run_in_every_order() (tests/simt/executor.h)
+// repeats a kernel in several orders of threads.
 #pragma once
 
 #include "ringgrad/core/base.h"
@@ -53,8 +53,8 @@
 #include <type_traits>
 
 #define SHARED(type, name, count) __shared__ alignas(16) type name[count]
-// Declares a byte array, under the same name in every kernel, and casts it to `type`. A file must not declare the same
-// extern array with two types. Descriptors (hopper.cuh) need an alignment of 16 bytes.
+// Declares an array of bytes and casts it to `type`. All kernels of a file share the extern array, so it must have the
+// same type in each. Its alignment of 128 bytes is more than any kernel needs; descriptors (hopper.cuh) need 16.
 #define DYNAMIC_SHARED(type, name)                                                                                     \
     extern __shared__ __align__(128) unsigned char rg_dynamic_shared[];                                                \
     type* const name = reinterpret_cast<type*>(rg_dynamic_shared)
@@ -77,8 +77,9 @@ inline bool synchronous_launches() {
     return enabled;
 }
 
-/// Waits until query() returns another status than cudaErrorNotReady, and returns that. If this takes minutes, a kernel
-/// never ends. Nothing can stop it but the end of the process, since even freeing memory would wait for it.
+/// Waits until query() returns another status than cudaErrorNotReady, and returns that status. After 120 s, prints an
+/// error text with `what` and ends the process: nothing else stops a kernel that hangs, and even freeing memory would
+/// wait for it.
 template <class Query>
 cudaError_t wait_for_gpu(const char* what, Query query) {
     constexpr double kSeconds = 120;
@@ -98,8 +99,9 @@ void launch(void (*kernel)(P...), const char* name, dim3 grid, dim3 block, size_
     const auto check = [&](cudaError_t status, const char* action) {
         check_launch(status, name, action, grid, block, shared_bytes);
     };
-    // Without this call, a kernel gets at most 48 KiB of shared memory, static and dynamic together. It is not repeated,
-    // so that it does not happen while a graph is captured.
+    // Without cudaFuncSetAttribute(), a kernel gets at most 48 KiB of shared memory, static and dynamic together. Later
+    // launches repeat the call only for a larger size. So it does not run while launches that were made before are
+    // captured in a graph.
     thread_local std::map<const void*, size_t> granted;
     size_t& limit = granted[reinterpret_cast<const void*>(kernel)];
     if (shared_bytes > limit) {

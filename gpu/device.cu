@@ -30,7 +30,7 @@ void check(cudaError_t status, const char* action) {
          kernel_fault ? "; to get the name of the kernel, set RG_SYNC=1" : "");
 }
 
-/// Returns null if the device has no memory left.
+/// Returns null if the device has not enough memory left.
 void* allocate_memory(size_t bytes) {
     void* memory = nullptr;
     const cudaError_t status = cudaMalloc(&memory, bytes);
@@ -198,7 +198,7 @@ public:
     void copy(void* to, const void* from, size_t bytes) override {
         check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_), "cudaMemcpyAsync");
     }
-    // Goes through pinned memory if there is room, since a copy to pageable memory blocks.
+    // Goes through pinned memory if the values fit there, since a copy to pageable memory blocks.
     void download(void* to, const void* from, size_t bytes, bool more) override {
         const auto copy = [&](void* destination) {
             check(cudaMemcpyAsync(destination, from, bytes, cudaMemcpyDeviceToHost, stream_), "cudaMemcpyAsync");
@@ -288,7 +288,7 @@ private:
     cudaStream_t stream_;
 };
 
-/// Begins a capture. After an error, the destructor ends the capture, so that the stream remains usable.
+/// Begins a capture. If an exception leaves it open, the destructor ends it, so that the stream remains usable.
 struct Capture {
     explicit Capture(cudaStream_t s) : stream(s) {
         const cudaError_t error = cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);

@@ -12,8 +12,8 @@ struct FoundGpus {
 };
 FoundGpus find_devices();
 
-/// Opens GPU `index` of find_devices() for this process. Several processes may share a GPU. Requires an index below the
-/// number of ids. Throws Error if there is no GPU that this build can use.
+/// Opens GPU `index` of find_devices() for this process. Several processes may share a GPU. Throws Error if there is no
+/// GPU that this build can use, or if CUDA reports an error. Otherwise, `index` must be below the number of ids.
 std::unique_ptr<Device> open_device(int index);
 
 /// The functions with which programs find and open GPUs. Tests replace these functions to supply their own devices.

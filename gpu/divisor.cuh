@@ -1,13 +1,14 @@
-// Division of integers by a divisor that is known at the launch. A GPU has no instruction for it: a division takes some
-// 20 instructions, which here become 3.
+// Division of integers by a divisor that is known at the launch. A GPU has no instruction for integer division: it
+// takes some 20 instructions, which here become 3.
 #pragma once
 
 #include "ringgrad/gpu/cuda.cuh"
 
 namespace rg::RG_GPU {
 
-/// An integer d >= 1 that divides n, with 0 <= n < 2^31, in few instructions: n / d is the upper half of n * factor,
-/// plus n, shifted to the right (Granlund and Montgomery, "Division by invariant integers using multiplication", 1994).
+/// An integer d >= 1. For 0 <= n < 2^31, n / d is (h + n) >> shift, where h is the upper half of the 64-bit product
+/// n * factor (Granlund and Montgomery, "Division by invariant integers using multiplication", 1994). A d below 1 is
+/// allowed if nothing is divided by it.
 class Divisor {
 public:
     explicit Divisor(int d) : d_(d) {

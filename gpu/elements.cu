@@ -164,7 +164,7 @@ struct SliceGrad {
     }
 };
 
-/// Copies rows of `columns` units. from_step and to_step are the distances between the starts of two rows, in units.
+/// Copies rows of `columns` units. from_step and to_step are the distances from one row's start to the next, in units.
 template <class Unit>
 struct CopyRows {
     const Unit* from;
@@ -176,7 +176,7 @@ struct CopyRows {
     }
 };
 
-/// Value i uses the first number of its own random stream (core/rng.h).
+/// Value i uses the first number of Rng(seed, Purpose::dropout, stream, i) (core/rng.h).
 template <class T>
 struct Dropout {
     const T* x;
@@ -293,14 +293,14 @@ struct Augment {
 constexpr int kSearchBlocks = 1024;
 
 /// Stores the index of the first value of x that is not finite to *first, or -1 if there is none. If `loss` is not
-/// null, it counts as value `count`. If `norm` is not null, stores the norm of x there; then `sums` has room for a value
-/// per block. Uses two counters.
+/// null, it counts as value `count`. If `norm` is not null, stores the Euclidean norm of x there; then `sums` has room
+/// for a value per block. Uses two counters, which are 0 before and after: one for is_last_block(), one for the search.
 __global__ void __launch_bounds__(kThreads)
     first_non_finite_kernel(int64_t count, const float* x, const float* loss, int* first, double* sums, float* norm,
                             unsigned* counters) {
     double sum = 0;
     const auto check = [&](float value, int64_t i) { // the largest complement is that of the first index
-        if (value - value != 0) atomicMax(counters + 1, ~unsigned(i)); // infinity - infinity is NaN
+        if (value - value != 0) atomicMax(counters + 1, ~unsigned(i)); // true for NaN, and infinity - infinity is NaN
     };
     const int64_t thread = int64_t(blockIdx.x) * kThreads + threadIdx.x;
     for (int64_t i = thread; i < count; i += int64_t(gridDim.x) * kThreads) {
@@ -392,7 +392,8 @@ void mul(const Call& call) {
     });
 }
 
-// In the first launch, each block sums a chunk. In the second, a single block adds these sums. The order is fixed.
+// In the first launch, each block sums a chunk. In the second, a single block adds these sums and, for a mean, divides
+// by the number of elements. The order is fixed.
 void sum(const Call& call) {
     const Tensor& x = call.in[SumOp::x];
     const int64_t count = x.numel(), chunks = std::max<int64_t>(1, blocks_for(count, kSumChunk));
@@ -454,8 +455,9 @@ void slice_grad(const Call& call) {
 
 namespace {
 
-/// Copies `size` bytes of each row. from_step and to_step are the distances between the starts of two rows, in bytes. A
-/// thread copies 16 bytes if addresses, steps and size are multiples of 16. If not, it copies 4 bytes, or 2.
+/// Copies `size` bytes of each row. from_step and to_step are the distances from a row's start to the next row's, in
+/// bytes. A thread copies 16 bytes if addresses, steps and size are multiples of 16, else 4 bytes if they are multiples
+/// of 4, else 2 bytes.
 void copy_rows(int64_t rows, const std::byte* from, int64_t from_step, std::byte* to, int64_t to_step, int64_t size) {
     if (size == 0) return;
     const auto copy = [&](auto unit) {

@@ -1,6 +1,7 @@
 // The extents of a convolution, as its kernels (conv*.cu) use them.
 //
-// Extents in brackets: n images, h rows, w columns and c channels of images; k filters of r rows and s columns.
+// In shapes such as [n h w c], n is the number of images, and h, w and c are their rows, columns and channels. k is the
+// number of filters, and r and s are the rows and columns of a filter.
 #pragma once
 
 #include "ringgrad/core/ops/conv.h"
@@ -21,14 +22,16 @@ struct Axes {
 struct Geometry {
     int images, in_h, in_w, in_c, out_h, out_w, out_c, r, s;
     Axes stride, pad, dilation;
-    // For the data gradient: with a stride, a pixel of dx uses only some of the taps (see TapAxis in halo.cuh). tap_step
-    // is the distance between neighbouring taps in use, dy_step the distance between the pixels of dy that they read.
+    // With a stride, a pixel of dx uses only rows (columns) of the filters that are multiples of tap_step apart.
+    // Neighbours among these rows read pixels of dy that are dy_step apart, and in the forward pass, pixels of x that
+    // are dy_step * stride apart. See TapAxis in halo.cuh.
     Axes tap_step, dy_step;
     __host__ __device__ int64_t pixels() const { return int64_t(images) * out_h * out_w; }
-    __host__ __device__ int taps() const { return r * s * in_c; }
+    __host__ __device__ int taps() const { return r * s * in_c; } // values of a filter
 };
 
-/// `in` and `out` are shapes [n h w c]: of x and y, or in data_gradient() of dy and dx. `w` holds filters [k r s c].
+/// `in` and `out` are shapes [n h w c]: of x and y, or in data_gradient() of dy and dx. `w` holds filters
+/// [k r s c/groups].
 inline Geometry geometry_of(const Shape& in, const Shape& out, const Tensor& w, const Conv& conv) {
     const PerAxis stride = conv.stride, dilation = conv.dilation;
     const int64_t common_h = std::gcd(stride.h, dilation.h), common_w = std::gcd(stride.w, dilation.w);

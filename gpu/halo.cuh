@@ -1,18 +1,19 @@
 // Tiles of a convolution, and the pixels that a tile reads, staged in shared memory, for conv.cu and conv_grad.cu.
 //
-// A tile is 128 consecutive pixels of a strip, counted by image, row and column. A strip is a range of at most 32
-// columns of all images. A tile reads these pixels of the input and a halo around them. A block loads and transforms
-// each of them once, for 32 channels at a time, or for 8 if the number of channels is no multiple of 8. In shared
-// memory, another tap of a filter is only another address:
+// Here, a tap is a position in the filters: a row, a column, or a pair of both. A tile is 128 consecutive pixels of a
+// strip of the results, counted by image, row and column. A strip is a range of at most 32 columns of all images. At
+// stride 1, a tile reads the same pixels of the input and a halo around them. A block loads and transforms each of them
+// once for all taps, for 32 channels at a time, or for 8 if a number of channels is no multiple of 8. In shared memory,
+// another tap is only another address:
 //
 //   staged pixels   [octet of channels][row][column][8 channels]
 //
 // The rows of an image follow the rows of the image before, each image with its own halo. Pixels outside of an image
-// are 0. The distance of the octets puts 4 octets of 2 neighbouring pixels into different banks.
+// are 0. The distance of the octets puts 4 octets of 2 neighbouring pixels into different banks, in bf16.
 //
-// With a stride, neighbouring results read pixels that are `stride` apart. So taps are staged together only if their
-// distances are multiples of the stride, and only with the pixels that they read. If too much would be in shared
-// memory, a block takes fewer taps at a time.
+// With a stride, neighbouring results read pixels that are `stride` apart. So taps are staged together only if the
+// distances of the pixels that they read are multiples of the stride. Other pixels are not staged. If taps and pixels
+// would take too much shared memory, a block takes fewer taps at a time.
 #pragma once
 
 #include "ringgrad/gpu/divisor.cuh"
@@ -31,8 +32,9 @@ __host__ __device__ inline int steps_in(int count, int step) {
     return count > 0 ? int(unsigned(count + step - 1) / unsigned(step)) : 0; // signed division takes more instructions
 }
 
-/// A range of taps along one axis: taps first + i * step of the filter for i < count. `count` may be 0 or less. For the
-/// result at position p, tap i reads the input at (p + i * distance) * scale + origin; `distance` is Geometry::dy_step.
+/// A range of taps along one axis: rows (columns) first + i * step of the filters for 0 <= i < count. If count is 0 or
+/// less, the range is empty. For the result at position p, tap i reads the input at (p + i * distance) * scale +
+/// origin; `distance` is Geometry::dy_step. In the data gradient, p is counted within the phase.
 struct TapRange {
     int first, step, count, scale, origin;
 };
@@ -44,19 +46,20 @@ struct Tiling {
     int strips, strip_blocks; // number of strips, tiles of a strip
     Axes taps;                // the most taps in a TapRange
     int columns, cells;       // staged columns, staged pixels
-    int octet_cells;          // staged pixels from the start of an octet to the start of the next
+    int octet_cells;          // staged pixels from the start of an octet to the start of the next, with padding
     Divisor by_columns, by_image_rows, by_width, by_rows, by_strip_blocks;
     __host__ __device__ int blocks() const { return strips * strip_blocks; }
 };
 
-/// Returns the tiling. `result_step` is the distance between results of a phase, 1 in the forward pass. A block
-/// stages at most `max_taps` rows and columns of the filters. A staged pixel takes pixel_bytes bytes of shared memory,
-/// and each row and column tap_bytes.
+/// Returns the tiling. `result_step` is the distance between neighbouring results of a phase: the stride in the data
+/// gradient, else 1. A block takes at most `max_taps` pairs of a row and a column of the filters at a time. A staged
+/// pixel takes pixel_bytes bytes of shared memory, and each of these pairs tap_bytes.
 inline Tiling tiling_of(const Geometry& g, Axes result_step, int max_taps, int pixel_bytes, int tap_bytes) {
     constexpr int kMaxBytes = 64 << 10, kMaxWidth = 32;
     const int rows = std::max(1, steps_in(g.out_h, result_step.h)), all = std::max(1, steps_in(g.out_w, result_step.w));
     const int strips = steps_in(all, kMaxWidth), width = steps_in(all, strips);
-    // The most runs of `length` pixels that a tile touches. Tiles begin at multiples of kTilePixels.
+    // The largest number of runs (rows, images) of `length` pixels that a tile touches. Tiles begin at multiples of
+    // kTilePixels.
     const auto touched = [](int length) {
         return (length - std::gcd(length, kTilePixels) + kTilePixels - 1) / length + 1;
     };
@@ -99,7 +102,7 @@ struct TapAxis {
     static __host__ __device__ __forceinline__ TapAxis columns(const Geometry& g, const Tiling& t) {
         return {g.s, g.stride.w, g.pad.w, g.dilation.w, g.tap_step.w, g.dy_step.w, t.taps.w};
     }
-    /// The number of ranges; that of a phase, in the data gradient.
+    /// ranges() is the number of all ranges, and phase_ranges() the number for one phase of the data gradient.
     __host__ __device__ __forceinline__ int ranges() const { return step * phase_ranges(); }
     __host__ __device__ __forceinline__ int phase_ranges() const { return steps_in(steps_in(taps, step), limit); }
     __device__ __forceinline__ TapRange range(int number) const {
@@ -122,7 +125,8 @@ struct TapAxis {
     }
 };
 
-/// A tile of a block: the pixel of the strip with which it begins, its strip's first column, and its first staged row.
+/// A tile of a block: the pixel of the strip with which it begins, its strip's first column, and its first staged row,
+/// counted through all images with their halos.
 struct Tile {
     int first_pixel, first_column, first_row;
     __device__ __forceinline__ Tile(const Tiling& t, int block)
@@ -130,7 +134,7 @@ struct Tile {
         const int row = first_pixel / t.by_width, image = row / t.by_rows;
         first_row = row + image * (int(t.by_image_rows) - t.rows);
     }
-    /// Returns the number of results. An image has `columns` columns of results.
+    /// Returns the number of results that lie in an image. An image has `columns` columns of results.
     __device__ __forceinline__ int results(const Tiling& t, int images, int columns) const {
         const int end = min(first_pixel + kTilePixels, images * t.rows * t.width);
         const int valid = min(t.width, columns - first_column);
@@ -153,9 +157,11 @@ struct TilePixel {
     }
 };
 
-/// Lists the units of two ranges of taps and some octets of channels. A unit is an octet of channels of one tap. Stores
-/// the staged pixel that it reads for staged pixel 0, and the index of its first value within a filter. If kPairs, a
-/// last unit without a partner gets one that reads the octet behind the others and has index -1. Returns their number.
+/// Lists the units of a range of rows, a range of columns and `octets` octets of channels. A unit is an octet of
+/// channels at one row and column of the filters. cells[unit] receives the distance from a result's first staged pixel
+/// to the one that the unit reads, and places[unit] the index of the unit's first value within a filter. If kPairs and
+/// the number is odd, adds a unit that reads the octet after the last and has places[unit] = -1. Returns the number of
+/// units.
 template <bool kPairs>
 __device__ __forceinline__ int list_units(const Geometry& g, const Tiling& t, const TapRange& rows,
                                           const TapRange& columns, int first_channel, int octets, int* cells,

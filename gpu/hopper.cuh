@@ -1,14 +1,15 @@
-// Instructions that only Hopper GPUs (sm_90a) have: matrix products by a warpgroup with operands in shared memory
-// (wgmma), and barriers in shared memory (mbarrier).
+// Instructions for kernels on Hopper GPUs (sm_90a): matrix products by a warpgroup with operands in shared memory
+// (wgmma), barriers in shared memory (mbarrier), and the division of registers among warpgroups (setmaxnreg).
 //
 // Operands. Products access shared memory through the asynchronous proxy. A thread that has stored part of an operand
 // (store_operand) must call fence_proxy_async() before it signals other threads.
 //
-// Products. The 4 warps of a warpgroup (threads 128 i to 128 i + 127) call these functions together, with the same
-// arguments: wgmma_fence(d), any number of wgmma(d, a, b), wgmma_commit(), wgmma_wait(d). wgmma computes d += a b.
-// Between fence and wait, nothing else may access d, and the operands must not change. a is 64 x 16 and b is 16 x N,
-// both bf16. Let g = lane / 4 and t = lane % 4. A thread in warp w of its warpgroup holds the sum of row 16 w + g + 8 i
-// and column 8 j + 2 t + k in d[4 j + 2 i + k]. wgmma_transposed does the same, but reads transposed operands.
+// Products. The 4 warps of a warpgroup (threads 128 i to 128 i + 127) call these functions together, with the same a
+// and b: wgmma_fence(d), any number of wgmma(d, a, b), wgmma_commit(), wgmma_wait(d). wgmma computes d += a b. Between
+// fence and wait, nothing else may access d, and the operands must not change. a is 64 x 16 and b is 16 x N, both bf16;
+// d holds 64 x N sums in f32, N / 2 per thread. Let g = lane / 4 and t = lane % 4. A thread in warp w of its warpgroup
+// holds the sum of row 16 w + g + 8 i and column 8 j + 2 t + k in d[4 j + 2 i + k]. wgmma_transposed does the same, but
+// reads transposed operands.
 //
 // Descriptors describe operands without swizzle. An operand consists of core matrices of 8 rows (for b: 8 columns) x 8
 // values of the summed dimension, each 128 consecutive bytes. For wgmma, operands are K-major: 8 consecutive values
@@ -18,13 +19,13 @@
 // and distances are multiples of 16, so adding bytes / 16 to a descriptor moves the operand. (PTX ISA manual,
 // "Matrix-Descriptor Format" and "Strides": leading and stride offset. With swizzle, MN-major operands exchange them.)
 //
-// Barriers. A phase of a barrier ends when all arrivals have come; then the next phase begins.
-// mbarrier_wait(barrier, parity) blocks until the phase of that parity has ended; the first phase has parity 0. On a
-// new barrier, waiting for parity 1 returns at once, as if a phase before the first had ended. One thread initialises a
-// barrier, and calls fence_proxy_async() and __syncthreads() before others use it.
+// Barriers. A phase of a barrier ends when all arrivals have come; then the next phase begins. mbarrier_wait(barrier,
+// parity) blocks until the phase of that parity has ended; the first phase has parity 0. On a new barrier, waiting for
+// parity 1 returns at once, as if a phase before the first had ended. One thread initialises a barrier and calls
+// fence_proxy_async(). Then the whole block calls __syncthreads(), before other threads use the barrier.
 //
-// tests/simt/hopper.h models these functions on the host; there, changing the number of registers has no effect. When
-// the code is compiled for other GPUs, this file defines nothing, not even RG_HOPPER.
+// tests/simt/hopper.h models these functions on the host. There, changing the number of registers has no effect. When
+// nvcc compiles for other GPUs, this file defines nothing, not even RG_HOPPER.
 #pragma once
 
 #include "ringgrad/gpu/cuda.cuh"
@@ -108,7 +109,7 @@ __device__ __forceinline__ void wgmma(float (&d)[32], uint64_t a, uint64_t b) {
                  : "l"(a), "l"(b));
 }
 
-// The numbers of ten registers in a text of assembly; t is the tens digit.
+// Ten operands of an asm text, of which t is the tens digit: RG_TEN(1) is "%10,%11,...,%19,". RG_TEN() is "%0,...,%9,".
 #define RG_TEN(t) "%" #t "0,%" #t "1,%" #t "2,%" #t "3,%" #t "4,%" #t "5,%" #t "6,%" #t "7,%" #t "8,%" #t "9,"
 __device__ __forceinline__ void wgmma_transposed(float (&d)[4], uint64_t a, uint64_t b) {
     asm volatile("wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0,%1,%2,%3}, %4, %5, 1, 1, 1, 1, 1;"

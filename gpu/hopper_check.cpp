@@ -11,8 +11,8 @@ namespace rg::gpu {
 
 namespace {
 
-/// Returns values from -1 to 1 that bf16 holds exactly, on the context's device. Sums of their products are exact in
-/// f32, whatever their order. With `positive`, values from 0.5 to 2.5.
+/// Returns random multiples of 1/16 from -15/16 to 1, on the context's device. bf16 holds them exactly, and sums of
+/// their products are exact in f32, whatever the order. With `positive`, adds 1.5 to each.
 Tensor drawn(const Shape& shape, DType type, int64_t seed, bool positive = false) {
     const Tensor values = Tensor::on_host(shape);
     for (uint64_t state = uint64_t(seed); float& v : values.span<float>()) {
@@ -23,7 +23,7 @@ Tensor drawn(const Shape& shape, DType type, int64_t seed, bool positive = false
     return values.to(type).to_device();
 }
 
-/// Returns true if the error of all values together is below 1 % of the values, which is above the error of bf16.
+/// Returns true if the Euclidean norm of a - b is at most 1 % of that of b. Rounding to bf16 changes less.
 bool agree(const Tensor& a, const Tensor& b) {
     const Tensor x = a.to_host().to(DType::f64), y = b.to_host().to(DType::f64);
     double error = 0, size = 0;
@@ -41,11 +41,11 @@ struct Case {
     std::vector<Tensor> in;
 };
 
-/// Returns convolutions that use all kernels for c input channels, k filters and images of this width.
+/// Returns convolutions that together use all Hopper kernels for c input channels, k filters and this image width.
 std::vector<Case> cases_of(int64_t c, int64_t k, int64_t width) {
     using F = Conv2dOp;
     using G = Conv2dGradOp;
-    // At least ten tiles, which one block computes, so that it uses each of its at most four stages twice.
+    // Makes at least ten tiles. One block computes them all, so it uses each of its at most four stages at least twice.
     const int64_t height = width == 16 ? 32 : 16;
     const Shape x{5, height, width, c}, y{5, height, width, k}, w{k, 3, 3, c};
     const BatchNorm norm{.relu = true};
@@ -94,7 +94,8 @@ std::string find_hopper_mismatch(Device& device, GpuTraits& traits) {
     for (const int64_t c : {32, 64, 128})
         for (const int64_t k : {32, 64, 128})
             for (const int64_t width : {8, 16, 32}) {
-                if (std::max(c, k) == 128 && (std::min(c, k) == 32 || width > 8)) continue; // portable kernels
+                // conv_hopper.cu does not cover these cases.
+                if (std::max(c, k) == 128 && (std::min(c, k) == 32 || width > 8)) continue;
                 for (const Case& one : cases_of(c, k, width)) {
                     std::vector<Tensor> results[2];
                     for (const bool hopper : {false, true}) {

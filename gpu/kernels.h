@@ -30,7 +30,7 @@ namespace gpu_on_host {
 RG_OPS(RG_DECLARE)
 RG_MULTIPLY
 /// Returns the function of an op of RG_OPS that was compiled for the executor. The function takes tensors in host
-/// memory. For any other op, returns the same as kernel_of().
+/// memory. For any other op, returns OpRow::gpu.
 Kernel kernel(Op op);
 /// Returns the traits that the executor reports to ops. Tests may change them.
 gpu::GpuTraits& settable_gpu_traits();

@@ -1,6 +1,6 @@
 // Linear layers with few results in f32, and their gradients, by plain multiply-adds. The last layer of a network is
-// often such a layer. The tiles of the convolution kernels have 64 filters, so that most of their products would be
-// wasted. The order of all sums is fixed.
+// often such a layer. In f32, the tiles of the convolution kernels have 32 filters, so that most of their products
+// would be wasted. The order of all sums is fixed.
 #include "ringgrad/gpu/conv.cuh"
 #include "ringgrad/gpu/divisor.cuh"
 
@@ -9,7 +9,7 @@ namespace rg::RG_GPU {
 namespace {
 
 constexpr int kThreads = 256, kWarps = 32, kMaxResults = 16;
-/// The largest number of rows (samples): a block of the weight gradient takes all of them.
+/// The largest number of rows (samples, or pixels of a 1 x 1 convolution): a block of the weight gradient takes all.
 constexpr int64_t kMaxRows = 8192;
 
 /// x [rows][c], w [k][c], y [rows][k]
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kThreads)
     dx[i] = sum;
 }
 
-/// Computes dw = dy^T x, and the bias gradient, which is that of a column c whose x is 1. A block computes 32 columns.
+/// Computes dw = dy^T x. The bias gradient is treated as column c of dw, for which x is 1. A block computes 32 columns.
 /// Its warps share the rows, and at the end add their sums.
 __global__ void __launch_bounds__(32 * kWarps)
     linear_wgrad_kernel(Extents e, const float* __restrict__ dy, const float* __restrict__ x, float* __restrict__ dw,

@@ -100,8 +100,8 @@ __global__ void __launch_bounds__(kLossThreads)
     if (threadIdx.x == 0) *c.loss = rows > 0 ? float(total / double(c.weights.total(rows))) : 0;
 }
 
-/// Stores to *out the sum of f(i) over all i < count, divided by *total, or by count if `total` is null. Runs as a
-/// single block.
+/// Stores to *out the sum of f(i) over all i < count, divided by *total, or by count if `total` is null. Stores 0 if
+/// count is 0. Runs as a single block.
 template <class F>
 __global__ void __launch_bounds__(kThreads) loss_mean_kernel(int64_t count, F f, const float* total, float* out) {
     double sum = 0;
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(kThreads)
     if (i < count) dx[i] = 2 * *dloss / float(count) * (a[i] - b[i]);
 }
 
-/// Computes softmax, and cross-entropy if c.loss is set.
+/// Computes softmax and, if c.loss is set, the loss. If c.dloss is set, p receives the gradient instead of softmax.
 void run_softmax(const Tensor& x, const Tensor& p, CrossEntropy c = {}) {
     const int64_t rows = x.extent(0), k = x.extent(1);
     const int lanes = k <= 32 ? 1 : 32;

@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(kThreads)
     }
 }
 
-/// The terms of dgamma and dbeta.
+/// A `term` functor for sum_columns(): sums the terms of dgamma and dbeta.
 template <class T>
 struct LayerNormTerms {
     const T *dy, *x;

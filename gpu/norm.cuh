@@ -19,7 +19,7 @@ inline __device__ float2 b_and_d(float mean, float variance, float gamma, float 
     return make_float2(float(b), float(-scale * double(dbeta) / count - b * double(mean)));
 }
 
-/// Returns a running statistic, moved towards that of the batch. For a variance, `unbias` is unbias_factor().
+/// Returns a running statistic, moved towards that of the batch. `unbias` is unbias_factor() for a variance, else 1.
 inline __device__ float moved(float running, float batch, double momentum, double unbias) {
     return float((1 - momentum) * double(running) + momentum * (double(batch) * unbias));
 }
@@ -33,7 +33,8 @@ inline double unbias_factor(int64_t count) { return count > 1 ? double(count) / 
 class Norm {
 public:
     /// `norm` = {stats, gamma, beta}; stats [2][c] holds the mean and the variance of each of the c channels. If stats
-    /// and sums have 4 rows (core/ops/norm.h), these include the coefficients. Otherwise, a kernel computes them.
+    /// and, where defined, sums have 4 rows (core/ops/norm.h), these include the coefficients. Otherwise, a kernel
+    /// computes them.
     Norm(std::span<const Tensor> norm, const BatchNorm& attrs, const Tensor& sums = {}, double count = 0);
     const float* scale() const { return scale_; }
     const float* shift() const { return scale_ + c_; }
@@ -57,8 +58,8 @@ private:
     BatchNorm attrs_;
     const float *stats_, *gamma_;
     bool has_coefficients_;
-    Scratch<float> coefficients_; // scale, shift, b, d, with c values each; empty if has_coefficients_
-    const float *scale_, *b_;     // each followed by the next coefficient
+    Scratch<float> coefficients_; // scale, shift and, with sums, b, d: c values each; empty if has_coefficients_
+    const float *scale_, *b_;     // shift follows scale, and d follows b
 };
 
 /// Calls f with a reader of x. If the tensors `norm` = {stats, gamma, beta} are defined, the reader normalises x.
@@ -117,8 +118,8 @@ struct FinishNormSums {
 };
 
 /// Computes dgamma = sum of g x^ and dbeta = sum of g for each channel, with g as in NormTerms and x^ as in Norm. There
-/// are two ways. compute() reads dy from memory. Or the kernel of dy also sums the terms(), and finish() converts them.
-/// If `sums` [4 c] is defined and not empty, also computes its rows (FinishNormSums).
+/// are two ways. compute() reads dy from memory. Or the kernel that computes dy also sums the terms(), and finish()
+/// converts the totals. If `sums` [4 c] is defined and not empty, also computes its rows (FinishNormSums).
 class NormSums {
 public:
     NormSums(const Norm& norm, const Tensor& dy, const Tensor& x, const Tensor& dgamma, const Tensor& dbeta,

@@ -19,11 +19,11 @@ __device__ __forceinline__ void unpack_8(const Octet& octet, float (&v)[8]) {
     for (int i = 0; i < 8; ++i) v[i] = octet.v[i];
 }
 
-/// Reads the octet that begins with channel c, an argument of the constructor. This version is for readers of f32,
-/// which load and transform at once.
+/// Reads the octet that begins with channel c, an argument of the constructor. This version is for readers of f32: its
+/// load() also transforms. The versions for bf16 follow.
 template <class Reader>
 struct OctetReader {
-    static constexpr int kLoads = 2; // loads of 16 bytes per call
+    static constexpr int kLoads = 2;
     using Loaded = Octet;
     Reader reader;
     int channel;
@@ -38,7 +38,7 @@ struct OctetReader {
 
 template <>
 struct OctetReader<Plain<bf16>> {
-    static constexpr int kLoads = 1; // loads of 16 bytes per call
+    static constexpr int kLoads = 1; // loads of 16 bytes per call of load()
     using Loaded = uint4;
     const bf16* x;
     __device__ OctetReader(const Plain<bf16>& reader, int) : x(reader.x) {}
@@ -67,7 +67,7 @@ struct OctetReader<Normalised<bf16>> {
         const uint4 plain = pack_8(v);
         RG_UNROLL
         for (float& value : v) value = relu_of(value);
-        const uint4 clamped = pack_8(v); // an instruction packs and clamps two values
+        const uint4 clamped = pack_8(v); // GPUs can clamp and pack two values by one instruction
         return make_uint4(relu ? clamped.x : plain.x, relu ? clamped.y : plain.y, relu ? clamped.z : plain.z,
                           relu ? clamped.w : plain.w);
     }
@@ -100,7 +100,8 @@ struct OctetReader<NormGradient<bf16>> {
     }
 };
 
-/// Replaces OctetReader if the number of channels is no multiple of 8: then values are loaded one by one.
+/// Replaces OctetReader if the number of channels is no multiple of 8. It has no load(): callers load values one by one
+/// through `reader`.
 template <class Reader>
 struct SingleValues {
     using Loaded = Octet;
@@ -111,7 +112,7 @@ struct SingleValues {
 template <bool kWhole, class Reader>
 using Source = std::conditional_t<kWhole, OctetReader<Reader>, SingleValues<Reader>>;
 
-/// Returns v, or 8 times `other` if `inside` is false.
+/// Returns v, or 8 copies of `other` if `inside` is false.
 __device__ __forceinline__ uint4 choose(bool inside, uint4 v, float other) {
     const uint32_t pair = pack_bf16(other, other);
     return inside ? v : make_uint4(pair, pair, pair, pair);
@@ -122,7 +123,7 @@ __device__ __forceinline__ Octet choose(bool inside, Octet octet, float other) {
     return octet;
 }
 
-/// Stores 8 values, aligned to 16 bytes.
+/// Stores 8 values. `to` is aligned to 16 bytes.
 __device__ __forceinline__ void store_octet(bf16* to, uint4 eight) { *reinterpret_cast<uint4*>(to) = eight; }
 template <class T>
 __device__ __forceinline__ void store_octet(T* to, const Octet& octet) {
@@ -136,7 +137,8 @@ __device__ __forceinline__ void store_octet(T* to, const Octet& octet) {
 }
 
 // ---- 8 channels or one ----------------------------------------------------------------------------------------------
-// kWidth is the number of neighbouring channels that a thread computes: 8, or 1 if the channels are no multiple of 8.
+// kWidth is the number of neighbouring channels that a thread computes: 8 if the number of channels is a multiple of 8,
+// else 1.
 
 /// Reads kWidth values of a pixel, the first of which belongs to channel c, an argument of the constructor.
 template <int kWidth, class Reader>

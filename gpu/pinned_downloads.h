@@ -13,10 +13,10 @@ public:
     /// The pinned memory belongs to the caller and must outlive this object.
     PinnedDownloads(void* memory, size_t bytes) : memory_(static_cast<std::byte*>(memory)), size_(bytes) {}
 
-    /// Calls copy(destination) to queue a copy into pinned memory, or directly into `to` if the pinned memory is full.
-    /// With `more`, does not wait. Otherwise, calls wait(), which blocks until all queued copies are done, and then
-    /// fills all destinations of the series. If copy() or wait() throws, drops the whole series, since its destinations
-    /// may not exist any more at the next call.
+    /// Calls copy(destination) to queue a copy into pinned memory, or directly into `to` if too little pinned memory is
+    /// left. With `more`, returns then. Otherwise, calls wait(), which blocks until all queued copies are done. Then
+    /// fills the destinations of all downloads since the last wait. If copy() or wait() throws, drops these downloads,
+    /// since their destinations may not exist any more at the next call.
     template <class Copy, class Wait>
     void download(void* to, size_t bytes, bool more, const Copy& copy, const Wait& wait) {
         try {

@@ -20,7 +20,7 @@ struct Axis {
     int window, pad;
     Axis(int64_t extent, int64_t results, int64_t window, int64_t stride, int64_t pad)
         : extent(int(extent)), results(int(results)), stride(int(stride)), window(int(window)), pad(int(pad)) {}
-    /// begin() returns the first pixel of a window that lies in the image, and end() the pixel after the last.
+    /// begin() returns a window's first pixel inside the image, and end() the pixel after its last one there.
     __device__ int begin(int result) const { return max(result * stride - pad, 0); }
     __device__ int end(int result) const { return min(result * stride - pad + window, int(extent)); }
 };
@@ -44,14 +44,16 @@ struct Windows {
     }
 };
 
-/// The values that the threads of a kernel without sums compute, kWidth each.
+/// Divides the values of a result among threads, kWidth neighbouring channels each. Gradients with sums use
+/// sum_columns() instead.
 template <int kWidth>
 struct Work {
     int threads;   // number of threads that have work
     Divisor lanes; // number of threads per pixel
     Work(int64_t values, int c) : threads(int(values / kWidth)), lanes(c / kWidth) {}
     unsigned blocks() const { return blocks_for(threads, kThreads); }
-    /// Calls f(pixel, channel, index of the first value).
+    /// Calls f(pixel, channel, index) with the number of the thread's pixel, counted through all images, the first of
+    /// its channels, and the index of its first value.
     template <class F>
     __device__ __forceinline__ void run(F f) const {
         const int i = int(blockIdx.x) * kThreads + int(threadIdx.x);
@@ -122,8 +124,8 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 /// Computes kWidth values of dx from the windows that contain their pixel. For max pooling, where `positions` is not
-/// null, a value of dx is the sum of dy over the windows whose maximum is at this pixel. For average pooling, it is the
-/// sum of dy times share() over all these windows.
+/// null, a value of dx is the sum of dy over those windows whose maximum is at this pixel. For average pooling, it is
+/// the sum of dy * share() over all windows that contain the pixel.
 template <class T, int kWidth>
 struct PoolGrad {
     Windows g;
@@ -154,7 +156,7 @@ struct PoolGrad {
     }
 
 private:
-    /// Sets the values to 0 whose window has another position.
+    /// Sets the values of dy to 0 whose window has its maximum at another position.
     static __device__ __forceinline__ void keep(float (&v)[kWidth], int position, const uint8_t* positions_of_v) {
         uint64_t bytes;
         if constexpr (kWidth == 8)

@@ -5,11 +5,11 @@
 
 namespace rg::RG_GPU {
 
-/// Splits value into high + low, two tf32 values that together have 22 mantissa bits.
+/// Splits `value` into high + low, two tf32 values that together hold at least 22 significant bits.
 __device__ __forceinline__ void split(float value, uint32_t& high, uint32_t& low) {
     high = to_tf32(value);
     const float rest = value - __uint_as_float(high);
-    low = rest == rest ? to_tf32(rest) : 0; // infinity - infinity is NaN
+    low = rest == rest ? to_tf32(rest) : 0; // if `value` is infinite, `rest` is NaN
 }
 
 /// Computes d += a b with a relative error of about 1e-6. Multiplies the operands' upper and lower 11 bits in three

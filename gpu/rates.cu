@@ -1,6 +1,6 @@
-// Measures the peak rate of a GPU's tensor cores, with which other kernels can be compared. The kernel multiplies bf16
-// values in registers, without loads. Each warp has eight independent sums in flight. On Hopper GPUs, wgmma would reach
-// a higher rate.
+// A kernel with which Device::rates() measures the peak rate of a GPU's tensor cores. It multiplies bf16 values in
+// registers, without loads. Each warp has eight independent sums in flight. On Hopper GPUs, wgmma would reach a higher
+// rate.
 #include "ringgrad/gpu/kernels.h"
 #include "ringgrad/gpu/mma.cuh"
 #include "ringgrad/gpu/scratch.cuh"

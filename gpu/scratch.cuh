@@ -7,10 +7,11 @@
 namespace rg::RG_GPU {
 
 /// Returns at least `bytes` bytes of device memory, aligned to 256 bytes. Memory must be given back in reverse order.
-/// It may be given back while kernels that use it are queued: later work in the same stream runs after these kernels.
+/// The host may give it back before the kernels that use it have run: later work in the same stream runs after them.
 void* take_scratch(size_t bytes);
 void give_back_scratch(void* memory);
-/// Returns kArrivalCounters counters for is_last_block() (reduce.cuh) in device memory. They are 0 between kernels.
+/// Returns kArrivalCounters counters in device memory, for is_last_block() (reduce.cuh). They are 0 when a kernel
+/// starts, and each kernel leaves them at 0.
 unsigned* arrival_counters();
 constexpr unsigned kArrivalCounters = 1024;
 /// Returns the stream that runs the ops of this thread.

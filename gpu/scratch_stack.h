@@ -36,7 +36,7 @@ public:
         c.used += bytes;
         return static_cast<std::byte*>(c.memory) + allocations_.back().offset;
     }
-    /// Gives back the last allocation.
+    /// Gives back the latest allocation that is still in use.
     void give_back() {
         chunks_[allocations_.back().chunk].used = allocations_.back().offset;
         allocations_.pop_back();

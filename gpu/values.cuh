@@ -109,7 +109,7 @@ struct NormGradient {
 
 // ---- host -----------------------------------------------------------------------------------------------------------
 
-/// Returns the tensor's device memory, or null if the tensor is undefined.
+/// Returns the address of the tensor's values, or null if the tensor is undefined.
 template <class T>
 T* pointer(const Tensor& t) {
     return t.defined() ? reinterpret_cast<T*>(t.bytes_data()) : nullptr;
